@@ -18,7 +18,8 @@ type busy struct {
 
 func (b *busy) Unused(f func()) { b.asked = append(b.asked, f) }
 
-// The memory of a worker stays as long as pieces of a transfer that was aborted may be sent from it, and no longer: that of a reshape too.
+// The memory of a worker stays as long as pieces of a transfer that was aborted may be sent from
+// it, and no longer: that of a reshape too.
 func TestAbortedTransferLetsMemoryGo(t *testing.T) {
 	e, err := newEngine(&lanes{shares: make([]share, 1)}, nil)
 	if err != nil {
@@ -28,7 +29,8 @@ func TestAbortedTransferLetsMemoryGo(t *testing.T) {
 	mesh, m := &busy{}, &worker{id: 3, over: true}
 	e.byID[m.id] = m
 	for id := range uint64(2) {
-		e.transfers.add(&transfer{id: id, mesh: mesh, workers: []topo.Worker{m.id}, settled: id > 0})
+		e.transfers.add(&transfer{id: id, mesh: mesh, workers: []topo.Worker{m.id},
+			settled: id > 0})
 	}
 	for id := range uint64(2) {
 		e.abort(id)
@@ -55,11 +57,14 @@ func TestBegunTransfersAreForgotten(t *testing.T) {
 	}
 	defer e.close()
 	e.name = "a"
-	c := &crew{engine: e, mesh: &sent{t: t}, flights: map[head.Flight]*flight{}, routes: routes{fixed: true}}
-	mine := collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, In: make([]byte, 8), Out: make([]byte, 8)}
+	c := &crew{engine: e, mesh: &sent{t: t}, flights: map[head.Flight]*flight{},
+		routes: routes{fixed: true}}
+	mine := collective.Call{Kind: collective.AllReduce, DType: tensor.F32,
+		Reduction: collective.Sum, In: make([]byte, 8), Out: make([]byte, 8)}
 	other := mine
 	other.In, other.Out, other.Far = nil, nil, &collective.Far{In: 2, Out: 2}
-	part := head.Part{Calls: []*collective.Posted{{Call: mine}, {Worker: 1, Call: other}}, Of: []int{0, 1}, Route: collective.Suits(8)}
+	part := head.Part{Calls: []*collective.Posted{{Call: mine}, {Worker: 1, Call: other}},
+		Of: []int{0, 1}, Route: collective.Suits(8)}
 	c.execute(&head.Execute{Flight: 1, Hosts: []string{"a", "b"}, Parts: []head.Part{part}})
 	if c.flights[1].open != 1 {
 		t.Fatalf("%d transfers are under way", c.flights[1].open)

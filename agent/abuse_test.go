@@ -68,7 +68,8 @@ func joinRaw(t testing.TB, a *agent.Agent, rank int) *rawWorker {
 func joinRawWith(t testing.TB, a *agent.Agent, rank int, token string) *rawWorker {
 	t.Helper()
 	w := dialRaw(t, a)
-	r, fds := w.ask(api.Request{Type: api.TypeJoin, Protocol: arena.Protocol, Client: "raw", Rank: rank, Token: token})
+	r, fds := w.ask(api.Request{Type: api.TypeJoin, Protocol: arena.Protocol, Client: "raw",
+		Rank: rank, Token: token})
 	if r.Type != api.TypeJoined || len(fds) != 3 {
 		t.Fatalf("join: %+v with %d descriptors", r, len(fds))
 	}
@@ -85,7 +86,8 @@ func joinRawWith(t testing.TB, a *agent.Agent, rank int, token string) *rawWorke
 		t.Fatalf("segment: %+v, %v", r, err)
 	}
 	t.Cleanup(func() {
-		for _, close := range []func() error{w.seg.Close, block.Close, w.agent.Close, w.bell.Close} {
+		for _, close := range []func() error{w.seg.Close, block.Close, w.agent.Close,
+			w.bell.Close} {
 			if err := close(); err != nil {
 				t.Error(err)
 			}
@@ -122,20 +124,25 @@ func (w *rawWorker) waitFor(ticket uint64) (arena.Status, string) {
 
 // sound is an all-reduce of four f32 at the start of the segment.
 func sound() arena.Descriptor {
-	return arena.Descriptor{Kind: uint8(collective.AllReduce), DType: 2, Reduction: uint8(collective.Sum), NDim: 1, Weight: 1,
-		In: arena.Ref{Segment: 1, Count: 4}, Out: arena.Ref{Segment: 1, Count: 4}, Shape: [arena.MaxDims]uint64{4}}
+	return arena.Descriptor{Kind: uint8(collective.AllReduce), DType: 2,
+		Reduction: uint8(collective.Sum), NDim: 1, Weight: 1,
+		In: arena.Ref{Segment: 1, Count: 4}, Out: arena.Ref{Segment: 1, Count: 4},
+		Shape: [arena.MaxDims]uint64{4}}
 }
 
-// Every wrong field is answered with an error that names the worker and the field, and the worker may go on.
+// Every wrong field is answered with an error that names the worker and the field, and the worker
+// may go on.
 func TestWrongDescriptorFields(t *testing.T) {
 	w := joinRaw(t, startAgent(t, 1), 0)
 	for field, change := range map[string]func(d *arena.Descriptor){
-		"kind":        func(d *arena.Descriptor) { d.Kind = 77 },
-		"dtype":       func(d *arena.Descriptor) { d.DType = 0 },
-		"reduction":   func(d *arena.Descriptor) { d.Reduction = 9 },
-		"ndim":        func(d *arena.Descriptor) { d.NDim = 200 },
-		"group":       func(d *arena.Descriptor) { d.Group = 5 },
-		"peer":        func(d *arena.Descriptor) { d.Kind, d.Peer = uint8(collective.Broadcast), 1<<32-1 },
+		"kind":      func(d *arena.Descriptor) { d.Kind = 77 },
+		"dtype":     func(d *arena.Descriptor) { d.DType = 0 },
+		"reduction": func(d *arena.Descriptor) { d.Reduction = 9 },
+		"ndim":      func(d *arena.Descriptor) { d.NDim = 200 },
+		"group":     func(d *arena.Descriptor) { d.Group = 5 },
+		"peer": func(d *arena.Descriptor) {
+			d.Kind, d.Peer = uint8(collective.Broadcast), 1<<32-1
+		},
 		"in.segment":  func(d *arena.Descriptor) { d.In.Segment = 2 },
 		"out.segment": func(d *arena.Descriptor) { d.Out.Segment = 0 },
 		"in.offset":   func(d *arena.Descriptor) { d.In.Offset = 2 },
@@ -147,14 +154,16 @@ func TestWrongDescriptorFields(t *testing.T) {
 			d.Kind, d.Splits = uint8(collective.AllToAll), arena.Ref{Segment: 9, Count: 1}
 		},
 		"splits.offset": func(d *arena.Descriptor) {
-			d.Kind, d.Splits = uint8(collective.AllToAll), arena.Ref{Segment: 1, Offset: 4, Count: 1}
+			d.Kind, d.Splits = uint8(collective.AllToAll),
+				arena.Ref{Segment: 1, Offset: 4, Count: 1}
 		},
 		"weight": func(d *arena.Descriptor) { d.Reduction, d.Weight = uint8(collective.Mean), -1 },
 	} {
 		d := sound()
 		change(&d)
 		w.submit(d)
-		if status, text := w.wait(); status != arena.Failed || !strings.HasPrefix(text, "rank 0, "+field+": ") {
+		if status, text := w.wait(); status != arena.Failed ||
+			!strings.HasPrefix(text, "rank 0, "+field+": ") {
 			t.Errorf("%s: status %d, %q", field, status, text)
 		}
 	}
@@ -182,7 +191,8 @@ func TestAsksTwice(t *testing.T) {
 	late := joinRawWith(t, a, 1, token)
 	enter := arena.Descriptor{Kind: arena.KindEnter}
 	first, second := late.submit(enter), late.submit(enter)
-	if status, text := late.waitFor(second); status != arena.Failed || !strings.Contains(text, "already") {
+	if status, text := late.waitFor(second); status != arena.Failed ||
+		!strings.Contains(text, "already") {
 		t.Errorf("asking twice: status %d, %q", status, text)
 	}
 	member.submit(step)
@@ -194,13 +204,15 @@ func TestAsksTwice(t *testing.T) {
 	}
 }
 
-// A call with the flag more is not complete before the last of its step is posted, also in a job of one.
+// A call with the flag more is not complete before the last of its step is posted, also in a job of
+// one.
 func TestPartOfAStepWaitsForItsEnd(t *testing.T) {
 	w := joinRaw(t, startAgent(t, 1), 0)
 	d := sound()
 	d.More = true
 	part := w.submit(d)
-	for range 2 { // the second question is answered after a look at all calls that were there at the first
+	// the second question is answered after a look at all calls that were there at the first
+	for range 2 {
 		w.ask(api.Request{Type: api.TypeFree, ID: 99})
 	}
 	if s := w.control.Completion(part); s != 0 {
@@ -214,7 +226,8 @@ func TestPartOfAStepWaitsForItsEnd(t *testing.T) {
 	}
 }
 
-// A worker cannot end a step that goes on for the others, nor keep one open that ends: both hear of it, and no step counts before they agree.
+// A worker cannot end a step that goes on for the others, nor keep one open that ends: both hear of
+// it, and no step counts before they agree.
 func TestLiesAboutTheStep(t *testing.T) {
 	a := startAgent(t, 2)
 	honest, liar := joinRaw(t, a, 0), joinRaw(t, a, 1)
@@ -230,8 +243,11 @@ func TestLiesAboutTheStep(t *testing.T) {
 		liar.submit(d)
 		for rank, w := range []*rawWorker{honest, liar} {
 			status, text := w.wait()
-			if status != arena.Failed || !strings.Contains(text, "rank 0 called all_reduce(f32[4], sum, step), rank 1 called all_reduce"+said) {
-				t.Errorf("rank 1 called all_reduce%s, rank %d gets status %d, %q", said, rank, status, text)
+			if status != arena.Failed ||
+				!strings.Contains(text,
+					"rank 0 called all_reduce(f32[4], sum, step), rank 1 called all_reduce"+said) {
+				t.Errorf("rank 1 called all_reduce%s, rank %d gets status %d, %q", said, rank,
+					status, text)
 			}
 		}
 	}
@@ -252,7 +268,8 @@ func TestLiesAboutTheStep(t *testing.T) {
 	}
 }
 
-// A worker whose bookkeeping makes no sense is cut off; the others hear why, and only what needs it fails.
+// A worker whose bookkeeping makes no sense is cut off; the others hear why, and only what needs it
+// fails.
 func TestBrokenProtocolCutsTheWorkerOff(t *testing.T) {
 	for name, abuse := range map[string]func(w *rawWorker){
 		"ticket": func(w *rawWorker) {
@@ -288,7 +305,8 @@ func TestBrokenProtocolCutsTheWorkerOff(t *testing.T) {
 	}
 }
 
-// A client whose requests can be interrupted must tell which answer is to which, also where one is an error.
+// A client whose requests can be interrupted must tell which answer is to which, also where one is
+// an error.
 func TestAnswersRepeatTheSerial(t *testing.T) {
 	a := startAgent(t, 2)
 	w := joinRaw(t, a, 1)
@@ -311,7 +329,8 @@ func TestBadMessages(t *testing.T) {
 	w := dialRaw(t, a)
 	refused := func(message any, want string) {
 		t.Helper()
-		if r, _ := w.ask(message); r.Type != api.TypeError || !strings.Contains(r.Error+" "+r.Field, want) {
+		if r, _ := w.ask(message); r.Type != api.TypeError ||
+			!strings.Contains(r.Error+" "+r.Field, want) {
 			t.Errorf("%v: %+v, want an error with %q", message, r, want)
 		}
 	}
@@ -343,10 +362,13 @@ func TestBadMessages(t *testing.T) {
 	refused(api.Request{Type: api.TypeGroup, Ranks: []int{0}}, "in which it is not")
 	refused(api.Request{Type: api.TypeGroup, Ranks: []int{1, 7}}, "7 is no rank of the job")
 	refused(api.Request{Type: api.TypeBucket, Now: 1}, "from 1 to 2⁵³ bytes of gradients")
-	refused(api.Request{Type: api.TypeBucket, Bytes: 1 << 60, Now: 1}, "from 1 to 2⁵³ bytes of gradients")
+	refused(api.Request{Type: api.TypeBucket, Bytes: 1 << 60, Now: 1},
+		"from 1 to 2⁵³ bytes of gradients")
 	refused(api.Request{Type: api.TypeBucket, Bytes: 1, Now: -1}, "a bucket has from 1")
-	refused(api.Request{Type: api.TypeBucket, Bytes: 1, Now: 1, Seconds: -1}, "takes no time or some")
-	if r, _ := w.ask(api.Request{Type: api.TypeBucket, Bytes: 1 << 53, Now: 1 << 53, Seconds: 1e300}); r.Type != api.TypeBucket || r.Bytes != 0 {
+	refused(api.Request{Type: api.TypeBucket, Bytes: 1, Now: 1, Seconds: -1},
+		"takes no time or some")
+	if r, _ := w.ask(api.Request{Type: api.TypeBucket, Bytes: 1 << 53, Now: 1 << 53,
+		Seconds: 1e300}); r.Type != api.TypeBucket || r.Bytes != 0 {
 		t.Errorf("where there is no other host: %+v", r)
 	}
 	other := dialRaw(t, a)
@@ -365,7 +387,8 @@ func TestSegmentsAreSealed(t *testing.T) {
 	}
 }
 
-// A worker that fills its bell, or changes how the agent's bell is read, stops nobody: its calls complete, and the agent ends.
+// A worker that fills its bell, or changes how the agent's bell is read, stops nobody: its calls
+// complete, and the agent ends.
 func TestBellsDoNotStopTheAgent(t *testing.T) {
 	w := joinRaw(t, startAgent(t, 1), 0)
 	if err := unix.SetNonblock(w.agent.FD(), true); err != nil {
@@ -399,7 +422,9 @@ func TestSocketIsPrivate(t *testing.T) {
 // serveAgent runs an agent of one rank until the end.
 func serveAgent(f *testing.F) *agent.Agent {
 	dir := f.TempDir()
-	a, err := agent.NewAgent(agent.AgentConfig{Job: "fuzz", Socket: filepath.Join(dir, "s"), Size: 1, Tokens: []string{"token-0"}, Log: slog.New(slog.DiscardHandler)})
+	a, err := agent.NewAgent(
+		agent.AgentConfig{Job: "fuzz", Socket: filepath.Join(dir, "s"), Size: 1,
+			Tokens: []string{"token-0"}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -415,10 +440,13 @@ func serveAgent(f *testing.F) *agent.Agent {
 	return a
 }
 
-// Whatever bytes a descriptor holds, the agent answers, and goes on serving. A call with the flag more is answered when its
-// step is over, so each input is followed by a sound call, which ends the step.
+// Whatever bytes a descriptor holds, the agent answers, and goes on serving. A call with the flag
+// more is answered when its step is over, so each input is followed by a sound call, which ends the
+// step.
 func FuzzDescriptor(f *testing.F) {
-	for _, flags := range []arena.Flags{{}, {More: true}, {Step: true}, {More: true, Step: true}, {Aside: true}, {Aside: true, More: true}, {Narrow: true}, {Sparing: true}, {Sparing: true, Step: true}} {
+	for _, flags := range []arena.Flags{{}, {More: true}, {Step: true}, {More: true, Step: true},
+		{Aside: true}, {Aside: true, More: true}, {Narrow: true}, {Sparing: true},
+		{Sparing: true, Step: true}} {
 		var seed [192]byte
 		d := sound()
 		d.Flags = flags
@@ -446,7 +474,8 @@ func FuzzDescriptor(f *testing.F) {
 		d.Decode(&raw)
 		ticket := w.submit(d)
 		w.submit(sound())
-		if status, text := w.waitFor(ticket); status != arena.Done && (status != arena.Failed || !strings.HasPrefix(text, "rank 0, ")) {
+		if status, text := w.waitFor(ticket); status != arena.Done &&
+			(status != arena.Failed || !strings.HasPrefix(text, "rank 0, ")) {
 			t.Fatalf("status %d, %q for %+v", status, text, d)
 		}
 		if status, text := w.wait(); status != arena.Done {

@@ -1,5 +1,5 @@
-// Package agent is the composition root: the agent that serves the workers of one host, and the launcher that runs a job.
-// It is the only place that starts long-lived goroutines.
+// Package agent is the composition root: the agent that serves the workers of one host, and the
+// launcher that runs a job. It is the only place that starts long-lived goroutines.
 package agent
 
 import (
@@ -29,33 +29,49 @@ import (
 
 // AgentConfig says what an agent serves.
 type AgentConfig struct {
-	Job      string                                      // name of the job, also in messages
-	Socket   string                                      // path of the Unix socket
-	Size     int                                         // how many workers the job begins with; 0 = this agent joins a job that another leads
-	Min, Max int                                         // bounds of the job's size; 0 = 1, no limit
-	Spares   int                                         // workers beyond the size that wait to be let in
-	Slots    int                                         // how many workers this host has room for; 0 = any number, member.NoSlots = none
-	Tokens   []string                                    // secrets of the first workers, where the launcher starts them unasked; one a worker
-	Link     func(h fabric.Handler) (fabric.Mesh, error) // opens the mesh to other hosts; nil = this host is alone
-	Fixed    bool                                        // collectives go between hosts by their lengths alone, whatever is measured
-	Orders   Orders                                      // what the job wants of the launcher
-	OnJoin   func(seat int, client string)               // a worker of this host has joined; may be nil
-	OnReport func(seat int, metrics map[string]float64)  // what a worker of this host reports; may be nil
-	OnSave   func(seat int, line string)                 // what people should know of a checkpoint that a worker of this host takes part in; nil = the log has it
-	OnBereft func(seat int, why string)                  // a call of a worker of this host has failed, because another is gone; on the engine's thread; may be nil
-	Linger   time.Duration                               // how long calls wait for a worker that has left, for its exit to say why; 0 = not
-	Log      *slog.Logger                                // nil = slog.Default()
+	Job    string // name of the job, also in messages
+	Socket string // path of the Unix socket
+	// how many workers the job begins with; 0 = this agent joins a job that another leads
+	Size int
+	// bounds of the job's size; 0 = 1, no limit
+	Min, Max int
+	// workers beyond the size that wait to be let in
+	Spares int
+	// how many workers this host has room for; 0 = any number, member.NoSlots = none
+	Slots int
+	// secrets of the first workers, where the launcher starts them unasked; one a worker
+	Tokens []string
+	// opens the mesh to other hosts; nil = this host is alone
+	Link func(h fabric.Handler) (fabric.Mesh, error)
+	// collectives go between hosts by their lengths alone, whatever is measured
+	Fixed  bool
+	Orders Orders // what the job wants of the launcher
+	// a worker of this host has joined; may be nil
+	OnJoin func(seat int, client string)
+	// what a worker of this host reports; may be nil
+	OnReport func(seat int, metrics map[string]float64)
+	// what people should know of a checkpoint that a worker of this host takes part in; nil = the
+	// log has it
+	OnSave func(seat int, line string)
+	// a call of a worker of this host has failed, because another is gone; on the engine's thread;
+	// may be nil
+	OnBereft func(seat int, why string)
+	// how long calls wait for a worker that has left, for its exit to say why; 0 = not
+	Linger time.Duration
+	Log    *slog.Logger // nil = slog.Default()
 
 	// Redundant asks for what several ranks of a mesh have to be on two hosts.
 	Redundant bool
-	// After is how many generations the job had before this start: workers and people are told of those that are numbered on from it.
+	// After is how many generations the job had before this start: workers and people are told of
+	// those that are numbered on from it.
 	After topo.Generation
 
 	nodes []numa.Node // memory nodes of this host; nil = there is no choice
 }
 
-// Agent owns the arenas of a host's workers and executes their collectives. It knows a worker by its seat: the number that the job
-// gave it, which it keeps for life. The first seats are the ranks that the job begins with.
+// Agent owns the arenas of a host's workers and executes their collectives. It knows a worker by
+// its seat: the number that the job gave it, which it keeps for life. The first seats are the ranks
+// that the job begins with.
 type Agent struct {
 	cfg      AgentConfig
 	listener *arena.Listener
@@ -92,7 +108,8 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{cfg: cfg, listener: l, conns: map[*arena.Conn]struct{}{}, seats: map[int]*presence{}, places: newPlaces(), group: group.New(context.Background())}
+	a := &Agent{cfg: cfg, listener: l, conns: map[*arena.Conn]struct{}{},
+		seats: map[int]*presence{}, places: newPlaces(), group: group.New(context.Background())}
 	lanes, err := newLanes(a.group)
 	if err == nil {
 		a.engine, err = newEngine(lanes, a.expelled)
@@ -119,17 +136,23 @@ func (a *Agent) link() error {
 		return fmt.Errorf("agent: %w", err)
 	}
 	if a.cfg.Link != nil {
-		if a.mesh, err = a.cfg.Link(&links{transfers: a.engine.transfers, engine: a.engine}); err != nil {
+		if a.mesh, err = a.cfg.Link(
+			&links{transfers: a.engine.transfers, engine: a.engine}); err != nil {
 			return err
 		}
 		name = string(a.mesh.Self())
 	}
-	a.crew = &crew{engine: a.engine, mesh: a.mesh, orders: a.cfg.Orders.withDefaults(a), after: a.cfg.After, began: time.Now(), unwanted: map[topo.Worker]bool{},
-		asking: map[topo.Worker][]chan<- head.Grouped{}, flights: map[head.Flight]*flight{}, unasked: len(a.cfg.Tokens),
-		routes: routes{fixed: a.cfg.Fixed, chosen: map[collective.Class]collective.Route{}}, shaper: shaper{redundant: a.cfg.Redundant, known: map[string]*reshape.Layout{}}}
-	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Route: a.crew.routes.choose, Arrange: a.crew.shaper.arrange}
+	a.crew = &crew{engine: a.engine, mesh: a.mesh, orders: a.cfg.Orders.withDefaults(a),
+		after: a.cfg.After, began: time.Now(), unwanted: map[topo.Worker]bool{},
+		asking: map[topo.Worker][]chan<- head.Grouped{}, flights: map[head.Flight]*flight{},
+		unasked: len(a.cfg.Tokens),
+		routes:  routes{fixed: a.cfg.Fixed, chosen: map[collective.Class]collective.Route{}},
+		shaper:  shaper{redundant: a.cfg.Redundant, known: map[string]*reshape.Layout{}}}
+	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Route: a.crew.routes.choose,
+		Arrange: a.crew.shaper.arrange}
 	if a.cfg.Size > 0 {
-		cfg.Job = &member.Config{Want: a.cfg.Size, Min: a.cfg.Min, Max: a.cfg.Max, Spares: a.cfg.Spares}
+		cfg.Job = &member.Config{Want: a.cfg.Size, Min: a.cfg.Min, Max: a.cfg.Max,
+			Spares: a.cfg.Spares}
 	}
 	a.engine.name = fabric.Host(name)
 	a.crew.agent, a.engine.crew = head.New(cfg), a.crew
@@ -146,7 +169,8 @@ func (a *Agent) stopLanes() error {
 	return a.group.Wait()
 }
 
-// Run serves workers until ctx ends; then it closes every conversation, waits for all that it started, and removes the socket.
+// Run serves workers until ctx ends; then it closes every conversation, waits for all that it
+// started, and removes the socket.
 func (a *Agent) Run(ctx context.Context) error {
 	engine := group.New(context.Background())
 	engine.Go("engine", func(context.Context) error { a.engine.serve(); return nil })
@@ -207,12 +231,15 @@ func (a *Agent) seek(ctx context.Context) error {
 			for i, l := range linked {
 				names[i] = string(l)
 			}
-			_ = a.engine.later(func() { a.crew.input(func() { a.crew.agent.Seen(string(host), names) }) })
+			_ = a.engine.later(func() {
+				a.crew.input(func() { a.crew.agent.Seen(string(host), names) })
+			})
 		}
 	}
 }
 
-// ticks is how often that is. It says nothing about when a host is lost: that is the mesh's to know.
+// ticks is how often that is. It says nothing about when a host is lost: that is the mesh's to
+// know.
 const ticks = 50 * time.Millisecond
 
 func (a *Agent) accept() error {
@@ -247,8 +274,8 @@ func (a *Agent) track(c *arena.Conn) bool {
 	return !a.closed
 }
 
-// shut closes the socket and hangs up on every worker, which takes that as the end of the agent. What a worker had said
-// before is still heard: its session reads on until the end.
+// shut closes the socket and hangs up on every worker, which takes that as the end of the agent.
+// What a worker had said before is still heard: its session reads on until the end.
 func (a *Agent) shut() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -267,16 +294,21 @@ func (a *Agent) seat(n int, token string) (late bool, err error) {
 	defer a.mu.Unlock()
 	p := a.seats[n]
 	if p == nil {
-		return false, &collective.FieldError{Field: "rank", Problem: fmt.Sprintf("%d is no worker that this host has started", n)}
+		return false, &collective.FieldError{Field: "rank",
+			Problem: fmt.Sprintf("%d is no worker that this host has started", n)}
 	}
 	if subtle.ConstantTimeCompare([]byte(token), []byte(p.token)) != 1 {
-		return false, &collective.FieldError{Field: "token", Problem: fmt.Sprintf("not the one of rank %d: a worker gets it in %s from its launcher", n, api.EnvToken)}
+		return false, &collective.FieldError{Field: "token",
+			Problem: fmt.Sprintf("not the one of rank %d: a worker gets it in %s from its launcher",
+				n, api.EnvToken)}
 	}
 	return p.late, nil
 }
 
-// admit makes a worker known, once a seat. It returns the size of the job that the worker is to know at first, and the generation.
-func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation uint64, err error) {
+// admit makes a worker known, once a seat. It returns the size of the job that the worker is to
+// know at first, and the generation.
+func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation uint64,
+	err error) {
 	a.mu.Lock()
 	p := a.seats[int(m.id)]
 	twice := p.joined
@@ -285,7 +317,8 @@ func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation
 	}
 	a.mu.Unlock()
 	if twice {
-		return 0, 0, fmt.Errorf("rank %d of job %s has joined already: a rank joins once; start another worker with another rank", m.id, a.cfg.Job)
+		return 0, 0, fmt.Errorf("rank %d of job %s has joined already: a rank joins once; start "+
+			"another worker with another rank", m.id, a.cfg.Job)
 	}
 	err = a.engine.do(func() {
 		size, generation = a.crew.agent.Known().View.Size(), a.crew.number(1)
@@ -305,7 +338,9 @@ func (a *Agent) here() int {
 func (a *Agent) groupOf(w topo.Worker, ranks []int) (head.Grouped, error) {
 	answer := make(chan head.Grouped, 1)
 	var err error
-	if stopped := a.engine.do(func() { err = a.crew.group(w, ranks, answer) }); stopped != nil || err != nil {
+	if stopped := a.engine.do(func() {
+		err = a.crew.group(w, ranks, answer)
+	}); stopped != nil || err != nil {
 		return head.Grouped{}, cmp.Or(stopped, err)
 	}
 	select {
@@ -350,7 +385,8 @@ func (a *Agent) finish(s *session) {
 	}
 }
 
-// leave hears a worker say goodbye. What waits for it goes on without it when its process ends, or after a while.
+// leave hears a worker say goodbye. What waits for it goes on without it when its process ends, or
+// after a while.
 func (a *Agent) leave(w topo.Worker, joined bool) {
 	if !joined {
 		return
@@ -388,7 +424,8 @@ func (a *Agent) report(w topo.Worker, metrics map[string]float64) {
 
 // expelled hangs up on a worker that broke the protocol.
 func (a *Agent) expelled(w topo.Worker, err error) {
-	a.cfg.Log.Error("a worker broke the protocol and is cut off", "job", a.cfg.Job, "host", a.Host(), "worker", w, "error", err)
+	a.cfg.Log.Error("a worker broke the protocol and is cut off", "job", a.cfg.Job, "host",
+		a.Host(), "worker", w, "error", err)
 	a.note(int(w), func(p *presence) {
 		if p.conn != nil {
 			_ = p.conn.Shutdown()

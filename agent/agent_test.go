@@ -72,7 +72,8 @@ func startAgentOf(t *testing.T, parent context.Context, cfg agent.AgentConfig) *
 	return a
 }
 
-// joinAs joins as one rank of an agent's job. Joins of one process are in turn, since the environment is the process's.
+// joinAs joins as one rank of an agent's job. Joins of one process are in turn, since the
+// environment is the process's.
 func joinAs(t *testing.T, a *agent.Agent, rank int) *client.Job {
 	t.Helper()
 	return joinWith(t, a, rank, fmt.Sprintf("token-%d", rank))
@@ -95,8 +96,8 @@ func joinWith(t *testing.T, a *agent.Agent, rank int, token string) *client.Job 
 	return j
 }
 
-// world runs body once a rank, all at once, and fails the test with the first error: with all ranks on one host, then spread over
-// several.
+// world runs body once a rank, all at once, and fails the test with the first error: with all ranks
+// on one host, then spread over several.
 func world(t *testing.T, n int, body func(j *client.Job) error) {
 	t.Helper()
 	t.Run(fmt.Sprintf("%d ranks on 1 host", n), func(t *testing.T) {
@@ -146,12 +147,14 @@ func TestAllReduceArenaAndForeign(t *testing.T) {
 					for i := range x {
 						x[i] = float32(j.Rank() + i%7)
 					}
-					if err := client.AllReduce(context.Background(), j, x, collective.Sum); err != nil {
+					if err := client.AllReduce(context.Background(), j, x,
+						collective.Sum); err != nil {
 						return err
 					}
 					for i := range x {
 						if want := float32(n*(n-1)/2 + n*(i%7)); x[i] != want {
-							return fmt.Errorf("%d ranks, %d elements: element %d is %v, want %v", n, size, i, x[i], want)
+							return fmt.Errorf("%d ranks, %d elements: element %d is %v, want %v", n,
+								size, i, x[i], want)
 						}
 					}
 				}
@@ -167,14 +170,16 @@ func TestLastReportsAreHeard(t *testing.T) {
 	heard := 0
 	said, hungUp := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
-	a, err := agent.NewAgent(agent.AgentConfig{Job: "test", Socket: filepath.Join(t.TempDir(), "s"), Size: 2, Tokens: []string{"token-0", "token-1"},
-		OnReport: func(int, map[string]float64) {
-			if heard++; heard == 1 {
-				<-said
-				cancel()
-				<-hungUp
-			}
-		}})
+	a, err := agent.NewAgent(
+		agent.AgentConfig{Job: "test", Socket: filepath.Join(t.TempDir(), "s"), Size: 2,
+			Tokens: []string{"token-0", "token-1"},
+			OnReport: func(int, map[string]float64) {
+				if heard++; heard == 1 {
+					<-said
+					cancel()
+					<-hungUp
+				}
+			}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +192,8 @@ func TestLastReportsAreHeard(t *testing.T) {
 		}
 	}
 	close(said)
-	if err := client.Barrier(context.Background(), j); !errors.Is(err, client.ErrLost) { // there is no rank 1
+	// there is no rank 1
+	if err := client.Barrier(context.Background(), j); !errors.Is(err, client.ErrLost) {
 		t.Errorf("got %v", err)
 	}
 	close(hungUp)
@@ -206,7 +212,8 @@ func TestReportTooLong(t *testing.T) {
 	for i := range 10000 {
 		many[fmt.Sprint("metric-", i)] = 1
 	}
-	if err := j.Report(many); err == nil || errors.Is(err, client.ErrLost) || !strings.Contains(err.Error(), "the limit is") {
+	if err := j.Report(many); err == nil || errors.Is(err, client.ErrLost) ||
+		!strings.Contains(err.Error(), "the limit is") {
 		t.Errorf("got %v", err)
 	}
 	if err := client.Barrier(t.Context(), j); err != nil {

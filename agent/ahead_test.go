@@ -28,8 +28,8 @@ func (m *gauged) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	}
 }
 
-// What all workers have posted of a step goes over the cables while they still work on the rest of it. When one of them dies then, the
-// step counts without it, from its first collective on.
+// What all workers have posted of a step goes over the cables while they still work on the rest of
+// it. When one of them dies then, the step counts without it, from its first collective on.
 func TestStepIsExchangedBeforeItsEnd(t *testing.T) {
 	const n = head.AheadBytes / 4
 	for _, dies := range []int{-1, 1, 2} {
@@ -52,7 +52,8 @@ func TestStepIsExchangedBeforeItsEnd(t *testing.T) {
 						s.agent.Lost(s.number, "was killed by SIGKILL")
 						return nil
 					}
-					if err := client.AllReduce(ctx, j, y, collective.Sum, client.EndStep()); err != nil {
+					if err := client.AllReduce(ctx, j, y, collective.Sum,
+						client.EndStep()); err != nil {
 						return err
 					}
 					if err := first.Wait(ctx); err != nil {
@@ -64,7 +65,8 @@ func TestStepIsExchangedBeforeItsEnd(t *testing.T) {
 					}
 					for i := range y {
 						if x[i%n] != want || y[i] != 10*want {
-							return fmt.Errorf("element %d is %v and %v, want %v and %v", i, x[i%n], y[i], want, 10*want)
+							return fmt.Errorf("element %d is %v and %v, want %v and %v", i, x[i%n],
+								y[i], want, 10*want)
 						}
 					}
 					s.agent.Finished(s.number, "exited with code 0")

@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
 
-// allocations is what a call of f allocates in the whole process, in the mean of some and rounded down, once it is used to it.
+// allocations is what a call of f allocates in the whole process, in the mean of some and rounded
+// down, once it is used to it.
 func allocations(runs int, f func()) uint64 {
 	for range runs {
 		f()
@@ -44,7 +45,8 @@ func rounds(t *testing.T, workers []*rawWorker, d arena.Descriptor) (once func()
 	}
 }
 
-// From the post to the completion a collective of one host allocates nothing in all of its agent, also one that ends a step.
+// From the post to the completion a collective of one host allocates nothing in all of its agent,
+// also one that ends a step.
 func TestCallsOfOneHostAllocateNothing(t *testing.T) {
 	for _, step := range []bool{false, true} {
 		a, d := startAgent(t, 2), sound()
@@ -56,8 +58,10 @@ func TestCallsOfOneHostAllocateNothing(t *testing.T) {
 	}
 }
 
-// Over two hosts it allocates nothing either, in both agents. What the clock does there, such as a look every second whether the others go on without
-// this host, is not of the calls: of many short rows of them the one counts that allocates the least. Who thinks about routes, now and then, allocates.
+// Over two hosts it allocates nothing either, in both agents. What the clock does there, such as a
+// look every second whether the others go on without this host, is not of the calls: of many short
+// rows of them the one counts that allocates the least. Who thinks about routes, now and then,
+// allocates.
 func TestCallsOfTwoHostsAllocateNothing(t *testing.T) {
 	const rows, row = 8, 5
 	for _, step := range []bool{false, true} {

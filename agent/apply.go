@@ -17,7 +17,8 @@ func (c *crew) apply(a *head.Apply) {
 			entering := slices.Contains(a.Entered, m.id)
 			if rank, member := a.View.Rank(m.id); member && (m.entered || entering) {
 				m.entered, m.fresh = true, entering
-				c.tell(m, arena.View{Rank: int(rank), Size: a.View.Size(), Joined: a.Joined, New: entering}, a.State)
+				c.tell(m, arena.View{Rank: int(rank), Size: a.View.Size(), Joined: a.Joined,
+					New: entering}, a.State)
 				if a.Void {
 					c.goOn(m)
 				}
@@ -45,7 +46,8 @@ func (c *crew) apply(a *head.Apply) {
 	if a.Parted != "" && !c.parted {
 		c.parted = true
 		if c.agent.Leads() {
-			c.orders.Event(Event{What: "stop", Generation: c.number(a.View.Generation), Size: a.View.Size(), Step: a.Steps, Because: a.Parted})
+			c.orders.Event(Event{What: "stop", Generation: c.number(a.View.Generation),
+				Size: a.View.Size(), Step: a.Steps, Because: a.Parted})
 		}
 	}
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// seated finds the workers of a shape among the members, whose hosts count from 0 in the order of their names.
+// seated finds the workers of a shape among the members, whose hosts count from 0 in the order of
+// their names.
 func seated(s *head.Shape, members topo.View) (at reshape.Place, hosts []string) {
 	for _, m := range members.Members {
 		hosts = append(hosts, m.Host)
@@ -43,7 +44,8 @@ type planned struct {
 	change   *reshape.Change
 }
 
-// plan plans the way from the mesh of a shape to another. Who asks the same as the one before gets the same plan.
+// plan plans the way from the mesh of a shape to another. Who asks the same as the one before gets
+// the same plan.
 func (s *shaper) plan(shape *head.Shape, mesh string, at reshape.Place) (*reshape.Change, error) {
 	old, err := s.on(shape.Mesh)
 	if err != nil {
@@ -53,7 +55,8 @@ func (s *shaper) plan(shape *head.Shape, mesh string, at reshape.Place) (*reshap
 	if err != nil {
 		return nil, err
 	}
-	if p := s.planned; p.change != nil && p.old == old && p.new == new && reflect.DeepEqual(p.at, at) {
+	if p := s.planned; p.change != nil && p.old == old && p.new == new &&
+		reflect.DeepEqual(p.at, at) {
 		return p.change, nil
 	}
 	change, err := reshape.Plan(old, new, at)
@@ -64,8 +67,10 @@ func (s *shaper) plan(shape *head.Shape, mesh string, at reshape.Place) (*reshap
 	return change, nil
 }
 
-// arrange is head.Arrange. The data parallel axis is the one that can have fewer ranks at no loss: it is called dp.
-func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next string, order []topo.Worker, err error) {
+// arrange is head.Arrange. The data parallel axis is the one that can have fewer ranks at no loss:
+// it is called dp.
+func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next string,
+	order []topo.Worker, err error) {
 	next, why := mesh, shape.Lost
 	var takers []topo.Worker
 	for _, m := range members.Members {
@@ -75,8 +80,13 @@ func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next
 	}
 	if next == "" {
 		var ok bool
-		if next, ok = reshape.Largest(shape.Mesh, "dp", len(takers), func(mesh string) bool { _, err := s.on(mesh); return err == nil }); !ok {
-			return "", nil, fmt.Errorf("mesh %s cannot do with %s, and the layout has no smaller one", shape.Mesh, plural.Of(len(takers), "worker"))
+		if next, ok = reshape.Largest(shape.Mesh, "dp", len(takers), func(mesh string) bool {
+			_, err := s.on(mesh)
+			return err == nil
+		}); !ok {
+			return "", nil, fmt.Errorf(
+				"mesh %s cannot do with %s, and the layout has no smaller one", shape.Mesh,
+				plural.Of(len(takers), "worker"))
 		}
 	}
 	if why == "" {
@@ -89,12 +99,15 @@ func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next
 		case !errors.As(err, &lost):
 			return "", nil, err
 		}
-		why = fmt.Sprintf("mesh %s cannot do with %s, as only lost ones had %d bytes of %s, %s the first", shape.Mesh, plural.Of(members.Size(), "worker"), lost.Bytes,
+		why = fmt.Sprintf(
+			"mesh %s cannot do with %s, as only lost ones had %d bytes of %s, %s the first",
+			shape.Mesh, plural.Of(members.Size(), "worker"), lost.Bytes,
 			plural.Of(len(lost.Tensors), "tensor"), lost.Tensors[0])
 	}
 	l, err := s.on(next)
 	if err != nil || l.Ranks > len(takers) {
-		return "", nil, errors.Join(err, fmt.Errorf("mesh %s is more than %s can hold", next, plural.Of(len(takers), "worker")))
+		return "", nil, errors.Join(err,
+			fmt.Errorf("mesh %s is more than %s can hold", next, plural.Of(len(takers), "worker")))
 	}
 	order = takers[:l.Ranks]
 	if shape.Redundant { // as if they were on the mesh already

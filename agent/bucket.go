@@ -15,25 +15,32 @@ const mostStep = 1 << 53
 func (s *session) bucket(r *api.Request) error {
 	switch {
 	case r.Bytes < 1 || r.Bytes > mostStep:
-		return &collective.FieldError{Field: "bytes", Problem: fmt.Sprintf("%d: a step has from 1 to 2⁵³ bytes of gradients", r.Bytes)}
+		return &collective.FieldError{Field: "bytes",
+			Problem: fmt.Sprintf("%d: a step has from 1 to 2⁵³ bytes of gradients", r.Bytes)}
 	case r.Now < 1 || r.Now > mostStep:
-		return &collective.FieldError{Field: "now", Problem: fmt.Sprintf("%d: a bucket has from 1 to 2⁵³ bytes", r.Now)}
+		return &collective.FieldError{Field: "now",
+			Problem: fmt.Sprintf("%d: a bucket has from 1 to 2⁵³ bytes", r.Now)}
 	case math.IsInf(r.Seconds, 0) || !(r.Seconds >= 0):
-		return &collective.FieldError{Field: "seconds", Problem: fmt.Sprintf("%v: a backward pass takes no time or some", r.Seconds)}
+		return &collective.FieldError{Field: "seconds",
+			Problem: fmt.Sprintf("%v: a backward pass takes no time or some", r.Seconds)}
 	}
-	size, err := s.agent.bucket(collective.Step{Bytes: int(r.Bytes), Backward: r.Seconds}, int(r.Now))
+	size, err := s.agent.bucket(collective.Step{Bytes: int(r.Bytes), Backward: r.Seconds},
+		int(r.Now))
 	if err != nil {
 		return err
 	}
 	return s.reply(api.Reply{Type: api.TypeBucket, Bytes: int64(size)})
 }
 
-// bucket returns of how many bytes the buckets of a step should be, which are of so many now; 0 where nothing is known, or nothing is to be
-// chosen. Its hosts are those of the newest all-reduce. It takes as long as a fit.
+// bucket returns of how many bytes the buckets of a step should be, which are of so many now; 0
+// where nothing is known, or nothing is to be chosen. Its hosts are those of the newest all-reduce.
+// It takes as long as a fit.
 func (a *Agent) bucket(step collective.Step, now int) (int, error) {
 	r := &a.crew.routes
 	var ways map[int]collective.Route
-	if err := a.engine.do(func() { step.Hosts, ways = r.hosts, r.ways(append(step.Buckets(), now)) }); err != nil || ways == nil {
+	if err := a.engine.do(func() {
+		step.Hosts, ways = r.hosts, r.ways(append(step.Buckets(), now))
+	}); err != nil || ways == nil {
 		return 0, err
 	}
 	return r.bucket(step, now, ways), nil

@@ -6,11 +6,13 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// Buckets follow what was measured of the hosts that the job has now: of fast ones they are larger than of slow ones. Where nothing is known, and where
-// nothing is to be chosen, there is no answer.
+// Buckets follow what was measured of the hosts that the job has now: of fast ones they are larger
+// than of slow ones. Where nothing is known, and where nothing is to be chosen, there is no answer.
 func TestBucketOfWhatWasMeasured(t *testing.T) {
 	step := collective.Step{Hosts: 3, Bytes: 64 << 20, Backward: 0.5}
-	ask := func(r *routes) int { return r.bucket(step, 4<<20, r.ways(append(step.Buckets(), 4<<20))) }
+	ask := func(r *routes) int {
+		return r.bucket(step, 4<<20, r.ways(append(step.Buckets(), 4<<20)))
+	}
 	sizes := map[string]int{}
 	for name, m := range map[string]collective.Model{
 		"slow cables": {Fixed: 1e-3, Alpha: 50e-6, Piece: 5e-6, Beta: 8 / 1e9, Gamma: 0.1e-9},

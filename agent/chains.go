@@ -7,10 +7,12 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// relieve has hosts send to each other what several of them get in other ways than around the ring, where some host would have to send much more than busiest
-// bytes: who has least to send passes it on, or the source sends it again.
+// relieve has hosts send to each other what several of them get in other ways than around the ring,
+// where some host would have to send much more than busiest bytes: who has least to send passes it
+// on, or the source sends it again.
 func relieve(moves []collective.Move, sites collective.Sites, busiest int) []collective.Move {
-	first, around := make([]int, sites.N), make([]int, sites.N) // what hosts send, of their own; and around the ring
+	// what hosts send, of their own; and around the ring
+	first, around := make([]int, sites.N), make([]int, sites.N)
 	chains := make([][]int, len(moves))
 	for i := range moves {
 		m := &moves[i]
@@ -53,7 +55,8 @@ func relieve(moves []collective.Move, sites collective.Sites, busiest int) []col
 	return relieved
 }
 
-// along is the part of a move that goes to some hosts, which pass it on in this order, and to workers of the source's host if that is asked for.
+// along is the part of a move that goes to some hosts, which pass it on in this order, and to
+// workers of the source's host if that is asked for.
 func along(m *collective.Move, sites collective.Sites, hosts []int, here bool) collective.Move {
 	part := *m
 	part.Chain, part.Dst = true, nil
@@ -70,7 +73,8 @@ func along(m *collective.Move, sites collective.Sites, hosts []int, here bool) c
 	return part
 }
 
-// chain is the hosts that get something of a move from another one, in the order in which they pass it on: around the ring from its source, unless it says so itself.
+// chain is the hosts that get something of a move from another one, in the order in which they pass
+// it on: around the ring from its source, unless it says so itself.
 func chain(m *collective.Move, sites collective.Sites) (hosts []int) {
 	source := sites.Of[m.Src[0].Member]
 	for _, d := range m.Dst {
@@ -79,7 +83,9 @@ func chain(m *collective.Move, sites collective.Sites) (hosts []int) {
 		}
 	}
 	if !m.Chain {
-		slices.SortFunc(hosts, func(a, b int) int { return (a-source+sites.N)%sites.N - (b-source+sites.N)%sites.N })
+		slices.SortFunc(hosts, func(a, b int) int {
+			return (a-source+sites.N)%sites.N - (b-source+sites.N)%sites.N
+		})
 	}
 	return hosts
 }

@@ -32,7 +32,9 @@ func loads(moves []collective.Move, hosts int) []int {
 			}
 		}
 		if !m.Chain {
-			slices.SortFunc(takers, func(a, b int) int { return (a-source+hosts)%hosts - (b-source+hosts)%hosts })
+			slices.SortFunc(takers, func(a, b int) int {
+				return (a-source+hosts)%hosts - (b-source+hosts)%hosts
+			})
 		}
 		for k := range takers {
 			list[append([]int{source}, takers...)[k]] += m.N
@@ -52,7 +54,8 @@ func taken(moves []collective.Move) map[[2]int]int {
 	return gets
 }
 
-// Hosts share out what they pass on: nobody sends much more than the others need, where somebody would.
+// Hosts share out what they pass on: nobody sends much more than the others need, where somebody
+// would.
 func TestRelieve(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -62,7 +65,8 @@ func TestRelieve(t *testing.T) {
 		sites := oneEach(hosts)
 		var moves []collective.Move
 		for range 200 { // the first host has most
-			m := collective.Move{N: 1 + rng.IntN(100), Src: []collective.Span{{Member: rng.IntN(hosts) * rng.IntN(2)}}}
+			m := collective.Move{N: 1 + rng.IntN(100),
+				Src: []collective.Span{{Member: rng.IntN(hosts) * rng.IntN(2)}}}
 			for _, to := range rng.Perm(hosts)[:2+rng.IntN(hosts-1)] {
 				m.Dst = append(m.Dst, collective.Span{Member: to, Off: to})
 			}
@@ -84,11 +88,15 @@ func TestRelieve(t *testing.T) {
 		if diff := cmp.Diff(gets, taken(moves)); diff != "" {
 			t.Fatalf("what members get has changed: %s", diff)
 		}
-		if most := slices.Max(loads(moves, hosts)); most > slices.Max(before) || most > bound+bound/8 {
-			t.Fatalf("%d hosts send %v, before %v; one must send %d", hosts, loads(moves, hosts), before, bound)
+		if most := slices.Max(loads(moves, hosts)); most > slices.Max(before) ||
+			most > bound+bound/8 {
+			t.Fatalf("%d hosts send %v, before %v; one must send %d", hosts, loads(moves, hosts),
+				before, bound)
 		}
 		if slices.ContainsFunc(moves, func(m collective.Move) bool {
-			return slices.ContainsFunc(m.Dst, func(d collective.Span) bool { return d.Member != d.Off })
+			return slices.ContainsFunc(m.Dst, func(d collective.Span) bool {
+				return d.Member != d.Off
+			})
 		}) {
 			t.Fatal("an output has changed")
 		}

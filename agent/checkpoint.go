@@ -15,7 +15,8 @@ import (
 // maxPartText bounds the texts of a part, which are copied and parsed.
 const maxPartText = 256 << 20
 
-// saves counts the parts of checkpoints that this host writes: for workers that live, and for those that are lost meanwhile.
+// saves counts the parts of checkpoints that this host writes: for workers that live, and for those
+// that are lost meanwhile.
 type saves struct {
 	mu      sync.Mutex
 	writing int
@@ -50,10 +51,12 @@ func (s *saves) done(wait bool) bool {
 	return writing == 0
 }
 
-// save begins to write a worker's part of a checkpoint. It is written to the end, whatever becomes of the worker.
+// save begins to write a worker's part of a checkpoint. It is written to the end, whatever becomes
+// of the worker.
 func (s *session) save(r *api.Part) error {
 	if r == nil {
-		return &collective.FieldError{Field: "part", Problem: "missing: it says what is to be written"}
+		return &collective.FieldError{Field: "part",
+			Problem: "missing: it says what is to be written"}
 	}
 	a := s.agent
 	p, err := s.part(r)
@@ -84,11 +87,13 @@ func (s *session) part(r *api.Part) (*snapshot.Part, error) {
 	err = s.pin(func(m *worker) (err error) {
 		extent := func(field string, x api.Extent) (memory []byte) {
 			if err == nil {
-				memory, err = m.memory("part."+field, arena.Ref{Segment: x.ID, Offset: x.Offset, Count: x.Bytes}, 1)
+				memory, err = m.memory("part."+field,
+					arena.Ref{Segment: x.ID, Offset: x.Offset, Count: x.Bytes}, 1)
 			}
 			return memory
 		}
-		p.State, p.Own, p.Body = extent("state", r.State), extent("own", r.Own), extent("body", r.Body)
+		p.State, p.Own, p.Body = extent("state", r.State), extent("own", r.Own),
+			extent("body", r.Body)
 		if n := len(p.State) + len(p.Own); err == nil && n > maxPartText {
 			err = fieldOf(m, "part", "%d bytes of description, the limit is %d", n, maxPartText)
 		}

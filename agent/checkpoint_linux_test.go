@@ -27,12 +27,14 @@ const (
 	stopVariable   = "NODE_TEST_STOP"   // the step before which it dies by SIGKILL
 	sizeVariable   = "NODE_TEST_SIZE"   // bytes of state beside the rest
 	lookerVariable = "NODE_TEST_LOOKER" // the rank that dies before it looks for checkpoints
-	orphanVariable = "NODE_TEST_ORPHAN" // the rank that dies when its part of the first checkpoint is handed to the agent
+	// the rank that dies when its part of the first checkpoint is handed to the agent
+	orphanVariable = "NODE_TEST_ORPHAN"
 )
 
 const samples, batch, epochs = 300, 16, 4 // 76 steps
 
-// train is a worker that counts how often each sample counts, over all starts, and computes what depends on every step.
+// train is a worker that counts how often each sample counts, over all starts, and computes what
+// depends on every step.
 func train(ctx context.Context, j *client.Job) error {
 	number := func(name string, otherwise int) int {
 		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
@@ -40,13 +42,16 @@ func train(ctx context.Context, j *client.Job) error {
 		}
 		return otherwise
 	}
-	seen, weights, large := make([]float32, samples), make([]float64, samples), make([]uint8, number(sizeVariable, 1))
+	seen, weights, large := make([]float32, samples), make([]float64, samples),
+		make([]uint8, number(sizeVariable, 1))
 	t, err := client.Train(j, client.Data{Samples: samples, Batch: batch, Epochs: epochs, Seed: 3},
-		client.StateOf("seen", seen), client.StateOf("weights", weights), client.StateOf("large", large))
+		client.StateOf("seen", seen), client.StateOf("weights", weights),
+		client.StateOf("large", large))
 	if err != nil {
 		return err
 	}
-	if err := t.Checkpoint(client.Checkpoint{Folder: os.Getenv(folderVariable), Steps: 5, Keep: 100}); err != nil {
+	if err := t.Checkpoint(
+		client.Checkpoint{Folder: os.Getenv(folderVariable), Steps: 5, Keep: 100}); err != nil {
 		return err
 	}
 	if j.Rank() == number(lookerVariable, -1) {
@@ -145,7 +150,8 @@ func TestTrainerGoesOnFromACheckpoint(t *testing.T) {
 			folder := filepath.Join(dir, "checkpoints")
 			runTraining(t, c.before, folder, map[string]string{stopVariable: "31"})
 			again := runTraining(t, c.after, folder, nil)
-			if again.from < 5 || again.from > 31 || len(again.results) != c.after { // a checkpoint that was late can be of step 31: it comes before who dies there
+			// a checkpoint that was late can be of step 31: it comes before who dies there
+			if again.from < 5 || again.from > 31 || len(again.results) != c.after {
 				t.Errorf("went on from step %d: %s", again.from, again.output)
 			}
 			if c.before == c.after && !slices.Equal(whole.results, again.results) {
@@ -171,8 +177,10 @@ func TestTheNextOneLooks(t *testing.T) {
 
 // A worker that is killed while its part is written does not keep the checkpoint from being sealed.
 func TestPartOfAKilledWorkerIsWritten(t *testing.T) {
-	r := runTraining(t, 3, filepath.Join(t.TempDir(), "checkpoints"), map[string]string{orphanVariable: "2", sizeVariable: "50000000"})
-	if len(r.results) != 2 || strings.Contains(r.output, "abandoned") || !strings.Contains(r.output, "by 3 workers") {
+	r := runTraining(t, 3, filepath.Join(t.TempDir(), "checkpoints"),
+		map[string]string{orphanVariable: "2", sizeVariable: "50000000"})
+	if len(r.results) != 2 || strings.Contains(r.output, "abandoned") ||
+		!strings.Contains(r.output, "by 3 workers") {
 		t.Error(r.output)
 	}
 }
@@ -197,10 +205,12 @@ func TestDamagedCheckpointIsPassedOver(t *testing.T) {
 	}
 	damage(steps[0].Step)
 	r := runTraining(t, 3, folder.Root, nil)
-	if r.from != int(steps[1].Step) || len(r.results) != 3 || !strings.Contains(r.output, "not as it was sealed") {
+	if r.from != int(steps[1].Step) || len(r.results) != 3 ||
+		!strings.Contains(r.output, "not as it was sealed") {
 		t.Errorf("went on from %d, not %d: %s", r.from, steps[1].Step, r.output)
 	}
-	if aside, err := filepath.Glob(filepath.Join(folder.Root, "damaged-*")); len(aside) != 1 || err != nil {
+	if aside, err := filepath.Glob(filepath.Join(folder.Root, "damaged-*")); len(aside) != 1 ||
+		err != nil {
 		t.Error(aside, err)
 	}
 }
@@ -210,16 +220,21 @@ func TestWhenAllCheckpointsAreDamagedTheTrainingDoesNotBeginAnew(t *testing.T) {
 	if err := os.MkdirAll(folder.Path(5), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(folder.Path(5), manifest.Name), []byte("{}"), 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(folder.Path(5), manifest.Name), []byte("{}"),
+		0o666); err != nil {
 		t.Fatal(err)
 	}
-	_, output, err := launch(t, t.Context(), 2, "train", func(c *agent.RunConfig) { c.Spec.Env[folderVariable] = folder.Root })
-	if err == nil || !strings.Contains(output, "none of the 1 checkpoints") || strings.Contains(output, "FROM") {
+	_, output, err := launch(t, t.Context(), 2, "train", func(c *agent.RunConfig) {
+		c.Spec.Env[folderVariable] = folder.Root
+	})
+	if err == nil || !strings.Contains(output, "none of the 1 checkpoints") ||
+		strings.Contains(output, "FROM") {
 		t.Error(err, output)
 	}
 }
 
-// Those who join write their share too, and a worker that is lost is no hindrance; others take the end over.
+// Those who join write their share too, and a worker that is lost is no hindrance; others take the
+// end over.
 func TestCheckpointsWhileWorkersComeAndGo(t *testing.T) {
 	data := client.Data{Samples: 300, Batch: 20, Epochs: 2, Seed: 3}
 	f := newFlock(t, 3, data)
@@ -249,12 +264,15 @@ func TestCheckpointsWhileWorkersComeAndGo(t *testing.T) {
 	if err := again.group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if len(again.ledger) > 0 || !slices.Equal(again.finals[1], f.finals[0]) || again.steps[1] != f.steps[0] {
-		t.Errorf("%d samples more; ended with %v at step %d, before with %v at step %d", len(again.ledger), again.finals[1], again.steps[1], f.finals[0], f.steps[0])
+	if len(again.ledger) > 0 || !slices.Equal(again.finals[1], f.finals[0]) ||
+		again.steps[1] != f.steps[0] {
+		t.Errorf("%d samples more; ended with %v at step %d, before with %v at step %d",
+			len(again.ledger), again.finals[1], again.steps[1], f.finals[0], f.steps[0])
 	}
 }
 
-// On one host and then on several, which have the folder in common, the job goes 20 steps further each time.
+// On one host and then on several, which have the folder in common, the job goes 20 steps further
+// each time.
 func TestCheckpointsOfSeveralHosts(t *testing.T) {
 	folder := snapshot.Folder{Root: filepath.Join(t.TempDir(), "checkpoints")}
 	world(t, 4, func(j *client.Job) error {
@@ -267,11 +285,15 @@ func TestCheckpointsOfSeveralHosts(t *testing.T) {
 			before = int(steps[0].Step)
 		}
 		counted := make([]int64, 1)
-		tr, err := client.Train(j, client.Data{Samples: 1000, Batch: 8, Steps: before + 20}, client.StateOf("counted", counted), client.StateOf("more", make([]float32, 1<<20)))
+		tr, err := client.Train(j, client.Data{Samples: 1000, Batch: 8, Steps: before + 20},
+			client.StateOf("counted", counted), client.StateOf("more", make([]float32, 1<<20)))
 		if err != nil {
 			return err
 		}
-		if err := tr.Checkpoint(client.Checkpoint{Folder: folder.Root, Every: time.Hour, Say: func(line string) { t.Log(line) }}); err != nil {
+		if err := tr.Checkpoint(
+			client.Checkpoint{Folder: folder.Root, Every: time.Hour, Say: func(line string) {
+				t.Log(line)
+			}}); err != nil {
 			return err
 		}
 		for tr.Next(t.Context()) {
@@ -285,7 +307,8 @@ func TestCheckpointsOfSeveralHosts(t *testing.T) {
 		}
 		return tr.Err()
 	})
-	if steps, err := folder.Sealed(); err != nil || !slices.Equal(steps, []snapshot.Attempt{{Step: 60}, {Step: 40}}) {
+	if steps, err := folder.Sealed(); err != nil ||
+		!slices.Equal(steps, []snapshot.Attempt{{Step: 60}, {Step: 40}}) {
 		t.Error(steps, err)
 	}
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/state/reshape"
 )
 
-// Checkpoints of a job with a mesh: each worker writes its share of what it has, and reads what it needs.
+// Checkpoints of a job with a mesh: each worker writes its share of what it has, and reads what it
+// needs.
 
 // on places the state of the job on a mesh.
 func (s *session) on(mesh string) (l *reshape.Layout, err error) {
@@ -42,11 +43,13 @@ func (s *session) load(r *api.Load) error {
 		return err
 	}
 	if r.Rank < 0 || r.Rank >= l.Ranks || r.Into.Bytes != uint64(l.Bytes(r.Rank)) {
-		return &collective.FieldError{Field: "load.into", Problem: fmt.Sprintf("%d bytes for rank %d of mesh %s", r.Into.Bytes, r.Rank, r.Mesh)}
+		return &collective.FieldError{Field: "load.into",
+			Problem: fmt.Sprintf("%d bytes for rank %d of mesh %s", r.Into.Bytes, r.Rank, r.Mesh)}
 	}
 	var into []byte
 	if err := s.pin(func(m *worker) (err error) {
-		into, err = m.memory("load.into", arena.Ref{Segment: r.Into.ID, Offset: r.Into.Offset, Count: r.Into.Bytes}, 1)
+		into, err = m.memory("load.into",
+			arena.Ref{Segment: r.Into.ID, Offset: r.Into.Offset, Count: r.Into.Bytes}, 1)
 		return err
 	}); err != nil {
 		return err
@@ -59,7 +62,9 @@ func (s *session) load(r *api.Load) error {
 	}
 	sealed, err := (snapshot.Folder{Root: r.Folder, Keep: 1}).Open(r.Step)
 	if err == nil {
-		err = sealed.ReadMeshed(context.Background(), l.Layout, r.Rank, func(name string) []byte { return places[name] })
+		err = sealed.ReadMeshed(context.Background(), l.Layout, r.Rank, func(name string) []byte {
+			return places[name]
+		})
 	}
 	if err != nil {
 		return err

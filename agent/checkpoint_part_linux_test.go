@@ -18,8 +18,10 @@ import (
 // FuzzPart asks for parts of all kinds: the agent answers, and goes on serving.
 func FuzzPart(f *testing.F) {
 	const state = `{"shoal":"job/1","step":5,"cursor":"","workers":1,"notes":{},"tensors":[{"name":"w","dtype":"U8","shape":[8],"bytes":8}]}`
-	f.Add([]byte(`{"folder":"/","keep":1,"seed":7,"rank":0,"state":{"id":1,"offset":2,"bytes":118},"own":{"id":1,"offset":0,"bytes":2},"body":{"id":1,"offset":0,"bytes":8}}`), []byte("{}"+state))
-	f.Add([]byte(`{"folder":"c","keep":-1,"rank":-1,"state":{"id":2,"offset":18446744073709551615,"bytes":18446744073709551615}}`), []byte(state))
+	f.Add([]byte(
+		`{"folder":"/","keep":1,"seed":7,"rank":0,"state":{"id":1,"offset":2,"bytes":118},"own":{"id":1,"offset":0,"bytes":2},"body":{"id":1,"offset":0,"bytes":8}}`), []byte("{}"+state))
+	f.Add([]byte(
+		`{"folder":"c","keep":-1,"rank":-1,"state":{"id":2,"offset":18446744073709551615,"bytes":18446744073709551615}}`), []byte(state))
 	a := serveAgent(f)
 	w := joinRaw(f, a, 0)
 	f.Fuzz(func(t *testing.T, message, memory []byte) {
@@ -32,7 +34,8 @@ func FuzzPart(f *testing.F) {
 			p.Folder = t.TempDir()
 		}
 		copy(w.seg.Mem, memory)
-		if r, _ := w.ask(api.Request{Type: api.TypeSave, Part: &p}); r.Type != api.TypeSave && (r.Type != api.TypeError || r.Error == "") {
+		if r, _ := w.ask(api.Request{Type: api.TypeSave, Part: &p}); r.Type != api.TypeSave &&
+			(r.Type != api.TypeError || r.Error == "") {
 			t.Errorf("%+v for %+v", r, p)
 		}
 		if r, _ := w.ask(api.Request{Type: api.TypeSaved, Wait: true}); !r.Done {
@@ -49,8 +52,10 @@ func TestWrongParts(t *testing.T) {
 	copy(w.seg.Mem, state)
 	copy(w.seg.Mem[1000:], "{}")
 	good := func() *api.Part {
-		return &api.Part{Folder: filepath.Join(t.TempDir(), "c"), Keep: 1, Seed: 7, State: api.Extent{ID: 1, Bytes: uint64(len(state))},
-			Own: api.Extent{ID: 1, Offset: 1000, Bytes: 2}, Body: api.Extent{ID: 1, Offset: 2000, Bytes: 8}}
+		return &api.Part{Folder: filepath.Join(t.TempDir(), "c"), Keep: 1, Seed: 7,
+			State: api.Extent{ID: 1, Bytes: uint64(len(state))},
+			Own:   api.Extent{ID: 1, Offset: 1000, Bytes: 2},
+			Body:  api.Extent{ID: 1, Offset: 2000, Bytes: 8}}
 	}
 	for want, change := range map[string]func(p *api.Part){
 		"no absolute path":    func(p *api.Part) { p.Folder = "relative" },
@@ -65,7 +70,8 @@ func TestWrongParts(t *testing.T) {
 	} {
 		p := good()
 		change(p)
-		if r, _ := w.ask(api.Request{Type: api.TypeSave, Part: p}); r.Type != api.TypeError || !strings.Contains(r.Error, want) {
+		if r, _ := w.ask(api.Request{Type: api.TypeSave, Part: p}); r.Type != api.TypeError ||
+			!strings.Contains(r.Error, want) {
 			t.Errorf("%+v; want %q", r, want)
 		}
 	}

@@ -22,7 +22,8 @@ func TestChoose(t *testing.T) {
 		{collective.Broadcast, 3, bytes, collective.Suits(bytes)},
 	} {
 		if got := r.choose(c.kind, c.hosts, c.bytes); got != c.want {
-			t.Errorf("%v of %d bytes over %d hosts goes %v, want %v", c.kind, c.bytes, c.hosts, got, c.want)
+			t.Errorf("%v of %d bytes over %d hosts goes %v, want %v", c.kind, c.bytes, c.hosts, got,
+				c.want)
 		}
 	}
 	r.fixed = true

@@ -66,7 +66,8 @@ func everyCollective(ctx context.Context, j *client.Job, arena bool) error {
 	do("all_reduce", client.AllReduce(ctx, j, x, collective.Sum), x, total, int64(n))
 	copy(one, []int64{int64(r)})
 	do("all_gather", client.AllGather(ctx, j, out, one), out, ranks...)
-	do("reduce_scatter", client.ReduceScatter(ctx, j, scattered, out, collective.Sum), scattered, int64(n*r))
+	do("reduce_scatter", client.ReduceScatter(ctx, j, scattered, out, collective.Sum), scattered,
+		int64(n*r))
 	do("broadcast", client.Broadcast(ctx, j, one, root), one, int64(root))
 	copy(one, []int64{int64(r)})
 	want := int64(r)
@@ -94,9 +95,11 @@ func everyCollective(ctx context.Context, j *client.Job, arena bool) error {
 		copy(one, []int64{int64(r)})
 		var err error
 		if r%2 == 0 { // SendTo returns when the other side has it
-			err = errors.Join(client.SendTo(ctx, j, one, to, client.Tag(3)), client.RecvFrom(ctx, j, scattered, from, client.Tag(3)))
+			err = errors.Join(client.SendTo(ctx, j, one, to, client.Tag(3)),
+				client.RecvFrom(ctx, j, scattered, from, client.Tag(3)))
 		} else {
-			err = errors.Join(client.RecvFrom(ctx, j, scattered, from, client.Tag(3)), client.SendTo(ctx, j, one, to, client.Tag(3)))
+			err = errors.Join(client.RecvFrom(ctx, j, scattered, from, client.Tag(3)),
+				client.SendTo(ctx, j, one, to, client.Tag(3)))
 		}
 		do("send and recv", err, scattered, int64(from))
 	}
@@ -116,7 +119,8 @@ func TestUnevenAllToAll(t *testing.T) {
 			}
 		}
 		got := make([]int64, len(want))
-		if err := client.AllToAll(context.Background(), j, got, give, client.Splits(counts...)); err != nil || !slices.Equal(got, want) {
+		if err := client.AllToAll(context.Background(), j, got, give,
+			client.Splits(counts...)); err != nil || !slices.Equal(got, want) {
 			return fmt.Errorf("rank %d got %v, want %v: %w", r, got, want, err)
 		}
 		return nil
@@ -138,7 +142,8 @@ func TestGroupsAndGrouped(t *testing.T) {
 		if err := client.AllReduce(ctx, g, x, collective.Sum); err != nil {
 			return err
 		}
-		if want := float64(list[0] + list[1]); x[0] != want || g.Size() != 2 || list[g.Rank()] != j.Rank() {
+		if want := float64(list[0] + list[1]); x[0] != want || g.Size() != 2 ||
+			list[g.Rank()] != j.Rank() {
 			return fmt.Errorf("rank %d is number %d of %v, sum %v", j.Rank(), g.Rank(), list, x[0])
 		}
 		// More calls than slots, submitted as one.
@@ -218,7 +223,8 @@ func TestMismatchReachesEveryRank(t *testing.T) {
 			op = collective.Max
 		}
 		err := client.AllReduce(context.Background(), j, x, op, client.Shape(4, 3))
-		if err == nil || !strings.Contains(err.Error(), "all_reduce(f32[4,3], sum)") || !strings.Contains(err.Error(), "rank 1 called all_reduce(f32[4,3], max)") {
+		if err == nil || !strings.Contains(err.Error(), "all_reduce(f32[4,3], sum)") ||
+			!strings.Contains(err.Error(), "rank 1 called all_reduce(f32[4,3], max)") {
 			return fmt.Errorf("rank %d got %v", j.Rank(), err)
 		}
 		return client.AllReduce(context.Background(), j, x, collective.Sum) // and goes on
@@ -232,7 +238,9 @@ func TestLeavingFailsTheOthersCall(t *testing.T) {
 		}
 		err := client.Barrier(context.Background(), j)
 		var failed *client.CallError
-		if !errors.As(err, &failed) || !failed.Lost || !strings.Contains(err.Error(), "rank 1 has left the job, while rank 0 waits for it in barrier()") {
+		if !errors.As(err, &failed) || !failed.Lost ||
+			!strings.Contains(err.Error(),
+				"rank 1 has left the job, while rank 0 waits for it in barrier()") {
 			return fmt.Errorf("got %v", err)
 		}
 		return nil
@@ -275,7 +283,8 @@ func TestArenaLargerThanMemory(t *testing.T) {
 	}
 }
 
-// A step has as many collectives as a worker has slots. One that goes on is told, and does not wait for ever.
+// A step has as many collectives as a worker has slots. One that goes on is told, and does not wait
+// for ever.
 func TestStepWithoutEnd(t *testing.T) {
 	world(t, 2, func(j *client.Job) error {
 		step := func(parts int) error {
@@ -283,9 +292,11 @@ func TestStepWithoutEnd(t *testing.T) {
 			var calls []*client.Handle
 			err := j.Grouped(func() error {
 				for i := range parts - 1 {
-					calls = append(calls, client.AllReduceAsync(j, x[4*i:4*i+4], collective.Sum, client.More()))
+					calls = append(calls,
+						client.AllReduceAsync(j, x[4*i:4*i+4], collective.Sum, client.More()))
 				}
-				calls = append(calls, client.AllReduceAsync(j, x[4*(parts-1):], collective.Sum, client.EndStep()))
+				calls = append(calls,
+					client.AllReduceAsync(j, x[4*(parts-1):], collective.Sum, client.EndStep()))
 				return nil
 			})
 			for _, h := range calls {
@@ -297,7 +308,8 @@ func TestStepWithoutEnd(t *testing.T) {
 			return err
 		}
 		var refused *client.CallError
-		if err := step(collective.MaxStep + 40); !errors.As(err, &refused) || !strings.Contains(err.Error(), "256 collectives") {
+		if err := step(collective.MaxStep + 40); !errors.As(err, &refused) ||
+			!strings.Contains(err.Error(), "256 collectives") {
 			return fmt.Errorf("a step of too many parts: %w", err)
 		}
 		return step(3)

@@ -27,8 +27,8 @@ const (
 	controlTimeout = 5 * time.Second
 )
 
-// listenControl makes the socket on which the launcher answers tools such as shoal ps. Only this user can open it, like
-// the directory that it lies in.
+// listenControl makes the socket on which the launcher answers tools such as shoal ps. Only this
+// user can open it, like the directory that it lies in.
 func listenControl(path string) (net.Listener, error) {
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -44,7 +44,9 @@ func listenControl(path string) (net.Listener, error) {
 // serveControl answers until ctx ends.
 func (l *launch) serveControl(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+api.PathJob, func(w http.ResponseWriter, _ *http.Request) { l.answerJob(w) })
+	mux.HandleFunc("GET "+api.PathJob, func(w http.ResponseWriter, _ *http.Request) {
+		l.answerJob(w)
+	})
 	mux.HandleFunc("POST "+api.PathResize, l.answerResize)
 	mux.HandleFunc("POST "+api.PathReshape, l.answerReshape)
 	mux.HandleFunc("POST "+api.PathStop, l.answerStop)
@@ -52,8 +54,9 @@ func (l *launch) serveControl(ctx context.Context, listener net.Listener) error 
 	mux.HandleFunc("POST "+api.PathRecover, l.answerRecover)
 	mux.HandleFunc("POST "+api.PathToken, l.answerInvite)
 	mux.HandleFunc("/", refuseUnknown)
-	server := &http.Server{Handler: mux, ReadTimeout: controlTimeout, WriteTimeout: controlTimeout, MaxHeaderBytes: maxControlBody,
-		ErrorLog: log.New(io.Discard, "", 0)} // a tool that hangs up early is no news
+	server := &http.Server{Handler: mux, ReadTimeout: controlTimeout, WriteTimeout: controlTimeout,
+		MaxHeaderBytes: maxControlBody,
+		ErrorLog:       log.New(io.Discard, "", 0)} // a tool that hangs up early is no news
 	stop := context.AfterFunc(ctx, func() { listener.Close() })
 	defer stop()
 	err := server.Serve(listener)
@@ -75,13 +78,16 @@ func (l *launch) answerJob(w http.ResponseWriter) {
 	l.mu.Unlock()
 	switch {
 	case dir == nil:
-		refuse(w, http.StatusServiceUnavailable, errors.New("this host has joined a job, and was not told yet what it is"))
+		refuse(w, http.StatusServiceUnavailable,
+			errors.New("this host has joined a job, and was not told yet what it is"))
 		return
 	case s.Want == 0: // a live agent always wants workers
-		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("job %s is at its end; its files are in %s", l.name(), dir.path))
+		refuse(w, http.StatusServiceUnavailable,
+			fmt.Errorf("job %s is at its end; its files are in %s", l.name(), dir.path))
 		return
 	case s.Head != l.host && !s.Stuck:
-		refuse(w, http.StatusServiceUnavailable, fmt.Errorf("job %s is led from host %s: ask there", l.name(), s.Head))
+		refuse(w, http.StatusServiceUnavailable,
+			fmt.Errorf("job %s is led from host %s: ask there", l.name(), s.Head))
 		return
 	}
 	answer(w, l.describe(s))
@@ -99,12 +105,14 @@ func (l *launch) answerResize(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if ask.Workers < 1 || ask.Workers > job.MaxWorkers {
-		refuse(w, http.StatusBadRequest, fmt.Errorf("workers: %d is not a size that a job can have on one host; give 1 to %d, and to end the job use shoal stop %s",
+		refuse(w, http.StatusBadRequest, fmt.Errorf("workers: %d is not a size that a job can "+
+			"have on one host; give 1 to %d, and to end the job use shoal stop %s",
 			ask.Workers, job.MaxWorkers, l.name()))
 		return
 	}
 	if by := l.stoppedBy(); by != "" {
-		refuse(w, http.StatusConflict, fmt.Errorf("%s has asked for the end of the job: it takes no more workers", by))
+		refuse(w, http.StatusConflict,
+			fmt.Errorf("%s has asked for the end of the job: it takes no more workers", by))
 		return
 	}
 	if err := l.agent.Resize(ask.Workers, ask.Who); err != nil {
@@ -150,10 +158,13 @@ func (l *launch) answerRecover(w http.ResponseWriter, r *http.Request) {
 	}
 	switch s := l.agent.Status(); {
 	case !ask.Force:
-		refuse(w, http.StatusBadRequest, errors.New("force: only a person can know that the other hosts are gone for good; say so with --force"))
+		refuse(w, http.StatusBadRequest, errors.New("force: only a person can know that the "+
+			"other hosts are gone for good; say so with --force"))
 		return
 	case !s.Stuck:
-		refuse(w, http.StatusConflict, fmt.Errorf("job %s is led by %s, which can be reached: there is nothing to recover", l.name(), s.Head))
+		refuse(w, http.StatusConflict,
+			fmt.Errorf("job %s is led by %s, which can be reached: there is nothing to recover",
+				l.name(), s.Head))
 		return
 	}
 	l.console.Note(ask.Who + " says that the other hosts are gone for good")
@@ -173,19 +184,26 @@ func (l *launch) answerInvite(w http.ResponseWriter, r *http.Request) {
 	f := l.cfg.Fleet
 	switch {
 	case ask.Seconds < 1 || ask.Seconds > int64(maxInvitation/time.Second):
-		refuse(w, http.StatusBadRequest, fmt.Errorf("seconds: a token cannot be good for %d s; give 1 to %d", ask.Seconds, int64(maxInvitation/time.Second)))
+		refuse(w, http.StatusBadRequest,
+			fmt.Errorf("seconds: a token cannot be good for %d s; give 1 to %d", ask.Seconds,
+				int64(maxInvitation/time.Second)))
 		return
 	case f == nil || f.Token == nil || f.Join == nil:
-		refuse(w, http.StatusConflict, fmt.Errorf("job %s takes no other hosts, since it was started without --listen and --hosts", l.name()))
+		refuse(w, http.StatusConflict,
+			fmt.Errorf(
+				"job %s takes no other hosts, since it was started without --listen and --hosts",
+				l.name()))
 		return
 	}
 	life := time.Duration(ask.Seconds) * time.Second
 	expires := time.Now().Add(life)
-	l.console.Note(fmt.Sprintf("%s has made a token with which hosts join until %s", ask.Who, expires.Format(time.DateTime)))
+	l.console.Note(fmt.Sprintf("%s has made a token with which hosts join until %s", ask.Who,
+		expires.Format(time.DateTime)))
 	answer(w, api.Invitation{Token: f.Token(life), Join: f.Join(), Expires: expires})
 }
 
-// readControl reads the body of a request, and makes sure that who asks has a name that can be printed.
+// readControl reads the body of a request, and makes sure that who asks has a name that can be
+// printed.
 func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxControlBody))
 	d.DisallowUnknownFields()
@@ -195,8 +213,11 @@ func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) 
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("the body goes on behind the request; send one JSON object")
 	}
-	if len(*who) > maxWho || strings.ContainsFunc(*who, func(c rune) bool { return !unicode.IsPrint(c) }) {
-		return fmt.Errorf("who: %q cannot stand in a message; give user@host, up to %d bytes", *who, maxWho)
+	if len(*who) > maxWho || strings.ContainsFunc(*who, func(c rune) bool {
+		return !unicode.IsPrint(c)
+	}) {
+		return fmt.Errorf("who: %q cannot stand in a message; give user@host, up to %d bytes", *who,
+			maxWho)
 	}
 	if *who == "" {
 		*who = "somebody"
@@ -206,11 +227,15 @@ func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) 
 
 func refuseUnknown(w http.ResponseWriter, r *http.Request) {
 	code := http.StatusNotFound
-	if slices.Contains([]string{api.PathJob, api.PathResize, api.PathReshape, api.PathStop, api.PathDrain, api.PathRecover, api.PathToken}, r.URL.Path) {
+	if slices.Contains(
+		[]string{api.PathJob, api.PathResize, api.PathReshape, api.PathStop, api.PathDrain,
+			api.PathRecover, api.PathToken}, r.URL.Path) {
 		code = http.StatusMethodNotAllowed
 	}
-	refuse(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s, POST %s, POST %s, POST %s, POST %s, POST %s and POST %s",
-		r.Method, r.URL.Path, api.PathJob, api.PathResize, api.PathReshape, api.PathStop, api.PathDrain, api.PathRecover, api.PathToken))
+	refuse(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s, POST %s, "+
+		"POST %s, POST %s, POST %s, POST %s and POST %s",
+		r.Method, r.URL.Path, api.PathJob, api.PathResize, api.PathReshape, api.PathStop,
+		api.PathDrain, api.PathRecover, api.PathToken))
 }
 
 func refuse(w http.ResponseWriter, code int, err error) {
@@ -221,8 +246,10 @@ func refuse(w http.ResponseWriter, code int, err error) {
 
 // describe is the job as it is now.
 func (l *launch) describe(s Status) api.Job {
-	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation, Size: s.Size, Want: s.Want, Spares: s.Spares, Steps: s.Steps, Elastic: s.Elastic,
-		Mesh: s.Mesh, Reshaping: s.Reshaping, Broken: s.Broken, Lost: s.Lost, Back: s.Back, Paused: s.Paused, Entering: s.Entering, NoRoom: s.Short, StoppedBy: l.stoppedBy()}
+	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation,
+		Size: s.Size, Want: s.Want, Spares: s.Spares, Steps: s.Steps, Elastic: s.Elastic,
+		Mesh: s.Mesh, Reshaping: s.Reshaping, Broken: s.Broken, Lost: s.Lost, Back: s.Back,
+		Paused: s.Paused, Entering: s.Entering, NoRoom: s.Short, StoppedBy: l.stoppedBy()}
 	if f := l.cfg.Fleet; f != nil && f.Join != nil {
 		j.Join = f.Join()
 		j.Hosts = l.hosts(s)
@@ -230,13 +257,16 @@ func (l *launch) describe(s Status) api.Job {
 	waits := l.agent.Waits()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	j.Name, j.Dir, j.Command, j.Min, j.Max = l.job.Spec.Name, l.dir.path, l.job.Spec.Command, l.job.Spec.Min, l.job.Spec.Max
+	j.Name, j.Dir, j.Command, j.Min, j.Max = l.job.Spec.Name, l.dir.path, l.job.Spec.Command,
+		l.job.Spec.Min, l.job.Spec.Max
 	if asked := l.cfg.Spec.Name; asked != j.Name {
 		j.Asked = asked
 	}
 	for _, seat := range slices.Sorted(maps.Keys(l.hands)) {
 		h := l.hands[seat]
-		w := api.JobWorker{Worker: seat, Host: h.host, Rank: slices.Index(s.Seats, seat), PID: h.pid, Running: h.exit == nil, Waiting: h.exit == nil && slices.Contains(s.Waiting, seat), Metrics: l.reports[seat]}
+		w := api.JobWorker{Worker: seat, Host: h.host, Rank: slices.Index(s.Seats, seat),
+			PID: h.pid, Running: h.exit == nil, Waiting: h.exit == nil &&
+				slices.Contains(s.Waiting, seat), Metrics: l.reports[seat]}
 		if s.Generation == 0 {
 			w.Rank = seat
 		}

@@ -22,7 +22,8 @@ import (
 )
 
 // controlled runs n workers of a kind and calls f when all of them wait; f has to stop the job.
-func controlled(t *testing.T, n int, what string, f func(dir string, j *control.Job) error) (*agent.Result, error) {
+func controlled(t *testing.T, n int, what string,
+	f func(dir string, j *control.Job) error) (*agent.Result, error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -55,7 +56,8 @@ func controlled(t *testing.T, n int, what string, f func(dir string, j *control.
 
 func TestControl(t *testing.T) {
 	result, err := controlled(t, 2, "wait", func(dir string, j *control.Job) error {
-		if j.State != api.Running || j.Size != 2 || j.Want != 2 || j.Generation != 1 || j.Elastic || j.PID != os.Getpid() || len(j.Workers) != 2 {
+		if j.State != api.Running || j.Size != 2 || j.Want != 2 || j.Generation != 1 || j.Elastic ||
+			j.PID != os.Getpid() || len(j.Workers) != 2 {
 			t.Errorf("%+v", j.Job)
 		}
 		for i, w := range j.Workers {
@@ -65,7 +67,8 @@ func TestControl(t *testing.T) {
 		}
 		checkSocket(t, dir)
 		var refusal *control.Refusal
-		if err := j.Resize(t.Context(), 3, "me"); !errors.As(err, &refusal) || !strings.Contains(refusal.Reason, "cannot change its size") {
+		if err := j.Resize(t.Context(), 3, "me"); !errors.As(err, &refusal) ||
+			!strings.Contains(refusal.Reason, "cannot change its size") {
 			t.Errorf("%v", err)
 		}
 		err := j.Stop(t.Context(), false, "me@here")
@@ -90,7 +93,9 @@ func TestControl(t *testing.T) {
 
 // A worker that does not end by SIGTERM is not left to wait for one that did.
 func TestStoppedWorkerHearsOfOthers(t *testing.T) {
-	result, err := controlled(t, 2, "deaf-1", func(_ string, j *control.Job) error { return j.Stop(t.Context(), false, "me@here") })
+	result, err := controlled(t, 2, "deaf-1", func(_ string, j *control.Job) error {
+		return j.Stop(t.Context(), false, "me@here")
+	})
 	var stopped *agent.Stopped
 	if !errors.As(err, &stopped) {
 		t.Fatal(err)
@@ -118,9 +123,10 @@ func checkSocket(t *testing.T, dir string) {
 
 // checkRequests sends what no tool would send.
 func checkRequests(t *testing.T, socket string) {
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}
+	transport := &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}}
 	for _, c := range []struct {
 		method, path, body string
 		code               int
@@ -138,8 +144,10 @@ func checkRequests(t *testing.T, socket string) {
 		{"POST", "/v1/resize", `{"workers":3}{}`, 400, "goes on behind"},
 		{"POST", "/v1/resize", `{"workers":0}`, 400, "0 is not a size"},
 		{"POST", "/v1/resize", `{"workers":-4}`, 400, "-4 is not a size"},
-		{"POST", "/v1/resize", `{"workers":1000000}`, 400, "give 1 to 1024, and to end the job use shoal stop test"},
-		{"POST", "/v1/resize", `{"workers":3,"who":"` + strings.Repeat("x", 101) + `"}`, 400, "cannot stand in a message"},
+		{"POST", "/v1/resize", `{"workers":1000000}`, 400,
+			"give 1 to 1024, and to end the job use shoal stop test"},
+		{"POST", "/v1/resize", `{"workers":3,"who":"` + strings.Repeat("x", 101) + `"}`, 400,
+			"cannot stand in a message"},
 		{"POST", "/v1/resize", `{"workers":3,"who":"\u001b[2J"}`, 400, "cannot stand in a message"},
 		{"POST", "/v1/resize", `{"who":"` + strings.Repeat("x", 5000) + `"}`, 400, "too large"},
 		{"POST", "/v1/resize", `{"workers":3,"who":"me"}`, 409, "cannot change its size"},
@@ -150,7 +158,8 @@ func checkRequests(t *testing.T, socket string) {
 		{"POST", "/v1/token", `{"seconds":9000000000000000000}`, 400, "give 1 to 31622400"},
 		{"POST", "/v1/token", `{"seconds":60}`, 409, "takes no other hosts"},
 	} {
-		r, err := http.NewRequestWithContext(t.Context(), c.method, "http://job"+c.path, strings.NewReader(c.body))
+		r, err := http.NewRequestWithContext(t.Context(), c.method, "http://job"+c.path,
+			strings.NewReader(c.body))
 		if err != nil {
 			t.Error(err)
 			continue
@@ -163,7 +172,8 @@ func checkRequests(t *testing.T, socket string) {
 		text, err := io.ReadAll(reply.Body)
 		reply.Body.Close()
 		if err != nil || reply.StatusCode != c.code || !strings.Contains(string(text), c.says) {
-			t.Errorf("%s %s %s: %d %s, %v; want %d with %q", c.method, c.path, c.body, reply.StatusCode, text, err, c.code, c.says)
+			t.Errorf("%s %s %s: %d %s, %v; want %d with %q", c.method, c.path, c.body,
+				reply.StatusCode, text, err, c.code, c.says)
 		}
 		var refusal api.ControlError
 		if c.code != 200 && (json.Unmarshal(text, &refusal) != nil || refusal.Error == "") {
@@ -174,8 +184,11 @@ func checkRequests(t *testing.T, socket string) {
 
 // One worker that fails in a job that is stopped is named; the rest ended as asked.
 func TestStoppedNamesWhoDidNotEndWell(t *testing.T) {
-	e := &agent.Stopped{Job: "test", By: "me@here", Ends: []string{"worker 0 exited with code 3", "worker 1 was killed by SIGKILL", "c", "d", "e", "f"}}
-	want := "job test was stopped by me@here: worker 0 exited with code 3, worker 1 was killed by SIGKILL, c, d, and 2 more"
+	e := &agent.Stopped{Job: "test", By: "me@here",
+		Ends: []string{"worker 0 exited with code 3", "worker 1 was killed by SIGKILL", "c", "d",
+			"e", "f"}}
+	want := "job test was stopped by me@here: worker 0 exited with code 3, worker 1 was killed " +
+		"by SIGKILL, c, d, and 2 more"
 	if diff := cmp.Diff(want, e.Error()); diff != "" {
 		t.Error(diff)
 	}
@@ -188,7 +201,8 @@ func TestMetricsSurviveJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	var after api.Metrics
-	if err := json.Unmarshal(text, &after); err != nil || !math.IsNaN(after["nan"]) || !math.IsInf(after["loss"], 1) || !math.IsInf(after["low"], -1) || after["step"] != 3 {
+	if err := json.Unmarshal(text, &after); err != nil || !math.IsNaN(after["nan"]) ||
+		!math.IsInf(after["loss"], 1) || !math.IsInf(after["low"], -1) || after["step"] != 3 {
 		t.Errorf("%s became %v, %v", text, after, err)
 	}
 	for _, bad := range []string{`{"loss":"many"}`, `{"loss":[1]}`, `[]`} {

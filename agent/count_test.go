@@ -6,7 +6,8 @@ import (
 	"github.com/shoal-ml/shoal/agent"
 )
 
-// A job that had generations before this start counts on from them: for people and workers, on all hosts, and also when another host leads.
+// A job that had generations before this start counts on from them: for people and workers, on all
+// hosts, and also when another host leads.
 func TestGenerationsCountOn(t *testing.T) {
 	const before = 7
 	events := make(chan agent.Event, 100)

@@ -16,15 +16,17 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// crew is the shell of head.Agent: it tells it of this host's workers, and makes work of the engine, words to workers and orders to
-// the launcher of what it wants. All of it runs on the engine's thread.
+// crew is the shell of head.Agent: it tells it of this host's workers, and makes work of the
+// engine, words to workers and orders to the launcher of what it wants. All of it runs on the
+// engine's thread.
 type crew struct {
-	engine   *engine
-	agent    *head.Agent
-	mesh     fabric.Mesh // nil where this host is alone
-	orders   Orders
-	hosts    []member.Host                         // of the newest generation
-	unasked  int                                   // workers that the launcher starts without an order
+	engine *engine
+	agent  *head.Agent
+	mesh   fabric.Mesh // nil where this host is alone
+	orders Orders
+	hosts  []member.Host // of the newest generation
+	// workers that the launcher starts without an order
+	unasked  int
 	leads    string                                // who was told to lead it
 	unwanted map[topo.Worker]bool                  // workers that will be no members
 	asking   map[topo.Worker][]chan<- head.Grouped // sessions that wait for a group
@@ -58,8 +60,9 @@ func (c *crew) input(f func()) {
 	c.settle()
 }
 
-// settle carries out what the agent wants, until it wants nothing. What is to be sent goes first: other hosts shall not wait while this one begins
-// a flight or copies its results, nor their words in a queue behind its tensors.
+// settle carries out what the agent wants, until it wants nothing. What is to be sent goes first:
+// other hosts shall not wait while this one begins a flight or copies its results, nor their words
+// in a queue behind its tensors.
 func (c *crew) settle() {
 	c.carrying = true
 	for actions := c.agent.Ready(); len(actions) > 0; actions = c.agent.Ready() {
@@ -125,8 +128,9 @@ func (c *crew) carryOut(action head.Action) {
 	}
 }
 
-// send sends a message. A frame that is too long, as one that is sent again with all that was not answered, is cut between its bodies, and what
-// cannot be cut goes in parts. What is too long for that ends the link, for the other side would wait for it in vain.
+// send sends a message. A frame that is too long, as one that is sent again with all that was not
+// answered, is cut between its bodies, and what cannot be cut goes in parts. What is too long for
+// that ends the link, for the other side would wait for it in vain.
 func (c *crew) send(to fabric.Host, m head.Message) {
 	c.said = head.Append(c.said[:0], m)
 	b := c.said
@@ -139,15 +143,17 @@ func (c *crew) send(to fabric.Host, m head.Message) {
 		c.send(to, one)
 		c.send(to, other)
 	case len(b) > maxSaid:
-		c.mesh.Drop(to, fmt.Errorf("it must be told something of %d MiB, and can be told %d MiB at once: make fewer collectives a step, or fewer groups", len(b)>>20, maxSaid>>20))
+		c.mesh.Drop(to, fmt.Errorf("it must be told something of %d MiB, and can be told %d MiB "+
+			"at once: make fewer collectives a step, or fewer groups", len(b)>>20, maxSaid>>20))
 	case !frame || !c.repeats.tooSoon(to, f, len(b), time.Now()):
 		inParts(c.mesh, to, b)
 		c.said = nil // messages are seldom so long
 	}
 }
 
-// decided tells the launcher of another head, and of hosts that the job goes on without, also those that it can still reach. The workers of
-// one that was drained have been let go, and end in their own time.
+// decided tells the launcher of another head, and of hosts that the job goes on without, also those
+// that it can still reach. The workers of one that was drained have been let go, and end in their
+// own time.
 func (c *crew) decided(r member.Record) {
 	c.orders.Decided(r)
 	for _, h := range c.hosts {
@@ -192,20 +198,27 @@ func (c *crew) post(m *worker, p *collective.Posted) {
 // check finds what is wrong with a call that only who knows the job can know.
 func (c *crew) check(m *worker, call *collective.Call) error {
 	if !m.entered {
-		return &collective.FieldError{Field: "group", Problem: "this worker has not entered the job yet: it is a job of one"}
+		return &collective.FieldError{Field: "group",
+			Problem: "this worker has not entered the job yet: it is a job of one"}
 	}
 	self, size, ok := c.agent.Index(call.Group, m.id)
 	if !ok {
-		return &collective.FieldError{Field: "group", Problem: fmt.Sprintf("%d is no group of this rank", call.Group)}
+		return &collective.FieldError{Field: "group",
+			Problem: fmt.Sprintf("%d is no group of this rank", call.Group)}
 	}
-	if (call.More || call.Step || call.Aside) && call.Kind.Pairwise() || call.Aside && call.Group != topo.World {
-		return &collective.FieldError{Field: "flags", Problem: "only a collective can be part of a step, and only one of all ranks aside of one"}
+	if (call.More || call.Step || call.Aside) && call.Kind.Pairwise() ||
+		call.Aside && call.Group != topo.World {
+		return &collective.FieldError{Field: "flags",
+			Problem: "only a collective can be part of a step, and only one of all ranks aside " +
+				"of one"}
 	}
 	if call.Sparing && !call.Step {
-		return &collective.FieldError{Field: "flags", Problem: "only a collective that ends a step can ask to be sparing with members"}
+		return &collective.FieldError{Field: "flags",
+			Problem: "only a collective that ends a step can ask to be sparing with members"}
 	}
 	if call.Aside && (call.More || call.Step) {
-		return &collective.FieldError{Field: "flags", Problem: "a collective is part of the step, or aside of it"}
+		return &collective.FieldError{Field: "flags",
+			Problem: "a collective is part of the step, or aside of it"}
 	}
 	if call.Kind == collective.Reshape {
 		if err := c.checkReshape(m.id, call); err != nil {
@@ -213,7 +226,8 @@ func (c *crew) check(m *worker, call *collective.Call) error {
 		}
 	}
 	if call.Window != nil && c.mesh != nil {
-		return &collective.FieldError{Field: "flags", Problem: "calls come in pieces only in a job of one host"}
+		return &collective.FieldError{Field: "flags",
+			Problem: "calls come in pieces only in a job of one host"}
 	}
 	if err := c.checkShared(call); err != nil {
 		return err
@@ -221,7 +235,8 @@ func (c *crew) check(m *worker, call *collective.Call) error {
 	return call.Check(size, self)
 }
 
-// lost tells that a worker is gone, or will post no more; done that its work is. What it has posted in full still counts.
+// lost tells that a worker is gone, or will post no more; done that its work is. What it has posted
+// in full still counts.
 func (c *crew) lost(w topo.Worker, how string, done bool) {
 	c.input(func() {
 		if m := c.engine.byID[w]; m != nil {
@@ -246,7 +261,8 @@ func (c *crew) group(w topo.Worker, ranks []int, answer chan<- head.Grouped) err
 	list := make([]topo.Worker, len(ranks))
 	for i, rank := range ranks {
 		if rank < 0 || rank >= len(members) {
-			return &collective.FieldError{Field: "ranks", Problem: fmt.Sprintf("%v: %d is no rank of the job", ranks, rank)}
+			return &collective.FieldError{Field: "ranks",
+				Problem: fmt.Sprintf("%v: %d is no rank of the job", ranks, rank)}
 		}
 		list[i] = members[rank].Worker
 	}
@@ -258,14 +274,17 @@ func (c *crew) group(w topo.Worker, ranks []int, answer chan<- head.Grouped) err
 // state notes the job's data; every worker must state the same.
 func (c *crew) state(w topo.Worker, d cursor.Cursor) error {
 	if have := c.agent.Known().Data; have != nil && !have.SameData(d) {
-		return &collective.FieldError{Field: "samples", Problem: fmt.Sprintf("the job's data was stated as %s; every worker must state the same, this one said %s", describe(*have), describe(d))}
+		return &collective.FieldError{Field: "samples",
+			Problem: fmt.Sprintf("the job's data was stated as %s; every worker must state the "+
+				"same, this one said %s", describe(*have), describe(d))}
 	}
 	c.input(func() { c.agent.State(w, d) })
 	return nil
 }
 
 func describe(d cursor.Cursor) string {
-	return fmt.Sprintf("%d samples, batch %d, seed %d, shuffle %v", d.Samples, d.Batch, d.Seed, !d.Plain)
+	return fmt.Sprintf("%d samples, batch %d, seed %d, shuffle %v", d.Samples, d.Batch, d.Seed,
+		!d.Plain)
 }
 
 // number is what workers and people are told that a generation is; 0 = the job has not begun.
@@ -279,12 +298,16 @@ func (c *crew) number(g topo.Generation) uint64 {
 // status is the job as this agent knows it.
 func (c *crew) status() Status {
 	known, record := c.agent.Known(), c.agent.Record()
-	s := Status{Head: record.Head, Generation: c.number(record.View.Generation), Size: record.View.Size(), Want: record.Want, Steps: known.Steps, Elastic: known.Elastic, Stuck: c.agent.Stuck()}
+	s := Status{Head: record.Head, Generation: c.number(record.View.Generation),
+		Size: record.View.Size(), Want: record.Want, Steps: known.Steps, Elastic: known.Elastic,
+		Stuck: c.agent.Stuck()}
 	if shape := known.Shape; shape != nil {
-		s.Mesh, s.Reshaping, s.Broken, s.Lost, s.Back = shape.Mesh, cmp.Or(shape.Next, c.agent.Wished()), shape.Broken, shape.Lost, shape.Back
+		s.Mesh, s.Reshaping, s.Broken, s.Lost, s.Back = shape.Mesh,
+			cmp.Or(shape.Next, c.agent.Wished()), shape.Broken, shape.Lost, shape.Back
 	}
 	if m := c.agent.Machine(); m != nil {
-		s.Want, s.Spares, s.Paused, s.Entering, s.Short, s.Waiting = m.Want(), m.Spares(), m.Paused(), m.Asking(), m.Unplaced(), seats(m.Waiting())
+		s.Want, s.Spares, s.Paused, s.Entering, s.Short, s.Waiting = m.Want(), m.Spares(),
+			m.Paused(), m.Asking(), m.Unplaced(), seats(m.Waiting())
 	}
 	for _, m := range record.View.Members {
 		s.Seats = append(s.Seats, int(m.Worker))

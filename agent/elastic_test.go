@@ -23,10 +23,12 @@ type flock struct {
 	data  client.Data
 	group *group.Group
 
-	ballast   int                                 // bytes of state beside the parameters
-	averages  map[int][]float64                   // by step; nil = the average comes in place of the gradient, and not in a shared result
-	folder    string                              // for checkpoints; "" = none are made
-	handsOver func(j *client.Job, seat int) error // runs where this worker is about to give a joiner the state; may be nil
+	ballast int // bytes of state beside the parameters
+	// by step; nil = the average comes in place of the gradient, and not in a shared result
+	averages map[int][]float64
+	folder   string // for checkpoints; "" = none are made
+	// runs where this worker is about to give a joiner the state; may be nil
+	handsOver func(j *client.Job, seat int) error
 
 	mu       sync.Mutex
 	ledger   map[[2]int]int // by epoch and sample: how often it has counted
@@ -45,30 +47,36 @@ var (
 	errHostDies = errors.New("the host of this worker dies here")
 )
 
-// script says what a worker does in a step: nil, or errDies to be lost before it gives its gradient.
+// script says what a worker does in a step: nil, or errDies to be lost before it gives its
+// gradient.
 type script func(f *flock, seat, step int) error
 
-func newFlock(t *testing.T, size int, data client.Data) *flock { return newFlockWith(t, size, 0, data) }
+func newFlock(t *testing.T, size int, data client.Data) *flock {
+	return newFlockWith(t, size, 0, data)
+}
 
 func newFlockWith(t *testing.T, size, spares int, data client.Data) *flock {
-	f := &flock{t: t, size: size, data: data, group: group.New(context.Background()), ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{}, started: make(chan int, 100)}
-	f.agent = startAgentOf(t, context.Background(), agent.AgentConfig{Size: size, Spares: spares, Orders: agent.Orders{
-		Start: func(o agent.StartOrder) {
-			for i := range o.Count {
-				f.started <- o.First + i
-			}
-		},
-		End: func(ok bool, _ string) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.ended, f.endedOK = true, ok
-		},
-		Event: func(e agent.Event) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.events = append(f.events, e)
-		},
-	}})
+	f := &flock{t: t, size: size, data: data, group: group.New(context.Background()),
+		ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{},
+		started: make(chan int, 100)}
+	f.agent = startAgentOf(t, context.Background(),
+		agent.AgentConfig{Size: size, Spares: spares, Orders: agent.Orders{
+			Start: func(o agent.StartOrder) {
+				for i := range o.Count {
+					f.started <- o.First + i
+				}
+			},
+			End: func(ok bool, _ string) {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				f.ended, f.endedOK = true, ok
+			},
+			Event: func(e agent.Event) {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				f.events = append(f.events, e)
+			},
+		}})
 	return f
 }
 
@@ -103,12 +111,16 @@ func (f *flock) train(ctx context.Context, j *client.Job, seat int, does script)
 			ballast[i] = byte(i >> 12)
 		}
 	}
-	t, err := client.Train(j, f.data, client.StateOf("p", p), client.StateOf("velocity", velocity), client.StateOf("ballast", ballast))
+	t, err := client.Train(j, f.data, client.StateOf("p", p), client.StateOf("velocity", velocity),
+		client.StateOf("ballast", ballast))
 	if err != nil {
 		return err
 	}
 	if f.folder != "" {
-		if err := t.Checkpoint(client.Checkpoint{Folder: f.folder, Steps: 2, Say: func(line string) { f.t.Log(line) }}); err != nil {
+		if err := t.Checkpoint(
+			client.Checkpoint{Folder: f.folder, Steps: 2, Say: func(line string) {
+				f.t.Log(line)
+			}}); err != nil {
 			return err
 		}
 	}
@@ -185,7 +197,8 @@ func (f *flock) check(stayed ...int) {
 	}
 	for _, seat := range stayed {
 		if !slices.Equal(f.finals[seat], f.finals[stayed[0]]) || f.finals[seat] == nil {
-			f.t.Errorf("worker %d ends with %v, worker %d with %v", seat, f.finals[seat], stayed[0], f.finals[stayed[0]])
+			f.t.Errorf("worker %d ends with %v, worker %d with %v", seat, f.finals[seat], stayed[0],
+				f.finals[stayed[0]])
 		}
 	}
 }
@@ -208,7 +221,8 @@ func TestTrainingGoesOnWithoutALostWorker(t *testing.T) {
 	}
 }
 
-// A worker is lost before all have joined: the others joined as ranks of the size that was to be, and hear of it with their first step.
+// A worker is lost before all have joined: the others joined as ranks of the size that was to be,
+// and hear of it with their first step.
 func TestALossBeforeTheFirstStep(t *testing.T) {
 	f := newFlock(t, 4, client.Data{Samples: 50, Batch: 7, Epochs: 2, Seed: 2})
 	f.run(1, "token-1", func(*flock, int, int) error { return errDies })
@@ -287,7 +301,9 @@ func TestRandomFlocks(t *testing.T) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(trial)))
 			size := 2 + rng.IntN(4)
-			f := newFlock(t, size, client.Data{Samples: 50 + rng.IntN(200), Batch: 1 + rng.IntN(24), Epochs: 2, Seed: seed})
+			f := newFlock(t, size,
+				client.Data{Samples: 50 + rng.IntN(200), Batch: 1 + rng.IntN(24), Epochs: 2,
+					Seed: seed})
 			deaths := map[int]int{}
 			for seat := 1; seat < size; seat++ { // worker 0 lives
 				if rng.IntN(2) == 0 {

@@ -12,17 +12,19 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// engine serves the workers of this host: it takes their calls out of the control blocks, executes what the crew says counts, and
-// completes the slots. One thread owns all of its state. Sessions talk to it through do.
+// engine serves the workers of this host: it takes their calls out of the control blocks, executes
+// what the crew says counts, and completes the slots. One thread owns all of its state. Sessions
+// talk to it through do.
 type engine struct {
-	bell      *arena.Bell
-	lanes     *lanes
-	members   []*worker // that are here, in the order in which they came
-	byID      map[topo.Worker]*worker
-	crew      *crew
-	name      fabric.Host
-	broke     func(w topo.Worker, err error)
-	bereft    func(w topo.Worker, why string) // is told of a call that fails because somebody is gone; nil = nobody is
+	bell    *arena.Bell
+	lanes   *lanes
+	members []*worker // that are here, in the order in which they came
+	byID    map[topo.Worker]*worker
+	crew    *crew
+	name    fabric.Host
+	broke   func(w topo.Worker, err error)
+	// is told of a call that fails because somebody is gone; nil = nobody is
+	bereft    func(w topo.Worker, why string)
 	transfers *transfers
 	streams   []*stream
 	results   results
@@ -41,13 +43,15 @@ type engine struct {
 // A worker has a slot for every collective of a step.
 const _ uint = arena.Slots - collective.MaxStep
 
-// newEngine makes an engine. broke is told, on the engine's thread, of a worker that broke the protocol.
+// newEngine makes an engine. broke is told, on the engine's thread, of a worker that broke the
+// protocol.
 func newEngine(l *lanes, broke func(w topo.Worker, err error)) (*engine, error) {
 	bell, err := arena.NewBell()
 	if err != nil {
 		return nil, err
 	}
-	return &engine{bell: bell, lanes: l, byID: map[topo.Worker]*worker{}, broke: broke, transfers: newTransfers(), results: results{of: map[resultName]*result{}}}, nil
+	return &engine{bell: bell, lanes: l, byID: map[topo.Worker]*worker{}, broke: broke,
+		transfers: newTransfers(), results: results{of: map[resultName]*result{}}}, nil
 }
 
 // admit makes a worker known.
@@ -82,9 +86,10 @@ func (e *engine) later(f func()) error {
 	return nil
 }
 
-// linger is how long the engine looks for more work before it parks, and patience how long workers look for their results, about as long as work
-// takes that the engine does alone; between looks they give the core away. In a row of short collectives nobody has to be woken. The engine
-// parks at once while a flight of several hosts is under way, which takes longer.
+// linger is how long the engine looks for more work before it parks, and patience how long workers
+// look for their results, about as long as work takes that the engine does alone; between looks
+// they give the core away. In a row of short collectives nobody has to be woken. The engine parks
+// at once while a flight of several hosts is under way, which takes longer.
 const linger, patience = 50 * time.Microsecond, 200 * time.Microsecond
 
 // serve is the engine's thread, which is a goroutine; it ends after stop.
@@ -206,7 +211,8 @@ func (e *engine) take(m *worker) {
 		return
 	}
 	e.fail(p, err)
-	if broken := (*protocolError)(nil); errors.As(err, &broken) { // only here: it costs memory to ask
+	// only here: it costs memory to ask
+	if broken := (*protocolError)(nil); errors.As(err, &broken) {
 		e.expel(m, err)
 	}
 }
@@ -261,9 +267,10 @@ func build(s *collective.Schedule, calls []*collective.Call) error {
 	return s.Build(calls)
 }
 
-// finish completes the slot of a call and wakes its worker if it is parked. source is who sent what was received from any rank; -1 for
-// other calls.
-func (e *engine) finish(w topo.Worker, ticket uint64, source int, status arena.Status, text string) {
+// finish completes the slot of a call and wakes its worker if it is parked. source is who sent what
+// was received from any rank; -1 for other calls.
+func (e *engine) finish(w topo.Worker, ticket uint64, source int, status arena.Status,
+	text string) {
 	m := e.byID[w]
 	if m == nil {
 		return

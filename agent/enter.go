@@ -6,16 +6,18 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
-// enter is the call of a late worker that asks to take part, or asks again, because it was let in and who was to give it the state is
-// lost. Its tag says how many epochs the job may have reached by then, 0 for any number: a worker whose program loops over the epochs can begin in
-// the one only that the others are in.
+// enter is the call of a late worker that asks to take part, or asks again, because it was let in
+// and who was to give it the state is lost. Its tag says how many epochs the job may have reached
+// by then, 0 for any number: a worker whose program loops over the epochs can begin in the one only
+// that the others are in.
 func (c *crew) enter(m *worker, p *collective.Posted) {
 	ticket, during := p.Ticket, uint64(p.Call.Tag)
 	switch {
 	case m.owed:
 		m.owed = false
 		c.engine.finish(m.id, ticket, -1, arena.Changed, "")
-	case m.entered && m.enter == 0 && c.agent.Known().Shape != nil: // it drops the step, and asks to go on from its start
+	// it drops the step, and asks to go on from its start
+	case m.entered && m.enter == 0 && c.agent.Known().Shape != nil:
 		m.enter = ticket
 		c.input(func() { c.agent.Asks(m.id) })
 	case m.entered && !m.fresh:
@@ -37,7 +39,8 @@ func (c *crew) enter(m *worker, p *collective.Posted) {
 	}
 }
 
-// passBy answers a worker that asks to take part in an epoch which is over. The head still takes it for one that asks, and it will, in one of the next.
+// passBy answers a worker that asks to take part in an epoch which is over. The head still takes it
+// for one that asks, and it will, in one of the next.
 func (c *crew) passBy(m *worker, s head.State) {
 	if m.enter != 0 && behind(m.during, s) {
 		c.engine.finish(m.id, m.enter, -1, arena.Done, "")
@@ -45,7 +48,8 @@ func (c *crew) passBy(m *worker, s head.State) {
 	}
 }
 
-// behind reports whether the step under way is in a later epoch than a worker that asks to take part allows: it would be let in behind that.
+// behind reports whether the step under way is in a later epoch than a worker that asks to take
+// part allows: it would be let in behind that.
 func behind(during uint64, s head.State) bool {
 	return during > 0 && s.Data != nil && s.Data.Epoch >= during
 }

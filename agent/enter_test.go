@@ -10,12 +10,14 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
 
-// A worker whose program loops over the epochs is let in during its own epoch only, or with the step that ends it. One that waits longer, as a spare, is told
-// when its epoch is over, asks again in the next, and hears that it was let in meanwhile.
+// A worker whose program loops over the epochs is let in during its own epoch only, or with the
+// step that ends it. One that waits longer, as a spare, is told when its epoch is over, asks again
+// in the next, and hears that it was let in meanwhile.
 func TestEntersInAnEpoch(t *testing.T) {
 	a := startAgentOf(t, context.Background(), agent.AgentConfig{Size: 1, Spares: 1})
 	member := joinRaw(t, a, 0)
-	if r, _ := member.ask(api.Request{Type: api.TypeData, Samples: 6, Batch: 2}); r.Type != api.TypeData {
+	if r, _ := member.ask(
+		api.Request{Type: api.TypeData, Samples: 6, Batch: 2}); r.Type != api.TypeData {
 		t.Fatalf("stating the data: %+v", r)
 	}
 	step := sound()
@@ -33,7 +35,9 @@ func TestEntersInAnEpoch(t *testing.T) {
 	token := a.Expect(1, true)
 	a.Started(1)
 	late := joinRawWith(t, a, 1, token)
-	asks := func(epoch uint32) uint64 { return late.submit(arena.Descriptor{Kind: arena.KindEnter, Tag: epoch + 1}) }
+	asks := func(epoch uint32) uint64 {
+		return late.submit(arena.Descriptor{Kind: arena.KindEnter, Tag: epoch + 1})
+	}
 	answered := func(ticket uint64, want arena.Status) {
 		t.Helper()
 		if status, text := late.waitFor(ticket); status != want {
@@ -61,11 +65,13 @@ func TestEntersInAnEpoch(t *testing.T) {
 	}
 }
 
-// The step that ends an epoch lets in who asks within it: then all of them are between the same two epochs.
+// The step that ends an epoch lets in who asks within it: then all of them are between the same two
+// epochs.
 func TestEntersWithTheEndOfAnEpoch(t *testing.T) {
 	a := startAgent(t, 1)
 	member := joinRaw(t, a, 0)
-	if r, _ := member.ask(api.Request{Type: api.TypeData, Samples: 2, Batch: 2}); r.Type != api.TypeData {
+	if r, _ := member.ask(
+		api.Request{Type: api.TypeData, Samples: 2, Batch: 2}); r.Type != api.TypeData {
 		t.Fatalf("stating the data: %+v", r)
 	}
 	step := sound()

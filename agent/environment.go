@@ -14,7 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
-// masterPort is torch's customary port. Those from firstPort to lastPort Linux hands out to nobody who asks for any, nor Kubernetes to its services.
+// masterPort is torch's customary port. Those from firstPort to lastPort Linux hands out to nobody
+// who asks for any, nor Kubernetes to its services.
 const masterPort, firstPort, lastPort = 29500, 20000, 29999
 
 // surroundings is what the environments of a run's workers have in common.
@@ -29,8 +30,8 @@ type surroundings struct {
 	port   int
 }
 
-// place is where a worker stands in its job when it starts. A late one is to torch a job of one, with a port of its own, until it
-// enters.
+// place is where a worker stands in its job when it starts. A late one is to torch a job of one,
+// with a port of its own, until it enters.
 type place struct {
 	seat       int
 	token      string
@@ -64,8 +65,8 @@ func (s surroundings) environment(p place) []string {
 	)
 }
 
-// defaults are what a user may set otherwise: workers share the cores instead of fighting for them, and Python's
-// output comes when it is written.
+// defaults are what a user may set otherwise: workers share the cores instead of fighting for them,
+// and Python's output comes when it is written.
 func defaults(base []string, cores, size int) []string {
 	var env []string
 	if _, set := lookup(base, "OMP_NUM_THREADS"); !set {
@@ -86,7 +87,8 @@ func lookup(env []string, key string) (value string, set bool) {
 	return value, set
 }
 
-// freePort finds a port that nobody listens on now. A worker listens there seconds later, so it is none that others can be given meanwhile.
+// freePort finds a port that nobody listens on now. A worker listens there seconds later, so it is
+// none that others can be given meanwhile.
 func freePort() int {
 	for range 100 {
 		port := firstPort + rand.IntN(lastPort-firstPort+1)

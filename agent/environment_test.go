@@ -10,32 +10,38 @@ import (
 
 func TestEnvironment(t *testing.T) {
 	s := surroundings{
-		base:   []string{"HOME=/h", "RANK=7", "SHOAL_RANK=9", "SHOAL_RUN=outer"},
-		spec:   job.Spec{Name: "digits", Workers: 3, Env: map[string]string{"HOME": "/other", "LOG": "a=b", "MASTER_PORT": "7"}},
+		base: []string{"HOME=/h", "RANK=7", "SHOAL_RANK=9", "SHOAL_RUN=outer"},
+		spec: job.Spec{Name: "digits", Workers: 3,
+			Env: map[string]string{"HOME": "/other", "LOG": "a=b", "MASTER_PORT": "7"}},
 		socket: "/run/s", mark: "outer/run", cores: 8, here: 3, addr: "127.0.0.1", port: 4242,
 	}
 	want := map[string]string{
 		"HOME": "/other", "LOG": "a=b", "MASTER_PORT": "7", "MASTER_ADDR": "127.0.0.1",
-		"SHOAL_SOCKET": "/run/s", "SHOAL_JOB": "digits", "SHOAL_RANK": "1", "SHOAL_SIZE": "3", "SHOAL_TOKEN": "t1", "SHOAL_RUN": "outer/run",
+		"SHOAL_SOCKET": "/run/s", "SHOAL_JOB": "digits", "SHOAL_RANK": "1", "SHOAL_SIZE": "3",
+		"SHOAL_TOKEN": "t1", "SHOAL_RUN": "outer/run",
 		"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3",
 		"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1",
 	}
-	env := s.environment(place{seat: 1, token: "t1", rank: 1, size: 3, local: 1, here: 3, port: 4242})
+	env := s.environment(
+		place{seat: 1, token: "t1", rank: 1, size: 3, local: 1, here: 3, port: 4242})
 	for key, value := range want {
 		if got, _ := lookup(env, key); got != value {
 			t.Errorf("%s=%q, want %q", key, got, value)
 		}
 	}
-	if d := cmp.Diff([]string{"HOME=/h", "RANK=7", "SHOAL_RANK=9", "SHOAL_RUN=outer"}, s.base); d != "" {
+	if d := cmp.Diff([]string{"HOME=/h", "RANK=7", "SHOAL_RANK=9", "SHOAL_RUN=outer"},
+		s.base); d != "" {
 		t.Errorf("the launcher's environment was changed: %s", d)
 	}
 }
 
 // To torch, a worker that comes late is a job of one with a port of its own.
 func TestLateEnvironment(t *testing.T) {
-	s := surroundings{spec: job.Spec{Name: "digits", Workers: 3}, socket: "/run/s", cores: 8, port: 4242}
+	s := surroundings{spec: job.Spec{Name: "digits", Workers: 3}, socket: "/run/s", cores: 8,
+		port: 4242}
 	env := s.environment(place{seat: 5, token: "t5", size: 1, port: 4343})
-	for key, value := range map[string]string{"SHOAL_RANK": "5", "SHOAL_TOKEN": "t5", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_PORT": "4343"} {
+	for key, value := range map[string]string{"SHOAL_RANK": "5", "SHOAL_TOKEN": "t5", "RANK": "0",
+		"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_PORT": "4343"} {
 		if got, _ := lookup(env, key); got != value {
 			t.Errorf("%s=%q, want %q", key, got, value)
 		}
@@ -43,9 +49,11 @@ func TestLateEnvironment(t *testing.T) {
 }
 
 func TestEnvironmentLeavesChoices(t *testing.T) {
-	s := surroundings{base: []string{"OMP_NUM_THREADS=5", "PYTHONUNBUFFERED="}, spec: job.Spec{Workers: 1}, cores: 8, port: 4242}
+	s := surroundings{base: []string{"OMP_NUM_THREADS=5", "PYTHONUNBUFFERED="},
+		spec: job.Spec{Workers: 1}, cores: 8, port: 4242}
 	env := s.environment(place{token: "t", size: 1, port: 4242})
-	for key, value := range map[string]string{"OMP_NUM_THREADS": "5", "PYTHONUNBUFFERED": "", "MASTER_PORT": "4242"} {
+	for key, value := range map[string]string{"OMP_NUM_THREADS": "5", "PYTHONUNBUFFERED": "",
+		"MASTER_PORT": "4242"} {
 		if got, set := lookup(env, key); got != value || !set {
 			t.Errorf("%s=%q, want %q", key, got, value)
 		}
@@ -53,12 +61,14 @@ func TestEnvironmentLeavesChoices(t *testing.T) {
 }
 
 func TestEveryWorkerHasACore(t *testing.T) {
-	if d := cmp.Diff([]string{"OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=1"}, defaults(nil, 2, 4)); d != "" {
+	if d := cmp.Diff([]string{"OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=1"},
+		defaults(nil, 2, 4)); d != "" {
 		t.Error(d)
 	}
 }
 
-// Torch's rank 0 listens on the port long after it was chosen: nobody else may be given it meanwhile.
+// Torch's rank 0 listens on the port long after it was chosen: nobody else may be given it
+// meanwhile.
 func TestAPortThatIsNotHandedOut(t *testing.T) {
 	for range 200 {
 		if p := freePort(); p < firstPort || p > lastPort {

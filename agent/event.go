@@ -8,18 +8,23 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Orders is what the job wants of the launcher of a host. The functions run on the engine's thread: they must not wait for the agent.
+// Orders is what the job wants of the launcher of a host. The functions run on the engine's thread:
+// they must not wait for the agent.
 type Orders struct {
-	Start func(o StartOrder)                // start more workers on this host
-	Stop  func(seat int, why string)        // end a worker of this host that is no member, then TurnAway; nil = only that
-	Event func(e Event)                     // something that a person may want to know; on the head
-	End   func(ok bool, why string)         // the job is over
-	Leave func(why string, drained bool)    // this host is no part of the job any more
-	Lead  func(host string)                 // who leads the job now
-	Gone  func(host, how string)            // another host is lost, or has left, with all its workers
-	Note  func(from string, b []byte) error // what another host's launcher says; an error ends the link
+	Start func(o StartOrder) // start more workers on this host
+	// end a worker of this host that is no member, then TurnAway; nil = only that
+	Stop  func(seat int, why string)
+	Event func(e Event)                  // something that a person may want to know; on the head
+	End   func(ok bool, why string)      // the job is over
+	Leave func(why string, drained bool) // this host is no part of the job any more
+	Lead  func(host string)              // who leads the job now
+	// another host is lost, or has left, with all its workers
+	Gone func(host, how string)
+	// what another host's launcher says; an error ends the link
+	Note func(from string, b []byte) error
 
-	Decided func(r member.Record) // a generation is decided; before Gone and Lead, which may follow from it
+	// a generation is decided; before Gone and Lead, which may follow from it
+	Decided func(r member.Record)
 }
 
 // StartOrder asks for workers; First and those after it are their seats.
@@ -57,9 +62,11 @@ func (o Orders) withDefaults(a *Agent) Orders {
 	return o
 }
 
-// Event is a change of the membership, of the mesh, or of the way of collectives, or an unusual wait for workers, or the end of one.
+// Event is a change of the membership, of the mesh, or of the way of collectives, or an unusual
+// wait for workers, or the end of one.
 type Event struct {
-	What       string `json:"what"` // "generation", "pause", "resume", "stop", "route", "mesh", "kept", "wait", "waited"
+	// "generation", "pause", "resume", "stop", "route", "mesh", "kept", "wait", "waited"
+	What       string `json:"what"`
 	Generation uint64 `json:"generation"`
 	Size       int    `json:"size"`
 	Joined     []int  `json:"joined,omitempty"` // seats
@@ -82,7 +89,8 @@ func (e Event) String() string {
 	case e.What != "generation":
 		return fmt.Sprintf("%s at step %d: %s", e.What, e.Step, e.Because)
 	}
-	return fmt.Sprintf("generation %d at step %d: %s: %s", e.Generation, e.Step, plural.Of(e.Size, "worker"), e.Because)
+	return fmt.Sprintf("generation %d at step %d: %s: %s", e.Generation, e.Step,
+		plural.Of(e.Size, "worker"), e.Because)
 }
 
 // tellNews tells the launcher of a decision of the membership.
@@ -92,7 +100,8 @@ func (c *crew) tellNews(d member.Action) {
 	switch d := d.(type) {
 	case member.Activate:
 		view, e.Because = d.View, string(d.Because)
-		e.Joined, e.Lost, e.Finished, e.Released, e.Again = seats(d.Joined), seats(d.Lost), seats(d.Finished), seats(d.Released), seats(d.Again)
+		e.Joined, e.Lost, e.Finished, e.Released, e.Again = seats(d.Joined), seats(d.Lost),
+			seats(d.Finished), seats(d.Released), seats(d.Again)
 	case member.Pause:
 		e.What, e.Because = "pause", string(d.Because)
 	case member.Resume:
@@ -108,7 +117,8 @@ func (c *crew) tellNews(d member.Action) {
 // mention tells the launcher of something that is no decision of the membership.
 func (c *crew) mention(what string, why member.Because) {
 	known := c.agent.Known()
-	c.orders.Event(Event{What: what, Generation: c.number(known.View.Generation), Size: known.View.Size(), Step: known.Steps, Because: string(why)})
+	c.orders.Event(Event{What: what, Generation: c.number(known.View.Generation),
+		Size: known.View.Size(), Step: known.Steps, Because: string(why)})
 }
 
 func seats(ws []topo.Worker) (list []int) {
@@ -126,16 +136,17 @@ type Status struct {
 	Size, Want int
 	Spares     int // workers that the job keeps beyond its size
 	Steps      uint64
-	Seats      []int  // by rank
-	Entering   int    // workers that wait for the end of a step to become members; on the head
-	Waiting    []int  // seats of these, and of the spares that wait until they are needed; on the head
-	Short      int    // workers that are wanted and for which no host has room; on the head
-	Elastic    bool   // losses do not end the job
-	Paused     bool   // on the head
-	Mesh       string // of the job; "" = it has none
-	Reshaping  string // the mesh that it goes to; "" = none
-	Broken     string // why a job with a mesh cannot go on
-	Lost       string // why it must go back to a checkpoint, until it has
-	Back       string // how it last went back to one
-	Stuck      bool   // the head is lost, and the hosts that are left are too few to go on
+	Seats      []int // by rank
+	Entering   int   // workers that wait for the end of a step to become members; on the head
+	// seats of these, and of the spares that wait until they are needed; on the head
+	Waiting   []int
+	Short     int    // workers that are wanted and for which no host has room; on the head
+	Elastic   bool   // losses do not end the job
+	Paused    bool   // on the head
+	Mesh      string // of the job; "" = it has none
+	Reshaping string // the mesh that it goes to; "" = none
+	Broken    string // why a job with a mesh cannot go on
+	Lost      string // why it must go back to a checkpoint, until it has
+	Back      string // how it last went back to one
+	Stuck     bool   // the head is lost, and the hosts that are left are too few to go on
 }

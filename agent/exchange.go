@@ -7,9 +7,10 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// exchange is a time in which transfers of this agent are under way, from the begin of one where there was none to where there is none
-// again, and what it learns from that. Those that are under way together wait for each other's pieces, so that only the time of all is known:
-// each has the share of it that it has of the bytes.
+// exchange is a time in which transfers of this agent are under way, from the begin of one where
+// there was none to where there is none again, and what it learns from that. Those that are under
+// way together wait for each other's pieces, so that only the time of all is known: each has the
+// share of it that it has of the bytes.
 type exchange struct {
 	open    int // transfers under way
 	began   time.Time
@@ -28,14 +29,18 @@ func (x *exchange) begin(s collective.Sample, kind collective.Kind, now time.Tim
 	x.bytes += s.Bytes
 	x.longest = max(x.longest, s.Bytes)
 	x.spoilt = x.spoilt || kind == collective.Reshape
-	if kind == collective.AllReduce && s.Bytes > 0 && !slices.ContainsFunc(x.reduces, func(o collective.Sample) bool { return alike(o, s) }) {
+	if kind == collective.AllReduce && s.Bytes > 0 &&
+		!slices.ContainsFunc(x.reduces, func(o collective.Sample) bool {
+			return alike(o, s)
+		}) {
 		x.reduces = append(x.reduces, s)
 	}
 }
 
 // alike reports whether one of two all-reduces tells what the other one takes.
 func alike(a, b collective.Sample) bool {
-	return a.Route == b.Route && collective.ClassOf(a.Hosts, a.Bytes) == collective.ClassOf(b.Hosts, b.Bytes)
+	return a.Route == b.Route &&
+		collective.ClassOf(a.Hosts, a.Bytes) == collective.ClassOf(b.Hosts, b.Bytes)
 }
 
 // abandon takes transfers out that were given up.
@@ -44,8 +49,9 @@ func (x *exchange) abandon(transfers int) {
 	x.spoilt = x.spoilt || transfers > 0
 }
 
-// end takes transfers out that are over. With the last one it tells what all-reduces took, one of each class and route. Of those less than half
-// as long as the longest nothing is known: their steps count, and not their bytes.
+// end takes transfers out that are over. With the last one it tells what all-reduces took, one of
+// each class and route. Of those less than half as long as the longest nothing is known: their
+// steps count, and not their bytes.
 func (x *exchange) end(transfers int, at time.Time, took func(collective.Sample)) {
 	if transfers == 0 {
 		return

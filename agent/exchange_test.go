@@ -122,7 +122,8 @@ func TestExchangeAllocatesNothing(t *testing.T) {
 	x, told := &exchange{}, 0
 	if n := testing.AllocsPerRun(100, func() {
 		for bytes := mib; bytes < 8*mib; bytes += mib {
-			x.begin(collective.Sample{Route: collective.Suits(bytes), Hosts: 3, Bytes: bytes}, collective.AllReduce, noon)
+			x.begin(collective.Sample{Route: collective.Suits(bytes), Hosts: 3, Bytes: bytes},
+				collective.AllReduce, noon)
 		}
 		x.end(7, noon, func(collective.Sample) { told++ })
 	}); n > 0 || told == 0 {

@@ -22,8 +22,8 @@ type Failure struct {
 	Exit  proc.Exit
 	After time.Duration // from the start of the job
 	Early bool          // it ended well, but never joined the others
-	// Because says who was gone when it still waited for it, and what in: "rank 1 exited with code 0, while rank 0 waits for it in barrier()". Empty where it
-	// ended of itself.
+	// Because says who was gone when it still waited for it, and what in: "rank 1 exited with code
+	// 0, while rank 0 waits for it in barrier()". Empty where it ended of itself.
 	Because string
 	Tail    []string // last lines of its output
 	Log     string   // file with all of its output
@@ -37,7 +37,8 @@ func (f *Failure) Error() string {
 		fmt.Fprintf(&b, "job %s failed: ", f.Job)
 	}
 	fmt.Fprintf(&b, "rank %d of %d %s\n", f.Rank, f.Size, f.how())
-	fmt.Fprintf(&b, "  where   host %s, process %d, %s after the start\n", f.Host, f.Exit.PID, f.After.Round(10*time.Millisecond))
+	fmt.Fprintf(&b, "  where   host %s, process %d, %s after the start\n", f.Host, f.Exit.PID,
+		f.After.Round(10*time.Millisecond))
 	if len(f.Tail) == 0 {
 		b.WriteString("  output  none\n")
 	} else {
@@ -64,19 +65,24 @@ func (f *Failure) next() string {
 	case f.Early:
 		return "does the script call shoal.join() on every rank, before it ends?"
 	case f.Because != "":
-		return "why does the one end before the others? Every rank has to make the same calls, as many steps, and none may end in between"
+		return "why does the one end before the others? Every rank has to make the same calls, " +
+			"as many steps, and none may end in between"
 	case f.Exit.Signal == syscall.SIGKILL:
-		return "who kills with SIGKILL is mostly the kernel, out of memory: see dmesg; use fewer workers or smaller batches"
+		return "who kills with SIGKILL is mostly the kernel, out of memory: see dmesg; use " +
+			"fewer workers or smaller batches"
 	case f.Exit.Signal == syscall.SIGBUS:
 		return "a page of shared memory could not be had: is /dev/shm or the memory limit full?"
-	case f.Exit.Signal == syscall.SIGSEGV, f.Exit.Signal == syscall.SIGABRT, f.Exit.Signal == syscall.SIGILL, f.Exit.Signal == syscall.SIGFPE:
-		return "compiled code has crashed; --env PYTHONFAULTHANDLER=1 shows where a Python script was"
+	case f.Exit.Signal == syscall.SIGSEGV, f.Exit.Signal == syscall.SIGABRT,
+		f.Exit.Signal == syscall.SIGILL, f.Exit.Signal == syscall.SIGFPE:
+		return "compiled code has crashed; --env PYTHONFAULTHANDLER=1 shows where a Python " +
+			"script was"
 	case f.Exit.Signal != 0:
 		return "somebody sent it this signal; shoal did not"
 	case f.Exit.Code == 127:
 		return "a shell says so of a command that it cannot find"
 	case len(f.Tail) == 0:
-		return "run the command alone to see why; the workers that shoal stopped because of it are not at fault"
+		return "run the command alone to see why; the workers that shoal stopped because of it " +
+			"are not at fault"
 	}
 	return "its output says why; the workers that shoal stopped because of it are not at fault"
 }

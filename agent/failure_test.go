@@ -12,8 +12,10 @@ import (
 )
 
 func TestFailureIsOneScreen(t *testing.T) {
-	f := &Failure{Job: "digits", Rank: 2, Size: 4, Host: "h1", Exit: proc.Exit{PID: 4711, Signal: syscall.SIGKILL},
-		After: 12345678 * time.Microsecond, Tail: []string{"step 1", strings.Repeat("é", 300)}, Log: "/runs/digits/rank-2.log"}
+	f := &Failure{Job: "digits", Rank: 2, Size: 4, Host: "h1",
+		Exit:  proc.Exit{PID: 4711, Signal: syscall.SIGKILL},
+		After: 12345678 * time.Microsecond, Tail: []string{"step 1", strings.Repeat("é", 300)},
+		Log: "/runs/digits/rank-2.log"}
 	want := `job digits failed: rank 2 of 4 was killed by SIGKILL
   where   host h1, process 4711, 12.35s after the start
   output  its last 2 lines
@@ -39,8 +41,11 @@ func TestFailureSaysWhatToDo(t *testing.T) {
 		"was killed by SIGUSR1":   {Exit: proc.Exit{Signal: syscall.SIGUSR1}},
 		"was killed by signal 40": {Exit: proc.Exit{Signal: 40}},
 		"cannot find":             {Exit: proc.Exit{Code: 127}},
-		"failed: rank 1 exited with code 0, while rank 0 waits for it in barrier()\n  then    rank 0 of 2 exited with code 1\n": {Size: 2, Exit: proc.Exit{Code: 1}, Because: "rank 1 exited with code 0, while rank 0 waits for it in barrier()"},
-		"why does the one end before the others?": {Exit: proc.Exit{Code: 1}, Because: "rank 1 exited"},
+		"failed: rank 1 exited with code 0, while rank 0 waits for it in barrier()\n  then    " +
+			"rank 0 of 2 exited with code 1\n": {Size: 2, Exit: proc.Exit{Code: 1},
+			Because: "rank 1 exited with code 0, while rank 0 waits for it in barrier()"},
+		"why does the one end before the others?": {Exit: proc.Exit{Code: 1},
+			Because: "rank 1 exited"},
 	} {
 		if !strings.Contains(f.Error(), want) {
 			t.Errorf("no %q in\n%s", want, f.Error())

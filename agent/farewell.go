@@ -11,7 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// graceAsked is how long workers may take to end by themselves when somebody asks for the end of the job.
+// graceAsked is how long workers may take to end by themselves when somebody asks for the end of
+// the job.
 const graceAsked = 10 * time.Second
 
 // farewell is a request to end the job. The launch's mutex guards what is not a channel.
@@ -65,8 +66,9 @@ func (l *launch) stoppedBy() string {
 	return l.farewell.who
 }
 
-// part ends the job on request: members are let go when their step ends, the workers of a job without steps get SIGTERM. It
-// returns when all have ended, or when it has been long enough for stop to end the others.
+// part ends the job on request: members are let go when their step ends, the workers of a job
+// without steps get SIGTERM. It returns when all have ended, or when it has been long enough for
+// stop to end the others.
 func (l *launch) part(ctx context.Context, house *group.Group) error {
 	l.beginStop()
 	why := l.stoppedBy() + " asked for the end of the job"
@@ -104,7 +106,8 @@ func (l *launch) part(ctx context.Context, house *group.Group) error {
 	return nil
 }
 
-// expectEnd notes the members that are to end well. How a spare ends, or a worker that was just coming, is no matter.
+// expectEnd notes the members that are to end well. How a spare ends, or a worker that was just
+// coming, is no matter.
 func (l *launch) expectEnd(members []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +121,8 @@ func (l *launch) impatient() bool {
 }
 
 func (l *launch) noteStop(s Status, why string) {
-	l.onEvent(Event{What: "stop", Generation: s.Generation, Size: s.Size, Step: s.Steps, Because: why})
+	l.onEvent(Event{What: "stop", Generation: s.Generation, Size: s.Size, Step: s.Steps,
+		Because: why})
 }
 
 // dismissOthers ends the workers that have not entered yet.
@@ -142,7 +146,8 @@ func (l *launch) dismiss(h *hand) {
 	l.signalOne(h, syscall.SIGTERM)
 }
 
-// outcome is what to say of a job that was stopped on request: nothing when every worker ended well.
+// outcome is what to say of a job that was stopped on request: nothing when every worker ended
+// well.
 func (l *launch) outcome() error {
 	s := &Stopped{Job: l.name(), By: l.stoppedBy()}
 	if s.By == "" {
@@ -150,7 +155,8 @@ func (l *launch) outcome() error {
 	}
 	for i, e := range l.endings() {
 		missed := i >= l.stopping && slices.Contains(l.farewell.members, e.rank)
-		if !e.exit.OK() && (missed || !e.survived) && !slices.Contains(l.farewell.dismissed, e.rank) {
+		if !e.exit.OK() && (missed || !e.survived) &&
+			!slices.Contains(l.farewell.dismissed, e.rank) {
 			s.Ends = append(s.Ends, fmt.Sprintf("worker %d %s", e.rank, e.exit))
 		}
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
-// Of a job that is stopped those are named that should have ended well: no spare that failed meanwhile, nobody without whom the job went on before.
+// Of a job that is stopped those are named that should have ended well: no spare that failed
+// meanwhile, nobody without whom the job went on before.
 func TestOutcomeNamesMembers(t *testing.T) {
 	failed := proc.Exit{Code: 3}
 	l := &launch{job: &jobNote{Spec: job.Spec{Name: "train"}}, stopping: 2, ended: []ending{
@@ -24,8 +25,10 @@ func TestOutcomeNamesMembers(t *testing.T) {
 		{rank: 5, exit: failed},
 		{rank: 6, exit: failed},
 	}}
-	l.farewell.who, l.farewell.members, l.farewell.dismissed = "me@here", []int{1, 2, 3, 5}, []int{6}
-	want := "job train was stopped by me@here: worker 3 exited with code 3, worker 5 exited with code 3"
+	l.farewell.who, l.farewell.members, l.farewell.dismissed = "me@here", []int{1, 2, 3, 5},
+		[]int{6}
+	want := "job train was stopped by me@here: worker 3 exited with code 3, worker 5 exited " +
+		"with code 3"
 	if err := l.outcome(); err == nil || cmp.Diff(want, err.Error()) != "" {
 		t.Errorf("%v, want %s", err, want)
 	}
@@ -35,7 +38,8 @@ func TestOutcomeNamesMembers(t *testing.T) {
 	}
 }
 
-// A host that the others went on without, and whose workers have ended, ends with an error at whatever moment that is looked at.
+// A host that the others went on without, and whose workers have ended, ends with an error at
+// whatever moment that is looked at.
 func TestLeavesWithItsError(t *testing.T) {
 	for range 2000 {
 		l, g := &launch{changed: make(chan struct{}, 1)}, group.New(t.Context())

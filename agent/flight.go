@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
-// flight is what this agent executes before the head lets it count: until then it can be taken back.
+// flight is what this agent executes before the head lets it count: until then it can be taken
+// back.
 type flight struct {
 	parts []head.Part
 	more  bool       // others follow
@@ -26,15 +27,20 @@ type flight struct {
 type means uint8
 
 const (
-	atOnce means = iota // when it counts: all of its memory is here, and nobody else needs the result
+	// when it counts: all of its memory is here, and nobody else needs the result
+	atOnce means = iota
 	byTransfer
 	byPieces // as its memory comes
 )
 
-// transferOf numbers the transfer of a part of a flight. A flight has no more parts than a step has collectives.
-func transferOf(n head.Flight, part int) uint64 { return uint64(n)*collective.MaxStep + uint64(part) }
+// transferOf numbers the transfer of a part of a flight. A flight has no more parts than a step has
+// collectives.
+func transferOf(n head.Flight, part int) uint64 {
+	return uint64(n)*collective.MaxStep + uint64(part)
+}
 
-// execute works on this agent's parts of a flight. What one host has all calls of is executed when it counts: nobody else needs it.
+// execute works on this agent's parts of a flight. What one host has all calls of is executed when
+// it counts: nobody else needs it.
 func (c *crew) execute(x *head.Execute) {
 	f := c.flights[x.Flight]
 	if f == nil {
@@ -101,13 +107,16 @@ func (c *crew) schedule(f *flight, t *transfer, part head.Part) error {
 		return err
 	}
 	f.moves, moves.transfer, t.settled = moves, t, true
-	if t.sites.N > 2 { // who shared a port with another host has all of it sooner when that is through, and nothing must stay in order
+	// who shared a port with another host has all of it sooner when that is through, and nothing
+	// must stay in order
+	if t.sites.N > 2 {
 		t.route.Streams = collective.MaxStreams
 	}
 	return nil
 }
 
-// transfer finds what this agent has to do for a part; nil = nothing. A reshape is proved before it counts, so it is executed on one host too.
+// transfer finds what this agent has to do for a part; nil = nothing. A reshape is proved before it
+// counts, so it is executed on one host too.
 func (c *crew) transfer(x *head.Execute, part head.Part) *transfer {
 	sites := c.sites[:0]
 	for _, host := range part.Of {
@@ -116,12 +125,15 @@ func (c *crew) transfer(x *head.Execute, part head.Part) *transfer {
 		}
 	}
 	c.sites = sites
-	self := slices.IndexFunc(sites, func(host int) bool { return x.Hosts[host] == string(c.engine.name) })
+	self := slices.IndexFunc(sites, func(host int) bool {
+		return x.Hosts[host] == string(c.engine.name)
+	})
 	if self < 0 || len(sites) == 1 && part.Calls[0].Call.Kind != collective.Reshape {
 		return nil
 	}
 	t := c.engine.transfers.fresh(c)
-	t.mesh, t.route, t.calls, t.workers, t.peers = c.mesh, part.Route, t.calls[:0], t.workers[:0], t.peers[:0]
+	t.mesh, t.route, t.calls, t.workers, t.peers = c.mesh, part.Route, t.calls[:0], t.workers[:0],
+		t.peers[:0]
 	of := t.sites.Of[:0]
 	for _, host := range sites {
 		t.peers = append(t.peers, fabric.Host(x.Hosts[host]))
@@ -189,7 +201,9 @@ func (c *crew) drop(n head.Flight) {
 		for i := range f.parts {
 			c.engine.abort(transferOf(n, i))
 		}
-		c.engine.streams = slices.DeleteFunc(c.engine.streams, func(s *stream) bool { return s.flight == n })
+		c.engine.streams = slices.DeleteFunc(c.engine.streams, func(s *stream) bool {
+			return s.flight == n
+		})
 		c.engine.transfers.end(uint64(n))
 	}
 }
@@ -248,8 +262,8 @@ func (e *engine) land(id uint64) {
 	e.transfers.spare = append(e.transfers.spare, t)
 }
 
-// abort forgets a transfer: its inputs are what they were. Its memory is not used again, for a piece may be on its way into it; that of its
-// workers stays until none is on its way out.
+// abort forgets a transfer: its inputs are what they were. Its memory is not used again, for a
+// piece may be on its way into it; that of its workers stays until none is on its way out.
 func (e *engine) abort(id uint64) {
 	t := e.transfers.take(id)
 	if t == nil {

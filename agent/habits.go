@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// remembered is how many waits that stood out are remembered, and few how many make them usual: a worker that saves a model now and then, and for
-// which the others wait, is news a few times.
+// remembered is how many waits that stood out are remembered, and few how many make them usual: a
+// worker that saves a model now and then, and for which the others wait, is news a few times.
 const remembered, few = 15, 3
 
 // habits is how long the last waits took that stood out and ended by themselves, the newest last.
@@ -30,8 +30,8 @@ func (h *habits) learn(begun, ended time.Duration) {
 	}
 }
 
-// usual is up to when a wait that began then is as others that stood out: twice their median, to which each counts half as much as those that came
-// a few later. It is 0 where there is no habit.
+// usual is up to when a wait that began then is as others that stood out: twice their median, to
+// which each counts half as much as those that came a few later. It is 0 where there is no habit.
 func (h habits) usual(begun time.Duration) time.Duration {
 	if len(h) < few || h.faded(begun) {
 		return 0

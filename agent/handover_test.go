@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/client"
 )
 
-// A member is killed while it hands over the state: the joiner asks again and gets the state from those that are left.
+// A member is killed while it hands over the state: the joiner asks again and gets the state from
+// those that are left.
 func TestMemberIsLostWhileItHandsOver(t *testing.T) {
 	header := func(j *client.Job, broadcasts int) error {
 		length := []int64{0}
@@ -21,11 +22,17 @@ func TestMemberIsLostWhileItHandsOver(t *testing.T) {
 		size, doomed int
 		lastWords    func(j *client.Job) error
 	}{
-		"rank 0 before the header":             {2, 0, func(*client.Job) error { return nil }},
-		"rank 1 before the header":             {2, 1, func(*client.Job) error { return nil }},
-		"rank 1 within the header":             {2, 1, func(j *client.Job) error { return header(j, 1) }},
-		"rank 1 after rank 0 has given a part": {2, 1, func(j *client.Job) error { return header(j, 2) }},
-		"rank 2 of 4 before its part":          {4, 2, func(j *client.Job) error { return header(j, 2) }},
+		"rank 0 before the header": {2, 0, func(*client.Job) error { return nil }},
+		"rank 1 before the header": {2, 1, func(*client.Job) error { return nil }},
+		"rank 1 within the header": {2, 1, func(j *client.Job) error {
+			return header(j, 1)
+		}},
+		"rank 1 after rank 0 has given a part": {2, 1, func(j *client.Job) error {
+			return header(j, 2)
+		}},
+		"rank 2 of 4 before its part": {4, 2, func(j *client.Job) error {
+			return header(j, 2)
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFlock(t, c.size, client.Data{Samples: 300, Batch: 20, Epochs: 2, Seed: 3})
@@ -55,7 +62,8 @@ func TestMemberIsLostWhileItHandsOver(t *testing.T) {
 				again += len(e.Again)
 			}
 			if joins != 2 || again != 1 || !f.endedOK || f.agent.Status().Want != c.size {
-				t.Errorf("joined %d times, asked again %d times, wanted %d: %+v", joins, again, f.agent.Status().Want, f.events)
+				t.Errorf("joined %d times, asked again %d times, wanted %d: %+v", joins, again,
+					f.agent.Status().Want, f.events)
 			}
 		})
 	}
@@ -74,7 +82,8 @@ func TestLastMemberIsLostWhileItHandsOver(t *testing.T) {
 	}
 }
 
-// runAndGrow runs all workers, and in step 3 asks for a size; the step ends when those who come ask to enter.
+// runAndGrow runs all workers, and in step 3 asks for a size; the step ends when those who come ask
+// to enter.
 func (f *flock) runAndGrow(size int) {
 	resized := make(chan struct{})
 	for seat := range f.size {

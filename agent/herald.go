@@ -5,11 +5,13 @@ import (
 	"time"
 )
 
-// onEvent tells of a change: on the terminal, unless only who looks for it cares, in the run's ledger, and to who asked for it.
+// onEvent tells of a change: on the terminal, unless only who looks for it cares, in the run's
+// ledger, and to who asked for it.
 func (l *launch) onEvent(e Event) {
 	l.mu.Lock()
 	muted, dir := l.muted, l.dir
-	if !muted && l.stopping < 0 { // once this launcher ends the workers, that they are lost is no news
+	// once this launcher ends the workers, that they are lost is no news
+	if !muted && l.stopping < 0 {
 		l.announce(e)
 	}
 	l.mu.Unlock()
@@ -26,8 +28,8 @@ func (l *launch) onEvent(e Event) {
 	}
 }
 
-// announce has the terminal show a change that people care about. That workers have finished is one only when the others have made steps since: at the end
-// of a job all of them do. l.mu is held.
+// announce has the terminal show a change that people care about. That workers have finished is one
+// only when the others have made steps since: at the end of a job all of them do. l.mu is held.
 func (l *launch) announce(e Event) {
 	change := e.What == "generation"
 	if change && len(l.finished) > 0 && e.Step > l.finished[0].Step {
@@ -48,8 +50,9 @@ func (l *launch) announce(e Event) {
 	}
 }
 
-// herald writes what there is to tell, until the end. It has a goroutine of its own: a terminal that takes no more, as that
-// of a pager does, must not hold up who tells, which is the engine's thread.
+// herald writes what there is to tell, until the end. It has a goroutine of its own: a terminal
+// that takes no more, as that of a pager does, must not hold up who tells, which is the engine's
+// thread.
 func (l *launch) herald(ctx context.Context) error {
 	for last := false; !last; {
 		select {

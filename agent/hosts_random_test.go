@@ -16,12 +16,15 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// Hosts are killed one after another, at any moment and whoever leads, and others join and get workers: the job loses no step. Two hosts
-// are left at the end, for of two the head alone can go on.
+// Hosts are killed one after another, at any moment and whoever leads, and others join and get
+// workers: the job loses no step. Two hosts are left at the end, for of two the head alone can go
+// on.
 func TestRandomHostLosses(t *testing.T) {
 	for trial := range 6 {
 		seed := rand.Uint64()
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { loseHosts(t, rand.New(rand.NewPCG(seed, uint64(trial))), seed) })
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			loseHosts(t, rand.New(rand.NewPCG(seed, uint64(trial))), seed)
+		})
 	}
 }
 
@@ -34,9 +37,10 @@ type doomed struct {
 	dead map[*agent.Agent]*atomic.Bool
 	last uint64 // the step at which the last host was killed
 
-	pace    sync.Mutex
-	mayGo   *sync.Cond
-	horizon uint64 // no worker makes a later step, so that the job is not over before all have been killed
+	pace  sync.Mutex
+	mayGo *sync.Cond
+	// no worker makes a later step, so that the job is not over before all have been killed
+	horizon uint64
 }
 
 // ahead is how many steps the job may make until the next host is killed.
@@ -49,8 +53,10 @@ func loseHosts(t *testing.T, rng *rand.Rand, seed uint64) {
 		slots[i] = 1 + rng.IntN(2)
 		workers += slots[i]
 	}
-	f, c := clusterFlock(t, workers, slots, client.Data{Samples: 600, Batch: 10, Epochs: 2, Seed: seed})
-	d := &doomed{flock: f, cluster: c, rng: rng, dead: map[*agent.Agent]*atomic.Bool{}, horizon: ahead}
+	f, c := clusterFlock(t, workers, slots,
+		client.Data{Samples: 600, Batch: 10, Epochs: 2, Seed: seed})
+	d := &doomed{flock: f, cluster: c, rng: rng, dead: map[*agent.Agent]*atomic.Bool{},
+		horizon: ahead}
 	d.mayGo = sync.NewCond(&d.pace)
 	for i := range slots {
 		d.live = append(d.live, string(rune('a'+i)))
@@ -138,7 +144,8 @@ func (d *doomed) kill() {
 	d.net.Kill(fabric.Host(name))
 	d.ends[name]()
 	d.goTo(d.last + ahead)
-	for slices.Contains(d.leader().Status().Hosts, name) { // a quorum must be left of those that decided last
+	// a quorum must be left of those that decided last
+	for slices.Contains(d.leader().Status().Hosts, name) {
 		runtime.Gosched()
 	}
 }
@@ -157,7 +164,8 @@ func (d *doomed) grow() {
 	}
 }
 
-// verify checks that nothing counted twice, and that what may have counted without a living witness is of the steps of the losses alone.
+// verify checks that nothing counted twice, and that what may have counted without a living witness
+// is of the steps of the losses alone.
 func (d *doomed) verify(kills int) {
 	d.flock.mu.Lock()
 	defer d.flock.mu.Unlock()

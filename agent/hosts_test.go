@@ -21,7 +21,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// cluster is a job on several hosts of one process: agents, and a mesh without sockets. Its workers are goroutines of the test.
+// cluster is a job on several hosts of one process: agents, and a mesh without sockets. Its workers
+// are goroutines of the test.
 type cluster struct {
 	t       *testing.T
 	net     *mem.Network
@@ -33,8 +34,9 @@ type cluster struct {
 	mu      sync.Mutex
 	agents  map[string]*agent.Agent
 	ends    map[string]context.CancelFunc // by host: ends its agent
-	gone    []string                      // hosts of which launchers have heard that they are, each with the host of the launcher
-	started chan seat                     // workers that the membership ordered
+	// hosts of which launchers have heard that they are, each with the host of the launcher
+	gone    []string
+	started chan seat // workers that the membership ordered
 }
 
 // seat is a worker that is to be started.
@@ -51,9 +53,12 @@ func startCluster(t *testing.T, workers int, slots []int, orders agent.Orders) *
 }
 
 // startClusterOn is startCluster with agents that get something in place of their meshes.
-func startClusterOn(t *testing.T, over func(fabric.Mesh) fabric.Mesh, workers int, slots []int, orders agent.Orders) *cluster {
+func startClusterOn(t *testing.T, over func(fabric.Mesh) fabric.Mesh, workers int, slots []int,
+	orders agent.Orders) *cluster {
 	t.Helper()
-	c := &cluster{t: t, net: mem.NewNetwork(), over: over, workers: workers, orders: orders, starts: group.New(context.Background()), agents: map[string]*agent.Agent{}, ends: map[string]context.CancelFunc{}, started: make(chan seat, 1000)}
+	c := &cluster{t: t, net: mem.NewNetwork(), over: over, workers: workers, orders: orders,
+		starts: group.New(context.Background()), agents: map[string]*agent.Agent{},
+		ends: map[string]context.CancelFunc{}, started: make(chan seat, 1000)}
 	t.Cleanup(func() {
 		if err := c.starts.Wait(); err != nil {
 			t.Error(err)
@@ -86,7 +91,9 @@ func (c *cluster) agent(name string, cfg agent.AgentConfig) *agent.Agent {
 		c.t.Fatal(err)
 	}
 	cfg.Job, cfg.Socket, cfg.Log = "test", filepath.Join(dir, "s"), slog.New(slog.DiscardHandler)
-	cfg.Link = func(h fabric.Handler) (fabric.Mesh, error) { return c.over(c.net.Mesh(fabric.Host(name), h)), nil }
+	cfg.Link = func(h fabric.Handler) (fabric.Mesh, error) {
+		return c.over(c.net.Mesh(fabric.Host(name), h)), nil
+	}
 	cfg.Orders = c.orders
 	cfg.Orders.Start = func(o agent.StartOrder) {
 		c.starts.Go("start", func(context.Context) error {
@@ -123,7 +130,8 @@ func (c *cluster) agent(name string, cfg agent.AgentConfig) *agent.Agent {
 
 // flock makes the cluster's job a flock, whose workers are started where the membership wants them.
 func clusterFlock(t *testing.T, workers int, slots []int, data client.Data) (*flock, *cluster) {
-	f := &flock{t: t, data: data, group: group.New(context.Background()), ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{}}
+	f := &flock{t: t, data: data, group: group.New(context.Background()), ledger: map[[2]int]int{},
+		finals: map[int][]float64{}, steps: map[int]int{}}
 	c := startCluster(t, workers, slots, agent.Orders{Event: func(e agent.Event) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -133,7 +141,8 @@ func clusterFlock(t *testing.T, workers int, slots []int, data client.Data) (*fl
 	return f, c
 }
 
-// A host is lost in mid-step, with all of its workers, also the one that leads: the others lose no step and no sample.
+// A host is lost in mid-step, with all of its workers, also the one that leads: the others lose no
+// step and no sample.
 func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 	for trial := range 20 {
 		seed, victim := rand.Uint64(), []string{"a", "b"}[trial%2]
@@ -141,9 +150,12 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(trial)))
 			slots := []int{1 + rng.IntN(2), 1 + rng.IntN(3), 1 + rng.IntN(2)}
 			workers := slots[0] + slots[1] + slots[2]
-			f, c := clusterFlock(t, workers, slots, client.Data{Samples: 60 + rng.IntN(200), Batch: 4 + rng.IntN(20), Epochs: 2, Seed: seed})
+			f, c := clusterFlock(t, workers, slots,
+				client.Data{Samples: 60 + rng.IntN(200), Batch: 4 + rng.IntN(20), Epochs: 2,
+					Seed: seed})
 			at, here := 1+rng.IntN(4), slots[trial%2]
-			there := make(chan struct{}) // closed when all workers of the host have seen the step before
+			// closed when all workers of the host have seen the step before
+			there := make(chan struct{})
 			var waiting atomic.Int32
 			var stayed []int
 			for range workers {
@@ -187,9 +199,11 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 	}
 }
 
-// Two hosts lose each other, but not the head. It tells its launcher of the one that goes, the one that came later, though it reaches it.
+// Two hosts lose each other, but not the head. It tells its launcher of the one that goes, the one
+// that came later, though it reaches it.
 func TestOneOfTwoThatLoseEachOtherGoes(t *testing.T) {
-	f, c := clusterFlock(t, 3, []int{1, 1}, client.Data{Samples: 400, Batch: 20, Epochs: 2, Seed: 5})
+	f, c := clusterFlock(t, 3, []int{1, 1},
+		client.Data{Samples: 400, Batch: 20, Epochs: 2, Seed: 5})
 	seats := []seat{<-c.started, <-c.started}
 	c.join("c", 1)
 	for _, s := range append(seats, <-c.started) {
@@ -211,7 +225,8 @@ func TestOneOfTwoThatLoseEachOtherGoes(t *testing.T) {
 
 // Workers die, and a host joins and gets workers, while others train.
 func TestHostsJoinAndAreDrained(t *testing.T) {
-	f, c := clusterFlock(t, 2, []int{1, 1}, client.Data{Samples: 600, Batch: 20, Epochs: 2, Seed: 3})
+	f, c := clusterFlock(t, 2, []int{1, 1},
+		client.Data{Samples: 600, Batch: 20, Epochs: 2, Seed: 3})
 	entering := func(n int) {
 		for f.agent.Status().Entering < n {
 			runtime.Gosched()

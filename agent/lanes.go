@@ -13,8 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// Work of at most inlineBytes is done by the engine alone, because waking another lane costs more than it saves. Where no core is free for that lane, it
-// shares one with a worker that looks for its result: then crowdedBytes.
+// Work of at most inlineBytes is done by the engine alone, because waking another lane costs more
+// than it saves. Where no core is free for that lane, it shares one with a worker that looks for
+// its result: then crowdedBytes.
 const inlineBytes, crowdedBytes = 1 << 20, 8 << 20
 
 // work is something that lanes can share: pieces that may be done in any order.
@@ -23,7 +24,8 @@ type work interface {
 	Chunk(i int, s *collective.Scratch)
 }
 
-// lanes are the threads that execute a schedule together: the engine's and one more for every further core.
+// lanes are the threads that execute a schedule together: the engine's and one more for every
+// further core.
 type lanes struct {
 	helpers []helper
 	own     *collective.Scratch
@@ -42,7 +44,8 @@ type helper struct {
 	thread *thread
 }
 
-// share is a run of chunks that one lane begins with, and that others go on with when they are through with theirs: memory is read fastest in a row.
+// share is a run of chunks that one lane begins with, and that others go on with when they are
+// through with theirs: memory is read fastest in a row.
 type share struct {
 	next atomic.Int64
 	end  int64
@@ -61,7 +64,8 @@ func newLanes(g *group.Group) (*lanes, error) {
 		g.Go(fmt.Sprintf("lane %d", i), func(ctx context.Context) (err error) {
 			up <- thisThread()
 			defer context.AfterFunc(ctx, bell.Ring)()
-			for scratch := collective.NewScratch(); err == nil && ctx.Err() == nil; l.help(i, scratch) {
+			for scratch := collective.NewScratch(); err == nil &&
+				ctx.Err() == nil; l.help(i, scratch) {
 				err = bell.Wait()
 			}
 			return err
@@ -79,8 +83,9 @@ func (l *lanes) close() (err error) {
 	return err
 }
 
-// execute runs all chunks of work of so many bytes, with workers on the host, and returns when the last is done. inOrder: a chunk is begun when those
-// before it are. A helper that wakes up when the last chunks are taken is not waited for.
+// execute runs all chunks of work of so many bytes, with workers on the host, and returns when the
+// last is done. inOrder: a chunk is begun when those before it are. A helper that wakes up when the
+// last chunks are taken is not waited for.
 func (l *lanes) execute(r work, bytes, workers int, inOrder bool) {
 	helpers := l.helpers[:l.worth(r.Chunks(), bytes, workers)]
 	shares := l.shares[:len(helpers)+1]

@@ -52,7 +52,8 @@ func TestALaneThatDoesNotGetUpIsNotWaitedFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lanes{own: collective.NewScratch(), helpers: []helper{{bell, &thread{}}}, shares: make([]share, 2)}
+	l := &lanes{own: collective.NewScratch(), helpers: []helper{{bell, &thread{}}},
+		shares: make([]share, 2)}
 	for range 3 {
 		c := make(counted, 10)
 		l.execute(c, 1<<30, 1, false)

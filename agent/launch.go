@@ -19,19 +19,19 @@ import (
 	"github.com/shoal-ml/shoal/store"
 )
 
-// How long workers may take to end by themselves between SIGTERM and SIGKILL: when a person stops the job, and when one
-// of them has failed, where the report is promised within a second.
+// How long workers may take to end by themselves between SIGTERM and SIGKILL: when a person stops
+// the job, and when one of them has failed, where the report is promised within a second.
 const (
 	graceStopped = 2 * time.Second
 	graceFailed  = 500 * time.Millisecond
 )
 
-// draining bounds the wait for the last output of workers that have ended; only a process that they left running, and
-// that holds their output open, uses it up.
+// draining bounds the wait for the last output of workers that have ended; only a process that they
+// left running, and that holds their output open, uses it up.
 const draining = 300 * time.Millisecond
 
-// launch is the launcher of one host: it runs the workers that the job wants here. Where the job is led it also sees to the job as a
-// whole: when it is over, and what tools and people are told.
+// launch is the launcher of one host: it runs the workers that the job wants here. Where the job is
+// led it also sees to the job as a whole: when it is over, and what tools and people are told.
 type launch struct {
 	cfg     RunConfig
 	host    string // in the job
@@ -52,24 +52,26 @@ type launch struct {
 	told    chan struct{} // holds a token when there is news for the terminal
 	due     chan struct{} // holds a token when there are errands
 
-	mu       sync.Mutex
-	job      *jobNote // what the job is; nil = not known yet
-	dir      *runDir
-	program  string
-	around   surroundings
-	errands  []func()
-	orders   []StartOrder // that wait for the job to be known
-	ordered  int          // workers that are to be started here
-	hands    map[int]*hand
-	ended    []ending
-	faults   []ending          // of workers of this host that the membership has not heard of
-	candid   bool              // the membership hears of faults at once
-	telling  int               // endings that the membership is being told of
-	expected map[string]bool   // hosts that have yet to tell what they know, on a host that leads anew
+	mu      sync.Mutex
+	job     *jobNote // what the job is; nil = not known yet
+	dir     *runDir
+	program string
+	around  surroundings
+	errands []func()
+	orders  []StartOrder // that wait for the job to be known
+	ordered int          // workers that are to be started here
+	hands   map[int]*hand
+	ended   []ending
+	faults  []ending // of workers of this host that the membership has not heard of
+	candid  bool     // the membership hears of faults at once
+	telling int      // endings that the membership is being told of
+	// hosts that have yet to tell what they know, on a host that leads anew
+	expected map[string]bool
 	rooms    map[string]bool   // the other hosts that have offered room, on the host that leads
 	machines map[string]string // what these call themselves, where that is not their name
 	leader   string
-	mourned  string   // who led, is lost, and has no successor yet; until this host has said that it is stuck
+	// who led, is lost, and has no successor yet; until this host has said that it is stuck
+	mourned  string
 	lost     bool     // no member is left, and none has finished its work
 	over     bool     // this host is not needed any more
 	leaving  bool     // it was asked to leave
@@ -77,7 +79,8 @@ type launch struct {
 	muted    bool     // the job is over: what hosts do now is no news
 	news     []string // lines for the terminal
 	finished []Event  // workers that ended well, of which nobody was told
-	stopping int      // how many had ended when the launcher began to stop the others; -1 = it has not
+	// how many had ended when the launcher began to stop the others; -1 = it has not
+	stopping int
 	reports  map[int]map[string]float64
 	farewell farewell
 }
@@ -91,8 +94,11 @@ func newLaunch(cfg RunConfig) (*launch, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &launch{cfg: cfg, host: host, machine: host, started: time.Now(), changed: make(chan struct{}, 1), told: make(chan struct{}, 1), due: make(chan struct{}, 1),
-		hands: map[int]*hand{}, rooms: map[string]bool{}, machines: map[string]string{}, expected: map[string]bool{}, stopping: -1, reports: map[int]map[string]float64{}, farewell: newFarewell()}
+	l := &launch{cfg: cfg, host: host, machine: host, started: time.Now(),
+		changed: make(chan struct{}, 1), told: make(chan struct{}, 1), due: make(chan struct{}, 1),
+		hands: map[int]*hand{}, rooms: map[string]bool{}, machines: map[string]string{},
+		expected: map[string]bool{}, stopping: -1, reports: map[int]map[string]float64{},
+		farewell: newFarewell()}
 	l.survey(cfg.nodes)
 	if l.place, err = proc.NewPlace(runtimeDir); err != nil {
 		return nil, err
@@ -100,7 +106,8 @@ func newLaunch(cfg RunConfig) (*launch, error) {
 	return l, nil
 }
 
-// settle learns what the job is, and makes the directory of the run. A host that joins has its name in there.
+// settle learns what the job is, and makes the directory of the run. A host that joins has its name
+// in there.
 func (l *launch) settle(j jobNote, program, at string) (err error) {
 	parent := l.cfg.Dir
 	if parent == "" {
@@ -180,14 +187,18 @@ func (l *launch) run(ctx context.Context, leave <-chan struct{}) error {
 
 // agentConfig is what the agent serves: a job that begins here, or one to join.
 func (l *launch) agentConfig() AgentConfig {
-	cfg := AgentConfig{Job: "joining", Socket: l.place.Socket(), Linger: lingering, nodes: l.nodes, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)), OnJoin: l.onJoin, OnReport: l.onReport, OnSave: l.onSave, OnBereft: l.onBereft,
-		Orders: Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd, Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Note: l.onNote}}
+	cfg := AgentConfig{Job: "joining", Socket: l.place.Socket(), Linger: lingering, nodes: l.nodes,
+		Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)), OnJoin: l.onJoin,
+		OnReport: l.onReport, OnSave: l.onSave, OnBereft: l.onBereft,
+		Orders: Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd,
+			Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Note: l.onNote}}
 	if l.record != nil {
 		cfg.Orders.Decided = l.record.Decided
 	}
 	if l.job != nil {
 		spec := l.job.Spec
-		cfg.Job, cfg.Size, cfg.Min, cfg.Max, cfg.Spares = spec.Name, spec.Workers, spec.Min, spec.Max, spec.Spares
+		cfg.Job, cfg.Size, cfg.Min, cfg.Max, cfg.Spares = spec.Name, spec.Workers, spec.Min,
+			spec.Max, spec.Spares
 		cfg.Fixed, cfg.Redundant, cfg.After = spec.FixedRoutes, spec.Redundant, l.job.After
 	}
 	if f := l.cfg.Fleet; f != nil {
@@ -196,11 +207,14 @@ func (l *launch) agentConfig() AgentConfig {
 	return cfg
 }
 
-// guard starts the guard and returns when it runs, or false when it cannot: a worker before that could outlive us.
+// guard starts the guard and returns when it runs, or false when it cannot: a worker before that
+// could outlive us.
 func (l *launch) guard(house *group.Group) bool {
 	runs := make(chan struct{})
 	first := sync.OnceFunc(func() { close(runs) })
-	house.Go("guard", func(ctx context.Context) error { return l.place.Guard(ctx, func(int) { first() }) })
+	house.Go("guard", func(ctx context.Context) error {
+		return l.place.Guard(ctx, func(int) { first() })
+	})
 	select {
 	case <-runs:
 		return true
@@ -210,7 +224,8 @@ func (l *launch) guard(house *group.Group) bool {
 }
 
 // await blocks until the job is over or has to be stopped, or this host is not needed any more.
-func (l *launch) await(ctx context.Context, house *group.Group, leave <-chan struct{}) (verdict, error) {
+func (l *launch) await(ctx context.Context, house *group.Group, leave <-chan struct{}) (verdict,
+	error) {
 	for {
 		select {
 		case <-l.changed:
@@ -237,7 +252,8 @@ func (l *launch) interrupted(ctx context.Context) error {
 	return fmt.Errorf("job %s was stopped: %w", l.name(), context.Cause(ctx))
 }
 
-// judge decides about the job from the workers that have ended, where it is led. A head that is new waits for what all hosts know.
+// judge decides about the job from the workers that have ended, where it is led. A head that is new
+// waits for what all hosts know.
 func (l *launch) judge() verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -247,8 +263,8 @@ func (l *launch) judge() verdict {
 	return judge(max(len(l.hands)+l.ordered, l.least), l.ended, l.hasJoined, l.anyJoined(), l.lost)
 }
 
-// dismissed reports whether this host is not needed any more and its workers have ended: those that were let go may still save a
-// model, say.
+// dismissed reports whether this host is not needed any more and its workers have ended: those that
+// were let go may still save a model, say.
 func (l *launch) dismissed() (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -302,8 +318,10 @@ func (l *launch) failure(v verdict) *Failure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h, e := l.hands[v.culprit.rank], v.culprit.exit
-	f := &Failure{Job: l.job.Spec.Name, Rank: v.culprit.rank, Size: max(len(l.hands), l.least), Host: h.host, Exit: e,
-		After: e.Ended.Sub(l.started), Early: v.fault == neverJoined, Because: h.because, Tail: h.tail, Log: h.log}
+	f := &Failure{Job: l.job.Spec.Name, Rank: v.culprit.rank, Size: max(len(l.hands), l.least),
+		Host: h.host, Exit: e,
+		After: e.Ended.Sub(l.started), Early: v.fault == neverJoined, Because: h.because,
+		Tail: h.tail, Log: h.log}
 	if h.output != nil {
 		f.Tail, f.Log = h.output.Tail(), h.output.LogPath()
 	}
@@ -311,7 +329,8 @@ func (l *launch) failure(v verdict) *Failure {
 }
 
 func (l *launch) result(err error) *Result {
-	r := &Result{Job: l.name(), Dir: l.dir.path, OK: err == nil, StoppedBy: l.stoppedBy(), Started: l.started, Seconds: time.Since(l.started).Seconds()}
+	r := &Result{Job: l.name(), Dir: l.dir.path, OK: err == nil, StoppedBy: l.stoppedBy(),
+		Started: l.started, Seconds: time.Since(l.started).Seconds()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.Alone = !l.anyJoined()
@@ -322,8 +341,11 @@ func (l *launch) result(err error) *Result {
 		r.Error = err.Error()
 	}
 	for i, e := range l.ended {
-		r.Workers = append(r.Workers, WorkerResult{Rank: e.rank, PID: e.exit.PID, How: e.exit.String(), Stopped: l.stopping >= 0 && i >= l.stopping || slices.Contains(l.farewell.dismissed, e.rank),
-			Seconds: e.exit.Ended.Sub(e.exit.Started).Seconds()})
+		r.Workers = append(r.Workers,
+			WorkerResult{Rank: e.rank, PID: e.exit.PID, How: e.exit.String(),
+				Stopped: l.stopping >= 0 && i >= l.stopping ||
+					slices.Contains(l.farewell.dismissed, e.rank),
+				Seconds: e.exit.Ended.Sub(e.exit.Started).Seconds()})
 	}
 	return r
 }

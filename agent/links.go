@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
-// links is this agent's end of the links to others, as a fabric.Handler. What comes is dealt with on the engine's thread.
+// links is this agent's end of the links to others, as a fabric.Handler. What comes is dealt with
+// on the engine's thread.
 type links struct {
 	*transfers
 	engine *engine
@@ -19,7 +20,8 @@ type links struct {
 	parts  parts
 }
 
-// letter is a message on its way to the engine's thread. It is used again: the words of a step cost no memory.
+// letter is a message on its way to the engine's thread. It is used again: the words of a step cost
+// no memory.
 type letter struct {
 	from  fabric.Host
 	bytes []byte
@@ -73,7 +75,8 @@ func (l *links) Message(from fabric.Host, b []byte) {
 	})
 }
 
-// deliver brings words to the engine's thread, and has them read there, where the memory is into which they were read before.
+// deliver brings words to the engine's thread, and has them read there, where the memory is into
+// which they were read before.
 func (l *links) deliver(from fabric.Host, b []byte) {
 	m, ok := l.spare.Get().(*letter)
 	if !ok {
@@ -99,7 +102,8 @@ func (l *links) open(m *letter) {
 }
 
 func (l *links) refuse(c *crew, from fabric.Host, err error) {
-	c.mesh.Drop(from, fmt.Errorf("it sent what makes no sense: %w; are both sides the same version of shoal?", err))
+	c.mesh.Drop(from, fmt.Errorf(
+		"it sent what makes no sense: %w; are both sides the same version of shoal?", err))
 }
 
 // input runs f on the engine's thread, unless this agent ends.

@@ -10,10 +10,13 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// What hosts have to say to each other may be longer than a message of a link: the link holds, and it arrives.
+// What hosts have to say to each other may be longer than a message of a link: the link holds, and
+// it arrives.
 func TestLongWordsBetweenHosts(t *testing.T) {
 	events, notes := make(chan agent.Event, 100), make(chan []byte, 100)
-	c := startCluster(t, 2, []int{1, 1}, agent.Orders{Event: func(e agent.Event) { events <- e }, Note: func(_ string, b []byte) error {
+	c := startCluster(t, 2, []int{1, 1}, agent.Orders{Event: func(e agent.Event) {
+		events <- e
+	}, Note: func(_ string, b []byte) error {
 		notes <- bytes.Clone(b)
 		return nil
 	}})
@@ -21,7 +24,8 @@ func TestLongWordsBetweenHosts(t *testing.T) {
 	seats := map[string]int{}
 	for range 2 {
 		s := <-c.started
-		workers[s.agent.Host()], seats[s.agent.Host()] = joinRawWith(t, s.agent, s.number, s.token), s.number
+		workers[s.agent.Host()], seats[s.agent.Host()] = joinRawWith(t, s.agent, s.number, s.token),
+			s.number
 	}
 	d := sound()
 	d.Step = true

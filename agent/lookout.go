@@ -11,22 +11,27 @@ import (
 )
 
 const (
-	// lookInterval is how often it is looked who is waited for, and restless after how much longer a time nobody can have looked.
+	// lookInterval is how often it is looked who is waited for, and restless after how much longer
+	// a time nobody can have looked.
 	lookInterval, restless = 250 * time.Millisecond, time.Second
-	// attention is what a person would not notice: steps that follow faster are heard as one, and no wait under 12 of it is unusual.
+	// attention is what a person would not notice: steps that follow faster are heard as one, and
+	// no wait under 12 of it is unusual.
 	attention = 2 * lookInterval
-	// beginning is how many looks at which something has changed are of the beginning, when libraries are read and kernels are tuned. The rhythm of those
-	// that follow is taken when there is one, after so many.
+	// beginning is how many looks at which something has changed are of the beginning, when
+	// libraries are read and kernels are tuned. The rhythm of those that follow is taken when there
+	// is one, after so many.
 	beginning, warm = 10, 30
 )
 
-// lookout judges how long workers have been waited for: by the rhythm that the job has had, so that nobody has to say how long is too long.
-// It has no clock. It knows of a worker only that others wait for it: where all compute nobody holds up anybody, and nobody is named.
+// lookout judges how long workers have been waited for: by the rhythm that the job has had, so that
+// nobody has to say how long is too long. It has no clock. It knows of a worker only that others
+// wait for it: where all compute nobody holds up anybody, and nobody is named.
 type lookout struct {
-	rhythm  *accrual.Detector // of all that changes in the job
-	steady  *accrual.Detector // of that without the beginning; nil = it is not learnt yet, or is the rhythm
-	changes int               // looks at which something had changed, since the first collective
-	before  time.Duration     // the last look
+	rhythm *accrual.Detector // of all that changes in the job
+	// of that without the beginning; nil = it is not learnt yet, or is the rhythm
+	steady  *accrual.Detector
+	changes int           // looks at which something had changed, since the first collective
+	before  time.Duration // the last look
 	applied uint64
 	since   map[collective.WaitID]time.Duration
 	vigils  map[topo.Worker]*vigil
@@ -47,9 +52,10 @@ func newLookout(gone func(topo.Worker) bool) *lookout {
 	return &lookout{rhythm: accrual.New(attention, 0), gone: gone}
 }
 
-// look takes who is waited for now, where the job is led, and how much of its log is applied. It returns for whom the wait has become
-// unusual, and for whom it was and is over.
-func (l *lookout) look(now time.Duration, leads bool, applied uint64, waits []collective.Wait) (told, over []*vigil) {
+// look takes who is waited for now, where the job is led, and how much of its log is applied. It
+// returns for whom the wait has become unusual, and for whom it was and is over.
+func (l *lookout) look(now time.Duration, leads bool, applied uint64,
+	waits []collective.Wait) (told, over []*vigil) {
 	if pause := now - l.before - lookInterval; pause > restless {
 		l.excuse(pause)
 	}
@@ -59,7 +65,8 @@ func (l *lookout) look(now time.Duration, leads bool, applied uint64, waits []co
 	old, oldVigils := l.since, l.vigils
 	l.since, l.vigils = nil, nil
 	if len(waits) > 0 {
-		l.since, l.vigils = make(map[collective.WaitID]time.Duration, len(waits)), map[topo.Worker]*vigil{}
+		l.since, l.vigils = make(map[collective.WaitID]time.Duration, len(waits)),
+			map[topo.Worker]*vigil{}
 	}
 	lasts := 0
 	for _, w := range waits {
@@ -107,10 +114,13 @@ func (l *lookout) learn(now time.Duration) {
 	}
 }
 
-// pass brings what is known of waits to those that go on, and returns those that were told and are over. How a wait ends is for who leads to see.
-func (l *lookout) pass(now time.Duration, leads bool, before map[topo.Worker]*vigil) (over []*vigil) {
+// pass brings what is known of waits to those that go on, and returns those that were told and are
+// over. How a wait ends is for who leads to see.
+func (l *lookout) pass(now time.Duration, leads bool,
+	before map[topo.Worker]*vigil) (over []*vigil) {
 	for w, v := range before {
-		if next := l.vigils[w]; next != nil && (next.since == v.since || v.out && l.suspects(now-next.since)) {
+		if next := l.vigils[w]; next != nil &&
+			(next.since == v.since || v.out && l.suspects(now-next.since)) {
 			next.begun, next.out, next.told = v.begun, v.out, v.told
 			continue
 		}

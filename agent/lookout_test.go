@@ -31,7 +31,8 @@ func newWatched() *watched {
 func (w *watched) pass(d time.Duration, workers ...topo.Worker) {
 	var waits []collective.Wait
 	for _, x := range workers {
-		waits = append(waits, collective.Wait{WaitID: collective.WaitID{Worker: x, Of: x, Number: w.calls}})
+		waits = append(waits,
+			collective.Wait{WaitID: collective.WaitID{Worker: x, Of: x, Number: w.calls}})
 	}
 	for end := w.now + d; w.now < end; {
 		w.now += min(lookInterval, end-w.now)
@@ -42,10 +43,12 @@ func (w *watched) pass(d time.Duration, workers ...topo.Worker) {
 func (w *watched) look(leads bool, waits []collective.Wait) {
 	told, over := w.l.look(w.now, leads, w.applied, waits)
 	for _, v := range over {
-		w.news = append(w.news, fmt.Sprintf("over %d after %v", v.Worker, (w.now-v.begun).Round(time.Second)))
+		w.news = append(w.news,
+			fmt.Sprintf("over %d after %v", v.Worker, (w.now-v.begun).Round(time.Second)))
 	}
 	for _, v := range told {
-		w.news = append(w.news, fmt.Sprintf("wait %d for %v", v.Worker, (w.now-v.since).Round(time.Second)))
+		w.news = append(w.news,
+			fmt.Sprintf("wait %d for %v", v.Worker, (w.now-v.since).Round(time.Second)))
 	}
 }
 
@@ -71,7 +74,8 @@ func (w *watched) want(t *testing.T, what, want string) {
 
 const second = time.Second
 
-// What takes as long as it has taken before is no news, however long that is, and what takes much longer is, once.
+// What takes as long as it has taken before is no news, however long that is, and what takes much
+// longer is, once.
 func TestLookoutGoesByTheRhythm(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -79,9 +83,12 @@ func TestLookoutGoesByTheRhythm(t *testing.T) {
 		steps         int
 		wait, over    string
 	}{
-		{"steps of a second", 700 * time.Millisecond, 300 * time.Millisecond, 100, "wait 1 for 6s", "over 1 after 10m0s"},
-		{"fast steps", 20 * time.Millisecond, 5 * time.Millisecond, 2000, "wait 1 for 6s", "over 1 after 10m0s"},
-		{"steps of a minute", 50 * second, 10 * second, 20, "wait 1 for 2m22s", "over 1 after 10m0s"},
+		{"steps of a second", 700 * time.Millisecond, 300 * time.Millisecond, 100, "wait 1 for 6s",
+			"over 1 after 10m0s"},
+		{"fast steps", 20 * time.Millisecond, 5 * time.Millisecond, 2000, "wait 1 for 6s",
+			"over 1 after 10m0s"},
+		{"steps of a minute", 50 * second, 10 * second, 20, "wait 1 for 2m22s",
+			"over 1 after 10m0s"},
 	} {
 		w := newWatched()
 		for range c.steps {
@@ -110,12 +117,14 @@ func TestLookoutBearsUnevenSteps(t *testing.T) {
 	w := newWatched()
 	w.step(20*second, 5*second) // libraries are read, kernels are tuned
 	for range 500 {
-		w.step(time.Duration(rng.Int64N(int64(30*second))), time.Duration(rng.Int64N(int64(20*second))))
+		w.step(time.Duration(rng.Int64N(int64(30*second))),
+			time.Duration(rng.Int64N(int64(20*second))))
 	}
 	w.want(t, "uneven steps", "")
 }
 
-// The first call waits for those who still read their libraries: as long as that took the others is nothing.
+// The first call waits for those who still read their libraries: as long as that took the others is
+// nothing.
 func TestLookoutAtTheStart(t *testing.T) {
 	w := newWatched()
 	w.pass(30 * second)
@@ -135,7 +144,8 @@ func TestLookoutAtTheStart(t *testing.T) {
 	w.want(t, "one hangs when the beginning is forgotten", "wait 1 for 6s")
 }
 
-// A worker that is late from the first step on, much later than the others needed to begin, is told a few times.
+// A worker that is late from the first step on, much later than the others needed to begin, is told
+// a few times.
 func TestLookoutLearnsTheSlow(t *testing.T) {
 	w := newWatched()
 	for range 30 {
@@ -185,7 +195,8 @@ func (w *watched) hangs() string {
 	return said
 }
 
-// A worker that hung until it was lost, or let go, had no habit, nor has one that was waited for by who is lost, or whose end nobody saw.
+// A worker that hung until it was lost, or let go, had no habit, nor has one that was waited for by
+// who is lost, or whose end nobody saw.
 func TestLookoutLearnsNothingFromLosses(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -202,7 +213,8 @@ func TestLookoutLearnsNothingFromLosses(t *testing.T) {
 			w.stands(0)
 		}
 		for range few {
-			wait := []collective.Wait{{WaitID: collective.WaitID{Worker: 1, Of: 2, Number: w.calls}}}
+			wait := []collective.Wait{
+				{WaitID: collective.WaitID{Worker: 1, Of: 2, Number: w.calls}}}
 			for end := w.now + 50*second; w.now < end; {
 				w.now += lookInterval
 				w.look(true, wait)
@@ -218,7 +230,8 @@ func TestLookoutLearnsNothingFromLosses(t *testing.T) {
 	}
 }
 
-// Waits that become longer are news a few times, as at first, and those that become shorter soon say what is usual.
+// Waits that become longer are news a few times, as at first, and those that become shorter soon
+// say what is usual.
 func TestLookoutForgetsHabitsForNewerOnes(t *testing.T) {
 	w := newWatched()
 	for range remembered {
@@ -255,7 +268,8 @@ func TestLookoutForgetsHabitsThatEnd(t *testing.T) {
 	}
 }
 
-// Several that are waited for are one piece of news as long as they come to be waited for together, and a call that follows is another wait.
+// Several that are waited for are one piece of news as long as they come to be waited for together,
+// and a call that follows is another wait.
 func TestLookoutTellsWorkersApart(t *testing.T) {
 	w := newWatched()
 	for range 100 {
@@ -276,7 +290,8 @@ func TestLookoutTellsWorkersApart(t *testing.T) {
 	w.want(t, "and hang", "wait 1 for 7s, wait 3 for 7s")
 }
 
-// A time in which the agent itself was stopped is not held against anybody, and waits that another host leads are not told of here.
+// A time in which the agent itself was stopped is not held against anybody, and waits that another
+// host leads are not told of here.
 func TestLookoutExcuses(t *testing.T) {
 	w := newWatched()
 	for range 100 {

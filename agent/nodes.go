@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/numa"
 )
 
-// near lists the memory nodes on which a worker's memory is to lie: the one that its process is kept on, whoever did that, else all in turns. None: this host has
-// no choice of them.
+// near lists the memory nodes on which a worker's memory is to lie: the one that its process is
+// kept on, whoever did that, else all in turns. None: this host has no choice of them.
 func (a *Agent) near(pid func() int) (ids []int) {
 	if len(a.cfg.nodes) == 0 {
 		return nil
@@ -29,8 +29,8 @@ func everywhere(nodes []numa.Node) (ids []int) {
 	return ids
 }
 
-// survey finds the memory nodes of this host. Workers are bound to them but where there are GPUs: which of these a worker takes, and so which node it should be
-// near, is decided in the worker.
+// survey finds the memory nodes of this host. Workers are bound to them but where there are GPUs:
+// which of these a worker takes, and so which node it should be near, is decided in the worker.
 func (l *launch) survey(nodes []numa.Node) {
 	l.nodes, l.homes = nodes, nodes
 	if nodes != nil {
@@ -44,9 +44,11 @@ func (l *launch) survey(nodes []numa.Node) {
 	}
 }
 
-// home chooses the memory node that the next worker is bound to, so that neighbours in rank are so on nodes, and nodes have as many as they have processors for;
-// and how many cores the environments of workers are to share, as if all had what this one has. Nil: the worker may run anywhere, since a node would have none, or
-// since numactl is to bind it, which refuses what it is not allowed to begin with. l.mu is held.
+// home chooses the memory node that the next worker is bound to, so that neighbours in rank are so
+// on nodes, and nodes have as many as they have processors for; and how many cores the environments
+// of workers are to share, as if all had what this one has. Nil: the worker may run anywhere, since
+// a node would have none, or since numactl is to bind it, which refuses what it is not allowed to
+// begin with. l.mu is held.
 func (l *launch) home(around surroundings) (home *numa.Node, cores int) {
 	if len(l.homes) == 0 || around.here < len(l.homes) || filepath.Base(l.program) == "numactl" {
 		return nil, around.cores

@@ -28,15 +28,19 @@ func TestHomesOfWorkers(t *testing.T) {
 		want    []int
 		threads []int // of the environment of each
 	}{
-		"one node":                {nil, "python3", 4, 0, []int{none, none, none, none}, []int{8, 8, 8, 8}},
-		"fewer workers than":      {two, "python3", 1, 0, []int{none}, []int{32}},
-		"a worker each":           {two, "python3", 2, 0, []int{0, 1}, []int{16, 16}},
-		"neighbours together":     {two, "python3", 4, 0, []int{0, 0, 1, 1}, []int{8, 8, 8, 8}},
-		"one too many":            {two, "python3", 3, 0, []int{0, 0, 1}, []int{8, 8, 10}},
-		"more than begin":         {two, "python3", 2, 0, []int{0, 1, 0, 1}, []int{16, 16, 16, 16}},
-		"for one that has ended":  {two, "python3", 4, 2, []int{0, 0, 1, 1, 1}, []int{8, 8, 8, 8, 8}},
-		"three quarters and one":  {[]numa.Node{{ID: 0, CPUs: cpus(8)}, {ID: 3, CPUs: cpus(24)}}, "python3", 4, 0, []int{0, 3, 3, 3}, []int{8, 8, 8, 8}},
-		"that bind by themselves": {two, "/usr/bin/numactl", 2, 0, []int{none, none}, []int{16, 16}},
+		"one node": {nil, "python3", 4, 0, []int{none, none, none, none},
+			[]int{8, 8, 8, 8}},
+		"fewer workers than":  {two, "python3", 1, 0, []int{none}, []int{32}},
+		"a worker each":       {two, "python3", 2, 0, []int{0, 1}, []int{16, 16}},
+		"neighbours together": {two, "python3", 4, 0, []int{0, 0, 1, 1}, []int{8, 8, 8, 8}},
+		"one too many":        {two, "python3", 3, 0, []int{0, 0, 1}, []int{8, 8, 10}},
+		"more than begin":     {two, "python3", 2, 0, []int{0, 1, 0, 1}, []int{16, 16, 16, 16}},
+		"for one that has ended": {two, "python3", 4, 2, []int{0, 0, 1, 1, 1},
+			[]int{8, 8, 8, 8, 8}},
+		"three quarters and one": {[]numa.Node{{ID: 0, CPUs: cpus(8)}, {ID: 3, CPUs: cpus(24)}},
+			"python3", 4, 0, []int{0, 3, 3, 3}, []int{8, 8, 8, 8}},
+		"that bind by themselves": {two, "/usr/bin/numactl", 2, 0, []int{none, none},
+			[]int{16, 16}},
 	} {
 		l := &launch{homes: c.homes, program: c.program, hands: map[int]*hand{}}
 		var got, threads []int
@@ -62,7 +66,8 @@ func TestHomesOfWorkers(t *testing.T) {
 	}
 }
 
-// A host whose nodes a test makes up: workers are kept on them, and memory lies there. The kernel refuses the second, which shows what was meant for it.
+// A host whose nodes a test makes up: workers are kept on them, and memory lies there. The kernel
+// refuses the second, which shows what was meant for it.
 func TestRunOnSeveralNodes(t *testing.T) {
 	var cpus []int // that this process may use
 	for cpu := range 1024 {
@@ -80,10 +85,17 @@ func TestRunOnSeveralNodes(t *testing.T) {
 		want  []string
 	}{
 		{nodes, 2, []string{
-			fmt.Sprintf("[0] on processor %d, OMP_NUM_THREADS=1, own memory preferred, 2 of 4 results\n", cpus[0]),
-			fmt.Sprintf("[1] on processor %d, OMP_NUM_THREADS=1, own memory as it comes, 2 of 4 results\n", cpus[1]),
+			fmt.Sprintf(
+				"[0] on processor %d, OMP_NUM_THREADS=1, own memory preferred, 2 of 4 results\n",
+				cpus[0]),
+			fmt.Sprintf(
+				"[1] on processor %d, OMP_NUM_THREADS=1, own memory as it comes, 2 of 4 results\n",
+				cpus[1]),
 			"shoal: worker 0 on memory node 0, worker 1 on memory node 1000\n"}},
-		{nodes, 1, []string{fmt.Sprintf("[0] on %d processors, OMP_NUM_THREADS=%d, own memory in turns, 2 of 4 results\n", len(cpus), runtime.GOMAXPROCS(0))}},
+		{nodes, 1, []string{
+			fmt.Sprintf(
+				"[0] on %d processors, OMP_NUM_THREADS=%d, own memory in turns, 2 of 4 results\n",
+				len(cpus), runtime.GOMAXPROCS(0))}},
 	} {
 		out := runOn(t, c.nodes, c.n)
 		if strings.Contains(out, "no policies") {
@@ -115,8 +127,10 @@ func runOn(t *testing.T, nodes []numa.Node, n int) string {
 		defer mu.Unlock()
 		return out.Write(p)
 	})
-	spec := job.Spec{Name: "test", Workers: n, Command: []string{os.Args[0]}, Env: map[string]string{"NODE_TEST_WORKER": "nodes"}}
-	if _, err := Run(t.Context(), RunConfig{Spec: spec, Dir: t.TempDir(), Stdout: w, Stderr: w, nodes: nodes}); err != nil {
+	spec := job.Spec{Name: "test", Workers: n, Command: []string{os.Args[0]},
+		Env: map[string]string{"NODE_TEST_WORKER": "nodes"}}
+	if _, err := Run(t.Context(),
+		RunConfig{Spec: spec, Dir: t.TempDir(), Stdout: w, Stderr: w, nodes: nodes}); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	return out.String()

@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// note is what the launchers of two hosts say to each other, as docs/formats/hosts.md lists it. One field is set. One side is the host
-// that leads; who leads anew is told again what it must know.
+// note is what the launchers of two hosts say to each other, as docs/formats/hosts.md lists it. One
+// field is set. One side is the host that leads; who leads anew is told again what it must know.
 type note struct {
 	// to the host that leads
 	Offer   *offerNote   `json:"offer,omitempty"`
@@ -158,10 +158,12 @@ func (n *note) worker() (seat int, is bool) {
 
 // endOf is what there is to say of the end of a worker, less its output.
 func endOf(seat int, e proc.Exit, survived bool) *endedNote {
-	return &endedNote{Worker: seat, PID: e.PID, Code: e.Code, Signal: int(e.Signal), Lost: e.Lost, Seconds: e.Ended.Sub(e.Started).Seconds(), Survived: survived}
+	return &endedNote{Worker: seat, PID: e.PID, Code: e.Code, Signal: int(e.Signal), Lost: e.Lost,
+		Seconds: e.Ended.Sub(e.Started).Seconds(), Survived: survived}
 }
 
 func (n *endedNote) exit() proc.Exit {
 	now := time.Now()
-	return proc.Exit{PID: n.PID, Code: n.Code, Signal: syscall.Signal(n.Signal), Lost: n.Lost, Ended: now, Started: now.Add(-time.Duration(n.Seconds * float64(time.Second)))}
+	return proc.Exit{PID: n.PID, Code: n.Code, Signal: syscall.Signal(n.Signal), Lost: n.Lost,
+		Ended: now, Started: now.Add(-time.Duration(n.Seconds * float64(time.Second)))}
 }

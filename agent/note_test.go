@@ -8,18 +8,24 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
-// No bytes from a link can make a launcher panic, and what is a note says the same when it is written again.
+// No bytes from a link can make a launcher panic, and what is a note says the same when it is
+// written again.
 func FuzzNote(f *testing.F) {
 	for _, n := range []note{
-		{Offer: &offerNote{Slots: 2, Known: true, Machine: "x"}}, {Started: &startedNote{Worker: 1, PID: 2}}, {Joined: &workerNote{1}},
-		{Report: &reportNote{1, map[string]float64{"loss": 0.5}}}, {Line: &lineNote{1, true, "x"}}, {Leaving: &reasonNote{"why"}}, {Stays: &reasonNote{"why"}},
-		{Ended: &endedNote{Worker: 1, Signal: 9, Survived: true, Tail: []string{"x"}}}, {Signal: &signalNote{1, 15}}, {Over: &reasonNote{}},
+		{Offer: &offerNote{Slots: 2, Known: true, Machine: "x"}},
+		{Started: &startedNote{Worker: 1, PID: 2}}, {Joined: &workerNote{1}},
+		{Report: &reportNote{1, map[string]float64{"loss": 0.5}}}, {Line: &lineNote{1, true, "x"}},
+		{Leaving: &reasonNote{"why"}}, {Stays: &reasonNote{"why"}},
+		{Ended: &endedNote{Worker: 1, Signal: 9, Survived: true, Tail: []string{"x"}}},
+		{Signal: &signalNote{1, 15}}, {Over: &reasonNote{}},
 		{Job: &jobNote{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}}},
-		{Job: &jobNote{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}, After: 7, Record: &recordNote{"nats://db", "x", "r"}}},
+		{Job: &jobNote{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}, After: 7,
+			Record: &recordNote{"nats://db", "x", "r"}}},
 	} {
 		f.Add(n.encode())
 	}
-	f.Add([]byte(`{"job":{"spec":{"command":["true"]},"port":1,"addr":"h","record":{"url":"","job":"x","run":"r"}}}`))
+	f.Add([]byte(
+		`{"job":{"spec":{"command":["true"]},"port":1,"addr":"h","record":{"url":"","job":"x","run":"r"}}}`))
 	f.Add([]byte(`{"offer":{"slots":-1}}`))
 	f.Add([]byte(`{"over":{"why":""},"leaving":{"why":""}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -34,7 +40,8 @@ func FuzzNote(f *testing.F) {
 		if d := cmp.Diff(string(n.encode()), string(again.encode())); d != "" {
 			t.Error(d)
 		}
-		l := &launch{host: "b", leader: "b", hands: map[int]*hand{}, changed: make(chan struct{}, 1), job: &jobNote{}}
+		l := &launch{host: "b", leader: "b", hands: map[int]*hand{},
+			changed: make(chan struct{}, 1), job: &jobNote{}}
 		if _, is := n.worker(); is && n.Report == nil { // a report goes into a file
 			l.enter("a", n)
 		}
@@ -70,16 +77,20 @@ func TestBooks(t *testing.T) {
 		l.enter(w.from, &w.note)
 	}
 	h := l.hands[3]
-	if h.host != "b" || h.pid != 77 || !h.joined || h.exit == nil || !h.exit.OK() || h.log != "b:/log" || len(l.ended) != 1 {
+	if h.host != "b" || h.pid != 77 || !h.joined || h.exit == nil || !h.exit.OK() ||
+		h.log != "b:/log" || len(l.ended) != 1 {
 		t.Errorf("%+v, ended %+v", h, l.ended)
 	}
 }
 
 // People call a host by its name in the job, or as it calls itself, if that is one host.
 func TestHostsAreCalledByTwoNames(t *testing.T) {
-	l := &launch{host: "head", machine: "node16", machines: map[string]string{"one": "node17", "two": "node18", "three": "localhost", "four": "localhost", "five": "one"}}
+	l := &launch{host: "head", machine: "node16",
+		machines: map[string]string{"one": "node17", "two": "node18", "three": "localhost",
+			"four": "localhost", "five": "one"}}
 	hosts := []string{"five", "four", "head", "one", "three", "two"}
-	for name, want := range map[string]string{"one": "one", "node18": "two", "head": "head", "node16": "head", "five": "five",
+	for name, want := range map[string]string{"one": "one", "node18": "two", "head": "head",
+		"node16": "head", "five": "five",
 		"localhost": `2 hosts call themselves localhost; in the job they are four, three`,
 		"node1":     `no host called "node1" belongs to the job; its hosts are five, four, head, one, three, two`,
 		"":          `no host called "" belongs to the job; its hosts are five, four, head, one, three, two`,

@@ -15,7 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
-// tell notes something about a worker of this host in the books of the host that leads, which may be this one.
+// tell notes something about a worker of this host in the books of the host that leads, which may
+// be this one.
 func (l *launch) tell(n *note) {
 	l.mu.Lock()
 	leader := l.leader
@@ -45,7 +46,8 @@ func (l *launch) onNote(from string, b []byte) error {
 	return err
 }
 
-// hear deals with a note of another host. What comes from one that is not asked is of the time before another led.
+// hear deals with a note of another host. What comes from one that is not asked is of the time
+// before another led.
 func (l *launch) hear(from string, n *note) {
 	l.mu.Lock()
 	leads, heeds := l.leader == l.host, l.leader == from
@@ -69,7 +71,9 @@ func (l *launch) hear(from string, n *note) {
 		if err := l.agent.Drain(from, from); errors.Is(err, head.ErrNotHead) {
 			l.soon(func() { l.hear(from, n) })
 		} else if err != nil {
-			l.console.Note(fmt.Sprintf("host %s asks to leave (%s), but its workers cannot be released: %v", from, n.Leaving.Why, err))
+			l.console.Note(fmt.Sprintf(
+				"host %s asks to leave (%s), but its workers cannot be released: %v", from,
+				n.Leaving.Why, err))
 			l.agent.Tell(from, (&note{Stays: &reasonNote{err.Error()}}).encode())
 		}
 	case n.Line != nil:
@@ -102,7 +106,8 @@ func (l *launch) enter(host string, n *note) {
 	case n.Ended != nil:
 		e := n.Ended.exit()
 		h.needless = n.Ended.Needless
-		h.exit, h.survived, h.because, h.tail, h.log = &e, n.Ended.Survived, n.Ended.Because, n.Ended.Tail, n.Ended.Log
+		h.exit, h.survived, h.because, h.tail, h.log = &e, n.Ended.Survived, n.Ended.Because,
+			n.Ended.Tail, n.Ended.Log
 		if host != l.host {
 			h.log = host + ":" + h.log
 		}
@@ -177,7 +182,8 @@ func (l *launch) welcome(host string, o offerNote) {
 	l.wake()
 }
 
-// needRoom tells how many of the first workers have no place yet; none when the job has begun, or is over.
+// needRoom tells how many of the first workers have no place yet; none when the job has begun, or
+// is over.
 func (l *launch) needRoom() {
 	f := l.cfg.Fleet
 	if f == nil || f.Need == nil {
@@ -282,7 +288,8 @@ func (l *launch) onGone(host, how string) {
 		for _, h := range l.living() {
 			if h.host == host {
 				now := time.Now()
-				lost := proc.Exit{PID: h.pid, Lost: "was lost with its host " + host, Started: now, Ended: now}
+				lost := proc.Exit{PID: h.pid, Lost: "was lost with its host " + host, Started: now,
+					Ended: now}
 				l.enter(host, &note{Ended: endOf(h.seat, lost, l.agent.Status().Elastic)})
 			}
 		}
@@ -297,7 +304,8 @@ func (l *launch) onGone(host, how string) {
 	})
 }
 
-// sayStuck tells, once, that nobody can lead the job after the host that did. That may come out only when further hosts are lost.
+// sayStuck tells, once, that nobody can lead the job after the host that did. That may come out
+// only when further hosts are lost.
 func (l *launch) sayStuck() {
 	if s := l.agent.Status(); !s.Stuck || s.Generation == 0 {
 		return
@@ -307,7 +315,8 @@ func (l *launch) sayStuck() {
 	l.mourned = ""
 	l.mu.Unlock()
 	if host != "" {
-		l.console.Note(fmt.Sprintf("too few hosts are left to be sure that no others go on; if you know that %s is gone for good, say so: shoal recover --force %s", host, l.name()))
+		l.console.Note(fmt.Sprintf("too few hosts are left to be sure that no others go on; if "+
+			"you know that %s is gone for good, say so: shoal recover --force %s", host, l.name()))
 	}
 }
 
@@ -330,7 +339,8 @@ func failedElsewhere(name, why string) error {
 	return fmt.Errorf("job %s failed, and this host has left it: %s", name, why)
 }
 
-// leave ends this host's part in the job: with an error if there is one, else when its workers have ended.
+// leave ends this host's part in the job: with an error if there is one, else when its workers have
+// ended.
 func (l *launch) leave(err error) {
 	l.mu.Lock()
 	l.over = true
@@ -349,7 +359,8 @@ func (l *launch) onEnd(ok bool, why string) {
 	if l.leader != l.host { // that the head goes now is no news
 		l.over, l.muted = ok, true
 	}
-	if !ok && l.leader != l.host { // it says next whether the job has failed, or somebody has stopped it
+	// it says next whether the job has failed, or somebody has stopped it
+	if !ok && l.leader != l.host {
 		l.group.Go("last words", func(ctx context.Context) error {
 			select {
 			case <-time.After(dismissal):
@@ -362,8 +373,9 @@ func (l *launch) onEnd(ok bool, why string) {
 	l.wake()
 }
 
-// sayLeaving asks for this host to be left, and who leads next if nobody leads now, or who does is lost before it has heard. A job that has no other
-// host ends; one of which the others cannot hold the state trains on.
+// sayLeaving asks for this host to be left, and who leads next if nobody leads now, or who does is
+// lost before it has heard. A job that has no other host ends; one of which the others cannot hold
+// the state trains on.
 func (l *launch) sayLeaving() {
 	l.mu.Lock()
 	l.leaving = true
@@ -386,10 +398,12 @@ func (l *launch) sayLeaving() {
 	}
 }
 
-// recovering is how long who leads anew is left alone with what others report, until it is asked again.
+// recovering is how long who leads anew is left alone with what others report, until it is asked
+// again.
 const recovering = 50 * time.Millisecond
 
-// soon has attend ask again what a host that leads anew could not be asked yet: it learns first what was decided before.
+// soon has attend ask again what a host that leads anew could not be asked yet: it learns first
+// what was decided before.
 func (l *launch) soon(errand func()) {
 	l.group.Go("ask again", func(ctx context.Context) error {
 		select {
@@ -434,17 +448,20 @@ func (l *launch) called(name string, hosts []string) (host string, err error) {
 	}
 	switch len(own) {
 	case 0:
-		return "", fmt.Errorf("no host called %q belongs to the job; its hosts are %s", name, strings.Join(hosts, ", "))
+		return "", fmt.Errorf("no host called %q belongs to the job; its hosts are %s", name,
+			strings.Join(hosts, ", "))
 	case 1:
 		return own[0], nil
 	}
-	return "", fmt.Errorf("%d hosts call themselves %s; in the job they are %s", len(own), name, strings.Join(own, ", "))
+	return "", fmt.Errorf("%d hosts call themselves %s; in the job they are %s", len(own), name,
+		strings.Join(own, ", "))
 }
 
 // dismissal is how long other hosts may take to leave a job that is over.
 const dismissal = 3 * time.Second
 
-// sayGoodbye tells the other hosts that the job is over, and why if it has failed, and waits until they have left.
+// sayGoodbye tells the other hosts that the job is over, and why if it has failed, and waits until
+// they have left.
 func (l *launch) sayGoodbye(why string) {
 	l.mu.Lock()
 	l.muted = true

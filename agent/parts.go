@@ -10,14 +10,17 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
-// What agents say can be longer than a message of a link: what is known of a step of many collectives on many workers, say, when another host leads.
-// It travels in parts then, one behind the other. docs/formats/hosts.md has their form.
+// What agents say can be longer than a message of a link: what is known of a step of many
+// collectives on many workers, say, when another host leads. It travels in parts then, one behind
+// the other. docs/formats/hosts.md has their form.
 const (
 	partFollowed, partLast = 2, 3 // the first byte of a part; no other message begins so
-	// partBytes is how much of it a part has: not so much that signs of life would wait long behind it.
+	// partBytes is how much of it a part has: not so much that signs of life would wait long behind
+	// it.
 	partBytes = 1 << 20
-	// maxSaid bounds what travels so. It is less than a link keeps for a peer that does not read, and room for what there can be to say of a step of
-	// collective.MaxStep collectives on job.MaxWorkers workers.
+	// maxSaid bounds what travels so. It is less than a link keeps for a peer that does not read,
+	// and room for what there can be to say of a step of collective.MaxStep collectives on
+	// job.MaxWorkers workers.
 	maxSaid = 48 << 20
 )
 
@@ -36,8 +39,8 @@ func inParts(mesh fabric.Mesh, to fabric.Host, b []byte) {
 	}
 }
 
-// repeats keeps long frames from being said again too soon. The parts of one take a while, and so does reading them, and what was not answered
-// by then would be sent again and again.
+// repeats keeps long frames from being said again too soon. The parts of one take a while, and so
+// does reading them, and what was not answered by then would be sent again and again.
 type repeats map[fabric.Host]repeat
 
 type repeat struct {
@@ -49,13 +52,15 @@ type repeat struct {
 // patienceByte is how long each byte of a long frame may take to be answered.
 const patienceByte = 100 * time.Nanosecond
 
-// tooSoon reports whether a frame of so many bytes is one that was just sent; else it is noted as sent.
+// tooSoon reports whether a frame of so many bytes is one that was just sent; else it is noted as
+// sent.
 func (r *repeats) tooSoon(to fabric.Host, f *head.Frame, bytes int, now time.Time) bool {
 	if *r == nil {
 		*r = repeats{}
 	}
 	last := (*r)[to]
-	if last.term == uint64(f.Term) && last.first == f.First && last.up == f.Up && now.Before(last.until) {
+	if last.term == uint64(f.Term) && last.first == f.First && last.up == f.Up &&
+		now.Before(last.until) {
 		return true
 	}
 	(*r)[to] = repeat{uint64(f.Term), f.First, f.Up, now.Add(time.Duration(bytes) * patienceByte)}

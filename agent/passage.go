@@ -36,13 +36,15 @@ func (c *crew) passage(calls []*collective.Posted) (*passage, error) {
 	}
 	for r, i := range change.Order {
 		if known.View.Members[i].Worker != known.Shape.Order[r] {
-			return nil, errors.New("this host plans another reshape than the head: run the same release of shoal on all hosts")
+			return nil, errors.New("this host plans another reshape than the head: run the same " +
+				"release of shoal on all hosts")
 		}
 	}
 	return &passage{Change: change, shape: known.Shape, calls: calls}, nil
 }
 
-// prepare plans the reshape that comes, while workers make memory for it. What is wrong with it they are told when they call it.
+// prepare plans the reshape that comes, while workers make memory for it. What is wrong with it
+// they are told when they call it.
 func (c *crew) prepare() {
 	known := c.agent.Known()
 	if s := known.Shape; s != nil && s.Next != "" && s.Lost == "" {
@@ -54,14 +56,15 @@ func (c *crew) prepare() {
 }
 
 const (
-	// shortRun is how many bytes of a run are worth a move of their own, which is sent from where it lies.
+	// shortRun is how many bytes of a run are worth a move of their own, which is sent from where
+	// it lies.
 	shortRun = collective.MinPiece
 	// mostTogether is how many bytes of short runs are one move: hosts can share out many.
 	mostTogether = 1 << 20
 )
 
-// schedule is the reshape as moves between the memories of the calls. Short runs from one worker to the same others are one move: each on its
-// own would cost more on the way than its bytes do.
+// schedule is the reshape as moves between the memories of the calls. Short runs from one worker to
+// the same others are one move: each on its own would cost more on the way than its bytes do.
 func (p *passage) schedule(s *collective.Schedule, sites collective.Sites) error {
 	s.Moves, s.Bytes = s.Moves[:0], 0
 	if p.Change == nil {
@@ -75,15 +78,19 @@ func (p *passage) schedule(s *collective.Schedule, sites collective.Sites) error
 			way, offs = binary.AppendVarint(way, int64(to.Rank)), append(offs, to.At)
 		}
 		s.Bytes += m.N * (1 + len(m.To))
-		if i, known := together[string(way)]; known && m.N < shortRun && s.Moves[i].N < mostTogether {
+		if i, known := together[string(way)]; known && m.N < shortRun &&
+			s.Moves[i].N < mostTogether {
 			s.Moves[i].Add(m.N, offs...)
 			continue
 		}
 		move := collective.Move{Src: []collective.Span{{Member: old[m.From.Rank], Off: m.From.At}}}
 		for _, to := range m.To {
-			move.Dst = append(move.Dst, collective.Span{Member: new[to.Rank], Out: true, Off: to.At})
+			move.Dst = append(move.Dst,
+				collective.Span{Member: new[to.Rank], Out: true, Off: to.At})
 		}
-		if slices.ContainsFunc(append(move.Dst, move.Src...), func(x collective.Span) bool { return x.Member < 0 }) {
+		if slices.ContainsFunc(append(move.Dst, move.Src...), func(x collective.Span) bool {
+			return x.Member < 0
+		}) {
 			return errors.New("a worker that has a part in the reshape has not called it")
 		}
 		if move.N = m.N; m.N < shortRun {
@@ -100,22 +107,28 @@ func (p *passage) schedule(s *collective.Schedule, sites collective.Sites) error
 // members finds workers among the calls; -1 for one that has made none.
 func (p *passage) members(workers []topo.Worker) (list []int) {
 	for _, w := range workers {
-		list = append(list, slices.IndexFunc(p.calls, func(c *collective.Posted) bool { return c.Worker == w }))
+		list = append(list, slices.IndexFunc(p.calls, func(c *collective.Posted) bool {
+			return c.Worker == w
+		}))
 	}
 	return list
 }
 
-// depart copies what stays on this host to its place, and sums up what it has of the old state, while it is on its way: the calls keep that as it is.
+// depart copies what stays on this host to its place, and sums up what it has of the old state,
+// while it is on its way: the calls keep that as it is.
 func (e *engine) depart(p *passage, n head.Flight) {
 	if p.Change != nil {
 		e.fill(p.transfer.workers)
 		e.share(delivery{p.transfer}, p.transfer.relay.Written())
 		p.key = digest.NewKey(uint64(n))
-		e.prove(p, p.memory(p.shape.Workers, func(c *collective.Call) []byte { return c.In }), nowhere)
+		e.prove(p, p.memory(p.shape.Workers, func(c *collective.Call) []byte {
+			return c.In
+		}), nowhere)
 	}
 }
 
-// fill helps to make the memory of workers that was to come later: what is copied there finds its pages then.
+// fill helps to make the memory of workers that was to come later: what is copied there finds its
+// pages then.
 func (e *engine) fill(workers []topo.Worker) {
 	for _, w := range workers {
 		if m := e.byID[w]; m != nil {
@@ -130,13 +143,17 @@ func (e *engine) fill(workers []topo.Worker) {
 // arrive sums up the new state, which is in its place: nobody reads it before the flight counts.
 func (e *engine) arrive(p *passage) head.Proof {
 	if p.Change != nil {
-		e.prove(p, nowhere, p.memory(p.shape.Order, func(c *collective.Call) []byte { return c.Out }))
+		e.prove(p, nowhere, p.memory(p.shape.Order, func(c *collective.Call) []byte {
+			return c.Out
+		}))
 	}
 	return head.Proof(p.proof)
 }
 
-// memory finds what the workers of a mesh have given to their calls, by rank; nil of those on other hosts.
-func (p *passage) memory(workers []topo.Worker, of func(*collective.Call) []byte) func(rank int) []byte {
+// memory finds what the workers of a mesh have given to their calls, by rank; nil of those on other
+// hosts.
+func (p *passage) memory(workers []topo.Worker,
+	of func(*collective.Call) []byte) func(rank int) []byte {
 	at := p.members(workers)
 	return func(rank int) []byte {
 		if at[rank] < 0 {
@@ -166,4 +183,6 @@ type proving struct {
 
 func (p *proving) Chunks() int { return len(p.found) }
 
-func (p *proving) Chunk(i int, _ *collective.Scratch) { p.found[i] = p.Prove(p.key, i, p.old, p.new) }
+func (p *proving) Chunk(i int, _ *collective.Scratch) {
+	p.found[i] = p.Prove(p.key, i, p.old, p.new)
+}

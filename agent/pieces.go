@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
-// stream is a part of a flight of this host whose memory comes in pieces: one is added up when all who feed it have put theirs into their windows.
+// stream is a part of a flight of this host whose memory comes in pieces: one is added up when all
+// who feed it have put theirs into their windows.
 type stream struct {
 	flight  head.Flight
 	part    int
@@ -20,9 +21,12 @@ type stream struct {
 	piece   []collective.Call // of each call
 }
 
-var errAhead = fmt.Errorf("a rank says that it has put more pieces into its window than the %d that this holds", collective.PiecesOpen)
+var errAhead = fmt.Errorf(
+	"a rank says that it has put more pieces into its window than the %d that this holds",
+	collective.PiecesOpen)
 
-var errGivenUp = errors.New("a rank has given up a call in the middle, as a Ctrl-C does: what the others have of the result is worth nothing")
+var errGivenUp = errors.New("a rank has given up a call in the middle, as a Ctrl-C does: what " +
+	"the others have of the result is worth nothing")
 
 // stream works on a part in pieces.
 func (e *engine) stream(n head.Flight, part int, calls []*collective.Posted) {
@@ -39,7 +43,8 @@ func (e *engine) flow() (worked bool) {
 			err = e.add(s)
 		}
 		if err != nil || s.through == s.pieces {
-			e.endStream(s, err) // with which others can begin or end: they have their turn with the next look
+			// with which others can begin or end: they have their turn with the next look
+			e.endStream(s, err)
 		}
 	}
 	return worked
@@ -91,11 +96,13 @@ func (e *engine) add(s *stream) error {
 func (e *engine) bereave(m *worker, how string) {
 	for _, s := range slices.Clone(e.streams) {
 		i := slices.IndexFunc(s.calls, func(p *collective.Posted) bool { return p.Worker == m.id })
-		if i < 0 || s.calls[i].Call.Window == nil || m.control.Fed(s.calls[i].Ticket) >= uint64(s.pieces) {
+		if i < 0 || s.calls[i].Call.Window == nil ||
+			m.control.Fed(s.calls[i].Ticket) >= uint64(s.pieces) {
 			continue
 		}
 		other := e.byID[s.calls[(i+1)%len(s.calls)].Worker]
-		e.endStream(s, &collective.LostError{Lost: m.rank, Why: how, Rank: other.rank, Call: s.calls[i].Call.String()})
+		e.endStream(s, &collective.LostError{Lost: m.rank, Why: how, Rank: other.rank,
+			Call: s.calls[i].Call.String()})
 	}
 }
 
@@ -121,8 +128,10 @@ func (e *engine) unfed() (list []collective.Wait) {
 			continue
 		}
 		for _, p := range lacks {
-			id := collective.WaitID{Worker: p.Worker, Group: p.Call.Group, Of: p.Worker, Number: p.Ticket<<32 | uint64(s.through)}
-			list = append(list, collective.Wait{WaitID: id, In: waits, By: len(s.calls) - len(lacks)})
+			id := collective.WaitID{Worker: p.Worker, Group: p.Call.Group, Of: p.Worker,
+				Number: p.Ticket<<32 | uint64(s.through)}
+			list = append(list,
+				collective.Wait{WaitID: id, In: waits, By: len(s.calls) - len(lacks)})
 		}
 	}
 	return list

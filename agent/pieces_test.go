@@ -54,7 +54,8 @@ func (w *rawWorker) segment(bytes int64) (*arena.Segment, uint32) {
 // sum is the all-reduce of n f32 in a segment, in pieces or as a whole.
 func sum(segment uint32, n int, pieces bool) arena.Descriptor {
 	at := arena.Ref{Segment: segment, Count: uint64(n)}
-	return arena.Descriptor{Kind: uint8(collective.AllReduce), DType: 2, Reduction: uint8(collective.Sum), NDim: 1, Weight: 1,
+	return arena.Descriptor{Kind: uint8(collective.AllReduce), DType: 2,
+		Reduction: uint8(collective.Sum), NDim: 1, Weight: 1,
 		In: at, Out: at, Shape: [arena.MaxDims]uint64{uint64(n)}, Pieces: pieces}
 }
 
@@ -77,7 +78,8 @@ func number(mem []byte, first float32) {
 	}
 }
 
-// take waits for the result of piece i and checks that every element is scale times its number, plus offset.
+// take waits for the result of piece i and checks that every element is scale times its number,
+// plus offset.
 func (f *feeder) take(ticket uint64, i, n int, scale, offset float32) {
 	f.t.Helper()
 	f.control.SetWorkerParked(true)
@@ -95,7 +97,8 @@ func (f *feeder) take(ticket uint64, i, n int, scale, offset float32) {
 func holds(t testing.TB, mem []byte, scale, first float32) {
 	t.Helper()
 	for k := 0; k < len(mem); k += 4 {
-		if got, want := math.Float32frombits(binary.LittleEndian.Uint32(mem[k:])), first+scale*float32(k/4); got != want {
+		if got, want := math.Float32frombits(binary.LittleEndian.Uint32(mem[k:])),
+			first+scale*float32(k/4); got != want {
 			t.Fatalf("element %d is %v, want %v", k/4, got, want)
 		}
 	}
@@ -132,10 +135,12 @@ func (w *rawWorker) mustEnd(ticket uint64, status arena.Status, says string) {
 func TestCallsInPieces(t *testing.T) {
 	a := startAgent(t, 2)
 	zero, one := joinFeeder(t, a, 0), joinFeeder(t, a, 1)
-	if zero.joined.PieceBytes != collective.PieceBytes || zero.joined.PiecesOpen != collective.PiecesOpen {
+	if zero.joined.PieceBytes != collective.PieceBytes ||
+		zero.joined.PiecesOpen != collective.PiecesOpen {
 		t.Errorf("a worker is told %+v", zero.joined)
 	}
-	for _, n := range []int{1, pieceElements - 1, pieceElements, pieceElements + 1, windowElements, 3*pieceElements + 5} {
+	for _, n := range []int{1, pieceElements - 1, pieceElements, pieceElements + 1, windowElements,
+		3*pieceElements + 5} {
 		tickets := []uint64{zero.submit(sum(zero.id, n, true)), one.submit(sum(one.id, n, true))}
 		last := (n+pieceElements-1)/pieceElements - 1
 		through(n, tickets, zero, one)(last)
@@ -144,7 +149,8 @@ func TestCallsInPieces(t *testing.T) {
 	}
 }
 
-// Of one call, some ranks have their memory in the arena; and what such a rank calls next waits for it.
+// Of one call, some ranks have their memory in the arena; and what such a rank calls next waits for
+// it.
 func TestSomeRanksInPieces(t *testing.T) {
 	a := startAgent(t, 2)
 	zero, one := joinFeeder(t, a, 0), joinFeeder(t, a, 1)
@@ -204,21 +210,32 @@ func TestPiecesThatDoNotCome(t *testing.T) {
 
 	mine, _ = begin()
 	a.Lost(1, "was killed")
-	zero.mustEnd(mine, arena.Lost, "rank 1 was killed, while rank 0 waits for it in all_reduce(f32[786432], sum)")
+	zero.mustEnd(mine, arena.Lost,
+		"rank 1 was killed, while rank 0 waits for it in all_reduce(f32[786432], sum)")
 }
 
 // What a worker says of its window is checked.
 func TestWrongWindows(t *testing.T) {
 	f := joinFeeder(t, startAgent(t, 1), 0)
 	for field, change := range map[string]func(d *arena.Descriptor){
-		"in.count: a call in pieces states its 0": func(d *arena.Descriptor) { d.In.Count, d.Out.Count = 0, 0 },
-		"in.count: a call in pieces states its":   func(d *arena.Descriptor) { d.Out.Offset = 64 },
-		"in.count: 524288 elements of 4 bytes":    func(d *arena.Descriptor) { d.In.Offset, d.Out.Offset = 4, 4 },
-		"in.segment":                              func(d *arena.Descriptor) { d.In.Segment, d.Out.Segment = 77, 77 },
-		"shape":                                   func(d *arena.Descriptor) { d.Shape[0]++ },
-		"flags: only an all_reduce":               func(d *arena.Descriptor) { d.Step = true },
-		"flags: only an all_reduce that":          func(d *arena.Descriptor) { d.Kind = uint8(collective.Broadcast) },
-		"in.count: 2305843009213693952 elements":  func(d *arena.Descriptor) { d.In.Count, d.Out.Count, d.Shape[0] = 1<<61, 1<<61, 1<<61 },
+		"in.count: a call in pieces states its 0": func(d *arena.Descriptor) {
+			d.In.Count, d.Out.Count = 0, 0
+		},
+		"in.count: a call in pieces states its": func(d *arena.Descriptor) { d.Out.Offset = 64 },
+		"in.count: 524288 elements of 4 bytes": func(d *arena.Descriptor) {
+			d.In.Offset, d.Out.Offset = 4, 4
+		},
+		"in.segment": func(d *arena.Descriptor) {
+			d.In.Segment, d.Out.Segment = 77, 77
+		},
+		"shape":                     func(d *arena.Descriptor) { d.Shape[0]++ },
+		"flags: only an all_reduce": func(d *arena.Descriptor) { d.Step = true },
+		"flags: only an all_reduce that": func(d *arena.Descriptor) {
+			d.Kind = uint8(collective.Broadcast)
+		},
+		"in.count: 2305843009213693952 elements": func(d *arena.Descriptor) {
+			d.In.Count, d.Out.Count, d.Shape[0] = 1<<61, 1<<61, 1<<61
+		},
 	} {
 		d := sum(f.id, 3*pieceElements, true)
 		change(&d)
@@ -240,7 +257,8 @@ func TestNoPiecesOnSeveralHosts(t *testing.T) {
 	}
 	segment, id := w.segment(4 * windowElements)
 	clear(segment.Mem)
-	w.mustEnd(w.submit(sum(id, windowElements, true)), arena.Failed, "flags: calls come in pieces only in a job of one host")
+	w.mustEnd(w.submit(sum(id, windowElements, true)), arena.Failed,
+		"flags: calls come in pieces only in a job of one host")
 }
 
 // A rank that hangs in the middle of a call is named, as one that has not called is.
@@ -254,7 +272,8 @@ func TestWhoIsWaitedForInTheMiddle(t *testing.T) {
 	zero.feed(tickets[0], 0, n, 0)
 	for e := range events {
 		if e.What == "wait" {
-			if !slices.Equal(e.Awaited, []int{1}) || !strings.HasSuffix(e.Because, "in all_reduce(f32[524288], sum)") {
+			if !slices.Equal(e.Awaited, []int{1}) ||
+				!strings.HasSuffix(e.Because, "in all_reduce(f32[524288], sum)") {
 				t.Errorf("%+v", e)
 			}
 			break

@@ -15,7 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// spools is how the folders are called that checkpoints of elsewhere are fetched to, in the folder for temporary files.
+// spools is how the folders are called that checkpoints of elsewhere are fetched to, in the folder
+// for temporary files.
 const spools = "shoal-fetched-*"
 
 // places are those outside of the file system, which the agent reads and writes for its workers.
@@ -34,7 +35,8 @@ type source struct {
 	attempt snapshot.Attempt
 }
 
-// fetched is a checkpoint that the workers of this host read from a folder, which is there for as long as one of them does.
+// fetched is a checkpoint that the workers of this host read from a folder, which is there for as
+// long as one of them does.
 type fetched struct {
 	users int
 	ready chan struct{} // closed when the rest is known
@@ -123,7 +125,8 @@ func makeSpool() (string, *os.File, error) {
 	for {
 		dir, err := os.MkdirTemp("", spools)
 		if err != nil {
-			return "", nil, fmt.Errorf("no folder for what is fetched; have TMPDIR name one where the agent is started: %w", err)
+			return "", nil, fmt.Errorf("no folder for what is fetched; have TMPDIR name one "+
+				"where the agent is started: %w", err)
 		}
 		lock, err := lockFolder(dir)
 		if err != nil {
@@ -151,7 +154,8 @@ func lockFolder(dir string) (*os.File, error) {
 // resume has a worker find its checkpoint where it cannot look itself.
 func (s *session) resume(r *api.Resume) error {
 	if r == nil || !snapshot.IsURL(r.Folder) && r.Do != api.ResumeDone {
-		return &collective.FieldError{Field: "resume", Problem: "it takes the URL of a place: in folders, workers look themselves"}
+		return &collective.FieldError{Field: "resume",
+			Problem: "it takes the URL of a place: in folders, workers look themselves"}
 	}
 	reply, attempt := api.Reply{Type: api.TypeResume}, snapshot.Attempt{Step: r.Step, Seed: r.Seed}
 	if r.Do == api.ResumeDone {
@@ -173,7 +177,8 @@ func (s *session) resume(r *api.Resume) error {
 	case api.ResumeDamaged:
 		f.SetAside(attempt)
 	default:
-		err = &collective.FieldError{Field: "resume.do", Problem: fmt.Sprintf("%q is none of newest, fetch, done, damaged", r.Do)}
+		err = &collective.FieldError{Field: "resume.do",
+			Problem: fmt.Sprintf("%q is none of newest, fetch, done, damaged", r.Do)}
 	}
 	if err != nil {
 		return err

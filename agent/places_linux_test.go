@@ -18,7 +18,8 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
-// openBucket has agents of this process find a store in memory, behind a handler that may do evil, and a folder of their own for what is fetched.
+// openBucket has agents of this process find a store in memory, behind a handler that may do evil,
+// and a folder of their own for what is fetched.
 func openBucket(t *testing.T, front func(http.Handler) http.Handler) *s3test.Server {
 	store := s3test.Start(t, front)
 	short, err := os.MkdirTemp("", "s3") // sockets are made there too, and have short names
@@ -65,7 +66,8 @@ func TestTrainerGoesOnFromABucket(t *testing.T) {
 	}
 }
 
-// What is damaged in the bucket is passed over, and kept; where nothing else is, the training does not begin anew.
+// What is damaged in the bucket is passed over, and kept; where nothing else is, the training does
+// not begin anew.
 func TestDamagedCheckpointInABucket(t *testing.T) {
 	store := openBucket(t, nil)
 	const url = "s3://models/runs/a"
@@ -82,17 +84,21 @@ func TestDamagedCheckpointInABucket(t *testing.T) {
 	damage := func(a snapshot.Attempt) {
 		keys := store.Keys()
 		begin := fmt.Sprintf("runs/a/step-%012d-%016x/shard-00002", a.Step, a.Seed)
-		key := keys[slices.IndexFunc(keys, func(key string) bool { return strings.HasPrefix(key, begin) })]
+		key := keys[slices.IndexFunc(keys, func(key string) bool {
+			return strings.HasPrefix(key, begin)
+		})]
 		bytes := slices.Clone(store.Get(key))
 		bytes[len(bytes)-3] ^= 1
 		store.Set(key, bytes)
 	}
 	damage(sealed[0])
 	r := runTraining(t, 3, url, nil)
-	if r.from != int(sealed[1].Step) || len(r.results) != 3 || !strings.Contains(r.output, "not as it was sealed") {
+	if r.from != int(sealed[1].Step) || len(r.results) != 3 ||
+		!strings.Contains(r.output, "not as it was sealed") {
 		t.Errorf("went on from %d, not %d: %s", r.from, sealed[1].Step, r.output)
 	}
-	if store.Get(fmt.Sprintf("runs/a/step-%012d-%016x/.damaged", sealed[0].Step, sealed[0].Seed)) == nil {
+	if store.Get(fmt.Sprintf("runs/a/step-%012d-%016x/.damaged", sealed[0].Step,
+		sealed[0].Seed)) == nil {
 		t.Errorf("the damaged one has no mark: %q", store.Keys())
 	}
 	if sealed, err = folder.Sealed(); err != nil {
@@ -107,7 +113,8 @@ func TestDamagedCheckpointInABucket(t *testing.T) {
 	}
 }
 
-// A store that goes away ends no training, and one that is away when a job begins ends that, with the reason: the job must not begin anew.
+// A store that goes away ends no training, and one that is away when a job begins ends that, with
+// the reason: the job must not begin anew.
 func TestStoreIsAway(t *testing.T) {
 	var puts, refused atomic.Int64
 	var gone atomic.Bool
@@ -123,7 +130,9 @@ func TestStoreIsAway(t *testing.T) {
 	})
 	const url = "s3://models/runs/a"
 	r := runTraining(t, 2, url, nil)
-	if len(r.results) != 2 || refused.Load() == 0 || !strings.Contains(r.output, "is abandoned, and training goes on: ") || !strings.Contains(r.output, "AccessDenied") || !strings.Contains(r.output, "is sealed") {
+	if len(r.results) != 2 || refused.Load() == 0 ||
+		!strings.Contains(r.output, "is abandoned, and training goes on: ") ||
+		!strings.Contains(r.output, "AccessDenied") || !strings.Contains(r.output, "is sealed") {
 		t.Errorf("%d refused: %s", refused.Load(), r.output)
 	}
 	gone.Store(true)
@@ -133,12 +142,14 @@ func TestStoreIsAway(t *testing.T) {
 	}
 }
 
-// Workers of one host share what is fetched; what a killed agent has left is removed, and that of one that lives is not.
+// Workers of one host share what is fetched; what a killed agent has left is removed, and that of
+// one that lives is not.
 func TestFetchedOnce(t *testing.T) {
 	store := openBucket(t, nil)
 	const url = "s3://models/runs/a"
 	runTraining(t, 2, url, nil)
-	dead, alive := filepath.Join(os.TempDir(), "shoal-fetched-1"), filepath.Join(os.TempDir(), "shoal-fetched-2")
+	dead, alive := filepath.Join(os.TempDir(), "shoal-fetched-1"),
+		filepath.Join(os.TempDir(), "shoal-fetched-2")
 	if err := errors.Join(os.Mkdir(dead, 0o700), os.Mkdir(alive, 0o700)); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +191,8 @@ func TestWrongResumes(t *testing.T) {
 		"shoal-manifest.json": {Do: api.ResumeFetch, Folder: "s3://models", Step: 5},
 	} {
 		reply, _ := w.ask(api.Request{Type: api.TypeResume, Resume: r})
-		if got := reply.Field + ": " + reply.Error + reply.Broken; !strings.Contains(got, want) || want == "" && reply.Type != api.TypeResume {
+		if got := reply.Field + ": " + reply.Error + reply.Broken; !strings.Contains(got, want) ||
+			want == "" && reply.Type != api.TypeResume {
 			t.Errorf("%+v; want %q", reply, want)
 		}
 	}

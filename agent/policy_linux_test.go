@@ -11,7 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/client"
 )
 
-// tellNodes is a worker that says which processors it has, and where its memory and that of shared results is to lie.
+// tellNodes is a worker that says which processors it has, and where its memory and that of shared
+// results is to lie.
 func tellNodes(ctx context.Context, j *client.Job) error {
 	var cpus unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &cpus); err != nil {
@@ -50,7 +51,8 @@ func tellNodes(ctx context.Context, j *client.Job) error {
 			return err
 		}
 	}
-	fmt.Printf("%s, OMP_NUM_THREADS=%s, own memory %s, %d of 4 results\n", on, os.Getenv("OMP_NUM_THREADS"), where, results)
+	fmt.Printf("%s, OMP_NUM_THREADS=%s, own memory %s, %d of 4 results\n", on,
+		os.Getenv("OMP_NUM_THREADS"), where, results)
 	return nil
 }
 
@@ -58,7 +60,9 @@ func tellNodes(ctx context.Context, j *client.Job) error {
 func preferred(mem []byte) bool {
 	var mode int32
 	var nodes [16]uint64
-	_, _, errno := unix.Syscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&mode)), uintptr(unsafe.Pointer(&nodes)), 1024, uintptr(unsafe.Pointer(&mem[0])), unix.MPOL_F_ADDR, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&mode)),
+		uintptr(unsafe.Pointer(&nodes)), 1024, uintptr(unsafe.Pointer(&mem[0])), unix.MPOL_F_ADDR,
+		0)
 	if errno != 0 {
 		fmt.Println("no policies:", errno)
 	}

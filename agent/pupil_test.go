@@ -78,7 +78,8 @@ func (w *pupil) live() error {
 		return err
 	}
 	copy(paper.of(), text)
-	if r, _ := w.ask(api.Request{Type: api.TypeState, ID: paper.id, Bytes: int64(len(text))}); r.Type != api.TypeState {
+	if r, _ := w.ask(api.Request{Type: api.TypeState, ID: paper.id,
+		Bytes: int64(len(text))}); r.Type != api.TypeState {
 		w.school.arrived <- arrival{err: r.Error}
 		return nil
 	}
@@ -155,13 +156,15 @@ func (w *pupil) settle() (lost bool, err error) {
 			}
 		}
 		if int(shape.In) != w.memory.bytes {
-			return false, fmt.Errorf("worker %d has %d bytes on mesh %s, and is told %d", w.seat.number, w.memory.bytes, shape.Mesh, shape.In)
+			return false, fmt.Errorf("worker %d has %d bytes on mesh %s, and is told %d",
+				w.seat.number, w.memory.bytes, shape.Mesh, shape.In)
 		}
 		next, err := w.room(int(shape.Out), true)
 		if err != nil {
 			return false, err
 		}
-		d := arena.Descriptor{Kind: uint8(collective.Reshape), DType: uint8(tensor.U8), In: w.memory.ref(), Out: next.ref(), NDim: 1, Flags: arena.Flags{Step: true}}
+		d := arena.Descriptor{Kind: uint8(collective.Reshape), DType: uint8(tensor.U8),
+			In: w.memory.ref(), Out: next.ref(), NDim: 1, Flags: arena.Flags{Step: true}}
 		d.Shape[0] = d.In.Count
 		w.submit(d)
 		switch status, text := w.wait(); status {
@@ -178,8 +181,10 @@ func (w *pupil) settle() (lost bool, err error) {
 			w.school.arrived <- arrival{mesh: shape.Next, rank: -1}
 			return false, nil
 		}
-		if want := w.school.holds(shape.Next, view.Rank); shape.Lost == "" && !bytes.Equal(w.memory.of(), want) {
-			w.t.Errorf("rank %d has on mesh %s\n%x, want\n%x", view.Rank, shape.Next, w.memory.of(), want)
+		if want := w.school.holds(shape.Next, view.Rank); shape.Lost == "" &&
+			!bytes.Equal(w.memory.of(), want) {
+			w.t.Errorf("rank %d has on mesh %s\n%x, want\n%x", view.Rank, shape.Next, w.memory.of(),
+				want)
 		}
 		if shape.Lost == "" {
 			w.school.arrived <- arrival{mesh: shape.Next, rank: view.Rank}
@@ -194,7 +199,8 @@ func (w *pupil) states(step uint64) error {
 	if err != nil {
 		return err
 	}
-	if r, _ := w.ask(api.Request{Type: api.TypeData, Samples: place.Samples, Batch: place.Batch, Seed: place.Seed, Shuffle: true, Cursor: text}); r.Type != api.TypeData {
+	if r, _ := w.ask(api.Request{Type: api.TypeData, Samples: place.Samples, Batch: place.Batch,
+		Seed: place.Seed, Shuffle: true, Cursor: text}); r.Type != api.TypeData {
 		return fmt.Errorf("the data is answered with %+v", r)
 	}
 	return nil
@@ -203,7 +209,8 @@ func (w *pupil) states(step uint64) error {
 // backTo is the step of the checkpoint that pupils go back to.
 const backTo = 3
 
-// reads is what a worker does that must read its part of the state from a checkpoint: it has it when all have it.
+// reads is what a worker does that must read its part of the state from a checkpoint: it has it
+// when all have it.
 func (w *pupil) reads(mesh string) error {
 	if w.school.does != nil {
 		if err := w.school.does(w.seat.number, w.seat.agent, ""); err != nil {

@@ -17,9 +17,10 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// TestReconfigureScenarios are the scenarios of c10d's tests of reconfigure, under their names. There every rank is told the handles
-// of the next group and calls reconfigure with an identifier; here nobody calls anything: workers are ordered, released and lost while
-// they train, and find themselves in the next generation. Each begins with 3 workers, unless it says otherwise.
+// TestReconfigureScenarios are the scenarios of c10d's tests of reconfigure, under their names.
+// There every rank is told the handles of the next group and calls reconfigure with an identifier;
+// here nobody calls anything: workers are ordered, released and lost while they train, and find
+// themselves in the next generation. Each begins with 3 workers, unless it says otherwise.
 func TestReconfigureScenarios(t *testing.T) {
 	for _, scenario := range []struct {
 		name string
@@ -35,29 +36,39 @@ func TestReconfigureScenarios(t *testing.T) {
 			reconfigured(t, 3, phase{members: []int{0, 1, 2}, each: passesOn})
 		}},
 		{"shrink_exclude_last_rank", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}}, phase{size: 2, members: []int{0, 1}, each: all(sums, hears)})
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}},
+				phase{size: 2, members: []int{0, 1}, each: all(sums, hears)})
 		}},
 		{"shrink_exclude_middle_rank", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}}, phase{dies: 1, members: []int{0, 2}, each: sums})
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}},
+				phase{dies: 1, members: []int{0, 2}, each: sums})
 		}},
 		{"scale_down_up", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}}, phase{size: 1, members: []int{0}}, phase{size: 3, members: []int{0, 3, 4}, each: sums}, phase{size: 1, members: []int{0}})
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}}, phase{size: 1, members: []int{0}},
+				phase{size: 3, members: []int{0, 3, 4}, each: sums},
+				phase{size: 1, members: []int{0}})
 		}},
 		{"single_to_all", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}}, phase{size: 1, members: []int{0}}, phase{size: 3, members: []int{0, 3, 4}, each: sums})
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}}, phase{size: 1, members: []int{0}},
+				phase{size: 3, members: []int{0, 3, 4}, each: sums})
 		}},
 		{"identity", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}}, phase{size: 3, members: []int{0, 1, 2}, each: all(sums, still)})
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}},
+				phase{size: 3, members: []int{0, 1, 2}, each: all(sums, still)})
 		}},
 		{"late_join", func(t *testing.T) {
-			reconfigured(t, 1, phase{members: []int{0}, each: sums}, phase{size: 3, members: []int{0, 1, 2}, each: sums})
+			reconfigured(t, 1, phase{members: []int{0}, each: sums},
+				phase{size: 3, members: []int{0, 1, 2}, each: sums})
 		}},
 		{"merge_split", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}, each: splits}, phase{members: []int{0, 1, 2}, each: sums})
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}, each: splits},
+				phase{members: []int{0, 1, 2}, each: sums})
 		}},
-		// What cuts a collective short is the loss of a worker in it; the others get their result, and another one may come.
+		// What cuts a collective short is the loss of a worker in it; the others get their result,
+		// and another one may come.
 		{"after_abort", func(t *testing.T) {
-			reconfigured(t, 3, phase{members: []int{0, 1, 2}, each: sums}, phase{dies: 2, members: []int{0, 1}, each: sums},
+			reconfigured(t, 3, phase{members: []int{0, 1, 2}, each: sums},
+				phase{dies: 2, members: []int{0, 1}, each: sums},
 				phase{size: 3, members: []int{0, 1, 3}, each: sums})
 		}},
 		// There is no timeout to run out: who comes late is waited for.
@@ -77,7 +88,8 @@ type phase struct {
 	each    func(j *client.Job) error
 }
 
-// recast is a job that goes through phases: members gather their seats in every step, and so agree in which phase they are.
+// recast is a job that goes through phases: members gather their seats in every step, and so agree
+// in which phase they are.
 type recast struct {
 	*flock
 	phases []phase
@@ -91,7 +103,8 @@ type recast struct {
 // reconfigured lets a job of n workers go through phases.
 func reconfigured(t *testing.T, n int, phases ...phase) {
 	t.Helper()
-	f := &recast{flock: newFlock(t, n, client.Data{Samples: 1 << 20, Batch: 8}), phases: phases, over: make(chan struct{}), at: map[int]int{}}
+	f := &recast{flock: newFlock(t, n, client.Data{Samples: 1 << 20, Batch: 8}), phases: phases,
+		over: make(chan struct{}), at: map[int]int{}}
 	for seat := range n {
 		f.begin(seat, fmt.Sprintf("token-%d", seat))
 	}
@@ -162,7 +175,8 @@ func (f *recast) train(ctx context.Context, j *client.Job, seat int) error {
 	return errors.Join(t.Err(), j.Close())
 }
 
-// phase tells whether a step begins a phase; the first who asks in a step decides. As many members as the phase has, and others, are wrong.
+// phase tells whether a step begins a phase; the first who asks in a step decides. As many members
+// as the phase has, and others, are wrong.
 func (f *recast) phase(step int, seats []int64) (k int, begins bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -172,7 +186,9 @@ func (f *recast) phase(step int, seats []int64) (k int, begins bool, err error) 
 	if f.next == len(f.phases) {
 		return 0, false, nil
 	}
-	if want := f.phases[f.next].members; !slices.EqualFunc(seats, want, func(a int64, b int) bool { return a == int64(b) }) {
+	if want := f.phases[f.next].members; !slices.EqualFunc(seats, want, func(a int64, b int) bool {
+		return a == int64(b)
+	}) {
 		if len(seats) == len(want) {
 			err = fmt.Errorf("phase %d has the members %d, not %d", f.next, seats, want)
 		}
@@ -245,7 +261,9 @@ func hears(j *client.Job) error {
 func passesOn(j *client.Job) error {
 	next, before := (j.Rank()+1)%j.Size(), (j.Rank()+j.Size()-1)%j.Size()
 	x := filled(float32(math.NaN()))
-	send := func() error { return client.SendTo(context.Background(), j, filled(float32(j.Rank())), next) }
+	send := func() error {
+		return client.SendTo(context.Background(), j, filled(float32(j.Rank())), next)
+	}
 	receive := func() error { return client.RecvFrom(context.Background(), j, x, before) }
 	turns := []func() error{send, receive}
 	if j.Rank()%2 > 0 {
@@ -289,7 +307,8 @@ func lateIsWaitedFor(t *testing.T) {
 		}
 	}
 	x := filled(1)
-	if err := client.AllReduce(t.Context(), jobs[0], x, collective.Sum); err != nil || !slices.Equal(x, filled(3)) {
+	if err := client.AllReduce(t.Context(), jobs[0], x, collective.Sum); err != nil ||
+		!slices.Equal(x, filled(3)) {
 		t.Fatal(x, err)
 	}
 	for _, h := range early {
@@ -306,7 +325,9 @@ func lateIsWaitedFor(t *testing.T) {
 func seatIsTakenOnce(t *testing.T) {
 	a := startAgentWith(t, t.Context(), 2, agent.Orders{})
 	jobs := []*client.Job{joinAs(t, a, 0), joinAs(t, a, 1)}
-	if j, err := client.Join(t.Context()); err == nil || !strings.Contains(err.Error(), "a rank joins once") { // as rank 1 again
+	// as rank 1 again
+	if j, err := client.Join(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "a rank joins once") {
 		t.Errorf("a second one has joined: %v, %v", j, err)
 	}
 	together(t, jobs, sums)

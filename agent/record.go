@@ -15,9 +15,11 @@ import (
 
 // RecordConfig says where the record of a job is kept. docs/design/store.md has what it is for.
 type RecordConfig struct {
-	Store    store.Store // open; Run does not close it
-	URL      string      // by which the job's other hosts find it, to go on with the record if they lead; "" = they cannot: it is in this process
-	TakeOver bool        // the job gets the name even if the store says that somebody leads it
+	Store store.Store // open; Run does not close it
+	// by which the job's other hosts find it, to go on with the record if they lead; "" = they
+	// cannot: it is in this process
+	URL      string
+	TakeOver bool // the job gets the name even if the store says that somebody leads it
 }
 
 // recordPatience is how long the end of a job waits for its store.
@@ -58,7 +60,8 @@ func (r *recording) had() topo.Generation {
 	return r.after
 }
 
-// close waits a while until all is written, and tells the store if the job has ended. The agent has.
+// close waits a while until all is written, and tells the store if the job has ended. The agent
+// has.
 func (r *recording) close(ended bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,17 +82,21 @@ type resumption struct {
 
 func (r *resumption) String() string {
 	if r.newest.View.Generation == 0 {
-		return fmt.Sprintf("the record %s goes on: the head before this one has ended before its first generation", r.where)
+		return fmt.Sprintf("the record %s goes on: the head before this one has ended before "+
+			"its first generation", r.where)
 	}
 	workers := make([]string, len(r.newest.View.Members))
 	for i, m := range r.newest.View.Members {
 		workers[i] = fmt.Sprint(m.Worker)
 	}
-	return fmt.Sprintf("the record %s goes on after generation %d. Its members (workers %s) were lost with their agent, and with them the state of the job, which is in no store: "+
-		"training begins anew, or where the script resumes", r.where, r.newest.View.Generation, strings.Join(workers, ", "))
+	return fmt.Sprintf("the record %s goes on after generation %d. Its members (workers %s) "+
+		"were lost with their agent, and with them the state of the job, which is in no store: "+
+		"training begins anew, or where the script resumes", r.where, r.newest.View.Generation,
+		strings.Join(workers, ", "))
 }
 
-// claim makes this host the head of the job of a name, or says who is. It touches no agent, and comes before anything starts.
+// claim makes this host the head of the job of a name, or says who is. It touches no agent, and
+// comes before anything starts.
 func (l *launch) claim(ctx context.Context, name string) error {
 	c := l.cfg.Record
 	if c == nil {
@@ -102,14 +109,16 @@ func (l *launch) claim(ctx context.Context, name string) error {
 		return err
 	}
 	if o.Generation > maxAfter { // other hosts would refuse to join
-		return fmt.Errorf("the record %s says that the job %s has had %d generations, more than anybody counts: give the job another name", c.Store, name, o.Generation)
+		return fmt.Errorf("the record %s says that the job %s has had %d generations, more than "+
+			"anybody counts: give the job another name", c.Store, name, o.Generation)
 	}
 	if newest != nil {
 		l.resumed = &resumption{c.Store.String(), *newest}
 	}
 	n := recordNote{URL: c.URL, Job: name, Run: o.Run}
 	say := func(line string) { l.console.Note(line) }
-	l.record = &recording{Recorder: store.NewRecorder(say), note: &n, after: o.Generation, store: c.Store, borrowed: true}
+	l.record = &recording{Recorder: store.NewRecorder(say), note: &n, after: o.Generation,
+		store: c.Store, borrowed: true}
 	l.record.Claimed(c.Store, o)
 	return nil
 }
@@ -122,8 +131,8 @@ func (l *launch) joinAddress() string {
 	return ""
 }
 
-// openRecord begins to keep the record, now that this host has its name in the job and an address. Where the job begins, others can
-// find it from now on.
+// openRecord begins to keep the record, now that this host has its name in the job and an address.
+// Where the job begins, others can find it from now on.
 func (l *launch) openRecord() {
 	if l.record == nil {
 		return
@@ -156,10 +165,13 @@ func (l *launch) recorded() {
 	case ended && errors.As(err, &taken):
 		l.console.Note("the record has not been told of the end of this job: " + err.Error())
 	case ended && err != nil:
-		l.console.Note(fmt.Sprintf("the record does not say that the job %s has ended: who starts one of this name has to take it over (%v)", l.name(), err))
+		l.console.Note(fmt.Sprintf("the record does not say that the job %s has ended: who "+
+			"starts one of this name has to take it over (%v)", l.name(), err))
 	case err != nil:
 		l.console.Note("the record is not complete: " + err.Error())
 	case l.cfg.Record != nil && l.cfg.Record.URL == "" && leader != "" && leader != l.host:
-		l.console.Note(fmt.Sprintf("the record %s ends here: host %s leads the job now, and cannot reach it", l.cfg.Record.Store, leader))
+		l.console.Note(fmt.Sprintf(
+			"the record %s ends here: host %s leads the job now, and cannot reach it",
+			l.cfg.Record.Store, leader))
 	}
 }

@@ -17,8 +17,10 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-func generation(g topo.Generation, head string, since topo.Generation, hosts ...string) member.Record {
-	r := member.Record{View: topo.View{Generation: g}, Head: head, Since: since, Want: len(hosts), Next: topo.Worker(len(hosts))}
+func generation(g topo.Generation, head string, since topo.Generation,
+	hosts ...string) member.Record {
+	r := member.Record{View: topo.View{Generation: g}, Head: head, Since: since, Want: len(hosts),
+		Next: topo.Worker(len(hosts))}
 	for i, h := range hosts {
 		r.View.Members = append(r.View.Members, topo.Member{Worker: topo.Worker(i), Host: h})
 		r.Hosts = append(r.Hosts, member.Host{Name: h, Slots: 1})
@@ -27,7 +29,9 @@ func generation(g topo.Generation, head string, since topo.Generation, hosts ...
 }
 
 func newRecording(host string, lines *[]string) *recording {
-	r := &recording{Recorder: store.NewRecorder(func(line string) { *lines = append(*lines, line) })}
+	r := &recording{Recorder: store.NewRecorder(func(line string) {
+		*lines = append(*lines, line)
+	})}
 	r.Is(host, host+":7077")
 	return r
 }
@@ -45,7 +49,8 @@ func inStore(t *testing.T, s store.Store, run string) (o store.Owner, all []topo
 	return o, all
 }
 
-// A head decides while its store hangs, which it does not notice, and is lost. The next one writes it all.
+// A head decides while its store hangs, which it does not notice, and is lost. The next one writes
+// it all.
 func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 	server := mem.New()
 	note := recordNote{URL: "nats://db", Job: "train", Run: "r"}
@@ -64,7 +69,8 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 	if err := b.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Find(t.Context(), server.Open(), "train"); !errors.Is(err, store.ErrNotFound) {
+	if _, err := store.Find(t.Context(), server.Open(), "train"); !errors.Is(err,
+		store.ErrNotFound) {
 		t.Errorf("a host that does not lead writes: %v", err)
 	}
 	b.Decided(generation(5, "b", 5, "b", "c"))
@@ -95,7 +101,8 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 // claim begins as a head on host a with a store in its own process.
 func claim(t *testing.T, s store.Store, run, url string, takeOver bool) (*launch, error) {
 	t.Helper()
-	l := &launch{host: "a", place: &proc.Place{Run: run}, cfg: RunConfig{Record: &RecordConfig{Store: s, URL: url, TakeOver: takeOver}}}
+	l := &launch{host: "a", place: &proc.Place{Run: run},
+		cfg: RunConfig{Record: &RecordConfig{Store: s, URL: url, TakeOver: takeOver}}}
 	return l, l.claim(t.Context(), "train")
 }
 
@@ -111,16 +118,23 @@ func TestWhoMayLeadAgain(t *testing.T) {
 		after    topo.Generation
 		refused  string
 	}{
-		"nobody has":                       {run: "r2"},
-		"it has ended":                     {before: &ended, run: "r2"},
-		"killed on this host":              {before: &store.Owner{Host: "a"}, newest: &alone, run: "r1", after: 7},
-		"killed before it began":           {before: &store.Owner{Host: "a"}, run: "r1"},
-		"killed after it went on":          {before: &store.Owner{Host: "a", Generation: 3}, run: "r1", after: 3},
-		"others may go on":                 {before: &store.Owner{Host: "a"}, newest: &spread, refused: "b, c could go on by themselves"},
-		"others are known to be gone":      {before: &store.Owner{Host: "a"}, newest: &spread, takeOver: true, run: "r2"},
-		"led on another host":              {before: &store.Owner{Host: "b"}, refused: "led by host b"},
-		"taken over":                       {before: &store.Owner{Host: "b"}, takeOver: true, run: "r2"},
-		"killed on this host, on a server": {before: &store.Owner{Host: "a"}, newest: &alone, url: "nats://db", refused: "led by host a"},
+		"nobody has":   {run: "r2"},
+		"it has ended": {before: &ended, run: "r2"},
+		"killed on this host": {before: &store.Owner{Host: "a"}, newest: &alone,
+			run: "r1", after: 7},
+		"killed before it began": {before: &store.Owner{Host: "a"}, run: "r1"},
+		"killed after it went on": {before: &store.Owner{Host: "a", Generation: 3},
+			run: "r1", after: 3},
+		"others may go on": {before: &store.Owner{Host: "a"}, newest: &spread,
+			refused: "b, c could go on by themselves"},
+		"others are known to be gone": {before: &store.Owner{Host: "a"}, newest: &spread,
+			takeOver: true, run: "r2"},
+		"led on another host": {before: &store.Owner{Host: "b"},
+			refused: "led by host b"},
+		"taken over": {before: &store.Owner{Host: "b"}, takeOver: true,
+			run: "r2"},
+		"killed on this host, on a server": {before: &store.Owner{Host: "a"}, newest: &alone,
+			url: "nats://db", refused: "led by host a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := mem.New()
@@ -132,7 +146,8 @@ func TestWhoMayLeadAgain(t *testing.T) {
 				}
 			}
 			if c.newest != nil {
-				if err := storetest.NewJournal(s, "train", "r1").Write(t.Context(), *c.newest); err != nil {
+				if err := storetest.NewJournal(s, "train", "r1").Write(t.Context(),
+					*c.newest); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -140,7 +155,8 @@ func TestWhoMayLeadAgain(t *testing.T) {
 			if c.refused != "" {
 				var taken *store.TakenError
 				var elsewhere *record.ElsewhereError
-				if err == nil || !strings.Contains(err.Error(), c.refused) || !errors.As(err, &taken) && !errors.As(err, &elsewhere) {
+				if err == nil || !strings.Contains(err.Error(), c.refused) ||
+					!errors.As(err, &taken) && !errors.As(err, &elsewhere) {
 					t.Errorf("got %v, want %q", err, c.refused)
 				}
 				return
@@ -149,7 +165,8 @@ func TestWhoMayLeadAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			o, _ := inStore(t, s, c.run)
-			if n := l.record.note; n.Run != c.run || l.record.had() != c.after || o.Run != c.run || o.Host != "a" || !o.Ended.IsZero() {
+			if n := l.record.note; n.Run != c.run || l.record.had() != c.after || o.Run != c.run ||
+				o.Host != "a" || !o.Ended.IsZero() {
 				t.Errorf("it leads %+v, and the store says %+v", *n, o)
 			}
 			if (l.resumed != nil) != (c.run == "r1") {
@@ -163,10 +180,12 @@ func TestWhoMayLeadAgain(t *testing.T) {
 func TestRecordOfTooManyGenerations(t *testing.T) {
 	for after, refused := range map[topo.Generation]bool{maxAfter: false, maxAfter + 1: true} {
 		s := mem.New().Open()
-		if err := storetest.Claim(t.Context(), s, store.Owner{Job: "train", Run: "r1", Host: "a", Generation: after}, false); err != nil {
+		if err := storetest.Claim(t.Context(), s,
+			store.Owner{Job: "train", Run: "r1", Host: "a", Generation: after}, false); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := claim(t, s, "r2", "", false); (err != nil) != refused || refused && !strings.Contains(err.Error(), "give the job another name") {
+		if _, err := claim(t, s, "r2", "", false); (err != nil) != refused ||
+			refused && !strings.Contains(err.Error(), "give the job another name") {
 			t.Errorf("after %d: %v", after, err)
 		}
 	}

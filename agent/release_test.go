@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/client"
 )
 
-// Whoever asks and whenever: all members end at the same step with the same parameters, and no sample has counted twice.
+// Whoever asks and whenever: all members end at the same step with the same parameters, and no
+// sample has counted twice.
 func TestReleaseEndsAllMembersAtOneStep(t *testing.T) {
 	f := newFlock(t, 4, client.Data{Samples: 100, Batch: 8, Seed: 7})
 	for seat := range 4 {
@@ -33,12 +34,15 @@ func TestReleaseEndsAllMembersAtOneStep(t *testing.T) {
 		}
 	}
 	for _, seat := range []int{2, 3} {
-		if f.steps[seat] != f.steps[0] || f.finals[seat] == nil || !slices.Equal(f.finals[seat], f.finals[0]) {
-			t.Errorf("worker %d ends at step %d with %v, worker 0 at step %d with %v", seat, f.steps[seat], f.finals[seat], f.steps[0], f.finals[0])
+		if f.steps[seat] != f.steps[0] || f.finals[seat] == nil ||
+			!slices.Equal(f.finals[seat], f.finals[0]) {
+			t.Errorf("worker %d ends at step %d with %v, worker 0 at step %d with %v", seat,
+				f.steps[seat], f.finals[seat], f.steps[0], f.finals[0])
 		}
 	}
 	last := f.events[len(f.events)-1]
-	if last.What != "stop" || last.Size != 3 || int(last.Step) != f.steps[0] || last.Because != "the test asked for the end" {
+	if last.What != "stop" || last.Size != 3 || int(last.Step) != f.steps[0] ||
+		last.Because != "the test asked for the end" {
 		t.Errorf("the last event is %+v, worker 0 ends at step %d", last, f.steps[0])
 	}
 }
@@ -64,7 +68,9 @@ func TestReleaseTurnsLateWorkersAway(t *testing.T) {
 	seat := <-f.started
 	token := f.agent.Expect(seat, true)
 	f.agent.Started(seat)
-	f.run(seat, token, func(*flock, int, int) error { return fmt.Errorf("a worker trains in a job that has ended") })
+	f.run(seat, token, func(*flock, int, int) error {
+		return fmt.Errorf("a worker trains in a job that has ended")
+	})
 	if err := f.group.Wait(); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,8 @@ func (a *Agent) Host() string { return string(a.engine.name) }
 // Socket is the path that workers connect to.
 func (a *Agent) Socket() string { return a.cfg.Socket }
 
-// Expect makes room for a worker that the launcher is about to start, and returns its secret. late says that the job runs already.
+// Expect makes room for a worker that the launcher is about to start, and returns its secret. late
+// says that the job runs already.
 func (a *Agent) Expect(seat int, late bool) (token string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -27,8 +28,8 @@ func (a *Agent) Started(seat int) {
 	_ = a.engine.do(func() { a.crew.input(func() { a.crew.agent.Started(topo.Worker(seat)) }) })
 }
 
-// Finished tells that the process of a worker has ended well, and how ("exited with code 0"). An elastic job goes on
-// without it; in another, what waits for it fails.
+// Finished tells that the process of a worker has ended well, and how ("exited with code 0"). An
+// elastic job goes on without it; in another, what waits for it fails.
 func (a *Agent) Finished(seat int, how string) {
 	_ = a.engine.do(func() { a.crew.lost(topo.Worker(seat), how, true) })
 }
@@ -38,7 +39,8 @@ func (a *Agent) Lost(seat int, how string) {
 	_ = a.engine.do(func() { a.crew.lost(topo.Worker(seat), how, false) })
 }
 
-// TurnAway answers a worker that asks to take part and that was ordered to be stopped. Its program goes on if nothing has ended it.
+// TurnAway answers a worker that asks to take part and that was ordered to be stopped. Its program
+// goes on if nothing has ended it.
 func (a *Agent) TurnAway(seat int) {
 	_ = a.engine.later(func() {
 		if m := a.engine.byID[topo.Worker(seat)]; m != nil && m.enter != 0 {
@@ -47,13 +49,15 @@ func (a *Agent) TurnAway(seat int) {
 	})
 }
 
-// Resize asks for another number of workers, on the head. who asks is part of the reason that people read.
+// Resize asks for another number of workers, on the head. who asks is part of the reason that
+// people read.
 func (a *Agent) Resize(n int, who string) error {
 	return a.ask(func() error { return a.crew.agent.Resize(n, who) })
 }
 
-// Drain releases the workers of a host when their step ends, without a replacement if there is no room, and on a mesh when others have their
-// parts of the state; on the head. who asks is part of the reason that people read.
+// Drain releases the workers of a host when their step ends, without a replacement if there is no
+// room, and on a mesh when others have their parts of the state; on the head. who asks is part of
+// the reason that people read.
 func (a *Agent) Drain(host, who string) error {
 	return a.ask(func() error { return a.crew.agent.Drain(host, who) })
 }
@@ -65,14 +69,16 @@ func (a *Agent) ask(f func() error) (err error) {
 	return err
 }
 
-// Release lets every worker go when the step ends that is under way: its training loop ends as at the end of the data. It returns
-// false in a job that does not train in steps, whose workers have no such moment. why is what people read.
+// Release lets every worker go when the step ends that is under way: its training loop ends as at
+// the end of the data. It returns false in a job that does not train in steps, whose workers have
+// no such moment. why is what people read.
 func (a *Agent) Release(why string) (ok bool) {
 	_ = a.ask(func() error { ok = a.crew.agent.Release(why); return nil })
 	return ok
 }
 
-// CountFrom numbers generations on from those that the job had before this start, on a host that learns that after it has joined it.
+// CountFrom numbers generations on from those that the job had before this start, on a host that
+// learns that after it has joined it.
 func (a *Agent) CountFrom(after topo.Generation) {
 	_ = a.engine.later(func() { a.crew.after = after }) // a stopped engine tells nobody
 }
@@ -80,7 +86,8 @@ func (a *Agent) CountFrom(after topo.Generation) {
 // Force makes this agent the head of a job whose other hosts a person knows to be gone.
 func (a *Agent) Force() { _ = a.ask(func() error { a.crew.agent.Force(); return nil }) }
 
-// Tell sends the launcher of another host a note. It is on its way when Tell returns: closing the links does not lose it.
+// Tell sends the launcher of another host a note. It is on its way when Tell returns: closing the
+// links does not lose it.
 func (a *Agent) Tell(host string, note []byte) {
 	_ = a.engine.do(func() { a.crew.tellLauncher(fabric.Host(host), wrap(note)) })
 }
@@ -92,7 +99,9 @@ func (c *crew) tellLauncher(to fabric.Host, note []byte) {
 	case len(note) <= maxSaid:
 		inParts(c.mesh, to, note)
 	default:
-		c.mesh.Drop(to, fmt.Errorf("it must be told of the job in %d MiB, and can be told %d MiB at once: give the job a shorter command and environment", len(note)>>20, maxSaid>>20))
+		c.mesh.Drop(to, fmt.Errorf("it must be told of the job in %d MiB, and can be told %d "+
+			"MiB at once: give the job a shorter command and environment", len(note)>>20,
+			maxSaid>>20))
 	}
 }
 

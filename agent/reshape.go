@@ -12,8 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// shaper knows the layout of a job's state, as the workers of this host have stated it, and works out what a reshape is on this host.
-// Every host computes the same from the same shape and members. The engine's thread owns it.
+// shaper knows the layout of a job's state, as the workers of this host have stated it, and works
+// out what a reshape is on this host. Every host computes the same from the same shape and members.
+// The engine's thread owns it.
 type shaper struct {
 	state     *reshape.State
 	known     map[string]*reshape.Layout // by mesh
@@ -21,7 +22,8 @@ type shaper struct {
 	planned   planned                    // the newest plan
 }
 
-// KeepRedundant has what several ranks of a mesh have be on two hosts, on a host that learns what the job wants after it has joined it.
+// KeepRedundant has what several ranks of a mesh have be on two hosts, on a host that learns what
+// the job wants after it has joined it.
 func (a *Agent) KeepRedundant() {
 	_ = a.engine.later(func() { a.crew.shaper.redundant = true }) // a stopped engine has no mesh
 }
@@ -32,7 +34,8 @@ const maxStatement = 64 << 20
 // on places the state on a mesh.
 func (s *shaper) on(mesh string) (*reshape.Layout, error) {
 	if s.state == nil {
-		return nil, errors.New("no worker of this host has stated the layout: ask on a host that has workers of the job")
+		return nil, errors.New("no worker of this host has stated the layout: ask on a host " +
+			"that has workers of the job")
 	}
 	if l := s.known[mesh]; l != nil {
 		return l, nil
@@ -48,7 +51,8 @@ func (s *shaper) on(mesh string) (*reshape.Layout, error) {
 	return l, nil
 }
 
-// stating takes what a worker states of the state of the job, and compares what it holds with what it should hold.
+// stating takes what a worker states of the state of the job, and compares what it holds with what
+// it should hold.
 func (c *crew) stating(m *worker, s *reshape.Statement, state *reshape.State) error {
 	shape, stated := c.agent.Known().Shape, state.ID()
 	if shape != nil {
@@ -57,9 +61,11 @@ func (c *crew) stating(m *worker, s *reshape.Statement, state *reshape.State) er
 		stated = c.shaper.state.ID()
 	}
 	if stated != state.ID() {
-		return &collective.FieldError{Field: "layout", Problem: "another worker has stated another layout or other tensors; every worker must state the same"}
+		return &collective.FieldError{Field: "layout", Problem: "another worker has stated " +
+			"another layout or other tensors; every worker must state the same"}
 	}
-	if c.shaper.state == nil || c.shaper.state.ID() != stated { // or the job has not taken what was stated here
+	// or the job has not taken what was stated here
+	if c.shaper.state == nil || c.shaper.state.ID() != stated {
 		c.shaper.state = state
 		clear(c.shaper.known)
 	}
@@ -73,7 +79,8 @@ func (c *crew) stating(m *worker, s *reshape.Statement, state *reshape.State) er
 	}
 	if s.Local != nil {
 		if rank < 0 || rank >= l.Ranks {
-			return &collective.FieldError{Field: "local", Problem: fmt.Sprintf("this worker is no rank of mesh %s", mesh)}
+			return &collective.FieldError{Field: "local",
+				Problem: fmt.Sprintf("this worker is no rank of mesh %s", mesh)}
 		}
 		if err := l.Check(rank, s.Local); err != nil {
 			return err
@@ -85,16 +92,19 @@ func (c *crew) stating(m *worker, s *reshape.Statement, state *reshape.State) er
 			return err
 		}
 		c.input(func() {
-			c.agent.Shape(head.Shaped{Worker: m.id, State: state.ID(), Mesh: mesh, Ranks: l.Ranks, Layout: text, Redundant: c.shaper.redundant})
+			c.agent.Shape(head.Shaped{Worker: m.id, State: state.ID(), Mesh: mesh, Ranks: l.Ranks,
+				Layout: text, Redundant: c.shaper.redundant})
 		})
 	}
 	return nil
 }
 
-// maxLayout is how long a layout may be to be told to a head whose host has no workers: a message has to carry it.
+// maxLayout is how long a layout may be to be told to a head whose host has no workers: a message
+// has to carry it.
 const maxLayout = 1 << 20
 
-// said is what a worker has stated of the state of the job, without its own part; "" where that is too long.
+// said is what a worker has stated of the state of the job, without its own part; "" where that is
+// too long.
 func said(s *reshape.Statement) (string, error) {
 	whole := *s
 	whole.Local = nil
@@ -105,7 +115,8 @@ func said(s *reshape.Statement) (string, error) {
 	return string(text), nil
 }
 
-// learn takes the layout from another host, where no worker of this one has stated it. One that cannot be read is as none.
+// learn takes the layout from another host, where no worker of this one has stated it. One that
+// cannot be read is as none.
 func (c *crew) learn(text string) {
 	if c.shaper.state != nil || text == "" {
 		return
@@ -159,11 +170,15 @@ func (c *crew) checkReshape(w topo.Worker, call *collective.Call) error {
 	case err != nil:
 		return err
 	case s.next == "":
-		return &collective.FieldError{Field: "kind", Problem: "a reshape, and the job is not on its way to another mesh"}
+		return &collective.FieldError{Field: "kind",
+			Problem: "a reshape, and the job is not on its way to another mesh"}
 	case !call.Step || call.Group != topo.World:
-		return &collective.FieldError{Field: "flags", Problem: "a reshape is a collective of all ranks, and ends a step"}
+		return &collective.FieldError{Field: "flags",
+			Problem: "a reshape is a collective of all ranks, and ends a step"}
 	case len(call.In) != s.in || len(call.Out) != s.out:
-		return &collective.FieldError{Field: "in.count", Problem: fmt.Sprintf("%d and %d bytes, for a state of %d bytes on mesh %s and %d on %s", len(call.In), len(call.Out), s.in, s.mesh, s.out, s.next)}
+		return &collective.FieldError{Field: "in.count",
+			Problem: fmt.Sprintf("%d and %d bytes, for a state of %d bytes on mesh %s and %d on %s",
+				len(call.In), len(call.Out), s.in, s.mesh, s.out, s.next)}
 	}
 	return nil
 }

@@ -27,11 +27,13 @@ func (a *Agent) Reshape(mesh, who string) error {
 	})
 }
 
-// PlanReshape plans what Reshape would do, and does nothing; and what it would do if the job were redundant, or were not, to the contrary of what it is.
-// Workers that it takes more are planned where the fewest are.
+// PlanReshape plans what Reshape would do, and does nothing; and what it would do if the job were
+// redundant, or were not, to the contrary of what it is. Workers that it takes more are planned
+// where the fewest are.
 func (a *Agent) PlanReshape(mesh string) (c, contrary *reshape.Change, err error) {
 	err = a.ask(func() error {
-		defer func(prepared planned) { a.crew.shaper.planned = prepared }(a.crew.shaper.planned) // a question spoils no plan that is needed
+		// a question spoils no plan that is needed
+		defer func(prepared planned) { a.crew.shaper.planned = prepared }(a.crew.shaper.planned)
 		l, err := a.crew.wanted(mesh)
 		if err != nil {
 			return err
@@ -66,7 +68,8 @@ func (c *crew) wanted(mesh string) (*reshape.Layout, error) {
 	case err != nil:
 		return nil, err
 	case m.Ranks() > job.MaxWorkers:
-		return nil, fmt.Errorf("mesh %s has %d ranks, and a job has at most %d workers", mesh, m.Ranks(), job.MaxWorkers)
+		return nil, fmt.Errorf("mesh %s has %d ranks, and a job has at most %d workers", mesh,
+			m.Ranks(), job.MaxWorkers)
 	case m.String() == shape.Mesh:
 		return nil, fmt.Errorf("the job has mesh %s already", shape.Mesh)
 	}
@@ -80,7 +83,8 @@ func (l *launch) answerReshape(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if ask.Mesh == "" {
-		refuse(w, http.StatusBadRequest, errors.New("mesh: none is given; say which axes it has, such as dp=2,tp=2"))
+		refuse(w, http.StatusBadRequest,
+			errors.New("mesh: none is given; say which axes it has, such as dp=2,tp=2"))
 		return
 	}
 	var err error
@@ -104,8 +108,10 @@ func (l *launch) planReshape(mesh string) (api.Plan, error) {
 		return api.Plan{}, err
 	}
 	f := c.Figures()
-	p := api.Plan{From: c.Old.Mesh.String(), To: c.New.Mesh.String(), Workers: c.New.Ranks, Tensors: len(c.New.Tensors), State: f.State, Bytes: f.Bytes, Bound: f.Bound,
-		Device: f.Device, Busiest: f.Busiest, BusiestBound: f.BusiestBound, Extra: slices.Max(f.Extra), Memory: slices.Max(f.Memory), Copied: f.Copied}
+	p := api.Plan{From: c.Old.Mesh.String(), To: c.New.Mesh.String(), Workers: c.New.Ranks,
+		Tensors: len(c.New.Tensors), State: f.State, Bytes: f.Bytes, Bound: f.Bound,
+		Device: f.Device, Busiest: f.Busiest, BusiestBound: f.BusiestBound,
+		Extra: slices.Max(f.Extra), Memory: slices.Max(f.Memory), Copied: f.Copied}
 	predict(&p, &l.agent.crew.routes)
 	p.Redundant = c.Redundant()
 	p.Alone, p.Where = c.Alone()
@@ -124,8 +130,8 @@ func predict(p *api.Plan, r *routes) {
 	}
 }
 
-// secondsAByte is what a byte of the new state costs in memory, as this host does it now: three copies (out of the model, to its place,
-// into the model) and two fingerprints, on one core.
+// secondsAByte is what a byte of the new state costs in memory, as this host does it now: three
+// copies (out of the model, to its place, into the model) and two fingerprints, on one core.
 func secondsAByte() float64 {
 	const n = 8 << 20
 	from, to, key := make([]byte, n), make([]byte, n), digest.NewKey(1)

@@ -7,9 +7,11 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// What a plan should take on links follows from all-reduces that were long enough to tell. Where none was, it is without links, and says so.
+// What a plan should take on links follows from all-reduces that were long enough to tell. Where
+// none was, it is without links, and says so.
 func TestPredictOnLinks(t *testing.T) {
-	truth := collective.Model{Fixed: 1e-3, Alpha: 50e-6, Piece: 5e-6, Beta: 8 / 100e6, Gamma: 0.1e-9}
+	truth := collective.Model{Fixed: 1e-3, Alpha: 50e-6, Piece: 5e-6, Beta: 8 / 100e6,
+		Gamma: 0.1e-9}
 	r := &routes{chosen: map[collective.Class]collective.Route{}}
 	ask := func(busiest int) api.Plan {
 		p := api.Plan{Busiest: busiest, Copied: 1 << 20}

@@ -20,7 +20,8 @@ func TestReshapes(t *testing.T) {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprintf("%v,seed=%d", slots, seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
-			meshes := []string{"dp=4", "dp=2,tp=2", "tp=4", "pp=2,dp=2", "pp=2,tp=2", "pp=4", "dp=3", "tp=3", "dp=5", "tp=5", "pp=3,tp=2", "tp=2,dp=2", "pp=1,dp=1,tp=1"}
+			meshes := []string{"dp=4", "dp=2,tp=2", "tp=4", "pp=2,dp=2", "pp=2,tp=2", "pp=4",
+				"dp=3", "tp=3", "dp=5", "tp=5", "pp=3,tp=2", "tp=2,dp=2", "pp=1,dp=1,tp=1"}
 			mesh := "dp=2,tp=2"
 			s := newSchool(t, mesh, slots, false, nil)
 			defer s.end()
@@ -35,7 +36,8 @@ func TestReshapes(t *testing.T) {
 					if err == nil {
 						break
 					}
-					if !strings.Contains(err.Error(), "has not begun") && !strings.Contains(err.Error(), "on its way") {
+					if !strings.Contains(err.Error(), "has not begun") &&
+						!strings.Contains(err.Error(), "on its way") {
 						t.Fatal(err)
 					}
 				}
@@ -44,26 +46,29 @@ func TestReshapes(t *testing.T) {
 				mesh = next
 			}
 			if st := s.head().Status(); st.Mesh != mesh || st.Reshaping != "" {
-				t.Errorf("the job says that it has mesh %q and goes to %q, not %s", st.Mesh, st.Reshaping, mesh)
+				t.Errorf("the job says that it has mesh %q and goes to %q, not %s", st.Mesh,
+					st.Reshaping, mesh)
 			}
 		})
 	}
 }
 
-// The host that leads has no workers, as where a job is started on other hosts than one's own: it arranges meshes all the same.
+// The host that leads has no workers, as where a job is started on other hosts than one's own: it
+// arranges meshes all the same.
 func TestAHeadWithoutWorkersReshapes(t *testing.T) {
 	s := newSchool(t, "dp=2,tp=2", []int{member.NoSlots, 2, 2}, false, nil)
 	defer s.end()
 	s.await("dp=2,tp=2")
 	for _, next := range []string{"tp=4", "pp=2,dp=1", "dp=2,tp=2"} {
-		for s.head().Reshape(next, "the test") != nil { // the members that came last may not have made their first step
+		// the members that came last may not have made their first step
+		for s.head().Reshape(next, "the test") != nil {
 		}
 		s.await(next)
 	}
 }
 
-// A worker is killed, or a host, when others have handed their state over already: nothing of the new mesh counts, and the others
-// go on with what they had, on a mesh that they can hold.
+// A worker is killed, or a host, when others have handed their state over already: nothing of the
+// new mesh counts, and the others go on with what they had, on a mesh that they can hold.
 func TestALossInAReshape(t *testing.T) {
 	for _, c := range []struct {
 		mesh, next, then string
@@ -74,7 +79,8 @@ func TestALossInAReshape(t *testing.T) {
 		{"dp=2,tp=2", "tp=4", "dp=1,tp=2", []int{4}, 3, ""},
 		{"dp=3", "dp=2", "dp=2", []int{2, 2}, 0, ""},
 		{"dp=4", "tp=4", "dp=3", []int{2, 2}, 2, ""},
-		{"dp=2,tp=2", "dp=5", "dp=2,tp=2", []int{6}, 1, ""}, // the worker that was started for the other mesh takes the place
+		// the worker that was started for the other mesh takes the place
+		{"dp=2,tp=2", "dp=5", "dp=2,tp=2", []int{6}, 1, ""},
 		{"dp=3,tp=1", "tp=3", "dp=2,tp=1", []int{1, 1, 1}, -1, "c"},
 		{"dp=3,tp=1", "tp=3", "dp=2,tp=1", []int{1, 1, 1}, -1, "a"},
 	} {
@@ -109,8 +115,9 @@ func TestALossInAReshape(t *testing.T) {
 	}
 }
 
-// Every host has a stage alone when the job begins. In a redundant job the ranks are on other hosts behind the first step, so that one of the hosts
-// is lost, the one that leads too, and the others have all of the state.
+// Every host has a stage alone when the job begins. In a redundant job the ranks are on other hosts
+// behind the first step, so that one of the hosts is lost, the one that leads too, and the others
+// have all of the state.
 func TestRedundantRanks(t *testing.T) {
 	for _, c := range []struct {
 		mesh, then string
@@ -143,7 +150,8 @@ func TestRedundantRanks(t *testing.T) {
 				if err == nil {
 					break
 				}
-				if !strings.Contains(err.Error(), "has not begun") && !strings.Contains(err.Error(), "on its way") {
+				if !strings.Contains(err.Error(), "has not begun") &&
+					!strings.Contains(err.Error(), "on its way") {
 					t.Fatal(err)
 				}
 			}
@@ -176,7 +184,8 @@ func TestSpoiltReplica(t *testing.T) {
 	}
 }
 
-// A worker that comes later, on a host that has had none, states what the first ones have stated, or does not take part.
+// A worker that comes later, on a host that has had none, states what the first ones have stated,
+// or does not take part.
 func TestAnotherStatement(t *testing.T) {
 	s := newSchool(t, "dp=1", []int{1, 1}, true, func(s *school) {
 		s.states = func(seat int, said *reshape.Statement) {
@@ -194,8 +203,9 @@ func TestAnotherStatement(t *testing.T) {
 	}
 }
 
-// Where a part of the state is on lost workers only, the others go to the largest mesh that they can hold and wait for the state of a
-// checkpoint there; also when another one is lost before they have it.
+// Where a part of the state is on lost workers only, the others go to the largest mesh that they
+// can hold and wait for the state of a checkpoint there; also when another one is lost before they
+// have it.
 func TestGoesBack(t *testing.T) {
 	for _, c := range []struct {
 		mesh, then string
@@ -215,7 +225,8 @@ func TestGoesBack(t *testing.T) {
 			s := newSchool(t, c.mesh, c.slots, true, func(s *school) {
 				s.does = func(seat int, at *agent.Agent, next string) error {
 					switch {
-					case next == "dp=3" && slices.Contains(c.victims, seat), next == "" && seat == c.slow:
+					case next == "dp=3" && slices.Contains(c.victims, seat), next == "" &&
+						seat == c.slow:
 						return errDies
 					case next == "dp=3" && c.host == at.Host():
 						s.c.net.Kill(fabric.Host(c.host))
@@ -231,7 +242,9 @@ func TestGoesBack(t *testing.T) {
 			s.await(c.then)
 			for s.head().Status().Back == "" {
 			}
-			if back := s.head().Status().Back; !strings.Contains(back, "to the checkpoint of step 3, on mesh "+c.then) || !strings.Contains(back, "as only lost ones had") {
+			if back := s.head().Status().Back; !strings.Contains(back,
+				"to the checkpoint of step 3, on mesh "+c.then) ||
+				!strings.Contains(back, "as only lost ones had") {
 				t.Errorf("the job says %q", back)
 			}
 		})

@@ -15,7 +15,8 @@ type results struct {
 	mu sync.Mutex
 	of map[resultName]*result
 
-	nodes []int // of memory, on which they lie in turns: all workers read them; none = the host has no choice
+	// of memory, on which they lie in turns: all workers read them; none = the host has no choice
+	nodes []int
 }
 
 // resultName is the group whose result it is, and what its workers call it.
@@ -29,15 +30,18 @@ type result struct {
 	resultName
 	bytes   int64 // as its workers ask for it
 	results *results
-	left    bool // guarded by results.mu: to workers that were released; who asks for the name gets a copy
-	once    sync.Once
-	before  *result // of which it is the copy; held until that is made, or for good where the host has no room
+	// guarded by results.mu: to workers that were released; who asks for the name gets a copy
+	left bool
+	once sync.Once
+	// of which it is the copy; held until that is made, or for good where the host has no room
+	before  *result
 	segment *arena.Segment
 	err     error // why there is no segment
 	holders int   // guarded by results.mu; without any it is gone
 }
 
-// open holds the result of a name, and makes it if it is not there. Sessions that ask at once wait for the first.
+// open holds the result of a name, and makes it if it is not there. Sessions that ask at once wait
+// for the first.
 func (rs *results) open(name resultName, bytes int64) (*result, error) {
 	rs.mu.Lock()
 	r := rs.of[name]
@@ -51,7 +55,9 @@ func (rs *results) open(name resultName, bytes int64) (*result, error) {
 	}
 	if r.bytes != bytes {
 		rs.mu.Unlock()
-		return nil, &collective.FieldError{Field: "bytes", Problem: fmt.Sprintf("the shared result %q has %d bytes on other ranks, and %d here: give it the same shape and type everywhere", name.name, r.bytes, bytes)}
+		return nil, &collective.FieldError{Field: "bytes",
+			Problem: fmt.Sprintf("the shared result %q has %d bytes on other ranks, and %d "+
+				"here: give it the same shape and type everywhere", name.name, r.bytes, bytes)}
 	}
 	r.holders++
 	rs.mu.Unlock()
@@ -65,7 +71,8 @@ func (rs *results) open(name resultName, bytes int64) (*result, error) {
 
 // make finds the memory. Where there is no room for a copy, who was released sees what comes.
 func (r *result) make() {
-	r.segment, r.err = arena.NewResult(fmt.Sprintf("result-%d", r.group), r.bytes, r.results.nodes...)
+	r.segment, r.err = arena.NewResult(fmt.Sprintf("result-%d", r.group), r.bytes,
+		r.results.nodes...)
 	switch before := r.before; {
 	case before == nil:
 	case r.err != nil:
@@ -103,14 +110,18 @@ func (r *result) Close() error {
 	return r.segment.Close()
 }
 
-// shared lets a worker see a shared result. It asks again in each generation: the memory may be another one then.
+// shared lets a worker see a shared result. It asks again in each generation: the memory may be
+// another one then.
 func (s *session) shared(r *api.Request) error {
 	name := resultName{topo.GroupID(r.Group), r.Name}
 	switch {
 	case len(r.Name) < 1 || len(r.Name) > collective.MaxName:
-		return &collective.FieldError{Field: "name", Problem: fmt.Sprintf("a name of %d bytes: a shared result has one of 1 to %d", len(r.Name), collective.MaxName)}
+		return &collective.FieldError{Field: "name",
+			Problem: fmt.Sprintf("a name of %d bytes: a shared result has one of 1 to %d",
+				len(r.Name), collective.MaxName)}
 	case r.Bytes <= 0:
-		return &collective.FieldError{Field: "bytes", Problem: fmt.Sprintf("%d: a shared result needs at least one byte", r.Bytes)}
+		return &collective.FieldError{Field: "bytes",
+			Problem: fmt.Sprintf("%d: a shared result needs at least one byte", r.Bytes)}
 	}
 	e := s.agent.engine
 	in := name.group == topo.World
@@ -122,7 +133,8 @@ func (s *session) shared(r *api.Request) error {
 		return err
 	}
 	if !in {
-		return &collective.FieldError{Field: "group", Problem: fmt.Sprintf("%d is no group of this rank", r.Group)}
+		return &collective.FieldError{Field: "group",
+			Problem: fmt.Sprintf("%d is no group of this rank", r.Group)}
 	}
 	found, err := e.results.open(name, r.Bytes)
 	if err != nil {
@@ -134,7 +146,8 @@ func (s *session) shared(r *api.Request) error {
 		return err
 	}
 	s.lastSeg = max(s.lastSeg, id)
-	return s.reply(api.Reply{Type: api.TypeShared, ID: id, Bytes: int64(len(found.segment.Mem))}, found.segment.FD())
+	return s.reply(api.Reply{Type: api.TypeShared, ID: id, Bytes: int64(len(found.segment.Mem))},
+		found.segment.FD())
 }
 
 // hold gives a worker a result: as the segment that it knows by the name already, or as a new one.
@@ -168,8 +181,8 @@ func (m *worker) forget(g topo.GroupID) {
 	}
 }
 
-// leave lets released workers keep what results they have as they are: those who stay ask again before their next call, which waits for nobody who is
-// released, and go on with a copy.
+// leave lets released workers keep what results they have as they are: those who stay ask again
+// before their next call, which waits for nobody who is released, and go on with a copy.
 func (e *engine) leave(released []*worker) {
 	for _, gone := range released {
 		if gone.left {
@@ -188,18 +201,22 @@ func (r *result) leave() {
 	r.left = true
 }
 
-// checkShared finds who still reads a result that a call is to write into: who makes the call does not any more.
+// checkShared finds who still reads a result that a call is to write into: who makes the call does
+// not any more.
 func (c *crew) checkShared(call *collective.Call) error {
 	at := call.Shared
 	if at.Name == "" || at.Group == call.Group {
 		return nil
 	}
 	for _, m := range c.engine.members {
-		if _, r := m.holds(resultName{at.Group, at.Name}); r == nil || m.left || !m.entered || m.fresh {
+		if _, r := m.holds(resultName{at.Group, at.Name}); r == nil || m.left || !m.entered ||
+			m.fresh {
 			continue // it reads nothing, or has not begun to
 		}
 		if _, _, in := c.agent.Index(call.Group, m.id); !in {
-			return &collective.FieldError{Field: "out.segment", Problem: fmt.Sprintf("rank %d has the shared result %q too, and is not in group %d: give each group results of its own", m.rank, at.Name, call.Group)}
+			return &collective.FieldError{Field: "out.segment",
+				Problem: fmt.Sprintf("rank %d has the shared result %q too, and is not in group "+
+					"%d: give each group results of its own", m.rank, at.Name, call.Group)}
 		}
 	}
 	return nil

@@ -10,8 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/queue"
 )
 
-// routes is how the all-reduces of the job go between hosts, as this agent knows it: what a tuner has chosen here, or who leads has told. All but the tuner
-// and its queue are on the engine's thread.
+// routes is how the all-reduces of the job go between hosts, as this agent knows it: what a tuner
+// has chosen here, or who leads has told. All but the tuner and its queue are on the engine's
+// thread.
 type routes struct {
 	fixed    bool // nothing is to be chosen
 	chosen   map[collective.Class]collective.Route
@@ -29,14 +30,16 @@ type landed struct {
 	leads bool // this agent
 }
 
-// FixRoutes lets collectives go by their lengths alone, on a host that learns what the job wants after it has joined it.
+// FixRoutes lets collectives go by their lengths alone, on a host that learns what the job wants
+// after it has joined it.
 func (a *Agent) FixRoutes() {
 	_ = a.engine.later(func() { a.crew.routes.fixed = true }) // a stopped engine goes no way
 }
 
 // choose is the choice of an agent that leads.
 func (r *routes) choose(kind collective.Kind, hosts, bytes int) collective.Route {
-	if route, ok := r.chosen[collective.ClassOf(hosts, bytes)]; ok && kind == collective.AllReduce && !r.fixed {
+	if route, ok := r.chosen[collective.ClassOf(hosts, bytes)]; ok &&
+		kind == collective.AllReduce && !r.fixed {
 		return route
 	}
 	return collective.Suits(bytes)
@@ -50,9 +53,11 @@ func (c *crew) observe(f *flight, begun []*transfer) {
 	now := time.Now()
 	for _, t := range begun {
 		part, kind := f.parts[t.id%collective.MaxStep], t.calls[0].Kind
-		s := collective.Sample{Route: t.route, Hosts: t.sites.N, Bytes: collective.Ready{Calls: part.Calls}.Longest()}
+		s := collective.Sample{Route: t.route, Hosts: t.sites.N,
+			Bytes: collective.Ready{Calls: part.Calls}.Longest()}
 		if kind == collective.AllReduce {
-			c.routes.chosen[collective.ClassOf(s.Hosts, s.Bytes)] = s.Route // this agent goes on with it if it comes to lead
+			// this agent goes on with it if it comes to lead
+			c.routes.chosen[collective.ClassOf(s.Hosts, s.Bytes)] = s.Route
 			c.routes.hosts = s.Hosts
 		}
 		c.routes.exchange.begin(s, kind, now)
@@ -60,14 +65,18 @@ func (c *crew) observe(f *flight, begun []*transfer) {
 	}
 }
 
-// observed ends the measurement of a transfer of a step that began ahead, or of all transfers of a flight that counts.
+// observed ends the measurement of a transfer of a step that began ahead, or of all transfers of a
+// flight that counts.
 func (c *crew) observed(f *flight, transfers int, at time.Time) {
 	transfers = min(transfers, f.timed)
 	f.timed -= transfers
-	c.routes.exchange.end(transfers, at, func(s collective.Sample) { c.routes.landed.Put(landed{s, c.agent.Leads()}) })
+	c.routes.exchange.end(transfers, at, func(s collective.Sample) {
+		c.routes.landed.Put(landed{s, c.agent.Leads()})
+	})
 }
 
-// tune finds better routes from what all-reduces take, beside the engine's thread: it takes milliseconds to think.
+// tune finds better routes from what all-reduces take, beside the engine's thread: it takes
+// milliseconds to think.
 func (a *Agent) tune(ctx context.Context) error {
 	r := &a.crew.routes
 	defer context.AfterFunc(ctx, r.landed.Close)()
@@ -93,7 +102,8 @@ func (r *routes) measured(l landed) (collective.Change, bool) {
 	return r.tuner.Measured(l.Sample, l.leads)
 }
 
-// model is what explains the all-reduces over so many hosts; false as long as nothing is known of them.
+// model is what explains the all-reduces over so many hosts; false as long as nothing is known of
+// them.
 func (r *routes) model(hosts int) (collective.Model, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +113,8 @@ func (r *routes) model(hosts int) (collective.Model, bool) {
 	return r.tuner.Model(hosts)
 }
 
-// cable returns how many seconds a byte takes on the cable of a host; false as long as that is not known. It takes as long as a fit.
+// cable returns how many seconds a byte takes on the cable of a host; false as long as that is not
+// known. It takes as long as a fit.
 func (r *routes) cable() (float64, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,6 +128,8 @@ func (r *routes) cable() (float64, bool) {
 func (c *crew) reroute(change collective.Change) {
 	c.routes.chosen[change.Class] = change.To
 	known := c.agent.Known()
-	c.orders.Event(Event{What: "route", Generation: c.number(known.View.Generation), Size: known.View.Size(), Step: known.Steps,
-		Because: fmt.Sprintf("%v go %v instead of %v: %s", change.Class, change.To, change.From, change.Because)})
+	c.orders.Event(Event{What: "route", Generation: c.number(known.View.Generation),
+		Size: known.View.Size(), Step: known.Steps,
+		Because: fmt.Sprintf("%v go %v instead of %v: %s", change.Class, change.To, change.From,
+			change.Because)})
 }

@@ -15,15 +15,17 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// All-reduces of a job on several hosts take another route while it runs, because of what they took: the change is told with its reason, and the
-// results stay right on all hosts. It is so too where a step has several: gradients and a loss, that begin together, or while the rest of
-// the step is still in the making.
+// All-reduces of a job on several hosts take another route while it runs, because of what they
+// took: the change is told with its reason, and the results stay right on all hosts. It is so too
+// where a step has several: gradients and a loss, that begin together, or while the rest of the
+// step is still in the making.
 func TestRoutesChangeWhileTheJobRuns(t *testing.T) {
 	for _, step := range []recurring{
 		{name: "alone", class: "1 MiB", n: head.AheadBytes / 4, arrays: 1},
 		{name: "with a loss", class: "256 KiB", n: head.AheadBytes / 16, arrays: 1, loss: true},
 		{name: "ahead", class: "1 MiB", n: head.AheadBytes / 4, arrays: 1, loss: true, ahead: true},
-		{name: "several ahead", class: "1 MiB", n: head.AheadBytes / 4, arrays: 3, loss: true, ahead: true},
+		{name: "several ahead", class: "1 MiB", n: head.AheadBytes / 4, arrays: 3, loss: true,
+			ahead: true},
 	} {
 		t.Run(step.name, step.untilRouted)
 	}
@@ -39,7 +41,9 @@ type recurring struct {
 
 func (r recurring) untilRouted(t *testing.T) {
 	events, sent := make(chan agent.Event, 1000), newCounter()
-	c := startClusterOn(t, sent.over, 3, []int{1, 1, 1}, agent.Orders{Event: func(e agent.Event) { events <- e }})
+	c := startClusterOn(t, sent.over, 3, []int{1, 1, 1}, agent.Orders{Event: func(e agent.Event) {
+		events <- e
+	}})
 	g := group.New(context.Background())
 	enough := make(chan struct{})
 	for range 3 {
@@ -54,7 +58,8 @@ func (r recurring) untilRouted(t *testing.T) {
 		if e.What != "route" {
 			continue
 		}
-		if !strings.Contains(e.String(), "all-reduces of "+r.class+" over 3 hosts go ") || !strings.Contains(e.Because, " took ") {
+		if !strings.Contains(e.String(), "all-reduces of "+r.class+" over 3 hosts go ") ||
+			!strings.Contains(e.Because, " took ") {
 			t.Errorf("%v", e)
 		}
 		break
@@ -66,7 +71,8 @@ func (r recurring) untilRouted(t *testing.T) {
 }
 
 // until makes steps and checks every element, until the first rank says that it is enough.
-func (r recurring) until(ctx context.Context, j *client.Job, sent *counter, enough <-chan struct{}) error {
+func (r recurring) until(ctx context.Context, j *client.Job, sent *counter,
+	enough <-chan struct{}) error {
 	arrays := make([][]float32, r.arrays)
 	for step, goesOn := 0, true; goesOn; step++ {
 		for i := range arrays {
@@ -96,7 +102,8 @@ func (r recurring) until(ctx context.Context, j *client.Job, sent *counter, enou
 }
 
 // reduce makes a step.
-func (r recurring) reduce(ctx context.Context, j *client.Job, sent *counter, arrays [][]float32, step int) error {
+func (r recurring) reduce(ctx context.Context, j *client.Job, sent *counter, arrays [][]float32,
+	step int) error {
 	if !r.loss {
 		return client.AllReduce(ctx, j, arrays[0], collective.Sum)
 	}
@@ -105,7 +112,8 @@ func (r recurring) reduce(ctx context.Context, j *client.Job, sent *counter, arr
 		begun = append(begun, client.AllReduceAsync(j, x, collective.Sum, client.More()))
 	}
 	if r.ahead {
-		sent.exceeds(step * 2 * (3 - 1) * 4 * (r.n*r.arrays + 1)) // what all hosts send in the steps before
+		// what all hosts send in the steps before
+		sent.exceeds(step * 2 * (3 - 1) * 4 * (r.n*r.arrays + 1))
 	}
 	loss := []float32{float32(j.Rank())}
 	if err := client.AllReduce(ctx, j, loss, collective.Sum, client.EndStep()); err != nil {

@@ -61,7 +61,8 @@ func work(what string) error {
 	}
 	switch {
 	case what == "raise-1" && j.Rank() == 1:
-		// What Python does with an exception: it says goodbye, takes its time to tear down, and ends.
+		// What Python does with an exception: it says goodbye, takes its time to tear down, and
+		// ends.
 		if err := j.Close(); err != nil {
 			return err
 		}
@@ -82,7 +83,8 @@ func work(what string) error {
 }
 
 // launch runs n workers and returns their output too.
-func launch(t *testing.T, ctx context.Context, n int, what string, spoil func(*agent.RunConfig)) (*agent.Result, string, error) {
+func launch(t *testing.T, ctx context.Context, n int, what string,
+	spoil func(*agent.RunConfig)) (*agent.Result, string, error) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
 	if err != nil {
@@ -91,13 +93,16 @@ func launch(t *testing.T, ctx context.Context, n int, what string, spoil func(*a
 	defer os.RemoveAll(dir)
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 	var out console
-	cfg := agent.RunConfig{Spec: job.Spec{Name: "test", Workers: n, Command: []string{os.Args[0]}, Env: map[string]string{workerVariable: what}},
+	cfg := agent.RunConfig{
+		Spec: job.Spec{Name: "test", Workers: n, Command: []string{os.Args[0]},
+			Env: map[string]string{workerVariable: what}},
 		Dir: t.TempDir(), Stdout: &out, Stderr: &out}
 	if spoil != nil {
 		spoil(&cfg)
 	}
 	result, err := agent.Run(ctx, cfg)
-	if left, globErr := filepath.Glob(filepath.Join(dir, "shoal", "*")); len(left) > 0 || globErr != nil {
+	if left, globErr := filepath.Glob(filepath.Join(dir, "shoal", "*")); len(left) > 0 ||
+		globErr != nil {
 		t.Errorf("left behind: %v %v", left, globErr)
 	}
 	return result, out.String(), err
@@ -156,14 +161,17 @@ func TestRun(t *testing.T) {
 	if all := []int{0, 1, 2}; !slices.Equal(joined, all) || !slices.Equal(reported, all) {
 		t.Errorf("joined %v, reported %v", joined, reported)
 	}
-	if !result.OK || result.Alone || len(result.Workers) != 3 || result.Job != "test" || result.Dir != dir {
+	if !result.OK || result.Alone || len(result.Workers) != 3 || result.Job != "test" ||
+		result.Dir != dir {
 		t.Errorf("%+v", result)
 	}
 	var kept agent.Result
-	if text, err := os.ReadFile(filepath.Join(dir, "result.json")); err != nil || json.Unmarshal(text, &kept) != nil || !kept.OK {
+	if text, err := os.ReadFile(filepath.Join(dir, "result.json")); err != nil ||
+		json.Unmarshal(text, &kept) != nil || !kept.OK {
 		t.Errorf("result.json: %s, %v", text, err)
 	}
-	if text, err := os.ReadFile(filepath.Join(dir, "metrics.jsonl")); err != nil || bytes.Count(text, []byte("\n")) != 3 {
+	if text, err := os.ReadFile(filepath.Join(dir, "metrics.jsonl")); err != nil ||
+		bytes.Count(text, []byte("\n")) != 3 {
 		t.Errorf("metrics.jsonl: %s, %v", text, err)
 	}
 }
@@ -177,7 +185,8 @@ func TestRunWhoseResultCannotBeWritten(t *testing.T) {
 			}
 		}
 	})
-	if err != nil || !result.OK || !strings.Contains(out, "shoal: the files of this run are incomplete: agent: rename") {
+	if err != nil || !result.OK ||
+		!strings.Contains(out, "shoal: the files of this run are incomplete: agent: rename") {
 		t.Errorf("%+v, %v\n%s", result, err, out)
 	}
 }
@@ -236,7 +245,8 @@ func TestRunKillsWhatDoesNotStop(t *testing.T) {
 	kill := make(chan struct{})
 	ready := 0
 	result, out, err := launch(t, ctx, 2, "", func(cfg *agent.RunConfig) {
-		cfg.Spec.Command, cfg.Spec.Env = []string{"sh", "-c", `trap "" TERM; echo ready; while :; do sleep 1; done`}, nil
+		cfg.Spec.Command, cfg.Spec.Env = []string{"sh", "-c",
+			`trap "" TERM; echo ready; while :; do sleep 1; done`}, nil
 		cfg.Kill = kill
 		cfg.Stdout = &console{seen: func(string) {
 			if ready++; ready == 2 {
@@ -261,14 +271,18 @@ func TestRunRefuses(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	var command *proc.CommandError
-	if result, _, err := launch(t, t.Context(), 1, "meet", func(cfg *agent.RunConfig) { cfg.Spec.Command = []string{"/none"} }); !errors.As(err, &command) || result != nil {
+	if result, _, err := launch(t, t.Context(), 1, "meet", func(cfg *agent.RunConfig) {
+		cfg.Spec.Command = []string{"/none"}
+	}); !errors.As(err, &command) || result != nil {
 		t.Errorf("%v", err)
 	}
 	garbage := filepath.Join(t.TempDir(), "garbage")
 	if err := os.WriteFile(garbage, []byte("\x00"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if result, _, err := launch(t, t.Context(), 2, "meet", func(cfg *agent.RunConfig) { cfg.Spec.Command = []string{garbage} }); !errors.As(err, &command) || result != nil {
+	if result, _, err := launch(t, t.Context(), 2, "meet", func(cfg *agent.RunConfig) {
+		cfg.Spec.Command = []string{garbage}
+	}); !errors.As(err, &command) || result != nil {
 		t.Errorf("%v", err)
 	}
 }

@@ -16,14 +16,16 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
-// RunsDir is where the directories of runs lie unless the user says otherwise: XDG_STATE_HOME/shoal/runs.
+// RunsDir is where the directories of runs lie unless the user says otherwise:
+// XDG_STATE_HOME/shoal/runs.
 func RunsDir() (string, error) {
 	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
 		return filepath.Join(state, "shoal", "runs"), nil
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", fmt.Errorf("agent: no place for the files of a run: %w; set XDG_STATE_HOME, or use --log-dir", err)
+		return "", fmt.Errorf(
+			"agent: no place for the files of a run: %w; set XDG_STATE_HOME, or use --log-dir", err)
 	}
 	return filepath.Join(home, ".local", "state", "shoal", "runs"), nil
 }
@@ -43,11 +45,12 @@ type runDir struct {
 	others  map[int]*os.File // logs of workers of other hosts
 }
 
-// newRunDir makes a directory that no other run has, in parent, and returns the name that it gives to the job: the
-// wanted one, with a number when that is taken.
+// newRunDir makes a directory that no other run has, in parent, and returns the name that it gives
+// to the job: the wanted one, with a number when that is taken.
 func newRunDir(parent, want string) (d *runDir, name string, err error) {
 	if err := os.MkdirAll(parent, 0o700); err != nil {
-		return nil, "", fmt.Errorf("agent: a directory for the files of the run: %w; use --log-dir", err)
+		return nil, "", fmt.Errorf("agent: a directory for the files of the run: %w; use --log-dir",
+			err)
 	}
 	name = want
 	for i := 2; ; i++ {
@@ -58,22 +61,27 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 		name = want + "-" + strconv.Itoa(i)
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("agent: a directory for the files of the run: %w; use --log-dir", err)
+		return nil, "", fmt.Errorf("agent: a directory for the files of the run: %w; use --log-dir",
+			err)
 	}
 	path, err := filepath.Abs(filepath.Join(parent, name))
 	if err != nil {
 		return nil, "", fmt.Errorf("agent: %w", err)
 	}
 	d = &runDir{path: path, others: map[int]*os.File{}}
-	for name, f := range map[string]**os.File{"metrics.jsonl": &d.metrics, "events.jsonl": &d.events} {
-		if *f, err = os.OpenFile(filepath.Join(path, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err != nil {
+	for name, f := range map[string]**os.File{"metrics.jsonl": &d.metrics,
+		"events.jsonl": &d.events} {
+		if *f, err = os.OpenFile(filepath.Join(path, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY,
+			0o600); err != nil {
 			return nil, "", fmt.Errorf("agent: %w", err)
 		}
 	}
 	return d, name, nil
 }
 
-func (d *runDir) log(rank int) string { return filepath.Join(d.path, fmt.Sprintf("rank-%d.log", rank)) }
+func (d *runDir) log(rank int) string {
+	return filepath.Join(d.path, fmt.Sprintf("rank-%d.log", rank))
+}
 
 func (d *runDir) writeJob(spec job.Spec, run string, started time.Time) error {
 	return d.write("job.json", Record{spec, run, started, version.Version})
@@ -125,7 +133,8 @@ func (d *runDir) event(e Event, now time.Time) error {
 // mostLogs is how many logs of other hosts' workers are open at a time. Other hosts say of which.
 const mostLogs = 256
 
-// line appends what a worker of another host has said to its log, or what this host says of a worker.
+// line appends what a worker of another host has said to its log, or what this host says of a
+// worker.
 func (d *runDir) line(worker int, text string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -135,7 +144,8 @@ func (d *runDir) line(worker int, text string) error {
 		if err != nil {
 			return err
 		}
-		if log, err = os.OpenFile(d.log(worker), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+		if log, err = os.OpenFile(d.log(worker), os.O_CREATE|os.O_APPEND|os.O_WRONLY,
+			0o600); err != nil {
 			return err
 		}
 		d.others[worker] = log
@@ -144,7 +154,8 @@ func (d *runDir) line(worker int, text string) error {
 	return err
 }
 
-// shut closes logs of workers of other hosts until so many are open; the next line of a worker opens its log again; d.mu is held.
+// shut closes logs of workers of other hosts until so many are open; the next line of a worker
+// opens its log again; d.mu is held.
 func (d *runDir) shut(most int) (err error) {
 	for worker, log := range d.others {
 		if len(d.others) <= most {

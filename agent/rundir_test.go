@@ -24,7 +24,8 @@ func TestRunDirsAreNotShared(t *testing.T) {
 	}
 }
 
-// Workers of other hosts, however many are told of, do not use up the files that a process may open; nothing of theirs is lost.
+// Workers of other hosts, however many are told of, do not use up the files that a process may
+// open; nothing of theirs is lost.
 func TestLogsOfOtherHostsAreBounded(t *testing.T) {
 	d, _, err := newRunDir(t.TempDir(), "digits")
 	if err != nil {
@@ -49,7 +50,8 @@ func TestLogsOfOtherHostsAreBounded(t *testing.T) {
 
 func TestMetricsLine(t *testing.T) {
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-	got, err := metricsLine(2, map[string]float64{"loss": math.NaN(), "step": 12, "best": math.Inf(-1)}, now)
+	got, err := metricsLine(2,
+		map[string]float64{"loss": math.NaN(), "step": 12, "best": math.Inf(-1)}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +63,8 @@ func TestMetricsLine(t *testing.T) {
 
 func TestRunsDir(t *testing.T) {
 	t.Setenv("HOME", "/h")
-	for state, want := range map[string]string{"/s": "/s/shoal/runs", "": "/h/.local/state/shoal/runs", "relative": "/h/.local/state/shoal/runs"} {
+	for state, want := range map[string]string{"/s": "/s/shoal/runs",
+		"": "/h/.local/state/shoal/runs", "relative": "/h/.local/state/shoal/runs"} {
 		t.Setenv("XDG_STATE_HOME", state)
 		if got, err := RunsDir(); err != nil || got != want {
 			t.Errorf("XDG_STATE_HOME=%q: %s, %v", state, got, err)

@@ -30,8 +30,8 @@ type Entry struct {
 // ReadRecord reads the job.json of a run's directory.
 func ReadRecord(dir string) (r Record, err error) { return r, readRun(dir, "job.json", &r) }
 
-// ReadResult reads the result.json of a run's directory; while the run lasts, and after its launcher was killed, the error
-// wraps fs.ErrNotExist.
+// ReadResult reads the result.json of a run's directory; while the run lasts, and after its
+// launcher was killed, the error wraps fs.ErrNotExist.
 func ReadResult(dir string) (r Result, err error) { return r, readRun(dir, "result.json", &r) }
 
 func readRun(dir, name string, into any) error {
@@ -48,7 +48,8 @@ func readRun(dir, name string, into any) error {
 // Ledger gives the path of the ledger in a run's directory.
 func Ledger(dir string) string { return filepath.Join(dir, "events.jsonl") }
 
-// ParseLedger reads the whole lines of a ledger, or of a part of one that begins with a line, and says how many bytes they take.
+// ParseLedger reads the whole lines of a ledger, or of a part of one that begins with a line, and
+// says how many bytes they take.
 func ParseLedger(text []byte) (entries []Entry, n int, err error) {
 	for line := range bytes.Lines(text) {
 		if line[len(line)-1] != '\n' {
@@ -79,7 +80,8 @@ func RunNames() (names []string) {
 	return names
 }
 
-// NewestRun finds the directory of the run of a name that started last. Runs of one name are called NAME, NAME-2, …
+// NewestRun finds the directory of the run of a name that started last. Runs of one name are called
+// NAME, NAME-2, …
 func NewestRun(name string) (string, error) {
 	parent, err := RunsDir()
 	if err != nil {
@@ -97,7 +99,8 @@ func NewestRun(name string) (string, error) {
 		}
 	}
 	if newest == "" {
-		return "", fmt.Errorf("no run is called %s in %s; name one of the folders there, or the path of another (shoal run --log-dir)", name, parent)
+		return "", fmt.Errorf("no run is called %s in %s; name one of the folders there, or the "+
+			"path of another (shoal run --log-dir)", name, parent)
 	}
 	return newest, nil
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// school is a job whose workers have parts of a state and make steps until they are let go. On every mesh they compare what they have with
-// an oracle.
+// school is a job whose workers have parts of a state and make steps until they are let go. On
+// every mesh they compare what they have with an oracle.
 type school struct {
 	t       *testing.T
 	c       *cluster
@@ -28,11 +28,14 @@ type school struct {
 	starts  *group.Group
 	workers *group.Group
 	arrived chan arrival
-	does    func(seat int, at *agent.Agent, next string) error // before a worker hands its state over; may be nil
-	spoils  func(seat int, memory []byte)                      // what is done to what a worker begins with; may be nil
-	states  func(seat int, said *reshape.Statement)            // what a worker states in place of what is true; may be nil
-	spread  bool                                               // the job is redundant
-	orders  agent.Orders
+	// before a worker hands its state over; may be nil
+	does func(seat int, at *agent.Agent, next string) error
+	// what is done to what a worker begins with; may be nil
+	spoils func(seat int, memory []byte)
+	// what a worker states in place of what is true; may be nil
+	states func(seat int, said *reshape.Statement)
+	spread bool // the job is redundant
+	orders agent.Orders
 }
 
 // arrival is a worker that has its part of the state on a mesh, or that is not needed there.
@@ -42,7 +45,8 @@ type arrival struct {
 	err  string // of its call, in place of all that
 }
 
-// liveSpec places tensors in all ways: whole, cut unevenly, on some stages; and unless every place of dp has the same, flat over dp.
+// liveSpec places tensors in all ways: whole, cut unevenly, on some stages; and unless every place
+// of dp has the same, flat over dp.
 func liveSpec(replicas bool) (layout.Spec, []layout.Tensor) {
 	spec := layout.Spec{Shoal: layout.Version, Mesh: "pp=1,dp=1,tp=1", Rules: []layout.Rule{
 		{Match: "embed", Place: "pp=at(0,-1), tp=shard(0,ceil)"},
@@ -52,22 +56,32 @@ func liveSpec(replicas bool) (layout.Spec, []layout.Tensor) {
 		{Match: "**"},
 	}}
 	if replicas {
-		spec.Rules[1].Place, spec.Rules[3].Place = "tp=shard(1,ceil)", "pp=spread(1,12), tp=shard(1,balanced)"
+		spec.Rules[1].Place, spec.Rules[3].Place = "tp=shard(1,ceil)",
+			"pp=spread(1,12), tp=shard(1,balanced)"
 	}
-	tensors := []layout.Tensor{{Name: "embed", DType: tensor.F32, Shape: tensor.Shape{11, 3}}, {Name: "norm", DType: tensor.BF16, Shape: tensor.Shape{5}}, {Name: "step", DType: tensor.I64},
-		{Name: "table", DType: tensor.F32, Shape: tensor.Shape{68, 256}}} // longer than runs that travel together
+	tensors := []layout.Tensor{{Name: "embed", DType: tensor.F32, Shape: tensor.Shape{11, 3}},
+		{Name: "norm", DType: tensor.BF16, Shape: tensor.Shape{5}},
+		{Name: "step", DType: tensor.I64},
+		// longer than runs that travel together
+		{Name: "table", DType: tensor.F32, Shape: tensor.Shape{68, 256}}}
 	for l := range 12 {
 		for _, name := range []string{"layers.%d.up", "optimizer.layers.%d.up"} {
-			tensors = append(tensors, layout.Tensor{Name: fmt.Sprintf(name, l), DType: tensor.F32, Shape: tensor.Shape{7, 4}})
+			tensors = append(tensors,
+				layout.Tensor{Name: fmt.Sprintf(name, l), DType: tensor.F32,
+					Shape: tensor.Shape{7, 4}})
 		}
-		tensors = append(tensors, layout.Tensor{Name: fmt.Sprintf("layers.%d.down", l), DType: tensor.F64, Shape: tensor.Shape{4, 9}})
+		tensors = append(tensors,
+			layout.Tensor{Name: fmt.Sprintf("layers.%d.down", l), DType: tensor.F64,
+				Shape: tensor.Shape{4, 9}})
 	}
 	return spec, tensors
 }
 
 // newSchool begins a job on hosts of the given slots, with as many workers as its mesh has ranks.
-func newSchool(t *testing.T, mesh string, slots []int, replicas bool, prepare func(s *school)) *school {
-	s := &school{t: t, first: mesh, workers: group.New(context.Background()), arrived: make(chan arrival, 1000)}
+func newSchool(t *testing.T, mesh string, slots []int, replicas bool,
+	prepare func(s *school)) *school {
+	s := &school{t: t, first: mesh, workers: group.New(context.Background()),
+		arrived: make(chan arrival, 1000)}
 	s.spec, s.tensors = liveSpec(replicas)
 	text, err := json.Marshal(s.spec)
 	if err != nil {
@@ -75,7 +89,9 @@ func newSchool(t *testing.T, mesh string, slots []int, replicas bool, prepare fu
 	}
 	s.said = reshape.Statement{Layout: string(text), Mesh: mesh}
 	for _, x := range s.tensors {
-		s.said.Tensors = append(s.said.Tensors, reshape.Tensor{Name: x.Name, DType: x.DType.String(), Shape: append([]int{}, x.Shape...)})
+		s.said.Tensors = append(s.said.Tensors,
+			reshape.Tensor{Name: x.Name, DType: x.DType.String(),
+				Shape: append([]int{}, x.Shape...)})
 	}
 	if prepare != nil {
 		prepare(s)
@@ -118,7 +134,8 @@ func (s *school) head() *agent.Agent {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	for _, a := range s.c.agents {
-		if st := a.Status(); st.Head == a.Host() && !st.Stuck { // one that was cut off believes that it leads
+		// one that was cut off believes that it leads
+		if st := a.Status(); st.Head == a.Host() && !st.Stuck {
 			return a
 		}
 	}
@@ -150,7 +167,8 @@ func (s *school) holds(mesh string, rank int) []byte {
 			size := s.tensors[max(e.Tensor, 0)].DType.Size()
 			for x := range size {
 				if e != layouttest.Padding {
-					memory[l.Offset(rank, name)+i*size+x] = byte(1 + (e.Tensor*31+e.Index*7+x*13)%251)
+					memory[l.Offset(rank, name)+i*size+x] = byte(1 +
+						(e.Tensor*31+e.Index*7+x*13)%251)
 				}
 			}
 		}

@@ -48,13 +48,15 @@ func (s *sent) Drop(_ fabric.Host, why error)                      { s.dropped =
 func (s *sent) Seek(context.Context) map[fabric.Host][]fabric.Host { return nil }
 func (s *sent) Close() error                                       { return nil }
 
-// A frame may be longer than a message may be: it is cut between its bodies, which keep their numbers.
+// A frame may be longer than a message may be: it is cut between its bodies, which keep their
+// numbers.
 func TestLongFramesAreCut(t *testing.T) {
 	mesh := &sent{t: t}
 	c := &crew{mesh: mesh}
 	var bodies []head.Body
 	for i := range 9 {
-		bodies = append(bodies, head.Ended{Worker: 1, How: strings.Repeat(string(rune('a'+i)), 1<<20)})
+		bodies = append(bodies,
+			head.Ended{Worker: 1, How: strings.Repeat(string(rune('a'+i)), 1<<20)})
 	}
 	c.send("b", &head.Frame{Term: 3, Up: true, First: 7, Ack: 2, Bodies: bodies})
 	var got []head.Body
@@ -67,7 +69,8 @@ func TestLongFramesAreCut(t *testing.T) {
 		got = append(got, f.Bodies...)
 	}
 	if !slices.Equal(got, bodies) || mesh.dropped != nil || mesh.inParts > 0 {
-		t.Errorf("%d of %d bodies came, dropped %v, %d parts", len(got), len(bodies), mesh.dropped, mesh.inParts)
+		t.Errorf("%d of %d bodies came, dropped %v, %d parts", len(got), len(bodies), mesh.dropped,
+			mesh.inParts)
 	}
 }
 
@@ -84,12 +87,15 @@ func TestLongWordsGoInParts(t *testing.T) {
 		t.Fatalf("%d frames in %d parts, dropped %v", len(mesh.frames), mesh.inParts, mesh.dropped)
 	}
 	for i, want := range []uint64{2, 3, 2} {
-		if f := mesh.frames[i]; f.First != want || len(f.Bodies) != 1 || f.Bodies[0] != head.Body(said) {
+		if f := mesh.frames[i]; f.First != want || len(f.Bodies) != 1 ||
+			f.Bodies[0] != head.Body(said) {
 			t.Errorf("frame %d begins at %d and is not what was sent", i, f.First)
 		}
 	}
-	c.send("b", &head.Frame{Term: 3, Up: true, First: 3, Bodies: []head.Body{head.Ended{How: strings.Repeat("x", maxSaid)}}})
-	if mesh.dropped == nil || !strings.Contains(mesh.dropped.Error(), "it must be told something of 48 MiB, and can be told 48 MiB at once: make fewer collectives a step") {
+	c.send("b", &head.Frame{Term: 3, Up: true, First: 3,
+		Bodies: []head.Body{head.Ended{How: strings.Repeat("x", maxSaid)}}})
+	if mesh.dropped == nil || !strings.Contains(mesh.dropped.Error(), "it must be told "+
+		"something of 48 MiB, and can be told 48 MiB at once: make fewer collectives a step") {
 		t.Errorf("dropped with %v", mesh.dropped)
 	}
 }
@@ -102,7 +108,8 @@ func TestLongFramesAreRepeated(t *testing.T) {
 	for i, c := range []struct {
 		after time.Duration
 		soon  bool
-	}{{0, false}, {0, true}, {999 * time.Millisecond, true}, {time.Millisecond, false}, {time.Millisecond, true}} {
+	}{{0, false}, {0, true}, {999 * time.Millisecond, true}, {time.Millisecond, false},
+		{time.Millisecond, true}} {
 		now = now.Add(c.after)
 		if got := r.tooSoon("b", f, 10_000_000, now); got != c.soon {
 			t.Errorf("%d: too soon: %v", i, got)

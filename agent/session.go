@@ -58,7 +58,8 @@ func (s *session) serve() {
 	}
 }
 
-// refuse sends an error; one that cannot be sent means that the worker is gone, which Receive will tell.
+// refuse sends an error; one that cannot be sent means that the worker is gone, which Receive will
+// tell.
 func (s *session) refuse(err error) {
 	reply := api.Reply{Type: api.TypeError, Error: err.Error()}
 	var field *collective.FieldError
@@ -113,7 +114,8 @@ func (s *session) answer(r *api.Request) error {
 		s.agent.report(s.worker, r.Metrics)
 		return nil
 	}
-	return &collective.FieldError{Field: "type", Problem: fmt.Sprintf("%q names no message of protocol %d", r.Type, arena.Protocol)}
+	return &collective.FieldError{Field: "type",
+		Problem: fmt.Sprintf("%q names no message of protocol %d", r.Type, arena.Protocol)}
 }
 
 func (s *session) join(r *api.Request) error {
@@ -122,7 +124,8 @@ func (s *session) join(r *api.Request) error {
 	case s.joined:
 		return fmt.Errorf("rank %d has joined already on this socket", s.worker)
 	case r.Protocol != arena.Protocol:
-		return fmt.Errorf("the worker (%s, shoal %s) speaks protocol %d, the agent (shoal %s) speaks %d: install the same version of shoal on both sides",
+		return fmt.Errorf("the worker (%s, shoal %s) speaks protocol %d, the agent (shoal %s) "+
+			"speaks %d: install the same version of shoal on both sides",
 			r.Client, r.Version, r.Protocol, version.Version, arena.Protocol)
 	}
 	late, err := a.seat(r.Rank, r.Token)
@@ -142,8 +145,10 @@ func (s *session) join(r *api.Request) error {
 	if a.cfg.OnJoin != nil {
 		a.cfg.OnJoin(r.Rank, r.Client)
 	}
-	reply := api.Reply{Type: api.TypeJoined, Job: a.cfg.Job, Host: a.Host(), Rank: r.Rank, Size: size, Generation: generation,
-		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: int(patience / time.Microsecond), Crowded: a.here() > runtime.NumCPU()}
+	reply := api.Reply{Type: api.TypeJoined, Job: a.cfg.Job, Host: a.Host(), Rank: r.Rank,
+		Size: size, Generation: generation,
+		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: int(patience / time.Microsecond),
+		Crowded: a.here() > runtime.NumCPU()}
 	if a.mesh == nil {
 		reply.PieceBytes, reply.PiecesOpen = collective.PieceBytes, collective.PiecesOpen
 	}
@@ -163,13 +168,16 @@ func newMember(w topo.Worker) (*worker, error) {
 		block.Close()
 		return nil, err
 	}
-	return &worker{id: w, block: block, control: arena.InitControl(block.Mem, int(w)), bell: bell, segments: map[uint32]*arena.Segment{}, results: map[uint32]*result{}}, nil
+	return &worker{id: w, block: block, control: arena.InitControl(block.Mem, int(w)), bell: bell,
+		segments: map[uint32]*arena.Segment{}, results: map[uint32]*result{}}, nil
 }
 
-// segment makes memory for the worker. What may come later is made while the worker goes on, and asks for other things.
+// segment makes memory for the worker. What may come later is made while the worker goes on, and
+// asks for other things.
 func (s *session) segment(n int64, later bool) error {
 	if n <= 0 {
-		return &collective.FieldError{Field: "bytes", Problem: fmt.Sprintf("%d: a segment needs at least one byte", n)}
+		return &collective.FieldError{Field: "bytes",
+			Problem: fmt.Sprintf("%d: a segment needs at least one byte", n)}
 	}
 	segment := arena.NewSegment
 	if later {
@@ -181,7 +189,9 @@ func (s *session) segment(n int64, later bool) error {
 	}
 	s.lastSeg++
 	id := s.lastSeg
-	if err := s.agent.engine.do(func() { s.agent.engine.byID[s.worker].segments[id] = seg }); err != nil {
+	if err := s.agent.engine.do(func() {
+		s.agent.engine.byID[s.worker].segments[id] = seg
+	}); err != nil {
 		seg.Close()
 		return err
 	}
@@ -212,7 +222,8 @@ func (s *session) free(id uint32) error {
 		return err
 	}
 	if !known {
-		return &collective.FieldError{Field: "id", Problem: fmt.Sprintf("%d is no segment of rank %d", id, s.worker)}
+		return &collective.FieldError{Field: "id",
+			Problem: fmt.Sprintf("%d is no segment of rank %d", id, s.worker)}
 	}
 	return s.reply(api.Reply{Type: api.TypeFreed, ID: id})
 }

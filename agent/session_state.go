@@ -12,14 +12,16 @@ import (
 // state takes what the worker states of the state of the job, which lies in its arena.
 func (s *session) state(r *api.Request) error {
 	if r.Bytes < 0 || r.Bytes > maxStatement || r.Offset < 0 {
-		return &collective.FieldError{Field: "bytes", Problem: "a statement of the state has up to 64 MiB"}
+		return &collective.FieldError{Field: "bytes",
+			Problem: "a statement of the state has up to 64 MiB"}
 	}
 	e := s.agent.engine
 	var text []byte
 	var err error
 	if stopped := e.do(func() {
 		var memory []byte
-		memory, err = e.byID[s.worker].memory("state", arena.Ref{Segment: r.ID, Offset: uint64(r.Offset), Count: uint64(r.Bytes)}, 1)
+		memory, err = e.byID[s.worker].memory("state",
+			arena.Ref{Segment: r.ID, Offset: uint64(r.Offset), Count: uint64(r.Bytes)}, 1)
 		text = slices.Clone(memory)
 	}); stopped != nil {
 		return stopped
@@ -35,7 +37,9 @@ func (s *session) state(r *api.Request) error {
 	if err != nil {
 		return err
 	}
-	if stopped := e.do(func() { err = e.crew.stating(e.byID[s.worker], said, state) }); stopped != nil {
+	if stopped := e.do(func() {
+		err = e.crew.stating(e.byID[s.worker], said, state)
+	}); stopped != nil {
 		return stopped
 	}
 	if err != nil {
@@ -48,16 +52,20 @@ func (s *session) state(r *api.Request) error {
 func (s *session) shape() error {
 	var shape shapeOf
 	var err error
-	if stopped := s.agent.engine.do(func() { shape, err = s.agent.crew.shapeOf(s.worker) }); stopped != nil {
+	if stopped := s.agent.engine.do(func() {
+		shape, err = s.agent.crew.shapeOf(s.worker)
+	}); stopped != nil {
 		return stopped
 	}
 	if err != nil {
 		return err
 	}
-	err = s.reply(api.Reply{Type: api.TypeShape, Mesh: shape.mesh, Next: shape.next, In: int64(shape.in), Out: int64(shape.out), Broken: shape.broken,
+	err = s.reply(api.Reply{Type: api.TypeShape, Mesh: shape.mesh, Next: shape.next,
+		In: int64(shape.in), Out: int64(shape.out), Broken: shape.broken,
 		Lost: shape.lost, Writes: shape.settled.writes(), Alone: shape.settled.alone()})
 	if shape.next != "" {
-		_ = s.agent.engine.later(s.agent.crew.prepare) // only now: a stopped engine has nothing to plan
+		// only now: a stopped engine has nothing to plan
+		_ = s.agent.engine.later(s.agent.crew.prepare)
 	}
 	return err
 }

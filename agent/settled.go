@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// settled is where a worker is on a mesh that stays. What follows from that takes a look at all tensors, and is not for the engine's thread.
+// settled is where a worker is on a mesh that stays. What follows from that takes a look at all
+// tensors, and is not for the engine's thread.
 type settled struct {
 	layout  *reshape.Layout
 	rank    int    // -1 = the mesh does not need it
@@ -47,7 +48,8 @@ func (s *settled) writes() []byte {
 	return ranks.Marks(s.layout.Layout, s.rank)
 }
 
-// alone says to rank 0 what of the state is lost with one host, or in a job of one host with one worker; "" = nothing.
+// alone says to rank 0 what of the state is lost with one host, or in a job of one host with one
+// worker; "" = nothing.
 func (s *settled) alone() string {
 	if s == nil || s.rank != 0 || s.domain == nil {
 		return ""
@@ -56,9 +58,11 @@ func (s *settled) alone() string {
 	if bytes == 0 {
 		return ""
 	}
-	said := fmt.Sprintf("%d bytes of %d tensors, %s the first, are on one %s only", bytes, tensors, first, s.domains)
+	said := fmt.Sprintf("%d bytes of %d tensors, %s the first, are on one %s only", bytes, tensors,
+		first, s.domains)
 	if n := bytes - s.layout.Single(); n > 0 && s.domains == "host" && !s.placed {
-		said += fmt.Sprintf(" (%d of them on several workers there: shoal run --redundant can have those on two hosts)", n)
+		said += fmt.Sprintf(" (%d of them on several workers there: shoal run --redundant can "+
+			"have those on two hosts)", n)
 	}
 	return said
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
 
-// No worker can write a shared result, by whatever it does with its descriptor, nor give it as an input.
+// No worker can write a shared result, by whatever it does with its descriptor, nor give it as an
+// input.
 func TestSharedResultIsReadOnly(t *testing.T) {
 	w := joinRaw(t, startAgent(t, 1), 0)
 	r, fds := w.ask(api.Request{Type: api.TypeShared, Name: "result", Bytes: 16})
@@ -27,7 +28,8 @@ func TestSharedResultIsReadOnly(t *testing.T) {
 	}
 	defer again.Close()
 	for _, fd := range []int{fds[0], int(again.Fd())} {
-		if _, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
+		if _, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_SHARED); err == nil {
 			t.Error("a worker maps it to write")
 		}
 		mem, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
@@ -40,7 +42,8 @@ func TestSharedResultIsReadOnly(t *testing.T) {
 		if _, err := unix.Pwrite(fd, []byte{1}, 0); err == nil {
 			t.Error("a worker writes to the descriptor")
 		}
-		if unix.Ftruncate(fd, 0) == nil || unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096) == nil {
+		if unix.Ftruncate(fd, 0) == nil ||
+			unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096) == nil {
 			t.Error("a worker takes its memory away")
 		}
 		if err := unix.Munmap(mem); err != nil {
@@ -48,22 +51,31 @@ func TestSharedResultIsReadOnly(t *testing.T) {
 		}
 	}
 	for field, change := range map[string]func(d *arena.Descriptor){
-		"in.segment":  func(d *arena.Descriptor) { d.In.Segment = 2 },
-		"out.segment": func(d *arena.Descriptor) { d.Kind, d.Out.Segment = uint8(collective.ReduceScatter), 2 },
-		"out.offset":  func(d *arena.Descriptor) { d.Out = arena.Ref{Segment: 2, Offset: 4098, Count: 4} },
-		"out.count":   func(d *arena.Descriptor) { d.Out = arena.Ref{Segment: 2, Offset: 4088, Count: 4} },
+		"in.segment": func(d *arena.Descriptor) { d.In.Segment = 2 },
+		"out.segment": func(d *arena.Descriptor) {
+			d.Kind, d.Out.Segment = uint8(collective.ReduceScatter), 2
+		},
+		"out.offset": func(d *arena.Descriptor) {
+			d.Out = arena.Ref{Segment: 2, Offset: 4098, Count: 4}
+		},
+		"out.count": func(d *arena.Descriptor) {
+			d.Out = arena.Ref{Segment: 2, Offset: 4088, Count: 4}
+		},
 	} {
 		d := sound()
 		change(&d)
 		w.submit(d)
-		if status, text := w.wait(); status != arena.Failed || !strings.HasPrefix(text, "rank 0, "+field+": ") {
+		if status, text := w.wait(); status != arena.Failed ||
+			!strings.HasPrefix(text, "rank 0, "+field+": ") {
 			t.Errorf("%s: status %d, %q", field, status, text)
 		}
 	}
-	if r, _ := w.ask(api.Request{Type: api.TypeShared, Name: "result", Bytes: 16, Group: 7}); !strings.Contains(r.Error, "7 is no group of this rank") {
+	if r, _ := w.ask(api.Request{Type: api.TypeShared, Name: "result", Bytes: 16,
+		Group: 7}); !strings.Contains(r.Error, "7 is no group of this rank") {
 		t.Errorf("of a group that is not there: %+v", r)
 	}
-	if r, fds := w.ask(api.Request{Type: api.TypeShared, Name: "result", Bytes: 16}); r.ID != 2 || len(fds) != 1 {
+	if r, fds := w.ask(api.Request{Type: api.TypeShared, Name: "result", Bytes: 16}); r.ID != 2 ||
+		len(fds) != 1 {
 		t.Errorf("asked again: %+v", r)
 	} else {
 		arena.CloseFDs(fds)

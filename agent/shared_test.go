@@ -14,7 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// A result stays as it is until every rank that reads it has made the next call, however far the others are.
+// A result stays as it is until every rank that reads it has made the next call, however far the
+// others are.
 func TestSharedResultWaitsForItsReaders(t *testing.T) {
 	const n, rounds = 40_000, 60
 	ctx := context.Background()
@@ -39,7 +40,8 @@ func TestSharedResultWaitsForItsReaders(t *testing.T) {
 			}
 			for i, got := range total {
 				if want := round * int64(4*i+6); got != want || x[i] != round*int64(i+j.Rank()) {
-					return fmt.Errorf("rank %d, round %d: element %d of the result is %d, want %d; the input is %d", j.Rank(), round, i, got, want, x[i])
+					return fmt.Errorf("rank %d, round %d: element %d of the result is %d, want "+
+						"%d; the input is %d", j.Rank(), round, i, got, want, x[i])
 				}
 			}
 		}
@@ -64,7 +66,9 @@ func TestSharedResultsOfGroups(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		err = errors.Join(client.AllReduceInto(ctx, g, ours, x, collective.Sum), client.AllReduceInto(ctx, j, all[:2], x, collective.Sum), client.AllReduceInto(ctx, j, all[4:], x, collective.Max))
+		err = errors.Join(client.AllReduceInto(ctx, g, ours, x, collective.Sum),
+			client.AllReduceInto(ctx, j, all[:2], x, collective.Sum),
+			client.AllReduceInto(ctx, j, all[4:], x, collective.Max))
 		if want := []int32{int32(2*(j.Rank()%2) + 2), 2}; !slices.Equal(ours, want) {
 			return fmt.Errorf("the group of rank %d has %v, want %v: %w", j.Rank(), ours, want, err)
 		}
@@ -105,14 +109,18 @@ func TestSharedResultRefused(t *testing.T) {
 		_, long := client.Shared[float32](j, strings.Repeat("x", 256), 8)
 		_, empty := client.Shared[float32](j, "none", 0)
 		for want, err := range map[string]error{
-			"has 32 bytes on other ranks, and 36 here":             longer,
-			"a name of 0 bytes":                                    nameless,
-			"a name of 256 bytes":                                  long,
-			"0 elements":                                           empty,
-			"is read-only":                                         client.AllReduce(ctx, j, all, collective.Sum),
-			"only all_reduce and all_gather write":                 client.RecvFrom(ctx, j, all, (j.Rank()+1)%3),
-			`has the shared result "all" too, and is not in group`: client.AllReduceInto(ctx, pair, all, x, collective.Sum),
-			`into "of rank`:                                        client.AllReduceInto(ctx, j, ours, x, collective.Sum),
+			"has 32 bytes on other ranks, and 36 here": longer,
+			"a name of 0 bytes":                        nameless,
+			"a name of 256 bytes":                      long,
+			"0 elements":                               empty,
+			"is read-only": client.AllReduce(ctx, j, all,
+				collective.Sum),
+			"only all_reduce and all_gather write": client.RecvFrom(ctx, j, all,
+				(j.Rank()+1)%3),
+			`has the shared result "all" too, and is not in group`: client.AllReduceInto(ctx, pair,
+				all, x, collective.Sum),
+			`into "of rank`: client.AllReduceInto(ctx, j,
+				ours, x, collective.Sum),
 		} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				return fmt.Errorf("rank %d: %v, want an error with %q", j.Rank(), err, want)
@@ -143,7 +151,8 @@ func TestSharedResultsAreFreed(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := client.AllReduceInto(ctx, g, total, make([]float64, 1000), collective.Sum); err != nil {
+		if err := client.AllReduceInto(ctx, g, total, make([]float64, 1000),
+			collective.Sum); err != nil {
 			return err
 		}
 		if !mapped("result-1") {
@@ -165,8 +174,9 @@ func TestSharedResultsAreFreed(t *testing.T) {
 	}
 }
 
-// Workers are killed, join and are released between calls into a shared result. All see the same average in every step, and one that is
-// released still has its last one when the others are steps ahead.
+// Workers are killed, join and are released between calls into a shared result. All see the same
+// average in every step, and one that is released still has its last one when the others are steps
+// ahead.
 func TestSharedResultsOfAnElasticJob(t *testing.T) {
 	f := newFlock(t, 3, client.Data{Samples: 900, Batch: 12, Epochs: 1, Seed: 5})
 	f.averages = map[int][]float64{}
@@ -195,7 +205,8 @@ func TestSharedResultsOfAnElasticJob(t *testing.T) {
 	}
 	f.check(0)
 	if len(f.released) != 2 || f.steps[0] < 75 {
-		t.Errorf("%d workers were released, and there were %d steps: %+v", len(f.released), f.steps[0], f.events)
+		t.Errorf("%d workers were released, and there were %d steps: %+v", len(f.released),
+			f.steps[0], f.events)
 	}
 	for seat, p := range f.finals {
 		if !slices.Equal(p, f.finals[0]) && f.steps[seat] == f.steps[0] {
@@ -231,7 +242,8 @@ func (f *flock) saw(t *client.Trainer, average []float64) error {
 		f.averages[t.Step()] = slices.Clone(average)
 	}
 	if want := f.averages[t.Step()]; !slices.Equal(average, want) {
-		return fmt.Errorf("the average before step %d is %v, for another worker %v", t.Step(), average, want)
+		return fmt.Errorf("the average before step %d is %v, for another worker %v", t.Step(),
+			average, want)
 	}
 	return nil
 }
@@ -248,9 +260,12 @@ func sharedCollectives(ctx context.Context, j *client.Job) error {
 		return err
 	}
 	x := []int64{r, 1}
-	err = errors.Join(client.AllReduceInto(ctx, j, sums, x, collective.Sum), client.AllGather(ctx, j, all, x[:1]))
-	if want := []int64{n * (n - 1) / 2, n}; !slices.Equal(sums, want) || !slices.Equal(x, []int64{r, 1}) {
-		err = errors.Join(err, fmt.Errorf("rank %d has %v, want %v; its input is %v", r, sums, want, x))
+	err = errors.Join(client.AllReduceInto(ctx, j, sums, x, collective.Sum),
+		client.AllGather(ctx, j, all, x[:1]))
+	if want := []int64{n * (n - 1) / 2, n}; !slices.Equal(sums, want) ||
+		!slices.Equal(x, []int64{r, 1}) {
+		err = errors.Join(err,
+			fmt.Errorf("rank %d has %v, want %v; its input is %v", r, sums, want, x))
 	}
 	for i, got := range all {
 		if got != int64(i) {

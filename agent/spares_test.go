@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/client"
 )
 
-// Workers die again and again, each when a spare waits: it takes the place when the step ends, and every sample counts once. In the end a spare
-// that waits is told that it is not needed.
+// Workers die again and again, each when a spare waits: it takes the place when the step ends, and
+// every sample counts once. In the end a spare that waits is told that it is not needed.
 func TestSparesTakeThePlacesOfLostWorkers(t *testing.T) {
 	f := newFlockWith(t, 3, 1, client.Data{Samples: 200, Batch: 10, Epochs: 3, Seed: 5})
 	over := make(chan struct{})

@@ -14,7 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/numa"
 )
 
-// hand is a worker process that a launcher knows of: its own, and on the host that leads those of other hosts.
+// hand is a worker process that a launcher knows of: its own, and on the host that leads those of
+// other hosts.
 type hand struct {
 	seat     int
 	host     string
@@ -78,7 +79,8 @@ func (l *launch) surround(j jobNote) surroundings {
 	if f := l.cfg.Fleet; f != nil {
 		here = min(here, f.Slots)
 	}
-	return surroundings{base: os.Environ(), spec: j.Spec, socket: l.place.Socket(), mark: l.place.Mark(), cores: runtime.GOMAXPROCS(0),
+	return surroundings{base: os.Environ(), spec: j.Spec, socket: l.place.Socket(),
+		mark: l.place.Mark(), cores: runtime.GOMAXPROCS(0),
 		here: here, addr: j.Addr, port: j.Port}
 }
 
@@ -129,7 +131,8 @@ func (l *launch) start(seat int) error {
 	home, around.cores = l.home(around)
 	l.mu.Unlock()
 	late := seat >= spec.Workers
-	at := place{seat: seat, token: l.agent.Expect(seat, late), rank: seat, size: spec.Workers, local: local, here: around.here, port: around.port}
+	at := place{seat: seat, token: l.agent.Expect(seat, late), rank: seat, size: spec.Workers,
+		local: local, here: around.here, port: around.port}
 	if late {
 		at = place{seat: seat, token: at.token, size: 1, port: freePort()}
 		around.addr = "127.0.0.1"
@@ -171,7 +174,8 @@ func (l *launch) start(seat int) error {
 	return nil
 }
 
-// cannotStart ends the job, whose program cannot run on this host, unless the job is well without the worker.
+// cannotStart ends the job, whose program cannot run on this host, unless the job is well without
+// the worker.
 func (l *launch) cannotStart(seat int, err error) {
 	survived := l.survives(seat, proc.Exit{Code: 127})
 	if l.leads() && !survived {
@@ -181,7 +185,8 @@ func (l *launch) cannotStart(seat int, err error) {
 	l.mu.Lock()
 	l.ordered--
 	l.mu.Unlock()
-	l.tell(&note{Ended: &endedNote{Worker: seat, Code: 127, Survived: survived, Tail: []string{err.Error()}}})
+	l.tell(&note{Ended: &endedNote{Worker: seat, Code: 127, Survived: survived,
+		Tail: []string{err.Error()}}})
 	if survived {
 		l.console.Note(fmt.Sprintf("worker %d cannot be started: %v", seat, err))
 		l.agent.Lost(seat, "could not be started")
@@ -198,7 +203,8 @@ func (l *launch) onStop(seat int, _ string) {
 		l.dismiss(h)
 		l.group.Go("turn away", func(context.Context) error {
 			select {
-			case <-h.process.Silent(): // so that no program goes on behind a loop that it was not in
+			// so that no program goes on behind a loop that it was not in
+			case <-h.process.Silent():
 			case <-time.After(graceStopped):
 				l.agent.TurnAway(seat)
 			}
@@ -230,7 +236,8 @@ func (l *launch) onBereft(seat int, why string) {
 	}
 }
 
-// onSave has what becomes of a checkpoint among the lines of the worker whose part it was, which may be gone.
+// onSave has what becomes of a checkpoint among the lines of the worker whose part it was, which
+// may be gone.
 func (l *launch) onSave(seat int, line string) {
 	line = "shoal: " + line
 	l.console.Line(seat, true, line)
@@ -241,8 +248,9 @@ func (l *launch) onSave(seat int, line string) {
 	l.forward(seat, true, line)
 }
 
-// onExit deals with the end of a worker of this host. Where the job is led it is in the books first, in the order of the endings: what the
-// membership makes of it can end others. Elsewhere the membership hears it first, since the books are kept on another host.
+// onExit deals with the end of a worker of this host. Where the job is led it is in the books
+// first, in the order of the endings: what the membership makes of it can end others. Elsewhere the
+// membership hears it first, since the books are kept on another host.
 func (l *launch) onExit(seat int, e proc.Exit) {
 	elastic := l.agent.Status().Elastic // where a loss is survived, and an end has other reasons
 	survived := l.survives(seat, e) && (!e.OK() || l.vain(seat))
@@ -282,20 +290,23 @@ func (l *launch) onExit(seat int, e proc.Exit) {
 			l.tell(&note{Ended: n})
 		})
 	}
-	if survived && e.Signal == syscall.SIGKILL { // which hits one process, and not those that load data for it
+	// which hits one process, and not those that load data for it
+	if survived && e.Signal == syscall.SIGKILL {
 		_ = proc.SweepGroup(l.place.Run, e.PID) // what it misses goes with the job
 	}
 }
 
-// survives reports whether the job goes on without a worker that ended like this: a worker that was killed is weather; one
-// that failed by itself is a fault that somebody should see, unless the user said how many workers are enough, or it came
-// late and the job was well without it.
+// survives reports whether the job goes on without a worker that ended like this: a worker that was
+// killed is weather; one that failed by itself is a fault that somebody should see, unless the user
+// said how many workers are enough, or it came late and the job was well without it.
 func (l *launch) survives(seat int, e proc.Exit) bool {
 	spec := l.spec()
-	return (e.Signal != 0 || e.Lost != "" || spec.Min > 0 || seat >= spec.Workers) && l.agent.Status().Elastic
+	return (e.Signal != 0 || e.Lost != "" || spec.Min > 0 || seat >= spec.Workers) &&
+		l.agent.Status().Elastic
 }
 
-// vain reports whether a worker that has ended well was a spare that never joined: nobody counts on it.
+// vain reports whether a worker that has ended well was a spare that never joined: nobody counts on
+// it.
 func (l *launch) vain(seat int) bool {
 	spec := l.spec()
 	l.mu.Lock()
@@ -326,7 +337,8 @@ func (l *launch) which(is func(h *hand) bool) (list []*hand) {
 	return list
 }
 
-// signalOne sends a worker a signal, or has its host do it. One of this host that is being started gets it from start.
+// signalOne sends a worker a signal, or has its host do it. One of this host that is being started
+// gets it from start.
 func (l *launch) signalOne(h *hand, sig syscall.Signal) {
 	l.mu.Lock()
 	process := h.process

@@ -30,8 +30,9 @@ func (l *launch) stop(asked bool) error {
 	return errors.New("agent: workers were killed but do not end; look at their state in ps")
 }
 
-// confess tells the membership of the workers that have failed. Only some time after they were stopped do the others hear of it: most have
-// ended by then, and the output shows one exception and not one a rank.
+// confess tells the membership of the workers that have failed. Only some time after they were
+// stopped do the others hear of it: most have ended by then, and the output shows one exception and
+// not one a rank.
 func (l *launch) confess() {
 	l.mu.Lock()
 	faults := l.faults
@@ -42,7 +43,8 @@ func (l *launch) confess() {
 	}
 }
 
-// beginStop tells apart the workers that end by themselves from those that end because the launcher wants it.
+// beginStop tells apart the workers that end by themselves from those that end because the launcher
+// wants it.
 func (l *launch) beginStop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,7 +60,8 @@ func (l *launch) signal(sig syscall.Signal) {
 	}
 }
 
-// allEnd waits until all started workers have ended, or one of the channels says that it has been long enough.
+// allEnd waits until all started workers have ended, or one of the channels says that it has been
+// long enough.
 func (l *launch) allEnd(timeout <-chan time.Time, hurry <-chan struct{}) bool {
 	for len(l.living()) > 0 {
 		select {

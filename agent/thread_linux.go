@@ -7,19 +7,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// thread is the thread of a lane, which wakes at once: it waits in the kernel, and never on the processor of who wakes it.
+// thread is the thread of a lane, which wakes at once: it waits in the kernel, and never on the
+// processor of who wakes it.
 type thread struct {
 	id    int
 	may   unix.CPUSet // where it may run but for that processor
 	shuns int         // that processor; -1 = none
 }
 
-// thisThread ties a goroutine to its thread. Go's scheduler wakes two other threads before it, and the kernel may have it wait for who has woken it and
-// then works: both took from 50 µs to the whole of 16 MiB.
+// thisThread ties a goroutine to its thread. Go's scheduler wakes two other threads before it, and
+// the kernel may have it wait for who has woken it and then works: both took from 50 µs to the
+// whole of 16 MiB.
 func thisThread() *thread {
 	runtime.LockOSThread()
 	t := &thread{id: unix.Gettid(), shuns: -1}
-	_ = unix.SchedGetaffinity(t.id, &t.may) // who is not told may run nowhere else, and shuns nothing
+	// who is not told may run nowhere else, and shuns nothing
+	_ = unix.SchedGetaffinity(t.id, &t.may)
 	return t
 }
 
@@ -31,7 +34,8 @@ func (t *thread) shun(processor int) {
 	t.shuns = processor
 	where := t.may
 	if where.Clear(processor); where.Count() > 0 {
-		_ = unix.SchedSetaffinity(t.id, &where) // who forbids that has it wait where the kernel likes
+		// who forbids that has it wait where the kernel likes
+		_ = unix.SchedSetaffinity(t.id, &where)
 	}
 }
 

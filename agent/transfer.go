@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// transfer is one agent's part of a collective of a flight: it exchanges pieces with the other agents that have calls in it.
+// transfer is one agent's part of a collective of a flight: it exchanges pieces with the other
+// agents that have calls in it.
 type transfer struct {
 	id       uint64
 	schedule collective.Schedule
@@ -33,8 +34,8 @@ type transfer struct {
 	settled bool // what it brings is in its place before it counts
 }
 
-// transfers are the flights that this agent takes part in. The mesh's goroutines look them up, the engine's thread adds and removes
-// them.
+// transfers are the flights that this agent takes part in. The mesh's goroutines look them up, the
+// engine's thread adds and removes them.
 type transfers struct {
 	mu     sync.Mutex
 	news   *sync.Cond
@@ -90,8 +91,9 @@ func (t *transfer) rest() {
 	defer t.busy.Unlock()
 }
 
-// wait finds the transfer of a piece. The piece may be here before the head's word of its flight: wait blocks until then. It returns nil
-// for a flight that is over. The transfer is busy until it is released.
+// wait finds the transfer of a piece. The piece may be here before the head's word of its flight:
+// wait blocks until then. It returns nil for a flight that is over. The transfer is busy until it
+// is released.
 func (ts *transfers) wait(id uint64) *transfer {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -116,7 +118,8 @@ func (ts *transfers) hold(id uint64) *transfer {
 	return t
 }
 
-// grow says how many parts of a flight were added, those without a transfer too, and whether others follow.
+// grow says how many parts of a flight were added, those without a transfer too, and whether others
+// follow.
 func (ts *transfers) grow(flight uint64, parts int, more bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -126,7 +129,8 @@ func (ts *transfers) grow(flight uint64, parts int, more bool) {
 	ts.news.Broadcast()
 }
 
-// end says that no part of a flight, or of one before it that has all its parts, will be added any more.
+// end says that no part of a flight, or of one before it that has all its parts, will be added any
+// more.
 func (ts *transfers) end(flight uint64) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -153,7 +157,8 @@ func (ts *transfers) Place(from fabric.Host, p fabric.Piece) []byte {
 	return t.relay.Place(slices.Index(t.peers, from), p.Part, p.Offset, p.Length)
 }
 
-// tray is what a goroutine needs of its own while it works on a piece. It is used again: no piece costs memory.
+// tray is what a goroutine needs of its own while it works on a piece. It is used again: no piece
+// costs memory.
 type tray struct {
 	scratch *collective.Scratch
 	out     []collective.Outgoing
@@ -178,7 +183,8 @@ func (ts *transfers) Arrived(from fabric.Host, p fabric.Piece) {
 	}
 	defer t.busy.RUnlock()
 	y := trays.Get().(*tray)
-	y.out = t.relay.Arrived(slices.Index(t.peers, from), p.Part, p.Offset, p.Length, y.scratch, y.out[:0])
+	y.out = t.relay.Arrived(slices.Index(t.peers, from), p.Part, p.Offset, p.Length, y.scratch,
+		y.out[:0])
 	t.pass(y)
 	t.look()
 }
@@ -188,7 +194,8 @@ const _ = uint(fabric.MaxStreams-collective.MaxStreams) + uint(fabric.MaxPiece-c
 
 func (t *transfer) send(out []collective.Outgoing) {
 	for _, o := range out {
-		p := fabric.Piece{Flight: t.id, Part: o.Part, Offset: o.Offset, Length: uint32(len(o.Payload)), Streams: uint8(t.route.Streams)}
+		p := fabric.Piece{Flight: t.id, Part: o.Part, Offset: o.Offset,
+			Length: uint32(len(o.Payload)), Streams: uint8(t.route.Streams)}
 		t.mesh.SendPiece(t.peers[o.To], p, o.Payload)
 	}
 }

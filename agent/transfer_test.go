@@ -38,10 +38,14 @@ func TestPiecesOfAFlightAllocateNothing(t *testing.T) {
 	for i, name := range peers {
 		calls := make([]*collective.Call, len(peers))
 		for j := range calls {
-			calls[j] = &collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, Weight: 1, Far: &collective.Far{In: n / 4, Out: n / 4}}
+			calls[j] = &collective.Call{Kind: collective.AllReduce, DType: tensor.F32,
+				Reduction: collective.Sum, Weight: 1, Far: &collective.Far{In: n / 4, Out: n / 4}}
 		}
 		calls[i].Far, calls[i].In, calls[i].Out = nil, make([]byte, n), make([]byte, n)
-		x := &transfer{id: 1, calls: calls, peers: peers, mesh: &cables{self: name, way: &way}, done: func() { landed++ }}
+		x := &transfer{id: 1, calls: calls, peers: peers, mesh: &cables{self: name, way: &way},
+			done: func() {
+				landed++
+			}}
 		if err := x.schedule.Build(calls); err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +56,8 @@ func TestPiecesOfAFlightAllocateNothing(t *testing.T) {
 		flights++
 		for i, x := range own {
 			x.told.Store(false)
-			x.relay.Prepare(&x.schedule, x.calls, collective.Sites{Of: of, N: len(peers), Self: i}, collective.Suits(n))
+			x.relay.Prepare(&x.schedule, x.calls, collective.Sites{Of: of, N: len(peers), Self: i},
+				collective.Suits(n))
 			ends[peers[i]].add(x)
 		}
 		for _, x := range own {

@@ -5,8 +5,10 @@ import (
 	"github.com/shoal-ml/shoal/state/plan"
 )
 
-// turns says to whom each host sends what it has of its own, one after another, so that every host sends to one other at a time and hears from one: flows
-// that share a cable get in each other's way. Where much is passed on there are none: who waits for its turn then keeps another one waiting.
+// turns says to whom each host sends what it has of its own, one after another, so that every host
+// sends to one other at a time and hears from one: flows that share a cable get in each other's
+// way. Where much is passed on there are none: who waits for its turn then keeps another one
+// waiting.
 func turns(moves []collective.Move, sites collective.Sites) [][]collective.Turn {
 	bytes, all, passed := map[[2]int]int{}, 0, 0
 	for i := range moves {
@@ -29,9 +31,10 @@ func turns(moves []collective.Move, sites collective.Sites) [][]collective.Turn 
 	return list
 }
 
-// proceed has a transfer send what is of its turn k, and what is of the next one when all of that has left. Hosts do not wait for each other: their turns take
-// as long as each other's, and no longer than a cable is full. Later turns begin on a goroutine of the mesh, which has nothing else to send then: the engine's thread
-// sums up the old state meanwhile.
+// proceed has a transfer send what is of its turn k, and what is of the next one when all of that
+// has left. Hosts do not wait for each other: their turns take as long as each other's, and no
+// longer than a cable is full. Later turns begin on a goroutine of the mesh, which has nothing else
+// to send then: the engine's thread sums up the old state meanwhile.
 func (ts *transfers) proceed(id uint64, k int) {
 	ts.mu.Lock()
 	t := ts.hold(id)

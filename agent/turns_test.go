@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Whatever hosts have for each other there are turns for all of it, and none where much is passed on.
+// Whatever hosts have for each other there are turns for all of it, and none where much is passed
+// on.
 func TestTurns(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -22,7 +23,8 @@ func TestTurns(t *testing.T) {
 		all, passed, want := 0, 0, map[[2]int]int{}
 		for range rng.IntN(30) {
 			order := rng.Perm(hosts)
-			m := collective.Move{N: 1 + rng.IntN(1000), Chain: true, Src: []collective.Span{{Member: order[0]}}}
+			m := collective.Move{N: 1 + rng.IntN(1000), Chain: true,
+				Src: []collective.Span{{Member: order[0]}}}
 			takers := 1
 			if rng.IntN(20) < often {
 				takers += rng.IntN(hosts - 1)
@@ -63,25 +65,40 @@ type stations struct {
 	left []func()
 }
 
-func (s *stations) SendPiece(to fabric.Host, _ fabric.Piece, _ []byte) { s.sent = append(s.sent, to) }
-func (s *stations) Unused(f func())                                    { s.left = append(s.left, f) }
+func (s *stations) SendPiece(to fabric.Host, _ fabric.Piece, _ []byte) {
+	s.sent = append(s.sent, to)
+}
+func (s *stations) Unused(f func()) {
+	s.left = append(s.left, f)
+}
 
-// A host begins with a turn when what is of the one before has left, and with none when the transfer is over.
+// A host begins with a turn when what is of the one before has left, and with none when the
+// transfer is over.
 func TestProceed(t *testing.T) {
 	for _, givenUp := range []bool{false, true} {
 		const n = 1 << 20
 		mesh, done := &stations{}, 0
-		calls := []*collective.Call{{Kind: collective.Reshape, DType: tensor.U8, In: make([]byte, 4*n)}}
+		calls := []*collective.Call{
+			{Kind: collective.Reshape, DType: tensor.U8, In: make([]byte, 4*n)}}
 		for range 2 {
-			calls = append(calls, &collective.Call{Kind: collective.Reshape, DType: tensor.U8, Far: &collective.Far{Out: 2 * n}})
+			calls = append(calls,
+				&collective.Call{Kind: collective.Reshape, DType: tensor.U8,
+					Far: &collective.Far{Out: 2 * n}})
 		}
-		x := &transfer{id: 7, calls: calls, peers: []fabric.Host{"a", "b", "c"}, mesh: mesh, done: func() { done++ }}
+		x := &transfer{id: 7, calls: calls, peers: []fabric.Host{"a", "b", "c"}, mesh: mesh,
+			done: func() {
+				done++
+			}}
 		for i := range 4 { // b and c in turns
 			to := 1 + i%2
-			x.schedule.Moves = append(x.schedule.Moves, collective.Move{N: n, Src: []collective.Span{{Off: i * n}}, Dst: []collective.Span{{Member: to, Out: true, Off: i / 2 * n}}})
+			x.schedule.Moves = append(x.schedule.Moves,
+				collective.Move{N: n, Src: []collective.Span{{Off: i * n}},
+					Dst: []collective.Span{{Member: to, Out: true, Off: i / 2 * n}}})
 		}
-		x.schedule.Turns, x.schedule.Fresh = [][]collective.Turn{{{To: 1, N: n}, {To: 2, N: 2 * n}, {To: 1, N: n}}, nil, nil}, true
-		x.relay.Prepare(&x.schedule, calls, collective.Sites{Of: []int{0, 1, 2}, N: 3}, collective.Suits(n))
+		x.schedule.Turns, x.schedule.Fresh = [][]collective.Turn{
+			{{To: 1, N: n}, {To: 2, N: 2 * n}, {To: 1, N: n}}, nil, nil}, true
+		x.relay.Prepare(&x.schedule, calls, collective.Sites{Of: []int{0, 1, 2}, N: 3},
+			collective.Suits(n))
 		ts := newTransfers()
 		ts.add(x)
 		ts.proceed(x.id, 0)
@@ -97,7 +114,8 @@ func TestProceed(t *testing.T) {
 				break
 			}
 			if len(mesh.left) != 1 || done > 0 {
-				t.Fatalf("turn %d: %d wait for what has left, done %d times", k, len(mesh.left), done)
+				t.Fatalf("turn %d: %d wait for what has left, done %d times", k, len(mesh.left),
+					done)
 			}
 			if givenUp {
 				ts.take(x.id).rest()
@@ -109,7 +127,8 @@ func TestProceed(t *testing.T) {
 			}
 		}
 		if len(mesh.sent)+len(mesh.left) > 0 || (done == 1) == givenUp {
-			t.Errorf("given up %v: at the end pieces to %v and %d waiting, done %d times", givenUp, mesh.sent, len(mesh.left), done)
+			t.Errorf("given up %v: at the end pieces to %v and %d waiting, done %d times", givenUp,
+				mesh.sent, len(mesh.left), done)
 		}
 	}
 }

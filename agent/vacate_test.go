@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/agent"
 )
 
-// A host of a job with a mesh is left, the one that leads too: those on the others take over the state, no step is void, and the host is let go.
+// A host of a job with a mesh is left, the one that leads too: those on the others take over the
+// state, no step is void, and the host is let go.
 func TestHostsLeaveAMesh(t *testing.T) {
 	for _, c := range []struct {
 		mesh, then string
@@ -27,7 +28,9 @@ func TestHostsLeaveAMesh(t *testing.T) {
 			left, events := make(chan string, 1), make(chan agent.Event, 1000)
 			s := newSchool(t, c.mesh, c.slots, false, func(s *school) {
 				s.spread = c.spread
-				s.orders.Leave = func(why string, drained bool) { left <- fmt.Sprintf("%v: %s", drained, why) }
+				s.orders.Leave = func(why string, drained bool) {
+					left <- fmt.Sprintf("%v: %s", drained, why)
+				}
 				s.orders.Event = func(e agent.Event) { events <- e }
 			})
 			defer s.end()

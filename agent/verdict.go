@@ -26,9 +26,10 @@ type verdict struct {
 	fault   fault
 }
 
-// judge decides from the endings so far, in their order: the first fault counts, those after it may be its effects. A failure that
-// the job has survived is none; that all members were lost, nothing survives, however those end that were none any more. To end well
-// without joining is a fault only when another has joined (awaited); where nobody joins, each process is a job of its own.
+// judge decides from the endings so far, in their order: the first fault counts, those after it may
+// be its effects. A failure that the job has survived is none; that all members were lost, nothing
+// survives, however those end that were none any more. To end well without joining is a fault only
+// when another has joined (awaited); where nobody joins, each process is a job of its own.
 func judge(started int, ended []ending, joined func(rank int) bool, awaited, lost bool) verdict {
 	well := 0
 	for _, e := range ended {

@@ -11,7 +11,9 @@ import (
 func TestJudge(t *testing.T) {
 	well := func(rank int) ending { return ending{rank: rank} }
 	bad := func(rank int) ending { return ending{rank: rank, exit: proc.Exit{Code: 1}} }
-	killed := func(rank int) ending { return ending{rank: rank, exit: proc.Exit{Signal: syscall.SIGKILL}} }
+	killed := func(rank int) ending {
+		return ending{rank: rank, exit: proc.Exit{Signal: syscall.SIGKILL}}
+	}
 	lost := func(rank int) ending { e := killed(rank); e.survived = true; return e }
 	for name, c := range map[string]struct {
 		ended   []ending
@@ -20,24 +22,37 @@ func TestJudge(t *testing.T) {
 		culprit int
 		fault   fault
 	}{
-		"nobody has ended":                 {nil, []int{0, 1, 2}, false, 0, noFault},
-		"one has ended well":               {[]ending{well(1)}, []int{0, 1}, false, 0, noFault},
-		"all have ended well":              {[]ending{well(1), well(0), well(2)}, []int{0, 1, 2}, true, 0, noFault},
-		"one has failed":                   {[]ending{well(1), bad(2)}, []int{0, 1, 2}, true, 2, badExit},
-		"the first that failed decides":    {[]ending{killed(1), bad(0), bad(2)}, nil, true, 1, badExit},
-		"all alone, some still run":        {[]ending{well(0), well(1)}, nil, false, 0, noFault},
-		"all alone":                        {[]ending{well(0), well(1), well(2)}, nil, true, 0, noFault},
-		"one never joined":                 {[]ending{well(0), well(1)}, []int{0}, true, 1, neverJoined},
-		"one never joined, all have ended": {[]ending{well(0), well(2), well(1)}, []int{0, 2}, true, 1, neverJoined},
-		"a loss is survived":               {[]ending{lost(1)}, []int{0, 1, 2}, false, 0, noFault},
-		"the others end well after it":     {[]ending{lost(1), well(0), well(2)}, []int{0, 1, 2}, true, 0, noFault},
-		"all are lost":                     {[]ending{lost(1), lost(0), lost(2)}, []int{0, 1, 2}, true, 2, allLost},
-		"a failure because of an absence":  {[]ending{well(0), bad(1)}, []int{1}, true, 0, neverJoined},
-		"an absence after a failure":       {[]ending{bad(1), well(0)}, []int{1}, true, 1, badExit},
-		"who was released carries nothing": {[]ending{well(2), lost(1), lost(0)}, []int{0, 1, 2}, true, 0, allLost},
-		"nor who never got the state":      {[]ending{lost(0), lost(1), well(2)}, []int{0, 1, 2}, true, 1, allLost},
+		"nobody has ended":   {nil, []int{0, 1, 2}, false, 0, noFault},
+		"one has ended well": {[]ending{well(1)}, []int{0, 1}, false, 0, noFault},
+		"all have ended well": {[]ending{well(1), well(0), well(2)}, []int{0, 1, 2},
+			true, 0, noFault},
+		"one has failed": {[]ending{well(1), bad(2)}, []int{0, 1, 2}, true, 2,
+			badExit},
+		"the first that failed decides": {[]ending{killed(1), bad(0), bad(2)}, nil, true, 1,
+			badExit},
+		"all alone, some still run": {[]ending{well(0), well(1)}, nil, false, 0, noFault},
+		"all alone": {[]ending{well(0), well(1), well(2)}, nil, true, 0,
+			noFault},
+		"one never joined": {[]ending{well(0), well(1)}, []int{0}, true, 1,
+			neverJoined},
+		"one never joined, all have ended": {[]ending{well(0), well(2), well(1)}, []int{0, 2}, true,
+			1, neverJoined},
+		"a loss is survived": {[]ending{lost(1)}, []int{0, 1, 2}, false, 0, noFault},
+		"the others end well after it": {[]ending{lost(1), well(0), well(2)}, []int{0, 1, 2},
+			true, 0, noFault},
+		"all are lost": {[]ending{lost(1), lost(0), lost(2)}, []int{0, 1, 2},
+			true, 2, allLost},
+		"a failure because of an absence": {[]ending{well(0), bad(1)}, []int{1}, true, 0,
+			neverJoined},
+		"an absence after a failure": {[]ending{bad(1), well(0)}, []int{1}, true, 1, badExit},
+		"who was released carries nothing": {[]ending{well(2), lost(1), lost(0)}, []int{0, 1, 2},
+			true, 0, allLost},
+		"nor who never got the state": {[]ending{lost(0), lost(1), well(2)}, []int{0, 1, 2},
+			true, 1, allLost},
 	} {
-		v := judge(3, c.ended, func(rank int) bool { return slices.Contains(c.joined, rank) }, len(c.joined) > 0, c.fault == allLost)
+		v := judge(3, c.ended, func(rank int) bool {
+			return slices.Contains(c.joined, rank)
+		}, len(c.joined) > 0, c.fault == allLost)
 		if v.done != c.done || v.fault != c.fault || v.culprit.rank != c.culprit {
 			t.Errorf("%s: done %v, fault %v of rank %d", name, v.done, v.fault, v.culprit.rank)
 		}

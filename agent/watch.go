@@ -31,7 +31,8 @@ func (a *Agent) watch(ctx context.Context) error {
 	}
 }
 
-// Waits lists the workers for which others have waited a while, by their seats, where the job is led.
+// Waits lists the workers for which others have waited a while, by their seats, where the job is
+// led.
 func (a *Agent) Waits() map[int]api.Wait {
 	list := map[int]api.Wait{}
 	_ = a.engine.do(func() {
@@ -51,7 +52,8 @@ func (c *crew) lookOut() {
 		c.lookAway()
 		return
 	}
-	told, over := c.lookout.look(time.Since(c.began), c.agent.Leads(), c.agent.Applied(), append(c.agent.Waits(), c.engine.unfed()...))
+	told, over := c.lookout.look(time.Since(c.began), c.agent.Leads(), c.agent.Applied(),
+		append(c.agent.Waits(), c.engine.unfed()...))
 	c.tellWaits("waited", over, c.waited)
 	c.tellWaits("wait", told, c.waits)
 }
@@ -64,7 +66,8 @@ func (c *crew) tellWaits(what string, list []*vigil, say func(v *vigil) string) 
 		return
 	}
 	known := c.agent.Known()
-	e := Event{What: what, Generation: c.number(known.View.Generation), Size: known.View.Size(), Step: known.Steps}
+	e := Event{What: what, Generation: c.number(known.View.Generation), Size: known.View.Size(),
+		Step: known.Steps}
 	var words []string
 	for i, v := range list {
 		e.Awaited = append(e.Awaited, int(v.Worker))
@@ -86,7 +89,8 @@ func (c *crew) waits(v *vigil) string {
 		others = fmt.Sprintf("%d others have", v.By)
 	}
 	w := c.wait(v)
-	text := fmt.Sprintf("%s waited %.0f s for %s in %s", others, c.lookout.lasts(v).Seconds(), c.whom(v.Worker), w.Call)
+	text := fmt.Sprintf("%s waited %.0f s for %s in %s", others, c.lookout.lasts(v).Seconds(),
+		c.whom(v.Worker), w.Call)
 	if w.Own != "" {
 		text += ", and its own call waits too: " + w.Own
 	}
@@ -95,7 +99,8 @@ func (c *crew) waits(v *vigil) string {
 
 // waited says that such a wait is over.
 func (c *crew) waited(v *vigil) string {
-	return fmt.Sprintf("%s is waited for no more, after %.0f s", c.whom(v.Worker), (c.lookout.before - v.begun).Seconds())
+	return fmt.Sprintf("%s is waited for no more, after %.0f s", c.whom(v.Worker),
+		(c.lookout.before - v.begun).Seconds())
 }
 
 // whom names a worker, and its host where there are several.
@@ -108,10 +113,13 @@ func (c *crew) whom(w topo.Worker) string {
 	return text
 }
 
-// wait is a wait as tools are told. What the calls are is put into words at once: they are used again.
+// wait is a wait as tools are told. What the calls are is put into words at once: they are used
+// again.
 func (c *crew) wait(v *vigil) api.Wait {
-	// Not by the time of day at which the lookout began: the clock may have been set since, and does not stand still while the machine sleeps.
-	w := api.Wait{Since: time.Now().Add(-c.lookout.lasts(v)), Call: v.In.Call.String(), Group: int(v.Group), By: v.By, Unusual: v.told}
+	// Not by the time of day at which the lookout began: the clock may have been set since, and
+	// does not stand still while the machine sleeps.
+	w := api.Wait{Since: time.Now().Add(-c.lookout.lasts(v)), Call: v.In.Call.String(),
+		Group: int(v.Group), By: v.By, Unusual: v.told}
 	if v.Own != nil {
 		w.Own = v.Own.Call.String()
 	}

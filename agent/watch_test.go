@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/agent"
 )
 
-// A worker hangs. The host that leads knows it, wherever it is, and tells once; and once when it goes on.
+// A worker hangs. The host that leads knows it, wherever it is, and tells once; and once when it
+// goes on.
 func TestWhoIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	events := make(chan agent.Event, 100)
@@ -18,7 +19,8 @@ func TestWhoIsWaitedFor(t *testing.T) {
 	where := make([]string, 3)
 	for range workers {
 		s := <-c.started
-		workers[s.number], where[s.number] = joinRawWith(t, s.agent, s.number, s.token), s.agent.Host()
+		workers[s.number], where[s.number] = joinRawWith(t, s.agent, s.number, s.token),
+			s.agent.Host()
 	}
 	hung := slices.IndexFunc(where, func(host string) bool { return host != "a" })
 	d := sound()
@@ -48,11 +50,15 @@ func TestWhoIsWaitedFor(t *testing.T) {
 	done()
 	post(hung)
 	e := next("wait")
-	if want := " on host " + where[hung] + " in all_reduce(f32[4], sum, step)"; !slices.Equal(e.Awaited, []int{hung}) || e.Step != 1 || e.Size != 3 || !strings.HasPrefix(e.Because, "2 others have waited ") || !strings.HasSuffix(e.Because, want) {
+	if want := " on host " + where[hung] +
+		" in all_reduce(f32[4], sum, step)"; !slices.Equal(e.Awaited, []int{hung}) || e.Step != 1 ||
+		e.Size != 3 || !strings.HasPrefix(e.Because, "2 others have waited ") ||
+		!strings.HasSuffix(e.Because, want) {
 		t.Errorf("%+v, want …%s", e, want)
 	}
 	waits := c.head.Waits()
-	if w, is := waits[hung]; !is || len(waits) != 1 || w.By != 2 || w.Call != "all_reduce(f32[4], sum, step)" || !w.Unusual || w.Own != "" || w.Since.IsZero() {
+	if w, is := waits[hung]; !is || len(waits) != 1 || w.By != 2 ||
+		w.Call != "all_reduce(f32[4], sum, step)" || !w.Unusual || w.Own != "" || w.Since.IsZero() {
 		t.Errorf("%+v", waits)
 	}
 	for host, a := range c.agents {
@@ -62,7 +68,8 @@ func TestWhoIsWaitedFor(t *testing.T) {
 	}
 	workers[hung].submit(d)
 	done()
-	if e := next("waited"); !slices.Equal(e.Awaited, []int{hung}) || !strings.Contains(e.Because, "is waited for no more, after ") {
+	if e := next("waited"); !slices.Equal(e.Awaited, []int{hung}) ||
+		!strings.Contains(e.Because, "is waited for no more, after ") {
 		t.Errorf("%+v", e)
 	}
 	if waits := c.head.Waits(); len(waits) > 0 {

@@ -52,10 +52,12 @@ func (m *monitored) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	m.Mesh.SendPiece(to, p, payload)
 }
 
-// Who leads tells the others of a flight before it begins it itself: else they would wait until it has, and their words behind its pieces.
+// Who leads tells the others of a flight before it begins it itself: else they would wait until it
+// has, and their words behind its pieces.
 func TestWordsGoBeforePieces(t *testing.T) {
 	pieces := &atomic.Int64{}
-	const calls, each = 5, 4 // of a ring of three hosts: two partial sums and two results, a piece each
+	// of a ring of three hosts: two partial sums and two results, a piece each
+	const calls, each = 5, 4
 	over := func(m fabric.Mesh) fabric.Mesh {
 		return &monitored{Mesh: m, t: t, told: map[fabric.Host]uint64{}, pieces: pieces}
 	}
@@ -67,7 +69,8 @@ func TestWordsGoBeforePieces(t *testing.T) {
 		g.Go(fmt.Sprintf("worker %d", s.number), func(ctx context.Context) error {
 			defer s.agent.Finished(s.number, "exited with code 0")
 			for range calls {
-				if err := client.AllReduce(ctx, j, make([]float32, 128<<10), collective.Sum); err != nil {
+				if err := client.AllReduce(ctx, j, make([]float32, 128<<10),
+					collective.Sum); err != nil {
 					return err
 				}
 			}

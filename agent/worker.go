@@ -22,23 +22,28 @@ type worker struct {
 	bell     *arena.Bell
 	segments map[uint32]*arena.Segment // its own
 	results  map[uint32]*result        // that it shares; numbered with the segments
-	dying    []io.Closer               // of these: given back by the worker, perhaps still used by open calls
-	entered  bool                      // it takes part in the job, as it knows
-	fresh    bool                      // it has entered, and not begun a step yet: perhaps it has not got the state
-	enter    uint64                    // the ticket of its call that asks to take part; 0 = none waits
-	during   uint64                    // how many epochs the job may have reached for that; 0 = any number
-	asked    bool                      // the head knows that it asks
-	owed     bool                      // it was let in while no call of it waited
-	taken    uint64                    // tickets read from the control block
-	open     int                       // calls that are not complete
-	broken   bool                      // nothing more is taken from it
-	left     bool                      // its process is gone: what it posted still counts
-	over     bool                      // it was freed
-	saving   bool                      // its part of a checkpoint is being written
-	pins     int                       // why its segments must stay: links may still read them
+	// of these: given back by the worker, perhaps still used by open calls
+	dying   []io.Closer
+	entered bool // it takes part in the job, as it knows
+	// it has entered, and not begun a step yet: perhaps it has not got the state
+	fresh bool
+	// the ticket of its call that asks to take part; 0 = none waits
+	enter uint64
+	// how many epochs the job may have reached for that; 0 = any number
+	during uint64
+	asked  bool   // the head knows that it asks
+	owed   bool   // it was let in while no call of it waited
+	taken  uint64 // tickets read from the control block
+	open   int    // calls that are not complete
+	broken bool   // nothing more is taken from it
+	left   bool   // its process is gone: what it posted still counts
+	over   bool   // it was freed
+	saving bool   // its part of a checkpoint is being written
+	pins   int    // why its segments must stay: links may still read them
 }
 
-// reap frees what a worker without open calls needs no more; true means that the worker itself is done with.
+// reap frees what a worker without open calls needs no more; true means that the worker itself is
+// done with.
 func (m *worker) reap() bool {
 	if m.pins > 0 || m.saving {
 		return false
@@ -66,25 +71,30 @@ func (m *worker) close() {
 	m.block.Close()
 }
 
-// protocolError is a fault that a correct client cannot produce, after which the worker's words mean nothing.
+// protocolError is a fault that a correct client cannot produce, after which the worker's words
+// mean nothing.
 type protocolError struct{ err error }
 
 func (e *protocolError) Error() string { return e.err.Error() }
 
 func (e *protocolError) Unwrap() error { return e.err }
 
-// read checks a descriptor and resolves it to a call over mapped memory. The errors name the worker and the field.
+// read checks a descriptor and resolves it to a call over mapped memory. The errors name the worker
+// and the field.
 func (e *engine) read(m *worker, p *collective.Posted) error {
 	if m.open > arena.Slots || m.control.Tail()-p.Ticket >= arena.Slots {
-		return &protocolError{fieldOf(m, "tail", "more calls submitted than the %d slots hold", arena.Slots)}
+		return &protocolError{
+			fieldOf(m, "tail", "more calls submitted than the %d slots hold", arena.Slots)}
 	}
 	var d arena.Descriptor
 	m.control.Read(p.Ticket, &d)
 	if d.Ticket != p.Ticket {
-		return &protocolError{fieldOf(m, "ticket", "call number %d carries ticket %d", p.Ticket, d.Ticket)}
+		return &protocolError{
+			fieldOf(m, "ticket", "call number %d carries ticket %d", p.Ticket, d.Ticket)}
 	}
 	c := &p.Call
-	c.Kind, c.DType, c.Reduction = collective.Kind(d.Kind), tensor.DType(d.DType), collective.Reduction(d.Reduction)
+	c.Kind, c.DType, c.Reduction = collective.Kind(d.Kind), tensor.DType(d.DType),
+		collective.Reduction(d.Reduction)
 	c.Group, c.Peer, c.Tag, c.Weight = topo.GroupID(d.Group), int(int32(d.Peer)), d.Tag, d.Weight
 	c.Flags = collective.Flags(d.Flags)
 	switch {
@@ -116,8 +126,10 @@ func (m *worker) resolve(d *arena.Descriptor, c *collective.Call) (err error) {
 	for _, n := range d.Shape[:d.NDim] {
 		c.Shape = append(c.Shape, int(n))
 	}
-	if n, err := tensor.Shape(c.Shape).Elements(); c.Kind != collective.Barrier && (err != nil || uint64(n) != d.In.Count && uint64(n) != d.Out.Count) {
-		return fieldOf(m, "shape", "%v does not hold the %d input or %d output elements", c.Shape, d.In.Count, d.Out.Count)
+	if n, err := tensor.Shape(c.Shape).Elements(); c.Kind != collective.Barrier &&
+		(err != nil || uint64(n) != d.In.Count && uint64(n) != d.Out.Count) {
+		return fieldOf(m, "shape", "%v does not hold the %d input or %d output elements", c.Shape,
+			d.In.Count, d.Out.Count)
 	}
 	return m.splits(d, c)
 }
@@ -125,10 +137,12 @@ func (m *worker) resolve(d *arena.Descriptor, c *collective.Call) (err error) {
 // window finds the memory through which the elements of a call in pieces pass.
 func (m *worker) window(d *arena.Descriptor, c *collective.Call) (err error) {
 	if d.In != d.Out || d.In.Count == 0 {
-		return fieldOf(m, "in.count", "a call in pieces states its %d elements and their window twice, as input and as output", d.In.Count)
+		return fieldOf(m, "in.count", "a call in pieces states its %d elements and their window "+
+			"twice, as input and as output", d.In.Count)
 	}
 	if most := uint64(math.MaxInt64) / 16; d.In.Count > most {
-		return fieldOf(m, "in.count", "%d elements are more than the %d that a call in pieces can have", d.In.Count, most)
+		return fieldOf(m, "in.count",
+			"%d elements are more than the %d that a call in pieces can have", d.In.Count, most)
 	}
 	at := d.In
 	at.Count = uint64(collective.PiecesOpen * collective.PieceBytes / c.DType.Size())
@@ -136,7 +150,8 @@ func (m *worker) window(d *arena.Descriptor, c *collective.Call) (err error) {
 	return err
 }
 
-// output is where a call gets its result: in a segment of the worker, or in a result that it shares.
+// output is where a call gets its result: in a segment of the worker, or in a result that it
+// shares.
 func (m *worker) output(d *arena.Descriptor, c *collective.Call) ([]byte, error) {
 	r := m.results[d.Out.Segment]
 	if r == nil {
@@ -168,11 +183,15 @@ func (m *worker) part(field string, r arena.Ref, size int, mem []byte) ([]byte, 
 	total := uint64(len(mem))
 	switch {
 	case r.Offset%uint64(size) != 0:
-		return nil, fieldOf(m, field+".offset", "%d is not a multiple of the element size %d", r.Offset, size)
+		return nil, fieldOf(m, field+".offset", "%d is not a multiple of the element size %d",
+			r.Offset, size)
 	case r.Offset > total:
-		return nil, fieldOf(m, field+".offset", "%d is outside segment %d of %d bytes", r.Offset, r.Segment, total)
+		return nil, fieldOf(m, field+".offset", "%d is outside segment %d of %d bytes", r.Offset,
+			r.Segment, total)
 	case r.Count > (total-r.Offset)/uint64(size):
-		return nil, fieldOf(m, field+".count", "%d elements of %d bytes at offset %d exceed segment %d of %d bytes", r.Count, size, r.Offset, r.Segment, total)
+		return nil, fieldOf(m, field+".count",
+			"%d elements of %d bytes at offset %d exceed segment %d of %d bytes", r.Count, size,
+			r.Offset, r.Segment, total)
 	}
 	end := r.Offset + r.Count*uint64(size)
 	return mem[r.Offset:end:end], nil
@@ -185,7 +204,8 @@ func (m *worker) splits(d *arena.Descriptor, c *collective.Call) error {
 		return nil
 	}
 	if d.Splits.Count > collective.MaxMembers {
-		return fieldOf(m, "splits.count", "%d split counts, and no group has more than %d members", d.Splits.Count, collective.MaxMembers)
+		return fieldOf(m, "splits.count", "%d split counts, and no group has more than %d members",
+			d.Splits.Count, collective.MaxMembers)
 	}
 	mem, err := m.memory("splits", d.Splits, tensor.I64.Size())
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package api is the language of the control socket: the messages that workers and agents exchange, as
-// docs/formats/arena.md lists them. Python has the same in python/shoal.
+// Package api is the language of the control socket: the messages that workers and agents exchange,
+// as docs/formats/arena.md lists them. Python has the same in python/shoal.
 package api
 
 // The message types.
@@ -36,8 +36,9 @@ const (
 
 // Request is any message from a worker. Which fields count depends on Type.
 type Request struct {
-	Type     string  `json:"type"`
-	Serial   uint64  `json:"serial,omitempty"` // that the answer repeats; a client that waits for every answer needs none
+	Type string `json:"type"`
+	// that the answer repeats; a client that waits for every answer needs none
+	Serial   uint64  `json:"serial,omitempty"`
 	Protocol int     `json:"protocol,omitempty"`
 	Version  string  `json:"version,omitempty"`
 	Client   string  `json:"client,omitempty"`
@@ -65,8 +66,9 @@ type Request struct {
 	Seconds  float64 `json:"seconds,omitempty"`
 }
 
-// Part asks the agent to write a worker's part of a checkpoint: docs/formats/job-checkpoints.md. What it is of lies in the worker's
-// segments, which are left alone until Saved says that the part is written.
+// Part asks the agent to write a worker's part of a checkpoint: docs/formats/job-checkpoints.md.
+// What it is of lies in the worker's segments, which are left alone until Saved says that the part
+// is written.
 type Part struct {
 	Folder string `json:"folder"` // absolute, or a URL
 	Keep   int    `json:"keep"`   // checkpoints that stay
@@ -79,7 +81,9 @@ type Part struct {
 
 // What Resume asks for.
 const (
-	ResumeNewest  = "newest"  // the newest sealed checkpoint but Tried; with 0, what earlier workers have left is dealt with first
+	// the newest sealed checkpoint but Tried; with 0, what earlier workers have left is dealt with
+	// first
+	ResumeNewest  = "newest"
 	ResumeFetch   = "fetch"   // to have one in a folder of this host
 	ResumeDone    = "done"    // not to need that folder any more
 	ResumeDamaged = "damaged" // to have one kept, and listed no more
@@ -124,7 +128,8 @@ type Reply struct {
 	Slots      int    `json:"slots,omitempty"`
 	SlotBytes  int    `json:"slot_bytes,omitempty"`
 	SpinUS     int    `json:"spin_us"`
-	PieceBytes int    `json:"piece_bytes,omitempty"` // of a call in pieces; 0 = this agent takes none
+	// of a call in pieces; 0 = this agent takes none
+	PieceBytes int    `json:"piece_bytes,omitempty"`
 	PiecesOpen int    `json:"pieces_open,omitempty"` // that its window holds
 	Crowded    bool   `json:"crowded,omitempty"`     // more workers than cores
 	ID         uint32 `json:"id"`

@@ -7,8 +7,9 @@ import (
 	"strconv"
 )
 
-// Metrics are the numbers of a report, by name. JSON has no NaN and no infinities, and a loss that has become one is the
-// report that matters most, so these are written as the strings "NaN", "+Inf" and "-Inf".
+// Metrics are the numbers of a report, by name. JSON has no NaN and no infinities, and a loss that
+// has become one is the report that matters most, so these are written as the strings "NaN", "+Inf"
+// and "-Inf".
 type Metrics map[string]float64
 
 // MarshalJSON writes numbers, and strings for what is not finite.
@@ -41,7 +42,8 @@ func (m *Metrics) UnmarshalJSON(text []byte) error {
 		}
 		number, ok := v.(float64)
 		if !ok {
-			return fmt.Errorf(`metric %q: %v is neither a number nor "NaN", "+Inf" or "-Inf"`, name, v)
+			return fmt.Errorf(`metric %q: %v is neither a number nor "NaN", "+Inf" or "-Inf"`, name,
+				v)
 		}
 		(*m)[name] = number
 	}

@@ -11,7 +11,9 @@ import (
 )
 
 func TestMetricsKeepWhatIsNotFinite(t *testing.T) {
-	sent := Request{Type: TypeReport, Metrics: Metrics{"step": 12, "loss": math.NaN(), "best": math.Inf(-1), "worst": math.Inf(1)}}
+	sent := Request{Type: TypeReport,
+		Metrics: Metrics{"step": 12, "loss": math.NaN(), "best": math.Inf(-1),
+			"worst": math.Inf(1)}}
 	text, err := json.Marshal(sent)
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +33,8 @@ func TestMetricsKeepWhatIsNotFinite(t *testing.T) {
 func TestMetricsRefuseOtherValues(t *testing.T) {
 	for _, value := range []string{`"nan"`, `"1"`, `null`, `true`, `[1]`, `{}`} {
 		var m Metrics
-		if err := json.Unmarshal([]byte(`{"loss":`+value+`}`), &m); err == nil || !strings.Contains(err.Error(), `"loss"`) {
+		if err := json.Unmarshal([]byte(`{"loss":`+value+`}`), &m); err == nil ||
+			!strings.Contains(err.Error(), `"loss"`) {
 			t.Errorf("%s: %v, error %v", value, m, err)
 		}
 	}

@@ -19,12 +19,15 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// decoder is the catalogue of a decoder of the shape of Qwen 3 0.6B with Adam, 14 bytes a parameter, with so many of its 28 layers.
+// decoder is the catalogue of a decoder of the shape of Qwen 3 0.6B with Adam, 14 bytes a
+// parameter, with so many of its 28 layers.
 func decoder(layers int) (list []safetensors.Tensor) {
 	add := func(name string, shape ...int) {
 		list = append(list, safetensors.Tensor{Name: name, DType: tensor.BF16, Shape: shape})
 		for _, kind := range []string{"master", "exp_avg", "exp_avg_sq"} {
-			list = append(list, safetensors.Tensor{Name: "optimizer." + kind + "." + name, DType: tensor.F32, Shape: shape})
+			list = append(list,
+				safetensors.Tensor{Name: "optimizer." + kind + "." + name, DType: tensor.F32,
+					Shape: shape})
 		}
 	}
 	add("model.embed_tokens.weight", 151936, 1024)
@@ -47,9 +50,10 @@ func decoder(layers int) (list []safetensors.Tensor) {
 // What a decoder has in its embedding, and in each layer, in bytes.
 const embedding, layer = 14 * 151936 * 1024, 14 * (15360*1024 + 2*1024)
 
-// BenchmarkReshard reshards a decoder with Adam from pp=2,tp=2 to dp=4 by FSDP 2, as shoal's rank files, and compares with a plain
-// copy of the same files by as many workers, before and after. SHOAL_BENCH_DIR is where (a tmpfs, a disk), SHOAL_BENCH_LAYERS
-// how many layers: 28 are 8.4 GB, which lie there twice at a time.
+// BenchmarkReshard reshards a decoder with Adam from pp=2,tp=2 to dp=4 by FSDP 2, as shoal's rank
+// files, and compares with a plain copy of the same files by as many workers, before and after.
+// SHOAL_BENCH_DIR is where (a tmpfs, a disk), SHOAL_BENCH_LAYERS how many layers: 28 are 8.4 GB,
+// which lie there twice at a time.
 func BenchmarkReshard(b *testing.B) {
 	layers, workers := 2, runtime.NumCPU()
 	if text := os.Getenv("SHOAL_BENCH_LAYERS"); text != "" {
@@ -117,7 +121,8 @@ func BenchmarkReshard(b *testing.B) {
 	b.ReportMetric(peak(b), "peak-MiB")
 }
 
-// cost is what something took: on the clock, and of the processors, which counts on a machine that is shared.
+// cost is what something took: on the clock, and of the processors, which counts on a machine that
+// is shared.
 type cost struct{ wall, cpu time.Duration }
 
 func (c *cost) add(d cost) { c.wall, c.cpu = c.wall+d.wall, c.cpu+d.cpu }
@@ -228,7 +233,8 @@ func peak(b *testing.B) float64 {
 	return n / 1024
 }
 
-// resident is the most memory that a process had resident, in KiB; its rusage counts what the one had that has started it, and this does not.
+// resident is the most memory that a process had resident, in KiB; its rusage counts what the one
+// had that has started it, and this does not.
 func resident(process string) (float64, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", process, "status"))
 	if err != nil {

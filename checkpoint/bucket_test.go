@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
 )
 
-// A checkpoint of a job in a bucket is one like others, and is moved from there to a folder and to a bucket.
+// A checkpoint of a job in a bucket is one like others, and is moved from there to a folder and to
+// a bucket.
 func TestCheckpointInABucket(t *testing.T) {
 	store := s3test.Start(t, nil)
 	b, err := s3.Open("s3://models/runs")
@@ -20,14 +21,17 @@ func TestCheckpointInABucket(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, memory := placetest.Small(5, 2)
-	placetest.Write(t, snapshot.Folder{Root: b.String(), Keep: 1, Place: b, Say: func(line string) { t.Log(line) }}, s, memory, 55, 0, 1)
+	placetest.Write(t, snapshot.Folder{Root: b.String(), Keep: 1, Place: b, Say: func(line string) {
+		t.Log(line)
+	}}, s, memory, 55, 0, 1)
 	const url = "s3://models/runs/step-000000000005-0000000000000037"
 	c, err := checkpoint.Open(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if faults := c.Check(c.Files); len(faults) > 0 || len(c.Tensors) != 1 || c.Tensors[0].Name != "w" {
+	if faults := c.Check(c.Files); len(faults) > 0 || len(c.Tensors) != 1 ||
+		c.Tensors[0].Name != "w" {
 		t.Errorf("%v: %v", c.Tensors, faults)
 	}
 	damage, _, err := checkpoint.Verify(t.Context(), url, 2)
@@ -39,7 +43,8 @@ func TestCheckpointInABucket(t *testing.T) {
 		t.Fatal(err)
 	}
 	dst := filepath.Join(t.TempDir(), "w.safetensors")
-	if _, err := checkpoint.Move(t.Context(), c, out, dst, checkpoint.Options{Workers: 2}); err != nil {
+	if _, err := checkpoint.Move(t.Context(), c, out, dst,
+		checkpoint.Options{Workers: 2}); err != nil {
 		t.Fatal(err)
 	}
 	moved, err := checkpoint.Open(dst)
@@ -50,13 +55,16 @@ func TestCheckpointInABucket(t *testing.T) {
 	if found, err := checkpoint.Diff(t.Context(), c, moved, 2); err != nil || len(found) > 0 {
 		t.Errorf("%v, %v", found, err)
 	}
-	if _, err := checkpoint.Move(t.Context(), c, out, "s3://models/out/w.safetensors", checkpoint.Options{Workers: 1}); err != nil {
+	if _, err := checkpoint.Move(t.Context(), c, out, "s3://models/out/w.safetensors",
+		checkpoint.Options{Workers: 1}); err != nil {
 		t.Error(err)
 	}
-	if damage, _, err := checkpoint.Verify(t.Context(), "s3://models/out/w.safetensors", 2); err != nil || len(damage) > 0 {
+	if damage, _, err := checkpoint.Verify(t.Context(), "s3://models/out/w.safetensors",
+		2); err != nil || len(damage) > 0 {
 		t.Errorf("%v, %v", damage, err)
 	}
-	if _, err := checkpoint.Seal(t.Context(), c, 1); err == nil || !strings.Contains(err.Error(), "is there already") {
+	if _, err := checkpoint.Seal(t.Context(), c, 1); err == nil ||
+		!strings.Contains(err.Error(), "is there already") {
 		t.Errorf("sealed twice: %v", err)
 	}
 	for _, key := range store.Keys() {
@@ -64,7 +72,8 @@ func TestCheckpointInABucket(t *testing.T) {
 			store.Set(key, append(store.Get(key)[:len(store.Get(key))-1:len(store.Get(key))-1], 9))
 		}
 	}
-	if damage, _, err := checkpoint.Verify(t.Context(), url, 2); err != nil || len(damage) == 0 || !strings.Contains(damage[0].String(), "shard-00002") {
+	if damage, _, err := checkpoint.Verify(t.Context(), url, 2); err != nil || len(damage) == 0 ||
+		!strings.Contains(damage[0].String(), "shard-00002") {
 		t.Errorf("%v, %v", damage, err)
 	}
 	if _, err := checkpoint.Open("s3://models/none"); err == nil {

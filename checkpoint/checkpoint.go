@@ -1,6 +1,6 @@
-// Package checkpoint works on checkpoints that are files: it moves one to another layout or format, seals it, verifies a
-// seal, and compares two. It is the shell around the pure packages below state: it opens files, and decides what is durable
-// when.
+// Package checkpoint works on checkpoints that are files: it moves one to another layout or format,
+// seals it, verifies a seal, and compares two. It is the shell around the pure packages below
+// state: it opens files, and decides what is durable when.
 package checkpoint
 
 import (
@@ -24,8 +24,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Checkpoint is one that is open: what its headers say, and its files. It is for one goroutine; Move and the others share
-// the work out themselves.
+// A Checkpoint is one that is open: what its headers say, and its files. It is for one goroutine;
+// Move and the others share the work out themselves.
 type Checkpoint struct {
 	*format.Checkpoint
 	Files  *format.Files
@@ -44,14 +44,15 @@ type Checkpoint struct {
 	chosen  bool               // whether only some of the tensors are wanted
 }
 
-// A stamp tells whether a file was changed. The number of its inode is no part: on disks of a network that may change by itself.
+// A stamp tells whether a file was changed. The number of its inode is no part: on disks of a
+// network that may change by itself.
 type stamp struct {
 	size  int64
 	mtime time.Time
 }
 
-// Open reads the headers of a checkpoint: path is its folder, or a file, or the URL of a folder in a bucket. Errors name files as they stand
-// below path.
+// Open reads the headers of a checkpoint: path is its folder, or a file, or the URL of a folder in
+// a bucket. Errors name files as they stand below path.
 func Open(path string) (*Checkpoint, error) {
 	c, err := locate(path)
 	if err != nil {
@@ -79,7 +80,8 @@ func Open(path string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// unlisted are the tensors that a manifest does not list as they are, by name, place, type and shape, and whether it lists others.
+// unlisted are the tensors that a manifest does not list as they are, by name, place, type and
+// shape, and whether it lists others.
 func (c *Checkpoint) unlisted(m *manifest.Manifest) (strange map[string]bool, lacking bool) {
 	text := func(name, place string, d tensor.DType, s tensor.Shape) string {
 		return fmt.Sprintf("%q %s %v %v", name, place, d, s)
@@ -100,7 +102,8 @@ func (c *Checkpoint) unlisted(m *manifest.Manifest) (strange map[string]bool, la
 	return strange, len(sealed) > 0
 }
 
-// foreign tells whether tensors are wanted that the manifest does not list, or not all that it lists are there.
+// foreign tells whether tensors are wanted that the manifest does not list, or not all that it
+// lists are there.
 func (c *Checkpoint) foreign() bool {
 	return c.lacking && !c.chosen || slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool {
 		if old, renamed := c.renamed[t.Name]; renamed {
@@ -146,7 +149,9 @@ func locateURL(url string) (*Checkpoint, error) {
 		}
 	}
 	if partial, err := c.bucket.Has(ctx, c.file+PartialSuffix); err != nil || partial {
-		return nil, cmp.Or(err, fmt.Errorf("%s is not whole, which its %s says: a command writes there, or was stopped; run that again, or remove both", url, c.file+PartialSuffix))
+		return nil, cmp.Or(err, fmt.Errorf("%s is not whole, which its %s says: a command "+
+			"writes there, or was stopped; run that again, or remove both", url,
+			c.file+PartialSuffix))
 	}
 	c.dir, c.fsys = c.bucket.String(), c.bucket.FS(ctx)
 	return c, nil
@@ -184,7 +189,8 @@ func (c *Checkpoint) unchanged() error {
 			return err
 		}
 		if before := c.seen[name]; now.size != before.size || !now.mtime.Equal(before.mtime) {
-			return fmt.Errorf("%s: %s was changed while it was read; nothing of the result is kept as good: wait until its writer is done, and start again", c.path, name)
+			return fmt.Errorf("%s: %s was changed while it was read; nothing of the result is "+
+				"kept as good: wait until its writer is done, and start again", c.path, name)
 		}
 	}
 	return nil
@@ -193,14 +199,17 @@ func (c *Checkpoint) unchanged() error {
 // Select leaves only the tensors of which keep says so. It fails when none is left.
 func (c *Checkpoint) Select(keep func(name string) bool) error {
 	c.chosen = true
-	c.Tensors = slices.DeleteFunc(slices.Clone(c.Tensors), func(t format.Tensor) bool { return !keep(t.Name) })
+	c.Tensors = slices.DeleteFunc(slices.Clone(c.Tensors), func(t format.Tensor) bool {
+		return !keep(t.Name)
+	})
 	if len(c.Tensors) == 0 {
 		return fmt.Errorf("%s: no tensor is left of those that it has", c.path)
 	}
 	return nil
 }
 
-// Rename gives tensors whose names begin with from another beginning. It fails when two then have one name.
+// Rename gives tensors whose names begin with from another beginning. It fails when two then have
+// one name.
 func (c *Checkpoint) Rename(from, to string) error {
 	c.Tensors = slices.Clone(c.Tensors)
 	n := 0
@@ -224,27 +233,32 @@ func (c *Checkpoint) Rename(from, to string) error {
 	return c.Finish()
 }
 
-// Named fails when a tensor has no name, as one that torch.save was given by itself: in a checkpoint of other formats it needs one.
+// Named fails when a tensor has no name, as one that torch.save was given by itself: in a
+// checkpoint of other formats it needs one.
 func (c *Checkpoint) Named() error {
 	for i := range c.Tensors {
 		if c.Tensors[i].Name == "" {
-			return fmt.Errorf("%s holds a tensor without a name, as torch.save writes one that it is given alone; name it: --rename =weight", c.path)
+			return fmt.Errorf("%s holds a tensor without a name, as torch.save writes one that "+
+				"it is given alone; name it: --rename =weight", c.path)
 		}
 	}
 	return nil
 }
 
-// whole fails when the format does not say how the parts of a tensor fit together, or something is wrong with its structure.
+// whole fails when the format does not say how the parts of a tensor fit together, or something is
+// wrong with its structure.
 func (c *Checkpoint) whole() error {
 	for i := range c.Tensors {
 		if t := &c.Tensors[i]; t.At != nil {
-			return fmt.Errorf("%s: of tensor %q there is the part of rank %v, and %s; leave it out with --only, or convert the checkpoint with the framework that wrote it",
+			return fmt.Errorf("%s: of tensor %q there is the part of rank %v, and %s; leave it "+
+				"out with --only, or convert the checkpoint with the framework that wrote it",
 				c.path, t.Name, t.At, cmp.Or(t.Apart, "nobody says how the parts fit together"))
 		}
 	}
 	structure := format.Checkpoint{Tensors: c.Tensors}
 	if faults := structure.Check(c.Files); len(faults) > 0 {
-		return fmt.Errorf("%s: %v; shoal state check lists all that is wrong with it", c.path, faults[0])
+		return fmt.Errorf("%s: %v; shoal state check lists all that is wrong with it", c.path,
+			faults[0])
 	}
 	return nil
 }

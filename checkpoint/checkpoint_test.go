@@ -23,7 +23,8 @@ import (
 
 // rows places the rows of every tensor over dp.
 func rows(mesh string) *layout.Spec {
-	return &layout.Spec{Shoal: layout.Version, Mesh: mesh, Rules: []layout.Rule{{Match: "**", Place: "dp=shard(0)"}}}
+	return &layout.Spec{Shoal: layout.Version, Mesh: mesh,
+		Rules: []layout.Rule{{Match: "**", Place: "dp=shard(0)"}}}
 }
 
 // sealed is a checkpoint of two ranks with a manifest.
@@ -31,7 +32,8 @@ func sealed(t *testing.T) string {
 	dir := t.TempDir()
 	writeModel(t, filepath.Join(dir, "model.safetensors"), rand.New(rand.NewPCG(1, 2)), 3, 16)
 	at := filepath.Join(dir, "sealed")
-	convert(t, filepath.Join(dir, "model.safetensors"), at, Form{Format: "ranks", Spec: rows("dp=2")}, Options{Workers: 2, Seal: true})
+	convert(t, filepath.Join(dir, "model.safetensors"), at,
+		Form{Format: "ranks", Spec: rows("dp=2")}, Options{Workers: 2, Seal: true})
 	return at
 }
 
@@ -46,8 +48,9 @@ func change(t *testing.T, path string, f func(b []byte) []byte) {
 	}
 }
 
-// TestDamage changes what was sealed: one element, shards that change places, a shard that is shifted by an element, a file
-// that is cut off or gone. Verify names file and tensor, and nothing of it is moved on.
+// TestDamage changes what was sealed: one element, shards that change places, a shard that is
+// shifted by an element, a file that is cut off or gone. Verify names file and tensor, and nothing
+// of it is moved on.
 func TestDamage(t *testing.T) {
 	const first, second = "rank-00000.safetensors", "rank-00001.safetensors"
 	const size = 3 * 8 * 512 * 2 // of the elements of a file, at its end
@@ -58,8 +61,14 @@ func TestDamage(t *testing.T) {
 		unmoved string   // in the error of a move
 	}{
 		{"one element", func(t *testing.T, dir string) {
-			change(t, filepath.Join(dir, second), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-		}, []string{second + ", bytes 0 to ", " is due; in tensor layers.0.w, layers.1.w, layers.2.w", second + ", bytes 16664 to 24856: fingerprint ", "in tensor layers.2.w"}, `tensor "layers.2.w" is not what was sealed`},
+			change(t, filepath.Join(dir, second), func(b []byte) []byte {
+				b[len(b)-1] ^= 1
+				return b
+			})
+		}, []string{second + ", bytes 0 to ",
+			" is due; in tensor layers.0.w, layers.1.w, layers.2.w",
+			second + ", bytes 16664 to 24856: fingerprint ", "in tensor layers.2.w"},
+			`tensor "layers.2.w" is not what was sealed`},
 		{"swapped shards", func(t *testing.T, dir string) {
 			var one []byte
 			change(t, filepath.Join(dir, first), func(b []byte) []byte { one = b; return b })
@@ -78,9 +87,13 @@ func TestDamage(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-		}, []string{first, second, "is the file of rank 1 of 2"}, "is the file of rank 1 of 2, by its metadata, and not of rank 0"},
+		}, []string{first, second, "is the file of rank 1 of 2"},
+			"is the file of rank 1 of 2, by its metadata, and not of rank 0"},
 		{"shifted shard", func(t *testing.T, dir string) {
-			change(t, filepath.Join(dir, first), func(b []byte) []byte { copy(b[len(b)-size:], b[len(b)-size+2:]); return b })
+			change(t, filepath.Join(dir, first), func(b []byte) []byte {
+				copy(b[len(b)-size:], b[len(b)-size+2:])
+				return b
+			})
 		}, []string{first, "in tensor layers.0.w"}, "is not what was sealed"},
 		{"cut off", func(t *testing.T, dir string) {
 			change(t, filepath.Join(dir, second), func(b []byte) []byte { return b[:len(b)-5] })
@@ -125,7 +138,10 @@ func try(t *testing.T, from, to string) error {
 		return err
 	}
 	defer c.Close()
-	out, _, err := c.Lay(Form{Format: "dcp", Spec: &layout.Spec{Shoal: layout.Version, Mesh: "dp=3", Rules: []layout.Rule{{Match: "**", Place: "dp=shard(0,ceil)"}}}})
+	out, _, err := c.Lay(
+		Form{Format: "dcp",
+			Spec: &layout.Spec{Shoal: layout.Version, Mesh: "dp=3",
+				Rules: []layout.Rule{{Match: "**", Place: "dp=shard(0,ceil)"}}}})
 	if err != nil {
 		return err
 	}
@@ -133,10 +149,13 @@ func try(t *testing.T, from, to string) error {
 	return err
 }
 
-// TestSourceChanges touches a file of the source while it is moved, or puts another of the same size in its place.
+// TestSourceChanges touches a file of the source while it is moved, or puts another of the same
+// size in its place.
 func TestSourceChanges(t *testing.T) {
 	for name, change := range map[string]func(path string) error{
-		"touched": func(path string) error { return os.Chtimes(path, time.Time{}, time.Unix(1, 0)) },
+		"touched": func(path string) error {
+			return os.Chtimes(path, time.Time{}, time.Unix(1, 0))
+		},
 		"replaced": func(path string) error {
 			info, err := os.Stat(path)
 			if err == nil {
@@ -158,15 +177,17 @@ func TestSourceChanges(t *testing.T) {
 				t.Fatal(err)
 			}
 			done := false
-			_, err = Move(t.Context(), c, out, to, Options{Workers: 1, Progress: func(int64, int64) {
-				if !done {
-					done = true
-					if err := change(from); err != nil {
-						t.Error(err)
+			_, err = Move(t.Context(), c, out, to,
+				Options{Workers: 1, Progress: func(int64, int64) {
+					if !done {
+						done = true
+						if err := change(from); err != nil {
+							t.Error(err)
+						}
 					}
-				}
-			}})
-			if err == nil || !strings.Contains(err.Error(), "model.safetensors was changed while it was read") {
+				}})
+			if err == nil || !strings.Contains(err.Error(),
+				"model.safetensors was changed while it was read") {
 				t.Fatal(err)
 			}
 			if left, _ := filepath.Glob(to + "*"); left != nil {
@@ -176,7 +197,8 @@ func TestSourceChanges(t *testing.T) {
 	}
 }
 
-// TestDiffOfChanges compares a checkpoint of which a file is written anew, with the same bytes, after it was opened.
+// TestDiffOfChanges compares a checkpoint of which a file is written anew, with the same bytes,
+// after it was opened.
 func TestDiffOfChanges(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "model.safetensors")
 	writeModel(t, path, rand.New(rand.NewPCG(1, 2)), 3, 16)
@@ -187,7 +209,8 @@ func TestDiffOfChanges(t *testing.T) {
 	if err := os.Chtimes(path, time.Time{}, time.Unix(1, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Diff(t.Context(), a, b, 2); err == nil || !strings.Contains(err.Error(), "model.safetensors was changed while it was read") {
+	if _, err := Diff(t.Context(), a, b, 2); err == nil ||
+		!strings.Contains(err.Error(), "model.safetensors was changed while it was read") {
 		t.Error(err)
 	}
 }
@@ -219,7 +242,8 @@ func (f dyingFile) ReadAt(b []byte, at int64) (int, error) {
 	return f.File.(io.ReaderAt).ReadAt(b, at)
 }
 
-// dyingModel is a.safetensors of a folder, which cannot be read any more after so many reads, with b.safetensors as its replica if there is one; and what it is moved to.
+// dyingModel is a.safetensors of a folder, which cannot be read any more after so many reads, with
+// b.safetensors as its replica if there is one; and what it is moved to.
 func dyingModel(t *testing.T, dir string, reads int64, replica bool) (*Checkpoint, *format.Output) {
 	t.Helper()
 	c, err := Open(filepath.Join(dir, "a.safetensors"))
@@ -255,18 +279,23 @@ func TestReplica(t *testing.T) {
 	}
 	for _, replicas := range []bool{true, false} {
 		c, out := dyingModel(t, dir, 40, replicas)
-		r, err := Move(t.Context(), c, out, filepath.Join(dir, fmt.Sprint(replicas)), Options{Workers: 2, block: 512})
+		r, err := Move(t.Context(), c, out, filepath.Join(dir, fmt.Sprint(replicas)),
+			Options{Workers: 2, block: 512})
 		if !replicas {
-			if err == nil || !strings.Contains(err.Error(), "the disk is broken") || strings.Contains(err.Error(), "ranks") || !strings.Contains(err.Error(), "get a.safetensors whole") {
+			if err == nil || !strings.Contains(err.Error(), "the disk is broken") ||
+				strings.Contains(err.Error(), "ranks") ||
+				!strings.Contains(err.Error(), "get a.safetensors whole") {
 				t.Fatal(err)
 			}
 			continue
 		}
-		if err != nil || !slices.Equal(r.Dead, []string{"a.safetensors"}) || r.Reused == 0 || r.Moved == 0 {
+		if err != nil || !slices.Equal(r.Dead, []string{"a.safetensors"}) || r.Reused == 0 ||
+			r.Moved == 0 {
 			t.Fatal(r, err)
 		}
 		want, _ := os.ReadFile(filepath.Join(dir, "a.safetensors"))
-		if got, err := os.ReadFile(filepath.Join(dir, "true", "model.safetensors")); err != nil || !bytes.Equal(got, want) {
+		if got, err := os.ReadFile(filepath.Join(dir, "true", "model.safetensors")); err != nil ||
+			!bytes.Equal(got, want) {
 			t.Fatalf("not what it was: %v", err)
 		}
 	}
@@ -278,7 +307,10 @@ func TestReplicasDiffer(t *testing.T) {
 	for _, name := range []string{"a.safetensors", "b.safetensors"} {
 		writeModel(t, filepath.Join(dir, name), rand.New(rand.NewPCG(1, 2)), 3, 16)
 	}
-	change(t, filepath.Join(dir, "b.safetensors"), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
+	change(t, filepath.Join(dir, "b.safetensors"), func(b []byte) []byte {
+		b[len(b)-1] ^= 1
+		return b
+	})
 	c, err := Open(filepath.Join(dir, "a.safetensors"))
 	if err != nil {
 		t.Fatal(err)
@@ -292,7 +324,8 @@ func TestReplicasDiffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Move(t.Context(), c, out, filepath.Join(dir, "to"), Options{})
-	if err == nil || !strings.Contains(err.Error(), `tensor "layers.2.w": b.safetensors has another box [0:16,0:512] than a.safetensors`) {
+	if err == nil || !strings.Contains(err.Error(),
+		`tensor "layers.2.w": b.safetensors has another box [0:16,0:512] than a.safetensors`) {
 		t.Fatal(err)
 	}
 	p = c.Tensors[1].Pieces[0] // of the same file
@@ -302,7 +335,9 @@ func TestReplicasDiffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Move(t.Context(), c, out, filepath.Join(dir, "to"), Options{})
-	if want := fmt.Sprintf(`a.safetensors at byte %d has another box [0:16,0:512] than at byte %d;`, p.Offset, c.Tensors[2].Pieces[0].Offset); err == nil || !strings.Contains(err.Error(), want) {
+	if want := fmt.Sprintf(`a.safetensors at byte %d has another box [0:16,0:512] than at byte %d;`,
+		p.Offset, c.Tensors[2].Pieces[0].Offset); err == nil ||
+		!strings.Contains(err.Error(), want) {
 		t.Fatalf("%v; want %s", err, want)
 	}
 }
@@ -315,24 +350,30 @@ func TestRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := Seal(t.Context(), c, 1); err == nil || !strings.Contains(err.Error(), "is there already") {
+	if _, err := Seal(t.Context(), c, 1); err == nil ||
+		!strings.Contains(err.Error(), "is there already") {
 		t.Errorf("sealed twice: %v", err)
 	}
 	if err := c.Rename("nothing.", ""); err == nil {
 		t.Error("renamed nothing")
 	}
-	if err := c.Rename("layers.0.", "layers.1."); err == nil || !strings.Contains(err.Error(), "stands twice") {
+	if err := c.Rename("layers.0.", "layers.1."); err == nil ||
+		!strings.Contains(err.Error(), "stands twice") {
 		t.Errorf("two of one name: %v", err)
 	}
 	if err := c.Select(func(string) bool { return false }); err == nil {
 		t.Error("nothing selected")
 	}
-	f4 := &Checkpoint{Checkpoint: &format.Checkpoint{Tensors: []format.Tensor{{Name: "w", DType: tensor.F4, Shape: tensor.Shape{8},
-		Pieces: []format.Piece{{Box: tensor.Shape{8}.Box(), File: manifest.Name}}}}}, Files: c.Files}
+	f4 := &Checkpoint{
+		Checkpoint: &format.Checkpoint{
+			Tensors: []format.Tensor{{Name: "w", DType: tensor.F4, Shape: tensor.Shape{8},
+				Pieces: []format.Piece{{Box: tensor.Shape{8}.Box(), File: manifest.Name}}}}},
+		Files: c.Files}
 	if _, err := f4.Layout(); err == nil || !strings.Contains(err.Error(), "share bytes") {
 		t.Errorf("f4: %v", err)
 	}
-	if _, _, err := f4.Lay(Form{Format: "zip"}); err == nil || !strings.Contains(err.Error(), "no format") {
+	if _, _, err := f4.Lay(Form{Format: "zip"}); err == nil ||
+		!strings.Contains(err.Error(), "no format") {
 		t.Errorf("no such format: %v", err)
 	}
 }
@@ -366,10 +407,16 @@ func TestDiff(t *testing.T) {
 		}
 	}
 	compare()
-	change(t, filepath.Join(b, "rank-00001.safetensors"), func(b []byte) []byte { b[len(b)-1] ^= 1; b[len(b)-2] ^= 1; b[len(b)-1024] ^= 4; return b })
+	change(t, filepath.Join(b, "rank-00001.safetensors"), func(b []byte) []byte {
+		b[len(b)-1] ^= 1
+		b[len(b)-2] ^= 1
+		b[len(b)-1024] ^= 4
+		return b
+	})
 	compare(`"layers.2.w": 2 elements differ, the first at [15,0]`)
 	writeModel(t, a, rand.New(rand.NewPCG(1, 2)), 4, 16)
 	compare(`"layers.2.w": 2 elements differ, the first at [15,0]`, `"layers.3.w": only in A`)
 	writeModel(t, a, rand.New(rand.NewPCG(1, 2)), 2, 8)
-	compare(`"layers.0.w": bf16 [8,512] against bf16 [16,512]`, `"layers.1.w": bf16 [8,512] against bf16 [16,512]`, `"layers.2.w": only in B`)
+	compare(`"layers.0.w": bf16 [8,512] against bf16 [16,512]`,
+		`"layers.1.w": bf16 [8,512] against bf16 [16,512]`, `"layers.2.w": only in B`)
 }

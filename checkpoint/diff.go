@@ -16,8 +16,9 @@ import (
 
 // A Difference is a tensor that two checkpoints do not have alike.
 type Difference struct {
-	Tensor   string `json:"tensor"`
-	What     string `json:"what"`               // "only in A", "only in B", "type or shape", or "content"
+	Tensor string `json:"tensor"`
+	// "only in A", "only in B", "type or shape", or "content"
+	What     string `json:"what"`
 	A        string `json:"a,omitempty"`        // type and shape
 	B        string `json:"b,omitempty"`        //
 	Elements int    `json:"elements,omitempty"` // that differ, bit by bit
@@ -27,15 +28,17 @@ type Difference struct {
 func (d Difference) String() string {
 	switch d.What {
 	case "content":
-		return fmt.Sprintf("%q: %d elements differ, the first at %v", d.Tensor, d.Elements, tensor.Shape(d.First))
+		return fmt.Sprintf("%q: %d elements differ, the first at %v", d.Tensor, d.Elements,
+			tensor.Shape(d.First))
 	case "type or shape":
 		return fmt.Sprintf("%q: %s against %s", d.Tensor, d.A, d.B)
 	}
 	return fmt.Sprintf("%q: %s", d.Tensor, d.What)
 }
 
-// Diff compares the tensors of two checkpoints bit by bit, whatever their formats and layouts. Differences are in the order of
-// names. Damage that files tell of themselves is an error, and no difference; so are files that are not as they were when the checkpoint was opened.
+// Diff compares the tensors of two checkpoints bit by bit, whatever their formats and layouts.
+// Differences are in the order of names. Damage that files tell of themselves is an error, and no
+// difference; so are files that are not as they were when the checkpoint was opened.
 func Diff(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, error) {
 	if err := errors.Join(a.whole(), b.whole()); err != nil {
 		return nil, err
@@ -59,9 +62,13 @@ func Diff(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, err
 		case u == nil:
 			found = append(found, Difference{Tensor: t.Name, What: "only in A"})
 		case t.DType != u.DType || !t.Shape.Equal(u.Shape):
-			found = append(found, Difference{Tensor: t.Name, What: "type or shape", A: fmt.Sprint(t.DType, " ", t.Shape), B: fmt.Sprint(u.DType, " ", u.Shape)})
+			found = append(found,
+				Difference{Tensor: t.Name, What: "type or shape",
+					A: fmt.Sprint(t.DType, " ", t.Shape), B: fmt.Sprint(u.DType, " ", u.Shape)})
 		case t.DType.Size() == 0:
-			return nil, fmt.Errorf("tensor %q: elements of %v share bytes, which shoal does not compare", t.Name, t.DType)
+			return nil, fmt.Errorf(
+				"tensor %q: elements of %v share bytes, which shoal does not compare", t.Name,
+				t.DType)
 		default:
 			pairs = append(pairs, pair{t, u})
 		}
@@ -82,7 +89,8 @@ func Diff(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, err
 type pair struct{ a, b *format.Tensor }
 
 // contents compares pairs, each as a row of boxes that both sides read packed.
-func contents(ctx context.Context, a, b *Checkpoint, pairs []pair, workers int) ([]Difference, error) {
+func contents(ctx context.Context, a, b *Checkpoint, pairs []pair, workers int) ([]Difference,
+	error) {
 	type item struct{ pair, from, to int }
 	var items []item
 	for i, p := range pairs {
@@ -124,7 +132,8 @@ func contents(ctx context.Context, a, b *Checkpoint, pairs []pair, workers int) 
 			found[k].Elements += n
 			continue
 		}
-		found = append(found, Difference{Tensor: t.Name, What: "content", Elements: n, First: at(t.Shape, firsts[i])})
+		found = append(found,
+			Difference{Tensor: t.Name, What: "content", Elements: n, First: at(t.Shape, firsts[i])})
 	}
 	return found, errors.Join(err, left.Close(), right.Close())
 }
@@ -155,7 +164,8 @@ func at(s tensor.Shape, n int) []int {
 	return index
 }
 
-// A reader reads boxes of a checkpoint, wherever the pieces are; it is for several goroutines at once.
+// A reader reads boxes of a checkpoint, wherever the pieces are; it is for several goroutines at
+// once.
 type reader struct {
 	memory
 	index map[string]int
@@ -164,7 +174,9 @@ type reader struct {
 func (c *Checkpoint) reader() *reader { return c.readerOf(c.names()) }
 
 func (c *Checkpoint) readerOf(names []string) *reader {
-	r := &reader{memory: memory{names: names, open: func(name string) (handle, error) { return openFrom(c.Files.FS(), name) }}, index: map[string]int{}}
+	r := &reader{memory: memory{names: names, open: func(name string) (handle, error) {
+		return openFrom(c.Files.FS(), name)
+	}}, index: map[string]int{}}
 	for i, name := range r.names {
 		r.index[name] = i
 	}
@@ -172,7 +184,9 @@ func (c *Checkpoint) readerOf(names []string) *reader {
 }
 
 // bytes fills b from an offset of a file on.
-func (r *reader) bytes(name string, b []byte, at int64) error { return r.Read(r.index[name], b, at) }
+func (r *reader) bytes(name string, b []byte, at int64) error {
+	return r.Read(r.index[name], b, at)
+}
 
 // box reads a box of a tensor, packed.
 func (r *reader) box(t *format.Tensor, box tensor.Box, dst []byte) error {

@@ -14,7 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// An end is one end of a move, as planner and mover see it: each file is a rank, and each piece a local tensor there.
+// An end is one end of a move, as planner and mover see it: each file is a rank, and each piece a
+// local tensor there.
 type end struct {
 	layout *layout.Layout
 	spots  []move.Spot // of each slot
@@ -39,9 +40,11 @@ func newEnd(c *format.Checkpoint, files []string) (*end, error) {
 				if p.Box.Empty() {
 					continue
 				}
-				local := layout.Local{Name: strconv.Itoa(len(placed)), DType: t.DType, Shape: tensor.Shape{boxes.Extent(p.Box, p.View())}}
+				local := layout.Local{Name: strconv.Itoa(len(placed)), DType: t.DType,
+					Shape: tensor.Shape{boxes.Extent(p.Box, p.View())}}
 				local.Pieces = []layout.Piece{{Tensor: i, Box: p.Box, View: p.View()}}
-				placed = append(placed, layout.Placed{Ranks: layout.Set{rank[p.File]}, Local: local})
+				placed = append(placed,
+					layout.Placed{Ranks: layout.Set{rank[p.File]}, Local: local})
 				e.spots = append(e.spots, move.Spot{Region: int(rank[p.File]), At: p.Offset})
 			}
 		}
@@ -87,10 +90,11 @@ func openFrom(fsys fs.FS, name string) (handle, error) {
 	}), nil
 }
 
-// newPlan plans the way from files to files: those that are read are one host, those that are written another. Source files
-// that are dead are left out, as far as replicas allow.
+// newPlan plans the way from files to files: those that are read are one host, those that are
+// written another. Source files that are dead are left out, as far as replicas allow.
 func newPlan(from, to *layout.Layout, dead map[int]bool) (*plan.Plan, error) {
-	c := plan.Cluster{Devices: []int{0, to.Ranks}, Old: make([]int, from.Ranks), New: make([]int, to.Ranks)}
+	c := plan.Cluster{Devices: []int{0, to.Ranks}, Old: make([]int, from.Ranks),
+		New: make([]int, to.Ranks)}
 	for rank := range dead {
 		c.Old[rank] = plan.Lost
 	}

@@ -24,10 +24,17 @@ type Form struct {
 	Spec   *layout.Spec // which rank has what; nil for one rank with everything
 	File   string       // the name of the file: of pt, and of hf when it ends in .safetensors
 	Most   int64        // the bytes of tensors in a file of hf; 0 for no bound
-	TP, PP int          // of ZeRO, tensor parallel ranks and stages of a pipeline, of which each has data parallel ones as the spec says; 0 is as 1
-	Starts []int        // of ZeRO, the layers with which stages behind the first begin; nil for those that it was trained on, or that DeepSpeed would make
-	EP     int          // of ZeRO, expert parallel ranks, which the data parallel ones are at the same time; 0 is as 1
-	BF16   bool         // of ZeRO, whether DeepSpeed trains in bf16, which else its configuration or the model's type says
+	// of ZeRO, tensor parallel ranks and stages of a pipeline, of which each has data parallel ones
+	// as the spec says; 0 is as 1
+	TP, PP int
+	// of ZeRO, the layers with which stages behind the first begin; nil for those that it was
+	// trained on, or that DeepSpeed would make
+	Starts []int
+	// of ZeRO, expert parallel ranks, which the data parallel ones are at the same time; 0 is as 1
+	EP int
+	// of ZeRO, whether DeepSpeed trains in bf16, which else its configuration or the model's type
+	// says
+	BF16 bool
 }
 
 // Formats lists what Lay knows, each a line of forms.
@@ -51,10 +58,12 @@ func RankFormats() (names []string) {
 // About says in a line what a format is.
 func About(format string) string { return find(format).about }
 
-// Grouped reports whether the optimizer of a format goes by the position of parameters, or has groups that its framework asks for.
+// Grouped reports whether the optimizer of a format goes by the position of parameters, or has
+// groups that its framework asks for.
 func Grouped(format string) bool { return find(format).groups }
 
-// Preset is the preset of a layout that a format has when none is asked for; empty where it has none.
+// Preset is the preset of a layout that a format has when none is asked for; empty where it has
+// none.
 func Preset(format string) string { return find(format).preset }
 
 // A form is a format in which checkpoints are written.
@@ -69,47 +78,66 @@ type form struct {
 }
 
 var forms = []form{
-	{name: "hf", about: "safetensors with whole tensors, as Hugging Face's libraries read them: a folder, or a file DST.safetensors", texts: true, lay: layHF},
-	{name: "pt", about: "one file for torch.load", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
-		return torchzip.Layout(f.File, c.Tensors, c.Values)
-	}},
-	{name: "dcp", about: "torch's distributed checkpoint", ranks: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) {
-		shards, err := c.shards(f.Spec)
-		if err != nil {
-			return nil, err
-		}
-		return dcp.Layout(shards, c.Values)
-	}},
-	{name: "shards", about: "safetensors with parts of tensors, as torch's distributed checkpoint writes and reads them", ranks: true, texts: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) {
-		shards, err := c.shards(f.Spec)
-		if err != nil {
-			return nil, err
-		}
-		texts, kept := c.texts()
-		out, err := hf.LayoutShards(shards, texts)
-		if err == nil {
-			out.Values = kept
-		}
-		return out, err
-	}},
-	{name: "ranks", about: "shoal's own: a safetensors file for each rank with what lies in its memory", ranks: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) {
-		return ranks.Layout(f.spec(), c.Tensors, c.Values)
-	}},
-	{name: "megatron", about: "Megatron-LM's format torch: a folder mp_rank_TT_PPP for each rank of --mesh pp=…,tp=…, as the preset megatron-core cuts", ranks: true, groups: true, preset: "megatron-core", lay: layFolders(func(c *Checkpoint, f Form) (*format.Output, error) {
-		return megatron.Layout(f.spec(), c.Tensors, c.Values)
-	})},
-	{name: "megatron-distributed", about: "the same, with the state of the optimizer in distrib_optim.pt, as its distributed form looks for it", ranks: true, groups: true, preset: "megatron-core", lay: layFolders(func(c *Checkpoint, f Form) (*format.Output, error) {
-		return megatron.LayoutDistributed(f.spec(), c.Tensors, c.Values, c.Files.Read)
-	})},
-	{name: "torch_dist", about: "Megatron-Core's torch_dist, for any number of ranks", groups: true, preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
-		return megatron.LayoutDist(f.spec(), c.Tensors, c.Values, c.Files.Read)
-	}},
-	{name: "universal", about: "DeepSpeed's universal checkpoint, for any number of ranks", groups: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) {
-		return deepspeed.Layout(c.Tensors, c.Values)
-	}},
-	{name: "zero1", about: "DeepSpeed's ZeRO of stage 1, for the ranks of --mesh pp=P,dp=N,tp=T, of which ep=E share the experts", ranks: true, groups: true, preset: "zero1", lay: layZero(1)},
-	{name: "zero2", about: "the same of stage 2", ranks: true, groups: true, preset: "zero2", lay: layZero(2)},
-	{name: "zero3", about: "the same of stage 3, for --mesh dp=N,tp=T", ranks: true, groups: true, preset: "zero3", lay: layZero(3)},
+	{name: "hf", about: "safetensors with whole tensors, as Hugging Face's libraries read them: " +
+		"a folder, or a file DST.safetensors", texts: true, lay: layHF},
+	{name: "pt", about: "one file for torch.load",
+		lay: func(c *Checkpoint, f Form) (*format.Output, error) {
+			return torchzip.Layout(f.File, c.Tensors, c.Values)
+		}},
+	{name: "dcp", about: "torch's distributed checkpoint", ranks: true,
+		lay: func(c *Checkpoint, f Form) (*format.Output, error) {
+			shards, err := c.shards(f.Spec)
+			if err != nil {
+				return nil, err
+			}
+			return dcp.Layout(shards, c.Values)
+		}},
+	{name: "shards", about: "safetensors with parts of tensors, as torch's distributed " +
+		"checkpoint writes and reads them", ranks: true, texts: true,
+		lay: func(c *Checkpoint, f Form) (*format.Output, error) {
+			shards, err := c.shards(f.Spec)
+			if err != nil {
+				return nil, err
+			}
+			texts, kept := c.texts()
+			out, err := hf.LayoutShards(shards, texts)
+			if err == nil {
+				out.Values = kept
+			}
+			return out, err
+		}},
+	{name: "ranks",
+		about: "shoal's own: a safetensors file for each rank with what lies in its memory",
+		ranks: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) {
+			return ranks.Layout(f.spec(), c.Tensors, c.Values)
+		}},
+	{name: "megatron", about: "Megatron-LM's format torch: a folder mp_rank_TT_PPP for each " +
+		"rank of --mesh pp=…,tp=…, as the preset megatron-core cuts", ranks: true, groups: true,
+		preset: "megatron-core",
+		lay: layFolders(func(c *Checkpoint, f Form) (*format.Output, error) {
+			return megatron.Layout(f.spec(), c.Tensors, c.Values)
+		})},
+	{name: "megatron-distributed", about: "the same, with the state of the optimizer in " +
+		"distrib_optim.pt, as its distributed form looks for it", ranks: true, groups: true,
+		preset: "megatron-core",
+		lay: layFolders(func(c *Checkpoint, f Form) (*format.Output, error) {
+			return megatron.LayoutDistributed(f.spec(), c.Tensors, c.Values, c.Files.Read)
+		})},
+	{name: "torch_dist", about: "Megatron-Core's torch_dist, for any number of ranks", groups: true,
+		preset: "megatron-core", lay: func(c *Checkpoint, f Form) (*format.Output, error) {
+			return megatron.LayoutDist(f.spec(), c.Tensors, c.Values, c.Files.Read)
+		}},
+	{name: "universal", about: "DeepSpeed's universal checkpoint, for any number of ranks",
+		groups: true, lay: func(c *Checkpoint, f Form) (*format.Output, error) {
+			return deepspeed.Layout(c.Tensors, c.Values)
+		}},
+	{name: "zero1", about: "DeepSpeed's ZeRO of stage 1, for the ranks of --mesh " +
+		"pp=P,dp=N,tp=T, of which ep=E share the experts", ranks: true, groups: true,
+		preset: "zero1", lay: layZero(1)},
+	{name: "zero2", about: "the same of stage 2", ranks: true, groups: true, preset: "zero2",
+		lay: layZero(2)},
+	{name: "zero3", about: "the same of stage 3, for --mesh dp=N,tp=T", ranks: true, groups: true,
+		preset: "zero3", lay: layZero(3)},
 }
 
 // find returns the form of a name; that of an unknown one is empty.
@@ -132,12 +160,15 @@ func (c *Checkpoint) Lay(f Form) (out *format.Output, lost int, err error) {
 	}
 	to := find(f.Format)
 	if to.lay == nil {
-		return nil, 0, fmt.Errorf("no format %q; known are %s", f.Format, strings.Join(Formats(), ", "))
+		return nil, 0, fmt.Errorf("no format %q; known are %s", f.Format,
+			strings.Join(Formats(), ", "))
 	}
 	if !to.texts {
 		for _, v := range c.Values {
 			if u, ok := v.Is.(format.Unread); ok {
-				return nil, 0, fmt.Errorf("%s: value %q: %w (or leave out what is no tensor: --no-values)", c.path, v.Path, u.Why)
+				return nil, 0, fmt.Errorf(
+					"%s: value %q: %w (or leave out what is no tensor: --no-values)", c.path,
+					v.Path, u.Why)
 			}
 		}
 	}
@@ -150,7 +181,8 @@ func (c *Checkpoint) Lay(f Form) (out *format.Output, lost int, err error) {
 	return out, len(c.Values) - len(out.Values), nil
 }
 
-// carried fails for a tensor that is neither in an output nor implied by what is there: no format leaves one out without a word. Numbers of steps can stand with the groups of an optimizer.
+// carried fails for a tensor that is neither in an output nor implied by what is there: no format
+// leaves one out without a word. Numbers of steps can stand with the groups of an optimizer.
 func (c *Checkpoint) carried(out *format.Output) error {
 	there := map[string]bool{}
 	for i := range out.Tensors {
@@ -161,7 +193,8 @@ func (c *Checkpoint) carried(out *format.Output) error {
 	}
 	for i := range c.Tensors {
 		if name := c.Tensors[i].Name; !there[name] && !strings.HasPrefix(name, "optimizer.step.") {
-			return fmt.Errorf("the format has no place for tensor %q; leave it out with --only", name)
+			return fmt.Errorf("the format has no place for tensor %q; leave it out with --only",
+				name)
 		}
 	}
 	return nil
@@ -175,8 +208,10 @@ func (f *Form) spec() *layout.Spec {
 	return &layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}}}
 }
 
-// layFolders lays out Megatron's folders, for which the optimizers are those that Megatron has over such ranks.
-func layFolders(lay func(*Checkpoint, Form) (*format.Output, error)) func(*Checkpoint, Form) (*format.Output, error) {
+// layFolders lays out Megatron's folders, for which the optimizers are those that Megatron has over
+// such ranks.
+func layFolders(lay func(*Checkpoint, Form) (*format.Output, error)) func(*Checkpoint,
+	Form) (*format.Output, error) {
 	return func(c *Checkpoint, f Form) (*format.Output, error) {
 		renamed, err := megatron.Chain(c.Checkpoint, f.spec())
 		if err != nil {
@@ -187,14 +222,17 @@ func layFolders(lay func(*Checkpoint, Form) (*format.Output, error)) func(*Check
 	}
 }
 
-// layZero lays out what DeepSpeed saves in a stage. It cuts in its own way, so of a spec only the size of dp counts.
+// layZero lays out what DeepSpeed saves in a stage. It cuts in its own way, so of a spec only the
+// size of dp counts.
 func layZero(stage int) func(*Checkpoint, Form) (*format.Output, error) {
 	return func(c *Checkpoint, f Form) (*format.Output, error) {
 		ranks, err := zeroRanks(c, f)
 		if err != nil {
 			return nil, err
 		}
-		out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks, TP: f.TP, PP: f.PP, EP: f.EP, Starts: f.Starts, BF16: f.BF16}, c.Tensors, c.Values, c.Files.Read)
+		out, err := deepspeed.LayoutZero(
+			deepspeed.Zero{Stage: stage, DP: ranks, TP: f.TP, PP: f.PP, EP: f.EP, Starts: f.Starts,
+				BF16: f.BF16}, c.Tensors, c.Values, c.Files.Read)
 		if err != nil {
 			return nil, err
 		}
@@ -228,7 +266,8 @@ func zeroRanks(c *Checkpoint, f Form) (int, error) {
 		return 0, fmt.Errorf("%s is over dp only: %w", f.Format, err)
 	}
 	if !reflect.DeepEqual(own, f.Spec) {
-		return 0, fmt.Errorf("%s has a layout of its own; give it the ranks alone, --mesh %s", f.Format, m)
+		return 0, fmt.Errorf("%s has a layout of its own; give it the ranks alone, --mesh %s",
+			f.Format, m)
 	}
 	return m.Ranks(), nil
 }
@@ -258,7 +297,9 @@ func layHF(c *Checkpoint, f Form) (*format.Output, error) {
 // renameFile gives the one file of an output another name.
 func renameFile(out *format.Output, name string) error {
 	if len(out.Files) != 1 {
-		return fmt.Errorf("%s would be %d files; give a folder, or no bound for the bytes of a file", name, len(out.Files))
+		return fmt.Errorf(
+			"%s would be %d files; give a folder, or no bound for the bytes of a file", name,
+			len(out.Files))
 	}
 	out.Files[0].Name = name
 	for i := range out.Frames {
@@ -298,7 +339,8 @@ func (c *Checkpoint) together() [][]format.Shard {
 	return [][]format.Shard{shards}
 }
 
-// shards resolves a spec and gives each box to that of its ranks that has the least to write so far. Without a spec everything is on one rank.
+// shards resolves a spec and gives each box to that of its ranks that has the least to write so
+// far. Without a spec everything is on one rank.
 func (c *Checkpoint) shards(spec *layout.Spec) ([][]format.Shard, error) {
 	if spec == nil {
 		return c.together(), nil
@@ -322,10 +364,12 @@ func (c *Checkpoint) shards(spec *layout.Spec) ([][]format.Shard, error) {
 					}
 				}
 				bytes[best] += cell.Box.Elements() * t.DType.Size()
-				ranks[best] = append(ranks[best], format.Shard{Name: t.Name, DType: t.DType, Shape: t.Shape, Box: cell.Box})
+				ranks[best] = append(ranks[best],
+					format.Shard{Name: t.Name, DType: t.DType, Shape: t.Shape, Box: cell.Box})
 			}
 			if len(f.Grid.Cells) == 0 { // no elements, but a name
-				ranks[0] = append(ranks[0], format.Shard{Name: t.Name, DType: t.DType, Shape: t.Shape, Box: t.Shape.Box()})
+				ranks[0] = append(ranks[0],
+					format.Shard{Name: t.Name, DType: t.DType, Shape: t.Shape, Box: t.Shape.Box()})
 			}
 		}
 	}
@@ -335,7 +379,8 @@ func (c *Checkpoint) shards(spec *layout.Spec) ([][]format.Shard, error) {
 // Catalogue lists the tensors of a checkpoint as a layout wants them.
 func Catalogue(c *format.Checkpoint) (list []layout.Tensor) {
 	for _, t := range c.Tensors {
-		list = append(list, layout.Tensor{Name: t.Name, DType: t.DType, Shape: slices.Clone(tensor.Shape(t.Shape))})
+		list = append(list,
+			layout.Tensor{Name: t.Name, DType: t.DType, Shape: slices.Clone(tensor.Shape(t.Shape))})
 	}
 	return list
 }

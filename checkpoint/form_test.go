@@ -9,9 +9,11 @@ import (
 
 // TestCarried has outputs with all tensors, one that is implied, and one that is nowhere.
 func TestCarried(t *testing.T) {
-	c := &Checkpoint{Checkpoint: &format.Checkpoint{Tensors: []format.Tensor{{Name: "a"}, {Name: "b"}, {Name: "optimizer.step.a"}}}}
+	c := &Checkpoint{Checkpoint: &format.Checkpoint{
+		Tensors: []format.Tensor{{Name: "a"}, {Name: "b"}, {Name: "optimizer.step.a"}}}}
 	out := &format.Output{Checkpoint: format.Checkpoint{Tensors: []format.Tensor{{Name: "a"}}}}
-	if err := c.carried(out); err == nil || !strings.Contains(err.Error(), `no place for tensor "b"`) {
+	if err := c.carried(out); err == nil ||
+		!strings.Contains(err.Error(), `no place for tensor "b"`) {
 		t.Error(err)
 	}
 	out.Implied = []*format.Proof{{Model: format.Tensor{Name: "b"}}}

@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// TestFullDisk writes to disks of every size from one that is too small, page by page, to the first that is not, so that each file is the one that does not fit: nothing appears until
-// all is there, and with more room the same move ends it.
+// TestFullDisk writes to disks of every size from one that is too small, page by page, to the first
+// that is not, so that each file is the one that does not fit: nothing appears until all is there,
+// and with more room the same move ends it.
 func TestFullDisk(t *testing.T) {
 	from, disk := filepath.Join(t.TempDir(), "model.safetensors"), t.TempDir()
 	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
@@ -20,7 +21,8 @@ func TestFullDisk(t *testing.T) {
 	for _, format := range []string{"dcp", "ranks", "hf"} {
 		full := 0
 		for pages, ended := 1, false; !ended; pages++ {
-			if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, fmt.Sprintf("size=%dk", 4*pages)); err != nil {
+			if err := syscall.Mount("tmpfs", disk, "tmpfs", 0,
+				fmt.Sprintf("size=%dk", 4*pages)); err != nil {
 				t.Skipf("mounting takes root: %v", err)
 			}
 			_, err := movedSealed(t, from, to, format)
@@ -33,7 +35,8 @@ func TestFullDisk(t *testing.T) {
 				t.Errorf("%s, %d pages: %v, and what is published: %v", format, pages, err, is)
 			}
 			if !ended {
-				if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, "size=16m"); err != nil {
+				if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT,
+					"size=16m"); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := movedSealed(t, from, to, format); err != nil {
@@ -112,7 +115,8 @@ func TestSealOfLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	want := filepath.Join(dir, "link") + ": stat link: no such file or directory; a link that leads nowhere"
+	want := filepath.Join(dir, "link") +
+		": stat link: no such file or directory; a link that leads nowhere"
 	if _, err := Seal(t.Context(), c, 1); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v; want %q", err, want)
 	}

@@ -15,8 +15,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Adopt prepares an optimizer for a format that goes by the position of parameters, or wants their groups, as Grouped says; for others it does nothing. given are the groups
-// that somebody says; without them the checkpoint must tell. notes are for people: what was found in other words than those of the format.
+// Adopt prepares an optimizer for a format that goes by the position of parameters, or wants their
+// groups, as Grouped says; for others it does nothing. given are the groups that somebody says;
+// without them the checkpoint must tell. notes are for people: what was found in other words than
+// those of the format.
 func (c *Checkpoint) Adopt(to string, given []optim.Group) (notes []string, err error) {
 	if !Grouped(to) {
 		return nil, nil
@@ -46,21 +48,29 @@ func (c *Checkpoint) adopt(to string, given []optim.Group) (notes []string, err 
 		return nil, err
 	}
 	switch {
-	case o == nil, o.From == optim.DeepSpeed, o.From == optim.Megatron && to == "universal": // there it stays behind
+	// there it stays behind
+	case o == nil, o.From == optim.DeepSpeed, o.From == optim.Megatron && to == "universal":
 		return nil, nil
 	case !o.Ordered && to != "universal":
-		return nil, fmt.Errorf("the groups of the optimizer are known (%s), and not the order of parameters, by which DeepSpeed goes: %s; say it with --groups, or choose universal, which DeepSpeed loads by names", members(o), o.Why)
+		return nil, fmt.Errorf("the groups of the optimizer are known (%s), and not the order "+
+			"of parameters, by which DeepSpeed goes: %s; say it with --groups, or choose "+
+			"universal, which DeepSpeed loads by names", members(o), o.Why)
 	}
 	if err := o.Replace(c.Checkpoint); err != nil || !o.Ordered || to == "universal" {
 		return nil, err
 	}
-	return []string{fmt.Sprintf("the optimizer has %s, as %s says; a program that has its parameters in other groups, or in another order, must not load this", members(o), o.Said)}, nil
+	return []string{fmt.Sprintf("the optimizer has %s, as %s says; a program that has its "+
+			"parameters in other groups, or in another order, must not load this", members(o),
+			o.Said)},
+		nil
 }
 
-// trainedState is what an optimizer has for a parameter, under the names of all formats; but for what scales gradients of f16.
+// trainedState is what an optimizer has for a parameter, under the names of all formats; but for
+// what scales gradients of f16.
 var trainedState = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
 
-// forDeepSpeed gives tensors the names under which a checkpoint of DeepSpeed is read again, as its manifest has them: the model's, and where that is of f32 and has no copies, these.
+// forDeepSpeed gives tensors the names under which a checkpoint of DeepSpeed is read again, as its
+// manifest has them: the model's, and where that is of f32 and has no copies, these.
 func (c *Checkpoint) forDeepSpeed() error {
 	has, state := map[string]int{}, map[string]bool{}
 	for i := range c.Tensors {
@@ -122,9 +132,12 @@ func members(o *optim.Optimizer) string {
 	return plural.Of(len(of), "group") + " of " + strings.Join(of, " and ") + " parameters"
 }
 
-// unchained joins the optimizer that Megatron has for experts with the other, for formats that have one for all.
+// unchained joins the optimizer that Megatron has for experts with the other, for formats that have
+// one for all.
 func (c *Checkpoint) unchained(to string) error {
-	several := slices.ContainsFunc(c.Values, func(v format.Value) bool { return strings.HasPrefix(v.Path, "optimizer.1.") })
+	several := slices.ContainsFunc(c.Values, func(v format.Value) bool {
+		return strings.HasPrefix(v.Path, "optimizer.1.")
+	})
 	if !several || Preset(to) == "megatron-core" || to == "universal" {
 		return nil
 	}
@@ -153,8 +166,9 @@ func (c *Checkpoint) forMegatron(to string, o *optim.Optimizer) (notes []string,
 	return []string{note}, err
 }
 
-// bare gives the model's tensors the names that the optimizer has for them, where a program has put a word before all of these; and where there are no weights but the
-// copies of the optimizer, as after stage 3 of ZeRO, these are the model's.
+// bare gives the model's tensors the names that the optimizer has for them, where a program has put
+// a word before all of these; and where there are no weights but the copies of the optimizer, as
+// after stage 3 of ZeRO, these are the model's.
 func (c *Checkpoint) bare(o *optim.Optimizer) {
 	has := map[string]int{}
 	for i := range c.Tensors {

@@ -21,7 +21,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// fsdp is what a program trains with FSDP: parameters in the order of its optimizer, and a checkpoint of it.
+// fsdp is what a program trains with FSDP: parameters in the order of its optimizer, and a
+// checkpoint of it.
 type fsdp struct {
 	groups  [][]string
 	shapes  map[string]tensor.Shape
@@ -32,7 +33,9 @@ type fsdp struct {
 func drawFSDP(r *rapid.T) *fsdp {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
 	p := &fsdp{shapes: map[string]tensor.Shape{}}
-	names := rapid.Permutation([]string{"embed.weight", "layers.0.w", "layers.0.b", "layers.10.w", "layers.2.w", "0.weight", "norm"}).Draw(r, "order")
+	names := rapid.Permutation(
+		[]string{"embed.weight", "layers.0.w", "layers.0.b", "layers.10.w", "layers.2.w",
+			"0.weight", "norm"}).Draw(r, "order")
 	names = names[:n("parameters", 2, len(names))]
 	if slices.IsSorted(names) { // of which nobody could tell that they are in an order of their own
 		slices.Reverse(names)
@@ -42,11 +45,14 @@ func drawFSDP(r *rapid.T) *fsdp {
 		g := i * len(p.groups) / len(names)
 		p.groups[g] = append(p.groups[g], name)
 		p.shapes[name] = []int{n("rows", 1, 7), n("columns", 1, 5)}[:n("dimensions", 1, 2)]
-		p.tensors = append(p.tensors, layout.Tensor{Name: "model." + name, DType: tensor.F32, Shape: p.shapes[name]})
+		p.tensors = append(p.tensors,
+			layout.Tensor{Name: "model." + name, DType: tensor.F32, Shape: p.shapes[name]})
 	}
 	for _, name := range names {
 		for _, kind := range []string{"exp_avg", "exp_avg_sq"} {
-			p.tensors = append(p.tensors, layout.Tensor{Name: "optim.state." + name + "." + kind, DType: tensor.F32, Shape: p.shapes[name]})
+			p.tensors = append(p.tensors,
+				layout.Tensor{Name: "optim.state." + name + "." + kind, DType: tensor.F32,
+					Shape: p.shapes[name]})
 		}
 	}
 	return p
@@ -55,7 +61,9 @@ func drawFSDP(r *rapid.T) *fsdp {
 // say adds the groups, flattened or as lists.
 func (p *fsdp) say(flat bool) {
 	for i, names := range p.groups {
-		values := []format.Value{{Path: "lr", Is: 0.5}, {Path: "betas", Is: []any{0.25, 0.75}, Python: pickle.Tuple{0.25, 0.75}}, {Path: "weight_decay", Is: float64(i)}}
+		values := []format.Value{{Path: "lr", Is: 0.5},
+			{Path: "betas", Is: []any{0.25, 0.75}, Python: pickle.Tuple{0.25, 0.75}},
+			{Path: "weight_decay", Is: float64(i)}}
 		var list []any
 		for _, name := range names {
 			list = append(list, name)
@@ -76,14 +84,16 @@ func (p *fsdp) say(flat bool) {
 	}
 }
 
-// files are those of a distributed checkpoint as torch writes it over some ranks: rows of each tensor are dealt out, and each rank lists what it has in the order of the program.
+// files are those of a distributed checkpoint as torch writes it over some ranks: rows of each
+// tensor are dealt out, and each rank lists what it has in the order of the program.
 func (p *fsdp) files(r *rapid.T, ranks int) map[string][]byte {
 	content := dcp.Content{Ranks: make([][]format.Shard, ranks), Values: p.values}
 	for _, x := range p.tensors {
 		rows := (x.Shape[0] + ranks - 1) / ranks
 		for rank := range ranks {
 			s := format.Shard{Name: x.Name, DType: x.DType, Shape: x.Shape, Box: x.Shape.Box()}
-			s.Box[0] = tensor.Span{From: min(rank*rows, x.Shape[0]), To: min((rank+1)*rows, x.Shape[0])}
+			s.Box[0] = tensor.Span{From: min(rank*rows, x.Shape[0]),
+				To: min((rank+1)*rows, x.Shape[0])}
 			if !s.Box.Empty() {
 				content.Ranks[rank] = append(content.Ranks[rank], s)
 			}
@@ -99,14 +109,16 @@ func (p *fsdp) files(r *rapid.T, ranks int) map[string][]byte {
 // elements are those of the tensor of a name, as scattered has put them into the files.
 func (p *fsdp) elements(name string) []byte { return wholes(p.tensors)[name] }
 
-// TestAdoptFSDP writes what FSDP has saved, over any number of ranks, as ZeRO over any other, and compares the flat buffers with those that DeepSpeed has of parameters in the order of the
+// TestAdoptFSDP writes what FSDP has saved, over any number of ranks, as ZeRO over any other, and
+// compares the flat buffers with those that DeepSpeed has of parameters in the order of the
 // program; and by way of universal checkpoints and other stages.
 func TestAdoptFSDP(t *testing.T) {
 	reshapes(t, 60, func(r *rapid.T, at func(string) string) {
 		p := drawFSDP(r)
 		p.say(rapid.Bool().Draw(r, "flattened"))
 		writeFiles(r, at("from"), p.files(r, rapid.IntRange(1, 4).Draw(r, "ranks")))
-		stage, ranks := rapid.IntRange(1, 3).Draw(r, "stage"), rapid.IntRange(1, 4).Draw(r, "data parallel ranks")
+		stage, ranks := rapid.IntRange(1, 3).Draw(r, "stage"),
+			rapid.IntRange(1, 4).Draw(r, "data parallel ranks")
 		last := at("from")
 		if rapid.Bool().Draw(r, "by another") {
 			by := rapid.SampledFrom([]string{"universal", "zero1", "zero3"}).Draw(r, "by")
@@ -120,19 +132,25 @@ func TestAdoptFSDP(t *testing.T) {
 		}
 		defer c.Close()
 		for _, name := range slices.Concat(p.groups...) {
-			for kind, was := range map[string]string{"fp32": "model." + name, "exp_avg": "optim.state." + name + ".exp_avg", "exp_avg_sq": "optim.state." + name + ".exp_avg_sq"} {
-				i := slices.IndexFunc(c.Tensors, func(x format.Tensor) bool { return x.Name == "optimizer."+kind+"."+name })
+			for kind, was := range map[string]string{"fp32": "model." + name,
+				"exp_avg":    "optim.state." + name + ".exp_avg",
+				"exp_avg_sq": "optim.state." + name + ".exp_avg_sq"} {
+				i := slices.IndexFunc(c.Tensors, func(x format.Tensor) bool {
+					return x.Name == "optimizer."+kind+"."+name
+				})
 				if i < 0 {
 					r.Fatalf("there is no %s of %s", kind, name)
 				}
 				b := make([]byte, c.Tensors[i].Bytes())
-				if err := c.Files.Read(&c.Tensors[i], b); err != nil || !bytes.Equal(b, p.elements(was)) {
+				if err := c.Files.Read(&c.Tensors[i], b); err != nil ||
+					!bytes.Equal(b, p.elements(was)) {
 					r.Fatalf("%s of %s is another: %v", kind, name, err)
 				}
 			}
 		}
 		for i := range p.groups {
-			if is, _ := c.Value(fmt.Sprintf("optimizer_state.param_groups.%d.weight_decay", i)); is != float64(i) {
+			if is, _ := c.Value(
+				fmt.Sprintf("optimizer_state.param_groups.%d.weight_decay", i)); is != float64(i) {
 				r.Fatalf("group %d has the weight decay %v", i, is)
 			}
 		}
@@ -143,9 +161,12 @@ func TestAdoptFSDP(t *testing.T) {
 }
 
 // deepSpeeds are the classes in files of DeepSpeed.
-var deepSpeeds = pickle.Inert("deepspeed.runtime.zero.config.ZeroStageEnum", "deepspeed.utils.tensor_fragment.fragment_address", "deepspeed.runtime.fp16.loss_scaler.LossScaler")
+var deepSpeeds = pickle.Inert("deepspeed.runtime.zero.config.ZeroStageEnum",
+	"deepspeed.utils.tensor_fragment.fragment_address",
+	"deepspeed.runtime.fp16.loss_scaler.LossScaler")
 
-// compareFlat compares the flat buffers of a group with its parameters side by side in the order of the program.
+// compareFlat compares the flat buffers of a group with its parameters side by side in the order of
+// the program.
 func (p *fsdp) compareFlat(r *rapid.T, dir string, ranks int) {
 	files := format.NewFiles(os.DirFS(dir))
 	defer files.Close()
@@ -159,11 +180,13 @@ func (p *fsdp) compareFlat(r *rapid.T, dir string, ranks int) {
 			want = append(want, p.elements("model."+name)...)
 		}
 		for rank := range ranks {
-			f, err := torchzip.Open(files, fmt.Sprintf("%s/zero_pp_rank_%d_mp_rank_00_optim_states.pt", tag, rank), deepSpeeds)
+			f, err := torchzip.Open(files,
+				fmt.Sprintf("%s/zero_pp_rank_%d_mp_rank_00_optim_states.pt", tag, rank), deepSpeeds)
 			if err != nil {
 				r.Fatal(err)
 			}
-			list, err := pickle.Get[*pickle.List](f.Root, "optimizer_state_dict", "single_partition_of_fp32_groups")
+			list, err := pickle.Get[*pickle.List](f.Root, "optimizer_state_dict",
+				"single_partition_of_fp32_groups")
 			if err != nil || len(list.Items) != len(p.groups) {
 				r.Fatal(list, err)
 			}
@@ -192,7 +215,8 @@ func adopted(r rapid.TB, from, to, name string, ranks int, given []optim.Group) 
 	}
 	f := Form{Format: name}
 	if strings.HasPrefix(name, "zero") {
-		if f.Spec, err = layout.Preset(name, layout.Mesh{{Name: "dp", Size: ranks}}, Catalogue(c.Checkpoint), 0); err != nil {
+		if f.Spec, err = layout.Preset(name, layout.Mesh{{Name: "dp", Size: ranks}},
+			Catalogue(c.Checkpoint), 0); err != nil {
 			r.Fatal(err)
 		}
 	}
@@ -200,19 +224,25 @@ func adopted(r rapid.TB, from, to, name string, ranks int, given []optim.Group) 
 	if err != nil {
 		r.Fatal(err)
 	}
-	if _, err := Move(context.Background(), c, out, to, Options{Workers: 2, block: 64}); err != nil {
+	if _, err := Move(context.Background(), c, out, to,
+		Options{Workers: 2, block: 64}); err != nil {
 		r.Fatal(err)
 	}
 }
 
-// TestAdoptNot refuses what nobody says: in which group a parameter is, or in which order parameters are.
+// TestAdoptNot refuses what nobody says: in which group a parameter is, or in which order
+// parameters are.
 func TestAdoptNot(t *testing.T) {
 	open := func(sorted bool) *Checkpoint {
-		c := &Checkpoint{path: "src", renamed: map[string]string{}, Checkpoint: &format.Checkpoint{}}
+		c := &Checkpoint{path: "src", renamed: map[string]string{},
+			Checkpoint: &format.Checkpoint{}}
 		for i, name := range []string{"b", "a"} {
-			c.Tensors = append(c.Tensors, format.Tensor{Name: "model." + name, DType: tensor.F32, Shape: tensor.Shape{2}},
-				format.Tensor{Name: "optim.state." + name + ".exp_avg", DType: tensor.F32, Shape: tensor.Shape{2}})
-			c.Values = append(c.Values, format.Value{Path: "optim.param_groups." + name + ".lr", Is: float64(i)})
+			c.Tensors = append(c.Tensors,
+				format.Tensor{Name: "model." + name, DType: tensor.F32, Shape: tensor.Shape{2}},
+				format.Tensor{Name: "optim.state." + name + ".exp_avg", DType: tensor.F32,
+					Shape: tensor.Shape{2}})
+			c.Values = append(c.Values,
+				format.Value{Path: "optim.param_groups." + name + ".lr", Is: float64(i)})
 			c.Listed = append(c.Listed, format.Listed{Name: "optim.state." + name + ".exp_avg"})
 		}
 		if sorted {
@@ -221,10 +251,14 @@ func TestAdoptNot(t *testing.T) {
 		return c
 	}
 	for _, to := range []string{"zero1", "zero2", "zero3"} {
-		if notes, err := open(false).Adopt(to, nil); err != nil || len(notes) != 1 || !strings.Contains(notes[0], "2 groups of 1 and 1 parameters, as optim.param_groups says") {
+		if notes, err := open(false).Adopt(to, nil); err != nil || len(notes) != 1 ||
+			!strings.Contains(notes[0],
+				"2 groups of 1 and 1 parameters, as optim.param_groups says") {
 			t.Errorf("%v, %v", notes, err)
 		}
-		if _, err := open(true).Adopt(to, nil); err == nil || !strings.Contains(err.Error(), "not the order of parameters, by which DeepSpeed goes: they stand in the order of their names") {
+		if _, err := open(true).Adopt(to, nil); err == nil ||
+			!strings.Contains(err.Error(), "not the order of parameters, by which DeepSpeed "+
+				"goes: they stand in the order of their names") {
 			t.Error(err)
 		}
 		given := []optim.Group{{Params: []string{"b"}}, {Params: []string{"a"}}}
@@ -236,8 +270,11 @@ func TestAdoptNot(t *testing.T) {
 		for _, x := range []struct {
 			name string
 			is   bool
-		}{{"module.a", true}, {"module.b", true}, {"optimizer.fp32.a", true}, {"optimizer.fp32.b", false}, {"optimizer.exp_avg.b", true}} {
-			if there := slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool { return t.Name == x.name }); there != x.is {
+		}{{"module.a", true}, {"module.b", true}, {"optimizer.fp32.a", true},
+			{"optimizer.fp32.b", false}, {"optimizer.exp_avg.b", true}} {
+			if there := slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool {
+				return t.Name == x.name
+			}); there != x.is {
 				t.Errorf("%s: %v", x.name, there)
 			}
 		}
@@ -249,7 +286,9 @@ func TestAdoptNot(t *testing.T) {
 	if _, err := c.Adopt("universal", nil); err != nil { // which has names
 		t.Error(err)
 	}
-	if slices.ContainsFunc(c.Values, func(v format.Value) bool { return strings.Contains(v.Path, "param_groups") }) {
+	if slices.ContainsFunc(c.Values, func(v format.Value) bool {
+		return strings.Contains(v.Path, "param_groups")
+	}) {
 		t.Error("groups are said of which nobody knows which is the first")
 	}
 	if notes, err := open(true).Adopt("dcp", nil); err != nil || notes != nil {

@@ -51,7 +51,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// ticks is how many bytes a child writes as it goes, the last when the target has everything and is to be sealed and published.
+// ticks is how many bytes a child writes as it goes, the last when the target has everything and is
+// to be sealed and published.
 const ticks = 1000
 
 func (m childMove) run() error {
@@ -63,8 +64,10 @@ func (m childMove) run() error {
 	form := Form{Format: m.Format}
 	if m.Format == "ranks" {
 		form.Spec = &layout.Spec{Shoal: layout.Version, Mesh: "dp=3,tp=2", Rules: []layout.Rule{
-			{Match: "optimizer.**norm.weight", Place: "dp=flat(optimizer)"}, {Match: "optimizer.**", Place: "tp=shard(1), dp=flat(optimizer)"},
-			{Match: "**norm.weight", Place: "dp=flat(all)"}, {Match: "**", Place: "tp=shard(1), dp=flat(all)"}}}
+			{Match: "optimizer.**norm.weight", Place: "dp=flat(optimizer)"},
+			{Match: "optimizer.**", Place: "tp=shard(1), dp=flat(optimizer)"},
+			{Match: "**norm.weight", Place: "dp=flat(all)"},
+			{Match: "**", Place: "tp=shard(1), dp=flat(all)"}}}
 	}
 	out, _, err := c.Lay(form)
 	if err != nil {
@@ -76,7 +79,8 @@ func (m childMove) run() error {
 			os.Stdout.Write([]byte{'.'})
 		}
 	}
-	if _, err = Move(context.Background(), c, out, m.To, Options{Workers: 2, Seal: true, Progress: progress, block: m.Block}); err != nil {
+	if _, err = Move(context.Background(), c, out, m.To,
+		Options{Workers: 2, Seal: true, Progress: progress, block: m.Block}); err != nil {
 		return err
 	}
 	used, err := resident("self")
@@ -91,22 +95,27 @@ func (m childMove) run() error {
 func writeModel(t testing.TB, path string, r *rand.Rand, tensors, rows int) int64 {
 	var entries []safetensors.Tensor
 	for i := range tensors {
-		entries = append(entries, safetensors.Tensor{Name: fmt.Sprintf("layers.%d.w", i), DType: tensor.BF16, Shape: tensor.Shape{rows, 512}})
+		entries = append(entries,
+			safetensors.Tensor{Name: fmt.Sprintf("layers.%d.w", i), DType: tensor.BF16,
+				Shape: tensor.Shape{rows, 512}})
 	}
 	return writeRandom(t, path, r.Uint64(), entries)
 }
 
-// TestKilled kills a process that moves a checkpoint with SIGKILL at random moments and starts it again, until it is done.
-// As long as it is not, nothing is there under the name; then everything is, bit by bit. KILLS says how many are
-// killed; SEED repeats the choices. With GB it is one move of so many gigabytes of a decoder with Adam that is killed as often, else several of 34 MB
-// that are killed 4 times each. Twice as much must be free on the disk.
+// TestKilled kills a process that moves a checkpoint with SIGKILL at random moments and starts it
+// again, until it is done. As long as it is not, nothing is there under the name; then everything
+// is, bit by bit. KILLS says how many are killed; SEED repeats the choices. With GB it is one move
+// of so many gigabytes of a decoder with Adam that is killed as often, else several of 34 MB that
+// are killed 4 times each. Twice as much must be free on the disk.
 func TestKilled(t *testing.T) {
-	kills, gb, seed := int(environment(t, "KILLS", 4)), int(environment(t, "GB", 0)), environment(t, "SEED", uint64(time.Now().UnixNano()))
+	kills, gb, seed := int(environment(t, "KILLS", 4)), int(environment(t, "GB", 0)),
+		environment(t, "SEED", uint64(time.Now().UnixNano()))
 	each := 4
 	t.Logf("SEED=%d", seed)
 	k := killer{t: t, rand: rand.New(rand.NewPCG(seed, 1)), left: kills}
 	dir := t.TempDir()
-	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "want"), Block: 4096, Format: "ranks"}
+	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "want"),
+		Block: 4096, Format: "ranks"}
 	bytes := int64(0)
 	if gb == 0 {
 		bytes = writeModel(t, m.From, k.rand, 8, 4096)
@@ -115,8 +124,10 @@ func TestKilled(t *testing.T) {
 		each, m.Block = kills, 0
 	}
 	rounds := k.rounds(m, each)
-	t.Logf("%d moves of %.1f GB, %d processes killed, of which %d when everything was in place: %.1f GB of work begun again; peak resident memory %d MiB; a move alone takes %v",
-		rounds, float64(bytes)/1e9, kills-k.left, k.sealing, k.again*float64(bytes)/1e9, k.peak>>10, k.takes.Round(time.Millisecond))
+	t.Logf("%d moves of %.1f GB, %d processes killed, of which %d when everything was in place: "+
+		"%.1f GB of work begun again; peak resident memory %d MiB; a move alone takes %v",
+		rounds, float64(bytes)/1e9, kills-k.left, k.sealing, k.again*float64(bytes)/1e9, k.peak>>10,
+		k.takes.Round(time.Millisecond))
 	if k.peak > maxResident {
 		t.Errorf("a process had %d KiB resident, more than %d", k.peak, maxResident)
 	}
@@ -134,16 +145,21 @@ func environment(t *testing.T, name string, n uint64) uint64 {
 	return n
 }
 
-// TestKilledTorchDist is TestKilled for a checkpoint of Megatron-Core, in which the layers of a model become parts of one tensor.
+// TestKilledTorchDist is TestKilled for a checkpoint of Megatron-Core, in which the layers of a
+// model become parts of one tensor.
 func TestKilledTorchDist(t *testing.T) {
 	seed := environment(t, "SEED", uint64(time.Now().UnixNano()))
 	t.Logf("SEED=%d", seed)
 	k := killer{t: t, rand: rand.New(rand.NewPCG(seed, 1)), left: 3}
 	dir := t.TempDir()
-	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "want"), Block: 4096, Format: "torch_dist"}
+	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "want"),
+		Block: 4096, Format: "torch_dist"}
 	var entries []safetensors.Tensor
 	for i := range 8 {
-		entries = append(entries, safetensors.Tensor{Name: fmt.Sprintf("model.decoder.layers.%d.mlp.linear_fc2.weight", i), DType: tensor.BF16, Shape: tensor.Shape{2048, 512}})
+		entries = append(entries,
+			safetensors.Tensor{
+				Name:  fmt.Sprintf("model.decoder.layers.%d.mlp.linear_fc2.weight", i),
+				DType: tensor.BF16, Shape: tensor.Shape{2048, 512}})
 	}
 	writeRandom(t, m.From, seed, entries)
 	k.rounds(m, k.left)
@@ -161,7 +177,8 @@ type killer struct {
 	seal    time.Duration // of that, when everything is in place
 	peak    uint64        // KiB, of all processes that were killed; the others look themselves
 	sealing int           // kills in that time
-	again   float64       // sum of the shares of the move that were in place when a process was killed
+	// sum of the shares of the move that were in place when a process was killed
+	again float64
 }
 
 // undisturbed makes a move, and finds how long it takes.
@@ -178,7 +195,8 @@ func (k *killer) undisturbed(m childMove) {
 	k.takes, k.seal = time.Since(started), time.Since(moved)
 }
 
-// rounds moves the checkpoint undisturbed, and then anew until as many processes are killed as are left, at most each in one move. It returns how many moves that took.
+// rounds moves the checkpoint undisturbed, and then anew until as many processes are killed as are
+// left, at most each in one move. It returns how many moves that took.
 func (k *killer) rounds(m childMove, each int) (n int) {
 	k.undisturbed(m)
 	want, dir := hashes(k.t, m.To), filepath.Dir(m.To)
@@ -192,7 +210,8 @@ func (k *killer) rounds(m childMove, each int) (n int) {
 	return n
 }
 
-// round kills a move n times, at moments that come later and later in the mean so that it comes to its end, and lets it end.
+// round kills a move n times, at moments that come later and later in the mean so that it comes to
+// its end, and lets it end.
 func (k *killer) round(m childMove, n int, want map[string]string) {
 	for i, done := 0, false; !done; i++ {
 		cmd, ticking, said := k.start(m)
@@ -201,7 +220,8 @@ func (k *killer) round(m childMove, n int, want map[string]string) {
 		var used atomic.Uint64
 		kill := time.AfterFunc(late, func() {
 			if i < n {
-				kib, _ := resident(strconv.Itoa(cmd.Process.Pid)) // 0 if it has ended, and has said it
+				// 0 if it has ended, and has said it
+				kib, _ := resident(strconv.Itoa(cmd.Process.Pid))
 				used.Store(uint64(kib))
 				cmd.Process.Kill()
 			}
@@ -234,7 +254,8 @@ func (k *killer) round(m childMove, n int, want map[string]string) {
 	}
 }
 
-// moment draws when kill i of n comes: so many ticks, and a time. Before the first tick the move is prepared, behind the last it is sealed and published.
+// moment draws when kill i of n comes: so many ticks, and a time. Before the first tick the move is
+// prepared, behind the last it is sealed and published.
 func (k *killer) moment(i, n int) (after int, late time.Duration) {
 	const early = ticks / 20
 	after, late = k.rand.IntN(early+1+ticks*3*(i+1)/(2*n))-early, k.takes/ticks

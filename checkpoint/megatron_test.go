@@ -19,7 +19,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// megatronSample unpacks a checkpoint of Megatron-LM, and what the whole tensors are of which its parts were cut.
+// megatronSample unpacks a checkpoint of Megatron-LM, and what the whole tensors are of which its
+// parts were cut.
 func megatronSample(t *testing.T, name string) (string, formattest.What) {
 	files, want := formattest.Load(t, "../state/format/megatron/testdata/"+name+".zip")
 	dir := filepath.Join(t.TempDir(), name)
@@ -44,7 +45,8 @@ func opened(t *testing.T, path string) *Checkpoint {
 	return c
 }
 
-// megatronLayout is how Megatron cuts and places the tensors that it names: over tensor parallel ranks, and stages of a pipeline.
+// megatronLayout is how Megatron cuts and places the tensors that it names: over tensor parallel
+// ranks, and stages of a pipeline.
 const megatronLayout = `
 shoal: layout/1
 mesh: pp=4,tp=2
@@ -59,8 +61,8 @@ rules:
 - {match: "**"}
 `
 
-// TestMegatronOptimizer writes Megatron's checkpoints with their optimizers anew, in every format and for other layouts, and compares with
-// the whole tensors.
+// TestMegatronOptimizer writes Megatron's checkpoints with their optimizers anew, in every format
+// and for other layouts, and compares with the whole tensors.
 func TestMegatronOptimizer(t *testing.T) {
 	stages, err := layout.Parse([]byte(megatronLayout))
 	if err != nil {
@@ -73,9 +75,13 @@ func TestMegatronOptimizer(t *testing.T) {
 			form   Form
 			preset string
 		}{
-			{"hf", Form{Format: "hf"}, ""}, {"pt", Form{Format: "pt", File: "pt"}, ""}, {"dcp", Form{Format: "dcp"}, "fsdp2"},
-			{"shards", Form{Format: "shards"}, "fsdp2"}, {"zero1", Form{Format: "ranks"}, "zero1"}, {"zero3", Form{Format: "ranks"}, "zero3"},
-			{"stages", Form{Format: "ranks", Spec: stages}, ""}, {"megatron", Form{Format: "megatron", Spec: stages}, ""}, {"torch_dist", Form{Format: "torch_dist"}, ""},
+			{"hf", Form{Format: "hf"}, ""}, {"pt", Form{Format: "pt", File: "pt"}, ""},
+			{"dcp", Form{Format: "dcp"}, "fsdp2"},
+			{"shards", Form{Format: "shards"}, "fsdp2"}, {"zero1", Form{Format: "ranks"}, "zero1"},
+			{"zero3", Form{Format: "ranks"}, "zero3"},
+			{"stages", Form{Format: "ranks", Spec: stages}, ""},
+			{"megatron", Form{Format: "megatron", Spec: stages}, ""},
+			{"torch_dist", Form{Format: "torch_dist"}, ""},
 		} {
 			if name == "fp32" && c.form.Spec == stages {
 				continue // its first matrices have no gate
@@ -83,7 +89,9 @@ func TestMegatronOptimizer(t *testing.T) {
 			t.Run(name+"/"+c.name, func(t *testing.T) {
 				src := opened(t, dir)
 				if c.preset != "" {
-					if c.form.Spec, err = layout.Preset(c.preset, layout.Mesh{{Name: "dp", Size: 3}}, Catalogue(src.Checkpoint), 0); err != nil {
+					if c.form.Spec, err = layout.Preset(c.preset,
+						layout.Mesh{{Name: "dp", Size: 3}}, Catalogue(src.Checkpoint),
+						0); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -92,7 +100,8 @@ func TestMegatronOptimizer(t *testing.T) {
 					t.Fatal(err)
 				}
 				dst := filepath.Join(t.TempDir(), c.name)
-				if _, err := Move(t.Context(), src, out, dst, Options{Workers: 2, Seal: true}); err != nil {
+				if _, err := Move(t.Context(), src, out, dst,
+					Options{Workers: 2, Seal: true}); err != nil {
 					t.Fatal(err)
 				}
 				got := opened(t, dst)
@@ -102,12 +111,16 @@ func TestMegatronOptimizer(t *testing.T) {
 	}
 }
 
-// TestMegatronScale moves the scale of gradients of f16 from two optimizers, of which that of experts is another, to one, and from there to two.
+// TestMegatronScale moves the scale of gradients of f16 from two optimizers, of which that of
+// experts is another, to one, and from there to two.
 func TestMegatronScale(t *testing.T) {
 	dir, _ := megatronSample(t, "chained")
 	src := opened(t, dir)
-	steps := slices.DeleteFunc(slices.Clone(src.Tensors), func(x format.Tensor) bool { return !strings.HasPrefix(x.Name, "optimizer.step.") })
-	for i, name := range []string{"optimizer.0.grad_scaler.scale", "optimizer.1.grad_scaler.scale"} {
+	steps := slices.DeleteFunc(slices.Clone(src.Tensors), func(x format.Tensor) bool {
+		return !strings.HasPrefix(x.Name, "optimizer.step.")
+	})
+	for i, name := range []string{"optimizer.0.grad_scaler.scale",
+		"optimizer.1.grad_scaler.scale"} {
 		scale := steps[i]
 		scale.Name, scale.Proofs = name, nil
 		src.Tensors = append(src.Tensors, scale)
@@ -142,37 +155,55 @@ func TestMegatronScale(t *testing.T) {
 		}
 		for _, name := range names {
 			i := slices.IndexFunc(src.Tensors, func(x format.Tensor) bool { return x.Name == name })
-			if i < 0 || !bytes.Equal(formattest.Bytes(t, src.Files, &src.Tensors[i]), []byte{0, 0, 0x40, 0x41}) {
+			if i < 0 || !bytes.Equal(formattest.Bytes(t, src.Files, &src.Tensors[i]),
+				[]byte{0, 0, 0x40, 0x41}) {
 				t.Errorf("%s: no %s", mesh, name)
 			}
 		}
 	}
 }
 
-// TestMegatronDistributed moves a sealed checkpoint into the distributed optimizer's files, where groups have the number of steps.
+// TestMegatronDistributed moves a sealed checkpoint into the distributed optimizer's files, where
+// groups have the number of steps.
 func TestMegatronDistributed(t *testing.T) {
 	c := &format.Checkpoint{Format: "test"}
 	var vectors, matrices []any
 	for name, s := range map[string]tensor.Shape{
-		"embedding.word_embeddings.weight": {8, 64}, "decoder.layers.0.self_attention.linear_proj.weight": {64, 64}, "decoder.layers.0.self_attention.linear_qkv.weight": {192, 64},
-		"decoder.layers.0.mlp.linear_fc1.weight": {8, 64}, "decoder.layers.0.mlp.linear_fc2.weight": {64, 4}, "decoder.final_layernorm.weight": {64},
+		"embedding.word_embeddings.weight":                   {8, 64},
+		"decoder.layers.0.self_attention.linear_proj.weight": {64, 64},
+		"decoder.layers.0.self_attention.linear_qkv.weight":  {192, 64},
+		"decoder.layers.0.mlp.linear_fc1.weight":             {8, 64},
+		"decoder.layers.0.mlp.linear_fc2.weight":             {64, 4},
+		"decoder.final_layernorm.weight":                     {64},
 	} {
-		for kind, d := range map[string]tensor.DType{"model.": tensor.BF16, "optimizer.fp32.": tensor.F32, "optimizer.exp_avg.": tensor.F32, "optimizer.exp_avg_sq.": tensor.F32} {
-			c.Tensors = append(c.Tensors, format.Tensor{Name: kind + name, DType: d, Shape: s, Pieces: []format.Piece{{Box: s.Box(), File: "zeros"}}})
+		for kind, d := range map[string]tensor.DType{"model.": tensor.BF16,
+			"optimizer.fp32.": tensor.F32, "optimizer.exp_avg.": tensor.F32,
+			"optimizer.exp_avg_sq.": tensor.F32} {
+			c.Tensors = append(c.Tensors,
+				format.Tensor{Name: kind + name, DType: d, Shape: s,
+					Pieces: []format.Piece{{Box: s.Box(), File: "zeros"}}})
 		}
-		c.Tensors = append(c.Tensors, format.Tensor{Name: "optimizer.step." + name, DType: tensor.F32, Pieces: []format.Piece{{File: "zeros"}}})
+		c.Tensors = append(c.Tensors,
+			format.Tensor{Name: "optimizer.step." + name, DType: tensor.F32,
+				Pieces: []format.Piece{{File: "zeros"}}})
 		if len(s) == 1 {
 			vectors = append(vectors, name)
 		}
 	}
-	for _, name := range []string{"embedding.word_embeddings", "decoder.layers.0.self_attention.linear_proj", "decoder.layers.0.self_attention.linear_qkv", "decoder.layers.0.mlp.linear_fc1", "decoder.layers.0.mlp.linear_fc2"} {
+	for _, name := range []string{"embedding.word_embeddings",
+		"decoder.layers.0.self_attention.linear_proj", "decoder.layers.0.self_attention.linear_qkv",
+		"decoder.layers.0.mlp.linear_fc1", "decoder.layers.0.mlp.linear_fc2"} {
 		matrices = append(matrices, name+".weight")
 	}
 	for i, names := range [][]any{matrices, vectors} {
 		at := fmt.Sprintf("optimizer.optimizer.param_groups.%d.", i)
-		c.Values = append(c.Values, format.Value{Path: at + "param_names", Is: names}, format.Value{Path: at + "wd_mult", Is: 1 - float64(i)})
+		c.Values = append(c.Values, format.Value{Path: at + "param_names", Is: names},
+			format.Value{Path: at + "wd_mult", Is: 1 - float64(i)})
 	}
-	c.Values = append(c.Values, format.Value{Path: "args.accumulate_allreduce_grads_in_fp32", Is: true}, format.Value{Path: "args.swiglu", Is: true}, format.Value{Path: "args.num_attention_heads", Is: int64(4)})
+	c.Values = append(c.Values,
+		format.Value{Path: "args.accumulate_allreduce_grads_in_fp32", Is: true},
+		format.Value{Path: "args.swiglu", Is: true},
+		format.Value{Path: "args.num_attention_heads", Is: int64(4)})
 	if err := c.Finish(); err != nil {
 		t.Fatal(err)
 	}
@@ -181,11 +212,14 @@ func TestMegatronDistributed(t *testing.T) {
 		t.Fatal(err)
 	}
 	top := t.TempDir()
-	if err := os.CopyFS(top, formattest.Write(t, out, c, format.NewFiles(fstest.MapFS{"zeros": {Data: make([]byte, 1<<16)}}))); err != nil {
+	if err := os.CopyFS(top,
+		formattest.Write(t, out, c,
+			format.NewFiles(fstest.MapFS{"zeros": {Data: make([]byte, 1<<16)}}))); err != nil {
 		t.Fatal(err)
 	}
 	src := opened(t, filepath.Join(top, "whole.pt"))
-	spec, err := layout.Preset("megatron-core", layout.Mesh{{Name: "tp", Size: 2}}, Catalogue(src.Checkpoint), 4)
+	spec, err := layout.Preset("megatron-core", layout.Mesh{{Name: "tp", Size: 2}},
+		Catalogue(src.Checkpoint), 4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,32 +247,41 @@ func TestMegatronDistributed(t *testing.T) {
 	}
 }
 
-// TestMegatronSameMesh writes a checkpoint for the mesh that it is of: what a rank has is what Megatron had written for it.
+// TestMegatronSameMesh writes a checkpoint for the mesh that it is of: what a rank has is what
+// Megatron had written for it.
 func TestMegatronSameMesh(t *testing.T) {
 	for _, name := range []string{"mixed", "fp32"} {
 		dir, _ := megatronSample(t, name)
 		src := opened(t, dir)
-		spec, err := layout.Preset("megatron-core", layout.Mesh{{Name: "pp", Size: 2}, {Name: "tp", Size: 2}}, Catalogue(src.Checkpoint), 2)
+		spec, err := layout.Preset("megatron-core",
+			layout.Mesh{{Name: "pp", Size: 2}, {Name: "tp", Size: 2}}, Catalogue(src.Checkpoint), 2)
 		if err != nil {
 			t.Fatal(err)
 		}
 		dst := filepath.Join(t.TempDir(), "dst")
 		convert(t, dir, dst, Form{Format: "ranks", Spec: spec}, Options{Workers: 2})
 		for rank := range 4 {
-			theirs := opened(t, filepath.Join(dir, fmt.Sprintf("iter_0000012/mp_rank_%02d_%03d/model_optim_rng.pt", rank%2, rank/2)))
+			theirs := opened(t,
+				filepath.Join(dir,
+					fmt.Sprintf("iter_0000012/mp_rank_%02d_%03d/model_optim_rng.pt", rank%2,
+						rank/2)))
 			ours := opened(t, filepath.Join(dst, fmt.Sprintf("rank-%05d.safetensors", rank)))
 			n := 0
 			for _, x := range ours.Tensors {
 				local := x.Name
 				for layer := range 2 {
-					local = strings.Replace(local, fmt.Sprintf("layers.%d.", layer+rank/2*2), fmt.Sprintf("layers.%d.", layer), 1)
+					local = strings.Replace(local, fmt.Sprintf("layers.%d.", layer+rank/2*2),
+						fmt.Sprintf("layers.%d.", layer), 1)
 				}
-				i := slices.IndexFunc(theirs.Tensors, func(y format.Tensor) bool { return y.Name == local })
+				i := slices.IndexFunc(theirs.Tensors, func(y format.Tensor) bool {
+					return y.Name == local
+				})
 				if i < 0 {
 					continue // the optimizer's, which go by position there
 				}
 				a, b := make([]byte, x.Bytes()), make([]byte, theirs.Tensors[i].Bytes())
-				if err := errors.Join(ours.Files.Read(&x, a), theirs.Files.Read(&theirs.Tensors[i], b)); err != nil {
+				if err := errors.Join(ours.Files.Read(&x, a),
+					theirs.Files.Read(&theirs.Tensors[i], b)); err != nil {
 					t.Fatal(err)
 				}
 				if !x.Shape.Equal(theirs.Tensors[i].Shape) || !bytes.Equal(a, b) {
@@ -253,8 +296,8 @@ func TestMegatronSameMesh(t *testing.T) {
 	}
 }
 
-// TestMegatronWrongValue changes one element of a copy in f32, of which only one of four ranks has the part: nothing that reads the optimizer
-// does anything but say where; the model is still good.
+// TestMegatronWrongValue changes one element of a copy in f32, of which only one of four ranks has
+// the part: nothing that reads the optimizer does anything but say where; the model is still good.
 func TestMegatronWrongValue(t *testing.T) {
 	dir, _ := megatronSample(t, "mixed")
 	const name = "decoder.layers.2.mlp.linear_fc1.weight"
@@ -263,13 +306,17 @@ func TestMegatronWrongValue(t *testing.T) {
 		if x.Name == "optimizer.fp32."+name {
 			p := x.Pieces[len(x.Pieces)-1]
 			at := p.Offset + 4*5
-			change(t, filepath.Join(dir, "iter_0000012", p.File), func(b []byte) []byte { b[at+3] ^= 0x40; return b })
+			change(t, filepath.Join(dir, "iter_0000012", p.File), func(b []byte) []byte {
+				b[at+3] ^= 0x40
+				return b
+			})
 			resum(t, dir)
 		}
 	}
 	src = opened(t, dir)
 	faults, err := src.Prove(t.Context(), 2)
-	if err != nil || len(faults) != 1 || faults[0].Name != "optimizer.fp32."+name || faults[0].Place != "tp=1/2" {
+	if err != nil || len(faults) != 1 || faults[0].Name != "optimizer.fp32."+name ||
+		faults[0].Place != "tp=1/2" {
 		t.Fatalf("%v, %v", faults, err)
 	}
 	said := faults[0].String()
@@ -283,7 +330,8 @@ func TestMegatronWrongValue(t *testing.T) {
 	try("seal", err)
 	_, err = Diff(t.Context(), src, opened(t, dir), 2)
 	try("diff", err)
-	for only, wrong := range map[string]bool{"": true, "optimizer.exp_avg." + name: true, "optimizer.exp_avg.embedding.word_embeddings.weight": false, "model." + name: false} {
+	for only, wrong := range map[string]bool{"": true, "optimizer.exp_avg." + name: true,
+		"optimizer.exp_avg.embedding.word_embeddings.weight": false, "model." + name: false} {
 		some := opened(t, dir)
 		if only != "" {
 			if err := some.Select(func(n string) bool { return n == only }); err != nil {
@@ -307,7 +355,8 @@ func TestMegatronWrongValue(t *testing.T) {
 	}
 }
 
-// resum gives records that were changed the checksums that they have now, as whoever writes something else would.
+// resum gives records that were changed the checksums that they have now, as whoever writes
+// something else would.
 func resum(t *testing.T, dir string) {
 	t.Helper()
 	r, err := opened(t, dir).Records(t.Context(), 2)
@@ -316,21 +365,25 @@ func resum(t *testing.T, dir string) {
 	}
 	f := r.Faults[0]
 	var is, says uint32
-	if _, err := fmt.Sscanf(f.What[strings.Index(f.What, "its checksum is "):], "its checksum is %x, and the file says %x", &is, &says); err != nil {
+	if _, err := fmt.Sscanf(f.What[strings.Index(f.What, "its checksum is "):],
+		"its checksum is %x, and the file says %x", &is, &says); err != nil {
 		t.Fatal(f, err)
 	}
 	change(t, filepath.Join(dir, "iter_0000012", f.File), func(b []byte) []byte {
-		return bytes.ReplaceAll(b, binary.LittleEndian.AppendUint32(nil, says), binary.LittleEndian.AppendUint32(nil, is))
+		return bytes.ReplaceAll(b, binary.LittleEndian.AppendUint32(nil, says),
+			binary.LittleEndian.AppendUint32(nil, is))
 	})
 }
 
-// TestProveInPieces proves a tensor of several blocks: a fault far behind is found, and only the first is told.
+// TestProveInPieces proves a tensor of several blocks: a fault far behind is found, and only the
+// first is told.
 func TestProveInPieces(t *testing.T) {
 	dir := t.TempDir()
 	const n = 1<<20 + 3
 	main, model := make([]byte, 4*n), make([]byte, 2*n)
 	for i := range n {
-		main[4*i+2], main[4*i+3], model[2*i], model[2*i+1] = 0x80, byte(0x3f+i%2), 0x80, byte(0x3f+i%2)
+		main[4*i+2], main[4*i+3], model[2*i], model[2*i+1] = 0x80, byte(0x3f+i%2), 0x80,
+			byte(0x3f+i%2)
 	}
 	model[2*(n-7)]++
 	model[2*(n-3)]++
@@ -343,20 +396,24 @@ func TestProveInPieces(t *testing.T) {
 	write("model", model)
 	tensorOf := func(name string, d tensor.DType) format.Tensor {
 		s := tensor.Shape{n}
-		return format.Tensor{Name: name, DType: d, Shape: s, Pieces: []format.Piece{{Box: s.Box(), File: name}}}
+		return format.Tensor{Name: name, DType: d, Shape: s,
+			Pieces: []format.Piece{{Box: s.Box(), File: name}}}
 	}
 	p := &format.Proof{Main: tensorOf("main", tensor.F32), Model: tensorOf("model", tensor.BF16)}
 	x := tensorOf("main", tensor.F32)
 	x.Proofs = []*format.Proof{p}
-	c := &Checkpoint{Checkpoint: &format.Checkpoint{Tensors: []format.Tensor{x}}, Files: format.NewFiles(os.DirFS(dir))}
+	c := &Checkpoint{Checkpoint: &format.Checkpoint{Tensors: []format.Tensor{x}},
+		Files: format.NewFiles(os.DirFS(dir))}
 	faults, err := c.Prove(t.Context(), 3)
-	if err != nil || len(faults) != 1 || faults[0].File != "main" || faults[0].Offset != 4*(n-7) || !strings.Contains(faults[0].What, "(model, byte 2097144)") {
+	if err != nil || len(faults) != 1 || faults[0].File != "main" || faults[0].Offset != 4*(n-7) ||
+		!strings.Contains(faults[0].What, "(model, byte 2097144)") {
 		t.Errorf("%v, %v", faults, err)
 	}
 }
 
-// TestMegatronUnchained writes a model whose experts have an optimizer of their own as ZeRO: the flat buffers are those that come by way of Megatron's folder for one expert parallel rank,
-// which has one optimizer.
+// TestMegatronUnchained writes a model whose experts have an optimizer of their own as ZeRO: the
+// flat buffers are those that come by way of Megatron's folder for one expert parallel rank, which
+// has one optimizer.
 func TestMegatronUnchained(t *testing.T) {
 	dir, _ := megatronSample(t, "chained")
 	at := func(name string) string { return filepath.Join(t.TempDir(), name) }

@@ -44,7 +44,8 @@ func (m *memory) Read(region int, b []byte, at int64) error {
 		if err == nil || err == io.EOF {
 			err = io.ErrUnexpectedEOF
 		}
-		return fmt.Errorf("%s, byte %d: %d bytes are due, %d are there: %w", m.names[region], at, len(b), n, err)
+		return fmt.Errorf("%s, byte %d: %d bytes are due, %d are there: %w", m.names[region], at,
+			len(b), n, err)
 	})
 }
 

@@ -17,7 +17,9 @@ import (
 
 // Options say how a move is made.
 type Options struct {
-	Workers  int  // as many blocks are under way at a time; into a bucket as many as parts of uploads have room in memory
+	// as many blocks are under way at a time; into a bucket as many as parts of uploads have room
+	// in memory
+	Workers  int
 	Seal     bool // with a manifest beside the files; in a bucket there is always one
 	Progress func(done, all int64)
 
@@ -35,11 +37,14 @@ type Report struct {
 	Already bool       // an earlier run had published everything, and nothing was left to do
 }
 
-// Move writes the tensors of a checkpoint as out says, which Lay has made of it, and publishes them as dst when all are there and their fingerprints are
-// those of the source. A run that was stopped is continued by the same call: until then dst does not exist, and what is
-// done lies in a folder beside it. It fails when dst is there already, or lies in the folder of the source. In a bucket, where dst is a URL, the same call begins anew, and what is
-// below dst until the end has a mark that Open refuses.
-func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, o Options) (*Report, error) {
+// Move writes the tensors of a checkpoint as out says, which Lay has made of it, and publishes them
+// as dst when all are there and their fingerprints are those of the source. A run that was stopped
+// is continued by the same call: until then dst does not exist, and what is done lies in a folder
+// beside it. It fails when dst is there already, or lies in the folder of the source. In a bucket,
+// where dst is a URL, the same call begins anew, and what is below dst until the end has a mark
+// that Open refuses.
+func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, o Options) (*Report,
+	error) {
 	if err := src.outside(dst); err != nil {
 		return nil, err
 	}
@@ -72,7 +77,8 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 	return report, nil
 }
 
-// key is that of the manifest, so that what was sealed can be compared; else one that the move itself gives.
+// key is that of the manifest, so that what was sealed can be compared; else one that the move
+// itself gives.
 func (c *Checkpoint) key(id move.Identity) *digest.Key {
 	if c.sealed != nil {
 		return digest.NewKey(c.sealed.Seed)
@@ -105,7 +111,8 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 		if err != nil {
 			return nil, t.missing(err, cause)
 		}
-		job := move.Job{Plan: p, Old: t.from.spot, Source: &t.from.memory, Key: t.key, Workers: t.options.Workers, Block: t.options.block, Progress: t.options.Progress}
+		job := move.Job{Plan: p, Old: t.from.spot, Source: &t.from.memory, Key: t.key,
+			Workers: t.options.Workers, Block: t.options.block, Progress: t.options.Progress}
 		if err := t.to.prepare(ctx, &job); err != nil {
 			return nil, err
 		}
@@ -126,7 +133,8 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 			r.Dead = append(r.Dead, t.from.memory.Name(region))
 		}
 		for i, x := range p.Dst.Tensors {
-			t.tensors = append(t.tensors, manifest.Tensor{Name: x.Name, DType: x.DType, Shape: x.Shape, Sum: result.Sums[i]})
+			t.tensors = append(t.tensors,
+				manifest.Tensor{Name: x.Name, DType: x.DType, Shape: x.Shape, Sum: result.Sums[i]})
 		}
 		r.State = (&manifest.Manifest{Tensors: t.tensors}).State(t.key)
 		return r, nil
@@ -143,8 +151,10 @@ func (t *transfer) missing(err, cause error) error {
 	for _, region := range lost.Ranks {
 		files = append(files, t.from.memory.Name(region))
 	}
-	return fmt.Errorf("%w; no other file has these %d bytes of %s, %q the first: get %s whole from where it was written, or leave them out with --only",
-		cause, lost.Bytes, plural.Of(len(lost.Tensors), "tensor"), lost.Tensors[0], strings.Join(files, " or "))
+	return fmt.Errorf("%w; no other file has these %d bytes of %s, %q the first: get %s whole "+
+		"from where it was written, or leave them out with --only",
+		cause, lost.Bytes, plural.Of(len(lost.Tensors), "tensor"), lost.Tensors[0],
+		strings.Join(files, " or "))
 }
 
 // commit publishes what was moved, when the source is still what it was; else that is void.
@@ -155,7 +165,8 @@ func (t *transfer) commit(ctx context.Context) (void bool, err error) {
 	if err := t.src.asSealed(t.tensors); err != nil {
 		return true, err
 	}
-	return false, t.to.publish(ctx, &manifest.Manifest{Seed: t.key.Seed(), Tensors: t.tensors}, t.options)
+	return false, t.to.publish(ctx, &manifest.Manifest{Seed: t.key.Seed(), Tensors: t.tensors},
+		t.options)
 }
 
 // asSealed fails when what was read is not what the source's manifest says.
@@ -173,7 +184,8 @@ func (c *Checkpoint) asSealed(found []manifest.Tensor) error {
 			name = old
 		}
 		if s, ok := sealed[name]; ok && s.Sum != t.Sum {
-			return fmt.Errorf("%s: tensor %q is not what was sealed (fingerprint %v, not %v); shoal state verify shows where the damage is", c.path, name, t.Sum, s.Sum)
+			return fmt.Errorf("%s: tensor %q is not what was sealed (fingerprint %v, not %v); "+
+				"shoal state verify shows where the damage is", c.path, name, t.Sum, s.Sum)
 		}
 	}
 	return nil

@@ -12,17 +12,20 @@ import (
 	"github.com/shoal-ml/shoal/format/megatron"
 )
 
-// Facts are what people say of a model whose tensors and arguments do not tell it. What is 0 or empty they do not say.
+// Facts are what people say of a model whose tensors and arguments do not tell it. What is 0 or
+// empty they do not say.
 type Facts struct {
 	Config     *hf.Config // nil for what Checkpoint.Config finds
 	KVHeads    int        // of k and v in a layer
 	Vocabulary int        // rows
 }
 
-// decoders are the types of models that have the names of layout.MegatronCore, and compute with the same numbers.
+// decoders are the types of models that have the names of layout.MegatronCore, and compute with the
+// same numbers.
 var decoders = []string{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral"}
 
-// Config is the configuration of Hugging Face that lies beside the tensors of a checkpoint, or in the folder by which it was opened. Where there is none, nothing is said.
+// Config is the configuration of Hugging Face that lies beside the tensors of a checkpoint, or in
+// the folder by which it was opened. Where there is none, nothing is said.
 func (c *Checkpoint) Config() (hf.Config, error) {
 	config, err := hf.ReadConfig(c.Files)
 	if err != nil || config != (hf.Config{}) {
@@ -33,8 +36,9 @@ func (c *Checkpoint) Config() (hf.Config, error) {
 	return config, errors.Join(err, top.Close())
 }
 
-// Logical gives the tensors of a model of Megatron the names of Hugging Face, and takes apart what Megatron joins (megatron.Logical). It fails where there are none. behind are so
-// many tensors that it leaves out, which are of no model.
+// Logical gives the tensors of a model of Megatron the names of Hugging Face, and takes apart what
+// Megatron joins (megatron.Logical). It fails where there are none. behind are so many tensors that
+// it leaves out, which are of no model.
 func (c *Checkpoint) Logical(facts Facts) (behind int, err error) {
 	if facts.Config == nil {
 		config, err := c.Config()
@@ -44,7 +48,8 @@ func (c *Checkpoint) Logical(facts Facts) (behind int, err error) {
 		facts.Config = &config
 	}
 	if t := facts.Config.Type; t != "" && !slices.Contains(decoders, t) {
-		return 0, fmt.Errorf("%s: by its %s the model is a %s, and shoal has the names of %s", c.path, hf.ConfigName, t, strings.Join(decoders, ", "))
+		return 0, fmt.Errorf("%s: by its %s the model is a %s, and shoal has the names of %s",
+			c.path, hf.ConfigName, t, strings.Join(decoders, ", "))
 	}
 	m, err := facts.model(megatron.Tell(c.Checkpoint))
 	if err != nil {
@@ -64,7 +69,8 @@ func (c *Checkpoint) Logical(facts Facts) (behind int, err error) {
 	return behind, nil
 }
 
-// model puts together what people, the configuration and the arguments say, the first that says something first. The latter two must be of one model.
+// model puts together what people, the configuration and the arguments say, the first that says
+// something first. The latter two must be of one model.
 func (f *Facts) model(args megatron.Model) (m megatron.Model, err error) {
 	config := f.Config
 	tell := func(given int, flag string, said int, args megatron.Fact) megatron.Fact {
@@ -72,7 +78,8 @@ func (f *Facts) model(args megatron.Model) (m megatron.Model, err error) {
 		case given > 0:
 			return megatron.Fact{N: given, By: flag}
 		case said > 0 && args.N > 0 && said != args.N && err == nil:
-			err = fmt.Errorf("%s says %d where %s is %d: it is of another model", hf.ConfigName, said, args.By, args.N)
+			err = fmt.Errorf("%s says %d where %s is %d: it is of another model", hf.ConfigName,
+				said, args.By, args.N)
 		}
 		if said > 0 {
 			return megatron.Fact{N: said, By: hf.ConfigName}
@@ -84,11 +91,14 @@ func (f *Facts) model(args megatron.Model) (m megatron.Model, err error) {
 	m.KVHeads = tell(f.KVHeads, "--kv-heads", config.KVHeads, args.KVHeads)
 	m.HeadSize = tell(0, "", config.HeadSize, args.HeadSize)
 	m.Vocabulary = tell(f.Vocabulary, "--vocab-size", config.Vocabulary, megatron.Fact{})
-	switch a := args.Vocabulary; { // which can be less than in the configuration, by which the model is loaded
+	// which can be less than in the configuration, by which the model is loaded
+	switch a := args.Vocabulary; {
 	case m.Vocabulary.N == 0:
 		m.Vocabulary = a
 	case m.Vocabulary.N < a.N && f.Vocabulary == 0 && err == nil:
-		err = fmt.Errorf("%s says %d rows of the vocabulary where %s is %d, and some would be lost; say with --vocab-size how many are meant", hf.ConfigName, m.Vocabulary.N, a.By, a.N)
+		err = fmt.Errorf("%s says %d rows of the vocabulary where %s is %d, and some would be "+
+			"lost; say with --vocab-size how many are meant", hf.ConfigName, m.Vocabulary.N, a.By,
+			a.N)
 	}
 	return m, err
 }

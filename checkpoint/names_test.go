@@ -22,7 +22,8 @@ func config(t *testing.T, text string) *hf.Config {
 	return &c
 }
 
-// TestLogicalFacts takes what is not in the tensors from people, from a configuration, and from Megatron's arguments.
+// TestLogicalFacts takes what is not in the tensors from people, from a configuration, and from
+// Megatron's arguments.
 func TestLogicalFacts(t *testing.T) {
 	dir, _ := megatronSample(t, "mixed")
 	for _, x := range []struct {
@@ -32,58 +33,99 @@ func TestLogicalFacts(t *testing.T) {
 	}{
 		{"flags", Facts{Vocabulary: 9, KVHeads: 2}, ""},
 		{"arguments", Facts{Vocabulary: 10}, ""},
-		{"a configuration", Facts{Config: config(t, `{"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2, "vocab_size": 9, "tie_word_embeddings": true}`)}, ""},
+		{"a configuration",
+			Facts{Config: config(t,
+				`{"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2, "vocab_size": 9, "tie_word_embeddings": true}`)}, ""},
 		{"without type and ties", Facts{Config: config(t, `{"vocab_size": 9}`)}, ""},
 		{"no vocabulary", Facts{}, "or the number (--vocab-size)"},
-		{"another model", Facts{Config: config(t, `{"num_attention_heads": 8, "vocab_size": 9}`)}, "config.json says 8 where args.num_attention_heads is 4: it is of another model"},
-		{"other groups", Facts{Config: config(t, `{"num_attention_heads": 4, "vocab_size": 9}`)}, "config.json says 4 where args.num_query_groups is 2"},
-		{"a flag over that", Facts{Config: config(t, `{"num_attention_heads": 4, "vocab_size": 9}`), KVHeads: 2}, ""},
+		{"another model", Facts{Config: config(t, `{"num_attention_heads": 8, "vocab_size": 9}`)},
+			"config.json says 8 where args.num_attention_heads is 4: it is of another model"},
+		{"other groups", Facts{Config: config(t, `{"num_attention_heads": 4, "vocab_size": 9}`)},
+			"config.json says 4 where args.num_query_groups is 2"},
+		{"a flag over that",
+			Facts{Config: config(t, `{"num_attention_heads": 4, "vocab_size": 9}`), KVHeads: 2},
+			""},
 		{"a wrong flag", Facts{Vocabulary: 9, KVHeads: 3}, "heads of k and v (--kv-heads)"},
-		{"another kind", Facts{Config: config(t, `{"model_type": "gemma2", "vocab_size": 9}`)}, "by its config.json the model is a gemma2, and shoal has the names of llama, "},
-		{"another kind with such names", Facts{Vocabulary: 9, Config: config(t, `{"model_type": "qwen2"}`)}, "by config.json (model_type) a qwen2 has a model.layers.0.self_attn.q_proj.bias, and the checkpoint has none"},
-		{"norms are due", Facts{Vocabulary: 9, Config: config(t, `{"model_type": "qwen3"}`)}, "by config.json (model_type) a qwen3 has a model.layers.0.self_attn.q_norm.weight"},
-		{"biases are due", Facts{Vocabulary: 9, Config: config(t, `{"model_type": "llama", "attention_bias": true}`)}, "by config.json (attention_bias) a llama has a model.layers.0.self_attn.q_proj.bias"},
-		{"others too", Facts{Vocabulary: 9, Config: config(t, `{"model_type": "llama", "mlp_bias": true}`)}, "by config.json (mlp_bias) a llama has a model.layers.0.mlp.down_proj.bias"},
-		{"no biases where that counts for nothing", Facts{Vocabulary: 9, Config: config(t, `{"model_type": "mistral", "attention_bias": true, "mlp_bias": true}`)}, ""},
+		{"another kind", Facts{Config: config(t, `{"model_type": "gemma2", "vocab_size": 9}`)},
+			"by its config.json the model is a gemma2, and shoal has the names of llama, "},
+		{"another kind with such names",
+			Facts{Vocabulary: 9, Config: config(t, `{"model_type": "qwen2"}`)},
+			"by config.json (model_type) a qwen2 has a model.layers.0.self_attn.q_proj.bias, " +
+				"and the checkpoint has none"},
+		{"norms are due", Facts{Vocabulary: 9, Config: config(t, `{"model_type": "qwen3"}`)},
+			"by config.json (model_type) a qwen3 has a model.layers.0.self_attn.q_norm.weight"},
+		{"biases are due",
+			Facts{Vocabulary: 9,
+				Config: config(t, `{"model_type": "llama", "attention_bias": true}`)},
+			"by config.json (attention_bias) a llama has a model.layers.0.self_attn.q_proj.bias"},
+		{"others too", Facts{Vocabulary: 9,
+			Config: config(t, `{"model_type": "llama", "mlp_bias": true}`)},
+			"by config.json (mlp_bias) a llama has a model.layers.0.mlp.down_proj.bias"},
+		{"no biases where that counts for nothing",
+			Facts{Vocabulary: 9,
+				Config: config(t,
+					`{"model_type": "mistral", "attention_bias": true, "mlp_bias": true}`)}, ""},
 		{"as many layers", Facts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 4}`)}, ""},
-		{"more layers", Facts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 6}`)}, "by config.json the model has 6 layers (num_hidden_layers), and the checkpoint has 4, the last with the number 3"},
-		{"fewer layers", Facts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 3}`)}, "the model has 3 layers (num_hidden_layers)"},
-		{"an output layer is due", Facts{Config: config(t, `{"vocab_size": 9, "tie_word_embeddings": false}`)}, "the model has an output layer of its own"},
+		{"more layers", Facts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 6}`)},
+			"by config.json the model has 6 layers (num_hidden_layers), and the checkpoint has " +
+				"4, the last with the number 3"},
+		{"fewer layers", Facts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 3}`)},
+			"the model has 3 layers (num_hidden_layers)"},
+		{"an output layer is due",
+			Facts{Config: config(t, `{"vocab_size": 9, "tie_word_embeddings": false}`)},
+			"the model has an output layer of its own"},
 	} {
 		_, err := opened(t, dir).Logical(x.facts)
-		if x.err == "" && err != nil || x.err != "" && (err == nil || !strings.Contains(err.Error(), x.err)) {
+		if x.err == "" && err != nil || x.err != "" &&
+			(err == nil || !strings.Contains(err.Error(), x.err)) {
 			t.Errorf("%s: %v; want %q", x.name, err, x.err)
 		}
 	}
 	// One beside the tensors counts where none was given, or else one in the folder above.
 	for _, x := range []struct{ file, text, err string }{
-		{hf.ConfigName, `{"vocab_size": 9}`, ""}, {hf.ConfigName, `{`, "config.json: "}, {"iter_0000012/" + hf.ConfigName, `{"vocab_size": 9}`, ""},
-		{"iter_0000012/" + hf.ConfigName, `{"vocab_size": 90}`, "fewer than the vocabulary: 90 (config.json)"},
+		{hf.ConfigName, `{"vocab_size": 9}`, ""}, {hf.ConfigName, `{`, "config.json: "},
+		{"iter_0000012/" + hf.ConfigName, `{"vocab_size": 9}`, ""},
+		{"iter_0000012/" + hf.ConfigName, `{"vocab_size": 90}`,
+			"fewer than the vocabulary: 90 (config.json)"},
 	} {
 		if err := os.WriteFile(filepath.Join(dir, x.file), []byte(x.text), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := opened(t, dir).Logical(Facts{}); (err == nil) != (x.err == "") || err != nil && !strings.Contains(err.Error(), x.err) {
+		if _, err := opened(t, dir).Logical(Facts{}); (err == nil) != (x.err == "") ||
+			err != nil && !strings.Contains(err.Error(), x.err) {
 			t.Errorf("%s in %s: %v", x.text, x.file, err)
 		}
 	}
 	c := opened(t, dir)
-	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool { return !strings.HasPrefix(x.Name, "model.decoder.layers.1.") })
-	if _, err := c.Logical(Facts{Config: config(t, `{"model_type": "qwen3", "num_hidden_layers": 4}`)}); err != nil {
+	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool {
+		return !strings.HasPrefix(x.Name, "model.decoder.layers.1.")
+	})
+	if _, err := c.Logical(
+		Facts{Config: config(t, `{"model_type": "qwen3", "num_hidden_layers": 4}`)}); err != nil {
 		t.Errorf("a part of a model: %v", err)
 	}
 	c = opened(t, dir)
-	c.Tensors = append(c.Tensors, format.Tensor{Name: "model.decoder.layers.3.self_attention.linear_proj.bias", DType: tensor.BF16, Shape: tensor.Shape{8}})
-	if _, err := c.Logical(Facts{Vocabulary: 9, Config: config(t, `{"model_type": "mixtral"}`)}); err == nil || !strings.Contains(err.Error(), "by config.json (model_type) a mixtral has no model.layers.3.self_attn.o_proj.bias, and the checkpoint has one") {
+	c.Tensors = append(c.Tensors,
+		format.Tensor{Name: "model.decoder.layers.3.self_attention.linear_proj.bias",
+			DType: tensor.BF16, Shape: tensor.Shape{8}})
+	if _, err := c.Logical(
+		Facts{Vocabulary: 9, Config: config(t, `{"model_type": "mixtral"}`)}); err == nil ||
+		!strings.Contains(err.Error(), "by config.json (model_type) a mixtral has no "+
+			"model.layers.3.self_attn.o_proj.bias, and the checkpoint has one") {
 		t.Error(err)
 	}
 	c = opened(t, dir)
 	c.Values = append(c.Values, format.Value{Path: "args.vocab_size", Is: int64(10)})
-	slices.SortFunc(c.Values, func(a, b format.Value) int { return strings.Compare(a.Path, b.Path) })
-	if _, err := c.Logical(Facts{Config: config(t, `{"vocab_size": 9}`)}); err == nil || !strings.Contains(err.Error(), "config.json says 9 rows of the vocabulary where args.vocab_size is 10, and some would be lost; say with --vocab-size") {
+	slices.SortFunc(c.Values, func(a, b format.Value) int {
+		return strings.Compare(a.Path, b.Path)
+	})
+	if _, err := c.Logical(Facts{Config: config(t, `{"vocab_size": 9}`)}); err == nil ||
+		!strings.Contains(err.Error(), "config.json says 9 rows of the vocabulary where "+
+			"args.vocab_size is 10, and some would be lost; say with --vocab-size") {
 		t.Error(err)
 	}
-	if _, err := c.Logical(Facts{Vocabulary: 9, Config: config(t, `{"vocab_size": 9}`)}); err != nil {
+	if _, err := c.Logical(
+		Facts{Vocabulary: 9, Config: config(t, `{"vocab_size": 9}`)}); err != nil {
 		t.Error(err)
 	}
 	c = opened(t, dir)
@@ -95,21 +137,29 @@ func TestLogicalFacts(t *testing.T) {
 			break
 		}
 	}
-	if _, err := c.Logical(Facts{Config: config(t, `{"vocab_size": 9, "tie_word_embeddings": true}`)}); err == nil || !strings.Contains(err.Error(), "which would be ignored") {
+	if _, err := c.Logical(
+		Facts{Config: config(t, `{"vocab_size": 9, "tie_word_embeddings": true}`)}); err == nil ||
+		!strings.Contains(err.Error(), "which would be ignored") {
 		t.Error(err)
 	}
 }
 
-// TestLogicalOfSealed: fingerprints of a seal are of tensors that are joined. What was damaged since is noticed all the same, in what comes apart and in what has another name.
+// TestLogicalOfSealed: fingerprints of a seal are of tensors that are joined. What was damaged
+// since is noticed all the same, in what comes apart and in what has another name.
 func TestLogicalOfSealed(t *testing.T) {
 	dir, _ := megatronSample(t, "mixed")
-	for _, name := range []string{"", "model.decoder.layers.1.self_attention.linear_qkv.weight", "model.decoder.final_layernorm.weight"} {
+	for _, name := range []string{"", "model.decoder.layers.1.self_attention.linear_qkv.weight",
+		"model.decoder.final_layernorm.weight"} {
 		sealed := filepath.Join(t.TempDir(), "sealed")
-		convert(t, dir, sealed, Form{Format: "hf"}, Options{Workers: 2, Seal: true}) // which has no checksums of its own
+		// which has no checksums of its own
+		convert(t, dir, sealed, Form{Format: "hf"}, Options{Workers: 2, Seal: true})
 		src := opened(t, sealed)
 		for _, x := range src.Tensors {
 			if x.Name == name {
-				change(t, filepath.Join(sealed, x.Pieces[0].File), func(b []byte) []byte { b[x.Pieces[0].Offset] ^= 1; return b })
+				change(t, filepath.Join(sealed, x.Pieces[0].File), func(b []byte) []byte {
+					b[x.Pieces[0].Offset] ^= 1
+					return b
+				})
 			}
 		}
 		src = opened(t, sealed)
@@ -121,7 +171,9 @@ func TestLogicalOfSealed(t *testing.T) {
 			t.Fatal(err)
 		}
 		dst := filepath.Join(t.TempDir(), "dst")
-		if _, err = Move(t.Context(), src, out, dst, Options{Workers: 2}); (err == nil) != (name == "") || err != nil && !strings.Contains(err.Error(), "not what was sealed") {
+		if _, err = Move(t.Context(), src, out, dst,
+			Options{Workers: 2}); (err == nil) != (name == "") ||
+			err != nil && !strings.Contains(err.Error(), "not what was sealed") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

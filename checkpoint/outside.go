@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
-// outside fails when dst is the checkpoint itself, or one would lie in the folder of the other, where nobody could tell their files apart.
+// outside fails when dst is the checkpoint itself, or one would lie in the folder of the other,
+// where nobody could tell their files apart.
 func (c *Checkpoint) outside(dst string) error {
 	src, to := c.path, dst
 	switch inBucket := snapshot.IsURL(dst); {
@@ -21,11 +22,15 @@ func (c *Checkpoint) outside(dst string) error {
 	}
 	switch {
 	case src == to:
-		return fmt.Errorf("%s is what is read; shoal overwrites nothing: give another name for what is written", dst)
+		return fmt.Errorf(
+			"%s is what is read; shoal overwrites nothing: give another name for what is written",
+			dst)
 	case within(to, src):
-		return fmt.Errorf("%s lies in %s, which is read, and files of two checkpoints in one folder cannot be told apart; give a name outside of it", dst, c.path)
+		return fmt.Errorf("%s lies in %s, which is read, and files of two checkpoints in one "+
+			"folder cannot be told apart; give a name outside of it", dst, c.path)
 	case within(src, to):
-		return fmt.Errorf("%s lies in %s, which is to be written, and files of two checkpoints in one folder cannot be told apart; give a name outside of it", c.path, dst)
+		return fmt.Errorf("%s lies in %s, which is to be written, and files of two checkpoints "+
+			"in one folder cannot be told apart; give a name outside of it", c.path, dst)
 	}
 	return nil
 }
@@ -40,7 +45,8 @@ func resolved(path string) string {
 	if err != nil {
 		return filepath.Clean(path)
 	}
-	for dir, rest := whole, ""; dir != filepath.Dir(dir); dir, rest = filepath.Dir(dir), filepath.Join(filepath.Base(dir), rest) {
+	for dir, rest := whole, ""; dir != filepath.Dir(dir); dir, rest = filepath.Dir(dir),
+		filepath.Join(filepath.Base(dir), rest) {
 		if at, err := filepath.EvalSymlinks(dir); err == nil {
 			return filepath.Join(at, rest)
 		}

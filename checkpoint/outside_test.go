@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestOutside demands that what is read and what is written lie in no folder of each other, by whatever paths.
+// TestOutside demands that what is read and what is written lie in no folder of each other, by
+// whatever paths.
 func TestOutside(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "src", "deep"), 0o777); err != nil {
@@ -18,13 +19,19 @@ func TestOutside(t *testing.T) {
 	}
 	t.Chdir(dir)
 	for _, c := range []struct{ src, dst, err string }{
-		{"src", "out", ""}, {"src", "src2", ""}, {"src", "../out", ""}, {"src", "s3://b/src/out", ""}, {"s3://b/src", "s3://b/src2", ""},
-		{"src", "src", "src is what is read"}, {"src", "./src/", "is what is read"}, {"link", "src", "is what is read"}, {"s3://b/src", "s3://b/src/", "is what is read"},
-		{"src", "src/out", "src/out lies in src, which is read"}, {"src", filepath.Join(dir, "src", "deep", "out"), "lies in src, which is read"}, {"src", "link/new/out", "lies in src, which is read"},
-		{"src/deep", "src", "src/deep lies in src, which is to be written"}, {"s3://b/src", "s3://b/src/out", "lies in s3://b/src, which is read"},
+		{"src", "out", ""}, {"src", "src2", ""}, {"src", "../out", ""},
+		{"src", "s3://b/src/out", ""}, {"s3://b/src", "s3://b/src2", ""},
+		{"src", "src", "src is what is read"}, {"src", "./src/", "is what is read"},
+		{"link", "src", "is what is read"}, {"s3://b/src", "s3://b/src/", "is what is read"},
+		{"src", "src/out", "src/out lies in src, which is read"},
+		{"src", filepath.Join(dir, "src", "deep", "out"), "lies in src, which is read"},
+		{"src", "link/new/out", "lies in src, which is read"},
+		{"src/deep", "src", "src/deep lies in src, which is to be written"},
+		{"s3://b/src", "s3://b/src/out", "lies in s3://b/src, which is read"},
 	} {
 		err := (&Checkpoint{path: c.src}).outside(c.dst)
-		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+		if c.err == "" && err != nil || c.err != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s to %s: %v, want %q", c.src, c.dst, err, c.err)
 		}
 	}

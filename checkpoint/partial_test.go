@@ -11,16 +11,20 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// TestPartialIsNoCheckpoint stops moves when all elements are written but nothing is published: what lies there then must not read as a checkpoint, in any
-// format, and the same move goes on with it.
+// TestPartialIsNoCheckpoint stops moves when all elements are written but nothing is published:
+// what lies there then must not read as a checkpoint, in any format, and the same move goes on with
+// it.
 func TestPartialIsNoCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	from := filepath.Join(dir, "model.safetensors")
 	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
-	shared := &layout.Spec{Shoal: layout.Version, Mesh: "dp=2", Rules: []layout.Rule{{Match: "**", Place: "dp=shard(0)"}}}
+	shared := &layout.Spec{Shoal: layout.Version, Mesh: "dp=2",
+		Rules: []layout.Rule{{Match: "**", Place: "dp=shard(0)"}}}
 	for _, f := range []Form{
-		{Format: "hf"}, {Format: "hf", Most: 1 << 14}, {Format: "hf", File: "one.safetensors"}, {Format: "pt", File: "one.pt"}, {Format: "dcp"},
-		{Format: "dcp", Spec: shared}, {Format: "ranks", Spec: shared}, {Format: "shards", Spec: shared},
+		{Format: "hf"}, {Format: "hf", Most: 1 << 14}, {Format: "hf", File: "one.safetensors"},
+		{Format: "pt", File: "one.pt"}, {Format: "dcp"},
+		{Format: "dcp", Spec: shared}, {Format: "ranks", Spec: shared},
+		{Format: "shards", Spec: shared},
 	} {
 		to := filepath.Join(t.TempDir(), max(f.File, "to"))
 		c, err := Open(from)
@@ -34,11 +38,12 @@ func TestPartialIsNoCheckpoint(t *testing.T) {
 		}
 		stopped := errors.New("stopped")
 		ctx, stop := context.WithCancelCause(t.Context())
-		if _, err = Move(ctx, c, out, to, Options{Workers: 1, block: 4096, Progress: func(done, all int64) {
-			if done == all {
-				stop(stopped)
-			}
-		}}); !errors.Is(err, stopped) {
+		if _, err = Move(ctx, c, out, to,
+			Options{Workers: 1, block: 4096, Progress: func(done, all int64) {
+				if done == all {
+					stop(stopped)
+				}
+			}}); !errors.Is(err, stopped) {
 			t.Fatalf("%+v: %v", f, err)
 		}
 		left := filepath.Join(to+PartialSuffix, filesName)
@@ -48,14 +53,16 @@ func TestPartialIsNoCheckpoint(t *testing.T) {
 		}
 		for _, path := range append(files, left) {
 			if half, err := Open(path); err == nil {
-				t.Errorf("%+v: %s reads as %s with %d tensors", f, path, half.Format, len(half.Tensors))
+				t.Errorf("%+v: %s reads as %s with %d tensors", f, path, half.Format,
+					len(half.Tensors))
 				half.Close()
 			}
 		}
 		if _, err := os.Lstat(to); err == nil {
 			t.Errorf("%+v: it is published", f)
 		}
-		if r, err := Move(t.Context(), c, out, to, Options{Workers: 1, block: 4096}); err != nil || r.Moved != 0 || r.Reused == 0 {
+		if r, err := Move(t.Context(), c, out, to, Options{Workers: 1, block: 4096}); err != nil ||
+			r.Moved != 0 || r.Reused == 0 {
 			t.Errorf("%+v: %+v, %v", f, r, err)
 		}
 	}

@@ -24,10 +24,11 @@ const (
 	uploaders = 4 // parts that are sent at a time
 )
 
-// parts is the files of an output as regions of a move into a bucket. Each part of a file is put together in memory, and sent by who moves its last
-// block. Blocks come in the order in which they lie in the files, so few parts are in memory at a time: each worker keeps at most the two that its
-// block lies in, the two before in which the header of a zip entry waits for its checksum, and the two behind in which the directory does; and there is
-// the part in which the next block begins.
+// parts is the files of an output as regions of a move into a bucket. Each part of a file is put
+// together in memory, and sent by who moves its last block. Blocks come in the order in which they
+// lie in the files, so few parts are in memory at a time: each worker keeps at most the two that
+// its block lies in, the two before in which the header of a zip entry waits for its checksum, and
+// the two behind in which the directory does; and there is the part in which the next block begins.
 type parts struct {
 	ctx    context.Context
 	bucket *s3.Bucket
@@ -47,7 +48,9 @@ func newParts(ctx context.Context, b *s3.Bucket, o *format.Output) (*parts, erro
 	for _, x := range o.Files {
 		f := newRising(x, int64(b.Unit(int(x.Size))))
 		if f.unit > mostUnit {
-			return nil, fmt.Errorf("%s/%s would have %d bytes, and shoal writes files of up to %d to a bucket: have more files, with more ranks, or with --max-file-bytes", b, x.Name, x.Size, int64(10_000*mostUnit))
+			return nil, fmt.Errorf("%s/%s would have %d bytes, and shoal writes files of up to "+
+				"%d to a bucket: have more files, with more ranks, or with --max-file-bytes", b,
+				x.Name, x.Size, int64(10_000*mostUnit))
 		}
 		p.unit = max(p.unit, int(f.unit))
 		p.files, index[x.Name] = append(p.files, f), f
@@ -62,13 +65,16 @@ func newParts(ctx context.Context, b *s3.Bucket, o *format.Output) (*parts, erro
 		index[x.File].addSum(x)
 	}
 	for _, f := range p.files {
-		slices.SortFunc(f.frames, func(x, y format.Frame) int { return cmp.Compare(x.Offset, y.Offset) })
+		slices.SortFunc(f.frames, func(x, y format.Frame) int {
+			return cmp.Compare(x.Offset, y.Offset)
+		})
 		slices.SortFunc(f.at, func(x, y sumPlace) int { return cmp.Compare(x.at, y.at) })
 	}
 	return p, nil
 }
 
-// workers is how many blocks may be under way, so that the parts in memory are no more than mostParts.
+// workers is how many blocks may be under way, so that the parts in memory are no more than
+// mostParts.
 func (p *parts) workers() int { return min(max((mostParts/p.unit-1)/6, 1), uploaders) }
 
 // begin hears what will be moved.
@@ -135,7 +141,8 @@ func (p *parts) part(f *rising, i int64) *part {
 	return x
 }
 
-// end sends the parts of which a block was the last. Behind the last part with blocks come those of a file that have none.
+// end sends the parts of which a block was the last. Behind the last part with blocks come those of
+// a file that have none.
 func (p *parts) end(b move.Block) error {
 	f := p.files[b.Region]
 	var whole []int64
@@ -156,7 +163,9 @@ func (p *parts) end(b move.Block) error {
 
 // rest sends the files that have no blocks at all.
 func (p *parts) rest() error {
-	files := slices.DeleteFunc(slices.Clone(p.files), func(f *rising) bool { return len(f.still()) < len(f.blocks) })
+	files := slices.DeleteFunc(slices.Clone(p.files), func(f *rising) bool {
+		return len(f.still()) < len(f.blocks)
+	})
 	return group.Share(p.ctx, "upload", p.workers(), len(files), func() func(int) error {
 		return func(i int) error { return p.finish(files[i], files[i].still()) }
 	})
@@ -179,7 +188,9 @@ func (p *parts) finish(f *rising, whole []int64) error {
 // add adds a part to checksums. It returns the parts of which none is missing any more.
 func (p *parts) add(f *rising, x *part) (ready []*part) {
 	end := x.from + int64(len(x.bytes))
-	first, _ := slices.BinarySearchFunc(f.sums, x.from, func(s risingSum, at int64) int { return cmp.Or(cmp.Compare(s.to, at), -1) })
+	first, _ := slices.BinarySearchFunc(f.sums, x.from, func(s risingSum, at int64) int {
+		return cmp.Or(cmp.Compare(s.to, at), -1)
+	})
 	var sums []uint32 // of what is here of the sums from the first on
 	for i := first; i < len(f.sums) && f.sums[i].from < end; i++ {
 		s := &f.sums[i]
@@ -196,7 +207,9 @@ func (p *parts) add(f *rising, x *part) (ready []*part) {
 	}
 	f.waiting = append(f.waiting, x)
 	f.waiting = slices.DeleteFunc(f.waiting, func(x *part) bool {
-		missing := slices.ContainsFunc(f.places(x), func(at sumPlace) bool { return f.sums[at.sum].left > 0 })
+		missing := slices.ContainsFunc(f.places(x), func(at sumPlace) bool {
+			return f.sums[at.sum].left > 0
+		})
 		if !missing {
 			ready = append(ready, x)
 		}
@@ -217,7 +230,8 @@ func (p *parts) send(f *rising, x *part) error {
 		}
 	}
 	for from := 0; from < len(x.bytes); from += manifest.BlockBytes {
-		f.hashes[(x.from+int64(from))/manifest.BlockBytes] = sha256.Sum256(x.bytes[from:min(from+manifest.BlockBytes, len(x.bytes))])
+		f.hashes[(x.from+int64(from))/manifest.BlockBytes] = sha256.Sum256(
+			x.bytes[from:min(from+manifest.BlockBytes, len(x.bytes))])
 	}
 	if err := p.open(f); err != nil {
 		return err

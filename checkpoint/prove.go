@@ -11,8 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/state/move"
 )
 
-// Prove tries the proofs of all tensors, piece by piece, and returns for each that fails where it does first. It takes a
-// structure without faults. Most formats give names, and nothing is to be proved or read.
+// Prove tries the proofs of all tensors, piece by piece, and returns for each that fails where it
+// does first. It takes a structure without faults. Most formats give names, and nothing is to be
+// proved or read.
 func (c *Checkpoint) Prove(ctx context.Context, workers int) ([]format.Fault, error) {
 	type item struct {
 		proof    *format.Proof
@@ -56,19 +57,22 @@ func (c *Checkpoint) Prove(ctx context.Context, workers int) ([]format.Fault, er
 	return faults, errors.Join(err, r.Close())
 }
 
-// sound tries what tells, beside a seal, whether the tensors are what was written: the checksums of records, copies that must be alike, and
-// proofs of names. Whoever reads tensors to hand them on, or to say what they are, calls it first. It returns the files that cannot be read, and why.
+// sound tries what tells, beside a seal, whether the tensors are what was written: the checksums of
+// records, copies that must be alike, and proofs of names. Whoever reads tensors to hand them on,
+// or to say what they are, calls it first. It returns the files that cannot be read, and why.
 func (c *Checkpoint) sound(ctx context.Context, workers int) (unread map[string]error, err error) {
 	if unread, err = c.recorded(ctx, workers); err != nil {
 		return nil, err
 	}
-	if c.sealed != nil && (c.apart || c.foreign()) { // fingerprints are of other tensors, so it is the files that are compared
+	// fingerprints are of other tensors, so it is the files that are compared
+	if c.sealed != nil && (c.apart || c.foreign()) {
 		damage, err := c.files(ctx, c.sealed, workers)
 		if err != nil {
 			return nil, err
 		}
 		if len(damage) > 0 {
-			return nil, fmt.Errorf("%s: %v; shoal state verify shows where the damage is", c.path, damage[0])
+			return nil, fmt.Errorf("%s: %v; shoal state verify shows where the damage is", c.path,
+				damage[0])
 		}
 	}
 	if err := c.replicasAgree(ctx, workers); err != nil {
@@ -81,7 +85,8 @@ func (c *Checkpoint) sound(ctx context.Context, workers int) (unread map[string]
 func (c *Checkpoint) proved(ctx context.Context, workers int) error {
 	faults, err := c.Prove(ctx, workers)
 	if err == nil && len(faults) > 0 {
-		err = fmt.Errorf("%s: %v; leave the optimizer out with --only, or restore it from another copy: shoal state check lists all that is wrong", c.path, faults[0])
+		err = fmt.Errorf("%s: %v; leave the optimizer out with --only, or restore it from "+
+			"another copy: shoal state check lists all that is wrong", c.path, faults[0])
 	}
 	return err
 }

@@ -12,11 +12,14 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// FuzzRanks reads shoal's own format, of which the layout or the file of a rank lies. What Check finds sound can be read.
+// FuzzRanks reads shoal's own format, of which the layout or the file of a rank lies. What Check
+// finds sound can be read.
 func FuzzRanks(f *testing.F) {
 	const first, second = "rank-00000.safetensors", "rank-00001.safetensors"
-	tensors := []format.Tensor{{Name: "layers.0.w", DType: tensor.F32, Shape: tensor.Shape{4, 3}}, {Name: "step", DType: tensor.I64, Shape: tensor.Shape{}}}
-	for _, rules := range []string{`[{match: "**w", place: "tp=shard(0)"}, {match: "**"}]`, `[{match: "**w", place: "tp=flat(all)"}, {match: "**"}]`} {
+	tensors := []format.Tensor{{Name: "layers.0.w", DType: tensor.F32, Shape: tensor.Shape{4, 3}},
+		{Name: "step", DType: tensor.I64, Shape: tensor.Shape{}}}
+	for _, rules := range []string{`[{match: "**w", place: "tp=shard(0)"}, {match: "**"}]`,
+		`[{match: "**w", place: "tp=flat(all)"}, {match: "**"}]`} {
 		spec, err := layout.Parse([]byte("shoal: layout/1\nmesh: tp=2\nrules: " + rules))
 		if err != nil {
 			f.Fatal(err)
@@ -42,6 +45,7 @@ func FuzzRanks(f *testing.F) {
 		f.Add(files[ranks.LayoutName], files[first], files[second])
 	}
 	f.Fuzz(func(t *testing.T, text, one, two []byte) {
-		formattest.Sound(fstest.MapFS{ranks.LayoutName: {Data: text}, first: {Data: bytes.Clone(one)}, second: {Data: two}}, ranks.Read)
+		formattest.Sound(fstest.MapFS{ranks.LayoutName: {Data: text},
+			first: {Data: bytes.Clone(one)}, second: {Data: two}}, ranks.Read)
 	})
 }

@@ -24,7 +24,8 @@ type Records struct {
 	unread map[string]error // files, and why
 }
 
-// Records reads all records of the files in which readers have found some, as those of torch.save have, and compares their checksums.
+// Records reads all records of the files in which readers have found some, as those of torch.save
+// have, and compares their checksums.
 func (c *Checkpoint) Records(ctx context.Context, workers int) (*Records, error) {
 	r, err := c.compareRecords(ctx, workers, nil)
 	for _, unread := range r.unread {
@@ -33,17 +34,22 @@ func (c *Checkpoint) Records(ctx context.Context, workers int) (*Records, error)
 	return r, err
 }
 
-// recorded fails when a record is damaged in which tensors lie. It returns the files that cannot be read, and why.
-func (c *Checkpoint) recorded(ctx context.Context, workers int) (unread map[string]error, err error) {
+// recorded fails when a record is damaged in which tensors lie. It returns the files that cannot be
+// read, and why.
+func (c *Checkpoint) recorded(ctx context.Context, workers int) (unread map[string]error,
+	err error) {
 	r, err := c.compareRecords(ctx, workers, c.spans())
 	if err == nil && len(r.Faults) > 0 {
-		err = fmt.Errorf("%s: %v; restore the file from another copy, or leave out with --only what lies there: shoal state check --read lists all that is damaged", c.path, r.Faults[0])
+		err = fmt.Errorf("%s: %v; restore the file from another copy, or leave out with --only "+
+			"what lies there: shoal state check --read lists all that is damaged", c.path,
+			r.Faults[0])
 	}
 	return r.unread, err
 }
 
 // compareRecords compares all records, or those that some spans touch.
-func (c *Checkpoint) compareRecords(ctx context.Context, workers int, used spans) (*Records, error) {
+func (c *Checkpoint) compareRecords(ctx context.Context, workers int, used spans) (*Records,
+	error) {
 	found := &Records{unread: map[string]error{}}
 	files := c.readerOf(c.archived())
 	records, err := c.listRecords(ctx, workers, files, used, found.unread)
@@ -76,13 +82,15 @@ func (c *Checkpoint) archived() (names []string) {
 }
 
 // listRecords reads the directories of archives. Those that cannot be read come into unread.
-func (c *Checkpoint) listRecords(ctx context.Context, workers int, files *reader, used spans, unread map[string]error) (records []format.Record, err error) {
+func (c *Checkpoint) listRecords(ctx context.Context, workers int, files *reader, used spans,
+	unread map[string]error) (records []format.Record, err error) {
 	archives := c.Files.Archives()
 	lists, failed := make([][]format.Record, len(archives)), make([]error, len(archives))
 	err = group.Share(ctx, "checkpoint", workers, len(archives), func() func(int) error {
 		return func(i int) error {
 			if a := &archives[i]; used == nil || used.touch(a.File, a.From, a.To) {
-				lists[i], failed[i] = a.Records(&format.File{Name: a.File, Size: a.To, ReaderAt: &region{files, a.File}})
+				lists[i], failed[i] = a.Records(
+					&format.File{Name: a.File, Size: a.To, ReaderAt: &region{files, a.File}})
 			}
 			return nil
 		}
@@ -100,8 +108,10 @@ func (c *Checkpoint) listRecords(ctx context.Context, workers int, files *reader
 	return records, err
 }
 
-// sumRecords takes the checksums of records, in blocks that are put together. Files that cannot be read come into unread.
-func sumRecords(ctx context.Context, workers int, files *reader, records []format.Record, unread map[string]error) ([]uint32, error) {
+// sumRecords takes the checksums of records, in blocks that are put together. Files that cannot be
+// read come into unread.
+func sumRecords(ctx context.Context, workers int, files *reader, records []format.Record,
+	unread map[string]error) ([]uint32, error) {
 	type block struct {
 		record   int
 		from, to int64
@@ -148,7 +158,8 @@ func (r *region) ReadAt(b []byte, at int64) (int, error) {
 	return len(b), nil
 }
 
-// pieces are all that is read of files: pieces, replicas, and what proves names. Some come several times.
+// pieces are all that is read of files: pieces, replicas, and what proves names. Some come several
+// times.
 func (c *Checkpoint) pieces() iter.Seq2[*format.Tensor, *format.Piece] {
 	return func(yield func(*format.Tensor, *format.Piece) bool) {
 		each := func(t *format.Tensor, list []format.Piece) bool {
@@ -175,7 +186,8 @@ func (c *Checkpoint) pieces() iter.Seq2[*format.Tensor, *format.Piece] {
 // within names the tensors that have elements in a part of a file, each once.
 func (c *Checkpoint) within(file string, from, to int64) (names []string) {
 	for t, p := range c.pieces() {
-		if p.File == file && p.Offset < to && p.Offset+p.Span(t.DType) > from && !slices.Contains(names, t.Name) {
+		if p.File == file && p.Offset < to && p.Offset+p.Span(t.DType) > from &&
+			!slices.Contains(names, t.Name) {
 			names = append(names, t.Name)
 		}
 	}

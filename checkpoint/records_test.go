@@ -34,21 +34,26 @@ func tryMove(t *testing.T, c *Checkpoint, to string) (*Report, error) {
 	return Move(t.Context(), c, out, to, Options{Workers: 2})
 }
 
-// TestBitFlips flips a bit of a storage, in its first block, its second, and its last byte: it is neither moved nor sealed, and what lies elsewhere is.
+// TestBitFlips flips a bit of a storage, in its first block, its second, and its last byte: it is
+// neither moved nor sealed, and what lies elsewhere is.
 func TestBitFlips(t *testing.T) {
 	dir := t.TempDir()
 	pt := zipped(t, dir, "a.pt")
-	p, whole := opened(t, pt).Tensors[1].Pieces[0], opened(t, filepath.Join(dir, "model.safetensors"))
+	p, whole := opened(t, pt).Tensors[1].Pieces[0],
+		opened(t, filepath.Join(dir, "model.safetensors"))
 	n := int64(p.Box.Elements() * 2)
 	for _, at := range []int64{0, n - 1, n / 2, 1<<20 - 1, 1 << 20} {
 		change(t, pt, func(b []byte) []byte { b[p.Offset+at] ^= 1 << (at % 8); return b })
-		want := fmt.Sprintf(`"layers.1.w", a.pt, byte %d: the record "archive/data/1", bytes %d to %d, is damaged: its checksum is `, p.Offset, p.Offset, p.Offset+n)
+		want := fmt.Sprintf(
+			`"layers.1.w", a.pt, byte %d: the record "archive/data/1", bytes %d to %d, is damaged: its checksum is `, p.Offset, p.Offset, p.Offset+n)
 		c := opened(t, pt)
-		if r, err := c.Records(t.Context(), 3); err != nil || len(r.Faults) != 1 || r.Compared != 6 || r.Bare != 0 || !strings.HasPrefix(r.Faults[0].String(), want) {
+		if r, err := c.Records(t.Context(), 3); err != nil || len(r.Faults) != 1 ||
+			r.Compared != 6 || r.Bare != 0 || !strings.HasPrefix(r.Faults[0].String(), want) {
 			t.Errorf("byte %d: %+v, %v", at, r, err)
 		}
 		to := filepath.Join(t.TempDir(), "to")
-		if _, err := tryMove(t, c, to); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "another copy, or leave out with --only") {
+		if _, err := tryMove(t, c, to); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "another copy, or leave out with --only") {
 			t.Errorf("byte %d: a move: %v", at, err)
 		}
 		if left, _ := filepath.Glob(to + "*"); left != nil {
@@ -58,7 +63,8 @@ func TestBitFlips(t *testing.T) {
 			t.Errorf("byte %d: a seal: %v", at, err)
 		}
 		for _, pair := range [][2]*Checkpoint{{c, whole}, {whole, c}, {c, c}} {
-			if found, err := Diff(t.Context(), pair[0], pair[1], 2); err == nil || !strings.Contains(err.Error(), want) {
+			if found, err := Diff(t.Context(), pair[0], pair[1], 2); err == nil ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("byte %d: compared: %v, %v", at, found, err)
 			}
 		}
@@ -78,7 +84,8 @@ func TestBitFlips(t *testing.T) {
 	}
 }
 
-// TestUnreadRecords has a file that cannot be read any more once its headers were: what it has is taken from replicas.
+// TestUnreadRecords has a file that cannot be read any more once its headers were: what it has is
+// taken from replicas.
 func TestUnreadRecords(t *testing.T) {
 	dir := t.TempDir()
 	b := zipped(t, dir, "b.pt")
@@ -103,7 +110,8 @@ func TestUnreadRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	left.Store(0)
-	if _, err := c.Records(t.Context(), 2); err == nil || !strings.Contains(err.Error(), "the disk is broken") {
+	if _, err := c.Records(t.Context(), 2); err == nil ||
+		!strings.Contains(err.Error(), "the disk is broken") {
 		t.Errorf("what cannot be read passes: %v", err)
 	}
 	r, err := tryMove(t, c, filepath.Join(dir, "to"))
@@ -111,12 +119,14 @@ func TestUnreadRecords(t *testing.T) {
 		t.Fatal(r, err)
 	}
 	want, _ := os.ReadFile(filepath.Join(dir, "model.safetensors"))
-	if got, err := os.ReadFile(filepath.Join(dir, "to", "model.safetensors")); err != nil || !bytes.Equal(got, want) {
+	if got, err := os.ReadFile(filepath.Join(dir, "to", "model.safetensors")); err != nil ||
+		!bytes.Equal(got, want) {
 		t.Fatalf("not what it was: %v", err)
 	}
 }
 
-// TestNothingMoved has a file with an entry that cannot be found, so that its checksums cannot be compared, and nothing is moved: nothing of the attempt stays.
+// TestNothingMoved has a file with an entry that cannot be found, so that its checksums cannot be
+// compared, and nothing is moved: nothing of the attempt stays.
 func TestNothingMoved(t *testing.T) {
 	dir := t.TempDir()
 	pt := zipped(t, dir, "a.pt")

@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/state/move"
 )
 
-// replicasAgree compares the copies that a format has of parts of tensors with the pieces that are read. What cannot be read is
-// not compared: whoever reads it will see that.
+// replicasAgree compares the copies that a format has of parts of tensors with the pieces that are
+// read. What cannot be read is not compared: whoever reads it will see that.
 func (c *Checkpoint) replicasAgree(ctx context.Context, workers int) error {
 	type item struct {
 		t        *format.Tensor
@@ -43,12 +43,16 @@ func (c *Checkpoint) replicasAgree(ctx context.Context, workers int) error {
 				read := func(b []byte, at int64) error { return r.bytes(p.File, b, at) }
 				err := boxes.Read(read, p.Offset, t.DType.Size(), box, p.View(), x, box.Packed(0))
 				if err = errors.Join(err, r.box(t, box, y)); err == nil && !bytes.Equal(x, y) {
-					first := slices.IndexFunc(t.Pieces, func(q format.Piece) bool { return q.Box.Overlaps(box) })
+					first := slices.IndexFunc(t.Pieces, func(q format.Piece) bool {
+						return q.Box.Overlaps(box)
+					})
 					here, there := p.File, t.Pieces[first].File
 					if here == there { // as of parameters that one name stands for
-						here, there = fmt.Sprintf("%s at byte %d", here, p.Offset), fmt.Sprintf("at byte %d", t.Pieces[first].Offset)
+						here, there = fmt.Sprintf("%s at byte %d", here, p.Offset),
+							fmt.Sprintf("at byte %d", t.Pieces[first].Offset)
 					}
-					return fmt.Errorf("%s: tensor %q: %s has another box %v than %s; nobody says which is right: shoal state ls --json says where both are",
+					return fmt.Errorf("%s: tensor %q: %s has another box %v than %s; nobody "+
+						"says which is right: shoal state ls --json says where both are",
 						c.path, t.Name, here, p.Box, there)
 				}
 			}

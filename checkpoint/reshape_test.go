@@ -26,8 +26,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// rankFiles are the files of a layout, with what a gather and scatter of whole arrays puts into the memory of each rank.
-// Of what package ranks lays out it uses the headers only.
+// rankFiles are the files of a layout, with what a gather and scatter of whole arrays puts into the
+// memory of each rank. Of what package ranks lays out it uses the headers only.
 func rankFiles(t *rapid.T, spec *layout.Spec, tensors []layout.Tensor) map[string][]byte {
 	var list []format.Tensor
 	for _, x := range tensors {
@@ -68,7 +68,8 @@ func rankFiles(t *rapid.T, spec *layout.Spec, tensors []layout.Tensor) map[strin
 
 func writeFiles(t rapid.TB, dir string, files map[string][]byte) {
 	for name, b := range files {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, filepath.FromSlash(name))), 0o777); err != nil {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, filepath.FromSlash(name))),
+			0o777); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(filepath.Join(dir, name), b, 0o666); err != nil {
@@ -77,7 +78,8 @@ func writeFiles(t rapid.TB, dir string, files map[string][]byte) {
 	}
 }
 
-// convert moves the tensors of a checkpoint. They have the order of a catalogue, if there is one: buffers have it too.
+// convert moves the tensors of a checkpoint. They have the order of a catalogue, if there is one:
+// buffers have it too.
 func convert(t rapid.TB, from, to string, f Form, o Options, order ...layout.Tensor) *Report {
 	r, err := attempt(from, to, f, o, order...)
 	if err != nil {
@@ -140,8 +142,9 @@ func wholeFile(t *rapid.T, tensors []layout.Tensor) []byte {
 	return file
 }
 
-// scattered are the files of an output, with the elements of a model put to their places one by one. Of the package that has laid it out this uses the
-// headers, and what it says of places, which whoever reads the files finds in the headers.
+// scattered are the files of an output, with the elements of a model put to their places one by
+// one. Of the package that has laid it out this uses the headers, and what it says of places, which
+// whoever reads the files finds in the headers.
 func scattered(o *format.Output, tensors []layout.Tensor) map[string][]byte {
 	files, all := map[string][]byte{}, wholes(tensors)
 	for _, f := range o.Files {
@@ -175,7 +178,8 @@ func scattered(o *format.Output, tensors []layout.Tensor) map[string][]byte {
 	}
 	for _, x := range o.Sums {
 		for _, at := range x.At {
-			binary.LittleEndian.PutUint32(files[x.File][at:], crc32.ChecksumIEEE(files[x.File][x.From:x.To]))
+			binary.LittleEndian.PutUint32(files[x.File][at:],
+				crc32.ChecksumIEEE(files[x.File][x.From:x.To]))
 		}
 	}
 	return files
@@ -203,7 +207,8 @@ func reshapes(t *testing.T, cases int, f func(r *rapid.T, at func(name string) s
 	})
 }
 
-// inMemory is a folder in memory where the system has one: what is durable is not the matter here, and costs most of the time on a disk.
+// inMemory is a folder in memory where the system has one: what is durable is not the matter here,
+// and costs most of the time on a disk.
 func inMemory(t *testing.T) string {
 	dir, err := os.MkdirTemp("/dev/shm", "shoal-reshape-")
 	if err != nil {
@@ -219,11 +224,14 @@ func inMemory(t *testing.T) string {
 
 // drawOptions draws how a move is made, with blocks of a few elements.
 func drawOptions(r *rapid.T) Options {
-	return Options{Workers: 2, Seal: rapid.Bool().Draw(r, "seal"), block: int64(16 * rapid.IntRange(1, 40).Draw(r, "block"))}
+	return Options{Workers: 2, Seal: rapid.Bool().Draw(r, "seal"),
+		block: int64(16 * rapid.IntRange(1, 40).Draw(r, "block"))}
 }
 
-// TestReshape moves state between random layouts through real files: from files of any format, by way of any, to what lies in the memory of each rank.
-// It compares with a gather and scatter of whole arrays, bit by bit, and the fingerprints with sums of these. What is sealed is then damaged.
+// TestReshape moves state between random layouts through real files: from files of any format, by
+// way of any, to what lies in the memory of each rank. It compares with a gather and scatter of
+// whole arrays, bit by bit, and the fingerprints with sums of these. What is sealed is then
+// damaged.
 func TestReshape(t *testing.T) {
 	reshapes(t, 150, func(r *rapid.T, at func(string) string) {
 		model := layouttest.DrawModel(r)
@@ -234,8 +242,10 @@ func TestReshape(t *testing.T) {
 		}
 		from, to := layouttest.DrawSpec(r, model), layouttest.DrawSpec(r, model)
 		o := drawOptions(r)
-		forms := []Form{{Format: "hf"}, {Format: "hf", Most: 100}, {Format: "pt"}, {Format: "dcp"}, {Format: "dcp", Spec: from}, {Format: "dcp", Spec: to},
-			{Format: "shards"}, {Format: "shards", Spec: from}, {Format: "shards", Spec: to}, {Format: "ranks", Spec: from}}
+		forms := []Form{{Format: "hf"}, {Format: "hf", Most: 100}, {Format: "pt"}, {Format: "dcp"},
+			{Format: "dcp", Spec: from}, {Format: "dcp", Spec: to},
+			{Format: "shards"}, {Format: "shards", Spec: from}, {Format: "shards", Spec: to},
+			{Format: "ranks", Spec: from}}
 		first := rapid.SampledFrom(forms).Draw(r, "first")
 		source := at("from")
 		if first.Format == "ranks" {
@@ -253,15 +263,18 @@ func TestReshape(t *testing.T) {
 			r.Fatalf("fingerprints %v and %v", one.State, two.State)
 		}
 		want := rankFiles(r, to, model.Tensors)
-		sameFiles(r, at("to"), want, fmt.Sprintf("from %v %+v\nby %v to %+v", first, *from, by, *to))
+		sameFiles(r, at("to"), want,
+			fmt.Sprintf("from %v %+v\nby %v to %+v", first, *from, by, *to))
 		if o.Seal {
 			checkSeal(r, at("to"), model.Tensors)
 			drawDamage(r, at("to"), slices.Sorted(maps.Keys(want)))
 			if damage, _, err := Verify(t.Context(), at("to"), 2); err != nil || len(damage) == 0 {
 				r.Fatalf("damage is not seen: %v", err)
 			}
-			if _, err := attempt(at("to"), at("again"), Form{Format: "ranks", Spec: to}, o, model.Tensors...); err == nil {
-				sameFiles(r, at("again"), want, "moved on from what was damaged") // where no tensor lies
+			if _, err := attempt(at("to"), at("again"), Form{Format: "ranks", Spec: to}, o,
+				model.Tensors...); err == nil {
+				// where no tensor lies
+				sameFiles(r, at("again"), want, "moved on from what was damaged")
 			}
 		}
 	})
@@ -270,7 +283,8 @@ func TestReshape(t *testing.T) {
 // onlyFile is what the file of a format of one file is called.
 const onlyFile = "model.pt"
 
-// drawnFiles are the files of a model in a format, of which no code under test has moved an element.
+// drawnFiles are the files of a model in a format, of which no code under test has moved an
+// element.
 func drawnFiles(r *rapid.T, whole string, f Form, tensors []layout.Tensor) map[string][]byte {
 	if err := os.WriteFile(whole, wholeFile(r, tensors), 0o666); err != nil {
 		r.Fatal(err)
@@ -319,7 +333,8 @@ func checkSeal(r *rapid.T, path string, tensors []layout.Tensor) {
 	}
 }
 
-// drawDamage changes a sealed checkpoint: a bit flips, or bytes of two places change places, or bytes are shifted by some.
+// drawDamage changes a sealed checkpoint: a bit flips, or bytes of two places change places, or
+// bytes are shifted by some.
 func drawDamage(r *rapid.T, dir string, files []string) {
 	read := func(what string) (string, []byte) {
 		path := filepath.Join(dir, rapid.SampledFrom(files).Draw(r, what))
@@ -359,7 +374,8 @@ func drawDamage(r *rapid.T, dir string, files []string) {
 	}
 }
 
-// drawTraining draws a small model of one of the families that have formats of their own, and those formats: Megatron's names, and DeepSpeed's with an optimizer.
+// drawTraining draws a small model of one of the families that have formats of their own, and those
+// formats: Megatron's names, and DeepSpeed's with an optimizer.
 func drawTraining(r *rapid.T) (tensors []layout.Tensor, forms []Form) {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
 	d := rapid.SampledFrom([]tensor.DType{tensor.F32, tensor.BF16, tensor.F16}).Draw(r, "dtype")
@@ -393,31 +409,35 @@ func drawTraining(r *rapid.T) (tensors []layout.Tensor, forms []Form) {
 	add(d, "model.output_layer.weight", tensors[0].Shape...)
 	forms = []Form{{Format: "torch_dist"}}
 	for range 3 {
-		m := layout.Mesh{{Name: "pp", Size: 1 << n("pp", 0, 2)}, {Name: "tp", Size: 1 << n("tp", 0, 2)}}
+		m := layout.Mesh{{Name: "pp", Size: 1 << n("pp", 0, 2)},
+			{Name: "tp", Size: 1 << n("tp", 0, 2)}}
 		spec, err := layout.Preset("megatron-core", m, tensors, groups)
 		if err != nil {
 			r.Fatal(err)
 		}
-		forms = append(forms, Form{Format: "megatron", Spec: spec}, Form{Format: "ranks", Spec: spec}, Form{Format: "dcp", Spec: spec})
+		forms = append(forms, Form{Format: "megatron", Spec: spec},
+			Form{Format: "ranks", Spec: spec}, Form{Format: "dcp", Spec: spec})
 	}
 	return tensors, forms
 }
 
-// TestReshapeFormats moves the state of small models through several formats, those of frameworks among them that know no other names than theirs, and
-// compares with whole arrays.
+// TestReshapeFormats moves the state of small models through several formats, those of frameworks
+// among them that know no other names than theirs, and compares with whole arrays.
 func TestReshapeFormats(t *testing.T) {
 	reshapes(t, 100, func(r *rapid.T, at func(string) string) {
 		tensors, forms := drawTraining(r)
 		o := drawOptions(r)
 		var fsdp []Form
 		for _, format := range []string{"dcp", "shards", "ranks"} {
-			spec, err := layout.Preset("fsdp2", layout.Mesh{{Name: "dp", Size: rapid.IntRange(1, 5).Draw(r, "dp")}}, tensors, 0)
+			spec, err := layout.Preset("fsdp2",
+				layout.Mesh{{Name: "dp", Size: rapid.IntRange(1, 5).Draw(r, "dp")}}, tensors, 0)
 			if err != nil {
 				r.Fatal(err)
 			}
 			fsdp = append(fsdp, Form{Format: format, Spec: spec})
 		}
-		forms = slices.Concat(forms, fsdp, []Form{{Format: "hf"}, {Format: "hf", Most: 300}, {Format: "pt"}})
+		forms = slices.Concat(forms, fsdp,
+			[]Form{{Format: "hf"}, {Format: "hf", Most: 300}, {Format: "pt"}})
 		last := at("whole.safetensors")
 		if err := os.WriteFile(last, wholeFile(r, tensors), 0o666); err != nil {
 			r.Fatal(err)

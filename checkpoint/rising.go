@@ -82,7 +82,9 @@ func (f *rising) span(from, to int64) func(yield func(int64) bool) {
 
 // fill puts into a part what is no element.
 func (f *rising) fill(x *part) {
-	first, _ := slices.BinarySearchFunc(f.frames, x.from, func(y format.Frame, at int64) int { return cmp.Compare(y.Offset+int64(len(y.Bytes)), at) })
+	first, _ := slices.BinarySearchFunc(f.frames, x.from, func(y format.Frame, at int64) int {
+		return cmp.Compare(y.Offset+int64(len(y.Bytes)), at)
+	})
 	for _, y := range f.frames[first:] {
 		if y.Offset >= x.from+int64(len(x.bytes)) {
 			break
@@ -108,7 +110,9 @@ func (f *rising) still() (list []int64) {
 // places are where checksums are written to a part, or over one of its ends.
 func (f *rising) places(x *part) []sumPlace {
 	search := func(at int64) int {
-		i, _ := slices.BinarySearchFunc(f.at, at, func(y sumPlace, at int64) int { return cmp.Compare(y.at, at) })
+		i, _ := slices.BinarySearchFunc(f.at, at, func(y sumPlace, at int64) int {
+			return cmp.Compare(y.at, at)
+		})
 		return i
 	}
 	return f.at[search(x.from-3):search(x.from+int64(len(x.bytes)))]

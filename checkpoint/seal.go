@@ -48,7 +48,8 @@ func (c *Checkpoint) readManifest() (*manifest.Manifest, error) {
 	}
 	m, err := manifest.Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; restore it from another copy, or remove it, and seal anew what shoal state check --read finds whole", c.manifestPath(), err)
+		return nil, fmt.Errorf("%s: %w; restore it from another copy, or remove it, and seal "+
+			"anew what shoal state check --read finds whole", c.manifestPath(), err)
 	}
 	return m, nil
 }
@@ -65,18 +66,24 @@ func writeManifest(path string, m *manifest.Manifest) error {
 	return durable.Sync(filepath.Dir(path))
 }
 
-// Seal writes the manifest of a checkpoint, and returns it. It fails when there is one already, or the checkpoint has a fault.
+// Seal writes the manifest of a checkpoint, and returns it. It fails when there is one already, or
+// the checkpoint has a fault.
 func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, error) {
 	if _, err := fs.Stat(c.fsys, c.manifestName()); err == nil {
-		return nil, fmt.Errorf("%s is there already; shoal state verify compares, and to seal anew remove it", c.manifestPath())
+		return nil, fmt.Errorf(
+			"%s is there already; shoal state verify compares, and to seal anew remove it",
+			c.manifestPath())
 	}
 	if faults := c.Check(c.Files); len(faults) > 0 {
-		return nil, fmt.Errorf("%s: %v; what is not whole is not sealed: shoal state check lists all that is wrong", c.path, faults[0])
+		return nil, fmt.Errorf(
+			"%s: %v; what is not whole is not sealed: shoal state check lists all that is wrong",
+			c.path, faults[0])
 	}
 	if r, err := c.Records(ctx, workers); err != nil {
 		return nil, err
 	} else if len(r.Faults) > 0 {
-		return nil, fmt.Errorf("%s: %v; what is damaged is not sealed: restore the file from another copy; shoal state check --read lists all that is damaged", c.path, r.Faults[0])
+		return nil, fmt.Errorf("%s: %v; what is damaged is not sealed: restore the file from "+
+			"another copy; shoal state check --read lists all that is damaged", c.path, r.Faults[0])
 	}
 	if err := c.proved(ctx, workers); err != nil {
 		return nil, err
@@ -120,7 +127,8 @@ func (c *Checkpoint) listed() (names []string, err error) {
 			return err
 		}
 		if info, err := fs.Stat(c.fsys, name); err != nil { // a link is what it leads to
-			return fmt.Errorf("%s: %w; a link that leads nowhere is not sealed: remove it, or bring back what it led to", filepath.Join(c.dir, name), err)
+			return fmt.Errorf("%s: %w; a link that leads nowhere is not sealed: remove it, or "+
+				"bring back what it led to", filepath.Join(c.dir, name), err)
 		} else if info.Mode().IsRegular() {
 			names = append(names, name)
 		}
@@ -131,7 +139,8 @@ func (c *Checkpoint) listed() (names []string, err error) {
 }
 
 // hashFiles hashes the blocks of files.
-func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]manifest.File, error) {
+func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]manifest.File,
+	error) {
 	type item struct{ file, block int }
 	files := make([]manifest.File, len(names))
 	var items []item
@@ -141,12 +150,15 @@ func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]
 			return nil, err
 		}
 		files[i] = manifest.File{Name: name, Size: info.Size()}
-		files[i].Blocks = make([]manifest.Hash, (info.Size()+manifest.BlockBytes-1)/manifest.BlockBytes)
+		files[i].Blocks = make([]manifest.Hash,
+			(info.Size()+manifest.BlockBytes-1)/manifest.BlockBytes)
 		for b := range files[i].Blocks {
 			items = append(items, item{i, b})
 		}
 	}
-	m := memory{names: names, open: func(name string) (handle, error) { return openFrom(fsys, name) }}
+	m := memory{names: names, open: func(name string) (handle, error) {
+		return openFrom(fsys, name)
+	}}
 	err := group.Share(ctx, "checkpoint", workers, len(items), func() func(int) error {
 		buffer := make([]byte, manifest.BlockBytes)
 		return func(i int) error {
@@ -164,18 +176,22 @@ func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]
 }
 
 // fingerprints sums up the tensors of a checkpoint, and the parts of ranks, each for itself.
-func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key, workers int) ([]manifest.Tensor, error) {
+func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
+	workers int) ([]manifest.Tensor, error) {
 	list := make([]manifest.Tensor, len(c.Tensors))
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
-		list[i] = manifest.Tensor{Name: t.Name, Place: t.At.String(), DType: t.DType, Shape: t.Shape}
+		list[i] = manifest.Tensor{Name: t.Name, Place: t.At.String(), DType: t.DType,
+			Shape: t.Shape}
 	}
 	work, names := scraps(c), c.names()
 	index := map[string]int{}
 	for i, name := range names {
 		index[name] = i
 	}
-	m := memory{names: names, open: func(name string) (handle, error) { return openFrom(c.Files.FS(), name) }}
+	m := memory{names: names, open: func(name string) (handle, error) {
+		return openFrom(c.Files.FS(), name)
+	}}
 	sums := make([]digest.Sum, len(work))
 	err := group.Share(ctx, "checkpoint", workers, len(work), func() func(int) error {
 		var buffer []byte
@@ -199,9 +215,10 @@ func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key, workers i
 
 // A scrap is a part of a piece that is read at once.
 type scrap struct {
-	tensor   int
-	piece    *format.Piece
-	from, to int // of the elements of the piece, row-major; bytes of an element type that has less than one
+	tensor int
+	piece  *format.Piece
+	// of the elements of the piece, row-major; bytes of an element type that has less than one
+	from, to int
 }
 
 // scraps cuts the pieces of a checkpoint up.
@@ -220,7 +237,8 @@ func scraps(c *Checkpoint) (list []scrap) {
 	return list
 }
 
-func (x *scrap) sum(t *format.Tensor, key *digest.Key, read func([]byte, int64) error, buffer []byte) ([]byte, digest.Sum, error) {
+func (x *scrap) sum(t *format.Tensor, key *digest.Key, read func([]byte, int64) error,
+	buffer []byte) ([]byte, digest.Sum, error) {
 	size := t.DType.Size()
 	if size == 0 { // one packed piece
 		buffer = slices.Grow(buffer[:0], x.to-x.from)[:x.to-x.from]
@@ -231,7 +249,8 @@ func (x *scrap) sum(t *format.Tensor, key *digest.Key, read func([]byte, int64) 
 	for _, box := range x.piece.Box.Range(x.from, x.to) {
 		n := box.Elements() * size
 		buffer = slices.Grow(buffer[:0], n)[:n]
-		if err := boxes.Read(read, x.piece.Offset, size, box, x.piece.View(), buffer, box.Packed(0)); err != nil {
+		if err := boxes.Read(read, x.piece.Offset, size, box, x.piece.View(), buffer,
+			box.Packed(0)); err != nil {
 			return buffer, sum, err
 		}
 		sum = sum.Plus(key.Box(box, t.Shape, size, buffer, box.Packed(0)))
@@ -241,10 +260,11 @@ func (x *scrap) sum(t *format.Tensor, key *digest.Key, read func([]byte, int64) 
 
 // Damage is what is not as it was sealed.
 type Damage struct {
-	File    string   `json:"file,omitempty"`
-	From    int64    `json:"from"`
-	To      int64    `json:"to"`
-	Tensors []string `json:"tensors,omitempty"` // that have elements there, or that have another fingerprint
+	File string `json:"file,omitempty"`
+	From int64  `json:"from"`
+	To   int64  `json:"to"`
+	// that have elements there, or that have another fingerprint
+	Tensors []string `json:"tensors,omitempty"`
 	What    string   `json:"what"`
 }
 

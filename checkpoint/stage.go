@@ -28,8 +28,8 @@ const (
 	filesName   = "files"
 )
 
-// A stage is the folder in which a checkpoint comes to be. It is published with one rename, so that what stands under its
-// name is whole at any time.
+// A stage is the folder in which a checkpoint comes to be. It is published with one rename, so that
+// what stands under its name is whole at any time.
 type stage struct {
 	dst     string // what is published
 	single  bool   // a file, not a folder
@@ -44,10 +44,12 @@ func (s *stage) folder() string { return s.dst + PartialSuffix }
 // files is the folder with the files themselves, on which the rename is done.
 func (s *stage) files() string { return filepath.Join(s.folder(), filesName) }
 
-func (s *stage) path(name string) string { return filepath.Join(s.files(), filepath.FromSlash(name)) }
+func (s *stage) path(name string) string {
+	return filepath.Join(s.files(), filepath.FromSlash(name))
+}
 
-// newStage makes the folder, or takes that of an earlier run of the same move over. It fails when something stands where the
-// checkpoint is to be published.
+// newStage makes the folder, or takes that of an earlier run of the same move over. It fails when
+// something stands where the checkpoint is to be published.
 func newStage(dst string, single bool, o *format.Output, id move.Identity) (*stage, error) {
 	s := &stage{dst: filepath.Clean(dst), single: single, output: o}
 	if err := s.plain(); err != nil {
@@ -57,13 +59,16 @@ func newStage(dst string, single bool, o *format.Output, id move.Identity) (*sta
 		if s.finished(id) {
 			return nil, errors.Join(errFinished, os.RemoveAll(s.folder()))
 		}
-		return nil, fmt.Errorf("%s is there already; shoal overwrites nothing: remove it, or choose another name", s.dst)
+		return nil, fmt.Errorf(
+			"%s is there already; shoal overwrites nothing: remove it, or choose another name",
+			s.dst)
 	}
 	if err := os.MkdirAll(s.files(), 0o777); err != nil {
 		return nil, err
 	}
 	var err error
-	if s.journal, err = os.OpenFile(filepath.Join(s.folder(), journalName), os.O_RDWR|os.O_CREATE, 0o666); err != nil {
+	if s.journal, err = os.OpenFile(filepath.Join(s.folder(), journalName), os.O_RDWR|os.O_CREATE,
+		0o666); err != nil {
 		return nil, err
 	}
 	if err := s.takeOver(id); err != nil {
@@ -75,7 +80,9 @@ func newStage(dst string, single bool, o *format.Output, id move.Identity) (*sta
 	if err != nil {
 		return nil, errors.Join(err, s.journal.Close())
 	}
-	s.to.memory.open = func(name string) (handle, error) { return os.OpenFile(s.path(name), os.O_RDWR, 0) }
+	s.to.memory.open = func(name string) (handle, error) {
+		return os.OpenFile(s.path(name), os.O_RDWR, 0)
+	}
 	return s, nil
 }
 
@@ -97,7 +104,8 @@ func (s *stage) prepare(_ context.Context, job *move.Job) error {
 // close implements target.
 func (s *stage) close() error { return s.to.memory.Close() }
 
-// fail implements target: what is good stays for a later run. Where nothing was moved, nothing stays.
+// fail implements target: what is good stays for a later run. Where nothing was moved, nothing
+// stays.
 func (s *stage) fail(_ context.Context, void bool) (err error) {
 	if void || len(s.records) == 0 {
 		err = os.RemoveAll(s.folder()) // as long as it is locked
@@ -106,7 +114,8 @@ func (s *stage) fail(_ context.Context, void bool) (err error) {
 	return err
 }
 
-// errFinished says that an earlier run of the same move was stopped after it had published, and before it could clean up.
+// errFinished says that an earlier run of the same move was stopped after it had published, and
+// before it could clean up.
 var errFinished = errors.New("an earlier run has finished this move")
 
 func (s *stage) finished(id move.Identity) bool {
@@ -129,7 +138,8 @@ func (s *stage) finished(id move.Identity) bool {
 // takeOver locks the journal and reads it.
 func (s *stage) takeOver(id move.Identity) error {
 	if err := syscall.Flock(int(s.journal.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return fmt.Errorf("%s is being written by %s; wait for it, or stop it and run this again, or choose another name: %w", s.dst, holder(s.journal), err)
+		return fmt.Errorf("%s is being written by %s; wait for it, or stop it and run this "+
+			"again, or choose another name: %w", s.dst, holder(s.journal), err)
 	}
 	text, err := io.ReadAll(s.journal)
 	if err != nil {
@@ -137,7 +147,8 @@ func (s *stage) takeOver(id move.Identity) error {
 	}
 	records, good, err := move.ParseJournal(text, id)
 	if err != nil {
-		return fmt.Errorf("%s is what is left of another move, or the source has changed since: %w; remove the folder to start anew", s.folder(), err)
+		return fmt.Errorf("%s is what is left of another move, or the source has changed since: "+
+			"%w; remove the folder to start anew", s.folder(), err)
 	}
 	s.records = records
 	if err := s.journal.Truncate(int64(good)); err != nil {
@@ -166,7 +177,9 @@ func (s *stage) room() error {
 		need += uint64(f.Size)
 	}
 	if free := uint64(disk.Bavail) * uint64(disk.Bsize); need > free {
-		return fmt.Errorf("%s would have %d bytes, and the disk has %d free; make room, or choose another disk", s.dst, need, free)
+		return fmt.Errorf(
+			"%s would have %d bytes, and the disk has %d free; make room, or choose another disk",
+			s.dst, need, free)
 	}
 	return nil
 }
@@ -188,7 +201,8 @@ func (s *stage) fill() error {
 	return nil
 }
 
-// frames writes what holds no elements. It is the last that is written: without headers, what a stopped run leaves does not read as a checkpoint.
+// frames writes what holds no elements. It is the last that is written: without headers, what a
+// stopped run leaves does not read as a checkpoint.
 func (s *stage) frames() error {
 	return s.each(func(open func(file string) (*os.File, error)) error {
 		for _, f := range s.output.Frames {
@@ -242,11 +256,13 @@ func (s *stage) sums() error {
 				return err
 			}
 			hash := crc32.NewIEEE()
-			if _, err := io.CopyBuffer(onlyWriter{hash}, io.NewSectionReader(file, sum.From, sum.To-sum.From), buffer); err != nil {
+			if _, err := io.CopyBuffer(onlyWriter{hash},
+				io.NewSectionReader(file, sum.From, sum.To-sum.From), buffer); err != nil {
 				return err
 			}
 			for _, at := range sum.At {
-				if _, err := file.WriteAt(binary.LittleEndian.AppendUint32(nil, hash.Sum32()), at); err != nil {
+				if _, err := file.WriteAt(binary.LittleEndian.AppendUint32(nil, hash.Sum32()),
+					at); err != nil {
 					return err
 				}
 			}
@@ -287,23 +303,27 @@ func (s *stage) publish(ctx context.Context, m *manifest.Manifest, o Options) er
 	if err := s.appear(from); err != nil {
 		return err
 	}
-	return errors.Join(durable.Sync(filepath.Dir(s.dst)), s.journal.Close(), os.RemoveAll(s.folder()))
+	return errors.Join(durable.Sync(filepath.Dir(s.dst)), s.journal.Close(),
+		os.RemoveAll(s.folder()))
 }
 
 // seal puts a manifest to the files; the fingerprints are known.
 func (s *stage) seal(ctx context.Context, m *manifest.Manifest, workers int) (err error) {
-	if m.Files, err = hashFiles(ctx, durable.Folder(s.files()), fileNames(s.output), workers); err != nil {
+	if m.Files, err = hashFiles(ctx, durable.Folder(s.files()), fileNames(s.output),
+		workers); err != nil {
 		return err
 	}
 	text, err := m.Append(nil)
 	if err != nil {
 		return err
 	}
-	staged, final := filepath.Join(s.folder(), manifest.Name), filepath.Join(s.files(), manifest.Name)
+	staged, final := filepath.Join(s.folder(), manifest.Name),
+		filepath.Join(s.files(), manifest.Name)
 	if s.single {
 		final = s.dst + "." + manifest.Name
 	}
-	if err := os.WriteFile(staged, text, 0o666); err != nil { // not beside the files: half of it would be published with them if this is killed
+	// not beside the files: half of it would be published with them if this is killed
+	if err := os.WriteFile(staged, text, 0o666); err != nil {
 		return err
 	}
 	if err := durable.Sync(staged); err != nil {

@@ -11,8 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/durable"
 )
 
-// plain fails where the folder of an earlier run has what no run makes: a pipe, which would hold up the move, or a link, through which it would write
-// somewhere else and publish a link; or where it lies on another disk, from which no rename publishes it.
+// plain fails where the folder of an earlier run has what no run makes: a pipe, which would hold up
+// the move, or a link, through which it would write somewhere else and publish a link; or where it
+// lies on another disk, from which no rename publishes it.
 func (s *stage) plain() error {
 	if _, err := os.Lstat(s.folder()); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -31,10 +32,12 @@ func (s *stage) plain() error {
 		}
 		at, known := info.Sys().(*syscall.Stat_t)
 		if shared := known && at.Nlink > 1; !info.IsDir() && (shared || !info.Mode().IsRegular()) {
-			return fmt.Errorf("%s is no file or folder of shoal's own, but a link, a pipe or a device; remove %s to start anew", path, s.folder())
+			return fmt.Errorf("%s is no file or folder of shoal's own, but a link, a pipe or a "+
+				"device; remove %s to start anew", path, s.folder())
 		}
 		if known && info.IsDir() && at.Dev != parent.Dev {
-			return fmt.Errorf("%s is on another disk than %s, so that no rename can publish what is in it; unmount it, or choose another DST", path, filepath.Dir(s.dst))
+			return fmt.Errorf("%s is on another disk than %s, so that no rename can publish "+
+				"what is in it; unmount it, or choose another DST", path, filepath.Dir(s.dst))
 		}
 		return nil
 	})
@@ -44,7 +47,8 @@ func (s *stage) plain() error {
 func (s *stage) appear(from string) error {
 	err := durable.Rename(from, s.dst)
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s has come to be while this was written; shoal overwrites nothing: remove it, and the same command goes on", s.dst)
+		return fmt.Errorf("%s has come to be while this was written; shoal overwrites nothing: "+
+			"remove it, and the same command goes on", s.dst)
 	}
 	return err
 }

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestStrangersInPartial has things in DST.partial that no earlier run has made: nothing is written through them, and nothing waits for them.
+// TestStrangersInPartial has things in DST.partial that no earlier run has made: nothing is written
+// through them, and nothing waits for them.
 func TestStrangersInPartial(t *testing.T) {
 	dir := t.TempDir()
 	from, outside := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "outside")
@@ -20,7 +21,8 @@ func TestStrangersInPartial(t *testing.T) {
 		"hard": func(path string) error { return os.Link(from, path) },
 	}
 	for thing, put := range things {
-		for _, at := range []string{"", "journal", "files", "files/model.safetensors", "shoal-manifest.json"} {
+		for _, at := range []string{"", "journal", "files", "files/model.safetensors",
+			"shoal-manifest.json"} {
 			to := filepath.Join(t.TempDir(), "to")
 			path := filepath.Join(to+PartialSuffix, at)
 			if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
@@ -30,7 +32,8 @@ func TestStrangersInPartial(t *testing.T) {
 				t.Fatal(err)
 			}
 			err := moveTo(t, from, to, nil)
-			if err == nil || !strings.Contains(err.Error(), "remove "+to+PartialSuffix+" to start anew") {
+			if err == nil || !strings.Contains(err.Error(),
+				"remove "+to+PartialSuffix+" to start anew") {
 				t.Errorf("%s at %q: %v", thing, at, err)
 			}
 			if _, err := os.Lstat(outside); err == nil {
@@ -52,7 +55,8 @@ func TestPartialOnAnotherDisk(t *testing.T) {
 		t.Skipf("mounting takes root: %v", err)
 	}
 	defer syscall.Unmount(to+PartialSuffix, 0)
-	if err := moveTo(t, from, to, nil); err == nil || !strings.Contains(err.Error(), "is on another disk") {
+	if err := moveTo(t, from, to, nil); err == nil ||
+		!strings.Contains(err.Error(), "is on another disk") {
 		t.Error(err)
 	}
 	if list, err := os.ReadDir(to + PartialSuffix); err != nil || len(list) > 0 {
@@ -100,17 +104,20 @@ func TestSwappedForPipe(t *testing.T) {
 	if err := syscall.Mkfifo(from, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	writer, err := os.OpenFile(from, os.O_RDWR, 0) // so that nobody waits where the mend is gone, but fails otherwise
+	// so that nobody waits where the mend is gone, but fails otherwise
+	writer, err := os.OpenFile(from, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer writer.Close()
-	if _, err := openFrom(c.Files.FS(), "model.safetensors"); err == nil || !strings.Contains(err.Error(), "no regular file") {
+	if _, err := openFrom(c.Files.FS(), "model.safetensors"); err == nil ||
+		!strings.Contains(err.Error(), "no regular file") {
 		t.Fatal(err)
 	}
 }
 
-// moveTo writes one safetensors file, and calls meanwhile, if there is one, when all elements are written.
+// moveTo writes one safetensors file, and calls meanwhile, if there is one, when all elements are
+// written.
 func moveTo(t *testing.T, from, to string, meanwhile func()) error {
 	t.Helper()
 	c, err := Open(from)
@@ -122,10 +129,11 @@ func moveTo(t *testing.T, from, to string, meanwhile func()) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = Move(t.Context(), c, out, to, Options{Workers: 1, Seal: true, Progress: func(done, all int64) {
-		if done == all && meanwhile != nil {
-			meanwhile()
-		}
-	}})
+	_, err = Move(t.Context(), c, out, to,
+		Options{Workers: 1, Seal: true, Progress: func(done, all int64) {
+			if done == all && meanwhile != nil {
+				meanwhile()
+			}
+		}})
 	return err
 }

@@ -28,7 +28,8 @@ type target interface {
 	fail(ctx context.Context, void bool) error
 }
 
-func newTarget(ctx context.Context, dst string, out *format.Output, id move.Identity) (target, error) {
+func newTarget(ctx context.Context, dst string, out *format.Output, id move.Identity) (target,
+	error) {
 	if snapshot.IsURL(dst) {
 		return newUpload(ctx, dst, out, id)
 	}
@@ -55,7 +56,8 @@ func identity(c *Checkpoint, o *format.Output) move.Identity {
 		fmt.Fprintf(h, "%q %d %d\n", name, c.seen[name].size, c.seen[name].mtime.UnixNano())
 	}
 	for i := range c.Tensors {
-		fmt.Fprintf(h, "%q %v %v %v\n", c.Tensors[i].Name, c.Tensors[i].DType, c.Tensors[i].Shape, c.Tensors[i].Pieces)
+		fmt.Fprintf(h, "%q %v %v %v\n", c.Tensors[i].Name, c.Tensors[i].DType, c.Tensors[i].Shape,
+			c.Tensors[i].Pieces)
 	}
 	for _, f := range o.Files {
 		fmt.Fprintf(h, "%q %d\n", f.Name, f.Size)

@@ -29,8 +29,9 @@ const (
 	tidyTime    = 2 * time.Minute // for what a move that failed has left
 )
 
-// An upload is a bucket in which a checkpoint comes to be. Nothing is renamed there: a mark, which is written first and removed last, says that what
-// is below the name is not whole. docs/formats/journal.md has the rules.
+// An upload is a bucket in which a checkpoint comes to be. Nothing is renamed there: a mark, which
+// is written first and removed last, says that what is below the name is not whole.
+// docs/formats/journal.md has the rules.
 type upload struct {
 	dst    string     // what is published
 	bucket *s3.Bucket // its folder, or the one in which it is a file
@@ -58,16 +59,19 @@ func (u *upload) own() []string {
 	return append([]string{u.manifest()}, fileNames(u.output)...) // the manifest is the first to go
 }
 
-// newUpload puts the mark up, when nothing is there but what is left of an earlier run of the same move: that is removed. It is errFinished when that run
-// had come to its end but for the mark.
-func newUpload(ctx context.Context, dst string, o *format.Output, id move.Identity) (*upload, error) {
+// newUpload puts the mark up, when nothing is there but what is left of an earlier run of the same
+// move: that is removed. It is errFinished when that run had come to its end but for the mark.
+func newUpload(ctx context.Context, dst string, o *format.Output, id move.Identity) (*upload,
+	error) {
 	u := &upload{dst: strings.TrimSuffix(dst, "/"), output: o, id: id}
 	folder, parent, name, err := openURL(u.dst)
 	if err != nil {
 		return nil, err
 	}
 	if parent == nil {
-		return nil, fmt.Errorf("%s is a bucket, and not a folder or file in one: name one, such as %s/step-1000", u.dst, u.dst)
+		return nil, fmt.Errorf(
+			"%s is a bucket, and not a folder or file in one: name one, such as %s/step-1000",
+			u.dst, u.dst)
 	}
 	u.bucket = folder
 	if single(o, u.dst) {
@@ -96,7 +100,8 @@ func (u *upload) vacant(ctx context.Context, parent *s3.Bucket, name string) err
 	if err != nil {
 		return err
 	}
-	taken := fmt.Errorf("%s is there already; shoal overwrites nothing: remove it, or choose another name", u.dst)
+	taken := fmt.Errorf(
+		"%s is there already; shoal overwrites nothing: remove it, or choose another name", u.dst)
 	mine := append(u.own(), u.mark())
 	for other := range found {
 		if u.file != "" && !slices.Contains(mine, other) && !strings.HasPrefix(other, u.file+"/") {
@@ -119,11 +124,14 @@ func (u *upload) vacant(ctx context.Context, parent *s3.Bucket, name string) err
 		return err
 	}
 	if m.Move != hex.EncodeToString(u.id[:]) {
-		return fmt.Errorf("%s is what is left of another move, or the source has changed since, or another command writes there; remove it, with its %s, to start anew", u.dst, u.mark())
+		return fmt.Errorf("%s is what is left of another move, or the source has changed since, "+
+			"or another command writes there; remove it, with its %s, to start anew", u.dst,
+			u.mark())
 	}
 	for other := range found {
 		if !slices.Contains(mine, other) {
-			return fmt.Errorf("%s/%s is there, and nothing that this move writes: remove it, or choose another name", u.bucket, other)
+			return fmt.Errorf("%s/%s is there, and nothing that this move writes: remove it, or "+
+				"choose another name", u.bucket, other)
 		}
 	}
 	if _, sealed := found[u.manifest()]; sealed {
@@ -142,7 +150,9 @@ func (u *upload) readMark(ctx context.Context) (m mark, err error) {
 		err = fmt.Errorf("the field shoal is %q, not %q", m.Shoal, markVersion)
 	}
 	if err != nil {
-		return m, fmt.Errorf("%s/%s is no mark of an unfinished checkpoint: %w; remove it, and what is below %s", u.bucket, u.mark(), err, u.dst)
+		return m, fmt.Errorf(
+			"%s/%s is no mark of an unfinished checkpoint: %w; remove it, and what is below %s",
+			u.bucket, u.mark(), err, u.dst)
 	}
 	return m, nil
 }
@@ -178,7 +188,8 @@ func (u *upload) tidy(ctx context.Context) error {
 
 // plan implements target: every part is made from the source, since what was sent cannot be read.
 func (u *upload) plan(from *layout.Layout, dead map[int]bool) (*plan.Plan, error) {
-	c := plan.Cluster{Devices: []int{u.to.layout.Ranks}, Old: make([]int, from.Ranks), New: make([]int, u.to.layout.Ranks), Fresh: true}
+	c := plan.Cluster{Devices: []int{u.to.layout.Ranks}, Old: make([]int, from.Ranks),
+		New: make([]int, u.to.layout.Ranks), Fresh: true}
 	for rank := range dead {
 		c.Old[rank] = plan.Lost
 	}
@@ -206,7 +217,8 @@ func (u *upload) publish(ctx context.Context, m *manifest.Manifest, _ Options) e
 	if err := u.held(ctx); err != nil {
 		return err
 	}
-	if err := u.bucket.AbortUploads(ctx, u.file, u.own()); err != nil { // of which the answer was lost
+	// of which the answer was lost
+	if err := u.bucket.AbortUploads(ctx, u.file, u.own()); err != nil {
 		return err
 	}
 	found, err := u.bucket.Sizes(ctx, u.file)
@@ -215,11 +227,13 @@ func (u *upload) publish(ctx context.Context, m *manifest.Manifest, _ Options) e
 	}
 	for _, f := range u.output.Files {
 		if n, ok := found[f.Name]; !ok || n != f.Size {
-			return fmt.Errorf("%s/%s has %d bytes, and %d were sent: another command writes there, or the store is faulty", u.bucket, f.Name, n, f.Size)
+			return fmt.Errorf("%s/%s has %d bytes, and %d were sent: another command writes "+
+				"there, or the store is faulty", u.bucket, f.Name, n, f.Size)
 		}
 	}
 	if u.file == "" && len(found) != len(u.output.Files)+1 {
-		return fmt.Errorf("%s: something else was written there meanwhile: choose a name that is used by nobody else", u.dst)
+		return fmt.Errorf("%s: something else was written there meanwhile: choose a name that "+
+			"is used by nobody else", u.dst)
 	}
 	m.Files = u.parts.sealed()
 	text, err := m.Append(nil)
@@ -247,7 +261,8 @@ func (u *upload) fail(ctx context.Context, _ bool) error {
 		err = u.bucket.RemoveFiles(ctx, u.mark())
 	}
 	if err != nil {
-		return fmt.Errorf("what was sent could not be removed, and is void: the same command removes it and begins anew: %w", err)
+		return fmt.Errorf("what was sent could not be removed, and is void: the same command "+
+			"removes it and begins anew: %w", err)
 	}
 	return nil
 }
@@ -255,7 +270,8 @@ func (u *upload) fail(ctx context.Context, _ bool) error {
 // close implements target.
 func (u *upload) close() error { return nil }
 
-// openURL opens what a URL names, and the folder in which that has a name; there is none for a whole bucket.
+// openURL opens what a URL names, and the folder in which that has a name; there is none for a
+// whole bucket.
 func openURL(url string) (folder, parent *s3.Bucket, name string, err error) {
 	if folder, err = s3.Open(url); err != nil {
 		return nil, nil, "", err

@@ -26,8 +26,11 @@ func TestStoreFails(t *testing.T) {
 	if _, err := moved(t, odd, here, Form{Format: "dcp", Spec: columns}); err != nil {
 		t.Fatal(err)
 	}
-	for name, fail := range map[string]func(w http.ResponseWriter, r *http.Request, next http.Handler){
-		"slow down": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { s3test.Refuse(w, 503, "SlowDown") },
+	for name, fail := range map[string]func(w http.ResponseWriter, r *http.Request,
+		next http.Handler){
+		"slow down": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+			s3test.Refuse(w, 503, "SlowDown")
+		},
 		"cut": func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
 			_, _ = io.CopyN(io.Discard, r.Body, max(r.ContentLength/2, 0))
 			s3test.HangUp(w)
@@ -45,14 +48,16 @@ func TestStoreFails(t *testing.T) {
 			var n atomic.Int64
 			store := s3test.Start(t, func(next http.Handler) http.Handler {
 				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					if part := r.URL.Query().Has("partNumber"); n.Add(1)%2 == 0 && (part || name != "spoiled on the way") {
+					if part := r.URL.Query().Has("partNumber"); n.Add(1)%2 == 0 &&
+						(part || name != "spoiled on the way") {
 						fail(w, r, next)
 						return
 					}
 					next.ServeHTTP(w, r)
 				})
 			})
-			if _, err := moved(t, odd, "s3://models/out", Form{Format: "dcp", Spec: columns}); err != nil {
+			if _, err := moved(t, odd, "s3://models/out",
+				Form{Format: "dcp", Spec: columns}); err != nil {
 				t.Fatal(err)
 			}
 			alike(t, store, "out", here)
@@ -71,8 +76,9 @@ func (s *spoiling) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestKilledUpload stops the store from answering after so many requests, as if the command were gone: until then nothing there reads as a checkpoint; run again it
-// succeeds, with nothing left of what was there.
+// TestKilledUpload stops the store from answering after so many requests, as if the command were
+// gone: until then nothing there reads as a checkpoint; run again it succeeds, with nothing left of
+// what was there.
 func TestKilledUpload(t *testing.T) {
 	odd := writeOdd(t)
 	form := Form{Format: "hf", Most: 20e6}
@@ -86,7 +92,8 @@ func TestKilledUpload(t *testing.T) {
 		store := s3test.Start(t, func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method != http.MethodGet && r.Method != http.MethodHead && left.Add(-1) < 0 {
-					s3test.Refuse(w, 403, "AccessDenied") // for good, so that it is not asked for again
+					// for good, so that it is not asked for again
+					s3test.Refuse(w, 403, "AccessDenied")
 					return
 				}
 				next.ServeHTTP(w, r)
@@ -110,7 +117,8 @@ func TestKilledUpload(t *testing.T) {
 		if c, opened := Open("s3://models/out"); opened == nil {
 			t.Fatalf("after %d requests there is a checkpoint: %v: %q", n, c.Close(), store.Keys())
 		}
-		if damage, _, err := Verify(t.Context(), "s3://models/out", 1); err == nil && len(damage) == 0 {
+		if damage, _, err := Verify(t.Context(), "s3://models/out", 1); err == nil &&
+			len(damage) == 0 {
 			t.Fatalf("after %d requests it verifies: %q", n, store.Keys())
 		}
 		if _, err := moved(t, odd, "s3://models/out", form); err != nil {
@@ -120,17 +128,22 @@ func TestKilledUpload(t *testing.T) {
 	}
 }
 
-// TestRealServer moves to versitygw, kills a process that does with SIGKILL at some moments, and lets the next one begin anew.
+// TestRealServer moves to versitygw, kills a process that does with SIGKILL at some moments, and
+// lets the next one begin anew.
 func TestRealServer(t *testing.T) {
 	url, folder := s3test.Real(t, "..")
 	s3test.Environment(t, url)
-	killedUploads(t, []int{0, 200, 700, ticks}, func() []string { return filesBelow(t, filepath.Join(folder, "models")) })
+	killedUploads(t, []int{0, 200, 700, ticks}, func() []string {
+		return filesBelow(t, filepath.Join(folder, "models"))
+	})
 }
 
 // TestKilledUploader is the same with a store in memory.
 func TestKilledUploader(t *testing.T) {
 	store := s3test.Start(t, nil)
-	killedUploads(t, []int{0, 400, ticks}, func() []string { return slices.Concat(store.Keys(), store.Uploads()) })
+	killedUploads(t, []int{0, 400, ticks}, func() []string {
+		return slices.Concat(store.Keys(), store.Uploads())
+	})
 }
 
 // filesBelow lists all files of a folder but those that are hidden in it.
@@ -146,10 +159,12 @@ func filesBelow(t *testing.T, folder string) (names []string) {
 	return names
 }
 
-// killedUploads kills a process that moves a checkpoint when it has moved so many thousandths of it, and lets another one make the move. GB says how large it is.
+// killedUploads kills a process that moves a checkpoint when it has moved so many thousandths of
+// it, and lets another one make the move. GB says how large it is.
 func killedUploads(t *testing.T, when []int, left func() []string) {
 	dir := t.TempDir()
-	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "here"), Format: "dcp"}
+	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "here"),
+		Format: "dcp"}
 	if gb := environment(t, "GB", 0); gb > 0 {
 		writeRandom(t, m.From, 1, decoder(max(1, (int(gb)*1e9-embedding)/layer)))
 	} else {
@@ -186,7 +201,8 @@ func killedUploads(t *testing.T, when []int, left func() []string) {
 	if damage, _, err := Verify(t.Context(), m.To, 2); err != nil || len(damage) > 0 {
 		t.Errorf("%v, %v", damage, err)
 	}
-	if found, err := Diff(t.Context(), opened(t, filepath.Join(dir, "here")), opened(t, m.To), 2); err != nil || len(found) > 0 {
+	if found, err := Diff(t.Context(), opened(t, filepath.Join(dir, "here")), opened(t, m.To),
+		2); err != nil || len(found) > 0 {
 		t.Errorf("%v, %v", found, err)
 	}
 	if files, want := left(), len(filesBelow(t, filepath.Join(dir, "here"))); len(files) != want {
@@ -194,7 +210,8 @@ func killedUploads(t *testing.T, when []int, left func() []string) {
 	}
 }
 
-// TestUploadFails leaves nothing when the source is not what it was, when it is stopped, and when it is refused in the middle.
+// TestUploadFails leaves nothing when the source is not what it was, when it is stopped, and when
+// it is refused in the middle.
 func TestUploadFails(t *testing.T) {
 	odd := writeOdd(t)
 	for name, c := range map[string]struct {
@@ -207,8 +224,11 @@ func TestUploadFails(t *testing.T) {
 				t.Error(err)
 			}
 		}, want: "was changed while it was read"},
-		"it is stopped":     {progress: func(stop context.CancelFunc) { stop() }, want: "context canceled"},
-		"a part is refused": {refuse: "partNumber=2", want: "cannot write s3://models/out/model.safetensors: "},
+		"it is stopped": {progress: func(stop context.CancelFunc) {
+			stop()
+		}, want: "context canceled"},
+		"a part is refused": {refuse: "partNumber=2",
+			want: "cannot write s3://models/out/model.safetensors: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := s3test.Start(t, func(next http.Handler) http.Handler {
@@ -227,11 +247,12 @@ func TestUploadFails(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = Move(ctx, from, out, "s3://models/out", Options{Progress: func(done, all int64) {
-				if c.progress != nil && done > all/2 {
-					c.progress(stop)
-				}
-			}})
+			_, err = Move(ctx, from, out, "s3://models/out",
+				Options{Progress: func(done, all int64) {
+					if c.progress != nil && done > all/2 {
+						c.progress(stop)
+					}
+				}})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
@@ -242,7 +263,8 @@ func TestUploadFails(t *testing.T) {
 	}
 }
 
-// TestReplicaToBucket loses a source file in the middle: what was sent is sent anew, from the replica.
+// TestReplicaToBucket loses a source file in the middle: what was sent is sent anew, from the
+// replica.
 func TestReplicaToBucket(t *testing.T) {
 	store := s3test.Start(t, nil)
 	dir := t.TempDir()
@@ -255,12 +277,14 @@ func TestReplicaToBucket(t *testing.T) {
 		t.Fatal(r, err)
 	}
 	want, err := os.ReadFile(filepath.Join(dir, "a.safetensors"))
-	if err != nil || !bytes.Equal(want, store.Get("out/model.safetensors")) || len(store.Keys()) != 2 || len(store.Uploads()) > 0 {
+	if err != nil || !bytes.Equal(want, store.Get("out/model.safetensors")) ||
+		len(store.Keys()) != 2 || len(store.Uploads()) > 0 {
 		t.Errorf("%v; there are %q", err, store.Keys())
 	}
 }
 
-// TestLeftUpload finds what others have left: of the same move, of another one, and files that are nobody's.
+// TestLeftUpload finds what others have left: of the same move, of another one, and files that are
+// nobody's.
 func TestLeftUpload(t *testing.T) {
 	small := filepath.Join(t.TempDir(), "small.safetensors")
 	writeModel(t, small, rand.New(rand.NewPCG(1, 2)), 2, 4)
@@ -279,14 +303,18 @@ func TestLeftUpload(t *testing.T) {
 	}
 	store := s3test.Start(t, nil)
 	left := begin(store)
-	if _, err := Open("s3://models/out"); err == nil || !strings.Contains(err.Error(), "s3://models/out is not whole, which its .partial says") {
+	if _, err := Open("s3://models/out"); err == nil ||
+		!strings.Contains(err.Error(), "s3://models/out is not whole, which its .partial says") {
 		t.Error(err)
 	}
-	if _, err := moved(t, small, "s3://models/out", Form{Format: "dcp"}); err == nil || !strings.Contains(err.Error(), "is what is left of another move") {
+	if _, err := moved(t, small, "s3://models/out", Form{Format: "dcp"}); err == nil ||
+		!strings.Contains(err.Error(), "is what is left of another move") {
 		t.Error(err)
 	}
 	store.Set("out/notes", []byte("x"))
-	if _, err := moved(t, small, "s3://models/out", Form{Format: "hf"}); err == nil || !strings.Contains(err.Error(), "s3://models/out/notes is there, and nothing that this move writes") {
+	if _, err := moved(t, small, "s3://models/out", Form{Format: "hf"}); err == nil ||
+		!strings.Contains(err.Error(),
+			"s3://models/out/notes is there, and nothing that this move writes") {
 		t.Error(err)
 	}
 	store.Set("out/notes", nil)
@@ -295,14 +323,16 @@ func TestLeftUpload(t *testing.T) {
 	}
 	keys := store.Keys()
 	// The run that was thought dead does not touch what the other one has made.
-	if err := left.fail(t.Context(), false); err == nil || !strings.Contains(err.Error(), "another command writes there") {
+	if err := left.fail(t.Context(), false); err == nil ||
+		!strings.Contains(err.Error(), "another command writes there") {
 		t.Error(err)
 	}
 	if !slices.Equal(keys, store.Keys()) || len(keys) != 2 {
 		t.Errorf("there are %q, and were %q", store.Keys(), keys)
 	}
 	// A run that was stopped behind its manifest is finished.
-	store.Set("out/.partial", fmt.Appendf(nil, `{"shoal":"partial/1","move":"%x","run":"x"}`, left.id[:]))
+	store.Set("out/.partial",
+		fmt.Appendf(nil, `{"shoal":"partial/1","move":"%x","run":"x"}`, left.id[:]))
 	r, err := moved(t, small, "s3://models/out", Form{Format: "hf"})
 	if err != nil || !r.Already || !slices.Equal(keys, store.Keys()) {
 		t.Errorf("%+v, %v: %q", r, err, store.Keys())

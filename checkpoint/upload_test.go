@@ -15,21 +15,27 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// writeOdd writes a checkpoint of 50 MB with tensors that are smaller and larger than a part, and end anywhere in one.
+// writeOdd writes a checkpoint of 50 MB with tensors that are smaller and larger than a part, and
+// end anywhere in one.
 func writeOdd(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "odd.safetensors")
 	entry := func(name string, d tensor.DType, shape ...int) safetensors.Tensor {
 		return safetensors.Tensor{Name: name, DType: d, Shape: shape}
 	}
 	writeRandom(t, path, 7, []safetensors.Tensor{
-		entry("a", tensor.BF16, 3, 7), entry("b", tensor.U8, 3_000_001), entry("c", tensor.F32, 3000, 1001), entry("d", tensor.BF16, 4000, 1500),
-		entry("e", tensor.F32, 3, 0), entry("f", tensor.F16, 1_000_003), entry("g", tensor.BF16, 10000, 1001),
+		entry("a", tensor.BF16, 3, 7), entry("b", tensor.U8, 3_000_001),
+		entry("c", tensor.F32, 3000, 1001), entry("d", tensor.BF16, 4000, 1500),
+		entry("e", tensor.F32, 3, 0), entry("f", tensor.F16, 1_000_003),
+		entry("g", tensor.BF16, 10000, 1001),
 	})
 	return path
 }
 
-// columns cuts the tensors of writeOdd that are matrices, so that what lies in a row comes from many places.
-var columns = &layout.Spec{Shoal: layout.Version, Mesh: "tp=2", Rules: []layout.Rule{{Match: "c", Place: "tp=shard(1,balanced)"}, {Match: "g", Place: "tp=shard(1,balanced)"}, {Match: "**"}}}
+// columns cuts the tensors of writeOdd that are matrices, so that what lies in a row comes from
+// many places.
+var columns = &layout.Spec{Shoal: layout.Version, Mesh: "tp=2",
+	Rules: []layout.Rule{{Match: "c", Place: "tp=shard(1,balanced)"},
+		{Match: "g", Place: "tp=shard(1,balanced)"}, {Match: "**"}}}
 
 // moved moves a checkpoint, and fails when that does.
 func moved(t *testing.T, from, to string, f Form) (*Report, error) {
@@ -43,7 +49,8 @@ func moved(t *testing.T, from, to string, f Form) (*Report, error) {
 	return Move(t.Context(), c, out, to, Options{Workers: 2, Seal: true})
 }
 
-// alike fails unless the objects below a prefix are the files of a folder, or a file and its manifest, bit by bit, and nothing else is there.
+// alike fails unless the objects below a prefix are the files of a folder, or a file and its
+// manifest, bit by bit, and nothing else is there.
 func alike(t *testing.T, store *s3test.Server, prefix, path string) {
 	t.Helper()
 	want := map[string][]byte{}
@@ -62,8 +69,10 @@ func alike(t *testing.T, store *s3test.Server, prefix, path string) {
 		}
 	}
 	for _, key := range store.Keys() {
-		if b, ok := want[key]; !strings.HasPrefix(key, prefix) || !ok || !bytes.Equal(b, store.Get(key)) {
-			t.Errorf("%s: is due: %v, and has %d bytes, as is due: %v", key, ok, len(store.Get(key)), bytes.Equal(b, store.Get(key)))
+		if b, ok := want[key]; !strings.HasPrefix(key, prefix) || !ok ||
+			!bytes.Equal(b, store.Get(key)) {
+			t.Errorf("%s: is due: %v, and has %d bytes, as is due: %v", key, ok,
+				len(store.Get(key)), bytes.Equal(b, store.Get(key)))
 		}
 		delete(want, key)
 	}
@@ -75,7 +84,8 @@ func alike(t *testing.T, store *s3test.Server, prefix, path string) {
 	}
 }
 
-// TestMoveToBucket writes every format to a bucket and to a disk: the same files come to be, and can be verified where they are.
+// TestMoveToBucket writes every format to a bucket and to a disk: the same files come to be, and
+// can be verified where they are.
 func TestMoveToBucket(t *testing.T) {
 	stages, err := layout.Parse([]byte(megatronLayout))
 	if err != nil {
@@ -87,15 +97,21 @@ func TestMoveToBucket(t *testing.T) {
 		name, from, to string
 		form           Form
 	}{
-		{"hf", odd, "hf", Form{Format: "hf", Most: 20e6}}, {"file", odd, "model.safetensors", Form{Format: "hf"}}, {"pt", odd, "model.pt", Form{Format: "pt"}},
-		{"dcp", odd, "dcp", Form{Format: "dcp", Spec: columns}}, {"shards", odd, "shards", Form{Format: "shards", Spec: columns}},
-		{"ranks", odd, "ranks", Form{Format: "ranks", Spec: columns}}, {"one", odd, "one", Form{Format: "ranks"}},
-		{"megatron", megatron, "megatron", Form{Format: "megatron", Spec: stages}}, {"torch_dist", megatron, "dist", Form{Format: "torch_dist"}},
+		{"hf", odd, "hf", Form{Format: "hf", Most: 20e6}},
+		{"file", odd, "model.safetensors", Form{Format: "hf"}},
+		{"pt", odd, "model.pt", Form{Format: "pt"}},
+		{"dcp", odd, "dcp", Form{Format: "dcp", Spec: columns}},
+		{"shards", odd, "shards", Form{Format: "shards", Spec: columns}},
+		{"ranks", odd, "ranks", Form{Format: "ranks", Spec: columns}},
+		{"one", odd, "one", Form{Format: "ranks"}},
+		{"megatron", megatron, "megatron", Form{Format: "megatron", Spec: stages}},
+		{"torch_dist", megatron, "dist", Form{Format: "torch_dist"}},
 		{"replicas", megatron, "replicas", Form{Format: "ranks", Spec: stages}},
 		{"dist to pt", megatron, "dist.pt", Form{Format: "pt"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			store, here, there := s3test.Start(t, nil), filepath.Join(t.TempDir(), c.to), "s3://models/runs/"+c.to
+			store, here, there := s3test.Start(t, nil), filepath.Join(t.TempDir(), c.to),
+				"s3://models/runs/"+c.to
 			want, err := moved(t, c.from, here, c.form)
 			if err != nil {
 				t.Fatal(err)
@@ -111,11 +127,14 @@ func TestMoveToBucket(t *testing.T) {
 			if damage, _, err := Verify(t.Context(), there, 2); err != nil || len(damage) > 0 {
 				t.Errorf("verified: %v, %v", damage, err)
 			}
-			if found, err := Diff(t.Context(), opened(t, here), opened(t, there), 2); err != nil || len(found) > 0 {
+			if found, err := Diff(t.Context(), opened(t, here), opened(t, there), 2); err != nil ||
+				len(found) > 0 {
 				t.Errorf("they differ: %v, %v", found, err)
 			}
 			before := store.Keys()
-			if _, err := moved(t, c.from, there, c.form); err == nil || !strings.Contains(err.Error(), there+" is there already; shoal overwrites nothing") {
+			if _, err := moved(t, c.from, there, c.form); err == nil ||
+				!strings.Contains(err.Error(), there+
+					" is there already; shoal overwrites nothing") {
 				t.Errorf("moved again: %v", err)
 			}
 			if !slices.Equal(before, store.Keys()) {
@@ -129,7 +148,9 @@ func TestMoveToBucket(t *testing.T) {
 func TestParts(t *testing.T) {
 	store := s3test.Start(t, nil)
 	path := filepath.Join(t.TempDir(), "model.safetensors")
-	bytes := writeRandom(t, path, 1, []safetensors.Tensor{{Name: "a", DType: tensor.F32, Shape: tensor.Shape{25, 1 << 20}}, {Name: "b", DType: tensor.F32, Shape: tensor.Shape{25, 1 << 20}}})
+	bytes := writeRandom(t, path, 1,
+		[]safetensors.Tensor{{Name: "a", DType: tensor.F32, Shape: tensor.Shape{25, 1 << 20}},
+			{Name: "b", DType: tensor.F32, Shape: tensor.Shape{25, 1 << 20}}})
 	c := opened(t, path)
 	out, _, err := c.Lay(Form{Format: "pt", File: "model.pt"})
 	if err != nil {
@@ -150,8 +171,10 @@ func TestParts(t *testing.T) {
 	if _, err := x.commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if most := 25 * 16 << 20; u.parts.peak > most || u.parts.peak >= int(bytes) || u.parts.bytes != 0 {
-		t.Errorf("%d bytes of parts were in memory, and %d are at the end", u.parts.peak, u.parts.bytes)
+	if most := 25 * 16 << 20; u.parts.peak > most || u.parts.peak >= int(bytes) ||
+		u.parts.bytes != 0 {
+		t.Errorf("%d bytes of parts were in memory, and %d are at the end", u.parts.peak,
+			u.parts.bytes)
 	}
 	t.Logf("%d MiB of parts in memory of %d", u.parts.peak>>20, bytes>>20)
 	if n := len(store.Get("model.pt")); int64(n) != out.Files[0].Size {
@@ -171,16 +194,28 @@ func TestRefusedUpload(t *testing.T) {
 		set  map[string]string
 		want string
 	}{
-		"a bucket":        {dst: "s3://models", form: hf, want: "is a bucket, and not a folder or file in one"},
-		"no such bucket":  {dst: "s3://other/out", form: hf, want: "make the bucket other, or correct its name"},
-		"no credentials":  {dst: "s3://models/out", form: hf, set: map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:1/none"}, want: "no credentials for http://127"},
-		"a folder":        {dst: "s3://models/out", form: hf, keys: []string{"out/x"}, want: "s3://models/out is there already"},
-		"deeper":          {dst: "s3://models/out/", form: hf, keys: []string{"out/x/y"}, want: "s3://models/out is there already"},
-		"a file":          {dst: "s3://models/out", form: hf, keys: []string{"out"}, want: "s3://models/out is there already"},
-		"file for file":   {dst: "s3://models/m.pt", form: Form{Format: "pt"}, keys: []string{"m.pt"}, want: "s3://models/m.pt is there already"},
-		"folder for file": {dst: "s3://models/m.pt", form: Form{Format: "pt"}, keys: []string{"m.pt/x"}, want: "s3://models/m.pt is there already"},
-		"its manifest":    {dst: "s3://models/m.pt", form: Form{Format: "pt"}, keys: []string{"m.pt.shoal-manifest.json"}, want: "s3://models/m.pt is there already"},
-		"another mark":    {dst: "s3://models/out", form: hf, keys: []string{"out/.partial"}, want: "is no mark of an unfinished checkpoint"},
+		"a bucket": {dst: "s3://models", form: hf,
+			want: "is a bucket, and not a folder or file in one"},
+		"no such bucket": {dst: "s3://other/out", form: hf,
+			want: "make the bucket other, or correct its name"},
+		"no credentials": {dst: "s3://models/out", form: hf,
+			set: map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "",
+				"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:1/none"},
+			want: "no credentials for http://127"},
+		"a folder": {dst: "s3://models/out", form: hf, keys: []string{"out/x"},
+			want: "s3://models/out is there already"},
+		"deeper": {dst: "s3://models/out/", form: hf, keys: []string{"out/x/y"},
+			want: "s3://models/out is there already"},
+		"a file": {dst: "s3://models/out", form: hf, keys: []string{"out"},
+			want: "s3://models/out is there already"},
+		"file for file": {dst: "s3://models/m.pt", form: Form{Format: "pt"},
+			keys: []string{"m.pt"}, want: "s3://models/m.pt is there already"},
+		"folder for file": {dst: "s3://models/m.pt", form: Form{Format: "pt"},
+			keys: []string{"m.pt/x"}, want: "s3://models/m.pt is there already"},
+		"its manifest": {dst: "s3://models/m.pt", form: Form{Format: "pt"},
+			keys: []string{"m.pt.shoal-manifest.json"}, want: "s3://models/m.pt is there already"},
+		"another mark": {dst: "s3://models/out", form: hf, keys: []string{"out/.partial"},
+			want: "is no mark of an unfinished checkpoint"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := s3test.Start(t, nil)
@@ -190,7 +225,8 @@ func TestRefusedUpload(t *testing.T) {
 			for _, key := range c.keys {
 				store.Set(key, []byte("x"))
 			}
-			if _, err := moved(t, small, c.dst, c.form); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := moved(t, small, c.dst, c.form); err == nil ||
+				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
 			if !slices.Equal(store.Keys(), c.keys) {
@@ -228,12 +264,14 @@ func TestSealInABucket(t *testing.T) {
 		if damage, _, err := Verify(t.Context(), url, 1); err != nil || len(damage) > 0 {
 			t.Errorf("%v, %v", damage, err)
 		}
-		if _, err := Seal(t.Context(), opened(t, url), 1); err == nil || !strings.Contains(err.Error(), "is there already") {
+		if _, err := Seal(t.Context(), opened(t, url), 1); err == nil ||
+			!strings.Contains(err.Error(), "is there already") {
 			t.Errorf("twice: %v", err)
 		}
 	}
 	store.Set("m.safetensors", append(text[:len(text)-1:len(text)-1], text[len(text)-1]^1))
-	if damage, _, err := Verify(t.Context(), "s3://models/m.safetensors", 1); err != nil || len(damage) == 0 {
+	if damage, _, err := Verify(t.Context(), "s3://models/m.safetensors", 1); err != nil ||
+		len(damage) == 0 {
 		t.Errorf("damaged: %v, %v", damage, err)
 	}
 }

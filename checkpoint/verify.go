@@ -12,10 +12,11 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
-// Verify compares the checkpoint at a path with its manifest: every block of every file, and the fingerprint of every
-// tensor. Checksums in the files are not looked at: who seals has compared them, and the hashes are of the same bytes. Files that the manifest
-// does not list are passed over. A checkpoint of which not even the headers can be read is
-// damage too; an error says that it could not be compared.
+// Verify compares the checkpoint at a path with its manifest: every block of every file, and the
+// fingerprint of every tensor. Checksums in the files are not looked at: who seals has compared
+// them, and the hashes are of the same bytes. Files that the manifest does not list are passed
+// over. A checkpoint of which not even the headers can be read is damage too; an error says that it
+// could not be compared.
 func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.Manifest, error) {
 	at, err := locate(path)
 	if err != nil {
@@ -23,7 +24,8 @@ func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.
 	}
 	m, err := at.readManifest()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("%s was not sealed: there is no %s; shoal state seal makes one", path, at.manifestPath())
+		return nil, nil, fmt.Errorf("%s was not sealed: there is no %s; shoal state seal makes one",
+			path, at.manifestPath())
 	}
 	if err != nil {
 		return nil, nil, err
@@ -34,7 +36,8 @@ func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.
 	}
 	c, err := Open(path)
 	if err != nil {
-		return append(damage, Damage{What: fmt.Sprintf("the checkpoint cannot be read: %v", err)}), m, nil
+		return append(damage, Damage{What: fmt.Sprintf("the checkpoint cannot be read: %v", err)}),
+			m, nil
 	}
 	defer c.Close()
 	c.locateDamage(damage)
@@ -43,17 +46,22 @@ func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.
 }
 
 // files compares sizes and blocks.
-func (c *Checkpoint) files(ctx context.Context, m *manifest.Manifest, workers int) (damage []Damage, err error) {
+func (c *Checkpoint) files(ctx context.Context, m *manifest.Manifest, workers int) (damage []Damage,
+	err error) {
 	var names []string
 	var sealed []manifest.File
 	for _, f := range m.Files {
 		info, err := fs.Stat(c.fsys, f.Name)
 		switch {
 		case err != nil:
-			damage = append(damage, Damage{File: f.Name, To: f.Size, What: fmt.Sprintf("the file cannot be read: %v", err)})
+			damage = append(damage,
+				Damage{File: f.Name, To: f.Size,
+					What: fmt.Sprintf("the file cannot be read: %v", err)})
 		case info.Size() != f.Size:
-			damage = append(damage, Damage{File: f.Name, From: min(f.Size, info.Size()), To: max(f.Size, info.Size()),
-				What: fmt.Sprintf("the file has %d bytes, and had %d when it was sealed", info.Size(), f.Size)})
+			damage = append(damage,
+				Damage{File: f.Name, From: min(f.Size, info.Size()), To: max(f.Size, info.Size()),
+					What: fmt.Sprintf("the file has %d bytes, and had %d when it was sealed",
+						info.Size(), f.Size)})
 		default:
 			names, sealed = append(names, f.Name), append(sealed, f)
 		}
@@ -69,8 +77,10 @@ func (c *Checkpoint) files(ctx context.Context, m *manifest.Manifest, workers in
 		for b := range f.Blocks {
 			if f.Blocks[b] != sealed[i].Blocks[b] {
 				from := int64(b) * manifest.BlockBytes
-				damage = append(damage, Damage{File: f.Name, From: from, To: min(from+manifest.BlockBytes, f.Size),
-					What: fmt.Sprintf("not what was sealed: SHA-256 %.6x…, and %.6x… is due", f.Blocks[b], sealed[i].Blocks[b])})
+				damage = append(damage,
+					Damage{File: f.Name, From: from, To: min(from+manifest.BlockBytes, f.Size),
+						What: fmt.Sprintf("not what was sealed: SHA-256 %.6x…, and %.6x… is due",
+							f.Blocks[b], sealed[i].Blocks[b])})
 			}
 		}
 	}
@@ -86,11 +96,13 @@ func (c *Checkpoint) locateDamage(damage []Damage) {
 }
 
 // tensors compares fingerprints. Those that are others are shown where files are damaged.
-func (c *Checkpoint) tensors(ctx context.Context, m *manifest.Manifest, files []Damage, workers int) (damage []Damage, err error) {
+func (c *Checkpoint) tensors(ctx context.Context, m *manifest.Manifest, files []Damage,
+	workers int) (damage []Damage, err error) {
 	structure := format.Checkpoint{Tensors: c.Tensors}
 	if faults := structure.Check(c.Files); len(faults) > 0 {
 		f := faults[0]
-		return []Damage{{File: f.File, From: f.Offset, To: f.Offset, Tensors: []string{f.Name}, What: f.What}}, nil
+		return []Damage{{File: f.File, From: f.Offset, To: f.Offset, Tensors: []string{f.Name},
+			What: f.What}}, nil
 	}
 	found, err := fingerprints(ctx, c, digest.NewKey(m.Seed), workers)
 	if err != nil {
@@ -104,14 +116,20 @@ func (c *Checkpoint) tensors(ctx context.Context, m *manifest.Manifest, files []
 	for _, s := range m.Tensors {
 		i, ok := now[id{s.Name, s.Place}]
 		if delete(now, id{s.Name, s.Place}); !ok {
-			damage = append(damage, Damage{Tensors: []string{s.Name}, What: fmt.Sprintf("missing: it was %v %v when it was sealed", s.DType, s.Shape)})
+			damage = append(damage,
+				Damage{Tensors: []string{s.Name},
+					What: fmt.Sprintf("missing: it was %v %v when it was sealed", s.DType,
+						s.Shape)})
 			continue
 		}
 		switch t := &found[i]; {
 		case t.DType != s.DType || !t.Shape.Equal(s.Shape):
-			damage = append(damage, c.damaged(i, files, "%v %v, and was %v %v when it was sealed", t.DType, t.Shape, s.DType, s.Shape))
+			damage = append(damage,
+				c.damaged(i, files, "%v %v, and was %v %v when it was sealed", t.DType, t.Shape,
+					s.DType, s.Shape))
 		case t.Sum != s.Sum:
-			damage = append(damage, c.damaged(i, files, "fingerprint %v, and %v is due", t.Sum, s.Sum))
+			damage = append(damage,
+				c.damaged(i, files, "fingerprint %v, and %v is due", t.Sum, s.Sum))
 		}
 	}
 	for i, t := range found {
@@ -122,14 +140,17 @@ func (c *Checkpoint) tensors(ctx context.Context, m *manifest.Manifest, files []
 	return damage, nil
 }
 
-// damaged says what is wrong with a tensor, and where: in the first of its pieces that touches what is damaged in files, or else in the first.
+// damaged says what is wrong with a tensor, and where: in the first of its pieces that touches what
+// is damaged in files, or else in the first.
 func (c *Checkpoint) damaged(tensor int, files []Damage, what string, args ...any) Damage {
 	t := &c.Tensors[tensor]
 	d := Damage{Tensors: []string{t.Name}, What: fmt.Sprintf(what, args...)}
 	for i := range t.Pieces {
 		p := &t.Pieces[i]
 		from, to := p.Offset, p.Offset+p.Span(t.DType)
-		hit := slices.ContainsFunc(files, func(f Damage) bool { return f.File == p.File && f.From < to && from < f.To })
+		hit := slices.ContainsFunc(files, func(f Damage) bool {
+			return f.File == p.File && f.From < to && from < f.To
+		})
 		if i == 0 || hit {
 			d.File, d.From, d.To = p.File, from, to
 		}

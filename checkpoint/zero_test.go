@@ -11,7 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// TestZeroProves writes no checkpoint of stage 3 when the model, which is left out, is not what DeepSpeed would make of the master weights.
+// TestZeroProves writes no checkpoint of stage 3 when the model, which is left out, is not what
+// DeepSpeed would make of the master weights.
 func TestZeroProves(t *testing.T) {
 	for _, swapped := range []bool{false, true} {
 		dir, _ := formattest.Load(t, "../state/format/deepspeed/testdata/zero2.zip")
@@ -35,7 +36,8 @@ func TestZeroProves(t *testing.T) {
 				}
 			}
 		}
-		spec, err := layout.Preset("zero3", layout.Mesh{{Name: "dp", Size: 2}}, Catalogue(c.Checkpoint), 0)
+		spec, err := layout.Preset("zero3", layout.Mesh{{Name: "dp", Size: 2}},
+			Catalogue(c.Checkpoint), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +47,8 @@ func TestZeroProves(t *testing.T) {
 		}
 		to := filepath.Join(t.TempDir(), "to")
 		_, err = Move(context.Background(), c, out, to, Options{})
-		if !swapped && err != nil || swapped && (err == nil || !strings.Contains(err.Error(), `and "module.0.bias" has`)) {
+		if !swapped && err != nil || swapped &&
+			(err == nil || !strings.Contains(err.Error(), `and "module.0.bias" has`)) {
 			t.Errorf("swapped %v: %v", swapped, err)
 		}
 		if _, there := os.Stat(to); (there == nil) == swapped {

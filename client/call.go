@@ -35,7 +35,8 @@ func (c *call) submit(g *Group, h *Handle) error {
 		return err
 	}
 	defer k.done()
-	d := arena.Descriptor{Kind: uint8(c.kind), DType: uint8(c.dtype), Reduction: uint8(c.op), Group: uint32(g.id), Peer: uint32(c.peer), Tag: c.tag, Weight: c.weight,
+	d := arena.Descriptor{Kind: uint8(c.kind), DType: uint8(c.dtype), Reduction: uint8(c.op),
+		Group: uint32(g.id), Peer: uint32(c.peer), Tag: c.tag, Weight: c.weight,
 		Flags: arena.Flags{More: c.more, Step: c.step}}
 	c.describeShape(&d)
 	var staged [3][]byte

@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
 
-// CallError is a collective that failed: the ranks disagree, a rank is gone, or an argument is wrong. The text is the agent's.
+// CallError is a collective that failed: the ranks disagree, a rank is gone, or an argument is
+// wrong. The text is the agent's.
 type CallError struct {
 	Problem string
 	Lost    bool // a rank that the call needs is gone
@@ -28,7 +29,8 @@ type calls struct {
 	conn    *arena.Conn
 	spin    time.Duration
 
-	life   sync.RWMutex // read while the control block, the bells or the arena are in use; taken to close them
+	// read while the control block, the bells or the arena are in use; taken to close them
+	life   sync.RWMutex
 	closed atomic.Bool
 
 	mu        sync.Mutex
@@ -42,7 +44,8 @@ type calls struct {
 	changed   bool // a call told that the view has changed
 }
 
-func newCalls(c *arena.Control, agent, own *arena.Bell, conn *arena.Conn, spin time.Duration) *calls {
+func newCalls(c *arena.Control, agent, own *arena.Bell, conn *arena.Conn,
+	spin time.Duration) *calls {
 	k := &calls{control: c, agent: agent, own: own, conn: conn, spin: spin}
 	k.woken = sync.NewCond(&k.mu)
 	return k
@@ -167,7 +170,8 @@ func (k *calls) settled(h *Handle) bool {
 	return k.resolve(h)
 }
 
-// park waits at the bell on behalf of every waiting goroutine. k.mu is held, and let go while it waits.
+// park waits at the bell on behalf of every waiting goroutine. k.mu is held, and let go while it
+// waits.
 func (k *calls) park(ctx context.Context, h *Handle) {
 	k.parked = true
 	k.control.SetWorkerParked(true)
@@ -206,8 +210,8 @@ func (k *calls) view() (arena.View, error) {
 
 func (k *calls) close() error { return errors.Join(k.agent.Close(), k.own.Close()) }
 
-// Wait returns when the call is complete and its result in place. A call that failed returns a *CallError. Any number of
-// goroutines may wait for the same call. Close ends it with ErrClosed.
+// Wait returns when the call is complete and its result in place. A call that failed returns a
+// *CallError. Any number of goroutines may wait for the same call. Close ends it with ErrClosed.
 func (h *Handle) Wait(ctx context.Context) error {
 	if h.calls == nil { // a job of one: done at once
 		return h.err
@@ -239,8 +243,8 @@ func (h *Handle) Done() bool {
 	return h.calls.settled(h)
 }
 
-// Grouped submits all calls that f makes as one: the agent sees them together, for the price of one wake-up. f must use
-// the Async forms and must not wait.
+// Grouped submits all calls that f makes as one: the agent sees them together, for the price of one
+// wake-up. f must use the Async forms and must not wait.
 func (j *Job) Grouped(f func() error) error {
 	if j.aside {
 		return f()

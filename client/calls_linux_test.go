@@ -30,7 +30,8 @@ func TestWaitFetchesTheResultOnce(t *testing.T) {
 					return err
 				}
 				if fetched != 1 {
-					t.Errorf("call %d: the result was fetched %d times when Wait returned", ticket, fetched)
+					t.Errorf("call %d: the result was fetched %d times when Wait returned", ticket,
+						fetched)
 				}
 				return nil
 			})

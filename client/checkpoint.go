@@ -18,14 +18,16 @@ import (
 
 // Checkpoint says where a training loop writes checkpoints, and how often.
 type Checkpoint struct {
-	Folder string            // the same for all workers, on all hosts; or s3://BUCKET/PREFIX, which takes an agent
+	// the same for all workers, on all hosts; or s3://BUCKET/PREFIX, which takes an agent
+	Folder string
 	Every  time.Duration     // between two; with Steps 0 as well: 10 minutes
 	Steps  int               // instead of a time: after so many steps
 	Keep   int               // how many of the newest stay; 0 = 2
 	Say    func(line string) // tells what has become of one; nil = a line on standard error
 }
 
-// scheduleNote is the name under which those who join are told when the next checkpoint is due. Python has the same.
+// scheduleNote is the name under which those who join are told when the next checkpoint is due.
+// Python has the same.
 const scheduleNote = "when to make a checkpoint"
 
 // farAway is a number of steps that is not reached.
@@ -38,7 +40,8 @@ type checkpoints struct {
 	every  time.Duration
 	scribe scribe
 
-	// The step before which all workers ask each other whether a checkpoint is due, and that of the newest one.
+	// The step before which all workers ask each other whether a checkpoint is due, and that of the
+	// newest one.
 	next, last uint64
 	begun      time.Time     // the newest one
 	looked     time.Time     // when they asked last, and
@@ -49,10 +52,12 @@ type checkpoints struct {
 	making     chan struct{} // closed when there is room; nil = nobody makes any
 }
 
-// Checkpoint has the loop write checkpoints of its state, each worker an equal share, while training goes on: it stops only to copy that
-// share. The first Next goes on from the newest checkpoint that is there and whole, on any number of workers, and at the exact sample. It
-// must be called before that, on every worker alike. A checkpoint of a Python program is as good when what its workers have in common is the
-// same arrays under the same names. What cannot be written is said, and training goes on.
+// Checkpoint has the loop write checkpoints of its state, each worker an equal share, while
+// training goes on: it stops only to copy that share. The first Next goes on from the newest
+// checkpoint that is there and whole, on any number of workers, and at the exact sample. It must be
+// called before that, on every worker alike. A checkpoint of a Python program is as good when what
+// its workers have in common is the same arrays under the same names. What cannot be written is
+// said, and training goes on.
 func (t *Trainer) Checkpoint(c Checkpoint) error {
 	root, err := strings.TrimSuffix(c.Folder, "/"), error(nil)
 	if !snapshot.IsURL(c.Folder) {
@@ -62,18 +67,22 @@ func (t *Trainer) Checkpoint(c Checkpoint) error {
 	case t.begun:
 		return fmt.Errorf("client: Checkpoint comes before the first Next")
 	case t.checkpoints != nil:
-		return fmt.Errorf("client: the checkpoints are written to %s already: a job has one folder", t.checkpoints.folder.Root)
+		return fmt.Errorf("client: the checkpoints are written to %s already: a job has one folder",
+			t.checkpoints.folder.Root)
 	case c.Folder == "" || err != nil:
 		return fmt.Errorf("client: %q is no folder for checkpoints: %w", c.Folder, err)
 	case snapshot.IsURL(c.Folder) && t.job.solo:
-		return fmt.Errorf("client: %s is read and written by the agent, and there is none: start the program with shoal run", root)
+		return fmt.Errorf("client: %s is read and written by the agent, and there is none: "+
+			"start the program with shoal run", root)
 	case c.Steps < 0 || c.Every < 0 || c.Keep < 0 || c.Steps > 0 && c.Every > 0:
-		return fmt.Errorf("client: %+v: give a number of steps or a time above 0, not both, and 1 to keep at least", c)
+		return fmt.Errorf("client: %+v: give a number of steps or a time above 0, not both, and "+
+			"1 to keep at least", c)
 	}
 	names := map[string]bool{}
 	for _, s := range t.state {
 		if names[snapshot.PlainName(s.Name)] {
-			return fmt.Errorf("client: two states are called %q: give each a name of its own, in printable ASCII", s.Name)
+			return fmt.Errorf("client: two states are called %q: give each a name of its own, "+
+				"in printable ASCII", s.Name)
 		}
 		names[snapshot.PlainName(s.Name)] = true
 	}
@@ -87,7 +96,8 @@ func (t *Trainer) Checkpoint(c Checkpoint) error {
 		c.Say = func(line string) { fmt.Fprintln(os.Stderr, "shoal: "+line) }
 	}
 	now := time.Now()
-	t.checkpoints = &checkpoints{folder: snapshot.Folder{Root: root, Keep: c.Keep, Say: c.Say}, steps: uint64(c.Steps), every: c.Every, scribe: t.job.scribe(),
+	t.checkpoints = &checkpoints{folder: snapshot.Folder{Root: root, Keep: c.Keep, Say: c.Say},
+		steps: uint64(c.Steps), every: c.Every, scribe: t.job.scribe(),
 		next: uint64(max(c.Steps, 1)), last: math.MaxUint64, begun: now, looked: now}
 	return nil
 }
@@ -104,7 +114,8 @@ func (c *checkpoints) between(ctx context.Context, t *Trainer) error {
 	return c.begin(t)
 }
 
-// end makes the last checkpoint behind the last step, and returns when this host's parts of it are there.
+// end makes the last checkpoint behind the last step, and returns when this host's parts of it are
+// there.
 func (c *checkpoints) end(ctx context.Context, t *Trainer) error {
 	if c.making != nil {
 		<-c.making
@@ -122,7 +133,8 @@ func (c *checkpoints) end(ctx context.Context, t *Trainer) error {
 	return c.scribe.wait(ctx)
 }
 
-// agree tells whether all workers make a checkpoint here: it is time, and nobody still writes the one before.
+// agree tells whether all workers make a checkpoint here: it is time, and nobody still writes the
+// one before.
 func (c *checkpoints) agree(ctx context.Context, t *Trainer, due, ended bool) (bool, error) {
 	now, step := time.Now(), t.cursor.Step
 	due = due || now.Sub(c.begun) >= c.every
@@ -143,7 +155,8 @@ func (c *checkpoints) agree(ctx context.Context, t *Trainer, due, ended bool) (b
 	var seed [8]byte
 	rand.Read(seed[:])
 	// The least of all, and so the same everywhere, whoever is lost meanwhile.
-	said := []int64{0, room, min(max(away, 1), farAway), int64(binary.LittleEndian.Uint64(seed[:]) >> 2)}
+	said := []int64{0, room, min(max(away, 1), farAway),
+		int64(binary.LittleEndian.Uint64(seed[:]) >> 2)}
 	if due {
 		said[0] = -1
 	}
@@ -177,8 +190,9 @@ func (c *checkpoints) isMaking() bool {
 	}
 }
 
-// findRoom is 1 when there is memory for the copy, and -1 when there is none: then nobody makes this checkpoint. To touch it takes far longer
-// than to copy, so a goroutine does, unless it is to be waited for, and until it has it is 0.
+// findRoom is 1 when there is memory for the copy, and -1 when there is none: then nobody makes
+// this checkpoint. To touch it takes far longer than to copy, so a goroutine does, unless it is to
+// be waited for, and until it has it is 0.
 func (c *checkpoints) findRoom(t *Trainer, wait bool) int64 {
 	n := snapshot.Bytes(t.described().Share(t.job.rank))
 	switch {
@@ -210,7 +224,9 @@ func (c *checkpoints) makeRoom(n int) {
 	room, err := c.scribe.room(n, old)
 	if err != nil {
 		c.lacking = n
-		c.folder.Say(fmt.Sprintf("there is no memory for a checkpoint in %s, and training goes on: %v", c.folder.Root, err))
+		c.folder.Say(fmt.Sprintf(
+			"there is no memory for a checkpoint in %s, and training goes on: %v", c.folder.Root,
+			err))
 		return
 	}
 	c.room = room
@@ -220,7 +236,8 @@ func (c *checkpoints) makeRoom(n int) {
 func (c *checkpoints) begin(t *Trainer) error {
 	s := t.described()
 	runs := s.Share(t.job.rank)
-	if n := snapshot.Bytes(runs); n > len(c.room) { // a worker was lost just now, and this one has more to write
+	// a worker was lost just now, and this one has more to write
+	if n := snapshot.Bytes(runs); n > len(c.room) {
 		if c.makeRoom(n); c.room == nil {
 			return nil
 		}
@@ -237,7 +254,9 @@ func (c *checkpoints) begin(t *Trainer) error {
 	if err != nil {
 		return err
 	}
-	return c.scribe.write(&snapshot.Part{Folder: c.folder, Seed: c.seed, Rank: t.job.rank, State: text, Own: own, Body: body})
+	return c.scribe.write(
+		&snapshot.Part{Folder: c.folder, Seed: c.seed, Rank: t.job.rank, State: text, Own: own,
+			Body: body})
 }
 
 // notes are what a worker that joins must know.
@@ -249,7 +268,8 @@ func (c *checkpoints) notes() map[string]any {
 func (c *checkpoints) told(notes map[string]json.RawMessage) error {
 	var schedule [2]int64
 	if err := json.Unmarshal(notes[scheduleNote], &schedule); err != nil {
-		return fmt.Errorf("client: the others write no checkpoints, or in another way: run the same program everywhere: %w", err)
+		return fmt.Errorf("client: the others write no checkpoints, or in another way: run the "+
+			"same program everywhere: %w", err)
 	}
 	c.next, c.last = uint64(schedule[0]), uint64(schedule[1])
 	return nil

@@ -42,7 +42,8 @@ func TestNoMemoryForACheckpoint(t *testing.T) {
 		err = trainer.Checkpoint(Checkpoint{Folder: folder, Steps: 5, Say: func(line string) {
 			mu.Lock()
 			defer mu.Unlock()
-			if line == "there is no memory for a checkpoint in "+folder+", and training goes on: no room" {
+			if line == "there is no memory for a checkpoint in "+folder+
+				", and training goes on: no room" {
 				refused++
 			}
 		}})
@@ -63,12 +64,14 @@ func TestNoMemoryForACheckpoint(t *testing.T) {
 		}
 		steps, err := trainer.checkpoints.folder.Sealed()
 		if err != nil || refused < c.least || refused > c.most || min(len(steps), 1) != c.sealed {
-			t.Errorf("without memory %d times: said %d times, and there are %v, %v", c.refusals, refused, steps, err)
+			t.Errorf("without memory %d times: said %d times, and there are %v, %v", c.refusals,
+				refused, steps, err)
 		}
 	}
 }
 
-// A job that goes on from a checkpoint counts the time to the next one from then, and the time of a step not from its first one.
+// A job that goes on from a checkpoint counts the time to the next one from then, and the time of a
+// step not from its first one.
 func TestGoingOnBeginsTheClock(t *testing.T) {
 	place := cursor.Cursor{Samples: 100, Batch: 10, Step: 7, Next: 70}
 	text, err := place.AppendBinary(nil)
@@ -80,7 +83,8 @@ func TestGoingOnBeginsTheClock(t *testing.T) {
 	if err := trainer.goOn(&snapshot.Sealed{State: &snapshot.State{Cursor: text}}); err != nil {
 		t.Fatal(err)
 	}
-	if c.begun.IsZero() || c.looked != c.begun || c.lookedAt != 7 || c.last != 7 || c.next != 8 || trainer.cursor.Step != 7 {
+	if c.begun.IsZero() || c.looked != c.begun || c.lookedAt != 7 || c.last != 7 || c.next != 8 ||
+		trainer.cursor.Step != 7 {
 		t.Errorf("the trainer is at step %d, its checkpoints are %+v", trainer.cursor.Step, c)
 	}
 }

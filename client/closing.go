@@ -1,6 +1,7 @@
 package client
 
-// What goroutines use, Close must not take from under them: a bell's descriptor may be another file's soon, and the memory is unmapped.
+// What goroutines use, Close must not take from under them: a bell's descriptor may be another
+// file's soon, and the memory is unmapped.
 
 // use keeps what calls stand on from being closed until done.
 func (k *calls) use() error {
@@ -14,7 +15,8 @@ func (k *calls) use() error {
 
 func (k *calls) done() { k.life.RUnlock() }
 
-// ringOwn wakes whoever waits at this side's bell. A context can ask for it long after the wait, when the descriptor is another file's.
+// ringOwn wakes whoever waits at this side's bell. A context can ask for it long after the wait,
+// when the descriptor is another file's.
 func (k *calls) ringOwn() {
 	if k.use() == nil {
 		k.own.Ring()
@@ -22,7 +24,8 @@ func (k *calls) ringOwn() {
 	}
 }
 
-// stop ends all waits, and returns when nobody uses the bells, the control block and the arena any more.
+// stop ends all waits, and returns when nobody uses the bells, the control block and the arena any
+// more.
 func (k *calls) stop() {
 	if k.use() == nil {
 		k.mu.Lock()

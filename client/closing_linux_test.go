@@ -41,7 +41,8 @@ func silentAgent(t *testing.T, spin time.Duration) (*Job, *arena.Conn) {
 			t.Fatal(err)
 		}
 	}
-	j := &Job{tasks: group.New(context.Background()), conn: conn, block: block, buf: make([]byte, arena.MaxMessage)}
+	j := &Job{tasks: group.New(context.Background()), conn: conn, block: block,
+		buf: make([]byte, arena.MaxMessage)}
 	j.calls = newCalls(arena.InitControl(block.Mem, 0), bells[0], bells[1], conn, spin)
 	j.mem.segment = j.segment
 	j.Group = &Group{job: j, size: 2}

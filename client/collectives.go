@@ -10,8 +10,9 @@ import (
 // Option adjusts a collective.
 type Option func(*call)
 
-// Weight is this rank's weight in a Mean, for example its number of samples. It is finite and not negative; the default is 1.
-// A rank with weight 0 is left out, unless all have weight 0: equal weights give the plain mean.
+// Weight is this rank's weight in a Mean, for example its number of samples. It is finite and not
+// negative; the default is 1. A rank with weight 0 is left out, unless all have weight 0: equal
+// weights give the plain mean.
 func Weight(w float64) Option { return func(c *call) { c.weight = w } }
 
 // Tag tells transfers between the same two ranks apart.
@@ -20,17 +21,21 @@ func Tag(t uint32) Option { return func(c *call) { c.tag = t } }
 // Splits says how many elements an AllToAll sends to each rank, when they are not the same number.
 func Splits(counts ...int) Option { return func(c *call) { c.splits = counts } }
 
-// Shape tells the others and the error messages that a flat slice is a tensor of this shape. Ranks must agree on it.
+// Shape tells the others and the error messages that a flat slice is a tensor of this shape. Ranks
+// must agree on it.
 func Shape(dims ...int) Option { return func(c *call) { c.shape = dims } }
 
-// More says that a step of training goes on with the next collective: all up to the one with EndStep count together.
+// More says that a step of training goes on with the next collective: all up to the one with
+// EndStep count together.
 func More() Option { return func(c *call) { c.more = true } }
 
 // EndStep ends a step of training. Trainer.Commit does it for a gradient in one piece.
 func EndStep() Option { return func(c *call) { c.step = true } }
 
-// AllReduce replaces x on every rank by the reduction of all ranks' x. All ranks end with the same bytes.
-func AllReduce[T Element](ctx context.Context, r Ranks, x []T, op collective.Reduction, opts ...Option) error {
+// AllReduce replaces x on every rank by the reduction of all ranks' x. All ranks end with the same
+// bytes.
+func AllReduce[T Element](ctx context.Context, r Ranks, x []T, op collective.Reduction,
+	opts ...Option) error {
 	return wait(ctx, AllReduceAsync(r, x, op, opts...))
 }
 
@@ -39,13 +44,15 @@ func AllReduceAsync[T Element](r Ranks, x []T, op collective.Reduction, opts ...
 	return start(r, collective.AllReduce, op, 0, x, x, opts)
 }
 
-// ReduceScatter reduces the ranks' in, all of the same length, and gives rank r the r-th block: len(out) elements, which may
-// differ between ranks and add up to len(in).
-func ReduceScatter[T Element](ctx context.Context, r Ranks, out, in []T, op collective.Reduction, opts ...Option) error {
+// ReduceScatter reduces the ranks' in, all of the same length, and gives rank r the r-th block:
+// len(out) elements, which may differ between ranks and add up to len(in).
+func ReduceScatter[T Element](ctx context.Context, r Ranks, out, in []T, op collective.Reduction,
+	opts ...Option) error {
 	return wait(ctx, start(r, collective.ReduceScatter, op, 0, in, out, opts))
 }
 
-// AllGather fills out on every rank with all ranks' in, in rank order. The lengths of in may differ; len(out) is their sum.
+// AllGather fills out on every rank with all ranks' in, in rank order. The lengths of in may
+// differ; len(out) is their sum.
 func AllGather[T Element](ctx context.Context, r Ranks, out, in []T, opts ...Option) error {
 	return wait(ctx, start(r, collective.AllGather, collective.None, 0, in, out, opts))
 }
@@ -59,7 +66,8 @@ func Broadcast[T Element](ctx context.Context, r Ranks, x []T, root int, opts ..
 }
 
 // Reduce replaces x on the root by the reduction of all ranks' x; the others keep theirs.
-func Reduce[T Element](ctx context.Context, r Ranks, x []T, op collective.Reduction, root int, opts ...Option) error {
+func Reduce[T Element](ctx context.Context, r Ranks, x []T, op collective.Reduction, root int,
+	opts ...Option) error {
 	if r.group().rank == root {
 		return wait(ctx, start(r, collective.Reduce, op, root, x, x, opts))
 	}
@@ -74,8 +82,8 @@ func Gather[T Element](ctx context.Context, r Ranks, out, in []T, root int, opts
 	return wait(ctx, start(r, collective.Gather, collective.None, root, in, out, opts))
 }
 
-// Scatter gives rank r the r-th block of the root's in: len(out) elements, which may differ between ranks; in counts only on
-// the root.
+// Scatter gives rank r the r-th block of the root's in: len(out) elements, which may differ between
+// ranks; in counts only on the root.
 func Scatter[T Element](ctx context.Context, r Ranks, out, in []T, root int, opts ...Option) error {
 	if r.group().rank != root {
 		in = nil
@@ -83,8 +91,8 @@ func Scatter[T Element](ctx context.Context, r Ranks, out, in []T, root int, opt
 	return wait(ctx, start(r, collective.Scatter, collective.None, root, in, out, opts))
 }
 
-// AllToAll sends block j of in to rank j and fills out with what the ranks send here, in rank order. The blocks are even, or
-// as Splits says.
+// AllToAll sends block j of in to rank j and fills out with what the ranks send here, in rank
+// order. The blocks are even, or as Splits says.
 func AllToAll[T Element](ctx context.Context, r Ranks, out, in []T, opts ...Option) error {
 	return wait(ctx, start(r, collective.AllToAll, collective.None, 0, in, out, opts))
 }
@@ -107,9 +115,11 @@ func Barrier(ctx context.Context, r Ranks) error {
 func wait(ctx context.Context, h *Handle) error { return h.Wait(ctx) }
 
 // start submits a call; whatever goes wrong before it is under way is what Wait returns.
-func start[T Element](r Ranks, kind collective.Kind, op collective.Reduction, peer int, in, out []T, opts []Option) *Handle {
+func start[T Element](r Ranks, kind collective.Kind, op collective.Reduction, peer int, in, out []T,
+	opts []Option) *Handle {
 	g := r.group()
-	c := call{kind: kind, dtype: dtypeOf[T](), op: op, peer: peer, weight: 1, in: bytesOf(in), out: bytesOf(out)}
+	c := call{kind: kind, dtype: dtypeOf[T](), op: op, peer: peer, weight: 1, in: bytesOf(in),
+		out: bytesOf(out)}
 	for _, o := range opts {
 		o(&c)
 	}

@@ -1,10 +1,12 @@
-// Package client is the Go side of a worker: it joins a job, allocates tensors in the arena, and calls collectives.
+// Package client is the Go side of a worker: it joins a job, allocates tensors in the arena, and
+// calls collectives.
 //
 //	job, err := client.Join(ctx)
 //	grad, err := client.Empty[float32](job, 1<<20)
 //	err = client.AllReduce(ctx, job, grad, collective.Mean)
 //
-// A slice from Empty lies in the arena, where the agent reduces it without a copy; any other slice is copied in and out.
+// A slice from Empty lies in the arena, where the agent reduces it without a copy; any other slice
+// is copied in and out.
 package client
 
 import (
@@ -54,27 +56,32 @@ type Job struct {
 	aside bool         // a job of one: alone, or before it has entered, or after it was released
 }
 
-// Join takes this process's place in the job that its launcher started, as the SHOAL_ environment says. Without that
-// environment it returns a job of one, in which every collective is done at once.
+// Join takes this process's place in the job that its launcher started, as the SHOAL_ environment
+// says. Without that environment it returns a job of one, in which every collective is done at
+// once.
 func Join(ctx context.Context) (*Job, error) {
 	socket := os.Getenv(api.EnvSocket)
 	if socket == "" {
-		j := &Job{name: "solo", generation: 1, tasks: group.New(context.Background()), solo: true, aside: true}
+		j := &Job{name: "solo", generation: 1, tasks: group.New(context.Background()), solo: true,
+			aside: true}
 		j.Group = &Group{job: j, size: 1, ranks: []topo.Rank{0}}
 		return j, nil
 	}
 	rank, err := strconv.Atoi(os.Getenv(api.EnvRank))
 	if err != nil {
-		return nil, fmt.Errorf("client: %s=%q is no rank: start this program with shoal run", api.EnvRank, os.Getenv(api.EnvRank))
+		return nil, fmt.Errorf("client: %s=%q is no rank: start this program with shoal run",
+			api.EnvRank, os.Getenv(api.EnvRank))
 	}
 	conn, err := arena.Dial(ctx, socket)
 	if err != nil && ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("client: no agent answers at %s (is its launcher still running?): %w", socket, err)
+		return nil, fmt.Errorf(
+			"client: no agent answers at %s (is its launcher still running?): %w", socket, err)
 	}
-	j := &Job{conn: conn, buf: make([]byte, arena.MaxMessage), tasks: group.New(context.Background())}
+	j := &Job{conn: conn, buf: make([]byte, arena.MaxMessage),
+		tasks: group.New(context.Background())}
 	if err := j.join(rank); err != nil {
 		conn.Close()
 		return nil, err
@@ -83,8 +90,10 @@ func Join(ctx context.Context) (*Job, error) {
 }
 
 func (j *Job) join(rank int) error {
-	reply, fds, err := j.request(&api.Request{Type: api.TypeJoin, Protocol: arena.Protocol, Version: version.Version, Client: "go",
-		Rank: rank, Token: os.Getenv(api.EnvToken), PID: os.Getpid()}, 3)
+	reply, fds, err := j.request(
+		&api.Request{Type: api.TypeJoin, Protocol: arena.Protocol, Version: version.Version,
+			Client: "go",
+			Rank:   rank, Token: os.Getenv(api.EnvToken), PID: os.Getpid()}, 3)
 	if err != nil {
 		return err
 	}
@@ -98,8 +107,10 @@ func (j *Job) join(rank int) error {
 		arena.CloseFDs(fds[1:])
 		return errors.Join(err, block.Close())
 	}
-	j.name, j.host, j.generation, j.block = reply.Job, reply.Host, topo.Generation(reply.Generation), block
-	j.calls = newCalls(control, arena.OpenBell(fds[1]), arena.OpenBell(fds[2]), j.conn, time.Duration(reply.SpinUS)*time.Microsecond)
+	j.name, j.host, j.generation, j.block = reply.Job, reply.Host,
+		topo.Generation(reply.Generation), block
+	j.calls = newCalls(control, arena.OpenBell(fds[1]), arena.OpenBell(fds[2]), j.conn,
+		time.Duration(reply.SpinUS)*time.Microsecond)
 	j.mem.segment, j.mem.freed = j.segment, j.freed
 	ranks := make([]topo.Rank, reply.Size)
 	for i := range ranks {
@@ -126,7 +137,8 @@ func (j *Job) request(r *api.Request, want int) (*api.Reply, []int, error) {
 	}
 	reply, err := parseReply(b)
 	if err == nil && len(fds) != want {
-		err = fmt.Errorf("client: the answer to %s carries %d descriptors, expected %d", r.Type, len(fds), want)
+		err = fmt.Errorf("client: the answer to %s carries %d descriptors, expected %d", r.Type,
+			len(fds), want)
 	}
 	if err != nil {
 		arena.CloseFDs(fds)
@@ -179,7 +191,8 @@ func (j *Job) tell(r *api.Request) error {
 	return nil
 }
 
-// lost tells a conversation that has ended from a message that could not be sent, such as one that is too long.
+// lost tells a conversation that has ended from a message that could not be sent, such as one that
+// is too long.
 func lost(err error) error {
 	var broken *net.OpError
 	if errors.Is(err, io.EOF) || errors.As(err, &broken) {
@@ -188,8 +201,8 @@ func lost(err error) error {
 	return fmt.Errorf("client: %w", err)
 }
 
-// Split makes a group of the listed ranks, of which this one must be a member. Every member must ask for the same list; the
-// k-th time they ask they get the same group.
+// Split makes a group of the listed ranks, of which this one must be a member. Every member must
+// ask for the same list; the k-th time they ask they get the same group.
 func (j *Job) Split(ranks ...int) (*Group, error) {
 	list := make([]topo.Rank, len(ranks))
 	for i, r := range ranks {
@@ -205,7 +218,8 @@ func (j *Job) Split(ranks ...int) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Group{job: j, id: topo.GroupID(reply.ID), rank: reply.Rank, size: reply.Size, ranks: list}, nil
+	return &Group{job: j, id: topo.GroupID(reply.ID), rank: reply.Rank, size: reply.Size,
+		ranks: list}, nil
 }
 
 // follow takes over the view that the agent wrote.
@@ -226,8 +240,9 @@ func (j *Job) follow() (arena.View, error) {
 	return v, nil
 }
 
-// Close leaves the job; a second call does nothing. It waits for a checkpoint that this process itself writes. Calls that other goroutines
-// wait for end with ErrClosed. Slices from Empty must not be used afterwards.
+// Close leaves the job; a second call does nothing. It waits for a checkpoint that this process
+// itself writes. Calls that other goroutines wait for end with ErrClosed. Slices from Empty must
+// not be used afterwards.
 func (j *Job) Close() error {
 	if j.solo {
 		return j.tasks.Wait()
@@ -262,9 +277,9 @@ type Group struct {
 	freed      atomic.Bool
 }
 
-// Free tells that this worker needs the group no more: the job forgets it when no member does, so that a job that makes groups as long as it
-// runs does not come to the limit. No call of it may be open, none can be made behind it, and its shared
-// results are gone.
+// Free tells that this worker needs the group no more: the job forgets it when no member does, so
+// that a job that makes groups as long as it runs does not come to the limit. No call of it may be
+// open, none can be made behind it, and its shared results are gone.
 func (g *Group) Free() error {
 	j := g.job
 	switch {
@@ -273,7 +288,8 @@ func (g *Group) Free() error {
 	case j.aside || g.freed.Swap(true):
 		return nil
 	}
-	return errors.Join(j.mem.unshare(g.id), j.tell(&api.Request{Type: api.TypeUngroup, ID: uint32(g.id)}))
+	return errors.Join(j.mem.unshare(g.id),
+		j.tell(&api.Request{Type: api.TypeUngroup, ID: uint32(g.id)}))
 }
 
 // Rank is this worker's number in the group.

@@ -37,16 +37,19 @@ func dtypeOf[T Element]() tensor.DType {
 }
 
 func bytesOf[T Element](x []T) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), len(x)*int(unsafe.Sizeof(*new(T))))
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))),
+		len(x)*int(unsafe.Sizeof(*new(T))))
 }
 
 const (
-	alignment  = 64       // a cache line and the widest vector
-	growth     = 16 << 20 // segments hold many small buffers; a larger buffer gets a segment of its own
+	alignment = 64 // a cache line and the widest vector
+	// segments hold many small buffers; a larger buffer gets a segment of its own
+	growth     = 16 << 20
 	minStaging = 4 << 10
 )
 
-// memory is the worker's arena: segments, the room left in the newest, and staging buffers by power of two.
+// memory is the worker's arena: segments, the room left in the newest, and staging buffers by power
+// of two.
 type memory struct {
 	segment func(n int) (*arena.Segment, uint32, error) // asks the agent
 	freed   func(id uint32) error                       // tells the agent

@@ -2,8 +2,9 @@ package client
 
 import "slices"
 
-// The state moves in pieces of statePiece bytes, of which a worker has stateWindow under way. Each lies in staging memory that was used
-// before: to touch fresh shared memory takes several times longer than to copy.
+// The state moves in pieces of statePiece bytes, of which a worker has stateWindow under way. Each
+// lies in staging memory that was used before: to touch fresh shared memory takes several times
+// longer than to copy.
 const (
 	statePiece  = 2 << 20
 	stateWindow = 4
@@ -17,9 +18,10 @@ type piece struct {
 	calls  []*Handle
 }
 
-// move takes the pieces of some givers through staging memory: begin starts the calls of a piece, end waits for them.
-// After an error it begins no more, and ends those that are under way.
-func (t *Trainer) move(of func(giver int) bool, begin func(*piece), end func(*piece) error) (err error) {
+// move takes the pieces of some givers through staging memory: begin starts the calls of a piece,
+// end waits for them. After an error it begins no more, and ends those that are under way.
+func (t *Trainer) move(of func(giver int) bool, begin func(*piece),
+	end func(*piece) error) (err error) {
 	var flying []*piece
 	land := func() {
 		p := flying[0]

@@ -17,8 +17,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// numpyTypes are what a Python program that reads the checkpoint makes of the element types; bf16 is torch's alone.
-var numpyTypes = map[tensor.DType]string{tensor.F64: "<f8", tensor.F32: "<f4", tensor.F16: "<f2", tensor.I64: "<i8", tensor.I32: "<i4", tensor.U8: "|u1"}
+// numpyTypes are what a Python program that reads the checkpoint makes of the element types; bf16
+// is torch's alone.
+var numpyTypes = map[tensor.DType]string{tensor.F64: "<f8", tensor.F32: "<f4", tensor.F16: "<f2",
+	tensor.I64: "<i8", tensor.I32: "<i4", tensor.U8: "|u1"}
 
 // itemNote says in a checkpoint that a part of the state is a tensor, and what Python makes of it.
 type itemNote struct {
@@ -43,7 +45,9 @@ func (t *Trainer) described() *snapshot.State {
 			note.Kind, note.DType = "torch", "bfloat16"
 		}
 		notes[x.Name] = note
-		s.Tensors = append(s.Tensors, snapshot.Tensor{Name: snapshot.PlainName(x.Name), DType: x.dtype, Shape: tensor.Shape{n}})
+		s.Tensors = append(s.Tensors,
+			snapshot.Tensor{Name: snapshot.PlainName(x.Name), DType: x.dtype,
+				Shape: tensor.Shape{n}})
 	}
 	s.Notes, err = json.Marshal(notes)
 	if err != nil {
@@ -81,20 +85,23 @@ func (t *Trainer) resume(ctx context.Context) error {
 					return err
 				}
 			}
-			c.folder.Say(fmt.Sprintf("goes on from the checkpoint of step %d in %s, of %s, with %d", chosen.Step, c.folder.Root, plural.Of(found.State.Workers, "worker"), t.job.size))
+			c.folder.Say(fmt.Sprintf("goes on from the checkpoint of step %d in %s, of %s, with %d",
+				chosen.Step, c.folder.Root, plural.Of(found.State.Workers, "worker"), t.job.size))
 		}
 		return t.goOn(found)
 	}
 	if len(damaged) > 0 {
-		return fmt.Errorf("client: none of the %d checkpoints in %s can be used; what is wrong with each stands above. Repair one, or name another folder to start from the beginning",
+		return fmt.Errorf("client: none of the %d checkpoints in %s can be used; what is wrong "+
+			"with each stands above. Repair one, or name another folder to start from the beginning",
 			len(damaged), c.folder.Root)
 	}
 	return nil
 }
 
-// choose is the newest checkpoint but so many, nil when there is none, and the rank that has looked for it: the one that is asked to, or the first
-// behind it that is not lost.
-func (t *Trainer) choose(ctx context.Context, shelf shelf, tried, looker int) (*snapshot.Attempt, int, error) {
+// choose is the newest checkpoint but so many, nil when there is none, and the rank that has looked
+// for it: the one that is asked to, or the first behind it that is not lost.
+func (t *Trainer) choose(ctx context.Context, shelf shelf, tried, looker int) (*snapshot.Attempt,
+	int, error) {
 	const none, one = 1, 2
 	for ; ; looker++ {
 		said := []int64{0, 0, 0} // what there is, step and seed
@@ -124,9 +131,10 @@ func (t *Trainer) choose(ctx context.Context, shelf shelf, tried, looker int) (*
 // errOther means that a checkpoint is whole, and of another program.
 var errOther = errors.New("client: the newest checkpoint is of another program")
 
-// read reads all of a checkpoint into the state. Each worker compares its share of the hashes, and all of them agree on what they have
-// seen; nil when it is damaged.
-func (t *Trainer) read(ctx context.Context, shelf shelf, a snapshot.Attempt) (*snapshot.Sealed, error) {
+// read reads all of a checkpoint into the state. Each worker compares its share of the hashes, and
+// all of them agree on what they have seen; nil when it is damaged.
+func (t *Trainer) read(ctx context.Context, shelf shelf, a snapshot.Attempt) (*snapshot.Sealed,
+	error) {
 	folder, unread := shelf.fetch(a)
 	if unread != nil && !errors.Is(unread, errDamaged) {
 		return nil, fmt.Errorf("client: fetching the checkpoint of step %d: %w", a.Step, unread)
@@ -145,7 +153,9 @@ func (t *Trainer) read(ctx context.Context, shelf shelf, a snapshot.Attempt) (*s
 		case errors.Is(err, errOther):
 			said[1] = 1
 		case err != nil:
-			t.checkpoints.folder.Say(fmt.Sprintf("checkpoint of step %d cannot be used: %v; the one before it is tried", a.Step, err))
+			t.checkpoints.folder.Say(
+				fmt.Sprintf("checkpoint of step %d cannot be used: %v; the one before it is tried",
+					a.Step, err))
 			said[0] = 1
 		}
 		if failed := AllReduce(ctx, t.job, said, collective.Sum); failed != nil {
@@ -163,14 +173,16 @@ func (t *Trainer) read(ctx context.Context, shelf shelf, a snapshot.Attempt) (*s
 	}
 }
 
-func (t *Trainer) readTurn(ctx context.Context, folder snapshot.Folder, step uint64, turn, turns int) (*snapshot.Sealed, int, error) {
+func (t *Trainer) readTurn(ctx context.Context, folder snapshot.Folder, step uint64, turn,
+	turns int) (*snapshot.Sealed, int, error) {
 	s, err := folder.Open(step)
 	if err != nil {
 		return nil, 0, err
 	}
 	into, err := t.match(s.State)
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: that of step %d in %s: %w", errOther, step, t.checkpoints.folder.Root, err)
+		return nil, 0, fmt.Errorf("%w: that of step %d in %s: %w", errOther, step,
+			t.checkpoints.folder.Root, err)
 	}
 	compared, err := s.Read(ctx, into, turn, turns)
 	return s, compared, err
@@ -183,17 +195,20 @@ func (t *Trainer) match(s *snapshot.State) (into [][]byte, err error) {
 	case err != nil:
 		return nil, err
 	case !place.SameData(t.cursor):
-		return nil, fmt.Errorf("it is of a job with %d samples, %d a step, seed %d, this one has %d, %d, %d: name another folder, or train on the same",
+		return nil, fmt.Errorf("it is of a job with %d samples, %d a step, seed %d, this one "+
+			"has %d, %d, %d: name another folder, or train on the same",
 			place.Samples, place.Batch, place.Seed, t.cursor.Samples, t.cursor.Batch, t.cursor.Seed)
 	case len(s.Tensors) != len(t.state):
 		return nil, fmt.Errorf("it has %d tensors, this program %d", len(s.Tensors), len(t.state))
 	}
 	for _, x := range s.Tensors {
 		i := slices.IndexFunc(t.state, func(mine State) bool {
-			return snapshot.PlainName(mine.Name) == x.Name && mine.dtype == x.DType && len(mine.bytes) == x.Bytes()
+			return snapshot.PlainName(mine.Name) == x.Name && mine.dtype == x.DType &&
+				len(mine.bytes) == x.Bytes()
 		})
 		if i < 0 {
-			return nil, fmt.Errorf("it has %s, %v %v, for which this program has no memory", x.Name, x.DType, x.Shape)
+			return nil, fmt.Errorf("it has %s, %v %v, for which this program has no memory", x.Name,
+				x.DType, x.Shape)
 		}
 		into = append(into, t.state[i].bytes)
 	}
@@ -203,7 +218,9 @@ func (t *Trainer) match(s *snapshot.State) (into [][]byte, err error) {
 	}
 	for name, note := range notes {
 		if !onlyItems(note) {
-			return nil, fmt.Errorf("it has values in %s that are no arrays: only a Python program can take them over", name)
+			return nil, fmt.Errorf(
+				"it has values in %s that are no arrays: only a Python program can take them over",
+				name)
 		}
 	}
 	return into, nil
@@ -243,6 +260,8 @@ func (t *Trainer) goOn(s *snapshot.Sealed) error {
 	if t.job.solo || place.Committed() == 0 {
 		return nil
 	}
-	_, _, err = t.job.request(&api.Request{Type: api.TypeData, Samples: place.Samples, Batch: place.Batch, Seed: place.Seed, Shuffle: !place.Plain, Cursor: s.State.Cursor}, 0)
+	_, _, err = t.job.request(
+		&api.Request{Type: api.TypeData, Samples: place.Samples, Batch: place.Batch,
+			Seed: place.Seed, Shuffle: !place.Plain, Cursor: s.State.Cursor}, 0)
 	return err
 }

@@ -10,8 +10,9 @@ import (
 
 // scribe writes a worker's part of a checkpoint while training goes on, one at a time.
 type scribe interface {
-	room(n int, old []byte) ([]byte, error) // memory for a share, all of it touched, in place of memory that is too small
-	write(p *snapshot.Part) error           // begins; what goes wrong is said
+	// memory for a share, all of it touched, in place of memory that is too small
+	room(n int, old []byte) ([]byte, error)
+	write(p *snapshot.Part) error // begins; what goes wrong is said
 	busy() (bool, error)
 	wait(ctx context.Context) error
 }
@@ -23,7 +24,8 @@ func (j *Job) scribe() scribe {
 	return &agentScribe{job: j}
 }
 
-// agentScribe has the agent write: it has the memory, so the part is written even if this worker is lost.
+// agentScribe has the agent write: it has the memory, so the part is written even if this worker is
+// lost.
 type agentScribe struct {
 	job   *Job
 	texts [][]byte // memory that the agent may still read
@@ -39,7 +41,8 @@ func (s *agentScribe) room(n int, old []byte) ([]byte, error) {
 }
 
 func (s *agentScribe) write(p *snapshot.Part) error {
-	r := &api.Part{Folder: p.Folder.Root, Keep: p.Folder.Keep, Seed: p.Seed, Rank: p.Rank, Body: s.extent(p.Body)}
+	r := &api.Part{Folder: p.Folder.Root, Keep: p.Folder.Keep, Seed: p.Seed, Rank: p.Rank,
+		Body: s.extent(p.Body)}
 	for _, b := range s.texts {
 		s.job.mem.giveBack(b)
 	}
@@ -57,7 +60,8 @@ func (s *agentScribe) write(p *snapshot.Part) error {
 	}
 	_, _, err := s.job.request(&api.Request{Type: api.TypeSave, Part: r}, 0)
 	if refused, ok := err.(*AgentError); ok {
-		p.Folder.Say(fmt.Sprintf("a checkpoint in %s is abandoned, and training goes on: the agent refused its part: %s", p.Folder.Root, refused.Problem))
+		p.Folder.Say(fmt.Sprintf("a checkpoint in %s is abandoned, and training goes on: the "+
+			"agent refused its part: %s", p.Folder.Root, refused.Problem))
 		return nil
 	}
 	return err

@@ -21,15 +21,18 @@ type sharing struct {
 	name  string
 	bytes int
 
-	mu         sync.Mutex
-	id         uint32
-	generation topo.Generation // for which the agent's memory is behind the window; 0 = it is this worker's own
+	mu sync.Mutex
+	id uint32
+	// for which the agent's memory is behind the window; 0 = it is this worker's own
+	generation topo.Generation
 }
 
-// Shared returns n elements that all ranks of r on this host see, and only the agent writes: the output of AllReduceInto and AllGather. What is the
-// same for all of them is then written once, and not once a rank. Ranks that give the same name get the same memory; the others' next call with it
-// waits until this rank has called too, so a result stays as it is until then. The program that writes to the slice is ended by the kernel. It
-// lives as long as the group. A worker that is released keeps what is in it.
+// Shared returns n elements that all ranks of r on this host see, and only the agent writes: the
+// output of AllReduceInto and AllGather. What is the same for all of them is then written once, and
+// not once a rank. Ranks that give the same name get the same memory; the others' next call with it
+// waits until this rank has called too, so a result stays as it is until then. The program that
+// writes to the slice is ended by the kernel. It lives as long as the group. A worker that is
+// released keeps what is in it.
 func Shared[T Element](r Ranks, name string, n int) ([]T, error) {
 	g := r.group()
 	size := int(unsafe.Sizeof(*new(T)))
@@ -73,14 +76,17 @@ func (g *Group) share(name string, bytes int) (*sharing, error) {
 	return s, nil
 }
 
-// show puts the memory of the agent behind the window, once a generation: it may be another one then.
+// show puts the memory of the agent behind the window, once a generation: it may be another one
+// then.
 func (s *sharing) show(j *Job) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.generation == j.generation {
 		return nil
 	}
-	reply, fds, err := j.request(&api.Request{Type: api.TypeShared, Group: uint32(s.group), Name: s.name, Bytes: int64(s.bytes)}, 1)
+	reply, fds, err := j.request(
+		&api.Request{Type: api.TypeShared, Group: uint32(s.group), Name: s.name,
+			Bytes: int64(s.bytes)}, 1)
 	if err != nil {
 		return err
 	}
@@ -108,10 +114,12 @@ func (c *call) into(j *Job, s *sharing) (arena.Ref, error) {
 		return arena.Ref{}, err
 	}
 	off := uintptr(unsafe.Pointer(&c.out[0])) - uintptr(unsafe.Pointer(&s.Mem[0]))
-	return arena.Ref{Segment: s.id, Offset: uint64(off), Count: uint64(len(c.out) / c.dtype.Size())}, nil
+	return arena.Ref{Segment: s.id, Offset: uint64(off),
+		Count: uint64(len(c.out) / c.dtype.Size())}, nil
 }
 
-var errInPlace = errors.New("client: a shared result is read-only: give the input in other memory, as AllReduceInto takes it")
+var errInPlace = errors.New("client: a shared result is read-only: give the input in other " +
+	"memory, as AllReduceInto takes it")
 
 // shown lists the shared results.
 func (m *memory) shown() []*sharing {
@@ -135,7 +143,9 @@ func (m *memory) within(b []byte) *sharing {
 	m.mu.Lock() // none is unmapped meanwhile
 	defer m.mu.Unlock()
 	for _, s := range m.shown() {
-		if p, start := uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(unsafe.Pointer(&s.Mem[0])); len(b) > 0 && p >= start && p+uintptr(len(b)) <= start+uintptr(s.bytes) {
+		if p, start := uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+			uintptr(unsafe.Pointer(&s.Mem[0])); len(b) > 0 && p >= start &&
+			p+uintptr(len(b)) <= start+uintptr(s.bytes) {
 			return s
 		}
 	}
@@ -158,13 +168,15 @@ func (m *memory) unshare(g topo.GroupID) (err error) {
 	return err
 }
 
-// AllReduceInto fills out on every rank with the reduction of all ranks' in, which stays as it is. All ranks end with the same bytes.
-// With out from Shared, they are written once a host.
-func AllReduceInto[T Element](ctx context.Context, r Ranks, out, in []T, op collective.Reduction, opts ...Option) error {
+// AllReduceInto fills out on every rank with the reduction of all ranks' in, which stays as it is.
+// All ranks end with the same bytes. With out from Shared, they are written once a host.
+func AllReduceInto[T Element](ctx context.Context, r Ranks, out, in []T, op collective.Reduction,
+	opts ...Option) error {
 	return wait(ctx, AllReduceIntoAsync(r, out, in, op, opts...))
 }
 
 // AllReduceIntoAsync starts an AllReduceInto. Both slices must be left alone until Wait returns.
-func AllReduceIntoAsync[T Element](r Ranks, out, in []T, op collective.Reduction, opts ...Option) *Handle {
+func AllReduceIntoAsync[T Element](r Ranks, out, in []T, op collective.Reduction,
+	opts ...Option) *Handle {
 	return start(r, collective.AllReduce, op, 0, in, out, opts)
 }

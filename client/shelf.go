@@ -13,8 +13,10 @@ var errDamaged = errors.New("it is damaged")
 
 // shelf is where a training loop looks for its checkpoints when it begins.
 type shelf interface {
-	newest(tried int) (a snapshot.Attempt, found bool, err error) // the newest that is sealed but so many; with 0, what is left of others is dealt with
-	fetch(a snapshot.Attempt) (snapshot.Folder, error)            // where it can be read, until done; errDamaged
+	// the newest that is sealed but so many; with 0, what is left of others is dealt with
+	newest(tried int) (a snapshot.Attempt, found bool, err error)
+	// where it can be read, until done; errDamaged
+	fetch(a snapshot.Attempt) (snapshot.Folder, error)
 	done() error
 	setAside(a snapshot.Attempt) error
 }
@@ -29,7 +31,9 @@ func (j *Job) shelf(f snapshot.Folder) shelf {
 // ownShelf is a folder that this worker reads itself.
 type ownShelf struct{ folder snapshot.Folder }
 
-func (s ownShelf) newest(tried int) (snapshot.Attempt, bool, error) { return s.folder.Newest(tried) }
+func (s ownShelf) newest(tried int) (snapshot.Attempt, bool, error) {
+	return s.folder.Newest(tried)
+}
 
 func (s ownShelf) fetch(snapshot.Attempt) (snapshot.Folder, error) { return s.folder, nil }
 

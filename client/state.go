@@ -20,7 +20,8 @@ type State struct {
 	dtype tensor.DType
 }
 
-// StateOf makes a State of a slice. A worker that joins receives into it, so it must have its final length.
+// StateOf makes a State of a slice. A worker that joins receives into it, so it must have its final
+// length.
 func StateOf[T Element](name string, x []T) State { return State{name, bytesOf(x), dtypeOf[T]()} }
 
 // stateTag marks the transfers of docs/formats/arena.md, section 5.
@@ -55,7 +56,8 @@ func (t *Trainer) header() []byte {
 // errNoState means that a member is gone that had to give a part of the state.
 var errNoState = errors.New("client: a member was lost while it gave the state of the job")
 
-// enter makes a late worker a member, and receives the state. It asks again when a member is lost that gives a part of it.
+// enter makes a late worker a member, and receives the state. It asks again when a member is lost
+// that gives a part of it.
 func (t *Trainer) enter(ctx context.Context) error {
 	for {
 		h := &Handle{}
@@ -71,8 +73,10 @@ func (t *Trainer) enter(ctx context.Context) error {
 		}
 		err := t.receive(ctx)
 		if err == nil && len(t.state) == 0 {
-			fmt.Fprintln(os.Stderr, "shoal: this worker has joined a job that trains already, and has got no state from the others, because none is given to client.Train: "+
-				"if the loop changes any, this worker's differs now; give it as client.StateOf, on every worker")
+			fmt.Fprintln(os.Stderr, "shoal: this worker has joined a job that trains already, "+
+				"and has got no state from the others, because none is given to client.Train: "+
+				"if the loop changes any, this worker's differs now; give it as client.StateOf, "+
+				"on every worker")
 		}
 		var failed *CallError
 		if !errors.Is(err, errNoState) && !(errors.As(err, &failed) && failed.Lost) {
@@ -104,7 +108,9 @@ func (t *Trainer) receive(ctx context.Context) error {
 		return err
 	}
 	err = t.move(func(int) bool { return true }, func(p *piece) {
-		p.calls = append(p.calls, start(t.job, collective.Recv, collective.None, p.giver, nil, p.staged, []Option{Tag(stateTag)}))
+		p.calls = append(p.calls,
+			start(t.job, collective.Recv, collective.None, p.giver, nil, p.staged,
+				[]Option{Tag(stateTag)}))
 	}, func(p *piece) error {
 		if err := p.calls[0].Wait(ctx); err != nil {
 			return err
@@ -130,7 +136,8 @@ func (t *Trainer) take(theirs, mine []byte) error {
 		return err
 	}
 	if fmt.Sprint(a.Items) != fmt.Sprint(b.Items) {
-		return fmt.Errorf("client: the job's state is %v, this worker has room for %v: every worker must run the same program", a.Items, b.Items)
+		return fmt.Errorf("client: the job's state is %v, this worker has room for %v: every "+
+			"worker must run the same program", a.Items, b.Items)
 	}
 	if t.checkpoints != nil {
 		return t.checkpoints.told(notes)
@@ -138,8 +145,8 @@ func (t *Trainer) take(theirs, mine []byte) error {
 	return nil
 }
 
-// give hands this rank's pieces of the state to the new members. It returns when they have them: the state may change then, and no
-// step could end without them anyway.
+// give hands this rank's pieces of the state to the new members. It returns when they have them:
+// the state may change then, and no step could end without them anyway.
 func (t *Trainer) give(ctx context.Context) error {
 	if _, err := t.shareHeader(ctx, t.header()); err != nil {
 		return err
@@ -148,11 +155,14 @@ func (t *Trainer) give(ctx context.Context) error {
 		rest := p.staged
 		t.within(p, func(memory []byte) { rest = rest[copy(rest, memory):] })
 		for joiner := t.job.size - t.joined; joiner < t.job.size; joiner++ {
-			p.calls = append(p.calls, start(t.job, collective.Send, collective.None, joiner, p.staged, nil, []Option{Tag(stateTag)}))
+			p.calls = append(p.calls,
+				start(t.job, collective.Send, collective.None, joiner, p.staged, nil,
+					[]Option{Tag(stateTag)}))
 		}
 	}, func(p *piece) error {
 		for _, h := range p.calls {
-			// A joiner that is gone needs it no more, and one that asks for something else is told so itself.
+			// A joiner that is gone needs it no more, and one that asks for something else is told
+			// so itself.
 			if err := h.Wait(ctx); err != nil && !errors.As(err, new(*CallError)) {
 				return err
 			}
@@ -161,7 +171,8 @@ func (t *Trainer) give(ctx context.Context) error {
 	})
 }
 
-// shareHeader broadcasts the header. All old members have the same, so that the loss of rank 0 changes nothing.
+// shareHeader broadcasts the header. All old members have the same, so that the loss of rank 0
+// changes nothing.
 func (t *Trainer) shareHeader(ctx context.Context, mine []byte) ([]byte, error) {
 	length := []int64{int64(len(mine))}
 	if err := Broadcast(ctx, t.job, length, 0); err != nil {

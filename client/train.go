@@ -20,8 +20,8 @@ type Data struct {
 	Plain   bool   // samples in their own order, not shuffled
 }
 
-// Trainer runs the steps of a training loop. Every sample is trained on exactly once per epoch, and every worker holds
-// the same state after every step, whatever workers are lost or join:
+// Trainer runs the steps of a training loop. Every sample is trained on exactly once per epoch, and
+// every worker holds the same state after every step, whatever workers are lost or join:
 //
 //	t, err := client.Train(job, client.Data{Samples: n, Batch: 128, Epochs: 3}, client.StateOf("parameters", p))
 //	for t.Next(ctx) {
@@ -31,8 +31,8 @@ type Data struct {
 //	}
 //	err = t.Err()
 //
-// A worker that comes while the job runs enters at its first Next, and receives the state there. One that is released, because
-// the job was made smaller, sees the loop end; Released tells.
+// A worker that comes while the job runs enters at its first Next, and receives the state there.
+// One that is released, because the job was made smaller, sees the loop end; Released tells.
 type Trainer struct {
 	job         *Job
 	data        Data
@@ -48,7 +48,8 @@ type Trainer struct {
 	err         error
 }
 
-// Train begins a loop. state is what a worker that joins later receives from the others, in the memory that it gives here.
+// Train begins a loop. state is what a worker that joins later receives from the others, in the
+// memory that it gives here.
 func Train(job *Job, d Data, state ...State) (*Trainer, error) {
 	c, err := cursor.New(uint64(max(d.Samples, 0)), uint64(max(d.Batch, 0)), d.Seed, !d.Plain)
 	if err != nil {
@@ -56,12 +57,15 @@ func Train(job *Job, d Data, state ...State) (*Trainer, error) {
 	}
 	t := &Trainer{job: job, data: d, state: state, cursor: c}
 	if !job.solo {
-		_, _, err = job.request(&api.Request{Type: api.TypeData, Samples: c.Samples, Batch: c.Batch, Seed: c.Seed, Shuffle: !c.Plain}, 0)
+		_, _, err = job.request(
+			&api.Request{Type: api.TypeData, Samples: c.Samples, Batch: c.Batch, Seed: c.Seed,
+				Shuffle: !c.Plain}, 0)
 	}
 	return t, err
 }
 
-// Next begins the next step; false after the last one, when this worker is released, or with an error.
+// Next begins the next step; false after the last one, when this worker is released, or with an
+// error.
 func (t *Trainer) Next(ctx context.Context) bool {
 	if t.err == nil {
 		t.err = t.next(ctx)
@@ -77,7 +81,8 @@ func (t *Trainer) Next(ctx context.Context) bool {
 }
 
 func (t *Trainer) over() bool {
-	return t.data.Epochs > 0 && t.Epoch() >= t.data.Epochs || t.data.Steps > 0 && t.Step() >= t.data.Steps
+	return t.data.Epochs > 0 && t.Epoch() >= t.data.Epochs ||
+		t.data.Steps > 0 && t.Step() >= t.data.Steps
 }
 
 // save makes a checkpoint in the place between two steps, or behind the last one, if it is time.
@@ -100,7 +105,8 @@ func (t *Trainer) next(ctx context.Context) error {
 		}
 		return nil
 	case !t.committed:
-		return fmt.Errorf("client: the step was not committed: call Commit with the gradient in every turn of the loop")
+		return fmt.Errorf("client: the step was not committed: call Commit with the gradient in " +
+			"every turn of the loop")
 	}
 	t.committed = false
 	if t.joined > 0 && !t.released {
@@ -109,7 +115,8 @@ func (t *Trainer) next(ctx context.Context) error {
 	return nil
 }
 
-// deal lays out this rank's part of the batch. A rank without a part gets one sample of weight 0, so that the loop's body works.
+// deal lays out this rank's part of the batch. A rank without a part gets one sample of weight 0,
+// so that the loop's body works.
 func (t *Trainer) deal() {
 	order := t.cursor.Order()
 	t.samples = t.samples[:0]
@@ -127,7 +134,8 @@ func (t *Trainer) deal() {
 // Samples are the samples that this worker trains on in the step: at least one.
 func (t *Trainer) Samples() []int64 { return t.samples }
 
-// Weight is the number of samples that count: len(Samples), or 0 for a worker that the tail of the epoch leaves without.
+// Weight is the number of samples that count: len(Samples), or 0 for a worker that the tail of the
+// epoch leaves without.
 func (t *Trainer) Weight() float64 { return t.weight }
 
 // Count is the number of samples of the step over all workers.
@@ -142,7 +150,8 @@ func (t *Trainer) Step() int { return int(t.cursor.Step) }
 // Seen is the number of samples that the job has trained on, over all epochs and workers.
 func (t *Trainer) Seen() int { return int(t.cursor.Committed()) }
 
-// Released reports whether the job goes on without this worker, or was stopped. It keeps its rank then, in a job of one.
+// Released reports whether the job goes on without this worker, or was stopped. It keeps its rank
+// then, in a job of one.
 func (t *Trainer) Released() bool { return t.released }
 
 // Err is what ended the loop before its time; nil otherwise.
@@ -153,9 +162,11 @@ func Commit[T Element](ctx context.Context, t *Trainer, gradient []T) error {
 	return CommitInto(ctx, t, gradient, gradient)
 }
 
-// CommitInto is Commit with the average in other memory, such as a shared result; the gradient stays as it is.
+// CommitInto is Commit with the average in other memory, such as a shared result; the gradient
+// stays as it is.
 func CommitInto[T Element](ctx context.Context, t *Trainer, average, gradient []T) error {
-	err := AllReduceInto(ctx, t.job, average, gradient, collective.Mean, Weight(t.weight), EndStep())
+	err := AllReduceInto(ctx, t.job, average, gradient, collective.Mean, Weight(t.weight),
+		EndStep())
 	if err == nil {
 		err = t.advance()
 	}

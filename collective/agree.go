@@ -17,10 +17,12 @@ type MismatchError struct {
 
 func (e *MismatchError) Error() string {
 	if e.Position < 0 {
-		return fmt.Sprintf("a send and its receive differ: rank %d called %s, rank %d called %s. Both sides must state the same element type and length",
+		return fmt.Sprintf("a send and its receive differ: rank %d called %s, rank %d called "+
+			"%s. Both sides must state the same element type and length",
 			e.RankA, e.CallA, e.RankB, e.CallB)
 	}
-	return fmt.Sprintf("the ranks disagree at collective number %d of group %d: rank %d called %s, rank %d called %s. Every rank must make the same calls in the same order",
+	return fmt.Sprintf("the ranks disagree at collective number %d of group %d: rank %d called "+
+		"%s, rank %d called %s. Every rank must make the same calls in the same order",
 		e.Position, e.Group, e.RankA, e.CallA, e.RankB, e.CallB)
 }
 
@@ -33,7 +35,8 @@ type LostError struct {
 }
 
 func (e *LostError) Error() string {
-	return fmt.Sprintf("rank %d %s, while rank %d waits for it in %s", e.Lost, e.Why, e.Rank, e.Call)
+	return fmt.Sprintf("rank %d %s, while rank %d waits for it in %s", e.Lost, e.Why, e.Rank,
+		e.Call)
 }
 
 // disagree compares two calls at the same position.
@@ -45,7 +48,8 @@ func (m *Matcher) disagree(g *group, pos *position, p, other *Posted) error {
 	if m.rank(a.Worker) > m.rank(b.Worker) {
 		a, b = b, a
 	}
-	return &MismatchError{g.id, pos.number, m.rank(a.Worker), m.rank(b.Worker), a.Call.String(), b.Call.String()}
+	return &MismatchError{g.id, pos.number, m.rank(a.Worker), m.rank(b.Worker), a.Call.String(),
+		b.Call.String()}
 }
 
 // rank is a worker's number in the world, by which messages call it.
@@ -56,7 +60,8 @@ func (m *Matcher) lostError(lost topo.Worker, p *Posted) error {
 	return &LostError{m.rank(lost), m.gone[lost], m.rank(p.Worker), p.Call.String()}
 }
 
-// agree reports whether two ranks mean the same collective. Lengths that may differ between ranks are for Schedule.
+// agree reports whether two ranks mean the same collective. Lengths that may differ between ranks
+// are for Schedule.
 func agree(a, b *Call) bool {
 	if a.Kind != b.Kind || a.Flags != b.Flags || a.Shared != b.Shared {
 		return false
@@ -64,7 +69,8 @@ func agree(a, b *Call) bool {
 	if a.Kind == Barrier {
 		return true
 	}
-	if a.DType != b.DType || a.Kind.Reduces() && a.Reduction != b.Reduction || a.Kind.Rooted() && a.Peer != b.Peer {
+	if a.DType != b.DType || a.Kind.Reduces() && a.Reduction != b.Reduction ||
+		a.Kind.Rooted() && a.Peer != b.Peer {
 		return false
 	}
 	switch a.Kind {

@@ -1,7 +1,7 @@
 package collective
 
-// allToAll sends block j of rank i's input to block i of rank j's output, for all i and j. Without split counts all blocks
-// of an input have the same length.
+// allToAll sends block j of rank i's input to block i of rank j's output, for all i and j. Without
+// split counts all blocks of an input have the same length.
 //
 // Steps: 1. Bytes: every input read once, every output written once.
 func (s *Schedule) allToAll(calls []*Call) error {

@@ -1,8 +1,10 @@
 package collective
 
-// broadcast gives every rank the root's input. A root without an output keeps its input as the result.
+// broadcast gives every rank the root's input. A root without an output keeps its input as the
+// result.
 //
-// Steps: 1. Bytes: one read and P−1 writes of n elements (P where the root has an output of its own).
+// Steps: 1. Bytes: one read and P−1 writes of n elements (P where the root has an output of its
+// own).
 func (s *Schedule) broadcast(calls []*Call) error {
 	root := calls[0].Peer
 	n := calls[root].InLen()

@@ -1,9 +1,11 @@
-// Package collective is what ranks do together: calls, their matching by position, and one schedule a collective.
+// Package collective is what ranks do together: calls, their matching by position, and one schedule
+// a collective.
 //
-// The flow: every rank posts a Call; Matcher brings together the calls that belong to each other and finds the ranks that
-// disagree; Schedule turns a complete set of calls into moves between spans of the ranks' buffers (one file a collective);
-// Run executes the moves over memory, cut into chunks that any number of lanes may take. Nothing here starts a
-// goroutine, reads a clock or opens a socket.
+// The flow: every rank posts a Call; Matcher brings together the calls that belong to each other
+// and finds the ranks that disagree; Schedule turns a complete set of calls into moves between
+// spans of the ranks' buffers (one file a collective); Run executes the moves over memory, cut into
+// chunks that any number of lanes may take. Nothing here starts a goroutine, reads a clock or opens
+// a socket.
 package collective
 
 import (
@@ -31,13 +33,15 @@ const (
 	Recv
 	Barrier
 	_ // asks to become a member: no collective
-	// Reshape brings the state of a job from one mesh to another. What goes where only a layout knows: who executes it makes its
-	// schedule.
+	// Reshape brings the state of a job from one mesh to another. What goes where only a layout
+	// knows: who executes it makes its schedule.
 	Reshape
 )
 
-var kindNames = [...]string{AllReduce: "all_reduce", ReduceScatter: "reduce_scatter", AllGather: "all_gather", Broadcast: "broadcast",
-	Reduce: "reduce", Gather: "gather", Scatter: "scatter", AllToAll: "all_to_all", Send: "send", Recv: "recv", Barrier: "barrier",
+var kindNames = [...]string{AllReduce: "all_reduce", ReduceScatter: "reduce_scatter",
+	AllGather: "all_gather", Broadcast: "broadcast",
+	Reduce: "reduce", Gather: "gather", Scatter: "scatter", AllToAll: "all_to_all", Send: "send",
+	Recv: "recv", Barrier: "barrier",
 	Reshape: "reshape"}
 
 // Valid reports whether k is a known collective.
@@ -62,7 +66,8 @@ func (k Kind) Pairwise() bool { return k == Send || k == Recv }
 // Reduction says how elements are combined.
 type Reduction uint8
 
-// The reductions. Mean weighs every rank's input by its Call.Weight and divides by the sum of the weights.
+// The reductions. Mean weighs every rank's input by its Call.Weight and divides by the sum of the
+// weights.
 const (
 	None Reduction = iota
 	Sum
@@ -99,17 +104,21 @@ type Call struct {
 	Shared    Shared  // where Out is, if it is no memory of the rank's own
 	Window    []byte  // of a call in pieces: what both In and Out pass through, which are nil then
 	Flags
-	Promoted bool // the root of a broadcast is lost and this call has taken its part: what was Out is In
+	// the root of a broadcast is lost and this call has taken its part: what was Out is In
+	Promoted bool
 	Far      *Far // the memory is on another host; nil = it is here
 }
 
 // Flags are what a call is to its step, and how it is carried out; they are the same on all ranks.
 type Flags struct {
-	More    bool // the step goes on: this call counts only together with the next ones, up to one without More
-	Step    bool // a step of the job ends with this call
-	Aside   bool // no part of the step that is under way: it completes at once, and the step goes on behind it
-	Narrow  bool // between hosts, partial sums of f16 and bf16 are rounded to that type
-	Sparing bool // members are released one at a time, and none at the end of a step in which one was lost
+	// the step goes on: this call counts only together with the next ones, up to one without More
+	More bool
+	Step bool // a step of the job ends with this call
+	// no part of the step that is under way: it completes at once, and the step goes on behind it
+	Aside  bool
+	Narrow bool // between hosts, partial sums of f16 and bf16 are rounded to that type
+	// members are released one at a time, and none at the end of a step in which one was lost
+	Sparing bool
 }
 
 // Far stands for memory on another host: In and Out are nil, and only their lengths are known.
@@ -187,7 +196,8 @@ func (c *Call) String() string {
 	return b.String()
 }
 
-// Check reports what is wrong with a call by itself, for a group of size ranks of which the caller is number self.
+// Check reports what is wrong with a call by itself, for a group of size ranks of which the caller
+// is number self.
 func (c *Call) Check(size, self int) error {
 	switch {
 	case !c.Kind.Valid():
@@ -199,7 +209,8 @@ func (c *Call) Check(size, self int) error {
 	case !c.Reduction.Valid() || c.Kind.Reduces() && c.Reduction == None:
 		return fieldError("reduction", "%v is no way to reduce", c.Reduction)
 	case c.Kind.Reduces() && c.Reduction == Mean && !c.DType.Float():
-		return fieldError("reduction", "the mean of %v is not a whole number: convert to f32 or f64, or use sum", c.DType)
+		return fieldError("reduction",
+			"the mean of %v is not a whole number: convert to f32 or f64, or use sum", c.DType)
 	case c.Reduction == Mean && !(c.Weight >= 0 && c.Weight <= maxWeight):
 		return fieldError("weight", "%v is not a number from 0 to %v", c.Weight, maxWeight)
 	case c.Kind == Recv && c.Peer == AnyRank && size > 1:
@@ -247,7 +258,8 @@ func (c *Call) checkLengths(size, self int) error {
 func (c *Call) checkSplits(size, in int) error {
 	if c.Splits == nil {
 		if in%size != 0 {
-			return fieldError("in.count", "%d elements do not split evenly over %d ranks: give the split counts", in, size)
+			return fieldError("in.count",
+				"%d elements do not split evenly over %d ranks: give the split counts", in, size)
 		}
 		return nil
 	}
@@ -257,7 +269,8 @@ func (c *Call) checkSplits(size, in int) error {
 	total := 0
 	for i, n := range c.Splits {
 		if n < 0 || n > in-total {
-			return fieldError("splits", "count %d for rank %d exceeds the %d input elements", n, i, in)
+			return fieldError("splits", "count %d for rank %d exceeds the %d input elements", n, i,
+				in)
 		}
 		total += n
 	}

@@ -169,7 +169,8 @@ func world(t *testing.T, f func(t *testing.T, rng *rand.Rand, size int, d tensor
 }
 
 // checkReduced compares a result with the reference over the inputs, from element off on.
-func checkReduced(t *testing.T, op collective.Reduction, d tensor.DType, weights []float64, inputs [][]float64, off int, got []float64) {
+func checkReduced(t *testing.T, op collective.Reduction, d tensor.DType, weights []float64,
+	inputs [][]float64, off int, got []float64) {
 	t.Helper()
 	xs := make([]float64, len(inputs))
 	for i, g := range got {
@@ -182,8 +183,10 @@ func checkReduced(t *testing.T, op collective.Reduction, d tensor.DType, weights
 		if !d.Float() {
 			want = decode(d, encode(d, []float64{want}))[0] // wraps around
 		}
-		if tol := epsilon(d) * float64(len(inputs)+1) * max(scale, math.Abs(want)); math.Abs(g-want) > tol {
-			t.Fatalf("%v %v element %d: got %v, want %v (tolerance %v) from %v", op, d, i, g, want, tol, xs)
+		if tol := epsilon(d) * float64(len(inputs)+1) * max(scale,
+			math.Abs(want)); math.Abs(g-want) > tol {
+			t.Fatalf("%v %v element %d: got %v, want %v (tolerance %v) from %v", op, d, i, g, want,
+				tol, xs)
 		}
 	}
 }
@@ -191,20 +194,25 @@ func checkReduced(t *testing.T, op collective.Reduction, d tensor.DType, weights
 func TestReducingCollectives(t *testing.T) {
 	world(t, func(t *testing.T, rng *rand.Rand, size int, d tensor.DType, n int) {
 		for _, op := range reductions(d) {
-			inputs, raw, weights := make([][]float64, size), make([][]byte, size), make([]float64, size)
+			inputs, raw, weights := make([][]float64, size), make([][]byte, size),
+				make([]float64, size)
 			for r := range inputs {
 				raw[r] = random(rng, d, n)
 				inputs[r] = decode(d, raw[r])
 				weights[r] = float64(1 + rng.IntN(3))
 			}
 			call := func(r int, kind collective.Kind, in, out []byte) *collective.Call {
-				return &collective.Call{Kind: kind, DType: d, Reduction: op, Weight: weights[r], Peer: size / 2, In: in, Out: out, Shape: []int{n}}
+				return &collective.Call{Kind: kind, DType: d, Reduction: op, Weight: weights[r],
+					Peer: size / 2, In: in, Out: out, Shape: []int{n}}
 			}
-			apart, inPlace, reduce, scatter := make([]*collective.Call, size), make([]*collective.Call, size), make([]*collective.Call, size), make([]*collective.Call, size)
+			apart, inPlace, reduce, scatter := make([]*collective.Call, size),
+				make([]*collective.Call, size), make([]*collective.Call, size),
+				make([]*collective.Call, size)
 			blocks := cuts(rng, n, size)
 			for r := range size {
 				apart[r] = call(r, collective.AllReduce, raw[r], make([]byte, len(raw[r])))
-				scatter[r] = call(r, collective.ReduceScatter, raw[r], make([]byte, blocks[r]*d.Size()))
+				scatter[r] = call(r, collective.ReduceScatter, raw[r],
+					make([]byte, blocks[r]*d.Size()))
 				reduce[r] = call(r, collective.Reduce, raw[r], nil)
 				if r == size/2 {
 					reduce[r].Out = make([]byte, len(raw[r]))
@@ -220,8 +228,11 @@ func TestReducingCollectives(t *testing.T) {
 			off := 0
 			for r := range size {
 				part := apart[0].Out[off*d.Size() : (off+blocks[r])*d.Size()]
-				if !bytes.Equal(apart[r].Out, apart[0].Out) || !bytes.Equal(inPlace[r].Out, apart[0].Out) || !bytes.Equal(scatter[r].Out, part) {
-					t.Fatalf("%v: rank %d has other bytes than rank 0, or in place, or scattered", op, r)
+				if !bytes.Equal(apart[r].Out, apart[0].Out) ||
+					!bytes.Equal(inPlace[r].Out, apart[0].Out) ||
+					!bytes.Equal(scatter[r].Out, part) {
+					t.Fatalf("%v: rank %d has other bytes than rank 0, or in place, or scattered",
+						op, r)
 				}
 				off += blocks[r]
 			}
@@ -249,7 +260,8 @@ func TestMovingCollectives(t *testing.T) {
 		var whole []byte
 		calls := map[collective.Kind][]*collective.Call{}
 		add := func(kind collective.Kind, in, out []byte) *collective.Call {
-			c := &collective.Call{Kind: kind, DType: d, Peer: root, In: in, Out: out, Shape: []int{n}}
+			c := &collective.Call{Kind: kind, DType: d, Peer: root, In: in, Out: out,
+				Shape: []int{n}}
 			calls[kind] = append(calls[kind], c)
 			return c
 		}
@@ -293,7 +305,8 @@ func TestAllToAll(t *testing.T) {
 		for _, even := range []bool{true, false} {
 			calls, want := make([]*collective.Call, size), make([][]byte, size)
 			for r := range calls {
-				c := &collective.Call{Kind: collective.AllToAll, DType: d, In: random(rng, d, n*size), Shape: []int{n * size}}
+				c := &collective.Call{Kind: collective.AllToAll, DType: d,
+					In: random(rng, d, n*size), Shape: []int{n * size}}
 				at := 0
 				for to := range size {
 					k := n
@@ -320,7 +333,8 @@ func TestAllToAll(t *testing.T) {
 	})
 }
 
-// In place, an all_gather's input lies in its own block of the output, and a reduce_scatter's output in its block of the input.
+// In place, an all_gather's input lies in its own block of the output, and a reduce_scatter's
+// output in its block of the input.
 func TestOwnBlockInPlace(t *testing.T) {
 	const size, n = 4, 5000
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -332,13 +346,17 @@ func TestOwnBlockInPlace(t *testing.T) {
 		in := out[r*n*4 : (r+1)*n*4]
 		copy(in, random(rng, tensor.F32, n))
 		parts = append(parts, in...)
-		gather = append(gather, &collective.Call{Kind: collective.AllGather, DType: tensor.F32, In: in, Out: out, Shape: []int{n}})
+		gather = append(gather,
+			&collective.Call{Kind: collective.AllGather, DType: tensor.F32, In: in, Out: out,
+				Shape: []int{n}})
 		whole := random(rng, tensor.I32, size*n)
 		for i, x := range decode(tensor.I32, whole) {
 			totals[i] += x
 		}
-		scatter = append(scatter, &collective.Call{Kind: collective.ReduceScatter, DType: tensor.I32, Reduction: collective.Sum,
-			In: whole, Out: whole[r*n*4 : (r+1)*n*4], Shape: []int{size * n}})
+		scatter = append(scatter,
+			&collective.Call{Kind: collective.ReduceScatter, DType: tensor.I32,
+				Reduction: collective.Sum,
+				In:        whole, Out: whole[r*n*4 : (r+1)*n*4], Shape: []int{size * n}})
 	}
 	sums = encode(tensor.I32, totals)
 	execute(t, rng, gather)
@@ -358,8 +376,10 @@ func TestWeightZero(t *testing.T) {
 	nan := encode(tensor.F32, []float64{math.NaN(), math.NaN()})
 	x := encode(tensor.F32, []float64{3, 4})
 	calls := []*collective.Call{
-		{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Mean, Weight: 0, In: nan, Out: nan},
-		{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Mean, Weight: 5, In: x, Out: x},
+		{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Mean, Weight: 0,
+			In: nan, Out: nan},
+		{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Mean, Weight: 5,
+			In: x, Out: x},
 	}
 	execute(t, rand.New(rand.NewPCG(1, 1)), calls)
 	for r, c := range calls {
@@ -373,7 +393,8 @@ func TestTransfer(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	x := random(rng, tensor.BF16, 70_001)
 	send := &collective.Call{Kind: collective.Send, DType: tensor.BF16, Peer: 1, In: x}
-	recv := &collective.Call{Kind: collective.Recv, DType: tensor.BF16, Peer: 0, Out: make([]byte, len(x))}
+	recv := &collective.Call{Kind: collective.Recv, DType: tensor.BF16, Peer: 0,
+		Out: make([]byte, len(x))}
 	var s collective.Schedule
 	s.Transfer(send, recv)
 	run(rng, &s, []*collective.Call{send, recv})
@@ -387,7 +408,9 @@ func TestScheduleAllocatesNothing(t *testing.T) {
 	var calls []*collective.Call
 	for range 4 {
 		x := make([]byte, 1<<20)
-		calls = append(calls, &collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Mean, Weight: 1, In: x, Out: x, Shape: []int{1 << 18}})
+		calls = append(calls,
+			&collective.Call{Kind: collective.AllReduce, DType: tensor.F32,
+				Reduction: collective.Mean, Weight: 1, In: x, Out: x, Shape: []int{1 << 18}})
 	}
 	var s collective.Schedule
 	var r collective.Run

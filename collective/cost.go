@@ -1,8 +1,9 @@
 package collective
 
-// Model is what it costs equal hosts on a switch to work together, in seconds: a step, a byte and a sum as in the α-β-γ model
-// (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005, §3), and the overhead of a message as
-// in LogGP (Alexandrov et al., 1995).
+// Model is what it costs equal hosts on a switch to work together, in seconds: a step, a byte and a
+// sum as in the α-β-γ model (Thakur, Rabenseifner and Gropp, "Optimization of collective
+// communication operations in MPICH", 2005, §3), and the overhead of a message as in LogGP
+// (Alexandrov et al., 1995).
 type Model struct {
 	Fixed float64 // a flight: what is said about it before and after
 	Alpha float64 // from one host to another, for a piece without bytes
@@ -10,16 +11,18 @@ type Model struct {
 	Beta  float64 // a byte on a host's cable, each way
 	Gamma float64 // a byte that is added to a partial sum
 
-	// Share is how much of a cable one stream of a link can fill, as far as encryption by one processor, or a distance, lets it: above 0,
-	// up to 1. 0 counts as 1.
+	// Share is how much of a cable one stream of a link can fill, as far as encryption by one
+	// processor, or a distance, lets it: above 0, up to 1. 0 counts as 1.
 	Share float64
 }
 
-// playedPieces is how many pieces of a segment are played; those of a long one follow each other evenly.
+// playedPieces is how many pieces of a segment are played; those of a long one follow each other
+// evenly.
 const playedPieces = 8
 
-// Time predicts how long an all-reduce takes of so many bytes on each of some hosts. It plays what the Relays do: each host has one cable,
-// on which pieces follow each other each way, and one processor that adds them up.
+// Time predicts how long an all-reduce takes of so many bytes on each of some hosts. It plays what
+// the Relays do: each host has one cable, on which pieces follow each other each way, and one
+// processor that adds them up.
 func (m Model) Time(r Route, hosts, bytes int) float64 {
 	if hosts < 2 || bytes == 0 {
 		return m.Fixed
@@ -64,7 +67,8 @@ type happening struct {
 }
 
 func newPlay(m Model, r Route, k int) *play {
-	p := &play{model: m, k: k, piece: r.Piece, trees: r.Strategy.Trees(k, -1), out: make([]float64, k), in: make([]float64, k), busy: make([]float64, k)}
+	p := &play{model: m, k: k, piece: r.Piece, trees: r.Strategy.Trees(k, -1),
+		out: make([]float64, k), in: make([]float64, k), busy: make([]float64, k)}
 	if m.Share > 0 && m.Share < 1 { // else a stream takes what the cable takes
 		p.streams = make([]float64, k*k*max(r.Streams, 1))
 	}
@@ -78,7 +82,8 @@ func newPlay(m Model, r Route, k int) *play {
 				children[above] = append(children[above], i)
 			}
 		}
-		p.parent, p.children, p.inlets = append(p.parent, parents), append(p.children, children), append(p.inlets, inlets)
+		p.parent, p.children, p.inlets = append(p.parent, parents), append(p.children, children),
+			append(p.inlets, inlets)
 	}
 	return p
 }
@@ -98,7 +103,8 @@ func (p *play) run(bytes int) float64 {
 				t := (host + 1 + step) % p.trees // as a Relay does: not all to the same one first
 				p.missing[(t*pieces+i)*p.k+host] = p.inlets[t][host]
 				if p.inlets[t][host] == 0 {
-					p.rise(happening{to: host, tree: t, index: i, bytes: min(p.piece, p.length-i*p.piece)})
+					p.rise(happening{to: host, tree: t, index: i,
+						bytes: min(p.piece, p.length-i*p.piece)})
 				}
 			}
 		}

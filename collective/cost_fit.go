@@ -13,16 +13,19 @@ type Sample struct {
 	Seconds float64
 }
 
-// Fit finds the model that explains samples best: the one for which the squares of the logarithms of predicted / measured add up to the
-// least, so that a mistake of a tenth counts the same for short and for long ones. It begins with m, and changes all of it but
-// Gamma, which can be measured without a network. Parameters that the samples say nothing about stay about where they were; so does Share, unless
-// they are of routes on one stream and of others on several.
+// Fit finds the model that explains samples best: the one for which the squares of the logarithms
+// of predicted / measured add up to the least, so that a mistake of a tenth counts the same for
+// short and for long ones. It begins with m, and changes all of it but Gamma, which can be measured
+// without a network. Parameters that the samples say nothing about stay about where they were; so
+// does Share, unless they are of routes on one stream and of others on several.
 func (m Model) Fit(samples []Sample) Model {
 	if m.Share <= 0 {
 		m.Share = 1
 	}
 	fitted := len(m.parameters())
-	if !slices.ContainsFunc(samples, func(s Sample) bool { return (s.Route.Streams > 1) != (samples[0].Route.Streams > 1) }) {
+	if !slices.ContainsFunc(samples, func(s Sample) bool {
+		return (s.Route.Streams > 1) != (samples[0].Route.Streams > 1)
+	}) {
 		fitted-- // Share is the last
 	}
 	best := m.miss(samples)
@@ -58,5 +61,6 @@ func (m Model) miss(samples []Sample) (sum float64) {
 
 // Usual is a model of hosts in a data centre, to begin with: a cable of 10 Gbit/s.
 func Usual() Model {
-	return Model{Fixed: 200e-6, Alpha: 50e-6, Piece: 5e-6, Beta: 8.0 / 10e9, Gamma: 0.1e-9, Share: 1}
+	return Model{Fixed: 200e-6, Alpha: 50e-6, Piece: 5e-6, Beta: 8.0 / 10e9, Gamma: 0.1e-9,
+		Share: 1}
 }

@@ -6,13 +6,14 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// elastic reports whether a collective means the same with fewer members: its result has the same shape, and who is
-// missing is only missing from the sum. The others fail when a member is lost.
+// elastic reports whether a collective means the same with fewer members: its result has the same
+// shape, and who is missing is only missing from the sum. The others fail when a member is lost.
 func (k Kind) elastic() bool {
 	return k == AllReduce || k == Barrier || k == Broadcast || k == Reduce
 }
 
-// SetElastic makes the world go on without members that are lost. What has failed for want of one stays so.
+// SetElastic makes the world go on without members that are lost. What has failed for want of one
+// stays so.
 func (m *Matcher) SetElastic() {
 	m.elastic = true
 	for _, p := range m.groups[topo.World].members {
@@ -26,8 +27,9 @@ func (m *Matcher) Quiet() bool {
 	return len(g.open) == 0 && len(g.held) == 0 && len(g.boxes) == 0
 }
 
-// Advance gives the world its next members, in the order of their ranks. The world must be quiet, or all its members lost: what they
-// have posted in vain is forgotten. One of the next members that was lost is back.
+// Advance gives the world its next members, in the order of their ranks. The world must be quiet,
+// or all its members lost: what they have posted in vain is forgotten. One of the next members that
+// was lost is back.
 func (m *Matcher) Advance(workers []topo.Worker) {
 	g := m.groups[topo.World]
 	var members []*party
@@ -43,8 +45,8 @@ func (m *Matcher) Advance(workers []topo.Worker) {
 	clear(g.boxes)
 }
 
-// withdraw takes back what a lost member had posted for a step that it did not complete: the others must not sum some
-// of its gradients and miss the rest.
+// withdraw takes back what a lost member had posted for a step that it did not complete: the others
+// must not sum some of its gradients and miss the rest.
 func (m *Matcher) withdraw(g *group, self int, out []Ready) []Ready {
 	since := g.members[self].since
 	if since < 0 {
@@ -59,11 +61,14 @@ func (m *Matcher) withdraw(g *group, self int, out []Ready) []Ready {
 	return out
 }
 
-// breakOff ends a step that is made on a group when a member is lost before all have posted its last call. It counts with all of its
-// members or not at all, and those who wait hear of it at once: what they do with each other besides can need the lost one as well.
+// breakOff ends a step that is made on a group when a member is lost before all have posted its
+// last call. It counts with all of its members or not at all, and those who wait hear of it at
+// once: what they do with each other besides can need the lost one as well.
 func (m *Matcher) breakOff(g *group, lost topo.Worker, out []Ready) []Ready {
 	for _, pos := range slices.Concat(g.held, g.open) {
-		i := slices.IndexFunc(pos.calls, func(p *Posted) bool { return p != nil && (p.Call.More || p.Call.Step) })
+		i := slices.IndexFunc(pos.calls, func(p *Posted) bool {
+			return p != nil && (p.Call.More || p.Call.Step)
+		})
 		if i >= 0 {
 			pos.err = m.lostError(lost, pos.calls[i])
 			out = append(out, Ready{pos.waiting(), pos.err})
@@ -75,8 +80,9 @@ func (m *Matcher) breakOff(g *group, lost topo.Worker, out []Ready) []Ready {
 // compact lists the calls that are there.
 func (pos *position) compact() []*Posted { return closeRanks(pos.calls) }
 
-// closeRanks moves the calls that are there together, in place, and points a rooted collective at its root's place among them.
-// When the root itself is missing, the lowest rank that is there takes its part in a broadcast; what nobody wants is not reduced.
+// closeRanks moves the calls that are there together, in place, and points a rooted collective at
+// its root's place among them. When the root itself is missing, the lowest rank that is there takes
+// its part in a broadcast; what nobody wants is not reduced.
 func closeRanks(list []*Posted) []*Posted {
 	root, n := -1, 0
 	for i, p := range list {

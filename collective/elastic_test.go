@@ -35,7 +35,8 @@ func part(more bool) collective.Call {
 	return c
 }
 
-// What a lost worker posted for a step that it completed counts; what it posted for one that it did not is taken back.
+// What a lost worker posted for a step that it completed counts; what it posted for one that it did
+// not is taken back.
 func TestLostInMidStep(t *testing.T) {
 	for _, completed := range []bool{false, true} {
 		m := elastic(3)
@@ -71,7 +72,8 @@ func TestLostInMidStep(t *testing.T) {
 	}
 }
 
-// An aside of a step completes as soon as all have posted it, and what was posted before it stays a part of the step.
+// An aside of a step completes as soon as all have posted it, and what was posted before it stays a
+// part of the step.
 func TestAside(t *testing.T) {
 	m := elastic(3)
 	for r := range 3 {
@@ -89,7 +91,8 @@ func TestAside(t *testing.T) {
 	m.Lost(worker(2), "was killed", nil)
 	m.Post(posted(0, 3, part(false)), nil)
 	got = m.Post(posted(1, 3, part(false)), nil)
-	if len(got) != 2 || !slices.Equal(who(got[0].Calls), workers([]int{0, 1})) || !slices.Equal(who(got[1].Calls), workers([]int{0, 1})) {
+	if len(got) != 2 || !slices.Equal(who(got[0].Calls), workers([]int{0, 1})) ||
+		!slices.Equal(who(got[1].Calls), workers([]int{0, 1})) {
 		t.Errorf("a step with an aside, of which one was lost behind the aside: %v", got)
 	}
 }
@@ -100,18 +103,22 @@ func TestLossMakesReady(t *testing.T) {
 	m.Post(posted(0, 1, part(false)), nil)
 	m.Post(posted(2, 1, part(false)), nil)
 	got := m.Lost(worker(1), "was killed", nil)
-	if len(got) != 1 || got[0].Err != nil || !slices.Equal(who(got[0].Calls), workers([]int{0, 2})) {
+	if len(got) != 1 || got[0].Err != nil ||
+		!slices.Equal(who(got[0].Calls), workers([]int{0, 2})) {
 		t.Errorf("got %v", got)
 	}
 }
 
-// When the root of a broadcast is lost before it gave anything, the lowest rank's own value is what all get.
+// When the root of a broadcast is lost before it gave anything, the lowest rank's own value is what
+// all get.
 func TestBroadcastWithoutItsRoot(t *testing.T) {
 	m := elastic(3)
 	m.Lost(worker(0), "was killed", nil)
 	var ready []collective.Ready
 	for r := 1; r < 3; r++ {
-		ready = m.Post(posted(r, 1, collective.Call{Kind: collective.Broadcast, DType: tensor.U8, Peer: 0, Out: []byte{byte(r)}, Shape: []int{1}}), ready)
+		ready = m.Post(posted(r, 1,
+			collective.Call{Kind: collective.Broadcast, DType: tensor.U8, Peer: 0,
+				Out: []byte{byte(r)}, Shape: []int{1}}), ready)
 	}
 	if len(ready) != 1 || ready[0].Err != nil {
 		t.Fatalf("got %v", ready)
@@ -130,7 +137,9 @@ func TestBroadcastWithoutItsRoot(t *testing.T) {
 // A collective whose result changes its shape with the members cannot go on without one.
 func TestAllGatherFailsWithALostMember(t *testing.T) {
 	m := elastic(2)
-	m.Post(posted(0, 1, collective.Call{Kind: collective.AllGather, DType: tensor.U8, In: []byte{1}, Out: []byte{0, 0}, Shape: []int{1}}), nil)
+	m.Post(posted(0, 1,
+		collective.Call{Kind: collective.AllGather, DType: tensor.U8, In: []byte{1},
+			Out: []byte{0, 0}, Shape: []int{1}}), nil)
 	got := m.Lost(worker(1), "was killed", nil)
 	var lost *collective.LostError
 	if len(got) != 1 || !errors.As(got[0].Err, &lost) {
@@ -149,8 +158,8 @@ type simWorker struct {
 
 const callsPerStep, anAside = 4, 2 // from 1
 
-// Whatever workers die and join at whatever point: every step has the same contributors in all of its calls, every living member
-// is among them, and nobody contributes to a step twice.
+// Whatever workers die and join at whatever point: every step has the same contributors in all of
+// its calls, every living member is among them, and nobody contributes to a step twice.
 func TestStepsAreAtomic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(1, 5).Draw(t, "size")

@@ -6,12 +6,13 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// GiveUp tells that a worker drops the step that it is in, as a loss has made it void: what it has posted and is not complete fails, and
-// so does what waits for it, until Advance makes it a member again. So all members come to drop the step, whichever of
-// them was waiting for whom.
+// GiveUp tells that a worker drops the step that it is in, as a loss has made it void: what it has
+// posted and is not complete fails, and so does what waits for it, until Advance makes it a member
+// again. So all members come to drop the step, whichever of them was waiting for whom.
 func (m *Matcher) GiveUp(w topo.Worker, why string, out []Ready) []Ready {
 	fail := func(p *Posted) {
-		out = append(out, Ready{[]*Posted{p}, &LostError{m.rank(w), why, m.rank(w), p.Call.String()}})
+		out = append(out, Ready{[]*Posted{p},
+			&LostError{m.rank(w), why, m.rank(w), p.Call.String()}})
 	}
 	mine := func(p *Posted) bool {
 		if p.Worker == w {
@@ -32,7 +33,8 @@ func (m *Matcher) GiveUp(w topo.Worker, why string, out []Ready) []Ready {
 		}
 		for _, key := range g.addresses() {
 			box := g.boxes[key]
-			box.sends, box.recvs = slices.DeleteFunc(box.sends, mine), slices.DeleteFunc(box.recvs, mine)
+			box.sends, box.recvs = slices.DeleteFunc(box.sends, mine),
+				slices.DeleteFunc(box.recvs, mine)
 			g.tidy(key)
 		}
 	}

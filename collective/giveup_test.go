@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// A worker is lost that only one of two groups has. When its partner drops the step, the calls of the third fail too, though all of its
-// partners live; and behind Advance the world goes on.
+// A worker is lost that only one of two groups has. When its partner drops the step, the calls of
+// the third fail too, though all of its partners live; and behind Advance the world goes on.
 func TestWhoGivesUpIsNotWaitedFor(t *testing.T) {
 	m := collective.NewMatcher(workers([]int{0, 1, 2}))
 	one, other := groupOf(t, m, 0, 1), groupOf(t, m, 1, 2)
@@ -36,11 +36,13 @@ func TestWhoGivesUpIsNotWaitedFor(t *testing.T) {
 		}
 	}
 	fails(m.Post(posted(0, 1, call(one)), nil))
-	send := collective.Call{Kind: collective.Send, DType: tensor.U8, Group: one, Peer: 0, In: []byte{1}, Shape: []int{1}}
+	send := collective.Call{Kind: collective.Send, DType: tensor.U8, Group: one, Peer: 0,
+		In: []byte{1}, Shape: []int{1}}
 	fails(m.Post(posted(1, 1, send), nil))
 	fails(m.Post(posted(1, 2, call(other)), nil))
 	fails(m.Lost(worker(2), "was killed", nil), 1)
-	fails(m.GiveUp(worker(1), "has dropped the step", nil), 1, 0) // what it has sent, and what waits for it
+	// what it has sent, and what waits for it
+	fails(m.GiveUp(worker(1), "has dropped the step", nil), 1, 0)
 	fails(m.Post(posted(0, 2, call(one)), nil), 0)
 	fails(m.Post(posted(0, 3, call(topo.World)), nil), 0)
 	fails(m.GiveUp(worker(0), "has dropped the step", nil))
@@ -48,7 +50,8 @@ func TestWhoGivesUpIsNotWaitedFor(t *testing.T) {
 	if got := m.Post(posted(0, 4, call(topo.World)), nil); len(got) != 0 {
 		t.Fatalf("got %v", got)
 	}
-	if got := m.Post(posted(1, 3, call(topo.World)), nil); len(got) != 1 || got[0].Err != nil || len(got[0].Calls) != 2 {
+	if got := m.Post(posted(1, 3, call(topo.World)), nil); len(got) != 1 || got[0].Err != nil ||
+		len(got[0].Calls) != 2 {
 		t.Fatalf("the world does not go on: %v", got)
 	}
 }

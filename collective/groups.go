@@ -7,11 +7,12 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// MaxGroups bounds the groups of a job, so that a worker that asks without end cannot fill the agent's memory.
+// MaxGroups bounds the groups of a job, so that a worker that asks without end cannot fill the
+// agent's memory.
 const MaxGroups = 4096
 
-// Group gives a worker a group of the listed workers, and its own index in it. The k-th time that each member asks for the same
-// list they get the same group.
+// Group gives a worker a group of the listed workers, and its own index in it. The k-th time that
+// each member asks for the same list they get the same group.
 func (m *Matcher) Group(w topo.Worker, list []topo.Worker) (id topo.GroupID, self int, err error) {
 	self = slices.Index(list, w)
 	if self < 0 {
@@ -19,7 +20,8 @@ func (m *Matcher) Group(w topo.Worker, list []topo.Worker) (id topo.GroupID, sel
 	}
 	for i, x := range list {
 		if m.groups[topo.World].index(x) < 0 || slices.Contains(list[:i], x) {
-			return 0, 0, fieldError("ranks", "every rank must be a member of the job and listed once")
+			return 0, 0, fieldError("ranks",
+				"every rank must be a member of the job and listed once")
 		}
 	}
 	for _, id := range m.same[fmt.Sprint(list)] {
@@ -29,7 +31,8 @@ func (m *Matcher) Group(w topo.Worker, list []topo.Worker) (id topo.GroupID, sel
 		}
 	}
 	if len(m.groups) >= MaxGroups {
-		return 0, 0, fieldError("ranks", "the job has %d groups already: make groups once and keep them, or free those that are not needed", MaxGroups)
+		return 0, 0, fieldError("ranks", "the job has %d groups already: make groups once and "+
+			"keep them, or free those that are not needed", MaxGroups)
 	}
 	g := m.found(list)
 	g.members[self].asked = true
@@ -60,10 +63,14 @@ func (m *Matcher) Disband() (list []topo.GroupID) {
 	}
 	m.loose = false
 	for _, g := range m.all() {
-		if g.id == topo.World || slices.ContainsFunc(g.members, func(p *party) bool { return !p.free && !m.Gone(p.worker) }) {
+		if g.id == topo.World || slices.ContainsFunc(g.members, func(p *party) bool {
+			return !p.free && !m.Gone(p.worker)
+		}) {
 			continue
 		}
-		if m.same[g.key] = slices.DeleteFunc(m.same[g.key], func(id topo.GroupID) bool { return id == g.id }); len(m.same[g.key]) == 0 {
+		if m.same[g.key] = slices.DeleteFunc(m.same[g.key], func(id topo.GroupID) bool {
+			return id == g.id
+		}); len(m.same[g.key]) == 0 {
 			delete(m.same, g.key)
 		}
 		delete(m.groups, g.id)
@@ -72,8 +79,8 @@ func (m *Matcher) Disband() (list []topo.GroupID) {
 	return list
 }
 
-// Adopt gives a worker a group that it has from another Matcher, also if it needs it no more: others may. Groups of the same list must be
-// adopted in the order of their numbers.
+// Adopt gives a worker a group that it has from another Matcher, also if it needs it no more:
+// others may. Groups of the same list must be adopted in the order of their numbers.
 func (m *Matcher) Adopt(id topo.GroupID, list []topo.Worker, w topo.Worker, free bool) {
 	g := m.groups[id]
 	if g == nil {
@@ -90,7 +97,8 @@ func (m *Matcher) Adopt(id topo.GroupID, list []topo.Worker, w topo.Worker, free
 	}
 }
 
-// Index returns a worker's index in a group and the group's size; false if it is no member, or there is no such group.
+// Index returns a worker's index in a group and the group's size; false if it is no member, or
+// there is no such group.
 func (m *Matcher) Index(id topo.GroupID, w topo.Worker) (self, size int, ok bool) {
 	g := m.groups[id]
 	if g == nil {

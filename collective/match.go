@@ -6,30 +6,34 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Posted is a call that waits for the others. The shell that posts it finds it again by Worker and Ticket.
+// Posted is a call that waits for the others. The shell that posts it finds it again by Worker and
+// Ticket.
 type Posted struct {
 	Worker topo.Worker
 	Ticket uint64
 	Call   Call
 }
 
-// Ready is a set of calls that belong together, in group order, or the reason why they cannot be. For a transfer it is the
-// send, then the receive. A failed set may be incomplete; so may a set of an elastic world that lost members.
+// Ready is a set of calls that belong together, in group order, or the reason why they cannot be.
+// For a transfer it is the send, then the receive. A failed set may be incomplete; so may a set of
+// an elastic world that lost members.
 type Ready struct {
 	Calls []*Posted
 	Err   error
 }
 
-// Matcher brings together the calls of a group by position: the k-th collective of every member is one collective.
-// Sends and receives meet by (group, from, to, tag) in the order in which they were posted;
-// a receive may leave `from` open.
+// Matcher brings together the calls of a group by position: the k-th collective of every member is
+// one collective. Sends and receives meet by (group, from, to, tag) in the order in which they were
+// posted; a receive may leave `from` open.
 //
-// The world is elastic once SetElastic was called: a collective that lost a member goes on with the others, without what
-// the lost one had posted for a step that it did not complete (Call.More). elastic.go has the rules.
+// The world is elastic once SetElastic was called: a collective that lost a member goes on with the
+// others, without what the lost one had posted for a step that it did not complete (Call.More).
+// elastic.go has the rules.
 type Matcher struct {
-	groups  map[topo.GroupID]*group
-	same    map[string][]topo.GroupID // by list of members: the groups that have it, the oldest first
-	gone    map[topo.Worker]string    // workers that will post no more, and why
+	groups map[topo.GroupID]*group
+	// by list of members: the groups that have it, the oldest first
+	same    map[string][]topo.GroupID
+	gone    map[topo.Worker]string // workers that will post no more, and why
 	next    topo.GroupID
 	loose   bool // a group may be needed by nobody
 	elastic bool
@@ -66,7 +70,8 @@ type position struct {
 
 // NewMatcher returns a Matcher for a world of the given workers, in the order of their ranks.
 func NewMatcher(world []topo.Worker) *Matcher {
-	m := &Matcher{groups: map[topo.GroupID]*group{}, same: map[string][]topo.GroupID{}, gone: map[topo.Worker]string{}}
+	m := &Matcher{groups: map[topo.GroupID]*group{}, same: map[string][]topo.GroupID{},
+		gone: map[topo.Worker]string{}}
 	m.add(world)
 	return m
 }
@@ -83,7 +88,8 @@ func (m *Matcher) add(workers []topo.Worker) *group {
 
 // index finds a worker in the group; -1 if it is no member.
 func (g *group) index(w topo.Worker) int {
-	if w < topo.Worker(len(g.members)) && g.members[w].worker == w { // as long as nobody has come or gone
+	// as long as nobody has come or gone
+	if w < topo.Worker(len(g.members)) && g.members[w].worker == w {
 		return int(w)
 	}
 	for i, p := range g.members {
@@ -97,7 +103,8 @@ func (g *group) index(w topo.Worker) int {
 // MaxMembers bounds the members of a group, and with them what a call can make the agent allocate.
 const MaxMembers = 1 << 16
 
-// MaxStep bounds the collectives of a step: none is complete before the last is posted, and a worker cannot have more open.
+// MaxStep bounds the collectives of a step: none is complete before the last is posted, and a
+// worker cannot have more open.
 const MaxStep = 256
 
 // Post adds a call that Check found sound, and appends to out whatever it made ready.
@@ -121,7 +128,8 @@ func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 		pos.err = m.settle(g, pos, p)
 	}
 	if pos.err == nil && me.since >= 0 && me.posted-me.since >= MaxStep {
-		pos.err = fieldError("flags", "the step goes on after %d collectives, and has room for no more: make fewer, larger ones", MaxStep)
+		pos.err = fieldError("flags", "the step goes on after %d collectives, and has room for "+
+			"no more: make fewer, larger ones", MaxStep)
 	}
 	if pos.err == nil {
 		pos.calls[self] = p
@@ -142,7 +150,8 @@ func (m *Matcher) settle(g *group, pos *position, p *Posted) error {
 		return nil
 	}
 	for i, member := range g.members {
-		if m.Gone(member.worker) && pos.calls[i] == nil && member.worker != p.Worker && !(member.gone && p.Call.Kind.elastic()) {
+		if m.Gone(member.worker) && pos.calls[i] == nil && member.worker != p.Worker &&
+			!(member.gone && p.Call.Kind.elastic()) {
 			return m.lostError(member.worker, p)
 		}
 	}
@@ -168,8 +177,8 @@ func (g *group) at(number int) *position {
 	return g.open[number-g.base]
 }
 
-// fresh returns an empty position. Positions that were ready are used again, so a Ready must be dealt with before the
-// next Post.
+// fresh returns an empty position. Positions that were ready are used again, so a Ready must be
+// dealt with before the next Post.
 func (g *group) fresh(number int) *position {
 	var pos *position
 	if n := len(g.spare); n > 0 {
@@ -187,8 +196,8 @@ func (g *group) fresh(number int) *position {
 	return pos
 }
 
-// collect takes the positions that every living member has passed, in order. Those of an unfinished step are held until
-// the step is complete.
+// collect takes the positions that every living member has passed, in order. Those of an unfinished
+// step are held until the step is complete.
 func (g *group) collect(out []Ready) []Ready {
 	for len(g.open) > 0 && g.passed(g.base) {
 		pos := g.open[0]
@@ -210,8 +219,9 @@ func (g *group) collect(out []Ready) []Ready {
 	return out
 }
 
-// Held appends to out the collectives of the world, from number from on, that wait for the end of their step, up to the first that lacks a member.
-// The calls are the matcher's still: those of a member that is lost will not be ready.
+// Held appends to out the collectives of the world, from number from on, that wait for the end of
+// their step, up to the first that lacks a member. The calls are the matcher's still: those of a
+// member that is lost will not be ready.
 func (m *Matcher) Held(from int, out []Ready) []Ready {
 	held := m.groups[topo.World].held
 	for _, pos := range held[min(from, len(held)):] {
@@ -247,7 +257,8 @@ func (g *group) passed(number int) bool {
 	return living
 }
 
-// more reports whether the calls at a position belong to a step that goes on, and whether there are any.
+// more reports whether the calls at a position belong to a step that goes on, and whether there are
+// any.
 func (pos *position) more() (more, any bool) {
 	for _, c := range pos.calls {
 		if c != nil {
@@ -263,7 +274,8 @@ func (pos *position) aside() bool {
 	return i >= 0 && pos.calls[i].Call.Aside
 }
 
-// Lost tells that a worker will post no more. What waits for it fails, now and later, unless the world is elastic.
+// Lost tells that a worker will post no more. What waits for it fails, now and later, unless the
+// world is elastic.
 func (m *Matcher) Lost(w topo.Worker, why string, out []Ready) []Ready {
 	if m.Gone(w) {
 		return out
@@ -290,7 +302,8 @@ func (m *Matcher) Lost(w topo.Worker, why string, out []Ready) []Ready {
 	return out
 }
 
-// failWaiting fails the calls at a position that a lost member has not reached, unless they can do without it.
+// failWaiting fails the calls at a position that a lost member has not reached, unless they can do
+// without it.
 func (m *Matcher) failWaiting(g *group, pos *position, lost int, out []Ready) []Ready {
 	if pos.err != nil || pos.calls[lost] != nil {
 		return out

@@ -38,7 +38,8 @@ func posted(rank int, ticket uint64, c collective.Call) *collective.Posted {
 
 func sumOf(shape ...int) collective.Call {
 	n, _ := tensor.Shape(shape).Elements()
-	return collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, In: make([]byte, 4*n), Out: make([]byte, 4*n), Shape: shape}
+	return collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum,
+		In: make([]byte, 4*n), Out: make([]byte, 4*n), Shape: shape}
 }
 
 func TestMismatchNamesBothCalls(t *testing.T) {
@@ -51,11 +52,13 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 		other collective.Call
 		want  string
 	}{
-		{"shape", sumOf(3, 4), "rank 0 called all_reduce(f32[4,3], sum), rank 2 called all_reduce(f32[3,4], sum)"},
+		{"shape", sumOf(3, 4),
+			"rank 0 called all_reduce(f32[4,3], sum), rank 2 called all_reduce(f32[3,4], sum)"},
 		{"length", sumOf(13), "rank 2 called all_reduce(f32[13], sum)"},
 		{"reduction", mean, "rank 2 called all_reduce(f32[4,3], mean)"},
 		{"dtype", half, "rank 2 called all_reduce(f16[4,3], sum)"},
-		{"kind", collective.Call{Kind: collective.Barrier, DType: tensor.U8}, "rank 2 called barrier()"},
+		{"kind", collective.Call{Kind: collective.Barrier, DType: tensor.U8},
+			"rank 2 called barrier()"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newMatcher(3)
@@ -64,14 +67,16 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 			}
 			got := m.Post(posted(2, 1, tc.other), nil)
 			var mismatch *collective.MismatchError
-			if len(got) != 1 || !errors.As(got[0].Err, &mismatch) || !strings.Contains(got[0].Err.Error(), tc.want) {
+			if len(got) != 1 || !errors.As(got[0].Err, &mismatch) ||
+				!strings.Contains(got[0].Err.Error(), tc.want) {
 				t.Fatalf("got %v, want an error with %q", got, tc.want)
 			}
 			if len(got[0].Calls) != 2 {
 				t.Errorf("%d calls fail, want both", len(got[0].Calls))
 			}
 			// The rank that comes late hears the same; the next position is sound again.
-			if late := m.Post(posted(1, 1, sumOf(4, 3)), nil); len(late) != 1 || late[0].Err != got[0].Err || len(late[0].Calls) != 1 {
+			if late := m.Post(posted(1, 1, sumOf(4, 3)), nil); len(late) != 1 ||
+				late[0].Err != got[0].Err || len(late[0].Calls) != 1 {
 				t.Errorf("the late rank got %v", late)
 			}
 			for r := range 3 {
@@ -94,7 +99,8 @@ func TestLostRankFailsWhatWaitsForIt(t *testing.T) {
 	inside.Group = id
 	m.Post(posted(0, 1, sumOf(4)), nil)
 	m.Post(posted(0, 2, inside), nil)
-	recv := collective.Call{Kind: collective.Recv, DType: tensor.F32, Peer: 2, Out: make([]byte, 8), Shape: []int{2}}
+	recv := collective.Call{Kind: collective.Recv, DType: tensor.F32, Peer: 2, Out: make([]byte, 8),
+		Shape: []int{2}}
 	m.Post(posted(1, 1, recv), nil)
 	got := m.Lost(worker(2), "exited with code 0", nil)
 	if len(got) != 2 {
@@ -102,7 +108,8 @@ func TestLostRankFailsWhatWaitsForIt(t *testing.T) {
 	}
 	for _, r := range got {
 		var lost *collective.LostError
-		if !errors.As(r.Err, &lost) || lost.Lost != 2 || !strings.Contains(r.Err.Error(), "rank 2 exited with code 0, while rank") {
+		if !errors.As(r.Err, &lost) || lost.Lost != 2 ||
+			!strings.Contains(r.Err.Error(), "rank 2 exited with code 0, while rank") {
 			t.Errorf("got %v", r.Err)
 		}
 	}
@@ -154,10 +161,12 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// Whatever the order in which ranks post, every position completes once, with the calls of that position.
+// Whatever the order in which ranks post, every position completes once, with the calls of that
+// position.
 func TestMatchingByPosition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		size, rounds := rapid.IntRange(1, 6).Draw(t, "size"), rapid.IntRange(1, 20).Draw(t, "rounds")
+		size, rounds := rapid.IntRange(1, 6).Draw(t, "size"),
+			rapid.IntRange(1, 20).Draw(t, "rounds")
 		m := newMatcher(size)
 		next, complete := make([]int, size), 0
 		for range size * rounds {
@@ -173,7 +182,8 @@ func TestMatchingByPosition(t *testing.T) {
 				}
 				for i, p := range ready.Calls {
 					if p.Worker != worker(i) || p.Ticket != uint64(complete) {
-						t.Fatalf("position %d holds ticket %d of w%d at place %d", complete, p.Ticket, p.Worker, i)
+						t.Fatalf("position %d holds ticket %d of w%d at place %d", complete,
+							p.Ticket, p.Worker, i)
 					}
 				}
 			}
@@ -187,10 +197,14 @@ func TestMatchingByPosition(t *testing.T) {
 func TestTransfersMeetInOrder(t *testing.T) {
 	m := newMatcher(3)
 	send := func(ticket uint64, to int, tag uint32, n int) []collective.Ready {
-		return m.Post(posted(0, ticket, collective.Call{Kind: collective.Send, DType: tensor.U8, Peer: to, Tag: tag, In: make([]byte, n), Shape: []int{n}}), nil)
+		return m.Post(posted(0, ticket,
+			collective.Call{Kind: collective.Send, DType: tensor.U8, Peer: to, Tag: tag,
+				In: make([]byte, n), Shape: []int{n}}), nil)
 	}
 	recv := func(rank int, ticket uint64, tag uint32, n int) []collective.Ready {
-		return m.Post(posted(rank, ticket, collective.Call{Kind: collective.Recv, DType: tensor.U8, Peer: 0, Tag: tag, Out: make([]byte, n), Shape: []int{n}}), nil)
+		return m.Post(posted(rank, ticket,
+			collective.Call{Kind: collective.Recv, DType: tensor.U8, Peer: 0, Tag: tag,
+				Out: make([]byte, n), Shape: []int{n}}), nil)
 	}
 	send(1, 1, 0, 4)
 	send(2, 1, 7, 8)
@@ -208,25 +222,34 @@ func TestTransfersMeetInOrder(t *testing.T) {
 		}
 	}
 	send(5, 1, 0, 4)
-	if got := recv(1, 9, 0, 6); len(got) != 1 || got[0].Err == nil || !strings.Contains(got[0].Err.Error(), "send(u8[4], to 1, tag 0), rank 1 called recv(u8[6], from 0, tag 0)") {
+	if got := recv(1, 9, 0, 6); len(got) != 1 || got[0].Err == nil ||
+		!strings.Contains(got[0].Err.Error(),
+			"send(u8[4], to 1, tag 0), rank 1 called recv(u8[6], from 0, tag 0)") {
 		t.Errorf("lengths differ: %v", got)
 	}
 }
 
 func TestCheckNamesTheField(t *testing.T) {
 	buf := make([]byte, 64)
-	base := collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, In: buf[:16], Out: buf[:16], Shape: []int{4}}
+	base := collective.Call{Kind: collective.AllReduce, DType: tensor.F32,
+		Reduction: collective.Sum, In: buf[:16], Out: buf[:16], Shape: []int{4}}
 	for field, change := range map[string]func(c *collective.Call){
-		"kind":         func(c *collective.Call) { c.Kind = 99 },
-		"dtype":        func(c *collective.Call) { c.DType = 42 },
-		"reduction":    func(c *collective.Call) { c.Reduction = collective.None },
-		"weight":       func(c *collective.Call) { c.Reduction, c.Weight = collective.Mean, -1 },
-		"peer":         func(c *collective.Call) { c.Kind, c.Peer = collective.Broadcast, 2 },
-		"out.count":    func(c *collective.Call) { c.Out = buf[:20] },
-		"out.offset":   func(c *collective.Call) { c.Out = buf[8:24] },
-		"in.count":     func(c *collective.Call) { c.Kind, c.In, c.Out = collective.AllToAll, buf[:12], buf[32:44] },
-		"splits":       func(c *collective.Call) { c.Kind, c.Out, c.Splits = collective.AllToAll, buf[32:48], []int{5, -1} },
-		"splits.count": func(c *collective.Call) { c.Kind, c.Out, c.Splits = collective.AllToAll, buf[32:48], []int{4} },
+		"kind":       func(c *collective.Call) { c.Kind = 99 },
+		"dtype":      func(c *collective.Call) { c.DType = 42 },
+		"reduction":  func(c *collective.Call) { c.Reduction = collective.None },
+		"weight":     func(c *collective.Call) { c.Reduction, c.Weight = collective.Mean, -1 },
+		"peer":       func(c *collective.Call) { c.Kind, c.Peer = collective.Broadcast, 2 },
+		"out.count":  func(c *collective.Call) { c.Out = buf[:20] },
+		"out.offset": func(c *collective.Call) { c.Out = buf[8:24] },
+		"in.count": func(c *collective.Call) {
+			c.Kind, c.In, c.Out = collective.AllToAll, buf[:12], buf[32:44]
+		},
+		"splits": func(c *collective.Call) {
+			c.Kind, c.Out, c.Splits = collective.AllToAll, buf[32:48], []int{5, -1}
+		},
+		"splits.count": func(c *collective.Call) {
+			c.Kind, c.Out, c.Splits = collective.AllToAll, buf[32:48], []int{4}
+		},
 	} {
 		c := base
 		change(&c)
@@ -247,15 +270,20 @@ func TestCheckNamesTheField(t *testing.T) {
 // Lengths that do not add up are found when all calls are there, and blamed on a rank.
 func TestLengthsMustAddUp(t *testing.T) {
 	call := func(kind collective.Kind, in, out int) *collective.Call {
-		return &collective.Call{Kind: kind, DType: tensor.U8, Reduction: collective.Sum, In: make([]byte, in), Out: make([]byte, out), Shape: []int{in}}
+		return &collective.Call{Kind: kind, DType: tensor.U8, Reduction: collective.Sum,
+			In: make([]byte, in), Out: make([]byte, out), Shape: []int{in}}
 	}
 	for kind, calls := range map[collective.Kind][]*collective.Call{
-		collective.AllGather:     {call(collective.AllGather, 2, 5), call(collective.AllGather, 3, 4)},
-		collective.ReduceScatter: {call(collective.ReduceScatter, 4, 2), call(collective.ReduceScatter, 4, 3)},
-		collective.Gather:        {call(collective.Gather, 2, 4), call(collective.Gather, 3, 0)},
-		collective.Scatter:       {call(collective.Scatter, 6, 2), call(collective.Scatter, 0, 3)},
-		collective.Broadcast:     {call(collective.Broadcast, 6, 0), call(collective.Broadcast, 0, 3)},
-		collective.AllToAll:      {call(collective.AllToAll, 4, 4), call(collective.AllToAll, 4, 5)},
+		collective.AllGather: {call(collective.AllGather, 2, 5),
+			call(collective.AllGather, 3, 4)},
+		collective.ReduceScatter: {call(collective.ReduceScatter, 4, 2),
+			call(collective.ReduceScatter, 4, 3)},
+		collective.Gather:  {call(collective.Gather, 2, 4), call(collective.Gather, 3, 0)},
+		collective.Scatter: {call(collective.Scatter, 6, 2), call(collective.Scatter, 0, 3)},
+		collective.Broadcast: {call(collective.Broadcast, 6, 0),
+			call(collective.Broadcast, 0, 3)},
+		collective.AllToAll: {call(collective.AllToAll, 4, 4),
+			call(collective.AllToAll, 4, 5)},
 	} {
 		var s collective.Schedule
 		var member *collective.MemberError
@@ -267,18 +295,24 @@ func TestLengthsMustAddUp(t *testing.T) {
 func TestReceiveFromAnyRank(t *testing.T) {
 	m := newMatcher(4)
 	send := func(rank int, ticket uint64) []collective.Ready {
-		return m.Post(posted(rank, ticket, collective.Call{Kind: collective.Send, DType: tensor.U8, Peer: 0, In: make([]byte, 4), Shape: []int{4}}), nil)
+		return m.Post(posted(rank, ticket,
+			collective.Call{Kind: collective.Send, DType: tensor.U8, Peer: 0, In: make([]byte, 4),
+				Shape: []int{4}}), nil)
 	}
 	recv := func(from int, ticket uint64) []collective.Ready {
-		return m.Post(posted(0, ticket, collective.Call{Kind: collective.Recv, DType: tensor.U8, Peer: from, Out: make([]byte, 4), Shape: []int{4}}), nil)
+		return m.Post(posted(0, ticket,
+			collective.Call{Kind: collective.Recv, DType: tensor.U8, Peer: from,
+				Out: make([]byte, 4), Shape: []int{4}}), nil)
 	}
 	met := func(got []collective.Ready, from int, recvTicket uint64) {
 		t.Helper()
-		if len(got) != 1 || got[0].Err != nil || got[0].Calls[0].Worker != worker(from) || got[0].Calls[1].Ticket != recvTicket || got[0].Calls[1].Call.Peer != from {
+		if len(got) != 1 || got[0].Err != nil || got[0].Calls[0].Worker != worker(from) ||
+			got[0].Calls[1].Ticket != recvTicket || got[0].Calls[1].Call.Peer != from {
 			t.Fatalf("got %v, want the send of rank %d with receive %d", got, from, recvTicket)
 		}
 	}
-	// Sends that wait are taken in the order of posting, but for one that a receive asks for by name.
+	// Sends that wait are taken in the order of posting, but for one that a receive asks for by
+	// name.
 	for _, r := range []int{3, 1, 2} {
 		send(r, 1)
 	}

@@ -2,10 +2,12 @@ package collective
 
 import "slices"
 
-// AnyRank as the Peer of a Recv takes the first send that comes, whoever sends it. The match sets Peer to the sender.
+// AnyRank as the Peer of a Recv takes the first send that comes, whoever sends it. The match sets
+// Peer to the sender.
 const AnyRank = -1
 
-// mailbox is where sends to one rank under one tag and its receives meet. What waits, waits in the order of posting.
+// mailbox is where sends to one rank under one tag and its receives meet. What waits, waits in the
+// order of posting.
 type mailbox struct{ sends, recvs []*Posted }
 
 type address struct {
@@ -27,7 +29,9 @@ func (m *Matcher) pairUp(g *group, self int, p *Posted, out []Ready) []Ready {
 	fits := func(recv *Posted) bool { return recv.Call.Peer == self || recv.Call.Peer == AnyRank }
 	if p.Call.Kind == Recv {
 		mine, theirs = theirs, mine
-		fits = func(send *Posted) bool { return p.Call.Peer == AnyRank || g.members[p.Call.Peer].worker == send.Worker }
+		fits = func(send *Posted) bool {
+			return p.Call.Peer == AnyRank || g.members[p.Call.Peer].worker == send.Worker
+		}
 	}
 	i := slices.IndexFunc(*theirs, fits)
 	if i < 0 {
@@ -47,7 +51,8 @@ func (m *Matcher) pairUp(g *group, self int, p *Posted, out []Ready) []Ready {
 	recv.Call.Peer = g.index(send.Worker)
 	var err error
 	if send.Call.DType != recv.Call.DType || send.Call.InLen() != recv.Call.OutLen() {
-		err = &MismatchError{Position: -1, RankA: m.rank(send.Worker), RankB: m.rank(recv.Worker), CallA: send.Call.String(), CallB: recv.Call.String()}
+		err = &MismatchError{Position: -1, RankA: m.rank(send.Worker), RankB: m.rank(recv.Worker),
+			CallA: send.Call.String(), CallB: recv.Call.String()}
 	}
 	return append(out, Ready{[]*Posted{send, recv}, err})
 }
@@ -74,7 +79,8 @@ func (m *Matcher) hopeless(g *group, self int, p *Posted) error {
 	return lost
 }
 
-// losePairs fails the transfers of a group that wait for a lost member. What it had posted itself can still be met.
+// losePairs fails the transfers of a group that wait for a lost member. What it had posted itself
+// can still be met.
 func (m *Matcher) losePairs(g *group, out []Ready) []Ready {
 	for _, key := range g.addresses() {
 		box := g.boxes[key]

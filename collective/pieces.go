@@ -6,9 +6,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Foreign memory passes through the arena piece by piece, while it lies in the caches: a call in pieces has for its input and its output a window of
-// PiecesOpen pieces of PieceBytes, of which the last may be shorter. Piece i lies in place i mod PiecesOpen, and so does its result. Other ranks of the call may
-// have all of their memory in the arena.
+// Foreign memory passes through the arena piece by piece, while it lies in the caches: a call in
+// pieces has for its input and its output a window of PiecesOpen pieces of PieceBytes, of which the
+// last may be shorter. Piece i lies in place i mod PiecesOpen, and so does its result. Other ranks
+// of the call may have all of their memory in the arena.
 const (
 	PieceBytes = 1 << 20
 	PiecesOpen = 2
@@ -31,7 +32,8 @@ func InPieces(calls []*Posted) bool {
 	return slices.ContainsFunc(calls, func(p *Posted) bool { return p.Call.Window != nil })
 }
 
-// Piece makes c the part of an all-reduce that lies in piece i, of a call in pieces or of one that is there as a whole.
+// Piece makes c the part of an all-reduce that lies in piece i, of a call in pieces or of one that
+// is there as a whole.
 func (c *Call) Piece(of *Call, i int) {
 	from := i * PieceBytes
 	n := min(PieceBytes, of.InLen()*of.DType.Size()-from)
@@ -52,7 +54,8 @@ func (c *Call) checkPieces() error {
 	case c.Kind != AllReduce || c.More || c.Step || c.Aside:
 		return fieldError("flags", "only an all_reduce that is no part of a step comes in pieces")
 	case len(c.Window) != PiecesOpen*PieceBytes:
-		return fieldError("in.count", "the window of a call in pieces has %d bytes, not %d", PiecesOpen*PieceBytes, len(c.Window))
+		return fieldError("in.count", "the window of a call in pieces has %d bytes, not %d",
+			PiecesOpen*PieceBytes, len(c.Window))
 	}
 	return nil
 }

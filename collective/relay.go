@@ -21,9 +21,10 @@ type Outgoing struct {
 	Payload []byte
 }
 
-// Relay executes a schedule over several hosts, of which it is one: it exchanges pieces with the Relays of the others. A piece of the
-// result changes places with what was in the first output of this host, as soon as it is here; Revert changes them back, so that the inputs are
-// what they were when a host is lost meanwhile. docs/design/hosts-collectives.md has the reasons.
+// Relay executes a schedule over several hosts, of which it is one: it exchanges pieces with the
+// Relays of the others. A piece of the result changes places with what was in the first output of
+// this host, as soon as it is here; Revert changes them back, so that the inputs are what they were
+// when a host is lost meanwhile. docs/design/hosts-collectives.md has the reasons.
 //
 // The life of one use:
 //
@@ -33,18 +34,20 @@ type Outgoing struct {
 //  3. When the Relays of all hosts are Done: Deliver for every index below Deliveries. A use that is given up instead: Revert for every
 //     index below Pieces, when nothing else of it runs any more.
 //
-// Where outputs are Fresh, pieces are written to all of them as they come and nothing is changed back; Deliver is for what no other host sends, and may be
-// called at any time.
+// Where outputs are Fresh, pieces are written to all of them as they come and nothing is changed
+// back; Deliver is for what no other host sends, and may be called at any time.
 //
-// Payloads are parts of the inputs, of the outputs and of the Relay's memory. They are needed no longer when all hosts are Done. A use that is
-// given up before is not followed by another: links may still read and write its memory, so the Relay must be thrown away, and the
-// memory of its calls must stay until no link has a piece of it.
+// Payloads are parts of the inputs, of the outputs and of the Relay's memory. They are needed no
+// longer when all hosts are Done. A use that is given up before is not followed by another: links
+// may still read and write its memory, so the Relay must be thrown away, and the memory of its
+// calls must stay until no link has a piece of it.
 //
-// Every element is summed in an order that only the schedule, the sites and the route decide: a host adds the inputs of its
-// own members in rank order, then the partial sums of its children in the order of their hosts. Partial sums travel in
-// the type of the accumulator; the root of the tree scales and rounds once. Those of narrow calls travel in the type of the call, to
-// which every host rounds them. So all hosts get the same bits whatever the
-// timing, and integers, minima and maxima come out as in Run.
+// Every element is summed in an order that only the schedule, the sites and the route decide: a
+// host adds the inputs of its own members in rank order, then the partial sums of its children in
+// the order of their hosts. Partial sums travel in the type of the accumulator; the root of the
+// tree scales and rounds once. Those of narrow calls travel in the type of the call, to which every
+// host rounds them. So all hosts get the same bits whatever the timing, and integers, minima and
+// maxima come out as in Run.
 //
 // The zero value is ready and is used again and again.
 type Relay struct {
@@ -101,7 +104,8 @@ type segment struct {
 // inlet is where the partial sums of a child come in.
 type inlet struct{ host, at int }
 
-// inOutput says that the result of a piece is in the first output of this host, and what was there is in stage.
+// inOutput says that the result of a piece is in the first output of this host, and what was there
+// is in stage.
 const inOutput = -1
 
 // start is a piece that needs nothing from another host, and the turn in which it is sent.
@@ -118,7 +122,8 @@ const (
 // Chunks is the number of pieces that need nothing from another host.
 func (r *Relay) Chunks() int { return len(r.starts) }
 
-// Summed is how many bytes of inputs Chunk reads, for all indices together: none where they are sent as they are.
+// Summed is how many bytes of inputs Chunk reads, for all indices together: none where they are
+// sent as they are.
 func (r *Relay) Summed() int { return r.summed }
 
 // Chunk sums piece i and appends to out what is now to be sent.
@@ -127,8 +132,8 @@ func (r *Relay) Chunk(i int, s *Scratch, out []Outgoing) []Outgoing {
 	return r.ascend(&r.segments[p.segment], p.piece, s, out)
 }
 
-// Place returns the memory for a piece of n bytes from a host, and nil if no such piece is due: it would be a lie, or is here
-// already.
+// Place returns the memory for a piece of n bytes from a host, and nil if no such piece is due: it
+// would be a lie, or is here already.
 func (r *Relay) Place(from int, part uint32, off uint64, n uint32) []byte {
 	e, ok := r.find(from, part, off, n)
 	if !ok || !r.due[e.due].CompareAndSwap(awaited, placed) {
@@ -138,7 +143,8 @@ func (r *Relay) Place(from int, part uint32, off uint64, n uint32) []byte {
 }
 
 // Arrived tells that a piece is where Place said, and appends to out what is now to be sent.
-func (r *Relay) Arrived(from int, part uint32, off uint64, n uint32, s *Scratch, out []Outgoing) []Outgoing {
+func (r *Relay) Arrived(from int, part uint32, off uint64, n uint32, s *Scratch,
+	out []Outgoing) []Outgoing {
 	e, ok := r.find(from, part, off, n)
 	switch {
 	case !ok || !r.due[e.due].CompareAndSwap(placed, here):
@@ -151,8 +157,9 @@ func (r *Relay) Arrived(from int, part uint32, off uint64, n uint32, s *Scratch,
 	return out
 }
 
-// Done reports whether this host has all results that its members get, and has summed and passed on all that others need of it:
-// it was returned by Chunk or Arrived, or is about to be by a call that is under way.
+// Done reports whether this host has all results that its members get, and has summed and passed on
+// all that others need of it: it was returned by Chunk or Arrived, or is about to be by a call that
+// is under way.
 func (r *Relay) Done() bool { return r.left.Load() == 0 }
 
 // Deliveries is the number of independent pieces of work that write what is left of the outputs.

@@ -16,7 +16,8 @@ type claim struct {
 	n        uint32
 }
 
-// honest lists the pieces of an all-reduce whose numbers do not fit well together, over three hosts.
+// honest lists the pieces of an all-reduce whose numbers do not fit well together, over three
+// hosts.
 func honest(t testing.TB, strategy collective.Strategy) (c *cluster, claims map[claim]bool) {
 	c = evenly(t, collective.AllReduce, tensor.BF16, 3, 2, 200_001)
 	c.prepare(strategy)
@@ -63,13 +64,17 @@ func TestRelayRefusesLies(t *testing.T) {
 		c, claims := honest(t, strategy)
 		for x := range claims {
 			for _, lie := range []claim{
-				{x.to, x.to, x.part, x.off, x.n}, {x.to, -1, x.part, x.off, x.n}, {x.to, 3, x.part, x.off, x.n},
+				{x.to, x.to, x.part, x.off, x.n}, {x.to, -1, x.part, x.off, x.n},
+				{x.to, 3, x.part, x.off, x.n},
 				{x.to, x.from, x.part + 7, x.off, x.n}, {x.to, x.from, 1<<32 - 1, x.off, x.n},
-				{x.to, x.from, x.part, x.off + 2, x.n}, {x.to, x.from, x.part, 1<<64 - 4, x.n}, {x.to, x.from, x.part, 1 << 63, x.n},
-				{x.to, x.from, x.part, x.off, x.n + 4}, {x.to, x.from, x.part, x.off, x.n - 4}, {x.to, x.from, x.part, x.off, 0},
+				{x.to, x.from, x.part, x.off + 2, x.n}, {x.to, x.from, x.part, 1<<64 - 4, x.n},
+				{x.to, x.from, x.part, 1 << 63, x.n},
+				{x.to, x.from, x.part, x.off, x.n + 4}, {x.to, x.from, x.part, x.off, x.n - 4},
+				{x.to, x.from, x.part, x.off, 0},
 				{x.to, x.from, x.part, x.off, 1<<32 - 1},
 			} {
-				if mem := c.relays[x.to].Place(lie.from, lie.part, lie.off, lie.n); mem != nil && !claims[lie] {
+				if mem := c.relays[x.to].Place(lie.from, lie.part, lie.off, lie.n); mem != nil &&
+					!claims[lie] {
 					t.Fatalf("%v: %d bytes for %+v", strategy, len(mem), lie)
 				}
 			}
@@ -80,7 +85,8 @@ func TestRelayRefusesLies(t *testing.T) {
 	}
 }
 
-// A result does not come before the partial sum that it depends on has left: the memory is still in use.
+// A result does not come before the partial sum that it depends on has left: the memory is still in
+// use.
 func TestRelayRefusesEarlyResults(t *testing.T) {
 	const n = 1 << 10
 	c := evenly(t, collective.AllReduce, tensor.F32, 2, 2, n)

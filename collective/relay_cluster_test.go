@@ -34,7 +34,8 @@ type piece struct {
 	memory   []byte // once it is placed
 }
 
-// spread gives every host a fresh Relay and its view of the calls: those of its own members with memory, the others far.
+// spread gives every host a fresh Relay and its view of the calls: those of its own members with
+// memory, the others far.
 func spread(t testing.TB, calls []*collective.Call, of []int, hosts int) *cluster {
 	return spreadOver(t, calls, of, newRelays(hosts))
 }
@@ -46,9 +47,11 @@ func newRelays(hosts int) (relays []*collective.Relay) {
 	return relays
 }
 
-func spreadOver(t testing.TB, calls []*collective.Call, of []int, relays []*collective.Relay) *cluster {
+func spreadOver(t testing.TB, calls []*collective.Call, of []int,
+	relays []*collective.Relay) *cluster {
 	hosts := len(relays)
-	c := &cluster{t: t, of: of, relays: relays, sent: make([]int, hosts), starts: make([]int, hosts)}
+	c := &cluster{t: t, of: of, relays: relays, sent: make([]int, hosts),
+		starts: make([]int, hosts)}
 	for h := range hosts {
 		var mine []*collective.Call
 		for member, call := range calls {
@@ -99,7 +102,8 @@ func (c *cluster) prepare(strategy collective.Strategy) {
 	c.way, c.log = nil, nil
 }
 
-// spans is moves as all hosts must have them: of the outputs of a host that are one memory, only which host it is counts.
+// spans is moves as all hosts must have them: of the outputs of a host that are one memory, only
+// which host it is counts.
 func (c *cluster) spans(moves []collective.Move) []collective.Move {
 	if c.calls[0][0].Shared.Name == "" {
 		return moves
@@ -111,7 +115,10 @@ func (c *cluster) spans(moves []collective.Move) []collective.Move {
 		for j := range m.Dst {
 			m.Dst[j].Member = c.of[m.Dst[j].Member]
 		}
-		m.Dst = slices.Compact(slices.SortedFunc(slices.Values(m.Dst), func(a, b collective.Span) int { return a.Member - b.Member }))
+		m.Dst = slices.Compact(
+			slices.SortedFunc(slices.Values(m.Dst), func(a, b collective.Span) int {
+				return a.Member - b.Member
+			}))
 	}
 	return moves
 }
@@ -136,7 +143,8 @@ func (c *cluster) place(p *piece) {
 	r := c.relays[p.to]
 	p.memory = r.Place(p.from, p.part, p.off, uint32(len(p.payload)))
 	if len(p.memory) != len(p.payload) {
-		c.t.Fatalf("host %d has no place for %d bytes of part %d at %d from host %d", p.to, len(p.payload), p.part, p.off, p.from)
+		c.t.Fatalf("host %d has no place for %d bytes of part %d at %d from host %d", p.to,
+			len(p.payload), p.part, p.off, p.from)
 	}
 	if again := r.Place(p.from, p.part, p.off, uint32(len(p.payload))); again != nil {
 		c.t.Fatalf("host %d gives the same memory twice", p.to)
@@ -163,7 +171,8 @@ func (c *cluster) exchange(rng *rand.Rand) {
 	}
 }
 
-// take takes so many steps in a random order, or as many as there are: pieces are placed, arrive, or are begun with. It says how many.
+// take takes so many steps in a random order, or as many as there are: pieces are placed, arrive,
+// or are begun with. It says how many.
 func (c *cluster) take(rng *rand.Rand, steps int) int {
 	c.t.Helper()
 	s := collective.NewScratch()
@@ -205,7 +214,8 @@ func (c *cluster) take(rng *rand.Rand, steps int) int {
 	return steps
 }
 
-// rounds runs all relays in lock step, each round delivering what was sent in the one before, and counts the rounds.
+// rounds runs all relays in lock step, each round delivering what was sent in the one before, and
+// counts the rounds.
 func (c *cluster) rounds() (n int) {
 	s := collective.NewScratch()
 	for h, r := range c.relays {
@@ -234,12 +244,14 @@ func (c *cluster) deliver(rng *rand.Rand) {
 	}
 }
 
-// giveUp begins a use, and gives it up after so many steps. The memory of the calls is as before then.
+// giveUp begins a use, and gives it up after so many steps. The memory of the calls is as before
+// then.
 func (c *cluster) giveUp(rng *rand.Rand, strategy collective.Strategy, steps int) {
 	c.t.Helper()
 	var before [][]byte
 	for member, h := range c.of {
-		before = append(before, bytes.Clone(c.calls[h][member].In), bytes.Clone(c.calls[h][member].Out))
+		before = append(before, bytes.Clone(c.calls[h][member].In),
+			bytes.Clone(c.calls[h][member].Out))
 	}
 	used := c.relays
 	c.relays = newRelays(len(used)) // a Relay that was given up is used no more
@@ -252,8 +264,10 @@ func (c *cluster) giveUp(rng *rand.Rand, strategy collective.Strategy, steps int
 		}
 	}
 	for member, h := range c.of {
-		if call := c.calls[h][member]; !bytes.Equal(call.In, before[2*member]) || !bytes.Equal(call.Out, before[2*member+1]) {
-			c.t.Fatalf("the memory of member %d is not what it was before a use that was given up after %d steps", member, taken)
+		if call := c.calls[h][member]; !bytes.Equal(call.In, before[2*member]) ||
+			!bytes.Equal(call.Out, before[2*member+1]) {
+			c.t.Fatalf("the memory of member %d is not what it was before a use that was given "+
+				"up after %d steps", member, taken)
 		}
 	}
 	c.relays = used

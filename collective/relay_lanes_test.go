@@ -19,7 +19,8 @@ func TestRelayLanes(t *testing.T) {
 		for _, d := range []tensor.DType{tensor.F32, tensor.F16} {
 			rng := rand.New(rand.NewPCG(uint64(i), 9))
 			calls := sample(rng, collective.AllReduce, d, collective.Sum, 2*hosts, 200_000)
-			want := sample(rand.New(rand.NewPCG(uint64(i), 9)), collective.AllReduce, d, collective.Sum, 2*hosts, 200_000)
+			want := sample(rand.New(rand.NewPCG(uint64(i), 9)), collective.AllReduce, d,
+				collective.Sum, 2*hosts, 200_000)
 			of := []int{0, 0, 0, 1, 2, 2}
 			one := spread(t, want, of, hosts)
 			one.prepare(strategy)
@@ -61,8 +62,10 @@ func (c *cluster) lanes(n int) {
 				case p := <-way:
 					r := c.relays[p.to]
 					copy(r.Place(p.from, p.part, p.off, uint32(len(p.payload))), p.payload)
-					post(way, p.to, r.Arrived(p.from, p.part, p.off, uint32(len(p.payload)), s, nil))
-					if r.Done() && handed[p.to].CompareAndSwap(0, 1) && done.Add(1) == int64(len(c.relays)) {
+					post(way, p.to, r.Arrived(p.from, p.part, p.off, uint32(len(p.payload)), s,
+						nil))
+					if r.Done() && handed[p.to].CompareAndSwap(0, 1) &&
+						done.Add(1) == int64(len(c.relays)) {
 						close(finished)
 					}
 				case <-finished:
@@ -127,7 +130,8 @@ func (w *wire) run(c *cluster, strategy collective.Strategy) {
 			w.way = w.way[:len(w.way)-1]
 			r := w.relays[p.to]
 			copy(r.Place(p.from, p.part, p.off, uint32(len(p.payload))), p.payload)
-			w.post(p.to, r.Arrived(p.from, p.part, p.off, uint32(len(p.payload)), w.scratch, w.out[:0]))
+			w.post(p.to, r.Arrived(p.from, p.part, p.off, uint32(len(p.payload)), w.scratch,
+				w.out[:0]))
 		}
 	}
 	for h, r := range w.relays {
@@ -143,12 +147,14 @@ func (w *wire) run(c *cluster, strategy collective.Strategy) {
 func (w *wire) post(from int, out []collective.Outgoing) {
 	w.out = out
 	for _, o := range out {
-		w.way = append(w.way, piece{from: from, to: o.To, part: o.Part, off: o.Offset, payload: o.Payload})
+		w.way = append(w.way,
+			piece{from: from, to: o.To, part: o.Part, off: o.Offset, payload: o.Payload})
 	}
 }
 
 func newWire(c *cluster) *wire {
-	w := &wire{relays: c.relays, schedules: make([]collective.Schedule, len(c.relays)), scratch: collective.NewScratch()}
+	w := &wire{relays: c.relays, schedules: make([]collective.Schedule, len(c.relays)),
+		scratch: collective.NewScratch()}
 	for h := range c.relays {
 		w.sites = append(w.sites, collective.Sites{Of: c.of, N: len(c.relays), Self: h})
 	}
@@ -158,7 +164,8 @@ func newWire(c *cluster) *wire {
 // The steady state allocates nothing, the trees included.
 func TestRelayAllocatesNothing(t *testing.T) {
 	for _, strategy := range strategies {
-		for _, kind := range []collective.Kind{collective.AllReduce, collective.AllToAll, collective.ReduceScatter} {
+		for _, kind := range []collective.Kind{collective.AllReduce, collective.AllToAll,
+			collective.ReduceScatter} {
 			c := evenly(t, kind, tensor.F32, 3, 2, 100_000)
 			w := newWire(c)
 			if allocs := testing.AllocsPerRun(5, func() { w.run(c, strategy) }); allocs != 0 {
@@ -168,7 +175,8 @@ func TestRelayAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkRelay is two hosts with two members each, joined by one memory copy, against the four on one host.
+// BenchmarkRelay is two hosts with two members each, joined by one memory copy, against the four on
+// one host.
 func BenchmarkRelay(b *testing.B) {
 	const n = 4 << 20
 	c := evenly(b, collective.AllReduce, tensor.F32, 2, 2, n)
@@ -180,7 +188,8 @@ func BenchmarkRelay(b *testing.B) {
 		}
 	})
 	b.Run("hosts=1", func(b *testing.B) {
-		calls := sample(rand.New(rand.NewPCG(1, 2)), collective.AllReduce, tensor.F32, collective.Sum, 4, n)
+		calls := sample(rand.New(rand.NewPCG(1, 2)), collective.AllReduce, tensor.F32,
+			collective.Sum, 4, n)
 		var s collective.Schedule
 		var r collective.Run
 		scratch := collective.NewScratch()
@@ -197,7 +206,8 @@ func BenchmarkRelay(b *testing.B) {
 	})
 }
 
-// A relay says how much there is to share out over lanes: nothing where an input is sent as it is, and only what is on its host.
+// A relay says how much there is to share out over lanes: nothing where an input is sent as it is,
+// and only what is on its host.
 func TestWorkOfRelay(t *testing.T) {
 	const n = 3 << 16 // elements: each host of a ring is the end of one chain of a third
 	for _, want := range []struct {
@@ -205,15 +215,18 @@ func TestWorkOfRelay(t *testing.T) {
 		summed, placed, written []int // by host, in elements
 	}{
 		{collective.AllReduce, []int{0, 2 * n / 3, 0}, []int{n, n, n}, []int{0, n, 0}},
-		{collective.Broadcast, []int{0, 0, 0}, []int{n, n, 0}, []int{0, n, n}}, // the root, host 2, has an output too
+		// the root, host 2, has an output too
+		{collective.Broadcast, []int{0, 0, 0}, []int{n, n, 0}, []int{0, n, n}},
 	} {
 		calls := sample(rand.New(rand.NewPCG(1, 9)), want.kind, tensor.F32, collective.Sum, 4, n)
 		c := spread(t, calls, []int{0, 1, 1, 2}, 3)
 		c.prepare(collective.Ring{})
 		for h, r := range c.relays {
 			have := [...]int{r.Summed() / 4, r.Placed() / 4, r.Written() / 4}
-			if expected := [...]int{want.summed[h], want.placed[h], want.written[h]}; have != expected {
-				t.Errorf("%v, host %d: %v elements are summed, placed and written, want %v", want.kind, h, have, expected)
+			if expected := [...]int{want.summed[h], want.placed[h],
+				want.written[h]}; have != expected {
+				t.Errorf("%v, host %d: %v elements are summed, placed and written, want %v",
+					want.kind, h, have, expected)
 			}
 		}
 	}

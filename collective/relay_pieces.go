@@ -44,7 +44,8 @@ func (r *Relay) find(from int, part uint32, off uint64, n uint32) (e event, ok b
 	return e, int(n) == elements*size
 }
 
-// piece is the first element of a piece, counted from the segment's, and the number of its elements.
+// piece is the first element of a piece, counted from the segment's, and the number of its
+// elements.
 func (r *Relay) piece(g *segment, i int) (from, n int) {
 	from = i * r.per
 	return from, min(r.per, g.n-from)
@@ -52,7 +53,8 @@ func (r *Relay) piece(g *segment, i int) (from, n int) {
 
 func (r *Relay) piecesOf(n int) int { return (n + r.per - 1) / r.per }
 
-// ascend sums a piece of which all partial sums are here, and sends it to the parent, or down again if this is the root.
+// ascend sums a piece of which all partial sums are here, and sends it to the parent, or down again
+// if this is the root.
 func (r *Relay) ascend(g *segment, i int, s *Scratch, out []Outgoing) []Outgoing {
 	from, n := r.piece(g, i)
 	if !g.direct {
@@ -78,8 +80,8 @@ func (r *Relay) ascend(g *segment, i int, s *Scratch, out []Outgoing) []Outgoing
 	return append(out, Outgoing{g.parent, 2 * g.part, uint64(from * size), payload})
 }
 
-// conclude brings a piece of the result to the first output here, and passes it on. No host needs what was there for this use: the
-// result has come of it.
+// conclude brings a piece of the result to the first output here, and passes it on. No host needs
+// what was there for this use: the result has come of it.
 func (r *Relay) conclude(g *segment, i int, out []Outgoing) []Outgoing {
 	from, n := r.piece(g, i)
 	var payload []byte
@@ -102,8 +104,8 @@ func (r *Relay) conclude(g *segment, i int, out []Outgoing) []Outgoing {
 	return out
 }
 
-// sum adds up a run of elements that fits into the scratch: the local sources, then the children's partial sums. Of a copy it brings the runs
-// together.
+// sum adds up a run of elements that fits into the scratch: the local sources, then the children's
+// partial sums. Of a copy it brings the runs together.
 func (r *Relay) sum(g *segment, from, n int, s *Scratch) {
 	if m := &r.moves[g.move]; m.Runs != nil {
 		r.gather(m, g.from+from, n, r.at(g.result, from, n, r.run.dtype.Size()))
@@ -142,7 +144,8 @@ func (r *Relay) sum(g *segment, from, n int, s *Scratch) {
 	}
 }
 
-// sumNarrow is sum where partial sums travel in the type of the call: they are widened, added up, and rounded again.
+// sumNarrow is sum where partial sums travel in the type of the call: they are widened, added up,
+// and rounded again.
 func (r *Relay) sumNarrow(g *segment, from, n int, s *Scratch) {
 	k, d, in := r.run.kernels, r.run.dtype, g.in
 	acc := s.acc[:n*kernel.AccType(d).Size()]

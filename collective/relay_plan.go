@@ -9,8 +9,9 @@ import (
 
 // plan is the memory in which a schedule is turned into segments.
 type plan struct {
-	roles  []role // by host; empty between moves
-	hosts  []int  // with a part in the move at hand, ascending: their indices are what Strategy calls positions
+	roles []role // by host; empty between moves
+	// with a part in the move at hand, ascending: their indices are what Strategy calls positions
+	hosts  []int
 	self   int    // position of this host; -1 = it has no part in the move
 	root   int    // position, or -1
 	parent []int  // by position: where partial sums go
@@ -30,8 +31,9 @@ type role struct{ gives, takes bool }
 // cutAlign is what segments begin at a multiple of, in elements: no two share a cache line.
 const cutAlign = 64
 
-// Prepare binds a schedule to the memory of the calls that are on this host. All hosts must give the same schedule, sites and
-// route, and calls that differ only in being Far; outputs that are one memory are listed once where they are.
+// Prepare binds a schedule to the memory of the calls that are on this host. All hosts must give
+// the same schedule, sites and route, and calls that differ only in being Far; outputs that are one
+// memory are listed once where they are.
 func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 	r.reset(calls, sites)
 	r.fresh = s.Fresh
@@ -50,7 +52,8 @@ func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 			for t := range trees {
 				if from, n := cut(m.N, t, trees); n > 0 {
 					r.grow(strategy, t)
-					r.addSegment(segment{part: parts + uint32(t), move: len(r.moves) - 1, from: from, n: n})
+					r.addSegment(segment{part: parts + uint32(t), move: len(r.moves) - 1,
+						from: from, n: n})
 				}
 			}
 		}
@@ -62,8 +65,10 @@ func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 }
 
 func (r *Relay) reset(calls []*Call, sites Sites) {
-	r.local.Moves, r.moves, r.spans, r.segments = r.local.Moves[:0], r.moves[:0], r.spans[:0], r.segments[:0]
-	r.inlets, r.outlets, r.starts, r.staged = r.inlets[:0], r.outlets[:0], r.starts[:0], r.staged[:0]
+	r.local.Moves, r.moves, r.spans, r.segments = r.local.Moves[:0], r.moves[:0], r.spans[:0],
+		r.segments[:0]
+	r.inlets, r.outlets, r.starts, r.staged = r.inlets[:0], r.outlets[:0], r.starts[:0],
+		r.staged[:0]
 	p := &r.plan
 	p.stage, p.due, p.missing, p.pieces, p.longest = 0, 0, 0, 0, 0
 	if len(p.roles) < sites.N {
@@ -78,7 +83,9 @@ func (r *Relay) reset(calls []*Call, sites Sites) {
 }
 
 // counts reports whether a source is summed at all.
-func (r *Relay) counts(src Span) bool { return len(r.run.scale) == 0 || r.run.scale[src.Member] != 0 }
+func (r *Relay) counts(src Span) bool {
+	return len(r.run.scale) == 0 || r.run.scale[src.Member] != 0
+}
 
 // meet finds the hosts of a move and its root.
 func (r *Relay) meet(m *Move, sites Sites) {
@@ -119,7 +126,8 @@ func (r *Relay) meet(m *Move, sites Sites) {
 	}
 }
 
-// addMove keeps what of a move is on this host. What needs no other host, or only a copy that is given to them too, is left to Run.
+// addMove keeps what of a move is on this host. What needs no other host, or only a copy that is
+// given to them too, is left to Run.
 func (r *Relay) addMove(m *Move, sites Sites, alone bool) {
 	own := Move{N: m.N, Runs: m.Runs}
 	at := len(r.spans)
@@ -177,7 +185,8 @@ func (r *Relay) addSegment(g segment) {
 	mine := p.flows[p.self]
 	g.parent, g.source = -1, -1
 	if at := p.parent[p.self]; at >= 0 {
-		g.parent, g.source, g.up, g.down = p.hosts[at], p.hosts[p.source[p.self]], mine.gives, mine.takes
+		g.parent, g.source, g.up, g.down = p.hosts[at], p.hosts[p.source[p.self]], mine.gives,
+			mine.takes
 	}
 	ins, outs := len(r.inlets), len(r.outlets)
 	for i := range p.hosts {
@@ -188,8 +197,10 @@ func (r *Relay) addSegment(g segment) {
 			r.outlets = append(r.outlets, p.hosts[i])
 		}
 	}
-	g.in, g.out = r.inlets[ins:len(r.inlets):len(r.inlets)], r.outlets[outs:len(r.outlets):len(r.outlets)]
-	g.direct = !r.run.reduces && g.parent < 0 && m.Runs == nil || g.up && len(g.in) == 0 && len(m.Src) == 1 && r.plain()
+	g.in, g.out = r.inlets[ins:len(r.inlets):len(r.inlets)],
+		r.outlets[outs:len(r.outlets):len(r.outlets)]
+	g.direct = !r.run.reduces && g.parent < 0 && m.Runs == nil ||
+		g.up && len(g.in) == 0 && len(m.Src) == 1 && r.plain()
 	r.place(&g, mine)
 	pieces := r.piecesOf(g.n)
 	g.due, g.missing = p.due, p.missing
@@ -226,8 +237,9 @@ func (r *Relay) addSegment(g segment) {
 	r.segments = append(r.segments, g)
 }
 
-// place gives a segment its memory. A partial sum has reached the parent before the result comes down, so that the two share
-// a place where their types are the same; the sum is made where the first child's comes in.
+// place gives a segment its memory. A partial sum has reached the parent before the result comes
+// down, so that the two share a place where their types are the same; the sum is made where the
+// first child's comes in.
 func (r *Relay) place(g *segment, mine role) {
 	size, wide := r.run.dtype.Size(), r.acc.Size()
 	sums := r.run.reduces && mine.gives && !g.direct
@@ -260,8 +272,8 @@ func (r *Relay) reserve(n int) (at int) {
 	return at
 }
 
-// start lists the pieces of a segment that need nothing from others. The first to be worked on are for the next host: else all
-// would begin by sending to the same one.
+// start lists the pieces of a segment that need nothing from others. The first to be worked on are
+// for the next host: else all would begin by sending to the same one.
 func (r *Relay) start(index int, g *segment, pieces int) {
 	if r.first < 0 && g.next() > r.self {
 		r.first = len(r.starts)

@@ -2,7 +2,8 @@ package collective
 
 import "sort"
 
-// trade lets a run of the result, in stage, and what is in the first output here change places, and returns where the result is then.
+// trade lets a run of the result, in stage, and what is in the first output here change places, and
+// returns where the result is then.
 func (r *Relay) trade(g *segment, from, n int) []byte {
 	dst := r.output(g, from, n)
 	r.run.kernels.Swap(dst, r.at(g.result, from, n, r.run.dtype.Size()))
@@ -33,9 +34,12 @@ func (r *Relay) Deliver(i int, s *Scratch) {
 	r.run.Chunk(i, s)
 }
 
-// hand copies chunk i of the results from the first output to the others. Runs were not brought there: they go to all of them.
+// hand copies chunk i of the results from the first output to the others. Runs were not brought
+// there: they go to all of them.
 func (r *Relay) hand(i int) {
-	after := sort.Search(len(r.staged), func(j int) bool { return r.segments[r.staged[j]].first > i })
+	after := sort.Search(len(r.staged), func(j int) bool {
+		return r.segments[r.staged[j]].first > i
+	})
 	g := &r.segments[r.staged[after-1]]
 	m, size := &r.moves[g.move], r.run.dtype.Size()
 	per := chunkBytes / size

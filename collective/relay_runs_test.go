@@ -9,8 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// TestRelayRuns moves short runs, many a move, between members of one host and of several, and compares with copying them one by one. Where the outputs are
-// new memory they are there without a delivery, but for what stays on a host, which is delivered at any time.
+// TestRelayRuns moves short runs, many a move, between members of one host and of several, and
+// compares with copying them one by one. Where the outputs are new memory they are there without a
+// delivery, but for what stays on a host, which is delivered at any time.
 func TestRelayRuns(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -26,10 +27,13 @@ func TestRelayRuns(t *testing.T) {
 		var before [][]byte
 		for i := range members {
 			before = append(before, bytes.Clone(ins[i]))
-			calls = append(calls, &collective.Call{Kind: collective.Reshape, DType: tensor.U8, In: ins[i], Out: make([]byte, len(outs[i]))})
+			calls = append(calls,
+				&collective.Call{Kind: collective.Reshape, DType: tensor.U8, In: ins[i],
+					Out: make([]byte, len(outs[i]))})
 		}
 		c := spread(t, calls, of, hosts)
-		route := collective.Route{Strategy: strategies[rng.IntN(len(strategies))], Piece: collective.MinPiece}
+		route := collective.Route{Strategy: strategies[rng.IntN(len(strategies))],
+			Piece: collective.MinPiece}
 		fresh, early := rng.IntN(2) == 0, rng.IntN(2) == 0
 		for h, r := range c.relays {
 			s := collective.Schedule{Moves: moves, Fresh: fresh}

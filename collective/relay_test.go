@@ -12,17 +12,22 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-var kinds = []collective.Kind{collective.AllReduce, collective.ReduceScatter, collective.AllGather, collective.Broadcast, collective.Reduce,
+var kinds = []collective.Kind{collective.AllReduce, collective.ReduceScatter, collective.AllGather,
+	collective.Broadcast, collective.Reduce,
 	collective.Gather, collective.Scatter, collective.AllToAll, collective.Send, collective.Barrier}
 
-// sample makes the calls of one collective, with uneven lengths, and in place where that is allowed.
-func sample(rng *rand.Rand, kind collective.Kind, d tensor.DType, op collective.Reduction, members, n int) []*collective.Call {
-	blocks, root, inPlace, size := cuts(rng, n, members), rng.IntN(members), rng.IntN(2) == 0, d.Size()
+// sample makes the calls of one collective, with uneven lengths, and in place where that is
+// allowed.
+func sample(rng *rand.Rand, kind collective.Kind, d tensor.DType, op collective.Reduction, members,
+	n int) []*collective.Call {
+	blocks, root, inPlace, size := cuts(rng, n, members), rng.IntN(members), rng.IntN(2) == 0,
+		d.Size()
 	rng.Shuffle(members, func(i, j int) { blocks[i], blocks[j] = blocks[j], blocks[i] })
 	even := rng.IntN(2) == 0
 	calls, off := make([]*collective.Call, members), 0
 	for r := range calls {
-		c := &collective.Call{Kind: kind, DType: d, Reduction: op, Peer: root, Shape: []int{n}, Weight: 1}
+		c := &collective.Call{Kind: kind, DType: d, Reduction: op, Peer: root, Shape: []int{n},
+			Weight: 1}
 		if !even {
 			c.Weight = float64(rng.IntN(3))
 		}
@@ -86,7 +91,8 @@ func sample(rng *rand.Rand, kind collective.Kind, d tensor.DType, op collective.
 			c.Out = make([]byte, total*size)
 		}
 	case collective.Send:
-		calls[0].In, calls[1].Out, calls[1].Kind = random(rng, d, n), make([]byte, n*size), collective.Recv
+		calls[0].In, calls[1].Out, calls[1].Kind = random(rng, d, n), make([]byte, n*size),
+			collective.Recv
 	}
 	return calls
 }
@@ -102,8 +108,8 @@ func someHosts(rng *rand.Rand, members, hosts int) []int {
 	return of
 }
 
-// Whatever the strategy, the timing and the places of the members: what one host would make of it comes out. Floating-point
-// numbers that are added or multiplied come out as the tree says.
+// Whatever the strategy, the timing and the places of the members: what one host would make of it
+// comes out. Floating-point numbers that are added or multiplied come out as the tree says.
 func TestRelay(t *testing.T) {
 	relays := newRelays(5) // one use after another
 	for _, kind := range kinds {
@@ -114,7 +120,8 @@ func TestRelay(t *testing.T) {
 				}
 				for i, strategy := range strategies {
 					for _, n := range []int{0, 1, 130, 5000} {
-						seed := uint64(kind)<<40 | uint64(d)<<32 | uint64(op)<<24 | uint64(i)<<20 | uint64(n)
+						seed := uint64(kind)<<40 | uint64(d)<<32 | uint64(op)<<24 | uint64(
+							i)<<20 | uint64(n)
 						testRelay(t, relays, seed, kind, d, op, strategy, n)
 					}
 				}
@@ -127,21 +134,24 @@ func TestRelay(t *testing.T) {
 func TestRelayPieces(t *testing.T) {
 	relays := newRelays(5)
 	for i, strategy := range strategies {
-		for _, kind := range []collective.Kind{collective.AllReduce, collective.Reduce, collective.Broadcast} {
+		for _, kind := range []collective.Kind{collective.AllReduce, collective.Reduce,
+			collective.Broadcast} {
 			testRelay(t, relays, uint64(i), kind, tensor.F64, collective.Mean, strategy, 100_000)
 			testRelay(t, relays, uint64(i), kind, tensor.BF16, collective.Sum, strategy, 200_000)
 		}
 	}
 }
 
-func testRelay(t *testing.T, relays []*collective.Relay, seed uint64, kind collective.Kind, d tensor.DType, op collective.Reduction, strategy collective.Strategy, n int) {
+func testRelay(t *testing.T, relays []*collective.Relay, seed uint64, kind collective.Kind,
+	d tensor.DType, op collective.Reduction, strategy collective.Strategy, n int) {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	hosts, members := 2+rng.IntN(4), 1+rng.IntN(8)
 	if kind == collective.Send {
 		members = 2
 	}
 	of := someHosts(rng, members, hosts)
-	name := fmt.Sprintf("seed %d: %v of %d %v, %v, %v, members on hosts %v of %d", seed, kind, n, d, op, strategy, of, hosts)
+	name := fmt.Sprintf("seed %d: %v of %d %v, %v, %v, members on hosts %v of %d", seed, kind, n, d,
+		op, strategy, of, hosts)
 	narrow := kind.Reduces() && (d == tensor.F16 || d == tensor.BF16) && rng.IntN(2) == 0
 	once := func() []*collective.Call {
 		calls := sample(rand.New(rand.NewPCG(seed, 3)), kind, d, op, members, n)
@@ -151,7 +161,8 @@ func testRelay(t *testing.T, relays []*collective.Relay, seed uint64, kind colle
 		return calls
 	}
 	want, got := once(), once()
-	if shared := kind == collective.AllReduce || kind == collective.AllGather; shared && rng.IntN(2) == 0 {
+	if shared := kind == collective.AllReduce ||
+		kind == collective.AllGather; shared && rng.IntN(2) == 0 {
 		share(got, of)
 	}
 	var inputs [][]byte
@@ -185,9 +196,10 @@ func testRelay(t *testing.T, relays []*collective.Relay, seed uint64, kind colle
 	}
 }
 
-// checkTrees compares sums, means and products of floating-point numbers with the naive sum along the trees, and roughly with
-// those of one host.
-func checkTrees(t *testing.T, got, want []*collective.Call, inputs [][]byte, of []int, strategy collective.Strategy) {
+// checkTrees compares sums, means and products of floating-point numbers with the naive sum along
+// the trees, and roughly with those of one host.
+func checkTrees(t *testing.T, got, want []*collective.Call, inputs [][]byte, of []int,
+	strategy collective.Strategy) {
 	t.Helper()
 	d := got[0].DType
 	o := newOracle(got, inputs, of, strategy)
@@ -228,7 +240,8 @@ type oracle struct {
 	total    float64
 }
 
-func newOracle(calls []*collective.Call, inputs [][]byte, of []int, strategy collective.Strategy) *oracle {
+func newOracle(calls []*collective.Call, inputs [][]byte, of []int,
+	strategy collective.Strategy) *oracle {
 	o := &oracle{calls: calls, of: of, strategy: strategy, total: 1}
 	weights, equal := 0.0, true
 	for r, c := range calls {
@@ -242,7 +255,8 @@ func newOracle(calls []*collective.Call, inputs [][]byte, of []int, strategy col
 			o.scale[len(o.scale)-1] = o.round(c.Weight / weights)
 		}
 	}
-	if narrow := calls[0].Narrow && calls[0].DType == tensor.F16; equal && narrow && calls[0].Reduction == collective.Mean {
+	if narrow := calls[0].Narrow && calls[0].DType == tensor.F16; equal && narrow &&
+		calls[0].Reduction == collective.Mean {
 		for i := range o.scale {
 			o.scale[i] = o.round(1 / float64(len(calls)))
 		}

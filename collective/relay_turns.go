@@ -2,8 +2,9 @@ package collective
 
 import "slices"
 
-// takeTurns brings the pieces that need nothing from another host into the order of this host's turns: a piece belongs to the first turn to its host
-// that has room left, or to the last one to it.
+// takeTurns brings the pieces that need nothing from another host into the order of this host's
+// turns: a piece belongs to the first turn to its host that has room left, or to the last one to
+// it.
 func (r *Relay) takeTurns(of [][]Turn) {
 	r.turns = r.turns[:0]
 	if of == nil || len(of[r.self]) == 0 {
@@ -47,7 +48,8 @@ func (r *Relay) Turn(k int) (from, to int) {
 	return from, r.turns[k]
 }
 
-// next is the host to which a piece that needs nothing from another one goes first; -1 = it goes nowhere.
+// next is the host to which a piece that needs nothing from another one goes first; -1 = it goes
+// nowhere.
 func (g *segment) next() int {
 	switch {
 	case g.parent >= 0:

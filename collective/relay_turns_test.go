@@ -9,8 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// TestRelayTurns draws turns: in each of them a host begins with pieces for the host of the turn, as many as there is room for, with all of its pieces once, and
-// what comes out is what comes out without them.
+// TestRelayTurns draws turns: in each of them a host begins with pieces for the host of the turn,
+// as many as there is room for, with all of its pieces once, and what comes out is what comes out
+// without them.
 func TestRelayTurns(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -21,19 +22,24 @@ func TestRelayTurns(t *testing.T) {
 		moves, ins, outs := drawRuns(rng, hosts)
 		var calls []*collective.Call
 		for i := range of {
-			calls = append(calls, &collective.Call{Kind: collective.Reshape, DType: tensor.U8, In: ins[i], Out: make([]byte, len(outs[i]))})
+			calls = append(calls,
+				&collective.Call{Kind: collective.Reshape, DType: tensor.U8, In: ins[i],
+					Out: make([]byte, len(outs[i]))})
 		}
 		turns := make([][]collective.Turn, hosts)
 		for h := range turns {
 			for range rng.IntN(6) {
-				turns[h] = append(turns[h], collective.Turn{To: (h + 1 + rng.IntN(hosts-1)) % hosts, N: rng.IntN(300 << 10)})
+				turns[h] = append(turns[h],
+					collective.Turn{To: (h + 1 + rng.IntN(hosts-1)) % hosts,
+						N: rng.IntN(300 << 10)})
 			}
 		}
 		c := spread(t, calls, of, hosts)
 		prepare := func() {
 			for h, r := range c.relays {
 				s := collective.Schedule{Moves: moves, Turns: turns, Fresh: true}
-				r.Prepare(&s, c.calls[h], collective.Sites{Of: of, N: hosts, Self: h}, collective.Route{Strategy: collective.Ring{}, Piece: collective.MinPiece})
+				r.Prepare(&s, c.calls[h], collective.Sites{Of: of, N: hosts, Self: h},
+					collective.Route{Strategy: collective.Ring{}, Piece: collective.MinPiece})
 			}
 		}
 		prepare()
@@ -71,7 +77,8 @@ func checkTurns(t *testing.T, r *collective.Relay, turns []collective.Turn) {
 		for at = from; at < to; at++ {
 			for _, out := range r.Chunk(at, s, nil) {
 				if _, known := last[out.To]; out.To != turn.To && (known || k < len(turns)-1) {
-					t.Fatalf("turn %d is for host %d, and a piece for host %d is in it", k, turn.To, out.To)
+					t.Fatalf("turn %d is for host %d, and a piece for host %d is in it", k, turn.To,
+						out.To)
 				}
 				sent, piece = sent+len(out.Payload), len(out.Payload)
 			}

@@ -13,12 +13,14 @@ const (
 	MaxStreams = 4
 )
 
-// Route is how a move goes between hosts: along which trees, in what pieces, and on how many streams of each link. As text it is the strategy and
-// the KiB of a piece, and the streams if there are several, such as ring/256 and ring/256x4.
+// Route is how a move goes between hosts: along which trees, in what pieces, and on how many
+// streams of each link. As text it is the strategy and the KiB of a piece, and the streams if there
+// are several, such as ring/256 and ring/256x4.
 type Route struct {
 	Strategy Strategy
-	Piece    int // bytes of an accumulator that travel together: a power of two from MinPiece to MaxPiece
-	Streams  int // of a link, on which pieces travel beside each other: 1 to MaxStreams
+	// bytes of an accumulator that travel together: a power of two from MinPiece to MaxPiece
+	Piece   int
+	Streams int // of a link, on which pieces travel beside each other: 1 to MaxStreams
 }
 
 func (r Route) String() string {
@@ -39,7 +41,8 @@ func (r Route) AppendText(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalText reads what MarshalText wrote, which may come from another host; it refuses everything else.
+// UnmarshalText reads what MarshalText wrote, which may come from another host; it refuses
+// everything else.
 func (r *Route) UnmarshalText(text []byte) error {
 	var room [32]byte
 	name, _, _ := bytes.Cut(text, []byte("/"))
@@ -54,21 +57,24 @@ func (r *Route) UnmarshalText(text []byte) error {
 			}
 		}
 	}
-	return fmt.Errorf("collective: %q is no route: a strategy, the KiB of its pieces, and streams if there are several, such as %v or %v", text,
+	return fmt.Errorf("collective: %q is no route: a strategy, the KiB of its pieces, and "+
+		"streams if there are several, such as %v or %v", text,
 		Route{Ring{}, usualPiece, 1}, Route{Ring{}, usualPiece, MaxStreams})
 }
 
-// same reports whether two routes are two names of one way: over two hosts nearly all strategies have the same trees, and a short segment is
-// one piece.
+// same reports whether two routes are two names of one way: over two hosts nearly all strategies
+// have the same trees, and a short segment is one piece.
 func (r Route) same(other Route, hosts, bytes int) bool {
 	trees := r.Strategy.Trees(hosts, -1)
 	segment := (bytes + trees - 1) / trees
-	if other.Strategy.Trees(hosts, -1) != trees || min(r.Piece, segment) != min(other.Piece, segment) || r.Streams != other.Streams {
+	if other.Strategy.Trees(hosts, -1) != trees ||
+		min(r.Piece, segment) != min(other.Piece, segment) || r.Streams != other.Streams {
 		return false
 	}
 	for t := range trees {
 		for i := range hosts {
-			if r.Strategy.Parent(t, hosts, -1, i) != other.Strategy.Parent(t, hosts, -1, i) || source(r.Strategy, t, hosts, -1, i) != source(other.Strategy, t, hosts, -1, i) {
+			if r.Strategy.Parent(t, hosts, -1, i) != other.Strategy.Parent(t, hosts, -1, i) ||
+				source(r.Strategy, t, hosts, -1, i) != source(other.Strategy, t, hosts, -1, i) {
 				return false
 			}
 		}
@@ -76,8 +82,8 @@ func (r Route) same(other Route, hosts, bytes int) bool {
 	return true
 }
 
-// usualPiece is enough that its header and the calls about it cost nothing, and little enough that a host sends on the first piece
-// while the next ones are still on their way.
+// usualPiece is enough that its header and the calls about it cost nothing, and little enough that
+// a host sends on the first piece while the next ones are still on their way.
 const usualPiece = 256 << 10
 
 // Below these lengths a step's latency is more than the time that its bytes take.
@@ -86,8 +92,9 @@ const (
 	cliqueBytes = 256 << 10
 )
 
-// Suits is the route for a schedule whose longest move has so many bytes, as long as nobody has measured the network. It counts with
-// whole numbers only, so that all hosts come to the same whatever their processors are.
+// Suits is the route for a schedule whose longest move has so many bytes, as long as nobody has
+// measured the network. It counts with whole numbers only, so that all hosts come to the same
+// whatever their processors are.
 func Suits(bytes int) Route {
 	switch {
 	case bytes <= starBytes:
@@ -99,8 +106,8 @@ func Suits(bytes int) Route {
 	}
 }
 
-// Longest is the bytes of the longest move of a set that agrees, as far as the lengths of its calls say it: what a host gives or gets
-// at most, and of an all-to-all the even share of it.
+// Longest is the bytes of the longest move of a set that agrees, as far as the lengths of its calls
+// say it: what a host gives or gets at most, and of an all-to-all the even share of it.
 func (r Ready) Longest() (bytes int) {
 	for _, p := range r.Calls {
 		c := &p.Call

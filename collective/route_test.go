@@ -8,7 +8,8 @@ import (
 )
 
 func TestSuits(t *testing.T) {
-	for bytes, want := range map[int]string{0: "star/256", 4096: "star/256", 4097: "clique/256", 256 << 10: "clique/256", 256<<10 + 1: "ring/256"} {
+	for bytes, want := range map[int]string{0: "star/256", 4096: "star/256", 4097: "clique/256",
+		256 << 10: "clique/256", 256<<10 + 1: "ring/256"} {
 		if got := fmt.Sprint(collective.Suits(bytes)); got != want {
 			t.Errorf("%d bytes: %s, want %s", bytes, got, want)
 		}
@@ -21,7 +22,8 @@ func FuzzRoute(f *testing.F) {
 		f.Add(s.String() + "/64")
 		f.Add(s.String() + "/1024x4")
 	}
-	for _, text := range []string{"", "/", "ring", "ring/", "ring/0", "ring/32", "ring/2048", "ring/048", "ring/48", "ring/64 ", "Ring/64", "ring/64/64",
+	for _, text := range []string{"", "/", "ring", "ring/", "ring/0", "ring/32", "ring/2048",
+		"ring/048", "ring/48", "ring/64 ", "Ring/64", "ring/64/64",
 		"ring/64x", "ring/64x0", "ring/64x1", "ring/64x5", "ring/64x02", "ring/64x2x2", "ringx2"} {
 		f.Add(text)
 		if (&collective.Route{}).UnmarshalText([]byte(text)) == nil {
@@ -33,7 +35,8 @@ func FuzzRoute(f *testing.F) {
 		if r.UnmarshalText([]byte(text)) != nil {
 			return
 		}
-		bounded := r.Piece >= collective.MinPiece && r.Piece <= collective.MaxPiece && r.Streams >= 1 && r.Streams <= collective.MaxStreams
+		bounded := r.Piece >= collective.MinPiece && r.Piece <= collective.MaxPiece &&
+			r.Streams >= 1 && r.Streams <= collective.MaxStreams
 		if again, _ := r.MarshalText(); string(again) != text || !bounded {
 			t.Errorf("%q was read as %v", text, r)
 		}

@@ -10,15 +10,17 @@ import (
 // chunkBytes is how much of a source one lane takes at a time, so that lanes share the work evenly.
 const chunkBytes = 32 << 10
 
-// blockBytes is how much of a source goes through an accumulator at a time, which so stays in a core's first cache.
+// blockBytes is how much of a source goes through an accumulator at a time, which so stays in a
+// core's first cache.
 const blockBytes = 4 << 10
 
-// streamBytes is the length from which results are written past the cache: by then they would only push out what the
-// next collective needs.
+// streamBytes is the length from which results are written past the cache: by then they would only
+// push out what the next collective needs.
 const streamBytes = 1 << 20
 
-// Run executes a schedule over the memory of its calls. Prepare it, then let any number of lanes call Chunk with every
-// index below Chunks, in any order. The zero value is ready and is used again and again.
+// Run executes a schedule over the memory of its calls. Prepare it, then let any number of lanes
+// call Chunk with every index below Chunks, in any order. The zero value is ready and is used again
+// and again.
 type Run struct {
 	kernels *kernel.Impl
 	dtype   tensor.DType
@@ -61,8 +63,8 @@ func (r *Run) Prepare(s *Schedule, calls []*Call) {
 	r.stream = longest >= streamBytes
 }
 
-// weigh sets how inputs and the result are scaled. Equal weights are summed first and scaled once, so that they give the
-// same bits as a plain mean.
+// weigh sets how inputs and the result are scaled. Equal weights are summed first and scaled once,
+// so that they give the same bits as a plain mean.
 func (r *Run) weigh() {
 	r.scale, r.total = r.scale[:0], 1
 	switch r.calls[0].Reduction {
@@ -92,7 +94,8 @@ func (r *Run) weigh() {
 		if !equal {
 			each = c.Weight / sum
 		}
-		r.scale = append(r.scale, each) // of f16 that travels narrow also where all are equal: a sum could be beyond what f16 holds
+		// of f16 that travels narrow also where all are equal: a sum could be beyond what f16 holds
+		r.scale = append(r.scale, each)
 	}
 }
 
@@ -144,7 +147,8 @@ func (r *Run) copy(dst, src []byte, stream bool) {
 	}
 }
 
-// onePass reports whether a move is a sum that needs no accumulator in memory: one that is long is written past the cache to all destinations or to none.
+// onePass reports whether a move is a sum that needs no accumulator in memory: one that is long is
+// written past the cache to all destinations or to none.
 func (r *Run) onePass(m *Move) bool {
 	if r.op != kernel.Sum || len(r.scale) > 0 || len(m.Src) == 1 {
 		return false
@@ -174,7 +178,8 @@ func (r *Run) sum(m *Move, from, n int, s *Scratch) {
 	r.kernels.SumAll(r.dtype, s.dst, s.src, r.total)
 }
 
-// combine brings a run of elements whose accumulator fits into the scratch to the destinations of a move.
+// combine brings a run of elements whose accumulator fits into the scratch to the destinations of a
+// move.
 func (r *Run) combine(m *Move, from, n int, s *Scratch) {
 	acc := s.acc[:n*kernel.AccType(r.dtype).Size()]
 	if len(r.scale) > 0 {
@@ -187,7 +192,8 @@ func (r *Run) combine(m *Move, from, n int, s *Scratch) {
 	}
 	for _, d := range m.Dst {
 		dst := r.memory(d, from, n)
-		// A line that was just read is in the cache: writing past the cache would only cost. The same holds for short results.
+		// A line that was just read is in the cache: writing past the cache would only cost. The
+		// same holds for short results.
 		if r.stream && !r.inPlace(d) {
 			r.kernels.Stream(r.dtype, dst, acc)
 		} else {

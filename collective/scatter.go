@@ -1,7 +1,7 @@
 package collective
 
-// scatter gives rank r the r-th block of the root's input. Blocks may have different lengths: each rank's output says
-// its own.
+// scatter gives rank r the r-th block of the root's input. Blocks may have different lengths: each
+// rank's output says its own.
 //
 // Steps: 1. Bytes: n reads and n writes in all.
 func (s *Schedule) scatter(calls []*Call) error {

@@ -13,13 +13,14 @@ type Span struct {
 	Off    int // elements
 }
 
-// Move reads N elements from every source, combines them in the order of the sources, and writes the result to every
-// destination. A move with one source is a copy.
+// Move reads N elements from every source, combines them in the order of the sources, and writes
+// the result to every destination. A move with one source is a copy.
 type Move struct {
 	N        int
 	Src, Dst []Span
 	Runs     *Runs // of a copy; nil = every span is one run
-	Chain    bool  // of a copy: in a ring, hosts pass it on in the order of Dst, in place of that of their numbers
+	// of a copy: in a ring, hosts pass it on in the order of Dst, in place of that of their numbers
+	Chain bool
 }
 
 // Runs are short runs that travel as one move, one behind the other.
@@ -28,7 +29,8 @@ type Runs struct {
 	Offs [][]int // where each is in the memory of a span, whose Off is an index of this
 }
 
-// Add adds a run of n elements to a move that has none, or was given all of them so; offs are where it is in the memory of each span.
+// Add adds a run of n elements to a move that has none, or was given all of them so; offs are where
+// it is in the memory of each span.
 func (m *Move) Add(n int, offs ...int) {
 	if m.Runs == nil {
 		m.Runs = &Runs{Offs: make([][]int, len(offs))}
@@ -81,21 +83,23 @@ func (m *Move) parts(from, n int) iter.Seq[part] {
 	}
 }
 
-// Schedule is what one collective does: moves that touch disjoint destinations, so that they may run in any order and
-// in parallel. The zero value is ready; Build reuses its memory.
+// Schedule is what one collective does: moves that touch disjoint destinations, so that they may
+// run in any order and in parallel. The zero value is ready; Build reuses its memory.
 type Schedule struct {
 	Moves []Move
-	Bytes int      // read and written, for counters
-	Turns [][]Turn // of each host, what it sends of its own, one turn after another; nil = all at once
-	Fresh bool     // outputs are new memory, of which nobody reads anything before the schedule counts
+	Bytes int // read and written, for counters
+	// of each host, what it sends of its own, one turn after another; nil = all at once
+	Turns [][]Turn
+	// outputs are new memory, of which nobody reads anything before the schedule counts
+	Fresh bool
 	spans []Span
 }
 
 // A Turn is the time in which a host sends N elements to one other.
 type Turn struct{ To, N int }
 
-// Build makes the schedule of a complete set of calls, one a member in group order. The calls agree (Matcher saw to it);
-// what remains to check is what needs all of them: that lengths add up.
+// Build makes the schedule of a complete set of calls, one a member in group order. The calls agree
+// (Matcher saw to it); what remains to check is what needs all of them: that lengths add up.
 func (s *Schedule) Build(calls []*Call) error {
 	s.Moves, s.spans, s.Bytes = s.Moves[:0], s.spans[:0], 0
 	var err error
@@ -133,7 +137,8 @@ func (s *Schedule) Build(calls []*Call) error {
 	return nil
 }
 
-// add appends a move of n elements; src and dst are filled by the two callbacks of the caller's collective.
+// add appends a move of n elements; src and dst are filled by the two callbacks of the caller's
+// collective.
 func (s *Schedule) add(n int, src, dst []Span) {
 	s.put(Move{N: n, Src: src, Dst: dst})
 }
@@ -161,7 +166,8 @@ func (s *Schedule) everyone(n int, out bool, off int) []Span {
 }
 
 func lengthError(member int, c *Call, what string, have, want int) error {
-	return &MemberError{Member: member, Err: fieldError(what, "%v has %d elements, the ranks' parts add up to %d", c, have, want)}
+	return &MemberError{Member: member,
+		Err: fieldError(what, "%v has %d elements, the ranks' parts add up to %d", c, have, want)}
 }
 
 // MemberError is an error that one member of the group caused.

@@ -10,8 +10,9 @@ import (
 // MaxName bounds the name of a shared result, in bytes.
 const MaxName = 255
 
-// Shared says where in a shared result the output of a call lies. That is memory which all ranks of a host map to read, and only their agent
-// writes: what comes out the same on all of them is written there once. The zero value is an output that is the rank's own. All ranks give the same,
+// Shared says where in a shared result the output of a call lies. That is memory which all ranks of
+// a host map to read, and only their agent writes: what comes out the same on all of them is
+// written there once. The zero value is an output that is the rank's own. All ranks give the same,
 // so that nobody still reads the result before when the last of them has made the call.
 type Shared struct {
 	Group topo.GroupID // whose result it is
@@ -37,7 +38,9 @@ func (c *Call) checkShared() error {
 	if c.Shared.Name == "" || c.Kind == AllReduce || c.Kind == AllGather {
 		return nil
 	}
-	return fieldError("out.segment", "the output of %v lies in the shared result %q, into which only all_reduce and all_gather write: give memory of this rank's own", c.Kind, c.Shared.Name)
+	return fieldError("out.segment", "the output of %v lies in the shared result %q, into which "+
+		"only all_reduce and all_gather write: give memory of this rank's own", c.Kind,
+		c.Shared.Name)
 }
 
 // once lists the memory of outputs a single time: the ranks of a host have the same one.

@@ -40,8 +40,10 @@ func TestSharedResult(t *testing.T) {
 				execute(t, rng, apart)
 				execute(t, rng, shared)
 				for r := range size {
-					if !bytes.Equal(shared[r].Out, apart[r].Out) || !bytes.Equal(shared[r].In, inputs[r].In) {
-						t.Fatalf("%v, %v: rank %d of %d has another result than without sharing, or its input was changed", kind, op, r, size)
+					if !bytes.Equal(shared[r].Out, apart[r].Out) ||
+						!bytes.Equal(shared[r].In, inputs[r].In) {
+						t.Fatalf("%v, %v: rank %d of %d has another result than without "+
+							"sharing, or its input was changed", kind, op, r, size)
 					}
 				}
 			}
@@ -52,10 +54,12 @@ func TestSharedResult(t *testing.T) {
 // All inputs are read, and one result is written, not one a rank. Nothing is allocated.
 func TestSharedResultIsWrittenOnce(t *testing.T) {
 	const ranks, n = 4, 1 << 20
-	for kind, want := range map[collective.Kind]int{collective.AllReduce: ranks*n + n, collective.AllGather: ranks*n + ranks*n} {
+	for kind, want := range map[collective.Kind]int{collective.AllReduce: ranks*n + n,
+		collective.AllGather: ranks*n + ranks*n} {
 		var calls []*collective.Call
 		for range ranks {
-			c := &collective.Call{Kind: kind, DType: tensor.F32, Reduction: collective.Sum, In: make([]byte, n), Out: make([]byte, n), Shape: []int{n / 4}}
+			c := &collective.Call{Kind: kind, DType: tensor.F32, Reduction: collective.Sum,
+				In: make([]byte, n), Out: make([]byte, n), Shape: []int{n / 4}}
 			if kind == collective.AllGather {
 				c.Out = make([]byte, ranks*n)
 			}
@@ -75,7 +79,8 @@ func TestSharedResultIsWrittenOnce(t *testing.T) {
 			}
 		})
 		if s.Bytes != want || allocs != 0 {
-			t.Errorf("%v moves %d bytes with %v allocations; want %d and none", kind, s.Bytes, allocs, want)
+			t.Errorf("%v moves %d bytes with %v allocations; want %d and none", kind, s.Bytes,
+				allocs, want)
 		}
 	}
 }
@@ -91,11 +96,15 @@ func TestSharedResultsDiffer(t *testing.T) {
 		m := collective.NewMatcher([]topo.Worker{0, 1})
 		var ready []collective.Ready
 		for w, shared := range []collective.Shared{{Name: "mean"}, other} {
-			c := collective.Call{Kind: collective.AllReduce, DType: tensor.I64, Reduction: collective.Sum, In: make([]byte, 8), Out: make([]byte, 8), Shape: []int{1}, Shared: shared}
+			c := collective.Call{Kind: collective.AllReduce, DType: tensor.I64,
+				Reduction: collective.Sum, In: make([]byte, 8), Out: make([]byte, 8),
+				Shape: []int{1}, Shared: shared}
 			ready = m.Post(&collective.Posted{Worker: topo.Worker(w), Ticket: 1, Call: c}, ready)
 		}
 		var differ *collective.MismatchError
-		if len(ready) != 1 || !errors.As(ready[0].Err, &differ) || !strings.Contains(differ.CallB, name) || !strings.Contains(differ.CallA, `into "mean"`) {
+		if len(ready) != 1 || !errors.As(ready[0].Err, &differ) ||
+			!strings.Contains(differ.CallB, name) ||
+			!strings.Contains(differ.CallA, `into "mean"`) {
 			t.Errorf("%s: %+v", name, ready)
 		}
 	}
@@ -108,7 +117,8 @@ func TestSharedResultOfOtherCollectives(t *testing.T) {
 		for r, c := range calls {
 			c.Shared.Name = "result"
 			err := c.Check(len(calls), r)
-			if may := kind == collective.AllReduce || kind == collective.AllGather || kind == collective.Barrier; may != (err == nil) {
+			if may := kind == collective.AllReduce || kind == collective.AllGather ||
+				kind == collective.Barrier; may != (err == nil) {
 				t.Errorf("%v: %v", c, err)
 			}
 		}

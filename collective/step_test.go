@@ -10,28 +10,31 @@ import (
 
 func suits(bytes int) collective.Route { return collective.Suits(bytes) }
 
-// A step takes at least as long as backward and the last bucket, and as the network needs for all of it; in one bucket it takes as long as backward and
-// an all-reduce.
+// A step takes at least as long as backward and the last bucket, and as the network needs for all
+// of it; in one bucket it takes as long as backward and an all-reduce.
 func TestTimeOfSteps(t *testing.T) {
 	for _, m := range []collective.Model{collective.Usual(), slowCables} {
 		for _, backward := range []float64{0, 0.01, 10} {
 			s := collective.Step{Hosts: 3, Bytes: 64 << 20, Backward: backward}
-			if got, want := m.Step(s, s.Bytes, suits(s.Bytes)), backward+m.Time(suits(s.Bytes), 3, s.Bytes); !near(got, want) {
+			if got, want := m.Step(s, s.Bytes, suits(s.Bytes)),
+				backward+m.Time(suits(s.Bytes), 3, s.Bytes); !near(got, want) {
 				t.Errorf("in one bucket, behind %v s: %v, want %v", backward, got, want)
 			}
 			wire := 2.0 * 2 / 3 * float64(s.Bytes) * m.Beta
 			for _, size := range s.Buckets() {
 				took, last := m.Step(s, size, suits(size)), m.Time(suits(size), 3, size)
 				if took < backward+last*0.999 || took < wire {
-					t.Errorf("buckets of %d, behind %v s: %v; the last one takes %v, the wire %v", size, backward, took, last, wire)
+					t.Errorf("buckets of %d, behind %v s: %v; the last one takes %v, the wire %v",
+						size, backward, took, last, wire)
 				}
 			}
 		}
 	}
 }
 
-// Gradients that take long to make go in small buckets, of which the last is over soon; where a word costs more than bytes, they go in large ones. What is
-// chosen is clearly better than what was there, or what was there.
+// Gradients that take long to make go in small buckets, of which the last is over soon; where a
+// word costs more than bytes, they go in large ones. What is chosen is clearly better than what was
+// there, or what was there.
 func TestBucket(t *testing.T) {
 	s := collective.Step{Hosts: 4, Bytes: 64 << 20, Backward: 2}
 	if got := slowCables.Bucket(s, s.Bytes, suits); got > 4<<20 {
@@ -51,7 +54,8 @@ func TestBucket(t *testing.T) {
 				if got != now && !slices.Contains(s.Buckets(), got) {
 					t.Errorf("%d of %+v is none that is worth a look", got, s)
 				}
-				if was, is := m.Step(s, now, suits(now)), m.Step(s, got, suits(got)); got != now && is > 0.97*was || math.IsNaN(is) {
+				if was, is := m.Step(s, now, suits(now)), m.Step(s, got, suits(got)); got != now &&
+					is > 0.97*was || math.IsNaN(is) {
 					t.Errorf("%+v: %d takes %v, and %d took %v", s, got, is, now, was)
 				}
 			}
@@ -61,7 +65,8 @@ func TestBucket(t *testing.T) {
 
 func TestBuckets(t *testing.T) {
 	const mib = 1 << 20
-	for bytes, want := range map[int][]int{1: {1}, mib: {mib}, 3 * mib: {3 * mib, 2 * mib, mib}, 64 * mib: {64 * mib, 32 * mib, 16 * mib, 8 * mib, 4 * mib, 2 * mib, mib},
+	for bytes, want := range map[int][]int{1: {1}, mib: {mib}, 3 * mib: {3 * mib, 2 * mib, mib},
+		64 * mib: {64 * mib, 32 * mib, 16 * mib, 8 * mib, 4 * mib, 2 * mib, mib},
 		65 * mib: {64 * mib, 32 * mib, 16 * mib, 8 * mib, 4 * mib, 2 * mib, mib}} {
 		if got := (collective.Step{Bytes: bytes}).Buckets(); !slices.Equal(got, want) {
 			t.Errorf("%d bytes: %d, want %d", bytes, got, want)

@@ -1,6 +1,7 @@
 package collective
 
-// Transfer makes the schedule of a send and the receive that it met: member 0 sends, member 1 receives.
+// Transfer makes the schedule of a send and the receive that it met: member 0 sends, member 1
+// receives.
 //
 // Steps: 1. Bytes: one read and one write of n elements.
 func (s *Schedule) Transfer(send, recv *Call) {

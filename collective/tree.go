@@ -1,17 +1,19 @@
 package collective
 
-// Strategy says along which trees the hosts of a move work together. A move is cut into as many segments as there are trees,
-// all at work at once: partial sums go up a segment's tree, the result comes down the same tree or, where the strategy is an Onward,
-// another one with the same root. Hosts are called by their position among
-// the k hosts that hold a source or a destination of the move. A move that must end or begin at one host names it as its
-// root; root is -1 where any host will do.
+// Strategy says along which trees the hosts of a move work together. A move is cut into as many
+// segments as there are trees, all at work at once: partial sums go up a segment's tree, the result
+// comes down the same tree or, where the strategy is an Onward, another one with the same root.
+// Hosts are called by their position among the k hosts that hold a source or a destination of the
+// move. A move that must end or begin at one host names it as its root; root is -1 where any host
+// will do.
 //
-// The trees decide the order in which floating-point numbers are added, so all hosts must use the same strategy.
+// The trees decide the order in which floating-point numbers are added, so all hosts must use the
+// same strategy.
 type Strategy interface {
 	// Trees is the number of trees over k hosts.
 	Trees(k, root int) int
-	// Parent is the position to which host i sends its partial sums in tree t, and from which it gets the result; -1 if i is the
-	// root of the tree.
+	// Parent is the position to which host i sends its partial sums in tree t, and from which it
+	// gets the result; -1 if i is the root of the tree.
 	Parent(t, k, root, i int) int
 	String() string
 }
@@ -19,13 +21,15 @@ type Strategy interface {
 // Onward is a Strategy whose results come by another way than the partial sums have gone.
 type Onward interface {
 	Strategy
-	// Source is the position from which host i gets the result of tree t; -1 if i is the root of the tree.
+	// Source is the position from which host i gets the result of tree t; -1 if i is the root of
+	// the tree.
 	Source(t, k, root, i int) int
 }
 
 // Strategies are all that there are.
 func Strategies() []Strategy {
-	return []Strategy{Ring{}, TwoWayRing{}, Doubling{}, Clique{}, DoubleTree{}, MultiTree{}, Tree{}, Star{}}
+	return []Strategy{Ring{}, TwoWayRing{}, Doubling{}, Clique{}, DoubleTree{}, MultiTree{}, Tree{},
+		Star{}}
 }
 
 // source is from where host i gets the result of tree t.

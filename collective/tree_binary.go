@@ -2,8 +2,9 @@ package collective
 
 // Tree is one binary tree, laid out like a heap.
 //
-// Steps: 2⌊log₂ k⌋ for all-reduce, half of it for a move with a root. Bytes sent by a host: n up, and n to each of at most two children
-// down: up to 3n, so it is for lengths at which steps count, among many hosts.
+// Steps: 2⌊log₂ k⌋ for all-reduce, half of it for a move with a root. Bytes sent by a host: n up,
+// and n to each of at most two children down: up to 3n, so it is for lengths at which steps count,
+// among many hosts.
 type Tree struct{}
 
 // Trees is 1.

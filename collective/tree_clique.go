@@ -1,9 +1,11 @@
 package collective
 
-// Clique makes every host the middle of a star for a segment of its own: all hosts exchange with all others at once.
+// Clique makes every host the middle of a star for a segment of its own: all hosts exchange with
+// all others at once.
 //
-// Steps: 2 for all-reduce, 1 for a move with a root. Bytes sent by a host: 2(k−1)/k·n, as in a ring, but over k−1 links and with
-// k−1 hosts sending to one at the same time; with a root, those of Star.
+// Steps: 2 for all-reduce, 1 for a move with a root. Bytes sent by a host: 2(k−1)/k·n, as in a
+// ring, but over k−1 links and with k−1 hosts sending to one at the same time; with a root, those
+// of Star.
 type Clique struct{}
 
 // Trees is k stars, or the one around the root.

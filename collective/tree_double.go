@@ -1,16 +1,19 @@
 package collective
 
-// DoubleTree is two binary trees, each for half of the elements: the hosts that are inside one are leaves of the other, so that
-// all links carry about the same (Sanders, Speck and Träff: "Two-tree algorithms for full bandwidth broadcast, reduction and
-// scan", 2009). A root stands above both trees of the others.
+// DoubleTree is two binary trees, each for half of the elements: the hosts that are inside one are
+// leaves of the other, so that all links carry about the same (Sanders, Speck and Träff: "Two-tree
+// algorithms for full bandwidth broadcast, reduction and scan", 2009). A root stands above both
+// trees of the others.
 //
-// Steps: at most 2(⌊log₂ k⌋+1) for all-reduce, ⌊log₂ k⌋+2 for a move with a root. Bytes sent by a host: at most 2n for all-reduce, n for a move with a root.
+// Steps: at most 2(⌊log₂ k⌋+1) for all-reduce, ⌊log₂ k⌋+2 for a move with a root. Bytes sent by a
+// host: at most 2n for all-reduce, n for a move with a root.
 type DoubleTree struct{}
 
 // Trees is 2.
 func (DoubleTree) Trees(int, int) int { return 2 }
 
-// Parent is that of the tree in which in-order neighbours differ in depth, or of its mirror image, or of the tree moved on by one.
+// Parent is that of the tree in which in-order neighbours differ in depth, or of its mirror image,
+// or of the tree moved on by one.
 func (DoubleTree) Parent(t, k, root, i int) int {
 	if root < 0 {
 		return inOrder(t, k, i)
@@ -27,8 +30,8 @@ func (DoubleTree) Parent(t, k, root, i int) int {
 
 func (DoubleTree) String() string { return "double-tree" }
 
-// inOrder is the parent of host i among k in tree t. In the first tree, a number's lowest set bit is its height: odd ones are leaves.
-// The second tree swaps odd and even.
+// inOrder is the parent of host i among k in tree t. In the first tree, a number's lowest set bit
+// is its height: odd ones are leaves. The second tree swaps odd and even.
 func inOrder(t, k, i int) int {
 	switch {
 	case t == 0:

@@ -2,14 +2,16 @@ package collective
 
 import "math/bits"
 
-// Doubling roots one binomial tree at each host: on the way up a host gives away what it has of half of the segments, of half of
-// the rest and so on, and on the way down it gets them back: recursive halving and doubling (Thakur, Rabenseifner and Gropp,
-// "Optimization of collective communication operations in MPICH", 2005, §4.5). Hosts stand in a circle and not on a hypercube, so
-// that any number of them does (Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing
-// systems", 1997), and in every step a host sends to one other and hears from one other.
+// Doubling roots one binomial tree at each host: on the way up a host gives away what it has of
+// half of the segments, of half of the rest and so on, and on the way down it gets them back:
+// recursive halving and doubling (Thakur, Rabenseifner and Gropp, "Optimization of collective
+// communication operations in MPICH", 2005, §4.5). Hosts stand in a circle and not on a hypercube,
+// so that any number of them does (Bruck et al., "Efficient algorithms for all-to-all
+// communications in multiport message-passing systems", 1997), and in every step a host sends to
+// one other and hears from one other.
 //
-// Steps: 2⌊log₂ k⌋ for all-reduce, half of it for a move with a root. Bytes sent by a host: 2(k−1)/k·n, the least there can be; with a
-// root n for each of at most ⌈log₂ k⌉ children.
+// Steps: 2⌊log₂ k⌋ for all-reduce, half of it for a move with a root. Bytes sent by a host:
+// 2(k−1)/k·n, the least there can be; with a root n for each of at most ⌈log₂ k⌉ children.
 type Doubling struct{}
 
 // Trees is k binomial trees, or the one around the root.

@@ -1,11 +1,12 @@
 package collective
 
-// Ring roots one chain at each host: segment t is summed from host to host until t has it all, which is a reduce-scatter, and goes on
-// round the ring past all hosts again, which is an all-gather (Patarasuk and Yuan, 2009). So a host sends to the next one only and
-// hears from the one before only: no two flows compete for a cable.
+// Ring roots one chain at each host: segment t is summed from host to host until t has it all,
+// which is a reduce-scatter, and goes on round the ring past all hosts again, which is an
+// all-gather (Patarasuk and Yuan, 2009). So a host sends to the next one only and hears from the
+// one before only: no two flows compete for a cable.
 //
-// Steps: 2(k−1) for all-reduce, k−1 for a move with a root. Bytes sent by a host: 2(k−1)/k·n, the least there can be; with a root
-// n by each host but the last.
+// Steps: 2(k−1) for all-reduce, k−1 for a move with a root. Bytes sent by a host: 2(k−1)/k·n, the
+// least there can be; with a root n by each host but the last.
 type Ring struct{}
 
 // Trees is k chains, or the one that ends at the root.

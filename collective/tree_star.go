@@ -1,8 +1,10 @@
 package collective
 
-// Star has one host collect everything and hand out the result: the fewest pieces, for moves so short that only those count.
+// Star has one host collect everything and hand out the result: the fewest pieces, for moves so
+// short that only those count.
 //
-// Steps: 2 for all-reduce, 1 for a move with a root. Bytes sent: n by each host, (k−1)n by the one in the middle.
+// Steps: 2 for all-reduce, 1 for a move with a root. Bytes sent: n by each host, (k−1)n by the one
+// in the middle.
 type Star struct{}
 
 // Trees is 1.

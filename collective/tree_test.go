@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Every strategy gives trees: one root, the given one if there is one, and a way to it from everywhere.
+// Every strategy gives trees: one root, the given one if there is one, and a way to it from
+// everywhere.
 func TestStrategiesAreTrees(t *testing.T) {
 	for _, strategy := range strategies {
 		for k := 2; k <= 40; k++ {
@@ -33,7 +34,8 @@ func checkTree(t *testing.T, strategy collective.Strategy, tree, k, root int) {
 				break
 			}
 			if up >= k || hops == k {
-				t.Fatalf("%v: tree %d over %d hosts with root %d: no way up from %d", strategy, tree, k, root, i)
+				t.Fatalf("%v: tree %d over %d hosts with root %d: no way up from %d", strategy,
+					tree, k, root, i)
 			}
 			at = up
 		}
@@ -41,12 +43,14 @@ func checkTree(t *testing.T, strategy collective.Strategy, tree, k, root int) {
 			top = at
 		}
 		if at != top || root >= 0 && at != root {
-			t.Fatalf("%v: tree %d over %d hosts with root %d: the way up from %d ends at %d", strategy, tree, k, root, i, at)
+			t.Fatalf("%v: tree %d over %d hosts with root %d: the way up from %d ends at %d",
+				strategy, tree, k, root, i, at)
 		}
 	}
 }
 
-// cost is what a strategy's doc comment says: steps at most, and the bytes that host i sends at most, in units of n/k.
+// cost is what a strategy's doc comment says: steps at most, and the bytes that host i sends at
+// most, in units of n/k.
 type cost struct {
 	steps int
 	sends func(i int) int
@@ -87,7 +91,8 @@ func allReduceCost(strategy collective.Strategy, k int) cost {
 	return cost{2 * (depth + 1), nil}
 }
 
-// All-reduce takes the steps, and every host sends the bytes, that the doc comments say, however many members a host has.
+// All-reduce takes the steps, and every host sends the bytes, that the doc comments say, however
+// many members a host has.
 func TestAllReduceCosts(t *testing.T) {
 	for _, strategy := range strategies {
 		for _, k := range []int{2, 3, 4, 5, 8, 13} {
@@ -101,8 +106,10 @@ func TestAllReduceCosts(t *testing.T) {
 				}
 				total := 0
 				for i, bytes := range c.sent {
-					if want.sends == nil && bytes > 2*n*4 || want.sends != nil && bytes != want.sends(i)*n/k*4 {
-						t.Errorf("%v over %d hosts: host %d sends %d bytes of %d", strategy, k, i, bytes, n*4)
+					if want.sends == nil && bytes > 2*n*4 ||
+						want.sends != nil && bytes != want.sends(i)*n/k*4 {
+						t.Errorf("%v over %d hosts: host %d sends %d bytes of %d", strategy, k, i,
+							bytes, n*4)
 					}
 					total += bytes
 				}
@@ -135,17 +142,20 @@ func TestRootedCosts(t *testing.T) {
 					want++
 				}
 				if steps > want {
-					t.Errorf("%v of %v over %d hosts: %d steps, want %d", strategy, kind, k, steps, want)
+					t.Errorf("%v of %v over %d hosts: %d steps, want %d", strategy, kind, k, steps,
+						want)
 				}
 				total := 0
 				for i, bytes := range c.sent {
 					total += bytes
 					if bytes > most {
-						t.Errorf("%v of %v over %d hosts: host %d sends %d bytes of %d", strategy, kind, k, i, bytes, n*4)
+						t.Errorf("%v of %v over %d hosts: host %d sends %d bytes of %d", strategy,
+							kind, k, i, bytes, n*4)
 					}
 				}
 				if want := (k - 1) * n * 4; total != want {
-					t.Errorf("%v of %v over %d hosts: %d bytes in all, want %d", strategy, kind, k, total, want)
+					t.Errorf("%v of %v over %d hosts: %d bytes in all, want %d", strategy, kind, k,
+						total, want)
 				}
 			}
 		}

@@ -19,7 +19,8 @@ type network struct {
 }
 
 func newNetwork(truth collective.Model, noise float64) *network {
-	return &network{truth: truth, noise: noise, rng: rand.New(rand.NewPCG(1, 1)), odd: map[collective.Route]float64{}, route: map[collective.Class]collective.Route{}}
+	return &network{truth: truth, noise: noise, rng: rand.New(rand.NewPCG(1, 1)),
+		odd: map[collective.Route]float64{}, route: map[collective.Class]collective.Route{}}
 }
 
 // reduce makes an all-reduce and tells the tuners; the first one leads.
@@ -29,7 +30,8 @@ func (n *network) reduce(hosts, bytes int, tuners ...*collective.Tuner) (collect
 	if !known {
 		route = collective.Suits(bytes)
 	}
-	s := collective.Sample{Route: route, Hosts: hosts, Bytes: bytes, Seconds: n.truth.Time(route, hosts, bytes) * (1 + n.noise*n.rng.Float64())}
+	s := collective.Sample{Route: route, Hosts: hosts, Bytes: bytes,
+		Seconds: n.truth.Time(route, hosts, bytes) * (1 + n.noise*n.rng.Float64())}
 	if f := n.odd[route]; f > 0 {
 		s.Seconds *= f
 	}
@@ -46,7 +48,8 @@ func (n *network) reduce(hosts, bytes int, tuners ...*collective.Tuner) (collect
 }
 
 // settle makes all-reduces of some lengths in turn, and returns the changes.
-func (n *network) settle(times, hosts int, lengths []int, tuners ...*collective.Tuner) (changes []collective.Change) {
+func (n *network) settle(times, hosts int, lengths []int,
+	tuners ...*collective.Tuner) (changes []collective.Change) {
 	for range times {
 		for _, bytes := range lengths {
 			if c, changed := n.reduce(hosts, bytes, tuners...); changed {
@@ -57,12 +60,16 @@ func (n *network) settle(times, hosts int, lengths []int, tuners ...*collective.
 	return changes
 }
 
-var slowCables = collective.Model{Fixed: 1e-3, Alpha: 200e-6, Piece: 50e-6, Beta: 8e-9, Gamma: 0.1e-9}
+var slowCables = collective.Model{Fixed: 1e-3, Alpha: 200e-6, Piece: 50e-6, Beta: 8e-9,
+	Gamma: 0.1e-9}
 
-// On a network that the model knows nothing of, a job comes to routes that take hardly longer than the best there are, and stays there.
+// On a network that the model knows nothing of, a job comes to routes that take hardly longer than
+// the best there are, and stays there.
 func TestTunerFindsGoodRoutes(t *testing.T) {
 	lengths := []int{4 << 10, 300 << 10, 16 << 20}
-	for _, truth := range []collective.Model{slowCables, {Fixed: 30e-6, Alpha: 5e-6, Piece: 1e-6, Beta: 8.0 / 100e9, Gamma: 0.1e-9}, {Fixed: 2e-3, Alpha: 20e-3, Piece: 10e-6, Beta: 8e-9, Gamma: 0.1e-9}} {
+	for _, truth := range []collective.Model{slowCables,
+		{Fixed: 30e-6, Alpha: 5e-6, Piece: 1e-6, Beta: 8.0 / 100e9, Gamma: 0.1e-9},
+		{Fixed: 2e-3, Alpha: 20e-3, Piece: 10e-6, Beta: 8e-9, Gamma: 0.1e-9}} {
 		n := newNetwork(truth, 0.02)
 		tuner := collective.NewTuner(collective.Usual())
 		n.settle(150, 4, lengths, tuner)
@@ -72,8 +79,10 @@ func TestTunerFindsGoodRoutes(t *testing.T) {
 				route = collective.Suits(bytes)
 			}
 			best := truth.Choose(4, bytes)
-			if took, least := truth.Time(route, 4, bytes), truth.Time(best, 4, bytes); took > least/0.88 {
-				t.Errorf("%d bytes go %v, which takes %v; %v takes %v", bytes, route, took, best, least)
+			if took, least := truth.Time(route, 4, bytes),
+				truth.Time(best, 4, bytes); took > least/0.88 {
+				t.Errorf("%d bytes go %v, which takes %v; %v takes %v", bytes, route, took, best,
+					least)
 			}
 		}
 		if late := n.settle(150, 4, lengths, tuner); len(late) > 0 {
@@ -99,11 +108,13 @@ func TestTunerBelievesWhatItMeasures(t *testing.T) {
 	tried := map[collective.Route]bool{}
 	for i := 0; i < len(changes); i += 2 {
 		there, back := changes[i], changes[i+1]
-		if there.From != collective.Suits(bytes) || back.From != there.To || back.To != there.From || tried[there.To] {
+		if there.From != collective.Suits(bytes) || back.From != there.To ||
+			back.To != there.From || tried[there.To] {
 			t.Errorf("%v to %v, then %v to %v", there.From, there.To, back.From, back.To)
 		}
 		tried[there.To] = true
-		if !strings.Contains(there.Because, "may take") || strings.Contains(back.Because, "may take") {
+		if !strings.Contains(there.Because, "may take") ||
+			strings.Contains(back.Because, "may take") {
 			t.Errorf("because %q, then because %q", there.Because, back.Because)
 		}
 	}
@@ -119,7 +130,8 @@ func TestTunerIsPatientWithNoise(t *testing.T) {
 	}
 }
 
-// How fast a cable is follows from the longest all-reduces, also where short ones fit into what a cable lets through at once.
+// How fast a cable is follows from the longest all-reduces, also where short ones fit into what a
+// cable lets through at once.
 func TestTunerKnowsTheCable(t *testing.T) {
 	slow, burst := slowCables, slowCables
 	slow.Beta, burst.Beta = 8/100e6, 8/1e9
@@ -127,7 +139,8 @@ func TestTunerKnowsTheCable(t *testing.T) {
 	measure := func(truth collective.Model, bytes, times int) {
 		route := collective.Suits(bytes)
 		for range times {
-			tuner.Measured(collective.Sample{Route: route, Hosts: 4, Bytes: bytes, Seconds: truth.Time(route, 4, bytes)}, false)
+			tuner.Measured(collective.Sample{Route: route, Hosts: 4, Bytes: bytes,
+				Seconds: truth.Time(route, 4, bytes)}, false)
 		}
 	}
 	if s, known := tuner.Cable(); known {
@@ -158,13 +171,15 @@ func TestTunerFollowsTheNetwork(t *testing.T) {
 			route = collective.Suits(bytes)
 		}
 		best := truth.Choose(6, bytes)
-		if took, least := truth.Time(route, 6, bytes), truth.Time(best, 6, bytes); took > least/0.88 {
+		if took, least := truth.Time(route, 6, bytes),
+			truth.Time(best, 6, bytes); took > least/0.88 {
 			t.Errorf("%d: %v takes %v; %v takes %v", i, route, took, best, least)
 		}
 	}
 }
 
-// Who comes to lead goes on with what the one before had chosen, and decides as that one would have.
+// Who comes to lead goes on with what the one before had chosen, and decides as that one would
+// have.
 func TestTunersAgree(t *testing.T) {
 	n := newNetwork(slowCables, 0)
 	one, other := collective.NewTuner(collective.Usual()), collective.NewTuner(collective.Usual())
@@ -190,12 +205,14 @@ func TestTunerHasBounds(t *testing.T) {
 	if changes := n.settle(100, 2, []int{1 << 33}, tuner); len(changes) > 0 {
 		t.Errorf("a length beyond the bound is decided on: %+v", changes)
 	}
-	if changes := n.settle(100, 17, []int{1 << 20}, collective.NewTuner(collective.Usual())); len(changes) > 0 {
+	if changes := n.settle(100, 17, []int{1 << 20},
+		collective.NewTuner(collective.Usual())); len(changes) > 0 {
 		t.Errorf("too many hosts are decided on: %+v", changes)
 	}
 }
 
-// Where one stream cannot fill a cable, long all-reduces go on several, although nothing but a trial can tell that; where it can, they stay on one.
+// Where one stream cannot fill a cable, long all-reduces go on several, although nothing but a
+// trial can tell that; where it can, they stay on one.
 func TestTunerTriesStreams(t *testing.T) {
 	for share, several := range map[float64]bool{0.3: true, 1: false} {
 		truth := slowCables
@@ -208,17 +225,21 @@ func TestTunerTriesStreams(t *testing.T) {
 		}
 		route, known := n.route[collective.ClassOf(3, bytes)]
 		if !tried || !known || (route.Streams > 1) != several {
-			t.Errorf("a stream fills %v of a cable, and 16 MiB go %v; several streams were tried: %v", share, route, tried)
+			t.Errorf(
+				"a stream fills %v of a cable, and 16 MiB go %v; several streams were tried: %v",
+				share, route, tried)
 		}
 	}
 }
 
-// Over two hosts most routes are one way. It is never left for another name of it, however much times differ.
+// Over two hosts most routes are one way. It is never left for another name of it, however much
+// times differ.
 func TestTunerKnowsOneWayByAllNames(t *testing.T) {
 	n := newNetwork(slowCables, 1.5)
 	changes := n.settle(500, 2, []int{72 << 10, 1 << 20}, collective.NewTuner(collective.Usual()))
 	for _, c := range changes {
-		if c.From.Streams == c.To.Streams && n.truth.Time(c.From, 2, c.Bytes) == n.truth.Time(c.To, 2, c.Bytes) {
+		if c.From.Streams == c.To.Streams &&
+			n.truth.Time(c.From, 2, c.Bytes) == n.truth.Time(c.To, 2, c.Bytes) {
 			t.Errorf("%v go %v instead of %v: %s", c.Class, c.To, c.From, c.Because)
 		}
 	}
@@ -230,7 +251,8 @@ func TestTunerBeginsWithAModel(t *testing.T) {
 	for _, gamma := range []float64{0.1e-9, 100e-9} {
 		m := collective.Usual()
 		m.Gamma = gamma
-		for _, c := range newNetwork(slowCables, 0).settle(2*8, 4, []int{16 << 20}, collective.NewTuner(m)) {
+		for _, c := range newNetwork(slowCables, 0).settle(2*8, 4, []int{16 << 20},
+			collective.NewTuner(m)) {
 			said[c.Because] = true
 		}
 	}
@@ -240,7 +262,8 @@ func TestTunerBeginsWithAModel(t *testing.T) {
 }
 
 func TestClassOf(t *testing.T) {
-	for bytes, want := range map[int]int{0: 0, 1: 1, 15: 15, 16: 16, 17: 16, 1 << 20: 1 << 20, 1<<20 + 1<<17 - 1: 1 << 20, 1<<20 + 1<<17: 1<<20 + 1<<17, 1<<20 - 1: 15 << 16} {
+	for bytes, want := range map[int]int{0: 0, 1: 1, 15: 15, 16: 16, 17: 16, 1 << 20: 1 << 20,
+		1<<20 + 1<<17 - 1: 1 << 20, 1<<20 + 1<<17: 1<<20 + 1<<17, 1<<20 - 1: 15 << 16} {
 		if got := collective.ClassOf(3, bytes); got != (collective.Class{Hosts: 3, Bytes: want}) {
 			t.Errorf("%d bytes are in %+v, want %d", bytes, got, want)
 		}

@@ -8,8 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Vanished tells that workers are gone together with their memory: what they had posted in full is taken back as well. They vanish
-// at once, so that nothing becomes ready with one of them and without another.
+// Vanished tells that workers are gone together with their memory: what they had posted in full is
+// taken back as well. They vanish at once, so that nothing becomes ready with one of them and
+// without another.
 func (m *Matcher) Vanished(workers []topo.Worker, why string, out []Ready) []Ready {
 	for _, g := range m.all() {
 		for _, w := range workers {
@@ -43,13 +44,15 @@ func (g *group) erase(self int) {
 	mine := func(p *Posted) bool { return p.Worker == g.members[self].worker }
 	for _, key := range g.addresses() {
 		box := g.boxes[key]
-		box.sends, box.recvs = slices.DeleteFunc(box.sends, mine), slices.DeleteFunc(box.recvs, mine)
+		box.sends, box.recvs = slices.DeleteFunc(box.sends, mine),
+			slices.DeleteFunc(box.recvs, mine)
 		g.tidy(key)
 	}
 }
 
-// Without returns a set that was ready less the calls of workers that have vanished since, or the reason why it cannot be ready
-// without them. It is the answer to calls that were being executed when the workers vanished.
+// Without returns a set that was ready less the calls of workers that have vanished since, or the
+// reason why it cannot be ready without them. It is the answer to calls that were being executed
+// when the workers vanished.
 func (m *Matcher) Without(r Ready, vanished []topo.Worker) Ready {
 	pos := &position{calls: slices.Clone(r.Calls)}
 	var lost *Posted
@@ -65,7 +68,8 @@ func (m *Matcher) Without(r Ready, vanished []topo.Worker) Ready {
 	case !any:
 		return Ready{nil, r.Err}
 	}
-	if first := lost.Call; r.Err == nil && m.elastic && first.Group == topo.World && first.Kind.elastic() {
+	if first := lost.Call; r.Err == nil && m.elastic && first.Group == topo.World &&
+		first.Kind.elastic() {
 		return Ready{pos.compact(), nil}
 	}
 	calls := pos.waiting()
@@ -77,10 +81,14 @@ func (m *Matcher) Without(r Ready, vanished []topo.Worker) Ready {
 
 // all lists the groups by number.
 func (m *Matcher) all() []*group {
-	return slices.SortedFunc(maps.Values(m.groups), func(a, b *group) int { return cmp.Compare(a.id, b.id) })
+	return slices.SortedFunc(maps.Values(m.groups), func(a, b *group) int {
+		return cmp.Compare(a.id, b.id)
+	})
 }
 
 // addresses lists the mailboxes in order.
 func (g *group) addresses() []address {
-	return slices.SortedFunc(maps.Keys(g.boxes), func(a, b address) int { return cmp.Or(cmp.Compare(a.to, b.to), cmp.Compare(a.tag, b.tag)) })
+	return slices.SortedFunc(maps.Keys(g.boxes), func(a, b address) int {
+		return cmp.Or(cmp.Compare(a.to, b.to), cmp.Compare(a.tag, b.tag))
+	})
 }

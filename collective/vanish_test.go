@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// What a vanished worker posted in full is taken back, and workers of one host vanish together: nothing is ready with one and without
-// the other.
+// What a vanished worker posted in full is taken back, and workers of one host vanish together:
+// nothing is ready with one and without the other.
 func TestVanishedContributesNothing(t *testing.T) {
 	m := elastic(4)
 	for _, r := range []int{1, 2, 3} {
@@ -39,18 +39,21 @@ func TestVanishedContributesNothing(t *testing.T) {
 // Waiting for a worker that vanishes ends: the others go on, and who cannot go on is told.
 func TestVanishedIsNotWaitedFor(t *testing.T) {
 	m := elastic(3)
-	gather := collective.Call{Kind: collective.AllGather, DType: tensor.U8, In: []byte{1}, Out: []byte{0, 0, 0}, Shape: []int{1}}
+	gather := collective.Call{Kind: collective.AllGather, DType: tensor.U8, In: []byte{1},
+		Out: []byte{0, 0, 0}, Shape: []int{1}}
 	m.Post(posted(0, 1, gather), nil)
 	m.Post(posted(2, 1, gather), nil)
 	m.Lost(worker(2), "was killed", nil) // what it gave is still there
 	got := m.Vanished(workers([]int{2}), "is on a lost host", nil)
 	var lost *collective.LostError
-	if len(got) != 1 || !errors.As(got[0].Err, &lost) || !slices.Equal(who(got[0].Calls), workers([]int{0})) {
+	if len(got) != 1 || !errors.As(got[0].Err, &lost) ||
+		!slices.Equal(who(got[0].Calls), workers([]int{0})) {
 		t.Errorf("got %v", got)
 	}
 }
 
-// A set that was being executed goes on without what vanished, with a root that is there, or says why it cannot.
+// A set that was being executed goes on without what vanished, with a root that is there, or says
+// why it cannot.
 func TestWithout(t *testing.T) {
 	m := elastic(3)
 	var sets []collective.Ready
@@ -69,15 +72,19 @@ func TestWithout(t *testing.T) {
 	gone := workers([]int{0})
 	m.Vanished(gone, "is on a lost host", nil)
 	r := m.Without(sets[0], gone)
-	if r.Err != nil || !slices.Equal(who(r.Calls), workers([]int{1, 2})) || !r.Calls[0].Call.Promoted || r.Calls[1].Call.Peer != 0 {
+	if r.Err != nil || !slices.Equal(who(r.Calls), workers([]int{1, 2})) ||
+		!r.Calls[0].Call.Promoted || r.Calls[1].Call.Peer != 0 {
 		t.Errorf("broadcast without its root: %v %+v", r.Err, r.Calls[0].Call)
 	}
 	if again := m.Without(r, gone); again.Err != nil || len(again.Calls) != 2 {
 		t.Errorf("taking away what is gone changed something: %v", again)
 	}
-	set := collective.Ready{Calls: []*collective.Posted{posted(0, 2, collective.Call{Kind: collective.Send, Peer: 1}), posted(1, 2, collective.Call{Kind: collective.Recv, Peer: 0})}}
+	set := collective.Ready{
+		Calls: []*collective.Posted{posted(0, 2, collective.Call{Kind: collective.Send, Peer: 1}),
+			posted(1, 2, collective.Call{Kind: collective.Recv, Peer: 0})}}
 	var lost *collective.LostError
-	if r := m.Without(set, gone); !errors.As(r.Err, &lost) || !slices.Equal(who(r.Calls), workers([]int{1})) {
+	if r := m.Without(set, gone); !errors.As(r.Err, &lost) ||
+		!slices.Equal(who(r.Calls), workers([]int{1})) {
 		t.Errorf("receive without its send: %v", r)
 	}
 	if r := m.Without(set, workers([]int{0, 1})); len(r.Calls) != 0 {
@@ -85,7 +92,8 @@ func TestWithout(t *testing.T) {
 	}
 }
 
-// Groups that workers have from another matcher are the same ones here, and new ones get new numbers.
+// Groups that workers have from another matcher are the same ones here, and new ones get new
+// numbers.
 func TestAdopt(t *testing.T) {
 	old, m := elastic(3), elastic(3)
 	list := workers([]int{0, 2})
@@ -102,7 +110,8 @@ func TestAdopt(t *testing.T) {
 	m.Adopt(ids[2], list, worker(2), false)
 	second, self, err := m.Group(worker(2), list)
 	if err != nil || second != ids[1] || self != 1 {
-		t.Errorf("the second group of w2 is %d (%d), %v; w0 has it as %d", second, self, err, ids[1])
+		t.Errorf("the second group of w2 is %d (%d), %v; w0 has it as %d", second, self, err,
+			ids[1])
 	}
 	third, _, err := m.Group(worker(2), list)
 	if err != nil || slices.Contains(ids, third) {
@@ -110,7 +119,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// A group lasts until all its members that are left have freed it, and who asks for another gets the one that the others have.
+// A group lasts until all its members that are left have freed it, and who asks for another gets
+// the one that the others have.
 func TestGroupsAreFreed(t *testing.T) {
 	m := elastic(3)
 	list := workers([]int{0, 2})

@@ -10,9 +10,10 @@ import (
 // Wait is that calls of others wait for a worker.
 type Wait struct {
 	WaitID
-	In  *Posted // the first of these calls; the matcher's still
-	By  int     // whose calls they are: so many workers
-	Own *Posted // its own first call that waits, for others that wait for it; nil = it does not wait
+	In *Posted // the first of these calls; the matcher's still
+	By int     // whose calls they are: so many workers
+	// its own first call that waits, for others that wait for it; nil = it does not wait
+	Own *Posted
 }
 
 // WaitID tells waits apart. A wait keeps it until its call is met.
@@ -34,8 +35,9 @@ type stall struct {
 	known bool // what its workers wait for is listed
 }
 
-// Waits lists the workers on which it lies that others wait: those that are waited for, and do not wait themselves for somebody on whom it
-// lies. So of a chain the list has its end, and of workers that wait for each other in a circle it has all. It is in order, and changes nothing.
+// Waits lists the workers on which it lies that others wait: those that are waited for, and do not
+// wait themselves for somebody on whom it lies. So of a chain the list has its end, and of workers
+// that wait for each other in a circle it has all. It is in order, and changes nothing.
 func (m *Matcher) Waits() (list []Wait) {
 	stalls := m.stalls()
 	if len(stalls) == 0 {
@@ -54,7 +56,9 @@ func (m *Matcher) Waits() (list []Wait) {
 		found = false
 		for i := range stalls {
 			s := &stalls[i]
-			if s.known || !slices.ContainsFunc(s.lacks, func(w topo.Worker) bool { return own[w] == nil || excused[w] }) {
+			if s.known || !slices.ContainsFunc(s.lacks, func(w topo.Worker) bool {
+				return own[w] == nil || excused[w]
+			}) {
 				continue
 			}
 			s.known, found = true, true
@@ -71,17 +75,22 @@ func (m *Matcher) Waits() (list []Wait) {
 		}
 	}
 	slices.SortFunc(list, func(a, b Wait) int {
-		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Of, b.Of), cmp.Compare(a.Number, b.Number))
+		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Group, b.Group),
+			cmp.Compare(a.Of, b.Of), cmp.Compare(a.Number, b.Number))
 	})
 	return list
 }
 
 func (s *stall) wait(w topo.Worker, own *Posted) Wait {
-	x := Wait{WaitID: WaitID{Worker: w, Group: s.of, Of: w, Number: s.place}, In: s.calls[0], By: len(s.calls), Own: own}
+	x := Wait{WaitID: WaitID{Worker: w, Group: s.of, Of: w, Number: s.place}, In: s.calls[0],
+		By: len(s.calls), Own: own}
 	if s.pair {
 		x.By = s.by
-		if s.by > 1 && slices.ContainsFunc(s.calls, func(p *Posted) bool { return p.Worker == w }) { // it receives from any itself
-			x.In, x.By = s.calls[slices.IndexFunc(s.calls, func(p *Posted) bool { return p.Worker != w })], s.by-1
+		// it receives from any itself
+		if s.by > 1 && slices.ContainsFunc(s.calls, func(p *Posted) bool { return p.Worker == w }) {
+			x.In, x.By = s.calls[slices.IndexFunc(s.calls, func(p *Posted) bool {
+				return p.Worker != w
+			})], s.by-1
 		}
 		x.Of, x.Number = x.In.Worker, x.In.Ticket
 	}
@@ -98,12 +107,14 @@ func callers(calls []*Posted) (n int) {
 	return n
 }
 
-// stalls lists what waits, in any order: of a group its first collective that is not complete, of a mailbox its sends and its first receive. Receives
-// from any are one: each of many waits for all the others.
+// stalls lists what waits, in any order: of a group its first collective that is not complete, of a
+// mailbox its sends and its first receive. Receives from any are one: each of many waits for all
+// the others.
 func (m *Matcher) stalls() (list []stall) {
 	add := func(s stall, calls []*Posted) bool {
 		for _, p := range calls {
-			if p != nil && !m.Gone(p.Worker) { // what a lost worker has left behind can be met, but nobody waits there
+			// what a lost worker has left behind can be met, but nobody waits there
+			if p != nil && !m.Gone(p.Worker) {
 				s.calls = append(s.calls, p)
 			}
 		}
@@ -117,13 +128,15 @@ func (m *Matcher) stalls() (list []stall) {
 	}
 	for _, g := range m.groups {
 		for _, pos := range g.open { // those in front may have failed
-			if add(stall{of: g.id, place: uint64(pos.number), lacks: m.behind(g, pos.number)}, pos.calls) {
+			if add(stall{of: g.id, place: uint64(pos.number), lacks: m.behind(g, pos.number)},
+				pos.calls) {
 				break
 			}
 		}
 		var anybody []*Posted
 		for at, box := range g.boxes {
-			add(stall{of: g.id, lacks: []topo.Worker{g.members[at.to].worker}, pair: true}, box.sends)
+			add(stall{of: g.id, lacks: []topo.Worker{g.members[at.to].worker}, pair: true},
+				box.sends)
 			switch {
 			case len(box.recvs) == 0:
 			case box.recvs[0].Call.Peer != AnyRank:
@@ -152,7 +165,8 @@ func (m *Matcher) behind(g *group, number int) (list []topo.Worker) {
 	return list
 }
 
-// senders lists the workers whose send a receive can take, or one of several from any, which are in the order of who receives.
+// senders lists the workers whose send a receive can take, or one of several from any, which are in
+// the order of who receives.
 func (m *Matcher) senders(g *group, recvs []*Posted) (list []topo.Worker) {
 	peer, first := recvs[0].Call.Peer, recvs[0].Worker
 	alone := first == recvs[len(recvs)-1].Worker

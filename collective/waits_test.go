@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// waits writes what a matcher says of who is waited for: by rank, and how many wait in which call of which group.
+// waits writes what a matcher says of who is waited for: by rank, and how many wait in which call
+// of which group.
 func waits(m *collective.Matcher) string {
 	var words []string
 	for _, x := range m.Waits() {
@@ -27,11 +28,13 @@ func waits(m *collective.Matcher) string {
 }
 
 func send(to int) collective.Call {
-	return collective.Call{Kind: collective.Send, DType: tensor.U8, Peer: to, In: make([]byte, 1), Shape: []int{1}}
+	return collective.Call{Kind: collective.Send, DType: tensor.U8, Peer: to, In: make([]byte, 1),
+		Shape: []int{1}}
 }
 
 func recv(from int) collective.Call {
-	return collective.Call{Kind: collective.Recv, DType: tensor.U8, Peer: from, Out: make([]byte, 1), Shape: []int{1}}
+	return collective.Call{Kind: collective.Recv, DType: tensor.U8, Peer: from,
+		Out: make([]byte, 1), Shape: []int{1}}
 }
 
 func tagged(c collective.Call) collective.Call {
@@ -57,39 +60,66 @@ func TestWaits(t *testing.T) {
 		want  string
 	}{
 		{"nothing is posted", nil, nil, ""},
-		{"one is missing", []post{{0, sumOf(4)}, {2, sumOf(4)}, {3, sumOf(4)}}, nil, "1: 3 in 0 all_reduce"},
-		{"two are missing", []post{{0, sumOf(4)}, {3, sumOf(4)}}, nil, "1: 2 in 0 all_reduce; 2: 2 in 0 all_reduce"},
+		{"one is missing", []post{{0, sumOf(4)}, {2, sumOf(4)}, {3, sumOf(4)}}, nil,
+			"1: 3 in 0 all_reduce"},
+		{"two are missing", []post{{0, sumOf(4)}, {3, sumOf(4)}}, nil,
+			"1: 2 in 0 all_reduce; 2: 2 in 0 all_reduce"},
 		{"nobody is", []post{{0, sumOf(4)}, {1, sumOf(4)}, {2, sumOf(4)}, {3, sumOf(4)}}, nil, ""},
-		{"all are in mid-step", []post{{0, part(true)}, {1, part(true)}, {2, part(true)}, {3, part(true)}}, nil, ""},
-		{"one goes ahead in a step", []post{{0, part(true)}, {1, part(true)}, {2, part(true)}, {3, part(true)}, {2, part(false)}}, nil,
+		{"all are in mid-step",
+			[]post{{0, part(true)}, {1, part(true)}, {2, part(true)}, {3, part(true)}}, nil, ""},
+		{"one goes ahead in a step",
+			[]post{{0, part(true)}, {1, part(true)}, {2, part(true)}, {3, part(true)},
+				{2, part(false)}}, nil,
 			"0: 1 in 0 all_reduce; 1: 1 in 0 all_reduce; 3: 1 in 0 all_reduce"},
-		{"the slowest, of all that are not at the end", []post{{0, part(true)}, {1, part(true)}, {2, part(true)}, {0, part(true)}, {1, part(true)}, {0, part(false)}}, nil,
+		{"the slowest, of all that are not at the end",
+			[]post{{0, part(true)}, {1, part(true)}, {2, part(true)}, {0, part(true)},
+				{1, part(true)}, {0, part(false)}}, nil,
 			"3: 3 in 0 all_reduce"},
-		{"a lost one is missing", []post{{0, part(false)}, {2, part(false)}}, []int{1}, "3: 2 in 0 all_reduce"},
-		{"calls that have failed wait for nobody", []post{{0, sumOf(4)}, {1, sumOf(5)}, {0, sumOf(4)}}, nil,
+		{"a lost one is missing", []post{{0, part(false)}, {2, part(false)}}, []int{1},
+			"3: 2 in 0 all_reduce"},
+		{"calls that have failed wait for nobody",
+			[]post{{0, sumOf(4)}, {1, sumOf(5)}, {0, sumOf(4)}}, nil,
 			"1: 1 in 0 all_reduce; 2: 1 in 0 all_reduce; 3: 1 in 0 all_reduce"},
 		{"a chain", []post{{1, recv(0)}, {2, recv(1)}, {3, recv(2)}}, nil, "0: 1 in 0 recv"},
-		{"a chain of sends", []post{{0, send(1)}, {1, send(2)}, {2, sumOf(4)}}, nil, "3: 1 in 0 all_reduce"},
-		{"several send to one", []post{{0, send(3)}, {1, send(3)}, {0, send(3)}}, nil, "3: 2 in 0 send"},
-		{"from any", []post{{0, recv(collective.AnyRank)}, {1, recv(2)}}, []int{3}, "2: 1 in 0 recv; 2: 1 in 0 recv"},
-		{"from any, where one waits for who asks", []post{{0, recv(collective.AnyRank)}, {1, recv(0)}, {2, recv(0)}, {3, recv(0)}}, nil,
-			"0: 1 in 0 recv, itself in 0 recv; 0: 1 in 0 recv, itself in 0 recv; 0: 1 in 0 recv, itself in 0 recv; 1: 1 in 0 recv, itself in 0 recv; 2: 1 in 0 recv, itself in 0 recv; 3: 1 in 0 recv, itself in 0 recv"},
-		{"two from any, and one of them twice", []post{{0, recv(collective.AnyRank)}, {1, recv(collective.AnyRank)}, {1, tagged(recv(collective.AnyRank))}, {2, sumOf(4)}}, nil,
+		{"a chain of sends", []post{{0, send(1)}, {1, send(2)}, {2, sumOf(4)}}, nil,
+			"3: 1 in 0 all_reduce"},
+		{"several send to one", []post{{0, send(3)}, {1, send(3)}, {0, send(3)}}, nil,
+			"3: 2 in 0 send"},
+		{"from any", []post{{0, recv(collective.AnyRank)}, {1, recv(2)}}, []int{3},
+			"2: 1 in 0 recv; 2: 1 in 0 recv"},
+		{"from any, where one waits for who asks",
+			[]post{{0, recv(collective.AnyRank)}, {1, recv(0)}, {2, recv(0)}, {3, recv(0)}}, nil,
+			"0: 1 in 0 recv, itself in 0 recv; 0: 1 in 0 recv, itself in 0 recv; 0: 1 in 0 " +
+				"recv, itself in 0 recv; 1: 1 in 0 recv, itself in 0 recv; 2: 1 in 0 recv, " +
+				"itself in 0 recv; 3: 1 in 0 recv, itself in 0 recv"},
+		{"two from any, and one of them twice",
+			[]post{{0, recv(collective.AnyRank)}, {1, recv(collective.AnyRank)},
+				{1, tagged(recv(collective.AnyRank))}, {2, sumOf(4)}}, nil,
 			"3: 2 in 0 recv; 3: 1 in 0 all_reduce"},
-		{"all from any", []post{{0, recv(collective.AnyRank)}, {1, recv(collective.AnyRank)}, {2, recv(collective.AnyRank)}}, []int{3},
-			"0: 2 in 0 recv, itself in 0 recv; 1: 2 in 0 recv, itself in 0 recv; 2: 2 in 0 recv, itself in 0 recv"},
-		{"a group in which one is missing that others wait for", []post{{0, on(pair, sumOf(4))}, {2, sumOf(4)}, {3, sumOf(4)}}, nil, "1: 2 in 0 all_reduce; 1: 1 in 1 all_reduce"},
-		{"a circle", []post{{0, on(pair, sumOf(4))}, {1, sumOf(4)}, {2, sumOf(4)}, {3, sumOf(4)}}, nil,
-			"0: 3 in 0 all_reduce, itself in 1 all_reduce; 1: 1 in 1 all_reduce, itself in 0 all_reduce"},
-		{"a circle, and one on whom it does not lie", []post{{0, recv(1)}, {1, recv(0)}, {2, recv(0)}}, nil,
-			"0: 1 in 0 recv, itself in 0 recv; 0: 1 in 0 recv, itself in 0 recv; 1: 1 in 0 recv, itself in 0 recv"},
-		{"a circle beside one who is missing", []post{{0, recv(1)}, {1, recv(0)}, {2, recv(3)}}, nil,
+		{"all from any", []post{{0, recv(collective.AnyRank)}, {1, recv(collective.AnyRank)},
+			{2, recv(collective.AnyRank)}}, []int{3},
+			"0: 2 in 0 recv, itself in 0 recv; 1: 2 in 0 recv, itself in 0 recv; 2: 2 in 0 " +
+				"recv, itself in 0 recv"},
+		{"a group in which one is missing that others wait for",
+			[]post{{0, on(pair, sumOf(4))}, {2, sumOf(4)}, {3, sumOf(4)}}, nil,
+			"1: 2 in 0 all_reduce; 1: 1 in 1 all_reduce"},
+		{"a circle", []post{{0, on(pair, sumOf(4))}, {1, sumOf(4)}, {2, sumOf(4)}, {3, sumOf(4)}},
+			nil,
+			"0: 3 in 0 all_reduce, itself in 1 all_reduce; 1: 1 in 1 all_reduce, itself in 0 " +
+				"all_reduce"},
+		{"a circle, and one on whom it does not lie",
+			[]post{{0, recv(1)}, {1, recv(0)}, {2, recv(0)}}, nil,
+			"0: 1 in 0 recv, itself in 0 recv; 0: 1 in 0 recv, itself in 0 recv; 1: 1 in 0 " +
+				"recv, itself in 0 recv"},
+		{"a circle beside one who is missing", []post{{0, recv(1)}, {1, recv(0)}, {2, recv(3)}},
+			nil,
 			"0: 1 in 0 recv, itself in 0 recv; 1: 1 in 0 recv, itself in 0 recv; 3: 1 in 0 recv"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := elastic(4)
 			for r := range 2 {
-				if id, _, err := m.Group(worker(r), workers([]int{0, 1})); err != nil || id != pair {
+				if id, _, err := m.Group(worker(r), workers([]int{0, 1})); err != nil ||
+					id != pair {
 					t.Fatal(id, err)
 				}
 			}
@@ -148,7 +178,8 @@ func TestWaitsKeepTheirNames(t *testing.T) {
 	}
 }
 
-// Whatever is posted, somebody is named as long as a call waits. Who is named lives, is waited for by others, and if he waits himself it is said in which call.
+// Whatever is posted, somebody is named as long as a call waits. Who is named lives, is waited for
+// by others, and if he waits himself it is said in which call.
 func TestWaitsNameSomebody(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const size = 4
@@ -209,7 +240,8 @@ func TestWaitsNameSomebody(t *testing.T) {
 				t.Fatalf("%d calls wait, and named are %v", len(open), waits(m))
 			}
 			for _, x := range list {
-				if lost[x.Worker] || x.By < 1 || !open[x.In] || x.In.Worker == x.Worker || x.Own != nil && (!open[x.Own] || x.Own.Worker != x.Worker) {
+				if lost[x.Worker] || x.By < 1 || !open[x.In] || x.In.Worker == x.Worker ||
+					x.Own != nil && (!open[x.Own] || x.Own.Worker != x.Worker) {
 					t.Fatalf("named are %v", waits(m))
 				}
 			}

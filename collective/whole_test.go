@@ -12,11 +12,12 @@ import (
 
 // whole is a call of a step on a group: its first, or its last.
 func whole(g topo.GroupID, more bool) collective.Call {
-	return collective.Call{Kind: collective.Barrier, DType: tensor.U8, Group: g, Flags: collective.Flags{More: more, Step: !more}}
+	return collective.Call{Kind: collective.Barrier, DType: tensor.U8, Group: g,
+		Flags: collective.Flags{More: more, Step: !more}}
 }
 
-// A step on a group fails as soon as it loses a member, wherever the members are in it, and whether or not the lost one has
-// posted all of it; when all have, it counts.
+// A step on a group fails as soon as it loses a member, wherever the members are in it, and whether
+// or not the lost one has posted all of it; when all have, it counts.
 func TestAStepOnAGroupCountsWithAllOrNotAtAll(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -36,13 +37,16 @@ func TestAStepOnAGroupCountsWithAllOrNotAtAll(t *testing.T) {
 			m := elastic(3)
 			g := groupOf(t, m, 0, 1, 2)
 			var ready []collective.Ready
-			post := func(rank, k int) { ready = m.Post(posted(rank, uint64(k+1), whole(g, k == 0)), ready) }
+			post := func(rank, k int) {
+				ready = m.Post(posted(rank, uint64(k+1), whole(g, k == 0)), ready)
+			}
 			for r, n := range tc.posts {
 				for k := range n {
 					post(r, k)
 				}
 			}
-			if counted := len(ready) == 2 && ready[1].Err == nil && len(ready[1].Calls) == 3; counted != tc.counted || !counted && len(ready) > 0 {
+			if counted := len(ready) == 2 && ready[1].Err == nil &&
+				len(ready[1].Calls) == 3; counted != tc.counted || !counted && len(ready) > 0 {
 				t.Fatalf("before the loss: %v", ready)
 			}
 			var failed []int
@@ -75,7 +79,8 @@ func TestAStepOnAGroupCountsWithAllOrNotAtAll(t *testing.T) {
 				post(0, k)
 				post(1, k)
 			}
-			if len(ready) != 2 || ready[0].Err != nil || ready[1].Err != nil || len(ready[1].Calls) != 2 {
+			if len(ready) != 2 || ready[0].Err != nil || ready[1].Err != nil ||
+				len(ready[1].Calls) != 2 {
 				t.Errorf("the step again: %v", ready)
 			}
 		})
@@ -93,7 +98,8 @@ func TestAStepOnAGroupTakesEverybodysWord(t *testing.T) {
 	no.Step = false
 	got := m.Post(posted(1, 2, no), nil)
 	var mismatch *collective.MismatchError
-	if len(got) != 2 || got[0].Err != nil || len(got[0].Calls) != 2 || !errors.As(got[1].Err, &mismatch) || len(got[1].Calls) != 2 {
+	if len(got) != 2 || got[0].Err != nil || len(got[0].Calls) != 2 ||
+		!errors.As(got[1].Err, &mismatch) || len(got[1].Calls) != 2 {
 		t.Errorf("got %v", got)
 	}
 }

@@ -2,8 +2,8 @@ package fabric
 
 import "sync"
 
-// Calls makes the calls to a Handler about one peer and keeps what Handler promises: Up first, Down once and last, and no memory of
-// the handler touched after Down. A Mesh has one for each link.
+// Calls makes the calls to a Handler about one peer and keeps what Handler promises: Up first, Down
+// once and last, and no memory of the handler touched after Down. A Mesh has one for each link.
 type Calls struct {
 	handler  Handler
 	peer     Host
@@ -17,15 +17,16 @@ type Calls struct {
 	over   bool // nothing is under way any more
 }
 
-// NewCalls is for a link that is complete; call Up next. All links of a mesh have the same Payloads.
+// NewCalls is for a link that is complete; call Up next. All links of a mesh have the same
+// Payloads.
 func NewCalls(h Handler, peer Host, payloads *Payloads) *Calls {
 	c := &Calls{handler: h, peer: peer, payloads: payloads}
 	c.idle.L = &c.mu
 	return c
 }
 
-// Begin announces a use of memory that the handler gave, to write a payload from it. False means that the link has ended and the
-// memory is no longer there to be used.
+// Begin announces a use of memory that the handler gave, to write a payload from it. False means
+// that the link has ended and the memory is no longer there to be used.
 func (c *Calls) Begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,7 +46,8 @@ func (c *Calls) End() {
 	}
 }
 
-// Queue announces a payload that is to be sent. False means that the link is over, and the payload stays.
+// Queue announces a payload that is to be sent. False means that the link is over, and the payload
+// stays.
 func (c *Calls) Queue() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,7 +88,8 @@ func (c *Calls) Message(b []byte) bool {
 	return true
 }
 
-// Place calls Handler.Place. If ok, the payload may be written to mem (nil: is to be thrown away) until Arrived or End.
+// Place calls Handler.Place. If ok, the payload may be written to mem (nil: is to be thrown away)
+// until Arrived or End.
 func (c *Calls) Place(p Piece) (mem []byte, ok bool) {
 	if !c.Begin() {
 		return nil, false
@@ -104,8 +107,8 @@ func (c *Calls) Arrived(p Piece) {
 	c.End()
 }
 
-// Down refuses all further calls, waits for those under way, and calls Handler.Down. Whoever calls it has made sure before that
-// they come to an end, and calls it once.
+// Down refuses all further calls, waits for those under way, and calls Handler.Down. Whoever calls
+// it has made sure before that they come to an end, and calls it once.
 func (c *Calls) Down(err error) {
 	c.mu.Lock()
 	c.ended = true

@@ -1,5 +1,6 @@
-// Package fabric says what the agents of a job are to each other: a mesh of links that carry messages and data. fabric/tcp is the
-// mesh between real hosts, fabric/mem the one inside a process, for tests; fabric/fabrictest holds what both must do.
+// Package fabric says what the agents of a job are to each other: a mesh of links that carry
+// messages and data. fabric/tcp is the mesh between real hosts, fabric/mem the one inside a
+// process, for tests; fabric/fabrictest holds what both must do.
 //
 // The bytes between the processes of one host are fabric/arena's.
 package fabric
@@ -12,14 +13,16 @@ import (
 // Host names an agent for as long as it lives. A host that comes back is another Host.
 type Host string
 
-// Piece names a piece of data to the agent that gets it: which transfer it belongs to, and where in it it lies.
+// Piece names a piece of data to the agent that gets it: which transfer it belongs to, and where in
+// it it lies.
 type Piece struct {
 	Flight uint64 // the transfer, as all agents number it
 	Part   uint32 // what the sender and the receiver of a flight agreed to call this run of bytes
 	Offset uint64 // of the payload in the part, in bytes
 	Length uint32 // of the payload, in bytes; at most MaxPiece
 
-	// Streams is on how many streams of a link its sender lets pieces travel beside each other; 0 counts as 1. The receiver is not told.
+	// Streams is on how many streams of a link its sender lets pieces travel beside each other; 0
+	// counts as 1. The receiver is not told.
 	Streams uint8
 }
 
@@ -30,23 +33,25 @@ const (
 	MaxStreams = 4
 )
 
-// Handler is told what arrives. Calls about one peer's messages come one after another, in the order in which they were sent,
-// Up before all others and Down after all others. Pieces come in any order, on goroutines of their own, and may come before a
-// message that was sent earlier. No call may wait for the network, and none may call Mesh.Close. The first calls can come before
-// the mesh has been returned to its maker.
+// Handler is told what arrives. Calls about one peer's messages come one after another, in the
+// order in which they were sent, Up before all others and Down after all others. Pieces come in any
+// order, on goroutines of their own, and may come before a message that was sent earlier. No call
+// may wait for the network, and none may call Mesh.Close. The first calls can come before the mesh
+// has been returned to its maker.
 type Handler interface {
 	// Up tells of a new link.
 	Up(peer Host)
 	// Message hands over a message; b is valid during the call only.
 	Message(from Host, b []byte)
-	// Place returns the memory for a piece, p.Length bytes, or nil to throw it away. It may block until the receiver knows the
-	// flight; what this peer sent later may wait behind it. Down does not wait for it: it must then return, and what it returns is
-	// not touched.
+	// Place returns the memory for a piece, p.Length bytes, or nil to throw it away. It may block
+	// until the receiver knows the flight; what this peer sent later may wait behind it. Down does
+	// not wait for it: it must then return, and what it returns is not touched.
 	Place(from Host, p Piece) []byte
 	// Arrived tells that the payload of a piece is where Place said.
 	Arrived(from Host, p Piece)
-	// Down tells that a link is gone, and why: nothing more will come from this peer, ever, and neither the memory that Place gave
-	// nor the payloads that were to be sent there are touched any more. Every Up is followed by one Down, also when the mesh closes.
+	// Down tells that a link is gone, and why: nothing more will come from this peer, ever, and
+	// neither the memory that Place gave nor the payloads that were to be sent there are touched
+	// any more. Every Up is followed by one Down, also when the mesh closes.
 	Down(peer Host, err error)
 }
 
@@ -54,26 +59,28 @@ type Handler interface {
 type Mesh interface {
 	// Self is this agent.
 	Self() Host
-	// Send queues a message of at most MaxMessage bytes; b may be used again at once. A peer without a link gets nothing: its Down
-	// has been told or will be.
+	// Send queues a message of at most MaxMessage bytes; b may be used again at once. A peer
+	// without a link gets nothing: its Down has been told or will be.
 	Send(to Host, b []byte)
 	// SendPiece queues a piece. The payload must stay as it is until its flight is over.
 	SendPiece(to Host, p Piece, payload []byte)
-	// Unused calls f once, at the next moment in which no payload that was queued, to any peer, is touched any more. That may be at once, and
-	// on any goroutine; f must not wait.
+	// Unused calls f once, at the next moment in which no payload that was queued, to any peer, is
+	// touched any more. That may be at once, and on any goroutine; f must not wait.
 	Unused(f func())
-	// Drop ends the link to a peer and does not wait; Down is told with this error, from elsewhere. The peer is told the reason if
-	// it can still be reached.
+	// Drop ends the link to a peer and does not wait; Down is told with this error, from elsewhere.
+	// The peer is told the reason if it can still be reached.
 	Drop(peer Host, why error)
-	// Seek asks the agents to which the link is gone whether they live, and returns for each that answers whom it has links with. It waits
-	// for the network.
+	// Seek asks the agents to which the link is gone whether they live, and returns for each that
+	// answers whom it has links with. It waits for the network.
 	Seek(ctx context.Context) map[Host][]Host
-	// Close ends all links, after the messages that are queued, and waits until no call to the Handler is under way or will come.
+	// Close ends all links, after the messages that are queued, and waits until no call to the
+	// Handler is under way or will come.
 	Close() error
 }
 
 // Why a link is gone; Down is told an error that is one of these, or the one of Drop.
 var (
 	ErrSilent = errors.New("nothing was heard from it for longer than its rhythm explains")
-	ErrClosed = errors.New("the link was closed") // by a goodbye from either side, or because the process at its other end is gone
+	// by a goodbye from either side, or because the process at its other end is gone
+	ErrClosed = errors.New("the link was closed")
 )

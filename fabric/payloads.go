@@ -2,7 +2,8 @@ package fabric
 
 import "sync"
 
-// Payloads counts the payloads that a mesh was given to send and may still read. A Mesh has one for all of its links.
+// Payloads counts the payloads that a mesh was given to send and may still read. A Mesh has one for
+// all of its links.
 type Payloads struct {
 	mu    sync.Mutex
 	count int

@@ -29,9 +29,9 @@ func (f Fault) String() string {
 	return s + ": " + f.What
 }
 
-// Check tells what is wrong with the structure of a checkpoint: pieces that lie outside their tensor or beyond the end of
-// their file, that overlap, in the tensor or in a file, or that leave elements without any; and values that could not
-// be read. It reads no tensor.
+// Check tells what is wrong with the structure of a checkpoint: pieces that lie outside their
+// tensor or beyond the end of their file, that overlap, in the tensor or in a file, or that leave
+// elements without any; and values that could not be read. It reads no tensor.
 func (c *Checkpoint) Check(files *Files) (faults []Fault) {
 	for i := range c.Tensors {
 		faults = append(faults, c.Tensors[i].check(files)...)
@@ -77,7 +77,8 @@ func (t *Tensor) check(files *Files) (faults []Fault) {
 	}
 	for i, j := range tensor.Overlaps(boxes, boxes) {
 		if i < j {
-			fault(&t.Pieces[j], "box %v overlaps box %v in %s", boxes[j], boxes[i], t.Pieces[i].File)
+			fault(&t.Pieces[j], "box %v overlaps box %v in %s", boxes[j], boxes[i],
+				t.Pieces[i].File)
 			return faults
 		}
 	}
@@ -90,7 +91,8 @@ func (t *Tensor) check(files *Files) (faults []Fault) {
 	return faults
 }
 
-// doubled finds two pieces that share bytes of a file; nil where none do. Those with strides can lie between each other, and are not looked at.
+// doubled finds two pieces that share bytes of a file; nil where none do. Those with strides can
+// lie between each other, and are not looked at.
 func (t *Tensor) doubled() (a, b *Piece) {
 	var packed []*Piece
 	for i := range t.Pieces {
@@ -98,7 +100,9 @@ func (t *Tensor) doubled() (a, b *Piece) {
 			packed = append(packed, p)
 		}
 	}
-	slices.SortStableFunc(packed, func(x, y *Piece) int { return cmp.Or(strings.Compare(x.File, y.File), cmp.Compare(x.Offset, y.Offset)) })
+	slices.SortStableFunc(packed, func(x, y *Piece) int {
+		return cmp.Or(strings.Compare(x.File, y.File), cmp.Compare(x.Offset, y.Offset))
+	})
 	for i := 1; i < len(packed); i++ {
 		if a, b := packed[i-1], packed[i]; a.File == b.File && b.Offset-a.Offset < a.Span(t.DType) {
 			return a, b

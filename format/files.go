@@ -10,7 +10,8 @@ import (
 // mostOpen bounds the number of files that are open at a time.
 const mostOpen = 128
 
-// Files reads the files of a folder at any offset, and keeps them open for that. It is not for several goroutines at once.
+// Files reads the files of a folder at any offset, and keeps them open for that. It is not for
+// several goroutines at once.
 type Files struct {
 	fsys fs.FS
 	open map[string]*File
@@ -27,7 +28,8 @@ type File struct {
 	io.ReaderAt
 }
 
-// NewFiles returns the files of a folder, none of them open yet. Its files must have ReadAt, as those of os.DirFS do.
+// NewFiles returns the files of a folder, none of them open yet. Its files must have ReadAt, as
+// those of os.DirFS do.
 func NewFiles(fsys fs.FS) *Files {
 	return &Files{fsys: fsys, open: map[string]*File{}, archives: map[archiveID]Archive{}}
 }
@@ -35,7 +37,8 @@ func NewFiles(fsys fs.FS) *Files {
 // FS is the folder.
 func (f *Files) FS() fs.FS { return f.fsys }
 
-// Open returns a file, open. It fails on what is no regular file: a pipe would hold up the reader for ever.
+// Open returns a file, open. It fails on what is no regular file: a pipe would hold up the reader
+// for ever.
 func (f *Files) Open(name string) (*File, error) {
 	f.last = name
 	if open := f.open[name]; open != nil {
@@ -94,7 +97,8 @@ func (f *Files) All(name string, most int64) ([]byte, error) {
 		return nil, err
 	}
 	if file.Size > most {
-		return nil, fmt.Errorf("%s has %d bytes, the limit for a file of its kind is %d", name, file.Size, most)
+		return nil, fmt.Errorf("%s has %d bytes, the limit for a file of its kind is %d", name,
+			file.Size, most)
 	}
 	b := make([]byte, file.Size)
 	return b, file.ReadFull(b, 0)

@@ -14,11 +14,13 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// TestRead cuts a tensor of bytes into boxes, writes each with strides of its own, and reads it back.
+// TestRead cuts a tensor of bytes into boxes, writes each with strides of its own, and reads it
+// back.
 func TestRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shape := tensor.Shape(rapid.SliceOfN(rapid.IntRange(1, 6), 0, 4).Draw(t, "shape"))
-		size := rapid.SampledFrom([]tensor.DType{tensor.U8, tensor.F16, tensor.C128}).Draw(t, "dtype")
+		size := rapid.SampledFrom([]tensor.DType{tensor.U8, tensor.F16, tensor.C128}).Draw(t,
+			"dtype")
 		n, _ := shape.Elements()
 		want := make([]byte, n*size.Size())
 		for i := range want {
@@ -27,11 +29,13 @@ func TestRead(t *testing.T) {
 		s := format.Tensor{Name: "w", DType: size, Shape: shape}
 		dir := fstest.MapFS{}
 		for i, box := range cut(t, shape.Box(), 3) {
-			p := format.Piece{Box: box, File: string(rune('a' + i)), Offset: int64(rapid.IntRange(0, 9).Draw(t, "offset"))}
+			p := format.Piece{Box: box, File: string(rune('a' + i)),
+				Offset: int64(rapid.IntRange(0, 9).Draw(t, "offset"))}
 			p.Strides = strides(t, box)
 			file := make([]byte, int(p.Offset)+span(p, box)*size.Size())
 			for run := range tensor.Runs(box, p.View(), shape.View()) {
-				copy(file[int(p.Offset)+run.A*size.Size():], want[run.B*size.Size():(run.B+run.N)*size.Size()])
+				copy(file[int(p.Offset)+run.A*size.Size():],
+					want[run.B*size.Size():(run.B+run.N)*size.Size()])
 			}
 			dir[p.File] = &fstest.MapFile{Data: file}
 			s.Pieces = append(s.Pieces, p)
@@ -47,7 +51,8 @@ func TestRead(t *testing.T) {
 		}
 		drop := rapid.IntRange(0, len(s.Pieces)-1).Draw(t, "drop")
 		c.Tensors[0].Pieces = slices.Delete(slices.Clone(s.Pieces), drop, drop+1)
-		if faults := c.Check(files); len(faults) != 1 || !strings.Contains(faults[0].What, "are in no file") {
+		if faults := c.Check(files); len(faults) != 1 ||
+			!strings.Contains(faults[0].What, "are in no file") {
 			t.Fatalf("a piece less: %v", faults)
 		}
 	})
@@ -103,26 +108,46 @@ func TestCheck(t *testing.T) {
 	}{
 		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 4), File: "f"}}, ""},
 		{tensor.F32, tensor.Shape{0}, nil, ""},
-		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 4), File: "f", Offset: 1}}, "box [0:4] has 16 bytes, the file ends at 16"},
-		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 4), File: "f", Strides: []int{2}}}, "has 28 bytes"},
-		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 4), File: "f", Offset: -1}}, "the file ends"},
-		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 5), File: "f"}}, "lies outside shape [4]"},
+		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 4), File: "f", Offset: 1}},
+			"box [0:4] has 16 bytes, the file ends at 16"},
+		{tensor.F32, tensor.Shape{4},
+			[]format.Piece{{Box: box(0, 4), File: "f", Strides: []int{2}}}, "has 28 bytes"},
+		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 4), File: "f", Offset: -1}},
+			"the file ends"},
+		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 5), File: "f"}},
+			"lies outside shape [4]"},
 		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(-1, 3), File: "f"}}, "lies outside"},
-		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: tensor.Box{}, File: "f"}}, "lies outside"},
-		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 3), File: "f"}}, "1 of 4 elements of shape [4] are in no file"},
-		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 3), File: "f"}, {Box: box(2, 4), File: "f"}}, "box [2:4] overlaps box [0:3]"},
-		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 2), File: "f"}, {Box: box(2, 4), File: "f", Offset: 8}}, ""},
-		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 2), File: "f"}, {Box: box(2, 4), File: "f"}}, "f, byte 0: box [2:4] lies in the same bytes as box [0:2]"},
-		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 2), File: "f", Offset: 4}, {Box: box(2, 4), File: "f"}}, "f, byte 4: box [0:2] lies in the same bytes as box [2:4]"},
-		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 2), File: "f", Strides: []int{2}}, {Box: box(2, 4), File: "f", Offset: 4, Strides: []int{2}}}, ""},
+		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: tensor.Box{}, File: "f"}},
+			"lies outside"},
+		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 3), File: "f"}},
+			"1 of 4 elements of shape [4] are in no file"},
+		{tensor.F32, tensor.Shape{4},
+			[]format.Piece{{Box: box(0, 3), File: "f"}, {Box: box(2, 4), File: "f"}},
+			"box [2:4] overlaps box [0:3]"},
+		{tensor.F32, tensor.Shape{4},
+			[]format.Piece{{Box: box(0, 2), File: "f"}, {Box: box(2, 4), File: "f", Offset: 8}},
+			""},
+		{tensor.F32, tensor.Shape{4},
+			[]format.Piece{{Box: box(0, 2), File: "f"}, {Box: box(2, 4), File: "f"}},
+			"f, byte 0: box [2:4] lies in the same bytes as box [0:2]"},
+		{tensor.F32, tensor.Shape{4},
+			[]format.Piece{{Box: box(0, 2), File: "f", Offset: 4}, {Box: box(2, 4), File: "f"}},
+			"f, byte 4: box [0:2] lies in the same bytes as box [2:4]"},
+		{tensor.F32, tensor.Shape{4},
+			[]format.Piece{{Box: box(0, 2), File: "f", Strides: []int{2}},
+				{Box: box(2, 4), File: "f", Offset: 4, Strides: []int{2}}}, ""},
 		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 4), File: "missing"}}, "missing"},
 		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 4), File: "../f"}}, "../f"},
-		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 4), File: "d"}}, "no regular file"},
+		{tensor.F32, tensor.Shape{4}, []format.Piece{{Box: box(0, 4), File: "d"}},
+			"no regular file"},
 		{tensor.DType(0), tensor.Shape{4}, nil, "none that a file can hold"},
 		{tensor.F32, tensor.Shape{1 << 40, 1 << 40}, nil, "none that a file can hold"},
 	} {
-		faults := (&format.Checkpoint{Tensors: []format.Tensor{{Name: "w", DType: c.dtype, Shape: c.shape, Pieces: c.pieces}}}).Check(files)
-		if c.err == "" && len(faults) > 0 || c.err != "" && (len(faults) == 0 || !strings.Contains(faults[0].String(), c.err)) {
+		faults := (&format.Checkpoint{
+			Tensors: []format.Tensor{
+				{Name: "w", DType: c.dtype, Shape: c.shape, Pieces: c.pieces}}}).Check(files)
+		if c.err == "" && len(faults) > 0 ||
+			c.err != "" && (len(faults) == 0 || !strings.Contains(faults[0].String(), c.err)) {
 			t.Errorf("%v %v: %v, want %q", c.shape, c.pieces, faults, c.err)
 		}
 	}
@@ -131,11 +156,13 @@ func TestCheck(t *testing.T) {
 func TestFinish(t *testing.T) {
 	at := func(i int) format.Place { return format.Place{{Axis: "tp", Index: i, Of: 2}} }
 	c := format.Checkpoint{
-		Format:  "x",
-		Tensors: []format.Tensor{{Name: "w", DType: tensor.U8, At: at(1)}, {Name: "w", DType: tensor.U8, At: at(0)}, {Name: "a", DType: tensor.U8}},
-		Values:  []format.Value{{Path: "step", Is: 1}, {Path: "lr", Is: 2}},
+		Format: "x",
+		Tensors: []format.Tensor{{Name: "w", DType: tensor.U8, At: at(1)},
+			{Name: "w", DType: tensor.U8, At: at(0)}, {Name: "a", DType: tensor.U8}},
+		Values: []format.Value{{Path: "step", Is: 1}, {Path: "lr", Is: 2}},
 	}
-	if err := c.Finish(); err != nil || c.Tensors[0].Name != "a" || c.Tensors[1].At.String() != "tp=0/2" {
+	if err := c.Finish(); err != nil || c.Tensors[0].Name != "a" ||
+		c.Tensors[1].At.String() != "tp=0/2" {
 		t.Errorf("%v: %v", c, err)
 	}
 	if v, ok := c.Value("step"); !ok || v != 1 {
@@ -145,7 +172,8 @@ func TestFinish(t *testing.T) {
 		t.Error("a is a value")
 	}
 	for _, twice := range []format.Checkpoint{
-		{Tensors: []format.Tensor{{Name: "w", DType: tensor.U8, At: at(1)}, {Name: "w", DType: tensor.U8, At: at(1)}}},
+		{Tensors: []format.Tensor{{Name: "w", DType: tensor.U8, At: at(1)},
+			{Name: "w", DType: tensor.U8, At: at(1)}}},
 		{Tensors: []format.Tensor{{Name: "w"}}},
 		{Tensors: []format.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{1 << 60}}}},
 		{Values: []format.Value{{Path: "step", Is: 1}, {Path: "step", Is: 1}}},

@@ -15,15 +15,16 @@ type Part struct {
 	Rank int // from 0
 }
 
-// A Cut says how ranks share a tensor along a dimension. It comes apart in blocks that lie one behind the other, such as those of gate and up; every rank has a
-// part of each, in the order of the ranks, and has these side by side.
+// A Cut says how ranks share a tensor along a dimension. It comes apart in blocks that lie one
+// behind the other, such as those of gate and up; every rank has a part of each, in the order of
+// the ranks, and has these side by side.
 type Cut struct {
 	Dim    int
 	Widths [][]int // of each block, what each rank has of it
 }
 
-// Blocks is the cut along a dimension of parts that have an equal share of each of some blocks: of one, parts lie side by side. Parts of several ranks need not be of the
-// same size.
+// Blocks is the cut along a dimension of parts that have an equal share of each of some blocks: of
+// one, parts lie side by side. Parts of several ranks need not be of the same size.
 func Blocks(parts []Part, ranks, dim, blocks int) (Cut, error) {
 	c := Cut{Dim: dim, Widths: make([][]int, blocks)}
 	for b := range c.Widths {
@@ -34,10 +35,13 @@ func Blocks(parts []Part, ranks, dim, blocks int) (Cut, error) {
 			return c, fmt.Errorf("there is a part of rank %d, and %d ranks", p.Rank, ranks)
 		}
 		if dim >= len(p.Shape) {
-			return c, fmt.Errorf("a part has shape %v, which cannot be cut along dimension %d", p.Shape, dim)
+			return c, fmt.Errorf("a part has shape %v, which cannot be cut along dimension %d",
+				p.Shape, dim)
 		}
 		if p.Shape[dim]%blocks != 0 {
-			return c, fmt.Errorf("a part has shape %v, and dimension %d does not come apart in %d equal blocks", p.Shape, dim, blocks)
+			return c, fmt.Errorf(
+				"a part has shape %v, and dimension %d does not come apart in %d equal blocks",
+				p.Shape, dim, blocks)
 		}
 		for b := range c.Widths {
 			c.Widths[b][p.Rank] = p.Shape[dim] / blocks
@@ -46,8 +50,8 @@ func Blocks(parts []Part, ranks, dim, blocks int) (Cut, error) {
 	return c, nil
 }
 
-// Join puts the parts of a tensor together. Of several parts of one rank the first counts, and the others are replicas. It fails when a rank has none, or
-// the parts are not those of the cut.
+// Join puts the parts of a tensor together. Of several parts of one rank the first counts, and the
+// others are replicas. It fails when a rank has none, or the parts are not those of the cut.
 func Join(parts []Part, c Cut) (Tensor, error) {
 	whole, err := begin(parts)
 	if err != nil {
@@ -58,7 +62,8 @@ func Join(parts []Part, c Cut) (Tensor, error) {
 		return whole, err
 	}
 	if c.Dim >= len(whole.Shape) {
-		return whole, fmt.Errorf("a part has shape %v, which cannot be cut along dimension %d", whole.Shape, c.Dim)
+		return whole, fmt.Errorf("a part has shape %v, which cannot be cut along dimension %d",
+			whole.Shape, c.Dim)
 	}
 	whole.Shape[c.Dim] = size
 	if _, err := whole.Shape.Elements(); err != nil {
@@ -77,7 +82,8 @@ func Join(parts []Part, c Cut) (Tensor, error) {
 			pieces, replicas = nil, slices.Concat(pieces, replicas)
 		}
 		seen[p.Rank] = true
-		whole.Pieces, whole.Replicas = append(whole.Pieces, pieces...), append(whole.Replicas, replicas...)
+		whole.Pieces, whole.Replicas = append(whole.Pieces, pieces...),
+			append(whole.Replicas, replicas...)
 		whole.Proofs = append(whole.Proofs, p.Proofs...)
 	}
 	if rank := slices.Index(seen, false); rank >= 0 {
@@ -86,7 +92,8 @@ func Join(parts []Part, c Cut) (Tensor, error) {
 	return whole, nil
 }
 
-// Same makes one tensor of those that ranks have alike: the first, of which the others are replicas.
+// Same makes one tensor of those that ranks have alike: the first, of which the others are
+// replicas.
 func Same(parts []Part) (Tensor, error) {
 	whole, err := begin(parts)
 	if err != nil {
@@ -94,7 +101,8 @@ func Same(parts []Part) (Tensor, error) {
 	}
 	for i, p := range parts {
 		if p.DType != whole.DType || !p.Shape.Equal(whole.Shape) {
-			return whole, fmt.Errorf("one rank has it as %v %v, another as %v %v", whole.DType, whole.Shape, p.DType, p.Shape)
+			return whole, fmt.Errorf("one rank has it as %v %v, another as %v %v", whole.DType,
+				whole.Shape, p.DType, p.Shape)
 		}
 		if i == 0 {
 			whole.Pieces, whole.Replicas = slices.Clone(p.Pieces), slices.Clone(p.Replicas)
@@ -114,7 +122,8 @@ func begin(parts []Part) (Tensor, error) {
 	first := parts[0]
 	whole := Tensor{Name: first.Name, DType: first.DType, Shape: slices.Clone(first.Shape)}
 	if first.DType.Size() == 0 {
-		return whole, fmt.Errorf("elements of %v share bytes, and are not put together", first.DType)
+		return whole, fmt.Errorf("elements of %v share bytes, and are not put together",
+			first.DType)
 	}
 	return whole, nil
 }
@@ -126,7 +135,8 @@ func (c Cut) starts() (starts [][]int, size int, err error) {
 	}
 	for _, widths := range c.Widths {
 		if len(widths) != len(c.Widths[0]) {
-			return nil, 0, fmt.Errorf("%d ranks share one block, and %d another", len(c.Widths[0]), len(widths))
+			return nil, 0, fmt.Errorf("%d ranks share one block, and %d another", len(c.Widths[0]),
+				len(widths))
 		}
 		var at []int
 		for _, n := range widths {
@@ -171,7 +181,8 @@ func (c Cut) place(p Part, pieces []Piece, starts [][]int) (list []Piece) {
 	return list
 }
 
-// Within is what pieces have of a box, which is another in the tensor of which they become pieces. Elements have whole bytes.
+// Within is what pieces have of a box, which is another in the tensor of which they become pieces.
+// Elements have whole bytes.
 func Within(d tensor.DType, pieces []Piece, box, becomes tensor.Box) (list []Piece) {
 	for i := range pieces {
 		p := &pieces[i]
@@ -190,10 +201,12 @@ func Within(d tensor.DType, pieces []Piece, box, becomes tensor.Box) (list []Pie
 	return list
 }
 
-// Crop leaves of a tensor its first indices of a dimension, of which it has as many. Elements have whole bytes.
+// Crop leaves of a tensor its first indices of a dimension, of which it has as many. Elements have
+// whole bytes.
 func (t *Tensor) Crop(dim, n int) {
 	t.Shape = slices.Clone(t.Shape)
 	t.Shape[dim] = n
 	box := t.Shape.Box()
-	t.Pieces, t.Replicas = Within(t.DType, t.Pieces, box, box), Within(t.DType, t.Replicas, box, box)
+	t.Pieces, t.Replicas = Within(t.DType, t.Pieces, box, box),
+		Within(t.DType, t.Replicas, box, box)
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// TestJoin cuts tensors of bytes into blocks, and these over ranks, each rank's as it likes, and joins them.
+// TestJoin cuts tensors of bytes into blocks, and these over ranks, each rank's as it likes, and
+// joins them.
 func TestJoin(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
@@ -24,7 +25,8 @@ func TestJoin(t *testing.T) {
 			whole.Shape = append(whole.Shape, n("extent", 1, 4))
 		}
 		whole.Shape[c.Dim] = 0
-		owner := map[int][]int{} // of a rank, the indices that it has, in the order in which it has them
+		// of a rank, the indices that it has, in the order in which it has them
+		owner := map[int][]int{}
 		for range n("blocks", 1, 3) {
 			var widths []int
 			for rank := range ranks {
@@ -47,14 +49,16 @@ func TestJoin(t *testing.T) {
 			p := &format.Tensor{Name: "w", DType: tensor.U8, Shape: slices.Clone(whole.Shape)}
 			p.Shape[c.Dim] = len(owner[rank])
 			file := string(rune('a' + rank))
-			dir[file] = &fstest.MapFile{Data: append([]byte{99}, gather(want, whole.Shape, c.Dim, owner[rank])...)}
+			dir[file] = &fstest.MapFile{
+				Data: append([]byte{99}, gather(want, whole.Shape, c.Dim, owner[rank])...)}
 			all := p.Shape.Box().Elements()
 			p.Pieces = format.Flat(p.DType, p.Shape, 0, n("split", 0, all), file, 1)
 			done := 0
 			for _, q := range p.Pieces {
 				done += q.Box.Elements()
 			}
-			p.Pieces = append(p.Pieces, format.Flat(p.DType, p.Shape, done, all, file, int64(1+done))...)
+			p.Pieces = append(p.Pieces,
+				format.Flat(p.DType, p.Shape, done, all, file, int64(1+done))...)
 			if all > 0 {
 				p.Replicas = []format.Piece{{Box: p.Shape.Box(), File: file, Offset: 1}}
 			}
@@ -71,7 +75,8 @@ func TestJoin(t *testing.T) {
 		}
 		for _, x := range checkpoint.Tensors {
 			b := make([]byte, len(want))
-			if err := files.Read(&x, b); err != nil || !slices.Equal(b, want) || !x.Shape.Equal(whole.Shape) {
+			if err := files.Read(&x, b); err != nil || !slices.Equal(b, want) ||
+				!x.Shape.Equal(whole.Shape) {
 				r.Fatalf("%v %v, want %v: %v", x.Shape, b, want, err)
 			}
 		}
@@ -82,7 +87,8 @@ func TestJoin(t *testing.T) {
 		for i := range kept {
 			kept[i] = i
 		}
-		if err := files.Read(&got, short); err != nil || !slices.Equal(short, gather(want, whole.Shape, c.Dim, kept)) {
+		if err := files.Read(&got, short); err != nil ||
+			!slices.Equal(short, gather(want, whole.Shape, c.Dim, kept)) {
 			r.Fatalf("of %v the first %d of dimension %d are %v: %v", want, rows, c.Dim, short, err)
 		}
 	})
@@ -131,21 +137,31 @@ func TestJoinRefuses(t *testing.T) {
 		}
 	}
 	for want, err := range map[string]error{
-		"of rank 1 there is no part":       join(2, 0, 1)(part(0, tensor.F32, 2)),
-		"of rank 2, and 2 ranks":           join(2, 0, 1)(part(0, tensor.F32, 2), part(2, tensor.F32, 2)),
-		"cannot be cut along dimension 1":  join(2, 1, 1)(part(0, tensor.F32, 2), part(1, tensor.F32, 2)),
-		"does not come apart in 2 equal":   join(2, 0, 2)(part(0, tensor.F32, 3), part(1, tensor.F32, 2)),
-		"rank 1 has a part of shape [2,4]": join(2, 0, 1)(part(0, tensor.F32, 2, 3), part(1, tensor.F32, 2, 4)),
-		"share bytes":                      join(2, 0, 1)(part(0, tensor.F4, 2), part(1, tensor.F4, 2)),
-		"another as f32 [3]":               same(part(0, tensor.F32, 2), part(1, tensor.F32, 3)),
-		"another as bf16 [2]":              same(part(0, tensor.F32, 2), part(1, tensor.BF16, 2)),
-		"there is no part":                 same(),
-		"one rank has bf16, another f32":   join(2, 0, 1)(part(0, tensor.BF16, 2), part(1, tensor.F32, 2)),
-		"a cut without ranks":              with(format.Cut{})(part(0, tensor.F32, 2)),
-		"and [3,2] is due":                 with(format.Cut{Widths: [][]int{{1, 1}, {2, 0}}})(part(0, tensor.F32, 2, 2), part(1, tensor.F32, 1, 2)),
-		"2 ranks share one block":          with(format.Cut{Widths: [][]int{{1, 1}, {2}}})(part(0, tensor.F32, 2), part(1, tensor.F32, 1)),
-		"a rank has":                       with(format.Cut{Widths: [][]int{{math.MaxInt, 1}}})(part(0, tensor.F32, 2), part(1, tensor.F32, 1)),
-		"more elements than":               with(format.Cut{Widths: [][]int{{math.MaxInt - 1, 1}}})(part(0, tensor.F32, 2, 2), part(1, tensor.F32, 1, 2)),
+		"of rank 1 there is no part": join(2, 0, 1)(part(0, tensor.F32, 2)),
+		"of rank 2, and 2 ranks": join(2, 0, 1)(part(0, tensor.F32, 2),
+			part(2, tensor.F32, 2)),
+		"cannot be cut along dimension 1": join(2, 1, 1)(part(0, tensor.F32, 2),
+			part(1, tensor.F32, 2)),
+		"does not come apart in 2 equal": join(2, 0, 2)(part(0, tensor.F32, 3),
+			part(1, tensor.F32, 2)),
+		"rank 1 has a part of shape [2,4]": join(2, 0, 1)(part(0, tensor.F32, 2, 3),
+			part(1, tensor.F32, 2, 4)),
+		"share bytes": join(2, 0, 1)(part(0, tensor.F4, 2),
+			part(1, tensor.F4, 2)),
+		"another as f32 [3]":  same(part(0, tensor.F32, 2), part(1, tensor.F32, 3)),
+		"another as bf16 [2]": same(part(0, tensor.F32, 2), part(1, tensor.BF16, 2)),
+		"there is no part":    same(),
+		"one rank has bf16, another f32": join(2, 0, 1)(part(0, tensor.BF16, 2),
+			part(1, tensor.F32, 2)),
+		"a cut without ranks": with(format.Cut{})(part(0, tensor.F32, 2)),
+		"and [3,2] is due": with(format.Cut{Widths: [][]int{{1, 1}, {2, 0}}})(
+			part(0, tensor.F32, 2, 2), part(1, tensor.F32, 1, 2)),
+		"2 ranks share one block": with(format.Cut{Widths: [][]int{{1, 1}, {2}}})(
+			part(0, tensor.F32, 2), part(1, tensor.F32, 1)),
+		"a rank has": with(format.Cut{Widths: [][]int{{math.MaxInt, 1}}})(
+			part(0, tensor.F32, 2), part(1, tensor.F32, 1)),
+		"more elements than": with(format.Cut{Widths: [][]int{{math.MaxInt - 1, 1}}})(
+			part(0, tensor.F32, 2, 2), part(1, tensor.F32, 1, 2)),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)

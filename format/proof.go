@@ -9,24 +9,28 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Proof shows that what goes by position in a file is of the parameter after which a reader has named it. An optimizer keeps a copy of
-// each parameter in f32, and makes the model's from it by rounding: so Main, rounded to the element type of Model, is Model
-// bit by bit, or the name is wrong, or one of them damaged.
+// A Proof shows that what goes by position in a file is of the parameter after which a reader has
+// named it. An optimizer keeps a copy of each parameter in f32, and makes the model's from it by
+// rounding: so Main, rounded to the element type of Model, is Model bit by bit, or the name is
+// wrong, or one of them damaged.
 type Proof struct {
 	Main  Tensor // of f32
 	Model Tensor // of the same shape, of f32, f16 or bf16
 }
 
-// Round rounds numbers of f32 to a type, to the nearest and ties to even, as frameworks do: it fills dst, of as many elements as src.
+// Round rounds numbers of f32 to a type, to the nearest and ties to even, as frameworks do: it
+// fills dst, of as many elements as src.
 func Round(d tensor.DType, dst, src []byte) {
 	switch d {
 	case tensor.BF16:
 		for i := range len(src) / 4 {
-			binary.LittleEndian.PutUint16(dst[2*i:], uint16(tensor.BFloat16From(number(tensor.F32, src[4*i:]))))
+			binary.LittleEndian.PutUint16(dst[2*i:],
+				uint16(tensor.BFloat16From(number(tensor.F32, src[4*i:]))))
 		}
 	case tensor.F16:
 		for i := range len(src) / 4 {
-			binary.LittleEndian.PutUint16(dst[2*i:], uint16(tensor.Float16From(number(tensor.F32, src[4*i:]))))
+			binary.LittleEndian.PutUint16(dst[2*i:],
+				uint16(tensor.Float16From(number(tensor.F32, src[4*i:]))))
 		}
 	case tensor.F32:
 		copy(dst, src)
@@ -38,8 +42,8 @@ func Round(d tensor.DType, dst, src []byte) {
 // Rounds reports whether main parameters can be rounded to a type.
 func Rounds(d tensor.DType) bool { return d == tensor.F32 || d == tensor.F16 || d == tensor.BF16 }
 
-// Differ returns the first of some elements of the main parameter that does not round to that of the model, -1 when all do. NaNs are
-// alike: processors differ in what they make of one.
+// Differ returns the first of some elements of the main parameter that does not round to that of
+// the model, -1 when all do. NaNs are alike: processors differ in what they make of one.
 func (p *Proof) Differ(main, model []byte) int {
 	d := p.Model.DType
 	size := d.Size()
@@ -49,7 +53,8 @@ func (p *Proof) Differ(main, model []byte) int {
 		return -1
 	}
 	for i := 0; i < len(model); i += size {
-		if x, y := rounded[i:i+size], model[i:i+size]; !bytes.Equal(x, y) && !(isNaN(d, x) && isNaN(d, y)) {
+		if x, y := rounded[i:i+size], model[i:i+size]; !bytes.Equal(x, y) &&
+			!(isNaN(d, x) && isNaN(d, y)) {
 			return i / size
 		}
 	}
@@ -82,12 +87,16 @@ func (p *Proof) Fault(n int, main, model []byte) Fault {
 	}
 	rounded := make([]byte, len(model))
 	Round(p.Model.DType, rounded, main)
-	return Fault{Name: p.Main.Name, Place: p.Main.At.String(), File: file, Offset: at, What: fmt.Sprintf(
-		"element %v is %v, which is %v in %v, and %q has %v there (%s, byte %d): the optimizer is of other parameters, or one of both is damaged",
-		tensor.Shape(index), number(tensor.F32, main), number(p.Model.DType, rounded), p.Model.DType, p.Model.Name, number(p.Model.DType, model), other, to)}
+	return Fault{Name: p.Main.Name, Place: p.Main.At.String(), File: file, Offset: at,
+		What: fmt.Sprintf(
+			"element %v is %v, which is %v in %v, and %q has %v there (%s, byte %d): the optimizer "+
+				"is of other parameters, or one of both is damaged",
+			tensor.Shape(index), number(tensor.F32, main), number(p.Model.DType, rounded),
+			p.Model.DType, p.Model.Name, number(p.Model.DType, model), other, to)}
 }
 
-// Place returns the file and the byte in it at which element n lies, row-major; "" when it is in no piece.
+// Place returns the file and the byte in it at which element n lies, row-major; "" when it is in no
+// piece.
 func (t *Tensor) Place(n int) (file string, offset int64) {
 	one := t.Shape.Box().Range(n, n+1)[0]
 	for i := range t.Pieces {

@@ -10,7 +10,8 @@ import (
 // Read fills dst, of t.Bytes(), with the elements of the tensor, packed row-major.
 func (f *Files) Read(t *Tensor, dst []byte) error {
 	if int64(len(dst)) != t.Bytes() {
-		return fmt.Errorf("tensor %q has %d bytes, the memory for it %d", t.Name, t.Bytes(), len(dst))
+		return fmt.Errorf("tensor %q has %d bytes, the memory for it %d", t.Name, t.Bytes(),
+			len(dst))
 	}
 	for i := range t.Pieces {
 		p := &t.Pieces[i]
@@ -49,7 +50,8 @@ func (f *Files) ReadRange(t *Tensor, from, to int, dst []byte) error {
 }
 
 // ReadRange is that of Files, of files that read fills b from, at an offset of the one with a name.
-func (t *Tensor) ReadRange(read func(name string, b []byte, at int64) error, from, to int, dst []byte) error {
+func (t *Tensor) ReadRange(read func(name string, b []byte, at int64) error, from, to int,
+	dst []byte) error {
 	for _, box := range t.Shape.Box().Range(from, to) {
 		n := box.Elements() * t.DType.Size()
 		if err := t.ReadBox(read, box, dst[:n]); err != nil {
@@ -61,14 +63,16 @@ func (t *Tensor) ReadRange(read func(name string, b []byte, at int64) error, fro
 }
 
 // ReadBox fills dst with a box of the tensor, row-major. The elements have whole bytes.
-func (t *Tensor) ReadBox(read func(name string, b []byte, at int64) error, box tensor.Box, dst []byte) error {
+func (t *Tensor) ReadBox(read func(name string, b []byte, at int64) error, box tensor.Box,
+	dst []byte) error {
 	for i := range t.Pieces {
 		p := &t.Pieces[i]
 		if !p.Box.Overlaps(box) {
 			continue
 		}
 		file := func(b []byte, at int64) error { return read(p.File, b, at) }
-		if err := boxes.Read(file, p.Offset, t.DType.Size(), p.Box.Intersect(box), p.View(), dst, box.Packed(0)); err != nil {
+		if err := boxes.Read(file, p.Offset, t.DType.Size(), p.Box.Intersect(box), p.View(), dst,
+			box.Packed(0)); err != nil {
 			return fmt.Errorf("tensor %q, box %v: %w", t.Name, box, err)
 		}
 	}

@@ -37,13 +37,18 @@ func (f *Files) Found(a Archive) { f.archives[archiveID{a.File, a.From}] = a }
 
 // Archives are those that readers have found, by file and place.
 func (f *Files) Archives() []Archive {
-	return slices.SortedFunc(maps.Values(f.archives), func(a, b Archive) int { return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.From, b.From)) })
+	return slices.SortedFunc(maps.Values(f.archives), func(a, b Archive) int {
+		return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.From, b.From))
+	})
 }
 
-// Fault says that the bytes of the record have another checksum, and which tensors have elements there.
+// Fault says that the bytes of the record have another checksum, and which tensors have elements
+// there.
 func (r *Record) Fault(sum uint32, tensors []string) Fault {
 	f := Fault{Name: r.Name, File: r.File, Offset: r.From}
-	f.What = fmt.Sprintf("the record %q, bytes %d to %d, is damaged: its checksum is %08x, and the file says %08x", r.Name, r.From, r.To, sum, r.Sum)
+	f.What = fmt.Sprintf(
+		"the record %q, bytes %d to %d, is damaged: its checksum is %08x, and the file says %08x",
+		r.Name, r.From, r.To, sum, r.Sum)
 	if len(tensors) == 0 {
 		return f
 	}

@@ -7,13 +7,14 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Action is an order to the shell: Send, Execute, Drop, Apply, Start, Stop, Grouped, Refuse, Decided, News, Meshed, Kept, Layout,
-// Leave or Finish.
+// Action is an order to the shell: Send, Execute, Drop, Apply, Start, Stop, Grouped, Refuse,
+// Decided, News, Meshed, Kept, Layout, Leave or Finish.
 type Action interface{ action() }
 
 // Send sends a message to another agent. It may be lost.
 //
-// The agent uses a Send again, with what the bodies of a Frame point to: it is valid until the next call of Ready.
+// The agent uses a Send again, with what the bodies of a Frame point to: it is valid until the next
+// call of Ready.
 type Send struct {
 	To      string
 	Message Message
@@ -23,52 +24,64 @@ type Send struct {
 // Part is one collective of a flight: the calls in group order, or why they fail.
 type Part struct {
 	Calls []*collective.Posted
-	Of    []int            // by call: the index in the flight's Hosts of the host that has its memory; nil in a flight of this host alone
-	Route collective.Route // between those hosts, as the head has chosen it; none in a flight of this host alone
+	// by call: the index in the flight's Hosts of the host that has its memory; nil in a flight of
+	// this host alone
+	Of []int
+	// between those hosts, as the head has chosen it; none in a flight of this host alone
+	Route collective.Route
 	Err   error
 }
 
-// Execute asks for the result of a flight, part after part; with More, other parts of it follow, and it is executed when they are. Calls of this host's workers are those that were posted here, with their
-// memory; those of others are Far. Until Apply says that the results count, the shell must be able to bring back what was in the workers' memory.
-// The shell answers with Executed. A part with Err needs no execution. Hosts and Parts are the agent's again after the Apply or the Drop of the
-// flight, and the Execute itself with the next call of Ready.
+// Execute asks for the result of a flight, part after part; with More, other parts of it follow,
+// and it is executed when they are. Calls of this host's workers are those that were posted here,
+// with their memory; those of others are Far. Until Apply says that the results count, the shell
+// must be able to bring back what was in the workers' memory. The shell answers with Executed. A
+// part with Err needs no execution. Hosts and Parts are the agent's again after the Apply or the
+// Drop of the flight, and the Execute itself with the next call of Ready.
 type Execute struct {
 	Flight Flight
-	Hosts  []string // that execute it, in order; all of them have calls in it, or are told for the sake of the step
-	Parts  []Part
-	More   bool
+	// that execute it, in order; all of them have calls in it, or are told for the sake of the step
+	Hosts []string
+	Parts []Part
+	More  bool
 }
 
-// Drop tells that a flight is no more, executed or not: the workers' memory is what it was before, pieces that still come are thrown away. A
-// flight with what is left of its calls may follow.
+// Drop tells that a flight is no more, executed or not: the workers' memory is what it was before,
+// pieces that still come are thrown away. A flight with what is left of its calls may follow.
 type Drop struct{ Flight Flight }
 
-// Apply is an entry of the log, in order, the same on every agent: a flight counts, and with it what the job is. The shell lets
-// the results of its own workers stay in their place, writes the news into their control blocks when Changed, then completes the
-// calls; calls of other hosts are in Parts too.
+// Apply is an entry of the log, in order, the same on every agent: a flight counts, and with it
+// what the job is. The shell lets the results of its own workers stay in their place, writes the
+// news into their control blocks when Changed, then completes the calls; calls of other hosts are
+// in Parts too.
 //
-// A flight of the head's host alone comes without an Execute, when it counts already (Here): the shell executes its parts into their
-// place, one after the other, before it completes the calls. Nobody else has a part in it, so nobody can ask for it again.
+// A flight of the head's host alone comes without an Execute, when it counts already (Here): the
+// shell executes its parts into their place, one after the other, before it completes the calls.
+// Nobody else has a part in it, so nobody can ask for it again.
 //
-// The agent uses an Apply again, with Parts and their calls: it is valid until the next call of Ready.
+// The agent uses an Apply again, with Parts and their calls: it is valid until the next call of
+// Ready.
 type Apply struct {
 	Index  uint64 // counts from 1
 	Flight Flight // 0 = only the state changes
 	Here   bool   // Parts are not executed yet
 	Parts  []Part
 	State
-	Changed  bool          // workers of this host must be told their view
-	Entered  []topo.Worker // new members that run here: their call "enter" is complete
-	Released []topo.Worker // workers that run here and are no members any more, or asked and will not be
-	Void     bool          // the step under way is void: the calls "enter" of members that run here are complete
-	staged   *staged       // what Parts are from; nil where they are Here
-	room     room
+	Changed bool          // workers of this host must be told their view
+	Entered []topo.Worker // new members that run here: their call "enter" is complete
+	// workers that run here and are no members any more, or asked and will not be
+	Released []topo.Worker
+	// the step under way is void: the calls "enter" of members that run here are complete
+	Void   bool
+	staged *staged // what Parts are from; nil where they are Here
+	room   room
 }
 
 // State is what a job is after an entry of the log.
 type State struct {
-	Steps   uint64         // committed
-	View    topo.View      // the members, as they know it; generation 0 = those that the job begins with
+	Steps uint64 // committed
+	// the members, as they know it; generation 0 = those that the job begins with
+	View    topo.View
 	Joined  int            // how many members are new in View
 	Data    *cursor.Cursor // what the next step trains on; nil = nobody said
 	Elastic bool           // the job takes steps, so members may come and go
@@ -76,7 +89,8 @@ type State struct {
 	Shape   *Shape         // where the parts of the state are; nil = every member has all of it
 }
 
-// Start orders new workers on this host; First and those after it are their numbers. Started or Lost answers for each.
+// Start orders new workers on this host; First and those after it are their numbers. Started or
+// Lost answers for each.
 type Start struct {
 	Count int
 	First topo.Worker
@@ -97,7 +111,8 @@ type Grouped struct {
 	Err        error
 }
 
-// Refuse tells that what a worker said contradicts the others: it has broken the rules, and the shell ends it.
+// Refuse tells that what a worker said contradicts the others: it has broken the rules, and the
+// shell ends it.
 type Refuse struct {
 	Worker topo.Worker
 	Why    string
@@ -106,7 +121,8 @@ type Refuse struct {
 // Decided tells that a generation was decided, and who leads it.
 type Decided struct{ Record member.Record }
 
-// News is a decision of the membership that a person may want to know, on the head: member.Activate, Pause or Resume.
+// News is a decision of the membership that a person may want to know, on the head:
+// member.Activate, Pause or Resume.
 type News struct{ Decision member.Action }
 
 // Meshed is what becomes of the mesh of the job, on the head.
@@ -115,11 +131,12 @@ type Meshed struct{ member.Because }
 // Kept tells that a host that is to be left cannot be for now, why, and what helps, on the head.
 type Kept struct{ member.Because }
 
-// Layout is the layout of the state, as the shell of another agent may have given it to Shape, on the head.
+// Layout is the layout of the state, as the shell of another agent may have given it to Shape, on
+// the head.
 type Layout struct{ Text string }
 
-// Leave tells this agent that it is not part of the job any more, and why: it was drained, or the others went on without it. Workers
-// that still run here must end.
+// Leave tells this agent that it is not part of the job any more, and why: it was drained, or the
+// others went on without it. Workers that still run here must end.
 type Leave struct {
 	Drained bool // its workers have been let go
 	member.Because

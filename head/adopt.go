@@ -9,9 +9,11 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// What a new head takes from the reports of the hosts: their workers, groups and calls, and who is gone.
+// What a new head takes from the reports of the hosts: their workers, groups and calls, and who is
+// gone.
 
-// adoptWorkers tells the membership of the workers of a host, and of what the log has answered that the host has not heard.
+// adoptWorkers tells the membership of the workers of a host, and of what the log has answered that
+// the host has not heard.
 func (r *leader) adoptWorkers(host string, rep Report) {
 	entered, away := map[topo.Worker]bool{}, map[topo.Worker]bool{}
 	void := false
@@ -106,7 +108,10 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 				switch {
 				case taken[ticket{c.Worker, c.Ticket}]:
 				case r.voids[c.Worker]:
-					r.ready([]collective.Ready{{Calls: []*collective.Posted{r.agent.shelf.call(c)}, Err: &collective.LostError{Why: "has dropped the step", Call: c.String()}}})
+					r.ready([]collective.Ready{
+						{Calls: []*collective.Posted{r.agent.shelf.call(c)},
+							Err: &collective.LostError{Why: "has dropped the step",
+								Call: c.String()}}})
 				default:
 					r.post(c)
 				}
@@ -141,7 +146,8 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 	gone := map[topo.Worker]bool{}
 	for _, m := range r.state.View.Members {
 		_, ended := r.dead[m.Worker]
-		begun := r.state.View.Generation > 0 || r.state.Shape != nil && r.machine.View().Generation > 0
+		begun := r.state.View.Generation > 0 ||
+			r.state.Shape != nil && r.machine.View().Generation > 0
 		gone[m.Worker] = !lives[m.Worker] && (ended || begun) // before that it may not have started
 	}
 	for _, rep := range reports {
@@ -161,9 +167,10 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 	}
 }
 
-// loseState ends a job of which nobody that is left has the state: its members were let in by a generation, and no host that is left has the entry of
-// the log with which they are told. Who had the state is lost, and may have committed that entry, and made more steps. A job with a mesh can go back to
-// a checkpoint.
+// loseState ends a job of which nobody that is left has the state: its members were let in by a
+// generation, and no host that is left has the entry of the log with which they are told. Who had
+// the state is lost, and may have committed that entry, and made more steps. A job with a mesh can
+// go back to a checkpoint.
 func (r *leader) loseState() {
 	told := r.state.View
 	entered := func(m topo.Member) bool {

@@ -35,9 +35,11 @@ func (a *Agent) begin(job member.Config) {
 // queue has a body delivered inside this agent, after those before it.
 func (a *Agent) queue(up bool, b Body) { a.inner = append(a.inner, delivery{up, a.shelf.keep(b)}) }
 
-// direct reports whether what the head and the follower of this agent tell each other would be heard next, so that it need not be
-// queued.
-func (a *Agent) direct() bool { return a.leader != nil && a.leader.reports == nil && len(a.inner) == 0 }
+// direct reports whether what the head and the follower of this agent tell each other would be
+// heard next, so that it need not be queued.
+func (a *Agent) direct() bool {
+	return a.leader != nil && a.leader.reports == nil && len(a.inner) == 0
+}
 
 // tell tells the head something, if there is one; who comes later gets it with the report.
 func (a *Agent) tell(b Body) {
@@ -64,8 +66,8 @@ func (a *Agent) sendFrame(to string, f Frame) {
 	a.emit(s)
 }
 
-// settle does all that follows from an input. Votes are taken last, so that a head that hands over has told its own workers what it
-// has committed.
+// settle does all that follows from an input. Votes are taken last, so that a head that hands over
+// has told its own workers what it has committed.
 func (a *Agent) settle() {
 	for !a.left {
 		if len(a.inner) == 0 {
@@ -108,8 +110,8 @@ func (a *Agent) eachStream(do func(to string, s *stream)) {
 	}
 }
 
-// remind tells who leads: the head tells those who have not reported, who hears nothing of the head tells it, and who has lost it tells
-// everybody.
+// remind tells who leads: the head tells those who have not reported, who hears nothing of the head
+// tells it, and who has lost it tells everybody.
 func (a *Agent) remind() {
 	switch {
 	case a.leader != nil:
@@ -142,7 +144,8 @@ func (a *Agent) frame(from string, f *Frame) {
 	}
 }
 
-// frame takes a frame of a follower. The first one opens the stream; one of a host that was lost hears that it is.
+// frame takes a frame of a follower. The first one opens the stream; one of a host that was lost
+// hears that it is.
 func (r *leader) frame(from string, f *Frame) {
 	p := r.peers[from]
 	switch {
@@ -171,7 +174,8 @@ func (r *leader) frame(from string, f *Frame) {
 		return
 	}
 	for _, b := range news {
-		if r.agent.leader != r || r.cut[from] { // what it said before can have ended this rule, or its own part in the job
+		// what it said before can have ended this rule, or its own part in the job
+		if r.agent.leader != r || r.cut[from] {
 			return
 		}
 		r.hear(from, b)

@@ -7,10 +7,12 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// A step can be long in the making: workers post its collectives one by one while they compute. The hosts need not wait for the last one
-// before they begin. Once the collectives that all members have posted come to Config.Ahead bytes, their execution is asked for, and that of the
-// others later, as parts of the same flight. What counts is the same: the flight is executed when all of it is, and committed as a whole; when
-// a worker is lost before its step is complete, what was begun is dropped, and the step flies without it from the start.
+// A step can be long in the making: workers post its collectives one by one while they compute. The
+// hosts need not wait for the last one before they begin. Once the collectives that all members
+// have posted come to Config.Ahead bytes, their execution is asked for, and that of the others
+// later, as parts of the same flight. What counts is the same: the flight is executed when all of
+// it is, and committed as a whole; when a worker is lost before its step is complete, what was
+// begun is dropped, and the step flies without it from the start.
 
 // AheadBytes is how much of a step is worth a word of its own: less is begun with what follows.
 const AheadBytes = 1 << 20
@@ -31,7 +33,8 @@ type ticket struct {
 
 func ticketOf(p *collective.Posted) ticket { return ticket{p.Worker, p.Ticket} }
 
-// goAhead has the hosts begin with what is there of the step, if that is worth it and nothing is under way that could be its input.
+// goAhead has the hosts begin with what is there of the step, if that is worth it and nothing is
+// under way that could be its input.
 func (r *leader) goAhead() {
 	if len(r.peers) < 2 || len(r.flights) > 0 || r.state.View.Generation == 0 {
 		return
@@ -55,7 +58,8 @@ func (r *leader) goAhead() {
 		return
 	}
 	if r.ahead == nil {
-		r.aheads = ahead{number: r.nextFlight(), hosts: assigned(r.aheads.hosts, f.hosts), calls: r.aheads.calls[:0]}
+		r.aheads = ahead{number: r.nextFlight(), hosts: assigned(r.aheads.hosts, f.hosts),
+			calls: r.aheads.calls[:0]}
 		r.ahead = &r.aheads
 	}
 	a := r.ahead
@@ -79,13 +83,16 @@ func (r *leader) takeBack() {
 	}
 }
 
-// review takes back what was begun of a step if some of it is ready in another way: without a worker that was lost, or as an error.
+// review takes back what was begun of a step if some of it is ready in another way: without a
+// worker that was lost, or as an error.
 func (r *leader) review(sets []collective.Ready) {
 	if r.ahead == nil || r.ahead.begins(sets) {
 		return
 	}
 	for _, s := range sets {
-		if slices.ContainsFunc(s.Calls, func(p *collective.Posted) bool { return slices.Contains(r.ahead.calls, ticketOf(p)) }) {
+		if slices.ContainsFunc(s.Calls, func(p *collective.Posted) bool {
+			return slices.Contains(r.ahead.calls, ticketOf(p))
+		}) {
 			r.takeBack()
 			return
 		}
@@ -106,5 +113,7 @@ func (a *ahead) begins(sets []collective.Ready) bool {
 			left = left[1:]
 		}
 	}
-	return len(left) == 0 && !slices.ContainsFunc(sets[:a.sets], func(s collective.Ready) bool { return s.Err != nil })
+	return len(left) == 0 && !slices.ContainsFunc(sets[:a.sets], func(s collective.Ready) bool {
+		return s.Err != nil
+	})
 }

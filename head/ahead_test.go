@@ -11,7 +11,8 @@ import (
 // large is a collective that is worth to be begun with before its step is complete.
 func large(more bool) collective.Call {
 	c := sum(topo.World)
-	c.In, c.Out, c.Shape = make([]byte, head.AheadBytes), make([]byte, head.AheadBytes), []int{head.AheadBytes / 4}
+	c.In, c.Out, c.Shape = make([]byte, head.AheadBytes), make([]byte, head.AheadBytes),
+		[]int{head.AheadBytes / 4}
 	c.More, c.Step = more, !more
 	return c
 }
@@ -27,7 +28,8 @@ func (p *pair) executes(host string) (list []*head.Execute) {
 	return list
 }
 
-// What all members have posted of a large step is executed before the step is complete, on all hosts, and counts with the rest of it only.
+// What all members have posted of a large step is executed before the step is complete, on all
+// hosts, and counts with the rest of it only.
 func TestStepBeginsBeforeItsEnd(t *testing.T) {
 	p := newPair(t)
 	p.agents["A"].Ready()
@@ -37,7 +39,8 @@ func TestStepBeginsBeforeItsEnd(t *testing.T) {
 		}
 		for host := range p.agents {
 			list := p.executes(host)
-			if len(list) != 1 || !list[0].More || len(list[0].Parts) != 1 || list[0].Parts[0].Calls[0].Ticket != ticket+1 || len(list[0].Parts[0].Calls) != 4 {
+			if len(list) != 1 || !list[0].More || len(list[0].Parts) != 1 ||
+				list[0].Parts[0].Calls[0].Ticket != ticket+1 || len(list[0].Parts[0].Calls) != 4 {
 				t.Fatalf("%s executes %+v after call %d", host, list, ticket+1)
 			}
 		}
@@ -55,18 +58,22 @@ func TestStepBeginsBeforeItsEnd(t *testing.T) {
 	}
 	for host := range p.agents {
 		a, e := find[*head.Apply](p, host), find[*head.Execute](p, host)
-		if e.More || len(e.Parts) != 2 || e.Flight != a.Flight || len(a.Parts) != 4 || a.Steps != 1 {
-			t.Errorf("%s executes %+v, and applies %d parts as step %d", host, e, len(a.Parts), a.Steps)
+		if e.More || len(e.Parts) != 2 || e.Flight != a.Flight || len(a.Parts) != 4 ||
+			a.Steps != 1 {
+			t.Errorf("%s executes %+v, and applies %d parts as step %d", host, e, len(a.Parts),
+				a.Steps)
 		}
 		for i, part := range a.Parts {
-			if part.Calls[0].Ticket != uint64(i+1) || part.Err != nil || (part.Calls[0].Call.In != nil) != (host == "A") {
+			if part.Calls[0].Ticket != uint64(i+1) || part.Err != nil ||
+				(part.Calls[0].Call.In != nil) != (host == "A") {
 				t.Errorf("part %d on %s is %+v, %v", i, host, part.Calls[0], part.Err)
 			}
 		}
 	}
 }
 
-// A worker that is lost before its step is complete takes no part in it: what was begun with its gradients is dropped.
+// A worker that is lost before its step is complete takes no part in it: what was begun with its
+// gradients is dropped.
 func TestWhatWasBegunIsDroppedForALostWorker(t *testing.T) {
 	p := newPair(t)
 	for w := range topo.Worker(4) {
@@ -86,7 +93,8 @@ func TestWhatWasBegunIsDroppedForALostWorker(t *testing.T) {
 	for host := range p.agents {
 		a := find[*head.Apply](p, host)
 		if a.Steps != 1 || len(a.Parts) != 2 || a.Flight == begun {
-			t.Fatalf("%s applies %d parts of flight %x as step %d", host, len(a.Parts), a.Flight, a.Steps)
+			t.Fatalf("%s applies %d parts of flight %x as step %d", host, len(a.Parts), a.Flight,
+				a.Steps)
 		}
 		for _, part := range a.Parts {
 			if len(part.Calls) != 3 || part.Err != nil {
@@ -96,7 +104,8 @@ func TestWhatWasBegunIsDroppedForALostWorker(t *testing.T) {
 	}
 }
 
-// A worker that is lost when it has posted all of a step still takes part in it, and what was begun goes on.
+// A worker that is lost when it has posted all of a step still takes part in it, and what was begun
+// goes on.
 func TestWhatWasBegunGoesOnWithALostWorker(t *testing.T) {
 	p := newPair(t)
 	for w := range topo.Worker(4) {
@@ -110,13 +119,15 @@ func TestWhatWasBegunGoesOnWithALostWorker(t *testing.T) {
 		p.post(w, 2, large(false))
 	}
 	for host := range p.agents {
-		if a := find[*head.Apply](p, host); a.Steps != 1 || a.Flight != begun || len(a.Parts) != 2 || len(a.Parts[1].Calls) != 4 {
+		if a := find[*head.Apply](p, host); a.Steps != 1 || a.Flight != begun ||
+			len(a.Parts) != 2 || len(a.Parts[1].Calls) != 4 {
 			t.Errorf("%s applies %+v, began with %x", host, a, begun)
 		}
 	}
 }
 
-// A host that is lost takes what was begun with it along; another head knows nothing of it, and begins anew.
+// A host that is lost takes what was begun with it along; another head knows nothing of it, and
+// begins anew.
 func TestWhatWasBegunIsDroppedForALostHost(t *testing.T) {
 	for _, lost := range []string{"A", "B"} {
 		p := newPair(t)
@@ -139,7 +150,8 @@ func TestWhatWasBegunIsDroppedForALostHost(t *testing.T) {
 				p.post(w, 2, large(false))
 			}
 		}
-		if a := find[*head.Apply](p, left); a == nil || len(a.Parts) != 2 || len(a.Parts[0].Calls) != 2 || a.Steps != 1 {
+		if a := find[*head.Apply](p, left); a == nil || len(a.Parts) != 2 ||
+			len(a.Parts[0].Calls) != 2 || a.Steps != 1 {
 			t.Errorf("%s applies %+v", left, a)
 		}
 	}

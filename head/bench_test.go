@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// BenchmarkCall is what the head adds to a collective of workers of one host, and to one that ends a step of a job that trains on
-// data: from the first post to the last completion.
+// BenchmarkCall is what the head adds to a collective of workers of one host, and to one that ends
+// a step of a job that trains on data: from the first post to the last completion.
 func BenchmarkCall(b *testing.B) {
 	for _, n := range []int{1, 4, 64} {
 		for _, step := range []bool{false, true} {
@@ -53,8 +53,8 @@ func collectives(n int, step bool) (once func()) {
 	}
 }
 
-// A collective of one host allocates nothing; one that ends a step allocates the place in the data, which others may hold, and what the
-// membership looks at.
+// A collective of one host allocates nothing; one that ends a step allocates the place in the data,
+// which others may hold, and what the membership looks at.
 func TestCollectivesOfOneHostAllocateNothing(t *testing.T) {
 	for step, most := range map[bool]float64{false: 0, true: 5} {
 		if got := testing.AllocsPerRun(100, collectives(4, step)); got > most {
@@ -63,14 +63,17 @@ func TestCollectivesOfOneHostAllocateNothing(t *testing.T) {
 	}
 }
 
-// A collective of two hosts allocates nothing either, on both; nor does a step that begins before it is complete, once its memory is there.
+// A collective of two hosts allocates nothing either, on both; nor does a step that begins before
+// it is complete, once its memory is there.
 func TestCollectivesOfTwoHostsAllocateNothing(t *testing.T) {
 	for what, posts := range map[string][]collective.Call{
 		"a call":      {sum(topo.World)},
 		"a step":      {end(topo.World)},
 		"a long step": {large(true), large(true), large(false)},
 	} {
-		p := newPairOn(t, func(collective.Kind, int, int) collective.Route { return collective.Suits(0) })
+		p := newPairOn(t, func(collective.Kind, int, int) collective.Route {
+			return collective.Suits(0)
+		})
 		once := p.exchanges(t, posts)
 		for range 10 {
 			once()
@@ -81,7 +84,8 @@ func TestCollectivesOfTwoHostsAllocateNothing(t *testing.T) {
 	}
 }
 
-// exchanges returns a function that lets all workers of a pair make some calls; what the hosts say goes as bytes.
+// exchanges returns a function that lets all workers of a pair make some calls; what the hosts say
+// goes as bytes.
 func (p *pair) exchanges(t *testing.T, posts []collective.Call) (once func()) {
 	var said []byte
 	names := []string{"A", "B"}

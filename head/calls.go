@@ -7,7 +7,8 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// What a follower does with the calls of its workers: they are told to the head, executed with others in flights, and completed.
+// What a follower does with the calls of its workers: they are told to the head, executed with
+// others in flights, and completed.
 
 func (f *follower) post(p *collective.Posted) {
 	l := f.worker(p.Worker)
@@ -38,7 +39,9 @@ func (f *follower) exec(e *Exec) {
 		for _, c := range set.Calls {
 			s.calls = append(s.calls, f.bind(c))
 		}
-		s.parts = append(s.parts, Part{Calls: s.calls[from:len(s.calls):len(s.calls)], Of: set.Of, Route: set.Route, Err: set.failure()})
+		s.parts = append(s.parts,
+			Part{Calls: s.calls[from:len(s.calls):len(s.calls)], Of: set.Of, Route: set.Route,
+				Err: set.failure()})
 	}
 	x := take(&f.agent.shelf.executes)
 	*x = Execute{e.Flight, s.exec.Hosts, slices.Clip(s.parts[told:]), e.More}
@@ -53,8 +56,8 @@ func (f *follower) executed(n Flight, proof Proof) {
 	}
 }
 
-// bind gives a call its memory when that is here. What the head has found out about it counts: who its root is now, and whether
-// it has taken the root's part.
+// bind gives a call its memory when that is here. What the head has found out about it counts: who
+// its root is now, and whether it has taken the root's part.
 func (f *follower) bind(c Call) *collective.Posted {
 	l := f.workers[c.Worker]
 	if l == nil {
@@ -85,7 +88,8 @@ func (f *follower) land(a *Apply, here *flight) {
 		for _, p := range s.Calls {
 			with.calls = append(with.calls, f.bind(Call{p.Worker, p.Ticket, p.Call}))
 		}
-		with.parts = append(with.parts, Part{Calls: with.calls[from:len(with.calls):len(with.calls)], Err: s.Err})
+		with.parts = append(with.parts,
+			Part{Calls: with.calls[from:len(with.calls):len(with.calls)], Err: s.Err})
 	}
 	a.Here, a.Parts = true, with.parts
 	f.agent.shelf.putFlight(here)

@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// advance writes what there is to write into the log, unless a generation is open: then a host may be lost that others still believe
-// in, and nothing may be decided without it.
+// advance writes what there is to write into the log, unless a generation is open: then a host may
+// be lost that others still believe in, and nothing may be decided without it.
 func (r *leader) advance() {
 	for r.reports == nil && !r.machine.Proposing() {
 		r.announce()
@@ -44,8 +44,8 @@ func (r *leader) announce() {
 	}
 }
 
-// commitable reports whether a flight may be committed: all its hosts have it staged; and if a step ends with it, the job has begun, the
-// members have changed as they should and are enough.
+// commitable reports whether a flight may be committed: all its hosts have it staged; and if a step
+// ends with it, the job has begun, the members have changed as they should and are enough.
 func (r *leader) commitable(f *flight) bool {
 	if !f.done() || !f.step || r.parting != "" {
 		return f.done()
@@ -56,16 +56,20 @@ func (r *leader) commitable(f *flight) bool {
 	if !f.told && r.quiet(f) {
 		f.told = true
 		if f.reshapes() {
-			r.machine.Arrange(r.state.Shape.Order, member.Because("the job goes to mesh "+r.state.Shape.Next))
+			r.machine.Arrange(r.state.Shape.Order,
+				member.Because("the job goes to mesh "+r.state.Shape.Next))
 		}
 		r.machine.Boundary(r.members()...)
 		r.obey()
 	}
-	return !r.machine.Proposing() && (!r.machine.Paused() || f.reshapes() || f.told && r.frees(r.machine.View()))
+	return !r.machine.Proposing() &&
+		(!r.machine.Paused() || f.reshapes() || f.told && r.frees(r.machine.View()))
 }
 
-// frees reports whether a host that is to be left is free with the members of a generation, or nearer to that: members are let go from it, or others come that
-// the state is given to. Then they may be too few: the step behind this one waits. Not on a mesh, where only a reshape takes members from a host.
+// frees reports whether a host that is to be left is free with the members of a generation, or
+// nearer to that: members are let go from it, or others come that the state is given to. Then they
+// may be too few: the step behind this one waits. Not on a mesh, where only a reshape takes members
+// from a host.
 func (r *leader) frees(next topo.View) bool {
 	leaving := r.machine.Draining()
 	goes := func(m topo.Member) bool {
@@ -76,15 +80,21 @@ func (r *leader) frees(next topo.View) bool {
 		_, was := r.state.View.Rank(m.Worker)
 		return !was
 	}
-	return r.state.Shape == nil && len(leaving) > 0 && (slices.ContainsFunc(r.state.View.Members, goes) || slices.ContainsFunc(next.Members, comes))
+	return r.state.Shape == nil && len(leaving) > 0 &&
+		(slices.ContainsFunc(r.state.View.Members, goes) ||
+			slices.ContainsFunc(next.Members, comes))
 }
 
-// quiet reports whether nothing of the world is under way but one flight, so that the members may change behind it.
+// quiet reports whether nothing of the world is under way but one flight, so that the members may
+// change behind it.
 func (r *leader) quiet(f *flight) bool {
-	return r.matcher.Quiet() && !slices.ContainsFunc(r.flights, func(other *flight) bool { return other != f && other.world() })
+	return r.matcher.Quiet() && !slices.ContainsFunc(r.flights, func(other *flight) bool {
+		return other != f && other.world()
+	})
 }
 
-// step commits a flight that ends a step: the job moves on in its data, and its members learn who they are now.
+// step commits a flight that ends a step: the job moves on in its data, and its members learn who
+// they are now.
 func (r *leader) step(f *flight) {
 	if !f.reshapes() {
 		r.progress(f)
@@ -129,10 +139,13 @@ func (r *leader) progress(f *flight) {
 	r.state.Data = &next
 }
 
-// isNews reports whether a generation is another one for its members: a generation that only knows of a lost host that had none is not.
+// isNews reports whether a generation is another one for its members: a generation that only knows
+// of a lost host that had none is not.
 func (r *leader) isNews(next topo.View) bool {
 	return !slices.Equal(next.Members, r.state.View.Members) ||
-		len(r.asked) > 0 && slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool { return r.asked[m.Worker] })
+		len(r.asked) > 0 && slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool {
+			return r.asked[m.Worker]
+		})
 }
 
 // members lists the members as they know it.
@@ -171,7 +184,8 @@ func (r *leader) admit(next topo.View) (entered []topo.Worker) {
 // commit writes an entry of the log and tells everybody. f is its flight; nil = none.
 func (r *leader) commit(c Commit, f *flight) {
 	r.index++
-	c.Index, c.Steps, c.Data, c.Elastic, c.Parted = r.index, r.state.Steps, r.state.Data, r.state.Elastic, r.state.Parted
+	c.Index, c.Steps, c.Data, c.Elastic, c.Parted = r.index, r.state.Steps, r.state.Data,
+		r.state.Elastic, r.state.Parted
 	if r.shape != r.state.Shape {
 		c.Shape, r.shape = r.state.Shape, r.state.Shape
 	}
@@ -193,8 +207,8 @@ func (r *leader) commit(c Commit, f *flight) {
 	}
 }
 
-// trim forgets the entries that have arrived everywhere; it returns the last of them. A head without other hosts keeps none: who comes
-// later gets a Snapshot.
+// trim forgets the entries that have arrived everywhere; it returns the last of them. A head
+// without other hosts keeps none: who comes later gets a Snapshot.
 func (r *leader) trim() uint64 {
 	stable := r.index
 	for host, p := range r.peers {
@@ -211,11 +225,15 @@ func (r *leader) trim() uint64 {
 	return stable
 }
 
-// dismiss lets the drained hosts go whose workers have heard that they are members no more. They belong to the job until they know.
+// dismiss lets the drained hosts go whose workers have heard that they are members no more. They
+// belong to the job until they know.
 func (r *leader) dismiss() {
 	for _, host := range r.machine.Vacant() {
 		p := r.peers[host]
-		if p != nil && !p.left && !slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool { return m.Host == host }) {
+		if p != nil && !p.left &&
+			!slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool {
+				return m.Host == host
+			}) {
 			r.letGo(host, Leave{true, "it was drained, and is not needed any more"})
 		}
 	}

@@ -9,9 +9,10 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// order has the members of the generation that comes go to another mesh: the one that was wished for, once they are enough, or else one that
-// they can hold, where hosts are to be left, or they are not those of the mesh: a worker can be lost when it has had its part in the step that
-// ends. Or they take other ranks of the mesh that they have.
+// order has the members of the generation that comes go to another mesh: the one that was wished
+// for, once they are enough, or else one that they can hold, where hosts are to be left, or they
+// are not those of the mesh: a worker can be lost when it has had its part in the step that ends.
+// Or they take other ranks of the mesh that they have.
 func (r *leader) order(next topo.View) bool {
 	if r.state.Shape == nil {
 		return false
@@ -29,8 +30,9 @@ func (r *leader) order(next topo.View) bool {
 	return true
 }
 
-// spreads has the members of a redundant job take other ranks of the mesh that it begins with, where those of its workers, which they have whatever
-// they hold, are not the best. It plans that once; every reshape places the ranks.
+// spreads has the members of a redundant job take other ranks of the mesh that it begins with,
+// where those of its workers, which they have whatever they hold, are not the best. It plans that
+// once; every reshape places the ranks.
 func (r *leader) spreads(next topo.View) bool {
 	s := *r.state.Shape
 	if !s.Redundant || r.placed || s.Lost != "" || r.wish != nil {
@@ -41,7 +43,8 @@ func (r *leader) spreads(next topo.View) bool {
 	if err != nil || slices.Equal(order, s.Workers) {
 		return false
 	}
-	r.note("the state can be on two hosts where it is on one; the workers take other ranks of mesh %s", s.Mesh)
+	r.note("the state can be on two hosts where it is on one; the workers take other ranks of "+
+		"mesh %s", s.Mesh)
 	s.Next, s.Order = s.Mesh, order
 	r.state.Shape = &s
 	return true
@@ -49,11 +52,14 @@ func (r *leader) spreads(next topo.View) bool {
 
 // on reports whether the ranks of the mesh are those of the members.
 func (s *Shape) on(v topo.View) bool {
-	return slices.EqualFunc(s.Workers, v.Members, func(w topo.Worker, m topo.Member) bool { return w == m.Worker })
+	return slices.EqualFunc(s.Workers, v.Members, func(w topo.Worker, m topo.Member) bool {
+		return w == m.Worker
+	})
 }
 
-// goTo has the members that come go to the mesh that was wished for, or else to the one that those can hold that are on no host to be left. Without
-// one the job is broken. A wish that hosts are left before goes on afterwards.
+// goTo has the members that come go to the mesh that was wished for, or else to the one that those
+// can hold that are on no host to be left. Without one the job is broken. A wish that hosts are
+// left before goes on afterwards.
 func (r *leader) goTo(next topo.View, leaving []string, why string) {
 	s := *r.state.Shape
 	s.Leaving = leaving
@@ -69,7 +75,8 @@ func (r *leader) goTo(next topo.View, leaving []string, why string) {
 	switch s.Next, s.Order, err = r.agent.cfg.Arrange(s, mesh, next); {
 	case errors.As(err, &lost):
 		s.Lost = lost.Why
-		r.note("%s; from mesh %s to %s, where only a checkpoint has all of the state: %s", why, s.Mesh, s.Next, s.Lost)
+		r.note("%s; from mesh %s to %s, where only a checkpoint has all of the state: %s", why,
+			s.Mesh, s.Next, s.Lost)
 	case err != nil:
 		err = fmt.Errorf("%w. Start the job again from a checkpoint", err)
 		s.Next, s.Order, s.Leaving, s.Broken = "", nil, nil, err.Error()

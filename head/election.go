@@ -6,10 +6,12 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
-// patienceTicks is how long a host waits, for each host before it in the order of voters, until it tries to take over as well.
+// patienceTicks is how long a host waits, for each host before it in the order of voters, until it
+// tries to take over as well.
 const patienceTicks = 4
 
-// graceTicks is how long a host whose head is lost before the first generation waits for another to say that there is one.
+// graceTicks is how long a host whose head is lost before the first generation waits for another to
+// say that there is one.
 const graceTicks = 16
 
 // propose wants a generation decided.
@@ -45,7 +47,8 @@ func (a *Agent) counted(from string, m member.Answer) {
 	}
 	if _, told := m.(member.Decision); !told {
 		a.proclaim(*r)
-	} else if from != r.Head && a.up[r.Head] { // who may not know, when those that decided cannot reach it
+	} else if from != r.Head &&
+		a.up[r.Head] { // who may not know, when those that decided cannot reach it
 		a.send(r.Head, Answer{member.Decision{Record: *r}})
 	}
 	a.decide(*r)
@@ -58,7 +61,8 @@ func (a *Agent) proclaim(r member.Record) {
 	}
 }
 
-// asked answers a question about a generation. Nobody is promised anything against a head that this host can reach.
+// asked answers a question about a generation. Nobody is promised anything against a head that this
+// host can reach.
 func (a *Agent) asked(from string, m member.Ask) {
 	after := member.Record{}
 	prepare := false
@@ -73,7 +77,8 @@ func (a *Agent) asked(from string, m member.Ask) {
 	if a.left || !known {
 		return
 	}
-	if prepare && after.View.Generation == record.View.Generation && from != record.Head && a.reaches(record.Head) {
+	if prepare && after.View.Generation == record.View.Generation && from != record.Head &&
+		a.reaches(record.Head) {
 		return
 	}
 	if answer := a.acceptor.Step(m); answer != nil {
@@ -120,7 +125,8 @@ func (a *Agent) decide(r member.Record) {
 		return
 	}
 	if f := a.follower; !r.Belongs(a.cfg.Self) && f.state.View.Generation > 0 {
-		// Its log can be one that nobody else knows. Once it does belong to the job, that would be taken for the job's.
+		// Its log can be one that nobody else knows. Once it does belong to the job, that would be
+		// taken for the job's.
 		f.index, f.state, f.recent = 0, State{}, nil
 	}
 	a.uplink = newStream(r.Since, true, &a.shelf)
@@ -128,7 +134,8 @@ func (a *Agent) decide(r member.Record) {
 	a.consider()
 }
 
-// resign ends the rule of this agent, if it led: the generation that another one leads is the last that it tells of.
+// resign ends the rule of this agent, if it led: the generation that another one leads is the last
+// that it tells of.
 func (a *Agent) resign(r member.Record) {
 	if a.leader == nil {
 		return
@@ -175,7 +182,8 @@ func (a *Agent) fate(host string) string {
 	return "cannot be reached"
 }
 
-// consider tries to take over when the head is lost: the first voter that is left at once, the others when that does not seem to help.
+// consider tries to take over when the head is lost: the first voter that is left at once, the
+// others when that does not seem to help.
 func (a *Agent) consider() {
 	record, known := a.acceptor.Record()
 	if !known || a.left || a.candidate != nil || a.leader != nil || a.reaches(record.Head) {
@@ -192,7 +200,8 @@ func (a *Agent) consider() {
 // abandoned reports whether the head was lost before the job began: it alone could begin it.
 func (a *Agent) abandoned() bool {
 	record, known := a.acceptor.Record()
-	return known && record.View.Generation == 0 && !a.reaches(record.Head) && a.patience > graceTicks
+	return known && record.View.Generation == 0 && !a.reaches(record.Head) &&
+		a.patience > graceTicks
 }
 
 // stand proposes a generation with this agent as its head, without the hosts that it cannot reach.

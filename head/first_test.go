@@ -46,8 +46,9 @@ func (a *alone) step(w topo.Worker) {
 	a.run()
 }
 
-// The workers that a job begins with may train as soon as they have joined, each on its part for as many as were to be. If one of them is
-// lost before the last has joined, the parts of the first step are still those, and no sample is trained on twice or left out.
+// The workers that a job begins with may train as soon as they have joined, each on its part for as
+// many as were to be. If one of them is lost before the last has joined, the parts of the first
+// step are still those, and no sample is trained on twice or left out.
 func TestFirstStepAfterALoss(t *testing.T) {
 	a := newAlone(t, 3)
 	data, err := cursor.New(20, 6, 1, true)
@@ -82,7 +83,8 @@ func TestFirstStepAfterALoss(t *testing.T) {
 	if got := a.Known(); got.View.String() != "generation 1: w0@A w2" || got.Steps != 1 {
 		t.Errorf("after the first step %+v", got)
 	}
-	if last := a.applied[len(a.applied)-1]; !last.Changed || !last.Here || len(last.Parts) != 1 || len(last.Parts[0].Calls) != 2 {
+	if last := a.applied[len(a.applied)-1]; !last.Changed || !last.Here || len(last.Parts) != 1 ||
+		len(last.Parts[0].Calls) != 2 {
 		t.Errorf("the first step is applied as %+v", last)
 	}
 	for a.Known().Data.Epoch == 0 {
@@ -98,7 +100,8 @@ func TestFirstStepAfterALoss(t *testing.T) {
 	}
 }
 
-// A job that learns from its first step that it takes steps goes on as well without one who was lost before.
+// A job that learns from its first step that it takes steps goes on as well without one who was
+// lost before.
 func TestFirstStepOfAJobWithoutData(t *testing.T) {
 	a := newAlone(t, 3)
 	for _, w := range []topo.Worker{0, 1, 2} {
@@ -114,7 +117,8 @@ func TestFirstStepOfAJobWithoutData(t *testing.T) {
 	}
 }
 
-// Before a job has begun it keeps its size and its hosts: its first workers may be in a step of which the membership has not heard.
+// Before a job has begun it keeps its size and its hosts: its first workers may be in a step of
+// which the membership has not heard.
 func TestChangesBeforeTheJobBegins(t *testing.T) {
 	a := newAlone(t, 2)
 	data, err := cursor.New(20, 6, 1, true)
@@ -124,7 +128,8 @@ func TestChangesBeforeTheJobBegins(t *testing.T) {
 	a.Started(0)
 	a.State(0, data)
 	a.Asks(0)
-	for what, err := range map[string]error{"resize": a.Resize(1, "you"), "drain": a.Drain("A", "you")} {
+	for what, err := range map[string]error{"resize": a.Resize(1, "you"),
+		"drain": a.Drain("A", "you")} {
 		if err == nil || !strings.Contains(err.Error(), "has not begun") {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -137,7 +142,8 @@ func TestChangesBeforeTheJobBegins(t *testing.T) {
 	}
 }
 
-// A job that goes on from a checkpoint is told its place before its first step; later nobody can move it.
+// A job that goes on from a checkpoint is told its place before its first step; later nobody can
+// move it.
 func TestGoesOnFromAPlace(t *testing.T) {
 	a := newAlone(t, 2)
 	begin, err := cursor.New(20, 6, 1, true)
@@ -181,15 +187,18 @@ func TestTheHeadIsLostBeforeTheJobBegins(t *testing.T) {
 		for range 100 {
 			p.agents["B"].Tick()
 		}
-		if got, want := left(), "the host that began the job, A, was silent for too long before all workers had joined; start the job again"; got != want {
+		if got, want := left(), "the host that began the job, A, was silent for too long before "+
+			"all workers had joined; start the job again"; got != want {
 			t.Errorf("B leaves because %q, want %q", got, want)
 		}
 	})
 	t.Run("not welcomed", func(t *testing.T) {
-		p = &pair{t: t, agents: map[string]*head.Agent{"A": head.New(head.Config{Self: "A"}), "B": head.New(head.Config{Self: "B"})}, seen: map[string][]head.Action{}}
+		p = &pair{t: t, agents: map[string]*head.Agent{"A": head.New(head.Config{Self: "A"}),
+			"B": head.New(head.Config{Self: "B"})}, seen: map[string][]head.Action{}}
 		p.agents["B"].Up("A")
 		p.agents["B"].Down("A", how)
-		if got, want := left(), "the host that it joined, A, was silent for too long before it told of the job; start the job again"; got != want {
+		if got, want := left(), "the host that it joined, A, was silent for too long before it "+
+			"told of the job; start the job again"; got != want {
 			t.Errorf("B leaves because %q, want %q", got, want)
 		}
 	})

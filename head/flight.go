@@ -24,7 +24,9 @@ type flight struct {
 }
 
 // flightNumber numbers the flights of a head.
-func flightNumber(term topo.Generation, count uint64) Flight { return Flight(uint64(term)<<32 | count) }
+func flightNumber(term topo.Generation, count uint64) Flight {
+	return Flight(uint64(term)<<32 | count)
+}
 
 // hearCall takes a call of this host that nothing was told before.
 func (r *leader) hearCall(c Call) {
@@ -41,7 +43,8 @@ func (r *leader) post(c Call) {
 	}
 	if c.Kind.Pairwise() {
 		if err := c.Check(size, self); err != nil { // the group is smaller than when it was posted
-			r.ready([]collective.Ready{{Calls: []*collective.Posted{r.agent.shelf.call(c)}, Err: err}})
+			r.ready([]collective.Ready{
+				{Calls: []*collective.Posted{r.agent.shelf.call(c)}, Err: err}})
 			return
 		}
 	}
@@ -51,7 +54,8 @@ func (r *leader) post(c Call) {
 	clear(r.sets)
 }
 
-// sees makes the job elastic with the first call of a step, and its membership sparing where the call asks for it.
+// sees makes the job elastic with the first call of a step, and its membership sparing where the
+// call asks for it.
 func (r *leader) sees(c *collective.Call) {
 	if c.Sparing {
 		r.machine.Sparing()
@@ -61,7 +65,8 @@ func (r *leader) sees(c *collective.Call) {
 	}
 }
 
-// ready makes flights of sets that are ready. A run of sets up to one that does not say More commits together.
+// ready makes flights of sets that are ready. A run of sets up to one that does not say More
+// commits together.
 func (r *leader) ready(sets []collective.Ready) {
 	r.review(sets)
 	var f *flight
@@ -75,7 +80,8 @@ func (r *leader) ready(sets []collective.Ready) {
 		}
 		from := len(f.calls)
 		f.calls = append(f.calls, s.Calls...)
-		f.sets = append(f.sets, collective.Ready{Calls: f.calls[from:len(f.calls):len(f.calls)], Err: s.Err})
+		f.sets = append(f.sets,
+			collective.Ready{Calls: f.calls[from:len(f.calls):len(f.calls)], Err: s.Err})
 		if s.Err != nil || !s.Calls[0].Call.More {
 			f.step = s.Err == nil && s.Calls[0].Call.Step
 			f = nil
@@ -84,18 +90,24 @@ func (r *leader) ready(sets []collective.Ready) {
 	r.launch()
 }
 
-// errPartial answers a step of some: the others would not know that the job has moved on in its data.
-var errPartial = &collective.FieldError{Field: "group", Problem: "a step ends on all members of the job, or on a group that has all of them that are not lost"}
+// errPartial answers a step of some: the others would not know that the job has moved on in its
+// data.
+var errPartial = &collective.FieldError{Field: "group",
+	Problem: "a step ends on all members of the job, or on a group that has all of them that " +
+		"are not lost"}
 
 // entire reports whether the calls are of every member that is not lost, as those of the world are.
 func (r *leader) entire(calls []*collective.Posted) bool {
-	return calls[0].Call.Group == topo.World || !slices.ContainsFunc(r.living(), func(w topo.Worker) bool {
-		return !slices.ContainsFunc(calls, func(p *collective.Posted) bool { return p.Worker == w })
-	})
+	return calls[0].Call.Group == topo.World ||
+		!slices.ContainsFunc(r.living(), func(w topo.Worker) bool {
+			return !slices.ContainsFunc(calls, func(p *collective.Posted) bool {
+				return p.Worker == w
+			})
+		})
 }
 
-// launch sends off the flights whose workers are free: none of them takes part in one that is under way or waits longer. So what a
-// worker has posted happens in its order.
+// launch sends off the flights whose workers are free: none of them takes part in one that is under
+// way or waits longer. So what a worker has posted happens in its order.
 func (r *leader) launch() {
 	clear(r.busy)
 	for i, f := range r.flights {
@@ -127,7 +139,8 @@ func (r *leader) takeOff(f *flight) {
 		f.number = r.nextFlight()
 	}
 	f.waiting, f.proof = f.waiting[:0], Proof{}
-	if f.here = len(f.hosts) == 1 && f.hosts[0] == r.agent.cfg.Self && !f.reshapes() && !f.inPieces(); f.here {
+	if f.here = len(f.hosts) == 1 && f.hosts[0] == r.agent.cfg.Self && !f.reshapes() &&
+		!f.inPieces(); f.here {
 		if f.replaces != 0 {
 			r.drop(f)
 		}
@@ -192,8 +205,8 @@ func (r *leader) wire(set *Set, hosts []string, s collective.Ready) {
 	set.Route = r.agent.cfg.Route(s.Calls[0].Call.Kind, among, s.Longest())
 }
 
-// concern finds the hosts that execute a flight: those of its workers, and for the world's sake those of all members, so that a
-// commit means that each of them has the result.
+// concern finds the hosts that execute a flight: those of its workers, and for the world's sake
+// those of all members, so that a commit means that each of them has the result.
 func (r *leader) concern(f *flight) {
 	f.hosts = f.hosts[:0]
 	for _, s := range f.sets {
@@ -205,7 +218,9 @@ func (r *leader) concern(f *flight) {
 		next := r.machine.View().Members
 		for i, m := range r.state.View.Members {
 			still := i < len(next) && next[i].Worker == m.Worker
-			if still || slices.ContainsFunc(next, func(n topo.Member) bool { return n.Worker == m.Worker }) {
+			if still || slices.ContainsFunc(next, func(n topo.Member) bool {
+				return n.Worker == m.Worker
+			}) {
 				r.concerns(f, cmp.Or(m.Host, r.home[m.Worker]))
 			}
 		}
@@ -232,26 +247,34 @@ func (f *flight) workers(set map[topo.Worker]bool) {
 // takesAny reports whether one of a set of workers has a call in the flight.
 func (f *flight) takesAny(set map[topo.Worker]bool) bool {
 	return len(set) > 0 && slices.ContainsFunc(f.sets, func(s collective.Ready) bool {
-		return slices.ContainsFunc(s.Calls, func(p *collective.Posted) bool { return set[p.Worker] })
+		return slices.ContainsFunc(s.Calls, func(p *collective.Posted) bool {
+			return set[p.Worker]
+		})
 	})
 }
 
 // world reports whether the flight has collectives of the world.
 func (f *flight) world() bool {
 	return slices.ContainsFunc(f.sets, func(s collective.Ready) bool {
-		return s.Err == nil && s.Calls[0].Call.Group == topo.World && !s.Calls[0].Call.Kind.Pairwise()
+		return s.Err == nil && s.Calls[0].Call.Group == topo.World &&
+			!s.Calls[0].Call.Kind.Pairwise()
 	})
 }
 
-// inPieces reports whether the flight takes time on one host too, since memory comes piece by piece.
+// inPieces reports whether the flight takes time on one host too, since memory comes piece by
+// piece.
 func (f *flight) inPieces() bool {
-	return slices.ContainsFunc(f.sets, func(s collective.Ready) bool { return s.Err == nil && collective.InPieces(s.Calls) })
+	return slices.ContainsFunc(f.sets, func(s collective.Ready) bool {
+		return s.Err == nil && collective.InPieces(s.Calls)
+	})
 }
 
 func (f *flight) done() bool { return f.number != 0 && len(f.waiting) == 0 }
 
 func (r *leader) executed(e *Executed, host string) {
-	i := slices.IndexFunc(r.flights, func(f *flight) bool { return f.number == e.Flight && slices.Contains(f.waiting, host) })
+	i := slices.IndexFunc(r.flights, func(f *flight) bool {
+		return f.number == e.Flight && slices.Contains(f.waiting, host)
+	})
 	if i < 0 {
 		return
 	}

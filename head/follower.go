@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// follower is what every agent does, the head's own among them: it knows the workers of its host and what they have posted, holds
-// the results of flights until they count, and applies the log.
+// follower is what every agent does, the head's own among them: it knows the workers of its host
+// and what they have posted, holds the results of flights until they count, and applies the log.
 type follower struct {
 	agent   *Agent
 	workers map[topo.Worker]*local
@@ -29,8 +29,9 @@ type follower struct {
 
 // local is a worker of this host.
 type local struct {
-	asked bool                 // and was not answered
-	again bool                 // it has asked twice: before the job began it has dropped its first step
+	asked bool // and was not answered
+	// it has asked twice: before the job began it has dropped its first step
+	again bool
 	away  bool                 // was told that it is no member
 	ended *Ended               // nil = it lives
 	open  []*collective.Posted // in the order of posting
@@ -54,7 +55,8 @@ type known struct {
 }
 
 func newFollower(a *Agent) *follower {
-	return &follower{agent: a, workers: map[topo.Worker]*local{}, staged: map[Flight]*staged{}, groups: map[topo.GroupID]*known{}}
+	return &follower{agent: a, workers: map[topo.Worker]*local{}, staged: map[Flight]*staged{},
+		groups: map[topo.GroupID]*known{}}
 }
 
 // worker finds a worker of this host, and makes it known.
@@ -105,10 +107,12 @@ func (f *follower) wantsGroup(w topo.Worker, list []topo.Worker) {
 	f.agent.tell(WantsGroup{w, list})
 }
 
-// ungroups tells that a worker needs a group no more. One of which it has a call open is not believed.
+// ungroups tells that a worker needs a group no more. One of which it has a call open is not
+// believed.
 func (f *follower) ungroups(w topo.Worker, id topo.GroupID) {
 	inUse := func(p *collective.Posted) bool { return p.Call.Group == id }
-	if _, _, has := f.indexIn(id, w); has && id != topo.World && !slices.ContainsFunc(f.worker(w).open, inUse) {
+	if _, _, has := f.indexIn(id, w); has && id != topo.World &&
+		!slices.ContainsFunc(f.worker(w).open, inUse) {
 		f.groups[id].free = append(f.groups[id].free, w)
 		f.agent.tell(Ungroups{w, id})
 	}
@@ -226,14 +230,16 @@ func (f *follower) answer(a *Apply, c Commit, old topo.View) {
 	}
 	for _, m := range old.Members {
 		l := f.workers[m.Worker]
-		if l != nil && l.ended == nil && f.member(old, m.Worker) && !f.member(*c.View, m.Worker) && (!l.asked || c.Void) && !l.away {
+		if l != nil && l.ended == nil && f.member(old, m.Worker) && !f.member(*c.View, m.Worker) &&
+			(!l.asked || c.Void) && !l.away {
 			l.asked, l.again, l.away = false, false, true
 			a.Released = append(a.Released, m.Worker)
 		}
 	}
 }
 
-// member reports whether a worker of this host is a member, and not another one that has its number (see stray).
+// member reports whether a worker of this host is a member, and not another one that has its number
+// (see stray).
 func (f *follower) member(v topo.View, w topo.Worker) bool {
 	r, is := v.Rank(w)
 	return is && (v.Generation == 0 || v.Members[r].Host == f.agent.cfg.Self)
@@ -288,9 +294,11 @@ func (f *follower) indexIn(id topo.GroupID, w topo.Worker) (self, size int, ok b
 
 // report tells a head all that it must know of this host.
 func (f *follower) report() Report {
-	r := Report{Slots: f.agent.cfg.Slots, Next: f.next, Index: f.index, State: f.state, Recent: slices.Clone(f.recent), Stated: f.stated, Shaped: f.shaped}
+	r := Report{Slots: f.agent.cfg.Slots, Next: f.next, Index: f.index, State: f.state,
+		Recent: slices.Clone(f.recent), Stated: f.stated, Shaped: f.shaped}
 	for _, w := range slices.Sorted(maps.Keys(f.workers)) {
-		r.Workers = append(r.Workers, f.workers[w].report(w, f.member(f.state.View, w) && f.state.View.Generation > 0))
+		r.Workers = append(r.Workers,
+			f.workers[w].report(w, f.member(f.state.View, w) && f.state.View.Generation > 0))
 	}
 	for _, n := range slices.Sorted(maps.Keys(f.staged)) {
 		s := f.staged[n]
@@ -299,13 +307,16 @@ func (f *follower) report() Report {
 		r.Flights = append(r.Flights, told)
 	}
 	for _, id := range slices.Sorted(maps.Keys(f.groups)) {
-		r.Groups = append(r.Groups, GroupReport{id, f.groups[id].members, slices.Clone(f.groups[id].here), slices.Clone(f.groups[id].free)})
+		r.Groups = append(r.Groups,
+			GroupReport{id, f.groups[id].members, slices.Clone(f.groups[id].here),
+				slices.Clone(f.groups[id].free)})
 	}
 	return r
 }
 
 func (l *local) report(w topo.Worker, member bool) WorkerReport {
-	r := WorkerReport{Worker: w, Asked: l.asked, Again: l.asked && (member || l.again), Away: l.away, Groups: slices.Clone(l.wants)}
+	r := WorkerReport{Worker: w, Asked: l.asked, Again: l.asked &&
+		(member || l.again), Away: l.away, Groups: slices.Clone(l.wants)}
 	if l.ended != nil {
 		r.Ended, r.Done = cmp.Or(l.ended.How, "is gone"), l.ended.Done
 	}

@@ -1,10 +1,13 @@
-// Package head is how the agents of a job act as one: which calls are executed together, when a result counts, who belongs to the
-// job, and who goes on when the agent that decides all this is lost.
+// Package head is how the agents of a job act as one: which calls are executed together, when a
+// result counts, who belongs to the job, and who goes on when the agent that decides all this is
+// lost.
 //
-// One agent is the head: it owns the matcher, the membership and the job's place in its data. Every agent, the head's own host
-// among them, follows: it forwards what its workers do, executes flights, and applies the entries of the log that the head writes.
-// All of it is one state machine, Agent, without goroutine, clock or socket: agent drives it with workers, memory and links, and simtest
-// with a simulated network, so what simtest proves is what runs. docs/design/quorum.md has the protocol and its invariants.
+// One agent is the head: it owns the matcher, the membership and the job's place in its data. Every
+// agent, the head's own host among them, follows: it forwards what its workers do, executes
+// flights, and applies the entries of the log that the head writes. All of it is one state machine,
+// Agent, without goroutine, clock or socket: agent drives it with workers, memory and links, and
+// simtest with a simulated network, so what simtest proves is what runs. docs/design/quorum.md has
+// the protocol and its invariants.
 package head
 
 import (
@@ -17,26 +20,32 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Flight names what the data plane executes as one, and commits as one: collectives that became ready together. A step is never
-// split over flights. Flights are numbered by the head; the number of a later head is higher, and no two heads share one.
+// Flight names what the data plane executes as one, and commits as one: collectives that became
+// ready together. A step is never split over flights. Flights are numbered by the head; the number
+// of a later head is higher, and no two heads share one.
 type Flight uint64
 
 // Config says what an agent begins with.
 type Config struct {
-	Self  string         // this host; no two agents of a job ever share a name
-	Slots int            // how many workers it has room for; 0 = any number, member.NoSlots = none
-	Job   *member.Config // the size of the job, on the host that begins it as head; nil on all others
+	Self  string // this host; no two agents of a job ever share a name
+	Slots int    // how many workers it has room for; 0 = any number, member.NoSlots = none
+	// the size of the job, on the host that begins it as head; nil on all others
+	Job *member.Config
 
-	// Route chooses, while this host leads, how a collective goes between its hosts; bytes is the longest of its moves. nil = collective.Suits.
+	// Route chooses, while this host leads, how a collective goes between its hosts; bytes is the
+	// longest of its moves. nil = collective.Suits.
 	Route func(kind collective.Kind, hosts, bytes int) collective.Route
-	// Ahead is how many bytes of a step its hosts begin with before the step is complete; 0 = AheadBytes.
+	// Ahead is how many bytes of a step its hosts begin with before the step is complete; 0 =
+	// AheadBytes.
 	Ahead int
-	// Arrange is asked when the members of a job with a Shape go to another mesh; nil where there are none.
+	// Arrange is asked when the members of a job with a Shape go to another mesh; nil where there
+	// are none.
 	Arrange Arrange
 }
 
-// Agent is the part of one host in a job. Every input may lead to actions; the shell takes them with Ready after each input or after
-// several, and carries them out in order; what is to be sent may go first. Create it with New; use it from one thread.
+// Agent is the part of one host in a job. Every input may lead to actions; the shell takes them
+// with Ready after each input or after several, and carries them out in order; what is to be sent
+// may go first. Create it with New; use it from one thread.
 type Agent struct {
 	cfg       Config
 	up        map[string]bool   // agents to which there is a link
@@ -60,7 +69,9 @@ type Agent struct {
 // New returns an agent. One without a Job follows whoever welcomes it.
 func New(cfg Config) *Agent {
 	if cfg.Route == nil {
-		cfg.Route = func(_ collective.Kind, _, bytes int) collective.Route { return collective.Suits(bytes) }
+		cfg.Route = func(_ collective.Kind, _, bytes int) collective.Route {
+			return collective.Suits(bytes)
+		}
 	}
 	cfg.Ahead = cmp.Or(cfg.Ahead, AheadBytes)
 	a := &Agent{cfg: cfg, up: map[string]bool{}, down: map[string]string{}}
@@ -72,7 +83,8 @@ func New(cfg Config) *Agent {
 	return a
 }
 
-// Ready returns the actions since the last call. The slice, and all in it that is a pointer, is the agent's again with the next call.
+// Ready returns the actions since the last call. The slice, and all in it that is a pointer, is the
+// agent's again with the next call.
 func (a *Agent) Ready() []Action {
 	a.flush()
 	for _, x := range a.given {
@@ -94,8 +106,9 @@ func (a *Agent) Up(host string) {
 	a.settle()
 }
 
-// Down tells that the link to another agent is gone for good, and how ("was silent for too long"). The head loses the host and all its
-// workers at once; another agent that loses the head tries to take over, and one that loses a third tells the head.
+// Down tells that the link to another agent is gone for good, and how ("was silent for too long").
+// The head loses the host and all its workers at once; another agent that loses the head tries to
+// take over, and one that loses a third tells the head.
 func (a *Agent) Down(host, how string) {
 	if !a.up[host] || a.left {
 		return
@@ -105,7 +118,8 @@ func (a *Agent) Down(host, how string) {
 	record, known := a.acceptor.Record()
 	switch {
 	case !known && len(a.up) == 0:
-		a.leave(Leave{Because: member.Because("the host that it joined, " + host + ", " + how + " before it told of the job; start the job again")})
+		a.leave(Leave{Because: member.Because("the host that it joined, " + host + ", " + how +
+			" before it told of the job; start the job again")})
 	case a.leader != nil:
 		a.leader.hostLost(host, how)
 	case a.candidate != nil:
@@ -119,8 +133,8 @@ func (a *Agent) Down(host, how string) {
 	a.settle()
 }
 
-// Receive hands over a message. Messages may be lost, repeated, late and out of order. The bodies of a Frame that are pointers are the caller's
-// again when it returns.
+// Receive hands over a message. Messages may be lost, repeated, late and out of order. The bodies
+// of a Frame that are pointers are the caller's again when it returns.
 func (a *Agent) Receive(from string, m Message) {
 	if !a.up[from] || a.left {
 		return
@@ -136,22 +150,26 @@ func (a *Agent) Receive(from string, m Message) {
 	a.settle()
 }
 
-// Seen tells of another agent, to which the link is lost, that it lives, and which others it has links to. If they are enough to go on
-// by themselves while this agent and its like are not, this one leaves.
+// Seen tells of another agent, to which the link is lost, that it lives, and which others it has
+// links to. If they are enough to go on by themselves while this agent and its like are not, this
+// one leaves.
 func (a *Agent) Seen(host string, linked []string) {
-	if a.Stuck() && !slices.Contains(linked, a.cfg.Self) && a.Record().Quorum(append([]string{host}, linked...)) {
+	if a.Stuck() && !slices.Contains(linked, a.cfg.Self) &&
+		a.Record().Quorum(append([]string{host}, linked...)) {
 		a.leave(Leave{Because: member.Because("the others go on without it, as " + host + " says")})
 	}
 	a.settle()
 }
 
-// Tick is time that passes: what was not answered is sent again. Nothing is lost by ticking too often or too rarely.
+// Tick is time that passes: what was not answered is sent again. Nothing is lost by ticking too
+// often or too rarely.
 func (a *Agent) Tick() {
 	if a.left || a.proposer == nil {
 		return
 	}
 	if a.patience++; a.abandoned() {
-		a.leave(Leave{Because: member.Because("the host that began the job, " + a.Head() + ", " + a.fate(a.Head()) + " before all workers had joined; start the job again")})
+		a.leave(Leave{Because: member.Because("the host that began the job, " + a.Head() + ", " +
+			a.fate(a.Head()) + " before all workers had joined; start the job again")})
 		return
 	}
 	a.proposer.Tick()
@@ -174,21 +192,23 @@ func (a *Agent) Started(w topo.Worker) {
 	a.settle()
 }
 
-// Asks tells that a worker asks to take part: one that the job begins with when it joins, a later one by its call "enter". That call
-// is not posted; the Apply that lists the worker among Entered completes it, or the one that lists it among Released.
+// Asks tells that a worker asks to take part: one that the job begins with when it joins, a later
+// one by its call "enter". That call is not posted; the Apply that lists the worker among Entered
+// completes it, or the one that lists it among Released.
 func (a *Agent) Asks(w topo.Worker) {
 	a.follower.asks(w)
 	a.settle()
 }
 
-// Post hands over a call of a member that collective.Call.Check found sound. The agent copies p; the memory of In and Out is the agent's
-// until an Apply names the call.
+// Post hands over a call of a member that collective.Call.Check found sound. The agent copies p;
+// the memory of In and Out is the agent's until an Apply names the call.
 func (a *Agent) Post(p *collective.Posted) {
 	a.follower.post(p)
 	a.settle()
 }
 
-// Lost tells that a worker is gone, and how ("was killed by SIGKILL"). What it has posted in full still counts.
+// Lost tells that a worker is gone, and how ("was killed by SIGKILL"). What it has posted in full
+// still counts.
 func (a *Agent) Lost(w topo.Worker, how string) {
 	a.follower.ends(Ended{w, how, false})
 	a.settle()
@@ -200,14 +220,15 @@ func (a *Agent) Finished(w topo.Worker, how string) {
 	a.settle()
 }
 
-// Executed tells that this host has what an Execute asked for. Of a Reshape the proof has the fingerprints; it is zero for all else.
+// Executed tells that this host has what an Execute asked for. Of a Reshape the proof has the
+// fingerprints; it is zero for all else.
 func (a *Agent) Executed(f Flight, proof Proof) {
 	a.follower.executed(f, proof)
 	a.settle()
 }
 
-// State notes what the job trains on, as a worker states it. Every worker must state the same; where two hosts differ, the worker that
-// is heard later is told with Refuse.
+// State notes what the job trains on, as a worker states it. Every worker must state the same;
+// where two hosts differ, the worker that is heard later is told with Refuse.
 func (a *Agent) State(w topo.Worker, data cursor.Cursor) {
 	a.follower.states(w, data)
 	a.settle()
@@ -233,8 +254,8 @@ func (a *Agent) Head() string { return a.Record().Head }
 // Leads reports whether this agent is the head, and ready to decide.
 func (a *Agent) Leads() bool { return a.leader != nil && a.leader.reports == nil }
 
-// Stuck reports whether the hosts that this agent can reach are too few to decide on a generation: it waits until others are Seen to go
-// on, or a person says Force.
+// Stuck reports whether the hosts that this agent can reach are too few to decide on a generation:
+// it waits until others are Seen to go on, or a person says Force.
 func (a *Agent) Stuck() bool {
 	record, known := a.acceptor.Record()
 	if !known || a.left {
@@ -261,7 +282,8 @@ func (a *Agent) Machine() *member.Machine {
 	return a.leader.machine
 }
 
-// Waits lists the workers for which others wait, where this agent leads. The calls in the list are the agent's again with the next input.
+// Waits lists the workers for which others wait, where this agent leads. The calls in the list are
+// the agent's again with the next input.
 func (a *Agent) Waits() []collective.Wait {
 	if !a.Leads() {
 		return nil
@@ -275,7 +297,8 @@ func (a *Agent) Gone(w topo.Worker) bool { return a.Leads() && a.leader.matcher.
 // Applied is the number of the last entry of the log that this host has applied.
 func (a *Agent) Applied() uint64 { return a.follower.index }
 
-// Index returns a worker's index in a group and the group's size; false if it is no member, or the group is not known here.
+// Index returns a worker's index in a group and the group's size; false if it is no member, or the
+// group is not known here.
 func (a *Agent) Index(id topo.GroupID, w topo.Worker) (self, size int, ok bool) {
 	return a.follower.indexIn(id, w)
 }

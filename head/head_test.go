@@ -14,13 +14,15 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// pair is a head A and a follower B whose messages arrive at once, with two workers each that take part: 0 and 1 on A, 2 and 3 on B.
+// pair is a head A and a follower B whose messages arrive at once, with two workers each that take
+// part: 0 and 1 on A, 2 and 3 on B.
 type pair struct {
 	t      testing.TB
 	agents map[string]*head.Agent
 	seen   map[string][]head.Action // what else they want
 	spy    func(head.Message)       // hears what is said, when not nil
-	asked  []asked                  // what the head has wanted a route for: it got one after another
+	// what the head has wanted a route for: it got one after another
+	asked []asked
 }
 
 // asked is what a head wants a route for.
@@ -32,7 +34,8 @@ type asked struct {
 func newPair(t testing.TB) *pair { return newPairOn(t, nil) }
 
 // newPairOn is newPair with a route that is chosen in another way.
-func newPairOn(t testing.TB, route func(kind collective.Kind, hosts, bytes int) collective.Route) *pair {
+func newPairOn(t testing.TB,
+	route func(kind collective.Kind, hosts, bytes int) collective.Route) *pair {
 	p := acquaint(t, route)
 	for w := range topo.Worker(4) {
 		p.home(w).Started(w)
@@ -48,7 +51,8 @@ func newPairOn(t testing.TB, route func(kind collective.Kind, hosts, bytes int) 
 // newAcquaintance is a pair that knows of each other, and has no workers yet.
 func newAcquaintance(t testing.TB) *pair { return acquaint(t, nil) }
 
-func acquaint(t testing.TB, route func(kind collective.Kind, hosts, bytes int) collective.Route) *pair {
+func acquaint(t testing.TB,
+	route func(kind collective.Kind, hosts, bytes int) collective.Route) *pair {
 	p := &pair{t: t, seen: map[string][]head.Action{}}
 	if route == nil {
 		route = func(kind collective.Kind, hosts, bytes int) collective.Route {
@@ -88,7 +92,9 @@ func (p *pair) run() {
 					}
 					p.agents[a.To].Receive(host, a.Message)
 				case *head.Execute:
-					p.seen[host] = append(p.seen[host], &head.Execute{Flight: a.Flight, Hosts: slices.Clone(a.Hosts), Parts: keepParts(a.Parts), More: a.More})
+					p.seen[host] = append(p.seen[host],
+						&head.Execute{Flight: a.Flight, Hosts: slices.Clone(a.Hosts),
+							Parts: keepParts(a.Parts), More: a.More})
 					p.agents[host].Executed(a.Flight, head.Proof{})
 				case *head.Apply:
 					p.seen[host] = append(p.seen[host], keep(a))
@@ -130,7 +136,8 @@ func find[A head.Action](p *pair, host string) (a A) {
 }
 
 func sum(group topo.GroupID) collective.Call {
-	return collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, Group: group, In: make([]byte, 8), Out: make([]byte, 8), Shape: []int{2}}
+	return collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum,
+		Group: group, In: make([]byte, 8), Out: make([]byte, 8), Shape: []int{2}}
 }
 
 func (p *pair) post(w topo.Worker, ticket uint64, c collective.Call) {
@@ -149,18 +156,22 @@ func TestApplyHasTheMemoryOfItsHost(t *testing.T) {
 		if len(a.Parts) != 1 || len(a.Parts[0].Calls) != 4 || a.Parts[0].Err != nil || a.Here {
 			t.Fatalf("%s applies %+v", host, a)
 		}
-		if e := find[*head.Execute](p, host); e.Flight != a.Flight || !slices.Equal(e.Hosts, []string{"A", "B"}) || !slices.Equal(a.Parts[0].Of, []int{0, 0, 1, 1}) {
+		if e := find[*head.Execute](p, host); e.Flight != a.Flight ||
+			!slices.Equal(e.Hosts, []string{"A", "B"}) ||
+			!slices.Equal(a.Parts[0].Of, []int{0, 0, 1, 1}) {
 			t.Errorf("%s executes on %v for %v", host, e.Hosts, a.Parts[0].Of)
 		}
 		for i, c := range a.Parts[0].Calls {
 			if mine := i/2 == first/2; mine != (c.Call.In != nil) || c.Call.InLen() != 2 {
-				t.Errorf("on %s the call of w%d has In %v of %d elements", host, c.Worker, c.Call.In, c.Call.InLen())
+				t.Errorf("on %s the call of w%d has In %v of %d elements", host, c.Worker,
+					c.Call.In, c.Call.InLen())
 			}
 		}
 	}
 }
 
-// Who leads chooses the route of a flight, and all hosts are told the same one: it can be another one for the next flight.
+// Who leads chooses the route of a flight, and all hosts are told the same one: it can be another
+// one for the next flight.
 func TestRouteComesWithTheFlight(t *testing.T) {
 	p := newPair(t)
 	routes := collective.Candidates(2, 8)
@@ -174,7 +185,8 @@ func TestRouteComesWithTheFlight(t *testing.T) {
 			}
 		}
 	}
-	if want := (asked{collective.AllReduce, 2, 8}); len(p.asked) != len(routes) || p.asked[0] != want {
+	if want := (asked{collective.AllReduce, 2, 8}); len(p.asked) != len(routes) ||
+		p.asked[0] != want {
 		t.Errorf("the head was asked for %v, want each of %d times %v", p.asked, len(routes), want)
 	}
 }
@@ -188,7 +200,8 @@ func TestErrorsReachEveryHost(t *testing.T) {
 	p.post(2, 1, other)
 	for host := range p.agents {
 		a := find[*head.Apply](p, host)
-		if len(a.Parts) != 1 || a.Parts[0].Err == nil || !strings.Contains(a.Parts[0].Err.Error(), "rank 2 called all_reduce(f32[2], max)") {
+		if len(a.Parts) != 1 || a.Parts[0].Err == nil ||
+			!strings.Contains(a.Parts[0].Err.Error(), "rank 2 called all_reduce(f32[2], max)") {
 			t.Errorf("%s applies %+v", host, a.Parts)
 		}
 	}
@@ -198,12 +211,14 @@ func TestErrorsReachEveryHost(t *testing.T) {
 	p.post(0, 2, sum(topo.World))
 	a := find[*head.Apply](p, "A")
 	var lost *collective.LostError
-	if len(a.Parts) != 1 || !errors.As(a.Parts[0].Err, &lost) || !strings.Contains(a.Parts[0].Err.Error(), "was killed") {
+	if len(a.Parts) != 1 || !errors.As(a.Parts[0].Err, &lost) ||
+		!strings.Contains(a.Parts[0].Err.Error(), "was killed") {
 		t.Errorf("after a loss: %+v", a.Parts)
 	}
 }
 
-// A group that workers of two hosts ask for has one number, and each knows its place in it; a list that makes no sense gets an error.
+// A group that workers of two hosts ask for has one number, and each knows its place in it; a list
+// that makes no sense gets an error.
 func TestGroups(t *testing.T) {
 	p := newPair(t)
 	list := []topo.Worker{1, 2}
@@ -212,7 +227,8 @@ func TestGroups(t *testing.T) {
 		p.run()
 	}
 	a, b := find[head.Grouped](p, "A"), find[head.Grouped](p, "B")
-	if a.ID != b.ID || a.ID == topo.World || a.Self != 0 || b.Self != 1 || a.Err != nil || b.Err != nil {
+	if a.ID != b.ID || a.ID == topo.World || a.Self != 0 || b.Self != 1 || a.Err != nil ||
+		b.Err != nil {
 		t.Fatalf("groups %+v and %+v", a, b)
 	}
 	if self, size, ok := p.agents["B"].Index(b.ID, 2); self != 1 || size != 2 || !ok {
@@ -265,8 +281,8 @@ func TestGroupsAreFreed(t *testing.T) {
 	}
 }
 
-// A flight of the head's host alone counts at once, and the host executes it then; one of another host alone is executed before. The
-// others hear that it counts.
+// A flight of the head's host alone counts at once, and the host executes it then; one of another
+// host alone is executed before. The others hear that it counts.
 func TestFlightsOfOneHost(t *testing.T) {
 	p := newPair(t)
 	for host, list := range map[string][]topo.Worker{"A": {0, 1}, "B": {2, 3}} {
@@ -281,14 +297,16 @@ func TestFlightsOfOneHost(t *testing.T) {
 		}
 		for at := range p.agents {
 			a, e := find[*head.Apply](p, at), find[*head.Execute](p, at)
-			if mine := at == host; a == nil || a.Flight == 0 || mine != (len(a.Parts) == 1) || a.Here != (mine && at == "A") || (e != nil) != (mine && at == "B") {
+			if mine := at == host; a == nil || a.Flight == 0 || mine != (len(a.Parts) == 1) ||
+				a.Here != (mine && at == "A") || (e != nil) != (mine && at == "B") {
 				t.Errorf("of a flight of %s alone, %s applies %+v and executes %+v", host, at, a, e)
 			}
 		}
 	}
 }
 
-// The caller of Post may use the call again at once, whatever becomes of it; what is reported to a later head is the call as it was posted.
+// The caller of Post may use the call again at once, whatever becomes of it; what is reported to a
+// later head is the call as it was posted.
 func TestPostCopies(t *testing.T) {
 	p := newPair(t)
 	shape := []int{2}
@@ -304,7 +322,8 @@ func TestPostCopies(t *testing.T) {
 	for host := range p.agents {
 		for _, part := range find[*head.Apply](p, host).Parts {
 			for _, c := range part.Calls {
-				if part.Err != nil || c.Call.Kind != collective.AllReduce || !slices.Equal(c.Call.Shape, []int{2}) {
+				if part.Err != nil || c.Call.Kind != collective.AllReduce ||
+					!slices.Equal(c.Call.Shape, []int{2}) {
 					t.Errorf("%s applies %+v, %v", host, c, part.Err)
 				}
 			}
@@ -312,7 +331,8 @@ func TestPostCopies(t *testing.T) {
 	}
 }
 
-// Workers that state different data cannot go on together: the one that is heard later is refused, on its own host.
+// Workers that state different data cannot go on together: the one that is heard later is refused,
+// on its own host.
 func TestDifferentDataIsRefused(t *testing.T) {
 	p := newPair(t)
 	for w, samples := range []uint64{50, 50, 60} {
@@ -344,7 +364,8 @@ func TestRequests(t *testing.T) {
 	if err := b.Drain("A", "you"); !errors.Is(err, head.ErrNotHead) {
 		t.Error(err)
 	}
-	if a.Resize(3, "you") == nil || a.Drain("B", "you") == nil || a.Release("you asked") || b.Release("you asked") {
+	if a.Resize(3, "you") == nil || a.Drain("B", "you") == nil || a.Release("you asked") ||
+		b.Release("you asked") {
 		t.Error("a job without steps changes its size")
 	}
 	if !a.Leads() || b.Leads() || b.Head() != "A" || a.Machine() == nil || b.Machine() != nil {

@@ -6,9 +6,9 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// The words of the steady state use memory again: who keeps one, keeps a copy in memory from the shelf of its agent, and gives that back. So
-// who has made a word, or has read it from a link, can make the next one in the same place. All other words never change, and are kept as
-// they are.
+// The words of the steady state use memory again: who keeps one, keeps a copy in memory from the
+// shelf of its agent, and gives that back. So who has made a word, or has read it from a link, can
+// make the next one in the same place. All other words never change, and are kept as they are.
 
 // scratch is where an agent makes words before they are kept.
 type scratch struct {
@@ -80,7 +80,8 @@ func (c *Call) see(p *collective.Posted) {
 func (e *Exec) assign(from *Exec) {
 	hosts, without, sets := e.Hosts, e.Without, e.Sets
 	*e = *from
-	e.Hosts, e.Without, e.Sets = assigned(hosts, from.Hosts), assigned(without, from.Without), sets[:0]
+	e.Hosts, e.Without, e.Sets = assigned(hosts, from.Hosts), assigned(without, from.Without),
+		sets[:0]
 	e.extend(from)
 }
 
@@ -116,7 +117,8 @@ func assigned[T any](room, from []T) []T {
 	return append(sized(room, 0), from...)
 }
 
-// sized returns a list of n entries that are what they were when they were used last, for the memory that they have.
+// sized returns a list of n entries that are what they were when they were used last, for the
+// memory that they have.
 func sized[T any](list []T, n int) []T {
 	if list == nil {
 		list = []T{}

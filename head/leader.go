@@ -35,7 +35,8 @@ type leader struct {
 	wish    *wish                // a mesh that somebody asks for; nil = nobody does
 	voids   map[topo.Worker]bool // members that have dropped the step
 	shape   *Shape               // that the log has
-	placed  bool                 // the ranks of a redundant job are on the hosts where they should be
+	// the ranks of a redundant job are on the hosts where they should be
+	placed bool
 
 	sets  []collective.Ready   // of the last post
 	busy  map[topo.Worker]bool // room for a set of workers
@@ -52,8 +53,11 @@ type peer struct {
 }
 
 func newLeader(a *Agent, term topo.Generation, m *member.Machine) *leader {
-	return &leader{agent: a, term: term, machine: m, peers: map[string]*peer{}, cut: map[string]bool{}, home: map[topo.Worker]string{},
-		asked: map[topo.Worker]bool{}, dead: map[topo.Worker]string{}, torn: map[[2]string]*tear{}, voids: map[topo.Worker]bool{}, busy: map[topo.Worker]bool{}, recovery: recovery{reports: map[string]Report{}}}
+	return &leader{agent: a, term: term, machine: m, peers: map[string]*peer{},
+		cut: map[string]bool{}, home: map[topo.Worker]string{},
+		asked: map[topo.Worker]bool{}, dead: map[topo.Worker]string{}, torn: map[[2]string]*tear{},
+		voids: map[topo.Worker]bool{}, busy: map[topo.Worker]bool{},
+		recovery: recovery{reports: map[string]Report{}}}
 }
 
 // hear takes what a follower tells.
@@ -104,7 +108,8 @@ type word struct {
 	body Body
 }
 
-// stray is why a worker ends that an earlier head ordered, and of which nobody told this one in time.
+// stray is why a worker ends that an earlier head ordered, and of which nobody told this one in
+// time.
 const stray = member.Because("another worker has its number")
 
 // about is the worker that something is told of.
@@ -167,7 +172,8 @@ func (r *leader) began(w topo.Worker, host string) {
 	r.machine.Started(w, host)
 }
 
-// asks takes a worker that asks to take part. A member that asks again takes part in nothing until it is let in.
+// asks takes a worker that asks to take part. A member that asks again takes part in nothing until
+// it is let in.
 func (r *leader) asks(w topo.Worker) {
 	before := r.asked[w]
 	r.asked[w] = true
@@ -187,8 +193,8 @@ func (r *leader) asks(w topo.Worker) {
 	r.machine.Asks(w)
 }
 
-// ended takes a worker that is gone. The membership hears it first: the step that the loss completes ends with the news. One that was
-// let go has done its work.
+// ended takes a worker that is gone. The membership hears it first: the step that the loss
+// completes ends with the news. One that was let go has done its work.
 func (r *leader) ended(e Ended) {
 	delete(r.asked, e.Worker)
 	r.dead[e.Worker] = e.How
@@ -205,21 +211,25 @@ func (r *leader) ended(e Ended) {
 func (r *leader) stated(s Stated, host string) {
 	switch have := r.state.Data; {
 	case r.takes(s):
-	case have.Samples != s.Data.Samples || have.Batch != s.Data.Batch || have.Seed != s.Data.Seed || have.Plain != s.Data.Plain:
-		why := fmt.Sprintf("the job trains on %d samples in batches of %d with seed %d, this worker stated %d in batches of %d with seed %d; every worker must state the same",
+	case have.Samples != s.Data.Samples || have.Batch != s.Data.Batch || have.Seed != s.Data.Seed ||
+		have.Plain != s.Data.Plain:
+		why := fmt.Sprintf("the job trains on %d samples in batches of %d with seed %d, this "+
+			"worker stated %d in batches of %d with seed %d; every worker must state the same",
 			have.Samples, have.Batch, have.Seed, s.Data.Samples, s.Data.Batch, s.Data.Seed)
 		r.send(host, Refuses{Refuse{s.Worker, why}})
 	}
 }
 
-// goesOn reports whether a job that has not begun goes on from a place in its data, which a checkpoint gave it.
+// goesOn reports whether a job that has not begun goes on from a place in its data, which a
+// checkpoint gave it.
 func (r *leader) goesOn(place cursor.Cursor) bool {
 	return r.state.Steps == 0 && r.state.Data.SameData(place) && place.Step > r.state.Data.Step
 }
 
 func (r *leader) group(g WantsGroup, host string) {
 	id, self, err := r.matcher.Group(g.Worker, g.Members)
-	answer := Groups{Grouped: Grouped{Worker: g.Worker, ID: id, Self: self, Size: len(g.Members)}, Members: g.Members}
+	answer := Groups{Grouped: Grouped{Worker: g.Worker, ID: id, Self: self, Size: len(g.Members)},
+		Members: g.Members}
 	if err != nil {
 		answer.Reason = err.Error()
 	}
@@ -267,8 +277,9 @@ func (r *leader) carryOut(order member.Action) {
 	}
 }
 
-// stop ends a worker that is no member, or will be none. One that asks is told that it is not taken; a member is told when the step
-// ends; one that never asked can only be ended by its launcher, and so are spares, whose programs have nothing to end well.
+// stop ends a worker that is no member, or will be none. One that asks is told that it is not
+// taken; a member is told when the step ends; one that never asked can only be ended by its
+// launcher, and so are spares, whose programs have nothing to end well.
 func (r *leader) stop(o member.Stop) {
 	_, member := r.state.View.Rank(o.Worker)
 	switch begun := r.state.View.Generation > 0; {
@@ -285,8 +296,9 @@ func (r *leader) turnAway(w topo.Worker) {
 	r.away = append(r.away, w)
 }
 
-// first makes the first generation known. The workers that the job was to begin with have been told their ranks when they joined, and
-// may be in their first step: they all stay members until it ends, those too that are gone.
+// first makes the first generation known. The workers that the job was to begin with have been told
+// their ranks when they joined, and may be in their first step: they all stay members until it
+// ends, those too that are gone.
 func (r *leader) first(v topo.View) {
 	next := topo.View{Generation: v.Generation}
 	stay := topo.View{}

@@ -24,19 +24,22 @@ type tear struct {
 	ticks int // since both have said so
 }
 
-// tearTicks is how long the head waits when two hosts have lost each other: the links of one that dies can go one after the other, and then it
-// alone is lost.
+// tearTicks is how long the head waits when two hosts have lost each other: the links of one that
+// dies can go one after the other, and then it alone is lost.
 const tearTicks = 6
 
-// separate finds hosts that have lost each other, as both say: of one that is dead the head hears by itself. Two cannot both stay: the one
-// that came later goes, and never the head.
+// separate finds hosts that have lost each other, as both say: of one that is dead the head hears
+// by itself. Two cannot both stay: the one that came later goes, and never the head.
 func (r *leader) separate() {
 	if len(r.torn) == 0 {
 		return
 	}
-	for _, pair := range slices.SortedFunc(maps.Keys(r.torn), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
+	for _, pair := range slices.SortedFunc(maps.Keys(r.torn), func(a, b [2]string) int {
+		return slices.Compare(a[:], b[:])
+	}) {
 		stays, goes := pair[0], pair[1]
-		if _, mutual := r.torn[[2]string{goes, stays}]; !mutual || r.peers[stays] == nil || r.peers[goes] == nil || r.peers[stays].left || r.peers[goes].left {
+		if _, mutual := r.torn[[2]string{goes, stays}]; !mutual || r.peers[stays] == nil ||
+			r.peers[goes] == nil || r.peers[stays].left || r.peers[goes].left {
 			continue
 		}
 		if t := r.torn[pair]; t.ticks < tearTicks {
@@ -55,8 +58,11 @@ func (r *leader) separate() {
 			stays, goes = goes, stays
 		}
 		why := fmt.Sprintf("has no link to %s: %s", stays, r.torn[pair].how)
-		if !r.agent.Record().Belongs(goes) { // no generation tells it that the others go on without it
-			r.letGo(goes, Leave{Because: member.Because("this host " + why + "; have it reach all hosts of the job, and let it join again")})
+		// no generation tells it that the others go on without it
+		if !r.agent.Record().Belongs(goes) {
+			r.letGo(goes, Leave{
+				Because: member.Because("this host " + why +
+					"; have it reach all hosts of the job, and let it join again")})
 			r.machine.HostLost(goes, why) // and none will
 			continue
 		}
@@ -106,8 +112,9 @@ func (r *leader) hostLost(host, how string) {
 	r.advance()
 }
 
-// refly mends the flights after the loss of a host. One that all other hosts have executed goes on: its result is there. Another is
-// taken back, and what is left of it flies again: nobody can have committed it, since a commit takes all hosts.
+// refly mends the flights after the loss of a host. One that all other hosts have executed goes on:
+// its result is there. Another is taken back, and what is left of it flies again: nobody can have
+// committed it, since a commit takes all hosts.
 func (r *leader) refly(host string, vanished []topo.Worker) {
 	r.flights = slices.DeleteFunc(r.flights, func(f *flight) bool {
 		took := slices.Contains(f.hosts, host)
@@ -122,7 +129,8 @@ func (r *leader) refly(host string, vanished []topo.Worker) {
 	})
 }
 
-// ground takes a flight back, and from it the calls of workers that have vanished; it reports whether nothing is left.
+// ground takes a flight back, and from it the calls of workers that have vanished; it reports
+// whether nothing is left.
 func (r *leader) ground(f *flight, vanished []topo.Worker) (nothing bool) {
 	var sets []collective.Ready
 	for _, s := range f.sets {

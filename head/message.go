@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Message is what agents send to each other: Ask, Answer or *Frame. The shell brings it to bytes and back.
+// Message is what agents send to each other: Ask, Answer or *Frame. The shell brings it to bytes
+// and back.
 type Message interface{ message() }
 
 // Ask is a question about a generation to its voters.
@@ -27,7 +28,8 @@ type Frame struct {
 	Bodies []Body
 }
 
-// Clone copies a frame with its bodies, for who has it longer than until the next Ready of the agent that sends it.
+// Clone copies a frame with its bodies, for who has it longer than until the next Ready of the
+// agent that sends it.
 func (f *Frame) Clone() *Frame {
 	kept, room := *f, &shelf{}
 	kept.Bodies = slices.Clone(f.Bodies)
@@ -37,7 +39,8 @@ func (f *Frame) Clone() *Frame {
 	return &kept
 }
 
-// Halves cuts a frame that is too long for a message. It needs two bodies; sent in turn, the halves say the same.
+// Halves cuts a frame that is too long for a message. It needs two bodies; sent in turn, the halves
+// say the same.
 func (f *Frame) Halves() (one, other *Frame) {
 	half := len(f.Bodies) / 2
 	begin, rest := *f, *f
@@ -49,8 +52,8 @@ func (Ask) message()    {}
 func (Answer) message() {}
 func (*Frame) message() {}
 
-// Body is what a frame carries. Bodies of a stream arrive once and in order. Those of the steady state are pointers, to memory that is used
-// again (keep.go).
+// Body is what a frame carries. Bodies of a stream arrive once and in order. Those of the steady
+// state are pointers, to memory that is used again (keep.go).
 type Body interface{ body() }
 
 // What followers tell the head.
@@ -141,22 +144,26 @@ type (
 
 // What the head tells its followers.
 type (
-	// Snapshot is the state of the job for a host that was not there before, and the newest entries, which others may not have.
+	// Snapshot is the state of the job for a host that was not there before, and the newest
+	// entries, which others may not have.
 	Snapshot struct {
 		Index  uint64
 		State  State
 		Recent []Commit
 	}
-	// Begin ends the recovery of a new head: of the flights of earlier heads those in Keep are still to come, the others are dropped.
+	// Begin ends the recovery of a new head: of the flights of earlier heads those in Keep are
+	// still to come, the others are dropped.
 	Begin struct{ Keep []Flight }
 	// Exec asks for the execution of a flight, or of what comes next of it.
 	Exec struct {
 		Flight   Flight
 		Replaces Flight // this flight is dropped for it; 0 = none
 		Hosts    []string
-		Without  []string // hosts of the generation that the head has lost: it counts only when one without them is decided
-		Sets     []Set
-		More     bool // others follow
+		// hosts of the generation that the head has lost: it counts only when one without them is
+		// decided
+		Without []string
+		Sets    []Set
+		More    bool // others follow
 	}
 	// Set is one collective of a flight.
 	Set struct {
@@ -184,7 +191,8 @@ type (
 		Void    bool   // the step under way is void
 		Stable  uint64 // entries up to this one were applied everywhere
 	}
-	// landing is a Commit on its way to the head's own follower, with its flight where that is of this host alone.
+	// landing is a Commit on its way to the head's own follower, with its flight where that is of
+	// this host alone.
 	landing struct {
 		Commit
 		flight *flight

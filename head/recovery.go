@@ -7,8 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
-// recovery is the time in which a new head learns what the earlier one may have decided. A commit takes all hosts of the generation, so
-// what those that are left have not all executed was never committed, and what they have may be: it is carried on.
+// recovery is the time in which a new head learns what the earlier one may have decided. A commit
+// takes all hosts of the generation, so what those that are left have not all executed was never
+// committed, and what they have may be: it is carried on.
 type recovery struct {
 	reports map[string]Report // nil = it is over
 	late    []word            // what was told after a report
@@ -67,7 +68,9 @@ func (r *leader) recover() {
 		r.welcome(host, strays[host])
 	}
 	r.adoptGroups(reports)
-	if r.state.Shape != nil { // a step with a loss is void, and some of its calls have failed already: those that are left stand at different places
+	// a step with a loss is void, and some of its calls have failed already: those that are left
+	// stand at different places
+	if r.state.Shape != nil {
 		r.adoptLosses(reports)
 		r.adoptCalls(reports)
 	} else {
@@ -89,8 +92,9 @@ func (r *leader) recover() {
 	}
 }
 
-// readLog takes the state of the host that has applied most, and what all hosts remember of the log up to there. Hosts that do not belong
-// to the job yet were not needed for anything that was decided, so they may follow a log that nobody else knows.
+// readLog takes the state of the host that has applied most, and what all hosts remember of the log
+// up to there. Hosts that do not belong to the job yet were not needed for anything that was
+// decided, so they may follow a log that nobody else knows.
 func (r *leader) readLog(reports map[string]Report) {
 	entries := map[uint64]Commit{}
 	for _, host := range sorted(reports) {
@@ -98,7 +102,8 @@ func (r *leader) readLog(reports map[string]Report) {
 		if !r.agent.Record().Belongs(host) {
 			continue
 		}
-		if rep.Index > r.index || len(r.state.View.Members) == 0 { // a host that was told nothing yet has no members either
+		// a host that was told nothing yet has no members either
+		if rep.Index > r.index || len(r.state.View.Members) == 0 {
 			r.state, r.index = rep.State, rep.Index
 		}
 		for _, c := range rep.Recent {
@@ -111,7 +116,8 @@ func (r *leader) readLog(reports map[string]Report) {
 	slices.Reverse(r.log)
 }
 
-// setAside takes from the reports those of hosts that must begin anew: they do not belong to the job yet, or have not heard that they do.
+// setAside takes from the reports those of hosts that must begin anew: they do not belong to the
+// job yet, or have not heard that they do.
 func (r *leader) setAside(reports map[string]Report) (strays map[string]Report) {
 	strays = map[string]Report{}
 	for host, rep := range reports {
@@ -136,7 +142,10 @@ func (r *leader) carryOn(reports map[string]Report) (keep []Flight) {
 	}
 	for _, n := range sorted(flights) {
 		e := flights[n]
-		left := slices.DeleteFunc(slices.Clone(e.Hosts), func(h string) bool { _, here := reports[h]; return !here })
+		left := slices.DeleteFunc(slices.Clone(e.Hosts), func(h string) bool {
+			_, here := reports[h]
+			return !here
+		})
 		missing := slices.ContainsFunc(left, func(h string) bool { return !executed[n][h] })
 		missing = missing || slices.ContainsFunc(e.Without, r.agent.Record().Belongs)
 		if missing || slices.ContainsFunc(r.log, func(c Commit) bool { return c.Flight == n }) {
@@ -169,8 +178,9 @@ func (r *leader) catchUp(host string, index uint64) {
 	}
 }
 
-// welcome takes in a host that comes while the job runs. One that comes with members is too late: the others went on without it. So is
-// one with workers that the job was to begin with, which may be in their first step.
+// welcome takes in a host that comes while the job runs. One that comes with members is too late:
+// the others went on without it. So is one with workers that the job was to begin with, which may
+// be in their first step.
 func (r *leader) welcome(host string, rep Report) {
 	for _, w := range rep.Workers {
 		if _, member := rep.State.View.Rank(w.Worker); member || len(w.Open) > 0 {

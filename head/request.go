@@ -6,7 +6,8 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
-// What people and policies ask of the head. A job with a mesh is asked for another one, in shape.go.
+// What people and policies ask of the head. A job with a mesh is asked for another one, in
+// shape.go.
 
 // ErrNotHead answers a request that only the head can serve.
 var ErrNotHead = errors.New("this agent is not the head of the job")
@@ -21,9 +22,10 @@ func (a *Agent) Resize(n int, who string) error {
 	return err
 }
 
-// Drain asks for a host to be left, on the head: its members are released at the end of a step and replaced where there is room; on a mesh,
-// when the others have their parts of the state. It is not left with an *UnfitError or a *member.NeededError: the others could not hold the state. A
-// head that is drained hands over.
+// Drain asks for a host to be left, on the head: its members are released at the end of a step and
+// replaced where there is room; on a mesh, when the others have their parts of the state. It is not
+// left with an *UnfitError or a *member.NeededError: the others could not hold the state. A head
+// that is drained hands over.
 func (a *Agent) Drain(host, who string) error {
 	if !a.Leads() {
 		return ErrNotHead
@@ -33,15 +35,16 @@ func (a *Agent) Drain(host, who string) error {
 	return err
 }
 
-// Release lets every member go when the step ends that is under way, on the head; false in a job that has no steps.
+// Release lets every member go when the step ends that is under way, on the head; false in a job
+// that has no steps.
 func (a *Agent) Release(why string) bool {
 	ok := a.Leads() && a.leader.release(why)
 	a.settle()
 	return ok
 }
 
-// Force makes this agent the head with whoever is left, though they are too few to be sure that no other head goes on. A person
-// must know that the others are gone.
+// Force makes this agent the head with whoever is left, though they are too few to be sure that no
+// other head goes on. A person must know that the others are gone.
 func (a *Agent) Force() {
 	record, known := a.acceptor.Record()
 	if !known || a.left {
@@ -71,10 +74,13 @@ func (r *leader) release(why string) bool {
 	return true
 }
 
-var errRigid = errors.New("this job cannot change its size: its workers call plain collectives; a job that trains in steps (shoal.torch.loader, job.steps, client.Train) can")
+var errRigid = errors.New("this job cannot change its size: its workers call plain collectives; " +
+	"a job that trains in steps (shoal.torch.loader, job.steps, client.Train) can")
 
-// errEarly refuses changes while workers that the job begins with may be in their first step, of which the membership has not heard.
-var errEarly = errors.New("the job has not begun: not all of its first workers have joined; ask again when they have")
+// errEarly refuses changes while workers that the job begins with may be in their first step, of
+// which the membership has not heard.
+var errEarly = errors.New(
+	"the job has not begun: not all of its first workers have joined; ask again when they have")
 
 // fixed says why nobody can take workers from the job now, or give it some; nil where one can.
 func (r *leader) fixed() error {

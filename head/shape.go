@@ -12,11 +12,13 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// A job that states a layout has its state in parts on its workers, which a mesh arranges. It changes the mesh with a collective, Reshape,
-// which ends with the generation of the new mesh; and a step that a worker is lost in is void, since nobody can do its part.
-// docs/design/reshape.md has the protocol.
+// A job that states a layout has its state in parts on its workers, which a mesh arranges. It
+// changes the mesh with a collective, Reshape, which ends with the generation of the new mesh; and
+// a step that a worker is lost in is void, since nobody can do its part. docs/design/reshape.md has
+// the protocol.
 
-// Shape is which part of the state of a job is on which worker. It is not changed: another shape is another value.
+// Shape is which part of the state of a job is on which worker. It is not changed: another shape is
+// another value.
 type Shape struct {
 	State   string        // names the catalogue and the rules that the workers have stated
 	Mesh    string        // as layout.ParseMesh reads it
@@ -25,16 +27,21 @@ type Shape struct {
 	Order   []topo.Worker // of each rank of Next
 	Leaving []string      // hosts that have no rank of Next, since they are to be left
 	Broken  string        // why the job cannot go on; "" = it can
-	Lost    string        // why nobody has all of the state any more, so that a checkpoint must give it; "" = the workers have it
-	Back    string        // what a person should know of the last time that the job went back to a checkpoint
-	// Redundant asks Arrange for what several ranks have to be on two hosts, wherever the members allow it.
+	// why nobody has all of the state any more, so that a checkpoint must give it; "" = the workers
+	// have it
+	Lost string
+	// what a person should know of the last time that the job went back to a checkpoint
+	Back string
+	// Redundant asks Arrange for what several ranks have to be on two hosts, wherever the members
+	// allow it.
 	Redundant bool
 }
 
 // adrift reports whether the workers are on their mesh, and must read the state from a checkpoint.
 func (s *Shape) adrift() bool { return s != nil && s.Lost != "" && s.Next == "" }
 
-// awaits reports whether a worker is one that reads the state from a checkpoint, and is to say at which place in the data it is.
+// awaits reports whether a worker is one that reads the state from a checkpoint, and is to say at
+// which place in the data it is.
 func (s *Shape) awaits(w topo.Worker) bool { return s.adrift() && slices.Contains(s.Workers, w) }
 
 // ranks is how many the mesh has, or the one to go to.
@@ -51,11 +58,14 @@ type Proof struct{ Old, New digest.Sum }
 // Plus adds what another host has.
 func (p Proof) Plus(q Proof) Proof { return Proof{p.Old.Plus(q.Old), p.New.Plus(q.New)} }
 
-// Arrange decides which members take the ranks of a mesh, and returns the mesh too: "" asks for the one that these members can hold. Those on hosts
-// that are Leaving take none. With a *StateLost it returns them as well: there the job can go on, with the state of a checkpoint.
-type Arrange func(s Shape, mesh string, members topo.View) (next string, order []topo.Worker, err error)
+// Arrange decides which members take the ranks of a mesh, and returns the mesh too: "" asks for the
+// one that these members can hold. Those on hosts that are Leaving take none. With a *StateLost it
+// returns them as well: there the job can go on, with the state of a checkpoint.
+type Arrange func(s Shape, mesh string, members topo.View) (next string, order []topo.Worker,
+	err error)
 
-// StateLost is the error of an Arrange that finds a part of the state on no member, and of every one for a shape that is Lost.
+// StateLost is the error of an Arrange that finds a part of the state on no member, and of every
+// one for a shape that is Lost.
 type StateLost struct{ Why string }
 
 func (e *StateLost) Error() string { return e.Why }
@@ -67,15 +77,16 @@ type wish struct {
 	who   string
 }
 
-// Shape notes what a worker states of the state of the job. Every worker must state the same; one that does not is told with Refuse.
+// Shape notes what a worker states of the state of the job. Every worker must state the same; one
+// that does not is told with Refuse.
 func (a *Agent) Shape(s Shaped) {
 	a.follower.shaped = &s
 	a.tell(s)
 	a.settle()
 }
 
-// Reshape asks for another mesh, of so many ranks, on the head. Workers that it takes more start at once, those that it does not take are
-// released when it is there.
+// Reshape asks for another mesh, of so many ranks, on the head. Workers that it takes more start at
+// once, those that it does not take are released when it is there.
 func (a *Agent) Reshape(mesh string, ranks int, who string) error {
 	if !a.Leads() {
 		return ErrNotHead
@@ -97,7 +108,8 @@ func (a *Agent) Wished() string {
 var ErrShapeless = errors.New("this job has no mesh: its program states none, as shoal.train does")
 
 // errShaped refuses another number of workers, which leaves open what becomes of the mesh.
-var errShaped = errors.New("this job has a mesh, and each of its workers a part of the state: say which mesh it should have, with shoal reshape")
+var errShaped = errors.New("this job has a mesh, and each of its workers a part of the state: " +
+	"say which mesh it should have, with shoal reshape")
 
 func (r *leader) reshape(w wish) error {
 	switch s := r.state.Shape; {
@@ -112,7 +124,8 @@ func (r *leader) reshape(w wish) error {
 	case r.parting != "":
 		return errors.New("the job is ending")
 	case s.Next != "" && !r.machine.Paused() || r.wish != nil:
-		return fmt.Errorf("the job is on its way to mesh %s; ask again when it is there", cmp.Or(s.Next, r.agent.Wished()))
+		return fmt.Errorf("the job is on its way to mesh %s; ask again when it is there",
+			cmp.Or(s.Next, r.agent.Wished()))
 	}
 	if err := r.machine.Allows(w.ranks); err != nil {
 		return err
@@ -135,16 +148,20 @@ func (r *leader) shaped(s Shaped, host string) {
 	case have == nil && r.state.Elastic:
 		why = "the layout was stated when the job trained already; state it before its data"
 	case have == nil && s.Ranks != r.state.View.Size():
-		why = fmt.Sprintf("mesh %s has %d ranks, the job %d workers; start it with as many", s.Mesh, s.Ranks, r.state.View.Size())
+		why = fmt.Sprintf("mesh %s has %d ranks, the job %d workers; start it with as many", s.Mesh,
+			s.Ranks, r.state.View.Size())
 	case have == nil:
-		r.state.Shape = &Shape{State: s.State, Mesh: s.Mesh, Workers: r.members(), Redundant: s.Redundant}
+		r.state.Shape = &Shape{State: s.State, Mesh: s.Mesh, Workers: r.members(),
+			Redundant: s.Redundant}
 		r.news = true
 		r.setElastic()
 		r.machine.Whole(s.Ranks)
 		r.agent.emit(Layout{s.Layout})
 	case have.State != s.State:
-		why = "it states another layout, or other tensors, than the workers before it; every worker must state the same"
-	case r.state.Steps == 0 && have.Next == "" && have.Mesh != s.Mesh && slices.Contains(have.Workers, s.Worker):
+		why = "it states another layout, or other tensors, than the workers before it; every " +
+			"worker must state the same"
+	case r.state.Steps == 0 && have.Next == "" && have.Mesh != s.Mesh &&
+		slices.Contains(have.Workers, s.Worker):
 		why = fmt.Sprintf("it states mesh %s, the workers before it %s", s.Mesh, have.Mesh)
 	}
 	if why != "" {
@@ -152,7 +169,8 @@ func (r *leader) shaped(s Shaped, host string) {
 	}
 }
 
-// setElastic makes the job one that survives losses. Where every worker has a part of the state, collectives do not.
+// setElastic makes the job one that survives losses. Where every worker has a part of the state,
+// collectives do not.
 func (r *leader) setElastic() {
 	r.state.Elastic = true
 	if r.state.Shape == nil {
@@ -160,13 +178,15 @@ func (r *leader) setElastic() {
 	}
 }
 
-// takes takes a place in the data that a worker states: the one that the job begins at, or goes back to. False = the job knows better.
+// takes takes a place in the data that a worker states: the one that the job begins at, or goes
+// back to. False = the job knows better.
 func (r *leader) takes(stated Stated) bool {
 	have, place := r.state.Data, stated.Data
 	switch {
 	case have != nil && have.SameData(place) && r.state.Shape.awaits(stated.Worker):
 		s := *r.state.Shape
-		s.Back = fmt.Sprintf("the job went back from step %d to the checkpoint of step %d, on mesh %s, and makes %d steps again: %s",
+		s.Back = fmt.Sprintf("the job went back from step %d to the checkpoint of step %d, on "+
+			"mesh %s, and makes %d steps again: %s",
 			have.Step, place.Step, s.Mesh, have.Step-min(place.Step, have.Step), s.Lost)
 		s.Lost = ""
 		r.state.Shape = &s
@@ -194,7 +214,8 @@ func (r *leader) unwish(why string) {
 	r.wish = nil
 }
 
-// living lists the members that are not lost. Of those that an earlier head has lost only the matcher knows.
+// living lists the members that are not lost. Of those that an earlier head has lost only the
+// matcher knows.
 func (r *leader) living() []topo.Worker {
 	return slices.DeleteFunc(r.members(), func(w topo.Worker) bool {
 		_, dead := r.dead[w]
@@ -210,11 +231,14 @@ func (r *leader) note(format string, args ...any) {
 // reshapes reports whether a flight brings the state to another mesh.
 func (f *flight) reshapes() bool {
 	n := len(f.sets)
-	return n > 0 && len(f.sets[n-1].Calls) > 0 && f.sets[n-1].Calls[0].Call.Kind == collective.Reshape
+	return n > 0 && len(f.sets[n-1].Calls) > 0 &&
+		f.sets[n-1].Calls[0].Call.Kind == collective.Reshape
 }
 
 // errUnproved fails a reshape that has not brought the state to where it belongs.
-var errUnproved = errors.New("the state on the new mesh is not the old one: a fingerprint differs. Replicas of a tensor that should be the same are not, or the memory of a host is faulty; the old state is as it was")
+var errUnproved = errors.New("the state on the new mesh is not the old one: a fingerprint " +
+	"differs. Replicas of a tensor that should be the same are not, or the memory of a host is " +
+	"faulty; the old state is as it was")
 
 // revoke takes a reshape back that nobody has committed: its calls fail, and the old state counts.
 func (r *leader) revoke(f *flight, why error) {
@@ -223,20 +247,30 @@ func (r *leader) revoke(f *flight, why error) {
 	r.launch()
 }
 
-// abort takes a reshape back that would count and leave the job without a part of its state, since the worker that has it on the new mesh is lost. An
-// earlier head may have committed it, but then only hosts that are lost know: the state is the same on either mesh.
+// abort takes a reshape back that would count and leave the job without a part of its state, since
+// the worker that has it on the new mesh is lost. An earlier head may have committed it, but then
+// only hosts that are lost know: the state is the same on either mesh.
 func (r *leader) abort() {
-	i := slices.IndexFunc(r.flights, func(f *flight) bool { return f.reshapes() && f.step && f.done() && !f.told })
+	i := slices.IndexFunc(r.flights, func(f *flight) bool {
+		return f.reshapes() && f.step && f.done() && !f.told
+	})
 	if i < 0 {
 		return
 	}
 	s, living, left := r.state.Shape.moved(), r.living(), r.state.View
-	left.Members = slices.DeleteFunc(slices.Clone(left.Members), func(m topo.Member) bool { return !slices.Contains(living, m.Worker) })
-	if !slices.ContainsFunc(s.Workers, func(w topo.Worker) bool { return !slices.Contains(living, w) }) {
+	left.Members = slices.DeleteFunc(slices.Clone(left.Members), func(m topo.Member) bool {
+		return !slices.Contains(living, m.Worker)
+	})
+	if !slices.ContainsFunc(s.Workers, func(w topo.Worker) bool {
+		return !slices.Contains(living, w)
+	}) {
 		return
 	}
 	if _, _, err := r.agent.cfg.Arrange(s, "", left); err != nil {
-		r.revoke(r.flights[i], &collective.LostError{Why: "is lost, which alone had a part of the state on the new mesh", Call: "reshape"})
+		r.revoke(r.flights[i],
+			&collective.LostError{
+				Why:  "is lost, which alone had a part of the state on the new mesh",
+				Call: "reshape"})
 	}
 }
 
@@ -246,8 +280,8 @@ func (s Shape) moved() Shape {
 	return s
 }
 
-// reshaped makes the new mesh the mesh of the job, and the generation that goes with it its members. From there it goes on at once where one of
-// them is lost.
+// reshaped makes the new mesh the mesh of the job, and the generation that goes with it its
+// members. From there it goes on at once where one of them is lost.
 func (r *leader) reshaped(next topo.View, c Commit, f *flight) {
 	s := r.state.Shape.moved()
 	r.state.Shape, r.placed = &s, true
@@ -265,7 +299,8 @@ func (r *leader) givesUp(w topo.Worker) {
 	r.ready(r.matcher.GiveUp(w, "has dropped the step, of which a worker is lost,", nil))
 }
 
-// void makes the step void when all members that are left have dropped it: they go on from its start, on the mesh that they can hold.
+// void makes the step void when all members that are left have dropped it: they go on from its
+// start, on the mesh that they can hold.
 func (r *leader) void() {
 	if len(r.voids) == 0 || len(r.flights) > 0 || r.state.View.Generation == 0 {
 		return

@@ -28,7 +28,9 @@ func newCut(t *testing.T, workers int) *cut {
 		}
 		return "less", order, &head.StateLost{Why: "only the lost one had it"}
 	}
-	c.agent = head.New(head.Config{Self: "A", Slots: workers, Job: &member.Config{Want: workers}, Arrange: arrange})
+	c.agent = head.New(
+		head.Config{Self: "A", Slots: workers, Job: &member.Config{Want: workers},
+			Arrange: arrange})
 	place, err := cursor.New(1000, 10, 1, true)
 	if err != nil {
 		t.Fatal(err)
@@ -83,8 +85,8 @@ func (c *cut) state(w topo.Worker, step uint64) {
 	c.run()
 }
 
-// TestBackToACheckpoint follows a job of which a part of the state is lost: to the mesh that is left, and with the first statement of a place
-// there, and no sooner, to the place.
+// TestBackToACheckpoint follows a job of which a part of the state is lost: to the mesh that is
+// left, and with the first statement of a place there, and no sooner, to the place.
 func TestBackToACheckpoint(t *testing.T) {
 	c := newCut(t, 3)
 	for step := range uint64(5) {
@@ -105,10 +107,12 @@ func TestBackToACheckpoint(t *testing.T) {
 	}
 	c.post(0, 7, collective.Reshape)
 	c.post(2, 7, collective.Reshape)
-	if s := c.agent.Known().Shape; s.Mesh != "less" || s.Next != "" || s.Lost == "" || len(s.Workers) != 2 {
+	if s := c.agent.Known().Shape; s.Mesh != "less" || s.Next != "" || s.Lost == "" ||
+		len(s.Workers) != 2 {
 		t.Fatalf("after the reshape: %+v", s)
 	}
-	if err := c.agent.Reshape("whole", 3, "somebody"); err == nil || !strings.Contains(err.Error(), "going back to a checkpoint") {
+	if err := c.agent.Reshape("whole", 3, "somebody"); err == nil ||
+		!strings.Contains(err.Error(), "going back to a checkpoint") {
 		t.Errorf("a reshape meanwhile is answered with %v", err)
 	}
 	c.agent.Started(3)
@@ -119,8 +123,10 @@ func TestBackToACheckpoint(t *testing.T) {
 	c.state(0, 3)
 	c.state(2, 3)
 	known := c.agent.Known()
-	want := "the job went back from step 5 to the checkpoint of step 3, on mesh less, and makes 2 steps again: only the lost one had it"
-	if known.Data.Step != 3 || known.Shape.Lost != "" || known.Shape.Back != want || c.notes[len(c.notes)-1] != want {
+	want := "the job went back from step 5 to the checkpoint of step 3, on mesh less, and makes " +
+		"2 steps again: only the lost one had it"
+	if known.Data.Step != 3 || known.Shape.Lost != "" || known.Shape.Back != want ||
+		c.notes[len(c.notes)-1] != want {
 		t.Fatalf("after the statements: %+v, shape %+v, notes %q", known.Data, known.Shape, c.notes)
 	}
 	for _, w := range []topo.Worker{0, 2} {
@@ -135,7 +141,8 @@ func TestBackToACheckpoint(t *testing.T) {
 	}
 }
 
-// TestLossesOnTheWayBack: whoever is lost before the place is known, the others begin their way anew.
+// TestLossesOnTheWayBack: whoever is lost before the place is known, the others begin their way
+// anew.
 func TestLossesOnTheWayBack(t *testing.T) {
 	c := newCut(t, 4)
 	for w := range topo.Worker(4) {
@@ -156,7 +163,8 @@ func TestLossesOnTheWayBack(t *testing.T) {
 	}
 	c.post(0, 7, collective.Reshape)
 	c.state(0, 0)
-	if s := c.agent.Known().Shape; s.Lost != "" || !strings.Contains(s.Back, "makes 1 steps again") {
+	if s := c.agent.Known().Shape; s.Lost != "" ||
+		!strings.Contains(s.Back, "makes 1 steps again") {
 		t.Errorf("in the end: %+v", s)
 	}
 }

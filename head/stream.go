@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// stream is one end of the conversation between a head and a follower: bodies arrive once and in order, whatever becomes of the frames
-// that carry them.
+// stream is one end of the conversation between a head and a follower: bodies arrive once and in
+// order, whatever becomes of the frames that carry them.
 type stream struct {
 	term  topo.Generation
 	up    bool // this end is the follower
@@ -21,8 +21,8 @@ type stream struct {
 	shelf *shelf // of the words in queue
 }
 
-// resendAfter is how many ticks a frame may stay without an answer until it is sent again. Answers ride on other frames, or leave with
-// the next tick of the other side.
+// resendAfter is how many ticks a frame may stay without an answer until it is sent again. Answers
+// ride on other frames, or leave with the next tick of the other side.
 const resendAfter = 3
 
 func newStream(term topo.Generation, up bool, from *shelf) *stream {
@@ -34,7 +34,8 @@ func (s *stream) push(b Body) {
 	s.fresh++
 }
 
-// flush returns a frame with what is to be sent, which is valid until the next input; false if there is nothing.
+// flush returns a frame with what is to be sent, which is valid until the next input; false if
+// there is nothing.
 func (s *stream) flush() (Frame, bool) {
 	if s.fresh == 0 && !s.due {
 		return Frame{}, false
@@ -42,7 +43,8 @@ func (s *stream) flush() (Frame, bool) {
 	return s.frame(len(s.queue) - s.fresh), true
 }
 
-// tick is time that passes. What was not acknowledged for a while is to be sent again, and an acknowledgement that is owed.
+// tick is time that passes. What was not acknowledged for a while is to be sent again, and an
+// acknowledgement that is owed.
 func (s *stream) tick() {
 	s.idle++
 	switch {
@@ -55,11 +57,12 @@ func (s *stream) tick() {
 
 func (s *stream) frame(from int) Frame {
 	s.fresh, s.owes, s.due = 0, false, false
-	return Frame{Term: s.term, Up: s.up, First: s.first + uint64(from), Ack: s.heard, Bodies: s.queue[from:len(s.queue):len(s.queue)]}
+	return Frame{Term: s.term, Up: s.up, First: s.first + uint64(from), Ack: s.heard,
+		Bodies: s.queue[from:len(s.queue):len(s.queue)]}
 }
 
-// receive takes a frame of the other side. It calls arrived, where there is one, with the bodies of this side that have arrived there, and returns
-// the bodies that are new.
+// receive takes a frame of the other side. It calls arrived, where there is one, with the bodies of
+// this side that have arrived there, and returns the bodies that are new.
 func (s *stream) receive(f *Frame, arrived func(Body)) (news []Body) {
 	if n := int(f.Ack - s.first + 1); f.Ack >= s.first && n <= len(s.queue) {
 		for _, b := range s.queue[:n] {

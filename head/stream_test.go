@@ -21,7 +21,8 @@ func TestStreamTickSendsWhatIsFresh(t *testing.T) {
 	}
 }
 
-// Whatever becomes of frames, what is pushed at one end comes out at the other once and in order, and is acknowledged.
+// Whatever becomes of frames, what is pushed at one end comes out at the other once and in order,
+// and is acknowledged.
 func TestStreamOverALossyNet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ends := []*stream{newStream(3, true, &shelf{}), newStream(3, false, &shelf{})}

@@ -10,17 +10,21 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// A host of a job with a mesh is left with a reshape: its workers hand their parts of the state to those on other hosts, on the largest mesh that
-// these can hold. Spares that wait there take their ranks, if they are as many.
+// A host of a job with a mesh is left with a reshape: its workers hand their parts of the state to
+// those on other hosts, on the largest mesh that these can hold. Spares that wait there take their
+// ranks, if they are as many.
 
-// UnfitError says why a host of a job with a mesh is not left, or not any more: the others cannot hold a mesh.
+// UnfitError says why a host of a job with a mesh is not left, or not any more: the others cannot
+// hold a mesh.
 type UnfitError struct{ Host, Why string }
 
 func (e *UnfitError) Error() string {
-	return fmt.Sprintf("the job needs %s: %s. Have more workers on other hosts first (shoal reshape to a larger mesh, a host that joins, or --spares), and ask again", e.Host, e.Why)
+	return fmt.Sprintf("the job needs %s: %s. Have more workers on other hosts first (shoal "+
+		"reshape to a larger mesh, a host that joins, or --spares), and ask again", e.Host, e.Why)
 }
 
-// vacate asks for a host to be left by a job with a mesh. That its step has a loss, or that the job is on its way to another mesh, only puts it off.
+// vacate asks for a host to be left by a job with a mesh. That its step has a loss, or that the job
+// is on its way to another mesh, only puts it off.
 func (r *leader) vacate(host, who string) error {
 	switch s := r.state.Shape; {
 	case r.machine.View().Generation == 0:
@@ -48,7 +52,8 @@ func (r *leader) vacate(host, who string) error {
 	return err
 }
 
-// refuge finds a mesh that the job could go to without a host and those that are left already; an error says why there is none.
+// refuge finds a mesh that the job could go to without a host and those that are left already; an
+// error says why there is none.
 func (r *leader) refuge(host string) error {
 	s, view, leaving := *r.state.Shape, topo.View{}, 0
 	if s.Next != "" {
@@ -69,7 +74,9 @@ func (r *leader) refuge(host string) error {
 	if leaving == 0 {
 		return nil
 	}
-	spares := slices.DeleteFunc(r.machine.Waiting(), func(w topo.Worker) bool { return slices.Contains(s.Leaving, r.home[w]) })
+	spares := slices.DeleteFunc(r.machine.Waiting(), func(w topo.Worker) bool {
+		return slices.Contains(s.Leaving, r.home[w])
+	})
 	if r.wish == nil && len(spares) >= leaving {
 		for _, w := range spares[:leaving] {
 			view.Members = append(view.Members, topo.Member{Worker: w, Host: r.home[w]})
@@ -79,13 +86,15 @@ func (r *leader) refuge(host string) error {
 	return r.unfit(host, order, err)
 }
 
-// keeps tells that hosts are not left for now, since those who had taken over their state are lost. On a mesh leaving does.
+// keeps tells that hosts are not left for now, since those who had taken over their state are lost.
+// On a mesh leaving does.
 func (r *leader) keeps() {
 	hosts := r.machine.Kept()
 	if r.state.Shape != nil || r.parting != "" || len(hosts) == 0 {
 		return
 	}
-	r.agent.emit(Kept{member.Because(fmt.Sprintf("%s cannot be left before another host has a worker: have one start there (shoal resize), or let a host join (shoal agent --join)",
+	r.agent.emit(Kept{member.Because(fmt.Sprintf("%s cannot be left before another host has a "+
+		"worker: have one start there (shoal resize), or let a host join (shoal agent --join)",
 		strings.Join(hosts, ", ")))})
 }
 
@@ -96,20 +105,25 @@ func (r *leader) unfit(host string, order []topo.Worker, err error) error {
 	case err != nil && !errors.As(err, &lost):
 		return &UnfitError{host, err.Error()}
 	case len(order) < least:
-		return &UnfitError{host, fmt.Sprintf("without it the mesh has %d ranks, and the job's minimum is %d workers", len(order), least)}
+		return &UnfitError{host,
+			fmt.Sprintf("without it the mesh has %d ranks, and the job's minimum is %d workers",
+				len(order), least)}
 	}
 	return nil
 }
 
-// leaving lists the hosts that members of the generation that comes leave with the mesh that they go to. Since they were asked for, others can have
-// been lost: those without which no mesh is left any more are kept, the newest first.
+// leaving lists the hosts that members of the generation that comes leave with the mesh that they
+// go to. Since they were asked for, others can have been lost: those without which no mesh is left
+// any more are kept, the newest first.
 func (r *leader) leaving(next topo.View) []string {
 	hosts := r.machine.Draining()
 	if len(hosts) == 0 || r.state.Shape.Broken != "" {
 		return nil
 	}
 	hosts = slices.DeleteFunc(hosts, func(host string) bool {
-		return !slices.ContainsFunc(next.Members, func(m topo.Member) bool { return m.Host == host })
+		return !slices.ContainsFunc(next.Members, func(m topo.Member) bool {
+			return m.Host == host
+		})
 	})
 	s := *r.state.Shape
 	for ; len(hosts) > 0; hosts = hosts[:len(hosts)-1] {
@@ -125,7 +139,8 @@ func (r *leader) leaving(next topo.View) []string {
 	return hosts
 }
 
-// reached is the mesh that was wished for, if there are workers for it on hosts that are not left; else "".
+// reached is the mesh that was wished for, if there are workers for it on hosts that are not left;
+// else "".
 func (r *leader) reached(next topo.View, leaving []string) string {
 	if r.wish == nil {
 		return ""

@@ -24,11 +24,13 @@ func (p *pair) group(list ...topo.Worker) topo.GroupID {
 
 // begin and end are the calls of a step on a group.
 func begin(g topo.GroupID) collective.Call {
-	return collective.Call{Kind: collective.Barrier, DType: tensor.U8, Group: g, Flags: collective.Flags{More: true}}
+	return collective.Call{Kind: collective.Barrier, DType: tensor.U8, Group: g,
+		Flags: collective.Flags{More: true}}
 }
 
 func end(g topo.GroupID) collective.Call {
-	return collective.Call{Kind: collective.Barrier, DType: tensor.U8, Group: g, Flags: collective.Flags{Step: true}}
+	return collective.Call{Kind: collective.Barrier, DType: tensor.U8, Group: g,
+		Flags: collective.Flags{Step: true}}
 }
 
 // trains makes the job elastic, with data of which a step takes 16 samples.
@@ -44,8 +46,8 @@ func (p *pair) trains() {
 // committed is how many samples count, as B knows.
 func (p *pair) committed() uint64 { return p.agents["B"].Known().Data.Committed() }
 
-// A worker is lost before all are through with a step on a group: it is void on both hosts at once, and what the others do again on a
-// group of theirs counts, without the samples of the lost one.
+// A worker is lost before all are through with a step on a group: it is void on both hosts at once,
+// and what the others do again on a group of theirs counts, without the samples of the lost one.
 func TestAStepOnAGroupIsVoidWithALoss(t *testing.T) {
 	for _, through := range []bool{false, true} {
 		p := newPair(t)
@@ -90,12 +92,14 @@ func TestAStepOnAGroupIsVoidWithALoss(t *testing.T) {
 		}
 		known := p.agents["B"].Known()
 		if known.Steps != 1 || known.View.Size() != 3 || p.committed() != 12 {
-			t.Errorf("%d steps, %v, %d samples; want 1 step, 3 workers and 12", known.Steps, known.View, p.committed())
+			t.Errorf("%d steps, %v, %d samples; want 1 step, 3 workers and 12", known.Steps,
+				known.View, p.committed())
 		}
 	}
 }
 
-// When all are through it counts, whoever is lost then, and whoever was not quick enough to be told.
+// When all are through it counts, whoever is lost then, and whoever was not quick enough to be
+// told.
 func TestAStepOnAGroupCounts(t *testing.T) {
 	p := newPair(t)
 	p.trains()
@@ -111,7 +115,8 @@ func TestAStepOnAGroupCounts(t *testing.T) {
 	}
 }
 
-// A step of some members of the job is none: the others would not know where the job is in its data.
+// A step of some members of the job is none: the others would not know where the job is in its
+// data.
 func TestAStepTakesAllMembers(t *testing.T) {
 	p := newPair(t)
 	p.trains()
@@ -119,7 +124,9 @@ func TestAStepTakesAllMembers(t *testing.T) {
 	p.post(1, 1, end(g))
 	p.post(2, 1, end(g))
 	a := find[*head.Apply](p, "A")
-	if len(a.Parts) != 1 || a.Parts[0].Err == nil || !strings.Contains(a.Parts[0].Err.Error(), "all members") || p.agents["A"].Known().Steps != 0 {
+	if len(a.Parts) != 1 || a.Parts[0].Err == nil ||
+		!strings.Contains(a.Parts[0].Err.Error(), "all members") ||
+		p.agents["A"].Known().Steps != 0 {
 		t.Errorf("applied: %+v", a.Parts)
 	}
 }

@@ -15,14 +15,19 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
-// The kinds of messages and of bodies, each known by the name of its type. docs/formats/hosts.md lists them.
+// The kinds of messages and of bodies, each known by the name of its type. docs/formats/hosts.md
+// lists them.
 var (
-	messages = []any{member.Prepare{}, member.Accept{}, member.Promise{}, member.Accepted{}, member.Refused{}, member.Decision{}, Frame{}}
-	upward   = []any{Report{}, Posted{}, Began{}, Asked{}, Ended{}, Executed{}, Stated{}, Shaped{}, WantsGroup{}, Ungroups{}, Cut{}}
-	downward = []any{Snapshot{}, Begin{}, Exec{}, Drops{}, Commit{}, Starts{}, Stops{}, Groups{}, Disbands{}, Refuses{}, Leaves{}, Ends{}, Decides{}}
+	messages = []any{member.Prepare{}, member.Accept{}, member.Promise{}, member.Accepted{},
+		member.Refused{}, member.Decision{}, Frame{}}
+	upward = []any{Report{}, Posted{}, Began{}, Asked{}, Ended{}, Executed{}, Stated{}, Shaped{},
+		WantsGroup{}, Ungroups{}, Cut{}}
+	downward = []any{Snapshot{}, Begin{}, Exec{}, Drops{}, Commit{}, Starts{}, Stops{}, Groups{},
+		Disbands{}, Refuses{}, Leaves{}, Ends{}, Decides{}}
 )
 
-// Encode brings a message to bytes, as docs/formats/hosts.md has them. Memory of calls and errors as values stay behind.
+// Encode brings a message to bytes, as docs/formats/hosts.md has them. Memory of calls and errors
+// as values stay behind.
 func Encode(m Message) []byte { return Append(nil, m) }
 
 // Append is Encode behind what b has.
@@ -75,14 +80,16 @@ func decodeJSON(b []byte) (Message, error) {
 	panic("head: a kind of message without a type")
 }
 
-// form is how the values of a type are written: as values of another type, wire, that encoding/json knows how to name. It has what is
-// embedded in place, keys in lower case, and leaves out what is zero. So the types of the protocol need not know of JSON.
+// form is how the values of a type are written: as values of another type, wire, that encoding/json
+// knows how to name. It has what is embedded in place, keys in lower case, and leaves out what is
+// zero. So the types of the protocol need not know of JSON.
 type form struct {
 	real, wire reflect.Type
 	paths      [][]int // of a struct: where the fields of wire are in real
 	inside     [][]int // of a struct: where other structs are embedded in real
 	elem       *form   // of a slice or a pointer
-	parts      []*form // by field of wire: of a struct what they are; of an interface what they may be, one being set
+	// by field of wire: of a struct what they are; of an interface what they may be, one being set
+	parts []*form
 }
 
 type formSet map[reflect.Type]*form
@@ -121,7 +128,8 @@ func (set formSet) add(t reflect.Type) *form {
 	}
 	f := &form{real: t, wire: t}
 	switch kind := t.Kind(); {
-	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()): // written as its text
+	// written as its text
+	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
 	case kind == reflect.Slice:
 		f.elem = set.add(t.Elem())
 		f.wire = reflect.SliceOf(f.elem.wire)
@@ -149,7 +157,8 @@ func (set formSet) add(t reflect.Type) *form {
 }
 
 func field(name string, f *form) reflect.StructField {
-	return reflect.StructField{Name: name, Type: f.wire, Tag: reflect.StructTag(`json:"` + key(name) + `,omitzero"`)}
+	return reflect.StructField{Name: name, Type: f.wire,
+		Tag: reflect.StructTag(`json:"` + key(name) + `,omitzero"`)}
 }
 
 // key writes the name of a type or a field the way messages do: WantsGroup is wants_group.

@@ -68,7 +68,8 @@ func TestDamagedMessages(t *testing.T) {
 	}
 }
 
-// shuffled is one of the messages; of a frame it is one that begins a stream, with bodies of others.
+// shuffled is one of the messages; of a frame it is one that begins a stream, with bodies of
+// others.
 func shuffled(r *rand.Rand, said []head.Message) head.Message {
 	f, ok := said[r.IntN(len(said))].(*head.Frame)
 	if !ok {
@@ -108,7 +109,8 @@ func damageWords(r *rand.Rand, b []byte) []byte {
 
 // damage changes one value of a JSON tree.
 func damage(r *rand.Rand, tree any) any {
-	numbers := []string{"-1", "0", "1", "2", "3", "5", "9", "11", "256", "65536", "4294967295", "9223372036854775807", "18446744073709551615"}
+	numbers := []string{"-1", "0", "1", "2", "3", "5", "9", "11", "256", "65536", "4294967295",
+		"9223372036854775807", "18446744073709551615"}
 	switch x := tree.(type) {
 	case map[string]any:
 		if keys := slices.Sorted(maps.Keys(x)); len(keys) > 0 {
@@ -192,8 +194,10 @@ func saidByPair(f testing.TB) (said []head.Message) {
 		p.run()
 	}
 	p.agents["B"].Group(3, members)
-	p.post(2, 1, collective.Call{Kind: collective.Recv, DType: tensor.F32, Peer: collective.AnyRank, Group: 1, Out: make([]byte, 8)})
-	p.post(0, 1, collective.Call{Kind: collective.Send, DType: tensor.F32, Peer: 1, Group: 1, In: make([]byte, 8)})
+	p.post(2, 1, collective.Call{Kind: collective.Recv, DType: tensor.F32, Peer: collective.AnyRank,
+		Group: 1, Out: make([]byte, 8)})
+	p.post(0, 1, collective.Call{Kind: collective.Send, DType: tensor.F32, Peer: 1, Group: 1,
+		In: make([]byte, 8)})
 	for ticket := range uint64(2) {
 		for w := range topo.Worker(4) {
 			c := sum(topo.World)
@@ -227,7 +231,8 @@ func saidByPair(f testing.TB) (said []head.Message) {
 	return said
 }
 
-// leading is a head with workers and another host, with a link to a third one that has not reported.
+// leading is a head with workers and another host, with a link to a third one that has not
+// reported.
 func leading(t testing.TB) *head.Agent {
 	p := newPair(t)
 	a := p.agents["A"]
@@ -256,8 +261,12 @@ func recovering() *head.Agent {
 	a.Up("C")
 	a.Started(2)
 	a.Asks(2)
-	view := topo.View{Generation: 5, Members: []topo.Member{{Worker: 2, Host: "B"}, {Worker: 3, Host: "C"}}}
-	a.Receive("C", head.Answer{Answer: member.Decision{Record: member.Record{View: view, Head: "B", Since: 5, Hosts: []member.Host{{Name: "B"}, {Name: "C"}}, Want: 2, Min: 1, Next: 4}}})
+	view := topo.View{Generation: 5,
+		Members: []topo.Member{{Worker: 2, Host: "B"}, {Worker: 3, Host: "C"}}}
+	a.Receive("C", head.Answer{
+		Answer: member.Decision{
+			Record: member.Record{View: view, Head: "B", Since: 5,
+				Hosts: []member.Host{{Name: "B"}, {Name: "C"}}, Want: 2, Min: 1, Next: 4}}})
 	return a
 }
 
@@ -294,7 +303,8 @@ func TestReadersForget(t *testing.T) {
 			refused++
 		}
 		if (err == nil) != (fails == nil) || err == nil && !reflect.DeepEqual(got, want) {
-			t.Fatalf("% x is read with %v, by a new reader with %v:\n%s", b, err, fails, cmp.Diff(want, got))
+			t.Fatalf("% x is read with %v, by a new reader with %v:\n%s", b, err, fails,
+				cmp.Diff(want, got))
 		}
 	}
 	t.Logf("%d read, %d refused", read, refused)

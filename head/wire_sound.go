@@ -30,14 +30,19 @@ func sound(v any) error {
 	case Frame:
 		return v.sound()
 	case Report:
-		return within("slots", v.Slots-member.NoSlots, maxWorkers-member.NoSlots, "groups", len(v.Groups), collective.MaxGroups)
+		return within("slots", v.Slots-member.NoSlots, maxWorkers-member.NoSlots, "groups",
+			len(v.Groups), collective.MaxGroups)
 	case GroupReport:
-		return within("group", int(v.ID)-1, maxGroup, "members", len(v.Members), collective.MaxMembers)
+		return within("group", int(v.ID)-1, maxGroup, "members", len(v.Members),
+			collective.MaxMembers)
 	case WantsGroup:
 		return within("members", len(v.Members), collective.MaxMembers)
 	case Groups:
-		if v.Reason == "" && (v.ID == topo.World || v.ID > maxGroup || v.Size != len(v.Members) || v.Self < 0 || v.Self >= v.Size) {
-			return fmt.Errorf("place %d of %d in group %d of %d members", v.Self, v.Size, v.ID, len(v.Members))
+		if v.Reason == "" &&
+			(v.ID == topo.World || v.ID > maxGroup || v.Size != len(v.Members) || v.Self < 0 ||
+				v.Self >= v.Size) {
+			return fmt.Errorf("place %d of %d in group %d of %d members", v.Self, v.Size, v.ID,
+				len(v.Members))
 		}
 	case Exec:
 		return v.sound()
@@ -52,7 +57,8 @@ func sound(v any) error {
 	case Shape:
 		return soundShape(v)
 	case Shaped:
-		return within("length of a mesh", len(v.Mesh), maxMesh, "ranks", v.Ranks-1, collective.MaxMembers)
+		return within("length of a mesh", len(v.Mesh), maxMesh, "ranks", v.Ranks-1,
+			collective.MaxMembers)
 	case digest.Sum:
 		if !v.Valid() {
 			return fmt.Errorf("%v is no fingerprint", v)
@@ -88,7 +94,8 @@ func within(list ...any) error {
 // A follower begins with its report, and has no other; and either side has words of its own.
 func (f *Frame) sound() error {
 	if f.First == 0 || f.First > maxIndex || f.Ack > maxIndex || f.Term >= maxGeneration {
-		return fmt.Errorf("bodies from number %d, %d acknowledged, of a head since generation %d", f.First, f.Ack, f.Term)
+		return fmt.Errorf("bodies from number %d, %d acknowledged, of a head since generation %d",
+			f.First, f.Ack, f.Term)
 	}
 	words := downward
 	if f.Up {
@@ -103,7 +110,9 @@ func (f *Frame) sound() error {
 			return fmt.Errorf("%s is not for this direction", key(t.Name()))
 		}
 		if _, is := b.(Report); f.Up && is != (f.First == 1 && i == 0) {
-			return fmt.Errorf("body %d is %s; the first of a follower is its report, and no other one", f.First+uint64(i), key(t.Name()))
+			return fmt.Errorf(
+				"body %d is %s; the first of a follower is its report, and no other one",
+				f.First+uint64(i), key(t.Name()))
 		}
 	}
 	return nil
@@ -111,15 +120,19 @@ func (f *Frame) sound() error {
 
 func (e *Exec) sound() error {
 	if e.Flight == 0 || len(e.Hosts) == 0 || len(e.Sets) == 0 {
-		return fmt.Errorf("flight %x of %d hosts and %d collectives", e.Flight, len(e.Hosts), len(e.Sets))
+		return fmt.Errorf("flight %x of %d hosts and %d collectives", e.Flight, len(e.Hosts),
+			len(e.Sets))
 	}
 	for _, s := range e.Sets {
-		strange := func(of int) bool { return of < -1 || of >= len(e.Hosts) || of < 0 && s.Err == "" }
+		strange := func(of int) bool {
+			return of < -1 || of >= len(e.Hosts) || of < 0 && s.Err == ""
+		}
 		if s.Err == "" && s.Route.Strategy == nil {
 			return fmt.Errorf("flight %x has a collective without a route", e.Flight)
 		}
 		if len(s.Of) != len(s.Calls) || slices.ContainsFunc(s.Of, strange) {
-			return fmt.Errorf("flight %x has %d calls of the hosts %d among %d", e.Flight, len(s.Calls), s.Of, len(e.Hosts))
+			return fmt.Errorf("flight %x has %d calls of the hosts %d among %d", e.Flight,
+				len(s.Calls), s.Of, len(e.Hosts))
 		}
 	}
 	return nil
@@ -129,18 +142,22 @@ func (c *Call) sound() error {
 	barrier := c.Kind == collective.Barrier // nothing else of it counts
 	switch {
 	case !c.Kind.Valid(), !barrier && (!c.DType.Valid() || !c.Reduction.Valid()):
-		return fmt.Errorf("a call that cannot be: kind %d, dtype %d, reduction %d", c.Kind, c.DType, c.Reduction)
+		return fmt.Errorf("a call that cannot be: kind %d, dtype %d, reduction %d", c.Kind, c.DType,
+			c.Reduction)
 	case !barrier && c.Far == nil:
 		return fmt.Errorf("a call without its lengths")
-	case c.Far != nil && (c.Far.In < 0 || c.Far.Out < 0 || c.Far.In > maxElements || c.Far.Out > maxElements):
+	case c.Far != nil &&
+		(c.Far.In < 0 || c.Far.Out < 0 || c.Far.In > maxElements || c.Far.Out > maxElements):
 		return fmt.Errorf("a call of %d and %d elements", c.Far.In, c.Far.Out)
 	case !barrier && (c.Peer < collective.AnyRank || c.Peer >= collective.MaxMembers):
 		return fmt.Errorf("a call with peer %d", c.Peer)
 	case len(c.Shared.Name) > collective.MaxName || c.Shared.Off < 0:
-		return fmt.Errorf("a call into byte %d of a shared result with a name of %d bytes", c.Shared.Off, len(c.Shared.Name))
+		return fmt.Errorf("a call into byte %d of a shared result with a name of %d bytes",
+			c.Shared.Off, len(c.Shared.Name))
 	case len(c.Splits) > collective.MaxMembers, len(c.Shape) > maxDims:
 		return fmt.Errorf("a call with %d splits and %d dimensions", len(c.Splits), len(c.Shape))
-	case !barrier && (slices.ContainsFunc(c.Splits, beyond) || slices.ContainsFunc(c.Shape, beyond)):
+	case !barrier && (slices.ContainsFunc(c.Splits, beyond) ||
+		slices.ContainsFunc(c.Shape, beyond)):
 		return fmt.Errorf("a call with splits %v and shape %v", c.Splits, c.Shape)
 	}
 	return nil
@@ -189,7 +206,8 @@ func (c *Commit) sound() error {
 func soundRecord(r member.Record) error {
 	g := r.View.Generation
 	if r.Head == "" || g >= maxGeneration || r.Since > g || r.Next > maxIndex {
-		return fmt.Errorf("generation %d of head %q since %d, next worker %d", g, r.Head, r.Since, r.Next)
+		return fmt.Errorf("generation %d of head %q since %d, next worker %d", g, r.Head, r.Since,
+			r.Next)
 	}
 	names := map[string]bool{}
 	for _, h := range r.Hosts {
@@ -198,7 +216,8 @@ func soundRecord(r member.Record) error {
 	if len(names) != len(r.Hosts) {
 		return fmt.Errorf("generation %d lists a host twice", g)
 	}
-	return within("want", r.Want, maxWorkers, "min", r.Min, maxWorkers, "max", r.Max, maxWorkers, "spares", r.Spares, maxWorkers, "done", r.Done, math.MaxInt)
+	return within("want", r.Want, maxWorkers, "min", r.Min, maxWorkers, "max", r.Max, maxWorkers,
+		"spares", r.Spares, maxWorkers, "done", r.Done, math.MaxInt)
 }
 
 func soundView(v topo.View) error {
@@ -206,8 +225,10 @@ func soundView(v topo.View) error {
 	for _, m := range v.Members {
 		workers[m.Worker] = true
 	}
-	if len(workers) != len(v.Members) || v.Size() > collective.MaxMembers || v.Generation >= maxGeneration {
-		return fmt.Errorf("generation %d has %d members, %d of them different", v.Generation, v.Size(), len(workers))
+	if len(workers) != len(v.Members) || v.Size() > collective.MaxMembers ||
+		v.Generation >= maxGeneration {
+		return fmt.Errorf("generation %d has %d members, %d of them different", v.Generation,
+			v.Size(), len(workers))
 	}
 	return nil
 }
@@ -225,5 +246,6 @@ func soundShape(s Shape) error {
 			return fmt.Errorf("mesh %s has a worker twice", s.Mesh)
 		}
 	}
-	return within("length of a mesh", max(len(s.Mesh), len(s.Next)), maxMesh, "ranks", max(len(s.Workers), len(s.Order)), collective.MaxMembers)
+	return within("length of a mesh", max(len(s.Mesh), len(s.Next)), maxMesh, "ranks",
+		max(len(s.Workers), len(s.Order)), collective.MaxMembers)
 }

@@ -19,27 +19,40 @@ func TestEncode(t *testing.T) {
 	call := head.Call{Worker: 3, Ticket: 1 << 63, Call: sum(2)}
 	call.In, call.Out, call.Far = nil, nil, &collective.Far{In: 2, Out: 2}
 	shared := call
-	shared.Far, shared.Shared = &collective.Far{In: 2, Out: 2}, collective.Shared{Group: 2, Name: "total", Off: 8}
-	vote := member.Vote{Ballot: member.Ballot{Round: 2, Host: "B"}, Record: member.Record{Head: "A", Hosts: []member.Host{{Name: "A"}}}}
+	shared.Far, shared.Shared = &collective.Far{In: 2, Out: 2},
+		collective.Shared{Group: 2, Name: "total", Off: 8}
+	vote := member.Vote{Ballot: member.Ballot{Round: 2, Host: "B"},
+		Record: member.Record{Head: "A", Hosts: []member.Host{{Name: "A"}}}}
 	for _, c := range []struct {
 		m    head.Message
 		want string
 	}{
 		{head.Ask{Ask: member.Accept{Vote: vote, After: vote.Record}},
 			`{"accept":{"ballot":{"round":2,"host":"B"},"record":{"view":{},"head":"A","hosts":[{"name":"A"}]},"after":{"view":{},"head":"A","hosts":[{"name":"A"}]}}}`},
-		{head.Answer{Answer: member.Promise{Generation: 2, Accepted: nil}}, `{"promise":{"generation":2}}`},
-		{&head.Frame{Term: 1, Up: true, First: 2, Ack: 3, Bodies: []head.Body{&head.Posted{Call: call}, head.Stated{Worker: 1, Data: data}}},
+		{head.Answer{Answer: member.Promise{Generation: 2, Accepted: nil}},
+			`{"promise":{"generation":2}}`},
+		{&head.Frame{Term: 1, Up: true, First: 2, Ack: 3,
+			Bodies: []head.Body{&head.Posted{Call: call}, head.Stated{Worker: 1, Data: data}}},
 			`{"frame":{"term":1,"up":true,"first":2,"ack":3,"bodies":[` +
 				`{"posted":{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],"far":{"in":2,"out":2}}},` +
 				`{"stated":{"worker":1,"data":{"samples":100,"batch":10,"seed":7}}}]}}`},
-		{&head.Frame{First: 2, Up: true, Bodies: []head.Body{&head.Posted{Call: shared}, head.Began{}}},
+		{&head.Frame{First: 2, Up: true,
+			Bodies: []head.Body{&head.Posted{Call: shared}, head.Began{}}},
 			`{"frame":{"up":true,"first":2,"bodies":[{"posted":{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],` +
 				`"shared":{"group":2,"name":"total","off":8},"far":{"in":2,"out":2}}},{"began":{}}]}}`},
-		{&head.Frame{First: 1, Bodies: []head.Body{head.Groups{Grouped: head.Grouped{Worker: 1}, Reason: "why"}, head.Begin{}}},
+		{&head.Frame{First: 1,
+			Bodies: []head.Body{head.Groups{Grouped: head.Grouped{Worker: 1}, Reason: "why"},
+				head.Begin{}}},
 			`{"frame":{"first":1,"bodies":[{"groups":{"worker":1,"reason":"why"}},{"begin":{}}]}}`},
-		{&head.Frame{First: 1, Bodies: []head.Body{&head.Commit{Index: 1, View: &topo.View{}, Data: &data, Entered: []topo.Worker{}}}},
+		{&head.Frame{First: 1,
+			Bodies: []head.Body{
+				&head.Commit{Index: 1, View: &topo.View{}, Data: &data, Entered: []topo.Worker{}}}},
 			`{"frame":{"first":1,"bodies":[{"commit":{"index":1,"data":{"samples":100,"batch":10,"seed":7},"view":{},"entered":[]}}]}}`},
-		{&head.Frame{First: 1, Bodies: []head.Body{&head.Exec{Flight: 1, Hosts: []string{"A"}, Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}, Route: collective.Suits(1 << 20)}}}, head.Begin{}}},
+		{&head.Frame{First: 1,
+			Bodies: []head.Body{
+				&head.Exec{Flight: 1, Hosts: []string{"A"},
+					Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0},
+						Route: collective.Suits(1 << 20)}}}, head.Begin{}}},
 			`{"frame":{"first":1,"bodies":[{"exec":{"flight":1,"hosts":["A"],"sets":[{"calls":[` +
 				`{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],"far":{"in":2,"out":2}}],"of":[0],"route":"ring/256"}]}},{"begin":{}}]}}`},
 	} {
@@ -56,11 +69,14 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// Memory and errors as values have no place in a message, and a weight that is no number has no word.
+// Memory and errors as values have no place in a message, and a weight that is no number has no
+// word.
 func TestEncodeLeavesMemoryBehind(t *testing.T) {
 	c := sum(0)
 	c.Weight, c.Far = math.Inf(1), &collective.Far{In: 2, Out: 2}
-	b := string(head.Encode(&head.Frame{First: 2, Up: true, Bodies: []head.Body{&head.Posted{Call: head.Call{Call: c}}, head.Began{}}}))
+	b := string(head.Encode(
+		&head.Frame{First: 2, Up: true,
+			Bodies: []head.Body{&head.Posted{Call: head.Call{Call: c}}, head.Began{}}}))
 	if want := `{"frame":{"up":true,"first":2,"bodies":[{"posted":{"kind":1,"dtype":2,"reduction":1,"weight":-1,"shape":[2],"far":{"in":2,"out":2}}},{"began":{}}]}}`; b != want {
 		t.Errorf("encoded as\n%s, want\n%s", b, want)
 	}
@@ -68,9 +84,15 @@ func TestEncodeLeavesMemoryBehind(t *testing.T) {
 
 func TestDecodeRefuses(t *testing.T) {
 	down := func(body string) string { return `{"frame":{"first":1,"bodies":[` + body + `]}}` }
-	up := func(body string) string { return `{"frame":{"up":true,"first":2,"bodies":[` + body + `]}}` }
-	call := func(fields string) string { return up(`{"posted":{"kind":1,"dtype":2,"reduction":1` + fields + `}}`) }
-	exec := func(sets string) string { return down(`{"exec":{"flight":1,"hosts":["A"],"sets":[` + sets + `]}}`) }
+	up := func(body string) string {
+		return `{"frame":{"up":true,"first":2,"bodies":[` + body + `]}}`
+	}
+	call := func(fields string) string {
+		return up(`{"posted":{"kind":1,"dtype":2,"reduction":1` + fields + `}}`)
+	}
+	exec := func(sets string) string {
+		return down(`{"exec":{"flight":1,"hosts":["A"],"sets":[` + sets + `]}}`)
+	}
 	for text, want := range map[string]string{
 		``:                                   "EOF",
 		`null`:                               "0 kinds",
@@ -101,29 +123,43 @@ func TestDecodeRefuses(t *testing.T) {
 		call(`,"far":{},"shape":[1,1,1,1,1,1,1,1,1]`):    "9 dimensions",
 		call(`,"far":{},"splits":[-1]`):                  "splits [-1]",
 		call(`,"far":{},"shared":{"name":"x","off":-8}`): "byte -8",
-		call(`,"far":{},"shared":{"name":"` + strings.Repeat("x", 256) + `"}`): "a name of 256 bytes",
+		call(`,"far":{},"shared":{"name":"` + strings.Repeat("x", 256) +
+			`"}`): "a name of 256 bytes",
 		exec(``):                                 "0 collectives",
 		exec(`{}`):                               "without calls",
 		exec(`{"calls":[{"kind":11}],"of":[0]}`): "without a route",
-		exec(`{"calls":[{"kind":11}],"of":[0],"route":"ring/100"}`):                             "is no route",
-		exec(`{"calls":[{"kind":11}],"route":"ring/64"}`):                                       "1 calls of the hosts []",
-		exec(`{"calls":[{"kind":11}],"of":[1],"route":"ring/64"}`):                              "the hosts [1]",
-		exec(`{"calls":[{"kind":11}],"of":[-1],"route":"ring/64"}`):                             "the hosts [-1]",
-		down(`{"exec":{"hosts":["A"],"sets":[{"calls":[{"kind":11}]}]}}`):                       "flight 0",
-		down(`{"exec":{"flight":1,"sets":[{"calls":[{"kind":11}]}]}}`):                          "0 hosts",
+		exec(
+			`{"calls":[{"kind":11}],"of":[0],"route":"ring/100"}`): "is no route",
+		exec(
+			`{"calls":[{"kind":11}],"route":"ring/64"}`): "1 calls of the hosts []",
+		exec(
+			`{"calls":[{"kind":11}],"of":[1],"route":"ring/64"}`): "the hosts [1]",
+		exec(
+			`{"calls":[{"kind":11}],"of":[-1],"route":"ring/64"}`): "the hosts [-1]",
+		down(
+			`{"exec":{"hosts":["A"],"sets":[{"calls":[{"kind":11}]}]}}`): "flight 0",
+		down(
+			`{"exec":{"flight":1,"sets":[{"calls":[{"kind":11}]}]}}`): "0 hosts",
 		`{"frame":{"up":true,"first":1,"bodies":[{"report":{"flights":[{"executed":true}]}}]}}`: "flight 0",
 		`{"frame":{"up":true,"first":1,"bodies":[{"report":{"slots":-2}}]}}`:                    "slots: -1",
 		`{"frame":{"up":true,"first":1,"bodies":[{"report":{"groups":[{}]}}]}}`:                 "group: -1",
-		down(`{"starts":{"count":-1}}`):                                                         "workers to start",
-		down(`{"starts":{"count":100000}}`):                                                     "workers to start",
-		down(`{"commit":{}}`):                                                                   "entry 0",
-		down(`{"commit":{"index":1,"data":{"samples":1}}}`):                                     "batch of 0",
-		down(`{"commit":{"index":1,"view":{"members":[{"worker":1},{"worker":1}]}}}`):           "1 of them different",
-		down(`{"groups":{"id":1,"size":1,"self":1,"members":[0]}}`):                             "place 1 of 1",
-		down(`{"decides":{"record":{}}}`):                                                       `head ""`,
-		`{"decision":{"record":{"head":"A","want":-1}}}`:                                        "want: -1",
-		`{"decision":{"record":{"head":"A","hosts":[{"name":"A"},{"name":"A"}]}}}`:              "twice",
-		`{"decision":{"record":{"head":"A","since":1}}}`:                                        "since 1",
+		down(
+			`{"starts":{"count":-1}}`): "workers to start",
+		down(
+			`{"starts":{"count":100000}}`): "workers to start",
+		down(
+			`{"commit":{}}`): "entry 0",
+		down(
+			`{"commit":{"index":1,"data":{"samples":1}}}`): "batch of 0",
+		down(
+			`{"commit":{"index":1,"view":{"members":[{"worker":1},{"worker":1}]}}}`): "1 of them different",
+		down(
+			`{"groups":{"id":1,"size":1,"self":1,"members":[0]}}`): "place 1 of 1",
+		down(
+			`{"decides":{"record":{}}}`): `head ""`,
+		`{"decision":{"record":{"head":"A","want":-1}}}`:                           "want: -1",
+		`{"decision":{"record":{"head":"A","hosts":[{"name":"A"},{"name":"A"}]}}}`: "twice",
+		`{"decision":{"record":{"head":"A","since":1}}}`:                           "since 1",
 	} {
 		if m, err := head.Decode([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is read as %+v, %v; want an error about %q", text, m, err, want)

@@ -7,9 +7,10 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// The words of the steady state, which every collective of several hosts takes: a call is posted, a flight is to be executed, it is, it
-// counts. A frame of nothing else is written in bytes that need no thought, as docs/formats/hosts.md has them; all other messages are JSON,
-// and so are words that say more than they do in a steady state.
+// The words of the steady state, which every collective of several hosts takes: a call is posted, a
+// flight is to be executed, it is, it counts. A frame of nothing else is written in bytes that need
+// no thought, as docs/formats/hosts.md has them; all other messages are JSON, and so are words that
+// say more than they do in a steady state.
 
 // wordsForm is the first byte of such a frame. No JSON begins with it.
 const wordsForm = 1
@@ -49,7 +50,8 @@ func (f *Frame) steady() bool {
 				return false
 			}
 		case *Commit:
-			if b.View != nil || b.Entered != nil || b.Away != nil || b.Shape != nil || b.Parted != "" || b.Changed || b.Void || b.Data != nil && !b.Data.Fits() {
+			if b.View != nil || b.Entered != nil || b.Away != nil || b.Shape != nil ||
+				b.Parted != "" || b.Changed || b.Void || b.Data != nil && !b.Data.Fits() {
 				return false
 			}
 		default:
@@ -59,7 +61,8 @@ func (f *Frame) steady() bool {
 	return true
 }
 
-// AppendWords is Append for a frame of words of the steady state; false: the message is none, and nothing is appended.
+// AppendWords is Append for a frame of words of the steady state; false: the message is none, and
+// nothing is appended.
 func AppendWords(b []byte, m Message) ([]byte, bool) {
 	f, is := m.(*Frame)
 	if !is || !f.steady() {
@@ -126,7 +129,8 @@ func appendCall(b []byte, c *Call) []byte {
 		weight = -1 // as in JSON
 	}
 	bits := 0
-	for i, is := range [...]bool{c.More, c.Step, c.Aside, c.Narrow, c.Sparing, c.Promoted, c.Far != nil, c.Shared != collective.Shared{}, weight != 0} {
+	for i, is := range [...]bool{c.More, c.Step, c.Aside, c.Narrow, c.Sparing, c.Promoted,
+		c.Far != nil, c.Shared != collective.Shared{}, weight != 0} {
 		if is {
 			bits |= 1 << i
 		}

@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// The least bytes that things have in a list, so that the count of a list cannot ask for more memory than its message is worth.
+// The least bytes that things have in a list, so that the count of a list cannot ask for more
+// memory than its message is worth.
 const (
 	leastWord = 2
 	leastSet  = 5
@@ -22,8 +23,8 @@ const (
 	leastInt  = 1
 )
 
-// Reader brings messages from bytes. A frame in words it reads into memory that it uses again: it is valid until the next Read, but for what
-// a Commit points to. The zero value is ready.
+// Reader brings messages from bytes. A frame in words it reads into memory that it uses again: it
+// is valid until the next Read, but for what a Commit points to. The zero value is ready.
 type Reader struct {
 	in    input
 	frame Frame
@@ -31,14 +32,15 @@ type Reader struct {
 	names map[string]string
 }
 
-// roomBytes is how long a message may be for its memory to be kept, and mostNames how many names are.
+// roomBytes is how long a message may be for its memory to be kept, and mostNames how many names
+// are.
 const (
 	roomBytes = 64 << 10
 	mostNames = 1 << 10
 )
 
-// Read is the inverse of Encode. It fails for what no agent of this version sends, so that nothing from a link can make an agent index
-// out of range or allocate beyond reason.
+// Read is the inverse of Encode. It fails for what no agent of this version sends, so that nothing
+// from a link can make an agent index out of range or allocate beyond reason.
 func (r *Reader) Read(b []byte) (Message, error) {
 	if !InWords(b) {
 		return decodeJSON(b)
@@ -66,13 +68,15 @@ func (r *Reader) Read(b []byte) (Message, error) {
 	return &r.frame, nil
 }
 
-var errWords = errors.New("a message between agents that cannot be read: it ends too early or too late, or has a number that is too large")
+var errWords = errors.New("a message between agents that cannot be read: it ends too early or " +
+	"too late, or has a number that is too large")
 
 // words reads a frame behind its first byte.
 func (r *Reader) words() {
 	in, f := &r.in, &r.frame
 	f.Up = in.byte(1) != 0
-	f.Term, f.First, f.Ack = topo.Generation(in.uint(math.MaxUint64)), in.uint(math.MaxUint64), in.uint(math.MaxUint64)
+	f.Term, f.First, f.Ack = topo.Generation(in.uint(math.MaxUint64)), in.uint(math.MaxUint64),
+		in.uint(math.MaxUint64)
 	n, some := in.count(leastWord)
 	if f.Bodies = sized(f.Bodies, 0); !some {
 		f.Bodies = nil
@@ -107,17 +111,21 @@ func (r *Reader) words() {
 func (r *Reader) call(c *Call) {
 	in, splits, shape, far := &r.in, c.Splits, c.Shape, c.Far
 	*c = Call{Worker: topo.Worker(in.uint(math.MaxUint64)), Ticket: in.uint(math.MaxUint64)}
-	c.Kind, c.DType, c.Reduction = collective.Kind(in.byte(math.MaxUint8)), tensor.DType(in.byte(math.MaxUint8)), collective.Reduction(in.byte(math.MaxUint8))
+	c.Kind, c.DType, c.Reduction = collective.Kind(in.byte(math.MaxUint8)),
+		tensor.DType(in.byte(math.MaxUint8)), collective.Reduction(in.byte(math.MaxUint8))
 	bits := in.uint(callBits - 1)
-	c.Flags = collective.Flags{More: bits&callMore != 0, Step: bits&callStep != 0, Aside: bits&callAside != 0, Narrow: bits&callNarrow != 0, Sparing: bits&callSparing != 0}
+	c.Flags = collective.Flags{More: bits&callMore != 0, Step: bits&callStep != 0,
+		Aside: bits&callAside != 0, Narrow: bits&callNarrow != 0, Sparing: bits&callSparing != 0}
 	c.Promoted = bits&callPromoted != 0
-	c.Group, c.Peer, c.Tag = topo.GroupID(in.uint(math.MaxUint32)), in.int(), uint32(in.uint(math.MaxUint32))
+	c.Group, c.Peer, c.Tag = topo.GroupID(in.uint(math.MaxUint32)), in.int(),
+		uint32(in.uint(math.MaxUint32))
 	c.Splits, c.Shape = in.ints(splits), in.ints(shape)
 	if bits&callFar != 0 {
 		c.Far = again(far, collective.Far{In: in.int(), Out: in.int()})
 	}
 	if bits&callShared != 0 {
-		c.Shared = collective.Shared{Group: topo.GroupID(in.uint(math.MaxUint32)), Name: r.name(), Off: in.int()}
+		c.Shared = collective.Shared{Group: topo.GroupID(in.uint(math.MaxUint32)), Name: r.name(),
+			Off: in.int()}
 	}
 	if bits&callWeight != 0 {
 		if c.Weight = in.float(); math.IsNaN(c.Weight) || math.IsInf(c.Weight, 0) {
@@ -128,7 +136,8 @@ func (r *Reader) call(c *Call) {
 
 func (r *Reader) exec(e *Exec) {
 	in, hosts, without := &r.in, e.Hosts, e.Without
-	e.Flight, e.Replaces, e.More = Flight(in.uint(math.MaxUint64)), Flight(in.uint(math.MaxUint64)), in.byte(1) != 0
+	e.Flight, e.Replaces, e.More = Flight(in.uint(math.MaxUint64)), Flight(in.uint(math.MaxUint64)),
+		in.byte(1) != 0
 	e.Hosts, e.Without = r.list(hosts), r.list(without)
 	n, some := in.count(leastSet)
 	if e.Sets = sized(e.Sets, n); !some {
@@ -159,7 +168,9 @@ func (r *Reader) set(s *Set) {
 func (r *Reader) commit(c *Commit) {
 	in := &r.in
 	bits := in.byte(3)
-	*c = Commit{Elastic: bits&1 != 0, Index: in.uint(math.MaxUint64), Flight: Flight(in.uint(math.MaxUint64)), Steps: in.uint(math.MaxUint64), Stable: in.uint(math.MaxUint64)}
+	*c = Commit{Elastic: bits&1 != 0, Index: in.uint(math.MaxUint64),
+		Flight: Flight(in.uint(math.MaxUint64)), Steps: in.uint(math.MaxUint64),
+		Stable: in.uint(math.MaxUint64)}
 	if bits&2 == 0 {
 		return
 	}
@@ -264,7 +275,8 @@ func (in *input) float() float64 {
 
 func (in *input) text() []byte { return in.take(int(in.uint(uint64(len(in.b))))) }
 
-// count reads the length of a list whose entries have least bytes or more each; some is false where there is no list.
+// count reads the length of a list whose entries have least bytes or more each; some is false where
+// there is no list.
 func (in *input) count(least int) (n int, some bool) {
 	c := in.uint(uint64(len(in.b)/least) + 1)
 	return max(0, int(c)-1), c > 0

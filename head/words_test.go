@@ -22,17 +22,27 @@ func spoken(t testing.TB) []*head.Frame {
 	if err != nil {
 		t.Fatal(err)
 	}
-	call := head.Call{Worker: 3, Ticket: 300, Call: collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Mean, Group: 2, Weight: 0.5,
-		Shape: []int{2, 3}, Far: &collective.Far{In: 6, Out: 6}, Flags: collective.Flags{Step: true}}}
+	call := head.Call{Worker: 3, Ticket: 300,
+		Call: collective.Call{Kind: collective.AllReduce, DType: tensor.F32,
+			Reduction: collective.Mean, Group: 2, Weight: 0.5,
+			Shape: []int{2, 3}, Far: &collective.Far{In: 6, Out: 6},
+			Flags: collective.Flags{Step: true}}}
 	other := call
 	other.Splits, other.Shape, other.Far, other.Weight = []int{}, nil, nil, 0
-	other.Kind, other.Peer, other.Promoted, other.Shared = collective.Barrier, -1, true, collective.Shared{Group: 2, Name: "total", Off: 8}
-	sets := []head.Set{{Calls: []head.Call{call, other}, Of: []int{0, 1}, Route: collective.Suits(1 << 20)}, {Calls: []head.Call{other}, Of: []int{-1}, Err: "why", Lost: true}}
+	other.Kind, other.Peer, other.Promoted, other.Shared = collective.Barrier, -1, true,
+		collective.Shared{Group: 2, Name: "total", Off: 8}
+	sets := []head.Set{
+		{Calls: []head.Call{call, other}, Of: []int{0, 1}, Route: collective.Suits(1 << 20)},
+		{Calls: []head.Call{other}, Of: []int{-1}, Err: "why", Lost: true}}
 	return []*head.Frame{
-		{Term: 1, Up: true, First: 2, Ack: 3, Bodies: []head.Body{&head.Posted{Call: call}, &head.Posted{Call: other}, &head.Executed{Flight: 1<<32 | 7}}},
+		{Term: 1, Up: true, First: 2, Ack: 3,
+			Bodies: []head.Body{&head.Posted{Call: call}, &head.Posted{Call: other},
+				&head.Executed{Flight: 1<<32 | 7}}},
 		{Term: 1, First: 300, Ack: 2, Bodies: []head.Body{
-			&head.Exec{Flight: 1<<32 | 7, Replaces: 1<<32 | 6, Hosts: []string{"A", "B"}, Without: []string{"C"}, Sets: sets, More: true},
-			&head.Commit{Index: 9, Flight: 1<<32 | 7, Steps: 4, Data: &data, Elastic: true, Stable: 8},
+			&head.Exec{Flight: 1<<32 | 7, Replaces: 1<<32 | 6, Hosts: []string{"A", "B"},
+				Without: []string{"C"}, Sets: sets, More: true},
+			&head.Commit{Index: 9, Flight: 1<<32 | 7, Steps: 4, Data: &data, Elastic: true,
+				Stable: 8},
 			&head.Commit{Index: 10}}},
 		{Term: 1, First: 1, Ack: 2},
 	}
@@ -42,7 +52,8 @@ func spoken(t testing.TB) []*head.Frame {
 func TestWords(t *testing.T) {
 	for i, want := range [][]byte{
 		{1, 1, 1, 2, 3, 4,
-			1, 3, 0xac, 2, 1, 2, 2, 0xc2, 2, 2, 0, 0, 0, 3, 4, 6, 12, 12, 0, 0, 0, 0, 0, 0, 0xe0, 0x3f,
+			1, 3, 0xac, 2, 1, 2, 2, 0xc2, 2, 2, 0, 0, 0, 3, 4, 6, 12, 12, 0, 0, 0, 0, 0, 0, 0xe0,
+			0x3f,
 			1, 3, 0xac, 2, 11, 2, 2, 0xa2, 1, 2, 1, 0, 1, 0, 2, 5, 't', 'o', 't', 'a', 'l', 16,
 			2, 0x87, 0x80, 0x80, 0x80, 0x10},
 	} {
@@ -54,7 +65,8 @@ func TestWords(t *testing.T) {
 	for range 2 { // into memory of its own, and again into that of others
 		for i, f := range spoken(t) {
 			b := head.Encode(f)
-			if got, err := reader.Read(b); !head.InWords(b) || err != nil || cmp.Diff(head.Message(f), got) != "" {
+			if got, err := reader.Read(b); !head.InWords(b) || err != nil ||
+				cmp.Diff(head.Message(f), got) != "" {
 				t.Errorf("frame %d comes back with %v:\n%s", i, err, cmp.Diff(head.Message(f), got))
 			}
 		}
@@ -101,14 +113,28 @@ func TestReadRefusesWords(t *testing.T) {
 	}
 	for what, f := range map[string]*head.Frame{
 		"a stream without a number": {},
-		"a word the wrong way":      {First: 2, Up: true, Bodies: []head.Body{&head.Commit{Index: 1}}},
-		"a follower without report": {First: 1, Up: true, Bodies: []head.Body{&head.Executed{Flight: 1}}},
+		"a word the wrong way": {First: 2, Up: true,
+			Bodies: []head.Body{&head.Commit{Index: 1}}},
+		"a follower without report": {First: 1, Up: true,
+			Bodies: []head.Body{&head.Executed{Flight: 1}}},
 		"an entry without a number": {First: 2, Bodies: []head.Body{&head.Commit{}}},
-		"a call of -1 elements":     {First: 2, Up: true, Bodies: []head.Body{&head.Posted{Call: far(-1)}}},
-		"a flight without hosts":    {First: 2, Bodies: []head.Body{&head.Exec{Flight: 1, Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}, Err: "why"}}}}},
-		"a set without calls":       {First: 2, Bodies: []head.Body{&head.Exec{Flight: 1, Hosts: []string{"A"}, Sets: []head.Set{{Err: "why"}}}}},
-		"a set of calls like that":  {First: 2, Bodies: []head.Body{&head.Exec{Flight: 1, Hosts: []string{"A"}, Sets: []head.Set{{Calls: []head.Call{far(-1)}, Of: []int{0}, Err: "why"}}}}},
-		"a set without a route":     {First: 2, Bodies: []head.Body{&head.Exec{Flight: 1, Hosts: []string{"A"}, Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}}}}}},
+		"a call of -1 elements": {First: 2, Up: true,
+			Bodies: []head.Body{&head.Posted{Call: far(-1)}}},
+		"a flight without hosts": {First: 2,
+			Bodies: []head.Body{
+				&head.Exec{Flight: 1,
+					Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}, Err: "why"}}}}},
+		"a set without calls": {First: 2,
+			Bodies: []head.Body{
+				&head.Exec{Flight: 1, Hosts: []string{"A"}, Sets: []head.Set{{Err: "why"}}}}},
+		"a set of calls like that": {First: 2,
+			Bodies: []head.Body{
+				&head.Exec{Flight: 1, Hosts: []string{"A"},
+					Sets: []head.Set{{Calls: []head.Call{far(-1)}, Of: []int{0}, Err: "why"}}}}},
+		"a set without a route": {First: 2,
+			Bodies: []head.Body{
+				&head.Exec{Flight: 1, Hosts: []string{"A"},
+					Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}}}}}},
 	} {
 		b := head.Encode(f)
 		if m, err := reader.Read(b); !head.InWords(b) || err == nil {
@@ -117,12 +143,14 @@ func TestReadRefusesWords(t *testing.T) {
 	}
 	f := spoken(t)[0]
 	f.Bodies[0].(*head.Posted).Weight = math.NaN()
-	if m, err := reader.Read(head.Encode(f)); err != nil || m.(*head.Frame).Bodies[0].(*head.Posted).Weight != -1 {
+	if m, err := reader.Read(head.Encode(f)); err != nil ||
+		m.(*head.Frame).Bodies[0].(*head.Posted).Weight != -1 {
 		t.Errorf("a weight that is no number: %v", err)
 	}
 }
 
-// Words are written and read in memory that is used again; the place in the data, which others may hold, is new.
+// Words are written and read in memory that is used again; the place in the data, which others may
+// hold, is new.
 func TestWordsAllocateNothing(t *testing.T) {
 	frames := spoken(t)
 	frames[1].Bodies[1].(*head.Commit).Data = nil
@@ -145,7 +173,8 @@ func TestWordsAllocateNothing(t *testing.T) {
 	}
 }
 
-// Nothing that a word has is left behind: where it does not go in bytes, its frame is JSON. So a field that is added later is not forgotten.
+// Nothing that a word has is left behind: where it does not go in bytes, its frame is JSON. So a
+// field that is added later is not forgotten.
 func TestWordsSayAllTheyHave(t *testing.T) {
 	said := 0
 	for i := range spoken(t) {
@@ -160,9 +189,11 @@ func TestWordsSayAllTheyHave(t *testing.T) {
 		}
 		for k := range words() {
 			change(words()[k])
-			if got, err := head.Decode(head.Encode(frame)); err == nil { // else it is nothing that an agent says
+			// else it is nothing that an agent says
+			if got, err := head.Decode(head.Encode(frame)); err == nil {
 				if said++; !reflect.DeepEqual(head.Message(frame), got) {
-					t.Errorf("frame %d comes back without all it has:\n%s", i, cmp.Diff(head.Message(frame), got))
+					t.Errorf("frame %d comes back without all it has:\n%s", i,
+						cmp.Diff(head.Message(frame), got))
 				}
 			}
 		}
@@ -186,7 +217,8 @@ func parts(v reflect.Value) (list []reflect.Value) {
 		for i := range v.Len() {
 			list = append(list, parts(v.Index(i))...)
 		}
-	case v.CanSet() && v.Kind() != reflect.Interface && v.Type() != reflect.TypeFor[[]byte](): // memory stays behind
+	// memory stays behind
+	case v.CanSet() && v.Kind() != reflect.Interface && v.Type() != reflect.TypeFor[[]byte]():
 		list = []reflect.Value{v}
 	}
 	return list

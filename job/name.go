@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// nameFor makes a job name from a command: the script, where there is one behind an interpreter, else the program.
+// nameFor makes a job name from a command: the script, where there is one behind an interpreter,
+// else the program.
 func nameFor(command []string) string {
 	if len(command) == 0 {
 		return "job"

@@ -42,7 +42,10 @@ func Load(path string) (Spec, error) {
 		return Spec{}, fileError(path, err)
 	}
 	if len(text) > maxFile {
-		return Spec{}, &Error{"", fmt.Sprintf("%s is larger than %d bytes, so it is hardly a job spec; see shoal run --help", path, maxFile)}
+		return Spec{}, &Error{"",
+			fmt.Sprintf(
+				"%s is larger than %d bytes, so it is hardly a job spec; see shoal run --help",
+				path, maxFile)}
 	}
 	spec, err := Parse(text)
 	if err != nil {
@@ -56,7 +59,8 @@ func fileError(path string, err error) error {
 	if errors.As(err, &pe) {
 		err = pe.Err
 	}
-	return &Error{"", fmt.Sprintf("cannot read the job spec %s: %v; check the path after -f and its permissions", path, err)}
+	return &Error{"", fmt.Sprintf(
+		"cannot read the job spec %s: %v; check the path after -f and its permissions", path, err)}
 }
 
 // Parse reads a spec. Unknown and repeated keys are errors; nothing is defaulted or validated.
@@ -64,11 +68,14 @@ func Parse(text []byte) (Spec, error) {
 	var spec Spec
 	var top map[string]any
 	if err := yaml.Unmarshal(text, &top); err != nil {
-		return spec, &Error{"", fmt.Sprintf("not YAML with keys at the top: %s; it looks like this:\n%s", reason(err), exampleSpec())}
+		return spec, &Error{"",
+			fmt.Sprintf("not YAML with keys at the top: %s; it looks like this:\n%s", reason(err),
+				exampleSpec())}
 	}
 	for key := range top {
 		if !slices.Contains(keyNames(), key) {
-			return spec, &Error{key, fmt.Sprintf("no such key; known are %s", strings.Join(keyNames(), ", "))}
+			return spec, &Error{key,
+				fmt.Sprintf("no such key; known are %s", strings.Join(keyNames(), ", "))}
 		}
 	}
 	if err := yaml.UnmarshalStrict(text, &spec); err != nil {
@@ -83,8 +90,8 @@ func Parse(text []byte) (Spec, error) {
 	return spec, nil
 }
 
-// quote takes texts as they are written. On the way through JSON 1.10 has become 1.1, 0123 83, and yes true. It also sees that nothing comes after
-// the spec, which that way leaves out.
+// quote takes texts as they are written. On the way through JSON 1.10 has become 1.1, 0123 83, and
+// yes true. It also sees that nothing comes after the spec, which that way leaves out.
 func (s *Spec) quote(text []byte) error {
 	var written struct {
 		Name    string
@@ -98,7 +105,8 @@ func (s *Spec) quote(text []byte) error {
 	s.Name, s.Command, s.Env = written.Name, written.Command, written.Env
 	var more any
 	if err := documents.Decode(&more); more != nil || err != nil && !errors.Is(err, io.EOF) {
-		return &Error{"", "there is more than one document, but a file is one job: take out what is behind the line ---"}
+		return &Error{"", "there is more than one document, but a file is one job: take out " +
+			"what is behind the line ---"}
 	}
 	return nil
 }
@@ -112,7 +120,9 @@ func typeError(err error) error {
 	key, _, _ := strings.Cut(te.Field, ".")
 	for _, k := range keys {
 		if k.name == key {
-			return &Error{key, fmt.Sprintf("a %s does not belong here; write it like this: %s", te.Value, k.example)}
+			return &Error{key,
+				fmt.Sprintf("a %s does not belong here; write it like this: %s", te.Value,
+					k.example)}
 		}
 	}
 	return &Error{key, reason(err)}
@@ -121,7 +131,8 @@ func typeError(err error) error {
 // reason drops the layers that the YAML package puts before what is wrong.
 func reason(err error) string {
 	msg := err.Error()
-	for _, layer := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "while decoding JSON: ", "json: ", "yaml: ", "unmarshal errors:\n  "} {
+	for _, layer := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ",
+		"while decoding JSON: ", "json: ", "yaml: ", "unmarshal errors:\n  "} {
 		msg = strings.TrimPrefix(msg, layer)
 	}
 	return msg

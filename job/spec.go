@@ -1,4 +1,5 @@
-// Package job describes what people run: one job spec, written in YAML, that every way of starting a job reads.
+// Package job describes what people run: one job spec, written in YAML, that every way of starting
+// a job reads.
 package job
 
 import (
@@ -12,24 +13,31 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
-// MaxWorkers bounds the workers of one host, so that a slip of the finger is an error and not a fork bomb.
+// MaxWorkers bounds the workers of one host, so that a slip of the finger is an error and not a
+// fork bomb.
 const MaxWorkers = 1024
 
-// maxName leaves room for the "-2" that keeps runs of the same name apart, within the 63 bytes of a DNS label.
+// maxName leaves room for the "-2" that keeps runs of the same name apart, within the 63 bytes of a
+// DNS label.
 const maxName = 50
 
 // Spec is a job as the user writes it. The zero value of a field means its default.
 type Spec struct {
-	Name    string            `json:"name,omitempty"`    // default: taken from the command
-	Workers int               `json:"workers,omitempty"` // processes to start; default 1
-	Min     int               `json:"min,omitempty"`     // with fewer workers the job waits for more; default: it goes on, but only losses by a signal are survived
-	Max     int               `json:"max,omitempty"`     // bound of shoal resize; default: none
-	Spares  int               `json:"spares,omitempty"`  // workers beyond these that wait to take the place of lost ones; default: none
+	Name    string `json:"name,omitempty"`    // default: taken from the command
+	Workers int    `json:"workers,omitempty"` // processes to start; default 1
+	// with fewer workers the job waits for more; default: it goes on, but only losses by a signal
+	// are survived
+	Min int `json:"min,omitempty"`
+	Max int `json:"max,omitempty"` // bound of shoal resize; default: none
+	// workers beyond these that wait to take the place of lost ones; default: none
+	Spares  int               `json:"spares,omitempty"`
 	Command []string          `json:"command,omitempty"` // program and arguments of every worker
 	Env     map[string]string `json:"env,omitempty"`     // added to the environment of every worker
 
-	FixedRoutes bool `json:"fixed_routes,omitempty"` // collectives go between hosts by their lengths alone, not as they turn out to be fastest
-	Redundant   bool `json:"redundant,omitempty"`    // what several ranks of a mesh have lies on two hosts, wherever the workers allow it
+	// collectives go between hosts by their lengths alone, not as they turn out to be fastest
+	FixedRoutes bool `json:"fixed_routes,omitempty"`
+	// what several ranks of a mesh have lies on two hosts, wherever the workers allow it
+	Redundant bool `json:"redundant,omitempty"`
 }
 
 // Error is a fault in a job spec: which key, and what, why, what to do.
@@ -99,18 +107,26 @@ func (s Spec) Validate() error {
 	case s.Workers < 1 || s.Workers > MaxWorkers:
 		return workersError(s.Workers)
 	case s.Min < 0 || s.Min > s.Workers:
-		return &Error{"min", fmt.Sprintf("%d is not between 1 and the %s that the job begins with", s.Min, plural.Of(s.Workers, "worker"))}
+		return &Error{"min",
+			fmt.Sprintf("%d is not between 1 and the %s that the job begins with", s.Min,
+				plural.Of(s.Workers, "worker"))}
 	case s.Spares < 0 || s.Spares > MaxWorkers:
-		return &Error{"spares", fmt.Sprintf("%d is no number of workers to keep waiting; give 0 to %d", s.Spares, MaxWorkers)}
+		return &Error{"spares",
+			fmt.Sprintf("%d is no number of workers to keep waiting; give 0 to %d", s.Spares,
+				MaxWorkers)}
 	case s.Max != 0 && s.Max < s.Workers:
-		return &Error{"max", fmt.Sprintf("%d is below the %s that the job begins with", s.Max, plural.Of(s.Workers, "worker"))}
+		return &Error{"max",
+			fmt.Sprintf("%d is below the %s that the job begins with", s.Max,
+				plural.Of(s.Workers, "worker"))}
 	}
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		return &Error{"command", "nothing to run, because no command is given; " +
-			"put it after -- (shoal run -n 4 -- python3 train.py) or into the file (command: [python3, train.py])"}
+			"put it after -- (shoal run -n 4 -- python3 train.py) or into the file (command: " +
+			"[python3, train.py])"}
 	}
 	if i := slices.IndexFunc(s.Command, hasNUL); i >= 0 {
-		return &Error{"command", fmt.Sprintf("word %d holds a NUL byte, which no program can receive; take it out", i)}
+		return &Error{"command",
+			fmt.Sprintf("word %d holds a NUL byte, which no program can receive; take it out", i)}
 	}
 	for k, v := range s.Env {
 		if err := checkEnv(k, v); err != nil {
@@ -130,15 +146,19 @@ func (s Spec) String() string {
 }
 
 func workersError(n int) error {
-	return &Error{"workers", fmt.Sprintf("%d is not a number of workers that one host can run; give 1 to %d", n, MaxWorkers)}
+	return &Error{"workers",
+		fmt.Sprintf("%d is not a number of workers that one host can run; give 1 to %d", n,
+			MaxWorkers)}
 }
 
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
 func checkName(name string) error {
 	if len(name) > maxName || !dnsLabel.MatchString(name) {
-		return &Error{"name", fmt.Sprintf("%q cannot name a job, because folders and hosts take the name over; "+
-			"use 1 to %d lower-case letters, digits and dashes, with a letter or digit at both ends", name, maxName)}
+		return &Error{"name",
+			fmt.Sprintf("%q cannot name a job, because folders and hosts take the name over; "+
+				"use 1 to %d lower-case letters, digits and dashes, with a letter or digit at "+
+				"both ends", name, maxName)}
 	}
 	return nil
 }
@@ -149,11 +169,14 @@ var setByShoal = []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
 func checkEnv(key, value string) error {
 	switch {
 	case key == "" || strings.ContainsAny(key, "=\x00"):
-		return &Error{"env", fmt.Sprintf("%q cannot name a variable; write KEY=VALUE with a KEY that has no = in it", key)}
+		return &Error{"env",
+			fmt.Sprintf("%q cannot name a variable; write KEY=VALUE with a KEY that has no = in it",
+				key)}
 	case hasNUL(value):
 		return &Error{"env", key + " holds a NUL byte, which no program can receive; take it out"}
 	case strings.HasPrefix(key, "SHOAL_") || slices.Contains(setByShoal, key):
-		return &Error{"env", key + " is set by shoal, differently for each worker; take it out of the job"}
+		return &Error{"env", key +
+			" is set by shoal, differently for each worker; take it out of the job"}
 	}
 	return nil
 }

@@ -13,11 +13,14 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	got, err := job.Parse([]byte("name: digits\nworkers: 4\ncommand: [python3, train.py]\nenv:\n  A: b\n  M: 2\nmin: 2\nmax: 8\nfixed_routes: true\nredundant: true\n"))
+	got, err := job.Parse([]byte("name: digits\nworkers: 4\ncommand: [python3, " +
+		"train.py]\nenv:\n  A: b\n  M: 2\nmin: 2\nmax: 8\nfixed_routes: true\nredundant: true\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := job.Spec{Name: "digits", Workers: 4, Command: []string{"python3", "train.py"}, Env: map[string]string{"A": "b", "M": "2"}, Min: 2, Max: 8, FixedRoutes: true, Redundant: true}
+	want := job.Spec{Name: "digits", Workers: 4, Command: []string{"python3", "train.py"},
+		Env: map[string]string{"A": "b", "M": "2"}, Min: 2, Max: 8, FixedRoutes: true,
+		Redundant: true}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -25,13 +28,16 @@ func TestParse(t *testing.T) {
 
 // YAML takes more words for numbers and truths than people do: an octal 0123, a 1.10 that is 1.1.
 func TestTextsAreTakenAsWritten(t *testing.T) {
-	got, err := job.Parse([]byte("name: 0123\ncommand: [fit, 1e3, 1.10, yes, 1e-4]\nenv: {SEED: 0123, VERSION: 1.10, N: no, LONG: 12345678901234567890, ZONE: 12:30, EMPTY: }\n---\n"))
+	got, err := job.Parse([]byte("name: 0123\ncommand: [fit, 1e3, 1.10, yes, 1e-4]\nenv: {SEED: " +
+		"0123, VERSION: 1.10, N: no, LONG: 12345678901234567890, ZONE: 12:30, EMPTY: }\n---\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := job.Spec{Name: "0123", Command: []string{"fit", "1e3", "1.10", "yes", "1e-4"}, Env: map[string]string{
-		"SEED": "0123", "VERSION": "1.10", "N": "no", "LONG": "12345678901234567890", "ZONE": "12:30", "EMPTY": "",
-	}}
+	want := job.Spec{Name: "0123", Command: []string{"fit", "1e3", "1.10", "yes", "1e-4"},
+		Env: map[string]string{
+			"SEED": "0123", "VERSION": "1.10", "N": "no", "LONG": "12345678901234567890",
+			"ZONE": "12:30", "EMPTY": "",
+		}}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -42,15 +48,19 @@ func TestParseRefuses(t *testing.T) {
 		text string
 		want []string
 	}{
-		"unknown key":   {"wrokers: 4\n", []string{"wrokers", "known are name, workers, command, env, min, max, spares, fixed_routes, redundant"}},
-		"other case":    {"Name: a\n", []string{"Name", "no such key"}},
-		"repeated key":  {"name: a\nname: b\n", []string{"name", "already set"}},
-		"wrong type":    {"workers: four\n", []string{"workers: a string", "workers: 4"}},
-		"zero workers":  {"workers: 0\n", []string{"workers: 0", "1 to 1024"}},
-		"fraction":      {"workers: 2.5\n", []string{"workers: a number", "workers: 4"}},
-		"command line":  {"command: python3 train.py\n", []string{"command", "[python3, train.py]"}},
-		"env list":      {"env: [A=b]\n", []string{"env: a array", "env: {LOG_LEVEL"}},
-		"documents":     {"workers: 2\n---\nworkers: 3\n", []string{"more than one document", "---"}},
+		"unknown key": {"wrokers: 4\n",
+			[]string{"wrokers",
+				"known are name, workers, command, env, min, max, spares, fixed_routes, redundant"}},
+		"other case":   {"Name: a\n", []string{"Name", "no such key"}},
+		"repeated key": {"name: a\nname: b\n", []string{"name", "already set"}},
+		"wrong type":   {"workers: four\n", []string{"workers: a string", "workers: 4"}},
+		"zero workers": {"workers: 0\n", []string{"workers: 0", "1 to 1024"}},
+		"fraction":     {"workers: 2.5\n", []string{"workers: a number", "workers: 4"}},
+		"command line": {"command: python3 train.py\n",
+			[]string{"command", "[python3, train.py]"}},
+		"env list": {"env: [A=b]\n", []string{"env: a array", "env: {LOG_LEVEL"}},
+		"documents": {"workers: 2\n---\nworkers: 3\n",
+			[]string{"more than one document", "---"}},
 		"not a mapping": {"- a\n- b\n", []string{"not YAML with keys", "workers: 4"}},
 		"not YAML":      {"a: [b\n", []string{"not YAML", "line 1"}},
 	} {
@@ -70,7 +80,8 @@ func TestParseRefuses(t *testing.T) {
 
 func TestLoadNamesTheFile(t *testing.T) {
 	dir := t.TempDir()
-	missing, big, bad := filepath.Join(dir, "none.yaml"), filepath.Join(dir, "big.yaml"), filepath.Join(dir, "bad.yaml")
+	missing, big, bad := filepath.Join(dir, "none.yaml"), filepath.Join(dir, "big.yaml"),
+		filepath.Join(dir, "bad.yaml")
 	if err := os.WriteFile(big, make([]byte, 1<<20+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -112,9 +123,13 @@ func TestDefaultNamesAreValid(t *testing.T) {
 }
 
 func TestOverride(t *testing.T) {
-	file := job.Spec{Name: "a", Workers: 2, Command: []string{"x"}, Env: map[string]string{"K": "file", "L": "file"}}
-	got := file.Override(job.Spec{Workers: 3, Env: map[string]string{"K": "flag"}, FixedRoutes: true, Redundant: true})
-	want := job.Spec{Name: "a", Workers: 3, Command: []string{"x"}, Env: map[string]string{"K": "flag", "L": "file"}, FixedRoutes: true, Redundant: true}
+	file := job.Spec{Name: "a", Workers: 2, Command: []string{"x"},
+		Env: map[string]string{"K": "file", "L": "file"}}
+	got := file.Override(
+		job.Spec{Workers: 3, Env: map[string]string{"K": "flag"}, FixedRoutes: true,
+			Redundant: true})
+	want := job.Spec{Name: "a", Workers: 3, Command: []string{"x"},
+		Env: map[string]string{"K": "flag", "L": "file"}, FixedRoutes: true, Redundant: true}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -154,7 +169,8 @@ func TestValidate(t *testing.T) {
 }
 
 func TestStringIsParsed(t *testing.T) {
-	want := job.Spec{Name: "a", Workers: 3, Command: []string{"sh", "-c", "echo '1: #'"}, Env: map[string]string{"A": "yes", "B": "007"}}
+	want := job.Spec{Name: "a", Workers: 3, Command: []string{"sh", "-c", "echo '1: #'"},
+		Env: map[string]string{"A": "yes", "B": "007"}}
 	got, err := job.Parse([]byte(want.String()))
 	if err != nil {
 		t.Fatal(err)

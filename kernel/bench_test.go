@@ -38,10 +38,18 @@ func BenchmarkKernels(b *testing.B) {
 		name string
 		run  run
 	}{
-		{"PairSum", func(k *kernel.Impl, d tensor.DType, acc, x, y []byte) { k.Pair(d, kernel.Sum, acc, x, y) }},
-		{"FoldSum", func(k *kernel.Impl, d tensor.DType, acc, x, _ []byte) { k.Fold(d, kernel.Sum, acc, x) }},
-		{"FoldMax", func(k *kernel.Impl, d tensor.DType, acc, x, _ []byte) { k.Fold(d, kernel.Max, acc, x) }},
-		{"FoldScaled", func(k *kernel.Impl, d tensor.DType, acc, x, _ []byte) { k.FoldScaled(d, acc, x, 0.25) }},
+		{"PairSum", func(k *kernel.Impl, d tensor.DType, acc, x, y []byte) {
+			k.Pair(d, kernel.Sum, acc, x, y)
+		}},
+		{"FoldSum", func(k *kernel.Impl, d tensor.DType, acc, x, _ []byte) {
+			k.Fold(d, kernel.Sum, acc, x)
+		}},
+		{"FoldMax", func(k *kernel.Impl, d tensor.DType, acc, x, _ []byte) {
+			k.Fold(d, kernel.Max, acc, x)
+		}},
+		{"FoldScaled", func(k *kernel.Impl, d tensor.DType, acc, x, _ []byte) {
+			k.FoldScaled(d, acc, x, 0.25)
+		}},
 		{"Store", func(k *kernel.Impl, d tensor.DType, acc, x, _ []byte) { k.Store(d, x, acc) }},
 		{"Stream", func(k *kernel.Impl, d tensor.DType, acc, x, _ []byte) { k.Stream(d, x, acc) }},
 	} {
@@ -50,12 +58,13 @@ func BenchmarkKernels(b *testing.B) {
 				ad := kernel.AccType(d)
 				x, y, acc := normal(d, size), normal(d, size), normal(ad, size/d.Size()*ad.Size())
 				for _, k := range kernel.Impls() {
-					b.Run(fmt.Sprintf("%s/%v/%dKiB/%s", c.name, d, size>>10, k.Name), func(b *testing.B) {
-						b.SetBytes(int64(size))
-						for b.Loop() {
-							c.run(k, d, acc, x, y)
-						}
-					})
+					b.Run(fmt.Sprintf("%s/%v/%dKiB/%s", c.name, d, size>>10, k.Name),
+						func(b *testing.B) {
+							b.SetBytes(int64(size))
+							for b.Loop() {
+								c.run(k, d, acc, x, y)
+							}
+						})
 				}
 			}
 		}

@@ -8,11 +8,13 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// FuzzImplsAgree lets the fuzzer choose the call, the type, the alignment, the length and every bit of the numbers.
+// FuzzImplsAgree lets the fuzzer choose the call, the type, the alignment, the length and every bit
+// of the numbers.
 func FuzzImplsAgree(f *testing.F) {
 	list, types := calls(), tensor.DTypes()
 	for i := range list {
-		f.Add(uint8(i), uint8(i), uint8(3*i), 0.5, bytes.Repeat([]byte{0x7f, 0x80, 0x01, 0xff, 0x00, 0x3c}, 20*i))
+		f.Add(uint8(i), uint8(i), uint8(3*i), 0.5,
+			bytes.Repeat([]byte{0x7f, 0x80, 0x01, 0xff, 0x00, 0x3c}, 20*i))
 	}
 	f.Fuzz(func(t *testing.T, which, dtype, offset uint8, a float64, data []byte) {
 		c, d := list[int(which)%len(list)], types[int(dtype)%len(types)]

@@ -60,7 +60,8 @@ func pairOf[T number](op Op, acc, x, y []T) {
 	}
 }
 
-// few is how many 16-bit floats are widened at a time, on the stack, to be combined with an accumulator.
+// few is how many 16-bit floats are widened at a time, on the stack, to be combined with an
+// accumulator.
 const few = 64
 
 func foldHalf(d tensor.DType, op Op, acc []float32, src []byte) {
@@ -167,7 +168,8 @@ func narrow(d tensor.DType, dst []byte, acc []float32) {
 	}
 }
 
-// sumAll writes the sum of all sources from the byte at on, times a for floats, to all destinations.
+// sumAll writes the sum of all sources from the byte at on, times a for floats, to all
+// destinations.
 func sumAll(d tensor.DType, dst, src [][]byte, at int, a float64) {
 	var room [few]float64 // as many bytes of accumulator
 	acc := unsafe.Slice((*byte)(unsafe.Pointer(&room)), unsafe.Sizeof(room))

@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// loop is what the main loop of a kernel takes for 64 bytes of accumulator, in instructions. A kernel that adds up all sources at once
-// has two loops inside: what a source beyond the first and a destination take is counted for each of them.
+// loop is what the main loop of a kernel takes for 64 bytes of accumulator, in instructions. A
+// kernel that adds up all sources at once has two loops inside: what a source beyond the first and
+// a destination take is counted for each of them.
 type loop struct{ turn, source, destination float64 }
 
 // loops has what every kernel takes with vectors of 32 and of 64 bytes.
@@ -55,16 +56,18 @@ var loops = map[string][2]loop{
 	"FoldScaledBF16":   {{turn: 11}, {turn: 6}},
 }
 
-// Speed is no test's business, instructions are: no kernel takes another number of them than is written here. After a change that is wanted
-// the table says what it brought.
+// Speed is no test's business, instructions are: no kernel takes another number of them than is
+// written here. After a change that is wanted the table says what it brought.
 func TestInstructions(t *testing.T) {
 	avx2, avx512 := mainLoops(t, "avx2"), mainLoops(t, "avx512")
 	for name, want := range loops {
 		if got := avx2[name]; got != want[0] {
-			t.Errorf("avx2%s takes %v instructions for 64 bytes, the table says %v", name, got, want[0])
+			t.Errorf("avx2%s takes %v instructions for 64 bytes, the table says %v", name, got,
+				want[0])
 		}
 		if got := avx512[name]; got != want[1] {
-			t.Errorf("avx512%s takes %v instructions for 64 bytes, the table says %v", name, got, want[1])
+			t.Errorf("avx512%s takes %v instructions for 64 bytes, the table says %v", name, got,
+				want[1])
 		}
 	}
 	for _, have := range []map[string]loop{avx2, avx512} {
@@ -76,14 +79,16 @@ func TestInstructions(t *testing.T) {
 	}
 }
 
-// jump matches a jump, or the subtraction from the blocks that are left, and takes out where to or how many.
+// jump matches a jump, or the subtraction from the blocks that are left, and takes out where to or
+// how many.
 var (
 	jump = regexp.MustCompile(`^J\w+ +(\w+)$`)
 	less = regexp.MustCompile(`^SUBQ +\$0x(\w+), \w+$`)
 )
 
-// mainLoops counts the instructions of the main loops in the committed code for an instruction set, by the names of the functions without it. A
-// main loop is between the label "several" and the jump back to it.
+// mainLoops counts the instructions of the main loops in the committed code for an instruction set,
+// by the names of the functions without it. A main loop is between the label "several" and the jump
+// back to it.
 func mainLoops(t *testing.T, isa string) map[string]loop {
 	t.Helper()
 	text, err := os.ReadFile("z" + isa + "_amd64.s")

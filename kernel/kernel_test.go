@@ -15,7 +15,8 @@ import (
 
 var ops = []kernel.Op{kernel.Sum, kernel.Prod, kernel.Min, kernel.Max}
 
-// call is one way to call an Impl: out and x hold elements of d, or accumulators where it says wide.
+// call is one way to call an Impl: out and x hold elements of d, or accumulators where it says
+// wide.
 type call struct {
 	name           string
 	outWide, xWide bool
@@ -25,38 +26,69 @@ type call struct {
 
 func calls() []call {
 	list := []call{
-		{"Load", true, false, false, func(k *kernel.Impl, d tensor.DType, out, x, _ []byte, _ float64) { k.Load(d, out, x) }},
-		{"Store", false, true, false, func(k *kernel.Impl, d tensor.DType, out, x, _ []byte, _ float64) { k.Store(d, out, x) }},
-		{"Stream", false, true, false, func(k *kernel.Impl, d tensor.DType, out, x, _ []byte, _ float64) { k.Stream(d, out, x) }},
-		{"Copy", false, false, false, func(k *kernel.Impl, _ tensor.DType, out, x, _ []byte, _ float64) { k.Copy(out, x) }},
-		{"StreamCopy", false, false, false, func(k *kernel.Impl, _ tensor.DType, out, x, _ []byte, _ float64) { k.StreamCopy(out, x) }},
-		{"LoadScaled", true, false, true, func(k *kernel.Impl, d tensor.DType, out, x, _ []byte, a float64) { k.LoadScaled(d, out, x, a) }},
-		{"FoldScaled", true, false, true, func(k *kernel.Impl, d tensor.DType, out, x, _ []byte, a float64) { k.FoldScaled(d, out, x, a) }},
-		{"Scale", true, false, true, func(k *kernel.Impl, d tensor.DType, out, _, _ []byte, a float64) { k.Scale(d, out, a) }},
+		{"Load", true, false, false,
+			func(k *kernel.Impl, d tensor.DType, out, x, _ []byte, _ float64) {
+				k.Load(d, out, x)
+			}},
+		{"Store", false, true, false,
+			func(k *kernel.Impl, d tensor.DType, out, x, _ []byte, _ float64) {
+				k.Store(d, out, x)
+			}},
+		{"Stream", false, true, false,
+			func(k *kernel.Impl, d tensor.DType, out, x, _ []byte, _ float64) {
+				k.Stream(d, out, x)
+			}},
+		{"Copy", false, false, false,
+			func(k *kernel.Impl, _ tensor.DType, out, x, _ []byte, _ float64) {
+				k.Copy(out, x)
+			}},
+		{"StreamCopy", false, false, false,
+			func(k *kernel.Impl, _ tensor.DType, out, x, _ []byte, _ float64) {
+				k.StreamCopy(out, x)
+			}},
+		{"LoadScaled", true, false, true,
+			func(k *kernel.Impl, d tensor.DType, out, x, _ []byte, a float64) {
+				k.LoadScaled(d, out, x, a)
+			}},
+		{"FoldScaled", true, false, true,
+			func(k *kernel.Impl, d tensor.DType, out, x, _ []byte, a float64) {
+				k.FoldScaled(d, out, x, a)
+			}},
+		{"Scale", true, false, true,
+			func(k *kernel.Impl, d tensor.DType, out, _, _ []byte, a float64) {
+				k.Scale(d, out, a)
+			}},
 	}
 	var again []byte // used again and again, lest the test allocate
 	dst, src := make([][]byte, 2), make([][]byte, 3)
 	list = append(list,
-		call{"SumAll", false, false, false, func(k *kernel.Impl, d tensor.DType, out, x, y []byte, _ float64) {
-			dst[0], src[0], src[1] = out, x, y
-			k.SumAll(d, dst[:1], src[:2], 1)
-		}},
-		call{"SumAll of three, scaled", false, false, true, func(k *kernel.Impl, d tensor.DType, out, x, y []byte, a float64) {
-			again = append(again[:0], out...)
-			dst[0], dst[1], src[0], src[1], src[2] = out, again, y, x, y
-			k.SumAll(d, dst, src, a)
-			copy(out, again)
-		}},
-		call{"StreamSumAll", false, false, true, func(k *kernel.Impl, d tensor.DType, out, x, y []byte, a float64) {
-			dst[0], src[0], src[1] = out, x, y
-			k.StreamSumAll(d, dst[:1], src[:2], a)
-		}})
+		call{"SumAll", false, false, false,
+			func(k *kernel.Impl, d tensor.DType, out, x, y []byte, _ float64) {
+				dst[0], src[0], src[1] = out, x, y
+				k.SumAll(d, dst[:1], src[:2], 1)
+			}},
+		call{"SumAll of three, scaled", false, false, true,
+			func(k *kernel.Impl, d tensor.DType, out, x, y []byte, a float64) {
+				again = append(again[:0], out...)
+				dst[0], dst[1], src[0], src[1], src[2] = out, again, y, x, y
+				k.SumAll(d, dst, src, a)
+				copy(out, again)
+			}},
+		call{"StreamSumAll", false, false, true,
+			func(k *kernel.Impl, d tensor.DType, out, x, y []byte, a float64) {
+				dst[0], src[0], src[1] = out, x, y
+				k.StreamSumAll(d, dst[:1], src[:2], a)
+			}})
 	for _, op := range ops {
 		list = append(list,
 			call{"Pair " + op.String(), true, false, false,
-				func(k *kernel.Impl, d tensor.DType, out, x, y []byte, _ float64) { k.Pair(d, op, out, x, y) }},
+				func(k *kernel.Impl, d tensor.DType, out, x, y []byte, _ float64) {
+					k.Pair(d, op, out, x, y)
+				}},
 			call{"Fold " + op.String(), true, false, false,
-				func(k *kernel.Impl, d tensor.DType, out, x, _ []byte, _ float64) { k.Fold(d, op, out, x) }})
+				func(k *kernel.Impl, d tensor.DType, out, x, _ []byte, _ float64) {
+					k.Fold(d, op, out, x)
+				}})
 	}
 	return list
 }
@@ -84,13 +116,16 @@ func newRand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// specials are float32 numbers at which code goes wrong: zeros, infinities, NaNs, subnormals, the ends of the ranges
-// of f16 and bf16, and ties.
-var specials = []uint32{0, 0x80000000, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc00001, 0x7f800001, 0x7fffffff, 1, 0x80000001,
-	0x007fffff, 0x00800000, 0x7f7fffff, 0xff7f8000, 0x477fefff, 0x477ff000, 0x33000000, 0x33000001, 0x387fe000, 0x3f801000, 0x3f803000,
+// specials are float32 numbers at which code goes wrong: zeros, infinities, NaNs, subnormals, the
+// ends of the ranges of f16 and bf16, and ties.
+var specials = []uint32{0, 0x80000000, 0x7f800000, 0xff800000, 0x7fc00000, 0xffc00001, 0x7f800001,
+	0x7fffffff, 1, 0x80000001,
+	0x007fffff, 0x00800000, 0x7f7fffff, 0xff7f8000, 0x477fefff, 0x477ff000, 0x33000000, 0x33000001,
+	0x387fe000, 0x3f801000, 0x3f803000,
 	0x3f808000, 0x3f818000, 0x3f800000, 0xbf800000}
 
-// fill writes elements of d: random bits, special numbers, and numbers of moderate size, in equal parts.
+// fill writes elements of d: random bits, special numbers, and numbers of moderate size, in equal
+// parts.
 func fill(r *rand.Rand, d tensor.DType, b []byte) {
 	for size := d.Size(); len(b) >= size; b = b[size:] {
 		bits := r.Uint64()
@@ -132,7 +167,8 @@ func isNaN(d tensor.DType, b []byte) bool {
 	return false
 }
 
-// diff describes the first element in which got and want differ, both being NaN apart; "" if there is none.
+// diff describes the first element in which got and want differ, both being NaN apart; "" if there
+// is none.
 func diff(d tensor.DType, got, want []byte) string {
 	if bytes.Equal(got, want) {
 		return ""
@@ -141,7 +177,8 @@ func diff(d tensor.DType, got, want []byte) string {
 	for i := 0; i+size <= len(want); i += size {
 		g, w := got[i:i+size], want[i:i+size]
 		if !bytes.Equal(g, w) && !(isNaN(d, g) && isNaN(d, w)) {
-			return fmt.Sprintf("element %d of %d: got % x, want % x (little-endian)", i/size, len(want)/size, g, w)
+			return fmt.Sprintf("element %d of %d: got % x, want % x (little-endian)", i/size,
+				len(want)/size, g, w)
 		}
 	}
 	return ""
@@ -157,8 +194,8 @@ func aligned(n, off int) []byte {
 // margin is the number of bytes before and after the output that must stay as they were.
 const margin = 64
 
-// compare runs c with generic and with every other implementation on the same random input, n elements long, the three
-// slices at offsets of their elements from a cache line.
+// compare runs c with generic and with every other implementation on the same random input, n
+// elements long, the three slices at offsets of their elements from a cache line.
 func compare(t testing.TB, r *rand.Rand, c call, d tensor.DType, n int, offsets [3]int) {
 	t.Helper()
 	od, xd := c.types(d)
@@ -174,8 +211,10 @@ func compare(t testing.TB, r *rand.Rand, c call, d tensor.DType, n int, offsets 
 		copy(out, before)
 		c.run(k, d, out[margin:len(out)-margin], x, y, a)
 		got := bytes.Clone(out[margin : len(out)-margin])
-		if !bytes.Equal(out[:margin], before[:margin]) || !bytes.Equal(out[len(out)-margin:], before[len(before)-margin:]) {
-			t.Fatalf("%s %s %v: n=%d offsets=%v: wrote outside of its slice", k.Name, c.name, d, n, offsets)
+		if !bytes.Equal(out[:margin], before[:margin]) ||
+			!bytes.Equal(out[len(out)-margin:], before[len(before)-margin:]) {
+			t.Fatalf("%s %s %v: n=%d offsets=%v: wrote outside of its slice", k.Name, c.name, d, n,
+				offsets)
 		}
 		if i == 0 {
 			want = got
@@ -220,7 +259,8 @@ func TestImplsAgreeOnEveryAlignment(t *testing.T) {
 	})
 }
 
-// TestUnalignedElements goes beyond the contract for the calls that choose by the address of their destination.
+// TestUnalignedElements goes beyond the contract for the calls that choose by the address of their
+// destination.
 func TestUnalignedElements(t *testing.T) {
 	r := newRand(t)
 	for _, d := range []tensor.DType{tensor.F32, tensor.F16, tensor.BF16} {
@@ -259,17 +299,29 @@ func TestExactAliasing(t *testing.T) {
 					}
 				}
 				for _, op := range ops {
-					check("Pair(x, x, y) "+op.String(), func(out []byte) { k.Pair(d, op, out, x, y) },
+					check("Pair(x, x, y) "+op.String(), func(out []byte) {
+						k.Pair(d, op, out, x, y)
+					},
 						func(out []byte) { k.Pair(d, op, out, out, y) })
-					check("Pair(x, y, x) "+op.String(), func(out []byte) { k.Pair(d, op, out, y, x) },
+					check("Pair(x, y, x) "+op.String(), func(out []byte) {
+						k.Pair(d, op, out, y, x)
+					},
 						func(out []byte) { k.Pair(d, op, out, y, out) })
 					check("Fold(x, x) "+op.String(), func(out []byte) { k.Pair(d, op, out, x, x) },
 						func(out []byte) { k.Fold(d, op, out, out) })
 				}
-				check("Load", func(out []byte) { copy(out, x) }, func(out []byte) { k.Load(d, out, out) })
-				check("Stream", func(out []byte) { copy(out, x) }, func(out []byte) { k.Stream(d, out, out) })
-				check("SumAll", func(out []byte) { k.SumAll(d, [][]byte{out}, [][]byte{x, y, x}, 1) },
-					func(out []byte) { k.SumAll(d, [][]byte{bytes.Clone(y), out}, [][]byte{out, y, out}, 1) })
+				check("Load", func(out []byte) {
+					copy(out, x)
+				}, func(out []byte) { k.Load(d, out, out) })
+				check("Stream", func(out []byte) {
+					copy(out, x)
+				}, func(out []byte) { k.Stream(d, out, out) })
+				check("SumAll", func(out []byte) {
+					k.SumAll(d, [][]byte{out}, [][]byte{x, y, x}, 1)
+				},
+					func(out []byte) {
+						k.SumAll(d, [][]byte{bytes.Clone(y), out}, [][]byte{out, y, out}, 1)
+					})
 				if d.Float() {
 					check("LoadScaled", func(out []byte) { k.LoadScaled(d, out, x, 0.3) },
 						func(out []byte) { k.LoadScaled(d, out, out, 0.3) })
@@ -284,7 +336,8 @@ func TestNoAllocations(t *testing.T) {
 	r := newRand(t)
 	forEach(t, func(t *testing.T, c call, d tensor.DType) {
 		od, xd := c.types(d)
-		out, x, y := aligned(n*od.Size(), od.Size()), aligned(n*xd.Size(), 0), aligned(n*xd.Size(), 0)
+		out, x, y := aligned(n*od.Size(), od.Size()), aligned(n*xd.Size(), 0),
+			aligned(n*xd.Size(), 0)
 		fill(r, xd, x)
 		fill(r, xd, y)
 		for _, k := range kernel.Impls() {

@@ -25,8 +25,8 @@ func realOf(f float64) real {
 	return real{new(big.Float).SetPrec(exact).SetFloat64(f), f}
 }
 
-// combine is op on exact numbers, without a rounding; what is not finite is left to float64, for which every finite
-// operand here is as good as any other of its sign.
+// combine is op on exact numbers, without a rounding; what is not finite is left to float64, for
+// which every finite operand here is as good as any other of its sign.
 func combine(op kernel.Op, x, y real) real {
 	if math.IsNaN(x.f) || math.IsNaN(y.f) {
 		return realOf(math.NaN())
@@ -36,7 +36,8 @@ func combine(op kernel.Op, x, y real) real {
 		return x
 	case op == kernel.Min, op == kernel.Max:
 		return y
-	case x.big == nil || y.big == nil || x.f == 0 || y.f == 0: // big.Float's zeros follow other rules of sign
+	// big.Float's zeros follow other rules of sign
+	case x.big == nil || y.big == nil || x.f == 0 || y.f == 0:
 		if op == kernel.Sum {
 			return realOf(x.f + y.f)
 		}
@@ -90,7 +91,8 @@ func TestGenericFloats(t *testing.T) {
 	for _, d := range []tensor.DType{tensor.F64, tensor.F32, tensor.F16, tensor.BF16} {
 		ad := kernel.AccType(d)
 		x, y := aligned(n*d.Size(), 0), aligned(n*d.Size(), 0)
-		before, got, want := aligned(n*ad.Size(), 0), aligned(n*ad.Size(), 0), make([]byte, n*ad.Size())
+		before, got, want := aligned(n*ad.Size(), 0), aligned(n*ad.Size(), 0),
+			make([]byte, n*ad.Size())
 		fill(r, d, x)
 		fill(r, d, y)
 		fill(r, ad, before)
@@ -120,10 +122,16 @@ func TestGenericFloats(t *testing.T) {
 		for i := range n {
 			put(ad, scaled, i, combine(kernel.Prod, factor, at(d, x, i)).round(ad))
 		}
-		check("Load", func() { k.Load(d, got, x) }, func(i int) uint64 { return at(d, x, i).round(ad) })
-		check("LoadScaled", func() { k.LoadScaled(d, got, x, a) }, func(i int) uint64 { return at(ad, scaled, i).round(ad) })
+		check("Load", func() {
+			k.Load(d, got, x)
+		}, func(i int) uint64 { return at(d, x, i).round(ad) })
+		check("LoadScaled", func() {
+			k.LoadScaled(d, got, x, a)
+		}, func(i int) uint64 { return at(ad, scaled, i).round(ad) })
 		check("FoldScaled", func() { k.FoldScaled(d, got, x, a) },
-			func(i int) uint64 { return combine(kernel.Sum, at(ad, before, i), at(ad, scaled, i)).round(ad) })
+			func(i int) uint64 {
+				return combine(kernel.Sum, at(ad, before, i), at(ad, scaled, i)).round(ad)
+			})
 		check("Scale", func() { k.Scale(d, got, a) },
 			func(i int) uint64 { return combine(kernel.Prod, factor, at(ad, before, i)).round(ad) })
 	}

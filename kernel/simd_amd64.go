@@ -35,18 +35,22 @@ var avx2 = Impl{
 	stream:     moveTable{tensor.F16: avx2StreamF16, tensor.BF16: avx2StreamBF16},
 	streamCopy: avx2StreamCopy,
 	sumAll: sumTable{
-		tensor.F64: avx2SumAllF64, tensor.F32: avx2SumAllF32, tensor.F16: avx2SumAllF16, tensor.BF16: avx2SumAllBF16,
-		tensor.I64: avx2SumAllI64, tensor.I32: avx2SumAllI32,
+		tensor.F64: avx2SumAllF64, tensor.F32: avx2SumAllF32, tensor.F16: avx2SumAllF16,
+		tensor.BF16: avx2SumAllBF16,
+		tensor.I64:  avx2SumAllI64, tensor.I32: avx2SumAllI32,
 	},
 	streamSumAll: sumTable{
-		tensor.F64: avx2StreamSumAllF64, tensor.F32: avx2StreamSumAllF32, tensor.F16: avx2StreamSumAllF16, tensor.BF16: avx2StreamSumAllBF16,
+		tensor.F64: avx2StreamSumAllF64, tensor.F32: avx2StreamSumAllF32,
+		tensor.F16: avx2StreamSumAllF16, tensor.BF16: avx2StreamSumAllBF16,
 		tensor.I64: avx2StreamSumAllI64, tensor.I32: avx2StreamSumAllI32,
 	},
 	loadScaled: scaledTable{
-		tensor.F64: avx2LoadScaledF64, tensor.F32: avx2LoadScaledF32, tensor.F16: avx2LoadScaledF16, tensor.BF16: avx2LoadScaledBF16,
+		tensor.F64: avx2LoadScaledF64, tensor.F32: avx2LoadScaledF32, tensor.F16: avx2LoadScaledF16,
+		tensor.BF16: avx2LoadScaledBF16,
 	},
 	foldScaled: scaledTable{
-		tensor.F64: avx2FoldScaledF64, tensor.F32: avx2FoldScaledF32, tensor.F16: avx2FoldScaledF16, tensor.BF16: avx2FoldScaledBF16,
+		tensor.F64: avx2FoldScaledF64, tensor.F32: avx2FoldScaledF32, tensor.F16: avx2FoldScaledF16,
+		tensor.BF16: avx2FoldScaledBF16,
 	},
 }
 
@@ -66,17 +70,21 @@ var avx512 = Impl{
 	stream:     moveTable{tensor.F16: avx512StreamF16, tensor.BF16: avx512StreamBF16},
 	streamCopy: avx512StreamCopy,
 	sumAll: sumTable{
-		tensor.F64: avx512SumAllF64, tensor.F32: avx512SumAllF32, tensor.F16: avx512SumAllF16, tensor.BF16: avx512SumAllBF16,
-		tensor.I64: avx512SumAllI64, tensor.I32: avx512SumAllI32,
+		tensor.F64: avx512SumAllF64, tensor.F32: avx512SumAllF32, tensor.F16: avx512SumAllF16,
+		tensor.BF16: avx512SumAllBF16,
+		tensor.I64:  avx512SumAllI64, tensor.I32: avx512SumAllI32,
 	},
 	streamSumAll: sumTable{
-		tensor.F64: avx512StreamSumAllF64, tensor.F32: avx512StreamSumAllF32, tensor.F16: avx512StreamSumAllF16, tensor.BF16: avx512StreamSumAllBF16,
+		tensor.F64: avx512StreamSumAllF64, tensor.F32: avx512StreamSumAllF32,
+		tensor.F16: avx512StreamSumAllF16, tensor.BF16: avx512StreamSumAllBF16,
 		tensor.I64: avx512StreamSumAllI64, tensor.I32: avx512StreamSumAllI32,
 	},
 	loadScaled: scaledTable{
-		tensor.F64: avx512LoadScaledF64, tensor.F32: avx512LoadScaledF32, tensor.F16: avx512LoadScaledF16, tensor.BF16: avx512LoadScaledBF16,
+		tensor.F64: avx512LoadScaledF64, tensor.F32: avx512LoadScaledF32,
+		tensor.F16: avx512LoadScaledF16, tensor.BF16: avx512LoadScaledBF16,
 	},
 	foldScaled: scaledTable{
-		tensor.F64: avx512FoldScaledF64, tensor.F32: avx512FoldScaledF32, tensor.F16: avx512FoldScaledF16, tensor.BF16: avx512FoldScaledBF16,
+		tensor.F64: avx512FoldScaledF64, tensor.F32: avx512FoldScaledF32,
+		tensor.F16: avx512FoldScaledF16, tensor.BF16: avx512FoldScaledBF16,
 	},
 }

@@ -8,8 +8,8 @@ import (
 // maxWeighed is how many words are weighed at a time, lest the lanes of a vector overflow.
 const maxWeighed = 1 << 12
 
-// Weigh returns Σ weight[i] · word i as a number of 128 bits. data has 4 bytes a weight, little-endian words; there are at most
-// 2^30 of them, and weights are below 2^61.
+// Weigh returns Σ weight[i] · word i as a number of 128 bits. data has 4 bytes a weight,
+// little-endian words; there are at most 2^30 of them, and weights are below 2^61.
 func Weigh(weight []uint64, data []byte) (hi, lo uint64) {
 	for len(weight) > maxWeighed {
 		h, l := weigh(weight[:maxWeighed], data[:4*maxWeighed])
@@ -26,7 +26,8 @@ func plus(hi, lo, h, l uint64) (uint64, uint64) {
 	return hi, lo
 }
 
-// weighGeneric is Weigh in plain Go. More words a turn, or more sums side by side, spill registers and are slower.
+// weighGeneric is Weigh in plain Go. More words a turn, or more sums side by side, spill registers
+// and are slower.
 func weighGeneric(weight []uint64, data []byte) (hi, lo uint64) {
 	i := 0
 	for ; i+4 <= len(weight); i += 4 {

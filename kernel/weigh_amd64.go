@@ -9,7 +9,8 @@ const weighBlock = 32
 
 var (
 	hasWeigh256 = cpu.X86.HasAVX2
-	hasWeigh512 = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512IFMA
+	hasWeigh512 = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL &&
+		cpu.X86.HasAVX512IFMA
 )
 
 func weigh(weight []uint64, data []byte) (hi, lo uint64) {

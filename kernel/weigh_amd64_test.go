@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestWeighInVectors compares every way that this processor has, since Weigh takes the fastest only, with plain Go.
+// TestWeighInVectors compares every way that this processor has, since Weigh takes the fastest
+// only, with plain Go.
 func TestWeighInVectors(t *testing.T) {
 	ways := map[string]func(weight *uint64, data *byte, n int) (hi, lo uint64){}
 	if hasWeigh256 {
@@ -31,8 +32,10 @@ func TestWeighInVectors(t *testing.T) {
 			}
 			wantHi, wantLo := weighGeneric(weight, data)
 			for name, weigh := range ways {
-				if hi, lo := weigh(&weight[0], &data[0], n/weighBlock); hi != wantHi || lo != wantLo {
-					t.Errorf("%s: %d words, largest %v: %x %x, want %x %x", name, n, largest, hi, lo, wantHi, wantLo)
+				if hi, lo := weigh(&weight[0], &data[0], n/weighBlock); hi != wantHi ||
+					lo != wantLo {
+					t.Errorf("%s: %d words, largest %v: %x %x, want %x %x", name, n, largest, hi,
+						lo, wantHi, wantLo)
 				}
 			}
 		}

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestWeigh compares with arbitrary precision, at every length up to a few blocks and some beyond the largest part; with numbers
-// drawn, and with the largest ones.
+// TestWeigh compares with arbitrary precision, at every length up to a few blocks and some beyond
+// the largest part; with numbers drawn, and with the largest ones.
 func TestWeigh(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	lengths := []int{2048, maxWeighed, maxWeighed + 1, 2*maxWeighed + 77}

@@ -7,7 +7,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Ballot orders the attempts to decide on one generation. Round 0 is the head's alone, of the generation before.
+// Ballot orders the attempts to decide on one generation. Round 0 is the head's alone, of the
+// generation before.
 type Ballot struct {
 	Round uint64
 	Host  string
@@ -24,14 +25,15 @@ type Vote struct {
 	Record Record
 }
 
-// Ask is a message to the voters of After, the newest generation that its sender knows to be decided: Prepare or Accept.
-// Answer is what comes back: Promise, Accepted, Refused or Decision.
+// Ask is a message to the voters of After, the newest generation that its sender knows to be
+// decided: Prepare or Accept. Answer is what comes back: Promise, Accepted, Refused or Decision.
 type (
 	Ask    interface{ ask() }
 	Answer interface{ answer() }
 )
 
-// Prepare asks for the promise to accept nothing under a lower ballot for the generation after After.
+// Prepare asks for the promise to accept nothing under a lower ballot for the generation after
+// After.
 type Prepare struct {
 	Ballot Ballot
 	After  Record
@@ -72,8 +74,9 @@ func (Accepted) answer() {}
 func (Refused) answer()  {}
 func (Decision) answer() {}
 
-// Acceptor is the memory of one host in the agreement on one generation after another: single-decree Paxos (Lamport, The
-// Part-Time Parliament, 1998) a generation, among the voters of the one before. The zero value knows nothing and answers nothing.
+// Acceptor is the memory of one host in the agreement on one generation after another:
+// single-decree Paxos (Lamport, The Part-Time Parliament, 1998) a generation, among the voters of
+// the one before. The zero value knows nothing and answers nothing.
 type Acceptor struct {
 	record   Record // the newest generation that is decided
 	known    bool
@@ -93,8 +96,8 @@ func (a *Acceptor) Decide(r Record) bool {
 	return true
 }
 
-// Step answers a message; nil if it is about a generation that this host cannot know of yet. What the message tells of decided
-// generations must have been told with Decide before.
+// Step answers a message; nil if it is about a generation that this host cannot know of yet. What
+// the message tells of decided generations must have been told with Decide before.
 func (a *Acceptor) Step(m Ask) Answer {
 	var b Ballot
 	var after topo.Generation

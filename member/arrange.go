@@ -6,12 +6,13 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Whole makes workers join all at once: at a boundary at which all that are wanted ask, and at no other. The ranks of a mesh have no
-// use for some of them. A mesh has so many ranks, and spares take the places of those that are lost, no others.
+// Whole makes workers join all at once: at a boundary at which all that are wanted ask, and at no
+// other. The ranks of a mesh have no use for some of them. A mesh has so many ranks, and spares
+// take the places of those that are lost, no others.
 func (m *Machine) Whole(ranks int) { m.whole, m.ranks = true, ranks }
 
-// Arrange says who are to be the members behind the boundary that comes next, in the order of their ranks; the others are released. All of
-// them are members. The job is then asked to have as many.
+// Arrange says who are to be the members behind the boundary that comes next, in the order of their
+// ranks; the others are released. All of them are members. The job is then asked to have as many.
 func (m *Machine) Arrange(order []topo.Worker, why Because) {
 	m.arranged, m.because, m.ranks, m.cfg.Want = order, why, len(order), max(len(order), m.cfg.Min)
 }
@@ -19,7 +20,8 @@ func (m *Machine) Arrange(order []topo.Worker, why Because) {
 // Disarrange takes back what Arrange has said: whoever is wanted is to be a member.
 func (m *Machine) Disarrange() { m.arranged = nil }
 
-// Keep has the job stay with the members that it has: who is on the way to be one is let go, unless the minimum needs it.
+// Keep has the job stay with the members that it has: who is on the way to be one is let go, unless
+// the minimum needs it.
 func (m *Machine) Keep(why Because) {
 	m.because, m.cfg.Want = why, max(m.Staying(), m.cfg.Min)
 	m.ranks = m.cfg.Want

@@ -46,24 +46,29 @@ func (m *Machine) draining(s *worker) bool {
 	return h != nil && h.Draining
 }
 
-// stays reports whether a member is not to be released: by what is proposed, or because its host is to be left.
+// stays reports whether a member is not to be released: by what is proposed, or because its host is
+// to be left.
 func (m *Machine) stays(s *worker) bool {
-	return !m.draining(s) && (m.proposed == nil || !slices.Contains(m.proposed.activate.Released, s.number))
+	return !m.draining(s) &&
+		(m.proposed == nil || !slices.Contains(m.proposed.activate.Released, s.number))
 }
 
 // staying are the members that stay, oldest first.
 func (m *Machine) staying() []topo.Worker {
-	return slices.DeleteFunc(m.workers.in(active), func(w topo.Worker) bool { return !m.stays(m.workers.find(w)) })
+	return slices.DeleteFunc(m.workers.in(active), func(w topo.Worker) bool {
+		return !m.stays(m.workers.find(w))
+	})
 }
 
-// joiners are the ready workers that the wanted size has room for, when there is a member to give them the state of the job. The
-// first ones need none, and wait for each other.
+// joiners are the ready workers that the wanted size has room for, when there is a member to give
+// them the state of the job. The first ones need none, and wait for each other.
 func (m *Machine) joiners() []topo.Worker {
 	list := m.workers.in(ready)
 	if len(list) == 0 {
 		return nil
 	}
-	if begun := m.record.View.Generation > 0; begun && !m.haveState(m.workers.in(active)) || !begun && m.coming() > 0 {
+	if begun := m.record.View.Generation > 0; begun && !m.haveState(m.workers.in(active)) ||
+		!begun && m.coming() > 0 {
 		return nil
 	}
 	room := m.missing()
@@ -73,14 +78,17 @@ func (m *Machine) joiners() []topo.Worker {
 	return list[:min(len(list), room)]
 }
 
-// leavers are the members to be released: those beyond the wanted size, the highest ranks, so that the others keep their numbers, but first
-// those who may not have the state of the job; and those of hosts that are being drained. The state is with its members, so one that has it
-// stays; and while others are on their way, enough for the minimum do, but not for those that no host has room for. A job that is sparing releases
-// the last of these, if nobody is gone yet.
-// A mesh needs all its ranks, so of such a job only Arrange takes members for the sake of a host.
+// leavers are the members to be released: those beyond the wanted size, the highest ranks, so that
+// the others keep their numbers, but first those who may not have the state of the job; and those
+// of hosts that are being drained. The state is with its members, so one that has it stays; and
+// while others are on their way, enough for the minimum do, but not for those that no host has room
+// for. A job that is sparing releases the last of these, if nobody is gone yet. A mesh needs all
+// its ranks, so of such a job only Arrange takes members for the sake of a host.
 func (m *Machine) leavers() []topo.Worker {
 	if m.arranged != nil {
-		return slices.DeleteFunc(m.workers.in(active), func(w topo.Worker) bool { return slices.Contains(m.arranged, w) })
+		return slices.DeleteFunc(m.workers.in(active), func(w topo.Worker) bool {
+			return slices.Contains(m.arranged, w)
+		})
 	}
 	if n := m.Staying(); n <= m.cfg.Want && (m.whole || n == m.workers.count(active)) {
 		return nil // as after almost every step, and without a list
@@ -97,8 +105,11 @@ func (m *Machine) leavers() []topo.Worker {
 	})
 	keep := min(len(staying), m.cfg.Want)
 	leave := slices.Clone(staying[keep:])
-	if !m.whole && m.haveState(staying[:keep]) && (keep+len(m.joiners()) >= m.cfg.Min || m.onTheWay() == 0) {
-		leave = append(leave, slices.DeleteFunc(m.workers.in(active), func(w topo.Worker) bool { return !m.draining(m.workers.find(w)) })...)
+	if !m.whole && m.haveState(staying[:keep]) &&
+		(keep+len(m.joiners()) >= m.cfg.Min || m.onTheWay() == 0) {
+		leave = append(leave, slices.DeleteFunc(m.workers.in(active), func(w topo.Worker) bool {
+			return !m.draining(m.workers.find(w))
+		})...)
 	}
 	if m.sparing && (m.departed() || m.parted > 0) {
 		return nil
@@ -129,15 +140,19 @@ func (m *Machine) departed() bool {
 
 // deserted reports whether a host of the active generation is gone.
 func (m *Machine) deserted() bool {
-	return m.record.View.Generation > 0 && slices.ContainsFunc(m.record.Hosts, func(h Host) bool { return m.host(h.Name) == nil })
+	return m.record.View.Generation > 0 && slices.ContainsFunc(m.record.Hosts, func(h Host) bool {
+		return m.host(h.Name) == nil
+	})
 }
 
 // due reports whether a boundary is there and members may change, and some should.
 func (m *Machine) due() bool {
-	return m.boundary && !m.ending() && (len(m.joiners()) > 0 || len(m.leavers()) > 0 || m.rearranged() || m.successor() != m.head)
+	return m.boundary && !m.ending() &&
+		(len(m.joiners()) > 0 || len(m.leavers()) > 0 || m.rearranged() || m.successor() != m.head)
 }
 
-// successor is who should lead when members may change: the head, or when its host is being drained another host with members.
+// successor is who should lead when members may change: the head, or when its host is being drained
+// another host with members.
 func (m *Machine) successor() string {
 	if h := m.host(m.head); h == nil || !h.Draining {
 		return m.head
@@ -168,7 +183,8 @@ func (m *Machine) settle() {
 		m.emit(Resume{Because(membersAre(alive) + " enough")})
 	case !m.paused && m.short() && !m.ending():
 		m.paused = true
-		m.emit(Pause{Because(fmt.Sprintf("%s fewer than the minimum of %d", membersAre(alive), m.cfg.Min))})
+		m.emit(Pause{Because(
+			fmt.Sprintf("%s fewer than the minimum of %d", membersAre(alive), m.cfg.Min))})
 	}
 }
 
@@ -178,7 +194,9 @@ func membersAre(n int) string { return plural.Of(n, "member") + plural.Verb(n, "
 func (m *Machine) ended() bool {
 	switch {
 	case m.ending():
-		m.emit(Finish{true, Because(plural.Of(m.finished(), "worker") + plural.Verb(m.finished(), " has finished its work", " have finished their work"))})
+		m.emit(Finish{true,
+			Because(plural.Of(m.finished(), "worker") +
+				plural.Verb(m.finished(), " has finished its work", " have finished their work"))})
 	case m.record.View.Generation > 0:
 		m.emit(Finish{false, "every member is lost, and with them the state of the job"})
 	case m.coming()+m.workers.count(ready) == 0:
@@ -193,7 +211,8 @@ func (m *Machine) ended() bool {
 	return true
 }
 
-// propose asks for the next generation: without the gone, and at a boundary without the leavers and with the joiners.
+// propose asks for the next generation: without the gone, and at a boundary without the leavers and
+// with the joiners.
 func (m *Machine) propose() {
 	a := Activate{Because: Because(strings.Join(m.news, "; "))}
 	if len(m.news) == 0 {

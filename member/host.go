@@ -51,8 +51,9 @@ func (o orders) sum() (n int) {
 	return n
 }
 
-// Host tells of a host with room for workers, or of another number of them. What was wanted and had no room starts there. While the job
-// runs, the generation that comes next records it, and at the next Tick there is one: see enrol.
+// Host tells of a host with room for workers, or of another number of them. What was wanted and had
+// no room starts there. While the job runs, the generation that comes next records it, and at the
+// next Tick there is one: see enrol.
 func (m *Machine) Host(name string, slots int) {
 	if h := m.host(name); h != nil {
 		h.Slots = slots
@@ -72,9 +73,10 @@ func (m *Machine) provide(host string) {
 	}
 }
 
-// enrol has the hosts recorded that have come since the last generation, though nothing changes for members: a host that was not recorded is
-// no witness, and the others may be too few without it when the head is lost. Those that come between two ticks share a generation. So are
-// hosts that a mesh leaves: until it does no other generation may come, and who leads next must know.
+// enrol has the hosts recorded that have come since the last generation, though nothing changes for
+// members: a host that was not recorded is no witness, and the others may be too few without it
+// when the head is lost. Those that come between two ticks share a generation. So are hosts that a
+// mesh leaves: until it does no other generation may come, and who leads next must know.
 func (m *Machine) enrol() {
 	if m.over || m.proposed != nil || m.record.View.Generation == 0 {
 		return
@@ -100,8 +102,9 @@ func (m *Machine) enrol() {
 	}
 }
 
-// HostLost tells that a host is gone with all its workers, and how ("is gone: its link closed"): they leave in one generation. A host
-// without members costs a generation too: who comes after this head must know that it does not belong any more.
+// HostLost tells that a host is gone with all its workers, and how ("is gone: its link closed"):
+// they leave in one generation. A host without members costs a generation too: who comes after this
+// head must know that it does not belong any more.
 func (m *Machine) HostLost(name, how string) {
 	if m.loseHost(name, how) {
 		m.settle()
@@ -129,7 +132,9 @@ func (m *Machine) loseHost(name, how string) bool {
 type NeededError struct{ Host string }
 
 func (e *NeededError) Error() string {
-	return fmt.Sprintf("no other host has a worker, or a free slot for one, and the state of the job would be lost with %s; let another host join (shoal agent --join), and ask again", e.Host)
+	return fmt.Sprintf("no other host has a worker, or a free slot for one, and the state of "+
+		"the job would be lost with %s; let another host join (shoal agent --join), and ask again",
+		e.Host)
 }
 
 // CanDrain says why a host cannot be left; nil where it can.
@@ -139,34 +144,44 @@ func (m *Machine) CanDrain(name string) error {
 		return errors.New("the job is over")
 	case h == nil:
 		return fmt.Errorf("%s is no host of the job", name)
-	case !h.Draining && !slices.ContainsFunc(m.hosts, func(h *Host) bool { return !h.Draining && h.Name != name }):
-		return fmt.Errorf("the job has no host but %s to go on with; add one, or end the job with shoal stop", name)
+	case !h.Draining && !slices.ContainsFunc(m.hosts, func(h *Host) bool {
+		return !h.Draining && h.Name != name
+	}):
+		return fmt.Errorf(
+			"the job has no host but %s to go on with; add one, or end the job with shoal stop",
+			name)
 	case !h.Draining && m.needs(h):
 		return &NeededError{name}
 	}
 	return nil
 }
 
-// needs reports whether the state of a job would be lost if a host was left: nobody is on the others, and nobody can be. Of a mesh, which is in parts, only
-// the head knows.
+// needs reports whether the state of a job would be lost if a host was left: nobody is on the
+// others, and nobody can be. Of a mesh, which is in parts, only the head knows.
 func (m *Machine) needs(h *Host) bool {
 	return m.record.View.Generation > 0 && !m.whole && !m.ending() && m.load(h) > 0 &&
-		!slices.ContainsFunc(m.hosts, func(o *Host) bool { return o != h && !o.Draining && (m.load(o) > 0 || m.free(o) > 0) })
+		!slices.ContainsFunc(m.hosts, func(o *Host) bool {
+			return o != h && !o.Draining && (m.load(o) > 0 || m.free(o) > 0)
+		})
 }
 
-// Kept lists the hosts that are to be left and cannot be, since those who were on others, or on their way there, are lost: those with members, and the head.
+// Kept lists the hosts that are to be left and cannot be, since those who were on others, or on
+// their way there, are lost: those with members, and the head.
 func (m *Machine) Kept() (hosts []string) {
 	if m.Have()-m.unplaced > 0 || m.cfg.Spares > 0 && m.hold > 0 || m.ending() || m.over {
 		return nil
 	}
-	return slices.DeleteFunc(m.Draining(), func(name string) bool { return name != m.record.Head && len(m.on(name, active)) == 0 })
+	return slices.DeleteFunc(m.Draining(), func(name string) bool {
+		return name != m.record.Head && len(m.on(name, active)) == 0
+	})
 }
 
-// Drain asks for a host to be left: at the next boundary its members are released, unless nobody else would be left yet. They are
-// replaced on other hosts as far as there is room; for the rest the wanted size shrinks, down to the minimum, to which others come when there
-// is room. A head that is drained hands over with
-// the same generation. Where workers join all at once, members of the host are released by who says so with Arrange, and replaced by
-// spares that wait, if those are as many.
+// Drain asks for a host to be left: at the next boundary its members are released, unless nobody
+// else would be left yet. They are replaced on other hosts as far as there is room; for the rest
+// the wanted size shrinks, down to the minimum, to which others come when there is room. A head
+// that is drained hands over with the same generation. Where workers join all at once, members of
+// the host are released by who says so with Arrange, and replaced by spares that wait, if those are
+// as many.
 func (m *Machine) Drain(name, who string) error {
 	h := m.host(name)
 	if err := m.CanDrain(name); err != nil || h.Draining {
@@ -210,10 +225,12 @@ func (m *Machine) Draining() (names []string) {
 	return names
 }
 
-// Vacant lists the draining hosts that have no worker to wait for. The shell lets them go with HostLost.
+// Vacant lists the draining hosts that have no worker to wait for. The shell lets them go with
+// HostLost.
 func (m *Machine) Vacant() (names []string) {
 	for _, h := range m.hosts {
-		if h.Draining && h.Name != m.record.Head && m.proposed == nil && len(m.on(h.Name, starting, ready, active)) == 0 {
+		if h.Draining && h.Name != m.record.Head && m.proposed == nil &&
+			len(m.on(h.Name, starting, ready, active)) == 0 {
 			names = append(names, h.Name)
 		}
 	}
@@ -230,7 +247,9 @@ func (m *Machine) host(name string) *Host {
 
 // on lists the workers of a host that are in some phases.
 func (m *Machine) on(host string, phases ...phase) []topo.Worker {
-	return slices.DeleteFunc(m.workers.in(phases...), func(w topo.Worker) bool { return m.workers.find(w).host != host })
+	return slices.DeleteFunc(m.workers.in(phases...), func(w topo.Worker) bool {
+		return m.workers.find(w).host != host
+	})
 }
 
 // free is how many more workers a host has room for.
@@ -272,8 +291,8 @@ func (m *Machine) order(n int, why Because) {
 	}
 }
 
-// place spreads the workers that are wanted over the hosts: each goes where the fewest are. The workers of a host get numbers in a
-// row, so that they become neighbours in rank.
+// place spreads the workers that are wanted over the hosts: each goes where the fewest are. The
+// workers of a host get numbers in a row, so that they become neighbours in rank.
 func (m *Machine) place(why Because) {
 	if m.over {
 		return
@@ -287,7 +306,8 @@ func (m *Machine) place(why Because) {
 	for ; m.unplaced > 0; m.unplaced-- {
 		best := -1
 		for i, h := range m.hosts {
-			if m.free(h) > more[i] && (best < 0 || m.load(h)+more[i] < m.load(m.hosts[best])+more[best]) {
+			if m.free(h) > more[i] &&
+				(best < 0 || m.load(h)+more[i] < m.load(m.hosts[best])+more[best]) {
 				best = i
 			}
 		}

@@ -31,7 +31,8 @@ func (f *fleet) deal() {
 		switch a := a.(type) {
 		case member.Start:
 			for i := range a.Count {
-				f.starts = append(f.starts, topo.Member{Worker: a.First + topo.Worker(i), Host: a.Host})
+				f.starts = append(f.starts,
+					topo.Member{Worker: a.First + topo.Worker(i), Host: a.Host})
 			}
 			if f.slots[a.Host] < a.Count || f.leaving[a.Host] {
 				f.t.Fatalf("%d workers are to start on %q", a.Count, a.Host)
@@ -83,13 +84,17 @@ func (f *fleet) checkView(v topo.View) {
 	f.last = v
 }
 
-// Whatever hosts come, are lost or drained, however long decisions take and whoever takes over: one proposal is out at a time, orders
-// fit the hosts, and when everything is decided the members live on hosts that are there, at most as many as are wanted; after a tick all hosts
-// are recorded.
+// Whatever hosts come, are lost or drained, however long decisions take and whoever takes over: one
+// proposal is out at a time, orders fit the hosts, and when everything is decided the members live
+// on hosts that are there, at most as many as are wanted; after a tick all hosts are recorded.
 func TestInvariantsOnHosts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := &fleet{t: t, slots: map[string]int{"a": rapid.IntRange(1, 3).Draw(t, "slots")}, leaving: map[string]bool{}, alive: map[topo.Worker]string{}, stopped: map[topo.Worker]bool{}}
-		f.m = member.New(member.Config{Want: rapid.IntRange(1, 5).Draw(t, "want"), Spares: rapid.IntRange(0, 2).Draw(t, "spares"), Head: "a", Hosts: []member.Host{{Name: "a", Slots: f.slots["a"]}}})
+		f := &fleet{t: t, slots: map[string]int{"a": rapid.IntRange(1, 3).Draw(t, "slots")},
+			leaving: map[string]bool{}, alive: map[topo.Worker]string{},
+			stopped: map[topo.Worker]bool{}}
+		f.m = member.New(member.Config{Want: rapid.IntRange(1, 5).Draw(t, "want"),
+			Spares: rapid.IntRange(0, 2).Draw(t, "spares"), Head: "a",
+			Hosts: []member.Host{{Name: "a", Slots: f.slots["a"]}}})
 		f.deal()
 		for i := range rapid.IntRange(1, 80).Draw(t, "events") {
 			f.event(rapid.IntRange(0, 14).Draw(t, "what"), i)

@@ -1,10 +1,11 @@
-// Package member decides who belongs to a job: a pure state machine that turns what is seen of workers and hosts (started,
-// ready, lost, finished, asked for, drained) into generations and orders, each with its reason; and how hosts agree on one
-// generation after another, whoever of them is lost (Acceptor, Proposer).
+// Package member decides who belongs to a job: a pure state machine that turns what is seen of
+// workers and hosts (started, ready, lost, finished, asked for, drained) into generations and
+// orders, each with its reason; and how hosts agree on one generation after another, whoever of
+// them is lost (Acceptor, Proposer).
 //
-// It has no goroutine, no clock and no socket. The shell (agent through head, or a scenario of head/simtest) feeds it and carries out
-// what Ready returns, in order. docs/design/membership.md has states, inputs and invariants, docs/design/quorum.md the
-// agreement.
+// It has no goroutine, no clock and no socket. The shell (agent through head, or a scenario of
+// head/simtest) feeds it and carries out what Ready returns, in order. docs/design/membership.md
+// has states, inputs and invariants, docs/design/quorum.md the agreement.
 package member
 
 import (
@@ -13,12 +14,14 @@ import (
 
 // Config says how large a job may be.
 type Config struct {
-	Want   int    // workers to start with
-	Min    int    // with fewer the job waits for joiners; 0 = 1
-	Max    int    // 0 = no limit
-	Spares int    // workers beyond the size that wait to be let in
-	Hosts  []Host // where workers may run, as far as that is known at the start; none = all on the one host there is
-	Head   string // the host that leads, where there are Hosts
+	Want   int // workers to start with
+	Min    int // with fewer the job waits for joiners; 0 = 1
+	Max    int // 0 = no limit
+	Spares int // workers beyond the size that wait to be let in
+	// where workers may run, as far as that is known at the start; none = all on the one host there
+	// is
+	Hosts []Host
+	Head  string // the host that leads, where there are Hosts
 }
 
 // Action is an order to the shell: Start, Stop, Propose, Activate, Pause, Resume or Finish.
@@ -27,7 +30,8 @@ type Action interface{ action() }
 // Because is the reason that every order carries, in words for a person.
 type Because string
 
-// Start orders a number of new workers on a host; First and those after it are numbers that no worker has had.
+// Start orders a number of new workers on a host; First and those after it are numbers that no
+// worker has had.
 type Start struct {
 	Host  string // "" = the one host there is
 	Count int
@@ -41,15 +45,16 @@ type Stop struct {
 	Because
 }
 
-// Propose asks for a generation to be decided, by as many hosts as it takes. The shell answers with Decided, or never.
+// Propose asks for a generation to be decided, by as many hosts as it takes. The shell answers with
+// Decided, or never.
 type Propose struct {
 	Record Record
 	Because
 }
 
-// Activate makes a generation the one that the data plane works for. Joined are new in it; the others were members before:
-// the lost are gone, the finished have done their work, the released end on request, and those who ask again did not get the
-// state of the job.
+// Activate makes a generation the one that the data plane works for. Joined are new in it; the
+// others were members before: the lost are gone, the finished have done their work, the released
+// end on request, and those who ask again did not get the state of the job.
 type Activate struct {
 	View                                    topo.View
 	Joined, Lost, Finished, Released, Again []topo.Worker
@@ -76,7 +81,8 @@ func (Pause) action()    {}
 func (Resume) action()   {}
 func (Finish) action()   {}
 
-// Machine is the membership of one job. Create it with New, or with Restore where another head had it before.
+// Machine is the membership of one job. Create it with New, or with Restore where another head had
+// it before.
 type Machine struct {
 	cfg      Config
 	record   Record    // the active generation
@@ -99,7 +105,8 @@ type Machine struct {
 	before   int                  // how many had, under other heads
 	whole    bool                 // workers join all at once or not at all
 	ranks    int                  // as many as the mesh of such a job has use for
-	arranged []topo.Worker        // the members that are to be, in the order of their ranks; nil = whoever is wanted
+	// the members that are to be, in the order of their ranks; nil = whoever is wanted
+	arranged []topo.Worker
 	over     bool
 	out      []Action
 }
@@ -143,13 +150,15 @@ func (m *Machine) View() topo.View { return m.record.View }
 // Want is the size that the job is asked to have.
 func (m *Machine) Want() int { return m.cfg.Want }
 
-// Proposing reports whether a generation waits to be decided. The shell holds the end of a step until it is.
+// Proposing reports whether a generation waits to be decided. The shell holds the end of a step
+// until it is.
 func (m *Machine) Proposing() bool { return m.proposed != nil }
 
 // Paused reports whether the members wait for more workers.
 func (m *Machine) Paused() bool { return m.paused }
 
-// Numbered tells that the numbers below next were given, by a head before this one: a number is never given twice.
+// Numbered tells that the numbers below next were given, by a head before this one: a number is
+// never given twice.
 func (m *Machine) Numbered(next topo.Worker) { m.next = max(m.next, next) }
 
 // Unplaced counts the workers that are wanted and for which no host has room.

@@ -10,11 +10,14 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Whatever happens to workers in whatever order: generations count up by one, hold only living workers that asked, change between
-// steps except by loss and by finishing, never exceed the wanted size when they grow, and the job ends when nobody is left.
+// Whatever happens to workers in whatever order: generations count up by one, hold only living
+// workers that asked, change between steps except by loss and by finishing, never exceed the wanted
+// size when they grow, and the job ends when nobody is left.
 func TestInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := member.Config{Want: rapid.IntRange(1, 5).Draw(t, "want"), Min: rapid.IntRange(0, 3).Draw(t, "min"), Spares: rapid.IntRange(0, 2).Draw(t, "spares")}
+		cfg := member.Config{Want: rapid.IntRange(1, 5).Draw(t, "want"),
+			Min:    rapid.IntRange(0, 3).Draw(t, "min"),
+			Spares: rapid.IntRange(0, 2).Draw(t, "spares")}
 		m := member.New(cfg)
 		var (
 			next     topo.Worker
@@ -39,8 +42,10 @@ func TestInvariants(t *testing.T) {
 						m.Decided(a.Record.View.Generation)
 					case member.Activate:
 						checkActivate(t, last, a, alive, boundary, m.Want())
-						if gone := len(a.Lost) + len(a.Finished) + len(a.Released); sparing && len(a.Released) > 0 && parted+gone > 1 {
-							t.Fatalf("%d members are gone in one step, and %v were released", parted+gone, a.Released)
+						if gone := len(a.Lost) + len(a.Finished) + len(a.Released); sparing &&
+							len(a.Released) > 0 && parted+gone > 1 {
+							t.Fatalf("%d members are gone in one step, and %v were released",
+								parted+gone, a.Released)
 						} else {
 							parted += gone
 						}
@@ -98,7 +103,8 @@ func TestInvariants(t *testing.T) {
 	})
 }
 
-func checkActivate(t *rapid.T, last topo.View, a member.Activate, alive map[topo.Worker]bool, boundary bool, want int) {
+func checkActivate(t *rapid.T, last topo.View, a member.Activate, alive map[topo.Worker]bool,
+	boundary bool, want int) {
 	if a.View.Generation != last.Generation+1 {
 		t.Fatalf("generation %d follows %d", a.View.Generation, last.Generation)
 	}

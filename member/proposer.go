@@ -7,9 +7,10 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Proposer is the part of a host that wants a generation decided. The head of the generation before begins with its vote under
-// round 0, which nobody can have overtaken unseen; everybody else, and a head that was refused, asks for promises first. It
-// never gives up: who cannot reach a quorum waits for one.
+// Proposer is the part of a host that wants a generation decided. The head of the generation before
+// begins with its vote under round 0, which nobody can have overtaken unseen; everybody else, and a
+// head that was refused, asks for promises first. It never gives up: who cannot reach a quorum
+// waits for one.
 type Proposer struct {
 	self    string
 	after   Record  // decided
@@ -28,24 +29,28 @@ type Envelope struct {
 	Ask Ask
 }
 
-// patience counts the ticks until a refused host tries again: those behind in the order of voters wait longer, so that they do not
-// overtake each other for ever.
+// patience counts the ticks until a refused host tries again: those behind in the order of voters
+// wait longer, so that they do not overtake each other for ever.
 type patience struct {
 	refused bool
 	ticks   int
 }
 
 // NewProposer returns the proposer of a host that knows a generation to be decided.
-func NewProposer(self string, decided Record) *Proposer { return &Proposer{self: self, after: decided} }
+func NewProposer(self string, decided Record) *Proposer {
+	return &Proposer{self: self, after: decided}
+}
 
-// Decide tells of a generation that is decided, by whomever. What was wanted for it or an earlier one is wanted no more.
+// Decide tells of a generation that is decided, by whomever. What was wanted for it or an earlier
+// one is wanted no more.
 func (p *Proposer) Decide(r Record) {
 	if r.View.Generation > p.after.View.Generation {
 		*p = Proposer{self: p.self, after: r, out: p.out}
 	}
 }
 
-// Propose wants r to be the generation after the decided one. A host wants one record a generation; a second one is not heard.
+// Propose wants r to be the generation after the decided one. A host wants one record a generation;
+// a second one is not heard.
 func (p *Proposer) Propose(r Record) {
 	if p.want != nil || r.View.Generation != p.after.View.Generation+1 {
 		return
@@ -116,7 +121,8 @@ func (p *Proposer) current(g topo.Generation, b Ballot) bool {
 
 func (p *Proposer) quorum() bool { return p.after.Quorum(slices.Collect(maps.Keys(p.heard))) }
 
-// choose is what must be voted for: what the highest ballot among the promises accepted, since that may be decided already.
+// choose is what must be voted for: what the highest ballot among the promises accepted, since that
+// may be decided already.
 func (p *Proposer) choose() *Record {
 	var best *Vote
 	for _, v := range p.heard {

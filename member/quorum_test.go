@@ -21,7 +21,8 @@ func TestQuorum(t *testing.T) {
 		{"ab", "a", true}, {"ab", "b", false}, {"ab", "ab", true}, {"ab", "bx", false},
 		{"abc", "a", false}, {"abc", "ab", true}, {"abc", "bc", true}, {"abc", "b", false},
 		{"abcd", "ab", true}, {"abcd", "bc", false}, {"abcd", "bcd", true},
-		{"abcde", "ab", false}, {"abcde", "abc", true}, {"abcde", "bcd", true}, {"abcde", "bc", false},
+		{"abcde", "ab", false}, {"abcde", "abc", true}, {"abcde", "bcd", true},
+		{"abcde", "bc", false},
 	} {
 		r := recordOf(1, 0, tc.members)
 		if got := r.Quorum(letters(tc.hosts)); got != tc.want {
@@ -77,7 +78,8 @@ type letter struct {
 const citizens = "abcde"
 
 func newCouncil(t *rapid.T, members string) *council {
-	c := &council{t: t, acceptors: map[string]*member.Acceptor{}, proposers: map[string]*member.Proposer{}, decided: map[topo.Generation]member.Record{}}
+	c := &council{t: t, acceptors: map[string]*member.Acceptor{},
+		proposers: map[string]*member.Proposer{}, decided: map[topo.Generation]member.Record{}}
 	for _, h := range letters(citizens) {
 		c.acceptors[h] = new(member.Acceptor)
 		c.proposers[h] = member.NewProposer(h, member.Record{})
@@ -135,7 +137,8 @@ func (c *council) deliver(m letter) {
 }
 
 func drawMembers(t *rapid.T) string {
-	list := rapid.SliceOfNDistinct(rapid.SampledFrom(letters(citizens)), 1, 5, rapid.ID).Draw(t, "members")
+	list := rapid.SliceOfNDistinct(rapid.SampledFrom(letters(citizens)), 1, 5, rapid.ID).Draw(t,
+		"members")
 	return fmt.Sprint(join(list))
 }
 
@@ -146,8 +149,8 @@ func join(list []string) (s string) {
 	return s
 }
 
-// Whoever proposes what at whatever time, and whatever becomes of the messages: a generation is decided once. When messages arrive
-// again, a host that wants a generation gets one.
+// Whoever proposes what at whatever time, and whatever becomes of the messages: a generation is
+// decided once. When messages arrive again, a host that wants a generation gets one.
 func TestDecidedOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCouncil(t, drawMembers(t))

@@ -6,7 +6,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Record is what the hosts of a job decide on: a generation, who leads it, and what the head that comes next must know.
+// Record is what the hosts of a job decide on: a generation, who leads it, and what the head that
+// comes next must know.
 type Record struct {
 	View   topo.View
 	Head   string          // the host that leads
@@ -20,8 +21,9 @@ type Record struct {
 	Done   int         // members that have finished
 }
 
-// Voters are the hosts that decide on the generation after r: those of its members, and its head. Where these are an even number, which
-// could part into halves, one more host of the job is a witness: so of three hosts any one can be lost, wherever the members are.
+// Voters are the hosts that decide on the generation after r: those of its members, and its head.
+// Where these are an even number, which could part into halves, one more host of the job is a
+// witness: so of three hosts any one can be lost, wherever the members are.
 func (r Record) Voters() (hosts []string) {
 	for _, x := range r.View.Members {
 		if !slices.Contains(hosts, x.Host) {
@@ -41,8 +43,9 @@ func (r Record) Voters() (hosts []string) {
 	return hosts
 }
 
-// Quorum reports whether hosts are enough to decide on the generation after r: more than half of the voters, where the head of r
-// has one and a half votes. So any two quorums share a host, and of two hosts the head alone can go on when the other is lost.
+// Quorum reports whether hosts are enough to decide on the generation after r: more than half of
+// the voters, where the head of r has one and a half votes. So any two quorums share a host, and of
+// two hosts the head alone can go on when the other is lost.
 func (r Record) Quorum(hosts []string) bool {
 	all, have := 1, 0 // in half votes
 	for _, v := range r.Voters() {
@@ -65,8 +68,9 @@ func (r Record) Belongs(host string) bool {
 // Gone is a host that is lost, and how.
 type Gone struct{ Host, How string }
 
-// Restore returns the membership as another head left it, for the host self to lead on, without the hosts that are gone. All members
-// count as living until they are told Lost; other workers must be told again with Started and Asks.
+// Restore returns the membership as another head left it, for the host self to lead on, without the
+// hosts that are gone. All members count as living until they are told Lost; other workers must be
+// told again with Started and Asks.
 func Restore(r Record, self string, gone ...Gone) *Machine {
 	m := newMachine(Config{Want: r.Want, Min: r.Min, Max: r.Max, Spares: r.Spares, Hosts: r.Hosts})
 	m.record, m.head, m.next, m.before = r, self, r.Next, r.Done
@@ -83,7 +87,8 @@ func Restore(r Record, self string, gone ...Gone) *Machine {
 
 // write makes the record of a generation that is to be decided.
 func (m *Machine) write(v topo.View) Record {
-	r := Record{View: v, Head: m.head, Since: m.record.Since, Want: m.cfg.Want, Min: m.cfg.Min, Max: m.cfg.Max, Spares: m.cfg.Spares, Next: m.next, Done: m.finished()}
+	r := Record{View: v, Head: m.head, Since: m.record.Since, Want: m.cfg.Want, Min: m.cfg.Min,
+		Max: m.cfg.Max, Spares: m.cfg.Spares, Next: m.next, Done: m.finished()}
 	if r.Head != m.record.Head {
 		r.Since = v.Generation
 	}
@@ -98,6 +103,8 @@ func (m *Machine) Record() Record { return m.record }
 
 // Equal reports whether two records say the same.
 func (r Record) Equal(o Record) bool {
-	return r.View.Generation == o.View.Generation && slices.Equal(r.View.Members, o.View.Members) && r.Head == o.Head && r.Since == o.Since &&
-		slices.Equal(r.Hosts, o.Hosts) && r.Want == o.Want && r.Min == o.Min && r.Max == o.Max && r.Spares == o.Spares && r.Next == o.Next && r.Done == o.Done
+	return r.View.Generation == o.View.Generation && slices.Equal(r.View.Members, o.View.Members) &&
+		r.Head == o.Head && r.Since == o.Since &&
+		slices.Equal(r.Hosts, o.Hosts) && r.Want == o.Want && r.Min == o.Min && r.Max == o.Max &&
+		r.Spares == o.Spares && r.Next == o.Next && r.Done == o.Done
 }

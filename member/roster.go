@@ -24,11 +24,14 @@ type worker struct {
 	fresh  bool // a member that has not taken part in a step: it may not have the state of the job
 }
 
-// roster are the living workers, oldest first. Behind every step it is gone through several times, and that costs less than to iterate a map.
+// roster are the living workers, oldest first. Behind every step it is gone through several times,
+// and that costs less than to iterate a map.
 type roster []*worker
 
 func (r roster) search(w topo.Worker) (int, bool) {
-	return slices.BinarySearchFunc(r, w, func(s *worker, w topo.Worker) int { return cmp.Compare(s.number, w) })
+	return slices.BinarySearchFunc(r, w, func(s *worker, w topo.Worker) int {
+		return cmp.Compare(s.number, w)
+	})
 }
 
 // find is nil where there is no such worker.

@@ -103,7 +103,9 @@ func (p *player) perform(words []string) {
 	switch words[0] {
 	case "job":
 		p.hold = false
-		p.m = member.New(member.Config{Want: number("want="), Min: number("min="), Max: number("max="), Spares: number("spares="), Head: text("head="), Hosts: hostsOf(text("on="))})
+		p.m = member.New(member.Config{Want: number("want="), Min: number("min="),
+			Max: number("max="), Spares: number("spares="), Head: text("head="),
+			Hosts: hostsOf(text("on="))})
 	case "host":
 		m.Host(words[1], number("slots="))
 	case "started":
@@ -155,7 +157,8 @@ func (p *player) perform(words []string) {
 	case "decided":
 		m.Decided(p.open.View.Generation)
 	case "restore": // another host takes over, without one that is gone
-		p.m = member.Restore(m.Record(), text("on="), member.Gone{Host: text("without="), How: "is gone"})
+		p.m = member.Restore(m.Record(), text("on="),
+			member.Gone{Host: text("without="), How: "is gone"})
 	default:
 		fmt.Fprintf(&p.out, "  error: no command %q\n", words[0])
 	}
@@ -189,7 +192,8 @@ func describe(a member.Action) string {
 		for _, part := range []struct {
 			name string
 			list []topo.Worker
-		}{{"joined", a.Joined}, {"lost", a.Lost}, {"finished", a.Finished}, {"released", a.Released}, {"again", a.Again}} {
+		}{{"joined", a.Joined}, {"lost", a.Lost}, {"finished", a.Finished},
+			{"released", a.Released}, {"again", a.Again}} {
 			if len(part.list) > 0 {
 				s += fmt.Sprintf(", %s %v", part.name, part.list)
 			}

@@ -6,18 +6,20 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Spares are workers beyond the size of the job, which have come as far as asking to take part. When a member is lost, the wish for it
-// stays, and one that waits takes its place at the next boundary; so it does when the job is asked to be larger. Then another is started
-// behind it.
+// Spares are workers beyond the size of the job, which have come as far as asking to take part.
+// When a member is lost, the wish for it stays, and one that waits takes its place at the next
+// boundary; so it does when the job is asked to be larger. Then another is started behind it.
 
-// backoffTicks is how long it takes until another worker is started in the place of one that was lost before it was let in. It doubles with
-// every one that follows, mostDoubled times, until one is let in.
+// backoffTicks is how long it takes until another worker is started in the place of one that was
+// lost before it was let in. It doubles with every one that follows, mostDoubled times, until one
+// is let in.
 const (
 	backoffTicks = 20
 	mostDoubled  = 6
 )
 
-// Tick is time that passes: spares that were lost are started again after a while, and hosts that have come are recorded.
+// Tick is time that passes: spares that were lost are started again after a while, and hosts that
+// have come are recorded.
 func (m *Machine) Tick() {
 	if m.hold > 0 {
 		m.hold--
@@ -35,7 +37,8 @@ func (m *Machine) Spares() int { return m.cfg.Spares }
 // Asking counts the workers that become members at the next boundary.
 func (m *Machine) Asking() int { return min(m.workers.count(ready), m.missing()) }
 
-// missing is how many members there are too few. A mesh has no use for more than its ranks, whatever the minimum of the job.
+// missing is how many members there are too few. A mesh has no use for more than its ranks,
+// whatever the minimum of the job.
 func (m *Machine) missing() int {
 	want := m.cfg.Want
 	if m.whole && m.cfg.Spares > 0 {
@@ -44,7 +47,8 @@ func (m *Machine) missing() int {
 	return max(want-m.Staying(), 0)
 }
 
-// spares is how many workers there should be that no member is missing for. Before the job has begun there are none.
+// spares is how many workers there should be that no member is missing for. Before the job has
+// begun there are none.
 func (m *Machine) spares() int {
 	if m.record.View.Generation == 0 {
 		return 0
@@ -52,17 +56,20 @@ func (m *Machine) spares() int {
 	return m.cfg.Spares
 }
 
-// refill starts workers for members that are missing, and behind them spares: those when everybody has made a step since the last change,
-// so that their start does not slow the change itself. Jobs that take no steps have none.
+// refill starts workers for members that are missing, and behind them spares: those when everybody
+// has made a step since the last change, so that their start does not slow the change itself. Jobs
+// that take no steps have none.
 func (m *Machine) refill() {
-	if m.cfg.Spares == 0 || m.hold > 0 || m.over || m.ending() || !m.haveState(m.workers.in(active)) {
+	if m.cfg.Spares == 0 || m.hold > 0 || m.over || m.ending() ||
+		!m.haveState(m.workers.in(active)) {
 		return
 	}
 	switch missing := m.missing(); {
 	case missing > 0:
 		m.order(missing-m.outside(), m.because)
 	case m.settled():
-		m.order(min(m.cfg.Spares-m.outside(), m.room()), Because(fmt.Sprintf("the job keeps spares: %d", m.cfg.Spares)))
+		m.order(min(m.cfg.Spares-m.outside(), m.room()),
+			Because(fmt.Sprintf("the job keeps spares: %d", m.cfg.Spares)))
 	}
 }
 

@@ -28,16 +28,17 @@ func (m *Machine) Started(w topo.Worker, host string) {
 	}
 }
 
-// Asks tells that a worker asks to take part. It is taken in at the next boundary; the first generation waits for all. A member
-// that asks again was let in and did not get the state of the job, because who was to give it is lost: it is none until it is
-// let in again.
+// Asks tells that a worker asks to take part. It is taken in at the next boundary; the first
+// generation waits for all. A member that asks again was let in and did not get the state of the
+// job, because who was to give it is lost: it is none until it is let in again.
 func (m *Machine) Asks(w topo.Worker) {
 	s := m.workers.find(w)
 	switch {
 	case s == nil || m.over:
 		return
 	case s.phase == active:
-		m.news = append(m.news, fmt.Sprintf("w%d did not get the state of the job and asks again", w))
+		m.news = append(m.news,
+			fmt.Sprintf("w%d did not get the state of the job and asks again", w))
 	case s.phase != starting:
 		return
 	}
@@ -48,9 +49,9 @@ func (m *Machine) Asks(w topo.Worker) {
 	m.settle()
 }
 
-// Lost tells that a worker is gone, and how ("was killed by SIGKILL"). A lost member leaves the generation at once; the wish
-// for it is gone too, or a worker that always fails would be started for ever; not so in a job with spares, which starts those that
-// fail ever later.
+// Lost tells that a worker is gone, and how ("was killed by SIGKILL"). A lost member leaves the
+// generation at once; the wish for it is gone too, or a worker that always fails would be started
+// for ever; not so in a job with spares, which starts those that fail ever later.
 func (m *Machine) Lost(w topo.Worker, how string) {
 	if m.workers.find(w) == nil || m.over {
 		return
@@ -66,7 +67,8 @@ func (m *Machine) Lost(w topo.Worker, how string) {
 	m.settle()
 }
 
-// Finished tells that a worker has done its work and left. The first member that does ends the growing of the job.
+// Finished tells that a worker has done its work and left. The first member that does ends the
+// growing of the job.
 func (m *Machine) Finished(w topo.Worker) {
 	s := m.workers.find(w)
 	if s == nil || m.over {
@@ -91,9 +93,11 @@ func (m *Machine) Allows(n int) error {
 	case m.ending() || m.over:
 		return fmt.Errorf("the job is ending: it takes no more workers")
 	case n < m.cfg.Min:
-		return fmt.Errorf("%s %s below the job's minimum of %d; to end the job use shoal stop", plural.Of(n, "worker"), plural.Verb(n, "is", "are"), m.cfg.Min)
+		return fmt.Errorf("%s %s below the job's minimum of %d; to end the job use shoal stop",
+			plural.Of(n, "worker"), plural.Verb(n, "is", "are"), m.cfg.Min)
 	case m.cfg.Max > 0 && n > m.cfg.Max:
-		return fmt.Errorf("%s %s above the job's maximum of %d", plural.Of(n, "worker"), plural.Verb(n, "is", "are"), m.cfg.Max)
+		return fmt.Errorf("%s %s above the job's maximum of %d", plural.Of(n, "worker"),
+			plural.Verb(n, "is", "are"), m.cfg.Max)
 	}
 	return nil
 }
@@ -111,9 +115,9 @@ func (m *Machine) Resize(n int, who string) error {
 	return nil
 }
 
-// Boundary tells that the data plane stands between two steps, where members may join and leave. The shell calls it before
-// it lets a step end, and carries out what Ready returns first. Who took part in the step has the state of the job; nobody named
-// means all members.
+// Boundary tells that the data plane stands between two steps, where members may join and leave.
+// The shell calls it before it lets a step end, and carries out what Ready returns first. Who took
+// part in the step has the state of the job; nobody named means all members.
 func (m *Machine) Boundary(took ...topo.Worker) {
 	if !m.boundary {
 		for _, s := range m.workers {
@@ -129,12 +133,13 @@ func (m *Machine) Boundary(took ...topo.Worker) {
 // Step tells that the data plane goes on to the next step.
 func (m *Machine) Step() { m.boundary, m.arranged, m.parted = false, nil, 0 }
 
-// Sparing makes the job release one member a step from now on, and none with a step in which one was lost. A job is sparing whose
-// members have state that only two of them hold: they need the time between to give it to others.
+// Sparing makes the job release one member a step from now on, and none with a step in which one
+// was lost. A job is sparing whose members have state that only two of them hold: they need the
+// time between to give it to others.
 func (m *Machine) Sparing() { m.sparing = true }
 
-// Decided tells that the proposed generation is the one. While a proposal is out nothing else is: losses and wishes wait, and
-// are proposed next.
+// Decided tells that the proposed generation is the one. While a proposal is out nothing else is:
+// losses and wishes wait, and are proposed next.
 func (m *Machine) Decided(g topo.Generation) {
 	if m.proposed == nil || m.proposed.record.View.Generation != g {
 		return
@@ -159,7 +164,8 @@ func (m *Machine) Decided(g topo.Generation) {
 	m.settle()
 }
 
-// shed gives up workers that are not members yet: those that are not started first, then those that have not asked.
+// shed gives up workers that are not members yet: those that are not started first, then those that
+// have not asked.
 func (m *Machine) shed(n int) {
 	k := max(min(n, m.unplaced), 0)
 	m.unplaced -= k
@@ -168,7 +174,9 @@ func (m *Machine) shed(n int) {
 		n--
 	}
 	for _, p := range []phase{starting, ready} {
-		list := slices.DeleteFunc(m.workers.in(p), func(w topo.Worker) bool { return m.draining(m.workers.find(w)) })
+		list := slices.DeleteFunc(m.workers.in(p), func(w topo.Worker) bool {
+			return m.draining(m.workers.find(w))
+		})
 		for ; n > 0 && len(list) > 0; n-- {
 			m.release(list[len(list)-1], m.because)
 			list = list[:len(list)-1]

@@ -28,8 +28,11 @@ type TakenError struct{ Owner Owner }
 
 func (e *TakenError) Error() string {
 	o := e.Owner
-	return fmt.Sprintf("the job %q is led by host %s (at %s, run %s) since %s: stop it or choose another name; if you know that this host is gone for good, take the name over by force",
-		o.Job, o.Host, cmp.Or(o.Address, "no address"), o.Run, o.Since.UTC().Format("2006-01-02 15:04:05 MST"))
+	return fmt.Sprintf("the job %q is led by host %s (at %s, run %s) since %s: stop it or "+
+		"choose another name; if you know that this host is gone for good, take the name over "+
+		"by force",
+		o.Job, o.Host, cmp.Or(o.Address, "no address"), o.Run,
+		o.Since.UTC().Format("2006-01-02 15:04:05 MST"))
 }
 
 // told is an error with times as people write them.
@@ -41,9 +44,11 @@ func told(err error) error {
 	return err
 }
 
-// Begin makes o the head of its job before anything of the job has started, by the rules of [record.Beginning]. It returns the owner that it
-// has made, and the newest generation of the head before if it goes on with the record of one that has ended.
-func Begin(ctx context.Context, s Store, o Owner, alone, takeOver bool) (Owner, *member.Record, error) {
+// Begin makes o the head of its job before anything of the job has started, by the rules of
+// [record.Beginning]. It returns the owner that it has made, and the newest generation of the head
+// before if it goes on with the record of one that has ended.
+func Begin(ctx context.Context, s Store, o Owner, alone, takeOver bool) (Owner, *member.Record,
+	error) {
 	b := record.Beginning{Owner: o.value(), Alone: alone, TakeOver: takeOver}
 	t, err := b.Task()
 	if err == nil {
@@ -70,11 +75,13 @@ func Find(ctx context.Context, s Store, job string) (Owner, error) {
 }
 
 func (o Owner) value() record.Owner {
-	return record.Owner{Job: o.Job, Run: o.Run, Host: o.Host, Address: o.Address, Generation: o.Generation, Since: seconds(o.Since), Ended: seconds(o.Ended)}
+	return record.Owner{Job: o.Job, Run: o.Run, Host: o.Host, Address: o.Address,
+		Generation: o.Generation, Since: seconds(o.Since), Ended: seconds(o.Ended)}
 }
 
 func ownerOf(o record.Owner) Owner {
-	return Owner{Job: o.Job, Run: o.Run, Host: o.Host, Address: o.Address, Generation: o.Generation, Since: at(o.Since), Ended: at(o.Ended)}
+	return Owner{Job: o.Job, Run: o.Run, Host: o.Host, Address: o.Address, Generation: o.Generation,
+		Since: at(o.Since), Ended: at(o.Ended)}
 }
 
 // seconds is a time in seconds since 1970; 0 = none.

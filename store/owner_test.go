@@ -15,7 +15,8 @@ import (
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 func owner(run, host string, g topo.Generation) store.Owner {
-	return store.Owner{Job: "digits", Run: run, Host: host, Address: "10.0.0.1:7000", Generation: g, Since: noon}
+	return store.Owner{Job: "digits", Run: run, Host: host, Address: "10.0.0.1:7000", Generation: g,
+		Since: noon}
 }
 
 func TestClaim(t *testing.T) {
@@ -27,12 +28,16 @@ func TestClaim(t *testing.T) {
 		force, ok  bool
 	}{
 		{name: "another run", have: owner("run1", "h1", 0), want: owner("run2", "h2", 0)},
-		{name: "another run on the same host", have: owner("run1", "h1", 0), want: owner("run2", "h1", 0)},
-		{name: "another run with a later generation", have: owner("run1", "h1", 1), want: owner("run2", "h2", 9)},
-		{name: "by force", have: owner("run1", "h1", 5), want: owner("run2", "h2", 0), force: true, ok: true},
+		{name: "another run on the same host", have: owner("run1", "h1", 0),
+			want: owner("run2", "h1", 0)},
+		{name: "another run with a later generation", have: owner("run1", "h1", 1),
+			want: owner("run2", "h2", 9)},
+		{name: "by force", have: owner("run1", "h1", 5), want: owner("run2", "h2", 0), force: true,
+			ok: true},
 		{name: "after the end", have: ended, want: owner("run2", "h2", 0), ok: true},
 		{name: "restarted", have: owner("run1", "h1", 5), want: owner("run1", "h1", 5), ok: true},
-		{name: "restarted with an old generation", have: owner("run1", "h1", 5), want: owner("run1", "h1", 4)},
+		{name: "restarted with an old generation", have: owner("run1", "h1", 5),
+			want: owner("run1", "h1", 4)},
 		{name: "decided", have: owner("run1", "h1", 5), want: owner("run1", "h2", 6), ok: true},
 		{name: "not decided", have: owner("run1", "h1", 5), want: owner("run1", "h2", 5)},
 		{name: "decided long ago", have: owner("run1", "h1", 5), want: owner("run1", "h2", 4)},
@@ -75,14 +80,16 @@ func TestClaimOvertaken(t *testing.T) {
 		server.Fail(func(op mem.Op, key string) mem.Fate {
 			if op == at {
 				server.Fail(nil)
-				if err := storetest.Claim(ctx, server.Open(), owner("run2", "h2", 0), false); err != nil {
+				if err := storetest.Claim(ctx, server.Open(), owner("run2", "h2", 0),
+					false); err != nil {
 					t.Error(err)
 				}
 			}
 			return mem.Works
 		})
 		var taken *store.TakenError
-		if err := storetest.Claim(ctx, s, owner("run1", "h1", 0), false); !errors.As(err, &taken) || taken.Owner.Run != "run2" {
+		if err := storetest.Claim(ctx, s, owner("run1", "h1", 0), false); !errors.As(err, &taken) ||
+			taken.Owner.Run != "run2" {
 			t.Errorf("overtaken at %s: %v", at, err)
 		}
 	}
@@ -90,7 +97,8 @@ func TestClaimOvertaken(t *testing.T) {
 
 func TestTakenSaysWhatToDo(t *testing.T) {
 	text := (&store.TakenError{Owner: owner("run1", "h1", 0)}).Error()
-	for _, want := range []string{`"digits"`, "h1", "10.0.0.1:7000", "run1", "2026-11-21 12:00:00 UTC", "by force"} {
+	for _, want := range []string{`"digits"`, "h1", "10.0.0.1:7000", "run1",
+		"2026-11-21 12:00:00 UTC", "by force"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q does not say %q", text, want)
 		}
@@ -109,11 +117,13 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	var taken *store.TakenError
-	if err := storetest.Release(ctx, s, first, noon); !errors.As(err, &taken) || taken.Owner != second {
+	if err := storetest.Release(ctx, s, first, noon); !errors.As(err, &taken) ||
+		taken.Owner != second {
 		t.Errorf("a head that was followed by another ends the job: %v", err)
 	}
 	for i := range 2 { // it ended when that was first said
-		if err := storetest.Release(ctx, s, second, noon.Add(time.Duration(1+i)*time.Hour)); err != nil {
+		if err := storetest.Release(ctx, s, second,
+			noon.Add(time.Duration(1+i)*time.Hour)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -124,8 +134,8 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// TestLostAnswer: a write that was done, and whose answer was lost, does not look like that of another process: it succeeds when it is
-// repeated.
+// TestLostAnswer: a write that was done, and whose answer was lost, does not look like that of
+// another process: it succeeds when it is repeated.
 func TestLostAnswer(t *testing.T) {
 	server := mem.New()
 	s, ctx := server.Open(), t.Context()
@@ -136,7 +146,9 @@ func TestLostAnswer(t *testing.T) {
 	}{
 		{"the first head", func() error { return storetest.Claim(ctx, s, first, false) }},
 		{"the second head", func() error { return storetest.Claim(ctx, s, second, false) }},
-		{"a generation", func() error { return storetest.NewJournal(s, "digits", "run1").Write(ctx, storetest.Record(1, "h2")) }},
+		{"a generation", func() error {
+			return storetest.NewJournal(s, "digits", "run1").Write(ctx, storetest.Record(1, "h2"))
+		}},
 		{"the end", func() error { return storetest.Release(ctx, s, second, noon) }},
 	} {
 		server.Fail(func(op mem.Op, key string) mem.Fate {
@@ -155,10 +167,12 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// TestUnreadable: what cannot be read stands in the way of nobody but its own job, and force overrules it.
+// TestUnreadable: what cannot be read stands in the way of nobody but its own job, and force
+// overrules it.
 func TestUnreadable(t *testing.T) {
 	s, ctx := mem.New().Open(), t.Context()
-	if _, err := s.Create(ctx, "owner.digits", []byte(`{"shoal":"owner","version":2}`)); err != nil {
+	if _, err := s.Create(ctx, "owner.digits",
+		[]byte(`{"shoal":"owner","version":2}`)); err != nil {
 		t.Fatal(err)
 	}
 	other := owner("run1", "h1", 0)
@@ -169,10 +183,12 @@ func TestUnreadable(t *testing.T) {
 	if o, err := store.Find(ctx, s, "other"); err != nil || o != other {
 		t.Errorf("led by %v (%v), want %v", o, err, other)
 	}
-	if _, err := store.Find(ctx, s, "digits"); err == nil || !strings.Contains(err.Error(), "version 2 of the format") {
+	if _, err := store.Find(ctx, s, "digits"); err == nil ||
+		!strings.Contains(err.Error(), "version 2 of the format") {
 		t.Errorf("found what cannot be read: %v", err)
 	}
-	if err := storetest.Claim(ctx, s, owner("run1", "h1", 0), false); err == nil || !strings.Contains(err.Error(), "owner.digits") {
+	if err := storetest.Claim(ctx, s, owner("run1", "h1", 0), false); err == nil ||
+		!strings.Contains(err.Error(), "owner.digits") {
 		t.Errorf("claimed what cannot be read: %v", err)
 	}
 	if err := storetest.Claim(ctx, s, owner("run1", "h1", 0), true); err != nil {

@@ -13,8 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Recorder writes the record of a job in the background: nobody who trains waits for the store. It carries out what a [record.Writer]
-// decides, which has the rules; the methods that are not explained here are as there.
+// Recorder writes the record of a job in the background: nobody who trains waits for the store. It
+// carries out what a [record.Writer] decides, which has the rules; the methods that are not
+// explained here are as there.
 type Recorder struct {
 	report func(line string)
 
@@ -28,8 +29,9 @@ type Recorder struct {
 	run     *group.Group    // the goroutine that writes; nil before there is something to write
 }
 
-// NewRecorder returns the recorder of a host. It starts to write when it has something to write, and tells report, one line at a time and not
-// from several goroutines at once, what a person should know. The caller closes it before the store.
+// NewRecorder returns the recorder of a host. It starts to write when it has something to write,
+// and tells report, one line at a time and not from several goroutines at once, what a person
+// should know. The caller closes it before the store.
 func NewRecorder(report func(line string)) *Recorder {
 	return &Recorder{report: report, work: make(chan struct{}, 1)}
 }
@@ -101,8 +103,8 @@ func (r *Recorder) Flush(ctx context.Context) error {
 	}
 }
 
-// Close waits as Flush does, and then ends the writing. With ended it has the end of the job written first, behind all else. What could not
-// be written is in the error.
+// Close waits as Flush does, and then ends the writing. With ended it has the end of the job
+// written first, behind all else. What could not be written is in the error.
 func (r *Recorder) Close(ctx context.Context, ended bool) error {
 	if ended {
 		r.tell(func(w *record.Writer) { w.End(time.Now().Unix()) })
@@ -201,9 +203,12 @@ func (r *Recorder) say(s Store, reports []record.Report) {
 	for _, report := range reports {
 		switch {
 		case report.Unreachable != nil:
-			r.report(fmt.Sprintf("the store %s is unreachable: training goes on, membership changes are recorded later (%v)", s, report.Unreachable))
+			r.report(fmt.Sprintf("the store %s is unreachable: training goes on, membership "+
+				"changes are recorded later (%v)", s, report.Unreachable))
 		case report.Back:
-			line := fmt.Sprintf("the store %s answers again: %d membership changes are being recorded", s, report.Late)
+			line := fmt.Sprintf(
+				"the store %s answers again: %d membership changes are being recorded", s,
+				report.Late)
 			if report.Omitted > 0 {
 				line += fmt.Sprintf("; %d older ones are not", report.Omitted)
 			}

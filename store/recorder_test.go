@@ -16,7 +16,8 @@ import (
 )
 
 // recorded starts a recorder in a bubble, whose clock jumps when everybody waits.
-func recorded(t *testing.T, f func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string)) {
+func recorded(t *testing.T,
+	f func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string)) {
 	synctest.Test(t, func(t *testing.T) {
 		server := mem.New()
 		var lines []string
@@ -67,13 +68,17 @@ func TestRecorderBacksOff(t *testing.T) {
 		if err := r.Close(t.Context(), false); err != nil {
 			t.Error(err)
 		}
-		if len(*lines) != 2 || !strings.HasPrefix((*lines)[0], "the store in memory is unreachable: training goes on") || !strings.Contains((*lines)[1], "answers again: 3 membership changes") {
+		if len(*lines) != 2 ||
+			!strings.HasPrefix((*lines)[0],
+				"the store in memory is unreachable: training goes on") ||
+			!strings.Contains((*lines)[1], "answers again: 3 membership changes") {
 			t.Errorf("reported %q", *lines)
 		}
 	})
 }
 
-// TestNobodyWaitsForTheStore: who tells of a generation goes on while the store hangs in the middle of a call (C5). Else this test never ends.
+// TestNobodyWaitsForTheStore: who tells of a generation goes on while the store hangs in the middle
+// of a call (C5). Else this test never ends.
 func TestNobodyWaitsForTheStore(t *testing.T) {
 	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
 		asked, hung := make(chan struct{}, 1), make(chan struct{})
@@ -161,7 +166,8 @@ func TestRecorderGivesUpOnlyWhenTold(t *testing.T) {
 		r.Decided(storetest.Record(1, "h1"))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if err := r.Close(ctx, false); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "2 membership changes are not recorded") {
+		if err := r.Close(ctx, false); !errors.Is(err, context.DeadlineExceeded) ||
+			!strings.Contains(err.Error(), "2 membership changes are not recorded") {
 			t.Errorf("closed with %v", err)
 		}
 		if len(*lines) != 1 {
@@ -170,14 +176,16 @@ func TestRecorderGivesUpOnlyWhenTold(t *testing.T) {
 	})
 }
 
-// TestRecorderReportsWhatCannotBe: neither another head nor a second record of a generation keeps the rest from being written.
+// TestRecorderReportsWhatCannotBe: neither another head nor a second record of a generation keeps
+// the rest from being written.
 func TestRecorderReportsWhatCannotBe(t *testing.T) {
 	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
 		s, ctx := server.Open(), t.Context()
 		if err := storetest.Claim(ctx, s, owner("run0", "h9", 0), false); err != nil {
 			t.Fatal(err)
 		}
-		if err := storetest.NewJournal(s, "digits", "run1").Write(ctx, storetest.Record(1, "h9")); err != nil {
+		if err := storetest.NewJournal(s, "digits", "run1").Write(ctx,
+			storetest.Record(1, "h9")); err != nil {
 			t.Fatal(err)
 		}
 		r.Lead()
@@ -189,7 +197,8 @@ func TestRecorderReportsWhatCannotBe(t *testing.T) {
 		if err := r.Close(ctx, false); err != nil {
 			t.Error(err)
 		}
-		if len(*lines) != 2 || !strings.Contains((*lines)[0], "led by host h9") || !strings.Contains((*lines)[1], "two records of one generation") {
+		if len(*lines) != 2 || !strings.Contains((*lines)[0], "led by host h9") ||
+			!strings.Contains((*lines)[1], "two records of one generation") {
 			t.Errorf("reported %q", *lines)
 		}
 		if got := recordedGenerations(t, server); !slices.Equal(got, []topo.Generation{1, 2}) {

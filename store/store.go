@@ -1,10 +1,12 @@
-// Package store keeps the record of jobs outside their agents: who leads, and which generations were decided. Training does not wait
-// for it (docs/design/store.md).
+// Package store keeps the record of jobs outside their agents: who leads, and which generations
+// were decided. Training does not wait for it (docs/design/store.md).
 //
-// What is written when, and what is made of the answers, is decided in [github.com/shoal-ml/shoal/store/record]; this package carries it out.
-// A [Store] is a small map with revisions: [github.com/shoal-ml/shoal/store/nats] has one in a folder and one on a NATS server,
-// [github.com/shoal-ml/shoal/store/mem] one in memory. What is written into it is in docs/formats/record.md: [Begin] says who leads
-// a job, [Recorder] writes without making anybody wait, and [Find] tells who leads.
+// What is written when, and what is made of the answers, is decided in
+// [github.com/shoal-ml/shoal/store/record]; this package carries it out. A [Store] is a small map
+// with revisions: [github.com/shoal-ml/shoal/store/nats] has one in a folder and one on a NATS
+// server, [github.com/shoal-ml/shoal/store/mem] one in memory. What is written into it is in
+// docs/formats/record.md: [Begin] says who leads a job, [Recorder] writes without making anybody
+// wait, and [Find] tells who leads.
 package store
 
 import (
@@ -14,8 +16,9 @@ import (
 	"github.com/shoal-ml/shoal/store/record"
 )
 
-// Store is a map from keys to values that several processes share. A write succeeds for one of those who try at the same time. All
-// methods may be called at once. Errors wrap one of those below, or say that a key or a value is not allowed.
+// Store is a map from keys to values that several processes share. A write succeeds for one of
+// those who try at the same time. All methods may be called at once. Errors wrap one of those
+// below, or say that a key or a value is not allowed.
 type Store interface {
 	// Get returns what a key holds: ErrNotFound if nothing.
 	Get(ctx context.Context, key string) (Entry, error)
@@ -23,8 +26,8 @@ type Store interface {
 	Create(ctx context.Context, key string, value []byte) (Revision, error)
 	// Update replaces what has this revision: ErrConflict if the key holds something else by now.
 	Update(ctx context.Context, key string, value []byte, was Revision) (Revision, error)
-	// Keys lists the keys below a prefix of whole words, in ascending order: a.b.c and a.b.d are below a.b. One that a person took
-	// out may be listed though it holds nothing.
+	// Keys lists the keys below a prefix of whole words, in ascending order: a.b.c and a.b.d are
+	// below a.b. One that a person took out may be listed though it holds nothing.
 	Keys(ctx context.Context, prefix string) ([]string, error)
 	// Close ends the use of the store; calls under way and later ones fail with ErrUnavailable.
 	Close() error
@@ -45,12 +48,13 @@ var (
 	ErrNotFound = errors.New("the key holds nothing")
 	ErrExists   = errors.New("the key is taken")
 	ErrConflict = errors.New("the key was changed by somebody else")
-	// ErrUnavailable means that nothing is known: a write may have been done. Writing again is safe, since every write says what
-	// it expects to find.
+	// ErrUnavailable means that nothing is known: a write may have been done. Writing again is
+	// safe, since every write says what it expects to find.
 	ErrUnavailable = errors.New("the store does not answer")
 )
 
-// Do carries out a task, and asks again where somebody else was faster. An answer that is lost ends it with ErrUnavailable.
+// Do carries out a task, and asks again where somebody else was faster. An answer that is lost ends
+// it with ErrUnavailable.
 func Do(ctx context.Context, s Store, t *record.Task) (err error) {
 	for t != nil && err == nil {
 		a := call(ctx, s, t.Call)

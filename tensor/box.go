@@ -15,8 +15,8 @@ func (s Span) Len() int { return max(s.To-s.From, 0) }
 // Intersect returns what both spans have in common.
 func (s Span) Intersect(t Span) Span { return Span{max(s.From, t.From), min(s.To, t.To)} }
 
-// A Box is a hyper-rectangle of a tensor: a span of indices in each dimension. The box without dimensions is the one
-// element of a scalar.
+// A Box is a hyper-rectangle of a tensor: a span of indices in each dimension. The box without
+// dimensions is the one element of a scalar.
 type Box []Span
 
 // Box returns the whole of a tensor of this shape.
@@ -37,7 +37,8 @@ func (b Box) Shape() Shape {
 	return s
 }
 
-// Elements is the number of elements in the box, its volume. The box must lie in a tensor whose elements an int can count.
+// Elements is the number of elements in the box, its volume. The box must lie in a tensor whose
+// elements an int can count.
 func (b Box) Elements() int {
 	n := 1
 	for _, x := range b {
@@ -47,7 +48,9 @@ func (b Box) Elements() int {
 }
 
 // Empty reports whether the box has no element.
-func (b Box) Empty() bool { return slices.ContainsFunc(b, func(x Span) bool { return x.To <= x.From }) }
+func (b Box) Empty() bool {
+	return slices.ContainsFunc(b, func(x Span) bool { return x.To <= x.From })
+}
 
 // Equal reports whether both boxes have the same spans.
 func (b Box) Equal(c Box) bool { return slices.Equal(b, c) }
@@ -65,7 +68,8 @@ func (b Box) Contains(c Box) bool {
 	return true
 }
 
-// Overlaps reports whether the boxes have an element in common. Both have the same number of dimensions.
+// Overlaps reports whether the boxes have an element in common. Both have the same number of
+// dimensions.
 func (b Box) Overlaps(c Box) bool {
 	for i := range b {
 		if max(b[i].From, c[i].From) >= min(b[i].To, c[i].To) {
@@ -75,7 +79,8 @@ func (b Box) Overlaps(c Box) bool {
 	return true
 }
 
-// Intersect returns what the boxes have in common, which may be empty. Both have the same number of dimensions.
+// Intersect returns what the boxes have in common, which may be empty. Both have the same number of
+// dimensions.
 func (b Box) Intersect(c Box) Box {
 	r := make(Box, len(b))
 	for i := range b {
@@ -84,7 +89,8 @@ func (b Box) Intersect(c Box) Box {
 	return r
 }
 
-// Subtract returns the part of b outside c as at most twice as many disjoint boxes as there are dimensions.
+// Subtract returns the part of b outside c as at most twice as many disjoint boxes as there are
+// dimensions.
 func (b Box) Subtract(c Box) []Box {
 	if b.Empty() {
 		return nil
@@ -107,9 +113,9 @@ func (b Box) Subtract(c Box) []Box {
 	return parts
 }
 
-// Range returns the elements of b at the row-major positions from up to, not including, to, as disjoint boxes in
-// row-major order: at most one for a vector, three for a matrix, 2d-1 in d dimensions. It takes
-// 0 <= from <= to <= b.Elements().
+// Range returns the elements of b at the row-major positions from up to, not including, to, as
+// disjoint boxes in row-major order: at most one for a vector, three for a matrix, 2d-1 in d
+// dimensions. It takes 0 <= from <= to <= b.Elements().
 func (b Box) Range(from, to int) []Box {
 	if from >= to {
 		return nil
@@ -117,7 +123,8 @@ func (b Box) Range(from, to int) []Box {
 	return appendRange(nil, slices.Clone(b), 0, from, to)
 }
 
-// appendRange adds the positions [from, to) of the box that at shows, of which the dimensions before d are one index each.
+// appendRange adds the positions [from, to) of the box that at shows, of which the dimensions
+// before d are one index each.
 func appendRange(parts []Box, at Box, d, from, to int) []Box {
 	if d == len(at) {
 		return append(parts, slices.Clone(at))

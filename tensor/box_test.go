@@ -23,7 +23,8 @@ func boxIn(t *rapid.T, s tensor.Shape, name string) tensor.Box {
 	return b
 }
 
-// members lists the row-major places in a tensor of shape s of the elements of b, by asking every element.
+// members lists the row-major places in a tensor of shape s of the elements of b, by asking every
+// element.
 func members(s tensor.Shape, b tensor.Box) (places []int) {
 	n, _ := s.Elements()
 	for place := range n {
@@ -56,7 +57,8 @@ func TestBoxAlgebra(t *testing.T) {
 		if a.Elements() != len(inA) || a.Empty() != (len(inA) == 0) {
 			t.Fatalf("%v has %d elements, Empty %v; want %d", a, a.Elements(), a.Empty(), len(inA))
 		}
-		if got := members(s, a.Intersect(b)); !slices.Equal(got, both) || a.Overlaps(b) != (len(both) > 0) {
+		if got := members(s, a.Intersect(b)); !slices.Equal(got, both) ||
+			a.Overlaps(b) != (len(both) > 0) {
 			t.Fatalf("%v and %v share %v, Overlaps %v; want %v", a, b, got, a.Overlaps(b), both)
 		}
 		if a.Contains(b) != (len(both) == len(inB)) {
@@ -85,7 +87,10 @@ func TestBoxRange(t *testing.T) {
 		for _, part := range parts {
 			got = append(got, members(s, part)...)
 		}
-		if diff := cmp.Diff(members(s, b)[from:to], got, cmp.Transformer("len", func(x []int) []int { return append([]int{}, x...) })); diff != "" {
+		if diff := cmp.Diff(members(s, b)[from:to], got,
+			cmp.Transformer("len", func(x []int) []int {
+				return append([]int{}, x...)
+			})); diff != "" {
 			t.Fatalf("positions %d to %d of %v (-want +got):\n%s", from, to, b, diff)
 		}
 		if len(parts) > max(2*len(s)-1, 1) {
@@ -94,14 +99,16 @@ func TestBoxRange(t *testing.T) {
 	})
 }
 
-// TestRuns walks a box in two memories: the packed tensor, and a part of it that is stored with gaps or permuted.
+// TestRuns walks a box in two memories: the packed tensor, and a part of it that is stored with
+// gaps or permuted.
 func TestRuns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := shapes.Draw(t, "shape")
 		part := boxIn(t, s, "part")
 		b := boxIn(t, s, "box").Intersect(part)
 		order := rapid.Permutation(identity(len(s))).Draw(t, "order")
-		v, w := s.View(), tensor.View{Base: rapid.IntRange(0, 9).Draw(t, "base"), Strides: make([]int, len(s))}
+		v, w := s.View(), tensor.View{Base: rapid.IntRange(0, 9).Draw(t, "base"),
+			Strides: make([]int, len(s))}
 		step := 1
 		for _, d := range order {
 			w.Strides[d] = step

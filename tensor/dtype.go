@@ -1,10 +1,11 @@
-// Package tensor holds the values that describe numbers in memory: element types, shapes, and the two 16-bit
-// floating-point formats that Go lacks. It imports nothing of shoal.
+// Package tensor holds the values that describe numbers in memory: element types, shapes, and the
+// two 16-bit floating-point formats that Go lacks. It imports nothing of shoal.
 package tensor
 
 import "fmt"
 
-// DType is an element type. The numbers of the first seven are part of the arena format (docs/formats/arena.md).
+// DType is an element type. The numbers of the first seven are part of the arena format
+// (docs/formats/arena.md).
 type DType uint8
 
 // The element types that calls carry and kernels compute with, in the order of the arena format.
@@ -18,8 +19,8 @@ const (
 	U8
 )
 
-// The element types that beside those occur in saved state. No call takes them, so Valid is false; what is made of them
-// is moved and compared, bit by bit.
+// The element types that beside those occur in saved state. No call takes them, so Valid is false;
+// what is made of them is moved and compared, bit by bit.
 const (
 	I16 DType = iota + U8 + 1
 	I8
@@ -31,8 +32,9 @@ const (
 	C64  // two f32
 	C32  // two f16
 
-	// Floating-point formats of a byte and less, named after their exponent and fraction bits. FN has no infinity, UZ no
-	// negative zero (OCP OFP8 and MX specifications; FNUZ as in arXiv 2206.02915).
+	// Floating-point formats of a byte and less, named after their exponent and fraction bits. FN
+	// has no infinity, UZ no negative zero (OCP OFP8 and MX specifications; FNUZ as in arXiv
+	// 2206.02915).
 	F8E5M2
 	F8E4M3 // FN
 	F8E8M0
@@ -47,10 +49,13 @@ var dtypes = [...]struct {
 	name string
 	bits int
 }{
-	F64: {"f64", 64}, F32: {"f32", 32}, F16: {"f16", 16}, BF16: {"bf16", 16}, I64: {"i64", 64}, I32: {"i32", 32}, U8: {"u8", 8},
-	I16: {"i16", 16}, I8: {"i8", 8}, U64: {"u64", 64}, U32: {"u32", 32}, U16: {"u16", 16}, Bool: {"bool", 8},
+	F64: {"f64", 64}, F32: {"f32", 32}, F16: {"f16", 16}, BF16: {"bf16", 16}, I64: {"i64", 64},
+	I32: {"i32", 32}, U8: {"u8", 8},
+	I16: {"i16", 16}, I8: {"i8", 8}, U64: {"u64", 64}, U32: {"u32", 32}, U16: {"u16", 16},
+	Bool: {"bool", 8},
 	C128: {"c128", 128}, C64: {"c64", 64}, C32: {"c32", 32},
-	F8E5M2: {"f8_e5m2", 8}, F8E4M3: {"f8_e4m3", 8}, F8E8M0: {"f8_e8m0", 8}, F8E5M2FNUZ: {"f8_e5m2fnuz", 8}, F8E4M3FNUZ: {"f8_e4m3fnuz", 8},
+	F8E5M2: {"f8_e5m2", 8}, F8E4M3: {"f8_e4m3", 8}, F8E8M0: {"f8_e8m0", 8},
+	F8E5M2FNUZ: {"f8_e5m2fnuz", 8}, F8E4M3FNUZ: {"f8_e4m3fnuz", 8},
 	F6E3M2: {"f6_e3m2", 6}, F6E2M3: {"f6_e2m3", 6}, F4: {"f4", 4},
 }
 
@@ -76,7 +81,8 @@ func (d DType) Bits() int {
 	return dtypes[d].bits
 }
 
-// Size is the number of bytes of one element; 0 for an unknown type, and for one whose elements share bytes.
+// Size is the number of bytes of one element; 0 for an unknown type, and for one whose elements
+// share bytes.
 func (d DType) Size() int { return d.Bits() / 8 }
 
 // Float reports whether d is a floating-point type that kernels compute with.

@@ -56,7 +56,8 @@ func (f format) nearest(x float32) uint16 {
 		e = max(math.Ilogb(abs)+bias, 1)
 	}
 	units := math.RoundToEven(math.Ldexp(abs, bias+f.frac-e))
-	bits := uint64(e-1)<<f.frac + uint64(units) // a carry out of the fraction moves into the exponent, as it should
+	// a carry out of the fraction moves into the exponent, as it should
+	bits := uint64(e-1)<<f.frac + uint64(units)
 	return sign | uint16(min(bits, uint64(f.inf())))
 }
 
@@ -102,22 +103,28 @@ func TestHalfNarrow(t *testing.T) {
 			got := f.narrow(x)
 			if x != x {
 				if !f.isNaN(got) || !f.isQuiet(got) {
-					t.Fatalf("%s of NaN %#08x = %#04x, not a quiet NaN", f.name, math.Float32bits(x), got)
+					t.Fatalf("%s of NaN %#08x = %#04x, not a quiet NaN", f.name,
+						math.Float32bits(x), got)
 				}
 			} else if want := f.nearest(x); got != want {
-				t.Fatalf("%s of %v (%#08x) = %#04x, want %#04x", f.name, x, math.Float32bits(x), got, want)
+				t.Fatalf("%s of %v (%#08x) = %#04x, want %#04x", f.name, x, math.Float32bits(x),
+					got, want)
 			}
 		}
-		// Halfway between each number and the next, and a hair to both sides: every decision of the rounding.
+		// Halfway between each number and the next, and a hair to both sides: every decision of the
+		// rounding.
 		for b := uint16(0); b < f.inf(); b++ {
-			// The value formula goes on past the largest number: infinity stands at the next power of two.
+			// The value formula goes on past the largest number: infinity stands at the next power
+			// of two.
 			mid := float32((f.value(b) + f.value(b+1)) / 2)
-			for _, x := range []float32{mid, math.Nextafter32(mid, 0), math.Nextafter32(mid, float32(math.Inf(1)))} {
+			for _, x := range []float32{mid, math.Nextafter32(mid, 0),
+				math.Nextafter32(mid, float32(math.Inf(1)))} {
 				check(x)
 				check(-x)
 			}
 		}
-		for _, bits := range []uint32{0, 1, 0x7fffff, 0x800000, 0x477fefff, 0x477ff000, 0x7f7f7fff, 0x7f7f8000,
+		for _, bits := range []uint32{0, 1, 0x7fffff, 0x800000, 0x477fefff, 0x477ff000, 0x7f7f7fff,
+			0x7f7f8000,
 			0x7f7fffff, 0x7f800000, 0x7f800001, 0x7f801fff, 0x7fc00000, 0x7fffffff} {
 			check(math.Float32frombits(bits))
 			check(math.Float32frombits(bits | 1<<31))

@@ -8,14 +8,16 @@ import (
 	"strings"
 )
 
-// MaxDims is how many dimensions a tensor has at most, as in NumPy; more are in files that want to fill the memory.
+// MaxDims is how many dimensions a tensor has at most, as in NumPy; more are in files that want to
+// fill the memory.
 const MaxDims = 64
 
-// Shape is the extent of a tensor in each dimension, outermost first. The empty shape is that of a scalar.
+// Shape is the extent of a tensor in each dimension, outermost first. The empty shape is that of a
+// scalar.
 type Shape []int
 
-// Elements is the product of the dimensions: 1 for a scalar. It fails on a negative dimension, on more than MaxDims, and when the
-// product exceeds an int.
+// Elements is the product of the dimensions: 1 for a scalar. It fails on a negative dimension, on
+// more than MaxDims, and when the product exceeds an int.
 func (s Shape) Elements() (int, error) {
 	if len(s) > MaxDims {
 		return 0, fmt.Errorf("tensor: %d dimensions; there are at most %d", len(s), MaxDims)

@@ -22,7 +22,8 @@ func TestShape(t *testing.T) {
 		{tensor.Shape{math.MaxInt, 2, 0}, "[9223372036854775807,2,0]", 0, ""},
 		{tensor.Shape{math.MaxInt}, "[9223372036854775807]", math.MaxInt, ""},
 		{tensor.Shape{1 << 31, 1 << 31, 2}, "[2147483648,2147483648,2]", 0, "more elements"},
-		{make(tensor.Shape, 65), "[" + strings.Repeat("0,", 64) + "0]", 0, "65 dimensions; there are at most 64"},
+		{make(tensor.Shape, 65), "[" + strings.Repeat("0,", 64) + "0]", 0,
+			"65 dimensions; there are at most 64"},
 		{tensor.Shape{4, -1}, "[4,-1]", 0, "dimension 1 is negative"},
 		{tensor.Shape{0, -1}, "[0,-1]", 0, "dimension 1 is negative"},
 	} {
@@ -30,11 +31,13 @@ func TestShape(t *testing.T) {
 			t.Errorf("String() = %q, want %q", got, c.text)
 		}
 		n, err := c.shape.Elements()
-		if n != c.n || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+		if n != c.n || (err == nil) != (c.err == "") ||
+			err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%v.Elements() = %d, %v; want %d, error %q", c.shape, n, err, c.n, c.err)
 		}
 	}
-	if !(tensor.Shape{4, 3}).Equal(tensor.Shape{4, 3}) || (tensor.Shape{4, 3}).Equal(tensor.Shape{3, 4}) ||
+	if !(tensor.Shape{4, 3}).Equal(tensor.Shape{4, 3}) ||
+		(tensor.Shape{4, 3}).Equal(tensor.Shape{3, 4}) ||
 		!(tensor.Shape{}).Equal(nil) {
 		t.Error("Equal is wrong")
 	}
@@ -52,7 +55,8 @@ func TestDTypeNames(t *testing.T) {
 	if _, err := tensor.ParseDType("f8"); err == nil {
 		t.Error("ParseDType accepts f8")
 	}
-	if beyond := tensor.F4 + 1; beyond.Bits() != 0 || tensor.DType(0).Bits() != 0 || tensor.I16.Valid() {
+	if beyond := tensor.F4 + 1; beyond.Bits() != 0 || tensor.DType(0).Bits() != 0 ||
+		tensor.I16.Valid() {
 		t.Error("what is no element type has bits, or what no call carries is valid")
 	}
 }

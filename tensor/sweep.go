@@ -6,9 +6,10 @@ import (
 	"slices"
 )
 
-// Overlaps yields the pairs (i, j) for which a[i] and b[j] have an element in common, by a sweep over the dimension in
-// which the boxes differ most: with n boxes on each side and k pairs it takes O(n log n + k) steps where the boxes are cut
-// along one dimension. All boxes have the same number of dimensions. The order of the pairs depends on the boxes alone.
+// Overlaps yields the pairs (i, j) for which a[i] and b[j] have an element in common, by a sweep
+// over the dimension in which the boxes differ most: with n boxes on each side and k pairs it takes
+// O(n log n + k) steps where the boxes are cut along one dimension. All boxes have the same number
+// of dimensions. The order of the pairs depends on the boxes alone.
 func Overlaps(a, b []Box) iter.Seq2[int, int] {
 	return func(yield func(int, int) bool) {
 		d := widest(a, b)
@@ -28,7 +29,9 @@ func Overlaps(a, b []Box) iter.Seq2[int, int] {
 			if len(orderB) == 0 || len(orderA) > 0 && a[orderA[0]][d].From <= b[orderB[0]][d].From {
 				i := orderA[0]
 				orderA = orderA[1:]
-				openB = slices.DeleteFunc(openB, func(j int) bool { return b[j][d].To <= a[i][d].From })
+				openB = slices.DeleteFunc(openB, func(j int) bool {
+					return b[j][d].To <= a[i][d].From
+				})
 				for _, j := range openB {
 					if a[i].Overlaps(b[j]) && !yield(i, j) {
 						return
@@ -70,7 +73,8 @@ func widest(a, b []Box) int {
 	return best
 }
 
-// ascending returns the numbers of the boxes that are not empty, by where they start in dimension d.
+// ascending returns the numbers of the boxes that are not empty, by where they start in dimension
+// d.
 func ascending(boxes []Box, d int) []int {
 	order := make([]int, 0, len(boxes))
 	for i, b := range boxes {
@@ -78,6 +82,8 @@ func ascending(boxes []Box, d int) []int {
 			order = append(order, i)
 		}
 	}
-	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(boxes[i][d].From, boxes[j][d].From) })
+	slices.SortStableFunc(order, func(i, j int) int {
+		return cmp.Compare(boxes[i][d].From, boxes[j][d].From)
+	})
 	return order
 }

@@ -2,9 +2,9 @@ package tensor
 
 import "iter"
 
-// A View says where the elements of a tensor lie in memory: element i at place Base + Σ i[d]·Strides[d], counted in
-// elements. A view of a part counts with the indices of the whole tensor, so it serves every box inside that part, and its
-// Base may be negative.
+// A View says where the elements of a tensor lie in memory: element i at place Base + Σ
+// i[d]·Strides[d], counted in elements. A view of a part counts with the indices of the whole
+// tensor, so it serves every box inside that part, and its Base may be negative.
 type View struct {
 	Base    int
 	Strides []int
@@ -13,7 +13,8 @@ type View struct {
 // View returns where the elements of a packed row-major tensor of this shape lie.
 func (s Shape) View() View { return View{Strides: s.Strides()} }
 
-// Strides returns the distance in memory, in elements, between neighbours in each dimension of a packed row-major tensor.
+// Strides returns the distance in memory, in elements, between neighbours in each dimension of a
+// packed row-major tensor.
 func (s Shape) Strides() []int {
 	strides := make([]int, len(s))
 	step := 1
@@ -24,7 +25,8 @@ func (s Shape) Strides() []int {
 	return strides
 }
 
-// Packed returns the view of the box as a packed row-major tensor of its own, the first element at place base.
+// Packed returns the view of the box as a packed row-major tensor of its own, the first element at
+// place base.
 func (b Box) Packed(base int) View {
 	v := b.Shape().View()
 	v.Base = base
@@ -46,7 +48,8 @@ func (v View) At(b Box) int {
 // A Run is N elements that lie side by side in two memories, from the places A and B on.
 type Run struct{ A, B, N int }
 
-// Runs walks the elements of a box in row-major order, as the fewest runs that are contiguous under both views.
+// Runs walks the elements of a box in row-major order, as the fewest runs that are contiguous under
+// both views.
 func Runs(b Box, v, w View) iter.Seq[Run] {
 	return func(yield func(Run) bool) {
 		if b.Empty() {
@@ -77,8 +80,8 @@ func Runs(b Box, v, w View) iter.Seq[Run] {
 	}
 }
 
-// contiguous returns how many dimensions must be walked and how many elements, in the dimensions after those, lie side by
-// side in both views.
+// contiguous returns how many dimensions must be walked and how many elements, in the dimensions
+// after those, lie side by side in both views.
 func contiguous(b Box, v, w View) (outer, n int) {
 	outer, n = len(b), 1
 	for outer > 0 {

@@ -1,5 +1,5 @@
-// Package topo holds the values that say who takes part in a job: workers, ranks, generations, groups. It has no
-// behaviour beyond them, so that every other package can share it.
+// Package topo holds the values that say who takes part in a job: workers, ranks, generations,
+// groups. It has no behaviour beyond them, so that every other package can share it.
 package topo
 
 import (
@@ -51,10 +51,13 @@ func (v View) With(joiners ...Member) View {
 
 // Without returns the next generation less some workers; the others close ranks.
 func (v View) Without(gone ...Worker) View {
-	return View{v.Generation + 1, slices.DeleteFunc(slices.Clone(v.Members), func(m Member) bool { return slices.Contains(gone, m.Worker) })}
+	return View{v.Generation + 1, slices.DeleteFunc(slices.Clone(v.Members), func(m Member) bool {
+		return slices.Contains(gone, m.Worker)
+	})}
 }
 
-// String writes the view as "generation 3: w1 w2@hostB w5": the host only where it differs from the one before.
+// String writes the view as "generation 3: w1 w2@hostB w5": the host only where it differs from the
+// one before.
 func (v View) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "generation %d:", v.Generation)

@@ -11,9 +11,10 @@ const (
 	progressEvery = time.Second // how often a line that a carriage return overwrites is shown
 )
 
-// Lines cuts a stream of bytes into lines, as a terminal would show them. Text that a carriage return overwrites (a
-// progress bar) is a line of its own at most once in progressEvery. Emit gets each line without its end and must not
-// keep the slice. The zero value with Emit set is ready; it is not safe for concurrent use.
+// Lines cuts a stream of bytes into lines, as a terminal would show them. Text that a carriage
+// return overwrites (a progress bar) is a line of its own at most once in progressEvery. Emit gets
+// each line without its end and must not keep the slice. The zero value with Emit set is ready; it
+// is not safe for concurrent use.
 type Lines struct {
 	Emit func(line []byte)
 
@@ -75,7 +76,8 @@ func (l *Lines) overwrite(now time.Time) {
 	l.held, l.returned = l.held[:0], false
 }
 
-// wholeRunes is how much of b can be cut off without breaking a UTF-8 character that continues behind b.
+// wholeRunes is how much of b can be cut off without breaking a UTF-8 character that continues
+// behind b.
 func wholeRunes(b []byte) int {
 	for back := 1; back < utf8.UTFMax; back++ {
 		if c := b[len(b)-back]; utf8.RuneStart(c) {

@@ -32,16 +32,19 @@ func TestLines(t *testing.T) {
 		chunks []chunk
 		want   []string
 	}{
-		"nothing":              {nil, []string{}},
-		"whole lines":          {[]chunk{{"a\nb\n", 0}}, []string{"a", "b"}},
-		"over many reads":      {[]chunk{{"a", 0}, {"b\nc", 1}, {"\n", 2}}, []string{"ab", "c"}},
-		"empty lines":          {[]chunk{{"\n\na\n", 0}}, []string{"", "", "a"}},
-		"no end":               {[]chunk{{"a\nb", 0}}, []string{"a", "b"}},
-		"DOS ends":             {[]chunk{{"a\r\nb\r", 0}, {"\n", 0}}, []string{"a", "b"}},
-		"progress, fast":       {[]chunk{{"1%\r2%\r3%\r4%\n", 0}}, []string{"1%", "4%"}},
-		"progress, slow":       {[]chunk{{"\r1%", 0}, {"\r2%", 0.5}, {"\r3%", 1.7}, {"\r4%", 1.9}, {"\n", 2}}, []string{"1%", "2%", "4%"}},
-		"progress, no end":     {[]chunk{{"1%\r", 0}, {"2%\r", 0.1}}, []string{"1%", "2%"}},
-		"a line after":         {[]chunk{{"50%\r100%\ndone\n", 0}}, []string{"50%", "100%", "done"}},
+		"nothing":         {nil, []string{}},
+		"whole lines":     {[]chunk{{"a\nb\n", 0}}, []string{"a", "b"}},
+		"over many reads": {[]chunk{{"a", 0}, {"b\nc", 1}, {"\n", 2}}, []string{"ab", "c"}},
+		"empty lines":     {[]chunk{{"\n\na\n", 0}}, []string{"", "", "a"}},
+		"no end":          {[]chunk{{"a\nb", 0}}, []string{"a", "b"}},
+		"DOS ends":        {[]chunk{{"a\r\nb\r", 0}, {"\n", 0}}, []string{"a", "b"}},
+		"progress, fast":  {[]chunk{{"1%\r2%\r3%\r4%\n", 0}}, []string{"1%", "4%"}},
+		"progress, slow": {
+			[]chunk{{"\r1%", 0}, {"\r2%", 0.5}, {"\r3%", 1.7}, {"\r4%", 1.9}, {"\n", 2}},
+			[]string{"1%", "2%", "4%"}},
+		"progress, no end": {[]chunk{{"1%\r", 0}, {"2%\r", 0.1}}, []string{"1%", "2%"}},
+		"a line after": {[]chunk{{"50%\r100%\ndone\n", 0}},
+			[]string{"50%", "100%", "done"}},
 		"a return overwrites":  {[]chunk{{"x\r\r\ry\n", 0}}, []string{"x", "y"}},
 		"blank after progress": {[]chunk{{"x\r\n\n", 0}}, []string{"x", ""}},
 	} {

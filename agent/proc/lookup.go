@@ -18,8 +18,8 @@ type CommandError struct {
 
 func (e *CommandError) Error() string { return fmt.Sprintf("cannot run %q: %s", e.Command, e.Msg) }
 
-// Lookup finds the file of a command as a shell would: a name with a slash is a path, another is searched in the folders
-// of path (the PATH of the worker, not ours). Its errors are *CommandError.
+// Lookup finds the file of a command as a shell would: a name with a slash is a path, another is
+// searched in the folders of path (the PATH of the worker, not ours). Its errors are *CommandError.
 func Lookup(command, path string) (string, error) {
 	if strings.Contains(command, "/") {
 		if err := executable(command); err != nil {
@@ -43,7 +43,8 @@ func Lookup(command, path string) (string, error) {
 	}
 	msg := "no such command in PATH; check the spelling, or give its path"
 	if executable(command) == nil || errors.Is(executable(command), fs.ErrPermission) {
-		msg = fmt.Sprintf("no such command in PATH, but a file of that name lies here; write ./%s", command)
+		msg = fmt.Sprintf("no such command in PATH, but a file of that name lies here; write ./%s",
+			command)
 	}
 	return "", &CommandError{command, msg}
 }
@@ -68,7 +69,8 @@ func explain(err error, file string) string {
 	case errors.Is(err, syscall.EISDIR):
 		return "it is a folder; name the program inside it"
 	case errors.Is(err, fs.ErrPermission) && strings.HasSuffix(file, ".py"):
-		return fmt.Sprintf("%s is not executable; run it with python3 %s, or chmod +x it", file, file)
+		return fmt.Sprintf("%s is not executable; run it with python3 %s, or chmod +x it", file,
+			file)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Sprintf("%s is not executable; chmod +x it if it is a program", file)
 	}
@@ -80,9 +82,11 @@ func startError(command string, err error) error {
 	msg := err.Error()
 	switch {
 	case errors.Is(err, syscall.ENOEXEC):
-		msg = "it is neither a program for this machine nor a script with a #! line; put its interpreter before it"
+		msg = "it is neither a program for this machine nor a script with a #! line; put its " +
+			"interpreter before it"
 	case errors.Is(err, fs.ErrNotExist):
-		msg = "its interpreter, named in its first line after #!, is missing; install it or correct the line"
+		msg = "its interpreter, named in its first line after #!, is missing; install it or " +
+			"correct the line"
 	case errors.Is(err, syscall.E2BIG):
 		msg = "its arguments and environment are longer than the kernel takes; put them into a file"
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):

@@ -11,7 +11,8 @@ import (
 func TestLookup(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
-	for name, mode := range map[string]os.FileMode{"bin/tool": 0o755, "bin/plain": 0o644, "second/plain": 0o755, "here": 0o755, "train.py": 0o644} {
+	for name, mode := range map[string]os.FileMode{"bin/tool": 0o755, "bin/plain": 0o644,
+		"second/plain": 0o755, "here": 0o755, "train.py": 0o644} {
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			t.Fatal(err)
 		}

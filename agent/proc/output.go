@@ -19,7 +19,8 @@ type Console struct {
 	width    int
 	color    bool
 
-	Forward func(rank int, stderr bool, line string) // also gets every line of a worker; nil = nobody does
+	// also gets every line of a worker; nil = nobody does
+	Forward func(rank int, stderr bool, line string)
 }
 
 // NewConsole returns a console for n workers.
@@ -47,7 +48,8 @@ func (c *Console) write(w io.Writer, prefix string, line []byte) {
 	w.Write(text) // nobody to tell when the console itself is gone
 }
 
-// Output is where the output of one worker goes: all of it to its log, its lines to the console, the last to the tail.
+// Output is where the output of one worker goes: all of it to its log, its lines to the console,
+// the last to the tail.
 type Output struct {
 	console *Console
 	rank    int
@@ -60,13 +62,15 @@ type Output struct {
 	logErr error
 }
 
-// NewOutput writes the log to path, which must not exist yet. Others may append lines of their own to it.
+// NewOutput writes the log to path, which must not exist yet. Others may append lines of their own
+// to it.
 func NewOutput(c *Console, rank int, path string) (*Output, error) {
 	log, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("proc: log of rank %d: %w", rank, err)
 	}
-	return &Output{console: c, rank: rank, prefix: c.prefix(rank), log: log, tail: NewTail(tailLines)}, nil
+	return &Output{console: c, rank: rank, prefix: c.prefix(rank), log: log,
+		tail: NewTail(tailLines)}, nil
 }
 
 // LogPath is the file that holds the whole output.
@@ -124,7 +128,8 @@ func (o *Output) copyFrom(r io.Reader, to io.Writer) {
 	}
 }
 
-// writeLog says once on the console that the log stops; the worker need not suffer from a full disk of ours.
+// writeLog says once on the console that the log stops; the worker need not suffer from a full disk
+// of ours.
 func (o *Output) writeLog(p []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -132,7 +137,8 @@ func (o *Output) writeLog(p []byte) {
 		return
 	}
 	if _, o.logErr = o.log.Write(p); o.logErr != nil {
-		o.console.write(o.console.err, o.prefix, fmt.Appendf(nil, "shoal: the log of this worker stops here: %v", o.logErr))
+		o.console.write(o.console.err, o.prefix,
+			fmt.Appendf(nil, "shoal: the log of this worker stops here: %v", o.logErr))
 	}
 }
 

@@ -18,16 +18,18 @@ const maxSocketPath = 103
 // ControlSuffix ends the names of the sockets that Place.Control names, in RuntimeDir.
 const ControlSuffix = ".ctl"
 
-// Place is what a run keeps outside of its run directory while it lives: the paths of its sockets, and a lock that
-// the kernel takes from the launcher when it dies. All lie in a directory that only the user can enter.
+// Place is what a run keeps outside of its run directory while it lives: the paths of its sockets,
+// and a lock that the kernel takes from the launcher when it dies. All lie in a directory that only
+// the user can enter.
 type Place struct {
 	Run  string // id of the run, random
 	dir  string
 	lock *os.File
 }
 
-// RuntimeDir is where the places of this user lie: in XDG_RUNTIME_DIR where there is one, else in the folder for
-// temporary files. It is made when missing, and refused when anybody else could reach into it.
+// RuntimeDir is where the places of this user lie: in XDG_RUNTIME_DIR where there is one, else in
+// the folder for temporary files. It is made when missing, and refused when anybody else could
+// reach into it.
 func RuntimeDir() (string, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("shoal-%d", os.Getuid()))
 	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) {
@@ -36,7 +38,8 @@ func RuntimeDir() (string, error) {
 		}
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", fmt.Errorf("proc: a directory for sockets: %w; set XDG_RUNTIME_DIR to a folder of yours", err)
+		return "", fmt.Errorf(
+			"proc: a directory for sockets: %w; set XDG_RUNTIME_DIR to a folder of yours", err)
 	}
 	return dir, checkPrivate(dir)
 }
@@ -58,8 +61,9 @@ func checkPrivate(dir string) error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("proc: %s is not private: %s, so others could take over the socket of a job; "+
-		"remove it or make it 0700, or set XDG_RUNTIME_DIR to a folder of yours", dir, why)
+	return fmt.Errorf(
+		"proc: %s is not private: %s, so others could take over the socket of a job; "+
+			"remove it or make it 0700, or set XDG_RUNTIME_DIR to a folder of yours", dir, why)
 }
 
 // NewPlace removes what dead runs have left in dir and makes a place for a new one.
@@ -74,14 +78,16 @@ func NewPlace(dir string) (*Place, error) {
 		return nil, fmt.Errorf("proc: the socket path %s has %d bytes, but the kernel takes %d; "+
 			"set XDG_RUNTIME_DIR to a folder with a shorter path", p.Socket(), n, maxSocketPath)
 	}
-	// Locked before it gets its name: who sees the name of a lock that is free knows that its launcher is dead.
+	// Locked before it gets its name: who sees the name of a lock that is free knows that its
+	// launcher is dead.
 	unnamed := filepath.Join(dir, p.Run+".new")
 	lock, err := os.OpenFile(unnamed, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("proc: the lock of the run: %w", err)
 	}
 	p.lock = lock
-	if err := errors.Join(flock(lock, syscall.LOCK_EX|syscall.LOCK_NB), os.Rename(unnamed, p.lockPath())); err != nil {
+	if err := errors.Join(flock(lock, syscall.LOCK_EX|syscall.LOCK_NB),
+		os.Rename(unnamed, p.lockPath())); err != nil {
 		lock.Close()
 		os.Remove(unnamed)
 		return nil, fmt.Errorf("proc: the lock of the run: %w", err)
@@ -97,7 +103,8 @@ func (p *Place) Control() string { return filepath.Join(p.dir, p.Run+ControlSuff
 
 func (p *Place) lockPath() string { return filepath.Join(p.dir, p.Run+".lock") }
 
-// Mark is the value of RunVariable for the processes of this run, inside the run that we are part of ourselves.
+// Mark is the value of RunVariable for the processes of this run, inside the run that we are part
+// of ourselves.
 func (p *Place) Mark() string {
 	if outer := os.Getenv(RunVariable); outer != "" {
 		return outer + "/" + p.Run
@@ -123,7 +130,8 @@ func removeStale(dir string) error {
 		return fmt.Errorf("proc: %w", err)
 	}
 	for _, path := range locks {
-		// Locked means alive. One that cannot be cleared now waits for the next start: no reason to refuse this job.
+		// Locked means alive. One that cannot be cleared now waits for the next start: no reason to
+		// refuse this job.
 		_ = takeOver(path, syscall.LOCK_EX|syscall.LOCK_NB)
 	}
 	return nil
@@ -138,7 +146,8 @@ func takeOver(path string, how int) error {
 	if err != nil {
 		return fmt.Errorf("proc: the lock of a run: %w", err)
 	}
-	p := &Place{Run: strings.TrimSuffix(filepath.Base(path), ".lock"), dir: filepath.Dir(path), lock: lock}
+	p := &Place{Run: strings.TrimSuffix(filepath.Base(path), ".lock"), dir: filepath.Dir(path),
+		lock: lock}
 	if err := flock(lock, how); err != nil {
 		lock.Close()
 		return fmt.Errorf("proc: the lock of run %s: %w", p.Run, err)

@@ -32,11 +32,15 @@ func TestRuntimeDirRefuses(t *testing.T) {
 		spoil func(dir string) error
 		want  string
 	}{
-		"open to others": {func(dir string) error { return os.Chmod(dir, 0o750) }, "its mode is 0750"},
+		"open to others": {func(dir string) error {
+			return os.Chmod(dir, 0o750)
+		}, "its mode is 0750"},
 		"a link": {func(dir string) error {
 			return os.Rename(dir, dir+"x")
 		}, "not a directory"},
-		"of somebody else": {func(dir string) error { return os.Chown(dir, 12345, -1) }, "belongs to user 12345"},
+		"of somebody else": {func(dir string) error {
+			return os.Chown(dir, 12345, -1)
+		}, "belongs to user 12345"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tmp := t.TempDir()
@@ -93,7 +97,8 @@ func TestPlaceRemovesOnlyTheDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := strings.Join(list(t, dir), " ")
-	if strings.Contains(got, "dead") || !strings.Contains(got, living.Run+".sock") || !strings.Contains(got, living.Run+".lock") {
+	if strings.Contains(got, "dead") || !strings.Contains(got, living.Run+".sock") ||
+		!strings.Contains(got, living.Run+".lock") {
 		t.Errorf("left: %v", got)
 	}
 	for _, p := range []*Place{living, second} {

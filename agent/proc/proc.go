@@ -1,10 +1,11 @@
-// Package proc supervises the worker processes of one run on one host: it starts them, carries their output line by
-// line, tells how they ended, and sees to it that nothing of a run outlives its launcher.
+// Package proc supervises the worker processes of one run on one host: it starts them, carries
+// their output line by line, tells how they ended, and sees to it that nothing of a run outlives
+// its launcher.
 //
-// Three mechanisms share that last duty. The kernel kills a worker whose launcher dies (parent-death signal). Every
-// process of a run inherits SHOAL_RUN, so a sweep over /proc finds what a worker left behind, also in other sessions.
-// And a guard process waits for the lock of the run (Place): it gets the lock when the launcher is gone, however it
-// died, and sweeps.
+// Three mechanisms share that last duty. The kernel kills a worker whose launcher dies
+// (parent-death signal). Every process of a run inherits SHOAL_RUN, so a sweep over /proc finds
+// what a worker left behind, also in other sessions. And a guard process waits for the lock of the
+// run (Place): it gets the lock when the launcher is gone, however it died, and sweeps.
 package proc
 
 import (
@@ -15,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RunVariable is the environment variable that marks the processes of a run. Its value is a path of run ids: a run that
-// is started inside another one is swept with it.
+// RunVariable is the environment variable that marks the processes of a run. Its value is a path of
+// run ids: a run that is started inside another one is swept with it.
 const RunVariable = "SHOAL_RUN"
 
 // Exit says how a process ended.
@@ -26,7 +27,8 @@ type Exit struct {
 	Signal  syscall.Signal // what killed it, or 0
 	Started time.Time
 	Ended   time.Time
-	Lost    string // how it was lost with its host, when nothing else is known of its end: "was lost with host b"
+	// how it was lost with its host, when nothing else is known of its end: "was lost with host b"
+	Lost string
 }
 
 // OK reports whether the process ended by itself with exit code 0.

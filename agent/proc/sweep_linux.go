@@ -13,14 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dying is how long a sweep waits for killed processes to be gone; the kernel needs microseconds, a process inside a
-// broken device driver for ever.
+// dying is how long a sweep waits for killed processes to be gone; the kernel needs microseconds, a
+// process inside a broken device driver for ever.
 const dying = 2 * time.Second
 
-// Sweep kills every process of a run and the descendants of these, until none is left. It leaves the guard alone.
+// Sweep kills every process of a run and the descendants of these, until none is left. It leaves
+// the guard alone.
 func Sweep(run string) error { return sweep(run, 0) }
 
-// SweepGroup kills what a worker that has ended left in its process group, and the descendants of that: processes that load data for it, say.
+// SweepGroup kills what a worker that has ended left in its process group, and the descendants of
+// that: processes that load data for it, say.
 func SweepGroup(run string, group int) error { return sweep(run, group) }
 
 func sweep(run string, group int) error {
@@ -56,14 +58,15 @@ func (p process) partOf(run string) bool {
 	return false
 }
 
-// victims are the processes of a run, or of one process group in it, and all descendants of these, so that a child with a cleared
-// environment dies too.
+// victims are the processes of a run, or of one process group in it, and all descendants of these,
+// so that a child with a cleared environment dies too.
 func victims(all []process, run string, group int) []int {
 	doomed := map[int]bool{}
 	for more := true; more; {
 		more = false
 		for _, p := range all {
-			if !doomed[p.pid] && !p.guard && (p.partOf(run) && (group == 0 || p.group == group) || doomed[p.parent]) {
+			if !doomed[p.pid] && !p.guard &&
+				(p.partOf(run) && (group == 0 || p.group == group) || doomed[p.parent]) {
 				doomed[p.pid], more = true, true
 			}
 		}
@@ -77,11 +80,13 @@ func victims(all []process, run string, group int) []int {
 	return pids
 }
 
-// processes lists the living processes other than ours. What ends, or belongs to others, while we look is left out.
+// processes lists the living processes other than ours. What ends, or belongs to others, while we
+// look is left out.
 func processes() ([]process, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil || len(dirs) == 0 {
-		return nil, errors.New("proc: /proc shows no processes, so leftovers of a run cannot be found; mount it")
+		return nil, errors.New(
+			"proc: /proc shows no processes, so leftovers of a run cannot be found; mount it")
 	}
 	var all []process
 	for _, dir := range dirs {
@@ -109,7 +114,8 @@ func processes() ([]process, error) {
 	return all, nil
 }
 
-// State is the state of a process or thread as the kernel calls it: 'T' where it is stopped, 'D' where it waits in the kernel. 0 = there is none.
+// State is the state of a process or thread as the kernel calls it: 'T' where it is stopped, 'D'
+// where it waits in the kernel. 0 = there is none.
 func State(pid int) byte {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -119,7 +125,8 @@ func State(pid int) byte {
 	return state
 }
 
-// parseStat reads the parent, the process group and the state from /proc/PID/stat: "4711 (any ) text) S 1 4700 …". A state of 0 is none.
+// parseStat reads the parent, the process group and the state from /proc/PID/stat: "4711 (any )
+// text) S 1 4700 …". A state of 0 is none.
 func parseStat(stat []byte) (p process, state byte) {
 	i := bytes.LastIndexByte(stat, ')')
 	fields := strings.Fields(string(stat[i+1:]))
@@ -160,7 +167,8 @@ func killAll(pids []int, deadline time.Time) (killed int, err error) {
 		}
 		killed++
 		if err := awaitGone(fd, deadline); err != nil {
-			return killed, fmt.Errorf("process %d was killed but does not end: %w; look at its state in ps", pid, err)
+			return killed, fmt.Errorf(
+				"process %d was killed but does not end: %w; look at its state in ps", pid, err)
 		}
 	}
 	return killed, nil

@@ -31,20 +31,22 @@ func pidIn(t *testing.T, text string) int {
 func TestVictims(t *testing.T) {
 	all := []process{
 		{pid: 1},
-		{pid: 10, parent: 1},                           // the launcher
-		{pid: 11, parent: 10, guard: true},             // its guard
-		{pid: 12, parent: 10, runs: "a", group: 12},    // a worker
-		{pid: 13, parent: 12, group: 12},               // its child, with a cleared environment
-		{pid: 9, parent: 13},                           // and grandchild
-		{pid: 14, parent: 1, runs: "a", group: 14},     // a daemon that it has left
-		{pid: 15, parent: 12, runs: "a/b"},             // a worker of a run inside the run
-		{pid: 16, parent: 12, guard: true},             // the guard of that run: it has its own work to do
+		{pid: 10, parent: 1},                        // the launcher
+		{pid: 11, parent: 10, guard: true},          // its guard
+		{pid: 12, parent: 10, runs: "a", group: 12}, // a worker
+		{pid: 13, parent: 12, group: 12},            // its child, with a cleared environment
+		{pid: 9, parent: 13},                        // and grandchild
+		{pid: 14, parent: 1, runs: "a", group: 14},  // a daemon that it has left
+		{pid: 15, parent: 12, runs: "a/b"},          // a worker of a run inside the run
+		// the guard of that run: it has its own work to do
+		{pid: 16, parent: 12, guard: true},
 		{pid: 17, parent: 1, runs: "ab"},               // others
 		{pid: 18, parent: 10, runs: "b/ca"},            //
 		{pid: 19, parent: 17},                          //
 		{pid: 20, parent: 1, runs: "x/a", guard: true}, //
 	}
-	for group, want := range map[int][]int{0: {9, 12, 13, 14, 15}, 12: {9, 12, 13, 15}, 14: {14}, 17: {}} {
+	for group, want := range map[int][]int{0: {9, 12, 13, 14, 15}, 12: {9, 12, 13, 15}, 14: {14},
+		17: {}} {
 		got := victims(all, "a", group)
 		slices.Sort(got)
 		if d := cmp.Diff(want, got); d != "" {
@@ -63,7 +65,8 @@ func TestParseStat(t *testing.T) {
 		"12 (python3) Z 9 1 1":   {9, 1, 'Z'},
 		"":                       {0, 0, 0},
 	} {
-		if p, state := parseStat([]byte(text)); p.parent != want.parent || p.group != want.group || state != want.state {
+		if p, state := parseStat([]byte(text)); p.parent != want.parent || p.group != want.group ||
+			state != want.state {
 			t.Errorf("parseStat(%q) = %+v, %q", text, p, state)
 		}
 	}
@@ -107,7 +110,9 @@ func TestGuardIsReplaced(t *testing.T) {
 	}
 	g := group.New(context.Background())
 	guards := make(chan int)
-	g.Go("guard", func(ctx context.Context) error { return p.Guard(ctx, func(pid int) { guards <- pid }) })
+	g.Go("guard", func(ctx context.Context) error {
+		return p.Guard(ctx, func(pid int) { guards <- pid })
+	})
 	first := <-guards
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -141,7 +146,9 @@ func TestGuardTakesOver(t *testing.T) {
 	s.text.await("ready")
 	g := group.New(context.Background())
 	started := make(chan int, 1)
-	g.Go("guard", func(ctx context.Context) error { return p.Guard(ctx, func(pid int) { started <- pid }) })
+	g.Go("guard", func(ctx context.Context) error {
+		return p.Guard(ctx, func(pid int) { started <- pid })
+	})
 	<-started
 	if err := p.lock.Close(); err != nil { // what the kernel does for a launcher that dies
 		t.Fatal(err)

@@ -16,7 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// Command is what to start: an absolute path from Lookup, the words of the command line, and the whole environment.
+// Command is what to start: an absolute path from Lookup, the words of the command line, and the
+// whole environment.
 type Command struct {
 	Path string
 	Args []string
@@ -32,12 +33,13 @@ type Worker struct {
 	reading atomic.Int32
 	silent  chan struct{}
 
-	mu   sync.Mutex // orders signals against reaping, after which the kernel may give the number to somebody else
+	// orders signals against reaping, after which the kernel may give the number to somebody else
+	mu   sync.Mutex
 	gone bool
 }
 
-// Start starts a worker in g. Its stdin is empty. ended is called once, when it has ended; processes that it started may
-// still run and write then (Silent, Drain).
+// Start starts a worker in g. Its stdin is empty. ended is called once, when it has ended;
+// processes that it started may still run and write then (Silent, Drain).
 func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, error) {
 	w := &Worker{silent: make(chan struct{})}
 	cmd := &exec.Cmd{Path: c.Path, Args: c.Args, Env: c.Env, SysProcAttr: workerAttr()}
@@ -87,7 +89,8 @@ func (w *Worker) pipes(cmd *exec.Cmd) (theirs []*os.File, err error) {
 		r, t, err := os.Pipe()
 		if err != nil {
 			closeAll(append(theirs, w.streams...))
-			return nil, fmt.Errorf("proc: a pipe for the output of a worker: %w; close files or raise ulimit -n", err)
+			return nil, fmt.Errorf(
+				"proc: a pipe for the output of a worker: %w; close files or raise ulimit -n", err)
 		}
 		w.streams, theirs = append(w.streams, r), append(theirs, t)
 	}
@@ -95,7 +98,8 @@ func (w *Worker) pipes(cmd *exec.Cmd) (theirs []*os.File, err error) {
 	return theirs, nil
 }
 
-// wait blocks until the process has ended. It reaps it in the turn of signals: until then nobody else gets its number.
+// wait blocks until the process has ended. It reaps it in the turn of signals: until then nobody
+// else gets its number.
 func (w *Worker) wait(cmd *exec.Cmd, from time.Time) Exit {
 	awaitExit(w.pid)
 	w.mu.Lock()

@@ -38,9 +38,14 @@ func startShellOn(t *testing.T, cpus []int, script string, env ...string) *shell
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &shellRun{out: out, text: text, ended: make(chan Exit, 1), group: group.New(context.Background())}
+	s := &shellRun{out: out, text: text, ended: make(chan Exit, 1),
+		group: group.New(context.Background())}
 	env = append(env, "PATH="+os.Getenv("PATH"))
-	s.Worker, err = Start(s.group, Command{Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: env, CPUs: cpus}, out, func(e Exit) { s.ended <- e })
+	s.Worker, err = Start(s.group,
+		Command{Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: env, CPUs: cpus}, out,
+		func(e Exit) {
+			s.ended <- e
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,12 +91,14 @@ func (l *lockedBuffer) await(want string) string {
 }
 
 func TestWorker(t *testing.T) {
-	s := startShell(t, `read x || echo "stdin is empty"; echo "$A"; echo oops >&2; printf end; exit 3`, "A=b")
+	s := startShell(t,
+		`read x || echo "stdin is empty"; echo "$A"; echo oops >&2; printf end; exit 3`, "A=b")
 	e := <-s.ended
 	if err := s.group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if e.OK() || e.Code != 3 || e.Signal != 0 || e.PID != s.PID() || e.Ended.Before(e.Started) || e.String() != "exited with code 3" {
+	if e.OK() || e.Code != 3 || e.Signal != 0 || e.PID != s.PID() || e.Ended.Before(e.Started) ||
+		e.String() != "exited with code 3" {
 		t.Errorf("ended as %+v (%v)", e, e)
 	}
 	for _, want := range []string{"[0] stdin is empty\n", "[0] b\n", "[0] oops\n", "[0] end\n"} {
@@ -109,7 +116,8 @@ func TestWorkerKilled(t *testing.T) {
 }
 
 func TestSignalReachesTheGroup(t *testing.T) {
-	s := startShell(t, `sh -c 'trap "echo child; exit" TERM; echo ready; while :; do sleep 0.01; done' & wait`)
+	s := startShell(t,
+		`sh -c 'trap "echo child; exit" TERM; echo ready; while :; do sleep 0.01; done' & wait`)
 	s.text.await("ready")
 	s.Signal(syscall.SIGTERM)
 	if e := <-s.ended; e.Signal != syscall.SIGTERM {
@@ -159,7 +167,9 @@ func TestStartRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := group.New(context.Background())
-		_, err = Start(g, Command{Path: path, Args: []string{name}}, out, func(Exit) { t.Errorf("%s: ended, but never started", name) })
+		_, err = Start(g, Command{Path: path, Args: []string{name}}, out, func(Exit) {
+			t.Errorf("%s: ended, but never started", name)
+		})
 		var ce *CommandError
 		if !errors.As(err, &ce) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)

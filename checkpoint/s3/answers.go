@@ -13,9 +13,11 @@ import (
 )
 
 const (
-	// mostAnswer is the bytes of an answer that is no object: a list of 1000 names of 1024 bytes, each written as %XX, has a quarter of it.
+	// mostAnswer is the bytes of an answer that is no object: a list of 1000 names of 1024 bytes,
+	// each written as %XX, has a quarter of it.
 	mostAnswer = 16 << 20
-	// mostListed is how many objects or uploads are listed: of so many, what is kept takes up to 200 MB.
+	// mostListed is how many objects or uploads are listed: of so many, what is kept takes up to
+	// 200 MB.
 	mostListed = 1_000_000
 )
 
@@ -34,8 +36,9 @@ func unanswered(err error) bool {
 	return errors.As(err, &way) && !errors.As(err, &odd)
 }
 
-// answers looks at what a store says before the library reads it. That takes XML of any length and with any root, so that a page of a proxy is a
-// list without objects, and takes an object from its first byte on where bytes from its middle were asked for.
+// answers looks at what a store says before the library reads it. That takes XML of any length and
+// with any root, so that a page of a proxy is a list without objects, and takes an object from its
+// first byte on where bytes from its middle were asked for.
 type answers struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -47,7 +50,9 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	if part, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes="); ok && w.StatusCode < 300 {
 		from, _, _ := strings.Cut(part, "-")
 		if got := w.Header.Get("Content-Range"); !strings.HasPrefix(got, "bytes "+from+"-") {
-			return nil, errors.Join(absurd("bytes %s were asked for, and it gives the range %.100q", part, got), w.Body.Close())
+			return nil, errors.Join(
+				absurd("bytes %s were asked for, and it gives the range %.100q", part, got),
+				w.Body.Close())
 		}
 		return w, nil
 	}
@@ -58,7 +63,8 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	if len(body) > mostAnswer {
 		return nil, absurd("it says more than %d bytes", mostAnswer)
 	}
-	if want, got := roots(r), root(body); w.StatusCode == http.StatusOK && want != nil && !slices.Contains(want, got) {
+	if want, got := roots(r), root(body); w.StatusCode == http.StatusOK && want != nil &&
+		!slices.Contains(want, got) {
 		return nil, absurd("XML with the root %s is due, and it says %.200q", want[0], body)
 	}
 	w.Body = io.NopCloser(bytes.NewReader(body))
@@ -76,7 +82,8 @@ func roots(r *http.Request) []string {
 	case r.Method == http.MethodPost && q.Has("uploads"):
 		return []string{"InitiateMultipartUploadResult"}
 	case r.Method == http.MethodPost && q.Has("uploadId"):
-		return []string{"CompleteMultipartUploadResult", "Error"} // what went wrong behind the status
+		// what went wrong behind the status
+		return []string{"CompleteMultipartUploadResult", "Error"}
 	}
 	return nil
 }

@@ -33,7 +33,8 @@ func (s *teller) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	w := &http.Response{StatusCode: s.status, Status: http.StatusText(s.status), ProtoMajor: 1, ProtoMinor: 1, Header: s.header, Request: r, ContentLength: -1, Body: http.NoBody}
+	w := &http.Response{StatusCode: s.status, Status: http.StatusText(s.status), ProtoMajor: 1,
+		ProtoMinor: 1, Header: s.header, Request: r, ContentLength: -1, Body: http.NoBody}
 	if n, err := strconv.ParseInt(s.header.Get("Content-Length"), 10, 64); err == nil {
 		w.ContentLength = n
 	}
@@ -144,16 +145,23 @@ func ask(t testing.TB, b *Bucket, s *teller) {
 // FuzzAnswers has a store say anything to every request.
 func FuzzAnswers(f *testing.F) {
 	for _, body := range []string{
-		fmt.Sprintf(aList, anObject), fmt.Sprintf(aList, "<IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>"+anObject),
-		fmt.Sprintf(aList, "<IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>"),
-		fmt.Sprintf(aList, "<CommonPrefixes><Prefix>runs%2Fstep-000000000001-0123456789abcdef%2F</Prefix></CommonPrefixes>"),
+		fmt.Sprintf(aList, anObject),
+		fmt.Sprintf(aList,
+			"<IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>"+
+				anObject),
+		fmt.Sprintf(aList,
+			"<IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>"),
+		fmt.Sprintf(aList,
+			"<CommonPrefixes><Prefix>runs%2Fstep-000000000001-0123456789abcdef%2F</Prefix></CommonPrefixes>"),
 		fmt.Sprintf(aList, "<Contents><Key>runs/../../x</Key><Size>-5</Size></Contents>"),
 		`<ListMultipartUploadsResult><Bucket>models</Bucket><IsTruncated>true</IsTruncated><NextKeyMarker>runs/a</NextKeyMarker><NextUploadIdMarker>1</NextUploadIdMarker><Upload><Key>runs/a</Key><UploadId>1</UploadId></Upload></ListMultipartUploadsResult>`,
 		`<InitiateMultipartUploadResult><Bucket>models</Bucket><Key>runs/a</Key><UploadId>1</UploadId></InitiateMultipartUploadResult>`,
 		`<InitiateMultipartUploadResult/>`,
 		`<CompleteMultipartUploadResult><Bucket>models</Bucket><Key>runs/a</Key><ETag>"x"</ETag></CompleteMultipartUploadResult>`,
-		`<Error><Code>SlowDown</Code><Message>later</Message></Error>`, `<Error><Code>NoSuchBucket</Code></Error>`, `<Error></Error>`,
-		`<html><body>log in first</body></html>`, ``, `<`, strings.Repeat("<a>", 20000), `<!DOCTYPE a [<!ENTITY b "c">]><ListBucketResult>&b;</ListBucketResult>`,
+		`<Error><Code>SlowDown</Code><Message>later</Message></Error>`,
+		`<Error><Code>NoSuchBucket</Code></Error>`, `<Error></Error>`,
+		`<html><body>log in first</body></html>`, ``, `<`, strings.Repeat("<a>", 20000),
+		`<!DOCTYPE a [<!ENTITY b "c">]><ListBucketResult>&b;</ListBucketResult>`,
 	} {
 		for _, status := range []int{200, 403} {
 			f.Add(status, "4", "bytes 3-7/12", []byte(body))
@@ -161,7 +169,8 @@ func FuzzAnswers(f *testing.F) {
 	}
 	f.Add(200, "", "", []byte(fmt.Sprintf(aList, anObject)))
 	f.Add(206, "-1", "bytes 0-4/12", []byte("01234"))
-	f.Add(202, "0", "bytes 3-", []byte(`<CompleteMultipartUploadResult/>`)) // which the library takes for neither an error nor an object
+	// which the library takes for neither an error nor an object
+	f.Add(202, "0", "bytes 3-", []byte(`<CompleteMultipartUploadResult/>`))
 	f.Add(503, "99999999999999999999", "bytes 3-", []byte("<html>"))
 	s := &teller{}
 	b := bucketOf(f, s)
@@ -170,11 +179,14 @@ func FuzzAnswers(f *testing.F) {
 		if status < 200 || status > 599 {
 			t.Skip("no status of an answer")
 		}
-		header := http.Header{"Etag": {`"x"`}, "Last-Modified": {"Sun, 09 Sep 2001 01:46:40 GMT"}, "Content-Range": {part}}
+		header := http.Header{"Etag": {`"x"`}, "Last-Modified": {"Sun, 09 Sep 2001 01:46:40 GMT"},
+			"Content-Range": {part}}
 		if length != "" {
 			header.Set("Content-Length", length)
 		}
-		s.status, s.header, s.body = status, header, func() io.Reader { return bytes.NewReader(body) }
+		s.status, s.header, s.body = status, header, func() io.Reader {
+			return bytes.NewReader(body)
+		}
 		ask(t, b, s)
 	})
 }
@@ -193,7 +205,8 @@ func (e *endless) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// TestAnswers has a store say what no store does. Each is refused with its reason, and none is read for ever.
+// TestAnswers has a store say what no store does. Each is refused with its reason, and none is read
+// for ever.
 func TestAnswers(t *testing.T) {
 	list := func(b *Bucket) error {
 		_, err := b.list(t.Context(), "", true)
@@ -212,25 +225,41 @@ func TestAnswers(t *testing.T) {
 		ask                      func(*Bucket) error
 		want                     string
 	}{
-		{"a page of a proxy", "<html>log in</html>", "", "", 200, list, `does not answer as S3 does, tried 2 times: Get "http://127.0.0.1:1/models/?`},
-		{"a page of a proxy", "<html>log in</html>", "", "", 200, list, `XML with the root ListBucketResult is due, and it says "<html>log in</html>"; is AWS_ENDPOINT_URL_S3 right`},
-		{"a page of a proxy for an upload", "<html>log in</html>", "", "", 200, upload, "XML with the root InitiateMultipartUploadResult is due"},
-		{"an upload without a name", "<InitiateMultipartUploadResult/>", "", "", 200, upload, "cannot write s3://models/runs/a: http://127.0.0.1:1 does not answer as S3 does, tried 2 times: it gives the upload no name"},
-		{"another folder", fmt.Sprintf(aList, strings.ReplaceAll(anObject, "runs", "other")), "", "", 200, list, `it lists "other/a", which does not begin with "runs/"`},
-		{"fewer than no bytes", fmt.Sprintf(aList, strings.ReplaceAll(anObject, "7", "-7")), "", "", 200, list, `it lists "runs/a" with -7 bytes`},
-		{"a list that begins again", fmt.Sprintf(aList, anObject+page), "", "", 200, list, `its list begins again, with "runs/a"`},
-		{"a cut list", fmt.Sprintf(aList, anObject)[:300], "", "", 200, list, "does not answer as S3 does, tried 2 times: XML syntax error on line 1: unexpected EOF"},
-		{"no size", "", "", "", 200, stat, "cannot read s3://models/runs/a: http://127.0.0.1:1 does not answer as S3 does, tried 2 times: it does not say how many bytes runs/a has"},
-		{"the whole object", "01234567", "8", "", 200, read, `bytes 3-7 were asked for, and it gives the range ""`},
-		{"another part", "01234", "5", "bytes 0-4/8", 206, read, `bytes 3-7 were asked for, and it gives the range "bytes 0-4/8"`},
-		{"half a part", "01", "5", "bytes 3-7/8", 206, read, "cannot be reached, tried 2 times: Get \"s3://models/runs/a\": unexpected EOF"},
+		{"a page of a proxy", "<html>log in</html>", "", "", 200, list,
+			`does not answer as S3 does, tried 2 times: Get "http://127.0.0.1:1/models/?`},
+		{"a page of a proxy", "<html>log in</html>", "", "", 200, list,
+			`XML with the root ListBucketResult is due, and it says "<html>log in</html>"; is AWS_ENDPOINT_URL_S3 right`},
+		{"a page of a proxy for an upload", "<html>log in</html>", "", "", 200, upload,
+			"XML with the root InitiateMultipartUploadResult is due"},
+		{"an upload without a name", "<InitiateMultipartUploadResult/>", "", "", 200, upload,
+			"cannot write s3://models/runs/a: http://127.0.0.1:1 does not answer as S3 does, " +
+				"tried 2 times: it gives the upload no name"},
+		{"another folder", fmt.Sprintf(aList, strings.ReplaceAll(anObject, "runs", "other")), "",
+			"", 200, list, `it lists "other/a", which does not begin with "runs/"`},
+		{"fewer than no bytes", fmt.Sprintf(aList, strings.ReplaceAll(anObject, "7", "-7")), "", "",
+			200, list, `it lists "runs/a" with -7 bytes`},
+		{"a list that begins again", fmt.Sprintf(aList, anObject+page), "", "", 200, list,
+			`its list begins again, with "runs/a"`},
+		{"a cut list", fmt.Sprintf(aList, anObject)[:300], "", "", 200, list, "does not answer " +
+			"as S3 does, tried 2 times: XML syntax error on line 1: unexpected EOF"},
+		{"no size", "", "", "", 200, stat, "cannot read s3://models/runs/a: http://127.0.0.1:1 " +
+			"does not answer as S3 does, tried 2 times: it does not say how many bytes runs/a has"},
+		{"the whole object", "01234567", "8", "", 200, read,
+			`bytes 3-7 were asked for, and it gives the range ""`},
+		{"another part", "01234", "5", "bytes 0-4/8", 206, read,
+			`bytes 3-7 were asked for, and it gives the range "bytes 0-4/8"`},
+		{"half a part", "01", "5", "bytes 3-7/8", 206, read,
+			"cannot be reached, tried 2 times: Get \"s3://models/runs/a\": unexpected EOF"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			header := http.Header{"Last-Modified": {"Sun, 09 Sep 2001 01:46:40 GMT"}, "Content-Range": {c.part}}
+			header := http.Header{"Last-Modified": {"Sun, 09 Sep 2001 01:46:40 GMT"},
+				"Content-Range": {c.part}}
 			if c.length != "" {
 				header.Set("Content-Length", c.length)
 			}
-			s := &teller{status: c.status, header: header, body: func() io.Reader { return strings.NewReader(c.body) }, left: 10}
+			s := &teller{status: c.status, header: header, body: func() io.Reader {
+				return strings.NewReader(c.body)
+			}, left: 10}
 			if err := c.ask(bucketOf(t, s)); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
@@ -239,13 +268,17 @@ func TestAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
 		ask    func(*Bucket) error
-	}{"an endless list": {200, list}, "an endless upload": {200, upload}, "an endless error": {403, list}} {
+	}{"an endless list": {200, list}, "an endless upload": {200, upload},
+		"an endless error": {403, list}} {
 		t.Run(name, func(t *testing.T) {
 			s := &teller{status: c.status, header: http.Header{}, left: 10}
 			s.body = func() io.Reader {
-				return io.MultiReader(strings.NewReader("<ListBucketResult>"), &endless{text: "<Contents><Key>runs/a</Key></Contents>"})
+				return io.MultiReader(strings.NewReader("<ListBucketResult>"),
+					&endless{text: "<Contents><Key>runs/a</Key></Contents>"})
 			}
-			if err := c.ask(bucketOf(t, s)); err == nil || !strings.Contains(err.Error(), "it says more than 16777216 bytes") || s.taken > 3*mostAnswer {
+			if err := c.ask(bucketOf(t, s)); err == nil ||
+				!strings.Contains(err.Error(), "it says more than 16777216 bytes") ||
+				s.taken > 3*mostAnswer {
 				t.Errorf("%d bytes read: %v", s.taken, err)
 			}
 		})

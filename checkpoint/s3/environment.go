@@ -17,7 +17,8 @@ import (
 // amazon is the endpoint when nothing names another one.
 const amazon = "s3.amazonaws.com"
 
-// settings are where the store is, as AWS's own tools take it from environment variables and from the profile in the files of ~/.aws.
+// settings are where the store is, as AWS's own tools take it from environment variables and from
+// the profile in the files of ~/.aws.
 type settings struct {
 	host   string // and port
 	secure bool   // by TLS
@@ -31,21 +32,26 @@ func (s settings) String() string {
 	return "http://" + s.host
 }
 
-// environment reads the settings: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION, then endpoint_url and region of
-// the profile.
+// environment reads the settings: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION or
+// AWS_DEFAULT_REGION, then endpoint_url and region of the profile.
 func environment() (settings, error) {
 	profile, err := readProfile()
 	if err != nil {
 		return settings{}, err
 	}
-	s := settings{host: amazon, secure: true, region: cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), profile["region"])}
-	text := cmp.Or(os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"), profile["endpoint_url"])
+	s := settings{host: amazon, secure: true,
+		region: cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), profile["region"])}
+	text := cmp.Or(os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"),
+		profile["endpoint_url"])
 	if text == "" {
 		return s, nil
 	}
 	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
-		return s, fmt.Errorf("the endpoint %.200q is not of the form http://HOST:PORT or https://HOST: correct AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or endpoint_url in ~/.aws/config", text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" ||
+		strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+		return s, fmt.Errorf("the endpoint %.200q is not of the form http://HOST:PORT or "+
+			"https://HOST: correct AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or endpoint_url in "+
+			"~/.aws/config", text)
 	}
 	s.host, s.secure = u.Host, u.Scheme == "https"
 	if s.region == "" && !strings.HasSuffix(u.Hostname(), ".amazonaws.com") {
@@ -54,9 +60,12 @@ func environment() (settings, error) {
 	return s, nil
 }
 
-// credentials are of the variables AWS_ACCESS_KEY_ID and so on, of the profile, or of the machine's or container's role.
+// credentials are of the variables AWS_ACCESS_KEY_ID and so on, of the profile, or of the machine's
+// or container's role.
 func (s settings) credentials() *credentials.Credentials {
-	return credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{}})
+	return credentials.NewChainCredentials(
+		[]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{},
+			&credentials.IAM{}})
 }
 
 // readProfile reads the keys of AWS_PROFILE in the configuration file; none where there is no file.
@@ -87,7 +96,8 @@ func readProfile() (map[string]string, error) {
 		line := strings.TrimSpace(lines.Text())
 		if strings.HasPrefix(line, "[") {
 			here = strings.Join(strings.Fields(line), " ") == section
-		} else if key, value, ok := strings.Cut(line, "="); ok && here && !strings.HasPrefix(line, "#") {
+		} else if key, value, ok := strings.Cut(line, "="); ok && here &&
+			!strings.HasPrefix(line, "#") {
 			found[strings.TrimSpace(key)] = strings.TrimSpace(value)
 		}
 	}

@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	tries    = 8                      // with 11 s of pauses
-	first    = 100 * time.Millisecond // the pause after the first; each is twice as long as the one before
+	tries = 8 // with 11 s of pauses
+	// the pause after the first; each is twice as long as the one before
+	first    = 100 * time.Millisecond
 	longest  = 5 * time.Second
 	patience = 5 * time.Minute // with one request
 )
@@ -29,7 +30,8 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// try asks the store until it answers: what can pass is asked again, after longer and longer pauses. What is what the request does, for people.
+// try asks the store until it answers: what can pass is asked again, after longer and longer
+// pauses. What is what the request does, for people.
 func (b *Bucket) try(ctx context.Context, what string, f func(ctx context.Context) error) error {
 	if err := b.mayAsk(); err != nil {
 		return fmt.Errorf("cannot %s: %w", what, err)
@@ -68,19 +70,22 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// mayAsk fails where there are no credentials: without them the store would say no more than that it is forbidden.
+// mayAsk fails where there are no credentials: without them the store would say no more than that
+// it is forbidden.
 func (b *Bucket) mayAsk() error {
 	v, err := b.creds.GetWithContext(&credentials.CredContext{Client: b.client})
 	if err == nil && v.AccessKeyID == "" {
 		err = errors.New("there are none")
 	}
 	if err != nil {
-		return fmt.Errorf("no credentials for %s: %w; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, where shoal is started", b.store, err)
+		return fmt.Errorf("no credentials for %s: %w; set AWS_ACCESS_KEY_ID and "+
+			"AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, where shoal is started", b.store, err)
 	}
 	return nil
 }
 
-// passes tells whether an error can be another one the next time: the store is busy or away, or a connection was cut.
+// passes tells whether an error can be another one the next time: the store is busy or away, or a
+// connection was cut.
 func passes(err error) bool {
 	var said minio.ErrorResponse
 	if !errors.As(err, &said) {
@@ -89,11 +94,14 @@ func passes(err error) bool {
 		return !errors.As(err, &unknown) && !errors.As(err, &wrong)
 	}
 	switch said.Code {
-	case "SlowDown", "SlowDownRead", "SlowDownWrite", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict",
+	case "SlowDown", "SlowDownRead", "SlowDownWrite", "RequestTimeout", "OperationAborted",
+		"ConditionalRequestConflict",
 		"BadDigest", "XAmzContentSHA256Mismatch": // spoiled on the way
 		return true
 	}
-	return said.StatusCode >= 500 && said.StatusCode != http.StatusNotImplemented || said.StatusCode == http.StatusTooManyRequests || said.StatusCode == http.StatusRequestTimeout
+	return said.StatusCode >= 500 && said.StatusCode != http.StatusNotImplemented ||
+		said.StatusCode == http.StatusTooManyRequests ||
+		said.StatusCode == http.StatusRequestTimeout
 }
 
 // explain says what an error means, and what to do.
@@ -104,24 +112,32 @@ func (b *Bucket) explain(what string, err error, tried int) error {
 		if unanswered(err) {
 			does = "cannot be reached"
 		}
-		return fmt.Errorf("cannot %s: %s %s, tried %d times: %w; is AWS_ENDPOINT_URL_S3 right, and the network there?", what, b.store, does, tried, err)
+		return fmt.Errorf("cannot %s: %s %s, tried %d times: %w; is AWS_ENDPOINT_URL_S3 right, "+
+			"and the network there?", what, b.store, does, tried, err)
 	}
 	if passes(err) {
-		return fmt.Errorf("cannot %s: %s is not able to just now, tried %d times: %d %s: %w", what, b.store, tried, said.StatusCode, said.Code, err)
+		return fmt.Errorf("cannot %s: %s is not able to just now, tried %d times: %d %s: %w", what,
+			b.store, tried, said.StatusCode, said.Code, err)
 	}
 	because := func(hint string) error {
-		return &refusal{said.Code, fmt.Sprintf("cannot %s: %s says %s: %v%s", what, b.store, said.Code, err, hint)}
+		return &refusal{said.Code,
+			fmt.Sprintf("cannot %s: %s says %s: %v%s", what, b.store, said.Code, err, hint)}
 	}
 	switch said.Code {
 	case "NoSuchBucket":
 		return because(fmt.Sprintf("; make the bucket %s, or correct its name", b.bucket))
 	case "NoSuchKey", "NoSuchUpload", "NotFound":
 		return fmt.Errorf("%w: %w", fs.ErrNotExist, because(""))
-	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "RequestTimeTooSkewed":
-		return because("; check the credentials (AWS_ACCESS_KEY_ID and the others, AWS_PROFILE) and the clock")
+	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken",
+		"RequestTimeTooSkewed":
+		return because("; check the credentials (AWS_ACCESS_KEY_ID and the others, AWS_PROFILE) " +
+			"and the clock")
 	case "AccessDenied", "AllAccessDisabled":
-		return because("; the credentials need s3:ListBucket and s3:ListBucketMultipartUploads on the bucket, and s3:GetObject, s3:PutObject, s3:DeleteObject and s3:AbortMultipartUpload on what is in it")
-	case "AuthorizationHeaderMalformed", "PermanentRedirect", "InvalidRegion", "IllegalLocationConstraintException":
+		return because("; the credentials need s3:ListBucket and s3:ListBucketMultipartUploads " +
+			"on the bucket, and s3:GetObject, s3:PutObject, s3:DeleteObject and " +
+			"s3:AbortMultipartUpload on what is in it")
+	case "AuthorizationHeaderMalformed", "PermanentRedirect", "InvalidRegion",
+		"IllegalLocationConstraintException":
 		return because("; set AWS_REGION to the region of the bucket")
 	}
 	return because("")

@@ -29,22 +29,27 @@ func checked(t *testing.T, f snapshot.Folder, a snapshot.Attempt, memory [][]byt
 		t.Fatal(err)
 	}
 	got := make([]byte, len(memory[0]))
-	if _, err := found.Read(t.Context(), [][]byte{got}, 0, 1); err != nil || !bytes.Equal(got, memory[0]) {
+	if _, err := found.Read(t.Context(), [][]byte{got}, 0, 1); err != nil ||
+		!bytes.Equal(got, memory[0]) {
 		t.Fatalf("%v; the same bytes: %v", err, bytes.Equal(got, memory[0]))
 	}
 }
 
 // TestFaultsThatPass has each request fail in one way or another the first time.
 func TestFaultsThatPass(t *testing.T) {
-	for name, fail := range map[string]func(w http.ResponseWriter, r *http.Request, next http.Handler){
+	for name, fail := range map[string]func(w http.ResponseWriter, r *http.Request,
+		next http.Handler){
 		"slow down": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 			s3test.Refuse(w, http.StatusServiceUnavailable, "SlowDown")
 		},
 		"a proxy's error": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 			http.Error(w, "<html>bad gateway</html>", http.StatusBadGateway)
 		},
-		"cut before it is read": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { s3test.HangUp(w) },
-		"cut in the middle of an upload": func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
+		"cut before it is read": func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+			s3test.HangUp(w)
+		},
+		"cut in the middle of an upload": func(w http.ResponseWriter, r *http.Request,
+			_ http.Handler) {
 			_, _ = io.CopyN(io.Discard, r.Body, max(r.ContentLength/2, 0))
 			s3test.HangUp(w)
 		},
@@ -90,7 +95,8 @@ func TestFaultsThatPass(t *testing.T) {
 	}
 }
 
-// TestKilled kills the writers behind each number of requests: the last sealed checkpoint can be read, and the next to come cleans up.
+// TestKilled kills the writers behind each number of requests: the last sealed checkpoint can be
+// read, and the next to come cleans up.
 func TestKilled(t *testing.T) {
 	var left atomic.Int64 // requests that are answered
 	front := func(next http.Handler) http.Handler {
@@ -128,7 +134,8 @@ func TestKilled(t *testing.T) {
 		}
 		third, memory := placetest.Small(3, 1)
 		placetest.Write(t, f, third, memory, 33, 0)
-		if files := slices.Concat(store.Keys(), store.Uploads()); len(files) != 3 || !slices.Equal(placetest.Steps(t, f), []uint64{3}) {
+		if files := slices.Concat(store.Keys(), store.Uploads()); len(files) != 3 ||
+			!slices.Equal(placetest.Steps(t, f), []uint64{3}) {
 			t.Fatalf("after %d requests: left are %q", n, files)
 		}
 		if !killed {
@@ -157,10 +164,12 @@ func TestStoreIsAway(t *testing.T) {
 		s, memory := placetest.Small(step+1, 2)
 		placetest.Write(t, f, s, memory, step+11, 0, 1)
 	}
-	if steps := placetest.Steps(t, f); !slices.Equal(steps, []uint64{3, 1}) || len(store.Keys()) != 8 {
+	if steps := placetest.Steps(t, f); !slices.Equal(steps, []uint64{3, 1}) ||
+		len(store.Keys()) != 8 {
 		t.Errorf("sealed are %v: %q", steps, store.Keys())
 	}
-	if !strings.Contains(l.String(), "checkpoint of step 2 in s3://models/runs/digits is abandoned, and training goes on: cannot") || !strings.Contains(l.String(), "SlowDown") {
+	if !strings.Contains(l.String(), "checkpoint of step 2 in s3://models/runs/digits is "+
+		"abandoned, and training goes on: cannot") || !strings.Contains(l.String(), "SlowDown") {
 		t.Error(l)
 	}
 }
@@ -168,7 +177,9 @@ func TestStoreIsAway(t *testing.T) {
 // Pauses get longer, and are not all the same.
 func TestPauses(t *testing.T) {
 	open(t, func(http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { s3test.Refuse(w, 503, "SlowDown") })
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			s3test.Refuse(w, 503, "SlowDown")
+		})
 	})
 	var pauses []time.Duration
 	if _, err := folder(t, "s3://models", &pauses).Sealed(); err == nil || len(pauses) != 7 {
@@ -191,9 +202,11 @@ func TestDamage(t *testing.T) {
 		whole := store.Get(key)
 		broken := slices.Clone(whole)
 		broken[r.IntN(len(broken))] ^= 4
-		for what, b := range map[string][]byte{"a byte": broken, "the end": whole[:len(whole)-2], "all": nil} {
+		for what, b := range map[string][]byte{"a byte": broken, "the end": whole[:len(whole)-2],
+			"all": nil} {
 			store.Set(key, b)
-			err := f.Place.(*s3.Bucket).Fetch(t.Context(), snapshot.Attempt{Step: 5, Seed: 55}, t.TempDir())
+			err := f.Place.(*s3.Bucket).Fetch(t.Context(), snapshot.Attempt{Step: 5, Seed: 55},
+				t.TempDir())
 			if what == "a byte" && strings.HasSuffix(key, "shoal-manifest.json") {
 				continue // it may be a byte that nobody needs, or a hash of another file
 			}
@@ -211,7 +224,9 @@ func TestDamage(t *testing.T) {
 func TestErrors(t *testing.T) {
 	refusing := func(status int, code string) func(http.Handler) http.Handler {
 		return func(http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { s3test.Refuse(w, status, code) })
+			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				s3test.Refuse(w, status, code)
+			})
 		}
 	}
 	for name, c := range map[string]struct {
@@ -220,14 +235,24 @@ func TestErrors(t *testing.T) {
 		set   map[string]string
 		want  []string
 	}{
-		"no credentials": {url: "s3://models/a", set: map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:1/none"},
-			want: []string{"no credentials for http://127", "AWS_ACCESS_KEY_ID", "where shoal is started"}},
-		"no bucket":       {url: "s3://other/a", want: []string{"NoSuchBucket", "make the bucket other"}},
-		"not allowed":     {url: "s3://models/a", front: refusing(403, "AccessDenied"), want: []string{"list s3://models/a", "AccessDenied", "s3:PutObject"}},
-		"wrong secret":    {url: "s3://models/a", front: refusing(403, "SignatureDoesNotMatch"), want: []string{"SignatureDoesNotMatch", "check the credentials"}},
-		"another region":  {url: "s3://models/a", front: refusing(400, "AuthorizationHeaderMalformed"), want: []string{"set AWS_REGION"}},
-		"nobody answers":  {url: "s3://models/a", set: map[string]string{"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1"}, want: []string{"http://127.0.0.1:1 cannot be reached, tried 8 times", "refused"}},
-		"an error inside": {url: "s3://models/a", front: refusing(500, "InternalError"), want: []string{"not able to just now, tried 8 times", "500 InternalError"}},
+		"no credentials": {url: "s3://models/a",
+			set: map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "",
+				"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:1/none"},
+			want: []string{"no credentials for http://127", "AWS_ACCESS_KEY_ID",
+				"where shoal is started"}},
+		"no bucket": {url: "s3://other/a",
+			want: []string{"NoSuchBucket", "make the bucket other"}},
+		"not allowed": {url: "s3://models/a", front: refusing(403, "AccessDenied"),
+			want: []string{"list s3://models/a", "AccessDenied", "s3:PutObject"}},
+		"wrong secret": {url: "s3://models/a", front: refusing(403, "SignatureDoesNotMatch"),
+			want: []string{"SignatureDoesNotMatch", "check the credentials"}},
+		"another region": {url: "s3://models/a",
+			front: refusing(400, "AuthorizationHeaderMalformed"), want: []string{"set AWS_REGION"}},
+		"nobody answers": {url: "s3://models/a",
+			set:  map[string]string{"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1"},
+			want: []string{"http://127.0.0.1:1 cannot be reached, tried 8 times", "refused"}},
+		"an error inside": {url: "s3://models/a", front: refusing(500, "InternalError"),
+			want: []string{"not able to just now, tried 8 times", "500 InternalError"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			open(t, c.front)
@@ -248,7 +273,8 @@ func TestURLs(t *testing.T) {
 	s3test.Environment(t, "")
 	for url, ok := range map[string]bool{
 		"s3://b": true, "s3://b/": true, "s3://b/p/q": true, "s3://b/p/q/": true,
-		"s3://": false, "s3:///p": false, "s3://b//p": false, "s3://b/../p": false, "s3://b/p/..": false, "s3://b/./p": false, "s3:b": false, "s3://b/p?x": false,
+		"s3://": false, "s3:///p": false, "s3://b//p": false, "s3://b/../p": false,
+		"s3://b/p/..": false, "s3://b/./p": false, "s3:b": false, "s3://b/p?x": false,
 	} {
 		b, err := s3.Open(url)
 		if (err == nil) != ok {
@@ -257,9 +283,11 @@ func TestURLs(t *testing.T) {
 			t.Errorf("%s became %s", url, b)
 		}
 	}
-	for _, endpoint := range []string{"localhost:9000", "ftp://x", "http://", "http://x/path", "http://u:p@x"} {
+	for _, endpoint := range []string{"localhost:9000", "ftp://x", "http://", "http://x/path",
+		"http://u:p@x"} {
 		t.Setenv("AWS_ENDPOINT_URL_S3", endpoint)
-		if _, err := s3.Open("s3://b"); err == nil || !strings.Contains(err.Error(), "AWS_ENDPOINT_URL_S3") {
+		if _, err := s3.Open("s3://b"); err == nil ||
+			!strings.Contains(err.Error(), "AWS_ENDPOINT_URL_S3") {
 			t.Errorf("%s: %v", endpoint, err)
 		}
 	}
@@ -268,7 +296,8 @@ func TestURLs(t *testing.T) {
 // The store is named by variables, or by the profile.
 func TestEnvironment(t *testing.T) {
 	config := t.TempDir() + "/config"
-	text := "[default]\nregion = eu-west-1\n[profile lab]\n# endpoint_url = http://no\nendpoint_url = http://lab:9000\nregion=lab-1\n"
+	text := "[default]\nregion = eu-west-1\n[profile lab]\n# endpoint_url = " +
+		"http://no\nendpoint_url = http://lab:9000\nregion=lab-1\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

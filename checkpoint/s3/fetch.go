@@ -20,8 +20,9 @@ const fetchers = 4
 // ErrDamaged says that a checkpoint is not as it was sealed.
 var ErrDamaged = errors.New("not as it was sealed")
 
-// Fetch brings a sealed checkpoint to a folder root of the file system, where snapshot.Folder finds it. All bytes are compared with their hashes:
-// ErrDamaged when they are others, or a file is not there.
+// Fetch brings a sealed checkpoint to a folder root of the file system, where snapshot.Folder finds
+// it. All bytes are compared with their hashes: ErrDamaged when they are others, or a file is not
+// there.
 func (b *Bucket) Fetch(ctx context.Context, a snapshot.Attempt, root string) error {
 	text, err := b.readAll(ctx, folder(a)+manifest.Name, manifest.MaxBytes)
 	if err != nil {
@@ -57,15 +58,18 @@ func room(dir string, m *manifest.Manifest) error {
 		need += uint64(f.Size)
 	}
 	if free := uint64(disk.Bavail) * uint64(disk.Bsize); need > free {
-		return fmt.Errorf("the checkpoint has %d bytes, and %s has %d free for them; make room, or have TMPDIR name another folder where the agent is started", need, dir, free)
+		return fmt.Errorf("the checkpoint has %d bytes, and %s has %d free for them; make room, "+
+			"or have TMPDIR name another folder where the agent is started", need, dir, free)
 	}
 	return nil
 }
 
-func (b *Bucket) fetchFile(ctx context.Context, a snapshot.Attempt, f *manifest.File, dir string) error {
+func (b *Bucket) fetchFile(ctx context.Context, a snapshot.Attempt, f *manifest.File,
+	dir string) error {
 	o, err := b.stat(ctx, folder(a)+f.Name)
 	if err == nil && o.size != f.Size {
-		err = fmt.Errorf("%s/%s%s has %d bytes, and had %d: %w", b.url, folder(a), f.Name, o.size, f.Size, ErrDamaged)
+		err = fmt.Errorf("%s/%s%s has %d bytes, and had %d: %w", b.url, folder(a), f.Name, o.size,
+			f.Size, ErrDamaged)
 	}
 	if err != nil {
 		return damaged(err)
@@ -94,8 +98,10 @@ func (b *Bucket) fetchFile(ctx context.Context, a snapshot.Attempt, f *manifest.
 	return errors.Join(err, out.Close())
 }
 
-// fetchPart reads bytes of a file, and compares them. What is not as it was sealed is read a second time: it may be the way that is bad.
-func (b *Bucket) fetchPart(ctx context.Context, a snapshot.Attempt, f *manifest.File, to []byte, at int64) (err error) {
+// fetchPart reads bytes of a file, and compares them. What is not as it was sealed is read a second
+// time: it may be the way that is bad.
+func (b *Bucket) fetchPart(ctx context.Context, a snapshot.Attempt, f *manifest.File, to []byte,
+	at int64) (err error) {
 	for range 2 {
 		if err := b.read(ctx, folder(a)+f.Name, to, at); err != nil {
 			return damaged(err)

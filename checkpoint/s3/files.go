@@ -87,11 +87,14 @@ func (f files) ReadDir(name string) (entries []fs.DirEntry, err error) {
 	for _, o := range found {
 		plain, dir := strings.CutSuffix(o.name, "/")
 		o.name = plain
-		if plain != strings.TrimSuffix(begin(name), "/") { // some tools keep an object for the folder itself
+		// some tools keep an object for the folder itself
+		if plain != strings.TrimSuffix(begin(name), "/") {
 			entries = append(entries, entry{o, dir})
 		}
 	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int {
+		return strings.Compare(a.Name(), b.Name())
+	})
 	return entries, nil
 }
 
@@ -120,7 +123,8 @@ type reader struct {
 
 func (r reader) ReadAt(b []byte, at int64) (int, error) {
 	if r.entry.dir {
-		return 0, &fs.PathError{Op: "read", Path: r.entry.object.name, Err: errors.New("is a folder")}
+		return 0, &fs.PathError{Op: "read", Path: r.entry.object.name,
+			Err: errors.New("is a folder")}
 	}
 	if err := r.files.bucket.read(r.files.ctx, r.entry.object.name, b, at); err != nil {
 		return 0, err

@@ -45,7 +45,8 @@ func (b *Bucket) RemoveFiles(ctx context.Context, names ...string) error {
 	})
 }
 
-// AbortUploads gives the room of uploads to names that begin so back, as far as they are among those given, and the store tells of them.
+// AbortUploads gives the room of uploads to names that begin so back, as far as they are among
+// those given, and the store tells of them.
 func (b *Bucket) AbortUploads(ctx context.Context, begin string, names []string) error {
 	found, err := b.uploads(ctx, begin)
 	if err != nil {

@@ -19,14 +19,15 @@ const (
 	maxText  = 1 << 30 // bytes of a file that is read whole
 	removers = 8       // requests at a time
 
-	// voidMark is the first file that is written to an attempt that is to be removed, and the last one that is: with it an attempt is not
-	// sealed, and nobody seals it.
+	// voidMark is the first file that is written to an attempt that is to be removed, and the last
+	// one that is: with it an attempt is not sealed, and nobody seals it.
 	voidMark = ".void"
 	// damagedMark has people look after a sealed attempt.
 	damagedMark = ".damaged"
 )
 
-// An attempt's name has its seed, and so none is ever renamed: it is sealed when its manifest is there.
+// An attempt's name has its seed, and so none is ever renamed: it is sealed when its manifest is
+// there.
 var attemptName = regexp.MustCompile(`^step-(\d{1,19})-([0-9a-f]{16})/(.+)$`)
 
 // folder is the name of an attempt, with a slash.
@@ -44,7 +45,8 @@ func attemptOf(name string) (a snapshot.Attempt, file string, ok bool) {
 	return a, m[3], errors.Join(err, err2) == nil && folder(a)+m[3] == name
 }
 
-// List implements snapshot.Place. A manifest alone is what one who was very late has written behind a removal.
+// List implements snapshot.Place. A manifest alone is what one who was very late has written behind
+// a removal.
 func (b *Bucket) List(ctx context.Context) (sealed, unsealed []snapshot.Attempt, err error) {
 	objects, err := b.list(ctx, "step-", true)
 	if err != nil {
@@ -66,7 +68,8 @@ func (b *Bucket) List(ctx context.Context) (sealed, unsealed []snapshot.Attempt,
 	for a, files := range found {
 		switch {
 		case slices.Contains(files, damagedMark):
-		case slices.Contains(files, manifest.Name) && !slices.Contains(files, voidMark) && len(files) > 1:
+		case slices.Contains(files, manifest.Name) && !slices.Contains(files, voidMark) &&
+			len(files) > 1:
 			sealed = append(sealed, a)
 		default:
 			unsealed = append(unsealed, a)
@@ -88,8 +91,8 @@ func namesOf(a snapshot.Attempt, objects []object) (names []string) {
 	return names
 }
 
-// Files implements snapshot.Place. Who seals calls it behind its own receipt, and who abandons looks for receipts behind its mark: so one of them
-// sees the other.
+// Files implements snapshot.Place. Who seals calls it behind its own receipt, and who abandons
+// looks for receipts behind its mark: so one of them sees the other.
 func (b *Bucket) Files(ctx context.Context, a snapshot.Attempt) ([]string, error) {
 	names, err := b.names(ctx, a)
 	if err == nil && (len(names) == 0 || slices.Contains(names, voidMark)) {
@@ -111,8 +114,9 @@ func (b *Bucket) Put(ctx context.Context, a snapshot.Attempt, name string, text 
 // Begin implements snapshot.Place: there are no folders to make.
 func (b *Bucket) Begin(context.Context, snapshot.Attempt) error { return nil }
 
-// Seal implements snapshot.Place. The manifest comes last, and those who write it at once write the same. Receipts do not matter behind it; who finds it has its own there
-// again if that was sent twice, because the first answer was lost.
+// Seal implements snapshot.Place. The manifest comes last, and those who write it at once write the
+// same. Receipts do not matter behind it; who finds it has its own there again if that was sent
+// twice, because the first answer was lost.
 func (b *Bucket) Seal(ctx context.Context, a snapshot.Attempt, text []byte) error {
 	if text != nil {
 		if err := b.Put(ctx, a, manifest.Name, text); err != nil {
@@ -129,7 +133,8 @@ func (b *Bucket) Seal(ctx context.Context, a snapshot.Attempt, text []byte) erro
 }
 
 // Abandon implements snapshot.Place.
-func (b *Bucket) Abandon(ctx context.Context, a snapshot.Attempt, complete func(names []string) bool) (bool, error) {
+func (b *Bucket) Abandon(ctx context.Context, a snapshot.Attempt,
+	complete func(names []string) bool) (bool, error) {
 	if err := b.Put(ctx, a, voidMark, []byte("this is being removed\n")); err != nil {
 		return false, err
 	}
@@ -166,7 +171,8 @@ func (b *Bucket) Remove(ctx context.Context, a snapshot.Attempt) error {
 	return b.void(ctx, a, names)
 }
 
-// void removes the files of an attempt that has the mark, and what is left of uploads; the mark comes last.
+// void removes the files of an attempt that has the mark, and what is left of uploads; the mark
+// comes last.
 func (b *Bucket) void(ctx context.Context, a snapshot.Attempt, names []string) error {
 	uploads, err := b.uploads(ctx, folder(a))
 	if err != nil {
@@ -178,7 +184,9 @@ func (b *Bucket) void(ctx context.Context, a snapshot.Attempt, names []string) e
 		}
 	}
 	// Receipts first: who finds them, and was stopped here, must find all that they speak of.
-	for _, which := range []func(string) bool{isReceipt, isManifest, func(name string) bool { return name != voidMark }} {
+	for _, which := range []func(string) bool{isReceipt, isManifest, func(name string) bool {
+		return name != voidMark
+	}} {
 		if err := b.removeAll(ctx, a, names, which); err != nil {
 			return err
 		}
@@ -186,7 +194,8 @@ func (b *Bucket) void(ctx context.Context, a snapshot.Attempt, names []string) e
 	return b.remove(ctx, folder(a)+voidMark)
 }
 
-func (b *Bucket) removeAll(ctx context.Context, a snapshot.Attempt, names []string, which func(name string) bool) error {
+func (b *Bucket) removeAll(ctx context.Context, a snapshot.Attempt, names []string,
+	which func(name string) bool) error {
 	chosen := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !which(name) })
 	return group.Share(ctx, "remove", removers, len(chosen), func() func(int) error {
 		return func(i int) error { return b.remove(ctx, folder(a)+chosen[i]) }

@@ -29,7 +29,9 @@ func folder(t *testing.T, url string, pauses *[]time.Duration) snapshot.Folder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return snapshot.Folder{Root: url, Keep: 2, Place: b.Quick(pauses), Say: func(line string) { t.Log(line) }}
+	return snapshot.Folder{Root: url, Keep: 2, Place: b.Quick(pauses), Say: func(line string) {
+		t.Log(line)
+	}}
 }
 
 // fetch brings a sealed checkpoint here.
@@ -50,11 +52,14 @@ func TestBucket(t *testing.T) {
 			return f
 		},
 		Fetch: fetch,
-		Files: func(*testing.T, snapshot.Folder) []string { return slices.Concat(store.Keys(), store.Uploads()) },
+		Files: func(*testing.T, snapshot.Folder) []string {
+			return slices.Concat(store.Keys(), store.Uploads())
+		},
 	})
 }
 
-// A worker whose receipt is sent twice, because the first answer was lost, may send it behind the manifest of another.
+// A worker whose receipt is sent twice, because the first answer was lost, may send it behind the
+// manifest of another.
 func TestReceiptBehindTheManifest(t *testing.T) {
 	f, store := open(t, nil)
 	s, memory := placetest.State(5, 2)
@@ -64,7 +69,8 @@ func TestReceiptBehindTheManifest(t *testing.T) {
 		t.Fatal(sealed, err)
 	}
 	before := store.Keys()
-	if err := f.Place.Put(t.Context(), sealed[0], ".part-00001-of-00002.json", []byte("{}")); err != nil {
+	if err := f.Place.Put(t.Context(), sealed[0], ".part-00001-of-00002.json",
+		[]byte("{}")); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Place.Seal(t.Context(), sealed[0], nil); !errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +81,8 @@ func TestReceiptBehindTheManifest(t *testing.T) {
 	}
 }
 
-// Two jobs write the same step, of which a bucket keeps both: what the second one says must not be nothing.
+// Two jobs write the same step, of which a bucket keeps both: what the second one says must not be
+// nothing.
 func TestAnotherJobInTheBucket(t *testing.T) {
 	f, _ := open(t, nil)
 	var first, second placetest.Lines
@@ -84,7 +91,9 @@ func TestAnotherJobInTheBucket(t *testing.T) {
 	placetest.Write(t, f, s, memory, 55, 0, 1)
 	f.Say = second.Say
 	placetest.Write(t, f, s, memory, 66, 0, 1)
-	if strings.Contains(first.String(), "another") || !strings.Contains(second.String(), "another checkpoint of step 5 is in "+f.Root+", so another job writes into the folder: give each job a folder of its own") {
+	if strings.Contains(first.String(), "another") ||
+		!strings.Contains(second.String(), "another checkpoint of step 5 is in "+f.Root+
+			", so another job writes into the folder: give each job a folder of its own") {
 		t.Errorf("the first job says %q, the second %q", &first, &second)
 	}
 }

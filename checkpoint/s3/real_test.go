@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
 )
 
-// TestRealServer runs the suite against versitygw, which scripts/setup s3 installs: it checks signatures, lengths and parts as S3 does.
+// TestRealServer runs the suite against versitygw, which scripts/setup s3 installs: it checks
+// signatures, lengths and parts as S3 does.
 func TestRealServer(t *testing.T) {
 	url, folder := s3test.Real(t, "../..")
 	s3test.Environment(t, url)
@@ -26,16 +27,19 @@ func TestRealServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return snapshot.Folder{Root: url, Keep: 2, Place: b.Quick(nil), Say: func(line string) { t.Log(line) }}
+			return snapshot.Folder{Root: url, Keep: 2, Place: b.Quick(nil), Say: func(line string) {
+				t.Log(line)
+			}}
 		},
 		Fetch: fetch,
 		Files: func(t *testing.T, f snapshot.Folder) (files []string) {
-			if err := filepath.WalkDir(filepath.Join(folder, strings.TrimPrefix(f.Root, "s3://")), func(path string, d os.DirEntry, err error) error {
-				if err == nil && d.Type().IsRegular() {
-					files = append(files, path)
-				}
-				return nil
-			}); err != nil {
+			if err := filepath.WalkDir(filepath.Join(folder, strings.TrimPrefix(f.Root, "s3://")),
+				func(path string, d os.DirEntry, err error) error {
+					if err == nil && d.Type().IsRegular() {
+						files = append(files, path)
+					}
+					return nil
+				}); err != nil {
 				t.Fatal(err)
 			}
 			return files
@@ -46,7 +50,8 @@ func TestRealServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (snapshot.Folder{Place: b}).Sealed(); err == nil || !strings.Contains(err.Error(), "SignatureDoesNotMatch") {
+	if _, err := (snapshot.Folder{Place: b}).Sealed(); err == nil ||
+		!strings.Contains(err.Error(), "SignatureDoesNotMatch") {
 		t.Errorf("a wrong secret: %v", err)
 	}
 }

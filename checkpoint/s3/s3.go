@@ -1,6 +1,8 @@
-// Package s3 has checkpoints of running jobs in a bucket of Amazon S3 or of any store that speaks its protocol, as
-// docs/formats/job-checkpoints.md describes them: it is a place for checkpoint/snapshot, brings a checkpoint from there to a folder, shows it
-// as files to those who read formats, and takes files from those who write them. The agent and the command line use it; no worker does.
+// Package s3 has checkpoints of running jobs in a bucket of Amazon S3 or of any store that speaks
+// its protocol, as docs/formats/job-checkpoints.md describes them: it is a place for
+// checkpoint/snapshot, brings a checkpoint from there to a folder, shows it as files to those who
+// read formats, and takes files from those who write them. The agent and the command line use it;
+// no worker does.
 package s3
 
 import (
@@ -36,22 +38,27 @@ type Bucket struct {
 	wait   func(ctx context.Context, d time.Duration) error
 }
 
-// Open reads s3://BUCKET/PREFIX, and from the environment where that is and who asks. It does not talk to the store yet.
+// Open reads s3://BUCKET/PREFIX, and from the environment where that is and who asks. It does not
+// talk to the store yet.
 func Open(address string) (*Bucket, error) {
 	rest, ok := strings.CutPrefix(address, scheme)
 	bucket, prefix, _ := strings.Cut(rest, "/")
 	if prefix != "" {
 		prefix = strings.TrimSuffix(prefix, "/")
-		ok = ok && prefix == path.Clean(prefix) && prefix[0] != '/' && !strings.HasPrefix(prefix, "..")
+		ok = ok && prefix == path.Clean(prefix) && prefix[0] != '/' &&
+			!strings.HasPrefix(prefix, "..")
 	}
 	if !ok || bucket == "" || strings.ContainsAny(address, "\x00?#\\") {
-		return nil, fmt.Errorf("%.200q names no place in a bucket: it takes s3://BUCKET or s3://BUCKET/PREFIX", address)
+		return nil, fmt.Errorf(
+			"%.200q names no place in a bucket: it takes s3://BUCKET or s3://BUCKET/PREFIX",
+			address)
 	}
 	e, err := environment()
 	if err != nil {
 		return nil, err
 	}
-	b := &Bucket{url: scheme + path.Join(bucket, prefix), bucket: bucket, store: e.String(), creds: e.credentials(), unit: unitBytes, tries: tries, wait: wait}
+	b := &Bucket{url: scheme + path.Join(bucket, prefix), bucket: bucket, store: e.String(),
+		creds: e.credentials(), unit: unitBytes, tries: tries, wait: wait}
 	if prefix != "" {
 		b.prefix = prefix + "/"
 	}
@@ -66,7 +73,9 @@ func Open(address string) (*Bucket, error) {
 func (b *Bucket) connect(e settings, transport http.RoundTripper) error {
 	transport = answers{transport}
 	b.client = &http.Client{Transport: transport}
-	core, err := minio.NewCore(e.host, &minio.Options{Creds: b.creds, Secure: e.secure, Region: e.region, Transport: transport, MaxRetries: 1})
+	core, err := minio.NewCore(e.host,
+		&minio.Options{Creds: b.creds, Secure: e.secure, Region: e.region, Transport: transport,
+			MaxRetries: 1})
 	if err != nil {
 		return fmt.Errorf("the endpoint %s: %w", e, err)
 	}
@@ -87,12 +96,14 @@ type object struct {
 	modified time.Time
 }
 
-// list returns the objects whose names begin so: with deep all of them, else those up to the next slash, where what ends with one is a folder.
+// list returns the objects whose names begin so: with deep all of them, else those up to the next
+// slash, where what ends with one is a folder.
 func (b *Bucket) list(ctx context.Context, begin string, deep bool) (found []object, err error) {
 	owner := false
 	err = b.try(ctx, "list "+b.url, func(ctx context.Context) error {
 		found = nil
-		for o := range b.core.ListObjectsIter(ctx, b.bucket, minio.ListObjectsOptions{Prefix: b.key(begin), Recursive: deep, FetchOwner: &owner}) {
+		for o := range b.core.ListObjectsIter(ctx, b.bucket,
+			minio.ListObjectsOptions{Prefix: b.key(begin), Recursive: deep, FetchOwner: &owner}) {
 			name := strings.TrimPrefix(o.Key, b.prefix)
 			switch {
 			case o.Err != nil:
@@ -104,7 +115,8 @@ func (b *Bucket) list(ctx context.Context, begin string, deep bool) (found []obj
 			case len(found) > 0 && found[0].name == name:
 				return absurd("its list begins again, with %.200q", o.Key)
 			}
-			if found = append(found, object{name, o.Size, o.LastModified}); len(found) > mostListed {
+			if found = append(found,
+				object{name, o.Size, o.LastModified}); len(found) > mostListed {
 				return nil
 			}
 		}
@@ -116,7 +128,9 @@ func (b *Bucket) list(ctx context.Context, begin string, deep bool) (found []obj
 // few fails when more is listed than there is room for.
 func (b *Bucket) few(n int) error {
 	if n > mostListed {
-		return fmt.Errorf("below %s are more than %d objects or uploads; give a folder further down, with fewer", b.url, mostListed)
+		return fmt.Errorf(
+			"below %s are more than %d objects or uploads; give a folder further down, with fewer",
+			b.url, mostListed)
 	}
 	return nil
 }
@@ -124,7 +138,8 @@ func (b *Bucket) few(n int) error {
 // An upload is one of several parts that was not completed.
 type upload struct{ name, id string }
 
-// uploads lists those whose names begin so; none where the store does not tell. They take room until somebody aborts them.
+// uploads lists those whose names begin so; none where the store does not tell. They take room
+// until somebody aborts them.
 func (b *Bucket) uploads(ctx context.Context, begin string) (found []upload, err error) {
 	err = b.try(ctx, "list the uploads to "+b.url, func(ctx context.Context) error {
 		found = nil
@@ -140,7 +155,8 @@ func (b *Bucket) uploads(ctx context.Context, begin string) (found []upload, err
 				}
 			}
 			before := [2]string{key, id}
-			if key, id = r.NextKeyMarker, r.NextUploadIDMarker; !r.IsTruncated || key == "" || len(found) > mostListed {
+			if key, id = r.NextKeyMarker, r.NextUploadIDMarker; !r.IsTruncated || key == "" ||
+				len(found) > mostListed {
 				return nil
 			}
 			if before == [2]string{key, id} {
@@ -157,7 +173,8 @@ func (b *Bucket) uploads(ctx context.Context, begin string) (found []upload, err
 
 func (b *Bucket) put(ctx context.Context, name string, text []byte) error {
 	return b.try(ctx, "write "+b.url+"/"+name, func(ctx context.Context) error {
-		_, err := b.core.PutObject(ctx, b.bucket, b.key(name), bytes.NewReader(text), int64(len(text)), "", "", minio.PutObjectOptions{})
+		_, err := b.core.PutObject(ctx, b.bucket, b.key(name), bytes.NewReader(text),
+			int64(len(text)), "", "", minio.PutObjectOptions{})
 		return err
 	})
 }

@@ -21,8 +21,8 @@ const (
 	maxUnits  = 10_000
 )
 
-// An Upload is a file on its way: one object when it is small, else parts, which come to be an object at the end. Several goroutines may write
-// to it at once.
+// An Upload is a file on its way: one object when it is small, else parts, which come to be an
+// object at the end. Several goroutines may write to it at once.
 type Upload struct {
 	bucket *Bucket
 	name   string
@@ -35,7 +35,8 @@ type Upload struct {
 	parts []minio.CompletePart
 }
 
-// Upload begins a file of so many bytes below the URL. The store compares each part with its SHA-256.
+// Upload begins a file of so many bytes below the URL. The store compares each part with its
+// SHA-256.
 func (b *Bucket) Upload(ctx context.Context, name string, size int) (*Upload, error) {
 	u := b.newUpload(name, size)
 	u.check = true
@@ -52,7 +53,8 @@ func (u *Upload) begin(ctx context.Context) error {
 	}
 	b := u.bucket
 	return b.try(ctx, u.what(), func(ctx context.Context) (err error) {
-		u.id, err = b.core.NewMultipartUpload(ctx, b.bucket, b.key(u.name), minio.PutObjectOptions{})
+		u.id, err = b.core.NewMultipartUpload(ctx, b.bucket, b.key(u.name),
+			minio.PutObjectOptions{})
 		if err == nil && u.id == "" {
 			err = absurd("it gives the upload no name")
 		}
@@ -62,13 +64,15 @@ func (u *Upload) begin(ctx context.Context) error {
 
 func (u *Upload) what() string { return "write " + u.bucket.url + "/" + u.name }
 
-// Unit is the size of the parts of a file of so many bytes, of which it does not have too many: a multiple of a block.
+// Unit is the size of the parts of a file of so many bytes, of which it does not have too many: a
+// multiple of a block.
 func (b *Bucket) Unit(size int) int {
 	least := (size + maxUnits - 1) / maxUnits
 	return max(b.unit, (least+manifest.BlockBytes-1)/manifest.BlockBytes*manifest.BlockBytes)
 }
 
-// Write sends a part, which begins at a multiple of the unit. A small file has one, even when it is empty.
+// Write sends a part, which begins at a multiple of the unit. A small file has one, even when it is
+// empty.
 func (u *Upload) Write(ctx context.Context, at int, part []byte) error {
 	return u.write(ctx, at, part, nil)
 }
@@ -84,12 +88,14 @@ func (u *Upload) write(ctx context.Context, at int, head, body []byte) error {
 	return b.try(ctx, u.what(), func(ctx context.Context) error {
 		content := io.MultiReader(bytes.NewReader(head), bytes.NewReader(body))
 		if u.id == "" {
-			o := minio.PutObjectOptions{DisableContentSha256: u.check} // in pieces; a sum of it all takes their place
+			// in pieces; a sum of it all takes their place
+			o := minio.PutObjectOptions{DisableContentSha256: u.check}
 			_, err := b.core.PutObject(ctx, b.bucket, b.key(u.name), content, size, "", sum, o)
 			return err
 		}
 		o := minio.PutObjectPartOptions{Sha256Hex: sum, DisableContentSha256: u.check}
-		part, err := b.core.PutObjectPart(ctx, b.bucket, b.key(u.name), u.id, at/u.unit+1, content, size, o)
+		part, err := b.core.PutObjectPart(ctx, b.bucket, b.key(u.name), u.id, at/u.unit+1, content,
+			size, o)
 		if err != nil {
 			return err
 		}
@@ -105,10 +111,13 @@ func (u *Upload) Close(ctx context.Context) error {
 	if u.id == "" {
 		return nil
 	}
-	slices.SortFunc(u.parts, func(a, b minio.CompletePart) int { return a.PartNumber - b.PartNumber })
+	slices.SortFunc(u.parts, func(a, b minio.CompletePart) int {
+		return a.PartNumber - b.PartNumber
+	})
 	b := u.bucket
 	err := b.try(ctx, u.what(), func(ctx context.Context) error {
-		_, err := b.core.CompleteMultipartUpload(ctx, b.bucket, b.key(u.name), u.id, u.parts, minio.PutObjectOptions{})
+		_, err := b.core.CompleteMultipartUpload(ctx, b.bucket, b.key(u.name), u.id, u.parts,
+			minio.PutObjectOptions{})
 		return err
 	})
 	if isGone(err) { // it may be that an answer was lost, and the upload has come to be the object
@@ -142,7 +151,8 @@ type writer struct {
 }
 
 // Create implements snapshot.Place.
-func (b *Bucket) Create(ctx context.Context, a snapshot.Attempt, name string, size int) (snapshot.Writer, error) {
+func (b *Bucket) Create(ctx context.Context, a snapshot.Attempt, name string,
+	size int) (snapshot.Writer, error) {
 	u := b.newUpload(folder(a)+name, size)
 	return writer{u, ctx}, u.begin(ctx)
 }
@@ -151,7 +161,9 @@ func (b *Bucket) Create(ctx context.Context, a snapshot.Attempt, name string, si
 func (w writer) Unit() int { return w.upload.unit }
 
 // Write implements snapshot.Writer.
-func (w writer) Write(at int, head, body []byte) error { return w.upload.write(w.ctx, at, head, body) }
+func (w writer) Write(at int, head, body []byte) error {
+	return w.upload.write(w.ctx, at, head, body)
+}
 
 // Close implements snapshot.Writer.
 func (w writer) Close(failed error) error {

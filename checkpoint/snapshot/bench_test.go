@@ -14,9 +14,11 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// BenchmarkWrite writes 1 GiB as two parts; TMPDIR says where. Beside the rate it has the processor time, which a busy machine does not change much.
+// BenchmarkWrite writes 1 GiB as two parts; TMPDIR says where. Beside the rate it has the processor
+// time, which a busy machine does not change much.
 func BenchmarkWrite(b *testing.B) {
-	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{1 << 28}}}}
+	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"),
+		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{1 << 28}}}}
 	memory := [][]byte{make([]byte, 1<<30)}
 	r := rand.New(rand.NewPCG(1, 1))
 	for i := range memory[0] {
@@ -24,7 +26,8 @@ func BenchmarkWrite(b *testing.B) {
 	}
 	b.SetBytes(1 << 30)
 	f := snapshot.Folder{Root: b.TempDir(), Keep: 1, Say: func(line string) { b.Log(line) }}
-	parts := []*snapshot.Part{placetest.Part(b, f, s, memory, 1, 0), placetest.Part(b, f, s, memory, 1, 1)}
+	parts := []*snapshot.Part{placetest.Part(b, f, s, memory, 1, 0),
+		placetest.Part(b, f, s, memory, 1, 1)}
 	var before, after syscall.Rusage
 	used := func(r *syscall.Rusage) {
 		if err := syscall.Getrusage(syscall.RUSAGE_SELF, r); err != nil {

@@ -21,7 +21,8 @@ type stretch struct {
 	to   []byte
 }
 
-// pieces are bytes of the blocks of a file that belong into memory, by block. A block without any is compared only.
+// pieces are bytes of the blocks of a file that belong into memory, by block. A block without any
+// is compared only.
 type pieces map[int][]stretch
 
 // first has the first n blocks among them.
@@ -57,8 +58,10 @@ func (s *Sealed) open(f *manifest.File) (*os.File, error) {
 	return file, nil
 }
 
-// readBlocks reads blocks of a file, compares those of which compare says so, and copies the pieces.
-func readBlocks(ctx context.Context, file *os.File, f *manifest.File, want pieces, compare func(block int) bool) error {
+// readBlocks reads blocks of a file, compares those of which compare says so, and copies the
+// pieces.
+func readBlocks(ctx context.Context, file *os.File, f *manifest.File, want pieces,
+	compare func(block int) bool) error {
 	blocks := slices.Sorted(maps.Keys(want))
 	if n := len(blocks); n > 0 && blocks[n-1] >= len(f.Blocks) {
 		return fmt.Errorf("%s ends before block %d", f.Name, blocks[n-1])
@@ -73,7 +76,8 @@ func readBlocks(ctx context.Context, file *os.File, f *manifest.File, want piece
 				return err
 			}
 			if compare(block) && sha256.Sum256(b) != f.Blocks[block] {
-				return fmt.Errorf("%s, bytes %d to %d: not as it was sealed", f.Name, at, at+int64(len(b)))
+				return fmt.Errorf("%s, bytes %d to %d: not as it was sealed", f.Name, at,
+					at+int64(len(b)))
 			}
 			for _, x := range want[block] {
 				copy(x.to, b[x.from-at:])

@@ -20,10 +20,13 @@ import (
 
 // random draws a state and its bytes.
 func random(r *rand.Rand, step uint64, workers int) (*snapshot.State, [][]byte) {
-	s := &snapshot.State{Step: step, Cursor: []byte{1, 2, 3}, Workers: workers, Notes: json.RawMessage(`{"rate":0.1}`)}
+	s := &snapshot.State{Step: step, Cursor: []byte{1, 2, 3}, Workers: workers,
+		Notes: json.RawMessage(`{"rate":0.1}`)}
 	var memory [][]byte
 	for i := range r.IntN(6) {
-		t := snapshot.Tensor{Name: fmt.Sprintf("t/%d", i), DType: []tensor.DType{tensor.F32, tensor.BF16, tensor.U8, tensor.Bool}[r.IntN(4)], Shape: tensor.Shape{}}
+		t := snapshot.Tensor{Name: fmt.Sprintf("t/%d", i),
+			DType: []tensor.DType{tensor.F32, tensor.BF16, tensor.U8, tensor.Bool}[r.IntN(4)],
+			Shape: tensor.Shape{}}
 		for range r.IntN(4) {
 			t.Shape = append(t.Shape, []int{0, 1, 1, 2, 7, 100, 3000}[r.IntN(7)])
 		}
@@ -69,7 +72,8 @@ func all(n int) (ranks []int) {
 	return ranks
 }
 
-// read reads the newest checkpoint as so many workers do together, and returns what the last of them got.
+// read reads the newest checkpoint as so many workers do together, and returns what the last of
+// them got.
 func read(t testing.TB, f snapshot.Folder, turns int) (*snapshot.Sealed, [][]byte, error) {
 	t.Helper()
 	steps, err := f.Sealed()
@@ -115,7 +119,8 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.State.Step != s.Step || string(got.State.Notes) != string(s.Notes) || !bytes.Equal(got.State.Cursor, s.Cursor) || len(got.Own) != s.Workers {
+		if got.State.Step != s.Step || string(got.State.Notes) != string(s.Notes) ||
+			!bytes.Equal(got.State.Cursor, s.Cursor) || len(got.Own) != s.Workers {
 			t.Errorf("got %+v, own %v", got.State, got.Own)
 		}
 		for i := range memory {
@@ -133,7 +138,8 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 func TestDamageIsNoticed(t *testing.T) {
 	r := rand.New(rand.NewPCG(seedOf(t), 3))
 	f := snapshot.Folder{Root: t.TempDir(), Keep: 1, Say: new(placetest.Lines).Say}
-	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
+	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"),
+		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	write(t, f, s, [][]byte{make([]byte, 8000)}, 0, 1)
 	files, err := filepath.Glob(filepath.Join(f.Path(5), "*"))
 	if err != nil || len(files) != 4 {
@@ -154,7 +160,8 @@ func TestDamageIsNoticed(t *testing.T) {
 			if err := os.WriteFile(name, broken, 0o666); err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := read(t, f, 1); err == nil && !(strings.HasSuffix(name, "manifest.json") && json.Valid(broken)) {
+			if _, _, err := read(t, f, 1); err == nil &&
+				!(strings.HasSuffix(name, "manifest.json") && json.Valid(broken)) {
 				t.Errorf("%s with other bytes was read", name)
 			}
 		}
@@ -165,9 +172,11 @@ func TestDamageIsNoticed(t *testing.T) {
 }
 
 func TestWrongParts(t *testing.T) {
-	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
+	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"),
+		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	good := func() *snapshot.Part {
-		return placetest.Part(t, snapshot.Folder{Root: "/c", Keep: 1}, s, [][]byte{make([]byte, 8000)}, 1, 0)
+		return placetest.Part(t, snapshot.Folder{Root: "/c", Keep: 1}, s,
+			[][]byte{make([]byte, 8000)}, 1, 0)
 	}
 	for want, change := range map[string]func(p *snapshot.Part){
 		"no absolute path":        func(p *snapshot.Part) { p.Folder.Root = "c" },

@@ -16,7 +16,8 @@ import (
 
 const latest = "latest"
 
-// local is a folder of the file system as a place. What is not sealed has a name of its own, and one rename seals it.
+// local is a folder of the file system as a place. What is not sealed has a name of its own, and
+// one rename seals it.
 type local string
 
 func (l local) sealed(step uint64) string {
@@ -37,7 +38,8 @@ func (l local) List(context.Context) (sealed, unsealed []Attempt, err error) {
 		name := e.Name()
 		if m := sealedName.FindStringSubmatch(name); m != nil {
 			step, err := strconv.ParseUint(m[1], 10, 64)
-			if _, missing := os.Stat(filepath.Join(l.sealed(step), manifest.Name)); err == nil && missing == nil {
+			if _, missing := os.Stat(filepath.Join(l.sealed(step), manifest.Name)); err == nil &&
+				missing == nil {
 				sealed = append(sealed, Attempt{Step: step})
 			}
 		} else if m := stagingName.FindStringSubmatch(name); m != nil {
@@ -77,7 +79,8 @@ func (l local) Begin(_ context.Context, a Attempt) error { return os.MkdirAll(l.
 
 // Create implements Place.
 func (l local) Create(_ context.Context, a Attempt, name string, _ int) (Writer, error) {
-	f, err := os.OpenFile(filepath.Join(l.staging(a), name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+	f, err := os.OpenFile(filepath.Join(l.staging(a), name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC,
+		0o666)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +125,8 @@ func (l local) Seal(ctx context.Context, a Attempt, text []byte) error {
 	}
 	for _, name := range names {
 		if receiptName.MatchString(name) {
-			if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := os.Remove(filepath.Join(dir, name)); err != nil &&
+				!errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
@@ -148,7 +152,8 @@ func (l local) Remove(_ context.Context, a Attempt) error { return l.remove(l.se
 
 // remove has a folder vanish at once, before its files do.
 func (l local) remove(dir string) error {
-	gone := filepath.Join(string(l), fmt.Sprintf(".old-%s-%d", strings.TrimPrefix(filepath.Base(dir), "."), os.Getpid()))
+	gone := filepath.Join(string(l),
+		fmt.Sprintf(".old-%s-%d", strings.TrimPrefix(filepath.Base(dir), "."), os.Getpid()))
 	if err := os.Rename(dir, gone); err != nil {
 		return err
 	}
@@ -158,12 +163,14 @@ func (l local) remove(dir string) error {
 // SetAside implements Place.
 func (l local) SetAside(_ context.Context, a Attempt) error {
 	dir := l.sealed(a.Step)
-	err := os.Rename(dir, filepath.Join(string(l), fmt.Sprintf("damaged-%s-%d", filepath.Base(dir), os.Getpid())))
+	err := os.Rename(dir,
+		filepath.Join(string(l), fmt.Sprintf("damaged-%s-%d", filepath.Base(dir), os.Getpid())))
 	l.point()
 	return err
 }
 
-// point has the link `latest` lead to the newest checkpoint. Where there are no links, the numbers tell.
+// point has the link `latest` lead to the newest checkpoint. Where there are no links, the numbers
+// tell.
 func (l local) point() {
 	steps, err := (Folder{Root: string(l)}).Sealed()
 	if err != nil || len(steps) == 0 {

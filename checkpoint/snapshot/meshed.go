@@ -30,12 +30,16 @@ type meshed struct {
 	share *ranks.Share
 }
 
-func ownName(rank, workers int) string { return fmt.Sprintf("own-%05d-of-%05d.json", rank, workers) }
+func ownName(rank, workers int) string {
+	return fmt.Sprintf("own-%05d-of-%05d.json", rank, workers)
+}
 
-// checkMeshed is Check for a state that lies on a mesh. The tensors that the state lists are those of the layout.
+// checkMeshed is Check for a state that lies on a mesh. The tensors that the state lists are those
+// of the layout.
 func (p *Part) checkMeshed() error {
 	if p.Mesh == nil {
-		return fmt.Errorf("the state is said to lie on mesh %q, and the job has none", *p.state.Mesh)
+		return fmt.Errorf("the state is said to lie on mesh %q, and the job has none",
+			*p.state.Mesh)
 	}
 	at, err := p.Mesh(*p.state.Mesh)
 	if err != nil {
@@ -43,12 +47,15 @@ func (p *Part) checkMeshed() error {
 	}
 	switch l := at.Layout; {
 	case len(p.state.Tensors) > 0:
-		return fmt.Errorf("%d tensors are listed; those of a state on a mesh are known", len(p.state.Tensors))
+		return fmt.Errorf("%d tensors are listed; those of a state on a mesh are known",
+			len(p.state.Tensors))
 	case l.Ranks != p.state.Workers:
-		return fmt.Errorf("mesh %q has %d ranks, and %d workers write the checkpoint", *p.state.Mesh, l.Ranks, p.state.Workers)
+		return fmt.Errorf("mesh %q has %d ranks, and %d workers write the checkpoint",
+			*p.state.Mesh, l.Ranks, p.state.Workers)
 	}
 	for _, t := range at.Layout.Tensors {
-		p.state.Tensors = append(p.state.Tensors, Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape})
+		p.state.Tensors = append(p.state.Tensors,
+			Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape})
 	}
 	if p.State, err = p.state.AppendJSON(nil); err != nil {
 		return err
@@ -58,13 +65,15 @@ func (p *Part) checkMeshed() error {
 		return err
 	}
 	if len(p.Body) != share.Bytes {
-		return fmt.Errorf("%d bytes of the state, where the share of rank %d of mesh %q has %d", len(p.Body), p.Rank, *p.state.Mesh, share.Bytes)
+		return fmt.Errorf("%d bytes of the state, where the share of rank %d of mesh %q has %d",
+			len(p.Body), p.Rank, *p.state.Mesh, share.Bytes)
 	}
 	p.meshed = &meshed{at, share}
 	return nil
 }
 
-// addMeshed writes the tensors of the worker's share, and what it has for itself; worker 0 also where all tensors lie.
+// addMeshed writes the tensors of the worker's share, and what it has for itself; worker 0 also
+// where all tensors lie.
 func (p *Part) addMeshed(ctx context.Context, s *staging, r *receipt) error {
 	if err := r.add(ctx, s, ownName(p.Rank, p.state.Workers), &file{head: p.Own}); err != nil {
 		return err
@@ -88,29 +97,33 @@ func (p *Part) addMeshed(ctx context.Context, s *staging, r *receipt) error {
 func (p *Part) weigh(ctx context.Context, r *receipt) error {
 	var mu sync.Mutex
 	sums, key := map[int]digest.Sum{}, digest.NewKey(p.Seed)
-	err := group.Share(ctx, "checkpoint", writers, len(p.meshed.share.Tensors), func() func(int) error {
-		stepBack()
-		return func(i int) error {
-			stored := &p.meshed.share.Tensors[i]
-			for _, piece := range stored.Pieces {
-				t := &p.meshed.Layout.Tensors[piece.Tensor]
-				sum := key.Box(piece.Box, t.Shape, t.DType.Size(), p.Body[stored.At:], piece.View)
-				mu.Lock()
-				sums[piece.Tensor] = sums[piece.Tensor].Plus(sum)
-				mu.Unlock()
+	err := group.Share(ctx, "checkpoint", writers, len(p.meshed.share.Tensors),
+		func() func(int) error {
+			stepBack()
+			return func(i int) error {
+				stored := &p.meshed.share.Tensors[i]
+				for _, piece := range stored.Pieces {
+					t := &p.meshed.Layout.Tensors[piece.Tensor]
+					sum := key.Box(piece.Box, t.Shape, t.DType.Size(), p.Body[stored.At:],
+						piece.View)
+					mu.Lock()
+					sums[piece.Tensor] = sums[piece.Tensor].Plus(sum)
+					mu.Unlock()
+				}
+				return nil
 			}
-			return nil
-		}
-	})
+		})
 	for i, sum := range sums {
 		r.Sums[i] = sum.Value
 	}
 	return err
 }
 
-// ReadMeshed reads what a rank has of the state on a layout of any mesh, and no more: memory gives the bytes of each of its tensors, all zero.
-// Every block of a file that is used is compared with its hash.
-func (s *Sealed) ReadMeshed(ctx context.Context, l *layout.Layout, rank int, memory func(name string) []byte) error {
+// ReadMeshed reads what a rank has of the state on a layout of any mesh, and no more: memory gives
+// the bytes of each of its tensors, all zero. Every block of a file that is used is compared with
+// its hash.
+func (s *Sealed) ReadMeshed(ctx context.Context, l *layout.Layout, rank int,
+	memory func(name string) []byte) error {
 	w, err := s.wants(l, rank, memory)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.Path, err)
@@ -127,7 +140,8 @@ func (s *Sealed) ReadMeshed(ctx context.Context, l *layout.Layout, rank int, mem
 type wanted map[string]pieces
 
 // wants finds which bytes of which files are a rank's state on a layout.
-func (s *Sealed) wants(l *layout.Layout, rank int, memory func(name string) []byte) (wanted, error) {
+func (s *Sealed) wants(l *layout.Layout, rank int, memory func(name string) []byte) (wanted,
+	error) {
 	if s.State.Mesh == nil {
 		return nil, errors.New("it is of a job without a mesh")
 	}
@@ -152,7 +166,8 @@ func (s *Sealed) wants(l *layout.Layout, rank int, memory func(name string) []by
 			t := &l.Tensors[p.Tensor]
 			x := has[t.Name]
 			if x == nil || x.DType != t.DType || !x.Shape.Equal(t.Shape) {
-				return nil, fmt.Errorf("tensor %s is not in it as %v %v, as this program has it", t.Name, t.DType, t.Shape)
+				return nil, fmt.Errorf("tensor %s is not in it as %v %v, as this program has it",
+					t.Name, t.DType, t.Shape)
 			}
 			w.add(x, p, memory(local.Name))
 		}

@@ -25,7 +25,8 @@ import (
 )
 
 // memories are the bytes of each tensor of each rank, as an oracle has them.
-func memories(spec *layout.Spec, tensors []layout.Tensor, l *layout.Layout) (list []map[string][]byte) {
+func memories(spec *layout.Spec, tensors []layout.Tensor,
+	l *layout.Layout) (list []map[string][]byte) {
 	for rank, arrays := range layouttest.Expect(spec, tensors) {
 		list = append(list, map[string][]byte{})
 		for _, x := range l.Rank(rank) {
@@ -40,15 +41,18 @@ func memories(spec *layout.Spec, tensors []layout.Tensor, l *layout.Layout) (lis
 }
 
 // writeMeshed has all ranks of a layout write a checkpoint of step 7, and returns where it is.
-func writeMeshed(t *rapid.T, root string, spec *layout.Spec, l *layout.Layout, memory []map[string][]byte) string {
+func writeMeshed(t *rapid.T, root string, spec *layout.Spec, l *layout.Layout,
+	memory []map[string][]byte) string {
 	said := &placetest.Lines{}
 	folder := snapshot.Folder{Root: root, Keep: 1, Say: said.Say}
 	for _, x := range l.Tensors {
-		if _, err := safetensors.Layout([]safetensors.Tensor{{Name: x.Name, DType: x.DType, Shape: x.Shape}}, nil); err != nil {
+		if _, err := safetensors.Layout(
+			[]safetensors.Tensor{{Name: x.Name, DType: x.DType, Shape: x.Shape}}, nil); err != nil {
 			t.Skip(err) // rapid draws another model
 		}
 	}
-	state := &snapshot.State{Step: 7, Cursor: []byte{1}, Workers: l.Ranks, Notes: json.RawMessage(`{}`), Mesh: &spec.Mesh, Items: [][]byte{{1, 2}}}
+	state := &snapshot.State{Step: 7, Cursor: []byte{1}, Workers: l.Ranks,
+		Notes: json.RawMessage(`{}`), Mesh: &spec.Mesh, Items: [][]byte{{1, 2}}}
 	text, err := state.AppendJSON(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +66,8 @@ func writeMeshed(t *rapid.T, root string, spec *layout.Spec, l *layout.Layout, m
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := &snapshot.Part{Folder: folder, Seed: 99, Rank: rank, State: text, Own: json.RawMessage(`{}`)}
+		p := &snapshot.Part{Folder: folder, Seed: 99, Rank: rank, State: text,
+			Own: json.RawMessage(`{}`)}
 		p.Mesh = func(mesh string) (*snapshot.Meshed, error) {
 			return &snapshot.Meshed{Layout: l, Text: description}, nil
 		}
@@ -80,8 +85,9 @@ func writeMeshed(t *rapid.T, root string, spec *layout.Spec, l *layout.Layout, m
 	return folder.Path(7)
 }
 
-// TestMeshed writes the state of random layouts and reads it on others, and compares with an oracle. The seal holds for what shoal state reads.
-// Then it damages a byte of some file: whoever needs that byte is told.
+// TestMeshed writes the state of random layouts and reads it on others, and compares with an
+// oracle. The seal holds for what shoal state reads. Then it damages a byte of some file: whoever
+// needs that byte is told.
 func TestMeshed(t *testing.T) {
 	root := t.TempDir()
 	if flag.Lookup("rapid.checks").Value.String() == flag.Lookup("rapid.checks").DefValue {
@@ -104,7 +110,8 @@ func TestMeshed(t *testing.T) {
 		}
 		defer os.RemoveAll(dir)
 		path := writeMeshed(t, dir, from, old, memories(from, model.Tensors, old))
-		if damage, _, err := checkpoint.Verify(context.Background(), path, 1); err != nil || len(damage) > 0 {
+		if damage, _, err := checkpoint.Verify(context.Background(), path, 1); err != nil ||
+			len(damage) > 0 {
 			t.Fatalf("the seal does not hold: %v, %v", damage, err)
 		}
 		want := memories(to, model.Tensors, new)
@@ -117,7 +124,10 @@ func TestMeshed(t *testing.T) {
 			for name, b := range want[rank] {
 				got[name] = make([]byte, len(b))
 			}
-			return got, sealed.ReadMeshed(context.Background(), new, rank, func(name string) []byte { return got[name] })
+			return got, sealed.ReadMeshed(context.Background(), new, rank,
+				func(name string) []byte {
+					return got[name]
+				})
 		}
 		for rank := range want {
 			got, err := read(rank)
@@ -166,12 +176,17 @@ func damage(t *rapid.T, path string) {
 	}
 }
 
-// TestReplicasShareOut: what several ranks have each of them writes an equal part of, and what one alone has it writes itself.
+// TestReplicasShareOut: what several ranks have each of them writes an equal part of, and what one
+// alone has it writes itself.
 func TestReplicasShareOut(t *testing.T) {
-	spec := &layout.Spec{Shoal: layout.Version, Mesh: "dp=3,tp=2", Rules: []layout.Rule{{Match: "w.#", Place: "tp=shard(0)"}, {Match: "flat", Place: "dp=flat"}, {Match: "**"}}}
+	spec := &layout.Spec{Shoal: layout.Version, Mesh: "dp=3,tp=2",
+		Rules: []layout.Rule{{Match: "w.#", Place: "tp=shard(0)"},
+			{Match: "flat", Place: "dp=flat"}, {Match: "**"}}}
 	tensors := []layout.Tensor{{Name: "flat", DType: tensor.F32, Shape: tensor.Shape{6}}}
 	for i := range 6 {
-		tensors = append(tensors, layout.Tensor{Name: fmt.Sprintf("w.%d", i), DType: tensor.F32, Shape: tensor.Shape{4, 5}})
+		tensors = append(tensors,
+			layout.Tensor{Name: fmt.Sprintf("w.%d", i), DType: tensor.F32,
+				Shape: tensor.Shape{4, 5}})
 	}
 	l, err := spec.Resolve(tensors)
 	must(t, err)

@@ -17,7 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
-// older makes of a shard one as they were written before: of its metadata it keeps the rank and what is the worker's own.
+// older makes of a shard one as they were written before: of its metadata it keeps the rank and
+// what is the worker's own.
 func older(t *testing.T, path string, rank, ranks int) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -29,7 +30,8 @@ func older(t *testing.T, path string, rank, ranks int) {
 		t.Fatal(err)
 	}
 	var o format.Origin
-	if err := json.Unmarshal([]byte(h.Metadata[format.OriginKey]), &o); err != nil || o.Rank != rank || o.Ranks != ranks || len(o.Shapes) == 0 {
+	if err := json.Unmarshal([]byte(h.Metadata[format.OriginKey]), &o); err != nil ||
+		o.Rank != rank || o.Ranks != ranks || len(o.Shapes) == 0 {
 		t.Fatalf("%s: %v", h.Metadata[format.OriginKey], err)
 	}
 	h.Metadata[format.OriginKey] = fmt.Sprintf(`{"rank":%d,"own":%s}`, o.Rank, o.Own)
@@ -51,8 +53,9 @@ func look(t *testing.T, path string) (*checkpoint.Checkpoint, error) {
 	return c, err
 }
 
-// TestShardsSayWhichTheyAre looks at a checkpoint as files: shards that are missing are missed, whatever the others are called. Shards as they were written
-// before are read too, and jobs go on from them.
+// TestShardsSayWhichTheyAre looks at a checkpoint as files: shards that are missing are missed,
+// whatever the others are called. Shards as they were written before are read too, and jobs go on
+// from them.
 func TestShardsSayWhichTheyAre(t *testing.T) {
 	f := snapshot.Folder{Root: filepath.Join(t.TempDir(), "c"), Keep: 1, Say: func(string) {}}
 	s, memory := placetest.Small(1, 2)
@@ -67,10 +70,13 @@ func TestShardsSayWhichTheyAre(t *testing.T) {
 
 	alone := t.TempDir()
 	first, err := os.ReadFile(shard(1, 2))
-	if err != nil || os.WriteFile(filepath.Join(alone, "shard-00001-of-00001.safetensors"), first, 0o666) != nil {
+	if err != nil || os.WriteFile(filepath.Join(alone, "shard-00001-of-00001.safetensors"), first,
+		0o666) != nil {
 		t.Fatal(err)
 	}
-	if _, err := look(t, alone); err == nil || !strings.Contains(err.Error(), `by shard-00001-of-00001.safetensors there are 2 ranks, and of tensor "w" 500 of 1000 elements are not here`) {
+	if _, err := look(t, alone); err == nil ||
+		!strings.Contains(err.Error(),
+			`by shard-00001-of-00001.safetensors there are 2 ranks, and of tensor "w" 500 of 1000 elements are not here`) {
 		t.Errorf("the first of two shards: %v", err)
 	}
 

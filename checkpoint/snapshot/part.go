@@ -16,7 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
-// A Part is what one worker writes of a checkpoint. The workers have agreed on the seed, which no other checkpoint has.
+// A Part is what one worker writes of a checkpoint. The workers have agreed on the seed, which no
+// other checkpoint has.
 type Part struct {
 	Folder Folder
 	Seed   uint64
@@ -24,7 +25,8 @@ type Part struct {
 	State  []byte          // of all workers, as AppendJSON writes it
 	Own    json.RawMessage // an object: what this worker has for itself, by name
 	Body   []byte          // its Share, one run behind the other; left alone until Write returns
-	// Mesh says where the state lies on a mesh; nil where there is none. Body then is the tensors of the rank's ranks.Share.
+	// Mesh says where the state lies on a mesh; nil where there is none. Body then is the tensors
+	// of the rank's ranks.Share.
 	Mesh func(mesh string) (*Meshed, error)
 
 	meshed *meshed // nil = all workers have all of the state
@@ -42,7 +44,8 @@ func (p *Part) Check() (err error) {
 		return err
 	}
 	if p.Rank < 0 || p.Rank >= p.state.Workers {
-		return fmt.Errorf("the part of rank %d in a checkpoint of %s", p.Rank, plural.Of(p.state.Workers, "worker"))
+		return fmt.Errorf("the part of rank %d in a checkpoint of %s", p.Rank,
+			plural.Of(p.state.Workers, "worker"))
 	}
 	if !isObject(p.Own) {
 		return errors.New("what the worker has for itself is no JSON object")
@@ -52,7 +55,8 @@ func (p *Part) Check() (err error) {
 	}
 	p.runs = p.state.Share(p.Rank)
 	if want := Bytes(p.runs); len(p.Body) != want {
-		return fmt.Errorf("%d bytes of the state, where the share of rank %d of %d has %d", len(p.Body), p.Rank, p.state.Workers, want)
+		return fmt.Errorf("%d bytes of the state, where the share of rank %d of %d has %d",
+			len(p.Body), p.Rank, p.state.Workers, want)
 	}
 	p.head, err = p.state.header(p.Rank, p.runs, p.Own)
 	return err
@@ -61,7 +65,8 @@ func (p *Part) Check() (err error) {
 // Step is how many steps were committed before the checkpoint.
 func (p *Part) Step() uint64 { return p.state.Step }
 
-// Write writes the part, and seals the checkpoint if it is the last one. What goes wrong ends the checkpoint, and is said: training goes on.
+// Write writes the part, and seals the checkpoint if it is the last one. What goes wrong ends the
+// checkpoint, and is said: training goes on.
 func (p *Part) Write() {
 	defer lend(writers)()
 	begun, s := time.Now(), &staging{Attempt: Attempt{p.state.Step, p.Seed}, folder: p.Folder}
@@ -69,19 +74,24 @@ func (p *Part) Write() {
 	where := fmt.Sprintf("checkpoint of step %d in %s", s.Step, s.folder.Root)
 	switch {
 	case gone(err):
-		p.Folder.Say(where + " is abandoned: its folder is gone, because another worker could not write or left it behind")
+		p.Folder.Say(where + " is abandoned: its folder is gone, because another worker could " +
+			"not write or left it behind")
 	case err != nil:
 		if removed, failed := s.abandon(); !removed && failed == nil {
-			p.Folder.Say(fmt.Sprintf("%s has all its parts and is not sealed, and training goes on: %v; it is sealed when the next one begins", where, err))
+			p.Folder.Say(fmt.Sprintf("%s has all its parts and is not sealed, and training goes "+
+				"on: %v; it is sealed when the next one begins", where, err))
 		} else {
-			p.Folder.Say(fmt.Sprintf("%s is abandoned, and training goes on: %v; the ones before it are there%s", where, err, roomFor(err)))
+			p.Folder.Say(fmt.Sprintf(
+				"%s is abandoned, and training goes on: %v; the ones before it are there%s", where,
+				err, roomFor(err)))
 		}
 	case sealed:
 		total := 0
 		for _, t := range p.state.Tensors {
 			total += t.Bytes()
 		}
-		p.Folder.Say(fmt.Sprintf("%s is sealed: %d bytes by %s, the last in %.1f s", where, total, plural.Of(p.state.Workers, "worker"), time.Since(begun).Seconds()))
+		p.Folder.Say(fmt.Sprintf("%s is sealed: %d bytes by %s, the last in %.1f s", where, total,
+			plural.Of(p.state.Workers, "worker"), time.Since(begun).Seconds()))
 	}
 }
 
@@ -94,7 +104,8 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 	ctx, place := context.Background(), p.Folder.Where()
 	switch err := place.Begin(ctx, s.Attempt); {
 	case gone(err): // nobody has removed it: it cannot be there
-		return false, fmt.Errorf("no folder for it can be made: %v; name one on a disk that takes folders", err)
+		return false, fmt.Errorf(
+			"no folder for it can be made: %v; name one on a disk that takes folders", err)
 	case err != nil:
 		return false, err
 	}
@@ -113,7 +124,8 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 	}
 	text, err := json.Marshal(r)
 	if err == nil {
-		err = place.Put(ctx, s.Attempt, fmt.Sprintf(".part-%05d-of-%05d.json", p.Rank, p.state.Workers), text)
+		err = place.Put(ctx, s.Attempt,
+			fmt.Sprintf(".part-%05d-of-%05d.json", p.Rank, p.state.Workers), text)
 	}
 	if err != nil {
 		return false, err
@@ -123,8 +135,10 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 
 // addShare writes the worker's share of a state that all workers have.
 func (p *Part) addShare(ctx context.Context, s *staging, r *receipt) error {
-	f := &file{head: p.head, body: p.Body, runs: p.runs, key: digest.NewKey(p.Seed), sums: make([]digest.Sum, len(p.runs))}
-	if err := r.add(ctx, s, fmt.Sprintf("shard-%05d-of-%05d.safetensors", p.Rank+1, p.state.Workers), f); err != nil {
+	f := &file{head: p.head, body: p.Body, runs: p.runs, key: digest.NewKey(p.Seed),
+		sums: make([]digest.Sum, len(p.runs))}
+	if err := r.add(ctx, s,
+		fmt.Sprintf("shard-%05d-of-%05d.safetensors", p.Rank+1, p.state.Workers), f); err != nil {
 		return err
 	}
 	for i, run := range p.runs {
@@ -136,7 +150,8 @@ func (p *Part) addShare(ctx context.Context, s *staging, r *receipt) error {
 // A receipt says what a part has come to.
 type receipt struct {
 	Files []manifest.File `json:"files"`
-	Sums  map[int]uint64  `json:"sums"` // the fingerprint of what it has of a tensor, by the tensor's place in the state
+	// the fingerprint of what it has of a tensor, by the tensor's place in the state
+	Sums map[int]uint64 `json:"sums"`
 }
 
 // add writes a file, and notes it.
@@ -219,7 +234,8 @@ func parseReceipt(text []byte, tensors int) (r receipt, err error) {
 	}
 	for i, sum := range r.Sums {
 		if i < 0 || i >= tensors || sum>>61 != 0 {
-			return r, fmt.Errorf("a receipt: %d as the fingerprint of tensor %d of %d", sum, i, tensors)
+			return r, fmt.Errorf("a receipt: %d as the fingerprint of tensor %d of %d", sum, i,
+				tensors)
 		}
 	}
 	for _, f := range r.Files {

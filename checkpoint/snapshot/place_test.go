@@ -12,8 +12,12 @@ import (
 // A folder of the file system is a place like others.
 func TestFolder(t *testing.T) {
 	placetest.Run(t, placetest.Kind{
-		Open:  func(t *testing.T) snapshot.Folder { return snapshot.Folder{Root: t.TempDir(), Keep: 2} },
-		Fetch: func(_ *testing.T, f snapshot.Folder, _ snapshot.Attempt) snapshot.Folder { return f },
+		Open: func(t *testing.T) snapshot.Folder {
+			return snapshot.Folder{Root: t.TempDir(), Keep: 2}
+		},
+		Fetch: func(_ *testing.T, f snapshot.Folder, _ snapshot.Attempt) snapshot.Folder {
+			return f
+		},
 		Files: func(t *testing.T, f snapshot.Folder) (files []string) {
 			if err := filepath.WalkDir(f.Root, func(path string, d fs.DirEntry, err error) error {
 				if d.Type().IsRegular() {

@@ -36,7 +36,8 @@ func (f Folder) Open(step uint64) (*Sealed, error) {
 	if s.State, err = ParseState(text); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path, err)
 	}
-	if text, err = durable.Read(filepath.Join(s.Path, manifest.Name), manifest.MaxBytes); err != nil {
+	if text, err = durable.Read(filepath.Join(s.Path, manifest.Name),
+		manifest.MaxBytes); err != nil {
 		return nil, err
 	}
 	m, err := manifest.Parse(text)
@@ -50,9 +51,10 @@ func (f Folder) Open(step uint64) (*Sealed, error) {
 	return s, nil
 }
 
-// Read reads all tensors into memory: into[i] has as many bytes as tensor i. Of the blocks of all files, each turns-th from turn on is
-// compared with its hash; it returns how many that were.
-func (s *Sealed) Read(ctx context.Context, into [][]byte, turn, turns int) (compared int, err error) {
+// Read reads all tensors into memory: into[i] has as many bytes as tensor i. Of the blocks of all
+// files, each turns-th from turn on is compared with its hash; it returns how many that were.
+func (s *Sealed) Read(ctx context.Context, into [][]byte, turn, turns int) (compared int,
+	err error) {
 	covered := make([]int, len(into))
 	for i := range s.files {
 		f := &s.files[i]
@@ -64,13 +66,15 @@ func (s *Sealed) Read(ctx context.Context, into [][]byte, turn, turns int) (comp
 	}
 	for i, n := range covered {
 		if t := s.State.Tensors[i]; n != t.Bytes() {
-			return compared, fmt.Errorf("%s has %d bytes of tensor %s, of %d", s.Path, n, t.Name, t.Bytes())
+			return compared, fmt.Errorf("%s has %d bytes of tensor %s, of %d", s.Path, n, t.Name,
+				t.Bytes())
 		}
 	}
 	return compared, nil
 }
 
-func (s *Sealed) readFile(ctx context.Context, f *manifest.File, into [][]byte, covered []int, turn, turns int) (compared int, err error) {
+func (s *Sealed) readFile(ctx context.Context, f *manifest.File, into [][]byte, covered []int, turn,
+	turns int) (compared int, err error) {
 	file, err := s.open(f)
 	if err != nil {
 		return 0, err
@@ -90,7 +94,8 @@ func (s *Sealed) readFile(ctx context.Context, f *manifest.File, into [][]byte, 
 }
 
 // shard reads the header of a shard, and notes where its tensors belong.
-func (s *Sealed) shard(file io.ReaderAt, f *manifest.File, into [][]byte, covered []int, want pieces) error {
+func (s *Sealed) shard(file io.ReaderAt, f *manifest.File, into [][]byte, covered []int,
+	want pieces) error {
 	h, err := safetensors.ReadHeader(f.Name, file, f.Size)
 	if err != nil {
 		return err
@@ -99,7 +104,8 @@ func (s *Sealed) shard(file io.ReaderAt, f *manifest.File, into [][]byte, covere
 		Starts tensor.Shape `json:"saved_offsets"`
 	}
 	var origin format.Origin // not by OriginOf: older shards say less
-	if err := errors.Join(json.Unmarshal([]byte(h.Metadata[shardingInfo]), &offsets), json.Unmarshal([]byte(h.Metadata[format.OriginKey]), &origin)); err != nil {
+	if err := errors.Join(json.Unmarshal([]byte(h.Metadata[shardingInfo]), &offsets),
+		json.Unmarshal([]byte(h.Metadata[format.OriginKey]), &origin)); err != nil {
 		return fmt.Errorf("%s: the metadata: %w", f.Name, err)
 	}
 	s.Own[origin.Rank] = origin.Own

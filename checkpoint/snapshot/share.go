@@ -17,7 +17,9 @@ type Tensor struct {
 	Name  string
 	DType tensor.DType
 	Shape tensor.Shape
-	Cuts  []int // for what no worker has whole: rank r writes the bytes from Cuts[r] to Cuts[r+1]; nil = it is cut as Share says
+	// for what no worker has whole: rank r writes the bytes from Cuts[r] to Cuts[r+1]; nil = it is
+	// cut as Share says
+	Cuts []int
 }
 
 // Bytes is the length of its elements.
@@ -29,7 +31,8 @@ func (t Tensor) Bytes() int {
 	return n * t.DType.Size()
 }
 
-// axis is the dimension along which it is cut: the first that is longer than 1, so that every part is one run of bytes.
+// axis is the dimension along which it is cut: the first that is longer than 1, so that every part
+// is one run of bytes.
 func (t Tensor) axis() int {
 	for i, n := range t.Shape {
 		if n > 1 {
@@ -51,8 +54,8 @@ func (t Tensor) row() int {
 // A Run is bytes of a tensor that lie in one shard.
 type Run struct{ Tensor, From, To int } // its place among the tensors of the state, and its bytes
 
-// Share is what a rank writes: what it alone has, and as near to its equal share of the other bytes, in the order of the tensors, as whole
-// rows allow.
+// Share is what a rank writes: what it alone has, and as near to its equal share of the other
+// bytes, in the order of the tensors, as whole rows allow.
 func (s *State) Share(rank int) (runs []Run) {
 	total := 0
 	for _, t := range s.Tensors {
@@ -89,7 +92,8 @@ func Bytes(runs []Run) (n int) {
 // header is the beginning of the shard of a rank, with what it has for itself.
 func (s *State) header(rank int, runs []Run, own json.RawMessage) ([]byte, error) {
 	h := &safetensors.Header{}
-	origin := format.Origin{Rank: rank, Ranks: s.Workers, File: 1, Files: 1, Shapes: map[string]tensor.Shape{}, Own: own}
+	origin := format.Origin{Rank: rank, Ranks: s.Workers, File: 1, Files: 1,
+		Shapes: map[string]tensor.Shape{}, Own: own}
 	offsets, at := []byte{'{'}, 0
 	for i, r := range runs {
 		t := s.Tensors[r.Tensor]
@@ -101,14 +105,18 @@ func (s *State) header(rank int, runs []Run, own json.RawMessage) ([]byte, error
 		if i > 0 {
 			offsets = append(offsets, ',')
 		}
-		offsets = fmt.Appendf(offsets, `"%s":{"saved_offsets":%v}`, t.Name, starts) // a plain name needs no escape
-		h.Tensors = append(h.Tensors, safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: shape, Begin: int64(at), End: int64(at + r.To - r.From)})
+		// a plain name needs no escape
+		offsets = fmt.Appendf(offsets, `"%s":{"saved_offsets":%v}`, t.Name, starts)
+		h.Tensors = append(h.Tensors,
+			safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: shape, Begin: int64(at),
+				End: int64(at + r.To - r.From)})
 		at += r.To - r.From
 	}
 	text, err := origin.Text()
 	if err != nil {
 		return nil, err
 	}
-	h.Metadata = map[string]string{shardingInfo: string(append(offsets, '}')), format.OriginKey: text}
+	h.Metadata = map[string]string{shardingInfo: string(append(offsets, '}')),
+		format.OriginKey: text}
 	return h.AppendBinary(nil)
 }

@@ -36,8 +36,11 @@ func TestSharesAreWholeRowsAndAllOfThem(t *testing.T) {
 }
 
 func TestWrongCuts(t *testing.T) {
-	for _, cuts := range [][]int{{0}, {0, 24}, {0, 12, 12, 24}, {0, 12, 23}, {1, 12, 24}, {0, 36, 24}, {0, 6, 24}, {-12, 0, 24}} {
-		s := &snapshot.State{Workers: 2, Notes: json.RawMessage("{}"), Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{2, 3}, Cuts: cuts}}}
+	for _, cuts := range [][]int{{0}, {0, 24}, {0, 12, 12, 24}, {0, 12, 23}, {1, 12, 24},
+		{0, 36, 24}, {0, 6, 24}, {-12, 0, 24}} {
+		s := &snapshot.State{Workers: 2, Notes: json.RawMessage("{}"),
+			Tensors: []snapshot.Tensor{
+				{Name: "w", DType: tensor.F32, Shape: tensor.Shape{2, 3}, Cuts: cuts}}}
 		if text, err := s.AppendJSON(nil); err == nil {
 			t.Errorf("%v is taken: %s", cuts, text)
 		}
@@ -46,10 +49,14 @@ func TestWrongCuts(t *testing.T) {
 
 // FuzzState has whatever passes for a state cut into shares, each of which a part can be made of.
 func FuzzState(f *testing.F) {
-	f.Add([]byte(`{"shoal":"job/1","step":120,"cursor":"00","workers":4,"notes":{},"tensors":[{"name":"w","dtype":"F32","shape":[2,3],"bytes":24}]}`))
-	f.Add([]byte(`{"shoal":"job/1","step":1,"cursor":"","workers":2,"notes":{"a":[1]},"tensors":[{"name":"","dtype":"BOOL","shape":[],"bytes":1},{"name":"x","dtype":"U8","shape":[0],"bytes":0}]}`))
-	f.Add([]byte(`{"shoal":"job/1","step":1,"cursor":"","workers":2,"notes":{},"tensors":[{"name":"w","dtype":"F32","shape":[2,3],"bytes":24,"cuts":[0,12,24]}]}`))
-	f.Add([]byte(`{"shoal":"job/1","step":1,"cursor":"","workers":65536,"notes":{},"tensors":[{"name":"w","dtype":"F64","shape":[9223372036854775807],"bytes":24}]}`))
+	f.Add([]byte(
+		`{"shoal":"job/1","step":120,"cursor":"00","workers":4,"notes":{},"tensors":[{"name":"w","dtype":"F32","shape":[2,3],"bytes":24}]}`))
+	f.Add([]byte(
+		`{"shoal":"job/1","step":1,"cursor":"","workers":2,"notes":{"a":[1]},"tensors":[{"name":"","dtype":"BOOL","shape":[],"bytes":1},{"name":"x","dtype":"U8","shape":[0],"bytes":0}]}`))
+	f.Add([]byte(
+		`{"shoal":"job/1","step":1,"cursor":"","workers":2,"notes":{},"tensors":[{"name":"w","dtype":"F32","shape":[2,3],"bytes":24,"cuts":[0,12,24]}]}`))
+	f.Add([]byte(
+		`{"shoal":"job/1","step":1,"cursor":"","workers":65536,"notes":{},"tensors":[{"name":"w","dtype":"F64","shape":[9223372036854775807],"bytes":24}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s, err := snapshot.ParseState(text)
 		if err != nil {
@@ -59,7 +66,8 @@ func FuzzState(f *testing.F) {
 		for rank := range s.Workers {
 			n := snapshot.Bytes(s.Share(rank))
 			if rank < 3 && n < 1<<20 {
-				p := &snapshot.Part{Folder: snapshot.Folder{Root: "/", Keep: 1}, Rank: rank, State: text, Own: json.RawMessage("{}"), Body: make([]byte, n)}
+				p := &snapshot.Part{Folder: snapshot.Folder{Root: "/", Keep: 1}, Rank: rank,
+					State: text, Own: json.RawMessage("{}"), Body: make([]byte, n)}
 				if err := p.Check(); err != nil {
 					t.Errorf("rank %d: %v", rank, err)
 				}

@@ -17,11 +17,12 @@ import (
 
 var receiptName = regexp.MustCompile(`^\.part-\d+-of-(\d{1,9})\.json$`)
 
-// sealing lets one goroutine of this process seal at a time: others would leave a half-written manifest in what is published. Those of
-// another host may.
+// sealing lets one goroutine of this process seal at a time: others would leave a half-written
+// manifest in what is published. Those of another host may.
 var sealing sync.Mutex
 
-// receiptsAmong returns those among the names of an attempt's files that are receipts, and whether they are all that it takes.
+// receiptsAmong returns those among the names of an attempt's files that are receipts, and whether
+// they are all that it takes.
 func receiptsAmong(names []string) (receipts []string, complete bool) {
 	workers := 0
 	for _, name := range names {
@@ -43,7 +44,8 @@ type staging struct {
 // gone tells whether an error says that an attempt is not there any more.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// abandon removes it, so that nothing of it takes room. It reports false when it has all its parts by now.
+// abandon removes it, so that nothing of it takes room. It reports false when it has all its parts
+// by now.
 func (s *staging) abandon() (bool, error) {
 	return s.folder.Where().Abandon(context.Background(), s.Attempt, func(names []string) bool {
 		_, complete := receiptsAmong(names)
@@ -51,8 +53,9 @@ func (s *staging) abandon() (bool, error) {
 	})
 }
 
-// seal seals and publishes the checkpoint if all its parts are there, and removes those that are too old. It may be called by several at
-// once, and again after one that was killed in the middle. It is errTaken, and the attempt removed, when another one at this step is sealed.
+// seal seals and publishes the checkpoint if all its parts are there, and removes those that are
+// too old. It may be called by several at once, and again after one that was killed in the middle.
+// It is errTaken, and the attempt removed, when another one at this step is sealed.
 func (s *staging) seal() (bool, error) {
 	sealing.Lock()
 	defer sealing.Unlock()
@@ -112,7 +115,9 @@ func (s *staging) manifest(ctx context.Context, receipts []string) ([]byte, erro
 	}
 	m := &manifest.Manifest{Seed: s.Seed}
 	for _, t := range state.Tensors {
-		m.Tensors = append(m.Tensors, manifest.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Sum: digest.Sum{Bytes: uint64(t.Bytes())}})
+		m.Tensors = append(m.Tensors,
+			manifest.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape,
+				Sum: digest.Sum{Bytes: uint64(t.Bytes())}})
 	}
 	for _, name := range receipts {
 		text, err := p.Read(ctx, s.Attempt, name)
@@ -129,7 +134,11 @@ func (s *staging) manifest(ctx context.Context, receipts []string) ([]byte, erro
 		}
 		m.Files = append(m.Files, r.Files...)
 	}
-	slices.SortFunc(m.Tensors, func(a, b manifest.Tensor) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(m.Files, func(a, b manifest.File) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(m.Tensors, func(a, b manifest.Tensor) int {
+		return strings.Compare(a.Name, b.Name)
+	})
+	slices.SortFunc(m.Files, func(a, b manifest.File) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 	return m.Append(nil)
 }

@@ -8,12 +8,16 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
 )
 
-// TestFolderThatCannotBe is in a file system that takes no folders, and says so as if it were not there: nobody has removed it.
+// TestFolderThatCannotBe is in a file system that takes no folders, and says so as if it were not
+// there: nobody has removed it.
 func TestFolderThatCannotBe(t *testing.T) {
 	var l placetest.Lines
 	s, memory := placetest.Small(5, 1)
-	placetest.Write(t, snapshot.Folder{Root: "/proc/checkpoints", Keep: 2, Say: l.Say}, s, memory, 55, 0)
-	if !strings.Contains(l.String(), "is abandoned, and training goes on: no folder for it can be made: ") || strings.Contains(l.String(), "another worker") {
+	placetest.Write(t, snapshot.Folder{Root: "/proc/checkpoints", Keep: 2, Say: l.Say}, s, memory,
+		55, 0)
+	if !strings.Contains(l.String(),
+		"is abandoned, and training goes on: no folder for it can be made: ") ||
+		strings.Contains(l.String(), "another worker") {
 		t.Errorf("it says %q", &l)
 	}
 }

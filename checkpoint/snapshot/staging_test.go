@@ -17,7 +17,8 @@ import (
 func TestAWorkerThatIsLost(t *testing.T) {
 	var l placetest.Lines
 	f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
-	s := &snapshot.State{Step: 5, Workers: 3, Notes: json.RawMessage("{}"), Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
+	s := &snapshot.State{Step: 5, Workers: 3, Notes: json.RawMessage("{}"),
+		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	memory := [][]byte{make([]byte, 8000)}
 	write(t, f, s, memory, 0, 2)
 	if steps, _ := f.Sealed(); len(steps) > 0 || l.String() != "" {
@@ -30,11 +31,13 @@ func TestAWorkerThatIsLost(t *testing.T) {
 	late := next
 	late.Step = 9
 	write(t, f, &late, memory, 0, 1) // worker 0 takes away what is left of step 7
-	if steps, _ := f.Sealed(); !slices.Equal(steps, []snapshot.Attempt{{Step: 9}, {Step: 5}}) || !strings.Contains(l.String(), "step 7 in "+f.Root+" is abandoned: a worker was lost") {
+	if steps, _ := f.Sealed(); !slices.Equal(steps, []snapshot.Attempt{{Step: 9}, {Step: 5}}) ||
+		!strings.Contains(l.String(), "step 7 in "+f.Root+" is abandoned: a worker was lost") {
 		t.Errorf("sealed %v: %s", steps, &l)
 	}
 	p := placetest.Part(t, f, &next, memory, 7*77, 0)
-	if err := os.WriteFile(filepath.Join(f.Root, ".staging-000000000007-000000000000021b"), nil, 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(f.Root, ".staging-000000000007-000000000000021b"), nil,
+		0o666); err != nil {
 		t.Fatal(err)
 	}
 	p.Write()
@@ -46,7 +49,8 @@ func TestAWorkerThatIsLost(t *testing.T) {
 // TestSettled leaves a checkpoint in every state that a kill can leave it in.
 func TestSettled(t *testing.T) {
 	memory := [][]byte{make([]byte, 8000)}
-	s := &snapshot.State{Step: 5, Workers: 1, Notes: json.RawMessage("{}"), Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
+	s := &snapshot.State{Step: 5, Workers: 1, Notes: json.RawMessage("{}"),
+		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	for _, keep := range []string{"", ".part-00000-of-00001.json"} {
 		var l placetest.Lines
 		f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
@@ -64,7 +68,8 @@ func TestSettled(t *testing.T) {
 		if err := f.Settle(); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := read(t, f, 1); err != nil || !strings.Contains(l.String(), "it is sealed now") {
+		if _, _, err := read(t, f, 1); err != nil ||
+			!strings.Contains(l.String(), "it is sealed now") {
 			t.Errorf("%v: %s", err, &l)
 		}
 		if left, _ := filepath.Glob(filepath.Join(f.Path(5), ".part*")); len(left) > 0 {
@@ -73,7 +78,8 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-// TestAnotherJobInTheFolder has two jobs write the same step: what the second one says must not be nothing.
+// TestAnotherJobInTheFolder has two jobs write the same step: what the second one says must not be
+// nothing.
 func TestAnotherJobInTheFolder(t *testing.T) {
 	var first, second placetest.Lines
 	root := t.TempDir()
@@ -81,7 +87,10 @@ func TestAnotherJobInTheFolder(t *testing.T) {
 	placetest.Write(t, snapshot.Folder{Root: root, Keep: 2, Say: first.Say}, s, memory, 55, 0, 1)
 	f := snapshot.Folder{Root: root, Keep: 2, Say: second.Say}
 	placetest.Write(t, f, s, memory, 66, 0, 1)
-	if !strings.Contains(first.String(), "is sealed: ") || !strings.Contains(second.String(), "step 5 in "+root+" is abandoned, and training goes on: another checkpoint of this step was sealed there meanwhile, so another job writes into the folder") {
+	if !strings.Contains(first.String(), "is sealed: ") ||
+		!strings.Contains(second.String(), "step 5 in "+root+" is abandoned, and training goes "+
+			"on: another checkpoint of this step was sealed there meanwhile, so another job "+
+			"writes into the folder") {
 		t.Errorf("the first job says %q, the second %q", &first, &second)
 	}
 	if left, err := filepath.Glob(filepath.Join(root, ".staging-*")); len(left) > 0 || err != nil {
@@ -89,9 +98,11 @@ func TestAnotherJobInTheFolder(t *testing.T) {
 	}
 }
 
-// TestWrongReceipts damages what one worker has left: nothing is sealed with it, and the next to come removes it.
+// TestWrongReceipts damages what one worker has left: nothing is sealed with it, and the next to
+// come removes it.
 func TestWrongReceipts(t *testing.T) {
-	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"), Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
+	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"),
+		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	memory := [][]byte{make([]byte, 8000)}
 	for _, receipt := range []string{
 		`{"files":`,
@@ -115,13 +126,15 @@ func TestWrongReceipts(t *testing.T) {
 		if err := f.Settle(); err != nil {
 			t.Error(err)
 		}
-		if steps, err := f.Sealed(); len(steps) > 0 || err != nil || !strings.Contains(l.String(), "step 5 in "+f.Root+" is abandoned") {
+		if steps, err := f.Sealed(); len(steps) > 0 || err != nil ||
+			!strings.Contains(l.String(), "step 5 in "+f.Root+" is abandoned") {
 			t.Errorf("%s: sealed %v, %v: %s", receipt, steps, err, &l)
 		}
 	}
 }
 
-// TestFolderCalledLatest has a folder where the link to the newest checkpoint belongs: checkpoints are sealed all the same, and nothing is left beside them.
+// TestFolderCalledLatest has a folder where the link to the newest checkpoint belongs: checkpoints
+// are sealed all the same, and nothing is left beside them.
 func TestFolderCalledLatest(t *testing.T) {
 	var l placetest.Lines
 	f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}

@@ -1,6 +1,7 @@
-// Package snapshot has the checkpoints of running jobs, as docs/formats/job-checkpoints.md describes them: each worker's share of the state
-// becomes a file, and who writes the last one seals the checkpoint. The agent writes them for its workers, and a Go program without an
-// agent for itself; Python has the same for a job of one.
+// Package snapshot has the checkpoints of running jobs, as docs/formats/job-checkpoints.md
+// describes them: each worker's share of the state becomes a file, and who writes the last one
+// seals the checkpoint. The agent writes them for its workers, and a Go program without an agent
+// for itself; Python has the same for a job of one.
 package snapshot
 
 import (
@@ -26,13 +27,15 @@ const (
 
 // A State is what a checkpoint is of.
 type State struct {
-	Step    uint64          // committed before it
-	Cursor  []byte          // the place in the data, as data/cursor encodes it
-	Workers int             // that write it
-	Notes   json.RawMessage // an object: the parts of the state that are alike on all workers, by name
-	Tensors []Tensor        // in the order in which their bytes make up the state
-	Mesh    *string         // on which each worker has a part of the tensors; nil = all workers have all of them
-	Items   [][]byte        // with a mesh: the arrays that notes have
+	Step    uint64 // committed before it
+	Cursor  []byte // the place in the data, as data/cursor encodes it
+	Workers int    // that write it
+	// an object: the parts of the state that are alike on all workers, by name
+	Notes   json.RawMessage
+	Tensors []Tensor // in the order in which their bytes make up the state
+	// on which each worker has a part of the tensors; nil = all workers have all of them
+	Mesh  *string
+	Items [][]byte // with a mesh: the arrays that notes have
 }
 
 type stateJSON struct {
@@ -56,9 +59,12 @@ type tensorJSON struct {
 
 // AppendJSON writes a state. It fails when ParseState would not read it.
 func (s *State) AppendJSON(b []byte) ([]byte, error) {
-	j := stateJSON{Shoal: version, Step: s.Step, Cursor: hex.EncodeToString(s.Cursor), Workers: s.Workers, Notes: s.Notes, Tensors: []tensorJSON{}, Mesh: s.Mesh, Items: s.Items}
+	j := stateJSON{Shoal: version, Step: s.Step, Cursor: hex.EncodeToString(s.Cursor),
+		Workers: s.Workers, Notes: s.Notes, Tensors: []tensorJSON{}, Mesh: s.Mesh, Items: s.Items}
 	for _, t := range s.Tensors {
-		j.Tensors = append(j.Tensors, tensorJSON{t.Name, strings.ToUpper(t.DType.String()), append(tensor.Shape{}, t.Shape...), t.Bytes(), t.Cuts})
+		j.Tensors = append(j.Tensors,
+			tensorJSON{t.Name, strings.ToUpper(t.DType.String()),
+				append(tensor.Shape{}, t.Shape...), t.Bytes(), t.Cuts})
 	}
 	text, err := json.Marshal(j)
 	if err != nil {
@@ -70,7 +76,8 @@ func (s *State) AppendJSON(b []byte) ([]byte, error) {
 	return append(b, text...), nil
 }
 
-// ParseState reads a state, strictly. What it returns can be cut into shares, and each share is a safetensors file.
+// ParseState reads a state, strictly. What it returns can be cut into shares, and each share is a
+// safetensors file.
 func ParseState(text []byte) (*State, error) {
 	s, err := parseState(text)
 	if err != nil {
@@ -95,7 +102,8 @@ func parseState(text []byte) (*State, error) {
 	case !isObject(j.Notes):
 		return nil, errors.New("notes is no object")
 	}
-	s := &State{Step: j.Step, Cursor: cursor, Workers: j.Workers, Notes: j.Notes, Mesh: j.Mesh, Items: j.Items}
+	s := &State{Step: j.Step, Cursor: cursor, Workers: j.Workers, Notes: j.Notes, Mesh: j.Mesh,
+		Items: j.Items}
 	whole, total := []safetensors.Tensor{}, 0
 	for _, t := range j.Tensors {
 		x, err := t.tensor(j.Workers)
@@ -126,9 +134,11 @@ func (j *tensorJSON) tensor(workers int) (t Tensor, err error) {
 	case t.DType.Size() == 0:
 		return t, fmt.Errorf("elements of %s share bytes", j.DType)
 	case n > maxBytes || j.Bytes != n*t.DType.Size():
-		return t, fmt.Errorf("%d bytes, where %s of shape %v have another number", j.Bytes, j.DType, j.Shape)
+		return t, fmt.Errorf("%d bytes, where %s of shape %v have another number", j.Bytes, j.DType,
+			j.Shape)
 	case t.Cuts != nil && !t.cutWell(workers):
-		return t, fmt.Errorf("cuts %.80v do not part %d bytes in rows of %d among %d workers", t.Cuts, j.Bytes, t.row(), workers)
+		return t, fmt.Errorf("cuts %.80v do not part %d bytes in rows of %d among %d workers",
+			t.Cuts, j.Bytes, t.row(), workers)
 	}
 	return t, nil
 }
@@ -136,11 +146,13 @@ func (j *tensorJSON) tensor(workers int) (t Tensor, err error) {
 // cutWell reports whether the cuts give every row to one of the workers.
 func (t Tensor) cutWell(workers int) bool {
 	n := len(t.Cuts)
-	return n == workers+1 && t.Cuts[0] == 0 && t.Cuts[n-1] == t.Bytes() && t.Bytes() > 0 && slices.IsSorted(t.Cuts) &&
+	return n == workers+1 && t.Cuts[0] == 0 && t.Cuts[n-1] == t.Bytes() && t.Bytes() > 0 &&
+		slices.IsSorted(t.Cuts) &&
 		!slices.ContainsFunc(t.Cuts, func(cut int) bool { return cut%t.row() != 0 })
 }
 
-// PlainName is a name as it stands in a checkpoint: printable ASCII, without quotes and backslashes.
+// PlainName is a name as it stands in a checkpoint: printable ASCII, without quotes and
+// backslashes.
 func PlainName(name string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' || c == '"' || c == '\\' {

@@ -1,5 +1,5 @@
-// Package control finds the jobs that this user runs on this host, and speaks with their launchers: what shoal ps, resize and
-// stop do. docs/formats/control.md has the requests.
+// Package control finds the jobs that this user runs on this host, and speaks with their launchers:
+// what shoal ps, resize and stop do. docs/formats/control.md has the requests.
 package control
 
 import (
@@ -24,7 +24,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// patience is how long a launcher may take to answer. It is busy with nothing else; one that takes longer is stopped.
+// patience is how long a launcher may take to answer. It is busy with nothing else; one that takes
+// longer is stopped.
 const patience = 5 * time.Second
 
 // maxAnswer bounds what a launcher may say of its job, in bytes.
@@ -42,13 +43,15 @@ type Job struct {
 // At is the job whose launcher answers on a socket; Refresh fills it in.
 func At(socket string) *Job { return &Job{socket: socket} }
 
-// List finds the running jobs, oldest first. An error beside them is about launchers that do not answer.
+// List finds the running jobs, oldest first. An error beside them is about launchers that do not
+// answer.
 func List(ctx context.Context) ([]*Job, error) {
 	jobs, _, err := Look(ctx)
 	return jobs, err
 }
 
-// Look is List, and tells what launchers say that answer for no job: it ends, or is led from another host.
+// Look is List, and tells what launchers say that answer for no job: it ends, or is led from
+// another host.
 func Look(ctx context.Context) (jobs []*Job, refused []string, err error) {
 	dir, err := proc.RuntimeDir()
 	if err != nil {
@@ -93,7 +96,8 @@ type Unknown struct {
 	Matches []string // directories of the jobs that have it
 	Running []string // names of all jobs
 	Refused []string // what launchers say that answer for no job: it is led from another host, say
-	Silent  error    // about launchers that do not answer, one of which may have the job; nil = all do
+	// about launchers that do not answer, one of which may have the job; nil = all do
+	Silent error
 }
 
 func (e *Unknown) Error() string {
@@ -103,19 +107,25 @@ func (e *Unknown) Error() string {
 	}
 	switch {
 	case len(e.Matches) > 0:
-		return fmt.Sprintf("%d running jobs are called %s; name the directory of the one that you mean: %s", len(e.Matches), e.Name, strings.Join(e.Matches, ", "))
+		return fmt.Sprintf(
+			"%d running jobs are called %s; name the directory of the one that you mean: %s",
+			len(e.Matches), e.Name, strings.Join(e.Matches, ", "))
 	case len(e.Running) == 0 && len(e.Refused) > 0:
-		return fmt.Sprintf("no running job is led from here; %s%s", strings.Join(e.Refused, "; "), silent)
+		return fmt.Sprintf("no running job is led from here; %s%s", strings.Join(e.Refused, "; "),
+			silent)
 	case len(e.Running) > 0:
-		return fmt.Sprintf("no running job is called %s; running: %s%s", e.Name, strings.Join(e.Running, ", "), silent)
+		return fmt.Sprintf("no running job is called %s; running: %s%s", e.Name,
+			strings.Join(e.Running, ", "), silent)
 	case e.Silent != nil:
 		return fmt.Sprintf("no running job that answers is called %s%s", e.Name, silent)
 	}
-	return fmt.Sprintf("no running job is called %s; none runs here under this user, see shoal ps", e.Name)
+	return fmt.Sprintf("no running job is called %s; none runs here under this user, see shoal ps",
+		e.Name)
 }
 
-// Find returns the running job with a name, or with the directory of its run. A name that no running job has is that of the one that was
-// started with it and is called NAME-2, say, because an earlier run has the name.
+// Find returns the running job with a name, or with the directory of its run. A name that no
+// running job has is that of the one that was started with it and is called NAME-2, say, because an
+// earlier run has the name.
 func Find(ctx context.Context, name string) (*Job, error) {
 	jobs, refused, err := Look(ctx)
 	if ctx.Err() != nil {
@@ -154,7 +164,9 @@ func sameDir(dir, path string) bool {
 }
 
 // Refresh asks how the job is now.
-func (j *Job) Refresh(ctx context.Context) error { return j.ask(ctx, http.MethodGet, api.PathJob, nil) }
+func (j *Job) Refresh(ctx context.Context) error {
+	return j.ask(ctx, http.MethodGet, api.PathJob, nil)
+}
 
 // Resize asks for another number of workers. It does not wait for them.
 func (j *Job) Resize(ctx context.Context, workers int, who string) error {
@@ -168,7 +180,8 @@ func (j *Job) Reshape(ctx context.Context, mesh, who string) error {
 
 // PlanReshape asks what another mesh would cost.
 func (j *Job) PlanReshape(ctx context.Context, mesh, who string) (p api.Plan, err error) {
-	err = j.askFor(ctx, http.MethodPost, api.PathReshape, api.Reshape{Mesh: mesh, Plan: true, Who: who}, &p)
+	err = j.askFor(ctx, http.MethodPost, api.PathReshape,
+		api.Reshape{Mesh: mesh, Plan: true, Who: who}, &p)
 	return p, err
 }
 
@@ -188,8 +201,10 @@ func (j *Job) Recover(ctx context.Context, who string) error {
 }
 
 // Invite asks for a token with which other hosts join, for so long.
-func (j *Job) Invite(ctx context.Context, life time.Duration, who string) (i api.Invitation, err error) {
-	err = j.askFor(ctx, http.MethodPost, api.PathToken, api.Invite{Seconds: int64(life / time.Second), Who: who}, &i)
+func (j *Job) Invite(ctx context.Context, life time.Duration, who string) (i api.Invitation,
+	err error) {
+	err = j.askFor(ctx, http.MethodPost, api.PathToken,
+		api.Invite{Seconds: int64(life / time.Second), Who: who}, &i)
 	return i, err
 }
 
@@ -224,9 +239,10 @@ func (j *Job) askFor(ctx context.Context, method, path string, body, into any) e
 	if err != nil {
 		return fmt.Errorf("control: %w", err)
 	}
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", j.socket)
-	}}
+	transport := &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", j.socket)
+		}}
 	reply, err := transport.RoundTrip(request)
 	if err != nil {
 		return j.fault(ctx, err)
@@ -239,12 +255,14 @@ func (j *Job) askFor(ctx context.Context, method, path string, body, into any) e
 	if reply.StatusCode != http.StatusOK {
 		var refusal api.ControlError
 		if json.Unmarshal(answer, &refusal) != nil || refusal.Error == "" {
-			refusal.Error = fmt.Sprintf("control: the launcher at %s answers %s", j.socket, reply.Status)
+			refusal.Error = fmt.Sprintf("control: the launcher at %s answers %s", j.socket,
+				reply.Status)
 		}
 		return &Refusal{refusal.Error}
 	}
 	if err := json.Unmarshal(answer, into); err != nil {
-		return fmt.Errorf("control: the launcher at %s does not speak this version's language: %w", j.socket, err)
+		return fmt.Errorf("control: the launcher at %s does not speak this version's language: %w",
+			j.socket, err)
 	}
 	return nil
 }
@@ -255,8 +273,11 @@ func (j *Job) fault(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("control: the launcher at %s has not answered for %v; is it stopped? fuser %[1]s tells its process", j.socket, patience)
-	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return fmt.Errorf("control: the launcher at %s has not answered for %v; is it stopped? "+
+			"fuser %[1]s tells its process", j.socket, patience)
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return ErrEnded
 	}
 	return fmt.Errorf("control: %w", err)

@@ -52,21 +52,25 @@ func serveWith(t *testing.T, socket string, answer http.HandlerFunc) {
 
 func TestListSkipsTheDead(t *testing.T) {
 	dir := place(t)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "dead.ctl"), Net: "unix"})
+	l, err := net.ListenUnix("unix",
+		&net.UnixAddr{Name: filepath.Join(dir, "dead.ctl"), Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	serve(t, filepath.Join(dir, "old.ctl"), 200, `{"job":"old","dir":"/old","started":"2026-01-02T03:04:05Z"}`)
+	serve(t, filepath.Join(dir, "old.ctl"), 200,
+		`{"job":"old","dir":"/old","started":"2026-01-02T03:04:05Z"}`)
 	serve(t, filepath.Join(dir, "ending.ctl"), 503, `{"error":"the job is at its end"}`)
-	serve(t, filepath.Join(dir, "a-new.ctl"), 200, `{"job":"new","dir":"/new","started":"2026-02-02T03:04:05Z"}`)
+	serve(t, filepath.Join(dir, "a-new.ctl"), 200,
+		`{"job":"new","dir":"/new","started":"2026-02-02T03:04:05Z"}`)
 	jobs, err := control.List(t.Context())
 	if err != nil || len(jobs) != 2 || jobs[0].Name != "old" || jobs[1].Name != "new" {
 		t.Errorf("%v, %v", jobs, err)
 	}
 	var unknown *control.Unknown
-	if _, err := control.Find(t.Context(), "dead"); !errors.As(err, &unknown) || !strings.HasSuffix(err.Error(), "running: old, new") {
+	if _, err := control.Find(t.Context(), "dead"); !errors.As(err, &unknown) ||
+		!strings.HasSuffix(err.Error(), "running: old, new") {
 		t.Errorf("%v", err)
 	}
 }
@@ -83,7 +87,9 @@ func TestFindByTheNameThatWasAsked(t *testing.T) {
 	}
 	find("train", "train-2")
 	serve(t, filepath.Join(dir, "3.ctl"), 200, `{"job":"train-3","asked":"train","dir":"/train-3"}`)
-	if _, err := control.Find(t.Context(), "train"); err == nil || !strings.Contains(err.Error(), "/train-2, /train-3") && !strings.Contains(err.Error(), "/train-3, /train-2") {
+	if _, err := control.Find(t.Context(), "train"); err == nil ||
+		!strings.Contains(err.Error(), "/train-2, /train-3") &&
+			!strings.Contains(err.Error(), "/train-3, /train-2") {
 		t.Errorf("%v", err)
 	}
 	serve(t, filepath.Join(dir, "1.ctl"), 200, `{"job":"train","dir":"/train"}`)
@@ -91,23 +97,25 @@ func TestFindByTheNameThatWasAsked(t *testing.T) {
 	find("train-3", "train-3")
 }
 
-// Launchers are asked at once: here none answers before all were asked, which in turn would be never.
+// Launchers are asked at once: here none answers before all were asked, which in turn would be
+// never.
 func TestListAsksAtOnce(t *testing.T) {
 	const launchers = 4
 	dir := place(t)
 	var asked atomic.Int32
 	all := make(chan struct{})
 	for i := range launchers {
-		serveWith(t, filepath.Join(dir, fmt.Sprintf("%d.ctl", i)), func(w http.ResponseWriter, r *http.Request) {
-			if asked.Add(1) == launchers {
-				close(all)
-			}
-			select {
-			case <-all:
-				fmt.Fprintf(w, `{"job":"job%d"}`, i)
-			case <-r.Context().Done():
-			}
-		})
+		serveWith(t, filepath.Join(dir, fmt.Sprintf("%d.ctl", i)),
+			func(w http.ResponseWriter, r *http.Request) {
+				if asked.Add(1) == launchers {
+					close(all)
+				}
+				select {
+				case <-all:
+					fmt.Fprintf(w, `{"job":"job%d"}`, i)
+				case <-r.Context().Done():
+				}
+			})
 	}
 	if jobs, err := control.List(t.Context()); err != nil || len(jobs) != launchers {
 		t.Errorf("%d of %d launchers answered: %v", len(jobs), launchers, err)
@@ -119,7 +127,8 @@ func TestListTellsOfStrangers(t *testing.T) {
 	serve(t, filepath.Join(dir, "stranger.ctl"), 200, "hello")
 	serve(t, filepath.Join(dir, "train.ctl"), 200, `{"job":"train","dir":"/train"}`)
 	jobs, err := control.List(t.Context())
-	if len(jobs) != 1 || err == nil || !strings.Contains(err.Error(), "stranger.ctl does not speak this version's language") {
+	if len(jobs) != 1 || err == nil ||
+		!strings.Contains(err.Error(), "stranger.ctl does not speak this version's language") {
 		t.Errorf("%v, %v", jobs, err)
 	}
 	if j, err := control.Find(t.Context(), "train"); err != nil || j.Name != "train" {
@@ -127,7 +136,8 @@ func TestListTellsOfStrangers(t *testing.T) {
 	}
 	var unknown *control.Unknown
 	_, err = control.Find(t.Context(), "tran")
-	if !errors.As(err, &unknown) || unknown.Silent == nil || !strings.Contains(err.Error(), "running: train; control: the launcher at ") {
+	if !errors.As(err, &unknown) || unknown.Silent == nil ||
+		!strings.Contains(err.Error(), "running: train; control: the launcher at ") {
 		t.Errorf("%v", err)
 	}
 }
@@ -135,14 +145,16 @@ func TestListTellsOfStrangers(t *testing.T) {
 // Where a launcher does not answer, the job may well run.
 func TestFindDoesNotSayThatNoneRuns(t *testing.T) {
 	serve(t, filepath.Join(place(t), "stranger.ctl"), 200, "hello")
-	if _, err := control.Find(t.Context(), "train"); err == nil || !strings.HasPrefix(err.Error(), "no running job that answers is called train; control: ") {
+	if _, err := control.Find(t.Context(), "train"); err == nil ||
+		!strings.HasPrefix(err.Error(), "no running job that answers is called train; control: ") {
 		t.Errorf("%v", err)
 	}
 }
 
 func TestRefusal(t *testing.T) {
 	dir := place(t)
-	for text, want := range map[string]string{`{"error":"no room"}`: "no room", "teapot": "answers 418"} {
+	for text, want := range map[string]string{`{"error":"no room"}`: "no room",
+		"teapot": "answers 418"} {
 		socket := filepath.Join(dir, "j.ctl")
 		serveOnce := func(t *testing.T) {
 			serve(t, socket, 418, text)
@@ -150,12 +162,14 @@ func TestRefusal(t *testing.T) {
 			if len(jobs) != 0 || err != nil {
 				t.Errorf("%v, %v", jobs, err)
 			}
-			if _, err := control.Find(t.Context(), "j"); err == nil || !strings.Contains(err.Error(), want) {
+			if _, err := control.Find(t.Context(), "j"); err == nil ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("who looks for the job is told %v", err)
 			}
 			j := control.At(socket)
 			var refusal *control.Refusal
-			if err := j.Resize(t.Context(), 3, "me"); !errors.As(err, &refusal) || !strings.Contains(err.Error(), want) {
+			if err := j.Resize(t.Context(), 3, "me"); !errors.As(err, &refusal) ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("%v", err)
 			}
 		}

@@ -61,14 +61,18 @@ at once: the job goes on without them.`,
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&f.join, "join", "", "where the job listens, as shoal run said")
-	flags.StringVar(&f.store.at, "store", "", "instead of --join: the `URL` of the job's store, such as nats://db:4222")
+	flags.StringVar(&f.store.at, "store", "",
+		"instead of --join: the `URL` of the job's store, such as nats://db:4222")
 	flags.StringVar(&f.job, "job", "", "with --store: the name of the job")
 	f.store.credentialsFlag(flags)
-	flags.StringVar(&f.tokenFile, "token-file", "", "file with the token that shoal run wrote; - reads it from standard input")
-	flags.IntVar(&f.slots, "slots", 0, "workers that this host takes, where 0 makes it a witness: one vote more when hosts are lost (default: one a GPU, else one a core)")
+	flags.StringVar(&f.tokenFile, "token-file", "",
+		"file with the token that shoal run wrote; - reads it from standard input")
+	flags.IntVar(&f.slots, "slots", 0, "workers that this host takes, where 0 makes it a "+
+		"witness: one vote more when hosts are lost (default: one a GPU, else one a core)")
 	flags.StringVar(&f.name, "name", "", "name of this host in the job (default: its host name)")
 	flags.StringVar(&f.listen, "listen", ":0", "address on which the other agents reach this one")
-	flags.StringVar(&f.logDir, "log-dir", "", "keep the files of the workers in here (default ~/.local/state/shoal/runs)")
+	flags.StringVar(&f.logDir, "log-dir", "",
+		"keep the files of the workers in here (default ~/.local/state/shoal/runs)")
 	return cmd
 }
 
@@ -76,7 +80,8 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	byName := f.store.at != ""
 	switch {
 	case f.join == "" && !byName || f.tokenFile == "":
-		return usageError("shoal agent needs --join HOST:PORT and --token-file FILE; shoal run --listen prints both")
+		return usageError("shoal agent needs --join HOST:PORT and --token-file FILE; shoal run " +
+			"--listen prints both")
 	case f.join != "" && byName:
 		return usageError("--join and --store are two ways to the same job: give one of them")
 	case byName != (f.job != ""):
@@ -102,23 +107,34 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	if !cmd.Flags().Changed("slots") {
 		f.slots = defaultSlots()
 	}
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // who started it over ssh may be lost, and its terminal; the job goes on
+	// who started it over ssh may be lost, and its terminal; the job goes on
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	p := bid(ctx, func(syscall.Signal) bool { return true }, func() {
-		fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends; Ctrl-C again ends its workers at once")
+		fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends; Ctrl-C again "+
+			"ends its workers at once")
 	})
 	defer p.close()
 	var mesh *tcp.Mesh
-	err = agent.Serve(p.ctx, agent.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Leave: p.asked,
-		Link: func(h fabric.Handler) (fabric.Mesh, error) {
-			joined, err := tcp.Join(p.ctx, f.join, token, tcp.Config{Name: fabric.Host(hostName(f.name)), Listen: f.listen, Version: version.Version}, h)
-			mesh = joined
-			return joined, err
-		},
-		Join: func() string { return mesh.Addr() }, Token: func(life time.Duration) string { return mesh.Token(life) }, Store: f.store.later,
-		OnJob: func(job, dir string) {
-			fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n", plural.Of(f.slots, "worker"), job, dir)
-		},
-	})
+	err = agent.Serve(p.ctx,
+		agent.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes,
+			Color: colorful(out) && colorful(notes), Leave: p.asked,
+			Link: func(h fabric.Handler) (fabric.Mesh, error) {
+				joined, err := tcp.Join(p.ctx, f.join, token,
+					tcp.Config{Name: fabric.Host(hostName(f.name)), Listen: f.listen,
+						Version: version.Version}, h)
+				mesh = joined
+				return joined, err
+			},
+			Join: func() string {
+				return mesh.Addr()
+			}, Token: func(life time.Duration) string {
+				return mesh.Token(life)
+			}, Store: f.store.later,
+			OnJob: func(job, dir string) {
+				fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n",
+					plural.Of(f.slots, "worker"), job, dir)
+			},
+		})
 	if err == nil {
 		fmt.Fprintln(notes, "shoal: this host has left the job")
 	}
@@ -153,17 +169,21 @@ func readToken(stdin io.Reader, path string) (string, error) {
 	token := strings.TrimSpace(string(text))
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("the token: %w; name the file that shoal run --listen wrote, or a copy", err)
+		return "", fmt.Errorf(
+			"the token: %w; name the file that shoal run --listen wrote, or a copy", err)
 	case token == "" || len(text) > maxToken:
-		return "", errors.New("the token: what was read holds none; copy the file that shoal run --listen wrote")
+		return "", errors.New(
+			"the token: what was read holds none; copy the file that shoal run --listen wrote")
 	}
 	return token, nil
 }
 
 // warnOpen says so if others on this host can read a token.
 func warnOpen(notes io.Writer, path string) {
-	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
-		fmt.Fprintf(notes, "shoal: WARNING: other users of this host can read the token in %s, and join with it: chmod 600 %[1]s\n", path)
+	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() &&
+		info.Mode().Perm()&0o077 != 0 {
+		fmt.Fprintf(notes, "shoal: WARNING: other users of this host can read the token in %s, "+
+			"and join with it: chmod 600 %[1]s\n", path)
 	}
 }
 

@@ -46,7 +46,8 @@ func newBenchCommand() *cobra.Command {
 			return unknownCommand(cmd, args[0])
 		},
 	}
-	cmd.AddCommand(newBenchAllReduceCommand(), newBenchWorkerCommand(), newBenchTuneCommand(), newBenchRecoveryCommand(), newBenchRecoveryWorkerCommand(),
+	cmd.AddCommand(newBenchAllReduceCommand(), newBenchWorkerCommand(), newBenchTuneCommand(),
+		newBenchRecoveryCommand(), newBenchRecoveryWorkerCommand(),
 		newBenchStepsCommand(), newBenchStepsWorkerCommand())
 	return cmd
 }
@@ -71,18 +72,23 @@ and speed.`,
 			if err != nil {
 				return err
 			}
-			return runBench(cmd.Context(), o, sizes, cmd.ErrOrStderr(), &benchPrinter{out: cmd.OutOrStdout(), json: o.json})
+			return runBench(cmd.Context(), o, sizes, cmd.ErrOrStderr(),
+				&benchPrinter{out: cmd.OutOrStdout(), json: o.json})
 		},
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.IntVarP(&o.n, "workers", "n", 2, "number of processes")
-	flags.StringVar(&o.bytes, "bytes", defaultBenchSizes, "`sizes` of the tensor: whole numbers of B, KiB, MiB, GiB, kB, MB or GB")
+	flags.StringVar(&o.bytes, "bytes", defaultBenchSizes,
+		"`sizes` of the tensor: whole numbers of B, KiB, MiB, GiB, kB, MB or GB")
 	flags.StringVar(&o.dtype, "dtype", "f32", "element `type`: "+strings.Join(benchDTypes, ", "))
-	flags.StringVar(&o.python, "python", "", "measure from Python: the `interpreter`, which needs NumPy and the package shoal")
+	flags.StringVar(&o.python, "python", "",
+		"measure from Python: the `interpreter`, which needs NumPy and the package shoal")
 	flags.Lookup("python").NoOptDefVal = "python3"
-	flags.BoolVar(&o.foreign, "foreign", false, "buffers in the process's own memory, copied in and out, instead of the arena")
-	flags.BoolVar(&o.shared, "shared", false, "the result in memory that all processes map and only the agent writes, instead of in place")
+	flags.BoolVar(&o.foreign, "foreign", false,
+		"buffers in the process's own memory, copied in and out, instead of the arena")
+	flags.BoolVar(&o.shared, "shared", false, "the result in memory that all processes map and "+
+		"only the agent writes, instead of in place")
 	flags.BoolVar(&o.json, "json", false, "print one JSON object a size")
 	return cmd
 }
@@ -90,10 +96,12 @@ and speed.`,
 // validate checks the flags and returns the sizes in bytes.
 func (o benchOptions) validate() ([]int64, error) {
 	if o.n < 1 || o.n > job.MaxWorkers {
-		return nil, usageError("-n %d: the number of processes must be from 1 to %d", o.n, job.MaxWorkers)
+		return nil, usageError("-n %d: the number of processes must be from 1 to %d", o.n,
+			job.MaxWorkers)
 	}
 	if !slices.Contains(benchDTypes, o.dtype) {
-		return nil, usageError("--dtype %q: choose one of %s", o.dtype, strings.Join(benchDTypes, ", "))
+		return nil, usageError("--dtype %q: choose one of %s", o.dtype,
+			strings.Join(benchDTypes, ", "))
 	}
 	dtype, err := tensor.ParseDType(o.dtype)
 	if err != nil {
@@ -106,7 +114,9 @@ func (o benchOptions) validate() ([]int64, error) {
 			return nil, usageError("--bytes: %v", err)
 		}
 		if bytes == 0 || bytes%int64(dtype.Size()) != 0 {
-			return nil, usageError("--bytes: %s is not a whole number of %s elements: use a multiple of %d bytes", text, o.dtype, dtype.Size())
+			return nil, usageError(
+				"--bytes: %s is not a whole number of %s elements: use a multiple of %d bytes",
+				text, o.dtype, dtype.Size())
 		}
 		sizes = append(sizes, bytes)
 	}
@@ -137,7 +147,8 @@ func (o benchOptions) command(sizes []int64) ([]string, error) {
 }
 
 // runBench runs the workers and prints what rank 0 reports, as it comes.
-func runBench(ctx context.Context, o benchOptions, sizes []int64, stderr io.Writer, p *benchPrinter) error {
+func runBench(ctx context.Context, o benchOptions, sizes []int64, stderr io.Writer,
+	p *benchPrinter) error {
 	command, err := o.command(sizes)
 	if err != nil {
 		return err
@@ -161,7 +172,8 @@ func runBench(ctx context.Context, o benchOptions, sizes []int64, stderr io.Writ
 		Stdout: stderr, // the workers have nothing to say; the result stays clean
 		Stderr: stderr,
 		Kill:   hurry(ctx),
-		OnReport: func(_ int, metrics map[string]float64) { // rank 0 alone reports, so never two at once
+		// rank 0 alone reports, so never two at once
+		OnReport: func(_ int, metrics map[string]float64) {
 			lines = append(lines, newBenchLine(o, metrics))
 			printing = errors.Join(printing, p.print(lines[len(lines)-1]))
 		},
@@ -173,11 +185,14 @@ func runBench(ctx context.Context, o benchOptions, sizes []int64, stderr io.Writ
 		return err
 	}
 	if len(lines) != len(sizes) {
-		return fmt.Errorf("the workers measured %d of %d sizes and then ended: the lines above say why", len(lines), len(sizes))
+		return fmt.Errorf(
+			"the workers measured %d of %d sizes and then ended: the lines above say why",
+			len(lines), len(sizes))
 	}
 	for _, l := range lines {
 		if !l.Verified {
-			return fmt.Errorf("wrong results at %s: please report this as a bug of shoal, with this machine's processor", formatBytes(l.Bytes))
+			return fmt.Errorf("wrong results at %s: please report this as a bug of shoal, with "+
+				"this machine's processor", formatBytes(l.Bytes))
 		}
 	}
 	return nil
@@ -186,7 +201,8 @@ func runBench(ctx context.Context, o benchOptions, sizes []int64, stderr io.Writ
 var byteUnits = []struct {
 	name  string
 	bytes int64
-}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"B", 1}, {"", 1}}
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9},
+	{"B", 1}, {"", 1}}
 
 // parseBytes reads a size such as 4096, 4KiB or 256MB.
 func parseBytes(text string) (int64, error) {
@@ -203,7 +219,9 @@ func parseBytes(text string) (int64, error) {
 			return int64(n) * unit.bytes, nil
 		}
 	}
-	return 0, fmt.Errorf("%q is no size: write a whole number and B, KiB, MiB, GiB, kB, MB or GB, such as 64KiB", text)
+	return 0, fmt.Errorf(
+		"%q is no size: write a whole number and B, KiB, MiB, GiB, kB, MB or GB, such as 64KiB",
+		text)
 }
 
 // formatBytes is the shortest exact way to write a size.

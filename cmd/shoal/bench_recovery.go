@@ -55,7 +55,8 @@ The workers are in Go, or with --client in Python: with NumPy, or with a model i
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.n < 2 || o.n >= job.MaxWorkers {
-				return usageError("-n %d: a job that can lose a worker and gain one has 2 to %d", o.n, job.MaxWorkers-1)
+				return usageError("-n %d: a job that can lose a worker and gain one has 2 to %d",
+					o.n, job.MaxWorkers-1)
 			}
 			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -66,7 +67,8 @@ The workers are in Go, or with --client in Python: with NumPy, or with a model i
 	flags.IntVar(&o.kills, "kills", 200, "workers to kill")
 	flags.IntVar(&o.resizes, "resizes", 100, "times to go from 2 workers to 3 and back")
 	flags.IntVar(&o.joins, "joins", 5, "losses and arrivals in a job with much state")
-	flags.IntVar(&o.spares, "spares", 0, "`workers` more that wait to replace those that are killed")
+	flags.IntVar(&o.spares, "spares", 0,
+		"`workers` more that wait to replace those that are killed")
 	flags.StringVar(&o.gradient, "gradient", "1MiB", "`size` of the gradient")
 	flags.StringVar(&o.state, "state", "1GiB", "`size` of that state")
 	flags.StringVar(&o.client, "client", "go", "go, numpy or torch")
@@ -97,12 +99,15 @@ func (o recoveryOptions) run(ctx context.Context, out, stderr io.Writer) error {
 		times, workers int
 		state          int64
 		play           func(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error)
-	}{{o.kills, o.n, small, replace}, {o.resizes, 2, small, resizeUpAndDown}, {o.joins, o.n, state, replace}} {
+	}{{o.kills, o.n, small, replace}, {o.resizes, 2, small, resizeUpAndDown},
+		{o.joins, o.n, state, replace}} {
 		if part.times == 0 {
 			continue
 		}
 		b := newRecoveryJob(worker, part.workers, o.spares, gradient, part.state)
-		rows, err := b.run(ctx, stderr, func(ctx context.Context) ([]*recoveryRow, error) { return part.play(ctx, b, part.times) })
+		rows, err := b.run(ctx, stderr, func(ctx context.Context) ([]*recoveryRow, error) {
+			return part.play(ctx, b, part.times)
+		})
 		for _, r := range rows { // what is measured counts, however hard it is to end the job
 			err = errors.Join(err, show.print(r))
 		}
@@ -113,7 +118,8 @@ func (o recoveryOptions) run(ctx context.Context, out, stderr io.Writer) error {
 	return nil
 }
 
-// worker is the program that trains. It takes the elements of the gradient and the bytes of the state as its last arguments.
+// worker is the program that trains. It takes the elements of the gradient and the bytes of the
+// state as its last arguments.
 func (o recoveryOptions) worker(ctx context.Context) (demoWorker, error) {
 	switch o.client {
 	case "go":
@@ -124,15 +130,18 @@ func (o recoveryOptions) worker(ctx context.Context) (demoWorker, error) {
 		return demoWorker{command: []string{self, "bench", "recovery-worker"}}, nil
 	case "numpy", "torch":
 		env := pythonEnv()
-		return demoWorker{command: []string{o.python, "-m", "shoal.bench_recovery", o.client}, env: env}, checkPython(ctx, o.python, env, "shoal", o.client)
+		return demoWorker{command: []string{o.python, "-m", "shoal.bench_recovery", o.client},
+			env: env}, checkPython(ctx, o.python, env, "shoal", o.client)
 	}
 	return demoWorker{}, usageError("--client %s: it is go, numpy or torch", o.client)
 }
 
 // killAndReplace measures losses, and what the worker that replaces a lost one needs.
 func killAndReplace(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error) {
-	recover, known := b.row("kill to next commit, beyond a step"), b.row("  until the loss is known")
-	begin, join, pause := b.row("order to begin of first step of a new one"), b.row("  to its end"), b.row("  what the others wait, beyond 2 steps")
+	recover, known := b.row("kill to next commit, beyond a step"),
+		b.row("  until the loss is known")
+	begin, join, pause := b.row("order to begin of first step of a new one"), b.row("  to its end"),
+		b.row("  what the others wait, beyond 2 steps")
 	for range times {
 		start, err := b.kill(ctx)
 		if err != nil {
@@ -142,7 +151,9 @@ func killAndReplace(ctx context.Context, b *recoveryJob, times int) ([]*recovery
 		if err != nil {
 			return nil, err
 		}
-		recover.add(slowest(changes, func(c change) time.Duration { return c.at.Sub(start) - c.pace }))
+		recover.add(slowest(changes, func(c change) time.Duration {
+			return c.at.Sub(start) - c.pace
+		}))
 		known.add(b.lastEvent().Sub(start))
 		order, changes, err := b.resize(ctx, b.workers)
 		if err != nil {
@@ -157,7 +168,8 @@ func killAndReplace(ctx context.Context, b *recoveryJob, times int) ([]*recovery
 
 // killBesideSpare measures losses where a worker waits to take the place.
 func killBesideSpare(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error) {
-	begin, join, known := b.row("kill to begin of first step of a spare"), b.row("  to its end"), b.row("  until the job has decided on it")
+	begin, join, known := b.row("kill to begin of first step of a spare"), b.row("  to its end"),
+		b.row("  until the job has decided on it")
 	pause, pace := b.row("  what the others wait, beyond 2 steps"), b.row("  a usual step")
 	for range times {
 		if err := b.spareWaits(ctx); err != nil {
@@ -184,7 +196,8 @@ func killBesideSpare(ctx context.Context, b *recoveryJob, times int) ([]*recover
 // resizeUpAndDown measures what changes of the size cost the workers that stay.
 func resizeUpAndDown(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error) {
 	n := b.workers
-	up, down := b.row(fmt.Sprintf("%d workers become %d, beyond 2 steps", n, n+1)), b.row(fmt.Sprintf("%d workers become %d, beyond 2 steps", n+1, n))
+	up, down := b.row(fmt.Sprintf("%d workers become %d, beyond 2 steps", n, n+1)),
+		b.row(fmt.Sprintf("%d workers become %d, beyond 2 steps", n+1, n))
 	for range times {
 		_, changes, err := b.resize(ctx, n+1)
 		if err != nil {
@@ -230,6 +243,7 @@ func (p *recoveryPrinter) print(r *recoveryRow) error {
 		fmt.Fprintf(p.out, "%-42s %9s %5s %12s %12s %12s\n", "", "state", "n", "p50", "p99", "max")
 	}
 	p.rows++
-	_, err := fmt.Fprintf(p.out, "%-42s %9s %5d %9.1f ms %9.1f ms %9.1f ms\n", r.What, formatBytes(r.State), r.N, r.P50, r.P99, r.Max)
+	_, err := fmt.Fprintf(p.out, "%-42s %9s %5d %9.1f ms %9.1f ms %9.1f ms\n", r.What,
+		formatBytes(r.State), r.N, r.P50, r.P99, r.Max)
 	return err
 }

@@ -20,11 +20,12 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
-// killWithin is how long a job trains at most before the next worker is killed: many steps, so that the moment is any.
+// killWithin is how long a job trains at most before the next worker is killed: many steps, so that
+// the moment is any.
 const killWithin = 20 * time.Millisecond
 
-// change is what a worker reported of a change of the members: when it had made the first step after it, and how long that
-// step, the next and a usual one took.
+// change is what a worker reported of a change of the members: when it had made the first step
+// after it, and how long that step, the next and a usual one took.
 type change struct {
 	generation       uint64
 	at               time.Time
@@ -36,7 +37,8 @@ type change struct {
 func newChange(m map[string]float64) change {
 	us := func(name string) time.Duration { return time.Duration(m[name]) * time.Microsecond }
 	return change{generation: uint64(m["generation"]), at: time.UnixMicro(int64(m["at_us"])),
-		took: us("took_us"), next: us("next_us"), pace: us("pace_us"), began: time.UnixMicro(int64(m["began_us"])), first: m["began_us"] > 0}
+		took: us("took_us"), next: us("next_us"), pace: us("pace_us"),
+		began: time.UnixMicro(int64(m["began_us"])), first: m["began_us"] > 0}
 }
 
 // pause is what a change cost a worker that was there before and after.
@@ -75,23 +77,29 @@ type recoveryJob struct {
 }
 
 func newRecoveryJob(worker demoWorker, workers, spares int, gradient, state int64) *recoveryJob {
-	return &recoveryJob{worker: worker, workers: workers, spares: spares, gradient: gradient, state: state, reports: make(chan change, 1024), events: make(chan time.Time, 1024)}
+	return &recoveryJob{worker: worker, workers: workers, spares: spares, gradient: gradient,
+		state: state, reports: make(chan change, 1024), events: make(chan time.Time, 1024)}
 }
 
-func (b *recoveryJob) row(what string) *recoveryRow { return &recoveryRow{What: what, State: b.state} }
+func (b *recoveryJob) row(what string) *recoveryRow {
+	return &recoveryRow{What: what, State: b.state}
+}
 
 // run trains while play changes the members, and ends the job when it is done.
-func (b *recoveryJob) run(ctx context.Context, stderr io.Writer, play func(context.Context) ([]*recoveryRow, error)) (rows []*recoveryRow, err error) {
+func (b *recoveryJob) run(ctx context.Context, stderr io.Writer,
+	play func(context.Context) ([]*recoveryRow, error)) (rows []*recoveryRow, err error) {
 	dir, err := os.MkdirTemp("", "shoal-bench-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	command := append(slices.Clone(b.worker.command), strconv.FormatInt(b.gradient/4, 10), strconv.FormatInt(b.state, 10))
+	command := append(slices.Clone(b.worker.command), strconv.FormatInt(b.gradient/4, 10),
+		strconv.FormatInt(b.state, 10))
 	tool := group.New(ctx)
 	_, err = agent.Run(tool.Context(), agent.RunConfig{
-		Spec: job.Spec{Name: "bench", Workers: b.workers, Spares: b.spares, Command: command, Env: b.worker.env},
-		Dir:  dir, Stdout: stderr, Stderr: quietly{stderr}, Kill: hurry(ctx),
+		Spec: job.Spec{Name: "bench", Workers: b.workers, Spares: b.spares, Command: command,
+			Env: b.worker.env},
+		Dir: dir, Stdout: stderr, Stderr: quietly{stderr}, Kill: hurry(ctx),
 		OnReport: func(_ int, m map[string]float64) { b.reports <- newChange(m) },
 		OnEvent: func(e agent.Event) {
 			if e.What == "generation" && e.Generation > 1 {
@@ -106,7 +114,8 @@ func (b *recoveryJob) run(ctx context.Context, stderr io.Writer, play func(conte
 				if _, err = b.changed(ctx, b.workers); err == nil {
 					rows, err = play(ctx)
 				}
-				return errors.Join(err, b.job.Stop(context.WithoutCancel(ctx), err != nil, "shoal bench"))
+				return errors.Join(err,
+					b.job.Stop(context.WithoutCancel(ctx), err != nil, "shoal bench"))
 			})
 		},
 	})
@@ -123,7 +132,9 @@ func (b *recoveryJob) kill(ctx context.Context) (time.Time, error) {
 	if err := b.job.Refresh(ctx); err != nil {
 		return time.Time{}, err
 	}
-	members := slices.DeleteFunc(b.job.Workers, func(w api.JobWorker) bool { return !w.Running || w.Rank < 0 })
+	members := slices.DeleteFunc(b.job.Workers, func(w api.JobWorker) bool {
+		return !w.Running || w.Rank < 0
+	})
 	if len(members) == 0 {
 		return time.Time{}, errors.New("the job has no members left")
 	}
@@ -181,7 +192,8 @@ func (b *recoveryJob) lastEvent() time.Time {
 }
 
 // resize orders another size and waits until all members of it train.
-func (b *recoveryJob) resize(ctx context.Context, n int) (order time.Time, changes []change, err error) {
+func (b *recoveryJob) resize(ctx context.Context, n int) (order time.Time, changes []change,
+	err error) {
 	order = time.Now()
 	if err = b.job.Resize(ctx, n, "shoal bench"); err == nil {
 		changes, err = b.changed(ctx, n)
@@ -189,7 +201,8 @@ func (b *recoveryJob) resize(ctx context.Context, n int) (order time.Time, chang
 	return order, changes, err
 }
 
-// quietly passes on all but what the launcher notes of the job, a line of which comes with every change.
+// quietly passes on all but what the launcher notes of the job, a line of which comes with every
+// change.
 type quietly struct{ to io.Writer }
 
 func (q quietly) Write(line []byte) (int, error) {

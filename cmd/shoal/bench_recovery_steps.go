@@ -54,8 +54,10 @@ by up to a fifth, is the same too. Without --work the steps do nothing else, and
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.IntVarP(&o.n, "workers", "n", 4, "number of processes")
-	flags.StringVar(&o.bytes, "bytes", "64KiB,1MiB,16MiB,64MiB", "`sizes` of the gradient: whole numbers of B, KiB, MiB, GiB, kB, MB or GB")
-	flags.DurationVar(&o.work, "work", 0, "`time` for which each worker computes before its gradient is ready")
+	flags.StringVar(&o.bytes, "bytes", "64KiB,1MiB,16MiB,64MiB",
+		"`sizes` of the gradient: whole numbers of B, KiB, MiB, GiB, kB, MB or GB")
+	flags.DurationVar(&o.work, "work", 0,
+		"`time` for which each worker computes before its gradient is ready")
 	flags.BoolVar(&o.json, "json", false, "print one JSON object a size")
 	return cmd
 }
@@ -80,13 +82,17 @@ func (o stepsOptions) run(ctx context.Context, sizes []int64, out, stderr io.Wri
 	_, err = agent.Run(ctx, agent.RunConfig{
 		Spec: job.Spec{Name: "bench", Workers: o.n, Command: command},
 		Dir:  dir, Stdout: stderr, Stderr: stderr, Kill: hurry(ctx),
-		OnReport: func(_ int, m map[string]float64) { printing = errors.Join(printing, show.print(m)) }, // rank 0 alone reports
+		// rank 0 alone reports
+		OnReport: func(_ int, m map[string]float64) {
+			printing = errors.Join(printing, show.print(m))
+		},
 	})
 	return errors.Join(err, printing)
 }
 
-// stepsRow is the outcome of one size, and with --json one line of the output. The cost is the median difference of two calls that
-// followed each other, as a share of the median call without steps, with the bounds of its 95 % confidence interval.
+// stepsRow is the outcome of one size, and with --json one line of the output. The cost is the
+// median difference of two calls that followed each other, as a share of the median call without
+// steps, with the bounds of its 95 % confidence interval.
 type stepsRow struct {
 	Bytes   int64   `json:"bytes"`
 	Pairs   int     `json:"pairs"`
@@ -105,15 +111,18 @@ type stepsPrinter struct {
 }
 
 func (p *stepsPrinter) print(m map[string]float64) error {
-	r := stepsRow{int64(m["bytes"]), int(m["pairs"]), m["plain_us"], m["steps_us"], m["cost"], m["low"], m["high"]}
+	r := stepsRow{int64(m["bytes"]), int(m["pairs"]), m["plain_us"], m["steps_us"], m["cost"],
+		m["low"], m["high"]}
 	if p.json {
 		return json.NewEncoder(p.out).Encode(r)
 	}
 	if p.rows == 0 {
-		fmt.Fprintf(p.out, "%10s %7s %14s %14s %9s   %s\n", "gradient", "pairs", "without steps", "with", "cost", "95 % confidence")
+		fmt.Fprintf(p.out, "%10s %7s %14s %14s %9s   %s\n", "gradient", "pairs", "without steps",
+			"with", "cost", "95 % confidence")
 	}
 	p.rows++
-	line := fmt.Sprintf("%10s %7d %11.1f us %11.1f us %7.2f %%   %.2f .. %.2f %%", formatBytes(r.Bytes), r.Pairs, r.PlainUS, r.StepsUS, r.Cost, r.Low, r.High)
+	line := fmt.Sprintf("%10s %7d %11.1f us %11.1f us %7.2f %%   %.2f .. %.2f %%",
+		formatBytes(r.Bytes), r.Pairs, r.PlainUS, r.StepsUS, r.Cost, r.Low, r.High)
 	_, err := fmt.Fprintln(p.out, strings.TrimRight(line, " "))
 	return err
 }

@@ -17,7 +17,8 @@ import (
 // pairsWarm are the pairs of calls of a size before those that count.
 const pairsWarm = 10
 
-// pairsOf says how many pairs of calls a size is measured with: as many as 4 GiB hold, within bounds.
+// pairsOf says how many pairs of calls a size is measured with: as many as 4 GiB hold, within
+// bounds.
 func pairsOf(bytes int) int { return min(2000, max(100, (4<<30)/bytes)) }
 
 // stepsWorker is a worker that takes turns.
@@ -30,7 +31,8 @@ type stepsWorker struct {
 func newStepsWorker(ctx context.Context, work time.Duration) (w stepsWorker, err error) {
 	w.work = work
 	if w.job, err = client.Join(ctx); err == nil {
-		w.steps, err = client.Train(w.job, client.Data{Samples: 1 << 40, Batch: 256, Plain: true}, client.StateOf("state", make([]byte, small)))
+		w.steps, err = client.Train(w.job, client.Data{Samples: 1 << 40, Batch: 256, Plain: true},
+			client.StateOf("state", make([]byte, small)))
 	}
 	return w, err
 }
@@ -45,7 +47,9 @@ func (w *stepsWorker) measure(ctx context.Context, bytes int) (map[string]float6
 		gradient[k] = 1 // and so is the mean of ones
 	}
 	turns := [2]func() error{
-		func() error { return client.AllReduce(ctx, w.job, gradient, collective.Mean, client.Weight(64)) },
+		func() error {
+			return client.AllReduce(ctx, w.job, gradient, collective.Mean, client.Weight(64))
+		},
 		func() error {
 			if !w.steps.Next(ctx) {
 				return errors.Join(w.steps.Err(), errors.New("the job has no more steps"))
@@ -73,8 +77,9 @@ func (w *stepsWorker) measure(ctx context.Context, bytes int) (map[string]float6
 	return compared(bytes, took[0], took[1]), nil
 }
 
-// compared makes a row of two series: the difference of two neighbours does not know what the machine did in the long run. The
-// bounds are the order statistics between which the median difference lies with 95 % confidence.
+// compared makes a row of two series: the difference of two neighbours does not know what the
+// machine did in the long run. The bounds are the order statistics between which the median
+// difference lies with 95 % confidence.
 func compared(bytes int, plain, steps []float64) map[string]float64 {
 	more := make([]float64, len(plain))
 	for i := range more {
@@ -85,8 +90,9 @@ func compared(bytes int, plain, steps []float64) map[string]float64 {
 	}
 	n, off := len(more), int(math.Ceil(0.98*math.Sqrt(float64(len(more)))))
 	share := func(i int) float64 { return 100 * more[min(max(i, 0), n-1)] / plain[n/2] }
-	return map[string]float64{"bytes": float64(bytes), "pairs": float64(n), "plain_us": plain[n/2], "steps_us": steps[n/2],
-		"cost": share(n / 2), "low": share(n/2 - off), "high": share(n/2 + off)}
+	return map[string]float64{"bytes": float64(bytes), "pairs": float64(n), "plain_us": plain[n/2],
+		"steps_us": steps[n/2],
+		"cost":     share(n / 2), "low": share(n/2 - off), "high": share(n/2 + off)}
 }
 
 // newBenchStepsWorkerCommand is the process that shoal bench steps starts for each worker.

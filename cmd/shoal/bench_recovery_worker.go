@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/client"
 )
 
-// stepClock times the steps of a worker, and tells what a change of the members cost once the step after it is done: a
-// worker that joins receives the state between the two.
+// stepClock times the steps of a worker, and tells what a change of the members cost once the step
+// after it is done: a worker that joins receives the state between the two.
 type stepClock struct {
 	first      time.Time // when this worker began its first step
 	last       time.Time
@@ -48,7 +48,8 @@ func (c *stepClock) tick(now time.Time, generation uint64) (report map[string]fl
 		report, c.pending = c.pending, nil
 	}
 	if generation != c.generation {
-		c.pending = map[string]float64{"generation": float64(generation), "at_us": float64(now.UnixMicro()),
+		c.pending = map[string]float64{"generation": float64(generation),
+			"at_us":   float64(now.UnixMicro()),
 			"took_us": float64(took.Microseconds()), "pace_us": float64(c.pace().Microseconds())}
 		if c.generation == 0 { // what was before is no step
 			c.pending["took_us"], c.pending["began_us"] = 0, float64(c.first.UnixMicro())
@@ -62,7 +63,8 @@ func (c *stepClock) tick(now time.Time, generation uint64) (report map[string]fl
 	return report
 }
 
-// recoveryWork trains without end: gradients of so many float32, and state that a worker that joins receives.
+// recoveryWork trains without end: gradients of so many float32, and state that a worker that joins
+// receives.
 func recoveryWork(ctx context.Context, elements, stateBytes int) error {
 	j, err := client.Join(ctx)
 	if err != nil {
@@ -76,7 +78,8 @@ func recoveryWork(ctx context.Context, elements, stateBytes int) error {
 	for i := 0; i < len(state); i += 512 {
 		state[i] = 1 // memory that was never written costs nothing to send
 	}
-	t, err := client.Train(j, client.Data{Samples: 1 << 40, Batch: 256}, client.StateOf("state", state))
+	t, err := client.Train(j, client.Data{Samples: 1 << 40, Batch: 256},
+		client.StateOf("state", state))
 	if err != nil {
 		return err
 	}
@@ -101,7 +104,8 @@ func recoveryWork(ctx context.Context, elements, stateBytes int) error {
 
 // newBenchRecoveryWorkerCommand is the process that shoal bench recovery starts for each worker.
 func newBenchRecoveryWorkerCommand() *cobra.Command {
-	return &cobra.Command{Use: "recovery-worker ELEMENTS STATE", Hidden: true, Args: cobra.ExactArgs(2),
+	return &cobra.Command{Use: "recovery-worker ELEMENTS STATE", Hidden: true,
+		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			elements, err := strconv.Atoi(args[0])
 			if err != nil {

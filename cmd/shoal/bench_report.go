@@ -27,7 +27,8 @@ func newBenchLine(o benchOptions, metrics map[string]float64) benchLine {
 	l := benchLine{
 		N: o.n, DType: o.dtype, Client: "go", Memory: "arena", Shared: o.shared,
 		Bytes: int64(metrics["bytes"]), Iterations: int(metrics["iterations"]),
-		MedianUS: metrics["median_us"], P99US: metrics["p99_us"], Verified: metrics["verified"] == 1,
+		MedianUS: metrics["median_us"], P99US: metrics["p99_us"],
+		Verified: metrics["verified"] == 1,
 	}
 	if o.python != "" {
 		l.Client = "python"
@@ -57,7 +58,9 @@ func (p *benchPrinter) print(l benchLine) error {
 		if l.Shared {
 			result = ", one shared result"
 		}
-		fmt.Fprintf(p.out, "all-reduce, sum of %s, %d processes, client %s, buffers in %s memory%s\n\n", l.DType, l.N, l.Client, l.Memory, result)
+		fmt.Fprintf(p.out,
+			"all-reduce, sum of %s, %d processes, client %s, buffers in %s memory%s\n\n", l.DType,
+			l.N, l.Client, l.Memory, result)
 		p.row("size", "median", "p99", "bandwidth", "calls", "verified")
 	}
 	p.rows++
@@ -66,7 +69,8 @@ func (p *benchPrinter) print(l benchLine) error {
 		verified = "NO"
 	}
 	return p.row(formatBytes(l.Bytes), formatMicros(l.MedianUS), formatMicros(l.P99US),
-		strconv.FormatFloat(l.BandwidthGBps, 'f', 2, 64)+" GB/s", strconv.Itoa(l.Iterations), verified)
+		strconv.FormatFloat(l.BandwidthGBps, 'f', 2, 64)+" GB/s", strconv.Itoa(l.Iterations),
+		verified)
 }
 
 func (p *benchPrinter) row(cells ...any) error {

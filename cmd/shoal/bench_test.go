@@ -13,7 +13,8 @@ import (
 
 func TestParseBytes(t *testing.T) {
 	for text, want := range map[string]int64{
-		"0": 0, "4096": 4096, "1B": 1, "4KiB": 4096, "256MiB": 256 << 20, "2GiB": 2 << 30, "64kB": 64000, "3MB": 3e6, "1GB": 1e9,
+		"0": 0, "4096": 4096, "1B": 1, "4KiB": 4096, "256MiB": 256 << 20, "2GiB": 2 << 30,
+		"64kB": 64000, "3MB": 3e6, "1GB": 1e9,
 		"8589934591GiB": 8589934591 << 30,
 	} {
 		if got, err := parseBytes(text); err != nil || got != want {
@@ -21,7 +22,8 @@ func TestParseBytes(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"": "no size", "KiB": "no size", "4 KiB": "no size", "4kib": "no size", "4K": "no size", "-4": "no size", "+4": "no size",
+		"": "no size", "KiB": "no size", "4 KiB": "no size", "4kib": "no size", "4K": "no size",
+		"-4": "no size", "+4": "no size",
 		"1.5MiB": "no size", "0x10": "no size", "1_000": "no size", "4KiBKiB": "no size",
 		"8589934592GiB": "more than any machine", "9223372036854775808": "more than any machine",
 	} {
@@ -32,7 +34,8 @@ func TestParseBytes(t *testing.T) {
 }
 
 func TestFormatBytes(t *testing.T) {
-	for n, want := range map[int64]string{1: "1 B", 1000: "1000 B", 4096: "4 KiB", 3 << 20: "3 MiB", 1 << 30: "1 GiB", 1025 << 10: "1025 KiB"} {
+	for n, want := range map[int64]string{1: "1 B", 1000: "1000 B", 4096: "4 KiB", 3 << 20: "3 MiB",
+		1 << 30: "1 GiB", 1025 << 10: "1025 KiB"} {
 		if got := formatBytes(n); got != want {
 			t.Errorf("formatBytes(%d) = %q, want %q", n, got, want)
 		}
@@ -40,7 +43,8 @@ func TestFormatBytes(t *testing.T) {
 }
 
 func TestFormatMicros(t *testing.T) {
-	for us, want := range map[float64]string{0.2: "0.20 µs", 9.99: "9.99 µs", 12.34: "12.3 µs", 999.4: "999 µs", 999.6: "1.00 ms", 163267: "163 ms", 2.5e6: "2.50 s"} {
+	for us, want := range map[float64]string{0.2: "0.20 µs", 9.99: "9.99 µs", 12.34: "12.3 µs",
+		999.4: "999 µs", 999.6: "1.00 ms", 163267: "163 ms", 2.5e6: "2.50 s"} {
 		if got := formatMicros(us); got != want {
 			t.Errorf("formatMicros(%v) = %q, want %q", us, got, want)
 		}
@@ -49,11 +53,12 @@ func TestFormatMicros(t *testing.T) {
 
 func TestBenchRefusesFlags(t *testing.T) {
 	for args, want := range map[string]string{
-		"-n 0":                  "-n 0: the number of processes must be from 1 to",
-		"-n 1025":               "-n 1025",
-		"--dtype f8":            `--dtype "f8": choose one of f32, f64, i32, i64`,
-		"--bytes 4KiB,nine":     `"nine" is no size`,
-		"--bytes 6":             "6 is not a whole number of f32 elements: use a multiple of 4 bytes",
+		"-n 0":              "-n 0: the number of processes must be from 1 to",
+		"-n 1025":           "-n 1025",
+		"--dtype f8":        `--dtype "f8": choose one of f32, f64, i32, i64`,
+		"--bytes 4KiB,nine": `"nine" is no size`,
+		"--bytes 6": "6 is not a whole number of f32 elements: use a multiple of 4 " +
+			"bytes",
 		"--bytes 0":             "0 is not a whole number",
 		"--bytes 4 --dtype i64": "use a multiple of 8 bytes",
 		"--bytes ,":             `"" is no size`,
@@ -71,7 +76,8 @@ func TestBenchRefusesFlags(t *testing.T) {
 func TestBenchCommandOfARank(t *testing.T) {
 	o := benchOptions{n: 2, dtype: "f64", python: "python3", foreign: true, shared: true}
 	got, err := o.command([]int64{8, 4096})
-	want := []string{"python3", "-m", "shoal.bench", "--dtype", "f64", "--foreign", "--shared", "8", "4096"}
+	want := []string{"python3", "-m", "shoal.bench", "--dtype", "f64", "--foreign", "--shared", "8",
+		"4096"}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("command: %v\n%s", err, diff)
 	}
@@ -122,18 +128,22 @@ func TestBenchPlan(t *testing.T) {
 		bytes, us    int64
 		warm, counts int
 	}{
-		{4, 1, 53, 500}, {1 << 20, 1000, 53, 500}, {1 << 20, 10000, 53, 200}, {16 << 20, 1, 6, 31}, {1 << 30, 1e6, 3, 8},
+		{4, 1, 53, 500}, {1 << 20, 1000, 53, 500}, {1 << 20, 10000, 53, 200}, {16 << 20, 1, 6, 31},
+		{1 << 30, 1e6, 3, 8},
 	} {
 		warm, counts := benchPlan(c.bytes, time.Duration(c.us)*time.Microsecond)
 		if warm != c.warm || counts != c.counts {
-			t.Errorf("benchPlan(%d, %d µs) = %d, %d, want %d, %d", c.bytes, c.us, warm, counts, c.warm, c.counts)
+			t.Errorf("benchPlan(%d, %d µs) = %d, %d, want %d, %d", c.bytes, c.us, warm, counts,
+				c.warm, c.counts)
 		}
 	}
 }
 
 func TestBenchPrinter(t *testing.T) {
 	o := benchOptions{n: 2, dtype: "f32", python: "python3"}
-	line := newBenchLine(o, map[string]float64{"bytes": 4096, "iterations": 500, "median_us": 20.48, "p99_us": 31, "verified": 1})
+	line := newBenchLine(o,
+		map[string]float64{"bytes": 4096, "iterations": 500, "median_us": 20.48, "p99_us": 31,
+			"verified": 1})
 
 	var out bytes.Buffer
 	if err := (&benchPrinter{out: &out, json: true}).print(line); err != nil {
@@ -143,7 +153,8 @@ func TestBenchPrinter(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]any{"n": 2.0, "bytes": 4096.0, "dtype": "f32", "client": "python", "memory": "arena", "iterations": 500.0,
+	want := map[string]any{"n": 2.0, "bytes": 4096.0, "dtype": "f32", "client": "python",
+		"memory": "arena", "iterations": 500.0,
 		"median_us": 20.48, "p99_us": 31.0, "algbw_GBps": 0.2, "verified": true}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("--json: (-want +got)\n%s", diff)
@@ -158,7 +169,9 @@ func TestBenchPrinter(t *testing.T) {
 		}
 	}
 	rows := strings.Split(out.String(), "\n")
-	if len(rows) != 6 || !strings.Contains(rows[0], "2 processes, client python, buffers in arena memory, one shared result") ||
+	if len(rows) != 6 ||
+		!strings.Contains(rows[0],
+			"2 processes, client python, buffers in arena memory, one shared result") ||
 		strings.Join(strings.Fields(rows[3]), " ") != "4 KiB 20.5 µs 31.0 µs 0.20 GB/s 500 NO" {
 		t.Errorf("table:\n%s", out.String())
 	}

@@ -56,18 +56,24 @@ Without --listen and --join the hosts are in this process, and talk over the loo
 			if err != nil {
 				return err
 			}
-			return o.run(cmd.Context(), sizes, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return o.run(cmd.Context(), sizes, cmd.InOrStdin(), cmd.OutOrStdout(),
+				cmd.ErrOrStderr())
 		},
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.IntVar(&o.hosts, "hosts", 3, "number of hosts, this one included")
-	flags.StringVar(&o.bytes, "bytes", "4KiB,256KiB,4MiB,16MiB", "`sizes` of the tensor: whole numbers of B, KiB, MiB, GiB, kB, MB or GB")
+	flags.StringVar(&o.bytes, "bytes", "4KiB,256KiB,4MiB,16MiB",
+		"`sizes` of the tensor: whole numbers of B, KiB, MiB, GiB, kB, MB or GB")
 	flags.IntVar(&o.runs, "runs", 5, "times that each candidate is measured; the median counts")
-	flags.StringVar(&o.listen, "listen", "", "wait for the other hosts at this `ADDRESS`, such as :7077")
-	flags.StringVar(&o.join, "join", "", "take part in a measurement that waits at this `HOST:PORT`")
-	flags.StringVar(&o.tokenFile, "token-file", "", "with --listen: write the token of the others to this `FILE`; with --join: read it")
-	flags.BoolVar(&o.plain, "unencrypted-data", false, "send tensors in the clear; anyone on the network can read and change them")
+	flags.StringVar(&o.listen, "listen", "",
+		"wait for the other hosts at this `ADDRESS`, such as :7077")
+	flags.StringVar(&o.join, "join", "",
+		"take part in a measurement that waits at this `HOST:PORT`")
+	flags.StringVar(&o.tokenFile, "token-file", "",
+		"with --listen: write the token of the others to this `FILE`; with --join: read it")
+	flags.BoolVar(&o.plain, "unencrypted-data", false,
+		"send tensors in the clear; anyone on the network can read and change them")
 	flags.BoolVar(&o.json, "json", false, "print one JSON object a candidate")
 	return cmd
 }
@@ -80,9 +86,11 @@ func (o tuneOptions) validate() (sizes []int64, err error) {
 	case o.runs < 1:
 		return nil, usageError("--runs %d: a candidate must be measured once or more", o.runs)
 	case o.listen != "" && o.join != "":
-		return nil, usageError("--listen is for the first host and --join for the others: use one of them")
+		return nil, usageError(
+			"--listen is for the first host and --join for the others: use one of them")
 	case (o.listen != "" || o.join != "") != (o.tokenFile != ""):
-		return nil, usageError("--token-file belongs to --listen and --join: the first host writes it, the others read a copy")
+		return nil, usageError("--token-file belongs to --listen and --join: the first host " +
+			"writes it, the others read a copy")
 	}
 	if err := cmp.Or(address("join", o.join), address("listen", o.listen)); err != nil {
 		return nil, err
@@ -93,15 +101,18 @@ func (o tuneOptions) validate() (sizes []int64, err error) {
 			return nil, usageError("--bytes: %v", err)
 		}
 		if bytes == 0 || bytes%4 != 0 || bytes > maxTuned {
-			return nil, usageError("--bytes: %s is not a whole number of f32 elements up to %s", text, formatBytes(maxTuned))
+			return nil, usageError("--bytes: %s is not a whole number of f32 elements up to %s",
+				text, formatBytes(maxTuned))
 		}
 		sizes = append(sizes, bytes)
 	}
 	return sizes, nil
 }
 
-func (o tuneOptions) run(ctx context.Context, sizes []int64, in io.Reader, out, notes io.Writer) error {
-	config := tcp.Config{Job: "tune", Version: version.Version, PlainData: o.plain, Name: fabric.Host(hostName("")), Listen: o.listen}
+func (o tuneOptions) run(ctx context.Context, sizes []int64, in io.Reader, out,
+	notes io.Writer) error {
+	config := tcp.Config{Job: "tune", Version: version.Version, PlainData: o.plain,
+		Name: fabric.Host(hostName("")), Listen: o.listen}
 	if o.join != "" {
 		token, err := readToken(in, o.tokenFile)
 		if err != nil {
@@ -127,7 +138,8 @@ func (o tuneOptions) run(ctx context.Context, sizes []int64, in io.Reader, out, 
 			})
 		}
 	} else if err = writeToken(o.tokenFile, mesh.Token(tokenLife)); err == nil {
-		fmt.Fprintf(notes, "shoal: on each of the other hosts, with this file:\n  shoal bench tune --join %s --token-file %s\n", mesh.Addr(), o.tokenFile)
+		fmt.Fprintf(notes, "shoal: on each of the other hosts, with this file:\n  shoal bench "+
+			"tune --join %s --token-file %s\n", mesh.Addr(), o.tokenFile)
 	}
 	if err == nil {
 		err = o.measure(lead, sizes, out)
@@ -153,14 +165,15 @@ func takePart(ctx context.Context, at, token string, config tcp.Config) error {
 
 // tuneLine is the outcome of a candidate, and with --json one line of the output.
 type tuneLine struct {
-	Hosts       int              `json:"hosts"`
-	Bytes       int64            `json:"bytes"`
-	Route       collective.Route `json:"route"`
-	Bucket      int64            `json:"bucket,omitempty"`      // of a training step with so many bytes
-	BackwardUS  float64          `json:"backward_us,omitempty"` // of that step
-	PredictedUS float64          `json:"predicted_us"`
-	MeasuredUS  float64          `json:"measured_us"`
-	Chosen      bool             `json:"chosen"` // by the model alone
+	Hosts int              `json:"hosts"`
+	Bytes int64            `json:"bytes"`
+	Route collective.Route `json:"route"`
+	// of a training step with so many bytes
+	Bucket      int64   `json:"bucket,omitempty"`
+	BackwardUS  float64 `json:"backward_us,omitempty"` // of that step
+	PredictedUS float64 `json:"predicted_us"`
+	MeasuredUS  float64 `json:"measured_us"`
+	Chosen      bool    `json:"chosen"` // by the model alone
 }
 
 // measure fits a model, and then measures every candidate of every size.
@@ -173,8 +186,10 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 		return err
 	}
 	if !o.json {
-		fmt.Fprintf(out, "all-reduce of f32 over %d hosts: %s a flight, %s a step, %s a piece, %.2f Gbit/s a cable of which a stream fills %.0f %%, sums at %.1f GB/s\n",
-			o.hosts, formatMicros(model.Fixed*1e6), formatMicros(model.Alpha*1e6), formatMicros(model.Piece*1e6), 8e-9/model.Beta, 100*model.Share, 1e-9/model.Gamma)
+		fmt.Fprintf(out, "all-reduce of f32 over %d hosts: %s a flight, %s a step, %s a piece, "+
+			"%.2f Gbit/s a cable of which a stream fills %.0f %%, sums at %.1f GB/s\n",
+			o.hosts, formatMicros(model.Fixed*1e6), formatMicros(model.Alpha*1e6),
+			formatMicros(model.Piece*1e6), 8e-9/model.Beta, 100*model.Share, 1e-9/model.Gamma)
 	}
 	for _, bytes := range sizes {
 		chosen := model.Choose(o.hosts, int(bytes))
@@ -188,9 +203,13 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 		var lines []tuneLine
 		for _, s := range samples {
 			predicted := 1e6 * model.Time(s.Route, s.Hosts, s.Bytes)
-			lines = append(lines, tuneLine{Hosts: s.Hosts, Bytes: bytes, Route: s.Route, PredictedUS: predicted, MeasuredUS: 1e6 * s.Seconds, Chosen: s.Route == chosen})
+			lines = append(lines,
+				tuneLine{Hosts: s.Hosts, Bytes: bytes, Route: s.Route, PredictedUS: predicted,
+					MeasuredUS: 1e6 * s.Seconds, Chosen: s.Route == chosen})
 		}
-		if err := o.print(out, lines, "strategy/KiB", func(l tuneLine) string { return l.Route.String() }); err != nil {
+		if err := o.print(out, lines, "strategy/KiB", func(l tuneLine) string {
+			return l.Route.String()
+		}); err != nil {
 			return err
 		}
 		if err := o.steps(lead, model, int(bytes), out); err != nil {
@@ -202,7 +221,8 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 
 // steps measures every size of buckets for a training step of so many bytes.
 func (o tuneOptions) steps(lead *tuneLead, model collective.Model, bytes int, out io.Writer) error {
-	step := collective.Step{Hosts: o.hosts, Bytes: bytes, Backward: model.Time(model.Choose(o.hosts, bytes), o.hosts, bytes)}
+	step := collective.Step{Hosts: o.hosts, Bytes: bytes,
+		Backward: model.Time(model.Choose(o.hosts, bytes), o.hosts, bytes)}
 	sizes := step.Buckets()
 	if len(sizes) < 2 {
 		return nil
@@ -218,15 +238,22 @@ func (o tuneOptions) steps(lead *tuneLead, model collective.Model, bytes int, ou
 	var lines []tuneLine
 	for i, size := range sizes {
 		r := route(size)
-		lines = append(lines, tuneLine{o.hosts, int64(bytes), r, int64(size), 1e6 * step.Backward, 1e6 * model.Step(step, size, r), 1e6 * took[i], size == chosen})
+		lines = append(lines,
+			tuneLine{o.hosts, int64(bytes), r, int64(size), 1e6 * step.Backward,
+				1e6 * model.Step(step, size, r), 1e6 * took[i], size == chosen})
 	}
 	title := "buckets, backward of " + formatMicros(1e6*step.Backward)
-	return o.print(out, lines, title, func(l tuneLine) string { return formatBytes(l.Bucket) + ", " + l.Route.String() })
+	return o.print(out, lines, title, func(l tuneLine) string {
+		return formatBytes(l.Bucket) + ", " + l.Route.String()
+	})
 }
 
 // print writes the candidates of one size, the fastest first.
-func (o tuneOptions) print(out io.Writer, lines []tuneLine, title string, name func(tuneLine) string) error {
-	slices.SortStableFunc(lines, func(a, b tuneLine) int { return cmp.Compare(a.MeasuredUS, b.MeasuredUS) })
+func (o tuneOptions) print(out io.Writer, lines []tuneLine, title string,
+	name func(tuneLine) string) error {
+	slices.SortStableFunc(lines, func(a, b tuneLine) int {
+		return cmp.Compare(a.MeasuredUS, b.MeasuredUS)
+	})
 	if o.json {
 		w := json.NewEncoder(out)
 		for _, l := range lines {
@@ -243,14 +270,16 @@ func (o tuneOptions) print(out io.Writer, lines []tuneLine, title string, name f
 		if l.Chosen {
 			mark = "chosen"
 		}
-		if _, err := fmt.Fprintf(out, row, "", name(l), formatMicros(l.PredictedUS), formatMicros(l.MeasuredUS), mark); err != nil {
+		if _, err := fmt.Fprintf(out, row, "", name(l), formatMicros(l.PredictedUS),
+			formatMicros(l.MeasuredUS), mark); err != nil {
 			return err
 		}
 	}
 	return judge(out, lines)
 }
 
-// judge says how far off predictions are, and what is chosen by them, which is one of lines; these are in the order of what was measured.
+// judge says how far off predictions are, and what is chosen by them, which is one of lines; these
+// are in the order of what was measured.
 func judge(out io.Writer, lines []tuneLine) error {
 	off := make([]float64, len(lines))
 	var chosen tuneLine
@@ -261,7 +290,8 @@ func judge(out io.Writer, lines []tuneLine) error {
 		}
 	}
 	slices.Sort(off)
-	_, err := fmt.Fprintf(out, "%10s  chosen takes %.0f %% more than the fastest; predictions are off by a factor of %.2f in the median, %.2f at most\n", "",
+	_, err := fmt.Fprintf(out, "%10s  chosen takes %.0f %% more than the fastest; predictions "+
+		"are off by a factor of %.2f in the median, %.2f at most\n", "",
 		100*(chosen.MeasuredUS/lines[0].MeasuredUS-1), off[len(off)/2], off[len(off)-1])
 	return err
 }

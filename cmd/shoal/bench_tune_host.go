@@ -16,10 +16,12 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// tuneWord is what the hosts of a measurement say to each other. The first host asks for flights in three steps, so that only the
-// exchange itself is timed: prepare, go for each, land; the others answer each with the same word.
+// tuneWord is what the hosts of a measurement say to each other. The first host asks for flights in
+// three steps, so that only the exchange itself is timed: prepare, go for each, land; the others
+// answer each with the same word.
 type tuneWord struct {
-	Do      string           `json:"do"`               // wait comes first, then prepare, go, land for some flights; over ends everything
+	// wait comes first, then prepare, go, land for some flights; over ends everything
+	Do      string           `json:"do"`
 	Flight  uint64           `json:"flight,omitempty"` // prepare, land: the first of them
 	Flights int              `json:"flights,omitempty"`
 	Hosts   []fabric.Host    `json:"hosts,omitempty"`
@@ -36,7 +38,8 @@ const (
 
 var errTuneEnded = errors.New("the measurement was ended")
 
-// tuneHost is one host of a measurement: it makes the exchange of an agent's flights, without workers.
+// tuneHost is one host of a measurement: it makes the exchange of an agent's flights, without
+// workers.
 type tuneHost struct {
 	mesh    fabric.Mesh
 	news    queue.Queue[tuneNews]
@@ -49,7 +52,8 @@ type tuneHost struct {
 	spare   []*tuneFlight
 }
 
-// tuneNews is what happened: a word, a link that came or went, or with all empty that time has passed.
+// tuneNews is what happened: a word, a link that came or went, or with all empty that time has
+// passed.
 type tuneNews struct {
 	from fabric.Host
 	word tuneWord
@@ -57,7 +61,8 @@ type tuneNews struct {
 	err  error
 }
 
-// tuneFlight is one all-reduce of f32 over all hosts; host i gives i+1 everywhere. It is used again for a later one.
+// tuneFlight is one all-reduce of f32 over all hosts; host i gives i+1 everywhere. It is used again
+// for a later one.
 type tuneFlight struct {
 	id       uint64
 	hosts    []fabric.Host
@@ -124,7 +129,8 @@ func (h *tuneHost) Arrived(from fabric.Host, p fabric.Piece) {
 
 func (h *tuneHost) send(f *tuneFlight, out []collective.Outgoing) {
 	for _, o := range out {
-		p := fabric.Piece{Flight: f.id, Part: o.Part, Offset: o.Offset, Length: uint32(len(o.Payload)), Streams: f.streams}
+		p := fabric.Piece{Flight: f.id, Part: o.Part, Offset: o.Offset,
+			Length: uint32(len(o.Payload)), Streams: f.streams}
 		h.mesh.SendPiece(f.hosts[o.To], p, o.Payload)
 	}
 }
@@ -143,7 +149,8 @@ func (h *tuneHost) say(to fabric.Host, w tuneWord) {
 	h.mesh.Send(to, b)
 }
 
-// obey does what the first host asks until it is over. Who says "wait" is the first host; that another one goes is its business.
+// obey does what the first host asks until it is over. Who says "wait" is the first host; that
+// another one goes is its business.
 func (h *tuneHost) obey() error {
 	for first := fabric.Host(""); ; {
 		n, ok := h.news.Take()
@@ -170,7 +177,9 @@ func (h *tuneHost) obey() error {
 func (h *tuneHost) do(w tuneWord, answer func(tuneWord)) error {
 	said := tuneWord{Do: w.Do, Flight: w.Flight}
 	if w.Do == "prepare" {
-		if err := h.prepare(w, func(flight uint64) { answer(tuneWord{Do: "go", Flight: flight}) }); err != nil {
+		if err := h.prepare(w, func(flight uint64) {
+			answer(tuneWord{Do: "go", Flight: flight})
+		}); err != nil {
 			return err
 		}
 		answer(said)
@@ -207,11 +216,14 @@ func (h *tuneHost) do(w tuneWord, answer func(tuneWord)) error {
 // prepare makes this host's part of some flights known, so that pieces may come.
 func (h *tuneHost) prepare(w tuneWord, done func(flight uint64)) error {
 	self := slices.Index(w.Hosts, h.mesh.Self())
-	if self < 0 || twice(w.Hosts) || w.Bytes < 4 || w.Bytes > maxTuned || w.Bytes%4 != 0 || w.Route.Strategy == nil {
+	if self < 0 || twice(w.Hosts) || w.Bytes < 4 || w.Bytes > maxTuned || w.Bytes%4 != 0 ||
+		w.Route.Strategy == nil {
 		return fmt.Errorf("a flight that cannot be: %d bytes over %v", w.Bytes, w.Hosts)
 	}
-	if w.Flights < 1 || w.Flights > maxFlights || w.Flights > w.Bytes/4 || w.Flight > math.MaxUint64-maxFlights {
-		return fmt.Errorf("%d flights with %d bytes, numbered from %d: that cannot be", w.Flights, w.Bytes, w.Flight)
+	if w.Flights < 1 || w.Flights > maxFlights || w.Flights > w.Bytes/4 ||
+		w.Flight > math.MaxUint64-maxFlights {
+		return fmt.Errorf("%d flights with %d bytes, numbered from %d: that cannot be", w.Flights,
+			w.Bytes, w.Flight)
 	}
 	if len(h.in) != w.Bytes {
 		h.in, h.out = make([]byte, w.Bytes), make([]byte, w.Bytes)
@@ -247,14 +259,16 @@ func (h *tuneHost) flight(w tuneWord, self int, in, out []byte) (*tuneFlight, er
 	calls, of := make([]*collective.Call, len(w.Hosts)), make([]int, len(w.Hosts))
 	for i := range calls {
 		far := &collective.Far{In: len(in) / 4, Out: len(in) / 4}
-		calls[i] = &collective.Call{Kind: collective.AllReduce, DType: tensor.F32, Reduction: collective.Sum, Weight: 1, Far: far}
+		calls[i] = &collective.Call{Kind: collective.AllReduce, DType: tensor.F32,
+			Reduction: collective.Sum, Weight: 1, Far: far}
 		of[i] = i
 	}
 	calls[self].Far, calls[self].In, calls[self].Out = nil, in, out
 	if err := f.schedule.Build(calls); err != nil {
 		return nil, err
 	}
-	f.relay.Prepare(&f.schedule, calls, collective.Sites{Of: of, N: len(w.Hosts), Self: self}, w.Route)
+	f.relay.Prepare(&f.schedule, calls, collective.Sites{Of: of, N: len(w.Hosts), Self: self},
+		w.Route)
 	return f, nil
 }
 
@@ -267,7 +281,8 @@ func (h *tuneHost) check(hosts int) error {
 	want := math.Float32bits(float32(hosts * (hosts + 1) / 2))
 	for i := 0; i < len(h.out); i += 4 {
 		if got := binary.LittleEndian.Uint32(h.out[i:]); got != want {
-			return fmt.Errorf("element %d of the result is %v instead of %v", i/4, math.Float32frombits(got), math.Float32frombits(want))
+			return fmt.Errorf("element %d of the result is %v instead of %v", i/4,
+				math.Float32frombits(got), math.Float32frombits(want))
 		}
 	}
 	return nil

@@ -88,8 +88,8 @@ func (l *tuneLead) take(waiting []tuneNews) ([]tuneNews, error) {
 	return waiting, nil
 }
 
-// medians has n exchanges take turns, so that a slow moment of the machine hits all alike, and returns the median of each over so many rounds, in
-// seconds. A round before these warms up.
+// medians has n exchanges take turns, so that a slow moment of the machine hits all alike, and
+// returns the median of each over so many rounds, in seconds. A round before these warms up.
 func medians(n, rounds int, exchange func(i int) (float64, error)) ([]float64, error) {
 	took := make([][]float64, n)
 	for round := range rounds + 1 {
@@ -111,12 +111,13 @@ func medians(n, rounds int, exchange func(i int) (float64, error)) ([]float64, e
 	return middle, nil
 }
 
-// exchange makes a step's exchange in so many buckets, and returns what it takes in seconds. Backward makes the buckets by the clock, and takes no
-// processor.
+// exchange makes a step's exchange in so many buckets, and returns what it takes in seconds.
+// Backward makes the buckets by the clock, and takes no processor.
 func (l *tuneLead) exchange(r collective.Route, s collective.Step, buckets int) (float64, error) {
 	first := l.last + 1
 	l.last += uint64(buckets)
-	if err := l.all(tuneWord{Do: "prepare", Flight: first, Flights: buckets, Hosts: l.hosts, Route: r, Bytes: s.Bytes}); err != nil {
+	if err := l.all(tuneWord{Do: "prepare", Flight: first, Flights: buckets, Hosts: l.hosts,
+		Route: r, Bytes: s.Bytes}); err != nil {
 		return 0, err
 	}
 	start := time.Now()
@@ -138,7 +139,8 @@ func (l *tuneLead) measure(list []collective.Sample, rounds int) error {
 	return err
 }
 
-// fly lets flights begin one after another, evenly up to the end of backward, and waits until all hosts are through with all.
+// fly lets flights begin one after another, evenly up to the end of backward, and waits until all
+// hosts are through with all.
 func (l *tuneLead) fly(first uint64, flights int, backward time.Duration) error {
 	var waiting []tuneNews
 	start := time.Now()
@@ -161,15 +163,22 @@ func (l *tuneLead) fly(first uint64, flights int, backward time.Duration) error 
 	return l.await(waiting)
 }
 
-// probes are the transfers that a model is fitted to: few steps and many, few bytes and many, few pieces and many, one stream and all.
+// probes are the transfers that a model is fitted to: few steps and many, few bytes and many, few
+// pieces and many, one stream and all.
 func probes() []collective.Sample {
 	return []collective.Sample{
-		{Route: collective.Route{Strategy: collective.Star{}, Piece: collective.MaxPiece, Streams: 1}, Bytes: 64},
-		{Route: collective.Route{Strategy: collective.Ring{}, Piece: collective.MaxPiece, Streams: 1}, Bytes: 4 << 10},
-		{Route: collective.Route{Strategy: collective.Clique{}, Piece: collective.MinPiece, Streams: 1}, Bytes: 256 << 10},
-		{Route: collective.Route{Strategy: collective.Ring{}, Piece: collective.MinPiece, Streams: 1}, Bytes: 4 << 20},
-		{Route: collective.Route{Strategy: collective.Ring{}, Piece: collective.MaxPiece, Streams: 1}, Bytes: 8 << 20},
-		{Route: collective.Route{Strategy: collective.Ring{}, Piece: 256 << 10, Streams: collective.MaxStreams}, Bytes: 8 << 20},
+		{Route: collective.Route{Strategy: collective.Star{}, Piece: collective.MaxPiece,
+			Streams: 1}, Bytes: 64},
+		{Route: collective.Route{Strategy: collective.Ring{}, Piece: collective.MaxPiece,
+			Streams: 1}, Bytes: 4 << 10},
+		{Route: collective.Route{Strategy: collective.Clique{}, Piece: collective.MinPiece,
+			Streams: 1}, Bytes: 256 << 10},
+		{Route: collective.Route{Strategy: collective.Ring{}, Piece: collective.MinPiece,
+			Streams: 1}, Bytes: 4 << 20},
+		{Route: collective.Route{Strategy: collective.Ring{}, Piece: collective.MaxPiece,
+			Streams: 1}, Bytes: 8 << 20},
+		{Route: collective.Route{Strategy: collective.Ring{}, Piece: 256 << 10,
+			Streams: collective.MaxStreams}, Bytes: 8 << 20},
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// Three hosts on the loopback: every candidate of every size is there once, predicted and measured, and one of them is chosen; so is every size of
-// buckets, and none is faster than backward.
+// Three hosts on the loopback: every candidate of every size is there once, predicted and measured,
+// and one of them is chosen; so is every size of buckets, and none is faster than backward.
 func TestBenchTune(t *testing.T) {
 	cmd := newBenchTuneCommand()
 	var out bytes.Buffer
@@ -37,7 +37,8 @@ func TestBenchTune(t *testing.T) {
 		if l.Bucket > 0 {
 			c.route = ""
 		}
-		if l.Hosts != 3 || l.PredictedUS <= l.BackwardUS || l.MeasuredUS <= l.BackwardUS || seen[c] || (l.Bucket > 0) != (l.BackwardUS > 0) {
+		if l.Hosts != 3 || l.PredictedUS <= l.BackwardUS || l.MeasuredUS <= l.BackwardUS ||
+			seen[c] || (l.Bucket > 0) != (l.BackwardUS > 0) {
 			t.Errorf("%+v", l)
 		}
 		seen[c] = true
@@ -74,17 +75,23 @@ func TestMedians(t *testing.T) {
 	var turns []int
 	took, err := medians(2, 3, func(i int) (float64, error) {
 		turns = append(turns, i)
-		return map[int]float64{0: 100, 1: 200, 2: 5, 3: 6, 4: 1, 5: 4, 6: 3, 7: 8}[len(turns)-1], nil
+		return map[int]float64{0: 100, 1: 200, 2: 5, 3: 6, 4: 1, 5: 4, 6: 3, 7: 8}[len(turns)-1],
+			nil
 	})
-	if err != nil || !slices.Equal(turns, []int{0, 1, 0, 1, 0, 1, 0, 1}) || !slices.Equal(took, []float64{3, 6}) {
+	if err != nil || !slices.Equal(turns, []int{0, 1, 0, 1, 0, 1, 0, 1}) ||
+		!slices.Equal(took, []float64{3, 6}) {
 		t.Errorf("turns %v, medians %v, error %v", turns, took, err)
 	}
 }
 
-// What is chosen is compared with the fastest, and a prediction that is too short counts as one that is too long.
+// What is chosen is compared with the fastest, and a prediction that is too short counts as one
+// that is too long.
 func TestJudge(t *testing.T) {
 	var out bytes.Buffer
-	if err := judge(&out, []tuneLine{{MeasuredUS: 100, PredictedUS: 50}, {MeasuredUS: 107, PredictedUS: 107, Chosen: true}, {MeasuredUS: 200, PredictedUS: 250}}); err != nil {
+	if err := judge(&out,
+		[]tuneLine{{MeasuredUS: 100, PredictedUS: 50},
+			{MeasuredUS: 107, PredictedUS: 107, Chosen: true},
+			{MeasuredUS: 200, PredictedUS: 250}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"chosen takes 7 % more", "1.25 in the median", "2.00 at most"} {
@@ -123,13 +130,16 @@ func TestBenchTuneRefuses(t *testing.T) {
 	for _, w := range []tuneWord{
 		{Do: "prepare", Flight: 1, Flights: 1, Hosts: nil, Bytes: 4, Route: ring},
 		{Do: "prepare", Flight: 1, Flights: 1, Hosts: hostsOf("me", "b"), Bytes: 3, Route: ring},
-		{Do: "prepare", Flight: 1, Flights: 1, Hosts: hostsOf("me", "b"), Bytes: 2 << 30, Route: ring},
+		{Do: "prepare", Flight: 1, Flights: 1, Hosts: hostsOf("me", "b"), Bytes: 2 << 30,
+			Route: ring},
 		{Do: "prepare", Flight: 1, Flights: 1, Hosts: hostsOf("me", "b"), Bytes: 4},
 		{Do: "prepare", Flight: 1, Flights: 1, Hosts: hostsOf("me", "me"), Bytes: 4, Route: ring},
 		{Do: "prepare", Flight: 1, Flights: 0, Hosts: hostsOf("me", "b"), Bytes: 4, Route: ring},
 		{Do: "prepare", Flight: 1, Flights: 2, Hosts: hostsOf("me", "b"), Bytes: 4, Route: ring},
-		{Do: "prepare", Flight: 1, Flights: maxFlights + 1, Hosts: hostsOf("me", "b"), Bytes: 1 << 20, Route: ring},
-		{Do: "prepare", Flight: 1<<64 - 1, Flights: 1, Hosts: hostsOf("me", "b"), Bytes: 4, Route: ring},
+		{Do: "prepare", Flight: 1, Flights: maxFlights + 1, Hosts: hostsOf("me", "b"),
+			Bytes: 1 << 20, Route: ring},
+		{Do: "prepare", Flight: 1<<64 - 1, Flights: 1, Hosts: hostsOf("me", "b"), Bytes: 4,
+			Route: ring},
 		{Do: "go"},
 		{Do: "go", Flight: 7},
 		{Do: "land", Flight: 7},

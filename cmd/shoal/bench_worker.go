@@ -21,14 +21,15 @@ type number interface {
 }
 
 const (
-	poolSize    = 262139 // a prime: a block of the result that lies in the wrong place does not pass
+	// a prime: a block of the result that lies in the wrong place does not pass
+	poolSize    = 262139
 	fewestCalls = 8
 	mostCalls   = 500
 )
 
-// payload is what the buffers hold: random whole numbers in [-512, 511], whose sums are exact in every type and order. A
-// buffer repeats one pool; each rank starts at a place of its own, drawn anew for each call by the same seeded generator on
-// all ranks.
+// payload is what the buffers hold: random whole numbers in [-512, 511], whose sums are exact in
+// every type and order. A buffer repeats one pool; each rank starts at a place of its own, drawn
+// anew for each call by the same seeded generator on all ranks.
 type payload[T number] struct {
 	draw   *rand.Rand
 	pool   []T // twice the same, so that poolSize elements follow every start
@@ -37,7 +38,8 @@ type payload[T number] struct {
 }
 
 func newPayload[T number](ranks int) *payload[T] {
-	p := &payload[T]{draw: rand.New(rand.NewPCG(1, 1)), pool: make([]T, 2*poolSize), want: make([]T, poolSize), starts: make([]int, ranks)}
+	p := &payload[T]{draw: rand.New(rand.NewPCG(1, 1)), pool: make([]T, 2*poolSize),
+		want: make([]T, poolSize), starts: make([]int, ranks)}
 	for i := range poolSize {
 		p.pool[i] = T(p.draw.IntN(1024) - 512)
 	}
@@ -73,8 +75,8 @@ func (p *payload[T]) holdsSum(x []T) bool {
 	return true
 }
 
-// benchPlan says how many calls warm up and how many are measured, for a size in bytes and the time of one call: as many as
-// 512 MiB hold buffers and two seconds hold calls, within bounds.
+// benchPlan says how many calls warm up and how many are measured, for a size in bytes and the time
+// of one call: as many as 512 MiB hold buffers and two seconds hold calls, within bounds.
 func benchPlan(bytes int64, call time.Duration) (warmUp, measured int) {
 	most := min(mostCalls, max(fewestCalls, int((512<<20)/(bytes+1))))
 	return 3 + most/10, min(most, max(fewestCalls, int(2*time.Second/max(call, 1))))
@@ -87,8 +89,8 @@ type benchWorker[T number] struct {
 	correct bool
 }
 
-// call refills x, waits for the others, and times one all-reduce into out, which it checks when the others have theirs: until then they need
-// the processors more.
+// call refills x, waits for the others, and times one all-reduce into out, which it checks when the
+// others have theirs: until then they need the processors more.
 func (w *benchWorker[T]) call(ctx context.Context, out, x []T) (time.Duration, error) {
 	w.payload.fill(x, w.job.Rank())
 	if err := client.Barrier(ctx, w.job); err != nil {
@@ -104,8 +106,10 @@ func (w *benchWorker[T]) call(ctx context.Context, out, x []T) (time.Duration, e
 	return took, err
 }
 
-// measure returns the metrics of one size: bytes, iterations, calls (with those that warm up), median_us, p99_us, verified (0 or 1).
-func (w *benchWorker[T]) measure(ctx context.Context, out, x []T, bytes int64) (map[string]float64, error) {
+// measure returns the metrics of one size: bytes, iterations, calls (with those that warm up),
+// median_us, p99_us, verified (0 or 1).
+func (w *benchWorker[T]) measure(ctx context.Context, out, x []T, bytes int64) (map[string]float64,
+	error) {
 	w.correct = true
 	var last time.Duration
 	warmUp, _ := benchPlan(bytes, 1)
@@ -139,13 +143,15 @@ func (w *benchWorker[T]) measure(ctx context.Context, out, x []T, bytes int64) (
 	wrong, us = us[n], us[:n]
 	slices.Sort(us)
 	return map[string]float64{
-		"bytes": float64(bytes), "iterations": float64(n), "calls": float64(warmUp + n), "verified": 1 - wrong,
+		"bytes": float64(bytes), "iterations": float64(n), "calls": float64(warmUp + n),
+		"verified":  1 - wrong,
 		"median_us": (us[(n-1)/2] + us[n/2]) / 2, "p99_us": us[(99*n+99)/100-1],
 	}, nil
 }
 
 // runBenchWorker measures every size; rank 0 reports.
-func runBenchWorker[T number](ctx context.Context, dtype tensor.DType, sizes []int64, foreign, shared bool) error {
+func runBenchWorker[T number](ctx context.Context, dtype tensor.DType, sizes []int64, foreign,
+	shared bool) error {
 	job, err := client.Join(ctx)
 	if err != nil {
 		return err

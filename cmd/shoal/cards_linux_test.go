@@ -17,14 +17,16 @@ import (
 func (n *network) secondCards() {
 	n.addSwitch("switch1")
 	for _, host := range n.hosts {
-		n.plug(host, "eth1", strings.Replace(n.address(host), "10.77.", "10.78.", 1), host+"1", "switch1")
+		n.plug(host, "eth1", strings.Replace(n.address(host), "10.77.", "10.78.", 1), host+"1",
+			"switch1")
 	}
 }
 
 // sent is how many bytes have left a host by a card.
 func (n *network) sent(host, device string) int {
 	n.tb.Helper()
-	text, err := n.command(context.Background(), host, "cat", "/sys/class/net/"+device+"/statistics/tx_bytes").Output()
+	text, err := n.command(context.Background(), host, "cat",
+		"/sys/class/net/"+device+"/statistics/tx_bytes").Output()
 	n.must(err)
 	bytes, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	n.must(err)
@@ -45,8 +47,9 @@ func startTuning(t *testing.T, n *network, words ...string) *tuning {
 	token := filepath.Join(t.TempDir(), "token")
 	tune := []string{"shoal", "bench", "tune", "--token-file", token}
 	u := &tuning{
-		ctx:   ctx,
-		first: n.command(ctx, "a", slices.Concat(tune, []string{"--hosts", "2", "--listen", ":7077", "--json"}, words)...),
+		ctx: ctx,
+		first: n.command(ctx, "a",
+			slices.Concat(tune, []string{"--hosts", "2", "--listen", ":7077", "--json"}, words)...),
 		other: n.command(ctx, "b", append(tune, "--join", n.address("a")+":7077")...),
 	}
 	u.first.Stdout, u.first.Stderr, u.other.Stderr = &u.out, &u.notes, &u.said
@@ -56,7 +59,8 @@ func startTuning(t *testing.T, n *network, words ...string) *tuning {
 	return u
 }
 
-// Hosts with two cards each find both, with nothing said about them: what goes on all streams of a link goes over both cards, and the rest over the first.
+// Hosts with two cards each find both, with nothing said about them: what goes on all streams of a
+// link goes over both cards, and the rest over the first.
 func TestTensorsGoOverAllCards(t *testing.T) {
 	const runs = 1
 	n := newNetwork(t, "a", "b")
@@ -80,7 +84,8 @@ func TestTensorsGoOverAllCards(t *testing.T) {
 	}
 	for _, host := range n.hosts {
 		first, second := n.sent(host, "eth0"), n.sent(host, "eth1")
-		t.Logf("%s: %d bytes may go on all streams; %d went over the first card and %d over the second", host, wide, first, second)
+		t.Logf("%s: %d bytes may go on all streams; %d went over the first card and %d over the "+
+			"second", host, wide, first, second)
 		if second < wide/4 || second > wide*3/4 || first < wide/4 {
 			t.Errorf("%s did not spread over both cards", host)
 		}

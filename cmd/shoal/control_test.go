@@ -14,7 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/client"
 )
 
-// trainer is a worker that trains a sum in steps: as many epochs as its argument says, without end when there is none.
+// trainer is a worker that trains a sum in steps: as many epochs as its argument says, without end
+// when there is none.
 func trainer() {
 	if err := train(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -36,7 +37,8 @@ func train() error {
 		return err
 	}
 	p, g := make([]float64, 8), make([]float64, 8)
-	t, err := client.Train(j, client.Data{Samples: 512, Batch: 16, Epochs: epochs, Seed: 1}, client.StateOf("p", p))
+	t, err := client.Train(j, client.Data{Samples: 512, Batch: 16, Epochs: epochs, Seed: 1},
+		client.StateOf("p", p))
 	if err != nil {
 		return err
 	}
@@ -55,7 +57,8 @@ func train() error {
 			p[i] -= 0.01 * g[i]
 		}
 		if t.Step()%20 == 0 {
-			if err := j.Report(map[string]float64{"step": float64(t.Step()), "loss": 0.25}); err != nil {
+			if err := j.Report(
+				map[string]float64{"step": float64(t.Step()), "loss": 0.25}); err != nil {
 				return err
 			}
 		}

@@ -44,14 +44,18 @@ the same network is trained by the NumPy and then by the PyTorch example.`,
   shoal demo -n 2 --json
   shoal demo --python=/usr/bin/python3`,
 		Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.run(cmd.Context(), cmd.OutOrStdout())
+		},
 	}
 	flags := cmd.Flags()
 	flags.IntVarP(&f.workers, "workers", "n", 4, "number of worker processes")
 	flags.IntVar(&f.steps, "steps", demoSteps, "training steps, each with 128 images")
-	flags.StringVar(&f.python, "python", "", "train with NumPy and PyTorch; --python=PATH names the interpreter")
+	flags.StringVar(&f.python, "python", "",
+		"train with NumPy and PyTorch; --python=PATH names the interpreter")
 	flags.Lookup("python").NoOptDefVal = "python3"
-	flags.BoolVar(&f.json, "json", false, "print one JSON object a second, and a last one with the result")
+	flags.BoolVar(&f.json, "json", false,
+		"print one JSON object a second, and a last one with the result")
 	cmd.AddCommand(newDemoWorkerCommand())
 	return cmd
 }
@@ -59,7 +63,8 @@ the same network is trained by the NumPy and then by the PyTorch example.`,
 // run trains with one kind of worker after the other.
 func (f *demoFlags) run(ctx context.Context, out io.Writer) error {
 	if f.workers < 1 || f.workers > job.MaxWorkers {
-		return usageError("-n %d: the number of workers must be from 1 to %d", f.workers, job.MaxWorkers)
+		return usageError("-n %d: the number of workers must be from 1 to %d", f.workers,
+			job.MaxWorkers)
 	}
 	if f.steps < 1 {
 		return usageError("--steps %d: the demo takes at least 1 step", f.steps)
@@ -76,8 +81,8 @@ func (f *demoFlags) run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// demoWorker is a program that trains on the digits, with the number of steps as its last argument. It can lose and gain workers, and
-// reports what came of it.
+// demoWorker is a program that trains on the digits, with the number of steps as its last argument.
+// It can lose and gain workers, and reports what came of it.
 type demoWorker struct {
 	name    string // go, numpy or torch
 	command []string
@@ -95,13 +100,16 @@ func (f *demoFlags) kinds(ctx context.Context) ([]demoWorker, error) {
 	return []demoWorker{{name: "go", command: []string{self, "demo", "worker"}}}, nil
 }
 
-// train runs one job while other goroutines show how it is doing, and make it lose and gain workers.
+// train runs one job while other goroutines show how it is doing, and make it lose and gain
+// workers.
 func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) error {
 	beside := group.New(ctx)
 	beside.Go("progress", view.run)
-	story := &demoStory{workers: f.workers, steps: f.steps, tell: view.say, joins: map[int]time.Duration{}}
+	story := &demoStory{workers: f.workers, steps: f.steps, tell: view.say,
+		joins: map[int]time.Duration{}}
 	result, err := agent.Run(ctx, agent.RunConfig{
-		Spec:   job.Spec{Name: "demo-" + w.name, Workers: f.workers, Command: append(w.command, strconv.Itoa(f.steps)), Env: w.env},
+		Spec: job.Spec{Name: "demo-" + w.name, Workers: f.workers,
+			Command: append(w.command, strconv.Itoa(f.steps)), Env: w.env},
 		Stdout: io.Discard, // the logs in the run's directory have it
 		Stderr: view,
 		Kill:   hurry(ctx),
@@ -158,8 +166,9 @@ func demoWork(ctx context.Context, steps int, out io.Writer) error {
 	config := digits.Default()
 	config.Steps = steps
 	config.Audit = &digits.Audit{Changed: func(c digits.Change) error {
-		return j.Report(map[string]float64{"step": float64(c.Step), "workers": float64(c.Size), "generation": float64(c.Generation),
-			"at_us": float64(c.At.UnixMicro()), "pace_us": float64(c.Pace.Microseconds())})
+		return j.Report(map[string]float64{"step": float64(c.Step), "workers": float64(c.Size),
+			"generation": float64(c.Generation),
+			"at_us":      float64(c.At.UnixMicro()), "pace_us": float64(c.Pace.Microseconds())})
 	}}
 	_, err = digits.Train[float32](ctx, j, config, func(p digits.Progress) error {
 		fmt.Fprintf(out, "step %d  loss %.4f  accuracy %.1f %%\n", p.Step, p.Loss, 100*p.Accuracy)
@@ -172,7 +181,9 @@ func demoWork(ctx context.Context, steps int, out io.Writer) error {
 	if found.Made == 0 {
 		return j.Close()
 	}
-	err = j.Report(map[string]float64{"step": float64(found.Step), "samples_lost": float64(found.Lost), "samples_repeated": float64(found.Repeated),
-		"samples_handed_on": float64(found.HandedOn), "steps_lost": float64(found.StepsLost), "steps_unequal": float64(found.Unequal), "digest": float64(found.Digest)})
+	err = j.Report(map[string]float64{"step": float64(found.Step),
+		"samples_lost": float64(found.Lost), "samples_repeated": float64(found.Repeated),
+		"samples_handed_on": float64(found.HandedOn), "steps_lost": float64(found.StepsLost),
+		"steps_unequal": float64(found.Unequal), "digest": float64(found.Digest)})
 	return errors.Join(err, j.Close())
 }

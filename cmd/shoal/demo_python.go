@@ -14,7 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/examples/digits"
 )
 
-// pythonDemo returns the workers in Python, after a look whether the interpreter has what they need.
+// pythonDemo returns the workers in Python, after a look whether the interpreter has what they
+// need.
 func pythonDemo(ctx context.Context, python string) ([]demoWorker, error) {
 	env := pythonEnv()
 	if err := checkPython(ctx, python, env, "shoal", "numpy", "torch"); err != nil {
@@ -26,13 +27,15 @@ func pythonDemo(ctx context.Context, python string) ([]demoWorker, error) {
 	}
 	var workers []demoWorker
 	for _, name := range []string{"numpy", "torch"} {
-		workers = append(workers, demoWorker{name: name, command: []string{python, filepath.Join(dir, "audit.py"), name}, env: env})
+		workers = append(workers,
+			demoWorker{name: name, command: []string{python, filepath.Join(dir, "audit.py"), name},
+				env: env})
 	}
 	return workers, nil
 }
 
-// pythonEnv lets Python find the package that belongs to this program: in a checkout this is bin/shoal and the package
-// python/shoal, in a wheel the program lies inside the package.
+// pythonEnv lets Python find the package that belongs to this program: in a checkout this is
+// bin/shoal and the package python/shoal, in a wheel the program lies inside the package.
 func pythonEnv() map[string]string {
 	self, err := os.Executable()
 	if err != nil {
@@ -41,7 +44,8 @@ func pythonEnv() map[string]string {
 	if real, err := filepath.EvalSymlinks(self); err == nil {
 		self = real
 	}
-	for _, dir := range []string{filepath.Join(self, "../../python"), filepath.Join(self, "../../..")} {
+	for _, dir := range []string{filepath.Join(self, "../../python"),
+		filepath.Join(self, "../../..")} {
 		if _, err := os.Stat(filepath.Join(dir, "shoal", "__init__.py")); err == nil {
 			path := append([]string{dir}, filepath.SplitList(os.Getenv("PYTHONPATH"))...)
 			return map[string]string{"PYTHONPATH": strings.Join(path, string(os.PathListSeparator))}
@@ -51,7 +55,8 @@ func pythonEnv() map[string]string {
 }
 
 // checkPython asks the interpreter which of the packages it cannot find.
-func checkPython(ctx context.Context, python string, env map[string]string, packages ...string) error {
+func checkPython(ctx context.Context, python string, env map[string]string,
+	packages ...string) error {
 	const probe = `import sys, importlib.util; print(*[m for m in sys.argv[1:] if not importlib.util.find_spec(m)])`
 	cmd := exec.CommandContext(ctx, python, append([]string{"-c", probe}, packages...)...)
 	cmd.Env = os.Environ()
@@ -60,20 +65,24 @@ func checkPython(ctx context.Context, python string, env map[string]string, pack
 	}
 	answer, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("%s does not work as Python: %w; install Python 3.9 or newer, or name one with --python=PATH", python, err)
+		return fmt.Errorf("%s does not work as Python: %w; install Python 3.9 or newer, or name "+
+			"one with --python=PATH", python, err)
 	}
 	missing := strings.Fields(string(answer))
 	switch {
 	case len(missing) == 0:
 		return nil
 	case missing[0] == "shoal":
-		return fmt.Errorf("%s does not find the package shoal: install shoal's wheel there, or name another Python with --python=PATH", python)
+		return fmt.Errorf("%s does not find the package shoal: install shoal's wheel there, or "+
+			"name another Python with --python=PATH", python)
 	}
-	return fmt.Errorf("%s has no %s: install it with `%s -m pip install %s`, or name another Python with --python=PATH",
+	return fmt.Errorf("%s has no %s: install it with `%s -m pip install %s`, or name another "+
+		"Python with --python=PATH",
 		python, strings.Join(missing, " and no "), python, strings.Join(missing, " "))
 }
 
-// writeExamples puts the scripts and their data beside the directories of the runs, where they can be read and copied.
+// writeExamples puts the scripts and their data beside the directories of the runs, where they can
+// be read and copied.
 func writeExamples() (dir string, err error) {
 	runs, err := agent.RunsDir()
 	if err != nil {

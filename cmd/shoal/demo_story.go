@@ -16,16 +16,17 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
-// The plot of the demo, in shares of its steps: when a worker is killed, and when demoJoiners more are ordered.
+// The plot of the demo, in shares of its steps: when a worker is killed, and when demoJoiners more
+// are ordered.
 const (
 	demoKillAt  = 0.25
 	demoOrderAt = 0.45
 	demoJoiners = 2
 )
 
-// demoStory kills a worker of a job that trains and orders new ones, from outside, as anybody could; and puts together what the
-// workers report about it. Every worker says when it has made the first step with new members, and at the end what its
-// audit found.
+// demoStory kills a worker of a job that trains and orders new ones, from outside, as anybody
+// could; and puts together what the workers report about it. Every worker says when it has made the
+// first step with new members, and at the end what its audit found.
 type demoStory struct {
 	workers, steps int
 	tell           func(line string) // to who watches
@@ -74,7 +75,9 @@ func (s *demoStory) reach(ctx context.Context, j *control.Job, share float64) er
 
 // kill ends one of the workers, wherever in its step it is.
 func (s *demoStory) kill(j *control.Job) error {
-	members := slices.DeleteFunc(slices.Clone(j.Workers), func(w api.JobWorker) bool { return !w.Running || w.Rank < 0 })
+	members := slices.DeleteFunc(slices.Clone(j.Workers), func(w api.JobWorker) bool {
+		return !w.Running || w.Rank < 0
+	})
 	if len(members) < 2 {
 		return nil
 	}
@@ -128,7 +131,8 @@ type outcome struct {
 	members                                 int  // at the end
 }
 
-// outcome takes the worst of what the audits found; those of members that were there to the end count.
+// outcome takes the worst of what the audits found; those of members that were there to the end
+// count.
 func (s *demoStory) outcome() outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +167,9 @@ func (s *demoStory) outcome() outcome {
 func (o *outcome) String() string {
 	var b strings.Builder
 	for _, ms := range o.recoverMS {
-		fmt.Fprintf(&b, "without the killed worker the next step took %.1f ms more; the others took over %s\n", ms, plural.Of(o.handedOn, "sample"))
+		fmt.Fprintf(&b,
+			"without the killed worker the next step took %.1f ms more; the others took over %s\n",
+			ms, plural.Of(o.handedOn, "sample"))
 	}
 	for _, ms := range o.joinMS {
 		fmt.Fprintf(&b, "a new worker made its first step %.0f ms after it was ordered\n", ms)
@@ -172,7 +178,9 @@ func (o *outcome) String() string {
 	if o.equal {
 		equal = "the same"
 	}
-	fmt.Fprintf(&b, "steps lost %d, samples lost %d, samples repeated %d; parameters %s on all workers\n", o.stepsLost, o.samplesLost, o.samplesRepeated, equal)
+	fmt.Fprintf(&b,
+		"steps lost %d, samples lost %d, samples repeated %d; parameters %s on all workers\n",
+		o.stepsLost, o.samplesLost, o.samplesRepeated, equal)
 	return b.String()
 }
 

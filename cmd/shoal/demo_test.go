@@ -18,7 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// testView is a view of a 4-worker run of 100 steps that began at second 0 and whose workers had all joined at second 1.
+// testView is a view of a 4-worker run of 100 steps that began at second 0 and whose workers had
+// all joined at second 1.
 func testView(out io.Writer, f demoFlags) *demoView {
 	f.workers, f.steps = 4, 100
 	v := newDemoView(out, &f, "go")
@@ -71,7 +72,8 @@ func TestDemoViewOnATerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The half-way line must be wiped away, not followed by a new line.
-	if got := out.String(); !strings.Contains(got, "4 workers\r\x1b[Kstep 100/100") || strings.Count(got, "\n") != 5 {
+	if got := out.String(); !strings.Contains(got, "4 workers\r\x1b[Kstep 100/100") ||
+		strings.Count(got, "\n") != 5 {
 		t.Errorf("printed %q", got)
 	}
 }
@@ -92,7 +94,8 @@ func TestDemoViewLeavesOutWhatIsNotANumber(t *testing.T) {
 func TestDemoThatStopsReporting(t *testing.T) {
 	v := testView(io.Discard, demoFlags{})
 	v.reported(report(50, 6400, 0.5, 0.75), time.Unix(3, 0))
-	if err := v.finish(5, outcome{members: 4}); err == nil || !strings.Contains(err.Error(), "step 50 of 100") {
+	if err := v.finish(5, outcome{members: 4}); err == nil ||
+		!strings.Contains(err.Error(), "step 50 of 100") {
 		t.Errorf("finish = %v, want an error about step 50 of 100", err)
 	}
 }
@@ -104,32 +107,39 @@ func TestDemoWithoutAPythonThatServes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for answer, want := range map[string]string{
-		"":            "",
-		"numpy torch": "has no numpy and no torch: install it with `" + fake + " -m pip install numpy torch`",
+		"": "",
+		"numpy torch": "has no numpy and no torch: install it with `" + fake +
+			" -m pip install numpy torch`",
 		"torch":       "has no torch: install",
 		"shoal torch": "does not find the package shoal",
 	} {
 		err := checkPython(context.Background(), fake, map[string]string{"ANSWER": answer})
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if want == "" && err != nil || want != "" &&
+			(err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("a Python that misses %q: %v, want %q", answer, err, want)
 		}
 	}
-	if err := checkPython(context.Background(), filepath.Join(dir, "none"), nil); err == nil || !strings.Contains(err.Error(), "--python=PATH") {
+	if err := checkPython(context.Background(), filepath.Join(dir, "none"), nil); err == nil ||
+		!strings.Contains(err.Error(), "--python=PATH") {
 		t.Errorf("no Python: %v", err)
 	}
 }
 
-// TestDemoStory puts together reports that tell of a loss, of two new workers, and of what has gone wrong.
+// TestDemoStory puts together reports that tell of a loss, of two new workers, and of what has gone
+// wrong.
 func TestDemoStory(t *testing.T) {
 	start := time.Unix(100, 0)
 	change := func(generation float64, ms int, pace float64) map[string]float64 {
 		at := start.Add(time.Duration(ms) * time.Millisecond)
-		return map[string]float64{"generation": generation, "at_us": float64(at.UnixMicro()), "pace_us": pace}
+		return map[string]float64{"generation": generation, "at_us": float64(at.UnixMicro()),
+			"pace_us": pace}
 	}
 	end := func(step, lost, digest float64) map[string]float64 {
-		return map[string]float64{"step": step, "samples_lost": lost, "samples_handed_on": 32, "digest": digest}
+		return map[string]float64{"step": step, "samples_lost": lost, "samples_handed_on": 32,
+			"digest": digest}
 	}
-	s := demoStory{workers: 3, steps: 100, victim: 1, after: 1, killed: start, ordered: start.Add(time.Second), joins: map[int]time.Duration{}}
+	s := demoStory{workers: 3, steps: 100, victim: 1, after: 1, killed: start,
+		ordered: start.Add(time.Second), joins: map[int]time.Duration{}}
 	s.reported(0, change(1, -500, 0))
 	s.reported(0, change(2, 7, 2000))
 	s.reported(2, change(2, 6, 2000))
@@ -141,12 +151,15 @@ func TestDemoStory(t *testing.T) {
 	for seat := range 3 {
 		s.reported(seat, end(100, 0, 7))
 	}
-	want := outcome{handedOn: 32, recoverMS: []float64{5}, joinMS: []float64{100, 200}, equal: true, members: 3}
+	want := outcome{handedOn: 32, recoverMS: []float64{5}, joinMS: []float64{100, 200}, equal: true,
+		members: 3}
 	if d := cmp.Diff(want, s.outcome(), cmp.AllowUnexported(outcome{})); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	s.reported(3, end(100, 2, 8))
-	if o := s.outcome(); o.equal || o.samplesLost != 2 || !strings.Contains(o.String(), "samples lost 2, samples repeated 0; parameters not the same") {
+	if o := s.outcome(); o.equal || o.samplesLost != 2 ||
+		!strings.Contains(o.String(),
+			"samples lost 2, samples repeated 0; parameters not the same") {
 		t.Errorf("with a worker that has other parameters: %s", o.String())
 	}
 }
@@ -161,7 +174,9 @@ func TestDemoStream(t *testing.T) {
 	if testing.Short() {
 		steps, accuracy = 300, 0.9
 	}
-	cmd := exec.CommandContext(t.Context(), "shoal", "demo", "-n", "3", "--steps", strconv.Itoa(steps), "--json") // shoal: see TestMain
+	// shoal: see TestMain
+	cmd := exec.CommandContext(t.Context(), "shoal", "demo", "-n", "3", "--steps",
+		strconv.Itoa(steps), "--json")
 	cmd.Stderr = os.Stderr
 	stream, err := cmd.Output()
 	if err != nil {
@@ -177,7 +192,8 @@ func TestDemoStream(t *testing.T) {
 		if err := decoder.Decode(&last); err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}
-		if last.Final != (i == len(lines)-1) || last.Step < step || last.Workers < 2 || last.Steps != steps || last.Seconds <= 0 {
+		if last.Final != (i == len(lines)-1) || last.Step < step || last.Workers < 2 ||
+			last.Steps != steps || last.Seconds <= 0 {
 			t.Errorf("line %d after step %d: %s", i, step, line)
 		}
 	}
@@ -187,10 +203,12 @@ func TestDemoStream(t *testing.T) {
 	if *last.Accuracy < accuracy {
 		t.Errorf("accuracy %v after %d steps, want %v", *last.Accuracy, steps, accuracy)
 	}
-	if last.StepsLost == nil || *last.StepsLost+*last.SamplesLost+*last.SamplesRepeated != 0 || !*last.ParametersEqual || len(last.RecoverMS) > 1 || len(last.JoinMS) > 2 {
+	if last.StepsLost == nil || *last.StepsLost+*last.SamplesLost+*last.SamplesRepeated != 0 ||
+		!*last.ParametersEqual || len(last.RecoverMS) > 1 || len(last.JoinMS) > 2 {
 		t.Errorf("not all is well: %s", lines[len(lines)-1])
 	}
-	if !testing.Short() && (len(last.RecoverMS) != 1 || len(last.JoinMS) != 2 || last.Workers != 4) {
+	if !testing.Short() &&
+		(len(last.RecoverMS) != 1 || len(last.JoinMS) != 2 || last.Workers != 4) {
 		t.Errorf("of 3 workers one is lost and two are gained, but it says %s", lines[len(lines)-1])
 	}
 	if _, err := os.Stat(filepath.Join(last.RunDir, "result.json")); err != nil {

@@ -14,14 +14,15 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
-// How often the state is shown: on a terminal a line that rewrites itself, elsewhere a line or an object now and then.
+// How often the state is shown: on a terminal a line that rewrites itself, elsewhere a line or an
+// object now and then.
 const (
 	demoRewrite = 100 * time.Millisecond
 	demoLines   = time.Second
 )
 
-// demoState is how a demo is doing, and with --json a line of the output. Numbers that are not known yet, or not
-// finite, are left out.
+// demoState is how a demo is doing, and with --json a line of the output. Numbers that are not
+// known yet, or not finite, are left out.
 type demoState struct {
 	Final      bool     `json:"final,omitempty"`
 	Worker     string   `json:"worker"` // go, numpy or torch
@@ -35,27 +36,33 @@ type demoState struct {
 	RunDir     string   `json:"run_dir"`
 
 	// In the last object: the workers count what has become of their steps and samples.
-	StepsLost       *int      `json:"steps_lost,omitempty"`
-	SamplesLost     *int      `json:"samples_lost,omitempty"`
-	SamplesRepeated *int      `json:"samples_repeated,omitempty"`
-	RecoverMS       []float64 `json:"recover_ms,omitzero"`        // from the kill of a worker to the next step without it, beyond a normal step
-	JoinMS          []float64 `json:"join_ms,omitzero"`           // from the order of a worker to its first step
-	ParametersEqual *bool     `json:"parameters_equal,omitempty"` // on all workers, at every step and at the end
+	StepsLost       *int `json:"steps_lost,omitempty"`
+	SamplesLost     *int `json:"samples_lost,omitempty"`
+	SamplesRepeated *int `json:"samples_repeated,omitempty"`
+	// from the kill of a worker to the next step without it, beyond a normal step
+	RecoverMS []float64 `json:"recover_ms,omitzero"`
+	// from the order of a worker to its first step
+	JoinMS []float64 `json:"join_ms,omitzero"`
+	// on all workers, at every step and at the end
+	ParametersEqual *bool `json:"parameters_equal,omitempty"`
 }
 
-// demoView shows one run of the demo. Writing to it puts a text above the line that rewrites itself.
+// demoView shows one run of the demo. Writing to it puts a text above the line that rewrites
+// itself.
 type demoView struct {
 	out      io.Writer
 	json     bool
 	terminal bool
 
-	mu      sync.Mutex
-	state   demoState
-	start   time.Time // of the workers
-	since   time.Time // when samples/s begins to count: at the first report, and for that when the last worker had joined
-	before  float64   // samples until then
-	dirty   bool      // the state has changed since it was shown
-	showing bool      // a line stands on the terminal
+	mu    sync.Mutex
+	state demoState
+	start time.Time // of the workers
+	// when samples/s begins to count: at the first report, and for that when the last worker had
+	// joined
+	since   time.Time
+	before  float64 // samples until then
+	dirty   bool    // the state has changed since it was shown
+	showing bool    // a line stands on the terminal
 }
 
 func newDemoView(out io.Writer, f *demoFlags, worker string) *demoView {
@@ -69,7 +76,8 @@ func (v *demoView) started(dir string, now time.Time) {
 	v.state.RunDir, v.start = dir, now
 	if !v.json {
 		names := map[string]string{"go": "Go", "numpy": "NumPy", "torch": "PyTorch"}
-		fmt.Fprintf(v.out, "Handwritten digits, %s in %s\n", plural.Of(v.state.Workers, "worker"), names[v.state.Worker])
+		fmt.Fprintf(v.out, "Handwritten digits, %s in %s\n", plural.Of(v.state.Workers, "worker"),
+			names[v.state.Worker])
 	}
 }
 
@@ -188,10 +196,12 @@ func (v *demoView) finish(seconds float64, o outcome) error {
 	s := &v.state
 	if s.Step != s.Steps || s.Accuracy == nil {
 		v.clear()
-		return fmt.Errorf("the workers ended well, but their last report is of step %d of %d; their output is in %s", s.Step, s.Steps, s.RunDir)
+		return fmt.Errorf("the workers ended well, but their last report is of step %d of %d; "+
+			"their output is in %s", s.Step, s.Steps, s.RunDir)
 	}
 	s.Final, s.Seconds = true, seconds
-	s.Workers, s.StepsLost, s.SamplesLost, s.SamplesRepeated = o.members, &o.stepsLost, &o.samplesLost, &o.samplesRepeated
+	s.Workers, s.StepsLost, s.SamplesLost, s.SamplesRepeated = o.members, &o.stepsLost,
+		&o.samplesLost, &o.samplesRepeated
 	s.RecoverMS, s.JoinMS, s.ParametersEqual = o.recoverMS, o.joinMS, &o.equal
 	if v.json {
 		return v.encode()
@@ -199,7 +209,8 @@ func (v *demoView) finish(seconds float64, o outcome) error {
 	if v.clear(); v.dirty {
 		fmt.Fprintln(v.out, s)
 	}
-	fmt.Fprintf(v.out, "test accuracy %.1f %% after %d steps by %s in %.1f s\n", 100**s.Accuracy, s.Steps, plural.Of(s.Workers, "worker"), s.Seconds)
+	fmt.Fprintf(v.out, "test accuracy %.1f %% after %d steps by %s in %.1f s\n", 100**s.Accuracy,
+		s.Steps, plural.Of(s.Workers, "worker"), s.Seconds)
 	fmt.Fprint(v.out, &o)
 	_, err := fmt.Fprintf(v.out, "the run's files are in %s\n", s.RunDir)
 	return err

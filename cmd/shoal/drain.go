@@ -43,7 +43,8 @@ of shoal ps JOB: what shoal run --hosts or shoal agent --name calls a host. What
 			}
 			said := "the workers of %s on %s are released when their step ends\n"
 			if j.Mesh != "" {
-				said = "the workers of %s on %s are released when those on other hosts have the state, behind this step\n"
+				said = "the workers of %s on %s are released when those on other hosts have the " +
+					"state, behind this step\n"
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), said, j.Name, args[1])
 			return err
@@ -58,9 +59,13 @@ func jobAndHost(cmd *cobra.Command, args []string) error {
 		for _, j := range jobs {
 			switch {
 			case j.Name == args[0] && len(j.Hosts) > 0:
-				return usageError("which host of %s? shoal drain %[1]s HOST, where HOST is one of %s", j.Name, strings.Join(j.Hosts, ", "))
+				return usageError(
+					"which host of %s? shoal drain %[1]s HOST, where HOST is one of %s", j.Name,
+					strings.Join(j.Hosts, ", "))
 			case slices.Contains(j.Hosts, args[0]):
-				return usageError("%s is a host: shoal drain %s %[1]s frees it from the workers of %[2]s", args[0], j.Name)
+				return usageError(
+					"%s is a host: shoal drain %s %[1]s frees it from the workers of %[2]s",
+					args[0], j.Name)
 			}
 		}
 	}

@@ -53,16 +53,21 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "job %s: %s of %s, started %s\n", record.Spec.Name, plural.Of(record.Spec.Workers, "worker"), command, record.Started.Local().Format(time.DateTime))
+	fmt.Fprintf(out, "job %s: %s of %s, started %s\n", record.Spec.Name,
+		plural.Of(record.Spec.Workers, "worker"), command,
+		record.Started.Local().Format(time.DateTime))
 	err = ledger.entries(func(e agent.Entry) error {
-		_, err := fmt.Fprintf(out, "  %9s  %s%s\n", fmt.Sprintf("+%.2f s", e.Time.Sub(record.Started).Seconds()), e.Event, whoMoved(e.Event))
+		_, err := fmt.Fprintf(out, "  %9s  %s%s\n",
+			fmt.Sprintf("+%.2f s", e.Time.Sub(record.Started).Seconds()), e.Event,
+			whoMoved(e.Event))
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	if live != nil {
-		_, err = fmt.Fprintf(out, "it is %s: %s workers, step %s\n", live.State, size(live.Job), step(live.Job, reported(live.Job)))
+		_, err = fmt.Fprintf(out, "it is %s: %s workers, step %s\n", live.State, size(live.Job),
+			step(live.Job, reported(live.Job)))
 		return errors.Join(err, tellHeld(out, live.Job), tellWaits(out, live.Job, time.Now(), true))
 	}
 	result, err := agent.ReadResult(dir)
@@ -84,9 +89,12 @@ func whoMoved(e agent.Event) string {
 	for _, part := range []struct {
 		what    string
 		workers []int
-	}{{"joined", e.Joined}, {"lost", e.Lost}, {"released", e.Released}, {"finished", e.Finished}, {"again", e.Again}} {
+	}{{"joined", e.Joined}, {"lost", e.Lost}, {"released", e.Released}, {"finished", e.Finished},
+		{"again", e.Again}} {
 		if len(part.workers) > 0 {
-			parts = append(parts, fmt.Sprintf("%s %s", part.what, strings.Trim(strings.ReplaceAll(fmt.Sprint(part.workers), " ", ", "), "[]")))
+			parts = append(parts,
+				fmt.Sprintf("%s %s", part.what,
+					strings.Trim(strings.ReplaceAll(fmt.Sprint(part.workers), " ", ", "), "[]")))
 		}
 	}
 	if len(parts) == 0 {

@@ -55,7 +55,8 @@ type stranded struct {
 }
 
 func (e *stranded) Error() string {
-	return fmt.Sprintf("job %s cannot begin: all agents of --hosts have ended, and there is no room for %s; mend what is said above, or let other hosts join with --listen ADDRESS",
+	return fmt.Sprintf("job %s cannot begin: all agents of --hosts have ended, and there is no "+
+		"room for %s; mend what is said above, or let other hosts join with --listen ADDRESS",
 		e.job, plural.Of(e.missing, "worker"))
 }
 
@@ -65,7 +66,8 @@ type sshHost struct {
 	slots int
 }
 
-// called is the name of the host in the job: as ssh knows it, less the user. "" = that can be no name; it has its own.
+// called is the name of the host in the job: as ssh knows it, less the user. "" = that can be no
+// name; it has its own.
 func (h sshHost) called() string {
 	name := h.name[strings.LastIndex(h.name, "@")+1:]
 	if tcp.CheckName(fabric.Host(name)) != nil {
@@ -80,7 +82,8 @@ func parseHosts(list string) (hosts []sshHost, err error) {
 		name, slots, ok := strings.Cut(strings.TrimSpace(word), ":")
 		n, err := strconv.Atoi(slots)
 		if !ok || name == "" || strings.HasPrefix(name, "-") || err != nil || n < 1 {
-			return nil, usageError("--hosts %s: %q is not HOST:SLOTS, as in --hosts node1:4,node2:4", list, word)
+			return nil, usageError(
+				"--hosts %s: %q is not HOST:SLOTS, as in --hosts node1:4,node2:4", list, word)
 		}
 		hosts = append(hosts, sshHost{name, n})
 	}
@@ -96,17 +99,23 @@ func (f *fleet) check(workers int) error {
 	if f.open || f.listen == "" || workers <= room {
 		return nil
 	}
-	return usageError("-n %d is more than the %s of --hosts and --slots; run fewer workers, name more slots, or let other hosts join with --listen ADDRESS", workers, plural.Of(room, "slot"))
+	return usageError("-n %d is more than the %s of --hosts and --slots; run fewer workers, "+
+		"name more slots, or let other hosts join with --listen ADDRESS", workers,
+		plural.Of(room, "slot"))
 }
 
-// config is what the launcher needs of the fleet; nil for this host alone. giveUp ends a job that cannot begin.
-func (f *fleet) config(ctx context.Context, spec job.Spec, giveUp context.CancelCauseFunc) *agent.Fleet {
+// config is what the launcher needs of the fleet; nil for this host alone. giveUp ends a job that
+// cannot begin.
+func (f *fleet) config(ctx context.Context, spec job.Spec,
+	giveUp context.CancelCauseFunc) *agent.Fleet {
 	f.job, f.missing, f.giveUp = spec.Name, max(0, spec.Workers-f.slots), giveUp
 	if f.listen == "" {
 		return nil
 	}
 	return &agent.Fleet{Slots: f.slots, Link: f.link, Addr: f.address(),
-		Ready: func() { f.invite(ctx) }, Join: f.at, Token: func(life time.Duration) string { return f.mesh.Token(life) },
+		Ready: func() {
+			f.invite(ctx)
+		}, Join: f.at, Token: func(life time.Duration) string { return f.mesh.Token(life) },
 		Need: func(missing int) { f.lack(func() { f.missing = missing }) }}
 }
 
@@ -122,7 +131,8 @@ func (f *fleet) lack(change func()) {
 	default:
 		fmt.Fprintf(f.notes, "shoal: waiting for room for %s more", plural.Of(f.missing, "worker"))
 		if len(f.hosts) > 0 { // else invite has told
-			fmt.Fprintf(f.notes, "; another host gives it with shoal agent --join %s --token-file FILE, and a token of shoal token %s", f.at(), f.job)
+			fmt.Fprintf(f.notes, "; another host gives it with shoal agent --join %s "+
+				"--token-file FILE, and a token of shoal token %s", f.at(), f.job)
 		}
 		fmt.Fprintln(f.notes)
 	}
@@ -130,7 +140,9 @@ func (f *fleet) lack(change func()) {
 
 // link opens this host to the others.
 func (f *fleet) link(h fabric.Handler) (fabric.Mesh, error) {
-	mesh, err := tcp.Create(tcp.Config{Job: f.job, Name: fabric.Host(hostName("")), Listen: f.listen, Version: version.Version, PlainData: f.plain}, h)
+	mesh, err := tcp.Create(
+		tcp.Config{Job: f.job, Name: fabric.Host(hostName("")), Listen: f.listen,
+			Version: version.Version, PlainData: f.plain}, h)
 	if err != nil {
 		return nil, err
 	}
@@ -138,9 +150,11 @@ func (f *fleet) link(h fabric.Handler) (fabric.Mesh, error) {
 	return mesh, nil
 }
 
-// address is how other hosts reach this one: what was said, or the first address that is not this host's alone.
+// address is how other hosts reach this one: what was said, or the first address that is not this
+// host's alone.
 func (f *fleet) address() string {
-	if host, _, err := net.SplitHostPort(f.listen); err == nil && host != "" && host != "0.0.0.0" && host != "::" {
+	if host, _, err := net.SplitHostPort(f.listen); err == nil && host != "" && host != "0.0.0.0" &&
+		host != "::" {
 		return host
 	}
 	addrs, _ := net.InterfaceAddrs()
@@ -162,10 +176,12 @@ func (f *fleet) at() string {
 func (f *fleet) invite(ctx context.Context) {
 	at, asked := f.at(), ctx
 	token := f.mesh.Token(tokenLife)
-	f.ssh, f.ended, f.left = group.New(context.WithoutCancel(ctx)), make(chan struct{}, len(f.hosts)), len(f.hosts)
+	f.ssh, f.ended, f.left = group.New(context.WithoutCancel(ctx)),
+		make(chan struct{}, len(f.hosts)), len(f.hosts)
 	for _, h := range f.hosts {
 		f.ssh.Go("ssh "+h.name, func(ctx context.Context) error {
-			if err := f.start(ctx, h, at, token); err != nil && asked.Err() == nil { // else it ends because the job was stopped
+			// else it ends because the job was stopped
+			if err := f.start(ctx, h, at, token); err != nil && asked.Err() == nil {
 				fmt.Fprintf(f.notes, "shoal: the agent on %s %v\n", h.name, err)
 			}
 			f.lack(func() { f.left-- })
@@ -180,7 +196,8 @@ func (f *fleet) invite(ctx context.Context) {
 		fmt.Fprintf(f.notes, "shoal: %v\n", err)
 		return
 	}
-	fmt.Fprintf(f.notes, "shoal: other hosts join with this file within %v, and this command:\n  shoal agent --join %s --token-file %s\n", tokenLife, at, f.tokenFile)
+	fmt.Fprintf(f.notes, "shoal: other hosts join with this file within %v, and this command:\n "+
+		" shoal agent --join %s --token-file %s\n", tokenLife, at, f.tokenFile)
 }
 
 // writeToken writes a file that only its owner can read, whole.
@@ -188,7 +205,8 @@ func writeToken(path, token string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("the token file: %w; use --token-file", err)
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // nobody else can have opened it before
+	// nobody else can have opened it before
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
 		return fmt.Errorf("the token file: %w; use --token-file", err)
 	}
@@ -202,25 +220,30 @@ func writeToken(path, token string) error {
 	return nil
 }
 
-// start runs an agent on a host over ssh. What it prints is of interest only when it fails: its workers' lines come over the mesh.
+// start runs an agent on a host over ssh. What it prints is of interest only when it fails: its
+// workers' lines come over the mesh.
 func (f *fleet) start(ctx context.Context, h sshHost, at, token string) error {
 	here, err := os.Getwd() // where the script is: ssh begins at home
 	if err != nil {
 		return fmt.Errorf("is not started, because this folder has no path: %w", err)
 	}
 	cmd := exec.CommandContext(ctx, "ssh", "-o", "BatchMode=yes", h.name, "cd", quoted(here), "&&",
-		"exec", "shoal", "agent", "--join", at, "--token-file", "-", "--slots", strconv.Itoa(h.slots), "--name", quoted(h.called()))
+		"exec", "shoal", "agent", "--join", at, "--token-file", "-", "--slots",
+		strconv.Itoa(h.slots), "--name", quoted(h.called()))
 	cmd.Stdin = strings.NewReader(token + "\n")
 	cmd.WaitDelay = time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for shoal run, which dismisses the agents
+	// Ctrl-C is for shoal run, which dismisses the agents
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var said lastLines
 	cmd.Stderr = &said
 	if err = cmd.Run(); err == nil || ctx.Err() != nil {
 		return nil
 	}
 	text := said.String()
-	if !strings.Contains(text, "    | shoal: ") { // it has not come so far as to say itself what is wrong
-		text += fmt.Sprintf("  next    is shoal on the PATH there, is there a folder %s, and does `ssh %s true` work without a password?\n", here, h.name)
+	// it has not come so far as to say itself what is wrong
+	if !strings.Contains(text, "    | shoal: ") {
+		text += fmt.Sprintf("  next    is shoal on the PATH there, is there a folder %s, and "+
+			"does `ssh %s true` work without a password?\n", here, h.name)
 	}
 	return fmt.Errorf("has ended: %w\n%s", err, strings.TrimSuffix(text, "\n"))
 }

@@ -45,8 +45,8 @@ func newTail(path string) *tail {
 	return t
 }
 
-// read hands what is new to take, piece by piece; take says how much of it need not come again. A file that does not exist
-// has nothing new.
+// read hands what is new to take, piece by piece; take says how much of it need not come again. A
+// file that does not exist has nothing new.
 func (t *tail) read(take func(piece []byte) (int, error)) error {
 	f, err := os.Open(t.path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -14,10 +14,11 @@ import (
 
 // goal is what a running job is asked for, and comes to by and by.
 type goal struct {
-	job     *control.Job
-	what    string               // such as "4 workers"
-	ask     func() error         // the job for it
-	reached func() (bool, error) // after each look at the job; an error says why it will not come to it
+	job  *control.Job
+	what string       // such as "4 workers"
+	ask  func() error // the job for it
+	// after each look at the job; an error says why it will not come to it
+	reached func() (bool, error)
 	noWait  bool
 	json    bool
 }
@@ -39,11 +40,14 @@ func (g *goal) pursue(ctx context.Context, out io.Writer) error {
 	}
 	err := again(ctx, func() (bool, error) {
 		err := j.Refresh(ctx)
-		if shown := ledger.entries(func(e agent.Entry) error { return showEntry(out, e, g.json) }); shown != nil {
+		if shown := ledger.entries(func(e agent.Entry) error {
+			return showEntry(out, e, g.json)
+		}); shown != nil {
 			return false, shown
 		}
 		if errors.Is(err, control.ErrEnded) {
-			return false, fmt.Errorf("job %s has ended before it had %s; shoal explain %[1]s says how", j.Name, g.what)
+			return false, fmt.Errorf(
+				"job %s has ended before it had %s; shoal explain %[1]s says how", j.Name, g.what)
 		}
 		if err != nil {
 			return false, err
@@ -51,16 +55,19 @@ func (g *goal) pursue(ctx context.Context, out io.Writer) error {
 		return g.reached()
 	})
 	if ctx.Err() != nil {
-		return fmt.Errorf("no longer waiting for job %s, which still goes to %s: %w", j.Name, g.what, err)
+		return fmt.Errorf("no longer waiting for job %s, which still goes to %s: %w", j.Name,
+			g.what, err)
 	}
 	if err != nil {
 		return err
 	}
 	took := time.Since(start)
 	if g.json {
-		return json.NewEncoder(out).Encode(atGoal{j.Name, j.Mesh, j.Size, j.Generation, took.Seconds()})
+		return json.NewEncoder(out).Encode(
+			atGoal{j.Name, j.Mesh, j.Size, j.Generation, took.Seconds()})
 	}
-	_, err = fmt.Fprintf(out, "job %s has %s after %v\n", j.Name, g.what, took.Round(time.Millisecond))
+	_, err = fmt.Fprintf(out, "job %s has %s after %v\n", j.Name, g.what,
+		took.Round(time.Millisecond))
 	return err
 }
 

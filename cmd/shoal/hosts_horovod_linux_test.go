@@ -13,11 +13,12 @@ var exitModes = []struct {
 	name string
 	sig  syscall.Signal
 	how  string
-}{{"exception", syscall.SIGUSR1, "exited with code 1"}, {"kill", syscall.SIGKILL, "was killed by SIGKILL"}}
+}{{"exception", syscall.SIGUSR1, "exited with code 1"},
+	{"kill", syscall.SIGKILL, "was killed by SIGKILL"}}
 
-// TestHorovodScenarios are the eight elastic scenarios of Horovod's integration tests, under their names. There a failure costs the
-// steps since the last commit and puts the whole host of the worker on a list of hosts not to be used; here it costs no step, and
-// only the worker that failed.
+// TestHorovodScenarios are the eight elastic scenarios of Horovod's integration tests, under their
+// names. There a failure costs the steps since the last commit and puts the whole host of the
+// worker on a list of hosts not to be used; here it costs no step, and only the worker that failed.
 func TestHorovodScenarios(t *testing.T) {
 	for _, scenario := range []struct {
 		name string
@@ -25,7 +26,9 @@ func TestHorovodScenarios(t *testing.T) {
 	}{
 		{"hosts_added_and_removed", hostsAddedAndRemoved},
 		{"single_rank_failure", func(t *testing.T) { singleRankFailure(t, nil) }},
-		{"fault_tolerance_without_scaling", func(t *testing.T) { singleRankFailure(t, []string{"--max", "4"}) }},
+		{"fault_tolerance_without_scaling", func(t *testing.T) {
+			singleRankFailure(t, []string{"--max", "4"})
+		}},
 		{"all_ranks_failure", allRanksFailure},
 		// There is no list of bad hosts: hosts whose workers failed are as good as before.
 		{"all_hosts_blacklisted", allHostsHaveFailed},
@@ -61,7 +64,8 @@ func hostsAddedAndRemoved(t *testing.T) {
 	}
 }
 
-// noneLost looks into the ledger of the host that leads, or led: nobody was lost, and so many were released.
+// noneLost looks into the ledger of the host that leads, or led: nobody was lost, and so many were
+// released.
 func (s *spread) noneLost(released int) {
 	s.Helper()
 	if l, r := s.lost(), s.released(); l != 0 || r != released {
@@ -69,11 +73,12 @@ func (s *spread) noneLost(released int) {
 	}
 }
 
-// fourOfTwoHosts is a job of four fallible workers on two hosts, of which min are enough: without --min the first exception would end
-// the job.
+// fourOfTwoHosts is a job of four fallible workers on two hosts, of which min are enough: without
+// --min the first exception would end the job.
 func fourOfTwoHosts(t *testing.T, min int, flags ...string) *spread {
 	n := newNetwork(t, "a", "b")
-	return startSpreadOn(t, n, n.hosts, 2, append([]string{"--min", fmt.Sprint(min)}, flags...), []string{"fallible"})
+	return startSpreadOn(t, n, n.hosts, 2, append([]string{"--min", fmt.Sprint(min)}, flags...),
+		[]string{"fallible"})
 }
 
 // fails makes the members with some ranks fail.

@@ -23,7 +23,8 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 )
 
-// spread is a job on the hosts of a network, each with a launcher or an agent of its own. Its head is on the first.
+// spread is a job on the hosts of a network, each with a launcher or an agent of its own. Its head
+// is on the first.
 type spread struct {
 	testing.TB
 	net    *network
@@ -50,14 +51,16 @@ var audited = []string{"shoal", "demo", "worker", strconv.Itoa(math.MaxInt32)}
 // testPatience bounds what a test waits for; nothing else is judged by it.
 const testPatience = 3 * time.Minute
 
-// startSpread starts a job of one worker a slot on all hosts of a network, and waits until it trains.
+// startSpread starts a job of one worker a slot on all hosts of a network, and waits until it
+// trains.
 func startSpread(tb testing.TB, n *network, slots int, worker []string) *spread {
 	tb.Helper()
 	return startSpreadOn(tb, n, n.hosts, slots, nil, worker)
 }
 
 // startSpreadOn does so on some of the hosts, with flags of shoal run.
-func startSpreadOn(tb testing.TB, n *network, hosts []string, slots int, flags, worker []string) *spread {
+func startSpreadOn(tb testing.TB, n *network, hosts []string, slots int, flags,
+	worker []string) *spread {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "hosts") // a socket path must be short
 	if err != nil {
@@ -66,10 +69,12 @@ func startSpreadOn(tb testing.TB, n *network, hosts []string, slots int, flags, 
 	tb.Cleanup(func() { os.RemoveAll(dir) })
 	ctx, cancel := context.WithTimeout(context.Background(), testPatience)
 	tb.Cleanup(cancel)
-	s := &spread{TB: tb, net: n, ctx: ctx, dir: dir, agents: map[string]*process{}, names: map[string]string{}, slots: slots}
+	s := &spread{TB: tb, net: n, ctx: ctx, dir: dir, agents: map[string]*process{},
+		names: map[string]string{}, slots: slots}
 	size := slots * len(hosts)
 	tb.Setenv("XDG_RUNTIME_DIR", filepath.Join(dir, "run-"+hosts[0]))
-	words := append([]string{"run", "-n", strconv.Itoa(size), "--name", "train", "--listen", n.address(hosts[0]) + ":7077",
+	words := append([]string{"run", "-n", strconv.Itoa(size), "--name", "train", "--listen",
+		n.address(hosts[0]) + ":7077",
 		"--slots", strconv.Itoa(slots), "--token-file", s.token()}, flags...)
 	s.head = s.start(hosts[0], append(append(words, "--"), worker...)...)
 	s.until("the token", func() (bool, error) {
@@ -123,7 +128,8 @@ func (s *spread) agent(host, name string) *process {
 	if s.job != nil {
 		at = s.job.Join
 	}
-	p := s.start(host, "agent", "--join", at, "--token-file", s.token(), "--slots", strconv.Itoa(s.slots), "--name", name)
+	p := s.start(host, "agent", "--join", at, "--token-file", s.token(), "--slots",
+		strconv.Itoa(s.slots), "--name", name)
 	s.agents[name], s.names[host] = p, name
 	return p
 }
@@ -137,7 +143,8 @@ func (s *spread) start(host string, words ...string) *process {
 	p := &process{s.net.command(s.ctx, host, append([]string{"shoal"}, words...)...), file.Name()}
 	runtime := filepath.Join(s.dir, "run-"+host)
 	s.must(os.MkdirAll(runtime, 0o700))
-	p.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+runtime, "XDG_STATE_HOME="+filepath.Join(s.dir, "state-"+host))
+	p.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+runtime,
+		"XDG_STATE_HOME="+filepath.Join(s.dir, "state-"+host))
 	p.Stdout, p.Stderr = file, file
 	s.must(p.Start())
 	s.all = append(s.all, p)
@@ -191,7 +198,9 @@ func (s *spread) trains(members int, steps uint64) {
 func (s *spread) on(name string) []api.JobWorker {
 	s.Helper()
 	s.must(s.job.Refresh(s.ctx))
-	return slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool { return w.Host != name || !w.Running })
+	return slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool {
+		return w.Host != name || !w.Running
+	})
 }
 
 // shoal runs a command of a person who sits at the head's host.
@@ -214,11 +223,14 @@ func (s *spread) ends(p *process, code int) {
 func (s *spread) gone(workers []api.JobWorker) {
 	s.Helper()
 	for _, w := range workers {
-		s.until(fmt.Sprintf("the end of worker %d", w.Worker), func() (bool, error) { return syscall.Kill(w.PID, 0) == syscall.ESRCH, nil })
+		s.until(fmt.Sprintf("the end of worker %d", w.Worker), func() (bool, error) {
+			return syscall.Kill(w.PID, 0) == syscall.ESRCH, nil
+		})
 	}
 }
 
-// signal sends a signal to processes. Who is to stand still does so when it returns: a signal ends nothing that is under way.
+// signal sends a signal to processes. Who is to stand still does so when it returns: a signal ends
+// nothing that is under way.
 func (s *spread) signal(sig syscall.Signal, workers []api.JobWorker, others ...*process) {
 	s.Helper()
 	var pids []int
@@ -235,7 +247,9 @@ func (s *spread) signal(sig syscall.Signal, workers []api.JobWorker, others ...*
 		return
 	}
 	for _, pid := range pids {
-		s.until(fmt.Sprintf("process %d stands still", pid), func() (bool, error) { return standsStill(pid) })
+		s.until(fmt.Sprintf("process %d stands still", pid), func() (bool, error) {
+			return standsStill(pid)
+		})
 	}
 }
 
@@ -244,7 +258,8 @@ func standsStill(pid int) (bool, error) {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	for _, thread := range threads {
 		tid, err := strconv.Atoi(filepath.Base(thread))
-		if state := proc.State(tid); err != nil || state != 'T' && state != 0 { // 0: it has just ended
+		// 0: it has just ended
+		if state := proc.State(tid); err != nil || state != 'T' && state != 0 {
 			return false, err
 		}
 	}
@@ -298,18 +313,22 @@ func (s *spread) reports() (list []told) {
 	return list
 }
 
-// next waits until each of some workers has committed a step with a generation after the given one; it returns when the last had.
+// next waits until each of some workers has committed a step with a generation after the given one;
+// it returns when the last had.
 func (s *spread) next(generation uint64, workers []api.JobWorker) (last time.Time) {
 	s.Helper()
 	first := map[int]time.Time{}
 	s.until("the next commit", func() (bool, error) {
 		clear(first)
 		for _, r := range s.reports() {
-			if at, ok := r.Metrics["at_us"]; ok && uint64(r.Metrics["generation"]) > generation && first[r.Rank].IsZero() {
+			if at, ok := r.Metrics["at_us"]; ok && uint64(r.Metrics["generation"]) > generation &&
+				first[r.Rank].IsZero() {
 				first[r.Rank] = time.UnixMicro(int64(at))
 			}
 		}
-		return !slices.ContainsFunc(workers, func(w api.JobWorker) bool { return first[w.Worker].IsZero() }), nil
+		return !slices.ContainsFunc(workers, func(w api.JobWorker) bool {
+			return first[w.Worker].IsZero()
+		}), nil
 	})
 	for _, w := range workers {
 		if at := first[w.Worker]; at.After(last) {
@@ -319,7 +338,8 @@ func (s *spread) next(generation uint64, workers []api.JobWorker) (last time.Tim
 	return last
 }
 
-// finish stops the job when its step ends, and compares what its members found; it returns the last report of one of them.
+// finish stops the job when its step ends, and compares what its members found; it returns the last
+// report of one of them.
 func (s *spread) finish(members int) (report map[string]float64) {
 	s.Helper()
 	s.must(s.job.Stop(s.ctx, false, "the test"))
@@ -341,7 +361,8 @@ func (s *spread) finish(members int) (report map[string]float64) {
 		}
 	}
 	if len(digests) != members || slices.Min(digests) != slices.Max(digests) {
-		s.Errorf("after step %.0f %d of %d members end with the parameters %v", last, len(digests), members, digests)
+		s.Errorf("after step %.0f %d of %d members end with the parameters %v", last, len(digests),
+			members, digests)
 	}
 	s.endedWell()
 	return report

@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/api"
 )
 
-// A cable is cut in mid-training and nobody says goodbye: the job goes on, and the host that is cut off ends what it runs.
+// A cable is cut in mid-training and nobody says goodbye: the job goes on, and the host that is cut
+// off ends what it runs.
 func TestHostIsCutOff(t *testing.T) {
 	n := newNetwork(t, "a", "b", "c")
 	s := startSpread(t, n, 1, audited)
@@ -41,7 +42,9 @@ func (s *spread) cut(host string) time.Duration {
 	s.Helper()
 	name := s.names[host]
 	gone := s.on(name)
-	others := slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool { return !w.Running || w.Host == name })
+	others := slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool {
+		return !w.Running || w.Host == name
+	})
 	if len(gone) == 0 || len(others) == 0 {
 		s.Fatalf("%d workers on %s, %d elsewhere", len(gone), name, len(others))
 	}
@@ -53,15 +56,17 @@ func (s *spread) cut(host string) time.Duration {
 	return s.next(generation, others).Sub(at)
 }
 
-// BenchmarkHostCut cuts b.N cables, a few in each job, and tells how long the others then need to their next commit: when the host
-// leads the job, and when it does not:
+// BenchmarkHostCut cuts b.N cables, a few in each job, and tells how long the others then need to
+// their next commit: when the host leads the job, and when it does not:
 //
 //	go test -run '^$' -bench HostCut -benchtime 25x ./cmd/shoal
 func BenchmarkHostCut(b *testing.B) {
 	b.Run("another", func(b *testing.B) {
 		cutHosts(b, func(s *spread, turn int) string { return s.elsewhere(s.leader())[turn%2] })
 	})
-	b.Run("the one that leads", func(b *testing.B) { cutHosts(b, func(s *spread, _ int) string { return s.leader() }) })
+	b.Run("the one that leads", func(b *testing.B) {
+		cutHosts(b, func(s *spread, _ int) string { return s.leader() })
+	})
 }
 
 // leader is the host of the network that leads the job.
@@ -175,7 +180,8 @@ func TestHostsLeaveAndJoin(t *testing.T) {
 	s.ends(s.agents["d"], 0)
 }
 
-// A host leaves, and the others are too few: it is free, they wait with what they have, and go on with a host that comes. Then the one that leads.
+// A host leaves, and the others are too few: it is free, they wait with what they have, and go on
+// with a host that comes. Then the one that leads.
 func TestHostsLeaveBelowTheMinimum(t *testing.T) {
 	n := newNetwork(t, "a", "b", "c", "d")
 	s := startSpreadOn(t, n, []string{"a", "b", "c"}, 1, []string{"--min", "3"}, audited)
@@ -200,7 +206,8 @@ func TestHostsLeaveBelowTheMinimum(t *testing.T) {
 	s.finish(3)
 }
 
-// Tensors fill a slow cable with a long queue: signs of life are not overtaken by them so that somebody would be thought lost.
+// Tensors fill a slow cable with a long queue: signs of life are not overtaken by them so that
+// somebody would be thought lost.
 func TestSlowCable(t *testing.T) {
 	n := newNetwork(t, "a", "b", "c")
 	s := startSpread(t, n, 1, []string{"shoal", "bench", "recovery-worker", "100000", "1000"})
@@ -231,7 +238,8 @@ func TestHostsCannotReachEachOther(t *testing.T) {
 	s.finish(2)
 }
 
-// The host that leads is lost, with its launcher: the others lose no step, and one of them leads on. There it can grow again.
+// The host that leads is lost, with its launcher: the others lose no step, and one of them leads
+// on. There it can grow again.
 func TestTheHeadIsLost(t *testing.T) {
 	for how, lose := range map[string]func(n *network, s *spread){
 		"killed":  func(_ *network, s *spread) { s.signal(syscall.SIGKILL, nil, s.head) },
@@ -263,7 +271,8 @@ func TestTheHeadIsLost(t *testing.T) {
 	}
 }
 
-// The host that leads is drained, or is told that it will be gone: it hands over, and its launcher ends well while the job goes on.
+// The host that leads is drained, or is told that it will be gone: it hands over, and its launcher
+// ends well while the job goes on.
 func TestTheHeadLeaves(t *testing.T) {
 	for how, ask := range map[string]func(s *spread){
 		"drained":       func(s *spread) { s.shoal("drain", "train", s.job.Head) },
@@ -275,7 +284,8 @@ func TestTheHeadLeaves(t *testing.T) {
 			ask(s)
 			s.led("b", "c")
 			s.ends(old, 0)
-			s.says(old, name+" asked for "+name+" to be drained") // the one who drains it is there too
+			// the one who drains it is there too
+			s.says(old, name+" asked for "+name+" to be drained")
 			s.says(old, "goes on on host")
 			s.gone(workers)
 			s.trains(2, 10)
@@ -285,7 +295,8 @@ func TestTheHeadLeaves(t *testing.T) {
 	}
 }
 
-// A host is told that it will be gone, but who leads is lost before it has heard of that: who leads next hears of it too.
+// A host is told that it will be gone, but who leads is lost before it has heard of that: who leads
+// next hears of it too.
 func TestAHostLeavesThoughTheHeadIsLost(t *testing.T) {
 	s := startSpread(t, newNetwork(t, "a", "b", "c"), 1, audited)
 	old, leaver := s.head, s.agents["b"]
@@ -299,7 +310,8 @@ func TestAHostLeavesThoughTheHeadIsLost(t *testing.T) {
 	s.finish(1)
 }
 
-// Of two hosts the one that led is lost. The other cannot know that it is gone, and waits until a person says so.
+// Of two hosts the one that led is lost. The other cannot know that it is gone, and waits until a
+// person says so.
 func TestOneOfTwoHostsWaits(t *testing.T) {
 	s := startSpread(t, newNetwork(t, "a", "b"), 1, audited)
 	s.signal(syscall.SIGKILL, nil, s.head)
@@ -312,7 +324,8 @@ func TestOneOfTwoHostsWaits(t *testing.T) {
 	s.finish(1)
 }
 
-// The host that leads is lost, and then another: only with that are too few left, and a person has to hear of it.
+// The host that leads is lost, and then another: only with that are too few left, and a person has
+// to hear of it.
 func TestHostsAreLostOneAfterTheOther(t *testing.T) {
 	s := startSpread(t, newNetwork(t, "a", "b", "c"), 1, audited)
 	frozen := s.on("c")
@@ -326,12 +339,15 @@ func TestHostsAreLostOneAfterTheOther(t *testing.T) {
 	s.finish(1)
 }
 
-// Of two hosts with workers the one that led is lost. A third one, which has none, is the witness: the other need not wait.
+// Of two hosts with workers the one that led is lost. A third one, which has none, is the witness:
+// the other need not wait.
 func TestAHostWithoutWorkersIsAWitness(t *testing.T) {
 	s := startSpreadOn(t, newNetwork(t, "a", "b", "c"), []string{"a", "b"}, 1, nil, audited)
 	s.agent("c", "c")
 	s.until("a generation with the third host", func() (bool, error) {
-		return slices.ContainsFunc(s.ledger(), func(e agent.Entry) bool { return e.Because == "c joined the job" }), nil
+		return slices.ContainsFunc(s.ledger(), func(e agent.Entry) bool {
+			return e.Because == "c joined the job"
+		}), nil
 	})
 	s.signal(syscall.SIGKILL, nil, s.head)
 	s.led("b", "c")
@@ -347,18 +363,23 @@ func TestAHostWithoutWorkersIsAWitness(t *testing.T) {
 func TestStrangersAreRefused(t *testing.T) {
 	n := newNetwork(t, "a", "b")
 	other := startSpread(t, newNetwork(t, "a"), 1, audited)
-	s := startSpreadOn(t, n, n.hosts, 1, []string{"--fixed-routes"}, audited) // so that only strangers could change anything
+	// so that only strangers could change anything
+	s := startSpreadOn(t, n, n.hosts, 1, []string{"--fixed-routes"}, audited)
 	at := n.address("a") + ":7077"
-	for what, token := range map[string]string{"a foreign token": other.token(), "no token": "/etc/hostname"} {
+	for what, token := range map[string]string{"a foreign token": other.token(),
+		"no token": "/etc/hostname"} {
 		p := s.start("b", "agent", "--join", at, "--token-file", token)
 		s.ends(p, 1)
 		if said := s.said(p); !strings.Contains(said, "token") {
 			t.Errorf("%s: %s", what, said)
 		}
 	}
-	for _, garbage := range []string{"head -c 1000000 /dev/urandom", `printf 'GET / HTTP/1.1\r\n\r\n'`, "head -c 70000 /dev/zero"} {
+	for _, garbage := range []string{"head -c 1000000 /dev/urandom",
+		`printf 'GET / HTTP/1.1\r\n\r\n'`, "head -c 70000 /dev/zero"} {
 		// It is cut off in mid-sentence, or sees the connection end.
-		err := n.command(s.ctx, "b", "bash", "-c", "exec 3<>/dev/tcp/"+strings.Replace(at, ":", "/", 1)+"; "+garbage+" >&3; cat <&3 >/dev/null").Run()
+		err := n.command(s.ctx, "b", "bash", "-c",
+			"exec 3<>/dev/tcp/"+strings.Replace(at, ":", "/", 1)+"; "+garbage+
+				" >&3; cat <&3 >/dev/null").Run()
 		if _, exited := err.(*exec.ExitError); err != nil && !exited {
 			t.Error(err)
 		}

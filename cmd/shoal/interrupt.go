@@ -19,8 +19,8 @@ func (s *stopSignal) Error() string { return proc.SignalName(s.signal) }
 
 type hurryKey struct{}
 
-// interruptible returns a context that the first Ctrl-C, Ctrl-\, SIGTERM or SIGHUP ends, with a *stopSignal as its cause. The
-// second one is told by hurry. release gives the signals back.
+// interruptible returns a context that the first Ctrl-C, Ctrl-\, SIGTERM or SIGHUP ends, with a
+// *stopSignal as its cause. The second one is told by hurry. release gives the signals back.
 func interruptible(parent context.Context) (ctx context.Context, release func()) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGQUIT, syscall.SIGTERM)
@@ -51,7 +51,8 @@ func interruptible(parent context.Context) (ctx context.Context, release func())
 	}
 }
 
-// hurry is closed when a command that was interrupted is interrupted again; nil where ctx is not interruptible.
+// hurry is closed when a command that was interrupted is interrupted again; nil where ctx is not
+// interruptible.
 func hurry(ctx context.Context) <-chan struct{} {
 	if second, is := ctx.Value(hurryKey{}).(context.Context); is {
 		return second.Done()
@@ -61,13 +62,15 @@ func hurry(ctx context.Context) <-chan struct{} {
 
 type abruptKey struct{}
 
-// abrupt is an interruptible context for a command that reads: with it, the first signal ends the process. There is nothing to undo, and nobody can stop a
-// read of what comes in, or of a file system that hangs.
+// abrupt is an interruptible context for a command that reads: with it, the first signal ends the
+// process. There is nothing to undo, and nobody can stop a read of what comes in, or of a file
+// system that hangs.
 func abrupt(ctx context.Context) context.Context {
 	return context.WithValue(ctx, abruptKey{}, context.AfterFunc(ctx, func() { leave(ctx) }))
 }
 
-// gently gives the first signal back to what goes by the context, as a command that writes must. The second one ends the process.
+// gently gives the first signal back to what goes by the context, as a command that writes must.
+// The second one ends the process.
 func gently(ctx context.Context) {
 	if take, is := ctx.Value(abruptKey{}).(func() bool); is {
 		take()
@@ -86,12 +89,13 @@ func leave(ctx context.Context) {
 	}
 }
 
-// A farewell is how a command that others can do without ends: politely when it is asked to by a signal that soft takes, and at once by a second
-// one, or by another.
+// A farewell is how a command that others can do without ends: politely when it is asked to by a
+// signal that soft takes, and at once by a second one, or by another.
 type farewell struct {
 	asked <-chan struct{} // closed when it should leave
-	ctx   context.Context // ends when it must not wait any more; the cause is that of the context that was interrupted
-	must  func()          // ends ctx
+	// ends when it must not wait any more; the cause is that of the context that was interrupted
+	ctx   context.Context
+	must  func() // ends ctx
 	close func()
 }
 

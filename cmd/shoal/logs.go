@@ -51,7 +51,8 @@ does not follow it.`,
 			if err != nil {
 				return err
 			}
-			l := &logs{logsFlags: f, dir: dir, out: cmd.OutOrStdout(), readers: map[int]*logReader{}}
+			l := &logs{logsFlags: f, dir: dir, out: cmd.OutOrStdout(),
+				readers: map[int]*logReader{}}
 			if err := l.run(cmd.Context(), live); err != nil || !f.follow {
 				return err
 			}
@@ -59,15 +60,17 @@ does not follow it.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&f.follow, "follow", "f", false, "show what comes, until the job ends; where it is led")
-	flags.IntVar(&f.rank, "rank", -1, "only the output of this worker, without its number before the lines")
+	flags.BoolVarP(&f.follow, "follow", "f", false,
+		"show what comes, until the job ends; where it is led")
+	flags.IntVar(&f.rank, "rank", -1,
+		"only the output of this worker, without its number before the lines")
 	flags.Lookup("rank").DefValue = "all"
 	flags.BoolVar(&f.json, "json", false, "print one JSON object a line")
 	return cmd
 }
 
-// findRun finds the directory of a run, and its job if that still runs. silent is about launchers that do not answer, where the run has no result:
-// one of them may have its job.
+// findRun finds the directory of a run, and its job if that still runs. silent is about launchers
+// that do not answer, where the run has no result: one of them may have its job.
 func findRun(ctx context.Context, name string) (dir string, live *control.Job, silent, err error) {
 	live, err = control.Find(ctx, name)
 	var unknown *control.Unknown
@@ -79,7 +82,8 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 	}
 	if dir = name; !strings.ContainsRune(name, filepath.Separator) {
 		if dir, err = agent.NewestRun(name); err != nil {
-			if len(unknown.Refused) > 0 || unknown.Silent != nil { // it runs, and another host leads it
+			// it runs, and another host leads it
+			if len(unknown.Refused) > 0 || unknown.Silent != nil {
 				err = unknown
 			}
 			return "", nil, nil, err
@@ -97,13 +101,16 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 }
 
 // completeRuns offers the names of the running jobs and of those that have ended.
-func completeRuns(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func completeRuns(cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
 	names, directive := completeJobs(cmd, args, word)
 	if len(args) > 0 {
 		return names, directive
 	}
 	for _, name := range agent.RunNames() {
-		if !slices.ContainsFunc(names, func(n cobra.Completion) bool { return strings.HasPrefix(n, name+"\t") }) {
+		if !slices.ContainsFunc(names, func(n cobra.Completion) bool {
+			return strings.HasPrefix(n, name+"\t")
+		}) {
 			names = append(names, name)
 		}
 	}
@@ -127,7 +134,8 @@ type logReader struct {
 
 func (l *logs) run(ctx context.Context, live *control.Job) error {
 	return again(ctx, func() (bool, error) {
-		over := !l.follow || live == nil || hasResult(l.dir) || launcherGone(live) // asked first: nothing comes after
+		// asked first: nothing comes after
+		over := !l.follow || live == nil || hasResult(l.dir) || launcherGone(live)
 		if err := l.show(); err != nil {
 			return false, err
 		}
@@ -136,7 +144,8 @@ func (l *logs) run(ctx context.Context, live *control.Job) error {
 				r.lines.Close()
 			}
 			if l.rank >= 0 && len(l.readers) == 0 {
-				return false, fmt.Errorf("%s has no output of a worker %d; shoal ps JOB lists the workers of a running job", l.dir, l.rank)
+				return false, fmt.Errorf("%s has no output of a worker %d; shoal ps JOB lists "+
+					"the workers of a running job", l.dir, l.rank)
 			}
 		}
 		return over, l.err
@@ -157,7 +166,10 @@ func (l *logs) show() error {
 	for _, worker := range workers {
 		r := l.readers[worker]
 		if r == nil {
-			r = &logReader{tail: tail{path: filepath.Join(l.dir, logName(worker))}, lines: proc.Lines{Emit: func(line []byte) { l.emit(worker, line) }}}
+			r = &logReader{tail: tail{path: filepath.Join(l.dir, logName(worker))},
+				lines: proc.Lines{Emit: func(line []byte) {
+					l.emit(worker, line)
+				}}}
 			l.readers[worker] = r
 		}
 		err := r.tail.read(func(piece []byte) (int, error) {
@@ -174,8 +186,8 @@ func (l *logs) show() error {
 	return nil
 }
 
-// workers lists those whose output is there and wanted, ascending. Not all need be there: the host that leads has all that was said while it did,
-// the others their own workers.
+// workers lists those whose output is there and wanted, ascending. Not all need be there: the host
+// that leads has all that was said while it did, the others their own workers.
 func (l *logs) workers() (list []int, err error) {
 	entries, err := os.ReadDir(l.dir)
 	if err != nil {
@@ -183,7 +195,8 @@ func (l *logs) workers() (list []int, err error) {
 	}
 	for _, e := range entries {
 		var worker int
-		if _, err := fmt.Sscanf(e.Name(), "rank-%d.log", &worker); err == nil && e.Name() == logName(worker) && (l.rank < 0 || worker == l.rank) {
+		if _, err := fmt.Sscanf(e.Name(), "rank-%d.log", &worker); err == nil &&
+			e.Name() == logName(worker) && (l.rank < 0 || worker == l.rank) {
 			list = append(list, worker)
 		}
 	}

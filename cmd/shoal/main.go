@@ -1,5 +1,6 @@
-// Command shoal runs distributed training jobs. Each sub-command has a file of its own; this one wires them together and
-// turns errors into exit codes: 0 ok, 1 failed, 2 usage, 128 + n when stopped by signal n.
+// Command shoal runs distributed training jobs. Each sub-command has a file of its own; this one
+// wires them together and turns errors into exit codes: 0 ok, 1 failed, 2 usage, 128 + n when
+// stopped by signal n.
 package main
 
 import (
@@ -47,8 +48,10 @@ func newRootCommand() *cobra.Command {
 	root.SetVersionTemplate("shoal {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newDemoCommand(), newRunCommand(), newPsCommand(), newLogsCommand(), newResizeCommand(), newReshapeCommand(), newStopCommand(), newExplainCommand(),
-		newAgentCommand(), newTokenCommand(), newDrainCommand(), newRecoverCommand(), newStateCommand(), newBenchCommand(), newVersionCommand())
+	root.AddCommand(newDemoCommand(), newRunCommand(), newPsCommand(), newLogsCommand(),
+		newResizeCommand(), newReshapeCommand(), newStopCommand(), newExplainCommand(),
+		newAgentCommand(), newTokenCommand(), newDrainCommand(), newRecoverCommand(),
+		newStateCommand(), newBenchCommand(), newVersionCommand())
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
 		help.Args = knownCommand

@@ -30,7 +30,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// joiner is a worker that joins, meets the others and leaves; with an argument it waits for them for ever.
+// joiner is a worker that joins, meets the others and leaves; with an argument it waits for them
+// for ever.
 func joiner() {
 	ctx := context.Background()
 	j, err := client.Join(ctx)
@@ -51,9 +52,10 @@ func joiner() {
 	}
 }
 
-// TestScripts runs testdata/*.txtar. Beside testscript's own commands they have "exits CODE command…", which is exec
-// with an exact exit code, "empty DIR", which holds when nothing is in it or it is missing, and "until REGEXP command…",
-// which runs a command again and again until its output matches.
+// TestScripts runs testdata/*.txtar. Beside testscript's own commands they have "exits CODE
+// command…", which is exec with an exact exit code, "empty DIR", which holds when nothing is in it
+// or it is missing, and "until REGEXP command…", which runs a command again and again until its
+// output matches.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -64,7 +66,8 @@ func TestScripts(t *testing.T) {
 			env.Setenv("RUNS", filepath.Join(env.WorkDir, "state", "shoal", "runs"))
 			return os.Mkdir(filepath.Join(env.WorkDir, "run"), 0o700)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "empty": empty, "until": until},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits,
+			"empty": empty, "until": until},
 	})
 }
 
@@ -100,7 +103,8 @@ func empty(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// fallible is the worker of the demo, which SIGUSR1 makes fail in mid-step, as an exception would: it exits with code 1.
+// fallible is the worker of the demo, which SIGUSR1 makes fail in mid-step, as an exception would:
+// it exits with code 1.
 func fallible() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGUSR1)
 	defer stop()

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// network is hosts on a switch: each a network namespace with one cable. The hosts share everything but the network.
+// network is hosts on a switch: each a network namespace with one cable. The hosts share everything
+// but the network.
 type network struct {
 	tb    testing.TB
 	name  string // of the namespace of the switch, and the begin of the others'
@@ -48,7 +49,8 @@ func (n *network) addSwitch(name string) {
 // plug gives a host a card, with a cable to a port of a switch.
 func (n *network) plug(host, card, address, port, to string) {
 	space := n.space(host)
-	n.must(ip("-n", n.name, "link", "add", "name", port, "type", "veth", "peer", "name", card, "netns", space))
+	n.must(ip("-n", n.name, "link", "add", "name", port, "type", "veth", "peer", "name", card,
+		"netns", space))
 	n.must(ip("-n", n.name, "link", "set", "dev", port, "master", to, "up"))
 	n.must(ip("-n", space, "address", "add", address+"/24", "dev", card))
 	n.must(ip("-n", space, "link", "set", card, "up"))
@@ -69,13 +71,15 @@ func (n *network) address(host string) string {
 
 // command runs on a host. Its process is the command itself: ip netns exec makes no other.
 func (n *network) command(ctx context.Context, host string, words ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", n.space(host)}, words...)...)
+	return exec.CommandContext(ctx, "ip",
+		append([]string{"netns", "exec", n.space(host)}, words...)...)
 }
 
 // cut pulls the cable of a host out of the switch: nothing comes through, and nobody is told.
 func (n *network) cut(host string) { n.must(ip("-n", n.name, "link", "set", "dev", host, "down")) }
 
-// mend plugs it in again. Until then the host has found out that nobody answers, which it is to forget.
+// mend plugs it in again. Until then the host has found out that nobody answers, which it is to
+// forget.
 func (n *network) mend(host string) {
 	n.must(ip("-n", n.name, "link", "set", "dev", host, "up"))
 	for _, other := range n.hosts {
@@ -86,7 +90,8 @@ func (n *network) mend(host string) {
 // part lets two hosts reach everybody but each other: they send to a card that nobody has.
 func (n *network) part(a, b string) {
 	for _, pair := range [][2]string{{a, b}, {b, a}} {
-		n.must(ip("-n", n.space(pair[0]), "neighbour", "replace", n.address(pair[1]), "lladdr", "02:00:00:00:00:fe", "dev", "eth0", "nud", "permanent"))
+		n.must(ip("-n", n.space(pair[0]), "neighbour", "replace", n.address(pair[1]), "lladdr",
+			"02:00:00:00:00:fe", "dev", "eth0", "nud", "permanent"))
 	}
 }
 
@@ -99,7 +104,8 @@ func (n *network) limit(host, rate, queue string) {
 
 // slow limits what leaves by a device of a namespace.
 func (n *network) slow(space, device, rate, queue string) {
-	n.must(tool("tc", "-n", space, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", "16kb", "limit", queue))
+	n.must(tool("tc", "-n", space, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate,
+		"burst", "16kb", "limit", queue))
 }
 
 func (n *network) delete(space string) {
@@ -120,7 +126,8 @@ func ip(words ...string) error { return tool("ip", words...) }
 func tool(name string, words ...string) error {
 	out, err := exec.Command(name, words...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", name, strings.Join(words, " "), errors.Join(err, errors.New(strings.TrimSpace(string(out)))))
+		return fmt.Errorf("%s %s: %w", name, strings.Join(words, " "),
+			errors.Join(err, errors.New(strings.TrimSpace(string(out)))))
 	}
 	return nil
 }

@@ -66,7 +66,9 @@ the others: it has not come to the call in which they wait, as one that hangs. J
 }
 
 func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
-	rows := [][]string{{"JOB", "WORKERS", "SPARES", "GENERATION", "STEP", "STATE", "SINCE", "LOSS", "ACCURACY", "SAMPLES/S", "DIR"}}
+	rows := [][]string{
+		{"JOB", "WORKERS", "SPARES", "GENERATION", "STEP", "STATE", "SINCE", "LOSS", "ACCURACY",
+			"SAMPLES/S", "DIR"}}
 	for _, j := range jobs {
 		if asJSON {
 			if err := json.NewEncoder(out).Encode(j.Job); err != nil {
@@ -75,8 +77,11 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 			continue
 		}
 		m := reported(j.Job)
-		rows = append(rows, []string{j.Name, size(j.Job), spares(j.Job), dash(j.Generation), step(j.Job, m), string(j.State), since(j.Started, time.Now()),
-			metric(m, "loss", "%.4g"), metric(m, "accuracy", "%.4g"), metric(m, "samples_per_s", "%.0f"), j.Dir})
+		rows = append(rows,
+			[]string{j.Name, size(j.Job), spares(j.Job), dash(j.Generation), step(j.Job, m),
+				string(j.State), since(j.Started, time.Now()),
+				metric(m, "loss", "%.4g"), metric(m, "accuracy", "%.4g"),
+				metric(m, "samples_per_s", "%.0f"), j.Dir})
 	}
 	if asJSON {
 		return nil
@@ -85,7 +90,8 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 		return err
 	}
 	for _, j := range jobs {
-		if err := errors.Join(tellBack(out, j.Job), tellHeld(out, j.Job), tellUnusual(out, j.Job, time.Now())); err != nil {
+		if err := errors.Join(tellBack(out, j.Job), tellHeld(out, j.Job),
+			tellUnusual(out, j.Job, time.Now())); err != nil {
 			return err
 		}
 	}
@@ -96,7 +102,8 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 func tellBack(out io.Writer, j api.Job) (err error) {
 	switch {
 	case j.Lost != "":
-		_, err = fmt.Fprintf(out, "%s: goes back to a checkpoint, on mesh %s: %s\n", j.Name, cmp.Or(j.Reshaping, j.Mesh), j.Lost)
+		_, err = fmt.Fprintf(out, "%s: goes back to a checkpoint, on mesh %s: %s\n", j.Name,
+			cmp.Or(j.Reshaping, j.Mesh), j.Lost)
 	case j.Back != "":
 		_, err = fmt.Fprintf(out, "%s: %s\n", j.Name, j.Back)
 	}
@@ -132,12 +139,15 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 		if slices.ContainsFunc(j.Workers, func(x api.JobWorker) bool { return x.Host != w.Host }) {
 			host = orDash(w.Host)
 		}
-		rows = append(rows, []string{strconv.Itoa(w.Worker), rank, host, strconv.Itoa(w.PID), state, orDash(strings.Join(last, " "))})
+		rows = append(rows,
+			[]string{strconv.Itoa(w.Worker), rank, host, strconv.Itoa(w.PID), state,
+				orDash(strings.Join(last, " "))})
 	}
 	if asJSON {
 		return nil
 	}
-	return errors.Join(table(out, rows), tellHosts(out, j), tellBack(out, j), tellHeld(out, j), tellWaits(out, j, time.Now(), false))
+	return errors.Join(table(out, rows), tellHosts(out, j), tellBack(out, j), tellHeld(out, j),
+		tellWaits(out, j, time.Now(), false))
 }
 
 // tellHosts lists the hosts of a job on several.
@@ -169,7 +179,8 @@ func table(out io.Writer, rows [][]string) error {
 	return tab.Flush()
 }
 
-// reported is what the member with the lowest rank reported last; before the job has members, what any worker did.
+// reported is what the member with the lowest rank reported last; before the job has members, what
+// any worker did.
 func reported(j api.Job) (m api.Metrics) {
 	lowest := -1
 	for _, w := range j.Workers {
@@ -237,23 +248,30 @@ func between(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < least:
-			return usageError("%s needs more than %s: %s; %[1]s --help has examples", cmd.CommandPath(), plural.Of(len(args), "argument"), strings.TrimSuffix(cmd.UseLine(), " [flags]"))
+			return usageError("%s needs more than %s: %s; %[1]s --help has examples",
+				cmd.CommandPath(), plural.Of(len(args), "argument"),
+				strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 		case len(args) > most:
-			return usageError("%q is too much; %s --help has examples", args[most], cmd.CommandPath())
+			return usageError("%q is too much; %s --help has examples", args[most],
+				cmd.CommandPath())
 		case slices.Contains(args, ""):
-			return usageError("argument %d is empty, as that of a variable that is not set; %s --help has examples", slices.Index(args, "")+1, cmd.CommandPath())
+			return usageError("argument %d is empty, as that of a variable that is not set; %s "+
+				"--help has examples", slices.Index(args, "")+1, cmd.CommandPath())
 		}
 		return nil
 	}
 }
 
 // completeJobs offers the names of the running jobs as the first argument.
-func completeJobs(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func completeJobs(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
 	var names []cobra.Completion
 	if len(args) == 0 {
 		jobs, _ := control.List(cmd.Context()) // completion has no place for errors
 		for _, j := range jobs {
-			names = append(names, cobra.CompletionWithDesc(j.Name, fmt.Sprintf("%s, %s workers", j.State, size(j.Job))))
+			names = append(names,
+				cobra.CompletionWithDesc(j.Name,
+					fmt.Sprintf("%s, %s workers", j.State, size(j.Job))))
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// A rate is how many bytes a second something carries, as a flag: 1.2GB/s, 400MiB/s, 10Gbit/s, with or without the /s.
+// A rate is how many bytes a second something carries, as a flag: 1.2GB/s, 400MiB/s, 10Gbit/s, with
+// or without the /s.
 type rate float64
 
 var rateText = regexp.MustCompile(`^([0-9.]+) ?([kKMGT]?)(i?)(B|bit)(/s)?$`)

@@ -26,7 +26,8 @@ are not, both sides train on, and their results differ.`,
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !force {
-				return usageError("shoal recover needs --force: only a person can know that the other hosts are gone for good")
+				return usageError("shoal recover needs --force: only a person can know that the " +
+					"other hosts are gone for good")
 			}
 			j, err := control.Find(cmd.Context(), args[0])
 			if err != nil {
@@ -37,7 +38,8 @@ are not, both sides train on, and their results differ.`,
 			} else if err != nil {
 				return fmt.Errorf("job %s is as it was: %w", j.Name, err)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s goes on with %s\n", j.Name, plural.Of(j.Size, "worker"))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s goes on with %s\n", j.Name,
+				plural.Of(j.Size, "worker"))
 			return err
 		},
 	}

@@ -26,8 +26,9 @@ type reshapeFlags struct {
 func newReshapeCommand() *cobra.Command {
 	var f reshapeFlags
 	cmd := &cobra.Command{
-		Use:   "reshape JOB --mesh AXES",
-		Short: "Give a running job another mesh: other degrees of data, tensor and pipeline parallelism",
+		Use: "reshape JOB --mesh AXES",
+		Short: "Give a running job another mesh: other degrees of data, tensor and pipeline " +
+			"parallelism",
 		Long: `Give a running job another mesh: other degrees of data, tensor and pipeline parallelism, while it trains.
 
 The plan is printed first: what crosses from host to host against the least that is possible, the memory that it takes,
@@ -57,10 +58,12 @@ The command ends when the job has the mesh, or says why it will not.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.mesh, "mesh", "", "the axes with their degrees, the last the fastest, such as dp=2,tp=2")
+	flags.StringVar(&f.mesh, "mesh", "",
+		"the axes with their degrees, the last the fastest, such as dp=2,tp=2")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the plan, and change nothing")
 	flags.BoolVar(&f.noWait, "no-wait", false, "ask, and do not wait for the mesh")
-	flags.BoolVar(&f.json, "json", false, "print the plan and each change as JSON objects, and a last one when the job has the mesh")
+	flags.BoolVar(&f.json, "json", false,
+		"print the plan and each change as JSON objects, and a last one when the job has the mesh")
 	return cmd
 }
 
@@ -86,7 +89,9 @@ func (f *reshapeFlags) run(ctx context.Context, out io.Writer, j *control.Job) e
 		case j.Broken != "":
 			return false, fmt.Errorf("job %s cannot go on: %s", j.Name, j.Broken)
 		case j.Reshaping != plan.To:
-			return false, fmt.Errorf("job %s has mesh %s and does not go to %s any more; shoal explain %[1]s says why", j.Name, j.Mesh, plan.To)
+			return false, fmt.Errorf(
+				"job %s has mesh %s and does not go to %s any more; shoal explain %[1]s says why",
+				j.Name, j.Mesh, plan.To)
 		}
 		return false, nil
 	}
@@ -111,7 +116,8 @@ predicted      %s
 
 // predicted says how long a change should take, and what that is made of.
 func predicted(p *api.Plan) string {
-	memory := fmt.Sprintf("%v in memory, for %d bytes of new state", about(p.MemorySeconds), p.Copied)
+	memory := fmt.Sprintf("%v in memory, for %d bytes of new state", about(p.MemorySeconds),
+		p.Copied)
 	switch {
 	case p.LinkSeconds == nil:
 		return memory + ", without links: no all-reduce has told yet how fast they are"
@@ -130,7 +136,8 @@ func about(seconds float64) time.Duration {
 	return d.Round(10 * time.Millisecond)
 }
 
-// alone says what of the state is lost with one host, and what it would cost or save to have it otherwise.
+// alone says what of the state is lost with one host, and what it would cost or save to have it
+// otherwise.
 func alone(p *api.Plan) string {
 	said := fmt.Sprintf("%d bytes on one %s only", p.Alone, p.Where)
 	if p.OtherAlone == p.Alone && p.OtherBytes == p.Bytes {
@@ -140,5 +147,6 @@ func alone(p *api.Plan) string {
 	if p.Redundant {
 		other = "without"
 	}
-	return fmt.Sprintf("%s; %s --redundant %d, and %d bytes moved", said, other, p.OtherAlone, p.OtherBytes)
+	return fmt.Sprintf("%s; %s --redundant %d, and %d bytes moved", said, other, p.OtherAlone,
+		p.OtherBytes)
 }

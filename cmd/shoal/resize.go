@@ -52,19 +52,24 @@ The command ends when the job has N workers, or says why it will not.`,
 		},
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if _, word, _ := strings.Cut(err.Error(), "unknown shorthand flag: "); len(word) > 1 && word[1] >= '0' && word[1] <= '9' { // as in -1
+		// as in -1
+		if _, word, _ := strings.Cut(err.Error(), "unknown shorthand flag: "); len(word) > 1 &&
+			word[1] >= '0' && word[1] <= '9' {
 			return noNumber(word[strings.LastIndex(word, " ")+1:], "JOB")
 		}
 		return flagError(cmd, err)
 	})
 	flags := cmd.Flags()
 	flags.BoolVar(&f.noWait, "no-wait", false, "ask, and do not wait for the workers")
-	flags.BoolVar(&f.json, "json", false, "print one JSON object a change, and a last one when the job has N workers")
+	flags.BoolVar(&f.json, "json", false,
+		"print one JSON object a change, and a last one when the job has N workers")
 	return cmd
 }
 
 func noNumber(word, name string) error {
-	return usageError("%q is no number of workers; give 1 to %d, and to end the job use shoal stop %s", word, job.MaxWorkers, name)
+	return usageError(
+		"%q is no number of workers; give 1 to %d, and to end the job use shoal stop %s", word,
+		job.MaxWorkers, name)
 }
 
 func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job, n int) error {
@@ -73,7 +78,8 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 	g.ask = func() error {
 		if err := j.Resize(ctx, n, myself()); err != nil {
 			if refusal := new(control.Refusal); j.Max > 0 && n > j.Max && errors.As(err, &refusal) {
-				err = fmt.Errorf("%w; give it up to %d, or run it anew with a larger --max", err, j.Max)
+				err = fmt.Errorf("%w; give it up to %d, or run it anew with a larger --max", err,
+					j.Max)
 			}
 			return fmt.Errorf("job %s keeps its size: %w", j.Name, err)
 		}
@@ -88,7 +94,8 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 			fmt.Fprintf(notes, "shoal: %s; the job starts another after a while\n", lastFailed(j))
 		case j.NoRoom > told:
 			told = j.NoRoom
-			fmt.Fprintf(notes, "shoal: no host has a free slot for %s; waiting for one: %s\n", plural.Of(told, "worker"), howToJoin(j))
+			fmt.Fprintf(notes, "shoal: no host has a free slot for %s; waiting for one: %s\n",
+				plural.Of(told, "worker"), howToJoin(j))
 		}
 		return j.Size == n && j.Entering == 0, nil
 	}
@@ -100,10 +107,12 @@ func howToJoin(j *control.Job) string {
 	if j.Join == "" {
 		return "this job takes no other hosts, since it was not started with --listen"
 	}
-	return "shoal agent --join " + j.Join + " --token-file FILE, with a token of shoal token " + j.Name
+	return "shoal agent --join " + j.Join + " --token-file FILE, with a token of shoal token " +
+		j.Name
 }
 
-// failedWorkers counts those that ended otherwise than well. Who asks for another size makes shoal end others.
+// failedWorkers counts those that ended otherwise than well. Who asks for another size makes shoal
+// end others.
 func failedWorkers(j *control.Job) (n int) {
 	for _, w := range j.Workers {
 		if w.Failed {
@@ -117,17 +126,21 @@ func failedWorkers(j *control.Job) (n int) {
 func lastFailed(j *control.Job) string {
 	for _, w := range slices.Backward(j.Workers) {
 		if w.Failed {
-			return fmt.Sprintf("worker %d %s; shoal logs %s --rank %[1]d shows its output", w.Worker, w.How, j.Name)
+			return fmt.Sprintf("worker %d %s; shoal logs %s --rank %[1]d shows its output",
+				w.Worker, w.How, j.Name)
 		}
 	}
 	return ""
 }
 
-// notReached says why a job no longer wants the size that it was asked for. known is how many of its workers had failed before.
+// notReached says why a job no longer wants the size that it was asked for. known is how many of
+// its workers had failed before.
 func notReached(j *control.Job, n, known int) error {
-	why := fmt.Sprintf(": somebody else has asked for that since; shoal explain %s says who", j.Name)
+	why := fmt.Sprintf(": somebody else has asked for that since; shoal explain %s says who",
+		j.Name)
 	if failedWorkers(j) > known {
 		why = ", because " + lastFailed(j)
 	}
-	return fmt.Errorf("job %s now wants %s and not %d%s", j.Name, plural.Of(j.Want, "worker"), n, why)
+	return fmt.Errorf("job %s now wants %s and not %d%s", j.Name, plural.Of(j.Want, "worker"), n,
+		why)
 }

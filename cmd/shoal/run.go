@@ -103,23 +103,36 @@ func (f *runFlags) declare(flags *pflag.FlagSet) {
 	flags.SortFlags = false
 	flags.SetInterspersed(false) // what follows the command belongs to it, with or without --
 	flags.IntVarP(&f.workers, "workers", "n", 0, "number of workers (default 1)")
-	flags.IntVar(&f.min, "min", 0, "with fewer than `N` workers wait for more, and survive also workers that fail (default: only those that are killed)")
+	flags.IntVar(&f.min, "min", 0, "with fewer than `N` workers wait for more, and survive also "+
+		"workers that fail (default: only those that are killed)")
 	flags.IntVar(&f.max, "max", 0, "refuse to be resized above `N` workers (default: no limit)")
-	flags.IntVar(&f.spares, "spares", 0, "keep `N` workers more waiting, which take the places of lost ones at once and cost as much memory as others")
+	flags.IntVar(&f.spares, "spares", 0, "keep `N` workers more waiting, which take the places "+
+		"of lost ones at once and cost as much memory as others")
 	flags.StringVarP(&f.file, "file", "f", "", "read the job from a YAML file")
 	flags.StringVar(&f.name, "name", "", "name of the job (default: after the command)")
 	flags.StringArrayVar(&f.env, "env", nil, "set `KEY=VALUE` for the workers; repeat for more")
-	flags.BoolVar(&f.fixed, "fixed-routes", false, "let an all-reduce go between hosts by its length alone, not as is measured to be fastest: sums come out the same in every run")
-	flags.BoolVar(&f.spread, "redundant", false, "place the ranks of a mesh so that what several of them have is on two hosts, wherever the workers allow it: a lost host then costs no state")
-	flags.StringVar(&f.logDir, "log-dir", "", "keep the directory of the run in here (default ~/.local/state/shoal/runs)")
-	flags.StringVar(&f.listen, "listen", "", "let other hosts join at this `ADDRESS`, such as :7077")
-	flags.StringVar(&f.hosts, "hosts", "", "start agents over ssh on `H1:SLOTS,H2:SLOTS`; this host then takes no workers, unless --slots says so")
-	flags.IntVar(&f.slots, "slots", 0, "with --listen or --hosts: workers that this host takes (default with --listen: one a GPU, else one a core)")
-	flags.StringVar(&f.token, "token-file", "", "with --listen: write the token with which hosts join to this `FILE` (default: ~/.local/state/shoal/token)")
-	flags.BoolVar(&f.plain, "unencrypted-data", false, "with --listen or --hosts: send tensors in the clear, faster; anyone on the network can read and change them")
-	flags.StringVar(&f.store.at, "store", "", "keep the record of the job on NATS servers (`URL`, such as nats://db:4222), or in a folder of this host")
+	flags.BoolVar(&f.fixed, "fixed-routes", false, "let an all-reduce go between hosts by its "+
+		"length alone, not as is measured to be fastest: sums come out the same in every run")
+	flags.BoolVar(&f.spread, "redundant", false, "place the ranks of a mesh so that what "+
+		"several of them have is on two hosts, wherever the workers allow it: a lost host then "+
+		"costs no state")
+	flags.StringVar(&f.logDir, "log-dir", "",
+		"keep the directory of the run in here (default ~/.local/state/shoal/runs)")
+	flags.StringVar(&f.listen, "listen", "",
+		"let other hosts join at this `ADDRESS`, such as :7077")
+	flags.StringVar(&f.hosts, "hosts", "", "start agents over ssh on `H1:SLOTS,H2:SLOTS`; this "+
+		"host then takes no workers, unless --slots says so")
+	flags.IntVar(&f.slots, "slots", 0, "with --listen or --hosts: workers that this host takes "+
+		"(default with --listen: one a GPU, else one a core)")
+	flags.StringVar(&f.token, "token-file", "", "with --listen: write the token with which "+
+		"hosts join to this `FILE` (default: ~/.local/state/shoal/token)")
+	flags.BoolVar(&f.plain, "unencrypted-data", false, "with --listen or --hosts: send tensors "+
+		"in the clear, faster; anyone on the network can read and change them")
+	flags.StringVar(&f.store.at, "store", "", "keep the record of the job on NATS servers "+
+		"(`URL`, such as nats://db:4222), or in a folder of this host")
 	f.store.credentialsFlag(flags)
-	flags.BoolVar(&f.store.takeOver, "take-over", false, "with --store: begin even if a job of this name is led elsewhere, because you know that it is gone")
+	flags.BoolVar(&f.store.takeOver, "take-over", false, "with --store: begin even if a job of "+
+		"this name is led elsewhere, because you know that it is gone")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the job as YAML, and run nothing")
 }
 
@@ -138,10 +151,13 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	}
 	for _, flag := range []string{"min", "max"} { // where 0 is what they are without the flag
 		if cmd.Flags().Changed(flag) && cmd.Flag(flag).Value.String() == "0" {
-			return spec, usageError("--%s 0 is no number of workers; give 1 to 1024, or leave it out", flag)
+			return spec, usageError(
+				"--%s 0 is no number of workers; give 1 to 1024, or leave it out", flag)
 		}
 	}
-	spec = spec.Override(job.Spec{Name: f.name, Min: f.min, Max: f.max, Spares: f.spares, Command: args, Env: env, FixedRoutes: f.fixed, Redundant: f.spread}).WithDefaults()
+	spec = spec.Override(
+		job.Spec{Name: f.name, Min: f.min, Max: f.max, Spares: f.spares, Command: args, Env: env,
+			FixedRoutes: f.fixed, Redundant: f.spread}).WithDefaults()
 	if cmd.Flags().Changed("workers") { // also a 0, which must be refused and not defaulted
 		spec.Workers = f.workers
 	}
@@ -162,9 +178,11 @@ func parseEnv(pairs []string) (map[string]string, error) {
 
 // fleet reads the flags about other hosts.
 func (f *runFlags) fleet(cmd *cobra.Command) (*fleet, error) {
-	fl := &fleet{listen: f.listen, tokenFile: f.token, slots: f.slots, open: f.listen != "", plain: f.plain, notes: cmd.ErrOrStderr()}
+	fl := &fleet{listen: f.listen, tokenFile: f.token, slots: f.slots, open: f.listen != "",
+		plain: f.plain, notes: cmd.ErrOrStderr()}
 	said := cmd.Flags().Changed
-	for _, flag := range []string{"listen", "hosts", "store"} { // as of a shell's variable that is not set: the job would run here, alone
+	// as of a shell's variable that is not set: the job would run here, alone
+	for _, flag := range []string{"listen", "hosts", "store"} {
 		if said(flag) && cmd.Flag(flag).Value.String() == "" {
 			return nil, usageError("--%s is empty: say what it is to be, or leave it out", flag)
 		}
@@ -175,7 +193,8 @@ func (f *runFlags) fleet(cmd *cobra.Command) (*fleet, error) {
 	case f.listen == "" && f.hosts == "":
 		for _, flag := range []string{"slots", "token-file", "unencrypted-data"} {
 			if said(flag) {
-				return nil, usageError("--%s is about other hosts: it needs --listen or --hosts", flag)
+				return nil, usageError("--%s is about other hosts: it needs --listen or --hosts",
+					flag)
 			}
 		}
 		return fl, nil
@@ -194,7 +213,8 @@ func (f *runFlags) fleet(cmd *cobra.Command) (*fleet, error) {
 		return nil, err
 	}
 	if f.plain {
-		fmt.Fprintln(fl.notes, "shoal: WARNING: tensors travel between hosts in the clear (--unencrypted-data); control messages stay encrypted")
+		fmt.Fprintln(fl.notes, "shoal: WARNING: tensors travel between hosts in the clear "+
+			"(--unencrypted-data); control messages stay encrypted")
 	}
 	if fl.tokenFile == "" {
 		dir, err := agent.RunsDir()
@@ -228,19 +248,22 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	var cannot func(error)
 	if others.listen != "" {
 		p := bid(ctx, func(s syscall.Signal) bool { return s == syscall.SIGTERM }, func() {
-			fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends, if others can go on with it; a second signal ends the job at once")
+			fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends, if others "+
+				"can go on with it; a second signal ends the job at once")
 		})
 		defer p.close()
 		ctx, leave, cannot = p.ctx, p.asked, func(error) { p.must() }
 	}
 	defer others.close()
 	result, err := agent.Run(ctx, agent.RunConfig{
-		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) && colorful(notes), Kill: hurry(cmd.Context()),
+		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) &&
+			colorful(notes), Kill: hurry(cmd.Context()),
 		Leave: leave, CannotLeave: cannot,
 		Fleet: others.config(cmd.Context(), spec, giveUp), Record: record,
 		OnStart: func(name, dir string) {
 			others.job = name
-			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name, plural.Of(spec.Workers, "worker"), dir)
+			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name,
+				plural.Of(spec.Workers, "worker"), dir)
 		},
 	})
 	if cannot := new(stranded); errors.As(err, &cannot) {
@@ -251,7 +274,8 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	}
 	took := time.Duration(result.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
 	if result.GoesOn != "" {
-		fmt.Fprintf(notes, "shoal: this host has left job %s after %s; it goes on on host %s\n", result.Job, took, result.GoesOn)
+		fmt.Fprintf(notes, "shoal: this host has left job %s after %s; it goes on on host %s\n",
+			result.Job, took, result.GoesOn)
 		return nil
 	}
 	by := ""
@@ -260,8 +284,10 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	}
 	fmt.Fprintf(notes, "shoal: job %s %sended well after %s\n", result.Job, by, took)
 	if result.Alone && spec.Workers > 1 {
-		fmt.Fprintf(notes, "shoal: note: no worker joined, so shoal had no part in what the %d processes did, and each ran alone unless they met in another way, as by "+
-			"init_process_group(\"gloo\"); call shoal.join() in the script, or init_process_group(\"shoal\"), to make them one job\n", spec.Workers)
+		fmt.Fprintf(notes, "shoal: note: no worker joined, so shoal had no part in what the %d "+
+			"processes did, and each ran alone unless they met in another way, as by "+
+			"init_process_group(\"gloo\"); call shoal.join() in the script, or "+
+			"init_process_group(\"shoal\"), to make them one job\n", spec.Workers)
 	}
 	return nil
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// Of a run without a result, nobody says that its launcher was killed while a launcher is there that does not answer: it may be stopped.
+// Of a run without a result, nobody says that its launcher was killed while a launcher is there
+// that does not answer: it may be stopped.
 func TestALauncherThatDoesNotAnswer(t *testing.T) {
 	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
 	if err != nil {
@@ -26,7 +27,8 @@ func TestALauncherThatDoesNotAnswer(t *testing.T) {
 	if err := os.MkdirAll(run, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(run, "job.json"), []byte(`{"spec":{"name":"train","workers":1,"command":["fit"]}}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(run, "job.json"),
+		[]byte(`{"spec":{"name":"train","workers":1,"command":["fit"]}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	execute := func(args ...string) (string, error) {
@@ -37,17 +39,21 @@ func TestALauncherThatDoesNotAnswer(t *testing.T) {
 		err := cmd.ExecuteContext(t.Context())
 		return out.String(), err
 	}
-	if out, err := execute("explain", "train"); err != nil || !strings.Contains(out, "its launcher was killed") {
+	if out, err := execute("explain", "train"); err != nil ||
+		!strings.Contains(out, "its launcher was killed") {
 		t.Errorf("%q, %v", out, err)
 	}
 	babble(t, filepath.Join(own, "stranger.ctl"))
-	if out, err := execute("explain", "train"); err == nil || strings.Contains(out, "killed") || !strings.Contains(out, "job train: 1 worker of ") || !strings.Contains(err.Error(), "may still run") {
+	if out, err := execute("explain", "train"); err == nil || strings.Contains(out, "killed") ||
+		!strings.Contains(out, "job train: 1 worker of ") ||
+		!strings.Contains(err.Error(), "may still run") {
 		t.Errorf("%q, %v", out, err)
 	}
 	if _, err := execute("logs", "train"); err != nil {
 		t.Error(err)
 	}
-	if _, err := execute("logs", "train", "-f"); err == nil || !strings.Contains(err.Error(), "stranger.ctl") {
+	if _, err := execute("logs", "train", "-f"); err == nil ||
+		!strings.Contains(err.Error(), "stranger.ctl") {
 		t.Errorf("what does not answer is followed: %v", err)
 	}
 }
@@ -58,7 +64,9 @@ func babble(t *testing.T, socket string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("hello")) })}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Write([]byte("hello"))
+	})}
 	g := group.New(t.Context())
 	g.Go("launcher", func(context.Context) error { server.Serve(l); return nil })
 	t.Cleanup(func() { server.Close(); g.Wait() })

@@ -18,15 +18,17 @@ const (
 	soakSlots = 2                // of each of its hosts
 )
 
-// hostSoak is a job on several hosts, of which any may be lost, but only one at a time: the next one when another has come.
+// hostSoak is a job on several hosts, of which any may be lost, but only one at a time: the next
+// one when another has come.
 type hostSoak struct {
 	*spread
 	rng   *rand.Rand
 	tally *tally
 	came  int
 
-	frozen  []api.JobWorker
-	dropped map[*process]bool // agents that the job went on without: what their workers say when they are ended is no matter
+	frozen []api.JobWorker
+	// agents that the job went on without: what their workers say when they are ended is no matter
+	dropped map[*process]bool
 }
 
 // soakHosts gives jobs on three hosts random faults, for a time.
@@ -38,8 +40,10 @@ func soakHosts(t *testing.T, rng *rand.Rand, c *tally, length time.Duration) {
 
 func soakHostsOnce(t *testing.T, rng *rand.Rand, c *tally, length time.Duration) {
 	n := newNetwork(t, "a", "b", "c")
-	s := &hostSoak{spread: startSpread(t, n, soakSlots, audited), rng: rng, tally: c, dropped: map[*process]bool{}}
-	s.faults = []string{"was killed by SIGKILL", "was killed by SIGTERM", "exited with code 143"} // the last two before they have entered
+	s := &hostSoak{spread: startSpread(t, n, soakSlots, audited), rng: rng, tally: c,
+		dropped: map[*process]bool{}}
+	// the last two before they have entered
+	s.faults = []string{"was killed by SIGKILL", "was killed by SIGTERM", "exited with code 143"}
 	for end := time.Now().Add(length); time.Now().Before(end); {
 		s.fault()
 	}
@@ -48,7 +52,8 @@ func soakHostsOnce(t *testing.T, rng *rand.Rand, c *tally, length time.Duration)
 	c.add(s.finish(members))
 	for _, p := range slices.DeleteFunc(s.all, func(p *process) bool { return s.dropped[p] }) {
 		for _, line := range exceptions.FindAllString(s.said(p), -1) {
-			if !strings.HasSuffix(line, ": SIGTERM") { // one that is not wanted any more before it has entered
+			// one that is not wanted any more before it has entered
+			if !strings.HasSuffix(line, ": SIGTERM") {
 				c.exceptions = append(c.exceptions, line)
 			}
 		}
@@ -78,7 +83,9 @@ func (s *hostSoak) fault() {
 
 // members are workers that hold the state.
 func (s *hostSoak) members() []api.JobWorker {
-	return slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool { return !w.Running || w.Rank < 0 })
+	return slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool {
+		return !w.Running || w.Rank < 0
+	})
 }
 
 // killOne kills a member where enough others stay, and waits until the job knows.
@@ -94,7 +101,9 @@ func (s *hostSoak) killOne() {
 	s.tally.faults["worker killed"]++
 	s.until("the loss", func() (bool, error) {
 		err := s.job.Refresh(s.ctx)
-		return !slices.ContainsFunc(s.members(), func(o api.JobWorker) bool { return o.PID == w.PID }), err
+		return !slices.ContainsFunc(s.members(), func(o api.JobWorker) bool {
+			return o.PID == w.PID
+		}), err
 	})
 }
 
@@ -126,7 +135,9 @@ type hostFault struct {
 }
 
 var hostFaults = []hostFault{
-	{"host killed", func(s *hostSoak, host string) { s.signal(syscall.SIGKILL, nil, s.agents[s.names[host]]) },
+	{"host killed", func(s *hostSoak, host string) {
+		s.signal(syscall.SIGKILL, nil, s.agents[s.names[host]])
+	},
 		func(s *hostSoak, _ string, p *process) { s.ends(p, -1) }},
 	{"cable cut", func(s *hostSoak, host string) { s.net.cut(host) },
 		func(s *hostSoak, host string, p *process) { s.net.mend(host); s.ends(p, 1) }},
@@ -169,7 +180,9 @@ func (s *hostSoak) lose(host string, how hostFault) {
 	var from uint64
 	s.until("steps after: "+what, func() (bool, error) {
 		err := s.job.Refresh(s.ctx)
-		if from == 0 || slices.ContainsFunc(s.job.Workers, func(w api.JobWorker) bool { return w.Running && w.Host == name }) {
+		if from == 0 || slices.ContainsFunc(s.job.Workers, func(w api.JobWorker) bool {
+			return w.Running && w.Host == name
+		}) {
 			from = max(s.job.Steps, 1)
 		}
 		return s.job.Steps >= from+3, err

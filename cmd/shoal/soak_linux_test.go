@@ -26,7 +26,8 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
-// What the soak does: as long as it has time, after a pause of up to soakPause one fault more, in a job of up to soakWorkers.
+// What the soak does: as long as it has time, after a pause of up to soakPause one fault more, in a
+// job of up to soakWorkers.
 const (
 	soakPause   = 100 * time.Millisecond
 	soakStop    = 200 * time.Millisecond // a worker is stopped at most
@@ -50,7 +51,8 @@ type soak struct {
 	tally   *tally
 }
 
-// TestSoak trains under random faults, on one host and on several: for a few seconds, or as many as SECONDS says (make soak).
+// TestSoak trains under random faults, on one host and on several: for a few seconds, or as many as
+// SECONDS says (make soak).
 func TestSoak(t *testing.T) {
 	seconds, seed := 5.0, rand.Uint64()
 	if testing.Short() {
@@ -70,8 +72,12 @@ func TestSoak(t *testing.T) {
 	}
 	t.Logf("SEED=%d", seed)
 	total, half := newTally(), time.Duration(seconds*float64(time.Second)/2)
-	t.Run("one host", func(t *testing.T) { soakHost(t, rand.New(rand.NewPCG(seed, 0)), total, half) })
-	t.Run("several hosts", func(t *testing.T) { soakHosts(t, rand.New(rand.NewPCG(seed, 1)), total, half) })
+	t.Run("one host", func(t *testing.T) {
+		soakHost(t, rand.New(rand.NewPCG(seed, 0)), total, half)
+	})
+	t.Run("several hosts", func(t *testing.T) {
+		soakHosts(t, rand.New(rand.NewPCG(seed, 1)), total, half)
+	})
 	t.Logf("\n%v", total)
 	for _, line := range total.exceptions {
 		t.Errorf("a worker says: %s", line)
@@ -86,7 +92,8 @@ func soakHost(t *testing.T, rng *rand.Rand, c *tally, length time.Duration) {
 	}
 	defer os.RemoveAll(dir)
 	t.Setenv("XDG_RUNTIME_DIR", dir)
-	s := &soak{t: t, rng: rng, trains: map[int]bool{}, ends: map[int]map[string]float64{}, killed: map[int]bool{}, tally: c}
+	s := &soak{t: t, rng: rng, trains: map[int]bool{}, ends: map[int]map[string]float64{},
+		killed: map[int]bool{}, tally: c}
 	result, err := s.run(length)
 	if err != nil {
 		t.Error(err)
@@ -108,8 +115,9 @@ func (s *soak) run(length time.Duration) (*agent.Result, error) {
 	}
 	tool := group.New(s.t.Context())
 	result, err := agent.Run(tool.Context(), agent.RunConfig{
-		Spec: job.Spec{Name: "soak", Workers: 4, Command: []string{shoal, "demo", "worker", strconv.Itoa(math.MaxInt32)}},
-		Dir:  s.t.TempDir(), Stdout: io.Discard, Stderr: s,
+		Spec: job.Spec{Name: "soak", Workers: 4,
+			Command: []string{shoal, "demo", "worker", strconv.Itoa(math.MaxInt32)}},
+		Dir: s.t.TempDir(), Stdout: io.Discard, Stderr: s,
 		OnReport: s.reported,
 		OnEvent: func(e agent.Event) {
 			if e.What == "stop" {
@@ -124,8 +132,8 @@ func (s *soak) run(length time.Duration) (*agent.Result, error) {
 	return result, errors.Join(tool.Wait(), err)
 }
 
-// Write collects what workers say on their error streams: nothing, when all is well, but from those that are no longer wanted before
-// they have entered. Every line comes in one piece.
+// Write collects what workers say on their error streams: nothing, when all is well, but from those
+// that are no longer wanted before they have entered. Every line comes in one piece.
 func (s *soak) Write(line []byte) (int, error) {
 	if !bytes.HasPrefix(line, []byte("shoal: ")) && !bytes.HasSuffix(line, []byte(": SIGTERM\n")) {
 		s.mu.Lock()
@@ -178,8 +186,8 @@ func (s *soak) disturb(ctx context.Context, dir string, length time.Duration) (e
 	return errors.Join(err, s.job.Stop(context.WithoutCancel(ctx), err != nil, "the soak"))
 }
 
-// knowsAll reports whether the job has noticed everybody who was killed. Stopped before, it may release a worker as a member that is dead, and then
-// says that this did not end well.
+// knowsAll reports whether the job has noticed everybody who was killed. Stopped before, it may
+// release a worker as a member that is dead, and then says that this did not end well.
 func (s *soak) knowsAll() (bool, error) {
 	err := s.job.Refresh(s.t.Context())
 	members := 0
@@ -221,15 +229,17 @@ func (s *soak) pause(ctx context.Context) error {
 
 // anyone is a running worker, a member or not.
 func (s *soak) anyone() api.JobWorker {
-	running := slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool { return !w.Running || s.killed[w.Worker] })
+	running := slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool {
+		return !w.Running || s.killed[w.Worker]
+	})
 	if len(running) == 0 {
 		return api.JobWorker{Worker: -1}
 	}
 	return running[s.rng.IntN(len(running))]
 }
 
-// kill ends workers at one moment. It spares the last one that holds the state and is not about to be released: without it the job
-// would be lost, and rightly so.
+// kill ends workers at one moment. It spares the last one that holds the state and is not about to
+// be released: without it the job would be lost, and rightly so.
 func (s *soak) kill(n int) error {
 	for range n {
 		w := s.anyone()
@@ -244,8 +254,8 @@ func (s *soak) kill(n int) error {
 	return nil
 }
 
-// othersThan reports whether the job outlives a worker. Each loss makes the wanted size smaller, also one that the job has not
-// noticed yet.
+// othersThan reports whether the job outlives a worker. Each loss makes the wanted size smaller,
+// also one that the job has not noticed yet.
 func (s *soak) othersThan(victim int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,7 +266,8 @@ func (s *soak) othersThan(victim int) bool {
 		}
 	}
 	return slices.ContainsFunc(s.job.Workers, func(w api.JobWorker) bool {
-		return w.Worker != victim && w.Running && !s.killed[w.Worker] && s.trains[w.Worker] && w.Rank >= 0 && w.Rank < stay
+		return w.Worker != victim && w.Running && !s.killed[w.Worker] && s.trains[w.Worker] &&
+			w.Rank >= 0 && w.Rank < stay
 	})
 }
 
@@ -304,7 +315,8 @@ func (s *soak) check(result *agent.Result) {
 		}
 	}
 	if len(digests) != s.members || s.members == 0 || slices.Min(digests) != slices.Max(digests) {
-		s.t.Errorf("after step %v %d members end with the parameters %v", last["step"], s.members, digests)
+		s.t.Errorf("after step %v %d members end with the parameters %v", last["step"], s.members,
+			digests)
 	}
 	for line := range strings.Lines(s.stderr.String()) {
 		s.tally.exceptions = append(s.tally.exceptions, line)
@@ -314,13 +326,15 @@ func (s *soak) check(result *agent.Result) {
 		switch {
 		case w.How == "exited with code 0":
 			survivors++
-		case w.How != "exited with code 143" && !strings.HasPrefix(w.How, "was killed by"): // 143: SIGTERM
+		// 143: SIGTERM
+		case w.How != "exited with code 143" && !strings.HasPrefix(w.How, "was killed by"):
 			s.t.Errorf("worker %d %s", w.Rank, w.How)
 		}
 		if s.runs(w.PID) {
 			s.t.Errorf("worker %d still runs", w.Rank)
 		}
 	}
-	s.t.Logf("%d processes, %d of which ended by themselves; %d members at the end; %v samples changed hands",
+	s.t.Logf("%d processes, %d of which ended by themselves; %d members at the end; %v samples "+
+		"changed hands",
 		len(result.Workers), survivors, s.members, last["samples_handed_on"])
 }

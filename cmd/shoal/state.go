@@ -18,8 +18,9 @@ import (
 
 func newStateCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "state",
-		Short: "Look at training state in files, move it to other layouts and formats, prove that it is whole",
+		Use: "state",
+		Short: "Look at training state in files, move it to other layouts and formats, prove " +
+			"that it is whole",
 		Long: `Look at training state in files, move it to other layouts and formats, and prove that it is whole.
 
 Any format is read: safetensors (a file, a folder with an index, shards), torch.save, torch's distributed checkpoints,
@@ -29,7 +30,9 @@ Megatron-LM, DeepSpeed, and shoal's own with a file for each rank. Nothing of a 
   shoal state convert zero/global_step100 model.safetensors --format hf --only 'module.**' --rename module.=
   shoal state reshard megatron/iter_0001000 out --mesh pp=4,tp=2 --preset megatron-core --only 'model.**' --only 'optimizer.**'
   shoal state diff megatron/iter_0001000 out --only 'model.**' --only 'optimizer.**'`,
-		PersistentPreRun: func(cmd *cobra.Command, _ []string) { cmd.SetContext(abrupt(cmd.Context())) },
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+			cmd.SetContext(abrupt(cmd.Context()))
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cmd.Help()
@@ -37,8 +40,10 @@ Megatron-LM, DeepSpeed, and shoal's own with a file for each rank. Nothing of a 
 			return unknownCommand(cmd, args[0])
 		},
 	}
-	cmd.AddCommand(newStateLsCommand(), newStateCheckCommand(), newStateSealCommand(), newStateVerifyCommand(), newStateDiffCommand(),
-		newStatePlanCommand(), newStateReshardCommand(), newStateConvertCommand(), newStateLayoutCommand())
+	cmd.AddCommand(newStateLsCommand(), newStateCheckCommand(), newStateSealCommand(),
+		newStateVerifyCommand(), newStateDiffCommand(),
+		newStatePlanCommand(), newStateReshardCommand(), newStateConvertCommand(),
+		newStateLayoutCommand())
 	return cmd
 }
 
@@ -72,8 +77,10 @@ the tensor lies.`,
 			}
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a tensor, with every piece and where it lies")
-	cmd.Flags().BoolVar(&values, "values", false, "list what is no tensor: steps, learning rates, arguments")
+	cmd.Flags().BoolVar(&asJSON, "json", false,
+		"print one JSON object a tensor, with every piece and where it lies")
+	cmd.Flags().BoolVar(&values, "values", false,
+		"list what is no tensor: steps, learning rates, arguments")
 	return cmd
 }
 
@@ -106,8 +113,10 @@ The exit code is 0 for a checkpoint without a fault, else 1.`,
 			return check(cmd, args[0], c, asJSON, read, workers)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a fault, and where there is none, for each thing that is not known")
-	cmd.Flags().BoolVar(&read, "read", false, "read all bytes too, and compare them with the checksums in the files")
+	cmd.Flags().BoolVar(&asJSON, "json", false,
+		"print one JSON object a fault, and where there is none, for each thing that is not known")
+	cmd.Flags().BoolVar(&read, "read", false,
+		"read all bytes too, and compare them with the checksums in the files")
 	addWorkers(cmd, &workers)
 	return cmd
 }
@@ -118,19 +127,23 @@ func listTensors(out io.Writer, c *format.Checkpoint) error {
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
 		bytes += t.Bytes()
-		rows = append(rows, []string{printable(t.Name), orDash(t.At.String()), t.DType.String(), t.Shape.String(), strconv.FormatInt(t.Bytes(), 10), strconv.Itoa(len(fileNames(t)))})
+		rows = append(rows,
+			[]string{printable(t.Name), orDash(t.At.String()), t.DType.String(), t.Shape.String(),
+				strconv.FormatInt(t.Bytes(), 10), strconv.Itoa(len(fileNames(t)))})
 	}
 	if err := table(out, rows); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "%s: %s, %d bytes, %s\n", c.Format, plural.Of(len(c.Tensors), "tensor"), bytes, plural.Of(len(c.Values), "value"))
+	_, err := fmt.Fprintf(out, "%s: %s, %d bytes, %s\n", c.Format,
+		plural.Of(len(c.Tensors), "tensor"), bytes, plural.Of(len(c.Values), "value"))
 	return errors.Join(err, explainParts(out, c))
 }
 
 // explainParts says why parts could not be put together, where that is known.
 func explainParts(out io.Writer, c *format.Checkpoint) error {
 	for _, t := range apart(c) {
-		if _, err := fmt.Fprintf(out, "%s and others %s\n", printable(t.Name), asRanksHave(t)); err != nil {
+		if _, err := fmt.Fprintf(out, "%s and others %s\n", printable(t.Name),
+			asRanksHave(t)); err != nil {
 			return err
 		}
 	}
@@ -139,7 +152,8 @@ func explainParts(out io.Writer, c *format.Checkpoint) error {
 
 func asRanksHave(t *format.Tensor) string { return "stay as ranks have them: " + t.Apart }
 
-// apart lists the tensors of which it is known why their parts could not be put together, one for each reason.
+// apart lists the tensors of which it is known why their parts could not be put together, one for
+// each reason.
 func apart(c *format.Checkpoint) (list []*format.Tensor) {
 	said := map[string]bool{"": true}
 	for i := range c.Tensors {
@@ -153,7 +167,8 @@ func apart(c *format.Checkpoint) (list []*format.Tensor) {
 
 // printable quotes a name from a file that could do something to the terminal, or break the table.
 func printable(name string) string {
-	if quoted := strconv.Quote(name); quoted != `"`+name+`"` || strings.Contains(name, " ") || name == "" {
+	if quoted := strconv.Quote(name); quoted != `"`+name+`"` || strings.Contains(name, " ") ||
+		name == "" {
 		return quoted
 	}
 	return name
@@ -241,7 +256,8 @@ func listJSON(out io.Writer, c *format.Checkpoint, values bool) error {
 	}
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
-		j := tensorJSON{t.Name, t.At.String(), t.DType.String(), append([]int{}, t.Shape...), t.Bytes(), pieces(t.Pieces), pieces(t.Replicas), t.Apart}
+		j := tensorJSON{t.Name, t.At.String(), t.DType.String(), append([]int{}, t.Shape...),
+			t.Bytes(), pieces(t.Pieces), pieces(t.Replicas), t.Apart}
 		if err := encode.Encode(j); err != nil {
 			return err
 		}
@@ -256,13 +272,15 @@ func pieces(list []format.Piece) []pieceJSON {
 		for _, s := range p.Box {
 			from = append(from, s.From)
 		}
-		out = append(out, pieceJSON{from, append([]int{}, p.Box.Shape()...), p.File, p.Offset, p.Strides})
+		out = append(out, pieceJSON{from, append([]int{}, p.Box.Shape()...), p.File, p.Offset,
+			p.Strides})
 	}
 	return out
 }
 
 // check prints what is wrong, or that nothing is; faults are an error too.
-func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, read bool, workers int) error {
+func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, read bool,
+	workers int) error {
 	out, faults, sums, blind := cmd.OutOrStdout(), c.Check(c.Files), "", ""
 	if len(c.Files.Archives()) > 0 {
 		sums = "; --read compares checksums too"
@@ -288,7 +306,8 @@ func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, re
 		return err
 	}
 	if len(faults) > 0 {
-		return fmt.Errorf("%s has %s; restore it from another copy, or save it again", path, plural.Of(len(faults), "fault"))
+		return fmt.Errorf("%s has %s; restore it from another copy, or save it again", path,
+			plural.Of(len(faults), "fault"))
 	}
 	if asJSON {
 		return showAll(out, unknown(c, blind), true)
@@ -297,7 +316,8 @@ func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, re
 	if c.Doubt != "" {
 		verdict = "has no fault, but may not be whole (" + c.Doubt + ")"
 	}
-	_, err := fmt.Fprintf(out, "%s %s: %s, %s, every element in exactly one place%s\n", path, verdict, c.Format, plural.Of(len(c.Tensors), "tensor"), sums)
+	_, err := fmt.Fprintf(out, "%s %s: %s, %s, every element in exactly one place%s\n", path,
+		verdict, c.Format, plural.Of(len(c.Tensors), "tensor"), sums)
 	return errors.Join(err, explainParts(out, c.Checkpoint))
 }
 
@@ -309,11 +329,13 @@ func unseen(r *checkpoint.Records) string {
 	case r.Bare == 0:
 		return ""
 	}
-	return fmt.Sprintf("%s without a checksum, which torch.serialization.set_crc32_options leaves out: damage there cannot be seen, but shoal state seal makes some",
+	return fmt.Sprintf("%s without a checksum, which torch.serialization.set_crc32_options "+
+		"leaves out: damage there cannot be seen, but shoal state seal makes some",
 		plural.Of(r.Bare, "record"))
 }
 
-// unknownJSON is what a check leaves open, in the output for programs: no fault, and no proof that there is none.
+// unknownJSON is what a check leaves open, in the output for programs: no fault, and no proof that
+// there is none.
 type unknownJSON struct {
 	Name    string `json:"name,omitempty"` // of the first tensor that it is about
 	Unknown string `json:"unknown"`

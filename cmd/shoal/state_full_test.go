@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestGoOn says what to do after a full disk, and nothing after an error that the same command would meet again.
+// TestGoOn says what to do after a full disk, and nothing after an error that the same command
+// would meet again.
 func TestGoOn(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.Mkdir("out.partial", 0o777); err != nil {
@@ -23,11 +24,14 @@ func TestGoOn(t *testing.T) {
 		dst  string
 		want string
 	}{
-		{fmt.Errorf("mkdir: %w", syscall.ENOSPC), "other", "make room, and run the same command again"},
-		{fmt.Errorf("read: %w", context.Canceled), "out", "what is done stays in out.partial; the same command goes on there"},
+		{fmt.Errorf("mkdir: %w", syscall.ENOSPC), "other",
+			"make room, and run the same command again"},
+		{fmt.Errorf("read: %w", context.Canceled), "out",
+			"what is done stays in out.partial; the same command goes on there"},
 		{fmt.Errorf("read: %w", context.Canceled), "other", "nothing was written yet"},
 		{fmt.Errorf("read: %w", context.Canceled), "s3://bucket/out", "begins anew"},
-		{fmt.Errorf("write: %w", syscall.ENOSPC), "out/", "make room: what is done stays in out.partial"},
+		{fmt.Errorf("write: %w", syscall.ENOSPC), "out/",
+			"make room: what is done stays in out.partial"},
 		{fmt.Errorf("write: %w", syscall.EDQUOT), "out", "make room"},
 		{fmt.Errorf("write: %w", syscall.EIO), "out", ""},
 		{fmt.Errorf("write: %w", syscall.ENOSPC), "s3://bucket/out", ""},

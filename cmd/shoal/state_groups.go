@@ -25,7 +25,8 @@ func (m *moveFlags) adopt(c *checkpoint.Checkpoint) (notes []string, err error) 
 	return c.Adopt(m.format, given)
 }
 
-// takeModel takes the tensor and expert parallel ranks and the stages of a pipeline out of the mesh: those of ZeRO share parameters as the checkpoint says, not as a layout does.
+// takeModel takes the tensor and expert parallel ranks and the stages of a pipeline out of the
+// mesh: those of ZeRO share parameters as the checkpoint says, not as a layout does.
 func (l *layoutFlags) takeModel() (tp, pp, ep int, err error) {
 	m, err := layout.ParseMesh(l.mesh)
 	if l.mesh == "" || err != nil {

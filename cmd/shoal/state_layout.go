@@ -21,14 +21,19 @@ type layoutFlags struct {
 // add defines the flags, with a prefix where a command has two layouts.
 func (l *layoutFlags) add(flags *pflag.FlagSet, prefix string) {
 	l.addPreset(flags, prefix)
-	flags.StringVar(&l.file, prefix+"layout", "", "a file that says it instead, in YAML (docs/formats/layout.md); shoal state layout writes one to begin with")
+	flags.StringVar(&l.file, prefix+"layout", "", "a file that says it instead, in YAML "+
+		"(docs/formats/layout.md); shoal state layout writes one to begin with")
 }
 
 func (l *layoutFlags) addPreset(flags *pflag.FlagSet, prefix string) {
-	flags.StringVar(&l.mesh, prefix+"mesh", "", "the ranks, as axes with their sizes, the last the fastest: pp=2,dp=4,tp=2")
-	flags.StringVar(&l.preset, prefix+"preset", "", "who has what: hf, megatron-core, fsdp2, zero1, zero2, zero3, or several joined by +")
+	flags.StringVar(&l.mesh, prefix+"mesh", "",
+		"the ranks, as axes with their sizes, the last the fastest: pp=2,dp=4,tp=2")
+	flags.StringVar(&l.preset, prefix+"preset", "",
+		"who has what: hf, megatron-core, fsdp2, zero1, zero2, zero3, or several joined by +")
 	l.virtual = 1
-	flags.Var(atLeast[int]{&l.virtual, 1, "a number of chunks, 1 or more"}, prefix+"virtual-stages", "with megatron-core: how many chunks of layers each stage of pp has, dealt out round and round, as a virtual pipeline has them")
+	flags.Var(atLeast[int]{&l.virtual, 1, "a number of chunks, 1 or more"}, prefix+"virtual-stages",
+		"with megatron-core: how many chunks of layers each stage of pp has, dealt out round "+
+			"and round, as a virtual pipeline has them")
 }
 
 func (l *layoutFlags) given() bool { return l.mesh != "" || l.preset != "" || l.file != "" }
@@ -37,15 +42,19 @@ func (l *layoutFlags) given() bool { return l.mesh != "" || l.preset != "" || l.
 func (l *layoutFlags) check() error {
 	switch {
 	case l.virtual > 1 && !strings.Contains(l.preset, "megatron-core"):
-		return usageError("--virtual-stages is of the preset megatron-core; in a layout file it is pp=spread(1,LAYERS,chunks=…), which counts those of all stages")
+		return usageError("--virtual-stages is of the preset megatron-core; in a layout file it " +
+			"is pp=spread(1,LAYERS,chunks=…), which counts those of all stages")
 	case l.file != "" && (l.mesh != "" || l.preset != ""):
 		return usageError("a layout file says everything: give either that, or a mesh and a preset")
 	case l.mesh != "" && l.preset == "":
-		return usageError("the mesh %s says how many ranks there are, not who has what; add a preset, such as megatron-core or fsdp2", l.mesh)
+		return usageError("the mesh %s says how many ranks there are, not who has what; add a "+
+			"preset, such as megatron-core or fsdp2", l.mesh)
 	case l.preset == "":
 		return nil
-	case l.mesh == "" && (strings.Contains(l.preset, "fsdp") || strings.Contains(l.preset, "zero")): // which cut over dp
-		return usageError("the preset %s says who has what, not how many ranks there are; add a mesh, such as dp=8", l.preset)
+	// which cut over dp
+	case l.mesh == "" && (strings.Contains(l.preset, "fsdp") || strings.Contains(l.preset, "zero")):
+		return usageError("the preset %s says who has what, not how many ranks there are; add a "+
+			"mesh, such as dp=8", l.preset)
 	}
 	m, err := layout.ParseMesh(l.mesh)
 	if err == nil {
@@ -54,7 +63,8 @@ func (l *layoutFlags) check() error {
 	return misused(err)
 }
 
-// spec is the layout that was asked for, of the tensors of a checkpoint that model tells of; nil when none was. The flags are checked.
+// spec is the layout that was asked for, of the tensors of a checkpoint that model tells of; nil
+// when none was. The flags are checked.
 func (l *layoutFlags) spec(c *checkpoint.Checkpoint, model *modelFlags) (*layout.Spec, error) {
 	switch {
 	case l.file != "":
@@ -96,12 +106,15 @@ func (s *sourceFlags) add(flags *pflag.FlagSet) {
 }
 
 func (s *sourceFlags) addTensors(flags *pflag.FlagSet) {
-	flags.StringArrayVar(&s.only, "only", nil, "only tensors whose name matches; ** is anything, * anything but a dot, # a number")
-	flags.StringArrayVar(&s.rename, "rename", nil, "OLD=NEW: another beginning of names, such as module.= or model.=")
+	flags.StringArrayVar(&s.only, "only", nil,
+		"only tensors whose name matches; ** is anything, * anything but a dot, # a number")
+	flags.StringArrayVar(&s.rename, "rename", nil,
+		"OLD=NEW: another beginning of names, such as module.= or model.=")
 	s.model.add(flags)
 }
 
-// open opens a checkpoint and leaves of it what was asked for. Flags that cannot be meant are an error before anything is read.
+// open opens a checkpoint and leaves of it what was asked for. Flags that cannot be meant are an
+// error before anything is read.
 func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
 	var match []func(string) bool
 	for _, text := range s.only {

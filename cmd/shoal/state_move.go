@@ -42,18 +42,27 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	m.layout.add(flags, "")
 	m.source.add(flags)
-	flags.Var(atLeast[int64]{&m.most, 0, "a number of bytes, or 0 for one file with everything"}, "max-file-bytes", "for the format hf: the bytes of tensors in a file; 0 is one file")
-	flags.StringVar(&m.groups, "groups", "", "for the formats of DeepSpeed and Megatron: a file with the groups of the optimizer, where SRC does not tell (docs/formats/checkpoints.md, section 7)")
-	flags.IntSliceVar(&m.stages, "stages", nil, "for zero1: with which layers of a pipeline the stages behind the first begin, such as 4,8,12; by default as SRC's, or for another number as DeepSpeed would cut them")
-	flags.BoolVar(&m.bf16, "bf16", false, "for zero1, zero2 and zero3: DeepSpeed will train in bf16, for which its files have other names; by default as SRC's configuration of DeepSpeed or the type of its model say")
-	flags.BoolVar(&m.seal, "seal", false, "write a manifest too, as shoal state seal does; in a bucket there always is one")
+	flags.Var(atLeast[int64]{&m.most, 0, "a number of bytes, or 0 for one file with everything"},
+		"max-file-bytes", "for the format hf: the bytes of tensors in a file; 0 is one file")
+	flags.StringVar(&m.groups, "groups", "", "for the formats of DeepSpeed and Megatron: a file "+
+		"with the groups of the optimizer, where SRC does not tell "+
+		"(docs/formats/checkpoints.md, section 7)")
+	flags.IntSliceVar(&m.stages, "stages", nil, "for zero1: with which layers of a pipeline the "+
+		"stages behind the first begin, such as 4,8,12; by default as SRC's, or for another "+
+		"number as DeepSpeed would cut them")
+	flags.BoolVar(&m.bf16, "bf16", false, "for zero1, zero2 and zero3: DeepSpeed will train in "+
+		"bf16, for which its files have other names; by default as SRC's configuration of "+
+		"DeepSpeed or the type of its model say")
+	flags.BoolVar(&m.seal, "seal", false,
+		"write a manifest too, as shoal state seal does; in a bucket there always is one")
 	flags.BoolVar(&m.json, "json", false, "print what was written as one JSON object")
 	addWorkers(cmd, &m.workers)
 }
 
 func addWorkers(cmd *cobra.Command, workers *int) {
 	*workers = runtime.NumCPU()
-	cmd.Flags().Var(atLeast[int]{workers, 1, "a number of cores, 1 or more"}, "workers", "how many cores to use")
+	cmd.Flags().Var(atLeast[int]{workers, 1, "a number of cores, 1 or more"}, "workers",
+		"how many cores to use")
 }
 
 const published = `DST appears when it is whole and its fingerprints are those of SRC; until then it grows in DST.partial. A command that was
@@ -85,15 +94,18 @@ mp_rank folders, in which every rank has all that it loads.
 		Args: between(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !m.layout.given() {
-				return usageError("say for which layout: --mesh and --preset, or --layout; %s --help has examples", cmd.CommandPath())
+				return usageError("say for which layout: --mesh and --preset, or --layout; %s "+
+					"--help has examples", cmd.CommandPath())
 			}
 			if !slices.Contains(checkpoint.RankFormats(), m.format) {
-				return usageError("--format %s has no ranks; reshard writes %s", m.format, strings.Join(checkpoint.RankFormats(), ", "))
+				return usageError("--format %s has no ranks; reshard writes %s", m.format,
+					strings.Join(checkpoint.RankFormats(), ", "))
 			}
 			return m.run(cmd, args[0], args[1])
 		},
 	}
-	cmd.Flags().StringVar(&m.format, "format", "ranks", strings.Join(checkpoint.RankFormats(), ", "))
+	cmd.Flags().StringVar(&m.format, "format", "ranks",
+		strings.Join(checkpoint.RankFormats(), ", "))
 	m.add(cmd)
 	return cmd
 }
@@ -131,10 +143,12 @@ say Megatron's arguments, the model's --config, or --kv-heads and --vocab-size. 
 		Args: between(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if m.format == "" {
-				return usageError("say in which format: --format %s", strings.Join(checkpoint.Formats(), ", "))
+				return usageError("say in which format: --format %s",
+					strings.Join(checkpoint.Formats(), ", "))
 			}
 			if !slices.Contains(checkpoint.Formats(), m.format) {
-				return usageError("--format %s: shoal writes %s%s", m.format, strings.Join(checkpoint.Formats(), ", "), meant(m.format, checkpoint.Formats()))
+				return usageError("--format %s: shoal writes %s%s", m.format,
+					strings.Join(checkpoint.Formats(), ", "), meant(m.format, checkpoint.Formats()))
 			}
 			return m.run(cmd, args[0], args[1])
 		},
@@ -153,20 +167,27 @@ func formats() string {
 	return b.String()
 }
 
-// check fails where the flags cannot be meant, and takes the layout that the format has where none is asked for.
+// check fails where the flags cannot be meant, and takes the layout that the format has where none
+// is asked for.
 func (m *moveFlags) check(flags *pflag.FlagSet) error {
 	preset := checkpoint.Preset(m.format)
 	switch {
 	case m.layout.given() && preset == "" && !slices.Contains(checkpoint.RankFormats(), m.format):
-		return usageError("--format %s has whole tensors, for no ranks; leave out --mesh, --preset and --layout, or write one of %s", m.format, strings.Join(checkpoint.RankFormats(), ", "))
+		return usageError("--format %s has whole tensors, for no ranks; leave out --mesh, "+
+			"--preset and --layout, or write one of %s", m.format,
+			strings.Join(checkpoint.RankFormats(), ", "))
 	case flags.Changed("max-file-bytes") && m.format != "hf":
 		return usageError("--max-file-bytes is for the format hf; leave it out for %s", m.format)
-	case strings.HasPrefix(m.format, "zero") && m.layout.preset != "" && m.layout.preset != m.format:
-		return usageError("--format %s has a layout of its own; leave out --preset, and give the ranks alone: --mesh dp=8", m.format)
+	case strings.HasPrefix(m.format, "zero") && m.layout.preset != "" &&
+		m.layout.preset != m.format:
+		return usageError("--format %s has a layout of its own; leave out --preset, and give "+
+			"the ranks alone: --mesh dp=8", m.format)
 	case m.stages != nil && m.format != "zero1":
-		return usageError("--stages says with which layers the stages of a pipeline in zero1 begin; leave it out for %s", m.format)
+		return usageError("--stages says with which layers the stages of a pipeline in zero1 "+
+			"begin; leave it out for %s", m.format)
 	case m.groups != "" && !checkpoint.Grouped(m.format):
-		return usageError("--groups says which parameters of the optimizer are in which group, and %s goes by names alone; leave it out", m.format)
+		return usageError("--groups says which parameters of the optimizer are in which group, "+
+			"and %s goes by names alone; leave it out", m.format)
 	case m.layout.file == "" && m.layout.preset == "":
 		m.layout.preset = preset
 		if strings.HasPrefix(m.format, "zero") {
@@ -176,11 +197,13 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 			}
 		}
 	}
-	if err := m.layout.check(); err != nil || !strings.HasPrefix(m.format, "zero") || m.layout.file != "" {
+	if err := m.layout.check(); err != nil || !strings.HasPrefix(m.format, "zero") ||
+		m.layout.file != "" {
 		return err
 	}
 	if m.stages != nil && len(m.stages) != m.pp-1 {
-		return usageError("--stages says with which layers %d stages behind the first begin, and --mesh has pp=%d", len(m.stages), m.pp)
+		return usageError("--stages says with which layers %d stages behind the first begin, "+
+			"and --mesh has pp=%d", len(m.stages), m.pp)
 	}
 	mesh, err := layout.ParseMesh(m.layout.mesh)
 	if err == nil {
@@ -217,21 +240,24 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if err != nil {
 		return err
 	}
-	form := checkpoint.Form{Format: m.format, Spec: spec, File: filepath.Base(dst), Most: m.most, TP: m.tp, PP: m.pp, EP: m.ep, Starts: m.stages, BF16: m.bf16}
+	form := checkpoint.Form{Format: m.format, Spec: spec, File: filepath.Base(dst), Most: m.most,
+		TP: m.tp, PP: m.pp, EP: m.ep, Starts: m.stages, BF16: m.bf16}
 	out, lost, err := c.Lay(form)
 	if err != nil {
 		return err
 	}
 	gently(cmd.Context())
 	p := newProgress(cmd.ErrOrStderr())
-	r, err := checkpoint.Move(cmd.Context(), c, out, dst, checkpoint.Options{Workers: m.workers, Seal: m.seal, Progress: p.show})
+	r, err := checkpoint.Move(cmd.Context(), c, out, dst,
+		checkpoint.Options{Workers: m.workers, Seal: m.seal, Progress: p.show})
 	p.clear()
 	if err != nil {
 		return errors.Join(err, goOn(cmd.Context(), err, dst))
 	}
 	m.tell(cmd.ErrOrStderr(), c, out, lost, notes)
 	for _, name := range r.Dead {
-		fmt.Fprintf(cmd.ErrOrStderr(), "shoal: %s could not be read; what it has was taken from replicas\n", name)
+		fmt.Fprintf(cmd.ErrOrStderr(),
+			"shoal: %s could not be read; what it has was taken from replicas\n", name)
 	}
 	if m.json {
 		return json.NewEncoder(cmd.OutOrStdout()).Encode(m.moved(src, dst, c, out, lost, r))
@@ -254,7 +280,8 @@ func goOn(ctx context.Context, err error, dst string) error {
 	case full && missing != nil:
 		return errors.New("make room, and run the same command again")
 	case full:
-		return fmt.Errorf("make room: what is done stays in %s, and the same command goes on there", partial)
+		return fmt.Errorf("make room: what is done stays in %s, and the same command goes on there",
+			partial)
 	case missing != nil:
 		return errors.New("nothing was written yet")
 	}
@@ -286,7 +313,9 @@ func (p *progress) show(done, all int64) {
 	}
 	p.shown = now
 	rate := float64(done) / now.Sub(p.started).Seconds()
-	fmt.Fprintf(p.out, "\r\x1b[K%5.1f %%, %.2f of %.2f GB, %.2f GB/s, %.0f s left", 100*float64(done)/float64(all), float64(done)/1e9, float64(all)/1e9, rate/1e9, float64(all-done)/rate)
+	fmt.Fprintf(p.out, "\r\x1b[K%5.1f %%, %.2f of %.2f GB, %.2f GB/s, %.0f s left",
+		100*float64(done)/float64(all), float64(done)/1e9, float64(all)/1e9, rate/1e9,
+		float64(all-done)/rate)
 }
 
 func (p *progress) clear() {

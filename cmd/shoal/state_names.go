@@ -23,19 +23,25 @@ type modelFlags struct {
 }
 
 func (m *modelFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&m.names, "names", "", "hf: give Megatron's tensors the names of Hugging Face, and take apart what Megatron joins; after --only and --rename")
-	flags.StringVar(&m.config, "config", "", "the model's config.json of Hugging Face; by default the one beside SRC, if there is one")
-	flags.IntVar(&m.kvHeads, "kv-heads", 0, "heads of k and v in a layer, for --names hf and the preset megatron-core; by default as config.json or Megatron's arguments say")
-	flags.IntVar(&m.vocabulary, "vocab-size", 0, "rows of the vocabulary, without those that only fill it up, for --names hf; by default as config.json or Megatron's arguments say")
+	flags.StringVar(&m.names, "names", "", "hf: give Megatron's tensors the names of Hugging "+
+		"Face, and take apart what Megatron joins; after --only and --rename")
+	flags.StringVar(&m.config, "config", "",
+		"the model's config.json of Hugging Face; by default the one beside SRC, if there is one")
+	flags.IntVar(&m.kvHeads, "kv-heads", 0, "heads of k and v in a layer, for --names hf and "+
+		"the preset megatron-core; by default as config.json or Megatron's arguments say")
+	flags.IntVar(&m.vocabulary, "vocab-size", 0, "rows of the vocabulary, without those that "+
+		"only fill it up, for --names hf; by default as config.json or Megatron's arguments say")
 }
 
 // check fails where the flags cannot be meant, whatever the checkpoint is.
 func (m *modelFlags) check() error {
 	switch {
 	case m.kvHeads < 0 || m.kvHeads > 1<<20:
-		return usageError("--kv-heads %d: a layer has at least one, and at most %d", m.kvHeads, 1<<20)
+		return usageError("--kv-heads %d: a layer has at least one, and at most %d", m.kvHeads,
+			1<<20)
 	case m.vocabulary < 0 || m.vocabulary > 1<<30:
-		return usageError("--vocab-size %d: a vocabulary has at least one row, and at most %d", m.vocabulary, 1<<30)
+		return usageError("--vocab-size %d: a vocabulary has at least one row, and at most %d",
+			m.vocabulary, 1<<30)
 	case m.names != "" && m.names != "hf":
 		return usageError("--names %s: the names that shoal can give are hf", m.names)
 	}
@@ -51,7 +57,8 @@ func (m *modelFlags) apply(c *checkpoint.Checkpoint) error {
 		return nil
 	}
 	var err error
-	m.behind, err = c.Logical(checkpoint.Facts{Config: m.read, KVHeads: m.kvHeads, Vocabulary: m.vocabulary})
+	m.behind, err = c.Logical(
+		checkpoint.Facts{Config: m.read, KVHeads: m.kvHeads, Vocabulary: m.vocabulary})
 	return err
 }
 
@@ -89,7 +96,9 @@ func (m *modelFlags) heads(c *checkpoint.Checkpoint) (int, error) {
 		n = megatron.KVHeads(c.Checkpoint)
 	}
 	if n == 0 {
-		return 0, usageError("megatron-core interleaves heads of q, k and v, and the checkpoint has no config.json and no arguments of Megatron that tell how many there are; add --kv-heads")
+		return 0, usageError("megatron-core interleaves heads of q, k and v, and the checkpoint " +
+			"has no config.json and no arguments of Megatron that tell how many there are; add " +
+			"--kv-heads")
 	}
 	return n, nil
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// objects are files as torch.save writes them: objects.pt with a tensor and values of all kinds, one.pt with a tensor and one value, alone.pt with a
-// tensor alone.
+// objects are files as torch.save writes them: objects.pt with a tensor and values of all kinds,
+// one.pt with a tensor and one value, alone.pt with a tensor alone.
 func objects(t testing.TB, dir string) error {
 	weight := format.Tensor{Name: "w", DType: tensor.U8, Shape: tensor.Shape{2}}
 	w, err := torchzip.Placeholder(0, weight)
@@ -25,17 +25,26 @@ func objects(t testing.TB, dir string) error {
 		return &pickle.Dict{Items: append([]pickle.Item{item("w", w)}, items...)}
 	}
 	call := func(module, name string, state any, args ...any) *pickle.Object {
-		return &pickle.Object{Class: pickle.Global{Module: module, Name: name}, Args: args, State: state}
+		return &pickle.Object{Class: pickle.Global{Module: module, Name: name}, Args: args,
+			State: state}
 	}
-	u4 := call("numpy", "dtype", pickle.Tuple{int64(3), "<", nil, nil, nil, int64(-1), int64(-1), int64(0)}, "u4", false, true)
-	array := call("numpy.core.multiarray", "_reconstruct", pickle.Tuple{int64(1), pickle.Tuple{int64(2)}, u4, false, []byte{1, 0, 0, 0, 2, 0, 0, 0}},
+	u4 := call("numpy", "dtype",
+		pickle.Tuple{int64(3), "<", nil, nil, nil, int64(-1), int64(-1), int64(0)}, "u4", false,
+		true)
+	array := call("numpy.core.multiarray", "_reconstruct",
+		pickle.Tuple{int64(1), pickle.Tuple{int64(2)}, u4, false, []byte{1, 0, 0, 0, 2, 0, 0, 0}},
 		pickle.Global{Module: "numpy", Name: "ndarray"}, pickle.Tuple{int64(0)}, []byte("b"))
 	for name, root := range map[string]any{
 		"objects.pt": dict(
-			item("betas", pickle.Tuple{0.9, 0.95}), item("cut", call("builtins", "slice", nil, nil, int64(2), nil)), item("device", call("torch", "device", nil, "cpu")),
-			item("dtype", pickle.Global{Module: "torch", Name: "bfloat16"}), item("model", &pickle.Dict{Items: []pickle.Item{item("depth", int64(2))}}),
-			item("rng", pickle.Tuple{"MT19937", array}), item("scale", call("builtins", "complex", nil, 1.0, -2.0)),
-			item("seen", call("builtins", "set", nil, &pickle.List{Items: []any{int64(3)}})), item("state", &pickle.Dict{}),
+			item("betas", pickle.Tuple{0.9, 0.95}),
+			item("cut", call("builtins", "slice", nil, nil, int64(2), nil)),
+			item("device", call("torch", "device", nil, "cpu")),
+			item("dtype", pickle.Global{Module: "torch", Name: "bfloat16"}),
+			item("model", &pickle.Dict{Items: []pickle.Item{item("depth", int64(2))}}),
+			item("rng", pickle.Tuple{"MT19937", array}),
+			item("scale", call("builtins", "complex", nil, 1.0, -2.0)),
+			item("seen", call("builtins", "set", nil, &pickle.List{Items: []any{int64(3)}})),
+			item("state", &pickle.Dict{}),
 			item("tags", call("builtins", "frozenset", nil, &pickle.List{Items: []any{"a"}})),
 		),
 		"one.pt": dict(item("step", int64(3))), "alone.pt": w,
@@ -44,7 +53,8 @@ func objects(t testing.TB, dir string) error {
 		if _, err := torchzip.LayoutRoot(o, name, root, []format.Tensor{weight}); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), formattest.WritePadded(t, o, nil, nil)[name].Data, 0o666); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name),
+			formattest.WritePadded(t, o, nil, nil)[name].Data, 0o666); err != nil {
 			return err
 		}
 	}

@@ -38,11 +38,13 @@ with different numbers of layers, or shards of different sizes, are said in a li
 					return err
 				}
 				if cmd.Flags().Changed("rank") {
-					return usageError("--rank is for the layout of a file, and a preset is written for all ranks; leave it out")
+					return usageError("--rank is for the layout of a file, and a preset is " +
+						"written for all ranks; leave it out")
 				}
 				return writePreset(cmd.OutOrStdout(), args[0], &preset, &source, asJSON)
 			}
-			if err := unused(cmd.Flags(), "the layout of a checkpoint, which --preset makes", "only", "rename", "names", "config", "kv-heads", "vocab-size"); err != nil {
+			if err := unused(cmd.Flags(), "the layout of a checkpoint, which --preset makes",
+				"only", "rename", "names", "config", "kv-heads", "vocab-size"); err != nil {
 				return err
 			}
 			text, err := readLayout(cmd.InOrStdin(), args[0])
@@ -54,20 +56,24 @@ with different numbers of layers, or shards of different sizes, are said in a li
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
 			if rank < 0 || rank >= d.Layout.Ranks {
-				return usageError("--rank %d: the layout has ranks from 0 to %d", rank, d.Layout.Ranks-1)
+				return usageError("--rank %d: the layout has ranks from 0 to %d", rank,
+					d.Layout.Ranks-1)
 			}
 			return listParts(cmd.OutOrStdout(), d.Parts(rank), d.Layout.Tensors, asJSON)
 		},
 	}
 	cmd.Flags().IntVar(&rank, "rank", 0, "the rank")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a tensor, with its pieces: which box of which whole tensor lies where in it; of a preset, the layout")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a tensor, with its "+
+		"pieces: which box of which whole tensor lies where in it; of a preset, the layout")
 	preset.addPreset(cmd.Flags(), "")
 	source.addTensors(cmd.Flags())
 	return cmd
 }
 
-// writePreset writes the layout that a preset is for the tensors of a checkpoint. Whether it comes out even is not asked: it is there to be changed.
-func writePreset(out io.Writer, path string, preset *layoutFlags, source *sourceFlags, asJSON bool) error {
+// writePreset writes the layout that a preset is for the tensors of a checkpoint. Whether it comes
+// out even is not asked: it is there to be changed.
+func writePreset(out io.Writer, path string, preset *layoutFlags, source *sourceFlags,
+	asJSON bool) error {
 	c, err := source.open(path)
 	if err != nil {
 		return err
@@ -93,7 +99,9 @@ func readLayout(in io.Reader, path string) ([]byte, error) {
 		return io.ReadAll(io.LimitReader(in, ranks.MaxLayout)) // what is cut off does not parse
 	}
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return nil, usageError("%s is a folder: give the %s in it, or --preset for the layout of a checkpoint", path, ranks.LayoutName)
+		return nil, usageError(
+			"%s is a folder: give the %s in it, or --preset for the layout of a checkpoint", path,
+			ranks.LayoutName)
 	}
 	return durable.Read(path, ranks.MaxLayout)
 }
@@ -107,7 +115,8 @@ type partJSON struct {
 	Pieces []localJSON `json:"pieces"`
 }
 
-// localJSON is a box of a whole tensor, and where it lies in the local one: its first element, and strides, in elements.
+// localJSON is a box of a whole tensor, and where it lies in the local one: its first element, and
+// strides, in elements.
 type localJSON struct {
 	Tensor  string `json:"tensor"`
 	From    []int  `json:"from"`
@@ -122,7 +131,9 @@ func listParts(out io.Writer, parts []ranks.Part, tensors []layout.Tensor, asJSO
 	for _, p := range parts {
 		if !asJSON {
 			bytes := p.Shape.Box().Elements() * p.DType.Size()
-			rows = append(rows, []string{printable(p.Name), p.DType.String(), p.Shape.String(), strconv.Itoa(bytes), p.File})
+			rows = append(rows,
+				[]string{printable(p.Name), p.DType.String(), p.Shape.String(), strconv.Itoa(bytes),
+					p.File})
 			continue
 		}
 		j := partJSON{p.Name, p.DType.String(), append([]int{}, p.Shape...), p.File, []localJSON{}}
@@ -131,7 +142,9 @@ func listParts(out io.Writer, parts []ranks.Part, tensors []layout.Tensor, asJSO
 			for _, s := range x.Box {
 				from = append(from, s.From)
 			}
-			j.Pieces = append(j.Pieces, localJSON{tensors[x.Tensor].Name, from, append([]int{}, x.Box.Shape()...), x.View.At(x.Box), append([]int{}, x.View.Strides...)})
+			j.Pieces = append(j.Pieces,
+				localJSON{tensors[x.Tensor].Name, from, append([]int{}, x.Box.Shape()...),
+					x.View.At(x.Box), append([]int{}, x.View.Strides...)})
 		}
 		if err := encode.Encode(j); err != nil {
 			return err

@@ -64,13 +64,16 @@ busiest host. Where the state is in files, that host is the one that reads them.
 	from.add(cmd.Flags(), "from-")
 	source.add(cmd.Flags())
 	cmd.Flags().IntVar(&devices, "devices", 8, "ranks on a host")
-	cmd.Flags().Var(&links, "rate", "what a host sends, and receives, in a second: 1.2GB/s, 10Gbit/s")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object, with the bytes of every host")
+	cmd.Flags().Var(&links, "rate",
+		"what a host sends, and receives, in a second: 1.2GB/s, 10Gbit/s")
+	cmd.Flags().BoolVar(&asJSON, "json", false,
+		"print one JSON object, with the bytes of every host")
 	return cmd
 }
 
 // planned plans from a layout to another, or from the files of a checkpoint.
-func planned(c *checkpoint.Checkpoint, from, to *layoutFlags, model *modelFlags, devices int) (*plan.Plan, error) {
+func planned(c *checkpoint.Checkpoint, from, to *layoutFlags, model *modelFlags,
+	devices int) (*plan.Plan, error) {
 	dst, err := resolve(to, c, model)
 	if err != nil {
 		return nil, err
@@ -85,7 +88,8 @@ func planned(c *checkpoint.Checkpoint, from, to *layoutFlags, model *modelFlags,
 	if src, err = c.Layout(); err != nil {
 		return nil, err
 	}
-	hosts := plan.Cluster{Devices: []int{0}, Old: make([]int, src.Ranks), New: make([]int, dst.Ranks)}
+	hosts := plan.Cluster{Devices: []int{0}, Old: make([]int, src.Ranks),
+		New: make([]int, dst.Ranks)}
 	for r := range hosts.New {
 		if hosts.New[r] = r / devices; r%devices == 0 {
 			hosts.Devices = append(hosts.Devices, devices)
@@ -128,10 +132,13 @@ func showPlan(out io.Writer, p *plan.Plan, links rate, asJSON bool) error {
 		moves++
 	}
 	hash, s := p.Hash(), p.Stats
-	seconds, predicted := linkSeconds(&s, links), "not known without --rate, what a host sends and receives in a second"
+	seconds, predicted := linkSeconds(&s, links),
+		"not known without --rate, what a host sends and receives in a second"
 	if asJSON {
-		return json.NewEncoder(out).Encode(planJSON{s.State, len(p.Dst.Tensors), s.Bytes, s.Bound, s.Busiest, s.BusiestBound, moves, s.Depth,
-			s.Ingress, s.Egress, s.Memory, s.Extra, hex.EncodeToString(hash[:]), seconds})
+		return json.NewEncoder(out).Encode(
+			planJSON{s.State, len(p.Dst.Tensors), s.Bytes, s.Bound, s.Busiest, s.BusiestBound,
+				moves, s.Depth,
+				s.Ingress, s.Egress, s.Memory, s.Extra, hex.EncodeToString(hash[:]), seconds})
 	}
 	if seconds != nil {
 		predicted = fmt.Sprintf("%v on links", about(*seconds))
@@ -148,7 +155,8 @@ plan           %x
 	return err
 }
 
-// linkSeconds is how long the links are busy with a plan: its schedule is as long as its busiest host. It is nil where nobody says how fast they are.
+// linkSeconds is how long the links are busy with a plan: its schedule is as long as its busiest
+// host. It is nil where nobody says how fast they are.
 func linkSeconds(s *plan.Stats, links rate) *float64 {
 	seconds := 0.0
 	if links > 0 {

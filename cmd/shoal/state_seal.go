@@ -43,14 +43,18 @@ A sealed checkpoint is compared with its manifest whenever it is moved.`,
 				return err
 			}
 			if asJSON {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(sealedJSON{args[0], len(m.Tensors), len(m.Files), m.State(digest.NewKey(m.Seed)).String()})
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(
+					sealedJSON{args[0], len(m.Tensors), len(m.Files),
+						m.State(digest.NewKey(m.Seed)).String()})
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is sealed: %s in %s, fingerprint %v\n", args[0], plural.Of(len(m.Tensors), "tensor"),
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is sealed: %s in %s, fingerprint %v\n",
+				args[0], plural.Of(len(m.Tensors), "tensor"),
 				plural.Of(len(m.Files), "file"), m.State(digest.NewKey(m.Seed)))
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the number of tensors and files, and the fingerprint of all, as one JSON object")
+	cmd.Flags().BoolVar(&asJSON, "json", false,
+		"print the number of tensors and files, and the fingerprint of all, as one JSON object")
 	addWorkers(cmd, &workers)
 	return cmd
 }
@@ -86,10 +90,13 @@ The exit code is 0 when everything is as it was, else 1.`,
 				return err
 			}
 			if len(damage) > 0 {
-				return fmt.Errorf("%s is not as it was sealed; restore what is named above from another copy", args[0])
+				return fmt.Errorf(
+					"%s is not as it was sealed; restore what is named above from another copy",
+					args[0])
 			}
 			if !asJSON {
-				_, err = fmt.Fprintf(out, "%s is as it was sealed: %s in %s, fingerprint %v\n", args[0], plural.Of(len(m.Tensors), "tensor"),
+				_, err = fmt.Fprintf(out, "%s is as it was sealed: %s in %s, fingerprint %v\n",
+					args[0], plural.Of(len(m.Tensors), "tensor"),
 					plural.Of(len(m.Files), "file"), m.State(digest.NewKey(m.Seed)))
 			}
 			return err
@@ -140,16 +147,19 @@ The exit code is 0 when the tensors are the same, else 1. What is no tensor is n
 				return err
 			}
 			if len(found) > 0 {
-				return fmt.Errorf("%s and %s differ in %s", args[0], args[1], plural.Of(len(found), "tensor"))
+				return fmt.Errorf("%s and %s differ in %s", args[0], args[1],
+					plural.Of(len(found), "tensor"))
 			}
 			if !asJSON {
-				_, err = fmt.Fprintf(out, "%s and %s have the same %s, bit by bit\n", args[0], args[1], plural.Of(len(a.Tensors), "tensor"))
+				_, err = fmt.Fprintf(out, "%s and %s have the same %s, bit by bit\n", args[0],
+					args[1], plural.Of(len(a.Tensors), "tensor"))
 			}
 			return err
 		},
 	}
 	flags.addTensors(cmd.Flags())
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object for each tensor that differs")
+	cmd.Flags().BoolVar(&asJSON, "json", false,
+		"print one JSON object for each tensor that differs")
 	addWorkers(cmd, &workers)
 	return cmd
 }

@@ -20,8 +20,10 @@ func TestStateStops(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cmd.Process.Kill() })                              // ended already, unless the test has failed
-	if _, err := in.Write(bytes.Repeat([]byte(" "), 4<<20)); err != nil { // more than a pipe has room for, so it reads
+	// ended already, unless the test has failed
+	t.Cleanup(func() { cmd.Process.Kill() })
+	// more than a pipe has room for, so it reads
+	if _, err := in.Write(bytes.Repeat([]byte(" "), 4<<20)); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {

@@ -14,9 +14,10 @@ import (
 	"github.com/shoal-ml/shoal/format/formattest"
 )
 
-// TestState runs testdata/state/*.txtar, each with checkpoints that other libraries wrote in its folder. Beside what TestScripts
-// has there are a bucket in memory, s3://models, and "flip FILE [BYTE]", which changes the last bit of a byte, or of the last,
-// "truncate FILE BYTES", and "replace FILE OLD NEW TO".
+// TestState runs testdata/state/*.txtar, each with checkpoints that other libraries wrote in its
+// folder. Beside what TestScripts has there are a bucket in memory, s3://models, and "flip FILE
+// [BYTE]", which changes the last bit of a byte, or of the last, "truncate FILE BYTES", and
+// "replace FILE OLD NEW TO".
 func TestState(t *testing.T) {
 	const formats = "../../state/format/"
 	testscript.Run(t, testscript.Params{
@@ -25,15 +26,24 @@ func TestState(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			server := httptest.NewServer(s3test.New("models"))
 			env.Defer(server.Close)
-			for _, v := range [][2]string{{"AWS_ENDPOINT_URL_S3", server.URL}, {"AWS_ACCESS_KEY_ID", "someone"}, {"AWS_SECRET_ACCESS_KEY", "secret"}} {
+			for _, v := range [][2]string{{"AWS_ENDPOINT_URL_S3", server.URL},
+				{"AWS_ACCESS_KEY_ID", "someone"}, {"AWS_SECRET_ACCESS_KEY", "secret"}} {
 				env.Setenv(v[0], v[1])
 			}
 			for name, path := range map[string]string{
 				"fsdp": "dcp/testdata/flat.zip", "listed": "dcp/testdata/listed.zip",
-				"dcp": "dcp/testdata/dcp.zip", "unknown": "dcp/testdata/unknown.zip", "sharded": "hf/testdata/sharded.zip",
+				"dcp": "dcp/testdata/dcp.zip", "unknown": "dcp/testdata/unknown.zip",
+				"sharded":  "hf/testdata/sharded.zip",
 				"megatron": "megatron/testdata/tp2pp2.zip", "zero": "deepspeed/testdata/zero2.zip",
-				"mixed": "megatron/testdata/mixed.zip", "distributed": "megatron/testdata/distributed.zip", "alike": "megatron/testdata/alike.zip",
-				"scaled": "megatron/testdata/scaled.zip", "chained": "megatron/testdata/chained.zip", "pipe": "deepspeed/testdata/pipe.zip", "moe": "deepspeed/testdata/moe2.zip", "moepipe": "deepspeed/testdata/moepipe.zip", "tensor": "deepspeed/testdata/tensor.zip",
+				"mixed":       "megatron/testdata/mixed.zip",
+				"distributed": "megatron/testdata/distributed.zip",
+				"alike":       "megatron/testdata/alike.zip",
+				"scaled":      "megatron/testdata/scaled.zip",
+				"chained":     "megatron/testdata/chained.zip",
+				"pipe":        "deepspeed/testdata/pipe.zip",
+				"moe":         "deepspeed/testdata/moe2.zip",
+				"moepipe":     "deepspeed/testdata/moepipe.zip",
+				"tensor":      "deepspeed/testdata/tensor.zip",
 			} {
 				dir, _ := formattest.Load(t, formats+path)
 				if err := os.CopyFS(filepath.Join(env.WorkDir, name), dir); err != nil {
@@ -43,7 +53,8 @@ func TestState(t *testing.T) {
 			if err := objects(t, env.WorkDir); err != nil {
 				return err
 			}
-			return os.CopyFS(filepath.Join(env.WorkDir, "torch"), os.DirFS(formats+"torchzip/testdata/torch2.15"))
+			return os.CopyFS(filepath.Join(env.WorkDir, "torch"),
+				os.DirFS(formats+"torchzip/testdata/torch2.15"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits,

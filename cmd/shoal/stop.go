@@ -41,7 +41,8 @@ The exit code is 0 when the job is gone. That of shoal run is 0 if all of its wo
 		},
 	}
 	cmd.Flags().BoolVar(&now, "now", false, "do not wait for the end of the step")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a change, and a last one with the result")
+	cmd.Flags().BoolVar(&asJSON, "json", false,
+		"print one JSON object a change, and a last one with the result")
 	return cmd
 }
 
@@ -54,19 +55,23 @@ func stopJob(ctx context.Context, out io.Writer, j *control.Job, now, asJSON boo
 	err := again(ctx, func() (done bool, err error) {
 		gone := launcherGone(j)
 		result, err = agent.ReadResult(j.Dir)
-		if shown := ledger.entries(func(e agent.Entry) error { return showEntry(out, e, asJSON) }); shown != nil {
+		if shown := ledger.entries(func(e agent.Entry) error {
+			return showEntry(out, e, asJSON)
+		}); shown != nil {
 			return false, shown
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			if gone {
-				return false, fmt.Errorf("the launcher of job %s was killed, so there is no result; its workers end too, and its files are in %s", j.Name, j.Dir)
+				return false, fmt.Errorf("the launcher of job %s was killed, so there is no "+
+					"result; its workers end too, and its files are in %s", j.Name, j.Dir)
 			}
 			return false, nil
 		}
 		return true, err
 	})
 	if ctx.Err() != nil {
-		return fmt.Errorf("no longer waiting for the end of job %s, which was asked for: %w", j.Name, err)
+		return fmt.Errorf("no longer waiting for the end of job %s, which was asked for: %w",
+			j.Name, err)
 	}
 	if err != nil {
 		return err
@@ -78,7 +83,8 @@ func stopJob(ctx context.Context, out io.Writer, j *control.Job, now, asJSON boo
 	return err
 }
 
-// launcherGone reports whether the launcher has ended. What it was to write is there then; if it is not, it never will be.
+// launcherGone reports whether the launcher has ended. What it was to write is there then; if it is
+// not, it never will be.
 func launcherGone(j *control.Job) bool { return syscall.Kill(j.PID, 0) == syscall.ESRCH }
 
 // ended says in a sentence how a job ended.

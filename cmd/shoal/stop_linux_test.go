@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A launcher is a shoal run in a process of its own. Its workers and all that these start hold a named pipe open, so
-// that the end of the last of them is the end of the file.
+// A launcher is a shoal run in a process of its own. Its workers and all that these start hold a
+// named pipe open, so that the end of the last of them is the end of the file.
 type launcher struct {
 	*exec.Cmd
 	alive   *bufio.Reader // "up" for each process that is up, then EOF when all have ended
@@ -39,7 +39,8 @@ func startRun(t *testing.T, n, up int, script string) *launcher {
 		t.Fatal(err)
 	}
 	l := &launcher{runtime: filepath.Join(dir, "shoal")}
-	l.Cmd = exec.Command("shoal", "run", "-n", strconv.Itoa(n), "--log-dir", dir, "--", "sh", "-c", "exec 9>"+fifo+"; "+script)
+	l.Cmd = exec.Command("shoal", "run", "-n", strconv.Itoa(n), "--log-dir", dir, "--", "sh", "-c",
+		"exec 9>"+fifo+"; "+script)
 	l.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir)
 	l.Stdout, l.Stderr = &l.output, &l.output
 	if err := l.Start(); err != nil {
@@ -130,7 +131,8 @@ func (l *launcher) send(t *testing.T, sig os.Signal) {
 	}
 }
 
-// family is a worker with a child, a grandchild in another session, and a daemon whose parent has ended.
+// family is a worker with a child, a grandchild in another session, and a daemon whose parent has
+// ended.
 const family = `
 	sh -c 'echo up >&9; sleep 1000' &
 	setsid sh -c 'echo up >&9; sleep 1000' &
@@ -184,7 +186,8 @@ func TestNothingOutlivesAFailure(t *testing.T) {
 }
 
 func TestWorkersMayEndPolitely(t *testing.T) {
-	l := startRun(t, 2, 2, `trap 'echo bye from $RANK; exit 0' TERM; echo up >&9; while :; do sleep 0.01; done`)
+	l := startRun(t, 2, 2,
+		`trap 'echo bye from $RANK; exit 0' TERM; echo up >&9; while :; do sleep 0.01; done`)
 	l.send(t, syscall.SIGTERM)
 	if code := l.end(t).ExitCode(); code != 143 {
 		t.Errorf("exit code %d, want 143", code)

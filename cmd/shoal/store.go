@@ -23,7 +23,8 @@ type storeFlags struct {
 }
 
 func (f *storeFlags) credentialsFlag(flags *pflag.FlagSet) {
-	flags.StringVar(&f.credentials, "store-creds", "", "`FILE` with the credentials for the NATS servers of the store")
+	flags.StringVar(&f.credentials, "store-creds", "",
+		"`FILE` with the credentials for the NATS servers of the store")
 }
 
 // remote reports whether the store is on servers; it refuses what could be meant either way.
@@ -32,11 +33,14 @@ func (f *storeFlags) remote() (bool, error) {
 	_, port, err := net.SplitHostPort(f.at)
 	switch {
 	case remote && !strings.HasPrefix(f.at, "nats://") && !strings.HasPrefix(f.at, "tls://"):
-		return false, usageError("--store %s: the store is NATS: write nats://HOST:4222 or tls://HOST:4222, or a folder", f.at)
+		return false, usageError("--store %s: the store is NATS: write nats://HOST:4222 or "+
+			"tls://HOST:4222, or a folder", f.at)
 	case !remote && err == nil && port != "" && !strings.Contains(f.at, "/"):
-		return false, usageError("--store %s: write nats://%[1]s for servers, ./%[1]s for a folder", f.at)
+		return false, usageError("--store %s: write nats://%[1]s for servers, ./%[1]s for a folder",
+			f.at)
 	case !remote && f.credentials != "":
-		return false, usageError("--store-creds is for NATS servers: it needs --store nats://HOST:4222")
+		return false, usageError(
+			"--store-creds is for NATS servers: it needs --store nats://HOST:4222")
 	}
 	return remote, nil
 }
@@ -49,7 +53,8 @@ func (f *storeFlags) servers() nats.Servers {
 func (f *storeFlags) open(ctx context.Context) (*agent.RecordConfig, error) {
 	if f.at == "" {
 		if f.credentials != "" || f.takeOver {
-			return nil, usageError("--store-creds and --take-over are about the record of the job: they need --store")
+			return nil, usageError(
+				"--store-creds and --take-over are about the record of the job: they need --store")
 		}
 		return nil, nil
 	}
@@ -65,7 +70,8 @@ func (f *storeFlags) open(ctx context.Context) (*agent.RecordConfig, error) {
 		c.Store, err = nats.Open(f.at)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w; or run without --store: no job needs one to survive the loss of workers and hosts", err)
+		return nil, fmt.Errorf("%w; or run without --store: no job needs one to survive the "+
+			"loss of workers and hosts", err)
 	}
 	return c, nil
 }
@@ -82,7 +88,8 @@ func (f *storeFlags) find(ctx context.Context, job string) (address string, err 
 		return "", err
 	}
 	if !remote {
-		return "", usageError("--store %s: the store in a folder can be asked by nobody but the agent that has it open; give --join HOST:PORT instead", f.at)
+		return "", usageError("--store %s: the store in a folder can be asked by nobody but the "+
+			"agent that has it open; give --join HOST:PORT instead", f.at)
 	}
 	s, err := nats.Connect(ctx, f.servers())
 	if err != nil {
@@ -92,13 +99,16 @@ func (f *storeFlags) find(ctx context.Context, job string) (address string, err 
 	o, err := store.Find(ctx, s, job)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return "", fmt.Errorf("the store %s knows no job called %q: start it with shoal run --name %[2]s --listen ADDRESS --store %s", s, job, f.at)
+		return "", fmt.Errorf("the store %s knows no job called %q: start it with shoal run "+
+			"--name %[2]s --listen ADDRESS --store %s", s, job, f.at)
 	case err != nil:
 		return "", err
 	case !o.Ended.IsZero():
-		return "", fmt.Errorf("the job %q has ended at %s, by what the store %s knows", job, o.Ended.Format("2006-01-02 15:04:05 MST"), s)
+		return "", fmt.Errorf("the job %q has ended at %s, by what the store %s knows", job,
+			o.Ended.Format("2006-01-02 15:04:05 MST"), s)
 	case o.Address == "":
-		return "", fmt.Errorf("the job %q, led by host %s, lets nobody join: it was started without --listen, or has only just begun", job, o.Host)
+		return "", fmt.Errorf("the job %q, led by host %s, lets nobody join: it was started "+
+			"without --listen, or has only just begun", job, o.Host)
 	}
 	return o.Address, nil
 }

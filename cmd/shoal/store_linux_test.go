@@ -24,7 +24,8 @@ type storeHost struct {
 // serve runs a NATS server on the switch itself, where every host reaches it.
 func (s *storeHost) serve(t *testing.T) {
 	t.Helper()
-	s.cmd = exec.Command("ip", "netns", "exec", s.net.name, "natsd", filepath.Join(s.dir, "db"), s.file, "10.77.0.254")
+	s.cmd = exec.Command("ip", "netns", "exec", s.net.name, "natsd", filepath.Join(s.dir, "db"),
+		s.file, "10.77.0.254")
 	s.cmd.Stderr = os.Stderr
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -67,15 +68,16 @@ func (s *spread) recorded(h *storeHost, url string, matches func(text string) bo
 	s.Helper()
 	var out []byte
 	if err := again(s.ctx, func() (done bool, err error) {
-		out, err = exec.CommandContext(s.ctx, "ip", "netns", "exec", h.net.name, "recorded", url, "train").CombinedOutput()
+		out, err = exec.CommandContext(s.ctx, "ip", "netns", "exec", h.net.name, "recorded", url,
+			"train").CombinedOutput()
 		return err == nil && matches(string(out)), nil
 	}); err != nil {
 		s.Fatalf("%v; the record is\n%s", err, out)
 	}
 }
 
-// The head is lost: who leads next goes on with the record, so that hosts that know the job's name find it. Then the store is lost, and
-// training goes on.
+// The head is lost: who leads next goes on with the record, so that hosts that know the job's name
+// find it. Then the store is lost, and training goes on.
 func TestRecordGoesOnUnderAnotherHead(t *testing.T) {
 	n := newNetwork(t, "a", "b", "c")
 	h := newStoreHost(t, n)
@@ -84,10 +86,13 @@ func TestRecordGoesOnUnderAnotherHead(t *testing.T) {
 	s.signal(syscall.SIGKILL, nil, s.head)
 	host := s.led("b", "c")
 	s.recorded(h, url, func(text string) bool {
-		return strings.Contains(text, " at \""+n.address(host)+":") && strings.Contains(text, "\ngeneration 2: ") && strings.Contains(text, " led by "+host+" since 2\n")
+		return strings.Contains(text, " at \""+n.address(host)+":") &&
+			strings.Contains(text, "\ngeneration 2: ") &&
+			strings.Contains(text, " led by "+host+" since 2\n")
 	})
 
-	p := s.start("a", "agent", "--store", url, "--job", "train", "--token-file", s.token(), "--slots", "1", "--name", "d")
+	p := s.start("a", "agent", "--store", url, "--job", "train", "--token-file", s.token(),
+		"--slots", "1", "--name", "d")
 	s.agents["d"] = p
 	s.shoal("resize", "train", "3")
 	s.trains(3, 10)
@@ -99,12 +104,15 @@ func TestRecordGoesOnUnderAnotherHead(t *testing.T) {
 	s.ends(p, -1)
 	s.gone(victims)
 	s.trains(2, 100)
-	s.says(s.agents[host], "is unreachable: training goes on, membership changes are recorded later")
+	s.says(s.agents[host],
+		"is unreachable: training goes on, membership changes are recorded later")
 	s.trains(2, 100)
 	h.serve(t)
 	s.says(s.agents[host], "answers again")
 	last := s.job.Generation
-	s.recorded(h, url, func(text string) bool { return strings.Count(text, "\ngeneration ") == int(last) })
+	s.recorded(h, url, func(text string) bool {
+		return strings.Count(text, "\ngeneration ") == int(last)
+	})
 	s.finish(2)
 	s.recorded(h, url, func(text string) bool { return strings.Contains(text, "ended true") })
 }
@@ -127,7 +135,8 @@ func smallDisk(t *testing.T, size string) string {
 	return folder
 }
 
-// The disk under the embedded store fills up: the job says so and goes on, and when there is room again nothing is missing.
+// The disk under the embedded store fills up: the job says so and goes on, and when there is room
+// again nothing is missing.
 func TestTrainingGoesOnOnAFullDisk(t *testing.T) {
 	n := newNetwork(t, "a")
 	disk := smallDisk(t, "2m")
@@ -137,7 +146,8 @@ func TestTrainingGoesOnOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	const lost = "is unreachable: training goes on, membership changes are recorded later"
-	for i := 0; i < 40 && !strings.Contains(s.said(s.head), lost); i++ { // the last page of a file still has room
+	// the last page of a file still has room
+	for i := 0; i < 40 && !strings.Contains(s.said(s.head), lost); i++ {
 		s.shoal("resize", "train", strconv.Itoa(1+i%2))
 	}
 	s.says(s.head, lost)
@@ -162,7 +172,8 @@ func TestTrainingGoesOnOnAFullDisk(t *testing.T) {
 	for _, g := range all {
 		numbers = append(numbers, uint64(g.View.Generation))
 	}
-	if !slices.IsSorted(numbers) || uint64(len(numbers)) < last || numbers[len(numbers)-1] != uint64(len(numbers)) {
+	if !slices.IsSorted(numbers) || uint64(len(numbers)) < last ||
+		numbers[len(numbers)-1] != uint64(len(numbers)) {
 		t.Errorf("recorded generations %v of at least %d", numbers, last)
 	}
 }

@@ -19,10 +19,11 @@ import (
 	"github.com/shoal-ml/shoal/store/storetest"
 )
 
-// natsd is a NATS server with its files in a folder, until it is killed: natsd FOLDER URLFILE [HOST]. Started again with the same file it
-// has the same port.
+// natsd is a NATS server with its files in a folder, until it is killed: natsd FOLDER URLFILE
+// [HOST]. Started again with the same file it has the same port.
 func natsd() {
-	options := server.Options{ServerName: "elsewhere", Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: os.Args[1], SyncAlways: true}
+	options := server.Options{ServerName: "elsewhere", Host: "127.0.0.1", Port: server.RANDOM_PORT,
+		NoSigs: true, NoLog: true, JetStream: true, StoreDir: os.Args[1], SyncAlways: true}
 	if len(os.Args) > 3 {
 		options.Host = os.Args[3]
 	}
@@ -73,7 +74,8 @@ func printRecord(at, job string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("led by %s at %q from generation %d, ended %v\n", owner.Host, owner.Address, owner.Generation, !owner.Ended.IsZero())
+	fmt.Printf("led by %s at %q from generation %d, ended %v\n", owner.Host, owner.Address,
+		owner.Generation, !owner.Ended.IsZero())
 	for _, g := range all {
 		fmt.Printf("%s led by %s since %d\n", g.View, g.Head, g.Since)
 	}
@@ -81,7 +83,8 @@ func printRecord(at, job string) error {
 }
 
 // readRecord opens a store and reads what it has of a job's last run.
-func readRecord(ctx context.Context, at, job string) (owner store.Owner, all []member.Record, err error) {
+func readRecord(ctx context.Context, at, job string) (owner store.Owner, all []member.Record,
+	err error) {
 	var s store.Store
 	if strings.Contains(at, "://") {
 		s, err = nats.Connect(ctx, nats.Servers{URL: at})
@@ -118,7 +121,8 @@ func TestStoreFlags(t *testing.T) {
 	} {
 		f := storeFlags{at: at}
 		remote, err := f.remote()
-		if want == "" && (err != nil || remote != strings.HasPrefix(at, "nats:")) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if want == "" && (err != nil || remote != strings.HasPrefix(at, "nats:")) ||
+			want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("--store %s: %v, %v; want %q", at, remote, err, want)
 		}
 	}

@@ -32,7 +32,8 @@ another host leads the job by now: ask where shoal ps shows it.`,
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.life < time.Second {
-				return usageError("--for %v: a token is good for a second at least, such as --for 1h", f.life)
+				return usageError(
+					"--for %v: a token is good for a second at least, such as --for 1h", f.life)
 			}
 			j, err := control.Find(cmd.Context(), args[0])
 			if err != nil {
@@ -44,7 +45,8 @@ another host leads the job by now: ask where shoal ps shows it.`,
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.DurationVar(&f.life, "for", tokenLife, "for how long hosts can join with it")
-	flags.StringVar(&f.file, "token-file", "", "write it to this `FILE`, which only you can read, and not to standard output")
+	flags.StringVar(&f.file, "token-file", "",
+		"write it to this `FILE`, which only you can read, and not to standard output")
 	return cmd
 }
 
@@ -65,6 +67,8 @@ func (f *tokenFlags) run(cmd *cobra.Command, j *control.Job) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "shoal: other hosts join with it until %s: shoal agent --join %s --token-file %s\n", i.Expires.Local().Format(time.DateTime), i.Join, file)
+	fmt.Fprintf(cmd.ErrOrStderr(),
+		"shoal: other hosts join with it until %s: shoal agent --join %s --token-file %s\n",
+		i.Expires.Local().Format(time.DateTime), i.Join, file)
 	return nil
 }

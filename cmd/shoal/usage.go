@@ -17,7 +17,9 @@ type usageFault struct{ msg string }
 
 func (e *usageFault) Error() string { return e.msg }
 
-func usageError(format string, args ...any) error { return &usageFault{fmt.Sprintf(format, args...)} }
+func usageError(format string, args ...any) error {
+	return &usageFault{fmt.Sprintf(format, args...)}
+}
 
 // misused is an error about what was asked for, which no file can make right; nil of nil.
 func misused(err error) error {
@@ -55,7 +57,8 @@ func address(flag, text string) error {
 // noArguments is for commands that take flags only.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageError("%s takes no arguments, but got %q; see %[1]s --help", cmd.CommandPath(), args[0])
+		return usageError("%s takes no arguments, but got %q; see %[1]s --help", cmd.CommandPath(),
+			args[0])
 	}
 	return nil
 }

@@ -16,7 +16,8 @@ func newVersionCommand() *cobra.Command {
 		Example: "  shoal version",
 		Args:    noArguments,
 		Run: func(cmd *cobra.Command, args []string) {
-			fmt.Fprintf(cmd.OutOrStdout(), "shoal %s %s/%s %s\n", version.Version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+			fmt.Fprintf(cmd.OutOrStdout(), "shoal %s %s/%s %s\n", version.Version, runtime.GOOS,
+				runtime.GOARCH, runtime.Version())
 		},
 	}
 }

@@ -26,7 +26,8 @@ func awaited(j api.Job) (list []api.JobWorker) {
 func tellUnusual(out io.Writer, j api.Job, now time.Time) error {
 	for _, w := range awaited(j) {
 		if w.Waited.Unusual {
-			_, err := fmt.Fprintf(out, "%s: %s; shoal explain %s says what can be done\n", j.Name, waits(w, now), j.Name)
+			_, err := fmt.Fprintf(out, "%s: %s; shoal explain %s says what can be done\n", j.Name,
+				waits(w, now), j.Name)
 			return err // one says enough
 		}
 	}
@@ -38,9 +39,11 @@ func tellHeld(out io.Writer, j api.Job) error {
 	var what string
 	switch {
 	case j.State == api.Stuck:
-		what = fmt.Sprintf("the host that led it is lost, and too few are left to go on by themselves; if the others are gone for good, shoal recover %s --force", j.Name)
+		what = fmt.Sprintf("the host that led it is lost, and too few are left to go on by "+
+			"themselves; if the others are gone for good, shoal recover %s --force", j.Name)
 	case j.State == api.Paused:
-		what = fmt.Sprintf("waits, because %s fewer than --min %d%s", plural.Of(j.Size, "member")+plural.Verb(j.Size, " is", " are"), j.Min, more(j))
+		what = fmt.Sprintf("waits, because %s fewer than --min %d%s",
+			plural.Of(j.Size, "member")+plural.Verb(j.Size, " is", " are"), j.Min, more(j))
 	default:
 		return nil
 	}
@@ -54,7 +57,9 @@ func more(j api.Job) string {
 	case j.Mesh != "":
 		return fmt.Sprintf("; shoal reshape %s gives it more", j.Name)
 	case j.NoRoom > 0:
-		return fmt.Sprintf(", and no host has a free slot; shoal resize %s %d says how another one joins", j.Name, j.Min)
+		return fmt.Sprintf(
+			", and no host has a free slot; shoal resize %s %d says how another one joins", j.Name,
+			j.Min)
 	}
 	return fmt.Sprintf("; shoal resize %s %d gives it more", j.Name, j.Min)
 }
@@ -116,19 +121,29 @@ func advise(j api.Job, w api.JobWorker, state byte) []string {
 	case w.PID == 0:
 		return append(list, "its process has not been started yet"+on)
 	case state == 'T':
-		list = append(list, fmt.Sprintf("its process is stopped, as by SIGSTOP; to let it go on: kill -CONT %d", w.PID))
+		list = append(list,
+			fmt.Sprintf("its process is stopped, as by SIGSTOP; to let it go on: kill -CONT %d",
+				w.PID))
 	case state == 't':
 		list = append(list, "its process is stopped by a debugger, which can let it go on")
 	case state == 'D':
-		list = append(list, "its process waits in the kernel, as for a disk or a file server that does not answer: see what dmesg says")
+		list = append(list, "its process waits in the kernel, as for a disk or a file server "+
+			"that does not answer: see what dmesg says")
 	default:
-		list = append(list, fmt.Sprintf("where it is%s: py-spy dump --pid %d where it runs Python, else gdb -p %[2]d", on, w.PID))
+		list = append(list,
+			fmt.Sprintf(
+				"where it is%s: py-spy dump --pid %d where it runs Python, else gdb -p %[2]d", on,
+				w.PID))
 	}
 	if w.Waited.Own != "" {
-		list = append(list, "workers that wait for each other have made their calls in different orders, and do not come out of that by themselves, unless one of them computes beside its call")
+		list = append(list, "workers that wait for each other have made their calls in "+
+			"different orders, and do not come out of that by themselves, unless one of them "+
+			"computes beside its call")
 	}
 	if !j.Elastic {
-		return append(list, fmt.Sprintf("a job that has taken no step cannot go on without it; to end the job: shoal stop %s", j.Name))
+		return append(list,
+			fmt.Sprintf("a job that has taken no step cannot go on without it; to end the job: "+
+				"shoal stop %s", j.Name))
 	}
 	without := "the others go on without it"
 	switch {
@@ -142,12 +157,14 @@ func advise(j api.Job, w api.JobWorker, state byte) []string {
 		without += fmt.Sprintf(", and shoal resize %s %d starts another", j.Name, j.Size)
 	}
 	if j.Mesh != "" {
-		without += "; if it alone has a part of the state, they go back to a checkpoint, and if there is none the job ends"
+		without += "; if it alone has a part of the state, they go back to a checkpoint, and if " +
+			"there is none the job ends"
 	}
 	return append(list, fmt.Sprintf("to end it%s: kill -9 %d; %s", on, w.PID, without))
 }
 
-// processState is the state of a worker's process, as the kernel calls it; 0 = not known, as on another host.
+// processState is the state of a worker's process, as the kernel calls it; 0 = not known, as on
+// another host.
 func processState(j api.Job, w api.JobWorker) byte {
 	if w.Host != j.Head || w.PID == 0 {
 		return 0

@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/api"
 )
 
-// What is advised is what can be done: by what the process does, where it is, and what the job can do without it.
+// What is advised is what can be done: by what the process does, where it is, and what the job can
+// do without it.
 func TestAdvise(t *testing.T) {
 	train := api.Job{Name: "train", Head: "a", Size: 4, Want: 4, Elastic: true}
 	with := func(change func(j *api.Job)) api.Job {
@@ -26,19 +27,40 @@ func TestAdvise(t *testing.T) {
 		state byte
 		want  []string // beside the log
 	}{
-		{"it computes", train, here, 'R', []string{"py-spy dump --pid 77", "kill -9 77; the others go on without it, and shoal resize train 4 starts another"}},
+		{"it computes", train, here, 'R',
+			[]string{"py-spy dump --pid 77",
+				"kill -9 77; the others go on without it, and shoal resize train 4 starts another"}},
 		{"it is stopped", train, here, 'T', []string{"kill -CONT 77", "kill -9 77"}},
 		{"a debugger has it", train, here, 't', []string{"by a debugger", "kill -9 77"}},
-		{"the disk does not answer", train, here, 'D', []string{"waits in the kernel", "kill -9 77"}},
+		{"the disk does not answer", train, here, 'D',
+			[]string{"waits in the kernel", "kill -9 77"}},
 		{"on another host", train, there, 0, []string{"on b: py-spy dump", "on b: kill -9 77"}},
-		{"a spare waits", with(func(j *api.Job) { j.Spares = 1 }), here, 'S', []string{"py-spy", "kill -9 77; the others go on without it, with a spare in its place"}},
-		{"a mesh", with(func(j *api.Job) { j.Mesh = "dp=2,tp=2" }), here, 'S', []string{"py-spy", "on a smaller mesh; if it alone has a part of the state, they go back to a checkpoint"}},
-		{"a mesh and a spare", with(func(j *api.Job) { j.Mesh, j.Spares = "tp=4", 1 }), here, 'S', []string{"py-spy", "with a spare in its place; if it alone has a part of the state"}},
-		{"no fewer", with(func(j *api.Job) { j.Min = 4 }), here, 'S', []string{"py-spy", "the job waits then for another: shoal resize train 4"}},
-		{"no steps", with(func(j *api.Job) { j.Elastic = false }), here, 'S', []string{"py-spy", "to end the job: shoal stop train"}},
+		{"a spare waits", with(func(j *api.Job) {
+			j.Spares = 1
+		}), here, 'S', []string{"py-spy",
+			"kill -9 77; the others go on without it, with a spare in its place"}},
+		{"a mesh", with(func(j *api.Job) {
+			j.Mesh = "dp=2,tp=2"
+		}), here, 'S', []string{"py-spy",
+			"on a smaller mesh; if it alone has a part of the state, they go back to a checkpoint"}},
+		{"a mesh and a spare", with(func(j *api.Job) {
+			j.Mesh, j.Spares = "tp=4", 1
+		}), here, 'S', []string{"py-spy",
+			"with a spare in its place; if it alone has a part of the state"}},
+		{"no fewer", with(func(j *api.Job) {
+			j.Min = 4
+		}), here, 'S', []string{"py-spy", "the job waits then for another: shoal resize train 4"}},
+		{"no steps", with(func(j *api.Job) {
+			j.Elastic = false
+		}), here, 'S', []string{"py-spy", "to end the job: shoal stop train"}},
 		{"not started", train, unborn, 0, []string{"has not been started yet"}},
-		{"a circle", train, circle, 'S', []string{"py-spy", "made their calls in different orders, and do not come out of that by themselves, unless one of them computes", "kill -9 77"}},
-		{"a circle without steps", with(func(j *api.Job) { j.Elastic = false }), circle, 'S', []string{"py-spy", "made their calls in different orders", "shoal stop train"}},
+		{"a circle", train, circle, 'S', []string{"py-spy", "made their calls in different " +
+			"orders, and do not come out of that by themselves, unless one of them computes",
+			"kill -9 77"}},
+		{"a circle without steps", with(func(j *api.Job) {
+			j.Elastic = false
+		}), circle, 'S', []string{"py-spy", "made their calls in different orders",
+			"shoal stop train"}},
 	} {
 		got := advise(c.job, c.who, c.state)
 		want := append([]string{"shoal logs train --rank 2"}, c.want...)
@@ -60,10 +82,16 @@ func TestWaitsInWords(t *testing.T) {
 		wait api.Wait
 		want string
 	}{
-		{api.Wait{Since: now.Add(-42 * time.Second), Call: "barrier()", By: 1}, "worker 2: 1 other waits for it in barrier(), since 11:59:18 (42 s)"},
-		{api.Wait{Since: now.Add(-90 * time.Minute), Call: "barrier()", Group: 3, By: 7}, "worker 2: 7 others wait for it in barrier() of group 3, since 10:30:00 (1h30m)"},
-		{api.Wait{Since: now.Add(-599 * time.Second), Call: "barrier()", By: 1, Absent: true}, "worker 2: 1 other waits for it in barrier(), since 11:50:01 (599 s); it has not joined yet"},
-		{api.Wait{Since: now.Add(time.Second), Call: "send()", By: 1, Own: "recv()"}, "worker 2: 1 other waits for it in send(), since 12:00:01 (0 s); its own call waits too: recv()"},
+		{api.Wait{Since: now.Add(-42 * time.Second), Call: "barrier()", By: 1},
+			"worker 2: 1 other waits for it in barrier(), since 11:59:18 (42 s)"},
+		{api.Wait{Since: now.Add(-90 * time.Minute), Call: "barrier()", Group: 3, By: 7},
+			"worker 2: 7 others wait for it in barrier() of group 3, since 10:30:00 (1h30m)"},
+		{api.Wait{Since: now.Add(-599 * time.Second), Call: "barrier()", By: 1, Absent: true},
+			"worker 2: 1 other waits for it in barrier(), since 11:50:01 (599 s); it has not " +
+				"joined yet"},
+		{api.Wait{Since: now.Add(time.Second), Call: "send()", By: 1, Own: "recv()"},
+			"worker 2: 1 other waits for it in send(), since 12:00:01 (0 s); its own call waits " +
+				"too: recv()"},
 	} {
 		if got := waits(api.JobWorker{Worker: 2, Waited: &c.wait}, now); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
@@ -81,10 +109,15 @@ func TestHeldInWords(t *testing.T) {
 		want string
 	}{
 		{api.Job{Name: "train", State: api.Running, Size: 2, Min: 2}, ""},
-		{paused, "train: waits, because 1 member is fewer than --min 2; shoal resize train 2 gives it more\n"},
-		{mesh, "train: waits, because 1 member is fewer than --min 2; shoal reshape train gives it more\n"},
-		{full, "train: waits, because 1 member is fewer than --min 2, and no host has a free slot; shoal resize train 2 says how another one joins\n"},
-		{api.Job{Name: "train", State: api.Stuck}, "train: the host that led it is lost, and too few are left to go on by themselves; if the others are gone for good, shoal recover train --force\n"},
+		{paused, "train: waits, because 1 member is fewer than --min 2; shoal resize train 2 " +
+			"gives it more\n"},
+		{mesh, "train: waits, because 1 member is fewer than --min 2; shoal reshape train gives " +
+			"it more\n"},
+		{full, "train: waits, because 1 member is fewer than --min 2, and no host has a free " +
+			"slot; shoal resize train 2 says how another one joins\n"},
+		{api.Job{Name: "train", State: api.Stuck}, "train: the host that led it is lost, and " +
+			"too few are left to go on by themselves; if the others are gone for good, shoal " +
+			"recover train --force\n"},
 	} {
 		var out strings.Builder
 		if err := tellHeld(&out, c.job); err != nil || out.String() != c.want {

@@ -1,9 +1,10 @@
-// Package cursor keeps the place of a job in its data: which positions of the epoch the next step trains on, who of the
-// workers takes which, and which have been committed. With it every sample is trained on exactly once per epoch, whatever
-// joins, leaves or is lost in between.
+// Package cursor keeps the place of a job in its data: which positions of the epoch the next step
+// trains on, who of the workers takes which, and which have been committed. With it every sample is
+// trained on exactly once per epoch, whatever joins, leaves or is lost in between.
 //
-// It is pure: a Cursor is a value, a commit gives the next one, and equal cursors on different hosts give equal batches.
-// Python has the same in shoal/cursor.py; docs/formats/cursor.md has the encoding and the numbers behind both.
+// It is pure: a Cursor is a value, a commit gives the next one, and equal cursors on different
+// hosts give equal batches. Python has the same in shoal/cursor.py; docs/formats/cursor.md has the
+// encoding and the numbers behind both.
 package cursor
 
 import (
@@ -19,34 +20,40 @@ type Span struct{ From, To uint64 }
 // Len returns the number of positions in the span.
 func (s Span) Len() uint64 { return s.To - s.From }
 
-// A Cursor is a place in the data. New, Parse and Commit make cursors; change no field, and not what Left refers to.
+// A Cursor is a place in the data. New, Parse and Commit make cursors; change no field, and not
+// what Left refers to.
 //
-// The positions below Next that are not in Left are committed. Left is never larger than one batch: it goes first into the
-// next batch, so whatever is left then is a part of that batch.
+// The positions below Next that are not in Left are committed. Left is never larger than one batch:
+// it goes first into the next batch, so whatever is left then is a part of that batch.
 //
-// The number of spans in Left is at most the number of runs of neighbouring ranks that were lost since the last step
-// without a loss. A batch is the spans of Left and one fresh span, in the order of positions; a lost run is one piece of
-// that sequence and consists of one span more than it has boundaries inside. The runs do not overlap, so together they hold
-// each boundary at most once: k spans have k boundaries at most, and become k + runs at most. A step without a loss leaves
-// none.
+// The number of spans in Left is at most the number of runs of neighbouring ranks that were lost
+// since the last step without a loss. A batch is the spans of Left and one fresh span, in the order
+// of positions; a lost run is one piece of that sequence and consists of one span more than it has
+// boundaries inside. The runs do not overlap, so together they hold each boundary at most once: k
+// spans have k boundaries at most, and become k + runs at most. A step without a loss leaves none.
 type Cursor struct {
-	Epoch   uint64
-	Next    uint64 // the first position of the epoch that was never handed out
-	Left    []Span // handed out in a step, and not committed since their worker was lost; ascending, apart from each other
+	Epoch uint64
+	Next  uint64 // the first position of the epoch that was never handed out
+	// handed out in a step, and not committed since their worker was lost; ascending, apart from
+	// each other
+	Left    []Span
 	Step    uint64 // committed steps, over all epochs
 	Samples uint64 // in an epoch
-	Batch   uint64 // samples of a step, over all workers; only at the end of an epoch are there fewer
-	Seed    uint64
-	Plain   bool // not shuffled
+	// samples of a step, over all workers; only at the end of an epoch are there fewer
+	Batch uint64
+	Seed  uint64
+	Plain bool // not shuffled
 }
 
-// New returns the cursor at the start of the first epoch. It fails when samples or batch is not in [1, MaxSamples].
+// New returns the cursor at the start of the first epoch. It fails when samples or batch is not in
+// [1, MaxSamples].
 func New(samples, batch, seed uint64, shuffle bool) (Cursor, error) {
 	c := Cursor{Samples: samples, Batch: batch, Seed: seed, Plain: !shuffle}
 	return c, c.check()
 }
 
-// SameData reports whether two cursors are places in the same data: as many samples, in the same batches and order.
+// SameData reports whether two cursors are places in the same data: as many samples, in the same
+// batches and order.
 func (c Cursor) SameData(o Cursor) bool {
 	return c.Samples == o.Samples && c.Batch == o.Batch && c.Seed == o.Seed && c.Plain == o.Plain
 }
@@ -59,15 +66,17 @@ func (c Cursor) Order() Order {
 	return NewOrder(c.Samples, c.Seed, c.Epoch)
 }
 
-// Count returns how many samples the next batch has over all workers: Batch, or what the epoch still has when that is less.
+// Count returns how many samples the next batch has over all workers: Batch, or what the epoch
+// still has when that is less.
 func (c Cursor) Count() uint64 { return min(c.Batch, c.left()+c.Samples-c.Next) }
 
 // Committed returns how many samples were committed over all epochs, modulo 2^64.
 func (c Cursor) Committed() uint64 { return c.Epoch*c.Samples + c.Next - c.left() }
 
-// Part returns the positions that a rank takes of the next batch, ascending. The batch is Left, then the positions from
-// Next on, cut at the end of the epoch. It falls into contiguous parts; the first (Count mod size) ranks take one more than
-// the others, which may have none. It panics when rank is not in [0, size).
+// Part returns the positions that a rank takes of the next batch, ascending. The batch is Left,
+// then the positions from Next on, cut at the end of the epoch. It falls into contiguous parts; the
+// first (Count mod size) ranks take one more than the others, which may have none. It panics when
+// rank is not in [0, size).
 func (c Cursor) Part(rank, size int) []Span {
 	if rank < 0 || rank >= size {
 		panic(fmt.Sprintf("cursor: rank %d of %d workers", rank, size))
@@ -85,16 +94,19 @@ func (c Cursor) Parts(size int) [][]Span {
 	return parts
 }
 
-// Commit returns the cursor after the step of the next batch, in which size workers took their parts and those whose done
-// is true are part of the result. The others' parts come first in the batch after. When all of an epoch is committed, the
-// next one begins.
+// Commit returns the cursor after the step of the next batch, in which size workers took their
+// parts and those whose done is true are part of the result. The others' parts come first in the
+// batch after. When all of an epoch is committed, the next one begins.
 //
-// It is exact whatever was lost, but a result that does not Fit cannot be handed to others. Then leave it, and run the step
-// again from c with those who are there: a step without a loss always fits. It panics unless len(done) is size, and at least 1.
+// It is exact whatever was lost, but a result that does not Fit cannot be handed to others. Then
+// leave it, and run the step again from c with those who are there: a step without a loss always
+// fits. It panics unless len(done) is size, and at least 1.
 func (c Cursor) Commit(size int, done []bool) Cursor {
 	mustHave(size)
 	if len(done) != size {
-		panic(fmt.Sprintf("cursor: a commit of %d workers says for %d of them whether they are done", size, len(done)))
+		panic(fmt.Sprintf(
+			"cursor: a commit of %d workers says for %d of them whether they are done", size,
+			len(done)))
 	}
 	next := c
 	next.Left = nil
@@ -132,7 +144,8 @@ func (c Cursor) start(rank, size int) uint64 {
 	return each*uint64(rank) + min(more, uint64(rank))
 }
 
-// cut appends the positions from the lo-th to before the hi-th of the next batch, which lie behind those in dst.
+// cut appends the positions from the lo-th to before the hi-th of the next batch, which lie behind
+// those in dst.
 func (c Cursor) cut(dst []Span, lo, hi uint64) []Span {
 	for i := 0; i <= len(c.Left) && lo < hi; i++ {
 		span := Span{c.Next, c.Samples}

@@ -59,9 +59,12 @@ func (b *book) enter(t *rapid.T, c cursor.Cursor, parts [][]cursor.Span, done []
 		}
 	}
 	if want := min(int(c.Batch), open); len(seen) != want || c.Count() != uint64(want) {
-		t.Fatalf("a batch of %d samples, Count says %d, expected %d: %v", len(seen), c.Count(), want, parts)
+		t.Fatalf("a batch of %d samples, Count says %d, expected %d: %v", len(seen), c.Count(),
+			want, parts)
 	}
-	if !slices.IsSortedFunc(lengths, func(a, b int) int { return b - a }) || lengths[0]-lengths[len(lengths)-1] > 1 {
+	if !slices.IsSortedFunc(lengths, func(a, b int) int {
+		return b - a
+	}) || lengths[0]-lengths[len(lengths)-1] > 1 {
 		t.Fatalf("uneven parts: %v", lengths)
 	}
 }
@@ -69,7 +72,8 @@ func (b *book) enter(t *rapid.T, c cursor.Cursor, parts [][]cursor.Span, done []
 func TestEverySampleExactlyOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		samples := rapid.Uint64Range(1, 200).Draw(t, "samples")
-		c := start(t, samples, rapid.Uint64Range(1, 64).Draw(t, "batch"), rapid.Uint64().Draw(t, "seed"), true)
+		c := start(t, samples, rapid.Uint64Range(1, 64).Draw(t, "batch"),
+			rapid.Uint64().Draw(t, "seed"), true)
 		b := &book{times: make([]int, samples)}
 		runs := 0 // of lost ranks since the last step without a loss
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
@@ -90,7 +94,8 @@ func TestEverySampleExactlyOnce(t *testing.T) {
 			}
 			c = roundTrip(t, next)
 		}
-		for epoch := c.Epoch; c.Epoch == epoch; { // and the rest of the epoch, so that its last batches are checked too
+		// and the rest of the epoch, so that its last batches are checked too
+		for epoch := c.Epoch; c.Epoch == epoch; {
 			b.enter(t, c, c.Parts(3), all(3, true))
 			c = c.Commit(3, all(3, true))
 		}
@@ -113,7 +118,8 @@ func bound(t *rapid.T, next cursor.Cursor, runs int, done []bool) int {
 		total += s.Len()
 	}
 	if len(next.Left) > runs || total > next.Batch {
-		t.Fatalf("%d samples in %d spans are left after %d lost runs, the batch is %d", total, len(next.Left), runs, next.Batch)
+		t.Fatalf("%d samples in %d spans are left after %d lost runs, the batch is %d", total,
+			len(next.Left), runs, next.Batch)
 	}
 	return runs
 }
@@ -149,7 +155,8 @@ func TestEpochsHaveTheirOwnOrder(t *testing.T) {
 
 func TestTailIsShared(t *testing.T) {
 	c := start(t, 10, 8, 0, false).Commit(2, []bool{true, false}) // positions 4 to 8 were lost
-	want := [][]cursor.Span{{{From: 4, To: 6}}, {{From: 6, To: 8}}, {{From: 8, To: 9}}, {{From: 9, To: 10}}}
+	want := [][]cursor.Span{{{From: 4, To: 6}}, {{From: 6, To: 8}}, {{From: 8, To: 9}},
+		{{From: 9, To: 10}}}
 	if diff := cmp.Diff(want, c.Parts(4)); diff != "" {
 		t.Errorf("parts of the last batch (-want +got): %s", diff)
 	}
@@ -163,7 +170,8 @@ func TestTailIsShared(t *testing.T) {
 	}
 }
 
-// Every second of a thousand workers is lost: more than an encoding holds. The step can be run again.
+// Every second of a thousand workers is lost: more than an encoding holds. The step can be run
+// again.
 func TestTooManyLosses(t *testing.T) {
 	const size = 1000
 	c := start(t, 1<<40, 100*size, 0, true)
@@ -188,7 +196,8 @@ func TestTooManyLosses(t *testing.T) {
 
 func TestLargestNumbers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := start(t, cursor.MaxSamples, cursor.MaxSamples-rapid.Uint64Range(0, 10).Draw(t, "less"), 0, true)
+		c := start(t, cursor.MaxSamples, cursor.MaxSamples-rapid.Uint64Range(0, 10).Draw(t, "less"),
+			0, true)
 		size := 1 << rapid.IntRange(0, 10).Draw(t, "size")
 		end := uint64(0)
 		for _, part := range c.Parts(size) {
@@ -211,7 +220,8 @@ func TestCalmStepAllocatesNothing(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	for _, c := range []struct{ samples, batch uint64 }{{0, 1}, {1, 0}, {cursor.MaxSamples + 1, 1}, {1, cursor.MaxSamples + 1}} {
+	for _, c := range []struct{ samples, batch uint64 }{{0, 1}, {1, 0}, {cursor.MaxSamples + 1, 1},
+		{1, cursor.MaxSamples + 1}} {
 		if _, err := cursor.New(c.samples, c.batch, 0, true); err == nil {
 			t.Errorf("%d samples in batches of %d pass", c.samples, c.batch)
 		}

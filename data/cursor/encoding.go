@@ -17,14 +17,15 @@ const (
 	MaxBytes = headBytes + MaxLeft*spanBytes
 )
 
-// Fits tells whether the cursor can be encoded: Left has at most MaxLeft spans. It takes more separate losses than that,
-// in a row of steps of which none went without, to get beyond.
+// Fits tells whether the cursor can be encoded: Left has at most MaxLeft spans. It takes more
+// separate losses than that, in a row of steps of which none went without, to get beyond.
 func (c Cursor) Fits() bool { return len(c.Left) <= MaxLeft }
 
 // AppendBinary appends the encoding, at most MaxBytes. It fails when the cursor does not fit.
 func (c Cursor) AppendBinary(b []byte) ([]byte, error) {
 	if !c.Fits() {
-		return b, fmt.Errorf("cursor: %d spans are left over from lost workers, the limit is %d: run the step again from the cursor before it", len(c.Left), MaxLeft)
+		return b, fmt.Errorf("cursor: %d spans are left over from lost workers, the limit is "+
+			"%d: run the step again from the cursor before it", len(c.Left), MaxLeft)
 	}
 	var flags uint32
 	if c.Plain {
@@ -42,13 +43,15 @@ func (c Cursor) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// Parse reads an encoding, all of b. It fails when b is not what AppendBinary writes for a cursor that can be.
+// Parse reads an encoding, all of b. It fails when b is not what AppendBinary writes for a cursor
+// that can be.
 func Parse(b []byte) (Cursor, error) {
 	if len(b) < headBytes {
 		return Cursor{}, broken("%d bytes, the head alone has %d", len(b), headBytes)
 	}
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
-	c := Cursor{Epoch: word(0), Next: word(1), Step: word(2), Samples: word(3), Batch: word(4), Seed: word(5)}
+	c := Cursor{Epoch: word(0), Next: word(1), Step: word(2), Samples: word(3), Batch: word(4),
+		Seed: word(5)}
 	flags, spans := binary.LittleEndian.Uint32(b[48:]), binary.LittleEndian.Uint32(b[52:])
 	if flags > plainFlag {
 		return Cursor{}, broken("unknown flags %#x", flags)
@@ -90,7 +93,8 @@ func (c Cursor) check() error {
 	end := uint64(0)
 	for i, s := range c.Left {
 		if s.From >= s.To || s.To > c.Next || (i > 0 && s.From <= end) {
-			return broken("span %d, from %d to %d, is empty, out of order, touches the one before or goes beyond %d", i, s.From, s.To, c.Next)
+			return broken("span %d, from %d to %d, is empty, out of order, touches the one "+
+				"before or goes beyond %d", i, s.From, s.To, c.Next)
 		}
 		end = s.To
 	}

@@ -5,14 +5,14 @@ import (
 	"math/bits"
 )
 
-// rounds of the Feistel network. Four give a pseudo-random permutation of a large domain (Luby and Rackoff, 1988); with fewer
-// than eight the orders of a few samples are visibly uneven.
+// rounds of the Feistel network. Four give a pseudo-random permutation of a large domain (Luby and
+// Rackoff, 1988); with fewer than eight the orders of a few samples are visibly uneven.
 const rounds = 8
 
-// An Order says which sample stands at which position of one epoch: a permutation of [0, samples) that is computed, not
-// stored, so that every worker knows all of it from a seed. It is a Feistel network over the smallest power of four that
-// holds all samples, walked along its cycle until it comes back into [0, samples) (Black and Rogaway, 2002): fewer than
-// four evaluations on average.
+// An Order says which sample stands at which position of one epoch: a permutation of [0, samples)
+// that is computed, not stored, so that every worker knows all of it from a seed. It is a Feistel
+// network over the smallest power of four that holds all samples, walked along its cycle until it
+// comes back into [0, samples) (Black and Rogaway, 2002): fewer than four evaluations on average.
 type Order struct {
 	samples uint64
 	plain   bool
@@ -20,8 +20,8 @@ type Order struct {
 	keys    [rounds]uint64
 }
 
-// NewOrder returns the shuffled order of an epoch. Another seed or another epoch gives an unrelated one.
-// It panics when there are more than MaxSamples.
+// NewOrder returns the shuffled order of an epoch. Another seed or another epoch gives an unrelated
+// one. It panics when there are more than MaxSamples.
 func NewOrder(samples, seed, epoch uint64) Order {
 	o := Identity(samples)
 	o.plain = false
@@ -38,7 +38,8 @@ func NewOrder(samples, seed, epoch uint64) Order {
 // Identity returns the order of data that is not shuffled: position i holds sample i.
 func Identity(samples uint64) Order {
 	if samples > MaxSamples {
-		panic(fmt.Sprintf("cursor: an order of %d samples, the limit is %d", samples, uint64(MaxSamples)))
+		panic(fmt.Sprintf("cursor: an order of %d samples, the limit is %d", samples,
+			uint64(MaxSamples)))
 	}
 	return Order{samples: samples, plain: true}
 }
@@ -60,8 +61,8 @@ func (o Order) At(position uint64) uint64 {
 	return position
 }
 
-// Fill writes the samples at the positions of a span to the front of dst and returns how many these are.
-// It panics when dst is too short.
+// Fill writes the samples at the positions of a span to the front of dst and returns how many these
+// are. It panics when dst is too short.
 func (o Order) Fill(dst []int64, from Span) int {
 	dst = dst[:from.Len()]
 	for i := range dst {

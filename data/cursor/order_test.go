@@ -27,7 +27,8 @@ func TestOrderIsAPermutation(t *testing.T) {
 	}
 }
 
-// A network with keys is a permutation by its form; what could go wrong in large domains is the width of the halves.
+// A network with keys is a permutation by its form; what could go wrong in large domains is the
+// width of the halves.
 func TestLargeOrderRepeatsNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Uint64Range(1<<20, cursor.MaxSamples).Draw(t, "samples")
@@ -54,7 +55,8 @@ func TestIdentity(t *testing.T) {
 }
 
 func TestPositionOutsidePanics(t *testing.T) {
-	for _, o := range []cursor.Order{cursor.NewOrder(0, 1, 1), cursor.NewOrder(5, 1, 1), cursor.Identity(5)} {
+	for _, o := range []cursor.Order{cursor.NewOrder(0, 1, 1), cursor.NewOrder(5, 1, 1),
+		cursor.Identity(5)} {
 		func() {
 			defer func() {
 				if recover() == nil {
@@ -66,8 +68,9 @@ func TestPositionOutsidePanics(t *testing.T) {
 	}
 }
 
-// Over seeds, each ordered pair of samples stands equally often at the first two positions, and at the first and the last.
-// (Whole orders are not equally likely: like every Feistel network this one gives even permutations of its domain only.)
+// Over seeds, each ordered pair of samples stands equally often at the first two positions, and at
+// the first and the last. (Whole orders are not equally likely: like every Feistel network this one
+// gives even permutations of its domain only.)
 func TestSmallOrdersAreUniform(t *testing.T) {
 	const draws = 20000
 	for _, n := range []int{2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 15, 16, 17, 20, 40} {
@@ -93,8 +96,9 @@ func TestSmallOrdersAreUniform(t *testing.T) {
 	}
 }
 
-// Position and sample fall into the cells of a 16 by 16 board as if they had nothing to do with each other, in any epoch,
-// and so do the samples at the same position of two epochs, and of neighbouring positions.
+// Position and sample fall into the cells of a 16 by 16 board as if they had nothing to do with
+// each other, in any epoch, and so do the samples at the same position of two epochs, and of
+// neighbouring positions.
 func TestOrderLooksRandom(t *testing.T) {
 	const n, cells = 50000, 16
 	for epoch := range uint64(20) {
@@ -123,8 +127,10 @@ func TestOrderLooksRandom(t *testing.T) {
 				t.Errorf("epoch %d, %s: chi-square %.0f", epoch, name, chi)
 			}
 		}
-		if mean := displacement / n; math.Abs(mean-n/3.) > n/100. { // a third, with a deviation of 0.1 % of n
-			t.Errorf("epoch %d: samples are moved by %.0f on average, expected about %d", epoch, mean, n/3)
+		// a third, with a deviation of 0.1 % of n
+		if mean := displacement / n; math.Abs(mean-n/3.) > n/100. {
+			t.Errorf("epoch %d: samples are moved by %.0f on average, expected about %d", epoch,
+				mean, n/3)
 		}
 	}
 }

@@ -64,7 +64,8 @@ func TestVectors(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("orders and encodings are a promise; if the change is meant, go test -update (-want +got): %s", diff)
+		t.Errorf("orders and encodings are a promise; if the change is meant, go test -update "+
+			"(-want +got): %s", diff)
 	}
 	for _, text := range want.Broken {
 		b, _ := hex.DecodeString(text)
@@ -77,20 +78,27 @@ func TestVectors(t *testing.T) {
 func makeVectors(t *testing.T) (v vectors) {
 	const most = ^uint64(0)
 	for _, o := range []orderVector{
-		{Samples: 1}, {Samples: 2, Seed: 1}, {Samples: 3, Seed: 2, Epoch: 1}, {Samples: 4, Seed: 3}, {Samples: 5, Seed: most, Epoch: 3},
-		{Samples: 16, Seed: 4}, {Samples: 17, Seed: 4}, {Samples: 100, Seed: 5, Epoch: 6}, {Samples: 1797, Seed: 7, Epoch: most, From: 1700},
-		{Samples: 50000, Epoch: 1, From: 40000}, {Samples: 1281167, Seed: 42, Epoch: 89, From: 1281100},
-		{Samples: 1 << 32, Seed: 8}, {Samples: 1<<32 + 1, Seed: 8}, {Samples: 1<<53 + 1, Seed: 9, From: 1 << 52},
+		{Samples: 1}, {Samples: 2, Seed: 1}, {Samples: 3, Seed: 2, Epoch: 1}, {Samples: 4, Seed: 3},
+		{Samples: 5, Seed: most, Epoch: 3},
+		{Samples: 16, Seed: 4}, {Samples: 17, Seed: 4}, {Samples: 100, Seed: 5, Epoch: 6},
+		{Samples: 1797, Seed: 7, Epoch: most, From: 1700},
+		{Samples: 50000, Epoch: 1, From: 40000},
+		{Samples: 1281167, Seed: 42, Epoch: 89, From: 1281100},
+		{Samples: 1 << 32, Seed: 8}, {Samples: 1<<32 + 1, Seed: 8},
+		{Samples: 1<<53 + 1, Seed: 9, From: 1 << 52},
 		{Samples: cursor.MaxSamples, Seed: 10, From: cursor.MaxSamples - 40},
 	} {
 		o.Sample = make([]int64, min(40, o.Samples-o.From))
-		cursor.NewOrder(o.Samples, o.Seed, o.Epoch).Fill(o.Sample, cursor.Span{From: o.From, To: o.From + uint64(len(o.Sample))})
+		cursor.NewOrder(o.Samples, o.Seed, o.Epoch).Fill(o.Sample,
+			cursor.Span{From: o.From, To: o.From + uint64(len(o.Sample))})
 		v.Orders = append(v.Orders, o)
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, r := range []runVector{
-		{Samples: 103, Batch: 20, Seed: 1, Shuffle: true}, {Samples: 7, Batch: 20, Seed: 2, Shuffle: true}, {Samples: 64, Batch: 16},
-		{Samples: 1, Batch: 1, Seed: most, Shuffle: true}, {Samples: cursor.MaxSamples, Batch: 50, Seed: 3, Shuffle: true},
+		{Samples: 103, Batch: 20, Seed: 1, Shuffle: true},
+		{Samples: 7, Batch: 20, Seed: 2, Shuffle: true}, {Samples: 64, Batch: 16},
+		{Samples: 1, Batch: 1, Seed: most, Shuffle: true},
+		{Samples: cursor.MaxSamples, Batch: 50, Seed: 3, Shuffle: true},
 	} {
 		r.Steps = makeSteps(t, random, r)
 		v.Runs = append(v.Runs, r)
@@ -137,7 +145,8 @@ func makeSteps(t *testing.T, random *rand.Rand, r runVector) (steps []stepVector
 
 // brokenEncodings changes one thing each about good encodings.
 func brokenEncodings() (list [][]byte) {
-	c := cursor.Cursor{Next: 40, Step: 2, Samples: 100, Batch: 20, Left: []cursor.Span{{From: 22, To: 25}, {From: 30, To: 40}}}
+	c := cursor.Cursor{Next: 40, Step: 2, Samples: 100, Batch: 20,
+		Left: []cursor.Span{{From: 22, To: 25}, {From: 30, To: 40}}}
 	good, _ := c.AppendBinary(nil)
 	list = append(list, nil, good[:55], good[:87], append(slices.Clone(good), 0))
 	for _, change := range []func(*cursor.Cursor){
@@ -216,7 +225,8 @@ func FuzzParse(f *testing.F) {
 		}
 		if next := c.Commit(len(done), done); next.Fits() {
 			b, _ := next.AppendBinary(nil)
-			if _, err := cursor.Parse(b); err != nil && next.Epoch <= cursor.MaxSamples && next.Step <= cursor.MaxSamples {
+			if _, err := cursor.Parse(b); err != nil && next.Epoch <= cursor.MaxSamples &&
+				next.Step <= cursor.MaxSamples {
 				t.Fatalf("after a commit: %v", err)
 			}
 		}

@@ -10,12 +10,14 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// Audit looks on while a worker trains, and checks what a job promises: every sample counts once an epoch, and all
-// workers hold the same parameters at every step. In the step of the gradient it moves a sheet on which each worker
-// writes what it contributes; so it sees what has become part of the sum, whoever was lost meanwhile. What it has seen is part
-// of the state, so a worker that joins has it too.
+// Audit looks on while a worker trains, and checks what a job promises: every sample counts once an
+// epoch, and all workers hold the same parameters at every step. In the step of the gradient it
+// moves a sheet on which each worker writes what it contributes; so it sees what has become part of
+// the sum, whoever was lost meanwhile. What it has seen is part of the state, so a worker that
+// joins has it too.
 type Audit struct {
-	// Changed is called after the first step of this worker, and after each step in which the members have changed.
+	// Changed is called after the first step of this worker, and after each step in which the
+	// members have changed.
 	Changed func(Change) error
 
 	times  []int32 // how often each sample has counted in the epoch
@@ -43,13 +45,16 @@ type Change struct {
 
 // Findings are what an Audit saw until now; Lost, Repeated, StepsLost and Unequal should be 0.
 type Findings struct {
-	Lost, Repeated int    // samples: in the epochs that are over, and as far as the last one went
-	HandedOn       int    // samples of workers that were lost in a step; others took them in the next
-	StepsLost      int    // steps that are missing in, or too many for, the count of steps
-	Unequal        int    // steps before which not all workers held the same parameters
-	Made           int    // steps of this worker; with 0 it may have ended before it had the job's state, and the rest says nothing
-	Step           int    // of the job, when this worker ended
-	Digest         uint64 // of this worker's parameters at the end, 53 bits
+	Lost, Repeated int // samples: in the epochs that are over, and as far as the last one went
+	// samples of workers that were lost in a step; others took them in the next
+	HandedOn  int
+	StepsLost int // steps that are missing in, or too many for, the count of steps
+	Unequal   int // steps before which not all workers held the same parameters
+	// steps of this worker; with 0 it may have ended before it had the job's state, and the rest
+	// says nothing
+	Made   int
+	Step   int    // of the job, when this worker ended
+	Digest uint64 // of this worker's parameters at the end, 53 bits
 }
 
 const (
@@ -69,7 +74,8 @@ func (a *Audit) state(samples int) []client.State {
 		return nil
 	}
 	a.times, a.found = make([]int32, samples), make([]int64, findings)
-	return []client.State{client.StateOf("audit/times", a.times), client.StateOf("audit/found", a.found)}
+	return []client.State{client.StateOf("audit/times", a.times),
+		client.StateOf("audit/found", a.found)}
 }
 
 // post starts to move the sheet of the step that is under way.
@@ -91,7 +97,8 @@ func post[T Float](a *Audit, job *client.Job, t *client.Trainer, weights []T) {
 }
 
 // committed reads the sheet of a step, of the given epoch.
-func (a *Audit) committed(ctx context.Context, job *client.Job, t *client.Trainer, epoch int) error {
+func (a *Audit) committed(ctx context.Context, job *client.Job, t *client.Trainer,
+	epoch int) error {
 	if a == nil {
 		return nil
 	}
@@ -123,7 +130,8 @@ func (a *Audit) committed(ctx context.Context, job *client.Job, t *client.Traine
 	return a.notice(job, t.Step())
 }
 
-// balance compares how often the samples of the epoch have counted with how many of them should have, each once.
+// balance compares how often the samples of the epoch have counted with how many of them should
+// have, each once.
 func (a *Audit) balance(should int) (lost, repeated int64) {
 	once := 0
 	for _, n := range a.times {
@@ -173,11 +181,13 @@ func finish[T Float](a *Audit, t *client.Trainer, weights []T) {
 // Findings are known when Train has returned.
 func (a *Audit) Findings() Findings {
 	n := func(i int) int { return int(a.found[i]) }
-	return Findings{Lost: n(foundLost), Repeated: n(foundRepeated), HandedOn: n(foundHandedOn), StepsLost: n(foundStepsLost), Unequal: n(foundUnequal),
+	return Findings{Lost: n(foundLost), Repeated: n(foundRepeated), HandedOn: n(foundHandedOn),
+		StepsLost: n(foundStepsLost), Unequal: n(foundUnequal),
 		Made: a.steps, Step: a.step, Digest: a.digest >> 11}
 }
 
-// digest is a number that two sets of parameters share only if they are the same bits, but for one case in 2^63. It is odd, so never 0.
+// digest is a number that two sets of parameters share only if they are the same bits, but for one
+// case in 2^63. It is odd, so never 0.
 func digest[T Float](weights []T) uint64 {
 	h := uint64(0x9E3779B97F4A7C15)
 	for _, w := range weights {

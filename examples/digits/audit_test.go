@@ -17,7 +17,9 @@ func TestAuditFindsNothingAlone(t *testing.T) {
 	changes, config := 0, digits.Default()
 	config.Steps = 130
 	config.Audit = &digits.Audit{Changed: func(digits.Change) error { changes++; return nil }}
-	if _, err := digits.Train[float32](t.Context(), job, config, func(digits.Progress) error { return nil }); err != nil {
+	if _, err := digits.Train[float32](t.Context(), job, config, func(digits.Progress) error {
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	found := config.Audit.Findings()

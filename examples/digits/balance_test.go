@@ -19,7 +19,8 @@ func TestAuditFindsWhatIsWrong(t *testing.T) {
 	} {
 		a := &Audit{times: c.times}
 		if lost, repeated := a.balance(c.should); lost != c.lost || repeated != c.repeated {
-			t.Errorf("of %v %d should have counted: %d lost, %d repeated", c.times, c.should, lost, repeated)
+			t.Errorf("of %v %d should have counted: %d lost, %d repeated", c.times, c.should, lost,
+				repeated)
 		}
 	}
 	weights := []float32{1, 2, 3}

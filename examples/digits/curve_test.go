@@ -42,7 +42,9 @@ func writeCurve(dtype, dir string) error {
 	}
 	config := digits.Default()
 	config.Steps = curveSteps
-	losses, err := train(context.Background(), job, config, func(digits.Progress) error { return nil })
+	losses, err := train(context.Background(), job, config, func(digits.Progress) error {
+		return nil
+	})
 	if err != nil {
 		return err
 	}
@@ -56,7 +58,8 @@ func writeCurve(dtype, dir string) error {
 	return job.Close()
 }
 
-// TestCurveDoesNotDependOnTheWorkers trains with one, three and four processes; three share each batch unevenly.
+// TestCurveDoesNotDependOnTheWorkers trains with one, three and four processes; three share each
+// batch unevenly.
 func TestCurveDoesNotDependOnTheWorkers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("jobs run on Linux")
@@ -66,7 +69,8 @@ func TestCurveDoesNotDependOnTheWorkers(t *testing.T) {
 		t.Fatal(err)
 	}
 	shoal := filepath.Join(t.TempDir(), "shoal")
-	if out, err := exec.Command("go", "build", "-o", shoal, "../../cmd/shoal").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", shoal,
+		"../../cmd/shoal").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
@@ -80,17 +84,20 @@ func TestCurveDoesNotDependOnTheWorkers(t *testing.T) {
 			}
 			t.Logf("%s, %d workers: largest relative difference of the loss %.2g", dtype, n, worst)
 			if !(worst <= tolerance) {
-				t.Errorf("%s: the loss of %d workers differs from that of one by up to %g, allowed is %g", dtype, n, worst, tolerance)
+				t.Errorf("%s: the loss of %d workers differs from that of one by up to %g, "+
+					"allowed is %g", dtype, n, worst, tolerance)
 			}
 		}
 	}
 }
 
-// curve runs a command, to which it adds a directory, and returns the losses that n ranks write there: the same ones.
+// curve runs a command, to which it adds a directory, and returns the losses that n ranks write
+// there: the same ones.
 func curve(t *testing.T, n int, command ...string) (losses []float64) {
 	t.Helper()
 	dir := t.TempDir()
-	if out, err := exec.Command(command[0], append(command[1:], dir)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(command[0],
+		append(command[1:], dir)...).CombinedOutput(); err != nil {
 		t.Fatalf("%q: %v\n%s", command, err, out)
 	}
 	for rank := range n {
@@ -106,7 +113,8 @@ func curve(t *testing.T, n int, command ...string) (losses []float64) {
 			losses = own
 		}
 		if len(own) != curveSteps || !slices.Equal(own, losses) {
-			t.Fatalf("rank %d of %d has other losses than rank 0, or not %d of them", rank, n, curveSteps)
+			t.Fatalf("rank %d of %d has other losses than rank 0, or not %d of them", rank, n,
+				curveSteps)
 		}
 	}
 	return losses

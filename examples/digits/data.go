@@ -19,7 +19,8 @@ const (
 //go:embed data/digits.csv.gz
 var archive []byte
 
-// Scripts are the same training in NumPy and in PyTorch, an audit that runs them, and the data beside them.
+// Scripts are the same training in NumPy and in PyTorch, an audit that runs them, and the data
+// beside them.
 //
 //go:embed numpy_digits.py torch_digits.py audit.py data/digits.csv.gz data/LICENSE.md
 var Scripts embed.FS
@@ -27,7 +28,8 @@ var Scripts embed.FS
 // Float is the arithmetic of a run.
 type Float interface{ float32 | float64 }
 
-// Set is a set of labelled images: pixel p of image i is Pixel[i*Pixels+p], from 0 to 1, and its digit is Label[i].
+// Set is a set of labelled images: pixel p of image i is Pixel[i*Pixels+p], from 0 to 1, and its
+// digit is Label[i].
 type Set[T Float] struct {
 	Pixel []T
 	Label []int
@@ -39,8 +41,9 @@ func (s *Set[T]) Len() int { return len(s.Label) }
 // Image returns the pixels of image i.
 func (s *Set[T]) Image(i int) []T { return s.Pixel[i*Pixels : (i+1)*Pixels] }
 
-// Load returns 12,942 training images and 359 test images. Every fifth image is a test image, so that all languages
-// hold out the same ones; each of the other 1,438 is there nine times, shifted by up to one pixel both ways.
+// Load returns 12,942 training images and 359 test images. Every fifth image is a test image, so
+// that all languages hold out the same ones; each of the other 1,438 is there nine times, shifted
+// by up to one pixel both ways.
 func Load[T Float]() (train, test *Set[T], err error) {
 	unzipped, err := gzip.NewReader(bytes.NewReader(archive))
 	if err != nil {
@@ -85,7 +88,8 @@ func (s *Set[T]) add(line []string) error {
 	return err
 }
 
-// shifted returns the pixels of all images moved by so many rows and columns; what comes into view is empty.
+// shifted returns the pixels of all images moved by so many rows and columns; what comes into view
+// is empty.
 func (s *Set[T]) shifted(down, right int) []T {
 	moved := make([]T, len(s.Pixel))
 	for i := range s.Label {

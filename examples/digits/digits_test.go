@@ -20,7 +20,8 @@ func TestLoad(t *testing.T) {
 	// The fifth copy of an image is the unmoved one, the first is moved up and left.
 	upright, moved := train.Image(4*1438), train.Image(0)
 	if train.Label[0] != train.Label[4*1438] {
-		t.Errorf("copies of one image have the labels %d and %d", train.Label[0], train.Label[4*1438])
+		t.Errorf("copies of one image have the labels %d and %d", train.Label[0],
+			train.Label[4*1438])
 	}
 	if upright[2] != 5.0/16 || moved[1] != upright[digits.Side+2] || moved[digits.Pixels-1] != 0 {
 		t.Errorf("shift: pixels %v and %v do not belong together", upright, moved)
@@ -58,14 +59,16 @@ func TestTrainAlone(t *testing.T) {
 	defer job.Close()
 	config := digits.Default()
 	var last digits.Progress
-	losses, err := digits.Train[float32](context.Background(), job, config, func(p digits.Progress) error {
-		last = p
-		return nil
-	})
+	losses, err := digits.Train[float32](context.Background(), job, config,
+		func(p digits.Progress) error {
+			last = p
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(losses) != config.Steps || last.Step != config.Steps || last.Accuracy < 0.96 {
-		t.Errorf("%d losses, ended with %+v; want %d steps and an accuracy of 0.96", len(losses), last, config.Steps)
+		t.Errorf("%d losses, ended with %+v; want %d steps and an accuracy of 0.96", len(losses),
+			last, config.Steps)
 	}
 }

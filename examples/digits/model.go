@@ -33,7 +33,8 @@ type Model[T Float] struct {
 	scores, errors [Classes]T // the same of the outputs
 }
 
-// NewModel draws the weights from the seed (He et al. 2015), so that every rank starts from the same ones.
+// NewModel draws the weights from the seed (He et al. 2015), so that every rank starts from the
+// same ones.
 func NewModel[T Float](seed uint64) *Model[T] {
 	m := &Model[T]{Weights: make([]T, Params)}
 	m.at = split(m.Weights)
@@ -47,8 +48,8 @@ func NewModel[T Float](seed uint64) *Model[T] {
 	return m
 }
 
-// Gradient writes the mean gradient of the cross-entropy over the given images into grad (Params numbers) and returns
-// their mean loss.
+// Gradient writes the mean gradient of the cross-entropy over the given images into grad (Params
+// numbers) and returns their mean loss.
 func (m *Model[T]) Gradient(grad []T, set *Set[T], images []int64) (loss T) {
 	clear(grad)
 	g := split(grad)
@@ -94,7 +95,8 @@ func (m *Model[T]) forward(x []T) {
 	}
 }
 
-// softmax sets errors to the gradient of the cross-entropy at the scores and returns the cross-entropy.
+// softmax sets errors to the gradient of the cross-entropy at the scores and returns the
+// cross-entropy.
 func (m *Model[T]) softmax(label int) T {
 	top, sum := m.scores[0], T(0)
 	for _, score := range m.scores[1:] {
@@ -129,7 +131,8 @@ func (m *Model[T]) backward(g layers[T], x []T) {
 	}
 }
 
-// addScaled does dst += a·src. Half of the pixels and of the activations are 0, which costs nothing here.
+// addScaled does dst += a·src. Half of the pixels and of the activations are 0, which costs nothing
+// here.
 func addScaled[T Float](dst []T, a T, src []T) {
 	if a == 0 {
 		return

@@ -1,5 +1,6 @@
-// Package digits trains a small perceptron on the handwritten digits of the UCI repository: real data that needs no
-// download, and one all-reduce a step. It is the job of `shoal demo` and the Go example (examples/digits/worker).
+// Package digits trains a small perceptron on the handwritten digits of the UCI repository: real
+// data that needs no download, and one all-reduce a step. It is the job of `shoal demo` and the Go
+// example (examples/digits/worker).
 package digits
 
 import (
@@ -33,25 +34,31 @@ type Progress struct {
 // Metrics names the numbers for a report to the agent.
 func (p Progress) Metrics() map[string]float64 {
 	return map[string]float64{
-		"step": float64(p.Step), "samples": float64(p.Samples), "loss": p.Loss, "accuracy": p.Accuracy,
+		"step": float64(p.Step), "samples": float64(p.Samples), "loss": p.Loss,
+		"accuracy": p.Accuracy,
 	}
 }
 
-// Train trains as one worker of the job, from its beginning or from where the job is, and returns the loss of every global
-// batch, which does not depend on the workers. Rank 0 calls watch after every epoch and after the last step.
-func Train[T Float](ctx context.Context, job *client.Job, c Config, watch func(Progress) error) ([]float64, error) {
+// Train trains as one worker of the job, from its beginning or from where the job is, and returns
+// the loss of every global batch, which does not depend on the workers. Rank 0 calls watch after
+// every epoch and after the last step.
+func Train[T Float](ctx context.Context, job *client.Job, c Config,
+	watch func(Progress) error) ([]float64, error) {
 	train, test, err := Load[T]()
 	if err != nil {
 		return nil, err
 	}
-	moved, err := client.Empty[T](job, Params+1) // the gradient and, in the same all-reduce, the loss
+	// the gradient and, in the same all-reduce, the loss
+	moved, err := client.Empty[T](job, Params+1)
 	if err != nil {
 		return nil, err
 	}
 	grad, loss := moved[:Params], &moved[Params]
 	model, velocity := NewModel[T](c.Seed), make([]T, Params)
-	state := append(c.Audit.state(train.Len()), client.StateOf("weights", model.Weights), client.StateOf("velocity", velocity))
-	t, err := client.Train(job, client.Data{Samples: train.Len(), Batch: c.Batch, Steps: c.Steps, Seed: c.Seed}, state...)
+	state := append(c.Audit.state(train.Len()), client.StateOf("weights", model.Weights),
+		client.StateOf("velocity", velocity))
+	t, err := client.Train(job,
+		client.Data{Samples: train.Len(), Batch: c.Batch, Steps: c.Steps, Seed: c.Seed}, state...)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +78,8 @@ func Train[T Float](ctx context.Context, job *client.Job, c Config, watch func(P
 		}
 		losses = append(losses, float64(*loss))
 		if last := t.Step() == c.Steps; job.Rank() == 0 && (last || t.Epoch() > epoch) {
-			if err := watch(Progress{t.Step(), t.Seen(), mean(losses[begin:]), model.Accuracy(test)}); err != nil {
+			if err := watch(Progress{t.Step(), t.Seen(), mean(losses[begin:]),
+				model.Accuracy(test)}); err != nil {
 				return nil, err
 			}
 		}

@@ -1,7 +1,8 @@
-// Package accrual judges silence: how unlikely is it that one who is alive has not been heard for so long? It learns from the
-// silences that there were, so nobody has to guess a time-out. It is the φ accrual detector of Hayashibara, Défago, Yared and
-// Katayama (SRDS 2004), with a floor under the spread and a memory of the longest pause, because the pauses of a loaded machine
-// are rarer and longer than a normal distribution has them.
+// Package accrual judges silence: how unlikely is it that one who is alive has not been heard for
+// so long? It learns from the silences that there were, so nobody has to guess a time-out. It is
+// the φ accrual detector of Hayashibara, Défago, Yared and Katayama (SRDS 2004), with a floor under
+// the spread and a memory of the longest pause, because the pauses of a loaded machine are rarer
+// and longer than a normal distribution has them.
 //
 // It has no clock: time is a duration since any moment that stays the same.
 package accrual
@@ -12,12 +13,14 @@ import (
 )
 
 const (
-	// Threshold is the φ from which on a silence is suspicious: one in 10⁸ of those that were normal would last so long.
+	// Threshold is the φ from which on a silence is suspicious: one in 10⁸ of those that were
+	// normal would last so long.
 	Threshold = 8
 	// window is how many silences are remembered.
 	window = 200
-	// spreadFloor times the interval is the least standard deviation that is believed, however calm it has been: with an interval
-	// of 50 ms nothing under 0.6 s is suspicious, which leaves room for pauses of 200 ms at either end.
+	// spreadFloor times the interval is the least standard deviation that is believed, however calm
+	// it has been: with an interval of 50 ms nothing under 0.6 s is suspicious, which leaves room
+	// for pauses of 200 ms at either end.
 	spreadFloor = 2
 	// pauseFactor times the longest silence that was survived is not suspicious yet.
 	pauseFactor = 2
@@ -43,8 +46,9 @@ func New(interval, now time.Duration) *Detector {
 	return d
 }
 
-// Heard tells that something came from the peer. What comes in a burst counts as the longest silence in it: of each interval one
-// is remembered, so that a stream of data does not make the pause after it suspicious.
+// Heard tells that something came from the peer. What comes in a burst counts as the longest
+// silence in it: of each interval one is remembered, so that a stream of data does not make the
+// pause after it suspicious.
 func (d *Detector) Heard(now time.Duration) {
 	d.longest = max(d.longest, now-d.last)
 	d.last = max(d.last, now)
@@ -57,7 +61,8 @@ func (d *Detector) Heard(now time.Duration) {
 	d.learn()
 }
 
-// Excuse takes a time out of the present silence in which the peer could not have been heard, because nobody listened.
+// Excuse takes a time out of the present silence in which the peer could not have been heard,
+// because nobody listened.
 func (d *Detector) Excuse(pause time.Duration) {
 	d.last += pause
 	d.sampled += pause
@@ -83,7 +88,8 @@ func (d *Detector) learn() {
 // Silence is for how long the peer has not been heard.
 func (d *Detector) Silence(now time.Duration) time.Duration { return max(0, now-d.last) }
 
-// Phi is −log₁₀ of the probability that one who is alive is silent for as long as this peer has been.
+// Phi is −log₁₀ of the probability that one who is alive is silent for as long as this peer has
+// been.
 func (d *Detector) Phi(now time.Duration) float64 {
 	deviations := (d.Silence(now).Seconds() - d.mean) / d.spread
 	return -math.Log10(math.Erfc(deviations/math.Sqrt2) / 2)

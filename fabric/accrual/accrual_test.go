@@ -13,7 +13,8 @@ const (
 	interval = 50 * ms
 )
 
-// rhythm returns a detector that has heard these silences, over and over, and when it heard the last.
+// rhythm returns a detector that has heard these silences, over and over, and when it heard the
+// last.
 func rhythm(rounds int, silences ...time.Duration) (*Detector, time.Duration) {
 	now := 7 * time.Second
 	d := New(interval, now)
@@ -41,7 +42,8 @@ func TestPhi(t *testing.T) {
 		{"a calm rhythm stands on the floors", []time.Duration{50 * ms}, 150 * ms, one},
 		{"mean 200 and spread 100", []time.Duration{100 * ms, 300 * ms}, 300 * ms, one},
 		{"mean 300 and spread 200", []time.Duration{100 * ms, 500 * ms}, 500 * ms, one},
-		{"mean 300 and spread 200, at the mean", []time.Duration{100 * ms, 500 * ms}, 300 * ms, half},
+		{"mean 300 and spread 200, at the mean", []time.Duration{100 * ms, 500 * ms}, 300 * ms,
+			half},
 	} {
 		d, now := rhythm(window, c.silences...)
 		if got := d.Phi(now + c.silence); math.Abs(got-c.want) > 1e-6 {
@@ -67,8 +69,12 @@ func TestSuspectAfter(t *testing.T) {
 	}{
 		{"at the start", nil, 612 * ms}, // 50 + 5.612 · 100
 		{"a calm rhythm", []time.Duration{50 * ms}, 612 * ms},
-		{"one pause of 200 ms in 20", []time.Duration{200 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms}, 627 * ms},
-		{"a pause longer than the spread explains", []time.Duration{500 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms}, 1001 * ms},
+		{"one pause of 200 ms in 20",
+			[]time.Duration{200 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms,
+				50 * ms, 50 * ms}, 627 * ms},
+		{"a pause longer than the spread explains",
+			[]time.Duration{500 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms,
+				50 * ms, 50 * ms}, 1001 * ms},
 		{"a slow rhythm", []time.Duration{400 * ms}, 962 * ms}, // 400 + 5.612 · 100
 	} {
 		d, now := rhythm(window, c.silences...)
@@ -121,13 +127,14 @@ func TestExcuse(t *testing.T) {
 	}
 }
 
-// TestAliveIsNotSuspected: with pauses of up to 250 ms, which are 200 ms of a loaded machine beyond a beat, nobody is suspected; and
-// who is cut then is suspected within a second.
+// TestAliveIsNotSuspected: with pauses of up to 250 ms, which are 200 ms of a loaded machine beyond
+// a beat, nobody is suspected; and who is cut then is suspected within a second.
 func TestAliveIsNotSuspected(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "start"))
 		d := New(interval, now)
-		for _, s := range rapid.SliceOfN(rapid.Int64Range(0, int64(250*ms)), 0, 3*window).Draw(t, "silences") {
+		for _, s := range rapid.SliceOfN(rapid.Int64Range(0, int64(250*ms)), 0, 3*window).Draw(t,
+			"silences") {
 			if d.Suspect(now + time.Duration(s)) {
 				t.Fatalf("suspected after %v", time.Duration(s))
 			}
@@ -140,18 +147,21 @@ func TestAliveIsNotSuspected(t *testing.T) {
 	})
 }
 
-// TestPhiOnlyGrows while nothing is heard, does not depend on when the clock began, and is a number or +Inf.
+// TestPhiOnlyGrows while nothing is heard, does not depend on when the clock began, and is a number
+// or +Inf.
 func TestPhiOnlyGrows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shift := time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "shift"))
 		a, b, now := New(interval, 0), New(interval, shift), time.Duration(0)
-		for _, s := range rapid.SliceOf(rapid.Int64Range(0, int64(10*time.Second))).Draw(t, "silences") {
+		for _, s := range rapid.SliceOf(rapid.Int64Range(0, int64(10*time.Second))).Draw(t,
+			"silences") {
 			now += time.Duration(s)
 			a.Heard(now)
 			b.Heard(now + shift)
 		}
 		before := 0.0
-		for _, s := range rapid.SliceOfN(rapid.Int64Range(0, int64(time.Second)), 1, 20).Draw(t, "steps") {
+		for _, s := range rapid.SliceOfN(rapid.Int64Range(0, int64(time.Second)), 1, 20).Draw(t,
+			"steps") {
 			now += time.Duration(s)
 			phi := a.Phi(now)
 			if math.IsNaN(phi) || phi < before {

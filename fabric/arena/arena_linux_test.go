@@ -19,13 +19,19 @@ import (
 func TestDescriptorRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ref := func(name string) Ref {
-			return Ref{rapid.Uint32().Draw(t, name), rapid.Uint64().Draw(t, name), rapid.Uint64().Draw(t, name)}
+			return Ref{rapid.Uint32().Draw(t, name), rapid.Uint64().Draw(t, name),
+				rapid.Uint64().Draw(t, name)}
 		}
-		want := Descriptor{Ticket: rapid.Uint64().Draw(t, "ticket"), Kind: rapid.Byte().Draw(t, "kind"), DType: rapid.Byte().Draw(t, "dtype"),
-			Reduction: rapid.Byte().Draw(t, "op"), NDim: rapid.Byte().Draw(t, "ndim"), Group: rapid.Uint32().Draw(t, "group"),
-			Peer: rapid.Uint32().Draw(t, "peer"), Tag: rapid.Uint32().Draw(t, "tag"), Weight: rapid.Float64().Draw(t, "weight"),
-			In: ref("in"), Out: ref("out"), Splits: ref("splits"),
-			Flags:  Flags{rapid.Bool().Draw(t, "more"), rapid.Bool().Draw(t, "step"), rapid.Bool().Draw(t, "aside"), rapid.Bool().Draw(t, "narrow"), rapid.Bool().Draw(t, "sparing")},
+		want := Descriptor{Ticket: rapid.Uint64().Draw(t, "ticket"),
+			Kind: rapid.Byte().Draw(t, "kind"), DType: rapid.Byte().Draw(t, "dtype"),
+			Reduction: rapid.Byte().Draw(t, "op"), NDim: rapid.Byte().Draw(t, "ndim"),
+			Group: rapid.Uint32().Draw(t, "group"),
+			Peer:  rapid.Uint32().Draw(t, "peer"), Tag: rapid.Uint32().Draw(t, "tag"),
+			Weight: rapid.Float64().Draw(t, "weight"),
+			In:     ref("in"), Out: ref("out"), Splits: ref("splits"),
+			Flags: Flags{rapid.Bool().Draw(t, "more"), rapid.Bool().Draw(t, "step"),
+				rapid.Bool().Draw(t, "aside"), rapid.Bool().Draw(t, "narrow"),
+				rapid.Bool().Draw(t, "sparing")},
 			Pieces: rapid.Bool().Draw(t, "pieces")}
 		want.Splits.Count &= 1<<32 - 1 // the format has 32 bits for it
 		for i := range want.Shape {
@@ -41,13 +47,17 @@ func TestDescriptorRoundTrip(t *testing.T) {
 	})
 }
 
-// The bytes of a descriptor are those of docs/formats/arena.md, which the Python client writes as well.
+// The bytes of a descriptor are those of docs/formats/arena.md, which the Python client writes as
+// well.
 func TestDescriptorBytes(t *testing.T) {
 	var raw [descriptorBytes]byte
-	d := Descriptor{Ticket: 1, Kind: 2, DType: 3, Reduction: 4, NDim: 5, Group: 6, Peer: 7, Tag: 8, Weight: 1,
-		In: Ref{9, 10, 11}, Out: Ref{12, 13, 14}, Splits: Ref{15, 16, 17}, Shape: [MaxDims]uint64{18, 0, 0, 0, 0, 0, 0, 19}}
+	d := Descriptor{Ticket: 1, Kind: 2, DType: 3, Reduction: 4, NDim: 5, Group: 6, Peer: 7, Tag: 8,
+		Weight: 1,
+		In:     Ref{9, 10, 11}, Out: Ref{12, 13, 14}, Splits: Ref{15, 16, 17},
+		Shape: [MaxDims]uint64{18, 0, 0, 0, 0, 0, 0, 19}}
 	d.Encode(raw[:])
-	for off, want := range map[int]byte{0: 1, 8: 2, 9: 3, 10: 4, 11: 5, 12: 6, 16: 7, 20: 8, 30: 0xf0, 31: 0x3f, 32: 9, 36: 12, 40: 10, 48: 11,
+	for off, want := range map[int]byte{0: 1, 8: 2, 9: 3, 10: 4, 11: 5, 12: 6, 16: 7, 20: 8,
+		30: 0xf0, 31: 0x3f, 32: 9, 36: 12, 40: 10, 48: 11,
 		56: 13, 64: 14, 72: 15, 76: 17, 80: 16, 88: 18, 144: 19} {
 		if raw[off] != want {
 			t.Errorf("byte %d is %d, want %d", off, raw[off], want)
@@ -57,7 +67,8 @@ func TestDescriptorBytes(t *testing.T) {
 	if raw != [descriptorBytes]byte{} {
 		t.Errorf("bytes beside the fields: %v", raw)
 	}
-	for want, flags := range map[byte]Flags{1: {More: true}, 2: {Step: true}, 4: {Aside: true}, 8: {Narrow: true}, 16: {Sparing: true}} {
+	for want, flags := range map[byte]Flags{1: {More: true}, 2: {Step: true}, 4: {Aside: true},
+		8: {Narrow: true}, 16: {Sparing: true}} {
 		d.Flags = flags
 		if d.Encode(raw[:]); raw[152] != want {
 			t.Errorf("flags %+v are %d, want %d", flags, raw[152], want)
@@ -105,14 +116,16 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	agent.Complete(7, Failed, strings.Repeat("x", 5000))
-	if got := worker.ErrorText(7); worker.Completion(7) != Failed || len(got) != SlotBytes-offErrText {
+	if got := worker.ErrorText(7); worker.Completion(7) != Failed ||
+		len(got) != SlotBytes-offErrText {
 		t.Errorf("status %d, %d bytes of text", worker.Completion(7), len(got))
 	}
 }
 
 func TestViewRoundTrip(t *testing.T) {
 	agent := newControl(t)
-	want := View{Generation: 3, Rank: 2, Size: 5, Steps: 1 << 40, Joined: 2, New: true, Cursor: bytes.Repeat([]byte{7}, 3000)}
+	want := View{Generation: 3, Rank: 2, Size: 5, Steps: 1 << 40, Joined: 2, New: true,
+		Cursor: bytes.Repeat([]byte{7}, 3000)}
 	if err := agent.SetView(want); err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +212,8 @@ func TestDescriptorsTravelCloseOnExec(t *testing.T) {
 	if err != nil || string(b) != `"here"` || len(fds) != 1 {
 		t.Fatalf("%q, %v, %v", b, fds, err)
 	}
-	if flags, err := unix.FcntlInt(uintptr(fds[0]), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+	if flags, err := unix.FcntlInt(uintptr(fds[0]), unix.F_GETFD, 0); err != nil ||
+		flags&unix.FD_CLOEXEC == 0 {
 		t.Errorf("flags %d, %v: a child of the worker would inherit the arena", flags, err)
 	}
 	other, err := OpenSegment(fds[0])
@@ -284,13 +298,15 @@ func TestWaitWakesByBell(t *testing.T) {
 }
 
 func TestSocketPathTooLong(t *testing.T) {
-	if _, err := Listen("/" + strings.Repeat("x", 120)); err == nil || !strings.Contains(err.Error(), "XDG_RUNTIME_DIR") {
+	if _, err := Listen("/" + strings.Repeat("x", 120)); err == nil ||
+		!strings.Contains(err.Error(), "XDG_RUNTIME_DIR") {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestFilePages(t *testing.T) {
-	stat := "anon 1000\nfile 900\nshmem 400\ninactive_file 300\nactive_file 200\nunevictable 7\nactive_file_x 9\n"
+	stat := "anon 1000\nfile 900\nshmem 400\ninactive_file 300\nactive_file 200\nunevictable " +
+		"7\nactive_file_x 9\n"
 	if got := filePages(stat); got != 500 {
 		t.Errorf("got %d, want the active and inactive file pages, 500", got)
 	}
@@ -302,7 +318,8 @@ func TestOpenSegmentClosesWhatItCannotMap(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer bell.Close()
-	fd, err := unix.FcntlInt(uintptr(bell.FD()), unix.F_DUPFD_CLOEXEC, 500) // a number that nobody takes meanwhile
+	// a number that nobody takes meanwhile
+	fd, err := unix.FcntlInt(uintptr(bell.FD()), unix.F_DUPFD_CLOEXEC, 500)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,8 @@ import (
 )
 
 // ErrUnsupported says why arenas exist on Linux only.
-var ErrUnsupported = errors.New("arena: jobs run on Linux: this system has no memfd, eventfd and seals")
+var ErrUnsupported = errors.New(
+	"arena: jobs run on Linux: this system has no memfd, eventfd and seals")
 
 // MaxMessage is the largest message on the control socket, in bytes.
 const MaxMessage = 64 << 10

@@ -17,8 +17,9 @@ type Bell struct {
 	wait *wait // in Wait; nil = the thread waits
 }
 
-// wait is how a goroutine waits for a bell in a way that Go's scheduler knows of: who rings the bell in this process, or hears from another host
-// what makes it ring, is likely to be on the thread that then goes on with it.
+// wait is how a goroutine waits for a bell in a way that Go's scheduler knows of: who rings the
+// bell in this process, or hears from another host what makes it ring, is likely to be on the
+// thread that then goes on with it.
 type wait struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -44,8 +45,8 @@ func NewBell() (*Bell, error) {
 	return b, nil
 }
 
-// NewPolledBell makes a bell for a side that polls it before it waits, as Park does. To ring it never blocks: a broken
-// worker that fills the counter of its bell must not stop the agent.
+// NewPolledBell makes a bell for a side that polls it before it waits, as Park does. To ring it
+// never blocks: a broken worker that fills the counter of its bell must not stop the agent.
 func NewPolledBell() (*Bell, error) { return newBell(unix.EFD_CLOEXEC | unix.EFD_NONBLOCK) }
 
 // NewThreadBell makes a bell for a thread of its own, which waits in the kernel.
@@ -69,8 +70,10 @@ func (b *Bell) FD() int { return b.fd }
 func (b *Bell) Ring() {
 	one := [8]byte{1}
 	for {
-		// A counter that is full rings already; other errors mean a closed bell. It does not block: Go's scheduler need not know.
-		if _, _, err := unix.RawSyscall(unix.SYS_WRITE, uintptr(b.fd), uintptr(unsafe.Pointer(&one)), 8); err != unix.EINTR {
+		// A counter that is full rings already; other errors mean a closed bell. It does not block:
+		// Go's scheduler need not know.
+		if _, _, err := unix.RawSyscall(unix.SYS_WRITE, uintptr(b.fd),
+			uintptr(unsafe.Pointer(&one)), 8); err != unix.EINTR {
 			return
 		}
 	}
@@ -103,9 +106,11 @@ func (b *Bell) Close() error {
 	return unix.Close(b.fd)
 }
 
-// Park waits until the bell rings, or until the other side of the socket hangs up: then it returns io.EOF.
+// Park waits until the bell rings, or until the other side of the socket hangs up: then it returns
+// io.EOF.
 func (b *Bell) Park(c *Conn) error {
-	fds := [2]unix.PollFd{{Fd: int32(b.fd), Events: unix.POLLIN}, {Fd: int32(c.fd), Events: unix.POLLRDHUP}}
+	fds := [2]unix.PollFd{{Fd: int32(b.fd), Events: unix.POLLIN},
+		{Fd: int32(c.fd), Events: unix.POLLRDHUP}}
 	for {
 		_, err := unix.Poll(fds[:], -1)
 		switch {

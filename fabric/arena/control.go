@@ -33,10 +33,13 @@ func OpenControl(mem []byte) (*Control, error) {
 		return nil, fmt.Errorf("arena: this is no control block of shoal")
 	}
 	if v := le.Uint32(mem[offVersion:]); v != Protocol {
-		return nil, fmt.Errorf("arena: the agent speaks protocol %d, this program %d: use the same version of shoal on both sides", v, Protocol)
+		return nil, fmt.Errorf("arena: the agent speaks protocol %d, this program %d: use the "+
+			"same version of shoal on both sides", v, Protocol)
 	}
-	if s, b := le.Uint32(mem[offSlots:]), le.Uint32(mem[offSlotBytes:]); s != Slots || b != SlotBytes {
-		return nil, fmt.Errorf("arena: %d slots of %d bytes, expected %d of %d", s, b, Slots, SlotBytes)
+	if s, b := le.Uint32(mem[offSlots:]), le.Uint32(mem[offSlotBytes:]); s != Slots ||
+		b != SlotBytes {
+		return nil, fmt.Errorf("arena: %d slots of %d bytes, expected %d of %d", s, b, Slots,
+			SlotBytes)
 	}
 	return &Control{mem}, nil
 }
@@ -49,9 +52,10 @@ func (c *Control) word32(off int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer(&c.mem[off]))
 }
 
-// set64 and set32 store a word, with a full fence behind: who parks and who has news each store one word and then load the
-// other's, and both loads must not come too early. By Go's memory model a Store does that, but a program that is built with
-// the race detector stores a word outside of Go's own memory without the fence. An exchange has it always, at the same price.
+// set64 and set32 store a word, with a full fence behind: who parks and who has news each store one
+// word and then load the other's, and both loads must not come too early. By Go's memory model a
+// Store does that, but a program that is built with the race detector stores a word outside of Go's
+// own memory without the fence. An exchange has it always, at the same price.
 func (c *Control) set64(off int, v uint64) { c.word64(off).Swap(v) }
 
 func (c *Control) set32(off int, v uint32) { c.word32(off).Swap(v) }
@@ -108,7 +112,8 @@ func (c *Control) Complete(ticket uint64, s Status, text string) {
 	c.set64(slotOffset(ticket)+offCompletion, ticket<<8|uint64(s))
 }
 
-// SetSource tells the worker which rank of the group a receive from any got its message from. To be called before Complete.
+// SetSource tells the worker which rank of the group a receive from any got its message from. To be
+// called before Complete.
 func (c *Control) SetSource(ticket uint64, rank int) {
 	binary.LittleEndian.PutUint32(c.slot(ticket)[offErrLen:], uint32(rank))
 }

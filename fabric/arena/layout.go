@@ -1,8 +1,9 @@
-// Package arena is the memory that a worker and its host's agent share: sealed segments that hold tensors, a control
-// block that holds calls and their completions, bells that wake a parked side, and the socket that hands all of these
-// over. docs/formats/arena.md describes it to the byte.
+// Package arena is the memory that a worker and its host's agent share: sealed segments that hold
+// tensors, a control block that holds calls and their completions, bells that wake a parked side,
+// and the socket that hands all of these over. docs/formats/arena.md describes it to the byte.
 //
-// Trust: the agent believes nothing that a worker wrote. It copies a descriptor once, then checks the copy.
+// Trust: the agent believes nothing that a worker wrote. It copies a descriptor once, then checks
+// the copy.
 package arena
 
 import (
@@ -97,11 +98,12 @@ type Descriptor struct {
 
 // Flags are bits of a descriptor, the first one the lowest.
 type Flags struct {
-	More    bool // the step goes on with the next collective
-	Step    bool // a training step ends with this collective
-	Aside   bool // it is no part of the step that is under way
-	Narrow  bool // between hosts, partial sums of f16 and bf16 are rounded to that type
-	Sparing bool // members are released one at a time, and none at the end of a step in which one was lost
+	More   bool // the step goes on with the next collective
+	Step   bool // a training step ends with this collective
+	Aside  bool // it is no part of the step that is under way
+	Narrow bool // between hosts, partial sums of f16 and bf16 are rounded to that type
+	// members are released one at a time, and none at the end of a step in which one was lost
+	Sparing bool
 }
 
 // Encode writes d to the first bytes of a slot.

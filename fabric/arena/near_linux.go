@@ -7,15 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxStripes bounds how many policies a file has: each is a mapping of its own while they are set, and the kernel gives a process 65530.
+// maxStripes bounds how many policies a file has: each is a mapping of its own while they are set,
+// and the kernel gives a process 65530.
 const maxStripes = 1024
 
 // striped counts files that lie on several nodes, so that not all small ones lie on the first.
 var striped atomic.Uint32
 
-// place says on which memory nodes the pages of a file of n bytes are to lie that are made from now on: on one, or on several in turns, huge page by huge page. The
-// kernel's own turns (MPOL_INTERLEAVE) go by small pages: of two nodes, the first page of every huge one, which is the one that counts when it is collapsed, would lie on the same.
-// It is a wish. A node that is full, and a kernel that refuses (a container's often does), leave pages where they come to lie. No nodes: not one system call.
+// place says on which memory nodes the pages of a file of n bytes are to lie that are made from now
+// on: on one, or on several in turns, huge page by huge page. The kernel's own turns
+// (MPOL_INTERLEAVE) go by small pages: of two nodes, the first page of every huge one, which is the
+// one that counts when it is collapsed, would lie on the same. It is a wish. A node that is full,
+// and a kernel that refuses (a container's often does), leave pages where they come to lie. No
+// nodes: not one system call.
 func place(fd int, n int64, nodes []int) {
 	if len(nodes) == 0 {
 		return
@@ -42,7 +46,8 @@ func prefer(mem []byte, node int) error {
 		return unix.EINVAL
 	}
 	mask[node/64] = 1 << (node % 64)
-	_, _, errno := unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(mem))), uintptr(len(mem)), unix.MPOL_PREFERRED,
+	_, _, errno := unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(mem))),
+		uintptr(len(mem)), unix.MPOL_PREFERRED,
 		uintptr(unsafe.Pointer(&mask)), bits+1, 0) // the kernel takes one bit less than it is told
 	if errno != 0 {
 		return errno

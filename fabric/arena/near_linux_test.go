@@ -17,7 +17,8 @@ func policyAt(t *testing.T, mem []byte) (mode int32, nodes uint64) {
 		if mask != nil {
 			bits = 1024
 		}
-		_, _, errno := unix.Syscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(mode)), uintptr(unsafe.Pointer(mask)), bits, uintptr(unsafe.Pointer(&mem[0])), flags, 0)
+		_, _, errno := unix.Syscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(mode)),
+			uintptr(unsafe.Pointer(mask)), bits, uintptr(unsafe.Pointer(&mem[0])), flags, 0)
 		if errors.Is(errno, unix.ENOSYS) || errors.Is(errno, unix.EPERM) {
 			t.Skipf("the kernel tells no policies here: %v", errno)
 		}
@@ -54,7 +55,8 @@ func another(t *testing.T, s *Segment) []byte {
 // canPlace skips a test where the kernel sets no policies.
 func canPlace(t *testing.T) {
 	t.Helper()
-	mem, err := unix.Mmap(-1, 0, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := unix.Mmap(-1, 0, pageBytes, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +88,8 @@ func TestSegmentsLieOnTheirNodes(t *testing.T) {
 		}
 		for _, mem := range [][]byte{s.Mem, another(t, s)} {
 			for off := int64(0); off < c.bytes; off += hugeBytes {
-				if mode, nodes := policyAt(t, mem[off:]); mode != c.want || mode != unix.MPOL_DEFAULT && nodes != 1 {
+				if mode, nodes := policyAt(t, mem[off:]); mode != c.want ||
+					mode != unix.MPOL_DEFAULT && nodes != 1 {
 					t.Errorf("%s: at byte %d the policy is %d, nodes %b", what, off, mode, nodes)
 				}
 			}
@@ -97,7 +100,8 @@ func TestSegmentsLieOnTheirNodes(t *testing.T) {
 	}
 }
 
-// Several nodes have a huge page each in turns, and small files begin with each in turns. The kernel refuses a node that is absent, which shows where its turn is.
+// Several nodes have a huge page each in turns, and small files begin with each in turns. The
+// kernel refuses a node that is absent, which shows where its turn is.
 func TestNodesTakeTurns(t *testing.T) {
 	canPlace(t)
 	nodes := []int{0, 1000}

@@ -10,11 +10,13 @@ import (
 // hugeBytes is a huge page. Where the processor's are larger, nothing here takes effect.
 const hugeBytes = 2 << 20
 
-// mapFile maps the first n bytes of a file: from a huge page on at such an address that huge pages are mapped as what they are.
+// mapFile maps the first n bytes of a file: from a huge page on at such an address that huge pages
+// are mapped as what they are.
 func mapFile(fd int, n int64, flags int) ([]byte, error) {
 	size, at := uintptr(n), unsafe.Pointer(nil)
 	if n >= hugeBytes {
-		room, err := unix.MmapPtr(-1, 0, nil, size+hugeBytes, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+		room, err := unix.MmapPtr(-1, 0, nil, size+hugeBytes, unix.PROT_NONE,
+			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 		if err != nil {
 			return nil, err
 		}
@@ -43,9 +45,10 @@ func unmap(mem []byte) error {
 	return unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)))
 }
 
-// fillHuge gives an empty file huge pages, as far as there are any and shmem_enabled is not `deny`. It is a wish: what it leaves
-// out gets ordinary pages later. A collapse makes a huge page of whatever is there, so of one page and room for 511; it is the only
-// way that is open in the kernel's default, which gives a memfd none by itself (madvise(2), Linux 6.1).
+// fillHuge gives an empty file huge pages, as far as there are any and shmem_enabled is not `deny`.
+// It is a wish: what it leaves out gets ordinary pages later. A collapse makes a huge page of
+// whatever is there, so of one page and room for 511; it is the only way that is open in the
+// kernel's default, which gives a memfd none by itself (madvise(2), Linux 6.1).
 func fillHuge(fd int, n int64) {
 	n -= n % hugeBytes
 	for off := int64(0); off < n; off += hugeBytes {
@@ -72,7 +75,8 @@ func collapse(mem []byte) {
 	}
 }
 
-// fill is fillHuge, and what comes behind it, for mapped memory that may be in use: it starts at a huge page if it has the size of one.
+// fill is fillHuge, and what comes behind it, for mapped memory that may be in use: it starts at a
+// huge page if it has the size of one.
 func fill(mem []byte) {
 	if huge := mem[:len(mem)-len(mem)%hugeBytes]; len(huge) > 0 {
 		for off := 0; off < len(huge); off += hugeBytes {
@@ -82,5 +86,6 @@ func fill(mem []byte) {
 		}
 		collapse(huge)
 	}
-	_ = unix.Madvise(mem, unix.MADV_POPULATE_WRITE) // before Linux 5.14 pages come when they are touched
+	// before Linux 5.14 pages come when they are touched
+	_ = unix.Madvise(mem, unix.MADV_POPULATE_WRITE)
 }

@@ -18,7 +18,8 @@ import (
 
 func TestSegmentsLieInHugePages(t *testing.T) {
 	const setting = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
-	if allowed, err := os.ReadFile(setting); err != nil || strings.Contains(string(allowed), "[deny]") {
+	if allowed, err := os.ReadFile(setting); err != nil ||
+		strings.Contains(string(allowed), "[deny]") {
 		t.Skipf("%s forbids huge pages: %q, %v", setting, allowed, err)
 	}
 	if err := collapseOne(t); err != nil {
@@ -51,9 +52,11 @@ func TestSegmentsLieInHugePages(t *testing.T) {
 			t.Errorf("the %s reserves %d bytes, want %d", who, got, n)
 		}
 	}
-	for who, s := range map[string]*Segment{"agent": agent, "worker": worker, "agent, later,": late} {
+	for who, s := range map[string]*Segment{"agent": agent, "worker": worker,
+		"agent, later,": late} {
 		if got := hugeMapped(t, s.Mem); len(s.Mem) != n || got != 3*hugeBytes {
-			t.Errorf("the %s maps %d bytes in huge pages, of %d, want %d of %d", who, got, len(s.Mem), 3*hugeBytes, n)
+			t.Errorf("the %s maps %d bytes in huge pages, of %d, want %d of %d", who, got,
+				len(s.Mem), 3*hugeBytes, n)
 		}
 		for i, b := range s.Mem {
 			if b != 0 {
@@ -165,7 +168,8 @@ func TestASegmentIsClosedWhileItIsFilled(t *testing.T) {
 
 // collapseOne says why no huge page can be had even where no setting of shared memory counts.
 func collapseOne(t *testing.T) error {
-	mem, err := unix.Mmap(-1, 0, 2*hugeBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := unix.Mmap(-1, 0, 2*hugeBytes, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +215,8 @@ func TestMappingsStartAtHugePagesAndLeaveNothingBehind(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if over := uintptr(unsafe.Pointer(&mem[0])) & (hugeBytes - 1); over != 0 || int64(len(mem)) != n {
+		if over := uintptr(unsafe.Pointer(&mem[0])) & (hugeBytes - 1); over != 0 ||
+			int64(len(mem)) != n {
 			t.Fatalf("%d bytes became %d, %d behind a huge page's start", n, len(mem), over)
 		}
 		if err := unmap(mem); err != nil {

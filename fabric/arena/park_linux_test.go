@@ -29,15 +29,17 @@ func dawdle(while int64) (n int64) {
 	return n
 }
 
-// Who parks and who has news each store a word and then look at the other's. At least one of them sees what the other
-// stored: else the one sleeps, and the other does not ring. Processors let a load pass a store unless there is a fence.
+// Who parks and who has news each store a word and then look at the other's. At least one of them
+// sees what the other stored: else the one sleeps, and the other does not ring. Processors let a
+// load pass a store unless there is a fence.
 func TestNobodyParksUnheard(t *testing.T) {
 	if runtime.GOMAXPROCS(0) < 2 {
 		t.Skip("one core sees its own stores in order")
 	}
 	for name, side := range map[string]struct {
-		news, park   func(c *Control, round uint64)
-		awake, blind func(c *Control, round uint64) bool // what the one sees that has news, and the one that parks
+		news, park func(c *Control, round uint64)
+		// what the one sees that has news, and the one that parks
+		awake, blind func(c *Control, round uint64) bool
 	}{
 		"worker": {
 			func(c *Control, round uint64) { c.Complete(round, Done, "") },
@@ -62,7 +64,9 @@ func TestNobodyParksUnheard(t *testing.T) {
 			g.Go("news", func(context.Context) error {
 				for i := int64(1); i <= rounds; i++ {
 					ready.wait(i)
-					side.awake(c, uint64(i)) // now each core holds the word that the other one will store, which takes longest
+					// now each core holds the word that the other one will store, which takes
+					// longest
+					side.awake(c, uint64(i))
 					start.wait(i)
 					dawdle(i % 97)
 					side.news(c, uint64(i))

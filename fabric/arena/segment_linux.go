@@ -24,31 +24,35 @@ type Segment struct {
 	filled  atomic.Int64 // bytes from the start whose pages are made, or being made
 }
 
-// NewSegment makes a sealed memfd of at least n bytes (rounded up to pages), reserves its pages, so that a later access
-// cannot fail, and maps it. They are huge pages where the kernel has some, and lie on these memory nodes, on several in turns, where these have room; no nodes =
-// wherever they come to lie. name is what /proc/PID/maps shows.
+// NewSegment makes a sealed memfd of at least n bytes (rounded up to pages), reserves its pages, so
+// that a later access cannot fail, and maps it. They are huge pages where the kernel has some, and
+// lie on these memory nodes, on several in turns, where these have room; no nodes = wherever they
+// come to lie. name is what /proc/PID/maps shows.
 func NewSegment(name string, n int64, nodes ...int) (*Segment, error) {
 	return newSegment(name, n, 0, false, nodes)
 }
 
-// NewLateSegment is NewSegment with pages that come later: with Fill, or as they are touched. Where the kernel promises no more than it has, and so may refuse
-// a touch, they come at once.
+// NewLateSegment is NewSegment with pages that come later: with Fill, or as they are touched. Where
+// the kernel promises no more than it has, and so may refuse a touch, they come at once.
 func NewLateSegment(name string, n int64, nodes ...int) (*Segment, error) {
 	return newSegment(name, n, 0, overcommits(), nodes)
 }
 
-// NewResult is NewSegment for memory that only this process writes: who gets its descriptor can map it to read, or a private copy of it.
+// NewResult is NewSegment for memory that only this process writes: who gets its descriptor can map
+// it to read, or a private copy of it.
 func NewResult(name string, n int64, nodes ...int) (*Segment, error) {
 	return newSegment(name, n, unix.F_SEAL_FUTURE_WRITE, false, nodes)
 }
 
 func newSegment(name string, n int64, seals int, late bool, nodes []int) (*Segment, error) {
 	if n < 0 || n > 1<<46 {
-		return nil, fmt.Errorf("arena: a segment of %d bytes is out of range: no host has that much memory; check the shape", n)
+		return nil, fmt.Errorf("arena: a segment of %d bytes is out of range: no host has that "+
+			"much memory; check the shape", n)
 	}
 	n = max((n+pageBytes-1)/pageBytes*pageBytes, pageBytes)
 	if free, ok := availableMemory(); ok && n > free {
-		return nil, fmt.Errorf("arena: a segment of %s does not fit: %s of memory are available on this host; use smaller tensors, fewer workers a host, or a larger host",
+		return nil, fmt.Errorf("arena: a segment of %s does not fit: %s of memory are available "+
+			"on this host; use smaller tensors, fewer workers a host, or a larger host",
 			bytesText(n), bytesText(free))
 	}
 	fd, err := unix.MemfdCreate("shoal-"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -63,7 +67,8 @@ func newSegment(name string, n int64, seals int, late bool, nodes []int) (*Segme
 	return s, nil
 }
 
-// reserve makes a memfd n bytes long and maps it before it is sealed: a seal may leave what is mapped and forbid more of it.
+// reserve makes a memfd n bytes long and maps it before it is sealed: a seal may leave what is
+// mapped and forbid more of it.
 func reserve(fd int, n int64, seals int, late bool, nodes []int) (*Segment, error) {
 	if err := unix.Ftruncate(fd, n); err != nil {
 		return nil, err
@@ -109,11 +114,13 @@ func makePages(fd int, n int64) error {
 	return nil
 }
 
-// stretch is how much memory gets its pages at a time: who closes the segment waits for it, and each begins with a wait for all cores.
+// stretch is how much memory gets its pages at a time: who closes the segment waits for it, and
+// each begins with a wait for all cores.
 const stretch = 32 * hugeBytes
 
-// Fill makes the pages of a stretch of a late segment that nobody has begun with, and keeps what is written there meanwhile; false: there is none, or the segment
-// is closed. Any goroutine may call it, and what it cannot make comes when it is touched.
+// Fill makes the pages of a stretch of a late segment that nobody has begun with, and keeps what is
+// written there meanwhile; false: there is none, or the segment is closed. Any goroutine may call
+// it, and what it cannot make comes when it is touched.
 func (s *Segment) Fill() bool {
 	s.filling.RLock()
 	defer s.filling.RUnlock()
@@ -126,7 +133,8 @@ func (s *Segment) Fill() bool {
 	return true
 }
 
-// OpenSegment maps a segment that arrived as a descriptor, and takes the descriptor over, also when it fails.
+// OpenSegment maps a segment that arrived as a descriptor, and takes the descriptor over, also when
+// it fails.
 func OpenSegment(fd int) (*Segment, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
@@ -164,7 +172,8 @@ func (s *Segment) Close() error {
 	return errors.Join(err, unix.Close(s.fd))
 }
 
-// availableMemory is what the kernel and the control group would still give, less a twentieth to stay alive.
+// availableMemory is what the kernel and the control group would still give, less a twentieth to
+// stay alive.
 func availableMemory() (int64, bool) {
 	free, ok := meminfoAvailable()
 	if limit, err := cgroupFree(); err == nil && (!ok || limit < free) {
@@ -194,8 +203,8 @@ func meminfoAvailable() (int64, bool) {
 	return 0, false
 }
 
-// cgroupFree is what the control group does not use, and what it uses for files and would drop: reading a data set fills
-// a group up to its limit with these.
+// cgroupFree is what the control group does not use, and what it uses for files and would drop:
+// reading a data set fills a group up to its limit with these.
 func cgroupFree() (int64, error) {
 	read := func(name string) (int64, error) {
 		b, err := os.ReadFile("/sys/fs/cgroup/" + name)
@@ -216,7 +225,8 @@ func cgroupFree() (int64, error) {
 	return limit - used + filePages(string(stat)), err
 }
 
-// filePages adds up the bytes of cached files in a memory.stat. Shared memory is not among them, it cannot be dropped.
+// filePages adds up the bytes of cached files in a memory.stat. Shared memory is not among them, it
+// cannot be dropped.
 func filePages(stat string) (n int64) {
 	for line := range strings.Lines(stat) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")

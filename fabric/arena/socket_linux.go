@@ -23,7 +23,8 @@ type Listener struct{ l *net.UnixListener }
 // Listen makes the socket with mode 0600.
 func Listen(path string) (*Listener, error) {
 	if len(path) > 100 {
-		return nil, fmt.Errorf("arena: the socket path %q is longer than the 100 bytes that the kernel takes: set a shorter XDG_RUNTIME_DIR or TMPDIR", path)
+		return nil, fmt.Errorf("arena: the socket path %q is longer than the 100 bytes that the "+
+			"kernel takes: set a shorter XDG_RUNTIME_DIR or TMPDIR", path)
 	}
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
@@ -110,8 +111,9 @@ func (c *Conn) Send(v any, fds ...int) error {
 	return err
 }
 
-// Receive waits for a packet and returns its bytes and descriptors, which are closed on exec. io.EOF means that the other
-// side is gone. A packet larger than MaxMessage is an error and drops its descriptors.
+// Receive waits for a packet and returns its bytes and descriptors, which are closed on exec.
+// io.EOF means that the other side is gone. A packet larger than MaxMessage is an error and drops
+// its descriptors.
 func (c *Conn) Receive(buf []byte) ([]byte, []int, error) {
 	rights := make([]byte, unix.CmsgSpace(maxFDs*4))
 	n, rn, flags, _, err := c.c.ReadMsgUnix(buf, rights)
@@ -124,7 +126,9 @@ func (c *Conn) Receive(buf []byte) ([]byte, []int, error) {
 	}
 	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
 		CloseFDs(fds)
-		return nil, nil, fmt.Errorf("arena: a packet larger than %d bytes or with more than %d descriptors", len(buf), maxFDs)
+		return nil, nil, fmt.Errorf(
+			"arena: a packet larger than %d bytes or with more than %d descriptors", len(buf),
+			maxFDs)
 	}
 	if n == 0 {
 		CloseFDs(fds)

@@ -21,10 +21,12 @@ const (
 	viewNew      = 2
 )
 
-// SetView writes a view. The agent does so before it completes the call that tells the worker to look.
+// SetView writes a view. The agent does so before it completes the call that tells the worker to
+// look.
 func (c *Control) SetView(v View) error {
 	if len(v.Cursor) > MaxCursor {
-		return fmt.Errorf("arena: a cursor of %d bytes; a view has room for %d", len(v.Cursor), MaxCursor)
+		return fmt.Errorf("arena: a cursor of %d bytes; a view has room for %d", len(v.Cursor),
+			MaxCursor)
 	}
 	le, flags := binary.LittleEndian, uint32(0)
 	if v.Released {
@@ -48,8 +50,10 @@ func (c *Control) SetView(v View) error {
 func (c *Control) View() View {
 	le := binary.LittleEndian
 	flags := le.Uint32(c.mem[offViewFlags:])
-	v := View{Generation: le.Uint64(c.mem[offGeneration:]), Rank: int(le.Uint32(c.mem[offViewRank:])), Size: int(le.Uint32(c.mem[offViewSize:])),
-		Steps: le.Uint64(c.mem[offStep:]), Joined: int(le.Uint32(c.mem[offJoined:])), Released: flags&viewReleased != 0, New: flags&viewNew != 0}
+	v := View{Generation: le.Uint64(c.mem[offGeneration:]),
+		Rank: int(le.Uint32(c.mem[offViewRank:])), Size: int(le.Uint32(c.mem[offViewSize:])),
+		Steps: le.Uint64(c.mem[offStep:]), Joined: int(le.Uint32(c.mem[offJoined:])),
+		Released: flags&viewReleased != 0, New: flags&viewNew != 0}
 	if n := min(int(le.Uint32(c.mem[offCursorLen:])), MaxCursor); n > 0 {
 		v.Cursor = append([]byte(nil), c.mem[offCursor:offCursor+n]...)
 	}

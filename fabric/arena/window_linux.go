@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Window is where a worker sees a shared result. What lies behind it changes with the members of the job; its address does not.
+// Window is where a worker sees a shared result. What lies behind it changes with the members of
+// the job; its address does not.
 type Window struct {
 	Mem []byte
 	fd  int // of the result behind it; -1 = memory of this process
@@ -23,8 +24,8 @@ func NewWindow(n int) (*Window, error) {
 	return &Window{Mem: mem, fd: -1}, nil
 }
 
-// Show puts a result behind the window, which can then only be read: a write to Mem ends the process. It takes the descriptor over, also when
-// it fails.
+// Show puts a result behind the window, which can then only be read: a write to Mem ends the
+// process. It takes the descriptor over, also when it fails.
 func (w *Window) Show(fd int) error {
 	err := w.put(fd, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
@@ -35,7 +36,8 @@ func (w *Window) Show(fd int) error {
 	return err
 }
 
-// Own makes what the window shows memory of this process, which it may write: others' writes are seen no more where it has written itself.
+// Own makes what the window shows memory of this process, which it may write: others' writes are
+// seen no more where it has written itself.
 func (w *Window) Own() error {
 	if w.fd < 0 {
 		return nil
@@ -47,7 +49,8 @@ func (w *Window) Own() error {
 }
 
 func (w *Window) put(fd, prot, flags int) error {
-	_, err := unix.MmapPtr(fd, 0, unsafe.Pointer(&w.Mem[0]), uintptr(len(w.Mem)), prot, flags|unix.MAP_FIXED)
+	_, err := unix.MmapPtr(fd, 0, unsafe.Pointer(&w.Mem[0]), uintptr(len(w.Mem)), prot,
+		flags|unix.MAP_FIXED)
 	return err
 }
 

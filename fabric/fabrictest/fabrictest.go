@@ -1,4 +1,5 @@
-// Package fabrictest holds what every fabric.Mesh must do, as tests that run over each implementation.
+// Package fabrictest holds what every fabric.Mesh must do, as tests that run over each
+// implementation.
 package fabrictest
 
 import (
@@ -103,7 +104,8 @@ func (h *hosts) closeAll() {
 	}
 }
 
-// checkLeaks fails if a goroutine of the fabric is left. What Close waited for has only its last instructions to run.
+// checkLeaks fails if a goroutine of the fabric is left. What Close waited for has only its last
+// instructions to run.
 func checkLeaks(t *testing.T) {
 	t.Helper()
 	left := ""

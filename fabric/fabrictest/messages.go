@@ -52,7 +52,8 @@ func messagesOfAllSizes(t *testing.T, h *hosts) {
 	random := seeded(t)
 	a, b := h.add("a"), h.add("b")
 	var sent [][]byte
-	for _, n := range []int{0, 1, 2, 100, 16 << 10, 16<<10 + 1, random.IntN(1 << 20), fabric.MaxMessage - 1, fabric.MaxMessage} {
+	for _, n := range []int{0, 1, 2, 100, 16 << 10, 16<<10 + 1, random.IntN(1 << 20),
+		fabric.MaxMessage - 1, fabric.MaxMessage} {
 		m := make([]byte, n)
 		for i := range m {
 			m[i] = byte(random.Uint32())
@@ -140,7 +141,8 @@ func drop(t *testing.T, h *hosts) {
 	if why := a.WaitDown(b.Self()); !errors.Is(why, reason) {
 		t.Errorf("the one that dropped has a Down with %v", why)
 	}
-	if why := b.WaitDown(a.Self()); !errors.Is(why, fabric.ErrClosed) || !strings.Contains(why.Error(), reason.Error()) {
+	if why := b.WaitDown(a.Self()); !errors.Is(why, fabric.ErrClosed) ||
+		!strings.Contains(why.Error(), reason.Error()) {
 		t.Errorf("the one that was dropped has a Down with %v, which should say %q", why, reason)
 	}
 	a.Send(b.Self(), []byte("nothing"))
@@ -167,8 +169,10 @@ func seek(t *testing.T, h *hosts) {
 	b.WaitDown(a.Self())
 	for from, want := range map[*host]fabric.Host{a: b.Self(), b: a.Self()} {
 		found := from.Seek(t.Context())
-		if links, ok := found[want]; len(found) != 1 || !ok || !slices.Equal(links, []fabric.Host{c.Self()}) {
-			t.Errorf("%s finds %v, and not that %s is linked with %s", from.Self(), found, want, c.Self())
+		if links, ok := found[want]; len(found) != 1 || !ok ||
+			!slices.Equal(links, []fabric.Host{c.Self()}) {
+			t.Errorf("%s finds %v, and not that %s is linked with %s", from.Self(), found, want,
+				c.Self())
 		}
 	}
 	h.kill(b)
@@ -219,7 +223,8 @@ func manyHosts(t *testing.T, h *hosts) {
 		for _, to := range h.all {
 			for i := range each {
 				from.Send(to.Self(), number(i))
-				from.SendPiece(to.Self(), fabric.Piece{Flight: uint64(i), Length: uint32(len(payload))}, payload)
+				from.SendPiece(to.Self(),
+					fabric.Piece{Flight: uint64(i), Length: uint32(len(payload))}, payload)
 			}
 		}
 	}

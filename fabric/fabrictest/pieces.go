@@ -18,7 +18,8 @@ func randomBytes(random *rand.Rand, n int) []byte {
 	return b
 }
 
-// cut divides a payload into pieces of random sizes, from one byte to the largest, and some of none.
+// cut divides a payload into pieces of random sizes, from one byte to the largest, and some of
+// none.
 func cut(random *rand.Rand, flight uint64, part uint32, n int) (pieces []fabric.Piece) {
 	for offset := 0; offset < n; {
 		length := random.IntN(fabric.MaxPiece) + 1
@@ -26,7 +27,9 @@ func cut(random *rand.Rand, flight uint64, part uint32, n int) (pieces []fabric.
 			length = random.IntN(100)
 		}
 		length = min(length, n-offset)
-		pieces = append(pieces, fabric.Piece{Flight: flight, Part: part, Offset: uint64(offset), Length: uint32(length)})
+		pieces = append(pieces,
+			fabric.Piece{Flight: flight, Part: part, Offset: uint64(offset),
+				Length: uint32(length)})
 		offset += length
 	}
 	return pieces
@@ -82,12 +85,14 @@ func piecesThrownAway(t *testing.T, h *hosts) {
 	for i := range uint64(n) {
 		for part := range uint32(2) {
 			length := len(payload) >> (i % 8)
-			a.SendPiece(b.Self(), fabric.Piece{Flight: i, Part: part, Length: uint32(length)}, payload[:length])
+			a.SendPiece(b.Self(), fabric.Piece{Flight: i, Part: part, Length: uint32(length)},
+				payload[:length])
 		}
 	}
 	for p, mem := range b.WaitArrived(a.Self(), n) {
 		if p.Part == 1 || !bytes.Equal(mem, payload[:p.Length]) {
-			t.Errorf("piece %v arrived, with the right bytes: %v", p, bytes.Equal(mem, payload[:p.Length]))
+			t.Errorf("piece %v arrived, with the right bytes: %v", p,
+				bytes.Equal(mem, payload[:p.Length]))
 		}
 	}
 }
@@ -104,7 +109,8 @@ func emptyPiece(t *testing.T, h *hosts) {
 func largeTransfer(t *testing.T, h *hosts) {
 	random := seeded(t)
 	const size = 64 << 20
-	source := make([]byte, size) // filled by copying: random bytes one by one take long under the race detector
+	// filled by copying: random bytes one by one take long under the race detector
+	source := make([]byte, size)
 	block := randomBytes(random, 1<<20-13)
 	for n := 0; n < size; {
 		n += copy(source[n:], block)
@@ -156,7 +162,8 @@ func gated(t *testing.T) (*Recorder, chan struct{}) {
 	return r, gate
 }
 
-// A mesh tells when it does not touch payloads any more: when they have been sent, and when they never will be.
+// A mesh tells when it does not touch payloads any more: when they have been sent, and when they
+// never will be.
 func unusedPayloads(t *testing.T, h *hosts) {
 	r, gate := gated(t)
 	a, b, c := h.add("a"), h.addWith("b", r), h.add("c")

@@ -10,10 +10,12 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// patience is how long a test waits for what must come before it says what is missing. Nothing depends on it that passes.
+// patience is how long a test waits for what must come before it says what is missing. Nothing
+// depends on it that passes.
 const patience = time.Minute
 
-// Recorder is a Handler that keeps what it is told and notes every break of the order that Handler promises.
+// Recorder is a Handler that keeps what it is told and notes every break of the order that Handler
+// promises.
 type Recorder struct {
 	t testing.TB
 
@@ -23,7 +25,8 @@ type Recorder struct {
 	violations []string
 	finished   bool // its mesh was closed or killed
 
-	// OnUp, OnMessage and OnPlace are called if they are set before the mesh is made; without OnPlace pieces get memory of their own.
+	// OnUp, OnMessage and OnPlace are called if they are set before the mesh is made; without
+	// OnPlace pieces get memory of their own.
 	OnUp      func(peer fabric.Host)
 	OnMessage func(from fabric.Host, b []byte)
 	OnPlace   func(from fabric.Host, p fabric.Piece) []byte
@@ -87,7 +90,8 @@ func (r *Recorder) Up(peer fabric.Host) {
 // Message implements fabric.Handler.
 func (r *Recorder) Message(from fabric.Host, b []byte) {
 	r.change(from, func(s *Seen) {
-		r.expect(s.Ups == 1 && s.Downs == 0, "a message of %s after %d Ups and %d Downs", from, s.Ups, s.Downs)
+		r.expect(s.Ups == 1 && s.Downs == 0, "a message of %s after %d Ups and %d Downs", from,
+			s.Ups, s.Downs)
 		r.expect(!s.calling, "two calls about messages of %s at once", from)
 		s.calling = true
 		s.Messages = append(s.Messages, bytes.Clone(b))
@@ -133,13 +137,15 @@ func (r *Recorder) Arrived(from fabric.Host, p fabric.Piece) {
 // Down implements fabric.Handler.
 func (r *Recorder) Down(peer fabric.Host, err error) {
 	r.change(peer, func(s *Seen) {
-		r.expect(s.Ups == 1 && s.Downs == 0, "Down(%s) after %d Ups and %d Downs", peer, s.Ups, s.Downs)
+		r.expect(s.Ups == 1 && s.Downs == 0, "Down(%s) after %d Ups and %d Downs", peer, s.Ups,
+			s.Downs)
 		r.expect(!s.calling, "Down(%s) during another call", peer)
 		r.expect(err != nil, "Down(%s) without a reason", peer)
 		s.Downs++
 		s.Why = err
 		for _, mem := range s.Placed {
-			clear(mem) // the memory is the handler's again; the race detector sees who writes to it still
+			// the memory is the handler's again; the race detector sees who writes to it still
+			clear(mem)
 		}
 	})
 }
@@ -155,8 +161,10 @@ func (r *Recorder) Wait(peer fabric.Host, what string, cond func(s *Seen) bool) 
 	for !cond(r.peer(peer)) {
 		if expired {
 			s := r.peer(peer)
-			r.t.Fatalf("waited in vain for %s from %s: %d Ups, %d Downs (%v), %d messages, %d pieces arrived, %d placed, %d being placed; broken promises: %q",
-				what, peer, s.Ups, s.Downs, s.Why, len(s.Messages), len(s.Arrived), len(s.Placed), s.Placing, r.violations)
+			r.t.Fatalf("waited in vain for %s from %s: %d Ups, %d Downs (%v), %d messages, %d "+
+				"pieces arrived, %d placed, %d being placed; broken promises: %q",
+				what, peer, s.Ups, s.Downs, s.Why, len(s.Messages), len(s.Arrived), len(s.Placed),
+				s.Placing, r.violations)
 		}
 		r.news.Wait()
 	}
@@ -178,14 +186,20 @@ func (r *Recorder) WaitDown(peer fabric.Host) (why error) {
 // WaitMessages waits for n messages and returns them.
 func (r *Recorder) WaitMessages(peer fabric.Host, n int) (messages [][]byte) {
 	r.t.Helper()
-	r.Wait(peer, fmt.Sprint(n, " messages"), func(s *Seen) bool { messages = s.Messages; return len(messages) >= n })
+	r.Wait(peer, fmt.Sprint(n, " messages"), func(s *Seen) bool {
+		messages = s.Messages
+		return len(messages) >= n
+	})
 	return messages
 }
 
 // WaitArrived waits for n pieces and returns where they are.
 func (r *Recorder) WaitArrived(peer fabric.Host, n int) (pieces map[fabric.Piece][]byte) {
 	r.t.Helper()
-	r.Wait(peer, fmt.Sprint(n, " pieces"), func(s *Seen) bool { pieces = s.Arrived; return len(pieces) >= n })
+	r.Wait(peer, fmt.Sprint(n, " pieces"), func(s *Seen) bool {
+		pieces = s.Arrived
+		return len(pieces) >= n
+	})
 	return pieces
 }
 

@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/queue"
 )
 
-// streams is how many goroutines deliver the pieces of a link, so that they overtake each other as they do on a network.
+// streams is how many goroutines deliver the pieces of a link, so that they overtake each other as
+// they do on a network.
 const streams = 2
 
 // link is one end of a link: what comes in there.
@@ -51,7 +52,9 @@ func connect(a, b *Mesh) {
 }
 
 func newLink(self, peer *Mesh) *link {
-	return &link{self: self, peer: peer.self, calls: fabric.NewCalls(self.handler, peer.self, &self.payloads), broken: make(chan error, 1)}
+	return &link{self: self, peer: peer.self,
+		calls:  fabric.NewCalls(self.handler, peer.self, &self.payloads),
+		broken: make(chan error, 1)}
 }
 
 // run lives as long as the link does.

@@ -1,5 +1,5 @@
-// Package mem is a mesh inside one process, for tests of what runs on a mesh: asynchronous as a network is, with links that can be
-// cut and hosts that can be killed, and without sockets or time.
+// Package mem is a mesh inside one process, for tests of what runs on a mesh: asynchronous as a
+// network is, with links that can be cut and hosts that can be killed, and without sockets or time.
 package mem
 
 import (
@@ -34,7 +34,8 @@ func (n *Network) Mesh(name fabric.Host, h fabric.Handler) *Mesh {
 	for i := 2; n.used[unique]; i++ {
 		unique = fabric.Host(fmt.Sprintf("%s-%d", name, i))
 	}
-	m := &Mesh{net: n, self: unique, handler: h, group: group.New(context.Background()), links: map[fabric.Host]*link{}}
+	m := &Mesh{net: n, self: unique, handler: h, group: group.New(context.Background()),
+		links: map[fabric.Host]*link{}}
 	for _, other := range n.meshes {
 		connect(m, other)
 	}
@@ -42,8 +43,8 @@ func (n *Network) Mesh(name fabric.Host, h fabric.Handler) *Mesh {
 	return m
 }
 
-// Cut breaks the link between two hosts as if nothing came through any more and both had noticed: both get Down with ErrSilent, and
-// what was under way is lost.
+// Cut breaks the link between two hosts as if nothing came through any more and both had noticed:
+// both get Down with ErrSilent, and what was under way is lost.
 func (n *Network) Cut(a, b fabric.Host) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -55,8 +56,8 @@ func (n *Network) Cut(a, b fabric.Host) {
 	}
 }
 
-// Kill ends a host as SIGKILL does: its peers get Down with ErrClosed, what it had queued is lost. Its own handler gets Down too,
-// because its mesh still lives to be closed.
+// Kill ends a host as SIGKILL does: its peers get Down with ErrClosed, what it had queued is lost.
+// Its own handler gets Down too, because its mesh still lives to be closed.
 func (n *Network) Kill(host fabric.Host) {
 	n.mu.Lock()
 	m := n.meshes[host]
@@ -107,7 +108,8 @@ func (m *Mesh) Send(to fabric.Host, b []byte) {
 // SendPiece implements fabric.Mesh.
 func (m *Mesh) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	if int(p.Length) != len(payload) || p.Length > fabric.MaxPiece {
-		panic(fmt.Sprintf("mem: a piece of %d bytes with a payload of %d; the limit is %d", p.Length, len(payload), fabric.MaxPiece))
+		panic(fmt.Sprintf("mem: a piece of %d bytes with a payload of %d; the limit is %d",
+			p.Length, len(payload), fabric.MaxPiece))
 	}
 	if l := m.link(to); l != nil {
 		if l.calls.Queue() {

@@ -113,13 +113,23 @@ func TestJoinRefused(t *testing.T) {
 	}{
 		{"no token", "", nil, []string{"no join token", "copy it again"}},
 		{"half a token", good[:40], nil, []string{"no join token", "copy it again"}},
-		{"a mistyped token", strings.Replace(good, good[20:21], string(good[20]^1), 1), nil, []string{"no join token"}},
-		{"a token with a wrong secret", forged.String(), nil, []string{"a refused", "not one of this job", "make one"}},
-		{"an expired token", j.a.Token(-time.Second), nil, []string{"a refused", "expired at", "make a new one"}},
-		{"a token of another job", other.a.Token(time.Minute), nil, []string{"belongs to another job than the token", "use a token"}},
-		{"another job by name", good, func(c *Config) { c.Job = "letters" }, []string{`this is job "digits" and not "letters"`, "use the address and the token"}},
-		{"another version", good, func(c *Config) { c.Version = "0.9" }, []string{`"1.0" here and "0.9" there`, "use the same version"}},
-		{"a name that is none", good, func(c *Config) { c.Name = "a\nb" }, []string{"cannot be the name of a host", "use up to 64 letters"}},
+		{"a mistyped token", strings.Replace(good, good[20:21], string(good[20]^1), 1), nil,
+			[]string{"no join token"}},
+		{"a token with a wrong secret", forged.String(), nil,
+			[]string{"a refused", "not one of this job", "make one"}},
+		{"an expired token", j.a.Token(-time.Second), nil,
+			[]string{"a refused", "expired at", "make a new one"}},
+		{"a token of another job", other.a.Token(time.Minute), nil,
+			[]string{"belongs to another job than the token", "use a token"}},
+		{"another job by name", good, func(c *Config) {
+			c.Job = "letters"
+		}, []string{`this is job "digits" and not "letters"`, "use the address and the token"}},
+		{"another version", good, func(c *Config) {
+			c.Version = "0.9"
+		}, []string{`"1.0" here and "0.9" there`, "use the same version"}},
+		{"a name that is none", good, func(c *Config) {
+			c.Name = "a\nb"
+		}, []string{"cannot be the name of a host", "use up to 64 letters"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			config := j.config()
@@ -146,7 +156,8 @@ func TestJoinElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	deaf.Close()
-	_, err = Join(t.Context(), deaf.Addr().String(), j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t))
+	_, err = Join(t.Context(), deaf.Addr().String(), j.a.Token(time.Minute), j.config(),
+		fabrictest.NewRecorder(t))
 	says(t, err, "cannot join the job at "+deaf.Addr().String(), "refused")
 
 	other := answering(t, func(c net.Conn) { io.WriteString(c, "220 mail.example ESMTP\r\n") })
@@ -168,13 +179,15 @@ func TestJoinElsewhere(t *testing.T) {
 	_, err = Join(t.Context(), web, j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t))
 	says(t, err, "no agent of shoal", "check the address")
 
-	_, err = Join(t.Context(), "nowhere.invalid:7077", j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t))
+	_, err = Join(t.Context(), "nowhere.invalid:7077", j.a.Token(time.Minute), j.config(),
+		fabrictest.NewRecorder(t))
 	says(t, err, "no address is known for nowhere.invalid here", "check the name")
 
 	silent := answering(t, func(c net.Conn) { io.Copy(io.Discard, c) })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err = Join(ctx, silent, j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t)); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err = Join(ctx, silent, j.a.Token(time.Minute), j.config(),
+		fabrictest.NewRecorder(t)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("joining somebody silent: %v", err)
 	}
 }
@@ -241,7 +254,8 @@ func TestStrangers(t *testing.T) {
 		_, config := foreign.configTLS(certificate, key)
 		says(t, explain(j.secure(config).Handshake()), "certificate") // it does not believe a
 		config.InsecureSkipVerify = true
-		says(t, j.answer(j.secure(config), hello{Want: wantLink}), "does not believe this one's certificate", "join with a token")
+		says(t, j.answer(j.secure(config), hello{Want: wantLink}),
+			"does not believe this one's certificate", "join with a token")
 	})
 	t.Run("TLS 1.2", func(t *testing.T) {
 		config := stranger()
@@ -250,7 +264,8 @@ func TestStrangers(t *testing.T) {
 	})
 	for _, want := range []string{wantLink, wantData, wantAgents, "", "the crown"} {
 		t.Run("no certificate, wants "+want, func(t *testing.T) {
-			says(t, j.answer(j.secure(stranger()), hello{Want: want, Job: "digits"}), "no member of this job", "join it with a token")
+			says(t, j.answer(j.secure(stranger()), hello{Want: want, Job: "digits"}),
+				"no member of this job", "join it with a token")
 		})
 	}
 	t.Run("another protocol", func(t *testing.T) {
@@ -269,7 +284,8 @@ func TestStrangers(t *testing.T) {
 	j.unhurt()
 }
 
-// TestProofIsBound: the proof of a token that an attacker gets to see is worth nothing on another connection.
+// TestProofIsBound: the proof of a token that an attacker gets to see is worth nothing on another
+// connection.
 func TestProofIsBound(t *testing.T) {
 	j := newJob(t, Config{})
 	tok, err := parseToken(j.a.Token(time.Minute))
@@ -290,7 +306,8 @@ func TestProofIsBound(t *testing.T) {
 	one, two := j.secure(stranger()), j.secure(stranger())
 	stolen := proof(one)
 	proof(two)
-	h := hello{Want: wantJoin, Name: "thief", Key: public, Expires: tok.expires.Unix(), Proof: stolen}
+	h := hello{Want: wantJoin, Name: "thief", Key: public, Expires: tok.expires.Unix(),
+		Proof: stolen}
 	says(t, j.answer(two, h), "not one of this job")
 	if err := j.answer(one, h); err != nil {
 		t.Errorf("on its own connection the proof is refused: %v", err)
@@ -312,23 +329,25 @@ func TestGarbage(t *testing.T) {
 		noise[i] = byte(random.Uint32())
 	}
 	for name, bytes := range map[string][]byte{
-		"noise":                 noise,
-		"a frame cut short":     append(appendHead(nil, kindHello, 1000), noise[:999]...),
-		"half a head":           {1, 2, 3},
-		"4 GiB":                 {0xff, 0xff, 0xff, 0xff, byte(kindHello), 0, 0, 0},
-		"a hello of 16 KiB+1":   appendHead(nil, kindHello, 16<<10+1),
-		"a message at once":     append(appendHead(nil, kindMessage, 1), 0),
-		"a piece at once":       appendPiece(nil, fabric.Piece{Length: 5}),
-		"kind 0":                make([]byte, 8),
-		"a hello with a tail":   append(appendHead(nil, kindHello, 2), "{}and more"...),
-		"deeply nested JSON":    append(appendHead(nil, kindHello, 16<<10), strings.Repeat("[", 16<<10)...),
+		"noise":               noise,
+		"a frame cut short":   append(appendHead(nil, kindHello, 1000), noise[:999]...),
+		"half a head":         {1, 2, 3},
+		"4 GiB":               {0xff, 0xff, 0xff, 0xff, byte(kindHello), 0, 0, 0},
+		"a hello of 16 KiB+1": appendHead(nil, kindHello, 16<<10+1),
+		"a message at once":   append(appendHead(nil, kindMessage, 1), 0),
+		"a piece at once":     appendPiece(nil, fabric.Piece{Length: 5}),
+		"kind 0":              make([]byte, 8),
+		"a hello with a tail": append(appendHead(nil, kindHello, 2), "{}and more"...),
+		"deeply nested JSON": append(appendHead(nil, kindHello, 16<<10),
+			strings.Repeat("[", 16<<10)...),
 		"a list, not an object": append(appendHead(nil, kindHello, 2), "[]"...),
 	} {
 		for _, config := range []*tls.Config{stranger(), j.b.client} {
 			c := j.secure(config)
 			c.Write(bytes)
 			c.CloseWrite()
-			if _, err := io.Copy(io.Discard, c); err != nil { // it answers or hangs up, and does not wait
+			// it answers or hangs up, and does not wait
+			if _, err := io.Copy(io.Discard, c); err != nil {
 				t.Logf("%s: %v", name, err)
 			}
 			c.Close()
@@ -337,18 +356,27 @@ func TestGarbage(t *testing.T) {
 	j.unhurt()
 }
 
-// TestMadMember: an agent that is linked and then writes nonsense loses its own links, and the others nothing.
+// TestMadMember: an agent that is linked and then writes nonsense loses its own links, and the
+// others nothing.
 func TestMadMember(t *testing.T) {
 	for name, nonsense := range map[string]func(l *link){
-		"a frame too long":           func(l *link) { l.control.Write(appendHead(nil, kind(0xff), 1<<30)) },
-		"hello again":                func(l *link) { l.send(kindHello, []byte("{}")) },
-		"a piece among the messages": func(l *link) { l.control.Write(appendPiece(nil, fabric.Piece{})) },
+		"a frame too long": func(l *link) {
+			l.control.Write(appendHead(nil, kind(0xff), 1<<30))
+		},
+		"hello again": func(l *link) { l.send(kindHello, []byte("{}")) },
+		"a piece among the messages": func(l *link) {
+			l.control.Write(appendPiece(nil, fabric.Piece{}))
+		},
 		"a message among the pieces": func(l *link) {
 			l.data[0].Write(appendHead(make([]byte, 0, 64), kindMessage, 24))
 			l.data[0].Write(make([]byte, 24))
 		},
-		"a piece over the limit":      func(l *link) { l.data[0].Write(appendPiece(nil, fabric.Piece{Length: fabric.MaxPiece + 1})) },
-		"a piece beyond every memory": func(l *link) { l.data[0].Write(appendPiece(nil, fabric.Piece{Offset: 1<<64 - 1, Length: 2})) },
+		"a piece over the limit": func(l *link) {
+			l.data[0].Write(appendPiece(nil, fabric.Piece{Length: fabric.MaxPiece + 1}))
+		},
+		"a piece beyond every memory": func(l *link) {
+			l.data[0].Write(appendPiece(nil, fabric.Piece{Offset: 1<<64 - 1, Length: 2}))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := newJob(t, Config{})
@@ -361,7 +389,8 @@ func TestMadMember(t *testing.T) {
 				s.raw.Flush()
 			}
 			says(t, j.atA.WaitDown("c"), "no frame of shoal's link protocol")
-			says(t, atC.WaitDown("a"), "no frame of shoal's link protocol") // it is told what it did
+			// it is told what it did
+			says(t, atC.WaitDown("a"), "no frame of shoal's link protocol")
 			j.unhurt()
 			c.Send("b", []byte("and we are linked still"))
 			j.atB.WaitMessages("c", 1)
@@ -369,7 +398,8 @@ func TestMadMember(t *testing.T) {
 	}
 }
 
-// TestTakenName: whoever has the key of the authority can write any name into a certificate; a name has one owner.
+// TestTakenName: whoever has the key of the authority can write any name into a certificate; a name
+// has one owner.
 func TestTakenName(t *testing.T) {
 	j := newJob(t, Config{})
 	public, key, _ := ed25519.GenerateKey(nil)
@@ -379,15 +409,19 @@ func TestTakenName(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, config := j.a.authority.configTLS(certificate, key)
-		says(t, j.answer(j.secure(config), hello{Want: wantLink, Job: "digits"}), "belongs to another agent", "join again")
+		says(t, j.answer(j.secure(config), hello{Want: wantLink, Job: "digits"}),
+			"belongs to another agent", "join again")
 	}
-	says(t, j.answer(j.secure(j.b.client), hello{Want: wantLink, Job: "digits"}), "there is a link with b")
-	says(t, j.answer(j.secure(j.b.client), hello{Want: wantLink, Job: "letters"}), `this is job "digits" and not "letters"`)
+	says(t, j.answer(j.secure(j.b.client), hello{Want: wantLink, Job: "digits"}),
+		"there is a link with b")
+	says(t, j.answer(j.secure(j.b.client), hello{Want: wantLink, Job: "letters"}),
+		`this is job "digits" and not "letters"`)
 	j.unhurt()
 	b := j.b
 	b.Drop("a", errors.New("enough"))
 	j.atA.WaitDown("b")
-	says(t, j.answer(j.secure(b.client), hello{Want: wantLink, Job: "digits"}), "was lost", "join again as a new host")
+	says(t, j.answer(j.secure(b.client), hello{Want: wantLink, Job: "digits"}), "was lost",
+		"join again as a new host")
 }
 
 // TestTickets: a stream of data needs a ticket of a link that is being opened, once.
@@ -404,7 +438,8 @@ func TestTickets(t *testing.T) {
 				return j.secure(j.b.client)
 			}
 			for _, ticket := range [][]byte{nil, make([]byte, 32)} {
-				says(t, j.answer(dial(), hello{Want: wantData, Job: "digits", Ticket: ticket}), "belongs to no link")
+				says(t, j.answer(dial(), hello{Want: wantData, Job: "digits", Ticket: ticket}),
+					"belongs to no link")
 			}
 			if plain {
 				says(t, j.answer(dial(), hello{Want: wantLink, Job: "digits"}), "no member")
@@ -412,10 +447,13 @@ func TestTickets(t *testing.T) {
 			}
 			// A certificate of another agent does not help with a ticket that is good.
 			j.a.mu.Lock()
-			j.a.tickets["good"] = &opening{peer: identity{"x", "y"}, index: map[string]int{}, came: make(chan arrival, 1)}
+			j.a.tickets["good"] = &opening{peer: identity{"x", "y"}, index: map[string]int{},
+				came: make(chan arrival, 1)}
 			j.a.mu.Unlock()
 			if !plain {
-				says(t, j.answer(dial(), hello{Want: wantData, Job: "digits", Ticket: []byte("good")}), "belongs to no link")
+				says(t, j.answer(dial(),
+					hello{Want: wantData, Job: "digits", Ticket: []byte("good")}),
+					"belongs to no link")
 			}
 			j.unhurt()
 		})

@@ -77,7 +77,8 @@ func (m *Mesh) withdraw(tickets [][]byte) {
 
 // gather waits for the streams of data that belong to the tickets.
 func (m *Mesh) gather(control *stream, o *opening, tickets [][]byte) ([]*stream, error) {
-	if err := writeJSON(control, kindWelcome, welcome{Agents: m.agents(), Tickets: tickets, Cards: m.cards}); err != nil {
+	if err := writeJSON(control, kindWelcome,
+		welcome{Agents: m.agents(), Tickets: tickets, Cards: m.cards}); err != nil {
 		return nil, err
 	}
 	data := make([]*stream, fabric.MaxStreams)

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// acked returns for how long the kernel at the other end has acknowledged nothing. It does so also while the process there is not
-// scheduled or is stopped; what does not, is a host without power or behind a cut cable.
+// acked returns for how long the kernel at the other end has acknowledged nothing. It does so also
+// while the process there is not scheduled or is stopped; what does not, is a host without power or
+// behind a cut cable.
 func acked(c *net.TCPConn) (ago time.Duration, ok bool) {
 	info, ok := infoOf(c)
 	if !ok {
@@ -17,7 +18,8 @@ func acked(c *net.TCPConn) (ago time.Duration, ok bool) {
 	return time.Duration(info.Last_ack_recv) * time.Millisecond, true
 }
 
-// owed returns for how long the kernel at the other end owes an acknowledgement of what has left: 0 if it owes none.
+// owed returns for how long the kernel at the other end owes an acknowledgement of what has left: 0
+// if it owes none.
 func owed(c *net.TCPConn) time.Duration {
 	info, ok := infoOf(c)
 	if !ok || info.Unacked == 0 {
@@ -32,6 +34,8 @@ func infoOf(c *net.TCPConn) (*unix.TCPInfo, bool) {
 		return nil, false
 	}
 	var info *unix.TCPInfo
-	controlErr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	controlErr := raw.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	})
 	return info, controlErr == nil && err == nil
 }

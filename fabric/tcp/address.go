@@ -7,8 +7,8 @@ import (
 
 func (m *Mesh) port() int { return m.listener.Addr().(*net.TCPAddr).Port }
 
-// reachedAt finds out by which addresses others reach this agent, which they do at ip unless it was told otherwise. Its other cards count where it listens on all of
-// them.
+// reachedAt finds out by which addresses others reach this agent, which they do at ip unless it was
+// told otherwise. Its other cards count where it listens on all of them.
 func (m *Mesh) reachedAt(ip net.IP) {
 	m.address = advertised(m.config.Advertise, m.port(), ip)
 	if m.config.Advertise == "" && m.listener.Addr().(*net.TCPAddr).IP.IsUnspecified() {
@@ -16,7 +16,8 @@ func (m *Mesh) reachedAt(ip net.IP) {
 	}
 }
 
-// advertised is HOST:PORT by which others reach an agent: what it was told to say, completed by its port, or its IP.
+// advertised is HOST:PORT by which others reach an agent: what it was told to say, completed by its
+// port, or its IP.
 func advertised(told string, port int, ip net.IP) string {
 	switch {
 	case told == "":
@@ -29,8 +30,8 @@ func advertised(told string, port int, ip net.IP) string {
 	return net.JoinHostPort(told, strconv.Itoa(port))
 }
 
-// localIP is the IP of one who listens: the one it listens at, or if that is all of them, the first of this host that others can
-// have a route to.
+// localIP is the IP of one who listens: the one it listens at, or if that is all of them, the first
+// of this host that others can have a route to.
 func localIP(l *net.TCPListener) net.IP {
 	if ip := l.Addr().(*net.TCPAddr).IP; !ip.IsUnspecified() {
 		return ip
@@ -39,7 +40,8 @@ func localIP(l *net.TCPListener) net.IP {
 	var found net.IP
 	for _, a := range addresses {
 		n, ok := a.(*net.IPNet)
-		if ok && n.IP.IsGlobalUnicast() && (found == nil || found.To4() == nil && n.IP.To4() != nil) {
+		if ok && n.IP.IsGlobalUnicast() &&
+			(found == nil || found.To4() == nil && n.IP.To4() != nil) {
 			found = n.IP
 		}
 	}

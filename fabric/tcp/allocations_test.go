@@ -26,7 +26,8 @@ func TestMessagesAllocateOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	b, err := Join(t.Context(), a.Addr(), a.Token(time.Hour), Config{Name: "b", Listen: "127.0.0.1:0"}, at)
+	b, err := Join(t.Context(), a.Addr(), a.Token(time.Hour),
+		Config{Name: "b", Listen: "127.0.0.1:0"}, at)
 	if err != nil {
 		t.Fatal(err)
 	}

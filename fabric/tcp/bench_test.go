@@ -79,7 +79,8 @@ func BenchmarkMessage(b *testing.B) {
 	}
 }
 
-// TestPiecesDoNotAllocate: neither end allocates for a piece. (Under TLS the standard library allocates 24 bytes a record.)
+// TestPiecesDoNotAllocate: neither end allocates for a piece. (Under TLS the standard library
+// allocates 24 bytes a record.)
 func TestPiecesDoNotAllocate(t *testing.T) {
 	const n = 100_000
 	a, to, peer := pair(t, true, n)

@@ -36,7 +36,8 @@ func ownCards() (cards []card) {
 	return cards
 }
 
-// offered are the addresses by which an agent is reached beside the one at ip: one of each other card, as many as there are streams for.
+// offered are the addresses by which an agent is reached beside the one at ip: one of each other
+// card, as many as there are streams for.
 func offered(cards []card, ip net.IP, port int) (addresses []string) {
 	for _, c := range cards {
 		var found net.IP
@@ -56,8 +57,9 @@ func offered(cards []card, ip net.IP, port int) (addresses []string) {
 	return addresses
 }
 
-// beside are those of the addresses that another agent offers which a card of this host reaches without a router: one for each card but the one that
-// has the address at. Networks that exist on both hosts and lead nowhere, such as those of containers, often give both the same address.
+// beside are those of the addresses that another agent offers which a card of this host reaches
+// without a router: one for each card but the one that has the address at. Networks that exist on
+// both hosts and lead nowhere, such as those of containers, often give both the same address.
 func beside(cards []card, at net.IP, addresses []string) (reached []string) {
 	used, own := map[int]bool{}, map[string]bool{}
 	for _, c := range cards {
@@ -71,7 +73,9 @@ func beside(cards []card, at net.IP, addresses []string) (reached []string) {
 		if ip == nil || own[ip.String()] || len(reached) == fabric.MaxStreams-1 {
 			continue
 		}
-		if i := slices.IndexFunc(cards, func(c card) bool { return !used[c.index] && !c.loopback && c.reaches(ip) }); i >= 0 {
+		if i := slices.IndexFunc(cards, func(c card) bool {
+			return !used[c.index] && !c.loopback && c.reaches(ip)
+		}); i >= 0 {
 			used[cards[i].index] = true
 			reached = append(reached, address)
 		}
@@ -83,8 +87,8 @@ func (c *card) reaches(ip net.IP) bool {
 	return slices.ContainsFunc(c.networks, func(n *net.IPNet) bool { return n.Contains(ip) })
 }
 
-// ways are the addresses over which the streams of data go in turn: the one of the control stream, and those that other cards reach and where the
-// same agent answers.
+// ways are the addresses over which the streams of data go in turn: the one of the control stream,
+// and those that other cards reach and where the same agent answers.
 func (c *call) ways(control *stream, addresses []string) []string {
 	ways := []string{c.to.Address}
 	if len(addresses) == 0 {

@@ -49,7 +49,8 @@ func TestCardsThatAreOffered(t *testing.T) {
 	}
 }
 
-// Of the addresses that another agent offers those count that another card of this host reaches by itself.
+// Of the addresses that another agent offers those count that another card of this host reaches by
+// itself.
 func TestCardsThatAreReached(t *testing.T) {
 	own := []card{
 		cardWith(t, 1, "127.0.0.1/8"),
@@ -63,14 +64,17 @@ func TestCardsThatAreReached(t *testing.T) {
 		at             string
 		offered, reach []string
 	}{
-		{"two more", "10.0.0.1", []string{"10.0.1.2:1", "10.0.2.2:1"}, []string{"10.0.1.2:1", "10.0.2.2:1"}},
-		{"one, twice", "10.0.0.1", []string{"10.0.1.2:1", "[2001:db8::2]:1"}, []string{"10.0.1.2:1"}},
+		{"two more", "10.0.0.1", []string{"10.0.1.2:1", "10.0.2.2:1"},
+			[]string{"10.0.1.2:1", "10.0.2.2:1"}},
+		{"one, twice", "10.0.0.1", []string{"10.0.1.2:1", "[2001:db8::2]:1"},
+			[]string{"10.0.1.2:1"}},
 		{"by the card that control goes over", "10.0.0.1", []string{"10.0.9.2:1"}, nil},
 		{"which is another one", "10.0.1.1", []string{"10.0.9.2:1"}, []string{"10.0.9.2:1"}},
 		{"behind a router", "10.0.0.1", []string{"10.0.3.2:1"}, nil},
 		{"of containers here and there", "10.0.0.1", []string{"172.17.0.1:1"}, nil},
 		{"on the loopback", "10.0.0.1", []string{"127.0.0.2:1"}, nil},
-		{"what is none", "10.0.0.1", []string{"", "here", "10.0.1.2", "host:1", "10.0.1.2:1"}, []string{"10.0.1.2:1"}},
+		{"what is none", "10.0.0.1", []string{"", "here", "10.0.1.2", "host:1", "10.0.1.2:1"},
+			[]string{"10.0.1.2:1"}},
 	} {
 		if got := beside(own, net.ParseIP(c.at), c.offered); !slices.Equal(got, c.reach) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.reach)
@@ -78,7 +82,8 @@ func TestCardsThatAreReached(t *testing.T) {
 	}
 }
 
-// A card that acknowledges nothing of what has left is dead; one that is idle is not, nor one that answers now and then.
+// A card that acknowledges nothing of what has left is dead; one that is idle is not, nor one that
+// answers now and then.
 func TestCardsThatDie(t *testing.T) {
 	now, owed := time.Duration(0), time.Duration(0)
 	a := &aside{accrual.New(patience*beatInterval, 0), func() time.Duration { return owed }}

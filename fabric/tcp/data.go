@@ -6,8 +6,9 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// mostUnsent is how many bytes of pieces the kernel takes before they can leave: 4 ms of 1 Gbit/s. It would take megabytes, and the host that begins
-// a flight first would encrypt them at once, while others on its processors have not heard of the flight yet.
+// mostUnsent is how many bytes of pieces the kernel takes before they can leave: 4 ms of 1 Gbit/s.
+// It would take megabytes, and the host that begins a flight first would encrypt them at once,
+// while others on its processors have not heard of the flight yet.
 const mostUnsent = 512 << 10
 
 // outgoing is a piece that waits to be sent.
@@ -62,7 +63,8 @@ func discard(from io.Reader, scratch []byte, n int) error {
 	return nil
 }
 
-// transmit writes pieces to stream i of data until the link ends. What waits is written together as far as it is small.
+// transmit writes pieces to stream i of data until the link ends. What waits is written together as
+// far as it is small.
 func (l *link) transmit(i int) error {
 	s := l.data[i]
 	var w pieceWriter = &plainWriter{to: s.raw}
@@ -135,8 +137,9 @@ func (w *plainWriter) flush() error {
 
 // secureWriter writes to TLS, which gathers its records until flush.
 type secureWriter struct {
-	to    *stream
-	first [16 << 10]byte // the name and the begin of a payload: one record instead of a small one and another
+	to *stream
+	// the name and the begin of a payload: one record instead of a small one and another
+	first [16 << 10]byte
 }
 
 func (w *secureWriter) write(o outgoing) error {

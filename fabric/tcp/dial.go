@@ -14,7 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// connectTime is how long one attempt to reach an address may take: a lost first packet is sent again after a second.
+// connectTime is how long one attempt to reach an address may take: a lost first packet is sent
+// again after a second.
 const connectTime = 2 * time.Second
 
 // call is a conversation that this agent begins: for a link, several connections.
@@ -27,7 +28,8 @@ type call struct {
 	streams []*stream // that were opened, to be closed together
 }
 
-// connect opens one more connection, to an address of the other one, under TLS unless config is nil. It is closed when the context or the mesh ends.
+// connect opens one more connection, to an address of the other one, under TLS unless config is
+// nil. It is closed when the context or the mesh ends.
 func (c *call) connect(address string, config *tls.Config) (*stream, error) {
 	dialer := net.Dialer{Timeout: connectTime}
 	conn, err := dialer.DialContext(c.ctx, "tcp", address)
@@ -36,7 +38,9 @@ func (c *call) connect(address string, config *tls.Config) (*stream, error) {
 	}
 	w := newWire(conn.(*net.TCPConn))
 	s := newStream(w, w)
-	unbind, unbindMesh := context.AfterFunc(c.ctx, func() { conn.Close() }), context.AfterFunc(c.mesh.ctx, func() { conn.Close() })
+	unbind, unbindMesh := context.AfterFunc(c.ctx, func() {
+		conn.Close()
+	}), context.AfterFunc(c.mesh.ctx, func() { conn.Close() })
 	s.unbind = func() { unbind(); unbindMesh() }
 	c.mu.Lock()
 	c.streams = append(c.streams, s)
@@ -63,7 +67,8 @@ func (m *Mesh) hello(want string) hello {
 	return hello{Protocol: Protocol, Version: m.config.Version, Job: m.config.Job, Want: want}
 }
 
-// meet makes a link with another agent, unless there is one or one is on its way. It returns the agents that the other one knows.
+// meet makes a link with another agent, unless there is one or one is on its way. It returns the
+// agents that the other one knows.
 func (m *Mesh) meet(ctx context.Context, a agent) (others []agent, err error) {
 	if !m.dialling(a) {
 		return nil, nil
@@ -85,7 +90,8 @@ func (m *Mesh) meet(ctx context.Context, a agent) (others []agent, err error) {
 }
 
 // openLink opens all streams of a link and waits until the other side is ready.
-func (c *call) openLink() (control *stream, data []*stream, who identity, others []agent, err error) {
+func (c *call) openLink() (control *stream, data []*stream, who identity, others []agent,
+	err error) {
 	if control, err = c.connect(c.to.Address, c.mesh.client); err != nil {
 		return nil, nil, who, nil, err
 	}
@@ -100,7 +106,9 @@ func (c *call) openLink() (control *stream, data []*stream, who identity, others
 		return nil, nil, who, nil, err
 	}
 	if len(w.Tickets) != fabric.MaxStreams {
-		return nil, nil, who, w.Agents, fmt.Errorf("%w: %d tickets for %d streams of data", errFrame, len(w.Tickets), fabric.MaxStreams)
+		return nil, nil, who, w.Agents,
+			fmt.Errorf("%w: %d tickets for %d streams of data", errFrame, len(w.Tickets),
+				fabric.MaxStreams)
 	}
 	if data, err = c.openData(w.Tickets, c.ways(control, w.Cards)); err != nil {
 		return nil, nil, who, w.Agents, err
@@ -109,7 +117,8 @@ func (c *call) openLink() (control *stream, data []*stream, who identity, others
 	return control, data, who, w.Agents, explain(err)
 }
 
-// openData opens the streams of data, all at once and over the ways in turn; that all are open is told on the control stream.
+// openData opens the streams of data, all at once and over the ways in turn; that all are open is
+// told on the control stream.
 func (c *call) openData(tickets [][]byte, ways []string) ([]*stream, error) {
 	config := c.mesh.client
 	if c.mesh.plainData {

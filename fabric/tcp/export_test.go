@@ -1,6 +1,7 @@
 package tcp
 
-// Crash ends the agent's part in the job as the death of its process would: all sockets close, without a goodbye.
+// Crash ends the agent's part in the job as the death of its process would: all sockets close,
+// without a goodbye.
 func (m *Mesh) Crash() {
 	m.mu.Lock()
 	m.closing = true

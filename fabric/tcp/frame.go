@@ -22,7 +22,8 @@ const (
 	kindBeat                    // nothing to say, but alive
 	kindMessage                 // of the Handler
 	kindGoodbye                 // the last word, with the reason as text
-	kindPiece                   // 24 bytes that name the piece, and the payload; on data streams only
+	// 24 bytes that name the piece, and the payload; on data streams only
+	kindPiece
 )
 
 // most is the largest body of each kind, in bytes. What is longer is not read.
@@ -56,9 +57,11 @@ func parseHead(b []byte) (k kind, n int, err error) {
 	case k < kindHello || k > kindPiece || b[5]|b[6]|b[7] != 0:
 		return 0, 0, fmt.Errorf("%w: it begins with % x", errFrame, b[:headBytes])
 	case length > most[k]:
-		return 0, 0, fmt.Errorf("%w: %d bytes of kind %d, which may have %d", errFrame, length, k, most[k])
+		return 0, 0, fmt.Errorf("%w: %d bytes of kind %d, which may have %d", errFrame, length, k,
+			most[k])
 	case k == kindPiece && length < pieceBytes:
-		return 0, 0, fmt.Errorf("%w: a piece of %d bytes is too short for its name", errFrame, length)
+		return 0, 0, fmt.Errorf("%w: a piece of %d bytes is too short for its name", errFrame,
+			length)
 	}
 	return k, int(length), nil
 }
@@ -89,7 +92,8 @@ func parsePiece(b []byte) (p fabric.Piece, err error) {
 		Length: uint32(n - pieceBytes),
 	}
 	if binary.LittleEndian.Uint32(b[20:]) != 0 || p.Offset > math.MaxUint64-uint64(p.Length) {
-		return p, fmt.Errorf("%w: a piece at %d of %d bytes, reserved bytes % x", errFrame, p.Offset, p.Length, b[20:24])
+		return p, fmt.Errorf("%w: a piece at %d of %d bytes, reserved bytes % x", errFrame,
+			p.Offset, p.Length, b[20:24])
 	}
 	return p, nil
 }
@@ -101,8 +105,9 @@ type frames struct {
 	body []byte
 }
 
-// next returns the next frame; the body is valid until the next call. A stream that ends inside a frame gives
-// io.ErrUnexpectedEOF, between frames io.EOF. The memory grows with what comes, not with what a head claims.
+// next returns the next frame; the body is valid until the next call. A stream that ends inside a
+// frame gives io.ErrUnexpectedEOF, between frames io.EOF. The memory grows with what comes, not
+// with what a head claims.
 func (f *frames) next(allowed ...kind) (k kind, body []byte, err error) {
 	if _, err := io.ReadFull(f.from, f.head[:]); err != nil {
 		return 0, nil, err

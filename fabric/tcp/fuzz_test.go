@@ -19,7 +19,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// FuzzFrames: any stream gives frames within their bounds and then an error, in memory that what came justifies.
+// FuzzFrames: any stream gives frames within their bounds and then an error, in memory that what
+// came justifies.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(appendHead(nil, kindBeat, 0))
@@ -32,12 +33,14 @@ func FuzzFrames(f *testing.F) {
 		from := frames{from: bytes.NewReader(stream)}
 		var again []byte
 		for {
-			k, body, err := from.next(kindHello, kindWelcome, kindRefusal, kindReady, kindBeat, kindMessage, kindGoodbye)
+			k, body, err := from.next(kindHello, kindWelcome, kindRefusal, kindReady, kindBeat,
+				kindMessage, kindGoodbye)
 			if len(from.body) > 2*len(stream)+4096 {
 				t.Fatalf("%d bytes of memory for a stream of %d", len(from.body), len(stream))
 			}
 			if err != nil {
-				if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, errFrame) {
+				if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) &&
+					!errors.Is(err, errFrame) {
 					t.Fatalf("an error of another kind: %v", err)
 				}
 				break
@@ -104,7 +107,8 @@ func FuzzHello(f *testing.F) {
 	}
 	state := handshake(f, a)
 	for _, h := range []hello{
-		{Protocol: Protocol, Want: wantJoin, Name: "c", Expires: math.MaxInt64, Key: make([]byte, 32), Proof: make([]byte, 32)},
+		{Protocol: Protocol, Want: wantJoin, Name: "c", Expires: math.MaxInt64,
+			Key: make([]byte, 32), Proof: make([]byte, 32)},
 		{Protocol: Protocol, Job: "digits", Want: wantLink, Address: "h:1"},
 		{Protocol: Protocol, Job: "digits", Want: wantData, Ticket: make([]byte, 32)},
 	} {
@@ -115,14 +119,16 @@ func FuzzHello(f *testing.F) {
 		if len(body) > int(most[kindHello]) {
 			return
 		}
-		h, err := readHello(&frames{from: bytes.NewReader(append(appendHead(nil, kindHello, len(body)), body...))})
+		h, err := readHello(
+			&frames{from: bytes.NewReader(append(appendHead(nil, kindHello, len(body)), body...))})
 		if err != nil {
 			if !errors.Is(err, errFrame) {
 				t.Fatal(err)
 			}
 			return
 		}
-		for _, err := range []error{h.checkVersion("1.0"), h.checkJob("digits"), CheckName(h.Name), a.admits(time.Unix(h.Expires, 0), h.Proof, state, time.Now())} {
+		for _, err := range []error{h.checkVersion("1.0"), h.checkJob("digits"), CheckName(h.Name),
+			a.admits(time.Unix(h.Expires, 0), h.Proof, state, time.Now())} {
 			if err != nil && clean(err.Error()) == "" {
 				t.Fatal("an error without words")
 			}
@@ -149,7 +155,8 @@ func handshake(tb testing.TB, a *authority) tls.ConnectionState {
 	return server.ConnectionState()
 }
 
-// TestTokens: every token of an authority can be read again, and those of different expiries differ in their secrets.
+// TestTokens: every token of an authority can be read again, and those of different expiries differ
+// in their secrets.
 func TestTokens(t *testing.T) {
 	a, err := newAuthority("digits")
 	if err != nil {
@@ -157,7 +164,8 @@ func TestTokens(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		at := func(name string) token {
-			return a.token(time.Unix(rapid.Int64Range(0, 1e11).Draw(t, name), rapid.Int64Range(0, 999_999_999).Draw(t, "ns")))
+			return a.token(time.Unix(rapid.Int64Range(0, 1e11).Draw(t, name),
+				rapid.Int64Range(0, 999_999_999).Draw(t, "ns")))
 		}
 		one, other := at("one"), at("other")
 		if again, err := parseToken("  " + one.String() + "\n"); err != nil || again != one {

@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// Protocol is the version of the link protocol, and of the messages that links carry; agents of different ones do not talk. With 2 the words of
-// every step are bytes in place of JSON.
+// Protocol is the version of the link protocol, and of the messages that links carry; agents of
+// different ones do not talk. With 2 the words of every step are bytes in place of JSON.
 const Protocol = 2
 
 // handshakeTime is how long a connection may take until both sides know what it is for.
@@ -51,7 +51,8 @@ type hello struct {
 type welcome struct {
 	Agents  []agent  `json:"agents,omitempty"`  // join, link, agents: who else is in the job
 	Tickets [][]byte `json:"tickets,omitempty"` // link: one for each stream of data
-	Cards   []string `json:"cards,omitempty"`   // link: where other cards of the one that answers are reached
+	// link: where other cards of the one that answers are reached
+	Cards []string `json:"cards,omitempty"`
 
 	Joined *joined `json:"joined,omitempty"` // join
 }
@@ -96,15 +97,19 @@ func (r *refusal) Error() string {
 }
 
 // refuse makes a refusal for people.
-func refuse(format string, args ...any) *refusal { return &refusal{Text: fmt.Sprintf(format, args...)} }
+func refuse(format string, args ...any) *refusal {
+	return &refusal{Text: fmt.Sprintf(format, args...)}
+}
 
 // checkVersion refuses agents that may mean other things by the same words.
 func (h *hello) checkVersion(version string) error {
 	switch {
 	case h.Protocol != Protocol:
-		return refuse("the link protocol is %d here and %d there: use the same version of shoal on all hosts", Protocol, h.Protocol)
+		return refuse("the link protocol is %d here and %d there: use the same version of shoal "+
+			"on all hosts", Protocol, h.Protocol)
 	case h.Version != version:
-		return refuse("shoal is %q here and %q there: use the same version on all hosts", version, clean(h.Version))
+		return refuse("shoal is %q here and %q there: use the same version on all hosts", version,
+			clean(h.Version))
 	}
 	return nil
 }
@@ -112,7 +117,9 @@ func (h *hello) checkVersion(version string) error {
 // checkJob refuses agents of other jobs; a newcomer may leave the name to the token.
 func (h *hello) checkJob(job string) error {
 	if h.Job != job && (h.Job != "" || h.Want != wantJoin) {
-		return refuse("this is job %q and not %q: use the address and the token of the job that you mean", job, clean(h.Job))
+		return refuse(
+			"this is job %q and not %q: use the address and the token of the job that you mean",
+			job, clean(h.Job))
 	}
 	return nil
 }
@@ -124,7 +131,8 @@ func writeJSON(to io.Writer, k kind, v any) error {
 		return err
 	}
 	if len(body) > int(most[k]) {
-		return fmt.Errorf("a frame of kind %d with %d bytes; the limit is %d", k, len(body), most[k])
+		return fmt.Errorf("a frame of kind %d with %d bytes; the limit is %d", k, len(body),
+			most[k])
 	}
 	_, err = to.Write(append(appendHead(nil, k, len(body)), body...))
 	return err
@@ -137,7 +145,8 @@ func readHello(f *frames) (h hello, err error) {
 		return h, err
 	}
 	if err := json.Unmarshal(body, &h); err != nil {
-		return h, fmt.Errorf("%w: a hello that is no JSON object of the right form: %w", errFrame, err)
+		return h, fmt.Errorf("%w: a hello that is no JSON object of the right form: %w", errFrame,
+			err)
 	}
 	return h, nil
 }
@@ -170,10 +179,12 @@ func explain(err error) error {
 	var record tls.RecordHeaderError
 	var op *net.OpError
 	switch {
-	case errors.As(err, &record), errors.As(err, &op) && op.Op == "remote error" && !strings.Contains(op.Err.Error(), "certificate"):
+	case errors.As(err, &record), errors.As(err, &op) && op.Op == "remote error" &&
+		!strings.Contains(op.Err.Error(), "certificate"):
 		return fmt.Errorf("what answers there is no agent of shoal: check the address (%w)", err)
 	case errors.As(err, &op) && op.Op == "remote error":
-		return fmt.Errorf("the agent there does not believe this one's certificate, which is of another job: join with a token of its job (%w)", err)
+		return fmt.Errorf("the agent there does not believe this one's certificate, which is of "+
+			"another job: join with a token of its job (%w)", err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("it hung up: is that a host of the job, and running? (%w)", err)
 	}
@@ -198,10 +209,12 @@ func clean(text string) string {
 func CheckName(name fabric.Host) error {
 	ok := len(name) > 0 && len(name) <= 64
 	for _, r := range name {
-		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
+		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+			strings.ContainsRune("._-", r))
 	}
 	if !ok {
-		return fmt.Errorf("%q cannot be the name of a host: use up to 64 letters, digits, dots, dashes and underscores", clean(string(name)))
+		return fmt.Errorf("%q cannot be the name of a host: use up to 64 letters, digits, dots, "+
+			"dashes and underscores", clean(string(name)))
 	}
 	return nil
 }

@@ -17,13 +17,14 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// reachTime is how long a newcomer tries to reach an agent that the others have a link with. One that is lost meanwhile is not
-// waited for.
+// reachTime is how long a newcomer tries to reach an agent that the others have a link with. One
+// that is lost meanwhile is not waited for.
 const reachTime = 10 * time.Second
 
-// Join makes this agent a member of the job that the token is for, through any of the job's agents, and links it with all of
-// them. The context bounds the joining only.
-func Join(ctx context.Context, address, tokenText string, config Config, h fabric.Handler) (*Mesh, error) {
+// Join makes this agent a member of the job that the token is for, through any of the job's agents,
+// and links it with all of them. The context bounds the joining only.
+func Join(ctx context.Context, address, tokenText string, config Config, h fabric.Handler) (*Mesh,
+	error) {
 	m, err := join(ctx, address, tokenText, config, h)
 	if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) { // what failed was cut short
 		err = fmt.Errorf("%w: %w", ctx.Err(), err)
@@ -34,7 +35,8 @@ func Join(ctx context.Context, address, tokenText string, config Config, h fabri
 	return m, nil
 }
 
-func join(ctx context.Context, address, tokenText string, config Config, h fabric.Handler) (*Mesh, error) {
+func join(ctx context.Context, address, tokenText string, config Config, h fabric.Handler) (*Mesh,
+	error) {
 	t, err := parseToken(tokenText)
 	if err != nil {
 		return nil, err
@@ -54,16 +56,23 @@ func join(ctx context.Context, address, tokenText string, config Config, h fabri
 	return m, nil
 }
 
-// enter asks to be let in, becomes a member and begins to answer. It returns the agents to be linked with.
-func (m *Mesh) enter(ctx context.Context, address string, t token, key ed25519.PrivateKey) ([]agent, error) {
+// enter asks to be let in, becomes a member and begins to answer. It returns the agents to be
+// linked with.
+func (m *Mesh) enter(ctx context.Context, address string, t token, key ed25519.PrivateKey) ([]agent,
+	error) {
 	c := &call{mesh: m, ctx: ctx, to: agent{Address: address}}
 	defer c.hangUp()
 	s, err := c.connect(address, newcomerTLS(t))
 	if name := (*net.DNSError)(nil); errors.As(err, &name) {
-		return nil, fmt.Errorf("no address is known for %s here: check the name, or give the address: %w", name.Name, err)
+		return nil, fmt.Errorf(
+			"no address is known for %s here: check the name, or give the address: %w", name.Name,
+			err)
 	}
-	if silent := (net.Error)(nil); errors.Is(err, syscall.ECONNREFUSED) || ctx.Err() == nil && errors.As(err, &silent) && silent.Timeout() {
-		return nil, fmt.Errorf("no host of a job answers there; it may have ended, or listen at another address or port (shoal ps --json on its host has it as \"join\"), or a firewall is between: %w", err)
+	if silent := (net.Error)(nil); errors.Is(err, syscall.ECONNREFUSED) ||
+		ctx.Err() == nil && errors.As(err, &silent) && silent.Timeout() {
+		return nil, fmt.Errorf("no host of a job answers there; it may have ended, or listen at "+
+			"another address or port (shoal ps --json on its host has it as \"join\"), or a "+
+			"firewall is between: %w", err)
 	}
 	if err != nil {
 		return nil, err
@@ -115,13 +124,14 @@ func (j *joined) verify(t token, key ed25519.PublicKey) (*authority, error) {
 		return nil, fmt.Errorf("the certificate of this agent: %w", err)
 	}
 	if !key.Equal(c.PublicKey) || c.Subject.CommonName != string(j.Host) {
-		return nil, fmt.Errorf("the certificate of this agent is for another one, %q", clean(c.Subject.CommonName))
+		return nil, fmt.Errorf("the certificate of this agent is for another one, %q",
+			clean(c.Subject.CommonName))
 	}
 	return a, CheckName(j.Host)
 }
 
-// place finds out where this agent can be reached, and where the one that let it in can. A newcomer that came over the loopback is
-// on the host of the other, and reached where that one is.
+// place finds out where this agent can be reached, and where the one that let it in can. A newcomer
+// that came over the loopback is on the host of the other, and reached where that one is.
 func (m *Mesh) place(s *stream, by agent) agent {
 	local, remote := s.LocalAddr().(*net.TCPAddr), s.RemoteAddr().(*net.TCPAddr)
 	ip := local.IP
@@ -149,7 +159,9 @@ func (m *Mesh) meetAll(ctx context.Context, agents []agent) error {
 		if len(todo) == 0 {
 			return nil
 		}
-		if insist != nil && !slices.ContainsFunc(todo, func(a agent) bool { return !tried[a.Host] }) {
+		if insist != nil && !slices.ContainsFunc(todo, func(a agent) bool {
+			return !tried[a.Host]
+		}) {
 			select {
 			case <-ctx.Done():
 			case <-changed: // perhaps the agent that is dialling this one
@@ -168,7 +180,8 @@ func (m *Mesh) meetAll(ctx context.Context, agents []agent) error {
 		if insist == nil {
 			insist = time.After(reachTime)
 		}
-		if err != nil && (failure == nil || ctx.Err() == nil) { // that the context has ended is no news
+		// that the context has ended is no news
+		if err != nil && (failure == nil || ctx.Err() == nil) {
 			failure = err
 		}
 		var r *refusal
@@ -178,7 +191,8 @@ func (m *Mesh) meetAll(ctx context.Context, agents []agent) error {
 		case ctx.Err() != nil && failure == nil:
 			return ctx.Err()
 		case ctx.Err() != nil, err != nil && expired(insist):
-			return fmt.Errorf("not all of its hosts can be reached from here, as they must be; is there a firewall, or an address that is good elsewhere only? %w", failure)
+			return fmt.Errorf("not all of its hosts can be reached from here, as they must be; "+
+				"is there a firewall, or an address that is good elsewhere only? %w", failure)
 		}
 	}
 }
@@ -192,7 +206,8 @@ func expired(c <-chan time.Time) bool {
 	}
 }
 
-// strangers are those of the agents that this one neither is nor was linked with; changed tells when that may be different.
+// strangers are those of the agents that this one neither is nor was linked with; changed tells
+// when that may be different.
 func (m *Mesh) strangers(agents []agent) (list []agent, changed <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -208,7 +223,8 @@ func (m *Mesh) strangers(agents []agent) (list []agent, changed <-chan struct{})
 	return list, m.changed
 }
 
-// meetEach dials all of the agents at once, and returns whom they know and why some could not be met.
+// meetEach dials all of the agents at once, and returns whom they know and why some could not be
+// met.
 func (m *Mesh) meetEach(ctx context.Context, agents []agent) (more []agent, err error) {
 	others, errs := make([][]agent, len(agents)), make([]error, len(agents))
 	g := group.New(ctx)

@@ -40,7 +40,8 @@ func TestHeadGone(t *testing.T) {
 	j.atB.WaitUp("a-2")
 }
 
-// TestLostWhileJoining: an agent that died a moment ago, and is in the lists still, keeps nobody out.
+// TestLostWhileJoining: an agent that died a moment ago, and is in the lists still, keeps nobody
+// out.
 func TestLostWhileJoining(t *testing.T) {
 	j := newJob(t, Config{})
 	j.b.Crash()
@@ -48,7 +49,8 @@ func TestLostWhileJoining(t *testing.T) {
 	j.atA.WaitUp(c.Self())
 }
 
-// TestUnreachable: an agent that the others reach and the newcomer does not is an error that names it.
+// TestUnreachable: an agent that the others reach and the newcomer does not is an error that names
+// it.
 func TestUnreachable(t *testing.T) {
 	j := newJob(t, Config{})
 	deaf, err := net.Listen("tcp", "127.0.0.1:0")
@@ -81,7 +83,8 @@ func TestJoinAtOnce(t *testing.T) {
 		g.Go("join", func(ctx context.Context) (err error) {
 			config := j.config()
 			config.Name = fabric.Host(fmt.Sprintf("n%d", i))
-			meshes[i], err = Join(ctx, through.Addr(), through.Token(time.Minute), config, recorders[i])
+			meshes[i], err = Join(ctx, through.Addr(), through.Token(time.Minute), config,
+				recorders[i])
 			return err
 		})
 	}
@@ -105,8 +108,8 @@ func TestJoinAtOnce(t *testing.T) {
 	}
 }
 
-// TestSameNameAtOnce: of newcomers that ask two agents for one name at the same moment, each gets a name of its own or is told to
-// join again.
+// TestSameNameAtOnce: of newcomers that ask two agents for one name at the same moment, each gets a
+// name of its own or is told to join again.
 func TestSameNameAtOnce(t *testing.T) {
 	j := newJob(t, Config{})
 	var meshes [2]*Mesh
@@ -114,7 +117,8 @@ func TestSameNameAtOnce(t *testing.T) {
 	g := group.New(t.Context())
 	for i, through := range []*Mesh{j.a, j.b} {
 		g.Go("join", func(ctx context.Context) error {
-			meshes[i], errs[i] = Join(ctx, through.Addr(), through.Token(time.Minute), j.config(), fabrictest.NewRecorder(t))
+			meshes[i], errs[i] = Join(ctx, through.Addr(), through.Token(time.Minute), j.config(),
+				fabrictest.NewRecorder(t))
 			return nil
 		})
 	}
@@ -136,7 +140,8 @@ func TestJoinGivenUp(t *testing.T) {
 	j := newJob(t, Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Join(ctx, j.a.Addr(), j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t)); err == nil || !strings.Contains(err.Error(), "canceled") {
+	if _, err := Join(ctx, j.a.Addr(), j.a.Token(time.Minute), j.config(),
+		fabrictest.NewRecorder(t)); err == nil || !strings.Contains(err.Error(), "canceled") {
 		t.Errorf("joining in a context that has ended: %v", err)
 	}
 	j.unhurt()

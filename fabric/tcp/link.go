@@ -15,7 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// goodbyeTime is how long a link that this side ends may take to get rid of its messages and its goodbye.
+// goodbyeTime is how long a link that this side ends may take to get rid of its messages and its
+// goodbye.
 const goodbyeTime = 2 * time.Second
 
 // stream is one connection of a link.
@@ -23,10 +24,13 @@ type stream struct {
 	net.Conn // what is spoken on: TLS, or for plain data the connection itself
 	raw      *wire
 	frames   frames
-	unbind   func() // until then it is closed when the mesh closes; later its link has to end in an orderly way
+	// until then it is closed when the mesh closes; later its link has to end in an orderly way
+	unbind func()
 }
 
-func newStream(w *wire, c net.Conn) *stream { return &stream{Conn: c, raw: w, frames: frames{from: c}} }
+func newStream(w *wire, c net.Conn) *stream {
+	return &stream{Conn: c, raw: w, frames: frames{from: c}}
+}
 
 // abandon closes a stream that did not become one of a link.
 func (s *stream) abandon() {
@@ -48,11 +52,14 @@ type link struct {
 	said    []byte // the last frame that was not queued there
 	pieces  pile   // for the streams of data
 
-	host, process *accrual.Detector            // the monitor's
-	acked         func() (time.Duration, bool) // for how long the peer's kernel has acknowledged nothing, if that is known
-	besides       []*aside                     // streams of data over other cards than the control stream's
-	heard         atomic.Int64                 // when something came last, as sinceStart
-	delivering    atomic.Bool                  // the handler is at work, and nobody listens to the control stream
+	host, process *accrual.Detector // the monitor's
+	// for how long the peer's kernel has acknowledged nothing, if that is known
+	acked func() (time.Duration, bool)
+	// streams of data over other cards than the control stream's
+	besides []*aside
+	heard   atomic.Int64 // when something came last, as sinceStart
+	// the handler is at work, and nobody listens to the control stream
+	delivering atomic.Bool
 
 	once  sync.Once
 	ended chan ending
@@ -68,7 +75,8 @@ type ending struct {
 func newLink(m *Mesh, peer fabric.Host, control *stream, data []*stream) *link {
 	now := sinceStart()
 	l := &link{
-		mesh: m, peer: peer, calls: fabric.NewCalls(m.handler, peer, &m.payloads), control: control, data: data, ended: make(chan ending, 1),
+		mesh: m, peer: peer, calls: fabric.NewCalls(m.handler, peer, &m.payloads), control: control,
+		data: data, ended: make(chan ending, 1),
 		host: accrual.New(beatInterval, now), process: accrual.New(patience*beatInterval, now),
 		acked: func() (time.Duration, bool) { return acked(control.raw.TCPConn) },
 	}
@@ -82,7 +90,10 @@ func newLink(m *Mesh, peer fabric.Host, control *stream, data []*stream) *link {
 			s.raw.gather(gatherPieces)
 		}
 		if !s.raw.RemoteAddr().(*net.TCPAddr).IP.Equal(control.raw.RemoteAddr().(*net.TCPAddr).IP) {
-			l.besides = append(l.besides, &aside{accrual.New(patience*beatInterval, now), func() time.Duration { return owed(s.raw.TCPConn) }})
+			l.besides = append(l.besides,
+				&aside{accrual.New(patience*beatInterval, now), func() time.Duration {
+					return owed(s.raw.TCPConn)
+				}})
 		}
 	}
 	for _, s := range l.streams() {
@@ -106,15 +117,17 @@ func (l *link) send(k kind, body []byte) {
 	if len(body) <= directBytes && l.words.claim() {
 		l.say(k, body)
 	} else if !l.words.put(k, body) {
-		l.end(ending{err: fmt.Errorf("it leaves more than %d MiB of messages unread", maxUnread>>20), goodbye: true, reason: "too many unread messages"})
+		l.end(ending{err: fmt.Errorf("it leaves more than %d MiB of messages unread",
+			maxUnread>>20), goodbye: true, reason: "too many unread messages"})
 	}
 }
 
 // directBytes is how long a frame may be that is not left to who talks.
 const directBytes = 8 << 10
 
-// say writes a frame to the control stream, which it has claimed. Waking who talks takes longer than writing, and what its caller sends next, such as
-// pieces, must not get ahead. What the kernel does not take at once is left to who talks.
+// say writes a frame to the control stream, which it has claimed. Waking who talks takes longer
+// than writing, and what its caller sends next, such as pieces, must not get ahead. What the kernel
+// does not take at once is left to who talks.
 func (l *link) say(k kind, body []byte) {
 	l.said = append(appendHead(l.said[:0], k, len(body)), body...)
 	_, err := l.control.Write(l.said)
@@ -124,7 +137,8 @@ func (l *link) say(k kind, body []byte) {
 
 // run is the life of a link.
 func (l *link) run(ctx context.Context) error {
-	l.mesh.config.Log.Info("linked", "agent", string(l.peer), "address", l.control.RemoteAddr().String())
+	l.mesh.config.Log.Info("linked", "agent", string(l.peer), "address",
+		l.control.RemoteAddr().String())
 	l.delivering.Store(true)
 	l.calls.Up()
 	l.delivering.Store(false)
@@ -139,7 +153,8 @@ func (l *link) run(ctx context.Context) error {
 	e := <-l.ended
 	l.mesh.config.Log.Info("link ended", "agent", string(l.peer), "reason", e.err)
 	l.mesh.lost(l)
-	for _, s := range l.data { // stops who works on them; closing them now could look to the peer like a crash
+	// stops who works on them; closing them now could look to the peer like a crash
+	for _, s := range l.data {
 		s.raw.SetDeadline(time.Unix(1, 0))
 	}
 	l.pieces.close()
@@ -167,10 +182,13 @@ func (l *link) lose(err error) {
 		l.end(ending{err: err, goodbye: true, reason: err.Error()})
 		return
 	}
-	l.end(ending{err: fmt.Errorf("%w without a goodbye: its process is gone, or the connection broke (%v)", fabric.ErrClosed, err)})
+	l.end(ending{err: fmt.Errorf(
+		"%w without a goodbye: its process is gone, or the connection broke (%v)", fabric.ErrClosed,
+		err)})
 }
 
-// listen reads the control stream until the peer hangs up. After the end of the link it only waits for that.
+// listen reads the control stream until the peer hangs up. After the end of the link it only waits
+// for that.
 func (l *link) listen(context.Context) error {
 	for {
 		k, body, err := l.control.frames.next(kindMessage, kindBeat, kindGoodbye)

@@ -45,11 +45,11 @@ func (m *Mesh) look(now, passed time.Duration, beat bool) {
 	}
 }
 
-// judge ends the link if the peer is suspicious. passed is the time since it was asked last. What this side did not listen to, it
-// does not hold against the peer.
+// judge ends the link if the peer is suspicious. passed is the time since it was asked last. What
+// this side did not listen to, it does not hold against the peer.
 //
-// A host that is lost is told from a process that is slow: as long as the peer's kernel acknowledges what it gets, its process has
-// the longer patience.
+// A host that is lost is told from a process that is slow: as long as the peer's kernel
+// acknowledges what it gets, its process has the longer patience.
 func (l *link) judge(now, passed time.Duration) {
 	if l.delivering.Load() || passed > standstill {
 		l.host.Excuse(passed)
@@ -65,21 +65,25 @@ func (l *link) judge(now, passed time.Duration) {
 	l.host.Heard(heard)
 	for _, a := range l.besides {
 		if a.silent(now, passed) {
-			err := fmt.Errorf("%w: on another network card than the one that control goes over", fabric.ErrSilent)
-			l.end(ending{err: err, goodbye: true, reason: "a network card between us was silent for too long"})
+			err := fmt.Errorf("%w: on another network card than the one that control goes over",
+				fabric.ErrSilent)
+			l.end(ending{err: err, goodbye: true,
+				reason: "a network card between us was silent for too long"})
 		}
 	}
 	switch {
 	case l.host.Suspect(now):
-		l.end(ending{err: fabric.ErrSilent, goodbye: true, reason: "this host was silent for too long"})
+		l.end(ending{err: fabric.ErrSilent, goodbye: true,
+			reason: "this host was silent for too long"})
 	case l.process.Suspect(now):
 		err := fmt.Errorf("%w, though its host answers: its process stands still", fabric.ErrSilent)
 		l.end(ending{err: err, goodbye: true, reason: "this agent was silent for too long"})
 	}
 }
 
-// aside is a stream of data over another card. No beats go over it, and a card can die alone: what has left must be acknowledged, in the patience that a process
-// gets, since packets that are lost are sent again after a while.
+// aside is a stream of data over another card. No beats go over it, and a card can die alone: what
+// has left must be acknowledged, in the patience that a process gets, since packets that are lost
+// are sent again after a while.
 type aside struct {
 	silence *accrual.Detector
 	owed    func() time.Duration // for how long the peer's kernel owes an acknowledgement

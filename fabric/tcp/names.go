@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// known is what an agent knows about a name. Names are never forgotten: a host that comes back gets another one, so that nobody
-// takes it for the one that was lost.
+// known is what an agent knows about a name. Names are never forgotten: a host that comes back gets
+// another one, so that nobody takes it for the one that was lost.
 type known struct {
 	state   state
 	key     string // of the agent that goes by the name; "" until it was met
@@ -57,10 +57,12 @@ func (m *Mesh) heard(names []fabric.Host) {
 	}
 }
 
-// agents lists the agents that this one has, or is about to have, a link with, and itself first. Who is accepted is in the list
-// that the next one gets: so of two newcomers at least one hears of the other, from any agent that both meet.
+// agents lists the agents that this one has, or is about to have, a link with, and itself first.
+// Who is accepted is in the list that the next one gets: so of two newcomers at least one hears of
+// the other, from any agent that both meet.
 func (m *Mesh) agents() []agent {
-	return append([]agent{{m.self.host, m.address}}, m.inState(stateDialling, stateAccepting, stateUp)...)
+	return append([]agent{{m.self.host, m.address}},
+		m.inState(stateDialling, stateAccepting, stateUp)...)
 }
 
 func (m *Mesh) inState(states ...state) (list []agent) {
@@ -74,8 +76,8 @@ func (m *Mesh) inState(states ...state) (list []agent) {
 	return list
 }
 
-// accept decides whether an agent that has dialled gets a link. Of two that dial each other, the call of the one whose name comes
-// first is the one that counts.
+// accept decides whether an agent that has dialled gets a link. Of two that dial each other, the
+// call of the one whose name comes first is the one that counts.
 func (m *Mesh) accept(who identity, address string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -86,13 +88,20 @@ func (m *Mesh) accept(who identity, address string) error {
 	}
 	switch {
 	case k.state == stateSelf || k.key != "" && k.key != who.key:
-		return &refusal{Code: codeTaken, Text: fmt.Sprintf("the name %s belongs to another agent: join again, which gives another name", who.host)}
+		return &refusal{Code: codeTaken,
+			Text: fmt.Sprintf(
+				"the name %s belongs to another agent: join again, which gives another name",
+				who.host)}
 	case k.state == stateGone:
-		return &refusal{Code: codeGone, Text: fmt.Sprintf("the link with %s was lost, and does not come again: join again as a new host", who.host)}
+		return &refusal{Code: codeGone,
+			Text: fmt.Sprintf(
+				"the link with %s was lost, and does not come again: join again as a new host",
+				who.host)}
 	case k.state == stateUp, k.state == stateAccepting:
 		return &refusal{Code: codeDuplicate, Text: fmt.Sprintf("there is a link with %s", who.host)}
 	case k.state == stateDialling && m.self.host < who.host:
-		return &refusal{Code: codeDuplicate, Text: fmt.Sprintf("this agent is dialling %s", who.host)}
+		return &refusal{Code: codeDuplicate,
+			Text: fmt.Sprintf("this agent is dialling %s", who.host)}
 	}
 	k.state, k.key, k.address = stateAccepting, who.key, address
 	m.announce()
@@ -125,7 +134,8 @@ func (m *Mesh) failed(host fabric.Host, was state) {
 	}
 }
 
-// met makes an accepted or dialled agent linked; false: the mesh is closing, or another link was quicker.
+// met makes an accepted or dialled agent linked; false: the mesh is closing, or another link was
+// quicker.
 func (m *Mesh) met(l *link, key string, was state) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -5,7 +5,8 @@ import "sync"
 const (
 	// maxUnread is how many bytes of messages may wait for a peer that does not take them.
 	maxUnread = 64 << 20
-	// chunkBytes is how much is written to a control stream at a time, unless one message is longer.
+	// chunkBytes is how much is written to a control stream at a time, unless one message is
+	// longer.
 	chunkBytes = 64 << 10
 )
 
@@ -21,7 +22,8 @@ type outbox struct {
 	rest    bool     // who wrote last has left something in the stream's buffer
 }
 
-// init makes an outbox whose stream is claimed until the first take: before, the link is being made.
+// init makes an outbox whose stream is claimed until the first take: before, the link is being
+// made.
 func (o *outbox) init() { o.filled.L, o.claimed = &o.mu, true }
 
 // put adds a frame; false: too many wait. After finish it does nothing.
@@ -61,7 +63,8 @@ func (o *outbox) empty(n int) []byte {
 	return make([]byte, 0, max(n, chunkBytes))
 }
 
-// claim lets its caller write to the stream at once, until release; false: something waits, or is being written.
+// claim lets its caller write to the stream at once, until release; false: something waits, or is
+// being written.
 func (o *outbox) claim() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -80,8 +83,8 @@ func (o *outbox) release(rest bool) {
 	o.filled.Signal()
 }
 
-// beat adds a sign of life, unless something is queued that is one too, or is just being added: it does not wait, for it is called
-// on behalf of all peers.
+// beat adds a sign of life, unless something is queued that is one too, or is just being added: it
+// does not wait, for it is called on behalf of all peers.
 func (o *outbox) beat() {
 	if !o.mu.TryLock() {
 		return
@@ -110,8 +113,8 @@ func (o *outbox) close() {
 	o.filled.Signal()
 }
 
-// take claims the stream and waits for a chunk of frames, after the one before has been written, which is used again. An empty chunk: something
-// is left in the stream's buffer; nil: that was all.
+// take claims the stream and waits for a chunk of frames, after the one before has been written,
+// which is used again. An empty chunk: something is left in the stream's buffer; nil: that was all.
 func (o *outbox) take(written []byte) []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()

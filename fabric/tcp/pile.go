@@ -7,8 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/queue"
 )
 
-// pile is the pieces that wait for a link's streams of data, first in, first out. Each says on how many streams it may travel, so that stream i takes
-// the first piece if that is more than i: of the streams that may, whichever is free takes it. So the pieces of a route on several streams are
+// pile is the pieces that wait for a link's streams of data, first in, first out. Each says on how
+// many streams it may travel, so that stream i takes the first piece if that is more than i: of the
+// streams that may, whichever is free takes it. So the pieces of a route on several streams are
 // spread by what each stream carries, and those of a route on one stay in their order.
 type pile struct {
 	mu     sync.Mutex
@@ -67,7 +68,8 @@ func (p *pile) has(i int) bool {
 	return first != nil && i < first.streams()
 }
 
-// remove takes the first piece, if it is for stream i, and lets those look that may take the next one; p.mu is held.
+// remove takes the first piece, if it is for stream i, and lets those look that may take the next
+// one; p.mu is held.
 func (p *pile) remove(i int) (o outgoing, ok bool) {
 	if !p.has(i) {
 		return o, false

@@ -14,7 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// TestPileOrder compares the pile with a slice: whichever stream asks gets the first piece if it may carry it, and nothing else.
+// TestPileOrder compares the pile with a slice: whichever stream asks gets the first piece if it
+// may carry it, and nothing else.
 func TestPileOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p pile
@@ -22,7 +23,8 @@ func TestPileOrder(t *testing.T) {
 		var want []outgoing
 		for i := range rapid.IntRange(0, 200).Draw(t, "operations") {
 			if rapid.Bool().Draw(t, "put") {
-				o := outgoing{Piece: fabric.Piece{Flight: uint64(i), Streams: uint8(rapid.IntRange(0, fabric.MaxStreams+1).Draw(t, "streams"))}}
+				o := outgoing{Piece: fabric.Piece{Flight: uint64(i),
+					Streams: uint8(rapid.IntRange(0, fabric.MaxStreams+1).Draw(t, "streams"))}}
 				want = append(want, o)
 				p.put(o)
 				continue
@@ -40,7 +42,8 @@ func TestPileOrder(t *testing.T) {
 	})
 }
 
-// TestPileWakes: streams that wait get all pieces between them, those of one stream in their order, and leave when the pile is closed.
+// TestPileWakes: streams that wait get all pieces between them, those of one stream in their order,
+// and leave when the pile is closed.
 func TestPileWakes(t *testing.T) {
 	const n = 4000
 	var p pile
@@ -79,7 +82,8 @@ func TestPileWakes(t *testing.T) {
 	}
 }
 
-// TestPiecesBesideEachOther: pieces that may go on all streams are on their way on all of them at the same time, and those that may not are on one.
+// TestPiecesBesideEachOther: pieces that may go on all streams are on their way on all of them at
+// the same time, and those that may not are on one.
 func TestPiecesBesideEachOther(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		for _, streams := range []uint8{1, fabric.MaxStreams} {
@@ -116,11 +120,13 @@ func TestPiecesBesideEachOther(t *testing.T) {
 				from.WaitUp("b")
 				payload := make([]byte, fabric.MaxPiece)
 				for i := range uint64(pieces) {
-					a.SendPiece("b", fabric.Piece{Flight: i, Length: fabric.MaxPiece, Streams: streams}, payload)
+					a.SendPiece("b", fabric.Piece{Flight: i, Length: fabric.MaxPiece,
+						Streams: streams}, payload)
 				}
 				at.WaitArrived("a", pieces)
 				if most > int(streams) {
-					t.Errorf("%d pieces are on their way at the same time, want up to %d", most, streams)
+					t.Errorf("%d pieces are on their way at the same time, want up to %d", most,
+						streams)
 				}
 			})
 		}

@@ -41,7 +41,8 @@ func serve(t *testing.T, l net.Listener, f func(net.Conn)) {
 	})
 }
 
-// cable is a way to an address that can be cut: then nothing passes in either direction, and nobody is told.
+// cable is a way to an address that can be cut: then nothing passes in either direction, and nobody
+// is told.
 type cable struct {
 	mu       sync.Mutex
 	cut      bool

@@ -7,8 +7,9 @@ import (
 	"unsafe"
 )
 
-// The race detector sees nothing of raw system calls: it is told here what package syscall tells it of others. What one end writes happens before
-// the other end, which may be in the same process, reads it.
+// The race detector sees nothing of raw system calls: it is told here what package syscall tells it
+// of others. What one end writes happens before the other end, which may be in the same process,
+// reads it.
 
 var allSockets byte // stands for all of them
 

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// maxPending bounds the connections that have not yet shown who they are. One more, and the oldest is closed: an honest one needs
-// milliseconds, and so cannot be kept out by those that wait.
+// maxPending bounds the connections that have not yet shown who they are. One more, and the oldest
+// is closed: an honest one needs milliseconds, and so cannot be kept out by those that wait.
 const maxPending = 256
 
 // pending are the connections in the handshake, oldest first.
@@ -67,7 +67,8 @@ func (m *Mesh) serve(context.Context) error {
 	}
 }
 
-// answer finds out what a connection is for. It is closed in the end, unless it became a stream of a link.
+// answer finds out what a connection is for. It is closed in the end, unless it became a stream of
+// a link.
 func (m *Mesh) answer(conn *net.TCPConn) {
 	place := m.waiting.add(conn)
 	defer m.waiting.remove(place)
@@ -85,7 +86,8 @@ func (m *Mesh) answer(conn *net.TCPConn) {
 		taken, err = m.dispatch(s, who)
 	}
 	if err != nil && m.ctx.Err() == nil {
-		m.config.Log.Warn("a connection was refused", "from", conn.RemoteAddr().String(), "agent", string(who.host), "error", err)
+		m.config.Log.Warn("a connection was refused", "from", conn.RemoteAddr().String(), "agent",
+			string(who.host), "error", err)
 		if s != nil {
 			r := &refusal{}
 			if !errors.As(err, &r) {
@@ -100,7 +102,8 @@ func (m *Mesh) answer(conn *net.TCPConn) {
 	}
 }
 
-// hangUp closes a connection so that what was written last arrives: one that is closed with bytes unread is reset.
+// hangUp closes a connection so that what was written last arrives: one that is closed with bytes
+// unread is reset.
 func hangUp(conn *net.TCPConn) {
 	conn.CloseWrite()
 	conn.SetReadDeadline(time.Now().Add(time.Second))
@@ -108,9 +111,11 @@ func hangUp(conn *net.TCPConn) {
 	conn.Close()
 }
 
-const advice = "shoal: this port is for the agents of a job, which speak TLS. Join with: shoal agent --join HOST:PORT --token-file FILE\n"
+const advice = "shoal: this port is for the agents of a job, which speak TLS. Join with: shoal " +
+	"agent --join HOST:PORT --token-file FILE\n"
 
-// receive takes a connection to the point where its first frame can be read, and returns who is at its other end.
+// receive takes a connection to the point where its first frame can be read, and returns who is at
+// its other end.
 func (m *Mesh) receive(w *wire) (s *stream, who identity, err error) {
 	first, err := w.in.Peek(1)
 	switch {
@@ -128,7 +133,8 @@ func (m *Mesh) receive(w *wire) (s *stream, who identity, err error) {
 	}
 	conn := tls.Server(w, m.server)
 	if err := conn.HandshakeContext(m.ctx); err != nil {
-		return nil, who, fmt.Errorf("the TLS handshake, perhaps with an agent of another job: %w", err)
+		return nil, who, fmt.Errorf("the TLS handshake, perhaps with an agent of another job: %w",
+			err)
 	}
 	who, _ = identify(conn.ConnectionState())
 	return newStream(w, conn), who, nil
@@ -162,7 +168,9 @@ func (m *Mesh) dispatch(s *stream, who identity) (taken bool, err error) {
 	case wantAgents:
 		return false, writeJSON(s, kindWelcome, welcome{Agents: m.agents()})
 	}
-	return false, refuse("%q is nothing that can be wanted: use the same version of shoal on all hosts", clean(h.Want))
+	return false, refuse(
+		"%q is nothing that can be wanted: use the same version of shoal on all hosts",
+		clean(h.Want))
 }
 
 // admit lets a newcomer into the job, if it knows the secret of a token.
@@ -186,7 +194,8 @@ func (m *Mesh) admit(s *stream, state tls.ConnectionState, h hello) error {
 	if err != nil {
 		return err
 	}
-	m.config.Log.Info("a newcomer was let in", "agent", string(name), "from", s.RemoteAddr().String())
+	m.config.Log.Info("a newcomer was let in", "agent", string(name), "from",
+		s.RemoteAddr().String())
 	return writeJSON(s, kindWelcome, welcome{Agents: m.agents(), Joined: &joined{
 		Job:          m.config.Job,
 		Host:         name,

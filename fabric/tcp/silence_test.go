@@ -14,15 +14,18 @@ import (
 func TestSilence(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		way := newCable(t)
-		atA, atB, atC := fabrictest.NewRecorder(t), fabrictest.NewRecorder(t), fabrictest.NewRecorder(t)
-		a, err := Create(Config{Name: "a", Listen: "127.0.0.1:0", Advertise: way.address(), PlainData: plain}, atA)
+		atA, atB, atC := fabrictest.NewRecorder(t), fabrictest.NewRecorder(t),
+			fabrictest.NewRecorder(t)
+		a, err := Create(Config{Name: "a", Listen: "127.0.0.1:0", Advertise: way.address(),
+			PlainData: plain}, atA)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer a.Close()
 		way.to(t, a.listener.Addr().String())
 		join := func(name fabric.Host, through string, h fabric.Handler) *Mesh {
-			m, err := Join(t.Context(), through, a.Token(time.Minute), Config{Name: name, Listen: "127.0.0.1:0"}, h)
+			m, err := Join(t.Context(), through, a.Token(time.Minute),
+				Config{Name: name, Listen: "127.0.0.1:0"}, h)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -35,7 +38,8 @@ func TestSilence(t *testing.T) {
 		atC.WaitUp("a")
 		began := time.Now()
 		way.Cut()
-		for _, lost := range []error{atA.WaitDown("b"), atB.WaitDown("a"), atA.WaitDown("c"), atC.WaitDown("a")} {
+		for _, lost := range []error{atA.WaitDown("b"), atB.WaitDown("a"), atA.WaitDown("c"),
+			atC.WaitDown("a")} {
 			if !errors.Is(lost, fabric.ErrSilent) {
 				t.Errorf("lost with %v", lost)
 			}
@@ -52,14 +56,16 @@ func TestSilence(t *testing.T) {
 // judged is a link that only the monitor touches.
 func judged() *link {
 	return &link{
-		ended: make(chan ending, 1), host: accrual.New(beatInterval, 0), process: accrual.New(patience*beatInterval, 0),
-		acked: func() (time.Duration, bool) { return 0, false },
+		ended: make(chan ending, 1), host: accrual.New(beatInterval, 0),
+		process: accrual.New(patience*beatInterval, 0),
+		acked:   func() (time.Duration, bool) { return 0, false },
 	}
 }
 
 func (l *link) dead() bool { return len(l.ended) > 0 }
 
-// TestJudge plays the monitor's clock: silence of the peer counts, pauses of this process and of its handler do not.
+// TestJudge plays the monitor's clock: silence of the peer counts, pauses of this process and of
+// its handler do not.
 func TestJudge(t *testing.T) {
 	run := func(l *link, from, to time.Duration) {
 		for now := from; now < to; now += tick {

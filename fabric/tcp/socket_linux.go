@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is a TCP connection that does not tell Go's scheduler of its system calls. They never block, and each one that the scheduler is told of
-// wakes the thread that looks for those which do: between hosts that took a sixth of all that an agent did.
+// socket is a TCP connection that does not tell Go's scheduler of its system calls. They never
+// block, and each one that the scheduler is told of wakes the thread that looks for those which do:
+// between hosts that took a sixth of all that an agent did.
 //
 // One goroutine may read while another one writes.
 type socket struct {
@@ -34,7 +35,9 @@ type move struct {
 func newSocket(c *net.TCPConn) *socket {
 	s := &socket{TCPConn: c}
 	s.raw, _ = c.SyscallConn() // fails for a nil connection only
-	s.in.once = func(fd uintptr) bool { return s.in.call(unix.SYS_READ, fd, unsafe.Pointer(&s.in.b[0]), len(s.in.b)) }
+	s.in.once = func(fd uintptr) bool {
+		return s.in.call(unix.SYS_READ, fd, unsafe.Pointer(&s.in.b[0]), len(s.in.b))
+	}
 	s.out.once = func(fd uintptr) bool {
 		return s.out.call(unix.SYS_WRITE, fd, unsafe.Pointer(&s.out.b[0]), len(s.out.b))
 	}
@@ -48,7 +51,8 @@ func newSocket(c *net.TCPConn) *socket {
 	return s
 }
 
-// limit lets the kernel take no more than so many bytes ahead of what the cable takes. A kernel that has no such limit does without.
+// limit lets the kernel take no more than so many bytes ahead of what the cable takes. A kernel
+// that has no such limit does without.
 func (s *socket) limit(unsent int) {
 	_ = s.raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
@@ -135,7 +139,8 @@ func vector(b []byte) (v unix.Iovec) {
 	return v
 }
 
-// writeNow writes as much of b as the kernel takes without waiting. Of an error the next Write tells.
+// writeNow writes as much of b as the kernel takes without waiting. Of an error the next Write
+// tells.
 func (s *socket) writeNow(b []byte) (written int) {
 	if len(b) == 0 {
 		return 0

@@ -2,7 +2,8 @@ package tcp
 
 import "testing"
 
-// Where nobody reads, the kernel takes little more than the limit beyond what the other side has room for.
+// Where nobody reads, the kernel takes little more than the limit beyond what the other side has
+// room for.
 func TestSocketLimitsWhatWaits(t *testing.T) {
 	const limit = 64 << 10
 	taken := func(limited bool) (bytes int) {

@@ -36,7 +36,8 @@ func sockets(t *testing.T) (one, other *socket) {
 	return newSocket(dialled), newSocket(accepted)
 }
 
-// What is written in one piece, in vectors and without waiting arrives whole and in order, however little the kernel takes at a time.
+// What is written in one piece, in vectors and without waiting arrives whole and in order, however
+// little the kernel takes at a time.
 func TestSocketCarriesAllInOrder(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -24,15 +24,17 @@ func writes(t *testing.T) (n int) {
 	return n
 }
 
-// Pieces that wait together go to the kernel by one system call: in the clear as vectors, their payloads from where they lie, and under TLS as
-// records that were gathered.
+// Pieces that wait together go to the kernel by one system call: in the clear as vectors, their
+// payloads from where they lie, and under TLS as records that were gathered.
 func TestPiecesShareASystemCall(t *testing.T) {
 	const n = 1 << 10
 	for name, send := range map[string]func(w *wire) error{
 		"in the clear": func(w *wire) error {
 			plain := plainWriter{to: w}
 			for i := range maxVectors {
-				if err := plain.write(outgoing{fabric.Piece{Flight: uint64(i), Length: n}, make([]byte, n)}); err != nil {
+				if err := plain.write(
+					outgoing{fabric.Piece{Flight: uint64(i), Length: n},
+						make([]byte, n)}); err != nil {
 					return err
 				}
 			}

@@ -1,8 +1,10 @@
-// Package tcp is the mesh between real hosts: TCP links under TLS 1.3 with a certificate authority of the job's own, join tokens,
-// and detection of silence without a time-out to choose. The bytes are in docs/formats/link.md, the reasons in docs/design/links.md.
+// Package tcp is the mesh between real hosts: TCP links under TLS 1.3 with a certificate authority
+// of the job's own, join tokens, and detection of silence without a time-out to choose. The bytes
+// are in docs/formats/link.md, the reasons in docs/design/links.md.
 //
-// Every agent is linked with every other: one control stream for messages and signs of life, and streams of data, of which mostly one is used.
-// Nobody is special: any agent lets newcomers in, also when the one that made the job is gone.
+// Every agent is linked with every other: one control stream for messages and signs of life, and
+// streams of data, of which mostly one is used. Nobody is special: any agent lets newcomers in,
+// also when the one that made the job is gone.
 package tcp
 
 import (
@@ -23,7 +25,8 @@ import (
 
 // Config is how an agent takes part. The zero value is good for tests.
 type Config struct {
-	Name      fabric.Host  // the name that it would like: letters, digits, dots, dashes, underscores; "host" if empty
+	// the name that it would like: letters, digits, dots, dashes, underscores; "host" if empty
+	Name      fabric.Host
 	Listen    string       // HOST:PORT; ":0", any port on all interfaces, if empty
 	Advertise string       // HOST or HOST:PORT by which the others reach it; found out if empty
 	Job       string       // the job's name; one who joins may leave it empty to take any
@@ -110,7 +113,8 @@ func newMesh(config Config, h fabric.Handler) (*Mesh, ed25519.PrivateKey, error)
 	}
 	listener, err := net.Listen("tcp", config.Listen)
 	if err != nil {
-		return nil, nil, fmt.Errorf("tcp: no place to listen at %q, choose another: %w", config.Listen, err)
+		return nil, nil, fmt.Errorf("tcp: no place to listen at %q, choose another: %w",
+			config.Listen, err)
 	}
 	m := &Mesh{
 		config:   config,
@@ -166,7 +170,8 @@ func (m *Mesh) Send(to fabric.Host, b []byte) {
 // SendPiece implements fabric.Mesh.
 func (m *Mesh) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	if int(p.Length) != len(payload) || p.Length > fabric.MaxPiece {
-		panic(fmt.Sprintf("tcp: a piece of %d bytes with a payload of %d; the limit is %d", p.Length, len(payload), fabric.MaxPiece))
+		panic(fmt.Sprintf("tcp: a piece of %d bytes with a payload of %d; the limit is %d",
+			p.Length, len(payload), fabric.MaxPiece))
 	}
 	if l := m.link(to); l != nil {
 		if l.calls.Queue() {
@@ -185,7 +190,8 @@ func (m *Mesh) Drop(peer fabric.Host, why error) {
 	}
 }
 
-// Close implements fabric.Mesh. It waits for peers to take what was queued for at most the time of a goodbye, two seconds.
+// Close implements fabric.Mesh. It waits for peers to take what was queued for at most the time of
+// a goodbye, two seconds.
 func (m *Mesh) Close() error {
 	m.mu.Lock()
 	m.closing = true

@@ -43,9 +43,12 @@ func (c *cluster) Kill(m fabric.Mesh) {
 }
 
 func TestSuite(t *testing.T) {
-	for name, config := range map[string]Config{"TLS": {Job: "digits"}, "PlainData": {Job: "digits", PlainData: true}} {
+	for name, config := range map[string]Config{"TLS": {Job: "digits"},
+		"PlainData": {Job: "digits", PlainData: true}} {
 		t.Run(name, func(t *testing.T) {
-			fabrictest.Run(t, func(*testing.T) fabrictest.Cluster { return &cluster{config: config} })
+			fabrictest.Run(t, func(*testing.T) fabrictest.Cluster {
+				return &cluster{config: config}
+			})
 		})
 	}
 }

@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// token lets its holder into a job until it expires: it names the job's authority, so that the newcomer knows whom to believe, and
-// holds a secret that every agent can compute from the authority's key, so that any of them can let the newcomer in.
+// token lets its holder into a job until it expires: it names the job's authority, so that the
+// newcomer knows whom to believe, and holds a secret that every agent can compute from the
+// authority's key, so that any of them can let the newcomer in.
 type token struct {
 	authority [sha256.Size]byte // SHA-256 of the authority's certificate
 	expires   time.Time         // in whole seconds
@@ -37,7 +38,9 @@ func (t token) String() string {
 	return tokenPrefix + base64.RawURLEncoding.EncodeToString(append(b, sum[:tokenSumBytes]...))
 }
 
-var errToken = errors.New("this is no join token, or not all of it: it is one line that begins with " + tokenPrefix + "; copy it again from the host that made it")
+var errToken = errors.New(
+	"this is no join token, or not all of it: it is one line that begins with " + tokenPrefix +
+		"; copy it again from the host that made it")
 
 func parseToken(text string) (t token, err error) {
 	text, ok := strings.CutPrefix(strings.TrimSpace(text), tokenPrefix)
@@ -61,7 +64,8 @@ func parseToken(text string) (t token, err error) {
 // token makes the token that expires then.
 func (a *authority) token(expires time.Time) token {
 	t := token{authority: sha256.Sum256(a.certificate.Raw), expires: time.Unix(expires.Unix(), 0)}
-	secret, err := hkdf.Key(sha256.New, a.key.Seed(), nil, fmt.Sprintf("shoal join token %d", t.expires.Unix()), len(t.secret))
+	secret, err := hkdf.Key(sha256.New, a.key.Seed(), nil,
+		fmt.Sprintf("shoal join token %d", t.expires.Unix()), len(t.secret))
 	if err != nil {
 		panic(err) // the sizes are constants
 	}
@@ -81,16 +85,19 @@ func (t token) proof(state tls.ConnectionState) ([]byte, error) {
 }
 
 // admits checks the proof of a newcomer who claims to hold a token that expires then.
-func (a *authority) admits(expires time.Time, proof []byte, state tls.ConnectionState, now time.Time) error {
+func (a *authority) admits(expires time.Time, proof []byte, state tls.ConnectionState,
+	now time.Time) error {
 	want, err := a.token(expires).proof(state)
 	if err != nil {
 		return err
 	}
 	if !hmac.Equal(proof, want) {
-		return errors.New("the token is not one of this job: make one where the job is led, with shoal token")
+		return errors.New(
+			"the token is not one of this job: make one where the job is led, with shoal token")
 	}
 	if now.After(expires) {
-		return fmt.Errorf("the token expired at %s, and it is %s here: make a new one where the job is led, with shoal token",
+		return fmt.Errorf("the token expired at %s, and it is %s here: make a new one where the "+
+			"job is led, with shoal token",
 			expires.UTC().Format(time.DateTime), now.UTC().Format(time.DateTime))
 	}
 	return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// authority is the certificate authority of one job. Every agent has its key, so that any of them can let newcomers in; it is in
-// memory only and ends with the job.
+// authority is the certificate authority of one job. Every agent has its key, so that any of them
+// can let newcomers in; it is in memory only and ends with the job.
 type authority struct {
 	key         ed25519.PrivateKey
 	certificate *x509.Certificate
@@ -25,7 +25,8 @@ type authority struct {
 // serverName is the name in every agent's certificate; who an agent is stands in the common name.
 const serverName = "shoal"
 
-// Certificates are as good as the job is old: clocks of hosts differ, and what ends trust is the end of the job.
+// Certificates are as good as the job is old: clocks of hosts differ, and what ends trust is the
+// end of the job.
 var (
 	notBefore = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	notAfter  = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
@@ -60,7 +61,8 @@ func openAuthority(der, seed []byte) (*authority, error) {
 		return nil, fmt.Errorf("tcp: the job's authority: %w", err)
 	}
 	if len(seed) != ed25519.SeedSize {
-		return nil, fmt.Errorf("tcp: the key of the job's authority has %d bytes instead of %d", len(seed), ed25519.SeedSize)
+		return nil, fmt.Errorf("tcp: the key of the job's authority has %d bytes instead of %d",
+			len(seed), ed25519.SeedSize)
 	}
 	a := &authority{ed25519.NewKeyFromSeed(seed), certificate}
 	if !a.key.Public().(ed25519.PublicKey).Equal(certificate.PublicKey) {
@@ -92,15 +94,19 @@ func (a *authority) certify(host fabric.Host, key ed25519.PublicKey) ([]byte, er
 	return der, nil
 }
 
-// configTLS returns the TLS settings of an agent: one for the connections that it accepts, one for those that it dials.
-func (a *authority) configTLS(certificate []byte, key ed25519.PrivateKey) (server, client *tls.Config) {
+// configTLS returns the TLS settings of an agent: one for the connections that it accepts, one for
+// those that it dials.
+func (a *authority) configTLS(certificate []byte, key ed25519.PrivateKey) (server,
+	client *tls.Config) {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.certificate)
 	both := baseTLS()
-	both.Certificates = []tls.Certificate{{Certificate: [][]byte{certificate, a.certificate.Raw}, PrivateKey: key}}
+	both.Certificates = []tls.Certificate{
+		{Certificate: [][]byte{certificate, a.certificate.Raw}, PrivateKey: key}}
 	server, client = both, both.Clone()
 	server.ClientCAs = pool
-	server.ClientAuth = tls.VerifyClientCertIfGiven // newcomers have none yet; they may only ask to join
+	// newcomers have none yet; they may only ask to join
+	server.ClientAuth = tls.VerifyClientCertIfGiven
 	client.RootCAs = pool
 	return server, client
 }
@@ -115,16 +121,19 @@ func baseTLS() *tls.Config {
 	}
 }
 
-// newcomerTLS returns the TLS settings of one who has no certificate yet and knows the authority by its fingerprint only.
+// newcomerTLS returns the TLS settings of one who has no certificate yet and knows the authority by
+// its fingerprint only.
 func newcomerTLS(t token) *tls.Config {
 	c := baseTLS()
-	c.InsecureSkipVerify = true // the chain is verified below, from the certificate that has the fingerprint
+	// the chain is verified below, from the certificate that has the fingerprint
+	c.InsecureSkipVerify = true
 	c.VerifyConnection = func(state tls.ConnectionState) error {
 		for _, presented := range state.PeerCertificates[1:] {
 			if sha256.Sum256(presented.Raw) == t.authority {
 				pool := x509.NewCertPool()
 				pool.AddCert(presented)
-				_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: pool, DNSName: serverName})
+				_, err := state.PeerCertificates[0].Verify(
+					x509.VerifyOptions{Roots: pool, DNSName: serverName})
 				return err
 			}
 		}
@@ -133,15 +142,18 @@ func newcomerTLS(t token) *tls.Config {
 	return c
 }
 
-var errOtherAuthority = errors.New("the agent there belongs to another job than the token: use a token that was made by a host of that job, or the address of a host of the token's")
+var errOtherAuthority = errors.New("the agent there belongs to another job than the token: use " +
+	"a token that was made by a host of that job, or the address of a host of the token's")
 
-// identity is who a peer is, by its certificate: its name, and what tells it from another agent that goes by the same name.
+// identity is who a peer is, by its certificate: its name, and what tells it from another agent
+// that goes by the same name.
 type identity struct {
 	host fabric.Host
 	key  string
 }
 
-// identify returns who is at the other end of a connection whose certificate has been verified; false: it showed none.
+// identify returns who is at the other end of a connection whose certificate has been verified;
+// false: it showed none.
 func identify(state tls.ConnectionState) (identity, bool) {
 	if len(state.PeerCertificates) == 0 {
 		return identity{}, false

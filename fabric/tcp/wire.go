@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// wire is a TCP connection as TLS sees it. It reads much at a time, notes when something came, and gathers what TLS writes record by
-// record until Flush, because a system call for each record of 16 KiB costs more than its encryption.
+// wire is a TCP connection as TLS sees it. It reads much at a time, notes when something came, and
+// gathers what TLS writes record by record until Flush, because a system call for each record of 16
+// KiB costs more than its encryption.
 type wire struct {
 	*socket
 	in    *bufio.Reader
@@ -87,8 +88,8 @@ func (w *wire) flush() error {
 	return err
 }
 
-// flushNow writes what was gathered as far as the kernel takes it without waiting, and reports whether that was all of it. Of an error the
-// next Flush tells.
+// flushNow writes what was gathered as far as the kernel takes it without waiting, and reports
+// whether that was all of it. Of an error the next Flush tells.
 func (w *wire) flushNow() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

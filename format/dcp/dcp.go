@@ -1,5 +1,6 @@
-// Package dcp reads and writes checkpoints of torch.distributed.checkpoint, on which Megatron-Core's torch_dist is built: a pickle .metadata
-// that lists tensors and their chunks, and files in which each chunk is what torch.save writes for it.
+// Package dcp reads and writes checkpoints of torch.distributed.checkpoint, on which
+// Megatron-Core's torch_dist is built: a pickle .metadata that lists tensors and their chunks, and
+// files in which each chunk is what torch.save writes for it.
 package dcp
 
 import (
@@ -29,12 +30,17 @@ const (
 )
 
 var globals = torchzip.Globals.With(pickle.Inert(
-	module+"metadata.Metadata", module+"metadata.TensorStorageMetadata", module+"metadata.BytesStorageMetadata",
-	module+"metadata.ChunkStorageMetadata", module+"metadata.TensorProperties", module+"metadata._MEM_FORMAT_ENCODING",
-	module+"metadata.MetadataIndex", module+"metadata.StorageMeta", module+"filesystem._StorageInfo",
+	module+"metadata.Metadata", module+"metadata.TensorStorageMetadata",
+	module+"metadata.BytesStorageMetadata",
+	module+"metadata.ChunkStorageMetadata", module+"metadata.TensorProperties",
+	module+"metadata._MEM_FORMAT_ENCODING",
+	module+"metadata.MetadataIndex", module+"metadata.StorageMeta",
+	module+"filesystem._StorageInfo",
 	// Megatron-Core keeps the plans of the ranks in .metadata too, which nothing here needs.
-	module+"planner.SavePlan", module+"planner.WriteItem", module+"planner.WriteItemType", module+"planner.TensorWriteData",
-	module+"planner.BytesIOWriteData", module+"filesystem._StoragePrefix", megatron+"MCoreMetadata", megatron+"MCoreSavePlan",
+	module+"planner.SavePlan", module+"planner.WriteItem", module+"planner.WriteItemType",
+	module+"planner.TensorWriteData",
+	module+"planner.BytesIOWriteData", module+"filesystem._StoragePrefix", megatron+"MCoreMetadata",
+	megatron+"MCoreSavePlan",
 ))
 
 // stored is where an item lies in a file.
@@ -63,12 +69,15 @@ func Read(files *format.Files) (*format.Checkpoint, error) { return ReadKnowing(
 
 // ReadKnowing reads the folder; what is no tensor may mention some more names than torch does.
 func ReadKnowing(files *format.Files, known pickle.Globals) (*format.Checkpoint, error) {
-	r := &reader{Checkpoint: format.Checkpoint{Format: "torch DCP"}, files: files, items: map[string]stored{}, first: map[string]int{}, known: known}
+	r := &reader{Checkpoint: format.Checkpoint{Format: "torch DCP"}, files: files,
+		items: map[string]stored{}, first: map[string]int{}, known: known}
 	text, err := files.All(MetadataName, maxMetadata)
 	if err != nil {
 		return nil, err
 	}
-	root, err := pickle.Load(text, pickle.Options{File: MetadataName, Globals: globals, Memory: pickle.Bound(text, pickle.PerByte, maxMetadataMemory)})
+	root, err := pickle.Load(text,
+		pickle.Options{File: MetadataName, Globals: globals,
+			Memory: pickle.Bound(text, pickle.PerByte, maxMetadataMemory)})
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +117,8 @@ func (r *reader) metadata(root any) error {
 		if err != nil {
 			return fmt.Errorf("%q: %w", name, err)
 		}
-		if rank, known := r.first[name]; known { // torch lists what each rank saves, in its order and one rank after the other
+		// torch lists what each rank saves, in its order and one rank after the other
+		if rank, known := r.first[name]; known {
 			r.Listed = append(r.Listed, format.Listed{Name: name, Rank: rank})
 		}
 	}
@@ -122,7 +132,8 @@ func (r *reader) item(item pickle.Item) error {
 		return err
 	}
 	at := ""
-	if offset, err := pickle.Get[any](item.Key, "offset"); err == nil { // else None, and the item is no tensor
+	// else None, and the item is no tensor
+	if offset, err := pickle.Get[any](item.Key, "offset"); err == nil {
 		span, err := pickle.Sizes(offset)
 		if err != nil {
 			return fmt.Errorf("%q: %w", name, err)
@@ -140,10 +151,12 @@ func (r *reader) item(item pickle.Item) error {
 		return err
 	}
 	if how, err := pickle.Get[any](item.Value, "transform_descriptors"); err == nil && how != nil {
-		return fmt.Errorf("%q is stored transformed (compressed or encrypted), which shoal does not read; save it without extensions", name)
+		return fmt.Errorf("%q is stored transformed (compressed or encrypted), which shoal does "+
+			"not read; save it without extensions", name)
 	}
 	if !fs.ValidPath(s.file) || strings.ContainsAny(s.file, `\:`) || s.offset < 0 || s.length < 0 {
-		return fmt.Errorf("%q lies in %q at %d with %d bytes, which is no place in the folder", name, s.file, s.offset, s.length)
+		return fmt.Errorf("%q lies in %q at %d with %d bytes, which is no place in the folder",
+			name, s.file, s.offset, s.length)
 	}
 	r.items[key(name, at)] = s
 	if m := rankFile.FindStringSubmatch(s.file); m != nil {
@@ -209,7 +222,8 @@ func (r *reader) chunk(t *format.Tensor, c any) (format.Piece, error) {
 		return none, err
 	}
 	if len(at) != len(t.Shape) || len(shape) != len(t.Shape) {
-		return none, fmt.Errorf("a chunk of %d dimensions at %v in shape %v", len(shape), at, t.Shape)
+		return none, fmt.Errorf("a chunk of %d dimensions at %v in shape %v", len(shape), at,
+			t.Shape)
 	}
 	box := make(tensor.Box, len(at))
 	for d := range at {
@@ -242,7 +256,9 @@ func (r *reader) open(key string) (*torchzip.File, error) {
 		return nil, err
 	}
 	if s.length > file.Size-s.offset {
-		return nil, fmt.Errorf("%s, byte %d: %d bytes are due, and the file ends at %d; it is cut off", s.file, s.offset, s.length, file.Size)
+		return nil, fmt.Errorf(
+			"%s, byte %d: %d bytes are due, and the file ends at %d; it is cut off", s.file,
+			s.offset, s.length, file.Size)
 	}
 	return torchzip.OpenAt(r.files, s.file, s.offset, s.length, r.known)
 }

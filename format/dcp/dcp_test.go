@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/format/formattest"
 )
 
-// TestTorch reads what four processes of torch wrote: a mesh of two axes, uneven shards, replicas, values.
+// TestTorch reads what four processes of torch wrote: a mesh of two axes, uneven shards, replicas,
+// values.
 func TestTorch(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/dcp.zip")
 	files := format.NewFiles(dir)
@@ -49,7 +50,8 @@ func TestRefuses(t *testing.T) {
 	}{
 		{"path traversal", "__1_0.distcp", "../../passwd", "which is no place in the folder"},
 		{"missing file", "__1_0.distcp", "__9_0.distcp", "__9_0.distcp"},
-		{"another global", "BytesStorageMetadata", "Bytes\x53torageMetadatb", "which shoal does not know"},
+		{"another global", "BytesStorageMetadata", "Bytes\x53torageMetadatb",
+			"which shoal does not know"},
 		{"a dtype unknown", "bfloat16", "qfloat16", "asks for torch.qfloat16"},
 	} {
 		broken := maps.Clone(dir)
@@ -58,11 +60,13 @@ func TestRefuses(t *testing.T) {
 			t.Fatalf("%s: %q is not in the metadata", c.name, c.old)
 		}
 		broken[dcp.MetadataName] = &fstest.MapFile{Data: text}
-		if _, err := dcp.Read(format.NewFiles(broken)); err == nil || !strings.Contains(err.Error(), c.err) {
+		if _, err := dcp.Read(format.NewFiles(broken)); err == nil ||
+			!strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v; want %q", c.name, err, c.err)
 		}
 	}
-	for _, text := range []string{"\x80\x02N.", "\x80\x02}.", "", "\x80\x02ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81."} {
+	for _, text := range []string{"\x80\x02N.", "\x80\x02}.", "",
+		"\x80\x02ctorch.distributed.checkpoint.metadata\nMetadata\n)\x81."} {
 		broken := fstest.MapFS{dcp.MetadataName: {Data: []byte(text)}}
 		if _, err := dcp.Read(format.NewFiles(broken)); err == nil {
 			t.Errorf("metadata %q passes", text)
@@ -70,7 +74,8 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestUnread reads a checkpoint with an object of a class that is not known: the tensors are there, and Check tells.
+// TestUnread reads a checkpoint with an object of a class that is not known: the tensors are there,
+// and Check tells.
 func TestUnread(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/unknown.zip")
 	files := format.NewFiles(dir)
@@ -79,7 +84,8 @@ func TestUnread(t *testing.T) {
 		t.Fatal(err)
 	}
 	faults := c.Check(files)
-	if len(c.Tensors) != 1 || len(faults) != 1 || faults[0].Name != "loader" || !strings.Contains(faults[0].What, "asks for __main__.Loader") {
+	if len(c.Tensors) != 1 || len(faults) != 1 || faults[0].Name != "loader" ||
+		!strings.Contains(faults[0].What, "asks for __main__.Loader") {
 		t.Errorf("%v, faults %v", c.Tensors, faults)
 	}
 }

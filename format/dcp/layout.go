@@ -29,21 +29,24 @@ type layout struct {
 
 // Content is what a checkpoint is laid out of.
 type Content struct {
-	Ranks   [][]format.Shard    // what each rank writes; no two have the same shard
-	Values  []format.Value      // the first rank writes them
-	Objects []Object            // and these
-	Also    map[string][]string // further names of tensors, under which .metadata lists the same chunks
+	Ranks   [][]format.Shard // what each rank writes; no two have the same shard
+	Values  []format.Value   // the first rank writes them
+	Objects []Object         // and these
+	// further names of tensors, under which .metadata lists the same chunks
+	Also map[string][]string
 }
 
-// An Object is an item that is no tensor, as torch.save writes it: torchzip.Placeholder(i, Tensors[i]) in Root stands for a tensor.
+// An Object is an item that is no tensor, as torch.save writes it: torchzip.Placeholder(i,
+// Tensors[i]) in Root stands for a tensor.
 type Object struct {
 	Name    string
 	Root    any
 	Tensors []format.Tensor
 }
 
-// Layout lays out a checkpoint as torch's distributed checkpoint does: one file a rank with its shards, the values in the
-// file of the first, and .metadata. No two ranks may have the same shard: replicas are written once.
+// Layout lays out a checkpoint as torch's distributed checkpoint does: one file a rank with its
+// shards, the values in the file of the first, and .metadata. No two ranks may have the same shard:
+// replicas are written once.
 func Layout(ranks [][]format.Shard, values []format.Value) (*format.Output, error) {
 	return Content{Ranks: ranks, Values: values}.Layout()
 }
@@ -51,8 +54,11 @@ func Layout(ranks [][]format.Shard, values []format.Value) (*format.Output, erro
 // Layout lays the content out, as Layout does.
 func (c Content) Layout() (*format.Output, error) {
 	l := &layout{
-		Output: &format.Output{Checkpoint: format.Checkpoint{Format: "torch DCP", Values: slices.Clone(c.Values)}}, also: c.Also,
-		tensors: map[string]int{}, chunks: map[string]*pickle.List{}, sizes: map[string]int64{}, seen: map[string]bool{},
+		Output: &format.Output{
+			Checkpoint: format.Checkpoint{Format: "torch DCP", Values: slices.Clone(c.Values)}},
+		also:    c.Also,
+		tensors: map[string]int{}, chunks: map[string]*pickle.List{}, sizes: map[string]int64{},
+		seen:  map[string]bool{},
 		state: &pickle.Dict{}, plan: &pickle.Dict{}, items: &pickle.Dict{},
 	}
 	for i, shards := range c.Ranks {
@@ -103,7 +109,8 @@ func (l *layout) shard(file string, s format.Shard) error {
 		}
 	}
 	if t := &l.Tensors[i]; t.DType != s.DType || !t.Shape.Equal(s.Shape) {
-		return fmt.Errorf("a shard of %v %v, and another of %v %v", s.DType, s.Shape, t.DType, t.Shape)
+		return fmt.Errorf("a shard of %v %v, and another of %v %v", s.DType, s.Shape, t.DType,
+			t.Shape)
 	}
 	start := key(s.Name, fmt.Sprint(offsets))
 	if l.seen[start] {
@@ -111,14 +118,18 @@ func (l *layout) shard(file string, s format.Shard) error {
 	}
 	l.seen[start] = true
 	base := l.sizes[file]
-	at, size, err := torchzip.LayoutTensor(l.Output, file, base, format.Tensor{Name: s.Name, DType: s.DType, Shape: s.Box.Shape()})
+	at, size, err := torchzip.LayoutTensor(l.Output, file, base,
+		format.Tensor{Name: s.Name, DType: s.DType, Shape: s.Box.Shape()})
 	if err != nil {
 		return err
 	}
-	l.Tensors[i].Pieces = append(l.Tensors[i].Pieces, format.Piece{Box: s.Box, File: file, Offset: at})
+	l.Tensors[i].Pieces = append(l.Tensors[i].Pieces,
+		format.Piece{Box: s.Box, File: file, Offset: at})
 	for _, name := range names {
 		chunks := l.chunks[name]
-		chunks.Items = append(chunks.Items, object("metadata.ChunkStorageMetadata", "offsets", torchSize(offsets), "sizes", torchSize(s.Box.Shape())))
+		chunks.Items = append(chunks.Items,
+			object("metadata.ChunkStorageMetadata", "offsets", torchSize(offsets), "sizes",
+				torchSize(s.Box.Shape())))
 		l.store(file, base, size, name, torchSize(offsets), int64(len(chunks.Items)-1))
 	}
 	return nil
@@ -126,14 +137,18 @@ func (l *layout) shard(file string, s format.Shard) error {
 
 // describe adds a tensor to state_dict_metadata; its chunks follow.
 func (l *layout) describe(name string, s format.Shard) {
-	strided := &pickle.Object{Class: pickle.Global{Module: "torch.serialization", Name: "_get_layout"}, Args: []any{"torch.strided"}}
-	contiguous := &pickle.Object{Class: class("metadata._MEM_FORMAT_ENCODING"), Args: []any{int64(0)}}
+	strided := &pickle.Object{
+		Class: pickle.Global{Module: "torch.serialization", Name: "_get_layout"},
+		Args:  []any{"torch.strided"}}
+	contiguous := &pickle.Object{Class: class("metadata._MEM_FORMAT_ENCODING"),
+		Args: []any{int64(0)}}
 	properties := pickle.New{
 		Class: class("metadata.TensorProperties"),
 		State: pickle.Tuple{torchzip.DTypeGlobal(s.DType), strided, false, contiguous, false},
 	}
 	l.chunks[name] = &pickle.List{}
-	l.item(name, object("metadata.TensorStorageMetadata", "properties", properties, "size", torchSize(s.Shape), "chunks", l.chunks[name]))
+	l.item(name, object("metadata.TensorStorageMetadata", "properties", properties, "size",
+		torchSize(s.Shape), "chunks", l.chunks[name]))
 }
 
 func (l *layout) item(name string, what any) {
@@ -160,7 +175,8 @@ func (l *layout) others(file string, c Content) error {
 	return nil
 }
 
-// object adds an item that is no tensor behind what the file has. Tensors in it are some of the output.
+// object adds an item that is no tensor behind what the file has. Tensors in it are some of the
+// output.
 func (l *layout) object(file string, o Object) error {
 	base := l.sizes[file]
 	size, at, err := torchzip.LayoutAt(l.Output, file, base, o.Root, o.Tensors)
@@ -172,7 +188,8 @@ func (l *layout) object(file string, o Object) error {
 	}
 	for i, t := range o.Tensors {
 		p := format.Piece{Box: t.Shape.Box(), File: file, Offset: at[i]}
-		l.Tensors = append(l.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}})
+		l.Tensors = append(l.Tensors,
+			format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}})
 	}
 	l.item(o.Name, object("metadata.BytesStorageMetadata"))
 	l.store(file, base, size, o.Name, nil, nil)
@@ -183,15 +200,18 @@ func (l *layout) object(file string, o Object) error {
 func (l *layout) store(file string, at, size int64, name string, offset, hint any) {
 	l.sizes[file] = at + size
 	l.items.Items = append(l.items.Items, pickle.Item{
-		Key:   object("metadata.MetadataIndex", "fqn", name, "index", hint, "offset", offset),
-		Value: object("filesystem._StorageInfo", "relative_path", file, "offset", at, "length", size),
+		Key: object("metadata.MetadataIndex", "fqn", name, "index", hint, "offset", offset),
+		Value: object("filesystem._StorageInfo", "relative_path", file, "offset", at, "length",
+			size),
 	})
 }
 
 func (l *layout) metadata() ([]byte, error) {
-	meta := object("metadata.StorageMeta", "checkpoint_id", nil, "save_id", nil, "load_id", nil, "modules", &pickle.List{})
-	return pickle.Append(nil, object("metadata.Metadata", "state_dict_metadata", l.state, "planner_data", l.plan,
-		"storage_data", l.items, "storage_meta", meta, "version", version))
+	meta := object("metadata.StorageMeta", "checkpoint_id", nil, "save_id", nil, "load_id", nil,
+		"modules", &pickle.List{})
+	return pickle.Append(nil,
+		object("metadata.Metadata", "state_dict_metadata", l.state, "planner_data", l.plan,
+			"storage_data", l.items, "storage_meta", meta, "version", version))
 }
 
 func class(name string) pickle.Global {
@@ -211,5 +231,6 @@ func object(of string, fields ...any) pickle.New {
 
 // torchSize is a torch.Size.
 func torchSize(list []int) *pickle.Object {
-	return &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"}, Args: []any{torchzip.Ints(list)}}
+	return &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"},
+		Args: []any{torchzip.Ints(list)}}
 }

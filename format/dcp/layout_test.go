@@ -16,7 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// load has torch load a folder into tensors of zeros, shape by shape, and print what they hold then.
+// load has torch load a folder into tensors of zeros, shape by shape, and print what they hold
+// then.
 const load = `
 import json, sys, torch
 import torch.distributed.checkpoint as dcp
@@ -28,7 +29,8 @@ show = lambda t: [str(t.dtype), list(t.shape), bytes(t.reshape(-1).view(torch.ui
 print(json.dumps({k: show(v) if isinstance(v, torch.Tensor) else v for k, v in state.items()}))
 `
 
-// TestLayout writes a checkpoint anew for other ranks than those that wrote it; shoal and torch find what was there.
+// TestLayout writes a checkpoint anew for other ranks than those that wrote it; shoal and torch
+// find what was there.
 func TestLayout(t *testing.T) {
 	source, want := formattest.Load(t, "testdata/dcp.zip")
 	files := format.NewFiles(source)
@@ -91,7 +93,8 @@ func TestLayout(t *testing.T) {
 
 func TestLayoutRefuses(t *testing.T) {
 	of := func(name string, from, to int) format.Shard {
-		return format.Shard{Name: name, DType: tensor.F32, Shape: tensor.Shape{4}, Box: tensor.Box{{From: from, To: to}}}
+		return format.Shard{Name: name, DType: tensor.F32, Shape: tensor.Shape{4},
+			Box: tensor.Box{{From: from, To: to}}}
 	}
 	other := of("w", 2, 4)
 	other.DType = tensor.F16
@@ -101,12 +104,16 @@ func TestLayoutRefuses(t *testing.T) {
 		err    string
 	}{
 		{[][]format.Shard{{of("w", 0, 5)}}, nil, `tensor "w": box [0:5] lies outside`},
-		{[][]format.Shard{{of("w", 0, 2)}, {of("w", 0, 2)}}, nil, `two shards start at the same place`},
+		{[][]format.Shard{{of("w", 0, 2)}, {of("w", 0, 2)}}, nil,
+			`two shards start at the same place`},
 		{[][]format.Shard{{of("w", 0, 2)}, {other}}, nil, `a shard of f16`},
-		{[][]format.Shard{{of("w", 0, 4)}}, []format.Value{{Path: "w", Is: true}}, `value "w": a tensor has this name`},
-		{[][]format.Shard{{of("w", 0, 4)}}, []format.Value{{Path: "x", Is: struct{}{}}}, `value "x"`},
+		{[][]format.Shard{{of("w", 0, 4)}}, []format.Value{{Path: "w", Is: true}},
+			`value "w": a tensor has this name`},
+		{[][]format.Shard{{of("w", 0, 4)}}, []format.Value{{Path: "x", Is: struct{}{}}},
+			`value "x"`},
 	} {
-		if _, err := dcp.Layout(c.ranks, c.values); err == nil || !strings.Contains(err.Error(), c.err) {
+		if _, err := dcp.Layout(c.ranks, c.values); err == nil ||
+			!strings.Contains(err.Error(), c.err) {
 			t.Errorf("%v; want %q", err, c.err)
 		}
 	}

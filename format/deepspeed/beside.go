@@ -20,7 +20,8 @@ const maxGroups = 1 << 16
 // groupPath is the path of what an optimizer has for a group of parameters.
 var groupPath = regexp.MustCompile(`^optimizer_state\.param_groups\.(\d+)\.(.+)$`)
 
-// commonValues are the values of optimizer states that are of no parameter, without those under some keys.
+// commonValues are the values of optimizer states that are of no parameter, without those under
+// some keys.
 func (w *writer) commonValues(without []string) (*pickle.Dict, error) {
 	root := &pickle.Dict{}
 	var rest, scale []format.Value
@@ -81,8 +82,9 @@ func (w *writer) firstStep() (*pickle.Dict, []*format.Tensor, error) {
 	return d, nil, nil
 }
 
-// paramGroups are those of the optimizer. DeepSpeed takes as many as it has itself: of a checkpoint that tells of none there are as many as there are parameters, with nothing in
-// them, and it keeps its own learning rates.
+// paramGroups are those of the optimizer. DeepSpeed takes as many as it has itself: of a checkpoint
+// that tells of none there are as many as there are parameters, with nothing in them, and it keeps
+// its own learning rates.
 func (w *writer) paramGroups() (*pickle.List, error) {
 	list := &pickle.List{}
 	group := func(n int) *pickle.Dict {
@@ -100,7 +102,8 @@ func (w *writer) paramGroups() (*pickle.List, error) {
 		if err != nil || n > maxGroups {
 			return nil, fmt.Errorf("value %q: a group of such a number", v.Path)
 		}
-		if err := torchzip.Nest(group(n), []format.Value{{Path: m[2], Is: v.Is}}, torchzip.Objects(globals)); err != nil {
+		if err := torchzip.Nest(group(n), []format.Value{{Path: m[2], Is: v.Is}},
+			torchzip.Objects(globals)); err != nil {
 			return nil, err
 		}
 	}
@@ -125,13 +128,17 @@ func addScaler(root *pickle.Dict, values []format.Value) error {
 	if _, ok := d.Get("scale_window"); ok {
 		class = "DynamicLossScaler"
 	}
-	root.Add("loss_scaler", pickle.New{Class: pickle.Global{Module: "deepspeed.runtime.fp16.loss_scaler", Name: class}, State: d})
+	root.Add("loss_scaler",
+		pickle.New{Class: pickle.Global{Module: "deepspeed.runtime.fp16.loss_scaler", Name: class},
+			State: d})
 	return nil
 }
 
-// model lays out what the model holds: the file that the stages 1 and 2 open, and without weights that of 3.
+// model lays out what the model holds: the file that the stages 1 and 2 open, and without weights
+// that of 3.
 func (w *writer) model() error {
-	for _, file := range []string{"mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"} {
+	for _, file := range []string{"mp_rank_00_model_states.pt",
+		"zero_pp_rank_0_mp_rank_00_model_states.pt"} {
 		root, module := &pickle.Dict{}, &pickle.Dict{}
 		root.Add("module", module)
 		root.Add("param_shapes", w.shapes())
@@ -156,7 +163,8 @@ func (w *writer) model() error {
 			if rest, ok := strings.CutPrefix(name, w.prefix); ok {
 				name = rest
 			} else if w.prefix == modulePrefix || stateName.MatchString(name) {
-				to = root // what a program of DeepSpeed has saved beside, or Megatron has beside its model
+				// what a program of DeepSpeed has saved beside, or Megatron has beside its model
+				to = root
 			}
 			if err := add(to, name, t); err != nil {
 				return err
@@ -172,9 +180,11 @@ func (w *writer) model() error {
 	return nil
 }
 
-// shapes are those of the parameters that are trained, by which a reader knows that none is missing. DeepSpeed does not look for them in a universal
-// checkpoint. A parameter with weights alone is frozen, or a buffer, if others have more. There is a dict for each group, or where groups are not known one for
-// all, with an empty one, which no group has: nobody takes their order for that of a group.
+// shapes are those of the parameters that are trained, by which a reader knows that none is
+// missing. DeepSpeed does not look for them in a universal checkpoint. A parameter with weights
+// alone is frozen, or a buffer, if others have more. There is a dict for each group, or where
+// groups are not known one for all, with an empty one, which no group has: nobody takes their order
+// for that of a group.
 func (w *writer) shapes() *pickle.List {
 	list := &pickle.List{}
 	add := func(names []string) {
@@ -186,7 +196,9 @@ func (w *writer) shapes() *pickle.List {
 	}
 	alone := func(p string) bool {
 		_, step := w.steps[p]
-		return !step && !slices.ContainsFunc(w.states[p], func(t *format.Tensor) bool { return !strings.HasPrefix(t.Name, "optimizer.fp32.") })
+		return !step && !slices.ContainsFunc(w.states[p], func(t *format.Tensor) bool {
+			return !strings.HasPrefix(t.Name, "optimizer.fp32.")
+		})
 	}
 	trained := slices.DeleteFunc(slices.Clone(w.params), alone)
 	if len(trained) == 0 {
@@ -197,7 +209,8 @@ func (w *writer) shapes() *pickle.List {
 	for _, p := range slices.Concat(groups...) {
 		grouped[p] = true
 	}
-	if err != nil || slices.ContainsFunc(trained, func(p string) bool { return !grouped[p] }) { // some of the state was left out
+	// some of the state was left out
+	if err != nil || slices.ContainsFunc(trained, func(p string) bool { return !grouped[p] }) {
 		groups = [][]string{trained, nil}
 	}
 	for _, names := range groups {
@@ -208,10 +221,12 @@ func (w *writer) shapes() *pickle.List {
 
 // sizeOf is a shape as torch has it.
 func sizeOf(shape tensor.Shape) any {
-	return &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"}, Args: []any{torchzip.Ints(shape)}}
+	return &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"},
+		Args: []any{torchzip.Ints(shape)}}
 }
 
-// beside adds what is no tensor, and what DeepSpeed asks for, of so many tensor parallel ranks and stages.
+// beside adds what is no tensor, and what DeepSpeed asks for, of so many tensor parallel ranks and
+// stages.
 func (w *writer) beside(root, module *pickle.Dict, tps, pps int) error {
 	var rest []format.Value
 	for _, v := range w.values {
@@ -259,7 +274,8 @@ func (w *writer) beside(root, module *pickle.Dict, tps, pps int) error {
 	for _, d := range []struct {
 		key   string
 		value any
-	}{{"global_steps", steps}, {"skipped_steps", int64(0)}, {"dp_world_size", int64(1)}, {"optimizer", nil}, {"lr_scheduler", nil}, {"ds_version", fileVersion}} {
+	}{{"global_steps", steps}, {"skipped_steps", int64(0)}, {"dp_world_size", int64(1)},
+		{"optimizer", nil}, {"lr_scheduler", nil}, {"ds_version", fileVersion}} {
 		if _, ok := root.Get(d.key); !ok {
 			root.Add(d.key, d.value)
 		}

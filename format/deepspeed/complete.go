@@ -12,8 +12,10 @@ import (
 // again says what to do about what is missing.
 const again = "copy it from where the checkpoint was written, or convert again"
 
-// complete fails when files of a universal checkpoint are missing. kinds is what each folder of zero/ has; trained are the parameters that model states
-// say are trained, with the file that says so. Other folders can have weights alone: DeepSpeed's converter makes such ones of what is frozen and of buffers.
+// complete fails when files of a universal checkpoint are missing. kinds is what each folder of
+// zero/ has; trained are the parameters that model states say are trained, with the file that says
+// so. Other folders can have weights alone: DeepSpeed's converter makes such ones of what is frozen
+// and of buffers.
 func (r *reader) complete(kinds map[string][]string, trained map[string]string) error {
 	zero := path.Join(r.dir, "zero")
 	if name := path.Join(zero, stateKey+".pt"); !r.has(name) {
@@ -21,7 +23,8 @@ func (r *reader) complete(kinds map[string][]string, trained map[string]string) 
 	}
 	for _, name := range slices.Sorted(maps.Keys(trained)) {
 		if _, ok := kinds[name]; !ok {
-			return fmt.Errorf("%s is missing, with the state of parameter %q, which %s names; %s", path.Join(zero, name), name, trained[name], again)
+			return fmt.Errorf("%s is missing, with the state of parameter %q, which %s names; %s",
+				path.Join(zero, name), name, trained[name], again)
 		}
 	}
 	params := slices.Sorted(maps.Keys(kinds))
@@ -34,25 +37,28 @@ func (r *reader) complete(kinds map[string][]string, trained map[string]string) 
 	for _, name := range params {
 		mine := kinds[name]
 		if !slices.Contains(mine, "fp32") {
-			return fmt.Errorf("%s is missing, the weights of parameter %q; %s", path.Join(zero, name, "fp32.pt"), name, again)
+			return fmt.Errorf("%s is missing, the weights of parameter %q; %s",
+				path.Join(zero, name, "fp32.pt"), name, again)
 		}
 		if len(mine) == 1 && trained[name] == "" {
 			continue
 		}
 		for _, other := range slices.Sorted(maps.Values(sets)) {
 			if kind := more(mine, kinds[other]); kind != "" {
-				return fmt.Errorf("%s is missing: parameter %q has such state and %q lacks it; %s", path.Join(zero, name, kind+".pt"), other, name, again)
+				return fmt.Errorf("%s is missing: parameter %q has such state and %q lacks it; %s",
+					path.Join(zero, name, kind+".pt"), other, name, again)
 			}
 		}
 	}
 	if len(trained) == 0 {
-		r.Doubt = "its model states do not name the parameters (param_shapes), so it is not known whether a folder of zero/ is missing"
+		r.Doubt = "its model states do not name the parameters (param_shapes), so it is not " +
+			"known whether a folder of zero/ is missing"
 	}
 	return nil
 }
 
-// more returns what others have that includes all of mine, and mine lacks; "" when they are the same, or each has something of its own, as the
-// parameters of two optimizers have.
+// more returns what others have that includes all of mine, and mine lacks; "" when they are the
+// same, or each has something of its own, as the parameters of two optimizers have.
 func more(mine, others []string) string {
 	for _, kind := range mine {
 		if !slices.Contains(others, kind) {

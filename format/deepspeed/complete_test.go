@@ -12,17 +12,21 @@ import (
 	"github.com/shoal-ml/shoal/format/formattest"
 )
 
-// TestUniversalLacksFile takes every file away, and cuts it in two, of universal checkpoints by DeepSpeed's converter and by shoal. Nothing is missed that is not in another file too.
+// TestUniversalLacksFile takes every file away, and cuts it in two, of universal checkpoints by
+// DeepSpeed's converter and by shoal. Nothing is missed that is not in another file too.
 func TestUniversalLacksFile(t *testing.T) {
 	for _, name := range []string{"universal1", "universal3", "zero2", "zero3"} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		elsewhere := []string{"/zero/1.weight/", "/zero/counts/"} // frozen, and a buffer: they are in the model too
+		// frozen, and a buffer: they are in the model too
+		elsewhere := []string{"/zero/1.weight/", "/zero/counts/"}
 		if strings.HasPrefix(name, "zero") {
 			c, files := read(t, dir)
 			dir, elsewhere = universal(t, c, files), []string{"/zero_pp_rank_0_"}
 		}
 		for file, f := range dir {
-			if slices.ContainsFunc(elsewhere, func(part string) bool { return strings.Contains(file, part) }) {
+			if slices.ContainsFunc(elsewhere, func(part string) bool {
+				return strings.Contains(file, part)
+			}) {
 				continue
 			}
 			without := maps.Clone(dir)
@@ -56,13 +60,20 @@ func TestIncomplete(t *testing.T) {
 		gone func(string) bool
 		err  string
 	}{
-		{"zero2", without(zero + "2.weight/"), zero + `2.weight is missing, with the state of parameter "2.weight", which global_step2_universal/mp_rank_00_model_states.pt names`},
-		{"zero2", without(zero + "2.weight/fp32.pt"), zero + `2.weight/fp32.pt is missing, the weights of parameter "2.weight"`},
-		{"zero2", without(zero + "2.weight/exp_avg.pt"), zero + `2.weight/exp_avg.pt is missing: parameter "0.bias" has such state and "2.weight" lacks it`},
+		{"zero2", without(zero + "2.weight/"),
+			zero +
+				`2.weight is missing, with the state of parameter "2.weight", which global_step2_universal/mp_rank_00_model_states.pt names`},
+		{"zero2", without(zero + "2.weight/fp32.pt"),
+			zero + `2.weight/fp32.pt is missing, the weights of parameter "2.weight"`},
+		{"zero2", without(zero + "2.weight/exp_avg.pt"),
+			zero +
+				`2.weight/exp_avg.pt is missing: parameter "0.bias" has such state and "2.weight" lacks it`},
 		{"zero2", without(zero+"2.weight/exp_avg", zero+"2.weight/step.pt"), `"2.weight" lacks it`},
-		{"zero2", without(zero + "0.bias/step.pt"), zero + `0.bias/step.pt is missing: parameter "0.weight" has`},
+		{"zero2", without(zero + "0.bias/step.pt"),
+			zero + `0.bias/step.pt is missing: parameter "0.weight" has`},
 		{"zero2", without(zero + "optimizer_state.pt"), zero + "optimizer_state.pt is missing"},
-		{"zero2", without("global_step2_universal/mp_rank"), "mp_rank_00_model_states.pt is missing"},
+		{"zero2", without("global_step2_universal/mp_rank"),
+			"mp_rank_00_model_states.pt is missing"},
 		{"universal1", without(zero + "0.weight/"), zero + `0.weight is missing`},
 		{"universal3", without(zero + "0.weight/"), zero + `0.weight is missing`},
 		{"universal1", without(zero+"1.weight/", zero+"counts/"), ""}, // frozen, and a buffer
@@ -83,7 +94,8 @@ func TestIncomplete(t *testing.T) {
 	}
 }
 
-// TestTwoOptimizers reads parameters whose state is of different kinds, as Muon beside Adam leaves it.
+// TestTwoOptimizers reads parameters whose state is of different kinds, as Muon beside Adam leaves
+// it.
 func TestTwoOptimizers(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
 	c, files := read(t, dir)

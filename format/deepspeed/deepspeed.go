@@ -1,9 +1,11 @@
-// Package deepspeed reads DeepSpeed's checkpoints: ZeRO of the stages 1, 2 and 3, whose optimizer state lies in flat buffers
-// cut over the data parallel ranks, with tensor parallelism, pipelines and experts, and universal checkpoints, which have a file for each parameter
-// and kind of state. It writes both, and ZeRO for tensor parallel ranks, expert parallel ones (stages 1 and 2), and pipelines (stage 1).
+// Package deepspeed reads DeepSpeed's checkpoints: ZeRO of the stages 1, 2 and 3, whose optimizer
+// state lies in flat buffers cut over the data parallel ranks, with tensor parallelism, pipelines
+// and experts, and universal checkpoints, which have a file for each parameter and kind of state.
+// It writes both, and ZeRO for tensor parallel ranks, expert parallel ones (stages 1 and 2), and
+// pipelines (stage 1).
 //
-// The tensors are named module.NAME for what the model holds, and optimizer.KIND.NAME for the optimizer's, of which the kind
-// fp32 is the master copy of the weights.
+// The tensors are named module.NAME for what the model holds, and optimizer.KIND.NAME for the
+// optimizer's, of which the kind fp32 is the master copy of the weights.
 package deepspeed
 
 import (
@@ -22,7 +24,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// LatestName and UniversalName are the files that name the newest checkpoint of a folder, and the newest universal one.
+// LatestName and UniversalName are the files that name the newest checkpoint of a folder, and the
+// newest universal one.
 const (
 	LatestName    = "latest"
 	UniversalName = "latest_universal"
@@ -31,13 +34,15 @@ const (
 // globals are DeepSpeed's own classes in its files.
 var globals = pickle.Inert(
 	"deepspeed.runtime.zero.config.ZeroStageEnum", "deepspeed.runtime.fp16.loss_scaler.LossScaler",
-	"deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler", "deepspeed.utils.tensor_fragment.fragment_address",
+	"deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+	"deepspeed.utils.tensor_fragment.fragment_address",
 	"deepspeed.checkpoint.universal_checkpoint.SubparamShape",
 )
 
 var (
 	modelFile = regexp.MustCompile(`^(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt$`)
-	optimFile = regexp.MustCompile(`^(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$`)
+	optimFile = regexp.MustCompile(
+		`^(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$`)
 	layerFile = regexp.MustCompile(`^layer_(\d+)-(?:model_(\d+)-)?model_states\.pt$`)
 	refusedPP = regexp.MustCompile(`^layer_\d+-.*model_states\.pt$`)
 )
@@ -59,10 +64,12 @@ type reader struct {
 	experts, expp map[expertAt]string // of a mixture: models, and optimizers
 	numbers       map[string]int      // of experts, by the beginning of their names
 	apart         bool                // whether the optimizer's state is in expp
-	single        bool                // whether tensor parallel ranks have experts of their own, and none a part of one
-	together      map[groupAt]bool    // of single, the groups of experts that all ranks of a stage share
-	locals        map[string]string   // what experts' parameters are called on their rank
-	opened        map[int][]*rank     // optimizer states, by model parallel rank
+	// whether tensor parallel ranks have experts of their own, and none a part of one
+	single bool
+	// of single, the groups of experts that all ranks of a stage share
+	together map[groupAt]bool
+	locals   map[string]string // what experts' parameters are called on their rank
+	opened   map[int][]*rank   // optimizer states, by model parallel rank
 
 	info    []format.Value    // universal_checkpoint_info of the first model parallel rank
 	torn    error             // why that is not to be believed
@@ -71,10 +78,13 @@ type reader struct {
 	steps   map[string]any    // numbers of steps and the like, by path
 }
 
-// Read reads a folder with a file latest or latest_universal, or one that such a file names. When both are there latest counts.
+// Read reads a folder with a file latest or latest_universal, or one that such a file names. When
+// both are there latest counts.
 func Read(files *format.Files) (*format.Checkpoint, error) {
-	r := &reader{Checkpoint: format.Checkpoint{Format: "DeepSpeed"}, files: files, dir: ".", models: map[at]string{}, optims: map[at]string{}, layers: map[layerAt]string{},
-		experts: map[expertAt]string{}, expp: map[expertAt]string{}, numbers: map[string]int{}, locals: map[string]string{}, opened: map[int][]*rank{}, together: map[groupAt]bool{},
+	r := &reader{Checkpoint: format.Checkpoint{Format: "DeepSpeed"}, files: files, dir: ".",
+		models: map[at]string{}, optims: map[at]string{}, layers: map[layerAt]string{},
+		experts: map[expertAt]string{}, expp: map[expertAt]string{}, numbers: map[string]int{},
+		locals: map[string]string{}, opened: map[int][]*rank{}, together: map[groupAt]bool{},
 		params: map[string]bool{}, aliases: map[string]string{}, steps: map[string]any{}}
 	for _, name := range []string{UniversalName, LatestName} {
 		tag, err := files.All(name, 1024)
@@ -92,7 +102,9 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	universal := slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "zero" && e.IsDir() })
+	universal := slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		return e.Name() == "zero" && e.IsDir()
+	})
 	for _, e := range entries {
 		if err := r.see(e.Name(), universal); err != nil {
 			return nil, err
@@ -120,7 +132,8 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	return &r.Checkpoint, r.Finish()
 }
 
-// see sorts a file in by its name. A universal checkpoint can have the model states for stage 3 too, in which there are no weights.
+// see sorts a file in by its name. A universal checkpoint can have the model states for stage 3
+// too, in which there are no weights.
 func (r *reader) see(name string, universal bool) error {
 	if is, err := r.seeExpert(name); is {
 		return err
@@ -142,9 +155,11 @@ func (r *reader) see(name string, universal bool) error {
 		r.layers[layerAt{layer, tp}] = name
 		return nil
 	case refusedPP.MatchString(name):
-		return fmt.Errorf("DeepSpeed: %s is of a pipeline with another axis beside data and model, which shoal does not read; convert the checkpoint with ds_to_universal", name)
+		return fmt.Errorf("DeepSpeed: %s is of a pipeline with another axis beside data and "+
+			"model, which shoal does not read; convert the checkpoint with ds_to_universal", name)
 	}
-	for expression, into := range map[*regexp.Regexp]map[at]string{modelFile: r.models, optimFile: r.optims} {
+	for expression, into := range map[*regexp.Regexp]map[at]string{modelFile: r.models,
+		optimFile: r.optims} {
 		m := expression.FindStringSubmatch(name)
 		if m == nil {
 			continue
@@ -154,7 +169,8 @@ func (r *reader) see(name string, universal bool) error {
 		if err != nil || dp > 1<<20 || mp > 1<<20 {
 			return fmt.Errorf("DeepSpeed: %s: a rank of %s", name, m[2])
 		}
-		if other := into[at{mp, dp}]; other != "" && universal && (m[1] == "") != strings.HasPrefix(other, "mp_") {
+		if other := into[at{mp, dp}]; other != "" && universal &&
+			(m[1] == "") != strings.HasPrefix(other, "mp_") {
 			if m[1] != "" {
 				continue
 			}
@@ -171,7 +187,8 @@ func (r *reader) open(name string) (*torchzip.File, error) {
 	return torchzip.Open(r.files, path.Join(r.dir, name), globals)
 }
 
-// place is the place of a model parallel rank. Stages have none: parameters have names that no two of them have.
+// place is the place of a model parallel rank. Stages have none: parameters have names that no two
+// of them have.
 func (r *reader) place(mp int) format.Place {
 	if r.tp == 1 {
 		return nil
@@ -190,7 +207,9 @@ func (r *reader) placeInStage(mp int) format.Place {
 // zero reads model and optimizer states of every rank.
 func (r *reader) zero() error {
 	if r.pp > 1 && len(r.layers)+len(r.experts) == 0 {
-		return fmt.Errorf("%s is of a pipeline of %d stages, and there are no files of its layers (layer_00-*model_states.pt); copy them from where it was written", r.models[at{0, 0}], r.pp)
+		return fmt.Errorf("%s is of a pipeline of %d stages, and there are no files of its "+
+			"layers (layer_00-*model_states.pt); copy them from where it was written",
+			r.models[at{0, 0}], r.pp)
 	}
 	if err := r.mixture(); err != nil {
 		return err
@@ -235,24 +254,30 @@ func (r *reader) zero() error {
 	return r.values()
 }
 
-// without takes the model states of a model parallel rank for all that there is, as those without ZeRO are.
+// without takes the model states of a model parallel rank for all that there is, as those without
+// ZeRO are.
 func (r *reader) without(m *model) error {
 	if len(m.shapes) == 0 {
 		return nil
 	}
 	if m.cut {
-		return fmt.Errorf("there are no optimizer states files (*_optim_states.pt), and %s is of stage 3, in which only they have the weights that are trained; copy them from where it was written", m.file.Name)
+		return fmt.Errorf("there are no optimizer states files (*_optim_states.pt), and %s is "+
+			"of stage 3, in which only they have the weights that are trained; copy them from "+
+			"where it was written", m.file.Name)
 	}
 	m.again = nil // of no master weights
-	r.Doubt = "it was trained with ZeRO, and there are no optimizer states files (*_optim_states.pt)"
+	r.Doubt = "it was trained with ZeRO, and there are no optimizer states files " +
+		"(*_optim_states.pt)"
 	return nil
 }
 
 func noModel(mp, dp int) error {
-	return fmt.Errorf("there is no model states file of mp rank %d, dp rank %d; a rank did not finish its save, or the file was not copied", mp, dp)
+	return fmt.Errorf("there is no model states file of mp rank %d, dp rank %d; a rank did not "+
+		"finish its save, or the file was not copied", mp, dp)
 }
 
-// group opens the model states of a model parallel rank: one file, or in stage 3 one for each data parallel rank.
+// group opens the model states of a model parallel rank: one file, or in stage 3 one for each data
+// parallel rank.
 func (r *reader) group(mp int) (group []*model, err error) {
 	for dp := range r.dp {
 		name := r.models[at{mp, dp}]
@@ -304,7 +329,8 @@ func (r *reader) model(name string) (*model, error) {
 		}
 	}
 	if m.module, err = pickle.Get[*pickle.Dict](f.Root, "module"); err != nil {
-		if none, _ := pickle.Get[any](f.Root, "module"); none != nil || len(r.layers) == 0 && r.pp == 1 && r.Format != universalFormat {
+		if none, _ := pickle.Get[any](f.Root, "module"); none != nil ||
+			len(r.layers) == 0 && r.pp == 1 && r.Format != universalFormat {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		m.module = &pickle.Dict{} // a pipeline's is in the files of its layers
@@ -349,12 +375,14 @@ func shapesOf(v any) (params, error) {
 	return list, nil
 }
 
-// modules adds the tensors of the model. In stage 3 its parameters are cut: the frozen ones are kept as flat parts, the
-// others as master weights only, and the module has placeholders.
+// modules adds the tensors of the model. In stage 3 its parameters are cut: the frozen ones are
+// kept as flat parts, the others as master weights only, and the module has placeholders.
 func (r *reader) modules(mp int, group []*model) error {
 	first := group[0]
 	if first.cut && len(first.module.Items) == 0 && r.Format == universalFormat {
-		return fmt.Errorf("%s has no model in it, as shoal writes it for stage 3 beside the model states with the weights: mp_rank_%02d_model_states.pt is missing; %s", first.file.Name, mp, again)
+		return fmt.Errorf("%s has no model in it, as shoal writes it for stage 3 beside the "+
+			"model states with the weights: mp_rank_%02d_model_states.pt is missing; %s",
+			first.file.Name, mp, again)
 	}
 	part := format.Checkpoint{}
 	if err := first.file.Flatten(&part, "module", first.module); err != nil {

@@ -13,13 +13,18 @@ import (
 	"github.com/shoal-ml/shoal/format/formattest"
 )
 
-// TestRead reads what DeepSpeed wrote with two processes, and compares with what its own converter finds; and what it wrote with four, with what they had in memory.
+// TestRead reads what DeepSpeed wrote with two processes, and compares with what its own converter
+// finds; and what it wrote with four, with what they had in memory.
 func TestRead(t *testing.T) {
-	for _, name := range append([]string{"zero1", "zero2", "zero3", "universal1", "universal3", "universalpipe", "universaltensor"}, parallel...) {
+	for _, name := range append(
+		[]string{"zero1", "zero2", "zero3", "universal1", "universal3", "universalpipe",
+			"universaltensor"}, parallel...) {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
 			c, files := read(t, dir)
-			c.Tensors = slices.DeleteFunc(c.Tensors, func(s format.Tensor) bool { return strings.HasPrefix(s.Name, "optimizer.step.") })
+			c.Tensors = slices.DeleteFunc(c.Tensors, func(s format.Tensor) bool {
+				return strings.HasPrefix(s.Name, "optimizer.step.")
+			})
 			formattest.Compare(t, files, c, want)
 			if v, ok := c.Value("note"); !ok || v != "ours" {
 				t.Errorf("note = %v", v)
@@ -31,42 +36,65 @@ func TestRead(t *testing.T) {
 func TestDamage(t *testing.T) {
 	for _, name := range []string{"zero2", "zero3"} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		formattest.Damage(t, dir, deepspeed.Read, func(name string) bool { return name != deepspeed.LatestName })
+		formattest.Damage(t, dir, deepspeed.Read, func(name string) bool {
+			return name != deepspeed.LatestName
+		})
 	}
 }
 
 func TestRefuses(t *testing.T) {
-	const optim, model = "global_step2/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt", "global_step2/mp_rank_00_model_states.pt"
+	const optim, model = "global_step2/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt",
+		"global_step2/mp_rank_00_model_states.pt"
 	for _, c := range []struct {
 		name   string
 		change func(fstest.MapFS)
 		err    string
 	}{
-		{"a rank is missing", func(d fstest.MapFS) { delete(d, optim) }, "cut over 2 ranks, and there are the files of 1"},
-		{"a rank too many", func(d fstest.MapFS) { d[strings.Replace(optim, "rank_1", "rank_2", 1)] = d[optim] }, "there are the files of 3"},
-		{"a hole", func(d fstest.MapFS) { d[strings.Replace(optim, "rank_1", "rank_3", 1)] = d[optim]; delete(d, optim) }, "no optimizer states file of mp rank 0, dp rank 1"},
-		{"two of one rank", func(d fstest.MapFS) { d[strings.Replace(optim, "bf16", "fp16", 1)] = d[optim] }, "are of the same rank"},
+		{"a rank is missing", func(d fstest.MapFS) {
+			delete(d, optim)
+		}, "cut over 2 ranks, and there are the files of 1"},
+		{"a rank too many", func(d fstest.MapFS) {
+			d[strings.Replace(optim, "rank_1", "rank_2", 1)] = d[optim]
+		}, "there are the files of 3"},
+		{"a hole", func(d fstest.MapFS) {
+			d[strings.Replace(optim, "rank_1", "rank_3", 1)] = d[optim]
+			delete(d, optim)
+		}, "no optimizer states file of mp rank 0, dp rank 1"},
+		{"two of one rank", func(d fstest.MapFS) {
+			d[strings.Replace(optim, "bf16", "fp16", 1)] = d[optim]
+		}, "are of the same rank"},
 		{"no model", func(d fstest.MapFS) { delete(d, model) }, "no mp_rank_*_model_states.pt"},
-		{"experts", func(d fstest.MapFS) { d["global_step2/layer_0_expert_1_mp_rank_00_model_states.pt"] = d[model] }, "there is no file of expert 0 of layer 0 of the mixture"},
-		{"a pipeline", func(d fstest.MapFS) { d["global_step2/layer_00-model_00-model_states.pt"] = d[model] }, "is in no file of a layer"},
-		{"path traversal", func(d fstest.MapFS) { d[deepspeed.LatestName] = &fstest.MapFile{Data: []byte("../x")} }, `"../x" is no name of a folder`},
-		{"no folder", func(d fstest.MapFS) { d[deepspeed.LatestName] = &fstest.MapFile{Data: []byte("x")} }, "x"},
+		{"experts", func(d fstest.MapFS) {
+			d["global_step2/layer_0_expert_1_mp_rank_00_model_states.pt"] = d[model]
+		}, "there is no file of expert 0 of layer 0 of the mixture"},
+		{"a pipeline", func(d fstest.MapFS) {
+			d["global_step2/layer_00-model_00-model_states.pt"] = d[model]
+		}, "is in no file of a layer"},
+		{"path traversal", func(d fstest.MapFS) {
+			d[deepspeed.LatestName] = &fstest.MapFile{Data: []byte("../x")}
+		}, `"../x" is no name of a folder`},
+		{"no folder", func(d fstest.MapFS) {
+			d[deepspeed.LatestName] = &fstest.MapFile{Data: []byte("x")}
+		}, "x"},
 	} {
 		dir, _ := formattest.Load(t, "testdata/zero2.zip")
 		c.change(dir)
-		if _, err := deepspeed.Read(format.NewFiles(dir)); err == nil || !strings.Contains(err.Error(), c.err) {
+		if _, err := deepspeed.Read(format.NewFiles(dir)); err == nil ||
+			!strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v; want %q", c.name, err, c.err)
 		}
 	}
 }
 
 func FuzzRead(f *testing.F) {
-	const one, two = "global_step2/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "global_step2/mp_rank_00_model_states.pt"
+	const one, two = "global_step2/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+		"global_step2/mp_rank_00_model_states.pt"
 	dir, _ := formattest.Load(f, "testdata/zero1.zip")
 	f.Add(dir[one].Data, dir[two].Data)
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		changed := maps.Clone(dir)
-		changed[one], changed[two] = &fstest.MapFile{Data: bytes.Clone(a)}, &fstest.MapFile{Data: bytes.Clone(b)}
+		changed[one], changed[two] = &fstest.MapFile{Data: bytes.Clone(a)},
+			&fstest.MapFile{Data: bytes.Clone(b)}
 		formattest.Sound(changed, deepspeed.Read)
 	})
 }

@@ -13,17 +13,21 @@ import (
 )
 
 var (
-	expertFile = regexp.MustCompile(`^(?:layer_(\d+)_)?expert_(\d+)_mp_rank_(\d+)_model_states\.pt$`)
-	expertOpt  = regexp.MustCompile(`^expp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$`)
-	// expertName is that of an expert's parameter: the number in it counts all experts of the layer, but in a rank's optimizer states only its own.
-	expertName = regexp.MustCompile(`^(.*\bdeepspeed_moe\.experts\.deepspeed_experts\.)(\d+)(\..*)$`)
+	expertFile = regexp.MustCompile(
+		`^(?:layer_(\d+)_)?expert_(\d+)_mp_rank_(\d+)_model_states\.pt$`)
+	expertOpt = regexp.MustCompile(`^expp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$`)
+	// expertName is that of an expert's parameter: the number in it counts all experts of the
+	// layer, but in a rank's optimizer states only its own.
+	expertName = regexp.MustCompile(
+		`^(.*\bdeepspeed_moe\.experts\.deepspeed_experts\.)(\d+)(\..*)$`)
 )
 
 // expertsEnd is the end of what the names of a layer's experts begin with.
 const expertsEnd = ".deepspeed_moe.experts.deepspeed_experts."
 
-// What the reader says of experts, for whoever writes some: the names of the layers of a mixture, in the order of their files, and of several tensor parallel ranks whether these have parts of each
-// expert, as enable_expert_tensor_parallelism has it.
+// What the reader says of experts, for whoever writes some: the names of the layers of a mixture,
+// in the order of their files, and of several tensor parallel ranks whether these have parts of
+// each expert, as enable_expert_tensor_parallelism has it.
 const (
 	expertLayersKey = "expert_layers"
 	expertsCutKey   = "expert_tensor_parallelism"
@@ -35,8 +39,9 @@ const expertCountsKey = "num_experts"
 // unnamed is why the state of an optimizer without ZeRO stays in parts.
 const unnamed = "without ZeRO an optimizer numbers its parameters and names none"
 
-// expertAt is the layer of a mixture of experts, the expert, and the model parallel rank of a file. Each stage of a pipeline counts its layers of experts from 0. A layer of -1 is all: older versions
-// have a file for an expert of all layers.
+// expertAt is the layer of a mixture of experts, the expert, and the model parallel rank of a file.
+// Each stage of a pipeline counts its layers of experts from 0. A layer of -1 is all: older
+// versions have a file for an expert of all layers.
 type expertAt struct{ layer, expert, mp int }
 
 // expertFileName is the name of the file of an expert.
@@ -74,24 +79,30 @@ func (r *reader) seeExpert(name string) (bool, error) {
 	return true, nil
 }
 
-// autoLayersKey is where model states list the layers of experts that DeepSpeed's AutoEP has placed.
+// autoLayersKey is where model states list the layers of experts that DeepSpeed's AutoEP has
+// placed.
 const autoLayersKey = "ds_autoep_layers"
 
-// automatic fails for the experts of AutoEP, of which an optimizer has one tensor for all that a rank has, and in stage 3 the model too.
+// automatic fails for the experts of AutoEP, of which an optimizer has one tensor for all that a
+// rank has, and in stage 3 the model too.
 func automatic(file string) error {
-	return fmt.Errorf("%s is of experts that DeepSpeed's AutoEP has placed, whose optimizer has those of a rank as one tensor, which shoal reads from universal checkpoints only; convert the checkpoint with ds_to_universal of that DeepSpeed", file)
+	return fmt.Errorf("%s is of experts that DeepSpeed's AutoEP has placed, whose optimizer has "+
+		"those of a rank as one tensor, which shoal reads from universal checkpoints only; "+
+		"convert the checkpoint with ds_to_universal of that DeepSpeed", file)
 }
 
 // mixture reads the experts of the model, each from a file of its own, stage by stage.
 func (r *reader) mixture() error {
 	if first, err := r.open(r.models[at{0, 0}]); err == nil { // else who reads it says so
-		if list, err := pickle.Get[*pickle.List](first.Root, autoLayersKey); err == nil && len(list.Items) > 0 {
+		if list, err := pickle.Get[*pickle.List](first.Root, autoLayersKey); err == nil &&
+			len(list.Items) > 0 {
 			return automatic(first.Name)
 		}
 	}
 	for a, name := range r.experts {
 		if a.mp >= r.mp {
-			return fmt.Errorf("%s is of a model parallel rank of which there are no model states", name)
+			return fmt.Errorf("%s is of a model parallel rank of which there are no model states",
+				name)
 		}
 	}
 	all := make([]map[int]int, r.pp) // of each stage, how many experts its layers have
@@ -134,8 +145,10 @@ func (r *reader) mixture() error {
 	return nil
 }
 
-// layer reads the experts of a layer, and returns what the names of their parameters begin with. In a pipeline it is of one of the units that the stage has.
-func (r *reader) layer(stage, layer, experts int, units map[string]bool) (prefix string, err error) {
+// layer reads the experts of a layer, and returns what the names of their parameters begin with. In
+// a pipeline it is of one of the units that the stage has.
+func (r *reader) layer(stage, layer, experts int, units map[string]bool) (prefix string,
+	err error) {
 	for expert := range experts {
 		for mp := stage * r.tp; mp < (stage+1)*r.tp; mp++ {
 			file := r.experts[expertAt{layer, expert, mp}]
@@ -143,7 +156,8 @@ func (r *reader) layer(stage, layer, experts int, units map[string]bool) (prefix
 				continue
 			}
 			if file == "" {
-				return "", fmt.Errorf("there is no file of expert %d of layer %d of the mixture, mp rank %d (%s); a rank did not finish its save, or it was not copied", expert, layer, mp, expertFileName(layer, expert, mp))
+				return "", fmt.Errorf("there is no file of expert %d of layer %d of the "+
+					"mixture, mp rank %d (%s); a rank did not finish its save, or it was not copied", expert, layer, mp, expertFileName(layer, expert, mp))
 			}
 			names, err := r.expert(file, expert, mp)
 			if err != nil {
@@ -155,10 +169,14 @@ func (r *reader) layer(stage, layer, experts int, units map[string]bool) (prefix
 					prefix = begin
 				}
 				if r.pp > 1 && !units[unitOf(name)] {
-					return "", fmt.Errorf("%s has %q, and stage %d has nothing else of that layer (%s); the file is that of another stage", file, name, stage, r.models[at{stage * r.tp, 0}])
+					return "", fmt.Errorf("%s has %q, and stage %d has nothing else of that "+
+						"layer (%s); the file is that of another stage", file, name, stage,
+						r.models[at{stage * r.tp, 0}])
 				}
 				if begin != prefix && layer >= 0 {
-					return "", fmt.Errorf("%s has %q, and other experts of layer %d of the mixture have names that begin with %q; the file is that of another layer", file, name, layer, prefix)
+					return "", fmt.Errorf("%s has %q, and other experts of layer %d of the "+
+						"mixture have names that begin with %q; the file is that of another layer",
+						file, name, layer, prefix)
 				}
 			}
 		}
@@ -166,7 +184,8 @@ func (r *reader) layer(stage, layer, experts int, units map[string]bool) (prefix
 	return prefix, nil
 }
 
-// alone reports whether each expert is the file of one tensor parallel rank: without tensor parallelism of experts DeepSpeed counts these as those that share experts.
+// alone reports whether each expert is the file of one tensor parallel rank: without tensor
+// parallelism of experts DeepSpeed counts these as those that share experts.
 func (r *reader) alone(stages []map[int]int) bool {
 	for stage, layers := range stages {
 		for layer, experts := range layers {
@@ -202,11 +221,15 @@ func (r *reader) counted(stage int, layers map[int]int) error {
 	}
 	for layer, n := range said.Items {
 		if n, ok := n.(int64); ok && int64(layers[layer]) != n {
-			return fmt.Errorf("%s says that layer %d of the mixture has %d experts, and there are the files of %d; a rank did not finish its save, or a file was not copied", first.Name, layer, n, layers[layer])
+			return fmt.Errorf("%s says that layer %d of the mixture has %d experts, and there "+
+				"are the files of %d; a rank did not finish its save, or a file was not copied",
+				first.Name, layer, n, layers[layer])
 		}
 	}
 	if len(layers) != len(said.Items) {
-		return fmt.Errorf("%s says that there are %d layers of experts, and there are the files of %d", first.Name, len(said.Items), len(layers))
+		return fmt.Errorf(
+			"%s says that there are %d layers of experts, and there are the files of %d",
+			first.Name, len(said.Items), len(layers))
 	}
 	return nil
 }
@@ -223,11 +246,13 @@ func (r *reader) expert(file string, expert, mp int) (names []string, err error)
 	}
 	for _, t := range part.Tensors {
 		m := expertName.FindStringSubmatch(t.Name)
-		if m == nil && autoExpert.MatchString(strings.TrimSuffix(t.Name, "."+strconv.Itoa(expert))) {
+		if m == nil && autoExpert.MatchString(
+			strings.TrimSuffix(t.Name, "."+strconv.Itoa(expert))) {
 			return nil, automatic(f.Name)
 		}
 		if m == nil || m[2] != strconv.Itoa(expert) {
-			return nil, fmt.Errorf("%s has %q, which is no parameter of expert %d by DeepSpeed's own layer (deepspeed_moe); convert the checkpoint with ds_to_universal", f.Name, t.Name, expert)
+			return nil, fmt.Errorf("%s has %q, which is no parameter of expert %d by "+
+				"DeepSpeed's own layer (deepspeed_moe); convert the checkpoint with ds_to_universal", f.Name, t.Name, expert)
 		}
 		names = append(names, t.Name)
 		r.numbers[m[1]] = max(r.numbers[m[1]], expert+1)
@@ -245,7 +270,8 @@ func (r *reader) expertPlace(mp int) format.Place {
 	return r.place(mp)
 }
 
-// numberedExperts adds the state of experts that an optimizer without ZeRO keeps, by number: each expert parallel rank has its own.
+// numberedExperts adds the state of experts that an optimizer without ZeRO keeps, by number: each
+// expert parallel rank has its own.
 func (r *reader) numberedExperts() error {
 	degree := 0
 	for a := range r.expp {
@@ -258,7 +284,8 @@ func (r *reader) numberedExperts() error {
 				continue
 			}
 			if name == "" {
-				return fmt.Errorf("there is no file expp_rank_%d_mp_rank_%02d_optim_states.pt; a rank did not finish its save, or it was not copied", e, mp)
+				return fmt.Errorf("there is no file expp_rank_%d_mp_rank_%02d_optim_states.pt; "+
+					"a rank did not finish its save, or it was not copied", e, mp)
 			}
 			f, err := r.open(name)
 			if err != nil {
@@ -273,7 +300,8 @@ func (r *reader) numberedExperts() error {
 				return err
 			}
 			for _, t := range part.Tensors {
-				t.At, t.Apart = append(format.Place{{Axis: "ep", Index: e, Of: degree}}, r.placeInStage(mp)...), unnamed
+				t.At, t.Apart = append(format.Place{{Axis: "ep", Index: e, Of: degree}},
+					r.placeInStage(mp)...), unnamed
 				r.Tensors = append(r.Tensors, t)
 			}
 			r.apart = true

@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// cut is how the flat buffer of a group lies over the ranks: whole over them all, or for experts over some of them for each expert parallel rank.
+// cut is how the flat buffer of a group lies over the ranks: whole over them all, or for experts
+// over some of them for each expert parallel rank.
 type cut struct {
 	ranks  []*rank
 	shapes params
@@ -19,15 +20,20 @@ type cut struct {
 // groupAt is a group of the optimizer of a model parallel rank.
 type groupAt struct{ mp, group int }
 
-// cuts finds out how a group is cut. Experts have fewer data parallel ranks: each of those that share one expert parallel rank has a part of its experts. There are none where another model
+// cuts finds out how a group is cut. Experts have fewer data parallel ranks: each of those that
+// share one expert parallel rank has a part of its experts. There are none where another model
 // parallel rank says it.
 func (r *reader) cuts(mp, g int, m *model, ranks []*rank) ([]cut, error) {
-	experts := slices.ContainsFunc(m.shapes[g], func(p param) bool { return expertName.MatchString(p.name) })
+	experts := slices.ContainsFunc(m.shapes[g], func(p param) bool {
+		return expertName.MatchString(p.name)
+	})
 	if experts && r.single {
 		first := mp / r.tp * r.tp
 		group := groupAt{first, g}
 		if mp > first && !r.together[group] {
-			return nil, fmt.Errorf("%s has state of experts (%q, …) in group %d, and %s has none there", ranks[0].file.Name, m.shapes[g][0].name, g, r.opened[first][0].file.Name)
+			return nil, fmt.Errorf(
+				"%s has state of experts (%q, …) in group %d, and %s has none there",
+				ranks[0].file.Name, m.shapes[g][0].name, g, r.opened[first][0].file.Name)
 		}
 		if mp > first {
 			return nil, nil
@@ -45,17 +51,21 @@ func (r *reader) cuts(mp, g int, m *model, ranks []*rank) ([]cut, error) {
 			return nil, err
 		}
 		if one != ranks[0] && n != count || len(ranks)%n != 0 {
-			return nil, fmt.Errorf("%s says that group %d is cut over %d ranks, and there are the files of %d", one.file.Name, g, n, len(ranks))
+			return nil, fmt.Errorf(
+				"%s says that group %d is cut over %d ranks, and there are the files of %d",
+				one.file.Name, g, n, len(ranks))
 		}
 		count = n
 	}
 	robin := roundRobin(m, ranks[0]) || shuffled(g, m.shapes[g], ranks)
 	if robin && aligned(ranks[0]) {
-		return nil, fmt.Errorf("%s: round_robin_gradients and parameter_alignment together, with which shoal does not know where parameters lie", ranks[0].file.Name)
+		return nil, fmt.Errorf("%s: round_robin_gradients and parameter_alignment together, "+
+			"with which shoal does not know where parameters lie", ranks[0].file.Name)
 	}
 	degree := len(ranks) / count // of expert parallelism
 	all := make([]cut, degree)
-	dataFirst := configures(m, ranks[0], "use_data_before_expert_parallelism") // neighbours have the same experts
+	// neighbours have the same experts
+	dataFirst := configures(m, ranks[0], "use_data_before_expert_parallelism")
 	for i, one := range ranks {
 		e := i % degree
 		if dataFirst {
@@ -81,7 +91,9 @@ func (r *reader) whole(shapes params, e, degree, count, files int) (called param
 	for _, p := range shapes {
 		name := expertName.FindStringSubmatch(p.name)
 		if name == nil && degree > 1 {
-			return nil, fmt.Errorf("parameter %q was cut over %d ranks, and there are the files of %d; only experts of DeepSpeed's own layer (deepspeed_moe) are cut so", p.name, count, files)
+			return nil, fmt.Errorf("parameter %q was cut over %d ranks, and there are the files "+
+				"of %d; only experts of DeepSpeed's own layer (deepspeed_moe) are cut so", p.name,
+				count, files)
 		}
 		if name == nil {
 			called = append(called, p)
@@ -90,7 +102,8 @@ func (r *reader) whole(shapes params, e, degree, count, files int) (called param
 		local, err := strconv.Atoi(name[2])
 		own := r.numbers[name[1]] / degree
 		if err != nil || local >= own || r.numbers[name[1]]%degree != 0 {
-			return nil, fmt.Errorf("parameter %q is of an expert of a rank, and there are the files of %d experts for %d ranks", p.name, r.numbers[name[1]], degree)
+			return nil, fmt.Errorf("parameter %q is of an expert of a rank, and there are the "+
+				"files of %d experts for %d ranks", p.name, r.numbers[name[1]], degree)
 		}
 		global := numberedExpert(name, e*own+local)
 		r.locals[global] = p.name
@@ -99,12 +112,14 @@ func (r *reader) whole(shapes params, e, degree, count, files int) (called param
 	return called, nil
 }
 
-// numberedExpert is the name of an expert's parameter, which came apart by expertName, with another number.
+// numberedExpert is the name of an expert's parameter, which came apart by expertName, with another
+// number.
 func numberedExpert(name []string, number int) string {
 	return name[1] + strconv.Itoa(number) + name[3]
 }
 
-// everyRank are the optimizer states of all ranks of the stage of a model parallel one, in DeepSpeed's order: tensor parallel ranks are neighbours.
+// everyRank are the optimizer states of all ranks of the stage of a model parallel one, in
+// DeepSpeed's order: tensor parallel ranks are neighbours.
 func (r *reader) everyRank(mp int) (all []*rank, err error) {
 	all = make([]*rank, r.tp*r.dp)
 	for tp := range r.tp {
@@ -119,7 +134,8 @@ func (r *reader) everyRank(mp int) (all []*rank, err error) {
 	return all, nil
 }
 
-// together are the parameters of a group in the order that one rank with all experts would have: those of the experts of a layer that follow each other on a rank, of each rank.
+// together are the parameters of a group in the order that one rank with all experts would have:
+// those of the experts of a layer that follow each other on a rank, of each rank.
 func together(cuts []cut, local params) (all params) {
 	called := make([]map[string]string, len(cuts))
 	for e, c := range cuts {
@@ -143,7 +159,8 @@ func together(cuts []cut, local params) (all params) {
 	return all
 }
 
-// follows reports whether a parameter is of the same layer of experts as that before it, and of no earlier expert.
+// follows reports whether a parameter is of the same layer of experts as that before it, and of no
+// earlier expert.
 func follows(before, name string) bool {
 	a, b := expertName.FindStringSubmatch(before), expertName.FindStringSubmatch(name)
 	if a == nil || b == nil || a[1] != b[1] {
@@ -160,13 +177,16 @@ func (one *rank) count(g, files int) (int, error) {
 	v, _ := state.Get("partition_count")
 	if l, ok := v.(*pickle.List); ok {
 		if g >= len(l.Items) {
-			return 0, fmt.Errorf("%s does not say over how many ranks group %d is cut (partition_count)", one.file.Name, g)
+			return 0, fmt.Errorf(
+				"%s does not say over how many ranks group %d is cut (partition_count)",
+				one.file.Name, g)
 		}
 		v = l.Items[g]
 	}
 	n, ok := v.(int64)
 	if !ok || n < 1 || n > int64(files) {
-		return 0, fmt.Errorf("%s: the state was cut over %v ranks, and there are the files of %d", one.file.Name, v, files)
+		return 0, fmt.Errorf("%s: the state was cut over %v ranks, and there are the files of %d",
+			one.file.Name, v, files)
 	}
 	return int(n), nil
 }

@@ -23,7 +23,8 @@ import (
 
 const inLayer = ".deepspeed_moe.experts.deepspeed_experts."
 
-// mixed is a model with layers of experts, in the order in which a program has its parameters. Groups are of these; those behind the first are of experts.
+// mixed is a model with layers of experts, in the order in which a program has its parameters.
+// Groups are of these; those behind the first are of experts.
 type mixed struct {
 	params []even
 	groups []int    // of each parameter
@@ -83,7 +84,8 @@ func (m *mixed) expertOf(name string) (layer, expert int, rest string) {
 	return -1, -1, name
 }
 
-// spot is an expert parallel rank, and which of those with its experts: of a rank in DeepSpeed's order.
+// spot is an expert parallel rank, and which of those with its experts: of a rank in DeepSpeed's
+// order.
 func (m *mixed) spot(o mixedOver, dp, tp int) (e, index, count int) {
 	rank, ranks := dp, o.dp
 	if !o.parts {
@@ -96,7 +98,8 @@ func (m *mixed) spot(o mixedOver, dp, tp int) (e, index, count int) {
 	return rank % o.ep, rank / o.ep, count
 }
 
-// local are the parameters of a group on an expert parallel rank, with the names and parts that the rank has.
+// local are the parameters of a group on an expert parallel rank, with the names and parts that the
+// rank has.
 func (m *mixed) local(o mixedOver, group, e, tp int) (all []even) {
 	for i, p := range m.params {
 		layer, expert, rest := m.expertOf(p.name)
@@ -154,7 +157,9 @@ func (m *mixed) save(s *saver, o mixedOver, mp int, info *pickle.Dict) {
 			for _, n := range m.counts {
 				counts.Items = append(counts.Items, int64(n))
 			}
-			root := dict("module", module, "num_experts", counts, "global_steps", int64(7), "dp_world_size", int64(o.dp), "mp_world_size", int64(o.tp*max(len(o.starts), 1)), "universal_checkpoint_info", info)
+			root := dict("module", module, "num_experts", counts, "global_steps", int64(7),
+				"dp_world_size", int64(o.dp), "mp_world_size", int64(o.tp*max(len(o.starts), 1)),
+				"universal_checkpoint_info", info)
 			if o.names {
 				root.Add("param_shapes", shapes)
 			}
@@ -170,7 +175,9 @@ func (m *mixed) save(s *saver, o mixedOver, mp int, info *pickle.Dict) {
 			for layer := range m.layers {
 				for expert := range m.counts[layer] {
 					if expert/(m.counts[layer]/o.ep) == e {
-						s.file(fmt.Sprintf("global_step7/layer_%d_expert_%d_mp_rank_%02d_model_states.pt", layer, expert, mp), func(f *store) any {
+						s.file(fmt.Sprintf(
+							"global_step7/layer_%d_expert_%d_mp_rank_%02d_model_states.pt", layer,
+							expert, mp), func(f *store) any {
 							d := dict()
 							for _, p := range m.params {
 								if l, x, _ := m.expertOf(p.name); l == layer && x == expert {
@@ -185,10 +192,16 @@ func (m *mixed) save(s *saver, o mixedOver, mp int, info *pickle.Dict) {
 					}
 				}
 			}
-			s.file(fmt.Sprintf("global_step7/expp_rank_%d_mp_rank_%02d_optim_states.pt", e, mp), func(f *store) any { return dict("optimizer", nil) })
+			s.file(fmt.Sprintf("global_step7/expp_rank_%d_mp_rank_%02d_optim_states.pt", e, mp),
+				func(f *store) any {
+					return dict("optimizer", nil)
+				})
 		}
 		for dp := range o.dp {
-			s.file(fmt.Sprintf("global_step7/zero_pp_rank_%d_mp_rank_%02d_optim_states.pt", dp, mp), func(f *store) any { return m.optimizer(f, o, dp, tp) })
+			s.file(fmt.Sprintf("global_step7/zero_pp_rank_%d_mp_rank_%02d_optim_states.pt", dp, mp),
+				func(f *store) any {
+					return m.optimizer(f, o, dp, tp)
+				})
 		}
 	}
 }
@@ -213,7 +226,8 @@ func (m *mixed) dealt(o mixedOver, group, e, tp int) []even {
 }
 
 func (m *mixed) optimizer(f *store, o mixedOver, dp, tp int) any {
-	weights, states, counts, paddings, mappings, groups := list(), dict(), list(), list(), list(), list()
+	weights, states, counts, paddings, mappings, groups := list(), dict(), list(), list(), list(),
+		list()
 	for g := range slices.Max(m.groups) + 1 {
 		e, index, count := m.spot(o, dp, tp)
 		if g == 0 {
@@ -228,10 +242,14 @@ func (m *mixed) optimizer(f *store, o mixedOver, dp, tp int) any {
 		}
 		size := (n + 2*count - 1) / (2 * count) * 2
 		start := 0
-		for _, p := range m.local(o, g, e, tp) { // DeepSpeed says where they would lie in the model's order
+		// DeepSpeed says where they would lie in the model's order
+		for _, p := range m.local(o, g, e, tp) {
 			from, to := max(start, index*size), min(start+len(p.whole.data), (index+1)*size)
 			if from < to {
-				mapping.Add(p.name, pickle.New{Class: pickle.Global{Module: "deepspeed.utils.tensor_fragment", Name: "fragment_address"}, State: dict("numel", int64(to-from), "start", int64(from-index*size))})
+				mapping.Add(p.name,
+					pickle.New{Class: pickle.Global{Module: "deepspeed.utils.tensor_fragment",
+						Name: "fragment_address"},
+						State: dict("numel", int64(to-from), "start", int64(from-index*size))})
 			}
 			start += len(p.whole.data)
 		}
@@ -245,8 +263,12 @@ func (m *mixed) optimizer(f *store, o mixedOver, dp, tp int) any {
 		moments := full.times(-1)
 		clear(moments.data[len(lean.data):]) // what is filled up is no -0
 		weights.Items = append(weights.Items, f.add(lean))
-		states.Items = append(states.Items, pickle.Item{Key: int64(g), Value: dict("step", f.add(array{tensor.Shape{}, []float32{float32(g + 3)}}), "exp_avg", f.add(moments))})
-		counts.Items, paddings.Items, mappings.Items = append(counts.Items, int64(count)), append(paddings.Items, int64(size-len(lean.data))), append(mappings.Items, mapping)
+		states.Items = append(states.Items,
+			pickle.Item{Key: int64(g),
+				Value: dict("step", f.add(array{tensor.Shape{}, []float32{float32(g + 3)}}),
+					"exp_avg", f.add(moments))})
+		counts.Items, paddings.Items, mappings.Items = append(counts.Items, int64(count)),
+			append(paddings.Items, int64(size-len(lean.data))), append(mappings.Items, mapping)
 		group := dict("lr", float64(g), "params", list(int64(g)))
 		if g > 0 {
 			group.Add("name", fmt.Sprintf("ep_size_%d", o.ep))
@@ -254,9 +276,12 @@ func (m *mixed) optimizer(f *store, o mixedOver, dp, tp int) any {
 		}
 		groups.Items = append(groups.Items, group)
 	}
-	state := dict("zero_stage", int64(o.stage), "single_partition_of_fp32_groups", weights, "base_optimizer_state", dict("state", states, "param_groups", groups),
-		"partition_count", counts, "group_paddings", paddings, "param_slice_mappings", mappings, "ds_version", "0.19.0")
-	config := dict("use_data_before_expert_parallelism", m.first, "zero_optimization", dict("round_robin_gradients", m.robin, "stage", int64(o.stage)))
+	state := dict("zero_stage", int64(o.stage), "single_partition_of_fp32_groups", weights,
+		"base_optimizer_state", dict("state", states, "param_groups", groups),
+		"partition_count", counts, "group_paddings", paddings, "param_slice_mappings", mappings,
+		"ds_version", "0.19.0")
+	config := dict("use_data_before_expert_parallelism", m.first, "zero_optimization",
+		dict("round_robin_gradients", m.robin, "stage", int64(o.stage)))
 	return dict("optimizer_state_dict", state, "ds_config", config, "ds_version", "0.19.0")
 }
 
@@ -275,7 +300,8 @@ func (m *mixed) info() *pickle.Dict {
 		by[p.rule][pattern] = true
 	}
 	d := dict("universal_checkpoint_version", 0.2, "parameter_with_2_sub_params_cat_dim_0", list())
-	for _, x := range [][2]string{{"alike", "tp_replicated_parameter_patterns"}, {"columns", "parameter_with_row_parallelism_patterns"}} {
+	for _, x := range [][2]string{{"alike", "tp_replicated_parameter_patterns"},
+		{"columns", "parameter_with_row_parallelism_patterns"}} {
 		l := list()
 		for _, pattern := range slices.Sorted(maps.Keys(by[x[0]])) {
 			l.Items = append(l.Items, pattern)
@@ -285,10 +311,13 @@ func (m *mixed) info() *pickle.Dict {
 	return d
 }
 
-// drawMixed draws a model. Numbers of rows come out even over each of the tensor parallel ranks that are drawn.
+// drawMixed draws a model. Numbers of rows come out even over each of the tensor parallel ranks
+// that are drawn.
 func drawMixed(r *rapid.T) *mixed {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
-	m := &mixed{named: rapid.Bool().Draw(r, "patterns name experts"), robin: rapid.Bool().Draw(r, "round robin"), first: rapid.Bool().Draw(r, "data before experts")}
+	m := &mixed{named: rapid.Bool().Draw(r, "patterns name experts"),
+		robin: rapid.Bool().Draw(r, "round robin"),
+		first: rapid.Bool().Draw(r, "data before experts")}
 	first := 1
 	add := func(name, rule string, group int, shape ...int) {
 		if strings.Contains(name, inLayer) && !m.named {
@@ -301,13 +330,16 @@ func drawMixed(r *rapid.T) *mixed {
 	biases, bias := n("group of biases", 1, 2), rapid.Bool().Draw(r, "biases")
 	for b := range n("blocks", 1, 4) {
 		for i := range n("parameters", 0, 2) {
-			add(fmt.Sprintf("%d.p%d", b, i), rapid.SampledFrom([]string{"rest", "columns", "alike"}).Draw(r, "rule"), 0, 12*n("rows", 1, 2), 12)
+			add(fmt.Sprintf("%d.p%d", b, i),
+				rapid.SampledFrom([]string{"rest", "columns", "alike"}).Draw(r, "rule"), 0,
+				12*n("rows", 1, 2), 12)
 		}
 		if b > 0 && rapid.Bool().Draw(r, "no experts") {
 			continue
 		}
 		layer := fmt.Sprintf("%d.moe", b)
-		m.layers, m.counts = append(m.layers, layer), append(m.counts, rapid.SampledFrom([]int{4, 8, 12}).Draw(r, "experts"))
+		m.layers, m.counts = append(m.layers, layer),
+			append(m.counts, rapid.SampledFrom([]int{4, 8, 12}).Draw(r, "experts"))
 		add(layer+".deepspeed_moe.gate.wg.weight", "alike", 0, m.counts[len(m.counts)-1], 3)
 		rows := 12 * n("rows of experts", 1, 2)
 		for e := range m.counts[len(m.counts)-1] {
@@ -324,7 +356,8 @@ func drawMixed(r *rapid.T) *mixed {
 // over draws a mesh.
 func (m *mixed) over(r *rapid.T, name string) (o mixedOver) {
 	n := func(what string, of ...int) int { return rapid.SampledFrom(of).Draw(r, name+what) }
-	o = mixedOver{stage: n("stage", 1, 2), tp: n("tp", 1, 2, 3), ep: n("ep", 1, 2, 4), parts: m.named, names: rapid.Bool().Draw(r, name+"param_shapes")}
+	o = mixedOver{stage: n("stage", 1, 2), tp: n("tp", 1, 2, 3), ep: n("ep", 1, 2, 4),
+		parts: m.named, names: rapid.Bool().Draw(r, name+"param_shapes")}
 	o.dp = o.ep * n("sharers", 1, 2, 3)
 	if o.tp == 1 {
 		o.parts = true
@@ -352,13 +385,17 @@ func (m *mixed) over(r *rapid.T, name string) (o mixedOver) {
 func (m *mixed) whole() map[string]string {
 	all := map[string]string{}
 	for i, p := range m.params {
-		all["module."+p.name], all["optimizer.fp32."+p.name], all["optimizer.exp_avg."+p.name] = p.whole.String(), p.whole.String(), p.whole.times(-1).String()
-		all["optimizer.step."+p.name] = array{tensor.Shape{}, []float32{float32(m.groups[i] + 3)}}.String()
+		all["module."+p.name], all["optimizer.fp32."+p.name],
+			all["optimizer.exp_avg."+p.name] = p.whole.String(), p.whole.String(),
+			p.whole.times(-1).String()
+		all["optimizer.step."+p.name] = array{tensor.Shape{},
+			[]float32{float32(m.groups[i] + 3)}}.String()
 	}
 	return all
 }
 
-// TestExpertsRandom reads what DeepSpeed saves of experts over random ranks, writes it for others, and compares every tensor of every file with what DeepSpeed saves there, which is cut here.
+// TestExpertsRandom reads what DeepSpeed saves of experts over random ranks, writes it for others,
+// and compares every tensor of every file with what DeepSpeed saves there, which is cut here.
 func TestExpertsRandom(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		m := drawMixed(r)
@@ -375,7 +412,8 @@ func TestExpertsRandom(t *testing.T) {
 		if faults := c.Check(files); len(faults) > 0 {
 			r.Fatal(faults)
 		}
-		if !m.robin && rapid.Bool().Draw(r, "by way of universal") { // which does not tell the order of what is dealt out
+		// which does not tell the order of what is dealt out
+		if !m.robin && rapid.Bool().Draw(r, "by way of universal") {
 			c, files = read(t, universal(t, c, files))
 		}
 		z := deepspeed.Zero{Stage: to.stage, DP: to.dp, TP: to.tp, EP: to.ep, PP: len(to.starts)}
@@ -386,7 +424,8 @@ func TestExpertsRandom(t *testing.T) {
 		}
 		dir := spread(t, z, c, files)
 		due := m.write(t, to)
-		if diff := cmp.Diff(slices.Sorted(maps.Keys(due)), slices.Sorted(maps.Keys(dir))); diff != "" {
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(due)),
+			slices.Sorted(maps.Keys(dir))); diff != "" {
 			r.Fatal(diff)
 		}
 		for name := range due {
@@ -396,8 +435,13 @@ func TestExpertsRandom(t *testing.T) {
 			if diff := differing(tensors(t, due, name), tensors(t, dir, name)); diff != "" {
 				r.Errorf("%s: %s", name, diff)
 			}
-			for _, path := range [][]string{{"param_shapes"}, {"num_experts"}, {"optimizer_state_dict", "partition_count"}, {"optimizer_state_dict", "group_paddings"}, {"optimizer_state_dict", "param_slice_mappings"}, {"optimizer_state_dict", "base_optimizer_state", "param_groups"}} {
-				if path[0] == "param_shapes" && !to.names || path[len(path)-1] == "param_slice_mappings" && m.robin {
+			for _, path := range [][]string{{"param_shapes"}, {"num_experts"},
+				{"optimizer_state_dict", "partition_count"},
+				{"optimizer_state_dict", "group_paddings"},
+				{"optimizer_state_dict", "param_slice_mappings"},
+				{"optimizer_state_dict", "base_optimizer_state", "param_groups"}} {
+				if path[0] == "param_shapes" && !to.names ||
+					path[len(path)-1] == "param_slice_mappings" && m.robin {
 					continue
 				}
 				if want, got := at(t, due, name, path), at(t, dir, name, path); want != got {
@@ -415,18 +459,25 @@ func TestExpertsRandom(t *testing.T) {
 	})
 }
 
-// TestExpertsOfStages reads experts that one stage of a pipeline has and another has not, and writes none such: DeepSpeed hangs with them.
+// TestExpertsOfStages reads experts that one stage of a pipeline has and another has not, and
+// writes none such: DeepSpeed hangs with them.
 func TestExpertsOfStages(t *testing.T) {
-	m := &mixed{layers: []string{"1.moe"}, counts: []int{1}, groups: []int{0, 1, 0, 1}, params: []even{{name: "0.w", rule: "rest", whole: numbered(1, 4, 2)}, {name: "0.v", rule: "rest", whole: numbered(9, 4, 2)},
-		{name: "1.w", whole: numbered(20, 4, 2)}, {name: "1.moe" + inLayer + "0.w", whole: numbered(40, 4, 2)}}}
+	m := &mixed{layers: []string{"1.moe"}, counts: []int{1}, groups: []int{0, 1, 0, 1},
+		params: []even{{name: "0.w", rule: "rest", whole: numbered(1, 4, 2)},
+			{name: "0.v", rule: "rest", whole: numbered(9, 4, 2)},
+			{name: "1.w", whole: numbered(20, 4, 2)},
+			{name: "1.moe" + inLayer + "0.w", whole: numbered(40, 4, 2)}}}
 	over := mixedOver{stage: 1, dp: 2, tp: 1, ep: 1, parts: true, names: true, starts: []int{0, 1}}
 	c, files := read(t, m.write(t, over))
 	if diff := differing(m.whole(), formattest.Contents(t, files, c)); diff != "" {
 		t.Error(diff)
 	}
-	const want = "stage 0 of 2 would have no experts (deepspeed.moe), and DeepSpeed itself hangs then"
-	for _, z := range []deepspeed.Zero{{Stage: 1, DP: 2, PP: 2}, {Stage: 1, DP: 2, PP: 2, Starts: []int{1}}} {
-		if _, err := deepspeed.LayoutZero(z, c.Tensors, c.Values, files.Read); err == nil || !strings.Contains(err.Error(), want) {
+	const want = "stage 0 of 2 would have no experts (deepspeed.moe), and DeepSpeed itself " +
+		"hangs then"
+	for _, z := range []deepspeed.Zero{{Stage: 1, DP: 2, PP: 2},
+		{Stage: 1, DP: 2, PP: 2, Starts: []int{1}}} {
+		if _, err := deepspeed.LayoutZero(z, c.Tensors, c.Values, files.Read); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}

@@ -38,8 +38,9 @@ func (r *reader) moduleNames(mp int) (names []string, err error) {
 	return names, nil
 }
 
-// stagesByName finds out how many tensor parallel ranks a stage has whose model is in the model states, as that of a pipeline with experts: these have the same names, and stages have
-// no name in common but of what is tied. Else all ranks are of one stage.
+// stagesByName finds out how many tensor parallel ranks a stage has whose model is in the model
+// states, as that of a pipeline with experts: these have the same names, and stages have no name in
+// common but of what is tied. Else all ranks are of one stage.
 func (r *reader) stagesByName() (tp int, err error) {
 	lists := make([][]string, r.mp)
 	seen := map[string]int{} // the first rank of each name

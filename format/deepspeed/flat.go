@@ -17,7 +17,8 @@ func optimizerGroup(g int, stage int64, c cut) ([]format.Tensor, error) {
 	kinds := []string{"fp32"}
 	var tensors []format.Tensor
 	for kind, t := range ranks[0].groups[g] {
-		if len(t.Shape) != 1 { // a number, such as the step: each parameter of a universal checkpoint has it
+		// a number, such as the step: each parameter of a universal checkpoint has it
+		if len(t.Shape) != 1 {
 			for _, p := range c.called {
 				tensors = append(tensors, t.As("optimizer."+kind+"."+p.name))
 			}
@@ -27,12 +28,14 @@ func optimizerGroup(g int, stage int64, c cut) ([]format.Tensor, error) {
 	}
 	for _, one := range ranks {
 		if a, b := len(one.groups[g]), len(ranks[0].groups[g]); a != b {
-			return nil, fmt.Errorf("%s has %d kinds of state of group %d, and %s %d", one.file.Name, a, g, ranks[0].file.Name, b)
+			return nil, fmt.Errorf("%s has %d kinds of state of group %d, and %s %d", one.file.Name,
+				a, g, ranks[0].file.Name, b)
 		}
 	}
 	slices.Sort(kinds)
-	starts := make([]int, len(ranks)) // stage 3: where in each rank's buffer the next parameter starts
-	start := 0                        // and that of all ranks together
+	// stage 3: where in each rank's buffer the next parameter starts
+	starts := make([]int, len(ranks))
+	start := 0 // and that of all ranks together
 	for n, p := range c.shapes {
 		for _, kind := range kinds {
 			parts := make([]*torchzip.Tensor, len(ranks))
@@ -42,7 +45,8 @@ func optimizerGroup(g int, stage int64, c cut) ([]format.Tensor, error) {
 					parts[i] = one.fp32[g]
 				}
 				if parts[i] == nil || len(parts[i].Shape) != 1 {
-					return nil, fmt.Errorf("%s has no flat buffer %s of group %d", one.file.Name, kind, g)
+					return nil, fmt.Errorf("%s has no flat buffer %s of group %d", one.file.Name,
+						kind, g)
 				}
 			}
 			var t format.Tensor
@@ -70,7 +74,8 @@ func optimizerGroup(g int, stage int64, c cut) ([]format.Tensor, error) {
 }
 
 // inOrder puts a parameter together that starts at an element of the flat buffer of all ranks.
-func inOrder(p param, g int, ranks []*rank, parts []*torchzip.Tensor, start int) (format.Tensor, error) {
+func inOrder(p param, g int, ranks []*rank, parts []*torchzip.Tensor, start int) (format.Tensor,
+	error) {
 	t := format.Tensor{DType: parts[0].DType, Shape: p.shape}
 	n, _ := p.shape.Elements()
 	at, done := 0, 0
@@ -96,7 +101,8 @@ func share(p param, ranks int) int {
 	return n/ranks + min(n%ranks, 1)
 }
 
-// even puts a parameter together that is cut into equal shares, which stand in each rank's buffer from start on.
+// even puts a parameter together that is cut into equal shares, which stand in each rank's buffer
+// from start on.
 func even(p param, parts []*torchzip.Tensor, start int) (format.Tensor, error) {
 	t := format.Tensor{DType: parts[0].DType, Shape: p.shape}
 	n, _ := p.shape.Elements()
@@ -109,15 +115,19 @@ func even(p param, parts []*torchzip.Tensor, start int) (format.Tensor, error) {
 	return t, nil
 }
 
-// fragments puts a parameter together from the fragments that param_slice_mappings lists, in the order of the ranks.
+// fragments puts a parameter together from the fragments that param_slice_mappings lists, in the
+// order of the ranks.
 func fragments(p param, g int, ranks []*rank, parts []*torchzip.Tensor) (format.Tensor, error) {
 	t := format.Tensor{DType: parts[0].DType, Shape: p.shape}
 	n, _ := p.shape.Elements()
 	done := 0
 	for i, one := range ranks {
-		maps, err := pickle.Get[*pickle.List](one.file.Root, "optimizer_state_dict", "param_slice_mappings")
+		maps, err := pickle.Get[*pickle.List](one.file.Root, "optimizer_state_dict",
+			"param_slice_mappings")
 		if err != nil || g >= len(maps.Items) {
-			return t, fmt.Errorf("%s does not say where in the flat buffers the parameters lie (param_slice_mappings); it is of a DeepSpeed before 0.7, whose ds_to_universal converts it", one.file.Name)
+			return t, fmt.Errorf("%s does not say where in the flat buffers the parameters lie "+
+				"(param_slice_mappings); it is of a DeepSpeed before 0.7, whose ds_to_universal "+
+				"converts it", one.file.Name)
 		}
 		v, err := pickle.Get[*pickle.Object](maps.Items[g], p.name)
 		if err != nil {
@@ -141,7 +151,8 @@ func fragments(p param, g int, ranks []*rank, parts []*torchzip.Tensor) (format.
 	return t, nil
 }
 
-// addressOf reads a fragment_address: the number of elements, and the place of the first in the flat buffer.
+// addressOf reads a fragment_address: the number of elements, and the place of the first in the
+// flat buffer.
 func addressOf(v *pickle.Object) (count, start int, err error) {
 	var at [2]int64
 	for i, name := range []string{"numel", "start"} {
@@ -160,8 +171,10 @@ func add(t *format.Tensor, buffer *torchzip.Tensor, from, to, start int) error {
 	if from == to {
 		return nil
 	}
-	if buffer.DType != t.DType || len(buffer.Shape) != 1 || to-from > buffer.Shape[0] || start > buffer.Shape[0]-(to-from) {
-		return fmt.Errorf("elements %d to %d of a flat buffer of %v %v are due", start, start+to-from, buffer.DType, tensor.Shape(buffer.Shape))
+	if buffer.DType != t.DType || len(buffer.Shape) != 1 || to-from > buffer.Shape[0] ||
+		start > buffer.Shape[0]-(to-from) {
+		return fmt.Errorf("elements %d to %d of a flat buffer of %v %v are due", start,
+			start+to-from, buffer.DType, tensor.Shape(buffer.Shape))
 	}
 	file, offset, err := buffer.Flat(start)
 	if err != nil {

@@ -9,12 +9,14 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// namesKey is what the reader calls the names of the parameters in a group of the optimizer, in the order of its flat buffer. DeepSpeed has it in param_shapes
-// only: it numbers groups, and names none of what is in them.
+// namesKey is what the reader calls the names of the parameters in a group of the optimizer, in the
+// order of its flat buffer. DeepSpeed has it in param_shapes only: it numbers groups, and names
+// none of what is in them.
 const namesKey = "param_names"
 
-// grouped returns the names of the parameters in each group of the optimizer: groups are its param_groups, whose params are the numbers of the dicts of
-// param_shapes. They are as many, but that stage 3 cuts large groups in several. Where that does not come out, nothing is known.
+// grouped returns the names of the parameters in each group of the optimizer: groups are its
+// param_groups, whose params are the numbers of the dicts of param_shapes. They are as many, but
+// that stage 3 cuts large groups in several. Where that does not come out, nothing is known.
 func grouped(groups *pickle.List, shapes []params) (values []format.Value) {
 	used := make([]bool, len(shapes))
 	for i, g := range groups.Items {
@@ -33,7 +35,9 @@ func grouped(groups *pickle.List, shapes []params) (values []format.Value) {
 				names = append(names, p.name)
 			}
 		}
-		values = append(values, format.Value{Path: fmt.Sprintf("%s.param_groups.%d.%s", stateKey, i, namesKey), Is: names})
+		values = append(values,
+			format.Value{Path: fmt.Sprintf("%s.param_groups.%d.%s", stateKey, i, namesKey),
+				Is: names})
 	}
 	if slices.Contains(used, false) {
 		return nil
@@ -41,7 +45,8 @@ func grouped(groups *pickle.List, shapes []params) (values []format.Value) {
 	return values
 }
 
-// order returns the names of the parameters in each group, nil where the values do not tell them all.
+// order returns the names of the parameters in each group, nil where the values do not tell them
+// all.
 func (w *writer) order() ([][]string, error) {
 	found, groups := map[string]bool{}, 0
 	names := map[int][]string{}
@@ -62,7 +67,8 @@ func (w *writer) order() ([][]string, error) {
 		for _, x := range list {
 			name, ok := x.(string)
 			if !ok || found[name] || w.states[name] == nil {
-				return nil, fmt.Errorf("value %q names the parameter %v, of which there is no state, or which it names twice", v.Path, x)
+				return nil, fmt.Errorf("value %q names the parameter %v, of which there is no "+
+					"state, or which it names twice", v.Path, x)
 			}
 			found[name] = true
 			names[n] = append(names[n], name)
@@ -78,33 +84,38 @@ func (w *writer) order() ([][]string, error) {
 	return all, nil
 }
 
-// roundRobin reports whether parameters lie in the flat buffers as round_robin_gradients has them: in the order of param_shapes. What param_slice_mappings
-// says of such checkpoints is that of the model's order, and wrong.
+// roundRobin reports whether parameters lie in the flat buffers as round_robin_gradients has them:
+// in the order of param_shapes. What param_slice_mappings says of such checkpoints is that of the
+// model's order, and wrong.
 func roundRobin(m *model, one *rank) bool {
 	is := configures(m, one, "zero_optimization", "round_robin_gradients")
 	version, _ := pickle.Get[string](one.file.Root, "ds_version")
 	return is && dealt(one.stage, version)
 }
 
-// configures reports whether the configuration says so. Model states of a mixture of experts have none before DeepSpeed 0.19.6, and optimizer states have it too.
+// configures reports whether the configuration says so. Model states of a mixture of experts have
+// none before DeepSpeed 0.19.6, and optimizer states have it too.
 func configures(m *model, one *rank, path ...string) bool {
 	for _, root := range []any{m.file.Root, one.file.Root} {
-		if is, err := pickle.Get[bool](root, append([]string{"ds_config"}, path...)...); err == nil {
+		if is, err := pickle.Get[bool](root,
+			append([]string{"ds_config"}, path...)...); err == nil {
 			return is
 		}
 	}
 	return false
 }
 
-// dealt reports whether round_robin_gradients counts in a stage of a version: 3 knows nothing of it, and 1 did not before 0.13.
+// dealt reports whether round_robin_gradients counts in a stage of a version: 3 knows nothing of
+// it, and 1 did not before 0.13.
 func dealt(stage int64, version string) bool {
 	var major, minor int
 	n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor)
 	return stage == 2 || stage == 1 && (n < 2 || major > 0 || minor >= 13)
 }
 
-// shuffled reports whether param_slice_mappings has the parameters of a group in another order than param_shapes, which is so with round_robin_gradients only.
-// Versions that keep the name of a configuration's file, and not what is in it, say it in no other way.
+// shuffled reports whether param_slice_mappings has the parameters of a group in another order than
+// param_shapes, which is so with round_robin_gradients only. Versions that keep the name of a
+// configuration's file, and not what is in it, say it in no other way.
 func shuffled(g int, shapes params, ranks []*rank) bool {
 	names, err := mappedNames(g, ranks)
 	if err != nil {
@@ -126,9 +137,11 @@ func shuffled(g int, shapes params, ranks []*rank) bool {
 	return false
 }
 
-// aligned reports whether there is something between parameters that lie side by side, as parameter_alignment has it from DeepSpeed 0.19.8 on.
+// aligned reports whether there is something between parameters that lie side by side, as
+// parameter_alignment has it from DeepSpeed 0.19.8 on.
 func aligned(one *rank) bool {
-	groups, err := pickle.Get[*pickle.List](one.file.Root, "optimizer_state_dict", "param_alignment_paddings")
+	groups, err := pickle.Get[*pickle.List](one.file.Root, "optimizer_state_dict",
+		"param_alignment_paddings")
 	if err != nil {
 		return false
 	}
@@ -138,7 +151,8 @@ func aligned(one *rank) bool {
 	})
 }
 
-// robin says in which order the parameters of a group lie that are dealt out to ranks in turn: first each of the first rank.
+// robin says in which order the parameters of a group lie that are dealt out to ranks in turn:
+// first each of the first rank.
 func robin(n, ranks int) (order []int) {
 	for r := range ranks {
 		for i := r; i < n; i += ranks {

@@ -16,12 +16,20 @@ import (
 
 // Reasons for which parts of tensor parallel ranks stay parts.
 const (
-	unsaid = "its model states do not say how tensor parallel parts fit together (" + infoKey + ", which DeepSpeed's ds_to_universal asks for too); Megatron-DeepSpeed and DeepSpeed's AutoTP " +
+	unsaid = "its model states do not say how tensor parallel parts fit together (" + infoKey +
+		", which DeepSpeed's ds_to_universal asks for too); Megatron-DeepSpeed and DeepSpeed's " +
+		"AutoTP " +
 		"write that, other programs give it to save_checkpoint as client_state"
-	noParameter = "the model states name it neither as trained nor as frozen (param_shapes), as buffers are, and of what is no parameter DeepSpeed says nothing; ranks do not have it alike, or it is all one number"
-	differ      = "DeepSpeed takes the mean of what the ranks have of it (" + infoKey + "." + averagedKey + "), and they differ; shoal moves bytes and computes none, ds_to_universal does"
-	undue       = "all ranks have the same of it, and no pattern says so (" + infoKey + "." + replicatedKey + "); DeepSpeed's ds_to_universal would put the copies one behind the other"
-	ofExperts   = "the patterns of " + infoKey + " name experts by their numbers on a rank, and it is not known which these are"
+	noParameter = "the model states name it neither as trained nor as frozen (param_shapes), as " +
+		"buffers are, and of what is no parameter DeepSpeed says nothing; ranks do not have it " +
+		"alike, or it is all one number"
+	differ = "DeepSpeed takes the mean of what the ranks have of it (" + infoKey + "." +
+		averagedKey +
+		"), and they differ; shoal moves bytes and computes none, ds_to_universal does"
+	undue = "all ranks have the same of it, and no pattern says so (" + infoKey + "." +
+		replicatedKey + "); DeepSpeed's ds_to_universal would put the copies one behind the other"
+	ofExperts = "the patterns of " + infoKey +
+		" name experts by their numbers on a rank, and it is not known which these are"
 )
 
 // mostCompared bounds the bytes that are read to find out whether ranks have something alike.
@@ -30,7 +38,8 @@ const mostCompared = 256 << 20
 // autoExpert is the name of the experts of DeepSpeed's AutoEP, which are one tensor a rank.
 var autoExpert = regexp.MustCompile(`\.experts\.w[123]$`)
 
-// inform notes what the model states of a model parallel rank say: how parameters are shared, which must be the same on all, which there are, and which have another name.
+// inform notes what the model states of a model parallel rank say: how parameters are shared, which
+// must be the same on all, which there are, and which have another name.
 func (r *reader) inform(mp int, m *model) error {
 	part := format.Checkpoint{}
 	if info, err := pickle.Get[any](m.file.Root, infoKey); err == nil {
@@ -45,7 +54,9 @@ func (r *reader) inform(mp int, m *model) error {
 	if mp == 0 {
 		r.info = part.Values
 	} else if r.torn == nil && !reflect.DeepEqual(r.info, part.Values) {
-		r.torn = fmt.Errorf("%s and %s do not say the same of how tensor parallel parts fit together (%s)", r.models[at{0, 0}], m.file.Name, infoKey)
+		r.torn = fmt.Errorf(
+			"%s and %s do not say the same of how tensor parallel parts fit together (%s)",
+			r.models[at{0, 0}], m.file.Name, infoKey)
 	}
 	if shared, err := pickle.Get[*pickle.Dict](m.file.Root, sharedKey); err == nil {
 		for _, item := range shared.Items {
@@ -74,12 +85,14 @@ type joiner struct {
 	left   int64                      // bytes that may be compared
 }
 
-// join puts together what tensor parallel ranks have, as universal_checkpoint_info says. What it does not say stays in parts, with the reason.
+// join puts together what tensor parallel ranks have, as universal_checkpoint_info says. What it
+// does not say stays in parts, with the reason.
 func (r *reader) join() error {
 	if err := r.Finish(); err != nil { // in order, what is of one name stands together
 		return err
 	}
-	j := &joiner{reader: r, groups: map[string][]format.Tensor{}, tried: map[string]error{}, left: mostCompared}
+	j := &joiner{reader: r, groups: map[string][]format.Tensor{}, tried: map[string]error{},
+		left: mostCompared}
 	var names []string
 	for from := 0; from < len(r.Tensors); {
 		to := from + 1
@@ -95,7 +108,9 @@ func (r *reader) join() error {
 	var joined []format.Tensor
 	for _, name := range names {
 		parts := j.groups[name]
-		if !slices.ContainsFunc(parts, func(t format.Tensor) bool { return t.At != nil && t.Apart == "" }) {
+		if !slices.ContainsFunc(parts, func(t format.Tensor) bool {
+			return t.At != nil && t.Apart == ""
+		}) {
 			joined = append(joined, parts...)
 			continue
 		}
@@ -143,7 +158,8 @@ func (j *joiner) prepare(names []string) (err error) {
 	return j.rules.unused()
 }
 
-// parameterOf returns the kind of an optimizer's state, "" for the model's own, and the parameter of which a tensor is; "" for one of none.
+// parameterOf returns the kind of an optimizer's state, "" for the model's own, and the parameter
+// of which a tensor is; "" for one of none.
 func parameterOf(name string) (kind, param string) {
 	if param, ok := strings.CutPrefix(name, modulePrefix); ok {
 		return "", param
@@ -154,7 +170,8 @@ func parameterOf(name string) (kind, param string) {
 	return "", ""
 }
 
-// named is the name under which the patterns know a parameter: what is shared has that of the first.
+// named is the name under which the patterns know a parameter: what is shared has that of the
+// first.
 func (j *joiner) named(param string) string {
 	if other, ok := j.aliases[param]; ok {
 		return other
@@ -162,7 +179,8 @@ func (j *joiner) named(param string) string {
 	return param
 }
 
-// ruled is the name by which the patterns find a parameter: that of an expert has the number that it has on its rank.
+// ruled is the name by which the patterns find a parameter: that of an expert has the number that
+// it has on its rank.
 func (j *joiner) ruled(param string) string {
 	if local, ok := j.locals[j.named(param)]; ok {
 		return local
@@ -176,7 +194,8 @@ func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor,
 	for i := range parts {
 		t := &parts[i]
 		if len(t.At) != 1 || t.At[0].Axis != "tp" || t.Apart != "" {
-			return whole, fmt.Errorf("beside what tensor parallel ranks have there is another %q", t.Name)
+			return whole, fmt.Errorf("beside what tensor parallel ranks have there is another %q",
+				t.Name)
 		}
 		list = append(list, format.Part{Tensor: t, Rank: t.At[0].Index})
 	}
@@ -191,7 +210,8 @@ func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor,
 	} else if number {
 		return format.Same(list)
 	}
-	if _, known := j.locals[param]; !known && expertName.MatchString(param) || autoExpert.MatchString(param) && j.automatic() {
+	if _, known := j.locals[param]; !known && expertName.MatchString(param) ||
+		autoExpert.MatchString(param) && j.automatic() {
 		return whole, errors.New(ofExperts)
 	}
 	s, err := j.rules.of(j.ruled(param))
@@ -204,23 +224,29 @@ func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor,
 	if s.vocabulary {
 		err = j.rules.crop(&whole)
 	}
-	if one := len(weights) == 1 && weights[0].At == nil; err == nil && one && !weights[0].Shape.Equal(whole.Shape) {
-		err = fmt.Errorf("its parts come to the shape %v, and %s has %v", whole.Shape, weights[0].Name, weights[0].Shape)
+	if one := len(weights) == 1 && weights[0].At == nil; err == nil && one &&
+		!weights[0].Shape.Equal(whole.Shape) {
+		err = fmt.Errorf("its parts come to the shape %v, and %s has %v", whole.Shape,
+			weights[0].Name, weights[0].Shape)
 	}
 	return whole, err
 }
 
 // automatic reports whether DeepSpeed's AutoEP has placed experts.
 func (j *joiner) automatic() bool {
-	return slices.ContainsFunc(j.info, func(v format.Value) bool { return v.Path == infoKey+"."+expertsKey })
+	return slices.ContainsFunc(j.info, func(v format.Value) bool {
+		return v.Path == infoKey+"."+expertsKey
+	})
 }
 
 // stateOf is the name of an optimizer's state of a parameter.
 func stateOf(kind, param string) string { return "optimizer." + kind + "." + param }
 
-// besideWeights compares parts with the weights of their parameter on the same ranks, of which they should have the shape. It reports whether they are single
-// numbers of an optimizer beside these, such as the step, and fails where they are something else.
-func besideWeights(kind string, list []format.Part, weights []format.Tensor) (number bool, err error) {
+// besideWeights compares parts with the weights of their parameter on the same ranks, of which they
+// should have the shape. It reports whether they are single numbers of an optimizer beside these,
+// such as the step, and fails where they are something else.
+func besideWeights(kind string, list []format.Part, weights []format.Tensor) (number bool,
+	err error) {
 	if len(weights) != len(list) || weights[0].At == nil {
 		return false, nil
 	}
@@ -229,7 +255,8 @@ func besideWeights(kind string, list []format.Part, weights []format.Tensor) (nu
 			continue
 		}
 		if kind == "" || p.Shape.Box().Elements() != 1 {
-			return false, fmt.Errorf("rank %d has it in the shape %v, and %s in the shape %v", p.Rank, p.Shape, weights[i].Name, weights[i].Shape)
+			return false, fmt.Errorf("rank %d has it in the shape %v, and %s in the shape %v",
+				p.Rank, p.Shape, weights[i].Name, weights[i].Shape)
 		}
 		number = true
 	}
@@ -266,8 +293,9 @@ func (j *joiner) put(s sharing, param string, list []format.Part) (format.Tensor
 	return format.Join(list, c)
 }
 
-// distinct fails for a parameter that no pattern names, and of which all ranks have the same numbers, as far as it looks: it is not cut, and was forgotten. Numbers that are
-// all the same tell nothing. All state of a parameter is as its weights.
+// distinct fails for a parameter that no pattern names, and of which all ranks have the same
+// numbers, as far as it looks: it is not cut, and was forgotten. Numbers that are all the same tell
+// nothing. All state of a parameter is as its weights.
 func (j *joiner) distinct(param string) error {
 	err, known := j.tried[param]
 	if known {
@@ -291,7 +319,8 @@ func (j *joiner) distinct(param string) error {
 	return err
 }
 
-// equal reports whether parts are the same bit by bit, and whether all of their elements are, of which it compares some at most.
+// equal reports whether parts are the same bit by bit, and whether all of their elements are, of
+// which it compares some at most.
 func (j *joiner) equal(list []format.Part, most int) (same, one bool, err error) {
 	first := list[0]
 	for _, p := range list[1:] {
@@ -313,7 +342,8 @@ func (j *joiner) equal(list []format.Part, most int) (same, one bool, err error)
 		to := min(from+step, n)
 		x, y = x[:(to-from)*size], y[:(to-from)*size]
 		if j.left -= int64(len(list) * len(x)); j.left < 0 {
-			return false, false, errors.New("there is too much to compare when the checkpoint is opened")
+			return false, false,
+				errors.New("there is too much to compare when the checkpoint is opened")
 		}
 		if err := j.files.ReadRange(first.Tensor, from, to, x); err != nil {
 			return false, false, err

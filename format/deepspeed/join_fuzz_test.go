@@ -14,7 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// TestJoinAnything has anything stand where patterns and sizes are due: nothing panics, and what is read is sound.
+// TestJoinAnything has anything stand where patterns and sizes are due: nothing panics, and what is
+// read is sound.
 func TestJoinAnything(t *testing.T) {
 	var anything func(depth int) *rapid.Generator[any]
 	anything = func(depth int) *rapid.Generator[any] {
@@ -23,7 +24,9 @@ func TestJoinAnything(t *testing.T) {
 			case n < 2:
 				return int64(rapid.IntRange(-2, 7).Draw(r, "number"))
 			case n < 5:
-				return rapid.SampledFrom([]string{"norm", "up", "down", "^down$", "n|u", "(", ".*", "", "x"}).Draw(r, "pattern")
+				return rapid.SampledFrom(
+					[]string{"norm", "up", "down", "^down$", "n|u", "(", ".*", "", "x"}).Draw(r,
+					"pattern")
 			case n < 7 && depth > 0:
 				items := rapid.SliceOfN(anything(depth-1), 0, 3).Draw(r, "items")
 				if n == 5 {
@@ -31,15 +34,22 @@ func TestJoinAnything(t *testing.T) {
 				}
 				return list(items...)
 			case n == 7 && depth > 0:
-				return dict("patterns", anything(depth-1).Draw(r, "patterns"), "shape", anything(depth-1).Draw(r, "shape"), "partition_dim", anything(0).Draw(r, "dimension"))
+				return dict("patterns", anything(depth-1).Draw(r, "patterns"), "shape",
+					anything(depth-1).Draw(r, "shape"), "partition_dim",
+					anything(0).Draw(r, "dimension"))
 			}
-			return rapid.SampledFrom([]any{nil, true, 0.2, 0.4, int64(math.MaxInt64)}).Draw(r, "other")
+			return rapid.SampledFrom([]any{nil, true, 0.2, 0.4, int64(math.MaxInt64)}).Draw(r,
+				"other")
 		})
 	}
 	rapid.Check(t, func(r *rapid.T) {
 		s := three()
-		for _, key := range []string{"tp_replicated_parameter_patterns", "parameter_to_average_patterns", "parameter_with_2_sub_params_cat_dim_0", "parameter_with_row_parallelism_patterns",
-			"vocabulary_parameter_patterns", "parameter_with_sub_params", "autotp_unsupported_parameter_patterns", "sub_param_shard_widths", "universal_checkpoint_version", "original_vocab_size",
+		for _, key := range []string{"tp_replicated_parameter_patterns",
+			"parameter_to_average_patterns", "parameter_with_2_sub_params_cat_dim_0",
+			"parameter_with_row_parallelism_patterns",
+			"vocabulary_parameter_patterns", "parameter_with_sub_params",
+			"autotp_unsupported_parameter_patterns", "sub_param_shard_widths",
+			"universal_checkpoint_version", "original_vocab_size",
 			"padded_vocab_size", "expert_parameter_patterns"} {
 			if rapid.IntRange(0, 2).Draw(r, key) == 0 {
 				s.info.(*pickle.Dict).Set(key, anything(3).Draw(r, "is"))
@@ -70,14 +80,16 @@ func FuzzJoin(f *testing.F) {
 		for name, file := range dir {
 			changed[name] = file
 		}
-		changed[first], changed[second] = &fstest.MapFile{Data: slices.Clone(a)}, &fstest.MapFile{Data: slices.Clone(b)}
+		changed[first], changed[second] = &fstest.MapFile{Data: slices.Clone(a)},
+			&fstest.MapFile{Data: slices.Clone(b)}
 		formattest.Sound(changed, deepspeed.Read)
 	})
 }
 
 // FuzzPatterns has any text as a pattern, which is refused, or fits some names.
 func FuzzPatterns(f *testing.F) {
-	for _, x := range []string{"norm", `^up$`, `(a|b)*\d+`, "(?i)NORM", "(?!x)", "[[:alpha:]]", "a{,2}", "(", `\Z`, "é"} {
+	for _, x := range []string{"norm", `^up$`, `(a|b)*\d+`, "(?i)NORM", "(?!x)", "[[:alpha:]]",
+		"a{,2}", "(", `\Z`, "é"} {
 		f.Add(x)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

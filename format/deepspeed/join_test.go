@@ -94,8 +94,11 @@ func info(cuttings []*cutting, version any, padded, original int) *pickle.Dict {
 	subs, widths := list(), dict()
 	for _, c := range cuttings {
 		for key, rules := range map[string]string{
-			"tp_replicated_parameter_patterns": "alike", "parameter_to_average_patterns": "averaged", "parameter_with_2_sub_params_cat_dim_0": "halves",
-			"parameter_with_row_parallelism_patterns": "columns", "vocabulary_parameter_patterns": "vocabulary",
+			"tp_replicated_parameter_patterns":        "alike",
+			"parameter_to_average_patterns":           "averaged",
+			"parameter_with_2_sub_params_cat_dim_0":   "halves",
+			"parameter_with_row_parallelism_patterns": "columns",
+			"vocabulary_parameter_patterns":           "vocabulary",
 		} {
 			if rules == c.rule {
 				lists[key] = append(lists[key], c.pattern)
@@ -108,11 +111,13 @@ func info(cuttings []*cutting, version any, padded, original int) *pickle.Dict {
 					shape[i] = pickle.Tuple(c.sizes)
 				}
 			}
-			subs.Items = append(subs.Items, dict("patterns", list(c.pattern), "shape", shape, "partition_dim", int64(c.dim)))
+			subs.Items = append(subs.Items,
+				dict("patterns", list(c.pattern), "shape", shape, "partition_dim", int64(c.dim)))
 			widths.Add(c.pattern, list(c.widths...))
 		}
 	}
-	d := dict("tp_replicated_parameter_patterns", list(lists["tp_replicated_parameter_patterns"]...))
+	d := dict("tp_replicated_parameter_patterns",
+		list(lists["tp_replicated_parameter_patterns"]...))
 	for key, patterns := range lists {
 		d.Set(key, list(patterns...))
 	}
@@ -132,18 +137,22 @@ func info(cuttings []*cutting, version any, padded, original int) *pickle.Dict {
 	return d
 }
 
-// TestJoinRandom cuts random parameters by random rules into the parts of tensor parallel ranks, and their state into the flat buffers of ZeRO, and reads them
-// whole; then it takes them on, to a universal checkpoint and to other stages.
+// TestJoinRandom cuts random parameters by random rules into the parts of tensor parallel ranks,
+// and their state into the flat buffers of ZeRO, and reads them whole; then it takes them on, to a
+// universal checkpoint and to other stages.
 func TestJoinRandom(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		tp := rapid.IntRange(2, 4).Draw(r, "tp")
 		version := rapid.SampledFrom([]any{nil, 0.2, 0.4}).Draw(r, "version")
-		rules := rapid.SliceOfN(rapid.SampledFrom([]string{"alike", "averaged", "halves", "columns", "sub", "rest"}), 1, 5).Draw(r, "rules")
+		rules := rapid.SliceOfN(
+			rapid.SampledFrom([]string{"alike", "averaged", "halves", "columns", "sub", "rest"}), 1,
+			5).Draw(r, "rules")
 		if rapid.Bool().Draw(r, "vocabulary") {
 			rules = append(rules, "vocabulary")
 		}
 		exact := version != 0.2 && rapid.Bool().Draw(r, "exact")
-		c := &saved{stage: rapid.IntRange(1, 3).Draw(r, "stage"), tp: tp, dp: rapid.IntRange(1, 3).Draw(r, "dp"), count: int64(tp)}
+		c := &saved{stage: rapid.IntRange(1, 3).Draw(r, "stage"), tp: tp,
+			dp: rapid.IntRange(1, 3).Draw(r, "dp"), count: int64(tp)}
 		var cuttings []*cutting
 		padded, original := 0, 0
 		for i, rule := range append([]string{"alike"}, rules...) {
@@ -170,7 +179,8 @@ func TestJoinRandom(t *testing.T) {
 			if c.stage < 3 {
 				want["module."+x.name] = x.want.String()
 			}
-			for scale, kind := range map[float32]string{1: "fp32", -1: "exp_avg", 0.5: "exp_avg_sq"} {
+			for scale, kind := range map[float32]string{1: "fp32", -1: "exp_avg",
+				0.5: "exp_avg_sq"} {
 				want["optimizer."+kind+"."+x.name] = x.want.times(scale).String()
 			}
 			want["optimizer.step."+x.name] = array{tensor.Shape{}, []float32{5}}.String()
@@ -190,13 +200,16 @@ func TestJoinRandom(t *testing.T) {
 		}
 		compare("read", got, files)
 		for _, x := range got.Tensors {
-			if i := slices.IndexFunc(cuttings, func(c *cutting) bool { return strings.HasSuffix(x.Name, "."+c.name) }); cuttings[i].rule == "alike" && len(x.Replicas) == 0 {
+			if i := slices.IndexFunc(cuttings, func(c *cutting) bool {
+				return strings.HasSuffix(x.Name, "."+c.name)
+			}); cuttings[i].rule == "alike" && len(x.Replicas) == 0 {
 				r.Errorf("%s has no replicas to compare", x.Name)
 			}
 		}
 		again, written := read(t, universal(t, got, files))
 		compare("universal", again, written)
-		stage, ranks := rapid.IntRange(1, c.stage).Draw(r, "other stage"), rapid.IntRange(1, 3).Draw(r, "other ranks")
+		stage, ranks := rapid.IntRange(1, c.stage).Draw(r, "other stage"),
+			rapid.IntRange(1, 3).Draw(r, "other ranks")
 		if c.stage == 3 {
 			stage = 3 // which has no model of its own
 		}
@@ -205,24 +218,33 @@ func TestJoinRandom(t *testing.T) {
 	})
 }
 
-// TestJoinKeys writes beside whole parameters how DeepSpeed is to cut them, and once more of what it has read.
+// TestJoinKeys writes beside whole parameters how DeepSpeed is to cut them, and once more of what
+// it has read.
 func TestJoinKeys(t *testing.T) {
 	s := three()
 	s.params = append(s.params,
 		shared{name: "gate", parts: []array{numbered(100, 4, 1), numbered(200, 2, 1)}},
 		shared{name: "qkv", parts: []array{numbered(300, 4, 1), numbered(400, 2, 1)}},
 		shared{name: "words", parts: []array{numbered(500, 3, 1), numbered(600, 3, 1)}})
-	s.info = dict("tp_replicated_parameter_patterns", list("norm"), "parameter_with_row_parallelism_patterns", list(`down$`), "parameter_with_2_sub_params_cat_dim_0", list("gate"),
-		"parameter_with_sub_params", list(dict("patterns", list(`qkv`), "shape", list(pickle.Tuple{int64(2), int64(4)}, int64(-1)), "partition_dim", int64(0))),
-		"sub_param_shard_widths", dict("qkv", list(list(int64(1), int64(1)), list(int64(3), int64(1)))), "vocabulary_parameter_patterns", list(`w.rds`),
-		"original_vocab_size", int64(5), "padded_vocab_size", int64(6), "universal_checkpoint_version", 0.4)
+	s.info = dict("tp_replicated_parameter_patterns", list("norm"),
+		"parameter_with_row_parallelism_patterns", list(`down$`),
+		"parameter_with_2_sub_params_cat_dim_0", list("gate"),
+		"parameter_with_sub_params",
+		list(dict("patterns", list(`qkv`), "shape",
+			list(pickle.Tuple{int64(2), int64(4)}, int64(-1)), "partition_dim", int64(0))),
+		"sub_param_shard_widths",
+		dict("qkv", list(list(int64(1), int64(1)), list(int64(3), int64(1)))),
+		"vocabulary_parameter_patterns", list(`w.rds`),
+		"original_vocab_size", int64(5), "padded_vocab_size", int64(6),
+		"universal_checkpoint_version", 0.4)
 	c, files := read(t, s.write(t))
 	for range 2 {
 		dir := universal(t, c, files)
 		c, files = read(t, dir)
 		keys := map[string]string{}
 		for _, name := range []string{"norm", "up", "down", "gate", "qkv", "words"} {
-			f, err := torchzip.Open(files, "global_step7_universal/zero/"+name+"/exp_avg.pt", deepspeed.Globals)
+			f, err := torchzip.Open(files, "global_step7_universal/zero/"+name+"/exp_avg.pt",
+				deepspeed.Globals)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -238,31 +260,40 @@ func TestJoinKeys(t *testing.T) {
 			}
 		}
 		patterns := keys["qkv"]
-		keys["qkv"] = strings.Join(append(strings.Fields(patterns)[:2], strings.Fields(patterns)[4:]...), " ")
-		want := map[string]string{"up": "cat_dim 0 ", "down": "cat_dim 1 ", "gate": "cat_dim 0 param_n_sub_params 2 ", "words": "cat_dim 0 vocab_tensor true ",
-			"qkv": "sub_param_shape deepspeed.checkpoint.universal_checkpoint.SubparamShape shape [[2 4] -1] partition_dim 0"}
+		keys["qkv"] = strings.Join(
+			append(strings.Fields(patterns)[:2], strings.Fields(patterns)[4:]...), " ")
+		want := map[string]string{"up": "cat_dim 0 ", "down": "cat_dim 1 ",
+			"gate": "cat_dim 0 param_n_sub_params 2 ", "words": "cat_dim 0 vocab_tensor true ",
+			"qkv": "sub_param_shape deepspeed.checkpoint.universal_checkpoint.SubparamShape " +
+				"shape [[2 4] -1] partition_dim 0"}
 		if diff := cmp.Diff(want, keys); diff != "" {
 			t.Error(diff)
 		}
-		f, err := torchzip.Open(files, "global_step7_universal/mp_rank_00_model_states.pt", deepspeed.Globals)
+		f, err := torchzip.Open(files, "global_step7_universal/mp_rank_00_model_states.pt",
+			deepspeed.Globals)
 		if err != nil {
 			t.Fatal(err)
 		}
-		widths, err := pickle.Get[*pickle.List](f.Root, "universal_checkpoint_info", "sub_param_shard_widths", "qkv")
-		if err != nil || len(widths.Items) != 2 || widths.Items[1].(*pickle.List).Items[0] != int64(4) {
+		widths, err := pickle.Get[*pickle.List](f.Root, "universal_checkpoint_info",
+			"sub_param_shard_widths", "qkv")
+		if err != nil || len(widths.Items) != 2 ||
+			widths.Items[1].(*pickle.List).Items[0] != int64(4) {
 			t.Errorf("of one rank the widths are %v: %v", widths, err)
 		}
-		subs, err := pickle.Get[*pickle.List](f.Root, "universal_checkpoint_info", "parameter_with_sub_params")
+		subs, err := pickle.Get[*pickle.List](f.Root, "universal_checkpoint_info",
+			"parameter_with_sub_params")
 		if err != nil || len(subs.Items) != 1 {
 			t.Fatalf("%v: %v", subs, err)
 		}
-		if shape, err := pickle.Get[pickle.Tuple](subs.Items[0], "shape"); err != nil || fmt.Sprint(shape) != "[[2 4] -1]" {
+		if shape, err := pickle.Get[pickle.Tuple](subs.Items[0], "shape"); err != nil ||
+			fmt.Sprint(shape) != "[[2 4] -1]" {
 			t.Errorf("the shape is %v: %v", shape, err)
 		}
 	}
 }
 
-// TestUniversalOrder knows the order of parameters in their groups where all ranks have parts of all, and not of a pipeline, whose stages have each their own.
+// TestUniversalOrder knows the order of parameters in their groups where all ranks have parts of
+// all, and not of a pipeline, whose stages have each their own.
 func TestUniversalOrder(t *testing.T) {
 	for name, want := range map[string]bool{"universaltensor": true, "universalpipe": false} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
@@ -273,27 +304,40 @@ func TestUniversalOrder(t *testing.T) {
 	}
 }
 
-// TestRanksLack says which model parallel rank is missing, or left over, where the model states say how many there are.
+// TestRanksLack says which model parallel rank is missing, or left over, where the model states say
+// how many there are.
 func TestRanksLack(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*saved)
 		err    string
 	}{
-		"the last": {func(c *saved) { c.count = int64(3) }, "says that there are 3 model parallel ranks, and of rank 2 there is no file (mp_rank_02_model_states.pt)"},
-		"several":  {func(c *saved) { c.count = int64(5) }, "of the ranks 2 to 4 there is no file"},
+		"the last": {func(c *saved) {
+			c.count = int64(3)
+		}, "says that there are 3 model parallel ranks, and of rank 2 there is no file " +
+			"(mp_rank_02_model_states.pt)"},
+		"several": {func(c *saved) { c.count = int64(5) }, "of the ranks 2 to 4 there is no file"},
 		"by degrees": {func(c *saved) {
-			c.count, c.more = nil, []any{"checkpoint_parallel_dimensions", dict("pp_degree", int64(1), "tp_degree", int64(4))}
+			c.count, c.more = nil,
+				[]any{"checkpoint_parallel_dimensions",
+					dict("pp_degree", int64(1), "tp_degree", int64(4))}
 		}, "of the ranks 2 to 3 there is no file"},
-		"too many":        {func(c *saved) { c.count = int64(1) }, "says that there are 1 model parallel ranks, and there are files of 2; move away what another save has left (those of mp_rank_01, and more)"},
-		"steps that vary": {func(c *saved) { c.steps = []float32{5, 6} }, ""}, // replicas, which are compared when they are moved
-		"numbers of them": {func(c *saved) { c.steps, c.numbers = []float32{5, 6}, true }, `says that "optimizer.step.norm" is 6, and another tensor parallel rank 5`},
+		"too many": {func(c *saved) {
+			c.count = int64(1)
+		}, "says that there are 1 model parallel ranks, and there are files of 2; move away " +
+			"what another save has left (those of mp_rank_01, and more)"},
+		// replicas, which are compared when they are moved
+		"steps that vary": {func(c *saved) { c.steps = []float32{5, 6} }, ""},
+		"numbers of them": {func(c *saved) {
+			c.steps, c.numbers = []float32{5, 6}, true
+		}, `says that "optimizer.step.norm" is 6, and another tensor parallel rank 5`},
 		"the same number": {func(c *saved) { c.numbers = true }, ""},
 		"not said":        {func(c *saved) { c.count = nil }, ""},
 	} {
 		s := three()
 		c.change(s)
 		_, err := deepspeed.Read(format.NewFiles(s.write(t)))
-		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+		if c.err == "" && err != nil || c.err != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s: %v; want %q", name, err, c.err)
 		}
 	}
@@ -306,17 +350,21 @@ func TestJoinPipeline(t *testing.T) {
 	for i, name := range []string{"0.norm", "1.up", "2.down"} {
 		s.params[i].name, s.params[i].stage = name, i/2
 	}
-	s.info = dict("tp_replicated_parameter_patterns", list(`\d+\.norm`), "parameter_with_row_parallelism_patterns", list(`\d+\.down`))
+	s.info = dict("tp_replicated_parameter_patterns", list(`\d+\.norm`),
+		"parameter_with_row_parallelism_patterns", list(`\d+\.down`))
 	c, files := read(t, s.write(t))
-	up, down := array{tensor.Shape{4, 3}, append(numbered(10, 6).data, numbered(20, 6).data...)}, array{tensor.Shape{3, 3}, []float32{30, 31, 40, 32, 33, 41, 34, 35, 42}}
+	up, down := array{tensor.Shape{4, 3}, append(numbered(10, 6).data, numbered(20, 6).data...)},
+		array{tensor.Shape{3, 3}, []float32{30, 31, 40, 32, 33, 41, 34, 35, 42}}
 	want := map[string]string{}
 	for name, a := range map[string]array{"0.norm": numbered(1, 3), "1.up": up, "2.down": down} {
-		want["module."+name], want["optimizer.step."+name] = a.String(), array{tensor.Shape{}, []float32{5}}.String()
+		want["module."+name], want["optimizer.step."+name] = a.String(),
+			array{tensor.Shape{}, []float32{5}}.String()
 		for scale, kind := range map[float32]string{1: "fp32", -1: "exp_avg", 0.5: "exp_avg_sq"} {
 			want["optimizer."+kind+"."+name] = a.times(scale).String()
 		}
 	}
-	if diff := cmp.Diff(want, formattest.Contents(t, files, c)); diff != "" || len(c.Tensors) != len(want) {
+	if diff := cmp.Diff(want, formattest.Contents(t, files, c)); diff != "" ||
+		len(c.Tensors) != len(want) {
 		t.Errorf("%d tensors: %s", len(c.Tensors), diff)
 	}
 }

@@ -16,15 +16,18 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// fileVersion is that of the DeepSpeed whose files these are like, for a checkpoint of no DeepSpeed.
+// fileVersion is that of the DeepSpeed whose files these are like, for a checkpoint of no
+// DeepSpeed.
 const fileVersion = "0.19.0"
 
 // Keys of model states.
 const (
-	sharedKey  = "shared_params" // the names of parameters that are others once more, and those of the others
+	// the names of parameters that are others once more, and those of the others
+	sharedKey  = "shared_params"
 	buffersKey = "buffer_names"
 	degreesKey = "checkpoint_parallel_dimensions"
-	// Under ownKey is what shoal has written for itself; under mastersKey in it the names of what the model has of the master weights: no tensors of their own.
+	// Under ownKey is what shoal has written for itself; under mastersKey in it the names of what
+	// the model has of the master weights: no tensors of their own.
 	ownKey     = "shoal"
 	mastersKey = "master_weights"
 )
@@ -35,7 +38,8 @@ const modulePrefix = "module."
 // stateName is that of a parameter's state: its kind, and the parameter.
 var stateName = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
 
-// megatronScaler is what scales gradients of f16 in Megatron, whose scale is a tensor and no state of a parameter.
+// megatronScaler is what scales gradients of f16 in Megatron, whose scale is a tensor and no state
+// of a parameter.
 const megatronScaler = "grad_scaler"
 
 // A writer lays out a universal checkpoint; a zeroWriter has one, and lays out ZeRO's.
@@ -52,12 +56,15 @@ type writer struct {
 	shared map[string]string // as shared_params has them
 	stage  int64             // of ZeRO; 0 for a universal checkpoint
 	alone  bool              // whether files of state are as stage 3 reads them
-	rules  *rules            // how tensor parallel ranks share parameters; nil where that is not said
-	index  map[string]int    // of tensors in the output
+	// how tensor parallel ranks share parameters; nil where that is not said
+	rules *rules
+	index map[string]int // of tensors in the output
 }
 
-// Layout lays out a universal checkpoint of DeepSpeed, which loads over any number of ranks: a file for each parameter and kind of state, what the
-// model holds, for the stages 1 and 2 and for 3, and learning rates. Each parameter with state must have its weights in f32, as optimizer.fp32.NAME or in the model.
+// Layout lays out a universal checkpoint of DeepSpeed, which loads over any number of ranks: a file
+// for each parameter and kind of state, what the model holds, for the stages 1 and 2 and for 3, and
+// learning rates. Each parameter with state must have its weights in f32, as optimizer.fp32.NAME or
+// in the model.
 func Layout(tensors []format.Tensor, values []format.Value) (*format.Output, error) {
 	w := newWriter(universalFormat, tensors, values)
 	err := w.sort(tensors)
@@ -73,7 +80,8 @@ func Layout(tensors []format.Tensor, values []format.Value) (*format.Output, err
 func newWriter(name string, tensors []format.Tensor, values []format.Value) *writer {
 	return &writer{
 		Output: &format.Output{Checkpoint: format.Checkpoint{Format: name}},
-		given:  tensors, values: values, states: map[string][]*format.Tensor{}, steps: map[string]any{}, index: map[string]int{}, shared: map[string]string{},
+		given:  tensors, values: values, states: map[string][]*format.Tensor{},
+		steps: map[string]any{}, index: map[string]int{}, shared: map[string]string{},
 	}
 }
 
@@ -97,25 +105,38 @@ func (w *writer) sort(tensors []format.Tensor) error {
 	}
 	slices.Sort(w.params)
 	if len(w.params) == 0 {
-		return fmt.Errorf("there is no state of an optimizer (tensors optimizer.fp32.NAME and so on), and DeepSpeed's checkpoints are little else; for weights alone choose hf or pt")
+		return fmt.Errorf("there is no state of an optimizer (tensors optimizer.fp32.NAME and " +
+			"so on), and DeepSpeed's checkpoints are little else; for weights alone choose hf or pt")
 	}
 	switch {
-	case slices.ContainsFunc(w.models, func(t *format.Tensor) bool { return strings.HasPrefix(t.Name, modulePrefix) }):
+	case slices.ContainsFunc(w.models, func(t *format.Tensor) bool {
+		return strings.HasPrefix(t.Name, modulePrefix)
+	}):
 		w.prefix = modulePrefix
 	case slices.ContainsFunc(w.params, func(p string) bool { return names["model."+p] }):
 		w.prefix = "model."
 	}
 	var err error
 	if w.rules, err = rulesOf(w.values); err != nil {
-		return fmt.Errorf("%w, by which DeepSpeed cuts parameters for tensor parallel ranks; convert it with ds_to_universal", err)
+		return fmt.Errorf("%w, by which DeepSpeed cuts parameters for tensor parallel ranks; "+
+			"convert it with ds_to_universal", err)
 	}
+	return w.sortValues()
+}
+
+// sortValues finds out what the values beside the tensors say, and keeps those that are written.
+func (w *writer) sortValues() error {
 	for _, v := range w.values {
-		if v.Path == infoKey+"."+expertsKey && w.stage > 0 && slices.ContainsFunc(w.params, autoExpert.MatchString) {
-			return errors.New("it has experts that DeepSpeed's AutoEP has placed (" + v.Path + "), whose ZeRO files shoal does not write; choose universal")
+		if v.Path == infoKey+"."+expertsKey && w.stage > 0 &&
+			slices.ContainsFunc(w.params, autoExpert.MatchString) {
+			return errors.New("it has experts that DeepSpeed's AutoEP has placed (" + v.Path +
+				"), whose ZeRO files shoal does not write; choose universal")
 		}
 		if v.Path == stateKey+".zero_stage" {
 			stage := fmt.Sprint(v.Is) // a number, or that of an enumeration, or its name there
-			w.alone = (w.rules == nil || !w.rules.tells) && (stage == "3" || strings.HasSuffix(stage, "[3]") || strings.HasSuffix(stage, ".weights"))
+			w.alone = (w.rules == nil || !w.rules.tells) &&
+				(stage == "3" || strings.HasSuffix(stage, "[3]") ||
+					strings.HasSuffix(stage, ".weights"))
 		}
 		if name, ok := strings.CutPrefix(v.Path, sharedKey+"."); ok {
 			if other, ok := v.Is.(string); ok {
@@ -124,13 +145,16 @@ func (w *writer) sort(tensors []format.Tensor) error {
 		}
 		if m := stateName.FindStringSubmatch(v.Path); m != nil && w.states[m[2]] != nil {
 			if m[1] != "step" {
-				return fmt.Errorf("value %q: DeepSpeed has tensors for each parameter, and the number of steps; leave it out with --no-values", v.Path)
+				return fmt.Errorf("value %q: DeepSpeed has tensors for each parameter, and the "+
+					"number of steps; leave it out with --no-values", v.Path)
 			}
 			switch v.Is.(type) {
 			case int64, float64:
 				w.steps[m[2]] = v.Is
 			default:
-				return fmt.Errorf("value %q: %v is no number of steps; leave it out with --no-values", v.Path, v.Is)
+				return fmt.Errorf(
+					"value %q: %v is no number of steps; leave it out with --no-values", v.Path,
+					v.Is)
 			}
 		} else if strings.HasPrefix(v.Path, "optimizer.") {
 			continue // groups of another format, which are numbered otherwise
@@ -160,8 +184,9 @@ func (w *writer) lay() error {
 	return nil
 }
 
-// expertsOpened lays out the files of experts that DeepSpeed opens before it takes their weights from zero/, with nothing in them: those of one stage with all layers, and of a pipeline those of the stages behind
-// the first. In which order layers are numbered does not matter for that.
+// expertsOpened lays out the files of experts that DeepSpeed opens before it takes their weights
+// from zero/, with nothing in them: those of one stage with all layers, and of a pipeline those of
+// the stages behind the first. In which order layers are numbered does not matter for that.
 func (w *writer) expertsOpened() error {
 	most := 0
 	layers := func(params []string) int {
@@ -185,7 +210,8 @@ func (w *writer) expertsOpened() error {
 	for mp, n := range stages {
 		for layer := range n {
 			for expert := range most {
-				if err := w.write(expertFileName(layer, expert, mp), &pickle.Dict{}, nil); err != nil {
+				if err := w.write(expertFileName(layer, expert, mp), &pickle.Dict{},
+					nil); err != nil {
 					return err
 				}
 			}
@@ -257,7 +283,9 @@ func (w *writer) param(name string) error {
 	}
 	weights := w.weights(name)
 	if weights == nil || weights.DType != tensor.F32 {
-		return fmt.Errorf("it has state (%s), and no weights in f32: DeepSpeed wants optimizer.fp32.%s, or the model's own where these are of f32", w.states[name][0].Name, name)
+		return fmt.Errorf("it has state (%s), and no weights in f32: DeepSpeed wants "+
+			"optimizer.fp32.%s, or the model's own where these are of f32", w.states[name][0].Name,
+			name)
 	}
 	if err := w.state(name, "fp32", weights); err != nil {
 		return err
@@ -271,7 +299,9 @@ func (w *writer) param(name string) error {
 				return err
 			}
 		case !t.Shape.Equal(weights.Shape):
-			return fmt.Errorf("%s has shape %v, its weights %v; DeepSpeed has state of the same shape only", t.Name, t.Shape, weights.Shape)
+			return fmt.Errorf(
+				"%s has shape %v, its weights %v; DeepSpeed has state of the same shape only",
+				t.Name, t.Shape, weights.Shape)
 		default:
 			if err := w.state(name, kind, t); err != nil {
 				return err
@@ -300,8 +330,10 @@ func (w *writer) find(name string) *format.Tensor {
 	return nil
 }
 
-// state lays out the file of a kind of state. Over tensor parallel ranks DeepSpeed cuts it as the keys beside it say. Of stage 3 it is a tensor alone, as DeepSpeed's own converter
-// writes it: stage 3 of version 0.19.0 reads nothing else (that of 0.19.6 does), and the stages 1 and 2 read that in no version.
+// state lays out the file of a kind of state. Over tensor parallel ranks DeepSpeed cuts it as the
+// keys beside it say. Of stage 3 it is a tensor alone, as DeepSpeed's own converter writes it:
+// stage 3 of version 0.19.0 reads nothing else (that of 0.19.6 does), and the stages 1 and 2 read
+// that in no version.
 func (w *writer) state(name, kind string, t *format.Tensor) error {
 	file := path.Join("zero", name, kind+".pt")
 	if w.alone {

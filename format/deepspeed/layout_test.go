@@ -29,7 +29,8 @@ func universal(t *testing.T, c *format.Checkpoint, files *format.Files) fstest.M
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := deepspeed.Layout(c.Tensors, c.Values); err != nil || !reflect.DeepEqual(out, again) {
+	if again, err := deepspeed.Layout(c.Tensors, c.Values); err != nil ||
+		!reflect.DeepEqual(out, again) {
 		t.Fatalf("the same is laid out otherwise: %v", err)
 	}
 	return formattest.Write(t, out, c, files)
@@ -45,7 +46,8 @@ func read(t *testing.T, dir fstest.MapFS) (*format.Checkpoint, *format.Files) {
 	return c, files
 }
 
-// TestLayout makes universal checkpoints of those of every stage, and of universal ones: whoever reads them finds the same tensors and values.
+// TestLayout makes universal checkpoints of those of every stage, and of universal ones: whoever
+// reads them finds the same tensors and values.
 func TestLayout(t *testing.T) {
 	for _, name := range []string{"zero1", "zero2", "zero3", "universal1", "universal3"} {
 		t.Run(name, func(t *testing.T) {
@@ -60,7 +62,9 @@ func TestLayout(t *testing.T) {
 			if diff := cmp.Diff(want, formattest.Contents(t, files, again)); diff != "" {
 				t.Errorf("-read +written:\n%s", diff)
 			}
-			for path, want := range map[string]any{"note": "ours", "global_steps": int64(2), "mp_world_size": int64(1), "optimizer_state.param_groups.1.weight_decay": 0.0, "optimizer_state.param_groups.0.lr": 1e-2} {
+			for path, want := range map[string]any{"note": "ours", "global_steps": int64(2),
+				"mp_world_size": int64(1), "optimizer_state.param_groups.1.weight_decay": 0.0,
+				"optimizer_state.param_groups.0.lr": 1e-2} {
 				if v, ok := again.Value(path); !ok || v != want {
 					t.Errorf("%s = %v, want %v", path, v, want)
 				}
@@ -76,9 +80,11 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// TestLayoutAsDeepSpeed compares the files with those that DeepSpeed's own converter makes of the same checkpoint.
+// TestLayoutAsDeepSpeed compares the files with those that DeepSpeed's own converter makes of the
+// same checkpoint.
 func TestLayoutAsDeepSpeed(t *testing.T) {
-	for from, to := range map[string]string{"zero1": "universal1", "zero3": "universal3", "tensor": "universaltensor"} {
+	for from, to := range map[string]string{"zero1": "universal1", "zero3": "universal3",
+		"tensor": "universaltensor"} {
 		dir, _ := formattest.Load(t, "testdata/"+from+".zip")
 		theirs, _ := formattest.Load(t, "testdata/"+to+".zip")
 		c, files := read(t, dir)
@@ -89,7 +95,8 @@ func TestLayoutAsDeepSpeed(t *testing.T) {
 				continue
 			}
 			if ours[name] == nil {
-				if !strings.Contains(name, "/1.weight/") && !strings.Contains(name, "/counts/") { // frozen, a buffer: the converter makes state of them
+				// frozen, a buffer: the converter makes state of them
+				if !strings.Contains(name, "/1.weight/") && !strings.Contains(name, "/counts/") {
 					t.Errorf("%s is missing", name)
 				}
 				continue
@@ -105,7 +112,8 @@ func TestLayoutAsDeepSpeed(t *testing.T) {
 	}
 }
 
-// elements are those of the one tensor of a file, with its key if it has one and all that stands beside, flat: after stage 3 DeepSpeed does not keep shapes.
+// elements are those of the one tensor of a file, with its key if it has one and all that stands
+// beside, flat: after stage 3 DeepSpeed does not keep shapes.
 func elements(t *testing.T, dir fstest.MapFS, name string) string {
 	t.Helper()
 	files := format.NewFiles(dir)
@@ -114,14 +122,16 @@ func elements(t *testing.T, dir fstest.MapFS, name string) string {
 		t.Fatal(err)
 	}
 	c := &format.Checkpoint{}
-	if err := errors.Join(f.Flatten(c, "x", f.Root), c.Finish()); err != nil || len(c.Tensors) != 1 {
+	if err := errors.Join(f.Flatten(c, "x", f.Root), c.Finish()); err != nil ||
+		len(c.Tensors) != 1 {
 		t.Fatal(name, c.Tensors, err)
 	}
-	return fmt.Sprint(c.Tensors[0].Name, c.Tensors[0].DType, formattest.Bytes(t, files, &c.Tensors[0]), c.Values)
+	return fmt.Sprint(c.Tensors[0].Name, c.Tensors[0].DType,
+		formattest.Bytes(t, files, &c.Tensors[0]), c.Values)
 }
 
-// TestLayoutOfMegatron makes one of what another framework wrote: the model of f32 is its own copy, what scales gradients of f16 stands beside the model,
-// and there is a group for each parameter.
+// TestLayoutOfMegatron makes one of what another framework wrote: the model of f32 is its own copy,
+// what scales gradients of f16 stands beside the model, and there is a group for each parameter.
 func TestLayoutOfMegatron(t *testing.T) {
 	for _, name := range []string{"mixed", "half", "fp32"} {
 		dir, _ := formattest.Load(t, "../megatron/testdata/"+name+".zip")
@@ -164,20 +174,32 @@ func TestLayoutRefuses(t *testing.T) {
 		tensors []format.Tensor
 		values  []format.Value
 	}{
-		"there is no state of an optimizer":                  {[]format.Tensor{one("module.w", tensor.F32, 2)}, nil},
-		`parameter "w": it has state (optimizer.exp_avg.w)`:  {[]format.Tensor{one("module.w", tensor.BF16, 2), one("optimizer.exp_avg.w", tensor.F32, 2)}, nil},
-		"optimizer.exp_avg.w has shape [3], its weights [2]": {[]format.Tensor{one("optimizer.fp32.w", tensor.F32, 2), one("optimizer.exp_avg.w", tensor.F32, 3)}, nil},
-		"it is no name of a folder":                          {[]format.Tensor{one("optimizer.fp32.../w", tensor.F32, 2)}, nil},
-		`vocabulary_parameter_patterns: the pattern "("`:     {c.Tensors, append(slices.Clone(c.Values), format.Value{Path: "universal_checkpoint_info.vocabulary_parameter_patterns", Is: []any{"("}})},
-		`value "optimizer.rate.0.weight"`:                    {c.Tensors, append(slices.Clone(c.Values), format.Value{Path: "optimizer.rate.0.weight", Is: 1.5})},
+		"there is no state of an optimizer": {
+			[]format.Tensor{one("module.w", tensor.F32, 2)}, nil},
+		`parameter "w": it has state (optimizer.exp_avg.w)`: {
+			[]format.Tensor{one("module.w", tensor.BF16, 2),
+				one("optimizer.exp_avg.w", tensor.F32, 2)}, nil},
+		"optimizer.exp_avg.w has shape [3], its weights [2]": {
+			[]format.Tensor{one("optimizer.fp32.w", tensor.F32, 2),
+				one("optimizer.exp_avg.w", tensor.F32, 3)}, nil},
+		"it is no name of a folder": {
+			[]format.Tensor{one("optimizer.fp32.../w", tensor.F32, 2)}, nil},
+		`vocabulary_parameter_patterns: the pattern "("`: {c.Tensors,
+			append(slices.Clone(c.Values),
+				format.Value{Path: "universal_checkpoint_info.vocabulary_parameter_patterns",
+					Is: []any{"("}})},
+		`value "optimizer.rate.0.weight"`: {c.Tensors,
+			append(slices.Clone(c.Values), format.Value{Path: "optimizer.rate.0.weight", Is: 1.5})},
 	} {
-		if _, got := deepspeed.Layout(x.tensors, x.values); got == nil || !strings.Contains(got.Error(), err) {
+		if _, got := deepspeed.Layout(x.tensors, x.values); got == nil ||
+			!strings.Contains(got.Error(), err) {
 			t.Errorf("%v; want %q", got, err)
 		}
 	}
 }
 
-// TestSteps finds the number of steps of each parameter, as the samples have it: a tensor, or after stage 3 beside the parameters.
+// TestSteps finds the number of steps of each parameter, as the samples have it: a tensor, or after
+// stage 3 beside the parameters.
 func TestSteps(t *testing.T) {
 	for _, name := range []string{"zero1", "zero2", "zero3", "universal1", "universal3"} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
@@ -194,8 +216,10 @@ func TestSteps(t *testing.T) {
 			}
 		}
 		for _, param := range []string{"0.weight", "0.bias", "2.weight", "2.bias"} {
-			if want := fmt.Sprint(tensor.F32, tensor.Shape{}, []byte{0, 0, 0, 64}); steps[param] != want {
-				t.Errorf("%s: step of %s is %q, want %q (of %v)", name, param, steps[param], want, slices.Sorted(maps.Keys(steps)))
+			if want := fmt.Sprint(tensor.F32, tensor.Shape{},
+				[]byte{0, 0, 0, 64}); steps[param] != want {
+				t.Errorf("%s: step of %s is %q, want %q (of %v)", name, param, steps[param], want,
+					slices.Sorted(maps.Keys(steps)))
 			}
 		}
 	}
@@ -212,7 +236,8 @@ func FuzzReadUniversal(f *testing.F) {
 	})
 }
 
-// TestDeepSpeedLoads has DeepSpeed load what is written: with stages 1 and 2 what was trained with one of them, and with 3 what was with 3.
+// TestDeepSpeedLoads has DeepSpeed load what is written: with stages 1 and 2 what was trained with
+// one of them, and with 3 what was with 3.
 func TestDeepSpeedLoads(t *testing.T) {
 	python := formattest.Python(t, "deepspeed")
 	wants, args := map[string]formattest.What{}, []string{}
@@ -242,7 +267,8 @@ func TestDeepSpeedLoads(t *testing.T) {
 				t.Errorf("%s: %s is %v, want %v", folder, path, x, w)
 			}
 		}
-		if n != 12 || found["note"] != "ours" || found["lr"] != 1e-2 || found["steps"] != 2.0 || found["step"] != 2.0 {
+		if n != 12 || found["note"] != "ours" || found["lr"] != 1e-2 || found["steps"] != 2.0 ||
+			found["step"] != 2.0 {
 			t.Errorf("%s: %d states, %v", folder, n, found)
 		}
 	}

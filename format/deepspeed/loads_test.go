@@ -23,7 +23,8 @@ type reload struct {
 	z    deepspeed.Zero
 }
 
-// TestDeepSpeedReloads has DeepSpeed load what is written for other ranks than have trained it, and save it: all state is as it was.
+// TestDeepSpeedReloads has DeepSpeed load what is written for other ranks than have trained it, and
+// save it: all state is as it was.
 func TestDeepSpeedReloads(t *testing.T) {
 	python := formattest.Python(t, "deepspeed")
 	var args []string
@@ -51,7 +52,8 @@ func TestDeepSpeedReloads(t *testing.T) {
 		}
 		wants = append(wants, want)
 		tp, pp, ep := max(x.z.TP, 1), max(x.z.PP, 1), max(x.z.EP, 1)
-		args = append(args, folder, filepath.Join(folder, "saved"), x.kind, fmt.Sprint(x.z.Stage), fmt.Sprint(x.z.DP*tp*pp), fmt.Sprint(max(ep, pp)))
+		args = append(args, folder, filepath.Join(folder, "saved"), x.kind, fmt.Sprint(x.z.Stage),
+			fmt.Sprint(x.z.DP*tp*pp), fmt.Sprint(max(ep, pp)))
 	}
 	compared := run(t, python, "load_parallel.py", args...)
 	for i, x := range reloads {
@@ -70,16 +72,19 @@ func TestDeepSpeedReloads(t *testing.T) {
 	}
 }
 
-// TestDeepSpeedTrainsOn has DeepSpeed train a pipeline with experts, go on over other stages and expert parallel ranks for a step, and compares loss, weights and optimizer with those of a run that
-// nobody has disturbed.
+// TestDeepSpeedTrainsOn has DeepSpeed train a pipeline with experts, go on over other stages and
+// expert parallel ranks for a step, and compares loss, weights and optimizer with those of a run
+// that nobody has disturbed.
 func TestDeepSpeedTrainsOn(t *testing.T) {
 	python := formattest.Python(t, "deepspeed")
 	at := t.TempDir()
 	train := func(from, to string, steps int, z deepspeed.Zero) []string {
-		return []string{from, filepath.Join(at, to), fmt.Sprint(steps), fmt.Sprint(z.DP * z.PP), fmt.Sprint(z.PP), fmt.Sprint(z.EP)}
+		return []string{from, filepath.Join(at, to), fmt.Sprint(steps), fmt.Sprint(z.DP * z.PP),
+			fmt.Sprint(z.PP), fmt.Sprint(z.EP)}
 	}
 	first := deepspeed.Zero{DP: 2, PP: 2, EP: 2}
-	undisturbed := run(t, python, "resume.py", append(train("-", "two", 2, first), train("-", "three", 3, first)...)...)
+	undisturbed := run(t, python, "resume.py",
+		append(train("-", "two", 2, first), train("-", "three", 3, first)...)...)
 	want, _ := undisturbed[filepath.Join(at, "three")].([]any)
 	if len(want) != 3 {
 		t.Fatal(undisturbed)

@@ -13,8 +13,9 @@ import (
 
 // rank is the optimizer states file of a data parallel rank.
 type rank struct {
-	file   *torchzip.File
-	stage  int64              // 0 where none is said: the optimizer that DeepSpeed has for bf16 with gradients in f32
+	file *torchzip.File
+	// 0 where none is said: the optimizer that DeepSpeed has for bf16 with gradients in f32
+	stage  int64
 	said   int64              // the stage that its buffers are of
 	fp32   []*torchzip.Tensor // its part of the flat buffer of each group
 	groups []flatGroup
@@ -22,7 +23,8 @@ type rank struct {
 	odd    *pickle.Dict     // what it keeps that cannot be cut like the weights, by its path
 }
 
-// flatGroup is the state of a group beside the master weights, by kind: flat buffers like those of the weights.
+// flatGroup is the state of a group beside the master weights, by kind: flat buffers like those of
+// the weights.
 type flatGroup map[string]*torchzip.Tensor
 
 // optimizer adds the optimizer state of a model parallel rank.
@@ -44,7 +46,8 @@ func (r *reader) optimizer(mp int, m *model) error {
 	}
 	for _, one := range ranks {
 		if len(one.fp32) != len(ranks[0].fp32) || len(m.shapes) != len(one.fp32) {
-			return fmt.Errorf("%s has %d groups of parameters, %s %d and the model %d", one.file.Name, len(one.fp32), ranks[0].file.Name, len(ranks[0].fp32), len(m.shapes))
+			return fmt.Errorf("%s has %d groups of parameters, %s %d and the model %d",
+				one.file.Name, len(one.fp32), ranks[0].file.Name, len(ranks[0].fp32), len(m.shapes))
 		}
 	}
 	order := slices.Clone(m.shapes)
@@ -63,7 +66,8 @@ func (r *reader) optimizer(mp int, m *model) error {
 			}
 		}
 		configured := roundRobin(m, ranks[0])
-		whole = whole && cuts[0].robin == configured // else it is not known over how many ranks they are to be dealt out anew
+		// else it is not known over how many ranks they are to be dealt out anew
+		whole = whole && cuts[0].robin == configured
 		if configured {
 			order[g] = slices.Clone(m.shapes[g])
 			for i, k := range robin(len(order[g]), len(cuts[0].ranks)) {
@@ -86,7 +90,8 @@ func (r *reader) optimizer(mp int, m *model) error {
 		return nil
 	}
 	if whole {
-		groups, err := pickle.Get[*pickle.List](ranks[0].file.Root, "optimizer_state_dict", optimizerKeys(stage)[1], "param_groups")
+		groups, err := pickle.Get[*pickle.List](ranks[0].file.Root, "optimizer_state_dict",
+			optimizerKeys(stage)[1], "param_groups")
 		if err == nil {
 			r.Values = append(r.Values, grouped(groups, order)...)
 		}
@@ -94,7 +99,8 @@ func (r *reader) optimizer(mp int, m *model) error {
 	return r.configured(m, ranks[0])
 }
 
-// configured adds what optimizer states say of the configuration and the version where the model states say nothing, as those of a mixture of experts before DeepSpeed 0.19.6.
+// configured adds what optimizer states say of the configuration and the version where the model
+// states say nothing, as those of a mixture of experts before DeepSpeed 0.19.6.
 func (r *reader) configured(m *model, one *rank) error {
 	part := format.Checkpoint{}
 	for _, key := range []string{"ds_config", "ds_version"} {
@@ -110,7 +116,8 @@ func (r *reader) configured(m *model, one *rank) error {
 	return nil
 }
 
-// ranksOf opens the optimizer states of all data parallel ranks, and returns the stage that they are of.
+// ranksOf opens the optimizer states of all data parallel ranks, and returns the stage that they
+// are of.
 func (r *reader) ranksOf(mp int) (ranks []*rank, stage int64, err error) {
 	if ranks = r.opened[mp]; ranks != nil {
 		return ranks, ranks[0].said, nil
@@ -118,7 +125,8 @@ func (r *reader) ranksOf(mp int) (ranks []*rank, stage int64, err error) {
 	for dp := range r.dp {
 		name := r.optims[at{mp, dp}]
 		if name == "" {
-			return nil, 0, fmt.Errorf("there is no optimizer states file of mp rank %d, dp rank %d; a rank did not finish its save, or the file was not copied", mp, dp)
+			return nil, 0, fmt.Errorf("there is no optimizer states file of mp rank %d, dp rank "+
+				"%d; a rank did not finish its save, or the file was not copied", mp, dp)
 		}
 		f, err := r.open(name)
 		if err != nil {
@@ -129,7 +137,8 @@ func (r *reader) ranksOf(mp int) (ranks []*rank, stage int64, err error) {
 			return nil, 0, fmt.Errorf("%s: %w", f.Name, err)
 		}
 		if dp > 0 && s != stage {
-			return nil, 0, fmt.Errorf("%s is of ZeRO stage %d, another rank's file of %d", f.Name, s, stage)
+			return nil, 0, fmt.Errorf("%s is of ZeRO stage %d, another rank's file of %d", f.Name,
+				s, stage)
 		}
 		one.said = s
 		stage, ranks = s, append(ranks, one)
@@ -149,7 +158,8 @@ func (r *reader) addGroup(mp, g int, stage int64, m *model, c cut) error {
 			r.Values = append(r.Values, v)
 			r.steps[v.Path] = v.Is
 		} else if is, there := r.steps[v.Path]; !there || is != v.Is {
-			return fmt.Errorf("%s says that %q is %v, and another tensor parallel rank %v", c.ranks[0].file.Name, v.Path, v.Is, is)
+			return fmt.Errorf("%s says that %q is %v, and another tensor parallel rank %v",
+				c.ranks[0].file.Name, v.Path, v.Is, is)
 		}
 	}
 	for _, t := range tensors {
@@ -166,12 +176,14 @@ func (r *reader) addGroup(mp, g int, stage int64, m *model, c cut) error {
 	return nil
 }
 
-// mapped finds the parameters of each group where the model states do not name them, as those of a mixture of experts before DeepSpeed 0.19.6: by what the ranks have
-// of them, in this order, and the shapes by the model.
+// mapped finds the parameters of each group where the model states do not name them, as those of a
+// mixture of experts before DeepSpeed 0.19.6: by what the ranks have of them, in this order, and
+// the shapes by the model.
 func (r *reader) mapped(mp int, m *model, ranks []*rank) ([]params, error) {
 	shapes := map[string]tensor.Shape{}
 	for _, t := range r.Tensors {
-		if name, ok := strings.CutPrefix(t.Name, modulePrefix); ok && (t.At == nil || t.At.Compare(r.place(mp)) == 0) {
+		if name, ok := strings.CutPrefix(t.Name, modulePrefix); ok &&
+			(t.At == nil || t.At.Compare(r.place(mp)) == 0) {
 			shapes[name] = t.Shape
 		}
 	}
@@ -184,7 +196,9 @@ func (r *reader) mapped(mp int, m *model, ranks []*rank) ([]params, error) {
 		for _, name := range names {
 			shape, there := shapes[name]
 			if !there {
-				return nil, fmt.Errorf("%s has state of parameter %q, and the model has none of this name", ranks[0].file.Name, name)
+				return nil, fmt.Errorf(
+					"%s has state of parameter %q, and the model has none of this name",
+					ranks[0].file.Name, name)
 			}
 			groups[g] = append(groups[g], param{name, shape})
 		}
@@ -203,13 +217,16 @@ func (r *reader) mapped(mp int, m *model, ranks []*rank) ([]params, error) {
 func mappedNames(g int, ranks []*rank) (names []string, err error) {
 	seen := map[string]bool{}
 	for _, one := range ranks {
-		maps, err := pickle.Get[*pickle.List](one.file.Root, "optimizer_state_dict", "param_slice_mappings")
+		maps, err := pickle.Get[*pickle.List](one.file.Root, "optimizer_state_dict",
+			"param_slice_mappings")
 		if err != nil || g >= len(maps.Items) {
-			return nil, fmt.Errorf("%s says no parameters of group %d (param_slice_mappings)", one.file.Name, g)
+			return nil, fmt.Errorf("%s says no parameters of group %d (param_slice_mappings)",
+				one.file.Name, g)
 		}
 		d, ok := maps.Items[g].(*pickle.Dict)
 		if !ok {
-			return nil, fmt.Errorf("%s: param_slice_mappings has %s", one.file.Name, pickle.A(maps.Items[g]))
+			return nil, fmt.Errorf("%s: param_slice_mappings has %s", one.file.Name,
+				pickle.A(maps.Items[g]))
 		}
 		for _, item := range d.Items {
 			if name, _ := item.Key.(string); !seen[name] {
@@ -232,7 +249,8 @@ func openRank(f *torchzip.File) (*rank, int64, error) {
 		return nil, 0, err
 	}
 	if _, cut := state.Get("ds_zero_partition_groups"); cut {
-		return nil, 0, fmt.Errorf("its groups are cut over different ranks (a mixture of experts), which shoal does not read yet")
+		return nil, 0, fmt.Errorf("its groups are cut over different ranks (a mixture of " +
+			"experts), which shoal does not read yet")
 	}
 	keys := optimizerKeys(stage)
 	weights, inner := keys[0], keys[1]
@@ -247,7 +265,8 @@ func openRank(f *torchzip.File) (*rank, int64, error) {
 	for _, b := range buffers.Items {
 		t, ok := b.(*torchzip.Tensor)
 		if !ok || len(t.Shape) != 1 {
-			return nil, 0, fmt.Errorf("%s holds %s where a flat buffer is due", weights, pickle.A(b))
+			return nil, 0, fmt.Errorf("%s holds %s where a flat buffer is due", weights,
+				pickle.A(b))
 		}
 		one.fp32 = append(one.fp32, t)
 	}
@@ -255,7 +274,8 @@ func openRank(f *torchzip.File) (*rank, int64, error) {
 	return one, stage, err
 }
 
-// optimizerKeys are the keys of the flat buffers of the weights, and of torch's optimizer, in a stage.
+// optimizerKeys are the keys of the flat buffers of the weights, and of torch's optimizer, in a
+// stage.
 func optimizerKeys(stage int64) [2]string {
 	if stage == 3 {
 		return [2]string{"fp32_flat_groups", "optimizer_state_dict"}
@@ -266,7 +286,9 @@ func optimizerKeys(stage int64) [2]string {
 func stageOf(state *pickle.Dict) (int64, error) {
 	v, ok := state.Get("zero_stage")
 	if _, flat := state.Get("single_partition_of_fp32_groups"); flat && !ok {
-		return 1, nil // the optimizer that DeepSpeed has for bf16 with gradients in f32, which cuts as stage 1 does
+		// the optimizer that DeepSpeed has for bf16 with gradients in f32, which cuts as stage 1
+		// does
+		return 1, nil
 	}
 	switch o := v.(type) {
 	case *pickle.Object:
@@ -274,7 +296,8 @@ func stageOf(state *pickle.Dict) (int64, error) {
 			v = o.Args[0]
 		}
 	case pickle.Member:
-		v = int64(slices.Index([]string{"disabled", "optimizer_states", "gradients", "weights"}, o.Name))
+		v = int64(slices.Index([]string{"disabled", "optimizer_states", "gradients", "weights"},
+			o.Name))
 	}
 	stage, is := v.(int64)
 	if !ok || !is || stage < 1 || stage > 3 {
@@ -286,7 +309,8 @@ func stageOf(state *pickle.Dict) (int64, error) {
 // innerState finds the state that torch's optimizer keeps for each group.
 func (one *rank) innerState(state *pickle.Dict, key string) error {
 	groups := len(one.fp32)
-	one.groups, one.others, one.odd = make([]flatGroup, groups), make([]map[string]any, groups), &pickle.Dict{}
+	one.groups, one.others, one.odd = make([]flatGroup, groups), make([]map[string]any, groups),
+		&pickle.Dict{}
 	inner, err := pickle.Get[*pickle.Dict](state, key, "state")
 	if err != nil {
 		return fmt.Errorf("%w; checkpoints with elastic_checkpoint set are not read", err)
@@ -295,7 +319,8 @@ func (one *rank) innerState(state *pickle.Dict, key string) error {
 		g, ok := item.Key.(int64)
 		kinds, is := item.Value.(*pickle.Dict)
 		if !ok || !is || g < 0 || g >= int64(groups) {
-			return fmt.Errorf("%s.state has the key %v, and there are %d groups", key, item.Key, groups)
+			return fmt.Errorf("%s.state has the key %v, and there are %d groups", key, item.Key,
+				groups)
 		}
 		one.groups[g], one.others[g] = flatGroup{}, map[string]any{}
 		for _, kind := range kinds.Items {
@@ -325,7 +350,8 @@ func (one *rank) innerState(state *pickle.Dict, key string) error {
 	return nil
 }
 
-// counts are the numbers that a group has beside tensors, for each of its parameters, as universal checkpoints have them.
+// counts are the numbers that a group has beside tensors, for each of its parameters, as universal
+// checkpoints have them.
 func (one *rank) counts(g int, shapes params) (values []format.Value) {
 	for kind, v := range one.others[g] {
 		for _, p := range shapes {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// patterns are those of a list. They fit names as Python's re.match has it: from the beginning on, to wherever they end.
+// patterns are those of a list. They fit names as Python's re.match has it: from the beginning on,
+// to wherever they end.
 type patterns struct {
 	key   string // of the list
 	texts []string
@@ -34,20 +35,25 @@ type effort struct {
 	matching int // steps times bytes of names
 }
 
-// newEffort bounds the patterns of a checkpoint: DeepSpeed's AutoTP has one for each parameter, and programs that write some by hand have dozens.
+// newEffort bounds the patterns of a checkpoint: DeepSpeed's AutoTP has one for each parameter, and
+// programs that write some by hand have dozens.
 func newEffort() *effort { return &effort{patterns: 1 << 20, steps: 1 << 20, matching: 1 << 32} }
 
 // spent fails when there was too much to do.
 func (e *effort) spent() error {
 	if e.patterns < 0 || e.steps < 0 || e.matching < 0 {
-		return fmt.Errorf("%s: these are more patterns, or longer ones, than shoal tries on the names of a checkpoint", infoKey)
+		return fmt.Errorf("%s: these are more patterns, or longer ones, than shoal tries on the "+
+			"names of a checkpoint", infoKey)
 	}
 	return nil
 }
 
-// add adds a pattern. It fails on one that Go's regular expressions lack, or take otherwise than Python's.
+// add adds a pattern. It fails on one that Go's regular expressions lack, or take otherwise than
+// Python's.
 func (l *patterns) add(text string, left *effort) error {
-	fail := func(why any) error { return fmt.Errorf("%s.%s: the pattern %.200q: %v", infoKey, l.key, text, why) }
+	fail := func(why any) error {
+		return fmt.Errorf("%s.%s: the pattern %.200q: %v", infoKey, l.key, text, why)
+	}
 	if left.patterns--; left.patterns < 0 {
 		return left.spent()
 	}
@@ -87,7 +93,8 @@ func (l *patterns) add(text string, left *effort) error {
 // literal returns the single name that an expression fits; false when it can fit others.
 func literal(tree *syntax.Regexp) (name string, single bool) {
 	last := len(tree.Sub) - 1
-	if tree.Op != syntax.OpConcat || last < 1 || tree.Sub[0].Op != syntax.OpBeginText || tree.Sub[last].Op != syntax.OpEndText {
+	if tree.Op != syntax.OpConcat || last < 1 || tree.Sub[0].Op != syntax.OpBeginText ||
+		tree.Sub[last].Op != syntax.OpEndText {
 		return "", false
 	}
 	for _, x := range tree.Sub[1:last] {
@@ -101,8 +108,11 @@ func literal(tree *syntax.Regexp) (name string, single bool) {
 
 // fit returns the patterns that fit a name, in their order.
 func (l *patterns) fit(name string, left *effort) (fitting []int, err error) {
-	if len(l.loose) > 0 && strings.ContainsFunc(name, func(c rune) bool { return c < ' ' || c > '~' }) {
-		return nil, fmt.Errorf("%s.%s: in its name are other letters than ASCII's, which shoal takes otherwise than Python", infoKey, l.key)
+	if len(l.loose) > 0 && strings.ContainsFunc(name, func(c rune) bool {
+		return c < ' ' || c > '~'
+	}) {
+		return nil, fmt.Errorf("%s.%s: in its name are other letters than ASCII's, which shoal "+
+			"takes otherwise than Python", infoKey, l.key)
 	}
 	fitting = slices.Clone(l.exact[name])
 	for _, e := range l.loose {

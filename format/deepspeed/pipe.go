@@ -20,7 +20,8 @@ const tiedPrefix = "tied_modules."
 // layerAt is the layer and the tensor parallel rank of a file.
 type layerAt struct{ layer, tp int }
 
-// degrees finds out how many stages and tensor parallel ranks there are: model parallel ranks count stage by stage.
+// degrees finds out how many stages and tensor parallel ranks there are: model parallel ranks count
+// stage by stage.
 func (r *reader) degrees() error {
 	r.pp, r.tp = 1, r.mp
 	first, err := r.open(r.models[at{0, 0}])
@@ -48,12 +49,15 @@ func (r *reader) degrees() error {
 	}
 	r.pp = r.mp / r.tp
 	if r.mp%r.tp != 0 || unsaid == nil && pp != int64(r.pp) {
-		return fmt.Errorf("there are model states of %d ranks, layers of %d tensor parallel ranks, and %s says there are %d stages; a rank did not finish its save, or a file was not copied", r.mp, r.tp, first.Name, pp)
+		return fmt.Errorf("there are model states of %d ranks, layers of %d tensor parallel "+
+			"ranks, and %s says there are %d stages; a rank did not finish its save, or a file "+
+			"was not copied", r.mp, r.tp, first.Name, pp)
 	}
 	return nil
 }
 
-// all fails when there are the files of fewer model parallel ranks than the model states of the first say, or those of more, which another save has left.
+// all fails when there are the files of fewer model parallel ranks than the model states of the
+// first say, or those of more, which another save has left.
 func (r *reader) all(first *torchzip.File) error {
 	said, err := pickle.Get[int64](first.Root, "mp_world_size")
 	if err != nil {
@@ -70,9 +74,13 @@ func (r *reader) all(first *torchzip.File) error {
 		if said > mp+1 {
 			which = fmt.Sprintf("the ranks %d to %d", mp, said-1)
 		}
-		return fmt.Errorf("%s says that there are %d model parallel ranks, and of %s there is no file (mp_rank_%02d_model_states.pt); a rank did not finish its save, or it was not copied", first.Name, said, which, mp)
+		return fmt.Errorf("%s says that there are %d model parallel ranks, and of %s there is "+
+			"no file (mp_rank_%02d_model_states.pt); a rank did not finish its save, or it was "+
+			"not copied", first.Name, said, which, mp)
 	case said > 0 && said < mp:
-		return fmt.Errorf("%s says that there are %d model parallel ranks, and there are files of %d; move away what another save has left (those of mp_rank_%02d, and more)", first.Name, said, mp, said)
+		return fmt.Errorf("%s says that there are %d model parallel ranks, and there are files "+
+			"of %d; move away what another save has left (those of mp_rank_%02d, and more)",
+			first.Name, said, mp, said)
 	}
 	return nil
 }
@@ -88,16 +96,19 @@ type pipeline struct {
 	at      map[string][]any // the layers that are tied, by key
 }
 
-// layered reads the model of a pipeline, whose layers have files of their own. stages are the model states of the first tensor parallel rank in each stage.
+// layered reads the model of a pipeline, whose layers have files of their own. stages are the model
+// states of the first tensor parallel rank in each stage.
 func (r *reader) layered(stages []*model) error {
-	p := &pipeline{reader: r, shapes: map[string]tensor.Shape{}, missing: map[string]bool{}, seen: map[string]bool{}, found: map[string]int{}, at: map[string][]any{}}
+	p := &pipeline{reader: r, shapes: map[string]tensor.Shape{}, missing: map[string]bool{},
+		seen: map[string]bool{}, found: map[string]int{}, at: map[string][]any{}}
 	for _, m := range stages {
 		for _, x := range slices.Concat(m.shapes...) {
 			p.shapes[x.name], p.missing[x.name] = x.shape, true
 		}
 	}
 	if len(p.shapes) == 0 && r.Doubt == "" {
-		r.Doubt = "its model states do not name the parameters (param_shapes), so it is not known whether a file of a layer is missing"
+		r.Doubt = "its model states do not name the parameters (param_shapes), so it is not " +
+			"known whether a file of a layer is missing"
 	}
 	p.tied = tiedKeys(p.shapes)
 	for _, layer := range slices.Sorted(maps.Keys(layerNumbers(r.layers))) {
@@ -113,22 +124,28 @@ func (r *reader) layered(stages []*model) error {
 	for _, name := range slices.Sorted(maps.Keys(p.missing)) {
 		if !strings.HasPrefix(name, tiedPrefix) {
 			layer, _, _ := strings.Cut(name, ".")
-			return fmt.Errorf("parameter %q, which is trained, is in no file of a layer; that of layer %s was not copied, or its save did not finish", name, layer)
+			return fmt.Errorf("parameter %q, which is trained, is in no file of a layer; that "+
+				"of layer %s was not copied, or its save did not finish", name, layer)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(p.tied)) { // a stage that gives such a layer a function of its own (forward_fn) writes none of it
+	// a stage that gives such a layer a function of its own (forward_fn) writes none of it
+	for _, key := range slices.Sorted(maps.Keys(p.tied)) {
 		if !p.seen[key] && !p.tied.twin(key) {
-			return fmt.Errorf("there is no file of the layers that are tied as %q; a rank did not finish its save, or it was not copied", key)
+			return fmt.Errorf("there is no file of the layers that are tied as %q; a rank did "+
+				"not finish its save, or it was not copied", key)
 		}
 	}
 	return nil
 }
 
-// read reads the file of a layer. One that is tied to others has the names of none; which one it is tells by what it has.
+// read reads the file of a layer. One that is tied to others has the names of none; which one it is
+// tells by what it has.
 func (p *pipeline) read(layer, tp int) error {
 	file := p.layers[layerAt{layer, tp}]
 	if file == "" {
-		return fmt.Errorf("there is no file of layer %d, tensor parallel rank %d (layer_%02d-model_%02d-model_states.pt); a rank did not finish its save, or it was not copied", layer, tp, layer, tp)
+		return fmt.Errorf("there is no file of layer %d, tensor parallel rank %d "+
+			"(layer_%02d-model_%02d-model_states.pt); a rank did not finish its save, or it was "+
+			"not copied", layer, tp, layer, tp)
 	}
 	f, err := p.open(file)
 	if err != nil {
@@ -174,13 +191,16 @@ func (p *pipeline) read(layer, tp int) error {
 // repeat makes a tensor a replica of another.
 func repeat(first, t *format.Tensor) error {
 	if first.DType != t.DType || !first.Shape.Equal(t.Shape) {
-		return fmt.Errorf("%q is of %v %v, and in another layer or stage that it is tied to of %v %v", t.Name, t.DType, t.Shape, first.DType, first.Shape)
+		return fmt.Errorf(
+			"%q is of %v %v, and in another layer or stage that it is tied to of %v %v", t.Name,
+			t.DType, t.Shape, first.DType, first.Shape)
 	}
 	first.Replicas = slices.Concat(first.Replicas, t.Pieces, t.Replicas)
 	return nil
 }
 
-// twin reports whether another tied layer looks like one: then nobody tells which files are of which.
+// twin reports whether another tied layer looks like one: then nobody tells which files are of
+// which.
 func (tied tiedLayers) twin(key string) bool {
 	for other, params := range tied {
 		same := other != key && len(params) == len(tied[key])
@@ -194,7 +214,8 @@ func (tied tiedLayers) twin(key string) bool {
 	return false
 }
 
-// once makes replicas of tied parameters and their state, which each stage that has one keeps alike. With layers in files of their own these are of the model.
+// once makes replicas of tied parameters and their state, which each stage that has one keeps
+// alike. With layers in files of their own these are of the model.
 func (r *reader) once() error {
 	if r.pp == 1 {
 		return nil
@@ -221,21 +242,24 @@ func (r *reader) once() error {
 	said := map[string]any{}
 	values := r.Values[:0]
 	for _, v := range r.Values {
-		if m := stateName.FindStringSubmatch(v.Path); m == nil || !strings.HasPrefix(m[2], tiedPrefix) {
+		if m := stateName.FindStringSubmatch(v.Path); m == nil ||
+			!strings.HasPrefix(m[2], tiedPrefix) {
 			values = append(values, v)
 		} else if is, twice := said[v.Path]; !twice {
 			said[v.Path] = v.Is
 			values = append(values, v)
 		} else if !reflect.DeepEqual(is, v.Is) {
-			return fmt.Errorf("%q is %v in one stage and %v in another, and both are tied", v.Path, is, v.Is)
+			return fmt.Errorf("%q is %v in one stage and %v in another, and both are tied", v.Path,
+				is, v.Is)
 		}
 	}
 	r.Values = values
 	return nil
 }
 
-// others adds to what the first rank says what only the other model parallel ranks do: the names of their stages' buffers, their numbers of experts, and without ZeRO the state of their
-// optimizers, which is numbered anew in each.
+// others adds to what the first rank says what only the other model parallel ranks do: the names of
+// their stages' buffers, their numbers of experts, and without ZeRO the state of their optimizers,
+// which is numbered anew in each.
 func (r *reader) others(part *format.Checkpoint) error {
 	numbered := func(t *format.Tensor) bool { return strings.HasPrefix(t.Name, "optimizer.") }
 	for i := range part.Tensors {
@@ -296,8 +320,10 @@ func tiedKeys(shapes map[string]tensor.Shape) tiedLayers {
 	return tied
 }
 
-// of returns the key of the one tied layer whose parameters are these; "" if they have names of their own, or several could be it.
-func (tied tiedLayers) of(tensors []format.Tensor, prefix string, shapes map[string]tensor.Shape, tp int) (key string) {
+// of returns the key of the one tied layer whose parameters are these; "" if they have names of
+// their own, or several could be it.
+func (tied tiedLayers) of(tensors []format.Tensor, prefix string, shapes map[string]tensor.Shape,
+	tp int) (key string) {
 	has := map[string]tensor.Shape{}
 	for _, t := range tensors {
 		if _, own := shapes[prefix+t.Name]; own {

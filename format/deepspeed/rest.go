@@ -7,8 +7,10 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// beside adds what the optimizer of a data parallel rank keeps beside flat buffers. Values, such as learning rates, are those of the first rank, as universal checkpoints have them.
-// Tensors that are no numbers are parts of their rank: some optimizers have matrices in a list, and nobody says of which parameters they are.
+// beside adds what the optimizer of a data parallel rank keeps beside flat buffers. Values, such as
+// learning rates, are those of the first rank, as universal checkpoints have them. Tensors that are
+// no numbers are parts of their rank: some optimizers have matrices in a list, and nobody says of
+// which parameters they are.
 func (r *reader) beside(mp, dp, dps int, one *rank) error {
 	state, err := pickle.Get[*pickle.Dict](one.file.Root, "optimizer_state_dict")
 	if err != nil {

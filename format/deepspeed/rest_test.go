@@ -15,7 +15,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// TestNothingIsDropped has optimizers that keep more than DeepSpeed cuts: matrices in lists, tensors beside all parameters, of which each rank has its own, and a learning rate that is a tensor.
+// TestNothingIsDropped has optimizers that keep more than DeepSpeed cuts: matrices in lists,
+// tensors beside all parameters, of which each rank has its own, and a learning rate that is a
+// tensor.
 func TestNothingIsDropped(t *testing.T) {
 	for _, stage := range []int{1, 2, 3} {
 		c := three()
@@ -34,12 +36,14 @@ func TestNothingIsDropped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		inner := map[bool]string{false: "base_optimizer_state", true: "optimizer_state_dict"}[stage == 3]
+		inner := map[bool]string{false: "base_optimizer_state",
+			true: "optimizer_state_dict"}[stage == 3]
 		want, found := map[string]string{}, map[string]string{}
 		for mp := range 2 {
 			for dp := range 2 {
 				at := fmt.Sprintf(" tp=%d/2,dp=%d/2", mp, dp)
-				for i, name := range []string{"seen", inner + ".basis", "param_groups.0.ema", inner + ".state.0.factors.0", inner + ".state.0.factors.1"} {
+				for i, name := range []string{"seen", inner + ".basis", "param_groups.0.ema",
+					inner + ".state.0.factors.0", inner + ".state.0.factors.1"} {
 					want["optimizer_state."+name+at] = number(mp, dp, 10*i).String()
 				}
 			}
@@ -47,13 +51,15 @@ func TestNothingIsDropped(t *testing.T) {
 		for i := range got.Tensors {
 			x := &got.Tensors[i]
 			if strings.HasPrefix(x.Name, "optimizer_state.") {
-				found[x.Name+" "+x.At.String()] = fmt.Sprint(x.DType, x.Shape, formattest.Bytes(t, files, x))
+				found[x.Name+" "+x.At.String()] = fmt.Sprint(x.DType, x.Shape,
+					formattest.Bytes(t, files, x))
 			}
 		}
 		if diff := cmp.Diff(want, found); diff != "" {
 			t.Errorf("stage %d: %s", stage, diff)
 		}
-		for path, want := range map[string]any{"optimizer_state.param_groups.0.lr": 0.125, "optimizer_state." + inner + ".state.0.fused": true} {
+		for path, want := range map[string]any{"optimizer_state.param_groups.0.lr": 0.125,
+			"optimizer_state." + inner + ".state.0.fused": true} {
 			if is, _ := got.Value(path); is != want {
 				t.Errorf("stage %d: %s is %v, want %v", stage, path, is, want)
 			}
@@ -61,7 +67,8 @@ func TestNothingIsDropped(t *testing.T) {
 	}
 }
 
-// TestNumbersOfUniversal has a learning rate in a tensor in a universal checkpoint, and a tensor beside that is no number.
+// TestNumbersOfUniversal has a learning rate in a tensor in a universal checkpoint, and a tensor
+// beside that is no number.
 func TestNumbersOfUniversal(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/universal1.zip")
 	s := &saver{t: t, out: &format.Output{}, from: &format.Checkpoint{}}
@@ -70,9 +77,12 @@ func TestNumbersOfUniversal(t *testing.T) {
 		t.Fatal("there is no ", name)
 	}
 	s.file(name, func(f *store) any {
-		return dict("param_groups", list(dict("lr", f.add(array{tensor.Shape{}, []float32{0.125}}))), "seen", f.add(numbered(1, 3)))
+		return dict("param_groups",
+			list(dict("lr", f.add(array{tensor.Shape{}, []float32{0.125}}))), "seen",
+			f.add(numbered(1, 3)))
 	})
-	dir[name] = formattest.Write(t, s.out, s.from, format.NewFiles(fstest.MapFS{"blob": {Data: s.blob}}))[name]
+	dir[name] = formattest.Write(t, s.out, s.from,
+		format.NewFiles(fstest.MapFS{"blob": {Data: s.blob}}))[name]
 	got, err := deepspeed.Read(format.NewFiles(dir))
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +90,9 @@ func TestNumbersOfUniversal(t *testing.T) {
 	if lr, _ := got.Value("optimizer_state.param_groups.0.lr"); lr != 0.125 {
 		t.Errorf("the learning rate is %v", lr)
 	}
-	if !slices.ContainsFunc(got.Tensors, func(x format.Tensor) bool { return x.Name == "optimizer_state.seen" && x.At == nil }) {
+	if !slices.ContainsFunc(got.Tensors, func(x format.Tensor) bool {
+		return x.Name == "optimizer_state.seen" && x.At == nil
+	}) {
 		t.Error("optimizer_state.seen is dropped")
 	}
 }

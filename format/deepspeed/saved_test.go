@@ -82,7 +82,8 @@ type store struct {
 
 // add adds an array to a file, and returns what stands for it in the pickle.
 func (s *store) add(a array) any {
-	x := format.Tensor{Name: fmt.Sprint(len(s.from.Tensors) + len(s.list)), DType: tensor.F32, Shape: a.shape}
+	x := format.Tensor{Name: fmt.Sprint(len(s.from.Tensors) + len(s.list)), DType: tensor.F32,
+		Shape: a.shape}
 	x.Pieces = []format.Piece{{Box: a.shape.Box(), File: "blob", Offset: int64(len(s.blob))}}
 	for _, y := range a.data {
 		s.blob = binary.LittleEndian.AppendUint32(s.blob, math.Float32bits(y))
@@ -133,14 +134,15 @@ type saved struct {
 	pp            int              // stages of a pipeline, with a file for each layer; 0 for none
 	tied          map[string][]int // the layers with files that are tied, by key
 	params        []shared
-	info          any                             // universal_checkpoint_info; nil for none
-	more          []any                           // keys and values that the model states have beside
-	aliases       *pickle.Dict                    // shared_params
-	steps         []float32                       // of each rank
-	numbers       bool                            // whether these are no tensors
-	count         any                             // mp_world_size; nil for none
-	change        func(mp int, root *pickle.Dict) // of model states
-	keeps         func(f *store, mp, dp int, k kept)
+	info          any // universal_checkpoint_info; nil for none
+	// keys and values that the model states have beside
+	more    []any
+	aliases *pickle.Dict                    // shared_params
+	steps   []float32                       // of each rank
+	numbers bool                            // whether these are no tensors
+	count   any                             // mp_world_size; nil for none
+	change  func(mp int, root *pickle.Dict) // of model states
+	keeps   func(f *store, mp, dp int, k kept)
 }
 
 // kept is what an optimizer keeps: DeepSpeed's, torch's in it, and of this a group and its state.
@@ -162,7 +164,10 @@ func (c *saved) write(t testing.TB) fstest.MapFS {
 			s.file("tag/"+name, func(f *store) any { return c.model(f, mp) })
 		}
 		for dp := range c.dp {
-			s.file(fmt.Sprintf("tag/bf16_zero_pp_rank_%d_mp_rank_%02d_optim_states.pt", dp, mp), func(f *store) any { return c.optimizer(f, mp, dp) })
+			s.file(fmt.Sprintf("tag/bf16_zero_pp_rank_%d_mp_rank_%02d_optim_states.pt", dp, mp),
+				func(f *store) any {
+					return c.optimizer(f, mp, dp)
+				})
 		}
 	}
 	layers := map[int]map[string]shared{}
@@ -177,13 +182,14 @@ func (c *saved) write(t testing.TB) fstest.MapFS {
 	}
 	for _, n := range slices.Sorted(maps.Keys(layers)) {
 		for tp := range c.tp {
-			s.file(fmt.Sprintf("tag/layer_%02d-model_%02d-model_states.pt", n, tp), func(f *store) any {
-				d := dict()
-				for _, rest := range slices.Sorted(maps.Keys(layers[n])) {
-					d.Add(rest, f.add(layers[n][rest].parts[tp]))
-				}
-				return d
-			})
+			s.file(fmt.Sprintf("tag/layer_%02d-model_%02d-model_states.pt", n, tp),
+				func(f *store) any {
+					d := dict()
+					for _, rest := range slices.Sorted(maps.Keys(layers[n])) {
+						d.Add(rest, f.add(layers[n][rest].parts[tp]))
+					}
+					return d
+				})
 		}
 	}
 	dir := formattest.Write(t, s.out, s.from, format.NewFiles(fstest.MapFS{"blob": {Data: s.blob}}))
@@ -233,10 +239,12 @@ func (c *saved) model(f *store, mp int) *pickle.Dict {
 			module.Add(p.name, f.add(a))
 		}
 	}
-	root := dict("module", module, "param_shapes", list(shapes), "buffer_names", buffers, "global_steps", int64(7))
+	root := dict("module", module, "param_shapes", list(shapes), "buffer_names", buffers,
+		"global_steps", int64(7))
 	if c.pp > 0 {
 		root.Set("module", nil)
-		root.Add("checkpoint_parallel_dimensions", dict("pp_degree", int64(c.pp), "tp_degree", int64(c.tp)))
+		root.Add("checkpoint_parallel_dimensions",
+			dict("pp_degree", int64(c.pp), "tp_degree", int64(c.tp)))
 	}
 	if c.aliases != nil {
 		root.Add("shared_params", c.aliases)
@@ -277,7 +285,10 @@ func (c *saved) optimizer(f *store, mp, dp int) *pickle.Dict {
 			flat = append(flat, data...)
 			from, to := max(start, dp*size), min(len(flat), (dp+1)*size)
 			if from < to {
-				address := pickle.New{Class: pickle.Global{Module: "deepspeed.utils.tensor_fragment", Name: "fragment_address"}, State: dict("numel", int64(to-from), "start", int64(from-dp*size))}
+				address := pickle.New{
+					Class: pickle.Global{Module: "deepspeed.utils.tensor_fragment",
+						Name: "fragment_address"},
+					State: dict("numel", int64(to-from), "start", int64(from-dp*size))}
 				mapping.Add(p.name, address)
 			}
 		}
@@ -299,9 +310,11 @@ func (c *saved) optimizer(f *store, mp, dp int) *pickle.Dict {
 	group := dict("lr", 0.25, "params", list(int64(0)))
 	inner := dict("state", dict(int64(0), state), "param_groups", list(group))
 	weights := list(f.add(kinds["fp32"]))
-	outer := dict("zero_stage", int64(3), "fp32_flat_groups", weights, "optimizer_state_dict", inner, "partition_count", int64(c.dp))
+	outer := dict("zero_stage", int64(3), "fp32_flat_groups", weights, "optimizer_state_dict",
+		inner, "partition_count", int64(c.dp))
 	if c.stage < 3 {
-		outer = dict("zero_stage", int64(c.stage), "single_partition_of_fp32_groups", weights, "base_optimizer_state", inner,
+		outer = dict("zero_stage", int64(c.stage), "single_partition_of_fp32_groups", weights,
+			"base_optimizer_state", inner,
 			"partition_count", list(int64(c.dp)), "param_slice_mappings", list(mapping))
 	}
 	if c.keeps != nil {

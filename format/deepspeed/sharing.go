@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
-// infoKey is where programs say in the model states how tensor parallel ranks share parameters: DeepSpeed's own converter, ds_to_universal, goes by it, and so does shoal.
+// infoKey is where programs say in the model states how tensor parallel ranks share parameters:
+// DeepSpeed's own converter, ds_to_universal, goes by it, and so does shoal.
 const infoKey = "universal_checkpoint_info"
 
 // Keys below it. The first are lists of patterns, which fit names of parameters.
@@ -29,15 +30,18 @@ const (
 
 // sharingKeys are all that count.
 var sharingKeys = []string{
-	replicatedKey, averagedKey, halvesKey, columnsKey, vocabularyKey, subParamsKey, unsupportedKey, widthsKey, versionKey, originalKey, paddedKey, expertsKey,
+	replicatedKey, averagedKey, halvesKey, columnsKey, vocabularyKey, subParamsKey, unsupportedKey,
+	widthsKey, versionKey, originalKey, paddedKey, expertsKey,
 }
 
-// widthsVersion is the version of universal_checkpoint_info from which on widthsKey is due, and AutoTP names all parameters that ranks have alike.
+// widthsVersion is the version of universal_checkpoint_info from which on widthsKey is due, and
+// AutoTP names all parameters that ranks have alike.
 const widthsVersion = 0.4
 
 // A sharing says how tensor parallel ranks share a parameter.
 type sharing struct {
-	alike, averaged bool       // instead of being cut; averaged if DeepSpeed takes the mean of what they have
+	// instead of being cut; averaged if DeepSpeed takes the mean of what they have
+	alike, averaged bool
 	dim, blocks     int        // of the cut, if it is even
 	sub             *subParams // if it is not
 	pattern         string     // by which sub was found
@@ -137,7 +141,8 @@ func sortedBelow(said map[string]any, key string) (paths []string) {
 	return paths
 }
 
-// of says how a parameter is shared. It fails where the patterns do not say one thing, or that DeepSpeed cannot put it together.
+// of says how a parameter is shared. It fails where the patterns do not say one thing, or that
+// DeepSpeed cannot put it together.
 func (r *rules) of(name string) (sharing, error) {
 	f, known := r.found[name]
 	if !known {
@@ -147,7 +152,8 @@ func (r *rules) of(name string) (sharing, error) {
 	return f.sharing, f.err
 }
 
-// find goes through the lists in DeepSpeed's order: the first that has a pattern counts, and it may have one.
+// find goes through the lists in DeepSpeed's order: the first that has a pattern counts, and it may
+// have one.
 func (r *rules) find(name string) (s sharing, err error) {
 	fits := map[string][]string{}
 	var sub *subParams
@@ -165,12 +171,15 @@ func (r *rules) find(name string) (s sharing, err error) {
 	}
 	one := func(key string) bool {
 		if two := fits[key]; len(two) > 1 && err == nil {
-			err = fmt.Errorf("two patterns of %s.%s fit it, %.200q and %.200q, and DeepSpeed wants one", infoKey, key, two[0], two[1])
+			err = fmt.Errorf(
+				"two patterns of %s.%s fit it, %.200q and %.200q, and DeepSpeed wants one", infoKey,
+				key, two[0], two[1])
 		}
 		return len(fits[key]) > 0
 	}
 	if why := fits[unsupportedKey]; len(why) > 0 {
-		return s, fmt.Errorf("DeepSpeed says of it that %s (%s.%s)", brief(r.said[unsupportedKey+"."+why[0]]), infoKey, unsupportedKey)
+		return s, fmt.Errorf("DeepSpeed says of it that %s (%s.%s)",
+			brief(r.said[unsupportedKey+"."+why[0]]), infoKey, unsupportedKey)
 	}
 	s.blocks = 1
 	switch {
@@ -193,18 +202,22 @@ func (r *rules) find(name string) (s sharing, err error) {
 	return s, err
 }
 
-// unused fails when a pattern fitted no name: then names are not those of which the program thought, and what it meant would be cut as all that no pattern fits.
+// unused fails when a pattern fitted no name: then names are not those of which the program
+// thought, and what it meant would be cut as all that no pattern fits.
 func (r *rules) unused() error {
 	for _, l := range r.lists {
 		if i := slices.Index(l.used, false); i >= 0 && l.key != unsupportedKey {
-			return fmt.Errorf("the pattern %.200q of %s.%s fits no parameter, for which DeepSpeed's ds_to_universal refuses the checkpoint; with its --no_strict it does not", l.texts[i], infoKey, l.key)
+			return fmt.Errorf("the pattern %.200q of %s.%s fits no parameter, for which "+
+				"DeepSpeed's ds_to_universal refuses the checkpoint; with its --no_strict it "+
+				"does not", l.texts[i], infoKey, l.key)
 		}
 	}
 	return nil
 }
 
-// vague fails for what DeepSpeed's AutoTP says before 0.19.6: it names none of the parameters that it leaves alone, which all ranks have alike, and of fused ones not how it cuts
-// them. All its patterns are of one name, and it gives a version.
+// vague fails for what DeepSpeed's AutoTP says before 0.19.6: it names none of the parameters that
+// it leaves alone, which all ranks have alike, and of fused ones not how it cuts them. All its
+// patterns are of one name, and it gives a version.
 func (r *rules) vague() error {
 	if _, said := r.said[versionKey]; !said || r.version >= widthsVersion {
 		return nil
@@ -214,7 +227,9 @@ func (r *rules) vague() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is of the version %v, as AutoTP of DeepSpeed before 0.19.6 writes it, which does not say of all parameters how they are cut; save it with a newer DeepSpeed", infoKey, r.version)
+	return fmt.Errorf("%s is of the version %v, as AutoTP of DeepSpeed before 0.19.6 writes it, "+
+		"which does not say of all parameters how they are cut; save it with a newer DeepSpeed",
+		infoKey, r.version)
 }
 
 // cut is that of a parameter of which these are the parts.
@@ -242,31 +257,38 @@ func (r *rules) cut(s sharing, parts []format.Part, ranks int) (format.Cut, erro
 	}
 	for _, n := range sizes {
 		if n%ranks != 0 {
-			return c, fmt.Errorf("one of its sub-parameters is %d long, which %d ranks cannot have shared evenly, and there is no %s.%s", n, ranks, infoKey, widthsKey)
+			return c, fmt.Errorf("one of its sub-parameters is %d long, which %d ranks cannot "+
+				"have shared evenly, and there is no %s.%s", n, ranks, infoKey, widthsKey)
 		}
 		c.Widths = append(c.Widths, slices.Repeat([]int{n / ranks}, ranks))
 	}
 	return c, nil
 }
 
-// crop leaves out of a tensor the rows that fill up the vocabulary. It fails where it is not sure that these are at the end of it.
+// crop leaves out of a tensor the rows that fill up the vocabulary. It fails where it is not sure
+// that these are at the end of it.
 func (r *rules) crop(t *format.Tensor) error {
 	original, said := r.said[originalKey].(int64)
 	padded, known := r.said[paddedKey].(int64)
 	if !said || original < 1 {
-		return fmt.Errorf("%s.%s has it, and does not say how large the vocabulary is (%s)", infoKey, vocabularyKey, originalKey)
+		return fmt.Errorf("%s.%s has it, and does not say how large the vocabulary is (%s)",
+			infoKey, vocabularyKey, originalKey)
 	}
 	if len(t.Shape) < 2 {
-		return fmt.Errorf("%s.%s has it, and it has the shape %v; DeepSpeed fills up matrices only", infoKey, vocabularyKey, t.Shape)
+		return fmt.Errorf("%s.%s has it, and it has the shape %v; DeepSpeed fills up matrices only",
+			infoKey, vocabularyKey, t.Shape)
 	}
 	rows := int64(t.Shape[0])
 	switch {
 	case known && rows != padded:
-		return fmt.Errorf("its parts come to %d rows, and %s.%s says that there are %d", rows, infoKey, paddedKey, padded)
+		return fmt.Errorf("its parts come to %d rows, and %s.%s says that there are %d", rows,
+			infoKey, paddedKey, padded)
 	case rows <= original:
 		return nil
 	case !known:
-		return fmt.Errorf("its parts come to %d rows, more than %s.%s says, %d, and no %s says that these fill it up; DeepSpeed's ds_to_universal cuts them off", rows, infoKey, originalKey, original, paddedKey)
+		return fmt.Errorf("its parts come to %d rows, more than %s.%s says, %d, and no %s says "+
+			"that these fill it up; DeepSpeed's ds_to_universal cuts them off", rows, infoKey,
+			originalKey, original, paddedKey)
 	}
 	t.Crop(0, int(original))
 	return nil

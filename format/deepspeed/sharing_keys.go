@@ -12,10 +12,11 @@ import (
 )
 
 // subParamShape is DeepSpeed's class for what sub-parameters a parameter is made of.
-var subParamShape = pickle.Global{Module: "deepspeed.checkpoint.universal_checkpoint", Name: "SubparamShape"}
+var subParamShape = pickle.Global{Module: "deepspeed.checkpoint.universal_checkpoint",
+	Name: "SubparamShape"}
 
-// keys are what stands beside a whole parameter in a universal checkpoint, by which DeepSpeed cuts it for tensor parallel ranks; without rules it is cut along
-// the first dimension.
+// keys are what stands beside a whole parameter in a universal checkpoint, by which DeepSpeed cuts
+// it for tensor parallel ranks; without rules it is cut along the first dimension.
 func (r *rules) keys(name string, t *format.Tensor) (*pickle.Dict, error) {
 	d := &pickle.Dict{}
 	s := sharing{rest: true}
@@ -48,14 +49,16 @@ func (r *rules) keys(name string, t *format.Tensor) (*pickle.Dict, error) {
 	if s.vocabulary {
 		d.Add("vocab_tensor", true)
 	}
-	if r != nil && r.said[expertsKey] != nil && autoExpert.MatchString(name) && len(t.Shape) > 0 { // by which AutoEP cuts it
+	// by which AutoEP cuts it
+	if r != nil && r.said[expertsKey] != nil && autoExpert.MatchString(name) && len(t.Shape) > 0 {
 		d.Add("is_expert_param", true)
 		d.Add("ep_num_experts", int64(t.Shape[0]))
 	}
 	return d, nil
 }
 
-// sharingInfo is universal_checkpoint_info as DeepSpeed has it, of a checkpoint of some tensor parallel ranks that share evenly: dicts have patterns as keys, in which there are dots.
+// sharingInfo is universal_checkpoint_info as DeepSpeed has it, of a checkpoint of some tensor
+// parallel ranks that share evenly: dicts have patterns as keys, in which there are dots.
 func sharingInfo(values []format.Value, tps int) (*pickle.Dict, error) {
 	info, subs := &pickle.Dict{}, &pickle.List{}
 	var err error
@@ -85,7 +88,8 @@ func sharingInfo(values []format.Value, tps int) (*pickle.Dict, error) {
 			err = torchzip.Nest(info, []format.Value{{Path: path, Is: is}}, torchzip.Plain)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("value %q: %w; leave out what is no tensor with --no-values", v.Path, err)
+			return nil, fmt.Errorf("value %q: %w; leave out what is no tensor with --no-values",
+				v.Path, err)
 		}
 	}
 	if len(subs.Items) > 0 {

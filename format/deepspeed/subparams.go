@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// subParams are those that a parameter is made of, one behind the other along a dimension, such as q, k and v; each is cut for itself.
+// subParams are those that a parameter is made of, one behind the other along a dimension, such as
+// q, k and v; each is cut for itself.
 type subParams struct {
 	dim   int
 	shape []int // of the parameter; -1 where that is not said, and at dim
@@ -45,7 +46,9 @@ func (r *rules) subParams() (there bool, err error) {
 		}
 	}
 	if below := len(sortedBelow(r.said, subParamsKey)); below != 3*n {
-		return true, fmt.Errorf("%s.%s is no list of dicts with patterns, shape and partition_dim alone", infoKey, subParamsKey)
+		return true, fmt.Errorf(
+			"%s.%s is no list of dicts with patterns, shape and partition_dim alone", infoKey,
+			subParamsKey)
 	}
 	return n > 0, nil
 }
@@ -69,7 +72,9 @@ func parseSubParams(shape, dim any) (*subParams, error) {
 			s.count = int(n)
 			n = -1
 		case i == s.dim || isList:
-			return nil, fmt.Errorf("the shape %s has no sizes of sub-parameters, or those of other dimensions", brief(s.said))
+			return nil, fmt.Errorf(
+				"the shape %s has no sizes of sub-parameters, or those of other dimensions",
+				brief(s.said))
 		case x == nil:
 			n = -1
 		case !isNumber || n < -1 || int64(int(n)) != n:
@@ -80,14 +85,16 @@ func parseSubParams(shape, dim any) (*subParams, error) {
 	return s, nil
 }
 
-// sizesIn are the sizes of the sub-parameters in a parameter of this shape. It fails where the parameter is not of the shape that is said.
+// sizesIn are the sizes of the sub-parameters in a parameter of this shape. It fails where the
+// parameter is not of the shape that is said.
 func (s *subParams) sizesIn(whole tensor.Shape) ([]int, error) {
 	fits := len(whole) == len(s.shape)
 	for i := range s.shape {
 		fits = fits && (s.shape[i] < 0 || s.shape[i] == whole[i])
 	}
 	if !fits {
-		return nil, fmt.Errorf("%s.%s says that it is of the shape %s, and its parts come to %v", infoKey, subParamsKey, brief(s.said), whole)
+		return nil, fmt.Errorf("%s.%s says that it is of the shape %s, and its parts come to %v",
+			infoKey, subParamsKey, brief(s.said), whole)
 	}
 	n := whole[s.dim]
 	switch {
@@ -96,13 +103,16 @@ func (s *subParams) sizesIn(whole tensor.Shape) ([]int, error) {
 	case s.count == 0 && addUp(s.sizes, n):
 		return s.sizes, nil
 	}
-	return nil, fmt.Errorf("%s.%s says that its sub-parameters are %s along dimension %d, and its parts come to %v", infoKey, subParamsKey, brief(s.said[s.dim]), s.dim, whole)
+	return nil, fmt.Errorf(
+		"%s.%s says that its sub-parameters are %s along dimension %d, and its parts come to %v",
+		infoKey, subParamsKey, brief(s.said[s.dim]), s.dim, whole)
 }
 
 // widths are what ranks have of each sub-parameter, of some sizes.
 func (r *rules) widths(s sharing, sizes []int, ranks int) (widths [][]int, err error) {
 	bad := func(text string, args ...any) ([][]int, error) {
-		return nil, fmt.Errorf("%s.%s of the pattern %.200q: %s", infoKey, widthsKey, s.pattern, fmt.Sprintf(text, args...))
+		return nil, fmt.Errorf("%s.%s of the pattern %.200q: %s", infoKey, widthsKey, s.pattern,
+			fmt.Sprintf(text, args...))
 	}
 	said, there := r.said[widthsKey+"."+s.pattern]
 	list, ok := said.([]any)

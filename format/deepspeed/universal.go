@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// stateKey is the file beside zero/NAME, without .pt, and what its values are under; those of ZeRO's files are under it too.
+// stateKey is the file beside zero/NAME, without .pt, and what its values are under; those of
+// ZeRO's files are under it too.
 const stateKey = "optimizer_state"
 
 const universalFormat = "DeepSpeed universal"
@@ -31,7 +32,9 @@ func (r *reader) universal() error {
 			return err
 		}
 		m := group[0]
-		if robin, _ := pickle.Get[bool](m.file.Root, "ds_config", "zero_optimization", "round_robin_gradients"); mp == 0 && !robin { // else the order is that of a number of ranks
+		// else the order is that of a number of ranks
+		if robin, _ := pickle.Get[bool](m.file.Root, "ds_config", "zero_optimization",
+			"round_robin_gradients"); mp == 0 && !robin {
 			order = m.shapes
 		} else if !slices.EqualFunc(order, m.shapes, sameNames) { // it is that of a stage
 			order = nil
@@ -64,7 +67,8 @@ func (r *reader) universal() error {
 			if !ok {
 				continue
 			}
-			if err := r.kind(path.Join("zero", name.Name(), kind.Name()), "optimizer."+k+"."+name.Name(), shapes); err != nil {
+			if err := r.kind(path.Join("zero", name.Name(), kind.Name()),
+				"optimizer."+k+"."+name.Name(), shapes); err != nil {
 				return err
 			}
 			counted = counted || k == "step"
@@ -84,13 +88,15 @@ func (r *reader) universal() error {
 	return r.values()
 }
 
-// sameNames reports whether groups have the same parameters, of which tensor parallel ranks have parts.
+// sameNames reports whether groups have the same parameters, of which tensor parallel ranks have
+// parts.
 func sameNames(a, b params) bool {
 	return slices.EqualFunc(a, b, func(x, y param) bool { return x.name == y.name })
 }
 
-// common reads what the parameters have in common, such as learning rates. After stage 3 the file has the flat buffers of
-// the first rank beside, which are in the files of the parameters too, and the number of steps, which is not.
+// common reads what the parameters have in common, such as learning rates. After stage 3 the file
+// has the flat buffers of the first rank beside, which are in the files of the parameters too, and
+// the number of steps, which is not.
 func (r *reader) common(file string, params []fs.DirEntry, counted bool, order []params) error {
 	f, err := r.open(file)
 	if err != nil {
@@ -101,12 +107,14 @@ func (r *reader) common(file string, params []fs.DirEntry, counted bool, order [
 		return err
 	}
 	for _, v := range part.Values {
-		if !strings.HasPrefix(v.Path, stateKey+".optimizer_state_dict.") { // it stands under param_groups too
+		// it stands under param_groups too
+		if !strings.HasPrefix(v.Path, stateKey+".optimizer_state_dict.") {
 			r.Values = append(r.Values, v)
 		}
 	}
 	for _, t := range part.Tensors {
-		if strings.HasPrefix(t.Name, stateKey+".optimizer_state_dict.") || strings.HasPrefix(t.Name, stateKey+".fp32_flat_groups.") {
+		if strings.HasPrefix(t.Name, stateKey+".optimizer_state_dict.") ||
+			strings.HasPrefix(t.Name, stateKey+".fp32_flat_groups.") {
 			continue
 		}
 		if is, err := t.Number(r.files.Read); err == nil { // such as a learning rate
@@ -137,8 +145,9 @@ func (r *reader) common(file string, params []fs.DirEntry, counted bool, order [
 	return nil
 }
 
-// kind reads one kind of state of a parameter: a dict with the tensor under "param"; or a tensor alone, which after stage 3
-// is flat and gets its shape from the model; or a number such as the step.
+// kind reads one kind of state of a parameter: a dict with the tensor under "param"; or a tensor
+// alone, which after stage 3 is flat and gets its shape from the model; or a number such as the
+// step.
 func (r *reader) kind(file, name string, shapes map[string]tensor.Shape) error {
 	f, err := r.open(file)
 	if err != nil {

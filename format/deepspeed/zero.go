@@ -10,10 +10,12 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// bf16Files is what the names of optimizer states begin with if DeepSpeed trains in bf16: then it looks for no others, and else not for these.
+// bf16Files is what the names of optimizer states begin with if DeepSpeed trains in bf16: then it
+// looks for no others, and else not for these.
 const bf16Files = "bf16_"
 
-// subGroup is of how many elements of a rank stage 3 makes a group of its own, if the configuration does not say.
+// subGroup is of how many elements of a rank stage 3 makes a group of its own, if the configuration
+// does not say.
 const subGroup = 1_000_000_000
 
 // A zeroWriter lays out the checkpoint of a ZeRO stage over some ranks.
@@ -33,7 +35,8 @@ type zeroWriter struct {
 	placed  map[string]bool // tensors that have their pieces
 }
 
-// A flat is a group of parameters whose state stands in flat buffers: one of the optimizer, or in stage 3 a part of one.
+// A flat is a group of parameters whose state stands in flat buffers: one of the optimizer, or in
+// stage 3 a part of one.
 type flat struct {
 	group   int
 	params  []string
@@ -50,17 +53,24 @@ type Zero struct {
 	TP    int // tensor parallel ranks; 0 is as 1
 	EP    int // expert parallel ranks, which the data parallel ones are at the same time; 0 is as 1
 	PP    int // stages of a pipeline; 0 is none, and so is 1 of what is none
-	// Starts are the layers with which the stages behind the first begin. nil has as many stages as were trained as they were, and others as DeepSpeed cuts
-	// them, where what was trained tells in which way that is.
+	// Starts are the layers with which the stages behind the first begin. nil has as many stages as
+	// were trained as they were, and others as DeepSpeed cuts them, where what was trained tells in
+	// which way that is.
 	Starts []int
-	BF16   bool // whether DeepSpeed trains in bf16, where neither the configuration nor the model's element type tell
+	// whether DeepSpeed trains in bf16, where neither the configuration nor the model's element
+	// type tell
+	BF16 bool
 }
 
-// LayoutZero lays out what DeepSpeed saves in a stage over a number of data parallel ranks. DeepSpeed loads it over as many only, and by position: so the
-// values must say which parameters are in which group and in which order, as those of a checkpoint of DeepSpeed do. Over several tensor parallel ranks they must say how these share
-// parameters (universal_checkpoint_info), which they do evenly; and over stages of a pipeline which parameters these have, as the reader says it. read reads numbers of steps. What stage 3 has
-// no place for, because it makes it of the master weights, is in Implied.
-func LayoutZero(z Zero, tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
+// LayoutZero lays out what DeepSpeed saves in a stage over a number of data parallel ranks.
+// DeepSpeed loads it over as many only, and by position: so the values must say which parameters
+// are in which group and in which order, as those of a checkpoint of DeepSpeed do. Over several
+// tensor parallel ranks they must say how these share parameters (universal_checkpoint_info), which
+// they do evenly; and over stages of a pipeline which parameters these have, as the reader says it.
+// read reads numbers of steps. What stage 3 has no place for, because it makes it of the master
+// weights, is in Implied.
+func LayoutZero(z Zero, tensors []format.Tensor, values []format.Value,
+	read func(*format.Tensor, []byte) error) (*format.Output, error) {
 	var out *format.Output
 	var err error
 	if z.TP > 1 || z.PP > 0 {
@@ -81,7 +91,8 @@ func LayoutZero(z Zero, tensors []format.Tensor, values []format.Value, read fun
 }
 
 func (z Zero) writer(tensors []format.Tensor, values []format.Value) *zeroWriter {
-	w := &zeroWriter{writer: newWriter("DeepSpeed", tensors, values), ranks: z.DP, tps: max(z.TP, 1), pps: max(z.PP, 1), in: map[string]bool{}, placed: map[string]bool{}}
+	w := &zeroWriter{writer: newWriter("DeepSpeed", tensors, values), ranks: z.DP,
+		tps: max(z.TP, 1), pps: max(z.PP, 1), in: map[string]bool{}, placed: map[string]bool{}}
 	w.stage = int64(z.Stage)
 	if z.BF16 {
 		w.bf16 = bf16Files
@@ -100,7 +111,9 @@ func (w *zeroWriter) run(tensors []format.Tensor, read func(*format.Tensor, []by
 	if err := w.layZero(); err != nil {
 		return err
 	}
-	w.Tensors = slices.DeleteFunc(w.Tensors, func(t format.Tensor) bool { return !w.placed[t.Name] && len(t.Pieces) == 0 })
+	w.Tensors = slices.DeleteFunc(w.Tensors, func(t format.Tensor) bool {
+		return !w.placed[t.Name] && len(t.Pieces) == 0
+	})
 	return nil
 }
 
@@ -111,7 +124,10 @@ func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
 		return err
 	}
 	if w.groups == nil {
-		return fmt.Errorf("nothing says which parameters are in which group of the optimizer, and in which order (values %s.param_groups.0.%s), which checkpoints of DeepSpeed tell, and it loads by position; choose universal, which it loads by names", stateKey, namesKey)
+		return fmt.Errorf("nothing says which parameters are in which group of the optimizer, "+
+			"and in which order (values %s.param_groups.0.%s), which checkpoints of DeepSpeed "+
+			"tell, and it loads by position; choose universal, which it loads by names", stateKey,
+			namesKey)
 	}
 	for _, g := range w.groups {
 		for _, p := range g {
@@ -128,7 +144,9 @@ func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
 		}
 	} else if w.stage == 3 {
 		if rest := w.besideParams(); len(rest) > 0 {
-			return fmt.Errorf("tensor %q is of no parameter that is trained, and nothing says whether it is a buffer or frozen (value %s), which stage 3 keeps in different ways; choose zero1 or zero2", rest[0].Name, buffersKey)
+			return fmt.Errorf("tensor %q is of no parameter that is trained, and nothing says "+
+				"whether it is a buffer or frozen (value %s), which stage 3 keeps in different "+
+				"ways; choose zero1 or zero2", rest[0].Name, buffersKey)
 		}
 	} else {
 		for _, t := range w.besideParams() {
@@ -225,12 +243,14 @@ func (w *zeroWriter) subGroups(names []string) (parts [][]string) {
 	return parts
 }
 
-// fill finds out which state a flat buffer has, and demands that all of its parameters have it alike.
+// fill finds out which state a flat buffer has, and demands that all of its parameters have it
+// alike.
 func (w *zeroWriter) fill(f *flat, read func(*format.Tensor, []byte) error) error {
 	for i, p := range f.params {
 		weights := w.weights(p)
 		if weights == nil || weights.DType != tensor.F32 {
-			return fmt.Errorf("parameter %q has no weights in f32: DeepSpeed wants optimizer.fp32.%s, or the model's own where these are of f32", p, p)
+			return fmt.Errorf("parameter %q has no weights in f32: DeepSpeed wants "+
+				"optimizer.fp32.%s, or the model's own where these are of f32", p, p)
 		}
 		kinds, numbers := []string{}, []string{}
 		for _, t := range w.states[p] {
@@ -241,7 +261,9 @@ func (w *zeroWriter) fill(f *flat, read func(*format.Tensor, []byte) error) erro
 			case len(t.Shape) == 0:
 				numbers = append(numbers, kind)
 			default:
-				return fmt.Errorf("%s has shape %v, its weights %v; DeepSpeed has state of the same shape only", t.Name, t.Shape, weights.Shape)
+				return fmt.Errorf(
+					"%s has shape %v, its weights %v; DeepSpeed has state of the same shape only",
+					t.Name, t.Shape, weights.Shape)
 			}
 		}
 		slices.Sort(kinds)
@@ -251,14 +273,18 @@ func (w *zeroWriter) fill(f *flat, read func(*format.Tensor, []byte) error) erro
 			continue
 		}
 		if !slices.Equal(kinds, f.kinds) || !slices.Equal(numbers, f.numbers) {
-			return fmt.Errorf("parameter %q has the state %v, and %q %v; DeepSpeed has the same for all in a group", p, slices.Concat(kinds, numbers), f.params[0], slices.Concat(f.kinds, f.numbers))
+			return fmt.Errorf("parameter %q has the state %v, and %q %v; DeepSpeed has the same "+
+				"for all in a group", p, slices.Concat(kinds, numbers), f.params[0],
+				slices.Concat(f.kinds, f.numbers))
 		}
 		if w.steps[p] != f.steps {
-			return fmt.Errorf("parameter %q has made %v steps, and %q %v; DeepSpeed has one number for all in a group", p, w.steps[p], f.params[0], f.steps)
+			return fmt.Errorf("parameter %q has made %v steps, and %q %v; DeepSpeed has one "+
+				"number for all in a group", p, w.steps[p], f.params[0], f.steps)
 		}
 		for _, kind := range kinds {
 			if a, b := w.kind(kind, p), w.kind(kind, f.params[0]); a.DType != b.DType {
-				return fmt.Errorf("%s is of %v, and %s of %v; DeepSpeed has one buffer for both", a.Name, a.DType, b.Name, b.DType)
+				return fmt.Errorf("%s is of %v, and %s of %v; DeepSpeed has one buffer for both",
+					a.Name, a.DType, b.Name, b.DType)
 			}
 		}
 		for _, kind := range numbers {
@@ -280,7 +306,8 @@ func (w *zeroWriter) kind(kind, param string) *format.Tensor {
 
 // alike demands that two numbers are the same.
 func alike(a, b *format.Tensor, read func(*format.Tensor, []byte) error) error {
-	if a.DType == b.DType && len(a.Pieces) > 0 && len(b.Pieces) > 0 && a.Pieces[0].File == b.Pieces[0].File && a.Pieces[0].Offset == b.Pieces[0].Offset {
+	if a.DType == b.DType && len(a.Pieces) > 0 && len(b.Pieces) > 0 &&
+		a.Pieces[0].File == b.Pieces[0].File && a.Pieces[0].Offset == b.Pieces[0].Offset {
 		return nil // the file has it once
 	}
 	x, y := make([]byte, a.Bytes()), make([]byte, b.Bytes())
@@ -291,22 +318,29 @@ func alike(a, b *format.Tensor, read func(*format.Tensor, []byte) error) error {
 		return err
 	}
 	if a.DType != b.DType || string(x) != string(y) {
-		return fmt.Errorf("%s and %s are not the same number, and DeepSpeed has one for all in a group", a.Name, b.Name)
+		return fmt.Errorf(
+			"%s and %s are not the same number, and DeepSpeed has one for all in a group", a.Name,
+			b.Name)
 	}
 	return nil
 }
 
-// leftOver says what is not written because DeepSpeed makes it of the master weights, and fails for state for which there is no place.
+// leftOver says what is not written because DeepSpeed makes it of the master weights, and fails for
+// state for which there is no place.
 func (w *zeroWriter) leftOver() error {
 	for _, p := range w.params {
 		if w.in[p] {
 			continue
 		}
 		master, model := w.find("optimizer.fp32."+p), w.find(w.prefix+p)
-		if len(w.states[p]) > 1 || master == nil || model == nil || !format.Rounds(model.DType) || !model.Shape.Equal(master.Shape) {
-			return fmt.Errorf("there is state of parameter %q (%s), which is in no group of the optimizer", p, w.states[p][0].Name)
+		if len(w.states[p]) > 1 || master == nil || model == nil || !format.Rounds(model.DType) ||
+			!model.Shape.Equal(master.Shape) {
+			return fmt.Errorf(
+				"there is state of parameter %q (%s), which is in no group of the optimizer", p,
+				w.states[p][0].Name)
 		}
-		w.Implied = append(w.Implied, &format.Proof{Main: *master, Model: *model}) // DeepSpeed's converter makes master weights of what is frozen
+		// DeepSpeed's converter makes master weights of what is frozen
+		w.Implied = append(w.Implied, &format.Proof{Main: *master, Model: *model})
 	}
 	if w.stage < 3 {
 		return nil
@@ -336,13 +370,15 @@ func (w *zeroWriter) imply(name, param string) error {
 		return nil
 	}
 	if !format.Rounds(model.DType) || !model.Shape.Equal(weights.Shape) {
-		return fmt.Errorf("tensor %q of %v %v is not what DeepSpeed makes of %q of shape %v", model.Name, model.DType, model.Shape, weights.Name, weights.Shape)
+		return fmt.Errorf("tensor %q of %v %v is not what DeepSpeed makes of %q of shape %v",
+			model.Name, model.DType, model.Shape, weights.Name, weights.Shape)
 	}
 	w.Implied = append(w.Implied, &format.Proof{Main: *weights, Model: *model})
 	return nil
 }
 
-// of are the parameters in the flat buffer of which a rank has a part, which of the parts, and how many there are.
+// of are the parameters in the flat buffer of which a rank has a part, which of the parts, and how
+// many there are.
 func (f *flat) of(w *zeroWriter, rank int) (params []string, index, count int) {
 	if f.experts == nil {
 		return f.params, rank, w.ranks
@@ -351,8 +387,8 @@ func (f *flat) of(w *zeroWriter, rank int) (params []string, index, count int) {
 	return f.experts[e], index, w.mixture.sharers(w)
 }
 
-// part is what a rank has of a flat buffer: for each parameter which elements, and where they stand; how many elements it is, with padding and without; and how
-// many of each parameter.
+// part is what a rank has of a flat buffer: for each parameter which elements, and where they
+// stand; how many elements it is, with padding and without; and how many of each parameter.
 func (f *flat) part(w *zeroWriter, rank int) (parts []part, size, lean int) {
 	params, index, count := f.of(w, rank)
 	total, at := 0, 0
@@ -368,7 +404,8 @@ func (f *flat) part(w *zeroWriter, rank int) (parts []part, size, lean int) {
 	if w.stage == 3 {
 		return parts, at, at
 	}
-	// The buffer is as long as all parameters, and filled up so that the part of each rank is an even number of elements.
+	// The buffer is as long as all parameters, and filled up so that the part of each rank is an
+	// even number of elements.
 	size = (total + 2*count - 1) / (2 * count) * 2
 	from, to := index*size, (index+1)*size
 	for _, p := range params {

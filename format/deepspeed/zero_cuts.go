@@ -14,16 +14,22 @@ const mostLayers = 512
 
 // A pipe is a pipeline that is cut anew.
 type pipe struct {
-	names  []map[string][]string // of each group the parameters of a unit, in order: a unit is a layer, or what tied layers have in common
-	layers []string              // the unit of each layer; "" for one without parameters
-	weight [2][]int              // how many elements each layer has on a rank of those that it was trained on, and of those that it is for
-	likes  []string              // what layers have that are alike
-	hidden int                   // how many of the last layers are tied, and have no file
-	stages [][]bool              // which layers with parameters the stages have that it was trained on
+	// of each group the parameters of a unit, in order: a unit is a layer, or what tied layers have
+	// in common
+	names  []map[string][]string
+	layers []string // the unit of each layer; "" for one without parameters
+	// how many elements each layer has on a rank of those that it was trained on, and of those that
+	// it is for
+	weight [2][]int
+	likes  []string // what layers have that are alike
+	hidden int      // how many of the last layers are tied, and have no file
+	// which layers with parameters the stages have that it was trained on
+	stages [][]bool
 }
 
 // recut gives other stages their parameters: those of each layer in the order that they had.
-func (z Zero) recut(groups [][][]string, tied map[string][]int, count func(string) int, m *mixture) ([][][]string, error) {
+func (z Zero) recut(groups [][][]string, tied map[string][]int, count func(string) int,
+	m *mixture) ([][][]string, error) {
 	p, err := newPipe(groups, tied, count, z.PP, m)
 	if err != nil {
 		return nil, err
@@ -34,11 +40,14 @@ func (z Zero) recut(groups [][][]string, tied map[string][]int, count func(strin
 			return nil, err
 		}
 	}
-	if n := len(p.layers) - p.hidden; p.hidden > 0 && starts[len(starts)-1] > n && starts[len(starts)-1] < maxGroups { // functions before it have left no trace
+	// functions before it have left no trace
+	if n := len(p.layers) - p.hidden; p.hidden > 0 && starts[len(starts)-1] > n &&
+		starts[len(starts)-1] < maxGroups {
 		p.layers = slices.Insert(p.layers, n, make([]string, starts[len(starts)-1]-n)...)
 	}
 	if len(starts) != z.PP || !slices.IsSorted(starts) || starts[len(starts)-1] >= len(p.layers) {
-		return nil, fmt.Errorf("%d stages of %d layers cannot begin with the layers %v", z.PP, len(p.layers), starts)
+		return nil, fmt.Errorf("%d stages of %d layers cannot begin with the layers %v", z.PP,
+			len(p.layers), starts)
 	}
 	return p.groups(append(starts, len(p.layers))), nil
 }
@@ -52,8 +61,10 @@ func unitOf(name string) string {
 	return layer
 }
 
-// newPipe finds out which layers there are. Parameters are in the order of DeepSpeed's module: what is tied comes first, then layer by layer.
-func newPipe(groups [][][]string, tied map[string][]int, count func(string) int, pp int, m *mixture) (*pipe, error) {
+// newPipe finds out which layers there are. Parameters are in the order of DeepSpeed's module: what
+// is tied comes first, then layer by layer.
+func newPipe(groups [][][]string, tied map[string][]int, count func(string) int, pp int,
+	m *mixture) (*pipe, error) {
 	p := &pipe{}
 	elements, like := map[string]*[2]int{}, map[string][]string{}
 	for s, own := range groups {
@@ -69,7 +80,9 @@ func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
 					return nil, fmt.Errorf("parameter %q is of no layer of the pipeline", name)
 				}
 				if layer < last || seen[unit] != nil && unitOf(names[i-1]) != unit {
-					return nil, fmt.Errorf("the parameters of stage %d are not in the order of its layers (%q), so their order in other stages is not known; choose universal", s, name)
+					return nil, fmt.Errorf("the parameters of stage %d are not in the order of "+
+						"its layers (%q), so their order in other stages is not known; choose "+
+						"universal", s, name)
 				}
 				last = max(last, layer)
 				seen[unit] = append(seen[unit], name)
@@ -97,7 +110,8 @@ func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
 		return nil, err
 	}
 	if len(p.layers) > maxGroups || len(p.layers)*len(groups) > 1<<24 {
-		return nil, fmt.Errorf("it has %d stages of %d layers, which shoal does not cut anew", len(groups), len(p.layers))
+		return nil, fmt.Errorf("it has %d stages of %d layers, which shoal does not cut anew",
+			len(groups), len(p.layers))
 	}
 	for _, unit := range p.layers {
 		for i := range p.weight {
@@ -121,8 +135,9 @@ func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
 	return p, nil
 }
 
-// place finds out which unit each layer is. A tied layer has no file where a stage gives it a function of its own, and with experts none has: such a one of the last stage counts as the last layer, and in a stage before it is
-// the one layer that is left.
+// place finds out which unit each layer is. A tied layer has no file where a stage gives it a
+// function of its own, and with experts none has: such a one of the last stage counts as the last
+// layer, and in a stage before it is the one layer that is left.
 func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
 	put := func(layer int, unit string) {
 		for len(p.layers) <= layer {
@@ -168,7 +183,8 @@ func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
 			seen[key] = true
 			for _, layer := range tied[key] {
 				between := layer > ends[s] || ends[s] == from // it can be of the next stage too
-				if put(layer, tiedPrefix+key); !taken[layer] && layer > from && layer < to && !(here > 0 && between && has(groups[s+1:], key) > 0) {
+				if put(layer, tiedPrefix+key); !taken[layer] && layer > from && layer < to &&
+					!(here > 0 && between && has(groups[s+1:], key) > 0) {
 					taken[layer] = true
 					here++
 				}
@@ -180,7 +196,10 @@ func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
 			case here == 0 && s < len(groups)-1 && p.only(from, to) >= 0:
 				put(p.only(from, to), tiedPrefix+key)
 			default:
-				return fmt.Errorf("which layers are tied as %q is not known, as not all have files: a stage that gives one a function of its own writes none, and with experts there are none; choose as many stages as there were, or universal", key)
+				return fmt.Errorf("which layers are tied as %q is not known, as not all have "+
+					"files: a stage that gives one a function of its own writes none, and with "+
+					"experts there are none; choose as many stages as there were, or universal",
+					key)
 			}
 		}
 	}
@@ -191,7 +210,8 @@ func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
 	return nil
 }
 
-// only is the one layer between two that nobody has; -1 if there is none, or several. Such a one can be a function too.
+// only is the one layer between two that nobody has; -1 if there is none, or several. Such a one
+// can be a function too.
 func (p *pipe) only(from, to int) (layer int) {
 	layer = -1
 	for l := from + 1; l < min(to, len(p.layers)); l++ {
@@ -208,7 +228,9 @@ func (p *pipe) only(from, to int) (layer int) {
 // has counts the stages that have what is tied by a key.
 func has(groups [][][]string, key string) (n int) {
 	for _, own := range groups {
-		if slices.ContainsFunc(slices.Concat(own...), func(name string) bool { return tiedOf(name) == key }) {
+		if slices.ContainsFunc(slices.Concat(own...), func(name string) bool {
+			return tiedOf(name) == key
+		}) {
 			n++
 		}
 	}
@@ -240,13 +262,15 @@ func (p *pipe) groups(starts []int) (all [][][]string) {
 	return all
 }
 
-// find finds out with which layers stages begin, as DeepSpeed's PipelineModule cuts: by its ways to do so, of which those count that come to the stages it was trained on.
+// find finds out with which layers stages begin, as DeepSpeed's PipelineModule cuts: by its ways to
+// do so, of which those count that come to the stages it was trained on.
 func (p *pipe) find(pp int) ([]int, error) {
 	if pp == 1 {
 		return []int{0}, nil
 	}
 	if len(p.layers) > mostLayers {
-		return nil, fmt.Errorf("it has %d layers, too many to find out how DeepSpeed cuts them; say with which those behind the first begin (--stages)", len(p.layers))
+		return nil, fmt.Errorf("it has %d layers, too many to find out how DeepSpeed cuts them; "+
+			"say with which those behind the first begin (--stages)", len(p.layers))
 	}
 	var found []int
 	ways := p.ways(p.weight[1])
@@ -256,18 +280,22 @@ func (p *pipe) find(pp int) ([]int, error) {
 		}
 		starts := ways[i](pp)
 		if found != nil && !p.same(found, starts) {
-			return nil, fmt.Errorf("its %d stages could be cut as %d in several ways, beginning with the layers %v or %v; say which (--stages, without the first)", len(p.stages), pp, found, starts)
+			return nil, fmt.Errorf("its %d stages could be cut as %d in several ways, beginning "+
+				"with the layers %v or %v; say which (--stages, without the first)", len(p.stages),
+				pp, found, starts)
 		}
 		found = starts
 	}
 	if found == nil {
-		return nil, errors.New("its stages are cut in none of DeepSpeed's ways that shoal knows; say with which layers those behind the first are to begin (--stages)")
+		return nil, errors.New("its stages are cut in none of DeepSpeed's ways that shoal " +
+			"knows; say with which layers those behind the first are to begin (--stages)")
 	}
 	return found, nil
 }
 
-// ways are those in which PipelineModule cuts layers of some weights in stages: by parameters, evenly, and by a type, which is that of most layers here. Functions behind the last layer with parameters
-// count for the second, and leave no trace.
+// ways are those in which PipelineModule cuts layers of some weights in stages: by parameters,
+// evenly, and by a type, which is that of most layers here. Functions behind the last layer with
+// parameters count for the second, and leave no trace.
 func (p *pipe) ways(weight []int) (all []func(int) []int) {
 	for more := range 3 {
 		all = append(all, func(stages int) []int { return uniform(len(p.layers)+more, stages) })
@@ -311,7 +339,8 @@ func (p *pipe) trained(starts []int) bool {
 // same reports whether two ways come to the same for all layers with parameters.
 func (p *pipe) same(a, b []int) bool {
 	for s := range a {
-		for _, unit := range p.layers[min(a[s], b[s], len(p.layers)):min(max(a[s], b[s]), len(p.layers))] {
+		for _, unit := range p.layers[min(a[s], b[s], len(p.layers)):min(max(a[s], b[s]),
+			len(p.layers))] {
 			if unit != "" {
 				return false
 			}
@@ -328,8 +357,9 @@ func uniform(layers, stages int) (starts []int) {
 	return starts
 }
 
-// balanced cuts layers so that the heaviest stage and the lightest differ least, as DeepSpeed finds it: the best cut of the first i layers in j stages is that of fewer in j-1, and the rest; of several
-// that are as good the last counts.
+// balanced cuts layers so that the heaviest stage and the lightest differ least, as DeepSpeed finds
+// it: the best cut of the first i layers in j stages is that of fewer in j-1, and the rest; of
+// several that are as good the last counts.
 func balanced(weights []int, stages int) (starts []int) {
 	n := len(weights)
 	if n <= stages {

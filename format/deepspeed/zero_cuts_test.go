@@ -40,7 +40,8 @@ func TestStagesAsDeepSpeed(t *testing.T) {
 	}
 }
 
-// layered is a pipeline: what each layer has, in the order of the program; nil for a function. What is tied has the name that it has in a stage.
+// layered is a pipeline: what each layer has, in the order of the program; nil for a function. What
+// is tied has the name that it has in a stage.
 type layered struct {
 	layers [][]even
 	tied   map[string][]int // with files, by key
@@ -84,7 +85,8 @@ func (l *layered) over(stage, tp, dp int, starts []int) *saved {
 	return s
 }
 
-// drawLayered draws a pipeline in which a tied layer is the first, and another one, or the last that is a function of the program.
+// drawLayered draws a pipeline in which a tied layer is the first, and another one, or the last
+// that is a function of the program.
 func drawLayered(r *rapid.T) *layered {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
 	l := &layered{tied: map[string][]int{}}
@@ -107,7 +109,9 @@ func drawLayered(r *rapid.T) *layered {
 		case i > 0 && n("a function", 0, 5) == 0:
 		default:
 			for k := range n("parameters", 1, 2) {
-				add(i, fmt.Sprintf("%d.p%d", i, k), rapid.SampledFrom([]string{"rest", "columns", "alike"}).Draw(r, "rule"), n("rows", 1, 2))
+				add(i, fmt.Sprintf("%d.p%d", i, k),
+					rapid.SampledFrom([]string{"rest", "columns", "alike"}).Draw(r, "rule"),
+					n("rows", 1, 2))
 			}
 		}
 	}
@@ -138,7 +142,8 @@ func (l *layered) cuts(r *rapid.T, name string) []int {
 	return starts
 }
 
-// TestOtherStages writes pipelines for other stages, and compares the model, the layers and the flat buffers of each with those that a program of so many has, which are cut here.
+// TestOtherStages writes pipelines for other stages, and compares the model, the layers and the
+// flat buffers of each with those that a program of so many has, which are cut here.
 func TestOtherStages(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
@@ -152,18 +157,21 @@ func TestOtherStages(t *testing.T) {
 			r.Fatal("two stages begin with the first layer")
 		}
 		from := l.over(1, n("tp of the source", 1, 3), n("dp of the source", 1, 3), starts)
-		z := deepspeed.Zero{Stage: 1, DP: n("dp", 1, 3), TP: n("tp", 1, 3), PP: len(others), Starts: others[1:]}
+		z := deepspeed.Zero{Stage: 1, DP: n("dp", 1, 3), TP: n("tp", 1, 3), PP: len(others),
+			Starts: others[1:]}
 		c, files := read(t, from.write(t))
 		dir := spread(t, z, c, files)
 		to := l.over(z.Stage, z.TP, z.DP, others)
 		for mp := range z.TP * z.PP {
 			to.compare(r, dir, mp)
 		}
-		if len(from.write(t))-from.tp*len(starts)*(1+from.dp) != len(dir)-to.tp*len(others)*(1+to.dp)+(from.tp-to.tp)*l.files() {
+		if len(from.write(t))-from.tp*len(starts)*(1+from.dp) != len(dir)-to.tp*len(others)*(1+
+			to.dp)+(from.tp-to.tp)*l.files() {
 			r.Fatalf("there are the files %v", slices.Sorted(maps.Keys(dir)))
 		}
 		again, other := read(t, dir)
-		if diff := differing(formattest.Contents(t, files, c), formattest.Contents(t, other, again)); diff != "" {
+		if diff := differing(formattest.Contents(t, files, c),
+			formattest.Contents(t, other, again)); diff != "" {
 			r.Fatal(diff)
 		}
 		if faults := again.Check(other); len(faults) > 0 {
@@ -197,7 +205,8 @@ func plain(rows ...int) *layered {
 	return l
 }
 
-// TestStagesFound finds out how a program cuts its layers, by how it did; and says so where that is not known.
+// TestStagesFound finds out how a program cuts its layers, by how it did; and says so where that is
+// not known.
 func TestStagesFound(t *testing.T) {
 	embed := plain(8, 1, 1, 1, 1, 1, 1, 8)
 	for _, x := range []struct {
@@ -208,15 +217,19 @@ func TestStagesFound(t *testing.T) {
 		err    string
 	}{
 		{embed, []int{0, 4}, 4, nil, "could be cut as 4 in several ways"},
-		{plain(9, 2, 1, 1, 1, 1, 1, 1), []int{0, 1}, 3, deepspeed.Balanced([]int{9, 2, 1, 1, 1, 1, 1, 1}, 3), ""},
+		{plain(9, 2, 1, 1, 1, 1, 1, 1), []int{0, 1}, 3,
+			deepspeed.Balanced([]int{9, 2, 1, 1, 1, 1, 1, 1}, 3), ""},
 		{plain(9, 2, 1, 1, 1, 1, 1, 1), []int{0, 4}, 4, []int{0, 2, 4, 6}, ""},
-		{plain(9, 9, 9, 9, 1, 1, 1, 1, 1, 1), []int{0, 7}, 3, deepspeed.Balanced([]int{0, 0, 0, 0, 1, 1, 1, 1, 1, 1}, 3), ""}, // by the type of most
+		// by the type of most
+		{plain(9, 9, 9, 9, 1, 1, 1, 1, 1, 1), []int{0, 7}, 3,
+			deepspeed.Balanced([]int{0, 0, 0, 0, 1, 1, 1, 1, 1, 1}, 3), ""},
 		{plain(9, 2, 1, 1, 1, 1, 1, 1), []int{0, 7}, 3, nil, "in none of DeepSpeed's ways"},
 		{plain(9, 2, 1, 1, 1, 1, 1, 1), []int{0, 7}, 1, []int{0}, ""},
 		{plain(3, 2, 1), []int{0, 1}, 4, nil, "cannot begin with the layers"},
 	} {
 		c, files := read(t, x.l.over(1, 1, 1, x.starts).write(t))
-		out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 1, DP: 1, PP: x.pp}, c.Tensors, c.Values, files.Read)
+		out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 1, DP: 1, PP: x.pp}, c.Tensors,
+			c.Values, files.Read)
 		if x.err != "" {
 			if err == nil || !strings.Contains(err.Error(), x.err) {
 				t.Errorf("%v as %d: %v; want %q", x.starts, x.pp, err, x.err)
@@ -250,13 +263,18 @@ func TestOtherStagesNot(t *testing.T) {
 	dense, _ := read(t, flat)
 	with := func(path string, is any) *format.Checkpoint {
 		other := *c
-		other.Values = append(slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool { return v.Path == path }), format.Value{Path: path, Is: is})
+		other.Values = append(slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {
+			return v.Path == path
+		}), format.Value{Path: path, Is: is})
 		return &other
 	}
 	first, _ := c.Value("pipeline_stages.0.0")
 	names := slices.Clone(first.([]any))
 	slices.Reverse(names)
-	alone := &layered{layers: [][]even{{{name: "tied_modules.word.w", whole: numbered(1, 2, 1)}}, {{name: "1.w", whole: array{tensor.Shape{1, 1}, []float32{9}}}}}, tied: map[string][]int{"word": {0}}}
+	alone := &layered{
+		layers: [][]even{{{name: "tied_modules.word.w", whole: numbered(1, 2, 1)}},
+			{{name: "1.w", whole: array{tensor.Shape{1, 1}, []float32{9}}}}},
+		tied: map[string][]int{"word": {0}}}
 	one, _ := read(t, alone.over(1, 1, 1, []int{0}).write(t))
 	for _, x := range []struct {
 		z   deepspeed.Zero
@@ -264,14 +282,21 @@ func TestOtherStagesNot(t *testing.T) {
 		err string
 	}{
 		{deepspeed.Zero{Stage: 1, DP: 1, PP: 2}, dense, "it is of no pipeline"},
-		{deepspeed.Zero{Stage: 1, DP: 1, PP: 3}, with("pipeline_stages.0.0", names), "are not in the order of its layers"},
-		{deepspeed.Zero{Stage: 1, DP: 1, PP: 3, Starts: []int{2, 3, 4}}, c, "3 stages of 6 layers cannot begin with the layers [0 2 3 4]"},
-		{deepspeed.Zero{Stage: 1, DP: 1, PP: 3, Starts: []int{4, 3}}, c, "cannot begin with the layers [0 4 3]"},
-		{deepspeed.Zero{Stage: 1, DP: 1, PP: 3, Starts: []int{2, 3}}, c, "stage 1 of 3 would have no parameter in group 0"},
-		{deepspeed.Zero{Stage: 1, DP: 1, PP: 3}, with("pipeline_stages.70.0", []any{"900000.w"}), "which shoal does not cut anew"},
-		{deepspeed.Zero{Stage: 1, DP: 1, PP: 2}, one, `which layers are tied as "word" is not known, as not all have files`},
+		{deepspeed.Zero{Stage: 1, DP: 1, PP: 3}, with("pipeline_stages.0.0", names),
+			"are not in the order of its layers"},
+		{deepspeed.Zero{Stage: 1, DP: 1, PP: 3, Starts: []int{2, 3, 4}}, c,
+			"3 stages of 6 layers cannot begin with the layers [0 2 3 4]"},
+		{deepspeed.Zero{Stage: 1, DP: 1, PP: 3, Starts: []int{4, 3}}, c,
+			"cannot begin with the layers [0 4 3]"},
+		{deepspeed.Zero{Stage: 1, DP: 1, PP: 3, Starts: []int{2, 3}}, c,
+			"stage 1 of 3 would have no parameter in group 0"},
+		{deepspeed.Zero{Stage: 1, DP: 1, PP: 3}, with("pipeline_stages.70.0", []any{"900000.w"}),
+			"which shoal does not cut anew"},
+		{deepspeed.Zero{Stage: 1, DP: 1, PP: 2}, one,
+			`which layers are tied as "word" is not known, as not all have files`},
 	} {
-		if _, err := deepspeed.LayoutZero(x.z, x.c.Tensors, x.c.Values, files.Read); err == nil || !strings.Contains(err.Error(), x.err) {
+		if _, err := deepspeed.LayoutZero(x.z, x.c.Tensors, x.c.Values, files.Read); err == nil ||
+			!strings.Contains(err.Error(), x.err) {
 			t.Errorf("%v; want %q", err, x.err)
 		}
 	}

@@ -11,17 +11,21 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// epName is what a group of experts is called, in DeepSpeed's optimizer and among its processes: by the expert parallel size.
+// epName is what a group of experts is called, in DeepSpeed's optimizer and among its processes: by
+// the expert parallel size.
 const epName = "ep_size_"
 
-// A mixture says which ranks have which experts in a checkpoint that is laid out; nil for a model without any.
+// A mixture says which ranks have which experts in a checkpoint that is laid out; nil for a model
+// without any.
 type mixture struct {
-	ranks     int            // expert parallel ones
-	trained   int            // those that it was trained on; 0 where nothing says it
-	numbers   map[string]int // of experts, by what their names begin with
-	layers    []string       // what these are, in the order of the files; each stage of a pipeline numbers its own, from 0
-	single    bool           // whether tensor parallel ranks have experts of their own, and none a part of one
-	dataFirst bool           // whether neighbours have the same experts
+	ranks   int            // expert parallel ones
+	trained int            // those that it was trained on; 0 where nothing says it
+	numbers map[string]int // of experts, by what their names begin with
+	// what these are, in the order of the files; each stage of a pipeline numbers its own, from 0
+	layers []string
+	// whether tensor parallel ranks have experts of their own, and none a part of one
+	single    bool
+	dataFirst bool // whether neighbours have the same experts
 }
 
 // mixture finds out how experts are laid out.
@@ -39,35 +43,44 @@ func (z Zero) mixture(tensors []format.Tensor, values []format.Value) (*mixture,
 	}
 	if len(m.numbers) == 0 {
 		if m.ranks > 1 {
-			return nil, errors.New("there are no experts of DeepSpeed's own layer (deepspeed_moe) that expert parallel ranks could have; leave out ep")
+			return nil, errors.New("there are no experts of DeepSpeed's own layer " +
+				"(deepspeed_moe) that expert parallel ranks could have; leave out ep")
 		}
 		return nil, nil
 	}
 	switch tp := max(z.TP, 1); {
 	case z.Stage == 3 && z.PP > 0:
-		return nil, errors.New("DeepSpeed itself trains no experts (deepspeed.moe) in a pipeline with ZeRO of stage 3; choose zero1")
+		return nil, errors.New("DeepSpeed itself trains no experts (deepspeed.moe) in a " +
+			"pipeline with ZeRO of stage 3; choose zero1")
 	case z.Stage == 3:
-		return nil, errors.New("DeepSpeed itself trains no experts (deepspeed.moe) with ZeRO of stage 3; choose zero1 or zero2")
+		return nil, errors.New("DeepSpeed itself trains no experts (deepspeed.moe) with ZeRO of " +
+			"stage 3; choose zero1 or zero2")
 	default:
 		if m.single = tp > 1 && !m.cut(values); !m.single {
 			tp = 1
 		}
 		if z.DP*tp%m.ranks != 0 {
-			return nil, fmt.Errorf("%d ranks are no multiple of %d expert parallel ones, which they are at the same time", z.DP*tp, m.ranks)
+			return nil, fmt.Errorf("%d ranks are no multiple of %d expert parallel ones, which "+
+				"they are at the same time", z.DP*tp, m.ranks)
 		}
 		if m.single && m.ranks%tp != 0 {
-			return nil, fmt.Errorf("without tensor parallelism of experts DeepSpeed counts tensor parallel ranks as those that share experts, and loads only what has a multiple of these, %d, as expert parallel ranks; choose such an ep", tp)
+			return nil, fmt.Errorf("without tensor parallelism of experts DeepSpeed counts "+
+				"tensor parallel ranks as those that share experts, and loads only what has a "+
+				"multiple of these, %d, as expert parallel ranks; choose such an ep", tp)
 		}
 	}
 	for prefix, n := range m.numbers {
 		if n%m.ranks != 0 {
-			return nil, fmt.Errorf("%d experts (%s%d) are not shared evenly by %d expert parallel ranks", n, prefix, n-1, m.ranks)
+			return nil, fmt.Errorf(
+				"%d experts (%s%d) are not shared evenly by %d expert parallel ranks", n, prefix,
+				n-1, m.ranks)
 		}
 	}
 	return m, m.order(values)
 }
 
-// order finds out in which order layers are numbered, and whether neighbours have the same experts: as the values say, else as parameters follow each other.
+// order finds out in which order layers are numbered, and whether neighbours have the same experts:
+// as the values say, else as parameters follow each other.
 func (m *mixture) order(values []format.Value) error {
 	add := func(prefix string) {
 		if m.numbers[prefix] > 0 && !slices.Contains(m.layers, prefix) {
@@ -88,12 +101,15 @@ func (m *mixture) order(values []format.Value) error {
 	sizes := map[string]bool{}
 	for _, v := range values {
 		g := groupPath.FindStringSubmatch(v.Path)
-		if name, ok := v.Is.(string); ok && g != nil && g[2] == "name" && strings.HasPrefix(name, epName) {
+		if name, ok := v.Is.(string); ok && g != nil && g[2] == "name" &&
+			strings.HasPrefix(name, epName) {
 			sizes[name] = true
 		}
 		list, _ := v.Is.([]any)
 		for _, x := range list {
-			if name, ok := x.(string); ok && (g != nil && g[2] == namesKey || strings.HasPrefix(v.Path, stagesKey+".")) && expertName.MatchString(name) {
+			if name, ok := x.(string); ok &&
+				(g != nil && g[2] == namesKey || strings.HasPrefix(v.Path, stagesKey+".")) &&
+				expertName.MatchString(name) {
 				add(expertName.FindStringSubmatch(name)[1])
 			}
 		}
@@ -102,15 +118,19 @@ func (m *mixture) order(values []format.Value) error {
 		m.trained, _ = strconv.Atoi(strings.TrimPrefix(name, epName))
 	}
 	if len(sizes) > 1 {
-		return errors.New("its layers have experts over different numbers of expert parallel ranks, which shoal does not write; choose universal")
+		return errors.New("its layers have experts over different numbers of expert parallel " +
+			"ranks, which shoal does not write; choose universal")
 	}
 	if len(m.layers) != len(m.numbers) {
-		return fmt.Errorf("nothing says in which order the layers of experts are numbered (value %s)", expertLayersKey)
+		return fmt.Errorf(
+			"nothing says in which order the layers of experts are numbered (value %s)",
+			expertLayersKey)
 	}
 	return nil
 }
 
-// cut reports whether tensor parallel ranks have parts of experts: as the values say, else where a pattern names any.
+// cut reports whether tensor parallel ranks have parts of experts: as the values say, else where a
+// pattern names any.
 func (m *mixture) cut(values []format.Value) bool {
 	for _, v := range values {
 		if v.Path == expertsCutKey {
@@ -184,7 +204,8 @@ func (m *mixture) share(names []string) (all [][]string, err error) {
 		return nil, nil
 	}
 	if experts < len(names) {
-		return nil, fmt.Errorf("a group of the optimizer has experts and other parameters (%q, …), and DeepSpeed has groups for experts alone", names[0])
+		return nil, fmt.Errorf("a group of the optimizer has experts and other parameters (%q, "+
+			"…), and DeepSpeed has groups for experts alone", names[0])
 	}
 	all = make([][]string, m.ranks)
 	for _, p := range names {
@@ -197,7 +218,8 @@ func (m *mixture) share(names []string) (all [][]string, err error) {
 			same = same && m.local(all[e][i]) == m.local(all[0][i])
 		}
 		if !same {
-			return nil, fmt.Errorf("expert parallel rank %d would have other parameters in a group than rank 0 (%q, …)", e, names[0])
+			return nil, fmt.Errorf("expert parallel rank %d would have other parameters in a "+
+				"group than rank 0 (%q, …)", e, names[0])
 		}
 	}
 	return all, nil
@@ -211,7 +233,8 @@ func (m *mixture) sharers(w *zeroWriter) int {
 	return w.ranks / m.ranks
 }
 
-// at is which expert parallel rank a data parallel one is, and which of those that share its experts.
+// at is which expert parallel rank a data parallel one is, and which of those that share its
+// experts.
 func (m *mixture) at(w *zeroWriter, rank int) (e, index int) {
 	if m.single {
 		rank = rank*w.tps + w.tp
@@ -222,7 +245,8 @@ func (m *mixture) at(w *zeroWriter, rank int) (e, index int) {
 	return rank % m.ranks, rank / m.ranks
 }
 
-// writes reports whether a writer's ranks write the files of an expert parallel rank: the first that has its experts does.
+// writes reports whether a writer's ranks write the files of an expert parallel rank: the first
+// that has its experts does.
 func (m *mixture) writes(w *zeroWriter, e int) bool {
 	for rank := range w.ranks {
 		if own, index := m.at(w, rank); own == e && index == 0 {
@@ -249,10 +273,13 @@ func (m *mixture) inStage(groups [][]string, stage, of int) error {
 	if m == nil || slices.ContainsFunc(slices.Concat(groups...), m.has) {
 		return nil
 	}
-	return fmt.Errorf("stage %d of %d would have no experts (deepspeed.moe), and DeepSpeed itself hangs then, as only stages with some make the groups of their ranks; choose stages that all have experts (--stages), or fewer", stage, of)
+	return fmt.Errorf("stage %d of %d would have no experts (deepspeed.moe), and DeepSpeed "+
+		"itself hangs then, as only stages with some make the groups of their ranks; choose "+
+		"stages that all have experts (--stages), or fewer", stage, of)
 }
 
-// layersOf are the layers of which a writer has experts, in the order in which their files number them.
+// layersOf are the layers of which a writer has experts, in the order in which their files number
+// them.
 func (m *mixture) layersOf(w *zeroWriter) (layers []string) {
 	for _, prefix := range m.layers {
 		if slices.ContainsFunc(w.given, func(t format.Tensor) bool {
@@ -282,7 +309,8 @@ func (m *mixture) rename(group *pickle.Dict) {
 	}
 }
 
-// expertFiles lays out the files of the experts that the writer's ranks have, and those in which DeepSpeed would have their optimizer without ZeRO.
+// expertFiles lays out the files of the experts that the writer's ranks have, and those in which
+// DeepSpeed would have their optimizer without ZeRO.
 func (w *zeroWriter) expertFiles() error {
 	if w.mixture == nil {
 		return nil
@@ -316,13 +344,15 @@ func (w *zeroWriter) expertFiles() error {
 		}
 		root := &pickle.Dict{}
 		root.Add("optimizer", nil)
-		if err := w.put(fmt.Sprintf("expp_rank_%d_mp_rank_%02d_optim_states.pt", e, w.mp), root, &file{}); err != nil {
+		if err := w.put(fmt.Sprintf("expp_rank_%d_mp_rank_%02d_optim_states.pt", e, w.mp), root,
+			&file{}); err != nil {
 			return err
 		}
 	}
 	for _, p := range slices.Concat(w.groups...) {
 		if w.mixture.has(p) && w.find(w.prefix+p) == nil {
-			return fmt.Errorf("of parameter %q there are master weights only, and the files of experts have the model's own; choose universal", p)
+			return fmt.Errorf("of parameter %q there are master weights only, and the files of "+
+				"experts have the model's own; choose universal", p)
 		}
 	}
 	return nil

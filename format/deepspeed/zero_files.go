@@ -17,7 +17,8 @@ import (
 // Classes of DeepSpeed that stand in its files.
 var (
 	stageClass    = pickle.Global{Module: "deepspeed.runtime.zero.config", Name: "ZeroStageEnum"}
-	fragmentClass = pickle.Global{Module: "deepspeed.utils.tensor_fragment", Name: "fragment_address"}
+	fragmentClass = pickle.Global{Module: "deepspeed.utils.tensor_fragment",
+		Name: "fragment_address"}
 )
 
 // A store is a tensor of a file, and of which tensors it is made.
@@ -68,7 +69,8 @@ func (w *zeroWriter) put(name string, root any, f *file) error {
 	for i, s := range f.stores {
 		for _, p := range s.from {
 			to := &w.Tensors[w.index[p.name]]
-			pieces := format.Flat(to.DType, to.Shape, p.from, p.to, name, at[i]+format.Bytes(to.DType, p.at))
+			pieces := format.Flat(to.DType, to.Shape, p.from, p.to, name,
+				at[i]+format.Bytes(to.DType, p.at))
 			if w.placed[p.name] {
 				to.Replicas = append(to.Replicas, pieces...)
 				continue
@@ -122,7 +124,8 @@ func (w *zeroWriter) layZero() error {
 // optimStates lays out the file of a rank with its part of the flat buffers.
 func (w *zeroWriter) optimStates(rank int) error {
 	out := &file{}
-	weights, states, mappings, paddings, counts := &pickle.List{}, &pickle.Dict{}, &pickle.List{}, &pickle.List{}, &pickle.List{}
+	weights, states, mappings, paddings, counts := &pickle.List{}, &pickle.Dict{}, &pickle.List{},
+		&pickle.List{}, &pickle.List{}
 	for i, f := range w.flats {
 		parts, size, lean := f.part(w, rank)
 		p, err := w.flatBuffer(out, "fp32", f, parts, lean)
@@ -190,11 +193,12 @@ func (w *zeroWriter) optimStates(rank int) error {
 		return err
 	}
 	root.Add("ds_version", w.version())
-	return w.put(fmt.Sprintf("%szero_pp_rank_%d_mp_rank_%02d_optim_states.pt", w.bf16, rank, w.mp), root, out)
+	return w.put(fmt.Sprintf("%szero_pp_rank_%d_mp_rank_%02d_optim_states.pt", w.bf16, rank, w.mp),
+		root, out)
 }
 
-// number adds a number that all parameters of a group have, as a tensor of one element. Behind it in the storage stand those of the others, which are the same, so
-// that each has its place.
+// number adds a number that all parameters of a group have, as a tensor of one element. Behind it
+// in the storage stand those of the others, which are the same, so that each has its place.
 func (w *zeroWriter) number(out *file, kind string, f *flat, rank int) (any, error) {
 	params, _, _ := f.of(w, rank)
 	var from []part
@@ -229,20 +233,25 @@ func (w *zeroWriter) config() (list []format.Value) {
 	return list
 }
 
-// flatKeys are those of optimizer states that say how buffers are cut, or hold them; they are written anew.
+// flatKeys are those of optimizer states that say how buffers are cut, or hold them; they are
+// written anew.
 var flatKeys = []string{
-	"param_groups", "optimizer_state_dict", "base_optimizer_state", "base_optimizer_state_step", "zero_stage", "partition_count", "group_paddings",
+	"param_groups", "optimizer_state_dict", "base_optimizer_state", "base_optimizer_state_step",
+	"zero_stage", "partition_count", "group_paddings",
 	"param_alignment_paddings", "param_slice_mappings", "ds_version", "ds_zero_partition_groups",
 }
 
-// global is what optimizer states hold of no parameter, such as the scale of gradients. Stage 3 does not load without that.
+// global is what optimizer states hold of no parameter, such as the scale of gradients. Stage 3
+// does not load without that.
 func (w *zeroWriter) global() (*pickle.Dict, error) {
 	root, err := w.commonValues(flatKeys)
 	if err != nil || w.stage < 3 {
 		return root, err
 	}
 	if _, ok := root.Get("loss_scaler"); !ok {
-		if err := addScaler(root, []format.Value{{Path: "cur_scale", Is: 1.0}, {Path: "dynamic", Is: false}}); err != nil {
+		if err := addScaler(root,
+			[]format.Value{{Path: "cur_scale", Is: 1.0},
+				{Path: "dynamic", Is: false}}); err != nil {
 			return nil, err
 		}
 	}
@@ -261,7 +270,8 @@ func (w *zeroWriter) paramGroups() (*pickle.List, error) {
 		return nil, err
 	}
 	if len(list.Items) != len(w.groups) {
-		return nil, fmt.Errorf("the optimizer has %d groups of parameters, and there are learning rates and the like of %d", len(w.groups), len(list.Items))
+		return nil, fmt.Errorf("the optimizer has %d groups of parameters, and there are "+
+			"learning rates and the like of %d", len(w.groups), len(list.Items))
 	}
 	for i, g := range list.Items {
 		numbers := &pickle.List{}
@@ -278,7 +288,8 @@ func (w *zeroWriter) paramGroups() (*pickle.List, error) {
 	return list, nil
 }
 
-// modelStates lays out the file with the model: whole in the stages 1 and 2; of a rank in 3, where what is trained stands in the optimizer's files only.
+// modelStates lays out the file with the model: whole in the stages 1 and 2; of a rank in 3, where
+// what is trained stands in the optimizer's files only.
 func (w *zeroWriter) modelStates(rank int) error {
 	out, root, module := &file{}, &pickle.Dict{}, &pickle.Dict{}
 	shapes, frozen := &pickle.Dict{}, &pickle.Dict{}
@@ -303,7 +314,8 @@ func (w *zeroWriter) modelStates(rank int) error {
 			continue
 		}
 		if beside || w.stage < 3 || !trained && !still {
-			if p, err = out.add(whole(t)); err == nil && beside { // what a program of DeepSpeed has saved
+			// what a program of DeepSpeed has saved
+			if p, err = out.add(whole(t)); err == nil && beside {
 				err = root.Put(t.Name, p)
 			}
 			if err != nil {
@@ -321,7 +333,9 @@ func (w *zeroWriter) modelStates(rank int) error {
 		if w.stage == 3 {
 			n, _ := t.Shape.Elements()
 			each := share(param{name, t.Shape}, w.ranks)
-			if p, err = out.add(buffer(t.DType, each, []part{{t.Name, min(rank*each, n), min((rank+1)*each, n), 0}})); err != nil {
+			if p, err = out.add(
+				buffer(t.DType, each,
+					[]part{{t.Name, min(rank*each, n), min((rank+1)*each, n), 0}})); err != nil {
 				return err
 			}
 		}
@@ -332,7 +346,8 @@ func (w *zeroWriter) modelStates(rank int) error {
 		return err
 	}
 	if len(masters.Items) > 0 && w.layered() {
-		return fmt.Errorf("of parameter %v there are master weights only, and the files of a pipeline's layers have the model's own; choose universal", masters.Items[0])
+		return fmt.Errorf("of parameter %v there are master weights only, and the files of a "+
+			"pipeline's layers have the model's own; choose universal", masters.Items[0])
 	}
 	if len(masters.Items) > 0 {
 		own := &pickle.Dict{}
@@ -353,8 +368,8 @@ func (w *zeroWriter) modelStates(rank int) error {
 	return w.put(name, root, out)
 }
 
-// masters adds parameters of which there are master weights only, as after stage 3: DeepSpeed rounds them when it loads the model. In the stages 1 and 2 it returns
-// their names.
+// masters adds parameters of which there are master weights only, as after stage 3: DeepSpeed
+// rounds them when it loads the model. In the stages 1 and 2 it returns their names.
 func (w *zeroWriter) masters(out *file, module *pickle.Dict, hollow any) (*pickle.List, error) {
 	names := &pickle.List{}
 	add := func(name string, p any) {

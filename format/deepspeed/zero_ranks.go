@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A sharer says how tensor parallel ranks share the tensors of a checkpoint that is laid out for them.
+// A sharer says how tensor parallel ranks share the tensors of a checkpoint that is laid out for
+// them.
 type sharer struct {
 	rules   *rules
 	ranks   int
@@ -19,8 +20,10 @@ type sharer struct {
 	mixture *mixture
 }
 
-// layRanks lays out what each model parallel rank saves, as one with its parts alone would, and puts the parts together.
-func (z Zero) layRanks(tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
+// layRanks lays out what each model parallel rank saves, as one with its parts alone would, and
+// puts the parts together.
+func (z Zero) layRanks(tensors []format.Tensor, values []format.Value,
+	read func(*format.Tensor, []byte) error) (*format.Output, error) {
 	mixture, err := z.mixture(tensors, values)
 	if err != nil {
 		return nil, err
@@ -62,7 +65,8 @@ func (z Zero) layRanks(tensors []format.Tensor, values []format.Value, read func
 				all = w.Output
 				continue
 			}
-			all.Files, all.Frames, all.Sums = append(all.Files, w.Files...), append(all.Frames, w.Frames...), append(all.Sums, w.Sums...)
+			all.Files, all.Frames, all.Sums = append(all.Files, w.Files...),
+				append(all.Frames, w.Frames...), append(all.Sums, w.Sums...)
 			all.Implied = append(all.Implied, w.Implied...)
 		}
 	}
@@ -89,7 +93,8 @@ func put(parts []format.Part, cut *format.Cut, t *format.Tensor) (joined format.
 	if cut == nil {
 		return format.Same(parts)
 	}
-	if joined, err = format.Join(parts, *cut); err == nil && joined.Shape[cut.Dim] > t.Shape[cut.Dim] {
+	if joined, err = format.Join(parts, *cut); err == nil &&
+		joined.Shape[cut.Dim] > t.Shape[cut.Dim] {
 		joined.Crop(cut.Dim, t.Shape[cut.Dim]) // what fills up the vocabulary stays zero
 	}
 	return joined, err
@@ -99,7 +104,9 @@ func put(parts []format.Part, cut *format.Cut, t *format.Tensor) (joined format.
 func wholes(proofs []*format.Proof, tensors []format.Tensor) (all []*format.Proof) {
 	seen := map[string]bool{}
 	of := func(name string) format.Tensor {
-		return tensors[slices.IndexFunc(tensors, func(t format.Tensor) bool { return t.Name == name })]
+		return tensors[slices.IndexFunc(tensors, func(t format.Tensor) bool {
+			return t.Name == name
+		})]
 	}
 	for _, p := range proofs {
 		if seen[p.Model.Name] {
@@ -120,7 +127,9 @@ func newSharer(ranks int, tensors []format.Tensor, values []format.Value) (*shar
 		return nil, err
 	}
 	if r == nil || !r.tells {
-		return nil, fmt.Errorf("nothing says how tensor parallel ranks share the parameters (values %s.…, which a checkpoint of several such ranks has); leave out tp, or choose universal", infoKey)
+		return nil, fmt.Errorf("nothing says how tensor parallel ranks share the parameters "+
+			"(values %s.…, which a checkpoint of several such ranks has); leave out tp, or "+
+			"choose universal", infoKey)
 	}
 	if err := r.vague(); err != nil {
 		return nil, err
@@ -135,7 +144,8 @@ func newSharer(ranks int, tensors []format.Tensor, values []format.Value) (*shar
 	buffers, said := buffersOf(values)
 	for _, t := range tensors {
 		if kind, param := parameterOf(t.Name); kind == "" && param != "" && !state[param] {
-			s.buffers[param] = !said || buffers[param] // the others are frozen, and cut as parameters are
+			// the others are frozen, and cut as parameters are
+			s.buffers[param] = !said || buffers[param]
 		}
 	}
 	for _, v := range values { // the second names of parameters are as the first
@@ -163,7 +173,8 @@ func buffersOf(values []format.Value) (names map[string]bool, said bool) {
 	return names, said
 }
 
-// part is the shape of what a rank has of a tensor; cuts gets how it is cut, nothing for what all have alike.
+// part is the shape of what a rank has of a tensor; cuts gets how it is cut, nothing for what all
+// have alike.
 func (s *sharer) part(t *format.Tensor, tp int, cuts map[string]*format.Cut) (tensor.Shape, error) {
 	c := cuts[t.Name]
 	if c == nil && tp == 0 {
@@ -186,7 +197,8 @@ func (s *sharer) part(t *format.Tensor, tp int, cuts map[string]*format.Cut) (te
 	return shape, nil
 }
 
-// elements counts those of a parameter on the first rank; what cannot be shared counts whole, and is refused later.
+// elements counts those of a parameter on the first rank; what cannot be shared counts whole, and
+// is refused later.
 func (s *sharer) elements(tensors []format.Tensor) func(string) int {
 	counts, cuts := map[string]int{}, map[string]*format.Cut{}
 	for i := range tensors {
@@ -201,7 +213,8 @@ func (s *sharer) elements(tensors []format.Tensor) func(string) int {
 	return func(param string) int { return counts[param] }
 }
 
-// first is the name under which the patterns know a parameter: that of an expert has its number on a rank.
+// first is the name under which the patterns know a parameter: that of an expert has its number on
+// a rank.
 func (s *sharer) first(param string) string {
 	return s.mixture.local(cmp.Or(s.aliases[param], param))
 }
@@ -219,7 +232,8 @@ func (s *sharer) cut(t *format.Tensor) (*format.Cut, error) {
 	padded, said := s.rules.said[paddedKey].(int64)
 	fills := said && how.vocabulary && len(t.Shape) > 0 && int(padded) > t.Shape[0]
 	if fills && (how.alike || how.averaged || how.sub != nil || how.dim != 0) {
-		return nil, fmt.Errorf("it has %d rows of the vocabulary and %d are due, in a tensor that is not cut along these; choose universal", t.Shape[0], padded)
+		return nil, fmt.Errorf("it has %d rows of the vocabulary and %d are due, in a tensor "+
+			"that is not cut along these; choose universal", t.Shape[0], padded)
 	}
 	if how.alike || how.averaged || how.rest && s.buffers[param] {
 		return nil, nil
@@ -228,27 +242,32 @@ func (s *sharer) cut(t *format.Tensor) (*format.Cut, error) {
 	var sizes []int
 	if how.sub != nil {
 		if c.Dim = how.sub.dim; c.Dim >= len(t.Shape) {
-			return nil, fmt.Errorf("it has shape %v, and is to be cut along dimension %d", t.Shape, c.Dim)
+			return nil, fmt.Errorf("it has shape %v, and is to be cut along dimension %d", t.Shape,
+				c.Dim)
 		}
 		if sizes, err = how.sub.sizesIn(t.Shape); err != nil {
 			return nil, err
 		}
 	} else {
 		if c.Dim >= len(t.Shape) {
-			return nil, fmt.Errorf("it has shape %v, and is to be cut along dimension %d", t.Shape, c.Dim)
+			return nil, fmt.Errorf("it has shape %v, and is to be cut along dimension %d", t.Shape,
+				c.Dim)
 		}
 		n := t.Shape[c.Dim]
 		if fills {
 			n = int(padded)
 		}
 		if n%how.blocks != 0 {
-			return nil, fmt.Errorf("its dimension %d of %d does not come apart in %d equal blocks", c.Dim, n, how.blocks)
+			return nil, fmt.Errorf("its dimension %d of %d does not come apart in %d equal blocks",
+				c.Dim, n, how.blocks)
 		}
 		sizes = slices.Repeat([]int{n / how.blocks}, how.blocks)
 	}
 	for _, n := range sizes {
 		if n%s.ranks != 0 {
-			return nil, fmt.Errorf("%d along dimension %d are not shared evenly by %d tensor parallel ranks", n, c.Dim, s.ranks)
+			return nil, fmt.Errorf(
+				"%d along dimension %d are not shared evenly by %d tensor parallel ranks", n, c.Dim,
+				s.ranks)
 		}
 		c.Widths = append(c.Widths, slices.Repeat([]int{n / s.ranks}, s.ranks))
 	}

@@ -24,7 +24,8 @@ import (
 )
 
 // spread writes a checkpoint for tensor parallel ranks.
-func spread(t testing.TB, z deepspeed.Zero, c *format.Checkpoint, files *format.Files) fstest.MapFS {
+func spread(t testing.TB, z deepspeed.Zero, c *format.Checkpoint,
+	files *format.Files) fstest.MapFS {
 	t.Helper()
 	out, err := deepspeed.LayoutZero(z, c.Tensors, c.Values, files.Read)
 	if err != nil {
@@ -65,7 +66,8 @@ func (e even) part(tp, of int) array {
 	}
 }
 
-// program is what ranks of a program have of some parameters, in the words of DeepSpeed; with stages of a pipeline, these have them in a row.
+// program is what ranks of a program have of some parameters, in the words of DeepSpeed; with
+// stages of a pipeline, these have them in a row.
 func program(all []even, stage, tp, dp, pp int, version any) *saved {
 	s := &saved{stage: stage, tp: tp, dp: dp, pp: pp, count: int64(tp * max(pp, 1))}
 	named := map[string][]any{}
@@ -81,7 +83,10 @@ func program(all []even, stage, tp, dp, pp int, version any) *saved {
 	if version != nil {
 		info.Add("universal_checkpoint_version", version)
 	}
-	for rule, key := range map[string]string{"alike": "tp_replicated_parameter_patterns", "columns": "parameter_with_row_parallelism_patterns", "halves": "parameter_with_2_sub_params_cat_dim_0", "words": "vocabulary_parameter_patterns"} {
+	for rule, key := range map[string]string{"alike": "tp_replicated_parameter_patterns",
+		"columns": "parameter_with_row_parallelism_patterns",
+		"halves":  "parameter_with_2_sub_params_cat_dim_0",
+		"words":   "vocabulary_parameter_patterns"} {
 		info.Add(key, list(named[rule]...))
 	}
 	subs, widths := list(), dict()
@@ -89,7 +94,10 @@ func program(all []even, stage, tp, dp, pp int, version any) *saved {
 		switch e.rule {
 		case "sub":
 			n := int64(e.whole.shape[0] / 4)
-			subs.Items = append(subs.Items, dict("patterns", list(e.name), "shape", pickle.Tuple{pickle.Tuple{2 * n, n, n}, int64(e.whole.shape[1])}, "partition_dim", int64(0)))
+			subs.Items = append(subs.Items,
+				dict("patterns", list(e.name), "shape",
+					pickle.Tuple{pickle.Tuple{2 * n, n, n}, int64(e.whole.shape[1])},
+					"partition_dim", int64(0)))
 			of := list()
 			for _, n := range []int64{2 * n, n, n} {
 				of.Items = append(of.Items, list(slices.Repeat([]any{n / int64(tp)}, tp)...))
@@ -106,15 +114,19 @@ func program(all []even, stage, tp, dp, pp int, version any) *saved {
 	return s
 }
 
-// TestZeroTensorParallel writes what some tensor and data parallel ranks have saved for others, and compares each rank's model and flat buffers with those that a program
-// of so many ranks has, which are cut here.
+// TestZeroTensorParallel writes what some tensor and data parallel ranks have saved for others, and
+// compares each rank's model and flat buffers with those that a program of so many ranks has, which
+// are cut here.
 func TestZeroTensorParallel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
 		var all []even
 		first := 1
-		for i, rule := range rapid.Permutation([]string{"alike", "columns", "halves", "sub", "words", "rest", "rest"}).Draw(r, "rules")[:n("parameters", 1, 7)] {
-			e := even{name: fmt.Sprintf("%c%d", 'z'-rune(i), i), rule: rule, whole: numbered(first, 24*n("rows", 1, 2), 12)}
+		for i, rule := range rapid.Permutation(
+			[]string{"alike", "columns", "halves", "sub", "words", "rest", "rest"}).Draw(r,
+			"rules")[:n("parameters", 1, 7)] {
+			e := even{name: fmt.Sprintf("%c%d", 'z'-rune(i), i), rule: rule,
+				whole: numbered(first, 24*n("rows", 1, 2), 12)}
 			if rule == "sub" {
 				e.whole = numbered(first, 48, n("columns", 1, 3))
 			}
@@ -138,8 +150,11 @@ func TestZeroTensorParallel(t *testing.T) {
 		if pp > 0 {
 			most = 1 // DeepSpeed has no others of pipelines
 		}
-		from := program(all, n("stage of the source", 1, most), rapid.SampledFrom(rankses).Draw(r, "tp of the source"), n("dp of the source", 1, 3), pp, version)
-		z := deepspeed.Zero{Stage: n("stage", 1, most), DP: n("dp", 1, 3), TP: rapid.SampledFrom(rankses).Draw(r, "tp"), PP: pp}
+		from := program(all, n("stage of the source", 1, most),
+			rapid.SampledFrom(rankses).Draw(r, "tp of the source"), n("dp of the source", 1, 3), pp,
+			version)
+		z := deepspeed.Zero{Stage: n("stage", 1, most), DP: n("dp", 1, 3),
+			TP: rapid.SampledFrom(rankses).Draw(r, "tp"), PP: pp}
 		c, files := read(t, from.write(t))
 		dir := spread(t, z, c, files)
 		to := program(all, z.Stage, z.TP, z.DP, pp, version)
@@ -148,7 +163,9 @@ func TestZeroTensorParallel(t *testing.T) {
 		}
 		again, other := read(t, dir)
 		want := formattest.Contents(t, files, c)
-		maps.DeleteFunc(want, func(name, _ string) bool { return z.Stage == 3 && strings.HasPrefix(name, "module.") })
+		maps.DeleteFunc(want, func(name, _ string) bool {
+			return z.Stage == 3 && strings.HasPrefix(name, "module.")
+		})
 		if diff := cmp.Diff(want, formattest.Contents(t, other, again)); diff != "" {
 			r.Fatal(diff)
 		}
@@ -229,7 +246,8 @@ func (c *saved) compare(r *rapid.T, dir fstest.MapFS, mp int) {
 			}
 			v := weights.Items[0]
 			if kind != "fp32" {
-				state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict", innerKey, "state")
+				state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict", innerKey,
+					"state")
 				if err != nil {
 					r.Fatal(err)
 				}
@@ -238,7 +256,10 @@ func (c *saved) compare(r *rapid.T, dir fstest.MapFS, mp int) {
 			got = append(got, floats(v)...)
 		}
 		want := array{data: flat}.times(scale).data
-		if len(got) < len(want) || !slices.Equal(got[:len(want)], want) || slices.ContainsFunc(got[len(want):], func(x float32) bool { return x != 0 }) {
+		if len(got) < len(want) || !slices.Equal(got[:len(want)], want) ||
+			slices.ContainsFunc(got[len(want):], func(x float32) bool {
+				return x != 0
+			}) {
 			r.Fatalf("rank %d: the flat buffer %s is %v, want %v", mp, kind, got, want)
 		}
 	}
@@ -247,7 +268,8 @@ func (c *saved) compare(r *rapid.T, dir fstest.MapFS, mp int) {
 	}
 }
 
-// TestZeroAsTrained writes what two tensor parallel ranks of DeepSpeed have trained for as many: each rank's model is as it was, but for what fills up the vocabulary.
+// TestZeroAsTrained writes what two tensor parallel ranks of DeepSpeed have trained for as many:
+// each rank's model is as it was, but for what fills up the vocabulary.
 func TestZeroAsTrained(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/tensor.zip")
 	c, files := read(t, dir)
@@ -273,7 +295,8 @@ func contents(t *testing.T, dir fstest.MapFS, name string) map[string]string {
 	return all
 }
 
-// TestZeroStagesAsTrained writes what two stages of DeepSpeed have trained for as many: every tensor of every file is as it was. Over other data parallel ranks state is the same.
+// TestZeroStagesAsTrained writes what two stages of DeepSpeed have trained for as many: every
+// tensor of every file is as it was. Over other data parallel ranks state is the same.
 func TestZeroStagesAsTrained(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/pipe.zip")
 	c, files := read(t, dir)
@@ -283,18 +306,24 @@ func TestZeroStagesAsTrained(t *testing.T) {
 			continue
 		}
 		was, is := tensors(t, dir, name), tensors(t, written, name)
-		if diff := cmp.Diff(was, is); diff != "" || len(was) == 0 && !strings.Contains(name, "/mp_rank") {
+		if diff := cmp.Diff(was, is); diff != "" ||
+			len(was) == 0 && !strings.Contains(name, "/mp_rank") {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
 	for dp := 1; dp <= 3; dp++ {
 		again, other := read(t, spread(t, deepspeed.Zero{Stage: 1, DP: dp, PP: dp}, c, files))
-		if diff := cmp.Diff(formattest.Contents(t, files, c), formattest.Contents(t, other, again)); diff != "" {
+		if diff := cmp.Diff(formattest.Contents(t, files, c),
+			formattest.Contents(t, other, again)); diff != "" {
 			t.Errorf("over %d: %s", dp, diff)
 		}
 	}
-	less := slices.DeleteFunc(slices.Clone(c.Tensors), func(x format.Tensor) bool { return x.Name == "module.3.weight" })
-	if _, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 1, DP: 2, PP: 2}, less, c.Values, files.Read); err == nil || !strings.Contains(err.Error(), "of parameter 3.weight there are master weights only") {
+	less := slices.DeleteFunc(slices.Clone(c.Tensors), func(x format.Tensor) bool {
+		return x.Name == "module.3.weight"
+	})
+	if _, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 1, DP: 2, PP: 2}, less, c.Values,
+		files.Read); err == nil ||
+		!strings.Contains(err.Error(), "of parameter 3.weight there are master weights only") {
 		t.Error(err)
 	}
 }
@@ -317,7 +346,8 @@ func tensors(t *testing.T, dir fstest.MapFS, name string) map[string]string {
 	return formattest.Contents(t, files, c)
 }
 
-// TestDeepSpeedJoins has DeepSpeed's own converter put together what is written for two tensor parallel ranks, of which it was trained, over three data parallel ones.
+// TestDeepSpeedJoins has DeepSpeed's own converter put together what is written for two tensor
+// parallel ranks, of which it was trained, over three data parallel ones.
 func TestDeepSpeedJoins(t *testing.T) {
 	python := formattest.Python(t, "deepspeed")
 	dir, want := formattest.Load(t, "testdata/tensor.zip")
@@ -325,7 +355,8 @@ func TestDeepSpeedJoins(t *testing.T) {
 	var folders []string
 	for stage := 1; stage <= 2; stage++ {
 		folder := filepath.Join(t.TempDir(), fmt.Sprint("stage", stage))
-		if err := os.CopyFS(folder, spread(t, deepspeed.Zero{Stage: stage, DP: 3, TP: 2}, c, files)); err != nil {
+		if err := os.CopyFS(folder,
+			spread(t, deepspeed.Zero{Stage: stage, DP: 3, TP: 2}, c, files)); err != nil {
 			t.Fatal(err)
 		}
 		folders = append(folders, filepath.Join(folder, "global_step2"))
@@ -348,13 +379,17 @@ func TestDeepSpeedJoins(t *testing.T) {
 func TestZeroFrozenParts(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/tensor.zip")
 	c, files := read(t, dir)
-	up := slices.IndexFunc(c.Tensors, func(x format.Tensor) bool { return x.Name == "module.up.weight" })
+	up := slices.IndexFunc(c.Tensors, func(x format.Tensor) bool {
+		return x.Name == "module.up.weight"
+	})
 	for _, name := range []string{"module.still", "module.counts"} {
 		x := c.Tensors[up]
 		x.Name = name
 		c.Tensors = append(c.Tensors, x)
 	}
-	c.Values = append(slices.DeleteFunc(c.Values, func(v format.Value) bool { return v.Path == "buffer_names" }), format.Value{Path: "buffer_names", Is: []any{"counts"}})
+	c.Values = append(slices.DeleteFunc(c.Values, func(v format.Value) bool {
+		return v.Path == "buffer_names"
+	}), format.Value{Path: "buffer_names", Is: []any{"counts"}})
 	for stage := 2; stage <= 3; stage++ {
 		written := spread(t, deepspeed.Zero{Stage: stage, DP: 3, TP: 2}, c, files)
 		name := "global_step2/mp_rank_01_model_states.pt"
@@ -370,8 +405,10 @@ func TestZeroFrozenParts(t *testing.T) {
 		if err != nil || err2 != nil {
 			t.Fatal(err, err2)
 		}
-		if shape, err := pickle.Sizes(still); err != nil || !slices.Equal(shape, []int{3, 4}) || !slices.Equal(counts.Shape, []int{6, 4}) {
-			t.Errorf("stage %d: what is frozen has the shape %v, the buffer %v: %v", stage, shape, counts.Shape, err)
+		if shape, err := pickle.Sizes(still); err != nil || !slices.Equal(shape, []int{3, 4}) ||
+			!slices.Equal(counts.Shape, []int{6, 4}) {
+			t.Errorf("stage %d: what is frozen has the shape %v, the buffer %v: %v", stage, shape,
+				counts.Shape, err)
 		}
 		again, other := read(t, written)
 		all := formattest.Contents(t, other, again)
@@ -391,7 +428,9 @@ func TestZeroSharesNot(t *testing.T) {
 	other, _ := read(t, plain)
 	with := func(key string, is any) []format.Value {
 		key = "universal_checkpoint_info." + key
-		return append(slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool { return v.Path == key }), format.Value{Path: key, Is: is})
+		return append(slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {
+			return v.Path == key
+		}), format.Value{Path: key, Is: is})
 	}
 	for _, x := range []struct {
 		z      deepspeed.Zero
@@ -399,15 +438,27 @@ func TestZeroSharesNot(t *testing.T) {
 		values []format.Value
 		err    string
 	}{
-		{deepspeed.Zero{Stage: 3, DP: 2, TP: 2, PP: 2}, c, c.Values, "DeepSpeed itself trains no pipeline with ZeRO of stage 3"},
-		{deepspeed.Zero{Stage: 2, DP: 2, TP: 2, PP: 2}, c, c.Values, "DeepSpeed itself trains no pipeline with ZeRO of stage 2"},
-		{deepspeed.Zero{Stage: 2, DP: 2, TP: 2}, other, other.Values, "nothing says how tensor parallel ranks share the parameters"},
-		{deepspeed.Zero{Stage: 1, DP: 1, TP: 5}, c, c.Values, "are not shared evenly by 5 tensor parallel ranks"},
-		{deepspeed.Zero{Stage: 1, DP: 1, TP: 2}, c, with("parameter_with_row_parallelism_patterns", []any{"down.weight", "down"}), "two patterns"},
-		{deepspeed.Zero{Stage: 1, DP: 1, TP: 2}, c, with("tp_replicated_parameter_patterns", []any{`norm\.(weight|bias)`, "down.bias", "words"}), "in a tensor that is not cut along these"},
-		{deepspeed.Zero{Stage: 1, DP: 1, TP: 2}, c, with("parameter_with_row_parallelism_patterns", []any{"down.weight", "up.bias"}), "is to be cut along dimension 1"},
+		{deepspeed.Zero{Stage: 3, DP: 2, TP: 2, PP: 2}, c, c.Values,
+			"DeepSpeed itself trains no pipeline with ZeRO of stage 3"},
+		{deepspeed.Zero{Stage: 2, DP: 2, TP: 2, PP: 2}, c, c.Values,
+			"DeepSpeed itself trains no pipeline with ZeRO of stage 2"},
+		{deepspeed.Zero{Stage: 2, DP: 2, TP: 2}, other, other.Values,
+			"nothing says how tensor parallel ranks share the parameters"},
+		{deepspeed.Zero{Stage: 1, DP: 1, TP: 5}, c, c.Values,
+			"are not shared evenly by 5 tensor parallel ranks"},
+		{deepspeed.Zero{Stage: 1, DP: 1, TP: 2}, c,
+			with("parameter_with_row_parallelism_patterns", []any{"down.weight", "down"}),
+			"two patterns"},
+		{deepspeed.Zero{Stage: 1, DP: 1, TP: 2}, c,
+			with("tp_replicated_parameter_patterns",
+				[]any{`norm\.(weight|bias)`, "down.bias", "words"}),
+			"in a tensor that is not cut along these"},
+		{deepspeed.Zero{Stage: 1, DP: 1, TP: 2}, c,
+			with("parameter_with_row_parallelism_patterns", []any{"down.weight", "up.bias"}),
+			"is to be cut along dimension 1"},
 	} {
-		if _, err := deepspeed.LayoutZero(x.z, x.c.Tensors, x.values, files.Read); err == nil || !strings.Contains(err.Error(), x.err) {
+		if _, err := deepspeed.LayoutZero(x.z, x.c.Tensors, x.values, files.Read); err == nil ||
+			!strings.Contains(err.Error(), x.err) {
 			t.Errorf("%v; want %q", err, x.err)
 		}
 	}

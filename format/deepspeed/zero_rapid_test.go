@@ -58,23 +58,30 @@ func draw(r *rapid.T) *drawn {
 			all = append(all, name)
 			d.Values = append(d.Values, format.Value{Path: "optimizer.step." + name, Is: int64(g)})
 		}
-		d.Values = append(d.Values, format.Value{Path: fmt.Sprintf("optimizer_state.param_groups.%d.param_names", g), Is: all},
-			format.Value{Path: fmt.Sprintf("optimizer_state.param_groups.%d.lr", g), Is: float64(g)})
+		d.Values = append(d.Values,
+			format.Value{Path: fmt.Sprintf("optimizer_state.param_groups.%d.param_names", g),
+				Is: all},
+			format.Value{Path: fmt.Sprintf("optimizer_state.param_groups.%d.lr", g),
+				Is: float64(g)})
 	}
 	if rapid.Bool().Draw(r, "small groups") {
-		d.Values = append(d.Values, format.Value{Path: "ds_config.zero_optimization.sub_group_size", Is: int64(n("of a group", 1, 30))})
+		d.Values = append(d.Values,
+			format.Value{Path: "ds_config.zero_optimization.sub_group_size",
+				Is: int64(n("of a group", 1, 30))})
 	}
 	d.add(r, "module.buffer", 3)
 	d.add(r, "module.frozen", n("frozen", 1, 7), 2)
-	d.Values = append(d.Values, format.Value{Path: "buffer_names", Is: []any{"buffer"}}, format.Value{Path: "shared_params.head.w", Is: d.groups[0][0]})
+	d.Values = append(d.Values, format.Value{Path: "buffer_names", Is: []any{"buffer"}},
+		format.Value{Path: "shared_params.head.w", Is: d.groups[0][0]})
 	if err := d.Finish(); err != nil {
 		r.Fatal(err)
 	}
 	return d
 }
 
-// TestZeroRandom takes state through several stages, numbers of ranks and universal checkpoints, and compares with what was drawn; and the flat buffers of
-// the last with those that DeepSpeed would have cut.
+// TestZeroRandom takes state through several stages, numbers of ranks and universal checkpoints,
+// and compares with what was drawn; and the flat buffers of the last with those that DeepSpeed
+// would have cut.
 func TestZeroRandom(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		d := draw(r)
@@ -86,7 +93,8 @@ func TestZeroRandom(t *testing.T) {
 			if rapid.IntRange(0, 4).Draw(r, "universal") == 0 {
 				dir = universal(t, c, files)
 			}
-			stage, ranks = rapid.IntRange(1, 3).Draw(r, "stage"), rapid.IntRange(1, 5).Draw(r, "ranks")
+			stage, ranks = rapid.IntRange(1, 3).Draw(r, "stage"),
+				rapid.IntRange(1, 5).Draw(r, "ranks")
 			dir = zero(t, stage, ranks, c, files)
 			c, files = read(t, dir)
 		}
@@ -103,7 +111,8 @@ func TestZeroRandom(t *testing.T) {
 			}
 		}
 		for _, kind := range []string{"fp32", "exp_avg"} {
-			if want, got := d.cut(t, kind, stage, ranks), buffers(t, dir, "", kind, stage, ranks); !cmp.Equal(want, got) {
+			if want, got := d.cut(t, kind, stage, ranks),
+				buffers(t, dir, "", kind, stage, ranks); !cmp.Equal(want, got) {
 				r.Errorf("stage %d over %d, %s: %v, want %v", stage, ranks, kind, got, want)
 			}
 		}
@@ -114,7 +123,9 @@ func TestZeroRandom(t *testing.T) {
 func (d *drawn) cut(t *testing.T, kind string, stage, ranks int) (all [][][]byte) {
 	files := format.NewFiles(fstest.MapFS{"blob": {Data: d.blob}})
 	elements := func(name string) []byte {
-		i := slices.IndexFunc(d.Tensors, func(x format.Tensor) bool { return x.Name == "optimizer."+kind+"."+name })
+		i := slices.IndexFunc(d.Tensors, func(x format.Tensor) bool {
+			return x.Name == "optimizer."+kind+"."+name
+		})
 		return formattest.Bytes(t, files, &d.Tensors[i])
 	}
 	all = make([][][]byte, ranks)
@@ -167,7 +178,8 @@ func (d *drawn) cut(t *testing.T, kind string, stage, ranks int) (all [][][]byte
 }
 
 // buffers are the flat buffers in the files of each rank.
-func buffers(t *testing.T, dir fstest.MapFS, prefix, kind string, stage, ranks int) (all [][][]byte) {
+func buffers(t *testing.T, dir fstest.MapFS, prefix, kind string, stage,
+	ranks int) (all [][][]byte) {
 	weights, inner := "single_partition_of_fp32_groups", "base_optimizer_state"
 	if stage == 3 {
 		weights, inner = "fp32_flat_groups", "optimizer_state_dict"
@@ -178,7 +190,9 @@ func buffers(t *testing.T, dir fstest.MapFS, prefix, kind string, stage, ranks i
 	}
 	for rank := range ranks {
 		files := format.NewFiles(dir)
-		f, err := torchzip.Open(files, fmt.Sprintf("%s/%szero_pp_rank_%d_mp_rank_00_optim_states.pt", dir[deepspeed.LatestName].Data, prefix, rank), deepspeed.Globals)
+		f, err := torchzip.Open(files,
+			fmt.Sprintf("%s/%szero_pp_rank_%d_mp_rank_00_optim_states.pt",
+				dir[deepspeed.LatestName].Data, prefix, rank), deepspeed.Globals)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +217,8 @@ func buffers(t *testing.T, dir fstest.MapFS, prefix, kind string, stage, ranks i
 	return all
 }
 
-// TestRoundRobin deals parameters out to ranks in turn: over as many as have trained the buffers are DeepSpeed's own.
+// TestRoundRobin deals parameters out to ranks in turn: over as many as have trained the buffers
+// are DeepSpeed's own.
 func TestRoundRobin(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/robin.zip")
 	c, files := read(t, dir)
@@ -215,11 +230,13 @@ func TestRoundRobin(t *testing.T) {
 			t.Errorf("over %d: %s", ranks, diff)
 		}
 		order, _ := again.Value("optimizer_state.param_groups.0.param_names")
-		if !cmp.Equal(order, any([]any{"0.weight", "0.bias", "1.weight", "2.weight", "2.bias", "3.weight"})) {
+		if !cmp.Equal(order,
+			any([]any{"0.weight", "0.bias", "1.weight", "2.weight", "2.bias", "3.weight"})) {
 			t.Errorf("over %d: the order is %v", ranks, order)
 		}
 		for _, kind := range []string{"fp32", "exp_avg"} {
-			same := cmp.Equal(buffers(t, dir, "bf16_", kind, 2, 4), buffers(t, written, "bf16_", kind, 2, ranks))
+			same := cmp.Equal(buffers(t, dir, "bf16_", kind, 2, 4),
+				buffers(t, written, "bf16_", kind, 2, ranks))
 			if same != (ranks == 4) {
 				t.Errorf("over %d ranks %s is as over 4: %v", ranks, kind, same)
 			}
@@ -227,8 +244,8 @@ func TestRoundRobin(t *testing.T) {
 	}
 }
 
-// TestRoundRobinWhere has round_robin_gradients count where DeepSpeed has it count: not in stage 3, nor in 1 before version 0.13; and finds it where the files do
-// not have the configuration.
+// TestRoundRobinWhere has round_robin_gradients count where DeepSpeed has it count: not in stage 3,
+// nor in 1 before version 0.13; and finds it where the files do not have the configuration.
 func TestRoundRobinWhere(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/robin.zip")
 	c, files := read(t, dir)
@@ -239,8 +256,11 @@ func TestRoundRobinWhere(t *testing.T) {
 		stage   int
 		version string
 		dealt   bool
-	}{{1, "0.12.6", false}, {1, "0.13.0", true}, {1, "1.0", true}, {1, "unknown", true}, {2, "0.12.6", true}, {3, "0.19.0", false}} {
-		c.Values = append(slices.DeleteFunc(c.Values, func(v format.Value) bool { return v.Path == version }), format.Value{Path: version, Is: x.version})
+	}{{1, "0.12.6", false}, {1, "0.13.0", true}, {1, "1.0", true}, {1, "unknown", true},
+		{2, "0.12.6", true}, {3, "0.19.0", false}} {
+		c.Values = append(slices.DeleteFunc(c.Values, func(v format.Value) bool {
+			return v.Path == version
+		}), format.Value{Path: version, Is: x.version})
 		written := zero(t, x.stage, 4, c, files)
 		again, _ := read(t, written)
 		if order, _ := again.Value(names); !cmp.Equal(order, model) {
@@ -249,13 +269,15 @@ func TestRoundRobinWhere(t *testing.T) {
 		if x.stage == 3 {
 			continue
 		}
-		if same := cmp.Equal(buffers(t, dir, "bf16_", "exp_avg", 2, 4), buffers(t, written, "bf16_", "exp_avg", x.stage, 4)); same != x.dealt {
+		if same := cmp.Equal(buffers(t, dir, "bf16_", "exp_avg", 2, 4),
+			buffers(t, written, "bf16_", "exp_avg", x.stage, 4)); same != x.dealt {
 			t.Errorf("stage %d of %s: dealt out is %v", x.stage, x.version, same)
 		}
 	}
 	for name, f := range dir {
 		if strings.HasSuffix(name, "_states.pt") {
-			dir[name] = &fstest.MapFile{Data: formattest.Rezip(t, f.Data, "round_robin_gradients", "round_robin_gradientz")}
+			dir[name] = &fstest.MapFile{
+				Data: formattest.Rezip(t, f.Data, "round_robin_gradients", "round_robin_gradientz")}
 		}
 	}
 	silent, files := read(t, dir)
@@ -272,17 +294,25 @@ func TestZeroRefuses(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
 	c, files := read(t, dir)
 	without := func(path string) []format.Value {
-		return slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool { return strings.HasPrefix(v.Path, path) })
+		return slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {
+			return strings.HasPrefix(v.Path, path)
+		})
 	}
 	with := func(path string, is any) []format.Value {
 		return append(without(path), format.Value{Path: path, Is: is})
 	}
 	less := func(name string) []format.Tensor {
-		return slices.DeleteFunc(slices.Clone(c.Tensors), func(x format.Tensor) bool { return x.Name == name })
+		return slices.DeleteFunc(slices.Clone(c.Tensors), func(x format.Tensor) bool {
+			return x.Name == name
+		})
 	}
 	other := slices.Clone(c.Tensors)
-	i := slices.IndexFunc(other, func(x format.Tensor) bool { return x.Name == "optimizer.step.2.weight" })
-	other[i].Pieces = []format.Piece{{Box: tensor.Shape{}.Box(), File: c.Tensors[0].Pieces[0].File, Offset: c.Tensors[0].Pieces[0].Offset}}
+	i := slices.IndexFunc(other, func(x format.Tensor) bool {
+		return x.Name == "optimizer.step.2.weight"
+	})
+	other[i].Pieces = []format.Piece{
+		{Box: tensor.Shape{}.Box(), File: c.Tensors[0].Pieces[0].File,
+			Offset: c.Tensors[0].Pieces[0].Offset}}
 	const names = "optimizer_state.param_groups.0.param_names"
 	for _, x := range []struct {
 		stage   int
@@ -290,18 +320,27 @@ func TestZeroRefuses(t *testing.T) {
 		values  []format.Value
 		err     string
 	}{
-		{2, less("none"), without(names), "nothing says which parameters are in which group of the optimizer"},
+		{2, less("none"), without(names),
+			"nothing says which parameters are in which group of the optimizer"},
 		{2, less("none"), with(names, []any{"0.weight"}), `there is state of parameter "2.weight"`},
-		{2, less("none"), with(names, []any{"0.weight", "2.weight", "0.bias"}), "which it names twice"},
-		{2, less("none"), with(names, []any{"0.weight", "2.weight", "x"}), "names the parameter x, of which there is no state"},
-		{2, less("optimizer.fp32.0.weight"), c.Values, `parameter "0.weight" has no weights in f32`},
-		{1, less("optimizer.exp_avg.0.weight"), c.Values, `and "0.weight" [exp_avg_sq step]; DeepSpeed has the same for all in a group`},
+		{2, less("none"), with(names, []any{"0.weight", "2.weight", "0.bias"}),
+			"which it names twice"},
+		{2, less("none"), with(names, []any{"0.weight", "2.weight", "x"}),
+			"names the parameter x, of which there is no state"},
+		{2, less("optimizer.fp32.0.weight"), c.Values,
+			`parameter "0.weight" has no weights in f32`},
+		{1, less("optimizer.exp_avg.0.weight"), c.Values,
+			`and "0.weight" [exp_avg_sq step]; DeepSpeed has the same for all in a group`},
 		{1, less("optimizer.step.0.weight"), c.Values, "DeepSpeed has the same for all in a group"},
-		{1, other, c.Values, "optimizer.step.2.weight and optimizer.step.0.weight are not the same number"},
-		{2, less("optimizer.step.0.weight"), with("optimizer.step.0.weight", []any{int64(1)}), `value "optimizer.step.0.weight": [1] is no number of steps`},
-		{3, less("none"), without("buffer_names"), `tensor "module.1.weight" is of no parameter that is trained`},
+		{1, other, c.Values,
+			"optimizer.step.2.weight and optimizer.step.0.weight are not the same number"},
+		{2, less("optimizer.step.0.weight"), with("optimizer.step.0.weight", []any{int64(1)}),
+			`value "optimizer.step.0.weight": [1] is no number of steps`},
+		{3, less("none"), without("buffer_names"),
+			`tensor "module.1.weight" is of no parameter that is trained`},
 	} {
-		if _, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: x.stage, DP: 2}, x.tensors, x.values, files.Read); err == nil || !strings.Contains(err.Error(), x.err) {
+		if _, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: x.stage, DP: 2}, x.tensors,
+			x.values, files.Read); err == nil || !strings.Contains(err.Error(), x.err) {
 			t.Errorf("%v; want %q", err, x.err)
 		}
 	}
@@ -311,7 +350,8 @@ func TestZeroRefuses(t *testing.T) {
 func TestZeroImplies(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
 	c, files := read(t, dir)
-	out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 3, DP: 2}, c.Tensors, c.Values, files.Read)
+	out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 3, DP: 2}, c.Tensors, c.Values,
+		files.Read)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +368,8 @@ func TestZeroImplies(t *testing.T) {
 		}
 	}
 	slices.Sort(left)
-	if want := []string{"module.0.bias", "module.0.weight", "module.2.bias", "module.2.weight"}; !slices.Equal(left, want) {
+	if want := []string{"module.0.bias", "module.0.weight", "module.2.bias",
+		"module.2.weight"}; !slices.Equal(left, want) {
 		t.Errorf("left out are %v, want %v", left, want)
 	}
 }

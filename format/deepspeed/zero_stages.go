@@ -11,8 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// What the reader says of a pipeline, for whoever writes one: under stagesKey.S.G the names of the parameters in group G of stage S, in the order of the flat buffer, and under
-// tiedKey.KEY the layers that have the parameters tied_modules.KEY.
+// What the reader says of a pipeline, for whoever writes one: under stagesKey.S.G the names of the
+// parameters in group G of stage S, in the order of the flat buffer, and under tiedKey.KEY the
+// layers that have the parameters tied_modules.KEY.
 const (
 	stagesKey = "pipeline_stages"
 	tiedKey   = "pipeline_tied"
@@ -25,7 +26,8 @@ func (r *reader) staged(stage int, groups []params) {
 		for _, p := range shapes {
 			names = append(names, p.name)
 		}
-		r.Values = append(r.Values, format.Value{Path: fmt.Sprintf("%s.%d.%d", stagesKey, stage, g), Is: names})
+		r.Values = append(r.Values,
+			format.Value{Path: fmt.Sprintf("%s.%d.%d", stagesKey, stage, g), Is: names})
 	}
 }
 
@@ -37,8 +39,10 @@ type stage struct {
 	tied   map[string][]int // layers of which it writes the files, by key
 }
 
-// stages are those of a pipeline, as the values say, or cut anew where there are to be others; count is how many elements a parameter has on a rank.
-func (z Zero) stages(values []format.Value, count func(string) int, m *mixture) (all []*stage, err error) {
+// stages are those of a pipeline, as the values say, or cut anew where there are to be others;
+// count is how many elements a parameter has on a rank.
+func (z Zero) stages(values []format.Value, count func(string) int, m *mixture) (all []*stage,
+	err error) {
 	groups, tied := saidStages(values)
 	if len(groups) == 0 && m != nil {
 		groups = oneStage(values)
@@ -47,9 +51,12 @@ func (z Zero) stages(values []format.Value, count func(string) int, m *mixture) 
 	case z.PP == 0 || z.PP == 1 && len(groups) == 0:
 		return []*stage{nil}, nil
 	case z.Stage > 1:
-		return nil, fmt.Errorf("DeepSpeed itself trains no pipeline with ZeRO of stage %d; choose zero1, or universal", z.Stage)
+		return nil, fmt.Errorf("DeepSpeed itself trains no pipeline with ZeRO of stage %d; "+
+			"choose zero1, or universal", z.Stage)
 	case len(groups) == 0:
-		return nil, fmt.Errorf("it is of no pipeline (values %s.…), which %d stages could have; leave out pp", stagesKey, z.PP)
+		return nil, fmt.Errorf(
+			"it is of no pipeline (values %s.…), which %d stages could have; leave out pp",
+			stagesKey, z.PP)
 	case len(groups) != z.PP || z.Starts != nil:
 		if groups, err = z.recut(groups, tied, count, m); err != nil {
 			return nil, err
@@ -60,13 +67,18 @@ func (z Zero) stages(values []format.Value, count func(string) int, m *mixture) 
 		if err := m.inStage(own, i, len(groups)); err != nil {
 			return nil, err
 		}
-		if g := slices.IndexFunc(own, func(names []string) bool { return len(names) == 0 }); g >= 0 {
-			return nil, fmt.Errorf("stage %d of %d would have no parameter in group %d of the optimizer, with which DeepSpeed does not train; choose fewer stages, or others", i, len(groups), g)
+		if g := slices.IndexFunc(own, func(names []string) bool {
+			return len(names) == 0
+		}); g >= 0 {
+			return nil, fmt.Errorf("stage %d of %d would have no parameter in group %d of the "+
+				"optimizer, with which DeepSpeed does not train; choose fewer stages, or others", i,
+				len(groups), g)
 		}
 		to := &stage{groups: own, first: i == 0, layers: map[int]bool{}, tied: map[string][]int{}}
 		for _, name := range slices.Concat(own...) {
 			if key := tiedOf(name); key != "" {
-				to.tied[key], tied[key] = append(to.tied[key], tied[key]...), nil // the first stage writes them
+				// the first stage writes them
+				to.tied[key], tied[key] = append(to.tied[key], tied[key]...), nil
 			} else {
 				layer, _ := layerOf(name)
 				to.layers[layer] = true
@@ -77,7 +89,8 @@ func (z Zero) stages(values []format.Value, count func(string) int, m *mixture) 
 	return all, nil
 }
 
-// oneStage are the parameters in each group of a pipeline with one stage, as the values say them where all have the names of layers: with experts nothing else tells it from another model.
+// oneStage are the parameters in each group of a pipeline with one stage, as the values say them
+// where all have the names of layers: with experts nothing else tells it from another model.
 func oneStage(values []format.Value) [][][]string {
 	var groups [][]string
 	for _, v := range values {
@@ -117,7 +130,8 @@ func tiedOf(name string) string {
 	return key
 }
 
-// saidStages are the parameters in each group of each stage, and the layers that are tied by key, as the values say them.
+// saidStages are the parameters in each group of each stage, and the layers that are tied by key,
+// as the values say them.
 func saidStages(values []format.Value) (groups [][][]string, tied map[string][]int) {
 	tied = map[string][]int{}
 	for _, v := range values {
@@ -161,14 +175,17 @@ func layerOf(name string) (layer int, rest string) {
 	return layer, rest
 }
 
-// has reports whether a stage has something of a tensor. What is no parameter is of the stage that has the last layer up to its own.
+// has reports whether a stage has something of a tensor. What is no parameter is of the stage that
+// has the last layer up to its own.
 func (s *stage) has(t *format.Tensor, all []*stage) bool {
 	if s == nil {
 		return true
 	}
 	_, param := parameterOf(t.Name)
 	if in := func(s *stage) bool {
-		return slices.ContainsFunc(s.groups, func(g []string) bool { return slices.Contains(g, param) })
+		return slices.ContainsFunc(s.groups, func(g []string) bool {
+			return slices.Contains(g, param)
+		})
 	}; slices.ContainsFunc(all, in) {
 		return in(s)
 	}
@@ -194,28 +211,37 @@ func (s *stage) values(values []format.Value) []format.Value {
 	}
 	values = slices.DeleteFunc(slices.Clone(values), func(v format.Value) bool {
 		m := groupPath.FindStringSubmatch(v.Path)
-		return m != nil && m[2] == namesKey || strings.HasPrefix(v.Path, stagesKey+".") || strings.HasPrefix(v.Path, tiedKey+".")
+		return m != nil && m[2] == namesKey || strings.HasPrefix(v.Path, stagesKey+".") ||
+			strings.HasPrefix(v.Path, tiedKey+".")
 	})
 	for g, names := range s.groups {
 		var list []any
 		for _, name := range names {
 			list = append(list, name)
 		}
-		values = append(values, format.Value{Path: fmt.Sprintf("%s.param_groups.%d.%s", stateKey, g, namesKey), Is: list})
+		values = append(values,
+			format.Value{Path: fmt.Sprintf("%s.param_groups.%d.%s", stateKey, g, namesKey),
+				Is: list})
 	}
 	return values
 }
 
-// inStages are the values of the first stage, with what there was to say of all stages instead of its groups: the reader says it of the files.
+// inStages are the values of the first stage, with what there was to say of all stages instead of
+// its groups: the reader says it of the files.
 func inStages(first, all []format.Value) []format.Value {
 	said := func(v format.Value) bool {
 		return strings.HasPrefix(v.Path, stagesKey+".") || strings.HasPrefix(v.Path, tiedKey+".")
 	}
-	first = slices.DeleteFunc(slices.Clone(first), func(v format.Value) bool { return strings.HasSuffix(v.Path, "."+namesKey) })
-	return append(first, slices.DeleteFunc(slices.Clone(all), func(v format.Value) bool { return !said(v) })...)
+	first = slices.DeleteFunc(slices.Clone(first), func(v format.Value) bool {
+		return strings.HasSuffix(v.Path, "."+namesKey)
+	})
+	return append(first, slices.DeleteFunc(slices.Clone(all), func(v format.Value) bool {
+		return !said(v)
+	})...)
 }
 
-// layered reports whether the model is in files of layers: that of a pipeline is, but with experts each stage has what is of none in its model states.
+// layered reports whether the model is in files of layers: that of a pipeline is, but with experts
+// each stage has what is of none in its model states.
 func (w *zeroWriter) layered() bool { return w.stageOf != nil && w.mixture == nil }
 
 // layers lays out the files of the layers of a stage, with what the model has of them.
@@ -235,7 +261,8 @@ func (w *zeroWriter) layers() error {
 		if !ok {
 			continue
 		}
-		if key, rest, is := strings.Cut(strings.TrimPrefix(name, tiedPrefix), "."); is && strings.HasPrefix(name, tiedPrefix) {
+		if key, rest, is := strings.Cut(strings.TrimPrefix(name, tiedPrefix), "."); is &&
+			strings.HasPrefix(name, tiedPrefix) {
 			for _, layer := range w.stageOf.tied[key] {
 				if err := add(layer, rest, t); err != nil {
 					return err

@@ -22,18 +22,21 @@ import (
 // zero writes a checkpoint as one of ZeRO.
 func zero(t testing.TB, stage, ranks int, c *format.Checkpoint, files *format.Files) fstest.MapFS {
 	t.Helper()
-	out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks}, c.Tensors, c.Values, files.Read)
+	out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks}, c.Tensors, c.Values,
+		files.Read)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks}, c.Tensors, c.Values, files.Read); err != nil || !reflect.DeepEqual(out, again) {
+	if again, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: stage, DP: ranks}, c.Tensors,
+		c.Values, files.Read); err != nil || !reflect.DeepEqual(out, again) {
 		t.Fatalf("the same is laid out otherwise: %v", err)
 	}
 	return formattest.WritePadded(t, out, c, files)
 }
 
-// TestZero makes checkpoints of every stage over other numbers of ranks of those of every stage, and of universal ones. State is the same; what stage 3 does not
-// keep is in the master weights, and stands for the model's where that is left out.
+// TestZero makes checkpoints of every stage over other numbers of ranks of those of every stage,
+// and of universal ones. State is the same; what stage 3 does not keep is in the master weights,
+// and stands for the model's where that is left out.
 func TestZero(t *testing.T) {
 	for _, name := range []string{"zero1", "zero2", "zero3", "universal1", "universal3"} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
@@ -47,9 +50,11 @@ func TestZero(t *testing.T) {
 						delete(want, "module."+p)
 					}
 				}
-				for _, p := range []string{"1.weight", "counts"} { // DeepSpeed's converter makes state of them
+				// DeepSpeed's converter makes state of them
+				for _, p := range []string{"1.weight", "counts"} {
 					maps.DeleteFunc(want, func(name, _ string) bool {
-						return strings.HasPrefix(name, "optimizer.") && strings.HasSuffix(name, "."+p)
+						return strings.HasPrefix(name, "optimizer.") &&
+							strings.HasSuffix(name, "."+p)
 					})
 				}
 				again, files := read(t, zero(t, stage, ranks, c, files))
@@ -57,9 +62,14 @@ func TestZero(t *testing.T) {
 					t.Error(f)
 				}
 				if diff := cmp.Diff(want, formattest.Contents(t, files, again)); diff != "" {
-					t.Errorf("%s as stage %d over %d:\n-read +written: %s", name, stage, ranks, diff)
+					t.Errorf("%s as stage %d over %d:\n-read +written: %s", name, stage, ranks,
+						diff)
 				}
-				for path, want := range map[string]any{"note": "ours", "global_steps": int64(2), "dp_world_size": int64(ranks), "ds_config.zero_optimization.stage": int64(stage), "optimizer_state.param_groups.1.weight_decay": 0.0, "optimizer_state.param_groups.0.lr": 1e-2} {
+				for path, want := range map[string]any{"note": "ours", "global_steps": int64(2),
+					"dp_world_size":                               int64(ranks),
+					"ds_config.zero_optimization.stage":           int64(stage),
+					"optimizer_state.param_groups.1.weight_decay": 0.0,
+					"optimizer_state.param_groups.0.lr":           1e-2} {
 					if v, ok := again.Value(path); !ok || v != want {
 						t.Errorf("%s as stage %d: %s = %v, want %v", name, stage, path, v, want)
 					}
@@ -75,9 +85,12 @@ func TestZeroLacksOptimizer(t *testing.T) {
 	c, files := read(t, dir)
 	for stage := 1; stage <= 3; stage++ {
 		written := zero(t, stage, 1, c, files)
-		maps.DeleteFunc(written, func(name string, _ *fstest.MapFile) bool { return strings.HasSuffix(name, "_optim_states.pt") })
+		maps.DeleteFunc(written, func(name string, _ *fstest.MapFile) bool {
+			return strings.HasSuffix(name, "_optim_states.pt")
+		})
 		if stage == 3 {
-			if _, err := deepspeed.Read(format.NewFiles(written)); err == nil || !strings.Contains(err.Error(), "there are no optimizer states files") {
+			if _, err := deepspeed.Read(format.NewFiles(written)); err == nil ||
+				!strings.Contains(err.Error(), "there are no optimizer states files") {
 				t.Error(err)
 			}
 			continue
@@ -86,15 +99,18 @@ func TestZeroLacksOptimizer(t *testing.T) {
 		if !strings.Contains(again.Doubt, "there are no optimizer states files") {
 			t.Errorf("stage %d: %q", stage, again.Doubt)
 		}
-		what := formattest.What{"module.1.weight": want["module.1.weight"], "module.counts": want["module.counts"]}
-		for _, p := range []string{"0.weight", "0.bias", "2.weight", "2.bias"} { // its master weights, in the model's place
+		what := formattest.What{"module.1.weight": want["module.1.weight"],
+			"module.counts": want["module.counts"]}
+		// its master weights, in the model's place
+		for _, p := range []string{"0.weight", "0.bias", "2.weight", "2.bias"} {
 			what["module."+p] = want["optimizer.fp32."+p]
 		}
 		formattest.Compare(t, other, again, what)
 	}
 }
 
-// TestZeroShared keeps what is frozen and shared, of which stage 3 has no master weights, and proves what is of trained ones, be it of the model's own.
+// TestZeroShared keeps what is frozen and shared, of which stage 3 has no master weights, and
+// proves what is of trained ones, be it of the model's own.
 func TestZeroShared(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/zero2.zip")
 	c, files := read(t, dir)
@@ -112,8 +128,10 @@ func TestZeroShared(t *testing.T) {
 		}
 	}
 	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool { return x.Name == "gone" })
-	c.Values = append(c.Values, format.Value{Path: "shared_params.still", Is: "1.weight"}, format.Value{Path: "shared_params.head", Is: "0.weight"})
-	out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 3, DP: 2}, c.Tensors, c.Values, files.Read)
+	c.Values = append(c.Values, format.Value{Path: "shared_params.still", Is: "1.weight"},
+		format.Value{Path: "shared_params.head", Is: "0.weight"})
+	out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 3, DP: 2}, c.Tensors, c.Values,
+		files.Read)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +143,9 @@ func TestZeroShared(t *testing.T) {
 		t.Errorf("implied are %v", implied)
 	}
 	for _, x := range c.Tensors {
-		if !slices.ContainsFunc(out.Tensors, func(y format.Tensor) bool { return x.Name == y.Name }) && implied[x.Name] == "" {
+		if !slices.ContainsFunc(out.Tensors, func(y format.Tensor) bool {
+			return x.Name == y.Name
+		}) && implied[x.Name] == "" {
 			t.Errorf("%s is gone", x.Name)
 		}
 	}
@@ -149,7 +169,8 @@ func run(t *testing.T, python, script string, args ...string) (found map[string]
 	return found
 }
 
-// TestDeepSpeedConsolidates has DeepSpeed's zero_to_fp32 find the master weights in what is written, in every stage over even and uneven numbers of ranks.
+// TestDeepSpeedConsolidates has DeepSpeed's zero_to_fp32 find the master weights in what is
+// written, in every stage over even and uneven numbers of ranks.
 func TestDeepSpeedConsolidates(t *testing.T) {
 	python := formattest.Python(t, "deepspeed")
 	wants, folders := map[string]formattest.What{}, []string{}
@@ -180,7 +201,8 @@ func TestDeepSpeedConsolidates(t *testing.T) {
 	}
 }
 
-// TestDeepSpeedResumes has DeepSpeed load what is written over three ranks, which two have trained, and go on.
+// TestDeepSpeedResumes has DeepSpeed load what is written over three ranks, which two have trained,
+// and go on.
 func TestDeepSpeedResumes(t *testing.T) {
 	python := formattest.Python(t, "deepspeed")
 	wants, args := map[string]formattest.What{}, []string{}
@@ -199,7 +221,8 @@ func TestDeepSpeedResumes(t *testing.T) {
 				}
 			}
 		}
-		want["module.counts"] = [3]any{"torch.bfloat16", []any{3.0}, "0000803f0040"} // DeepSpeed trains the whole model in bf16
+		// DeepSpeed trains the whole model in bf16
+		want["module.counts"] = [3]any{"torch.bfloat16", []any{3.0}, "0000803f0040"}
 		wants[folder], args = want, append(args, folder, fmt.Sprint(stage), "3")
 	}
 	for folder, found := range run(t, python, "load.py", args...) {
@@ -212,7 +235,8 @@ func TestDeepSpeedResumes(t *testing.T) {
 				}
 			}
 		}
-		if n != 18 || found["note"] != "ours" || found["lr"] != 1e-2 || found["steps"] != 2.0 || found["step"] != 2.0 {
+		if n != 18 || found["note"] != "ours" || found["lr"] != 1e-2 || found["steps"] != 2.0 ||
+			found["step"] != 2.0 {
 			t.Errorf("%s: %d tensors, %v", folder, n, found)
 		}
 	}

@@ -17,8 +17,9 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
-// Open reads the checkpoint that is a folder, or with a name the one that is that file in it. The files returned are those
-// of which the pieces of the tensors speak; who has opened them closes them.
+// Open reads the checkpoint that is a folder, or with a name the one that is that file in it. The
+// files returned are those of which the pieces of the tensors speak; who has opened them closes
+// them.
 func Open(fsys fs.FS, name string) (*format.Checkpoint, *format.Files, error) {
 	var c *format.Checkpoint
 	files := format.NewFiles(fsys)
@@ -66,11 +67,14 @@ func choose(fsys fs.FS, name string) (reader, string, error) {
 	case has("*.safetensors"), has(safetensors.IndexName):
 		return hf.Read, ".", nil
 	}
-	return nil, "", errors.New("the folder is no checkpoint that shoal knows: there are no *.safetensors, .metadata (torch DCP), " +
-		"latest_checkpointed_iteration.txt or mp_rank_* (Megatron), latest or *_model_states.pt (DeepSpeed) in it; a single .pt file is given by its own name")
+	return nil, "", errors.New("the folder is no checkpoint that shoal knows: there are no " +
+		"*.safetensors, .metadata (torch DCP), " +
+		"latest_checkpointed_iteration.txt or mp_rank_* (Megatron), latest or *_model_states.pt " +
+		"(DeepSpeed) in it; a single .pt file is given by its own name")
 }
 
-// chooseMegatron follows Megatron's file for the newest iteration, which can be of its own format or torch's.
+// chooseMegatron follows Megatron's file for the newest iteration, which can be of its own format
+// or torch's.
 func chooseMegatron(fsys fs.FS) (reader, string, error) {
 	dir, err := megatron.Latest(format.NewFiles(fsys))
 	if err != nil {
@@ -113,9 +117,13 @@ func chooseFile(fsys fs.FS, name string) (reader, error) {
 	}
 	switch {
 	case len(head) == 9 && head[8] == '{', strings.HasSuffix(name, ".safetensors"):
-		return func(files *format.Files) (*format.Checkpoint, error) { return hf.ReadFile(files, name) }, nil
+		return func(files *format.Files) (*format.Checkpoint, error) {
+			return hf.ReadFile(files, name)
+		}, nil
 	case strings.HasPrefix(string(head), "PK"), strings.HasPrefix(string(head), "\x80"):
-		return func(files *format.Files) (*format.Checkpoint, error) { return torchzip.Read(files, name) }, nil
+		return func(files *format.Files) (*format.Checkpoint, error) {
+			return torchzip.Read(files, name)
+		}, nil
 	}
 	if err := files.Stranger(); err != nil {
 		return nil, err

@@ -14,8 +14,10 @@ import (
 
 func TestOpen(t *testing.T) {
 	for path, want := range map[string]string{
-		"hf/testdata/sharded.zip": "safetensors", "dcp/testdata/dcp.zip": "torch DCP", "megatron/testdata/tp2pp2.zip": "Megatron",
-		"deepspeed/testdata/zero2.zip": "DeepSpeed", "deepspeed/testdata/universal1.zip": "DeepSpeed universal",
+		"hf/testdata/sharded.zip": "safetensors", "dcp/testdata/dcp.zip": "torch DCP",
+		"megatron/testdata/tp2pp2.zip":      "Megatron",
+		"deepspeed/testdata/zero2.zip":      "DeepSpeed",
+		"deepspeed/testdata/universal1.zip": "DeepSpeed universal",
 	} {
 		dir, _ := formattest.Load(t, "../"+path)
 		c, files, err := detect.Open(dir, "")
@@ -55,13 +57,16 @@ func TestTorchDist(t *testing.T) {
 		t.Fatal(err)
 	}
 	formattest.Compare(t, files, c, want)
-	for path, want := range map[string]any{"args.num_layers": int64(4), "iteration": int64(7), "optimizer.param_groups.0.lr": 1e-4, "state": []byte("bytes"), "step": int64(12)} {
+	for path, want := range map[string]any{"args.num_layers": int64(4), "iteration": int64(7),
+		"optimizer.param_groups.0.lr": 1e-4, "state": []byte("bytes"), "step": int64(12)} {
 		if v, _ := c.Value(path); !cmp.Equal(v, want) {
 			t.Errorf("%s is %v, want %v", path, v, want)
 		}
 	}
-	dir["iter_0000007/metadata.json"] = &fstest.MapFile{Data: []byte(`{"sharded_backend": "torch_dist"}`)}
-	if c, files, err = detect.Open(dir, ""); err != nil || c.Format != "Megatron torch_dist" || !strings.HasPrefix(c.Tensors[0].Name, "model.") {
+	dir["iter_0000007/metadata.json"] = &fstest.MapFile{
+		Data: []byte(`{"sharded_backend": "torch_dist"}`)}
+	if c, files, err = detect.Open(dir, ""); err != nil || c.Format != "Megatron torch_dist" ||
+		!strings.HasPrefix(c.Tensors[0].Name, "model.") {
 		t.Errorf("%v, %v", c, err)
 	}
 	delete(dir, "iter_0000007/metadata.json")
@@ -69,7 +74,9 @@ func TestTorchDist(t *testing.T) {
 	if c, files, err = detect.Open(dir, ""); err != nil {
 		t.Fatal(err)
 	}
-	if faults := c.Check(files); len(faults) != 1 || !strings.Contains(faults[0].String(), `"common.pt": torch: common.pt: pickle: common.pt, byte `) {
+	if faults := c.Check(files); len(faults) != 1 ||
+		!strings.Contains(faults[0].String(),
+			`"common.pt": torch: common.pt: pickle: common.pt, byte `) {
 		t.Errorf("%v", faults)
 	}
 	dir["iter_0000007/common.pt"] = &fstest.MapFile{Data: []byte("PK")}
@@ -80,19 +87,25 @@ func TestTorchDist(t *testing.T) {
 
 func TestFile(t *testing.T) {
 	sharded, _ := formattest.Load(t, "../hf/testdata/sharded.zip")
-	if c, _, err := detect.Open(sharded, "shard-00001-model-00001-of-00001.safetensors"); err != nil || c.Format != "safetensors" {
+	if c, _, err := detect.Open(sharded,
+		"shard-00001-model-00001-of-00001.safetensors"); err != nil || c.Format != "safetensors" {
 		t.Errorf("%v, %v", c, err)
 	}
-	if c, _, err := detect.Open(os.DirFS("../torchzip/testdata/torch2.15"), "views.pt"); err != nil || c.Format != "torch" {
+	if c, _, err := detect.Open(os.DirFS("../torchzip/testdata/torch2.15"),
+		"views.pt"); err != nil || c.Format != "torch" {
 		t.Errorf("%v, %v", c, err)
 	}
-	other := fstest.MapFS{"a": {Data: []byte("GGUF and more bytes")}, "b": {}, "c.safetensors": {Data: []byte("x")}}
-	for name, want := range map[string]string{"a": "neither a safetensors file", "b": "b is empty", "c.safetensors": "too few", "d": "d", "": "too few"} {
-		if _, _, err := detect.Open(other, name); err == nil || !strings.Contains(err.Error(), want) {
+	other := fstest.MapFS{"a": {Data: []byte("GGUF and more bytes")}, "b": {},
+		"c.safetensors": {Data: []byte("x")}}
+	for name, want := range map[string]string{"a": "neither a safetensors file", "b": "b is empty",
+		"c.safetensors": "too few", "d": "d", "": "too few"} {
+		if _, _, err := detect.Open(other, name); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v; want %q", name, err, want)
 		}
 	}
-	if _, _, err := detect.Open(fstest.MapFS{"a": {}}, ""); err == nil || !strings.Contains(err.Error(), "no checkpoint that shoal knows") {
+	if _, _, err := detect.Open(fstest.MapFS{"a": {}}, ""); err == nil ||
+		!strings.Contains(err.Error(), "no checkpoint that shoal knows") {
 		t.Errorf("%v", err)
 	}
 }
@@ -111,21 +124,26 @@ func TestStrangers(t *testing.T) {
 		dir       fstest.MapFS
 		name, err string
 	}{
-		{one("w.safetensors", pointer), "w.safetensors", "w.safetensors is a Git LFS pointer, not the file: run git lfs pull"},
+		{one("w.safetensors", pointer), "w.safetensors",
+			"w.safetensors is a Git LFS pointer, not the file: run git lfs pull"},
 		{one("w.safetensors", pointer), "", "w.safetensors is a Git LFS pointer"},
 		{one("w.pt", pointer), "w.pt", "w.pt is a Git LFS pointer"},
 		{dcp, "", ".distcp is a Git LFS pointer"},
 		{one("w.pt", ""), "w.pt", "w.pt is empty"},
 		{one("w.safetensors", ""), "", "w.safetensors is empty"},
-		{one("w.safetensors", string(make([]byte, 1000))), "", "w.safetensors begins with zeros: it was not written to its end"},
+		{one("w.safetensors", string(make([]byte, 1000))), "",
+			"w.safetensors begins with zeros: it was not written to its end"},
 		{one("w.pt", string(make([]byte, 8))), "w.pt", "w.pt begins with zeros"},
-		{one("w.safetensors", "\ufeff\n<!DOCTYPE html><html>"), "", "w.safetensors is a page of a server"},
+		{one("w.safetensors", "\ufeff\n<!DOCTYPE html><html>"), "",
+			"w.safetensors is a page of a server"},
 		{one("w.pt", "<HTML>"), "w.pt", "w.pt is a page of a server"},
 		{one("w.pt", "<?xml version='1.0'?><Error>"), "w.pt", "w.pt is a page of a server"},
-		{one("w.bin", "something else"), "w.bin", "w.bin is neither a safetensors file nor one of torch.save"},
+		{one("w.bin", "something else"), "w.bin",
+			"w.bin is neither a safetensors file nor one of torch.save"},
 		{one("w.safetensors", "something else"), "", "the file is probably of another format"},
 	} {
-		if _, _, err := detect.Open(c.dir, c.name); err == nil || !strings.Contains(err.Error(), c.err) {
+		if _, _, err := detect.Open(c.dir, c.name); err == nil ||
+			!strings.Contains(err.Error(), c.err) {
 			t.Errorf("%v; want %q", err, c.err)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package formattest holds what the tests of the readers share: checkpoints in a zip beside the test, with what is in them
-// according to the library that wrote them, and damage to try on them.
+// Package formattest holds what the tests of the readers share: checkpoints in a zip beside the
+// test, with what is in them according to the library that wrote them, and damage to try on them.
 package formattest
 
 import (
@@ -22,18 +22,20 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// What says what is in a checkpoint: for each tensor torch's name of its element type, the shape, and its bytes in hex.
+// What says what is in a checkpoint: for each tensor torch's name of its element type, the shape,
+// and its bytes in hex.
 type What map[string][3]any
 
-// Python is the interpreter with a current PyTorch, for a test that has a library of others read or write: module is its folder, as in "megatron/core".
-// Without it the test is skipped.
+// Python is the interpreter with a current PyTorch, for a test that has a library of others read or
+// write: module is its folder, as in "megatron/core". Without it the test is skipped.
 func Python(t testing.TB, module string) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("it takes seconds to import " + module)
 	}
 	const environment = "../../../.venv-torch2"
-	if installed, _ := filepath.Glob(environment + "/lib/python*/site-packages/" + module); installed == nil {
+	if installed, _ := filepath.Glob(environment + "/lib/python*/site-packages/" +
+		module); installed == nil {
 		t.Skip("no " + module + "; scripts/setup torch2 installs it")
 	}
 	return environment + "/bin/python"
@@ -70,14 +72,18 @@ func Load(t testing.TB, path string) (fstest.MapFS, What) {
 
 // torchNames are torch's names of element types.
 var torchNames = map[tensor.DType]string{
-	tensor.F64: "float64", tensor.F32: "float32", tensor.F16: "float16", tensor.BF16: "bfloat16", tensor.I64: "int64", tensor.I32: "int32",
-	tensor.I16: "int16", tensor.I8: "int8", tensor.U8: "uint8", tensor.Bool: "bool", tensor.C128: "complex128", tensor.C64: "complex64",
-	tensor.U16: "uint16", tensor.U32: "uint32", tensor.U64: "uint64", tensor.F8E5M2: "float8_e5m2", tensor.F8E4M3: "float8_e4m3fn",
-	tensor.F8E8M0: "float8_e8m0fnu", tensor.F8E5M2FNUZ: "float8_e5m2fnuz", tensor.F8E4M3FNUZ: "float8_e4m3fnuz",
+	tensor.F64: "float64", tensor.F32: "float32", tensor.F16: "float16", tensor.BF16: "bfloat16",
+	tensor.I64: "int64", tensor.I32: "int32",
+	tensor.I16: "int16", tensor.I8: "int8", tensor.U8: "uint8", tensor.Bool: "bool",
+	tensor.C128: "complex128", tensor.C64: "complex64",
+	tensor.U16: "uint16", tensor.U32: "uint32", tensor.U64: "uint64", tensor.F8E5M2: "float8_e5m2",
+	tensor.F8E4M3: "float8_e4m3fn",
+	tensor.F8E8M0: "float8_e8m0fnu", tensor.F8E5M2FNUZ: "float8_e5m2fnuz",
+	tensor.F8E4M3FNUZ: "float8_e4m3fnuz",
 }
 
-// Compare demands that a checkpoint is sound and holds exactly what was written. A tensor that one rank holds goes by
-// its name, a space and its place.
+// Compare demands that a checkpoint is sound and holds exactly what was written. A tensor that one
+// rank holds goes by its name, a space and its place.
 func Compare(t testing.TB, files *format.Files, c *format.Checkpoint, want What) {
 	t.Helper()
 	for _, f := range c.Check(files) {
@@ -136,7 +142,8 @@ func Prove(files *format.Files, c *format.Checkpoint) (faults []format.Fault, er
 			}
 			tried[p] = true
 			main, model := make([]byte, p.Main.Bytes()), make([]byte, p.Model.Bytes())
-			if err := errors.Join(files.Read(&p.Main, main), files.Read(&p.Model, model)); err != nil {
+			if err := errors.Join(files.Read(&p.Main, main),
+				files.Read(&p.Model, model)); err != nil {
 				return nil, err
 			}
 			if n, size := p.Differ(main, model), p.Model.DType.Size(); n >= 0 {
@@ -182,7 +189,8 @@ func eachRecord(files *format.Files, f func(*format.File, *format.Record) error)
 }
 
 // summed tells which bytes of a file of a sound checkpoint are in a record with a checksum.
-func summed(t *testing.T, dir fstest.MapFS, name string, read func(*format.Files) (*format.Checkpoint, error)) func(int) bool {
+func summed(t *testing.T, dir fstest.MapFS, name string,
+	read func(*format.Files) (*format.Checkpoint, error)) func(int) bool {
 	t.Helper()
 	files := format.NewFiles(dir)
 	if _, err := read(files); err != nil {
@@ -201,9 +209,11 @@ func summed(t *testing.T, dir fstest.MapFS, name string, read func(*format.Files
 	return func(i int) bool { return is[i] }
 }
 
-// Damage cuts each file off at many lengths, takes it away, and flips its bits: nothing panics, and where a file whose name
-// strict accepts is cut, or a bit flipped of what has a checksum, reading fails, or Check or Records finds a fault.
-func Damage(t *testing.T, dir fstest.MapFS, read func(*format.Files) (*format.Checkpoint, error), strict func(name string) bool) {
+// Damage cuts each file off at many lengths, takes it away, and flips its bits: nothing panics, and
+// where a file whose name strict accepts is cut, or a bit flipped of what has a checksum, reading
+// fails, or Check or Records finds a fault.
+func Damage(t *testing.T, dir fstest.MapFS, read func(*format.Files) (*format.Checkpoint, error),
+	strict func(name string) bool) {
 	for _, name := range slices.Sorted(maps.Keys(dir)) {
 		whole := dir[name].Data
 		try := func(b []byte) (found bool) {
@@ -233,8 +243,8 @@ func Damage(t *testing.T, dir fstest.MapFS, read func(*format.Files) (*format.Ch
 	}
 }
 
-// Sound reads all of a checkpoint, and reports whether there was no error and no fault. Tensors that are large because a
-// header says so are not read.
+// Sound reads all of a checkpoint, and reports whether there was no error and no fault. Tensors
+// that are large because a header says so are not read.
 func Sound(dir fstest.MapFS, read func(*format.Files) (*format.Checkpoint, error)) bool {
 	files := format.NewFiles(dir)
 	c, err := read(files)

@@ -11,9 +11,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Write writes an output with the elements of another checkpoint, which has the same tensors, and demands that every byte is
-// written once.
-func Write(t testing.TB, o *format.Output, from *format.Checkpoint, files *format.Files) fstest.MapFS {
+// Write writes an output with the elements of another checkpoint, which has the same tensors, and
+// demands that every byte is written once.
+func Write(t testing.TB, o *format.Output, from *format.Checkpoint,
+	files *format.Files) fstest.MapFS {
 	t.Helper()
 	w := write(t, o, from, files)
 	for name, done := range w.done {
@@ -25,7 +26,8 @@ func Write(t testing.TB, o *format.Output, from *format.Checkpoint, files *forma
 }
 
 // WritePadded is Write for an output with padding, to which nothing is written: it stays zero.
-func WritePadded(t testing.TB, o *format.Output, from *format.Checkpoint, files *format.Files) fstest.MapFS {
+func WritePadded(t testing.TB, o *format.Output, from *format.Checkpoint,
+	files *format.Files) fstest.MapFS {
 	t.Helper()
 	return write(t, o, from, files).dir
 }
@@ -34,7 +36,8 @@ func write(t testing.TB, o *format.Output, from *format.Checkpoint, files *forma
 	t.Helper()
 	w := &writer{t, fstest.MapFS{}, map[string][]bool{}}
 	for _, f := range o.Files {
-		w.dir[f.Name], w.done[f.Name] = &fstest.MapFile{Data: make([]byte, f.Size)}, make([]bool, f.Size)
+		w.dir[f.Name], w.done[f.Name] = &fstest.MapFile{Data: make([]byte, f.Size)},
+			make([]bool, f.Size)
 	}
 	for _, f := range o.Frames {
 		w.write(f.File, f.Offset, f.Bytes)

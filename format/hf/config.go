@@ -53,8 +53,9 @@ func ReadConfig(files *format.Files) (Config, error) {
 // ParseConfig reads the text of one.
 func ParseConfig(text []byte) (c Config, err error) {
 	type numbers struct {
-		KV         int   `json:"num_key_value_heads"`
-		Query      int   `json:"num_attention_heads"` // so many have k and v too where nothing else is said
+		KV int `json:"num_key_value_heads"`
+		// so many have k and v too where nothing else is said
+		Query      int   `json:"num_attention_heads"`
 		Size       int   `json:"head_dim"`
 		Vocabulary int   `json:"vocab_size"`
 		Layers     int   `json:"num_hidden_layers"`
@@ -70,7 +71,8 @@ func ParseConfig(text []byte) (c Config, err error) {
 	if err := json.Unmarshal(text, &config); err != nil {
 		return c, err
 	}
-	top, inner := config.numbers, config.Text // of these the latter, where it is there, are those of the decoder
+	// of these the latter, where it is there, are those of the decoder
+	top, inner := config.numbers, config.Text
 	for _, n := range []numbers{top, inner} {
 		for _, heads := range []int{n.KV, n.Query} {
 			if heads < 0 || heads > maxHeads {
@@ -84,8 +86,11 @@ func ParseConfig(text []byte) (c Config, err error) {
 			return c, fmt.Errorf("a model of %d layers", n.Layers)
 		}
 	}
-	c = Config{Type: config.Type, Heads: cmp.Or(inner.Query, top.Query), KVHeads: cmp.Or(inner.KV, top.KV, inner.Query, top.Query),
-		HeadSize: cmp.Or(inner.Size, top.Size), Vocabulary: cmp.Or(inner.Vocabulary, top.Vocabulary), Tied: cmp.Or(top.Tied, inner.Tied),
-		Layers: cmp.Or(inner.Layers, top.Layers), AttentionBias: top.Attention || inner.Attention, MLPBias: top.MLP || inner.MLP}
+	c = Config{Type: config.Type, Heads: cmp.Or(inner.Query, top.Query),
+		KVHeads:    cmp.Or(inner.KV, top.KV, inner.Query, top.Query),
+		HeadSize:   cmp.Or(inner.Size, top.Size),
+		Vocabulary: cmp.Or(inner.Vocabulary, top.Vocabulary), Tied: cmp.Or(top.Tied, inner.Tied),
+		Layers: cmp.Or(inner.Layers, top.Layers), AttentionBias: top.Attention ||
+			inner.Attention, MLPBias: top.MLP || inner.MLP}
 	return c, nil
 }

@@ -17,7 +17,8 @@ func TestKVHeads(t *testing.T) {
 	}{
 		{`{"num_attention_heads": 32, "num_key_value_heads": 8, "rope_scaling": null}`, 8, ""},
 		{`{"num_attention_heads": 32}`, 32, ""},
-		{`{"num_attention_heads": 16, "text_config": {"num_attention_heads": 32, "num_key_value_heads": 4}}`, 4, ""},
+		{
+			`{"num_attention_heads": 16, "text_config": {"num_attention_heads": 32, "num_key_value_heads": 4}}`, 4, ""},
 		{`{"hidden_size": 64}`, 0, ""},
 		{`{"num_key_value_heads": -1}`, 0, "-1 heads"},
 		{`{"num_key_value_heads": 1e30}`, 0, "config.json"},
@@ -25,10 +26,13 @@ func TestKVHeads(t *testing.T) {
 		{`[`, 0, "config.json"},
 		{strings.Repeat(" ", 5<<20), 0, "the limit"},
 	} {
-		read, err := hf.ReadConfig(format.NewFiles(fstest.MapFS{"config.json": {Data: []byte(c.config)}}))
+		read, err := hf.ReadConfig(
+			format.NewFiles(fstest.MapFS{"config.json": {Data: []byte(c.config)}}))
 		heads := read.KVHeads
-		if heads != c.heads || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("%.80s: %d heads and the error %v, want %d and %q", c.config, heads, err, c.heads, c.err)
+		if heads != c.heads || (err == nil) != (c.err == "") ||
+			err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%.80s: %d heads and the error %v, want %d and %q", c.config, heads, err,
+				c.heads, c.err)
 		}
 	}
 	if c, err := hf.ReadConfig(format.NewFiles(fstest.MapFS{})); c != (hf.Config{}) || err != nil {
@@ -37,17 +41,24 @@ func TestKVHeads(t *testing.T) {
 }
 
 func TestParseConfig(t *testing.T) {
-	c, err := hf.ParseConfig([]byte(`{"model_type": "qwen3", "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 36, "attention_bias": true, "mlp_bias": null, "vocab_size": 151936, "tie_word_embeddings": true, "layer_types": null}`))
+	c, err := hf.ParseConfig(
+		[]byte(
+			`{"model_type": "qwen3", "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 36, "attention_bias": true, "mlp_bias": null, "vocab_size": 151936, "tie_word_embeddings": true, "layer_types": null}`))
 	if err != nil || c.Tied == nil || !*c.Tied {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	if c.Tied = nil; c != (hf.Config{Type: "qwen3", Heads: 32, KVHeads: 8, HeadSize: 128, Vocabulary: 151936, Layers: 36, AttentionBias: true}) {
 		t.Errorf("%+v", c)
 	}
-	if c, err = hf.ParseConfig([]byte(`{"model_type": "x", "vocab_size": 1, "text_config": {"vocab_size": 5, "head_dim": 4, "tie_word_embeddings": false}}`)); err != nil || c.Vocabulary != 5 || c.HeadSize != 4 || c.Tied == nil || *c.Tied {
+	if c, err = hf.ParseConfig(
+		[]byte(
+			`{"model_type": "x", "vocab_size": 1, "text_config": {"vocab_size": 5, "head_dim": 4, "tie_word_embeddings": false}}`)); err != nil || c.Vocabulary != 5 || c.HeadSize != 4 || c.Tied == nil || *c.Tied {
 		t.Errorf("%+v, %v", c, err)
 	}
-	for _, text := range []string{`{"vocab_size": -1}`, `{"num_hidden_layers": -1}`, `{"text_config": {"num_hidden_layers": 2000000}}`, `{"text_config": {"head_dim": 2000000000}}`, `{"head_dim": 1.5}`, `{"tie_word_embeddings": "no"}`} {
+	for _, text := range []string{`{"vocab_size": -1}`, `{"num_hidden_layers": -1}`,
+		`{"text_config": {"num_hidden_layers": 2000000}}`,
+		`{"text_config": {"head_dim": 2000000000}}`, `{"head_dim": 1.5}`,
+		`{"tie_word_embeddings": "no"}`} {
 		if _, err := hf.ParseConfig([]byte(text)); err == nil {
 			t.Errorf("%s is none", text)
 		}

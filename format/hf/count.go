@@ -9,9 +9,11 @@ import (
 )
 
 var (
-	// numbered is a name that says how many files there are, such as model-00003-of-00007.safetensors.
+	// numbered is a name that says how many files there are, such as
+	// model-00003-of-00007.safetensors.
 	numbered = regexp.MustCompile(`^(.*?)(\d+)-of-(\d+)\.safetensors$`)
-	// rankFile is one of torch's distributed checkpoint, where a rank has files only for the numbers that it has something to write for.
+	// rankFile is one of torch's distributed checkpoint, where a rank has files only for the
+	// numbers that it has something to write for.
 	rankFile = regexp.MustCompile(`^shard-\d+-model-\d+-of-\d+\.safetensors$`)
 )
 
@@ -28,7 +30,8 @@ func counted(name string) int {
 	return n
 }
 
-// allOf fails when files are missing by the names of the others. They count from 1, or from 0 if there is a file 0.
+// allOf fails when files are missing by the names of the others. They count from 1, or from 0 if
+// there is a file 0.
 func allOf(names []string) error {
 	sets := map[string]map[int]bool{}
 	like := map[string][]string{}
@@ -55,7 +58,8 @@ func allOf(names []string) error {
 		count := counted(m[0])
 		for i := first; i < first+count; i++ {
 			if !sets[set][i] {
-				return fmt.Errorf("safetensors: %s%0*d-of-%s.safetensors is missing, by its name %s is one of %d files; copy it here too, or all files anew",
+				return fmt.Errorf("safetensors: %s%0*d-of-%s.safetensors is missing, by its "+
+					"name %s is one of %d files; copy it here too, or all files anew",
 					m[1], len(m[2]), i, m[3], m[0], count)
 			}
 		}
@@ -63,7 +67,8 @@ func allOf(names []string) error {
 	return nil
 }
 
-// complete fails when files are missing by what those say that shoal has written: each rank has as many as it says.
+// complete fails when files are missing by what those say that shoal has written: each rank has as
+// many as it says.
 func (s *set) complete(names []string) error {
 	have, first := map[[2]int]string{}, ""
 	files := map[int]int{} // of a rank
@@ -76,10 +81,12 @@ func (s *set) complete(names []string) error {
 			first = name
 		}
 		if ranks := s.origins[first].Ranks; o.Ranks != ranks {
-			return fmt.Errorf("safetensors: %s is of a checkpoint of %d ranks, %s of one of %d; keep the files of one of them", first, ranks, name, o.Ranks)
+			return fmt.Errorf("safetensors: %s is of a checkpoint of %d ranks, %s of one of %d; "+
+				"keep the files of one of them", first, ranks, name, o.Ranks)
 		}
 		if other := have[[2]int{o.Rank, o.File}]; other != "" {
-			return fmt.Errorf("safetensors: %s and %s are both file %d of rank %d; keep the one that is of this checkpoint", other, name, o.File, o.Rank)
+			return fmt.Errorf("safetensors: %s and %s are both file %d of rank %d; keep the one "+
+				"that is of this checkpoint", other, name, o.File, o.Rank)
 		}
 		have[[2]int{o.Rank, o.File}], files[o.Rank] = name, max(o.Files, files[o.Rank])
 	}
@@ -89,7 +96,9 @@ func (s *set) complete(names []string) error {
 	for rank := range s.origins[first].Ranks {
 		for file := 1; file <= max(files[rank], 1); file++ {
 			if have[[2]int{rank, file}] == "" {
-				return fmt.Errorf("safetensors: the file shard-%05d-model-%05d-of-….safetensors is missing: by %s there are %d ranks%s; copy it here too, or write all of them anew",
+				return fmt.Errorf("safetensors: the file shard-%05d-model-%05d-of-….safetensors "+
+					"is missing: by %s there are %d ranks%s; copy it here too, or write all of "+
+					"them anew",
 					rank+1, file, first, s.origins[first].Ranks, s.short())
 			}
 		}
@@ -105,7 +114,8 @@ func (s *set) short() string {
 			n += p.Box.Elements()
 		}
 		if all, err := t.Shape.Elements(); err == nil && n < all {
-			return fmt.Sprintf(", and of tensor %q %d of %d elements are not here", t.Name, all-n, all)
+			return fmt.Sprintf(", and of tensor %q %d of %d elements are not here", t.Name, all-n,
+				all)
 		}
 	}
 	return ""

@@ -40,13 +40,16 @@ func of(name string, shape ...int) safetensors.Tensor {
 }
 
 func TestFile(t *testing.T) {
-	dir := fstest.MapFS{"m.safetensors": file(t, map[string]string{"format": "pt"}, of("a", 2), of("b"))}
+	dir := fstest.MapFS{
+		"m.safetensors": file(t, map[string]string{"format": "pt"}, of("a", 2), of("b"))}
 	files := format.NewFiles(dir)
 	c, err := hf.ReadFile(files, "m.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}
-	formattest.Compare(t, files, c, formattest.What{"a": {"torch.uint8", []any{2.0}, "0001"}, "b": {"torch.uint8", []any{}, "02"}})
+	formattest.Compare(t, files, c,
+		formattest.What{"a": {"torch.uint8", []any{2.0}, "0001"},
+			"b": {"torch.uint8", []any{}, "02"}})
 	if v, ok := c.Value("__metadata__.format"); !ok || v != "pt" {
 		t.Errorf("format = %v", v)
 	}
@@ -55,8 +58,10 @@ func TestFile(t *testing.T) {
 func TestIndex(t *testing.T) {
 	const index = `{"metadata":{"total_size":6},"weight_map":{"a":"1.safetensors","b":"1.safetensors","c":"2.safetensors"}}`
 	dir := fstest.MapFS{
-		"1.safetensors": file(t, map[string]string{"format": "pt", "part": "1"}, of("a", 2), of("b", 1)),
-		"2.safetensors": file(t, map[string]string{"format": "pt", "part": "2"}, of("c", 3)), "3.safetensors": {Data: []byte("not in the index")},
+		"1.safetensors": file(t, map[string]string{"format": "pt", "part": "1"}, of("a", 2),
+			of("b", 1)),
+		"2.safetensors":       file(t, map[string]string{"format": "pt", "part": "2"}, of("c", 3)),
+		"3.safetensors":       {Data: []byte("not in the index")},
 		safetensors.IndexName: {Data: []byte(index)},
 	}
 	files := format.NewFiles(dir)
@@ -64,21 +69,30 @@ func TestIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	formattest.Compare(t, files, c, formattest.What{"a": {"torch.uint8", []any{2.0}, "0001"}, "b": {"torch.uint8", []any{1.0}, "02"}, "c": {"torch.uint8", []any{3.0}, "000102"}})
+	formattest.Compare(t, files, c,
+		formattest.What{"a": {"torch.uint8", []any{2.0}, "0001"},
+			"b": {"torch.uint8", []any{1.0}, "02"}, "c": {"torch.uint8", []any{3.0}, "000102"}})
 	if _, ok := c.Value("__metadata__.part"); ok || len(c.Values) != 1 {
 		t.Errorf("values %v; only what all files agree on is one of the checkpoint", c.Values)
 	}
 	for _, broken := range []struct{ index, err string }{
-		{strings.Replace(index, `"c":"2`, `"d":"2`, 1), `tensor "c" stands in 2.safetensors, but in the index under ""`},
-		{strings.Replace(index, `"b":"1`, `"b":"2`, 1), `tensor "b" stands in 1.safetensors, but in the index under "2.safetensors"`},
-		{strings.Replace(index, `"c":"2`, `"d":"1.safetensors","c":"2`, 1), `tensor "d" is not in 1.safetensors`},
+		{strings.Replace(index, `"c":"2`, `"d":"2`, 1),
+			`tensor "c" stands in 2.safetensors, but in the index under ""`},
+		{strings.Replace(index, `"b":"1`, `"b":"2`, 1),
+			`tensor "b" stands in 1.safetensors, but in the index under "2.safetensors"`},
+		{strings.Replace(index, `"c":"2`, `"d":"1.safetensors","c":"2`, 1),
+			`tensor "d" is not in 1.safetensors`},
 		{strings.Replace(index, `"c":"2`, `"c":"../2`, 1), `no plain file name`},
-		{strings.Replace(index, `"c":"2`, `"c":"4`, 1), safetensors.IndexName + ` names 2 files, of which 1 is missing: 4.safetensors; copy what is missing here too`},
-		{strings.NewReplacer(`"1`, `"7`, `"2`, `"8`).Replace(index), `of which 2 are missing: 7.safetensors, 8.safetensors;`},
+		{strings.Replace(index, `"c":"2`, `"c":"4`, 1),
+			safetensors.IndexName +
+				` names 2 files, of which 1 is missing: 4.safetensors; copy what is missing here too`},
+		{strings.NewReplacer(`"1`, `"7`, `"2`, `"8`).Replace(index),
+			`of which 2 are missing: 7.safetensors, 8.safetensors;`},
 		{index[:50], `broken JSON`},
 	} {
 		dir[safetensors.IndexName] = &fstest.MapFile{Data: []byte(broken.index)}
-		if _, err := hf.Read(format.NewFiles(dir)); err == nil || !strings.Contains(err.Error(), broken.err) {
+		if _, err := hf.Read(format.NewFiles(dir)); err == nil ||
+			!strings.Contains(err.Error(), broken.err) {
 			t.Errorf("%s: %v; want %q", broken.index, err, broken.err)
 		}
 	}
@@ -93,7 +107,8 @@ func TestSharded(t *testing.T) {
 		t.Fatal(err)
 	}
 	formattest.Compare(t, files, c, sharded(want))
-	const last = "shard-00004-model-00001-of-00001.safetensors" // torch does not say how large tensors are: the farthest shards are missed by nobody
+	// torch does not say how large tensors are: the farthest shards are missed by nobody
+	const last = "shard-00004-model-00001-of-00001.safetensors"
 	formattest.Damage(t, dir, hf.Read, func(name string) bool { return name != last })
 	for range 2 {
 		c, err := hf.Read(format.NewFiles(dir))
@@ -114,7 +129,9 @@ func sharded(all formattest.What) formattest.What {
 }
 
 func TestBadShards(t *testing.T) {
-	info := func(text string) map[string]string { return map[string]string{"DCP_SHARDING_INFO": text} }
+	info := func(text string) map[string]string {
+		return map[string]string{"DCP_SHARDING_INFO": text}
+	}
 	at := func(offsets string) map[string]string {
 		return info(fmt.Sprintf(`{"a":{"saved_offsets":%s}}`, offsets))
 	}
@@ -122,17 +139,23 @@ func TestBadShards(t *testing.T) {
 		one, two *fstest.MapFile
 		err      string
 	}{
-		{file(t, nil, of("a", 2)), file(t, nil, of("a", 2)), `tensor "a": it is also in 1.safetensors`},
+		{file(t, nil, of("a", 2)), file(t, nil, of("a", 2)),
+			`tensor "a": it is also in 1.safetensors`},
 		{file(t, info("{"), of("a", 2)), file(t, nil, of("b", 2)), `metadata DCP_SHARDING_INFO`},
-		{file(t, info("{}"), of("a", 2)), file(t, nil, of("b", 2)), `0 offsets for a shard of shape [2]`},
-		{file(t, at("[0,0]"), of("a", 2)), file(t, nil, of("b", 2)), `2 offsets for a shard of shape [2]`},
+		{file(t, info("{}"), of("a", 2)), file(t, nil, of("b", 2)),
+			`0 offsets for a shard of shape [2]`},
+		{file(t, at("[0,0]"), of("a", 2)), file(t, nil, of("b", 2)),
+			`2 offsets for a shard of shape [2]`},
 		{file(t, at("[-1]"), of("a", 2)), file(t, nil, of("b", 2)), `offset -1`},
 		{file(t, at("[9223372036854775807]"), of("a", 2)), file(t, nil, of("b", 2)), `has offset`},
-		{file(t, at("[9223372036854775800]"), of("a", 2)), file(t, nil, of("b", 2)), `none that a file can hold`},
-		{file(t, at("[0]"), of("a", 2)), file(t, at("[2,0]"), of("a", 2, 1)), `this shard is u8 of 2 dimensions, another one u8 of 1`},
+		{file(t, at("[9223372036854775800]"), of("a", 2)), file(t, nil, of("b", 2)),
+			`none that a file can hold`},
+		{file(t, at("[0]"), of("a", 2)), file(t, at("[2,0]"), of("a", 2, 1)),
+			`this shard is u8 of 2 dimensions, another one u8 of 1`},
 		{file(t, at("[0]"), of("a", 2)), &fstest.MapFile{Data: []byte("x")}, `2.safetensors`},
 	} {
-		_, err := hf.Read(format.NewFiles(fstest.MapFS{"1.safetensors": c.one, "2.safetensors": c.two}))
+		_, err := hf.Read(
+			format.NewFiles(fstest.MapFS{"1.safetensors": c.one, "2.safetensors": c.two}))
 		if err == nil || !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%v; want %q", err, c.err)
 		}
@@ -150,12 +173,14 @@ func TestBadShards(t *testing.T) {
 		`{"rank":0,"ranks":1,"file":1,"files":1,"shapes":{"a":[2]}}`: "",
 		`{"rank":0,"own":{}}`:                                        "",
 	} {
-		_, err := hf.Read(format.NewFiles(fstest.MapFS{"1.safetensors": file(t, says(text), of("a", 2))}))
+		_, err := hf.Read(
+			format.NewFiles(fstest.MapFS{"1.safetensors": file(t, says(text), of("a", 2))}))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", text, err, want)
 		}
 	}
-	holes := fstest.MapFS{"1.safetensors": file(t, at("[0]"), of("a", 2)), "2.safetensors": file(t, at("[3]"), of("a", 2))}
+	holes := fstest.MapFS{"1.safetensors": file(t, at("[0]"), of("a", 2)),
+		"2.safetensors": file(t, at("[3]"), of("a", 2))}
 	if formattest.Sound(holes, hf.Read) {
 		t.Error("a hole between two shards passes")
 	}
@@ -172,9 +197,12 @@ func TestCounted(t *testing.T) {
 		{"model-00001-of-00002 model-00002-of-00002 other-1-of-1 extra", ""},
 		{"shard-00001-of-00002 shard-00002-of-00002", ""},
 		{"shard-00001-model-00001-of-00002", ""}, // of torch: a rank has not all numbers
-		{"model-00001-of-00003 model-00003-of-00003", "model-00002-of-00003.safetensors is missing, by its name model-00001-of-00003.safetensors is one of 3 files"},
-		{"model-00001-of-00003 model-00002-of-00003", "model-00003-of-00003.safetensors is missing"},
-		{"model-00002-of-00003 model-00003-of-00003", "model-00001-of-00003.safetensors is missing"},
+		{"model-00001-of-00003 model-00003-of-00003", "model-00002-of-00003.safetensors is " +
+			"missing, by its name model-00001-of-00003.safetensors is one of 3 files"},
+		{"model-00001-of-00003 model-00002-of-00003",
+			"model-00003-of-00003.safetensors is missing"},
+		{"model-00002-of-00003 model-00003-of-00003",
+			"model-00001-of-00003.safetensors is missing"},
 		{"a-1-of-1 b-2-of-2", "b-1-of-2.safetensors is missing"},
 		{"shard-00001-of-00002", "shard-00002-of-00002.safetensors is missing"},
 		{"a-1-of-4000000000000000000", "a-2-of-4000000000000000000.safetensors is missing"},
@@ -183,7 +211,8 @@ func TestCounted(t *testing.T) {
 		for _, name := range strings.Fields(c.names) {
 			dir[name+".safetensors"] = file(t, nil, of(name, 2))
 		}
-		if _, err := hf.Read(format.NewFiles(dir)); (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+		if _, err := hf.Read(format.NewFiles(dir)); (err == nil) != (c.err == "") ||
+			err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v; want %q", c.names, err, c.err)
 		}
 	}
@@ -191,9 +220,11 @@ func TestCounted(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	dir, _ := formattest.Load(f, "testdata/sharded.zip")
-	const one, two = "shard-00001-model-00001-of-00001.safetensors", "shard-00002-model-00001-of-00001.safetensors"
+	const one, two = "shard-00001-model-00001-of-00001.safetensors",
+		"shard-00002-model-00001-of-00001.safetensors"
 	f.Add(dir[one].Data, dir[two].Data, []byte(nil))
-	f.Add(file(f, nil, of("a", 2)).Data, file(f, nil, of("b", 2)).Data, []byte(`{"weight_map":{"a":"1.safetensors","b":"2.safetensors"}}`))
+	f.Add(file(f, nil, of("a", 2)).Data, file(f, nil, of("b", 2)).Data,
+		[]byte(`{"weight_map":{"a":"1.safetensors","b":"2.safetensors"}}`))
 	f.Fuzz(func(t *testing.T, one, two, index []byte) {
 		dir := fstest.MapFS{"1.safetensors": {Data: bytes.Clone(one)}, "2.safetensors": {Data: two}}
 		if len(index) > 0 {
@@ -203,10 +234,12 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// TestBeside has files beside a checkpoint that can hold tensors: without an index and with one, which does not name them all.
+// TestBeside has files beside a checkpoint that can hold tensors: without an index and with one,
+// which does not name them all.
 func TestBeside(t *testing.T) {
 	header := append([]byte{2, 0, 0, 0, 0, 0, 0, 0}, "{}"...)
-	dir := fstest.MapFS{"model.safetensors": {Data: header}, "optimizer.pt": {}, "rng_state.pth": {}, "config.json": {}, "old.pt/x": {}}
+	dir := fstest.MapFS{"model.safetensors": {Data: header}, "optimizer.pt": {},
+		"rng_state.pth": {}, "config.json": {}, "old.pt/x": {}}
 	for _, indexed := range []bool{false, true} {
 		want := []string{"optimizer.pt", "rng_state.pth"}
 		if indexed {

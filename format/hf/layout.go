@@ -13,9 +13,11 @@ import (
 // FileName is what a checkpoint of one file is called.
 const FileName = "model.safetensors"
 
-// Layout lays tensors out as Hugging Face's libraries do: in one file when they fit into most bytes, else in several with an
-// index. Of the tensors, only names, element types and shapes count; their order decides which file they are in.
-func Layout(tensors []format.Tensor, metadata map[string]string, most int64) (*format.Output, error) {
+// Layout lays tensors out as Hugging Face's libraries do: in one file when they fit into most
+// bytes, else in several with an index. Of the tensors, only names, element types and shapes count;
+// their order decides which file they are in.
+func Layout(tensors []format.Tensor, metadata map[string]string, most int64) (*format.Output,
+	error) {
 	entries := make([]safetensors.Tensor, len(tensors))
 	for i, t := range tensors {
 		entries[i] = safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape}
@@ -43,7 +45,8 @@ func Layout(tensors []format.Tensor, metadata map[string]string, most int64) (*f
 		}
 		for _, t := range h.Tensors {
 			if other := index.Files[t.Name]; other != "" {
-				return nil, fmt.Errorf("safetensors: tensor %q stands in %s and %s", t.Name, other, name)
+				return nil, fmt.Errorf("safetensors: tensor %q stands in %s and %s", t.Name, other,
+					name)
 			}
 			index.Files[t.Name] = name
 			bytes += t.End - t.Begin
@@ -51,7 +54,8 @@ func Layout(tensors []format.Tensor, metadata map[string]string, most int64) (*f
 		o.Tensors = append(o.Tensors, wholes(h, name)...)
 	}
 	text := index.AppendJSON(nil, bytes)
-	o.Files = append(o.Files, format.OutputFile{Name: safetensors.IndexName, Size: int64(len(text))})
+	o.Files = append(o.Files,
+		format.OutputFile{Name: safetensors.IndexName, Size: int64(len(text))})
 	o.Frames = append(o.Frames, format.Frame{File: safetensors.IndexName, Bytes: text})
 	return o, o.Finish()
 }
@@ -64,7 +68,8 @@ func wholes(h *safetensors.Header, file string) (list []format.Tensor) {
 }
 
 // addFile lays one file out and adds it to an output.
-func addFile(o *format.Output, name string, entries []safetensors.Tensor, metadata map[string]string) (*safetensors.Header, error) {
+func addFile(o *format.Output, name string, entries []safetensors.Tensor,
+	metadata map[string]string) (*safetensors.Header, error) {
 	h, err := safetensors.Layout(entries, metadata)
 	if err != nil {
 		return nil, err
@@ -78,9 +83,9 @@ func addFile(o *format.Output, name string, entries []safetensors.Tensor, metada
 	return h, nil
 }
 
-// LayoutShards lays out a file for each rank with the boxes that the rank has, and where they lie in their tensors, as torch's
-// distributed checkpoint does. A file has one box of a tensor, so a rank with several of one, as flat buffers give, has several files. No two
-// boxes overlap.
+// LayoutShards lays out a file for each rank with the boxes that the rank has, and where they lie
+// in their tensors, as torch's distributed checkpoint does. A file has one box of a tensor, so a
+// rank with several of one, as flat buffers give, has several files. No two boxes overlap.
 func LayoutShards(ranks [][]format.Shard, metadata map[string]string) (*format.Output, error) {
 	o := &format.Output{Checkpoint: format.Checkpoint{Format: "safetensors"}}
 	rounds, most := make([][][]format.Shard, len(ranks)), 1
@@ -104,17 +109,21 @@ func LayoutShards(ranks [][]format.Shard, metadata map[string]string) (*format.O
 	return o, o.Finish()
 }
 
-// once shares the boxes of a rank out over files so that each has at most one of a tensor; a rank without any has a file too.
+// once shares the boxes of a rank out over files so that each has at most one of a tensor; a rank
+// without any has a file too.
 func once(shards []format.Shard) ([][]format.Shard, error) {
 	files, seen := [][]format.Shard{nil}, map[string][]tensor.Box{}
 	for _, s := range shards {
 		if len(s.Box) != len(s.Shape) || !s.Shape.Box().Contains(s.Box) {
-			return nil, fmt.Errorf("safetensors: tensor %q: box %v lies outside shape %v", s.Name, s.Box, s.Shape)
+			return nil, fmt.Errorf("safetensors: tensor %q: box %v lies outside shape %v", s.Name,
+				s.Box, s.Shape)
 		}
 		before := seen[s.Name]
 		for _, b := range before {
 			if b.Overlaps(s.Box) {
-				return nil, fmt.Errorf("safetensors: tensor %q: box %v overlaps box %v of the same rank", s.Name, s.Box, b)
+				return nil, fmt.Errorf(
+					"safetensors: tensor %q: box %v overlaps box %v of the same rank", s.Name,
+					s.Box, b)
 			}
 		}
 		if len(before) == len(files) {
@@ -126,8 +135,10 @@ func once(shards []format.Shard) ([][]format.Shard, error) {
 	return files, nil
 }
 
-// addShards lays out one file with boxes, which says how large the tensors are and which file it is, so that a reader misses others; index says where in the output a tensor is.
-func addShards(o *format.Output, name string, shards []format.Shard, metadata map[string]string, origin format.Origin, index map[string]int) error {
+// addShards lays out one file with boxes, which says how large the tensors are and which file it
+// is, so that a reader misses others; index says where in the output a tensor is.
+func addShards(o *format.Output, name string, shards []format.Shard, metadata map[string]string,
+	origin format.Origin, index map[string]int) error {
 	origin.Shapes = map[string]tensor.Shape{}
 	boxes, info := map[string]format.Shard{}, map[string]map[string][]int{}
 	var entries []safetensors.Tensor
@@ -137,7 +148,8 @@ func addShards(o *format.Output, name string, shards []format.Shard, metadata ma
 			at[d] = x.From
 		}
 		boxes[s.Name], info[s.Name] = s, map[string][]int{"saved_offsets": at}
-		entries = append(entries, safetensors.Tensor{Name: s.Name, DType: s.DType, Shape: s.Box.Shape()})
+		entries = append(entries,
+			safetensors.Tensor{Name: s.Name, DType: s.DType, Shape: s.Box.Shape()})
 		origin.Shapes[s.Name] = append(tensor.Shape{}, s.Shape...)
 	}
 	own := map[string]string{"format": "pt"}
@@ -160,9 +172,11 @@ func addShards(o *format.Output, name string, shards []format.Shard, metadata ma
 		if !known {
 			k = len(o.Tensors)
 			index[e.Name] = k
-			o.Tensors = append(o.Tensors, format.Tensor{Name: s.Name, DType: s.DType, Shape: s.Shape})
+			o.Tensors = append(o.Tensors,
+				format.Tensor{Name: s.Name, DType: s.DType, Shape: s.Shape})
 		}
-		o.Tensors[k].Pieces = append(o.Tensors[k].Pieces, format.Piece{Box: s.Box, File: name, Offset: h.Data + e.Begin})
+		o.Tensors[k].Pieces = append(o.Tensors[k].Pieces,
+			format.Piece{Box: s.Box, File: name, Offset: h.Data + e.Begin})
 	}
 	return nil
 }

@@ -49,7 +49,8 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// TestLayoutShards writes the shards that torch wrote: all bytes are the same, but for the order of keys in JSON.
+// TestLayoutShards writes the shards that torch wrote: all bytes are the same, but for the order of
+// keys in JSON.
 func TestLayoutShards(t *testing.T) {
 	dir, all := formattest.Load(t, "testdata/sharded.zip")
 	files := format.NewFiles(dir)
@@ -61,7 +62,8 @@ func TestLayoutShards(t *testing.T) {
 	for _, s := range from.Tensors {
 		for _, p := range s.Pieces {
 			rank := strings.Index("1234", p.File[len("shard-0000"):][:1])
-			ranks[rank] = append(ranks[rank], format.Shard{Name: s.Name, DType: s.DType, Shape: s.Shape, Box: p.Box})
+			ranks[rank] = append(ranks[rank],
+				format.Shard{Name: s.Name, DType: s.DType, Shape: s.Shape, Box: p.Box})
 		}
 	}
 	o, err := hf.LayoutShards(ranks, nil)
@@ -74,11 +76,14 @@ func TestLayoutShards(t *testing.T) {
 		t.Fatal(err)
 	}
 	formattest.Compare(t, format.NewFiles(written), got, sharded(all))
-	if got.Doubt != "" || slices.ContainsFunc(got.Values, func(v format.Value) bool { return v.Path == "__metadata__.shoal" }) {
+	if got.Doubt != "" || slices.ContainsFunc(got.Values, func(v format.Value) bool {
+		return v.Path == "__metadata__.shoal"
+	}) {
 		t.Errorf("%s %v", got.Doubt, got.Values)
 	}
 	formattest.Damage(t, written, hf.Read, func(string) bool { return true })
-	if one, err := hf.ReadFile(format.NewFiles(written), "shard-00002-model-00001-of-00001.safetensors"); err != nil || one.Doubt == "" {
+	if one, err := hf.ReadFile(format.NewFiles(written),
+		"shard-00002-model-00001-of-00001.safetensors"); err != nil || one.Doubt == "" {
 		t.Errorf("a shard by itself is whole: %v", err)
 	}
 	for name, f := range written {
@@ -103,7 +108,8 @@ func TestLayoutShardsOfFlat(t *testing.T) {
 		n := s.Shape.Box().Elements()
 		for r := range ranks {
 			for _, box := range s.Shape.Box().Range(n*r/len(ranks), n*(r+1)/len(ranks)) {
-				ranks[r] = append(ranks[r], format.Shard{Name: s.Name, DType: s.DType, Shape: s.Shape, Box: box})
+				ranks[r] = append(ranks[r],
+					format.Shard{Name: s.Name, DType: s.DType, Shape: s.Shape, Box: box})
 			}
 		}
 	}
@@ -113,7 +119,8 @@ func TestLayoutShardsOfFlat(t *testing.T) {
 	}
 	written := formattest.Write(t, o, from, files)
 	if written["shard-00002-model-00003-of-00003.safetensors"] == nil {
-		t.Errorf("the second rank, in the middle of matrices, has no third file: %v", slices.Sorted(maps.Keys(written)))
+		t.Errorf("the second rank, in the middle of matrices, has no third file: %v",
+			slices.Sorted(maps.Keys(written)))
 	}
 	got, err := hf.Read(format.NewFiles(written))
 	if err != nil {
@@ -125,12 +132,15 @@ func TestLayoutShardsOfFlat(t *testing.T) {
 }
 
 func TestLayoutShardsRefuses(t *testing.T) {
-	s := format.Shard{Name: "w", DType: tensor.F32, Shape: tensor.Shape{4}, Box: tensor.Box{{From: 0, To: 5}}}
-	if _, err := hf.LayoutShards([][]format.Shard{{s}}, nil); err == nil || !strings.Contains(err.Error(), "lies outside shape") {
+	s := format.Shard{Name: "w", DType: tensor.F32, Shape: tensor.Shape{4},
+		Box: tensor.Box{{From: 0, To: 5}}}
+	if _, err := hf.LayoutShards([][]format.Shard{{s}}, nil); err == nil ||
+		!strings.Contains(err.Error(), "lies outside shape") {
 		t.Errorf("%v", err)
 	}
 	s.Box[0].To = 2
-	if _, err := hf.LayoutShards([][]format.Shard{{s, s}}, nil); err == nil || !strings.Contains(err.Error(), "box [0:2] overlaps box [0:2] of the same rank") {
+	if _, err := hf.LayoutShards([][]format.Shard{{s, s}}, nil); err == nil ||
+		!strings.Contains(err.Error(), "box [0:2] overlaps box [0:2] of the same rank") {
 		t.Errorf("%v", err)
 	}
 }

@@ -13,9 +13,11 @@ import (
 	"github.com/shoal-ml/shoal/format/safetensors"
 )
 
-// TestMemory reads a header of 100,000,000 bytes with as many tensors as can be in one, and counts all that the reader takes for it, also what it has given back.
+// TestMemory reads a header of 100,000,000 bytes with as many tensors as can be in one, and counts
+// all that the reader takes for it, also what it has given back.
 func TestMemory(t *testing.T) {
-	b := binary.LittleEndian.AppendUint64(make([]byte, 0, 8+safetensors.MaxHeader), safetensors.MaxHeader)
+	b := binary.LittleEndian.AppendUint64(make([]byte, 0, 8+safetensors.MaxHeader),
+		safetensors.MaxHeader)
 	b = append(b, `{"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`...)
 	n := 1
 	for ; ; n++ {

@@ -1,5 +1,6 @@
-// Package hf reads and lays out checkpoints of safetensors files: a single file, a folder with an index as Hugging Face's
-// libraries write it, and a folder of shards with offsets as torch's distributed checkpoint writes it.
+// Package hf reads and lays out checkpoints of safetensors files: a single file, a folder with an
+// index as Hugging Face's libraries write it, and a folder of shards with offsets as torch's
+// distributed checkpoint writes it.
 package hf
 
 import (
@@ -24,7 +25,8 @@ import (
 const (
 	maxIndex = 256 << 20
 
-	// shardingInfo is the key of the metadata under which torch's distributed checkpoint says where in a tensor a shard lies.
+	// shardingInfo is the key of the metadata under which torch's distributed checkpoint says where
+	// in a tensor a shard lies.
 	shardingInfo = "DCP_SHARDING_INFO"
 	metadata     = "__metadata__"
 )
@@ -43,7 +45,8 @@ type set struct {
 func newSet(files *format.Files, kind string) *set {
 	return &set{
 		Checkpoint: format.Checkpoint{Format: kind}, files: files,
-		index: map[string]int{}, values: map[string]string{}, mixed: map[string]bool{}, origins: map[string]*format.Origin{},
+		index: map[string]int{}, values: map[string]string{}, mixed: map[string]bool{},
+		origins: map[string]*format.Origin{},
 	}
 }
 
@@ -65,7 +68,8 @@ func (s *set) header(file string) (*safetensors.Header, []format.Tensor, error) 
 	first := len(s.Tensors)
 	var pieces []format.Piece
 	var spans []tensor.Span
-	h, err := safetensors.Scan(file, f, f.Size, func(tensors, dims int) { // there can be so many that each list of its own would be felt
+	// there can be so many that each list of its own would be felt
+	h, err := safetensors.Scan(file, f, f.Size, func(tensors, dims int) {
 		s.Tensors = slices.Grow(s.Tensors, tensors)
 		pieces, spans = make([]format.Piece, 0, tensors), make([]tensor.Span, 0, dims)
 	}, func(t safetensors.Tensor) {
@@ -73,8 +77,11 @@ func (s *set) header(file string) (*safetensors.Header, []format.Tensor, error) 
 		for _, x := range t.Shape {
 			spans = append(spans, tensor.Span{To: x})
 		}
-		pieces = append(pieces, format.Piece{Box: spans[from:len(spans):len(spans)], File: file, Offset: t.Begin})
-		s.Tensors = append(s.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: pieces[n : n+1 : n+1]})
+		pieces = append(pieces,
+			format.Piece{Box: spans[from:len(spans):len(spans)], File: file, Offset: t.Begin})
+		s.Tensors = append(s.Tensors,
+			format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape,
+				Pieces: pieces[n : n+1 : n+1]})
 	})
 	if err != nil {
 		return nil, nil, err
@@ -106,7 +113,8 @@ func ReadFile(files *format.Files, name string) (*format.Checkpoint, error) {
 		return nil, err
 	}
 	_, shards := h.Metadata[shardingInfo]
-	if o := s.origins[name]; o != nil && (o.Ranks > 1 || o.Files > 1) || o == nil && shards || counted(name) > 1 {
+	if o := s.origins[name]; o != nil && (o.Ranks > 1 || o.Files > 1) || o == nil && shards ||
+		counted(name) > 1 {
 		s.Doubt = "it is one of several files: give their folder"
 	}
 	return s.done()
@@ -123,7 +131,8 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 		return nil, err
 	}
 	if f.Size > maxIndex {
-		return nil, fmt.Errorf("%s has %d bytes, the limit for a file of its kind is %d", safetensors.IndexName, f.Size, maxIndex)
+		return nil, fmt.Errorf("%s has %d bytes, the limit for a file of its kind is %d",
+			safetensors.IndexName, f.Size, maxIndex)
 	}
 	index, err := safetensors.ReadIndex(safetensors.IndexName, f, f.Size)
 	if err != nil {
@@ -146,23 +155,28 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 		for i := range tensors {
 			name := tensors[i].Name
 			if in := index.Files[name]; in != file {
-				return nil, fmt.Errorf("%s: tensor %q stands in %s, but in the index under %q", safetensors.IndexName, name, file, in)
+				return nil, fmt.Errorf("%s: tensor %q stands in %s, but in the index under %q",
+					safetensors.IndexName, name, file, in)
 			}
 		}
 	}
-	if len(s.Tensors) < len(index.Files) { // each is where the index says, so some of it are nowhere
+	// each is where the index says, so some of it are nowhere
+	if len(s.Tensors) < len(index.Files) {
 		for i := range s.Tensors {
 			delete(index.Files, s.Tensors[i].Name)
 		}
 		name := slices.Min(slices.Collect(maps.Keys(index.Files)))
-		return nil, fmt.Errorf("%s: tensor %q is not in %s", safetensors.IndexName, name, index.Files[name])
+		return nil, fmt.Errorf("%s: tensor %q is not in %s", safetensors.IndexName, name,
+			index.Files[name])
 	}
 	c, err := s.done()
 	return beside(files, c, shards, err)
 }
 
-// beside finds what lies in the folder and is no part of the checkpoint, such as the optimizer that a trainer has saved there; of safetensors files what the index does not name.
-func beside(files *format.Files, c *format.Checkpoint, shards map[string]bool, err error) (*format.Checkpoint, error) {
+// beside finds what lies in the folder and is no part of the checkpoint, such as the optimizer that
+// a trainer has saved there; of safetensors files what the index does not name.
+func beside(files *format.Files, c *format.Checkpoint, shards map[string]bool,
+	err error) (*format.Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -194,11 +208,14 @@ func absent(files *format.Files, names []string) error {
 	if n := len(missing) - 3; n > 0 {
 		some, more = missing[:3], fmt.Sprintf(" and %d more", n)
 	}
-	return fmt.Errorf("%s names %s, of which %d %s missing: %s%s; copy what is missing here too, or download the model again",
-		safetensors.IndexName, plural.Of(len(names), "file"), len(missing), plural.Verb(len(missing), "is", "are"), strings.Join(some, ", "), more)
+	return fmt.Errorf("%s names %s, of which %d %s missing: %s%s; copy what is missing here "+
+		"too, or download the model again",
+		safetensors.IndexName, plural.Of(len(names), "file"), len(missing),
+		plural.Verb(len(missing), "is", "are"), strings.Join(some, ", "), more)
 }
 
-// readFolder reads all safetensors files of a folder, which hold different tensors or shards of the same.
+// readFolder reads all safetensors files of a folder, which hold different tensors or shards of the
+// same.
 func readFolder(files *format.Files) (*format.Checkpoint, error) {
 	names, err := fs.Glob(files.FS(), "*.safetensors")
 	if err != nil || len(names) == 0 {
@@ -214,21 +231,26 @@ func readFolder(files *format.Files) (*format.Checkpoint, error) {
 			return nil, err
 		}
 		if o := s.origins[name]; o != nil && o.File == 0 {
-			return nil, fmt.Errorf("safetensors: %s is what rank %d of %d has in memory, and shoal-layout.json, which says how these make up the whole, is missing; copy it here too", name, o.Rank, o.Ranks)
+			return nil, fmt.Errorf("safetensors: %s is what rank %d of %d has in memory, and "+
+				"shoal-layout.json, which says how these make up the whole, is missing; copy it "+
+				"here too", name, o.Rank, o.Ranks)
 		}
 		offsets, err := savedOffsets(name, h, tensors)
 		if err != nil {
 			return nil, err
 		}
 		if offsets != nil && s.origins[name] == nil && counted(name) == 0 {
-			s.Doubt = "its shards do not say how large the tensors are, so it is not known whether the last ones are missing"
+			s.Doubt = "its shards do not say how large the tensors are, so it is not known " +
+				"whether the last ones are missing"
 		} else if offsets == nil && len(names) > 1 && counted(name) == 0 && s.Doubt == "" {
-			s.Doubt = "there is no index, and " + name + " does not say of how many files it is, so it is not known whether some are missing"
+			s.Doubt = "there is no index, and " + name + " does not say of how many files it " +
+				"is, so it is not known whether some are missing"
 		}
 		if offsets == nil && len(names) == 1 { // no other file can have its names
 			continue
 		}
-		s.Tensors = s.Tensors[:len(s.Tensors)-len(tensors)] // they come again, those of which others have parts in these
+		// they come again, those of which others have parts in these
+		s.Tensors = s.Tensors[:len(s.Tensors)-len(tensors)]
 		for _, t := range tensors {
 			if err := s.add(t, name, offsets); err != nil {
 				return nil, fmt.Errorf("safetensors: %s: tensor %q: %w", name, t.Name, err)
@@ -242,8 +264,10 @@ func readFolder(files *format.Files) (*format.Checkpoint, error) {
 	return s.done()
 }
 
-// savedOffsets reads where in their tensors the shards of a file lie; nil when the file holds whole tensors.
-func savedOffsets(file string, h *safetensors.Header, tensors []format.Tensor) (map[string][]int, error) {
+// savedOffsets reads where in their tensors the shards of a file lie; nil when the file holds whole
+// tensors.
+func savedOffsets(file string, h *safetensors.Header, tensors []format.Tensor) (map[string][]int,
+	error) {
 	text, ok := h.Metadata[shardingInfo]
 	if !ok {
 		return nil, nil
@@ -258,7 +282,8 @@ func savedOffsets(file string, h *safetensors.Header, tensors []format.Tensor) (
 	return offsets, nil
 }
 
-// readOffsets fills in what a JSON says of the names in offsets. One after the other: it can name far more than the file has.
+// readOffsets fills in what a JSON says of the names in offsets. One after the other: it can name
+// far more than the file has.
 func readOffsets(text io.Reader, offsets map[string][]int) error {
 	d := json.NewDecoder(text)
 	if open, err := d.Token(); err != nil || open != json.Delim('{') {
@@ -304,7 +329,9 @@ func (s *set) add(t format.Tensor, file string, offsets map[string][]int) error 
 	i, known := s.index[t.Name]
 	if offsets == nil {
 		if known {
-			return fmt.Errorf("it is also in %s; the two files are no shards, or of different checkpoints", s.Tensors[i].Pieces[0].File)
+			return fmt.Errorf(
+				"it is also in %s; the two files are no shards, or of different checkpoints",
+				s.Tensors[i].Pieces[0].File)
 		}
 		s.index[t.Name] = len(s.Tensors)
 		s.Tensors = append(s.Tensors, t)
@@ -312,7 +339,8 @@ func (s *set) add(t format.Tensor, file string, offsets map[string][]int) error 
 	}
 	at := offsets[t.Name]
 	if len(at) != len(t.Shape) {
-		return fmt.Errorf("%s has %d offsets for a shard of shape %v", shardingInfo, len(at), t.Shape)
+		return fmt.Errorf("%s has %d offsets for a shard of shape %v", shardingInfo, len(at),
+			t.Shape)
 	}
 	p := t.Pieces[0]
 	end := make(tensor.Shape, len(at))
@@ -325,26 +353,31 @@ func (s *set) add(t format.Tensor, file string, offsets map[string][]int) error 
 	if !known {
 		i = len(s.Tensors)
 		s.index[t.Name] = i
-		s.Tensors = append(s.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: make(tensor.Shape, len(at))})
+		s.Tensors = append(s.Tensors,
+			format.Tensor{Name: t.Name, DType: t.DType, Shape: make(tensor.Shape, len(at))})
 	}
 	whole := &s.Tensors[i]
 	if o := s.origins[file]; o != nil {
 		shape, ok := o.Shapes[t.Name]
 		if !ok || len(shape) != len(at) {
-			return fmt.Errorf("metadata %s has shape %v for the tensor of this shard of shape %v", format.OriginKey, shape, t.Shape)
+			return fmt.Errorf("metadata %s has shape %v for the tensor of this shard of shape %v",
+				format.OriginKey, shape, t.Shape)
 		}
 		if !known {
 			copy(whole.Shape, shape)
 		} else if !whole.Shape.Equal(shape) {
-			return fmt.Errorf("the whole tensor has shape %v by this file, and %v by %s; they are of different checkpoints", shape, whole.Shape, whole.Pieces[0].File)
+			return fmt.Errorf("the whole tensor has shape %v by this file, and %v by %s; they "+
+				"are of different checkpoints", shape, whole.Shape, whole.Pieces[0].File)
 		}
 	}
 	if whole.DType != t.DType || len(whole.Shape) != len(at) {
-		return fmt.Errorf("this shard is %v of %d dimensions, another one %v of %d", t.DType, len(at), whole.DType, len(whole.Shape))
+		return fmt.Errorf("this shard is %v of %d dimensions, another one %v of %d", t.DType,
+			len(at), whole.DType, len(whole.Shape))
 	}
 	for d := range at {
 		if s.origins[file] != nil && end[d] > whole.Shape[d] {
-			return fmt.Errorf("this shard ends at %v, the whole tensor by metadata %s at %v", end, format.OriginKey, whole.Shape)
+			return fmt.Errorf("this shard ends at %v, the whole tensor by metadata %s at %v", end,
+				format.OriginKey, whole.Shape)
 		}
 		whole.Shape[d] = max(whole.Shape[d], end[d])
 	}

@@ -41,8 +41,8 @@ func namespace(args *pickle.Dict) any {
 	return pickle.New{Class: pickle.Global{Module: "argparse", Name: "Namespace"}, State: args}
 }
 
-// givenArguments are those of the run that wrote the checkpoint. Without any there is what the tensors tell: Megatron compares sizes
-// when it loads.
+// givenArguments are those of the run that wrote the checkpoint. Without any there is what the
+// tensors tell: Megatron compares sizes when it loads.
 func (w *writer) givenArguments(spec *layout.Spec) (*pickle.Dict, error) {
 	var given []format.Value
 	for _, v := range w.values {
@@ -68,7 +68,8 @@ func (w *writer) derive(args *pickle.Dict, spec *layout.Spec) {
 		args.Add("hidden_size", int64(s[1]))
 	}
 	for _, t := range w.layout.Tensors { // under Megatron's own name it can have been filled up
-		if strings.HasSuffix(t.Name, "model.embed_tokens.weight") && !strings.HasPrefix(t.Name, optimizerKey+".") && len(t.Shape) == 2 {
+		if strings.HasSuffix(t.Name, "model.embed_tokens.weight") &&
+			!strings.HasPrefix(t.Name, optimizerKey+".") && len(t.Shape) == 2 {
 			args.Add("vocab_size", int64(t.Shape[0]))
 		}
 	}
@@ -84,8 +85,10 @@ func (w *writer) derive(args *pickle.Dict, spec *layout.Spec) {
 	}
 	qkv := w.shape(layer + "self_attention.linear_qkv.weight")
 	for _, s := range spec.Store { // heads of q, k and v, in groups
-		if strings.HasSuffix(s.Name, "self_attention.linear_qkv.weight") && len(s.Units) == 3 && len(qkv) == 2 {
-			groups, each := qkv[0]*w.size.tp/(s.Units[0]+s.Units[1]+s.Units[2]), s.Units[0]/s.Units[1]
+		if strings.HasSuffix(s.Name, "self_attention.linear_qkv.weight") && len(s.Units) == 3 &&
+			len(qkv) == 2 {
+			groups, each := qkv[0]*w.size.tp/(s.Units[0]+s.Units[1]+s.Units[2]),
+				s.Units[0]/s.Units[1]
 			args.Add("num_attention_heads", int64(groups*each))
 			args.Add("group_query_attention", each > 1)
 			args.Add("num_query_groups", int64(groups))
@@ -114,16 +117,19 @@ func (w *writer) rows(param string) int {
 	return 0
 }
 
-// pipeline says how layers are shared out: how many chunks stages have, and how many layers the first and the last stage have, when these are not as many as the others have. Megatron
-// gives all others as many.
+// pipeline says how layers are shared out: how many chunks stages have, and how many layers the
+// first and the last stage have, when these are not as many as the others have. Megatron gives all
+// others as many.
 func (w *writer) pipeline(args *pickle.Dict) error {
 	var count []int
 	for _, s := range w.stages {
 		count = append(count, w.chunks*s.each)
 	}
 	for key, none := range map[string]any{
-		"decoder_first_pipeline_num_layers": nil, "decoder_last_pipeline_num_layers": nil, "pipeline_model_parallel_layout": nil, "num_virtual_stages_per_pipeline_rank": nil,
-		"account_for_embedding_in_pipeline_split": false, "account_for_loss_in_pipeline_split": false,
+		"decoder_first_pipeline_num_layers": nil, "decoder_last_pipeline_num_layers": nil,
+		"pipeline_model_parallel_layout": nil, "num_virtual_stages_per_pipeline_rank": nil,
+		"account_for_embedding_in_pipeline_split": false,
+		"account_for_loss_in_pipeline_split":      false,
 	} {
 		if _, ok := args.Get(key); ok {
 			args.Set(key, none)
@@ -134,7 +140,8 @@ func (w *writer) pipeline(args *pickle.Dict) error {
 	even := len(slices.Compact(slices.Clone(count))) == 1
 	if w.chunks > 1 {
 		args.Set("virtual_pipeline_model_parallel_size", int64(w.chunks))
-		if even { // of the two ways to ask for it, Megatron's own reading of a checkpoint knows this one
+		// of the two ways to ask for it, Megatron's own reading of a checkpoint knows this one
+		if even {
 			args.Set("num_layers_per_virtual_pipeline_stage", int64(w.stages[0].each))
 		} else {
 			args.Set("num_virtual_stages_per_pipeline_rank", int64(w.chunks))
@@ -143,8 +150,10 @@ func (w *writer) pipeline(args *pickle.Dict) error {
 	if even {
 		return nil
 	}
-	if middle := count[1 : len(count)-1]; len(middle) > 0 && slices.Min(middle) != slices.Max(middle) {
-		return fmt.Errorf("the stages have %v layers; Megatron gives all stages between the first and the last as many: choose other cuts", count)
+	if middle := count[1 : len(count)-1]; len(middle) > 0 &&
+		slices.Min(middle) != slices.Max(middle) {
+		return fmt.Errorf("the stages have %v layers; Megatron gives all stages between the "+
+			"first and the last as many: choose other cuts", count)
 	}
 	args.Set("decoder_first_pipeline_num_layers", int64(count[0]))
 	args.Set("decoder_last_pipeline_num_layers", int64(count[len(count)-1]))

@@ -14,24 +14,30 @@ import (
 )
 
 const (
-	// expertKey is under which a group of parameters says that it is of experts of which expert parallel ranks have different ones.
+	// expertKey is under which a group of parameters says that it is of experts of which expert
+	// parallel ranks have different ones.
 	expertKey = "is_expert_parallel"
-	// scalerKey is what the optimizers of f16 keep of the scale of gradients. Each counts its own overflows, and Megatron scales by that of the first.
+	// scalerKey is what the optimizers of f16 keep of the scale of gradients. Each counts its own
+	// overflows, and Megatron scales by that of the first.
 	scalerKey = "grad_scaler."
 )
 
 // ofSeveral is the path of what one of several optimizers has, or the only one.
 var ofSeveral = regexp.MustCompile(`^optimizer\.(?:(\d+)\.)?(.+)$`)
 
-// Chain gives a checkpoint the optimizers that Megatron has over the ranks of a spec: with expert parallel ranks experts have one of their own, and
-// without there is one for all. Their groups come apart, or together with those that differ in nothing else; state, which goes by the names of parameters, stays.
-// renamed are the tensors that have other names now, with those they had. A checkpoint that is so already stays as it is.
+// Chain gives a checkpoint the optimizers that Megatron has over the ranks of a spec: with expert
+// parallel ranks experts have one of their own, and without there is one for all. Their groups come
+// apart, or together with those that differ in nothing else; state, which goes by the names of
+// parameters, stays. renamed are the tensors that have other names now, with those they had. A
+// checkpoint that is so already stays as it is.
 func Chain(c *format.Checkpoint, spec *layout.Spec) (renamed map[string]string, err error) {
 	mesh, err := layout.ParseMesh(spec.Mesh)
 	if err != nil {
 		return nil, err
 	}
-	own := slices.ContainsFunc(mesh, func(a layout.Axis) bool { return a.Name == "ep" && a.Size > 1 })
+	own := slices.ContainsFunc(mesh, func(a layout.Axis) bool {
+		return a.Name == "ep" && a.Size > 1
+	})
 	old, err := readPlans(c.Values)
 	if err == nil && !old.chained(own) {
 		var made plans
@@ -47,13 +53,15 @@ func Chain(c *format.Checkpoint, spec *layout.Spec) (renamed map[string]string, 
 	return renamed, nil
 }
 
-// chained reports whether experts are where Megatron has them, in an optimizer of their own or in that of all.
+// chained reports whether experts are where Megatron has them, in an optimizer of their own or in
+// that of all.
 func (p plans) chained(own bool) bool {
 	dense := 0
 	for _, o := range p {
 		experts := false
 		for _, g := range o.groups {
-			if experts = experts || g.expert(); g.expert() != own && (g.expert() || slices.ContainsFunc(g.names, isExpert)) {
+			if experts = experts || g.expert(); g.expert() != own &&
+				(g.expert() || slices.ContainsFunc(g.names, isExpert)) {
 				return false
 			}
 		}
@@ -61,14 +69,17 @@ func (p plans) chained(own bool) bool {
 			dense++
 		}
 	}
-	return dense < 2 && (len(p) < 2 || p[0].prefix != optimizerKey+".") // of older versions, stages without experts have one optimizer only
+	// of older versions, stages without experts have one optimizer only
+	return dense < 2 && (len(p) < 2 || p[0].prefix != optimizerKey+".")
 }
 
 func isExpert(name string) bool { return cutExperts.MatchString(name) }
 
 // expert reports whether the group is of an optimizer of experts.
 func (g *groupPlan) expert() bool {
-	return slices.ContainsFunc(g.values, func(v format.Value) bool { return v.Path == expertKey && v.Is == true })
+	return slices.ContainsFunc(g.values, func(v format.Value) bool {
+		return v.Path == expertKey && v.Is == true
+	})
 }
 
 // of is the group with the parameters that some have, of experts or not.
@@ -89,10 +100,14 @@ func (g *groupPlan) of(names []string, expert bool) *groupPlan {
 
 // rechain makes the optimizers anew.
 func (p plans) rechain(own bool) (plans, error) {
-	all, experts := &optimizerPlan{inner: p[0].inner, groups: map[int]*groupPlan{}}, &optimizerPlan{inner: p[0].inner, groups: map[int]*groupPlan{}}
+	all, experts := &optimizerPlan{inner: p[0].inner, groups: map[int]*groupPlan{}},
+		&optimizerPlan{inner: p[0].inner, groups: map[int]*groupPlan{}}
 	for _, o := range p {
 		if o.inner != p[0].inner {
-			return nil, fmt.Errorf("of the optimizers of a rank one keeps copies of its parameters and another does not (%q and %q): give it an ep with which Megatron has the same optimizers, or leave the optimizer out with --only 'model.**'", p[0].prefix, o.prefix)
+			return nil, fmt.Errorf("of the optimizers of a rank one keeps copies of its "+
+				"parameters and another does not (%q and %q): give it an ep with which Megatron "+
+				"has the same optimizers, or leave the optimizer out with --only 'model.**'",
+				p[0].prefix, o.prefix)
 		}
 		for i := range len(o.groups) {
 			g := o.groups[i]
@@ -133,7 +148,9 @@ func (o *optimizerPlan) join(g *groupPlan) error {
 			continue
 		}
 		if differs != "" {
-			return fmt.Errorf("Megatron has one group of parameters for %q and %q over these ranks, and their %s is not the same; choose an ep that stays on the same side of 1, or leave the optimizer out with --only 'model.**'",
+			return fmt.Errorf("Megatron has one group of parameters for %q and %q over these "+
+				"ranks, and their %s is not the same; choose an ep that stays on the same side "+
+				"of 1, or leave the optimizer out with --only 'model.**'",
 				firstOf(other.names), firstOf(g.names), differs)
 		}
 		other.names = modelOrder(append(slices.Clone(other.names), g.names...))
@@ -150,7 +167,8 @@ func firstOf(names []string) string {
 	return names[0]
 }
 
-// alike reports whether Megatron takes two groups for the same: by their factors of weight decay and learning rate. differs is what of them is not the same.
+// alike reports whether Megatron takes two groups for the same: by their factors of weight decay
+// and learning rate. differs is what of them is not the same.
 func (g *groupPlan) alike(other *groupPlan) (same bool, differs string) {
 	mine, theirs := g.byKey(), other.byKey()
 	for _, key := range []string{"wd_mult", "lr_mult", "is_decoupled_lr"} {
@@ -158,7 +176,8 @@ func (g *groupPlan) alike(other *groupPlan) (same bool, differs string) {
 			return false, ""
 		}
 	}
-	if _, said := mine["wd_mult"]; !said && !reflect.DeepEqual(mine["weight_decay"], theirs["weight_decay"]) {
+	if _, said := mine["wd_mult"]; !said &&
+		!reflect.DeepEqual(mine["weight_decay"], theirs["weight_decay"]) {
 		return false, ""
 	}
 	for _, v := range slices.Concat(g.values, other.values) {
@@ -184,7 +203,8 @@ type chaining struct {
 	renamed   map[string]string
 }
 
-// apply changes the values and tensors that are of no parameter: groups are those made; of the rest that of the first optimizer is for all.
+// apply changes the values and tensors that are of no parameter: groups are those made; of the rest
+// that of the first optimizer is for all.
 func (ch *chaining) apply() error {
 	var values []format.Value
 	firsts := map[string]any{}
@@ -202,10 +222,12 @@ func (ch *chaining) apply() error {
 			values = append(values, v)
 		case number == ch.old[0].number():
 			for _, o := range ch.made {
-				values = append(values, format.Value{Path: o.prefix + rest, Is: v.Is, Python: v.Python})
+				values = append(values,
+					format.Value{Path: o.prefix + rest, Is: v.Is, Python: v.Python})
 			}
 		case !strings.HasPrefix(rest, scalerKey) && !reflect.DeepEqual(firsts[rest], v.Is):
-			return fmt.Errorf("value %q is %v, and the first optimizer has %v there; over these ranks Megatron has one for both", v.Path, v.Is, firsts[rest])
+			return fmt.Errorf("value %q is %v, and the first optimizer has %v there; over these "+
+				"ranks Megatron has one for both", v.Path, v.Is, firsts[rest])
 		}
 	}
 	for _, o := range ch.made {
@@ -228,17 +250,20 @@ func (ch *chaining) apply() error {
 				tensors = append(tensors, same)
 			}
 		case !strings.HasPrefix(rest, scalerKey):
-			return fmt.Errorf("tensor %q is of one of several optimizers, and of no parameter: shoal does not know what becomes of it where there are others", t.Name)
+			return fmt.Errorf("tensor %q is of one of several optimizers, and of no parameter: "+
+				"shoal does not know what becomes of it where there are others", t.Name)
 		}
 	}
 	ch.c.Values, ch.c.Tensors = values, tensors
 	return ch.c.Finish()
 }
 
-// beside tells of something of an optimizer that is of no parameter and of no group, of which it is, and where in it.
+// beside tells of something of an optimizer that is of no parameter and of no group, of which it
+// is, and where in it.
 func (ch *chaining) beside(path string) (number int, rest string, is bool) {
 	m := ofSeveral.FindStringSubmatch(path)
-	if m == nil || known.MatchString(path) || hugging.MatchString(path) || groupPath.MatchString(path) {
+	if m == nil || known.MatchString(path) || hugging.MatchString(path) ||
+		groupPath.MatchString(path) {
 		return 0, "", false
 	}
 	number, _ = strconv.Atoi(cmp.Or(m[1], "0"))
@@ -273,9 +298,10 @@ func namesAt(path string, names []string) format.Value {
 	return format.Value{Path: path + namesKey, Is: list}
 }
 
-// modelOrder puts the parameters of a group in the order in which Megatron's models register them, which is that of their numbers in an optimizer: layer by layer; in one,
-// experts behind the router and before what all tokens share; experts one by one, but those whose products are computed together module by module. What this does not tell stays as
-// it is.
+// modelOrder puts the parameters of a group in the order in which Megatron's models register them,
+// which is that of their numbers in an optimizer: layer by layer; in one, experts behind the router
+// and before what all tokens share; experts one by one, but those whose products are computed
+// together module by module. What this does not tell stays as it is.
 func modelOrder(names []string) []string {
 	type place struct {
 		name string

@@ -14,7 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// TestChain writes what torch has saved for two expert parallel ranks for one, and the other way: the file of each rank is what torch has saved for these.
+// TestChain writes what torch has saved for two expert parallel ranks for one, and the other way:
+// the file of each rank is what torch has saved for these.
 func TestChain(t *testing.T) {
 	for from, to := range map[string]string{"chained": "together", "together": "chained"} {
 		dir, _ := formattest.Load(t, "testdata/"+from+".zip")
@@ -33,14 +34,17 @@ func TestChain(t *testing.T) {
 		theirs, _ := read(t, other)
 		ours, _ := read(t, written)
 		for _, v := range theirs.Values {
-			if got, _ := ours.Value(v.Path); strings.Contains(v.Path, ".param_groups.") && (strings.HasSuffix(v.Path, "_mult") || strings.Contains(v.Path, "param_names") || strings.HasSuffix(v.Path, "parallel")) && !cmp.Equal(v.Is, got) {
+			if got, _ := ours.Value(v.Path); strings.Contains(v.Path, ".param_groups.") &&
+				(strings.HasSuffix(v.Path, "_mult") || strings.Contains(v.Path, "param_names") ||
+					strings.HasSuffix(v.Path, "parallel")) && !cmp.Equal(v.Is, got) {
 				t.Errorf("%s: %s is %v, want %v", to, v.Path, got, v.Is)
 			}
 		}
 	}
 }
 
-// chainOf is what optimizers have beside the state of parameters: for each group a factor of weight decay, whether it is of experts, and one parameter.
+// chainOf is what optimizers have beside the state of parameters: for each group a factor of weight
+// decay, whether it is of experts, and one parameter.
 func chainOf(groups map[string]string) *format.Checkpoint {
 	c := &format.Checkpoint{Format: "test"}
 	for at, param := range groups {
@@ -70,17 +74,33 @@ func TestChainValues(t *testing.T) {
 		want       map[string]any // nil: nothing changes
 		err        string
 	}{
-		{"the same already", "ep=2", func(c *format.Checkpoint) { says(c, sparse+"lr", 0.7) }, nil, ""},
-		{"one", "tp=2", func(*format.Checkpoint) {}, map[string]any{oneGroup + "param_names": []any{router, routed}, oneGroup + "is_expert_parallel": false, oneGroup + "lr": 0.5, sparse + "lr": nil}, ""},
-		{"no experts, but groups for them", "", func(c *format.Checkpoint) { says(c, sparse+"param_names", nil) }, map[string]any{oneGroup + "param_names": []any{router}}, ""},
-		{"other weight decay", "", func(c *format.Checkpoint) { says(c, sparse+"wd_mult", 0.0) }, map[string]any{
-			oneGroup + "param_names": []any{router}, "optimizer.optimizer.param_groups.1.param_names": []any{routed}, "optimizer.optimizer.param_groups.1.is_expert_parallel": false}, ""},
-		{"another rate", "", func(c *format.Checkpoint) { says(c, sparse+"lr", 0.7) }, nil, "and their lr is not the same"},
-		{"something more", "", func(c *format.Checkpoint) { says(c, sparse+"step", int64(3)) }, nil, "and their step is not the same"},
+		{"the same already", "ep=2", func(c *format.Checkpoint) {
+			says(c, sparse+"lr", 0.7)
+		}, nil, ""},
+		{"one", "tp=2", func(*format.Checkpoint) {},
+			map[string]any{oneGroup + "param_names": []any{router, routed},
+				oneGroup + "is_expert_parallel": false, oneGroup + "lr": 0.5, sparse + "lr": nil},
+			""},
+		{"no experts, but groups for them", "", func(c *format.Checkpoint) {
+			says(c, sparse+"param_names", nil)
+		}, map[string]any{oneGroup + "param_names": []any{router}}, ""},
+		{"other weight decay", "", func(c *format.Checkpoint) {
+			says(c, sparse+"wd_mult", 0.0)
+		}, map[string]any{
+			oneGroup + "param_names":                                []any{router},
+			"optimizer.optimizer.param_groups.1.param_names":        []any{routed},
+			"optimizer.optimizer.param_groups.1.is_expert_parallel": false}, ""},
+		{"another rate", "", func(c *format.Checkpoint) {
+			says(c, sparse+"lr", 0.7)
+		}, nil, "and their lr is not the same"},
+		{"something more", "", func(c *format.Checkpoint) {
+			says(c, sparse+"step", int64(3))
+		}, nil, "and their step is not the same"},
 		{"a scale", "", func(c *format.Checkpoint) {
 			says(c, "optimizer.0.grad_scaler.growth_tracker", int64(3))
 			says(c, "optimizer.1.grad_scaler.growth_tracker", int64(4))
-		}, map[string]any{"optimizer.grad_scaler.growth_tracker": int64(3), "optimizer.1.grad_scaler.growth_tracker": nil}, ""},
+		}, map[string]any{"optimizer.grad_scaler.growth_tracker": int64(3),
+			"optimizer.1.grad_scaler.growth_tracker": nil}, ""},
 		{"what both have", "", func(c *format.Checkpoint) {
 			says(c, "optimizer.0.optimizer.x", int64(3))
 			says(c, scheduled, int64(3))
@@ -89,10 +109,18 @@ func TestChainValues(t *testing.T) {
 			says(c, "optimizer.0.optimizer.x", int64(3))
 			says(c, scheduled, int64(4))
 		}, nil, `value "optimizer.1.optimizer.x" is 4, and the first optimizer has 3 there`},
-		{"what one has", "", func(c *format.Checkpoint) { says(c, scheduled, int64(4)) }, nil, "has <nil> there"},
-		{"a hole", "", func(c *format.Checkpoint) { says(c, "optimizer.1.optimizer.param_groups.2.lr", 1.0) }, nil, "of the groups of optimizer.1 (param_groups), 1 of 2 is missing"},
-		{"of two kinds", "", func(c *format.Checkpoint) { says(c, "optimizer.2.param_groups.0.lr", 1.0) }, nil, "one keeps copies of its parameters and another does not"},
-		{"a tensor", "", func(c *format.Checkpoint) { c.Tensors = append(c.Tensors, format.Tensor{Name: "optimizer.1.x"}) }, nil, `tensor "optimizer.1.x" is of one of several optimizers`},
+		{"what one has", "", func(c *format.Checkpoint) {
+			says(c, scheduled, int64(4))
+		}, nil, "has <nil> there"},
+		{"a hole", "", func(c *format.Checkpoint) {
+			says(c, "optimizer.1.optimizer.param_groups.2.lr", 1.0)
+		}, nil, "of the groups of optimizer.1 (param_groups), 1 of 2 is missing"},
+		{"of two kinds", "", func(c *format.Checkpoint) {
+			says(c, "optimizer.2.param_groups.0.lr", 1.0)
+		}, nil, "one keeps copies of its parameters and another does not"},
+		{"a tensor", "", func(c *format.Checkpoint) {
+			c.Tensors = append(c.Tensors, format.Tensor{Name: "optimizer.1.x"})
+		}, nil, `tensor "optimizer.1.x" is of one of several optimizers`},
 	} {
 		c := chainOf(map[string]string{dense: router, sparse: routed})
 		x.change(c)
@@ -122,8 +150,11 @@ func TestChainValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]any{
-		dense + "param_names": []any{router}, dense + "is_expert_parallel": false, "optimizer.0.optimizer.param_groups.1.lr": nil,
-		sparse + "param_names": []any{routed}, sparse + "is_expert_parallel": true, sparse + "lr": 0.5, oneGroup + "lr": nil,
+		dense + "param_names": []any{router}, dense + "is_expert_parallel": false,
+		"optimizer.0.optimizer.param_groups.1.lr": nil,
+		sparse + "param_names":                    []any{routed},
+		sparse + "is_expert_parallel":             true,
+		sparse + "lr":                             0.5, oneGroup + "lr": nil,
 	} {
 		if got, _ := c.Value(path); !cmp.Equal(got, want) {
 			t.Errorf("%s is %v, want %v", path, got, want)
@@ -131,16 +162,20 @@ func TestChainValues(t *testing.T) {
 	}
 }
 
-// TestChainOfStages: older versions have one optimizer on stages without experts, and two on the others.
+// TestChainOfStages: older versions have one optimizer on stages without experts, and two on the
+// others.
 func TestChainOfStages(t *testing.T) {
 	c := chainOf(map[string]string{oneGroup: router, sparse: routed})
-	for _, name := range []string{"optimizer.grad_scaler.scale", "optimizer.0.grad_scaler.scale", "optimizer.1.grad_scaler.scale"} {
-		c.Tensors = append(c.Tensors, format.Tensor{Name: name, DType: tensor.F32, Shape: tensor.Shape{1}})
+	for _, name := range []string{"optimizer.grad_scaler.scale", "optimizer.0.grad_scaler.scale",
+		"optimizer.1.grad_scaler.scale"} {
+		c.Tensors = append(c.Tensors,
+			format.Tensor{Name: name, DType: tensor.F32, Shape: tensor.Shape{1}})
 	}
 	if _, err := megatron.Chain(c, &layout.Spec{Mesh: "pp=2,ep=2"}); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]any{dense + "param_names": []any{router}, sparse + "param_names": []any{routed}, oneGroup + "lr": nil} {
+	for path, want := range map[string]any{dense + "param_names": []any{router},
+		sparse + "param_names": []any{routed}, oneGroup + "lr": nil} {
 		if got, _ := c.Value(path); !cmp.Equal(got, want) {
 			t.Errorf("%s is %v, want %v", path, got, want)
 		}
@@ -150,14 +185,17 @@ func TestChainOfStages(t *testing.T) {
 	}
 }
 
-// TestChainOfChunks: with a virtual pipeline and overlapped steps Megatron has an optimizer for the first chunk and one for the others; without there is one.
+// TestChainOfChunks: with a virtual pipeline and overlapped steps Megatron has an optimizer for the
+// first chunk and one for the others; without there is one.
 func TestChainOfChunks(t *testing.T) {
 	c := chainOf(map[string]string{dense: router, sparse: "decoder.layers.1.mlp.router.weight"})
 	says(c, sparse+"is_expert_parallel", false)
 	if _, err := megatron.Chain(c, &layout.Spec{}); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := c.Value(oneGroup + "param_names"); fmt.Sprint(got) != fmt.Sprint([]string{router, "decoder.layers.1.mlp.router.weight"}) {
+	if got, _ := c.Value(oneGroup +
+		"param_names"); fmt.Sprint(got) != fmt.Sprint(
+		[]string{router, "decoder.layers.1.mlp.router.weight"}) {
 		t.Error(got)
 	}
 }

@@ -2,7 +2,8 @@ package megatron
 
 import "fmt"
 
-// A stage is which layers of the model a stage of the pipeline has: equally many in each of its chunks, of which there are several with a virtual pipeline.
+// A stage is which layers of the model a stage of the pipeline has: equally many in each of its
+// chunks, of which there are several with a virtual pipeline.
 type stage struct {
 	first []int // of each chunk
 	each  int   // layers of a chunk
@@ -18,7 +19,8 @@ func (s *stage) find(layer int) (chunk, number int) {
 	return 0, -1
 }
 
-// interleave finds out which layers the stages have, from their numbers: in a row, or, with a virtual pipeline, dealt out in chunks, round and round.
+// interleave finds out which layers the stages have, from their numbers: in a row, or, with a
+// virtual pipeline, dealt out in chunks, round and round.
 func (w *writer) interleave(layers []map[int]bool) error {
 	w.stages, w.chunks = make([]stage, len(layers)), 0
 	rows := make([][]int, len(layers)) // of each stage, the layers of its chunks
@@ -39,7 +41,10 @@ func (w *writer) interleave(layers []map[int]bool) error {
 	for pp, row := range rows {
 		for _, n := range row {
 			if w.stages[pp].each = row[0]; n != row[0] {
-				return fmt.Errorf("stage %d of the pipeline has %v layers in its chunks, and Megatron gives all chunks of a stage as many; give stages their layers in a row, or for a virtual pipeline round and round (--virtual-stages, or pp=spread(1,%d,chunks=…) in a layout)", pp, row, w.layers)
+				return fmt.Errorf("stage %d of the pipeline has %v layers in its chunks, and "+
+					"Megatron gives all chunks of a stage as many; give stages their layers in "+
+					"a row, or for a virtual pipeline round and round (--virtual-stages, or "+
+					"pp=spread(1,%d,chunks=…) in a layout)", pp, row, w.layers)
 			}
 		}
 	}
@@ -58,7 +63,8 @@ func (w *writer) missing(layers []map[int]bool) error {
 	for pp, stage := range layers {
 		for n := range stage {
 			if n > w.layers {
-				return fmt.Errorf("stage %d of the pipeline has layer %d, and no stage has layer %d: shoal writes models with all their layers", pp, n, w.layers)
+				return fmt.Errorf("stage %d of the pipeline has layer %d, and no stage has "+
+					"layer %d: shoal writes models with all their layers", pp, n, w.layers)
 			}
 		}
 	}

@@ -18,10 +18,11 @@ const (
 	effort = 1 << 20
 )
 
-// A buffer is what the distributed optimizer has for some parameters of a chunk, flat and of f32, one tensor a kind. Parameters
-// stand in it in the reverse of the model's order, from multiples of 64 elements on; buckets, of any number of parameters, follow each other
-// without padding. Where a bucket ends is written down nowhere: the parameters themselves tell, for their copies rounded are the
-// model's. (Before 2024 parameters were not padded, which is as if each were a bucket.)
+// A buffer is what the distributed optimizer has for some parameters of a chunk, flat and of f32,
+// one tensor a kind. Parameters stand in it in the reverse of the model's order, from multiples of
+// 64 elements on; buckets, of any number of parameters, follow each other without padding. Where a
+// bucket ends is written down nowhere: the parameters themselves tell, for their copies rounded are
+// the model's. (Before 2024 parameters were not padded, which is as if each were a bucket.)
 type buffer struct {
 	main  *torchzip.Tensor
 	dtype tensor.DType // of the parameters
@@ -46,7 +47,8 @@ func unpack(files *format.Files, p *part) (slots []*slot, err error) {
 			return nil, err
 		}
 		if params == nil {
-			return nil, apartf("%s: in the distributed optimizer's buffer %d, of %d elements, the model's parameters are not found", p.distributed.Name, i, b.main.Shape[0])
+			return nil, apartf("%s: in the distributed optimizer's buffer %d, of %d elements, "+
+				"the model's parameters are not found", p.distributed.Name, i, b.main.Shape[0])
 		}
 		for k, q := range params {
 			used[q] = true
@@ -72,8 +74,12 @@ var ofBuffers = regexp.MustCompile(`^(chained_\d+\.)?optimizer\.distributed\.`)
 
 // flatBuffer says why a buffer of the distributed optimizer does not come apart, and what to do.
 func flatBuffer(what string) error {
-	return fmt.Errorf("%s is a flat buffer of Megatron's distributed optimizer, and shoal cannot tell which parameters are in it (shoal state check says why): Megatron has that from its model, over the same tensor, pipeline and expert parallel ranks. "+
-		"Have it load the checkpoint over these and save it with --ckpt-format torch_dist --dist-ckpt-optim-fully-reshardable; or leave the optimizer out with --only 'model.**'", what)
+	return fmt.Errorf("%s is a flat buffer of Megatron's distributed optimizer, and shoal "+
+		"cannot tell which parameters are in it (shoal state check says why): Megatron has that "+
+		"from its model, over the same tensor, pipeline and expert parallel ranks. "+
+		"Have it load the checkpoint over these and save it with --ckpt-format torch_dist "+
+		"--dist-ckpt-optim-fully-reshardable; or leave the optimizer out with --only 'model.**'",
+		what)
 }
 
 // slice is a parameter's part of a flat buffer, from an element on.
@@ -82,10 +88,12 @@ func slice(flat *torchzip.Tensor, shape tensor.Shape, at int) (*format.Tensor, e
 	if err != nil {
 		return nil, apartf("%v", err)
 	}
-	return &format.Tensor{DType: flat.DType, Shape: shape, Pieces: []format.Piece{{Box: shape.Box(), File: file, Offset: offset}}}, nil
+	return &format.Tensor{DType: flat.DType, Shape: shape,
+		Pieces: []format.Piece{{Box: shape.Box(), File: file, Offset: offset}}}, nil
 }
 
-// readBuffers reads {number: {type of the parameters: {"param": flat, "exp_avg": flat, …}}}, or a list of these, one an optimizer.
+// readBuffers reads {number: {type of the parameters: {"param": flat, "exp_avg": flat, …}}}, or a
+// list of these, one an optimizer.
 func readBuffers(root any) (list []*buffer, err error) {
 	if chained, ok := root.(*pickle.List); ok {
 		for _, x := range chained.Items {
@@ -110,7 +118,8 @@ func readBuffers(root any) (list []*buffer, err error) {
 		}
 		types, ok := item.Value.(*pickle.Dict)
 		if !ok {
-			return nil, apartf("%s: buffer %v is %s", distributedName, item.Key, pickle.A(item.Value))
+			return nil, apartf("%s: buffer %v is %s", distributedName, item.Key,
+				pickle.A(item.Value))
 		}
 		for _, t := range types.Items {
 			b, err := readBuffer(t.Key, t.Value)
@@ -130,7 +139,9 @@ func readBuffer(key, v any) (*buffer, error) {
 	d, err := torchzip.DType(key)
 	fields, ok := v.(*pickle.Dict)
 	if err != nil || !ok || !format.Rounds(d) {
-		return nil, apartf("%s: a buffer under %s is %s; it is of a Megatron before February 2024, or not of its distributed optimizer", distributedName, pickle.A(key), pickle.A(v))
+		return nil, apartf("%s: a buffer under %s is %s; it is of a Megatron before February "+
+			"2024, or not of its distributed optimizer", distributedName, pickle.A(key),
+			pickle.A(v))
 	}
 	b := &buffer{dtype: d}
 	for _, k := range fields.Items {
@@ -140,21 +151,28 @@ func readBuffer(key, v any) (*buffer, error) {
 		case !ok:
 			continue // numel_unpadded
 		case len(t.Shape) != 1 || b.main != nil && t.Shape[0] != b.main.Shape[0]:
-			return nil, apartf("%s: %.200q is of shape %v, and no flat buffer like the others", distributedName, name, t.Shape)
+			return nil, apartf("%s: %.200q is of shape %v, and no flat buffer like the others",
+				distributedName, name, t.Shape)
 		case name == "param":
 			b.main = t
 		default:
 			b.kinds = append(b.kinds, flatKind{name, t})
 		}
 	}
-	if b.main == nil || b.main.DType != tensor.F32 || slices.ContainsFunc(b.kinds, func(k flatKind) bool { return k.flat.Shape[0] != b.main.Shape[0] }) {
-		return nil, apartf("%s: a buffer of %v has no copies of the parameters in f32, or state of another size", distributedName, d)
+	if b.main == nil || b.main.DType != tensor.F32 ||
+		slices.ContainsFunc(b.kinds, func(k flatKind) bool {
+			return k.flat.Shape[0] != b.main.Shape[0]
+		}) {
+		return nil, apartf(
+			"%s: a buffer of %v has no copies of the parameters in f32, or state of another size",
+			distributedName, d)
 	}
 	return b, nil
 }
 
-// find returns the parameters that are in a buffer, and where; none if they are not those of a chunk: all, those of experts, or the others. If
-// there is no other way, one of them may not fit: its proof will say where.
+// find returns the parameters that are in a buffer, and where; none if they are not those of a
+// chunk: all, those of experts, or the others. If there is no other way, one of them may not fit:
+// its proof will say where.
 func find(files *format.Files, b *buffer, p *part, used map[*param]bool) ([]*param, []int, error) {
 	w := walk{files: files, flat: b.main.As("optimizer"), left: effort}
 	for wrong := range 2 {
@@ -166,7 +184,8 @@ func find(files *format.Files, b *buffer, p *part, used map[*param]bool) ([]*par
 			} {
 				w.params = nil
 				for _, q := range slices.Backward(p.params) {
-					if q.chunk == chunk && q.DType == b.dtype && in(q) && !used[q] && !noParameter.MatchString(q.Name) {
+					if q.chunk == chunk && q.DType == b.dtype && in(q) && !used[q] &&
+						!noParameter.MatchString(q.Name) {
 						w.params = append(w.params, q)
 					}
 				}
@@ -189,7 +208,8 @@ type walk struct {
 	left   int // comparisons
 }
 
-// from places the parameters from i on behind element end, in a bucket that starts at base or in the next; so many may not fit.
+// from places the parameters from i on behind element end, in a bucket that starts at base or in
+// the next; so many may not fit.
 func (w *walk) from(i, base, end, wrong int) (bool, error) {
 	if i == len(w.params) {
 		return end == w.flat.Shape[0], nil

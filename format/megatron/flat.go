@@ -12,9 +12,11 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// LayoutDistributed is Layout, with the optimizer's state in the files of Megatron's distributed optimizer: flat buffers beside each rank's model, which
-// are the same for any number of data parallel ranks. read is asked for numbers of steps, which stand in the groups there.
-func LayoutDistributed(spec *layout.Spec, tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
+// LayoutDistributed is Layout, with the optimizer's state in the files of Megatron's distributed
+// optimizer: flat buffers beside each rank's model, which are the same for any number of data
+// parallel ranks. read is asked for numbers of steps, which stand in the groups there.
+func LayoutDistributed(spec *layout.Spec, tensors []format.Tensor, values []format.Value,
+	read func(*format.Tensor, []byte) error) (*format.Output, error) {
 	w := newWriter(values)
 	w.flat = true
 	return w.folders(spec, tensors, read)
@@ -23,20 +25,24 @@ func LayoutDistributed(spec *layout.Spec, tensors []format.Tensor, values []form
 // flatKinds are the buffers: what they are called, and the state that is in them.
 var flatKinds = [][2]string{{"param", "fp32"}, {"exp_avg", "exp_avg"}, {"exp_avg_sq", "exp_avg_sq"}}
 
-// planFlat finds out what the groups say of the steps, and fails where the distributed optimizer has no such state.
+// planFlat finds out what the groups say of the steps, and fails where the distributed optimizer
+// has no such state.
 func (w *writer) planFlat(tensors []format.Tensor, read func(*format.Tensor, []byte) error) error {
 	switch {
 	case len(w.optimizers) == 0:
-		return fmt.Errorf("there is no optimizer with groups of parameters that its distributed form could have; choose --format megatron")
+		return fmt.Errorf("there is no optimizer with groups of parameters that its distributed " +
+			"form could have; choose --format megatron")
 	case w.size.ep > 1 && len(w.optimizers) == 1:
-		return fmt.Errorf("over ep=%d Megatron has the state of experts in an optimizer of its own, and there is none; choose --format megatron", w.size.ep)
+		return fmt.Errorf("over ep=%d Megatron has the state of experts in an optimizer of its "+
+			"own, and there is none; choose --format megatron", w.size.ep)
 	}
 	if err := w.count(tensors, read); err != nil {
 		return err
 	}
 	for _, o := range w.optimizers {
 		if o.inner == "" {
-			return fmt.Errorf("the optimizer is that of f32, which keeps no copies of the parameters; choose --format megatron")
+			return fmt.Errorf("the optimizer is that of f32, which keeps no copies of the " +
+				"parameters; choose --format megatron")
 		}
 		o.params = map[string]bool{}
 		for i := range len(o.groups) {
@@ -47,23 +53,30 @@ func (w *writer) planFlat(tensors []format.Tensor, read func(*format.Tensor, []b
 				return err
 			}
 			if _, said := o.groups[i].byKey()["step"]; !said && w.made < 0 {
-				return fmt.Errorf("nobody says how many steps the optimizer has made (optimizer.step.NAME, or step in its groups), which stand in the groups of Megatron's distributed optimizer; choose --format megatron")
+				return fmt.Errorf("nobody says how many steps the optimizer has made " +
+					"(optimizer.step.NAME, or step in its groups), which stand in the groups of " +
+					"Megatron's distributed optimizer; choose --format megatron")
 			}
 		}
 	}
 	return nil
 }
 
-// registeredSo fails where an optimizer numbers parameters otherwise than in the order in which Megatron Core registers them, as far as shoal knows that.
+// registeredSo fails where an optimizer numbers parameters otherwise than in the order in which
+// Megatron Core registers them, as far as shoal knows that.
 func registeredSo(names []string) error {
 	var last []int
 	for i, name := range names {
 		at, known := registered(name)
 		if !known {
-			return fmt.Errorf("of the parameter %q shoal does not know where among others Megatron registers it, which is all that tells where it stands in the distributed optimizer's buffers; choose --format megatron or torch_dist", name)
+			return fmt.Errorf("of the parameter %q shoal does not know where among others "+
+				"Megatron registers it, which is all that tells where it stands in the "+
+				"distributed optimizer's buffers; choose --format megatron or torch_dist", name)
 		}
 		if slices.Compare(at, last) < 0 {
-			return fmt.Errorf("the optimizer has %q before %q, and Megatron Core registers them the other way, which is all that tells where they stand in the distributed optimizer's buffers; choose --format megatron or torch_dist", names[i-1], name)
+			return fmt.Errorf("the optimizer has %q before %q, and Megatron Core registers them "+
+				"the other way, which is all that tells where they stand in the distributed "+
+				"optimizer's buffers; choose --format megatron or torch_dist", names[i-1], name)
 		}
 		last = at
 	}
@@ -88,7 +101,8 @@ func (w *writer) distributed(s *seat, o *optimizerPlan) (*pickle.Dict, error) {
 	return d, w.common(s, o, d)
 }
 
-// flatFile lays out the distributed optimizer's file of a rank. What all expert parallel ranks have alike stands with the first.
+// flatFile lays out the distributed optimizer's file of a rank. What all expert parallel ranks have
+// alike stands with the first.
 func (w *writer) flatFile(s *seat, folder string) error {
 	f := flatFile{w: w, seat: s, name: path.Join(folder, distributedName)}
 	var all []any
@@ -132,7 +146,8 @@ type flatPart struct {
 	buffer, offset int
 }
 
-// buffers are those of an optimizer, one for each chunk that has some of its parameters: in the reverse of the order in which these are registered.
+// buffers are those of an optimizer, one for each chunk that has some of its parameters: in the
+// reverse of the order in which these are registered.
 func (f *flatFile) buffers(o *optimizerPlan) (any, error) {
 	d, n := &pickle.Dict{}, int64(0)
 	d.Add("buckets_coalesced", true)
@@ -161,11 +176,14 @@ func (f *flatFile) buffers(o *optimizerPlan) (any, error) {
 	return d, nil
 }
 
-// bufferKey is under which Megatron looks for a buffer: the types of its parameters and of their gradients.
+// bufferKey is under which Megatron looks for a buffer: the types of its parameters and of their
+// gradients.
 func (w *writer) bufferKey(params []*local) (pickle.Tuple, error) {
 	for _, l := range params {
 		if l.DType != params[0].DType || !format.Rounds(l.DType) {
-			return nil, fmt.Errorf("the model has parameters of %v (%q) and of %v (%q); shoal writes buffers for those of one type, f16 or bf16: choose --format megatron", params[0].DType, params[0].param, l.DType, l.param)
+			return nil, fmt.Errorf("the model has parameters of %v (%q) and of %v (%q); shoal "+
+				"writes buffers for those of one type, f16 or bf16: choose --format megatron",
+				params[0].DType, params[0].param, l.DType, l.param)
 		}
 	}
 	const said = "args.accumulate_allreduce_grads_in_fp32"
@@ -175,28 +193,34 @@ func (w *writer) bufferKey(params []*local) (pickle.Tuple, error) {
 			if whole {
 				gradients = tensor.F32
 			}
-			return pickle.Tuple{torchzip.DTypeGlobal(params[0].DType), torchzip.DTypeGlobal(gradients)}, nil
+			return pickle.Tuple{torchzip.DTypeGlobal(params[0].DType),
+				torchzip.DTypeGlobal(gradients)}, nil
 		}
 	}
 	return w.usualKey(params[0].DType), nil
 }
 
-// usualKey is the key with the type that Megatron-LM's own arguments give gradients, which other frameworks do not say.
+// usualKey is the key with the type that Megatron-LM's own arguments give gradients, which other
+// frameworks do not say.
 func (w *writer) usualKey(params tensor.DType) pickle.Tuple {
 	gradients, flag, another := tensor.F32, "--bf16", "--grad-reduce-in-bf16"
 	if params == tensor.F16 {
 		gradients, flag, another = tensor.F16, "--fp16", "--accumulate-allreduce-grads-in-fp32"
 	}
-	note := fmt.Sprintf("nothing says of what type Megatron's gradients are, by which it looks for the optimizer; %v is taken, as with %s: for a run with %s too, choose --format torch_dist", gradients, flag, another)
+	note := fmt.Sprintf("nothing says of what type Megatron's gradients are, by which it looks "+
+		"for the optimizer; %v is taken, as with %s: for a run with %s too, choose --format "+
+		"torch_dist", gradients, flag, another)
 	if !slices.Contains(w.Notes, note) {
 		w.Notes = append(w.Notes, note)
 	}
 	return pickle.Tuple{torchzip.DTypeGlobal(params), torchzip.DTypeGlobal(gradients)}
 }
 
-// buffer lays parameters side by side. Each starts at a multiple of 64 elements of its bucket, and buckets follow each other without what fills them up. All is one bucket, but for an embedding that
-// another stage has too: it is alone in one. A run with smaller buckets (--overlap-grad-reduce) has a shorter buffer, and Megatron compares lengths, or the same: a bucket that ends with a parameter
-// that such a multiple follows changes nothing.
+// buffer lays parameters side by side. Each starts at a multiple of 64 elements of its bucket, and
+// buckets follow each other without what fills them up. All is one bucket, but for an embedding
+// that another stage has too: it is alone in one. A run with smaller buckets
+// (--overlap-grad-reduce) has a shorter buffer, and Megatron compares lengths, or the same: a
+// bucket that ends with a parameter that such a multiple follows changes nothing.
 func (f *flatFile) buffer(params []*local) (*pickle.Dict, error) {
 	bucket, size := 0, 0
 	for _, l := range params {
@@ -209,13 +233,19 @@ func (f *flatFile) buffer(params []*local) (*pickle.Dict, error) {
 		for k, kind := range flatKinds {
 			i := slices.IndexFunc(states, func(x *local) bool { return x.kind == kind[1] })
 			if i < 0 || states[i].DType != tensor.F32 || !states[i].Shape.Equal(l.Shape) {
-				return nil, fmt.Errorf("parameter %q has no %s of its shape, in f32; Megatron's distributed optimizer keeps a copy of the parameter and the two moments of Adam: choose --format megatron", l.param, stateName(kind[1], l.param))
+				return nil, fmt.Errorf("parameter %q has no %s of its shape, in f32; Megatron's "+
+					"distributed optimizer keeps a copy of the parameter and the two moments of "+
+					"Adam: choose --format megatron", l.param, stateName(kind[1], l.param))
 			}
 			f.parts = append(f.parts, flatPart{states[i], len(f.tensors) + k, at})
 		}
 		for _, x := range states {
-			if x.kind != "step" && !slices.ContainsFunc(flatKinds, func(kind [2]string) bool { return kind[1] == x.kind }) {
-				return nil, fmt.Errorf("tensor %q is none that Megatron's distributed optimizer keeps: a copy of the parameter and the two moments of Adam; choose --format megatron", x.Name)
+			if x.kind != "step" && !slices.ContainsFunc(flatKinds, func(kind [2]string) bool {
+				return kind[1] == x.kind
+			}) {
+				return nil, fmt.Errorf("tensor %q is none that Megatron's distributed optimizer "+
+					"keeps: a copy of the parameter and the two moments of Adam; choose "+
+					"--format megatron", x.Name)
 			}
 		}
 		if size = at + l.Shape.Box().Elements(); alone {

@@ -15,7 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/format/megatron"
 )
 
-// A coreRun is one of Megatron-Core that loads a folder: the ranks that it has, and how large its buckets are, 0 without any.
+// A coreRun is one of Megatron-Core that loads a folder: the ranks that it has, and how large its
+// buckets are, 0 without any.
 type coreRun struct {
 	Folder     string `json:"folder"`
 	TP         int    `json:"tp"`
@@ -33,8 +34,9 @@ type coreRun struct {
 	Shared     bool   `json:"shared"`
 }
 
-// TestMegatronCoreLoadsDistributed has the distributed optimizer of Megatron-Core 0.16.1 load what is written: each of its data parallel ranks then has the elements that it asked for of each parameter. One
-// with buckets that end elsewhere refuses the file, and never takes other elements.
+// TestMegatronCoreLoadsDistributed has the distributed optimizer of Megatron-Core 0.16.1 load what
+// is written: each of its data parallel ranks then has the elements that it asked for of each
+// parameter. One with buckets that end elsewhere refuses the file, and never takes other elements.
 func TestMegatronCoreLoadsDistributed(t *testing.T) {
 	python := formattest.Python(t, "megatron/core")
 	cases := []struct {
@@ -42,14 +44,18 @@ func TestMegatronCoreLoadsDistributed(t *testing.T) {
 		dp, bucket, hidden int
 		refused            bool
 	}{
-		{axes{1, 1, 1, 1}, 1, 0, 8, false}, {axes{2, 2, 1, 1}, 2, 0, 8, false}, {axes{1, 2, 2, 1}, 4, 0, 8, false}, {axes{1, 2, 1, 2}, 3, 0, 12, false}, {axes{1, 1, 1, 1}, 2, 64, 8, true},
+		{axes{1, 1, 1, 1}, 1, 0, 8, false}, {axes{2, 2, 1, 1}, 2, 0, 8, false},
+		{axes{1, 2, 2, 1}, 4, 0, 8, false}, {axes{1, 2, 1, 2}, 3, 0, 12, false},
+		{axes{1, 1, 1, 1}, 2, 64, 8, true},
 		{axes{2, 2, 2, 1}, 2, 3000, 64, false},
 	}
 	var models []*trained
 	var runs []coreRun
 	for i, x := range cases {
 		var m *trained
-		for seed := uint64(100 * i); m == nil || !m.alone || m.bias || m.grouped || m.tied != (i%2 == 1) || m.shared != (i < 3); seed++ { // as Megatron's own modules are
+		// as Megatron's own modules are
+		for seed := uint64(100 * i); m == nil || !m.alone || m.bias || m.grouped ||
+			m.tied != (i%2 == 1) || m.shared != (i < 3); seed++ {
 			m = drawTrained(rand.New(rand.NewPCG(seed, 1)), x.hidden)
 		}
 		c, files := m.source()
@@ -65,13 +71,16 @@ func TestMegatronCoreLoadsDistributed(t *testing.T) {
 			t.Fatal(err)
 		}
 		models = append(models, m)
-		runs = append(runs, coreRun{folder, x.tp, x.pp, x.dp, x.ep, x.chunks, x.bucket, m.hidden, m.ffn, m.experts, m.layers, m.vocab, m.tied, m.shared})
+		runs = append(runs,
+			coreRun{folder, x.tp, x.pp, x.dp, x.ep, x.chunks, x.bucket, m.hidden, m.ffn, m.experts,
+				m.layers, m.vocab, m.tied, m.shared})
 	}
 	text, err := json.Marshal(runs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command(python, "-X", "faulthandler", "-W", "ignore", "testdata/distributed.py", string(text)).Output()
+	out, err := exec.Command(python, "-X", "faulthandler", "-W", "ignore",
+		"testdata/distributed.py", string(text)).Output()
 	if err != nil {
 		t.Fatalf("%v: %s", err, err.(*exec.ExitError).Stderr)
 	}
@@ -95,7 +104,8 @@ func TestMegatronCoreLoadsDistributed(t *testing.T) {
 	}
 	for i, x := range cases {
 		m, n := models[i], map[string]int{} // how many elements ranks have of each parameter
-		if (found[i].Refused != "") != x.refused || !x.refused && len(found[i].Ranks) != x.tp*x.pp*x.dp {
+		if (found[i].Refused != "") != x.refused ||
+			!x.refused && len(found[i].Ranks) != x.tp*x.pp*x.dp {
 			t.Errorf("%+v: %d ranks; %s", x, len(found[i].Ranks), found[i].Refused)
 		}
 		for _, r := range found[i].Ranks {
@@ -111,26 +121,33 @@ func TestMegatronCoreLoadsDistributed(t *testing.T) {
 						due-- // other data parallel ranks have all of it
 						continue
 					}
-					for kind, got := range map[string]string{"fp32": has.FP32, "exp_avg": has.ExpAvg, "exp_avg_sq": has.ExpAvgSq} {
-						want := hex.EncodeToString(slices.Concat(m.part(p.whole, m.whole[kind+" "+p.whole], r.TP, x.tp).rows...))
+					for kind, got := range map[string]string{"fp32": has.FP32,
+						"exp_avg": has.ExpAvg, "exp_avg_sq": has.ExpAvgSq} {
+						want := hex.EncodeToString(
+							slices.Concat(m.part(p.whole, m.whole[kind+" "+p.whole], r.TP,
+								x.tp).rows...))
 						if len(want) != 8*has.Of || want[8*has.From:8*has.To] != got {
 							t.Errorf("%+v: %s of %s is %s, want %s", x, kind, p.whole, got, want)
 						}
 					}
 					if has.LR != 0.5 || has.WDMult != 1-float64(m.group(p.whole)) {
-						t.Errorf("%+v: the group of %s has lr %v and wd_mult %v", x, p.whole, has.LR, has.WDMult)
+						t.Errorf("%+v: the group of %s has lr %v and wd_mult %v", x, p.whole,
+							has.LR, has.WDMult)
 					}
 					n[fmt.Sprint(r.TP, r.PP, r.EP, " ", p.name, chunk)] += has.To - has.From
 				}
 			}
 			if due != len(r.Params) {
-				t.Errorf("%+v: rank %d %d %d has %d parameters, and %d are known", x, r.TP, r.PP, r.EP, len(r.Params), due)
+				t.Errorf("%+v: rank %d %d %d has %d parameters, and %d are known", x, r.TP, r.PP,
+					r.EP, len(r.Params), due)
 			}
 		}
 		if x.refused {
 			continue
 		}
-		for pp := range x.pp { // all elements of all parameters are on some data parallel rank; those of what is no expert on ranks of any expert parallel index
+		// all elements of all parameters are on some data parallel rank; those of what is no expert
+		// on ranks of any expert parallel index
+		for pp := range x.pp {
 			for tp := range x.tp {
 				for ep := range x.ep {
 					for chunk, params := range m.chunks(x.axes, tp, pp, ep) {
@@ -142,8 +159,10 @@ func TestMegatronCoreLoadsDistributed(t *testing.T) {
 								}
 								sum += n[fmt.Sprint(tp, pp, k, " ", p.name, chunk)]
 							}
-							if of := m.part(p.whole, m.whole[p.whole], tp, x.tp).shape.Box().Elements(); sum != of {
-								t.Errorf("%+v: ranks have %d of %d elements of %s", x, sum, of, p.whole)
+							if of := m.part(p.whole, m.whole[p.whole], tp,
+								x.tp).shape.Box().Elements(); sum != of {
+								t.Errorf("%+v: ranks have %d of %d elements of %s", x, sum, of,
+									p.whole)
 							}
 						}
 					}

@@ -18,18 +18,23 @@ import (
 const gradients = "args.accumulate_allreduce_grads_in_fp32"
 
 func without(values []format.Value, path string) []format.Value {
-	return slices.DeleteFunc(slices.Clone(values), func(v format.Value) bool { return v.Path == path })
+	return slices.DeleteFunc(slices.Clone(values), func(v format.Value) bool {
+		return v.Path == path
+	})
 }
 
-// TestUnsaidGradients writes the distributed optimizer of models that do not say of what type gradients are: buffers are where a run looks for them that is told no more than the type of
-// its parameters, and a note says so.
+// TestUnsaidGradients writes the distributed optimizer of models that do not say of what type
+// gradients are: buffers are where a run looks for them that is told no more than the type of its
+// parameters, and a note says so.
 func TestUnsaidGradients(t *testing.T) {
 	for _, x := range []struct {
 		params, gradients tensor.DType
 		note              string
 	}{
-		{tensor.BF16, tensor.F32, "f32 is taken, as with --bf16: for a run with --grad-reduce-in-bf16 too, choose"},
-		{tensor.F16, tensor.F16, "f16 is taken, as with --fp16: for a run with --accumulate-allreduce-grads-in-fp32 too, choose"},
+		{tensor.BF16, tensor.F32,
+			"f32 is taken, as with --bf16: for a run with --grad-reduce-in-bf16 too, choose"},
+		{tensor.F16, tensor.F16, "f16 is taken, as with --fp16: for a run with " +
+			"--accumulate-allreduce-grads-in-fp32 too, choose"},
 	} {
 		c, files := drawTrained(rand.New(rand.NewPCG(5, 1)), 64).source()
 		for i := range c.Tensors {
@@ -38,7 +43,8 @@ func TestUnsaidGradients(t *testing.T) {
 			}
 		}
 		lay := func() *format.Output {
-			out, err := megatron.LayoutDistributed(preset(t, "tp=1", c), c.Tensors, c.Values, files.Read)
+			out, err := megatron.LayoutDistributed(preset(t, "tp=1", c), c.Tensors, c.Values,
+				files.Read)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -52,7 +58,8 @@ func TestUnsaidGradients(t *testing.T) {
 		if len(out.Notes) != 1 || !strings.Contains(out.Notes[0], x.note) {
 			t.Errorf("%v: notes %q, want one with %q", x.params, out.Notes, x.note)
 		}
-		f, err := torchzip.Open(format.NewFiles(formattest.WritePadded(t, out, c, files)), "iter_0000012/mp_rank_00/distrib_optim.pt", nil)
+		f, err := torchzip.Open(format.NewFiles(formattest.WritePadded(t, out, c, files)),
+			"iter_0000012/mp_rank_00/distrib_optim.pt", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,8 +71,10 @@ func TestUnsaidGradients(t *testing.T) {
 			}
 			buffers++
 			for i, want := range []tensor.DType{x.params, x.gradients} {
-				if got, err := torchzip.DType(types.Items[0].Key.(pickle.Tuple)[i]); got != want || err != nil {
-					t.Errorf("%v: type %d of the buffer is %v, want %v (%v)", x.params, i, got, want, err)
+				if got, err := torchzip.DType(types.Items[0].Key.(pickle.Tuple)[i]); got != want ||
+					err != nil {
+					t.Errorf("%v: type %d of the buffer is %v, want %v (%v)", x.params, i, got,
+						want, err)
 				}
 			}
 		}

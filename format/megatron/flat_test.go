@@ -48,9 +48,12 @@ type placed struct {
 	shared   bool   // whether it is an embedding that another stage has too
 }
 
-// saved is what Megatron saves of a buffer, for so many data parallel ranks and buckets of at least so many elements, or of any number if that is 0. By its rules (param_and_grad_buffer.py,
-// get_parameter_state_dp_zero of distrib_optimizer.py) parameters stand in a buffer from the last to the first, each from a multiple of 64 elements on; a bucket is complete when it has enough, and
-// is filled up to a multiple of the ranks and of 128; a shared embedding has one to itself. What fills up buckets is not saved.
+// saved is what Megatron saves of a buffer, for so many data parallel ranks and buckets of at least
+// so many elements, or of any number if that is 0. By its rules (param_and_grad_buffer.py,
+// get_parameter_state_dp_zero of distrib_optimizer.py) parameters stand in a buffer from the last
+// to the first, each from a multiple of 64 elements on; a bucket is complete when it has enough,
+// and is filled up to a multiple of the ranks and of 128; a shared embedding has one to itself.
+// What fills up buckets is not saved.
 func saved(params []placed, ranks, least int) (buckets [][]byte) {
 	up := func(n, multiple int) int { return (n + multiple - 1) / multiple * multiple }
 	multiple := 128
@@ -60,7 +63,8 @@ func saved(params []placed, ranks, least int) (buckets [][]byte) {
 	var memory []byte
 	begin, end := 0, 0 // of the bucket, and of what is in it
 	complete := func() {
-		buckets = append(buckets, append(slices.Clone(memory), make([]byte, 4*end-len(memory))...)[4*begin:4*end])
+		buckets = append(buckets,
+			append(slices.Clone(memory), make([]byte, 4*end-len(memory))...)[4*begin:4*end])
 		begin = up(end, multiple)
 		end = begin
 	}
@@ -80,13 +84,15 @@ func saved(params []placed, ranks, least int) (buckets [][]byte) {
 	return buckets
 }
 
-// A flatID is which buffer: of which optimizer, of which of its chunks that have some parameters, and of which kind.
+// A flatID is which buffer: of which optimizer, of which of its chunks that have some parameters,
+// and of which kind.
 type flatID struct {
 	optimizer, number int
 	kind              string
 }
 
-// buffers are the buckets of a rank's distributed optimizers, as a run with so many data parallel ranks and such buckets has them, in the order of the file.
+// buffers are the buckets of a rank's distributed optimizers, as a run with so many data parallel
+// ranks and such buckets has them, in the order of the file.
 func (m *trained) buffers(a axes, tp, pp, ep, ranks, least int) (ids []flatID, all [][][]byte) {
 	for o := range 2 {
 		if o == 0 && ep > 0 || o == 1 && a.ep == 1 {
@@ -96,11 +102,14 @@ func (m *trained) buffers(a axes, tp, pp, ep, ranks, least int) (ids []flatID, a
 			for _, kind := range []string{"fp32", "exp_avg", "exp_avg_sq"} {
 				var params []placed
 				for _, x := range chunk {
-					if expert := strings.Contains(x.whole, ".mlp.experts."); a.ep > 1 && expert != (o == 1) {
+					if expert := strings.Contains(x.whole, ".mlp.experts."); a.ep > 1 &&
+						expert != (o == 1) {
 						continue
 					}
 					x, shared := x.whole, m.tied && a.pp > 1 && x.whole == m.params[0]
-					params = append(params, placed{slices.Concat(m.part(x, m.whole[kind+" "+x], tp, a.tp).rows...), shared})
+					params = append(params,
+						placed{slices.Concat(m.part(x, m.whole[kind+" "+x], tp, a.tp).rows...),
+							shared})
 				}
 				ids, all = append(ids, flatID{o, n, kind}), append(all, saved(params, ranks, least))
 			}
@@ -109,7 +118,8 @@ func (m *trained) buffers(a axes, tp, pp, ep, ranks, least int) (ids []flatID, a
 	return ids, all
 }
 
-// sameBuffers compares the buffers in a file with those of runs that load it, of any data parallel ranks. A run with smaller buckets has the same, or shorter ones, which Megatron sees.
+// sameBuffers compares the buffers in a file with those of runs that load it, of any data parallel
+// ranks. A run with smaller buckets has the same, or shorter ones, which Megatron sees.
 func (m *trained) sameBuffers(t *testing.T, found [][]byte, a axes, tp, pp, ep int) {
 	t.Helper()
 	for _, ranks := range []int{1, 3, 8} {
@@ -119,17 +129,21 @@ func (m *trained) sameBuffers(t *testing.T, found [][]byte, a axes, tp, pp, ep i
 				want := slices.Concat(buckets...)
 				switch {
 				case len(want) > len(found[i]) || len(want) < len(found[i]) && least == 0:
-					t.Fatalf("%+v: buffer %d has %d bytes; with %d ranks and buckets of %d elements Megatron's has %d", a, i, len(found[i]), ranks, least, len(want))
+					t.Fatalf("%+v: buffer %d has %d bytes; with %d ranks and buckets of %d "+
+						"elements Megatron's has %d", a, i, len(found[i]), ranks, least, len(want))
 				case len(want) == len(found[i]) && !bytes.Equal(want, found[i]):
-					t.Fatalf("%+v: buffer %d is another than Megatron's with %d ranks and buckets of %d elements", a, i, ranks, least)
+					t.Fatalf("%+v: buffer %d is another than Megatron's with %d ranks and "+
+						"buckets of %d elements", a, i, ranks, least)
 				}
 			}
 		}
 	}
 }
 
-// writeFlat writes a checkpoint with the distributed optimizer's files for some ranks, compares these with what they must have, and reads it again.
-func (m *trained) writeFlat(t *testing.T, c *format.Checkpoint, files *format.Files, a axes) (*format.Checkpoint, *format.Files) {
+// writeFlat writes a checkpoint with the distributed optimizer's files for some ranks, compares
+// these with what they must have, and reads it again.
+func (m *trained) writeFlat(t *testing.T, c *format.Checkpoint, files *format.Files,
+	a axes) (*format.Checkpoint, *format.Files) {
 	t.Helper()
 	out, err := megatron.LayoutDistributed(a.spec(t, c), c.Tensors, c.Values, files.Read)
 	if err != nil {
@@ -139,7 +153,8 @@ func (m *trained) writeFlat(t *testing.T, c *format.Checkpoint, files *format.Fi
 	a.each(func(folder string, tp, pp, ep int) {
 		want := m.rank(a, tp, pp, ep)
 		for name := range want {
-			if strings.Contains(name, ".state.") || strings.Contains(name, "fp32_from_fp16_params") {
+			if strings.Contains(name, ".state.") ||
+				strings.Contains(name, "fp32_from_fp16_params") {
 				delete(want, name)
 			}
 		}
@@ -149,16 +164,19 @@ func (m *trained) writeFlat(t *testing.T, c *format.Checkpoint, files *format.Fi
 		m.sameBuffers(t, storages(t, dir, folder+"/distrib_optim.pt"), a, tp, pp, ep)
 	})
 	again, files := read(t, dir)
-	if faults, err := formattest.Prove(files, again); err != nil || len(faults) > 0 || apart(again) != "" {
+	if faults, err := formattest.Prove(files, again); err != nil || len(faults) > 0 ||
+		apart(again) != "" {
 		t.Fatalf("%+v: %v, %v, %s", a, faults, err, apart(again))
 	}
 	return again, files
 }
 
-// TestDistributedAnyToAny writes the distributed optimizer's files of random models for random ranks, and from there for others.
+// TestDistributedAnyToAny writes the distributed optimizer's files of random models for random
+// ranks, and from there for others.
 func TestDistributedAnyToAny(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		seed, hidden := rapid.Uint64().Draw(rt, "seed"), rapid.SampledFrom([]int{8, 12, 64}).Draw(rt, "hidden")
+		seed, hidden := rapid.Uint64().Draw(rt, "seed"),
+			rapid.SampledFrom([]int{8, 12, 64}).Draw(rt, "hidden")
 		most := 2
 		if hidden == 64 { // they are large
 			most = 1
@@ -177,7 +195,8 @@ func TestDistributedAnyToAny(t *testing.T) {
 				if a.ep > 1 {
 					at = "optimizer.1.optimizer."
 				}
-				for path, want := range map[string]any{"args.use_distributed_optimizer": true, at + "param_groups.0.step": int64(12), at + "param_groups.0.lr": 0.5} {
+				for path, want := range map[string]any{"args.use_distributed_optimizer": true,
+					at + "param_groups.0.step": int64(12), at + "param_groups.0.lr": 0.5} {
 					if got, _ := c.Value(path); got != want {
 						t.Errorf("%+v: %s is %v, want %v", a, path, got, want)
 					}
@@ -199,10 +218,13 @@ func withoutSteps(all map[string]digest.Sum) map[string]digest.Sum {
 	return all
 }
 
-// TestDistributedRefuses has what does not look the same for all runs that load it, or of which shoal does not know where it stands.
+// TestDistributedRefuses has what does not look the same for all runs that load it, or of which
+// shoal does not know where it stands.
 func TestDistributedRefuses(t *testing.T) {
 	drop := func(c *format.Checkpoint, match func(string) bool) {
-		c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool { return match(x.Name) })
+		c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool {
+			return match(x.Name)
+		})
 	}
 	retyped := func(c *format.Checkpoint, name string, d tensor.DType) {
 		for i := range c.Tensors {
@@ -233,21 +255,29 @@ func TestDistributedRefuses(t *testing.T) {
 				i := slices.Index(n, any("decoder.layers.0.self_attention.linear_proj.weight"))
 				n[i], n[i+1] = n[i+1], n[i]
 			})
-		}, `the optimizer has "decoder.layers.0.self_attention.linear_qkv.weight" before "decoder.layers.0.self_attention.linear_proj.weight"`},
-		{"an unknown parameter", 64, func(c *format.Checkpoint) { first(c, func(n []any) { n[1] = "decoder.layers.0.mlp.gate.weight" }) }, `of the parameter "decoder.layers.0.mlp.gate.weight" shoal does not know where`},
+		},
+			`the optimizer has "decoder.layers.0.self_attention.linear_qkv.weight" before "decoder.layers.0.self_attention.linear_proj.weight"`},
+		{"an unknown parameter", 64, func(c *format.Checkpoint) {
+			first(c, func(n []any) { n[1] = "decoder.layers.0.mlp.gate.weight" })
+		}, `of the parameter "decoder.layers.0.mlp.gate.weight" shoal does not know where`},
 		{"no steps", 64, func(c *format.Checkpoint) {
 			drop(c, func(name string) bool { return strings.HasPrefix(name, "optimizer.step.") })
 		}, "nobody says how many steps"},
 		{"one without state", 64, func(c *format.Checkpoint) {
 			drop(c, func(name string) bool { return name == "optimizer.exp_avg."+router })
 		}, "has no optimizer.exp_avg." + router + " of its shape"},
-		{"of two types", 64, func(c *format.Checkpoint) { retyped(c, "model."+router, tensor.F16) }, "shoal writes buffers for those of one type"},
+		{"of two types", 64, func(c *format.Checkpoint) {
+			retyped(c, "model."+router, tensor.F16)
+		}, "shoal writes buffers for those of one type"},
 		{"another kind", 64, func(c *format.Checkpoint) {
-			i := slices.IndexFunc(c.Tensors, func(x format.Tensor) bool { return x.Name == "optimizer.exp_avg."+router })
+			i := slices.IndexFunc(c.Tensors, func(x format.Tensor) bool {
+				return x.Name == "optimizer.exp_avg."+router
+			})
 			more := c.Tensors[i]
 			more.Name = "optimizer.max_exp_avg_sq." + router
 			c.Tensors = append(c.Tensors, more)
-		}, `tensor "optimizer.max_exp_avg_sq.` + router + `" is none that Megatron's distributed optimizer keeps`},
+		}, `tensor "optimizer.max_exp_avg_sq.` + router +
+			`" is none that Megatron's distributed optimizer keeps`},
 	} {
 		m := drawTrained(rand.New(rand.NewPCG(5, 1)), x.hidden)
 		c, files := m.source()

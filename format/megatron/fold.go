@@ -12,18 +12,22 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// hugging is what an optimizer has for a parameter of Hugging Face's decoders: its kind, and the parameter.
+// hugging is what an optimizer has for a parameter of Hugging Face's decoders: its kind, and the
+// parameter.
 var hugging = regexp.MustCompile(`^optimizer\.([^.]+)\.((?:model|lm_head)\..+)$`)
 
-// Fold prepares an optimizer under the names of Hugging Face for Megatron, to which q, k and v are one parameter, and gate and up: these have one number of steps, and one
-// name in the groups. Of numbers that are tensors one stays, and the others are its replicas, which are compared by whoever moves it. Tensors that a layout
-// can join it leaves alone. renamed are the tensors that have other names now, with those they had.
+// Fold prepares an optimizer under the names of Hugging Face for Megatron, to which q, k and v are
+// one parameter, and gate and up: these have one number of steps, and one name in the groups. Of
+// numbers that are tensors one stays, and the others are its replicas, which are compared by
+// whoever moves it. Tensors that a layout can join it leaves alone. renamed are the tensors that
+// have other names now, with those they had.
 func Fold(c *format.Checkpoint) (renamed map[string]string, err error) {
 	var names []string
 	for _, t := range c.Tensors {
 		names = append(names, t.Name)
 	}
-	parts, err := layout.NewParts(layout.MegatronCore(nil, layout.MixtureOf(names), layout.DenseLayers(names), 1))
+	parts, err := layout.NewParts(
+		layout.MegatronCore(nil, layout.MixtureOf(names), layout.DenseLayers(names), 1))
 	if err != nil {
 		return nil, err
 	}
@@ -41,10 +45,13 @@ func Fold(c *format.Checkpoint) (renamed map[string]string, err error) {
 type folding struct {
 	parts   *layout.Parts
 	renamed map[string]string
-	ordered bool // whether groups have the order of Megatron, of which its arguments tell that they come from there
+	// whether groups have the order of Megatron, of which its arguments tell that they come from
+	// there
+	ordered bool
 }
 
-// stored is the parameter of Megatron that has one of Hugging Face as a part, and how many it has; empty when it has another name.
+// stored is the parameter of Megatron that has one of Hugging Face as a part, and how many it has;
+// empty when it has another name.
 func (f *folding) stored(param string) (string, int) {
 	name, n := f.parts.Stored(param)
 	return plainExpert.ReplaceAllString(name, "${1}experts.local_experts.$2."), n
@@ -58,7 +65,8 @@ func (t tally) whole(f *folding, what string) error {
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		parts := t[name]
 		if _, n := f.stored(parts[0]); len(parts) != n {
-			return fmt.Errorf("%s: of %s, which has %d parts, there is %s only", what, name, n, strings.Join(parts, ", "))
+			return fmt.Errorf("%s: of %s, which has %d parts, there is %s only", what, name, n,
+				strings.Join(parts, ", "))
 		}
 	}
 	return nil
@@ -90,7 +98,8 @@ func (f *folding) tensors(tensors []format.Tensor) (all []format.Tensor, err err
 			continue
 		}
 		if all[i].DType != t.DType {
-			return nil, fmt.Errorf("tensor %q is of %v, and %q of %v; Megatron has one for both", f.renamed[name], all[i].DType, t.Name, t.DType)
+			return nil, fmt.Errorf("tensor %q is of %v, and %q of %v; Megatron has one for both",
+				f.renamed[name], all[i].DType, t.Name, t.DType)
 		}
 		all[i].Replicas = slices.Concat(all[i].Replicas, t.Pieces, t.Replicas)
 		all[i].Proofs = slices.Concat(all[i].Proofs, t.Proofs)
@@ -117,12 +126,15 @@ func (f *folding) values(values []format.Value) (all []format.Value, err error) 
 					first[name] = one{v.Path, v.Is}
 					all = append(all, format.Value{Path: name, Is: v.Is})
 				} else if !reflect.DeepEqual(other.is, v.Is) {
-					return nil, fmt.Errorf("value %q is %v, and %q is %v; Megatron has one for both", other.path, other.is, v.Path, v.Is)
+					return nil, fmt.Errorf(
+						"value %q is %v, and %q is %v; Megatron has one for both", other.path,
+						other.is, v.Path, v.Is)
 				}
 				continue
 			}
 		}
-		if list, ok := v.Is.([]any); ok && groupPath.MatchString(v.Path) && strings.HasSuffix(v.Path, "."+namesKey) {
+		if list, ok := v.Is.([]any); ok && groupPath.MatchString(v.Path) &&
+			strings.HasSuffix(v.Path, "."+namesKey) {
 			is, err := f.group(v.Path, list, groups)
 			if err != nil {
 				return nil, err
@@ -134,8 +146,10 @@ func (f *folding) values(values []format.Value) (all []format.Value, err error) 
 	return all, nil
 }
 
-// group gives the parameters of a group their names, each once. groups are those in which parameters are, by their paths.
-func (f *folding) group(path string, list []any, groups map[string]string) (names []any, err error) {
+// group gives the parameters of a group their names, each once. groups are those in which
+// parameters are, by their paths.
+func (f *folding) group(path string, list []any, groups map[string]string) (names []any,
+	err error) {
 	found := tally{}
 	for _, x := range list {
 		param, _ := x.(string)
@@ -145,10 +159,15 @@ func (f *folding) group(path string, list []any, groups map[string]string) (name
 			continue
 		}
 		if !f.ordered {
-			return nil, fmt.Errorf("value %q: Megatron goes by the order of parameters, and nobody says that this is the one that Megatron has, because its arguments (args) are not there; leave the optimizer out with --only 'model.**' --only 'lm_head.**'", path)
+			return nil, fmt.Errorf("value %q: Megatron goes by the order of parameters, and "+
+				"nobody says that this is the one that Megatron has, because its arguments "+
+				"(args) are not there; leave the optimizer out with --only 'model.**' --only "+
+				"'lm_head.**'", path)
 		}
 		if other := groups[name]; other != "" && other != path {
-			return nil, fmt.Errorf("values %q and %q both have parts of %s; Megatron has it in one group", other, path, name)
+			return nil, fmt.Errorf(
+				"values %q and %q both have parts of %s; Megatron has it in one group", other, path,
+				name)
 		}
 		if groups[name] = path; found[name] == nil {
 			names = append(names, name)

@@ -10,11 +10,14 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// readGroups finds the groups of all optimizers of a rank. A distributed optimizer has its state elsewhere, and says no numbers of parameters.
+// readGroups finds the groups of all optimizers of a rank. A distributed optimizer has its state
+// elsewhere, and says no numbers of parameters.
 func readGroups(root any) (list []*group, err error) {
 	all, path := []any{root}, func(int) string { return optimizerKey + "." }
 	if chained, ok := root.(*pickle.List); ok {
-		all, path = chained.Items, func(i int) string { return optimizerKey + "." + strconv.Itoa(i) + "." }
+		all, path = chained.Items, func(i int) string {
+			return optimizerKey + "." + strconv.Itoa(i) + "."
+		}
 	}
 	for i, o := range all {
 		if o == nil {
@@ -63,22 +66,27 @@ func bareGroups(groups *pickle.List) (list []*group) {
 	return list
 }
 
-// innerGroups reads torch's state of an optimizer: groups, with the numbers of their parameters, and state by number; and Megatron's
-// copies of the parameters, by group. state and mains can be nil.
-func innerGroups(groups *pickle.List, state *pickle.Dict, mains *pickle.List) (list []*group, err error) {
+// innerGroups reads torch's state of an optimizer: groups, with the numbers of their parameters,
+// and state by number; and Megatron's copies of the parameters, by group. state and mains can be
+// nil.
+func innerGroups(groups *pickle.List, state *pickle.Dict, mains *pickle.List) (list []*group,
+	err error) {
 	states := map[int64]*pickle.Dict{}
 	if state != nil {
 		for _, item := range state.Items {
 			number, isNumber := item.Key.(int64)
 			kinds, isDict := item.Value.(*pickle.Dict)
 			if !isNumber || !isDict {
-				return nil, apartf("the optimizer has %s under %s, not the state of a parameter under its number", pickle.A(item.Value), pickle.A(item.Key))
+				return nil, apartf(
+					"the optimizer has %s under %s, not the state of a parameter under its number",
+					pickle.A(item.Value), pickle.A(item.Key))
 			}
 			states[number] = kinds
 		}
 	}
 	if mains != nil && len(mains.Items) != len(groups.Items) {
-		return nil, apartf("the optimizer has %d groups of parameters, and %d of their copies", len(groups.Items), len(mains.Items))
+		return nil, apartf("the optimizer has %d groups of parameters, and %d of their copies",
+			len(groups.Items), len(mains.Items))
 	}
 	for i, v := range groups.Items {
 		g, err := readGroup(v, states)
@@ -91,12 +99,15 @@ func innerGroups(groups *pickle.List, state *pickle.Dict, mains *pickle.List) (l
 			}
 		}
 		if len(g.mains) > len(g.slots) {
-			return nil, apartf("group %d of the optimizer has %d parameters, and %d copies of them", i, len(g.slots), len(g.mains))
+			return nil, apartf("group %d of the optimizer has %d parameters, and %d copies of them",
+				i, len(g.slots), len(g.mains))
 		}
 		list = append(list, g)
 	}
 	if len(states) > 0 {
-		return nil, apartf("the optimizer has the state of %d parameters that are in none of its groups", len(states))
+		return nil, apartf(
+			"the optimizer has the state of %d parameters that are in none of its groups",
+			len(states))
 	}
 	return list, nil
 }
@@ -105,13 +116,15 @@ func innerGroups(groups *pickle.List, state *pickle.Dict, mains *pickle.List) (l
 func readGroup(v any, states map[int64]*pickle.Dict) (*group, error) {
 	numbers, err := pickle.Get[*pickle.List](v, "params")
 	if err != nil {
-		return nil, apartf("a group of the optimizer does not say which parameters are in it: %v", err)
+		return nil, apartf("a group of the optimizer does not say which parameters are in it: %v",
+			err)
 	}
 	g := &group{}
 	for _, x := range numbers.Items {
 		number, ok := x.(int64)
 		if !ok {
-			return nil, apartf("a group of the optimizer has %s as the number of a parameter", pickle.A(x))
+			return nil, apartf("a group of the optimizer has %s as the number of a parameter",
+				pickle.A(x))
 		}
 		s := &slot{}
 		if state := states[number]; state != nil {
@@ -154,7 +167,8 @@ func (g *group) key() string {
 	return fmt.Sprint(decay, rate, decoupled, g.expert)
 }
 
-// takes reports whether Megatron puts a parameter into a group: biases and vectors have no weight decay.
+// takes reports whether Megatron puts a parameter into a group: biases and vectors have no weight
+// decay.
 func (g *group) takes(p *param, size degrees) bool {
 	decays := len(p.Shape) != 1 && !strings.HasSuffix(p.Name, ".bias")
 	return decays == g.decays && (p.expert && size.ep > 1) == g.expert
@@ -169,7 +183,8 @@ func mainTensors(v any) (list []*torchzip.Tensor, err error) {
 	for _, x := range l.Items {
 		t, ok := x.(*torchzip.Tensor)
 		if !ok || t.DType != tensor.F32 {
-			return nil, apartf("among the copies of the parameters is %s that is no tensor of f32", pickle.A(x))
+			return nil, apartf("among the copies of the parameters is %s that is no tensor of f32",
+				pickle.A(x))
 		}
 		list = append(list, t)
 	}
@@ -181,7 +196,8 @@ func kinds(state *pickle.Dict) (list []kind, err error) {
 	for _, item := range state.Items {
 		name, ok := item.Key.(string)
 		if !ok || strings.Contains(name, ".") || name == "fp32" {
-			return nil, apartf("the optimizer keeps something for a parameter under %s, %.200q, which shoal does not know", pickle.A(item.Key), name)
+			return nil, apartf("the optimizer keeps something for a parameter under %s, %.200q, "+
+				"which shoal does not know", pickle.A(item.Key), name)
 		}
 		switch v := item.Value.(type) {
 		case *torchzip.Tensor:
@@ -190,7 +206,8 @@ func kinds(state *pickle.Dict) (list []kind, err error) {
 		case nil, bool, int64, float64, string:
 			list = append(list, kind{name, v})
 		default:
-			return nil, apartf("the optimizer keeps %s as the %.200q of a parameter", pickle.A(v), name)
+			return nil, apartf("the optimizer keeps %s as the %.200q of a parameter", pickle.A(v),
+				name)
 		}
 	}
 	return list, nil

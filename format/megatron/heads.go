@@ -20,15 +20,18 @@ type Fact struct {
 	By string
 }
 
-// Tell is what the arguments of the run that wrote a checkpoint say of the model: nothing, in every other format.
+// Tell is what the arguments of the run that wrote a checkpoint say of the model: nothing, in every
+// other format.
 func Tell(c *format.Checkpoint) (m Model) {
-	m.Heads, m.HeadSize, m.Vocabulary = argument(c, "num_attention_heads"), argument(c, "kv_channels"), argument(c, "vocab_size")
+	m.Heads, m.HeadSize, m.Vocabulary = argument(c, "num_attention_heads"),
+		argument(c, "kv_channels"), argument(c, "vocab_size")
 	m.KVHeads = m.Heads // so many have k and v too, if they have no groups
 	if grouped, _ := c.Value("args.group_query_attention"); grouped == true {
 		m.KVHeads = argument(c, "num_query_groups")
 	}
 	tokenizer, _ := c.Value("args.tokenizer_type")
-	if name, _ := tokenizer.(string); strings.HasPrefix(name, "Null") { // which has one more than it says
+	// which has one more than it says
+	if name, _ := tokenizer.(string); strings.HasPrefix(name, "Null") {
 		m.Vocabulary = Fact{}
 	}
 	return m
@@ -43,6 +46,6 @@ func argument(c *format.Checkpoint, name string) Fact {
 	return Fact{}
 }
 
-// KVHeads returns how many heads k and v have in each layer of a model, from the arguments of the run that wrote a checkpoint. It
-// is 0 where there are none, as in every other format.
+// KVHeads returns how many heads k and v have in each layer of a model, from the arguments of the
+// run that wrote a checkpoint. It is 0 where there are none, as in every other format.
 func KVHeads(c *format.Checkpoint) int { return Tell(c).KVHeads.N }

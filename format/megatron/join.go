@@ -16,29 +16,39 @@ const (
 	byHalves // the rows of gate and of up, each cut for itself
 )
 
-// cuts says how Megatron-LM cuts the tensors of its models, by the end of their names: those of Megatron Core, and of the models
-// before. The first that fits counts; of a tensor that none fits nobody knows.
+// cuts says how Megatron-LM cuts the tensors of its models, by the end of their names: those of
+// Megatron Core, and of the models before. The first that fits counts; of a tensor that none fits
+// nobody knows.
 var cuts = []struct {
 	name *regexp.Regexp
 	cut  cut
 }{
 	{regexp.MustCompile(`(^|\.)(word_embeddings|output_layer|lm_head)\.weight$`), byRows},
-	{regexp.MustCompile(`\.(linear_qkv|query_key_value|linear_q|linear_kv)\.(weight|bias)$`), byRows},
-	{regexp.MustCompile(`\.(linear_fc1|dense_h_to_4h)\.(weight|bias)$`), byHalves}, // or by rows, without a gate
-	{regexp.MustCompile(`\.(linear_proj|linear_fc2|attention\.dense|self_attention\.dense|dense_4h_to_h)\.weight$`), byColumns},
-	{regexp.MustCompile(`\.(linear_proj|linear_fc2|attention\.dense|self_attention\.dense|dense_4h_to_h)\.bias$`), replicated},
+	{regexp.MustCompile(`\.(linear_qkv|query_key_value|linear_q|linear_kv)\.(weight|bias)$`),
+		byRows},
+	// or by rows, without a gate
+	{regexp.MustCompile(`\.(linear_fc1|dense_h_to_4h)\.(weight|bias)$`), byHalves},
+	{regexp.MustCompile(
+		`\.(linear_proj|linear_fc2|attention\.dense|self_attention\.dense|dense_4h_to_h)\.weight$`),
+		byColumns},
+	{regexp.MustCompile(
+		`\.(linear_proj|linear_fc2|attention\.dense|self_attention\.dense|dense_4h_to_h)\.bias$`),
+		replicated},
 	{regexp.MustCompile(`\.experts\.linear_fc1\.(weight|bias)\d+$`), byHalves},
 	{regexp.MustCompile(`\.experts\.linear_fc2\.weight\d+$`), byColumns},
 	{regexp.MustCompile(`\.experts\.linear_fc2\.bias\d+$`), replicated},
 	{regexp.MustCompile(`(norm|layer_norm)\.(weight|bias)$`), replicated},
 	{regexp.MustCompile(`\.layer_norm_(weight|bias)$`), replicated},
-	{regexp.MustCompile(`(^|\.)(position_embeddings|tokentype_embeddings|router)\.(weight|bias)$`), replicated},
+	{regexp.MustCompile(`(^|\.)(position_embeddings|tokentype_embeddings|router)\.(weight|bias)$`),
+		replicated},
 	{regexp.MustCompile(`\.shared_experts\.gate_weight$`), replicated},
 }
 
-// Join puts the parts of the model's tensors together, as Megatron-LM cuts them, and makes replicas of what several ranks have
-// alike; what the optimizer has for a parameter is cut like it. Parts of which it does not know how they fit together it leaves as they
-// are, with their places: tensors of other models, experts without a number, or cut over other ranks than the rest, what has no name in an optimizer.
+// Join puts the parts of the model's tensors together, as Megatron-LM cuts them, and makes replicas
+// of what several ranks have alike; what the optimizer has for a parameter is cut like it. Parts of
+// which it does not know how they fit together it leaves as they are, with their places: tensors of
+// other models, experts without a number, or cut over other ranks than the rest, what has no name
+// in an optimizer.
 func Join(c *format.Checkpoint) error {
 	gated, known := c.Value("args.swiglu")
 	var joined []format.Tensor
@@ -50,7 +60,8 @@ func Join(c *format.Checkpoint) error {
 		parts := c.Tensors[from:to]
 		from = to
 		how, ok := cutOf(parts[0].Name)
-		if tp, its := c.Value("args.expert_tensor_parallel_size"); cutExperts.MatchString(parts[0].Name) && its && tp != nil {
+		if tp, its := c.Value("args.expert_tensor_parallel_size"); cutExperts.MatchString(
+			parts[0].Name) && its && tp != nil {
 			if tp == int64(1) {
 				how = replicated
 			} else if own, _ := c.Value("args.tensor_model_parallel_size"); tp != own {

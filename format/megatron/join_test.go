@@ -18,7 +18,8 @@ func part(name string, tp int, dir fstest.MapFS, shape tensor.Shape, data ...byt
 	file := fmt.Sprint(name, tp)
 	dir[file] = &fstest.MapFile{Data: append([]byte{99}, data...)}
 	p := format.Piece{Box: shape.Box(), File: file, Offset: 1}
-	return format.Tensor{Name: name, DType: tensor.U8, Shape: shape, At: format.Place{{Axis: "tp", Index: tp, Of: 2}}, Pieces: []format.Piece{p}}
+	return format.Tensor{Name: name, DType: tensor.U8, Shape: shape,
+		At: format.Place{{Axis: "tp", Index: tp, Of: 2}}, Pieces: []format.Piece{p}}
 }
 
 // TestJoin joins two parts each way.
@@ -30,21 +31,28 @@ func TestJoin(t *testing.T) {
 		shape  tensor.Shape // nil when the parts stay as they are
 		want   []byte
 	}{
-		{layer + "self_attention.linear_qkv.weight", true, tensor.Shape{4, 2}, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
-		{layer + "self_attention.linear_proj.weight", true, tensor.Shape{2, 4}, []byte{1, 2, 5, 6, 3, 4, 7, 8}},
+		{layer + "self_attention.linear_qkv.weight", true, tensor.Shape{4, 2},
+			[]byte{1, 2, 3, 4, 5, 6, 7, 8}},
+		{layer + "self_attention.linear_proj.weight", true, tensor.Shape{2, 4},
+			[]byte{1, 2, 5, 6, 3, 4, 7, 8}},
 		{layer + "mlp.linear_fc1.weight", true, tensor.Shape{4, 2}, []byte{1, 2, 5, 6, 3, 4, 7, 8}},
-		{layer + "mlp.linear_fc1.weight", false, tensor.Shape{4, 2}, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
+		{layer + "mlp.linear_fc1.weight", false, tensor.Shape{4, 2},
+			[]byte{1, 2, 3, 4, 5, 6, 7, 8}},
 		{layer + "mlp.linear_fc1.weight", nil, nil, nil},
 		{layer + "mlp.linear_fc2.bias", true, tensor.Shape{2, 2}, []byte{1, 2, 3, 4}},
 		{layer + "input_layernorm.weight", true, tensor.Shape{2, 2}, []byte{1, 2, 3, 4}},
-		{"model.embedding.word_embeddings.weight", true, tensor.Shape{4, 2}, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
-		{layer + "mlp.experts.local_experts.0.linear_fc1.weight", true, tensor.Shape{4, 2}, []byte{1, 2, 5, 6, 3, 4, 7, 8}},
+		{"model.embedding.word_embeddings.weight", true, tensor.Shape{4, 2},
+			[]byte{1, 2, 3, 4, 5, 6, 7, 8}},
+		{layer + "mlp.experts.local_experts.0.linear_fc1.weight", true, tensor.Shape{4, 2},
+			[]byte{1, 2, 5, 6, 3, 4, 7, 8}},
 		{layer + "something.else", true, nil, nil},
 		{"optimizer.linear_qkv.weight", true, nil, nil},
 	} {
 		dir := fstest.MapFS{}
 		s := tensor.Shape{2, 2}
-		f := &format.Checkpoint{Tensors: []format.Tensor{part(c.name, 0, dir, s, 1, 2, 3, 4), part(c.name, 1, dir, s, 5, 6, 7, 8)}}
+		f := &format.Checkpoint{
+			Tensors: []format.Tensor{part(c.name, 0, dir, s, 1, 2, 3, 4),
+				part(c.name, 1, dir, s, 5, 6, 7, 8)}}
 		if c.swiglu != nil {
 			f.Values = []format.Value{{Path: "args.swiglu", Is: c.swiglu}}
 		}
@@ -69,18 +77,24 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestJoinExperts: experts can be cut over other tensor parallel ranks than the rest, or be alike on all.
+// TestJoinExperts: experts can be cut over other tensor parallel ranks than the rest, or be alike
+// on all.
 func TestJoinExperts(t *testing.T) {
-	for etp, want := range map[any]tensor.Shape{nil: {2, 4}, int64(2): {2, 4}, int64(1): {2, 2}, int64(4): nil} {
+	for etp, want := range map[any]tensor.Shape{nil: {2, 4}, int64(2): {2, 4}, int64(1): {2, 2},
+		int64(4): nil} {
 		dir := fstest.MapFS{}
 		const name = "model.decoder.layers.0.mlp.experts.local_experts.0.linear_fc2.weight"
 		s := tensor.Shape{2, 2}
-		c := &format.Checkpoint{Tensors: []format.Tensor{part(name, 0, dir, s, 1, 2, 3, 4), part(name, 1, dir, s, 1, 2, 3, 4)},
-			Values: []format.Value{{Path: "args.expert_tensor_parallel_size", Is: etp}, {Path: "args.tensor_model_parallel_size", Is: int64(2)}}}
+		c := &format.Checkpoint{
+			Tensors: []format.Tensor{part(name, 0, dir, s, 1, 2, 3, 4),
+				part(name, 1, dir, s, 1, 2, 3, 4)},
+			Values: []format.Value{{Path: "args.expert_tensor_parallel_size", Is: etp},
+				{Path: "args.tensor_model_parallel_size", Is: int64(2)}}}
 		if err := megatron.Join(c); err != nil {
 			t.Fatal(err)
 		}
-		if x := c.Tensors[0]; want == nil && x.At == nil || want != nil && (x.At != nil || !x.Shape.Equal(want) || len(x.Replicas) != 4/want[1]-1) {
+		if x := c.Tensors[0]; want == nil && x.At == nil ||
+			want != nil && (x.At != nil || !x.Shape.Equal(want) || len(x.Replicas) != 4/want[1]-1) {
 			t.Errorf("over %v: %+v", etp, x)
 		}
 	}
@@ -110,7 +124,8 @@ func TestJoinSample(t *testing.T) {
 	}
 	for i := range c.Tensors {
 		s := &c.Tensors[i]
-		if s.Name == "model.embedding.word_embeddings.weight" && (!s.Shape.Equal(tensor.Shape{10, 4}) || len(s.Pieces) != 2 || len(s.Replicas) != 2) {
+		if s.Name == "model.embedding.word_embeddings.weight" &&
+			(!s.Shape.Equal(tensor.Shape{10, 4}) || len(s.Pieces) != 2 || len(s.Replicas) != 2) {
 			t.Errorf("tied embeddings: %+v", s)
 		}
 		if len(s.Name) > 6 && s.Name[:6] == "model." && s.At != nil {

@@ -27,10 +27,12 @@ type writer struct {
 	layers int
 
 	optimizers plans
-	order      map[string]int            // of parameters, as far as the optimizer's groups tell it
-	steps      map[string][]format.Value // what an optimizer keeps for a parameter that is no tensor, with the kind as path
-	made       int64                     // steps, where one number is for all; -1 where nobody says how many
-	flat       bool                      // whether state goes to the distributed optimizer's files
+	order      map[string]int // of parameters, as far as the optimizer's groups tell it
+	// what an optimizer keeps for a parameter that is no tensor, with the kind as path
+	steps map[string][]format.Value
+	// steps, where one number is for all; -1 where nobody says how many
+	made int64
+	flat bool // whether state goes to the distributed optimizer's files
 
 	spots map[[2]int][]spot // of slots and their members
 }
@@ -41,20 +43,26 @@ type spot struct {
 	at   int64
 }
 
-// Layout lays out a checkpoint of Megatron's format "torch": a file for each rank on the axes tp, pp and ep of a spec, with what lies in its memory.
-// The spec joins and cuts as Megatron Core does, as the preset megatron-core; the stages of its pipeline have their layers in a row, or in chunks, round and
-// round. Layers and experts are numbered from 0 in each model of a file; tied embeddings stand on the last stage too; rows of the vocabulary are filled up with zeros to a multiple that Megatron
-// computes with. Arguments are those of values, with the new degrees; without any, what the tensors tell.
-func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (*format.Output, error) {
+// Layout lays out a checkpoint of Megatron's format "torch": a file for each rank on the axes tp,
+// pp and ep of a spec, with what lies in its memory. The spec joins and cuts as Megatron Core does,
+// as the preset megatron-core; the stages of its pipeline have their layers in a row, or in chunks,
+// round and round. Layers and experts are numbered from 0 in each model of a file; tied embeddings
+// stand on the last stage too; rows of the vocabulary are filled up with zeros to a multiple that
+// Megatron computes with. Arguments are those of values, with the new degrees; without any, what
+// the tensors tell.
+func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (*format.Output,
+	error) {
 	return newWriter(values).folders(spec, tensors, nil)
 }
 
 func newWriter(values []format.Value) *writer {
-	return &writer{Output: &format.Output{Checkpoint: format.Checkpoint{Format: "Megatron"}}, values: values, spots: map[[2]int][]spot{}, made: -1}
+	return &writer{Output: &format.Output{Checkpoint: format.Checkpoint{Format: "Megatron"}},
+		values: values, spots: map[[2]int][]spot{}, made: -1}
 }
 
 // folders lays out the folders of all ranks.
-func (w *writer) folders(spec *layout.Spec, tensors []format.Tensor, read func(*format.Tensor, []byte) error) (*format.Output, error) {
+func (w *writer) folders(spec *layout.Spec, tensors []format.Tensor,
+	read func(*format.Tensor, []byte) error) (*format.Output, error) {
 	err := w.resolve(spec, tensors)
 	if err == nil {
 		err = w.number()
@@ -71,7 +79,10 @@ func (w *writer) folders(spec *layout.Spec, tensors []format.Tensor, read func(*
 	}
 	if err == nil {
 		w.assemble()
-		w.Tensors = slices.DeleteFunc(w.Tensors, func(t format.Tensor) bool { return w.flat && strings.HasPrefix(t.Name, stepPrefix) }) // groups have them
+		// groups have them
+		w.Tensors = slices.DeleteFunc(w.Tensors, func(t format.Tensor) bool {
+			return w.flat && strings.HasPrefix(t.Name, stepPrefix)
+		})
 		err = w.covered()
 	}
 	if err != nil {
@@ -90,7 +101,8 @@ func (w *writer) resolve(spec *layout.Spec, tensors []format.Tensor) error {
 	for _, a := range mesh {
 		to := map[string]*int{"tp": &w.size.tp, "pp": &w.size.pp, "ep": &w.size.ep}[a.Name]
 		if to == nil && a.Size > 1 {
-			return fmt.Errorf("the mesh %v has the axis %s, and there are folders for tp, pp and ep only; leave it out: all its ranks load the same files", mesh, a.Name)
+			return fmt.Errorf("the mesh %v has the axis %s, and there are folders for tp, pp "+
+				"and ep only; leave it out: all its ranks load the same files", mesh, a.Name)
 		}
 		if to != nil {
 			*to = a.Size
@@ -125,14 +137,18 @@ func (w *writer) value(path string, other int64) int64 {
 	return other
 }
 
-// padded adds to a spec that rows of the vocabulary come in multiples of what the arguments say, for each tensor parallel rank.
+// padded adds to a spec that rows of the vocabulary come in multiples of what the arguments say,
+// for each tensor parallel rank.
 func (w *writer) padded(spec *layout.Spec, tensors []format.Tensor) *layout.Spec {
 	multiple := w.value("args.make_vocab_size_divisible_by", 1)
 	more := *spec
 	more.Store = slices.Clone(spec.Store)
 	for _, t := range tensors {
-		if vocabulary := strings.HasSuffix("."+t.Name, "."+wordEmbeddings) || strings.HasSuffix("."+t.Name, "."+outputLayer); vocabulary && len(t.Shape) > 0 {
-			more.Store = append(more.Store, layout.Store{Name: t.Name, Parts: []string{t.Name}, Pad: &layout.Pad{Multiple: int(multiple) * w.size.tp}})
+		if vocabulary := strings.HasSuffix("."+t.Name, "."+wordEmbeddings) ||
+			strings.HasSuffix("."+t.Name, "."+outputLayer); vocabulary && len(t.Shape) > 0 {
+			more.Store = append(more.Store,
+				layout.Store{Name: t.Name, Parts: []string{t.Name},
+					Pad: &layout.Pad{Multiple: int(multiple) * w.size.tp}})
 		}
 	}
 	return &more
@@ -158,7 +174,8 @@ func (w *writer) files(spec *layout.Spec) error {
 	return nil
 }
 
-// behind reports whether a value is written nowhere: it is of a rank, and there are others now, or of an optimizer without state.
+// behind reports whether a value is written nowhere: it is of a rank, and there are others now, or
+// of an optimizer without state.
 func (w *writer) behind(v format.Value) bool {
 	switch key, _, _ := strings.Cut(v.Path, "."); key {
 	case "rng_state", "rerun_state_machine":
@@ -214,14 +231,17 @@ func (w *writer) file(s *seat, name string, args any) error {
 	return nil
 }
 
-// models adds the dicts of the models of a rank, one for each chunk: in the order of the layers, and in each in that of the optimizer's groups.
+// models adds the dicts of the models of a rank, one for each chunk: in the order of the layers,
+// and in each in that of the optimizer's groups.
 func (w *writer) models(s *seat, root *pickle.Dict) error {
 	all := s.model
 	slices.SortFunc(all, func(a, b *local) int {
 		if w.flat { // the order is that of the buffers
-			return cmp.Or(a.chunk-b.chunk, slices.Compare(placeOf(a.name), placeOf(b.name)), strings.Compare(a.name, b.name))
+			return cmp.Or(a.chunk-b.chunk, slices.Compare(placeOf(a.name), placeOf(b.name)),
+				strings.Compare(a.name, b.name))
 		}
-		return cmp.Or(a.chunk-b.chunk, cmp.Compare(depth(a.name), depth(b.name)), cmp.Compare(w.order[a.param], w.order[b.param]), strings.Compare(a.name, b.name))
+		return cmp.Or(a.chunk-b.chunk, cmp.Compare(depth(a.name), depth(b.name)),
+			cmp.Compare(w.order[a.param], w.order[b.param]), strings.Compare(a.name, b.name))
 	})
 	chunks := []*pickle.Dict{}
 	for i := range w.chunks {
@@ -269,7 +289,9 @@ func (w *writer) assemble() {
 				t, first := &w.Tensors[index], true
 				for _, h := range c.Held {
 					for _, s := range w.spots[[2]int{f.Slots[h.Slot], m}] {
-						p := format.Piece{Box: c.Box, File: s.file, Offset: s.at + int64(h.View.At(c.Box)*t.DType.Size()), Strides: h.View.Strides}
+						p := format.Piece{Box: c.Box, File: s.file,
+							Offset:  s.at + int64(h.View.At(c.Box)*t.DType.Size()),
+							Strides: h.View.Strides}
 						if first {
 							t.Pieces = append(t.Pieces, p)
 						} else {
@@ -293,9 +315,14 @@ func (w *writer) covered() error {
 		switch all := t.Shape.Box().Elements(); {
 		case n == all:
 		case strings.HasPrefix(t.Name, optimizerKey+"."):
-			return fmt.Errorf("tensor %q is of a parameter that no group of the optimizer names (values optimizer.….param_groups.0.%s): Megatron knows the parameters of an optimizer by their order, which only a checkpoint of Megatron tells; leave the optimizer out with --only 'model.**', or choose a format with names, such as dcp", t.Name, namesKey)
+			return fmt.Errorf("tensor %q is of a parameter that no group of the optimizer names "+
+				"(values optimizer.….param_groups.0.%s): Megatron knows the parameters of an "+
+				"optimizer by their order, which only a checkpoint of Megatron tells; leave the "+
+				"optimizer out with --only 'model.**', or choose a format with names, such as dcp",
+				t.Name, namesKey)
 		default:
-			return fmt.Errorf("of tensor %q, the ranks on which Megatron looks for it have %d of %d elements: the layout puts it elsewhere", t.Name, n, all)
+			return fmt.Errorf("of tensor %q, the ranks on which Megatron looks for it have %d "+
+				"of %d elements: the layout puts it elsewhere", t.Name, n, all)
 		}
 	}
 	return nil

@@ -75,10 +75,12 @@ func relay(t testing.TB, c *format.Checkpoint, files *format.Files, mesh string)
 	return formattest.Write(t, out, c, files)
 }
 
-// TestLayoutSamples writes Megatron's checkpoints with their optimizers for every mesh, from one to the next, and reads them again: everything is as in the whole model.
+// TestLayoutSamples writes Megatron's checkpoints with their optimizers for every mesh, from one to
+// the next, and reads them again: everything is as in the whole model.
 func TestLayoutSamples(t *testing.T) {
 	for name, meshes := range map[string][]string{
-		"mixed":       {"pp=2,tp=2", "tp=2,pp=4", "", "pp=1,tp=2", "pp=4,tp=1", "pp=2", "pp=2,tp=2"},
+		"mixed": {"pp=2,tp=2", "tp=2,pp=4", "", "pp=1,tp=2", "pp=4,tp=1", "pp=2",
+			"pp=2,tp=2"},
 		"swapped":     {"tp=1", "pp=4,tp=2", "pp=2,tp=2"},
 		"half":        {"pp=4,tp=2", "tp=2", "pp=2,tp=1"},
 		"frozen":      {"tp=2", "tp=1", "tp=2"},
@@ -102,7 +104,8 @@ func TestLayoutSamples(t *testing.T) {
 					t.Errorf("%s: %s", mesh, said)
 				}
 				_, several := c.Value("optimizer.1.optimizer.param_groups.0.lr")
-				if _, before := first.Value("optimizer.1.optimizer.param_groups.0.lr"); before == several {
+				if _, before := first.Value(
+					"optimizer.1.optimizer.param_groups.0.lr"); before == several {
 					sameValues(t, first, c)
 				}
 			}
@@ -110,7 +113,8 @@ func TestLayoutSamples(t *testing.T) {
 	}
 }
 
-// TestLayoutGrouped: experts whose products are computed together have their number behind the name; their numbers count over all expert parallel ranks, and each is cut by itself.
+// TestLayoutGrouped: experts whose products are computed together have their number behind the
+// name; their numbers count over all expert parallel ranks, and each is cut by itself.
 func TestLayoutGrouped(t *testing.T) {
 	dir, alone := formattest.Load(t, "testdata/chained.zip")
 	want := formattest.What{}
@@ -133,13 +137,15 @@ func TestLayoutGrouped(t *testing.T) {
 	for _, mesh := range []string{"ep=4", "pp=2,ep=2,tp=2", "tp=2,ep=2"} {
 		written := relay(t, c, files, mesh)
 		if mesh == "ep=4" {
-			if _, ok := tensors(t, written, "iter_0000012/mp_rank_00_003/model_optim_rng.pt")["model.decoder.layers.3.mlp.experts.linear_fc1.weight0"]; !ok {
+			if _, ok := tensors(t, written,
+				"iter_0000012/mp_rank_00_003/model_optim_rng.pt")["model.decoder.layers.3.mlp.experts.linear_fc1.weight0"]; !ok {
 				t.Error("expert 3 is not the first of its rank")
 			}
 		}
 		c, files = read(t, written)
 		formattest.Compare(t, files, c, want)
-		if faults, err := formattest.Prove(files, c); err != nil || len(faults) > 0 || apart(c) != "" {
+		if faults, err := formattest.Prove(files, c); err != nil || len(faults) > 0 ||
+			apart(c) != "" {
 			t.Errorf("%s: %v, %v, %s", mesh, faults, err, apart(c))
 		}
 	}
@@ -153,8 +159,11 @@ func sameValues(t *testing.T, a, b *format.Checkpoint) {
 		for _, v := range c.Values {
 			all[v.Path] = v.Is
 		}
-		for _, name := range []string{"tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size", "ckpt_format", "padded_vocab_size", "use_distributed_optimizer",
-			"virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage", "untie_embeddings_and_output_weights"} {
+		for _, name := range []string{"tensor_model_parallel_size", "pipeline_model_parallel_size",
+			"expert_model_parallel_size", "ckpt_format", "padded_vocab_size",
+			"use_distributed_optimizer",
+			"virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage",
+			"untie_embeddings_and_output_weights"} {
 			delete(all, "args."+name)
 		}
 		delete(all, "checkpoint_version") // which some lack
@@ -165,13 +174,16 @@ func sameValues(t *testing.T, a, b *format.Checkpoint) {
 	}
 }
 
-// TestLayoutSameMesh writes checkpoints for the mesh that they are of: each rank's file has what Megatron had put there, under the same names and numbers.
+// TestLayoutSameMesh writes checkpoints for the mesh that they are of: each rank's file has what
+// Megatron had put there, under the same names and numbers.
 func TestLayoutSameMesh(t *testing.T) {
-	for name, mesh := range map[string]string{"mixed": "pp=2,tp=2", "half": "pp=2,tp=2", "fp32": "pp=2,tp=2", "frozen": "", "chained": "ep=2", "together": ""} {
+	for name, mesh := range map[string]string{"mixed": "pp=2,tp=2", "half": "pp=2,tp=2",
+		"fp32": "pp=2,tp=2", "frozen": "", "chained": "ep=2", "together": ""} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
 		c, files := read(t, dir)
 		written := relay(t, c, files, mesh)
-		if diff := cmp.Diff(slices.Sorted(maps.Keys(dir)), slices.Sorted(maps.Keys(written))); diff != "" {
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(dir)),
+			slices.Sorted(maps.Keys(written))); diff != "" {
 			t.Fatalf("%s: files\n%s", name, diff)
 		}
 		for file := range dir {
@@ -179,7 +191,8 @@ func TestLayoutSameMesh(t *testing.T) {
 				continue
 			}
 			theirs, ours := tensors(t, dir, file), tensors(t, written, file)
-			if strings.HasSuffix(file, "_001/model_optim_rng.pt") && name != "chained" { // the samples' last stage has the embedding under its own name
+			// the samples' last stage has the embedding under its own name
+			if strings.HasSuffix(file, "_001/model_optim_rng.pt") && name != "chained" {
 				ours["model.embedding.word_embeddings.weight"] = ours["model.output_layer.weight"]
 				delete(ours, "model.output_layer.weight")
 			}
@@ -201,7 +214,8 @@ func tensors(t testing.TB, dir fstest.MapFS, file string) map[string]string {
 	return formattest.Contents(t, files, c)
 }
 
-// TestLayoutRandom writes models of Hugging Face's names for random meshes, and compares every rank's file with what slicing its matrices row by row gives.
+// TestLayoutRandom writes models of Hugging Face's names for random meshes, and compares every
+// rank's file with what slicing its matrices row by row gives.
 func TestLayoutRandom(t *testing.T) {
 	tryModels(t, (*model).test)
 }
@@ -241,7 +255,8 @@ func TestLayoutRefusesUnevenMiddles(t *testing.T) {
 	}
 	m.Cuts = []int{0, 1, 2, 4}
 	c, _ := m.source()
-	if _, err := megatron.Layout(m.spec(t, c), c.Tensors, c.Values); err == nil || !strings.Contains(err.Error(), "[1 1 2 ") {
+	if _, err := megatron.Layout(m.spec(t, c), c.Tensors, c.Values); err == nil ||
+		!strings.Contains(err.Error(), "[1 1 2 ") {
 		t.Errorf("%v, want an error that says how many layers the stages have", err)
 	}
 }
@@ -260,59 +275,86 @@ func TestLayoutRefuses(t *testing.T) {
 	}
 	const layers = "**decoder.layers.#.**"
 	chunked := preset(t, "pp=2", c)
-	chunked.Rules = slices.Concat([]layout.Rule{{Match: "**decoder.layers.1.**", Place: "pp=at(1)"}, {Match: layers, Place: "pp=at(0)"}}, chunked.Rules)
+	chunked.Rules = slices.Concat(
+		[]layout.Rule{{Match: "**decoder.layers.1.**", Place: "pp=at(1)"},
+			{Match: layers, Place: "pp=at(0)"}}, chunked.Rules)
 	for _, x := range []struct {
 		name   string
 		spec   *layout.Spec
-		change func(tensors []format.Tensor, values []format.Value) ([]format.Tensor, []format.Value)
-		err    string
+		change func(tensors []format.Tensor, values []format.Value) ([]format.Tensor,
+			[]format.Value)
+		err string
 	}{
-		{"data parallel ranks", preset(t, "dp=2,tp=2", c), nil, "the mesh dp=2,tp=2 has the axis dp, and there are folders for tp, pp and ep only"},
-		{"chunks of several sizes", chunked, nil, "stage 0 of the pipeline has [1 2] layers in its chunks"},
-		{"a layer elsewhere", moved(layers, "pp=at(0)"), nil, "two stages of the pipeline have the same layers"},
-		{"an embedding elsewhere", moved("**embedding.word_embeddings.weight", "pp=at(-1), tp=shard(0)"), nil, "the layout puts the embedding on other stages than the first and the last"},
-		{"a layer is missing", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
-			return append(slices.Clone(x), format.Tensor{Name: "model.decoder.layers.7.mlp.linear_fc2.weight", DType: tensor.F32, Shape: tensor.Shape{2, 2}}), v
-		}, "stage 0 of the pipeline has layer"},
-		{"another tensor", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
-			x = slices.Clone(x)
-			x[0].Name = "vision.weight"
-			return x, v
-		}, `tensor "vision.weight" is none of a model of Megatron Core; leave it out with --only`},
-		{"a flat buffer", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
-			x = slices.Clone(x)
-			x[0].Name = "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.param"
-			return x, v
-		}, "shoal cannot tell which parameters are in it (shoal state check says why)"},
-		{"stacked layers", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
-			x = slices.Clone(x)
-			x[0].Name = "decoder.layers.mlp.linear_fc1.weight"
-			return x, v
-		}, `has no number of a layer`},
-		{"no groups", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
-			return x, slices.DeleteFunc(slices.Clone(v), func(v format.Value) bool { return strings.HasSuffix(v.Path, ".param_names") })
-		}, "is of a parameter that no group of the optimizer names"},
-		{"names that are none", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
-			return x, append(slices.Clone(v), format.Value{Path: "optimizer.optimizer.param_groups.2.param_names", Is: []any{int64(1)}})
-		}, "an int as a name"},
-		{"a hole", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
-			return x, append(slices.Clone(v), format.Value{Path: "optimizer.optimizer.param_groups.3.lr", Is: 0.1})
-		}, "of the groups of optimizer (param_groups), 2 of 3 is missing"},
-		{"a value in a value", preset(t, "tp=2", c), func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
-			return x, append(slices.Clone(v), format.Value{Path: "a", Is: int64(1)}, format.Value{Path: "a.b", Is: int64(2)})
-		}, `value "a.b"`},
+		{"data parallel ranks", preset(t, "dp=2,tp=2", c), nil,
+			"the mesh dp=2,tp=2 has the axis dp, and there are folders for tp, pp and ep only"},
+		{"chunks of several sizes", chunked, nil,
+			"stage 0 of the pipeline has [1 2] layers in its chunks"},
+		{"a layer elsewhere", moved(layers, "pp=at(0)"), nil,
+			"two stages of the pipeline have the same layers"},
+		{"an embedding elsewhere",
+			moved("**embedding.word_embeddings.weight", "pp=at(-1), tp=shard(0)"), nil,
+			"the layout puts the embedding on other stages than the first and the last"},
+		{"a layer is missing", preset(t, "tp=2", c),
+			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+				return append(slices.Clone(x),
+					format.Tensor{Name: "model.decoder.layers.7.mlp.linear_fc2.weight",
+						DType: tensor.F32, Shape: tensor.Shape{2, 2}}), v
+			}, "stage 0 of the pipeline has layer"},
+		{"another tensor", preset(t, "tp=2", c),
+			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+				x = slices.Clone(x)
+				x[0].Name = "vision.weight"
+				return x, v
+			},
+			`tensor "vision.weight" is none of a model of Megatron Core; leave it out with --only`},
+		{"a flat buffer", preset(t, "tp=2", c),
+			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+				x = slices.Clone(x)
+				x[0].Name = "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.param"
+				return x, v
+			}, "shoal cannot tell which parameters are in it (shoal state check says why)"},
+		{"stacked layers", preset(t, "tp=2", c),
+			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+				x = slices.Clone(x)
+				x[0].Name = "decoder.layers.mlp.linear_fc1.weight"
+				return x, v
+			}, `has no number of a layer`},
+		{"no groups", preset(t, "tp=2", c),
+			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+				return x, slices.DeleteFunc(slices.Clone(v), func(v format.Value) bool {
+					return strings.HasSuffix(v.Path, ".param_names")
+				})
+			}, "is of a parameter that no group of the optimizer names"},
+		{"names that are none", preset(t, "tp=2", c),
+			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+				return x, append(slices.Clone(v),
+					format.Value{Path: "optimizer.optimizer.param_groups.2.param_names",
+						Is: []any{int64(1)}})
+			}, "an int as a name"},
+		{"a hole", preset(t, "tp=2", c),
+			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+				return x, append(slices.Clone(v),
+					format.Value{Path: "optimizer.optimizer.param_groups.3.lr", Is: 0.1})
+			}, "of the groups of optimizer (param_groups), 2 of 3 is missing"},
+		{"a value in a value", preset(t, "tp=2", c),
+			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
+				return x, append(slices.Clone(v), format.Value{Path: "a", Is: int64(1)},
+					format.Value{Path: "a.b", Is: int64(2)})
+			}, `value "a.b"`},
 	} {
 		tensors, values := c.Tensors, c.Values
 		if x.change != nil {
 			tensors, values = x.change(tensors, values)
 		}
-		if _, err := megatron.Layout(x.spec, tensors, values); err == nil || !strings.Contains(err.Error(), x.err) {
+		if _, err := megatron.Layout(x.spec, tensors, values); err == nil ||
+			!strings.Contains(err.Error(), x.err) {
 			t.Errorf("%s: %v; want %q", x.name, err, x.err)
 		}
 	}
 }
 
-// load has torch load the files of ranks, and an optimizer of torch take the state of theirs and go on with it.
+// load has torch load the files of ranks, and an optimizer of torch take the state of theirs and go
+// on with it.
 const load = `
 import argparse, json, sys, torch
 torch.serialization.add_safe_globals([argparse.Namespace])
@@ -330,7 +372,8 @@ for path in sys.argv[1:]:
     print(json.dumps([found, {k: show(t) for k, t in state["model"].items()}]))
 `
 
-// TestTorchLoads has torch read what is written, with nothing but its own rules and a plain namespace.
+// TestTorchLoads has torch read what is written, with nothing but its own rules and a plain
+// namespace.
 func TestTorchLoads(t *testing.T) {
 	python := formattest.Python(t, "torch")
 	dir, want := formattest.Load(t, "testdata/mixed.zip")
@@ -341,7 +384,9 @@ func TestTorchLoads(t *testing.T) {
 	}
 	args := []string{"-c", load}
 	for pp := range 4 {
-		args = append(args, filepath.Join(folder, fmt.Sprintf("iter_0000012/mp_rank_00_%03d/model_optim_rng.pt", pp)))
+		args = append(args,
+			filepath.Join(folder,
+				fmt.Sprintf("iter_0000012/mp_rank_00_%03d/model_optim_rng.pt", pp)))
 	}
 	out, err := exec.Command(python, args...).Output()
 	if err != nil {
@@ -359,14 +404,18 @@ func TestTorchLoads(t *testing.T) {
 		} else if pp == 3 {
 			parameters += 2
 		}
-		if diff := cmp.Diff(map[string]any{"tp": 1.0, "pp": 4.0, "iteration": 12.0, "state": true, "lr": 1e-4, "parameters": parameters}, found); diff != "" {
+		if diff := cmp.Diff(
+			map[string]any{"tp": 1.0, "pp": 4.0, "iteration": 12.0, "state": true, "lr": 1e-4,
+				"parameters": parameters}, found); diff != "" {
 			t.Errorf("stage %d:\n%s", pp, diff)
 		}
 		if len(model) != int(parameters) {
 			t.Errorf("stage %d has %d tensors", pp, len(model))
 		}
 		for name, x := range model {
-			whole := "model." + strings.Replace(strings.Replace(name, "layers.0.", fmt.Sprintf("layers.%d.", pp), 1), "output_layer", "embedding.word_embeddings", 1)
+			whole := "model." +
+				strings.Replace(strings.Replace(name, "layers.0.", fmt.Sprintf("layers.%d.", pp),
+					1), "output_layer", "embedding.word_embeddings", 1)
 			if diff := cmp.Diff(want[whole], x); diff != "" {
 				t.Errorf("stage %d, %s:\n%s", pp, name, diff)
 			}

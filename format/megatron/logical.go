@@ -12,10 +12,12 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Logical gives the tensors of a model of Megatron Core the names of Hugging Face, and takes apart what Megatron joins, by the rules by which
-// layout.MegatronCore joins it: q, k and v, gate and up. Rows that only fill up the vocabulary go. What an optimizer has for a parameter comes along. No
-// element moves: the pieces are others. whole are the tensors that only have another name, with the one they had. behind are so many that stay behind: random
-// numbers of ranks, and what modules keep beside their parameters.
+// Logical gives the tensors of a model of Megatron Core the names of Hugging Face, and takes apart
+// what Megatron joins, by the rules by which layout.MegatronCore joins it: q, k and v, gate and up.
+// Rows that only fill up the vocabulary go. What an optimizer has for a parameter comes along. No
+// element moves: the pieces are others. whole are the tensors that only have another name, with the
+// one they had. behind are so many that stay behind: random numbers of ranks, and what modules keep
+// beside their parameters.
 func Logical(c *format.Checkpoint, m Model) (whole map[string]string, behind int, err error) {
 	u := unfolding{c: c, model: m, stored: map[string]*folded{}, whole: map[string]string{}}
 	for _, step := range []func() error{u.sort, u.plainly, u.rules, u.gates, u.unfold} {
@@ -30,7 +32,9 @@ func Logical(c *format.Checkpoint, m Model) (whole map[string]string, behind int
 
 // Named reports whether there are tensors with names of Megatron Core.
 func Named(c *format.Checkpoint) bool {
-	return slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool { return known.MatchString(t.Name) && !staysBehind(t.Name) })
+	return slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool {
+		return known.MatchString(t.Name) && !staysBehind(t.Name)
+	})
 }
 
 // An unfolding takes the tensors of a model apart.
@@ -71,17 +75,21 @@ func stateName(kind, param string) string {
 	return optimizerKey + "." + kind + "." + param
 }
 
-// staysBehind reports whether something belongs to a rank, or is kept by a module beside its parameters.
+// staysBehind reports whether something belongs to a rank, or is kept by a module beside its
+// parameters.
 func staysBehind(name string) bool {
 	key, _, _ := strings.Cut(name, ".")
 	key, _, _ = strings.Cut(key, "/") // of several objects of torch_dist
-	return key == "rng_state" || key == "rerun_state_machine" || strings.HasSuffix(name, extraState) || strings.Contains(name, extraState+".") || strings.Contains(name, extraState+"/")
+	return key == "rng_state" || key == "rerun_state_machine" ||
+		strings.HasSuffix(name, extraState) || strings.Contains(name, extraState+".") ||
+		strings.Contains(name, extraState+"/")
 }
 
 // sort finds out which tensors are of the model.
 func (u *unfolding) sort() error {
 	if !Named(u.c) {
-		return errors.New("no tensor has a name of Megatron Core, such as model.decoder.layers.0.mlp.linear_fc2.weight")
+		return errors.New("no tensor has a name of Megatron Core, such as " +
+			"model.decoder.layers.0.mlp.linear_fc2.weight")
 	}
 	for i := range u.c.Tensors {
 		f := &folded{Tensor: &u.c.Tensors[i]}
@@ -90,14 +98,18 @@ func (u *unfolding) sort() error {
 		case staysBehind(f.Name):
 			u.behind++
 		case f.At != nil:
-			return fmt.Errorf("of tensor %q there is the part of rank %v, and %s; leave it out with --only, such as --only 'model.**'", f.Name, f.At, cmp.Or(f.Apart, "nobody says how the parts fit together"))
+			return fmt.Errorf("of tensor %q there is the part of rank %v, and %s; leave it out "+
+				"with --only, such as --only 'model.**'", f.Name, f.At,
+				cmp.Or(f.Apart, "nobody says how the parts fit together"))
 		case m != nil:
 			f.kind, f.param = m[1], plainParam(m[2])
 			u.params = append(u.params, f)
 		case ofBuffers.MatchString(f.Name):
 			return flatBuffer(f.in())
 		case f.Apart != "": // of a single rank
-			return fmt.Errorf("%s goes by position: %s; leave the optimizer out with --only 'model.**'", f.in(), f.Apart)
+			return fmt.Errorf(
+				"%s goes by position: %s; leave the optimizer out with --only 'model.**'", f.in(),
+				f.Apart)
 		case strings.HasPrefix(f.Name, optimizerKey+"."):
 			u.out = append(u.out, *f.Tensor)
 		default:
@@ -108,7 +120,8 @@ func (u *unfolding) sort() error {
 }
 
 func (f *folded) nameless() error {
-	return fmt.Errorf("%s has no name in Hugging Face's decoders that shoal knows; leave it out with --only, or give the beginning of its name another with --rename", f.in())
+	return fmt.Errorf("%s has no name in Hugging Face's decoders that shoal knows; leave it out "+
+		"with --only, or give the beginning of its name another with --rename", f.in())
 }
 
 // rules finds those for this model, and the name of each parameter in them.
@@ -133,7 +146,8 @@ func (u *unfolding) rules() error {
 	return nil
 }
 
-// plainParam is a parameter as the rules name it, but for norms: those of an expert have its number in one place.
+// plainParam is a parameter as the rules name it, but for norms: those of an expert have its number
+// in one place.
 func plainParam(param string) string {
 	if m := groupedExperts.FindStringSubmatch(param); m != nil {
 		return m[1] + "experts." + m[3] + "." + m[2]
@@ -141,7 +155,8 @@ func plainParam(param string) string {
 	return numbered.ReplaceAllString(param, "${1}experts.$2.")
 }
 
-// ruled is a parameter as the rules name it; empty if they do not. Norms have one name as modules, and another as parts of the products behind them.
+// ruled is a parameter as the rules name it; empty if they do not. Norms have one name as modules,
+// and another as parts of the products behind them.
 func (u *unfolding) ruled(param string) string {
 	if u.parts.Names(param) != nil {
 		return param
@@ -169,7 +184,9 @@ func (u *unfolding) unfold() error {
 	for _, f := range u.params {
 		own, there := shapes[f.param]
 		switch {
-		case f.kind != "" && f.Shape.Box().Elements() == 1 && (f.scalar() || there && !f.Shape.Equal(own)): // such as a step, which all parts have alike
+		// such as a step, which all parts have alike
+		case f.kind != "" && f.Shape.Box().Elements() == 1 &&
+			(f.scalar() || there && !f.Shape.Equal(own)):
 			for _, name := range u.parts.Names(f.key()) {
 				t := *f.Tensor
 				t.Name = name
@@ -223,9 +240,11 @@ func (u *unfolding) apart(f *folded) error {
 	return nil
 }
 
-// lay finds the pieces of the logical tensors: what the layout says of these, joined, is read from the files instead of put there.
+// lay finds the pieces of the logical tensors: what the layout says of these, joined, is read from
+// the files instead of put there.
 func (u *unfolding) lay() error {
-	spec := &layout.Spec{Shoal: layout.Version, Store: slices.Clone(u.stores), Rules: []layout.Rule{{Match: "**"}}}
+	spec := &layout.Spec{Shoal: layout.Version, Store: slices.Clone(u.stores),
+		Rules: []layout.Rule{{Match: "**"}}}
 	for i := range spec.Store {
 		spec.Store[i].Pad = nil // it is at the end, and nobody's
 	}
@@ -235,7 +254,8 @@ func (u *unfolding) lay() error {
 	}
 	for _, f := range l.Families {
 		for member, index := range f.Tensors {
-			t := format.Tensor{Name: u.logical[index].Name, DType: u.logical[index].DType, Shape: u.logical[index].Shape}
+			t := format.Tensor{Name: u.logical[index].Name, DType: u.logical[index].DType,
+				Shape: u.logical[index].Shape}
 			for _, cell := range f.Grid.Cells {
 				if cell.Box.Empty() {
 					continue
@@ -245,8 +265,10 @@ func (u *unfolding) lay() error {
 				from := u.stored[slot.Names[member]]
 				t.Proofs = from.Proofs
 				moved := shifted(cell.Box, slot.Shape, held.View.At(cell.Box))
-				t.Pieces = append(t.Pieces, format.Within(from.DType, from.Pieces, moved, cell.Box)...)
-				t.Replicas = append(t.Replicas, format.Within(from.DType, from.Replicas, moved, cell.Box)...)
+				t.Pieces = append(t.Pieces,
+					format.Within(from.DType, from.Pieces, moved, cell.Box)...)
+				t.Replicas = append(t.Replicas,
+					format.Within(from.DType, from.Replicas, moved, cell.Box)...)
 			}
 			u.out = append(u.out, t)
 		}
@@ -265,7 +287,8 @@ func shifted(box tensor.Box, shape tensor.Shape, element int) tensor.Box {
 	return moved
 }
 
-// values gives what is no tensor, and is of a parameter, the names of that: numbers of steps, and the parameters in the groups of an optimizer.
+// values gives what is no tensor, and is of a parameter, the names of that: numbers of steps, and
+// the parameters in the groups of an optimizer.
 func (u *unfolding) values() {
 	names := func(kind, param string) []string {
 		return u.parts.Names(stateName(kind, u.ruled(plainParam(param))))

@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// plainly fails when Megatron computes with numbers that are others in Hugging Face's libraries, or in another order: shoal moves bits.
+// plainly fails when Megatron computes with numbers that are others in Hugging Face's libraries, or
+// in another order: shoal moves bits.
 func (u *unfolding) plainly() error {
 	for _, x := range []struct{ name, why string }{
 		{"apply_layernorm_1p", "norms have the difference of their weights to 1"},
@@ -16,29 +17,35 @@ func (u *unfolding) plainly() error {
 		{"attention_output_gate", "linear_qkv has a gate too"},
 	} {
 		if v, _ := u.c.Value("args." + x.name); v == true {
-			return fmt.Errorf("args.%s is true: %s, which Hugging Face's decoders do not have; shoal changes no numbers", x.name, x.why)
+			return fmt.Errorf("args.%s is true: %s, which Hugging Face's decoders do not have; "+
+				"shoal changes no numbers", x.name, x.why)
 		}
 	}
 	if v, _ := u.c.Value("checkpoint_version"); v != nil {
 		if n, ok := v.(float64); ok && n < 2 {
-			return fmt.Errorf("checkpoint_version is %v: q, k and v lie in another order than from version 2 on; have Megatron load it and save it again", n)
+			return fmt.Errorf("checkpoint_version is %v: q, k and v lie in another order than "+
+				"from version 2 on; have Megatron load it and save it again", n)
 		}
 	}
 	return nil
 }
 
-// units finds the rows of q, k and v in a group of heads. q has as many rows as linear_proj has columns.
+// units finds the rows of q, k and v in a group of heads. q has as many rows as linear_proj has
+// columns.
 func (u *unfolding) units() ([]int, error) {
 	var fused *folded
 	for _, f := range u.params {
-		if is := strings.HasSuffix(f.param, ".linear_qkv.weight") || strings.HasSuffix(f.param, ".linear_qkv.bias"); !is || f.scalar() {
+		if is := strings.HasSuffix(f.param, ".linear_qkv.weight") ||
+			strings.HasSuffix(f.param, ".linear_qkv.bias"); !is || f.scalar() {
 			continue
 		}
 		if fused == nil {
 			fused = f
 		}
 		if f.Shape[0] != fused.Shape[0] {
-			return nil, fmt.Errorf("%s has %d rows, and %s has %d: the layers have unlike heads, for which shoal has no rule", fused.in(), fused.Shape[0], f.in(), f.Shape[0])
+			return nil, fmt.Errorf("%s has %d rows, and %s has %d: the layers have unlike "+
+				"heads, for which shoal has no rule", fused.in(), fused.Shape[0], f.in(),
+				f.Shape[0])
 		}
 	}
 	if fused == nil {
@@ -46,10 +53,12 @@ func (u *unfolding) units() ([]int, error) {
 	}
 	m, rows := &u.model, fused.Shape[0]
 	wrong := func(what string, args ...any) error {
-		return fmt.Errorf("%s has %d rows for q, k and v: %s", fused.in(), rows, fmt.Sprintf(what, args...))
+		return fmt.Errorf("%s has %d rows for q, k and v: %s", fused.in(), rows,
+			fmt.Sprintf(what, args...))
 	}
 	if m.KVHeads.N == 0 {
-		return nil, wrong("nobody says of how many heads; give the model's config.json (--config), or the number of heads of k and v in a layer (--kv-heads)")
+		return nil, wrong("nobody says of how many heads; give the model's config.json " +
+			"(--config), or the number of heads of k and v in a layer (--kv-heads)")
 	}
 	attention := u.matrix(".linear_proj.weight")
 	each := m.HeadSize.N // rows of a head
@@ -59,20 +68,28 @@ func (u *unfolding) units() ([]int, error) {
 		each = (rows - attention.Shape[1]) / 2 / m.KVHeads.N
 	}
 	if each < 1 {
-		return nil, wrong("they are not enough for %v, or nobody says how many rows a head has; give the model's config.json (--config)", m.KVHeads.heads("k and v"))
+		return nil, wrong("they are not enough for %v, or nobody says how many rows a head has; "+
+			"give the model's config.json (--config)", m.KVHeads.heads("k and v"))
 	}
 	q := rows - 2*m.KVHeads.N*each
 	switch {
 	case q <= 0 || q%(m.KVHeads.N*each) != 0:
-		return nil, wrong("they are not for %v with %v", m.KVHeads.heads("k and v"), m.HeadSize.rows(each))
+		return nil, wrong("they are not for %v with %v", m.KVHeads.heads("k and v"),
+			m.HeadSize.rows(each))
 	case m.Heads.N > 0 && q != m.Heads.N*each:
-		return nil, wrong("they are not for %v and %v with %v", m.Heads.heads("q"), m.KVHeads.heads("k and v"), m.HeadSize.rows(each))
+		return nil, wrong("they are not for %v and %v with %v", m.Heads.heads("q"),
+			m.KVHeads.heads("k and v"), m.HeadSize.rows(each))
 	case attention != nil && q != attention.Shape[1]:
-		return nil, wrong("with %v and %v, q has %d of them, and %s has %d columns for it", m.KVHeads.heads("k and v"), m.HeadSize.rows(each), q, attention.in(), attention.Shape[1])
+		return nil, wrong("with %v and %v, q has %d of them, and %s has %d columns for it",
+			m.KVHeads.heads("k and v"), m.HeadSize.rows(each), q, attention.in(),
+			attention.Shape[1])
 	}
 	for _, f := range u.params {
-		if norm := strings.HasSuffix(f.param, "self_attention.q_layernorm.weight") || strings.HasSuffix(f.param, "self_attention.k_layernorm.weight"); norm && !f.scalar() && f.Shape[0] != each {
-			return nil, fmt.Errorf("%s is for heads of %d rows, and by %s they have %d", f.in(), f.Shape[0], fused.in(), each)
+		if norm := strings.HasSuffix(f.param, "self_attention.q_layernorm.weight") ||
+			strings.HasSuffix(f.param, "self_attention.k_layernorm.weight"); norm && !f.scalar() &&
+			f.Shape[0] != each {
+			return nil, fmt.Errorf("%s is for heads of %d rows, and by %s they have %d", f.in(),
+				f.Shape[0], fused.in(), each)
 		}
 	}
 	return []int{q / m.KVHeads.N, each, each}, nil
@@ -89,9 +106,11 @@ func (u *unfolding) experts() (layout.Mixture, error) {
 	case known.Known():
 		return known, nil
 	case u.model.Type == "":
-		return "", fmt.Errorf("%s is of experts, which models name in ways of their own; give the model's config.json (--config)", u.params[i].in())
+		return "", fmt.Errorf("%s is of experts, which models name in ways of their own; give "+
+			"the model's config.json (--config)", u.params[i].in())
 	}
-	return "", fmt.Errorf("%s is of experts, and by its config.json the model is a %s, of whose experts shoal knows no names", u.params[i].in(), u.model.Type)
+	return "", fmt.Errorf("%s is of experts, and by its config.json the model is a %s, of whose "+
+		"experts shoal knows no names", u.params[i].in(), u.model.Type)
 }
 
 func (f Fact) heads(of string) string {
@@ -121,12 +140,14 @@ func (u *unfolding) matrix(end string) *folded {
 	return nil
 }
 
-// gates fails when linear_fc1 is not gate and up: with both it has twice the rows that linear_fc2 has columns.
+// gates fails when linear_fc1 is not gate and up: with both it has twice the rows that linear_fc2
+// has columns.
 func (u *unfolding) gates() error {
 	const up, down = "linear_fc1.", "linear_fc2.weight"
 	columns := map[string]*folded{} // by what stands before the name
 	for _, f := range u.params {
-		if before, ok := strings.CutSuffix(f.param, down); ok && len(f.Shape) == 2 && columns[before] == nil {
+		if before, ok := strings.CutSuffix(f.param, down); ok && len(f.Shape) == 2 &&
+			columns[before] == nil {
 			columns[before] = f
 		}
 	}
@@ -138,27 +159,35 @@ func (u *unfolding) gates() error {
 		}
 		switch other := columns[before]; {
 		case gated == false:
-			return fmt.Errorf("args.swiglu is false: %s has no gate, and Hugging Face's decoders that shoal knows have one", f.in())
+			return fmt.Errorf("args.swiglu is false: %s has no gate, and Hugging Face's "+
+				"decoders that shoal knows have one", f.in())
 		case other == nil && gated == nil:
-			return fmt.Errorf("nobody says whether %s has a gate: there is no %s%s", f.in(), before, down)
+			return fmt.Errorf("nobody says whether %s has a gate: there is no %s%s", f.in(), before,
+				down)
 		case other != nil && f.Shape[0] != 2*other.Shape[1]:
-			return fmt.Errorf("%s has %d rows, and %s %d columns: with a gate it would be twice as many, and Hugging Face's decoders that shoal knows have one", f.in(), f.Shape[0], other.in(), other.Shape[1])
+			return fmt.Errorf("%s has %d rows, and %s %d columns: with a gate it would be twice "+
+				"as many, and Hugging Face's decoders that shoal knows have one", f.in(),
+				f.Shape[0], other.in(), other.Shape[1])
 		}
 	}
 	return nil
 }
 
-// vocabulary is how many rows of an embedding, or of an output layer, are not there only to fill it up.
+// vocabulary is how many rows of an embedding, or of an output layer, are not there only to fill it
+// up.
 func (u *unfolding) vocabulary(f *folded) (int, error) {
 	v := u.model.Vocabulary
 	if len(f.Shape) == 0 {
 		return 0, fmt.Errorf("%s has no rows", f.in())
 	}
 	if v.N == 0 {
-		return 0, fmt.Errorf("%s has %d rows, and nobody says how many of them are of the vocabulary and do not only fill it up; give the model's config.json (--config), or the number (--vocab-size)", f.in(), f.Shape[0])
+		return 0, fmt.Errorf("%s has %d rows, and nobody says how many of them are of the "+
+			"vocabulary and do not only fill it up; give the model's config.json (--config), or "+
+			"the number (--vocab-size)", f.in(), f.Shape[0])
 	}
 	if v.N > f.Shape[0] {
-		return 0, fmt.Errorf("%s has %d rows, fewer than the vocabulary: %d (%s)", f.in(), f.Shape[0], v.N, v.By)
+		return 0, fmt.Errorf("%s has %d rows, fewer than the vocabulary: %d (%s)", f.in(),
+			f.Shape[0], v.N, v.By)
 	}
 	return v.N, nil
 }

@@ -30,7 +30,8 @@ func (m *model) contents() map[string]string {
 // oneExpert is a parameter of one expert, in a module of its own.
 var oneExpert = regexp.MustCompile(`experts\.local_experts\.(\d+)\.(linear_fc\d\.[a-z]+)`)
 
-// fromFolders writes a model as folders mp_rank, reads these, and gives it the names it had: it is the model, bit by bit. Norms and experts can be modules of their own there, or not.
+// fromFolders writes a model as folders mp_rank, reads these, and gives it the names it had: it is
+// the model, bit by bit. Norms and experts can be modules of their own there, or not.
 func (m *model) fromFolders(t *testing.T) {
 	c, files := m.source()
 	out, err := megatron.Layout(m.spec(t, c), c.Tensors, c.Values)
@@ -41,7 +42,8 @@ func (m *model) fromFolders(t *testing.T) {
 	for i := range written.Tensors {
 		x := &written.Tensors[i]
 		if m.Hidden%2 == 0 {
-			x.Name = strings.Replace(x.Name, "self_attention.linear_qkv.layer_norm_", "input_layernorm.", 1)
+			x.Name = strings.Replace(x.Name, "self_attention.linear_qkv.layer_norm_",
+				"input_layernorm.", 1)
 			x.Name = strings.Replace(x.Name, "mlp.linear_fc1.layer_norm_", "pre_mlp_layernorm.", 1)
 		}
 		if m.FFN%2 == 0 {
@@ -81,7 +83,8 @@ func (m *model) same(t *testing.T, c *format.Checkpoint, files *format.Files) {
 	}
 }
 
-// TestLogicalRandom writes random models of Hugging Face for Megatron over random meshes, and takes them back.
+// TestLogicalRandom writes random models of Hugging Face for Megatron over random meshes, and takes
+// them back.
 func TestLogicalRandom(t *testing.T) {
 	tryModels(t, func(m *model, t *testing.T) {
 		if m.Vocab%2 == 0 {
@@ -98,11 +101,18 @@ func TestLogicalModels(t *testing.T) {
 	for _, tp := range []int{1, 2, 4} {
 		for _, pp := range []int{1, 2} {
 			for kind, d := range map[string]dims{
-				"llama": {}, "groups": {Each: 3}, "one group a rank": {Each: 5, Groups: tp}, "tied": {Tied: true}, "qwen2": {Bias: true, Each: 2}, "qwen3": {Norms: true, Each: 2, Tied: true},
-				"qwen3_moe": {Norms: true, Expert: 4, Each: 2}, "a full vocabulary": {Vocab: 128 * tp}, "mixtral": {Mixtral: true, Expert: 2, Each: 4}, "dense layers too": {Expert: 4, Dense: true},
+				"llama": {}, "groups": {Each: 3}, "one group a rank": {Each: 5, Groups: tp},
+				"tied": {Tied: true}, "qwen2": {Bias: true, Each: 2},
+				"qwen3":             {Norms: true, Each: 2, Tied: true},
+				"qwen3_moe":         {Norms: true, Expert: 4, Each: 2},
+				"a full vocabulary": {Vocab: 128 * tp},
+				"mixtral":           {Mixtral: true, Expert: 2, Each: 4},
+				"dense layers too":  {Expert: 4, Dense: true},
 			} {
-				d.TP, d.PP, d.EP, d.Cuts, d.Layers, d.Mesh = tp, pp, 1, []int{0, 2}[:pp], 4, fmt.Sprintf("pp=%d,tp=%d", pp, tp)
-				d.Groups, d.Each, d.Head, d.Hidden, d.FFN = max(d.Groups, 4), max(d.Each, 1), 2, 6, 8
+				d.TP, d.PP, d.EP, d.Cuts, d.Layers, d.Mesh = tp, pp, 1, []int{0, 2}[:pp], 4,
+					fmt.Sprintf("pp=%d,tp=%d", pp, tp)
+				d.Groups, d.Each, d.Head, d.Hidden, d.FFN = max(d.Groups, 4), max(d.Each, 1), 2, 6,
+					8
 				d.Vocab, d.DType = max(d.Vocab, 11), tensor.BF16
 				m := fillModel(r, d)
 				t.Run(kind+" "+d.Mesh, m.fromFolders)
@@ -118,7 +128,8 @@ func TestLogicalModels(t *testing.T) {
 const sampleVocabulary = 9
 
 var (
-	sampleName  = regexp.MustCompile(`^(?:model\.|(optimizer\.[^.]+\.))((?:decoder|embedding|output_layer)\..*)$`)
+	sampleName = regexp.MustCompile(
+		`^(?:model\.|(optimizer\.[^.]+\.))((?:decoder|embedding|output_layer)\..*)$`)
 	sampleLayer = regexp.MustCompile(`^decoder\.layers\.(\d+)\.(.*)$`)
 )
 
@@ -126,21 +137,28 @@ var (
 func huggingNames(param string) []string {
 	m := sampleLayer.FindStringSubmatch(param)
 	if m == nil {
-		return []string{map[string]string{"embedding.word_embeddings.weight": "model.embed_tokens.weight", "decoder.final_layernorm.weight": "model.norm.weight"}[param]}
+		return []string{map[string]string{
+			"embedding.word_embeddings.weight": "model.embed_tokens.weight",
+			"decoder.final_layernorm.weight":   "model.norm.weight"}[param]}
 	}
 	var names []string
 	for _, name := range map[string][]string{
-		"self_attention.linear_qkv.weight":            {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
-		"self_attention.linear_qkv.layer_norm_weight": {"input_layernorm.weight"}, "self_attention.linear_proj.weight": {"self_attn.o_proj.weight"},
-		"mlp.linear_fc1.weight": {"mlp.gate_proj.weight", "mlp.up_proj.weight"}, "mlp.linear_fc1.layer_norm_weight": {"post_attention_layernorm.weight"},
-		"mlp.linear_fc2.weight": {"mlp.down_proj.weight"},
+		"self_attention.linear_qkv.weight": {"self_attn.q_proj.weight",
+			"self_attn.k_proj.weight", "self_attn.v_proj.weight"},
+		"self_attention.linear_qkv.layer_norm_weight": {"input_layernorm.weight"},
+		"self_attention.linear_proj.weight":           {"self_attn.o_proj.weight"},
+		"mlp.linear_fc1.weight": {"mlp.gate_proj.weight",
+			"mlp.up_proj.weight"},
+		"mlp.linear_fc1.layer_norm_weight": {"post_attention_layernorm.weight"},
+		"mlp.linear_fc2.weight":            {"mlp.down_proj.weight"},
 	}[m[2]] {
 		names = append(names, "model.layers."+m[1]+"."+name)
 	}
 	return names
 }
 
-// hugging is what a sample is under Hugging Face's names: its matrices are cut here row by row, of 4 heads of 2 rows in 2 groups.
+// hugging is what a sample is under Hugging Face's names: its matrices are cut here row by row, of
+// 4 heads of 2 rows in 2 groups.
 func hugging(t *testing.T, want formattest.What) formattest.What {
 	t.Helper()
 	all := formattest.What{}
@@ -166,10 +184,12 @@ func hugging(t *testing.T, want formattest.What) formattest.What {
 			return s
 		}
 		put := func(name string, rows ...int) {
-			all[m[1]+name] = [3]any{x[0], append([]any{float64(len(rows))}, shape[1:]...), take(rows...)}
+			all[m[1]+name] = [3]any{x[0], append([]any{float64(len(rows))}, shape[1:]...),
+				take(rows...)}
 		}
 		switch {
-		case len(shape) == 0 || len(names) == 1 && !strings.HasSuffix(name, "word_embeddings.weight"):
+		case len(shape) == 0 || len(names) == 1 &&
+			!strings.HasSuffix(name, "word_embeddings.weight"):
 			for _, name := range names {
 				all[m[1]+name] = x
 			}
@@ -194,7 +214,8 @@ func told(c *format.Checkpoint) megatron.Model {
 	return m
 }
 
-// TestLogicalOptimizer takes samples with their optimizers apart, and what shoal and Megatron-Core make of them as torch_dist.
+// TestLogicalOptimizer takes samples with their optimizers apart, and what shoal and Megatron-Core
+// make of them as torch_dist.
 func TestLogicalOptimizer(t *testing.T) {
 	for _, name := range []string{"mixed", "swapped", "half", "frozen", "distributed", "single"} {
 		t.Run(name, func(t *testing.T) {
@@ -214,7 +235,9 @@ func TestLogicalOptimizer(t *testing.T) {
 				if faults, err := formattest.Prove(x.files, x.c); err != nil || len(faults) > 0 {
 					t.Errorf("%v, %v", faults, err)
 				}
-				if whole["model.norm.weight"] != "model.decoder.final_layernorm.weight" || whole["model.layers.0.self_attn.q_proj.weight"]+whole["model.embed_tokens.weight"] != "" {
+				if whole["model.norm.weight"] != "model.decoder.final_layernorm.weight" ||
+					whole["model.layers.0.self_attn.q_proj.weight"]+
+						whole["model.embed_tokens.weight"] != "" {
 					t.Errorf("under another name is %v", whole)
 				}
 				n := 0
@@ -224,7 +247,10 @@ func TestLogicalOptimizer(t *testing.T) {
 					}
 					n++
 					for _, name := range v.Is.([]any) {
-						if !strings.HasPrefix(name.(string), "model.") || !slices.ContainsFunc(x.c.Tensors, func(x format.Tensor) bool { return x.Name == "optimizer.exp_avg."+name.(string) }) {
+						if !strings.HasPrefix(name.(string), "model.") ||
+							!slices.ContainsFunc(x.c.Tensors, func(x format.Tensor) bool {
+								return x.Name == "optimizer.exp_avg."+name.(string)
+							}) {
 							t.Errorf("%s has %s", v.Path, name)
 						}
 					}
@@ -234,7 +260,8 @@ func TestLogicalOptimizer(t *testing.T) {
 				}
 			}
 			for i := range c.Tensors {
-				if x := &c.Tensors[i]; strings.HasPrefix(x.Name, "optimizer.") && !strings.HasPrefix(x.Name, "optimizer.grad_scaler") && len(x.Proofs) == 0 {
+				if x := &c.Tensors[i]; strings.HasPrefix(x.Name, "optimizer.") &&
+					!strings.HasPrefix(x.Name, "optimizer.grad_scaler") && len(x.Proofs) == 0 {
 					t.Errorf("%s has no proof", x.Name)
 				}
 			}
@@ -242,7 +269,9 @@ func TestLogicalOptimizer(t *testing.T) {
 	}
 	dir, _ := formattest.Load(t, "testdata/core.zip")
 	_, want := formattest.Load(t, "testdata/mixed.zip")
-	maps.DeleteFunc(want, func(name string, _ [3]any) bool { return strings.HasPrefix(name, "optimizer.step.") })
+	maps.DeleteFunc(want, func(name string, _ [3]any) bool {
+		return strings.HasPrefix(name, "optimizer.step.")
+	})
 	c, files := readDist(t, dir)
 	if _, _, err := megatron.Logical(c, told(c)); err != nil {
 		t.Fatal(err)
@@ -254,15 +283,25 @@ func TestLogicalOptimizer(t *testing.T) {
 func TestLogicalSteps(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/mixed.zip")
 	c, _ := read(t, dir)
-	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool { return strings.HasPrefix(x.Name, "optimizer.step.") })
-	c.Values = append(c.Values, format.Value{Path: "model.decoder.layers.0.mlp.linear_fc1._extra_state", Is: int64(1)},
-		format.Value{Path: "optimizer.step.decoder.layers.0.mlp.linear_fc1.weight", Is: int64(7)}, format.Value{Path: "optimizer.x.param_groups.0.param_names", Is: []any{"vision.weight"}})
-	c.Tensors = append(c.Tensors, format.Tensor{Name: "rng_state.0.torch_rng_state", DType: tensor.U8, Shape: tensor.Shape{8}, At: format.Place{{Axis: "tp", Index: 1, Of: 2}}},
-		format.Tensor{Name: "rng_state/shard_0_1", DType: tensor.U8, Shape: tensor.Shape{8}}, format.Tensor{Name: "model.decoder.layers.0.mlp.linear_fc2._extra_state", DType: tensor.U8, Shape: tensor.Shape{8}})
+	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool {
+		return strings.HasPrefix(x.Name, "optimizer.step.")
+	})
+	c.Values = append(c.Values,
+		format.Value{Path: "model.decoder.layers.0.mlp.linear_fc1._extra_state", Is: int64(1)},
+		format.Value{Path: "optimizer.step.decoder.layers.0.mlp.linear_fc1.weight", Is: int64(7)},
+		format.Value{Path: "optimizer.x.param_groups.0.param_names", Is: []any{"vision.weight"}})
+	c.Tensors = append(c.Tensors,
+		format.Tensor{Name: "rng_state.0.torch_rng_state", DType: tensor.U8, Shape: tensor.Shape{8},
+			At: format.Place{{Axis: "tp", Index: 1, Of: 2}}},
+		format.Tensor{Name: "rng_state/shard_0_1", DType: tensor.U8, Shape: tensor.Shape{8}},
+		format.Tensor{Name: "model.decoder.layers.0.mlp.linear_fc2._extra_state", DType: tensor.U8,
+			Shape: tensor.Shape{8}})
 	if _, behind, err := megatron.Logical(c, told(c)); err != nil || behind != 3 {
 		t.Fatalf("%d tensors stay behind, %v", behind, err)
 	}
-	for path, want := range map[string]any{"optimizer.step.model.layers.0.mlp.gate_proj.weight": int64(7), "optimizer.step.model.layers.0.mlp.up_proj.weight": int64(7), "iteration": int64(12)} {
+	for path, want := range map[string]any{
+		"optimizer.step.model.layers.0.mlp.gate_proj.weight": int64(7),
+		"optimizer.step.model.layers.0.mlp.up_proj.weight":   int64(7), "iteration": int64(12)} {
 		if is, _ := c.Value(path); is != want {
 			t.Errorf("%s is %v", path, is)
 		}
@@ -277,9 +316,13 @@ func TestLogicalSteps(t *testing.T) {
 // TestLogicalEmpty: tensors without elements come apart too.
 func TestLogicalEmpty(t *testing.T) {
 	c := &format.Checkpoint{Tensors: []format.Tensor{
-		{Name: "model.decoder.layers.0.mlp.linear_fc1.weight", DType: tensor.F32, Shape: tensor.Shape{4, 0}}, {Name: "model.decoder.layers.0.mlp.linear_fc2.weight", DType: tensor.F32, Shape: tensor.Shape{0, 2}},
+		{Name: "model.decoder.layers.0.mlp.linear_fc1.weight", DType: tensor.F32,
+			Shape: tensor.Shape{4, 0}},
+		{Name: "model.decoder.layers.0.mlp.linear_fc2.weight", DType: tensor.F32,
+			Shape: tensor.Shape{0, 2}},
 	}}
-	if _, _, err := megatron.Logical(c, megatron.Model{}); err != nil || len(c.Tensors) != 3 || !c.Tensors[1].Shape.Equal(tensor.Shape{2, 0}) {
+	if _, _, err := megatron.Logical(c, megatron.Model{}); err != nil || len(c.Tensors) != 3 ||
+		!c.Tensors[1].Shape.Equal(tensor.Shape{2, 0}) {
 		t.Errorf("%v, %v", c.Tensors, err)
 	}
 }
@@ -293,39 +336,71 @@ func TestLogicalRefuses(t *testing.T) {
 	}{
 		{"no vocabulary", func(_ *format.Checkpoint, m *megatron.Model) { m.Vocabulary.N = 0 },
 			`tensor "model.embedding.word_embeddings.weight" (in iter_0000012/mp_rank_00_000/model_optim_rng.pt) has 10 rows, and nobody says how many of them are of the vocabulary`},
-		{"a large vocabulary", func(_ *format.Checkpoint, m *megatron.Model) { m.Vocabulary.N = 11 }, "has 10 rows, fewer than the vocabulary: 11 (the test)"},
+		{"a large vocabulary", func(_ *format.Checkpoint, m *megatron.Model) {
+			m.Vocabulary.N = 11
+		}, "has 10 rows, fewer than the vocabulary: 11 (the test)"},
 		{"no heads", func(_ *format.Checkpoint, m *megatron.Model) { *m = megatron.Model{} },
 			`tensor "model.decoder.layers.0.self_attention.linear_qkv.weight" (in iter_0000012/mp_rank_00_000/model_optim_rng.pt) has 16 rows for q, k and v: nobody says of how many heads; give the model's config.json (--config)`},
-		{"too many heads", func(_ *format.Checkpoint, m *megatron.Model) { m.KVHeads.N = 20 }, "has 16 rows for q, k and v: they are not enough for 20 heads of k and v (args.num_query_groups)"},
-		{"other heads", func(_ *format.Checkpoint, m *megatron.Model) { m.KVHeads.N = 1 }, "has 16 rows for q, k and v: "},
+		{"too many heads", func(_ *format.Checkpoint, m *megatron.Model) {
+			m.KVHeads.N = 20
+		}, "has 16 rows for q, k and v: they are not enough for 20 heads of k and v " +
+			"(args.num_query_groups)"},
+		{"other heads", func(_ *format.Checkpoint, m *megatron.Model) {
+			m.KVHeads.N = 1
+		}, "has 16 rows for q, k and v: "},
 		{"as many heads", func(_ *format.Checkpoint, m *megatron.Model) { m.KVHeads.N = 4 },
-			"they are not for 4 heads of q (args.num_attention_heads) and 4 heads of k and v (args.num_query_groups) with 1 rows each"},
-		{"heads that divide", func(_ *format.Checkpoint, m *megatron.Model) { m.KVHeads.N, m.Heads.N = 1, 6 },
+			"they are not for 4 heads of q (args.num_attention_heads) and 4 heads of k and v " +
+				"(args.num_query_groups) with 1 rows each"},
+		{"heads that divide", func(_ *format.Checkpoint, m *megatron.Model) {
+			m.KVHeads.N, m.Heads.N = 1, 6
+		},
 			`with 1 heads of k and v (args.num_query_groups) and 2 rows each, q has 12 of them, and tensor "model.decoder.layers.0.self_attention.linear_proj.weight" (in iter_0000012/mp_rank_00_000/model_optim_rng.pt) has 8 columns for it`},
-		{"other heads than rows", func(_ *format.Checkpoint, m *megatron.Model) { m.HeadSize = megatron.Fact{N: 3, By: "config.json"} }, "they are not for 2 heads of k and v (args.num_query_groups) with 3 rows each (config.json)"},
+		{"other heads than rows", func(_ *format.Checkpoint, m *megatron.Model) {
+			m.HeadSize = megatron.Fact{N: 3, By: "config.json"}
+		}, "they are not for 2 heads of k and v (args.num_query_groups) with 3 rows each " +
+			"(config.json)"},
 		{"a norm of q", func(c *format.Checkpoint, _ *megatron.Model) {
-			c.Tensors = append(c.Tensors, format.Tensor{Name: layer + "self_attention.q_layernorm.weight", DType: tensor.BF16, Shape: tensor.Shape{4}})
+			c.Tensors = append(c.Tensors,
+				format.Tensor{Name: layer + "self_attention.q_layernorm.weight", DType: tensor.BF16,
+					Shape: tensor.Shape{4}})
 		}, `q_layernorm.weight" is for heads of 4 rows, and by tensor`},
 		{"unlike layers", func(c *format.Checkpoint, _ *megatron.Model) {
 			reshaped(c, layer+"self_attention.linear_qkv.weight", 32, 8)
 		}, "the layers have unlike heads"},
-		{"no gate", func(c *format.Checkpoint, _ *megatron.Model) { reshaped(c, layer+"mlp.linear_fc1.weight", 6, 8) }, `tensor "model.decoder.layers.1.mlp.linear_fc1.weight" (in iter_0000012/mp_rank_00_000/model_optim_rng.pt) has 6 rows, and tensor`},
-		{"swiglu is false", func(c *format.Checkpoint, _ *megatron.Model) { says(c, "args.swiglu", false) }, "args.swiglu is false: tensor"},
+		{"no gate", func(c *format.Checkpoint, _ *megatron.Model) {
+			reshaped(c, layer+"mlp.linear_fc1.weight", 6, 8)
+		},
+			`tensor "model.decoder.layers.1.mlp.linear_fc1.weight" (in iter_0000012/mp_rank_00_000/model_optim_rng.pt) has 6 rows, and tensor`},
+		{"swiglu is false", func(c *format.Checkpoint, _ *megatron.Model) {
+			says(c, "args.swiglu", false)
+		}, "args.swiglu is false: tensor"},
 		{"nobody knows the gate", func(c *format.Checkpoint, _ *megatron.Model) {
 			c.Values = nil
-			c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool { return strings.Contains(x.Name, "linear_fc2") })
+			c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool {
+				return strings.Contains(x.Name, "linear_fc2")
+			})
 		}, "nobody says whether tensor"},
 		{"state of another shape", func(c *format.Checkpoint, _ *megatron.Model) {
 			reshaped(c, "optimizer.exp_avg.decoder.layers.1.mlp.linear_fc2.weight", 6, 8)
 		},
 			`tensor "optimizer.exp_avg.decoder.layers.1.mlp.linear_fc2.weight" (in iter_0000012/mp_rank_00_000/model_optim_rng.pt) has shape [6,8], its parameter [8,6]`},
-		{"norms less 1", func(c *format.Checkpoint, _ *megatron.Model) { says(c, "args.apply_layernorm_1p", true) }, "args.apply_layernorm_1p is true: norms have the difference"},
-		{"rotary", func(c *format.Checkpoint, _ *megatron.Model) { says(c, "args.rotary_interleaved", true) }, "args.rotary_interleaved is true"},
-		{"an old version", func(c *format.Checkpoint, _ *megatron.Model) { says(c, "checkpoint_version", 1.0) }, "checkpoint_version is 1: q, k and v lie in another order"},
-		{"another tensor", func(c *format.Checkpoint, _ *megatron.Model) { c.Tensors[0].Name = "vision.weight" }, `tensor "vision.weight" (in iter_0000012/mp_rank_00_001/model_optim_rng.pt) has no name in Hugging Face's`},
+		{"norms less 1", func(c *format.Checkpoint, _ *megatron.Model) {
+			says(c, "args.apply_layernorm_1p", true)
+		}, "args.apply_layernorm_1p is true: norms have the difference"},
+		{"rotary", func(c *format.Checkpoint, _ *megatron.Model) {
+			says(c, "args.rotary_interleaved", true)
+		}, "args.rotary_interleaved is true"},
+		{"an old version", func(c *format.Checkpoint, _ *megatron.Model) {
+			says(c, "checkpoint_version", 1.0)
+		}, "checkpoint_version is 1: q, k and v lie in another order"},
+		{"another tensor", func(c *format.Checkpoint, _ *megatron.Model) {
+			c.Tensors[0].Name = "vision.weight"
+		},
+			`tensor "vision.weight" (in iter_0000012/mp_rank_00_001/model_optim_rng.pt) has no name in Hugging Face's`},
 		{"a bias of a norm", func(c *format.Checkpoint, _ *megatron.Model) {
 			c.Tensors[0].Name = layer + "mlp.linear_fc1.layer_norm_bias"
-		}, "linear_fc1.layer_norm_bias\" (in iter_0000012/mp_rank_00_001/model_optim_rng.pt) has no name"},
+		}, "linear_fc1.layer_norm_bias\" (in iter_0000012/mp_rank_00_001/model_optim_rng.pt) " +
+			"has no name"},
 		{"a norm twice", func(c *format.Checkpoint, _ *megatron.Model) {
 			x := *named(t, c, layer+"mlp.linear_fc1.layer_norm_weight")
 			x.Name = layer + "pre_mlp_layernorm.weight"
@@ -336,26 +411,42 @@ func TestLogicalRefuses(t *testing.T) {
 			x.Name = strings.TrimPrefix(x.Name, "model.")
 			c.Tensors = append(c.Tensors, x)
 		}, "are the same parameter"},
-		{"a scalar", func(c *format.Checkpoint, _ *megatron.Model) { reshaped(c, "model.embedding.word_embeddings.weight") }, `word_embeddings.weight" (in iter_0000012/mp_rank_00_000/model_optim_rng.pt) has no rows`},
-		{"a scalar for q, k and v", func(c *format.Checkpoint, _ *megatron.Model) { reshaped(c, layer+"self_attention.linear_qkv.weight") }, "its shape is []"},
+		{"a scalar", func(c *format.Checkpoint, _ *megatron.Model) {
+			reshaped(c, "model.embedding.word_embeddings.weight")
+		},
+			`word_embeddings.weight" (in iter_0000012/mp_rank_00_000/model_optim_rng.pt) has no rows`},
+		{"a scalar for q, k and v", func(c *format.Checkpoint, _ *megatron.Model) {
+			reshaped(c, layer+"self_attention.linear_qkv.weight")
+		}, "its shape is []"},
 		{"parts", func(c *format.Checkpoint, _ *megatron.Model) {
-			c.Tensors[0].At, c.Tensors[0].Apart = format.Place{{Axis: "tp", Index: 1, Of: 2}}, "for a reason"
+			c.Tensors[0].At, c.Tensors[0].Apart = format.Place{{Axis: "tp", Index: 1, Of: 2}},
+				"for a reason"
 		}, "the part of rank tp=1/2, and for a reason"},
-		{"experts of nobody knows what", func(c *format.Checkpoint, _ *megatron.Model) { c.Tensors[0].Name = layer + "mlp.router.weight" }, "is of experts, which models name in ways of their own; give the model's config.json (--config)"},
+		{"experts of nobody knows what", func(c *format.Checkpoint, _ *megatron.Model) {
+			c.Tensors[0].Name = layer + "mlp.router.weight"
+		}, "is of experts, which models name in ways of their own; give the model's config.json " +
+			"(--config)"},
 		{"experts of a llama", func(c *format.Checkpoint, m *megatron.Model) {
-			c.Tensors[0].Name, m.Type = layer+"mlp.experts.local_experts.0.linear_fc2.weight", "llama"
+			c.Tensors[0].Name, m.Type = layer+"mlp.experts.local_experts.0.linear_fc2.weight",
+				"llama"
 		}, "by its config.json the model is a llama, of whose experts shoal knows no names"},
 		{"a position", func(c *format.Checkpoint, _ *megatron.Model) {
 			c.Tensors[0].Name, c.Tensors[0].Apart = "optimizer.state.0.exp_avg", "for a reason"
-		}, `tensor "optimizer.state.0.exp_avg" (in iter_0000012/mp_rank_00_001/model_optim_rng.pt) goes by position: for a reason; leave the optimizer out`},
-		{"a flat buffer", func(c *format.Checkpoint, _ *megatron.Model) { c.Tensors[0].Name = "optimizer.distributed.x" }, "is a flat buffer of Megatron's distributed optimizer"},
-		{"nothing of Megatron", func(c *format.Checkpoint, _ *megatron.Model) { c.Tensors = nil }, "no tensor has a name of Megatron Core"},
+		},
+			`tensor "optimizer.state.0.exp_avg" (in iter_0000012/mp_rank_00_001/model_optim_rng.pt) goes by position: for a reason; leave the optimizer out`},
+		{"a flat buffer", func(c *format.Checkpoint, _ *megatron.Model) {
+			c.Tensors[0].Name = "optimizer.distributed.x"
+		}, "is a flat buffer of Megatron's distributed optimizer"},
+		{"nothing of Megatron", func(c *format.Checkpoint, _ *megatron.Model) {
+			c.Tensors = nil
+		}, "no tensor has a name of Megatron Core"},
 	} {
 		dir, _ := formattest.Load(t, "testdata/mixed.zip")
 		c, _ := read(t, dir)
 		m := told(c)
 		x.change(c, &m)
-		if _, _, err := megatron.Logical(c, m); err == nil || !strings.Contains(err.Error(), x.err) {
+		if _, _, err := megatron.Logical(c, m); err == nil ||
+			!strings.Contains(err.Error(), x.err) {
 			t.Errorf("%s: %v; want %q", x.name, err, x.err)
 		}
 	}
@@ -374,10 +465,13 @@ func reshaped(c *format.Checkpoint, name string, shape ...int) {
 func says(c *format.Checkpoint, path string, is any) {
 	c.Values = slices.DeleteFunc(c.Values, func(v format.Value) bool { return v.Path == path })
 	c.Values = append(c.Values, format.Value{Path: path, Is: is})
-	slices.SortFunc(c.Values, func(a, b format.Value) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(c.Values, func(a, b format.Value) int {
+		return strings.Compare(a.Path, b.Path)
+	})
 }
 
-// TestLogicalDamage takes damaged checkpoints apart: nothing panics, and a bit that is flipped is noticed as before.
+// TestLogicalDamage takes damaged checkpoints apart: nothing panics, and a bit that is flipped is
+// noticed as before.
 func TestLogicalDamage(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/frozen.zip")
 	formattest.Damage(t, dir, func(files *format.Files) (*format.Checkpoint, error) {

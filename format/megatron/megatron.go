@@ -1,10 +1,12 @@
-// Package megatron reads and writes the checkpoints that Megatron-LM writes in its format "torch": a folder for each tensor and
-// pipeline (and expert) parallel rank with one file of torch.save. Its format torch_dist is torch's distributed checkpoint (package dcp) under
-// names of its own, with layers and experts as leading dimensions: ReadDist and LayoutDist.
+// Package megatron reads and writes the checkpoints that Megatron-LM writes in its format "torch":
+// a folder for each tensor and pipeline (and expert) parallel rank with one file of torch.save. Its
+// format torch_dist is torch's distributed checkpoint (package dcp) under names of its own, with
+// layers and experts as leading dimensions: ReadDist and LayoutDist.
 //
-// Layers are numbered over all pipeline stages, and experts over all expert parallel ranks, as the files themselves number
-// from 0 in each. What the files do not say is how the parts of the tensor parallel ranks fit together: Read gives each as a
-// tensor of its own with its place, and Join puts together what it knows by its name.
+// Layers are numbered over all pipeline stages, and experts over all expert parallel ranks, as the
+// files themselves number from 0 in each. What the files do not say is how the parts of the tensor
+// parallel ranks fit together: Read gives each as a tensor of its own with its place, and Join puts
+// together what it knows by its name.
 package megatron
 
 import (
@@ -32,19 +34,31 @@ const (
 
 // globals are the classes that Megatron's arguments and states mention: enumerations, most of them.
 var globals = pickle.Inert(
-	"megatron.core.enums.ModelType", "megatron.core.enums.Fp8Recipe", "megatron.core.enums.Fp4Recipe",
-	"megatron.core.transformer.enums.ModelType", "megatron.core.transformer.enums.LayerType", "megatron.core.transformer.enums.AttnType",
+	"megatron.core.enums.ModelType", "megatron.core.enums.Fp8Recipe",
+	"megatron.core.enums.Fp4Recipe",
+	"megatron.core.transformer.enums.ModelType", "megatron.core.transformer.enums.LayerType",
+	"megatron.core.transformer.enums.AttnType",
 	"megatron.core.transformer.enums.AttnMaskType", "megatron.core.transformer.enums.AttnBackend",
-	"megatron.core.transformer.enums.CudaGraphModule", "megatron.core.transformer.enums.CudaGraphScope",
-	"megatron.core.transformer.enums.InferenceCudaGraphScope", "megatron.core.dist_checkpointing.validation.StrictHandling",
-	"megatron.core.rerun_state_machine.RerunDiagnostic", "megatron.core.rerun_state_machine.RerunMode",
-	"megatron.core.rerun_state_machine.RerunState", "megatron.core.rerun_state_machine.RerunValidationStatus",
-	"megatron.core.inference.config.PrefixCachingEvictionPolicy", "megatron.core.inference.config.PrefixCachingCoordinatorPolicy",
-	"megatron.core.inference.config.KVCacheManagementMode", "megatron.core.inference.config.CudaGraphSizingDistribution",
-	"megatron.core.inference.config.AsyncScheduleMode", "megatron.core.inference.moe.InferenceGroupedGemmBackend",
-	"megatron.training.checkpointing.CheckpointType", "megatron.model.enums.ModelType", "megatron.model.enums.LayerType",
-	"megatron.model.enums.AttnType", "megatron.model.enums.AttnMaskType", "megatron.model.enums.PositionEmbeddingType",
-	"megatron.legacy.enums.ModelType", "megatron.legacy.model.enums.LayerType", "megatron.legacy.model.enums.AttnType",
+	"megatron.core.transformer.enums.CudaGraphModule",
+	"megatron.core.transformer.enums.CudaGraphScope",
+	"megatron.core.transformer.enums.InferenceCudaGraphScope",
+	"megatron.core.dist_checkpointing.validation.StrictHandling",
+	"megatron.core.rerun_state_machine.RerunDiagnostic",
+	"megatron.core.rerun_state_machine.RerunMode",
+	"megatron.core.rerun_state_machine.RerunState",
+	"megatron.core.rerun_state_machine.RerunValidationStatus",
+	"megatron.core.inference.config.PrefixCachingEvictionPolicy",
+	"megatron.core.inference.config.PrefixCachingCoordinatorPolicy",
+	"megatron.core.inference.config.KVCacheManagementMode",
+	"megatron.core.inference.config.CudaGraphSizingDistribution",
+	"megatron.core.inference.config.AsyncScheduleMode",
+	"megatron.core.inference.moe.InferenceGroupedGemmBackend",
+	"megatron.training.checkpointing.CheckpointType", "megatron.model.enums.ModelType",
+	"megatron.model.enums.LayerType",
+	"megatron.model.enums.AttnType", "megatron.model.enums.AttnMaskType",
+	"megatron.model.enums.PositionEmbeddingType",
+	"megatron.legacy.enums.ModelType", "megatron.legacy.model.enums.LayerType",
+	"megatron.legacy.model.enums.AttnType",
 	"megatron.legacy.model.enums.AttnMaskType",
 )
 
@@ -56,7 +70,8 @@ type part struct {
 	file       *torchzip.File
 	root       *pickle.Dict
 	chunks     []*pickle.Dict // models: more than one with a virtual pipeline
-	params     []*param       // of all chunks, in the order of the file, which is that in which the model registers them
+	// of all chunks, in the order of the file, which is that in which the model registers them
+	params []*param
 
 	distributed *torchzip.File // the distributed optimizer's, nil without it
 }
@@ -143,7 +158,9 @@ func open(files *format.Files, dir string) ([]*part, degrees, error) {
 		}
 		rank := degrees{p.tp, p.pp, p.ep}
 		if other := there[rank]; other != "" {
-			return nil, none, fmt.Errorf("%s and %s are both of rank %s; keep the one that is of this checkpoint", path.Join(dir, other), e.Name(), rank.text(size))
+			return nil, none, fmt.Errorf(
+				"%s and %s are both of rank %s; keep the one that is of this checkpoint",
+				path.Join(dir, other), e.Name(), rank.text(size))
 		}
 		there[rank] = e.Name()
 		parts = append(parts, p)
@@ -158,7 +175,8 @@ func open(files *format.Files, dir string) ([]*part, degrees, error) {
 	return parts, size, nil
 }
 
-// allThere fails when ranks have no folder, and names these. first has the file that tells how many ranks there are.
+// allThere fails when ranks have no folder, and names these. first has the file that tells how many
+// ranks there are.
 func allThere(dir string, first *part, there map[degrees]string, size degrees) error {
 	const most = 8 // to name
 	all := size.tp * size.pp * size.ep
@@ -178,13 +196,20 @@ func allThere(dir string, first *part, there map[degrees]string, size degrees) e
 		names = append(names, fmt.Sprintf("and %d more", missing-most))
 	}
 	todo := "copy what is missing here too"
-	if args, ok := first.root.Get("args"); ok { // experts that are cut over fewer ranks are of others too, and Megatron has one rank of those write
-		if n, err := pickle.Get[int64](args, "expert_tensor_parallel_size"); err == nil && n != int64(size.tp) {
-			todo = fmt.Sprintf("with expert_tensor_parallel_size %d Megatron does not write all of them, which shoal cannot put together; have Megatron load it and save it as torch_dist", n)
+	// experts that are cut over fewer ranks are of others too, and Megatron has one rank of those
+	// write
+	if args, ok := first.root.Get("args"); ok {
+		if n, err := pickle.Get[int64](args, "expert_tensor_parallel_size"); err == nil &&
+			n != int64(size.tp) {
+			todo = fmt.Sprintf("with expert_tensor_parallel_size %d Megatron does not write all "+
+				"of them, which shoal cannot put together; have Megatron load it and save it as "+
+				"torch_dist", n)
 		}
 	}
-	return fmt.Errorf("%s lacks %s: by the args in %s there are %d ranks (tp=%d, pp=%d, ep=%d), and %d have a folder; %s",
-		dir, strings.Join(names, ", "), first.file.Name, all, size.tp, size.pp, size.ep, len(there), todo)
+	return fmt.Errorf("%s lacks %s: by the args in %s there are %d ranks (tp=%d, pp=%d, ep=%d), "+
+		"and %d have a folder; %s",
+		dir, strings.Join(names, ", "), first.file.Name, all, size.tp, size.pp, size.ep, len(there),
+		todo)
 }
 
 // text is a rank on the axes of these sizes.
@@ -225,7 +250,8 @@ func (p *part) degrees() (d degrees, err error) {
 	if !ok {
 		return d, errors.New("it has no args, which say how the model was cut")
 	}
-	for name, to := range map[string]*int{"tensor_model_parallel_size": &d.tp, "pipeline_model_parallel_size": &d.pp, "expert_model_parallel_size": &d.ep} {
+	for name, to := range map[string]*int{"tensor_model_parallel_size": &d.tp,
+		"pipeline_model_parallel_size": &d.pp, "expert_model_parallel_size": &d.ep} {
 		n, err := pickle.Get[int64](args, name)
 		if err != nil && to == &d.ep {
 			n = 1 // a Megatron before mixtures of experts
@@ -240,7 +266,8 @@ func (p *part) degrees() (d degrees, err error) {
 	return d, nil
 }
 
-// rank reads the rank from the parts of a folder's name: tp, then pp when there is a pipeline, then ep when experts are cut.
+// rank reads the rank from the parts of a folder's name: tp, then pp when there is a pipeline, then
+// ep when experts are cut.
 func (p *part) rank(name []string, d degrees) error {
 	var numbers []int
 	for _, s := range name {
@@ -260,19 +287,21 @@ func (p *part) rank(name []string, d degrees) error {
 		want = append(want, &p.ep)
 	}
 	if len(want) != len(numbers) {
-		return fmt.Errorf("the folder's name has %d ranks, and with pp=%d ep=%d there are %d", len(numbers), d.pp, d.ep, len(want))
+		return fmt.Errorf("the folder's name has %d ranks, and with pp=%d ep=%d there are %d",
+			len(numbers), d.pp, d.ep, len(want))
 	}
 	for i, to := range want {
 		*to = numbers[i]
 	}
 	if p.tp >= d.tp || p.pp >= d.pp || p.ep >= d.ep {
-		return fmt.Errorf("the folder's name is of no rank with tp=%d pp=%d ep=%d", d.tp, d.pp, d.ep)
+		return fmt.Errorf("the folder's name is of no rank with tp=%d pp=%d ep=%d", d.tp, d.pp,
+			d.ep)
 	}
 	return nil
 }
 
-// rest adds what is not of the model: random numbers of each rank, optimizer state that goes by position, for the reason apart,
-// and so belongs to that rank; and the values of the first rank.
+// rest adds what is not of the model: random numbers of each rank, optimizer state that goes by
+// position, for the reason apart, and so belongs to that rank; and the values of the first rank.
 func (p *part) rest(c *format.Checkpoint, size degrees, apart string) error {
 	part := format.Checkpoint{}
 	for _, item := range p.root.Items {

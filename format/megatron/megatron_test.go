@@ -23,8 +23,10 @@ func TestRead(t *testing.T) {
 			}
 			formattest.Compare(t, files, c, want)
 			for path, want := range map[string]any{
-				"iteration": int64(12), "args.num_layers": int64(4), "args.params_dtype": "torch.bfloat16",
-				"args.attention_backend": "megatron.core.transformer.enums.AttnBackend.auto", "optimizer.grad_scaler": nil,
+				"iteration": int64(12), "args.num_layers": int64(4),
+				"args.params_dtype":      "torch.bfloat16",
+				"args.attention_backend": "megatron.core.transformer.enums.AttnBackend.auto",
+				"optimizer.grad_scaler":  nil,
 			} {
 				if v, ok := c.Value(path); !ok || v != want {
 					t.Errorf("%s = %v, want %v", path, v, want)
@@ -53,7 +55,9 @@ func TestIteration(t *testing.T) {
 
 func TestDamage(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/virtual.zip")
-	formattest.Damage(t, dir, megatron.Read, func(name string) bool { return name != megatron.LatestName })
+	formattest.Damage(t, dir, megatron.Read, func(name string) bool {
+		return name != megatron.LatestName
+	})
 }
 
 func TestRefuses(t *testing.T) {
@@ -63,29 +67,51 @@ func TestRefuses(t *testing.T) {
 		change func(fstest.MapFS)
 		err    string
 	}{
-		{"a rank is missing", func(d fstest.MapFS) { delete(d, file) }, "iter_0000012 lacks mp_rank_01_001 (tp=1, pp=1): by the args in iter_0000012/mp_rank_00_000/model_optim_rng.pt there are 4 ranks (tp=2, pp=2, ep=1), and 3 have a folder"},
+		{"a rank is missing", func(d fstest.MapFS) {
+			delete(d, file)
+		}, "iter_0000012 lacks mp_rank_01_001 (tp=1, pp=1): by the args in " +
+			"iter_0000012/mp_rank_00_000/model_optim_rng.pt there are 4 ranks (tp=2, pp=2, " +
+			"ep=1), and 3 have a folder"},
 		{"the first rank is missing, and another", func(d fstest.MapFS) {
 			delete(d, "iter_0000012/mp_rank_00_000/model_optim_rng.pt")
 			delete(d, "iter_0000012/mp_rank_01_000/model_optim_rng.pt")
-		}, "lacks mp_rank_00_000 (tp=0, pp=0), mp_rank_01_000 (tp=1, pp=0): by the args in iter_0000012/mp_rank_00_001/model_optim_rng.pt"},
-		{"a folder without its file", func(d fstest.MapFS) { delete(d, file); d["iter_0000012/mp_rank_01_001/other"] = &fstest.MapFile{} }, file},
-		{"a rank twice", func(d fstest.MapFS) { d["iter_0000012/mp_rank_001_001/model_optim_rng.pt"] = d[file] }, "mp_rank_001_001 and mp_rank_01_001 are both of rank tp=1, pp=1"},
-		{"a rank too many", func(d fstest.MapFS) { d["iter_0000012/mp_rank_02_000/model_optim_rng.pt"] = d[file] }, "of no rank with tp=2 pp=2"},
-		{"a name without a stage", func(d fstest.MapFS) { d["iter_0000012/mp_rank_00/model_optim_rng.pt"] = d[file] }, "the folder's name has 1 ranks"},
-		{"path traversal", func(d fstest.MapFS) { d[megatron.LatestName] = &fstest.MapFile{Data: []byte("../../x")} }, `"../../x" is no iteration`},
-		{"no such iteration", func(d fstest.MapFS) { d[megatron.LatestName] = &fstest.MapFile{Data: []byte("13")} }, "iter_0000013"},
-		{"a changed pickle", func(d fstest.MapFS) { replace(d, file, "AttnBackend", "AttnBackenx") }, "is damaged: its checksum is "},
+		}, "lacks mp_rank_00_000 (tp=0, pp=0), mp_rank_01_000 (tp=1, pp=0): by the args in " +
+			"iter_0000012/mp_rank_00_001/model_optim_rng.pt"},
+		{"a folder without its file", func(d fstest.MapFS) {
+			delete(d, file)
+			d["iter_0000012/mp_rank_01_001/other"] = &fstest.MapFile{}
+		}, file},
+		{"a rank twice", func(d fstest.MapFS) {
+			d["iter_0000012/mp_rank_001_001/model_optim_rng.pt"] = d[file]
+		}, "mp_rank_001_001 and mp_rank_01_001 are both of rank tp=1, pp=1"},
+		{"a rank too many", func(d fstest.MapFS) {
+			d["iter_0000012/mp_rank_02_000/model_optim_rng.pt"] = d[file]
+		}, "of no rank with tp=2 pp=2"},
+		{"a name without a stage", func(d fstest.MapFS) {
+			d["iter_0000012/mp_rank_00/model_optim_rng.pt"] = d[file]
+		}, "the folder's name has 1 ranks"},
+		{"path traversal", func(d fstest.MapFS) {
+			d[megatron.LatestName] = &fstest.MapFile{Data: []byte("../../x")}
+		}, `"../../x" is no iteration`},
+		{"no such iteration", func(d fstest.MapFS) {
+			d[megatron.LatestName] = &fstest.MapFile{Data: []byte("13")}
+		}, "iter_0000013"},
+		{"a changed pickle", func(d fstest.MapFS) {
+			replace(d, file, "AttnBackend", "AttnBackenx")
+		}, "is damaged: its checksum is "},
 		{"an empty folder", func(d fstest.MapFS) { clear(d) }, "has no folder mp_rank_*"},
 	} {
 		dir, _ := formattest.Load(t, "testdata/tp2pp2.zip")
 		c.change(dir)
-		if _, err := megatron.Read(format.NewFiles(dir)); err == nil || !strings.Contains(err.Error(), c.err) {
+		if _, err := megatron.Read(format.NewFiles(dir)); err == nil ||
+			!strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v; want %q", c.name, err, c.err)
 		}
 	}
 }
 
-// TestRefusesOtherRanks: where experts are cut over fewer ranks than the rest, Megatron does not write a folder for each pair of ranks, and nothing was lost.
+// TestRefusesOtherRanks: where experts are cut over fewer ranks than the rest, Megatron does not
+// write a folder for each pair of ranks, and nothing was lost.
 func TestRefusesOtherRanks(t *testing.T) {
 	from, _ := formattest.Load(t, "testdata/chained.zip")
 	c, files := read(t, from)
@@ -97,21 +123,27 @@ func TestRefusesOtherRanks(t *testing.T) {
 	dir := fstest.MapFS{}
 	for name, f := range formattest.WritePadded(t, out, c, files) {
 		if dir[name] = f; strings.HasSuffix(name, ".pt") {
-			dir[name] = &fstest.MapFile{Data: formattest.Rezip(t, f.Data, "tensor_parallel_siz_", "tensor_parallel_size")}
+			dir[name] = &fstest.MapFile{
+				Data: formattest.Rezip(t, f.Data, "tensor_parallel_siz_", "tensor_parallel_size")}
 		}
 		if strings.Contains(name, "00_001") || strings.Contains(name, "01_000") {
 			delete(dir, name)
 		}
 	}
-	if _, err := megatron.Read(format.NewFiles(dir)); err == nil || !strings.Contains(err.Error(), "lacks mp_rank_00_001 (tp=0, pp=0, ep=1), mp_rank_01_000 (tp=1, pp=0, ep=0): ") ||
-		!strings.HasSuffix(err.Error(), "and 2 have a folder; with expert_tensor_parallel_size 1 Megatron does not write all of them, which shoal cannot put together; have Megatron load it and save it as torch_dist") {
+	if _, err := megatron.Read(format.NewFiles(dir)); err == nil ||
+		!strings.Contains(err.Error(),
+			"lacks mp_rank_00_001 (tp=0, pp=0, ep=1), mp_rank_01_000 (tp=1, pp=0, ep=0): ") ||
+		!strings.HasSuffix(err.Error(), "and 2 have a folder; with expert_tensor_parallel_size "+
+			"1 Megatron does not write all of them, which shoal cannot put together; have "+
+			"Megatron load it and save it as torch_dist") {
 		t.Error(err)
 	}
 }
 
 // replace changes text in a file.
 func replace(d fstest.MapFS, name, old, new string) {
-	d[name] = &fstest.MapFile{Data: bytes.ReplaceAll(bytes.Clone(d[name].Data), []byte(old), []byte(new))}
+	d[name] = &fstest.MapFile{
+		Data: bytes.ReplaceAll(bytes.Clone(d[name].Data), []byte(old), []byte(new))}
 }
 
 func FuzzRead(f *testing.F) {

@@ -51,7 +51,8 @@ func models(c *format.Checkpoint, parts []*part, size degrees) error {
 	stages := map[string]map[int]bool{} // of each name: the pipeline stages that have it
 	for _, k := range chunks {
 		for _, p := range k.pieces(first) {
-			if tied && p.Name == "model."+outputLayer { // the embedding, which the last stage has once more
+			// the embedding, which the last stage has once more
+			if tied && p.Name == "model."+outputLayer {
 				p.Name = "model." + wordEmbeddings
 			}
 			if stages[p.Name] == nil {
@@ -63,7 +64,8 @@ func models(c *format.Checkpoint, parts []*part, size degrees) error {
 	}
 	for _, part := range parts {
 		for _, p := range part.params {
-			// Stages share only what is replicated, such as tied embeddings: then the stage is part of the place.
+			// Stages share only what is replicated, such as tied embeddings: then the stage is part
+			// of the place.
 			p.At = part.place(size, len(stages[p.Name]) > 1, p.experts)
 			if !p.copied {
 				c.Tensors = append(c.Tensors, p.Tensor)
@@ -90,7 +92,8 @@ func (k *chunk) pieces(first map[stack]int) (list []*param) {
 		experts := expert
 		if m := numbered.FindStringSubmatch(t.Name); m != nil {
 			n, _ := strconv.Atoi(m[2])
-			t.Name = fmt.Sprintf("%sexperts.local_experts.%d.%s", m[1], n+k.ep*count[m[1]], t.Name[len(m[0]):])
+			t.Name = fmt.Sprintf("%sexperts.local_experts.%d.%s", m[1], n+k.ep*count[m[1]],
+				t.Name[len(m[0]):])
 			experts = false
 		} else if m := groupedExperts.FindStringSubmatch(t.Name); m != nil {
 			n, _ := strconv.Atoi(m[3])
@@ -99,10 +102,13 @@ func (k *chunk) pieces(first map[stack]int) (list []*param) {
 		}
 		if m := layer.FindStringSubmatch(t.Name); m != nil {
 			n, _ := strconv.Atoi(m[2])
-			t.Name = fmt.Sprintf("%slayers.%d.%s", m[1], n+first[stack{m[1], k.pp, k.index}], t.Name[len(m[0]):])
+			t.Name = fmt.Sprintf("%slayers.%d.%s", m[1], n+first[stack{m[1], k.pp, k.index}],
+				t.Name[len(m[0]):])
 		}
 		t.Name = "model." + t.Name
-		list = append(list, &param{Tensor: t, chunk: k.index, experts: experts, expert: expert, copied: k.ep > 0 && !expert})
+		list = append(list,
+			&param{Tensor: t, chunk: k.index, experts: experts, expert: expert, copied: k.ep > 0 &&
+				!expert})
 	}
 	return list
 }
@@ -113,7 +119,8 @@ type stack struct {
 	pp, index int
 }
 
-// firstLayers counts layers over the stages in the order of the model: all stages of the first chunks, then of the second.
+// firstLayers counts layers over the stages in the order of the model: all stages of the first
+// chunks, then of the second.
 func firstLayers(chunks []*chunk, size degrees) (map[stack]int, error) {
 	count := map[stack]int{}
 	most := 0
@@ -132,7 +139,8 @@ func firstLayers(chunks []*chunk, size degrees) (map[stack]int, error) {
 		for prefix, n := range own {
 			s := stack{prefix, k.pp, k.index}
 			if before, ok := count[s]; ok && before != n {
-				return nil, fmt.Errorf("%s has %d layers %s, another rank of its stage %d", k.file.Name, n, prefix, before)
+				return nil, fmt.Errorf("%s has %d layers %s, another rank of its stage %d",
+					k.file.Name, n, prefix, before)
 			}
 			count[s] = n
 		}
@@ -156,7 +164,8 @@ func firstLayers(chunks []*chunk, size degrees) (map[stack]int, error) {
 	return first, nil
 }
 
-// expertOf is the number of the expert that has a tensor, -1 where that is absurd, and what stands before the experts.
+// expertOf is the number of the expert that has a tensor, -1 where that is absurd, and what stands
+// before the experts.
 func expertOf(name string) (prefix string, n int, is bool) {
 	for _, numbers := range []*regexp.Regexp{numbered, groupedExperts} {
 		if m := numbers.FindStringSubmatch(name); m != nil {

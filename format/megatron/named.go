@@ -20,7 +20,8 @@ type named struct {
 	paths   map[string]string   // of groups, by their keys
 }
 
-// slot adds what an optimizer has for a parameter: optimizer.KIND.NAME, where the kind of its copy in f32 is fp32.
+// slot adds what an optimizer has for a parameter: optimizer.KIND.NAME, where the kind of its copy
+// in f32 is fp32.
 func (n *named) slot(s *slot) error {
 	if s.param.copied {
 		return nil
@@ -40,7 +41,8 @@ func (n *named) slot(s *slot) error {
 		switch {
 		case !ok:
 			if old, twice := n.values[path]; twice && old != k.is {
-				return apartf("one rank has %.200q as the %.200q of %q, another %.200q", fmt.Sprint(old), k.name, s.param.Name, fmt.Sprint(k.is))
+				return apartf("one rank has %.200q as the %.200q of %q, another %.200q",
+					fmt.Sprint(old), k.name, s.param.Name, fmt.Sprint(k.is))
 			}
 			n.values[path] = k.is
 		case t.Shape.Equal(s.param.Shape):
@@ -52,7 +54,8 @@ func (n *named) slot(s *slot) error {
 				return err
 			}
 		default:
-			return apartf("the optimizer keeps %.200q of shape %v for %q of shape %v, and nobody knows how ranks cut that", k.name, t.Shape, s.param.Name, s.param.Shape)
+			return apartf("the optimizer keeps %.200q of shape %v for %q of shape %v, and "+
+				"nobody knows how ranks cut that", k.name, t.Shape, s.param.Name, s.param.Shape)
 		}
 	}
 	return nil
@@ -69,15 +72,18 @@ func (n *named) share(name string, t format.Tensor, proofs []*format.Proof) erro
 	}
 	first := &n.Tensors[i]
 	if first.DType != t.DType || !first.Shape.Equal(t.Shape) {
-		return apartf("one rank has %q as %v %v, another as %v %v", name, first.DType, first.Shape, t.DType, t.Shape)
+		return apartf("one rank has %q as %v %v, another as %v %v", name, first.DType, first.Shape,
+			t.DType, t.Shape)
 	}
 	first.Replicas = append(first.Replicas, t.Pieces...)
 	first.Proofs = append(first.Proofs, proofs...)
 	return nil
 }
 
-// align gives the groups of a rank the paths that they have on other ranks. Versions of Megatron number them in the order in which a rank meets them, and leave out those
-// of which it has no parameter; the values of a group are those of the first rank that has it. Groups that cannot be told apart go by their numbers.
+// align gives the groups of a rank the paths that they have on other ranks. Versions of Megatron
+// number them in the order in which a rank meets them, and leave out those of which it has no
+// parameter; the values of a group are those of the first rank that has it. Groups that cannot be
+// told apart go by their numbers.
 func (n *named) align(groups []*group, p *part) error {
 	keys, taken := map[string]bool{}, map[string]bool{}
 	for _, g := range groups {
@@ -104,7 +110,8 @@ func (n *named) align(groups []*group, p *part) error {
 			continue // with all that the rank has
 		}
 		rest := format.Checkpoint{}
-		if err := p.file.Flatten(&rest, strings.TrimSuffix(g.path, "."), without(g.raw)); err != nil {
+		if err := p.file.Flatten(&rest, strings.TrimSuffix(g.path, "."),
+			without(g.raw)); err != nil {
 			return err
 		}
 		n.Values = append(n.Values, rest.Values...)
@@ -112,8 +119,8 @@ func (n *named) align(groups []*group, p *part) error {
 	return nil
 }
 
-// list notes which parameters are in which groups. Those of a distributed optimizer do not say it: there it is what Megatron puts into them, if each parameter fits into
-// one.
+// list notes which parameters are in which groups. Those of a distributed optimizer do not say it:
+// there it is what Megatron puts into them, if each parameter fits into one.
 func (n *named) list(groups []*group, p *part, slots []*slot, size degrees) {
 	add := func(g *group, p *param) {
 		name := strings.TrimPrefix(p.Name, "model.")
@@ -156,8 +163,9 @@ func (n *named) names() (values []format.Value) {
 	return values
 }
 
-// rest adds what is of an optimizer and of no parameter, such as learning rates and the scale of gradients, which all ranks have alike.
-// As with all that is no tensor, the first rank's values count.
+// rest adds what is of an optimizer and of no parameter, such as learning rates and the scale of
+// gradients, which all ranks have alike. As with all that is no tensor, the first rank's values
+// count.
 func (n *named) rest(p *part, root any) error {
 	rest := format.Checkpoint{}
 	if err := p.file.Flatten(&rest, optimizerKey, unnamed(root)); err != nil {

@@ -13,16 +13,20 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
-// namesKey is under which the values of a group of parameters have the names of these, in the order in which the model has them. The files have numbers.
+// namesKey is under which the values of a group of parameters have the names of these, in the order
+// in which the model has them. The files have numbers.
 const namesKey = "param_names"
 
-// groupPath is the path of what an optimizer has for a group of parameters; there are several optimizers where experts have their own.
-var groupPath = regexp.MustCompile(`^(optimizer\.(?:\d+\.)?)(?:(optimizer|optimizer_state_dict)\.)?param_groups\.(\d+)\.(.+)$`)
+// groupPath is the path of what an optimizer has for a group of parameters; there are several
+// optimizers where experts have their own.
+var groupPath = regexp.MustCompile(
+	`^(optimizer\.(?:\d+\.)?)(?:(optimizer|optimizer_state_dict)\.)?param_groups\.(\d+)\.(.+)$`)
 
 // An optimizerPlan is what is known of an optimizer beside tensors.
 type optimizerPlan struct {
 	prefix string // of its paths
-	inner  string // the key under which there is torch's optimizer, "" where there is no other around it
+	// the key under which there is torch's optimizer, "" where there is no other around it
+	inner  string
 	groups map[int]*groupPlan
 	params map[string]bool // in any of the groups: of the distributed optimizer
 }
@@ -32,7 +36,8 @@ type groupPlan struct {
 	values []format.Value
 }
 
-// planOptimizers finds the optimizers among values, in their order. When no tensor is of a parameter's state there are none.
+// planOptimizers finds the optimizers among values, in their order. When no tensor is of a
+// parameter's state there are none.
 func (w *writer) planOptimizers() (err error) {
 	w.order, w.steps = map[string]int{}, map[string][]format.Value{}
 	if !slices.ContainsFunc(w.seats, func(s *seat) bool { return len(s.states) > 0 }) {
@@ -75,12 +80,15 @@ func readPlans(values []format.Value) (plans, error) {
 	for _, o := range list {
 		for i := range len(o.groups) {
 			if o.groups[i] == nil {
-				return nil, fmt.Errorf("of the groups of %s (param_groups), %d of %d is missing", strings.TrimSuffix(o.prefix, "."), i, len(o.groups))
+				return nil, fmt.Errorf("of the groups of %s (param_groups), %d of %d is missing",
+					strings.TrimSuffix(o.prefix, "."), i, len(o.groups))
 			}
 			o.groups[i].names = modelOrder(o.groups[i].names)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b *optimizerPlan) int { return cmp.Compare(a.number(), b.number()) })
+	slices.SortStableFunc(list, func(a, b *optimizerPlan) int {
+		return cmp.Compare(a.number(), b.number())
+	})
 	return list, nil
 }
 
@@ -88,7 +96,9 @@ type plans []*optimizerPlan
 
 // of is the plan of an optimizer, made when it is new.
 func (p *plans) of(prefix, inner string) *optimizerPlan {
-	i := slices.IndexFunc(*p, func(o *optimizerPlan) bool { return o.prefix == prefix && o.inner == inner })
+	i := slices.IndexFunc(*p, func(o *optimizerPlan) bool {
+		return o.prefix == prefix && o.inner == inner
+	})
 	if i < 0 {
 		i = len(*p)
 		*p = append(*p, &optimizerPlan{prefix: prefix, inner: inner, groups: map[int]*groupPlan{}})
@@ -143,14 +153,16 @@ func (w *writer) optimizer(s *seat) (any, error) {
 		return nil, nil
 	case w.optimizers[0].prefix == optimizerKey+".":
 		if len(all) > 1 {
-			return nil, fmt.Errorf("there are %d optimizers, and the first is not one of several", len(all))
+			return nil, fmt.Errorf("there are %d optimizers, and the first is not one of several",
+				len(all))
 		}
 		return all[0], nil
 	}
 	return &pickle.List{Items: all}, nil
 }
 
-// one is what a rank has of an optimizer: state by number, groups with the numbers of their parameters, copies in f32 by group, and the rest.
+// one is what a rank has of an optimizer: state by number, groups with the numbers of their
+// parameters, copies in f32 by group, and the rest.
 func (w *writer) one(s *seat, o *optimizerPlan) (*pickle.Dict, error) {
 	state, groups, mains := &pickle.Dict{}, &pickle.List{}, &pickle.List{}
 	number := int64(0)
@@ -188,7 +200,8 @@ func (w *writer) one(s *seat, o *optimizerPlan) (*pickle.Dict, error) {
 	return d, w.common(s, o, d)
 }
 
-// ordered returns those of some parameters that a rank has, in its order: the embedding stands last where it is the output layer.
+// ordered returns those of some parameters that a rank has, in its order: the embedding stands last
+// where it is the output layer.
 func (w *writer) ordered(s *seat, names []string) (list []string) {
 	var last []string
 	for _, name := range names {
@@ -230,7 +243,8 @@ func (w *writer) common(s *seat, o *optimizerPlan, d *pickle.Dict) error {
 	var rest []format.Value
 	for _, v := range w.values {
 		path, ok := strings.CutPrefix(v.Path, o.prefix)
-		if ok && groupPath.FindStringSubmatch(v.Path) == nil && known.FindStringSubmatch(v.Path) == nil {
+		if ok && groupPath.FindStringSubmatch(v.Path) == nil &&
+			known.FindStringSubmatch(v.Path) == nil {
 			rest = append(rest, format.Value{Path: path, Is: v.Is})
 		}
 	}

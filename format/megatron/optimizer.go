@@ -16,10 +16,12 @@ const (
 	optimizerKey    = "optimizer"
 	distributedKey  = optimizerKey + ".distributed"
 	distributedName = "distrib_optim.pt"
-	stepPrefix      = optimizerKey + ".step." // before the name of a parameter: how many steps it has made
+	// before the name of a parameter: how many steps it has made
+	stepPrefix = optimizerKey + ".step."
 )
 
-// mainKeys and innerKeys are what Megatron has called the copies of the parameters in f32, and the optimizer that it wraps.
+// mainKeys and innerKeys are what Megatron has called the copies of the parameters in f32, and the
+// optimizer that it wraps.
 var (
 	mainKeys  = []string{"fp32_from_fp16_params", "fp32_from_fp16"}
 	innerKeys = []string{"optimizer", "optimizer_state_dict"}
@@ -59,10 +61,12 @@ type group struct {
 	elsewhere bool // whether its parameters and their state are in another file
 }
 
-// optimizers names the tensors of the optimizers of all ranks after their parameters. Where it cannot, for one rank or
-// several, it says why, and adds nothing.
-func optimizers(c *format.Checkpoint, files *format.Files, parts []*part, size degrees) (apart string, err error) {
-	n := &named{shared: map[string]int{}, values: map[string]any{}, members: map[string][]string{}, listed: map[string]bool{}, paths: map[string]string{}}
+// optimizers names the tensors of the optimizers of all ranks after their parameters. Where it
+// cannot, for one rank or several, it says why, and adds nothing.
+func optimizers(c *format.Checkpoint, files *format.Files, parts []*part,
+	size degrees) (apart string, err error) {
+	n := &named{shared: map[string]int{}, values: map[string]any{}, members: map[string][]string{},
+		listed: map[string]bool{}, paths: map[string]string{}}
 	for _, p := range parts {
 		if err = p.openDistributed(files, parts[0]); err != nil {
 			return "", err
@@ -89,13 +93,15 @@ func optimizers(c *format.Checkpoint, files *format.Files, parts []*part, size d
 	return "", nil
 }
 
-// openDistributed opens the distributed optimizer's file beside that of the model: all ranks have one, or none.
+// openDistributed opens the distributed optimizer's file beside that of the model: all ranks have
+// one, or none.
 func (p *part) openDistributed(files *format.Files, first *part) error {
 	name := path.Join(path.Dir(p.file.Name), distributedName)
 	f, err := torchzip.Open(files, name, globals)
 	if errors.Is(err, fs.ErrNotExist) {
 		if p != first && first.distributed != nil {
-			return fmt.Errorf("%s is missing, and %s is there: a rank did not finish its save, or the file was not copied", name, first.distributed.Name)
+			return fmt.Errorf("%s is missing, and %s is there: a rank did not finish its save, "+
+				"or the file was not copied", name, first.distributed.Name)
 		}
 		return nil
 	}
@@ -103,7 +109,8 @@ func (p *part) openDistributed(files *format.Files, first *part) error {
 		return err
 	}
 	if p != first && first.distributed == nil {
-		return fmt.Errorf("%s is there, and the first rank has none: a rank did not finish its save, or the file was not copied", name)
+		return fmt.Errorf("%s is there, and the first rank has none: a rank did not finish its "+
+			"save, or the file was not copied", name)
 	}
 	p.distributed = f
 	return nil
@@ -121,8 +128,11 @@ func (n *named) part(files *format.Files, p *part, size degrees) error {
 	}
 	elsewhere := slices.ContainsFunc(groups, func(g *group) bool { return g.elsewhere })
 	if elsewhere && p.distributed == nil && p.tp+p.pp+p.ep == 0 {
-		n.Values = append(n.Values, format.Value{Path: distributedKey, Is: format.Unread{Why: fmt.Errorf(
-			"%s keeps the optimizer's state in %s beside it, and that is not there", p.file.Name, distributedName)}})
+		n.Values = append(n.Values,
+			format.Value{Path: distributedKey, Is: format.Unread{Why: fmt.Errorf(
+				"%s keeps the optimizer's state in %s beside it, and that is not there",
+				p.file.Name,
+				distributedName)}})
 	}
 	slots, err := pair(files, p, groups, size)
 	if err == nil && p.distributed != nil {

@@ -36,9 +36,11 @@ func named(t *testing.T, c *format.Checkpoint, name string) *format.Tensor {
 	return &c.Tensors[i]
 }
 
-// TestOptimizer reads optimizers, whose tensors go by position, and compares with the whole tensors of which they were cut.
+// TestOptimizer reads optimizers, whose tensors go by position, and compares with the whole tensors
+// of which they were cut.
 func TestOptimizer(t *testing.T) {
-	for _, name := range []string{"mixed", "swapped", "half", "frozen", "fp32", "distributed", "single", "chained", "together"} {
+	for _, name := range []string{"mixed", "swapped", "half", "frozen", "fp32", "distributed",
+		"single", "chained", "together"} {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
 			files := format.NewFiles(dir)
@@ -49,12 +51,14 @@ func TestOptimizer(t *testing.T) {
 			formattest.Compare(t, files, c, want)
 			for i := range c.Tensors {
 				x := &c.Tensors[i]
-				// Whatever the ranks have of a tensor has a proof of its own, but in the optimizer of f32, and what has no parameter.
+				// Whatever the ranks have of a tensor has a proof of its own, but in the optimizer
+				// of f32, and what has no parameter.
 				due := len(x.Pieces) + len(x.Replicas)
 				if strings.Contains(x.Name, "linear_fc1.weight") && len(x.Pieces) > 1 {
 					due /= 2 // the halves of a part
 				}
-				if name == "fp32" || !strings.HasPrefix(x.Name, "optimizer.") || strings.HasPrefix(x.Name, "optimizer.grad_scaler") {
+				if name == "fp32" || !strings.HasPrefix(x.Name, "optimizer.") ||
+					strings.HasPrefix(x.Name, "optimizer.grad_scaler") {
 					due = 0
 				}
 				if name == "chained" {
@@ -79,9 +83,11 @@ func TestOptimizer(t *testing.T) {
 	}
 }
 
-// TestLearningRates finds what groups of parameters have in common, which every optimizer keeps elsewhere.
+// TestLearningRates finds what groups of parameters have in common, which every optimizer keeps
+// elsewhere.
 func TestLearningRates(t *testing.T) {
-	for name, at := range map[string]string{"mixed": "optimizer.optimizer.", "fp32": "optimizer.", "distributed": "optimizer.optimizer.", "chained": "optimizer.1.optimizer."} {
+	for name, at := range map[string]string{"mixed": "optimizer.optimizer.", "fp32": "optimizer.",
+		"distributed": "optimizer.optimizer.", "chained": "optimizer.1.optimizer."} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
 		c, err := joined(format.NewFiles(dir))
 		if err != nil {
@@ -93,7 +99,8 @@ func TestLearningRates(t *testing.T) {
 	}
 }
 
-// TestGroupsOfStages has stages that number their groups otherwise: each parameter is in the group that it was in.
+// TestGroupsOfStages has stages that number their groups otherwise: each parameter is in the group
+// that it was in.
 func TestGroupsOfStages(t *testing.T) {
 	dir, want := formattest.Load(t, "testdata/stages.zip")
 	c, files := read(t, dir)
@@ -128,8 +135,12 @@ func TestKVHeads(t *testing.T) {
 	}{
 		{nil, 0},
 		{[]format.Value{number("args.num_attention_heads", int64(16))}, 16},
-		{[]format.Value{number("args.group_query_attention", false), number("args.num_attention_heads", int64(16)), number("args.num_query_groups", int64(1))}, 16},
-		{[]format.Value{number("args.group_query_attention", true), number("args.num_attention_heads", int64(16)), number("args.num_query_groups", int64(4))}, 4},
+		{[]format.Value{number("args.group_query_attention", false),
+			number("args.num_attention_heads", int64(16)),
+			number("args.num_query_groups", int64(1))}, 16},
+		{[]format.Value{number("args.group_query_attention", true),
+			number("args.num_attention_heads", int64(16)),
+			number("args.num_query_groups", int64(4))}, 4},
 		{[]format.Value{number("args.num_attention_heads", int64(-1))}, 0},
 	} {
 		if got := megatron.KVHeads(&format.Checkpoint{Values: c.values}); got != c.want {
@@ -141,10 +152,14 @@ func TestKVHeads(t *testing.T) {
 // TestTell finds what else arguments say of a model.
 func TestTell(t *testing.T) {
 	c := &format.Checkpoint{}
-	for path, is := range map[string]any{"args.num_attention_heads": int64(8), "args.kv_channels": int64(64), "args.vocab_size": int64(50257), "args.tokenizer_type": "GPT2BPETokenizer"} {
+	for path, is := range map[string]any{"args.num_attention_heads": int64(8),
+		"args.kv_channels": int64(64), "args.vocab_size": int64(50257),
+		"args.tokenizer_type": "GPT2BPETokenizer"} {
 		says(c, path, is)
 	}
-	want := megatron.Model{Heads: megatron.Fact{N: 8, By: "args.num_attention_heads"}, HeadSize: megatron.Fact{N: 64, By: "args.kv_channels"}, Vocabulary: megatron.Fact{N: 50257, By: "args.vocab_size"}}
+	want := megatron.Model{Heads: megatron.Fact{N: 8, By: "args.num_attention_heads"},
+		HeadSize:   megatron.Fact{N: 64, By: "args.kv_channels"},
+		Vocabulary: megatron.Fact{N: 50257, By: "args.vocab_size"}}
 	want.KVHeads = want.Heads
 	if got := megatron.Tell(c); got != want {
 		t.Errorf("%+v", got)
@@ -157,7 +172,8 @@ func TestTell(t *testing.T) {
 	}
 }
 
-// TestWrongValue changes one element of a copy in f32, or of the model: the proof names both places.
+// TestWrongValue changes one element of a copy in f32, or of the model: the proof names both
+// places.
 func TestWrongValue(t *testing.T) {
 	const layer = "decoder.layers.1."
 	for _, c := range []struct {
@@ -166,9 +182,12 @@ func TestWrongValue(t *testing.T) {
 	}{
 		{"mixed", "optimizer.fp32." + layer + "mlp.linear_fc1.weight", 0},
 		{"mixed", "optimizer.fp32." + layer + "self_attention.linear_proj.weight", 5},
-		{"mixed", "optimizer.fp32." + layer + "mlp.linear_fc1.layer_norm_weight", 7}, // one of many that are alike
-		{"mixed", "optimizer.fp32.embedding.word_embeddings.weight", 39},             // the only one of its shape
-		{"swapped", "optimizer.fp32." + layer + "mlp.linear_fc2.weight", 3},          // what is left is its parameter
+		// one of many that are alike
+		{"mixed", "optimizer.fp32." + layer + "mlp.linear_fc1.layer_norm_weight", 7},
+		// the only one of its shape
+		{"mixed", "optimizer.fp32.embedding.word_embeddings.weight", 39},
+		// what is left is its parameter
+		{"swapped", "optimizer.fp32." + layer + "mlp.linear_fc2.weight", 3},
 		{"half", "model." + layer + "self_attention.linear_qkv.weight", 0},
 		{"half", "model.decoder.final_layernorm.weight", 2},
 		{"distributed", "optimizer.fp32." + layer + "self_attention.linear_qkv.weight", 63},
@@ -198,20 +217,27 @@ func TestWrongValue(t *testing.T) {
 		}
 		f := faults[0].String()
 		where := fmt.Sprintf("%s, byte %d", p.File, at)
-		if !strings.Contains(f, where) || !strings.Contains(f, strings.TrimPrefix(strings.TrimPrefix(c.name, "model."), "optimizer.fp32.")) {
+		if !strings.Contains(f, where) ||
+			!strings.Contains(f,
+				strings.TrimPrefix(strings.TrimPrefix(c.name, "model."), "optimizer.fp32.")) {
 			t.Errorf("%s in %s: %s", c.name, where, f)
 		}
 	}
 }
 
-// TestApart has optimizers of which nobody can tell what is what: they stay as they go in the files, with the reason.
+// TestApart has optimizers of which nobody can tell what is what: they stay as they go in the
+// files, with the reason.
 func TestApart(t *testing.T) {
 	for name, why := range map[string]string{
-		"alike":  "do not tell which it is, and the order of the optimizer is not the model's",
-		"scaled": "mp_rank_00: an optimizer without copies in f32 goes by order alone, and its groups are not only by weight decay",
-		"fewer":  "mp_rank_00: a group of the optimizer (weight decay: false) has 20 parameters, and the model 21 for it",
-		"turned": "mp_rank_00: the optimizer has no state of shape [10,8] where that of \"model.embedding.word_embeddings.weight\" is due",
-		"twice":  "mp_rank_00: \"model.embedding.word_embeddings.weight\" is in two groups of the optimizer",
+		"alike": "do not tell which it is, and the order of the optimizer is not the model's",
+		"scaled": "mp_rank_00: an optimizer without copies in f32 goes by order alone, and its " +
+			"groups are not only by weight decay",
+		"fewer": "mp_rank_00: a group of the optimizer (weight decay: false) has 20 " +
+			"parameters, and the model 21 for it",
+		"turned": "mp_rank_00: the optimizer has no state of shape [10,8] where that of " +
+			"\"model.embedding.word_embeddings.weight\" is due",
+		"twice": "mp_rank_00: \"model.embedding.word_embeddings.weight\" is in two groups of " +
+			"the optimizer",
 		"tp2pp2": "of shape [2], that is none of the model's (copies left: 1, parameters left: 0)",
 	} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
@@ -224,14 +250,16 @@ func TestApart(t *testing.T) {
 		}
 	}
 
-	// In an order that is not the model's, of two copies that are damaged nobody can tell which is which.
+	// In an order that is not the model's, of two copies that are damaged nobody can tell which is
+	// which.
 	dir, _ := formattest.Load(t, "testdata/swapped.zip")
 	c, err := joined(format.NewFiles(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for layer := range 2 {
-		p := &named(t, c, fmt.Sprintf("optimizer.fp32.decoder.layers.%d.mlp.linear_fc2.weight", layer)).Pieces[0]
+		p := &named(t, c, fmt.Sprintf("optimizer.fp32.decoder.layers.%d.mlp.linear_fc2.weight",
+			layer)).Pieces[0]
 		b := bytes.Clone(dir[p.File].Data)
 		b[p.Offset+3] ^= 0x40
 		dir[p.File] = &fstest.MapFile{Data: b}
@@ -239,7 +267,8 @@ func TestApart(t *testing.T) {
 	if c, err = joined(format.NewFiles(dir)); err != nil {
 		t.Fatal(err)
 	}
-	if said, why := apart(c), "of shape [8,3], do not tell which it is"; !strings.Contains(said, why) {
+	if said, why := apart(c),
+		"of shape [8,3], do not tell which it is"; !strings.Contains(said, why) {
 		t.Errorf("swapped: %q, want %q", said, why)
 	}
 }
@@ -263,7 +292,8 @@ func TestDistributedMissing(t *testing.T) {
 	for _, rank := range []string{"mp_rank_00_000", "mp_rank_01_001"} {
 		dir, _ := formattest.Load(t, "testdata/distributed.zip")
 		delete(dir, "iter_0000012/"+rank+"/distrib_optim.pt")
-		if _, err := joined(format.NewFiles(dir)); err == nil || !strings.Contains(err.Error(), "a rank did not finish its save") {
+		if _, err := joined(format.NewFiles(dir)); err == nil ||
+			!strings.Contains(err.Error(), "a rank did not finish its save") {
 			t.Errorf("without that of %s: %v", rank, err)
 		}
 	}
@@ -274,7 +304,9 @@ func TestDistributedMissing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if faults := c.Check(files); len(faults) != 1 || !strings.Contains(faults[0].String(), "keeps the optimizer's state in distrib_optim.pt beside it, and that is not there") {
+	if faults := c.Check(files); len(faults) != 1 ||
+		!strings.Contains(faults[0].String(),
+			"keeps the optimizer's state in distrib_optim.pt beside it, and that is not there") {
 		t.Errorf("without any: %v", faults)
 	}
 }
@@ -285,12 +317,15 @@ func TestDamageOptimizer(t *testing.T) {
 		if !formattest.Sound(dir, joined) {
 			t.Fatalf("%s is not sound", name)
 		}
-		formattest.Damage(t, dir, joined, func(name string) bool { return name != megatron.LatestName })
+		formattest.Damage(t, dir, joined, func(name string) bool {
+			return name != megatron.LatestName
+		})
 	}
 }
 
 func FuzzOptimizer(f *testing.F) {
-	const one, two = "iter_0000012/mp_rank_00/model_optim_rng.pt", "iter_0000012/mp_rank_00/distrib_optim.pt"
+	const one, two = "iter_0000012/mp_rank_00/model_optim_rng.pt",
+		"iter_0000012/mp_rank_00/distrib_optim.pt"
 	mixed, _ := formattest.Load(f, "testdata/frozen.zip")
 	single, _ := formattest.Load(f, "testdata/single.zip")
 	f.Add(mixed[one].Data, []byte(nil))
@@ -314,13 +349,18 @@ func TestProof(t *testing.T) {
 		model uint16
 		same  bool
 	}{
-		{tensor.BF16, 1, 0x3f80, true}, {tensor.BF16, 1.00390625, 0x3f80, true}, {tensor.BF16, 1.00390637, 0x3f81, true},
-		{tensor.BF16, 1.01171875, 0x3f82, true}, {tensor.BF16, nan, 0x7fff, true}, {tensor.BF16, nan, 0x7f80, false}, {tensor.BF16, 0, 0x8000, false},
-		{tensor.F16, 1, 0x3c00, true}, {tensor.F16, 65520, 0x7c00, true}, {tensor.F16, 0x1p-24, 1, true}, {tensor.F16, 0x1p-26, 0, true},
+		{tensor.BF16, 1, 0x3f80, true}, {tensor.BF16, 1.00390625, 0x3f80, true},
+		{tensor.BF16, 1.00390637, 0x3f81, true},
+		{tensor.BF16, 1.01171875, 0x3f82, true}, {tensor.BF16, nan, 0x7fff, true},
+		{tensor.BF16, nan, 0x7f80, false}, {tensor.BF16, 0, 0x8000, false},
+		{tensor.F16, 1, 0x3c00, true}, {tensor.F16, 65520, 0x7c00, true},
+		{tensor.F16, 0x1p-24, 1, true}, {tensor.F16, 0x1p-26, 0, true},
 		{tensor.F16, nan, 0xfe01, true}, {tensor.F16, 1, 0x3c01, false},
 	} {
-		main, model := binary.LittleEndian.AppendUint32(nil, math.Float32bits(c.main)), binary.LittleEndian.AppendUint16(nil, c.model)
-		p := format.Proof{Main: format.Tensor{DType: tensor.F32, Shape: tensor.Shape{1}}, Model: format.Tensor{DType: c.d, Shape: tensor.Shape{1}}}
+		main, model := binary.LittleEndian.AppendUint32(nil, math.Float32bits(c.main)),
+			binary.LittleEndian.AppendUint16(nil, c.model)
+		p := format.Proof{Main: format.Tensor{DType: tensor.F32, Shape: tensor.Shape{1}},
+			Model: format.Tensor{DType: c.d, Shape: tensor.Shape{1}}}
 		if got := p.Differ(main, model); (got < 0) != c.same {
 			t.Errorf("%v in %v against %#x: %d", c.main, c.d, c.model, got)
 		}

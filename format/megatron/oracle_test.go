@@ -31,12 +31,14 @@ type dims struct {
 	Tied                               bool
 	Bias, Norms                        bool // of q, k and v; of q and k
 	Mixtral                            bool // the names of experts
-	Dense                              bool // every second layer, beginning with the first, has no experts
-	Mesh                               string
-	DType                              tensor.DType
+	// every second layer, beginning with the first, has no experts
+	Dense bool
+	Mesh  string
+	DType tensor.DType
 }
 
-// model is one of random weights under Hugging Face's names; its norms are matrices of one row, its biases of one column.
+// model is one of random weights under Hugging Face's names; its norms are matrices of one row, its
+// biases of one column.
 type model struct {
 	dims
 	whole map[string]rows
@@ -44,7 +46,8 @@ type model struct {
 
 func drawModel(r *rand.Rand) *model {
 	pick := func(list ...int) int { return list[r.IntN(len(list))] }
-	d := dims{TP: pick(1, 2, 3, 4), PP: 1 + r.IntN(4), EP: 1, Each: 1 + r.IntN(3), Head: 1 + r.IntN(3), Hidden: 1 + r.IntN(6), Vocab: 1 + r.IntN(20), Tied: r.IntN(2) == 0}
+	d := dims{TP: pick(1, 2, 3, 4), PP: 1 + r.IntN(4), EP: 1, Each: 1 + r.IntN(3),
+		Head: 1 + r.IntN(3), Hidden: 1 + r.IntN(6), Vocab: 1 + r.IntN(20), Tied: r.IntN(2) == 0}
 	d.Groups, d.FFN = d.TP*(1+r.IntN(2)), d.TP*(1+r.IntN(3))
 	d.Mixtral = r.IntN(2) == 0
 	d.Bias, d.Norms = r.IntN(3) == 0, r.IntN(3) == 0
@@ -147,7 +150,9 @@ func (m *model) source() (*format.Checkpoint, *format.Files) {
 	c, data := &format.Checkpoint{}, []byte{}
 	for _, name := range slices.Sorted(maps.Keys(m.whole)) {
 		s := m.shape(name)
-		c.Tensors = append(c.Tensors, format.Tensor{Name: name, DType: m.DType, Shape: s, Pieces: []format.Piece{{Box: s.Box(), File: "file", Offset: int64(len(data))}}})
+		c.Tensors = append(c.Tensors,
+			format.Tensor{Name: name, DType: m.DType, Shape: s,
+				Pieces: []format.Piece{{Box: s.Box(), File: "file", Offset: int64(len(data))}}})
 		data = append(data, bytes.Join(m.whole[name], nil)...)
 	}
 	return c, format.NewFiles(fstest.MapFS{"file": {Data: data}})
@@ -169,7 +174,9 @@ func (m *model) spec(t *testing.T, c *format.Checkpoint) *layout.Spec {
 	}
 	for i := range spec.Rules {
 		if cuts != "" {
-			spec.Rules[i].Place = strings.Replace(spec.Rules[i].Place, fmt.Sprintf("pp=spread(1,%d)", m.Layers), fmt.Sprintf("pp=spread(1,%d,cuts=%s)", m.Layers, cuts[1:]), 1)
+			spec.Rules[i].Place = strings.Replace(spec.Rules[i].Place,
+				fmt.Sprintf("pp=spread(1,%d)", m.Layers),
+				fmt.Sprintf("pp=spread(1,%d,cuts=%s)", m.Layers, cuts[1:]), 1)
 		}
 	}
 	return spec
@@ -207,13 +214,17 @@ func (m *model) test(t *testing.T) {
 	}
 	one := *m
 	one.TP, one.PP, one.EP, one.Cuts = 1, 1, 1, []int{0}
-	if diff := cmp.Diff(one.padded(m.TP).rank(0, 0, 0), formattest.Contents(t, files, again)); diff != "" {
+	if diff := cmp.Diff(one.padded(m.TP).rank(0, 0, 0),
+		formattest.Contents(t, files, again)); diff != "" {
 		t.Fatalf("as a whole\n%s", diff)
 	}
 	for path, want := range map[string]any{
-		"args.num_layers": int64(m.Layers), "args.hidden_size": int64(m.Hidden), "args.ffn_hidden_size": int64(m.FFN), "args.num_attention_heads": int64(m.Groups * m.Each),
-		"args.num_query_groups": int64(m.Groups), "args.kv_channels": int64(m.Head), "args.swiglu": true, "args.untie_embeddings_and_output_weights": !m.Tied,
-		"args.vocab_size": int64(m.Vocab), "args.tensor_model_parallel_size": int64(m.TP), "args.padded_vocab_size": int64(128 * m.TP), "iteration": int64(0),
+		"args.num_layers": int64(m.Layers), "args.hidden_size": int64(m.Hidden),
+		"args.ffn_hidden_size": int64(m.FFN), "args.num_attention_heads": int64(m.Groups * m.Each),
+		"args.num_query_groups": int64(m.Groups), "args.kv_channels": int64(m.Head),
+		"args.swiglu": true, "args.untie_embeddings_and_output_weights": !m.Tied,
+		"args.vocab_size": int64(m.Vocab), "args.tensor_model_parallel_size": int64(m.TP),
+		"args.padded_vocab_size": int64(128 * m.TP), "iteration": int64(0),
 	} {
 		if got, ok := again.Value(path); !ok || got != want {
 			t.Errorf("%s is %v, want %v", path, got, want)
@@ -273,7 +284,8 @@ func (m *model) rank(tp, pp, ep int) map[string]string {
 		end = m.Cuts[pp+1]
 	}
 	for i := m.Cuts[pp]; i < end; i++ {
-		from, to := fmt.Sprintf("model.layers.%d.", i), fmt.Sprintf("decoder.layers.%d.", i-m.Cuts[pp])
+		from, to := fmt.Sprintf("model.layers.%d.", i),
+			fmt.Sprintf("decoder.layers.%d.", i-m.Cuts[pp])
 		for _, kind := range []string{"weight", "bias"} {
 			var qkv rows
 			for g := range m.Groups {
@@ -291,22 +303,27 @@ func (m *model) rank(tp, pp, ep int) map[string]string {
 			add(to+"self_attention.q_layernorm.weight", whole[from+"self_attn.q_norm.weight"], true)
 			add(to+"self_attention.k_layernorm.weight", whole[from+"self_attn.k_norm.weight"], true)
 		}
-		add(to+"self_attention.linear_proj.weight", columns(whole[from+"self_attn.o_proj.weight"]), false)
-		add(to+"self_attention.linear_qkv.layer_norm_weight", whole[from+"input_layernorm.weight"], true)
+		add(to+"self_attention.linear_proj.weight", columns(whole[from+"self_attn.o_proj.weight"]),
+			false)
+		add(to+"self_attention.linear_qkv.layer_norm_weight", whole[from+"input_layernorm.weight"],
+			true)
 		at, names := m.mlp()
 		mlp := func(from, to string) {
-			add(to+"linear_fc1.weight", slices.Concat(part(whole[from+names[0]]), part(whole[from+names[1]])), false)
+			add(to+"linear_fc1.weight",
+				slices.Concat(part(whole[from+names[0]]), part(whole[from+names[1]])), false)
 			add(to+"linear_fc2.weight", columns(whole[from+names[2]]), false)
 		}
 		if m.dense(i) {
-			add(to+"mlp.linear_fc1.layer_norm_weight", whole[from+"post_attention_layernorm.weight"], true)
+			add(to+"mlp.linear_fc1.layer_norm_weight",
+				whole[from+"post_attention_layernorm.weight"], true)
 			mlp(from+"mlp.", to+"mlp.")
 			continue
 		}
 		add(to+"pre_mlp_layernorm.weight", whole[from+"post_attention_layernorm.weight"], true)
 		add(to+"mlp.router.weight", whole[from+at+"gate.weight"], false)
 		for e := range m.Expert / m.EP {
-			mlp(fmt.Sprintf("%s%sexperts.%d.", from, at, e+ep*m.Expert/m.EP), fmt.Sprintf("%smlp.experts.local_experts.%d.", to, e))
+			mlp(fmt.Sprintf("%s%sexperts.%d.", from, at, e+ep*m.Expert/m.EP),
+				fmt.Sprintf("%smlp.experts.local_experts.%d.", to, e))
 		}
 	}
 	return all

@@ -9,19 +9,23 @@ import (
 )
 
 // noParameter are tensors of models that no optimizer has.
-var noParameter = regexp.MustCompile(`(^|\.)(inv_freq|expert_bias|local_tokens_per_expert|_extra_state)$`)
+var noParameter = regexp.MustCompile(
+	`(^|\.)(inv_freq|expert_bias|local_tokens_per_expert|_extra_state)$`)
 
 // most is how many elements of a parameter are looked at to tell it from others.
 const most = 1 << 16
 
 // A pairing finds the parameters of the slots of a rank.
 //
-// Where there are copies in f32, it goes by shape and values: a copy rounded is its parameter. That is looked at until no other parameter
-// fits, and for at most a number of elements; parameters that are alike so far, such as norms that round to 1, are taken in their order, if
-// all others of the rank are in the model's order too. So the names are cheap, and what they promise is in the proofs.
+// Where there are copies in f32, it goes by shape and values: a copy rounded is its parameter. That
+// is looked at until no other parameter fits, and for at most a number of elements; parameters that
+// are alike so far, such as norms that round to 1, are taken in their order, if all others of the
+// rank are in the model's order too. So the names are cheap, and what they promise is in the
+// proofs.
 //
-// Where there are none, the order is all: a group has the parameters that Megatron puts into it, in the order in which the model has them. It counts
-// when the numbers of parameters and all shapes agree.
+// Where there are none, the order is all: a group has the parameters that Megatron puts into it, in
+// the order in which the model has them. It counts when the numbers of parameters and all shapes
+// agree.
 type pairing struct {
 	files *format.Files
 	size  degrees
@@ -70,7 +74,8 @@ func pair(files *format.Files, p *part, groups []*group, size degrees) (list []*
 // byOrder finds the parameters of a group in which there are some of f32.
 func (m *pairing) byOrder(g *group, copies []*candidate, params []*param) error {
 	if !g.regular {
-		return apartf("an optimizer without copies in f32 goes by order alone, and its groups are not only by weight decay: nobody knows what is in which")
+		return apartf("an optimizer without copies in f32 goes by order alone, and its groups " +
+			"are not only by weight decay: nobody knows what is in which")
 	}
 	var due []*param
 	paired := map[*param]bool{}
@@ -78,18 +83,21 @@ func (m *pairing) byOrder(g *group, copies []*candidate, params []*param) error 
 		paired[c.param] = true
 	}
 	for _, p := range params {
-		if paired[p] || p.DType == tensor.F32 && g.takes(p, m.size) && !noParameter.MatchString(p.Name) {
+		if paired[p] || p.DType == tensor.F32 && g.takes(p, m.size) &&
+			!noParameter.MatchString(p.Name) {
 			due = append(due, p)
 		}
 	}
 	if len(due) != len(g.slots) {
-		return apartf("a group of the optimizer (weight decay: %v) has %d parameters, and the model %d for it", g.decays, len(g.slots), len(due))
+		return apartf("a group of the optimizer (weight decay: %v) has %d parameters, and the "+
+			"model %d for it", g.decays, len(g.slots), len(due))
 	}
 	for i, p := range due {
 		s := g.slots[i]
 		if p.DType != tensor.F32 {
 			if copies[0].param != p {
-				return apartf("the optimizer has the copy of %q where that of %q is due", copies[0].param.Name, p.Name)
+				return apartf("the optimizer has the copy of %q where that of %q is due",
+					copies[0].param.Name, p.Name)
 			}
 			s.main, copies = copies[0].main, copies[1:]
 		} else if m.used[p] {
@@ -101,7 +109,8 @@ func (m *pairing) byOrder(g *group, copies []*candidate, params []*param) error 
 			return ok && t.Shape.Equal(p.Shape)
 		}
 		if s.main == nil && len(s.kinds) > 0 && !slices.ContainsFunc(s.kinds, fits) {
-			return apartf("the optimizer has no state of shape %v where that of %q is due", p.Shape, p.Name)
+			return apartf("the optimizer has no state of shape %v where that of %q is due", p.Shape,
+				p.Name)
 		}
 	}
 	return nil
@@ -123,7 +132,8 @@ func (m *pairing) byValue(copies []*candidate, params []*param) error {
 		classes[key].copies = append(classes[key].copies, c)
 	}
 	for _, p := range params {
-		if c := classes[p.Shape.String()]; c != nil && (p.DType == tensor.BF16 || p.DType == tensor.F16) {
+		if c := classes[p.Shape.String()]; c != nil &&
+			(p.DType == tensor.BF16 || p.DType == tensor.F16) {
 			c.params = append(c.params, p)
 		}
 	}
@@ -131,7 +141,8 @@ func (m *pairing) byValue(copies []*candidate, params []*param) error {
 		c := classes[key]
 		for _, p := range c.params {
 			if p.DType != c.params[0].DType {
-				return apartf("the model has parameters of %v and of %v", p.DType, c.params[0].DType)
+				return apartf("the model has parameters of %v and of %v", p.DType,
+					c.params[0].DType)
 			}
 		}
 		if err := m.split(c.copies, c.params, 0); err != nil {
@@ -233,18 +244,22 @@ func (m *pairing) tell(copies []*candidate, params []*param) error {
 	return nil
 }
 
-// left takes copies that are like no parameter in their order, when there are as many parameters left: one is damaged, and the proof will say
-// where.
+// left takes copies that are like no parameter in their order, when there are as many parameters
+// left: one is damaged, and the proof will say where.
 func left(copies []*candidate, params []*param) error {
 	taken := map[*param]bool{}
-	copies = slices.DeleteFunc(slices.Clone(copies), func(c *candidate) bool { taken[c.param] = true; return c.param != nil })
+	copies = slices.DeleteFunc(slices.Clone(copies), func(c *candidate) bool {
+		taken[c.param] = true
+		return c.param != nil
+	})
 	params = slices.DeleteFunc(slices.Clone(params), func(p *param) bool { return taken[p] })
 	if len(copies) == 0 {
 		return nil
 	}
 	if len(copies) != len(params) {
 		piece := &copies[0].main.Pieces[0]
-		return apartf("%s, byte %d: a copy of a parameter in f32, of shape %v, that is none of the model's (copies left: %d, parameters left: %d)",
+		return apartf("%s, byte %d: a copy of a parameter in f32, of shape %v, that is none of "+
+			"the model's (copies left: %d, parameters left: %d)",
 			piece.File, piece.Offset, copies[0].main.Shape, len(copies), len(params))
 	}
 	for i, c := range copies {
@@ -267,7 +282,9 @@ func inOrder(copies []*candidate, params []*param) error {
 	for _, c := range copies {
 		if place[c.param] < last[c.group] {
 			piece := &copies[i].main.Pieces[0]
-			return apartf("%s, byte %d: the values of a copy of a parameter in f32, of shape %v, do not tell which it is, and the order of the optimizer is not the model's: %q is behind a later one",
+			return apartf("%s, byte %d: the values of a copy of a parameter in f32, of shape "+
+				"%v, do not tell which it is, and the order of the optimizer is not the "+
+				"model's: %q is behind a later one",
 				piece.File, piece.Offset, copies[i].main.Shape, c.param.Name)
 		}
 		last[c.group] = place[c.param]

@@ -7,18 +7,26 @@ import (
 	"strings"
 )
 
-// Megatron Core registers the parameters of a model module by module, and so an optimizer numbers them, and buffers have them from the last to the first. Of the modules of a layer these are
-// what follows its number; a module's own parameters come before those of modules in it, and leaves is the order of what Transformer Engine has in one.
+// Megatron Core registers the parameters of a model module by module, and so an optimizer numbers
+// them, and buffers have them from the last to the first. Of the modules of a layer these are what
+// follows its number; a module's own parameters come before those of modules in it, and leaves is
+// the order of what Transformer Engine has in one.
 var (
-	modules = []string{"input_layernorm", "self_attention.linear_proj", "self_attention.linear_qkv", "self_attention.q_layernorm", "self_attention.k_layernorm", "pre_mlp_layernorm",
-		"mlp.router", "mlp.experts", "mlp.shared_experts", "mlp.shared_experts.linear_fc1", "mlp.shared_experts.linear_fc2", "mlp.linear_fc1", "mlp.linear_fc2"}
-	tops      = []string{"embedding.word_embeddings.weight", "embedding.position_embeddings.weight", "decoder.final_layernorm.weight", "decoder.final_layernorm.bias", "output_layer.weight", "output_layer.bias"}
+	modules = []string{"input_layernorm", "self_attention.linear_proj", "self_attention.linear_qkv",
+		"self_attention.q_layernorm", "self_attention.k_layernorm", "pre_mlp_layernorm",
+		"mlp.router", "mlp.experts", "mlp.shared_experts", "mlp.shared_experts.linear_fc1",
+		"mlp.shared_experts.linear_fc2", "mlp.linear_fc1", "mlp.linear_fc2"}
+	tops = []string{"embedding.word_embeddings.weight", "embedding.position_embeddings.weight",
+		"decoder.final_layernorm.weight", "decoder.final_layernorm.bias", "output_layer.weight",
+		"output_layer.bias"}
 	leaves    = []string{"gate_weight", "layer_norm_weight", "layer_norm_bias", "weight", "bias"}
-	expertFor = regexp.MustCompile(`^mlp\.experts\.(?:local_experts\.(\d+)\.linear_fc([12])\.(weight|bias)|linear_fc([12])\.(weight|bias)(\d+))$`)
+	expertFor = regexp.MustCompile(
+		`^mlp\.experts\.(?:local_experts\.(\d+)\.linear_fc([12])\.(weight|bias)|linear_fc([12])\.(weight|bias)(\d+))$`)
 )
 
-// registered tells of a parameter where among others Megatron Core registers it; known is false where shoal does not know that. Experts come one after the other; where their products are computed
-// together, each has its weight and bias in the one module, and then in the other.
+// registered tells of a parameter where among others Megatron Core registers it; known is false
+// where shoal does not know that. Experts come one after the other; where their products are
+// computed together, each has its weight and bias in the one module, and then in the other.
 func registered(name string) (at []int, known bool) {
 	m := layer.FindStringSubmatch(name)
 	if m == nil {
@@ -36,11 +44,13 @@ func registered(name string) (at []int, known bool) {
 		return append([]int{depth(name), slices.Index(modules, "mlp.experts")}, at...), true
 	}
 	dot := max(strings.LastIndexByte(inner, '.'), 0)
-	i, leaf := slices.Index(modules, inner[:dot]), slices.Index(leaves, strings.TrimPrefix(inner[dot:], "."))
+	i, leaf := slices.Index(modules, inner[:dot]),
+		slices.Index(leaves, strings.TrimPrefix(inner[dot:], "."))
 	return []int{depth(name), i, leaf}, i >= 0 && leaf >= 0 && inner[:dot] != "mlp.experts"
 }
 
-// placeOf is where something is registered; what is no parameter, such as the bias of a router, comes behind.
+// placeOf is where something is registered; what is no parameter, such as the bias of a router,
+// comes behind.
 func placeOf(name string) []int {
 	at, known := registered(name)
 	if !known {

@@ -14,19 +14,25 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// Regroup gives the optimizer of another framework the groups that Megatron has, which decides them itself: vectors and biases have no weight decay, all else has. of are
-// the values of the group of each parameter, by its name in the checkpoint, which is one of Megatron Core or of Hugging Face; those of a group of Megatron must be the same, but
-// for the weight decay. ordered is whether the format goes by the order of parameters, as mp_rank folders do; then groups must tell it, and else they do where it is known. Fold comes before.
-func Regroup(c *format.Checkpoint, of map[string][]format.Value, ordered bool) (note string, err error) {
+// Regroup gives the optimizer of another framework the groups that Megatron has, which decides them
+// itself: vectors and biases have no weight decay, all else has. of are the values of the group of
+// each parameter, by its name in the checkpoint, which is one of Megatron Core or of Hugging Face;
+// those of a group of Megatron must be the same, but for the weight decay. ordered is whether the
+// format goes by the order of parameters, as mp_rank folders do; then groups must tell it, and else
+// they do where it is known. Fold comes before.
+func Regroup(c *format.Checkpoint, of map[string][]format.Value, ordered bool) (note string,
+	err error) {
 	var names []string
 	for _, t := range c.Tensors {
 		names = append(names, t.Name)
 	}
-	parts, err := layout.NewParts(layout.MegatronCore(nil, layout.MixtureOf(names), layout.DenseLayers(names), 1))
+	parts, err := layout.NewParts(
+		layout.MegatronCore(nil, layout.MixtureOf(names), layout.DenseLayers(names), 1))
 	if err != nil {
 		return "", err
 	}
-	r := regrouping{folding: folding{parts: parts}, of: of, members: map[string][]string{}, vector: map[string]bool{}}
+	r := regrouping{folding: folding{parts: parts}, of: of, members: map[string][]string{},
+		vector: map[string]bool{}}
 	for i := range c.Tensors {
 		r.note(&c.Tensors[i])
 	}
@@ -79,7 +85,8 @@ func (r *regrouping) groups(c *format.Checkpoint, ordered bool) (note string, er
 		}
 	}
 	if unplaced != "" && ordered {
-		return "", fmt.Errorf("it goes by the order of parameters, and where %q stands in it shoal does not know; choose torch_dist, which goes by names", unplaced)
+		return "", fmt.Errorf("it goes by the order of parameters, and where %q stands in it "+
+			"shoal does not know; choose torch_dist, which goes by names", unplaced)
 	}
 	at := optimizerKey + "."
 	if r.copies || !ordered { // what is around torch's optimizer
@@ -103,22 +110,27 @@ func (r *regrouping) groups(c *format.Checkpoint, ordered bool) (note string, er
 		}
 		n++
 	}
-	note = fmt.Sprintf("Megatron decides itself which parameters have weight decay: %s, and %d, vectors and biases, none", plural.Of(len(in[0]), "parameter")+" "+plural.Verb(len(in[0]), "has", "have")+" some", len(in[1]))
+	note = fmt.Sprintf("Megatron decides itself which parameters have weight decay: %s, and %d, "+
+		"vectors and biases, none", plural.Of(len(in[0]), "parameter")+" "+
+		plural.Verb(len(in[0]), "has", "have")+" some", len(in[1]))
 	if other != "" {
 		note += fmt.Sprintf("; that was otherwise here, as for %q", other)
 	}
 	return note, nil
 }
 
-// values are those of a group, with what Megatron tells groups apart by. otherwise is a parameter that had another weight decay than it gets.
-func (r *regrouping) values(params []string, vectors bool) (all []format.Value, otherwise string, err error) {
+// values are those of a group, with what Megatron tells groups apart by. otherwise is a parameter
+// that had another weight decay than it gets.
+func (r *regrouping) values(params []string, vectors bool) (all []format.Value, otherwise string,
+	err error) {
 	decay, found := 0.0, map[string]format.Value{}
 	first := ""
 	for _, param := range params {
 		for _, name := range r.members[param] {
 			of, known := r.of[name]
 			if !known {
-				return nil, "", fmt.Errorf("nothing says in which group of the optimizer the parameter %q is", name)
+				return nil, "", fmt.Errorf(
+					"nothing says in which group of the optimizer the parameter %q is", name)
 			}
 			own := map[string]format.Value{}
 			for _, v := range of {
@@ -133,9 +145,11 @@ func (r *regrouping) values(params []string, vectors bool) (all []format.Value, 
 			if first == "" {
 				first, found = name, own
 			}
-			for _, key := range slices.Concat(slices.Sorted(maps.Keys(own)), slices.Sorted(maps.Keys(found))) {
+			for _, key := range slices.Concat(slices.Sorted(maps.Keys(own)),
+				slices.Sorted(maps.Keys(found))) {
 				if a, b := own[key].Is, found[key].Is; !reflect.DeepEqual(a, b) {
-					return nil, "", fmt.Errorf("%s of the optimizer is %v for %q and %v for %q, and Megatron has both in one group", key, a, name, b, first)
+					return nil, "", fmt.Errorf("%s of the optimizer is %v for %q and %v for %q, "+
+						"and Megatron has both in one group", key, a, name, b, first)
 				}
 			}
 		}
@@ -145,12 +159,14 @@ func (r *regrouping) values(params []string, vectors bool) (all []format.Value, 
 		decay, mult = 0, 0
 	}
 	for _, d := range []format.Value{
-		{Path: "weight_decay", Is: decay}, {Path: "wd_mult", Is: mult}, {Path: "lr_mult", Is: 1.0}, {Path: "is_expert_parallel", Is: false}, {Path: "is_decoupled_lr", Is: false},
+		{Path: "weight_decay", Is: decay}, {Path: "wd_mult", Is: mult}, {Path: "lr_mult", Is: 1.0},
+		{Path: "is_expert_parallel", Is: false}, {Path: "is_decoupled_lr", Is: false},
 	} {
 		found[d.Path] = d
 	}
 	if _, said := found["bias_correction"]; !said {
-		found["bias_correction"] = format.Value{Path: "bias_correction", Is: true} // as torch's Adam always has, and that of Apex only then
+		// as torch's Adam always has, and that of Apex only then
+		found["bias_correction"] = format.Value{Path: "bias_correction", Is: true}
 	}
 	for _, key := range slices.Sorted(maps.Keys(found)) {
 		all = append(all, found[key])

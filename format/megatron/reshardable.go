@@ -15,11 +15,14 @@ import (
 )
 
 var (
-	// bucketKey is that of a bucket in the distributed optimizer's format dp_reshardable: of which optimizer, if there are several; of which of the ranks that have other parameters; of which buffer,
-	// of what types; which bucket, and which kind of state.
-	bucketKey = regexp.MustCompile(`^(?:chained_(\d+)\.)?optimizer\.distributed\.dp_group_idx_(\d+)\.gbuf_idx_(\d+)\.dtype_(.+)\.bucket_idx_(\d+)\.([^.]+)$`)
+	// bucketKey is that of a bucket in the distributed optimizer's format dp_reshardable: of which
+	// optimizer, if there are several; of which of the ranks that have other parameters; of which
+	// buffer, of what types; which bucket, and which kind of state.
+	bucketKey = regexp.MustCompile(
+		`^(?:chained_(\d+)\.)?optimizer\.distributed\.dp_group_idx_(\d+)\.gbuf_idx_(\d+)\.dtype_(.+)\.bucket_idx_(\d+)\.([^.]+)$`)
 	// domainKey is that of what such ranks have beside.
-	domainKey = regexp.MustCompile(`^(?:chained_(\d+)\.)?optimizer\.distributed\.dp_group_idx_(\d+)\.(\w+)$`)
+	domainKey = regexp.MustCompile(
+		`^(?:chained_(\d+)\.)?optimizer\.distributed\.dp_group_idx_(\d+)\.(\w+)$`)
 )
 
 // A bufferID is which buffer: of which optimizer, of which of its ranks, and which one there.
@@ -28,8 +31,11 @@ type bufferID struct{ optimizer, rank, number int }
 // buckets are those of a buffer, in their order: flat tensors by the kind of state.
 type buckets []map[string]*format.Tensor
 
-// A reshardable checkpoint of torch_dist has buffers of the distributed optimizer. No key says which parameters are in one, nor in which order. But arguments say which ranks there were, Megatron
-// Core's rules which parameters these had, and in which order it registers them. That makes out where each parameter stands, which must come out even in each bucket; the copies in f32 prove it.
+// A reshardable checkpoint of torch_dist has buffers of the distributed optimizer. No key says
+// which parameters are in one, nor in which order. But arguments say which ranks there were,
+// Megatron Core's rules which parameters these had, and in which order it registers them. That
+// makes out where each parameter stands, which must come out even in each bucket; the copies in f32
+// prove it.
 type reshardable struct {
 	c       *format.Checkpoint
 	files   *format.Files
@@ -40,7 +46,8 @@ type reshardable struct {
 	model   []format.Tensor
 }
 
-// unbucket takes the distributed optimizer's buffers of a checkpoint of torch_dist apart. Where that does not come out they stay, and say why.
+// unbucket takes the distributed optimizer's buffers of a checkpoint of torch_dist apart. Where
+// that does not come out they stay, and say why.
 func unbucket(files *format.Files, c *format.Checkpoint) error {
 	r := reshardable{c: c, files: files, buffers: map[bufferID]buckets{}}
 	state, err := r.collect()
@@ -78,8 +85,10 @@ func (r *reshardable) collect() (state []int, err error) {
 		}
 		id := bufferID{n[0], n[1], n[2]}
 		r.several = r.several || m[1] != ""
-		if len(t.Shape) != 1 || t.DType.Size() == 0 || types[id] != "" && types[id] != m[4] || m[6] == mainKind || m[6] == aloneKind && t.DType != tensor.F32 {
-			return state, apartf("%q is of %v %v, and no flat buffer like the others", t.Name, t.DType, t.Shape)
+		if len(t.Shape) != 1 || t.DType.Size() == 0 || types[id] != "" && types[id] != m[4] ||
+			m[6] == mainKind || m[6] == aloneKind && t.DType != tensor.F32 {
+			return state, apartf("%q is of %v %v, and no flat buffer like the others", t.Name,
+				t.DType, t.Shape)
 		}
 		types[id] = m[4]
 		for len(r.buffers[id]) <= n[3] {
@@ -95,14 +104,18 @@ func (r *reshardable) collect() (state []int, err error) {
 			main := kinds[aloneKind]
 			for _, t := range kinds {
 				if main == nil || !t.Shape.Equal(main.Shape) || len(kinds) != len(list[0]) {
-					return state, apartf("bucket %d of buffer %d of ranks %d has no copies of the parameters, or other state than others", k, id.number, id.rank)
+					return state, apartf("bucket %d of buffer %d of ranks %d has no copies of "+
+						"the parameters, or other state than others", k, id.number, id.rank)
 				}
 			}
 			if main == nil {
-				return state, apartf("bucket %d of buffer %d of ranks %d is missing", k, id.number, id.rank)
+				return state, apartf("bucket %d of buffer %d of ranks %d is missing", k, id.number,
+					id.rank)
 			}
 			for _, t := range kinds {
-				slices.SortFunc(t.Pieces, func(a, b format.Piece) int { return a.Box[0].From - b.Box[0].From })
+				slices.SortFunc(t.Pieces, func(a, b format.Piece) int {
+					return a.Box[0].From - b.Box[0].From
+				})
 			}
 		}
 	}
@@ -133,7 +146,8 @@ func (r *reshardable) unpack() error {
 		if wrong < fewest {
 			fewest, best = wrong, found
 		}
-		first = apartf("in the distributed optimizer's buffers the copies in f32 are not those of the model's parameters, in the order in which Megatron Core registers these")
+		first = apartf("in the distributed optimizer's buffers the copies in f32 are not those " +
+			"of the model's parameters, in the order in which Megatron Core registers these")
 	}
 	if best == nil {
 		return first
@@ -144,21 +158,9 @@ func (r *reshardable) unpack() error {
 
 // seats finds out which parameters each rank had.
 func (r *reshardable) seats() error {
-	chunks := 1
-	for path, to := range map[string]*int{"tensor_model_parallel_size": &r.size.tp, "pipeline_model_parallel_size": &r.size.pp, "expert_model_parallel_size": &r.size.ep, "virtual_pipeline_model_parallel_size": &chunks} {
-		*to = 1
-		v, said := r.c.Value("args." + path)
-		n, isNumber := v.(int64)
-		if isNumber && n > 0 && n <= 1<<16 {
-			*to = int(n)
-		} else if v != nil || !said && !strings.Contains(path, "expert") && !strings.Contains(path, "virtual") {
-			return apartf("which parameters are in the distributed optimizer's buffers the ranks tell that there were, and there is no args.%s that says how many", path)
-		}
-	}
-	for _, path := range []string{"pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"} {
-		if v, _ := r.c.Value("args." + path); v != nil && v != false {
-			return apartf("by args.%s stages have unlike numbers of layers, and shoal does not know which parameters are in the distributed optimizer's buffers of each", path)
-		}
+	chunks, err := r.sizes()
+	if err != nil {
+		return err
 	}
 	var catalogue []layout.Tensor
 	experts := false
@@ -169,19 +171,26 @@ func (r *reshardable) seats() error {
 			continue
 		}
 		if _, ok := registered(param); !ok || !format.Rounds(t.DType) {
-			return apartf("of the parameter %q, of %v, shoal does not know where among others it stands in the distributed optimizer's buffers", param, t.DType)
+			return apartf("of the parameter %q, of %v, shoal does not know where among others "+
+				"it stands in the distributed optimizer's buffers", param, t.DType)
 		}
 		experts = experts || isExpert(param)
 		r.model = append(r.model, *t)
 		catalogue = append(catalogue, layout.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape})
 	}
-	if v, _ := r.c.Value("args.expert_tensor_parallel_size"); experts && v != nil && v != int64(r.size.tp) {
-		return apartf("by args.expert_tensor_parallel_size experts are cut over other tensor parallel ranks than the rest (%v), and shoal does not know which parameters are in the distributed optimizer's buffers of each", v)
+	if v, _ := r.c.Value("args.expert_tensor_parallel_size"); experts && v != nil &&
+		v != int64(r.size.tp) {
+		return apartf("by args.expert_tensor_parallel_size experts are cut over other tensor "+
+			"parallel ranks than the rest (%v), and shoal does not know which parameters are in "+
+			"the distributed optimizer's buffers of each", v)
 	}
 	if experts && r.several != (r.size.ep > 1) {
-		return apartf("by args.expert_model_parallel_size experts have an optimizer of their own if it is more than 1 (it is %d), and the buffers are of another number of optimizers", r.size.ep)
+		return apartf("by args.expert_model_parallel_size experts have an optimizer of their "+
+			"own if it is more than 1 (it is %d), and the buffers are of another number of "+
+			"optimizers", r.size.ep)
 	}
-	mesh := layout.Mesh{{Name: "pp", Size: r.size.pp}, {Name: "ep", Size: r.size.ep}, {Name: "tp", Size: r.size.tp}}
+	mesh := layout.Mesh{{Name: "pp", Size: r.size.pp}, {Name: "ep", Size: r.size.ep},
+		{Name: "tp", Size: r.size.tp}}
 	spec, err := layout.Preset("megatron-core", mesh, catalogue, KVHeads(r.c))
 	if err == nil {
 		err = layout.Interleave(spec, chunks)
@@ -198,16 +207,48 @@ func (r *reshardable) seats() error {
 		err = r.ranks.number()
 	}
 	if err != nil {
-		return apartf("which parameters are in the distributed optimizer's buffers shoal cannot make out: %v", err)
+		return apartf("which parameters are in the distributed optimizer's buffers shoal cannot "+
+			"make out: %v", err)
 	}
 	return nil
 }
 
-// oneExpert is a parameter of one of several experts, under its name in mp_rank folders.
-var oneExpert = regexp.MustCompile(`experts\.local_experts\.(\d+)\.(linear_fc[12]\.(?:weight|bias))$`)
+// sizes reads how many ranks of each kind there were, and returns how many chunks of layers each
+// pipeline stage had.
+func (r *reshardable) sizes() (chunks int, err error) {
+	chunks = 1
+	for path, to := range map[string]*int{"tensor_model_parallel_size": &r.size.tp,
+		"pipeline_model_parallel_size": &r.size.pp, "expert_model_parallel_size": &r.size.ep,
+		"virtual_pipeline_model_parallel_size": &chunks} {
+		*to = 1
+		v, said := r.c.Value("args." + path)
+		n, isNumber := v.(int64)
+		if isNumber && n > 0 && n <= 1<<16 {
+			*to = int(n)
+		} else if v != nil || !said && !strings.Contains(path, "expert") &&
+			!strings.Contains(path, "virtual") {
+			return 0, apartf("which parameters are in the distributed optimizer's buffers the "+
+				"ranks tell that there were, and there is no args.%s that says how many", path)
+		}
+	}
+	for _, path := range []string{"pipeline_model_parallel_layout",
+		"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
+		"account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"} {
+		if v, _ := r.c.Value("args." + path); v != nil && v != false {
+			return 0, apartf("by args.%s stages have unlike numbers of layers, and shoal does not "+
+				"know which parameters are in the distributed optimizer's buffers of each", path)
+		}
+	}
+	return chunks, nil
+}
 
-// registers are what parameters can have been called where they were registered: torch_dist has one name for norms that are modules and for those that are part of the products behind them, and one for experts
-// one by one and computed together. What arguments say comes first.
+// oneExpert is a parameter of one of several experts, under its name in mp_rank folders.
+var oneExpert = regexp.MustCompile(
+	`experts\.local_experts\.(\d+)\.(linear_fc[12]\.(?:weight|bias))$`)
+
+// registers are what parameters can have been called where they were registered: torch_dist has one
+// name for norms that are modules and for those that are part of the products behind them, and one
+// for experts one by one and computed together. What arguments say comes first.
 func (r *reshardable) registers() (list []func(string) string) {
 	alone := func(name string) string {
 		for _, n := range norms {
@@ -232,7 +273,8 @@ func (r *reshardable) registers() (list []func(string) string) {
 	return list
 }
 
-// wrong counts the parameters of which the first elements are not those of the copies, and has the copies prove the names.
+// wrong counts the parameters of which the first elements are not those of the copies, and has the
+// copies prove the names.
 func (r *reshardable) wrong(found []format.Tensor) (n int, err error) {
 	proofs, model := map[string][]*format.Proof{}, map[string]*format.Tensor{}
 	for i := range r.model {
@@ -247,7 +289,8 @@ func (r *reshardable) wrong(found []format.Tensor) (n int, err error) {
 		own := model[param]
 		proofs[param] = []*format.Proof{{Main: found[i], Model: *own}}
 		some := min(own.Shape.Box().Elements(), probe)
-		main, rounded, theirs := make([]byte, some*4), make([]byte, some*own.DType.Size()), make([]byte, some*own.DType.Size())
+		main, rounded, theirs := make([]byte, some*4), make([]byte, some*own.DType.Size()),
+			make([]byte, some*own.DType.Size())
 		if err := r.files.ReadRange(&found[i], 0, some, main); err != nil {
 			return 0, err
 		}

@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
-// name puts the state of parameters in the place of the buffers, and what the first of the ranks has of all under the paths that it has elsewhere.
+// name puts the state of parameters in the place of the buffers, and what the first of the ranks
+// has of all under the paths that it has elsewhere.
 func (r *reshardable) name(found []format.Tensor) {
 	var tensors []format.Tensor
 	for _, t := range r.c.Tensors {
@@ -32,7 +33,8 @@ func (r *reshardable) name(found []format.Tensor) {
 	r.c.Values = append(values, r.members(values)...)
 }
 
-// members are the names of the parameters of each group of the optimizers, if each fits into one: as Megatron shares them out.
+// members are the names of the parameters of each group of the optimizers, if each fits into one:
+// as Megatron shares them out.
 func (r *reshardable) members(values []format.Value) (names []format.Value) {
 	groups, odd := map[string]*group{}, map[string]bool{}
 	for _, v := range values {
@@ -78,7 +80,8 @@ func (r *reshardable) members(values []format.Value) (names []format.Value) {
 	return names
 }
 
-// ofDomain is the path of something, another if it is of ranks that have a buffer; keep is false for what others than the first have too, and for sizes of buckets.
+// ofDomain is the path of something, another if it is of ranks that have a buffer; keep is false
+// for what others than the first have too, and for sizes of buckets.
 func ofDomain(path string) (other string, keep bool) {
 	o, isObject := parseObject(path)
 	m := domainKey.FindStringSubmatch(o.key)

@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// place puts the state of all parameters together, as they stand in the buffers if they are registered under such names.
+// place puts the state of all parameters together, as they stand in the buffers if they are
+// registered under such names.
 func (r *reshardable) place(names func(string) string) ([]format.Tensor, error) {
 	held, used := map[string]map[[2]int][]*format.Tensor{}, 0
 	for _, s := range r.ranks.seats {
@@ -33,7 +34,9 @@ func (r *reshardable) place(names func(string) string) ([]format.Tensor, error) 
 				if len(params) == 0 {
 					continue
 				}
-				slices.SortFunc(params, func(a, b *local) int { return slices.Compare(placeOf(names(b.name)), placeOf(names(a.name))) })
+				slices.SortFunc(params, func(a, b *local) int {
+					return slices.Compare(placeOf(names(b.name)), placeOf(names(a.name)))
+				})
 				if err := r.take(id, params, held); err != nil {
 					return nil, err
 				}
@@ -43,20 +46,27 @@ func (r *reshardable) place(names func(string) string) ([]format.Tensor, error) 
 		}
 	}
 	if used != len(r.buffers) {
-		return nil, apartf("the distributed optimizer has %d buffers, and by the arguments there would be %d", len(r.buffers), used)
+		return nil, apartf(
+			"the distributed optimizer has %d buffers, and by the arguments there would be %d",
+			len(r.buffers), used)
 	}
 	return r.assemble(held)
 }
 
 // take finds parameters in a buffer, of which the first is the last that was registered.
-func (r *reshardable) take(id bufferID, params []*local, held map[string]map[[2]int][]*format.Tensor) error {
+func (r *reshardable) take(id bufferID, params []*local,
+	held map[string]map[[2]int][]*format.Tensor) error {
 	list, bucket, end := r.buffers[id], 0, 0
 	wrong := func(l *local) error {
-		return apartf("the distributed optimizer's buffer %d of ranks %d has buckets that do not end where parameters do (%q); not all parameters are trained, or Megatron registers them in another order than shoal knows", id.number, id.rank, l.param)
+		return apartf("the distributed optimizer's buffer %d of ranks %d has buckets that do "+
+			"not end where parameters do (%q); not all parameters are trained, or Megatron "+
+			"registers them in another order than shoal knows", id.number, id.rank, l.param)
 	}
 	for _, l := range params {
 		n, at := l.Shape.Box().Elements(), (end+align-1)/align*align
-		if bucket < len(list) && (end == list[bucket][aloneKind].Shape[0] || at == list[bucket][aloneKind].Shape[0]) { // an embedding that another stage has too begins a bucket at such a multiple
+		// an embedding that another stage has too begins a bucket at such a multiple
+		if bucket < len(list) &&
+			(end == list[bucket][aloneKind].Shape[0] || at == list[bucket][aloneKind].Shape[0]) {
 			bucket, at = bucket+1, 0
 		}
 		if bucket >= len(list) || at+n > list[bucket][aloneKind].Shape[0] {
@@ -71,7 +81,8 @@ func (r *reshardable) take(id bufferID, params []*local, held map[string]map[[2]
 				return apartf("%q has no elements where %q stands", flat.Name, l.param)
 			}
 			key := [2]int{l.slot, l.member}
-			held[kind][key] = append(held[kind][key], &format.Tensor{DType: flat.DType, Shape: l.Shape, Pieces: pieces})
+			held[kind][key] = append(held[kind][key],
+				&format.Tensor{DType: flat.DType, Shape: l.Shape, Pieces: pieces})
 		}
 		end = at + n
 	}
@@ -81,36 +92,46 @@ func (r *reshardable) take(id bufferID, params []*local, held map[string]map[[2]
 	return nil
 }
 
-// between are the pieces of a parameter that stands in a flat tensor from an element on; whole is false where some are missing.
+// between are the pieces of a parameter that stands in a flat tensor from an element on; whole is
+// false where some are missing.
 func between(flat *format.Tensor, shape tensor.Shape, at int) (pieces []format.Piece, whole bool) {
 	next, to := at, at+shape.Box().Elements()
-	i, _ := slices.BinarySearchFunc(flat.Pieces, at, func(p format.Piece, at int) int { return cmp.Compare(p.Box[0].To, at+1) })
+	i, _ := slices.BinarySearchFunc(flat.Pieces, at, func(p format.Piece, at int) int {
+		return cmp.Compare(p.Box[0].To, at+1)
+	})
 	for _, p := range flat.Pieces[i:] {
 		from, end := max(at, p.Box[0].From), min(to, p.Box[0].To)
 		if from >= end || from != next || p.Strides != nil {
 			break
 		}
-		pieces = append(pieces, format.Flat(flat.DType, shape, from-at, end-at, p.File, p.Offset+int64((from-p.Box[0].From)*flat.DType.Size()))...)
+		pieces = append(pieces,
+			format.Flat(flat.DType, shape, from-at, end-at, p.File,
+				p.Offset+int64((from-p.Box[0].From)*flat.DType.Size()))...)
 		next = end
 	}
 	return pieces, next == to
 }
 
 // assemble makes the whole tensors of those of ranks.
-func (r *reshardable) assemble(held map[string]map[[2]int][]*format.Tensor) (all []format.Tensor, err error) {
+func (r *reshardable) assemble(held map[string]map[[2]int][]*format.Tensor) (all []format.Tensor,
+	err error) {
 	kinds := slices.Sorted(maps.Keys(held))
 	l := r.ranks.layout
 	for _, f := range l.Families {
 		for member, index := range f.Tensors {
 			for _, kind := range kinds {
-				t := format.Tensor{Name: optimizerKey + "." + kind + "." + strings.TrimPrefix(l.Tensors[index].Name, "model."), Shape: l.Tensors[index].Shape}
+				t := format.Tensor{Name: optimizerKey + "." + kind + "." +
+					strings.TrimPrefix(l.Tensors[index].Name, "model."),
+					Shape: l.Tensors[index].Shape}
 				if kind == aloneKind {
-					t.Name = optimizerKey + ".fp32." + strings.TrimPrefix(l.Tensors[index].Name, "model.")
+					t.Name = optimizerKey + ".fp32." +
+						strings.TrimPrefix(l.Tensors[index].Name, "model.")
 				}
 				for _, cell := range f.Grid.Cells {
 					first := true
 					for _, h := range cell.Held {
-						moved := shifted(cell.Box, l.Slots[f.Slots[h.Slot]].Shape, h.View.At(cell.Box))
+						moved := shifted(cell.Box, l.Slots[f.Slots[h.Slot]].Shape,
+							h.View.At(cell.Box))
 						for _, from := range held[kind][[2]int{f.Slots[h.Slot], member}] {
 							t.DType = from.DType
 							pieces := format.Within(from.DType, from.Pieces, moved, cell.Box)
@@ -123,7 +144,8 @@ func (r *reshardable) assemble(held map[string]map[[2]int][]*format.Tensor) (all
 						}
 					}
 					if first {
-						return nil, apartf("the distributed optimizer's buffers have nothing of %q", t.Name)
+						return nil, apartf("the distributed optimizer's buffers have nothing of %q",
+							t.Name)
 					}
 				}
 				all = append(all, t)

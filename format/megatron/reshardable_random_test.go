@@ -21,20 +21,27 @@ import (
 
 var expertNumber = regexp.MustCompile(`experts\.(linear_fc\d\.(?:weight|bias))(\d+)$`)
 
-// distName is what torch_dist calls a parameter: norms as parts of the products behind them, and experts one by one.
+// distName is what torch_dist calls a parameter: norms as parts of the products behind them, and
+// experts one by one.
 func (m *trained) distName(name string) string {
 	if m.alone {
-		name = strings.NewReplacer("input_layernorm.", "self_attention.linear_qkv.layer_norm_", "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_").Replace(name)
+		name = strings.NewReplacer("input_layernorm.", "self_attention.linear_qkv.layer_norm_",
+			"pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_").Replace(name)
 	}
 	return expertNumber.ReplaceAllString(name, "experts.local_experts.$2.$1")
 }
 
-// reshardable is the model with the buffers of its optimizers, over some ranks, as pieces of random sizes.
-func (m *trained) reshardable(r *rand.Rand, a axes, ranks, least int) (*format.Checkpoint, *format.Files) {
+// reshardable is the model with the buffers of its optimizers, over some ranks, as pieces of random
+// sizes.
+func (m *trained) reshardable(r *rand.Rand, a axes, ranks, least int) (*format.Checkpoint,
+	*format.Files) {
 	c, data := &format.Checkpoint{}, []byte{}
 	for _, name := range m.params {
 		x := m.whole[name]
-		c.Tensors = append(c.Tensors, format.Tensor{Name: "model." + m.distName(name), DType: x.dtype, Shape: x.shape, Pieces: []format.Piece{{Box: x.shape.Box(), File: "file", Offset: int64(len(data))}}})
+		c.Tensors = append(c.Tensors,
+			format.Tensor{Name: "model." + m.distName(name), DType: x.dtype, Shape: x.shape,
+				Pieces: []format.Piece{
+					{Box: x.shape.Box(), File: "file", Offset: int64(len(data))}}})
 		data = append(data, slices.Concat(x.rows...)...)
 	}
 	a.each(func(_ string, tp, pp, ep int) {
@@ -49,20 +56,28 @@ func (m *trained) reshardable(r *rand.Rand, a axes, ranks, least int) (*format.C
 			}
 			for b, bucket := range all[i] {
 				kind := strings.Replace(id.kind, "fp32", "param", 1)
-				t := format.Tensor{Name: fmt.Sprintf("%soptimizer.distributed.dp_group_idx_%d.gbuf_idx_%d.dtype_(torch.bfloat16, torch.float32).bucket_idx_%d.%s", prefix, rank, id.number, b, kind), DType: tensor.F32, Shape: tensor.Shape{len(bucket) / 4}}
+				t := format.Tensor{
+					Name: fmt.Sprintf(
+						"%soptimizer.distributed.dp_group_idx_%d.gbuf_idx_%d.dtype_(torch.bfloat16, torch.float32).bucket_idx_%d.%s", prefix, rank, id.number, b, kind), DType: tensor.F32, Shape: tensor.Shape{len(bucket) / 4}}
 				for at := 0; at < t.Shape[0]; {
 					to := min(at+1+r.IntN(t.Shape[0]), t.Shape[0])
 					data = append(data, make([]byte, 4*r.IntN(3))...) // somewhere
-					t.Pieces = append(t.Pieces, format.Piece{Box: tensor.Box{{From: at, To: to}}, File: "file", Offset: int64(len(data))})
+					t.Pieces = append(t.Pieces,
+						format.Piece{Box: tensor.Box{{From: at, To: to}}, File: "file",
+							Offset: int64(len(data))})
 					data = append(data, bucket[4*at:4*to]...)
 					at = to
 				}
-				r.Shuffle(len(t.Pieces), func(i, j int) { t.Pieces[i], t.Pieces[j] = t.Pieces[j], t.Pieces[i] })
+				r.Shuffle(len(t.Pieces), func(i, j int) {
+					t.Pieces[i], t.Pieces[j] = t.Pieces[j], t.Pieces[i]
+				})
 				c.Tensors = append(c.Tensors, t)
 			}
 		}
 	})
-	for path, is := range map[string]any{"tensor_model_parallel_size": int64(a.tp), "pipeline_model_parallel_size": int64(a.pp), "expert_model_parallel_size": int64(a.ep), "num_attention_heads": int64(4)} {
+	for path, is := range map[string]any{"tensor_model_parallel_size": int64(a.tp),
+		"pipeline_model_parallel_size": int64(a.pp), "expert_model_parallel_size": int64(a.ep),
+		"num_attention_heads": int64(4)} {
 		says(c, "args."+path, is)
 	}
 	if a.chunks > 1 {
@@ -74,11 +89,14 @@ func (m *trained) reshardable(r *rand.Rand, a axes, ranks, least int) (*format.C
 	return c, format.NewFiles(fstest.MapFS{"file": {Data: data}})
 }
 
-// TestReshardableRandom finds the parameters of random models in the buffers of random ranks, as Megatron's rules put them there.
+// TestReshardableRandom finds the parameters of random models in the buffers of random ranks, as
+// Megatron's rules put them there.
 func TestReshardableRandom(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		seed, hidden, a := rapid.Uint64().Draw(rt, "seed"), rapid.SampledFrom([]int{8, 12}).Draw(rt, "hidden"), drawAxes.Draw(rt, "axes")
-		ranks, least := rapid.IntRange(1, 8).Draw(rt, "ranks"), rapid.SampledFrom([]int{0, 1, 100, 1000}).Draw(rt, "least")
+		seed, hidden, a := rapid.Uint64().Draw(rt, "seed"),
+			rapid.SampledFrom([]int{8, 12}).Draw(rt, "hidden"), drawAxes.Draw(rt, "axes")
+		ranks, least := rapid.IntRange(1, 8).Draw(rt, "ranks"),
+			rapid.SampledFrom([]int{0, 1, 100, 1000}).Draw(rt, "least")
 		r := rand.New(rand.NewPCG(seed, 1))
 		m := drawTrained(r, hidden)
 		c, files := m.reshardable(r, a, ranks, least)
@@ -89,7 +107,8 @@ func TestReshardableRandom(t *testing.T) {
 		for _, name := range m.params {
 			want["model."+m.distName(name)] = string(slices.Concat(m.whole[name].rows...))
 			for _, kind := range []string{"fp32", "exp_avg", "exp_avg_sq"} {
-				want["optimizer."+kind+"."+m.distName(name)] = string(slices.Concat(m.whole[kind+" "+name].rows...))
+				want["optimizer."+kind+"."+
+					m.distName(name)] = string(slices.Concat(m.whole[kind+" "+name].rows...))
 			}
 		}
 		for i := range c.Tensors {
@@ -100,9 +119,11 @@ func TestReshardableRandom(t *testing.T) {
 			}
 		}
 		if !maps.Equal(want, got) {
-			rt.Fatalf("%+v: %s", a, cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got))))
+			rt.Fatalf("%+v: %s", a,
+				cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got))))
 		}
-		if faults, err := formattest.Prove(files, c); err != nil || len(faults)+len(c.Check(files)) > 0 {
+		if faults, err := formattest.Prove(files, c); err != nil ||
+			len(faults)+len(c.Check(files)) > 0 {
 			rt.Fatalf("%+v: %v, %v, %v", a, faults, c.Check(files), err)
 		}
 	})

@@ -15,8 +15,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// saved reads what Megatron-Core has saved in one of its formats for the distributed optimizer; change comes before buffers are taken apart.
-func saved(t *testing.T, name, form string, change func(*format.Checkpoint)) (*format.Checkpoint, *format.Files) {
+// saved reads what Megatron-Core has saved in one of its formats for the distributed optimizer;
+// change comes before buffers are taken apart.
+func saved(t *testing.T, name, form string, change func(*format.Checkpoint)) (*format.Checkpoint,
+	*format.Files) {
 	t.Helper()
 	dir, _ := formattest.Load(t, "testdata/"+name+".zip")
 	sub, err := fs.Sub(dir, form)
@@ -62,8 +64,9 @@ func elements(t *testing.T, files *format.Files, c *format.Checkpoint) map[strin
 	return all
 }
 
-// TestReshardable reads what Megatron-Core 0.16.1 has saved, over ranks of every kind: buffers come apart, and the copies prove it. Of buffers of one bucket they are what the same training has in fully_reshardable;
-// of several buckets Megatron saves something else there than the optimizer has.
+// TestReshardable reads what Megatron-Core 0.16.1 has saved, over ranks of every kind: buffers come
+// apart, and the copies prove it. Of buffers of one bucket they are what the same training has in
+// fully_reshardable; of several buckets Megatron saves something else there than the optimizer has.
 func TestReshardable(t *testing.T) {
 	for _, name := range []string{"reshardable", "sharded"} {
 		c, files := saved(t, name, "dp_reshardable", nil)
@@ -89,7 +92,8 @@ func TestReshardable(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, faults, err)
 		}
 		for _, v := range whole.Values {
-			if got, ok := c.Value(v.Path); strings.Contains(v.Path, "param_groups") && (!ok || !cmp.Equal(got, v.Is)) {
+			if got, ok := c.Value(v.Path); strings.Contains(v.Path, "param_groups") &&
+				(!ok || !cmp.Equal(got, v.Is)) {
 				t.Errorf("%s: %s is %v, want %v", name, v.Path, got, v.Is)
 			}
 		}
@@ -101,17 +105,21 @@ func TestReshardable(t *testing.T) {
 	}
 }
 
-// TestReshardableStays has checkpoints of which shoal cannot tell what is in the buffers: they stay, and say why.
+// TestReshardableStays has checkpoints of which shoal cannot tell what is in the buffers: they
+// stay, and say why.
 func TestReshardableStays(t *testing.T) {
 	set := func(path string, is any) func(*format.Checkpoint) {
 		return func(c *format.Checkpoint) {
-			c.Values = slices.DeleteFunc(c.Values, func(v format.Value) bool { return v.Path == path })
+			c.Values = slices.DeleteFunc(c.Values, func(v format.Value) bool {
+				return v.Path == path
+			})
 			if is != "" {
 				c.Values = append(c.Values, format.Value{Path: path, Is: is})
 			}
 		}
 	}
-	renamed := func(names ...string) func(*format.Checkpoint) { // each the other's, or the first something else
+	// each the other's, or the first something else
+	renamed := func(names ...string) func(*format.Checkpoint) {
 		return func(c *format.Checkpoint) {
 			for i := range c.Tensors {
 				if k := slices.Index(names, c.Tensors[i].Name); k >= 0 {
@@ -124,19 +132,35 @@ func TestReshardableStays(t *testing.T) {
 		change func(*format.Checkpoint)
 		why    string
 	}{
-		"no arguments":         {set("args.pipeline_model_parallel_size", ""), "there is no args.pipeline_model_parallel_size that says how many"},
-		"other ranks":          {set("args.expert_model_parallel_size", int64(2)), "by args.expert_model_parallel_size experts have an optimizer of their own"},
-		"other chunks":         {set("args.virtual_pipeline_model_parallel_size", nil), "has buckets that do not end where parameters do"},
-		"stages":               {set("args.decoder_first_pipeline_num_layers", int64(3)), "by args.decoder_first_pipeline_num_layers stages have unlike numbers of layers"},
-		"experts":              {set("args.expert_tensor_parallel_size", int64(4)), "experts are cut over other tensor parallel ranks"},
-		"an unknown parameter": {renamed("model.decoder.layers.1.self_attention.linear_proj.weight", "model.decoder.layers.1.self_attention.linear_q.weight"), `of the parameter "decoder.layers.1.self_attention.linear_q.weight", of bf16, shoal does not know`},
+		"no arguments": {set("args.pipeline_model_parallel_size", ""),
+			"there is no args.pipeline_model_parallel_size that says how many"},
+		"other ranks": {set("args.expert_model_parallel_size", int64(2)),
+			"by args.expert_model_parallel_size experts have an optimizer of their own"},
+		"other chunks": {set("args.virtual_pipeline_model_parallel_size", nil),
+			"has buckets that do not end where parameters do"},
+		"stages": {set("args.decoder_first_pipeline_num_layers", int64(3)),
+			"by args.decoder_first_pipeline_num_layers stages have unlike numbers of layers"},
+		"experts": {set("args.expert_tensor_parallel_size", int64(4)),
+			"experts are cut over other tensor parallel ranks"},
+		"an unknown parameter": {
+			renamed("model.decoder.layers.1.self_attention.linear_proj.weight",
+				"model.decoder.layers.1.self_attention.linear_q.weight"),
+			`of the parameter "decoder.layers.1.self_attention.linear_q.weight", of bf16, shoal does not know`},
 		"one is not trained": {func(c *format.Checkpoint) {
 			s := tensor.Shape{3}
-			c.Tensors = append(c.Tensors, format.Tensor{Name: "model.decoder.layers.1.mlp.router.bias", DType: tensor.BF16, Shape: s, Pieces: []format.Piece{{Box: s.Box(), File: c.Tensors[0].Pieces[0].File}}})
+			c.Tensors = append(c.Tensors,
+				format.Tensor{Name: "model.decoder.layers.1.mlp.router.bias", DType: tensor.BF16,
+					Shape: s, Pieces: []format.Piece{
+						{Box: s.Box(), File: c.Tensors[0].Pieces[0].File}}})
 		}, "has buckets that do not end where parameters do"},
-		"other numbers": {renamed("model.decoder.layers.0.mlp.experts.local_experts.0.linear_fc1.weight", "model.decoder.layers.0.mlp.experts.local_experts.1.linear_fc1.weight"), "the copies in f32 are not those of the model's parameters"},
+		"other numbers": {
+			renamed("model.decoder.layers.0.mlp.experts.local_experts.0.linear_fc1.weight",
+				"model.decoder.layers.0.mlp.experts.local_experts.1.linear_fc1.weight"),
+			"the copies in f32 are not those of the model's parameters"},
 		"a missing bucket": {func(c *format.Checkpoint) {
-			c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool { return strings.HasSuffix(x.Name, ".bucket_idx_0.param") })
+			c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool {
+				return strings.HasSuffix(x.Name, ".bucket_idx_0.param")
+			})
 		}, "has no copies of the parameters"},
 		"a gap": {func(c *format.Checkpoint) {
 			for i := range c.Tensors {

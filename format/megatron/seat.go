@@ -19,7 +19,8 @@ const (
 )
 
 // known are the tensors of Megatron Core's models, and of optimizers with the kind of state.
-var known = regexp.MustCompile(`^(?:optimizer\.([^.]+)\.)?(?:model\.)?((?:embedding|decoder|output_layer)\..+)$`)
+var known = regexp.MustCompile(
+	`^(?:optimizer\.([^.]+)\.)?(?:model\.)?((?:embedding|decoder|output_layer)\..+)$`)
 
 // plainExpert is what the preset megatron-core calls an expert of a model of Hugging Face.
 var plainExpert = regexp.MustCompile(`^(.*\.)experts\.(\d+)\.`)
@@ -37,11 +38,13 @@ type seat struct {
 
 // A local is a tensor in the memory of a rank.
 type local struct {
-	format.Tensor        // of which elements, type and shape count
-	slot, member  int    // in the layout
-	kind, param   string // a parameter by its name in the whole model, and which state of it; of a model's the kind is empty
-	chunk         int    // of a model's, with a virtual pipeline
-	name          string // of a model's, in the file
+	format.Tensor     // of which elements, type and shape count
+	slot, member  int // in the layout
+	// a parameter by its name in the whole model, and which state of it; of a model's the kind is
+	// empty
+	kind, param string
+	chunk       int    // of a model's, with a virtual pipeline
+	name        string // of a model's, in the file
 }
 
 func newSeat(mesh layout.Mesh, rank int) *seat {
@@ -66,16 +69,21 @@ func (w *writer) seatAll() error {
 	for i := range w.layout.Slots {
 		s := &w.layout.Slots[i]
 		for member, name := range s.Names {
-			l := local{Tensor: format.Tensor{Name: name, DType: s.DType, Shape: s.Shape}, slot: i, member: member}
+			l := local{Tensor: format.Tensor{Name: name, DType: s.DType, Shape: s.Shape}, slot: i,
+				member: member}
 			if m := known.FindStringSubmatch(name); m != nil {
-				l.kind, l.param = m[1], plainExpert.ReplaceAllString(m[2], "${1}experts.local_experts.$2.")
+				l.kind, l.param = m[1],
+					plainExpert.ReplaceAllString(m[2], "${1}experts.local_experts.$2.")
 			} else if ofBuffers.MatchString(name) {
 				return flatBuffer(fmt.Sprintf("tensor %q", name))
 			} else if !strings.HasPrefix(name, optimizerKey+".") {
-				return fmt.Errorf("tensor %q is none of a model of Megatron Core; leave it out with --only, such as --only 'model.**', or give it another name with --rename", name)
+				return fmt.Errorf("tensor %q is none of a model of Megatron Core; leave it out "+
+					"with --only, such as --only 'model.**', or give it another name with --rename",
+					name)
 			}
 			if strings.HasPrefix(l.param, "decoder.layers.") && !layer.MatchString(l.param) {
-				return fmt.Errorf("tensor %q has no number of a layer: it has all layers, and here each must be by itself", name)
+				return fmt.Errorf("tensor %q has no number of a layer: it has all layers, and "+
+					"here each must be by itself", name)
 			}
 			if l.param == outputLayer {
 				w.tied = false
@@ -106,7 +114,8 @@ func (s *seat) add(l *local) {
 	}
 }
 
-// number counts the layers of the stages and the experts of the ranks, and leaves of the models what Megatron looks for, under its names.
+// number counts the layers of the stages and the experts of the ranks, and leaves of the models
+// what Megatron looks for, under its names.
 func (w *writer) number() error {
 	stages := make([]map[int]bool, w.size.pp)
 	for i := range stages {
@@ -130,7 +139,9 @@ func (w *writer) number() error {
 		}
 		s.experts = slices.Sorted(maps.Keys(experts))
 		if n := len(s.experts); n > 0 && (s.experts[0] != s.ep*n || s.experts[n-1] != s.ep*n+n-1) {
-			return fmt.Errorf("expert parallel rank %d has the experts %v; Megatron wants equal parts in a row", s.ep, s.experts)
+			return fmt.Errorf(
+				"expert parallel rank %d has the experts %v; Megatron wants equal parts in a row",
+				s.ep, s.experts)
 		}
 	}
 	if err := w.interleave(stages); err != nil {
@@ -146,18 +157,22 @@ func (w *writer) number() error {
 	return w.embedded()
 }
 
-// embedded fails when the embedding is not where Megatron looks for it: on the first stage, and as the output layer on the last.
+// embedded fails when the embedding is not where Megatron looks for it: on the first stage, and as
+// the output layer on the last.
 func (w *writer) embedded() error {
 	there := slices.ContainsFunc(w.seats, func(s *seat) bool { return s.has[wordEmbeddings] })
 	for _, s := range w.seats {
-		if due := s.pp == 0 || w.tied && s.pp == w.size.pp-1; there && due && !s.has[wordEmbeddings] {
-			return fmt.Errorf("the layout puts the embedding on other stages than the first and the last, and without an output layer Megatron looks for it there: pp=at(0,-1)")
+		if due := s.pp == 0 || w.tied && s.pp == w.size.pp-1; there && due &&
+			!s.has[wordEmbeddings] {
+			return fmt.Errorf("the layout puts the embedding on other stages than the first and " +
+				"the last, and without an output layer Megatron looks for it there: pp=at(0,-1)")
 		}
 	}
 	return nil
 }
 
-// name is what something of the model is called in the file of a rank, and of which chunk it is; "" when Megatron does not look for it there.
+// name is what something of the model is called in the file of a rank, and of which chunk it is; ""
+// when Megatron does not look for it there.
 func (w *writer) name(s *seat, param string) (chunk int, name string) {
 	last := s.pp == w.size.pp-1
 	if m := layer.FindStringSubmatch(param); m != nil {
@@ -169,7 +184,8 @@ func (w *writer) name(s *seat, param string) (chunk int, name string) {
 		param = fmt.Sprintf("%slayers.%d.%s", m[1], n, param[len(m[0]):])
 		if m := numbered.FindStringSubmatch(param); m != nil {
 			n, _ := strconv.Atoi(m[2])
-			param = fmt.Sprintf("%sexperts.local_experts.%d.%s", m[1], n-s.ep*len(s.experts), param[len(m[0]):])
+			param = fmt.Sprintf("%sexperts.local_experts.%d.%s", m[1], n-s.ep*len(s.experts),
+				param[len(m[0]):])
 		} else if m := groupedExperts.FindStringSubmatch(param); m != nil {
 			n, _ := strconv.Atoi(m[3])
 			param = fmt.Sprintf("%sexperts.%s%d", m[1], m[2], n-s.ep*len(s.experts))

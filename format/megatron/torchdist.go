@@ -23,23 +23,26 @@ const (
 	ourKey = "shoal"
 	// extraState ends the name of what a module keeps beside its parameters.
 	extraState = "._extra_state"
-	// mainKind and aloneKind are what the optimizers call a parameter's copy in f32: those that are not distributed, and the distributed one in its format
-	// fully_reshardable.
+	// mainKind and aloneKind are what the optimizers call a parameter's copy in f32: those that are
+	// not distributed, and the distributed one in its format fully_reshardable.
 	mainKind, aloneKind = "fp32_param", "param"
 )
 
 var (
 	// stateKey is that of a parameter's state: its kind, and the key of the parameter.
 	stateKey = regexp.MustCompile(`^(?:chained_\d+\.)?optimizer\.state\.([^.]+)\.(.+)$`)
-	// stacked is the key of what all layers have, with the layer as a leading dimension; stackedExperts, of all experts.
+	// stacked is the key of what all layers have, with the layer as a leading dimension;
+	// stackedExperts, of all experts.
 	stacked        = regexp.MustCompile(`^(|.*\.)layers\.(\D.*)$`)
 	stackedExperts = regexp.MustCompile(`^(.*\.)experts\.experts\.(.+)$`)
-	// shardKey is that of an object: a key, which of how many objects it is along some dimensions, and a path in it.
+	// shardKey is that of an object: a key, which of how many objects it is along some dimensions,
+	// and a path in it.
 	shardKey = regexp.MustCompile(`^(.+?)/shard_(\d+(?:\.\d+)*)_(\d+(?:\.\d+)*)(.*)$`)
 )
 
-// ReadDist reads a checkpoint of torch's distributed format. Of one that Megatron-Core has written (torch_dist) layers and experts come apart, and everything has the
-// names that it has in Megatron's other format.
+// ReadDist reads a checkpoint of torch's distributed format. Of one that Megatron-Core has written
+// (torch_dist) layers and experts come apart, and everything has the names that it has in
+// Megatron's other format.
 func ReadDist(files *format.Files) (*format.Checkpoint, error) {
 	c, err := dcp.ReadKnowing(files, globals)
 	if err != nil {
@@ -73,7 +76,8 @@ func isDist(files *format.Files) bool {
 	return err == nil && json.Unmarshal(text, &config) == nil && config.Backend == distBackend
 }
 
-// apartTensors gives tensors their names, and takes those of all layers and experts apart. What stands in the metadata under two names counts once.
+// apartTensors gives tensors their names, and takes those of all layers and experts apart. What
+// stands in the metadata under two names counts once.
 func apartTensors(tensors []format.Tensor) (all []format.Tensor) {
 	type place struct {
 		file   string
@@ -93,7 +97,10 @@ func apartTensors(tensors []format.Tensor) (all []format.Tensor) {
 	}
 	for i := range tensors {
 		t := &tensors[i]
-		if alone(t) && len(t.Pieces) > 0 && !slices.ContainsFunc(t.Pieces, func(p format.Piece) bool { return !there[place{p.File, p.Offset}] }) {
+		if alone(t) && len(t.Pieces) > 0 &&
+			!slices.ContainsFunc(t.Pieces, func(p format.Piece) bool {
+				return !there[place{p.File, p.Offset}]
+			}) {
 			continue
 		}
 		all = append(all, apartTensor(*t)...)
@@ -101,7 +108,8 @@ func apartTensors(tensors []format.Tensor) (all []format.Tensor) {
 	return all
 }
 
-// apartTensor is one tensor, or those of which it is made. It stays as it is when nobody knows its name, or a layer is missing, or all of it.
+// apartTensor is one tensor, or those of which it is made. It stays as it is when nobody knows its
+// name, or a layer is missing, or all of it.
 func apartTensor(t format.Tensor) []format.Tensor {
 	if o, ok := parseObject(t.Name); ok {
 		if name, ok := o.name(); ok && o.rest == "0" {
@@ -146,7 +154,8 @@ func apartTensor(t format.Tensor) []format.Tensor {
 	for _, size := range t.Shape[:n] {
 		due *= min(size, len(t.Pieces)+1)
 	}
-	if len(all) != due && prefix == "model." { // of a parameter that is not trained, there is no state
+	// of a parameter that is not trained, there is no state
+	if len(all) != due && prefix == "model." {
 		return []format.Tensor{t}
 	}
 	return all
@@ -163,7 +172,8 @@ func dimensions(key string) (n int) {
 	return n
 }
 
-// numberedKey puts the numbers of a layer and an expert into a key that stands for all, and the way in which mp_rank folders call experts.
+// numberedKey puts the numbers of a layer and an expert into a key that stands for all, and the way
+// in which mp_rank folders call experts.
 func numberedKey(key string, at []int) string {
 	if m := stacked.FindStringSubmatch(key); m != nil {
 		key, at = fmt.Sprintf("%slayers.%d.%s", m[1], at[0], m[2]), at[1:]
@@ -213,7 +223,9 @@ func (o object) name() (string, bool) {
 
 // apartValues gives values their paths, and leaves out modules that keep nothing.
 func apartValues(c *format.Checkpoint) (all []format.Value) {
-	steps := slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool { return strings.HasPrefix(t.Name, optimizerKey+".step.") })
+	steps := slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool {
+		return strings.HasPrefix(t.Name, optimizerKey+".step.")
+	})
 	for _, v := range c.Values {
 		o, isObject := parseObject(v.Path)
 		name, isExtra := o.name()
@@ -228,7 +240,8 @@ func apartValues(c *format.Checkpoint) (all []format.Value) {
 			v.Path = o.rest[2:]
 		}
 		v.Path = strings.TrimPrefix(v.Path, ourKey+".")
-		if strings.HasPrefix(v.Path, optimizerKey+".") && strings.HasSuffix(v.Path, commonStep) && steps {
+		if strings.HasPrefix(v.Path, optimizerKey+".") && strings.HasSuffix(v.Path, commonStep) &&
+			steps {
 			continue // each parameter has it
 		}
 		all = append(all, v)

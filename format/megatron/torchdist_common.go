@@ -39,7 +39,8 @@ func (w *distWriter) beside(spec *layout.Spec) error {
 	var rest []format.Value
 	for _, v := range w.values {
 		switch key, _, _ := strings.Cut(v.Path, "."); {
-		case key == "args", key == "checkpoint_version", key == "iteration", key == "content_metadata", key == "model", key == optimizerKey, w.behind(v):
+		case key == "args", key == "checkpoint_version", key == "iteration",
+			key == "content_metadata", key == "model", key == optimizerKey, w.behind(v):
 		default:
 			rest = append(rest, v)
 		}
@@ -60,8 +61,9 @@ func (w *distWriter) beside(spec *layout.Spec) error {
 	return err
 }
 
-// groups adds what optimizers have beside tensors. Megatron takes the numbers of steps from groups, or from what all parameters have in common, each optimizer of its
-// own; groups it tells apart by what is in them.
+// groups adds what optimizers have beside tensors. Megatron takes the numbers of steps from groups,
+// or from what all parameters have in common, each optimizer of its own; groups it tells apart by
+// what is in them.
 func (w *distWriter) groups(root *pickle.Dict) error {
 	several := &pickle.Dict{}
 	for _, o := range w.optimizers {
@@ -78,7 +80,9 @@ func (w *distWriter) groups(root *pickle.Dict) error {
 				group.Add("step", w.made)
 			}
 			groups.Items = append(groups.Items, group)
-			if err := w.members(root, fmt.Sprintf("%s.%sparam_groups.%d.%s", ourKey, at, i, namesKey), o.groups[i].names); err != nil {
+			if err := w.members(root,
+				fmt.Sprintf("%s.%sparam_groups.%d.%s", ourKey, at, i, namesKey),
+				o.groups[i].names); err != nil {
 				return err
 			}
 		}
@@ -101,7 +105,8 @@ func (w *distWriter) groups(root *pickle.Dict) error {
 		case o.prefix != optimizerKey+".":
 			several.Items = append(several.Items, pickle.Item{Key: int64(o.number()), Value: d})
 		case len(w.optimizers) > 1:
-			return fmt.Errorf("there are %d optimizers, and one is not one of several", len(w.optimizers))
+			return fmt.Errorf("there are %d optimizers, and one is not one of several",
+				len(w.optimizers))
 		default:
 			root.Add(optimizerKey, d)
 		}
@@ -112,7 +117,8 @@ func (w *distWriter) groups(root *pickle.Dict) error {
 	return nil
 }
 
-// members notes the names of the parameters of a group, which only the other format of Megatron needs.
+// members notes the names of the parameters of a group, which only the other format of Megatron
+// needs.
 func (w *distWriter) members(root *pickle.Dict, path string, names []string) error {
 	if len(names) == 0 {
 		return nil

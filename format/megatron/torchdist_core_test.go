@@ -19,7 +19,8 @@ import (
 // vocabulary is how many rows Megatron-Core's model has for those of the samples: it fills them up.
 const vocabulary = 12
 
-// coreWant is what Megatron-Core's model has of a sample, of one of the tensor parallel ranks: under names of the whole model.
+// coreWant is what Megatron-Core's model has of a sample, of one of the tensor parallel ranks:
+// under names of the whole model.
 func coreWant(t *testing.T, want formattest.What, name string, tp, of int) [3]any {
 	t.Helper()
 	x, ok := want[name]
@@ -63,7 +64,8 @@ func coreWant(t *testing.T, want formattest.What, name string, tp, of int) [3]an
 	return [3]any{x[0], []any{float64(len(m)), float64(columns)}, text}
 }
 
-// TestDistOfMegatronCore reads what Megatron-Core 0.16.1 has saved: of mixed.zip, loaded by it, without the numbers of steps.
+// TestDistOfMegatronCore reads what Megatron-Core 0.16.1 has saved: of mixed.zip, loaded by it,
+// without the numbers of steps.
 func TestDistOfMegatronCore(t *testing.T) {
 	_, whole := formattest.Load(t, "testdata/mixed.zip")
 	want := formattest.What{}
@@ -80,7 +82,8 @@ func TestDistOfMegatronCore(t *testing.T) {
 	}
 }
 
-// TestMegatronCoreLoads has Megatron-Core load what is written into a model of its own, cut for two tensor and two pipeline parallel ranks, and optimizers of both kinds.
+// TestMegatronCoreLoads has Megatron-Core load what is written into a model of its own, cut for two
+// tensor and two pipeline parallel ranks, and optimizers of both kinds.
 func TestMegatronCoreLoads(t *testing.T) {
 	python := formattest.Python(t, "megatron/core")
 	dir, want := formattest.Load(t, "testdata/mixed.zip")
@@ -118,7 +121,8 @@ func TestMegatronCoreLoads(t *testing.T) {
 		}
 		expected := formattest.What{}
 		for name := range maps.Keys(found) {
-			own := strings.Replace(strings.Replace(name, "optimizer.param.", "optimizer.fp32.", 1), "optimizer.fp32_param.", "optimizer.fp32.", 1)
+			own := strings.Replace(strings.Replace(name, "optimizer.param.", "optimizer.fp32.", 1),
+				"optimizer.fp32_param.", "optimizer.fp32.", 1)
 			expected[name] = coreWant(t, want, own, r.TP, 2)
 		}
 		if diff := cmp.Diff(expected, found); diff != "" {
@@ -131,11 +135,13 @@ func TestMegatronCoreLoads(t *testing.T) {
 	}
 }
 
-// inWhole is what a parameter of a stage, of modules that have norms of their own, is called in the samples.
+// inWhole is what a parameter of a stage, of modules that have norms of their own, is called in the
+// samples.
 func inWhole(name string, pp int) string {
 	for i := range 2 {
 		if rest, ok := strings.CutPrefix(name, fmt.Sprintf("decoder.layers.%d.", i)); ok {
-			rest = strings.NewReplacer("input_layernorm.", "self_attention.linear_qkv.layer_norm_", "pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_").Replace(rest)
+			rest = strings.NewReplacer("input_layernorm.", "self_attention.linear_qkv.layer_norm_",
+				"pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_").Replace(rest)
 			return fmt.Sprintf("decoder.layers.%d.%s", i+2*pp, rest)
 		}
 	}

@@ -15,12 +15,15 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// groupedExperts are parameters of experts whose products are computed together: each has its number at the end.
+// groupedExperts are parameters of experts whose products are computed together: each has its
+// number at the end.
 var groupedExperts = regexp.MustCompile(`^(.*\.)experts\.(linear_fc[12]\.(?:weight|bias))(\d+)$`)
 
-// norms are the beginnings of norms that are modules of their own, and what they are called as parts of the products behind them: so torch_dist has them, whichever
-// they are, in models whose attention has linear_qkv.
-var norms = [][2]string{{"input_layernorm.", "self_attention.linear_qkv.layer_norm_"}, {"pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"}}
+// norms are the beginnings of norms that are modules of their own, and what they are called as
+// parts of the products behind them: so torch_dist has them, whichever they are, in models whose
+// attention has linear_qkv.
+var norms = [][2]string{{"input_layernorm.", "self_attention.linear_qkv.layer_norm_"},
+	{"pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"}}
 
 // keys are under which torch_dist has the parameters of a model.
 type keys struct {
@@ -62,7 +65,8 @@ func newKeys(s *seat, values []format.Value) *keys {
 	k.layers = len(layers)
 	for _, has := range layers {
 		k.stacked = k.stacked && maps.Equal(has, layers["decoder.layers.0."])
-		k.norms = k.norms || has["input_layernorm.weight"] != "" && has["self_attention.linear_qkv.weight"] != ""
+		k.norms = k.norms || has["input_layernorm.weight"] != "" &&
+			has["self_attention.linear_qkv.weight"] != ""
 	}
 	k.stacked = k.stacked && !slices.ContainsFunc(values, unlike)
 	return k
@@ -110,7 +114,8 @@ func (k *keys) of(param string) key {
 	return x
 }
 
-// state is the name of a kind of state of a parameter; of the empty kind that of the parameter itself.
+// state is the name of a kind of state of a parameter; of the empty kind that of the parameter
+// itself.
 func (k key) state(kind string) string {
 	switch kind {
 	case "":
@@ -123,7 +128,8 @@ func (k key) state(kind string) string {
 
 // shard is where a tensor lies in the one of its key.
 func (k key) shard(l *local) format.Shard {
-	s := format.Shard{Name: k.state(l.kind), DType: l.DType, Shape: append(slices.Clone(tensor.Shape(k.of)), l.Shape...)}
+	s := format.Shard{Name: k.state(l.kind), DType: l.DType,
+		Shape: append(slices.Clone(tensor.Shape(k.of)), l.Shape...)}
 	for _, n := range k.at {
 		s.Box = append(s.Box, tensor.Span{From: n, To: n + 1})
 	}
@@ -131,17 +137,21 @@ func (k key) shard(l *local) format.Shard {
 	return s
 }
 
-// object is the name of what a module keeps beside its parameters, given the key of that or of one of these.
+// object is the name of what a module keeps beside its parameters, given the key of that or of one
+// of these.
 func (k key) object(module string) string {
 	at, of := k.at, k.of
 	if len(at) == 0 {
 		at, of = []int{0}, []int{1}
 	}
-	dots := func(list []int) string { return strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", ".") }
+	dots := func(list []int) string {
+		return strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", ".")
+	}
 	return module + extraState + "/shard_" + dots(at) + "_" + dots(of)
 }
 
-// objects are what modules keep beside parameters: Megatron asks every one for it, most have nothing, and a checkpoint in which it is missing does not load.
+// objects are what modules keep beside parameters: Megatron asks every one for it, most have
+// nothing, and a checkpoint in which it is missing does not load.
 func (k *keys) objects(extra, all []*local) (list []dcp.Object) {
 	seen := map[string]bool{}
 	add := func(o dcp.Object) {
@@ -153,7 +163,8 @@ func (k *keys) objects(extra, all []*local) (list []dcp.Object) {
 	for _, l := range extra {
 		x := k.of(l.param)
 		if p, err := torchzip.Placeholder(0, l.Tensor); err == nil { // of u8
-			add(dcp.Object{Name: x.object(strings.TrimSuffix(x.name, extraState)), Root: &pickle.List{Items: []any{p}}, Tensors: []format.Tensor{l.Tensor}})
+			add(dcp.Object{Name: x.object(strings.TrimSuffix(x.name, extraState)),
+				Root: &pickle.List{Items: []any{p}}, Tensors: []format.Tensor{l.Tensor}})
 		}
 	}
 	none := &pickle.List{Items: []any{nil}}

@@ -42,7 +42,8 @@ func items(t *testing.T, c *format.Checkpoint, files *format.Files) []string {
 	return names
 }
 
-// TestDistKeys: layers and experts stand in one tensor where Megatron has them in one, modules have what they keep beside, and norms the name that they have everywhere.
+// TestDistKeys: layers and experts stand in one tensor where Megatron has them in one, modules have
+// what they keep beside, and norms the name that they have everywhere.
 func TestDistKeys(t *testing.T) {
 	const one, two = "model.decoder.layers.0.", "model.decoder.layers.1."
 	for name, x := range map[string]struct {
@@ -50,30 +51,53 @@ func TestDistKeys(t *testing.T) {
 		values  []format.Value
 		want    []string
 	}{
-		"alike": {[]string{one + "self_attention.linear_proj.weight", two + "self_attention.linear_proj.weight"}, nil, []string{
+		"alike": {[]string{one + "self_attention.linear_proj.weight",
+			two + "self_attention.linear_proj.weight"}, nil, []string{
 			"decoder.layers.self_attention.linear_proj.weight[2,2,2]",
-			"decoder.layers.self_attention.core_attention._extra_state/shard_0_2", "decoder.layers.self_attention.core_attention._extra_state/shard_1_2",
-			"decoder.layers.self_attention.linear_proj._extra_state/shard_0_2", "decoder.layers.self_attention.linear_proj._extra_state/shard_1_2"}},
-		"unlike": {[]string{one + "mlp.linear_fc2.weight", two + "mlp.linear_fc1.weight"}, nil, []string{
-			"decoder.layers.0.mlp.linear_fc2.weight[2,2]", "decoder.layers.1.mlp.linear_fc1.weight[2,2]",
-			"decoder.layers.0.mlp.linear_fc2._extra_state/shard_0_1", "decoder.layers.1.mlp.linear_fc1._extra_state/shard_0_1"}},
-		"said to be unlike": {[]string{one + "mlp.experts.local_experts.0.linear_fc2.weight", one + "mlp.experts.local_experts.1.linear_fc2.weight"},
+			"decoder.layers.self_attention.core_attention._extra_state/shard_0_2",
+			"decoder.layers.self_attention.core_attention._extra_state/shard_1_2",
+			"decoder.layers.self_attention.linear_proj._extra_state/shard_0_2",
+			"decoder.layers.self_attention.linear_proj._extra_state/shard_1_2"}},
+		"unlike": {[]string{one + "mlp.linear_fc2.weight", two + "mlp.linear_fc1.weight"}, nil,
+			[]string{
+				"decoder.layers.0.mlp.linear_fc2.weight[2,2]",
+				"decoder.layers.1.mlp.linear_fc1.weight[2,2]",
+				"decoder.layers.0.mlp.linear_fc2._extra_state/shard_0_1",
+				"decoder.layers.1.mlp.linear_fc1._extra_state/shard_0_1"}},
+		"said to be unlike": {
+			[]string{one + "mlp.experts.local_experts.0.linear_fc2.weight",
+				one + "mlp.experts.local_experts.1.linear_fc2.weight"},
 			[]format.Value{{Path: "args.moe_layer_freq", Is: []any{int64(1)}}}, []string{
 				"decoder.layers.0.mlp.experts.experts.linear_fc2.weight[2,2,2]",
-				"decoder.layers.0.mlp.experts.experts.linear_fc2._extra_state/shard_0_2", "decoder.layers.0.mlp.experts.experts.linear_fc2._extra_state/shard_1_2"}},
-		"experts": {[]string{one + "mlp.experts.linear_fc1.weight0", one + "mlp.experts.linear_fc1.weight1"},
+				"decoder.layers.0.mlp.experts.experts.linear_fc2._extra_state/shard_0_2",
+				"decoder.layers.0.mlp.experts.experts.linear_fc2._extra_state/shard_1_2"}},
+		"experts": {[]string{one + "mlp.experts.linear_fc1.weight0",
+			one + "mlp.experts.linear_fc1.weight1"},
 			[]format.Value{{Path: "args.moe_layer_freq", Is: int64(1)}}, []string{
 				"decoder.layers.mlp.experts.experts.linear_fc1.weight[1,2,2,2]",
-				"decoder.layers.mlp.experts.experts.linear_fc1._extra_state/shard_0.0_1.2", "decoder.layers.mlp.experts.experts.linear_fc1._extra_state/shard_0.1_1.2"}},
-		"norms": {[]string{one + "self_attention.linear_qkv.weight", one + "input_layernorm.weight", one + "pre_mlp_layernorm.bias", "model.decoder.final_layernorm.weight"}, nil, []string{
-			"decoder.final_layernorm.weight[2]", "decoder.layers.mlp.linear_fc1.layer_norm_bias[1,2]", "decoder.layers.self_attention.linear_qkv.layer_norm_weight[1,2]",
+				"decoder.layers.mlp.experts.experts.linear_fc1._extra_state/shard_0.0_1.2",
+				"decoder.layers.mlp.experts.experts.linear_fc1._extra_state/shard_0.1_1.2"}},
+		"norms": {[]string{one + "self_attention.linear_qkv.weight", one + "input_layernorm.weight",
+			one + "pre_mlp_layernorm.bias", "model.decoder.final_layernorm.weight"}, nil, []string{
+			"decoder.final_layernorm.weight[2]",
+			"decoder.layers.mlp.linear_fc1.layer_norm_bias[1,2]",
+			"decoder.layers.self_attention.linear_qkv.layer_norm_weight[1,2]",
 			"decoder.layers.self_attention.linear_qkv.weight[1,2,2]",
-			"decoder.final_layernorm._extra_state/shard_0_1", "decoder.layers.mlp.linear_fc1._extra_state/shard_0_1", "decoder.layers.self_attention.linear_qkv._extra_state/shard_0_1"}},
-		"norms of their own": {[]string{one + "self_attention.linear_q_proj.weight", one + "input_layernorm.weight"}, nil, []string{
-			"decoder.layers.input_layernorm.weight[1,2]", "decoder.layers.self_attention.linear_q_proj.weight[1,2,2]",
-			"decoder.layers.input_layernorm._extra_state/shard_0_1", "decoder.layers.self_attention.linear_q_proj._extra_state/shard_0_1"}},
-		"state of a module": {[]string{one + "mlp.linear_fc2.weight", one + "mlp.linear_fc2._extra_state"}, []format.Value{{Path: "model.decoder.layers.0.x._extra_state", Is: nil}}, []string{
-			"decoder.layers.mlp.linear_fc2._extra_state/shard_0_1.0[2,2]", "decoder.layers.mlp.linear_fc2.weight[1,2,2]"}},
+			"decoder.final_layernorm._extra_state/shard_0_1",
+			"decoder.layers.mlp.linear_fc1._extra_state/shard_0_1",
+			"decoder.layers.self_attention.linear_qkv._extra_state/shard_0_1"}},
+		"norms of their own": {
+			[]string{one + "self_attention.linear_q_proj.weight", one + "input_layernorm.weight"},
+			nil, []string{
+				"decoder.layers.input_layernorm.weight[1,2]",
+				"decoder.layers.self_attention.linear_q_proj.weight[1,2,2]",
+				"decoder.layers.input_layernorm._extra_state/shard_0_1",
+				"decoder.layers.self_attention.linear_q_proj._extra_state/shard_0_1"}},
+		"state of a module": {
+			[]string{one + "mlp.linear_fc2.weight", one + "mlp.linear_fc2._extra_state"},
+			[]format.Value{{Path: "model.decoder.layers.0.x._extra_state", Is: nil}}, []string{
+				"decoder.layers.mlp.linear_fc2._extra_state/shard_0_1.0[2,2]",
+				"decoder.layers.mlp.linear_fc2.weight[1,2,2]"}},
 	} {
 		c, files := tiny(x.tensors...)
 		c.Values = x.values
@@ -83,7 +107,8 @@ func TestDistKeys(t *testing.T) {
 	}
 }
 
-// TestDistNames: of two names for the same, one counts; what lacks a layer, or lies otherwise, stays as it is.
+// TestDistNames: of two names for the same, one counts; what lacks a layer, or lies otherwise,
+// stays as it is.
 func TestDistNames(t *testing.T) {
 	one := func(from, to int) format.Shard {
 		s := tensor.Shape{2, 3}
@@ -106,13 +131,21 @@ func TestDistNames(t *testing.T) {
 	common.Add("shoal", ours)
 	common.Add("optimizer", optimizer)
 	content := dcp.Content{Ranks: [][]format.Shard{slices.Concat(
-		named("decoder.layers.a", one(0, 1), one(1, 2)), named("decoder.layers.b", one(0, 1)), named("decoder.layers.c", one(0, 2)),
-		named("optimizer.state.exp_avg.decoder.layers.a", one(1, 2)), named("optimizer.state.fp32_param.decoder.layers.a", one(0, 1), one(1, 2)),
-		named("chained_0.optimizer.state.param.decoder.layers.b", one(0, 1)), named("optimizer.distributed.x", one(0, 2)),
+		named("decoder.layers.a", one(0, 1), one(1, 2)), named("decoder.layers.b", one(0, 1)),
+		named("decoder.layers.c", one(0, 2)),
+		named("optimizer.state.exp_avg.decoder.layers.a", one(1, 2)),
+		named("optimizer.state.fp32_param.decoder.layers.a", one(0, 1), one(1, 2)),
+		named("chained_0.optimizer.state.param.decoder.layers.b", one(0, 1)),
+		named("optimizer.distributed.x", one(0, 2)),
 		named("optimizer.state.step.decoder.layers.a", one(0, 1), one(1, 2)))},
-		Values:  []format.Value{{Path: "rng_state/shard_0.0_1.2", Is: []any{"r"}}, {Path: "decoder.layers.a._extra_state/shard_1_2", Is: []any{"kept"}}},
-		Objects: []dcp.Object{{Name: "common_state/shard_0_1", Root: &pickle.List{Items: []any{common}}}},
-		Also:    map[string][]string{"optimizer.state.fp32_param.decoder.layers.a": {"optimizer.state.param.decoder.layers.a"}, "decoder.layers.a": {"optimizer.state.param.decoder.layers.d"}},
+		Values: []format.Value{{Path: "rng_state/shard_0.0_1.2", Is: []any{"r"}},
+			{Path: "decoder.layers.a._extra_state/shard_1_2", Is: []any{"kept"}}},
+		Objects: []dcp.Object{
+			{Name: "common_state/shard_0_1", Root: &pickle.List{Items: []any{common}}}},
+		Also: map[string][]string{
+			"optimizer.state.fp32_param.decoder.layers.a": {
+				"optimizer.state.param.decoder.layers.a"},
+			"decoder.layers.a": {"optimizer.state.param.decoder.layers.d"}},
 	}
 	out, err := content.Layout()
 	if err != nil {
@@ -134,15 +167,19 @@ func TestDistNames(t *testing.T) {
 		names = append(names, fmt.Sprint(v.Path, "=", v.Is))
 	}
 	if diff := cmp.Diff([]string{
-		"decoder.layers.b[2,3]", "decoder.layers.c[2,3]", "model.decoder.layers.0.a[3]", "model.decoder.layers.1.a[3]", "optimizer.distributed.x[2,3]",
-		"optimizer.exp_avg.decoder.layers.1.a[3]", "optimizer.fp32.decoder.layers.0.a[3]", "optimizer.fp32.decoder.layers.0.b[3]", "optimizer.fp32.decoder.layers.1.a[3]",
+		"decoder.layers.b[2,3]", "decoder.layers.c[2,3]", "model.decoder.layers.0.a[3]",
+		"model.decoder.layers.1.a[3]", "optimizer.distributed.x[2,3]",
+		"optimizer.exp_avg.decoder.layers.1.a[3]", "optimizer.fp32.decoder.layers.0.a[3]",
+		"optimizer.fp32.decoder.layers.0.b[3]", "optimizer.fp32.decoder.layers.1.a[3]",
 		"optimizer.step.decoder.layers.0.a[3]", "optimizer.step.decoder.layers.1.a[3]",
-		"iteration=7", "kept=1", "model.decoder.layers.1.a._extra_state=kept", "rng_state/shard_0.0_1.2=[r]",
+		"iteration=7", "kept=1", "model.decoder.layers.1.a._extra_state=kept",
+		"rng_state/shard_0.0_1.2=[r]",
 	}, names); diff != "" {
 		t.Error(diff)
 	}
 	dir[megatron.ConfigName].Data = []byte(`{"sharded_backend": "zarr"}`)
-	if c, _ = readDist(t, dir); c.Format != "torch DCP" || c.Tensors[0].Name != "chained_0.optimizer.state.param.decoder.layers.b" {
+	if c, _ = readDist(t, dir); c.Format != "torch DCP" ||
+		c.Tensors[0].Name != "chained_0.optimizer.state.param.decoder.layers.b" {
 		t.Errorf("%s, %s", c.Format, c.Tensors[0].Name)
 	}
 }

@@ -20,20 +20,25 @@ const (
 	sharding    = "fully_reshardable"
 )
 
-// distConfig is what stands in ConfigName. Of the fields that there were, newer versions read no more.
+// distConfig is what stands in ConfigName. Of the fields that there were, newer versions read no
+// more.
 const distConfig = `{"sharded_backend": "torch_dist", "sharded_backend_version": 1}`
 
-// A distWriter lays out a checkpoint of torch_dist: all that one rank would have, which is the whole model.
+// A distWriter lays out a checkpoint of torch_dist: all that one rank would have, which is the
+// whole model.
 type distWriter struct {
 	*writer
 	keys *keys
 	dir  string // of the iteration
 }
 
-// LayoutDist lays out a checkpoint of Megatron-Core's format torch_dist, which loads over any tensor, pipeline, expert and data parallel ranks. The spec is of one
-// rank, and joins as Megatron Core does, as the preset megatron-core does. Optimizer state is in the format fully_reshardable. read fills memory with
-// the elements of one of the tensors; it is asked for numbers of steps, which must be the same for all parameters.
-func LayoutDist(spec *layout.Spec, tensors []format.Tensor, values []format.Value, read func(*format.Tensor, []byte) error) (*format.Output, error) {
+// LayoutDist lays out a checkpoint of Megatron-Core's format torch_dist, which loads over any
+// tensor, pipeline, expert and data parallel ranks. The spec is of one rank, and joins as Megatron
+// Core does, as the preset megatron-core does. Optimizer state is in the format fully_reshardable.
+// read fills memory with the elements of one of the tensors; it is asked for numbers of steps,
+// which must be the same for all parameters.
+func LayoutDist(spec *layout.Spec, tensors []format.Tensor, values []format.Value,
+	read func(*format.Tensor, []byte) error) (*format.Output, error) {
 	w := &distWriter{writer: newWriter(values)}
 	w.size = degrees{1, 1, 1}
 	out, err := w.lay(spec, tensors, read)
@@ -43,7 +48,8 @@ func LayoutDist(spec *layout.Spec, tensors []format.Tensor, values []format.Valu
 	return out, out.Finish()
 }
 
-func (w *distWriter) lay(spec *layout.Spec, tensors []format.Tensor, read func(*format.Tensor, []byte) error) (*format.Output, error) {
+func (w *distWriter) lay(spec *layout.Spec, tensors []format.Tensor,
+	read func(*format.Tensor, []byte) error) (*format.Output, error) {
 	given := w.values
 	mesh, err := layout.ParseMesh(spec.Mesh)
 	if err != nil {
@@ -51,7 +57,8 @@ func (w *distWriter) lay(spec *layout.Spec, tensors []format.Tensor, read func(*
 	}
 	for _, a := range mesh {
 		if a.Size > 1 {
-			return nil, fmt.Errorf("the mesh %v has several ranks, and a checkpoint of torch_dist is the same for any: leave it out", mesh)
+			return nil, fmt.Errorf("the mesh %v has several ranks, and a checkpoint of "+
+				"torch_dist is the same for any: leave it out", mesh)
 		}
 	}
 	whole := *spec
@@ -95,7 +102,8 @@ func (w *distWriter) shards() error {
 		all = append(all, list...)
 	}
 	slices.SortFunc(all, func(a, b *local) int {
-		return cmp.Or(cmp.Compare(depth(a.param), depth(b.param)), strings.Compare(a.kind, b.kind), strings.Compare(a.param, b.param))
+		return cmp.Or(cmp.Compare(depth(a.param), depth(b.param)), strings.Compare(a.kind, b.kind),
+			strings.Compare(a.param, b.param))
 	})
 	content := dcp.Content{Ranks: [][]format.Shard{nil}, Also: w.also(all)}
 	for _, l := range all {
@@ -137,7 +145,8 @@ func first(box tensor.Box) string {
 	return fmt.Sprint(at)
 }
 
-// also are second names of tensors: of copies in f32, which optimizers call otherwise when they are distributed; these have one of parameters of f32 too.
+// also are second names of tensors: of copies in f32, which optimizers call otherwise when they are
+// distributed; these have one of parameters of f32 too.
 func (w *distWriter) also(all []*local) map[string][]string {
 	trained, copied := map[string]bool{}, map[string]bool{}
 	for _, l := range all {
@@ -146,7 +155,8 @@ func (w *distWriter) also(all []*local) map[string][]string {
 	}
 	names := map[string][]string{}
 	for _, l := range all {
-		if k := w.keys.of(l.param); l.kind == "fp32" || l.kind == "" && l.DType == tensor.F32 && trained[l.param] && !copied[l.param] {
+		if k := w.keys.of(l.param); l.kind == "fp32" ||
+			l.kind == "" && l.DType == tensor.F32 && trained[l.param] && !copied[l.param] {
 			names[k.state(l.kind)] = []string{key{name: k.name}.state(aloneKind)}
 		}
 	}
@@ -180,5 +190,6 @@ func (w *distWriter) behind(v format.Value) bool {
 	if strings.HasPrefix(v.Path, "model.") {
 		return v.Is != nil || !strings.HasSuffix(v.Path, extraState)
 	}
-	return strings.HasPrefix(v.Path, "rng_state/") || strings.HasPrefix(v.Path, "rerun_state_machine/") || w.writer.behind(v)
+	return strings.HasPrefix(v.Path, "rng_state/") ||
+		strings.HasPrefix(v.Path, "rerun_state_machine/") || w.writer.behind(v)
 }

@@ -69,7 +69,8 @@ func sliced(name string, s tensor.Shape, b []byte) map[string]slice {
 	return all
 }
 
-// TestDistRandom writes models of Hugging Face's names, and compares what torch sees with what slicing and joining their matrices row by row gives.
+// TestDistRandom writes models of Hugging Face's names, and compares what torch sees with what
+// slicing and joining their matrices row by row gives.
 func TestDistRandom(t *testing.T) {
 	tryModels(t, (*model).testDist)
 }
@@ -86,7 +87,9 @@ func (m *model) testDist(t *testing.T) {
 	for name, x := range m.rank(0, 0, 0) {
 		want[strings.TrimPrefix(name, "model.")] = x
 	}
-	for name, from := range map[string]string{"embedding.word_embeddings.weight": "model.embed_tokens.weight", "output_layer.weight": "lm_head.weight"} {
+	for name, from := range map[string]string{
+		"embedding.word_embeddings.weight": "model.embed_tokens.weight",
+		"output_layer.weight":              "lm_head.weight"} {
 		if x := m.whole[from]; x != nil { // without rows that fill up
 			want[name] = fmt.Sprint(m.DType, m.shape(from), bytes.Join(x, nil))
 		}
@@ -106,8 +109,10 @@ func (m *model) testDist(t *testing.T) {
 		t.Fatalf("-sliced +read\n%s", diff)
 	}
 	for path, want := range map[string]any{
-		"args.num_layers": int64(m.Layers), "args.hidden_size": int64(m.Hidden), "args.num_attention_heads": int64(m.Groups * m.Each), "args.untie_embeddings_and_output_weights": !m.Tied,
-		"args.no_save_optim": true, "iteration": int64(0),
+		"args.num_layers": int64(m.Layers), "args.hidden_size": int64(m.Hidden),
+		"args.num_attention_heads":                 int64(m.Groups * m.Each),
+		"args.untie_embeddings_and_output_weights": !m.Tied,
+		"args.no_save_optim":                       true, "iteration": int64(0),
 	} {
 		if got, ok := again.Value(path); !ok || got != want {
 			t.Errorf("%s is %v, want %v", path, got, want)
@@ -115,7 +120,8 @@ func (m *model) testDist(t *testing.T) {
 	}
 }
 
-// loadDist has torch load a folder into tensors of zeros, and print what they hold then, and objects.
+// loadDist has torch load a folder into tensors of zeros, and print what they hold then, and
+// objects.
 const loadDist = `
 import io, json, sys, torch
 import torch.distributed.checkpoint as dcp
@@ -127,7 +133,8 @@ show = lambda t: [str(t.dtype), list(t.shape), bytes(t.contiguous().reshape(-1).
 print(json.dumps([{k: show(v) for k, v in state.items() if isinstance(v, torch.Tensor)}, sorted(k for k, v in state.items() if v == [None])]))
 `
 
-// TestDistTorchLoads has torch's own loader read what is written: every layer of every key, under both names of a copy in f32.
+// TestDistTorchLoads has torch's own loader read what is written: every layer of every key, under
+// both names of a copy in f32.
 func TestDistTorchLoads(t *testing.T) {
 	python := formattest.Python(t, "torch")
 	dir, want := formattest.Load(t, "testdata/mixed.zip")
@@ -146,7 +153,8 @@ func TestDistTorchLoads(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := formattest.What{}
-	kinds := strings.NewReplacer("optimizer.state.fp32_param.", "optimizer.fp32.", "optimizer.state.", "optimizer.")
+	kinds := strings.NewReplacer("optimizer.state.fp32_param.", "optimizer.fp32.",
+		"optimizer.state.", "optimizer.")
 	for name, x := range tensors {
 		var s tensor.Shape
 		for _, d := range x[1].([]any) {
@@ -172,7 +180,8 @@ func TestDistTorchLoads(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-written +torch:\n%s", diff)
 	}
-	if !slices.Contains(objects, "decoder.layers.mlp.linear_fc1._extra_state/shard_3_4") || !slices.Contains(objects, "decoder.final_layernorm._extra_state/shard_0_1") {
+	if !slices.Contains(objects, "decoder.layers.mlp.linear_fc1._extra_state/shard_3_4") ||
+		!slices.Contains(objects, "decoder.final_layernorm._extra_state/shard_0_1") {
 		t.Errorf("objects: %v", objects)
 	}
 }

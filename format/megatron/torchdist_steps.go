@@ -20,7 +20,10 @@ func (w *distWriter) state(tensors []format.Tensor, read func(*format.Tensor, []
 	}
 	s := w.seats[0]
 	if len(s.states) > 0 && len(w.optimizers) == 0 {
-		return fmt.Errorf("there is state of an optimizer (such as %q), and nothing of its groups (values optimizer.….param_groups.0.lr), without which Megatron loads none; leave it out with --only 'model.**', or choose another format, such as dcp", w.anyState())
+		return fmt.Errorf("there is state of an optimizer (such as %q), and nothing of its "+
+			"groups (values optimizer.….param_groups.0.lr), without which Megatron loads none; "+
+			"leave it out with --only 'model.**', or choose another format, such as dcp",
+			w.anyState())
 	}
 	shapes := map[string]tensor.Shape{}
 	for _, l := range s.model {
@@ -29,15 +32,19 @@ func (w *distWriter) state(tensors []format.Tensor, read func(*format.Tensor, []
 	for _, param := range slices.Sorted(maps.Keys(s.states)) {
 		for _, l := range s.states[param] {
 			if own, there := shapes[param]; there && l.kind != "step" && !l.Shape.Equal(own) {
-				return fmt.Errorf("tensor %q has shape %v, its parameter %v; Megatron has state of the same shape only", l.Name, l.Shape, own)
+				return fmt.Errorf("tensor %q has shape %v, its parameter %v; Megatron has state "+
+					"of the same shape only", l.Name, l.Shape, own)
 			}
 		}
 	}
 	if err := w.count(tensors, read); err != nil {
 		return err
 	}
-	w.values = slices.DeleteFunc(slices.Clone(w.values), func(v format.Value) bool { // what is said anew
-		return strings.HasPrefix(v.Path, optimizerKey+".") && (strings.HasSuffix(v.Path, "."+shardingKey) || w.made >= 0 && strings.HasSuffix(v.Path, commonStep))
+	// what is said anew
+	w.values = slices.DeleteFunc(slices.Clone(w.values), func(v format.Value) bool {
+		return strings.HasPrefix(v.Path, optimizerKey+".") &&
+			(strings.HasSuffix(v.Path, "."+shardingKey) ||
+				w.made >= 0 && strings.HasSuffix(v.Path, commonStep))
 	})
 	return nil
 }
@@ -47,12 +54,15 @@ func (w *distWriter) anyState() string {
 	return states[slices.Sorted(maps.Keys(states))[0]][0].Name
 }
 
-// count finds out how many steps the optimizer has made. Megatron knows one number for all parameters.
+// count finds out how many steps the optimizer has made. Megatron knows one number for all
+// parameters.
 func (w *writer) count(tensors []format.Tensor, read func(*format.Tensor, []byte) error) error {
 	said := ""
 	add := func(name string, n float64) error {
 		if n < 0 || n != math.Trunc(n) || n > 1<<53 || said != "" && int64(n) != w.made {
-			return fmt.Errorf("%q is %v, and %q is %d; Megatron has one number of steps for all parameters", name, n, cmp.Or(said, name), max(w.made, 0))
+			return fmt.Errorf(
+				"%q is %v, and %q is %d; Megatron has one number of steps for all parameters", name,
+				n, cmp.Or(said, name), max(w.made, 0))
 		}
 		w.made, said = int64(n), name
 		return nil
@@ -73,7 +83,9 @@ func (w *writer) count(tensors []format.Tensor, read func(*format.Tensor, []byte
 	for _, param := range slices.Sorted(maps.Keys(w.steps)) {
 		for _, v := range w.steps[param] {
 			if v.Path != "step" {
-				return fmt.Errorf("value %q: Megatron keeps tensors for each parameter, and the number of steps; leave it out with --no-values", optimizerKey+"."+v.Path+"."+param)
+				return fmt.Errorf("value %q: Megatron keeps tensors for each parameter, and the "+
+					"number of steps; leave it out with --no-values",
+					optimizerKey+"."+v.Path+"."+param)
 			}
 			n, isFloat := v.Is.(float64)
 			if k, ok := v.Is.(int64); ok {
@@ -93,7 +105,8 @@ func (w *writer) count(tensors []format.Tensor, read func(*format.Tensor, []byte
 // number64 reads a tensor that is a number.
 func number64(t *format.Tensor, read func(*format.Tensor, []byte) error) (float64, error) {
 	if t.Shape.Box().Elements() != 1 {
-		return 0, fmt.Errorf("tensor %q has shape %v, and a number of steps is one number", t.Name, t.Shape)
+		return 0, fmt.Errorf("tensor %q has shape %v, and a number of steps is one number", t.Name,
+			t.Shape)
 	}
 	b := make([]byte, t.Bytes())
 	if err := read(t, b); err != nil {
@@ -109,5 +122,7 @@ func number64(t *format.Tensor, read func(*format.Tensor, []byte) error) (float6
 	case tensor.I64:
 		return float64(int64(binary.LittleEndian.Uint64(b))), nil
 	}
-	return 0, fmt.Errorf("tensor %q is of %v, and shoal knows numbers of steps of f32, f64, i32 and i64", t.Name, t.DType)
+	return 0, fmt.Errorf(
+		"tensor %q is of %v, and shoal knows numbers of steps of f32, f64, i32 and i64", t.Name,
+		t.DType)
 }

@@ -51,7 +51,8 @@ func inner(t testing.TB, dir fstest.MapFS) fstest.MapFS {
 			t.Errorf("%s is there", file)
 		}
 	}
-	if names := slices.Sorted(maps.Keys(sub)); !slices.Equal(names, []string{".metadata", "__0_0.distcp", "common.pt", "metadata.json"}) {
+	if names := slices.Sorted(maps.Keys(sub)); !slices.Equal(names,
+		[]string{".metadata", "__0_0.distcp", "common.pt", "metadata.json"}) {
 		t.Errorf("the files are %v", names)
 	}
 	return sub
@@ -67,11 +68,13 @@ func readDist(t testing.TB, dir fs.FS) (*format.Checkpoint, *format.Files) {
 	return c, files
 }
 
-// TestDistSamples writes Megatron's checkpoints of all meshes as torch_dist, reads that, writes it as torch_dist once more, and for other meshes: everything is as in
-// the whole model each time.
+// TestDistSamples writes Megatron's checkpoints of all meshes as torch_dist, reads that, writes it
+// as torch_dist once more, and for other meshes: everything is as in the whole model each time.
 func TestDistSamples(t *testing.T) {
 	for name, mesh := range map[string]string{
-		"mixed": "pp=4,tp=1", "swapped": "tp=2", "half": "pp=2,tp=2", "frozen": "tp=2", "fp32": "pp=4,tp=2", "distributed": "pp=4,tp=2", "single": "pp=2,tp=2", "chained": "pp=2,ep=2,tp=2",
+		"mixed": "pp=4,tp=1", "swapped": "tp=2", "half": "pp=2,tp=2", "frozen": "tp=2",
+		"fp32": "pp=4,tp=2", "distributed": "pp=4,tp=2", "single": "pp=2,tp=2",
+		"chained": "pp=2,ep=2,tp=2",
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, want := formattest.Load(t, "testdata/"+name+".zip")
@@ -89,9 +92,12 @@ func TestDistSamples(t *testing.T) {
 			if said := apart(c); said != "" {
 				t.Error(said)
 			}
-			c.Values = slices.DeleteFunc(c.Values, func(v format.Value) bool { // what torch_dist adds
+			// what torch_dist adds
+			c.Values = slices.DeleteFunc(c.Values, func(v format.Value) bool {
 				_, before := first.Value(v.Path)
-				added := strings.HasPrefix(v.Path, "content_metadata.") || strings.HasSuffix(v.Path, ".step") || strings.HasSuffix(v.Path, ".param_state_sharding_type") ||
+				added := strings.HasPrefix(v.Path, "content_metadata.") ||
+					strings.HasSuffix(v.Path, ".step") ||
+					strings.HasSuffix(v.Path, ".param_state_sharding_type") ||
 					v.Path == "args.no_save_rng" || v.Path == "args.no_save_optim"
 				return added && !before
 			})
@@ -103,24 +109,32 @@ func TestDistSamples(t *testing.T) {
 // TestDistCommon looks at what stands beside the tensors, where Megatron looks for it.
 func TestDistCommon(t *testing.T) {
 	for name, want := range map[string]map[string]any{
-		"mixed":   {"optimizer.optimizer.param_groups.0.step": int64(12), "optimizer.optimizer.state.common_step": int64(12), "optimizer.param_state_sharding_type": "fully_reshardable", "args.no_save_optim": false},
-		"fp32":    {"optimizer.param_groups.1.step": int64(12)},
-		"half":    {"optimizer.optimizer.param_groups.0.step": int64(12)},
-		"chained": {"optimizer.0.optimizer.param_groups.0.step": int64(12), "optimizer.1.optimizer.state.common_step": int64(12)},
+		"mixed": {"optimizer.optimizer.param_groups.0.step": int64(12),
+			"optimizer.optimizer.state.common_step": int64(12),
+			"optimizer.param_state_sharding_type":   "fully_reshardable",
+			"args.no_save_optim":                    false},
+		"fp32": {"optimizer.param_groups.1.step": int64(12)},
+		"half": {"optimizer.optimizer.param_groups.0.step": int64(12)},
+		"chained": {"optimizer.0.optimizer.param_groups.0.step": int64(12),
+			"optimizer.1.optimizer.state.common_step": int64(12)},
 	} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
 		c, files := read(t, dir)
 		written := relayDist(t, c, files)
 		delete(written, megatron.ConfigName) // so that all stands where it lies
 		got, _ := readDist(t, written)
-		maps.Copy(want, map[string]any{"args.ckpt_format": "torch_dist", "args.no_save_rng": true, "iteration": int64(12), "checkpoint_version": 3.0, "content_metadata.distrib_optim_sharding_type": "fully_reshardable"})
+		maps.Copy(want, map[string]any{"args.ckpt_format": "torch_dist", "args.no_save_rng": true,
+			"iteration": int64(12), "checkpoint_version": 3.0,
+			"content_metadata.distrib_optim_sharding_type": "fully_reshardable"})
 		for path, x := range want {
 			if v, ok := got.Value(path); !ok || v != x {
 				t.Errorf("%s: %s is %v, want %v", name, path, v, x)
 			}
 		}
 		for _, v := range got.Values {
-			if strings.HasSuffix(v.Path, ".param_names") && !strings.HasPrefix(v.Path, "shoal.optimizer.") || strings.HasPrefix(v.Path, "rng_state") {
+			if strings.HasSuffix(v.Path, ".param_names") &&
+				!strings.HasPrefix(v.Path, "shoal.optimizer.") ||
+				strings.HasPrefix(v.Path, "rng_state") {
 				t.Errorf("%s: %s is there", name, v.Path)
 			}
 		}
@@ -135,7 +149,9 @@ func tiny(names ...string) (*format.Checkpoint, *format.Files) {
 		if strings.Contains(name, "norm") {
 			s = s[1:]
 		}
-		c.Tensors = append(c.Tensors, format.Tensor{Name: name, DType: tensor.U8, Shape: s, Pieces: []format.Piece{{Box: s.Box(), File: "file", Offset: int64(len(data))}}})
+		c.Tensors = append(c.Tensors,
+			format.Tensor{Name: name, DType: tensor.U8, Shape: s,
+				Pieces: []format.Piece{{Box: s.Box(), File: "file", Offset: int64(len(data))}}})
 		data = append(data, bytes.Repeat([]byte{byte(i)}, s.Box().Elements())...)
 	}
 	return c, format.NewFiles(fstest.MapFS{"file": {Data: data}})
@@ -155,37 +171,64 @@ func TestDistRefuses(t *testing.T) {
 		read    func(*format.Tensor, []byte) error
 		err     string
 	}{
-		{"a mesh", "pp=2,tp=1", c.Tensors, c.Values, files.Read, "the mesh pp=2,tp=1 has several ranks"},
-		{"no groups", "", c.Tensors, nil, files.Read, `there is state of an optimizer (such as "optimizer.exp_avg.decoder.final_layernorm.weight"), and nothing of its groups`},
-		{"another tensor", "", append(slices.Clone(c.Tensors), format.Tensor{Name: "vision.w", DType: tensor.F32, Shape: tensor.Shape{1}}), c.Values, files.Read, `tensor "vision.w" is none of a model of Megatron Core`},
-		{"a flat buffer", "", append(slices.Clone(c.Tensors), format.Tensor{Name: "optimizer.distributed.x", DType: tensor.F32, Shape: tensor.Shape{1}}), c.Values, files.Read, "--dist-ckpt-optim-fully-reshardable"},
-		{"another shape", "", append(slices.Clone(c.Tensors), format.Tensor{Name: "optimizer.rows.decoder.final_layernorm.weight", DType: tensor.F32, Shape: tensor.Shape{1}}), c.Values, files.Read, "Megatron has state of the same shape only"},
+		{"a mesh", "pp=2,tp=1", c.Tensors, c.Values, files.Read,
+			"the mesh pp=2,tp=1 has several ranks"},
+		{"no groups", "", c.Tensors, nil, files.Read,
+			`there is state of an optimizer (such as "optimizer.exp_avg.decoder.final_layernorm.weight"), and nothing of its groups`},
+		{"another tensor", "",
+			append(slices.Clone(c.Tensors),
+				format.Tensor{Name: "vision.w", DType: tensor.F32, Shape: tensor.Shape{1}}),
+			c.Values, files.Read, `tensor "vision.w" is none of a model of Megatron Core`},
+		{"a flat buffer", "",
+			append(slices.Clone(c.Tensors),
+				format.Tensor{Name: "optimizer.distributed.x", DType: tensor.F32,
+					Shape: tensor.Shape{1}}), c.Values, files.Read,
+			"--dist-ckpt-optim-fully-reshardable"},
+		{"another shape", "",
+			append(slices.Clone(c.Tensors),
+				format.Tensor{Name: "optimizer.rows.decoder.final_layernorm.weight",
+					DType: tensor.F32, Shape: tensor.Shape{1}}), c.Values, files.Read,
+			"Megatron has state of the same shape only"},
 		{"steps that cannot be read", "", c.Tensors, c.Values, unread, fs.ErrPermission.Error()},
-		{"several numbers of steps", "", c.Tensors, with(format.Value{Path: "optimizer.step.decoder.layers.0.mlp.linear_fc2.weight", Is: int64(11)}), files.Read, "Megatron has one number of steps for all parameters"},
-		{"half a step", "", c.Tensors, with(format.Value{Path: "optimizer.step.decoder.layers.0.mlp.linear_fc2.weight", Is: 0.5}), others, `linear_fc2.weight" is 0.5`},
-		{"a rate", "", c.Tensors, with(format.Value{Path: "optimizer.rate.decoder.layers.0.mlp.linear_fc2.weight", Is: 0.5}), files.Read, `value "optimizer.rate.decoder.layers.0.mlp.linear_fc2.weight"`},
-		{"a value in a value", "", c.Tensors, with(format.Value{Path: "a", Is: int64(1)}, format.Value{Path: "a.b", Is: int64(2)}), files.Read, `value "a.b"`},
+		{"several numbers of steps", "", c.Tensors,
+			with(format.Value{Path: "optimizer.step.decoder.layers.0.mlp.linear_fc2.weight",
+				Is: int64(11)}), files.Read, "Megatron has one number of steps for all parameters"},
+		{"half a step", "", c.Tensors,
+			with(format.Value{Path: "optimizer.step.decoder.layers.0.mlp.linear_fc2.weight",
+				Is: 0.5}), others, `linear_fc2.weight" is 0.5`},
+		{"a rate", "", c.Tensors,
+			with(format.Value{Path: "optimizer.rate.decoder.layers.0.mlp.linear_fc2.weight",
+				Is: 0.5}), files.Read,
+			`value "optimizer.rate.decoder.layers.0.mlp.linear_fc2.weight"`},
+		{"a value in a value", "", c.Tensors,
+			with(format.Value{Path: "a", Is: int64(1)}, format.Value{Path: "a.b", Is: int64(2)}),
+			files.Read, `value "a.b"`},
 	} {
 		spec := preset(t, "", c)
 		spec.Mesh = x.mesh
-		if _, err := megatron.LayoutDist(spec, x.tensors, x.values, x.read); err == nil || !strings.Contains(err.Error(), x.err) {
+		if _, err := megatron.LayoutDist(spec, x.tensors, x.values, x.read); err == nil ||
+			!strings.Contains(err.Error(), x.err) {
 			t.Errorf("%s: %v; want %q", x.name, err, x.err)
 		}
 	}
 }
 
 func TestDistDamage(t *testing.T) {
-	c, files := tiny("model.decoder.layers.0.mlp.linear_fc2.weight", "model.decoder.layers.1.mlp.linear_fc2.weight")
+	c, files := tiny("model.decoder.layers.0.mlp.linear_fc2.weight",
+		"model.decoder.layers.1.mlp.linear_fc2.weight")
 	out, err := megatron.LayoutDist(whole, c.Tensors, c.Values, files.Read)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := inner(t, formattest.Write(t, out, c, files))
-	formattest.Damage(t, dir, megatron.ReadDist, func(name string) bool { return name == dcp.MetadataName || strings.HasSuffix(name, ".distcp") })
+	formattest.Damage(t, dir, megatron.ReadDist, func(name string) bool {
+		return name == dcp.MetadataName || strings.HasSuffix(name, ".distcp")
+	})
 }
 
 func FuzzDist(f *testing.F) {
-	c, files := tiny("model.decoder.layers.0.mlp.linear_fc2.weight", "model.decoder.layers.1.mlp.linear_fc2.weight")
+	c, files := tiny("model.decoder.layers.0.mlp.linear_fc2.weight",
+		"model.decoder.layers.1.mlp.linear_fc2.weight")
 	out, err := megatron.LayoutDist(whole, c.Tensors, c.Values, files.Read)
 	if err != nil {
 		f.Fatal(err)

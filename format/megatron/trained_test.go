@@ -28,13 +28,17 @@ type axes struct{ tp, pp, ep, chunks int }
 
 func (a axes) mesh() string { return fmt.Sprintf("pp=%d,ep=%d,tp=%d", a.pp, a.ep, a.tp) }
 
-// trained is a model of random weights in bf16 with the mixed-precision optimizer's state, under Megatron's names: what each rank's file has of it is told here without the package.
+// trained is a model of random weights in bf16 with the mixed-precision optimizer's state, under
+// Megatron's names: what each rank's file has of it is told here without the package.
 type trained struct {
 	layers, experts, hidden, ffn, vocab int
 	tied, shared, grouped, bias, scaler bool
-	alone                               bool              // norms are modules of their own, of q and k too, and positions have an embedding
-	params                              []string          // in the order in which a model of one rank registers them
-	whole                               map[string]matrix // parameters, and their states as KIND NAME
+	// norms are modules of their own, of q and k too, and positions have an embedding
+	alone bool
+	// in the order in which a model of one rank registers them
+	params []string
+	// parameters, and their states as KIND NAME
+	whole map[string]matrix
 }
 
 // matrix has rows of f32 or bf16.
@@ -47,8 +51,10 @@ type matrix struct {
 func (m matrix) String() string { return fmt.Sprint(m.dtype, m.shape, slices.Concat(m.rows...)) }
 
 func drawTrained(r *rand.Rand, hidden int) *trained {
-	m := &trained{layers: 4, experts: 4, hidden: hidden, ffn: 4 * (1 + r.IntN(2)), vocab: 8, whole: map[string]matrix{}}
-	m.tied, m.shared, m.grouped, m.bias, m.scaler = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0
+	m := &trained{layers: 4, experts: 4, hidden: hidden, ffn: 4 * (1 + r.IntN(2)), vocab: 8,
+		whole: map[string]matrix{}}
+	m.tied, m.shared, m.grouped, m.bias, m.scaler = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0,
+		r.IntN(2) == 0, r.IntN(2) == 0
 	m.alone = r.IntN(2) == 0
 	add := func(name string, shape ...int) {
 		m.params = append(m.params, name)
@@ -65,7 +71,8 @@ func drawTrained(r *rand.Rand, hidden int) *trained {
 			model.rows = append(model.rows, short)
 		}
 		m.whole[name] = model
-		m.whole["step "+name] = matrix{tensor.F32, tensor.Shape{}, [][]byte{{0, 0, 0x40, 0x41}}} // 12
+		// 12
+		m.whole["step "+name] = matrix{tensor.F32, tensor.Shape{}, [][]byte{{0, 0, 0x40, 0x41}}}
 	}
 	add("embedding.word_embeddings.weight", m.vocab, m.hidden)
 	if m.alone {
@@ -108,7 +115,8 @@ func (m *trained) layer(at string, add func(name string, shape ...int)) {
 	vector("mlp.router.bias", m.experts)
 	up := func(weight, bias string) { add(at+weight, 2*m.ffn, m.hidden); vector(bias, 2*m.ffn) }
 	down := func(weight, bias string) { add(at+weight, m.hidden, m.ffn); vector(bias, m.hidden) }
-	for i, kind := range []func(weight, bias string){up, down} { // Transformer Engine registers the weight and the bias of an expert, and then those of the next
+	// Transformer Engine registers the weight and the bias of an expert, and then those of the next
+	for i, kind := range []func(weight, bias string){up, down} {
 		for e := range m.experts {
 			if m.grouped {
 				name := fmt.Sprintf("mlp.experts.linear_fc%d.", i+1)
@@ -136,7 +144,8 @@ func random(r *rand.Rand, shape tensor.Shape) matrix {
 	for range n {
 		var row []byte
 		for range columns {
-			row = binary.LittleEndian.AppendUint32(row, 0x3f000000|r.Uint32N(1<<15)|r.Uint32N(1<<7)<<16)
+			row = binary.LittleEndian.AppendUint32(row,
+				0x3f000000|r.Uint32N(1<<15)|r.Uint32N(1<<7)<<16)
 		}
 		m.rows = append(m.rows, row)
 	}
@@ -150,7 +159,10 @@ var kindsOf = []string{"exp_avg", "exp_avg_sq", "fp32", "step"}
 func (m *trained) source() (*format.Checkpoint, *format.Files) {
 	c, data := &format.Checkpoint{}, []byte{}
 	add := func(name string, x matrix) {
-		c.Tensors = append(c.Tensors, format.Tensor{Name: name, DType: x.dtype, Shape: x.shape, Pieces: []format.Piece{{Box: x.shape.Box(), File: "file", Offset: int64(len(data))}}})
+		c.Tensors = append(c.Tensors,
+			format.Tensor{Name: name, DType: x.dtype, Shape: x.shape,
+				Pieces: []format.Piece{
+					{Box: x.shape.Box(), File: "file", Offset: int64(len(data))}}})
 		data = append(data, slices.Concat(x.rows...)...)
 	}
 	var groups [2][]any
@@ -168,11 +180,16 @@ func (m *trained) source() (*format.Checkpoint, *format.Files) {
 	}
 	for g, names := range groups {
 		at := fmt.Sprintf("optimizer.optimizer.param_groups.%d.", g)
-		for key, is := range map[string]any{"wd_mult": 1 - float64(g), "lr_mult": 1.0, "is_expert_parallel": false, "is_decoupled_lr": false, "lr": 0.5, "param_names": names} {
+		for key, is := range map[string]any{"wd_mult": 1 - float64(g), "lr_mult": 1.0,
+			"is_expert_parallel": false, "is_decoupled_lr": false, "lr": 0.5,
+			"param_names": names} {
 			says(c, at+key, is)
 		}
 	}
-	for path, is := range map[string]any{"iteration": int64(12), "args.swiglu": true, "args.accumulate_allreduce_grads_in_fp32": true, "args.num_attention_heads": int64(4), "args.untie_embeddings_and_output_weights": !m.tied, "args.tensor_model_parallel_size": int64(1)} {
+	for path, is := range map[string]any{"iteration": int64(12), "args.swiglu": true,
+		"args.accumulate_allreduce_grads_in_fp32": true, "args.num_attention_heads": int64(4),
+		"args.untie_embeddings_and_output_weights": !m.tied,
+		"args.tensor_model_parallel_size":          int64(1)} {
 		says(c, path, is)
 	}
 	if err := c.Finish(); err != nil {
@@ -191,7 +208,8 @@ var (
 	inExpert = regexp.MustCompile(`(local_experts\.|experts\.linear_fc\d\.[a-z]+)(\d+)`)
 )
 
-// local is a parameter in the file of a rank: its chunk and its name there; false when the rank has it not.
+// local is a parameter in the file of a rank: its chunk and its name there; false when the rank has
+// it not.
 func (m *trained) local(name string, a axes, tp, pp, ep int) (chunk int, local string, has bool) {
 	if x := inExpert.FindStringSubmatch(name); x != nil && strings.Contains(name, ".mlp.experts.") {
 		n, _ := strconv.Atoi(x[2])
@@ -204,7 +222,8 @@ func (m *trained) local(name string, a axes, tp, pp, ep int) (chunk int, local s
 	if x := inLayer.FindStringSubmatch(name); x != nil {
 		n, _ := strconv.Atoi(x[1])
 		each := m.layers / a.pp / a.chunks
-		return n / each / a.pp, strings.Replace(name, x[0], fmt.Sprintf("layers.%d.", n%each), 1), n/each%a.pp == pp
+		return n / each / a.pp, strings.Replace(name, x[0], fmt.Sprintf("layers.%d.", n%each), 1),
+			n/each%a.pp == pp
 	}
 	if strings.HasPrefix(name, "embedding.") {
 		return 0, name, pp == 0
@@ -217,7 +236,8 @@ func (m *trained) part(name string, x matrix, tp, of int) matrix {
 	rows := func(y [][]byte) [][]byte { return y[len(y)*tp/of : len(y)*(tp+1)/of] }
 	y := matrix{x.dtype, slices.Clone(x.shape), x.rows}
 	switch bias := len(x.shape) == 1; {
-	case bias && strings.Contains(name, "linear_fc1.") || bias && strings.Contains(name, "linear_qkv.bias"):
+	case bias && strings.Contains(name, "linear_fc1.") ||
+		bias && strings.Contains(name, "linear_qkv.bias"):
 		elements := slices.Collect(slices.Chunk(x.rows[0], x.dtype.Size()))
 		if strings.Contains(name, "qkv") {
 			elements = rows(elements)
@@ -225,7 +245,8 @@ func (m *trained) part(name string, x matrix, tp, of int) matrix {
 			elements = slices.Concat(rows(elements[:m.ffn]), rows(elements[m.ffn:]))
 		}
 		y.rows = [][]byte{slices.Concat(elements...)}
-	case len(x.shape) != 2 || strings.Contains(name, "router") || strings.Contains(name, "position") || strings.Contains(name, "gate_weight"):
+	case len(x.shape) != 2 || strings.Contains(name, "router") ||
+		strings.Contains(name, "position") || strings.Contains(name, "gate_weight"):
 		return y
 	case strings.Contains(name, "linear_fc1"):
 		y.rows = slices.Concat(rows(x.rows[:m.ffn]), rows(x.rows[m.ffn:]))
@@ -288,7 +309,8 @@ func (m *trained) rank(a axes, tp, pp, ep int) map[string]string {
 		for g, names := range groups {
 			for i, name := range names {
 				for _, kind := range kindsOf {
-					x, key := m.part(name, m.whole[kind+" "+name], tp, a.tp), fmt.Sprintf("optimizer.state.%d.%s", n, kind)
+					x, key := m.part(name, m.whole[kind+" "+name], tp, a.tp),
+						fmt.Sprintf("optimizer.state.%d.%s", n, kind)
 					if kind == "fp32" {
 						key = fmt.Sprintf("fp32_from_fp16_params.%d.%d", g, i)
 					}
@@ -342,8 +364,10 @@ func (a axes) each(f func(folder string, tp, pp, ep int)) {
 	}
 }
 
-// write writes a checkpoint for some ranks, compares each rank's file with what it must have, and reads it again.
-func (m *trained) write(t *testing.T, c *format.Checkpoint, files *format.Files, a axes) (*format.Checkpoint, *format.Files) {
+// write writes a checkpoint for some ranks, compares each rank's file with what it must have, and
+// reads it again.
+func (m *trained) write(t *testing.T, c *format.Checkpoint, files *format.Files,
+	a axes) (*format.Checkpoint, *format.Files) {
 	t.Helper()
 	out, err := megatron.Layout(a.spec(t, c), c.Tensors, c.Values)
 	if err != nil {
@@ -351,14 +375,20 @@ func (m *trained) write(t *testing.T, c *format.Checkpoint, files *format.Files,
 	}
 	dir := formattest.WritePadded(t, out, c, files)
 	a.each(func(folder string, tp, pp, ep int) {
-		if diff := cmp.Diff(m.rank(a, tp, pp, ep), tensors(t, dir, folder+"/model_optim_rng.pt")); diff != "" {
+		if diff := cmp.Diff(m.rank(a, tp, pp, ep),
+			tensors(t, dir, folder+"/model_optim_rng.pt")); diff != "" {
 			t.Fatalf("%+v, %s:\n%s", a, folder, diff)
 		}
 	})
 	again, files := read(t, dir)
-	want := map[string]any{"args.virtual_pipeline_model_parallel_size": nil, "args.num_layers_per_virtual_pipeline_stage": nil, "args.pipeline_model_parallel_size": int64(a.pp), "args.expert_model_parallel_size": int64(a.ep)}
+	want := map[string]any{"args.virtual_pipeline_model_parallel_size": nil,
+		"args.num_layers_per_virtual_pipeline_stage": nil,
+		"args.pipeline_model_parallel_size":          int64(a.pp),
+		"args.expert_model_parallel_size":            int64(a.ep)}
 	if a.chunks > 1 {
-		want["args.virtual_pipeline_model_parallel_size"], want["args.num_layers_per_virtual_pipeline_stage"] = int64(a.chunks), int64(m.layers/a.pp/a.chunks)
+		want["args.virtual_pipeline_model_parallel_size"],
+			want["args.num_layers_per_virtual_pipeline_stage"] = int64(a.chunks),
+			int64(m.layers/a.pp/a.chunks)
 	}
 	for path, x := range want {
 		if got, ok := again.Value(path); !ok || got != x {
@@ -374,7 +404,8 @@ func sums(t *testing.T, c *format.Checkpoint, files *format.Files) map[string]di
 	key, all := digest.NewKey(1), map[string]digest.Sum{}
 	for i := range c.Tensors {
 		if x := &c.Tensors[i]; !strings.Contains(x.Name, "grad_scaler") {
-			all[x.Name] = key.Tensor(x.Name, x.DType, x.Shape, key.Run(0, formattest.Bytes(t, files, x)))
+			all[x.Name] = key.Tensor(x.Name, x.DType, x.Shape,
+				key.Run(0, formattest.Bytes(t, files, x)))
 		}
 	}
 	return all
@@ -384,9 +415,12 @@ func sums(t *testing.T, c *format.Checkpoint, files *format.Files) map[string]di
 var drawAxes = rapid.Custom(func(t *rapid.T) axes {
 	pick := func(name string) int { return rapid.SampledFrom([]int{1, 2, 4}).Draw(t, name) }
 	return axes{pick("tp"), pick("pp"), pick("ep"), pick("chunks")}
-}).Filter(func(a axes) bool { return a.tp*a.pp*a.ep <= 8 && a.pp*a.chunks <= 4 && (a.pp > 1 || a.chunks == 1) })
+}).Filter(func(a axes) bool {
+	return a.tp*a.pp*a.ep <= 8 && a.pp*a.chunks <= 4 && (a.pp > 1 || a.chunks == 1)
+})
 
-// TestTrainedAnyToAny writes random models with the optimizer's state, and experts, for random ranks and from there for others: each rank's file has what Megatron looks for there, the same
+// TestTrainedAnyToAny writes random models with the optimizer's state, and experts, for random
+// ranks and from there for others: each rank's file has what Megatron looks for there, the same
 // state comes back, and groups say what they said.
 func TestTrainedAnyToAny(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -402,7 +436,8 @@ func TestTrainedAnyToAny(t *testing.T) {
 				if diff := cmp.Diff(want, sums(t, c, files)); diff != "" {
 					t.Fatalf("%+v, fingerprints:\n%s", a, diff)
 				}
-				if faults, err := formattest.Prove(files, c); err != nil || len(faults) > 0 || apart(c) != "" {
+				if faults, err := formattest.Prove(files, c); err != nil || len(faults) > 0 ||
+					apart(c) != "" {
 					t.Fatalf("%+v: %v, %v, %s", a, faults, err, apart(c))
 				}
 			}
@@ -416,7 +451,8 @@ func TestTrainedAnyToAny(t *testing.T) {
 	})
 }
 
-// TestTrainedUneven has stages with unlike numbers of layers, in chunks: the first has two layers in each, the other one.
+// TestTrainedUneven has stages with unlike numbers of layers, in chunks: the first has two layers
+// in each, the other one.
 func TestTrainedUneven(t *testing.T) {
 	m := drawTrained(rand.New(rand.NewPCG(3, 1)), 8)
 	m.layers = 6
@@ -426,24 +462,35 @@ func TestTrainedUneven(t *testing.T) {
 	})
 	one := tensor.Shape{2, 2}
 	for layer := range 6 {
-		c.Tensors = append(c.Tensors, format.Tensor{Name: fmt.Sprintf("model.decoder.layers.%d.mlp.router.weight", layer), DType: tensor.U8, Shape: one, Pieces: []format.Piece{{Box: one.Box(), File: "file", Offset: int64(4 * layer)}}})
+		c.Tensors = append(c.Tensors,
+			format.Tensor{Name: fmt.Sprintf("model.decoder.layers.%d.mlp.router.weight", layer),
+				DType: tensor.U8, Shape: one,
+				Pieces: []format.Piece{{Box: one.Box(), File: "file", Offset: int64(4 * layer)}}})
 	}
-	for path, is := range map[string]any{"args.num_virtual_stages_per_pipeline_rank": nil, "args.account_for_loss_in_pipeline_split": true} {
+	for path, is := range map[string]any{"args.num_virtual_stages_per_pipeline_rank": nil,
+		"args.account_for_loss_in_pipeline_split": true} {
 		says(c, path, is)
 	}
 	var rules []layout.Rule
 	for layer, stage := range []int{0, 0, 1, 0, 0, 1} {
-		rules = append(rules, layout.Rule{Match: fmt.Sprintf("**layers.%d.**", layer), Place: fmt.Sprintf("pp=at(%d)", stage)})
+		rules = append(rules,
+			layout.Rule{Match: fmt.Sprintf("**layers.%d.**", layer),
+				Place: fmt.Sprintf("pp=at(%d)", stage)})
 	}
-	spec := &layout.Spec{Shoal: layout.Version, Mesh: "pp=2", Rules: append(rules, layout.Rule{Match: "**"})}
+	spec := &layout.Spec{Shoal: layout.Version, Mesh: "pp=2",
+		Rules: append(rules, layout.Rule{Match: "**"})}
 	out, err := megatron.Layout(spec, c.Tensors, c.Values)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir, want := formattest.WritePadded(t, out, c, files), sums(t, c, files)
 	for file, names := range map[string][]string{
-		"00_000": {"model0.decoder.layers.0.mlp.router.weight", "model0.decoder.layers.1.mlp.router.weight", "model1.decoder.layers.0.mlp.router.weight", "model1.decoder.layers.1.mlp.router.weight"},
-		"00_001": {"model0.decoder.layers.0.mlp.router.weight", "model1.decoder.layers.0.mlp.router.weight"},
+		"00_000": {"model0.decoder.layers.0.mlp.router.weight",
+			"model0.decoder.layers.1.mlp.router.weight",
+			"model1.decoder.layers.0.mlp.router.weight",
+			"model1.decoder.layers.1.mlp.router.weight"},
+		"00_001": {"model0.decoder.layers.0.mlp.router.weight",
+			"model1.decoder.layers.0.mlp.router.weight"},
 	} {
 		has := tensors(t, dir, "iter_0000012/mp_rank_"+file+"/model_optim_rng.pt")
 		for _, name := range names {
@@ -457,8 +504,12 @@ func TestTrainedUneven(t *testing.T) {
 		t.Error(diff)
 	}
 	for path, want := range map[string]any{
-		"args.virtual_pipeline_model_parallel_size": int64(2), "args.num_virtual_stages_per_pipeline_rank": int64(2), "args.num_layers_per_virtual_pipeline_stage": nil,
-		"args.decoder_first_pipeline_num_layers": int64(4), "args.decoder_last_pipeline_num_layers": int64(2), "args.account_for_loss_in_pipeline_split": false,
+		"args.virtual_pipeline_model_parallel_size":  int64(2),
+		"args.num_virtual_stages_per_pipeline_rank":  int64(2),
+		"args.num_layers_per_virtual_pipeline_stage": nil,
+		"args.decoder_first_pipeline_num_layers":     int64(4),
+		"args.decoder_last_pipeline_num_layers":      int64(2),
+		"args.account_for_loss_in_pipeline_split":    false,
 	} {
 		if got, ok := again.Value(path); !ok || got != want {
 			t.Errorf("%s is %v, want %v", path, got, want)

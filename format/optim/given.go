@@ -15,13 +15,15 @@ import (
 // MaxGroupsBytes bounds a text of groups.
 const MaxGroupsBytes = 64 << 20
 
-// Parse reads groups: a JSON list of objects, each with the names of its parameters in order, "params", and values such as "lr" beside.
+// Parse reads groups: a JSON list of objects, each with the names of its parameters in order,
+// "params", and values such as "lr" beside.
 func Parse(text []byte) ([]Group, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	var list []map[string]any
 	if err := d.Decode(&list); err != nil {
-		return nil, fmt.Errorf(`groups are a list of objects, such as [{"params": ["a.weight", "b.weight"], "weight_decay": 0.1}]: %w`, err)
+		return nil, fmt.Errorf(
+			`groups are a list of objects, such as [{"params": ["a.weight", "b.weight"], "weight_decay": 0.1}]: %w`, err)
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return nil, errors.New("something stands behind the groups")
@@ -39,7 +41,8 @@ func Parse(text []byte) ([]Group, error) {
 		}
 		for _, name := range g.Params {
 			if other, twice := seen[name]; twice {
-				return nil, fmt.Errorf("parameter %q is in group %d and in group %d", name, other, i)
+				return nil, fmt.Errorf("parameter %q is in group %d and in group %d", name, other,
+					i)
 			}
 			seen[name] = i
 		}
@@ -48,7 +51,8 @@ func Parse(text []byte) ([]Group, error) {
 				continue
 			}
 			if key == "" || key == NamesKey || strings.Contains(key, ".") {
-				return nil, fmt.Errorf("group %d has something under %q, which is no name of a value", i, key)
+				return nil, fmt.Errorf(
+					"group %d has something under %q, which is no name of a value", i, key)
 			}
 			is, err := plain(x)
 			if err != nil {
@@ -56,7 +60,9 @@ func Parse(text []byte) ([]Group, error) {
 			}
 			g.Values = append(g.Values, format.Value{Path: key, Is: is})
 		}
-		slices.SortFunc(g.Values, func(a, b format.Value) int { return strings.Compare(a.Path, b.Path) })
+		slices.SortFunc(g.Values, func(a, b format.Value) int {
+			return strings.Compare(a.Path, b.Path)
+		})
 		groups = append(groups, g)
 	}
 	return groups, nil

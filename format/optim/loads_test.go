@@ -41,7 +41,8 @@ func convert(t *testing.T, from, to string, mesh layout.Mesh) string {
 	}
 	f := checkpoint.Form{Format: to, BF16: true} // in which load.py trains
 	if preset := checkpoint.Preset(to); preset != "" {
-		if f.Spec, err = layout.Preset(preset, mesh, checkpoint.Catalogue(c.Checkpoint), 2); err != nil {
+		if f.Spec, err = layout.Preset(preset, mesh, checkpoint.Catalogue(c.Checkpoint),
+			2); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -50,7 +51,8 @@ func convert(t *testing.T, from, to string, mesh layout.Mesh) string {
 		t.Fatal(err)
 	}
 	dst := filepath.Join(t.TempDir(), to)
-	if _, err := checkpoint.Move(t.Context(), c, out, dst, checkpoint.Options{Workers: 2, Seal: true}); err != nil {
+	if _, err := checkpoint.Move(t.Context(), c, out, dst,
+		checkpoint.Options{Workers: 2, Seal: true}); err != nil {
 		t.Fatal(err)
 	}
 	return dst
@@ -69,14 +71,17 @@ func run(t *testing.T, python, script string, args ...string) (found map[string]
 	return found
 }
 
-// TestDeepSpeedLoads has DeepSpeed load what FSDP has trained, over as many ranks as it is written for, and go on: each parameter gets its weights, moments, rates and number of steps.
+// TestDeepSpeedLoads has DeepSpeed load what FSDP has trained, over as many ranks as it is written
+// for, and go on: each parameter gets its weights, moments, rates and number of steps.
 func TestDeepSpeedLoads(t *testing.T) {
 	python := formattest.Python(t, "deepspeed")
 	t.Setenv("MODEL", "llama")
 	var args []string
 	dir, want := trained(t, "flat")
 	for stage := 2; stage <= 3; stage++ {
-		args = append(args, convert(t, dir, fmt.Sprintf("zero%d", stage), layout.Mesh{{Name: "dp", Size: stage}}), strconv.Itoa(stage), strconv.Itoa(stage))
+		args = append(args,
+			convert(t, dir, fmt.Sprintf("zero%d", stage), layout.Mesh{{Name: "dp", Size: stage}}),
+			strconv.Itoa(stage), strconv.Itoa(stage))
 	}
 	for folder, found := range run(t, python, "../deepspeed/testdata/load.py", args...) {
 		found, n := found.(map[string]any), 0
@@ -94,13 +99,16 @@ func TestDeepSpeedLoads(t *testing.T) {
 				t.Errorf("%s: %s is %v, want %v", folder, path, x, w)
 			}
 		}
-		if n != 3*21 || found["lr"] != 1e-2 || found["step"] != 3.0 || found["weight_decay.0"] != 0.1 || found["weight_decay.1"] != 0.0 {
-			t.Errorf("%s: %d states, %v, %v, %v, %v", folder, n, found["lr"], found["step"], found["weight_decay.0"], found["weight_decay.1"])
+		if n != 3*21 || found["lr"] != 1e-2 || found["step"] != 3.0 ||
+			found["weight_decay.0"] != 0.1 || found["weight_decay.1"] != 0.0 {
+			t.Errorf("%s: %d states, %v, %v, %v, %v", folder, n, found["lr"], found["step"],
+				found["weight_decay.0"], found["weight_decay.1"])
 		}
 	}
 }
 
-// joined is the state of a parameter of Megatron in hex, made of what FSDP had for the parameters of Hugging Face; rows fill it up to the number that Megatron computes with.
+// joined is the state of a parameter of Megatron in hex, made of what FSDP had for the parameters
+// of Hugging Face; rows fill it up to the number that Megatron computes with.
 func joined(want formattest.What, kind, param string, size int) string {
 	of := func(name string) string { return want["optim.state."+name+"."+kind][2].(string) }
 	layer, module, inside := "", param, false
@@ -108,7 +116,9 @@ func joined(want formattest.What, kind, param string, size int) string {
 		layer, module, inside = strings.Cut(rest, ".")
 	}
 	at := "model.layers." + layer + "."
-	outside := map[string]string{"embedding.word_embeddings.weight": "model.embed_tokens.weight", "decoder.final_layernorm.weight": "model.norm.weight", "output_layer.weight": "lm_head.weight"}
+	outside := map[string]string{"embedding.word_embeddings.weight": "model.embed_tokens.weight",
+		"decoder.final_layernorm.weight": "model.norm.weight",
+		"output_layer.weight":            "lm_head.weight"}
 	if !inside {
 		s := of(outside[param])
 		return s + strings.Repeat("0", max(size-len(s), 0))
@@ -116,7 +126,8 @@ func joined(want formattest.What, kind, param string, size int) string {
 	switch module {
 	case "self_attention.linear_qkv.weight":
 		const row = 8 * 8 // digits of a row
-		q, k, v, s := of(at+"self_attn.q_proj.weight"), of(at+"self_attn.k_proj.weight"), of(at+"self_attn.v_proj.weight"), ""
+		q, k, v, s := of(at+"self_attn.q_proj.weight"), of(at+"self_attn.k_proj.weight"),
+			of(at+"self_attn.v_proj.weight"), ""
 		for g := range 2 {
 			s += q[4*g*row:4*(g+1)*row] + k[2*g*row:2*(g+1)*row] + v[2*g*row:2*(g+1)*row]
 		}
@@ -124,17 +135,22 @@ func joined(want formattest.What, kind, param string, size int) string {
 	case "mlp.linear_fc1.weight":
 		return of(at+"mlp.gate_proj.weight") + of(at+"mlp.up_proj.weight")
 	}
-	return of(at + map[string]string{"input_layernorm.weight": "input_layernorm.weight", "self_attention.linear_proj.weight": "self_attn.o_proj.weight",
-		"pre_mlp_layernorm.weight": "post_attention_layernorm.weight", "mlp.linear_fc2.weight": "mlp.down_proj.weight"}[module])
+	return of(at + map[string]string{"input_layernorm.weight": "input_layernorm.weight",
+		"self_attention.linear_proj.weight": "self_attn.o_proj.weight",
+		"pre_mlp_layernorm.weight":          "post_attention_layernorm.weight",
+		"mlp.linear_fc2.weight":             "mlp.down_proj.weight"}[module])
 }
 
-// TestMegatronLoads has an optimizer with Megatron-Core's own groups load what FSDP and DeepSpeed have trained: by the order of parameters, and in torch_dist by what groups are.
+// TestMegatronLoads has an optimizer with Megatron-Core's own groups load what FSDP and DeepSpeed
+// have trained: by the order of parameters, and in torch_dist by what groups are.
 func TestMegatronLoads(t *testing.T) {
 	python := formattest.Python(t, "megatron/core")
 	dir, want := trained(t, "listed")
 	from, args := []string{"FSDP", "zero3"}, []string{}
-	for _, src := range []string{dir, convert(t, dir, "zero3", layout.Mesh{{Name: "dp", Size: 2}})} {
-		args = append(args, convert(t, src, "megatron", layout.Mesh{{Name: "tp", Size: 1}}), convert(t, src, "torch_dist", nil))
+	for _, src := range []string{dir,
+		convert(t, dir, "zero3", layout.Mesh{{Name: "dp", Size: 2}})} {
+		args = append(args, convert(t, src, "megatron", layout.Mesh{{Name: "tp", Size: 1}}),
+			convert(t, src, "torch_dist", nil))
 	}
 	loaded := run(t, python, "../megatron/testdata/groups.py", args...)
 	for i, from := range from {
@@ -151,7 +167,9 @@ func TestMegatronLoads(t *testing.T) {
 				t.Errorf("%s: %s is %s, want %s", from, path, is, due)
 			}
 		}
-		groups := map[string]any{"lr": []any{0.01, 0.01}, "weight_decay": []any{0.1, 0.0}, "matched": []any{[]any{0.01, 0.1, 3.0, []any{0.9, 0.95}}, []any{0.01, 0.0, 3.0, []any{0.9, 0.95}}}}
+		groups := map[string]any{"lr": []any{0.01, 0.01}, "weight_decay": []any{0.1, 0.0},
+			"matched": []any{[]any{0.01, 0.1, 3.0, []any{0.9, 0.95}},
+				[]any{0.01, 0.0, 3.0, []any{0.9, 0.95}}}}
 		for key, due := range groups {
 			if !cmp.Equal(found[key], due) {
 				t.Errorf("%s: %s is %v, want %v", from, key, found[key], due)

@@ -1,5 +1,6 @@
-// Package optim finds out which parameters are in which group of an optimizer, and in which order: formats that go by position need that, and those with names
-// say it in ways of their own. State of torch's optimizers it takes under the names that all other formats have, optimizer.KIND.NAME.
+// Package optim finds out which parameters are in which group of an optimizer, and in which order:
+// formats that go by position need that, and those with names say it in ways of their own. State of
+// torch's optimizers it takes under the names that all other formats have, optimizer.KIND.NAME.
 package optim
 
 import (
@@ -32,11 +33,13 @@ type Group struct {
 
 // An Optimizer is what a checkpoint says of one.
 type Optimizer struct {
-	Groups  []Group
-	Ordered bool   // whether groups, and the parameters in them, stand in the order of the optimizer
+	Groups []Group
+	// whether groups, and the parameters in them, stand in the order of the optimizer
+	Ordered bool
 	Why     string // why they do not
 	From    Source
-	Said    string // where it is said, for people: paths of values begin so, or the flag for a file with groups
+	// where it is said, for people: paths of values begin so, or the flag for a file with groups
+	Said string
 }
 
 // A Source is who says which groups there are.
@@ -53,12 +56,15 @@ const (
 const fileFlag = "--groups"
 
 // named is the path of what is of a group in the checkpoints of DeepSpeed and Megatron.
-var named = regexp.MustCompile(`^(optimizer_state\.|optimizer\.(?:\d+\.)?(?:(?:optimizer|optimizer_state_dict)\.)?)param_groups\.(\d+)\.(.+)$`)
+var named = regexp.MustCompile(
+	`^(optimizer_state\.|optimizer\.(?:\d+\.)?(?:(?:optimizer|optimizer_state_dict)\.)?)param_groups\.(\d+)\.(.+)$`)
 
-// Find finds the groups of the optimizer of a checkpoint whose state has names: as given says, or as the checkpoint does; nil when neither says which parameters
-// are in them. It takes state of torch's optimizers, PREFIX.state.NAME.KIND, as optimizer.KIND.NAME, and the values of its groups away. read reads numbers.
-// renamed are the tensors that have other names now, with those they had.
-func Find(c *format.Checkpoint, given []Group, read func(*format.Tensor, []byte) error) (o *Optimizer, renamed map[string]string, err error) {
+// Find finds the groups of the optimizer of a checkpoint whose state has names: as given says, or
+// as the checkpoint does; nil when neither says which parameters are in them. It takes state of
+// torch's optimizers, PREFIX.state.NAME.KIND, as optimizer.KIND.NAME, and the values of its groups
+// away. read reads numbers. renamed are the tensors that have other names now, with those they had.
+func Find(c *format.Checkpoint, given []Group,
+	read func(*format.Tensor, []byte) error) (o *Optimizer, renamed map[string]string, err error) {
 	prefix, err := torchs(c)
 	if err != nil {
 		return nil, nil, err
@@ -74,7 +80,10 @@ func Find(c *format.Checkpoint, given []Group, read func(*format.Tensor, []byte)
 	}
 	if found := states(c); given != nil {
 		o, err = o.as(given, found)
-	} else if o != nil && len(found) == 0 || o != nil && o.From != Torch && slices.ContainsFunc(o.Groups, func(g Group) bool { return len(g.Params) == 0 }) {
+	} else if o != nil && len(found) == 0 ||
+		o != nil && o.From != Torch && slices.ContainsFunc(o.Groups, func(g Group) bool {
+			return len(g.Params) == 0
+		}) {
 		o = nil // there is none, or it names none of its parameters, or not all
 	}
 	return o, renamed, err
@@ -94,8 +103,9 @@ func states(c *format.Checkpoint) map[string]bool {
 	return found
 }
 
-// others finds the groups as DeepSpeed and Megatron have them, whose parameters are in param_names if they are known; nil without any. Of two optimizers, as Megatron has
-// for experts until they are joined, none is all.
+// others finds the groups as DeepSpeed and Megatron have them, whose parameters are in param_names
+// if they are known; nil without any. Of two optimizers, as Megatron has for experts until they are
+// joined, none is all.
 func others(c *format.Checkpoint) *Optimizer {
 	o := &Optimizer{Ordered: true}
 	for _, v := range c.Values {
@@ -151,7 +161,8 @@ func texts(list []any) (names []string) {
 	return names
 }
 
-// as are the groups that were given. What they say of no value the checkpoint does: of the group of the same number, or if it names parameters, of these, which must then agree.
+// as are the groups that were given. What they say of no value the checkpoint does: of the group of
+// the same number, or if it names parameters, of these, which must then agree.
 func (o *Optimizer) as(given []Group, states map[string]bool) (*Optimizer, error) {
 	of := map[string]*Group{}
 	if o != nil {
@@ -169,7 +180,9 @@ func (o *Optimizer) as(given []Group, states map[string]bool) (*Optimizer, error
 		values := slices.Clone(g.Values)
 		for _, name := range g.Params {
 			if !states[name] {
-				return nil, fmt.Errorf("%s: group %d has the parameter %q, of which there is no state", fileFlag, i, name)
+				return nil, fmt.Errorf(
+					"%s: group %d has the parameter %q, of which there is no state", fileFlag, i,
+					name)
 			}
 			n++
 			own, first := of[name], of[g.Params[0]]
@@ -177,7 +190,8 @@ func (o *Optimizer) as(given []Group, states map[string]bool) (*Optimizer, error
 				continue
 			}
 			if key := differ(own, first, g.Values); key != "" {
-				return nil, fmt.Errorf("%s: group %d has %q and %q, of which the checkpoint says another %s each; say which is meant", fileFlag, i, g.Params[0], name, key)
+				return nil, fmt.Errorf("%s: group %d has %q and %q, of which the checkpoint "+
+					"says another %s each; say which is meant", fileFlag, i, g.Params[0], name, key)
 			}
 		}
 		from := of[g.Params[0]]
@@ -195,7 +209,9 @@ func (o *Optimizer) as(given []Group, states map[string]bool) (*Optimizer, error
 				delete(states, name)
 			}
 		}
-		return nil, fmt.Errorf("%s: there is state of %d parameters that are in none of its groups, such as %q", fileFlag, len(states), slices.Min(keys(states)))
+		return nil, fmt.Errorf(
+			"%s: there is state of %d parameters that are in none of its groups, such as %q",
+			fileFlag, len(states), slices.Min(keys(states)))
 	}
 	return all, nil
 }
@@ -226,7 +242,10 @@ func differ(a, b *Group, anew []format.Value) string {
 	}
 	for _, x := range [][2]*Group{{a, b}, {b, a}} {
 		for _, v := range x[0].Values {
-			if is, there := x[1].value(v.Path); (!there || !reflect.DeepEqual(is, v.Is)) && !slices.ContainsFunc(anew, func(w format.Value) bool { return w.Path == v.Path }) {
+			if is, there := x[1].value(v.Path); (!there || !reflect.DeepEqual(is, v.Is)) &&
+				!slices.ContainsFunc(anew, func(w format.Value) bool {
+					return w.Path == v.Path
+				}) {
 				return v.Path
 			}
 		}
@@ -247,7 +266,9 @@ func (o *Optimizer) Values() map[string][]format.Value {
 
 // Drop takes away the values of groups.
 func Drop(c *format.Checkpoint) {
-	c.Values = slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool { return named.MatchString(v.Path) })
+	c.Values = slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {
+		return named.MatchString(v.Path)
+	})
 }
 
 // value is that of a key.
@@ -260,7 +281,8 @@ func (g *Group) value(key string) (any, bool) {
 	return nil, false
 }
 
-// Replace has the values of a checkpoint say what is said here as DeepSpeed's do, with the names in order if there is one.
+// Replace has the values of a checkpoint say what is said here as DeepSpeed's do, with the names in
+// order if there is one.
 func (o *Optimizer) Replace(c *format.Checkpoint) error {
 	Drop(c)
 	for i, g := range o.Groups {

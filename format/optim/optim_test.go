@@ -15,12 +15,14 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// llama are the groups of the program that has written the samples, in its order: matrices and vectors.
+// llama are the groups of the program that has written the samples, in its order: matrices and
+// vectors.
 func llama() (matrices, vectors []string) {
 	matrices = []string{"model.embed_tokens.weight"}
 	for i := range 2 {
 		at := fmt.Sprintf("model.layers.%d.", i)
-		for _, name := range []string{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"} {
+		for _, name := range []string{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+			"self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"} {
 			matrices = append(matrices, at+name+".weight")
 		}
 		vectors = append(vectors, at+"input_layernorm.weight", at+"post_attention_layernorm.weight")
@@ -39,7 +41,8 @@ func sample(t *testing.T, name string) (*format.Checkpoint, *format.Files, forma
 	return c, files, want
 }
 
-// TestFindTorch finds the groups of FSDP, flattened and as lists, in the order of the program, and takes the state under the names that other formats have.
+// TestFindTorch finds the groups of FSDP, flattened and as lists, in the order of the program, and
+// takes the state under the names that other formats have.
 func TestFindTorch(t *testing.T) {
 	matrices, vectors := llama()
 	for _, name := range []string{"flat", "listed"} {
@@ -48,7 +51,8 @@ func TestFindTorch(t *testing.T) {
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		if len(o.Groups) != 2 || !slices.Equal(o.Groups[0].Params, matrices) || !slices.Equal(o.Groups[1].Params, vectors) || !o.Ordered || o.From != optim.Torch {
+		if len(o.Groups) != 2 || !slices.Equal(o.Groups[0].Params, matrices) ||
+			!slices.Equal(o.Groups[1].Params, vectors) || !o.Ordered || o.From != optim.Torch {
 			t.Errorf("%s: %+v", name, o)
 		}
 		for i, decay := range []float64{0.1, 0} {
@@ -56,7 +60,8 @@ func TestFindTorch(t *testing.T) {
 			for _, v := range o.Groups[i].Values {
 				said[v.Path] = v.Is
 			}
-			if said["weight_decay"] != decay || said["lr"] != 1e-2 || !cmp.Equal(said["betas"], any([]any{0.9, 0.95})) || len(said) != 11 {
+			if said["weight_decay"] != decay || said["lr"] != 1e-2 ||
+				!cmp.Equal(said["betas"], any([]any{0.9, 0.95})) || len(said) != 11 {
 				t.Errorf("%s: group %d has %v", name, i, said)
 			}
 		}
@@ -72,52 +77,71 @@ func TestFindTorch(t *testing.T) {
 			due[path] = x
 		}
 		formattest.Compare(t, files, c, due)
-		if slices.ContainsFunc(c.Values, func(v format.Value) bool { return strings.HasPrefix(v.Path, "optim.") }) {
+		if slices.ContainsFunc(c.Values, func(v format.Value) bool {
+			return strings.HasPrefix(v.Path, "optim.")
+		}) {
 			t.Errorf("%s: values of groups are left", name)
 		}
 	}
 }
 
-// TestOrder finds the order of flattened groups where one rank has listed something of each parameter, and in no other case.
+// TestOrder finds the order of flattened groups where one rank has listed something of each
+// parameter, and in no other case.
 func TestOrder(t *testing.T) {
 	const b, a = "optim.param_groups.b.w.lr", "optim.param_groups.a.w.lr"
 	for name, x := range map[string]struct {
 		listed []format.Listed
 		order  []string // nil where it is not known
 	}{
-		"one rank":               {[]format.Listed{{Name: b}, {Name: a}}, []string{"b.w", "a.w"}},
-		"two ranks":              {[]format.Listed{{Name: b}, {Name: a, Rank: 1}}, nil},
-		"one of two ranks":       {[]format.Listed{{Name: a}, {Name: b, Rank: 1}, {Name: "optim.param_groups.a.w.eps", Rank: 1}}, []string{"b.w", "a.w"}},
-		"by state":               {[]format.Listed{{Name: b}, {Name: a, Rank: 1}, {Name: "optim.state.b.w.m"}, {Name: "optim.state.a.w.m"}}, []string{"b.w", "a.w"}},
+		"one rank":  {[]format.Listed{{Name: b}, {Name: a}}, []string{"b.w", "a.w"}},
+		"two ranks": {[]format.Listed{{Name: b}, {Name: a, Rank: 1}}, nil},
+		"one of two ranks": {
+			[]format.Listed{{Name: a}, {Name: b, Rank: 1},
+				{Name: "optim.param_groups.a.w.eps", Rank: 1}}, []string{"b.w", "a.w"}},
+		"by state": {
+			[]format.Listed{{Name: b}, {Name: a, Rank: 1}, {Name: "optim.state.b.w.m"},
+				{Name: "optim.state.a.w.m"}}, []string{"b.w", "a.w"}},
 		"names of what is other": {[]format.Listed{{Name: "model.b.w"}, {Name: "model.a.w"}}, nil},
 		"sorted":                 {[]format.Listed{{Name: a}, {Name: b}}, nil},
 		"nothing":                {nil, nil},
 	} {
-		c := &format.Checkpoint{Listed: x.listed, Tensors: []format.Tensor{{Name: "optim.state.a.w.m", DType: tensor.F32}, {Name: "optim.state.b.w.m", DType: tensor.F32}},
-			Values: []format.Value{{Path: a, Is: 0.5}, {Path: "optim.param_groups.a.w.eps", Is: 1.0}, {Path: b, Is: 0.5}, {Path: "optim.param_groups.b.w.eps", Is: 1.0}}}
+		c := &format.Checkpoint{Listed: x.listed,
+			Tensors: []format.Tensor{{Name: "optim.state.a.w.m", DType: tensor.F32},
+				{Name: "optim.state.b.w.m", DType: tensor.F32}},
+			Values: []format.Value{{Path: a, Is: 0.5},
+				{Path: "optim.param_groups.a.w.eps", Is: 1.0}, {Path: b, Is: 0.5},
+				{Path: "optim.param_groups.b.w.eps", Is: 1.0}}}
 		o, _, err := optim.Find(c, nil, nil)
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		if o.Ordered != (x.order != nil) || o.Ordered && !slices.Equal(o.Groups[0].Params, x.order) || o.Ordered == (o.Why != "") || len(o.Groups) != 1 {
+		if o.Ordered != (x.order != nil) ||
+			o.Ordered && !slices.Equal(o.Groups[0].Params, x.order) || o.Ordered == (o.Why != "") ||
+			len(o.Groups) != 1 {
 			t.Errorf("%s: %+v", name, o)
 		}
 	}
 }
 
-// TestOrderContradicted believes no order of state that what a rank has listed of groups contradicts: state has the order in which parameters first got some.
+// TestOrderContradicted believes no order of state that what a rank has listed of groups
+// contradicts: state has the order in which parameters first got some.
 func TestOrderContradicted(t *testing.T) {
 	for first, ordered := range map[string]bool{"c": false, "b": true} {
 		c := &format.Checkpoint{}
 		for _, name := range []string{"b", "c", "a"} {
-			c.Tensors = append(c.Tensors, format.Tensor{Name: "optim.state." + name + ".m", DType: tensor.F32})
+			c.Tensors = append(c.Tensors,
+				format.Tensor{Name: "optim.state." + name + ".m", DType: tensor.F32})
 			c.Listed = append(c.Listed, format.Listed{Name: "optim.state." + name + ".m"})
-			c.Values = append(c.Values, format.Value{Path: "optim.param_groups." + name + ".lr", Is: 0.5})
+			c.Values = append(c.Values,
+				format.Value{Path: "optim.param_groups." + name + ".lr", Is: 0.5})
 		}
 		second := map[string]string{"c": "b", "b": "c"}[first]
-		c.Listed = append(c.Listed, format.Listed{Name: "optim.param_groups." + first + ".lr", Rank: 1}, format.Listed{Name: "optim.param_groups." + second + ".lr", Rank: 1})
+		c.Listed = append(c.Listed,
+			format.Listed{Name: "optim.param_groups." + first + ".lr", Rank: 1},
+			format.Listed{Name: "optim.param_groups." + second + ".lr", Rank: 1})
 		o, _, err := optim.Find(c, nil, nil)
-		if err != nil || o.Ordered != ordered || ordered && !slices.Equal(o.Groups[0].Params, []string{"b", "c", "a"}) {
+		if err != nil || o.Ordered != ordered ||
+			ordered && !slices.Equal(o.Groups[0].Params, []string{"b", "c", "a"}) {
 			t.Errorf("%s first: %+v, %v", first, o, err)
 		}
 	}
@@ -126,31 +150,41 @@ func TestOrderContradicted(t *testing.T) {
 // numbered is a checkpoint of torch.save with an optimizer that numbers its parameters.
 func numbered(names ...any) *format.Checkpoint {
 	c := &format.Checkpoint{}
-	for _, name := range []string{"optimizer.state.0.exp_avg", "optimizer.state.1.exp_avg", "optimizer.state.2.exp_avg", "model.a.w", "model.b.w", "model.c.w"} {
-		c.Tensors = append(c.Tensors, format.Tensor{Name: name, DType: tensor.F32, Shape: tensor.Shape{2}})
+	for _, name := range []string{"optimizer.state.0.exp_avg", "optimizer.state.1.exp_avg",
+		"optimizer.state.2.exp_avg", "model.a.w", "model.b.w", "model.c.w"} {
+		c.Tensors = append(c.Tensors,
+			format.Tensor{Name: name, DType: tensor.F32, Shape: tensor.Shape{2}})
 	}
-	c.Values = []format.Value{{Path: "optimizer.param_groups.0.lr", Is: 0.5}, {Path: "optimizer.param_groups.0.params", Is: []any{int64(0), int64(1)}},
-		{Path: "optimizer.param_groups.1.lr", Is: 0.25}, {Path: "optimizer.param_groups.1.params", Is: []any{int64(2)}}}
+	c.Values = []format.Value{{Path: "optimizer.param_groups.0.lr", Is: 0.5},
+		{Path: "optimizer.param_groups.0.params", Is: []any{int64(0), int64(1)}},
+		{Path: "optimizer.param_groups.1.lr", Is: 0.25},
+		{Path: "optimizer.param_groups.1.params", Is: []any{int64(2)}}}
 	if names != nil {
-		c.Values = append(c.Values, format.Value{Path: "optimizer.param_groups.0.param_names", Is: names}, format.Value{Path: "optimizer.param_groups.1.param_names", Is: []any{"b.w"}})
+		c.Values = append(c.Values,
+			format.Value{Path: "optimizer.param_groups.0.param_names", Is: names},
+			format.Value{Path: "optimizer.param_groups.1.param_names", Is: []any{"b.w"}})
 	}
 	return c
 }
 
 // TestNumbers names what an optimizer numbers: as it says itself, or as somebody says.
 func TestNumbers(t *testing.T) {
-	given := []optim.Group{{Params: []string{"c.w", "a.w"}}, {Params: []string{"b.w"}, Values: []format.Value{{Path: "lr", Is: 2.0}}}}
+	given := []optim.Group{{Params: []string{"c.w", "a.w"}},
+		{Params: []string{"b.w"}, Values: []format.Value{{Path: "lr", Is: 2.0}}}}
 	for name, x := range map[string]struct {
 		c     *format.Checkpoint
 		given []optim.Group
 		rate  float64
 		err   string
 	}{
-		"named":          {numbered("c.w", "a.w"), nil, 0.25, ""},
-		"given":          {numbered(), given, 2, ""},
-		"named by none":  {numbered(), nil, 0, "it numbers its parameters and names none"},
-		"too few given":  {numbered(), []optim.Group{{Params: []string{"c.w"}}, {Params: []string{"b.w"}}}, 0, "group 0 has 1 parameters, and the checkpoint's has 2"},
-		"too few groups": {numbered(), []optim.Group{{Params: []string{"c.w", "a.w"}}}, 0, "group 1 has 0 parameters, and the checkpoint's has 1"},
+		"named":         {numbered("c.w", "a.w"), nil, 0.25, ""},
+		"given":         {numbered(), given, 2, ""},
+		"named by none": {numbered(), nil, 0, "it numbers its parameters and names none"},
+		"too few given": {numbered(),
+			[]optim.Group{{Params: []string{"c.w"}}, {Params: []string{"b.w"}}}, 0,
+			"group 0 has 1 parameters, and the checkpoint's has 2"},
+		"too few groups": {numbered(), []optim.Group{{Params: []string{"c.w", "a.w"}}}, 0,
+			"group 1 has 0 parameters, and the checkpoint's has 1"},
 	} {
 		o, _, err := optim.Find(x.c, x.given, nil)
 		if x.err != "" {
@@ -162,31 +196,36 @@ func TestNumbers(t *testing.T) {
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		if !slices.Equal(o.Groups[0].Params, []string{"c.w", "a.w"}) || o.Values()["b.w"][0].Is != x.rate || o.Values()["a.w"][0].Is != 0.5 {
+		if !slices.Equal(o.Groups[0].Params, []string{"c.w", "a.w"}) ||
+			o.Values()["b.w"][0].Is != x.rate || o.Values()["a.w"][0].Is != 0.5 {
 			t.Errorf("%s: %+v", name, o)
 		}
 		var names []string
 		for _, y := range x.c.Tensors {
 			names = append(names, y.Name)
 		}
-		if want := []string{"model.a.w", "model.b.w", "model.c.w", "optimizer.exp_avg.a.w", "optimizer.exp_avg.b.w", "optimizer.exp_avg.c.w"}; !slices.Equal(names, want) {
+		if want := []string{"model.a.w", "model.b.w", "model.c.w", "optimizer.exp_avg.a.w",
+			"optimizer.exp_avg.b.w", "optimizer.exp_avg.c.w"}; !slices.Equal(names, want) {
 			t.Errorf("%s: %v", name, names)
 		}
 		if err := o.Replace(x.c); err != nil {
 			t.Fatal(err)
 		}
-		if is, _ := x.c.Value("optimizer_state.param_groups.0.param_names"); !cmp.Equal(is, any([]any{"c.w", "a.w"})) {
+		if is, _ := x.c.Value("optimizer_state.param_groups.0.param_names"); !cmp.Equal(is,
+			any([]any{"c.w", "a.w"})) {
 			t.Errorf("%s: %v", name, is)
 		}
 	}
 }
 
-// TestGiven takes the groups that somebody gives for those of a checkpoint, if they are of its parameters and say what it does not.
+// TestGiven takes the groups that somebody gives for those of a checkpoint, if they are of its
+// parameters and say what it does not.
 func TestGiven(t *testing.T) {
 	state := func() *format.Checkpoint {
 		c := &format.Checkpoint{}
 		for _, name := range []string{"a.w", "b.w", "c.w"} {
-			c.Tensors = append(c.Tensors, format.Tensor{Name: "optimizer.exp_avg." + name, DType: tensor.F32})
+			c.Tensors = append(c.Tensors,
+				format.Tensor{Name: "optimizer.exp_avg." + name, DType: tensor.F32})
 			c.Values = append(c.Values, format.Value{Path: "optimizer.step." + name, Is: int64(3)})
 		}
 		return c
@@ -196,24 +235,34 @@ func TestGiven(t *testing.T) {
 		c.Values = append(c.Values, values...)
 		return c
 	}
-	two := with(format.Value{Path: "optimizer_state.param_groups.0.lr", Is: 1.0}, format.Value{Path: "optimizer_state.param_groups.1.lr", Is: 2.0})
-	named := with(format.Value{Path: "optimizer.param_groups.0.lr", Is: 1.0}, format.Value{Path: "optimizer.param_groups.0.param_names", Is: []any{"a.w", "c.w"}},
-		format.Value{Path: "optimizer.param_groups.1.lr", Is: 2.0}, format.Value{Path: "optimizer.param_groups.1.param_names", Is: []any{"b.w"}})
+	two := with(format.Value{Path: "optimizer_state.param_groups.0.lr", Is: 1.0},
+		format.Value{Path: "optimizer_state.param_groups.1.lr", Is: 2.0})
+	named := with(format.Value{Path: "optimizer.param_groups.0.lr", Is: 1.0},
+		format.Value{Path: "optimizer.param_groups.0.param_names", Is: []any{"a.w", "c.w"}},
+		format.Value{Path: "optimizer.param_groups.1.lr", Is: 2.0},
+		format.Value{Path: "optimizer.param_groups.1.param_names", Is: []any{"b.w"}})
 	for name, x := range map[string]struct {
 		c     *format.Checkpoint
 		given string
 		rates []any // nil for none
 		err   string
 	}{
-		"nothing but names":   {state(), `[{"params": ["c.w", "a.w", "b.w"]}]`, []any{nil}, ""},
-		"with values":         {state(), `[{"params": ["c.w", "a.w"], "lr": 0.5}, {"params": ["b.w"]}]`, []any{0.5, nil}, ""},
-		"of the same number":  {two, `[{"params": ["c.w", "a.w"]}, {"params": ["b.w"], "lr": 5}]`, []any{1.0, int64(5)}, ""},
-		"another number":      {two, `[{"params": ["c.w", "a.w", "b.w"]}]`, []any{nil}, ""},
-		"of these parameters": {named, `[{"params": ["b.w"]}, {"params": ["c.w", "a.w"]}]`, []any{2.0, 1.0}, ""},
-		"that disagree":       {named, `[{"params": ["b.w", "c.w", "a.w"]}]`, nil, `group 0 has "b.w" and "c.w", of which the checkpoint says another lr each`},
-		"that are made agree": {named, `[{"params": ["b.w", "c.w", "a.w"], "lr": 0.125}]`, []any{0.125}, ""},
-		"too few":             {state(), `[{"params": ["c.w", "a.w"]}]`, nil, `there is state of 1 parameters that are in none of its groups, such as "b.w"`},
-		"of others":           {state(), `[{"params": ["c.w", "a.w", "b.w", "d.w"]}]`, nil, `group 0 has the parameter "d.w", of which there is no state`},
+		"nothing but names": {state(), `[{"params": ["c.w", "a.w", "b.w"]}]`, []any{nil}, ""},
+		"with values": {state(),
+			`[{"params": ["c.w", "a.w"], "lr": 0.5}, {"params": ["b.w"]}]`, []any{0.5, nil}, ""},
+		"of the same number": {two, `[{"params": ["c.w", "a.w"]}, {"params": ["b.w"], "lr": 5}]`,
+			[]any{1.0, int64(5)}, ""},
+		"another number": {two, `[{"params": ["c.w", "a.w", "b.w"]}]`, []any{nil}, ""},
+		"of these parameters": {named, `[{"params": ["b.w"]}, {"params": ["c.w", "a.w"]}]`,
+			[]any{2.0, 1.0}, ""},
+		"that disagree": {named, `[{"params": ["b.w", "c.w", "a.w"]}]`, nil,
+			`group 0 has "b.w" and "c.w", of which the checkpoint says another lr each`},
+		"that are made agree": {named, `[{"params": ["b.w", "c.w", "a.w"], "lr": 0.125}]`,
+			[]any{0.125}, ""},
+		"too few": {state(), `[{"params": ["c.w", "a.w"]}]`, nil,
+			`there is state of 1 parameters that are in none of its groups, such as "b.w"`},
+		"of others": {state(), `[{"params": ["c.w", "a.w", "b.w", "d.w"]}]`, nil,
+			`group 0 has the parameter "d.w", of which there is no state`},
 	} {
 		given, err := optim.Parse([]byte(x.given))
 		if err != nil {
@@ -248,7 +297,8 @@ func TestGiven(t *testing.T) {
 	}
 }
 
-// TestFindNot finds no groups where nobody names what is in them, and refuses what does not fit together.
+// TestFindNot finds no groups where nobody names what is in them, and refuses what does not fit
+// together.
 func TestFindNot(t *testing.T) {
 	t32 := func(name string, shape ...int) format.Tensor {
 		return format.Tensor{Name: name, DType: tensor.F32, Shape: shape}
@@ -260,25 +310,60 @@ func TestFindNot(t *testing.T) {
 		c   format.Checkpoint
 		err string // "" for nothing found
 	}{
-		"no optimizer":          {format.Checkpoint{Tensors: []format.Tensor{t32("model.a")}}, ""},
-		"no names":              {format.Checkpoint{Tensors: []format.Tensor{t32("optimizer.exp_avg.a")}, Values: []format.Value{value("optimizer_state.param_groups.0.lr", 0.5)}}, ""},
-		"one of two names none": {format.Checkpoint{Values: []format.Value{value("optimizer_state.param_groups.0.param_names", []any{"a"}), value("optimizer_state.param_groups.1.lr", 0.5)}}, ""},
-		"no state":              {format.Checkpoint{Values: []format.Value{value("optimizer_state.param_groups.0.param_names", []any{"a"})}}, ""},
-		"two of Megatron":       {format.Checkpoint{Values: []format.Value{value("optimizer.0.param_groups.0.param_names", []any{"a"}), value("optimizer.1.param_groups.0.param_names", []any{"b"})}}, ""},
-		"parts": {format.Checkpoint{Tensors: []format.Tensor{{Name: "optimizer.state.0.exp_avg", At: format.Place{{Axis: "tp", Of: 2}}}},
-			Values: []format.Value{value("optimizer.param_groups.0.params", []any{int64(0)})}}, ""},
-		"two of torch": {format.Checkpoint{Tensors: []format.Tensor{state, t32("d.state.a.w.exp_avg")}, Values: []format.Value{list("a.w"), value("d.param_groups.0.params", []any{"a.w"})}},
+		"no optimizer": {format.Checkpoint{Tensors: []format.Tensor{t32("model.a")}}, ""},
+		"no names": {
+			format.Checkpoint{Tensors: []format.Tensor{t32("optimizer.exp_avg.a")},
+				Values: []format.Value{value("optimizer_state.param_groups.0.lr", 0.5)}}, ""},
+		"one of two names none": {
+			format.Checkpoint{
+				Values: []format.Value{
+					value("optimizer_state.param_groups.0.param_names", []any{"a"}),
+					value("optimizer_state.param_groups.1.lr", 0.5)}}, ""},
+		"no state": {
+			format.Checkpoint{
+				Values: []format.Value{
+					value("optimizer_state.param_groups.0.param_names", []any{"a"})}}, ""},
+		"two of Megatron": {
+			format.Checkpoint{
+				Values: []format.Value{value("optimizer.0.param_groups.0.param_names", []any{"a"}),
+					value("optimizer.1.param_groups.0.param_names", []any{"b"})}}, ""},
+		"parts": {format.Checkpoint{
+			Tensors: []format.Tensor{
+				{Name: "optimizer.state.0.exp_avg", At: format.Place{{Axis: "tp", Of: 2}}}},
+			Values: []format.Value{value("optimizer.param_groups.0.params", []any{int64(0)})}},
+			""},
+		"two of torch": {format.Checkpoint{
+			Tensors: []format.Tensor{state, t32("d.state.a.w.exp_avg")},
+			Values:  []format.Value{list("a.w"), value("d.param_groups.0.params", []any{"a.w"})}},
 			"there are 2 optimizers (d.state.…, optim.state.…)"},
-		"in no group":   {format.Checkpoint{Tensors: []format.Tensor{state}, Values: []format.Value{list("b.w")}}, `there is state of parameter "a.w", which is in no group`},
-		"in two groups": {format.Checkpoint{Tensors: []format.Tensor{state}, Values: []format.Value{list("a.w"), value("optim.param_groups.1.params", []any{"a.w"})}}, `parameter "a.w" is in two groups`},
-		"a group lacks": {format.Checkpoint{Tensors: []format.Tensor{state}, Values: []format.Value{list("a.w"), value("optim.param_groups.2.params", []any{"b.w"})}}, "number 1 is missing"},
-		"empty":         {format.Checkpoint{Tensors: []format.Tensor{state}, Values: []format.Value{list()}}, "param_groups.0 has no parameters"},
-		"mixed":         {format.Checkpoint{Tensors: []format.Tensor{state}, Values: []format.Value{list("a.w", int64(1))}}, "by names and by other things"},
-		"state of none": {format.Checkpoint{Tensors: []format.Tensor{t32("optim.state.x")}, Values: []format.Value{list("a.w")}}, `"x" is no state of a parameter`},
-		"not a number":  {format.Checkpoint{Tensors: []format.Tensor{state, t32("optim.param_groups.a.w.lr", 2)}}, `tensor "optim.param_groups.a.w.lr" of f32 [2] is no number`},
+		"in no group": {
+			format.Checkpoint{Tensors: []format.Tensor{state}, Values: []format.Value{list("b.w")}},
+			`there is state of parameter "a.w", which is in no group`},
+		"in two groups": {
+			format.Checkpoint{Tensors: []format.Tensor{state},
+				Values: []format.Value{list("a.w"),
+					value("optim.param_groups.1.params", []any{"a.w"})}},
+			`parameter "a.w" is in two groups`},
+		"a group lacks": {
+			format.Checkpoint{Tensors: []format.Tensor{state},
+				Values: []format.Value{list("a.w"),
+					value("optim.param_groups.2.params", []any{"b.w"})}}, "number 1 is missing"},
+		"empty": {
+			format.Checkpoint{Tensors: []format.Tensor{state}, Values: []format.Value{list()}},
+			"param_groups.0 has no parameters"},
+		"mixed": {
+			format.Checkpoint{Tensors: []format.Tensor{state},
+				Values: []format.Value{list("a.w", int64(1))}}, "by names and by other things"},
+		"state of none": {
+			format.Checkpoint{Tensors: []format.Tensor{t32("optim.state.x")},
+				Values: []format.Value{list("a.w")}}, `"x" is no state of a parameter`},
+		"not a number": {
+			format.Checkpoint{Tensors: []format.Tensor{state, t32("optim.param_groups.a.w.lr", 2)}},
+			`tensor "optim.param_groups.a.w.lr" of f32 [2] is no number`},
 	} {
 		o, _, err := optim.Find(&x.c, nil, nil)
-		if x.err == "" && (err != nil || o != nil) || x.err != "" && (err == nil || !strings.Contains(err.Error(), x.err)) {
+		if x.err == "" && (err != nil || o != nil) ||
+			x.err != "" && (err == nil || !strings.Contains(err.Error(), x.err)) {
 			t.Errorf("%s: %+v, %v; want %q", name, o, err, x.err)
 		}
 	}
@@ -288,7 +373,9 @@ func TestFindNot(t *testing.T) {
 func TestRatesInTensors(t *testing.T) {
 	c := &format.Checkpoint{}
 	for _, name := range []string{"a", "b"} {
-		c.Tensors = append(c.Tensors, format.Tensor{Name: "optim.state." + name + ".m", DType: tensor.F32}, format.Tensor{Name: "optim.param_groups." + name + ".lr", DType: tensor.F32})
+		c.Tensors = append(c.Tensors,
+			format.Tensor{Name: "optim.state." + name + ".m", DType: tensor.F32},
+			format.Tensor{Name: "optim.param_groups." + name + ".lr", DType: tensor.F32})
 	}
 	o, _, err := optim.Find(c, nil, func(x *format.Tensor, b []byte) error {
 		copy(b, []byte{0, 0, 0, 63})

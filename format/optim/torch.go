@@ -14,7 +14,8 @@ import (
 
 const statePart = "state."
 
-// torchs is the beginning of the names of the state of torch's optimizer, with a dot at the end, or "" when there is none.
+// torchs is the beginning of the names of the state of torch's optimizer, with a dot at the end, or
+// "" when there is none.
 func torchs(c *format.Checkpoint) (prefix string, err error) {
 	grouped := map[string]bool{}
 	note := func(path string) {
@@ -30,13 +31,16 @@ func torchs(c *format.Checkpoint) (prefix string, err error) {
 	}
 	var found []string
 	for p := range grouped {
-		if is := func(t format.Tensor) bool { return strings.HasPrefix(t.Name, p+statePart) && t.At == nil }; slices.ContainsFunc(c.Tensors, is) {
+		if is := func(t format.Tensor) bool {
+			return strings.HasPrefix(t.Name, p+statePart) && t.At == nil
+		}; slices.ContainsFunc(c.Tensors, is) {
 			found = append(found, p)
 		}
 	}
 	slices.Sort(found)
 	if len(found) > 1 {
-		return "", fmt.Errorf("there are %d optimizers (%sstate.…, %sstate.…), and the format has place for one; choose with --only", len(found), found[0], found[1])
+		return "", fmt.Errorf("there are %d optimizers (%sstate.…, %sstate.…), and the format "+
+			"has place for one; choose with --only", len(found), found[0], found[1])
 	}
 	if len(found) == 0 {
 		return "", nil
@@ -106,7 +110,9 @@ func (t *taking) hyper() error {
 		return ok
 	})
 	for _, list := range t.values {
-		slices.SortStableFunc(list, func(a, b format.Value) int { return strings.Compare(a.Path, b.Path) })
+		slices.SortStableFunc(list, func(a, b format.Value) int {
+			return strings.Compare(a.Path, b.Path)
+		})
 	}
 	return err
 }
@@ -119,7 +125,8 @@ func listed(values []format.Value) bool {
 	})
 }
 
-// listed reads groups that list their parameters: by name, or by numbers, which param_names has in the same order if the program has given names to the optimizer.
+// listed reads groups that list their parameters: by name, or by numbers, which param_names has in
+// the same order if the program has given names to the optimizer.
 func (t *taking) listed(o *Optimizer, numbers map[string]string) error {
 	for _, at := range t.order {
 		n, err := strconv.Atoi(at)
@@ -138,7 +145,8 @@ func (t *taking) listed(o *Optimizer, numbers map[string]string) error {
 		}
 		if _, byName := in[0].(string); byName {
 			if g.Params = texts(in); g.Params == nil {
-				return fmt.Errorf("%s%s lists its parameters by names and by other things", groupsKey, at)
+				return fmt.Errorf("%s%s lists its parameters by names and by other things",
+					groupsKey, at)
 			}
 			continue
 		}
@@ -147,14 +155,18 @@ func (t *taking) listed(o *Optimizer, numbers map[string]string) error {
 		}
 		if len(g.Params) != len(in) {
 			if len(t.given) > 0 {
-				return fmt.Errorf("%s: group %s has %d parameters, and the checkpoint's has %d, which it numbers", fileFlag, at, len(g.Params), len(in))
+				return fmt.Errorf("%s: group %s has %d parameters, and the checkpoint's has %d, "+
+					"which it numbers", fileFlag, at, len(g.Params), len(in))
 			}
-			return errors.New("it numbers its parameters and names none, as an optimizer does that was given no names; say which are in which group, and in which order, with --groups")
+			return errors.New("it numbers its parameters and names none, as an optimizer does " +
+				"that was given no names; say which are in which group, and in which order, " +
+				"with --groups")
 		}
 		for i, x := range in {
 			number, ok := x.(int64)
 			if !ok {
-				return fmt.Errorf("%s%s lists its parameters by numbers and by other things", groupsKey, at)
+				return fmt.Errorf("%s%s lists its parameters by numbers and by other things",
+					groupsKey, at)
 			}
 			numbers[strconv.FormatInt(number, 10)] = g.Params[i]
 		}
@@ -167,7 +179,8 @@ func (t *taking) listed(o *Optimizer, numbers map[string]string) error {
 	return nil
 }
 
-// flat reads groups that torch has flattened: each value under the name of each parameter. Two groups of which all values are alike are one then.
+// flat reads groups that torch has flattened: each value under the name of each parameter. Two
+// groups of which all values are alike are one then.
 func (t *taking) flat(o *Optimizer) error {
 	place, why := t.ordered()
 	o.Ordered, o.Why = why == "", why
@@ -191,22 +204,28 @@ func (t *taking) flat(o *Optimizer) error {
 }
 
 func alike(a, b []format.Value) bool {
-	return slices.EqualFunc(a, b, func(x, y format.Value) bool { return x.Path == y.Path && reflect.DeepEqual(x.Is, y.Is) })
+	return slices.EqualFunc(a, b, func(x, y format.Value) bool {
+		return x.Path == y.Path && reflect.DeepEqual(x.Is, y.Is)
+	})
 }
 
-// ordered finds the order of parameters in the optimizer, or why it is not known. A rank lists what it saves group by group and parameter by parameter; one that
-// has something of each of them tells the order, and if none has of groups, that of state, which no rank's groups may contradict. What comes in the order of names has been
-// sorted by another program.
+// ordered finds the order of parameters in the optimizer, or why it is not known. A rank lists what
+// it saves group by group and parameter by parameter; one that has something of each of them tells
+// the order, and if none has of groups, that of state, which no rank's groups may contradict. What
+// comes in the order of names has been sorted by another program.
 func (t *taking) ordered() (place map[string]int, why string) {
 	groups := t.lists(groupsKey)
 	for _, lists := range [][][]string{groups, t.lists(statePart)} {
-		i := slices.IndexFunc(lists, func(names []string) bool { return len(names) == len(t.values) })
+		i := slices.IndexFunc(lists, func(names []string) bool {
+			return len(names) == len(t.values)
+		})
 		if i < 0 {
 			continue
 		}
 		names := lists[i]
 		if slices.IsSorted(names) && len(names) > 1 {
-			return nil, "they stand in the order of their names, as in what another program than the one that trains has written"
+			return nil, "they stand in the order of their names, as in what another program " +
+				"than the one that trains has written"
 		}
 		place = map[string]int{}
 		for i, name := range names {
@@ -219,10 +238,12 @@ func (t *taking) ordered() (place map[string]int, why string) {
 		}
 		return place, ""
 	}
-	return nil, "the groups are flattened, and no rank has written something of each parameter, by which its order would be known"
+	return nil, "the groups are flattened, and no rank has written something of each parameter, " +
+		"by which its order would be known"
 }
 
-// lists are the names of parameters, each once, in the order in which each rank has listed what is below a part of the optimizer.
+// lists are the names of parameters, each once, in the order in which each rank has listed what is
+// below a part of the optimizer.
 func (t *taking) lists(below string) (lists [][]string) {
 	at := t.prefix + below
 	ranks, seen := map[int][]string{}, map[format.Listed]bool{}

@@ -18,9 +18,10 @@ type New struct {
 // A Reference is one to data outside the pickle.
 type Reference struct{ ID any }
 
-// Append appends a pickle of protocol 2 of what Load can read: None, numbers, texts, bytes, tuples, lists, dicts, globals,
-// members of enumerations, references, New, and an Object as the call of its class and, where it has one, its state. The same values give the same
-// bytes. It fails on other values, and on what is nested too deeply.
+// Append appends a pickle of protocol 2 of what Load can read: None, numbers, texts, bytes, tuples,
+// lists, dicts, globals, members of enumerations, references, New, and an Object as the call of its
+// class and, where it has one, its state. The same values give the same bytes. It fails on other
+// values, and on what is nested too deeply.
 func Append(b []byte, v any) ([]byte, error) {
 	b, err := appendValue(append(b, 0x80, 2), v, 0)
 	return append(b, '.'), err
@@ -68,7 +69,8 @@ func appendValue(b []byte, v any, depth int) ([]byte, error) {
 	case Global:
 		return appendGlobal(b, v), nil
 	case Member:
-		return appendCall(b, &Object{Class: Global{"builtins", "getattr"}, Args: []any{v.Class, v.Name}}, depth)
+		return appendCall(b,
+			&Object{Class: Global{"builtins", "getattr"}, Args: []any{v.Class, v.Name}}, depth)
 	case Reference:
 		b, err = appendValue(b, v.ID, depth+1)
 		return append(b, 'Q'), err
@@ -92,7 +94,8 @@ func appendItems(b []byte, items []any, depth int) ([]byte, error) {
 	return b, nil
 }
 
-// batches cuts items into those that go on the stack together: as many as with Python, and for an empty list one of none.
+// batches cuts items into those that go on the stack together: as many as with Python, and for an
+// empty list one of none.
 func batches[T any](items []T) iter.Seq[[]T] {
 	if len(items) == 0 {
 		return slices.Values([][]T{nil})

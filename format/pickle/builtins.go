@@ -9,17 +9,33 @@ import (
 // Builtins are the names from Python's standard library that every pickle may mention.
 var Builtins = join(
 	Globals{
-		{"collections", "OrderedDict"}:             dict,
-		{"collections", "defaultdict"}:             func(args []any) (any, error) { return dict(args[min(1, len(args)):]) },
-		{"collections", "Counter"}:                 dict,
-		{"builtins", "dict"}:                       dict,
-		{"builtins", "list"}:                       func(args []any) (any, error) { items, err := itemsOf(args); return &List{items}, err },
-		{"builtins", "tuple"}:                      func(args []any) (any, error) { items, err := itemsOf(args); return Tuple(items), err },
-		{"builtins", "set"}:                        func(args []any) (any, error) { items, err := itemsOf(args); return &Set{Items: items}, err },
-		{"builtins", "frozenset"}:                  func(args []any) (any, error) { items, err := itemsOf(args); return &Set{items, true}, err },
-		{"builtins", "bytearray"}:                  bytearray,
-		{"builtins", "bytes"}:                      bytearray,
-		{"_io", "BytesIO"}:                         func([]any) (any, error) { return &Buffer{}, nil },
+		{"collections", "OrderedDict"}: dict,
+		{"collections", "defaultdict"}: func(args []any) (any, error) {
+			return dict(args[min(1, len(args)):])
+		},
+		{"collections", "Counter"}: dict,
+		{"builtins", "dict"}:       dict,
+		{"builtins", "list"}: func(args []any) (any, error) {
+			items, err := itemsOf(args)
+			return &List{items}, err
+		},
+		{"builtins", "tuple"}: func(args []any) (any, error) {
+			items, err := itemsOf(args)
+			return Tuple(items), err
+		},
+		{"builtins", "set"}: func(args []any) (any, error) {
+			items, err := itemsOf(args)
+			return &Set{Items: items}, err
+		},
+		{"builtins", "frozenset"}: func(args []any) (any, error) {
+			items, err := itemsOf(args)
+			return &Set{items, true}, err
+		},
+		{"builtins", "bytearray"}: bytearray,
+		{"builtins", "bytes"}:     bytearray,
+		{"_io", "BytesIO"}: func([]any) (any, error) {
+			return &Buffer{}, nil
+		},
 		{"builtins", "getattr"}:                    member,
 		{"_codecs", "encode"}:                      encode,
 		{"numpy", "dtype"}:                         newNumpyType,
@@ -28,8 +44,10 @@ var Builtins = join(
 		{"numpy.core.multiarray", "scalar"}:        numpyScalar,
 		{"numpy._core.multiarray", "scalar"}:       numpyScalar,
 	},
-	Names("numpy.ndarray", "builtins.int", "builtins.long", "builtins.float", "builtins.unicode", "builtins.str", "builtins.bool", "builtins.object"),
-	Inert("argparse.Namespace", "types.SimpleNamespace", "builtins.complex", "builtins.slice", "datetime.datetime", "datetime.timedelta",
+	Names("numpy.ndarray", "builtins.int", "builtins.long", "builtins.float", "builtins.unicode",
+		"builtins.str", "builtins.bool", "builtins.object"),
+	Inert("argparse.Namespace", "types.SimpleNamespace", "builtins.complex", "builtins.slice",
+		"datetime.datetime", "datetime.timedelta",
 		"pathlib.Path", "pathlib.PosixPath", "pathlib.PurePosixPath"),
 )
 
@@ -45,8 +63,8 @@ func join(lists ...Globals) Globals {
 // With returns the globals of both lists.
 func (g Globals) With(more ...Globals) Globals { return join(append(more, g)...) }
 
-// dict makes a dict, which the pickle fills afterwards; or from another one, as Python does for Counter, or from a list of pairs, as Python 2 did
-// for OrderedDict.
+// dict makes a dict, which the pickle fills afterwards; or from another one, as Python does for
+// Counter, or from a list of pairs, as Python 2 did for OrderedDict.
 func dict(args []any) (any, error) {
 	d := &Dict{}
 	if len(args) == 1 {
@@ -75,7 +93,8 @@ func dict(args []any) (any, error) {
 	return d, nil
 }
 
-// itemsOf returns what the one argument that a container is made from holds; without an argument, nothing.
+// itemsOf returns what the one argument that a container is made from holds; without an argument,
+// nothing.
 func itemsOf(args []any) ([]any, error) {
 	switch len(args) {
 	case 0:

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Get walks down keys of dicts and attributes of objects, and returns what is there, which must be a T. For a T of any, what
-// is missing or None is missing too.
+// Get walks down keys of dicts and attributes of objects, and returns what is there, which must be
+// a T. For a T of any, what is missing or None is missing too.
 func Get[T any](v any, path ...string) (T, error) {
 	var none T
 	for i, key := range path {
@@ -18,7 +18,8 @@ func Get[T any](v any, path ...string) (T, error) {
 		case *Object:
 			next, ok = v.Attr(key)
 		default:
-			return none, fmt.Errorf("%s is due in a dict or an object, not in %s", strings.Join(path[:i+1], "."), A(v))
+			return none, fmt.Errorf("%s is due in a dict or an object, not in %s",
+				strings.Join(path[:i+1], "."), A(v))
 		}
 		if !ok {
 			return none, fmt.Errorf("%s is missing", strings.Join(path[:i+1], "."))

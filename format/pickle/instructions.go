@@ -9,8 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// instructions are those of the protocols 2 to 5 (Python's pickletools documents each), without the ones that reach outside
-// the file: extension codes, buffers out of band, and the text forms of protocol 0, which nothing has written for long.
+// instructions are those of the protocols 2 to 5 (Python's pickletools documents each), without the
+// ones that reach outside the file: extension codes, buffers out of band, and the text forms of
+// protocol 0, which nothing has written for long.
 var instructions = [256]func(*machine) error{
 	0x80: (*machine).protocol,
 	0x95: (*machine).frame,
@@ -66,7 +67,8 @@ var instructions = [256]func(*machine) error{
 	'c':  (*machine).global,
 	0x93: (*machine).stackGlobal,
 	'R':  (*machine).reduce,
-	0x81: (*machine).reduce, // cls.__new__(cls, *args): to a record of the call there is no difference
+	// cls.__new__(cls, *args): to a record of the call there is no difference
+	0x81: (*machine).reduce,
 	0x92: (*machine).newWithKeywords,
 	'b':  (*machine).build,
 	'Q':  (*machine).persistent,
@@ -88,7 +90,8 @@ func (m *machine) frame() error {
 
 func (m *machine) stop() error {
 	if len(m.stack) != 1 || len(m.marks) != 0 {
-		return fmt.Errorf("the pickle ends with %d values and %d marks on the stack instead of one value; the file is broken", len(m.stack), len(m.marks))
+		return fmt.Errorf("the pickle ends with %d values and %d marks on the stack instead of "+
+			"one value; the file is broken", len(m.stack), len(m.marks))
 	}
 	m.done = true
 	return nil

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// Kind is what Python calls the type of a value, as in "int", "tuple" and "numpy.ndarray". A global goes by its name. What a constructor has made that
-// is no type of this package says it by a method Kind of its own.
+// Kind is what Python calls the type of a value, as in "int", "tuple" and "numpy.ndarray". A global
+// goes by its name. What a constructor has made that is no type of this package says it by a method
+// Kind of its own.
 func Kind(v any) string {
 	switch v := v.(type) {
 	case nil:

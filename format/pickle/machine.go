@@ -1,6 +1,7 @@
-// Package pickle reads Python pickles of the protocols 2 to 5 without running anything: a pickle is a program, and this
-// machine knows only the instructions that build plain values. A global is looked up in a list of allowed names; a call of
-// one makes the value that the list gives for it, in Go. Everything else is an error that names the global and its place.
+// Package pickle reads Python pickles of the protocols 2 to 5 without running anything: a pickle is
+// a program, and this machine knows only the instructions that build plain values. A global is
+// looked up in a list of allowed names; a call of one makes the value that the list gives for it,
+// in Go. Everything else is an error that names the global and its place.
 package pickle
 
 import (
@@ -19,22 +20,27 @@ type Options struct {
 	Globals    Globals                   // beside those of Builtins
 	More       Globals                   // beside these
 	Persistent func(id any) (any, error) // resolves references to outside; nil refuses them
-	Memory     int64                     // bound on what the values take, in bytes, beside those of texts in the pickle; 0 means the usual one, Bound(data, PerByte, MaxMemory)
+	// bound on what the values take, in bytes, beside those of texts in the pickle; 0 means the
+	// usual one, Bound(data, PerByte, MaxMemory)
+	Memory int64
 }
 
 // MaxMemory is the usual bound on the memory of what a pickle builds, however long it is.
 const MaxMemory = 256 << 20
 
-// PerByte is how much memory the values of a pickle may take for each of its bytes. Objects whose names and texts stand somewhere else in it take up to 17.
+// PerByte is how much memory the values of a pickle may take for each of its bytes. Objects whose
+// names and texts stand somewhere else in it take up to 17.
 const PerByte = 24
 
-// Bounds on what a pickle leaves on the stack. Python's picklers put the items of lists and dicts there in batches of 1000.
+// Bounds on what a pickle leaves on the stack. Python's picklers put the items of lists and dicts
+// there in batches of 1000.
 const (
 	maxStack = 1 << 22
 	maxMarks = 1 << 16
 )
 
-// Bound is one that goes with the length of a pickle: so many bytes for each, and some more, but not more than most.
+// Bound is one that goes with the length of a pickle: so many bytes for each, and some more, but
+// not more than most.
 func Bound(data []byte, each, most int64) int64 { return min(16<<20+each*int64(len(data)), most) }
 
 // What values need beside what is in them, in bytes.
@@ -82,7 +88,8 @@ func Load(data []byte, o Options) (any, error) {
 		}
 	}
 	if m.at != len(data) {
-		return nil, &Error{o.File, o.Offset + int64(m.at), fmt.Errorf("%d bytes behind the end of the pickle", len(data)-m.at)}
+		return nil, &Error{o.File, o.Offset + int64(m.at),
+			fmt.Errorf("%d bytes behind the end of the pickle", len(data)-m.at)}
 	}
 	return m.stack[0], nil
 }
@@ -96,7 +103,8 @@ func (m *machine) step() error {
 	}
 	run := instructions[b[0]]
 	if run == nil {
-		return fmt.Errorf("instruction %#02x is none of a pickle of protocol 2 to 5; the file is broken, or of another format", b[0])
+		return fmt.Errorf("instruction %#02x is none of a pickle of protocol 2 to 5; the file "+
+			"is broken, or of another format", b[0])
 	}
 	return run(m)
 }
@@ -104,7 +112,8 @@ func (m *machine) step() error {
 // take returns the next n bytes of the program.
 func (m *machine) take(n uint64) ([]byte, error) {
 	if n > uint64(len(m.data)-m.at) {
-		return nil, fmt.Errorf("%d bytes are due and %d are left: %w", n, len(m.data)-m.at, io.ErrUnexpectedEOF)
+		return nil, fmt.Errorf("%d bytes are due and %d are left: %w", n, len(m.data)-m.at,
+			io.ErrUnexpectedEOF)
 	}
 	b := m.data[m.at : m.at+int(n)]
 	m.at += int(n)
@@ -134,7 +143,9 @@ func (m *machine) counted(n uint64) ([]byte, error) {
 // spend takes memory for values.
 func (m *machine) spend(bytes int64) error {
 	if m.left -= bytes; m.left < 0 {
-		return fmt.Errorf("the values take more than %d bytes of memory, which is the limit for a pickle of %d bytes; save long lists of numbers as tensors or arrays", m.limit, len(m.data))
+		return fmt.Errorf("the values take more than %d bytes of memory, which is the limit for "+
+			"a pickle of %d bytes; save long lists of numbers as tensors or arrays", m.limit,
+			len(m.data))
 	}
 	return nil
 }
@@ -174,7 +185,8 @@ func (l *memo) add(v any) {
 
 var errStack = errors.New("the instruction finds too little on the stack; the file is broken")
 
-// bottom is the height below which the current instruction may not take: what lies under a mark is not for it.
+// bottom is the height below which the current instruction may not take: what lies under a mark is
+// not for it.
 func (m *machine) bottom() int {
 	if n := len(m.marks); n > 0 {
 		return m.marks[n-1]

@@ -9,8 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// TestMemory reads pickles of 16 MiB that ask for as much memory as they can, and counts all that the reader takes for them, also what it has given back:
-// of a list that grows item by item, that is five times its length.
+// TestMemory reads pickles of 16 MiB that ask for as much memory as they can, and counts all that
+// the reader takes for them, also what it has given back: of a list that grows item by item, that
+// is five times its length.
 func TestMemory(t *testing.T) {
 	const length = 16 << 20
 	for _, c := range []struct{ name, before, unit, after string }{
@@ -29,7 +30,8 @@ func TestMemory(t *testing.T) {
 		{"globals", "\x80\x02](", "cbuiltins\nint\n", "e."},
 		{"calls", "\x80\x02cbuiltins\nlist\nq\x00](", "h\x00)R", "e."},
 	} {
-		b := []byte(c.before + strings.Repeat(c.unit, (length-len(c.before)-len(c.after))/len(c.unit)) + c.after)
+		b := []byte(c.before +
+			strings.Repeat(c.unit, (length-len(c.before)-len(c.after))/len(c.unit)) + c.after)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		_, err := load(b, pickle.Options{})
@@ -45,22 +47,27 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestLongList reads a list of more numbers than the memory for values has room for, as a sampler's order that was saved as a list: it says in which form it is read.
+// TestLongList reads a list of more numbers than the memory for values has room for, as a sampler's
+// order that was saved as a list: it says in which form it is read.
 func TestLongList(t *testing.T) {
 	const n = 12_000_000
-	list := "\x80\x02]" + strings.Repeat("("+strings.Repeat("J\x01\x02\x03\x04", 1000)+"e", n/1000) + "."
-	if _, err := load([]byte(list), pickle.Options{}); err == nil || !strings.Contains(err.Error(), "save long lists of numbers as tensors or arrays") {
+	list := "\x80\x02]" +
+		strings.Repeat("("+strings.Repeat("J\x01\x02\x03\x04", 1000)+"e", n/1000) + "."
+	if _, err := load([]byte(list), pickle.Options{}); err == nil ||
+		!strings.Contains(err.Error(), "save long lists of numbers as tensors or arrays") {
 		t.Error(err)
 	}
 }
 
-// TestObjectsFit reads many small objects, as a checkpoint of many ranks has one for each part of a tensor: in Python's own words, with all that is said twice
-// taken from the memo, they are as short as they can be.
+// TestObjectsFit reads many small objects, as a checkpoint of many ranks has one for each part of a
+// tensor: in Python's own words, with all that is said twice taken from the memo, they are as short
+// as they can be.
 func TestObjectsFit(t *testing.T) {
 	const before = "\x80\x04\x8c\x01m\x94\x8c\x05Index\x94\x93\x940\x8c\x03fqn\x940\x8c\x06offset\x940\x8c\x05index\x940"
 	const object = "h\x02)\x81\x94}\x94(h\x03h\x00h\x04h\x02M\x01\x01K\x00\x86\x94\x85\x94R\x94h\x05M\x01\x01ub"
 	const n = 200_000
-	got, err := load([]byte(before+"]("+strings.Repeat(object, n)+"e."), pickle.Options{Globals: pickle.Inert("m.Index")})
+	got, err := load([]byte(before+"]("+strings.Repeat(object, n)+"e."),
+		pickle.Options{Globals: pickle.Inert("m.Index")})
 	if list, is := got.(*pickle.List); err != nil || !is || len(list.Items) != n {
 		t.Fatal(err)
 	}

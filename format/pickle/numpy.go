@@ -30,7 +30,8 @@ func newNumpyType(args []any) (any, error) {
 	return &NumpyType{Code: code, Order: "|"}, nil
 }
 
-// SetState reads (version, byte order, …); what follows describes records, which are refused by what uses them.
+// SetState reads (version, byte order, …); what follows describes records, which are refused by
+// what uses them.
 func (t *NumpyType) SetState(state any) error {
 	s, ok := state.(Tuple)
 	if !ok || len(s) < 2 {

@@ -14,7 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// repr writes a value as Python's repr does, so that both sides can be compared; an Object as its call and state.
+// repr writes a value as Python's repr does, so that both sides can be compared; an Object as its
+// call and state.
 func repr(v any, depth int) string {
 	if depth > 50 {
 		return "..."
@@ -71,7 +72,8 @@ func repr(v any, depth int) string {
 	return fmt.Sprintf("%T?", v)
 }
 
-// corpus pickles values under each protocol and prints for each the pickle and the value in the notation of repr.
+// corpus pickles values under each protocol and prints for each the pickle and the value in the
+// notation of repr.
 const corpus = `
 import argparse, collections, pickle, random, struct, sys
 seed = int(sys.argv[1]); rng = random.Random(seed)
@@ -178,17 +180,27 @@ func TestNumpy(t *testing.T) {
 
 func TestRefuses(t *testing.T) {
 	for _, c := range []struct{ name, text, err string }{
-		{"os.system", "\x80\x02cos\nsystem\nX\x02\x00\x00\x00id\x85R.", "byte 2: the pickle asks for os.system"},
-		{"posix.system", "\x80\x04\x8c\x05posix\x8c\x06system\x93.", "byte 17: the pickle asks for posix.system"},
+		{"os.system", "\x80\x02cos\nsystem\nX\x02\x00\x00\x00id\x85R.",
+			"byte 2: the pickle asks for os.system"},
+		{"posix.system", "\x80\x04\x8c\x05posix\x8c\x06system\x93.",
+			"byte 17: the pickle asks for posix.system"},
 		{"builtins.eval", "\x80\x02c__builtin__\neval\n.", "asks for builtins.eval"},
-		{"builtins.getattr of a value", "\x80\x02cbuiltins\ngetattr\nX\x01\x00\x00\x00aX\x01\x00\x00\x00b\x86R.", "builtins.getattr: it is known for members of classes only"},
-		{"builtins.getattr of an unknown class", "\x80\x02cbuiltins\ngetattr\ncos\npath\nX\x01\x00\x00\x00b\x86R.", "asks for os.path"},
-		{"a call of a member", "\x80\x02cbuiltins\ngetattr\ncargparse\nNamespace\nX\x01\x00\x00\x00b\x86R)R.", "which is no global"},
-		{"a dotted name", "\x80\x04\x8c\x08builtins\x8c\x0dint.__class__\x93.", "asks for builtins.int.__class__"},
-		{"a call of a name", "\x80\x02cbuiltins\nint\n)R.", "a call of builtins.int, which is known by name only"},
+		{"builtins.getattr of a value",
+			"\x80\x02cbuiltins\ngetattr\nX\x01\x00\x00\x00aX\x01\x00\x00\x00b\x86R.",
+			"builtins.getattr: it is known for members of classes only"},
+		{"builtins.getattr of an unknown class",
+			"\x80\x02cbuiltins\ngetattr\ncos\npath\nX\x01\x00\x00\x00b\x86R.", "asks for os.path"},
+		{"a call of a member",
+			"\x80\x02cbuiltins\ngetattr\ncargparse\nNamespace\nX\x01\x00\x00\x00b\x86R)R.",
+			"which is no global"},
+		{"a dotted name", "\x80\x04\x8c\x08builtins\x8c\x0dint.__class__\x93.",
+			"asks for builtins.int.__class__"},
+		{"a call of a name", "\x80\x02cbuiltins\nint\n)R.",
+			"a call of builtins.int, which is known by name only"},
 		{"a call of a value", "\x80\x02K\x01)R.", "a call of an int, which is no global"},
 		{"a call without a tuple", "\x80\x02cbuiltins\nlist\nK\x01R.", "instead of a tuple"},
-		{"a list from a text", "\x80\x02cbuiltins\nlist\nX\x01\x00\x00\x00a\x85R.", "builtins.list: it takes a list"},
+		{"a list from a text", "\x80\x02cbuiltins\nlist\nX\x01\x00\x00\x00a\x85R.",
+			"builtins.list: it takes a list"},
 		{"state of a list", "\x80\x02]K\x01b.", "takes none"},
 		{"an instance", "\x80\x02(ios\nsystem\n.", "instruction 0x69 is none"},
 		{"an extension", "\x80\x02\x82\x01.", "instruction 0x82 is none"},
@@ -206,13 +218,18 @@ func TestRefuses(t *testing.T) {
 		{"no mark", "\x80\x02t.", "no mark"},
 		{"an empty memo", "\x80\x02h\x00.", "the memo has nothing under 0"},
 		{"a long text", "\x80\x02X\xff\xff\xff\xffa.", "4294967295 bytes are due and 2 are left"},
-		{"a longer text", "\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xffa.", "18446744073709551615 bytes are due"},
+		{"a longer text", "\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xffa.",
+			"18446744073709551615 bytes are due"},
 		{"a text of bytes", "\x80\x02X\x01\x00\x00\x00\xff.", "not UTF-8"},
-		{"a long integer", "\x80\x02\x8b\x01\x08\x00\x00" + strings.Repeat("a", 2049) + ".", "an integer of 2049 bytes"},
+		{"a long integer", "\x80\x02\x8b\x01\x08\x00\x00" + strings.Repeat("a", 2049) + ".",
+			"an integer of 2049 bytes"},
 		{"an odd dict", "\x80\x02}(K\x01u.", "1 keys and values"},
 		{"items of a number", "\x80\x02K\x01(K\x01e.", "added to an int"},
-		{"an endless name", "\x80\x02c" + strings.Repeat("a", 5000), "a name of more than 1024 bytes"},
-		{"encode beyond Latin-1", "\x80\x02c_codecs\nencode\nX\x03\x00\x00\x00\xe4\xb8\xadX\x06\x00\x00\x00latin1\x86R.", "not in Latin-1"},
+		{"an endless name", "\x80\x02c" + strings.Repeat("a", 5000),
+			"a name of more than 1024 bytes"},
+		{"encode beyond Latin-1",
+			"\x80\x02c_codecs\nencode\nX\x03\x00\x00\x00\xe4\xb8\xadX\x06\x00\x00\x00latin1\x86R.",
+			"not in Latin-1"},
 	} {
 		_, err := load([]byte(c.text), pickle.Options{})
 		var at *pickle.Error
@@ -222,18 +239,23 @@ func TestRefuses(t *testing.T) {
 	}
 	_, err := load([]byte("\x80\x02cos\nsystem\n."), pickle.Options{Offset: 100})
 	var unknown *pickle.UnknownGlobal
-	if !errors.As(err, &unknown) || unknown.Global != (pickle.Global{Module: "os", Name: "system"}) || !strings.Contains(err.Error(), "data.pkl, byte 102") {
+	if !errors.As(err, &unknown) ||
+		unknown.Global != (pickle.Global{Module: "os", Name: "system"}) ||
+		!strings.Contains(err.Error(), "data.pkl, byte 102") {
 		t.Errorf("%v", err)
 	}
 }
 
 // bombs are short pickles of values that need much memory.
 var bombs = map[string]string{
-	"many lists":    "\x80\x02(" + strings.Repeat("]", 100_000) + "t.",
-	"doubling list": "\x80\x02]q\x00(" + strings.Repeat("K\x01", 1000) + "e" + strings.Repeat("0cbuiltins\nlist\nh\x00\x85R", 2000) + ".",
-	"copied bytes":  "\x80\x02c_codecs\nencode\nq\x00X\xff\xff\x00\x00" + strings.Repeat("a", 65535) + "q\x010" + strings.Repeat("h\x00h\x01X\x06\x00\x00\x00latin1\x86R0", 2000) + ".",
-	"a large memo":  "\x80\x02N" + strings.Repeat("\x94", 200_000) + ".",
-	"many marks":    "\x80\x02" + strings.Repeat("(", 200_000) + ".",
+	"many lists": "\x80\x02(" + strings.Repeat("]", 100_000) + "t.",
+	"doubling list": "\x80\x02]q\x00(" + strings.Repeat("K\x01", 1000) + "e" +
+		strings.Repeat("0cbuiltins\nlist\nh\x00\x85R", 2000) + ".",
+	"copied bytes": "\x80\x02c_codecs\nencode\nq\x00X\xff\xff\x00\x00" +
+		strings.Repeat("a", 65535) + "q\x010" +
+		strings.Repeat("h\x00h\x01X\x06\x00\x00\x00latin1\x86R0", 2000) + ".",
+	"a large memo": "\x80\x02N" + strings.Repeat("\x94", 200_000) + ".",
+	"many marks":   "\x80\x02" + strings.Repeat("(", 200_000) + ".",
 }
 
 func TestBombs(t *testing.T) {
@@ -255,7 +277,8 @@ func TestGlobals(t *testing.T) {
 		More:       pickle.Names("d.e", "a.b.C"), // of which the class is known already
 		Persistent: func(id any) (any, error) { return pickle.Tuple{"at", id}, nil },
 	}
-	v, err := load([]byte("\x80\x02(ca.b\nC\nK\x01\x85RX\x01\x00\x00\x00xbcd\ne\nK\x05Qca.b\nC\n)\x81t."), o)
+	v, err := load([]byte(
+		"\x80\x02(ca.b\nC\nK\x01\x85RX\x01\x00\x00\x00xbcd\ne\nK\x05Qca.b\nC\n)\x81t."), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +288,8 @@ func TestGlobals(t *testing.T) {
 }
 
 func TestDict(t *testing.T) {
-	v, err := load([]byte("\x80\x02}(X\x01\x00\x00\x00aK\x01X\x01\x00\x00\x00aK\x02K\x03K\x04u."), pickle.Options{})
+	v, err := load([]byte("\x80\x02}(X\x01\x00\x00\x00aK\x01X\x01\x00\x00\x00aK\x02K\x03K\x04u."),
+		pickle.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +312,9 @@ func FuzzLoad(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		v, err := load(b, pickle.Options{Memory: 1 << 20, Persistent: func(id any) (any, error) { return id, nil }})
+		v, err := load(b, pickle.Options{Memory: 1 << 20, Persistent: func(id any) (any, error) {
+			return id, nil
+		}})
 		if err == nil {
 			_ = repr(v, 45) // whatever was built can be walked
 		} else if at := (*pickle.Error)(nil); !errors.As(err, &at) || at.Offset > int64(len(b)) {

@@ -5,9 +5,10 @@ import (
 	"strings"
 )
 
-// What Load returns is made of nil, bool, int64, *big.Int, float64, string, []byte, Tuple, *List, *Dict, *Set, *Buffer, Global, Member, and
-// what the constructors of Globals make, such as *Object. Lists and dicts can contain themselves, and one value can stand
-// in many places: who walks them bounds depth and steps.
+// What Load returns is made of nil, bool, int64, *big.Int, float64, string, []byte, Tuple, *List,
+// *Dict, *Set, *Buffer, Global, Member, and what the constructors of Globals make, such as *Object.
+// Lists and dicts can contain themselves, and one value can stand in many places: who walks them
+// bounds depth and steps.
 
 // A Tuple is a Python tuple.
 type Tuple []any
@@ -21,8 +22,8 @@ type Set struct {
 	Frozen bool // a frozenset
 }
 
-// A Dict is a Python dict or OrderedDict, in the order of the pickle. A key that was set twice stands twice; to Python the
-// last one counts.
+// A Dict is a Python dict or OrderedDict, in the order of the pickle. A key that was set twice
+// stands twice; to Python the last one counts.
 type Dict struct {
 	Items []Item
 	index map[string]int // string keys of the first indexed items
@@ -40,7 +41,8 @@ func (d *Dict) Get(key string) (any, bool) {
 	return nil, false
 }
 
-// few is how many items are searched one by one: an index of each small dict would take more memory than the dict.
+// few is how many items are searched one by one: an index of each small dict would take more memory
+// than the dict.
 const few = 8
 
 // find returns the place of a key, the last if there are several, or -1.
@@ -79,7 +81,8 @@ func (d *Dict) Set(key string, value any) {
 	}
 }
 
-// Put adds a value under keys that are joined by dots, in dicts in dicts that it makes. It fails where something else stands.
+// Put adds a value under keys that are joined by dots, in dicts in dicts that it makes. It fails
+// where something else stands.
 func (d *Dict) Put(path string, value any) error {
 	key, rest, deeper := strings.Cut(path, ".")
 	for deeper {
@@ -103,12 +106,14 @@ func (d *Dict) Put(path string, value any) error {
 // SetState takes what Python keeps in the __dict__ of a subclass of dict; nothing here needs it.
 func (d *Dict) SetState(any) error { return nil }
 
-// A Global is the name of something in a Python module. Python 2's names of modules are given as Python 3's.
+// A Global is the name of something in a Python module. Python 2's names of modules are given as
+// Python 3's.
 type Global struct{ Module, Name string }
 
 func (g Global) String() string { return g.Module + "." + g.Name }
 
-// An Object is what a call of a global would have made, had it been made: nothing but a record of the call.
+// An Object is what a call of a global would have made, had it been made: nothing but a record of
+// the call.
 type Object struct {
 	Class Global
 	Args  []any
@@ -147,17 +152,18 @@ func (b *Buffer) SetState(state any) error {
 		b.Data, ok = s[0].([]byte)
 	}
 	if !ok || len(s) != 3 {
-		return fmt.Errorf("an io.BytesIO with a state that is no tuple of bytes, position and attributes")
+		return fmt.Errorf(
+			"an io.BytesIO with a state that is no tuple of bytes, position and attributes")
 	}
 	return nil
 }
 
-// A Constructor makes the value that stands for a call of a global. It is given what the file says, and nothing else:
-// no constructor runs code that a file brings along.
+// A Constructor makes the value that stands for a call of a global. It is given what the file says,
+// and nothing else: no constructor runs code that a file brings along.
 type Constructor func(args []any) (any, error)
 
-// Globals are the names that a pickle may mention, with what stands for a call. A name without a constructor may be
-// mentioned but not called.
+// Globals are the names that a pickle may mention, with what stands for a call. A name without a
+// constructor may be mentioned but not called.
 type Globals map[Global]Constructor
 
 // Inert are constructors of Objects for classes, each written module.Class.
@@ -188,7 +194,8 @@ func split(name string) Global {
 type UnknownGlobal struct{ Global Global }
 
 func (e *UnknownGlobal) Error() string {
-	return fmt.Sprintf("the pickle asks for %v, which shoal does not know and never runs; if the file is yours, save it again without objects of that kind", e.Global)
+	return fmt.Sprintf("the pickle asks for %v, which shoal does not know and never runs; if "+
+		"the file is yours, save it again without objects of that kind", e.Global)
 }
 
 // Error is a pickle that cannot be read, with the place in its file.

@@ -1,7 +1,8 @@
-// Package ranks has shoal's own format of checkpoints: for each rank of a layout a safetensors file with what lies in its
-// memory, under the names, joined and padded as there, and a file that says which layout it is. What several ranks
-// hold alike is written once: by the lowest of them, or where it is spread by the one that has the least to write. So a rank loads its part as it is, and the layout says how the parts
-// make up the whole. docs/formats/checkpoints.md describes the files.
+// Package ranks has shoal's own format of checkpoints: for each rank of a layout a safetensors file
+// with what lies in its memory, under the names, joined and padded as there, and a file that says
+// which layout it is. What several ranks hold alike is written once: by the lowest of them, or
+// where it is spread by the one that has the least to write. So a rank loads its part as it is, and
+// the layout says how the parts make up the whole. docs/formats/checkpoints.md describes the files.
 package ranks
 
 import (
@@ -47,7 +48,8 @@ type tensorJSON struct {
 // a local is one tensor of a file.
 type local struct{ slot, member int }
 
-// writers says of each slot, and in it of each member, in which rank's file it stands: that of the lowest rank that has it.
+// writers says of each slot, and in it of each member, in which rank's file it stands: that of the
+// lowest rank that has it.
 func writers(l *layout.Layout, spread bool) [][]int {
 	ranks := make([][]int, len(l.Slots))
 	for i := range l.Slots {
@@ -82,8 +84,10 @@ type spot struct {
 	at   int64
 }
 
-// Layout lays out state as a spec says; the tensors' names, element types and shapes are the catalogue.
-func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (*format.Output, error) {
+// Layout lays out state as a spec says; the tensors' names, element types and shapes are the
+// catalogue.
+func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (*format.Output,
+	error) {
 	l, err := spec.Resolve(catalogue(tensors))
 	if err != nil {
 		return nil, err
@@ -105,7 +109,8 @@ func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (
 		if err != nil {
 			return nil, err
 		}
-		o.Files, o.Frames, o.Sums = append(o.Files, v.Files...), append(o.Frames, v.Frames...), append(o.Sums, v.Sums...)
+		o.Files, o.Frames, o.Sums = append(o.Files, v.Files...), append(o.Frames, v.Frames...),
+			append(o.Sums, v.Sums...)
 		o.Values, o.Altered = v.Values, v.Altered
 	}
 	o.Files = append(o.Files, format.OutputFile{Name: LayoutName, Size: int64(len(text))})
@@ -117,7 +122,8 @@ func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (
 // describe writes what LayoutName holds.
 func describe(j layoutJSON, l *layout.Layout) ([]byte, error) {
 	for _, t := range l.Tensors {
-		j.Tensors = append(j.Tensors, tensorJSON{t.Name, t.DType.String(), append(tensor.Shape{}, t.Shape...)})
+		j.Tensors = append(j.Tensors,
+			tensorJSON{t.Name, t.DType.String(), append(tensor.Shape{}, t.Shape...)})
 	}
 	return json.MarshalIndent(j, "", " ")
 }
@@ -130,13 +136,15 @@ func catalogue(tensors []format.Tensor) (list []layout.Tensor) {
 }
 
 // addFile lays out the file of a rank.
-func addFile(o *format.Output, l *layout.Layout, rank int, locals []local, spots map[local]spot) error {
+func addFile(o *format.Output, l *layout.Layout, rank int, locals []local,
+	spots map[local]spot) error {
 	name := fileName(rank)
 	var entries []safetensors.Tensor
 	index := map[string]local{}
 	for _, x := range locals {
 		s := &l.Slots[x.slot]
-		entries = append(entries, safetensors.Tensor{Name: s.Names[x.member], DType: s.DType, Shape: s.Shape})
+		entries = append(entries,
+			safetensors.Tensor{Name: s.Names[x.member], DType: s.DType, Shape: s.Shape})
 		index[s.Names[x.member]] = x
 	}
 	own, err := metadata(l, rank)
@@ -159,13 +167,15 @@ func addFile(o *format.Output, l *layout.Layout, rank int, locals []local, spots
 	return nil
 }
 
-// metadata says in the file of a rank of which it is: files of several ranks can have tensors of the same names and shapes.
+// metadata says in the file of a rank of which it is: files of several ranks can have tensors of
+// the same names and shapes.
 func metadata(l *layout.Layout, rank int) (map[string]string, error) {
 	text, err := format.Origin{Rank: rank, Ranks: l.Ranks}.Text()
 	return map[string]string{format.OriginKey: text}, err
 }
 
-// assemble makes the logical tensors of the locals: a piece for each box, and a replica where another local has it too.
+// assemble makes the logical tensors of the locals: a piece for each box, and a replica where
+// another local has it too.
 func assemble(l *layout.Layout, spots map[local]spot) []format.Tensor {
 	tensors := make([]format.Tensor, len(l.Tensors))
 	for i, t := range l.Tensors {
@@ -178,7 +188,9 @@ func assemble(l *layout.Layout, spots map[local]spot) []format.Tensor {
 				t := &tensors[index]
 				for k, h := range c.Held {
 					s := spots[local{f.Slots[h.Slot], m}]
-					p := format.Piece{Box: c.Box, File: s.file, Offset: s.at + int64(h.View.At(c.Box)*t.DType.Size()), Strides: h.View.Strides}
+					p := format.Piece{Box: c.Box, File: s.file,
+						Offset:  s.at + int64(h.View.At(c.Box)*t.DType.Size()),
+						Strides: h.View.Strides}
 					if k == 0 {
 						t.Pieces = append(t.Pieces, p)
 					} else {
@@ -281,7 +293,8 @@ func (d *Description) Parts(rank int) []Part {
 }
 
 // find looks up in the file of a rank where its tensors lie.
-func find(files *format.Files, l *layout.Layout, rank int, locals []local, spots map[local]spot) error {
+func find(files *format.Files, l *layout.Layout, rank int, locals []local,
+	spots map[local]spot) error {
 	name := fileName(rank)
 	f, err := files.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -297,7 +310,9 @@ func find(files *format.Files, l *layout.Layout, rank int, locals []local, spots
 	if o, err := format.OriginOf(h.Metadata); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	} else if o != nil && (o.Rank != rank || o.Ranks != l.Ranks) {
-		return fmt.Errorf("%s is the file of rank %d of %d, by its metadata, and not of rank %d of %d: files have got each other's names, or are of another checkpoint; call it %s again, or write them anew",
+		return fmt.Errorf("%s is the file of rank %d of %d, by its metadata, and not of rank %d "+
+			"of %d: files have got each other's names, or are of another checkpoint; call it %s "+
+			"again, or write them anew",
 			name, o.Rank, o.Ranks, rank, l.Ranks, fileName(o.Rank))
 	}
 	there := map[string]safetensors.Tensor{}
@@ -308,7 +323,8 @@ func find(files *format.Files, l *layout.Layout, rank int, locals []local, spots
 		s := &l.Slots[x.slot]
 		t, ok := there[s.Names[x.member]]
 		if !ok || t.DType != s.DType || !t.Shape.Equal(s.Shape) {
-			return fmt.Errorf("%s: by the layout tensor %q is %v %v, which is not in the file", name, s.Names[x.member], s.DType, s.Shape)
+			return fmt.Errorf("%s: by the layout tensor %q is %v %v, which is not in the file",
+				name, s.Names[x.member], s.DType, s.Shape)
 		}
 		spots[x] = spot{name, h.Data + t.Begin}
 		delete(there, s.Names[x.member])

@@ -18,7 +18,8 @@ const first, second = "rank-00000.safetensors", "rank-00001.safetensors"
 // cut is a tensor in two, a file of zeros for each half.
 func cut(t *testing.T) (*layout.Spec, []format.Tensor, fstest.MapFS) {
 	t.Helper()
-	spec, err := layout.Parse([]byte(`{shoal: layout/1, mesh: tp=2, rules: [{match: "**", place: "tp=shard(0)"}]}`))
+	spec, err := layout.Parse(
+		[]byte(`{shoal: layout/1, mesh: tp=2, rules: [{match: "**", place: "tp=shard(0)"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,8 @@ func TestDamage(t *testing.T) {
 	formattest.Damage(t, dir, ranks.Read, func(string) bool { return true })
 	dir[first], dir[second] = dir[second], dir[first]
 	_, err := ranks.Read(format.NewFiles(dir))
-	if err == nil || !strings.Contains(err.Error(), "rank-00000.safetensors is the file of rank 1 of 2, by its metadata, and not of rank 0 of 2") ||
+	if err == nil || !strings.Contains(err.Error(), "rank-00000.safetensors is the file of rank "+
+		"1 of 2, by its metadata, and not of rank 0 of 2") ||
 		!strings.Contains(err.Error(), "call it rank-00001.safetensors again") {
 		t.Error(err)
 	}
@@ -55,13 +57,15 @@ func TestDamage(t *testing.T) {
 // TestShareOf compares what a rank of a running job writes with what is laid out for it.
 func TestShareOf(t *testing.T) {
 	spec, tensors, dir := cut(t)
-	l, err := spec.Resolve([]layout.Tensor{{Name: tensors[0].Name, DType: tensors[0].DType, Shape: tensors[0].Shape}})
+	l, err := spec.Resolve(
+		[]layout.Tensor{{Name: tensors[0].Name, DType: tensors[0].DType, Shape: tensors[0].Shape}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for rank, name := range []string{first, second} {
 		share, err := ranks.ShareOf(l, rank)
-		if err != nil || share.Name != name || !bytes.HasPrefix(dir[name].Data, share.Head) || len(share.Head)+share.Bytes != len(dir[name].Data) {
+		if err != nil || share.Name != name || !bytes.HasPrefix(dir[name].Data, share.Head) ||
+			len(share.Head)+share.Bytes != len(dir[name].Data) {
 			t.Errorf("rank %d: %v, %q", rank, err, share.Head)
 		}
 	}
@@ -77,7 +81,8 @@ func TestOlderFiles(t *testing.T) {
 			t.Fatalf("%s does not say %s", name, said)
 		}
 		end := bytes.LastIndexByte(rest, '}') + 1
-		dir[name].Data = bytes.Join([][]byte{head, rest[:end], bytes.Repeat([]byte(" "), len(said)), rest[end:]}, nil)
+		dir[name].Data = bytes.Join(
+			[][]byte{head, rest[:end], bytes.Repeat([]byte(" "), len(said)), rest[end:]}, nil)
 	}
 	dir[first], dir[second] = dir[second], dir[first]
 	if !formattest.Sound(dir, ranks.Read) {

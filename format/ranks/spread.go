@@ -10,8 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// shareOut changes which rank has a tensor in its file: of those that have it in memory the one whose file has the fewest bytes so far, the
-// lowest of several. Tensors are taken by name, and of one name by the lowest rank that has them.
+// shareOut changes which rank has a tensor in its file: of those that have it in memory the one
+// whose file has the fewest bytes so far, the lowest of several. Tensors are taken by name, and of
+// one name by the lowest rank that has them.
 func shareOut(l *layout.Layout, ranks [][]int) {
 	var all []local
 	for i := range ranks {
@@ -21,7 +22,8 @@ func shareOut(l *layout.Layout, ranks [][]int) {
 	}
 	slices.SortFunc(all, func(a, b local) int {
 		s, t := &l.Slots[a.slot], &l.Slots[b.slot]
-		return cmp.Or(cmp.Compare(s.Names[a.member], t.Names[b.member]), cmp.Compare(l.Sets[s.Set][0], l.Sets[t.Set][0]))
+		return cmp.Or(cmp.Compare(s.Names[a.member], t.Names[b.member]),
+			cmp.Compare(l.Sets[s.Set][0], l.Sets[t.Set][0]))
 	})
 	bytes := make([]int, l.Ranks)
 	for _, x := range all {
@@ -36,7 +38,8 @@ func shareOut(l *layout.Layout, ranks [][]int) {
 	}
 }
 
-// DescribeSpread writes what LayoutName holds of a checkpoint whose ranks each write a Share. l is the spec, resolved.
+// DescribeSpread writes what LayoutName holds of a checkpoint whose ranks each write a Share. l is
+// the spec, resolved.
 func DescribeSpread(spec *layout.Spec, l *layout.Layout) ([]byte, error) {
 	return describe(layoutJSON{Shoal: version, Spec: spec, Spread: true}, l)
 }
@@ -49,21 +52,24 @@ type Share struct {
 	Bytes   int // of the tensors
 }
 
-// A Stored is a local tensor in a file. Its pieces are the boxes that are nowhere else in the files of the checkpoint but as replicas.
+// A Stored is a local tensor in a file. Its pieces are the boxes that are nowhere else in the files
+// of the checkpoint but as replicas.
 type Stored struct {
 	layout.Local
 	At int // the first of its bytes, behind the head
 }
 
-// ShareOf returns what a rank writes: tensors with wide elements first, then by name, so that each element is aligned. A rank that writes
-// nothing has a share without tensors, and no file. It fails for element types that safetensors lacks.
+// ShareOf returns what a rank writes: tensors with wide elements first, then by name, so that each
+// element is aligned. A rank that writes nothing has a share without tensors, and no file. It fails
+// for element types that safetensors lacks.
 func ShareOf(l *layout.Layout, rank int) (*Share, error) {
 	mine := map[local]*Stored{}
 	for i, members := range writers(l, true) {
 		for m, writer := range members {
 			if writer == rank {
 				s := &l.Slots[i]
-				mine[local{i, m}] = &Stored{Local: layout.Local{Name: s.Names[m], DType: s.DType, Shape: s.Shape}}
+				mine[local{i, m}] = &Stored{
+					Local: layout.Local{Name: s.Names[m], DType: s.DType, Shape: s.Shape}}
 			}
 		}
 	}
@@ -72,7 +78,8 @@ func ShareOf(l *layout.Layout, rank int) (*Share, error) {
 		for _, c := range f.Grid.Cells {
 			for m, index := range f.Tensors {
 				if s := mine[local{f.Slots[c.Held[0].Slot], m}]; s != nil {
-					s.Pieces = append(s.Pieces, layout.Piece{Tensor: index, Box: c.Box, View: c.Held[0].View})
+					s.Pieces = append(s.Pieces,
+						layout.Piece{Tensor: index, Box: c.Box, View: c.Held[0].View})
 				}
 			}
 		}
@@ -84,7 +91,10 @@ func ShareOf(l *layout.Layout, rank int) (*Share, error) {
 	for _, s := range order {
 		s.At = share.Bytes
 		share.Bytes += s.Shape.Box().Elements() * s.DType.Size()
-		h.Tensors = append(h.Tensors, safetensors.Tensor{Name: s.Name, DType: s.DType, Shape: append(tensor.Shape{}, s.Shape...), Begin: int64(s.At), End: int64(share.Bytes)})
+		h.Tensors = append(h.Tensors,
+			safetensors.Tensor{Name: s.Name, DType: s.DType,
+				Shape: append(tensor.Shape{}, s.Shape...), Begin: int64(s.At),
+				End: int64(share.Bytes)})
 		share.Tensors = append(share.Tensors, *s)
 	}
 	var err error
@@ -97,8 +107,8 @@ func ShareOf(l *layout.Layout, rank int) (*Share, error) {
 	return share, err
 }
 
-// Marks has a bit for each tensor with elements in the memory of a rank, in the order of their names, the lowest bit of the first byte first:
-// whether it belongs to the rank's share.
+// Marks has a bit for each tensor with elements in the memory of a rank, in the order of their
+// names, the lowest bit of the first byte first: whether it belongs to the rank's share.
 func Marks(l *layout.Layout, rank int) []byte {
 	wrote, names := map[string]bool{}, []string{}
 	for i, members := range writers(l, true) {

@@ -1,6 +1,7 @@
-// Package safetensors reads and writes the safetensors file format: eight bytes of length, a JSON header, then the
-// elements of all tensors, row-major and little-endian, without a gap. docs/formats/safetensors.md says what is
-// accepted. The package deals with headers; the elements lie where a header says, and callers read and write them there.
+// Package safetensors reads and writes the safetensors file format: eight bytes of length, a JSON
+// header, then the elements of all tensors, row-major and little-endian, without a gap.
+// docs/formats/safetensors.md says what is accepted. The package deals with headers; the elements
+// lie where a header says, and callers read and write them there.
 package safetensors
 
 import (
@@ -23,16 +24,21 @@ const (
 	metadataKey = "__metadata__"
 )
 
-// dtypes lists the element types by their names in a header, in the order in which a writer has to store them backwards:
-// the widest come first in a file, so that each element is aligned to its size.
+// dtypes lists the element types by their names in a header, in the order in which a writer has to
+// store them backwards: the widest come first in a file, so that each element is aligned to its
+// size.
 var dtypes = [...]struct {
 	name  string
 	dtype tensor.DType
 }{
-	{"BOOL", tensor.Bool}, {"F4", tensor.F4}, {"F6_E2M3", tensor.F6E2M3}, {"F6_E3M2", tensor.F6E3M2}, {"U8", tensor.U8}, {"I8", tensor.I8},
-	{"F8_E5M2", tensor.F8E5M2}, {"F8_E4M3", tensor.F8E4M3}, {"F8_E8M0", tensor.F8E8M0}, {"F8_E4M3FNUZ", tensor.F8E4M3FNUZ},
-	{"F8_E5M2FNUZ", tensor.F8E5M2FNUZ}, {"I16", tensor.I16}, {"U16", tensor.U16}, {"F16", tensor.F16}, {"BF16", tensor.BF16},
-	{"I32", tensor.I32}, {"U32", tensor.U32}, {"F32", tensor.F32}, {"C64", tensor.C64}, {"F64", tensor.F64}, {"I64", tensor.I64}, {"U64", tensor.U64},
+	{"BOOL", tensor.Bool}, {"F4", tensor.F4}, {"F6_E2M3", tensor.F6E2M3},
+	{"F6_E3M2", tensor.F6E3M2}, {"U8", tensor.U8}, {"I8", tensor.I8},
+	{"F8_E5M2", tensor.F8E5M2}, {"F8_E4M3", tensor.F8E4M3}, {"F8_E8M0", tensor.F8E8M0},
+	{"F8_E4M3FNUZ", tensor.F8E4M3FNUZ},
+	{"F8_E5M2FNUZ", tensor.F8E5M2FNUZ}, {"I16", tensor.I16}, {"U16", tensor.U16},
+	{"F16", tensor.F16}, {"BF16", tensor.BF16},
+	{"I32", tensor.I32}, {"U32", tensor.U32}, {"F32", tensor.F32}, {"C64", tensor.C64},
+	{"F64", tensor.F64}, {"I64", tensor.I64}, {"U64", tensor.U64},
 }
 
 // rank is the place of d in dtypes, -1 when the format has no such element type.
@@ -68,8 +74,8 @@ func (h *Header) Size() int64 {
 	return h.Data
 }
 
-// bytes is the length of the elements of a tensor. It fails for a shape that no file can hold, and where the last byte
-// would not be full.
+// bytes is the length of the elements of a tensor. It fails for a shape that no file can hold, and
+// where the last byte would not be full.
 func bytes(d tensor.DType, s tensor.Shape) (int64, error) {
 	n, err := s.Elements()
 	if err != nil {
@@ -84,16 +90,20 @@ func bytes(d tensor.DType, s tensor.Shape) (int64, error) {
 	return int64(n*d.Bits()) / 8, nil
 }
 
-// ReadHeader reads the header of a file of size bytes, and checks it whole: after that every tensor lies inside the file,
-// they do not overlap, and nothing lies between or behind them. name stands in errors.
+// ReadHeader reads the header of a file of size bytes, and checks it whole: after that every tensor
+// lies inside the file, they do not overlap, and nothing lies between or behind them. name stands
+// in errors.
 func ReadHeader(name string, r io.ReaderAt, size int64) (*Header, error) {
 	var tensors []Tensor
-	h, err := Scan(name, r, size, func(n, _ int) { tensors = make([]Tensor, 0, n) }, func(t Tensor) { tensors = append(tensors, t) })
+	h, err := Scan(name, r, size, func(n, _ int) {
+		tensors = make([]Tensor, 0, n)
+	}, func(t Tensor) { tensors = append(tensors, t) })
 	if err != nil {
 		return nil, err
 	}
 	slices.SortFunc(tensors, func(a, b Tensor) int {
-		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End),
+			cmp.Compare(a.Name, b.Name))
 	})
 	if len(tensors) > 0 {
 		h.Tensors = tensors
@@ -113,9 +123,10 @@ func readFull(r io.ReaderAt, b []byte, at int64) error {
 	return err
 }
 
-// Layout is the header of a file with these tensors, of which Begin and End are ignored and set. Tensors stand in the
-// order of the reference implementation: by element type, widest first, then by name. It fails on element types that the
-// format lacks, on names that occur twice, and on a header that would be too long.
+// Layout is the header of a file with these tensors, of which Begin and End are ignored and set.
+// Tensors stand in the order of the reference implementation: by element type, widest first, then
+// by name. It fails on element types that the format lacks, on names that occur twice, and on a
+// header that would be too long.
 func Layout(tensors []Tensor, metadata map[string]string) (*Header, error) {
 	fail := func(t Tensor, format string, args ...any) (*Header, error) {
 		return nil, fmt.Errorf("safetensors: tensor %q: %w", t.Name, fmt.Errorf(format, args...))
@@ -135,7 +146,8 @@ func Layout(tensors []Tensor, metadata map[string]string) (*Header, error) {
 			return fail(*t, "the name is not UTF-8")
 		}
 		if seen[t.Name] {
-			return fail(*t, "the name is taken; every name of a file is of one tensor, and %s is the format's own", metadataKey)
+			return fail(*t, "the name is taken; every name of a file is of one tensor, and %s "+
+				"is the format's own", metadataKey)
 		}
 		seen[t.Name] = true
 		n, err := bytes(t.DType, t.Shape)

@@ -13,7 +13,8 @@ import (
 // IndexName is the usual name of the index of a sharded checkpoint.
 const IndexName = "model.safetensors.index.json"
 
-// Index tells which file of a sharded checkpoint holds which tensor (Hugging Face's model.safetensors.index.json).
+// Index tells which file of a sharded checkpoint holds which tensor (Hugging Face's
+// model.safetensors.index.json).
 type Index struct {
 	Files map[string]string // tensor -> file in the folder of the index
 }
@@ -23,8 +24,9 @@ const (
 	costEntry = 96      // of memory, beside the name
 )
 
-// ReadIndex reads an index of size bytes. A file in it is a plain name: an index cannot point out of its folder. An index of 1.8 million tensors takes some hundred
-// MB; one that would take more than 512 MiB is refused.
+// ReadIndex reads an index of size bytes. A file in it is a plain name: an index cannot point out
+// of its folder. An index of 1.8 million tensors takes some hundred MB; one that would take more
+// than 512 MiB is refused.
 func ReadIndex(name string, r io.ReaderAt, size int64) (*Index, error) {
 	p := indexParser{scanner: newScanner(r, 0, size, maxEntry), files: map[string]string{}}
 	err := p.object(func() error {
@@ -77,7 +79,8 @@ func (p *indexParser) entry() error {
 			return err
 		}
 		if !plain(file) {
-			return p.errorf("tensor %q: the file %q is no plain file name; an index names files in its own folder", tensor, file)
+			return p.errorf("tensor %q: the file %q is no plain file name; an index names files "+
+				"in its own folder", tensor, file)
 		}
 	}
 	p.Files[tensor] = file
@@ -90,7 +93,8 @@ func (p *indexParser) fits() error {
 		return p.errorf("a name of more than %d bytes, which is the limit", maxEntry)
 	}
 	if p.bytes += p.size + costEntry; p.bytes > maxMemory {
-		return p.errorf("the index would take more than %d bytes of memory, which is the limit", maxMemory)
+		return p.errorf("the index would take more than %d bytes of memory, which is the limit",
+			maxMemory)
 	}
 	return nil
 }
@@ -101,7 +105,8 @@ func plain(file string) bool {
 
 // AppendJSON appends the index as Hugging Face's writers do; bytes is the size of all tensors.
 func (ix *Index) AppendJSON(b []byte, bytes int64) []byte {
-	b = fmt.Appendf(b, "{\n  \"metadata\": {\n    \"total_size\": %d\n  },\n  \"weight_map\": {", bytes)
+	b = fmt.Appendf(b, "{\n  \"metadata\": {\n    \"total_size\": %d\n  },\n  \"weight_map\": {",
+		bytes)
 	for i, name := range slices.Sorted(maps.Keys(ix.Files)) {
 		if i > 0 {
 			b = append(b, ',')
@@ -115,8 +120,8 @@ func (ix *Index) AppendJSON(b []byte, bytes int64) []byte {
 // ShardName is the usual name of shard i of n, counted from 0.
 func ShardName(i, n int) string { return fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, n) }
 
-// Split spreads tensors over files of at most most bytes of data each, in the order given; a tensor that is larger has a
-// file of its own. Begin and End are not looked at.
+// Split spreads tensors over files of at most most bytes of data each, in the order given; a tensor
+// that is larger has a file of its own. Begin and End are not looked at.
 func Split(tensors []Tensor, most int64) (files [][]Tensor, err error) {
 	var filled int64
 	for _, t := range tensors {

@@ -27,17 +27,24 @@ func readIndex(name string, text []byte) (*safetensors.Index, error) {
 	return safetensors.ReadIndex(name, bytes.NewReader(text), int64(len(text)))
 }
 
-// TestIndexPasses has all kinds of values in an index that nobody wants, and more behind it than a reader has in memory at a time.
+// TestIndexPasses has all kinds of values in an index that nobody wants, and more behind it than a
+// reader has in memory at a time.
 func TestIndexPasses(t *testing.T) {
-	for _, value := range []string{`null`, `true`, `false`, `-1.5e+3`, `"x\n"`, `[]`, `{}`, `[1,{"a":[null,"]"]},false]`, strings.Repeat("[", 90) + strings.Repeat("]", 90), `"` + strings.Repeat("x", 1<<20) + `"`} {
-		ix, err := readIndex("x", []byte(`{"a":`+value+`,"weight_map":{"w":"f"},"b": `+value+"}\n"+strings.Repeat(" ", 1<<17)+"\n"))
+	for _, value := range []string{`null`, `true`, `false`, `-1.5e+3`, `"x\n"`, `[]`, `{}`,
+		`[1,{"a":[null,"]"]},false]`, strings.Repeat("[", 90) + strings.Repeat("]", 90),
+		`"` + strings.Repeat("x", 1<<20) + `"`} {
+		ix, err := readIndex("x",
+			[]byte(`{"a":`+value+`,"weight_map":{"w":"f"},"b": `+value+"}\n"+
+				strings.Repeat(" ", 1<<17)+"\n"))
 		if err != nil || len(ix.Files) != 1 || ix.Files["w"] != "f" {
 			t.Errorf("%.50s: %v, %v", value, ix, err)
 		}
 	}
 }
 
-// TestMemoryOfIndex reads an index of 24 MiB with as many tensors as can be in it, and one of 48 MiB with as many files, and counts all that the reader takes for them, also what it has given back.
+// TestMemoryOfIndex reads an index of 24 MiB with as many tensors as can be in it, and one of 48
+// MiB with as many files, and counts all that the reader takes for them, also what it has given
+// back.
 func TestMemoryOfIndex(t *testing.T) {
 	for _, c := range []struct {
 		length    int
@@ -45,14 +52,16 @@ func TestMemoryOfIndex(t *testing.T) {
 	}{{24 << 20, `"f"`, ""}, {48 << 20, `"%[1]x"`, "more than 536870912 bytes of memory"}} {
 		b := []byte(`{"weight_map":{"":"f"`)
 		for i := 0; len(b) < c.length; i++ {
-			b = append(b, strings.ReplaceAll(`,"%[1]x":`+c.file, "%[1]x", strconv.FormatInt(int64(i), 16))...)
+			b = append(b, strings.ReplaceAll(`,"%[1]x":`+c.file, "%[1]x",
+				strconv.FormatInt(int64(i), 16))...)
 		}
 		b = append(b, "}}"...)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		_, err := readIndex("x", b)
 		runtime.ReadMemStats(&after)
-		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+		if c.err == "" && err != nil || c.err != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%v; want %q", err, c.err)
 		}
 		took := after.TotalAlloc - before.TotalAlloc
@@ -67,7 +76,8 @@ func TestIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{`a"b`: safetensors.ShardName(0, 2), "lm_head.weight": safetensors.ShardName(1, 2)}
+	want := map[string]string{`a"b`: safetensors.ShardName(0, 2),
+		"lm_head.weight": safetensors.ShardName(1, 2)}
 	if !maps.Equal(ix.Files, want) {
 		t.Errorf("%v, want %v", ix.Files, want)
 	}
@@ -78,7 +88,8 @@ func TestIndex(t *testing.T) {
 
 func TestBadIndex(t *testing.T) {
 	for _, c := range []struct{ text, err string }{
-		{`{"weight_map":{"w":"../../etc/passwd"}}`, `tensor "w": the file "../../etc/passwd" is no plain file name`},
+		{`{"weight_map":{"w":"../../etc/passwd"}}`,
+			`tensor "w": the file "../../etc/passwd" is no plain file name`},
 		{`{"weight_map":{"w":"/etc/passwd"}}`, `no plain file name`},
 		{`{"weight_map":{"w":"a/b"}}`, `no plain file name`},
 		{`{"weight_map":{"w":"a\\b"}}`, `no plain file name`},
@@ -99,10 +110,12 @@ func TestBadIndex(t *testing.T) {
 		{`{"a":nul}`, `broken JSON: '}' where a value is due`},
 		{`{"a":x}`, `broken JSON`},
 		{`{"a":[1}`, `where , is due`},
-		{`{"weight_map":{"w":"` + strings.Repeat("a", 1<<17) + `"}}`, `a name of more than 65536 bytes`},
+		{`{"weight_map":{"w":"` + strings.Repeat("a", 1<<17) + `"}}`,
+			`a name of more than 65536 bytes`},
 	} {
 		_, err := readIndex("x.json", []byte(c.text))
-		if err == nil || !strings.Contains(err.Error(), c.err) || !strings.Contains(err.Error(), "x.json") {
+		if err == nil || !strings.Contains(err.Error(), c.err) ||
+			!strings.Contains(err.Error(), "x.json") {
 			t.Errorf("%.60s: %v; want %q", c.text, err, c.err)
 		}
 	}
@@ -128,8 +141,11 @@ func FuzzIndex(f *testing.F) {
 }
 
 func TestSplit(t *testing.T) {
-	of := func(n int) safetensors.Tensor { return safetensors.Tensor{DType: tensor.U8, Shape: tensor.Shape{n}} }
-	files, err := safetensors.Split([]safetensors.Tensor{of(3), of(2), of(1), of(9), of(0), of(5)}, 5)
+	of := func(n int) safetensors.Tensor {
+		return safetensors.Tensor{DType: tensor.U8, Shape: tensor.Shape{n}}
+	}
+	files, err := safetensors.Split([]safetensors.Tensor{of(3), of(2), of(1), of(9), of(0), of(5)},
+		5)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,13 +19,15 @@ func longest(before string, item func(i int) string, after string) []byte {
 	for i := 0; ; i++ {
 		next := item(i)
 		if len(b)+len(next)+len(after) > cap(b) {
-			return append(append(b, after...), bytes.Repeat([]byte(" "), cap(b)-len(b)-len(after))...)
+			return append(append(b, after...),
+				bytes.Repeat([]byte(" "), cap(b)-len(b)-len(after))...)
 		}
 		b = append(b, next...)
 	}
 }
 
-// TestMemoryOfHeaders reads the headers of 100,000,000 bytes that ask for most, and counts all that the reader takes for them, also what it has given back.
+// TestMemoryOfHeaders reads the headers of 100,000,000 bytes that ask for most, and counts all that
+// the reader takes for them, also what it has given back.
 func TestMemoryOfHeaders(t *testing.T) {
 	const first, some = `{"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`, "xxxxxxxxxxxxxxxx"
 	for _, c := range []struct {
@@ -34,22 +36,35 @@ func TestMemoryOfHeaders(t *testing.T) {
 		item          func(i int) string
 		err           string
 	}{
-		{"tensors", first, `}`, func(i int) string { return fmt.Sprintf(`,"%x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`, i) }, ""},
+		{"tensors", first, `}`, func(i int) string {
+			return fmt.Sprintf(`,"%x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`, i)
+		}, ""},
 		{"dimensions", first, `}`, func(i int) string {
-			return fmt.Sprintf(`,"%x":{"dtype":"U8","shape":[0%s],"data_offsets":[0,0]}`, i, strings.Repeat(",1", 63))
+			return fmt.Sprintf(`,"%x":{"dtype":"U8","shape":[0%s],"data_offsets":[0,0]}`, i,
+				strings.Repeat(",1", 63))
 		}, "more than 536870912 bytes of memory"},
-		{"texts", first + `,"__metadata__":{"":""`, `}}`, func(i int) string { return fmt.Sprintf(`,"%x":""`, i) }, "more than 65536 texts"},
+		{"texts", first + `,"__metadata__":{"":""`, `}}`, func(i int) string {
+			return fmt.Sprintf(`,"%x":""`, i)
+		}, "more than 65536 texts"},
 		{"a text", first + `,"__metadata__":{"":"`, `"}}`, func(int) string { return some }, ""},
-		{"a name", `{"`, `":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`, func(int) string { return some }, ""},
-		{"a number", `{"":{"shape":[`, `]}}`, func(int) string { return "1111111111111111" }, "takes whole numbers"},
+		{"a name", `{"`, `":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`, func(int) string {
+			return some
+		}, ""},
+		{"a number", `{"":{"shape":[`, `]}}`, func(int) string {
+			return "1111111111111111"
+		}, "takes whole numbers"},
 	} {
 		b := longest(c.before, c.item, c.after)
 		var before, after runtime.MemStats
 		tensors := 0
 		runtime.ReadMemStats(&before)
-		_, err := safetensors.Scan("model.safetensors", bytes.NewReader(b), int64(len(b)), func(n, _ int) { tensors = n }, func(safetensors.Tensor) {})
+		_, err := safetensors.Scan("model.safetensors", bytes.NewReader(b), int64(len(b)),
+			func(n, _ int) {
+				tensors = n
+			}, func(safetensors.Tensor) {})
 		runtime.ReadMemStats(&after)
-		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+		if c.err == "" && err != nil || c.err != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s: %.300v; want %q", c.name, err, c.err)
 		}
 		took := after.TotalAlloc - before.TotalAlloc

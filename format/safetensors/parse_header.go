@@ -10,18 +10,23 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Bounds on what a header makes of its 100,000,000 bytes. Headers with tensors as there are, of few dimensions, stay below them whatever their number.
+// Bounds on what a header makes of its 100,000,000 bytes. Headers with tensors as there are, of few
+// dimensions, stay below them whatever their number.
 const (
 	maxTexts  = 1 << 16 // in the metadata
 	maxMemory = 1 << 29
 
-	costTensor    = 264 // what a checkpoint has in memory of a tensor, and what it takes to check it
+	// what a checkpoint has in memory of a tensor, and what it takes to check it
+	costTensor    = 264
 	costDimension = 24
 )
 
-// Scan is ReadHeader for who keeps tensors in a form of his own: a header can name 1.8 million. It calls begin once, with the number of tensors and that of their dimensions altogether, and
-// then add with each, in the order of the header. The tensors count only when it returns no error; the header has none.
-func Scan(name string, r io.ReaderAt, size int64, begin func(tensors, dims int), add func(Tensor)) (*Header, error) {
+// Scan is ReadHeader for who keeps tensors in a form of his own: a header can name 1.8 million. It
+// calls begin once, with the number of tensors and that of their dimensions altogether, and then
+// add with each, in the order of the header. The tensors count only when it returns no error; the
+// header has none.
+func Scan(name string, r io.ReaderAt, size int64, begin func(tensors, dims int),
+	add func(Tensor)) (*Header, error) {
 	h, err := scan(r, size, begin, add)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %s: %w", name, err)
@@ -29,19 +34,23 @@ func Scan(name string, r io.ReaderAt, size int64, begin func(tensors, dims int),
 	return h, nil
 }
 
-func scan(r io.ReaderAt, size int64, begin func(tensors, dims int), add func(Tensor)) (*Header, error) {
+func scan(r io.ReaderAt, size int64, begin func(tensors, dims int), add func(Tensor)) (*Header,
+	error) {
 	n, err := headerLength(r, size)
 	if err != nil {
 		return nil, err
 	}
-	p := parser{scanner: newScanner(r, lengthBytes, lengthBytes+n, maxShown)} // once to count, so that nothing grows by being copied
+	// once to count, so that nothing grows by being copied
+	p := parser{scanner: newScanner(r, lengthBytes, lengthBytes+n, maxShown)}
 	if err := p.header(); err != nil {
 		return nil, err
 	}
 	if p.names+p.tensors*costTensor+p.dims*costDimension > maxMemory {
-		return nil, fmt.Errorf("%d tensors of %d dimensions altogether would take more than %d bytes of memory, which is the limit", p.tensors, p.dims, maxMemory)
+		return nil, fmt.Errorf("%d tensors of %d dimensions altogether would take more than %d "+
+			"bytes of memory, which is the limit", p.tensors, p.dims, maxMemory)
 	}
-	p = parser{scanner: newScanner(r, lengthBytes, lengthBytes+n, max(p.longest, maxShown)), list: newList(p.tensors, p.names, p.dims), add: add}
+	p = parser{scanner: newScanner(r, lengthBytes, lengthBytes+n, max(p.longest, maxShown)),
+		list: newList(p.tensors, p.names, p.dims), add: add}
 	begin(cap(p.list.spans), cap(p.list.shapes))
 	if err := p.header(); err != nil {
 		return nil, err
@@ -78,7 +87,8 @@ type list struct {
 type span struct{ begin, end int64 }
 
 func newList(tensors, names, dims int) *list {
-	l := &list{spans: make([]span, 0, tensors), ends: make([]uint32, 0, tensors), shapes: make([]int, 0, dims)}
+	l := &list{spans: make([]span, 0, tensors), ends: make([]uint32, 0, tensors),
+		shapes: make([]int, 0, dims)}
 	l.names.Grow(names)
 	return l
 }
@@ -117,21 +127,27 @@ func (l *list) check(at, data int64) error {
 	var end int64
 	for _, i := range l.ordered(func(i, j int) int {
 		a, b := l.spans[i], l.spans[j]
-		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end), strings.Compare(l.name(i), l.name(j)))
+		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end),
+			strings.Compare(l.name(i), l.name(j)))
 	}) {
 		t := l.spans[i]
 		switch {
 		case t.begin < end:
-			return fmt.Errorf("tensor %q: data_offsets [%d,%d] overlap a tensor that ends at %d", l.name(int(i)), t.begin, t.end, end)
+			return fmt.Errorf("tensor %q: data_offsets [%d,%d] overlap a tensor that ends at %d",
+				l.name(int(i)), t.begin, t.end, end)
 		case t.begin > end:
-			return fmt.Errorf("tensor %q: data_offsets [%d,%d] leave a hole behind %d", l.name(int(i)), t.begin, t.end, end)
+			return fmt.Errorf("tensor %q: data_offsets [%d,%d] leave a hole behind %d",
+				l.name(int(i)), t.begin, t.end, end)
 		case t.end > data:
-			return fmt.Errorf("tensor %q: data_offsets [%d,%d] in %d bytes of data; the file is cut off", l.name(int(i)), t.begin, t.end, data)
+			return fmt.Errorf(
+				"tensor %q: data_offsets [%d,%d] in %d bytes of data; the file is cut off",
+				l.name(int(i)), t.begin, t.end, data)
 		}
 		end = t.end
 	}
 	if end != data {
-		return fmt.Errorf("byte %d: %d bytes behind the last tensor belong to none", at+end, data-end)
+		return fmt.Errorf("byte %d: %d bytes behind the last tensor belong to none", at+end,
+			data-end)
 	}
 	return nil
 }
@@ -142,7 +158,8 @@ func (p *parser) header() error {
 		return err
 	}
 	if err != nil || p.buf[p.i] != '{' {
-		return fmt.Errorf("byte %d: the header does not start with {; the file is of another format", lengthBytes)
+		return fmt.Errorf(
+			"byte %d: the header does not start with {; the file is of another format", lengthBytes)
 	}
 	err = p.object(func() error {
 		p.longest = max(p.longest, p.size)
@@ -222,7 +239,8 @@ func (p *parser) tensor(t *Tensor) error {
 		return err
 	})
 	if err == nil && count != len(fields) {
-		err = p.errorf("it takes the fields dtype, shape and data_offsets; there are only %d", count)
+		err = p.errorf("it takes the fields dtype, shape and data_offsets; there are only %d",
+			count)
 	}
 	if err != nil || p.list == nil {
 		return err
@@ -232,7 +250,8 @@ func (p *parser) tensor(t *Tensor) error {
 		return err
 	}
 	if t.End < t.Begin || t.End-t.Begin != want {
-		return fmt.Errorf("data_offsets [%d,%d] hold %d bytes, %v elements of shape %v have %d", t.Begin, t.End, t.End-t.Begin, t.DType, t.Shape, want)
+		return fmt.Errorf("data_offsets [%d,%d] hold %d bytes, %v elements of shape %v have %d",
+			t.Begin, t.End, t.End-t.Begin, t.DType, t.Shape, want)
 	}
 	l := p.list
 	l.spans, l.ends = append(l.spans, span{t.Begin, t.End}), append(l.ends, uint32(l.names.Len()))

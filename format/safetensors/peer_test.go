@@ -26,27 +26,32 @@ safetensors.serialize_file(specs, sys.argv[2], {"format": "pt"})
 
 // reference is a Python that has the package safetensors, 0.8 or newer.
 func reference(t *testing.T) string {
-	for _, python := range []string{"../../.venv-torch2/bin/python", "../../.venv/bin/python", "python3"} {
+	for _, python := range []string{"../../.venv-torch2/bin/python", "../../.venv/bin/python",
+		"python3"} {
 		if exec.Command(python, "-c", "from safetensors import TensorSpec").Run() == nil {
 			return python
 		}
 	}
-	t.Skip("no Python here has the package safetensors from 0.8 on; scripts/setup torch2 makes one that does")
+	t.Skip("no Python here has the package safetensors from 0.8 on; scripts/setup torch2 makes " +
+		"one that does")
 	return ""
 }
 
-// TestReference has the reference implementation read a file of every element type and write it again: both files are
-// the same, bit by bit.
+// TestReference has the reference implementation read a file of every element type and write it
+// again: both files are the same, bit by bit.
 func TestReference(t *testing.T) {
 	python := reference(t)
 	var list []safetensors.Tensor
 	for i, d := range tensor.StoredDTypes() {
 		switch d {
-		case tensor.C128, tensor.C32, tensor.F6E2M3, tensor.F6E3M2, tensor.F4: // what the reference cannot write from Python
+		// what the reference cannot write from Python
+		case tensor.C128, tensor.C32, tensor.F6E2M3, tensor.F6E3M2, tensor.F4:
 			continue
 		}
 		for _, s := range []tensor.Shape{{}, {3}, {2, i}, {0, 7}} {
-			list = append(list, safetensors.Tensor{Name: `layers."é` + "\t\u2028\x01.<" + d.String() + s.String(), DType: d, Shape: s})
+			list = append(list,
+				safetensors.Tensor{Name: `layers."é` + "\t\u2028\x01.<" + d.String() + s.String(),
+					DType: d, Shape: s})
 		}
 	}
 	_, ours := write(t, list, map[string]string{"format": "pt"})

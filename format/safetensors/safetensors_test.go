@@ -28,8 +28,9 @@ func read(b []byte) (*safetensors.Header, error) {
 }
 
 func TestReadHeader(t *testing.T) {
-	b := file(`{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[2,3],"data_offsets":[2,26]},`+
-		`"a":{"shape":[],"data_offsets":[0,2],"dtype":"BF16"},"none":{"dtype":"I64","shape":[0,4],"data_offsets":[26,26]}}   `, 26)
+	b := file(
+		`{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[2,3],"data_offsets":[2,26]},`+
+			`"a":{"shape":[],"data_offsets":[0,2],"dtype":"BF16"},"none":{"dtype":"I64","shape":[0,4],"data_offsets":[26,26]}}   `, 26)
 	h, err := read(b)
 	if err != nil {
 		t.Fatal(err)
@@ -72,34 +73,47 @@ func TestBadHeaders(t *testing.T) {
 		{`{"__metadata__":{"a":1}}`, 0, `__metadata__.a is 1, which is no string`},
 		{`{"__metadata__":{"a":"1","a":"2"}}`, 0, `the key "a" stands twice`},
 		{one(`"dtype":"F32","shape":[1],"data_offsets":[0,4]`), 3, `the file is cut off`},
-		{one(`"dtype":"F32","shape":[1],"data_offsets":[0,4]`), 5, `1 bytes behind the last tensor belong to none`},
-		{one(`"dtype":"F32","shape":[2],"data_offsets":[0,4]`), 4, `hold 4 bytes, f32 elements of shape [2] have 8`},
-		{one(`"dtype":"U8","shape":[` + strings.Repeat("1,", 64) + `1],"data_offsets":[0,1]`), 1, `tensor "w": byte 165: shape has more than 64 dimensions`},
-		{one(`"dtype":"F33","shape":[1],"data_offsets":[0,4]`), 4, `tensor "w": byte 27: an unknown dtype "F33"`},
+		{one(`"dtype":"F32","shape":[1],"data_offsets":[0,4]`), 5,
+			`1 bytes behind the last tensor belong to none`},
+		{one(`"dtype":"F32","shape":[2],"data_offsets":[0,4]`), 4,
+			`hold 4 bytes, f32 elements of shape [2] have 8`},
+		{one(`"dtype":"U8","shape":[` + strings.Repeat("1,", 64) + `1],"data_offsets":[0,1]`), 1,
+			`tensor "w": byte 165: shape has more than 64 dimensions`},
+		{one(`"dtype":"F33","shape":[1],"data_offsets":[0,4]`), 4,
+			`tensor "w": byte 27: an unknown dtype "F33"`},
 		{one(`"dtype":"f32","shape":[1],"data_offsets":[0,4]`), 4, `an unknown dtype "f32"`},
 		{one(`"dtype":"F32","shape":[-1],"data_offsets":[0,4]`), 4, `has -1`},
 		{one(`"dtype":"F32","shape":[1.0],"data_offsets":[0,4]`), 4, `has 1.0`},
 		{one(`"dtype":"F32","shape":[1e0],"data_offsets":[0,4]`), 4, `has 1e0`},
 		{one(`"dtype":"F32","shape":["1"],"data_offsets":[0,4]`), 4, `is no number`},
 		{one(`"dtype":"F32","shape":[[1]],"data_offsets":[0,4]`), 4, `is no number`},
-		{one(`"dtype":"F32","shape":[18446744073709551617],"data_offsets":[0,4]`), 4, `whole numbers from 0`},
-		{one(`"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]`), 4, `more elements than an int can count`},
-		{one(`"dtype":"F32","shape":[2305843009213693952],"data_offsets":[0,0]`), 4, `more bits than an int64 can count`},
+		{one(`"dtype":"F32","shape":[18446744073709551617],"data_offsets":[0,4]`), 4,
+			`whole numbers from 0`},
+		{one(`"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]`), 4,
+			`more elements than an int can count`},
+		{one(`"dtype":"F32","shape":[2305843009213693952],"data_offsets":[0,0]`), 4,
+			`more bits than an int64 can count`},
 		{one(`"dtype":"F4","shape":[3],"data_offsets":[0,1]`), 1, `do not fill whole bytes`},
 		{one(`"dtype":"F32","shape":[1],"data_offsets":[0,4,8]`), 4, `more than two numbers`},
 		{one(`"dtype":"F32","shape":[1],"data_offsets":[0]`), 4, `data_offsets has 1 numbers`},
 		{one(`"dtype":"F32","shape":[1]`), 4, `takes the fields dtype, shape and data_offsets`},
 		{one(`"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1`), 4, `unknown field "x"`},
-		{one(`"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]`), 4, `the key "dtype" stands twice`},
+		{one(`"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]`), 4,
+			`the key "dtype" stands twice`},
 		{one(`"dtype":"F32","shape":[1],"data_offsets":[4,0]`), 4, `hold -4 bytes`},
 		{one(`"dtype":"F32","shape":[1],"data_offsets":[4,8]`), 8, `leave a hole behind 0`},
-		{`{"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}`, 4, `the key "w" stands twice`},
-		{`{"v":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}`, 3, `tensor "w": data_offsets [1,3] overlap`},
-		{`{"v":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}`, 2, `tensor "w": data_offsets [0,2] overlap`},
-		{`{"v":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[3,5]}}`, 5, `tensor "w": data_offsets [3,5] leave a hole`},
+		{
+			`{"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}`, 4, `the key "w" stands twice`},
+		{
+			`{"v":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}`, 3, `tensor "w": data_offsets [1,3] overlap`},
+		{
+			`{"v":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}`, 2, `tensor "w": data_offsets [0,2] overlap`},
+		{
+			`{"v":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[3,5]}}`, 5, `tensor "w": data_offsets [3,5] leave a hole`},
 	} {
 		_, err := read(file(c.header, c.data))
-		if err == nil || !strings.Contains(err.Error(), c.err) || !strings.HasPrefix(err.Error(), "safetensors: model.safetensors: ") {
+		if err == nil || !strings.Contains(err.Error(), c.err) ||
+			!strings.HasPrefix(err.Error(), "safetensors: model.safetensors: ") {
 			t.Errorf("header %s with %d bytes: %v; want %q", c.header, c.data, err, c.err)
 		}
 	}
@@ -112,7 +126,8 @@ func TestBadLengths(t *testing.T) {
 	}{
 		{nil, "0 bytes are too few"},
 		{make([]byte, 7), "7 bytes are too few"},
-		{binary.LittleEndian.AppendUint64(nil, 1), "a header of 1 bytes in a file of 8; the file is cut off"},
+		{binary.LittleEndian.AppendUint64(nil, 1),
+			"a header of 1 bytes in a file of 8; the file is cut off"},
 		{binary.LittleEndian.AppendUint64(nil, safetensors.MaxHeader+1), "the limit is 100000000"},
 		{bytes.Repeat([]byte{0xff}, 16), "the limit is 100000000"},
 	} {
@@ -121,15 +136,21 @@ func TestBadLengths(t *testing.T) {
 		}
 	}
 	b := file(`{}`, 0)
-	if _, err := safetensors.ReadHeader("short", bytes.NewReader(b[:9]), int64(len(b))); err == nil || !strings.Contains(err.Error(), "unexpected EOF") {
+	if _, err := safetensors.ReadHeader("short", bytes.NewReader(b[:9]),
+		int64(len(b))); err == nil || !strings.Contains(err.Error(), "unexpected EOF") {
 		t.Errorf("a file that shrinks under the reader: %v", err)
 	}
 }
 
 // tensors draws what a file can hold.
 func tensors(t *rapid.T) (list []safetensors.Tensor) {
-	types := slices.DeleteFunc(tensor.StoredDTypes(), func(d tensor.DType) bool { return d == tensor.C128 || d == tensor.C32 })
-	name := rapid.OneOf(rapid.String(), rapid.StringMatching(`layers\.[0-9]\.w`)).Filter(func(s string) bool { return s != "__metadata__" })
+	types := slices.DeleteFunc(tensor.StoredDTypes(), func(d tensor.DType) bool {
+		return d == tensor.C128 || d == tensor.C32
+	})
+	name := rapid.OneOf(rapid.String(),
+		rapid.StringMatching(`layers\.[0-9]\.w`)).Filter(func(s string) bool {
+		return s != "__metadata__"
+	})
 	for _, name := range rapid.SliceOfNDistinct(name, 0, 6, rapid.ID).Draw(t, "names") {
 		s := rapid.SliceOfN(rapid.IntRange(0, 5), 0, 4).Draw(t, "shape")
 		d := rapid.SampledFrom(types).Draw(t, "dtype")
@@ -142,7 +163,8 @@ func tensors(t *rapid.T) (list []safetensors.Tensor) {
 }
 
 // write lays the tensors out and fills their bytes in turn.
-func write(t interface{ Fatal(...any) }, list []safetensors.Tensor, metadata map[string]string) (*safetensors.Header, []byte) {
+func write(t interface{ Fatal(...any) }, list []safetensors.Tensor,
+	metadata map[string]string) (*safetensors.Header, []byte) {
 	h, err := safetensors.Layout(list, metadata)
 	if err != nil {
 		t.Fatal(err)
@@ -182,8 +204,10 @@ func TestRoundTrip(t *testing.T) {
 			}
 			want[i].Shape, got.Tensors[i].Shape = nil, nil
 		}
-		if diff := cmp.Diff(want, got.Tensors); len(want) > 0 && diff != "" || !cmp.Equal(metadata, got.Metadata) || h.Size() != int64(len(b)) || h.Data%8 != 0 {
-			t.Fatalf("size %d of %d, data at %d, metadata %q of %q, tensors -want +got:\n%s", h.Size(), len(b), h.Data, got.Metadata, metadata, diff)
+		if diff := cmp.Diff(want, got.Tensors); len(want) > 0 && diff != "" ||
+			!cmp.Equal(metadata, got.Metadata) || h.Size() != int64(len(b)) || h.Data%8 != 0 {
+			t.Fatalf("size %d of %d, data at %d, metadata %q of %q, tensors -want +got:\n%s",
+				h.Size(), len(b), h.Data, got.Metadata, metadata, diff)
 		}
 		slices.Reverse(list)
 		if _, again := write(t, list, metadata); !bytes.Equal(b, again) {
@@ -193,7 +217,9 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func TestLayoutOrder(t *testing.T) {
-	h, _ := write(t, []safetensors.Tensor{{Name: "b", DType: tensor.U8}, {Name: "y", DType: tensor.F32}, {Name: "x", DType: tensor.F32}, {Name: "c", DType: tensor.I64}}, nil)
+	h, _ := write(t, []safetensors.Tensor{{Name: "b", DType: tensor.U8},
+		{Name: "y", DType: tensor.F32}, {Name: "x", DType: tensor.F32},
+		{Name: "c", DType: tensor.I64}}, nil)
 	var got []string
 	for _, s := range h.Tensors {
 		got = append(got, fmt.Sprint(s.Name, s.Begin))
@@ -208,17 +234,23 @@ func TestLayoutRefuses(t *testing.T) {
 		list []safetensors.Tensor
 		err  string
 	}{
-		{[]safetensors.Tensor{{Name: "w", DType: tensor.C128}}, `tensor "w": the format has no element type c128`},
+		{[]safetensors.Tensor{{Name: "w", DType: tensor.C128}},
+			`tensor "w": the format has no element type c128`},
 		{[]safetensors.Tensor{{Name: "w"}}, `the format has no element type dtype(0)`},
-		{[]safetensors.Tensor{{Name: "w", DType: tensor.U8}, {Name: "w", DType: tensor.I8}}, `the name is taken`},
+		{[]safetensors.Tensor{{Name: "w", DType: tensor.U8}, {Name: "w", DType: tensor.I8}},
+			`the name is taken`},
 		{[]safetensors.Tensor{{Name: "__metadata__", DType: tensor.U8}}, `the name is taken`},
 		{[]safetensors.Tensor{{Name: "\xff", DType: tensor.U8}}, `not UTF-8`},
-		{[]safetensors.Tensor{{Name: "w", DType: tensor.F4, Shape: tensor.Shape{1}}}, `do not fill whole bytes`},
+		{[]safetensors.Tensor{{Name: "w", DType: tensor.F4, Shape: tensor.Shape{1}}},
+			`do not fill whole bytes`},
 		{[]safetensors.Tensor{{Name: "w", DType: tensor.U8, Shape: tensor.Shape{-1}}}, `negative`},
-		{[]safetensors.Tensor{{Name: "w", DType: tensor.U8, Shape: tensor.Shape{1 << 60}}}, `more bits than an int64 can count`},
+		{[]safetensors.Tensor{{Name: "w", DType: tensor.U8, Shape: tensor.Shape{1 << 60}}},
+			`more bits than an int64 can count`},
 		{large(7), ``},
 		{large(8), `more bytes than an int64 can count`},
-		{slices.Repeat([]safetensors.Tensor{{Name: strings.Repeat("x", safetensors.MaxHeader), DType: tensor.U8}}, 1), `the limit is 100000000`},
+		{slices.Repeat([]safetensors.Tensor{
+			{Name: strings.Repeat("x", safetensors.MaxHeader), DType: tensor.U8}}, 1),
+			`the limit is 100000000`},
 	} {
 		_, err := safetensors.Layout(c.list, nil)
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
@@ -229,7 +261,10 @@ func TestLayoutRefuses(t *testing.T) {
 		t.Error("metadata that is not UTF-8 passes")
 	}
 	h, _ := safetensors.Layout([]safetensors.Tensor{{Name: "w", DType: tensor.F32}}, nil)
-	err := h.Write(io.Discard, func(w io.Writer, _ safetensors.Tensor) error { _, err := w.Write([]byte{1}); return err })
+	err := h.Write(io.Discard, func(w io.Writer, _ safetensors.Tensor) error {
+		_, err := w.Write([]byte{1})
+		return err
+	})
 	if err == nil || !strings.Contains(err.Error(), `tensor "w": 1 bytes were written, it has 4`) {
 		t.Errorf("a tensor that is written in part: %v", err)
 	}
@@ -238,7 +273,9 @@ func TestLayoutRefuses(t *testing.T) {
 // large is n tensors of 2^60-1 bytes each.
 func large(n int) (list []safetensors.Tensor) {
 	for i := range n {
-		list = append(list, safetensors.Tensor{Name: fmt.Sprint(i), DType: tensor.U8, Shape: tensor.Shape{1<<60 - 1}})
+		list = append(list,
+			safetensors.Tensor{Name: fmt.Sprint(i), DType: tensor.U8,
+				Shape: tensor.Shape{1<<60 - 1}})
 	}
 	return list
 }
@@ -264,16 +301,19 @@ func asJSON(t *testing.T, text []byte, h *safetensors.Header) {
 			Shape []int    `json:"shape"`
 			At    [2]int64 `json:"data_offsets"`
 		}
-		if err := json.Unmarshal(all[x.Name], &want); err != nil || !slices.Equal(x.Shape, want.Shape) || want.At != [2]int64{x.Begin, x.End} {
+		if err := json.Unmarshal(all[x.Name], &want); err != nil ||
+			!slices.Equal(x.Shape, want.Shape) || want.At != [2]int64{x.Begin, x.End} {
 			t.Fatalf("%v, and in JSON %s, %v", x, all[x.Name], err)
 		}
 	}
 }
 
 func FuzzReadHeader(f *testing.F) {
-	f.Add([]byte(`{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"v":{"dtype":"F4","shape":[2],"data_offsets":[8,9]}} `), 9)
+	f.Add([]byte(
+		`{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"v":{"dtype":"F4","shape":[2],"data_offsets":[8,9]}} `), 9)
 	f.Add([]byte(`{"__metadata__":{"format":"pt"}}`), 0)
-	f.Add([]byte(`{"__metadata__":{"\u00e9\ud83d\ude00\ud800x\udc00\ud800\u0041\ud800\ud800\n\/":"\"\\"} , "é" : { "shape":[ ] , "data_offsets":[0,1] , "dtype":"\u0055\u0038"}}`), 1)
+	f.Add([]byte(
+		`{"__metadata__":{"\u00e9\ud83d\ude00\ud800x\udc00\ud800\u0041\ud800\ud800\n\/":"\"\\"} , "é" : { "shape":[ ] , "data_offsets":[0,1] , "dtype":"\u0055\u0038"}}`), 1)
 	f.Fuzz(func(t *testing.T, header []byte, data int) {
 		b := file(string(header), data&0xfff)
 		h, err := read(b)
@@ -283,7 +323,8 @@ func FuzzReadHeader(f *testing.F) {
 		asJSON(t, header, h)
 		var sum int64
 		for _, s := range h.Tensors {
-			if n, err := s.Shape.Elements(); err != nil || int64(n)*int64(s.DType.Bits()) != 8*(s.End-s.Begin) {
+			if n, err := s.Shape.Elements(); err != nil ||
+				int64(n)*int64(s.DType.Bits()) != 8*(s.End-s.Begin) {
 				t.Fatalf("%v: %d bytes for %d elements", s, s.End-s.Begin, n)
 			}
 			sum += s.End - s.Begin

@@ -24,7 +24,8 @@ type scanner struct {
 }
 
 func newScanner(in io.ReaderAt, from, end int64, most int) *scanner {
-	return &scanner{in: in, at: from, end: end, buf: make([]byte, 64<<10), text: make([]byte, 0, most), most: most}
+	return &scanner{in: in, at: from, end: end, buf: make([]byte, 64<<10),
+		text: make([]byte, 0, most), most: most}
 }
 
 // offset is the place in the file of the next byte.
@@ -220,9 +221,11 @@ func (s *scanner) quoted() error {
 	}
 }
 
-var escapes = map[byte]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+var escapes = map[byte]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n',
+	'r': '\r', 't': '\t'}
 
-// escape reads what stands behind a backslash. Half of a pair of surrogates is U+FFFD, as in Go's package for JSON.
+// escape reads what stands behind a backslash. Half of a pair of surrogates is U+FFFD, as in Go's
+// package for JSON.
 func (s *scanner) escape() error {
 	c, err := s.byte()
 	if err != nil {
@@ -238,7 +241,8 @@ func (s *scanner) escape() error {
 	r, err := s.hex()
 	for err == nil && utf16.IsSurrogate(r) {
 		first := r
-		if r = utf8.RuneError; first >= 0xdc00 || s.n-s.i < 2 && s.more(2) != nil || string(s.buf[s.i:s.i+2]) != `\u` {
+		if r = utf8.RuneError; first >= 0xdc00 || s.n-s.i < 2 && s.more(2) != nil ||
+			string(s.buf[s.i:s.i+2]) != `\u` {
 			break
 		}
 		s.i += 2
@@ -385,7 +389,8 @@ func (s *scanner) ends(allowed string) error {
 func headerLength(r io.ReaderAt, size int64) (int64, error) {
 	var length [lengthBytes]byte
 	if size < lengthBytes {
-		return 0, fmt.Errorf("%d bytes are too few even for the length of a header; the file is cut off, or of another format", size)
+		return 0, fmt.Errorf("%d bytes are too few even for the length of a header; the file is "+
+			"cut off, or of another format", size)
 	}
 	if err := readFull(r, length[:], 0); err != nil {
 		return 0, fmt.Errorf("byte 0: %w", err)
@@ -393,9 +398,11 @@ func headerLength(r io.ReaderAt, size int64) (int64, error) {
 	n := binary.LittleEndian.Uint64(length[:])
 	switch {
 	case n > MaxHeader:
-		return 0, fmt.Errorf("byte 0: a header of %d bytes, the limit is %d; the file is probably of another format", n, MaxHeader)
+		return 0, fmt.Errorf("byte 0: a header of %d bytes, the limit is %d; the file is "+
+			"probably of another format", n, MaxHeader)
 	case int64(n) > size-lengthBytes:
-		return 0, fmt.Errorf("byte 0: a header of %d bytes in a file of %d; the file is cut off", n, size)
+		return 0, fmt.Errorf("byte 0: a header of %d bytes in a file of %d; the file is cut off", n,
+			size)
 	}
 	return int64(n), nil
 }

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// AppendBinary appends the start of the file: the length of the header and the header, Data bytes in all. It is the same
-// for the same tensors and metadata, byte by byte.
+// AppendBinary appends the start of the file: the length of the header and the header, Data bytes
+// in all. It is the same for the same tensors and metadata, byte by byte.
 func (h *Header) AppendBinary(b []byte) ([]byte, error) {
 	text, err := h.marshal()
 	if err != nil {
@@ -21,8 +21,8 @@ func (h *Header) AppendBinary(b []byte) ([]byte, error) {
 	return append(b, text...), nil
 }
 
-// marshal writes the JSON as the reference implementation does, keys of the metadata sorted, and pads it with spaces
-// so that the data starts at a multiple of eight bytes.
+// marshal writes the JSON as the reference implementation does, keys of the metadata sorted, and
+// pads it with spaces so that the data starts at a multiple of eight bytes.
 func (h *Header) marshal() ([]byte, error) {
 	b := []byte{'{'}
 	if h.Metadata != nil {
@@ -60,7 +60,8 @@ func (h *Header) marshal() ([]byte, error) {
 		b = append(b, ' ')
 	}
 	if len(b) > MaxHeader {
-		return nil, fmt.Errorf("safetensors: a header of %d bytes, the limit is %d; spread the tensors over more files", len(b), MaxHeader)
+		return nil, fmt.Errorf("safetensors: a header of %d bytes, the limit is %d; spread the "+
+			"tensors over more files", len(b), MaxHeader)
 	}
 	return b, nil
 }
@@ -93,8 +94,9 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// Write writes a whole file from front to back: the header, then for each tensor what copy writes. It fails when that is
-// not as many bytes as the tensor has. Who can write at offsets needs only AppendBinary.
+// Write writes a whole file from front to back: the header, then for each tensor what copy writes.
+// It fails when that is not as many bytes as the tensor has. Who can write at offsets needs only
+// AppendBinary.
 func (h *Header) Write(w io.Writer, copy func(w io.Writer, t Tensor) error) error {
 	start, err := h.AppendBinary(nil)
 	if err != nil {
@@ -109,7 +111,8 @@ func (h *Header) Write(w io.Writer, copy func(w io.Writer, t Tensor) error) erro
 			return fmt.Errorf("safetensors: tensor %q: %w", t.Name, err)
 		}
 		if want := t.End - t.Begin; c.n != want {
-			return fmt.Errorf("safetensors: tensor %q: %d bytes were written, it has %d", t.Name, c.n, want)
+			return fmt.Errorf("safetensors: tensor %q: %d bytes were written, it has %d", t.Name,
+				c.n, want)
 		}
 	}
 	return nil

@@ -1,6 +1,6 @@
-// Package torchzip reads the files that torch.save writes: a zip archive of stored entries with a pickle, and one entry for
-// each storage, which is memory that tensors are views of. Nothing of the pickle is run, and no storage is read: a tensor
-// comes out as the place of its bytes in the file.
+// Package torchzip reads the files that torch.save writes: a zip archive of stored entries with a
+// pickle, and one entry for each storage, which is memory that tensors are views of. Nothing of the
+// pickle is run, and no storage is read: a tensor comes out as the place of its bytes in the file.
 package torchzip
 
 import (
@@ -32,7 +32,8 @@ type archive struct {
 	folder string // that all entries lie in
 }
 
-// Open reads the pickle of a file. It may mention the globals of torch's tensors, of pickle.Builtins and of more.
+// Open reads the pickle of a file. It may mention the globals of torch's tensors, of
+// pickle.Builtins and of more.
 func Open(files *format.Files, name string, more pickle.Globals) (*File, error) {
 	file, err := files.Open(name)
 	if err != nil {
@@ -51,17 +52,19 @@ func OpenAt(files *format.Files, name string, at, size int64, more pickle.Global
 	if err != nil {
 		return nil, fmt.Errorf("torch: %s: %w", name, err)
 	}
-	files.Found(format.Archive{File: name, From: at, To: at + size, Records: func(file *format.File) ([]format.Record, error) {
-		list, err := records(file, at, size)
-		if err != nil {
-			return nil, fmt.Errorf("torch: %s: %w", name, err)
-		}
-		return list, nil
-	}})
+	files.Found(format.Archive{File: name, From: at, To: at + size,
+		Records: func(file *format.File) ([]format.Record, error) {
+			list, err := records(file, at, size)
+			if err != nil {
+				return nil, fmt.Errorf("torch: %s: %w", name, err)
+			}
+			return list, nil
+		}})
 	return f, nil
 }
 
-// records lists the entries of an archive. Those that torch wrote after set_crc32_options(False) have the checksum 0.
+// records lists the entries of an archive. Those that torch wrote after set_crc32_options(False)
+// have the checksum 0.
 func records(file *format.File, at, size int64) (list []format.Record, err error) {
 	a, err := readDirectory(file, at, size)
 	if err != nil {
@@ -73,7 +76,9 @@ func records(file *format.File, at, size int64) (list []format.Record, err error
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, format.Record{Name: a.name(m), File: a.file.Name, From: from, To: from + m.size, Sum: m.sum})
+		list = append(list,
+			format.Record{Name: a.name(m), File: a.file.Name, From: from, To: from + m.size,
+				Sum: m.sum})
 	}
 	return list, apart(list)
 }
@@ -90,7 +95,9 @@ func (a *archive) placed() (list []format.Record) {
 
 // apart fails where entries share bytes. It puts them in order.
 func apart(list []format.Record) error {
-	slices.SortFunc(list, func(x, y format.Record) int { return cmp.Or(cmp.Compare(x.From, y.From), cmp.Compare(x.To, y.To)) })
+	slices.SortFunc(list, func(x, y format.Record) int {
+		return cmp.Or(cmp.Compare(x.From, y.From), cmp.Compare(x.To, y.To))
+	})
 	for i := 1; i < len(list); i++ {
 		if x, y := &list[i-1], &list[i]; y.From < x.To {
 			return fmt.Errorf("the entries %q and %q overlap at byte %d", x.Name, y.Name, y.From)
@@ -114,7 +121,9 @@ func openAt(file *format.File, at, size int64, more pickle.Globals) (*File, erro
 		return nil, err
 	}
 	f := &File{Name: file.Name, archive: a}
-	if f.Root, err = pickle.Load(data, pickle.Options{File: file.Name, Offset: offset, Globals: Globals, More: more, Persistent: f.storage}); err != nil {
+	if f.Root, err = pickle.Load(data,
+		pickle.Options{File: file.Name, Offset: offset, Globals: Globals, More: more,
+			Persistent: f.storage}); err != nil {
 		return nil, err
 	}
 	return f, apart(a.placed())
@@ -131,9 +140,11 @@ func readDirectory(file *format.File, at, size int64) (*archive, error) {
 	}
 	switch {
 	case string(magic[:2]) == "\x80\x02":
-		return nil, errors.New("it has the form that torch.save wrote before version 1.6; load it there and save it again")
+		return nil, errors.New("it has the form that torch.save wrote before version 1.6; load " +
+			"it there and save it again")
 	case string(magic[:]) != "PK\x03\x04":
-		return nil, errors.New("it is no zip archive, so torch.save did not write it, or not all of it")
+		return nil, errors.New(
+			"it is no zip archive, so torch.save did not write it, or not all of it")
 	}
 	d, err := openDirectory(file, at, size)
 	if err != nil {
@@ -145,7 +156,8 @@ func readDirectory(file *format.File, at, size int64) (*archive, error) {
 		folder, found := bytes.CutSuffix(d.names[m.from:m.to], []byte("/data.pkl"))
 		if found && !bytes.ContainsRune(folder, '/') {
 			if a.folder != "" {
-				return nil, fmt.Errorf("it has two pickles, %s/data.pkl and %s/data.pkl, and programs differ on which counts; torch writes one", a.folder, folder)
+				return nil, fmt.Errorf("it has two pickles, %s/data.pkl and %s/data.pkl, and "+
+					"programs differ on which counts; torch writes one", a.folder, folder)
 			}
 			a.folder = string(folder)
 		}

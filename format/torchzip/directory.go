@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
-// maxDirectory bounds the bytes of a directory. What is made of it takes hardly more: package archive/zip has five times as much, and believes numbers
-// of entries for which there is no memory.
+// maxDirectory bounds the bytes of a directory. What is made of it takes hardly more: package
+// archive/zip has five times as much, and believes numbers of entries for which there is no memory.
 const maxDirectory = 256 << 20
 
 // What headers have before their names.
@@ -64,43 +64,51 @@ func (d *directory) place(m *member) (int64, error) {
 	if m.data == 0 {
 		var b [localBytes]byte
 		if m.header > d.end-d.at-localBytes {
-			return 0, fmt.Errorf("entry %q would begin at byte %d, behind the archive", d.name(m), d.at+m.header)
+			return 0, fmt.Errorf("entry %q would begin at byte %d, behind the archive", d.name(m),
+				d.at+m.header)
 		}
 		if err := d.file.ReadFull(b[:], d.at+m.header); err != nil {
 			return 0, fmt.Errorf("entry %q: %w", d.name(m), err)
 		}
 		if string(b[:4]) != "PK\x03\x04" {
-			return 0, fmt.Errorf("entry %q has no header at byte %d; the file is broken", d.name(m), d.at+m.header)
+			return 0, fmt.Errorf("entry %q has no header at byte %d; the file is broken", d.name(m),
+				d.at+m.header)
 		}
-		m.data = d.at + m.header + localBytes + int64(binary.LittleEndian.Uint16(b[26:])) + int64(binary.LittleEndian.Uint16(b[28:]))
+		m.data = d.at + m.header + localBytes + int64(binary.LittleEndian.Uint16(b[26:])) +
+			int64(binary.LittleEndian.Uint16(b[28:]))
 	}
 	if m.size > d.end-m.data {
-		return 0, fmt.Errorf("entry %q has %d bytes from byte %d on, and the archive ends at %d; the file is cut off or broken", d.name(m), m.size, m.data, d.end)
+		return 0, fmt.Errorf("entry %q has %d bytes from byte %d on, and the archive ends at "+
+			"%d; the file is cut off or broken", d.name(m), m.size, m.data, d.end)
 	}
 	return m.data, nil
 }
 
-// openDirectory reads the directory of an archive of size bytes. It fails on what torch does not write: compressed entries, which could be bombs, and names
-// that stand twice.
+// openDirectory reads the directory of an archive of size bytes. It fails on what torch does not
+// write: compressed entries, which could be bombs, and names that stand twice.
 func openDirectory(file *format.File, at, size int64) (*directory, error) {
 	d := &directory{file: file, at: at, end: at + size}
 	o, err := d.outline()
 	if err != nil {
-		return nil, fmt.Errorf("the zip directory, which stands at the end: %w; the file is cut off or broken", err)
+		return nil, fmt.Errorf(
+			"the zip directory, which stands at the end: %w; the file is cut off or broken", err)
 	}
 	most := o.length / centralBytes
 	if o.length > maxDirectory || o.exact && o.count > most {
-		return nil, fmt.Errorf("the zip directory has %d entries in %d bytes; the limit is %d bytes, and no entry has less than %d", o.count, o.length, maxDirectory, centralBytes)
+		return nil, fmt.Errorf("the zip directory has %d entries in %d bytes; the limit is %d "+
+			"bytes, and no entry has less than %d", o.count, o.length, maxDirectory, centralBytes)
 	}
 	if o.exact {
 		most = o.count
 	}
 	d.members = make([]member, 0, most)
 	d.names = make([]byte, 0, o.length-centralBytes*most)
-	in := bufio.NewReaderSize(io.NewSectionReader(file, at+o.from, o.length), int(min(o.length, 64<<10)))
+	in := bufio.NewReaderSize(io.NewSectionReader(file, at+o.from, o.length),
+		int(min(o.length, 64<<10)))
 	for left := o.length; left > 0; {
 		if int64(len(d.members)) == most {
-			return nil, fmt.Errorf("the zip directory has more than the %d entries that it says", most)
+			return nil, fmt.Errorf("the zip directory has more than the %d entries that it says",
+				most)
 		}
 		n, err := d.read(in)
 		if err != nil {
@@ -138,7 +146,8 @@ func (d *directory) outline() (o outline, err error) {
 	}
 	le, size := binary.LittleEndian, d.end-d.at
 	b, end := tail[i:], size-int64(len(tail)-i)
-	o = outline{count: int64(le.Uint16(b[10:])), length: int64(le.Uint32(b[12:])), from: int64(le.Uint32(b[16:]))}
+	o = outline{count: int64(le.Uint16(b[10:])), length: int64(le.Uint32(b[12:])),
+		from: int64(le.Uint32(b[16:]))}
 	if i >= locatorBytes && string(tail[i-locatorBytes:i-locatorBytes+4]) == "PK\x06\x07" {
 		var wide [end64Bytes]byte
 		end = int64(le.Uint64(tail[i-locatorBytes+8:]))
@@ -151,10 +160,12 @@ func (d *directory) outline() (o outline, err error) {
 		if string(wide[:4]) != "PK\x06\x06" {
 			return o, errNoEnd
 		}
-		o = outline{count: int64(le.Uint64(wide[32:])), length: int64(le.Uint64(wide[40:])), from: int64(le.Uint64(wide[48:])), exact: true}
+		o = outline{count: int64(le.Uint64(wide[32:])), length: int64(le.Uint64(wide[40:])),
+			from: int64(le.Uint64(wide[48:])), exact: true}
 	}
 	if o.count < 0 || o.length < 0 || o.from < 0 || o.length > end || o.from > end-o.length {
-		return o, fmt.Errorf("it would have %d entries in %d bytes from byte %d on, and end at %d", uint64(o.count), uint64(o.length), uint64(o.from), end)
+		return o, fmt.Errorf("it would have %d entries in %d bytes from byte %d on, and end at %d",
+			uint64(o.count), uint64(o.length), uint64(o.from), end)
 	}
 	return o, nil
 }
@@ -162,13 +173,15 @@ func (d *directory) outline() (o outline, err error) {
 // tail reads the last bytes of the archive, among which its end begins at i.
 func (d *directory) tail() (tail []byte, i int, err error) {
 	size := d.end - d.at
-	for _, n := range []int64{1 << 10, locatorBytes + endBytes + 1<<16} { // there are checkpoints of millions of archives, and hardly any has a comment at its end
+	// there are checkpoints of millions of archives, and hardly any has a comment at its end
+	for _, n := range []int64{1 << 10, locatorBytes + endBytes + 1<<16} {
 		tail = make([]byte, min(size, n))
 		if err := d.file.ReadFull(tail, d.end-int64(len(tail))); err != nil {
 			return nil, 0, err
 		}
 		for i = len(tail) - endBytes; i >= 0; i-- {
-			if string(tail[i:i+4]) == "PK\x05\x06" && int(binary.LittleEndian.Uint16(tail[i+20:])) <= len(tail)-i-endBytes {
+			if string(tail[i:i+4]) == "PK\x05\x06" &&
+				int(binary.LittleEndian.Uint16(tail[i+20:])) <= len(tail)-i-endBytes {
 				break
 			}
 		}
@@ -199,7 +212,8 @@ func (d *directory) read(in *bufio.Reader) (int64, error) {
 	name, extra, comment := int(le.Uint16(b[28:])), int(le.Uint16(b[30:])), int(le.Uint16(b[32:]))
 	plain := le.Uint16(b[10:]) == 0 && le.Uint16(b[8:])&1 == 0
 	packed := int64(le.Uint32(b[20:]))
-	m := member{from: uint32(len(d.names)), sum: le.Uint32(b[16:]), size: int64(le.Uint32(b[24:])), header: int64(le.Uint32(b[42:]))}
+	m := member{from: uint32(len(d.names)), sum: le.Uint32(b[16:]), size: int64(le.Uint32(b[24:])),
+		header: int64(le.Uint32(b[42:]))}
 	rest, err := next(name + extra + comment)
 	if err != nil {
 		return 0, err
@@ -210,7 +224,8 @@ func (d *directory) read(in *bufio.Reader) (int64, error) {
 		return 0, fmt.Errorf("entry %q: %w", rest[:name], err)
 	}
 	if !plain || packed != m.size {
-		return 0, fmt.Errorf("entry %q is compressed or encrypted; torch stores entries plainly", rest[:name])
+		return 0, fmt.Errorf("entry %q is compressed or encrypted; torch stores entries plainly",
+			rest[:name])
 	}
 	d.members = append(d.members, m)
 	return int64(centralBytes + len(rest)), nil

@@ -15,7 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
-// end64 is the end of an archive whose directory has so many entries and bytes, and begins at a place.
+// end64 is the end of an archive whose directory has so many entries and bytes, and begins at a
+// place.
 func end64(entries, bytes, from, at uint64) []byte {
 	le := binary.LittleEndian
 	b := append(le.AppendUint64([]byte("PK\x06\x06"), 44), make([]byte, 12)...)
@@ -42,14 +43,21 @@ func TestDirectoryLies(t *testing.T) {
 		entries, bytes, from int
 		want                 string
 	}{
-		{"more entries than bytes", central("a/data.pkl"), 1 << 40, 56, len(one), "1099511627776 entries in 56 bytes"},
-		{"fewer entries", central("a/data.pkl") + central("b"), 1, 103, len(one), "more than the 1 entries"},
-		{"more entries", central("a/data.pkl") + central("b") + strings.Repeat(" ", 46), 3, 149, len(one), "byte 143: no header of an entry"},
+		{"more entries than bytes", central("a/data.pkl"), 1 << 40, 56, len(one),
+			"1099511627776 entries in 56 bytes"},
+		{"fewer entries", central("a/data.pkl") + central("b"), 1, 103, len(one),
+			"more than the 1 entries"},
+		{"more entries", central("a/data.pkl") + central("b") + strings.Repeat(" ", 46), 3, 149,
+			len(one), "byte 143: no header of an entry"},
 		{"an entry cut off", central("a/data.pkl"), 1, 50, len(one), "unexpected EOF"},
-		{"bytes that are none", central("a/data.pkl"), 1, 1 << 62, len(one), "the file is cut off or broken"},
+		{"bytes that are none", central("a/data.pkl"), 1, 1 << 62, len(one),
+			"the file is cut off or broken"},
 		{"a place that is none", central("a/data.pkl"), 1, 56, -1, "the file is cut off or broken"},
-		{"a name twice", central("a/data.pkl") + central("a/data.pkl"), 2, 112, len(one), `"a/data.pkl" stands twice`},
-		{"a size that is missing", strings.Replace(central("a/data.pkl"), "\x00\x00\x00\x00\x0a\x00", "\xff\xff\xff\xff\x0a\x00", 1), 1, 56, len(one), "size or place is missing"},
+		{"a name twice", central("a/data.pkl") + central("a/data.pkl"), 2, 112, len(one),
+			`"a/data.pkl" stands twice`},
+		{"a size that is missing",
+			strings.Replace(central("a/data.pkl"), "\x00\x00\x00\x00\x0a\x00",
+				"\xff\xff\xff\xff\x0a\x00", 1), 1, 56, len(one), "size or place is missing"},
 		{"no pickle", central("a/data.pkl"), 1, 56, len(one), "1 bytes are due and 0 are left"},
 	} {
 		file := one + c.directory
@@ -94,17 +102,20 @@ func (v *vastFile) ReadAt(b []byte, at int64) (int, error) {
 	return len(b), nil
 }
 
-// TestVastFile has a file that is hardly there, of a TiB, say that it has as many entries as there would be room for.
+// TestVastFile has a file that is hardly there, of a TiB, say that it has as many entries as there
+// would be room for.
 func TestVastFile(t *testing.T) {
 	const size = 1 << 40
 	v := &vast{size: size, begin: "PK\x03\x04"}
 	v.end = string(end64(size/100, size/2, 4, size-98))
-	if _, err := torchzip.Read(format.NewFiles(v), "vast.pt"); err == nil || !strings.Contains(err.Error(), "the limit is 268435456 bytes") {
+	if _, err := torchzip.Read(format.NewFiles(v), "vast.pt"); err == nil ||
+		!strings.Contains(err.Error(), "the limit is 268435456 bytes") {
 		t.Error(err)
 	}
 }
 
-// TestMemoryOfDirectories reads a directory of as many entries as fit in 64 MiB, and counts all that the reader takes for it, also what it has given back.
+// TestMemoryOfDirectories reads a directory of as many entries as fit in 64 MiB, and counts all
+// that the reader takes for it, also what it has given back.
 func TestMemoryOfDirectories(t *testing.T) {
 	b := []byte("PK\x03\x04" + strings.Repeat("\x00", 22) + "\x0a\x00\x00\x00a/data.pkl\x80\x02}.")
 	header := []byte(central("a/data.pkl"))

@@ -18,7 +18,8 @@ const (
 	costStep  = 64
 )
 
-// Read opens a file as a checkpoint of its own: what was saved, with the keys of nested dicts joined by dots as names.
+// Read opens a file as a checkpoint of its own: what was saved, with the keys of nested dicts
+// joined by dots as names.
 func Read(files *format.Files, name string) (*format.Checkpoint, error) {
 	f, err := Open(files, name, nil)
 	if err != nil {
@@ -35,8 +36,9 @@ func Read(files *format.Files, name string) (*format.Checkpoint, error) {
 	return c, nil
 }
 
-// Flatten adds the tensors and values below v, which is the root or a part of it, under names that start with prefix. Dicts
-// and objects come apart; lists and tuples only when a dict or a tensor is in them.
+// Flatten adds the tensors and values below v, which is the root or a part of it, under names that
+// start with prefix. Dicts and objects come apart; lists and tuples only when a dict or a tensor is
+// in them.
 func (f *File) Flatten(c *format.Checkpoint, prefix string, v any) error {
 	return f.flatten(&walker{c: c, left: maxMemory}, prefix, v)
 }
@@ -63,7 +65,8 @@ func (w *walker) enter(path string, depth, bytes int) error {
 		return fmt.Errorf("%.200q…: a name of more than %d bytes", path, maxPath)
 	}
 	if w.left -= bytes + costStep; w.left < 0 {
-		return fmt.Errorf("%.200q: what is saved comes apart into more than %d bytes of names and values; save long lists of numbers as tensors or arrays", path, maxMemory)
+		return fmt.Errorf("%.200q: what is saved comes apart into more than %d bytes of names "+
+			"and values; save long lists of numbers as tensors or arrays", path, maxMemory)
 	}
 	return nil
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Layout lays out a file as torch.save writes it, which torch.load reads with weights_only: a dict of tensors under their
-// names, and of values under their paths. Of the tensors, only names, element types and shapes count.
+// Layout lays out a file as torch.save writes it, which torch.load reads with weights_only: a dict
+// of tensors under their names, and of values under their paths. Of the tensors, only names,
+// element types and shapes count.
 func Layout(file string, tensors []format.Tensor, values []format.Value) (*format.Output, error) {
 	o := &format.Output{Checkpoint: format.Checkpoint{Format: "torch"}}
 	root := &pickle.Dict{}
@@ -39,13 +40,16 @@ func Layout(file string, tensors []format.Tensor, values []format.Value) (*forma
 	}
 	for i, t := range tensors {
 		p := format.Piece{Box: t.Shape.Box(), File: file, Offset: at[i]}
-		o.Tensors = append(o.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}})
+		o.Tensors = append(o.Tensors,
+			format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}})
 	}
 	return o, o.Finish()
 }
 
-// LayoutRoot lays out a file with any value, in which Placeholder(i, tensors[i]) stands for a tensor, and returns where the elements of each go.
-func LayoutRoot(o *format.Output, file string, root any, tensors []format.Tensor) (at []int64, err error) {
+// LayoutRoot lays out a file with any value, in which Placeholder(i, tensors[i]) stands for a
+// tensor, and returns where the elements of each go.
+func LayoutRoot(o *format.Output, file string, root any, tensors []format.Tensor) (at []int64,
+	err error) {
 	size, at, err := LayoutAt(o, file, 0, root, tensors)
 	if err != nil {
 		return nil, fmt.Errorf("torch: %s: %w", file, err)
@@ -66,9 +70,10 @@ func repeated(d *pickle.Dict) string {
 	return ""
 }
 
-// LayoutTensor lays out what torch.save writes for one tensor, in a file from an offset on. It returns where the elements go
-// and the size of it all.
-func LayoutTensor(o *format.Output, file string, base int64, t format.Tensor) (at, size int64, err error) {
+// LayoutTensor lays out what torch.save writes for one tensor, in a file from an offset on. It
+// returns where the elements go and the size of it all.
+func LayoutTensor(o *format.Output, file string, base int64, t format.Tensor) (at, size int64,
+	err error) {
 	root, err := Placeholder(0, t)
 	if err != nil {
 		return 0, 0, err
@@ -80,16 +85,19 @@ func LayoutTensor(o *format.Output, file string, base int64, t format.Tensor) (a
 	return places[0], size, nil
 }
 
-// LayoutAt lays out what torch.save writes for any value, as LayoutRoot does, in a file from an offset on. It returns the size of it all, and where the
-// elements of each tensor go.
-func LayoutAt(o *format.Output, file string, base int64, root any, tensors []format.Tensor) (size int64, at []int64, err error) {
+// LayoutAt lays out what torch.save writes for any value, as LayoutRoot does, in a file from an
+// offset on. It returns the size of it all, and where the elements of each tensor go.
+func LayoutAt(o *format.Output, file string, base int64, root any,
+	tensors []format.Tensor) (size int64, at []int64, err error) {
 	text, err := pickle.Append(nil, root)
 	if err != nil {
 		return 0, nil, err
 	}
-	entries := []*entry{{name: "archive/data.pkl", bytes: text}, {name: "archive/byteorder", bytes: []byte("little")}}
+	entries := []*entry{{name: "archive/data.pkl", bytes: text},
+		{name: "archive/byteorder", bytes: []byte("little")}}
 	for i := range tensors {
-		entries = append(entries, &entry{name: "archive/data/" + strconv.Itoa(i), size: tensors[i].Bytes()})
+		entries = append(entries,
+			&entry{name: "archive/data/" + strconv.Itoa(i), size: tensors[i].Bytes()})
 	}
 	entries = append(entries, &entry{name: "archive/version", bytes: []byte("3\n")})
 	size = layoutZip(o, file, base, entries)
@@ -99,7 +107,8 @@ func LayoutAt(o *format.Output, file string, base int64, root any, tensors []for
 	return size, at, nil
 }
 
-// Placeholder is what rebuilds a tensor from storage i of its file. Of the tensor, only element type and shape count.
+// Placeholder is what rebuilds a tensor from storage i of its file. Of the tensor, only element
+// type and shape count.
 func Placeholder(i int, t format.Tensor) (any, error) {
 	n, err := t.Shape.Elements()
 	if err != nil {
@@ -107,7 +116,8 @@ func Placeholder(i int, t format.Tensor) (any, error) {
 	}
 	dtype, class := global(dtypes, t.DType), global(storages, t.DType)
 	if dtype.Name == "" {
-		return nil, fmt.Errorf("torch: tensor %q: torch has no element type %v; cast it first", t.Name, t.DType)
+		return nil, fmt.Errorf("torch: tensor %q: torch has no element type %v; cast it first",
+			t.Name, t.DType)
 	}
 	shape, strides := Ints(t.Shape), Ints(t.Shape.Strides())
 	hooks := &pickle.Object{Class: pickle.Global{Module: "collections", Name: "OrderedDict"}}
@@ -116,15 +126,17 @@ func Placeholder(i int, t format.Tensor) (any, error) {
 		return pickle.Reference{ID: pickle.Tuple{"storage", class, strconv.Itoa(i), "cpu", n}}
 	}
 	if class.Name != "" {
-		return &pickle.Object{Class: function, Args: []any{storage(class, int64(n)), int64(0), shape, strides, false, hooks}}, nil
+		return &pickle.Object{Class: function,
+			Args: []any{storage(class, int64(n)), int64(0), shape, strides, false, hooks}}, nil
 	}
 	function.Name = "_rebuild_tensor_v3"
 	class = pickle.Global{Module: "torch.storage", Name: "UntypedStorage"}
-	return &pickle.Object{Class: function, Args: []any{storage(class, t.Bytes()), int64(0), shape, strides, false, hooks, dtype}}, nil
+	return &pickle.Object{Class: function,
+		Args: []any{storage(class, t.Bytes()), int64(0), shape, strides, false, hooks, dtype}}, nil
 }
 
-// global is the name of an element type in a list, the longest where there are several (torch.float32, not torch.float);
-// empty without one.
+// global is the name of an element type in a list, the longest where there are several
+// (torch.float32, not torch.float); empty without one.
 func global(list map[string]tensor.DType, d tensor.DType) pickle.Global {
 	best := ""
 	for name, x := range list {

@@ -22,16 +22,26 @@ import (
 
 // values are of every kind that a file can hold.
 var values = []format.Value{
-	{Path: "betas", Is: []any{0.9, 0.95}}, {Path: "big", Is: new(big.Int).Lsh(big.NewInt(-3), 100)}, {Path: "bytes", Is: []byte{0, 200}},
-	{Path: "complex", Is: "builtins.complex[1,-2]", Python: &pickle.Object{Class: pickle.Global{Module: "builtins", Name: "complex"}, Args: []any{1.0, -2.0}}},
+	{Path: "betas", Is: []any{0.9, 0.95}}, {Path: "big", Is: new(big.Int).Lsh(big.NewInt(-3), 100)},
+	{Path: "bytes", Is: []byte{0, 200}},
+	{Path: "complex", Is: "builtins.complex[1,-2]",
+		Python: &pickle.Object{Class: pickle.Global{Module: "builtins", Name: "complex"},
+			Args: []any{1.0, -2.0}}},
 	{Path: "count", Is: int64(1 << 40)},
-	{Path: "device", Is: "torch.device[cpu]", Python: &pickle.Object{Class: pickle.Global{Module: "torch", Name: "device"}, Args: []any{"cpu"}}},
-	{Path: "dict", Is: map[string]any{}}, {Path: "dtype", Is: "torch.bfloat16", Python: pickle.Global{Module: "torch", Name: "bfloat16"}},
-	{Path: "flag", Is: true}, {Path: "none", Is: nil}, {Path: "set", Is: []any{int64(3)}, Python: &pickle.Set{Items: []any{int64(3)}}}, {Path: "text", Is: "é"},
-	{Path: "tuple", Is: []any{int64(1), []any{0.5}}, Python: pickle.Tuple{int64(1), pickle.Tuple{0.5}}},
+	{Path: "device", Is: "torch.device[cpu]",
+		Python: &pickle.Object{Class: pickle.Global{Module: "torch", Name: "device"},
+			Args: []any{"cpu"}}},
+	{Path: "dict", Is: map[string]any{}},
+	{Path: "dtype", Is: "torch.bfloat16", Python: pickle.Global{Module: "torch", Name: "bfloat16"}},
+	{Path: "flag", Is: true}, {Path: "none", Is: nil},
+	{Path: "set", Is: []any{int64(3)}, Python: &pickle.Set{Items: []any{int64(3)}}},
+	{Path: "text", Is: "é"},
+	{Path: "tuple", Is: []any{int64(1), []any{0.5}},
+		Python: pickle.Tuple{int64(1), pickle.Tuple{0.5}}},
 }
 
-// load prints what torch finds in files, and checks their checksums. The first torch with weights_only cannot read floats so.
+// load prints what torch finds in files, and checks their checksums. The first torch with
+// weights_only cannot read floats so.
 const load = `
 import json, sys, zipfile, torch
 show = lambda t: [str(t.dtype), list(t.shape), bytes(t.reshape(-1).view(torch.uint8).tolist() if t.numel() else []).hex()]
@@ -42,9 +52,11 @@ for path in sys.argv[1:]:
     print(json.dumps({k: show(v) if isinstance(v, torch.Tensor) else plain(v) for k, v in found.items()}))
 `
 
-// TestLayout writes the tensors of torch's files anew; shoal and the torch that wrote them find what was there.
+// TestLayout writes the tensors of torch's files anew; shoal and the torch that wrote them find
+// what was there.
 func TestLayout(t *testing.T) {
-	for version, python := range map[string]string{"torch1.13": "../../../.venv/bin/python", "torch2.15": "../../../.venv-torch2/bin/python"} {
+	for version, python := range map[string]string{"torch1.13": "../../../.venv/bin/python",
+		"torch2.15": "../../../.venv-torch2/bin/python"} {
 		t.Run(version, func(t *testing.T) {
 			args, wants := []string{"-c", load}, []formattest.What{}
 			for _, name := range []string{"types", "views"} {
@@ -97,7 +109,9 @@ func rewrite(t *testing.T, dir, name string) ([]byte, formattest.What) {
 		t.Fatal(err)
 	}
 	formattest.Compare(t, written, got, want)
-	if diff := cmp.Diff(values, got.Values, cmp.Comparer(func(a, b *big.Int) bool { return a.Cmp(b) == 0 })); diff != "" {
+	if diff := cmp.Diff(values, got.Values, cmp.Comparer(func(a, b *big.Int) bool {
+		return a.Cmp(b) == 0
+	})); diff != "" {
 		t.Errorf("values -written +read:\n%s", diff)
 	}
 	return out["out.pt"].Data, want
@@ -110,8 +124,10 @@ func compare(t *testing.T, text string, want formattest.What) {
 		t.Fatal(err)
 	}
 	all := map[string]any{
-		"betas": []any{0.9, 0.95}, "big": "-3802951800684688204490109616128", "bytes": "00c8", "complex": "(1-2j)", "count": "1099511627776",
-		"device": "device(type='cpu')", "dict": map[string]any{}, "dtype": "torch.bfloat16", "flag": true, "none": nil, "set": "{3}", "text": "é", "tuple": "(1, (0.5,))",
+		"betas": []any{0.9, 0.95}, "big": "-3802951800684688204490109616128", "bytes": "00c8",
+		"complex": "(1-2j)", "count": "1099511627776",
+		"device": "device(type='cpu')", "dict": map[string]any{}, "dtype": "torch.bfloat16",
+		"flag": true, "none": nil, "set": "{3}", "text": "é", "tuple": "(1, (0.5,))",
 	}
 	for name, what := range want {
 		all[name] = what[:]
@@ -121,10 +137,12 @@ func compare(t *testing.T, text string, want formattest.What) {
 	}
 }
 
-// TestLarge lays out tensors beyond 4 GiB, and reads the directory with another reader of zip archives.
+// TestLarge lays out tensors beyond 4 GiB, and reads the directory with another reader of zip
+// archives.
 func TestLarge(t *testing.T) {
 	const size = 5 << 30
-	list := []format.Tensor{{Name: "a", DType: tensor.U8, Shape: tensor.Shape{size}}, {Name: "b", DType: tensor.F32, Shape: tensor.Shape{3}}}
+	list := []format.Tensor{{Name: "a", DType: tensor.U8, Shape: tensor.Shape{size}},
+		{Name: "b", DType: tensor.F32, Shape: tensor.Shape{3}}}
 	o, err := torchzip.Layout("out.pt", list, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -147,8 +165,10 @@ func TestLarge(t *testing.T) {
 			t.Errorf("%s lies at %d, and the tensor goes to %d", name, places[name], at)
 		}
 	}
-	for _, bad := range []format.Tensor{{Name: "w", DType: tensor.F4, Shape: tensor.Shape{2}}, {Name: "w", DType: tensor.F32, Shape: tensor.Shape{-1}}} {
-		if _, err := torchzip.Layout("out.pt", []format.Tensor{bad}, nil); err == nil || !strings.Contains(err.Error(), `tensor "w"`) {
+	for _, bad := range []format.Tensor{{Name: "w", DType: tensor.F4, Shape: tensor.Shape{2}},
+		{Name: "w", DType: tensor.F32, Shape: tensor.Shape{-1}}} {
+		if _, err := torchzip.Layout("out.pt", []format.Tensor{bad}, nil); err == nil ||
+			!strings.Contains(err.Error(), `tensor "w"`) {
 			t.Errorf("%v: %v", bad, err)
 		}
 	}
@@ -160,7 +180,8 @@ type frames struct{ *format.Output }
 func (f *frames) ReadAt(b []byte, at int64) (int, error) {
 	clear(b)
 	for _, x := range f.Frames {
-		if from, to := max(at, x.Offset), min(at+int64(len(b)), x.Offset+int64(len(x.Bytes))); from < to {
+		if from, to := max(at, x.Offset),
+			min(at+int64(len(b)), x.Offset+int64(len(x.Bytes))); from < to {
 			copy(b[from-at:], x.Bytes[from-x.Offset:to-x.Offset])
 		}
 	}
@@ -170,13 +191,16 @@ func (f *frames) ReadAt(b []byte, at int64) (int, error) {
 	return len(b), nil
 }
 
-// TestFrames demands that what holds no elements is in as few frames as can be, as a checkpoint of torch's distributed format is an archive for each piece.
+// TestFrames demands that what holds no elements is in as few frames as can be, as a checkpoint of
+// torch's distributed format is an archive for each piece.
 func TestFrames(t *testing.T) {
 	o := &format.Output{}
-	if _, _, err := torchzip.LayoutTensor(o, "x", 64, format.Tensor{Name: "w", DType: tensor.F32, Shape: tensor.Shape{3}}); err != nil {
+	if _, _, err := torchzip.LayoutTensor(o, "x", 64,
+		format.Tensor{Name: "w", DType: tensor.F32, Shape: tensor.Shape{3}}); err != nil {
 		t.Fatal(err)
 	}
 	if len(o.Frames) != 4 || len(o.Sums) != 1 || len(o.Sums[0].At) != 2 {
-		t.Errorf("%d frames and %d checksums to be put in later; the only ones are that of the elements, in two headers", len(o.Frames), len(o.Sums))
+		t.Errorf("%d frames and %d checksums to be put in later; the only ones are that of the "+
+			"elements, in two headers", len(o.Frames), len(o.Sums))
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// Nest adds values to a dict, as dicts in dicts by the dots in their paths: the way back from Flatten. plain makes values of a pickle.
+// Nest adds values to a dict, as dicts in dicts by the dots in their paths: the way back from
+// Flatten. plain makes values of a pickle.
 func Nest(d *pickle.Dict, values []format.Value, plain func(any) (any, error)) error {
 	for _, v := range values {
 		p, err := plain(v.Is)
@@ -18,17 +19,20 @@ func Nest(d *pickle.Dict, values []format.Value, plain func(any) (any, error)) e
 			err = d.Put(v.Path, p)
 		}
 		if err != nil {
-			return fmt.Errorf("torch: value %q: %w (or leave out what is no tensor: --no-values)", v.Path, err)
+			return fmt.Errorf("torch: value %q: %w (or leave out what is no tensor: --no-values)",
+				v.Path, err)
 		}
 	}
 	return nil
 }
 
-// enumerated is what Flatten makes of an enumeration: MODULE.CLASS.NAME of a member, MODULE.CLASS[VALUE] of a call with a value.
+// enumerated is what Flatten makes of an enumeration: MODULE.CLASS.NAME of a member,
+// MODULE.CLASS[VALUE] of a call with a value.
 var enumerated = regexp.MustCompile(`^([\w.]+)\.(\w+)(?:\.(\w+)|\[([^\]]*)\])$`)
 
-// Objects returns Plain for values among which there can be objects: element types, and enumerations of known classes, come from the texts that Flatten has made of them.
-// A text that was one before and reads like these becomes an object too.
+// Objects returns Plain for values among which there can be objects: element types, and
+// enumerations of known classes, come from the texts that Flatten has made of them. A text that was
+// one before and reads like these becomes an object too.
 func Objects(known pickle.Globals) func(any) (any, error) {
 	return func(v any) (any, error) {
 		text, ok := v.(string)

@@ -12,12 +12,17 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
-// TestNest writes values into a file as dicts in dicts, with objects of their texts, and reads them again: the same values, and in the file these objects.
+// TestNest writes values into a file as dicts in dicts, with objects of their texts, and reads them
+// again: the same values, and in the file these objects.
 func TestNest(t *testing.T) {
 	known := pickle.Inert("megatron.core.enums.ModelType")
 	values := []format.Value{
-		{Path: "args.dtype", Is: "torch.bfloat16"}, {Path: "args.kind", Is: "megatron.core.enums.ModelType.encoder"}, {Path: "args.list", Is: []any{int64(1), 0.5}},
-		{Path: "args.number", Is: "megatron.core.enums.ModelType[2]"}, {Path: "args.other", Is: "some.other.Class[2]"}, {Path: "args.text", Is: "megatron.core.enums.ModelType[x y]"},
+		{Path: "args.dtype", Is: "torch.bfloat16"},
+		{Path: "args.kind", Is: "megatron.core.enums.ModelType.encoder"},
+		{Path: "args.list", Is: []any{int64(1), 0.5}},
+		{Path: "args.number", Is: "megatron.core.enums.ModelType[2]"},
+		{Path: "args.other", Is: "some.other.Class[2]"},
+		{Path: "args.text", Is: "megatron.core.enums.ModelType[x y]"},
 		{Path: "step", Is: int64(3)},
 	}
 	root := &pickle.Dict{}
@@ -26,8 +31,10 @@ func TestNest(t *testing.T) {
 	}
 	class := pickle.Global{Module: "megatron.core.enums", Name: "ModelType"}
 	for key, want := range map[string]any{
-		"dtype": pickle.Global{Module: "torch", Name: "bfloat16"}, "kind": pickle.Member{Class: class, Name: "encoder"}, "number": &pickle.Object{Class: class, Args: []any{int64(2)}},
-		"other": "some.other.Class[2]", "text": &pickle.Object{Class: class, Args: []any{"x y"}},
+		"dtype":  pickle.Global{Module: "torch", Name: "bfloat16"},
+		"kind":   pickle.Member{Class: class, Name: "encoder"},
+		"number": &pickle.Object{Class: class, Args: []any{int64(2)}},
+		"other":  "some.other.Class[2]", "text": &pickle.Object{Class: class, Args: []any{"x y"}},
 	} {
 		if got, err := pickle.Get[any](root, "args", key); err != nil || !cmp.Equal(got, want) {
 			t.Errorf("%s is %#v, want %#v: %v", key, got, want, err)
@@ -61,7 +68,8 @@ func TestNest(t *testing.T) {
 	if diff := cmp.Diff(values, c.Values); diff != "" {
 		t.Error(diff)
 	}
-	if err := torchzip.Nest(root, values[:1], torchzip.Plain); err == nil || !strings.Contains(err.Error(), `value "args.dtype": args.dtype stands twice`) {
+	if err := torchzip.Nest(root, values[:1], torchzip.Plain); err == nil ||
+		!strings.Contains(err.Error(), `value "args.dtype": args.dtype stands twice`) {
 		t.Error(err)
 	}
 }

@@ -7,13 +7,16 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// taken are the classes, beside those of tensors, of which torch.load with weights_only takes objects.
-var taken = []pickle.Global{{Module: "builtins", Name: "complex"}, {Module: "torch", Name: "device"}}
+// taken are the classes, beside those of tensors, of which torch.load with weights_only takes
+// objects.
+var taken = []pickle.Global{{Module: "builtins", Name: "complex"},
+	{Module: "torch", Name: "device"}}
 
 // told reports whether what value makes of v tells all of it, so that Plain gives it back.
 func told(v any) bool {
 	switch v := v.(type) {
-	case pickle.Tuple, *pickle.Set, *pickle.Array, *pickle.Buffer, pickle.Global, pickle.Member, *pickle.Object:
+	case pickle.Tuple, *pickle.Set, *pickle.Array, *pickle.Buffer, pickle.Global, pickle.Member,
+		*pickle.Object:
 		return false
 	case *pickle.List:
 		return !slices.ContainsFunc(v.Items, func(x any) bool { return !told(x) })
@@ -21,8 +24,8 @@ func told(v any) bool {
 	return true
 }
 
-// Pickled makes of a value what a pickle of the output has: what its own pickle had, as far as torch.load with weights_only takes it. What becomes
-// something else, the output then says.
+// Pickled makes of a value what a pickle of the output has: what its own pickle had, as far as
+// torch.load with weights_only takes it. What becomes something else, the output then says.
 func Pickled(o *format.Output, v format.Value) (any, error) {
 	if v.Python == nil {
 		return Plain(v.Is)
@@ -53,7 +56,8 @@ func (k *keeper) keep(v any) (any, error) {
 			k.becomes(v, "set")
 		}
 		items, err := k.all(v.Items)
-		return &pickle.Object{Class: pickle.Global{Module: "builtins", Name: "set"}, Args: []any{&pickle.List{Items: items}}}, err
+		return &pickle.Object{Class: pickle.Global{Module: "builtins", Name: "set"},
+			Args: []any{&pickle.List{Items: items}}}, err
 	case *pickle.Object:
 		if slices.Contains(taken, v.Class) && v.State == nil {
 			args, err := k.all(v.Args)

@@ -35,21 +35,28 @@ func (*storage) Kind() string { return "torch.UntypedStorage" }
 
 // storages are the classes of storages, and the elements of each.
 var storages = map[string]tensor.DType{
-	"torch.DoubleStorage": tensor.F64, "torch.FloatStorage": tensor.F32, "torch.HalfStorage": tensor.F16, "torch.BFloat16Storage": tensor.BF16,
-	"torch.LongStorage": tensor.I64, "torch.IntStorage": tensor.I32, "torch.ShortStorage": tensor.I16, "torch.CharStorage": tensor.I8,
-	"torch.ByteStorage": tensor.U8, "torch.BoolStorage": tensor.Bool, "torch.ComplexDoubleStorage": tensor.C128, "torch.ComplexFloatStorage": tensor.C64,
+	"torch.DoubleStorage": tensor.F64, "torch.FloatStorage": tensor.F32,
+	"torch.HalfStorage": tensor.F16, "torch.BFloat16Storage": tensor.BF16,
+	"torch.LongStorage": tensor.I64, "torch.IntStorage": tensor.I32,
+	"torch.ShortStorage": tensor.I16, "torch.CharStorage": tensor.I8,
+	"torch.ByteStorage": tensor.U8, "torch.BoolStorage": tensor.Bool,
+	"torch.ComplexDoubleStorage": tensor.C128, "torch.ComplexFloatStorage": tensor.C64,
 	"torch.UntypedStorage": 0, "torch.storage.UntypedStorage": 0,
 }
 
 // dtypes are torch's names of element types, some of which have two.
 var dtypes = map[string]tensor.DType{
-	"torch.float64": tensor.F64, "torch.float32": tensor.F32, "torch.float16": tensor.F16, "torch.bfloat16": tensor.BF16,
-	"torch.double": tensor.F64, "torch.float": tensor.F32, "torch.half": tensor.F16,
-	"torch.int64": tensor.I64, "torch.int32": tensor.I32, "torch.int16": tensor.I16, "torch.int8": tensor.I8,
+	"torch.float64": tensor.F64, "torch.float32": tensor.F32, "torch.float16": tensor.F16,
+	"torch.bfloat16": tensor.BF16,
+	"torch.double":   tensor.F64, "torch.float": tensor.F32, "torch.half": tensor.F16,
+	"torch.int64": tensor.I64, "torch.int32": tensor.I32, "torch.int16": tensor.I16,
+	"torch.int8": tensor.I8,
 	"torch.long": tensor.I64, "torch.int": tensor.I32, "torch.short": tensor.I16,
-	"torch.uint64": tensor.U64, "torch.uint32": tensor.U32, "torch.uint16": tensor.U16, "torch.uint8": tensor.U8, "torch.bool": tensor.Bool,
+	"torch.uint64": tensor.U64, "torch.uint32": tensor.U32, "torch.uint16": tensor.U16,
+	"torch.uint8": tensor.U8, "torch.bool": tensor.Bool,
 	"torch.complex128": tensor.C128, "torch.complex64": tensor.C64, "torch.complex32": tensor.C32,
-	"torch.float8_e5m2": tensor.F8E5M2, "torch.float8_e4m3fn": tensor.F8E4M3, "torch.float8_e8m0fnu": tensor.F8E8M0,
+	"torch.float8_e5m2": tensor.F8E5M2, "torch.float8_e4m3fn": tensor.F8E4M3,
+	"torch.float8_e8m0fnu":  tensor.F8E8M0,
 	"torch.float8_e5m2fnuz": tensor.F8E5M2FNUZ, "torch.float8_e4m3fnuz": tensor.F8E4M3FNUZ,
 }
 
@@ -77,7 +84,9 @@ func (f *File) storage(id any) (any, error) {
 	n, isNumber := t[4].(int64)
 	d, known := storages[class.String()]
 	if !isClass || !isKey || !isNumber || !known || n < 0 || n > math.MaxInt64/16 {
-		return nil, fmt.Errorf("a storage of class %v, key %v and %v elements is none that shoal knows", t[1], t[2], t[4])
+		return nil, fmt.Errorf(
+			"a storage of class %v, key %v and %v elements is none that shoal knows", t[1], t[2],
+			t[4])
 	}
 	s := &storage{dtype: d, file: f.Name, bytes: n}
 	if d != 0 {
@@ -88,7 +97,8 @@ func (f *File) storage(id any) (any, error) {
 	case m == nil:
 		return nil, fmt.Errorf("storage %q is not in the archive", key)
 	case m.size != s.bytes:
-		return nil, fmt.Errorf("storage %q has %d bytes, its entry in the archive %d", key, s.bytes, m.size)
+		return nil, fmt.Errorf("storage %q has %d bytes, its entry in the archive %d", key, s.bytes,
+			m.size)
 	}
 	var err error
 	s.at, err = f.archive.place(m)
@@ -97,8 +107,12 @@ func (f *File) storage(id any) (any, error) {
 
 // rebuilders make tensors.
 var rebuilders = pickle.Globals{
-	{Module: "torch._utils", Name: "_rebuild_tensor"}:               func(args []any) (any, error) { return rebuild(args, 4) },
-	{Module: "torch._utils", Name: "_rebuild_tensor_v2"}:            func(args []any) (any, error) { return rebuild(args, 6) },
+	{Module: "torch._utils", Name: "_rebuild_tensor"}: func(args []any) (any, error) {
+		return rebuild(args, 4)
+	},
+	{Module: "torch._utils", Name: "_rebuild_tensor_v2"}: func(args []any) (any, error) {
+		return rebuild(args, 6)
+	},
 	{Module: "torch._utils", Name: "_rebuild_tensor_v3"}:            rebuildTyped,
 	{Module: "torch._utils", Name: "_rebuild_parameter"}:            first,
 	{Module: "torch._utils", Name: "_rebuild_parameter_with_state"}: first,
@@ -112,7 +126,8 @@ var Globals = rebuilders.With(
 		{Module: "torch.serialization", Name: "_get_layout"}:     first,
 	},
 	pickle.Inert("torch.device"),
-	pickle.Names("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer", "torch.strided"),
+	pickle.Names("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer",
+		"torch.strided"),
 	pickle.Names(keys(storages)...),
 	pickle.Names(keys(dtypes)...),
 )
@@ -141,7 +156,8 @@ func size(args []any) (any, error) {
 	return nil, fmt.Errorf("it takes a tuple")
 }
 
-// rebuildFromType reads (function, class, arguments, state) of a subclass of tensors, or of one with attributes.
+// rebuildFromType reads (function, class, arguments, state) of a subclass of tensors, or of one
+// with attributes.
 func rebuildFromType(args []any) (any, error) {
 	if len(args) != 4 {
 		return nil, fmt.Errorf("%d arguments instead of 4", len(args))
@@ -151,7 +167,8 @@ func rebuildFromType(args []any) (any, error) {
 	inner, isTuple := args[2].(pickle.Tuple)
 	build := rebuilders[function]
 	if !isGlobal || !isClass || !isTuple || build == nil {
-		return nil, fmt.Errorf("a tensor of class %v, made by %v, is none that shoal knows", args[1], args[0])
+		return nil, fmt.Errorf("a tensor of class %v, made by %v, is none that shoal knows",
+			args[1], args[0])
 	}
 	if class.Module != "torch" && class.Module != "torch.nn.parameter" {
 		return nil, fmt.Errorf("a tensor of class %v", class)
@@ -197,7 +214,8 @@ func rebuildTyped(args []any) (any, error) {
 	return view(s, d, args[1:4])
 }
 
-// plain refuses the metadata of tensors whose bytes are not yet their values: conjugated and negated views.
+// plain refuses the metadata of tensors whose bytes are not yet their values: conjugated and
+// negated views.
 func plain(metadata any) error {
 	d, ok := metadata.(*pickle.Dict)
 	if !ok {
@@ -205,14 +223,15 @@ func plain(metadata any) error {
 	}
 	for _, item := range d.Items {
 		if item.Value == true {
-			return fmt.Errorf("a tensor with %v set, whose bytes are not its values; save it after resolve_conj and resolve_neg", item.Key)
+			return fmt.Errorf("a tensor with %v set, whose bytes are not its values; save it "+
+				"after resolve_conj and resolve_neg", item.Key)
 		}
 	}
 	return nil
 }
 
-// maxExpanded bounds tensors that have more elements than their storage, by strides of 0: a file of a few bytes must not
-// stand for any amount of them.
+// maxExpanded bounds tensors that have more elements than their storage, by strides of 0: a file of
+// a few bytes must not stand for any amount of them.
 const maxExpanded = 1 << 24
 
 // view checks offset, shape and strides against the storage.
@@ -228,7 +247,8 @@ func view(s *storage, d tensor.DType, args []any) (*Tensor, error) {
 	}
 	n, err := tensor.Shape(shape).Elements()
 	if err != nil || !isNumber || len(shape) != len(strides) || n > math.MaxInt64/16 {
-		return nil, fmt.Errorf("a tensor of shape %v, strides %v, offset %v is none", shape, strides, args[0])
+		return nil, fmt.Errorf("a tensor of shape %v, strides %v, offset %v is none", shape,
+			strides, args[0])
 	}
 	held := s.bytes / int64(d.Size())
 	if offset < 0 || offset > held {
@@ -240,17 +260,22 @@ func view(s *storage, d tensor.DType, args []any) (*Tensor, error) {
 			break
 		}
 		if x > 1 && int64(strides[i]) > (held-last)/int64(x-1) {
-			return nil, fmt.Errorf("a tensor of shape %v, strides %v, offset %d reaches beyond its storage of %d elements", shape, strides, offset, held)
+			return nil, fmt.Errorf("a tensor of shape %v, strides %v, offset %d reaches beyond "+
+				"its storage of %d elements", shape, strides, offset, held)
 		}
 		last += int64(x-1) * int64(strides[i])
 	}
 	if int64(n) > held && n > maxExpanded {
-		return nil, fmt.Errorf("a tensor of shape %v repeats a storage of %d elements; save it after contiguous()", shape, held)
+		return nil, fmt.Errorf(
+			"a tensor of shape %v repeats a storage of %d elements; save it after contiguous()",
+			shape, held)
 	}
 	if n > 0 && last >= held {
-		return nil, fmt.Errorf("a tensor of shape %v, strides %v, offset %d reaches beyond its storage of %d elements", shape, strides, offset, held)
+		return nil, fmt.Errorf("a tensor of shape %v, strides %v, offset %d reaches beyond its "+
+			"storage of %d elements", shape, strides, offset, held)
 	}
-	return &Tensor{DType: d, Shape: shape, file: s.file, offset: s.at + offset*int64(d.Size()), strides: strides}, nil
+	return &Tensor{DType: d, Shape: shape, file: s.file, offset: s.at + offset*int64(d.Size()),
+		strides: strides}, nil
 }
 
 // As returns the tensor as one of a checkpoint, made of one piece.
@@ -262,7 +287,8 @@ func (t *Tensor) As(name string) format.Tensor {
 	return format.Tensor{Name: name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}}
 }
 
-// packed reports whether the elements lie row-major without gaps. The strides of dimensions of one index do not count.
+// packed reports whether the elements lie row-major without gaps. The strides of dimensions of one
+// index do not count.
 func (t *Tensor) packed() bool {
 	packed := t.Shape.Strides()
 	for d, n := range t.Shape {
@@ -276,7 +302,8 @@ func (t *Tensor) packed() bool {
 // Flat returns the elements from a place on of a tensor that is packed, as bytes of its file.
 func (t *Tensor) Flat(from int) (file string, offset int64, err error) {
 	if !t.packed() {
-		return "", 0, fmt.Errorf("a tensor of shape %v with strides %v is not packed", t.Shape, t.strides)
+		return "", 0, fmt.Errorf("a tensor of shape %v with strides %v is not packed", t.Shape,
+			t.strides)
 	}
 	return t.file, t.offset + format.Bytes(t.DType, from), nil
 }

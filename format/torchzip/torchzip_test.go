@@ -23,10 +23,14 @@ import (
 
 // names are torch's names of element types.
 var names = map[tensor.DType]string{
-	tensor.F64: "float64", tensor.F32: "float32", tensor.F16: "float16", tensor.BF16: "bfloat16", tensor.I64: "int64", tensor.I32: "int32",
-	tensor.I16: "int16", tensor.I8: "int8", tensor.U8: "uint8", tensor.Bool: "bool", tensor.C128: "complex128", tensor.C64: "complex64",
-	tensor.U16: "uint16", tensor.U32: "uint32", tensor.U64: "uint64", tensor.F8E5M2: "float8_e5m2", tensor.F8E4M3: "float8_e4m3fn",
-	tensor.F8E8M0: "float8_e8m0fnu", tensor.F8E5M2FNUZ: "float8_e5m2fnuz", tensor.F8E4M3FNUZ: "float8_e4m3fnuz",
+	tensor.F64: "float64", tensor.F32: "float32", tensor.F16: "float16", tensor.BF16: "bfloat16",
+	tensor.I64: "int64", tensor.I32: "int32",
+	tensor.I16: "int16", tensor.I8: "int8", tensor.U8: "uint8", tensor.Bool: "bool",
+	tensor.C128: "complex128", tensor.C64: "complex64",
+	tensor.U16: "uint16", tensor.U32: "uint32", tensor.U64: "uint64", tensor.F8E5M2: "float8_e5m2",
+	tensor.F8E4M3: "float8_e4m3fn",
+	tensor.F8E8M0: "float8_e8m0fnu", tensor.F8E5M2FNUZ: "float8_e5m2fnuz",
+	tensor.F8E4M3FNUZ: "float8_e4m3fnuz",
 }
 
 // TestTorch compares with what torch itself says is in the files it wrote.
@@ -88,9 +92,12 @@ func TestValues(t *testing.T) {
 			t.Fatal(err)
 		}
 		for path, want := range map[string]string{
-			"nums": "[1 2.5 true <nil>]", "none": "<nil>", "text": "é", "dtype": "torch.bfloat16", "size": "[2 3]", "device": "torch.device[cpu]",
-			"args.tp": "2", "args.dtype": "torch.float16", "big": "1180591620717411303424", "list.1.a": "1",
-			"step": "12", "optimizer.param_groups.0.betas": "[0.9 0.95]", "optimizer.param_groups.0.params": "[0 1 2]",
+			"nums": "[1 2.5 true <nil>]", "none": "<nil>", "text": "é", "dtype": "torch.bfloat16",
+			"size": "[2 3]", "device": "torch.device[cpu]",
+			"args.tp": "2", "args.dtype": "torch.float16", "big": "1180591620717411303424",
+			"list.1.a": "1",
+			"step":     "12", "optimizer.param_groups.0.betas": "[0.9 0.95]",
+			"optimizer.param_groups.0.params": "[0 1 2]",
 		} {
 			v, ok := views.Value(path)
 			if !ok {
@@ -149,7 +156,9 @@ func tensorOf(n int, offset, shape, strides string) string {
 }
 
 func TestRefuses(t *testing.T) {
-	small, data := func(n int) string { return fmt.Sprintf("K%c", n) }, entry{name: "a/data/0", data: strings.Repeat("x", 24)}
+	small, data := func(n int) string {
+		return fmt.Sprintf("K%c", n)
+	}, entry{name: "a/data/0", data: strings.Repeat("x", 24)}
 	pkl := func(text string) entry { return entry{name: "a/data.pkl", data: text} }
 	pair := func(a, b string) string { return a + b + "\x86" }
 	huge := "\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x40" // 2^62
@@ -160,36 +169,72 @@ func TestRefuses(t *testing.T) {
 	}{
 		{"no pickle", []entry{data}, "no data.pkl"},
 		{"TorchScript", []entry{pkl("\x80\x02N."), {name: "a/constants.pkl"}}, "TorchScript"},
-		{"compressed", []entry{pkl(tensorOf(6, small(0), pair(small(2), small(3)), pair(small(3), small(1)))), {"a/data/0", strings.Repeat("\x00", 24), zip.Deflate}}, `entry "a/data/0" is compressed`},
+		{"compressed", []entry{
+			pkl(tensorOf(6, small(0), pair(small(2), small(3)), pair(small(3), small(1)))),
+			{"a/data/0", strings.Repeat("\x00", 24), zip.Deflate}},
+			`entry "a/data/0" is compressed`},
 		{"compressed pickle", []entry{{"a/data.pkl", "\x80\x02N.", zip.Deflate}}, "is compressed"},
 		{"twice", []entry{pkl("\x80\x02N."), data, data}, `entry "a/data/0" stands twice`},
-		{"two pickles", []entry{pkl("\x80\x02N."), {name: "b/data.pkl", data: "\x80\x02K\x01."}}, "two pickles, a/data.pkl and b/data.pkl"},
-		{"big-endian", []entry{pkl("\x80\x02N."), {name: "a/byteorder", data: "big"}}, `byte order "big"`},
-		{"global", []entry{pkl("\x80\x02cos\nsystem\nX\x02\x00\x00\x00id\x85R.")}, "asks for os.system"},
-		{"no storage", []entry{pkl(tensorOf(6, small(0), pair(small(2), small(3)), pair(small(3), small(1))))}, `storage "0" is not in the archive`},
-		{"short storage", []entry{pkl(tensorOf(7, small(0), pair(small(2), small(3)), pair(small(3), small(1)))), data}, `storage "0" has 28 bytes, its entry in the archive 24`},
-		{"beyond", []entry{pkl(tensorOf(6, small(1), pair(small(2), small(3)), pair(small(3), small(1)))), data}, "reaches beyond its storage of 6"},
-		{"offset", []entry{pkl(tensorOf(6, small(7), pair(small(0), small(3)), pair(small(3), small(1)))), data}, "from element 7 on"},
-		{"no offset", []entry{pkl(tensorOf(6, "N", pair(small(2), small(3)), pair(small(3), small(1)))), data}, "is none"},
-		{"negative", []entry{pkl(tensorOf(6, small(0), pair("J\xff\xff\xff\xff", small(3)), pair(small(3), small(1)))), data}, "shape: -1 is no size"},
-		{"negative stride", []entry{pkl(tensorOf(6, small(0), pair(small(2), small(3)), pair("J\xff\xff\xff\xff", small(1)))), data}, "strides: -1 is no size"},
-		{"overflow", []entry{pkl(tensorOf(6, small(0), pair(huge, huge), pair(small(3), small(1)))), data}, "is none"},
-		{"large stride", []entry{pkl(tensorOf(6, small(0), pair(small(2), small(3)), pair(huge, huge))), data}, "reaches beyond"},
-		{"expanded", []entry{pkl(tensorOf(6, small(0), pair("J\x00\x00\x00\x40", small(1)), pair(small(0), small(1)))), data}, "repeats a storage of 6 elements"},
-		{"ranks", []entry{pkl(tensorOf(6, small(0), pair(small(2), small(3)), small(3)+"\x85")), data}, "is none"},
+		{"two pickles", []entry{pkl("\x80\x02N."), {name: "b/data.pkl", data: "\x80\x02K\x01."}},
+			"two pickles, a/data.pkl and b/data.pkl"},
+		{"big-endian", []entry{pkl("\x80\x02N."), {name: "a/byteorder", data: "big"}},
+			`byte order "big"`},
+		{"global", []entry{pkl("\x80\x02cos\nsystem\nX\x02\x00\x00\x00id\x85R.")},
+			"asks for os.system"},
+		{"no storage", []entry{
+			pkl(tensorOf(6, small(0), pair(small(2), small(3)), pair(small(3), small(1))))},
+			`storage "0" is not in the archive`},
+		{"short storage", []entry{
+			pkl(tensorOf(7, small(0), pair(small(2), small(3)), pair(small(3), small(1)))), data},
+			`storage "0" has 28 bytes, its entry in the archive 24`},
+		{"beyond", []entry{
+			pkl(tensorOf(6, small(1), pair(small(2), small(3)), pair(small(3), small(1)))), data},
+			"reaches beyond its storage of 6"},
+		{"offset", []entry{
+			pkl(tensorOf(6, small(7), pair(small(0), small(3)), pair(small(3), small(1)))), data},
+			"from element 7 on"},
+		{"no offset", []entry{
+			pkl(tensorOf(6, "N", pair(small(2), small(3)), pair(small(3), small(1)))), data},
+			"is none"},
+		{"negative", []entry{
+			pkl(tensorOf(6, small(0), pair("J\xff\xff\xff\xff", small(3)),
+				pair(small(3), small(1)))), data}, "shape: -1 is no size"},
+		{"negative stride",
+			[]entry{pkl(tensorOf(6, small(0), pair(small(2), small(3)),
+				pair("J\xff\xff\xff\xff", small(1)))), data}, "strides: -1 is no size"},
+		{"overflow", []entry{pkl(tensorOf(6, small(0), pair(huge, huge), pair(small(3), small(1)))),
+			data}, "is none"},
+		{"large stride", []entry{
+			pkl(tensorOf(6, small(0), pair(small(2), small(3)), pair(huge, huge))), data},
+			"reaches beyond"},
+		{"expanded", []entry{
+			pkl(tensorOf(6, small(0), pair("J\x00\x00\x00\x40", small(1)),
+				pair(small(0), small(1)))), data}, "repeats a storage of 6 elements"},
+		{"ranks", []entry{pkl(tensorOf(6, small(0), pair(small(2), small(3)), small(3)+"\x85")),
+			data}, "is none"},
 		{"in itself", []entry{pkl("\x80\x02}q\x00X\x01\x00\x00\x00ah\x00s.")}, "or in itself"},
-		{"a list in itself", []entry{pkl("\x80\x02}X\x01\x00\x00\x00l]q\x00h\x00as.")}, "or in itself"},
-		{"same name", []entry{pkl("\x80\x02}(X\x01\x00\x00\x00aK\x01X\x01\x00\x00\x00aK\x02u.")}, `value "a" stands twice`},
-		{"laughs", []entry{pkl("\x80\x02}X\x01\x00\x00\x00aK\x01s" + strings.Repeat("q\x000}(X\x01\x00\x00\x00ah\x00X\x01\x00\x00\x00bh\x00u", 60) + ".")}, "comes apart into more than"},
-		{"long names", []entry{pkl("\x80\x02}X\x00\x20\x00\x00" + strings.Repeat("k", 8192) + "K\x01s.")}, "a name of more than 4096 bytes"},
+		{"a list in itself", []entry{pkl("\x80\x02}X\x01\x00\x00\x00l]q\x00h\x00as.")},
+			"or in itself"},
+		{"same name", []entry{pkl("\x80\x02}(X\x01\x00\x00\x00aK\x01X\x01\x00\x00\x00aK\x02u.")},
+			`value "a" stands twice`},
+		{"laughs", []entry{
+			pkl("\x80\x02}X\x01\x00\x00\x00aK\x01s" +
+				strings.Repeat("q\x000}(X\x01\x00\x00\x00ah\x00X\x01\x00\x00\x00bh\x00u", 60) +
+				".")}, "comes apart into more than"},
+		{"long names", []entry{
+			pkl("\x80\x02}X\x00\x20\x00\x00" + strings.Repeat("k", 8192) + "K\x01s.")},
+			"a name of more than 4096 bytes"},
 		{"protocol", []entry{pkl("I1\n.")}, "instruction 0x49"},
 	} {
 		_, _, err := open(archive(t, c.entries...))
-		if err == nil || !strings.Contains(err.Error(), c.err) || !strings.Contains(err.Error(), "x.pt") {
+		if err == nil || !strings.Contains(err.Error(), c.err) ||
+			!strings.Contains(err.Error(), "x.pt") {
 			t.Errorf("%s: %v; want %q", c.name, err, c.err)
 		}
 	}
-	for text, want := range map[string]string{"": "no zip archive", "\x80\x02\x8a\x0al\xfc": "before version 1.6", "GGUF": "no zip archive", "PK\x03\x04": "cut off or broken"} {
+	for text, want := range map[string]string{"": "no zip archive",
+		"\x80\x02\x8a\x0al\xfc": "before version 1.6", "GGUF": "no zip archive",
+		"PK\x03\x04": "cut off or broken"} {
 		if _, _, err := open([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v; want %q", text, err, want)
 		}
@@ -230,7 +275,9 @@ func TestLyingEntries(t *testing.T) {
 	lying := func(pickle string, entries ...zip.FileHeader) []byte {
 		var b bytes.Buffer
 		w := zip.NewWriter(&b)
-		for _, e := range append([]zip.FileHeader{{Name: "a/data.pkl", UncompressedSize64: uint64(len(pickle))}}, entries...) {
+		for _, e := range append(
+			[]zip.FileHeader{{Name: "a/data.pkl", UncompressedSize64: uint64(len(pickle))}},
+			entries...) {
 			e.CompressedSize64 = e.UncompressedSize64
 			f, err := w.CreateRaw(&e)
 			if err == nil {
@@ -248,30 +295,40 @@ func TestLyingEntries(t *testing.T) {
 	two := func(n int) []byte { // tensors, of which the first has so many floats
 		one := func(key string, n int) string {
 			text := tensorOf(n, "K\x00", fmt.Sprintf("K%c\x85", n), "K\x01\x85")
-			return strings.Replace(text[len("\x80\x02}X\x01\x00\x00\x00w"):len(text)-len("s.")], "X\x01\x00\x00\x000", "X\x01\x00\x00\x00"+key, 1)
+			return strings.Replace(text[len("\x80\x02}X\x01\x00\x00\x00w"):len(text)-len("s.")],
+				"X\x01\x00\x00\x000", "X\x01\x00\x00\x00"+key, 1)
 		}
-		return lying("\x80\x02("+one("0", n)+one("1", 6)+"t.", zip.FileHeader{Name: "a/data/0", UncompressedSize64: uint64(4 * n)}, zip.FileHeader{Name: "a/data/1", UncompressedSize64: 24})
+		return lying("\x80\x02("+one("0", n)+one("1", 6)+"t.",
+			zip.FileHeader{Name: "a/data/0", UncompressedSize64: uint64(4 * n)},
+			zip.FileHeader{Name: "a/data/1", UncompressedSize64: 24})
 	}
 	if _, _, err := open(two(6)); err != nil {
 		t.Errorf("side by side: %v", err)
 	}
-	if _, _, err := open(two(100)); err == nil || !strings.Contains(err.Error(), `x.pt: the entries "a/data/0" and "a/data/1" overlap`) {
+	if _, _, err := open(two(100)); err == nil ||
+		!strings.Contains(err.Error(), `x.pt: the entries "a/data/0" and "a/data/1" overlap`) {
 		t.Errorf("storages in each other: %v", err)
 	}
-	if _, _, err := open(lying("\x80\x02N.", zip.FileHeader{Name: "a/byteorder", UncompressedSize64: 1000})); err == nil || !strings.Contains(err.Error(), `entry "a/byteorder" has 1000 bytes from byte `) {
+	if _, _, err := open(
+		lying("\x80\x02N.",
+			zip.FileHeader{Name: "a/byteorder", UncompressedSize64: 1000})); err == nil ||
+		!strings.Contains(err.Error(), `entry "a/byteorder" has 1000 bytes from byte `) {
 		t.Errorf("larger than the archive: %v", err)
 	}
-	_, files, err := open(lying("\x80\x02N.", zip.FileHeader{Name: "a/x", UncompressedSize64: 50}, zip.FileHeader{Name: "a/y", UncompressedSize64: 4}))
+	_, files, err := open(
+		lying("\x80\x02N.", zip.FileHeader{Name: "a/x", UncompressedSize64: 50},
+			zip.FileHeader{Name: "a/y", UncompressedSize64: 4}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := formattest.Records(files); err == nil || !strings.Contains(err.Error(), `x.pt: the entries "a/x" and "a/y" overlap`) {
+	if _, err := formattest.Records(files); err == nil ||
+		!strings.Contains(err.Error(), `x.pt: the entries "a/x" and "a/y" overlap`) {
 		t.Errorf("in each other: %v", err)
 	}
 }
 
-// TestDamage cuts a file off everywhere and flips a bit of each byte: nothing panics, a cut is always an error, and so is a flip in what has a
-// checksum, which is all of the entries.
+// TestDamage cuts a file off everywhere and flips a bit of each byte: nothing panics, a cut is
+// always an error, and so is a flip in what has a checksum, which is all of the entries.
 func TestDamage(t *testing.T) {
 	whole := fixture(t, "torch2.15/views.pt")
 	for n := range whole {
@@ -303,7 +360,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// readAll reads every tensor that is not large, and reports whether it has found an error or a fault.
+// readAll reads every tensor that is not large, and reports whether it has found an error or a
+// fault.
 func readAll(b []byte) bool {
 	c, files, err := open(b)
 	if err != nil {
@@ -327,7 +385,8 @@ func FuzzOpen(f *testing.F) {
 
 // FuzzPickle puts pickles into a sound archive.
 func FuzzPickle(f *testing.F) {
-	for _, name := range []string{"torch1.13/training.pt", "torch2.15/views.pt", "torch2.15/types.pt"} {
+	for _, name := range []string{"torch1.13/training.pt", "torch2.15/views.pt",
+		"torch2.15/types.pt"} {
 		b := fixture(f, name)
 		z, err := zip.NewReader(bytes.NewReader(b), int64(len(b)))
 		if err != nil {
@@ -346,7 +405,8 @@ func FuzzPickle(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		entries := []entry{{name: "a/data.pkl", data: string(text)}}
 		for i, n := range []int{96, 4, 0, 12, 192, 8} {
-			entries = append(entries, entry{name: fmt.Sprintf("a/data/%d", i), data: strings.Repeat("x", n)})
+			entries = append(entries,
+				entry{name: fmt.Sprintf("a/data/%d", i), data: strings.Repeat("x", n)})
 		}
 		readAll(archive(t, entries...))
 	})
@@ -354,10 +414,14 @@ func FuzzPickle(f *testing.F) {
 
 // TestKind demands that what is due elsewhere, and is a tensor, is called as in Python.
 func TestKind(t *testing.T) {
-	if _, err := pickle.Get[int64](&pickle.Dict{Items: []pickle.Item{{Key: "step", Value: &torchzip.Tensor{}}}}, "step"); err == nil || err.Error() != "step is a torch.Tensor, not an int" {
+	if _, err := pickle.Get[int64](
+		&pickle.Dict{Items: []pickle.Item{{Key: "step", Value: &torchzip.Tensor{}}}},
+		"step"); err == nil || err.Error() != "step is a torch.Tensor, not an int" {
 		t.Error(err)
 	}
-	if _, err := pickle.Get[*torchzip.Tensor](&pickle.Dict{Items: []pickle.Item{{Key: "w", Value: 0.5}}}, "w"); err == nil || err.Error() != "w is a float, not a torch.Tensor" {
+	if _, err := pickle.Get[*torchzip.Tensor](
+		&pickle.Dict{Items: []pickle.Item{{Key: "w", Value: 0.5}}}, "w"); err == nil ||
+		err.Error() != "w is a float, not a torch.Tensor" {
 		t.Error(err)
 	}
 }

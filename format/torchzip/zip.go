@@ -11,7 +11,8 @@ import (
 // alignment is that of each entry's data in its file, as torch has it.
 const alignment = 64
 
-// entry is one of an archive that is to be written: bytes, or the size of elements that others write.
+// entry is one of an archive that is to be written: bytes, or the size of elements that others
+// write.
 type entry struct {
 	name  string
 	bytes []byte
@@ -29,8 +30,9 @@ func (e *entry) length() int64 {
 	return e.size
 }
 
-// layoutZip lays an archive of stored entries out in a file, from base on, and adds to the output all but the data of the
-// entries without bytes, and their checksums. It returns the size of the archive. Sizes beyond 4 GiB take the form of ZIP64.
+// layoutZip lays an archive of stored entries out in a file, from base on, and adds to the output
+// all but the data of the entries without bytes, and their checksums. It returns the size of the
+// archive. Sizes beyond 4 GiB take the form of ZIP64.
 func layoutZip(o *format.Output, file string, base int64, entries []*entry) int64 {
 	w := framer{output: o, file: file, at: base}
 	for _, e := range entries {
@@ -51,14 +53,15 @@ func layoutZip(o *format.Output, file string, base int64, entries []*entry) int6
 	w.skip(0)
 	for _, e := range entries {
 		if e.bytes == nil {
-			o.Sums = append(o.Sums, format.Sum{File: file, From: base + e.at, To: base + e.at + e.size, At: e.sums})
+			o.Sums = append(o.Sums,
+				format.Sum{File: file, From: base + e.at, To: base + e.at + e.size, At: e.sums})
 		}
 	}
 	return w.at - base
 }
 
-// framer adds what holds no elements to an output, in frames as long as can be: there are checkpoints of so many small archives that frames are most of
-// the memory.
+// framer adds what holds no elements to an output, in frames as long as can be: there are
+// checkpoints of so many small archives that frames are most of the memory.
 type framer struct {
 	output *format.Output
 	file   string
@@ -74,13 +77,16 @@ func (w *framer) add(b []byte) {
 // skip leaves n bytes to others.
 func (w *framer) skip(n int64) {
 	if len(w.bytes) > 0 {
-		w.output.Frames = append(w.output.Frames, format.Frame{File: w.file, Offset: w.at - int64(len(w.bytes)), Bytes: bytes.Clone(w.bytes)})
+		w.output.Frames = append(w.output.Frames,
+			format.Frame{File: w.file, Offset: w.at - int64(len(w.bytes)),
+				Bytes: bytes.Clone(w.bytes)})
 		w.bytes = w.bytes[:0]
 	}
 	w.at += n
 }
 
-// header adds one of the headers of an entry, without the checksum, which starts at hole, where that is not known yet.
+// header adds one of the headers of an entry, without the checksum, which starts at hole, where
+// that is not known yet.
 func (w *framer) header(e *entry, b []byte, hole int) {
 	if e.bytes != nil {
 		w.add(b)
@@ -119,7 +125,8 @@ func wide(numbers ...int64) []byte {
 	return append(binary.LittleEndian.AppendUint16([]byte{1, 0}, uint16(len(b))), b...)
 }
 
-// fields are what the local header and the one in the directory share, from the version on; the checksum of elements is left 0.
+// fields are what the local header and the one in the directory share, from the version on; the
+// checksum of elements is left 0.
 func (e *entry) fields(extra int) []byte {
 	le := binary.LittleEndian
 	b := []byte{45, 0, 0, 8, 0, 0, 0, 0, 0x21, 0} // version 4.5; UTF-8 names; stored; 1980-01-01
@@ -130,7 +137,8 @@ func (e *entry) fields(extra int) []byte {
 	return le.AppendUint16(b, uint16(extra))
 }
 
-// localHeader stands before the data, and fills up to its alignment with an extra field that readers pass over.
+// localHeader stands before the data, and fills up to its alignment with an extra field that
+// readers pass over.
 func (e *entry) localHeader(base int64) []byte {
 	extra := wide(e.length(), e.length())
 	const fixed, head = 30, 4

@@ -31,7 +31,8 @@ type meshes struct {
 }
 
 func (m *meshes) init() {
-	*m = meshes{dropped: map[callID]bool{}, shape: map[string]*head.Shape{}, reached: map[head.Flight]string{}, lost: map[string]bool{}}
+	*m = meshes{dropped: map[callID]bool{}, shape: map[string]*head.Shape{},
+		reached: map[head.Flight]string{}, lost: map[string]bool{}}
 }
 
 // meshed checks what an entry of the log means for the mesh.
@@ -51,20 +52,25 @@ func (l *ledger) meshed(h *host, a *head.Apply, run *execution, made uint64) {
 		}
 		for _, p := range part.Calls {
 			if l.meshes.dropped[callID{p.Worker, p.Ticket}] {
-				l.fail("entry %d counts call %d of w%d on %s, and w%d has dropped the step", a.Index, p.Ticket, p.Worker, h.name, p.Worker)
+				l.fail("entry %d counts call %d of w%d on %s, and w%d has dropped the step",
+					a.Index, p.Ticket, p.Worker, h.name, p.Worker)
 			}
 		}
 		if reshapes(&part) {
 			went = a.Parted == ""
-		} else if before != nil && follows && (before.Next != "" || before.Broken != "" || before.Lost != "") {
-			l.fail("step %d counts on %s, and the job was on its way to mesh %q, or broken: %q, or its state lost: %q", a.Steps, h.name, before.Next, before.Broken, before.Lost)
+		} else if before != nil && follows &&
+			(before.Next != "" || before.Broken != "" || before.Lost != "") {
+			l.fail("step %d counts on %s, and the job was on its way to mesh %q, or broken: %q, "+
+				"or its state lost: %q", a.Steps, h.name, before.Next, before.Broken, before.Lost)
 		}
 	}
-	switch same := before != nil && before.Mesh == s.Mesh && slices.Equal(before.Workers, s.Workers); {
+	switch same := before != nil && before.Mesh == s.Mesh &&
+		slices.Equal(before.Workers, s.Workers); {
 	case went:
 		l.went(h, a, run, before, made)
 	case before != nil && follows && !same:
-		l.fail("entry %d changes the mesh on %s without a reshape: from %v to %v", a.Index, h.name, before, s)
+		l.fail("entry %d changes the mesh on %s without a reshape: from %v to %v", a.Index, h.name,
+			before, s)
 	}
 	if s.Broken != "" && (before == nil || before.Broken == "") {
 		l.meshes.broken, l.meshes.last = a.Shape.Broken, max(a.Steps, l.meshes.last)
@@ -72,7 +78,8 @@ func (l *ledger) meshed(h *host, a *head.Apply, run *execution, made uint64) {
 		l.lacks(h, a, run, made)
 	}
 	if s.Lost != "" && follows && before != nil && before.Lost == "" {
-		if entry := fmt.Sprint(a.Index, written(s)); !l.meshes.lost[entry] { // when a host behind applies it, the members may have read a checkpoint
+		// when a host behind applies it, the members may have read a checkpoint
+		if entry := fmt.Sprint(a.Index, written(s)); !l.meshes.lost[entry] {
 			l.meshes.lost[entry] = true
 			l.lacks(h, a, run, made)
 		}
@@ -82,7 +89,8 @@ func (l *ledger) meshed(h *host, a *head.Apply, run *execution, made uint64) {
 // went checks a reshape that counts.
 func (l *ledger) went(h *host, a *head.Apply, run *execution, before *head.Shape, made uint64) {
 	s := a.Shape
-	if before == nil || run == nil || run.way == nil || s.Mesh != run.way.new.String() || !slices.Equal(s.Workers, run.way.order) {
+	if before == nil || run == nil || run.way == nil || s.Mesh != run.way.new.String() ||
+		!slices.Equal(s.Workers, run.way.order) {
 		l.fail("a reshape counts on %s, and the shape is %v after %v", h.name, s, before)
 		return
 	}
@@ -127,11 +135,13 @@ func (l *ledger) lacks(h *host, a *head.Apply, run *execution, made uint64) {
 		}
 	}
 	if all(held) {
-		l.fail("%s says that the job cannot go on with what its members have, and they have every box: %s%s", h.name, a.Shape.Broken, a.Shape.Lost)
+		l.fail("%s says that the job cannot go on with what its members have, and they have "+
+			"every box: %s%s", h.name, a.Shape.Broken, a.Shape.Lost)
 	}
 }
 
-// made tells of which step the state of the job is behind an entry of the log. A host that has just come to the job learns it from its head.
+// made tells of which step the state of the job is behind an entry of the log. A host that has just
+// come to the job learns it from its head.
 func (l *ledger) made(h *host, a *head.Apply) uint64 {
 	before, shape := l.at[h.name], l.meshes.shape[h.name]
 	switch other, known := l.logs[h.agent.Head()][a.Index]; {
@@ -145,7 +155,8 @@ func (l *ledger) made(h *host, a *head.Apply) uint64 {
 	return before.made
 }
 
-// returned checks that the job goes back to a checkpoint, and all that have read one to the same; it tells of which step that is.
+// returned checks that the job goes back to a checkpoint, and all that have read one to the same;
+// it tells of which step that is.
 func (l *ledger) returned(h *host, a *head.Apply) uint64 {
 	p := h.cluster.disk.sealed[a.Data.Step]
 	if p == nil || !cmp.Equal(p.place, *a.Data) {
@@ -154,7 +165,8 @@ func (l *ledger) returned(h *host, a *head.Apply) uint64 {
 	}
 	for _, w := range h.workers {
 		if w.in && w.back.from != nil && w.back.from != p {
-			l.fail("%s goes back to step %d of the data, and w%d has gone to step %d", h.name, a.Data.Step, w.id, w.back.from.place.Step)
+			l.fail("%s goes back to step %d of the data, and w%d has gone to step %d", h.name,
+				a.Data.Step, w.id, w.back.from.place.Step)
 		}
 	}
 	return p.steps
@@ -173,21 +185,27 @@ func all(held map[int]bool) bool {
 // parts checks that every rank of the mesh has a part in a step.
 func (l *ledger) parts(h *host, a *head.Apply, contributors []topo.Worker) {
 	if a.Shape != nil && !slices.Equal(contributors, a.Shape.Workers) {
-		l.fail("step %d counts on %s with %v, and mesh %s is on %v", a.Steps, h.name, contributors, a.Shape.Mesh, a.Shape.Workers)
+		l.fail("step %d counts on %s with %v, and mesh %s is on %v", a.Steps, h.name, contributors,
+			a.Shape.Mesh, a.Shape.Workers)
 	}
 	if l.meshes.broken != "" && a.Steps > l.meshes.last {
-		l.fail("step %d counts on %s, and the job was broken after step %d: %s", a.Steps, h.name, l.meshes.last, l.meshes.broken)
+		l.fail("step %d counts on %s, and the job was broken after step %d: %s", a.Steps, h.name,
+			l.meshes.last, l.meshes.broken)
 	}
 }
 
-// saysSo checks that every host that follows the head knows whether the job is broken, unless it was told that the job is over.
+// saysSo checks that every host that follows the head knows whether the job is broken, unless it
+// was told that the job is over.
 func (l *ledger) saysSo(c *Cluster) {
 	head := c.host(c.newest().Head)
-	if head == nil || !head.alive || !head.agent.Leads() || head.agent.Known().Shape == nil || head.agent.Known().Shape.Broken == "" {
+	if head == nil || !head.alive || !head.agent.Leads() || head.agent.Known().Shape == nil ||
+		head.agent.Known().Shape.Broken == "" {
 		return
 	}
 	for _, h := range c.living() {
-		if slices.ContainsFunc(c.living(), func(o *host) bool { return o != h && c.net.closed(h.name, o.name) }) {
+		if slices.ContainsFunc(c.living(), func(o *host) bool {
+			return o != h && c.net.closed(h.name, o.name)
+		}) {
 			continue // one of the two goes
 		}
 		if r := h.agent.Record(); h.ended || !r.Belongs(h.name) || !r.Equal(c.newest()) {

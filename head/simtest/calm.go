@@ -15,8 +15,9 @@ const settling = 10
 // mostCalls is how much a worker may do at a time.
 const mostCalls = 5
 
-// Calm lets everything happen that waits to happen, in order and without faults, until so many more steps are committed or nothing
-// changes any more. Links that one side has given up are given up by the other, crashed hosts are noticed.
+// Calm lets everything happen that waits to happen, in order and without faults, until so many more
+// steps are committed or nothing changes any more. Links that one side has given up are given up by
+// the other, crashed hosts are noticed.
 func (c *Cluster) Calm(steps int) {
 	goal, still := c.ledger.newest+uint64(steps), 0
 	for still < patience && c.ledger.broken == nil && c.ledger.newest < goal {
@@ -85,7 +86,8 @@ func (c *Cluster) round() {
 	}
 }
 
-// Finally ends all cuts and lets the job go on. It reports what is broken: that it should have gone on and has not, above all.
+// Finally ends all cuts and lets the job go on. It reports what is broken: that it should have gone
+// on and has not, above all.
 func (c *Cluster) Finally() error {
 	for _, l := range c.net.links {
 		l.cut = false
@@ -98,7 +100,8 @@ func (c *Cluster) Finally() error {
 	c.store.caughtUp(c)
 	c.ledger.settled(c)
 	if c.ledger.broken == nil && c.ledger.newest < before+3 && c.mustGoOn(c.newest().Min) {
-		c.ledger.fail("the job stands still after step %d: %v, led by %s", c.ledger.newest, c.newest().View, c.newest().Head)
+		c.ledger.fail("the job stands still after step %d: %v, led by %s", c.ledger.newest,
+			c.newest().View, c.newest().Head)
 	}
 	if c.apart && c.ledger.broken == nil && c.ledger.newest >= before+3 {
 		c.placed()
@@ -119,8 +122,8 @@ func (c *Cluster) Finally() error {
 	return c.ledger.broken
 }
 
-// placed checks that the members of a redundant job have come to where nothing that has replicas is on one host alone, unless they wait for
-// others and another mesh.
+// placed checks that the members of a redundant job have come to where nothing that has replicas is
+// on one host alone, unless they wait for others and another mesh.
 func (c *Cluster) placed() {
 	agent := c.host(c.newest().Head).agent
 	s := agent.Known().Shape
@@ -133,18 +136,22 @@ func (c *Cluster) placed() {
 	}
 }
 
-// answered checks that no worker that has dropped a step waits for ever, as those do not that are members.
+// answered checks that no worker that has dropped a step waits for ever, as those do not that are
+// members.
 func (c *Cluster) answered() {
 	r := c.newest()
 	for _, w := range c.all() {
-		if _, member := r.View.Rank(w.id); w.dropped && !w.in && !member && r.Belongs(w.host.name) && w.host.agent.Record().Equal(r) {
-			c.ledger.fail("w%d on %s has dropped a step, and is not told that it is no member", w.id, w.host.name)
+		if _, member := r.View.Rank(w.id); w.dropped && !w.in && !member &&
+			r.Belongs(w.host.name) && w.host.agent.Record().Equal(r) {
+			c.ledger.fail("w%d on %s has dropped a step, and is not told that it is no member",
+				w.id, w.host.name)
 		}
 	}
 }
 
-// wish asks a job with a mesh for another one, which has as many ranks as the job must have, on a host that has room for all of them. It must come
-// true, whatever was asked for before and whatever the job waits for.
+// wish asks a job with a mesh for another one, which has as many ranks as the job must have, on a
+// host that has room for all of them. It must come true, whatever was asked for before and whatever
+// the job waits for.
 func (c *Cluster) wish() {
 	c.join("Z", boxes)
 	wished := ""
@@ -168,7 +175,8 @@ func (c *Cluster) wish() {
 			return
 		case s.Lost != "" && len(c.disk.sealed) == 0: // the members have ended
 			return
-		case wished == "" && i > settling && h.agent.Reshape(other.String(), other.ranks(), "you") == nil:
+		case wished == "" && i > settling &&
+			h.agent.Reshape(other.String(), other.ranks(), "you") == nil:
 			wished = other.String()
 			h.settle()
 		case wished != "" && s.Mesh == wished && s.Next == "":
@@ -179,8 +187,8 @@ func (c *Cluster) wish() {
 	c.ledger.fail("the job does not come to mesh %q: %v with %v", wished, shape(), c.newest().View)
 }
 
-// mustGoOn reports whether those that are left are enough: a quorum of the newest generation that know it, or can learn of it, and
-// can all reach each other, with enough members.
+// mustGoOn reports whether those that are left are enough: a quorum of the newest generation that
+// know it, or can learn of it, and can all reach each other, with enough members.
 func (c *Cluster) mustGoOn(enough int) bool { return c.quorate() && c.manned(enough) }
 
 func (c *Cluster) quorate() bool {
@@ -216,7 +224,8 @@ func (c *Cluster) manned(enough int) bool {
 	for _, h := range c.living() {
 		ended = ended || h.ended
 	}
-	return members >= max(enough, 1) && !ended && r.Done == 0 && !c.parted() && c.last == 0 && !c.isBroken()
+	return members >= max(enough, 1) && !ended && r.Done == 0 && !c.parted() && c.last == 0 &&
+		!c.isBroken()
 }
 
 // isBroken reports whether a job with a mesh cannot go on, as the head says.
@@ -228,7 +237,8 @@ func (c *Cluster) isBroken() bool {
 // canLearn reports whether a host can reach one that knows the newest generation.
 func (c *Cluster) canLearn(h *host) bool {
 	return slices.ContainsFunc(c.living(), func(k *host) bool {
-		return k.agent.Record().Equal(c.newest()) && !c.net.closed(h.name, k.name) && !c.net.closed(k.name, h.name)
+		return k.agent.Record().Equal(c.newest()) && !c.net.closed(h.name, k.name) &&
+			!c.net.closed(k.name, h.name)
 	})
 }
 

@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// disk is where the checkpoints of a job with a mesh are. All hosts share it, and no fault reaches it.
+// disk is where the checkpoints of a job with a mesh are. All hosts share it, and no fault reaches
+// it.
 type disk struct {
 	every   uint64                 // steps from one checkpoint to the next; 0 = the job makes none
 	written map[string]*checkpoint // by what the workers that write it have in common
@@ -17,7 +18,8 @@ type disk struct {
 	chosen  map[string]*checkpoint // by the result of the collective behind which it was
 }
 
-// checkpoint is the state at a place in the data. It is sealed when every rank of the mesh has written its part.
+// checkpoint is the state at a place in the data. It is sealed when every rank of the mesh has
+// written its part.
 type checkpoint struct {
 	place cursor.Cursor
 	steps uint64 // that the job had counted
@@ -26,10 +28,12 @@ type checkpoint struct {
 }
 
 func (d *disk) init() {
-	*d = disk{written: map[string]*checkpoint{}, sealed: map[uint64]*checkpoint{}, chosen: map[string]*checkpoint{}}
+	*d = disk{written: map[string]*checkpoint{}, sealed: map[uint64]*checkpoint{},
+		chosen: map[string]*checkpoint{}}
 }
 
-// choose returns what all choose who have the same result: the newest checkpoint that is sealed; nil if there is none.
+// choose returns what all choose who have the same result: the newest checkpoint that is sealed;
+// nil if there is none.
 func (d *disk) choose(result []byte) *checkpoint {
 	p, known := d.chosen[string(result)]
 	if !known {
@@ -43,7 +47,8 @@ func (d *disk) choose(result []byte) *checkpoint {
 	return p
 }
 
-// save writes the worker's part of a checkpoint before a step, if it is time for one. Where one of the same step is sealed already, that one stays.
+// save writes the worker's part of a checkpoint before a step, if it is time for one. Where one of
+// the same step is sealed already, that one stays.
 func (w *worker) save(m mesh, rank int, v topo.View, steps uint64) {
 	c, place := w.host.cluster, w.place()
 	if d := &c.disk; d.every == 0 || place.Step%d.every != 0 || d.sealed[place.Step] != nil {
@@ -65,7 +70,8 @@ func (w *worker) save(m mesh, rank int, v topo.View, steps uint64) {
 	}
 }
 
-// back is the way of a worker back to a checkpoint. All choose it with a collective; then each reads its part and tells its agent the place.
+// back is the way of a worker back to a checkpoint. All choose it with a collective; then each
+// reads its part and tells its agent the place.
 type back struct {
 	asks  bool        // the collective is posted
 	found bool        // and over
@@ -92,7 +98,8 @@ func (w *worker) returns(s *head.Shape) {
 	}
 }
 
-// place is where the worker is in the data: it knows a place that it has gone back to before the job does.
+// place is where the worker is in the data: it knows a place that it has gone back to before the
+// job does.
 func (w *worker) place() cursor.Cursor {
 	switch known := w.host.agent.Known(); {
 	case w.back.from != nil && known.Shape.Lost != "":

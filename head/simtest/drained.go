@@ -7,8 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// free checks that a job with a mesh that has made three steps has left the hosts that were to be left (P1), and in every second schedule asks for
-// one more: it is left without a step that is void if the others can hold a mesh, and refused if they cannot (P2).
+// free checks that a job with a mesh that has made three steps has left the hosts that were to be
+// left (P1), and in every second schedule asks for one more: it is left without a step that is void
+// if the others can hold a mesh, and refused if they cannot (P2).
 func (c *Cluster) free() {
 	h := c.head()
 	if h == nil {
@@ -16,7 +17,8 @@ func (c *Cluster) free() {
 	}
 	for _, m := range c.newest().View.Members {
 		if slices.Contains(h.agent.Machine().Draining(), m.Host) {
-			c.ledger.fail("the job has made three steps, and has not left %s: %v", m.Host, c.newest().View)
+			c.ledger.fail("the job has made three steps, and has not left %s: %v", m.Host,
+				c.newest().View)
 		}
 	}
 	for range settling { // what is on its way arrives
@@ -24,7 +26,9 @@ func (c *Cluster) free() {
 		c.round()
 	}
 	s := h.agent.Known().Shape
-	if s == nil || c.ledger.broken != nil || !h.agent.Leads() || s.Next != "" || s.Broken != "" || s.Lost != "" || h.agent.Wished() != "" || !c.linked() || !c.mustGoOn(c.newest().Min) || c.ledger.newest%2 == 0 {
+	if s == nil || c.ledger.broken != nil || !h.agent.Leads() || s.Next != "" || s.Broken != "" ||
+		s.Lost != "" || h.agent.Wished() != "" || !c.linked() || !c.mustGoOn(c.newest().Min) ||
+		c.ledger.newest%2 == 0 {
 		return
 	}
 	members := c.newest().View.Members
@@ -33,14 +37,16 @@ func (c *Cluster) free() {
 	err := h.agent.Drain(name, "you")
 	h.settle()
 	if (err == nil) != can {
-		c.ledger.fail("%s is asked for: %v; that it can be left is %v, from mesh %s of %v", name, err, can, s.Mesh, c.newest().View)
+		c.ledger.fail("%s is asked for: %v; that it can be left is %v, from mesh %s of %v", name,
+			err, can, s.Mesh, c.newest().View)
 	}
 	if err == nil {
 		c.leaves(name)
 	}
 }
 
-// canLeave reports whether the members on other hosts, and spares there that are as many as the members on this one, can hold a mesh.
+// canLeave reports whether the members on other hosts, and spares there that are as many as the
+// members on this one, can hold a mesh.
 func (c *Cluster) canLeave(h *host, s *head.Shape, name string) bool {
 	stay, leave := 0, 0
 	for _, m := range c.newest().View.Members {
@@ -50,7 +56,9 @@ func (c *Cluster) canLeave(h *host, s *head.Shape, name string) bool {
 			stay++
 		}
 	}
-	waiting := slices.DeleteFunc(h.agent.Machine().Waiting(), func(w topo.Worker) bool { return c.worker(w) == nil || c.worker(w).host.name == name })
+	waiting := slices.DeleteFunc(h.agent.Machine().Waiting(), func(w topo.Worker) bool {
+		return c.worker(w) == nil || c.worker(w).host.name == name
+	})
 	if len(waiting) >= leave {
 		stay += leave
 	}
@@ -77,11 +85,13 @@ func (c *Cluster) leaves(name string) {
 	case len(c.ledger.meshes.lost) > lost:
 		c.ledger.fail("a part of the state is lost, and %s was only to be left", name)
 	case c.ledger.newest < before+3:
-		c.ledger.fail("%s was left, and the job stands still after step %d: %v", name, c.ledger.newest, c.newest())
+		c.ledger.fail("%s was left, and the job stands still after step %d: %v", name,
+			c.ledger.newest, c.newest())
 	}
 }
 
-// brought reports whether a reshape that counts, whoever leads next, gives a member its part of the state: all hosts have executed it.
+// brought reports whether a reshape that counts, whoever leads next, gives a member its part of the
+// state: all hosts have executed it.
 func (c *Cluster) brought(m topo.Member) bool {
 	h := c.host(m.Host)
 	if h == nil {

@@ -43,7 +43,8 @@ func (h *host) execute(e head.Execute) {
 	run := &execution{Execute: e, got: map[string]piece{}}
 	if begun := h.runs[e.Flight]; begun != nil {
 		if run.Parts = slices.Concat(begun.Parts, e.Parts); !begun.More {
-			h.cluster.ledger.fail("%s is told of more of flight %x, which had all its parts", h.name, e.Flight)
+			h.cluster.ledger.fail("%s is told of more of flight %x, which had all its parts",
+				h.name, e.Flight)
 		}
 		run.got = begun.got
 	}
@@ -61,7 +62,8 @@ func (h *host) execute(e head.Execute) {
 	h.finish(run)
 }
 
-// alone checks that calls that are to be executed in a flight, or are complete with it, are in no other (E1).
+// alone checks that calls that are to be executed in a flight, or are complete with it, are in no
+// other (E1).
 func (h *host) alone(flight head.Flight, parts []head.Part) {
 	calls := map[callID]bool{}
 	for _, part := range parts {
@@ -73,7 +75,9 @@ func (h *host) alone(flight head.Flight, parts []head.Part) {
 		for _, part := range run.Parts {
 			for _, p := range part.Calls {
 				if n != flight && calls[callID{p.Worker, p.Ticket}] {
-					h.cluster.ledger.fail("call %d of w%d is in flight %x, and %s is not told to drop flight %x", p.Ticket, p.Worker, flight, h.name, n)
+					h.cluster.ledger.fail(
+						"call %d of w%d is in flight %x, and %s is not told to drop flight %x",
+						p.Ticket, p.Worker, flight, h.name, n)
 				}
 			}
 		}
@@ -83,9 +87,12 @@ func (h *host) alone(flight head.Flight, parts []head.Part) {
 // waits checks that a host that leads waits for no host that it has lost (E1).
 func (h *host) waits() {
 	for n, run := range h.runs {
-		lost := slices.IndexFunc(run.Hosts, func(peer string) bool { return peer != h.name && h.cluster.net.closed(h.name, peer) })
+		lost := slices.IndexFunc(run.Hosts, func(peer string) bool {
+			return peer != h.name && h.cluster.net.closed(h.name, peer)
+		})
 		if lost >= 0 && !run.done && h.agent.Leads() {
-			h.cluster.ledger.fail("%s leads, has lost %s, and goes on with flight %x of both", h.name, run.Hosts[lost], n)
+			h.cluster.ledger.fail("%s leads, has lost %s, and goes on with flight %x of both",
+				h.name, run.Hosts[lost], n)
 		}
 	}
 }
@@ -125,11 +132,13 @@ func (h *host) compute(run *execution, all map[callID][]byte) {
 	run.result = run.result[:0]
 	for _, part := range run.Parts {
 		sum := fnv.New64a()
-		_, _ = sum.Write([]byte(fmt.Sprint(part.Route.Strategy, part.Route.Piece))) // in which order it is summed
+		// in which order it is summed
+		_, _ = sum.Write([]byte(fmt.Sprint(part.Route.Strategy, part.Route.Piece)))
 		for _, p := range part.Calls {
 			v, has := all[callID{p.Worker, p.Ticket}]
 			if !has && part.Err == nil {
-				h.cluster.ledger.fail("%s cannot execute flight %x: nobody has the input of w%d", h.name, run.Flight, p.Worker)
+				h.cluster.ledger.fail("%s cannot execute flight %x: nobody has the input of w%d",
+					h.name, run.Flight, p.Worker)
 			}
 			_, _ = sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(p.Worker)))
 			_, _ = sum.Write(v)

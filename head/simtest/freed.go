@@ -8,16 +8,18 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// freed checks that a job without a mesh whose hosts can all reach each other has left the hosts that were to be left, if anybody on another has its
-// state, however few are left (P3); and in every second schedule asks for one more: it is left, its workers are let go, and the job goes on when another
-// host comes. It is refused if nobody else is there, and nobody can be (P4).
+// freed checks that a job without a mesh whose hosts can all reach each other has left the hosts
+// that were to be left, if anybody on another has its state, however few are left (P3); and in
+// every second schedule asks for one more: it is left, its workers are let go, and the job goes on
+// when another host comes. It is refused if nobody else is there, and nobody can be (P4).
 func (c *Cluster) freed() {
 	for range settling {
 		c.notice()
 		c.round()
 	}
 	h := c.head()
-	if h == nil || !h.agent.Leads() || !h.agent.Known().Elastic || c.ledger.broken != nil || !c.linked() || !c.mustGoOn(1) {
+	if h == nil || !h.agent.Leads() || !h.agent.Known().Elastic || c.ledger.broken != nil ||
+		!c.linked() || !c.mustGoOn(1) {
 		return
 	}
 	draining := h.agent.Machine().Draining()
@@ -26,7 +28,8 @@ func (c *Cluster) freed() {
 		if slices.ContainsFunc(c.newest().View.Members, stays) {
 			c.ledger.fail("the job has not left %v: %v", draining, c.newest().View)
 		} else if c.job.Spares == 0 && !slices.Equal(h.agent.Machine().Kept(), draining) {
-			c.ledger.fail("the job does not leave %v, and says that it keeps %v: %v", draining, h.agent.Machine().Kept(), c.newest().View)
+			c.ledger.fail("the job does not leave %v, and says that it keeps %v: %v", draining,
+				h.agent.Machine().Kept(), c.newest().View)
 		}
 		return
 	}
@@ -43,12 +46,15 @@ func (c *Cluster) leave(h *host, name string) {
 			there = append(there, w)
 		}
 	}
-	refuge := slices.ContainsFunc(c.newest().Hosts, func(r member.Host) bool { return r.Name != name && c.host(r.Name).alive && c.takes(r) })
+	refuge := slices.ContainsFunc(c.newest().Hosts, func(r member.Host) bool {
+		return r.Name != name && c.host(r.Name).alive && c.takes(r)
+	})
 	needed := new(member.NeededError)
 	err := h.agent.Drain(name, "you")
 	h.settle()
 	if len(c.newest().Hosts) > 1 && errors.As(err, &needed) == refuge {
-		c.ledger.fail("%s is asked for: %v; that others are there, or can be, is %v in %v", name, err, refuge, c.newest())
+		c.ledger.fail("%s is asked for: %v; that others are there, or can be, is %v in %v", name,
+			err, refuge, c.newest())
 	}
 	if err != nil {
 		return
@@ -68,7 +74,9 @@ func (c *Cluster) leave(h *host, name string) {
 	before := c.ledger.newest
 	c.join("Y", boxes)
 	if c.Calm(3); c.ledger.broken == nil && c.ledger.newest < before+3 {
-		c.ledger.fail("%s was left, another host has come, and the job stands still after step %d: %v", name, c.ledger.newest, c.newest())
+		c.ledger.fail(
+			"%s was left, another host has come, and the job stands still after step %d: %v", name,
+			c.ledger.newest, c.newest())
 	}
 }
 

@@ -38,8 +38,8 @@ func (h *host) receive(from string, m any) {
 	h.settle()
 }
 
-// letter is a message on its way, which its sender will not keep as it is. Words go as bytes: they are read into memory that is used again. JSON would
-// take ten times as long as all else.
+// letter is a message on its way, which its sender will not keep as it is. Words go as bytes: they
+// are read into memory that is used again. JSON would take ten times as long as all else.
 func (c *Cluster) letter(m head.Message) any {
 	if c.Carry != nil {
 		return c.Carry(m)
@@ -161,7 +161,8 @@ func (h *host) apply(a *head.Apply) {
 		if run != nil {
 			h.cluster.ledger.fail("%s was told to execute flight %x twice", h.name, a.Flight)
 		}
-		run = &execution{Execute: head.Execute{Flight: a.Flight, Hosts: []string{h.name}, Parts: a.Parts}}
+		run = &execution{Execute: head.Execute{Flight: a.Flight, Hosts: []string{h.name},
+			Parts: a.Parts}}
 		h.compute(run, h.inputs(run).values)
 	}
 	if a.Flight != 0 && a.Parts != nil && (run == nil || !run.done) {

@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// ledger remembers what happened anywhere, on hosts that were lost too, and finds what must not happen:
+// ledger remembers what happened anywhere, on hosts that were lost too, and finds what must not
+// happen:
 //
 //   - a generation is decided once (G1);
 //   - a step is committed once: with the same contributors, the same result and the same place in the data on every host that commits
@@ -65,8 +66,10 @@ type place struct {
 }
 
 func (l *ledger) init() {
-	*l = ledger{records: map[topo.Generation]member.Record{}, steps: map[uint64]*step{}, claims: map[topo.Worker]map[uint64]claim{},
-		logs: map[string]map[uint64]entry{}, at: map[string]place{}, state: map[topo.Worker]bool{}}
+	*l = ledger{records: map[topo.Generation]member.Record{}, steps: map[uint64]*step{},
+		claims: map[topo.Worker]map[uint64]claim{},
+		logs:   map[string]map[uint64]entry{}, at: map[string]place{},
+		state: map[topo.Worker]bool{}}
 	l.meshes.init()
 }
 
@@ -105,16 +108,22 @@ func (l *ledger) applied(h *host, a *head.Apply, run *execution) {
 		l.logs[h.name] = map[uint64]entry{}
 	}
 	before, made := l.at[h.name], l.made(h, a)
-	if h.agent.Record().Belongs(h.name) { // who does not may follow a log that nobody else knows, and begins anew
-		l.logs[h.name][a.Index] = entry{a.Flight, a.Steps, made, a.View.Generation, written(a.Shape)}
+	// who does not may follow a log that nobody else knows, and begins anew
+	if h.agent.Record().Belongs(h.name) {
+		l.logs[h.name][a.Index] = entry{a.Flight, a.Steps, made, a.View.Generation,
+			written(a.Shape)}
 	}
 	if before.members && a.Index != before.index+1 {
 		l.fail("%s goes from entry %d of the log to %d", h.name, before.index, a.Index)
 	}
 	l.meshed(h, a, run, made)
-	members := slices.ContainsFunc(a.View.Members, func(m topo.Member) bool { return m.Host == h.name })
+	members := slices.ContainsFunc(a.View.Members, func(m topo.Member) bool {
+		return m.Host == h.name
+	})
 	l.at[h.name] = place{a.Index, members, a.Steps, made}
-	if run == nil || !slices.ContainsFunc(a.Parts, func(p head.Part) bool { return p.Err == nil && isStep(p.Calls[0]) }) {
+	if run == nil || !slices.ContainsFunc(a.Parts, func(p head.Part) bool {
+		return p.Err == nil && isStep(p.Calls[0])
+	}) {
 		return
 	}
 	s := &step{host: h.name, digest: run.result, data: a.Data, follows: before.made}
@@ -124,7 +133,8 @@ func (l *ledger) applied(h *host, a *head.Apply, run *execution) {
 			who = append(who, p.Worker)
 		}
 		if i > 0 && !slices.Equal(who, s.contributors) {
-			l.fail("the calls of step %d have different contributors: %v and %v", a.Steps, s.contributors, who)
+			l.fail("the calls of step %d have different contributors: %v and %v", a.Steps,
+				s.contributors, who)
 		}
 		s.contributors = who
 	}
@@ -138,17 +148,21 @@ func (l *ledger) applied(h *host, a *head.Apply, run *execution) {
 		return
 	}
 	if other.follows != s.follows {
-		l.fail("step %d follows step %d on %s, and step %d on %s", a.Steps, other.follows, other.host, s.follows, h.name)
+		l.fail("step %d follows step %d on %s, and step %d on %s", a.Steps, other.follows,
+			other.host, s.follows, h.name)
 	}
 	if !slices.Equal(other.contributors, s.contributors) || !slices.Equal(other.digest, s.digest) {
-		l.fail("step %d is committed twice: on %s with %v (%x), on %s with %v (%x)", a.Steps, other.host, other.contributors, other.digest, h.name, s.contributors, s.digest)
+		l.fail("step %d is committed twice: on %s with %v (%x), on %s with %v (%x)", a.Steps,
+			other.host, other.contributors, other.digest, h.name, s.contributors, s.digest)
 	}
 	if diff := cmp.Diff(other.data, s.data); diff != "" {
-		l.fail("after step %d %s and %s are at different places in the data: %s", a.Steps, other.host, h.name, diff)
+		l.fail("after step %d %s and %s are at different places in the data: %s", a.Steps,
+			other.host, h.name, diff)
 	}
 }
 
-// handedOn checks that the state of the job stays with its members, unless it is lost: that is for lacks to check.
+// handedOn checks that the state of the job stays with its members, unless it is lost: that is for
+// lacks to check.
 func (l *ledger) handedOn(c *Cluster, r member.Record) {
 	if s := l.meshes.shape[r.Head]; s != nil && s.Lost != "" {
 		return
@@ -156,7 +170,9 @@ func (l *ledger) handedOn(c *Cluster, r member.Record) {
 	has := func(m topo.Member) bool { return l.state[m.Worker] || c.brought(m) }
 	lives := func(m topo.Member) bool { return c.member(m) != nil }
 	before := l.records[r.View.Generation-1].View.Members
-	if slices.ContainsFunc(before, func(m topo.Member) bool { return has(m) && lives(m) && r.Belongs(m.Host) }) && slices.ContainsFunc(r.View.Members, lives) && !slices.ContainsFunc(r.View.Members, has) {
+	if slices.ContainsFunc(before, func(m topo.Member) bool {
+		return has(m) && lives(m) && r.Belongs(m.Host)
+	}) && slices.ContainsFunc(r.View.Members, lives) && !slices.ContainsFunc(r.View.Members, has) {
 		l.fail("the state of the job is with %v and with none of %v", before, r.View)
 	}
 }
@@ -202,7 +218,9 @@ func (l *ledger) apart(a, b taken) {
 	for _, x := range a.spans {
 		for _, y := range b.spans {
 			if at := max(x.From, y.From); at < min(x.To, y.To) {
-				l.fail("sample %d of epoch %d is trained on in step %d by w%d, and in step %d by w%d", at, a.epoch, a.step, a.by, b.step, b.by)
+				l.fail(
+					"sample %d of epoch %d is trained on in step %d by w%d, and in step %d by w%d",
+					at, a.epoch, a.step, a.by, b.step, b.by)
 			}
 		}
 	}
@@ -216,8 +234,9 @@ func written(s *head.Shape) string {
 	return fmt.Sprint(*s)
 }
 
-// settled checks what must hold among the hosts that are left, and between the data and what was trained on. A step whose contributors
-// ran all on one host that was lost before it could apply it is in the log, but not here; then the samples cannot be counted.
+// settled checks what must hold among the hosts that are left, and between the data and what was
+// trained on. A step whose contributors ran all on one host that was lost before it could apply it
+// is in the log, but not here; then the samples cannot be counted.
 func (l *ledger) settled(c *Cluster) {
 	l.saysSo(c)
 	logs := map[uint64]entry{}
@@ -228,7 +247,8 @@ func (l *ledger) settled(c *Cluster) {
 		}
 		for i, e := range l.logs[h.name] {
 			if other, ok := logs[i]; ok && other != e {
-				l.fail("entry %d of the log is %+v on %s and %+v on %s", i, other, from[i], e, h.name)
+				l.fail("entry %d of the log is %+v on %s and %+v on %s", i, other, from[i], e,
+					h.name)
 			}
 			logs[i], from[i] = e, h.name
 		}
@@ -247,7 +267,8 @@ func (l *ledger) settled(c *Cluster) {
 			}
 		}
 		if total != s.data.Committed() {
-			l.fail("%d samples were trained on, and the data stands at %d", total, s.data.Committed())
+			l.fail("%d samples were trained on, and the data stands at %d", total,
+				s.data.Committed())
 		}
 	}
 }

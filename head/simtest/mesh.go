@@ -13,19 +13,22 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// The state of a job with a mesh is a model of one: boxes, each of which says its number and how many steps it has been through.
+// The state of a job with a mesh is a model of one: boxes, each of which says its number and how
+// many steps it has been through.
 
 // boxes is of how many pieces the state is.
 const boxes = 12
 
-// mesh is so many replicas (dp) of a state that is cut into parts (tp). The state of a flat job is cut over both.
+// mesh is so many replicas (dp) of a state that is cut into parts (tp). The state of a flat job is
+// cut over both.
 type mesh struct {
 	dp, tp int
 	flat   bool
 	beside bool // replicas of a part have neighbouring ranks
 }
 
-// parse reads a text like dp=2,tp=3, or tp=3,dp=2 for replicas beside each other; ok is false where it says none that the boxes can be cut over.
+// parse reads a text like dp=2,tp=3, or tp=3,dp=2 for replicas beside each other; ok is false where
+// it says none that the boxes can be cut over.
 func (c *Cluster) parse(text string) (m mesh, ok bool) {
 	n, err := fmt.Sscanf(text, "dp=%d,tp=%d", &m.dp, &m.tp)
 	if n == 0 {
@@ -79,14 +82,16 @@ type passage struct {
 	takers   topo.View     // the members that may have one
 }
 
-// passage plans as the planner of an agent does: the ranks go to the members that have most of what they need. When nobody has a box it
-// fails, in a job that makes checkpoints with a *head.StateLost, and the way that is left.
+// passage plans as the planner of an agent does: the ranks go to the members that have most of what
+// they need. When nobody has a box it fails, in a job that makes checkpoints with a
+// *head.StateLost, and the way that is left.
 func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p passage, err error) {
 	old, ok1 := c.parse(s.Mesh)
 	new, ok2 := c.parse(text)
 	takers := takers(s, members)
 	if !ok1 || !ok2 || new.ranks() > takers.Size() || old.ranks() != len(s.Workers) {
-		return p, fmt.Errorf("no way from mesh %q of %v to mesh %q of %v", s.Mesh, s.Workers, text, takers)
+		return p, fmt.Errorf("no way from mesh %q of %v to mesh %q of %v", s.Mesh, s.Workers, text,
+			takers)
 	}
 	p = passage{old: old, new: new, workers: s.Workers, takers: takers}
 	has := map[int]int{} // members that hold a box
@@ -114,7 +119,9 @@ func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p pass
 			p.order = append(p.order, m.Worker)
 		}
 		if s.Redundant && !c.flat {
-			if p.order, err = c.redundant(&head.Shape{Mesh: text, Workers: p.order, Leaving: s.Leaving}, text, members); err != nil {
+			if p.order, err = c.redundant(
+				&head.Shape{Mesh: text, Workers: p.order, Leaving: s.Leaving}, text,
+				members); err != nil {
 				return p, err
 			}
 		}
@@ -134,7 +141,9 @@ func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p pass
 			}
 			return n
 		}
-		best := slices.MaxFunc(free, func(a, b topo.Member) int { return cmp.Compare(gain(a), gain(b)) })
+		best := slices.MaxFunc(free, func(a, b topo.Member) int {
+			return cmp.Compare(gain(a), gain(b))
+		})
 		p.order = append(p.order, best.Worker)
 		free = slices.DeleteFunc(free, func(m topo.Member) bool { return m == best })
 	}
@@ -143,7 +152,9 @@ func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p pass
 
 // takers are the members that may have a rank of the mesh that comes.
 func takers(s *head.Shape, members topo.View) topo.View {
-	members.Members = slices.DeleteFunc(slices.Clone(members.Members), func(m topo.Member) bool { return slices.Contains(s.Leaving, m.Host) })
+	members.Members = slices.DeleteFunc(slices.Clone(members.Members), func(m topo.Member) bool {
+		return slices.Contains(s.Leaving, m.Host)
+	})
 	return members
 }
 
@@ -158,7 +169,8 @@ func (c *Cluster) held(text string, workers int) (m mesh, ok bool) {
 }
 
 // arrange is head.Arrange.
-func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (next string, order []topo.Worker, err error) {
+func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (next string,
+	order []topo.Worker, err error) {
 	if text == "" {
 		n := takers(&s, members).Size()
 		m, ok := c.held(s.Mesh, n)
@@ -171,9 +183,10 @@ func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (next st
 	return text, p.order, err
 }
 
-// bring makes the memory of the new ranks from that of the old ones: each takes what it has itself from there, and the rest from the first
-// that has it. It fails when a holder is missing.
-func (p *passage) bring(memory map[topo.Worker][]uint64) (moved map[topo.Worker][]uint64, err error) {
+// bring makes the memory of the new ranks from that of the old ones: each takes what it has itself
+// from there, and the rest from the first that has it. It fails when a holder is missing.
+func (p *passage) bring(memory map[topo.Worker][]uint64) (moved map[topo.Worker][]uint64,
+	err error) {
 	if p.lost {
 		return nil, nil
 	}
@@ -204,9 +217,10 @@ func (p *passage) bring(memory map[topo.Worker][]uint64) (moved map[topo.Worker]
 	return moved, nil
 }
 
-// prove sums up what the workers of a host have: of the old state what its first holder has, as often as the new mesh has copies, and all of
-// the new one.
-func (p *passage) prove(memory, moved map[topo.Worker][]uint64, here func(topo.Worker) bool) (proof head.Proof) {
+// prove sums up what the workers of a host have: of the old state what its first holder has, as
+// often as the new mesh has copies, and all of the new one.
+func (p *passage) prove(memory, moved map[topo.Worker][]uint64,
+	here func(topo.Worker) bool) (proof head.Proof) {
 	if p.lost {
 		return proof
 	}

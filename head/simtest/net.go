@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// network is the links between hosts. Messages wait on a link until an event delivers, repeats or loses one of them.
+// network is the links between hosts. Messages wait on a link until an event delivers, repeats or
+// loses one of them.
 type network struct{ links map[pair]*link }
 
 // pair is a direction between two hosts.
@@ -60,7 +61,8 @@ func (n *network) setCut(a, b string, cut bool) {
 	}
 }
 
-// closeAt notes that a host has given up its link to a peer: nothing of the peer reaches it any more.
+// closeAt notes that a host has given up its link to a peer: nothing of the peer reaches it any
+// more.
 func (n *network) closeAt(host, peer string) {
 	if l := n.links[pair{peer, host}]; l != nil {
 		l.closed, l.waiting = true, nil
@@ -89,6 +91,8 @@ func (n *network) busy() (list []pair) {
 			list = append(list, p)
 		}
 	}
-	slices.SortFunc(list, func(a, b pair) int { return cmp.Or(strings.Compare(a.from, b.from), strings.Compare(a.to, b.to)) })
+	slices.SortFunc(list, func(a, b pair) int {
+		return cmp.Or(strings.Compare(a.from, b.from), strings.Compare(a.to, b.to))
+	})
 	return list
 }

@@ -6,8 +6,9 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
-// outlives checks hosts that are all linked with each other: they belong to the job (H1), and when they are three or more, those without the head go
-// on by themselves, if members that are enough are among them (F3).
+// outlives checks hosts that are all linked with each other: they belong to the job (H1), and when
+// they are three or more, those without the head go on by themselves, if members that are enough
+// are among them (F3).
 func (c *Cluster) outlives() {
 	if c.ledger.broken != nil || !c.mustGoOn(c.newest().Min) {
 		return
@@ -17,7 +18,10 @@ func (c *Cluster) outlives() {
 		c.round()
 	}
 	r, hosts := c.newest(), c.living()
-	if c.ledger.broken != nil || !c.mustGoOn(r.Min) || !c.linked() || slices.ContainsFunc(r.Hosts, func(h member.Host) bool { return h.Draining }) {
+	if c.ledger.broken != nil || !c.mustGoOn(r.Min) || !c.linked() ||
+		slices.ContainsFunc(r.Hosts, func(h member.Host) bool {
+			return h.Draining
+		}) {
 		return
 	}
 	for _, h := range hosts {
@@ -32,7 +36,8 @@ func (c *Cluster) outlives() {
 	c.host(r.Head).crash()
 	c.Calm(3)
 	if c.ledger.broken == nil && c.ledger.newest < before+3 && c.manned(c.newest().Min) {
-		c.ledger.fail("%s led the job and is lost, and the others stand still after step %d: %v", r.Head, c.ledger.newest, c.newest())
+		c.ledger.fail("%s led the job and is lost, and the others stand still after step %d: %v",
+			r.Head, c.ledger.newest, c.newest())
 	}
 }
 

@@ -8,12 +8,13 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
-// Random runs a schedule of so many events that a seed chooses, and then a calm in which the job must go on. It returns the schedule and
-// the first invariant that it broke.
+// Random runs a schedule of so many events that a seed chooses, and then a calm in which the job
+// must go on. It returns the schedule and the first invariant that it broke.
 func Random(seed uint64, events int) (lines []string, broken error) {
 	c := New()
 	c.quiet = true
-	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7)), mesh: seed/2%2 == 1, apart: seed/4%2 == 1, spares: max(int(seed/8%4)-1, 0)}
+	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7)), mesh: seed/2%2 == 1,
+		apart: seed/4%2 == 1, spares: max(int(seed/8%4)-1, 0)}
 	k := newClerk(c, seed)
 	do := func(line string) {
 		if broken == nil && line != "" {
@@ -102,8 +103,11 @@ func (g *generator) beginning() (lines []string) {
 	if g.mesh {
 		lines = append(lines, g.meshed(hosts, slots))
 	} else {
-		lines = append(lines, fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d",
-			want, g.rand.IntN(want+1), slots, []int{0, 1, 23, 50}[g.rand.IntN(4)], 1+g.rand.IntN(9), g.rand.IntN(2)))
+		lines = append(lines,
+			fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d",
+				want, g.rand.IntN(want+1), slots, []int{0, 1, 23, 50}[g.rand.IntN(4)],
+				1+g.rand.IntN(9),
+				g.rand.IntN(2)))
 	}
 	lines[0] += fmt.Sprintf(" ahead=%d spares=%d", []int{0, 8, 8, 16}[g.rand.IntN(4)], g.spares)
 	for i := 1; i < hosts; i++ {
@@ -227,15 +231,21 @@ func (g *generator) fault() string {
 	return ""
 }
 
-// another lets a host come while the job runs; it stays without workers when nobody waits for room, and some have none.
+// another lets a host come while the job runs; it stays without workers when nobody waits for room,
+// and some have none.
 func (g *generator) another() string {
 	g.more--
-	return fmt.Sprintf("host %c slots=%d", 'A'+len(g.c.hosts), []int{member.NoSlots, 1, 2, 3}[g.rand.IntN(4)])
+	return fmt.Sprintf("host %c slots=%d", 'A'+len(g.c.hosts),
+		[]int{member.NoSlots, 1, 2, 3}[g.rand.IntN(4)])
 }
 
-// adrift reports whether the job is on its way back to a checkpoint, which is short: few faults would hit it.
+// adrift reports whether the job is on its way back to a checkpoint, which is short: few faults
+// would hit it.
 func (g *generator) adrift() bool {
-	return slices.ContainsFunc(g.c.living(), func(h *host) bool { s := h.agent.Known().Shape; return s != nil && s.Lost != "" })
+	return slices.ContainsFunc(g.c.living(), func(h *host) bool {
+		s := h.agent.Known().Shape
+		return s != nil && s.Lost != ""
+	})
 }
 
 // behead ends the head, or cuts it off, and lets the others notice.
@@ -277,13 +287,15 @@ func (g *generator) partition() string {
 	return ""
 }
 
-// silence lets a host notice a link that is down, or with some chance in a hundred give up one that is only slow.
+// silence lets a host notice a link that is down, or with some chance in a hundred give up one that
+// is only slow.
 func (g *generator) silence(chance int) string {
 	a := g.host().name
 	for _, i := range g.rand.Perm(len(g.c.hosts)) {
 		h := g.c.hosts[i]
 		l := g.c.net.links[pair{h.name, a}]
-		if l != nil && !l.closed && (l.cut || !h.alive || g.c.net.closed(h.name, a) || g.rand.IntN(100) < chance) {
+		if l != nil && !l.closed &&
+			(l.cut || !h.alive || g.c.net.closed(h.name, a) || g.rand.IntN(100) < chance) {
 			return fmt.Sprintf("down %s %s", a, h.name)
 		}
 	}
@@ -305,15 +317,18 @@ func (g *generator) meshed(hosts, slots int) string {
 	if g.rand.IntN(6) == 0 {
 		flat = 1
 	}
-	job := fmt.Sprintf("job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d mesh=%s flat=%d saves=%d",
-		m.ranks(), g.rand.IntN(m.ranks()+1), slots, []int{1, 23, 50}[g.rand.IntN(3)], 1+g.rand.IntN(9), g.rand.IntN(2), m, flat, []int{0, 1, 1, 3}[g.rand.IntN(4)])
+	job := fmt.Sprintf(
+		"job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d mesh=%s flat=%d saves=%d",
+		m.ranks(), g.rand.IntN(m.ranks()+1), slots, []int{1, 23, 50}[g.rand.IntN(3)],
+		1+g.rand.IntN(9), g.rand.IntN(2), m, flat, []int{0, 1, 1, 3}[g.rand.IntN(4)])
 	if g.apart {
 		job += " redundant=1"
 	}
 	return job
 }
 
-// degrees chooses a mesh of at most so many ranks. Most have several replicas, so that most losses cost no state.
+// degrees chooses a mesh of at most so many ranks. Most have several replicas, so that most losses
+// cost no state.
 func (g *generator) degrees(most int) mesh {
 	m := mesh{tp: 1 + g.rand.IntN(max(1, min(3, most/2)))}
 	m.dp = 1 + g.rand.IntN(max(1, min(4, most/m.tp)))

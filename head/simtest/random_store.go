@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 )
 
-// clerk chooses what becomes of calls to the store. It has numbers of its own, and chooses beside the generator: a seed means the same schedule
-// with the store and without.
+// clerk chooses what becomes of calls to the store. It has numbers of its own, and chooses beside
+// the generator: a seed means the same schedule with the store and without.
 type clerk struct {
 	c    *Cluster
 	rand *rand.Rand
@@ -21,7 +21,8 @@ func newClerk(c *Cluster, seed uint64) *clerk {
 	return k
 }
 
-// begin lets the first host not reach the store from the start, in some schedules: then it has yet to write that it leads when it does no more.
+// begin lets the first host not reach the store from the start, in some schedules: then it has yet
+// to write that it leads when it does no more.
 func (k *clerk) begin() string {
 	if k.kind != "servers" || k.rand.IntN(6) > 0 {
 		return ""
@@ -41,7 +42,8 @@ func (k *clerk) next() string {
 	case n < 80 && s.down:
 		return "store up"
 	case n < 84 && k.kind == "servers":
-		return fmt.Sprintf("store %s %c", []string{"down", "down", "up"}[k.rand.IntN(3)], 'A'+k.rand.IntN(len(k.c.hosts)))
+		return fmt.Sprintf("store %s %c", []string{"down", "down", "up"}[k.rand.IntN(3)],
+			'A'+k.rand.IntN(len(k.c.hosts)))
 	case n < 90:
 		return fmt.Sprintf("arrive %d", k.rand.IntN(4))
 	case n < 100 && len(s.apart) < 2:

@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/head/simtest"
 )
 
-// A simulation leaves much garbage and keeps little: to collect it four times less often takes a quarter of the time away.
+// A simulation leaves much garbage and keeps little: to collect it four times less often takes a
+// quarter of the time away.
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(400)
 	os.Exit(m.Run())
@@ -32,8 +33,9 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// Random schedules: whatever is lost, late, cut, killed, drained and asked for, the invariants hold and the job goes on when it can. A
-// schedule that breaks one is printed, made smaller: put it under testdata with the mending. SEED and SCHEDULES choose others.
+// Random schedules: whatever is lost, late, cut, killed, drained and asked for, the invariants hold
+// and the job goes on when it can. A schedule that breaks one is printed, made smaller: put it
+// under testdata with the mending. SEED and SCHEDULES choose others.
 func TestRandomSchedules(t *testing.T) {
 	seed, count := number(t, "SEED", 1), number(t, "SCHEDULES", 5000)
 	parts := uint64(runtime.GOMAXPROCS(0))

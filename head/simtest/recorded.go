@@ -21,12 +21,13 @@ import (
 //
 // That nothing waits for the store (C5) is for a test: a schedule is the same without it.
 type recorded struct {
-	owner   record.Owner // as which the job has begun
-	run     string
-	after   topo.Generation
-	lives   int
-	foreign map[topo.Generation]bool // were written by a part of the job that a person has parted from it
-	over    bool                     // the job has ended
+	owner record.Owner // as which the job has begun
+	run   string
+	after topo.Generation
+	lives int
+	// were written by a part of the job that a person has parted from it
+	foreign map[topo.Generation]bool
+	over    bool // the job has ended
 }
 
 // wrote checks a value that is written now.
@@ -40,8 +41,10 @@ func (s *store) wrote(c *Cluster, e errand, before []byte) {
 		return
 	}
 	r, err := record.DecodeGeneration(e.Key, e.Value)
-	if err != nil || !strings.HasPrefix(e.Key, record.Prefix(jobName, s.run)+".") || r.View.Generation <= s.after {
-		c.ledger.fail("%s writes %s in run %s after generation %d: %v", e.by, e.Key, s.run, s.after, err)
+	if err != nil || !strings.HasPrefix(e.Key, record.Prefix(jobName, s.run)+".") ||
+		r.View.Generation <= s.after {
+		c.ledger.fail("%s writes %s in run %s after generation %d: %v", e.by, e.Key, s.run, s.after,
+			err)
 		return
 	}
 	r.View.Generation -= s.after
@@ -74,7 +77,8 @@ func (s *store) owned(c *Cluster, e errand, before []byte) {
 	case o.Ended != 0 && !s.over:
 		c.ledger.fail("%s tells of the end of the job, which goes on", e.by)
 	case o.Generation > s.after && c.ledger.records[o.Generation-s.after].Head != o.Host:
-		c.ledger.fail("%s makes %+v the owner, and by decision it is %s", e.by, o, c.ledger.records[o.Generation-s.after].Head)
+		c.ledger.fail("%s makes %+v the owner, and by decision it is %s", e.by, o,
+			c.ledger.records[o.Generation-s.after].Head)
 	}
 	if o.Ended != 0 {
 		c.noted("the job has ended, says %s", e.by)
@@ -114,7 +118,8 @@ func (h *host) hears() {
 			c.noted("%s: it answers again, %d generations are late", h.name, r.Late)
 		case errors.As(r.Refused, &diverged) && s.foreign[diverged.Wants.View.Generation-s.after]:
 			h.diverged = append(h.diverged, diverged.Wants.View.Generation-s.after)
-			c.noted("%s: generation %d is recorded otherwise, led by %s", h.name, diverged.Wants.View.Generation, diverged.Have.Head)
+			c.noted("%s: generation %d is recorded otherwise, led by %s", h.name,
+				diverged.Wants.View.Generation, diverged.Have.Head)
 		case errors.As(r.Refused, &taken) && taken.Owner.Run != s.run:
 			c.noted("%s: %v", h.name, r.Refused)
 		default:
@@ -176,7 +181,8 @@ func (c *Cluster) served(h *host) {
 	}
 }
 
-// most is how many calls a host can want to make: two for each generation that it keeps, and some for the owner.
+// most is how many calls a host can want to make: two for each generation that it keeps, and some
+// for the owner.
 const most = 3 * record.MaxKept
 
 // complete checks what a host has recorded.
@@ -184,7 +190,8 @@ func (s *store) complete(c *Cluster, h *host) {
 	if h.writer == nil {
 		return
 	}
-	owner, err := record.DecodeOwner(record.OwnerKey(jobName), s.held[record.OwnerKey(jobName)].value)
+	owner, err := record.DecodeOwner(record.OwnerKey(jobName),
+		s.held[record.OwnerKey(jobName)].value)
 	if err != nil {
 		c.ledger.fail("the owner cannot be read: %v", err)
 		return
@@ -192,7 +199,8 @@ func (s *store) complete(c *Cluster, h *host) {
 	r := h.agent.Record()
 	leads := r.Head == h.name && r.Equal(c.ledger.latest())
 	if changes, end := h.writer.Left(); changes > 0 || end {
-		c.ledger.fail("the store answers, and %s has %d changes to record; the end of the job: %v", h.name, changes, end)
+		c.ledger.fail("the store answers, and %s has %d changes to record; the end of the job: %v",
+			h.name, changes, end)
 	}
 	switch {
 	case owner.Run != s.run: // the name was taken over, or the job has ended and another has begun
@@ -211,10 +219,13 @@ func (s *store) complete(c *Cluster, h *host) {
 
 // wrote reports whether a host writes what it knows: it leads, or has led.
 func (h *host) wrote() bool {
-	return h.cluster.hosts[0] == h || slices.ContainsFunc(h.told, func(g topo.Generation) bool { return h.cluster.ledger.records[g].Head == h.name })
+	return h.cluster.hosts[0] == h || slices.ContainsFunc(h.told, func(g topo.Generation) bool {
+		return h.cluster.ledger.records[g].Head == h.name
+	})
 }
 
-// latest is the newest generation that is decided. Who is left may not have heard of it, and cannot decide otherwise.
+// latest is the newest generation that is decided. Who is left may not have heard of it, and cannot
+// decide otherwise.
 func (l *ledger) latest() (newest member.Record) {
 	for _, r := range l.records {
 		if r.View.Generation >= newest.View.Generation {
@@ -224,8 +235,8 @@ func (l *ledger) latest() (newest member.Record) {
 	return newest
 }
 
-// resumes checks that a head that begins again may: a job that has not ended goes on in its run, behind all that is recorded, and nobody else can
-// go on with it, as far as is recorded.
+// resumes checks that a head that begins again may: a job that has not ended goes on in its run,
+// behind all that is recorded, and nobody else can go on with it, as far as is recorded.
 func (s *store) resumes(c *Cluster, run string, after topo.Generation, over bool) {
 	if s.run != run {
 		if !over {
@@ -238,12 +249,15 @@ func (s *store) resumes(c *Cluster, run string, after topo.Generation, over bool
 	for _, h := range c.living() {
 		left = append(left, h.name)
 	}
-	if _, there := s.held[record.Key(jobName, run, newest.View.Generation+after)]; there && newest.Quorum(left) {
+	if _, there := s.held[record.Key(jobName, run, newest.View.Generation+after)]; there &&
+		newest.Quorum(left) {
 		c.ledger.fail("%s begins again, and %v can go on from %+v", s.owner.Host, left, newest)
 	}
 	for key := range s.held {
-		if strings.HasPrefix(key, record.Prefix(jobName, run)+".") && key > record.Key(jobName, run, s.after) {
-			c.ledger.fail("%s numbers its generations on after %d, and there is %s", s.owner.Host, s.after, key)
+		if strings.HasPrefix(key, record.Prefix(jobName, run)+".") &&
+			key > record.Key(jobName, run, s.after) {
+			c.ledger.fail("%s numbers its generations on after %d, and there is %s", s.owner.Host,
+				s.after, key)
 		}
 	}
 }

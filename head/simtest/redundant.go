@@ -9,13 +9,17 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// A redundant job has its ranks placed by the planner of the agents: the boxes are a tensor that is cut over tp.
+// A redundant job has its ranks placed by the planner of the agents: the boxes are a tensor that is
+// cut over tp.
 
 const layout = `{"shoal": "layout/1", "mesh": "dp=1,tp=1", "rules": [{"match": "**", "place": "tp=shard(0,balanced)"}]}`
 
 // redundant is the members that take the ranks of a mesh.
-func (c *Cluster) redundant(s *head.Shape, text string, members topo.View) (order []topo.Worker, err error) {
-	state, err := reshape.New(&reshape.Statement{Layout: layout, Mesh: text, Tensors: []reshape.Tensor{{Name: "boxes", DType: "i64", Shape: []int{boxes}}}})
+func (c *Cluster) redundant(s *head.Shape, text string, members topo.View) (order []topo.Worker,
+	err error) {
+	state, err := reshape.New(
+		&reshape.Statement{Layout: layout, Mesh: text,
+			Tensors: []reshape.Tensor{{Name: "boxes", DType: "i64", Shape: []int{boxes}}}})
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +42,9 @@ func (c *Cluster) redundant(s *head.Shape, text string, members topo.View) (orde
 		}
 	}
 	for _, w := range s.Workers {
-		at.Ranks = append(at.Ranks, slices.IndexFunc(members.Members, func(m topo.Member) bool { return m.Worker == w }))
+		at.Ranks = append(at.Ranks, slices.IndexFunc(members.Members, func(m topo.Member) bool {
+			return m.Worker == w
+		}))
 	}
 	change, err := reshape.Plan(old, new, at)
 	if err != nil {
@@ -59,8 +65,8 @@ func hosts(v topo.View) (names []string) {
 	return slices.Compact(names)
 }
 
-// apart says which box is on one host alone, though the ranks of a mesh could be placed so that none is; "" = none. A
-// host takes at most all ranks but one of each part.
+// apart says which box is on one host alone, though the ranks of a mesh could be placed so that
+// none is; "" = none. A host takes at most all ranks but one of each part.
 func apart(m mesh, order []topo.Worker, members topo.View) string {
 	room := 0
 	for _, name := range hosts(members) {
@@ -83,7 +89,8 @@ func apart(m mesh, order []topo.Worker, members topo.View) string {
 			}
 		}
 		if len(of) < 2 {
-			return fmt.Sprintf("part %d of mesh %s is on %v alone: %v of %v", part, m, of, order, members)
+			return fmt.Sprintf("part %d of mesh %s is on %v alone: %v of %v", part, m, of, order,
+				members)
 		}
 	}
 	return ""

@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Do performs one event, written as a line. An event that makes no sense where it stands does nothing, so that any part of a schedule is a
-// schedule. The events:
+// Do performs one event, written as a line. An event that makes no sense where it stands does
+// nothing, so that any part of a schedule is a schedule. The events:
 //
 //	job A want=4 min=2 slots=2 samples=50 batch=7 groups=1   host A begins a job
 //	job A ... spares=1    a worker more waits to take the place of one that is lost
@@ -76,8 +76,10 @@ func (c *Cluster) perform(words []string) error {
 			c.data = data
 		}
 		c.disk.every = uint64(number("saves"))
-		c.groups, c.ahead, c.flat, c.apart, c.mesh = number("groups") > 0, number("ahead"), number("flat") > 0, number("redundant") > 0, text("mesh")
-		c.slots, c.job = number("slots"), member.Config{Want: number("want"), Min: number("min"), Spares: number("spares")}
+		c.groups, c.ahead, c.flat, c.apart, c.mesh = number("groups") > 0, number("ahead"),
+			number("flat") > 0, number("redundant") > 0, text("mesh")
+		c.slots, c.job = number("slots"),
+			member.Config{Want: number("want"), Min: number("min"), Spares: number("spares")}
 		if c.store.kind = text("store"); c.store.kind == "" || c.starts(arg(1)) {
 			c.begin(arg(1))
 		}

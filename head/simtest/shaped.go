@@ -28,7 +28,9 @@ func (w *worker) states() {
 	}
 	w.stated = true
 	if m, ok := c.parse(c.mesh); ok && w.host.agent.Known().Shape == nil {
-		w.host.agent.Shape(head.Shaped{Worker: w.id, State: "state", Mesh: c.mesh, Ranks: m.ranks(), Redundant: c.apart})
+		w.host.agent.Shape(
+			head.Shaped{Worker: w.id, State: "state", Mesh: c.mesh, Ranks: m.ranks(),
+				Redundant: c.apart})
 	}
 	if c.data.Samples > 0 {
 		w.host.agent.State(w.id, c.data)
@@ -36,8 +38,8 @@ func (w *worker) states() {
 	w.host.settle()
 }
 
-// settled does what comes before a step: it greets new members, and goes to the mesh that the job should have. It reports whether the step
-// can begin.
+// settled does what comes before a step: it greets new members, and goes to the mesh that the job
+// should have. It reports whether the step can begin.
 func (w *worker) settled() bool {
 	w.states()
 	c, known := w.host.cluster, w.host.agent.Known()
@@ -53,7 +55,9 @@ func (w *worker) settled() bool {
 	case w.back.found, s != nil && s.Lost != "" && s.Next == "" && w.back.from == nil:
 		w.returns(s)
 	case s != nil && s.Next != "":
-		w.plan = append(w.plan, collective.Call{Kind: collective.Reshape, DType: tensor.I64, Flags: collective.Flags{Step: true}})
+		w.plan = append(w.plan,
+			collective.Call{Kind: collective.Reshape, DType: tensor.I64,
+				Flags: collective.Flags{Step: true}})
 	default:
 		w.begins(s, known.View)
 		return true
@@ -61,7 +65,8 @@ func (w *worker) settled() bool {
 	return false
 }
 
-// begins checks that the worker has what a rank of the mesh has; the first ones have it from the start.
+// begins checks that the worker has what a rank of the mesh has; the first ones have it from the
+// start.
 func (w *worker) begins(s *head.Shape, v topo.View) {
 	c := w.host.cluster
 	text, workers := c.mesh, []topo.Worker(nil)
@@ -92,7 +97,8 @@ func (w *worker) begins(s *head.Shape, v topo.View) {
 		want = append(want, box(b, made))
 	}
 	if !slices.Equal(want, w.held) {
-		c.ledger.fail("w%d is rank %d of mesh %s and has %x, not %x", w.id, rank, text, w.held, want)
+		c.ledger.fail("w%d is rank %d of mesh %s and has %x, not %x", w.id, rank, text, w.held,
+			want)
 		return
 	}
 	w.save(m, rank, v, made)
@@ -113,7 +119,8 @@ func (w *worker) reshape(p *collective.Call) {
 	}
 	if m, ok := c.parse(s.Mesh); ok {
 		if rank := slices.Index(s.Workers, w.id); rank >= 0 && len(w.held) != len(m.part(rank)) {
-			c.ledger.fail("w%d is rank %d of mesh %s, and has %d boxes", w.id, rank, s.Mesh, len(w.held))
+			c.ledger.fail("w%d is rank %d of mesh %s, and has %d boxes", w.id, rank, s.Mesh,
+				len(w.held))
 		}
 	}
 }
@@ -163,7 +170,8 @@ func (w *worker) voided() {
 // goesOn ends the wait of a worker that has dropped the step.
 func (w *worker) goesOn() {
 	if len(w.open) > 0 {
-		w.host.cluster.ledger.fail("w%d goes on from the start of the step, and has %d calls open", w.id, len(w.open))
+		w.host.cluster.ledger.fail("w%d goes on from the start of the step, and has %d calls open",
+			w.id, len(w.open))
 	}
 	w.in, w.dropped, w.failed = true, false, false
 }
@@ -172,12 +180,14 @@ func (w *worker) goesOn() {
 func (h *host) passes() *passage {
 	known := h.agent.Known()
 	if known.Shape == nil || known.Shape.Next == "" {
-		h.cluster.ledger.fail("%s is to execute a reshape, and the job is on its way to no mesh", h.name)
+		h.cluster.ledger.fail("%s is to execute a reshape, and the job is on its way to no mesh",
+			h.name)
 		return nil
 	}
 	p, err := h.cluster.passage(known.Shape, known.Shape.Next, known.View)
 	if err != nil && known.Shape.Lost == "" || !slices.Equal(p.order, known.Shape.Order) {
-		h.cluster.ledger.fail("%s plans another reshape than the head: %v, not %v; %v", h.name, p.order, known.Shape.Order, err)
+		h.cluster.ledger.fail("%s plans another reshape than the head: %v, not %v; %v", h.name,
+			p.order, known.Shape.Order, err)
 		return nil
 	}
 	return &p
@@ -191,11 +201,14 @@ func (h *host) bring(run *execution, part *head.Part, all map[callID][]byte) {
 	}
 	var err error
 	if run.moved, err = run.way.bring(memory); err != nil {
-		h.cluster.ledger.fail("%s executes a reshape from mesh %s to %s: %v", h.name, run.way.old, run.way.new, err)
+		h.cluster.ledger.fail("%s executes a reshape from mesh %s to %s: %v", h.name, run.way.old,
+			run.way.new, err)
 		return
 	}
 	run.proof = run.way.prove(memory, run.moved, func(w topo.Worker) bool {
-		return slices.ContainsFunc(part.Calls, func(p *collective.Posted) bool { return p.Worker == w && p.Call.Far == nil })
+		return slices.ContainsFunc(part.Calls, func(p *collective.Posted) bool {
+			return p.Worker == w && p.Call.Far == nil
+		})
 	})
 }
 

@@ -1,9 +1,11 @@
-// Package simtest runs a job on many simulated hosts: the agents, the membership, the matching of calls and what is recorded of them are the real
-// ones (head, member, collective, store/record); workers, their memory, the network, the store and the faults are models. Everything
-// happens one event after another, each of them a line of text, so that a schedule can be written, printed, replayed and made smaller.
+// Package simtest runs a job on many simulated hosts: the agents, the membership, the matching of
+// calls and what is recorded of them are the real ones (head, member, collective, store/record);
+// workers, their memory, the network, the store and the faults are models. Everything happens one
+// event after another, each of them a line of text, so that a schedule can be written, printed,
+// replayed and made smaller.
 //
-// After every event the invariants of docs/design/quorum.md, reshape.md and store.md are checked; ledger.go, audit.go and recorded.go have
-// them.
+// After every event the invariants of docs/design/quorum.md, reshape.md and store.md are checked;
+// ledger.go, audit.go and recorded.go have them.
 package simtest
 
 import (
@@ -111,8 +113,8 @@ func (c *Cluster) join(name string, slots int) {
 	h.settle()
 }
 
-// add makes a host. While it leads it chooses another route for every collective, and another one than other hosts would: only the word
-// of a flight can make them all the same.
+// add makes a host. While it leads it chooses another route for every collective, and another one
+// than other hosts would: only the word of a flight can make them all the same.
 func (c *Cluster) add(name string, cfg head.Config) *host {
 	cfg.Arrange = c.arrange
 	routes, asked := collective.Candidates(2, collective.MaxPiece), len(c.hosts)
@@ -121,7 +123,8 @@ func (c *Cluster) add(name string, cfg head.Config) *host {
 		asked++
 		return routes[asked%len(routes)]
 	}
-	h := &host{cluster: c, name: name, agent: head.New(cfg), alive: true, workers: map[topo.Worker]*worker{}, runs: map[head.Flight]*execution{}}
+	h := &host{cluster: c, name: name, agent: head.New(cfg), alive: true,
+		workers: map[topo.Worker]*worker{}, runs: map[head.Flight]*execution{}}
 	c.hosts = append(c.hosts, h)
 	return h
 }
@@ -145,7 +148,8 @@ func (c *Cluster) worker(w topo.Worker) *worker {
 	return nil
 }
 
-// member finds a living member on its host: a head that was cut off can have ordered another worker of its number elsewhere.
+// member finds a living member on its host: a head that was cut off can have ordered another worker
+// of its number elsewhere.
 func (c *Cluster) member(m topo.Member) *worker {
 	if h := c.host(m.Host); h != nil && h.alive {
 		return h.workers[m.Worker]
@@ -158,10 +162,13 @@ func (c *Cluster) living() []*host {
 	return slices.DeleteFunc(slices.Clone(c.hosts), func(h *host) bool { return !h.alive })
 }
 
-// head is the host that leads, by the newest generation that anybody who leads knows; nil if nobody does.
+// head is the host that leads, by the newest generation that anybody who leads knows; nil if nobody
+// does.
 func (c *Cluster) head() (best *host) {
 	for _, h := range c.living() {
-		if h.agent.Leads() && (best == nil || h.agent.Record().View.Generation > best.agent.Record().View.Generation) {
+		if h.agent.Leads() &&
+			(best == nil ||
+				h.agent.Record().View.Generation > best.agent.Record().View.Generation) {
 			best = h
 		}
 	}

@@ -16,11 +16,14 @@ import (
 // jobName is what the store knows the job by.
 const jobName = "train"
 
-// store is a model of the store that the record of the job is in: a map, of which every call is lost, answered, done without an answer that
-// arrives, or done when nobody waits for it any more. What is written when is decided by the real code (store/record). Nothing of the store
-// reaches the agents.
+// store is a model of the store that the record of the job is in: a map, of which every call is
+// lost, answered, done without an answer that arrives, or done when nobody waits for it any more.
+// What is written when is decided by the real code (store/record). Nothing of the store reaches the
+// agents.
 type store struct {
-	kind  string // "folder": of the first host alone; "servers": that all hosts can reach; "" = the job has no record
+	// "folder": of the first host alone; "servers": that all hosts can reach; "" = the job has no
+	// record
+	kind  string
 	down  bool
 	away  map[string]bool // hosts that cannot reach it
 	held  map[string]held
@@ -68,7 +71,8 @@ func (s *store) do(c *Cluster, e errand) record.Answer {
 		return record.Answer{Value: have.value, Revision: have.revision}
 	case e.Op == record.Get:
 		return record.Answer{Said: record.Empty, Err: errors.New("it holds nothing")}
-	case e.Op == record.Create && there, e.Op == record.Update && (!there || have.revision != e.Was):
+	case e.Op == record.Create && there, e.Op == record.Update &&
+		(!there || have.revision != e.Was):
 		return record.Answer{Said: record.Taken, Err: errors.New("somebody was faster")}
 	}
 	s.wrote(c, e, have.value)
@@ -80,7 +84,8 @@ func (s *store) do(c *Cluster, e errand) record.Answer {
 // OfStore reports whether an event is of the store alone: of what becomes of the calls to it.
 func OfStore(line string) bool {
 	what, _, _ := strings.Cut(line, " ")
-	return slices.Contains([]string{"serve", "unheard", "miss", "late", "arrive", "store", "rival", "split"}, what)
+	return slices.Contains(
+		[]string{"serve", "unheard", "miss", "late", "arrive", "store", "rival", "split"}, what)
 }
 
 // stored performs an event of the store:
@@ -112,7 +117,9 @@ func (c *Cluster) stored(what, arg, more string) {
 		}
 	case "rival":
 		if s.kind == "servers" && s.starter(arg) == nil && c.host(arg) == nil {
-			b := &record.Beginning{Owner: record.Owner{Job: jobName, Run: "of " + arg, Host: arg, Since: 1}, TakeOver: more == "force"}
+			b := &record.Beginning{
+				Owner:    record.Owner{Job: jobName, Run: "of " + arg, Host: arg, Since: 1},
+				TakeOver: more == "force"}
 			task, err := b.Task()
 			if err != nil {
 				c.ledger.fail("%s cannot begin: %v", arg, err)
@@ -225,7 +232,9 @@ func (h *host) over() {
 func (c *Cluster) starts(name string) bool {
 	s := &c.store
 	s.lives++
-	b := &record.Beginning{Owner: record.Owner{Job: jobName, Run: fmt.Sprint("r", s.lives), Host: name, Since: 1}, Alone: s.kind == "folder"}
+	b := &record.Beginning{
+		Owner: record.Owner{Job: jobName, Run: fmt.Sprint("r", s.lives), Host: name, Since: 1},
+		Alone: s.kind == "folder"}
 	t, err := b.Task()
 	for t != nil && err == nil {
 		if s.down {
@@ -243,8 +252,8 @@ func (c *Cluster) starts(name string) bool {
 	return true
 }
 
-// restart runs the job anew on its first host, which is lost, with the store in its folder. The hosts that are left of the old job are on
-// their own.
+// restart runs the job anew on its first host, which is lost, with the store in its folder. The
+// hosts that are left of the old job are on their own.
 func (c *Cluster) restart(name string) {
 	s, h := &c.store, c.host(name)
 	if s.kind != "folder" || h == nil || h != c.hosts[0] || h.alive {

@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/head/simtest"
 )
 
-// Whatever becomes of the store, the job does the same things at the same events as without it (C5).
+// Whatever becomes of the store, the job does the same things at the same events as without it
+// (C5).
 func TestTheStoreIsNotInTheWay(t *testing.T) {
 	seed, count := number(t, "SEED", 1), min(number(t, "SCHEDULES", 5000)/50, 1000)
 	compared := 0
@@ -45,7 +46,8 @@ func TestTheStoreIsNotInTheWay(t *testing.T) {
 			}
 		}
 		did := ofJob(without.Output())
-		for name, other := range map[string]*simtest.Cluster{"with the store": with, "with the store away": down} {
+		for name, other := range map[string]*simtest.Cluster{"with the store": with,
+			"with the store away": down} {
 			if diff := cmp.Diff(did, ofJob(other.Output())); diff != "" {
 				t.Fatalf("SEED=%d: without a store, and %s:\n%s", s, name, diff)
 			}

@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/head/simtest"
 )
 
-// Whatever agents say in random schedules comes back from bytes as it was, and a job whose messages are bytes on their way goes on
-// the same.
+// Whatever agents say in random schedules comes back from bytes as it was, and a job whose messages
+// are bytes on their way goes on the same.
 func TestMessagesAsBytes(t *testing.T) {
 	seed, count := number(t, "SEED", 1), min(number(t, "SCHEDULES", 5000)/50, 1000)
 	messages := 0
@@ -29,7 +29,8 @@ func TestMessagesAsBytes(t *testing.T) {
 			messages++
 			got, err := head.Decode(head.Encode(m))
 			if diff := cmp.Diff(m, got); diff != "" || err != nil {
-				t.Fatalf("SEED=%d: %s is read with error %v and differs:\n%s", s, head.Encode(m), err, diff)
+				t.Fatalf("SEED=%d: %s is read with error %v and differs:\n%s", s, head.Encode(m),
+					err, diff)
 			}
 			return got
 		})
@@ -40,7 +41,8 @@ func TestMessagesAsBytes(t *testing.T) {
 	t.Logf("%d messages", messages)
 }
 
-// carried plays a schedule with messages that are changed on their way; it returns what was printed.
+// carried plays a schedule with messages that are changed on their way; it returns what was
+// printed.
 func carried(script string, carry func(head.Message) head.Message) (string, error) {
 	c := simtest.New()
 	c.Carry = carry

@@ -14,9 +14,10 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// worker is a model of a training program: in every step it posts one to three collectives of the world (up to seven where hosts begin
-// before the last), from time to time one that is no part of a step, and if the job uses groups also one with every second rank. It waits
-// for all of them before the next step.
+// worker is a model of a training program: in every step it posts one to three collectives of the
+// world (up to seven where hosts begin before the last), from time to time one that is no part of a
+// step, and if the job uses groups also one with every second rank. It waits for all of them before
+// the next step.
 type worker struct {
 	id       topo.Worker
 	host     *host
@@ -38,7 +39,8 @@ type worker struct {
 }
 
 func (h *host) start(id topo.Worker) {
-	h.workers[id] = &worker{id: id, host: h, open: map[uint64]*collective.Posted{}, groups: map[string]topo.GroupID{}}
+	h.workers[id] = &worker{id: id, host: h, open: map[uint64]*collective.Posted{},
+		groups: map[string]topo.GroupID{}}
 	h.agent.Started(id)
 	h.settle()
 }
@@ -57,15 +59,18 @@ func (w *worker) ask() {
 	}
 	w.host.agent.Asks(w.id)
 	w.host.settle()
-	if v := w.host.agent.Known().View; v.Generation == 0 { // one that the job begins with waits for nobody
+	// one that the job begins with waits for nobody
+	if v := w.host.agent.Known().View; v.Generation == 0 {
 		_, w.in = v.Rank(w.id)
 		w.early = w.in
 	}
 }
 
-// again is the call "enter" of a member that did not get the state: it has done nothing since it was let in, and has no groups.
+// again is the call "enter" of a member that did not get the state: it has done nothing since it
+// was let in, and has no groups.
 func (w *worker) again() {
-	if c := w.host.cluster; !c.groups && c.mesh == "" && w.in && w.fresh && len(w.plan) == 0 && len(w.open) == 0 && !w.waits {
+	if c := w.host.cluster; !c.groups && c.mesh == "" && w.in && w.fresh && len(w.plan) == 0 &&
+		len(w.open) == 0 && !w.waits {
 		w.in = false
 		w.host.agent.Asks(w.id)
 		w.host.settle()
@@ -91,7 +96,8 @@ func (w *worker) work() bool {
 
 // able reports whether work would do something.
 func (w *worker) able() bool {
-	return !w.gone && (w.released || w.in && !w.waits && (w.failed || len(w.plan) > 0 || len(w.open) == 0))
+	return !w.gone && (w.released || w.in && !w.waits &&
+		(w.failed || len(w.plan) > 0 || len(w.open) == 0))
 }
 
 // begin plans the next step from what the worker knows.
@@ -136,7 +142,8 @@ func (w *worker) begin() {
 	}
 }
 
-// neighbours are the ranks that share a group with the worker in this step; none where the job has no groups.
+// neighbours are the ranks that share a group with the worker in this step; none where the job has
+// no groups.
 func (w *worker) neighbours(v topo.View) (list []topo.Worker) {
 	rank, ok := v.Rank(w.id)
 	if !w.host.cluster.groups || !ok || w.step%2 == 0 {
@@ -174,7 +181,8 @@ func (w *worker) grouped(g head.Grouped) {
 	w.groups[w.wanted] = g.ID
 }
 
-// unwanted reports whether the job has begun without a worker that was to begin it, and that is about to be stopped.
+// unwanted reports whether the job has begun without a worker that was to begin it, and that is
+// about to be stopped.
 func (w *worker) unwanted() bool {
 	if !w.early {
 		return false
@@ -185,11 +193,12 @@ func (w *worker) unwanted() bool {
 }
 
 func call(g topo.GroupID) collective.Call {
-	return collective.Call{Kind: collective.AllReduce, DType: tensor.I64, Reduction: collective.Sum, Group: g, Shape: []int{1}}
+	return collective.Call{Kind: collective.AllReduce, DType: tensor.I64, Reduction: collective.Sum,
+		Group: g, Shape: []int{1}}
 }
 
-// post posts the next call of the plan. Its input tells worker, step and call; after a call of the world that is no part of a step, it
-// is the output of that one, which may not be there yet.
+// post posts the next call of the plan. Its input tells worker, step and call; after a call of the
+// world that is no part of a step, it is the output of that one, which may not be there yet.
 func (w *worker) post() {
 	w.ticket++
 	p := &collective.Posted{Worker: w.id, Ticket: w.ticket, Call: w.plan[0]}
@@ -212,7 +221,8 @@ func (w *worker) post() {
 		return
 	}
 	if err := p.Call.Check(size, self); !ok || err != nil {
-		w.host.cluster.ledger.fail("w%d cannot post %v as number %d of %d: %v", w.id, &p.Call, self, size, err)
+		w.host.cluster.ledger.fail("w%d cannot post %v as number %d of %d: %v", w.id, &p.Call, self,
+			size, err)
 	}
 	w.open[w.ticket] = p
 	lent := *p
@@ -245,7 +255,8 @@ func (w *worker) completed(p *collective.Posted, out []byte, err error) {
 	case err == nil || p.Call.Group != topo.World:
 	case w.unwanted():
 		w.exit("failed")
-	case w.step == 1 && w.host.cluster.data.Samples == 0: // the job did not know yet that it has steps
+	// the job did not know yet that it has steps
+	case w.step == 1 && w.host.cluster.data.Samples == 0:
 		w.exit("failed")
 	default:
 		w.host.cluster.ledger.fail("w%d sees an error in step %d: %v", w.id, w.step, err)

@@ -11,7 +11,8 @@ import (
 	"syscall"
 )
 
-// Write puts a file in place, with one rename. It may be done by several at once, and one of them wins.
+// Write puts a file in place, with one rename. It may be done by several at once, and one of them
+// wins.
 func Write(path string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
@@ -37,7 +38,8 @@ func Sync(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// open opens a file to read it, and tells what it is, as it is open. It waits for nobody: a pipe would hold up the open itself.
+// open opens a file to read it, and tells what it is, as it is open. It waits for nobody: a pipe
+// would hold up the open itself.
 func open(path string) (*os.File, fs.FileMode, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -50,7 +52,8 @@ func open(path string) (*os.File, fs.FileMode, error) {
 	return f, info.Mode(), nil
 }
 
-// Read reads a regular file that has up to so many bytes. Pipes and devices are refused: a reader would wait for ever, or a program give it bytes without end.
+// Read reads a regular file that has up to so many bytes. Pipes and devices are refused: a reader
+// would wait for ever, or a program give it bytes without end.
 func Read(path string, most int64) ([]byte, error) {
 	f, mode, err := open(path)
 	if err != nil {
@@ -58,7 +61,9 @@ func Read(path string, most int64) ([]byte, error) {
 	}
 	defer f.Close()
 	if !mode.IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file; what comes out of a pipe or a device, write to a file first", path)
+		return nil, fmt.Errorf(
+			"%s is no regular file; what comes out of a pipe or a device, write to a file first",
+			path)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(text)) > most {

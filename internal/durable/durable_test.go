@@ -12,7 +12,8 @@ import (
 
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
-	file, pipe, loop := filepath.Join(dir, "file"), filepath.Join(dir, "pipe"), filepath.Join(dir, "loop")
+	file, pipe, loop := filepath.Join(dir, "file"), filepath.Join(dir, "pipe"),
+		filepath.Join(dir, "loop")
 	if err := durable.Write(file, []byte("four")); err != nil {
 		t.Fatal(err)
 	}

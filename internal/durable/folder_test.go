@@ -19,7 +19,8 @@ func TestFolder(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "sub", "file"), []byte("four"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil { // into which nobody writes
+	// into which nobody writes
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	fsys := durable.Folder(dir)
@@ -32,7 +33,8 @@ func TestFolder(t *testing.T) {
 	if info, err := fs.Stat(fsys, "pipe"); err != nil || info.Mode().IsRegular() {
 		t.Errorf("%v, %v", info, err)
 	}
-	for name, want := range map[string]string{"pipe": "pipe is no regular file", "../x": "invalid", "none": "open none: no such file"} {
+	for name, want := range map[string]string{"pipe": "pipe is no regular file", "../x": "invalid",
+		"none": "open none: no such file"} {
 		if _, err := fsys.Open(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}

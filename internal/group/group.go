@@ -1,5 +1,5 @@
-// Package group owns goroutines: the only place of shoal with a go statement, so that every one of them has a name,
-// an owner that waits for it, and an error that is not lost.
+// Package group owns goroutines: the only place of shoal with a go statement, so that every one of
+// them has a name, an owner that waits for it, and an error that is not lost.
 package group
 
 import (
@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// Group runs named goroutines under one context. The first that returns an error cancels the context; Wait waits for
-// all of them. The zero value is not usable; call New.
+// Group runs named goroutines under one context. The first that returns an error cancels the
+// context; Wait waits for all of them. The zero value is not usable; call New.
 type Group struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc

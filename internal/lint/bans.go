@@ -22,8 +22,8 @@ func checkFormat(t *Tree) (found []Finding) {
 	return found
 }
 
-// checkGoroutines keeps goroutines in internal/group, where each has a name, an owner that waits and an error that is
-// not lost. A sync.WaitGroup starts them too.
+// checkGoroutines keeps goroutines in internal/group, where each has a name, an owner that waits
+// and an error that is not lost. A sync.WaitGroup starts them too.
 func checkGoroutines(t *Tree) (found []Finding) {
 	for _, f := range t.Files {
 		if f.AST == nil || f.testdata() || path.Dir(f.Path) == "internal/group" {
@@ -37,7 +37,9 @@ func checkGoroutines(t *Tree) (found []Finding) {
 				what = "a sync.WaitGroup"
 			}
 			if what != "" {
-				found = append(found, Finding{f.Path, t.line(n), what + " outside internal/group: use group.New(ctx).Go(name, f), which waits for it"})
+				found = append(found,
+					Finding{f.Path, t.line(n), what + " outside internal/group: use " +
+						"group.New(ctx).Go(name, f), which waits for it"})
 			}
 			return true
 		})
@@ -52,7 +54,8 @@ func checkSleep(t *Tree) (found []Finding) {
 		}
 		ast.Inspect(f.AST, func(n ast.Node) bool {
 			if selects(n, "time.Sleep") {
-				found = append(found, Finding{f.Path, t.line(n), "time.Sleep in a test: it is slow on a fast machine and wrong on a slow one; wait for the event itself"})
+				found = append(found, Finding{f.Path, t.line(n), "time.Sleep in a test: it is " +
+					"slow on a fast machine and wrong on a slow one; wait for the event itself"})
 			}
 			return true
 		})
@@ -74,20 +77,26 @@ var leftover = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
 
 // checkLeftovers refuses notes to oneself: what is worth doing later is worth an issue.
 func checkLeftovers(t *Tree) []Finding {
-	return grep(t, func(f *File) bool { return !f.testdata() }, leftover, "%s: do it now or file an issue")
+	return grep(t, func(f *File) bool {
+		return !f.testdata()
+	}, leftover, "%s: do it now or file an issue")
 }
 
-var pickling = regexp.MustCompile(`^\s*(import|from)\s+_?(c?[pP]ickle|dill|cloudpickle|shelve|marshal)\b|\btorch\.load\(`)
+var pickling = regexp.MustCompile(
+	`^\s*(import|from)\s+_?(c?[pP]ickle|dill|cloudpickle|shelve|marshal)\b|\btorch\.load\(`)
 
 // checkPickle keeps everything that executes what it reads out of the Python code.
 func checkPickle(t *Tree) []Finding {
 	python := func(f *File) bool {
-		return path.Ext(f.Path) == ".py" && (strings.HasPrefix(f.Path, "python/") || strings.HasPrefix(f.Path, "examples/"))
+		return path.Ext(f.Path) == ".py" &&
+			(strings.HasPrefix(f.Path, "python/") || strings.HasPrefix(f.Path, "examples/"))
 	}
-	return grep(t, python, pickling, "%q can run code that a file or a peer brings along; use safetensors, JSON or plain buffers")
+	return grep(t, python, pickling, "%q can run code that a file or a peer brings along; use "+
+		"safetensors, JSON or plain buffers")
 }
 
-// grep returns a finding for every line of the chosen files that the expression matches; text has one verb, for the match.
+// grep returns a finding for every line of the chosen files that the expression matches; text has
+// one verb, for the match.
 func grep(t *Tree, choose func(*File) bool, what *regexp.Regexp, text string) (found []Finding) {
 	for _, f := range t.Files {
 		if !choose(f) || bytes.IndexByte(f.Text, 0) >= 0 {

@@ -12,7 +12,8 @@ var (
 	mapFolder = regexp.MustCompile("`([a-z0-9/_]+)/`")
 )
 
-// checkCodeMap asks for a line about every package in ARCHITECTURE.md, and that what is named there exists.
+// checkCodeMap asks for a line about every package in ARCHITECTURE.md, and that what is named there
+// exists.
 func checkCodeMap(t *Tree) (found []Finding) {
 	const page = "ARCHITECTURE.md"
 	f := t.file(page)
@@ -23,14 +24,19 @@ func checkCodeMap(t *Tree) (found []Finding) {
 	for _, cell := range mapRow.FindAllString(string(f.Text), -1) {
 		for _, m := range mapFolder.FindAllStringSubmatch(cell, -1) {
 			named[m[1]] = true
-			if !slices.ContainsFunc(t.Files, func(f *File) bool { return strings.HasPrefix(f.Path, m[1]+"/") }) {
-				found = append(found, Finding{page, 0, m[1] + "/ is on the map of the code but not in the tree"})
+			if !slices.ContainsFunc(t.Files, func(f *File) bool {
+				return strings.HasPrefix(f.Path, m[1]+"/")
+			}) {
+				found = append(found,
+					Finding{page, 0, m[1] + "/ is on the map of the code but not in the tree"})
 			}
 		}
 	}
 	for dir := range t.packages() {
 		if !named[dir] {
-			found = append(found, Finding{page, 0, dir + "/ is not on the map of the code; say in a line what is in it"})
+			found = append(found,
+				Finding{page, 0, dir +
+					"/ is not on the map of the code; say in a line what is in it"})
 		}
 	}
 	return sorted(found)

@@ -7,9 +7,10 @@ import (
 	"strings"
 )
 
-// checkPackageComments asks for exactly one package comment in every package, in the form that go doc shows:
-// "Package name …", or for a program "Command name …" or its name with a capital letter. The programs under examples
-// start as they like: their comment is the command to run and what it prints.
+// checkPackageComments asks for exactly one package comment in every package, in the form that go
+// doc shows: "Package name …", or for a program "Command name …" or its name with a capital letter.
+// The programs under examples start as they like: their comment is the command to run and what it
+// prints.
 func checkPackageComments(t *Tree) (found []Finding) {
 	for dir, files := range t.packages() {
 		var comments []*File
@@ -26,13 +27,17 @@ func checkPackageComments(t *Tree) (found []Finding) {
 		switch {
 		case source == nil: // tests only
 		case len(comments) == 0:
-			found = append(found, Finding{dir, 0, "no file of this package has a package comment; say what it is for"})
+			found = append(found,
+				Finding{dir, 0,
+					"no file of this package has a package comment; say what it is for"})
 		case len(comments) > 1:
-			text := fmt.Sprintf("a second package comment, the first is in %s; keep one", path.Base(comments[0].Path))
+			text := fmt.Sprintf("a second package comment, the first is in %s; keep one",
+				path.Base(comments[0].Path))
 			found = append(found, Finding{comments[1].Path, t.line(comments[1].AST.Doc), text})
 		default:
 			f := comments[0]
-			if want := commentStarts(dir, f.AST); want != nil && !startsWithOne(f.AST.Doc.Text(), want) {
+			if want := commentStarts(dir, f.AST); want != nil &&
+				!startsWithOne(f.AST.Doc.Text(), want) {
 				text := fmt.Sprintf("the package comment starts with none of %q", want)
 				found = append(found, Finding{f.Path, t.line(f.AST.Doc), text})
 			}

@@ -9,7 +9,8 @@ import (
 // MaxDirectDependencies is the budget of the main module.
 const MaxDirectDependencies = 18
 
-// goDirective is the language version that the house is built with; a dependency that wants more is refused.
+// goDirective is the language version that the house is built with; a dependency that wants more is
+// refused.
 var goDirective = regexp.MustCompile(`^go 1\.26(\.\d+)?$`)
 
 func checkGoDirective(t *Tree) (found []Finding) {
@@ -21,17 +22,22 @@ func checkGoDirective(t *Tree) (found []Finding) {
 		for i, line := range strings.Split(string(f.Text), "\n") {
 			ok = ok || goDirective.MatchString(line)
 			if word, _, _ := strings.Cut(line, " "); word == "toolchain" || word == "replace" {
-				found = append(found, Finding{f.Path, i + 1, "a " + word + " line: others who build this do not have what it points to"})
+				found = append(found,
+					Finding{f.Path, i + 1, "a " + word +
+						" line: others who build this do not have what it points to"})
 			}
 		}
 		if !ok {
-			found = append(found, Finding{f.Path, 0, "the go directive is not 1.26: a dependency or a hand raised it; go back"})
+			found = append(found,
+				Finding{f.Path, 0,
+					"the go directive is not 1.26: a dependency or a hand raised it; go back"})
 		}
 	}
 	return found
 }
 
-// directDependencies lists the modules that go.mod requires without the mark that they are indirect.
+// directDependencies lists the modules that go.mod requires without the mark that they are
+// indirect.
 func directDependencies(gomod string) (modules []string) {
 	inside := false
 	for line := range strings.Lines(gomod) {
@@ -44,14 +50,16 @@ func directDependencies(gomod string) (modules []string) {
 			inside = false
 		}
 		rest, single := strings.CutPrefix(line, "require ")
-		if (inside || single) && !strings.HasSuffix(line, "// indirect") && rest != "" && !strings.HasPrefix(rest, "//") {
+		if (inside || single) && !strings.HasSuffix(line, "// indirect") && rest != "" &&
+			!strings.HasPrefix(rest, "//") {
 			modules = append(modules, strings.Fields(rest)[0])
 		}
 	}
 	return modules
 }
 
-// checkDependencies asks for few direct dependencies, and for a reason for each: a section of docs/dependencies.md.
+// checkDependencies asks for few direct dependencies, and for a reason for each: a section of
+// docs/dependencies.md.
 func checkDependencies(t *Tree) (found []Finding) {
 	gomod, reasons := t.file("go.mod"), t.file("docs/dependencies.md")
 	if gomod == nil || reasons == nil {
@@ -59,13 +67,16 @@ func checkDependencies(t *Tree) (found []Finding) {
 	}
 	modules := directDependencies(string(gomod.Text))
 	if len(modules) > MaxDirectDependencies {
-		text := fmt.Sprintf("%d direct dependencies, the budget is %d; write the few lines instead", len(modules), MaxDirectDependencies)
+		text := fmt.Sprintf("%d direct dependencies, the budget is %d; write the few lines instead",
+			len(modules), MaxDirectDependencies)
 		found = append(found, Finding{"go.mod", 0, text})
 	}
 	for _, m := range modules {
 		heading := regexp.MustCompile(`(?m)^#+ .*` + regexp.QuoteMeta(m) + `(\W|$)`)
 		if !heading.Match(reasons.Text) {
-			found = append(found, Finding{"docs/dependencies.md", 0, "no section about " + m + ": why, what instead, what it costs"})
+			found = append(found,
+				Finding{"docs/dependencies.md", 0, "no section about " + m +
+					": why, what instead, what it costs"})
 		}
 	}
 	return found

@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// transparent folders are not rooms of their own: what lies in them counts as if it stood one floor up.
+// transparent folders are not rooms of their own: what lies in them counts as if it stood one floor
+// up.
 var transparent = []string{"internal/"}
 
-// checkFolderCycles looks at every folder: the packages below it, collapsed to its direct children, may not import
-// each other in a circle. Go forbids that for packages only.
+// checkFolderCycles looks at every folder: the packages below it, collapsed to its direct children,
+// may not import each other in a circle. Go forbids that for packages only.
 func checkFolderCycles(t *Tree) (found []Finding) {
 	levels := map[string]map[string]map[string]bool{} // folder -> child -> children that it imports
 	graph := t.imports()
@@ -33,7 +34,8 @@ func checkFolderCycles(t *Tree) (found []Finding) {
 	}
 	for folder, children := range levels {
 		if circle := findCircle(children); circle != nil {
-			text := fmt.Sprintf("folders import each other in a circle: %s; data flows one way, move what is shared down", strings.Join(circle, " -> "))
+			text := fmt.Sprintf("folders import each other in a circle: %s; data flows one way, "+
+				"move what is shared down", strings.Join(circle, " -> "))
 			found = append(found, Finding{folder, 0, text})
 		}
 	}
@@ -47,8 +49,8 @@ func place(pkg string) string {
 	return pkg
 }
 
-// diverge returns the deepest folder that holds both packages, and the child of it in which each lies ("." for the
-// folder's own package).
+// diverge returns the deepest folder that holds both packages, and the child of it in which each
+// lies ("." for the folder's own package).
 func diverge(a, b string) (folder, childA, childB string) {
 	as, bs := strings.Split(a, "/"), strings.Split(b, "/")
 	n := 0
@@ -104,7 +106,9 @@ func checkFolderNames(t *Tree) (found []Finding) {
 			p := strings.Join(parts[:i+1], "/")
 			if slices.Contains(grabBags, name) && !seen[p] {
 				seen[p] = true
-				found = append(found, Finding{p, 0, fmt.Sprintf("%q says nothing about what is inside; name it after what it does", name)})
+				found = append(found,
+					Finding{p, 0, fmt.Sprintf(
+						"%q says nothing about what is inside; name it after what it does", name)})
 			}
 		}
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the dependency list of the binary and regenerate the assembly")
+var update = flag.Bool("update", false,
+	"write the dependency list of the binary and regenerate the assembly")
 
 const root = "../.."
 
@@ -36,12 +37,13 @@ func TestHouse(t *testing.T) {
 	}
 }
 
-// TestBinaryDependencies compares the packages that are linked into the binary with the list that is checked in, so
-// that a new one is seen in review.
+// TestBinaryDependencies compares the packages that are linked into the binary with the list that
+// is checked in, so that a new one is seen in review.
 func TestBinaryDependencies(t *testing.T) {
 	const file = root + "/cmd/shoal/deps.txt"
 	env := []string{"GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0"}
-	got := command(t, root, env, "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", "./cmd/shoal")
+	got := command(t, root, env, "go", "list", "-deps", "-f",
+		"{{if not .Standard}}{{.ImportPath}}{{end}}", "./cmd/shoal")
 	got = strings.Join(slices.Sorted(strings.Lines(got)), "")
 	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
@@ -53,7 +55,8 @@ func TestBinaryDependencies(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("cmd/shoal/deps.txt is not what the binary links (-file +binary):\n%s\nIf the change is meant, run: go test ./internal/lint -update", diff)
+		t.Errorf("cmd/shoal/deps.txt is not what the binary links (-file +binary):\n%s\nIf the "+
+			"change is meant, run: go test ./internal/lint -update", diff)
 	}
 }
 
@@ -82,7 +85,8 @@ func TestAssembly(t *testing.T) {
 			copyFile(t, name, committed)
 		}
 		if !bytes.Equal(read(t, name), read(t, committed)) {
-			t.Errorf("kernel/%s is not what kernel/_asm generates; run: go generate ./kernel", filepath.Base(name))
+			t.Errorf("kernel/%s is not what kernel/_asm generates; run: go generate ./kernel",
+				filepath.Base(name))
 		}
 	}
 }

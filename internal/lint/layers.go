@@ -14,7 +14,8 @@ var layersText string
 
 // layers is the import lattice: who may import whom, and who may never reach whom.
 type layers struct {
-	allowed map[string]map[string]bool // package -> packages of this module that it may import, transitively closed
+	// package -> packages of this module that it may import, transitively closed
+	allowed map[string]map[string]bool
 	never   []ban
 }
 
@@ -71,7 +72,8 @@ func (l *layers) add(line string, n int) error {
 				continue
 			}
 			if l.allowed[from] == nil {
-				return fmt.Errorf("%s is used before the line that places it; lower floors come first", from)
+				return fmt.Errorf(
+					"%s is used before the line that places it; lower floors come first", from)
 			}
 			may[from] = true
 			maps.Copy(may, l.allowed[from])
@@ -104,24 +106,31 @@ func checkLayersText(t *Tree, text string) []Finding {
 	for pkg, imports := range graph {
 		may, placed := l.allowed[pkg]
 		if !placed {
-			found = append(found, Finding{pkg, 0, "no floor of its own: say in internal/lint/layers.txt what it may import"})
+			found = append(found,
+				Finding{pkg, 0,
+					"no floor of its own: say in internal/lint/layers.txt what it may import"})
 			continue
 		}
 		for _, p := range imports {
 			if _, own := graph[p]; own && !may[p] {
-				found = append(found, Finding{pkg, 0, fmt.Sprintf("imports %s, which does not lie below it in internal/lint/layers.txt", p)})
+				found = append(found,
+					Finding{pkg, 0, fmt.Sprintf(
+						"imports %s, which does not lie below it in internal/lint/layers.txt", p)})
 			}
 		}
 	}
 	for pkg := range l.allowed {
 		if _, ok := graph[pkg]; !ok {
-			found = append(found, Finding{"internal/lint/layers.txt", 0, "places " + pkg + ", which does not exist; take it out"})
+			found = append(found,
+				Finding{"internal/lint/layers.txt", 0,
+					"places " + pkg + ", which does not exist; take it out"})
 		}
 	}
 	return sorted(append(found, l.checkBans(graph)...))
 }
 
-// checkBans follows the imports of every banned package, within this module, down to what it may not reach.
+// checkBans follows the imports of every banned package, within this module, down to what it may
+// not reach.
 func (l *layers) checkBans(graph map[string][]string) (found []Finding) {
 	for pkg := range graph {
 		for _, b := range l.never {
@@ -129,7 +138,8 @@ func (l *layers) checkBans(graph map[string][]string) (found []Finding) {
 				continue
 			}
 			if route := reach(graph, pkg, b.from, map[string]bool{}); route != nil {
-				text := fmt.Sprintf("imports %s, which layers.txt:%d bans: %s", strings.Join(route, ", which imports "), b.line, b.reason)
+				text := fmt.Sprintf("imports %s, which layers.txt:%d bans: %s",
+					strings.Join(route, ", which imports "), b.line, b.reason)
 				found = append(found, Finding{pkg, 0, text})
 			}
 		}

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// mdLink finds the target of [text](target) and ![text](target), mdScheme those that lead out of the repository, and
-// mdCode what is shown and not linked.
+// mdLink finds the target of [text](target) and ![text](target), mdScheme those that lead out of
+// the repository, and mdCode what is shown and not linked.
 var (
 	mdLink   = regexp.MustCompile(`\]\(([^()\s]+)(?:\s+"[^"]*")?\)`)
 	mdScheme = regexp.MustCompile(`^([a-z][a-z0-9+.-]*:|//)`)
@@ -34,7 +34,11 @@ func checkLinks(t *Tree) (found []Finding) {
 			}
 			for _, m := range mdLink.FindAllSubmatch(mdCode.ReplaceAll(text, nil), -1) {
 				if target := string(m[1]); !t.leads(f, target) {
-					found = append(found, Finding{f.Path, line, fmt.Sprintf("the link to %s leads nowhere: no file or folder lies there", target)})
+					found = append(found,
+						Finding{f.Path, line,
+							fmt.Sprintf(
+								"the link to %s leads nowhere: no file or folder lies there",
+								target)})
 				}
 			}
 		}
@@ -42,7 +46,8 @@ func checkLinks(t *Tree) (found []Finding) {
 	return sorted(found)
 }
 
-// leads reports whether a link in f ends in this tree, or out in the world, which nobody looks after.
+// leads reports whether a link in f ends in this tree, or out in the world, which nobody looks
+// after.
 func (t *Tree) leads(f *File, target string) bool {
 	target, _, _ = strings.Cut(target, "#")
 	if target == "" || mdScheme.MatchString(target) {
@@ -52,5 +57,7 @@ func (t *Tree) leads(f *File, target string) bool {
 	if strings.HasPrefix(target, "/") {
 		place = path.Join(".", target)
 	}
-	return place == "." || slices.ContainsFunc(t.Files, func(g *File) bool { return g.Path == place || strings.HasPrefix(g.Path, place+"/") })
+	return place == "." || slices.ContainsFunc(t.Files, func(g *File) bool {
+		return g.Path == place || strings.HasPrefix(g.Path, place+"/")
+	})
 }

@@ -1,6 +1,7 @@
-// Package lint states the rules of the house and checks them: which package may import which, how long files and
-// functions may grow, what may not appear at all, and that what is generated is up to date. Its tests run every rule
-// on this repository, and every rule on a small tree that breaks it, so that no rule can fall asleep.
+// Package lint states the rules of the house and checks them: which package may import which, how
+// long files and functions may grow, what may not appear at all, and that what is generated is up
+// to date. Its tests run every rule on this repository, and every rule on a small tree that breaks
+// it, so that no rule can fall asleep.
 package lint
 
 import (
@@ -53,7 +54,8 @@ var Rules = []Rule{
 // sorted orders findings by place, so that two runs print the same text.
 func sorted(fs []Finding) []Finding {
 	slices.SortFunc(fs, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Text, b.Text))
+		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Line, b.Line),
+			cmp.Compare(a.Text, b.Text))
 	})
 	return fs
 }

@@ -11,30 +11,41 @@ import (
 
 // house is a small tree that keeps every rule.
 var house = map[string]string{
-	"go.mod":               "module github.com/shoal-ml/shoal\n\ngo 1.26.0\n\nrequire (\n\texample.org/tool v1.0.0\n\texample.org/far v1.0.0 // indirect\n)\n",
+	"go.mod": "module github.com/shoal-ml/shoal\n\ngo 1.26.0\n\nrequire " +
+		"(\n\texample.org/tool v1.0.0\n\texample.org/far v1.0.0 // indirect\n)\n",
 	"docs/dependencies.md": "# Dependencies\n\n## example.org/tool\n\nBecause.\n",
-	"ARCHITECTURE.md":      "| folder | what |\n|---|---|\n| `tensor/` | t |\n| `kernel/`, `cmd/shoal/` | k |\n",
-	"tensor/tensor.go":     "// Package tensor is arrays.\npackage tensor\n",
-	"kernel/kernel.go":     "// Package kernel adds.\npackage kernel\n\nimport _ \"github.com/shoal-ml/shoal/tensor\"\n",
-	"cmd/shoal/main.go":    "// Command shoal trains.\npackage main\n\nimport _ \"github.com/shoal-ml/shoal/kernel\"\n\nfunc main() {}\n",
+	"ARCHITECTURE.md": "| folder | what |\n|---|---|\n| `tensor/` | t |\n| `kernel/`, " +
+		"`cmd/shoal/` | k |\n",
+	"tensor/tensor.go": "// Package tensor is arrays.\npackage tensor\n",
+	"kernel/kernel.go": "// Package kernel adds.\npackage kernel\n\nimport _ " +
+		"\"github.com/shoal-ml/shoal/tensor\"\n",
+	"cmd/shoal/main.go": "// Command shoal trains.\npackage main\n\nimport _ " +
+		"\"github.com/shoal-ml/shoal/kernel\"\n\nfunc main() {}\n",
 }
 
-const houseLayers = "NONE < tensor\ntensor < kernel\nkernel < cmd/shoal\nos, cmd/* !< tensor, kernel: pure rooms\n"
+const houseLayers = "NONE < tensor\ntensor < kernel\nkernel < cmd/shoal\nos, cmd/* !< tensor, " +
+	"kernel: pure rooms\n"
 
-// broken lists, for every rule, files that are added to the house and a part of what the rule must then say. An empty
-// text takes the file away.
+// broken lists, for every rule, files that are added to the house and a part of what the rule must
+// then say. An empty text takes the file away.
 var broken = []struct {
 	rule  string
 	files map[string]string
 	want  string
 }{
-	{"syntax", map[string]string{"tensor/b.go": "package tensor\n\nfunc {"}, "tensor/b.go: does not parse"},
-	{"format", map[string]string{"tensor/b.go": "package tensor\nvar   X = 1\n"}, "tensor/b.go: not in gofmt's form"},
+	{"syntax", map[string]string{"tensor/b.go": "package tensor\n\nfunc {"},
+		"tensor/b.go: does not parse"},
+	{"format", map[string]string{"tensor/b.go": "package tensor\nvar   X = 1\n"},
+		"tensor/b.go: not in gofmt's form"},
 
-	{"layers", map[string]string{"new/a.go": "// Package new is new.\npackage new\n"}, "new: no floor of its own"},
-	{"layers", map[string]string{"tensor/b.go": imports("tensor", Module+"/kernel")}, "tensor: imports kernel, which does not lie below"},
-	{"layers", map[string]string{"kernel/b.go": imports("kernel", "os")}, "kernel: imports os, which layers.txt:4 bans: pure rooms"},
-	{"layers", map[string]string{"tensor/b.go": imports("tensor", "os")}, "kernel: imports tensor, which imports os, which"},
+	{"layers", map[string]string{"new/a.go": "// Package new is new.\npackage new\n"},
+		"new: no floor of its own"},
+	{"layers", map[string]string{"tensor/b.go": imports("tensor", Module+"/kernel")},
+		"tensor: imports kernel, which does not lie below"},
+	{"layers", map[string]string{"kernel/b.go": imports("kernel", "os")},
+		"kernel: imports os, which layers.txt:4 bans: pure rooms"},
+	{"layers", map[string]string{"tensor/b.go": imports("tensor", "os")},
+		"kernel: imports tensor, which imports os, which"},
 	{"layers", map[string]string{"kernel/kernel.go": ""}, "places kernel, which does not exist"},
 
 	{"folder-cycles", map[string]string{
@@ -46,38 +57,70 @@ var broken = []struct {
 		"act/check/b/b.go": "// Package b is below.\npackage b\n",
 	}, "act: folders import each other in a circle: check -> move -> check"},
 
-	{"folder-names", map[string]string{"tensor/util/a.go": "// Package util is a bag.\npackage util\n"}, `tensor/util: "util" says nothing`},
-	{"folder-names", map[string]string{"python/shoal/helpers.py": "\n"}, `python/shoal/helpers.py: "helpers" says nothing`},
+	{"folder-names", map[string]string{
+		"tensor/util/a.go": "// Package util is a bag.\npackage util\n"},
+		`tensor/util: "util" says nothing`},
+	{"folder-names", map[string]string{"python/shoal/helpers.py": "\n"},
+		`python/shoal/helpers.py: "helpers" says nothing`},
 
-	{"package-comments", map[string]string{"tensor/tensor.go": "package tensor\n"}, "tensor: no file of this package"},
-	{"package-comments", map[string]string{"tensor/b.go": "// Package tensor is more.\npackage tensor\n"}, "a second package comment"},
-	{"package-comments", map[string]string{"tensor/tensor.go": "// Copyright of somebody.\npackage tensor\n"}, "tensor/tensor.go:1: the package comment starts with"},
-	{"package-comments", map[string]string{"cmd/shoal/main.go": "// Package main is main.\npackage main\n"}, "cmd/shoal/main.go:1: the package comment"},
+	{"package-comments", map[string]string{"tensor/tensor.go": "package tensor\n"},
+		"tensor: no file of this package"},
+	{"package-comments",
+		map[string]string{"tensor/b.go": "// Package tensor is more.\npackage tensor\n"},
+		"a second package comment"},
+	{"package-comments",
+		map[string]string{"tensor/tensor.go": "// Copyright of somebody.\npackage tensor\n"},
+		"tensor/tensor.go:1: the package comment starts with"},
+	{"package-comments",
+		map[string]string{"cmd/shoal/main.go": "// Package main is main.\npackage main\n"},
+		"cmd/shoal/main.go:1: the package comment"},
 
-	{"code-map", map[string]string{"new/a.go": "// Package new is new.\npackage new\n"}, "new/ is not on the map"},
-	{"code-map", map[string]string{"ARCHITECTURE.md": "| `old/` | gone |\n"}, "old/ is on the map of the code but not in the tree"},
+	{"code-map", map[string]string{"new/a.go": "// Package new is new.\npackage new\n"},
+		"new/ is not on the map"},
+	{"code-map", map[string]string{"ARCHITECTURE.md": "| `old/` | gone |\n"},
+		"old/ is on the map of the code but not in the tree"},
 
-	{"links", map[string]string{"docs/a.md": "# A\n\nSee [the tools](dependencies.md#tools) and\n[more](b.md \"B\").\n"}, "docs/a.md:4: the link to b.md leads nowhere"},
-	{"links", map[string]string{"README.md": "![kernels](kernel) [b](/docs/b.md)\n"}, "README.md:1: the link to /docs/b.md leads nowhere"},
+	{"links", map[string]string{
+		"docs/a.md": "# A\n\nSee [the tools](dependencies.md#tools) and\n[more](b.md \"B\").\n"},
+		"docs/a.md:4: the link to b.md leads nowhere"},
+	{"links", map[string]string{"README.md": "![kernels](kernel) [b](/docs/b.md)\n"},
+		"README.md:1: the link to /docs/b.md leads nowhere"},
 
-	{"file-size", map[string]string{"tensor/b.go": "package tensor\n" + strings.Repeat("\n", HardFileLines)}, "801 lines, the limit is 800"},
-	{"file-size", map[string]string{"python/shoal/a.py": strings.Repeat("\n", HardFileLines+1)}, "python/shoal/a.py: 801 lines"},
-	{"function-size", map[string]string{"tensor/b.go": "package tensor\n\nfunc F() {\n" + strings.Repeat("\n", FunctionLines) + "}\n"}, "tensor/b.go:3: func F has 72 lines"},
+	{"file-size", map[string]string{"tensor/b.go": "package tensor\n" +
+		strings.Repeat("\n", HardFileLines)}, "801 lines, the limit is 800"},
+	{"file-size", map[string]string{"python/shoal/a.py": strings.Repeat("\n", HardFileLines+1)},
+		"python/shoal/a.py: 801 lines"},
+	{"function-size", map[string]string{"tensor/b.go": "package tensor\n\nfunc F() {\n" +
+		strings.Repeat("\n", FunctionLines) + "}\n"}, "tensor/b.go:3: func F has 72 lines"},
 
-	{"goroutines", map[string]string{"tensor/b.go": "package tensor\n\nfunc F() { go F() }\n"}, "tensor/b.go:3: a go statement outside internal/group"},
-	{"goroutines", map[string]string{"tensor/b_test.go": "package tensor\n\nfunc f() { go f() }\n"}, "tensor/b_test.go:3: a go statement"},
-	{"goroutines", map[string]string{"tensor/b.go": "package tensor\n\nvar g sync.WaitGroup\n"}, "tensor/b.go:3: a sync.WaitGroup outside"},
-	{"sleep", map[string]string{"tensor/b_test.go": "package tensor\n\nfunc f() { time.Sleep(1) }\n"}, "tensor/b_test.go:3: time.Sleep in a test"},
+	{"goroutines", map[string]string{"tensor/b.go": "package tensor\n\nfunc F() { go F() }\n"},
+		"tensor/b.go:3: a go statement outside internal/group"},
+	{"goroutines", map[string]string{"tensor/b_test.go": "package tensor\n\nfunc f() { go f() }\n"},
+		"tensor/b_test.go:3: a go statement"},
+	{"goroutines", map[string]string{"tensor/b.go": "package tensor\n\nvar g sync.WaitGroup\n"},
+		"tensor/b.go:3: a sync.WaitGroup outside"},
+	{"sleep", map[string]string{
+		"tensor/b_test.go": "package tensor\n\nfunc f() { time.Sleep(1) }\n"},
+		"tensor/b_test.go:3: time.Sleep in a test"},
 
-	{"leftovers", map[string]string{"tensor/b.go": "package tensor\n\n// TO" + "DO: later\n"}, "tensor/b.go:3: TO" + "DO: do it now"},
+	{"leftovers", map[string]string{"tensor/b.go": "package tensor\n\n// TO" + "DO: later\n"},
+		"tensor/b.go:3: TO" + "DO: do it now"},
 	{"leftovers", map[string]string{"docs/a.md": "FIX" + "ME\n"}, "docs/a.md:1: FIX" + "ME"},
-	{"pickle", map[string]string{"python/shoal/a.py": "import os\nimport pickle\n"}, "python/shoal/a.py:2: \"import pickle\" can run code"},
-	{"pickle", map[string]string{"examples/a.py": "state = torch.load(path)\n"}, "examples/a.py:1: \"torch.load(\""},
+	{"pickle", map[string]string{"python/shoal/a.py": "import os\nimport pickle\n"},
+		"python/shoal/a.py:2: \"import pickle\" can run code"},
+	{"pickle", map[string]string{"examples/a.py": "state = torch.load(path)\n"},
+		"examples/a.py:1: \"torch.load(\""},
 
-	{"go-directive", map[string]string{"go.mod": "module m\n\ngo 1.27.0\n"}, "go.mod: the go directive is not 1.26"},
-	{"go-directive", map[string]string{"kernel/_asm/go.mod": "module m\n\ngo 1.26.0\n\nreplace a => b\n"}, "kernel/_asm/go.mod:5: a replace line"},
-	{"dependencies", map[string]string{"go.mod": "module m\n\ngo 1.26.0\n\nrequire example.org/other v1.0.0\n"}, "no section about example.org/other"},
-	{"dependencies", map[string]string{"go.mod": manyRequires(MaxDirectDependencies + 1)}, "19 direct dependencies, the budget is 18"},
+	{"go-directive", map[string]string{"go.mod": "module m\n\ngo 1.27.0\n"},
+		"go.mod: the go directive is not 1.26"},
+	{"go-directive", map[string]string{
+		"kernel/_asm/go.mod": "module m\n\ngo 1.26.0\n\nreplace a => b\n"},
+		"kernel/_asm/go.mod:5: a replace line"},
+	{"dependencies", map[string]string{
+		"go.mod": "module m\n\ngo 1.26.0\n\nrequire example.org/other v1.0.0\n"},
+		"no section about example.org/other"},
+	{"dependencies", map[string]string{"go.mod": manyRequires(MaxDirectDependencies + 1)},
+		"19 direct dependencies, the budget is 18"},
 }
 
 func imports(pkg, path string) string {
@@ -138,7 +181,9 @@ func TestEveryRuleCanFail(t *testing.T) {
 				t.Fatalf("there is no rule %q", b.rule)
 			}
 			found := rules()[i].Check(build(t, b.files))
-			if !slices.ContainsFunc(found, func(f Finding) bool { return strings.Contains(f.String(), b.want) }) {
+			if !slices.ContainsFunc(found, func(f Finding) bool {
+				return strings.Contains(f.String(), b.want)
+			}) {
 				t.Errorf("found %v, want a finding with %q", found, b.want)
 			}
 		})
@@ -150,18 +195,21 @@ func TestEveryRuleCanFail(t *testing.T) {
 	}
 }
 
-// TestExempt shows what the rules pass over: generated files, test data, the goroutines of internal/group, and links that
-// lead somewhere.
+// TestExempt shows what the rules pass over: generated files, test data, the goroutines of
+// internal/group, and links that lead somewhere.
 func TestExempt(t *testing.T) {
 	long := strings.Repeat("\n", HardFileLines)
 	tree := build(t, map[string]string{
-		"tensor/ztable.go":        "package tensor\n" + long,
-		"tensor/table.go":         "// Code generated by gen. DO NOT EDIT.\n\npackage tensor\n" + long,
+		"tensor/ztable.go": "package tensor\n" + long,
+		"tensor/table.go": "// Code generated by gen. DO NOT EDIT.\n\npackage tensor\n" +
+			long,
 		"tensor/testdata/a.py":    "import pickle\n" + long,
 		"tensor/testdata/a.go":    "package {\n",
 		"internal/group/group.go": "// Package group runs.\npackage group\n\nfunc F() { go F() }\n",
-		"docs/a.md":               "[far](https://example.org/x) [here](#a) [map](../ARCHITECTURE.md) [dir](../kernel/) `[x](y)`\n```\n[x](y)\n```\n",
-		"tensor/b_test.go":        "package tensor\n\nfunc F() {\n" + strings.Repeat("\n", FunctionLines) + "}\n",
+		"docs/a.md": "[far](https://example.org/x) [here](#a) " +
+			"[map](../ARCHITECTURE.md) [dir](../kernel/) `[x](y)`\n```\n[x](y)\n```\n",
+		"tensor/b_test.go": "package tensor\n\nfunc F() {\n" +
+			strings.Repeat("\n", FunctionLines) + "}\n",
 	})
 	for _, rule := range rules() {
 		if rule.Name == "layers" || rule.Name == "format" || rule.Name == "code-map" {
@@ -174,7 +222,9 @@ func TestExempt(t *testing.T) {
 }
 
 func TestMentions(t *testing.T) {
-	found := Mentions(build(t, map[string]string{"tensor/b.go": "package tensor\n" + strings.Repeat("\n", SoftFileLines)}))
+	found := Mentions(
+		build(t, map[string]string{"tensor/b.go": "package tensor\n" +
+			strings.Repeat("\n", SoftFileLines)}))
 	if len(found) != 1 || found[0].Path != "tensor/b.go" {
 		t.Errorf("found %v, want tensor/b.go", found)
 	}

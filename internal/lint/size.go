@@ -27,7 +27,10 @@ func longFiles(t *Tree, limit int) (found []Finding) {
 			continue
 		}
 		if n := f.lines(); n > limit {
-			found = append(found, Finding{f.Path, 0, fmt.Sprintf("%d lines, the limit is %d; one concept a file, split it", n, limit)})
+			found = append(found,
+				Finding{f.Path, 0,
+					fmt.Sprintf("%d lines, the limit is %d; one concept a file, split it", n,
+						limit)})
 		}
 	}
 	return found
@@ -49,7 +52,8 @@ func checkFunctionSize(t *Tree) (found []Finding) {
 				continue
 			}
 			if n := t.fset.Position(fn.End()).Line - t.line(fn) + 1; n > FunctionLines {
-				text := fmt.Sprintf("func %s has %d lines, the limit is %d; give its parts names", fn.Name.Name, n, FunctionLines)
+				text := fmt.Sprintf("func %s has %d lines, the limit is %d; give its parts names",
+					fn.Name.Name, n, FunctionLines)
 				found = append(found, Finding{f.Path, t.line(fn), text})
 			}
 		}

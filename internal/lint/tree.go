@@ -31,7 +31,8 @@ type File struct {
 	err  error // why a Go file does not parse
 }
 
-// Load reads the files named by paths. A name without a file is passed over: it was deleted and not yet committed.
+// Load reads the files named by paths. A name without a file is passed over: it was deleted and not
+// yet committed.
 func Load(fsys fs.FS, paths []string) (*Tree, error) {
 	t := &Tree{fset: token.NewFileSet()}
 	for _, p := range slices.Compact(slices.Sorted(slices.Values(paths))) {
@@ -44,7 +45,8 @@ func Load(fsys fs.FS, paths []string) (*Tree, error) {
 		}
 		f := &File{Path: p, Text: text}
 		if path.Ext(p) == ".go" {
-			f.AST, f.err = parser.ParseFile(t.fset, p, text, parser.ParseComments|parser.SkipObjectResolution)
+			f.AST, f.err = parser.ParseFile(t.fset, p, text,
+				parser.ParseComments|parser.SkipObjectResolution)
 			if f.err != nil {
 				f.AST = nil
 			}
@@ -65,7 +67,8 @@ func (t *Tree) file(p string) *File {
 
 func (t *Tree) line(n ast.Node) int { return t.fset.Position(n.Pos()).Line }
 
-// packages maps each folder of the main module that holds Go files to those files, testdata excepted.
+// packages maps each folder of the main module that holds Go files to those files, testdata
+// excepted.
 func (t *Tree) packages() map[string][]*File {
 	pkgs := map[string][]*File{}
 	for _, f := range t.Files {
@@ -76,8 +79,8 @@ func (t *Tree) packages() map[string][]*File {
 	return pkgs
 }
 
-// imports maps each package of the main module to what its source files, tests excepted, import: the packages of this
-// module by their folder, all others by their import path.
+// imports maps each package of the main module to what its source files, tests excepted, import:
+// the packages of this module by their folder, all others by their import path.
 func (t *Tree) imports() map[string][]string {
 	graph := map[string][]string{}
 	for dir, files := range t.packages() {
@@ -102,18 +105,21 @@ func (t *Tree) imports() map[string][]string {
 func (f *File) test() bool     { return strings.HasSuffix(f.Path, "_test.go") }
 func (f *File) testdata() bool { return slices.Contains(strings.Split(f.Path, "/"), "testdata") }
 
-// ownModule reports whether the file lies in a folder that the go command passes over (kernel/_asm has its own go.mod).
+// ownModule reports whether the file lies in a folder that the go command passes over (kernel/_asm
+// has its own go.mod).
 func (f *File) ownModule() bool {
 	return strings.HasPrefix(f.Path, "_") || strings.Contains(f.Path, "/_")
 }
 
-// generated reports whether a program wrote the file: the name starts with z, or the text says so as Go asks for.
+// generated reports whether a program wrote the file: the name starts with z, or the text says so
+// as Go asks for.
 func (f *File) generated() bool {
 	if strings.HasPrefix(path.Base(f.Path), "z") && path.Ext(f.Path) == ".go" {
 		return true
 	}
 	for line := range bytes.Lines(f.Text) {
-		if bytes.HasPrefix(line, []byte("// Code generated ")) && bytes.HasSuffix(bytes.TrimSpace(line), []byte(" DO NOT EDIT.")) {
+		if bytes.HasPrefix(line, []byte("// Code generated ")) &&
+			bytes.HasSuffix(bytes.TrimSpace(line), []byte(" DO NOT EDIT.")) {
 			return true
 		}
 	}
@@ -123,7 +129,9 @@ func (f *File) generated() bool {
 func checkSyntax(t *Tree) (found []Finding) {
 	for _, f := range t.Files {
 		if f.err != nil && !f.testdata() {
-			found = append(found, Finding{f.Path, 0, fmt.Sprintf("does not parse, so no rule can read it: %v", f.err)})
+			found = append(found,
+				Finding{f.Path, 0,
+					fmt.Sprintf("does not parse, so no rule can read it: %v", f.err)})
 		}
 	}
 	return found

@@ -1,4 +1,5 @@
-// Package numa says which processors of a host are near which memory, as far as a process may use both.
+// Package numa says which processors of a host are near which memory, as far as a process may use
+// both.
 package numa
 
 import (
@@ -22,9 +23,11 @@ type Node struct {
 	CPUs []int // that may be used, in ascending order
 }
 
-// Read lists the nodes of a host that a process may use, in ascending order, from a folder such as System and a file such as Self. It returns nil where there
-// is nothing to choose: on a host with one node, on a system that does not say, for a process that is kept on one node; and where some of its processors are
-// near no memory that it may use, because then the kernel knows better which is next.
+// Read lists the nodes of a host that a process may use, in ascending order, from a folder such as
+// System and a file such as Self. It returns nil where there is nothing to choose: on a host with
+// one node, on a system that does not say, for a process that is kept on one node; and where some
+// of its processors are near no memory that it may use, because then the kernel knows better which
+// is next.
 func Read(system, status string) []Node {
 	cpus, mems, err := allowed(status)
 	if err != nil {
@@ -59,7 +62,8 @@ func Read(system, status string) []Node {
 	return nodes
 }
 
-// Home is the node that a process is kept on, of those that Read gave; status is its file in /proc. False: it may run on several, or it is not known.
+// Home is the node that a process is kept on, of those that Read gave; status is its file in /proc.
+// False: it may run on several, or it is not known.
 func Home(nodes []Node, status string) (id int, kept bool) {
 	cpus, _, err := allowed(status)
 	if err != nil {
@@ -75,7 +79,8 @@ func Home(nodes []Node, status string) (id int, kept bool) {
 	return id, homes == 1
 }
 
-// Next is the node for one more worker: that with the most processors a worker, when taken[id] workers are on a node already.
+// Next is the node for one more worker: that with the most processors a worker, when taken[id]
+// workers are on a node already.
 func Next(nodes []Node, taken map[int]int) Node {
 	return slices.MinFunc(nodes, func(a, b Node) int {
 		return (taken[a.ID]+1)*len(b.CPUs) - (taken[b.ID]+1)*len(a.CPUs)

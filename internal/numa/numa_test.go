@@ -31,7 +31,9 @@ func system(t *testing.T, files map[string]string) string {
 func status(t *testing.T, cpus, mems string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "status")
-	text := fmt.Sprintf("Name:\tshoal\nCpus_allowed:\tff\nCpus_allowed_list:\t%s\nMems_allowed_list:\t%s\n", cpus, mems)
+	text := fmt.Sprintf(
+		"Name:\tshoal\nCpus_allowed:\tff\nCpus_allowed_list:\t%s\nMems_allowed_list:\t%s\n", cpus,
+		mems)
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +41,8 @@ func status(t *testing.T, cpus, mems string) string {
 }
 
 func TestRead(t *testing.T) {
-	two := map[string]string{"online": "0-1", "has_memory": "0-1", "node0/cpulist": "0-3,8-11", "node1/cpulist": "4-7,12-15"}
+	two := map[string]string{"online": "0-1", "has_memory": "0-1", "node0/cpulist": "0-3,8-11",
+		"node1/cpulist": "4-7,12-15"}
 	with := func(changes ...string) map[string]string {
 		files := map[string]string{}
 		for path, text := range two {
@@ -55,15 +58,24 @@ func TestRead(t *testing.T) {
 		cpus, mems string
 		want       []Node
 	}{
-		"one node":                  {map[string]string{"online": "0", "has_memory": "0", "node0/cpulist": "0-1"}, "0-1", "0", nil},
-		"two nodes":                 {two, "0-127", "0-1", []Node{{0, []int{0, 1, 2, 3, 8, 9, 10, 11}}, {1, []int{4, 5, 6, 7, 12, 13, 14, 15}}}},
-		"numbers with a gap":        {with("online", "0,2", "has_memory", "0,2", "node2/cpulist", "4-5"), "0-15", "0-2", []Node{{0, []int{0, 1, 2, 3, 8, 9, 10, 11}}, {2, []int{4, 5}}}},
-		"memory on one":             {with("has_memory", "0"), "0-15", "0-1", nil},
-		"memory alone":              {with("online", "0-2", "has_memory", "0-2", "node2/cpulist", ""), "0-15", "0-2", []Node{{0, []int{0, 1, 2, 3, 8, 9, 10, 11}}, {1, []int{4, 5, 6, 7, 12, 13, 14, 15}}}},
-		"processors offline":        {with("node1/cpulist", ""), "0-15", "0-1", nil},
-		"some of a node's offline":  {with("node1/cpulist", "5"), "0-15", "0-1", []Node{{0, []int{0, 1, 2, 3, 8, 9, 10, 11}}, {1, []int{5}}}},
-		"kept on one node":          {two, "0-3", "0-1", nil},
-		"kept on parts of both":     {two, "2-5", "0-1", []Node{{0, []int{2, 3}}, {1, []int{4, 5}}}},
+		"one node": {
+			map[string]string{"online": "0", "has_memory": "0", "node0/cpulist": "0-1"}, "0-1", "0",
+			nil},
+		"two nodes": {two, "0-127", "0-1",
+			[]Node{{0, []int{0, 1, 2, 3, 8, 9, 10, 11}}, {1, []int{4, 5, 6, 7, 12, 13, 14, 15}}}},
+		"numbers with a gap": {
+			with("online", "0,2", "has_memory", "0,2", "node2/cpulist", "4-5"), "0-15", "0-2",
+			[]Node{{0, []int{0, 1, 2, 3, 8, 9, 10, 11}}, {2, []int{4, 5}}}},
+		"memory on one": {with("has_memory", "0"), "0-15", "0-1", nil},
+		"memory alone": {
+			with("online", "0-2", "has_memory", "0-2", "node2/cpulist", ""), "0-15", "0-2",
+			[]Node{{0, []int{0, 1, 2, 3, 8, 9, 10, 11}}, {1, []int{4, 5, 6, 7, 12, 13, 14, 15}}}},
+		"processors offline": {with("node1/cpulist", ""), "0-15", "0-1", nil},
+		"some of a node's offline": {with("node1/cpulist", "5"), "0-15", "0-1",
+			[]Node{{0, []int{0, 1, 2, 3, 8, 9, 10, 11}}, {1, []int{5}}}},
+		"kept on one node": {two, "0-3", "0-1", nil},
+		"kept on parts of both": {two, "2-5", "0-1",
+			[]Node{{0, []int{2, 3}}, {1, []int{4, 5}}}},
 		"memory of one is allowed":  {two, "0-15", "0", nil},
 		"memory of none is allowed": {two, "0-15", "", nil},
 		"a list that is none":       {with("node1/cpulist", "4-"), "0-15", "0-1", nil},
@@ -83,8 +95,10 @@ func TestHome(t *testing.T) {
 	for cpus, want := range map[string]struct {
 		id   int
 		kept bool
-	}{"0": {0, true}, "0-1": {0, true}, "5": {2, true}, "2,4-5,9": {2, true}, "1,4": {2, false}, "0-127": {2, false}, "2-3": {0, false}, "": {0, false}, "x": {0, false}} {
-		if id, kept := Home(nodes, status(t, cpus, "0-2")); kept != want.kept || kept && id != want.id {
+	}{"0": {0, true}, "0-1": {0, true}, "5": {2, true}, "2,4-5,9": {2, true}, "1,4": {2, false},
+		"0-127": {2, false}, "2-3": {0, false}, "": {0, false}, "x": {0, false}} {
+		if id, kept := Home(nodes, status(t, cpus, "0-2")); kept != want.kept ||
+			kept && id != want.id {
 			t.Errorf("on %q: %d, %v", cpus, id, kept)
 		}
 	}
@@ -118,7 +132,8 @@ func TestNext(t *testing.T) {
 
 // What is read is ascending, and reads the same when it is written again.
 func FuzzParseList(f *testing.F) {
-	for _, seed := range []string{"", "\n", "0", "0-1", "0-3,8-11\n", "0-65535", "3-1", "1,1", "-1", "1-", "0,,1", "0-99999999999", "0-31:2/4", " 0", "+1", "0x1"} {
+	for _, seed := range []string{"", "\n", "0", "0-1", "0-3,8-11\n", "0-65535", "3-1", "1,1", "-1",
+		"1-", "0,,1", "0-99999999999", "0-31:2/4", " 0", "+1", "0x1"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -136,7 +151,8 @@ func FuzzParseList(f *testing.F) {
 			}
 			words = append(words, fmt.Sprint(n))
 		}
-		if again, err := parseList(strings.Join(words, ",")); err != nil || !slices.Equal(again, list) {
+		if again, err := parseList(strings.Join(words, ",")); err != nil ||
+			!slices.Equal(again, list) {
 			t.Errorf("%q: %v became %v, %v", text, list, again, err)
 		}
 	})

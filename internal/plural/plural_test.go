@@ -7,7 +7,8 @@ import (
 )
 
 func TestPlural(t *testing.T) {
-	for n, want := range map[int]string{0: "0 values stay", 1: "1 value stays", 2: "2 values stay"} {
+	for n, want := range map[int]string{0: "0 values stay", 1: "1 value stays",
+		2: "2 values stay"} {
 		if got := plural.Of(n, "value") + " " + plural.Verb(n, "stays", "stay"); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}

@@ -1,7 +1,7 @@
 package queue
 
-// Line holds items, first in, first out. It has no lock: whoever shares it brings one. The zero value is empty. Once it has grown to the size of its
-// load it allocates nothing more.
+// Line holds items, first in, first out. It has no lock: whoever shares it brings one. The zero
+// value is empty. Once it has grown to the size of its load it allocates nothing more.
 type Line[T any] struct {
 	items []T // items[head:] wait
 	head  int
@@ -9,7 +9,8 @@ type Line[T any] struct {
 
 // Put adds an item.
 func (l *Line[T]) Put(item T) {
-	if len(l.items) == cap(l.items) && l.head > len(l.items)/2 { // half of it is gone: make room in place
+	// half of it is gone: make room in place
+	if len(l.items) == cap(l.items) && l.head > len(l.items)/2 {
 		n := copy(l.items, l.items[l.head:])
 		clear(l.items[n:])
 		l.items, l.head = l.items[:n], 0

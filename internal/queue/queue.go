@@ -1,10 +1,11 @@
-// Package queue is a first-in first-out queue without a bound between goroutines: putting never waits, taking does.
+// Package queue is a first-in first-out queue without a bound between goroutines: putting never
+// waits, taking does.
 package queue
 
 import "sync"
 
-// Queue holds items from Put until Take. The zero value is empty and open. Once it has grown to the size of its load it allocates
-// nothing more.
+// Queue holds items from Put until Take. The zero value is empty and open. Once it has grown to the
+// size of its load it allocates nothing more.
 type Queue[T any] struct {
 	mu     sync.Mutex
 	filled sync.Cond

@@ -8,7 +8,8 @@ import (
 
 func TestNearest(t *testing.T) {
 	for _, x := range []struct{ word, want string }{
-		{"pd", "dp"}, {"dp", "dp"}, {"dpp", "dp"}, {"wor", "workers"}, {"wrokers", "workers"}, {"qq", ""}, {"mesh", ""}, {"", "dp"},
+		{"pd", "dp"}, {"dp", "dp"}, {"dpp", "dp"}, {"wor", "workers"}, {"wrokers", "workers"},
+		{"qq", ""}, {"mesh", ""}, {"", "dp"},
 	} {
 		if got := spelling.Nearest(x.word, []string{"dp", "tp", "pp", "workers"}); got != x.want {
 			t.Errorf("%q: %q, want %q", x.word, got, x.want)

@@ -8,7 +8,8 @@ import (
 	"io"
 )
 
-// JSON reads text into a value, as json.Unmarshal does. A field that the value does not have is an error, and so is anything behind it.
+// JSON reads text into a value, as json.Unmarshal does. A field that the value does not have is an
+// error, and so is anything behind it.
 func JSON(text []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()

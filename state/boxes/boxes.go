@@ -8,23 +8,28 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// window is how many bytes of what is not packed are read at a time, unless less than one byte in sparse is of use.
+// window is how many bytes of what is not packed are read at a time, unless less than one byte in
+// sparse is of use.
 const (
 	window = 1 << 20
 	sparse = 16
 )
 
-// Read copies a box from a memory to dst. The elements have size bytes; they lie in the memory as from says, of which place
-// 0 is the byte at, and go to dst as to says. read fills b with the bytes from an offset on.
-func Read(read func(b []byte, at int64) error, at int64, size int, box tensor.Box, from tensor.View, dst []byte, to tensor.View) error {
+// Read copies a box from a memory to dst. The elements have size bytes; they lie in the memory as
+// from says, of which place 0 is the byte at, and go to dst as to says. read fills b with the bytes
+// from an offset on.
+func Read(read func(b []byte, at int64) error, at int64, size int, box tensor.Box, from tensor.View,
+	dst []byte, to tensor.View) error {
 	if box.Empty() {
 		return nil
 	}
 	box, from, to = inOrder(box, from, to)
 	span := Extent(box, from)
-	w := cache{read: read, end: at + int64(from.At(box)+span)*int64(size), dense: span <= sparse*box.Elements()}
+	w := cache{read: read, end: at + int64(from.At(box)+span)*int64(size),
+		dense: span <= sparse*box.Elements()}
 	for run := range tensor.Runs(box, from, to) {
-		if err := w.fill(dst[run.B*size:(run.B+run.N)*size], at+int64(run.A)*int64(size)); err != nil {
+		if err := w.fill(dst[run.B*size:(run.B+run.N)*size],
+			at+int64(run.A)*int64(size)); err != nil {
 			return err
 		}
 	}
@@ -40,8 +45,8 @@ func Extent(box tensor.Box, v tensor.View) int {
 	return n
 }
 
-// inOrder swaps dimensions so that a walk over the box goes through the memory from front to back: dst is nearer, and jumps
-// cost less there.
+// inOrder swaps dimensions so that a walk over the box goes through the memory from front to back:
+// dst is nearer, and jumps cost less there.
 func inOrder(b tensor.Box, from, to tensor.View) (tensor.Box, tensor.View, tensor.View) {
 	if slices.IsSortedFunc(from.Strides, func(x, y int) int { return cmp.Compare(y, x) }) {
 		return b, from, to
@@ -50,9 +55,12 @@ func inOrder(b tensor.Box, from, to tensor.View) (tensor.Box, tensor.View, tenso
 	for d := range order {
 		order[d] = d
 	}
-	slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(from.Strides[y], from.Strides[x]) })
+	slices.SortStableFunc(order, func(x, y int) int {
+		return cmp.Compare(from.Strides[y], from.Strides[x])
+	})
 	box := make(tensor.Box, len(b))
-	f, t := tensor.View{Base: from.Base, Strides: make([]int, len(b))}, tensor.View{Base: to.Base, Strides: make([]int, len(b))}
+	f, t := tensor.View{Base: from.Base, Strides: make([]int, len(b))},
+		tensor.View{Base: to.Base, Strides: make([]int, len(b))}
 	for i, d := range order {
 		box[i], f.Strides[i], t.Strides[i] = b[d], from.Strides[d], to.Strides[d]
 	}

@@ -1,15 +1,18 @@
-// Package digest has the fingerprint of training state: a sum over every byte of every tensor that does not depend on how
-// the tensor is cut, where its shards lie and in which order they are added. So state that was reshaped is proved equal to
-// what it was, without bringing a shard to another place: each holder sums up what it holds, and the sums are added.
+// Package digest has the fingerprint of training state: a sum over every byte of every tensor that
+// does not depend on how the tensor is cut, where its shards lie and in which order they are added.
+// So state that was reshaped is proved equal to what it was, without bringing a shard to another
+// place: each holder sums up what it holds, and the sums are added.
 //
-// The bytes of a tensor, packed and row-major, are taken as little-endian words of 32 bits, in blocks of 2048. With random
-// weights t[k] for the words of a block and a random a, all from 1 to p - 1 for the prime p = 2^61 - 1, the fingerprint is
+// The bytes of a tensor, packed and row-major, are taken as little-endian words of 32 bits, in
+// blocks of 2048. With random weights t[k] for the words of a block and a random a, all from 1 to p
+// - 1 for the prime p = 2^61 - 1, the fingerprint is
 //
 //	Σ (word i, with 1 added to each of its bytes) · t[i mod 2048] · a^(i div 2048)   mod p
 //
-// One changed word is always seen. Other differences stay unseen with a probability, over the choice of the key, of at most
-// (n/2048 + 1)/(2^61 - 2) for n words: docs/design/state.md has the proof, docs/formats/fingerprint.md the bytes. It is no
-// cryptographic hash: who knows the key can make two states with one fingerprint.
+// One changed word is always seen. Other differences stay unseen with a probability, over the
+// choice of the key, of at most (n/2048 + 1)/(2^61 - 2) for n words: docs/design/state.md has the
+// proof, docs/formats/fingerprint.md the bytes. It is no cryptographic hash: who knows the key can
+// make two states with one fingerprint.
 package digest
 
 import (
@@ -29,11 +32,12 @@ const (
 	blockBits = 11
 	block     = 1 << blockBits // words
 	stride    = 1 << 10        // blocks between the entries of Key.far
-	ones      = 0x01010101     // 1 in each byte of a word: zeros count too, so a missing piece is seen
+	// 1 in each byte of a word: zeros count too, so a missing piece is seen
+	ones = 0x01010101
 )
 
-// A Key is the random weights. Sums under different keys cannot be compared or added. It is a few 10 KiB and not changed
-// after NewKey, so any number of goroutines may share it.
+// A Key is the random weights. Sums under different keys cannot be compared or added. It is a few
+// 10 KiB and not changed after NewKey, so any number of goroutines may share it.
 type Key struct {
 	seed   uint64
 	weight [block]uint64
@@ -42,7 +46,8 @@ type Key struct {
 	far    [stride]uint64    // a^(stride·i)
 }
 
-// A Sum is the fingerprint of some bytes of a tensor, or of more. Equal content has equal sums; both numbers must agree.
+// A Sum is the fingerprint of some bytes of a tensor, or of more. Equal content has equal sums;
+// both numbers must agree.
 type Sum struct {
 	Value uint64 // below 2^61 - 1
 	Bytes uint64 // how many were added
@@ -88,7 +93,8 @@ func ParseSum(text string) (Sum, error) {
 	if s := (Sum{v, n}); err == nil && err2 == nil && v < prime && s.String() == text {
 		return s, nil
 	}
-	return Sum{}, fmt.Errorf("digest: %.60q is no fingerprint; one is 16 hexadecimal digits, a slash, and the number of bytes", text)
+	return Sum{}, fmt.Errorf("digest: %.60q is no fingerprint; one is 16 hexadecimal digits, a "+
+		"slash, and the number of bytes", text)
 }
 
 // Run returns the sum of bytes that lie side by side in the packed tensor, from byte offset on.
@@ -103,7 +109,8 @@ func (k *Key) Run(offset int, data []byte) Sum {
 		first := offset / 4
 		at := first % block
 		n := min(block-at, len(data)/4)
-		sum := reduce(kernel.Weigh(k.weight[at:at+n], data[:4*n])) // below 2^104, as there are at most 2^11 words
+		// below 2^104, as there are at most 2^11 words
+		sum := reduce(kernel.Weigh(k.weight[at:at+n], data[:4*n]))
 		sum += mul(ones, k.upTo[at+n]+prime-k.upTo[at])
 		s.Value = reduce(0, s.Value+mul(reduce(0, sum), k.power(first/block)))
 		offset, data = offset+4*n, data[4*n:]
@@ -140,16 +147,19 @@ func (k *Key) power(block int) uint64 {
 	return p
 }
 
-// Box returns the sum of a box of a tensor whose elements have size bytes each and lie in memory as the view says.
-func (k *Key) Box(box tensor.Box, shape tensor.Shape, size int, memory []byte, view tensor.View) (s Sum) {
+// Box returns the sum of a box of a tensor whose elements have size bytes each and lie in memory as
+// the view says.
+func (k *Key) Box(box tensor.Box, shape tensor.Shape, size int, memory []byte,
+	view tensor.View) (s Sum) {
 	for r := range tensor.Runs(box, shape.View(), view) {
 		s = s.Plus(k.Run(r.A*size, memory[r.B*size:][:r.N*size]))
 	}
 	return s
 }
 
-// Tensor returns what a tensor with the given sum adds to the sum of the whole state: the value times a weight drawn from
-// name, element type and shape, so that tensors cannot change places unseen.
+// Tensor returns what a tensor with the given sum adds to the sum of the whole state: the value
+// times a weight drawn from name, element type and shape, so that tensors cannot change places
+// unseen.
 func (k *Key) Tensor(name string, d tensor.DType, shape tensor.Shape, s Sum) Sum {
 	h := sha256.Sum256(fmt.Appendf(nil, "%016x %q %v %v", k.seed, name, d, shape))
 	return Sum{mul(s.Value, reduce(0, binary.LittleEndian.Uint64(h[:]))), s.Bytes}

@@ -39,7 +39,9 @@ func weights(seed uint64) (t [2048]*big.Int, a *big.Int) {
 func TestRunIsTheFormula(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed := rapid.Uint64().Draw(t, "seed")
-		block := rapid.SampledFrom([]int{0, 1, 5, 1023, 1024, 1 << 20, 1<<20 + 1, 3<<20 + 7, 1<<42 + 1<<21 + 3}).Draw(t, "block")
+		block := rapid.SampledFrom(
+			[]int{0, 1, 5, 1023, 1024, 1 << 20, 1<<20 + 1, 3<<20 + 7, 1<<42 + 1<<21 + 3}).Draw(t,
+			"block")
 		offset := 8192*block + rapid.IntRange(0, 8191).Draw(t, "offset")
 		data := rapid.SliceOfN(rapid.Byte(), 0, 100).Draw(t, "data")
 		if rapid.IntRange(0, 9).Draw(t, "long") == 0 {
@@ -83,7 +85,8 @@ func spread(t *rapid.T, m layouttest.Model) (*layout.Layout, [][]byte, []digest.
 	return l, content, sums
 }
 
-// TestAnyLayout adds the sums of the shards, each box counted once, and finds the sums of the tensors.
+// TestAnyLayout adds the sums of the shards, each box counted once, and finds the sums of the
+// tensors.
 func TestAnyLayout(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := layouttest.DrawModel(t)
@@ -109,8 +112,8 @@ func TestAnyLayout(t *testing.T) {
 	})
 }
 
-// TestDamageIsSeen damages a tensor that is held in two halves of rows: one byte, halves that changed places, rows that
-// moved, a half that is missing or counted twice.
+// TestDamageIsSeen damages a tensor that is held in two halves of rows: one byte, halves that
+// changed places, rows that moved, a half that is missing or counted twice.
 func TestDamageIsSeen(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		row := rapid.IntRange(1, 300).Draw(t, "row")
@@ -124,7 +127,9 @@ func TestDamageIsSeen(t *testing.T) {
 			}
 		}
 		a, b := data[:half], data[half:]
-		sum := func(first, second []byte) digest.Sum { return key.Run(0, first).Plus(key.Run(half, second)) }
+		sum := func(first, second []byte) digest.Sum {
+			return key.Run(0, first).Plus(key.Run(half, second))
+		}
 		whole := sum(a, b)
 		if whole != key.Run(0, data) {
 			t.Fatal("two halves are not the whole")
@@ -143,7 +148,8 @@ func TestDamageIsSeen(t *testing.T) {
 		if !bytes.Equal(moved, data) && key.Run(0, moved) == whole {
 			t.Fatalf("a shift by %d is not seen", by)
 		}
-		if half := key.Run(0, a); half.Value == whole.Value || half.Plus(whole).Value == whole.Value {
+		if half := key.Run(0, a); half.Value == whole.Value ||
+			half.Plus(whole).Value == whole.Value {
 			t.Fatal("a missing or doubled half is not seen")
 		}
 	})
@@ -159,7 +165,8 @@ func TestTensorsChangePlaces(t *testing.T) {
 	if state(x, y) == state(y, x) {
 		t.Error("swapped tensors are not seen")
 	}
-	if key.Tensor("a", tensor.F32, s, y) == key.Tensor("a", tensor.I32, s, y) || key.Tensor("a", tensor.F32, s, y) == key.Tensor("a", tensor.F32, tensor.Shape{5, 3}, y) {
+	if key.Tensor("a", tensor.F32, s, y) == key.Tensor("a", tensor.I32, s, y) ||
+		key.Tensor("a", tensor.F32, s, y) == key.Tensor("a", tensor.F32, tensor.Shape{5, 3}, y) {
 		t.Error("another type or shape is not seen")
 	}
 }
@@ -186,7 +193,9 @@ func TestVectors(t *testing.T) {
 			t.Errorf("%d bytes at %d: %s, want %s", len(c.data), c.offset, got, c.want)
 		}
 	}
-	if got := fmt.Sprint(k.Tensor("w", tensor.BF16, tensor.Shape{2, 3}, k.Run(0, ramp))); got != "149e72d2d376f2b4/20000" {
+	if got := fmt.Sprint(
+		k.Tensor("w", tensor.BF16, tensor.Shape{2, 3},
+			k.Run(0, ramp))); got != "149e72d2d376f2b4/20000" {
 		t.Errorf("Tensor: %s", got)
 	}
 }

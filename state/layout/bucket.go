@@ -7,8 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A bucket is one flat buffer of many stored tensors, in the order of the catalogue, cut over the ranks of the flat axes.
-// Where the tensors are cut by other axes too, or lie at some places of them only, each place has a buffer of its own.
+// A bucket is one flat buffer of many stored tensors, in the order of the catalogue, cut over the
+// ranks of the flat axes. Where the tensors are cut by other axes too, or lie at some places of
+// them only, each place has a buffer of its own.
 type bucket struct {
 	flat  step
 	drops []drop
@@ -29,10 +30,13 @@ func (r *resolver) pour(s *stored, place placement, allowed [][]int) error {
 		r.buckets[f.bucket] = b
 	}
 	if !slices.Equal(b.flat.axes, f.axes) || b.flat.align != f.align {
-		return fmt.Errorf("bucket %s is flat over %v, aligned to %d; here over %v, %d", f.bucket, b.flat.axes, b.flat.align, f.axes, f.align)
+		return fmt.Errorf("bucket %s is flat over %v, aligned to %d; here over %v, %d", f.bucket,
+			b.flat.axes, b.flat.align, f.axes, f.align)
 	}
 	if len(b.drops) > 0 && b.drops[0].stored.dtype != s.dtype {
-		return fmt.Errorf("bucket %s holds %v; a buffer has one element type, %v needs another bucket", f.bucket, b.drops[0].stored.dtype, s.dtype)
+		return fmt.Errorf(
+			"bucket %s holds %v; a buffer has one element type, %v needs another bucket", f.bucket,
+			b.drops[0].stored.dtype, s.dtype)
 	}
 	b.drops = append(b.drops, drop{s, place, allowed})
 	_, err := place.pieces(r.mesh, s) // how many there are depends on the buffer
@@ -70,7 +74,8 @@ func (r *resolver) fill(name string, b *bucket) error {
 	own := b.own(r.mesh)
 	for _, axis := range b.flat.axes {
 		if own[r.mesh.index(axis)] {
-			return fmt.Errorf("axis %s is flat for the bucket, and not flat for one of its tensors", axis)
+			return fmt.Errorf("axis %s is flat for the bucket, and not flat for one of its tensors",
+				axis)
 		}
 	}
 	families := make([][]*collected, len(b.drops))
@@ -90,7 +95,8 @@ func (r *resolver) fill(name string, b *bucket) error {
 			if err != nil {
 				return fmt.Errorf("tensor %s: %w", d.stored.name, err)
 			}
-			r.out.Families = append(r.out.Families, Family{Tensors: []int{d.stored.parts[p]}, Grid: grid, Slots: c.slots})
+			r.out.Families = append(r.out.Families,
+				Family{Tensors: []int{d.stored.parts[p]}, Grid: grid, Slots: c.slots})
 		}
 	}
 	return nil
@@ -166,7 +172,8 @@ func (r *resolver) buffer(name string, b *bucket, coords []int, families [][]*co
 	first := len(r.out.Slots)
 	for k := range degree {
 		set := r.sets.of(r.mesh, placement{b.flat}.at(r.mesh, allowed, []int{k}))
-		r.out.Slots = append(r.out.Slots, Slot{Names: []string{name}, DType: dtype, Shape: tensor.Shape{chunk}, Set: set})
+		r.out.Slots = append(r.out.Slots,
+			Slot{Names: []string{name}, DType: dtype, Shape: tensor.Shape{chunk}, Set: set})
 	}
 	for i, c := range contents {
 		if c == nil || c.size == 0 {

@@ -12,10 +12,12 @@ import (
 type share uint8
 
 const (
-	even     share = iota // they must come out even
-	ceil                  // as torch.chunk: all but the last have n/degree rounded up, the last ones less or nothing
-	balanced              // the first n mod degree ranks have one more
-	repeated              // fewer rows than ranks: each row is on degree/n neighbouring ranks; else even
+	even share = iota // they must come out even
+	// as torch.chunk: all but the last have n/degree rounded up, the last ones less or nothing
+	ceil
+	balanced // the first n mod degree ranks have one more
+	// fewer rows than ranks: each row is on degree/n neighbouring ranks; else even
+	repeated
 )
 
 var shares = []string{even: "even", ceil: "ceil", balanced: "balanced", repeated: "repeat"}
@@ -47,7 +49,8 @@ func (s share) of(n, degree, i int) (tensor.Span, error) {
 		row := i / (degree / n)
 		return tensor.Span{From: row, To: row + 1}, nil
 	}
-	return tensor.Span{}, fmt.Errorf("%d rows do not come out even over %d ranks; say how to share them: ceil, balanced or repeat", n, degree)
+	return tensor.Span{}, fmt.Errorf("%d rows do not come out even over %d ranks; say how to "+
+		"share them: ceil, balanced or repeat", n, degree)
 }
 
 // A row is the indices of one dimension that a rank has, in the order of its memory.
@@ -124,7 +127,8 @@ func (s *step) blocksOf(n int) ([]int, error) {
 		sum += b
 	}
 	if sum != n {
-		return nil, fmt.Errorf("the blocks %v have %d rows in all, the tensor has %d", s.blocks, sum, n)
+		return nil, fmt.Errorf("the blocks %v have %d rows in all, the tensor has %d", s.blocks,
+			sum, n)
 	}
 	return s.blocks, nil
 }

@@ -9,15 +9,17 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Placed is a local tensor on one or more ranks: what a reader of checkpoint files knows, where each file is a rank.
+// A Placed is a local tensor on one or more ranks: what a reader of checkpoint files knows, where
+// each file is a rank.
 type Placed struct {
 	Ranks Set // ascending; all hold the same bytes
 	Local
 }
 
-// New makes a layout of locals that are known one by one. Boxes of different locals that overlap are replicas: they must
-// hold the same values, which only a fingerprint can tell. It fails when a piece does not lie in its logical tensor or not
-// in its local one, when two tensors of a rank have one name, and when an element of the catalogue is nowhere.
+// New makes a layout of locals that are known one by one. Boxes of different locals that overlap
+// are replicas: they must hold the same values, which only a fingerprint can tell. It fails when a
+// piece does not lie in its logical tensor or not in its local one, when two tensors of a rank have
+// one name, and when an element of the catalogue is nowhere.
 func New(ranks int, tensors []Tensor, placed []Placed) (*Layout, error) {
 	if err := checkCatalogue(tensors); err != nil {
 		return nil, err
@@ -32,7 +34,8 @@ func New(ranks int, tensors []Tensor, placed []Placed) (*Layout, error) {
 		}
 		slot := len(l.Slots)
 		set := sets.add(fmt.Sprint(p.Ranks), func() Set { return slices.Clone(p.Ranks) })
-		l.Slots = append(l.Slots, Slot{Names: []string{p.Name}, DType: p.DType, Shape: p.Shape, Set: set})
+		l.Slots = append(l.Slots,
+			Slot{Names: []string{p.Name}, DType: p.DType, Shape: p.Shape, Set: set})
 		for _, piece := range p.Pieces {
 			if piece.Box.Empty() {
 				continue
@@ -47,7 +50,8 @@ func New(ranks int, tensors []Tensor, placed []Placed) (*Layout, error) {
 		if err != nil {
 			return nil, fmt.Errorf("layout: tensor %s: %w", t.Name, err)
 		}
-		l.Families = append(l.Families, Family{Tensors: []int{i}, Grid: grid, Slots: found[i].slots})
+		l.Families = append(l.Families,
+			Family{Tensors: []int{i}, Grid: grid, Slots: found[i].slots})
 	}
 	l.Sets = sets.all
 	return l, nil
@@ -69,11 +73,13 @@ func (p *Placed) check(ranks int, tensors []Tensor, names map[string]bool) error
 	}
 	n, err := p.Shape.Elements()
 	if err != nil || n > MaxElements {
-		return fmt.Errorf("shape %v has more elements than anyone can hold, or less than none", p.Shape)
+		return fmt.Errorf("shape %v has more elements than anyone can hold, or less than none",
+			p.Shape)
 	}
 	for _, piece := range p.Pieces {
 		if piece.Tensor < 0 || piece.Tensor >= len(tensors) {
-			return fmt.Errorf("a piece of tensor number %d; there are %d", piece.Tensor, len(tensors))
+			return fmt.Errorf("a piece of tensor number %d; there are %d", piece.Tensor,
+				len(tensors))
 		}
 		if err := piece.check(&tensors[piece.Tensor], p.DType, n); err != nil {
 			return fmt.Errorf("box %v of tensor %s: %w", piece.Box, tensors[piece.Tensor].Name, err)
@@ -99,7 +105,8 @@ func (p *Piece) check(t *Tensor, dtype tensor.DType, n int) error {
 	low, high := p.View.Base, p.View.Base
 	for d, x := range p.Box {
 		step := p.View.Strides[d]
-		if step < 0 || step > MaxElements || x.To > MaxElements/max(step, 1) || max(low, high) > MaxElements || low < -MaxElements {
+		if step < 0 || step > MaxElements || x.To > MaxElements/max(step, 1) ||
+			max(low, high) > MaxElements || low < -MaxElements {
 			return fmt.Errorf("its view %v does not fit into memory", p.View)
 		}
 		low += x.From * step

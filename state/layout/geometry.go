@@ -6,15 +6,15 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// maxCells bounds the pieces that one tensor is cut into, maxTotal those of a layout and its slots, which take about 100 bytes each: a small file
-// could ask for any number.
+// maxCells bounds the pieces that one tensor is cut into, maxTotal those of a layout and its slots,
+// which take about 100 bytes each: a small file could ask for any number.
 const (
 	maxCells = 1 << 21
 	maxTotal = 1 << 23
 )
 
-// A geometry is how one placement cuts one shape, wherever the parts then go: a slot for each combination of places on
-// the axes that cut, and a grid for each logical tensor in the stored one.
+// A geometry is how one placement cuts one shape, wherever the parts then go: a slot for each
+// combination of places on the axes that cut, and a grid for each logical tensor in the stored one.
 type geometry struct {
 	shapes []tensor.Shape // of each slot
 	index  [][]int        // of each slot, for each step of the placement which of its parts
@@ -55,7 +55,8 @@ func (g *geometry) cut(m Mesh, place placement, s *stored) error {
 	return nil
 }
 
-// pieces bounds the number of those into which a placement cuts a tensor, and refuses absurdly many.
+// pieces bounds the number of those into which a placement cuts a tensor, and refuses absurdly
+// many.
 func (p placement) pieces(m Mesh, s *stored) (int, error) {
 	n := max(len(s.chunks), 1)
 	for i := range p {
@@ -104,7 +105,8 @@ func (s *step) chunk(n, degree int) int {
 	return (c + s.align - 1) / s.align * s.align
 }
 
-// indices returns, for the k-th combination, which part of each step it takes; the last step is the fastest.
+// indices returns, for the k-th combination, which part of each step it takes; the last step is the
+// fastest.
 func (p placement) indices(m Mesh, k int) []int {
 	index := make([]int, len(p))
 	for i := len(p) - 1; i >= 0; i-- {
@@ -115,7 +117,8 @@ func (p placement) indices(m Mesh, k int) []int {
 	return index
 }
 
-// at narrows the places that are allowed on each axis to those that take the given part of each step.
+// at narrows the places that are allowed on each axis to those that take the given part of each
+// step.
 func (p placement) at(m Mesh, allowed [][]int, index []int) [][]int {
 	narrow := make([][]int, len(m))
 	copy(narrow, allowed)
@@ -167,7 +170,8 @@ func (r rows) shape() tensor.Shape {
 	return s
 }
 
-// boxes yields the boxes of the stored tensor that the rows make up, and where each lies in local memory.
+// boxes yields the boxes of the stored tensor that the rows make up, and where each lies in local
+// memory.
 func (r rows) boxes(yield func(box, local tensor.Box)) {
 	box, local := make(tensor.Box, len(r)), make(tensor.Box, len(r))
 	var walk func(d int)
@@ -186,9 +190,10 @@ func (r rows) boxes(yield func(box, local tensor.Box)) {
 	walk(0)
 }
 
-// cells yields what the row-major positions of span, of the local tensor that the rows make up, hold of each part. Position
-// i lies at place i + base of the slot.
-func (s *stored) cells(r rows, span tensor.Span, base int, yield func(part int, box tensor.Box, v tensor.View)) {
+// cells yields what the row-major positions of span, of the local tensor that the rows make up,
+// hold of each part. Position i lies at place i + base of the slot.
+func (s *stored) cells(r rows, span tensor.Span, base int,
+	yield func(part int, box tensor.Box, v tensor.View)) {
 	shape := r.shape()
 	flat := shape.Box().Range(span.From, span.To)
 	strides := shape.Strides()

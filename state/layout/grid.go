@@ -7,8 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// newGrid makes a partition of the cells: equal boxes become one cell with several places, and boxes that overlap without
-// being equal, as replicas that are cut differently, come apart. It fails when an element is in no cell.
+// newGrid makes a partition of the cells: equal boxes become one cell with several places, and
+// boxes that overlap without being equal, as replicas that are cut differently, come apart. It
+// fails when an element is in no cell.
 func newGrid(shape tensor.Shape, cells []Cell) (*Grid, error) {
 	slices.SortStableFunc(cells, func(a, b Cell) int { return a.Box.Compare(b.Box) })
 	g := &Grid{Shape: shape}

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// Interleave deals the layers of a spec, as Preset writes it, out to the stages of the axis pp in chunks, round and round: each stage has so many. That is a virtual pipeline, as the
-// interleaved schedule of Megatron has it.
+// Interleave deals the layers of a spec, as Preset writes it, out to the stages of the axis pp in
+// chunks, round and round: each stage has so many. That is a virtual pipeline, as the interleaved
+// schedule of Megatron has it.
 func Interleave(s *Spec, chunks int) error {
 	mesh, err := ParseMesh(s.Mesh)
 	if err != nil {
@@ -17,12 +18,14 @@ func Interleave(s *Spec, chunks int) error {
 		stages = mesh[i].Size
 	}
 	if chunks < 1 || stages < 2 && chunks > 1 {
-		return fmt.Errorf("layout: %d chunks of layers in each stage, and the mesh %q has %d stages: a virtual pipeline is for several (pp=2)", chunks, s.Mesh, stages)
+		return fmt.Errorf("layout: %d chunks of layers in each stage, and the mesh %q has %d "+
+			"stages: a virtual pipeline is for several (pp=2)", chunks, s.Mesh, stages)
 	}
 	for i := range s.Rules {
 		var steps []string
 		for _, step := range strings.Split(s.Rules[i].Place, ", ") {
-			if stage, ok := strings.CutSuffix(step, ")"); ok && strings.HasPrefix(step, "pp=spread(1,") && chunks > 1 {
+			if stage, ok := strings.CutSuffix(step, ")"); ok &&
+				strings.HasPrefix(step, "pp=spread(1,") && chunks > 1 {
 				step = fmt.Sprintf("%s,chunks=%d)", stage, chunks*stages)
 			}
 			steps = append(steps, step)

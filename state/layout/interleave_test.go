@@ -19,7 +19,8 @@ func TestInterleave(t *testing.T) {
 		{"pp=2,tp=2", 0, "", "0 chunks of layers"},
 		{"pp=", 2, "", "pp="},
 	} {
-		s := &Spec{Shoal: Version, Mesh: x.mesh, Rules: []Rule{{"**layers.#.a", "pp=spread(1,8), tp=shard(0)"}, {"**", ""}}}
+		s := &Spec{Shoal: Version, Mesh: x.mesh,
+			Rules: []Rule{{"**layers.#.a", "pp=spread(1,8), tp=shard(0)"}, {"**", ""}}}
 		err := Interleave(s, x.chunks)
 		if x.err != "" {
 			if err == nil || !strings.Contains(err.Error(), x.err) {

@@ -1,13 +1,16 @@
-// Package layout says which part of the training state lies where. The state is a catalogue of logical tensors: names,
-// element types and shapes as they would be on one device. A Spec is the short form that people write: a mesh of named
-// axes, how logical tensors are stored, and rules that place what is stored. Resolved over a catalogue it gives a Layout:
-// for every tensor a partition into boxes, and for every box the ranks that hold it and its place in their memory.
+// Package layout says which part of the training state lies where. The state is a catalogue of
+// logical tensors: names, element types and shapes as they would be on one device. A Spec is the
+// short form that people write: a mesh of named axes, how logical tensors are stored, and rules
+// that place what is stored. Resolved over a catalogue it gives a Layout: for every tensor a
+// partition into boxes, and for every box the ranks that hold it and its place in their memory.
 //
-// Everything is a box. A flat shard as in ZeRO, which is a range of a row-major buffer, comes apart into a few boxes; a
-// fused tensor is several logical tensors with places in one memory; a replica is a rank more that holds a box.
+// Everything is a box. A flat shard as in ZeRO, which is a range of a row-major buffer, comes apart
+// into a few boxes; a fused tensor is several logical tensors with places in one memory; a replica
+// is a rank more that holds a box.
 //
-// A Layout is compressed by symmetry: tensors that are alike (the layers of a stage) share one grid, and ranks that hold
-// the same (data parallel replicas) are one set. docs/formats/layout.md has the format of a Spec.
+// A Layout is compressed by symmetry: tensors that are alike (the layers of a stage) share one
+// grid, and ranks that hold the same (data parallel replicas) are one set. docs/formats/layout.md
+// has the format of a Spec.
 package layout
 
 import (
@@ -24,8 +27,8 @@ type Tensor struct {
 	Shape tensor.Shape
 }
 
-// A Layout places every element of a catalogue. Spec.Resolve and New make layouts, and refuse to make one that leaves an
-// element out. It is not changed afterwards, so copies share their slices.
+// A Layout places every element of a catalogue. Spec.Resolve and New make layouts, and refuse to
+// make one that leaves an element out. It is not changed afterwards, so copies share their slices.
 type Layout struct {
 	Ranks    int
 	Tensors  []Tensor // the catalogue
@@ -43,9 +46,9 @@ func (s Set) Contains(rank int) bool {
 	return found
 }
 
-// A Slot is a tensor in the memory of each rank of a set: packed and row-major, with the same bytes on all of them. What
-// no cell of a grid covers is padding, which is zero. A slot that serves a family of tensors stands for one tensor in
-// memory per member.
+// A Slot is a tensor in the memory of each rank of a set: packed and row-major, with the same bytes
+// on all of them. What no cell of a grid covers is padding, which is zero. A slot that serves a
+// family of tensors stands for one tensor in memory per member.
 type Slot struct {
 	Names []string // of each member; no rank has two tensors of one name
 	DType tensor.DType
@@ -55,7 +58,8 @@ type Slot struct {
 
 // A Family is tensors that are placed alike: same element type, same shape, same ranks.
 type Family struct {
-	Tensors []int // the members, as indices of the catalogue; member i lies in the slots under their i-th name
+	// the members, as indices of the catalogue; member i lies in the slots under their i-th name
+	Tensors []int
 	Grid    *Grid // families may share one; compare the pointers
 	Slots   []int // slot k of the grid is Layout.Slots[Slots[k]]
 }
@@ -72,7 +76,8 @@ type Cell struct {
 	Held []Held
 }
 
-// Held is a place of a box: a slot of the family, and where in it the elements of the logical tensor lie.
+// Held is a place of a box: a slot of the family, and where in it the elements of the logical
+// tensor lie.
 type Held struct {
 	Slot int // index in Family.Slots
 	View tensor.View
@@ -108,7 +113,8 @@ func (g *Grid) Boxes() []tensor.Box {
 	return boxes
 }
 
-// Rank returns what lies in the memory of one rank, in the order of the slots. It looks at the whole layout.
+// Rank returns what lies in the memory of one rank, in the order of the slots. It looks at the
+// whole layout.
 func (l *Layout) Rank(rank int) []Local {
 	locals := []Local{}
 	first := map[int]int{} // slot -> the local of its first member

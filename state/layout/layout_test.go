@@ -11,7 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestResolve compares what a layout says about the memory of every rank with arrays that were sliced and joined.
+// TestResolve compares what a layout says about the memory of every rank with arrays that were
+// sliced and joined.
 func TestResolve(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := layouttest.DrawModel(t)
@@ -67,14 +68,16 @@ func fill(t rapid.TB, tensors []layout.Tensor, local layout.Local) layouttest.Ar
 	return a
 }
 
-// checkPartition checks that every element of every tensor is in exactly one cell of exactly one family.
+// checkPartition checks that every element of every tensor is in exactly one cell of exactly one
+// family.
 func checkPartition(t *rapid.T, l *layout.Layout) {
 	seen := make([]int, len(l.Tensors))
 	for _, f := range l.Families {
 		for _, m := range f.Tensors {
 			seen[m]++
 			if !l.Tensors[m].Shape.Equal(f.Grid.Shape) {
-				t.Fatalf("tensor %s %v is in a family of shape %v", l.Tensors[m].Name, l.Tensors[m].Shape, f.Grid.Shape)
+				t.Fatalf("tensor %s %v is in a family of shape %v", l.Tensors[m].Name,
+					l.Tensors[m].Shape, f.Grid.Shape)
 			}
 		}
 		n := f.Grid.Shape.Box().Elements()

@@ -14,8 +14,8 @@ import (
 // MaxRanks bounds the number of ranks of a mesh, so that a typing error does not fill the memory.
 const MaxRanks = 1 << 18
 
-// A Mesh arranges ranks along named axes, such as pp=2,dp=4,tp=8. The last axis is the fastest: neighbours on it have
-// neighbouring ranks. Without axes it is one rank.
+// A Mesh arranges ranks along named axes, such as pp=2,dp=4,tp=8. The last axis is the fastest:
+// neighbours on it have neighbouring ranks. Without axes it is one rank.
 type Mesh []Axis
 
 // An Axis is one dimension of a mesh.
@@ -33,7 +33,8 @@ func ParseMesh(text string) (Mesh, error) {
 		name, size, ok := strings.Cut(item, "=")
 		n, err := strconv.Atoi(strings.TrimSpace(size))
 		if !ok || err != nil {
-			return nil, fmt.Errorf("layout: mesh %q: %q is not of the form axis=size, such as tp=8", text, item)
+			return nil, fmt.Errorf("layout: mesh %q: %q is not of the form axis=size, such as tp=8",
+				text, item)
 		}
 		m = append(m, Axis{strings.TrimSpace(name), n})
 	}
@@ -52,7 +53,8 @@ func (m Mesh) validate() error {
 		case m.index(a.Name) != i:
 			return fmt.Errorf("axis %s comes twice", a.Name)
 		case a.Size < 1 || a.Size > MaxRanks:
-			return fmt.Errorf("axis %s has size %d; it must be between 1 and %d", a.Name, a.Size, MaxRanks)
+			return fmt.Errorf("axis %s has size %d; it must be between 1 and %d", a.Name, a.Size,
+				MaxRanks)
 		}
 		if n *= a.Size; n > MaxRanks {
 			return errors.New("more than " + strconv.Itoa(MaxRanks) + " ranks")
@@ -61,8 +63,9 @@ func (m Mesh) validate() error {
 	return nil
 }
 
-// Within fails if an axis with several places is none of those known, and names the one that may have been meant: who knows nothing of an axis
-// has all its places hold the same, and do the same work.
+// Within fails if an axis with several places is none of those known, and names the one that may
+// have been meant: who knows nothing of an axis has all its places hold the same, and do the same
+// work.
 func (m Mesh) Within(known ...string) error {
 	for _, a := range m {
 		if a.Size == 1 || slices.Contains(known, a.Name) {
@@ -72,7 +75,8 @@ func (m Mesh) Within(known ...string) error {
 		if near := spelling.Nearest(a.Name, known); near != "" {
 			meant = " (did you mean " + near + "?)"
 		}
-		return fmt.Errorf("mesh %s: the layout has no axis %s%s, only %s; all %d places on it would have the same, and do the same work",
+		return fmt.Errorf("mesh %s: the layout has no axis %s%s, only %s; all %d places on it "+
+			"would have the same, and do the same work",
 			m, a.Name, meant, strings.Join(known, ", "), a.Size)
 	}
 	return nil
@@ -123,7 +127,8 @@ func (m Mesh) ranks(allowed [][]int) Set {
 	return set
 }
 
-// split cuts a text at a separator, outside parentheses, and trims the parts; the empty text has none.
+// split cuts a text at a separator, outside parentheses, and trims the parts; the empty text has
+// none.
 func split(text string, at byte) (parts []string) {
 	if strings.TrimSpace(text) == "" {
 		return nil

@@ -5,10 +5,12 @@ import (
 	"slices"
 )
 
-// A Mixture is how decoders of Hugging Face name their experts: by their type of model. Empty is a decoder without experts.
+// A Mixture is how decoders of Hugging Face name their experts: by their type of model. Empty is a
+// decoder without experts.
 type Mixture string
 
-// mixtures are the names of those that are known: where experts are, and what gate, up and down are called in each.
+// mixtures are the names of those that are known: where experts are, and what gate, up and down are
+// called in each.
 var mixtures = map[Mixture]struct{ at, gate, up, down string }{
 	"qwen3_moe": {"mlp", "gate_proj", "up_proj", "down_proj"},
 	"mixtral":   {"block_sparse_moe", "w1", "w3", "w2"},
@@ -35,7 +37,8 @@ func MixtureOf(names []string) Mixture {
 
 var denseName = regexp.MustCompile(`(?:^|\.)model\.layers\.(\d+)\.mlp\.down_proj\.weight$`)
 
-// DenseLayers are the numbers of the layers that some names give a feed-forward module without experts.
+// DenseLayers are the numbers of the layers that some names give a feed-forward module without
+// experts.
 func DenseLayers(names []string) (numbers []string) {
 	for _, name := range names {
 		if m := denseName.FindStringSubmatch(name); m != nil {
@@ -46,9 +49,11 @@ func DenseLayers(names []string) (numbers []string) {
 	return slices.Compact(numbers)
 }
 
-// MegatronCore says how the tensors of decoders, under the names of Hugging Face, lie under those of Megatron Core: what is joined, and what is called
-// otherwise. units are the rows of q, k and v in a group of heads; the vocabulary has rows in multiples of pad. dense are
-// the layers without experts, which matters where others have some: Megatron has the norm before experts as a module of its own. Parts reads it the other way.
+// MegatronCore says how the tensors of decoders, under the names of Hugging Face, lie under those
+// of Megatron Core: what is joined, and what is called otherwise. units are the rows of q, k and v
+// in a group of heads; the vocabulary has rows in multiples of pad. dense are the layers without
+// experts, which matters where others have some: Megatron has the norm before experts as a module
+// of its own. Parts reads it the other way.
 func MegatronCore(units []int, experts Mixture, dense []string, pad int) (list []Store) {
 	const from, to = "**model.layers.#.", "**decoder.layers.#."
 	join := func(name string, units []int, parts ...string) {
@@ -58,7 +63,8 @@ func MegatronCore(units []int, experts Mixture, dense []string, pad int) (list [
 		list = append(list, Store{Name: to + name, Parts: parts, Units: units})
 	}
 	for _, kind := range []string{"weight", "bias"} {
-		join("self_attention.linear_qkv."+kind, units, "self_attn.q_proj."+kind, "self_attn.k_proj."+kind, "self_attn.v_proj."+kind)
+		join("self_attention.linear_qkv."+kind, units, "self_attn.q_proj."+kind,
+			"self_attn.k_proj."+kind, "self_attn.v_proj."+kind)
 		join("self_attention.linear_proj."+kind, nil, "self_attn.o_proj."+kind)
 		join("mlp.linear_fc1."+kind, nil, "mlp.gate_proj."+kind, "mlp.up_proj."+kind)
 		join("mlp.linear_fc2."+kind, nil, "mlp.down_proj."+kind)
@@ -66,7 +72,9 @@ func MegatronCore(units []int, experts Mixture, dense []string, pad int) (list [
 	norm := "mlp.linear_fc1.layer_norm_weight"
 	if m := mixtures[experts]; experts.Known() {
 		for _, n := range dense { // these go before the rule for all layers
-			list = append(list, Store{Name: "**decoder.layers." + n + "." + norm, Parts: []string{"**model.layers." + n + ".post_attention_layernorm.weight"}})
+			list = append(list,
+				Store{Name: "**decoder.layers." + n + "." + norm,
+					Parts: []string{"**model.layers." + n + ".post_attention_layernorm.weight"}})
 		}
 		norm = "pre_mlp_layernorm.weight"
 		each := m.at + ".experts.#."
@@ -75,13 +83,18 @@ func MegatronCore(units []int, experts Mixture, dense []string, pad int) (list [
 		join("mlp.router.weight", nil, m.at+".gate.weight")
 	}
 	for _, r := range [][2]string{
-		{"self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight"}, {norm, "post_attention_layernorm.weight"},
-		{"self_attention.q_layernorm.weight", "self_attn.q_norm.weight"}, {"self_attention.k_layernorm.weight", "self_attn.k_norm.weight"},
+		{"self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight"},
+		{norm, "post_attention_layernorm.weight"},
+		{"self_attention.q_layernorm.weight", "self_attn.q_norm.weight"},
+		{"self_attention.k_layernorm.weight", "self_attn.k_norm.weight"},
 	} {
 		join(r[0], nil, r[1])
 	}
-	list = append(list, Store{Name: "**decoder.final_layernorm.weight", Parts: []string{"**model.norm.weight"}})
-	for _, r := range [][2]string{{"**embedding.word_embeddings.weight", "**model.embed_tokens.weight"}, {"**output_layer.weight", "**lm_head.weight"}} {
+	list = append(list,
+		Store{Name: "**decoder.final_layernorm.weight", Parts: []string{"**model.norm.weight"}})
+	for _, r := range [][2]string{
+		{"**embedding.word_embeddings.weight", "**model.embed_tokens.weight"},
+		{"**output_layer.weight", "**lm_head.weight"}} {
 		list = append(list, Store{Name: r[0], Parts: []string{r[1]}, Pad: &Pad{Multiple: pad}})
 	}
 	return list

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// Parts reads stores the other way: from a stored tensor to the logical ones of which it is made. It knows those that are not stacked.
+// Parts reads stores the other way: from a stored tensor to the logical ones of which it is made.
+// It knows those that are not stacked.
 type Parts struct{ stores []storeEntry }
 
 // NewParts fails for stores that are none.
@@ -23,7 +24,8 @@ func NewParts(stores []Store) (*Parts, error) {
 	return p, nil
 }
 
-// Names are those of the logical tensors of which one with this name is made, in the order in which they are joined; none if no store makes one of this name.
+// Names are those of the logical tensors of which one with this name is made, in the order in which
+// they are joined; none if no store makes one of this name.
 func (p *Parts) Names(stored string) (names []string) {
 	_, names = p.find(stored)
 	return names
@@ -43,7 +45,8 @@ func (p *Parts) find(stored string) (*storeEntry, []string) {
 	return nil, nil
 }
 
-// Stored is the name of what a logical tensor is a part of, and how many parts that has; empty if no store takes one of this name.
+// Stored is the name of what a logical tensor is a part of, and how many parts that has; empty if
+// no store takes one of this name.
 func (p *Parts) Stored(logical string) (name string, parts int) {
 	for i := range p.stores {
 		e := &p.stores[i]
@@ -56,8 +59,9 @@ func (p *Parts) Stored(logical string) (name string, parts int) {
 	return "", 0
 }
 
-// Of are the logical tensors of which a stored one is made; none if no store makes one of its name. Parts that are joined without units are taken to have as many
-// rows each. unpadded is the size of a dimension that is padded, before that.
+// Of are the logical tensors of which a stored one is made; none if no store makes one of its name.
+// Parts that are joined without units are taken to have as many rows each. unpadded is the size of
+// a dimension that is padded, before that.
 func (p *Parts) Of(stored Tensor, unpadded int) (list []Tensor, err error) {
 	e, names := p.find(stored.Name)
 	if e == nil {
@@ -68,7 +72,8 @@ func (p *Parts) Of(stored Tensor, unpadded int) (list []Tensor, err error) {
 		units = slices.Repeat([]int{1}, len(names))
 	}
 	if len(names) > 1 && dim >= len(stored.Shape) {
-		return nil, fmt.Errorf("layout: %s is joined along dimension %d, and its shape is %v", stored.Name, dim, stored.Shape)
+		return nil, fmt.Errorf("layout: %s is joined along dimension %d, and its shape is %v",
+			stored.Name, dim, stored.Shape)
 	}
 	all := 0
 	for _, u := range units {
@@ -78,13 +83,16 @@ func (p *Parts) Of(stored Tensor, unpadded int) (list []Tensor, err error) {
 		t := Tensor{Name: name, DType: stored.DType, Shape: slices.Clone(stored.Shape)}
 		if len(names) > 1 {
 			if t.Shape[dim]%all != 0 {
-				return nil, fmt.Errorf("layout: %s has %d rows, which do not come out even over %v of %d parts", stored.Name, t.Shape[dim], units, len(names))
+				return nil, fmt.Errorf(
+					"layout: %s has %d rows, which do not come out even over %v of %d parts",
+					stored.Name, t.Shape[dim], units, len(names))
 			}
 			t.Shape[dim] = t.Shape[dim] / all * units[i]
 		}
 		if e.Pad != nil {
 			if d := e.Pad.Dim; d >= len(t.Shape) || unpadded < 1 || unpadded > t.Shape[d] {
-				return nil, fmt.Errorf("layout: %s has shape %v, of which %d along dimension %d cannot be what is not padding", stored.Name, t.Shape, unpadded, d)
+				return nil, fmt.Errorf("layout: %s has shape %v, of which %d along dimension %d "+
+					"cannot be what is not padding", stored.Name, t.Shape, unpadded, d)
 			}
 			t.Shape[e.Pad.Dim] = unpadded
 		}

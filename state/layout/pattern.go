@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// A pattern matches tensor names: # is a decimal number, * any characters but a dot, ** any characters; all others stand
-// for themselves. What a wildcard has matched is caught.
+// A pattern matches tensor names: # is a decimal number, * any characters but a dot, ** any
+// characters; all others stand for themselves. What a wildcard has matched is caught.
 type pattern struct {
 	text   string
 	tokens []token
@@ -82,7 +82,8 @@ func (p pattern) wildcards() (kinds []tokenKind) {
 // match returns what the wildcards caught, the shortest possible for each from the left.
 func (p pattern) match(name string) (caught []string, ok bool) {
 	first, last := p.tokens[0], p.tokens[len(p.tokens)-1]
-	if first.kind == literal && !strings.HasPrefix(name, first.text) || last.kind == literal && !strings.HasSuffix(name, last.text) {
+	if first.kind == literal && !strings.HasPrefix(name, first.text) ||
+		last.kind == literal && !strings.HasSuffix(name, last.text) {
 		return nil, false
 	}
 	m := matcher{tokens: p.tokens, name: name, failed: make([]bool, len(p.tokens)*(len(name)+1))}

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// A placement says what each axis of the mesh does with a tensor, in the order in which the axes cut it. Axes that are not
-// named replicate.
+// A placement says what each axis of the mesh does with a tensor, in the order in which the axes
+// cut it. Axes that are not named replicate.
 type placement []step
 
 // A step is what one axis does, or several that act as one whose last is the fastest.
@@ -17,10 +17,11 @@ type step struct {
 	kind kind
 
 	// of shard
-	dim    int
-	share  share
-	unit   int   // the dimension is cut between units of so many rows
-	blocks []int // the dimension is a row of blocks, each cut by itself; a single number counts equal blocks
+	dim   int
+	share share
+	unit  int // the dimension is cut between units of so many rows
+	// the dimension is a row of blocks, each cut by itself; a single number counts equal blocks
+	blocks []int
 
 	// of flat
 	bucket string // the tensors of a bucket are one buffer; without a name each tensor is its own
@@ -44,9 +45,11 @@ const (
 	spread
 )
 
-var kinds = []string{replicate: "replicate", shard: "shard", flat: "flat", at: "at", spread: "spread"}
+var kinds = []string{replicate: "replicate", shard: "shard", flat: "flat", at: "at",
+	spread: "spread"}
 
-// parsePlacement reads a form such as "pp=spread(1,32), tp=shard(0), dp=flat". docs/formats/layout.md has the grammar.
+// parsePlacement reads a form such as "pp=spread(1,32), tp=shard(0), dp=flat".
+// docs/formats/layout.md has the grammar.
 func parsePlacement(text string) (placement, error) {
 	var p placement
 	seen := map[string]bool{}
@@ -59,7 +62,8 @@ func parsePlacement(text string) (placement, error) {
 		for _, axis := range strings.Split(axes, "*") {
 			axis = strings.TrimSpace(axis)
 			if !axisName.MatchString(axis) || seen[axis] {
-				return nil, fmt.Errorf("place %q: axis %q is not a name, or comes twice", text, axis)
+				return nil, fmt.Errorf("place %q: axis %q is not a name, or comes twice", text,
+					axis)
 			}
 			seen[axis] = true
 			s.axes = append(s.axes, axis)
@@ -68,7 +72,8 @@ func parsePlacement(text string) (placement, error) {
 			return nil, fmt.Errorf("place %q: %s: %w", text, item, err)
 		}
 		if len(p) > 0 && p[len(p)-1].kind == flat {
-			return nil, fmt.Errorf("place %q: flat comes last, and once: a flat buffer has no dimensions to cut", text)
+			return nil, fmt.Errorf(
+				"place %q: flat comes last, and once: a flat buffer has no dimensions to cut", text)
 		}
 		if s.kind != replicate {
 			p = append(p, s)
@@ -149,10 +154,12 @@ func (s *step) complete(args int) error {
 	case s.kind == at && args == 0:
 		return fmt.Errorf("at needs a place on the axis: at(0)")
 	case s.kind == spread && (s.wild == 0 || s.count == 0):
-		return fmt.Errorf("spread needs which # of the pattern and how many numbers there are: spread(1,32)")
+		return fmt.Errorf(
+			"spread needs which # of the pattern and how many numbers there are: spread(1,32)")
 	case s.kind == spread && s.share != even && s.share != balanced:
 		return fmt.Errorf("spread comes out even, or is balanced")
-	case s.kind == spread && (s.cuts != nil && s.chunks != 0 || s.share == balanced && (s.cuts != nil || s.chunks != 0)):
+	case s.kind == spread &&
+		(s.cuts != nil && s.chunks != 0 || s.share == balanced && (s.cuts != nil || s.chunks != 0)):
 		return fmt.Errorf("spread takes cuts or chunks, not both, and is not balanced then")
 	case !slices.IsSorted(s.cuts):
 		return fmt.Errorf("cuts must ascend")
@@ -189,7 +196,8 @@ func (s *step) degree(m Mesh) int {
 	return n
 }
 
-// on returns the places on the axis at which a tensor is whose pattern caught the given numbers; for at and spread.
+// on returns the places on the axis at which a tensor is whose pattern caught the given numbers;
+// for at and spread.
 func (s *step) on(m Mesh, numbers []int) ([]int, error) {
 	size := s.degree(m)
 	if s.kind == at {
@@ -211,11 +219,13 @@ func (s *step) on(m Mesh, numbers []int) ([]int, error) {
 	}
 	n := numbers[s.wild-1]
 	if n >= s.count {
-		return nil, fmt.Errorf("spread(%d,%d): the name has number %d, which is not below %d", s.wild, s.count, n, s.count)
+		return nil, fmt.Errorf("spread(%d,%d): the name has number %d, which is not below %d",
+			s.wild, s.count, n, s.count)
 	}
 	if s.cuts != nil {
 		if len(s.cuts) != size-1 || s.cuts[len(s.cuts)-1] > s.count {
-			return nil, fmt.Errorf("spread: %d cuts up to %d do not make %d parts of %d numbers", len(s.cuts), slices.Max(s.cuts), size, s.count)
+			return nil, fmt.Errorf("spread: %d cuts up to %d do not make %d parts of %d numbers",
+				len(s.cuts), slices.Max(s.cuts), size, s.count)
 		}
 		i, _ := slices.BinarySearchFunc(s.cuts, n, func(cut, n int) int {
 			if cut <= n {
@@ -237,7 +247,9 @@ func (s *step) on(m Mesh, numbers []int) ([]int, error) {
 		chunks = s.chunks
 	}
 	if s.count%chunks != 0 || chunks%size != 0 {
-		return nil, fmt.Errorf("spread: %d numbers in %d chunks do not come out even on %d places; say in the layout where to cut, cuts=a/b/…, or balanced", s.count, chunks, size)
+		return nil, fmt.Errorf("spread: %d numbers in %d chunks do not come out even on %d "+
+			"places; say in the layout where to cut, cuts=a/b/…, or balanced", s.count, chunks,
+			size)
 	}
 	return []int{n / (s.count / chunks) % size}, nil
 }

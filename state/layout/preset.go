@@ -11,11 +11,14 @@ import (
 )
 
 // Presets are the names that Preset knows.
-func Presets() []string { return []string{"hf", "megatron-core", "fsdp2", "zero1", "zero2", "zero3"} }
+func Presets() []string {
+	return []string{"hf", "megatron-core", "fsdp2", "zero1", "zero2", "zero3"}
+}
 
-// Preset writes the spec of a well-known layout of a decoder whose logical tensors have the names of Hugging Face
-// (model.layers.0.self_attn.q_proj.weight), with the state of the optimizer under optimizer.<kind>. before the name of the
-// parameter. Names are joined by +, the base first: megatron-core+zero1.
+// Preset writes the spec of a well-known layout of a decoder whose logical tensors have the names
+// of Hugging Face (model.layers.0.self_attn.q_proj.weight), with the state of the optimizer under
+// optimizer.<kind>. before the name of the parameter. Names are joined by +, the base first:
+// megatron-core+zero1.
 //
 //   - hf: every tensor whole, on every rank
 //   - megatron-core: joined and named as Megatron does, cut over the axes tp, pp and ep that the mesh has; what has Megatron's names
@@ -24,14 +27,17 @@ func Presets() []string { return []string{"hf", "megatron-core", "fsdp2", "zero1
 //   - zero1, zero2: the optimizer's tensors of each kind as one buffer, flat over dp; gradients are no state, so both are alike
 //   - zero3: every tensor flat over dp, one by one
 //
-// A mesh may have dp and cp beside these, over which ranks then have the same. Another axis of several places is an error.
+// A mesh may have dp and cp beside these, over which ranks then have the same. Another axis of
+// several places is an error.
 //
-// kvHeads is how many heads the model has in k and v; megatron-core interleaves q, k and v by it, and cuts between them.
+// kvHeads is how many heads the model has in k and v; megatron-core interleaves q, k and v by it,
+// and cuts between them.
 func Preset(name string, m Mesh, tensors []Tensor, kvHeads int) (*Spec, error) {
 	if err := CheckPreset(name, m); err != nil {
 		return nil, err
 	}
-	p := preset{mesh: m, tensors: tensors, kvHeads: kvHeads, spec: &Spec{Shoal: Version, Mesh: m.String(), Rules: []Rule{{Match: "**"}}}}
+	p := preset{mesh: m, tensors: tensors, kvHeads: kvHeads,
+		spec: &Spec{Shoal: Version, Mesh: m.String(), Rules: []Rule{{Match: "**"}}}}
 	for _, part := range strings.Split(name, "+") {
 		switch part {
 		case "megatron-core":
@@ -49,7 +55,8 @@ func Preset(name string, m Mesh, tensors []Tensor, kvHeads int) (*Spec, error) {
 	return p.spec, p.spec.Validate()
 }
 
-// CheckPreset fails where Preset would for any tensors: for a name that it does not know, and for a mesh that the preset is not for.
+// CheckPreset fails where Preset would for any tensors: for a name that it does not know, and for a
+// mesh that the preset is not for.
 func CheckPreset(name string, m Mesh) error {
 	known := []string{"dp", "cp"}
 	parts := strings.Split(name, "+")
@@ -59,11 +66,13 @@ func CheckPreset(name string, m Mesh) error {
 		case slices.Contains(parts[:i], part):
 			return fmt.Errorf("layout: preset %s: %s comes twice", name, part)
 		case !slices.Contains(Presets(), part), base && i > 0:
-			return fmt.Errorf("layout: preset %s: no preset %q here; known are %s, hf and megatron-core only as the first", name, part, strings.Join(Presets(), ", "))
+			return fmt.Errorf("layout: preset %s: no preset %q here; known are %s, hf and "+
+				"megatron-core only as the first", name, part, strings.Join(Presets(), ", "))
 		case part == "megatron-core":
 			known = append(known, "tp", "pp", "ep")
 		case !base && m.index("dp") < 0:
-			return fmt.Errorf("layout: preset %s: the mesh %q has no axis dp, such as dp=8", name, m)
+			return fmt.Errorf("layout: preset %s: the mesh %q has no axis dp, such as dp=8", name,
+				m)
 		}
 	}
 	if err := m.Within(known...); err != nil {
@@ -101,8 +110,8 @@ func (p *preset) cutAll(place string) {
 	p.spec.Rules = rules
 }
 
-// scalars are rules for what has no dimension that could be cut, such as the step of each parameter: every rank has it. A kind of
-// optimizer state that is all so has one rule.
+// scalars are rules for what has no dimension that could be cut, such as the step of each
+// parameter: every rank has it. A kind of optimizer state that is all so has one rule.
 func (p *preset) scalars() (rules []Rule) {
 	cut := map[string]bool{} // kinds
 	for _, t := range p.tensors {
@@ -130,7 +139,8 @@ var optimizerKind = regexp.MustCompile(`^optimizer\.([^.]+)\.`)
 func (p *preset) flatOptimizer() {
 	var kinds []string
 	for _, t := range p.tensors {
-		if m := optimizerKind.FindStringSubmatch(t.Name); m != nil && len(t.Shape) > 0 && !slices.Contains(kinds, m[1]) {
+		if m := optimizerKind.FindStringSubmatch(t.Name); m != nil && len(t.Shape) > 0 &&
+			!slices.Contains(kinds, m[1]) {
 			kinds = append(kinds, m[1])
 		}
 	}
@@ -139,13 +149,15 @@ func (p *preset) flatOptimizer() {
 	for _, kind := range kinds {
 		for _, r := range base {
 			bucket := "dp=flat(optimizer." + kind + ")"
-			p.spec.Rules = append(p.spec.Rules, Rule{Match: "optimizer." + kind + "." + r.Match, Place: and(r.Place, bucket)})
+			p.spec.Rules = append(p.spec.Rules,
+				Rule{Match: "optimizer." + kind + "." + r.Match, Place: and(r.Place, bucket)})
 		}
 	}
 	p.spec.Rules = append(p.spec.Rules, base...)
 }
 
-// count returns one more than the largest number that the first # of a pattern catches in the catalogue, 0 for none. What has no dimension does not count.
+// count returns one more than the largest number that the first # of a pattern catches in the
+// catalogue, 0 for none. What has no dimension does not count.
 func (p *preset) count(text string) (int, error) {
 	pattern, err := parsePattern(text)
 	if err != nil {
@@ -164,7 +176,8 @@ func (p *preset) count(text string) (int, error) {
 	return most, nil
 }
 
-// megatron writes the names, joins and cuts of Megatron Core; of a catalogue under Megatron's names only the cuts.
+// megatron writes the names, joins and cuts of Megatron Core; of a catalogue under Megatron's names
+// only the cuts.
 func (p *preset) megatron() error {
 	own, err := p.count("**decoder.layers.#.self_attention.linear_qkv.weight")
 	if err != nil {
@@ -182,7 +195,8 @@ func (p *preset) megatron() error {
 		return err
 	}
 	if layers == 0 {
-		return fmt.Errorf("the catalogue has no tensor **model.layers.#.** or **decoder.layers.#.self_attention.linear_qkv.weight")
+		return fmt.Errorf("the catalogue has no tensor **model.layers.#.** or " +
+			"**decoder.layers.#.self_attention.linear_qkv.weight")
 	}
 	if err := p.megatronNames(); err != nil {
 		return err
@@ -196,7 +210,8 @@ func (p *preset) megatron() error {
 	return nil
 }
 
-// megatronOwn cuts what has Megatron's names already. With a gate, linear_fc1 has twice the rows that linear_fc2 has columns.
+// megatronOwn cuts what has Megatron's names already. With a gate, linear_fc1 has twice the rows
+// that linear_fc2 has columns.
 func (p *preset) megatronOwn() error {
 	layers, err := p.count("**decoder.layers.#.**")
 	if err != nil {
@@ -210,8 +225,10 @@ func (p *preset) megatronOwn() error {
 	if err != nil {
 		return err
 	}
-	if i := p.mesh.index("tp"); i >= 0 && p.mesh[i].Size > 1 && (p.kvHeads < 1 || p.kvHeads%p.mesh[i].Size != 0) {
-		return fmt.Errorf("%d heads of k and v do not come out even over tp=%d", p.kvHeads, p.mesh[i].Size)
+	if i := p.mesh.index("tp"); i >= 0 && p.mesh[i].Size > 1 &&
+		(p.kvHeads < 1 || p.kvHeads%p.mesh[i].Size != 0) {
+		return fmt.Errorf("%d heads of k and v do not come out even over tp=%d", p.kvHeads,
+			p.mesh[i].Size)
 	}
 	shapes := map[string]tensor.Shape{}
 	for _, t := range p.tensors {
@@ -229,7 +246,9 @@ func (p *preset) megatronOwn() error {
 		if len(down) == 2 && t.Shape[0] == 2*down[1] {
 			cut = "tp=shard(0,blocks=2)"
 		} else if len(down) != 2 || t.Shape[0] != down[1] {
-			return fmt.Errorf("%s has %d rows, and there is no %s with as many columns, or half as many", t.Name, t.Shape[0], second)
+			return fmt.Errorf(
+				"%s has %d rows, and there is no %s with as many columns, or half as many", t.Name,
+				t.Shape[0], second)
 		}
 		if up != "" && up != cut {
 			return fmt.Errorf("%s has a gate or none, unlike other layers", t.Name)
@@ -238,25 +257,31 @@ func (p *preset) megatronOwn() error {
 	}
 	p.megatronRules(layers, experts, "experts.local_experts.#", "output_layer.weight", p.has(up))
 	if grouped > 0 {
-		stage, place := p.has("pp=spread(1,"+strconv.Itoa(layers)+")"), p.has("ep=spread(2,"+strconv.Itoa(grouped)+")")
+		stage, place := p.has("pp=spread(1,"+strconv.Itoa(layers)+")"),
+			p.has("ep=spread(2,"+strconv.Itoa(grouped)+")")
 		p.spec.Rules = slices.Insert(p.spec.Rules, len(p.scalars()),
 			Rule{"**decoder.layers.#.mlp.experts.linear_fc1.*#", and(stage, place, p.has(up))},
-			Rule{"**decoder.layers.#.mlp.experts.linear_fc2.weight#", and(stage, place, p.has("tp=shard(1)"))},
+			Rule{"**decoder.layers.#.mlp.experts.linear_fc2.weight#",
+				and(stage, place, p.has("tp=shard(1)"))},
 			Rule{"**decoder.layers.#.mlp.experts.*.*#", and(stage, place)})
 	}
 	return nil
 }
 
-// firstMatrix is that of a feed-forward module, and of one expert of several whose products are computed together, which has its number behind it.
+// firstMatrix is that of a feed-forward module, and of one expert of several whose products are
+// computed together, which has its number behind it.
 var firstMatrix = regexp.MustCompile(`^(.*)linear_fc1\.weight(\d*)$`)
 
-// megatronRules says how Megatron Core cuts: experts have their number in the names that expert catches, the output layer is
-// called output if the embedding is not tied, and linear_fc1 is cut by up.
+// megatronRules says how Megatron Core cuts: experts have their number in the names that expert
+// catches, the output layer is called output if the embedding is not tied, and linear_fc1 is cut by
+// up.
 func (p *preset) megatronRules(layers, experts int, expert, output, up string) {
 	stage := p.has("pp=spread(1," + strconv.Itoa(layers) + ")")
 	rows, columns := p.has("tp=shard(0)"), p.has("tp=shard(1)")
 	ends := p.has("pp=at(0)")
-	if !slices.ContainsFunc(p.tensors, func(t Tensor) bool { return strings.HasSuffix(t.Name, output) }) {
+	if !slices.ContainsFunc(p.tensors, func(t Tensor) bool {
+		return strings.HasSuffix(t.Name, output)
+	}) {
 		ends = p.has("pp=at(0,-1)") // the output shares the weights of the embedding
 	}
 	rules := p.scalars()
@@ -264,10 +289,13 @@ func (p *preset) megatronRules(layers, experts int, expert, output, up string) {
 		place := p.has("ep=spread(2," + strconv.Itoa(experts) + ")")
 		rules = append(rules,
 			Rule{"**decoder.layers.#.mlp." + expert + ".linear_fc1.*", and(stage, place, up)},
-			Rule{"**decoder.layers.#.mlp." + expert + ".linear_fc2.weight", and(stage, place, columns)},
+			Rule{"**decoder.layers.#.mlp." + expert + ".linear_fc2.weight",
+				and(stage, place, columns)},
 			Rule{"**decoder.layers.#.mlp." + expert + ".**", and(stage, place)})
 	}
-	if slices.ContainsFunc(p.tensors, func(t Tensor) bool { return strings.Contains(t.Name, ".mlp.shared_experts.") }) {
+	if slices.ContainsFunc(p.tensors, func(t Tensor) bool {
+		return strings.Contains(t.Name, ".mlp.shared_experts.")
+	}) {
 		rules = append(rules,
 			Rule{"**decoder.layers.#.mlp.shared_experts.linear_fc1.*", and(stage, up)},
 			Rule{"**decoder.layers.#.mlp.shared_experts.linear_fc2.weight", and(stage, columns)})
@@ -304,7 +332,8 @@ func (p *preset) megatronNames() error {
 	return nil
 }
 
-// headRows returns the rows of q, k and v in a group of heads, from the shapes of the first layer that has them.
+// headRows returns the rows of q, k and v in a group of heads, from the shapes of the first layer
+// that has them.
 func (p *preset) headRows() ([]int, error) {
 	units := make([]int, 3)
 	for i, part := range []string{"q", "k", "v"} {
@@ -316,7 +345,8 @@ func (p *preset) headRows() ([]int, error) {
 		}
 		t := p.tensors[n]
 		if kv := p.kvHeads; kv < 1 || t.Shape[0]%kv != 0 || t.Shape[0] == 0 {
-			return nil, fmt.Errorf("%s has %d rows, which are not for %d heads in k and v", t.Name, t.Shape[0], kv)
+			return nil, fmt.Errorf("%s has %d rows, which are not for %d heads in k and v", t.Name,
+				t.Shape[0], kv)
 		}
 		units[i] = t.Shape[0] / p.kvHeads
 	}

@@ -12,14 +12,17 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// decoder is a tiny model under the names of Hugging Face, with the state of Adam: a step for all, and one for each parameter.
+// decoder is a tiny model under the names of Hugging Face, with the state of Adam: a step for all,
+// and one for each parameter.
 func decoder(layers, experts int) (tensors []layout.Tensor) {
-	for _, state := range []string{"", "optimizer.exp_avg.", "optimizer.exp_avg_sq.", "optimizer.steps."} {
+	for _, state := range []string{"", "optimizer.exp_avg.", "optimizer.exp_avg_sq.",
+		"optimizer.steps."} {
 		add := func(name string, shape ...int) {
 			if state == "optimizer.steps." {
 				shape = nil
 			}
-			tensors = append(tensors, layout.Tensor{Name: state + name, DType: tensor.F32, Shape: shape})
+			tensors = append(tensors,
+				layout.Tensor{Name: state + name, DType: tensor.F32, Shape: shape})
 		}
 		add("model.embed_tokens.weight", 10, 8)
 		for l := range layers {
@@ -61,21 +64,37 @@ func TestPresets(t *testing.T) {
 		rank       int
 		want       []string // some of what the rank has
 	}{
-		{"hf", "", 0, 0, []string{"model.layers.1.self_attn.q_proj.weight [16,8]", "optimizer.step []"}},
-		{"fsdp2", "dp=3", 0, 2, []string{"model.layers.1.self_attn.q_proj.weight [4,8]", "optimizer.step []", "model.norm.weight [2]"}},
-		{"zero1", "dp=3", 0, 2, []string{"model.layers.1.self_attn.q_proj.weight [16,8]", "optimizer.exp_avg [536]", "optimizer.step []"}},
+		{"hf", "", 0, 0, []string{"model.layers.1.self_attn.q_proj.weight [16,8]",
+			"optimizer.step []"}},
+		{"fsdp2", "dp=3", 0, 2,
+			[]string{"model.layers.1.self_attn.q_proj.weight [4,8]", "optimizer.step []",
+				"model.norm.weight [2]"}},
+		{"zero1", "dp=3", 0, 2,
+			[]string{"model.layers.1.self_attn.q_proj.weight [16,8]", "optimizer.exp_avg [536]",
+				"optimizer.step []"}},
 		{"zero2", "dp=2", 0, 1, []string{"optimizer.exp_avg_sq [804]"}},
-		{"zero3", "dp=3", 0, 1, []string{"model.layers.1.self_attn.q_proj.weight [43]", "optimizer.exp_avg.model.norm.weight [3]"}},
-		{"megatron-core", "pp=2,dp=2,tp=2", 0, 7, []string{"decoder.layers.1.self_attention.linear_qkv.weight [16,8]",
-			"decoder.layers.1.self_attention.linear_qkv.bias [16]", "decoder.layers.1.mlp.linear_fc1.weight [12,8]",
-			"decoder.layers.1.mlp.linear_fc2.weight [8,6]", "output_layer.weight [128,8]", "decoder.final_layernorm.weight [8]",
-			"optimizer.steps.model.layers.0.self_attn.q_proj.weight []", "optimizer.step []"}},
+		{"zero3", "dp=3", 0, 1,
+			[]string{"model.layers.1.self_attn.q_proj.weight [43]",
+				"optimizer.exp_avg.model.norm.weight [3]"}},
+		{"megatron-core", "pp=2,dp=2,tp=2", 0, 7,
+			[]string{"decoder.layers.1.self_attention.linear_qkv.weight [16,8]",
+				"decoder.layers.1.self_attention.linear_qkv.bias [16]",
+				"decoder.layers.1.mlp.linear_fc1.weight [12,8]",
+				"decoder.layers.1.mlp.linear_fc2.weight [8,6]", "output_layer.weight [128,8]",
+				"decoder.final_layernorm.weight [8]",
+				"optimizer.steps.model.layers.0.self_attn.q_proj.weight []", "optimizer.step []"}},
 		{"hf", "dp=2,cp=2,tp=1", 0, 3, []string{"model.layers.1.self_attn.q_proj.weight [16,8]"}},
-		{"megatron-core", "pp=2,cp=2,ep=2", 0, 7, []string{"decoder.layers.1.mlp.linear_fc1.weight [24,8]"}}, // without experts ep is one more axis of replicas
-		{"megatron-core+zero1", "pp=2,dp=2,tp=2", 0, 0, []string{"embedding.word_embeddings.weight [128,8]", "optimizer.exp_avg [696]"}},
-		{"megatron-core+zero1", "pp=2,ep=2,dp=2", 4, 2, []string{"decoder.layers.0.mlp.experts.2.linear_fc1.weight [24,8]",
-			"decoder.layers.0.mlp.router.weight [4,8]", "decoder.layers.0.pre_mlp_layernorm.weight [8]"}},
-		{"megatron-core+fsdp2", "dp=2,tp=2", 0, 3, []string{"decoder.layers.0.self_attention.linear_proj.weight [4,8]"}},
+		// without experts ep is one more axis of replicas
+		{"megatron-core", "pp=2,cp=2,ep=2", 0, 7,
+			[]string{"decoder.layers.1.mlp.linear_fc1.weight [24,8]"}},
+		{"megatron-core+zero1", "pp=2,dp=2,tp=2", 0, 0,
+			[]string{"embedding.word_embeddings.weight [128,8]", "optimizer.exp_avg [696]"}},
+		{"megatron-core+zero1", "pp=2,ep=2,dp=2", 4, 2,
+			[]string{"decoder.layers.0.mlp.experts.2.linear_fc1.weight [24,8]",
+				"decoder.layers.0.mlp.router.weight [4,8]",
+				"decoder.layers.0.pre_mlp_layernorm.weight [8]"}},
+		{"megatron-core+fsdp2", "dp=2,tp=2", 0, 3,
+			[]string{"decoder.layers.0.self_attention.linear_proj.weight [4,8]"}},
 	} {
 		t.Run(c.name+" "+c.mesh, func(t *testing.T) {
 			_, l := resolve(t, c.name, c.mesh, decoder(2, c.experts))
@@ -84,8 +103,10 @@ func TestPresets(t *testing.T) {
 	}
 }
 
-// resolve resolves a preset for a model with 2 heads of k and v, and compares the memory of every rank with the oracle.
-func resolve(t *testing.T, preset, mesh string, tensors []layout.Tensor) (*layout.Spec, *layout.Layout) {
+// resolve resolves a preset for a model with 2 heads of k and v, and compares the memory of every
+// rank with the oracle.
+func resolve(t *testing.T, preset, mesh string, tensors []layout.Tensor) (*layout.Spec,
+	*layout.Layout) {
 	t.Helper()
 	m, err := layout.ParseMesh(mesh)
 	if err != nil {
@@ -129,7 +150,8 @@ func holds(t *testing.T, l *layout.Layout, rank int, all []string) {
 func megatronDecoder(gate, experts int) (tensors []layout.Tensor) {
 	for _, state := range []string{"model.", "optimizer.exp_avg."} {
 		add := func(name string, shape ...int) {
-			tensors = append(tensors, layout.Tensor{Name: state + name, DType: tensor.F32, Shape: shape})
+			tensors = append(tensors,
+				layout.Tensor{Name: state + name, DType: tensor.F32, Shape: shape})
 		}
 		add("embedding.word_embeddings.weight", 10, 8)
 		for l := range 2 {
@@ -150,7 +172,8 @@ func megatronDecoder(gate, experts int) (tensors []layout.Tensor) {
 		}
 		add("decoder.final_layernorm.weight", 8)
 	}
-	return append(tensors, layout.Tensor{Name: "optimizer.step.embedding.word_embeddings.weight", DType: tensor.F32})
+	return append(tensors,
+		layout.Tensor{Name: "optimizer.step.embedding.word_embeddings.weight", DType: tensor.F32})
 }
 
 // TestMegatronNames cuts what has Megatron's names already.
@@ -161,23 +184,34 @@ func TestMegatronNames(t *testing.T) {
 		rank          int
 		want          []string
 	}{
-		{"pp=2,tp=2", 2, 0, 3, []string{"model.decoder.layers.1.self_attention.linear_qkv.weight [8,8]", "model.decoder.layers.1.mlp.linear_fc1.weight [6,8]",
-			"model.decoder.layers.1.mlp.linear_fc1.bias [6]", "model.decoder.layers.1.mlp.linear_fc2.weight [8,3]", "model.decoder.layers.1.mlp.linear_fc2.bias [8]",
-			"model.embedding.word_embeddings.weight [5,8]", "optimizer.exp_avg.decoder.layers.1.mlp.linear_fc1.weight [6,8]",
-			"optimizer.step.embedding.word_embeddings.weight []", "model.decoder.final_layernorm.weight [8]"}},
-		{"tp=2", 1, 0, 1, []string{"model.decoder.layers.0.mlp.linear_fc1.weight [3,8]", "model.decoder.layers.0.self_attention.linear_proj.weight [8,4]"}},
-		{"pp=2,ep=2", 2, 4, 3, []string{"model.decoder.layers.1.mlp.experts.local_experts.3.linear_fc1.weight [12,8]", "model.decoder.layers.1.mlp.experts.local_experts.2.linear_fc2.bias [8]"}},
+		{"pp=2,tp=2", 2, 0, 3,
+			[]string{"model.decoder.layers.1.self_attention.linear_qkv.weight [8,8]",
+				"model.decoder.layers.1.mlp.linear_fc1.weight [6,8]",
+				"model.decoder.layers.1.mlp.linear_fc1.bias [6]",
+				"model.decoder.layers.1.mlp.linear_fc2.weight [8,3]",
+				"model.decoder.layers.1.mlp.linear_fc2.bias [8]",
+				"model.embedding.word_embeddings.weight [5,8]",
+				"optimizer.exp_avg.decoder.layers.1.mlp.linear_fc1.weight [6,8]",
+				"optimizer.step.embedding.word_embeddings.weight []",
+				"model.decoder.final_layernorm.weight [8]"}},
+		{"tp=2", 1, 0, 1, []string{"model.decoder.layers.0.mlp.linear_fc1.weight [3,8]",
+			"model.decoder.layers.0.self_attention.linear_proj.weight [8,4]"}},
+		{"pp=2,ep=2", 2, 4, 3,
+			[]string{"model.decoder.layers.1.mlp.experts.local_experts.3.linear_fc1.weight [12,8]",
+				"model.decoder.layers.1.mlp.experts.local_experts.2.linear_fc2.bias [8]"}},
 	} {
 		spec, l := resolve(t, "megatron-core", c.mesh, megatronDecoder(c.gate, c.experts))
 		holds(t, l, c.rank, c.want)
-		if strings.Contains(c.mesh, "tp") && strings.Contains(fmt.Sprint(spec.Rules), "blocks=2") != (c.gate == 2) {
+		if strings.Contains(c.mesh, "tp") &&
+			strings.Contains(fmt.Sprint(spec.Rules), "blocks=2") != (c.gate == 2) {
 			t.Errorf("with %d blocks: %v", c.gate, spec.Rules)
 		}
 	}
 }
 
 func TestRefusedPresets(t *testing.T) {
-	dp, tp, none := layout.Mesh{{Name: "dp", Size: 2}}, layout.Mesh{{Name: "tp", Size: 2}}, layout.Mesh{}
+	dp, tp, none := layout.Mesh{{Name: "dp", Size: 2}}, layout.Mesh{{Name: "tp", Size: 2}},
+		layout.Mesh{}
 	odd := layout.Mesh{{Name: "dp", Size: 2}, {Name: "xx", Size: 2}}
 	for _, c := range []struct {
 		name    string
@@ -190,15 +224,22 @@ func TestRefusedPresets(t *testing.T) {
 		{"zero1+hf", dp, small, 1, `no preset "hf" here`},
 		{"fsdp2", none, small, 1, "no axis dp"},
 		{"zero1", none, small, 1, "no axis dp"},
-		{"megatron-core", dp, small, 1, "no tensor **model.layers.#.** or **decoder.layers.#.self_attention.linear_qkv.weight"},
+		{"megatron-core", dp, small, 1,
+			"no tensor **model.layers.#.** or **decoder.layers.#.self_attention.linear_qkv.weight"},
 		{"megatron-core", dp, decoder(2, 0), 3, "not for 3 heads"},
-		{"megatron-core", tp, megatronDecoder(2, 0), 1, "1 heads of k and v do not come out even over tp=2"},
-		{"hf", tp, small, 1, "mesh tp=2: the layout has no axis tp (did you mean dp?), only dp, cp"},
-		{"fsdp2", odd, small, 1, "mesh dp=2,xx=2: the layout has no axis xx, only dp, cp; all 2 places on it would have the same"},
-		{"megatron-core+zero1", odd, decoder(2, 0), 2, "the layout has no axis xx, only dp, cp, tp, pp, ep;"},
-		{"megatron-core", tp, megatronDecoder(3, 0), 2, "has 18 rows, and there is no model.decoder.layers.0.mlp.linear_fc2.weight with as many columns, or half as many"},
+		{"megatron-core", tp, megatronDecoder(2, 0), 1,
+			"1 heads of k and v do not come out even over tp=2"},
+		{"hf", tp, small, 1,
+			"mesh tp=2: the layout has no axis tp (did you mean dp?), only dp, cp"},
+		{"fsdp2", odd, small, 1, "mesh dp=2,xx=2: the layout has no axis xx, only dp, cp; all 2 " +
+			"places on it would have the same"},
+		{"megatron-core+zero1", odd, decoder(2, 0), 2,
+			"the layout has no axis xx, only dp, cp, tp, pp, ep;"},
+		{"megatron-core", tp, megatronDecoder(3, 0), 2, "has 18 rows, and there is no " +
+			"model.decoder.layers.0.mlp.linear_fc2.weight with as many columns, or half as many"},
 	} {
-		if _, err := layout.Preset(c.name, c.mesh, c.tensors, c.kvHeads); err == nil || !strings.Contains(err.Error(), c.err) {
+		if _, err := layout.Preset(c.name, c.mesh, c.tensors, c.kvHeads); err == nil ||
+			!strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: error %v, want one with %q", c.name, err, c.err)
 		}
 	}

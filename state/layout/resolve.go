@@ -10,8 +10,9 @@ import (
 // MaxElements bounds the elements of a tensor, so that sizes in bytes do not overflow.
 const MaxElements = 1 << 56
 
-// Resolve places a catalogue. It fails when a tensor has an unknown element type or matches no rule, when a dimension does
-// not come out even and the rule does not say how to share it, and when an element would lie on no rank.
+// Resolve places a catalogue. It fails when a tensor has an unknown element type or matches no
+// rule, when a dimension does not come out even and the rule does not say how to share it, and when
+// an element would lie on no rank.
 func (s *Spec) Resolve(tensors []Tensor) (*Layout, error) {
 	c, err := s.compile()
 	if err != nil {
@@ -24,7 +25,8 @@ func (s *Spec) Resolve(tensors []Tensor) (*Layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := resolver{compiled: c, sets: sets{index: map[string]int{}}, shapes: map[string]*geometry{}, byKey: map[string]*group{}, buckets: map[string]*bucket{}}
+	r := resolver{compiled: c, sets: sets{index: map[string]int{}}, shapes: map[string]*geometry{},
+		byKey: map[string]*group{}, buckets: map[string]*bucket{}}
 	r.out = &Layout{Ranks: c.mesh.Ranks(), Tensors: tensors}
 	for _, st := range all {
 		if err := r.add(st); err != nil {
@@ -56,8 +58,8 @@ func (s *Spec) Resolve(tensors []Tensor) (*Layout, error) {
 	return r.out, nil
 }
 
-// A resolver builds a layout. Stored tensors that are placed alike form a group; groups with the same cuts of the same
-// shape share their geometry.
+// A resolver builds a layout. Stored tensors that are placed alike form a group; groups with the
+// same cuts of the same shape share their geometry.
 type resolver struct {
 	*compiled
 	out     *Layout
@@ -72,7 +74,8 @@ type resolver struct {
 // count bounds the pieces and slots before there is memory for them.
 func (r *resolver) count(n int) error {
 	if r.pieces += n; r.pieces > maxTotal {
-		return fmt.Errorf("with it the layout has more than %d pieces; a mesh of fewer ranks has fewer, and so have rules that cut less", maxTotal)
+		return fmt.Errorf("with it the layout has more than %d pieces; a mesh of fewer ranks "+
+			"has fewer, and so have rules that cut less", maxTotal)
 	}
 	return nil
 }
@@ -166,7 +169,8 @@ func (r *resolver) emit(g *group) error {
 	for k, shape := range g.geometry.shapes {
 		ids[k] = len(r.out.Slots)
 		set := r.sets.of(r.mesh, g.place.at(r.mesh, g.allowed, g.geometry.index[k]))
-		r.out.Slots = append(r.out.Slots, Slot{Names: names, DType: g.members[0].dtype, Shape: shape, Set: set})
+		r.out.Slots = append(r.out.Slots,
+			Slot{Names: names, DType: g.members[0].dtype, Shape: shape, Set: set})
 	}
 	for p, grid := range g.geometry.grids {
 		f := Family{Grid: grid, Slots: ids}
@@ -213,13 +217,17 @@ func checkCatalogue(tensors []Tensor) error {
 	seen := make(map[string]bool, len(tensors))
 	for _, t := range tensors {
 		if t.DType.Bits() == 0 {
-			return fmt.Errorf("layout: tensor %s: unknown element type %v; a guess would corrupt it", t.Name, t.DType)
+			return fmt.Errorf(
+				"layout: tensor %s: unknown element type %v; a guess would corrupt it", t.Name,
+				t.DType)
 		}
 		if t.DType.Size()*8 != t.DType.Bits() {
-			return fmt.Errorf("layout: tensor %s: elements of %v share bytes and cannot be cut; store them packed, as u8", t.Name, t.DType)
+			return fmt.Errorf("layout: tensor %s: elements of %v share bytes and cannot be cut; "+
+				"store them packed, as u8", t.Name, t.DType)
 		}
 		if n, err := t.Shape.Elements(); err != nil || n > MaxElements {
-			return fmt.Errorf("layout: tensor %s: shape %v has more elements than anyone can hold, or less than none", t.Name, t.Shape)
+			return fmt.Errorf("layout: tensor %s: shape %v has more elements than anyone can "+
+				"hold, or less than none", t.Name, t.Shape)
 		}
 		if t.Name == "" || seen[t.Name] {
 			return fmt.Errorf("layout: two tensors are called %q, or one has no name", t.Name)

@@ -13,7 +13,8 @@ const Version = "layout/1"
 // MaxSpecBytes bounds what Parse reads; layouts have some kilobytes.
 const MaxSpecBytes = 4 << 20
 
-// A Spec is a layout as people write it, in YAML or JSON; docs/formats/layout.md describes each field.
+// A Spec is a layout as people write it, in YAML or JSON; docs/formats/layout.md describes each
+// field.
 type Spec struct {
 	Shoal string  `json:"shoal"`          // Version
 	Mesh  string  `json:"mesh,omitempty"` // as in ParseMesh
@@ -21,15 +22,18 @@ type Spec struct {
 	Rules []Rule  `json:"rules"`
 }
 
-// A Store says that logical tensors lie in memory, or in a file, under another name, joined, stacked or padded. Logical
-// tensors that no Store takes are stored as they are.
+// A Store says that logical tensors lie in memory, or in a file, under another name, joined,
+// stacked or padded. Logical tensors that no Store takes are stored as they are.
 type Store struct {
-	Name  string   `json:"name"`            // the name in memory; its wildcards are filled from the parts
-	Parts []string `json:"parts"`           // patterns of the logical tensors, joined in this order
-	Dim   int      `json:"dim,omitempty"`   // along this dimension
-	Units []int    `json:"units,omitempty"` // interleaved: so many rows of each part, then again from the first part
-	Stack int      `json:"stack,omitempty"` // the number that this # caught, counted from 1, is a new first dimension
-	Pad   *Pad     `json:"pad,omitempty"`
+	// the name in memory; its wildcards are filled from the parts
+	Name  string   `json:"name"`
+	Parts []string `json:"parts"`         // patterns of the logical tensors, joined in this order
+	Dim   int      `json:"dim,omitempty"` // along this dimension
+	// interleaved: so many rows of each part, then again from the first part
+	Units []int `json:"units,omitempty"`
+	// the number that this # caught, counted from 1, is a new first dimension
+	Stack int  `json:"stack,omitempty"`
+	Pad   *Pad `json:"pad,omitempty"`
 }
 
 // A Pad extends a dimension of what is stored with zeros to a multiple.
@@ -38,7 +42,8 @@ type Pad struct {
 	Multiple int `json:"multiple"`
 }
 
-// A Rule places the stored tensors whose name matches a pattern; the first rule that matches counts.
+// A Rule places the stored tensors whose name matches a pattern; the first rule that matches
+// counts.
 type Rule struct {
 	Match string `json:"match"`
 	Place string `json:"place,omitempty"`
@@ -63,7 +68,8 @@ type rule struct {
 	place placement
 }
 
-// Parse reads a Spec and checks all that can be checked without a catalogue. A field that it does not know is an error.
+// Parse reads a Spec and checks all that can be checked without a catalogue. A field that it does
+// not know is an error.
 func Parse(text []byte) (*Spec, error) {
 	if len(text) > MaxSpecBytes {
 		return nil, fmt.Errorf("layout: %d bytes; a layout has at most %d", len(text), MaxSpecBytes)
@@ -89,7 +95,9 @@ func (s *Spec) Validate() error {
 
 func (s *Spec) compile() (*compiled, error) {
 	if s.Shoal != Version {
-		return nil, fmt.Errorf("layout: the field shoal is %q, not %q; this is no layout, or one of another version", s.Shoal, Version)
+		return nil, fmt.Errorf(
+			"layout: the field shoal is %q, not %q; this is no layout, or one of another version",
+			s.Shoal, Version)
 	}
 	var c compiled
 	var err error
@@ -181,7 +189,8 @@ func (e *storeEntry) check(kinds []tokenKind) error {
 		}
 	}
 	if fmt.Sprint(e.name.wildcards()) != fmt.Sprint(kept) {
-		return fmt.Errorf("the name %q does not have the wildcards of its parts, without the stacked one", e.Name)
+		return fmt.Errorf(
+			"the name %q does not have the wildcards of its parts, without the stacked one", e.Name)
 	}
 	if len(e.Units) != 0 && len(e.Units) != len(e.Parts) {
 		return fmt.Errorf("%q: %d units for %d parts", e.Name, len(e.Units), len(e.Parts))
@@ -195,7 +204,8 @@ func (e *storeEntry) check(kinds []tokenKind) error {
 		return fmt.Errorf("%q: dimension %d", e.Name, e.Dim)
 	}
 	if e.Pad != nil && (e.Pad.Dim < 0 || e.Pad.Multiple < 1 || e.Pad.Multiple > 1<<30) {
-		return fmt.Errorf("%q: pad %+v: a dimension from 0 and a multiple from 1 to 2^30", e.Name, *e.Pad)
+		return fmt.Errorf("%q: pad %+v: a dimension from 0 and a multiple from 1 to 2^30", e.Name,
+			*e.Pad)
 	}
 	return nil
 }

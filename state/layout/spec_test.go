@@ -25,7 +25,8 @@ func TestRefusedSpecs(t *testing.T) {
 	const head = "shoal: layout/1\n"
 	all := `rules: [{match: "**"}]`
 	place := func(mesh, place string) string {
-		return head + "mesh: " + mesh + "\n" + `rules: [{match: "**w", place: "` + place + `"}, {match: "**"}]`
+		return head + "mesh: " + mesh + "\n" + `rules: [{match: "**w", place: "` + place +
+			`"}, {match: "**"}]`
 	}
 	store := func(store string) string { return head + all + "\nstore: [{" + store + "}]" }
 	for _, c := range []struct{ name, spec, err string }{
@@ -50,8 +51,10 @@ func TestRefusedSpecs(t *testing.T) {
 		{"shard of nothing", place("tp=2", "tp=shard"), "needs a dimension"},
 		{"shard of a missing dimension", place("tp=2", "tp=shard(2)"), "shape is [6,4]"},
 		{"negative dimension", place("tp=2", "tp=shard(-1)"), "whole number"},
-		{"uneven and silent", place("tp=5", "tp=shard(0)"), "6 rows do not come out even over 5 ranks"},
-		{"repeat that does not come out", place("tp=9", "tp=shard(0,repeat)"), "do not come out even"},
+		{"uneven and silent", place("tp=5", "tp=shard(0)"),
+			"6 rows do not come out even over 5 ranks"},
+		{"repeat that does not come out", place("tp=9", "tp=shard(0,repeat)"),
+			"do not come out even"},
 		{"unknown share", place("tp=2", "tp=shard(0,fair)"), `no way of sharing "fair"`},
 		{"unit", place("tp=2", "tp=shard(0,unit=4)"), "not a multiple of the unit 4"},
 		{"blocks", place("tp=2", "tp=shard(0,blocks=4/1)"), "have 5 rows"},
@@ -65,36 +68,57 @@ func TestRefusedSpecs(t *testing.T) {
 		{"spread needs a count", place("pp=2", "pp=spread(1)"), "how many numbers"},
 		{"cuts and chunks", place("pp=2", "pp=spread(1,2,cuts=1,chunks=2)"), "not both"},
 		{"balanced cuts", place("pp=2", "pp=spread(1,2,balanced,cuts=1)"), "not balanced then"},
-		{"spread with ceil", place("pp=2", "pp=spread(1,2,ceil)"), "comes out even, or is balanced"},
+		{"spread with ceil", place("pp=2", "pp=spread(1,2,ceil)"),
+			"comes out even, or is balanced"},
 		{"cuts ascend", place("pp=3", "pp=spread(1,4,cuts=2/1)"), "ascend"},
 		{"joint at", place("pp=2,dp=2", "pp*dp=at(0)"), "for one axis"},
 		{"store without parts", store(`name: a, parts: []`), "no parts"},
-		{"store wildcards", store(`name: "layers.w", parts: ["layers.#.w"]`), "does not have the wildcards"},
-		{"store parts differ", store(`name: "a.#", parts: ["layers.#.w", "layers.*.norm"]`), "differ in their wildcards"},
+		{"store wildcards", store(`name: "layers.w", parts: ["layers.#.w"]`),
+			"does not have the wildcards"},
+		{"store parts differ", store(`name: "a.#", parts: ["layers.#.w", "layers.*.norm"]`),
+			"differ in their wildcards"},
 		{"store stack", store(`name: "a", parts: ["layers.#.w"], stack: 2`), "no # number 2"},
-		{"store units", store(`name: "a.#", parts: ["layers.#.w"], units: [1, 2]`), "2 units for 1 parts"},
-		{"store unit of nothing", store(`name: "a.#", parts: ["layers.#.w"], units: [0]`), "unit of 0 rows"},
+		{"store units", store(`name: "a.#", parts: ["layers.#.w"], units: [1, 2]`),
+			"2 units for 1 parts"},
+		{"store unit of nothing", store(`name: "a.#", parts: ["layers.#.w"], units: [0]`),
+			"unit of 0 rows"},
 		{"store rows", store(`name: "a.#", parts: ["layers.#.w"], units: [4]`), "6 rows"},
 		{"store dimension", store(`name: "a.#", parts: ["layers.#.w"], dim: 2`), "dimension 2"},
-		{"store incomplete", store(`name: "a.#", parts: ["layers.#.w", "layers.#.cube2"]`), "is missing in the catalogue"},
-		{"store types", store(`name: "a", parts: ["layers.#.w"], stack: 1}, {name: "b.#", parts: ["layers.#.norm", "layers.#.cube"]`), "missing"},
-		{"store dtypes", store(`name: "a.#.", parts: ["layers.#.w", "layers.#.norm"]`), "one element type"},
-		{"store names", store(`name: "step", parts: ["layers.1.w"]`), "two stored tensors are called step"},
-		{"store pad", store(`name: "a.#", parts: ["layers.#.w"], pad: {dim: 7, multiple: 2}`), "pad in dimension 7"},
-		{"store pad to nothing", store(`name: "a.#", parts: ["layers.#.w"], pad: {dim: 0, multiple: 0}`), "multiple from 1"},
-		{"bucket types", head + "mesh: dp=2\n" + `rules: [{match: "**", place: "dp=flat(b)"}]`, "one element type"},
-		{"bucket name", head + "mesh: dp=2\n" + `rules: [{match: "**w", place: "dp=flat(step)"}, {match: "**"}]`, "both called step"},
-		{"bucket axes", head + "mesh: dp=2,tp=2\n" + `rules: [{match: "**0.w", place: "dp=flat(b)"}, {match: "**w", place: "tp=flat(b)"}, {match: "**"}]`, "is flat over"},
-		{"bucket mixed", head + "mesh: dp=2,tp=2\n" + `rules: [{match: "**0.w", place: "tp=shard(0), dp=flat(b)"}, {match: "**1.w", place: "dp=flat(b,align=2)"}, {match: "**"}]`, "aligned to"},
-		{"absent experts", head + "mesh: ep=2\n" + `rules: [{match: "layers.#.**", place: "ep=spread(1,1)"}, {match: "**"}]`, "do not come out even"},
-		{"number too high", head + "mesh: ep=2\n" + `rules: [{match: "layers.#.**", place: "ep=spread(1,1,cuts=1)"}, {match: "**"}]`, "number 1, which is not below 1"},
+		{"store incomplete", store(`name: "a.#", parts: ["layers.#.w", "layers.#.cube2"]`),
+			"is missing in the catalogue"},
+		{"store types", store(
+			`name: "a", parts: ["layers.#.w"], stack: 1}, {name: "b.#", parts: ["layers.#.norm", "layers.#.cube"]`), "missing"},
+		{"store dtypes", store(`name: "a.#.", parts: ["layers.#.w", "layers.#.norm"]`),
+			"one element type"},
+		{"store names", store(`name: "step", parts: ["layers.1.w"]`),
+			"two stored tensors are called step"},
+		{"store pad", store(`name: "a.#", parts: ["layers.#.w"], pad: {dim: 7, multiple: 2}`),
+			"pad in dimension 7"},
+		{"store pad to nothing",
+			store(`name: "a.#", parts: ["layers.#.w"], pad: {dim: 0, multiple: 0}`),
+			"multiple from 1"},
+		{"bucket types", head + "mesh: dp=2\n" + `rules: [{match: "**", place: "dp=flat(b)"}]`,
+			"one element type"},
+		{"bucket name", head + "mesh: dp=2\n" +
+			`rules: [{match: "**w", place: "dp=flat(step)"}, {match: "**"}]`, "both called step"},
+		{"bucket axes", head + "mesh: dp=2,tp=2\n" +
+			`rules: [{match: "**0.w", place: "dp=flat(b)"}, {match: "**w", place: "tp=flat(b)"}, {match: "**"}]`, "is flat over"},
+		{"bucket mixed", head + "mesh: dp=2,tp=2\n" +
+			`rules: [{match: "**0.w", place: "tp=shard(0), dp=flat(b)"}, {match: "**1.w", place: "dp=flat(b,align=2)"}, {match: "**"}]`, "aligned to"},
+		{"absent experts", head + "mesh: ep=2\n" +
+			`rules: [{match: "layers.#.**", place: "ep=spread(1,1)"}, {match: "**"}]`,
+			"do not come out even"},
+		{"number too high", head + "mesh: ep=2\n" +
+			`rules: [{match: "layers.#.**", place: "ep=spread(1,1,cuts=1)"}, {match: "**"}]`,
+			"number 1, which is not below 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			spec, err := layout.Parse([]byte(c.spec))
 			if err == nil {
 				_, err = spec.Resolve(small)
 			}
-			if err == nil || !strings.Contains(err.Error(), c.err) || !strings.HasPrefix(err.Error(), "layout: ") {
+			if err == nil || !strings.Contains(err.Error(), c.err) ||
+				!strings.HasPrefix(err.Error(), "layout: ") {
 				t.Errorf("error %v, want one with %q", err, c.err)
 			}
 		})
@@ -106,15 +130,19 @@ func TestRefusedBombs(t *testing.T) {
 	var tensors []layout.Tensor
 	flat, buckets := `{match: "**", place: "x*y=flat"}`, ""
 	for i := range 1000 {
-		tensors = append(tensors, layout.Tensor{Name: fmt.Sprintf("t%d", i), DType: tensor.F32, Shape: tensor.Shape{1<<20 + i}})
+		tensors = append(tensors,
+			layout.Tensor{Name: fmt.Sprintf("t%d", i), DType: tensor.F32,
+				Shape: tensor.Shape{1<<20 + i}})
 		buckets += fmt.Sprintf(`{match: "t%d", place: "x=shard(0,balanced), y=flat(b%d)"},`, i, i)
 	}
 	for _, rules := range []string{flat, buckets} {
-		spec, err := layout.Parse([]byte("shoal: layout/1\nmesh: x=2,y=131072\nrules: [" + rules + "]"))
+		spec, err := layout.Parse(
+			[]byte("shoal: layout/1\nmesh: x=2,y=131072\nrules: [" + rules + "]"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := spec.Resolve(tensors); err == nil || !strings.Contains(err.Error(), "the layout has more than 8388608 pieces") {
+		if _, err := spec.Resolve(tensors); err == nil ||
+			!strings.Contains(err.Error(), "the layout has more than 8388608 pieces") {
 			t.Errorf("%.60s…: %v", rules, err)
 		}
 	}
@@ -131,10 +159,13 @@ func TestRefusedCatalogues(t *testing.T) {
 	}{
 		{[]layout.Tensor{{Name: "a", DType: 99}}, "unknown element type dtype(99)"},
 		{[]layout.Tensor{{Name: "a", DType: tensor.F4}}, "elements of f4 share bytes"},
-		{[]layout.Tensor{{Name: "a", DType: tensor.F32}, {Name: "a", DType: tensor.F32}}, "two tensors"},
+		{[]layout.Tensor{{Name: "a", DType: tensor.F32}, {Name: "a", DType: tensor.F32}},
+			"two tensors"},
 		{[]layout.Tensor{{DType: tensor.F32}}, "no name"},
-		{[]layout.Tensor{{Name: "a", DType: tensor.F32, Shape: tensor.Shape{1 << 40, 1 << 40}}}, "more elements"},
-		{[]layout.Tensor{{Name: "a", DType: tensor.F32, Shape: tensor.Shape{-1}}}, "less than none"},
+		{[]layout.Tensor{{Name: "a", DType: tensor.F32, Shape: tensor.Shape{1 << 40, 1 << 40}}},
+			"more elements"},
+		{[]layout.Tensor{{Name: "a", DType: tensor.F32, Shape: tensor.Shape{-1}}},
+			"less than none"},
 	} {
 		if _, err := spec.Resolve(c.tensors); err == nil || !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%+v: error %v, want one with %q", c.tensors, err, c.err)
@@ -142,28 +173,33 @@ func TestRefusedCatalogues(t *testing.T) {
 	}
 }
 
-// TestSymmetry pins the compression: 126 layers on 16,384 ranks are a few families, and replicas are one set.
+// TestSymmetry pins the compression: 126 layers on 16,384 ranks are a few families, and replicas
+// are one set.
 func TestSymmetry(t *testing.T) {
 	spec := &layout.Spec{Shoal: layout.Version, Mesh: "pp=2,dp=64,tp=8", Rules: []layout.Rule{
 		{Match: "layers.#.w", Place: "pp=spread(1,8), tp=shard(0)"}, {Match: "**"}}}
 	var tensors []layout.Tensor
 	for l := range 8 {
-		tensors = append(tensors, layout.Tensor{Name: "layers." + string(rune('0'+l)) + ".w", DType: tensor.F32, Shape: tensor.Shape{16, 2}})
+		tensors = append(tensors,
+			layout.Tensor{Name: "layers." + string(rune('0'+l)) + ".w", DType: tensor.F32,
+				Shape: tensor.Shape{16, 2}})
 	}
 	l, err := spec.Resolve(tensors)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(l.Families) != 2 || len(l.Slots) != 16 || len(l.Sets) != 16 || l.Families[0].Grid != l.Families[1].Grid {
-		t.Errorf("%d families, %d slots, %d sets; want 2, 16, 16 and one grid", len(l.Families), len(l.Slots), len(l.Sets))
+	if len(l.Families) != 2 || len(l.Slots) != 16 || len(l.Sets) != 16 ||
+		l.Families[0].Grid != l.Families[1].Grid {
+		t.Errorf("%d families, %d slots, %d sets; want 2, 16, 16 and one grid", len(l.Families),
+			len(l.Slots), len(l.Sets))
 	}
 	if set := l.Sets[l.Slots[1].Set]; len(set) != 64 || set[0] != 1 || set[1] != 9 {
 		t.Errorf("the second shard lies on %d ranks, first %v", len(set), set[:2])
 	}
 }
 
-// TestExplicit gives the pieces one by one, as a reader of files does: halves on ranks 0 and 1, and a replica in other
-// pieces on rank 2.
+// TestExplicit gives the pieces one by one, as a reader of files does: halves on ranks 0 and 1, and
+// a replica in other pieces on rank 2.
 func TestExplicit(t *testing.T) {
 	w := []layout.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{4, 2}}}
 	piece := func(from, to int) layout.Piece {
@@ -171,9 +207,12 @@ func TestExplicit(t *testing.T) {
 		return layout.Piece{Box: b, View: b.Packed(0)}
 	}
 	local := func(rank int32, p layout.Piece) layout.Placed {
-		return layout.Placed{Ranks: layout.Set{rank}, Local: layout.Local{Name: "w", DType: tensor.F32, Shape: p.Box.Shape(), Pieces: []layout.Piece{p}}}
+		return layout.Placed{Ranks: layout.Set{rank},
+			Local: layout.Local{Name: "w", DType: tensor.F32, Shape: p.Box.Shape(),
+				Pieces: []layout.Piece{p}}}
 	}
-	l, err := layout.New(3, w, []layout.Placed{local(0, piece(0, 2)), local(1, piece(2, 4)), local(2, piece(1, 3))})
+	l, err := layout.New(3, w,
+		[]layout.Placed{local(0, piece(0, 2)), local(1, piece(2, 4)), local(2, piece(1, 3))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,12 +241,14 @@ func TestExplicit(t *testing.T) {
 	}{
 		{[]layout.Placed{local(0, piece(0, 3))}, "tensor w: no rank holds the elements [3:4,0:2]"},
 		{[]layout.Placed{local(3, piece(0, 4))}, "must ascend and be below 3"},
-		{[]layout.Placed{local(0, piece(0, 2)), local(0, piece(2, 4))}, "rank 0 has two of this name"},
+		{[]layout.Placed{local(0, piece(0, 2)), local(0, piece(2, 4))},
+			"rank 0 has two of this name"},
 		{[]layout.Placed{local(0, high)}, "takes the places 1 to 4"},
 		{[]layout.Placed{local(0, wrong)}, "does not lie in the shape"},
 		{[]layout.Placed{other}, "it is f16 in memory and f32 in the catalogue"},
 	} {
-		if _, err := layout.New(3, w, c.placed); err == nil || !strings.Contains(err.Error(), c.err) {
+		if _, err := layout.New(3, w, c.placed); err == nil ||
+			!strings.Contains(err.Error(), c.err) {
 			t.Errorf("error %v, want one with %q", err, c.err)
 		}
 	}
@@ -229,7 +270,9 @@ func TestDocumentedExample(t *testing.T) {
 	for _, state := range []string{"", "optimizer.exp_avg."} {
 		for i, part := range []string{"q", "k", "v"} {
 			name := state + "model.layers.17.self_attn." + part + "_proj.weight"
-			tensors = append(tensors, layout.Tensor{Name: name, DType: tensor.F32, Shape: tensor.Shape{[]int{4096, 1024, 1024}[i], 8}})
+			tensors = append(tensors,
+				layout.Tensor{Name: name, DType: tensor.F32,
+					Shape: tensor.Shape{[]int{4096, 1024, 1024}[i], 8}})
 		}
 	}
 	l, err := spec.Resolve(tensors)
@@ -240,17 +283,23 @@ func TestDocumentedExample(t *testing.T) {
 	for _, local := range l.Rank(9) { // pp 1, dp 0, tp 1
 		got = append(got, local.Name+" "+local.Shape.String())
 	}
-	want := []string{"decoder.layers.17.self_attention.linear_qkv.weight [3072,8]", "exp_avg [6144]"}
+	want := []string{"decoder.layers.17.self_attention.linear_qkv.weight [3072,8]",
+		"exp_avg [6144]"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("rank 9 (-want +got):\n%s", diff)
 	}
 }
 
-// FuzzParse feeds any text to the parser, and what passes to Resolve: neither panics nor grows without bound.
+// FuzzParse feeds any text to the parser, and what passes to Resolve: neither panics nor grows
+// without bound.
 func FuzzParse(f *testing.F) {
-	f.Add([]byte("shoal: layout/1\nmesh: pp=2,dp=2,tp=2\nrules:\n- {match: \"layers.#.w\", place: \"pp=spread(1,2), tp=shard(0,ceil,unit=2), dp=flat(b,align=4)\"}\n- {match: \"**\"}\n"))
-	f.Add([]byte(`{"shoal":"layout/1","mesh":"dp=2,ep=3","store":[{"name":"s","parts":["layers.#.w"],"units":[2],"dim":1,"stack":1,"pad":{"dim":0,"multiple":5}}],"rules":[{"match":"s","place":"dp*ep=shard(0,balanced)"},{"match":"**","place":"dp=at(0,-1)"}]}`))
-	f.Add([]byte("shoal: layout/1\nmesh: tp=3\nrules: [{match: \"*.*.cube\", place: \"tp=shard(2,repeat,blocks=2)\"}, {match: \"**\"}]"))
+	f.Add([]byte("shoal: layout/1\nmesh: pp=2,dp=2,tp=2\nrules:\n- {match: \"layers.#.w\", " +
+		"place: \"pp=spread(1,2), tp=shard(0,ceil,unit=2), dp=flat(b,align=4)\"}\n- {match: " +
+		"\"**\"}\n"))
+	f.Add([]byte(
+		`{"shoal":"layout/1","mesh":"dp=2,ep=3","store":[{"name":"s","parts":["layers.#.w"],"units":[2],"dim":1,"stack":1,"pad":{"dim":0,"multiple":5}}],"rules":[{"match":"s","place":"dp*ep=shard(0,balanced)"},{"match":"**","place":"dp=at(0,-1)"}]}`))
+	f.Add([]byte("shoal: layout/1\nmesh: tp=3\nrules: [{match: \"*.*.cube\", place: " +
+		"\"tp=shard(2,repeat,blocks=2)\"}, {match: \"**\"}]"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		spec, err := layout.Parse(text)
 		if err != nil {

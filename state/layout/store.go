@@ -13,7 +13,8 @@ import (
 // maxPieces bounds the number of pieces that a stored tensor is joined from.
 const maxPieces = 1 << 20
 
-// stored is a tensor as it would lie in the memory of a single rank: one logical tensor, or several joined.
+// stored is a tensor as it would lie in the memory of a single rank: one logical tensor, or several
+// joined.
 type stored struct {
 	name   string
 	dtype  tensor.DType
@@ -21,7 +22,8 @@ type stored struct {
 	parts  []int          // logical tensors
 	shapes []tensor.Shape // of the parts
 	chunks []chunk
-	like   string // stored tensors of equal like are joined in the same way from parts of the same shapes
+	// stored tensors of equal like are joined in the same way from parts of the same shapes
+	like string
 }
 
 // A chunk is a box of a part and where it lies in the stored tensor.
@@ -49,7 +51,8 @@ func (c *compiled) stored(tensors []Tensor) ([]*stored, error) {
 		}
 		j := joins[key]
 		if j == nil {
-			j = &join{entry: entry, like: "join " + strconv.Itoa(e), rows: map[int][]int{}, out: &stored{}}
+			j = &join{entry: entry, like: "join " + strconv.Itoa(e), rows: map[int][]int{},
+				out: &stored{}}
 			j.out.name = entry.name.fill(entry.kept(caught))
 			joins[key] = j
 			out = append(out, j.out)
@@ -58,7 +61,8 @@ func (c *compiled) stored(tensors []Tensor) ([]*stored, error) {
 			j.rows[number] = slices.Repeat([]int{-1}, len(entry.parts))
 		}
 		if other := j.rows[number][p]; other >= 0 {
-			return nil, fmt.Errorf("layout: tensors %s and %s are both part %q of %s", tensors[other].Name, t.Name, entry.Parts[p], j.out.name)
+			return nil, fmt.Errorf("layout: tensors %s and %s are both part %q of %s",
+				tensors[other].Name, t.Name, entry.Parts[p], j.out.name)
 		}
 		j.rows[number][p] = i
 	}
@@ -74,14 +78,17 @@ func distinct(all []*stored) error {
 	seen := map[string]bool{}
 	for _, s := range all {
 		if seen[s.name] {
-			return fmt.Errorf("layout: two stored tensors are called %s; give one another name under store", s.name)
+			return fmt.Errorf(
+				"layout: two stored tensors are called %s; give one another name under store",
+				s.name)
 		}
 		seen[s.name] = true
 	}
 	return nil
 }
 
-// entry finds the first store entry that takes a logical tensor, and as which part; -1 if none does.
+// entry finds the first store entry that takes a logical tensor, and as which part; -1 if none
+// does.
 func (c *compiled) entry(name string) (entry, part int, caught []string) {
 	for e := range c.stores {
 		for p, pattern := range c.stores[e].parts {
@@ -114,7 +121,8 @@ func (e *storeEntry) key(index int, caught []string) (key string, number int, er
 // plain is a logical tensor that is stored as it is.
 func plain(i int, t Tensor) *stored {
 	return &stored{
-		name: t.Name, dtype: t.DType, shape: t.Shape, parts: []int{i}, shapes: []tensor.Shape{t.Shape},
+		name: t.Name, dtype: t.DType, shape: t.Shape, parts: []int{i},
+		shapes: []tensor.Shape{t.Shape},
 		chunks: []chunk{{box: t.Shape.Box(), lead: -1, move: make([]int, len(t.Shape))}},
 		like:   "plain",
 	}
@@ -124,8 +132,9 @@ func plain(i int, t Tensor) *stored {
 type join struct {
 	entry *storeEntry
 	like  string
-	rows  map[int][]int // stacked number (0 without) -> the logical tensor of each part, -1 while missing
-	out   *stored
+	// stacked number (0 without) -> the logical tensor of each part, -1 while missing
+	rows map[int][]int
+	out  *stored
 }
 
 func (j *join) build(tensors []Tensor) error {
@@ -140,7 +149,8 @@ func (j *join) build(tensors []Tensor) error {
 		s.parts = append(s.parts, j.rows[n]...)
 	}
 	first := tensors[s.parts[0]]
-	if len(e.Parts) == 1 && e.Dim == 0 && e.Units == nil && e.stack < 0 && e.Pad == nil { // just another name, of any shape
+	// just another name, of any shape
+	if len(e.Parts) == 1 && e.Dim == 0 && e.Units == nil && e.stack < 0 && e.Pad == nil {
 		name := s.name
 		*s = *plain(s.parts[0], first)
 		s.name = name
@@ -148,7 +158,8 @@ func (j *join) build(tensors []Tensor) error {
 	}
 	s.dtype = first.DType
 	if e.Dim >= len(first.Shape) {
-		return fmt.Errorf("joined along dimension %d, but %s has shape %v", e.Dim, first.Name, first.Shape)
+		return fmt.Errorf("joined along dimension %d, but %s has shape %v", e.Dim, first.Name,
+			first.Shape)
 	}
 	for lead := range numbers {
 		row := s.parts[lead*len(e.parts):][:len(e.parts)]
@@ -157,7 +168,8 @@ func (j *join) build(tensors []Tensor) error {
 				return err
 			}
 			if a, b := tensors[t].Shape, tensors[s.parts[p]].Shape; !a.Equal(b) {
-				return fmt.Errorf("%s has shape %v, which does not stack on %v", tensors[t].Name, a, b)
+				return fmt.Errorf("%s has shape %v, which does not stack on %v", tensors[t].Name, a,
+					b)
 			}
 		}
 		if err := j.lay(tensors, row, lead); err != nil {
@@ -179,7 +191,8 @@ func (j *join) build(tensors []Tensor) error {
 
 func alike(t, first Tensor, dim int) error {
 	if t.DType != first.DType {
-		return fmt.Errorf("%s is %v and %s is %v; what is joined has one element type", first.Name, first.DType, t.Name, t.DType)
+		return fmt.Errorf("%s is %v and %s is %v; what is joined has one element type", first.Name,
+			first.DType, t.Name, t.DType)
 	}
 	if len(t.Shape) == len(first.Shape) {
 		a := slices.Clone(t.Shape)
@@ -187,7 +200,8 @@ func alike(t, first Tensor, dim int) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s has shape %v and %s %v; they may differ in dimension %d only", first.Name, first.Shape, t.Name, t.Shape, dim)
+	return fmt.Errorf("%s has shape %v and %s %v; they may differ in dimension %d only", first.Name,
+		first.Shape, t.Name, t.Shape, dim)
 }
 
 // lay places the parts of one stacked number, unit by unit.
@@ -203,7 +217,9 @@ func (j *join) lay(tensors []Tensor, row []int, lead int) error {
 	for p, t := range row {
 		n := tensors[t].Shape[dim]
 		if n%units[p] != 0 || groups >= 0 && n/units[p] != groups {
-			return fmt.Errorf("%s has %d rows, which are not as many units of %d as the other parts have", tensors[t].Name, n, units[p])
+			return fmt.Errorf(
+				"%s has %d rows, which are not as many units of %d as the other parts have",
+				tensors[t].Name, n, units[p])
 		}
 		groups = n / units[p]
 	}
@@ -245,8 +261,8 @@ func (j *join) pad() error {
 	return nil
 }
 
-// in returns the part of a box of the stored tensor that a chunk fills, as a box of the logical tensor, and how the view of
-// the stored tensor looks from there.
+// in returns the part of a box of the stored tensor that a chunk fills, as a box of the logical
+// tensor, and how the view of the stored tensor looks from there.
 func (c *chunk) in(box tensor.Box, v tensor.View) (tensor.Box, tensor.View) {
 	if c.lead >= 0 {
 		if c.lead < box[0].From || c.lead >= box[0].To {
@@ -258,7 +274,8 @@ func (c *chunk) in(box tensor.Box, v tensor.View) (tensor.Box, tensor.View) {
 	}
 	part := make(tensor.Box, len(box))
 	for d, m := range c.move {
-		part[d] = tensor.Span{From: max(box[d].From-m, c.box[d].From), To: min(box[d].To-m, c.box[d].To)}
+		part[d] = tensor.Span{From: max(box[d].From-m, c.box[d].From),
+			To: min(box[d].To-m, c.box[d].To)}
 		if part[d].Len() == 0 {
 			return nil, v
 		}

@@ -1,5 +1,6 @@
-// Package manifest has the seal of a checkpoint: a fingerprint of each tensor, which holds in any layout, and hashes of the
-// blocks of each file, which say where damage is. docs/formats/manifest.md has the format.
+// Package manifest has the seal of a checkpoint: a fingerprint of each tensor, which holds in any
+// layout, and hashes of the blocks of each file, which say where damage is.
+// docs/formats/manifest.md has the format.
 package manifest
 
 import (
@@ -22,7 +23,8 @@ import (
 const (
 	// Version stands in every manifest.
 	Version = "manifest/1"
-	// Name is what the manifest of a folder is called; that of a file has a dot and this behind the file's own name.
+	// Name is what the manifest of a folder is called; that of a file has a dot and this behind the
+	// file's own name.
 	Name = "shoal-manifest.json"
 	// BlockBytes is how much of a file one hash is of; the last block of a file is shorter.
 	BlockBytes = 4 << 20
@@ -100,9 +102,12 @@ func (m *Manifest) State(key *digest.Key) (sum digest.Sum) {
 
 // Append writes a manifest: the same for the same checkpoint, byte by byte.
 func (m *Manifest) Append(b []byte) ([]byte, error) {
-	j := manifestJSON{Shoal: Version, Seed: fmt.Sprintf("%016x", m.Seed), State: m.State(digest.NewKey(m.Seed)).String(), Tensors: []tensorJSON{}, Files: []File{}}
+	j := manifestJSON{Shoal: Version, Seed: fmt.Sprintf("%016x", m.Seed),
+		State: m.State(digest.NewKey(m.Seed)).String(), Tensors: []tensorJSON{}, Files: []File{}}
 	for _, t := range m.Tensors {
-		j.Tensors = append(j.Tensors, tensorJSON{t.Name, t.Place, t.DType.String(), append(tensor.Shape{}, t.Shape...), t.Sum.String()})
+		j.Tensors = append(j.Tensors,
+			tensorJSON{t.Name, t.Place, t.DType.String(), append(tensor.Shape{}, t.Shape...),
+				t.Sum.String()})
 	}
 	for _, f := range m.Files {
 		f.Blocks = append([]Hash{}, f.Blocks...) // none is a list too
@@ -116,8 +121,9 @@ func (m *Manifest) Append(b []byte) ([]byte, error) {
 	return append(b, text.Bytes()...), err
 }
 
-// Parse reads a manifest, strictly: a field that it does not know, a name that stands twice, a file outside the folder
-// are errors, and so is a fingerprint of the state that the tensors do not add up to.
+// Parse reads a manifest, strictly: a field that it does not know, a name that stands twice, a file
+// outside the folder are errors, and so is a fingerprint of the state that the tensors do not add
+// up to.
 func Parse(text []byte) (*Manifest, error) {
 	m, err := parse(text)
 	if err != nil {
@@ -132,7 +138,9 @@ func parse(text []byte) (*Manifest, error) {
 		return nil, err
 	}
 	if j.Shoal != Version {
-		return nil, fmt.Errorf("the field shoal is %q, not %q; this is no manifest, or one of another version", j.Shoal, Version)
+		return nil, fmt.Errorf(
+			"the field shoal is %q, not %q; this is no manifest, or one of another version",
+			j.Shoal, Version)
 	}
 	seed, err := strconv.ParseUint(j.Seed, 16, 64)
 	if err != nil {
@@ -155,7 +163,8 @@ func parse(text []byte) (*Manifest, error) {
 		return nil, err
 	}
 	if sum := m.State(digest.NewKey(seed)).String(); sum != j.State {
-		return nil, fmt.Errorf("the tensors have the fingerprint %s together, and it says %s; it was changed by hand or damaged", sum, j.State)
+		return nil, fmt.Errorf("the tensors have the fingerprint %s together, and it says %s; "+
+			"it was changed by hand or damaged", sum, j.State)
 	}
 	return m, nil
 }
@@ -193,7 +202,8 @@ func (t *tensorJSON) tensor() (x Tensor, err error) {
 	return x, err
 }
 
-// Check finds what is wrong with a file that was read: a name that leads out of the folder, or another number of blocks than its size has.
+// Check finds what is wrong with a file that was read: a name that leads out of the folder, or
+// another number of blocks than its size has.
 func (f *File) Check() error {
 	if !fs.ValidPath(f.Name) || strings.ContainsAny(f.Name, `\:`) {
 		return fmt.Errorf("file %q: its name leads out of the folder, or is none", f.Name)

@@ -15,11 +15,13 @@ import (
 var sample = &manifest.Manifest{
 	Seed: 42,
 	Tensors: []manifest.Tensor{
-		{Name: "a<b>", DType: tensor.F32, Shape: tensor.Shape{2, 3}, Sum: digest.Sum{Value: 1 << 60, Bytes: 24}},
+		{Name: "a<b>", DType: tensor.F32, Shape: tensor.Shape{2, 3},
+			Sum: digest.Sum{Value: 1 << 60, Bytes: 24}},
 		{Name: "w", Place: "tp=0/2", DType: tensor.BF16, Sum: digest.Sum{Value: 7, Bytes: 2}},
 		{Name: "w", Place: "tp=1/2", DType: tensor.BF16, Sum: digest.Sum{Value: 8, Bytes: 2}},
 	},
-	Files: []manifest.File{{Name: "empty"}, {Name: "x/y", Size: manifest.BlockBytes + 1, Blocks: []manifest.Hash{{1}, {2}}}},
+	Files: []manifest.File{{Name: "empty"},
+		{Name: "x/y", Size: manifest.BlockBytes + 1, Blocks: []manifest.Hash{{1}, {2}}}},
 }
 
 func text(t testing.TB) string {
@@ -65,7 +67,8 @@ func TestRefused(t *testing.T) {
 		if bad == text(t) {
 			t.Fatalf("%q is not in it", c[0])
 		}
-		if _, err := manifest.Parse([]byte(bad)); err == nil || !strings.Contains(err.Error(), c[2]) || !strings.HasPrefix(err.Error(), "manifest: ") {
+		if _, err := manifest.Parse([]byte(bad)); err == nil ||
+			!strings.Contains(err.Error(), c[2]) || !strings.HasPrefix(err.Error(), "manifest: ") {
 			t.Errorf("%q for %q: %v, want %q", c[1], c[0], err, c[2])
 		}
 	}

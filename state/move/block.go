@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// BlockBytes is the size up to which blocks are assembled: small enough for a core's cache, large enough that a call of
-// the system costs little.
+// BlockBytes is the size up to which blocks are assembled: small enough for a core's cache, large
+// enough that a call of the system costs little.
 const BlockBytes = 1 << 20
 
 // op is an op of the plan with the bytes of the target that it reaches over.
@@ -29,9 +29,10 @@ type block struct {
 	aligned bool  // each of these begins at a multiple of its elements' size
 }
 
-// blocks cuts the target up, where a region's bytes are multiples of Block: there the kernel writes whole pages. Where the
-// elements of an op would be cut, the ops that overlap it, as those of rows that are put together from columns, are a zone that
-// is cut from its own first byte on. The result is in the order of depth, then place.
+// blocks cuts the target up, where a region's bytes are multiples of Block: there the kernel writes
+// whole pages. Where the elements of an op would be cut, the ops that overlap it, as those of rows
+// that are put together from columns, are a zone that is cut from its own first byte on. The result
+// is in the order of depth, then place.
 func (r *run) blocks() ([]block, error) {
 	for x := range r.Plan.Ops() {
 		o := op{Op: x, size: r.Plan.Dst.Tensors[x.Tensor].DType.Size(), new: r.New(&x.To)}
@@ -41,14 +42,17 @@ func (r *run) blocks() ([]block, error) {
 			o.old = r.Old(&x.From)
 		}
 		if !rowMajor(x.Box, x.To.View) {
-			return nil, fmt.Errorf("move: tensor %q, box %v: the new layout does not store it row-major", r.Plan.Dst.Tensors[x.Tensor].Name, x.Box)
+			return nil, fmt.Errorf(
+				"move: tensor %q, box %v: the new layout does not store it row-major",
+				r.Plan.Dst.Tensors[x.Tensor].Name, x.Box)
 		}
 		first := o.new.At + int64(x.To.View.At(x.Box)*o.size)
 		o.from, o.to = first, first+int64(boxes.Extent(x.Box, x.To.View)*o.size)
 		r.ops = append(r.ops, o)
 	}
 	slices.SortStableFunc(r.ops, func(a, b op) int {
-		return cmp.Or(a.Depth-b.Depth, a.new.Region-b.new.Region, cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
+		return cmp.Or(a.Depth-b.Depth, a.new.Region-b.new.Region, cmp.Compare(a.from, b.from),
+			cmp.Compare(a.to, b.to))
 	})
 	var list []block
 	for i := 0; i < len(r.ops); {
@@ -57,7 +61,8 @@ func (r *run) blocks() ([]block, error) {
 		for i < len(r.ops) {
 			next := r.zone(i)
 			aligned := zone.aligned && next.aligned
-			if next.Region != zone.Region || next.Depth != zone.Depth || !aligned && next.To-zone.From > r.Block {
+			if next.Region != zone.Region || next.Depth != zone.Depth ||
+				!aligned && next.To-zone.From > r.Block {
 				break
 			}
 			zone.To, zone.ops, zone.aligned = next.To, append(zone.ops, next.ops...), aligned
@@ -78,7 +83,8 @@ func (r *run) zone(i int) block {
 	zone := block{Block: Block{o.new.Region, o.from, o.to, o.Depth}, aligned: true}
 	for ; i < len(r.ops); i++ {
 		o := &r.ops[i]
-		if len(zone.ops) > 0 && (o.new.Region != zone.Region || o.Depth != zone.Depth || o.from >= zone.To) {
+		if len(zone.ops) > 0 &&
+			(o.new.Region != zone.Region || o.Depth != zone.Depth || o.from >= zone.To) {
 			break
 		}
 		zone.To = max(zone.To, o.to)
@@ -95,12 +101,16 @@ func (r *run) cut(zone *block) (list []block, err error) {
 		origin -= origin % r.Block
 	}
 	for from := origin; from < zone.To; from += r.Block {
-		list = append(list, block{Block: Block{zone.Region, max(from, zone.From), min(from+r.Block, zone.To), zone.Depth}})
+		list = append(list,
+			block{Block: Block{zone.Region, max(from, zone.From), min(from+r.Block, zone.To),
+				zone.Depth}})
 	}
 	for _, i := range zone.ops {
 		o := &r.ops[i]
 		if len(list) > 1 && (o.from-origin)%int64(o.size) != 0 {
-			return nil, fmt.Errorf("move: tensor %q, box %v: its elements overlap others in the new layout", r.Plan.Dst.Tensors[o.Tensor].Name, o.Box)
+			return nil, fmt.Errorf(
+				"move: tensor %q, box %v: its elements overlap others in the new layout",
+				r.Plan.Dst.Tensors[o.Tensor].Name, o.Box)
 		}
 		for k := (o.from - origin) / r.Block; k <= (o.to-1-origin)/r.Block; k++ {
 			list[k].ops = append(list[k].ops, i)
@@ -116,10 +126,12 @@ func (o *op) within(b *block) []tensor.Box {
 	}
 	first := o.To.View.At(o.Box)
 	place := func(at int64) int { return int((at-o.new.At+int64(o.size)-1)/int64(o.size)) - first }
-	return o.Box.Range(before(o.Box, o.To.View, place(max(b.From, o.from))), before(o.Box, o.To.View, place(min(b.To, o.to))))
+	return o.Box.Range(before(o.Box, o.To.View, place(max(b.From, o.from))),
+		before(o.Box, o.To.View, place(min(b.To, o.to))))
 }
 
-// rowMajor reports whether the elements of a box have places in the order in which Box.Range counts them.
+// rowMajor reports whether the elements of a box have places in the order in which Box.Range counts
+// them.
 func rowMajor(box tensor.Box, v tensor.View) bool {
 	inner := 1
 	for d := len(box) - 1; d >= 0; d-- {
@@ -133,7 +145,8 @@ func rowMajor(box tensor.Box, v tensor.View) bool {
 	return true
 }
 
-// before counts the elements of a box whose places are less than n after that of the first. The view is row-major.
+// before counts the elements of a box whose places are less than n after that of the first. The
+// view is row-major.
 func before(box tensor.Box, v tensor.View, n int) (count int) {
 	inner := box.Elements()
 	for d, x := range box {

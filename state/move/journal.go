@@ -11,7 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/state/digest"
 )
 
-// A Record says that a block is in the target, and with which content. docs/formats/journal.md has the bytes.
+// A Record says that a block is in the target, and with which content. docs/formats/journal.md has
+// the bytes.
 type Record struct {
 	Block
 	Parts []Part
@@ -24,7 +25,8 @@ type Block struct {
 	Depth    int
 }
 
-// A Part is what a block has of a tensor, as far as it stands in the target for the first time, or else as a replica.
+// A Part is what a block has of a tensor, as far as it stands in the target for the first time, or
+// else as a replica.
 type Part struct {
 	Tensor int // index in the new layout's
 	First  bool
@@ -74,8 +76,9 @@ func AppendRecord(b []byte, r Record) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(body, castagnoli))
 }
 
-// ParseJournal reads a journal, up to a record that is cut off or spoiled: whoever wrote it was stopped there. It returns
-// how many bytes are good, so that more can be appended behind them. A journal that is not even a header is empty, of none.
+// ParseJournal reads a journal, up to a record that is cut off or spoiled: whoever wrote it was
+// stopped there. It returns how many bytes are good, so that more can be appended behind them. A
+// journal that is not even a header is empty, of none.
 func ParseJournal(text []byte, id Identity) (records []Record, good int, err error) {
 	header := AppendHeader(nil, id)
 	if len(text) < len(header) && bytes.HasPrefix(header, text) {
@@ -105,7 +108,8 @@ func parseRecord(text []byte) (r Record, n int) {
 		return r, 0
 	}
 	d := decoder{body, true}
-	r.Region, r.From, r.To, r.Depth = int(d.uvarint()), int64(d.uvarint()), int64(d.uvarint()), int(d.uvarint())
+	r.Region, r.From, r.To, r.Depth = int(d.uvarint()), int64(d.uvarint()), int64(d.uvarint()),
+		int(d.uvarint())
 	for range d.uvarint() {
 		tensor := d.uvarint()
 		p := Part{Tensor: int(tensor >> 1), First: tensor&1 == 1}

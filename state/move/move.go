@@ -1,14 +1,16 @@
-// Package move carries a plan out: it brings every box of the new state to its place, and proves that what is there then is
-// what was there before. Both ends are linear memories, such as files or a bucket, so the same code serves all. Running jobs
-// carry theirs out as a collective, with the same proof (docs/design/reshape.md).
+// Package move carries a plan out: it brings every box of the new state to its place, and proves
+// that what is there then is what was there before. Both ends are linear memories, such as files or
+// a bucket, so the same code serves all. Running jobs carry theirs out as a collective, with the
+// same proof (docs/design/reshape.md).
 //
-// A move goes block by block. A block is a part of the target that is assembled in a buffer, written with one call where it
-// has no hole, read back, and compared with the source by fingerprint (state/digest): the sums on the source's side are
-// taken at the places where the old layout says that elements are, those on the target's side where the new one says so. What is
-// done goes into a journal, so that a move that was cut off goes on where it stopped.
+// A move goes block by block. A block is a part of the target that is assembled in a buffer,
+// written with one call where it has no hole, read back, and compared with the source by
+// fingerprint (state/digest): the sums on the source's side are taken at the places where the old
+// layout says that elements are, those on the target's side where the new one says so. What is done
+// goes into a journal, so that a move that was cut off goes on where it stopped.
 //
-// Blocks depend on the new layout alone. So when a source dies, the caller plans anew without it, and blocks that are in
-// the journal stay done.
+// Blocks depend on the new layout alone. So when a source dies, the caller plans anew without it,
+// and blocks that are in the journal stay done.
 package move
 
 import (
@@ -56,11 +58,13 @@ type Job struct {
 	Block int64
 	// Done is what the journal says; it is verified and not moved again.
 	Done []Record
-	// Record, if there is one, keeps a record in the journal; it is called by one goroutine at a time.
+	// Record, if there is one, keeps a record in the journal; it is called by one goroutine at a
+	// time.
 	Record func(Record) error
 	// Begin, if there is one, is told all blocks, in their order, before the first is moved.
 	Begin func([]Block)
-	// End, if there is one, is told of each block that it is in the target; several goroutines may call it at once, and wait in it.
+	// End, if there is one, is told of each block that it is in the target; several goroutines may
+	// call it at once, and wait in it.
 	End func(Block) error
 	// Progress, if there is one, is told how many bytes of the new state are there, of how many.
 	Progress func(done, all int64)
@@ -68,9 +72,10 @@ type Job struct {
 
 // A Result is what a move has found.
 type Result struct {
-	Sums   []digest.Sum // of each tensor of the new layout, taken from the source and equal in the target
-	Moved  int64        // bytes that were written, replicas included
-	Reused int64        // bytes that an earlier run had written
+	// of each tensor of the new layout, taken from the source and equal in the target
+	Sums   []digest.Sum
+	Moved  int64 // bytes that were written, replicas included
+	Reused int64 // bytes that an earlier run had written
 }
 
 // A SourceError says that a region of the source cannot be read. Another plan may do without it.
@@ -87,12 +92,14 @@ func (e *SourceError) Error() string {
 
 func (e *SourceError) Unwrap() error { return e.Err }
 
-// Run makes a move. When it fails, what is in the journal stays good. A failure to read the source is a *SourceError.
+// Run makes a move. When it fails, what is in the journal stays good. A failure to read the source
+// is a *SourceError.
 func Run(ctx context.Context, job Job) (*Result, error) {
 	if job.Block == 0 {
 		job.Block = BlockBytes
 	}
-	r := &run{Job: job, sums: make([]digest.Sum, len(job.Plan.Dst.Tensors)), done: map[Block][]Part{}}
+	r := &run{Job: job, sums: make([]digest.Sum, len(job.Plan.Dst.Tensors)),
+		done: map[Block][]Part{}}
 	for _, d := range job.Done {
 		r.done[d.Block] = d.Parts
 	}
@@ -122,7 +129,9 @@ func Run(ctx context.Context, job Job) (*Result, error) {
 	}
 	for i, t := range job.Plan.Dst.Tensors {
 		if want := uint64(t.Shape.Box().Elements() * t.DType.Size()); r.sums[i].Bytes != want {
-			return nil, fmt.Errorf("move: %d bytes of tensor %q were moved, it has %d; the plan is not of this state", r.sums[i].Bytes, t.Name, want)
+			return nil, fmt.Errorf(
+				"move: %d bytes of tensor %q were moved, it has %d; the plan is not of this state",
+				r.sums[i].Bytes, t.Name, want)
 		}
 	}
 	return &Result{Sums: r.sums, Moved: r.moved, Reused: r.reused}, nil

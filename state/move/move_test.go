@@ -37,7 +37,8 @@ func newMemory(l *layout.Layout) *memory {
 	for i := range l.Slots {
 		for _, r := range l.Sets[l.Slots[i].Set] {
 			m.at[[2]int{int(r), i}] = int64(len(m.regions[r]))
-			m.regions[r] = append(m.regions[r], make([]byte, l.Slots[i].Bytes()*len(l.Slots[i].Names))...)
+			m.regions[r] = append(m.regions[r],
+				make([]byte, l.Slots[i].Bytes()*len(l.Slots[i].Names))...)
 		}
 	}
 	return m
@@ -45,7 +46,8 @@ func newMemory(l *layout.Layout) *memory {
 
 func (m *memory) spot(p *plan.Place) move.Spot {
 	s := &m.layout.Slots[p.Slot]
-	return move.Spot{Region: p.Rank, At: m.at[[2]int{p.Rank, p.Slot}] + int64(slices.Index(s.Names, p.Name)*s.Bytes())}
+	return move.Spot{Region: p.Rank, At: m.at[[2]int{p.Rank, p.Slot}] +
+		int64(slices.Index(s.Names, p.Name)*s.Bytes())}
 }
 
 func (m *memory) Name(region int) string { return fmt.Sprint("rank ", region) }
@@ -117,7 +119,8 @@ func draw(t *rapid.T) *change {
 	}
 	c.src, c.dst = memories[0], memories[1]
 	c.src.fill(c.from, c.model.Tensors)
-	cluster := plan.Cluster{Devices: []int{0, c.dst.layout.Ranks}, Old: make([]int, c.src.layout.Ranks), New: make([]int, c.dst.layout.Ranks)}
+	cluster := plan.Cluster{Devices: []int{0, c.dst.layout.Ranks},
+		Old: make([]int, c.src.layout.Ranks), New: make([]int, c.dst.layout.Ranks)}
 	if rapid.Bool().Draw(t, "fresh") {
 		cluster.Devices, cluster.Fresh = cluster.Devices[1:], true
 	}
@@ -125,8 +128,11 @@ func draw(t *rapid.T) *change {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.job = move.Job{Plan: p, Old: c.src.spot, New: c.dst.spot, Source: c.src, Target: c.dst, Key: key, Workers: 2,
-		Block: int64(16 * rapid.IntRange(1, 30).Draw(t, "block")), Record: func(move.Record) error { return nil }}
+	c.job = move.Job{Plan: p, Old: c.src.spot, New: c.dst.spot, Source: c.src, Target: c.dst,
+		Key: key, Workers: 2,
+		Block: int64(16 * rapid.IntRange(1, 30).Draw(t, "block")), Record: func(move.Record) error {
+			return nil
+		}}
 	return c
 }
 
@@ -135,12 +141,14 @@ func (c *change) check(t *rapid.T) {
 	want.fill(c.to, c.model.Tensors)
 	for rank := range want.regions {
 		if !bytes.Equal(want.regions[rank], c.dst.regions[rank]) {
-			t.Fatalf("from %+v\nto %+v\nrank %d has %x, want %x", *c.from, *c.to, rank, c.dst.regions[rank], want.regions[rank])
+			t.Fatalf("from %+v\nto %+v\nrank %d has %x, want %x", *c.from, *c.to, rank,
+				c.dst.regions[rank], want.regions[rank])
 		}
 	}
 }
 
-// TestRun moves between random layouts in memory, stops at a random block, and goes on with the journal, part of which is lost.
+// TestRun moves between random layouts in memory, stops at a random block, and goes on with the
+// journal, part of which is lost.
 func TestRun(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := draw(t)
@@ -163,7 +171,8 @@ func TestRun(t *testing.T) {
 		if c.job.Done, _, err = move.ParseJournal(journal[:cut], id); err != nil {
 			t.Fatal(err)
 		}
-		if n := len(c.job.Done); n > 0 && rapid.Bool().Draw(t, "lost") { // the journal is there, the block is not
+		// the journal is there, the block is not
+		if n := len(c.job.Done); n > 0 && rapid.Bool().Draw(t, "lost") {
 			b := c.job.Done[n-1].Block
 			clear(c.dst.regions[b.Region][b.From:b.To])
 		}
@@ -179,7 +188,8 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestBlocks hears of all blocks before and after: of a plan that is fresh they are of one depth, in the order in which they lie, and each ends once.
+// TestBlocks hears of all blocks before and after: of a plan that is fresh they are of one depth,
+// in the order in which they lie, and each ends once.
 func TestBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := draw(t)
@@ -213,17 +223,22 @@ func TestBlocks(t *testing.T) {
 			}
 			return int(a.From - b.From)
 		})
-		if fresh := c.job.Plan.Cluster.Fresh; fresh && (!inOrder || slices.ContainsFunc(all, func(b move.Block) bool { return b.Depth != 1 })) {
+		if fresh := c.job.Plan.Cluster.Fresh; fresh &&
+			(!inOrder || slices.ContainsFunc(all, func(b move.Block) bool {
+				return b.Depth != 1
+			})) {
 			t.Fatalf("blocks %v", all)
 		}
 		c.job.End = func(move.Block) error { return errors.New("no room") }
-		if _, err := move.Run(context.Background(), c.job); len(all) > 0 && (err == nil || !strings.Contains(err.Error(), "no room")) {
+		if _, err := move.Run(context.Background(), c.job); len(all) > 0 &&
+			(err == nil || !strings.Contains(err.Error(), "no room")) {
 			t.Fatalf("an end that fails: %v", err)
 		}
 	})
 }
 
-// TestSpoiled changes bytes on their way to the target: one bit, two elements that change places, all of a block by one place.
+// TestSpoiled changes bytes on their way to the target: one bit, two elements that change places,
+// all of a block by one place.
 func TestSpoiled(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := draw(t)
@@ -246,14 +261,15 @@ func TestSpoiled(t *testing.T) {
 			changed = !bytes.Equal(before, b)
 		}
 		_, err := move.Run(context.Background(), c.job)
-		if changed != (err != nil) || err != nil && !strings.Contains(err.Error(), "is not what was read back") {
+		if changed != (err != nil) || err != nil &&
+			!strings.Contains(err.Error(), "is not what was read back") {
 			t.Fatalf("changed %v: %v", changed, err)
 		}
 	})
 }
 
-// TestSourceDies plans anew without a rank that cannot be read, and moves only what is missing; when nobody else has what it
-// had, the plan says so.
+// TestSourceDies plans anew without a rank that cannot be read, and moves only what is missing;
+// when nobody else has what it had, the plan says so.
 func TestSourceDies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := draw(t)
@@ -305,7 +321,9 @@ func TestFullDisk(t *testing.T) {
 func TestJournal(t *testing.T) {
 	id := move.Identity{1, 2}
 	want := []move.Record{
-		{Block: move.Block{Region: 3, From: 1 << 40, To: 1<<40 + 99, Depth: 2}, Parts: []move.Part{{Tensor: 5, First: true, Sum: digest.Sum{Value: 1 << 60, Bytes: 7}}, {Tensor: 5}}},
+		{Block: move.Block{Region: 3, From: 1 << 40, To: 1<<40 + 99, Depth: 2},
+			Parts: []move.Part{{Tensor: 5, First: true, Sum: digest.Sum{Value: 1 << 60, Bytes: 7}},
+				{Tensor: 5}}},
 		{Block: move.Block{}, Parts: nil},
 	}
 	text := move.AppendHeader(nil, id)
@@ -320,7 +338,10 @@ func TestJournal(t *testing.T) {
 		for whole < len(want) && ends[whole+1] <= n {
 			whole++
 		}
-		if diff := cmp.Diff(want[:whole], got, cmp.Transformer("nil", func(r []move.Record) []move.Record { return append([]move.Record{}, r...) })); diff != "" || err != nil {
+		if diff := cmp.Diff(want[:whole], got,
+			cmp.Transformer("nil", func(r []move.Record) []move.Record {
+				return append([]move.Record{}, r...)
+			})); diff != "" || err != nil {
 			t.Fatalf("cut at %d: %v\n%s", n, err, diff)
 		}
 		if n >= ends[0] && good != ends[whole] {
@@ -330,7 +351,8 @@ func TestJournal(t *testing.T) {
 	if _, _, err := move.ParseJournal(text, move.Identity{1}); !errors.Is(err, move.ErrOther) {
 		t.Errorf("another move: %v", err)
 	}
-	if _, _, err := move.ParseJournal([]byte("something else"), id); !errors.Is(err, move.ErrOther) {
+	if _, _, err := move.ParseJournal([]byte("something else"), id); !errors.Is(err,
+		move.ErrOther) {
 		t.Errorf("no journal: %v", err)
 	}
 }
@@ -338,7 +360,9 @@ func TestJournal(t *testing.T) {
 // FuzzJournal demands that what is read is what would be written.
 func FuzzJournal(f *testing.F) {
 	var id move.Identity
-	f.Add(move.AppendRecord(move.AppendHeader(nil, id), move.Record{Block: move.Block{Region: 1, To: 300}, Parts: []move.Part{{Tensor: 2, Sum: digest.Sum{Bytes: 300}}}}))
+	f.Add(move.AppendRecord(move.AppendHeader(nil, id),
+		move.Record{Block: move.Block{Region: 1, To: 300},
+			Parts: []move.Part{{Tensor: 2, Sum: digest.Sum{Bytes: 300}}}}))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		records, good, err := move.ParseJournal(text, id)
 		if err != nil || good == 0 {

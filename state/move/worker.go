@@ -11,7 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// window is how much is read back at a time: what stays in a core's nearest cache until it is compared.
+// window is how much is read back at a time: what stays in a core's nearest cache until it is
+// compared.
 const window = 64 << 10
 
 // A worker moves one block at a time. Its buffers are all the memory that a move needs.
@@ -75,7 +76,8 @@ func (w *worker) cut(b *block) {
 	}
 }
 
-// runs walks a piece in runs that lie side by side under a view and in a block, with the byte of each in the block.
+// runs walks a piece in runs that lie side by side under a view and in a block, with the byte of
+// each in the block.
 func (p *piece) runs(b *block, v tensor.View) iter.Seq2[tensor.Run, int] {
 	return func(yield func(tensor.Run, int) bool) {
 		first := int(p.new.At - b.From)
@@ -118,7 +120,8 @@ func (w *worker) fetch(b *block, p *piece) error {
 	return nil
 }
 
-// write writes a block, and nothing into its holes. Pieces of ops that overlap are written at once when they leave none.
+// write writes a block, and nothing into its holes. Pieces of ops that overlap are written at once
+// when they leave none.
 func (w *worker) write(b *block) error {
 	w.written = w.written[:0]
 	put := func(from, to int64) error {
@@ -168,7 +171,8 @@ func (w *worker) group(i int) (group []piece, end int64) {
 	return w.pieces[i:k], end
 }
 
-// summed is the sum of a piece at the places where the new layout has it, over the bytes of the block.
+// summed is the sum of a piece at the places where the new layout has it, over the bytes of the
+// block.
 func (w *worker) summed(b *block, p *piece) (sum digest.Sum) {
 	shape := w.Plan.Dst.Tensors[p.Tensor].Shape.View()
 	for run, at := range p.runs(b, shape) {
@@ -177,8 +181,9 @@ func (w *worker) summed(b *block, p *piece) (sum digest.Sum) {
 	return sum
 }
 
-// check reads a block back. When its bytes are those that were to be written, it has their sums: that of the source, for a
-// piece that lies in one run; the others were taken apart since, and are summed up again, where they are now.
+// check reads a block back. When its bytes are those that were to be written, it has their sums:
+// that of the source, for a piece that lies in one run; the others were taken apart since, and are
+// summed up again, where they are now.
 func (w *worker) check(b *block) error {
 	for _, x := range w.written {
 		for from := x[0]; from < x[1]; from += window {
@@ -203,7 +208,8 @@ func (w *worker) check(b *block) error {
 // spoiled is the error of a target that does not hold what it should, between two places.
 func (w *worker) spoiled(b *block, from, to int64) error {
 	i := slices.IndexFunc(w.pieces, func(p piece) bool { return p.from < to && from < p.to })
-	return fmt.Errorf("tensor %q: what was written to %s, bytes %d to %d, is not what was read back; the memory or the disk is faulty, or somebody else writes there",
+	return fmt.Errorf("tensor %q: what was written to %s, bytes %d to %d, is not what was read "+
+		"back; the memory or the disk is faulty, or somebody else writes there",
 		w.Plan.Dst.Tensors[w.pieces[i].Tensor].Name, w.Target.Name(b.Region), from, to)
 }
 

@@ -5,14 +5,16 @@ import (
 	"slices"
 )
 
-// Apart returns the cluster with other groups of new ranks: what several ranks hold is on two hosts, as far as hosts have devices for that. So
-// many neighbouring ranks stay together, which is a way to keep a tensor parallel group on one host; false where the hosts cannot take
-// them so.
+// Apart returns the cluster with other groups of new ranks: what several ranks hold is on two
+// hosts, as far as hosts have devices for that. So many neighbouring ranks stay together, which is
+// a way to keep a tensor parallel group on one host; false where the hosts cannot take them so.
 //
-// The ranks that hold a box are a set. Of sets that do not overlap as little as possible is on one host, by a flow of least price from ranks to
-// hosts: a host gets the last of a set at the price of its bytes. Among the ways to do that the flow takes one in which the ranks need the
-// fewest bytes of other hosts, each for itself. A set that contains others is on two hosts when they are. Of sets that overlap those of most bytes
-// go first, and as long as swapping two ranks brings less on one host, they are swapped.
+// The ranks that hold a box are a set. Of sets that do not overlap as little as possible is on one
+// host, by a flow of least price from ranks to hosts: a host gets the last of a set at the price of
+// its bytes. Among the ways to do that the flow takes one in which the ranks need the fewest bytes
+// of other hosts, each for itself. A set that contains others is on two hosts when they are. Of
+// sets that overlap those of most bytes go first, and as long as swapping two ranks brings less on
+// one host, they are swapped.
 func (p *Plan) Apart(neighbours int) (Cluster, bool) {
 	s := spreading{block: make([]int, p.Dst.Ranks), hosts: len(p.Cluster.Devices)}
 	for r := range s.block {
@@ -122,8 +124,10 @@ func (s *spreading) flow(blocks int) {
 	}
 	to := make([]int, blocks*s.hosts)
 	for b := range blocks {
-		for h := range s.hosts { // of equal ways one in the order of ranks, which has neighbours together
-			to[b*s.hosts+h] = m.offer(b, node(of[b], h), 1, price{bytes: s.lacks[b*s.hosts+h], order: b * (s.hosts - 1 - s.place[h])})
+		// of equal ways one in the order of ranks, which has neighbours together
+		for h := range s.hosts {
+			to[b*s.hosts+h] = m.offer(b, node(of[b], h), 1,
+				price{bytes: s.lacks[b*s.hosts+h], order: b * (s.hosts - 1 - s.place[h])})
 		}
 	}
 	for b := range blocks {
@@ -138,8 +142,8 @@ func (s *spreading) flow(blocks int) {
 	}
 }
 
-// disjoint chooses sets that do not overlap, those of most bytes first, and none that contains another. of is the one that each block is in;
-// where it is in none, their number.
+// disjoint chooses sets that do not overlap, those of most bytes first, and none that contains
+// another. of is the one that each block is in; where it is in none, their number.
 func (s *spreading) disjoint(blocks int) (chosen []shared, of []int) {
 	of = fill(blocks, -1)
 	s.in = make([][]int, blocks)
@@ -149,7 +153,9 @@ func (s *spreading) disjoint(blocks int) (chosen []shared, of []int) {
 		}
 	}
 	for i, set := range s.sets {
-		if slices.ContainsFunc(set.blocks, func(b int32) bool { return of[b] >= 0 }) || s.containsAnother(i) {
+		if slices.ContainsFunc(set.blocks, func(b int32) bool {
+			return of[b] >= 0
+		}) || s.containsAnother(i) {
 			continue
 		}
 		for _, b := range set.blocks {
@@ -234,5 +240,7 @@ func (s *spreading) aloneIn(blocks []int) (bytes int) {
 // alone reports whether a set is on one host.
 func (s *spreading) alone(set int) bool {
 	blocks := s.sets[set].blocks
-	return !slices.ContainsFunc(blocks, func(b int32) bool { return s.host[b] != s.host[blocks[0]] })
+	return !slices.ContainsFunc(blocks, func(b int32) bool {
+		return s.host[b] != s.host[blocks[0]]
+	})
 }

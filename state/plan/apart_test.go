@@ -7,7 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// drawSpreading draws blocks, hosts that have room for all of them, and sets of blocks that may overlap or may not.
+// drawSpreading draws blocks, hosts that have room for all of them, and sets of blocks that may
+// overlap or may not.
 func drawSpreading(t *rapid.T, overlap bool) *spreading {
 	blocks := rapid.IntRange(2, 6).Draw(t, "blocks")
 	s := &spreading{hosts: rapid.IntRange(1, 3).Draw(t, "hosts")}
@@ -89,8 +90,8 @@ func upTo(n int) []int {
 	return list
 }
 
-// TestApart compares with all placings: of sets that do not overlap both what is on one host and what is lacked there are the least, and of
-// others swaps change nothing for the worse.
+// TestApart compares with all placings: of sets that do not overlap both what is on one host and
+// what is lacked there are the least, and of others swaps change nothing for the worse.
 func TestApart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		overlap := rapid.Bool().Draw(t, "overlap")
@@ -105,7 +106,9 @@ func TestApart(t *testing.T) {
 		}
 		for h, n := range load {
 			if n > room[h] || s.room[h] != room[h]-n {
-				t.Fatalf("host %d takes %d blocks, has had room for %d, and is said to have it for %d", h, n, room[h], s.room[h])
+				t.Fatalf(
+					"host %d takes %d blocks, has had room for %d, and is said to have it for %d",
+					h, n, room[h], s.room[h])
 			}
 		}
 		got, want := s.costs(), s.least(room)
@@ -120,7 +123,8 @@ func TestApart(t *testing.T) {
 
 // A set that contains others does not keep them from being chosen, however many bytes it has.
 func TestDisjoint(t *testing.T) {
-	s := &spreading{sets: []shared{{[]int32{0, 1, 2, 3}, 9}, {[]int32{0, 1}, 2}, {[]int32{1, 2}, 1}, {[]int32{3, 4}, 1}}}
+	s := &spreading{sets: []shared{{[]int32{0, 1, 2, 3}, 9}, {[]int32{0, 1}, 2}, {[]int32{1, 2}, 1},
+		{[]int32{3, 4}, 1}}}
 	if chosen, of := s.disjoint(6); len(chosen) != 2 || !slices.Equal(of, []int{0, 0, 2, 1, 1, 2}) {
 		t.Errorf("%v are chosen, and blocks are in %v", chosen, of)
 	}

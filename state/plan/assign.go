@@ -5,13 +5,16 @@ import "math"
 // forbidden is the cost of a pair that may not be.
 const forbidden = math.MaxInt
 
-// assign gives each row a column of its own at the least total cost: the Hungarian method with shortest augmenting paths
-// (Jonker and Volgenant 1987), O(rows² · columns) at worst and near rows · columns where rows agree. There are at least as
-// many columns as rows, and an assignment without forbidden pairs exists. Of equal ones it prefers column home[r] for row r.
+// assign gives each row a column of its own at the least total cost: the Hungarian method with
+// shortest augmenting paths (Jonker and Volgenant 1987), O(rows² · columns) at worst and near rows
+// · columns where rows agree. There are at least as many columns as rows, and an assignment without
+// forbidden pairs exists. Of equal ones it prefers column home[r] for row r.
 //
-// The duals are its certificate: u[r] + v[c] <= cost of r and c, v <= 0, and the sum of all u and v is the total cost.
+// The duals are its certificate: u[r] + v[c] <= cost of r and c, v <= 0, and the sum of all u and v
+// is the total cost.
 func assign(cost []int, rows, cols int, home []int) (column, u, v []int) {
-	a := assignment{cost: cost, cols: cols, column: fill(rows, -1), row: fill(cols, -1), u: make([]int, rows), v: make([]int, cols)}
+	a := assignment{cost: cost, cols: cols, column: fill(rows, -1), row: fill(cols, -1),
+		u: make([]int, rows), v: make([]int, cols)}
 	for r := range rows {
 		a.u[r] = forbidden
 		for _, c := range cost[r*cols:][:cols] {
@@ -47,7 +50,8 @@ type assignment struct {
 
 func (a *assignment) match(r, c int) { a.column[r], a.row[c] = c, r }
 
-// slack is how much a pair costs above what its duals allow; 0 on the pairs that any best assignment is made of.
+// slack is how much a pair costs above what its duals allow; 0 on the pairs that any best
+// assignment is made of.
 func (a *assignment) slack(r, c int) int {
 	if x := a.cost[r*a.cols+c]; x != forbidden {
 		return x - a.u[r] - a.v[c]
@@ -55,7 +59,8 @@ func (a *assignment) slack(r, c int) int {
 	return forbidden
 }
 
-// augment gives row start a column by the shortest path of slacks to a free one. The other arguments are work space.
+// augment gives row start a column by the shortest path of slacks to a free one. The other
+// arguments are work space.
 func (a *assignment) augment(start int, dist, from []int, done []bool) {
 	for c := range dist {
 		dist[c], from[c], done[c] = forbidden, -1, false
@@ -71,7 +76,8 @@ func (a *assignment) augment(start int, dist, from []int, done []bool) {
 			if s := a.slack(r, c); s != forbidden && at+s < dist[c] {
 				dist[c], from[c] = at+s, r
 			}
-			if next < 0 || dist[c] < dist[next] || dist[c] == dist[next] && a.row[next] >= 0 && a.row[c] < 0 {
+			if next < 0 || dist[c] < dist[next] ||
+				dist[c] == dist[next] && a.row[next] >= 0 && a.row[c] < 0 {
 				next = c
 			}
 		}

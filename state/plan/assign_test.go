@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAssign compares with every assignment there is: the total, the certificate, and among the best ones the smallest
-// largest load.
+// TestAssign compares with every assignment there is: the total, the certificate, and among the
+// best ones the smallest largest load.
 func TestAssign(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rows := rapid.IntRange(1, 5).Draw(t, "rows")
@@ -64,7 +64,9 @@ func TestAssign(t *testing.T) {
 			}
 		}
 		a := assignment{cost: cost, cols: cols, column: column, u: u, v: v}
-		if total, most := check(a.narrow(func(r, c int) int { return load[r*cols+c] })); total != least || most != lightest {
+		if total, most := check(a.narrow(func(r, c int) int {
+			return load[r*cols+c]
+		})); total != least || most != lightest {
 			t.Fatalf("total %d with load %d, want %d with %d", total, most, least, lightest)
 		}
 	})

@@ -2,9 +2,10 @@ package plan
 
 import "slices"
 
-// narrow looks among the assignments of least total cost for one whose largest load is least. All of them, and only they,
-// consist of pairs without slack and leave no column free whose dual is below 0. load(r, c) is that of row r in column c;
-// extra rows beyond the real ones stand for columns that stay free.
+// narrow looks among the assignments of least total cost for one whose largest load is least. All
+// of them, and only they, consist of pairs without slack and leave no column free whose dual is
+// below 0. load(r, c) is that of row r in column c; extra rows beyond the real ones stand for
+// columns that stay free.
 func (a *assignment) narrow(load func(r, c int) int) []int {
 	rows := len(a.column)
 	tight := func(r, c int) bool {
@@ -40,9 +41,12 @@ func (a *assignment) narrow(load func(r, c int) int) []int {
 	low := 0
 	high, _ := slices.BinarySearch(loads, largest)
 	best := slices.Clone(a.column)
-	for try := low; low < high; try = (low + high) / 2 { // the least load first: it is mostly possible
+	// the least load first: it is mostly possible
+	for try := low; low < high; try = (low + high) / 2 {
 		limit := loads[try]
-		m := matching{allowed: func(r, c int) bool { return tight(r, c) && (r >= rows || load(r, c) <= limit) }}
+		m := matching{allowed: func(r, c int) bool {
+			return tight(r, c) && (r >= rows || load(r, c) <= limit)
+		}}
 		if m.perfect(best, a.cols) {
 			high = try
 			best = m.column[:rows]
@@ -61,7 +65,8 @@ type matching struct {
 	seen    []bool
 }
 
-// perfect looks for a matching of n rows and n columns, from one that is known for the first rows (Kuhn's method).
+// perfect looks for a matching of n rows and n columns, from one that is known for the first rows
+// (Kuhn's method).
 func (m *matching) perfect(known []int, n int) bool {
 	m.column, m.row, m.seen = fill(n, -1), fill(n, -1), make([]bool, n)
 	for r, c := range known {

@@ -16,11 +16,13 @@ func (p price) minus(q price) price {
 }
 
 func (p price) below(q price) bool {
-	return cmp.Or(cmp.Compare(p.alone, q.alone), cmp.Compare(p.bytes, q.bytes), cmp.Compare(p.order, q.order)) < 0
+	return cmp.Or(cmp.Compare(p.alone, q.alone), cmp.Compare(p.bytes, q.bytes),
+		cmp.Compare(p.order, q.order)) < 0
 }
 
-// A market is a network whose arcs have prices, none below zero. Sending one after the other the cheapest way gives a flow of least price
-// (successive shortest paths with potentials: Tomizawa 1971, Edmonds and Karp 1972).
+// A market is a network whose arcs have prices, none below zero. Sending one after the other the
+// cheapest way gives a flow of least price (successive shortest paths with potentials: Tomizawa
+// 1971, Edmonds and Karp 1972).
 type market struct {
 	*network
 	prices    []price // of each arc
@@ -32,7 +34,8 @@ type market struct {
 }
 
 func newMarket(nodes int) *market {
-	return &market{network: newNetwork(nodes), potential: make([]price, nodes), dist: make([]price, nodes), by: make([]int, nodes), seen: make([]bool, nodes)}
+	return &market{network: newNetwork(nodes), potential: make([]price, nodes),
+		dist: make([]price, nodes), by: make([]int, nodes), seen: make([]bool, nodes)}
 }
 
 // offer adds an arc and returns its number.

@@ -16,7 +16,9 @@ import (
 // rows places the rows [from, to) of a tensor of two columns under a name on one rank.
 func rows(rank int32, name string, from, to int) layout.Placed {
 	b := tensor.Box{{From: from, To: to}, {From: 0, To: 2}}
-	return layout.Placed{Ranks: layout.Set{rank}, Local: layout.Local{Name: name, DType: tensor.F32, Shape: b.Shape(), Pieces: []layout.Piece{{Box: b, View: b.Packed(0)}}}}
+	return layout.Placed{Ranks: layout.Set{rank},
+		Local: layout.Local{Name: name, DType: tensor.F32, Shape: b.Shape(),
+			Pieces: []layout.Piece{{Box: b, View: b.Packed(0)}}}}
 }
 
 var matrix = []layout.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{6, 2}}}
@@ -29,7 +31,8 @@ func explicit(t *testing.T, ranks int, placed ...layout.Placed) *layout.Layout {
 	return l
 }
 
-// TestFiles plans from files, which only give, to ranks that have never held anything: one of them needs the tensor twice.
+// TestFiles plans from files, which only give, to ranks that have never held anything: one of them
+// needs the tensor twice.
 func TestFiles(t *testing.T) {
 	src := explicit(t, 2, rows(0, "a", 0, 4), rows(1, "b", 3, 6))
 	dst := explicit(t, 2, rows(0, "first", 0, 6), rows(0, "again", 0, 6), rows(1, "part", 2, 5))
@@ -42,7 +45,8 @@ func TestFiles(t *testing.T) {
 	for op := range p.Ops() {
 		where := op.To.Name
 		for r := op.Box[0].From; r < op.Box[0].To; r++ {
-			written[where] = append(written[where], fmt.Sprintf("%d %s %d", r, op.From.Name, op.Depth))
+			written[where] = append(written[where],
+				fmt.Sprintf("%d %s %d", r, op.From.Name, op.Depth))
 		}
 	}
 	for _, list := range written {
@@ -57,7 +61,8 @@ func TestFiles(t *testing.T) {
 	if diff := cmp.Diff(want, written); diff != "" {
 		t.Errorf("rows of each new tensor, from where, depth (-want +got):\n%s", diff)
 	}
-	if p.Stats.Bytes != 48 || p.Stats.State != 48 || !slices.Equal(p.Stats.Egress, []int{24, 24, 0}) {
+	if p.Stats.Bytes != 48 || p.Stats.State != 48 ||
+		!slices.Equal(p.Stats.Egress, []int{24, 24, 0}) {
 		t.Errorf("figures %+v", p.Stats)
 	}
 }
@@ -65,7 +70,8 @@ func TestFiles(t *testing.T) {
 func TestRefusedPlans(t *testing.T) {
 	src := explicit(t, 2, rows(0, "a", 0, 4), rows(1, "b", 3, 6))
 	other := func(x layout.Tensor) *layout.Layout {
-		l, err := (&layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}}}).Resolve([]layout.Tensor{x})
+		l, err := (&layout.Spec{Shoal: layout.Version,
+			Rules: []layout.Rule{{Match: "**"}}}).Resolve([]layout.Tensor{x})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,18 +91,30 @@ func TestRefusedPlans(t *testing.T) {
 	}{
 		{same, good, ""},
 		{other(layout.Tensor{Name: "x", DType: tensor.F32}), good, "no tensor x"},
-		{other(layout.Tensor{Name: "w", DType: tensor.F16, Shape: tensor.Shape{6, 2}}), good, "would become f16 [6,2]"},
-		{other(layout.Tensor{Name: "w", DType: tensor.F32, Shape: tensor.Shape{2, 6}}), good, "would become f32 [2,6]"},
-		{same, with(func(c *plan.Cluster) { c.Old = []int{0} }), "1 old and 1 new ranks, the layouts 2 and 1"},
+		{other(layout.Tensor{Name: "w", DType: tensor.F16, Shape: tensor.Shape{6, 2}}), good,
+			"would become f16 [6,2]"},
+		{other(layout.Tensor{Name: "w", DType: tensor.F32, Shape: tensor.Shape{2, 6}}), good,
+			"would become f32 [2,6]"},
+		{same, with(func(c *plan.Cluster) {
+			c.Old = []int{0}
+		}), "1 old and 1 new ranks, the layouts 2 and 1"},
 		{same, with(func(c *plan.Cluster) { c.Old = []int{0, 2} }), "old rank 1 is on host 2 of 2"},
 		{same, with(func(c *plan.Cluster) { c.New = []int{2} }), "new rank 0 is in group 2"},
-		{same, with(func(c *plan.Cluster) { c.Devices = []int{0, 0} }), "a group of 1 ranks finds no host"},
+		{same, with(func(c *plan.Cluster) {
+			c.Devices = []int{0, 0}
+		}), "a group of 1 ranks finds no host"},
 		{same, with(func(c *plan.Cluster) { c.Devices = []int{0, -1} }), "host 1 has -1 devices"},
-		{same, with(func(c *plan.Cluster) { c.Devices, c.Fixed = []int{0, 1}, true }), "group 0 has 1 ranks, its host takes 0"},
-		{same, with(func(c *plan.Cluster) { c.Old = []int{0, plan.Lost} }), "16 bytes of 1 tensors, w the first, were on lost ranks only ([1])"},
+		{same, with(func(c *plan.Cluster) {
+			c.Devices, c.Fixed = []int{0, 1}, true
+		}), "group 0 has 1 ranks, its host takes 0"},
+		{same, with(func(c *plan.Cluster) {
+			c.Old = []int{0, plan.Lost}
+		}), "16 bytes of 1 tensors, w the first, were on lost ranks only ([1])"},
 	} {
 		_, err := plan.Build(src, c.dst, c.cluster)
-		if (err == nil) != (c.err == "") || err != nil && (!strings.Contains(err.Error(), c.err) || !strings.HasPrefix(err.Error(), "plan: ")) {
+		if (err == nil) != (c.err == "") ||
+			err != nil && (!strings.Contains(err.Error(), c.err) ||
+				!strings.HasPrefix(err.Error(), "plan: ")) {
 			t.Errorf("error %v, want one with %q", err, c.err)
 		}
 		var lost *plan.LostError
@@ -106,11 +124,13 @@ func TestRefusedPlans(t *testing.T) {
 	}
 }
 
-// TestFresh plans to memory of its own on the host that has the old state: all of it is copied from there, also what could stay, and what is wanted twice.
+// TestFresh plans to memory of its own on the host that has the old state: all of it is copied from
+// there, also what could stay, and what is wanted twice.
 func TestFresh(t *testing.T) {
 	src := explicit(t, 2, rows(0, "a", 0, 4), rows(1, "b", 3, 6))
 	dst := explicit(t, 2, rows(0, "a", 0, 4), rows(0, "again", 0, 6), rows(1, "b", 3, 6))
-	p, err := plan.Build(src, dst, plan.Cluster{Devices: []int{2}, Old: []int{0, 0}, New: []int{0, 0}, Fresh: true})
+	p, err := plan.Build(src, dst,
+		plan.Cluster{Devices: []int{2}, Old: []int{0, 0}, New: []int{0, 0}, Fresh: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,17 +8,20 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Kept is a tensor in memory that needs no op: the old rank on a device has exactly what the new rank there needs, place
-// for place, so the new rank takes the memory over.
+// A Kept is a tensor in memory that needs no op: the old rank on a device has exactly what the new
+// rank there needs, place for place, so the new rank takes the memory over.
 type Kept struct{ From, To Place } // without views
 
-// Kept returns what stays as it is on a host, by new rank and slot. The ops of the plan leave it out.
+// Kept returns what stays as it is on a host, by new rank and slot. The ops of the plan leave it
+// out.
 func (p *Plan) Kept(host int) []Kept {
 	var list []Kept
 	for to, from := range p.kept(host, p.concerned(host)) {
 		k := Kept{
-			From: Place{Host: host, Rank: from.rank, Slot: from.slot, Name: p.Src.Slots[from.slot].Names[from.member]},
-			To:   Place{Host: host, New: true, Rank: to.rank, Slot: to.slot, Name: p.Dst.Slots[to.slot].Names[to.member]},
+			From: Place{Host: host, Rank: from.rank, Slot: from.slot,
+				Name: p.Src.Slots[from.slot].Names[from.member]},
+			To: Place{Host: host, New: true, Rank: to.rank, Slot: to.slot,
+				Name: p.Dst.Slots[to.slot].Names[to.member]},
 		}
 		list = append(list, k)
 	}
@@ -55,7 +58,8 @@ func (p *Plan) kept(host int, concerned []bool) map[local]local {
 	stay := map[local]local{}
 	for to, c := range found {
 		from := c.from
-		if !c.moved && c.elements == p.filled[from.slot] && p.Src.Slots[from.slot].Shape.Equal(p.Dst.Slots[to.slot].Shape) {
+		if !c.moved && c.elements == p.filled[from.slot] &&
+			p.Src.Slots[from.slot].Shape.Equal(p.Dst.Slots[to.slot].Shape) {
 			stay[to] = from
 		}
 	}

@@ -10,8 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// state is one tensor of parameters and one six times as large of the optimizer, in the proportion of mixed precision
-// training with Adam: 2 bytes and 12. Its rows are the layers, its columns what tensor parallelism cuts.
+// state is one tensor of parameters and one six times as large of the optimizer, in the proportion
+// of mixed precision training with Adam: 2 bytes and 12. Its rows are the layers, its columns what
+// tensor parallelism cuts.
 func state() []layout.Tensor {
 	return []layout.Tensor{
 		{Name: "parameters", DType: tensor.U8, Shape: tensor.Shape{16, 16, 6 * 7 * 8}},
@@ -20,13 +21,15 @@ func state() []layout.Tensor {
 }
 
 func grid(pp, dp, tp int, zero string) *layout.Spec {
-	return &layout.Spec{Shoal: layout.Version, Mesh: fmt.Sprintf("pp=%d,dp=%d,tp=%d", pp, dp, tp), Rules: []layout.Rule{
-		{Match: "optimizer", Place: "pp=shard(0), tp=shard(1)" + zero},
-		{Match: "**", Place: "pp=shard(0), tp=shard(1)"}}}
+	return &layout.Spec{Shoal: layout.Version, Mesh: fmt.Sprintf("pp=%d,dp=%d,tp=%d", pp, dp, tp),
+		Rules: []layout.Rule{
+			{Match: "optimizer", Place: "pp=shard(0), tp=shard(1)" + zero},
+			{Match: "**", Place: "pp=shard(0), tp=shard(1)"}}}
 }
 
-// TestKnownChanges pins what changes of parallelism cost, in copies of the state, with and without relabelling: over all
-// devices, and into the busiest host. (T, P, D) are tensor, pipeline and data parallel degrees.
+// TestKnownChanges pins what changes of parallelism cost, in copies of the state, with and without
+// relabelling: over all devices, and into the busiest host. (T, P, D) are tensor, pipeline and data
+// parallel degrees.
 func TestKnownChanges(t *testing.T) {
 	const zero = ", dp=shard(2)"
 	for _, c := range []struct {
@@ -85,7 +88,8 @@ func TestKnownChanges(t *testing.T) {
 	}
 }
 
-// TestHash pins that a plan depends on nothing but its inputs, and that the hash sees every decision.
+// TestHash pins that a plan depends on nothing but its inputs, and that the hash sees every
+// decision.
 func TestHash(t *testing.T) {
 	hash := func(dp int, fixed bool) string {
 		src, err := grid(2, 8, 4, ", dp=flat").Resolve(state())
@@ -107,7 +111,8 @@ func TestHash(t *testing.T) {
 	const want = "8bf0309b9c2d17ef"
 	for range 5 {
 		if got := hash(7, false); got != want {
-			t.Fatalf("hash %s, want %s: the same plan must have the same hash everywhere and for all time", got, want)
+			t.Fatalf("hash %s, want %s: the same plan must have the same hash everywhere and "+
+				"for all time", got, want)
 		}
 	}
 	if hash(7, true) == want || hash(6, false) == want {
@@ -115,7 +120,8 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestNothingToDo pins that what can stay stays: a data parallel replica less, and the same layout again, need no op.
+// TestNothingToDo pins that what can stay stays: a data parallel replica less, and the same layout
+// again, need no op.
 func TestNothingToDo(t *testing.T) {
 	for _, zero := range []string{"", ", dp=flat", ", dp=flat(buffer)"} {
 		for _, dp := range []int{8, 7} {
@@ -142,21 +148,23 @@ func TestNothingToDo(t *testing.T) {
 				n += len(p.Kept(h))
 			}
 			if n != 2*dst.Ranks || p.Stats.Bytes != 0 || p.Stats.Device != 0 {
-				t.Errorf("dp 8 to %d%s: %d tensors are kept, %d bytes moved", dp, zero, n, p.Stats.Device)
+				t.Errorf("dp 8 to %d%s: %d tensors are kept, %d bytes moved", dp, zero, n,
+					p.Stats.Device)
 			}
 		}
 	}
 }
 
-// TestAlmostKept pins that memory is not taken over when something in it lies elsewhere: parts in another order, more
-// padding, a tensor more.
+// TestAlmostKept pins that memory is not taken over when something in it lies elsewhere: parts in
+// another order, more padding, a tensor more.
 func TestAlmostKept(t *testing.T) {
 	tensors := []layout.Tensor{
 		{Name: "a", DType: tensor.F32, Shape: tensor.Shape{2, 3}},
 		{Name: "b", DType: tensor.F32, Shape: tensor.Shape{2, 3}},
 	}
 	spec := func(place string, pad int, parts ...string) *layout.Spec {
-		s := &layout.Spec{Shoal: layout.Version, Mesh: "dp=1", Rules: []layout.Rule{{Match: "**", Place: place}}}
+		s := &layout.Spec{Shoal: layout.Version, Mesh: "dp=1",
+			Rules: []layout.Rule{{Match: "**", Place: place}}}
 		if len(parts) > 0 {
 			s.Store = []layout.Store{{Name: "ab", Parts: parts, Pad: &layout.Pad{Multiple: pad}}}
 		}
@@ -172,7 +180,8 @@ func TestAlmostKept(t *testing.T) {
 		{"another order", spec("", 4, "a", "b"), spec("", 4, "b", "a"), tensors, 0},
 		{"more padding", spec("", 4, "a", "b"), spec("", 8, "a", "b"), tensors, 0},
 		{"apart", spec("", 4, "a", "b"), spec("", 4), tensors, 0},
-		{"a part of a buffer", spec("dp=flat(ab,align=12)", 1), spec("dp=flat(ab,align=12)", 1), tensors[:1], 0},
+		{"a part of a buffer", spec("dp=flat(ab,align=12)", 1), spec("dp=flat(ab,align=12)", 1),
+			tensors[:1], 0},
 	} {
 		src, err := c.from.Resolve(tensors)
 		if err != nil {

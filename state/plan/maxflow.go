@@ -42,7 +42,8 @@ func (n *network) push(source, sink int) (total int) {
 	return total
 }
 
-// levels measures the distance of each node from the source over arcs with room; -1 for those out of reach.
+// levels measures the distance of each node from the source over arcs with room; -1 for those out
+// of reach.
 func (n *network) levels(source, sink int) bool {
 	for i := range n.level {
 		n.level[i] = -1

@@ -9,14 +9,17 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// An Op copies a box of a logical tensor from one memory to another. Those between different hosts cross the network.
+// An Op copies a box of a logical tensor from one memory to another. Those between different hosts
+// cross the network.
 type Op struct {
 	Tensor   int // index in Dst.Tensors
 	Box      tensor.Box
 	From, To Place
-	// Depth is 1 for an op that reads the old state; others read what ops of less depth have written to the new.
+	// Depth is 1 for an op that reads the old state; others read what ops of less depth have
+	// written to the new.
 	Depth int
-	// Again is set in a plan that is Fresh when another op writes the same elements to the same host, from the old state too.
+	// Again is set in a plan that is Fresh when another op writes the same elements to the same
+	// host, from the old state too.
 	Again bool
 }
 
@@ -31,10 +34,13 @@ type Place struct {
 }
 
 // Bytes returns how much the op copies.
-func (p *Plan) Bytes(op *Op) int { return op.Box.Elements() * p.Dst.Tensors[op.Tensor].DType.Size() }
+func (p *Plan) Bytes(op *Op) int {
+	return op.Box.Elements() * p.Dst.Tensors[op.Tensor].DType.Size()
+}
 
-// Ops yields every op of the plan, each after those that write what it reads. An element of the new state is written once on
-// each rank that holds it, unless the rank has Kept the tensor that it is in.
+// Ops yields every op of the plan, each after those that write what it reads. An element of the new
+// state is written once on each rank that holds it, unless the rank has Kept the tensor that it is
+// in.
 func (p *Plan) Ops() iter.Seq[Op] { return p.ops(-1) }
 
 // HostOps yields the ops that read or write the memory of one host, in the same order.
@@ -43,7 +49,8 @@ func (p *Plan) HostOps(host int) iter.Seq[Op] { return p.ops(host) }
 func (p *Plan) ops(host int) iter.Seq[Op] {
 	return func(yield func(Op) bool) {
 		concerned := p.concerned(host)
-		x := expander{plan: p, host: host, at: make([]int, len(p.streams)), yield: yield, kept: map[local]local{}}
+		x := expander{plan: p, host: host, at: make([]int, len(p.streams)), yield: yield,
+			kept: map[local]local{}}
 		for h := range p.byHost {
 			if host < 0 || h == host {
 				maps.Copy(x.kept, p.kept(h, p.concerned(h)))
@@ -88,7 +95,9 @@ func (p *Plan) concerned(host int) []bool {
 	for i := range p.pairs {
 		pair := &p.pairs[i]
 		yes[i] = host < 0 || pair.stream >= 0 && p.streams[pair.stream].touches(int32(host)) ||
-			slices.ContainsFunc(p.newSets[pair.new], func(r int32) bool { return p.Host[r] == host })
+			slices.ContainsFunc(p.newSets[pair.new], func(r int32) bool {
+				return p.Host[r] == host
+			})
 	}
 	return yes
 }
@@ -102,7 +111,8 @@ func (s *stream) touches(host int32) bool {
 	return false
 }
 
-// expand yields the ops of one tensor of a class and one atom: first what goes from host to host, then the copies inside.
+// expand yields the ops of one tensor of a class and one atom: first what goes from host to host,
+// then the copies inside.
 func (x *expander) expand(c *class, m *member, a atom, pair *pair) bool {
 	p := x.plan
 	src, dst := &c.src.Grid.Cells[a.src], &c.dst.Grid.Cells[a.dst]
@@ -110,7 +120,9 @@ func (x *expander) expand(c *class, m *member, a atom, pair *pair) bool {
 	if pair.stream >= 0 {
 		s := &p.streams[pair.stream]
 		at := x.at[pair.stream]
-		i, _ := slices.BinarySearchFunc(s.segments, at, func(seg segment, at int) int { return seg.end - at - 1 })
+		i, _ := slices.BinarySearchFunc(s.segments, at, func(seg segment, at int) int {
+			return seg.end - at - 1
+		})
 		for from := 0; from < a.elements; i++ {
 			to := min((s.segments[i].end-at)/c.size, a.elements)
 			for _, part := range box.Range(from, to) {
@@ -125,7 +137,8 @@ func (x *expander) expand(c *class, m *member, a atom, pair *pair) bool {
 }
 
 // send yields the ops of one box from host to host. The lowest new rank of a host receives for all.
-func (x *expander) send(c *class, m *member, box tensor.Box, src, dst *layout.Cell, pair *pair, edges []edge) bool {
+func (x *expander) send(c *class, m *member, box tensor.Box, src, dst *layout.Cell, pair *pair,
+	edges []edge) bool {
 	p := x.plan
 	for _, e := range edges {
 		if x.host >= 0 && int(e.from) != x.host && int(e.to) != x.host {
@@ -145,9 +158,11 @@ func (x *expander) send(c *class, m *member, box tensor.Box, src, dst *layout.Ce
 	return true
 }
 
-// copies yields the ops that stay on a host: from the rank's own device where it has the box, else from another old rank
-// there, else from the new rank that received it. A rank that has the box in two of its tensors copies it for the second.
-func (x *expander) copies(c *class, m *member, box tensor.Box, src, dst *layout.Cell, pair *pair) bool {
+// copies yields the ops that stay on a host: from the rank's own device where it has the box, else
+// from another old rank there, else from the new rank that received it. A rank that has the box in
+// two of its tensors copies it for the second.
+func (x *expander) copies(c *class, m *member, box tensor.Box, src, dst *layout.Cell,
+	pair *pair) bool {
 	p := x.plan
 	for _, r := range p.newSets[pair.new] {
 		rank := int(r)
@@ -165,7 +180,8 @@ func (x *expander) copies(c *class, m *member, box tensor.Box, src, dst *layout.
 		}
 		for i, to := range p.newPlaces(c, m, dst, rank) {
 			op.To, op.Again = to, p.Cluster.Fresh && (i > 0 || rank != p.receiver(pair.new, host))
-			if _, kept := x.kept[local{rank, op.To.Slot, m.dst}]; kept || first == rank && op.To.Slot == op.From.Slot {
+			if _, kept := x.kept[local{rank, op.To.Slot, m.dst}]; kept ||
+				first == rank && op.To.Slot == op.From.Slot {
 				continue
 			}
 			if !x.yield(op) {
@@ -176,7 +192,8 @@ func (x *expander) copies(c *class, m *member, box tensor.Box, src, dst *layout.
 	return true
 }
 
-// nearest returns the old rank of a set on a host that has the given device, or the lowest there; -1 if there is none.
+// nearest returns the old rank of a set on a host that has the given device, or the lowest there;
+// -1 if there is none.
 func (p *Plan) nearest(set, host, device int) int {
 	best := -1
 	for _, r := range p.onHost(set, host) {
@@ -223,10 +240,12 @@ func (p *Plan) newPlaces(c *class, m *member, cell *layout.Cell, rank int) []Pla
 }
 
 // places finds the slots in which a rank has a cell, at least one.
-func places(l *layout.Layout, f *layout.Family, cell *layout.Cell, member, rank int) (list []Place) {
+func places(l *layout.Layout, f *layout.Family, cell *layout.Cell, member,
+	rank int) (list []Place) {
 	for _, h := range cell.Held {
 		if s := &l.Slots[f.Slots[h.Slot]]; l.Sets[s.Set].Contains(rank) {
-			list = append(list, Place{Rank: rank, Slot: f.Slots[h.Slot], Name: s.Names[member], View: h.View})
+			list = append(list,
+				Place{Rank: rank, Slot: f.Slots[h.Slot], Name: s.Names[member], View: h.View})
 		}
 	}
 	return list

@@ -24,7 +24,8 @@ type member struct{ tensor, src, dst int }
 // An atom is what a cell of the old grid and a cell of the new one have in common.
 type atom struct{ src, dst, elements int }
 
-// A pair is two sets of ranks, those that hold something and those that need it, with the bytes that this is true of.
+// A pair is two sets of ranks, those that hold something and those that need it, with the bytes
+// that this is true of.
 type pair struct {
 	old, new int // indices in Plan.oldSets and Plan.newSets
 	bytes    int
@@ -88,14 +89,17 @@ func (p *Plan) classify() error {
 				return fmt.Errorf("plan: the old state has no tensor %s", t.Name)
 			}
 			if old := p.Src.Tensors[s]; old.DType != t.DType || !old.Shape.Equal(t.Shape) {
-				return fmt.Errorf("plan: tensor %s was %v %v and would become %v %v; a plan moves tensors and does not change them", t.Name, old.DType, old.Shape, t.DType, t.Shape)
+				return fmt.Errorf("plan: tensor %s was %v %v and would become %v %v; a plan "+
+					"moves tensors and does not change them", t.Name, old.DType, old.Shape, t.DType,
+					t.Shape)
 			}
 			h := homes[s]
 			c, ok := classes[h.family]
 			if !ok {
 				c = len(p.classes)
 				classes[h.family] = c
-				p.classes = append(p.classes, class{src: &p.Src.Families[h.family], dst: family, size: t.DType.Size()})
+				p.classes = append(p.classes,
+					class{src: &p.Src.Families[h.family], dst: family, size: t.DType.Size()})
 			}
 			p.classes[c].members = append(p.classes[c].members, member{i, h.member, m})
 		}
@@ -122,7 +126,8 @@ func intersect(src, dst *layout.Grid) (atoms []atom) {
 	return atoms
 }
 
-// cellSets numbers the sets of ranks that hold cells: the sets of a layout, and unions where a cell lies in several slots.
+// cellSets numbers the sets of ranks that hold cells: the sets of a layout, and unions where a cell
+// lies in several slots.
 type cellSets struct {
 	layout *layout.Layout
 	all    []layout.Set

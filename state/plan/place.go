@@ -11,14 +11,15 @@ func (c *Cluster) fits(size []int) error {
 	devices := slices.SortedFunc(slices.Values(c.Devices), func(a, b int) int { return b - a })
 	for i, n := range slices.SortedFunc(slices.Values(size), func(a, b int) int { return b - a }) {
 		if n > devices[i] {
-			return fmt.Errorf("plan: a group of %d ranks finds no host: the %d largest groups need as many hosts with %d devices or more", n, i+1, n)
+			return fmt.Errorf("plan: a group of %d ranks finds no host: the %d largest groups "+
+				"need as many hosts with %d devices or more", n, i+1, n)
 		}
 	}
 	return nil
 }
 
-// place decides which host each group goes to: as few bytes as possible over the network in all, and of the ways to do that
-// one in which the host that receives most receives least.
+// place decides which host each group goes to: as few bytes as possible over the network in all,
+// and of the ways to do that one in which the host that receives most receives least.
 func (t *traffic) place(c Cluster, s *Stats) []int {
 	need, has := t.needs()
 	total := 0
@@ -56,12 +57,14 @@ func (t *traffic) place(c Cluster, s *Stats) []int {
 		s.Bound = s.Bytes
 	}
 	if s.Bytes != s.Bound {
-		panic(fmt.Sprintf("plan: %d bytes are moved, the dual says that %d are enough", s.Bytes, s.Bound))
+		panic(fmt.Sprintf("plan: %d bytes are moved, the dual says that %d are enough", s.Bytes,
+			s.Bound))
 	}
 	return host
 }
 
-// needs returns the bytes that each group needs, and those of them that each host has: has[group*hosts + host].
+// needs returns the bytes that each group needs, and those of them that each host has:
+// has[group*hosts + host].
 func (t *traffic) needs() (need, has []int) {
 	need, has = make([]int, t.groups), make([]int, t.groups*t.hosts)
 	for _, f := range t.flows {
@@ -83,7 +86,8 @@ func sum(list []int) (n int) {
 	return n
 }
 
-// placeInside gives the new ranks of each host their devices, so that as few bytes as possible change the device there.
+// placeInside gives the new ranks of each host their devices, so that as few bytes as possible
+// change the device there.
 func (p *Plan) placeInside() {
 	p.Device = make([]int, p.Dst.Ranks)
 	ranks := make([][]int, len(p.byHost))
@@ -125,7 +129,8 @@ func (p *Plan) takeOver(ranks [][]int) {
 	}
 }
 
-// sharedInside returns for each host the bytes that each of its new ranks finds on each of its devices.
+// sharedInside returns for each host the bytes that each of its new ranks finds on each of its
+// devices.
 func (p *Plan) sharedInside(ranks [][]int) [][]int {
 	stay := make([][]int, len(ranks))
 	device := make([]int, p.Src.Ranks)

@@ -1,11 +1,14 @@
-// Package plan turns one layout of the training state into another by moving provably few bytes. Build overlays the two
-// layouts box by box, decides which host takes which of the new ranks (a linear assignment, so that what can stay stays),
-// and which of the holders sends each byte (a minimal busiest sender, by maximum flow); receivers pass bytes on where that
-// relieves the holders. A Plan is a value: the same layouts and cluster give the same plan on every host, with one hash.
+// Package plan turns one layout of the training state into another by moving provably few bytes.
+// Build overlays the two layouts box by box, decides which host takes which of the new ranks (a
+// linear assignment, so that what can stay stays), and which of the holders sends each byte (a
+// minimal busiest sender, by maximum flow); receivers pass bytes on where that relieves the
+// holders. A Plan is a value: the same layouts and cluster give the same plan on every host, with
+// one hash.
 //
-// What it promises, each with a certificate that Build checks: no plan crosses the network with fewer bytes under any
-// placing of the groups of ranks on the hosts; and for the placing it chose, no choice of senders has a less busy busiest
-// host, up to the size of one element per cut. docs/design/state.md has the proofs.
+// What it promises, each with a certificate that Build checks: no plan crosses the network with
+// fewer bytes under any placing of the groups of ranks on the hosts; and for the placing it chose,
+// no choice of senders has a less busy busiest host, up to the size of one element per cut.
+// docs/design/state.md has the proofs.
 package plan
 
 import (
@@ -23,16 +26,20 @@ type Cluster struct {
 	Devices []int
 	// Old is the host of each rank of the old layout, or Lost.
 	Old []int
-	// New is the group of each rank of the new layout. The ranks of a group go to one host together, so a tensor parallel
-	// group stays on fast links. There are at most as many groups as hosts.
+	// New is the group of each rank of the new layout. The ranks of a group go to one host
+	// together, so a tensor parallel group stays on fast links. There are at most as many groups as
+	// hosts.
 	New []int
-	// Fixed keeps group g on host g: for files, and to see what moving without relabelling would cost.
+	// Fixed keeps group g on host g: for files, and to see what moving without relabelling would
+	// cost.
 	Fixed bool
-	// Fresh has new ranks take no memory over: nothing is Kept, and what an old rank of the host has comes from there.
+	// Fresh has new ranks take no memory over: nothing is Kept, and what an old rank of the host
+	// has comes from there.
 	Fresh bool
 }
 
-// Uniform returns the cluster in which ranks fill hosts of so many devices one after the other, before and after.
+// Uniform returns the cluster in which ranks fill hosts of so many devices one after the other,
+// before and after.
 func Uniform(old, new, devices int) Cluster {
 	c := Cluster{Old: make([]int, old), New: make([]int, new)}
 	for r := range c.Old {
@@ -51,8 +58,9 @@ func Uniform(old, new, devices int) Cluster {
 type Plan struct {
 	Src, Dst *layout.Layout
 	Cluster  Cluster
-	// Host is the host of each new rank, and Device its number among the ranks of that host: the old rank with the same
-	// number there, counted in the order of ranks, is the one whose memory it takes over.
+	// Host is the host of each new rank, and Device its number among the ranks of that host: the
+	// old rank with the same number there, counted in the order of ranks, is the one whose memory
+	// it takes over.
 	Host, Device []int
 	Stats        Stats
 
@@ -65,7 +73,8 @@ type Plan struct {
 	filled  []int   // of each slot of Src: the elements that are no padding
 }
 
-// Stats are the figures of a plan, in bytes. What several ranks of a host need or have counts once there.
+// Stats are the figures of a plan, in bytes. What several ranks of a host need or have counts once
+// there.
 type Stats struct {
 	State   int // the state itself, each element once
 	Bytes   int // crosses from host to host
@@ -73,17 +82,20 @@ type Stats struct {
 	Device  int // comes to a rank from another rank's memory, on its host or beyond
 	Ingress []int
 	Egress  []int
-	// Busiest is the largest of Ingress and Egress, BusiestBound the least possible for this placing.
+	// Busiest is the largest of Ingress and Egress, BusiestBound the least possible for this
+	// placing.
 	Busiest, BusiestBound int
-	// Memory is, for each host, what its old and its new ranks hold together, padding included: the peak of a reshape
-	// that keeps the old state until the new one is committed. Extra is what of it is new, which counts what is Kept too.
+	// Memory is, for each host, what its old and its new ranks hold together, padding included: the
+	// peak of a reshape that keeps the old state until the new one is committed. Extra is what of
+	// it is new, which counts what is Kept too.
 	Memory, Extra []int
 	// Depth is how many hosts a byte passes at most.
 	Depth int
 }
 
-// Build plans the way from one layout to another. The tensors of dst are among those of src, with the same element types
-// and shapes; others of src are dropped. It fails with a *LostError when an element that is needed was on lost ranks only.
+// Build plans the way from one layout to another. The tensors of dst are among those of src, with
+// the same element types and shapes; others of src are dropped. It fails with a *LostError when an
+// element that is needed was on lost ranks only.
 func Build(src, dst *layout.Layout, c Cluster) (*Plan, error) {
 	if err := c.check(src, dst); err != nil {
 		return nil, err
@@ -116,7 +128,8 @@ func Build(src, dst *layout.Layout, c Cluster) (*Plan, error) {
 func (c *Cluster) check(src, dst *layout.Layout) error {
 	hosts := len(c.Devices)
 	if len(c.Old) != src.Ranks || len(c.New) != dst.Ranks {
-		return fmt.Errorf("plan: the cluster has %d old and %d new ranks, the layouts %d and %d", len(c.Old), len(c.New), src.Ranks, dst.Ranks)
+		return fmt.Errorf("plan: the cluster has %d old and %d new ranks, the layouts %d and %d",
+			len(c.Old), len(c.New), src.Ranks, dst.Ranks)
 	}
 	for r, h := range c.Old {
 		if h != Lost && (h < 0 || h >= hosts) {
@@ -126,7 +139,8 @@ func (c *Cluster) check(src, dst *layout.Layout) error {
 	size := c.groups()
 	for r, g := range c.New {
 		if g < 0 || g >= hosts {
-			return fmt.Errorf("plan: new rank %d is in group %d; there are %d hosts for groups", r, g, hosts)
+			return fmt.Errorf("plan: new rank %d is in group %d; there are %d hosts for groups", r,
+				g, hosts)
 		}
 	}
 	for h, n := range c.Devices {

@@ -18,7 +18,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestMain draws more than rapid does by itself: the space of layouts is large and a case takes milliseconds.
+// TestMain draws more than rapid does by itself: the space of layouts is large and a case takes
+// milliseconds.
 func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.checks", "2000"); err != nil {
 		panic(err)
@@ -104,8 +105,9 @@ func empty(l *layout.Layout) memory {
 	return m
 }
 
-// TestReshape runs plans between random layouts in memory and compares with a gather and scatter of whole arrays, element
-// by element. It checks the figures of the plan, the fingerprint, and that what the plan says to be minimal is.
+// TestReshape runs plans between random layouts in memory and compares with a gather and scatter of
+// whole arrays, element by element. It checks the figures of the plan, the fingerprint, and that
+// what the plan says to be minimal is.
 func TestReshape(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := draw(t)
@@ -123,7 +125,8 @@ func TestReshape(t *testing.T) {
 		for rank := range want {
 			for name, data := range want[rank] {
 				if !bytes.Equal(got[rank][name], data) {
-					t.Fatalf("from %+v\nto %+v\nrank %d has %s = %x, want %x", *r.from, *r.to, rank, name, got[rank][name], data)
+					t.Fatalf("from %+v\nto %+v\nrank %d has %s = %x, want %x", *r.from, *r.to, rank,
+						name, got[rank][name], data)
 				}
 			}
 			if len(got[rank]) != len(want[rank]) {
@@ -144,7 +147,8 @@ func (r *reshape) run(p *plan.Plan, old, new memory) {
 	cuts := 0
 	for h := range hosts {
 		for _, k := range p.Kept(h) {
-			if k.From.New || !k.To.New || p.Host[k.To.Rank] != h || r.cluster.Old[k.From.Rank] != h {
+			if k.From.New || !k.To.New || p.Host[k.To.Rank] != h ||
+				r.cluster.Old[k.From.Rank] != h {
 				r.Fatalf("host %d keeps %+v", h, k)
 			}
 			copy(new[k.To.Rank][k.To.Name], old[k.From.Rank][k.From.Name])
@@ -165,7 +169,8 @@ func (r *reshape) run(p *plan.Plan, old, new memory) {
 		}
 		size := r.model.Tensors[op.Tensor].DType.Size()
 		for run := range tensor.Runs(op.Box, op.From.View, op.To.View) {
-			copy(to[op.To.Rank][op.To.Name][run.B*size:][:run.N*size], from[op.From.Rank][op.From.Name][run.A*size:][:run.N*size])
+			copy(to[op.To.Rank][op.To.Name][run.B*size:][:run.N*size],
+				from[op.From.Rank][op.From.Name][run.A*size:][:run.N*size])
 		}
 		if name := fmt.Sprint(op.To.Rank, op.To.Name); written[name] < 0 {
 			r.Fatalf("op %+v writes what is kept", op)
@@ -187,22 +192,26 @@ func (r *reshape) run(p *plan.Plan, old, new memory) {
 				n += piece.Box.Elements()
 			}
 			if got := written[fmt.Sprint(rank, local.Name)]; got != n && got >= 0 {
-				r.Fatalf("rank %d, %s: %d elements are written, it has %d", rank, local.Name, got, n)
+				r.Fatalf("rank %d, %s: %d elements are written, it has %d", rank, local.Name, got,
+					n)
 			}
 		}
 	}
 	total := 0
 	for h := range hosts {
 		total += in[h]
-		if slack := 16 * cuts; in[h] != p.Stats.Ingress[h] || out[h] > p.Stats.Egress[h]+slack || out[h] < p.Stats.Egress[h]-slack {
-			r.Fatalf("host %d receives %d and sends %d bytes, the plan says %d and %d", h, in[h], out[h], p.Stats.Ingress[h], p.Stats.Egress[h])
+		if slack := 16 * cuts; in[h] != p.Stats.Ingress[h] || out[h] > p.Stats.Egress[h]+slack ||
+			out[h] < p.Stats.Egress[h]-slack {
+			r.Fatalf("host %d receives %d and sends %d bytes, the plan says %d and %d", h, in[h],
+				out[h], p.Stats.Ingress[h], p.Stats.Egress[h])
 		}
 		if got := slices.Collect(p.HostOps(h)); fmt.Sprint(got) != fmt.Sprint(perHost[h]) {
 			r.Fatalf("host %d has ops %v, want %v", h, got, perHost[h])
 		}
 	}
 	if total != p.Stats.Bytes || p.Stats.Bytes != p.Stats.Bound {
-		r.Fatalf("%d bytes cross the network, the plan says %d with a bound of %d", total, p.Stats.Bytes, p.Stats.Bound)
+		r.Fatalf("%d bytes cross the network, the plan says %d with a bound of %d", total,
+			p.Stats.Bytes, p.Stats.Bound)
 	}
 	if p.Stats.Busiest != p.Stats.BusiestBound {
 		r.Fatalf("busiest host %d, bound %d", p.Stats.Busiest, p.Stats.BusiestBound)
@@ -231,13 +240,15 @@ func (r *reshape) checkFingerprint(m memory) {
 	}
 }
 
-// elements returns who holds each element of the state, by a mark for each place; where maps ranks to places.
+// elements returns who holds each element of the state, by a mark for each place; where maps ranks
+// to places.
 func (r *reshape) elements(l *layout.Layout, where []int) map[layouttest.Element]uint64 {
 	marks := map[layouttest.Element]uint64{}
 	for rank := range l.Ranks {
 		for _, local := range l.Rank(rank) {
 			for _, piece := range local.Pieces {
-				for run := range tensor.Runs(piece.Box, r.model.Tensors[piece.Tensor].Shape.View(), piece.View) {
+				for run := range tensor.Runs(piece.Box, r.model.Tensors[piece.Tensor].Shape.View(),
+					piece.View) {
 					for i := range run.N {
 						e := layouttest.Element{Tensor: piece.Tensor, Index: run.A + i}
 						marks[e] |= 0
@@ -269,8 +280,8 @@ func (r *reshape) checkLost(lost *plan.LostError) {
 	}
 }
 
-// checkBound looks for a better plan: every placing of the groups on the hosts, and for the one that was chosen, every set
-// of hosts that together must send more than they can below the bound.
+// checkBound looks for a better plan: every placing of the groups on the hosts, and for the one
+// that was chosen, every set of hosts that together must send more than they can below the bound.
 func (r *reshape) checkBound(p *plan.Plan) {
 	hosts := len(r.cluster.Devices)
 	groups := slices.Max(r.cluster.New) + 1
@@ -319,7 +330,8 @@ func (r *reshape) checkBound(p *plan.Plan) {
 	walk(0, 0, 0, 0)
 	in := slices.Max(p.Stats.Ingress)
 	if p.Stats.Bytes != total || in != busiest {
-		r.Fatalf("the plan moves %d bytes, %d into one host; possible are %d and %d", p.Stats.Bytes, in, total, busiest)
+		r.Fatalf("the plan moves %d bytes, %d into one host; possible are %d and %d", p.Stats.Bytes,
+			in, total, busiest)
 	}
 	host := make([]int, groups)
 	for rank, g := range r.cluster.New {
@@ -358,8 +370,8 @@ func ones(x uint64) (n int) {
 	return n
 }
 
-// checkSchedule checks that the schedule sends what the ops send, that no host sends or receives two things at once, and
-// that it takes no longer than the busiest host needs.
+// checkSchedule checks that the schedule sends what the ops send, that no host sends or receives
+// two things at once, and that it takes no longer than the busiest host needs.
 func (r *reshape) checkSchedule(p *plan.Plan) {
 	type link struct{ from, to int }
 	want, got := map[link]int{}, map[link]int{}
@@ -370,7 +382,8 @@ func (r *reshape) checkSchedule(p *plan.Plan) {
 	}
 	end, free := 0, map[link]int{} // each port: (host, 0) sends, (host, 1) receives
 	for _, s := range p.Schedule() {
-		if s.From == s.To || s.Bytes <= 0 || s.Start < max(free[link{s.From, 0}], free[link{s.To, 1}]) {
+		if s.From == s.To || s.Bytes <= 0 ||
+			s.Start < max(free[link{s.From, 0}], free[link{s.To, 1}]) {
 			r.Fatalf("%+v starts while its hosts are busy", s)
 		}
 		got[link{s.From, s.To}] += s.Bytes
@@ -379,7 +392,8 @@ func (r *reshape) checkSchedule(p *plan.Plan) {
 	}
 	for l, n := range want {
 		if slack := 16 * 64; got[l] < n-slack || got[l] > n+slack {
-			r.Fatalf("from host %d to host %d the schedule sends %d bytes, the plan %d", l.from, l.to, got[l], n)
+			r.Fatalf("from host %d to host %d the schedule sends %d bytes, the plan %d", l.from,
+				l.to, got[l], n)
 		}
 	}
 	if end != p.Stats.Busiest {

@@ -2,8 +2,9 @@ package plan
 
 import "slices"
 
-// A stream is bytes that the same hosts have and the same hosts lack. Its bytes are a line: the boxes of its pairs in the
-// order of the plan. The line is cut into segments, and each segment has its own way from host to host.
+// A stream is bytes that the same hosts have and the same hosts lack. Its bytes are a line: the
+// boxes of its pairs in the order of the plan. The line is cut into segments, and each segment has
+// its own way from host to host.
 type stream struct {
 	from, to []int32
 	bytes    int
@@ -12,8 +13,10 @@ type stream struct {
 
 // A segment ends at a byte of the line, and starts where the one before it ends.
 type segment struct {
-	end   int
-	edges []edge // in an order in which each sender has the bytes; the receivers are those of the stream, each once
+	end int
+	// in an order in which each sender has the bytes; the receivers are those of the stream, each
+	// once
+	edges []edge
 }
 
 type edge struct {
@@ -102,18 +105,20 @@ func (p *Plan) direct() (demands []demand) {
 	return demands
 }
 
-// relayed returns two demands for each stream: holders send every byte once, holders or receivers all other times.
+// relayed returns two demands for each stream: holders send every byte once, holders or receivers
+// all other times.
 func (p *Plan) relayed() (demands []demand) {
 	for _, st := range p.streams {
 		all := slices.Concat(st.from, st.to)
-		demands = append(demands, demand{st.from, st.bytes}, demand{all, st.bytes * (len(st.to) - 1)})
+		demands = append(demands, demand{st.from, st.bytes},
+			demand{all, st.bytes * (len(st.to) - 1)})
 	}
 	return demands
 }
 
-// cut lays what the senders send along the line of the stream, as often as it has receivers, and so finds the senders of
-// each byte; where these change, a segment ends. sent says for each demand what its senders send; the demands one after
-// the other fill the line again and again.
+// cut lays what the senders send along the line of the stream, as often as it has receivers, and so
+// finds the senders of each byte; where these change, a segment ends. sent says for each demand
+// what its senders send; the demands one after the other fill the line again and again.
 func (s *stream) cut(demands []demand, sent [][]int) {
 	type span struct {
 		host     int32
@@ -136,7 +141,8 @@ func (s *stream) cut(demands []demand, sent [][]int) {
 	if ends[0] == 0 {
 		ends = ends[1:]
 	}
-	next := make([]int, len(s.to)) // of each round of the line: the span that its current position is in
+	// of each round of the line: the span that its current position is in
+	next := make([]int, len(s.to))
 	for k, i := 0, 0; k < len(next); k++ {
 		for spans[i].to <= k*s.bytes {
 			i++
@@ -157,9 +163,10 @@ func (s *stream) cut(demands []demand, sent [][]int) {
 	}
 }
 
-// tree orders transmissions so that each sender has the bytes when its turn comes. Senders that hold the bytes from the
-// start come first; the first sender is one. Receivers that send are served before the others, in their order: when one
-// of them sends, as many transmissions as there were senders before it have been made, so it has been served.
+// tree orders transmissions so that each sender has the bytes when its turn comes. Senders that
+// hold the bytes from the start come first; the first sender is one. Receivers that send are served
+// before the others, in their order: when one of them sends, as many transmissions as there were
+// senders before it have been made, so it has been served.
 func (s *stream) tree(senders []int32) []edge {
 	slices.SortStableFunc(senders, func(a, b int32) int { return s.rank(a) - s.rank(b) })
 	var receivers []int32

@@ -16,10 +16,12 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// llama405 is the state of Llama 3 405B in training: parameters in bf16, and what Adam keeps in f32: 5.7 TB.
+// llama405 is the state of Llama 3 405B in training: parameters in bf16, and what Adam keeps in
+// f32: 5.7 TB.
 func llama405() (tensors []layout.Tensor) {
 	const width, inner, kv, vocabulary = 16384, 53248, 1024, 128256
-	for _, state := range []string{"", "optimizer.master.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."} {
+	for _, state := range []string{"", "optimizer.master.", "optimizer.exp_avg.",
+		"optimizer.exp_avg_sq."} {
 		dtype := tensor.F32
 		if state == "" {
 			dtype = tensor.BF16
@@ -46,11 +48,13 @@ func llama405() (tensors []layout.Tensor) {
 	return tensors
 }
 
-// megatron405 is the model on a mesh of pp, dp and tp, with fused tensors and the optimizer cut over dp: "bucket" as the
-// distributed optimizer of Megatron, "flat" tensor by tensor, "shard" all state by rows as FSDP.
+// megatron405 is the model on a mesh of pp, dp and tp, with fused tensors and the optimizer cut
+// over dp: "bucket" as the distributed optimizer of Megatron, "flat" tensor by tensor, "shard" all
+// state by rows as FSDP.
 func megatron405(pp, dp, tp int, optimizer string) *layout.Spec {
 	var cuts []string
-	for s := 1; s < pp; s++ { // one layer less on the first and the last stage, which have the embeddings
+	// one layer less on the first and the last stage, which have the embeddings
+	for s := 1; s < pp; s++ {
 		cuts = append(cuts, fmt.Sprint(s*128/pp-1))
 	}
 	stage := fmt.Sprintf("pp=spread(1,126,cuts=%s)", strings.Join(cuts, "/"))
@@ -61,19 +65,30 @@ func megatron405(pp, dp, tp int, optimizer string) *layout.Spec {
 	case "shard":
 		dense, state = ", dp=shard(0,ceil)", ", dp=shard(0,ceil)"
 	}
-	s := &layout.Spec{Shoal: layout.Version, Mesh: fmt.Sprintf("pp=%d,dp=%d,tp=%d", pp, dp, tp), Store: []layout.Store{
-		{Name: "**layers.#.linear_qkv", Parts: []string{"**layers.#.self_attn.q_proj.weight", "**layers.#.self_attn.k_proj.weight", "**layers.#.self_attn.v_proj.weight"}, Units: []int{2048, 128, 128}},
-		{Name: "**layers.#.linear_fc1", Parts: []string{"**layers.#.mlp.gate_proj.weight", "**layers.#.mlp.up_proj.weight"}},
-	}}
+	s := &layout.Spec{Shoal: layout.Version, Mesh: fmt.Sprintf("pp=%d,dp=%d,tp=%d", pp, dp, tp),
+		Store: []layout.Store{
+			{Name: "**layers.#.linear_qkv",
+				Parts: []string{"**layers.#.self_attn.q_proj.weight",
+					"**layers.#.self_attn.k_proj.weight", "**layers.#.self_attn.v_proj.weight"},
+				Units: []int{2048, 128, 128}},
+			{Name: "**layers.#.linear_fc1",
+				Parts: []string{"**layers.#.mlp.gate_proj.weight",
+					"**layers.#.mlp.up_proj.weight"}},
+		}}
 	for _, level := range []struct{ prefix, dp string }{{"optimizer.", state}, {"", dense}} {
 		dp := level.dp
 		s.Rules = append(s.Rules,
-			layout.Rule{Match: level.prefix + "**layers.#.linear_qkv", Place: stage + ", tp=shard(0)" + dp},
-			layout.Rule{Match: level.prefix + "**layers.#.linear_fc1", Place: stage + ", tp=shard(0,blocks=2)" + dp},
-			layout.Rule{Match: level.prefix + "**layers.#.**_proj.weight", Place: stage + ", tp=shard(1)" + dp},
+			layout.Rule{Match: level.prefix + "**layers.#.linear_qkv",
+				Place: stage + ", tp=shard(0)" + dp},
+			layout.Rule{Match: level.prefix + "**layers.#.linear_fc1",
+				Place: stage + ", tp=shard(0,blocks=2)" + dp},
+			layout.Rule{Match: level.prefix + "**layers.#.**_proj.weight",
+				Place: stage + ", tp=shard(1)" + dp},
 			layout.Rule{Match: level.prefix + "**layers.#.**", Place: stage + dp},
-			layout.Rule{Match: level.prefix + "**embed_tokens.weight", Place: "pp=at(0), tp=shard(0)" + dp},
-			layout.Rule{Match: level.prefix + "**lm_head.weight", Place: "pp=at(-1), tp=shard(0)" + dp},
+			layout.Rule{Match: level.prefix + "**embed_tokens.weight",
+				Place: "pp=at(0), tp=shard(0)" + dp},
+			layout.Rule{Match: level.prefix + "**lm_head.weight",
+				Place: "pp=at(-1), tp=shard(0)" + dp},
 			layout.Rule{Match: level.prefix + "**norm.weight", Place: "pp=at(-1)" + dp})
 	}
 	return s
@@ -95,7 +110,9 @@ func changes405() []change405 {
 		{"dp128to120/bucket", megatron405(16, 128, 8, "bucket"), megatron405(16, 120, 8, "bucket")},
 		{"pp16to8/bucket", megatron405(16, 128, 8, "bucket"), megatron405(8, 256, 8, "bucket")},
 		{"tp8to4/bucket", megatron405(16, 128, 8, "bucket"), megatron405(16, 256, 4, "bucket")},
-		{"one rank to all", &layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}}}, megatron405(16, 128, 8, "bucket")},
+		{"one rank to all",
+			&layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}}},
+			megatron405(16, 128, 8, "bucket")},
 		{"dp64to128/flat", megatron405(16, 64, 8, "flat"), megatron405(16, 128, 8, "flat")},
 		{"dp64to128/shard", megatron405(16, 64, 8, "shard"), megatron405(16, 128, 8, "shard")},
 		{"pp16to8/shard", megatron405(16, 128, 8, "shard"), megatron405(8, 256, 8, "shard")},
@@ -107,7 +124,8 @@ type change405 struct {
 	from, to *layout.Spec
 }
 
-// plan plans a change on hosts of eight, layouts and schedule included, and returns how many sends that has.
+// plan plans a change on hosts of eight, layouts and schedule included, and returns how many sends
+// that has.
 func (c *change405) plan(t testing.TB, tensors []layout.Tensor) (*plan.Plan, int) {
 	src, err := c.from.Resolve(tensors)
 	if err != nil {
@@ -145,9 +163,11 @@ func BenchmarkPlan405B(b *testing.B) {
 // countedVariable says to a child of TestPlan405B that the tool which counts is watching.
 const countedVariable = "SHOAL_TEST_COUNTED"
 
-// TestPlan405B holds planning to its limits without a clock: by the bytes that it allocates in all, which are more than it ever has at a time, and by the work
-// that it does. That is counted in executed statements of the packages that plan, by the tool that measures coverage, in a child process: so many as
-// take less than a second a change, with a tenth more: boxes that are compared each with each are half as many again.
+// TestPlan405B holds planning to its limits without a clock: by the bytes that it allocates in all,
+// which are more than it ever has at a time, and by the work that it does. That is counted in
+// executed statements of the packages that plan, by the tool that measures coverage, in a child
+// process: so many as take less than a second a change, with a tenth more: boxes that are compared
+// each with each are half as many again.
 func TestPlan405B(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds the packages for counting")
@@ -171,7 +191,8 @@ func TestPlan405B(t *testing.T) {
 		return
 	}
 	profile := filepath.Join(t.TempDir(), "profile")
-	child := exec.Command("go", "test", "-count=1", "-run=^TestPlan405B$", "-covermode=count", "-coverpkg=../...,../../tensor", "-coverprofile="+profile, ".")
+	child := exec.Command("go", "test", "-count=1", "-run=^TestPlan405B$", "-covermode=count",
+		"-coverpkg=../...,../../tensor", "-coverprofile="+profile, ".")
 	child.Env = append(os.Environ(), countedVariable+"=1")
 	if said, err := child.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, said)

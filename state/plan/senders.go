@@ -6,12 +6,12 @@ type demand struct {
 	bytes   int
 }
 
-// balance shares out the demands so that the busiest host sends as little as possible. It returns what each sender of
-// each demand sends, and that least possible maximum, in whole bytes.
+// balance shares out the demands so that the busiest host sends as little as possible. It returns
+// what each sender of each demand sends, and that least possible maximum, in whole bytes.
 //
-// Whether a maximum is possible is a question of maximum flow; if not, the minimum cut names demands whose senders can, all
-// together, not meet them under it, and so a larger maximum that is necessary. From below, a few rounds reach the least
-// one (the discrete Newton method).
+// Whether a maximum is possible is a question of maximum flow; if not, the minimum cut names
+// demands whose senders can, all together, not meet them under it, and so a larger maximum that is
+// necessary. From below, a few rounds reach the least one (the discrete Newton method).
 func balance(demands []demand, hosts int) (sent [][]int, limit int) {
 	sent = make([][]int, len(demands))
 	fixed := make([]int, hosts) // what hosts send that are the only sender
@@ -61,8 +61,8 @@ func balance(demands []demand, hosts int) (sent [][]int, limit int) {
 	return sent, limit
 }
 
-// necessary returns the maximum that the minimum cut of a flow that falls short asks for: its demands, with what its hosts
-// send anyway, spread evenly over its hosts.
+// necessary returns the maximum that the minimum cut of a flow that falls short asks for: its
+// demands, with what its hosts send anyway, spread evenly over its hosts.
 func (n *network) necessary(demands int, fixed []int, bytes func(k int) int) int {
 	load, hosts := 0, 0
 	for k := range demands {

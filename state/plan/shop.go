@@ -52,7 +52,8 @@ func newShop(traffic []Send) *shop {
 	return s
 }
 
-// cover matches as many ports as are free on both sides, and then all whose load is all the time that is left.
+// cover matches as many ports as are free on both sides, and then all whose load is all the time
+// that is left.
 func (s *shop) cover() {
 	for i := range s.links {
 		l := &s.links[i]
@@ -76,8 +77,9 @@ func (s *shop) match(i int) {
 	}
 }
 
-// augment finds a link for a port, by moving others on its side to other links; one that is not among the busiest may be
-// left without. Such a chain exists, since the busiest ports of a side have work for all the time that is left.
+// augment finds a link for a port, by moving others on its side to other links; one that is not
+// among the busiest may be left without. Such a chain exists, since the busiest ports of a side
+// have work for all the time that is left.
 func (s *shop) augment(n int) bool {
 	s.seen[n] = s.round
 	p := &s.ports[n]
@@ -102,7 +104,8 @@ func (s *shop) augment(n int) bool {
 	return false
 }
 
-// advance lets the matched links send until one of them is done, or a port that waits has no time left to wait.
+// advance lets the matched links send until one of them is done, or a port that waits has no time
+// left to wait.
 func (s *shop) advance() {
 	step := math.MaxInt
 	for i := range s.ports {
@@ -131,7 +134,8 @@ func (s *shop) advance() {
 	s.left -= step
 }
 
-// send records that a link is busy from now on, as one send with the time before where it was busy then.
+// send records that a link is busy from now on, as one send with the time before where it was busy
+// then.
 func (s *shop) send(l *link, bytes int) {
 	l.Bytes -= bytes
 	if l.last >= 0 && s.sends[l.last].Start+s.sends[l.last].Bytes == s.now {

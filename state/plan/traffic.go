@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// traffic is the plan as the network sees it: which hosts hold and which groups need how many bytes.
+// traffic is the plan as the network sees it: which hosts hold and which groups need how many
+// bytes.
 type traffic struct {
 	hosts, groups int
 	holders       [][]int32 // sets of hosts, each once
@@ -22,7 +23,8 @@ type flow struct {
 	bytes            int
 }
 
-// traffic forgets which ranks of a host hold, and which ranks of a group need something; group is that of each new rank.
+// traffic forgets which ranks of a host hold, and which ranks of a group need something; group is
+// that of each new rank.
 func (p *Plan) traffic(group []int, groups int) *traffic {
 	t := &traffic{hosts: len(p.Cluster.Devices), groups: groups}
 	holders, needers := map[string]int{}, map[string]int{}
@@ -47,7 +49,8 @@ func (p *Plan) traffic(group []int, groups int) *traffic {
 	return t
 }
 
-// project returns where the ranks of a set are, ascending and each place once, without those that are lost.
+// project returns where the ranks of a set are, ascending and each place once, without those that
+// are lost.
 func project[S ~[]int32](set S, where []int) []int32 {
 	var places []int32
 	for _, r := range set {
@@ -61,8 +64,8 @@ func project[S ~[]int32](set S, where []int) []int32 {
 	return slices.Compact(places)
 }
 
-// A LostError says which tensors cannot be brought over, because parts of them were on lost ranks only. They are in the
-// last checkpoint.
+// A LostError says which tensors cannot be brought over, because parts of them were on lost ranks
+// only. They are in the last checkpoint.
 type LostError struct {
 	Tensors []string // in the order of the catalogue
 	Ranks   []int    // of which any one would have been enough for the first of them
@@ -70,7 +73,8 @@ type LostError struct {
 }
 
 func (e *LostError) Error() string {
-	return fmt.Sprintf("plan: %d bytes of %d tensors, %s the first, were on lost ranks only (%v); restore them from a checkpoint", e.Bytes, len(e.Tensors), e.Tensors[0], e.Ranks)
+	return fmt.Sprintf("plan: %d bytes of %d tensors, %s the first, were on lost ranks only "+
+		"(%v); restore them from a checkpoint", e.Bytes, len(e.Tensors), e.Tensors[0], e.Ranks)
 }
 
 // lost reports what nobody holds any more.

@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// Alone is what of the state lies in one domain only, and is lost with it: domain numbers the domains, such as hosts, by rank. first is the
-// first of the tensors.
+// Alone is what of the state lies in one domain only, and is lost with it: domain numbers the
+// domains, such as hosts, by rank. first is the first of the tensors.
 func (l *Layout) Alone(domain []int) (bytes, tensors int, first string) {
 	lowest := len(l.Tensors)
 	for i := range l.Families {
@@ -19,7 +19,8 @@ func (l *Layout) Alone(domain []int) (bytes, tensors int, first string) {
 			}
 		}
 		if alone > 0 {
-			bytes, tensors, lowest = bytes+alone*len(f.Tensors), tensors+len(f.Tensors), min(lowest, slices.Min(f.Tensors))
+			bytes, tensors, lowest = bytes+alone*len(f.Tensors), tensors+len(f.Tensors),
+				min(lowest, slices.Min(f.Tensors))
 		}
 	}
 	if tensors > 0 {

@@ -16,7 +16,8 @@ type Place struct {
 	Ranks []int // of each rank of the old mesh, its worker; Gone = its memory is lost
 	// Leaving are hosts whose workers give what they have, and take no rank.
 	Leaving []int
-	// Redundant asks for what several ranks of the new mesh have to be on two hosts, before few bytes are moved.
+	// Redundant asks for what several ranks of the new mesh have to be on two hosts, before few
+	// bytes are moved.
 	Redundant bool
 }
 
@@ -27,8 +28,9 @@ const Gone = -1
 type Change struct {
 	Old, New *Layout
 	Plan     *plan.Plan
-	// Order is the worker that takes each rank of the new mesh. Which worker that is the plan chooses: the one that has most
-	// of what the rank needs; in a redundant job among those with which least of the state is on one host alone.
+	// Order is the worker that takes each rank of the new mesh. Which worker that is the plan
+	// chooses: the one that has most of what the rank needs; in a redundant job among those with
+	// which least of the state is on one host alone.
 	Order []int
 	place Place
 	was   []home // of each tensor, in the old layout
@@ -36,14 +38,15 @@ type Change struct {
 	moves []Move // once they are known
 }
 
-// Plan plans the way from one mesh to another over the workers of a job. It fails with a *plan.LostError when something is needed that
-// only lost workers had.
+// Plan plans the way from one mesh to another over the workers of a job. It fails with a
+// *plan.LostError when something is needed that only lost workers had.
 func Plan(old, new *Layout, at Place) (*Change, error) {
 	if n := at.takers(); new.Ranks > n {
 		return nil, fmt.Errorf("mesh %s needs %d workers, the job has %d", new.Mesh, new.Ranks, n)
 	}
 	if len(at.Ranks) != old.Ranks {
-		return nil, fmt.Errorf("mesh %s has %d ranks, of which %d are known", old.Mesh, old.Ranks, len(at.Ranks))
+		return nil, fmt.Errorf("mesh %s has %d ranks, of which %d are known", old.Mesh, old.Ranks,
+			len(at.Ranks))
 	}
 	c := &Change{Old: old, New: new, place: at, was: homes(old.Layout), is: homes(new.Layout)}
 	err := c.build(at.cluster(new.Ranks))
@@ -101,7 +104,8 @@ func (p *Place) cluster(ranks int) plan.Cluster {
 	return c
 }
 
-// arrange finds the worker of each new rank: the devices of a host are its old ranks, in their order, and then its other workers.
+// arrange finds the worker of each new rank: the devices of a host are its old ranks, in their
+// order, and then its other workers.
 func (c *Change) arrange() error {
 	devices, has := make([][]int, len(c.Plan.Cluster.Devices)), map[int]bool{}
 	for _, w := range c.place.Ranks {
@@ -139,8 +143,8 @@ func (c *Change) Figures() Figure {
 	return f
 }
 
-// Fewer returns the mesh with the largest degree of an axis that so many workers can hold, the other axes as they are; false if there is
-// none.
+// Fewer returns the mesh with the largest degree of an axis that so many workers can hold, the
+// other axes as they are; false if there is none.
 func Fewer(mesh, axis string, workers int) (string, bool) {
 	m, err := layout.ParseMesh(mesh)
 	if err != nil {
@@ -161,9 +165,10 @@ func Fewer(mesh, axis string, workers int) (string, bool) {
 	return m.String(), others <= workers
 }
 
-// Largest returns the largest mesh that so many workers can hold: one with a smaller degree of an axis, as Fewer says; and only where not even
-// one of it can be, the one of most ranks among those whose axes have no higher degrees and on which the state can lie, as holds says. Of
-// several it has the least of that axis. False where there is none.
+// Largest returns the largest mesh that so many workers can hold: one with a smaller degree of an
+// axis, as Fewer says; and only where not even one of it can be, the one of most ranks among those
+// whose axes have no higher degrees and on which the state can lie, as holds says. Of several it
+// has the least of that axis. False where there is none.
 func Largest(mesh, axis string, workers int, holds func(mesh string) bool) (string, bool) {
 	if next, ok := Fewer(mesh, axis, workers); ok {
 		return next, true
@@ -174,7 +179,8 @@ func Largest(mesh, axis string, workers int, holds func(mesh string) bool) (stri
 	}
 	meshes := smaller(m, workers)
 	slices.SortStableFunc(meshes, func(a, b layout.Mesh) int {
-		return cmp.Or(cmp.Compare(b.Ranks(), a.Ranks()), cmp.Compare(degree(a, axis), degree(b, axis)))
+		return cmp.Or(cmp.Compare(b.Ranks(), a.Ranks()),
+			cmp.Compare(degree(a, axis), degree(b, axis)))
 	})
 	for _, next := range meshes {
 		if holds(next.String()) {
@@ -184,7 +190,8 @@ func Largest(mesh, axis string, workers int, holds func(mesh string) bool) (stri
 	return "", false
 }
 
-// smaller lists the meshes of the same axes of at most so many ranks, none of a higher degree; higher degrees of the first axes come first.
+// smaller lists the meshes of the same axes of at most so many ranks, none of a higher degree;
+// higher degrees of the first axes come first.
 func smaller(m layout.Mesh, ranks int) []layout.Mesh {
 	if len(m) == 0 {
 		return []layout.Mesh{nil}

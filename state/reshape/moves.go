@@ -18,9 +18,10 @@ type Move struct {
 	To   []Spot
 }
 
-// Moves lists what is to be copied. All moves read the old memory, and no byte of the new one is written twice, so they may be done in
-// any order. What several ranks get of one place is one move, whatever pieces the plan has it in: on the network it can go along a tree.
-// They are found once, by whoever asks first; the list is not to be changed.
+// Moves lists what is to be copied. All moves read the old memory, and no byte of the new one is
+// written twice, so they may be done in any order. What several ranks get of one place is one move,
+// whatever pieces the plan has it in: on the network it can go along a tree. They are found once,
+// by whoever asks first; the list is not to be changed.
 func (c *Change) Moves() []Move {
 	if c.moves == nil {
 		c.moves = c.find()
@@ -41,7 +42,8 @@ func (c *Change) find() (moves []Move) {
 	slices.SortFunc(m.rows, func(a, b []run) int { return bySource(a[0], b[0]) })
 	for i, k := 0, 0; i < len(m.rows); i = k {
 		first, end := m.rows[i][0].from, 0
-		for k = i; k < len(m.rows) && (k == i || m.rows[k][0].from.Rank == first.Rank && m.rows[k][0].from.At < end); k++ {
+		for k = i; k < len(m.rows) &&
+			(k == i || m.rows[k][0].from.Rank == first.Rank && m.rows[k][0].from.At < end); k++ {
 			last := m.rows[k][len(m.rows[k])-1]
 			end = max(end, last.from.At+last.n)
 		}
@@ -50,7 +52,8 @@ func (c *Change) find() (moves []Move) {
 	return moves
 }
 
-// merge makes one row of several. There are many runs, and few rows that overlap: to sort them all anew took half of the time of a plan.
+// merge makes one row of several. There are many runs, and few rows that overlap: to sort them all
+// anew took half of the time of a plan.
 func merge(rows [][]run) []run {
 	for len(rows) > 1 {
 		fewer := rows[:0]
@@ -79,7 +82,8 @@ func both(a, b []run) []run {
 	return append(append(all, a...), b...)
 }
 
-// bySource orders runs by where they come from, and those of one place by how long they are and where they go.
+// bySource orders runs by where they come from, and those of one place by how long they are and
+// where they go.
 func bySource(a, b run) int {
 	if a.from != b.from {
 		return cmp.Or(a.from.Rank-b.from.Rank, a.from.At-b.from.At)
@@ -136,7 +140,9 @@ func cut(runs []run) []Move {
 		}
 	}
 	for i := range moves {
-		slices.SortFunc(moves[i].To, func(a, b Spot) int { return cmp.Or(a.Rank-b.Rank, a.At-b.At) })
+		slices.SortFunc(moves[i].To, func(a, b Spot) int {
+			return cmp.Or(a.Rank-b.Rank, a.At-b.At)
+		})
 	}
 	return moves
 }
@@ -187,7 +193,8 @@ func (m *mover) copy(t int, box tensor.Box, from plan.Place, to *plan.Place) {
 	size, a, b := m.New.Tensors[t].DType.Size(), m.Old.spot(&from), m.New.spot(to)
 	row := m.row[:0]
 	for r := range tensor.Runs(box, from.View, to.View) {
-		row = append(row, run{Spot{a.Rank, a.At + r.A*size}, Spot{b.Rank, b.At + r.B*size}, r.N * size})
+		row = append(row, run{Spot{a.Rank, a.At + r.A*size}, Spot{b.Rank, b.At + r.B*size},
+			r.N * size})
 	}
 	m.row = row
 	m.add(slices.Clone(row))

@@ -6,7 +6,8 @@ import (
 	"github.com/shoal-ml/shoal/state/plan"
 )
 
-// Alone is how many bytes of the new state one host has alone; where all workers are on one host, one worker.
+// Alone is how many bytes of the new state one host has alone; where all workers are on one host,
+// one worker.
 func (c *Change) Alone() (bytes int, where string) {
 	if slices.Min(c.place.Hosts) == slices.Max(c.place.Hosts) {
 		return c.New.alone(c.Order), "worker"
@@ -17,8 +18,9 @@ func (c *Change) Alone() (bytes int, where string) {
 // Redundant reports whether what several ranks have was to be on two hosts.
 func (c *Change) Redundant() bool { return c.place.Redundant }
 
-// spread plans again where less of the new state is on one host alone with other groups of ranks. The ranks stay where they are if that is as good;
-// else the ordinary groups are the first choice, and then those that leave most neighbours together.
+// spread plans again where less of the new state is on one host alone with other groups of ranks.
+// The ranks stay where they are if that is as good; else the ordinary groups are the first choice,
+// and then those that leave most neighbours together.
 func (c *Change) spread() error {
 	var best *plan.Cluster
 	least := c.New.alone(c.Plan.Cluster.New) // which host takes which group makes no difference
@@ -44,7 +46,8 @@ func (c *Change) spread() error {
 	return c.build(*best)
 }
 
-// stay is the cluster in which every worker keeps its rank; false where the mesh is another one, or not all are left.
+// stay is the cluster in which every worker keeps its rank; false where the mesh is another one, or
+// not all are left.
 func (c *Change) stay() (plan.Cluster, bool) {
 	stay := c.Plan.Cluster
 	stay.New, stay.Fixed = stay.Old, true
@@ -56,7 +59,8 @@ func (c *Change) stay() (plan.Cluster, bool) {
 	return stay, c.Old.Mesh.String() == c.New.Mesh.String()
 }
 
-// runs lists how many neighbouring ranks have the same places on the first axes of the mesh, the most first: the ranks along the last axes.
+// runs lists how many neighbouring ranks have the same places on the first axes of the mesh, the
+// most first: the ranks along the last axes.
 func (l *Layout) runs() (list []int) {
 	n := l.Ranks
 	for _, a := range l.Mesh {

@@ -7,8 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/state/reshape"
 )
 
-// BenchmarkRedundant plans a mesh whose replicas are neighbours, on hosts of 8, so that every host has something alone that can be on two: what a job of
-// so many ranks waits for behind its first step.
+// BenchmarkRedundant plans a mesh whose replicas are neighbours, on hosts of 8, so that every host
+// has something alone that can be on two: what a job of so many ranks waits for behind its first
+// step.
 func BenchmarkRedundant(b *testing.B) {
 	for _, mesh := range []string{"pp=4,tp=4,dp=4", "pp=4,tp=8,dp=8", "pp=16,tp=8,dp=8"} {
 		b.Run(mesh, func(b *testing.B) {
@@ -17,7 +18,9 @@ func BenchmarkRedundant(b *testing.B) {
 			for _, kind := range []string{"", "optimizer.exp_avg.", "optimizer.exp_avg_sq."} {
 				for l := range 48 {
 					for _, name := range []string{"qkv", "out", "up", "down", "norm"} {
-						said.Tensors = append(said.Tensors, reshape.Tensor{Name: fmt.Sprintf("%slayers.%d.%s", kind, l, name), DType: "f32", Shape: []int{4096}})
+						said.Tensors = append(said.Tensors,
+							reshape.Tensor{Name: fmt.Sprintf("%slayers.%d.%s", kind, l, name),
+								DType: "f32", Shape: []int{4096}})
 					}
 				}
 			}

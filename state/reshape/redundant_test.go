@@ -79,8 +79,8 @@ func onHosts(c *reshape.Change, at reshape.Place) (host []int) {
 	return host
 }
 
-// TestRedundant changes between random layouts: what is on one host alone is the least that any placing has, no more than without asking for it, and
-// planned again from there nothing moves.
+// TestRedundant changes between random layouts: what is on one host alone is the least that any
+// placing has, no more than without asking for it, and planned again from there nothing moves.
 func TestRedundant(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		model := layouttest.DrawModel(t)
@@ -100,15 +100,19 @@ func TestRedundant(t *testing.T) {
 		}
 		has := holders(to, model.Tensors)
 		before, after := aloneOn(has, onHosts(ordinary, at)), aloneOn(has, onHosts(c, at))
-		if after > before || after == before && !slices.Equal(c.Order, ordinary.Order) && old.Mesh.String() != new.Mesh.String() {
-			t.Fatalf("%d bytes are on one host with %v, and %d without asking with %v", after, c.Order, before, ordinary.Order)
+		if after > before || after == before && !slices.Equal(c.Order, ordinary.Order) &&
+			old.Mesh.String() != new.Mesh.String() {
+			t.Fatalf("%d bytes are on one host with %v, and %d without asking with %v", after,
+				c.Order, before, ordinary.Order)
 		}
 		if said, where := c.Alone(); where == "host" && said != after {
 			t.Fatalf("the change says that %d bytes are on one host, and %d are", said, after)
 		}
-		again, err := reshape.Plan(new, new, reshape.Place{Hosts: at.Hosts, Ranks: c.Order, Leaving: at.Leaving, Redundant: true})
+		again, err := reshape.Plan(new, new,
+			reshape.Place{Hosts: at.Hosts, Ranks: c.Order, Leaving: at.Leaving, Redundant: true})
 		if err != nil || !slices.Equal(again.Order, c.Order) || again.Plan.Stats.Device != 0 {
-			t.Fatalf("%v becomes %v when it is planned again, %d bytes move; %v", c.Order, again.Order, again.Plan.Stats.Device, err)
+			t.Fatalf("%v becomes %v when it is planned again, %d bytes move; %v", c.Order,
+				again.Order, again.Plan.Stats.Device, err)
 		}
 		if new.Ranks > 6 {
 			return // too many placings to try
@@ -121,7 +125,8 @@ func TestRedundant(t *testing.T) {
 			room[h] = 0
 		}
 		if least := leastAlone(has, new.Ranks, room); after != least {
-			t.Fatalf("%d bytes are on one host with %v, and %d need to be; the hosts are %v, the mesh is %s", after, c.Order, least, at.Hosts, new.Mesh)
+			t.Fatalf("%d bytes are on one host with %v, and %d need to be; the hosts are %v, "+
+				"the mesh is %s", after, c.Order, least, at.Hosts, new.Mesh)
 		}
 	})
 }

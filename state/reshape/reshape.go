@@ -1,8 +1,10 @@
-// Package reshape says how the state of a job that runs gets from one mesh to another: which bytes of which worker's memory go
-// where in whose. The job states its state once, as a catalogue and the rules of a layout; the mesh is what changes. Plans come from
-// state/plan, fingerprints from state/digest; this package brings both to the memory of workers.
+// Package reshape says how the state of a job that runs gets from one mesh to another: which bytes
+// of which worker's memory go where in whose. The job states its state once, as a catalogue and the
+// rules of a layout; the mesh is what changes. Plans come from state/plan, fingerprints from
+// state/digest; this package brings both to the memory of workers.
 //
-// It touches no memory but what it is given to sum up. docs/design/reshape.md has the protocol around it.
+// It touches no memory but what it is given to sum up. docs/design/reshape.md has the protocol
+// around it.
 package reshape
 
 import (
@@ -24,7 +26,8 @@ const align = 64
 // maxRanks bounds a mesh: a job has no more workers.
 const maxRanks = 1 << 16
 
-// A State is what a job has stated of its state: the logical tensors, and the rules that place them on any mesh.
+// A State is what a job has stated of its state: the logical tensors, and the rules that place them
+// on any mesh.
 type State struct {
 	spec    layout.Spec
 	axes    layout.Mesh // that the layout names
@@ -32,7 +35,8 @@ type State struct {
 	id      string
 }
 
-// A Statement is what a worker says of the state: all of it, and what it holds. docs/formats/reshape.md has the JSON.
+// A Statement is what a worker says of the state: all of it, and what it holds.
+// docs/formats/reshape.md has the JSON.
 type Statement struct {
 	Layout  string   `json:"layout"`  // a spec, of whose mesh only the names of the axes count
 	Mesh    string   `json:"mesh"`    // that the job begins with
@@ -88,18 +92,21 @@ func New(s *Statement) (*State, error) {
 // ID names the state: workers that state the same have the same.
 func (s *State) ID() string { return s.id }
 
-// replicas is the axis that every layout has: where nothing is cut over it, its ranks have the same, and divide the samples.
+// replicas is the axis that every layout has: where nothing is cut over it, its ranks have the
+// same, and divide the samples.
 const replicas = "dp"
 
-// On places the state on a mesh. An axis of the layout that it does not have is of degree 1. It fails where the mesh has an axis that the layout does
-// not name: the model knows nothing of it either.
+// On places the state on a mesh. An axis of the layout that it does not have is of degree 1. It
+// fails where the mesh has an axis that the layout does not name: the model knows nothing of it
+// either.
 func (s *State) On(mesh string) (*Layout, error) {
 	m, err := layout.ParseMesh(mesh)
 	if err != nil {
 		return nil, err
 	}
 	if m.Ranks() > maxRanks {
-		return nil, fmt.Errorf("mesh %s has %d ranks; a job has at most %d workers", m, m.Ranks(), maxRanks)
+		return nil, fmt.Errorf("mesh %s has %d ranks; a job has at most %d workers", m, m.Ranks(),
+			maxRanks)
 	}
 	known := []string{replicas}
 	spec, whole := s.spec, slices.Clone(m)
@@ -112,7 +119,8 @@ func (s *State) On(mesh string) (*Layout, error) {
 		}
 	}
 	if err := m.Within(known...); err != nil {
-		return nil, fmt.Errorf("%w: an axis over which nothing is cut must be in the layout's mesh too", err)
+		return nil, fmt.Errorf(
+			"%w: an axis over which nothing is cut must be in the layout's mesh too", err)
 	}
 	spec.Mesh = whole.String()
 	l, err := spec.Resolve(s.tensors)
@@ -122,8 +130,8 @@ func (s *State) On(mesh string) (*Layout, error) {
 	return newLayout(m, spec, l), nil
 }
 
-// A Layout is the state on a mesh, and where it lies in the memory of each rank: local tensors in the order of their names, each
-// packed and at the next multiple of 64 bytes.
+// A Layout is the state on a mesh, and where it lies in the memory of each rank: local tensors in
+// the order of their names, each packed and at the next multiple of 64 bytes.
 type Layout struct {
 	Mesh layout.Mesh
 	Spec layout.Spec // with all axes of the rules in its mesh
@@ -167,7 +175,8 @@ func newLayout(m layout.Mesh, spec layout.Spec, l *layout.Layout) *Layout {
 // Bytes is the memory of a rank, a multiple of 64.
 func (l *Layout) Bytes(rank int) int { return l.ranks[rank].bytes }
 
-// Check compares what a rank says that it holds with what the layout says. Tensors without elements may be left out.
+// Check compares what a rank says that it holds with what the layout says. Tensors without elements
+// may be left out.
 func (l *Layout) Check(rank int, have []Tensor) error {
 	stated := map[string]Tensor{}
 	for _, t := range have {
@@ -182,14 +191,18 @@ func (l *Layout) Check(rank int, have []Tensor) error {
 		switch empty := want.Shape.Box().Empty(); {
 		case !is && empty:
 		case !is:
-			return fmt.Errorf("rank %d of mesh %s has no tensor %q; the layout says that it holds %v%v", rank, l.Mesh, want.Name, want.DType, want.Shape)
+			return fmt.Errorf(
+				"rank %d of mesh %s has no tensor %q; the layout says that it holds %v%v", rank,
+				l.Mesh, want.Name, want.DType, want.Shape)
 		case t.DType != want.DType.String() || !want.Shape.Equal(t.Shape):
-			return fmt.Errorf("rank %d of mesh %s has %q as %s%v; the layout says %v%v", rank, l.Mesh, want.Name, t.DType, tensor.Shape(t.Shape), want.DType, want.Shape)
+			return fmt.Errorf("rank %d of mesh %s has %q as %s%v; the layout says %v%v", rank,
+				l.Mesh, want.Name, t.DType, tensor.Shape(t.Shape), want.DType, want.Shape)
 		}
 	}
 	for name, t := range stated {
 		if !tensor.Shape(t.Shape).Box().Empty() {
-			return fmt.Errorf("rank %d of mesh %s has a tensor %q, and the layout places none of that name there", rank, l.Mesh, name)
+			return fmt.Errorf("rank %d of mesh %s has a tensor %q, and the layout places none "+
+				"of that name there", rank, l.Mesh, name)
 		}
 	}
 	return nil

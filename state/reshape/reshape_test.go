@@ -49,7 +49,8 @@ func state(t *rapid.T, m layouttest.Model, spec *layout.Spec) (*reshape.State, *
 	}
 	s := &reshape.Statement{Layout: string(text), Mesh: spec.Mesh}
 	for _, x := range m.Tensors {
-		s.Tensors = append(s.Tensors, reshape.Tensor{Name: x.Name, DType: x.DType.String(), Shape: x.Shape})
+		s.Tensors = append(s.Tensors,
+			reshape.Tensor{Name: x.Name, DType: x.DType.String(), Shape: x.Shape})
 	}
 	st, err := reshape.New(s)
 	if err != nil {
@@ -62,8 +63,8 @@ func state(t *rapid.T, m layouttest.Model, spec *layout.Spec) (*reshape.State, *
 	return st, l
 }
 
-// TestChange changes between random layouts on random hosts, some of whose workers are lost, and compares with an oracle. Then it damages the
-// new memory: the proof must fail.
+// TestChange changes between random layouts on random hosts, some of whose workers are lost, and
+// compares with an oracle. Then it damages the new memory: the proof must fail.
 func TestChange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		model := layouttest.DrawModel(t)
@@ -86,7 +87,9 @@ func TestChange(t *testing.T) {
 			}
 			seen[w] = true
 			if slices.Contains(at.Leaving, at.Hosts[w]) {
-				t.Fatalf("the order %v of the new ranks has worker %d, on a host of %v that is left", c.Order, w, at.Leaving)
+				t.Fatalf(
+					"the order %v of the new ranks has worker %d, on a host of %v that is left",
+					c.Order, w, at.Leaving)
 			}
 		}
 		was, want := memories(old, from, model.Tensors), memories(new, to, model.Tensors)
@@ -111,11 +114,14 @@ func TestChange(t *testing.T) {
 		}
 		for r := range is {
 			if !bytes.Equal(is[r], want[r]) {
-				t.Fatalf("from %+v\nto %+v\nrank %d has\n%x, want\n%x", *from, *to, r, is[r], want[r])
+				t.Fatalf("from %+v\nto %+v\nrank %d has\n%x, want\n%x", *from, *to, r, is[r],
+					want[r])
 			}
 		}
 		prove := func() reshape.Proof {
-			return proof(c, func(r int) []byte { return was[r] }, func(r int) []byte { return is[r] })
+			return proof(c, func(r int) []byte {
+				return was[r]
+			}, func(r int) []byte { return is[r] })
 		}
 		if p := prove(); p.Old != p.New {
 			t.Fatalf("the fingerprints are %v and %v", p.Old, p.New)
@@ -186,7 +192,8 @@ func TestHostsAddUp(t *testing.T) {
 		from, to := layouttest.DrawSpec(t, model), layouttest.DrawSpec(t, model)
 		_, old := state(t, model, from)
 		_, new := state(t, model, to)
-		c, err := reshape.Plan(old, new, reshape.Place{Hosts: make([]int, max(old.Ranks, new.Ranks)), Ranks: numbers(old.Ranks)})
+		c, err := reshape.Plan(old, new,
+			reshape.Place{Hosts: make([]int, max(old.Ranks, new.Ranks)), Ranks: numbers(old.Ranks)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,7 +225,9 @@ rules:
 `
 
 func statement() *reshape.Statement {
-	return &reshape.Statement{Layout: twoByTwo, Mesh: "dp=2,tp=2", Tensors: []reshape.Tensor{{Name: "b", DType: "f32", Shape: []int{3}}, {Name: "w", DType: "f32", Shape: []int{2, 8}}}}
+	return &reshape.Statement{Layout: twoByTwo, Mesh: "dp=2,tp=2",
+		Tensors: []reshape.Tensor{{Name: "b", DType: "f32", Shape: []int{3}},
+			{Name: "w", DType: "f32", Shape: []int{2, 8}}}}
 }
 
 func TestCheck(t *testing.T) {
@@ -230,7 +239,8 @@ func TestCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := []reshape.Tensor{{Name: "w", DType: "f32", Shape: []int{2, 4}}, {Name: "b", DType: "f32", Shape: []int{3}}}
+	good := []reshape.Tensor{{Name: "w", DType: "f32", Shape: []int{2, 4}},
+		{Name: "b", DType: "f32", Shape: []int{3}}}
 	if err := l.Check(1, good); err != nil {
 		t.Fatal(err)
 	}
@@ -247,10 +257,12 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A mesh whose ranks differ on an axis that the layout does not name is refused, also one that the job would begin with: the loss would be a multiple.
+// A mesh whose ranks differ on an axis that the layout does not name is refused, also one that the
+// job would begin with: the loss would be a multiple.
 func TestAxes(t *testing.T) {
 	for _, x := range []struct{ axes, mesh, want string }{
-		{"dp=2,tp=2", "qq=3", "mesh qq=3: the layout has no axis qq, only dp, tp; all 3 places on it would have the same, and do the same work"},
+		{"dp=2,tp=2", "qq=3", "mesh qq=3: the layout has no axis qq, only dp, tp; all 3 places " +
+			"on it would have the same, and do the same work"},
 		{"dp=2,tp=2", "pd=3", "no axis pd (did you mean dp?)"},
 		{"tp=2", "tp=2,dpp=2", "no axis dpp (did you mean dp?), only dp, tp;"},
 		{"dp=2,tp=2", "qq=1,dp=3", ""}, // one place differs from no other
@@ -268,8 +280,10 @@ func TestAxes(t *testing.T) {
 		said.Mesh = x.mesh
 		_, begun := reshape.New(said)
 		for what, err := range map[string]error{"goes to": on, "begins with": begun} {
-			if (err == nil) != (x.want == "") || err != nil && !strings.Contains(err.Error(), x.want) {
-				t.Errorf("a job of axes %s %s %s: error %v, want %q", x.axes, what, x.mesh, err, x.want)
+			if (err == nil) != (x.want == "") ||
+				err != nil && !strings.Contains(err.Error(), x.want) {
+				t.Errorf("a job of axes %s %s %s: error %v, want %q", x.axes, what, x.mesh, err,
+					x.want)
 			}
 		}
 	}
@@ -282,11 +296,13 @@ func TestFewer(t *testing.T) {
 		want    string
 		ok      bool
 	}{
-		{"dp=2,tp=2", 3, "dp=1,tp=2", true}, {"dp=4", 3, "dp=3", true}, {"tp=4", 3, "tp=4", false}, {"pp=2,dp=3,tp=2", 9, "pp=2,dp=2,tp=2", true},
+		{"dp=2,tp=2", 3, "dp=1,tp=2", true}, {"dp=4", 3, "dp=3", true}, {"tp=4", 3, "tp=4", false},
+		{"pp=2,dp=3,tp=2", 9, "pp=2,dp=2,tp=2", true},
 		{"dp=2,tp=2", 1, "dp=0,tp=2", false}, {"dp=2", 5, "dp=2", true},
 	} {
 		if got, ok := reshape.Fewer(x.mesh, "dp", x.workers); got != x.want || ok != x.ok {
-			t.Errorf("%s on %d workers: %s, %v; want %s, %v", x.mesh, x.workers, got, ok, x.want, x.ok)
+			t.Errorf("%s on %d workers: %s, %v; want %s, %v", x.mesh, x.workers, got, ok, x.want,
+				x.ok)
 		}
 	}
 }
@@ -298,7 +314,8 @@ func FuzzParse(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(good)
-	f.Add([]byte(`{"layout":"shoal: layout/1\nrules: [{match: '**'}]","mesh":"","tensors":[{"name":"x","dtype":"f32","shape":[-1]}]}`))
+	f.Add([]byte(
+		`{"layout":"shoal: layout/1\nrules: [{match: '**'}]","mesh":"","tensors":[{"name":"x","dtype":"f32","shape":[-1]}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s, err := reshape.Parse(text)
 		if err != nil {
@@ -339,8 +356,10 @@ func TestAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if bytes, tensors, first := l.Alone(x.domain); bytes != x.bytes || tensors != x.tensors || first != x.first {
-			t.Errorf("%s on %v: %d bytes of %d tensors, %q; want %d, %d, %q", x.mesh, x.domain, bytes, tensors, first, x.bytes, x.tensors, x.first)
+		if bytes, tensors, first := l.Alone(x.domain); bytes != x.bytes || tensors != x.tensors ||
+			first != x.first {
+			t.Errorf("%s on %v: %d bytes of %d tensors, %q; want %d, %d, %q", x.mesh, x.domain,
+				bytes, tensors, first, x.bytes, x.tensors, x.first)
 		}
 	}
 }
@@ -352,10 +371,14 @@ func TestLargest(t *testing.T) {
 		refuses string // a mesh on which the state cannot lie
 		want    string
 	}{
-		{"dp=2,tp=2", 3, "", "dp=1,tp=2"}, {"tp=4", 3, "", "tp=3"}, {"tp=4", 3, "tp=3", "tp=2"}, {"dp=2,tp=4", 3, "", "dp=1,tp=3"},
-		{"dp=2,tp=4", 3, "dp=1,tp=3", "dp=1,tp=2"}, {"pp=2,tp=3", 5, "", "pp=2,tp=2"}, {"pp=2,tp=2", 1, "", "pp=1,tp=1"}, {"tp=2", 1, "tp=1", ""},
+		{"dp=2,tp=2", 3, "", "dp=1,tp=2"}, {"tp=4", 3, "", "tp=3"}, {"tp=4", 3, "tp=3", "tp=2"},
+		{"dp=2,tp=4", 3, "", "dp=1,tp=3"},
+		{"dp=2,tp=4", 3, "dp=1,tp=3", "dp=1,tp=2"}, {"pp=2,tp=3", 5, "", "pp=2,tp=2"},
+		{"pp=2,tp=2", 1, "", "pp=1,tp=1"}, {"tp=2", 1, "tp=1", ""},
 	} {
-		got, ok := reshape.Largest(x.mesh, "dp", x.workers, func(mesh string) bool { return mesh != x.refuses })
+		got, ok := reshape.Largest(x.mesh, "dp", x.workers, func(mesh string) bool {
+			return mesh != x.refuses
+		})
 		if got != x.want || ok != (x.want != "") {
 			t.Errorf("%s on %d workers: %s, %v; want %s", x.mesh, x.workers, got, ok, x.want)
 		}

@@ -46,8 +46,8 @@ const (
 	Unheard      // it is done, and its answer lost
 )
 
-// Fail decides on the fate of all later calls; nil: they work. f may be called by several goroutines at once, and may wait, which makes
-// the store slow.
+// Fail decides on the fate of all later calls; nil: they work. f may be called by several
+// goroutines at once, and may wait, which makes the store slow.
 func (s *Server) Fail(f func(op Op, key string) Fate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +79,8 @@ func (c *client) Get(ctx context.Context, key string) (e store.Entry, err error)
 	return e, err
 }
 
-func (c *client) Create(ctx context.Context, key string, value []byte) (r store.Revision, err error) {
+func (c *client) Create(ctx context.Context, key string, value []byte) (r store.Revision,
+	err error) {
 	if err := record.Check(key, value); err != nil {
 		return 0, err
 	}
@@ -93,7 +94,8 @@ func (c *client) Create(ctx context.Context, key string, value []byte) (r store.
 	return r, err
 }
 
-func (c *client) Update(ctx context.Context, key string, value []byte, was store.Revision) (r store.Revision, err error) {
+func (c *client) Update(ctx context.Context, key string, value []byte,
+	was store.Revision) (r store.Revision, err error) {
 	if err := record.Check(key, value); err != nil {
 		return 0, err
 	}

@@ -12,7 +12,9 @@ type server struct{ *mem.Server }
 
 func (s server) Open(testing.TB) store.Store { return s.Server.Open() }
 func (s server) Start(testing.TB)            { s.Fail(nil) }
-func (s server) Stop(testing.TB)             { s.Fail(func(mem.Op, string) mem.Fate { return mem.Lost }) }
+func (s server) Stop(testing.TB) {
+	s.Fail(func(mem.Op, string) mem.Fate { return mem.Lost })
+}
 
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Server { return server{mem.New()} })

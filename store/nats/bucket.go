@@ -1,5 +1,6 @@
-// Package nats keeps a [store.Store] in NATS JetStream: in a folder, with the server inside this process ([Open]), or on servers that
-// run elsewhere ([Connect]). Both are a key-value bucket called shoal, so `nats kv ls shoal` shows what is in it.
+// Package nats keeps a [store.Store] in NATS JetStream: in a folder, with the server inside this
+// process ([Open]), or on servers that run elsewhere ([Connect]). Both are a key-value bucket
+// called shoal, so `nats kv ls shoal` shows what is in it.
 package nats
 
 import (
@@ -53,24 +54,30 @@ func (s *session) open(ctx context.Context, replicas int) (err error) {
 	}
 	switch c := s.stream.CachedInfo().Config; {
 	case c.MaxAge != 0:
-		return fmt.Errorf("the bucket %s forgets what is older than %v: take that limit away (nats stream edit %s)", bucketName, c.MaxAge, streamName)
+		return fmt.Errorf("the bucket %s forgets what is older than %v: take that limit away "+
+			"(nats stream edit %s)", bucketName, c.MaxAge, streamName)
 	case c.AllowDirect:
-		return fmt.Errorf("the bucket %s lets any replica answer, so what is read may be old: forbid that (nats stream edit %s --no-allow-direct)", bucketName, streamName)
+		return fmt.Errorf("the bucket %s lets any replica answer, so what is read may be old: "+
+			"forbid that (nats stream edit %s --no-allow-direct)", bucketName, streamName)
 	}
 	s.kv, err = s.js.KeyValue(ctx, bucketName)
 	return err
 }
 
-// config is that of a key-value bucket as the clients of NATS make it, with two differences: it never forgets by itself, and it is read
-// where it is written, so that nobody reads what is out of date (AllowDirect lets any replica answer).
+// config is that of a key-value bucket as the clients of NATS make it, with two differences: it
+// never forgets by itself, and it is read where it is written, so that nobody reads what is out of
+// date (AllowDirect lets any replica answer).
 func config(replicas int) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name: streamName, Description: "the record of the jobs of shoal", Subjects: []string{subjects + ">"}, Storage: jetstream.FileStorage,
-		Replicas: replicas, MaxMsgsPerSubject: 1, MaxBytes: maxBytes, Discard: jetstream.DiscardNew, AllowRollup: true, DenyDelete: true,
+		Name: streamName, Description: "the record of the jobs of shoal",
+		Subjects: []string{subjects + ">"}, Storage: jetstream.FileStorage,
+		Replicas: replicas, MaxMsgsPerSubject: 1, MaxBytes: maxBytes, Discard: jetstream.DiscardNew,
+		AllowRollup: true, DenyDelete: true,
 	}
 }
 
-// client is what both kinds of store share. use returns a session that works, or says why there is none.
+// client is what both kinds of store share. use returns a session that works, or says why there is
+// none.
 type client struct {
 	where string
 	use   func() (*session, error)
@@ -98,7 +105,8 @@ func (c *client) Create(ctx context.Context, key string, value []byte) (store.Re
 	})
 }
 
-func (c *client) Update(ctx context.Context, key string, value []byte, was store.Revision) (store.Revision, error) {
+func (c *client) Update(ctx context.Context, key string, value []byte,
+	was store.Revision) (store.Revision, error) {
 	return c.write(ctx, key, value, func(ctx context.Context, s *session) (uint64, error) {
 		if was == 0 { // to NATS it would mean Create
 			return 0, jetstream.ErrKeyRevisionMismatch
@@ -107,7 +115,8 @@ func (c *client) Update(ctx context.Context, key string, value []byte, was store
 	})
 }
 
-func (c *client) write(ctx context.Context, key string, value []byte, do func(context.Context, *session) (uint64, error)) (r store.Revision, err error) {
+func (c *client) write(ctx context.Context, key string, value []byte,
+	do func(context.Context, *session) (uint64, error)) (r store.Revision, err error) {
 	if err := record.Check(key, value); err != nil {
 		return 0, err
 	}
@@ -119,7 +128,8 @@ func (c *client) write(ctx context.Context, key string, value []byte, do func(co
 	return r, err
 }
 
-// Keys asks for the names alone. The lister of the client library takes a lost connection for the end of the list.
+// Keys asks for the names alone. The lister of the client library takes a lost connection for the
+// end of the list.
 func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err error) {
 	if err := record.CheckKey(prefix); err != nil {
 		return nil, err
@@ -138,7 +148,8 @@ func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err er
 }
 
 // call does something with a session, and says what became of it in the words of package store.
-func (c *client) call(ctx context.Context, key string, do func(context.Context, *session) error) error {
+func (c *client) call(ctx context.Context, key string,
+	do func(context.Context, *session) error) error {
 	s, err := c.use()
 	if errors.Is(err, store.ErrUnavailable) {
 		return err
@@ -146,7 +157,8 @@ func (c *client) call(ctx context.Context, key string, do func(context.Context, 
 	if err != nil {
 		return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer within %v", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, patience,
+		fmt.Errorf("no answer within %v", patience))
 	defer cancel()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -174,10 +186,14 @@ func (c *client) call(ctx context.Context, key string, do func(context.Context, 
 func explain(err error) error {
 	var api *jetstream.APIError
 	switch {
-	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount), errors.Is(err, nats.ErrNoResponders):
-		return fmt.Errorf("JetStream does not answer there: start the NATS server with it (nats-server -js), and allow it for this account (%w)", err)
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled),
+		errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount),
+		errors.Is(err, nats.ErrNoResponders):
+		return fmt.Errorf("JetStream does not answer there: start the NATS server with it "+
+			"(nats-server -js), and allow it for this account (%w)", err)
 	case errors.As(err, &api) && (api.ErrorCode == storeFailed || api.ErrorCode == noRoom):
-		return fmt.Errorf("there is no room left: purge the generations of jobs that have ended, or give the bucket more (%w)", err)
+		return fmt.Errorf("there is no room left: purge the generations of jobs that have "+
+			"ended, or give the bucket more (%w)", err)
 	}
 	return err
 }

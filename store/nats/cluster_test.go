@@ -62,7 +62,8 @@ func TestCluster(t *testing.T) {
 	if !errors.Is(err, store.ErrExists) {
 		t.Errorf("create again: %v", err)
 	}
-	if _, err = s.Update(t.Context(), "before.0", nil, kept["before.1"]); !errors.Is(err, store.ErrConflict) {
+	if _, err = s.Update(t.Context(), "before.0", nil, kept["before.1"]); !errors.Is(err,
+		store.ErrConflict) {
 		t.Errorf("update of another revision: %v", err)
 	}
 	servers[0].Stop(t)

@@ -41,7 +41,8 @@ func TestOpenOnFullDisk(t *testing.T) {
 	if err := os.WriteFile(ballast, make([]byte, 2<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
-	if _, err := Open(folder); err == nil || !strings.Contains(err.Error(), "the disk is full: free some space") {
+	if _, err := Open(folder); err == nil ||
+		!strings.Contains(err.Error(), "the disk is full: free some space") {
 		t.Fatalf("opened on a full disk: %v", err)
 	}
 	if err := os.Remove(ballast); err != nil {
@@ -53,7 +54,8 @@ func TestOpenOnFullDisk(t *testing.T) {
 	}
 }
 
-// TestFullDisk fills a small file system of its own, makes room, and does it again. Large values leave room for the server to start.
+// TestFullDisk fills a small file system of its own, makes room, and does it again. Large values
+// leave room for the server to start.
 func TestFullDisk(t *testing.T) {
 	for _, value := range []int{30_000, 250_000} {
 		t.Run(fmt.Sprint(value), func(t *testing.T) { fillDisk(t, value) })
@@ -64,7 +66,8 @@ func fillDisk(t *testing.T, value int) {
 	t.Helper()
 	folder := smallDisk(t, "4m")
 	for _, name := range []string{"ballast0", "ballast1"} {
-		if err := os.WriteFile(filepath.Join(folder, name), make([]byte, 1<<20), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(folder, name), make([]byte, 1<<20),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -80,7 +83,8 @@ func fillDisk(t *testing.T, value int) {
 				kept[key] = size
 				continue
 			}
-			if failures++; !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "the disk is full: free some space") {
+			if failures++; !errors.Is(err, store.ErrUnavailable) ||
+				!strings.Contains(err.Error(), "the disk is full: free some space") {
 				t.Fatalf("failure %d: %v", failures, err)
 			}
 		}
@@ -89,7 +93,8 @@ func fillDisk(t *testing.T, value int) {
 		}
 		for key, size := range kept {
 			if e, err := s.Get(t.Context(), key); err != nil || len(e.Value) != size {
-				t.Fatalf("%s was acknowledged with %d bytes and has %d (%v)", key, size, len(e.Value), err)
+				t.Fatalf("%s was acknowledged with %d bytes and has %d (%v)", key, size,
+					len(e.Value), err)
 			}
 		}
 	}

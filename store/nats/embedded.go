@@ -17,9 +17,10 @@ import (
 	"github.com/shoal-ml/shoal/store"
 )
 
-// embedded is a store whose server runs in this process. It listens nowhere, and every write is on the disk before it is acknowledged.
-// A server that reports an error, because the disk is full for instance, is not used any more: the next call starts another one, which
-// reads what was acknowledged.
+// embedded is a store whose server runs in this process. It listens nowhere, and every write is on
+// the disk before it is acknowledged. A server that reports an error, because the disk is full for
+// instance, is not used any more: the next call starts another one, which reads what was
+// acknowledged.
 type embedded struct {
 	client
 	folder string
@@ -38,7 +39,8 @@ type running struct {
 	server *server.Server
 }
 
-// Open opens the store in a folder, which it makes if need be. One process can have it open at a time.
+// Open opens the store in a folder, which it makes if need be. One process can have it open at a
+// time.
 func Open(folder string) (store.Store, error) {
 	folder, err := filepath.Abs(folder)
 	if err != nil {
@@ -167,7 +169,8 @@ func complaint(format string, args []any) error {
 
 var errFull = errors.New("the disk is full: free some space; what was acknowledged is there")
 
-// full reports whether a folder has no room for a server to start. One that tries does not say why it fails, and leaves files open.
+// full reports whether a folder has no room for a server to start. One that tries does not say why
+// it fails, and leaves files open.
 func full(folder string) bool {
 	var s unix.Statfs_t
 	return unix.Statfs(folder, &s) == nil && s.Bavail*uint64(s.Bsize) < 64<<10
@@ -185,13 +188,16 @@ func lockFolder(folder string) (*os.File, error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		defer f.Close()
 		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("locking the store in the folder %s: %w; use a folder on a local disk", folder, err)
+			return nil, fmt.Errorf(
+				"locking the store in the folder %s: %w; use a folder on a local disk", folder, err)
 		}
 		holder, _ := io.ReadAll(io.LimitReader(f, 20))
-		return nil, fmt.Errorf("the store in the folder %s is in use by another process (%s): end that one, or name another folder", folder, strings.TrimSpace(string(holder)))
+		return nil, fmt.Errorf("the store in the folder %s is in use by another process (%s): "+
+			"end that one, or name another folder", folder, strings.TrimSpace(string(holder)))
 	}
 	if err := f.Truncate(0); err == nil {
-		fmt.Fprintf(f, "%d\n", os.Getpid()) // for the message above alone: on a full disk it is missing
+		// for the message above alone: on a full disk it is missing
+		fmt.Fprintf(f, "%d\n", os.Getpid())
 	}
 	return f, nil
 }

@@ -59,7 +59,9 @@ func openFolder(t testing.TB, path string) *embedded {
 }
 
 func TestEmbedded(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) storetest.Server { return folder{openFolder(t, t.TempDir())} })
+	storetest.Run(t, func(t *testing.T) storetest.Server {
+		return folder{openFolder(t, t.TempDir())}
+	})
 }
 
 func TestOpenAgain(t *testing.T) {
@@ -67,7 +69,8 @@ func TestOpenAgain(t *testing.T) {
 	for n := range 3 {
 		s := openFolder(t, path)
 		for i := range n {
-			if e, err := s.Get(t.Context(), fmt.Sprintf("life.%d", i)); err != nil || string(e.Value) != "kept" {
+			if e, err := s.Get(t.Context(), fmt.Sprintf("life.%d", i)); err != nil ||
+				string(e.Value) != "kept" {
 				t.Errorf("life %d: %q (%v)", i, e.Value, err)
 			}
 		}

@@ -16,12 +16,14 @@ import (
 
 // Servers says where NATS runs, and how it knows who asks.
 type Servers struct {
-	URL         string // nats://HOST:PORT or tls://HOST:PORT, several with commas; nats://USER:PASSWORD@HOST:PORT, nats://TOKEN@HOST:PORT
+	// nats://HOST:PORT or tls://HOST:PORT, several with commas; nats://USER:PASSWORD@HOST:PORT,
+	// nats://TOKEN@HOST:PORT
+	URL         string
 	Credentials string // a .creds file; "" = none
 }
 
-// external is a store on servers that run elsewhere. A lost connection is made again in the background; calls that wait for an answer on
-// the lost one fail at once.
+// external is a store on servers that run elsewhere. A lost connection is made again in the
+// background; calls that wait for an answer on the lost one fail at once.
 type external struct {
 	client
 	bucket session // without its context
@@ -32,8 +34,8 @@ type external struct {
 	closed bool
 }
 
-// Connect opens the store on NATS servers, which must have JetStream. The bucket is made if it is not there, with three replicas on a
-// cluster. It fails if no server answers now.
+// Connect opens the store on NATS servers, which must have JetStream. The bucket is made if it is
+// not there, with three replicas on a cluster. It fails if no server answers now.
 func Connect(ctx context.Context, s Servers) (store.Store, error) {
 	e, err := connect(ctx, s)
 	if err != nil {
@@ -48,7 +50,8 @@ func connect(ctx context.Context, s Servers) (*external, error) {
 	e.client = client{"at " + bare(s.URL), e.session}
 	conn, err := nats.Connect(s.URL, append(s.options(), nats.DisconnectErrHandler(e.lost))...)
 	if err != nil {
-		return nil, fmt.Errorf("%w: there is no NATS server %s that lets shoal in: %w; start it, or check the address and the credentials", store.ErrUnavailable, e.where, err)
+		return nil, fmt.Errorf("%w: there is no NATS server %s that lets shoal in: %w; start "+
+			"it, or check the address and the credentials", store.ErrUnavailable, e.where, err)
 	}
 	e.bucket.conn = conn
 	replicas := 1
@@ -87,8 +90,11 @@ func (s Servers) options() []nats.Option {
 	options := []nats.Option{
 		nats.Name("shoal"),
 		nats.MaxReconnects(-1),
-		nats.CustomReconnectDelay(func(attempts int) time.Duration { return min(50*time.Millisecond<<min(attempts, 10), patience) }),
-		nats.ReconnectBufSize(-1),                                // what cannot be sent fails now, and is not sent behind the caller's back later
+		nats.CustomReconnectDelay(func(attempts int) time.Duration {
+			return min(50*time.Millisecond<<min(attempts, 10), patience)
+		}),
+		// what cannot be sent fails now, and is not sent behind the caller's back later
+		nats.ReconnectBufSize(-1),
 		nats.PingInterval(patience), nats.MaxPingsOutstanding(2), // a server that vanished is left
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // Conn.LastError has it
 	}

@@ -27,7 +27,8 @@ import (
 	"github.com/shoal-ml/shoal/store/storetest"
 )
 
-// elsewhere is a NATS server on a loopback socket. It keeps its port and its folder while it is stopped.
+// elsewhere is a NATS server on a loopback socket. It keeps its port and its folder while it is
+// stopped.
 type elsewhere struct {
 	options server.Options
 	running *server.Server
@@ -38,7 +39,8 @@ type elsewhere struct {
 func serve(t testing.TB, change func(*server.Options)) *elsewhere {
 	t.Helper()
 	e := &elsewhere{options: server.Options{
-		ServerName: "elsewhere", Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
+		ServerName: "elsewhere", Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true,
+		NoLog:     true,
 		JetStream: true, StoreDir: t.TempDir(), SyncAlways: true,
 	}}
 	if change != nil {
@@ -144,7 +146,8 @@ func TestCredentialsFile(t *testing.T) {
 		}
 	})
 	refused(t, e.servers, "Authorization Violation", "credentials")
-	refused(t, Servers{URL: e.servers.URL, Credentials: filepath.Join(t.TempDir(), "none.creds")}, "none.creds")
+	refused(t, Servers{URL: e.servers.URL, Credentials: filepath.Join(t.TempDir(), "none.creds")},
+		"none.creds")
 	works(t, Servers{URL: e.servers.URL, Credentials: "testdata/user.creds"})
 }
 
@@ -204,9 +207,11 @@ func TestTakenOutByHand(t *testing.T) {
 	defer s.Close()
 	ctx, b := t.Context(), s.bucket
 	for name, takeOut := range map[string]func(key string) error{
-		"nats kv del":       func(key string) error { return b.kv.Delete(ctx, key) },
-		"nats kv purge":     func(key string) error { return b.kv.Purge(ctx, key) },
-		"nats stream purge": func(key string) error { return b.stream.Purge(ctx, jetstream.WithPurgeSubject(subjects+key)) },
+		"nats kv del":   func(key string) error { return b.kv.Delete(ctx, key) },
+		"nats kv purge": func(key string) error { return b.kv.Purge(ctx, key) },
+		"nats stream purge": func(key string) error {
+			return b.stream.Purge(ctx, jetstream.WithPurgeSubject(subjects+key))
+		},
 	} {
 		old, err := s.Create(ctx, "a", []byte("one"))
 		if err != nil {
@@ -232,7 +237,8 @@ func TestTakenOutByHand(t *testing.T) {
 		if _, err := s.Create(ctx, "generation.digits.k7.1", nil); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.stream.Purge(ctx, jetstream.WithPurgeSubject(subjects+"generation.digits.>")); err != nil {
+		if err := b.stream.Purge(ctx,
+			jetstream.WithPurgeSubject(subjects+"generation.digits.>")); err != nil {
 			t.Fatal(err)
 		}
 		if keys, err := s.Keys(ctx, "generation.digits"); err != nil || len(keys) > 0 {
@@ -255,7 +261,8 @@ func TestFullBucket(t *testing.T) {
 		key := fmt.Sprintf("k.%d", i)
 		if _, err := s.Create(t.Context(), key, make([]byte, 200)); err == nil {
 			kept = append(kept, key)
-		} else if !errors.Is(err, store.ErrUnavailable) || !strings.Contains(err.Error(), "no room left") {
+		} else if !errors.Is(err, store.ErrUnavailable) ||
+			!strings.Contains(err.Error(), "no room left") {
 			t.Fatal(err)
 		}
 	}
@@ -269,7 +276,8 @@ func TestFullBucket(t *testing.T) {
 	}
 }
 
-// trusted is the certificate that the system trusts in this process, which reads SSL_CERT_FILE once.
+// trusted is the certificate that the system trusts in this process, which reads SSL_CERT_FILE
+// once.
 var trusted = sync.OnceValues(selfSigned)
 
 // TestTLS: servers show a certificate of an authority that the system trusts.
@@ -279,7 +287,9 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "authority.pem")
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: known.Certificate[0]}), 0o600); err != nil {
+	if err := os.WriteFile(file,
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: known.Certificate[0]}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("SSL_CERT_FILE", file)
@@ -289,13 +299,17 @@ func TestTLS(t *testing.T) {
 	}
 	at := func(certificate tls.Certificate) Servers {
 		e := serve(t, func(o *server.Options) {
-			o.TLS, o.TLSConfig = true, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13}
+			o.TLS, o.TLSConfig = true,
+				&tls.Config{Certificates: []tls.Certificate{certificate},
+					MinVersion: tls.VersionTLS13}
 		})
 		return Servers{URL: strings.Replace(e.servers.URL, "nats:", "tls:", 1)}
 	}
 	works(t, at(known))
 	refused(t, at(stranger), "there is no NATS server", "certificate")
-	refused(t, Servers{URL: strings.Replace(serve(t, nil).servers.URL, "nats:", "tls:", 1)}, "there is no NATS server") // it speaks no TLS
+	// it speaks no TLS
+	refused(t, Servers{URL: strings.Replace(serve(t, nil).servers.URL, "nats:", "tls:", 1)},
+		"there is no NATS server")
 }
 
 // selfSigned makes a certificate that is its own authority.
@@ -305,7 +319,8 @@ func selfSigned() (tls.Certificate, error) {
 		return tls.Certificate{}, err
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)

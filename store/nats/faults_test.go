@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// childFolder is the variable that makes this test binary a process that writes into a store until it is killed.
+// childFolder is the variable that makes this test binary a process that writes into a store until
+// it is killed.
 const childFolder = "SHOAL_TEST_STORE"
 
 func TestMain(m *testing.M) {
@@ -30,7 +31,8 @@ func writeForEver(folder string) {
 		os.Exit(1)
 	}
 	for n := 0; ; n++ {
-		if _, err := s.Create(context.Background(), fmt.Sprintf("n.%d", n), make([]byte, n%3000)); err != nil {
+		if _, err := s.Create(context.Background(), fmt.Sprintf("n.%d", n),
+			make([]byte, n%3000)); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -70,8 +72,10 @@ func TestKilledInMidWrite(t *testing.T) {
 		c.Wait()
 		s := openFolder(t, folder)
 		for n := range last + 1 {
-			if e, err := s.Get(t.Context(), fmt.Sprintf("n.%d", n)); err != nil || len(e.Value) != n%3000 {
-				t.Fatalf("write %d of %d that were acknowledged: %d bytes (%v)", n, last+1, len(e.Value), err)
+			if e, err := s.Get(t.Context(), fmt.Sprintf("n.%d", n)); err != nil ||
+				len(e.Value) != n%3000 {
+				t.Fatalf("write %d of %d that were acknowledged: %d bytes (%v)", n, last+1,
+					len(e.Value), err)
 			}
 		}
 		if _, err := s.Create(t.Context(), "more", nil); err != nil {

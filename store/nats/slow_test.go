@@ -31,7 +31,8 @@ func TestSlow(t *testing.T) {
 		cancel()
 		return nil
 	})
-	if _, err := s.Create(ctx, "a", nil); !errors.Is(err, store.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+	if _, err := s.Create(ctx, "a", nil); !errors.Is(err, store.ErrUnavailable) ||
+		!errors.Is(err, context.Canceled) {
 		t.Errorf("a call that was given up: %v", err)
 	}
 	l.goOn()

@@ -10,14 +10,18 @@ import (
 
 // Beginning makes a host the head of the job of a name, before anything of the job has started.
 type Beginning struct {
-	Owner    Owner // as which the host leads: its run and generation are those of a head that has ended, if it goes on with its record
-	Alone    bool  // nobody else can reach the store: whoever led the job from this host has ended
-	TakeOver bool  // the job gets the name even if the store says that somebody leads it
+	// as which the host leads: its run and generation are those of a head that has ended, if it
+	// goes on with its record
+	Owner    Owner
+	Alone    bool // nobody else can reach the store: whoever led the job from this host has ended
+	TakeOver bool // the job gets the name even if the store says that somebody leads it
 
-	Resumed *member.Record // the newest generation of a head that has ended; nil = the record is new
+	// the newest generation of a head that has ended; nil = the record is new
+	Resumed *member.Record
 }
 
-// ElsewhereError says that a job whose head has ended may be led from another host by now, of which the store cannot know.
+// ElsewhereError says that a job whose head has ended may be led from another host by now, of which
+// the store cannot know.
 type ElsewhereError struct {
 	Job    string
 	Newest member.Record
@@ -25,7 +29,9 @@ type ElsewhereError struct {
 }
 
 func (e *ElsewhereError) Error() string {
-	return fmt.Sprintf("the job %q may go on without this host: when its head ended, in generation %d or later, %s could go on by themselves: look there with shoal ps; if you know that they are gone for good, take the name over by force",
+	return fmt.Sprintf("the job %q may go on without this host: when its head ended, in "+
+		"generation %d or later, %s could go on by themselves: look there with shoal ps; if you "+
+		"know that they are gone for good, take the name over by force",
 		e.Job, e.Newest.View.Generation, strings.Join(e.Hosts, ", "))
 }
 
@@ -50,16 +56,17 @@ func (b *Beginning) Task() (*Task, error) {
 			return nil, err
 		}
 		if b.Alone && have.Ended == 0 && have.Host == b.Owner.Host {
-			return &Task{Call{Op: Keys, Key: Prefix(have.Job, have.Run)}, func(a Answer) (*Task, error) {
-				if a.Said != Done {
-					return nil, a.Err
-				}
-				all, err := Generations(have.Job, have.Run, a.Keys)
-				if err != nil {
-					return nil, err
-				}
-				return b.newest(have, all)
-			}}, nil
+			return &Task{Call{Op: Keys, Key: Prefix(have.Job, have.Run)},
+				func(a Answer) (*Task, error) {
+					if a.Said != Done {
+						return nil, a.Err
+					}
+					all, err := Generations(have.Job, have.Run, a.Keys)
+					if err != nil {
+						return nil, err
+					}
+					return b.newest(have, all)
+				}}, nil
 		}
 		return b.claim()
 	}}, nil
@@ -67,7 +74,8 @@ func (b *Beginning) Task() (*Task, error) {
 
 func (b *Beginning) claim() (*Task, error) { return Claim(b.Owner, b.TakeOver) }
 
-// newest looks for the newest generation of a head that has ended, among those that are listed. One that a person took out may be.
+// newest looks for the newest generation of a head that has ended, among those that are listed. One
+// that a person took out may be.
 func (b *Beginning) newest(have Owner, all []topo.Generation) (*Task, error) {
 	if len(all) == 0 {
 		return b.resume(have, member.Record{})
@@ -89,7 +97,8 @@ func (b *Beginning) newest(have Owner, all []topo.Generation) (*Task, error) {
 	}}, nil
 }
 
-// resume goes on with the record, unless other hosts of the newest generation can go on with the job.
+// resume goes on with the record, unless other hosts of the newest generation can go on with the
+// job.
 func (b *Beginning) resume(have Owner, newest member.Record) (*Task, error) {
 	var others []string
 	for _, h := range newest.Hosts {

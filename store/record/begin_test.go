@@ -7,7 +7,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// A generation that a person took out, as the error about one that is damaged says, is listed still. The head that begins again goes on from the one before.
+// A generation that a person took out, as the error about one that is damaged says, is listed
+// still. The head that begins again goes on from the one before.
 func TestBeginningWithoutWhatWasTakenOut(t *testing.T) {
 	for _, c := range []struct {
 		kept  topo.Generation
@@ -19,7 +20,9 @@ func TestBeginningWithoutWhatWasTakenOut(t *testing.T) {
 		w.Claimed(Owner{Job: "train", Run: "r", Host: "a", Generation: 1, Since: 1})
 		w.Lead(1)
 		for g := topo.Generation(1); g <= 2; g++ { // 2 and 3 in the record
-			w.Decided(member.Record{View: topo.View{Generation: g, Members: []topo.Member{{Worker: 0, Host: "a"}}}, Head: "a", Hosts: []member.Host{{Name: "a", Slots: 1}}, Want: 1, Next: 1}, 1)
+			w.Decided(member.Record{
+				View: topo.View{Generation: g, Members: []topo.Member{{Worker: 0, Host: "a"}}},
+				Head: "a", Hosts: []member.Host{{Name: "a", Slots: 1}}, Want: 1, Next: 1}, 1)
 		}
 		if told := s.write(&w); len(told) > 0 {
 			t.Fatalf("%+v", told)
@@ -35,7 +38,8 @@ func TestBeginningWithoutWhatWasTakenOut(t *testing.T) {
 		}
 		if err != nil {
 			t.Errorf("generations to %d are left: %v", c.kept, err)
-		} else if b.Resumed == nil || b.Resumed.View.Generation != c.kept || b.Owner.Run != "r" || b.Owner.Generation != c.after {
+		} else if b.Resumed == nil || b.Resumed.View.Generation != c.kept || b.Owner.Run != "r" ||
+			b.Owner.Generation != c.after {
 			t.Errorf("generations to %d are left: as %+v, from %+v", c.kept, b.Owner, b.Resumed)
 		}
 	}

@@ -23,7 +23,8 @@ func (v *Owner) check() error {
 	if v.Since < 0 || v.Ended < 0 {
 		return errors.New("a time before 1970")
 	}
-	return errors.Join(checkName("job", v.Job), checkName("run", v.Run), checkName("host", v.Host), checkText("address", v.Address))
+	return errors.Join(checkName("job", v.Job), checkName("run", v.Run), checkName("host", v.Host),
+		checkText("address", v.Address))
 }
 
 func (v *generationValue) check() error {
@@ -78,7 +79,8 @@ func checkName(what, name string) error {
 
 func checkText(what, s string) error {
 	if len(s) > maxName {
-		return fmt.Errorf("the %s %.20q… has %d bytes; at most %d are allowed", what, s, len(s), maxName)
+		return fmt.Errorf("the %s %.20q… has %d bytes; at most %d are allowed", what, s, len(s),
+			maxName)
 	}
 	if !utf8.ValidString(s) {
 		return fmt.Errorf("the %s %q is not UTF-8", what, s)

@@ -21,7 +21,8 @@ func CheckKey(key string) error {
 	}
 	for word := range strings.SplitSeq(key, ".") {
 		if word == "" || strings.TrimLeft(word, plain+"=") != "" {
-			return fmt.Errorf("the key %q: it consists of words of letters, digits, «-», «_» and «=», joined by dots", key)
+			return fmt.Errorf("the key %q: it consists of words of letters, digits, «-», «_» "+
+				"and «=», joined by dots", key)
 		}
 	}
 	return nil
@@ -30,7 +31,8 @@ func CheckKey(key string) error {
 // Check refuses what cannot be written: stores begin Create and Update with it.
 func Check(key string, value []byte) error {
 	if len(value) > MaxValue {
-		return fmt.Errorf("a value of %d bytes for the key %s: at most %d are kept", len(value), key, MaxValue)
+		return fmt.Errorf("a value of %d bytes for the key %s: at most %d are kept", len(value),
+			key, MaxValue)
 	}
 	return CheckKey(key)
 }
@@ -69,7 +71,8 @@ func Generations(job, run string, keys []string) ([]topo.Generation, error) {
 		var g topo.Generation
 		rest, below := strings.CutPrefix(key, Prefix(job, run))
 		if _, err := fmt.Sscanf(rest, ".%d", &g); err != nil || !below || Key(job, run, g) != key {
-			return nil, fmt.Errorf("the store holds the key %s, which is no generation: delete it", key)
+			return nil, fmt.Errorf("the store holds the key %s, which is no generation: delete it",
+				key)
 		}
 		all = append(all, g)
 	}

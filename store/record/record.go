@@ -1,8 +1,10 @@
-// Package record decides what is written of a job into a store, what is made of its answers, and when: who leads the job, and the
-// generations that were decided (docs/design/store.md). It has no clock, store or goroutine of its own. Package store carries out what it
-// asks for, and head/simtest does under faults.
+// Package record decides what is written of a job into a store, what is made of its answers, and
+// when: who leads the job, and the generations that were decided (docs/design/store.md). It has no
+// clock, store or goroutine of its own. Package store carries out what it asks for, and
+// head/simtest does under faults.
 //
-// A [Task] is one thing to do with a store, call by call. A [Writer] is what one host of a job has to write.
+// A [Task] is one thing to do with a store, call by call. A [Writer] is what one host of a job has
+// to write.
 package record
 
 import (
@@ -51,30 +53,36 @@ const (
 	Denied      // the store will never do that
 )
 
-// Task is something to do with a store: a call, and what follows from its answer. All tasks may be repeated from their start when nothing is known of
-// one of their calls: every write says what it expects to find, and finding what it would have written is a success.
+// Task is something to do with a store: a call, and what follows from its answer. All tasks may be
+// repeated from their start when nothing is known of one of their calls: every write says what it
+// expects to find, and finding what it would have written is a success.
 type Task struct {
 	Call
 	then func(Answer) (*Task, error)
 }
 
-// Answered returns what is left to do after an answer that is not Silent; nil = nothing is. The error says what makes it impossible.
+// Answered returns what is left to do after an answer that is not Silent; nil = nothing is. The
+// error says what makes it impossible.
 func (t *Task) Answered(a Answer) (*Task, error) { return t.then(a) }
 
 // TakenError says that a job of this name has another head.
 type TakenError struct{ Owner Owner }
 
 func (e *TakenError) Error() string {
-	return fmt.Sprintf("the job %q is led by host %s in run %s", e.Owner.Job, e.Owner.Host, e.Owner.Run)
+	return fmt.Sprintf("the job %q is led by host %s in run %s", e.Owner.Job, e.Owner.Host,
+		e.Owner.Run)
 }
 
-// DivergedError says that a generation was decided twice, which the agreement of the hosts rules out unless a person has forced it.
+// DivergedError says that a generation was decided twice, which the agreement of the hosts rules
+// out unless a person has forced it.
 type DivergedError struct {
 	Job, Run    string
 	Have, Wants member.Record
 }
 
 func (e *DivergedError) Error() string {
-	return fmt.Sprintf("the job %q (run %s) has two records of one generation: the store has %s led by %s, and %s led by %s was to be written; two parts of the job may be training: stop the one that you do not want",
+	return fmt.Sprintf("the job %q (run %s) has two records of one generation: the store has %s "+
+		"led by %s, and %s led by %s was to be written; two parts of the job may be training: "+
+		"stop the one that you do not want",
 		e.Job, e.Run, e.Have.View, e.Have.Head, e.Wants.View, e.Wants.Head)
 }

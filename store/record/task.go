@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
-// Write adds a generation to the record of a run. What is there already is a success; anything else of that generation is a
-// [*DivergedError].
+// Write adds a generation to the record of a run. What is there already is a success; anything else
+// of that generation is a [*DivergedError].
 func Write(job, run string, r member.Record) (*Task, error) {
 	value, err := encodeGeneration(job, run, r)
 	if err != nil {
@@ -38,7 +38,8 @@ func Write(job, run string, r member.Record) (*Task, error) {
 //   - o is the same host in the same run with the same generation: it has restarted;
 //   - it is done by force, because a person said so.
 //
-// Otherwise it fails with a [*TakenError]. No clock is compared: a head that says nothing for long keeps its job.
+// Otherwise it fails with a [*TakenError]. No clock is compared: a head that says nothing for long
+// keeps its job.
 func Claim(o Owner, force bool) (*Task, error) {
 	value, err := o.encode()
 	if err != nil {
@@ -77,7 +78,8 @@ func again(look **Task) func(Answer) (*Task, error) {
 	}
 }
 
-// mayFollow reports whether o may take the place of another owner. A run that has ended stays so: only another one may follow.
+// mayFollow reports whether o may take the place of another owner. A run that has ended stays so:
+// only another one may follow.
 func (o Owner) mayFollow(have Owner) bool {
 	switch {
 	case o.Run != have.Run:
@@ -90,7 +92,8 @@ func (o Owner) mayFollow(have Owner) bool {
 	return o.Generation > have.Generation
 }
 
-// Release tells that the job of o has ended. It fails with a [*TakenError] if somebody else leads it by now.
+// Release tells that the job of o has ended. It fails with a [*TakenError] if somebody else leads
+// it by now.
 func Release(o Owner, now int64) *Task {
 	key := OwnerKey(o.Job)
 	var look *Task

@@ -19,22 +19,26 @@ const (
 	kindGeneration = "generation"
 )
 
-// header begins every value, so that one from a newer shoal, or under the wrong key, is told from one that is damaged.
+// header begins every value, so that one from a newer shoal, or under the wrong key, is told from
+// one that is damaged.
 type header struct {
 	Kind    string `json:"shoal"`
 	Version int    `json:"version"`
 }
 
-// Owner says who leads a job, and is where an agent that knows the job's name finds it. Times are in seconds since 1970; 0 = none.
+// Owner says who leads a job, and is where an agent that knows the job's name finds it. Times are
+// in seconds since 1970; 0 = none.
 type Owner struct {
 	header
-	Job        string          `json:"job"`
-	Run        string          `json:"run"`        // one start of the job, from its first head to its end
-	Host       string          `json:"host"`       // of the head
-	Address    string          `json:"address"`    // where its agent listens; "" = nowhere
-	Generation topo.Generation `json:"generation"` // with which the head began to lead; 0 = the job begins
-	Since      int64           `json:"since"`      // when that was, by the head's clock
-	Ended      int64           `json:"ended"`      // when the job ended
+	Job string `json:"job"`
+	// one start of the job, from its first head to its end
+	Run     string `json:"run"`
+	Host    string `json:"host"`    // of the head
+	Address string `json:"address"` // where its agent listens; "" = nowhere
+	// with which the head began to lead; 0 = the job begins
+	Generation topo.Generation `json:"generation"`
+	Since      int64           `json:"since"` // when that was, by the head's clock
+	Ended      int64           `json:"ended"` // when the job ended
 }
 
 type generationValue struct {
@@ -83,15 +87,16 @@ func encode(v checker) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// decode reads a value into v. It believes only what encode would have written, byte by byte: so nothing is doubled, left out,
-// unknown or in another order.
+// decode reads a value into v. It believes only what encode would have written, byte by byte: so
+// nothing is doubled, left out, unknown or in another order.
 func decode(key, kind string, data []byte, v checker) error {
 	err := decodeValue(kind, data, v)
 	if err == nil && v.key() != key {
 		err = fmt.Errorf("it belongs under %s", v.key())
 	}
 	if err != nil {
-		return fmt.Errorf("the store holds under %s what is no %s: %w; delete that key if nothing else of the job needs it", key, kind, err)
+		return fmt.Errorf("the store holds under %s what is no %s: %w; delete that key if "+
+			"nothing else of the job needs it", key, kind, err)
 	}
 	return nil
 }
@@ -108,7 +113,8 @@ func decodeValue(kind string, data []byte, v checker) error {
 	case h.Kind != kind:
 		return fmt.Errorf("it says that it is %.40q", h.Kind)
 	case h.Version != version:
-		return fmt.Errorf("it has version %d of the format, and this shoal reads version %d", h.Version, version)
+		return fmt.Errorf("it has version %d of the format, and this shoal reads version %d",
+			h.Version, version)
 	}
 	if err := json.Unmarshal(data, v); err != nil {
 		return err
@@ -125,8 +131,10 @@ func decodeValue(kind string, data []byte, v checker) error {
 
 func recordToValue(r member.Record) *recordValue {
 	v := &recordValue{
-		Generation: r.View.Generation, Head: r.Head, Since: r.Since, Members: make([]memberValue, 0, len(r.View.Members)),
-		Hosts: make([]hostValue, 0, len(r.Hosts)), Want: r.Want, Min: r.Min, Max: r.Max, Spares: r.Spares, Next: r.Next, Done: r.Done,
+		Generation: r.View.Generation, Head: r.Head, Since: r.Since,
+		Members: make([]memberValue, 0, len(r.View.Members)),
+		Hosts:   make([]hostValue, 0, len(r.Hosts)), Want: r.Want, Min: r.Min, Max: r.Max,
+		Spares: r.Spares, Next: r.Next, Done: r.Done,
 	}
 	for _, m := range r.View.Members {
 		v.Members = append(v.Members, memberValue(m))
@@ -138,7 +146,8 @@ func recordToValue(r member.Record) *recordValue {
 }
 
 func (v *recordValue) record() member.Record {
-	r := member.Record{View: topo.View{Generation: v.Generation}, Head: v.Head, Since: v.Since, Want: v.Want, Min: v.Min, Max: v.Max, Spares: v.Spares, Next: v.Next, Done: v.Done}
+	r := member.Record{View: topo.View{Generation: v.Generation}, Head: v.Head, Since: v.Since,
+		Want: v.Want, Min: v.Min, Max: v.Max, Spares: v.Spares, Next: v.Next, Done: v.Done}
 	for _, m := range v.Members {
 		r.View.Members = append(r.View.Members, topo.Member(m))
 	}

@@ -28,7 +28,8 @@ func TestDecodeWhatIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for kind, text := range map[string]string{kindOwner: ownerText, kindGeneration: generationText} {
+	for kind, text := range map[string]string{kindOwner: ownerText,
+		kindGeneration: generationText} {
 		v := values()[kind]
 		if err := decodeValue(kind, []byte(text), v); err != nil {
 			t.Errorf("%s: %v", kind, err)
@@ -57,10 +58,14 @@ func TestDecodeRefuses(t *testing.T) {
 		{kindOwner, ownerText, `"ended":0`, `"ended":-1`, "before 1970"},
 		{kindOwner, ownerText, `"generation":3`, `"generation":-3`, "cannot unmarshal"},
 		{kindOwner, ownerText, `"generation":3`, `"generation":3.0`, "cannot unmarshal"},
-		{kindOwner, ownerText, `"generation":3`, `"generation":18446744073709551616`, "cannot unmarshal"},
+		{kindOwner, ownerText, `"generation":3`, `"generation":18446744073709551616`,
+			"cannot unmarshal"},
 		{kindGeneration, generationText, `"worker":4`, `"worker":0`, "worker 0 twice"},
-		{kindGeneration, generationText, `"members":[{"worker":0,"host":"h1"},{"worker":4,"host":"h2"}]`, `"members":null`, "a list that is not there"},
-		{kindGeneration, generationText, `[{"name":"h1"`, `[{"name":"h1","slots":0,"draining":true},{"name":"h1"`, "host h1 twice"},
+		{kindGeneration, generationText,
+			`"members":[{"worker":0,"host":"h1"},{"worker":4,"host":"h2"}]`, `"members":null`,
+			"a list that is not there"},
+		{kindGeneration, generationText, `[{"name":"h1"`,
+			`[{"name":"h1","slots":0,"draining":true},{"name":"h1"`, "host h1 twice"},
 		{kindGeneration, generationText, `"slots":2`, `"slots":-2`, "-2 slots"},
 		{kindGeneration, generationText, `"want":2`, `"want":-2`, "below 0"},
 		{kindGeneration, generationText, `"head":"h1"`, `"head":""`, "head has no name"},
@@ -80,7 +85,8 @@ func TestDecodeUnderAnotherKey(t *testing.T) {
 	if _, err := DecodeOwner("owner.digits", []byte(ownerText)); err != nil {
 		t.Error(err)
 	}
-	if _, err := DecodeOwner("owner.other", []byte(ownerText)); err == nil || !strings.Contains(err.Error(), "belongs under owner.digits") {
+	if _, err := DecodeOwner("owner.other", []byte(ownerText)); err == nil ||
+		!strings.Contains(err.Error(), "belongs under owner.digits") {
 		t.Error(err)
 	}
 }
@@ -95,14 +101,21 @@ func drawRecord(t *rapid.T, g topo.Generation) member.Record {
 	name := rapid.StringMatching(`[a-z<>&\x{2028}ü"\\.-]{1,12}`)
 	size := rapid.IntRange(0, math.MaxInt32)
 	r := member.Record{
-		View: topo.View{Generation: g}, Head: name.Draw(t, "head"), Since: topo.Generation(rapid.Uint64().Draw(t, "since")),
-		Want: size.Draw(t, "want"), Min: size.Draw(t, "min"), Max: size.Draw(t, "max"), Spares: size.Draw(t, "spares"), Next: topo.Worker(rapid.Uint64().Draw(t, "next")), Done: size.Draw(t, "done"),
+		View: topo.View{Generation: g}, Head: name.Draw(t, "head"),
+		Since: topo.Generation(rapid.Uint64().Draw(t, "since")),
+		Want:  size.Draw(t, "want"), Min: size.Draw(t, "min"), Max: size.Draw(t, "max"),
+		Spares: size.Draw(t, "spares"), Next: topo.Worker(rapid.Uint64().Draw(t, "next")),
+		Done: size.Draw(t, "done"),
 	}
 	for _, w := range rapid.SliceOfNDistinct(rapid.Uint64(), 0, 5, rapid.ID).Draw(t, "workers") {
-		r.View.Members = append(r.View.Members, topo.Member{Worker: topo.Worker(w), Host: name.Draw(t, "host")})
+		r.View.Members = append(r.View.Members,
+			topo.Member{Worker: topo.Worker(w), Host: name.Draw(t, "host")})
 	}
 	for _, h := range rapid.SliceOfNDistinct(name, 0, 5, rapid.ID).Draw(t, "hosts") {
-		r.Hosts = append(r.Hosts, member.Host{Name: h, Slots: rapid.IntRange(member.NoSlots, math.MaxInt32).Draw(t, "slots"), Draining: rapid.Bool().Draw(t, "draining")})
+		r.Hosts = append(r.Hosts,
+			member.Host{Name: h,
+				Slots:    rapid.IntRange(member.NoSlots, math.MaxInt32).Draw(t, "slots"),
+				Draining: rapid.Bool().Draw(t, "draining")})
 	}
 	return r
 }

@@ -9,17 +9,21 @@ import (
 )
 
 const (
-	// MaxKept bounds the generations that a host remembers in case it must write them for a head that was lost.
+	// MaxKept bounds the generations that a host remembers in case it must write them for a head
+	// that was lost.
 	MaxKept = 64
-	// maxWaiting bounds those that wait for a store that is away. Beyond it the oldest are left out.
+	// maxWaiting bounds those that wait for a store that is away. Beyond it the oldest are left
+	// out.
 	maxWaiting = 1024
-	// A store that does not answer is asked again after a time that doubles from firstPause to lastPause.
+	// A store that does not answer is asked again after a time that doubles from firstPause to
+	// lastPause.
 	firstPause, lastPause = 50, 5000 // milliseconds
 )
 
-// Writer is what one host of a job has to write into its record. It is told what the hosts decide, and asks for one call at a time: nobody
-// waits for it. A host that has never led writes nothing, and keeps the newest generations: the head before it may not have written them.
-// Once it leads it writes who leads, then the generations in the order in which they were decided.
+// Writer is what one host of a job has to write into its record. It is told what the hosts decide,
+// and asks for one call at a time: nobody waits for it. A host that has never led writes nothing,
+// and keeps the newest generations: the head before it may not have written them. Once it leads it
+// writes who leads, then the generations in the order in which they were decided.
 type Writer struct {
 	host, address string
 	job, run      string          // which record; "" = not known yet
@@ -30,7 +34,8 @@ type Writer struct {
 	claims  bool            // the owner is to be written
 	waiting []member.Record // generations to be written; the first may be under way
 	omitted int             // of them were left out
-	ends    int64           // when the job ended, which is to be written behind all else; 0 = it has not
+	// when the job ended, which is to be written behind all else; 0 = it has not
+	ends int64
 
 	task, start *Task // under way, and from its beginning
 	does        duty  // what it is for
@@ -85,7 +90,8 @@ func (w *Writer) Decided(g member.Record, now int64) {
 	case !w.leads && n > MaxKept:
 		w.waiting = slices.Delete(w.waiting, 0, 1)
 	case n > maxWaiting:
-		w.waiting = slices.Delete(w.waiting, 1, 2) // the first may be under way, the last is the newest
+		// the first may be under way, the last is the newest
+		w.waiting = slices.Delete(w.waiting, 1, 2)
 		w.omitted++
 	}
 	w.leading(now)
@@ -103,7 +109,8 @@ func (w *Writer) leading(now int64) {
 }
 
 func (w *Writer) lead(since topo.Generation, now int64) {
-	w.owner = Owner{Job: w.job, Run: w.run, Host: w.host, Address: w.address, Generation: w.after + since, Since: now}
+	w.owner = Owner{Job: w.job, Run: w.run, Host: w.host, Address: w.address,
+		Generation: w.after + since, Since: now}
 	w.leads, w.claims = true, true
 	if w.does == claiming { // of an owner that is not the newest any more
 		if w.start = nil; w.pausing {
@@ -112,10 +119,12 @@ func (w *Writer) lead(since topo.Generation, now int64) {
 	}
 }
 
-// End tells that the job has ended, which this host writes behind all else. Nothing is decided afterwards.
+// End tells that the job has ended, which this host writes behind all else. Nothing is decided
+// afterwards.
 func (w *Writer) End(now int64) { w.ends = now }
 
-// Next is the call that the store is to be asked for: the same one until Answered. False if there is none now.
+// Next is the call that the store is to be asked for: the same one until Answered. False if there
+// is none now.
 func (w *Writer) Next() (c Call, ok bool) {
 	for w.task == nil && !w.pausing {
 		task, err := w.plan()
@@ -191,7 +200,8 @@ func (w *Writer) over(err error) {
 	}
 }
 
-// followed reports whether a claim came too late: another host has led on by decision, or the job has ended.
+// followed reports whether a claim came too late: another host has led on by decision, or the job
+// has ended.
 func (w *Writer) followed(err error) bool {
 	var taken *TakenError
 	if w.does != claiming || !errors.As(err, &taken) || taken.Owner.Run != w.run {

@@ -59,7 +59,9 @@ func (s *shelf) owner(t *testing.T) Owner {
 }
 
 func generation(g topo.Generation, head string, since topo.Generation) member.Record {
-	return member.Record{View: topo.View{Generation: g, Members: []topo.Member{{Worker: 0, Host: head}}}, Head: head, Since: since, Hosts: []member.Host{{Name: head}}}
+	return member.Record{
+		View: topo.View{Generation: g, Members: []topo.Member{{Worker: 0, Host: head}}}, Head: head,
+		Since: since, Hosts: []member.Host{{Name: head}}}
 }
 
 func writer(host string) *Writer {
@@ -74,7 +76,8 @@ func TestFewDecisionsAreKept(t *testing.T) {
 	for g := topo.Generation(0); g <= 100; g++ {
 		w.Decided(generation(g, "a", 0), 1)
 	}
-	if n := len(w.waiting); n != MaxKept || w.waiting[0].View.Generation != 37 || w.waiting[n-1].View.Generation != 100 {
+	if n := len(w.waiting); n != MaxKept || w.waiting[0].View.Generation != 37 ||
+		w.waiting[n-1].View.Generation != 100 {
 		t.Errorf("%d are kept, from %v", n, w.waiting[0].View)
 	}
 	if _, ok := w.Next(); ok {
@@ -108,7 +111,8 @@ func TestAHeadThatLeadsAgain(t *testing.T) {
 	}
 }
 
-// A host that led, and could not reach the store before the job ended, does not take the end back, and has nothing to complain of.
+// A host that led, and could not reach the store before the job ended, does not take the end back,
+// and has nothing to complain of.
 func TestTheEndStays(t *testing.T) {
 	s, a, b := newShelf(), writer("a"), writer("b")
 	a.Lead(1)
@@ -173,7 +177,8 @@ func TestGenerationsOfKeys(t *testing.T) {
 	if all, err := Generations("train", "r", good); err != nil || fmt.Sprint(all) != "[3 12]" {
 		t.Errorf("%v, %v", all, err)
 	}
-	for _, key := range []string{"generation.train.r.3", "generation.train.r", "generation.other.r.00000000000000000003", good[0] + "x"} {
+	for _, key := range []string{"generation.train.r.3", "generation.train.r",
+		"generation.other.r.00000000000000000003", good[0] + "x"} {
 		if all, err := Generations("train", "r", []string{key}); err == nil {
 			t.Errorf("%s is read as %v", key, all)
 		}

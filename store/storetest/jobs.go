@@ -25,8 +25,11 @@ func owner(run, host string) store.Owner {
 // Record returns a record of a generation with two members and one host without any.
 func Record(g topo.Generation, head string) member.Record {
 	return member.Record{
-		View: topo.View{Generation: g, Members: []topo.Member{{Worker: 0, Host: "h1"}, {Worker: topo.Worker(g), Host: "h2"}}},
-		Head: head, Since: 1, Hosts: []member.Host{{Name: "h1", Slots: 2}, {Name: "h2"}, {Name: "h3", Slots: 1, Draining: true}},
+		View: topo.View{Generation: g,
+			Members: []topo.Member{{Worker: 0, Host: "h1"}, {Worker: topo.Worker(g), Host: "h2"}}},
+		Head: head, Since: 1,
+		Hosts: []member.Host{{Name: "h1", Slots: 2}, {Name: "h2"},
+			{Name: "h3", Slots: 1, Draining: true}},
 		Want: 2, Min: 1, Max: 4, Next: topo.Worker(g) + 1, Done: 1,
 	}
 }
@@ -110,7 +113,8 @@ func jobsApart(t *testing.T, server Server) {
 			t.Errorf("led by %v (%v), want %v", o, err, want)
 		}
 		all, err := NewJournal(s, job, "run1").Generations(ctx)
-		if want := []topo.Generation{1, 9, topo.Generation(10 + i)}; err != nil || !slices.Equal(all, want) {
+		if want := []topo.Generation{1, 9, topo.Generation(10 + i)}; err != nil ||
+			!slices.Equal(all, want) {
 			t.Errorf("%s has generations %v (%v), want %v", job, all, err, want)
 		}
 	}

@@ -18,10 +18,12 @@ func Claim(ctx context.Context, s store.Store, o store.Owner, force bool) error 
 
 // Release tells that the job of o has ended, as a [store.Recorder] that is closed does.
 func Release(ctx context.Context, s store.Store, o store.Owner, now time.Time) error {
-	return store.Do(ctx, s, record.Release(record.Owner{Job: o.Job, Run: o.Run, Host: o.Host}, now.Unix()))
+	return store.Do(ctx, s,
+		record.Release(record.Owner{Job: o.Job, Run: o.Run, Host: o.Host}, now.Unix()))
 }
 
-// Journal is the generations of one run of a job in a store. Each has one record, which never changes.
+// Journal is the generations of one run of a job in a store. Each has one record, which never
+// changes.
 type Journal struct {
 	store    store.Store
 	job, run string
@@ -49,7 +51,8 @@ func (j *Journal) Read(ctx context.Context, g topo.Generation) (member.Record, e
 	return record.DecodeGeneration(key, e.Value)
 }
 
-// Generations lists what was written, in ascending order. One may be missing where the store could not be reached for long.
+// Generations lists what was written, in ascending order. One may be missing where the store could
+// not be reached for long.
 func (j *Journal) Generations(ctx context.Context) ([]topo.Generation, error) {
 	keys, err := j.store.Keys(ctx, record.Prefix(j.job, j.run))
 	if err != nil {

@@ -38,7 +38,8 @@ func holds(t testing.TB, s store.Store, key, want string) store.Entry {
 // fails checks the kind of an error, and that it is of no other.
 func fails(t testing.TB, what string, err, want error) {
 	t.Helper()
-	for _, kind := range []error{store.ErrNotFound, store.ErrExists, store.ErrConflict, store.ErrUnavailable} {
+	for _, kind := range []error{store.ErrNotFound, store.ErrExists, store.ErrConflict,
+		store.ErrUnavailable} {
 		if errors.Is(err, kind) != (kind == want) {
 			t.Fatalf("%s: got %v, want %v", what, err, want)
 		}
@@ -93,7 +94,8 @@ func keysBelow(t *testing.T, server Server) {
 	for _, key := range []string{"a", "a.c", "a.b", "a.b.c", "ab.c", "b.a", "a=2E.x", "A.b"} {
 		create(t, s, key, "")
 	}
-	for prefix, want := range map[string]string{"a": "a.b a.b.c a.c", "a.b": "a.b.c", "a.b.c": "", "nothing": "", "A": "A.b", "a=2E": "a=2E.x"} {
+	for prefix, want := range map[string]string{"a": "a.b a.b.c a.c", "a.b": "a.b.c", "a.b.c": "",
+		"nothing": "", "A": "A.b", "a=2E": "a=2E.x"} {
 		keys, err := s.Keys(t.Context(), prefix)
 		if err != nil || strings.Join(keys, " ") != want {
 			t.Errorf("below %q: %q (%v), want %q", prefix, keys, err, want)
@@ -115,7 +117,8 @@ func manyKeys(t *testing.T, server Server) {
 
 func badKeysAndValues(t *testing.T, server Server) {
 	s := open(t, server)
-	for _, key := range []string{"", ".", "a.", ".a", "a..b", "a b", "a*", ">", "a.>", "ü", "a\n", "a/b", strings.Repeat("k", record.MaxKey+1)} {
+	for _, key := range []string{"", ".", "a.", ".a", "a..b", "a b", "a*", ">", "a.>", "ü", "a\n",
+		"a/b", strings.Repeat("k", record.MaxKey+1)} {
 		_, e1 := s.Get(t.Context(), key)
 		_, e2 := s.Create(t.Context(), key, nil)
 		_, e3 := s.Update(t.Context(), key, nil, 1)
@@ -206,7 +209,8 @@ func model(t *testing.T, server Server) {
 		round++
 		want, revisions := map[string][]byte{}, map[string]store.Revision{}
 		for range rapid.IntRange(1, 12).Draw(r, "calls") {
-			key := fmt.Sprintf("model.%d.%s", round, rapid.SampledFrom([]string{"a", "b", "c.d"}).Draw(r, "key"))
+			key := fmt.Sprintf("model.%d.%s", round,
+				rapid.SampledFrom([]string{"a", "b", "c.d"}).Draw(r, "key"))
 			value := rapid.SliceOfN(rapid.Byte(), 0, 20).Draw(r, "value")
 			old, there := want[key]
 			stale := store.Revision(rapid.SampledFrom([]int{0, 0, 1}).Draw(r, "stale"))
@@ -228,7 +232,8 @@ func model(t *testing.T, server Server) {
 					r.Fatalf("%s holds %q, want %q", key, e.Value, old)
 				}
 			default:
-				n, err = s.Update(t.Context(), key, value, revisions[key]-min(stale, revisions[key]))
+				n, err = s.Update(t.Context(), key, value,
+					revisions[key]-min(stale, revisions[key]))
 				if !there || stale > 0 {
 					expected = store.ErrConflict
 				}

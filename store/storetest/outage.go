@@ -61,7 +61,8 @@ func acknowledgedStays(t *testing.T, server Server) {
 				return nil
 			}
 			for n := 0; ; n++ {
-				_, err := s.Create(t.Context(), fmt.Sprintf("kept.%d.%d.%d", round, i, n), fmt.Append(nil, n))
+				_, err := s.Create(t.Context(), fmt.Sprintf("kept.%d.%d.%d", round, i, n),
+					fmt.Append(nil, n))
 				if err != nil {
 					return nil // it is stopped
 				}
@@ -109,7 +110,8 @@ func recorderGoesOn(t *testing.T, server Server) {
 	for g := topo.Generation(3); g <= 6; g++ {
 		r.Decided(last(g))
 	}
-	if line := <-lines; !strings.Contains(line, "is unreachable: training goes on, membership changes are recorded later") {
+	if line := <-lines; !strings.Contains(line,
+		"is unreachable: training goes on, membership changes are recorded later") {
 		t.Errorf("reported %q", line)
 	}
 	server.Start(t)
@@ -123,13 +125,15 @@ func recorderGoesOn(t *testing.T, server Server) {
 		t.Errorf("reported too much: %q", <-lines)
 	}
 	j := NewJournal(s, "digits", "run1")
-	if all, err := j.Generations(t.Context()); err != nil || !slices.Equal(all, []topo.Generation{1, 2, 3, 4, 5, 6}) {
+	if all, err := j.Generations(t.Context()); err != nil ||
+		!slices.Equal(all, []topo.Generation{1, 2, 3, 4, 5, 6}) {
 		t.Errorf("recorded %v (%v)", all, err)
 	}
 	if newest, err := j.Newest(t.Context()); err != nil || !newest.Equal(last(6)) {
 		t.Errorf("the newest is %v (%v)", newest, err)
 	}
-	if o, err := store.Find(t.Context(), s, "digits"); err != nil || o.Host != "h2" || o.Address != "h2:7000" || o.Generation != 2 || o.Ended.IsZero() {
+	if o, err := store.Find(t.Context(), s, "digits"); err != nil || o.Host != "h2" ||
+		o.Address != "h2:7000" || o.Generation != 2 || o.Ended.IsZero() {
 		t.Errorf("led by %v (%v)", o, err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package storetest holds what every store.Store must do, and what package store makes of one, as tests that run over each
-// implementation.
+// Package storetest holds what every store.Store must do, and what package store makes of one, as
+// tests that run over each implementation.
 package storetest
 
 import (
@@ -86,7 +86,8 @@ func together(t testing.TB, n int, f func(i int) error) {
 	}
 }
 
-// checkLeaks fails if a goroutine of a store is left. What Close waited for has only its last instructions to run.
+// checkLeaks fails if a goroutine of a store is left. What Close waited for has only its last
+// instructions to run.
 func checkLeaks(t *testing.T) {
 	t.Helper()
 	left := ""

@@ -9,8 +9,10 @@ import (
 	"testing"
 )
 
-// Real starts versitygw, which scripts/setup s3 installs in root/build/tools, on a free port, with an empty bucket "models". It checks signatures, lengths and parts as
-// S3 does; the key is "someone", the secret "secret". It returns its URL and the folder in which buckets are. Without the program the test is skipped.
+// Real starts versitygw, which scripts/setup s3 installs in root/build/tools, on a free port, with
+// an empty bucket "models". It checks signatures, lengths and parts as S3 does; the key is
+// "someone", the secret "secret". It returns its URL and the folder in which buckets are. Without
+// the program the test is skipped.
 func Real(t *testing.T, root string) (url, folder string) {
 	t.Helper()
 	binary, err := filepath.Abs(filepath.Join(root, "build/tools/versitygw"))
@@ -32,7 +34,8 @@ func Real(t *testing.T, root string) (url, folder string) {
 	if err := os.Mkdir(filepath.Join(folder, "models"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), binary, "--port", address, "--access", "someone", "--secret", "secret", "--quiet", "posix", "--sidecar", t.TempDir(), folder)
+	cmd := exec.CommandContext(t.Context(), binary, "--port", address, "--access", "someone",
+		"--secret", "secret", "--quiet", "posix", "--sidecar", t.TempDir(), folder)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -1,5 +1,5 @@
-// Package s3test is a store in memory that speaks as much of S3's protocol as package s3 uses, for tests: objects, uploads in parts, listings.
-// It takes every signature.
+// Package s3test is a store in memory that speaks as much of S3's protocol as package s3 uses, for
+// tests: objects, uploads in parts, listings. It takes every signature.
 package s3test
 
 import (
@@ -139,7 +139,8 @@ var errSpoiled = errors.New("spoiled on the way")
 func content(r *http.Request) ([]byte, error) {
 	if !strings.HasPrefix(r.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
 		body, err := io.ReadAll(r.Body)
-		if want, hashed := hex.DecodeString(r.Header.Get("X-Amz-Content-Sha256")); err == nil && hashed == nil && len(want) > 0 {
+		if want, hashed := hex.DecodeString(r.Header.Get("X-Amz-Content-Sha256")); err == nil &&
+			hashed == nil && len(want) > 0 {
 			if sum := sha256.Sum256(body); !bytes.Equal(sum[:], want) {
 				return nil, errSpoiled
 			}
@@ -197,7 +198,8 @@ type listing struct {
 // list answers in pages of a few keys.
 func (s *Server) list(w http.ResponseWriter, query url.Values) {
 	prefix, delimiter := query.Get("prefix"), query.Get("delimiter")
-	after, out := cmp.Or(query.Get("continuation-token"), query.Get("start-after")), listing{Name: s.bucket, Prefix: prefix, EncodingType: "url"}
+	after, out := cmp.Or(query.Get("continuation-token"), query.Get("start-after")),
+		listing{Name: s.bucket, Prefix: prefix, EncodingType: "url"}
 	for _, key := range slices.Sorted(maps.Keys(s.objects)) {
 		rest, ok := strings.CutPrefix(key, prefix)
 		shown := key
@@ -214,7 +216,9 @@ func (s *Server) list(w http.ResponseWriter, query url.Values) {
 		case shown != key:
 			out.CommonPrefixes = append(out.CommonPrefixes, folder{url.QueryEscape(shown)})
 		default:
-			out.Contents = append(out.Contents, listed{url.QueryEscape(key), len(s.objects[key]), "2001-09-09T01:46:40Z", `"whole"`})
+			out.Contents = append(out.Contents,
+				listed{url.QueryEscape(key), len(s.objects[key]), "2001-09-09T01:46:40Z",
+					`"whole"`})
 		}
 		after = shown
 	}
@@ -281,7 +285,8 @@ func (s *Server) complete(w http.ResponseWriter, id string, u *upload, body []by
 	for i, p := range asked.Part {
 		part, ok := u.parts[p.PartNumber]
 		switch {
-		case !ok || strings.Trim(p.ETag, `"`) != fmt.Sprintf("part-%d", p.PartNumber) || p.PartNumber != i+1:
+		case !ok || strings.Trim(p.ETag, `"`) != fmt.Sprintf("part-%d", p.PartNumber) ||
+			p.PartNumber != i+1:
 			Refuse(w, http.StatusBadRequest, "InvalidPart")
 			return
 		case i < len(asked.Part)-1 && len(part) < 5<<20:

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Start runs a store with the bucket models until the test ends, behind a handler that may do evil or is nil. The environment says where it is.
+// Start runs a store with the bucket models until the test ends, behind a handler that may do evil
+// or is nil. The environment says where it is.
 func Start(t *testing.T, front func(next http.Handler) http.Handler) *Server {
 	t.Helper()
 	store := New("models")

@@ -20,9 +20,12 @@ import (
 
 // A Kind of place.
 type Kind struct {
-	Open  func(t *testing.T) snapshot.Folder                                        // a new one, which keeps 2
-	Fetch func(t *testing.T, f snapshot.Folder, a snapshot.Attempt) snapshot.Folder // where a sealed checkpoint can be read
-	Files func(t *testing.T, f snapshot.Folder) []string                            // all that is there, without links
+	// a new one, which keeps 2
+	Open func(t *testing.T) snapshot.Folder
+	// where a sealed checkpoint can be read
+	Fetch func(t *testing.T, f snapshot.Folder, a snapshot.Attempt) snapshot.Folder
+	// all that is there, without links
+	Files func(t *testing.T, f snapshot.Folder) []string
 }
 
 // Lines collects what people are told.
@@ -49,7 +52,8 @@ const Bytes = 17 << 20
 
 // State is what a checkpoint of a step is of, and the bytes of its tensors.
 func State(step uint64, workers int) (*snapshot.State, [][]byte) {
-	s := &snapshot.State{Step: step, Workers: workers, Notes: json.RawMessage("{}"), Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{Bytes / 4}}}}
+	s := &snapshot.State{Step: step, Workers: workers, Notes: json.RawMessage("{}"),
+		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{Bytes / 4}}}}
 	memory := make([]byte, Bytes)
 	_, _ = rand.NewChaCha8([32]byte{byte(step)}).Read(memory) // never fails
 	return s, [][]byte{memory}
@@ -63,13 +67,15 @@ func Small(step uint64, workers int) (*snapshot.State, [][]byte) {
 }
 
 // Part is the part of a rank.
-func Part(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, seed uint64, rank int) *snapshot.Part {
+func Part(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, seed uint64,
+	rank int) *snapshot.Part {
 	t.Helper()
 	text, err := s.AppendJSON(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &snapshot.Part{Folder: f, Seed: seed, Rank: rank, State: text, Own: json.RawMessage(fmt.Sprintf(`{"noise": %d}`, rank))}
+	p := &snapshot.Part{Folder: f, Seed: seed, Rank: rank, State: text,
+		Own: json.RawMessage(fmt.Sprintf(`{"noise": %d}`, rank))}
 	for _, run := range s.Share(rank) {
 		p.Body = append(p.Body, memory[run.Tensor][run.From:run.To]...)
 	}
@@ -80,7 +86,8 @@ func Part(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, s
 }
 
 // Write has ranks write their parts at once.
-func Write(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, seed uint64, ranks ...int) {
+func Write(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, seed uint64,
+	ranks ...int) {
 	t.Helper()
 	var parts []*snapshot.Part
 	for _, rank := range ranks {
@@ -145,8 +152,10 @@ func (k Kind) readBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := make([]byte, Bytes)
-	if n, err := found.Read(t.Context(), [][]byte{got}, 0, 1); err != nil || n != found.Blocks || !bytes.Equal(got, memory[0]) {
-		t.Errorf("%d of %d blocks, %v; the same bytes: %v", n, found.Blocks, err, bytes.Equal(got, memory[0]))
+	if n, err := found.Read(t.Context(), [][]byte{got}, 0, 1); err != nil || n != found.Blocks ||
+		!bytes.Equal(got, memory[0]) {
+		t.Errorf("%d of %d blocks, %v; the same bytes: %v", n, found.Blocks, err,
+			bytes.Equal(got, memory[0]))
 	}
 }
 
@@ -178,7 +187,8 @@ func (k Kind) lost(t *testing.T) {
 	}
 	next, memory := Small(7, 2)
 	Write(t, f, next, memory, 57, 0, 1) // worker 0 takes away what is left of both
-	if steps := Steps(t, f); !slices.Equal(steps, []uint64{7}) || strings.Count(l.String(), "abandoned: a worker was lost") != 2 {
+	if steps := Steps(t, f); !slices.Equal(steps, []uint64{7}) ||
+		strings.Count(l.String(), "abandoned: a worker was lost") != 2 {
 		t.Errorf("sealed are %v: %s", steps, l)
 	}
 	if files := k.Files(t, f); len(files) != 4 {
@@ -187,7 +197,9 @@ func (k Kind) lost(t *testing.T) {
 }
 
 func (k Kind) receipts(t *testing.T) {
-	for _, receipt := range []string{`{"files":`, `{"files":[{"name":"../x","size":0,"sha256":[]}],"sums":{}}`, `{"files":[],"sums":{"1":5}}`} {
+	for _, receipt := range []string{`{"files":`,
+		`{"files":[{"name":"../x","size":0,"sha256":[]}],"sums":{}}`,
+		`{"files":[],"sums":{"1":5}}`} {
 		f, l := k.with(t)
 		s, memory := Small(5, 2)
 		Write(t, f, s, memory, 55, 0)
@@ -196,7 +208,8 @@ func (k Kind) receipts(t *testing.T) {
 		if err := f.Settle(); err != nil {
 			t.Error(err)
 		}
-		if steps, left := Steps(t, f), k.Files(t, f); len(steps) > 0 || len(left) > 0 || !strings.Contains(l.String(), "step 5 in "+f.Root+" is abandoned") {
+		if steps, left := Steps(t, f), k.Files(t, f); len(steps) > 0 || len(left) > 0 ||
+			!strings.Contains(l.String(), "step 5 in "+f.Root+" is abandoned") {
 			t.Errorf("%s: sealed are %v, left are %q: %s", receipt, steps, left, l)
 		}
 	}
@@ -229,7 +242,8 @@ func (k Kind) damaged(t *testing.T) {
 	}
 }
 
-// race has one host remove an attempt while another one writes its last part: either it is sealed and whole, or it is gone.
+// race has one host remove an attempt while another one writes its last part: either it is sealed
+// and whole, or it is gone.
 func (k Kind) race(t *testing.T) {
 	for i := range uint64(6) {
 		f, l := k.with(t)
@@ -279,12 +293,14 @@ func (k Kind) unsealed(t *testing.T) {
 	if err := f.Settle(); err != nil {
 		t.Fatal(err)
 	}
-	if steps := Steps(t, f); !slices.Equal(steps, []uint64{5}) || !strings.Contains(l.String(), "it is sealed now") || len(k.Files(t, f)) != 4 {
+	if steps := Steps(t, f); !slices.Equal(steps, []uint64{5}) ||
+		!strings.Contains(l.String(), "it is sealed now") || len(k.Files(t, f)) != 4 {
 		t.Errorf("sealed are %v, left are %q: %s", steps, k.Files(t, f), l)
 	}
 }
 
-// meanwhile has another host seal what was listed as not sealed: nobody is told that it is abandoned.
+// meanwhile has another host seal what was listed as not sealed: nobody is told that it is
+// abandoned.
 func (k Kind) meanwhile(t *testing.T) {
 	f, l := k.with(t)
 	s, memory := Small(5, 1)
@@ -294,7 +310,8 @@ func (k Kind) meanwhile(t *testing.T) {
 	if err := late.Settle(); err != nil {
 		t.Fatal(err)
 	}
-	if steps := Steps(t, f); !slices.Equal(steps, []uint64{5}) || strings.Contains(l.String(), "abandoned") {
+	if steps := Steps(t, f); !slices.Equal(steps, []uint64{5}) ||
+		strings.Contains(l.String(), "abandoned") {
 		t.Errorf("sealed are %v: %s", steps, l)
 	}
 }

@@ -36,7 +36,8 @@ func train(ctx context.Context) error {
 	_, err = digits.Train[float32](ctx, job, config, func(p digits.Progress) error {
 		fmt.Printf("step %4d  loss %.4f  accuracy %.1f %%\n", p.Step, p.Loss, 100*p.Accuracy)
 		if p.Step == config.Steps {
-			fmt.Printf("%d workers trained %d steps: accuracy %.1f %%\n", job.Size(), p.Step, 100*p.Accuracy)
+			fmt.Printf("%d workers trained %d steps: accuracy %.1f %%\n", job.Size(), p.Step,
+				100*p.Accuracy)
 		}
 		return job.Report(p.Metrics())
 	})

@@ -33,7 +33,8 @@ func narrow(a Array, dim, from, to int) Array {
 	return out
 }
 
-// join puts arrays side by side in a dimension; of one, which need not have it, nothing is to be done.
+// join puts arrays side by side in a dimension; of one, which need not have it, nothing is to be
+// done.
 func join(parts []Array, dim int) Array {
 	if len(parts) == 1 {
 		return parts[0]

@@ -10,7 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A Model is a catalogue in the manner of a transformer with experts, and an optimizer, with the numbers that specs need.
+// A Model is a catalogue in the manner of a transformer with experts, and an optimizer, with the
+// numbers that specs need.
 type Model struct {
 	Tensors []layout.Tensor
 	layers  int
@@ -24,9 +25,12 @@ type Model struct {
 // DrawModel draws a small model with sizes that often do not come out even.
 func DrawModel(t *rapid.T) Model {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
-	whole := slices.DeleteFunc(tensor.StoredDTypes(), func(d tensor.DType) bool { return d.Bits()%8 != 0 })
+	whole := slices.DeleteFunc(tensor.StoredDTypes(), func(d tensor.DType) bool {
+		return d.Bits()%8 != 0
+	})
 	dtype := func(name string) tensor.DType { return rapid.SampledFrom(whole).Draw(t, name) }
-	m := Model{layers: n("layers", 1, 3), experts: n("experts", 0, 4), groups: n("groups", 1, 4), inner: n("inner", 1, 6)}
+	m := Model{layers: n("layers", 1, 3), experts: n("experts", 0, 4), groups: n("groups", 1, 4),
+		inner: n("inner", 1, 6)}
 	head := n("head", 1, 2)
 	m.units = [3]int{head * n("heads in a group", 1, 3), head, head}
 	width := n("width", 1, 5)
@@ -56,8 +60,8 @@ func DrawModel(t *rapid.T) Model {
 	return m
 }
 
-// DrawSpec draws a valid layout of the model: any mix of data, tensor, pipeline and expert parallelism, flat shards, uneven
-// sharing, fused, stacked and padded tensors.
+// DrawSpec draws a valid layout of the model: any mix of data, tensor, pipeline and expert
+// parallelism, flat shards, uneven sharing, fused, stacked and padded tensors.
 func DrawSpec(t *rapid.T, m Model) *layout.Spec {
 	d := drawer{T: t, model: m, spec: &layout.Spec{Shoal: layout.Version}, size: map[string]int{}}
 	d.mesh()
@@ -128,7 +132,8 @@ func (d *drawer) store() (qkv, mlp, stacked bool) {
 	m := d.model
 	if qkv = rapid.Bool().Draw(d.T, "fused qkv"); qkv {
 		parts := []string{"**layers.#.q", "**layers.#.k", "**layers.#.v"}
-		d.spec.Store = append(d.spec.Store, layout.Store{Name: "**layers.#.qkv", Parts: parts, Units: m.units[:]})
+		d.spec.Store = append(d.spec.Store,
+			layout.Store{Name: "**layers.#.qkv", Parts: parts, Units: m.units[:]})
 	}
 	if mlp = rapid.Bool().Draw(d.T, "fused gate and up"); mlp {
 		parts := []string{"**layers.#.gate", "**layers.#.up"}
@@ -136,11 +141,13 @@ func (d *drawer) store() (qkv, mlp, stacked bool) {
 	}
 	if stacked = rapid.Bool().Draw(d.T, "stacked experts"); stacked {
 		parts := []string{"**layers.#.experts.#.w"}
-		d.spec.Store = append(d.spec.Store, layout.Store{Name: "**layers.#.experts", Parts: parts, Stack: 2})
+		d.spec.Store = append(d.spec.Store,
+			layout.Store{Name: "**layers.#.experts", Parts: parts, Stack: 2})
 	}
 	if rapid.Bool().Draw(d.T, "padded vocabulary") {
 		pad := &layout.Pad{Multiple: rapid.IntRange(1, 8).Draw(d.T, "multiple")}
-		d.spec.Store = append(d.spec.Store, layout.Store{Name: "**padded.embed", Parts: []string{"**embed"}, Pad: pad})
+		d.spec.Store = append(d.spec.Store,
+			layout.Store{Name: "**padded.embed", Parts: []string{"**embed"}, Pad: pad})
 	}
 	return qkv, mlp, stacked
 }
@@ -182,9 +189,12 @@ func (d *drawer) rule(pattern, where, cut string) {
 			dims = 2
 		}
 		dim := rapid.IntRange(0, dims-1).Draw(d.T, "dp dimension")
-		dp = rapid.SampledFrom([]string{"", "", "dp=flat", fmt.Sprintf("dp=shard(%d,ceil)", dim), fmt.Sprintf("dp=shard(%d,balanced)", dim)}).Draw(d.T, "dp")
+		dp = rapid.SampledFrom(
+			[]string{"", "", "dp=flat", fmt.Sprintf("dp=shard(%d,ceil)", dim),
+				fmt.Sprintf("dp=shard(%d,balanced)", dim)}).Draw(d.T, "dp")
 	}
-	d.spec.Rules = append(d.spec.Rules, layout.Rule{Match: pattern, Place: list(d.stage(where), cut, dp)})
+	d.spec.Rules = append(d.spec.Rules,
+		layout.Rule{Match: pattern, Place: list(d.stage(where), cut, dp)})
 }
 
 func (d *drawer) stage(where string) string {

@@ -1,5 +1,6 @@
-// Package layouttest has what tests of layouts stand on: random layouts, and an oracle that lays tensors out by slicing and
-// joining arrays element by element, as a training framework would. It shares no code with package layout.
+// Package layouttest has what tests of layouts stand on: random layouts, and an oracle that lays
+// tensors out by slicing and joining arrays element by element, as a training framework would. It
+// shares no code with package layout.
 package layouttest
 
 import (
@@ -20,7 +21,8 @@ type Element struct{ Tensor, Index int }
 // Padding is what lies in memory that belongs to no tensor.
 var Padding = Element{-1, -1}
 
-// Bytes is what tests put in the place of an element of so many bytes, up to 16: another value for each element, and zeros for Padding.
+// Bytes is what tests put in the place of an element of so many bytes, up to 16: another value for
+// each element, and zeros for Padding.
 func (e Element) Bytes(size int) []byte {
 	if e == Padding {
 		return make([]byte, size)
@@ -38,7 +40,8 @@ type Array struct {
 	Data  []Element
 }
 
-// Expect returns, for each rank, what a spec puts into its memory under which name. The spec must be valid.
+// Expect returns, for each rank, what a spec puts into its memory under which name. The spec must
+// be valid.
 func Expect(spec *layout.Spec, tensors []layout.Tensor) []map[string]Array {
 	axes, sizes := parseMesh(spec.Mesh)
 	ranks := 1
@@ -62,7 +65,8 @@ func Expect(spec *layout.Spec, tensors []layout.Tensor) []map[string]Array {
 	return out
 }
 
-func onRank(rules map[string]placed, names []string, arrays map[string]Array, axes []string, sizes []int, coords map[string]int) map[string]Array {
+func onRank(rules map[string]placed, names []string, arrays map[string]Array, axes []string,
+	sizes []int, coords map[string]int) map[string]Array {
 	size := map[string]int{}
 	for i, a := range axes {
 		size[a] = sizes[i]
@@ -189,7 +193,8 @@ func owned(n, degree int, share string) [][2]int {
 			continue
 		default:
 			if n%degree != 0 {
-				panic(fmt.Sprintf("layouttest: %d rows do not come out even over %d ranks", n, degree))
+				panic(fmt.Sprintf("layouttest: %d rows do not come out even over %d ranks", n,
+					degree))
 			}
 			take = n / degree
 		}
@@ -275,7 +280,8 @@ func ruleFor(spec *layout.Spec, name string) (p placed) {
 func match(pattern, name string) []string {
 	e, ok := expressions.Load(pattern)
 	if !ok {
-		p := strings.NewReplacer(`\*\*`, `(.*?)`, `\*`, `([^.]*?)`, `#`, `(\d+)`).Replace(regexp.QuoteMeta(pattern))
+		p := strings.NewReplacer(`\*\*`, `(.*?)`, `\*`, `([^.]*?)`, `#`,
+			`(\d+)`).Replace(regexp.QuoteMeta(pattern))
 		e, _ = expressions.LoadOrStore(pattern, regexp.MustCompile("^"+p+"$"))
 	}
 	return e.(*regexp.Regexp).FindStringSubmatch(name)
@@ -303,7 +309,8 @@ func store(spec *layout.Spec, tensors []layout.Tensor) (names []string, arrays m
 			names = append(names, name)
 			joins[name] = &join{spec.Store[entry], map[int][]Array{}}
 		}
-		// The catalogues of these tests list the parts of a tensor in the order in which specs name them.
+		// The catalogues of these tests list the parts of a tensor in the order in which specs name
+		// them.
 		joins[name].rows[number] = append(joins[name].rows[number], whole(tensors, i))
 	}
 	for name, j := range joins {
@@ -312,7 +319,8 @@ func store(spec *layout.Spec, tensors []layout.Tensor) (names []string, arrays m
 	return names, arrays
 }
 
-// storedAs returns the name under which a tensor is stored, its stacked number, and the entry that says so, -1 for none.
+// storedAs returns the name under which a tensor is stored, its stacked number, and the entry that
+// says so, -1 for none.
 func storedAs(spec *layout.Spec, tensor string) (name string, number, entry int) {
 	for e, s := range spec.Store {
 		for _, p := range s.Parts {
