@@ -28,7 +28,8 @@ type ban struct {
 
 // parseLayers reads the two kinds of line of layers.txt:
 //
-//	a, b < c, d          c and d may import a, b and what those may import; a and b stand on earlier lines, or NONE
+//	a, b < c, d          c and d may import a, b and what those may import;
+//	                     a and b stand on earlier lines, or NONE
 //	a, b !< c: reason    c may not import a or b, nor reach them through other packages
 func parseLayers(text string) (*layers, error) {
 	l := &layers{allowed: map[string]map[string]bool{}}

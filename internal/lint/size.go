@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"path"
 	"slices"
+	"strings"
 )
 
 // Sizes in lines. Above the soft limit a file is mentioned, above the hard one it is refused.
@@ -13,6 +14,9 @@ const (
 	SoftFileLines = 500
 	HardFileLines = 800
 	FunctionLines = 70
+	PackageLines  = 6000 // of the files that are not tests
+	FolderFiles   = 40   // source files that are not tests, of one language
+	StructFields  = 25
 )
 
 // sourceSuffixes are the files that people read as program text.
@@ -57,6 +61,54 @@ func checkFunctionSize(t *Tree) (found []Finding) {
 				found = append(found, Finding{f.Path, t.line(fn), text})
 			}
 		}
+	}
+	return found
+}
+
+// checkPackageSize refuses packages of more than PackageLines lines and folders of more than
+// FolderFiles source files, tests and generated files apart.
+func checkPackageSize(t *Tree) (found []Finding) {
+	lines, files := map[string]int{}, map[string]int{}
+	for _, f := range t.Files {
+		if !slices.Contains(sourceSuffixes, path.Ext(f.Path)) || f.test() || f.testdata() ||
+			f.generated() || strings.HasPrefix(path.Base(f.Path), "test_") {
+			continue
+		}
+		lines[path.Dir(f.Path)] += f.lines()
+		files[path.Dir(f.Path)]++
+	}
+	for dir, n := range lines {
+		if n > PackageLines {
+			found = append(found, Finding{dir, 0, fmt.Sprintf("%d lines, the limit of a package "+
+				"is %d; a part of it is a room of its own", n, PackageLines)})
+		}
+		if n := files[dir]; n > FolderFiles {
+			found = append(found, Finding{dir, 0, fmt.Sprintf("%d source files, the limit of a "+
+				"folder is %d; a part of it is a room of its own", n, FolderFiles)})
+		}
+	}
+	return sorted(found)
+}
+
+// checkStructSize refuses structs of more than StructFields fields.
+func checkStructSize(t *Tree) (found []Finding) {
+	for _, f := range t.Files {
+		if f.AST == nil || f.testdata() || f.generated() {
+			continue
+		}
+		ast.Inspect(f.AST, func(node ast.Node) bool {
+			spec, ok := node.(*ast.TypeSpec)
+			if !ok {
+				return true
+			}
+			s, ok := spec.Type.(*ast.StructType)
+			if ok && s.Fields.NumFields() > StructFields {
+				found = append(found, Finding{f.Path, t.line(spec), fmt.Sprintf("struct %s has %d "+
+					"fields, the limit is %d; some of them belong together", spec.Name.Name,
+					s.Fields.NumFields(), StructFields)})
+			}
+			return true
+		})
 	}
 	return found
 }

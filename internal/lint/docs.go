@@ -1,0 +1,97 @@
+package lint
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"slices"
+	"strings"
+)
+
+// wellKnown are methods of the standard library's interfaces, which say nothing of their own.
+var wellKnown = []string{"Error", "Unwrap", "Is", "String", "Read", "Write", "Close", "ServeHTTP",
+	"MarshalJSON", "UnmarshalJSON", "MarshalText", "UnmarshalText", "Len", "Less", "Swap"}
+
+// checkDocComments asks for a comment on everything that is exported, tests apart, and that it
+// begins with the name, as go doc shows it; an article may stand before. The names of a group of
+// constants or variables may share the comment of the group.
+func checkDocComments(t *Tree) (found []Finding) {
+	for _, f := range t.Files {
+		if f.AST == nil || f.test() || f.testdata() || f.generated() {
+			continue
+		}
+		for _, d := range f.AST.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				known := d.Recv != nil && slices.Contains(wellKnown, d.Name.Name)
+				if d.Name.IsExported() && exportedReceiver(d) && (!known || d.Doc != nil) {
+					found = append(found, t.documented(f, d.Name, d.Doc)...)
+				}
+			case *ast.GenDecl:
+				found = append(found, t.documentedSpecs(f, d)...)
+			}
+		}
+	}
+	return found
+}
+
+func exportedReceiver(d *ast.FuncDecl) bool {
+	if d.Recv == nil || len(d.Recv.List) == 0 {
+		return true
+	}
+	typ := d.Recv.List[0].Type
+	for {
+		switch x := typ.(type) {
+		case *ast.StarExpr:
+			typ = x.X
+		case *ast.IndexExpr:
+			typ = x.X
+		case *ast.IndexListExpr:
+			typ = x.X
+		case *ast.Ident:
+			return x.IsExported()
+		default:
+			return false
+		}
+	}
+}
+
+func (t *Tree) documentedSpecs(f *File, d *ast.GenDecl) (found []Finding) {
+	for _, spec := range d.Specs {
+		switch spec := spec.(type) {
+		case *ast.TypeSpec:
+			if spec.Name.IsExported() {
+				doc := spec.Doc
+				if doc == nil && !d.Lparen.IsValid() {
+					doc = d.Doc
+				}
+				found = append(found, t.documented(f, spec.Name, doc)...)
+			}
+		case *ast.ValueSpec:
+			grouped := d.Lparen.IsValid() &&
+				(d.Doc != nil || spec.Doc != nil || spec.Comment != nil)
+			if !spec.Names[0].IsExported() || grouped || len(spec.Names) > 1 && d.Doc != nil {
+				continue
+			}
+			found = append(found, t.documented(f, spec.Names[0], d.Doc)...)
+		}
+	}
+	return found
+}
+
+func (t *Tree) documented(f *File, name *ast.Ident, doc *ast.CommentGroup) []Finding {
+	text := doc.Text()
+	for _, article := range []string{"A ", "An ", "The "} {
+		text = strings.TrimPrefix(text, article)
+	}
+	if strings.HasPrefix(text, name.Name) && !token.IsIdentifier(text[:min(len(name.Name)+1,
+		len(text))]) || strings.HasPrefix(text, "Deprecated: ") {
+		return nil
+	}
+	if text == "" {
+		return []Finding{{f.Path, t.line(name), fmt.Sprintf("%s has no comment; say what it is, "+
+			"with units and errors", name.Name)}}
+	}
+	return []Finding{{f.Path, t.line(name), fmt.Sprintf("the comment of %s does not begin with "+
+		"its name", name.Name)}}
+}
