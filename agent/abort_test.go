@@ -10,9 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// busy is a mesh whose payloads are in use until somebody says otherwise.
+// busy is a network whose payloads are in use until somebody says otherwise.
 type busy struct {
-	fabric.Mesh
+	fabric.Network
 	asked []func()
 }
 
@@ -26,10 +26,10 @@ func TestAbortedTransferLetsMemoryGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.close()
-	mesh, m := &busy{}, &worker{id: 3, over: true}
+	network, m := &busy{}, &worker{id: 3, over: true}
 	e.byID[m.id] = m
 	for id := range uint64(2) {
-		e.transfers.add(&transfer{id: id, mesh: mesh, workers: []topo.Worker{m.id},
+		e.transfers.add(&transfer{id: id, network: network, workers: []topo.Worker{m.id},
 			settled: id > 0})
 	}
 	for id := range uint64(2) {
@@ -40,11 +40,11 @@ func TestAbortedTransferLetsMemoryGo(t *testing.T) {
 		if m.reap() {
 			t.Fatal("the memory is freed while it is in use")
 		}
-		mesh.asked[0]()
-		mesh.asked = mesh.asked[1:]
+		network.asked[0]()
+		network.asked = network.asked[1:]
 		e.runInbox()
 	}
-	if !m.reap() || len(mesh.asked) > 0 {
+	if !m.reap() || len(network.asked) > 0 {
 		t.Error("the memory is not freed")
 	}
 }
@@ -57,7 +57,7 @@ func TestBegunTransfersAreForgotten(t *testing.T) {
 	}
 	defer e.close()
 	e.name = "a"
-	c := &crew{engine: e, mesh: &sent{t: t}, flights: map[head.Flight]*flight{},
+	c := &crew{engine: e, network: &sent{t: t}, flights: map[head.Flight]*flight{},
 		routes: routes{fixed: true}}
 	mine := collective.Call{Kind: collective.AllReduce, DType: tensor.F32,
 		Reduction: collective.Sum, In: make([]byte, 8), Out: make([]byte, 8)}

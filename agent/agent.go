@@ -41,8 +41,8 @@ type AgentConfig struct {
 	Slots int
 	// secrets of the first workers, where the launcher starts them unasked; one a worker
 	Tokens []string
-	// opens the mesh to other hosts; nil = this host is alone
-	Link func(h fabric.Handler) (fabric.Mesh, error)
+	// opens the network to other hosts; nil = this host is alone
+	Link func(h fabric.Handler) (fabric.Network, error)
 	// collectives go between hosts by their lengths alone, whatever is measured
 	Fixed  bool
 	Orders Orders // what the job wants of the launcher
@@ -77,7 +77,7 @@ type Agent struct {
 	listener *arena.Listener
 	engine   *engine
 	crew     *crew
-	mesh     fabric.Mesh // nil where this host is alone
+	network  fabric.Network // nil where this host is alone
 	group    *group.Group
 	saves    saves
 	places   *places
@@ -129,20 +129,20 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 	return a, nil
 }
 
-// link opens the mesh and gives the agent its part in the job.
+// link opens the network and gives the agent its part in the job.
 func (a *Agent) link() error {
 	name, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
 	if a.cfg.Link != nil {
-		if a.mesh, err = a.cfg.Link(
+		if a.network, err = a.cfg.Link(
 			&links{transfers: a.engine.transfers, engine: a.engine}); err != nil {
 			return err
 		}
-		name = string(a.mesh.Self())
+		name = string(a.network.Self())
 	}
-	a.crew = &crew{engine: a.engine, mesh: a.mesh, orders: a.cfg.Orders.withDefaults(a),
+	a.crew = &crew{engine: a.engine, network: a.network, orders: a.cfg.Orders.withDefaults(a),
 		after: a.cfg.After, began: time.Now(), unwanted: map[topo.Worker]bool{},
 		asking: map[topo.Worker][]chan<- head.Grouped{}, flights: map[head.Flight]*flight{},
 		unasked: len(a.cfg.Tokens),
@@ -178,20 +178,20 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer stop()
 	_ = a.engine.later(func() { a.crew.settle() }) // a job that begins wants workers
 	a.group.Go("watch", a.watch)
-	if a.mesh != nil || a.cfg.Spares > 0 {
+	if a.network != nil || a.cfg.Spares > 0 {
 		a.group.Go("ticks", a.tick)
 	}
-	if a.mesh != nil {
+	if a.network != nil {
 		a.group.Go("seek", a.seek)
 		a.group.Go("routes", a.tune)
 	}
 	err := a.accept()
 	a.shut()
 	_ = a.engine.do(a.crew.lookAway)
-	if a.mesh != nil {
+	if a.network != nil {
 		_ = a.engine.do(func() { a.crew.left = true })
 		a.engine.transfers.close()
-		err = errors.Join(err, a.mesh.Close())
+		err = errors.Join(err, a.network.Close())
 	}
 	a.engine.stop()
 	return errors.Join(err, engine.Wait(), a.stopLanes(), a.engine.close())
@@ -226,7 +226,7 @@ func (a *Agent) seek(ctx context.Context) error {
 		if !a.Status().Stuck {
 			continue
 		}
-		for host, linked := range a.mesh.Seek(ctx) {
+		for host, linked := range a.network.Seek(ctx) {
 			names := make([]string, len(linked))
 			for i, l := range linked {
 				names[i] = string(l)
@@ -238,7 +238,7 @@ func (a *Agent) seek(ctx context.Context) error {
 	}
 }
 
-// ticks is how often that is. It says nothing about when a host is lost: that is the mesh's to
+// ticks is how often that is. It says nothing about when a host is lost: that is the network's to
 // know.
 const ticks = 50 * time.Millisecond
 

@@ -14,15 +14,15 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// gauged is a mesh that tells when the hosts together have sent so many bytes of tensors.
+// gauged is a network that tells when the hosts together have sent so many bytes of tensors.
 type gauged struct {
-	fabric.Mesh
+	fabric.Network
 	left *atomic.Int64
 	sent chan struct{} // closed then
 }
 
 func (m *gauged) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
-	m.Mesh.SendPiece(to, p, payload)
+	m.Network.SendPiece(to, p, payload)
 	if n := int64(len(payload)); n > 0 && m.left.Add(-n) <= 0 && m.left.Load() > -n {
 		close(m.sent)
 	}
@@ -36,7 +36,7 @@ func TestStepIsExchangedBeforeItsEnd(t *testing.T) {
 		t.Run(fmt.Sprint("dies=", dies), func(t *testing.T) {
 			left, sent := &atomic.Int64{}, make(chan struct{})
 			left.Store(2 * head.AheadBytes) // of a ring of two hosts: each sends half of it twice
-			over := func(m fabric.Mesh) fabric.Mesh { return &gauged{m, left, sent} }
+			over := func(m fabric.Network) fabric.Network { return &gauged{m, left, sent} }
 			c := startClusterOn(t, over, 3, []int{1, 2}, agent.Orders{})
 			g := group.New(context.Background())
 			for range 3 {

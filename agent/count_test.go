@@ -57,7 +57,7 @@ func TestGenerationsCountOn(t *testing.T) {
 	step("a", "b", "c")
 	next(before + 1)
 	shown(before+1, "a", "b", "c")
-	c.net.Kill("a")
+	c.hub.Kill("a")
 	step("b", "c")
 	next(before + 2)
 	shown(before+2, "b", "c")

@@ -20,11 +20,11 @@ import (
 // engine, words to workers and orders to the launcher of what it wants. All of it runs on the
 // engine's thread.
 type crew struct {
-	engine *engine
-	agent  *head.Agent
-	mesh   fabric.Mesh // nil where this host is alone
-	orders Orders
-	hosts  []member.Host // of the newest generation
+	engine  *engine
+	agent   *head.Agent
+	network fabric.Network // nil where this host is alone
+	orders  Orders
+	hosts   []member.Host // of the newest generation
 	// workers that the launcher starts without an order
 	unasked  int
 	leads    string                                // who was told to lead it
@@ -137,16 +137,17 @@ func (c *crew) send(to fabric.Host, m head.Message) {
 	f, frame := m.(*head.Frame)
 	switch {
 	case len(b) <= fabric.MaxMessage:
-		c.mesh.Send(to, b)
+		c.network.Send(to, b)
 	case frame && len(f.Bodies) > 1:
 		one, other := f.Halves()
 		c.send(to, one)
 		c.send(to, other)
 	case len(b) > maxSaid:
-		c.mesh.Drop(to, fmt.Errorf("it must be told something of %d MiB, and can be told %d MiB "+
-			"at once: make fewer collectives a step, or fewer groups", len(b)>>20, maxSaid>>20))
+		c.network.Drop(to,
+			fmt.Errorf("it must be told something of %d MiB, and can be told %d MiB "+
+				"at once: make fewer collectives a step, or fewer groups", len(b)>>20, maxSaid>>20))
 	case !frame || !c.repeats.tooSoon(to, f, len(b), time.Now()):
-		inParts(c.mesh, to, b)
+		inParts(c.network, to, b)
 		c.said = nil // messages are seldom so long
 	}
 }
@@ -225,7 +226,7 @@ func (c *crew) check(m *worker, call *collective.Call) error {
 			return err
 		}
 	}
-	if call.Window != nil && c.mesh != nil {
+	if call.Window != nil && c.network != nil {
 		return &collective.FieldError{Field: "flags",
 			Problem: "calls come in pieces only in a job of one host"}
 	}

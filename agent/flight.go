@@ -132,7 +132,8 @@ func (c *crew) transfer(x *head.Execute, part head.Part) *transfer {
 		return nil
 	}
 	t := c.engine.transfers.fresh(c)
-	t.mesh, t.route, t.calls, t.workers, t.peers = c.mesh, part.Route, t.calls[:0], t.workers[:0],
+	t.network, t.route, t.calls, t.workers, t.peers = c.network, part.Route, t.calls[:0],
+		t.workers[:0],
 		t.peers[:0]
 	of := t.sites.Of[:0]
 	for _, host := range sites {
@@ -274,7 +275,8 @@ func (e *engine) abort(id uint64) {
 	for _, w := range t.workers {
 		if m := e.byID[w]; m != nil {
 			m.pins++
-			t.mesh.Unused(func() { _ = e.later(func() { m.pins-- }) }) // a stopped engine frees all
+			// a stopped engine frees all
+			t.network.Unused(func() { _ = e.later(func() { m.pins-- }) })
 		}
 	}
 }

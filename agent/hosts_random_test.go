@@ -141,7 +141,7 @@ func (d *doomed) kill() {
 	a := d.agents[name]
 	d.last = a.Status().Steps
 	d.dead[a].Store(true)
-	d.net.Kill(fabric.Host(name))
+	d.hub.Kill(fabric.Host(name))
 	d.ends[name]()
 	d.goTo(d.last + ahead)
 	// a quorum must be left of those that decided last

@@ -21,13 +21,13 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// cluster is a job on several hosts of one process: agents, and a mesh without sockets. Its workers
-// are goroutines of the test.
+// cluster is a job on several hosts of one process: agents, and a network without sockets. Its
+// workers are goroutines of the test.
 type cluster struct {
 	t       *testing.T
-	net     *mem.Network
-	over    func(fabric.Mesh) fabric.Mesh // what an agent gets in place of its mesh
-	workers int                           // that the job begins with
+	hub     *mem.Hub
+	over    func(fabric.Network) fabric.Network // what an agent gets in place of its network
+	workers int                                 // that the job begins with
 	orders  agent.Orders
 	starts  *group.Group
 	head    *agent.Agent // that the job begins on
@@ -49,14 +49,17 @@ type seat struct {
 // startCluster starts a job of the given slots a host; it begins on the first.
 func startCluster(t *testing.T, workers int, slots []int, orders agent.Orders) *cluster {
 	t.Helper()
-	return startClusterOn(t, func(m fabric.Mesh) fabric.Mesh { return m }, workers, slots, orders)
+	return startClusterOn(t, func(m fabric.Network) fabric.Network {
+		return m
+	}, workers, slots, orders)
 }
 
 // startClusterOn is startCluster with agents that get something in place of their meshes.
-func startClusterOn(t *testing.T, over func(fabric.Mesh) fabric.Mesh, workers int, slots []int,
+func startClusterOn(t *testing.T, over func(fabric.Network) fabric.Network, workers int,
+	slots []int,
 	orders agent.Orders) *cluster {
 	t.Helper()
-	c := &cluster{t: t, net: mem.NewNetwork(), over: over, workers: workers, orders: orders,
+	c := &cluster{t: t, hub: mem.NewHub(), over: over, workers: workers, orders: orders,
 		starts: group.New(context.Background()), agents: map[string]*agent.Agent{},
 		ends: map[string]context.CancelFunc{}, started: make(chan seat, 1000)}
 	t.Cleanup(func() {
@@ -91,8 +94,8 @@ func (c *cluster) agent(name string, cfg agent.AgentConfig) *agent.Agent {
 		c.t.Fatal(err)
 	}
 	cfg.Job, cfg.Socket, cfg.Log = "test", filepath.Join(dir, "s"), slog.New(slog.DiscardHandler)
-	cfg.Link = func(h fabric.Handler) (fabric.Mesh, error) {
-		return c.over(c.net.Mesh(fabric.Host(name), h)), nil
+	cfg.Link = func(h fabric.Handler) (fabric.Network, error) {
+		return c.over(c.hub.Add(fabric.Host(name), h)), nil
 	}
 	cfg.Orders = c.orders
 	cfg.Orders.Start = func(o agent.StartOrder) {
@@ -183,7 +186,7 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 						close(there)
 					}
 					<-there
-					c.net.Kill(fabric.Host(victim))
+					c.hub.Kill(fabric.Host(victim))
 					return errHostDies
 				})
 			}
@@ -211,7 +214,7 @@ func TestOneOfTwoThatLoseEachOtherGoes(t *testing.T) {
 			if s.agent != c.agents["c"] || step < 3 {
 				return nil
 			}
-			c.net.Cut("b", "c")
+			c.hub.Cut("b", "c")
 			return errHostDies
 		})
 	}

@@ -102,7 +102,7 @@ func (l *links) open(m *letter) {
 }
 
 func (l *links) refuse(c *crew, from fabric.Host, err error) {
-	c.mesh.Drop(from, fmt.Errorf(
+	c.network.Drop(from, fmt.Errorf(
 		"it sent what makes no sense: %w; are both sides the same version of shoal?", err))
 }
 

@@ -25,7 +25,7 @@ const (
 )
 
 // inParts sends what is too long for a message, and not for maxSaid.
-func inParts(mesh fabric.Mesh, to fabric.Host, b []byte) {
+func inParts(network fabric.Network, to fabric.Host, b []byte) {
 	var part []byte
 	for len(b) > 0 {
 		n := min(len(b), partBytes)
@@ -34,7 +34,7 @@ func inParts(mesh fabric.Mesh, to fabric.Host, b []byte) {
 			kind = partLast
 		}
 		part = append(append(part[:0], kind), b[:n]...)
-		mesh.Send(to, part)
+		network.Send(to, part)
 		b = b[n:]
 	}
 }

@@ -95,11 +95,11 @@ func (a *Agent) Tell(host string, note []byte) {
 func (c *crew) tellLauncher(to fabric.Host, note []byte) {
 	switch {
 	case len(note) <= fabric.MaxMessage:
-		c.mesh.Send(to, note)
+		c.network.Send(to, note)
 	case len(note) <= maxSaid:
-		inParts(c.mesh, to, note)
+		inParts(c.network, to, note)
 	default:
-		c.mesh.Drop(to, fmt.Errorf("it must be told of the job in %d MiB, and can be told %d "+
+		c.network.Drop(to, fmt.Errorf("it must be told of the job in %d MiB, and can be told %d "+
 			"MiB at once: give the job a shorter command and environment", len(note)>>20,
 			maxSaid>>20))
 	}

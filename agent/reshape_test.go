@@ -93,7 +93,7 @@ func TestALossInAReshape(t *testing.T) {
 					case seat == c.victim:
 						return errDies
 					case c.host == at.Host():
-						s.c.net.Kill(fabric.Host(c.host))
+						s.c.hub.Kill(fabric.Host(c.host))
 						return errHostDies
 					}
 					return nil
@@ -135,7 +135,7 @@ func TestRedundantRanks(t *testing.T) {
 				s.spread = true
 				s.does = func(_ int, at *agent.Agent, next string) error {
 					if next != c.mesh && at.Host() == c.host && dying.Load() {
-						s.c.net.Kill(fabric.Host(c.host))
+						s.c.hub.Kill(fabric.Host(c.host))
 						return errHostDies
 					}
 					return nil
@@ -229,7 +229,7 @@ func TestGoesBack(t *testing.T) {
 						seat == c.slow:
 						return errDies
 					case next == "dp=3" && c.host == at.Host():
-						s.c.net.Kill(fabric.Host(c.host))
+						s.c.hub.Kill(fabric.Host(c.host))
 						return errHostDies
 					}
 					return nil

@@ -143,8 +143,8 @@ func newCounter() *counter {
 	return n
 }
 
-// over is a mesh that counts.
-func (n *counter) over(m fabric.Mesh) fabric.Mesh { return &counting{m, n} }
+// over is a network that counts.
+func (n *counter) over(m fabric.Network) fabric.Network { return &counting{m, n} }
 
 // exceeds waits until more was sent.
 func (n *counter) exceeds(bytes int) {
@@ -156,12 +156,12 @@ func (n *counter) exceeds(bytes int) {
 }
 
 type counting struct {
-	fabric.Mesh
+	fabric.Network
 	counter *counter
 }
 
 func (m *counting) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
-	m.Mesh.SendPiece(to, p, payload)
+	m.Network.SendPiece(to, p, payload)
 	m.counter.mu.Lock()
 	defer m.counter.mu.Unlock()
 	m.counter.bytes += len(payload)

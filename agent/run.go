@@ -45,12 +45,12 @@ type RunConfig struct {
 
 // Fleet is what a job on several hosts needs of who starts it.
 type Fleet struct {
-	Link func(h fabric.Handler) (fabric.Mesh, error) // opens the mesh to the other hosts
+	Link func(h fabric.Handler) (fabric.Network, error) // opens the network to the other hosts
 	// workers that this host takes; the others are placed elsewhere
 	Slots int
 	// by which the other hosts reach this one, for torch's own rendezvous
 	Addr  string
-	Ready func() // called when the mesh is open; may be nil
+	Ready func() // called when the network is open; may be nil
 	// HOST:PORT where other hosts join; may be nil
 	Join  func() string
 	Token func(life time.Duration) string // a token with which they do; may be nil
@@ -135,7 +135,7 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 
 // ServeConfig says how this host takes part in a job that was begun on another.
 type ServeConfig struct {
-	Link func(h fabric.Handler) (fabric.Mesh, error) // joins the mesh
+	Link func(h fabric.Handler) (fabric.Network, error) // joins the network
 	// HOST:PORT where other hosts join; may be nil
 	Join func() string
 	// a token with which they do; may be nil

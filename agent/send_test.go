@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
-// sent is a mesh that keeps what is sent.
+// sent is a network that keeps what is sent.
 type sent struct {
 	frames  []*head.Frame
 	parts   parts
@@ -51,8 +51,8 @@ func (s *sent) Close() error                                       { return nil 
 // A frame may be longer than a message may be: it is cut between its bodies, which keep their
 // numbers.
 func TestLongFramesAreCut(t *testing.T) {
-	mesh := &sent{t: t}
-	c := &crew{mesh: mesh}
+	network := &sent{t: t}
+	c := &crew{network: network}
 	var bodies []head.Body
 	for i := range 9 {
 		bodies = append(bodies,
@@ -61,42 +61,44 @@ func TestLongFramesAreCut(t *testing.T) {
 	c.send("b", &head.Frame{Term: 3, Up: true, First: 7, Ack: 2, Bodies: bodies})
 	var got []head.Body
 	next := uint64(7)
-	for _, f := range mesh.frames {
+	for _, f := range network.frames {
 		if f.First != next || f.Term != 3 || !f.Up || f.Ack != 2 {
 			t.Fatalf("the frame after number %d begins at %d of term %d", next, f.First, f.Term)
 		}
 		next += uint64(len(f.Bodies))
 		got = append(got, f.Bodies...)
 	}
-	if !slices.Equal(got, bodies) || mesh.dropped != nil || mesh.inParts > 0 {
-		t.Errorf("%d of %d bodies came, dropped %v, %d parts", len(got), len(bodies), mesh.dropped,
-			mesh.inParts)
+	if !slices.Equal(got, bodies) || network.dropped != nil || network.inParts > 0 {
+		t.Errorf("%d of %d bodies came, dropped %v, %d parts", len(got), len(bodies),
+			network.dropped,
+			network.inParts)
 	}
 }
 
 // What cannot be cut goes in parts. What is too long for that ends the link, and says what to do.
 func TestLongWordsGoInParts(t *testing.T) {
-	mesh := &sent{t: t}
-	c := &crew{mesh: mesh}
+	network := &sent{t: t}
+	c := &crew{network: network}
 	said := head.Ended{Worker: 1, How: strings.Repeat("x", fabric.MaxMessage+partBytes)}
 	for _, first := range []uint64{2, 3} {
 		c.send("b", &head.Frame{Term: 3, Up: true, First: first, Bodies: []head.Body{said}})
 	}
 	c.send("c", &head.Frame{Term: 3, Up: true, First: 2, Bodies: []head.Body{said}})
-	if len(mesh.frames) != 3 || mesh.inParts != 3*6 || mesh.dropped != nil {
-		t.Fatalf("%d frames in %d parts, dropped %v", len(mesh.frames), mesh.inParts, mesh.dropped)
+	if len(network.frames) != 3 || network.inParts != 3*6 || network.dropped != nil {
+		t.Fatalf("%d frames in %d parts, dropped %v", len(network.frames), network.inParts,
+			network.dropped)
 	}
 	for i, want := range []uint64{2, 3, 2} {
-		if f := mesh.frames[i]; f.First != want || len(f.Bodies) != 1 ||
+		if f := network.frames[i]; f.First != want || len(f.Bodies) != 1 ||
 			f.Bodies[0] != head.Body(said) {
 			t.Errorf("frame %d begins at %d and is not what was sent", i, f.First)
 		}
 	}
 	c.send("b", &head.Frame{Term: 3, Up: true, First: 3,
 		Bodies: []head.Body{head.Ended{How: strings.Repeat("x", maxSaid)}}})
-	if mesh.dropped == nil || !strings.Contains(mesh.dropped.Error(), "it must be told "+
+	if network.dropped == nil || !strings.Contains(network.dropped.Error(), "it must be told "+
 		"something of 48 MiB, and can be told 48 MiB at once: make fewer collectives a step") {
-		t.Errorf("dropped with %v", mesh.dropped)
+		t.Errorf("dropped with %v", network.dropped)
 	}
 }
 

@@ -149,7 +149,7 @@ func (s *session) join(r *api.Request) error {
 		Size: size, Generation: generation,
 		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: int(patience / time.Microsecond),
 		Crowded: a.here() > runtime.NumCPU()}
-	if a.mesh == nil {
+	if a.network == nil {
 		reply.PieceBytes, reply.PiecesOpen = collective.PieceBytes, collective.PiecesOpen
 	}
 	if late {

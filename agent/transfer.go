@@ -23,19 +23,19 @@ type transfer struct {
 	peers    []fabric.Host // that have calls, in the order of their first
 	sites    collective.Sites
 	route    collective.Route
-	mesh     fabric.Mesh
+	network  fabric.Network
 	flight   head.Flight
 	done     func()
 
-	busy  sync.RWMutex // held by the mesh while it uses the relay and the inputs
+	busy  sync.RWMutex // held by the network while it uses the relay and the inputs
 	told  atomic.Bool  // done was called
 	ended time.Time    // just before
 
 	settled bool // what it brings is in its place before it counts
 }
 
-// transfers are the flights that this agent takes part in. The mesh's goroutines look them up, the
-// engine's thread adds and removes them.
+// transfers are the flights that this agent takes part in. The network's goroutines look them up,
+// the engine's thread adds and removes them.
 type transfers struct {
 	mu     sync.Mutex
 	news   *sync.Cond
@@ -85,7 +85,7 @@ func (ts *transfers) take(id uint64) *transfer {
 	return t
 }
 
-// rest waits until the mesh no longer uses a transfer that was taken.
+// rest waits until the network no longer uses a transfer that was taken.
 func (t *transfer) rest() {
 	t.busy.Lock()
 	defer t.busy.Unlock()
@@ -147,7 +147,7 @@ func (ts *transfers) close() {
 	ts.news.Broadcast()
 }
 
-// Place is the mesh asking where a piece goes.
+// Place is the network asking where a piece goes.
 func (ts *transfers) Place(from fabric.Host, p fabric.Piece) []byte {
 	t := ts.wait(p.Flight)
 	if t == nil {
@@ -173,7 +173,7 @@ func (t *transfer) pass(y *tray) {
 	trays.Put(y)
 }
 
-// Arrived is the mesh telling that a piece is in its place.
+// Arrived is the network telling that a piece is in its place.
 func (ts *transfers) Arrived(from fabric.Host, p fabric.Piece) {
 	ts.mu.Lock()
 	t := ts.hold(p.Flight)
@@ -196,7 +196,7 @@ func (t *transfer) send(out []collective.Outgoing) {
 	for _, o := range out {
 		p := fabric.Piece{Flight: t.id, Part: o.Part, Offset: o.Offset,
 			Length: uint32(len(o.Payload)), Streams: uint8(t.route.Streams)}
-		t.mesh.SendPiece(t.peers[o.To], p, o.Payload)
+		t.network.SendPiece(t.peers[o.To], p, o.Payload)
 	}
 }
 

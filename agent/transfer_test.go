@@ -14,7 +14,7 @@ import (
 
 // cables join the transfers of hosts by function calls, without memory of their own.
 type cables struct {
-	fabric.Mesh
+	fabric.Network
 	self fabric.Host
 	way  *[]onWay
 }
@@ -42,7 +42,7 @@ func TestPiecesOfAFlightAllocateNothing(t *testing.T) {
 				Reduction: collective.Sum, Weight: 1, Far: &collective.Far{In: n / 4, Out: n / 4}}
 		}
 		calls[i].Far, calls[i].In, calls[i].Out = nil, make([]byte, n), make([]byte, n)
-		x := &transfer{id: 1, calls: calls, peers: peers, mesh: &cables{self: name, way: &way},
+		x := &transfer{id: 1, calls: calls, peers: peers, network: &cables{self: name, way: &way},
 			done: func() {
 				landed++
 			}}

@@ -33,8 +33,8 @@ func turns(moves []collective.Move, sites collective.Sites) [][]collective.Turn 
 
 // proceed has a transfer send what is of its turn k, and what is of the next one when all of that
 // has left. Hosts do not wait for each other: their turns take as long as each other's, and no
-// longer than a cable is full. Later turns begin on a goroutine of the mesh, which has nothing else
-// to send then: the engine's thread sums up the old state meanwhile.
+// longer than a cable is full. Later turns begin on a goroutine of the network, which has nothing
+// else to send then: the engine's thread sums up the old state meanwhile.
 func (ts *transfers) proceed(id uint64, k int) {
 	ts.mu.Lock()
 	t := ts.hold(id)
@@ -48,9 +48,9 @@ func (ts *transfers) proceed(id uint64, k int) {
 	}
 	trays.Put(y)
 	t.look()
-	mesh, more := t.mesh, k+1 < t.relay.Turns()
+	network, more := t.network, k+1 < t.relay.Turns()
 	t.busy.RUnlock()
 	if more {
-		mesh.Unused(func() { ts.proceed(id, k+1) })
+		network.Unused(func() { ts.proceed(id, k+1) })
 	}
 }

@@ -58,9 +58,9 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// stations is a mesh of which a test says when what it was given has left.
+// stations is a network of which a test says when what it was given has left.
 type stations struct {
-	fabric.Mesh
+	fabric.Network
 	sent []fabric.Host
 	left []func()
 }
@@ -77,7 +77,7 @@ func (s *stations) Unused(f func()) {
 func TestProceed(t *testing.T) {
 	for _, givenUp := range []bool{false, true} {
 		const n = 1 << 20
-		mesh, done := &stations{}, 0
+		network, done := &stations{}, 0
 		calls := []*collective.Call{
 			{Kind: collective.Reshape, DType: tensor.U8, In: make([]byte, 4*n)}}
 		for range 2 {
@@ -85,7 +85,7 @@ func TestProceed(t *testing.T) {
 				&collective.Call{Kind: collective.Reshape, DType: tensor.U8,
 					Far: &collective.Far{Out: 2 * n}})
 		}
-		x := &transfer{id: 7, calls: calls, peers: []fabric.Host{"a", "b", "c"}, mesh: mesh,
+		x := &transfer{id: 7, calls: calls, peers: []fabric.Host{"a", "b", "c"}, network: network,
 			done: func() {
 				done++
 			}}
@@ -107,28 +107,29 @@ func TestProceed(t *testing.T) {
 			if to == "c" {
 				pieces = 8
 			}
-			if len(mesh.sent) != pieces || mesh.sent[0] != to || mesh.sent[pieces-1] != to {
-				t.Fatalf("turn %d: pieces to %v, not %d to %s", k, mesh.sent, pieces, to)
+			if len(network.sent) != pieces || network.sent[0] != to ||
+				network.sent[pieces-1] != to {
+				t.Fatalf("turn %d: pieces to %v, not %d to %s", k, network.sent, pieces, to)
 			}
-			if mesh.sent = nil; k == 2 {
+			if network.sent = nil; k == 2 {
 				break
 			}
-			if len(mesh.left) != 1 || done > 0 {
-				t.Fatalf("turn %d: %d wait for what has left, done %d times", k, len(mesh.left),
+			if len(network.left) != 1 || done > 0 {
+				t.Fatalf("turn %d: %d wait for what has left, done %d times", k, len(network.left),
 					done)
 			}
 			if givenUp {
 				ts.take(x.id).rest()
 			}
-			f := mesh.left[0]
-			mesh.left = nil
+			f := network.left[0]
+			network.left = nil
 			if f(); givenUp {
 				break
 			}
 		}
-		if len(mesh.sent)+len(mesh.left) > 0 || (done == 1) == givenUp {
+		if len(network.sent)+len(network.left) > 0 || (done == 1) == givenUp {
 			t.Errorf("given up %v: at the end pieces to %v and %d waiting, done %d times", givenUp,
-				mesh.sent, len(mesh.left), done)
+				network.sent, len(network.left), done)
 		}
 	}
 }

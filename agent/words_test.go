@@ -15,9 +15,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// monitored is a mesh that watches in which order things are sent.
+// monitored is a network that watches in which order things are sent.
 type monitored struct {
-	fabric.Mesh
+	fabric.Network
 	t *testing.T
 
 	mu     sync.Mutex
@@ -37,7 +37,7 @@ func (m *monitored) Send(to fabric.Host, b []byte) {
 		}
 	}
 	m.mu.Unlock()
-	m.Mesh.Send(to, b)
+	m.Network.Send(to, b)
 }
 
 func (m *monitored) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
@@ -49,7 +49,7 @@ func (m *monitored) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 		m.pieces.Add(1)
 	}
 	m.mu.Unlock()
-	m.Mesh.SendPiece(to, p, payload)
+	m.Network.SendPiece(to, p, payload)
 }
 
 // Who leads tells the others of a flight before it begins it itself: else they would wait until it
@@ -58,8 +58,8 @@ func TestWordsGoBeforePieces(t *testing.T) {
 	pieces := &atomic.Int64{}
 	// of a ring of three hosts: two partial sums and two results, a piece each
 	const calls, each = 5, 4
-	over := func(m fabric.Mesh) fabric.Mesh {
-		return &monitored{Mesh: m, t: t, told: map[fabric.Host]uint64{}, pieces: pieces}
+	over := func(m fabric.Network) fabric.Network {
+		return &monitored{Network: m, t: t, told: map[fabric.Host]uint64{}, pieces: pieces}
 	}
 	c := startClusterOn(t, over, 3, []int{1, 1, 1}, agent.Orders{})
 	g := group.New(context.Background())

@@ -3,7 +3,7 @@ package fabric
 import "sync"
 
 // Calls makes the calls to a Handler about one peer and keeps what Handler promises: Up first, Down
-// once and last, and no memory of the handler touched after Down. A Mesh has one for each link.
+// once and last, and no memory of the handler touched after Down. A Network has one for each link.
 type Calls struct {
 	handler  Handler
 	peer     Host
@@ -17,7 +17,7 @@ type Calls struct {
 	over   bool // nothing is under way any more
 }
 
-// NewCalls is for a link that is complete; call Up next. All links of a mesh have the same
+// NewCalls is for a link that is complete; call Up next. All links of a network have the same
 // Payloads.
 func NewCalls(h Handler, peer Host, payloads *Payloads) *Calls {
 	c := &Calls{handler: h, peer: peer, payloads: payloads}

@@ -1,5 +1,5 @@
-// Package fabric says what the agents of a job are to each other: a mesh of links that carry
-// messages and data. fabric/tcp is the mesh between real hosts, fabric/mem the one inside a
+// Package fabric says what the agents of a job are to each other: a network of links that carry
+// messages and data. fabric/tcp is the network between real hosts, fabric/mem the one inside a
 // process, for tests; fabric/fabrictest holds what both must do.
 //
 // The bytes between the processes of one host are fabric/arena's.
@@ -36,8 +36,8 @@ const (
 // Handler is told what arrives. Calls about one peer's messages come one after another, in the
 // order in which they were sent, Up before all others and Down after all others. Pieces come in any
 // order, on goroutines of their own, and may come before a message that was sent earlier. No call
-// may wait for the network, and none may call Mesh.Close. The first calls can come before the mesh
-// has been returned to its maker.
+// may wait for the network, and none may call Network.Close. The first calls can come before the
+// network has been returned to its maker.
 type Handler interface {
 	// Up tells of a new link.
 	Up(peer Host)
@@ -51,12 +51,12 @@ type Handler interface {
 	Arrived(from Host, p Piece)
 	// Down tells that a link is gone, and why: nothing more will come from this peer, ever, and
 	// neither the memory that Place gave nor the payloads that were to be sent there are touched
-	// any more. Every Up is followed by one Down, also when the mesh closes.
+	// any more. Every Up is followed by one Down, also when the network closes.
 	Down(peer Host, err error)
 }
 
-// Mesh links an agent with every other agent of the job.
-type Mesh interface {
+// Network links an agent with every other agent of the job.
+type Network interface {
 	// Self is this agent.
 	Self() Host
 	// Send queues a message of at most MaxMessage bytes; b may be used again at once. A peer

@@ -2,15 +2,15 @@ package fabric
 
 import "sync"
 
-// Payloads counts the payloads that a mesh was given to send and may still read. A Mesh has one for
-// all of its links.
+// Payloads counts the payloads that a network was given to send and may still read. A Network has
+// one for all of its links.
 type Payloads struct {
 	mu    sync.Mutex
 	count int
 	asked []func() // to be called when there are none
 }
 
-// Unused is Mesh.Unused.
+// Unused is Network.Unused.
 func (p *Payloads) Unused(f func()) {
 	p.mu.Lock()
 	p.asked = append(p.asked, f)

@@ -114,21 +114,21 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 			"ends its workers at once")
 	})
 	defer p.close()
-	var mesh *tcp.Mesh
+	var network *tcp.Network
 	err = agent.Serve(p.ctx,
 		agent.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes,
 			Color: colorful(out) && colorful(notes), Leave: p.asked,
-			Link: func(h fabric.Handler) (fabric.Mesh, error) {
+			Link: func(h fabric.Handler) (fabric.Network, error) {
 				joined, err := tcp.Join(p.ctx, f.join, token,
 					tcp.Config{Name: fabric.Host(hostName(f.name)), Listen: f.listen,
 						Version: version.Version}, h)
-				mesh = joined
+				network = joined
 				return joined, err
 			},
 			Join: func() string {
-				return mesh.Addr()
+				return network.Addr()
 			}, Token: func(life time.Duration) string {
-				return mesh.Token(life)
+				return network.Token(life)
 			}, Store: f.store.later,
 			OnJob: func(job, dir string) {
 				fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n",

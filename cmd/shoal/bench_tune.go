@@ -124,22 +124,22 @@ func (o tuneOptions) run(ctx context.Context, sizes []int64, in io.Reader, out,
 		config.Listen = "127.0.0.1:0"
 	}
 	lead := &tuneLead{tuneHost: newTuneHost()}
-	mesh, err := tcp.Create(config, lead)
+	network, err := tcp.Create(config, lead)
 	if err != nil {
 		return err
 	}
-	lead.mesh = mesh
+	lead.network = network
 	others := group.New(ctx)
 	defer context.AfterFunc(ctx, lead.news.Close)()
 	if o.listen == "" {
 		for range o.hosts - 1 {
 			others.Go("a host", func(ctx context.Context) error {
-				return takePart(ctx, mesh.Addr(), mesh.Token(tokenLife), config)
+				return takePart(ctx, network.Addr(), network.Token(tokenLife), config)
 			})
 		}
-	} else if err = writeToken(o.tokenFile, mesh.Token(tokenLife)); err == nil {
+	} else if err = writeToken(o.tokenFile, network.Token(tokenLife)); err == nil {
 		fmt.Fprintf(notes, "shoal: on each of the other hosts, with this file:\n  shoal bench "+
-			"tune --join %s --token-file %s\n", mesh.Addr(), o.tokenFile)
+			"tune --join %s --token-file %s\n", network.Addr(), o.tokenFile)
 	}
 	if err == nil {
 		err = o.measure(lead, sizes, out)
@@ -147,20 +147,20 @@ func (o tuneOptions) run(ctx context.Context, sizes []int64, in io.Reader, out,
 	for _, host := range lead.hosts[min(1, len(lead.hosts)):] {
 		lead.say(host, tuneWord{Do: "over"})
 	}
-	err = errors.Join(err, mesh.Close())
+	err = errors.Join(err, network.Close())
 	return errors.Join(err, others.Wait())
 }
 
 // takePart makes this host one of the others.
 func takePart(ctx context.Context, at, token string, config tcp.Config) error {
 	h := newTuneHost()
-	mesh, err := tcp.Join(ctx, at, token, config, h)
+	network, err := tcp.Join(ctx, at, token, config, h)
 	if err != nil {
 		return err
 	}
-	h.mesh = mesh
+	h.network = network
 	defer context.AfterFunc(ctx, h.news.Close)()
-	return errors.Join(h.obey(), mesh.Close())
+	return errors.Join(h.obey(), network.Close())
 }
 
 // tuneLine is the outcome of a candidate, and with --json one line of the output.

@@ -41,12 +41,12 @@ var errTuneEnded = errors.New("the measurement was ended")
 // tuneHost is one host of a measurement: it makes the exchange of an agent's flights, without
 // workers.
 type tuneHost struct {
-	mesh    fabric.Mesh
+	network fabric.Network
 	news    queue.Queue[tuneNews]
 	scratch sync.Pool
 	in, out []byte
 
-	busy    sync.RWMutex // held by the mesh while it uses a flight
+	busy    sync.RWMutex // held by the network while it uses a flight
 	first   uint64       // number of flights[0]
 	flights []*tuneFlight
 	spare   []*tuneFlight
@@ -131,7 +131,7 @@ func (h *tuneHost) send(f *tuneFlight, out []collective.Outgoing) {
 	for _, o := range out {
 		p := fabric.Piece{Flight: f.id, Part: o.Part, Offset: o.Offset,
 			Length: uint32(len(o.Payload)), Streams: f.streams}
-		h.mesh.SendPiece(f.hosts[o.To], p, o.Payload)
+		h.network.SendPiece(f.hosts[o.To], p, o.Payload)
 	}
 }
 
@@ -146,7 +146,7 @@ func (h *tuneHost) say(to fabric.Host, w tuneWord) {
 	if err != nil {
 		panic(err) // a tuneWord is always JSON
 	}
-	h.mesh.Send(to, b)
+	h.network.Send(to, b)
 }
 
 // obey does what the first host asks until it is over. Who says "wait" is the first host; that
@@ -215,7 +215,7 @@ func (h *tuneHost) do(w tuneWord, answer func(tuneWord)) error {
 
 // prepare makes this host's part of some flights known, so that pieces may come.
 func (h *tuneHost) prepare(w tuneWord, done func(flight uint64)) error {
-	self := slices.Index(w.Hosts, h.mesh.Self())
+	self := slices.Index(w.Hosts, h.network.Self())
 	if self < 0 || twice(w.Hosts) || w.Bytes < 4 || w.Bytes > maxTuned || w.Bytes%4 != 0 ||
 		w.Route.Strategy == nil {
 		return fmt.Errorf("a flight that cannot be: %d bytes over %v", w.Bytes, w.Hosts)

@@ -19,7 +19,7 @@ type tuneLead struct {
 
 // gather waits until so many hosts are there.
 func (l *tuneLead) gather(hosts int) error {
-	l.hosts = []fabric.Host{l.mesh.Self()}
+	l.hosts = []fabric.Host{l.network.Self()}
 	for len(l.hosts) < hosts {
 		n, ok := l.news.Take()
 		switch {

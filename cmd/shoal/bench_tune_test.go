@@ -125,7 +125,7 @@ func TestBenchTuneUsage(t *testing.T) {
 // What other hosts ask for is not believed: no memory for it, and an answer that says why.
 func TestBenchTuneRefuses(t *testing.T) {
 	h := newTuneHost()
-	h.mesh = nowhere{}
+	h.network = nowhere{}
 	ring := collective.Route{Strategy: collective.Ring{}, Piece: collective.MinPiece}
 	for _, w := range []tuneWord{
 		{Do: "prepare", Flight: 1, Flights: 1, Hosts: nil, Bytes: 4, Route: ring},
@@ -154,8 +154,8 @@ func TestBenchTuneRefuses(t *testing.T) {
 	}
 }
 
-// nowhere is a mesh without others.
-type nowhere struct{ fabric.Mesh }
+// nowhere is a network without others.
+type nowhere struct{ fabric.Network }
 
 func (nowhere) Self() fabric.Host { return "me" }
 

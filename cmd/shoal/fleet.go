@@ -38,9 +38,9 @@ type fleet struct {
 	plain     bool
 	notes     io.Writer
 
-	mesh  *tcp.Mesh
-	ssh   *group.Group
-	ended chan struct{} // gets a token from each agent over ssh
+	network *tcp.Network
+	ssh     *group.Group
+	ended   chan struct{} // gets a token from each agent over ssh
 
 	mu      sync.Mutex
 	left    int // agents over ssh that have not ended
@@ -115,7 +115,7 @@ func (f *fleet) config(ctx context.Context, spec job.Spec,
 	return &agent.Fleet{Slots: f.slots, Link: f.link, Addr: f.address(),
 		Ready: func() {
 			f.invite(ctx)
-		}, Join: f.at, Token: func(life time.Duration) string { return f.mesh.Token(life) },
+		}, Join: f.at, Token: func(life time.Duration) string { return f.network.Token(life) },
 		Need: func(missing int) { f.lack(func() { f.missing = missing }) }}
 }
 
@@ -139,15 +139,15 @@ func (f *fleet) lack(change func()) {
 }
 
 // link opens this host to the others.
-func (f *fleet) link(h fabric.Handler) (fabric.Mesh, error) {
-	mesh, err := tcp.Create(
+func (f *fleet) link(h fabric.Handler) (fabric.Network, error) {
+	network, err := tcp.Create(
 		tcp.Config{Job: f.job, Name: fabric.Host(hostName("")), Listen: f.listen,
 			Version: version.Version, PlainData: f.plain}, h)
 	if err != nil {
 		return nil, err
 	}
-	f.mesh = mesh
-	return mesh, nil
+	f.network = network
+	return network, nil
 }
 
 // address is how other hosts reach this one: what was said, or the first address that is not this
@@ -168,14 +168,14 @@ func (f *fleet) address() string {
 
 // at is where other hosts join.
 func (f *fleet) at() string {
-	_, port, _ := net.SplitHostPort(f.mesh.Addr())
+	_, port, _ := net.SplitHostPort(f.network.Addr())
 	return net.JoinHostPort(f.address(), port)
 }
 
 // invite tells how other hosts join, and starts the agents that were asked for.
 func (f *fleet) invite(ctx context.Context) {
 	at, asked := f.at(), ctx
-	token := f.mesh.Token(tokenLife)
+	token := f.network.Token(tokenLife)
 	f.ssh, f.ended, f.left = group.New(context.WithoutCancel(ctx)),
 		make(chan struct{}, len(f.hosts)), len(f.hosts)
 	for _, h := range f.hosts {
@@ -221,7 +221,7 @@ func writeToken(path, token string) error {
 }
 
 // start runs an agent on a host over ssh. What it prints is of interest only when it fails: its
-// workers' lines come over the mesh.
+// workers' lines come over the network.
 func (f *fleet) start(ctx context.Context, h sshHost, at, token string) error {
 	here, err := os.Getwd() // where the script is: ssh begins at home
 	if err != nil {

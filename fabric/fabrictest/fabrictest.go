@@ -1,4 +1,4 @@
-// Package fabrictest holds what every fabric.Mesh must do, as tests that run over each
+// Package fabrictest holds what every fabric.Network must do, as tests that run over each
 // implementation.
 package fabrictest
 
@@ -14,9 +14,9 @@ import (
 // Cluster makes the hosts of one test.
 type Cluster interface {
 	// Add makes a host that is linked with all others, or soon will be.
-	Add(t testing.TB, name fabric.Host, h fabric.Handler) fabric.Mesh
+	Add(t testing.TB, name fabric.Host, h fabric.Handler) fabric.Network
 	// Kill ends a host as if its process had died: no goodbye, and what it had queued is lost.
-	Kill(m fabric.Mesh)
+	Kill(m fabric.Network)
 }
 
 // Run runs the suite; fresh makes a Cluster for one test and cleans up after it.
@@ -66,9 +66,9 @@ type hosts struct {
 	all     []*host
 }
 
-// host is a mesh and what its handler saw.
+// host is a network and what its handler saw.
 type host struct {
-	fabric.Mesh
+	fabric.Network
 	*Recorder
 }
 
@@ -88,10 +88,10 @@ func (h *hosts) addWith(name fabric.Host, r *Recorder) *host {
 	return added
 }
 
-// kill ends a host; its mesh is closed later with the others.
+// kill ends a host; its network is closed later with the others.
 func (h *hosts) kill(victim *host) {
 	victim.setClosed()
-	h.cluster.Kill(victim.Mesh)
+	h.cluster.Kill(victim.Network)
 }
 
 func (h *hosts) closeAll() {

@@ -71,17 +71,17 @@ func messagesOfAllSizes(t *testing.T, h *hosts) {
 func upMaySend(t *testing.T, h *hosts) {
 	a := h.add("a")
 	r := NewRecorder(t)
-	made := make(chan fabric.Mesh, 1)
+	made := make(chan fabric.Network, 1)
 	r.OnUp = func(peer fabric.Host) {
-		m := <-made // the first Up can come before the mesh is returned
+		m := <-made // the first Up can come before the network is returned
 		made <- m
 		m.Send(peer, []byte("welcome"))
 	}
 	b := &host{Recorder: r}
 	g := group.New(t.Context())
 	g.Go("add", func(context.Context) error {
-		b.Mesh = h.cluster.Add(t, "b", r)
-		made <- b.Mesh
+		b.Network = h.cluster.Add(t, "b", r)
+		made <- b.Network
 		return nil
 	})
 	g.Wait()

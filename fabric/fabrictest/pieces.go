@@ -162,7 +162,7 @@ func gated(t *testing.T) (*Recorder, chan struct{}) {
 	return r, gate
 }
 
-// A mesh tells when it does not touch payloads any more: when they have been sent, and when they
+// A network tells when it does not touch payloads any more: when they have been sent, and when they
 // never will be.
 func unusedPayloads(t *testing.T, h *hosts) {
 	r, gate := gated(t)

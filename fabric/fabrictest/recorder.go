@@ -23,9 +23,9 @@ type Recorder struct {
 	news       sync.Cond
 	peers      map[fabric.Host]*Seen
 	violations []string
-	finished   bool // its mesh was closed or killed
+	finished   bool // its network was closed or killed
 
-	// OnUp, OnMessage and OnPlace are called if they are set before the mesh is made; without
+	// OnUp, OnMessage and OnPlace are called if they are set before the network is made; without
 	// OnPlace pieces get memory of their own.
 	OnUp      func(peer fabric.Host)
 	OnMessage func(from fabric.Host, b []byte)
@@ -215,7 +215,8 @@ func (r *Recorder) setClosed() {
 	r.finished = true
 }
 
-// check fails the test for every broken promise, and for an Up without a Down; the mesh is closed.
+// check fails the test for every broken promise, and for an Up without a Down; the network is
+// closed.
 func (r *Recorder) check() {
 	r.t.Helper()
 	r.mu.Lock()

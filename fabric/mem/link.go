@@ -15,7 +15,7 @@ const streams = 2
 
 // link is one end of a link: what comes in there.
 type link struct {
-	self     *Mesh
+	self     *Network
 	peer     fabric.Host
 	other    *link
 	calls    *fabric.Calls
@@ -37,8 +37,8 @@ type piece struct {
 	payload []byte
 }
 
-// connect links two meshes.
-func connect(a, b *Mesh) {
+// connect links two networks.
+func connect(a, b *Network) {
 	ends := []*link{newLink(a, b), newLink(b, a)}
 	for i, l := range ends {
 		l.other = ends[1-i]
@@ -51,7 +51,7 @@ func connect(a, b *Mesh) {
 	}
 }
 
-func newLink(self, peer *Mesh) *link {
+func newLink(self, peer *Network) *link {
 	return &link{self: self, peer: peer.self,
 		calls:  fabric.NewCalls(self.handler, peer.self, &self.payloads),
 		broken: make(chan error, 1)}

@@ -1,5 +1,6 @@
-// Package mem is a mesh inside one process, for tests of what runs on a mesh: asynchronous as a
-// network is, with links that can be cut and hosts that can be killed, and without sockets or time.
+// Package mem is a network inside one process, for tests of what runs on a network: asynchronous as
+// a network is, with links that can be cut and hosts that can be killed, and without sockets or
+// time.
 package mem
 
 import (
@@ -14,41 +15,42 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// Network is where meshes find each other.
-type Network struct {
-	mu     sync.Mutex
-	meshes map[fabric.Host]*Mesh
-	used   map[fabric.Host]bool // names are not given twice: a host that comes back is another host
+// Hub is where the networks of hosts find each other.
+type Hub struct {
+	mu       sync.Mutex
+	networks map[fabric.Host]*Network
+	// names are not given twice: a host that comes back is another host
+	used map[fabric.Host]bool
 }
 
-// NewNetwork returns a network without hosts.
-func NewNetwork() *Network {
-	return &Network{meshes: map[fabric.Host]*Mesh{}, used: map[fabric.Host]bool{}}
+// NewHub returns a hub without hosts.
+func NewHub() *Hub {
+	return &Hub{networks: map[fabric.Host]*Network{}, used: map[fabric.Host]bool{}}
 }
 
-// Mesh adds a host and links it with all others. A name that was used before gets a number.
-func (n *Network) Mesh(name fabric.Host, h fabric.Handler) *Mesh {
+// Add adds a host and links it with all others. A name that was used before gets a number.
+func (n *Hub) Add(name fabric.Host, h fabric.Handler) *Network {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	unique := name
 	for i := 2; n.used[unique]; i++ {
 		unique = fabric.Host(fmt.Sprintf("%s-%d", name, i))
 	}
-	m := &Mesh{net: n, self: unique, handler: h, group: group.New(context.Background()),
+	m := &Network{hub: n, self: unique, handler: h, group: group.New(context.Background()),
 		links: map[fabric.Host]*link{}}
-	for _, other := range n.meshes {
+	for _, other := range n.networks {
 		connect(m, other)
 	}
-	n.used[unique], n.meshes[unique] = true, m
+	n.used[unique], n.networks[unique] = true, m
 	return m
 }
 
 // Cut breaks the link between two hosts as if nothing came through any more and both had noticed:
 // both get Down with ErrSilent, and what was under way is lost.
-func (n *Network) Cut(a, b fabric.Host) {
+func (n *Hub) Cut(a, b fabric.Host) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if m := n.meshes[a]; m != nil {
+	if m := n.networks[a]; m != nil {
 		if l := m.link(b); l != nil {
 			l.end(fabric.ErrSilent)
 			l.other.end(fabric.ErrSilent)
@@ -57,11 +59,11 @@ func (n *Network) Cut(a, b fabric.Host) {
 }
 
 // Kill ends a host as SIGKILL does: its peers get Down with ErrClosed, what it had queued is lost.
-// Its own handler gets Down too, because its mesh still lives to be closed.
-func (n *Network) Kill(host fabric.Host) {
+// Its own handler gets Down too, because its network still lives to be closed.
+func (n *Hub) Kill(host fabric.Host) {
 	n.mu.Lock()
-	m := n.meshes[host]
-	delete(n.meshes, host)
+	m := n.networks[host]
+	delete(n.networks, host)
 	n.mu.Unlock()
 	if m == nil {
 		return
@@ -76,9 +78,9 @@ func (n *Network) Kill(host fabric.Host) {
 	}
 }
 
-// Mesh is the fabric.Mesh of one host.
-type Mesh struct {
-	net     *Network
+// Network is the fabric.Network of one host.
+type Network struct {
+	hub     *Hub
 	self    fabric.Host
 	handler fabric.Handler
 	group   *group.Group
@@ -89,13 +91,13 @@ type Mesh struct {
 	payloads fabric.Payloads
 }
 
-var _ fabric.Mesh = (*Mesh)(nil)
+var _ fabric.Network = (*Network)(nil)
 
 // Self is this host.
-func (m *Mesh) Self() fabric.Host { return m.self }
+func (m *Network) Self() fabric.Host { return m.self }
 
-// Send implements fabric.Mesh.
-func (m *Mesh) Send(to fabric.Host, b []byte) {
+// Send implements fabric.Network.
+func (m *Network) Send(to fabric.Host, b []byte) {
 	if len(b) > fabric.MaxMessage {
 		panic(fmt.Sprintf("mem: a message of %d bytes; the limit is %d", len(b), fabric.MaxMessage))
 	}
@@ -105,8 +107,8 @@ func (m *Mesh) Send(to fabric.Host, b []byte) {
 	}
 }
 
-// SendPiece implements fabric.Mesh.
-func (m *Mesh) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
+// SendPiece implements fabric.Network.
+func (m *Network) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	if int(p.Length) != len(payload) || p.Length > fabric.MaxPiece {
 		panic(fmt.Sprintf("mem: a piece of %d bytes with a payload of %d; the limit is %d",
 			p.Length, len(payload), fabric.MaxPiece))
@@ -119,26 +121,26 @@ func (m *Mesh) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	}
 }
 
-// Unused implements fabric.Mesh.
-func (m *Mesh) Unused(f func()) { m.payloads.Unused(f) }
+// Unused implements fabric.Network.
+func (m *Network) Unused(f func()) { m.payloads.Unused(f) }
 
-// Drop implements fabric.Mesh.
-func (m *Mesh) Drop(peer fabric.Host, why error) {
+// Drop implements fabric.Network.
+func (m *Network) Drop(peer fabric.Host, why error) {
 	if l := m.link(peer); l != nil {
 		l.end(why)
 		l.other.messages.Put(message{goodbye: fmt.Errorf("%w: %v", fabric.ErrClosed, why)})
 	}
 }
 
-// Seek implements fabric.Mesh. A host that was killed reaches nobody.
-func (m *Mesh) Seek(context.Context) map[fabric.Host][]fabric.Host {
-	m.net.mu.Lock()
-	defer m.net.mu.Unlock()
+// Seek implements fabric.Network. A host that was killed reaches nobody.
+func (m *Network) Seek(context.Context) map[fabric.Host][]fabric.Host {
+	m.hub.mu.Lock()
+	defer m.hub.mu.Unlock()
 	found := map[fabric.Host][]fabric.Host{}
-	if m.net.meshes[m.self] != m {
+	if m.hub.networks[m.self] != m {
 		return found
 	}
-	for name, other := range m.net.meshes {
+	for name, other := range m.hub.networks {
 		if other != m && m.link(name) == nil {
 			found[name] = slices.Sorted(other.linked())
 		}
@@ -146,13 +148,13 @@ func (m *Mesh) Seek(context.Context) map[fabric.Host][]fabric.Host {
 	return found
 }
 
-// Close implements fabric.Mesh.
-func (m *Mesh) Close() error {
-	m.net.mu.Lock()
-	if m.net.meshes[m.self] == m {
-		delete(m.net.meshes, m.self)
+// Close implements fabric.Network.
+func (m *Network) Close() error {
+	m.hub.mu.Lock()
+	if m.hub.networks[m.self] == m {
+		delete(m.hub.networks, m.self)
 	}
-	m.net.mu.Unlock()
+	m.hub.mu.Unlock()
 	for _, l := range m.all() {
 		l.end(fabric.ErrClosed)
 		l.other.messages.Put(message{goodbye: fabric.ErrClosed})
@@ -160,20 +162,20 @@ func (m *Mesh) Close() error {
 	return m.group.Wait()
 }
 
-func (m *Mesh) link(peer fabric.Host) *link {
+func (m *Network) link(peer fabric.Host) *link {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.links[peer]
 }
 
-func (m *Mesh) all() []*link {
+func (m *Network) all() []*link {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Values(m.links))
 }
 
 // linked are the hosts to which there is a link.
-func (m *Mesh) linked() iter.Seq[fabric.Host] {
+func (m *Network) linked() iter.Seq[fabric.Host] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Keys(maps.Clone(m.links))

@@ -8,24 +8,24 @@ import (
 	"github.com/shoal-ml/shoal/fabric/fabrictest"
 )
 
-type cluster struct{ *Network }
+type cluster struct{ *Hub }
 
-func (c cluster) Add(_ testing.TB, name fabric.Host, h fabric.Handler) fabric.Mesh {
-	return c.Mesh(name, h)
+func (c cluster) Add(_ testing.TB, name fabric.Host, h fabric.Handler) fabric.Network {
+	return c.Hub.Add(name, h)
 }
-func (c cluster) Kill(m fabric.Mesh) { c.Network.Kill(m.Self()) }
+func (c cluster) Kill(m fabric.Network) { c.Hub.Kill(m.Self()) }
 
 func TestSuite(t *testing.T) {
-	fabrictest.Run(t, func(*testing.T) fabrictest.Cluster { return cluster{NewNetwork()} })
+	fabrictest.Run(t, func(*testing.T) fabrictest.Cluster { return cluster{NewHub()} })
 }
 
 func TestCut(t *testing.T) {
-	n := NewNetwork()
+	n := NewHub()
 	hosts := map[fabric.Host]*fabrictest.Recorder{}
-	meshes := map[fabric.Host]*Mesh{}
+	networks := map[fabric.Host]*Network{}
 	for _, name := range []fabric.Host{"a", "b", "c"} {
 		hosts[name] = fabrictest.NewRecorder(t)
-		meshes[name] = n.Mesh(name, hosts[name])
+		networks[name] = n.Add(name, hosts[name])
 	}
 	n.Cut("a", "b")
 	for _, pair := range [][2]fabric.Host{{"a", "b"}, {"b", "a"}} {
@@ -33,11 +33,11 @@ func TestCut(t *testing.T) {
 			t.Errorf("%s lost %s with %v", pair[0], pair[1], why)
 		}
 	}
-	meshes["a"].Send("c", []byte("x"))
-	meshes["b"].Send("c", []byte("y"))
+	networks["a"].Send("c", []byte("x"))
+	networks["b"].Send("c", []byte("y"))
 	hosts["c"].WaitMessages("a", 1)
 	hosts["c"].WaitMessages("b", 1)
-	for _, m := range meshes {
+	for _, m := range networks {
 		m.Close()
 	}
 }

@@ -24,7 +24,7 @@ import (
 // job is two agents that are linked, and what they see.
 type job struct {
 	t        *testing.T
-	a, b     *Mesh
+	a, b     *Network
 	atA, atB *fabrictest.Recorder
 	log      *logged
 	said     int
@@ -66,7 +66,7 @@ func newJob(t *testing.T, config Config) *job {
 }
 
 // join lets somebody in through a.
-func (j *job) join(config Config, h fabric.Handler) *Mesh {
+func (j *job) join(config Config, h fabric.Handler) *Network {
 	j.t.Helper()
 	m, err := Join(j.t.Context(), j.a.Addr(), j.a.Token(time.Minute), config, h)
 	if err != nil {

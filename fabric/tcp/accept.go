@@ -22,7 +22,7 @@ type arrival struct {
 }
 
 // acceptLink makes a link with an agent that has dialled.
-func (m *Mesh) acceptLink(control *stream, who identity, h hello) (taken bool, err error) {
+func (m *Network) acceptLink(control *stream, who identity, h hello) (taken bool, err error) {
 	if err := m.accept(who, h.Address); err != nil {
 		return false, err
 	}
@@ -37,7 +37,7 @@ func (m *Mesh) acceptLink(control *stream, who identity, h hello) (taken bool, e
 			l.start()
 			return true, nil
 		}
-		err = errors.New("the mesh is closing")
+		err = errors.New("the network is closing")
 	}
 	m.failed(who.host, stateAccepting)
 	close(o.came)
@@ -53,7 +53,7 @@ func (m *Mesh) acceptLink(control *stream, who identity, h hello) (taken bool, e
 }
 
 // issue makes the tickets of a link's streams of data.
-func (m *Mesh) issue(o *opening) (tickets [][]byte) {
+func (m *Network) issue(o *opening) (tickets [][]byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range fabric.MaxStreams {
@@ -67,7 +67,7 @@ func (m *Mesh) issue(o *opening) (tickets [][]byte) {
 }
 
 // withdraw makes tickets worthless. Afterwards nobody puts anything into their opening.
-func (m *Mesh) withdraw(tickets [][]byte) {
+func (m *Network) withdraw(tickets [][]byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, t := range tickets {
@@ -76,7 +76,7 @@ func (m *Mesh) withdraw(tickets [][]byte) {
 }
 
 // gather waits for the streams of data that belong to the tickets.
-func (m *Mesh) gather(control *stream, o *opening, tickets [][]byte) ([]*stream, error) {
+func (m *Network) gather(control *stream, o *opening, tickets [][]byte) ([]*stream, error) {
 	if err := writeJSON(control, kindWelcome,
 		welcome{Agents: m.agents(), Tickets: tickets, Cards: m.cards}); err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (m *Mesh) gather(control *stream, o *opening, tickets [][]byte) ([]*stream,
 }
 
 // acceptData hands a stream of data to the link that its ticket is from. Each ticket is good once.
-func (m *Mesh) acceptData(s *stream, who identity, h hello) (taken bool, err error) {
+func (m *Network) acceptData(s *stream, who identity, h hello) (taken bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	o := m.tickets[string(h.Ticket)]

@@ -5,11 +5,11 @@ import (
 	"strconv"
 )
 
-func (m *Mesh) port() int { return m.listener.Addr().(*net.TCPAddr).Port }
+func (m *Network) port() int { return m.listener.Addr().(*net.TCPAddr).Port }
 
 // reachedAt finds out by which addresses others reach this agent, which they do at ip unless it was
 // told otherwise. Its other cards count where it listens on all of them.
-func (m *Mesh) reachedAt(ip net.IP) {
+func (m *Network) reachedAt(ip net.IP) {
 	m.address = advertised(m.config.Advertise, m.port(), ip)
 	if m.config.Advertise == "" && m.listener.Addr().(*net.TCPAddr).IP.IsUnspecified() {
 		m.cards = offered(ownCards(), ip, m.port())

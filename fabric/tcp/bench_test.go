@@ -26,7 +26,7 @@ func (l *landing) Arrived(_ fabric.Host, _ fabric.Piece)      { l.arrived <- str
 func (l *landing) Down(fabric.Host, error)                    {}
 
 // pair links two agents over the loopback.
-func pair(b testing.TB, plain bool, n int) (from *Mesh, to *landing, peer fabric.Host) {
+func pair(b testing.TB, plain bool, n int) (from *Network, to *landing, peer fabric.Host) {
 	b.Helper()
 	one, two := newLanding(n), newLanding(n)
 	config := Config{Listen: "127.0.0.1:0", PlainData: plain}

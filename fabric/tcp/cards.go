@@ -101,7 +101,7 @@ func (c *call) ways(control *stream, addresses []string) []string {
 		g.Go("card", func(ctx context.Context) error {
 			ctx, stop := context.WithTimeout(ctx, connectTime)
 			defer stop()
-			_, err := c.mesh.askOne(ctx, agent{c.to.Host, address})
+			_, err := c.network.askOne(ctx, agent{c.to.Host, address})
 			answered[i] = err == nil
 			return nil
 		})

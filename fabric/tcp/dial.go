@@ -20,16 +20,16 @@ const connectTime = 2 * time.Second
 
 // call is a conversation that this agent begins: for a link, several connections.
 type call struct {
-	mesh *Mesh
-	ctx  context.Context
-	to   agent
+	network *Network
+	ctx     context.Context
+	to      agent
 
 	mu      sync.Mutex
 	streams []*stream // that were opened, to be closed together
 }
 
 // connect opens one more connection, to an address of the other one, under TLS unless config is
-// nil. It is closed when the context or the mesh ends.
+// nil. It is closed when the context or the network ends.
 func (c *call) connect(address string, config *tls.Config) (*stream, error) {
 	dialer := net.Dialer{Timeout: connectTime}
 	conn, err := dialer.DialContext(c.ctx, "tcp", address)
@@ -38,10 +38,10 @@ func (c *call) connect(address string, config *tls.Config) (*stream, error) {
 	}
 	w := newWire(conn.(*net.TCPConn))
 	s := newStream(w, w)
-	unbind, unbindMesh := context.AfterFunc(c.ctx, func() {
+	unbind, unbindNetwork := context.AfterFunc(c.ctx, func() {
 		conn.Close()
-	}), context.AfterFunc(c.mesh.ctx, func() { conn.Close() })
-	s.unbind = func() { unbind(); unbindMesh() }
+	}), context.AfterFunc(c.network.ctx, func() { conn.Close() })
+	s.unbind = func() { unbind(); unbindNetwork() }
 	c.mu.Lock()
 	c.streams = append(c.streams, s)
 	c.mu.Unlock()
@@ -63,17 +63,17 @@ func (c *call) hangUp() {
 }
 
 // hello is what this agent says first.
-func (m *Mesh) hello(want string) hello {
+func (m *Network) hello(want string) hello {
 	return hello{Protocol: Protocol, Version: m.config.Version, Job: m.config.Job, Want: want}
 }
 
 // meet makes a link with another agent, unless there is one or one is on its way. It returns the
 // agents that the other one knows.
-func (m *Mesh) meet(ctx context.Context, a agent) (others []agent, err error) {
+func (m *Network) meet(ctx context.Context, a agent) (others []agent, err error) {
 	if !m.dialling(a) {
 		return nil, nil
 	}
-	c := &call{mesh: m, ctx: ctx, to: a}
+	c := &call{network: m, ctx: ctx, to: a}
 	control, data, who, others, err := c.openLink()
 	if err != nil {
 		c.hangUp()
@@ -92,15 +92,15 @@ func (m *Mesh) meet(ctx context.Context, a agent) (others []agent, err error) {
 // openLink opens all streams of a link and waits until the other side is ready.
 func (c *call) openLink() (control *stream, data []*stream, who identity, others []agent,
 	err error) {
-	if control, err = c.connect(c.to.Address, c.mesh.client); err != nil {
+	if control, err = c.connect(c.to.Address, c.network.client); err != nil {
 		return nil, nil, who, nil, err
 	}
 	who, _ = identify(control.Conn.(*tls.Conn).ConnectionState())
 	if who.host != c.to.Host {
 		return nil, nil, who, nil, fmt.Errorf("it is %s who listens there", who.host)
 	}
-	h := c.mesh.hello(wantLink)
-	h.Address = c.mesh.address
+	h := c.network.hello(wantLink)
+	h.Address = c.network.address
 	w, err := greet(control, &control.frames, h)
 	if err != nil {
 		return nil, nil, who, nil, err
@@ -120,8 +120,8 @@ func (c *call) openLink() (control *stream, data []*stream, who identity, others
 // openData opens the streams of data, all at once and over the ways in turn; that all are open is
 // told on the control stream.
 func (c *call) openData(tickets [][]byte, ways []string) ([]*stream, error) {
-	config := c.mesh.client
-	if c.mesh.plainData {
+	config := c.network.client
+	if c.network.plainData {
 		config = nil
 	}
 	data, errs := make([]*stream, len(tickets)), make([]error, len(tickets))
@@ -131,7 +131,7 @@ func (c *call) openData(tickets [][]byte, ways []string) ([]*stream, error) {
 			if data[i], errs[i] = c.connect(ways[i%len(ways)], config); errs[i] != nil {
 				return nil
 			}
-			h := c.mesh.hello(wantData)
+			h := c.network.hello(wantData)
 			h.Ticket = ticket
 			errs[i] = writeJSON(data[i], kindHello, h)
 			return nil
@@ -141,7 +141,7 @@ func (c *call) openData(tickets [][]byte, ways []string) ([]*stream, error) {
 }
 
 // ask returns the agents that any of those with a link know.
-func (m *Mesh) ask(ctx context.Context) (agents []agent, err error) {
+func (m *Network) ask(ctx context.Context) (agents []agent, err error) {
 	err = errors.New("there is no link with anybody")
 	for _, a := range m.inState(stateUp) {
 		if agents, err = m.askOne(ctx, a); err == nil {
@@ -152,8 +152,8 @@ func (m *Mesh) ask(ctx context.Context) (agents []agent, err error) {
 }
 
 // askOne returns the agents that another one knows, itself first.
-func (m *Mesh) askOne(ctx context.Context, a agent) ([]agent, error) {
-	c := &call{mesh: m, ctx: ctx, to: a}
+func (m *Network) askOne(ctx context.Context, a agent) ([]agent, error) {
+	c := &call{network: m, ctx: ctx, to: a}
 	defer c.hangUp()
 	s, err := c.connect(a.Address, m.client)
 	if err != nil {
@@ -166,8 +166,8 @@ func (m *Mesh) askOne(ctx context.Context, a agent) ([]agent, error) {
 	return w.Agents, err
 }
 
-// Seek implements fabric.Mesh.
-func (m *Mesh) Seek(ctx context.Context) map[fabric.Host][]fabric.Host {
+// Seek implements fabric.Network.
+func (m *Network) Seek(ctx context.Context) map[fabric.Host][]fabric.Host {
 	gone := m.inState(stateGone)
 	answers := make([][]agent, len(gone))
 	g := group.New(ctx)

@@ -2,7 +2,7 @@ package tcp
 
 // Crash ends the agent's part in the job as the death of its process would: all sockets close,
 // without a goodbye.
-func (m *Mesh) Crash() {
+func (m *Network) Crash() {
 	m.mu.Lock()
 	m.closing = true
 	m.mu.Unlock()

@@ -23,7 +23,8 @@ const reachTime = 10 * time.Second
 
 // Join makes this agent a member of the job that the token is for, through any of the job's agents,
 // and links it with all of them. The context bounds the joining only.
-func Join(ctx context.Context, address, tokenText string, config Config, h fabric.Handler) (*Mesh,
+func Join(ctx context.Context, address, tokenText string, config Config,
+	h fabric.Handler) (*Network,
 	error) {
 	m, err := join(ctx, address, tokenText, config, h)
 	if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) { // what failed was cut short
@@ -35,13 +36,14 @@ func Join(ctx context.Context, address, tokenText string, config Config, h fabri
 	return m, nil
 }
 
-func join(ctx context.Context, address, tokenText string, config Config, h fabric.Handler) (*Mesh,
+func join(ctx context.Context, address, tokenText string, config Config,
+	h fabric.Handler) (*Network,
 	error) {
 	t, err := parseToken(tokenText)
 	if err != nil {
 		return nil, err
 	}
-	m, key, err := newMesh(config, h)
+	m, key, err := newNetwork(config, h)
 	if err != nil {
 		return nil, err
 	}
@@ -58,9 +60,10 @@ func join(ctx context.Context, address, tokenText string, config Config, h fabri
 
 // enter asks to be let in, becomes a member and begins to answer. It returns the agents to be
 // linked with.
-func (m *Mesh) enter(ctx context.Context, address string, t token, key ed25519.PrivateKey) ([]agent,
+func (m *Network) enter(ctx context.Context, address string, t token,
+	key ed25519.PrivateKey) ([]agent,
 	error) {
-	c := &call{mesh: m, ctx: ctx, to: agent{Address: address}}
+	c := &call{network: m, ctx: ctx, to: agent{Address: address}}
 	defer c.hangUp()
 	s, err := c.connect(address, newcomerTLS(t))
 	if name := (*net.DNSError)(nil); errors.As(err, &name) {
@@ -132,7 +135,7 @@ func (j *joined) verify(t token, key ed25519.PublicKey) (*authority, error) {
 
 // place finds out where this agent can be reached, and where the one that let it in can. A newcomer
 // that came over the loopback is on the host of the other, and reached where that one is.
-func (m *Mesh) place(s *stream, by agent) agent {
+func (m *Network) place(s *stream, by agent) agent {
 	local, remote := s.LocalAddr().(*net.TCPAddr), s.RemoteAddr().(*net.TCPAddr)
 	ip := local.IP
 	if elsewhere := hostIP(by.Address); remote.IP.IsLoopback() && elsewhere != nil {
@@ -148,7 +151,7 @@ func (m *Mesh) place(s *stream, by agent) agent {
 }
 
 // meetAll links this agent with all agents of the job, also those that it hears of on the way.
-func (m *Mesh) meetAll(ctx context.Context, agents []agent) error {
+func (m *Network) meetAll(ctx context.Context, agents []agent) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	tried := map[fabric.Host]bool{}
@@ -208,7 +211,7 @@ func expired(c <-chan time.Time) bool {
 
 // strangers are those of the agents that this one neither is nor was linked with; changed tells
 // when that may be different.
-func (m *Mesh) strangers(agents []agent) (list []agent, changed <-chan struct{}) {
+func (m *Network) strangers(agents []agent) (list []agent, changed <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	seen := map[fabric.Host]bool{}
@@ -225,7 +228,7 @@ func (m *Mesh) strangers(agents []agent) (list []agent, changed <-chan struct{})
 
 // meetEach dials all of the agents at once, and returns whom they know and why some could not be
 // met.
-func (m *Mesh) meetEach(ctx context.Context, agents []agent) (more []agent, err error) {
+func (m *Network) meetEach(ctx context.Context, agents []agent) (more []agent, err error) {
 	others, errs := make([][]agent, len(agents)), make([]error, len(agents))
 	g := group.New(ctx)
 	for i, a := range agents {

@@ -75,21 +75,21 @@ func TestJoinAtOnce(t *testing.T) {
 	j := newJob(t, Config{})
 	const n = 6
 	var recorders [n]*fabrictest.Recorder
-	var meshes [n]*Mesh
+	var networks [n]*Network
 	g := group.New(t.Context())
 	for i := range n {
 		recorders[i] = fabrictest.NewRecorder(t)
-		through := []*Mesh{j.a, j.b}[i%2]
+		through := []*Network{j.a, j.b}[i%2]
 		g.Go("join", func(ctx context.Context) (err error) {
 			config := j.config()
 			config.Name = fabric.Host(fmt.Sprintf("n%d", i))
-			meshes[i], err = Join(ctx, through.Addr(), through.Token(time.Minute), config,
+			networks[i], err = Join(ctx, through.Addr(), through.Token(time.Minute), config,
 				recorders[i])
 			return err
 		})
 	}
 	err := g.Wait()
-	for _, m := range meshes {
+	for _, m := range networks {
 		if m != nil {
 			defer m.Close()
 		}
@@ -112,26 +112,26 @@ func TestJoinAtOnce(t *testing.T) {
 // name of its own or is told to join again.
 func TestSameNameAtOnce(t *testing.T) {
 	j := newJob(t, Config{})
-	var meshes [2]*Mesh
+	var networks [2]*Network
 	var errs [2]error
 	g := group.New(t.Context())
-	for i, through := range []*Mesh{j.a, j.b} {
+	for i, through := range []*Network{j.a, j.b} {
 		g.Go("join", func(ctx context.Context) error {
-			meshes[i], errs[i] = Join(ctx, through.Addr(), through.Token(time.Minute), j.config(),
+			networks[i], errs[i] = Join(ctx, through.Addr(), through.Token(time.Minute), j.config(),
 				fabrictest.NewRecorder(t))
 			return nil
 		})
 	}
 	g.Wait()
-	for i, m := range meshes {
+	for i, m := range networks {
 		if m == nil {
 			says(t, errs[i], "belongs to another agent", "join again")
 			continue
 		}
 		defer m.Close()
 	}
-	if meshes[0] != nil && meshes[1] != nil && meshes[0].Self() == meshes[1].Self() {
-		t.Errorf("both are %s", meshes[0].Self())
+	if networks[0] != nil && networks[1] != nil && networks[0].Self() == networks[1].Self() {
+		t.Errorf("both are %s", networks[0].Self())
 	}
 	j.unhurt()
 }

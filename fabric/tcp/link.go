@@ -24,7 +24,7 @@ type stream struct {
 	net.Conn // what is spoken on: TLS, or for plain data the connection itself
 	raw      *wire
 	frames   frames
-	// until then it is closed when the mesh closes; later its link has to end in an orderly way
+	// until then it is closed when the network closes; later its link has to end in an orderly way
 	unbind func()
 }
 
@@ -43,7 +43,7 @@ func (s *stream) secure() bool { return s.Conn != net.Conn(s.raw) }
 
 // link is what this agent has with one peer.
 type link struct {
-	mesh    *Mesh
+	network *Network
 	peer    fabric.Host
 	calls   *fabric.Calls
 	control *stream
@@ -69,14 +69,15 @@ type link struct {
 type ending struct {
 	err     error  // for Down
 	goodbye bool   // the peer should be told
-	reason  string // that it should be told; none if the mesh closes
+	reason  string // that it should be told; none if the network closes
 }
 
-func newLink(m *Mesh, peer fabric.Host, control *stream, data []*stream) *link {
+func newLink(m *Network, peer fabric.Host, control *stream, data []*stream) *link {
 	now := sinceStart()
 	l := &link{
-		mesh: m, peer: peer, calls: fabric.NewCalls(m.handler, peer, &m.payloads), control: control,
-		data: data, ended: make(chan ending, 1),
+		network: m, peer: peer, calls: fabric.NewCalls(m.handler, peer, &m.payloads),
+		control: control,
+		data:    data, ended: make(chan ending, 1),
 		host: accrual.New(beatInterval, now), process: accrual.New(patience*beatInterval, now),
 		acked: func() (time.Duration, bool) { return acked(control.raw.TCPConn) },
 	}
@@ -107,7 +108,7 @@ func newLink(m *Mesh, peer fabric.Host, control *stream, data []*stream) *link {
 func (l *link) streams() []*stream { return append([]*stream{l.control}, l.data...) }
 
 // start lets the link live; it has been met.
-func (l *link) start() { l.mesh.group.Go("link with "+string(l.peer), l.run) }
+func (l *link) start() { l.network.group.Go("link with "+string(l.peer), l.run) }
 
 // end ends the link and does not wait; the first reason counts.
 func (l *link) end(e ending) { l.once.Do(func() { l.ended <- e }) }
@@ -137,7 +138,7 @@ func (l *link) say(k kind, body []byte) {
 
 // run is the life of a link.
 func (l *link) run(ctx context.Context) error {
-	l.mesh.config.Log.Info("linked", "agent", string(l.peer), "address",
+	l.network.config.Log.Info("linked", "agent", string(l.peer), "address",
 		l.control.RemoteAddr().String())
 	l.delivering.Store(true)
 	l.calls.Up()
@@ -151,8 +152,8 @@ func (l *link) run(ctx context.Context) error {
 	}
 
 	e := <-l.ended
-	l.mesh.config.Log.Info("link ended", "agent", string(l.peer), "reason", e.err)
-	l.mesh.lost(l)
+	l.network.config.Log.Info("link ended", "agent", string(l.peer), "reason", e.err)
+	l.network.lost(l)
 	// stops who works on them; closing them now could look to the peer like a crash
 	for _, s := range l.data {
 		s.raw.SetDeadline(time.Unix(1, 0))

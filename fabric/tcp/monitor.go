@@ -17,7 +17,7 @@ const (
 )
 
 // monitor gives signs of life to all peers and judges the silence of each.
-func (m *Mesh) monitor(context.Context) error {
+func (m *Network) monitor(context.Context) error {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	before := sinceStart()
@@ -34,7 +34,7 @@ func (m *Mesh) monitor(context.Context) error {
 }
 
 // look judges all links, and beats if it is time to. Nothing in it waits.
-func (m *Mesh) look(now, passed time.Duration, beat bool) {
+func (m *Network) look(now, passed time.Duration, beat bool) {
 	m.linksMu.RLock()
 	defer m.linksMu.RUnlock()
 	for _, l := range m.links {

@@ -28,7 +28,7 @@ const (
 )
 
 // reserve finds a unique name for a newcomer.
-func (m *Mesh) reserve(asked fabric.Host, key string) fabric.Host {
+func (m *Network) reserve(asked fabric.Host, key string) fabric.Host {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	unique := asked
@@ -40,14 +40,14 @@ func (m *Mesh) reserve(asked fabric.Host, key string) fabric.Host {
 }
 
 // used lists all names that cannot be given again.
-func (m *Mesh) used() []fabric.Host {
+func (m *Network) used() []fabric.Host {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Sorted(maps.Keys(m.names))
 }
 
 // heard notes names that others have told.
-func (m *Mesh) heard(names []fabric.Host) {
+func (m *Network) heard(names []fabric.Host) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, name := range names {
@@ -60,12 +60,12 @@ func (m *Mesh) heard(names []fabric.Host) {
 // agents lists the agents that this one has, or is about to have, a link with, and itself first.
 // Who is accepted is in the list that the next one gets: so of two newcomers at least one hears of
 // the other, from any agent that both meet.
-func (m *Mesh) agents() []agent {
+func (m *Network) agents() []agent {
 	return append([]agent{{m.self.host, m.address}},
 		m.inState(stateDialling, stateAccepting, stateUp)...)
 }
 
-func (m *Mesh) inState(states ...state) (list []agent) {
+func (m *Network) inState(states ...state) (list []agent) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(m.names)) {
@@ -78,7 +78,7 @@ func (m *Mesh) inState(states ...state) (list []agent) {
 
 // accept decides whether an agent that has dialled gets a link. Of two that dial each other, the
 // call of the one whose name comes first is the one that counts.
-func (m *Mesh) accept(who identity, address string) error {
+func (m *Network) accept(who identity, address string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.names[who.host]
@@ -109,7 +109,7 @@ func (m *Mesh) accept(who identity, address string) error {
 }
 
 // dialling notes that this agent dials another; false: there is no need to.
-func (m *Mesh) dialling(a agent) bool {
+func (m *Network) dialling(a agent) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.names[a.Host]
@@ -125,7 +125,7 @@ func (m *Mesh) dialling(a agent) bool {
 }
 
 // failed takes back accept or dialling, if nothing has come of it since.
-func (m *Mesh) failed(host fabric.Host, was state) {
+func (m *Network) failed(host fabric.Host, was state) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if k := m.names[host]; k.state == was {
@@ -134,9 +134,9 @@ func (m *Mesh) failed(host fabric.Host, was state) {
 	}
 }
 
-// met makes an accepted or dialled agent linked; false: the mesh is closing, or another link was
+// met makes an accepted or dialled agent linked; false: the network is closing, or another link was
 // quicker.
-func (m *Mesh) met(l *link, key string, was state) bool {
+func (m *Network) met(l *link, key string, was state) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.names[l.peer]
@@ -152,7 +152,7 @@ func (m *Mesh) met(l *link, key string, was state) bool {
 }
 
 // lost ends a link for all time.
-func (m *Mesh) lost(l *link) {
+func (m *Network) lost(l *link) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.names[l.peer].state = stateGone
@@ -163,7 +163,7 @@ func (m *Mesh) lost(l *link) {
 }
 
 // announce wakes those who wait for a change of names; m.mu is held.
-func (m *Mesh) announce() {
+func (m *Network) announce() {
 	close(m.changed)
 	m.changed = make(chan struct{})
 }

@@ -114,7 +114,7 @@ func TestPiecesBesideEachOther(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer a.Close()
-				c := &cluster{config: config, alive: []*Mesh{a}}
+				c := &cluster{config: config, alive: []*Network{a}}
 				b := c.Add(t, "b", at)
 				defer b.Close()
 				from.WaitUp("b")

@@ -42,8 +42,8 @@ func (p *pending) remove(e *list.Element) {
 	p.conns.Remove(e)
 }
 
-// serve accepts connections until the mesh closes.
-func (m *Mesh) serve(context.Context) error {
+// serve accepts connections until the network closes.
+func (m *Network) serve(context.Context) error {
 	for {
 		conn, err := m.listener.AcceptTCP()
 		if m.ctx.Err() != nil {
@@ -69,7 +69,7 @@ func (m *Mesh) serve(context.Context) error {
 
 // answer finds out what a connection is for. It is closed in the end, unless it became a stream of
 // a link.
-func (m *Mesh) answer(conn *net.TCPConn) {
+func (m *Network) answer(conn *net.TCPConn) {
 	place := m.waiting.add(conn)
 	defer m.waiting.remove(place)
 	unbind := context.AfterFunc(m.ctx, func() { conn.Close() })
@@ -116,7 +116,7 @@ const advice = "shoal: this port is for the agents of a job, which speak TLS. Jo
 
 // receive takes a connection to the point where its first frame can be read, and returns who is at
 // its other end.
-func (m *Mesh) receive(w *wire) (s *stream, who identity, err error) {
+func (m *Network) receive(w *wire) (s *stream, who identity, err error) {
 	first, err := w.in.Peek(1)
 	switch {
 	case err != nil:
@@ -141,7 +141,7 @@ func (m *Mesh) receive(w *wire) (s *stream, who identity, err error) {
 }
 
 // dispatch does what the hello asks for; taken: the connection is now a stream of a link.
-func (m *Mesh) dispatch(s *stream, who identity) (taken bool, err error) {
+func (m *Network) dispatch(s *stream, who identity) (taken bool, err error) {
 	h, err := readHello(&s.frames)
 	if err != nil {
 		return false, err
@@ -174,7 +174,7 @@ func (m *Mesh) dispatch(s *stream, who identity) (taken bool, err error) {
 }
 
 // admit lets a newcomer into the job, if it knows the secret of a token.
-func (m *Mesh) admit(s *stream, state tls.ConnectionState, h hello) error {
+func (m *Network) admit(s *stream, state tls.ConnectionState, h hello) error {
 	if err := m.authority.admits(time.Unix(h.Expires, 0), h.Proof, state, time.Now()); err != nil {
 		return err
 	}

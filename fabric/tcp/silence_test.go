@@ -23,7 +23,7 @@ func TestSilence(t *testing.T) {
 		}
 		defer a.Close()
 		way.to(t, a.listener.Addr().String())
-		join := func(name fabric.Host, through string, h fabric.Handler) *Mesh {
+		join := func(name fabric.Host, through string, h fabric.Handler) *Network {
 			m, err := Join(t.Context(), through, a.Token(time.Minute),
 				Config{Name: name, Listen: "127.0.0.1:0"}, h)
 			if err != nil {

@@ -1,6 +1,6 @@
-// Package tcp is the mesh between real hosts: TCP links under TLS 1.3 with a certificate authority
-// of the job's own, join tokens, and detection of silence without a time-out to choose. The bytes
-// are in docs/formats/link.md, the reasons in docs/design/links.md.
+// Package tcp is the network between real hosts: TCP links under TLS 1.3 with a certificate
+// authority of the job's own, join tokens, and detection of silence without a time-out to choose.
+// The bytes are in docs/formats/link.md, the reasons in docs/design/links.md.
 //
 // Every agent is linked with every other: one control stream for messages and signs of life, and
 // streams of data, of which mostly one is used. Nobody is special: any agent lets newcomers in,
@@ -48,15 +48,15 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Mesh is the fabric.Mesh of one agent.
-type Mesh struct {
+// Network is the fabric.Network of one agent.
+type Network struct {
 	config   Config
 	handler  fabric.Handler
 	listener *net.TCPListener
 	group    *group.Group
 	waiting  pending
 
-	ctx    context.Context // ends when the mesh closes
+	ctx    context.Context // ends when the network closes
 	cancel context.CancelFunc
 
 	// Set before the first connection is served.
@@ -79,11 +79,11 @@ type Mesh struct {
 	payloads fabric.Payloads
 }
 
-var _ fabric.Mesh = (*Mesh)(nil)
+var _ fabric.Network = (*Network)(nil)
 
 // Create makes a job: a new authority, and its first agent, which listens.
-func Create(config Config, h fabric.Handler) (*Mesh, error) {
-	m, key, err := newMesh(config, h)
+func Create(config Config, h fabric.Handler) (*Network, error) {
+	m, key, err := newNetwork(config, h)
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +101,8 @@ func Create(config Config, h fabric.Handler) (*Mesh, error) {
 	return nil, err
 }
 
-// newMesh listens, and does not answer yet.
-func newMesh(config Config, h fabric.Handler) (*Mesh, ed25519.PrivateKey, error) {
+// newNetwork listens, and does not answer yet.
+func newNetwork(config Config, h fabric.Handler) (*Network, ed25519.PrivateKey, error) {
 	config = config.withDefaults()
 	if err := CheckName(config.Name); err != nil {
 		return nil, nil, fmt.Errorf("tcp: %w", err)
@@ -116,7 +116,7 @@ func newMesh(config Config, h fabric.Handler) (*Mesh, ed25519.PrivateKey, error)
 		return nil, nil, fmt.Errorf("tcp: no place to listen at %q, choose another: %w",
 			config.Listen, err)
 	}
-	m := &Mesh{
+	m := &Network{
 		config:   config,
 		handler:  h,
 		listener: listener.(*net.TCPListener),
@@ -132,7 +132,7 @@ func newMesh(config Config, h fabric.Handler) (*Mesh, ed25519.PrivateKey, error)
 }
 
 // open makes the agent a member and begins to answer.
-func (m *Mesh) open(a *authority, certificate []byte, key ed25519.PrivateKey) {
+func (m *Network) open(a *authority, certificate []byte, key ed25519.PrivateKey) {
 	m.authority = a
 	m.server, m.client = a.configTLS(certificate, key)
 	m.names[m.self.host] = &known{state: stateSelf, key: m.self.key}
@@ -144,21 +144,21 @@ func (m *Mesh) open(a *authority, certificate []byte, key ed25519.PrivateKey) {
 }
 
 // Self is the name of this agent, unique in the job for all time.
-func (m *Mesh) Self() fabric.Host { return m.self.host }
+func (m *Network) Self() fabric.Host { return m.self.host }
 
 // Job is the name of the job.
-func (m *Mesh) Job() string { return m.config.Job }
+func (m *Network) Job() string { return m.config.Job }
 
 // Addr is HOST:PORT by which others reach this agent, for them to join.
-func (m *Mesh) Addr() string { return m.address }
+func (m *Network) Addr() string { return m.address }
 
 // Token returns a line that lets its holder join at any agent of the job for so long.
-func (m *Mesh) Token(ttl time.Duration) string {
+func (m *Network) Token(ttl time.Duration) string {
 	return m.authority.token(time.Now().Add(ttl)).String()
 }
 
-// Send implements fabric.Mesh.
-func (m *Mesh) Send(to fabric.Host, b []byte) {
+// Send implements fabric.Network.
+func (m *Network) Send(to fabric.Host, b []byte) {
 	if len(b) > fabric.MaxMessage {
 		panic(fmt.Sprintf("tcp: a message of %d bytes; the limit is %d", len(b), fabric.MaxMessage))
 	}
@@ -167,8 +167,8 @@ func (m *Mesh) Send(to fabric.Host, b []byte) {
 	}
 }
 
-// SendPiece implements fabric.Mesh.
-func (m *Mesh) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
+// SendPiece implements fabric.Network.
+func (m *Network) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	if int(p.Length) != len(payload) || p.Length > fabric.MaxPiece {
 		panic(fmt.Sprintf("tcp: a piece of %d bytes with a payload of %d; the limit is %d",
 			p.Length, len(payload), fabric.MaxPiece))
@@ -180,19 +180,19 @@ func (m *Mesh) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	}
 }
 
-// Unused implements fabric.Mesh.
-func (m *Mesh) Unused(f func()) { m.payloads.Unused(f) }
+// Unused implements fabric.Network.
+func (m *Network) Unused(f func()) { m.payloads.Unused(f) }
 
-// Drop implements fabric.Mesh.
-func (m *Mesh) Drop(peer fabric.Host, why error) {
+// Drop implements fabric.Network.
+func (m *Network) Drop(peer fabric.Host, why error) {
 	if l := m.link(peer); l != nil {
 		l.end(ending{err: why, goodbye: true, reason: why.Error()})
 	}
 }
 
-// Close implements fabric.Mesh. It waits for peers to take what was queued for at most the time of
-// a goodbye, two seconds.
-func (m *Mesh) Close() error {
+// Close implements fabric.Network. It waits for peers to take what was queued for at most the time
+// of a goodbye, two seconds.
+func (m *Network) Close() error {
 	m.mu.Lock()
 	m.closing = true
 	m.mu.Unlock()
@@ -204,13 +204,13 @@ func (m *Mesh) Close() error {
 	return m.group.Wait()
 }
 
-func (m *Mesh) link(peer fabric.Host) *link {
+func (m *Network) link(peer fabric.Host) *link {
 	m.linksMu.RLock()
 	defer m.linksMu.RUnlock()
 	return m.links[peer]
 }
 
-func (m *Mesh) all() []*link {
+func (m *Network) all() []*link {
 	m.linksMu.RLock()
 	defer m.linksMu.RUnlock()
 	return slices.Collect(maps.Values(m.links))

@@ -11,14 +11,14 @@ import (
 // cluster makes agents of one job on the loopback.
 type cluster struct {
 	config Config
-	alive  []*Mesh
+	alive  []*Network
 }
 
-func (c *cluster) Add(t testing.TB, name fabric.Host, h fabric.Handler) fabric.Mesh {
+func (c *cluster) Add(t testing.TB, name fabric.Host, h fabric.Handler) fabric.Network {
 	t.Helper()
 	config := c.config
 	config.Name, config.Listen = name, "127.0.0.1:0"
-	var m *Mesh
+	var m *Network
 	var err error
 	if len(c.alive) == 0 {
 		m, err = Create(config, h)
@@ -33,8 +33,8 @@ func (c *cluster) Add(t testing.TB, name fabric.Host, h fabric.Handler) fabric.M
 	return m
 }
 
-func (c *cluster) Kill(m fabric.Mesh) {
-	m.(*Mesh).Crash()
+func (c *cluster) Kill(m fabric.Network) {
+	m.(*Network).Crash()
 	for i, other := range c.alive {
 		if other == m {
 			c.alive = append(c.alive[:i:i], c.alive[i+1:]...)
