@@ -1,0 +1,152 @@
+package control
+
+import (
+	"time"
+
+	"github.com/shoal-ml/shoal/api"
+)
+
+// State is one word for what a job does.
+type State string
+
+// The states of a job.
+const (
+	// Starting means that not all of the first workers have joined.
+	Starting State = "starting"
+	// Running means that nothing is about to change.
+	Running State = "running"
+	// Resizing means that workers are about to enter or to be released.
+	Resizing State = "resizing"
+	// Paused means that the job has fewer members than its minimum, and waits for more.
+	Paused State = "paused"
+	// Stopping means that somebody asked for the end of the job.
+	Stopping State = "stopping"
+	// Stuck means that the host that led the job is lost, and that too few hosts are left to go on
+	// without a person's word.
+	Stuck State = "stuck"
+)
+
+// Job is a running job as its launcher sees it.
+type Job struct {
+	// Name is the name of the job.
+	Name string `json:"job"`
+	// RequestedName is the name that the job was started with, if an earlier run has that name.
+	RequestedName string `json:"requested_name,omitempty"`
+	// State is one word for what the job does.
+	State State `json:"state"`
+	// Dir is the directory of the run.
+	Dir string `json:"dir"`
+	// Command is what the workers run.
+	Command []string `json:"command"`
+	// Started is when the launcher started.
+	Started time.Time `json:"started"`
+	// PID is the process of the launcher.
+	PID int `json:"pid"`
+	// Head is the host that leads the job.
+	Head string `json:"head"`
+	// Generation is the number of the membership; 0 until all of the first workers have joined.
+	Generation uint64 `json:"generation"`
+	// Size is the number of members.
+	Size int `json:"size"`
+	// Want is the number of members that the job should have.
+	Want int `json:"want"`
+	// Min is the number of members below which the job pauses; 0 means 1.
+	Min int `json:"min"`
+	// Max is the largest number of members; 0 means no limit.
+	Max int `json:"max"`
+	// Spares is the number of workers that the job should have beyond Want.
+	Spares int `json:"spares,omitempty"`
+	// Steps is the number of committed steps.
+	Steps uint64 `json:"steps"`
+	// Elastic says that the job trains in steps, so that its size can change.
+	Elastic bool `json:"elastic"`
+	// Mesh is the mesh over which the state is laid out; empty for a job without one.
+	Mesh string `json:"mesh,omitempty"`
+	// NextMesh is the mesh that the job goes to; empty means none.
+	NextMesh string `json:"next_mesh,omitempty"`
+	// MeshError says why the job cannot go on with its mesh; empty if it can.
+	MeshError string `json:"mesh_error,omitempty"`
+	// RollbackReason says why the job must go back to a checkpoint. It is empty once it has.
+	RollbackReason string `json:"rollback_reason,omitempty"`
+	// LastRollback says how the job last went back to a checkpoint; empty if it never did.
+	LastRollback string `json:"last_rollback,omitempty"`
+	// Paused says that the job waits for workers.
+	Paused bool `json:"paused"`
+	// Entering is the number of workers that become members when the step ends.
+	Entering int `json:"entering"`
+	// Unplaced is the number of workers that the job should have and no host has room for.
+	Unplaced int `json:"unplaced,omitempty"`
+	// StoppedBy names who asked for the end of the job; empty if nobody did.
+	StoppedBy string `json:"stopped_by,omitempty"`
+	// Hosts lists the hosts of a job that other hosts can join, also those without workers.
+	Hosts []string `json:"hosts,omitempty"`
+	// Join is the address where other hosts join; empty if they cannot.
+	Join string `json:"join,omitempty"`
+	// Workers lists the worker processes, oldest first; it is never null.
+	Workers []Worker `json:"workers"`
+}
+
+// Alive counts the worker processes that run.
+func (j Job) Alive() (n int) {
+	for _, w := range j.Workers {
+		if w.Running {
+			n++
+		}
+	}
+	return n
+}
+
+// Waiting counts the worker processes that ask to be members.
+func (j Job) Waiting() (n int) {
+	for _, w := range j.Workers {
+		if w.Waiting {
+			n++
+		}
+	}
+	return n
+}
+
+// Worker is a worker process of a job.
+type Worker struct {
+	// Worker is the number that the worker keeps for life. It stands before the worker's lines and
+	// in the name of its log.
+	Worker int `json:"worker"`
+	// Host is the name of the worker's host.
+	Host string `json:"host"`
+	// Rank is the worker's rank; -1 means that it is not a member.
+	Rank int `json:"rank"`
+	// PID is the process of the worker on its host.
+	PID int `json:"pid"`
+	// Running says that the process has not ended.
+	Running bool `json:"running"`
+	// Waiting says that the worker asks to be a member. It becomes one when the step ends, or as a
+	// spare when it is needed.
+	Waiting bool `json:"waiting,omitempty"`
+	// Awaited says that others have waited for the worker for a while; absent if not.
+	Awaited *Wait `json:"awaited,omitempty"`
+	// Ended says how the process ended, such as "was killed by SIGKILL"; empty while it runs.
+	Ended string `json:"ended,omitempty"`
+	// Failed says that the process did not end well, although shoal had not dismissed it.
+	Failed bool `json:"failed,omitempty"`
+	// Metrics are the numbers of the worker's last report.
+	Metrics api.Metrics `json:"metrics,omitempty"`
+}
+
+// Wait says that workers wait for one that has not made the call in which they are.
+type Wait struct {
+	// Since is when the wait began.
+	Since time.Time `json:"since"`
+	// Call is the call in which they wait, such as "all_reduce(f32[1024], sum, step)".
+	Call string `json:"call"`
+	// Group is the group of that call; 0 is all ranks.
+	Group int `json:"group,omitempty"`
+	// Waiters is the number of workers that wait.
+	Waiters int `json:"waiters"`
+	// OwnCall is the first call of the awaited worker that itself waits for others; empty if there
+	// is none. The worker may compute beside it.
+	OwnCall string `json:"own_call,omitempty"`
+	// Absent says that the awaited worker has not joined yet.
+	Absent bool `json:"absent,omitempty"`
+	// Unusual says that the wait is longer than the earlier steps of the job explain.
+	Unusual bool `json:"unusual,omitempty"`
+}

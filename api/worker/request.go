@@ -1,0 +1,273 @@
+package worker
+
+import "github.com/shoal-ml/shoal/api"
+
+// requests creates the struct of each type of request.
+var requests = byTypeName(
+	func() Message { return new(JoinRequest) },
+	func() Message { return new(SegmentRequest) },
+	func() Message { return new(SharedRequest) },
+	func() Message { return new(FreeRequest) },
+	func() Message { return new(GroupRequest) },
+	func() Message { return new(UngroupRequest) },
+	func() Message { return new(DataRequest) },
+	func() Message { return new(SaveRequest) },
+	func() Message { return new(SavedRequest) },
+	func() Message { return new(ResumeRequest) },
+	func() Message { return new(LoadRequest) },
+	func() Message { return new(StateRequest) },
+	func() Message { return new(ShapeRequest) },
+	func() Message { return new(BucketRequest) },
+	func() Message { return new(ReportRequest) },
+	func() Message { return new(LeaveRequest) },
+)
+
+func byTypeName(create ...func() Message) map[string]func() Message {
+	m := map[string]func() Message{}
+	for _, c := range create {
+		m[c().TypeName()] = c
+	}
+	return m
+}
+
+// JoinRequest is the first message of a worker. Its fields stay the same in all protocols, so that
+// an agent can name the protocol of a worker that it must refuse.
+type JoinRequest struct {
+	Header
+	// Protocol is the version of the protocol that the worker speaks.
+	Protocol int `json:"protocol,omitempty"`
+	// Version is the worker's version of shoal, such as "0.1.0".
+	Version string `json:"version,omitempty"`
+	// Client names the library of the worker: "go" or "python".
+	Client string `json:"client,omitempty"`
+	// Rank is the number that the launcher gave the worker.
+	Rank int `json:"rank,omitempty"`
+	// Token proves that the launcher started the worker.
+	Token string `json:"token,omitempty"`
+	// PID is the worker's process, as the worker sees it.
+	PID int `json:"pid,omitempty"`
+}
+
+// TypeName implements Message.
+func (*JoinRequest) TypeName() string { return "join" }
+
+// SegmentRequest asks for memory in the arena.
+type SegmentRequest struct {
+	Header
+	// Bytes is the size of the segment. The agent rounds it up to whole pages.
+	Bytes int64 `json:"bytes,omitempty"`
+	// Later asks for the reply before the segment has its pages, which the agent then adds.
+	Later bool `json:"later,omitempty"`
+}
+
+// TypeName implements Message.
+func (*SegmentRequest) TypeName() string { return "segment" }
+
+// SharedRequest asks to map a shared result.
+type SharedRequest struct {
+	Header
+	// Group is the group whose result it is; 0 is all ranks.
+	Group uint32 `json:"group,omitempty"`
+	// Name identifies the result within its group. It has 1 to 255 bytes of UTF-8.
+	Name string `json:"name,omitempty"`
+	// Bytes is the size of the result, which is the same on all workers of a host.
+	Bytes int64 `json:"bytes,omitempty"`
+}
+
+// TypeName implements Message.
+func (*SharedRequest) TypeName() string { return "shared" }
+
+// FreeRequest gives a segment or a shared result back.
+type FreeRequest struct {
+	Header
+	// ID is the number from a SegmentReply or a SharedReply.
+	ID uint32 `json:"id,omitempty"`
+}
+
+// TypeName implements Message.
+func (*FreeRequest) TypeName() string { return "free" }
+
+// GroupRequest asks for a group of ranks. The k-th request of each member for the same list gets
+// the same group.
+type GroupRequest struct {
+	Header
+	// Ranks lists the members, in the order of their ranks in the group.
+	Ranks []int `json:"ranks,omitempty"`
+}
+
+// TypeName implements Message.
+func (*GroupRequest) TypeName() string { return "group" }
+
+// UngroupRequest says that the worker makes no more calls of a group. It has no reply.
+type UngroupRequest struct {
+	Header
+	// ID is the number from a GroupReply.
+	ID uint32 `json:"id,omitempty"`
+}
+
+// TypeName implements Message.
+func (*UngroupRequest) TypeName() string { return "ungroup" }
+
+// DataRequest states what the job trains on, which makes the job elastic. All workers state the
+// same.
+type DataRequest struct {
+	Header
+	// Samples is the number of samples of an epoch.
+	Samples uint64 `json:"samples,omitempty"`
+	// Batch is the number of samples of a step, over all workers.
+	Batch uint64 `json:"batch,omitempty"`
+	// Seed determines the order of the samples.
+	Seed uint64 `json:"seed,omitempty"`
+	// Shuffle says whether each epoch has an order of its own.
+	Shuffle bool `json:"shuffle,omitempty"`
+	// Cursor is the place from which the job continues, packed as docs/formats/cursor.md says.
+	// Empty means the beginning.
+	Cursor []byte `json:"cursor,omitempty"`
+}
+
+// TypeName implements Message.
+func (*DataRequest) TypeName() string { return "data" }
+
+// SaveRequest asks the agent to write a worker's part of a checkpoint:
+// docs/formats/job-checkpoints.md. The bytes of the part lie in the worker's segments and are left
+// alone until a SavedReply says that they are written.
+type SaveRequest struct {
+	Header
+	// Folder is where checkpoints are: an absolute path or a URL.
+	Folder string `json:"folder"`
+	// Keep is the number of checkpoints that stay.
+	Keep int `json:"keep"`
+	// Seed is a random number on which the workers have agreed. It tells this attempt from others.
+	Seed uint64 `json:"seed"`
+	// Rank is the worker's rank.
+	Rank int `json:"rank"`
+	// State is the JSON that describes what the checkpoint holds.
+	State Extent `json:"state"`
+	// Own is the JSON of the values that belong to this worker alone.
+	Own Extent `json:"own"`
+	// Body is the worker's share of the state.
+	Body Extent `json:"body"`
+}
+
+// TypeName implements Message.
+func (*SaveRequest) TypeName() string { return "save" }
+
+// SavedRequest asks whether the agent has written all parts that the workers of its host asked it
+// to write.
+type SavedRequest struct {
+	Header
+	// Wait asks for the reply to come only when that is so.
+	Wait bool `json:"wait,omitempty"`
+}
+
+// TypeName implements Message.
+func (*SavedRequest) TypeName() string { return "saved" }
+
+// The actions of a ResumeRequest.
+const (
+	// ResumeNewest asks for the newest sealed checkpoint but Tried. With Tried 0 the agent first
+	// completes or removes what earlier workers have left.
+	ResumeNewest = "newest"
+	// ResumeFetch asks for a checkpoint in a folder of this host.
+	ResumeFetch = "fetch"
+	// ResumeDone says that the folder is not needed any more.
+	ResumeDone = "done"
+	// ResumeDamaged asks for a checkpoint to be kept but not listed any more.
+	ResumeDamaged = "damaged"
+)
+
+// ResumeRequest is about checkpoints in a place that only the agent can read.
+type ResumeRequest struct {
+	Header
+	// Do is the action: one of the constants that begin with Resume.
+	Do string `json:"do"`
+	// Folder is the URL of the checkpoints.
+	Folder string `json:"folder,omitempty"`
+	// Keep is the number of checkpoints that stay.
+	Keep int `json:"keep,omitempty"`
+	// Tried is how many of the newest checkpoints could not be used.
+	Tried int `json:"tried,omitempty"`
+	// Step is the step of the checkpoint to fetch, or of the damaged one.
+	Step uint64 `json:"step,omitempty"`
+	// Seed is the seed of that checkpoint.
+	Seed uint64 `json:"seed,omitempty"`
+}
+
+// TypeName implements Message.
+func (*ResumeRequest) TypeName() string { return "resume" }
+
+// LoadRequest asks the agent to read a rank's state on a mesh from a checkpoint:
+// docs/formats/reshape.md.
+type LoadRequest struct {
+	Header
+	// Folder is where checkpoints are: an absolute path.
+	Folder string `json:"folder"`
+	// Step is the step of the checkpoint.
+	Step uint64 `json:"step"`
+	// Mesh is the mesh on which the rank lies.
+	Mesh string `json:"mesh"`
+	// Rank is the rank whose state is read.
+	Rank int `json:"rank"`
+	// Into is where the state goes. It is as long as the state of the rank.
+	Into Extent `json:"into"`
+}
+
+// TypeName implements Message.
+func (*LoadRequest) TypeName() string { return "load" }
+
+// StateRequest states how the state of the job lies on its workers. Its fields are those of an
+// Extent, which holds the statement.
+type StateRequest struct {
+	Header
+	Extent
+}
+
+// TypeName implements Message.
+func (*StateRequest) TypeName() string { return "state" }
+
+// ShapeRequest asks how the state of the job lies, and what comes next.
+type ShapeRequest struct{ Header }
+
+// TypeName implements Message.
+func (*ShapeRequest) TypeName() string { return "shape" }
+
+// BucketRequest asks how large the buckets of gradients should be.
+type BucketRequest struct {
+	Header
+	// Bytes is the size of all gradients of a step.
+	Bytes int64 `json:"bytes,omitempty"`
+	// Now is the size of the buckets that are used now, in bytes.
+	Now int64 `json:"now,omitempty"`
+	// Seconds is the duration of the backward pass.
+	Seconds float64 `json:"seconds,omitempty"`
+}
+
+// TypeName implements Message.
+func (*BucketRequest) TypeName() string { return "bucket" }
+
+// ReportRequest hands numbers to the launcher. It has no reply.
+type ReportRequest struct {
+	Header
+	// Metrics are the numbers by name.
+	Metrics api.Metrics `json:"metrics,omitempty"`
+}
+
+// TypeName implements Message.
+func (*ReportRequest) TypeName() string { return "report" }
+
+// LeaveRequest ends the conversation. It has no reply. A socket that closes without it is a lost
+// worker.
+type LeaveRequest struct{ Header }
+
+// TypeName implements Message.
+func (*LeaveRequest) TypeName() string { return "leave" }
+
+// Extent is a range of bytes in a segment.
+type Extent struct {
+	// ID is the number of the segment; 0 means no bytes.
+	ID uint32 `json:"id"`
+	// Offset is the first byte.
+	Offset uint64 `json:"offset"`
+	// Bytes is the length.
+	Bytes uint64 `json:"bytes"`
+}
