@@ -29,7 +29,7 @@ func TestAbortedTransferLetsMemoryGo(t *testing.T) {
 	network, m := &busy{}, &worker{id: 3, over: true}
 	e.byID[m.id] = m
 	for id := range uint64(2) {
-		e.transfers.add(&transfer{id: id, network: network, workers: []topo.Worker{m.id},
+		e.transfers.add(&transfer{id: id, network: network, workers: []topo.WorkerID{m.id},
 			settled: id > 0})
 	}
 	for id := range uint64(2) {

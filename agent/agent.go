@@ -120,7 +120,7 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 	}
 	a.engine.results.nodes = everywhere(cfg.nodes)
 	if cfg.OnBereft != nil {
-		a.engine.bereft = func(w topo.Worker, why string) { cfg.OnBereft(int(w), why) }
+		a.engine.bereft = func(w topo.WorkerID, why string) { cfg.OnBereft(int(w), why) }
 	}
 	if err := a.link(); err != nil {
 		l.Close()
@@ -143,8 +143,8 @@ func (a *Agent) link() error {
 		name = string(a.network.Self())
 	}
 	a.crew = &crew{engine: a.engine, network: a.network, orders: a.cfg.Orders.withDefaults(a),
-		after: a.cfg.After, began: time.Now(), unwanted: map[topo.Worker]bool{},
-		asking: map[topo.Worker][]chan<- head.Grouped{}, flights: map[head.Flight]*flight{},
+		after: a.cfg.After, began: time.Now(), unwanted: map[topo.WorkerID]bool{},
+		asking: map[topo.WorkerID][]chan<- head.Grouped{}, flights: map[head.Flight]*flight{},
 		unasked: len(a.cfg.Tokens),
 		routes:  routes{fixed: a.cfg.Fixed, chosen: map[collective.Class]collective.Route{}},
 		shaper:  shaper{redundant: a.cfg.Redundant, known: map[string]*reshape.Layout{}}}
@@ -159,7 +159,7 @@ func (a *Agent) link() error {
 	a.crew.lookout = newLookout(a.crew.agent.Gone)
 	for seat, token := range a.cfg.Tokens {
 		a.seats[seat] = &presence{token: token}
-		a.crew.agent.Started(topo.Worker(seat))
+		a.crew.agent.Started(topo.WorkerID(seat))
 	}
 	return nil
 }
@@ -335,7 +335,7 @@ func (a *Agent) here() int {
 }
 
 // groupOf gives a worker a group of the ranks that it lists.
-func (a *Agent) groupOf(w topo.Worker, ranks []int) (head.Grouped, error) {
+func (a *Agent) groupOf(w topo.WorkerID, ranks []int) (head.Grouped, error) {
 	answer := make(chan head.Grouped, 1)
 	var err error
 	if stopped := a.engine.do(func() {
@@ -352,7 +352,7 @@ func (a *Agent) groupOf(w topo.Worker, ranks []int) (head.Grouped, error) {
 }
 
 // ungroup tells that a worker needs a group no more. A stopped engine has forgotten all.
-func (a *Agent) ungroup(w topo.Worker, id topo.GroupID) {
+func (a *Agent) ungroup(w topo.WorkerID, id topo.GroupID) {
 	_ = a.engine.later(func() {
 		a.crew.input(func() { a.crew.agent.Ungroup(w, id) })
 		if m := a.engine.byID[w]; m != nil {
@@ -362,7 +362,7 @@ func (a *Agent) ungroup(w topo.Worker, id topo.GroupID) {
 }
 
 // state notes what the job trains on.
-func (a *Agent) state(w topo.Worker, d cursor.Cursor) (err error) {
+func (a *Agent) state(w topo.WorkerID, d cursor.Cursor) (err error) {
 	if stopped := a.engine.do(func() { err = a.crew.state(w, d) }); stopped != nil {
 		return stopped
 	}
@@ -387,7 +387,7 @@ func (a *Agent) finish(s *session) {
 
 // leave hears a worker say goodbye. What waits for it goes on without it when its process ends, or
 // after a while.
-func (a *Agent) leave(w topo.Worker, joined bool) {
+func (a *Agent) leave(w topo.WorkerID, joined bool) {
 	if !joined {
 		return
 	}
@@ -416,14 +416,14 @@ func (a *Agent) note(seat int, change func(p *presence)) {
 	}
 }
 
-func (a *Agent) report(w topo.Worker, metrics map[string]float64) {
+func (a *Agent) report(w topo.WorkerID, metrics map[string]float64) {
 	if a.cfg.OnReport != nil {
 		a.cfg.OnReport(int(w), metrics)
 	}
 }
 
 // expelled hangs up on a worker that broke the protocol.
-func (a *Agent) expelled(w topo.Worker, err error) {
+func (a *Agent) expelled(w topo.WorkerID, err error) {
 	a.cfg.Log.Error("a worker broke the protocol and is cut off", "job", a.cfg.Job, "host",
 		a.Host(), "worker", w, "error", err)
 	a.note(int(w), func(p *presence) {

@@ -70,9 +70,9 @@ func (s *shaper) plan(shape *head.Shape, mesh string, at reshape.Place) (*reshap
 // arrange is head.Arrange. The data parallel axis is the one that can have fewer ranks at no loss:
 // it is called dp.
 func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next string,
-	order []topo.Worker, err error) {
+	order []topo.WorkerID, err error) {
 	next, why := mesh, shape.Lost
-	var takers []topo.Worker
+	var takers []topo.WorkerID
 	for _, m := range members.Members {
 		if !slices.Contains(shape.Leaving, m.Host) {
 			takers = append(takers, m.Worker)
@@ -123,7 +123,7 @@ func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next
 }
 
 // ordered is the workers of the new ranks.
-func ordered(c *reshape.Change, members topo.View) (order []topo.Worker) {
+func ordered(c *reshape.Change, members topo.View) (order []topo.WorkerID) {
 	for _, i := range c.Order {
 		order = append(order, members.Members[i].Worker)
 	}

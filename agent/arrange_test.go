@@ -38,8 +38,8 @@ func TestArrangeForACheckpoint(t *testing.T) {
 		"hosts)"; got != want {
 		t.Errorf("a job says %q, not %q", got, want)
 	}
-	for redundant, want := range map[bool][]topo.Worker{false: {4, 5, 6, 7}, true: {4, 6, 5, 7}} {
-		shape := head.Shape{Mesh: said.Mesh, Workers: []topo.Worker{0, 1, 2, 3, 4, 5, 6, 7},
+	for redundant, want := range map[bool][]topo.WorkerID{false: {4, 5, 6, 7}, true: {4, 6, 5, 7}} {
+		shape := head.Shape{Mesh: said.Mesh, Workers: []topo.WorkerID{0, 1, 2, 3, 4, 5, 6, 7},
 			Redundant: redundant}
 		next, order, err := s.arrange(shape, "", left)
 		if lost := new(head.StateLost); !errors.As(err, &lost) || next != "pp=2,dp=2" ||
@@ -50,11 +50,11 @@ func TestArrangeForACheckpoint(t *testing.T) {
 	}
 	// A host that is to be left has no rank, whether the state is there or not.
 	for _, lost := range []string{"", "the state is lost"} {
-		shape := head.Shape{Mesh: "pp=2,dp=2", Workers: []topo.Worker{4, 5, 6, 7},
+		shape := head.Shape{Mesh: "pp=2,dp=2", Workers: []topo.WorkerID{4, 5, 6, 7},
 			Leaving: []string{"a"}, Redundant: true, Lost: lost}
 		next, order, err := s.arrange(shape, "", left)
 		if gone := new(head.StateLost); errors.As(err, &gone) != (lost != "") ||
-			next != "pp=2,dp=1" || !slices.Equal(order, []topo.Worker{6, 7}) {
+			next != "pp=2,dp=1" || !slices.Equal(order, []topo.WorkerID{6, 7}) {
 			t.Errorf("host a is left, lost %q: mesh %s on %v; %v", lost, next, order, err)
 		}
 	}
@@ -62,9 +62,9 @@ func TestArrangeForACheckpoint(t *testing.T) {
 	for i, host := range []string{"b", "b", "a", "a"} {
 		left.Members[i].Host = host
 	}
-	begun := head.Shape{Mesh: "pp=2,dp=2", Workers: []topo.Worker{4, 5, 6, 7}, Redundant: true}
+	begun := head.Shape{Mesh: "pp=2,dp=2", Workers: []topo.WorkerID{4, 5, 6, 7}, Redundant: true}
 	if _, order, err := s.arrange(begun, begun.Mesh, left); err != nil ||
-		!slices.Equal(order, []topo.Worker{4, 6, 5, 7}) {
+		!slices.Equal(order, []topo.WorkerID{4, 6, 5, 7}) {
 		t.Errorf("on hosts whose names are in another order than their ranks: %v; %v", order, err)
 	}
 }

@@ -27,9 +27,9 @@ type crew struct {
 	hosts   []member.Host // of the newest generation
 	// workers that the launcher starts without an order
 	unasked  int
-	leads    string                                // who was told to lead it
-	unwanted map[topo.Worker]bool                  // workers that will be no members
-	asking   map[topo.Worker][]chan<- head.Grouped // sessions that wait for a group
+	leads    string                                  // who was told to lead it
+	unwanted map[topo.WorkerID]bool                  // workers that will be no members
+	asking   map[topo.WorkerID][]chan<- head.Grouped // sessions that wait for a group
 	flights  map[head.Flight]*flight
 	landed   []*flight   // to be used again
 	begun    []*transfer // of the last flight that was begun
@@ -238,7 +238,7 @@ func (c *crew) check(m *worker, call *collective.Call) error {
 
 // lost tells that a worker is gone, or will post no more; done that its work is. What it has posted
 // in full still counts.
-func (c *crew) lost(w topo.Worker, how string, done bool) {
+func (c *crew) lost(w topo.WorkerID, how string, done bool) {
 	c.input(func() {
 		if m := c.engine.byID[w]; m != nil {
 			c.engine.drain(m)
@@ -257,9 +257,9 @@ func (c *crew) lost(w topo.Worker, how string, done bool) {
 }
 
 // group asks for a group of ranks on behalf of a worker; answer gets it.
-func (c *crew) group(w topo.Worker, ranks []int, answer chan<- head.Grouped) error {
+func (c *crew) group(w topo.WorkerID, ranks []int, answer chan<- head.Grouped) error {
 	members := c.agent.Known().View.Members
-	list := make([]topo.Worker, len(ranks))
+	list := make([]topo.WorkerID, len(ranks))
 	for i, rank := range ranks {
 		if rank < 0 || rank >= len(members) {
 			return &collective.FieldError{Field: "ranks",
@@ -273,7 +273,7 @@ func (c *crew) group(w topo.Worker, ranks []int, answer chan<- head.Grouped) err
 }
 
 // state notes the job's data; every worker must state the same.
-func (c *crew) state(w topo.Worker, d cursor.Cursor) error {
+func (c *crew) state(w topo.WorkerID, d cursor.Cursor) error {
 	if have := c.agent.Known().Data; have != nil && !have.SameData(d) {
 		return &collective.FieldError{Field: "samples",
 			Problem: fmt.Sprintf("the job's data was stated as %s; every worker must state the "+
@@ -320,7 +320,7 @@ func (c *crew) status() Status {
 }
 
 // here lists the workers of this host that are in a list.
-func (c *crew) here(list []topo.Worker) (found []*worker) {
+func (c *crew) here(list []topo.WorkerID) (found []*worker) {
 	for _, w := range list {
 		if m := c.engine.byID[w]; m != nil {
 			found = append(found, m)

@@ -19,12 +19,12 @@ type engine struct {
 	bell    *arena.Bell
 	lanes   *lanes
 	members []*worker // that are here, in the order in which they came
-	byID    map[topo.Worker]*worker
+	byID    map[topo.WorkerID]*worker
 	crew    *crew
 	name    fabric.Host
-	broke   func(w topo.Worker, err error)
+	broke   func(w topo.WorkerID, err error)
 	// is told of a call that fails because somebody is gone; nil = nobody is
-	bereft    func(w topo.Worker, why string)
+	bereft    func(w topo.WorkerID, why string)
 	transfers *transfers
 	streams   []*stream
 	results   results
@@ -45,12 +45,12 @@ const _ uint = arena.Slots - collective.MaxStep
 
 // newEngine makes an engine. broke is told, on the engine's thread, of a worker that broke the
 // protocol.
-func newEngine(l *lanes, broke func(w topo.Worker, err error)) (*engine, error) {
+func newEngine(l *lanes, broke func(w topo.WorkerID, err error)) (*engine, error) {
 	bell, err := arena.NewBell()
 	if err != nil {
 		return nil, err
 	}
-	return &engine{bell: bell, lanes: l, byID: map[topo.Worker]*worker{}, broke: broke,
+	return &engine{bell: bell, lanes: l, byID: map[topo.WorkerID]*worker{}, broke: broke,
 		transfers: newTransfers(), results: results{of: map[resultName]*result{}}}, nil
 }
 
@@ -269,7 +269,7 @@ func build(s *collective.Schedule, calls []*collective.Call) error {
 
 // finish completes the slot of a call and wakes its worker if it is parked. source is who sent what
 // was received from any rank; -1 for other calls.
-func (e *engine) finish(w topo.Worker, ticket uint64, source int, status arena.Status,
+func (e *engine) finish(w topo.WorkerID, ticket uint64, source int, status arena.Status,
 	text string) {
 	m := e.byID[w]
 	if m == nil {

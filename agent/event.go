@@ -121,7 +121,7 @@ func (c *crew) mention(what string, why member.Because) {
 		Size: known.View.Size(), Step: known.Steps, Because: string(why)})
 }
 
-func seats(ws []topo.Worker) (list []int) {
+func seats(ws []topo.WorkerID) (list []int) {
 	for _, w := range ws {
 		list = append(list, int(w))
 	}

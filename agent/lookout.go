@@ -34,9 +34,9 @@ type lookout struct {
 	before  time.Duration // the last look
 	applied uint64
 	since   map[collective.WaitID]time.Duration
-	vigils  map[topo.Worker]*vigil
+	vigils  map[topo.WorkerID]*vigil
 	habits  habits
-	gone    func(topo.Worker) bool // is lost or let go
+	gone    func(topo.WorkerID) bool // is lost or let go
 }
 
 // vigil is a worker for which others wait.
@@ -48,7 +48,7 @@ type vigil struct {
 	told            bool          // and than such waits usually do
 }
 
-func newLookout(gone func(topo.Worker) bool) *lookout {
+func newLookout(gone func(topo.WorkerID) bool) *lookout {
 	return &lookout{rhythm: accrual.New(attention, 0), gone: gone}
 }
 
@@ -66,7 +66,7 @@ func (l *lookout) look(now time.Duration, leads bool, applied uint64,
 	l.since, l.vigils = nil, nil
 	if len(waits) > 0 {
 		l.since, l.vigils = make(map[collective.WaitID]time.Duration, len(waits)),
-			map[topo.Worker]*vigil{}
+			map[topo.WorkerID]*vigil{}
 	}
 	lasts := 0
 	for _, w := range waits {
@@ -117,7 +117,7 @@ func (l *lookout) learn(now time.Duration) {
 // pass brings what is known of waits to those that go on, and returns those that were told and are
 // over. How a wait ends is for who leads to see.
 func (l *lookout) pass(now time.Duration, leads bool,
-	before map[topo.Worker]*vigil) (over []*vigil) {
+	before map[topo.WorkerID]*vigil) (over []*vigil) {
 	for w, v := range before {
 		if next := l.vigils[w]; next != nil &&
 			(next.since == v.since || v.out && l.suspects(now-next.since)) {

@@ -18,17 +18,17 @@ type watched struct {
 	applied uint64
 	calls   uint64
 	news    []string
-	gone    map[topo.Worker]bool
+	gone    map[topo.WorkerID]bool
 }
 
 func newWatched() *watched {
-	w := &watched{gone: map[topo.Worker]bool{}}
-	w.l = newLookout(func(x topo.Worker) bool { return w.gone[x] })
+	w := &watched{gone: map[topo.WorkerID]bool{}}
+	w.l = newLookout(func(x topo.WorkerID) bool { return w.gone[x] })
 	return w
 }
 
 // pass lets time pass in which the given workers are waited for in the call that is under way.
-func (w *watched) pass(d time.Duration, workers ...topo.Worker) {
+func (w *watched) pass(d time.Duration, workers ...topo.WorkerID) {
 	var waits []collective.Wait
 	for _, x := range workers {
 		waits = append(waits,

@@ -105,7 +105,7 @@ func (p *passage) schedule(s *collective.Schedule, sites collective.Sites) error
 }
 
 // members finds workers among the calls; -1 for one that has made none.
-func (p *passage) members(workers []topo.Worker) (list []int) {
+func (p *passage) members(workers []topo.WorkerID) (list []int) {
 	for _, w := range workers {
 		list = append(list, slices.IndexFunc(p.calls, func(c *collective.Posted) bool {
 			return c.Worker == w
@@ -129,7 +129,7 @@ func (e *engine) depart(p *passage, n head.Flight) {
 
 // fill helps to make the memory of workers that was to come later: what is copied there finds its
 // pages then.
-func (e *engine) fill(workers []topo.Worker) {
+func (e *engine) fill(workers []topo.WorkerID) {
 	for _, w := range workers {
 		if m := e.byID[w]; m != nil {
 			for _, s := range m.segments {
@@ -152,7 +152,7 @@ func (e *engine) arrive(p *passage) head.Proof {
 
 // memory finds what the workers of a mesh have given to their calls, by rank; nil of those on other
 // hosts.
-func (p *passage) memory(workers []topo.Worker,
+func (p *passage) memory(workers []topo.WorkerID,
 	of func(*collective.Call) []byte) func(rank int) []byte {
 	at := p.members(workers)
 	return func(rank int) []byte {

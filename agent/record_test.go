@@ -20,9 +20,9 @@ import (
 func generation(g topo.Generation, head string, since topo.Generation,
 	hosts ...string) member.Record {
 	r := member.Record{View: topo.View{Generation: g}, Head: head, Since: since, Want: len(hosts),
-		Next: topo.Worker(len(hosts))}
+		Next: topo.WorkerID(len(hosts))}
 	for i, h := range hosts {
-		r.View.Members = append(r.View.Members, topo.Member{Worker: topo.Worker(i), Host: h})
+		r.View.Members = append(r.View.Members, topo.Member{Worker: topo.WorkerID(i), Host: h})
 		r.Hosts = append(r.Hosts, member.Host{Name: h, Slots: 1})
 	}
 	return r

@@ -25,25 +25,25 @@ func (a *Agent) Expect(seat int, late bool) (token string) {
 
 // Started tells that the process of a worker of this host runs, or is about to.
 func (a *Agent) Started(seat int) {
-	_ = a.engine.do(func() { a.crew.input(func() { a.crew.agent.Started(topo.Worker(seat)) }) })
+	_ = a.engine.do(func() { a.crew.input(func() { a.crew.agent.Started(topo.WorkerID(seat)) }) })
 }
 
 // Finished tells that the process of a worker has ended well, and how ("exited with code 0"). An
 // elastic job goes on without it; in another, what waits for it fails.
 func (a *Agent) Finished(seat int, how string) {
-	_ = a.engine.do(func() { a.crew.lost(topo.Worker(seat), how, true) })
+	_ = a.engine.do(func() { a.crew.lost(topo.WorkerID(seat), how, true) })
 }
 
 // Lost tells that the process of a worker is gone otherwise ("was killed by SIGKILL").
 func (a *Agent) Lost(seat int, how string) {
-	_ = a.engine.do(func() { a.crew.lost(topo.Worker(seat), how, false) })
+	_ = a.engine.do(func() { a.crew.lost(topo.WorkerID(seat), how, false) })
 }
 
 // TurnAway answers a worker that asks to take part and that was ordered to be stopped. Its program
 // goes on if nothing has ended it.
 func (a *Agent) TurnAway(seat int) {
 	_ = a.engine.later(func() {
-		if m := a.engine.byID[topo.Worker(seat)]; m != nil && m.enter != 0 {
+		if m := a.engine.byID[topo.WorkerID(seat)]; m != nil && m.enter != 0 {
 			a.crew.turnAway(m)
 		}
 	})

@@ -133,7 +133,7 @@ type shapeOf struct {
 	settled                  *settled // nil while it goes to another mesh
 }
 
-func (c *crew) shapeOf(w topo.Worker) (s shapeOf, err error) {
+func (c *crew) shapeOf(w topo.WorkerID) (s shapeOf, err error) {
 	shape := c.agent.Known().Shape
 	if shape == nil {
 		return s, nil
@@ -155,7 +155,7 @@ func (c *crew) shapeOf(w topo.Worker) (s shapeOf, err error) {
 }
 
 // held is how many bytes a worker has on a mesh.
-func (c *crew) held(mesh string, workers []topo.Worker, w topo.Worker) (int, error) {
+func (c *crew) held(mesh string, workers []topo.WorkerID, w topo.WorkerID) (int, error) {
 	l, err := c.shaper.on(mesh)
 	if rank := slices.Index(workers, w); err == nil && rank >= 0 {
 		return l.Bytes(rank), nil
@@ -164,7 +164,7 @@ func (c *crew) held(mesh string, workers []topo.Worker, w topo.Worker) (int, err
 }
 
 // checkReshape finds what is wrong with a worker's part in a reshape.
-func (c *crew) checkReshape(w topo.Worker, call *collective.Call) error {
+func (c *crew) checkReshape(w topo.WorkerID, call *collective.Call) error {
 	s, err := c.shapeOf(w)
 	switch {
 	case err != nil:

@@ -22,7 +22,7 @@ import (
 type session struct {
 	agent   *Agent
 	conn    *arena.Conn
-	worker  topo.Worker
+	worker  topo.WorkerID
 	joined  bool
 	serial  uint64 // of the request that is served
 	lastSeg uint32
@@ -132,7 +132,7 @@ func (s *session) join(r *api.Request) error {
 	if err != nil {
 		return err
 	}
-	m, err := newMember(topo.Worker(r.Rank))
+	m, err := newMember(topo.WorkerID(r.Rank))
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (s *session) join(r *api.Request) error {
 	return s.reply(reply, m.block.FD(), a.engine.bell.FD(), m.bell.FD())
 }
 
-func newMember(w topo.Worker) (*worker, error) {
+func newMember(w topo.WorkerID) (*worker, error) {
 	block, err := arena.NewSegment(fmt.Sprintf("control-%d", w), arena.ControlBytes)
 	if err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ type settled struct {
 	placed  bool   // so that what several ranks have is on two hosts, where that can be
 }
 
-func (c *crew) settled(shape *head.Shape, w topo.Worker) (*settled, error) {
+func (c *crew) settled(shape *head.Shape, w topo.WorkerID) (*settled, error) {
 	l, err := c.shaper.on(shape.Mesh)
 	if err != nil {
 		return nil, err

@@ -19,8 +19,8 @@ type transfer struct {
 	schedule collective.Schedule
 	relay    collective.Relay
 	calls    []*collective.Call
-	workers  []topo.Worker // of this host
-	peers    []fabric.Host // that have calls, in the order of their first
+	workers  []topo.WorkerID // of this host
+	peers    []fabric.Host   // that have calls, in the order of their first
 	sites    collective.Sites
 	route    collective.Route
 	network  fabric.Network

@@ -104,7 +104,7 @@ func (c *crew) waited(v *vigil) string {
 }
 
 // whom names a worker, and its host where there are several.
-func (c *crew) whom(w topo.Worker) string {
+func (c *crew) whom(w topo.WorkerID) string {
 	text := fmt.Sprintf("worker %d", w)
 	record := c.agent.Record()
 	if r, is := record.View.Rank(w); is && len(record.Hosts) > 1 {

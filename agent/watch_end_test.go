@@ -21,11 +21,11 @@ func TestWaitsEndWithTheJob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waits := func(w topo.Worker) collective.Wait {
+	waits := func(w topo.WorkerID) collective.Wait {
 		return collective.Wait{WaitID: collective.WaitID{Worker: w, Of: w}}
 	}
 	a.crew.lookout.before = 60 * second
-	a.crew.lookout.vigils = map[topo.Worker]*vigil{0: {Wait: waits(0), begun: 50 * second},
+	a.crew.lookout.vigils = map[topo.WorkerID]*vigil{0: {Wait: waits(0), begun: 50 * second},
 		1: {Wait: waits(1), begun: 6 * second, told: true}}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -15,7 +15,7 @@ import (
 
 // worker is a worker process as the engine sees it. Only the engine's thread touches it.
 type worker struct {
-	id       topo.Worker
+	id       topo.WorkerID
 	rank     topo.Rank      // as the worker knows it; 0 for one that has not entered
 	block    *arena.Segment // of the control block
 	control  *arena.Control

@@ -53,10 +53,12 @@ func (m *Matcher) disagree(g *group, pos *position, p, other *Posted) error {
 }
 
 // rank is a worker's number in the world, by which messages call it.
-func (m *Matcher) rank(w topo.Worker) topo.Rank { return topo.Rank(m.groups[topo.World].index(w)) }
+func (m *Matcher) rank(w topo.WorkerID) topo.Rank {
+	return topo.Rank(m.groups[topo.World].index(w))
+}
 
 // lostError says that p waits in vain.
-func (m *Matcher) lostError(lost topo.Worker, p *Posted) error {
+func (m *Matcher) lostError(lost topo.WorkerID, p *Posted) error {
 	return &LostError{m.rank(lost), m.gone[lost], m.rank(p.Worker), p.Call.String()}
 }
 

@@ -30,7 +30,7 @@ func (m *Matcher) Quiet() bool {
 // Advance gives the world its next members, in the order of their ranks. The world must be quiet,
 // or all its members lost: what they have posted in vain is forgotten. One of the next members that
 // was lost is back.
-func (m *Matcher) Advance(workers []topo.Worker) {
+func (m *Matcher) Advance(workers []topo.WorkerID) {
 	g := m.groups[topo.World]
 	var members []*party
 	for _, w := range workers {
@@ -64,7 +64,7 @@ func (m *Matcher) withdraw(g *group, self int, out []Ready) []Ready {
 // breakOff ends a step that is made on a group when a member is lost before all have posted its
 // last call. It counts with all of its members or not at all, and those who wait hear of it at
 // once: what they do with each other besides can need the lost one as well.
-func (m *Matcher) breakOff(g *group, lost topo.Worker, out []Ready) []Ready {
+func (m *Matcher) breakOff(g *group, lost topo.WorkerID, out []Ready) []Ready {
 	for _, pos := range slices.Concat(g.held, g.open) {
 		i := slices.IndexFunc(pos.calls, func(p *Posted) bool {
 			return p != nil && (p.Call.More || p.Call.Step)

@@ -22,7 +22,7 @@ func elastic(size int) *collective.Matcher {
 }
 
 // who lists the workers of a set of calls.
-func who(calls []*collective.Posted) (ws []topo.Worker) {
+func who(calls []*collective.Posted) (ws []topo.WorkerID) {
 	for _, p := range calls {
 		ws = append(ws, p.Worker)
 	}
@@ -149,7 +149,7 @@ func TestAllGatherFailsWithALostMember(t *testing.T) {
 
 // simWorker is a worker of the random test: it posts the calls of its steps one after the other.
 type simWorker struct {
-	id     topo.Worker
+	id     topo.WorkerID
 	step   int // the step that it is in
 	call   int // its next call in the step
 	ticket uint64
@@ -169,7 +169,7 @@ func TestStepsAreAtomic(t *testing.T) {
 			members = append(members, &simWorker{id: worker(r), alive: true})
 		}
 		next, step := worker(size), 0
-		var contributors [][]topo.Worker // of the calls of the current step
+		var contributors [][]topo.WorkerID // of the calls of the current step
 		deal := func(ready []collective.Ready) {
 			for _, r := range ready {
 				if r.Err != nil {
@@ -223,7 +223,7 @@ func TestStepsAreAtomic(t *testing.T) {
 				members = slices.DeleteFunc(members, func(w *simWorker) bool { return !w.alive })
 				members = append(members, &simWorker{id: next, step: step, alive: true})
 				next++
-				var ids []topo.Worker
+				var ids []topo.WorkerID
 				for _, w := range members {
 					ids = append(ids, w.id)
 				}

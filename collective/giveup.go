@@ -9,7 +9,7 @@ import (
 // GiveUp tells that a worker drops the step that it is in, as a loss has made it void: what it has
 // posted and is not complete fails, and so does what waits for it, until Advance makes it a member
 // again. So all members come to drop the step, whichever of them was waiting for whom.
-func (m *Matcher) GiveUp(w topo.Worker, why string, out []Ready) []Ready {
+func (m *Matcher) GiveUp(w topo.WorkerID, why string, out []Ready) []Ready {
 	fail := func(p *Posted) {
 		out = append(out, Ready{[]*Posted{p},
 			&LostError{m.rank(w), why, m.rank(w), p.Call.String()}})

@@ -13,7 +13,8 @@ const MaxGroups = 4096
 
 // Group gives a worker a group of the listed workers, and its own index in it. The k-th time that
 // each member asks for the same list they get the same group.
-func (m *Matcher) Group(w topo.Worker, list []topo.Worker) (id topo.GroupID, self int, err error) {
+func (m *Matcher) Group(w topo.WorkerID, list []topo.WorkerID) (id topo.GroupID, self int,
+	err error) {
 	self = slices.Index(list, w)
 	if self < 0 {
 		return 0, 0, fieldError("ranks", "w%d asks for a group in which it is not", w)
@@ -40,7 +41,7 @@ func (m *Matcher) Group(w topo.Worker, list []topo.Worker) (id topo.GroupID, sel
 }
 
 // found makes a group of a list of workers.
-func (m *Matcher) found(list []topo.Worker) *group {
+func (m *Matcher) found(list []topo.WorkerID) *group {
 	g := m.add(list)
 	g.key = fmt.Sprint(list)
 	m.same[g.key] = append(m.same[g.key], g.id)
@@ -48,7 +49,7 @@ func (m *Matcher) found(list []topo.Worker) *group {
 }
 
 // Ungroup tells that a worker needs a group no more: it has no call of it open, and will post none.
-func (m *Matcher) Ungroup(w topo.Worker, id topo.GroupID) {
+func (m *Matcher) Ungroup(w topo.WorkerID, id topo.GroupID) {
 	if g := m.groups[id]; g != nil && id != topo.World {
 		if self := g.index(w); self >= 0 {
 			g.members[self].free, m.loose = true, true
@@ -81,7 +82,7 @@ func (m *Matcher) Disband() (list []topo.GroupID) {
 
 // Adopt gives a worker a group that it has from another Matcher, also if it needs it no more:
 // others may. Groups of the same list must be adopted in the order of their numbers.
-func (m *Matcher) Adopt(id topo.GroupID, list []topo.Worker, w topo.Worker, free bool) {
+func (m *Matcher) Adopt(id topo.GroupID, list []topo.WorkerID, w topo.WorkerID, free bool) {
 	g := m.groups[id]
 	if g == nil {
 		next := m.next
@@ -99,7 +100,7 @@ func (m *Matcher) Adopt(id topo.GroupID, list []topo.Worker, w topo.Worker, free
 
 // Index returns a worker's index in a group and the group's size; false if it is no member, or
 // there is no such group.
-func (m *Matcher) Index(id topo.GroupID, w topo.Worker) (self, size int, ok bool) {
+func (m *Matcher) Index(id topo.GroupID, w topo.WorkerID) (self, size int, ok bool) {
 	g := m.groups[id]
 	if g == nil {
 		return 0, 0, false

@@ -9,7 +9,7 @@ import (
 // Posted is a call that waits for the others. The shell that posts it finds it again by Worker and
 // Ticket.
 type Posted struct {
-	Worker topo.Worker
+	Worker topo.WorkerID
 	Ticket uint64
 	Call   Call
 }
@@ -33,7 +33,7 @@ type Matcher struct {
 	groups map[topo.GroupID]*group
 	// by list of members: the groups that have it, the oldest first
 	same    map[string][]topo.GroupID
-	gone    map[topo.Worker]string // workers that will post no more, and why
+	gone    map[topo.WorkerID]string // workers that will post no more, and why
 	next    topo.GroupID
 	loose   bool // a group may be needed by nobody
 	elastic bool
@@ -53,7 +53,7 @@ type group struct {
 
 // party is a member of a group.
 type party struct {
-	worker topo.Worker
+	worker topo.WorkerID
 	posted int  // the number of its next collective
 	since  int  // the number of its first call of a step that it has not completed; -1 = none
 	gone   bool // it will post no more, and the world goes on without it
@@ -69,14 +69,14 @@ type position struct {
 }
 
 // NewMatcher returns a Matcher for a world of the given workers, in the order of their ranks.
-func NewMatcher(world []topo.Worker) *Matcher {
+func NewMatcher(world []topo.WorkerID) *Matcher {
 	m := &Matcher{groups: map[topo.GroupID]*group{}, same: map[string][]topo.GroupID{},
-		gone: map[topo.Worker]string{}}
+		gone: map[topo.WorkerID]string{}}
 	m.add(world)
 	return m
 }
 
-func (m *Matcher) add(workers []topo.Worker) *group {
+func (m *Matcher) add(workers []topo.WorkerID) *group {
 	g := &group{id: m.next, boxes: map[address]*mailbox{}}
 	for _, w := range workers {
 		g.members = append(g.members, &party{worker: w, since: -1})
@@ -87,9 +87,9 @@ func (m *Matcher) add(workers []topo.Worker) *group {
 }
 
 // index finds a worker in the group; -1 if it is no member.
-func (g *group) index(w topo.Worker) int {
+func (g *group) index(w topo.WorkerID) int {
 	// as long as nobody has come or gone
-	if w < topo.Worker(len(g.members)) && g.members[w].worker == w {
+	if w < topo.WorkerID(len(g.members)) && g.members[w].worker == w {
 		return int(w)
 	}
 	for i, p := range g.members {
@@ -276,7 +276,7 @@ func (pos *position) aside() bool {
 
 // Lost tells that a worker will post no more. What waits for it fails, now and later, unless the
 // world is elastic.
-func (m *Matcher) Lost(w topo.Worker, why string, out []Ready) []Ready {
+func (m *Matcher) Lost(w topo.WorkerID, why string, out []Ready) []Ready {
 	if m.Gone(w) {
 		return out
 	}
@@ -317,7 +317,7 @@ func (m *Matcher) failWaiting(g *group, pos *position, lost int, out []Ready) []
 }
 
 // Gone reports whether a worker was declared lost.
-func (m *Matcher) Gone(w topo.Worker) bool {
+func (m *Matcher) Gone(w topo.WorkerID) bool {
 	_, gone := m.gone[w]
 	return gone
 }

@@ -15,17 +15,17 @@ import (
 )
 
 // worker is who has a rank in the worlds of these tests.
-func worker(rank int) topo.Worker { return topo.Worker(100 + rank) }
+func worker(rank int) topo.WorkerID { return topo.WorkerID(100 + rank) }
 
 func newMatcher(size int) *collective.Matcher {
-	var world []topo.Worker
+	var world []topo.WorkerID
 	for r := range size {
 		world = append(world, worker(r))
 	}
 	return collective.NewMatcher(world)
 }
 
-func workers(ranks []int) (list []topo.Worker) {
+func workers(ranks []int) (list []topo.WorkerID) {
 	for _, r := range ranks {
 		list = append(list, worker(r))
 	}
@@ -91,7 +91,7 @@ func TestMismatchNamesBothCalls(t *testing.T) {
 
 func TestLostRankFailsWhatWaitsForIt(t *testing.T) {
 	m := newMatcher(3)
-	id, _, err := m.Group(worker(0), []topo.Worker{worker(0), worker(1)})
+	id, _, err := m.Group(worker(0), []topo.WorkerID{worker(0), worker(1)})
 	if err != nil {
 		t.Fatal(err)
 	}

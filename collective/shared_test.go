@@ -93,13 +93,13 @@ func TestSharedResultsDiffer(t *testing.T) {
 		`[1], sum)`:              {},
 		`into "mean" of group 3`: {Group: 3, Name: "mean"},
 	} {
-		m := collective.NewMatcher([]topo.Worker{0, 1})
+		m := collective.NewMatcher([]topo.WorkerID{0, 1})
 		var ready []collective.Ready
 		for w, shared := range []collective.Shared{{Name: "mean"}, other} {
 			c := collective.Call{Kind: collective.AllReduce, DType: tensor.I64,
 				Reduction: collective.Sum, In: make([]byte, 8), Out: make([]byte, 8),
 				Shape: []int{1}, Shared: shared}
-			ready = m.Post(&collective.Posted{Worker: topo.Worker(w), Ticket: 1, Call: c}, ready)
+			ready = m.Post(&collective.Posted{Worker: topo.WorkerID(w), Ticket: 1, Call: c}, ready)
 		}
 		var differ *collective.MismatchError
 		if len(ready) != 1 || !errors.As(ready[0].Err, &differ) ||

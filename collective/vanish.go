@@ -11,7 +11,7 @@ import (
 // Vanished tells that workers are gone together with their memory: what they had posted in full is
 // taken back as well. They vanish at once, so that nothing becomes ready with one of them and
 // without another.
-func (m *Matcher) Vanished(workers []topo.Worker, why string, out []Ready) []Ready {
+func (m *Matcher) Vanished(workers []topo.WorkerID, why string, out []Ready) []Ready {
 	for _, g := range m.all() {
 		for _, w := range workers {
 			if self := g.index(w); self >= 0 {
@@ -53,7 +53,7 @@ func (g *group) erase(self int) {
 // Without returns a set that was ready less the calls of workers that have vanished since, or the
 // reason why it cannot be ready without them. It is the answer to calls that were being executed
 // when the workers vanished.
-func (m *Matcher) Without(r Ready, vanished []topo.Worker) Ready {
+func (m *Matcher) Without(r Ready, vanished []topo.WorkerID) Ready {
 	pos := &position{calls: slices.Clone(r.Calls)}
 	var lost *Posted
 	for i, p := range pos.calls {

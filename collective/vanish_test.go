@@ -98,7 +98,7 @@ func TestAdopt(t *testing.T) {
 	old, m := elastic(3), elastic(3)
 	list := workers([]int{0, 2})
 	var ids []topo.GroupID
-	for _, w := range []topo.Worker{worker(0), worker(0), worker(2)} {
+	for _, w := range []topo.WorkerID{worker(0), worker(0), worker(2)} {
 		id, _, err := old.Group(w, list)
 		if err != nil {
 			t.Fatal(err)

@@ -18,17 +18,17 @@ type Wait struct {
 
 // WaitID tells waits apart. A wait keeps it until its call is met.
 type WaitID struct {
-	Worker topo.Worker // that is waited for
+	Worker topo.WorkerID // that is waited for
 	Group  topo.GroupID
-	Of     topo.Worker // of a transfer, who waits; of a collective, Worker
-	Number uint64      // the ticket of the transfer, or the number of the collective in its group
+	Of     topo.WorkerID // of a transfer, who waits; of a collective, Worker
+	Number uint64        // the ticket of the transfer, or the number of the collective in its group
 }
 
 // stall is calls that wait for the same workers.
 type stall struct {
 	of    topo.GroupID
 	calls []*Posted // of those that can still wait
-	lacks []topo.Worker
+	lacks []topo.WorkerID
 	place uint64 // of a collective in its group
 	pair  bool
 	by    int  // of a pair, how many workers call
@@ -43,7 +43,7 @@ func (m *Matcher) Waits() (list []Wait) {
 	if len(stalls) == 0 {
 		return nil
 	}
-	own := map[topo.Worker]*Posted{} // of those that wait
+	own := map[topo.WorkerID]*Posted{} // of those that wait
 	for _, s := range stalls {
 		for _, p := range s.calls {
 			if first := own[p.Worker]; first == nil || p.Ticket < first.Ticket {
@@ -51,12 +51,12 @@ func (m *Matcher) Waits() (list []Wait) {
 			}
 		}
 	}
-	excused := map[topo.Worker]bool{} // it waits for another on whom it lies, in the end
+	excused := map[topo.WorkerID]bool{} // it waits for another on whom it lies, in the end
 	for found := true; found; {
 		found = false
 		for i := range stalls {
 			s := &stalls[i]
-			if s.known || !slices.ContainsFunc(s.lacks, func(w topo.Worker) bool {
+			if s.known || !slices.ContainsFunc(s.lacks, func(w topo.WorkerID) bool {
 				return own[w] == nil || excused[w]
 			}) {
 				continue
@@ -81,7 +81,7 @@ func (m *Matcher) Waits() (list []Wait) {
 	return list
 }
 
-func (s *stall) wait(w topo.Worker, own *Posted) Wait {
+func (s *stall) wait(w topo.WorkerID, own *Posted) Wait {
 	x := Wait{WaitID: WaitID{Worker: w, Group: s.of, Of: w, Number: s.place}, In: s.calls[0],
 		By: len(s.calls), Own: own}
 	if s.pair {
@@ -135,7 +135,7 @@ func (m *Matcher) stalls() (list []stall) {
 		}
 		var anybody []*Posted
 		for at, box := range g.boxes {
-			add(stall{of: g.id, lacks: []topo.Worker{g.members[at.to].worker}, pair: true},
+			add(stall{of: g.id, lacks: []topo.WorkerID{g.members[at.to].worker}, pair: true},
 				box.sends)
 			switch {
 			case len(box.recvs) == 0:
@@ -156,7 +156,7 @@ func (m *Matcher) stalls() (list []stall) {
 }
 
 // behind lists the members of a group that have not come to one of its collectives.
-func (m *Matcher) behind(g *group, number int) (list []topo.Worker) {
+func (m *Matcher) behind(g *group, number int) (list []topo.WorkerID) {
 	for _, p := range g.members {
 		if p.posted <= number && !m.Gone(p.worker) {
 			list = append(list, p.worker)
@@ -167,7 +167,7 @@ func (m *Matcher) behind(g *group, number int) (list []topo.Worker) {
 
 // senders lists the workers whose send a receive can take, or one of several from any, which are in
 // the order of who receives.
-func (m *Matcher) senders(g *group, recvs []*Posted) (list []topo.Worker) {
+func (m *Matcher) senders(g *group, recvs []*Posted) (list []topo.WorkerID) {
 	peer, first := recvs[0].Call.Peer, recvs[0].Worker
 	alone := first == recvs[len(recvs)-1].Worker
 	for i, p := range g.members {

@@ -184,7 +184,7 @@ func TestWaitsNameSomebody(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const size = 4
 		m := elastic(size)
-		lost := map[topo.Worker]bool{}
+		lost := map[topo.WorkerID]bool{}
 		open := map[*collective.Posted]bool{}
 		over := func(sets []collective.Ready) {
 			for _, r := range sets {

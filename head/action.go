@@ -67,10 +67,10 @@ type Apply struct {
 	Here   bool   // Parts are not executed yet
 	Parts  []Part
 	State
-	Changed bool          // workers of this host must be told their view
-	Entered []topo.Worker // new members that run here: their call "enter" is complete
+	Changed bool            // workers of this host must be told their view
+	Entered []topo.WorkerID // new members that run here: their call "enter" is complete
 	// workers that run here and are no members any more, or asked and will not be
-	Released []topo.Worker
+	Released []topo.WorkerID
 	// the step under way is void: the calls "enter" of members that run here are complete
 	Void   bool
 	staged *staged // what Parts are from; nil where they are Here
@@ -93,19 +93,19 @@ type State struct {
 // Lost answers for each.
 type Start struct {
 	Count int
-	First topo.Worker
+	First topo.WorkerID
 	member.Because
 }
 
 // Stop orders the end of a worker of this host that never asked: it will be no member.
 type Stop struct {
-	Worker topo.Worker
+	Worker topo.WorkerID
 	member.Because
 }
 
 // Grouped answers Group.
 type Grouped struct {
-	Worker     topo.Worker
+	Worker     topo.WorkerID
 	ID         topo.GroupID
 	Self, Size int
 	Err        error
@@ -114,7 +114,7 @@ type Grouped struct {
 // Refuse tells that what a worker said contradicts the others: it has broken the rules, and the
 // shell ends it.
 type Refuse struct {
-	Worker topo.Worker
+	Worker topo.WorkerID
 	Why    string
 }
 

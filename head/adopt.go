@@ -15,7 +15,7 @@ import (
 // adoptWorkers tells the membership of the workers of a host, and of what the log has answered that
 // the host has not heard.
 func (r *leader) adoptWorkers(host string, rep Report) {
-	entered, away := map[topo.Worker]bool{}, map[topo.Worker]bool{}
+	entered, away := map[topo.WorkerID]bool{}, map[topo.WorkerID]bool{}
 	void := false
 	for _, c := range r.log {
 		for _, w := range c.Entered {
@@ -125,7 +125,7 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 
 // adoptLosses tells the matcher and the membership who is gone.
 func (r *leader) adoptLosses(reports map[string]Report) {
-	lives := map[topo.Worker]bool{}
+	lives := map[topo.WorkerID]bool{}
 	for _, host := range sorted(reports) {
 		for _, w := range reports[host].Workers {
 			switch {
@@ -143,7 +143,7 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 		}
 	}
 	r.loseState()
-	gone := map[topo.Worker]bool{}
+	gone := map[topo.WorkerID]bool{}
 	for _, m := range r.state.View.Members {
 		_, ended := r.dead[m.Worker]
 		begun := r.state.View.Generation > 0 ||
@@ -157,7 +157,7 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 			}
 		}
 	}
-	maps.DeleteFunc(gone, func(_ topo.Worker, is bool) bool { return !is })
+	maps.DeleteFunc(gone, func(_ topo.WorkerID, is bool) bool { return !is })
 	for _, w := range sorted(gone) {
 		how := cmp.Or(r.dead[w], "is lost with its host")
 		r.ready(r.matcher.Lost(w, how, nil))

@@ -24,7 +24,7 @@ func (a *Agent) begin(job member.Config) {
 	a.proposer = member.NewProposer(a.cfg.Self, record)
 	first := topo.View{}
 	for w := range m.Want() {
-		first.Members = append(first.Members, topo.Member{Worker: topo.Worker(w)})
+		first.Members = append(first.Members, topo.Member{Worker: topo.WorkerID(w)})
 	}
 	a.follower.state.View = first
 	a.leader = newLeader(a, record.Since, m)

@@ -27,7 +27,7 @@ type ahead struct {
 
 // ticket names a call.
 type ticket struct {
-	worker topo.Worker
+	worker topo.WorkerID
 	number uint64
 }
 

@@ -34,7 +34,7 @@ func TestStepBeginsBeforeItsEnd(t *testing.T) {
 	p := newPair(t)
 	p.agents["A"].Ready()
 	for ticket := range uint64(2) {
-		for w := range topo.Worker(4) {
+		for w := range topo.WorkerID(4) {
 			p.post(w, ticket+1, large(true))
 		}
 		for host := range p.agents {
@@ -47,13 +47,13 @@ func TestStepBeginsBeforeItsEnd(t *testing.T) {
 	}
 	small := sum(topo.World)
 	small.More = true
-	for w := range topo.Worker(4) {
+	for w := range topo.WorkerID(4) {
 		p.post(w, 3, small)
 	}
 	if list := p.executes("B"); len(list) != 0 {
 		t.Errorf("B executes %+v for 8 bytes", list)
 	}
-	for w := range topo.Worker(4) {
+	for w := range topo.WorkerID(4) {
 		p.post(w, 4, large(false))
 	}
 	for host := range p.agents {
@@ -76,7 +76,7 @@ func TestStepBeginsBeforeItsEnd(t *testing.T) {
 // gradients is dropped.
 func TestWhatWasBegunIsDroppedForALostWorker(t *testing.T) {
 	p := newPair(t)
-	for w := range topo.Worker(4) {
+	for w := range topo.WorkerID(4) {
 		p.post(w, 1, large(true))
 	}
 	begun := find[*head.Execute](p, "B").Flight
@@ -87,7 +87,7 @@ func TestWhatWasBegunIsDroppedForALostWorker(t *testing.T) {
 			t.Errorf("%s drops %x, began with %x", host, d.Flight, begun)
 		}
 	}
-	for w := range topo.Worker(3) {
+	for w := range topo.WorkerID(3) {
 		p.post(w, 2, large(false))
 	}
 	for host := range p.agents {
@@ -108,14 +108,14 @@ func TestWhatWasBegunIsDroppedForALostWorker(t *testing.T) {
 // goes on.
 func TestWhatWasBegunGoesOnWithALostWorker(t *testing.T) {
 	p := newPair(t)
-	for w := range topo.Worker(4) {
+	for w := range topo.WorkerID(4) {
 		p.post(w, 1, large(true))
 	}
 	begun := find[*head.Execute](p, "B").Flight
 	p.post(3, 2, large(false))
 	p.home(3).Lost(3, "was killed by SIGKILL")
 	p.run()
-	for w := range topo.Worker(3) {
+	for w := range topo.WorkerID(3) {
 		p.post(w, 2, large(false))
 	}
 	for host := range p.agents {
@@ -131,7 +131,7 @@ func TestWhatWasBegunGoesOnWithALostWorker(t *testing.T) {
 func TestWhatWasBegunIsDroppedForALostHost(t *testing.T) {
 	for _, lost := range []string{"A", "B"} {
 		p := newPair(t)
-		for w := range topo.Worker(4) {
+		for w := range topo.WorkerID(4) {
 			p.post(w, 1, large(true))
 		}
 		left := map[string]string{"A": "B", "B": "A"}[lost]
@@ -145,7 +145,7 @@ func TestWhatWasBegunIsDroppedForALostHost(t *testing.T) {
 		if d := find[head.Drop](p, left); d.Flight != begun || begun == 0 {
 			t.Fatalf("%s drops %x, began with %x", left, d.Flight, begun)
 		}
-		for w := range topo.Worker(4) {
+		for w := range topo.WorkerID(4) {
 			if p.home(w) == p.agents[left] {
 				p.post(w, 2, large(false))
 			}

@@ -34,7 +34,7 @@ func collectives(n int, step bool) (once func()) {
 		for len(a.Ready()) > 0 {
 		}
 	}
-	for w := range topo.Worker(n) {
+	for w := range topo.WorkerID(n) {
 		a.Started(w)
 		if data, err := cursor.New(1<<40, 64, 1, true); step && err == nil {
 			a.State(w, data)
@@ -46,7 +46,7 @@ func collectives(n int, step bool) (once func()) {
 	p.Call.Step = step
 	return func() {
 		p.Ticket++
-		for p.Worker = range topo.Worker(n) {
+		for p.Worker = range topo.WorkerID(n) {
 			a.Post(&p)
 			run()
 		}
@@ -118,7 +118,7 @@ func (p *pair) exchanges(t *testing.T, posts []collective.Call) (once func()) {
 		for _, c := range posts {
 			posted.Ticket++
 			posted.Call = c
-			for posted.Worker = range topo.Worker(4) {
+			for posted.Worker = range topo.WorkerID(4) {
 				p.home(posted.Worker).Post(&posted)
 				run()
 			}

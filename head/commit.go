@@ -149,8 +149,8 @@ func (r *leader) isNews(next topo.View) bool {
 }
 
 // members lists the members as they know it.
-func (r *leader) members() []topo.Worker {
-	list := make([]topo.Worker, 0, r.state.View.Size())
+func (r *leader) members() []topo.WorkerID {
+	list := make([]topo.WorkerID, 0, r.state.View.Size())
 	for _, m := range r.state.View.Members {
 		list = append(list, m.Worker)
 	}
@@ -171,7 +171,7 @@ func (r *leader) enter(next topo.View, c Commit, f *flight) {
 }
 
 // admit lists the members of a generation that asked for it, and answers them.
-func (r *leader) admit(next topo.View) (entered []topo.Worker) {
+func (r *leader) admit(next topo.View) (entered []topo.WorkerID) {
 	for _, m := range next.Members {
 		if r.asked[m.Worker] {
 			entered = append(entered, m.Worker)

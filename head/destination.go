@@ -52,7 +52,7 @@ func (r *leader) spreads(next topo.View) bool {
 
 // on reports whether the ranks of the mesh are those of the members.
 func (s *Shape) on(v topo.View) bool {
-	return slices.EqualFunc(s.Workers, v.Members, func(w topo.Worker, m topo.Member) bool {
+	return slices.EqualFunc(s.Workers, v.Members, func(w topo.WorkerID, m topo.Member) bool {
 		return w == m.Worker
 	})
 }

@@ -38,7 +38,7 @@ func (a *alone) run() {
 }
 
 // step posts the call with which a worker ends its step.
-func (a *alone) step(w topo.Worker) {
+func (a *alone) step(w topo.WorkerID) {
 	a.tickets++
 	c := sum(topo.World)
 	c.Step = true
@@ -56,7 +56,7 @@ func TestFirstStepAfterALoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	trained := make([]int, data.Samples)
-	train := func(w topo.Worker, c cursor.Cursor, rank, size int) {
+	train := func(w topo.WorkerID, c cursor.Cursor, rank, size int) {
 		for _, s := range c.Part(rank, size) {
 			for at := s.From; at < s.To; at++ {
 				trained[at]++
@@ -64,10 +64,10 @@ func TestFirstStepAfterALoss(t *testing.T) {
 		}
 		a.step(w)
 	}
-	for w := range topo.Worker(3) {
+	for w := range topo.WorkerID(3) {
 		a.Started(w)
 	}
-	for w := range topo.Worker(2) {
+	for w := range topo.WorkerID(2) {
 		a.State(w, data)
 		a.Asks(w)
 	}
@@ -104,7 +104,7 @@ func TestFirstStepAfterALoss(t *testing.T) {
 // lost before.
 func TestFirstStepOfAJobWithoutData(t *testing.T) {
 	a := newAlone(t, 3)
-	for _, w := range []topo.Worker{0, 1, 2} {
+	for _, w := range []topo.WorkerID{0, 1, 2} {
 		a.Started(w)
 	}
 	a.Asks(0)
@@ -151,7 +151,7 @@ func TestGoesOnFromAPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	place := begin.Commit(1, []bool{true})
-	for w := range topo.Worker(2) {
+	for w := range topo.WorkerID(2) {
 		a.Started(w)
 		a.State(w, begin)
 		a.Asks(w)
@@ -159,7 +159,7 @@ func TestGoesOnFromAPlace(t *testing.T) {
 	a.run()
 	a.State(0, place)
 	a.State(1, place)
-	for w := range topo.Worker(2) {
+	for w := range topo.WorkerID(2) {
 		a.step(w)
 	}
 	if got := a.Known().Data; got.Step != 2 || got.Next != 12 {

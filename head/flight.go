@@ -99,7 +99,7 @@ var errPartial = &collective.FieldError{Field: "group",
 // entire reports whether the calls are of every member that is not lost, as those of the world are.
 func (r *leader) entire(calls []*collective.Posted) bool {
 	return calls[0].Call.Group == topo.World ||
-		!slices.ContainsFunc(r.living(), func(w topo.Worker) bool {
+		!slices.ContainsFunc(r.living(), func(w topo.WorkerID) bool {
 			return !slices.ContainsFunc(calls, func(p *collective.Posted) bool {
 				return p.Worker == w
 			})
@@ -236,7 +236,7 @@ func (r *leader) concerns(f *flight, host string) {
 }
 
 // workers adds those whose calls are in the flight to a set.
-func (f *flight) workers(set map[topo.Worker]bool) {
+func (f *flight) workers(set map[topo.WorkerID]bool) {
 	for _, s := range f.sets {
 		for _, p := range s.Calls {
 			set[p.Worker] = true
@@ -245,7 +245,7 @@ func (f *flight) workers(set map[topo.Worker]bool) {
 }
 
 // takesAny reports whether one of a set of workers has a call in the flight.
-func (f *flight) takesAny(set map[topo.Worker]bool) bool {
+func (f *flight) takesAny(set map[topo.WorkerID]bool) bool {
 	return len(set) > 0 && slices.ContainsFunc(f.sets, func(s collective.Ready) bool {
 		return slices.ContainsFunc(s.Calls, func(p *collective.Posted) bool {
 			return set[p.Worker]

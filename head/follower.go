@@ -15,11 +15,11 @@ import (
 // and what they have posted, holds the results of flights until they count, and applies the log.
 type follower struct {
 	agent   *Agent
-	workers map[topo.Worker]*local
+	workers map[topo.WorkerID]*local
 	staged  map[Flight]*staged
 	groups  map[topo.GroupID]*known
-	next    topo.Worker // this host was asked for no worker with this number or a higher one
-	index   uint64      // of the last entry that was applied
+	next    topo.WorkerID // this host was asked for no worker with this number or a higher one
+	index   uint64        // of the last entry that was applied
 	state   State
 	recent  []Commit // applied here, and perhaps not everywhere
 	ended   int      // how many of the workers have
@@ -35,7 +35,7 @@ type local struct {
 	away  bool                 // was told that it is no member
 	ended *Ended               // nil = it lives
 	open  []*collective.Posted // in the order of posting
-	wants [][]topo.Worker      // groups that it waits for
+	wants [][]topo.WorkerID    // groups that it waits for
 }
 
 // staged is a flight that this host executes or has executed.
@@ -49,18 +49,18 @@ type staged struct {
 
 // known is a group that workers of this host have.
 type known struct {
-	members []topo.Worker
-	here    []topo.Worker
-	free    []topo.Worker // of those here, who needs it no more
+	members []topo.WorkerID
+	here    []topo.WorkerID
+	free    []topo.WorkerID // of those here, who needs it no more
 }
 
 func newFollower(a *Agent) *follower {
-	return &follower{agent: a, workers: map[topo.Worker]*local{}, staged: map[Flight]*staged{},
+	return &follower{agent: a, workers: map[topo.WorkerID]*local{}, staged: map[Flight]*staged{},
 		groups: map[topo.GroupID]*known{}}
 }
 
 // worker finds a worker of this host, and makes it known.
-func (f *follower) worker(w topo.Worker) *local {
+func (f *follower) worker(w topo.WorkerID) *local {
 	l := f.workers[w]
 	if l == nil {
 		l = &local{}
@@ -69,12 +69,12 @@ func (f *follower) worker(w topo.Worker) *local {
 	return l
 }
 
-func (f *follower) began(w topo.Worker) {
+func (f *follower) began(w topo.WorkerID) {
 	f.worker(w)
 	f.agent.tell(Began{w})
 }
 
-func (f *follower) asks(w topo.Worker) {
+func (f *follower) asks(w topo.WorkerID) {
 	l := f.worker(w)
 	l.again = l.asked
 	l.asked, l.away = true, false
@@ -90,7 +90,7 @@ func (f *follower) ends(e Ended) {
 	}
 }
 
-func (f *follower) states(w topo.Worker, data cursor.Cursor) {
+func (f *follower) states(w topo.WorkerID, data cursor.Cursor) {
 	s, have := Stated{w, data}, f.state.Data
 	if f.stated != nil {
 		have = &f.stated.Data
@@ -101,7 +101,7 @@ func (f *follower) states(w topo.Worker, data cursor.Cursor) {
 	f.agent.tell(s)
 }
 
-func (f *follower) wantsGroup(w topo.Worker, list []topo.Worker) {
+func (f *follower) wantsGroup(w topo.WorkerID, list []topo.WorkerID) {
 	l := f.worker(w)
 	l.wants = append(l.wants, list)
 	f.agent.tell(WantsGroup{w, list})
@@ -109,7 +109,7 @@ func (f *follower) wantsGroup(w topo.Worker, list []topo.Worker) {
 
 // ungroups tells that a worker needs a group no more. One of which it has a call open is not
 // believed.
-func (f *follower) ungroups(w topo.Worker, id topo.GroupID) {
+func (f *follower) ungroups(w topo.WorkerID, id topo.GroupID) {
 	inUse := func(p *collective.Posted) bool { return p.Call.Group == id }
 	if _, _, has := f.indexIn(id, w); has && id != topo.World &&
 		!slices.ContainsFunc(f.worker(w).open, inUse) {
@@ -138,7 +138,7 @@ func (f *follower) hear(b Body) {
 	case Disbands:
 		delete(f.groups, b.ID)
 	case Starts:
-		f.next = max(f.next, b.First+topo.Worker(b.Count))
+		f.next = max(f.next, b.First+topo.WorkerID(b.Count))
 		f.agent.emit(b.Start)
 	case Stops:
 		f.agent.emit(b.Stop)
@@ -240,7 +240,7 @@ func (f *follower) answer(a *Apply, c Commit, old topo.View) {
 
 // member reports whether a worker of this host is a member, and not another one that has its number
 // (see stray).
-func (f *follower) member(v topo.View, w topo.Worker) bool {
+func (f *follower) member(v topo.View, w topo.WorkerID) bool {
 	r, is := v.Rank(w)
 	return is && (v.Generation == 0 || v.Members[r].Host == f.agent.cfg.Self)
 }
@@ -279,7 +279,7 @@ func (f *follower) grouped(g Groups) {
 }
 
 // indexIn finds a worker's place in a group.
-func (f *follower) indexIn(id topo.GroupID, w topo.Worker) (self, size int, ok bool) {
+func (f *follower) indexIn(id topo.GroupID, w topo.WorkerID) (self, size int, ok bool) {
 	if id == topo.World {
 		r, ok := f.state.View.Rank(w)
 		return int(r), f.state.View.Size(), ok
@@ -314,7 +314,7 @@ func (f *follower) report() Report {
 	return r
 }
 
-func (l *local) report(w topo.Worker, member bool) WorkerReport {
+func (l *local) report(w topo.WorkerID, member bool) WorkerReport {
 	r := WorkerReport{Worker: w, Asked: l.asked, Again: l.asked &&
 		(member || l.again), Away: l.away, Groups: slices.Clone(l.wants)}
 	if l.ended != nil {

@@ -187,7 +187,7 @@ func (a *Agent) Tick() {
 // Inputs from the workers of this host and their launcher.
 
 // Started tells that the process of a worker runs that a Start order asked for.
-func (a *Agent) Started(w topo.Worker) {
+func (a *Agent) Started(w topo.WorkerID) {
 	a.follower.began(w)
 	a.settle()
 }
@@ -195,7 +195,7 @@ func (a *Agent) Started(w topo.Worker) {
 // Asks tells that a worker asks to take part: one that the job begins with when it joins, a later
 // one by its call "enter". That call is not posted; the Apply that lists the worker among Entered
 // completes it, or the one that lists it among Released.
-func (a *Agent) Asks(w topo.Worker) {
+func (a *Agent) Asks(w topo.WorkerID) {
 	a.follower.asks(w)
 	a.settle()
 }
@@ -209,13 +209,13 @@ func (a *Agent) Post(p *collective.Posted) {
 
 // Lost tells that a worker is gone, and how ("was killed by SIGKILL"). What it has posted in full
 // still counts.
-func (a *Agent) Lost(w topo.Worker, how string) {
+func (a *Agent) Lost(w topo.WorkerID, how string) {
 	a.follower.ends(Ended{w, how, false})
 	a.settle()
 }
 
 // Finished tells that a worker has done its work and left, and how ("exited with code 0").
-func (a *Agent) Finished(w topo.Worker, how string) {
+func (a *Agent) Finished(w topo.WorkerID, how string) {
 	a.follower.ends(Ended{w, how, true})
 	a.settle()
 }
@@ -229,19 +229,19 @@ func (a *Agent) Executed(f Flight, proof Proof) {
 
 // State notes what the job trains on, as a worker states it. Every worker must state the same;
 // where two hosts differ, the worker that is heard later is told with Refuse.
-func (a *Agent) State(w topo.Worker, data cursor.Cursor) {
+func (a *Agent) State(w topo.WorkerID, data cursor.Cursor) {
 	a.follower.states(w, data)
 	a.settle()
 }
 
 // Group asks for a group of the listed workers on behalf of one of them; Grouped answers.
-func (a *Agent) Group(w topo.Worker, list []topo.Worker) {
+func (a *Agent) Group(w topo.WorkerID, list []topo.WorkerID) {
 	a.follower.wantsGroup(w, list)
 	a.settle()
 }
 
 // Ungroup tells that a worker needs a group no more.
-func (a *Agent) Ungroup(w topo.Worker, id topo.GroupID) {
+func (a *Agent) Ungroup(w topo.WorkerID, id topo.GroupID) {
 	a.follower.ungroups(w, id)
 	a.settle()
 }
@@ -292,13 +292,13 @@ func (a *Agent) Waits() []collective.Wait {
 }
 
 // Gone reports whether a worker was lost or let go, where this agent leads.
-func (a *Agent) Gone(w topo.Worker) bool { return a.Leads() && a.leader.matcher.Gone(w) }
+func (a *Agent) Gone(w topo.WorkerID) bool { return a.Leads() && a.leader.matcher.Gone(w) }
 
 // Applied is the number of the last entry of the log that this host has applied.
 func (a *Agent) Applied() uint64 { return a.follower.index }
 
 // Index returns a worker's index in a group and the group's size; false if it is no member, or the
 // group is not known here.
-func (a *Agent) Index(id topo.GroupID, w topo.Worker) (self, size int, ok bool) {
+func (a *Agent) Index(id topo.GroupID, w topo.WorkerID) (self, size int, ok bool) {
 	return a.follower.indexIn(id, w)
 }

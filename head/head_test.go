@@ -37,7 +37,7 @@ func newPair(t testing.TB) *pair { return newPairOn(t, nil) }
 func newPairOn(t testing.TB,
 	route func(kind collective.Kind, hosts, bytes int) collective.Route) *pair {
 	p := acquaint(t, route)
-	for w := range topo.Worker(4) {
+	for w := range topo.WorkerID(4) {
 		p.home(w).Started(w)
 		p.home(w).Asks(w)
 		p.run()
@@ -71,7 +71,7 @@ func acquaint(t testing.TB,
 	return p
 }
 
-func (p *pair) home(w topo.Worker) *head.Agent {
+func (p *pair) home(w topo.WorkerID) *head.Agent {
 	if w < 2 {
 		return p.agents["A"]
 	}
@@ -140,7 +140,7 @@ func sum(group topo.GroupID) collective.Call {
 		Group: group, In: make([]byte, 8), Out: make([]byte, 8), Shape: []int{2}}
 }
 
-func (p *pair) post(w topo.Worker, ticket uint64, c collective.Call) {
+func (p *pair) post(w topo.WorkerID, ticket uint64, c collective.Call) {
 	p.home(w).Post(&collective.Posted{Worker: w, Ticket: ticket, Call: c})
 	p.run()
 }
@@ -148,7 +148,7 @@ func (p *pair) post(w topo.Worker, ticket uint64, c collective.Call) {
 // A call that members make on two hosts comes back on both, with the memory of those who are there.
 func TestApplyHasTheMemoryOfItsHost(t *testing.T) {
 	p := newPair(t)
-	for w := range topo.Worker(4) {
+	for w := range topo.WorkerID(4) {
 		p.post(w, 1, sum(topo.World))
 	}
 	for host, first := range map[string]int{"A": 0, "B": 2} {
@@ -176,7 +176,7 @@ func TestRouteComesWithTheFlight(t *testing.T) {
 	p := newPair(t)
 	routes := collective.Candidates(2, 8)
 	for i := range routes {
-		for w := range topo.Worker(4) {
+		for w := range topo.WorkerID(4) {
 			p.post(w, uint64(i+1), sum(topo.World))
 		}
 		for host := range p.agents {
@@ -221,7 +221,7 @@ func TestErrorsReachEveryHost(t *testing.T) {
 // that makes no sense gets an error.
 func TestGroups(t *testing.T) {
 	p := newPair(t)
-	list := []topo.Worker{1, 2}
+	list := []topo.WorkerID{1, 2}
 	for _, w := range list {
 		p.home(w).Group(w, list)
 		p.run()
@@ -253,7 +253,7 @@ func TestGroups(t *testing.T) {
 	if _, _, ok := p.agents["B"].Index(a.ID, 2); ok {
 		t.Error("w2 has a group that it has freed")
 	}
-	p.agents["B"].Group(3, []topo.Worker{3, 9})
+	p.agents["B"].Group(3, []topo.WorkerID{3, 9})
 	p.run()
 	if got := find[head.Grouped](p, "B"); got.Err == nil || got.Worker != 3 {
 		t.Errorf("a group with w9: %+v", got)
@@ -263,7 +263,7 @@ func TestGroups(t *testing.T) {
 // A group is forgotten on all hosts when no member needs it, whoever leads then.
 func TestGroupsAreFreed(t *testing.T) {
 	p := newPair(t)
-	list := []topo.Worker{1, 2}
+	list := []topo.WorkerID{1, 2}
 	for _, w := range list {
 		p.home(w).Group(w, list)
 		p.run()
@@ -285,7 +285,7 @@ func TestGroupsAreFreed(t *testing.T) {
 // host alone is executed before. The others hear that it counts.
 func TestFlightsOfOneHost(t *testing.T) {
 	p := newPair(t)
-	for host, list := range map[string][]topo.Worker{"A": {0, 1}, "B": {2, 3}} {
+	for host, list := range map[string][]topo.WorkerID{"A": {0, 1}, "B": {2, 3}} {
 		for _, w := range list {
 			p.home(w).Group(w, list)
 			p.run()
@@ -311,7 +311,7 @@ func TestPostCopies(t *testing.T) {
 	p := newPair(t)
 	shape := []int{2}
 	posted := collective.Posted{Ticket: 1}
-	for w := range topo.Worker(4) {
+	for w := range topo.WorkerID(4) {
 		posted.Worker, posted.Call = w, sum(topo.World)
 		posted.Call.Shape = shape
 		p.home(w).Post(&posted)
@@ -340,7 +340,7 @@ func TestDifferentDataIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.home(topo.Worker(w)).State(topo.Worker(w), d)
+		p.home(topo.WorkerID(w)).State(topo.WorkerID(w), d)
 		p.run()
 	}
 	if r := find[head.Refuse](p, "B"); r.Worker != 2 || !strings.Contains(r.Why, "50 samples") {

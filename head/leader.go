@@ -17,9 +17,9 @@ type leader struct {
 	matcher *collective.Matcher
 	peers   map[string]*peer // the hosts that have reported, this one too
 	cut     map[string]bool  // hosts that were lost
-	home    map[topo.Worker]string
-	asked   map[topo.Worker]bool // and were not answered
-	dead    map[topo.Worker]string
+	home    map[topo.WorkerID]string
+	asked   map[topo.WorkerID]bool // and were not answered
+	dead    map[topo.WorkerID]string
 	torn    map[[2]string]*tear // links between followers that are lost, as the first one says
 	state   State
 	index   uint64
@@ -30,18 +30,18 @@ type leader struct {
 	begun   flight // what of it is begun with next, with room
 	count   uint64 // flights of this term
 	parting string
-	away    []topo.Worker        // asked, will not be members, and are to be told
-	news    bool                 // the state has changed without a flight
-	wish    *wish                // a mesh that somebody asks for; nil = nobody does
-	voids   map[topo.Worker]bool // members that have dropped the step
-	shape   *Shape               // that the log has
+	away    []topo.WorkerID        // asked, will not be members, and are to be told
+	news    bool                   // the state has changed without a flight
+	wish    *wish                  // a mesh that somebody asks for; nil = nobody does
+	voids   map[topo.WorkerID]bool // members that have dropped the step
+	shape   *Shape                 // that the log has
 	// the ranks of a redundant job are on the hosts where they should be
 	placed bool
 
-	sets  []collective.Ready   // of the last post
-	busy  map[topo.Worker]bool // room for a set of workers
-	done  []bool               // room for who has taken part in a step, by rank
-	among []bool               // room for who has calls of a set, by host of a flight
+	sets  []collective.Ready     // of the last post
+	busy  map[topo.WorkerID]bool // room for a set of workers
+	done  []bool                 // room for who has taken part in a step, by rank
+	among []bool                 // room for who has calls of a set, by host of a flight
 	recovery
 }
 
@@ -54,9 +54,10 @@ type peer struct {
 
 func newLeader(a *Agent, term topo.Generation, m *member.Machine) *leader {
 	return &leader{agent: a, term: term, machine: m, peers: map[string]*peer{},
-		cut: map[string]bool{}, home: map[topo.Worker]string{},
-		asked: map[topo.Worker]bool{}, dead: map[topo.Worker]string{}, torn: map[[2]string]*tear{},
-		voids: map[topo.Worker]bool{}, busy: map[topo.Worker]bool{},
+		cut: map[string]bool{}, home: map[topo.WorkerID]string{},
+		asked: map[topo.WorkerID]bool{}, dead: map[topo.WorkerID]string{},
+		torn:  map[[2]string]*tear{},
+		voids: map[topo.WorkerID]bool{}, busy: map[topo.WorkerID]bool{},
 		recovery: recovery{reports: map[string]Report{}}}
 }
 
@@ -113,7 +114,7 @@ type word struct {
 const stray = member.Because("another worker has its number")
 
 // about is the worker that something is told of.
-func about(b Body) (w topo.Worker, is bool) {
+func about(b Body) (w topo.WorkerID, is bool) {
 	switch b := b.(type) {
 	case *Posted:
 		return b.Call.Worker, true
@@ -136,7 +137,7 @@ func about(b Body) (w topo.Worker, is bool) {
 }
 
 // runs reports whether a worker is the one that runs on a host, or can be.
-func (r *leader) runs(w topo.Worker, host string) bool {
+func (r *leader) runs(w topo.WorkerID, host string) bool {
 	home, known := r.home[w]
 	return !known || home == host
 }
@@ -167,14 +168,14 @@ func (r *leader) tellPeers(b Body) {
 	}
 }
 
-func (r *leader) began(w topo.Worker, host string) {
+func (r *leader) began(w topo.WorkerID, host string) {
 	r.home[w] = host
 	r.machine.Started(w, host)
 }
 
 // asks takes a worker that asks to take part. A member that asks again takes part in nothing until
 // it is let in.
-func (r *leader) asks(w topo.Worker) {
+func (r *leader) asks(w topo.WorkerID) {
 	before := r.asked[w]
 	r.asked[w] = true
 	_, member := r.state.View.Rank(w)
@@ -263,7 +264,7 @@ func (r *leader) carryOut(order member.Action) {
 	switch o := order.(type) {
 	case member.Start:
 		for i := range o.Count {
-			r.home[o.First+topo.Worker(i)] = o.Host
+			r.home[o.First+topo.WorkerID(i)] = o.Host
 		}
 		r.send(o.Host, Starts{Start{o.Count, o.First, o.Because}})
 	case member.Stop:
@@ -291,7 +292,7 @@ func (r *leader) stop(o member.Stop) {
 	}
 }
 
-func (r *leader) turnAway(w topo.Worker) {
+func (r *leader) turnAway(w topo.WorkerID) {
 	delete(r.asked, w)
 	r.away = append(r.away, w)
 }

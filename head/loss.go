@@ -92,7 +92,7 @@ func (r *leader) hostLost(host, how string) {
 		return
 	}
 	why := "is lost: its host " + host + " " + how
-	var vanished []topo.Worker
+	var vanished []topo.WorkerID
 	for _, w := range sorted(r.home) {
 		if r.home[w] == host {
 			vanished = append(vanished, w)
@@ -115,7 +115,7 @@ func (r *leader) hostLost(host, how string) {
 // refly mends the flights after the loss of a host. One that all other hosts have executed goes on:
 // its result is there. Another is taken back, and what is left of it flies again: nobody can have
 // committed it, since a commit takes all hosts.
-func (r *leader) refly(host string, vanished []topo.Worker) {
+func (r *leader) refly(host string, vanished []topo.WorkerID) {
 	r.flights = slices.DeleteFunc(r.flights, func(f *flight) bool {
 		took := slices.Contains(f.hosts, host)
 		f.hosts, f.waiting = without(f.hosts, host), without(f.waiting, host)
@@ -131,7 +131,7 @@ func (r *leader) refly(host string, vanished []topo.Worker) {
 
 // ground takes a flight back, and from it the calls of workers that have vanished; it reports
 // whether nothing is left.
-func (r *leader) ground(f *flight, vanished []topo.Worker) (nothing bool) {
+func (r *leader) ground(f *flight, vanished []topo.WorkerID) (nothing bool) {
 	var sets []collective.Ready
 	for _, s := range f.sets {
 		if s = r.matcher.Without(s, vanished); len(s.Calls) > 0 {

@@ -61,8 +61,8 @@ type (
 	// Report is the first body of a follower: all that a new head must know.
 	Report struct {
 		Slots   int
-		Next    topo.Worker // this host was asked for no worker with this number or a higher one
-		Index   uint64      // of the log, applied
+		Next    topo.WorkerID // this host was asked for no worker with this number or a higher one
+		Index   uint64        // of the log, applied
 		State   State
 		Recent  []Commit // the newest entries that were applied; the last one is Index
 		Flights []Staged // in the order of their numbers
@@ -74,21 +74,21 @@ type (
 	}
 	// WorkerReport is a worker of the host that reports.
 	WorkerReport struct {
-		Worker topo.Worker
+		Worker topo.WorkerID
 		Asked  bool   // and was not answered
 		Again  bool   // it asks again to take part
 		Away   bool   // it was released
 		Ended  string // how; "" = it lives
 		Done   bool   // it ended because its work is done
 		Open   []Call // in the order in which they were posted
-		Groups [][]topo.Worker
+		Groups [][]topo.WorkerID
 	}
 	// GroupReport is a group that workers of the host that reports have.
 	GroupReport struct {
 		ID      topo.GroupID
-		Members []topo.Worker
-		Here    []topo.Worker // who has it
-		Free    []topo.Worker // of these, who needs it no more
+		Members []topo.WorkerID
+		Here    []topo.WorkerID // who has it
+		Free    []topo.WorkerID // of these, who needs it no more
 	}
 	// Staged is a flight that the host that reports was told to execute.
 	Staged struct {
@@ -99,12 +99,12 @@ type (
 	// Posted is a call that a worker has posted.
 	Posted struct{ Call }
 	// Began tells that a worker's process runs.
-	Began struct{ Worker topo.Worker }
+	Began struct{ Worker topo.WorkerID }
 	// Asked tells that a worker asks to take part.
-	Asked struct{ Worker topo.Worker }
+	Asked struct{ Worker topo.WorkerID }
 	// Ended tells that a worker is gone.
 	Ended struct {
-		Worker topo.Worker
+		Worker topo.WorkerID
 		How    string
 		Done   bool // its work is done
 	}
@@ -115,12 +115,12 @@ type (
 	}
 	// Stated tells what a worker trains on.
 	Stated struct {
-		Worker topo.Worker
+		Worker topo.WorkerID
 		Data   cursor.Cursor
 	}
 	// Shaped tells what a worker has stated of the layout of the state.
 	Shaped struct {
-		Worker topo.Worker
+		Worker topo.WorkerID
 		State  string
 		Mesh   string // with which the job begins
 		Ranks  int    // of it
@@ -130,12 +130,12 @@ type (
 	}
 	// WantsGroup asks for a group.
 	WantsGroup struct {
-		Worker  topo.Worker
-		Members []topo.Worker
+		Worker  topo.WorkerID
+		Members []topo.WorkerID
 	}
 	// Ungroups tells that a worker needs a group no more.
 	Ungroups struct {
-		Worker topo.Worker
+		Worker topo.WorkerID
 		ID     topo.GroupID
 	}
 	// Cut tells of a host of the job to which the link is lost.
@@ -183,8 +183,8 @@ type (
 		Data    *cursor.Cursor
 		View    *topo.View // nil = as before
 		Changed bool       // the workers must be told of the view
-		Entered []topo.Worker
-		Away    []topo.Worker // asked, and will not be members
+		Entered []topo.WorkerID
+		Away    []topo.WorkerID // asked, and will not be members
 		Elastic bool
 		Parted  string
 		Shape   *Shape // nil = as before
@@ -204,7 +204,7 @@ type (
 	// Groups answers WantsGroup.
 	Groups struct {
 		Grouped
-		Members []topo.Worker
+		Members []topo.WorkerID
 		Reason  string // of the error; "" = none
 	}
 	// Disbands tells that nobody needs a group any more.
@@ -221,7 +221,7 @@ type (
 
 // Call is a call as other hosts see it.
 type Call struct {
-	Worker topo.Worker
+	Worker topo.WorkerID
 	Ticket uint64
 	collective.Call
 }

@@ -20,13 +20,13 @@ import (
 // Shape is which part of the state of a job is on which worker. It is not changed: another shape is
 // another value.
 type Shape struct {
-	State   string        // names the catalogue and the rules that the workers have stated
-	Mesh    string        // as layout.ParseMesh reads it
-	Workers []topo.Worker // of each rank of Mesh; some may be lost
-	Next    string        // the mesh to go to, when all members have called Reshape; "" = none
-	Order   []topo.Worker // of each rank of Next
-	Leaving []string      // hosts that have no rank of Next, since they are to be left
-	Broken  string        // why the job cannot go on; "" = it can
+	State   string          // names the catalogue and the rules that the workers have stated
+	Mesh    string          // as layout.ParseMesh reads it
+	Workers []topo.WorkerID // of each rank of Mesh; some may be lost
+	Next    string          // the mesh to go to, when all members have called Reshape; "" = none
+	Order   []topo.WorkerID // of each rank of Next
+	Leaving []string        // hosts that have no rank of Next, since they are to be left
+	Broken  string          // why the job cannot go on; "" = it can
 	// why nobody has all of the state any more, so that a checkpoint must give it; "" = the workers
 	// have it
 	Lost string
@@ -42,7 +42,7 @@ func (s *Shape) adrift() bool { return s != nil && s.Lost != "" && s.Next == "" 
 
 // awaits reports whether a worker is one that reads the state from a checkpoint, and is to say at
 // which place in the data it is.
-func (s *Shape) awaits(w topo.Worker) bool { return s.adrift() && slices.Contains(s.Workers, w) }
+func (s *Shape) awaits(w topo.WorkerID) bool { return s.adrift() && slices.Contains(s.Workers, w) }
 
 // ranks is how many the mesh has, or the one to go to.
 func (s *Shape) ranks() int {
@@ -61,7 +61,7 @@ func (p Proof) Plus(q Proof) Proof { return Proof{p.Old.Plus(q.Old), p.New.Plus(
 // Arrange decides which members take the ranks of a mesh, and returns the mesh too: "" asks for the
 // one that these members can hold. Those on hosts that are Leaving take none. With a *StateLost it
 // returns them as well: there the job can go on, with the state of a checkpoint.
-type Arrange func(s Shape, mesh string, members topo.View) (next string, order []topo.Worker,
+type Arrange func(s Shape, mesh string, members topo.View) (next string, order []topo.WorkerID,
 	err error)
 
 // StateLost is the error of an Arrange that finds a part of the state on no member, and of every
@@ -216,8 +216,8 @@ func (r *leader) unwish(why string) {
 
 // living lists the members that are not lost. Of those that an earlier head has lost only the
 // matcher knows.
-func (r *leader) living() []topo.Worker {
-	return slices.DeleteFunc(r.members(), func(w topo.Worker) bool {
+func (r *leader) living() []topo.WorkerID {
+	return slices.DeleteFunc(r.members(), func(w topo.WorkerID) bool {
 		_, dead := r.dead[w]
 		return dead || r.matcher.Gone(w) && !r.voids[w]
 	})
@@ -261,7 +261,7 @@ func (r *leader) abort() {
 	left.Members = slices.DeleteFunc(slices.Clone(left.Members), func(m topo.Member) bool {
 		return !slices.Contains(living, m.Worker)
 	})
-	if !slices.ContainsFunc(s.Workers, func(w topo.Worker) bool {
+	if !slices.ContainsFunc(s.Workers, func(w topo.WorkerID) bool {
 		return !slices.Contains(living, w)
 	}) {
 		return
@@ -293,7 +293,7 @@ func (r *leader) reshaped(next topo.View, c Commit, f *flight) {
 }
 
 // givesUp takes a member that drops the step, since somebody that it needs is lost.
-func (r *leader) givesUp(w topo.Worker) {
+func (r *leader) givesUp(w topo.WorkerID) {
 	r.voids[w] = true
 	delete(r.asked, w)
 	r.ready(r.matcher.GiveUp(w, "has dropped the step, of which a worker is lost,", nil))
@@ -306,7 +306,7 @@ func (r *leader) void() {
 		return
 	}
 	left := r.living()
-	if slices.ContainsFunc(left, func(w topo.Worker) bool { return !r.voids[w] }) {
+	if slices.ContainsFunc(left, func(w topo.WorkerID) bool { return !r.voids[w] }) {
 		return
 	}
 	if r.parting != "" {

@@ -21,8 +21,8 @@ type cut struct {
 
 func newCut(t *testing.T, workers int) *cut {
 	c := &cut{t: t}
-	arrange := func(s head.Shape, mesh string, members topo.View) (string, []topo.Worker, error) {
-		var order []topo.Worker
+	arrange := func(s head.Shape, mesh string, members topo.View) (string, []topo.WorkerID, error) {
+		var order []topo.WorkerID
 		for _, m := range members.Members {
 			order = append(order, m.Worker)
 		}
@@ -35,7 +35,7 @@ func newCut(t *testing.T, workers int) *cut {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for w := range topo.Worker(workers) {
+	for w := range topo.WorkerID(workers) {
 		c.agent.Started(w)
 		c.agent.Shape(head.Shaped{Worker: w, State: "state", Mesh: "whole", Ranks: workers})
 		c.agent.State(w, place)
@@ -60,7 +60,7 @@ func (c *cut) run() {
 }
 
 // post has a worker make a call that ends a step.
-func (c *cut) post(w topo.Worker, ticket uint64, kind collective.Kind) {
+func (c *cut) post(w topo.WorkerID, ticket uint64, kind collective.Kind) {
 	call := collective.Call{Kind: kind, DType: tensor.U8, Shape: []int{0}}
 	call.Step = true
 	c.agent.Post(&collective.Posted{Worker: w, Ticket: ticket, Call: call})
@@ -68,7 +68,7 @@ func (c *cut) post(w topo.Worker, ticket uint64, kind collective.Kind) {
 }
 
 // loses has a worker die, and the others drop the step.
-func (c *cut) loses(w topo.Worker, others ...topo.Worker) {
+func (c *cut) loses(w topo.WorkerID, others ...topo.WorkerID) {
 	c.agent.Lost(w, "was killed by SIGKILL")
 	c.run()
 	for _, o := range others {
@@ -78,7 +78,7 @@ func (c *cut) loses(w topo.Worker, others ...topo.Worker) {
 }
 
 // state has a worker state the place that a checkpoint has.
-func (c *cut) state(w topo.Worker, step uint64) {
+func (c *cut) state(w topo.WorkerID, step uint64) {
 	place := *c.agent.Known().Data
 	place.Step, place.Next = step, step*place.Batch
 	c.agent.State(w, place)
@@ -90,7 +90,7 @@ func (c *cut) state(w topo.Worker, step uint64) {
 func TestBackToACheckpoint(t *testing.T) {
 	c := newCut(t, 3)
 	for step := range uint64(5) {
-		for w := range topo.Worker(3) {
+		for w := range topo.WorkerID(3) {
 			c.post(w, 1+step, collective.Barrier)
 		}
 	}
@@ -129,7 +129,7 @@ func TestBackToACheckpoint(t *testing.T) {
 		c.notes[len(c.notes)-1] != want {
 		t.Fatalf("after the statements: %+v, shape %+v, notes %q", known.Data, known.Shape, c.notes)
 	}
-	for _, w := range []topo.Worker{0, 2} {
+	for _, w := range []topo.WorkerID{0, 2} {
 		c.post(w, 8, collective.Barrier)
 	}
 	if step := c.agent.Known().Data.Step; step != 4 {
@@ -145,7 +145,7 @@ func TestBackToACheckpoint(t *testing.T) {
 // anew.
 func TestLossesOnTheWayBack(t *testing.T) {
 	c := newCut(t, 4)
-	for w := range topo.Worker(4) {
+	for w := range topo.WorkerID(4) {
 		c.post(w, 1, collective.Barrier)
 	}
 	c.loses(1, 0, 2, 3)
@@ -154,7 +154,7 @@ func TestLossesOnTheWayBack(t *testing.T) {
 	if s := c.agent.Known().Shape; s.Lost == "" || s.Next != "less" || len(s.Order) != 2 {
 		t.Fatalf("after a loss in the reshape: %+v", s)
 	}
-	for _, w := range []topo.Worker{0, 3} {
+	for _, w := range []topo.WorkerID{0, 3} {
 		c.post(w, 5, collective.Reshape)
 	}
 	c.loses(3, 0) // while the state is read

@@ -74,7 +74,7 @@ func (r *leader) refuge(host string) error {
 	if leaving == 0 {
 		return nil
 	}
-	spares := slices.DeleteFunc(r.machine.Waiting(), func(w topo.Worker) bool {
+	spares := slices.DeleteFunc(r.machine.Waiting(), func(w topo.WorkerID) bool {
 		return slices.Contains(s.Leaving, r.home[w])
 	})
 	if r.wish == nil && len(spares) >= leaving {
@@ -99,7 +99,7 @@ func (r *leader) keeps() {
 }
 
 // unfit says why a host cannot be left when Arrange has answered this; nil where it can.
-func (r *leader) unfit(host string, order []topo.Worker, err error) error {
+func (r *leader) unfit(host string, order []topo.WorkerID, err error) error {
 	lost := new(StateLost)
 	switch least := r.machine.Record().Min; {
 	case err != nil && !errors.As(err, &lost):

@@ -14,7 +14,7 @@ import (
 )
 
 // group has the listed workers ask for a group, and returns its number.
-func (p *pair) group(list ...topo.Worker) topo.GroupID {
+func (p *pair) group(list ...topo.WorkerID) topo.GroupID {
 	for _, w := range list {
 		p.home(w).Group(w, list)
 		p.run()
@@ -53,7 +53,7 @@ func TestAStepOnAGroupIsVoidWithALoss(t *testing.T) {
 		p := newPair(t)
 		p.trains()
 		g := p.group(0, 1, 2, 3)
-		for w := range topo.Worker(4) {
+		for w := range topo.WorkerID(4) {
 			p.post(w, 1, begin(g))
 		}
 		p.post(0, 2, end(g))
@@ -84,10 +84,10 @@ func TestAStepOnAGroupIsVoidWithALoss(t *testing.T) {
 			}
 		}
 		g = p.group(0, 1, 2)
-		for _, w := range []topo.Worker{0, 1, 2} {
+		for _, w := range []topo.WorkerID{0, 1, 2} {
 			p.post(w, 3, begin(g))
 		}
-		for _, w := range []topo.Worker{0, 1, 2} {
+		for _, w := range []topo.WorkerID{0, 1, 2} {
 			p.post(w, 4, end(g))
 		}
 		known := p.agents["B"].Known()
@@ -104,7 +104,7 @@ func TestAStepOnAGroupCounts(t *testing.T) {
 	p := newPair(t)
 	p.trains()
 	g := p.group(0, 1, 2, 3)
-	for w := range topo.Worker(4) {
+	for w := range topo.WorkerID(4) {
 		p.post(w, 1, begin(g))
 		p.post(w, 2, end(g))
 	}

@@ -188,7 +188,7 @@ func saidByPair(f testing.TB) (said []head.Message) {
 	data, _ := cursor.New(100, 10, 7, true)
 	p.agents["B"].State(2, data)
 	p.run()
-	members := []topo.Worker{0, 2}
+	members := []topo.WorkerID{0, 2}
 	for _, w := range members {
 		p.home(w).Group(w, members)
 		p.run()
@@ -199,7 +199,7 @@ func saidByPair(f testing.TB) (said []head.Message) {
 	p.post(0, 1, collective.Call{Kind: collective.Send, DType: tensor.F32, Peer: 1, Group: 1,
 		In: make([]byte, 8)})
 	for ticket := range uint64(2) {
-		for w := range topo.Worker(4) {
+		for w := range topo.WorkerID(4) {
 			c := sum(topo.World)
 			c.More, c.Step = ticket == 0, ticket == 1
 			p.post(w, 2+ticket, c)
@@ -212,7 +212,7 @@ func saidByPair(f testing.TB) (said []head.Message) {
 	p.agents["B"].Asks(5)
 	p.agents["B"].Lost(3, "was killed by SIGKILL")
 	p.run()
-	for w := range topo.Worker(3) { // a step that is not executed when B reports to a new head
+	for w := range topo.WorkerID(3) { // a step that is not executed when B reports to a new head
 		p.home(w).Post(&collective.Posted{Worker: w, Ticket: 10, Call: sum(topo.World)})
 	}
 	for _, host := range []string{"B", "A"} {

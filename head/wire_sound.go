@@ -221,7 +221,7 @@ func soundRecord(r member.Record) error {
 }
 
 func soundView(v topo.View) error {
-	workers := map[topo.Worker]bool{}
+	workers := map[topo.WorkerID]bool{}
 	for _, m := range v.Members {
 		workers[m.Worker] = true
 	}
@@ -237,8 +237,8 @@ func soundShape(s Shape) error {
 	if s.State == "" || s.Next == "" && len(s.Order)+len(s.Leaving) > 0 {
 		return fmt.Errorf("a shape without a state, or with an order and no mesh")
 	}
-	for _, list := range [2][]topo.Worker{s.Workers, s.Order} {
-		seen := map[topo.Worker]bool{}
+	for _, list := range [2][]topo.WorkerID{s.Workers, s.Order} {
+		seen := map[topo.WorkerID]bool{}
 		for _, w := range list {
 			seen[w] = true
 		}

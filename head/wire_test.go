@@ -46,7 +46,8 @@ func TestEncode(t *testing.T) {
 			`{"frame":{"first":1,"bodies":[{"groups":{"worker":1,"reason":"why"}},{"begin":{}}]}}`},
 		{&head.Frame{First: 1,
 			Bodies: []head.Body{
-				&head.Commit{Index: 1, View: &topo.View{}, Data: &data, Entered: []topo.Worker{}}}},
+				&head.Commit{Index: 1, View: &topo.View{}, Data: &data,
+					Entered: []topo.WorkerID{}}}},
 			`{"frame":{"first":1,"bodies":[{"commit":{"index":1,"data":{"samples":100,"batch":10,"seed":7},"view":{},"entered":[]}}]}}`},
 		{&head.Frame{First: 1,
 			Bodies: []head.Body{

@@ -110,7 +110,7 @@ func (r *Reader) words() {
 
 func (r *Reader) call(c *Call) {
 	in, splits, shape, far := &r.in, c.Splits, c.Shape, c.Far
-	*c = Call{Worker: topo.Worker(in.uint(math.MaxUint64)), Ticket: in.uint(math.MaxUint64)}
+	*c = Call{Worker: topo.WorkerID(in.uint(math.MaxUint64)), Ticket: in.uint(math.MaxUint64)}
 	c.Kind, c.DType, c.Reduction = collective.Kind(in.byte(math.MaxUint8)),
 		tensor.DType(in.byte(math.MaxUint8)), collective.Reduction(in.byte(math.MaxUint8))
 	bits := in.uint(callBits - 1)

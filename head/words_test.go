@@ -79,7 +79,7 @@ func TestWordsThatSayMore(t *testing.T) {
 		&head.Executed{Flight: 1, Proof: head.Proof{New: digest.Sum{Bytes: 1}}},
 		head.Drops{Flight: 1},
 		&head.Commit{Index: 1, View: &topo.View{}},
-		&head.Commit{Index: 1, Away: []topo.Worker{}},
+		&head.Commit{Index: 1, Away: []topo.WorkerID{}},
 		&head.Commit{Index: 1, Parted: "why"},
 		&head.Commit{Index: 1, Changed: true},
 		&head.Commit{Index: 1, Void: true},

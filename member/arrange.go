@@ -13,7 +13,7 @@ func (m *Machine) Whole(ranks int) { m.whole, m.ranks = true, ranks }
 
 // Arrange says who are to be the members behind the boundary that comes next, in the order of their
 // ranks; the others are released. All of them are members. The job is then asked to have as many.
-func (m *Machine) Arrange(order []topo.Worker, why Because) {
+func (m *Machine) Arrange(order []topo.WorkerID, why Because) {
 	m.arranged, m.because, m.ranks, m.cfg.Want = order, why, len(order), max(len(order), m.cfg.Min)
 }
 

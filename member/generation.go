@@ -54,15 +54,15 @@ func (m *Machine) stays(s *worker) bool {
 }
 
 // staying are the members that stay, oldest first.
-func (m *Machine) staying() []topo.Worker {
-	return slices.DeleteFunc(m.workers.in(active), func(w topo.Worker) bool {
+func (m *Machine) staying() []topo.WorkerID {
+	return slices.DeleteFunc(m.workers.in(active), func(w topo.WorkerID) bool {
 		return !m.stays(m.workers.find(w))
 	})
 }
 
 // joiners are the ready workers that the wanted size has room for, when there is a member to give
 // them the state of the job. The first ones need none, and wait for each other.
-func (m *Machine) joiners() []topo.Worker {
+func (m *Machine) joiners() []topo.WorkerID {
 	list := m.workers.in(ready)
 	if len(list) == 0 {
 		return nil
@@ -84,9 +84,9 @@ func (m *Machine) joiners() []topo.Worker {
 // while others are on their way, enough for the minimum do, but not for those that no host has room
 // for. A job that is sparing releases the last of these, if nobody is gone yet. A mesh needs all
 // its ranks, so of such a job only Arrange takes members for the sake of a host.
-func (m *Machine) leavers() []topo.Worker {
+func (m *Machine) leavers() []topo.WorkerID {
 	if m.arranged != nil {
-		return slices.DeleteFunc(m.workers.in(active), func(w topo.Worker) bool {
+		return slices.DeleteFunc(m.workers.in(active), func(w topo.WorkerID) bool {
 			return slices.Contains(m.arranged, w)
 		})
 	}
@@ -94,7 +94,7 @@ func (m *Machine) leavers() []topo.Worker {
 		return nil // as after almost every step, and without a list
 	}
 	staying := m.staying()
-	slices.SortStableFunc(staying, func(v, w topo.Worker) int {
+	slices.SortStableFunc(staying, func(v, w topo.WorkerID) int {
 		switch fresh := m.workers.find(v).fresh; {
 		case fresh == m.workers.find(w).fresh:
 			return 0
@@ -107,7 +107,7 @@ func (m *Machine) leavers() []topo.Worker {
 	leave := slices.Clone(staying[keep:])
 	if !m.whole && m.haveState(staying[:keep]) &&
 		(keep+len(m.joiners()) >= m.cfg.Min || m.onTheWay() == 0) {
-		leave = append(leave, slices.DeleteFunc(m.workers.in(active), func(w topo.Worker) bool {
+		leave = append(leave, slices.DeleteFunc(m.workers.in(active), func(w topo.WorkerID) bool {
 			return !m.draining(m.workers.find(w))
 		})...)
 	}
@@ -121,8 +121,8 @@ func (m *Machine) leavers() []topo.Worker {
 }
 
 // haveState reports whether one of the workers surely has the state of the job.
-func (m *Machine) haveState(list []topo.Worker) bool {
-	return slices.ContainsFunc(list, func(w topo.Worker) bool { return !m.workers.find(w).fresh })
+func (m *Machine) haveState(list []topo.WorkerID) bool {
+	return slices.ContainsFunc(list, func(w topo.WorkerID) bool { return !m.workers.find(w).fresh })
 }
 
 // short reports whether there are too few members to go on, though the job has begun.

@@ -246,8 +246,8 @@ func (m *Machine) host(name string) *Host {
 }
 
 // on lists the workers of a host that are in some phases.
-func (m *Machine) on(host string, phases ...phase) []topo.Worker {
-	return slices.DeleteFunc(m.workers.in(phases...), func(w topo.Worker) bool {
+func (m *Machine) on(host string, phases ...phase) []topo.WorkerID {
+	return slices.DeleteFunc(m.workers.in(phases...), func(w topo.WorkerID) bool {
 		return m.workers.find(w).host != host
 	})
 }
@@ -325,6 +325,6 @@ func (m *Machine) start(host string, n int, why Because) {
 	if n > 0 {
 		m.ordered[host] += n
 		m.emit(Start{host, n, m.next, why})
-		m.next += topo.Worker(n)
+		m.next += topo.WorkerID(n)
 	}
 }

@@ -18,8 +18,8 @@ type fleet struct {
 	slots   map[string]int
 	leaving map[string]bool // drained
 	starts  []topo.Member   // ordered
-	alive   map[topo.Worker]string
-	stopped map[topo.Worker]bool
+	alive   map[topo.WorkerID]string
+	stopped map[topo.WorkerID]bool
 	open    []member.Record // proposed; at most one
 	last    topo.View
 	over    bool
@@ -32,7 +32,7 @@ func (f *fleet) deal() {
 		case member.Start:
 			for i := range a.Count {
 				f.starts = append(f.starts,
-					topo.Member{Worker: a.First + topo.Worker(i), Host: a.Host})
+					topo.Member{Worker: a.First + topo.WorkerID(i), Host: a.Host})
 			}
 			if f.slots[a.Host] < a.Count || f.leaving[a.Host] {
 				f.t.Fatalf("%d workers are to start on %q", a.Count, a.Host)
@@ -74,7 +74,7 @@ func (f *fleet) checkView(v topo.View) {
 	if v.Generation != f.last.Generation+1 {
 		f.t.Fatalf("generation %d follows %d", v.Generation, f.last.Generation)
 	}
-	ids := map[topo.Worker]bool{}
+	ids := map[topo.WorkerID]bool{}
 	for _, m := range v.Members {
 		if ids[m.Worker] {
 			f.t.Fatalf("w%d is twice in %v", m.Worker, v)
@@ -90,8 +90,8 @@ func (f *fleet) checkView(v topo.View) {
 func TestInvariantsOnHosts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := &fleet{t: t, slots: map[string]int{"a": rapid.IntRange(1, 3).Draw(t, "slots")},
-			leaving: map[string]bool{}, alive: map[topo.Worker]string{},
-			stopped: map[topo.Worker]bool{}}
+			leaving: map[string]bool{}, alive: map[topo.WorkerID]string{},
+			stopped: map[topo.WorkerID]bool{}}
 		f.m = member.New(member.Config{Want: rapid.IntRange(1, 5).Draw(t, "want"),
 			Spares: rapid.IntRange(0, 2).Draw(t, "spares"), Head: "a",
 			Hosts: []member.Host{{Name: "a", Slots: f.slots["a"]}}})
@@ -142,7 +142,7 @@ func (f *fleet) decide() {
 
 func (f *fleet) event(what, i int) {
 	host := rapid.SampledFrom(sortedKeys(f.slots)).Draw(f.t, "host")
-	var w topo.Worker
+	var w topo.WorkerID
 	if ids := sortedKeys(f.alive); len(ids) > 0 {
 		w = rapid.SampledFrom(ids).Draw(f.t, "w")
 	}

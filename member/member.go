@@ -35,13 +35,13 @@ type Because string
 type Start struct {
 	Host  string // "" = the one host there is
 	Count int
-	First topo.Worker
+	First topo.WorkerID
 	Because
 }
 
 // Stop orders a worker to end: it is no member any more, or will never be one.
 type Stop struct {
-	Worker topo.Worker
+	Worker topo.WorkerID
 	Because
 }
 
@@ -57,7 +57,7 @@ type Propose struct {
 // end on request, and those who ask again did not get the state of the job.
 type Activate struct {
 	View                                    topo.View
-	Joined, Lost, Finished, Released, Again []topo.Worker
+	Joined, Lost, Finished, Released, Again []topo.WorkerID
 	Because
 }
 
@@ -92,21 +92,21 @@ type Machine struct {
 	hosts    []*Host // in the order in which they came
 	ordered  orders  // workers that were ordered and are not started yet
 	unplaced int     // workers that are wanted where no host has room
-	next     topo.Worker
+	next     topo.WorkerID
 	because  Because  // of the last wish for another size
 	news     []string // why members are gone, since the last proposal
 	boundary bool     // the data plane stands between two steps
 	paused   bool
-	sparing  bool                 // members are released one at a time
-	failures int                  // workers lost before they were let in, since the last that was
-	hold     int                  // ticks before another is started in their place
-	parted   int                  // members that are gone since the last step ended
-	done     map[topo.Worker]bool // members that ended well
-	before   int                  // how many had, under other heads
-	whole    bool                 // workers join all at once or not at all
-	ranks    int                  // as many as the mesh of such a job has use for
+	sparing  bool                   // members are released one at a time
+	failures int                    // workers lost before they were let in, since the last that was
+	hold     int                    // ticks before another is started in their place
+	parted   int                    // members that are gone since the last step ended
+	done     map[topo.WorkerID]bool // members that ended well
+	before   int                    // how many had, under other heads
+	whole    bool                   // workers join all at once or not at all
+	ranks    int                    // as many as the mesh of such a job has use for
 	// the members that are to be, in the order of their ranks; nil = whoever is wanted
-	arranged []topo.Worker
+	arranged []topo.WorkerID
 	over     bool
 	out      []Action
 }
@@ -130,7 +130,7 @@ func New(cfg Config) *Machine {
 }
 
 func newMachine(cfg Config) *Machine {
-	m := &Machine{cfg: cfg, ordered: orders{}, done: map[topo.Worker]bool{}}
+	m := &Machine{cfg: cfg, ordered: orders{}, done: map[topo.WorkerID]bool{}}
 	for _, h := range cfg.Hosts {
 		m.hosts = append(m.hosts, &h)
 	}
@@ -159,7 +159,7 @@ func (m *Machine) Paused() bool { return m.paused }
 
 // Numbered tells that the numbers below next were given, by a head before this one: a number is
 // never given twice.
-func (m *Machine) Numbered(next topo.Worker) { m.next = max(m.next, next) }
+func (m *Machine) Numbered(next topo.WorkerID) { m.next = max(m.next, next) }
 
 // Unplaced counts the workers that are wanted and for which no host has room.
 func (m *Machine) Unplaced() int { return m.unplaced }

@@ -20,8 +20,8 @@ func TestInvariants(t *testing.T) {
 			Spares: rapid.IntRange(0, 2).Draw(t, "spares")}
 		m := member.New(cfg)
 		var (
-			next     topo.Worker
-			alive    = map[topo.Worker]bool{} // true = has asked
+			next     topo.WorkerID
+			alive    = map[topo.WorkerID]bool{} // true = has asked
 			ordered  int
 			last     topo.View
 			boundary = true
@@ -58,7 +58,7 @@ func TestInvariants(t *testing.T) {
 		}
 		deal()
 		for range rapid.IntRange(1, 60).Draw(t, "events") {
-			w := topo.Worker(rapid.Uint64Range(0, uint64(next)).Draw(t, "w"))
+			w := topo.WorkerID(rapid.Uint64Range(0, uint64(next)).Draw(t, "w"))
 			_, lives := alive[w]
 			switch what := rapid.IntRange(0, 7).Draw(t, "what"); {
 			case what == 0 && ordered > 0:
@@ -103,7 +103,7 @@ func TestInvariants(t *testing.T) {
 	})
 }
 
-func checkActivate(t *rapid.T, last topo.View, a member.Activate, alive map[topo.Worker]bool,
+func checkActivate(t *rapid.T, last topo.View, a member.Activate, alive map[topo.WorkerID]bool,
 	boundary bool, want int) {
 	if a.View.Generation != last.Generation+1 {
 		t.Fatalf("generation %d follows %d", a.View.Generation, last.Generation)

@@ -54,7 +54,7 @@ func letters(s string) (list []string) {
 func recordOf(g topo.Generation, want int, members string) member.Record {
 	r := member.Record{View: topo.View{Generation: g}, Head: members[:1], Want: want}
 	for i, h := range letters(members) {
-		r.View.Members = append(r.View.Members, topo.Member{Worker: topo.Worker(i), Host: h})
+		r.View.Members = append(r.View.Members, topo.Member{Worker: topo.WorkerID(i), Host: h})
 	}
 	return r
 }

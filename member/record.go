@@ -16,9 +16,9 @@ type Record struct {
 	Want   int             // the size that the job is asked to have
 	Min    int
 	Max    int
-	Spares int         // workers beyond the size that wait to be let in
-	Next   topo.Worker // no worker has had this number or a higher one
-	Done   int         // members that have finished
+	Spares int           // workers beyond the size that wait to be let in
+	Next   topo.WorkerID // no worker has had this number or a higher one
+	Done   int           // members that have finished
 }
 
 // Voters are the hosts that decide on the generation after r: those of its members, and its head.

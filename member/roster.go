@@ -18,7 +18,7 @@ const (
 )
 
 type worker struct {
-	number topo.Worker
+	number topo.WorkerID
 	host   string
 	phase  phase
 	fresh  bool // a member that has not taken part in a step: it may not have the state of the job
@@ -28,14 +28,14 @@ type worker struct {
 // and that costs less than to iterate a map.
 type roster []*worker
 
-func (r roster) search(w topo.Worker) (int, bool) {
-	return slices.BinarySearchFunc(r, w, func(s *worker, w topo.Worker) int {
+func (r roster) search(w topo.WorkerID) (int, bool) {
+	return slices.BinarySearchFunc(r, w, func(s *worker, w topo.WorkerID) int {
 		return cmp.Compare(s.number, w)
 	})
 }
 
 // find is nil where there is no such worker.
-func (r roster) find(w topo.Worker) *worker {
+func (r roster) find(w topo.WorkerID) *worker {
 	if i, is := r.search(w); is {
 		return r[i]
 	}
@@ -51,19 +51,19 @@ func (r *roster) put(s *worker) {
 	*r = slices.Insert(*r, i, s)
 }
 
-func (r *roster) drop(w topo.Worker) {
+func (r *roster) drop(w topo.WorkerID) {
 	if i, is := r.search(w); is {
 		*r = slices.Delete(*r, i, i+1)
 	}
 }
 
 // in lists the workers in some phases.
-func (r roster) in(phases ...phase) []topo.Worker {
-	var list []topo.Worker
+func (r roster) in(phases ...phase) []topo.WorkerID {
+	var list []topo.WorkerID
 	for _, s := range r {
 		if slices.Contains(phases, s.phase) {
 			if list == nil {
-				list = make([]topo.Worker, 0, len(r))
+				list = make([]topo.WorkerID, 0, len(r))
 			}
 			list = append(list, s.number)
 		}

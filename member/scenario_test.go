@@ -98,7 +98,7 @@ func (p *player) perform(words []string) {
 		fmt.Sscan(text(prefix), &n)
 		return n
 	}
-	w, m := topo.Worker(number("w")), p.m
+	w, m := topo.WorkerID(number("w")), p.m
 	var err error
 	switch words[0] {
 	case "job":
@@ -131,9 +131,9 @@ func (p *player) perform(words []string) {
 	case "whole":
 		m.Whole(number("ranks="))
 	case "arrange":
-		var order []topo.Worker
+		var order []topo.WorkerID
 		for _, x := range words[1:] {
-			var w topo.Worker
+			var w topo.WorkerID
 			fmt.Sscanf(x, "w%d", &w)
 			order = append(order, w)
 		}
@@ -191,7 +191,7 @@ func describe(a member.Action) string {
 		s := a.View.String()
 		for _, part := range []struct {
 			name string
-			list []topo.Worker
+			list []topo.WorkerID
 		}{{"joined", a.Joined}, {"lost", a.Lost}, {"finished", a.Finished},
 			{"released", a.Released}, {"again", a.Again}} {
 			if len(part.list) > 0 {

@@ -29,7 +29,7 @@ func (m *Machine) Tick() {
 }
 
 // Waiting lists the workers that ask to take part and are no members, oldest first.
-func (m *Machine) Waiting() []topo.Worker { return m.workers.in(ready) }
+func (m *Machine) Waiting() []topo.WorkerID { return m.workers.in(ready) }
 
 // Spares is how many workers the job is to have beyond its size.
 func (m *Machine) Spares() int { return m.cfg.Spares }
@@ -84,7 +84,7 @@ func (m *Machine) settled() bool {
 }
 
 // failed notes that a worker is gone that was not let in yet.
-func (m *Machine) failed(w topo.Worker) {
+func (m *Machine) failed(w topo.WorkerID) {
 	if s := m.workers.find(w); s.phase == starting || s.phase == ready {
 		m.hold = backoffTicks << min(m.failures, mostDoubled)
 		m.failures++

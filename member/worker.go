@@ -9,7 +9,7 @@ import (
 )
 
 // Started tells that the process of an ordered worker runs.
-func (m *Machine) Started(w topo.Worker, host string) {
+func (m *Machine) Started(w topo.WorkerID, host string) {
 	m.ordered.take(host)
 	m.next = max(m.next, w+1)
 	at := m.host(host)
@@ -31,7 +31,7 @@ func (m *Machine) Started(w topo.Worker, host string) {
 // Asks tells that a worker asks to take part. It is taken in at the next boundary; the first
 // generation waits for all. A member that asks again was let in and did not get the state of the
 // job, because who was to give it is lost: it is none until it is let in again.
-func (m *Machine) Asks(w topo.Worker) {
+func (m *Machine) Asks(w topo.WorkerID) {
 	s := m.workers.find(w)
 	switch {
 	case s == nil || m.over:
@@ -52,7 +52,7 @@ func (m *Machine) Asks(w topo.Worker) {
 // Lost tells that a worker is gone, and how ("was killed by SIGKILL"). A lost member leaves the
 // generation at once; the wish for it is gone too, or a worker that always fails would be started
 // for ever; not so in a job with spares, which starts those that fail ever later.
-func (m *Machine) Lost(w topo.Worker, how string) {
+func (m *Machine) Lost(w topo.WorkerID, how string) {
 	if m.workers.find(w) == nil || m.over {
 		return
 	}
@@ -69,7 +69,7 @@ func (m *Machine) Lost(w topo.Worker, how string) {
 
 // Finished tells that a worker has done its work and left. The first member that does ends the
 // growing of the job.
-func (m *Machine) Finished(w topo.Worker) {
+func (m *Machine) Finished(w topo.WorkerID) {
 	s := m.workers.find(w)
 	if s == nil || m.over {
 		return
@@ -118,7 +118,7 @@ func (m *Machine) Resize(n int, who string) error {
 // Boundary tells that the data plane stands between two steps, where members may join and leave.
 // The shell calls it before it lets a step end, and carries out what Ready returns first. Who took
 // part in the step has the state of the job; nobody named means all members.
-func (m *Machine) Boundary(took ...topo.Worker) {
+func (m *Machine) Boundary(took ...topo.WorkerID) {
 	if !m.boundary {
 		for _, s := range m.workers {
 			if s.phase == active && (took == nil || slices.Contains(took, s.number)) {
@@ -174,7 +174,7 @@ func (m *Machine) shed(n int) {
 		n--
 	}
 	for _, p := range []phase{starting, ready} {
-		list := slices.DeleteFunc(m.workers.in(p), func(w topo.Worker) bool {
+		list := slices.DeleteFunc(m.workers.in(p), func(w topo.WorkerID) bool {
 			return m.draining(m.workers.find(w))
 		})
 		for ; n > 0 && len(list) > 0; n-- {
@@ -191,13 +191,13 @@ func (m *Machine) shrink() {
 	}
 }
 
-func (m *Machine) release(w topo.Worker, why Because) {
+func (m *Machine) release(w topo.WorkerID, why Because) {
 	m.workers.find(w).phase = leaving
 	m.emit(Stop{w, why})
 }
 
 // takesPart reports whether a worker is a member, or will be one when what is proposed is decided.
-func (m *Machine) takesPart(w topo.Worker) bool {
+func (m *Machine) takesPart(w topo.WorkerID) bool {
 	view := m.record.View
 	if m.proposed != nil {
 		view = m.proposed.record.View

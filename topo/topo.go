@@ -11,8 +11,8 @@ import (
 // Rank numbers the workers of one generation, from 0. It may change with the generation.
 type Rank int
 
-// Worker names a worker process for the whole life of a job. No two processes ever share one.
-type Worker uint64
+// WorkerID names a worker process for the whole life of a job. No two processes ever share one.
+type WorkerID uint64
 
 // Generation numbers the agreed memberships of a job, from 1.
 type Generation uint64
@@ -25,7 +25,7 @@ const World GroupID = 0
 
 // Member is a worker and where it runs.
 type Member struct {
-	Worker Worker
+	Worker WorkerID
 	Host   string
 }
 
@@ -39,7 +39,7 @@ type View struct {
 func (v View) Size() int { return len(v.Members) }
 
 // Rank finds the rank of a worker; false if it is no member.
-func (v View) Rank(w Worker) (Rank, bool) {
+func (v View) Rank(w WorkerID) (Rank, bool) {
 	i := slices.IndexFunc(v.Members, func(m Member) bool { return m.Worker == w })
 	return Rank(i), i >= 0
 }
@@ -50,7 +50,7 @@ func (v View) With(joiners ...Member) View {
 }
 
 // Without returns the next generation less some workers; the others close ranks.
-func (v View) Without(gone ...Worker) View {
+func (v View) Without(gone ...WorkerID) View {
 	return View{v.Generation + 1, slices.DeleteFunc(slices.Clone(v.Members), func(m Member) bool {
 		return slices.Contains(gone, m.Worker)
 	})}

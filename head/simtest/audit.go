@@ -183,7 +183,7 @@ func all(held map[int]bool) bool {
 }
 
 // parts checks that every rank of the mesh has a part in a step.
-func (l *ledger) parts(h *host, a *head.Apply, contributors []topo.Worker) {
+func (l *ledger) parts(h *host, a *head.Apply, contributors []topo.WorkerID) {
 	if a.Shape != nil && !slices.Equal(contributors, a.Shape.Workers) {
 		l.fail("step %d counts on %s with %v, and mesh %s is on %v", a.Steps, h.name, contributors,
 			a.Shape.Mesh, a.Shape.Workers)

@@ -56,7 +56,7 @@ func (c *Cluster) canLeave(h *host, s *head.Shape, name string) bool {
 			stay++
 		}
 	}
-	waiting := slices.DeleteFunc(h.agent.Machine().Waiting(), func(w topo.Worker) bool {
+	waiting := slices.DeleteFunc(h.agent.Machine().Waiting(), func(w topo.WorkerID) bool {
 		return c.worker(w) == nil || c.worker(w).host.name == name
 	})
 	if len(waiting) >= leave {

@@ -15,16 +15,16 @@ import (
 // execution is a flight on a host: the inputs that have come in, and the result once all are there.
 type execution struct {
 	head.Execute
-	got    map[string]piece         // by host
-	result []uint64                 // by part
-	way    *passage                 // of a reshape
-	moved  map[topo.Worker][]uint64 // what a reshape brings to the new ranks
+	got    map[string]piece           // by host
+	result []uint64                   // by part
+	way    *passage                   // of a reshape
+	moved  map[topo.WorkerID][]uint64 // what a reshape brings to the new ranks
 	proof  head.Proof
 	done   bool
 }
 
 type callID struct {
-	worker topo.Worker
+	worker topo.WorkerID
 	ticket uint64
 }
 

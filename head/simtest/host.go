@@ -108,7 +108,7 @@ func (h *host) carryOut(action head.Action) {
 		h.apply(a)
 	case head.Start:
 		for i := range a.Count {
-			h.orders = append(h.orders, a.First+topo.Worker(i))
+			h.orders = append(h.orders, a.First+topo.WorkerID(i))
 		}
 		c.print("%s starts %s: %s", h.name, plural.Of(a.Count, "worker"), a.Because)
 	case head.Stop:

@@ -30,9 +30,9 @@ import (
 type ledger struct {
 	records map[topo.Generation]member.Record
 	steps   map[uint64]*step
-	claims  map[topo.Worker]map[uint64]claim
+	claims  map[topo.WorkerID]map[uint64]claim
 	logs    map[string]map[uint64]entry // host, index
-	state   map[topo.Worker]bool        // who has begun a step, and so has the state of the job
+	state   map[topo.WorkerID]bool      // who has begun a step, and so has the state of the job
 	at      map[string]place            // of a host in the log
 	newest  uint64
 	broken  error
@@ -42,7 +42,7 @@ type ledger struct {
 // step is a committed step.
 type step struct {
 	host         string // that was the first
-	contributors []topo.Worker
+	contributors []topo.WorkerID
 	digest       []uint64
 	data         *cursor.Cursor
 	follows      uint64 // the step of which the state was
@@ -67,9 +67,9 @@ type place struct {
 
 func (l *ledger) init() {
 	*l = ledger{records: map[topo.Generation]member.Record{}, steps: map[uint64]*step{},
-		claims: map[topo.Worker]map[uint64]claim{},
+		claims: map[topo.WorkerID]map[uint64]claim{},
 		logs:   map[string]map[uint64]entry{}, at: map[string]place{},
-		state: map[topo.Worker]bool{}}
+		state: map[topo.WorkerID]bool{}}
 	l.meshes.init()
 }
 
@@ -79,7 +79,7 @@ func (l *ledger) fail(format string, args ...any) {
 	}
 }
 
-func (l *ledger) claim(w topo.Worker, step uint64, c cursor.Cursor, spans []cursor.Span) {
+func (l *ledger) claim(w topo.WorkerID, step uint64, c cursor.Cursor, spans []cursor.Span) {
 	if l.claims[w] == nil {
 		l.claims[w] = map[uint64]claim{}
 	}
@@ -128,7 +128,7 @@ func (l *ledger) applied(h *host, a *head.Apply, run *execution) {
 	}
 	s := &step{host: h.name, digest: run.result, data: a.Data, follows: before.made}
 	for i, part := range a.Parts {
-		var who []topo.Worker
+		var who []topo.WorkerID
 		for _, p := range part.Calls {
 			who = append(who, p.Worker)
 		}
@@ -180,7 +180,7 @@ func (l *ledger) handedOn(c *Cluster, r member.Record) {
 // taken is what a worker was trained on in a step.
 type taken struct {
 	step uint64
-	by   topo.Worker
+	by   topo.WorkerID
 	claim
 }
 

@@ -77,9 +77,9 @@ func box(number int, steps uint64) uint64 { return uint64(number)<<48 | steps }
 type passage struct {
 	lost     bool // the members go without the state, which a checkpoint gives them there
 	old, new mesh
-	workers  []topo.Worker // of the old ranks
-	order    []topo.Worker // of the new ones
-	takers   topo.View     // the members that may have one
+	workers  []topo.WorkerID // of the old ranks
+	order    []topo.WorkerID // of the new ones
+	takers   topo.View       // the members that may have one
 }
 
 // passage plans as the planner of an agent does: the ranks go to the members that have most of what
@@ -95,7 +95,7 @@ func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p pass
 	}
 	p = passage{old: old, new: new, workers: s.Workers, takers: takers}
 	has := map[int]int{} // members that hold a box
-	holds := map[topo.Worker][]int{}
+	holds := map[topo.WorkerID][]int{}
 	for r, w := range s.Workers {
 		if _, left := members.Rank(w); left {
 			holds[w] = old.part(r)
@@ -170,7 +170,7 @@ func (c *Cluster) held(text string, workers int) (m mesh, ok bool) {
 
 // arrange is head.Arrange.
 func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (next string,
-	order []topo.Worker, err error) {
+	order []topo.WorkerID, err error) {
 	if text == "" {
 		n := takers(&s, members).Size()
 		m, ok := c.held(s.Mesh, n)
@@ -185,7 +185,7 @@ func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (next st
 
 // bring makes the memory of the new ranks from that of the old ones: each takes what it has itself
 // from there, and the rest from the first that has it. It fails when a holder is missing.
-func (p *passage) bring(memory map[topo.Worker][]uint64) (moved map[topo.Worker][]uint64,
+func (p *passage) bring(memory map[topo.WorkerID][]uint64) (moved map[topo.WorkerID][]uint64,
 	err error) {
 	if p.lost {
 		return nil, nil
@@ -198,7 +198,7 @@ func (p *passage) bring(memory map[topo.Worker][]uint64) (moved map[topo.Worker]
 			}
 		}
 	}
-	moved = map[topo.Worker][]uint64{}
+	moved = map[topo.WorkerID][]uint64{}
 	for r, w := range p.order {
 		before := slices.Index(p.workers, w)
 		for _, b := range p.new.part(r) {
@@ -219,8 +219,8 @@ func (p *passage) bring(memory map[topo.Worker][]uint64) (moved map[topo.Worker]
 
 // prove sums up what the workers of a host have: of the old state what its first holder has, as
 // often as the new mesh has copies, and all of the new one.
-func (p *passage) prove(memory, moved map[topo.Worker][]uint64,
-	here func(topo.Worker) bool) (proof head.Proof) {
+func (p *passage) prove(memory, moved map[topo.WorkerID][]uint64,
+	here func(topo.WorkerID) bool) (proof head.Proof) {
 	if p.lost {
 		return proof
 	}

@@ -15,7 +15,7 @@ import (
 const layout = `{"shoal": "layout/1", "mesh": "dp=1,tp=1", "rules": [{"match": "**", "place": "tp=shard(0,balanced)"}]}`
 
 // redundant is the members that take the ranks of a mesh.
-func (c *Cluster) redundant(s *head.Shape, text string, members topo.View) (order []topo.Worker,
+func (c *Cluster) redundant(s *head.Shape, text string, members topo.View) (order []topo.WorkerID,
 	err error) {
 	state, err := reshape.New(
 		&reshape.Statement{Layout: layout, Mesh: text,
@@ -67,7 +67,7 @@ func hosts(v topo.View) (names []string) {
 
 // apart says which box is on one host alone, though the ranks of a mesh could be placed so that
 // none is; "" = none. A host takes at most all ranks but one of each part.
-func apart(m mesh, order []topo.Worker, members topo.View) string {
+func apart(m mesh, order []topo.WorkerID, members topo.View) string {
 	room := 0
 	for _, name := range hosts(members) {
 		here := 0

@@ -89,7 +89,7 @@ func (c *Cluster) perform(words []string) error {
 		c.message(words[0], arg(1), arg(2))
 	case "ask", "work", "kill", "finish", "again":
 		if id, err := strconv.Atoi(strings.TrimPrefix(arg(1), "w")); err == nil {
-			c.act(words[0], topo.Worker(id))
+			c.act(words[0], topo.WorkerID(id))
 		}
 	case "resize":
 		c.lead(func(h *host) error { return h.agent.Resize(n, "you") })
@@ -162,7 +162,7 @@ func (c *Cluster) message(what, way, which string) {
 	}
 }
 
-func (c *Cluster) act(what string, id topo.Worker) {
+func (c *Cluster) act(what string, id topo.WorkerID) {
 	w := c.worker(id)
 	if w == nil {
 		return

@@ -69,7 +69,7 @@ func (w *worker) settled() bool {
 // start.
 func (w *worker) begins(s *head.Shape, v topo.View) {
 	c := w.host.cluster
-	text, workers := c.mesh, []topo.Worker(nil)
+	text, workers := c.mesh, []topo.WorkerID(nil)
 	if s != nil {
 		text, workers = s.Mesh, s.Workers
 	} else {
@@ -195,7 +195,7 @@ func (h *host) passes() *passage {
 
 // bring carries out a reshape, and proves it as far as this host has a part in it.
 func (h *host) bring(run *execution, part *head.Part, all map[callID][]byte) {
-	memory := map[topo.Worker][]uint64{}
+	memory := map[topo.WorkerID][]uint64{}
 	for _, p := range part.Calls {
 		memory[p.Worker] = unpack(all[callID{p.Worker, p.Ticket}])
 	}
@@ -205,7 +205,7 @@ func (h *host) bring(run *execution, part *head.Part, all map[callID][]byte) {
 			run.way.new, err)
 		return
 	}
-	run.proof = run.way.prove(memory, run.moved, func(w topo.Worker) bool {
+	run.proof = run.way.prove(memory, run.moved, func(w topo.WorkerID) bool {
 		return slices.ContainsFunc(part.Calls, func(p *collective.Posted) bool {
 			return p.Worker == w && p.Call.Far == nil
 		})

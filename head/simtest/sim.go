@@ -58,8 +58,8 @@ type host struct {
 	diverged []topo.Generation // that it has told to be recorded otherwise
 
 	settling bool
-	orders   []topo.Worker
-	workers  map[topo.Worker]*worker
+	orders   []topo.WorkerID
+	workers  map[topo.WorkerID]*worker
 	runs     map[head.Flight]*execution
 }
 
@@ -124,7 +124,7 @@ func (c *Cluster) add(name string, cfg head.Config) *host {
 		return routes[asked%len(routes)]
 	}
 	h := &host{cluster: c, name: name, agent: head.New(cfg), alive: true,
-		workers: map[topo.Worker]*worker{}, runs: map[head.Flight]*execution{}}
+		workers: map[topo.WorkerID]*worker{}, runs: map[head.Flight]*execution{}}
 	c.hosts = append(c.hosts, h)
 	return h
 }
@@ -139,7 +139,7 @@ func (c *Cluster) host(name string) *host {
 }
 
 // worker finds a living worker; nil if there is none.
-func (c *Cluster) worker(w topo.Worker) *worker {
+func (c *Cluster) worker(w topo.WorkerID) *worker {
 	for _, h := range c.hosts {
 		if x := h.workers[w]; x != nil && h.alive {
 			return x

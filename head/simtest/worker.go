@@ -19,7 +19,7 @@ import (
 // step, and if the job uses groups also one with every second rank. It waits for all of them before
 // the next step.
 type worker struct {
-	id       topo.Worker
+	id       topo.WorkerID
 	host     *host
 	asked    bool
 	in       bool // a member, as it knows
@@ -38,7 +38,7 @@ type worker struct {
 	shaped
 }
 
-func (h *host) start(id topo.Worker) {
+func (h *host) start(id topo.WorkerID) {
 	h.workers[id] = &worker{id: id, host: h, open: map[uint64]*collective.Posted{},
 		groups: map[string]topo.GroupID{}}
 	h.agent.Started(id)
@@ -144,7 +144,7 @@ func (w *worker) begin() {
 
 // neighbours are the ranks that share a group with the worker in this step; none where the job has
 // no groups.
-func (w *worker) neighbours(v topo.View) (list []topo.Worker) {
+func (w *worker) neighbours(v topo.View) (list []topo.WorkerID) {
 	rank, ok := v.Rank(w.id)
 	if !w.host.cluster.groups || !ok || w.step%2 == 0 {
 		return nil

@@ -42,7 +42,7 @@ func (v *recordValue) check() error {
 		return errors.New("a size below 0")
 	}
 	err := checkName("head", v.Head)
-	seen := make(map[topo.Worker]bool, len(v.Members))
+	seen := make(map[topo.WorkerID]bool, len(v.Members))
 	for _, m := range v.Members {
 		if seen[m.Worker] {
 			err = errors.Join(err, fmt.Errorf("worker %d twice", m.Worker))

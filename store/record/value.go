@@ -58,13 +58,13 @@ type recordValue struct {
 	Min        int             `json:"min"`
 	Max        int             `json:"max"`
 	Spares     int             `json:"spares"`
-	Next       topo.Worker     `json:"next"`
+	Next       topo.WorkerID   `json:"next"`
 	Done       int             `json:"done"`
 }
 
 type memberValue struct {
-	Worker topo.Worker `json:"worker"`
-	Host   string      `json:"host"`
+	Worker topo.WorkerID `json:"worker"`
+	Host   string        `json:"host"`
 }
 
 type hostValue struct {

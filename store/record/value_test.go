@@ -104,12 +104,12 @@ func drawRecord(t *rapid.T, g topo.Generation) member.Record {
 		View: topo.View{Generation: g}, Head: name.Draw(t, "head"),
 		Since: topo.Generation(rapid.Uint64().Draw(t, "since")),
 		Want:  size.Draw(t, "want"), Min: size.Draw(t, "min"), Max: size.Draw(t, "max"),
-		Spares: size.Draw(t, "spares"), Next: topo.Worker(rapid.Uint64().Draw(t, "next")),
+		Spares: size.Draw(t, "spares"), Next: topo.WorkerID(rapid.Uint64().Draw(t, "next")),
 		Done: size.Draw(t, "done"),
 	}
 	for _, w := range rapid.SliceOfNDistinct(rapid.Uint64(), 0, 5, rapid.ID).Draw(t, "workers") {
 		r.View.Members = append(r.View.Members,
-			topo.Member{Worker: topo.Worker(w), Host: name.Draw(t, "host")})
+			topo.Member{Worker: topo.WorkerID(w), Host: name.Draw(t, "host")})
 	}
 	for _, h := range rapid.SliceOfNDistinct(name, 0, 5, rapid.ID).Draw(t, "hosts") {
 		r.Hosts = append(r.Hosts,

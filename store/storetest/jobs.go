@@ -26,11 +26,12 @@ func owner(run, host string) store.Owner {
 func Record(g topo.Generation, head string) member.Record {
 	return member.Record{
 		View: topo.View{Generation: g,
-			Members: []topo.Member{{Worker: 0, Host: "h1"}, {Worker: topo.Worker(g), Host: "h2"}}},
+			Members: []topo.Member{{Worker: 0, Host: "h1"},
+				{Worker: topo.WorkerID(g), Host: "h2"}}},
 		Head: head, Since: 1,
 		Hosts: []member.Host{{Name: "h1", Slots: 2}, {Name: "h2"},
 			{Name: "h3", Slots: 1, Draining: true}},
-		Want: 2, Min: 1, Max: 4, Next: topo.Worker(g) + 1, Done: 1,
+		Want: 2, Min: 1, Max: 4, Next: topo.WorkerID(g) + 1, Done: 1,
 	}
 }
 
