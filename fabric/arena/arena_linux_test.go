@@ -304,11 +304,30 @@ func TestSocketPathTooLong(t *testing.T) {
 	}
 }
 
-func TestFilePages(t *testing.T) {
-	stat := "anon 1000\nfile 900\nshmem 400\ninactive_file 300\nactive_file 200\nunevictable " +
-		"7\nactive_file_x 9\n"
-	if got := filePages(stat); got != 500 {
-		t.Errorf("got %d, want the active and inactive file pages, 500", got)
+// What is promised to late segments is not given away a second time, and comes back.
+func TestLatePagesArePromised(t *testing.T) {
+	before := promised.Load()
+	const n = 3 * stretch
+	s, err := NewLateSegment("late", n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !overcommits() {
+		t.Skip("the kernel counts the pages that it promises: there are no late segments")
+	}
+	for left := int64(n); ; left -= stretch {
+		if got := promised.Load() - before; got != left {
+			t.Errorf("%d bytes are promised, want %d", got, left)
+		}
+		if left == stretch || !s.Fill() {
+			break
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := promised.Load(); got != before {
+		t.Errorf("%d bytes are promised to nobody", got-before)
 	}
 }
 

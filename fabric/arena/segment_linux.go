@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-ml/shoal/internal/cgroup"
 )
 
 const pageBytes = 4096
@@ -92,6 +94,7 @@ func reserve(fd int, n int64, seals int, late bool, nodes []int) (*Segment, erro
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
 		return nil, errors.Join(fmt.Errorf("sealing: %w", err), unmap(s.Mem))
 	}
+	promised.Add(n - s.filled.Load())
 	return s, nil
 }
 
@@ -130,6 +133,7 @@ func (s *Segment) Fill() bool {
 		return false
 	}
 	fill(s.Mem[end-stretch : min(end, n)])
+	promised.Add(end - stretch - min(end, n))
 	return true
 }
 
@@ -167,19 +171,24 @@ func (s *Segment) Close() error {
 	if s.Mem == nil {
 		return nil
 	}
+	promised.Add(min(s.filled.Load(), int64(len(s.Mem))) - int64(len(s.Mem)))
 	err := unmap(s.Mem)
 	s.Mem = nil
 	return errors.Join(err, unix.Close(s.fd))
 }
 
-// availableMemory is what the kernel and the control group would still give, less a twentieth to
-// stay alive.
+// promised counts the bytes of late segments whose pages are not made yet: nobody else can see that
+// they will be needed.
+var promised atomic.Int64
+
+// availableMemory is what the kernel and the control groups of this process would still give, less
+// what is promised, and less a twentieth to stay alive.
 func availableMemory() (int64, bool) {
 	free, ok := meminfoAvailable()
-	if limit, err := cgroupFree(); err == nil && (!ok || limit < free) {
-		free, ok = limit, true
+	if group, limited := cgroup.Read(os.DirFS("/")); limited && (!ok || group.Free < free) {
+		free, ok = group.Free, true
 	}
-	return free - free/20, ok
+	return free - free/20 - promised.Load(), ok
 }
 
 // overcommits reports whether the kernel promises pages without counting them.
@@ -201,41 +210,6 @@ func meminfoAvailable() (int64, bool) {
 		}
 	}
 	return 0, false
-}
-
-// cgroupFree is what the control group does not use, and what it uses for files and would drop:
-// reading a data set fills a group up to its limit with these.
-func cgroupFree() (int64, error) {
-	read := func(name string) (int64, error) {
-		b, err := os.ReadFile("/sys/fs/cgroup/" + name)
-		if err != nil {
-			return 0, err
-		}
-		return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
-	}
-	limit, err := read("memory.max")
-	if err != nil {
-		return 0, err
-	}
-	used, err := read("memory.current")
-	if err != nil {
-		return 0, err
-	}
-	stat, err := os.ReadFile("/sys/fs/cgroup/memory.stat")
-	return limit - used + filePages(string(stat)), err
-}
-
-// filePages adds up the bytes of cached files in a memory.stat. Shared memory is not among them, it
-// cannot be dropped.
-func filePages(stat string) (n int64) {
-	for line := range strings.Lines(stat) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if name == "active_file" || name == "inactive_file" {
-			bytes, _ := strconv.ParseInt(value, 10, 64) // what is no number counts as none
-			n += bytes
-		}
-	}
-	return n
 }
 
 func bytesText(n int64) string {
