@@ -46,7 +46,7 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 		"max-file-bytes", "for the format hf: the bytes of tensors in a file; 0 is one file")
 	flags.StringVar(&m.groups, "groups", "", "for the formats of DeepSpeed and Megatron: a file "+
 		"with the groups of the optimizer, where SRC does not tell "+
-		"(docs/formats/checkpoints.md, section 7)")
+		"(docs/formats/optimizer-groups.md)")
 	flags.IntSliceVar(&m.stages, "stages", nil, "for zero1: with which layers of a pipeline the "+
 		"stages behind the first begin, such as 4,8,12; by default as SRC's, or for another "+
 		"number as DeepSpeed would cut them")

@@ -23,7 +23,7 @@ func newStateLayoutCommand() *cobra.Command {
 		Use:   "layout FILE",
 		Short: "Say what a layout puts on a rank, or write a preset as a file to change",
 		Long: `Say which tensors lie in the memory of a rank, and in which file a checkpoint has each. FILE is the shoal-layout.json of a
-checkpoint, or of one that is not written yet: a layout with the names, types and shapes that it is for (docs/formats/checkpoints.md, section 6);
+checkpoint, or of one that is not written yet: a layout with the names, types and shapes that it is for (docs/formats/ranks.md);
 - is what comes in.
 
 With --preset, FILE is a checkpoint, and what is printed is the layout that the preset is for its tensors, in YAML, for --layout of other commands. So stages

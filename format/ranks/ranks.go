@@ -2,7 +2,7 @@
 // with what lies in its memory, under the names, joined and padded as there, and a file that says
 // which layout it is. What several ranks hold alike is written once: by the lowest of them, or
 // where it is spread by the one that has the least to write. So a rank loads its part as it is, and
-// the layout says how the parts make up the whole. docs/formats/checkpoints.md describes the files.
+// the layout says how the parts make up the whole. docs/formats/ranks.md describes the files.
 package ranks
 
 import (

@@ -5,9 +5,9 @@ format that `shoal state` reads.
     shoal.state.save(tensors, folder, mesh="dp=2,tp=2", layout=spec, catalogue=whole)       # a layout says it of the rest
     shoal.state.load(model.state_dict(), "checkpoints/step-1000")           # on other workers, with another layout
 
-What is saved is a file for each rank with its layout and a seal (docs/formats/checkpoints.md,
-section 6), so `shoal state verify`, `reshard` and `convert` take it. What lies where is computed by
-the `shoal` binary, the same that starts the workers. Needs NumPy.
+What is saved is a file for each rank with its layout and a seal (docs/formats/ranks.md), so `shoal
+state verify`, `reshard` and `convert` take it. What lies where is computed by the `shoal` binary,
+the same that starts the workers. Needs NumPy.
 """
 
 from __future__ import annotations
