@@ -83,7 +83,7 @@ func BenchmarkReshard(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		out, _, err := c.Lay(Form{Format: "ranks", Spec: spec})
+		out, _, err := c.Output(TargetFormat{Format: "ranks", Spec: spec})
 		if err != nil {
 			b.Fatal(err)
 		}

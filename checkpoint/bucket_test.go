@@ -38,7 +38,7 @@ func TestCheckpointInABucket(t *testing.T) {
 	if err != nil || len(damage) > 0 {
 		t.Errorf("%v, %v", damage, err)
 	}
-	out, _, err := c.Lay(checkpoint.Form{Format: "hf", File: "w.safetensors"})
+	out, _, err := c.Output(checkpoint.TargetFormat{Format: "hf", File: "w.safetensors"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
-// Package checkpoint works on checkpoints that are files: it moves one to another layout or format,
-// seals it, verifies a seal, and compares two. It is the shell around the pure packages below
-// state: it opens files, and decides what is durable when.
+// Package checkpoint works on checkpoints in files: it moves one to another layout or format, seals
+// it, verifies a seal, and compares two. It is the shell around the pure packages below state: it
+// opens files, and decides when bytes are durable.
 package checkpoint
 
 import (
@@ -24,28 +24,31 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Checkpoint is one that is open: what its headers say, and its files. It is for one goroutine;
-// Move and the others share the work out themselves.
+// A Checkpoint is an open checkpoint: what its headers say, and its files. One goroutine uses it at
+// a time; Move and the other methods share work among goroutines themselves.
 type Checkpoint struct {
 	*format.Checkpoint
-	Files  *format.Files
-	path   string     // as it was given
-	dir    string     // the folder in which a manifest lists files, or its URL
-	file   string     // in it, when the checkpoint is a single file
-	fsys   fs.FS      // the folder itself
-	bucket *s3.Bucket // that the folder is in, or nil
-	seen   map[string]stamp
+	Files *format.Files
+	path  string // path or URL as the caller gave it
+	dir   string // folder, or URL of one, whose manifest lists the files
+	// name of the file in dir if the checkpoint is a single file; "" = a folder.
+	file   string
+	fsys   fs.FS            // contents of dir
+	bucket *s3.Bucket       // bucket that holds dir; nil = a local folder
+	stamps map[string]stamp // size and time of each file when the checkpoint was opened
 
-	sealed  *manifest.Manifest // nil without one
-	renamed map[string]string  // what renamed tensors are called in it
-	apart   bool               // whether there are tensors that it has only joined
-	strange map[string]bool    // tensors that it does not list, by name
-	lacking bool               // whether it lists some that are not in the files
-	chosen  bool               // whether only some of the tensors are wanted
+	sealed *manifest.Manifest // manifest; nil = not sealed
+	// name in the manifest of each renamed tensor, by its new name.
+	renamed map[string]string
+	// whether some tensors were only joined or split here and are in no manifest.
+	derived       bool
+	unlistedNames map[string]bool // names of tensors that the manifest does not list
+	missing       bool            // whether the manifest lists tensors that the files lack
+	selected      bool            // whether Select has left out tensors
 }
 
-// A stamp tells whether a file was changed. The number of its inode is no part: on disks of a
-// network that may change by itself.
+// A stamp tells whether a file was changed. It leaves the inode number out, because network file
+// systems may change that by themselves.
 type stamp struct {
 	size  int64
 	mtime time.Time
@@ -69,19 +72,19 @@ func Open(path string) (*Checkpoint, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	if c.sealed != nil {
-		c.strange, c.lacking = c.unlisted(c.sealed)
+		c.unlistedNames, c.missing = c.unlisted(c.sealed)
 	}
-	c.seen, c.renamed = map[string]stamp{}, map[string]string{}
+	c.stamps, c.renamed = map[string]stamp{}, map[string]string{}
 	for _, name := range c.names() {
-		if c.seen[name], err = c.stamp(name); err != nil {
+		if c.stamps[name], err = c.stamp(name); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
 	}
 	return c, nil
 }
 
-// unlisted are the tensors that a manifest does not list as they are, by name, place, type and
-// shape, and whether it lists others.
+// unlisted returns the names of the tensors that a manifest does not list with the same name,
+// place, type and shape, and whether the manifest lists tensors that the checkpoint lacks.
 func (c *Checkpoint) unlisted(m *manifest.Manifest) (strange map[string]bool, lacking bool) {
 	text := func(name, place string, d tensor.DType, s tensor.Shape) string {
 		return fmt.Sprintf("%q %s %v %v", name, place, d, s)
@@ -102,14 +105,14 @@ func (c *Checkpoint) unlisted(m *manifest.Manifest) (strange map[string]bool, la
 	return strange, len(sealed) > 0
 }
 
-// foreign tells whether tensors are wanted that the manifest does not list, or not all that it
-// lists are there.
-func (c *Checkpoint) foreign() bool {
-	return c.lacking && !c.chosen || slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool {
+// hasUnlisted reports whether a selected tensor is not in the manifest, or the manifest lists a
+// tensor that the files lack.
+func (c *Checkpoint) hasUnlisted() bool {
+	return c.missing && !c.selected || slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool {
 		if old, renamed := c.renamed[t.Name]; renamed {
-			return c.strange[old]
+			return c.unlistedNames[old]
 		}
-		return c.strange[t.Name]
+		return c.unlistedNames[t.Name]
 	})
 }
 
@@ -131,7 +134,7 @@ func locate(path string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// locateURL is locate in a bucket, where it fails on what is not whole.
+// locateURL is locate in a bucket. It fails when the checkpoint there is not complete.
 func locateURL(url string) (*Checkpoint, error) {
 	ctx := context.Background()
 	b, parent, name, err := openURL(url)
@@ -160,7 +163,7 @@ func locateURL(url string) (*Checkpoint, error) {
 // Close closes the files.
 func (c *Checkpoint) Close() error { return c.Files.Close() }
 
-// names returns the files in which tensors lie, and what proves their names, ascending.
+// names returns the files that hold tensors or what proves their names, in ascending order.
 func (c *Checkpoint) names() (names []string) {
 	found := map[string]bool{}
 	for _, p := range c.pieces() {
@@ -181,14 +184,14 @@ func (c *Checkpoint) stamp(name string) (stamp, error) {
 	return stamp{info.Size(), info.ModTime()}, nil
 }
 
-// unchanged fails when a file is not as it was when the checkpoint was opened.
-func (c *Checkpoint) unchanged() error {
+// checkUnchanged fails when a file has changed since the checkpoint was opened.
+func (c *Checkpoint) checkUnchanged() error {
 	for _, name := range c.names() {
 		now, err := c.stamp(name)
 		if err != nil {
 			return err
 		}
-		if before := c.seen[name]; now.size != before.size || !now.mtime.Equal(before.mtime) {
+		if before := c.stamps[name]; now.size != before.size || !now.mtime.Equal(before.mtime) {
 			return fmt.Errorf("%s: %s was changed while it was read; nothing of the result is "+
 				"kept as good: wait until its writer is done, and start again", c.path, name)
 		}
@@ -196,9 +199,9 @@ func (c *Checkpoint) unchanged() error {
 	return nil
 }
 
-// Select leaves only the tensors of which keep says so. It fails when none is left.
+// Select keeps the tensors whose name keep accepts. It fails when none is left.
 func (c *Checkpoint) Select(keep func(name string) bool) error {
-	c.chosen = true
+	c.selected = true
 	c.Tensors = slices.DeleteFunc(slices.Clone(c.Tensors), func(t format.Tensor) bool {
 		return !keep(t.Name)
 	})
@@ -208,8 +211,8 @@ func (c *Checkpoint) Select(keep func(name string) bool) error {
 	return nil
 }
 
-// Rename gives tensors whose names begin with from another beginning. It fails when two then have
-// one name.
+// Rename replaces the prefix from of tensor names by to. It fails when two tensors would have one
+// name.
 func (c *Checkpoint) Rename(from, to string) error {
 	c.Tensors = slices.Clone(c.Tensors)
 	n := 0
@@ -233,21 +236,21 @@ func (c *Checkpoint) Rename(from, to string) error {
 	return c.Finish()
 }
 
-// Named fails when a tensor has no name, as one that torch.save was given by itself: in a
-// checkpoint of other formats it needs one.
-func (c *Checkpoint) Named() error {
+// CheckNames fails when a tensor has no name, as when torch.save was given a tensor alone. Other
+// formats need a name.
+func (c *Checkpoint) CheckNames() error {
 	for i := range c.Tensors {
 		if c.Tensors[i].Name == "" {
-			return fmt.Errorf("%s holds a tensor without a name, as torch.save writes one that "+
-				"it is given alone; name it: --rename =weight", c.path)
+			return fmt.Errorf("%s holds a tensor without a name, because torch.save was given "+
+				"the tensor alone; name it: --rename =weight", c.path)
 		}
 	}
 	return nil
 }
 
-// whole fails when the format does not say how the parts of a tensor fit together, or something is
-// wrong with its structure.
-func (c *Checkpoint) whole() error {
+// checkStructure fails when the format does not say how the parts of a tensor fit together, or the
+// structure has a fault.
+func (c *Checkpoint) checkStructure() error {
 	for i := range c.Tensors {
 		if t := &c.Tensors[i]; t.At != nil {
 			return fmt.Errorf("%s: of tensor %q there is the part of rank %v, and %s; leave it "+

@@ -33,7 +33,7 @@ func sealed(t *testing.T) string {
 	writeModel(t, filepath.Join(dir, "model.safetensors"), rand.New(rand.NewPCG(1, 2)), 3, 16)
 	at := filepath.Join(dir, "sealed")
 	convert(t, filepath.Join(dir, "model.safetensors"), at,
-		Form{Format: "ranks", Spec: rows("dp=2")}, Options{Workers: 2, Seal: true})
+		TargetFormat{Format: "ranks", Spec: rows("dp=2")}, Options{Workers: 2, Seal: true})
 	return at
 }
 
@@ -138,8 +138,8 @@ func try(t *testing.T, from, to string) error {
 		return err
 	}
 	defer c.Close()
-	out, _, err := c.Lay(
-		Form{Format: "dcp",
+	out, _, err := c.Output(
+		TargetFormat{Format: "dcp",
 			Spec: &layout.Spec{Shoal: layout.Version, Mesh: "dp=3",
 				Rules: []layout.Rule{{Match: "**", Place: "dp=shard(0,ceil)"}}}})
 	if err != nil {
@@ -172,7 +172,7 @@ func TestSourceChanges(t *testing.T) {
 			from, to := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "to")
 			writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
 			c := opened(t, from)
-			out, _, err := c.Lay(Form{Format: "hf"})
+			out, _, err := c.Output(TargetFormat{Format: "hf"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -253,7 +253,7 @@ func dyingModel(t *testing.T, dir string, reads int64, replica bool) (*Checkpoin
 	left := &atomic.Int64{}
 	left.Store(reads)
 	c.Files = format.NewFiles(dying{os.DirFS(dir), "a.safetensors", left})
-	if c.seen["b.safetensors"], err = c.stamp("b.safetensors"); err != nil {
+	if c.stamps["b.safetensors"], err = c.stamp("b.safetensors"); err != nil {
 		t.Fatal(err)
 	}
 	for i := range c.Tensors {
@@ -264,7 +264,7 @@ func dyingModel(t *testing.T, dir string, reads int64, replica bool) (*Checkpoin
 			}
 		}
 	}
-	out, _, err := c.Lay(Form{Format: "hf"})
+	out, _, err := c.Output(TargetFormat{Format: "hf"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func TestReplica(t *testing.T) {
 	for _, replicas := range []bool{true, false} {
 		c, out := dyingModel(t, dir, 40, replicas)
 		r, err := Move(t.Context(), c, out, filepath.Join(dir, fmt.Sprint(replicas)),
-			Options{Workers: 2, block: 512})
+			Options{Workers: 2, blockBytes: 512})
 		if !replicas {
 			if err == nil || !strings.Contains(err.Error(), "the disk is broken") ||
 				strings.Contains(err.Error(), "ranks") ||
@@ -289,7 +289,7 @@ func TestReplica(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || !slices.Equal(r.Dead, []string{"a.safetensors"}) || r.Reused == 0 ||
+		if err != nil || !slices.Equal(r.Unreadable, []string{"a.safetensors"}) || r.Reused == 0 ||
 			r.Moved == 0 {
 			t.Fatal(r, err)
 		}
@@ -319,7 +319,7 @@ func TestReplicasDiffer(t *testing.T) {
 	p := c.Tensors[2].Pieces[0]
 	p.File = "b.safetensors"
 	c.Tensors[2].Replicas = []format.Piece{p}
-	out, _, err := c.Lay(Form{Format: "hf"})
+	out, _, err := c.Output(TargetFormat{Format: "hf"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ func TestReplicasDiffer(t *testing.T) {
 	p = c.Tensors[1].Pieces[0] // of the same file
 	p.Box = c.Tensors[2].Pieces[0].Box
 	c.Tensors[2].Replicas = []format.Piece{p}
-	if out, _, err = c.Lay(Form{Format: "hf"}); err != nil {
+	if out, _, err = c.Output(TargetFormat{Format: "hf"}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = Move(t.Context(), c, out, filepath.Join(dir, "to"), Options{})
@@ -372,7 +372,7 @@ func TestRefused(t *testing.T) {
 	if _, err := f4.Layout(); err == nil || !strings.Contains(err.Error(), "share bytes") {
 		t.Errorf("f4: %v", err)
 	}
-	if _, _, err := f4.Lay(Form{Format: "zip"}); err == nil ||
+	if _, _, err := f4.Output(TargetFormat{Format: "zip"}); err == nil ||
 		!strings.Contains(err.Error(), "no format") {
 		t.Errorf("no such format: %v", err)
 	}
@@ -383,7 +383,7 @@ func TestDiff(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a.safetensors"), filepath.Join(dir, "b")
 	writeModel(t, a, rand.New(rand.NewPCG(1, 2)), 3, 16)
-	convert(t, a, b, Form{Format: "ranks", Spec: rows("dp=2")}, Options{})
+	convert(t, a, b, TargetFormat{Format: "ranks", Spec: rows("dp=2")}, Options{})
 	compare := func(want ...string) {
 		t.Helper()
 		x, err := Open(a)

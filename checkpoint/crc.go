@@ -2,8 +2,8 @@ package checkpoint
 
 import "hash/crc32"
 
-// shiftedCRC is what bytes with this checksum (CRC-32, IEEE) add, by exclusive or, to that of a run
-// of bytes in which n follow them.
+// shiftedCRC returns what a run of bytes with the checksum sum (CRC-32, IEEE) contributes, by
+// exclusive or, to the checksum of a longer run in which n bytes follow.
 func shiftedCRC(sum uint32, n int64) uint32 {
 	power := uint32(1) << 23 // x^8, a byte further
 	for ; n > 0; n >>= 1 {
@@ -15,8 +15,8 @@ func shiftedCRC(sum uint32, n int64) uint32 {
 	return sum
 }
 
-// productCRC multiplies polynomials modulo that of the checksum. The highest bit is the coefficient
-// of x^0.
+// productCRC multiplies two polynomials modulo the polynomial of CRC-32. The highest bit is the
+// coefficient of x^0.
 func productCRC(a, b uint32) (p uint32) {
 	for ; a != 0; a <<= 1 {
 		if a>>31 == 1 {

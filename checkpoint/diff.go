@@ -14,15 +14,16 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Difference is a tensor that two checkpoints do not have alike.
+// A Difference describes a tensor in which two checkpoints differ.
 type Difference struct {
 	Tensor string `json:"tensor"`
-	// "only in A", "only in B", "type or shape", or "content"
-	What     string `json:"what"`
-	A        string `json:"a,omitempty"`        // type and shape
-	B        string `json:"b,omitempty"`        //
-	Elements int    `json:"elements,omitempty"` // that differ, bit by bit
-	First    []int  `json:"first,omitempty"`    // index of the first of these
+	// What is "only in A", "only in B", "type or shape" or "content".
+	What string `json:"what"`
+	A    string `json:"a,omitempty"` // type and shape in A
+	B    string `json:"b,omitempty"` // type and shape in B
+	// number of elements that differ, bit by bit.
+	Elements int   `json:"elements,omitempty"`
+	First    []int `json:"first,omitempty"` // index of the first element that differs
 }
 
 func (d Difference) String() string {
@@ -36,15 +37,15 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%q: %s", d.Tensor, d.What)
 }
 
-// Diff compares the tensors of two checkpoints bit by bit, whatever their formats and layouts.
-// Differences are in the order of names. Damage that files tell of themselves is an error, and no
-// difference; so are files that are not as they were when the checkpoint was opened.
+// Diff compares the tensors of two checkpoints bit by bit, whatever their formats and layouts, and
+// returns the differences in the order of names. Damage that the files themselves reveal is an
+// error, not a difference; so is a file that has changed since its checkpoint was opened.
 func Diff(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, error) {
-	if err := errors.Join(a.whole(), b.whole()); err != nil {
+	if err := errors.Join(a.checkStructure(), b.checkStructure()); err != nil {
 		return nil, err
 	}
 	for _, c := range []*Checkpoint{a, b} {
-		if _, err := c.sound(ctx, workers); err != nil {
+		if _, err := c.checkContent(ctx, workers); err != nil {
 			return nil, err
 		}
 	}
@@ -78,17 +79,17 @@ func Diff(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, err
 	}
 	content, err := contents(ctx, a, b, pairs, workers)
 	if err == nil {
-		err = errors.Join(a.unchanged(), b.unchanged())
+		err = errors.Join(a.checkUnchanged(), b.checkUnchanged())
 	}
 	found = append(found, content...)
 	slices.SortFunc(found, func(x, y Difference) int { return strings.Compare(x.Tensor, y.Tensor) })
 	return found, err
 }
 
-// pair is a tensor in both checkpoints.
+// A pair is a tensor that both checkpoints have.
 type pair struct{ a, b *format.Tensor }
 
-// contents compares pairs, each as a row of boxes that both sides read packed.
+// contents compares pairs of tensors. Each pair is a row of boxes that both sides read packed.
 func contents(ctx context.Context, a, b *Checkpoint, pairs []pair, workers int) ([]Difference,
 	error) {
 	type item struct{ pair, from, to int }
@@ -133,7 +134,8 @@ func contents(ctx context.Context, a, b *Checkpoint, pairs []pair, workers int) 
 			continue
 		}
 		found = append(found,
-			Difference{Tensor: t.Name, What: "content", Elements: n, First: at(t.Shape, firsts[i])})
+			Difference{Tensor: t.Name, What: "content", Elements: n,
+				First: elementIndex(t.Shape, firsts[i])})
 	}
 	return found, errors.Join(err, left.Close(), right.Close())
 }
@@ -154,8 +156,8 @@ func unequal(x, y []byte, size int) (count, first int) {
 	return count, first
 }
 
-// at is the index of the n-th element of a shape, row-major.
-func at(s tensor.Shape, n int) []int {
+// elementIndex returns the index of the n-th element of a shape in row-major order.
+func elementIndex(s tensor.Shape, n int) []int {
 	index := make([]int, len(s))
 	for d := len(s) - 1; d >= 0; d-- {
 		index[d] = n % s[d]
@@ -164,17 +166,16 @@ func at(s tensor.Shape, n int) []int {
 	return index
 }
 
-// A reader reads boxes of a checkpoint, wherever the pieces are; it is for several goroutines at
-// once.
+// A reader reads boxes of a checkpoint from any of its pieces. Several goroutines may use it.
 type reader struct {
-	memory
-	index map[string]int
+	fileSet
+	index map[string]int // position of each file in names
 }
 
 func (c *Checkpoint) reader() *reader { return c.readerOf(c.names()) }
 
 func (c *Checkpoint) readerOf(names []string) *reader {
-	r := &reader{memory: memory{names: names, open: func(name string) (handle, error) {
+	r := &reader{fileSet: fileSet{names: names, open: func(name string) (handle, error) {
 		return openFrom(c.Files.FS(), name)
 	}}, index: map[string]int{}}
 	for i, name := range r.names {
@@ -183,7 +184,7 @@ func (c *Checkpoint) readerOf(names []string) *reader {
 	return r
 }
 
-// bytes fills b from an offset of a file on.
+// bytes fills b with the bytes of a file from an offset on.
 func (r *reader) bytes(name string, b []byte, at int64) error {
 	return r.Read(r.index[name], b, at)
 }

@@ -66,11 +66,11 @@ func movedSealed(t *testing.T, from, to, format string) (*Report, error) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	form := Form{Format: format}
+	form := TargetFormat{Format: format}
 	if format != "hf" {
 		form.Spec = rows("dp=2")
 	}
-	out, _, err := c.Lay(form)
+	out, _, err := c.Output(form)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestTwoAtOnce(t *testing.T) {
 	from, to := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "to")
 	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
 	c := opened(t, from)
-	out, _, err := c.Lay(Form{Format: "hf"})
+	out, _, err := c.Output(TargetFormat{Format: "hf"})
 	if err != nil {
 		t.Fatal(err)
 	}

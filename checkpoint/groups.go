@@ -15,32 +15,31 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Adopt prepares an optimizer for a format that goes by the position of parameters, or wants their
-// groups, as Grouped says; for others it does nothing. given are the groups that somebody says;
-// without them the checkpoint must tell. notes are for people: what was found in other words than
-// those of the format.
-func (c *Checkpoint) Adopt(to string, given []optim.Group) (notes []string, err error) {
+// PrepareOptimizer prepares an optimizer for a format that identifies parameters by position, or
+// needs their groups, as Grouped says; for other formats it does nothing. given are the groups that
+// the user states; without them the checkpoint must tell. notes tell the user what was inferred.
+func (c *Checkpoint) PrepareOptimizer(to string, given []optim.Group) (notes []string, err error) {
 	if !Grouped(to) {
 		return nil, nil
 	}
 	if slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool { return t.At != nil }) {
-		return nil, nil // Lay says why not
+		return nil, nil // Output explains why not
 	}
-	if notes, err = c.adopt(to, given); err != nil {
+	if notes, err = c.prepareOptimizer(to, given); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.path, err)
 	}
 	return notes, nil
 }
 
-func (c *Checkpoint) adopt(to string, given []optim.Group) (notes []string, err error) {
-	if err := c.unchained(to); err != nil {
+func (c *Checkpoint) prepareOptimizer(to string, given []optim.Group) (notes []string, err error) {
+	if err := c.joinOptimizers(to); err != nil {
 		return nil, err
 	}
 	o, renamed, err := optim.Find(c.Checkpoint, given, c.Files.Read)
 	if err != nil {
 		return nil, err
 	}
-	c.called(renamed)
+	c.recordRenames(renamed)
 	if Preset(to) == "megatron-core" {
 		return c.forMegatron(to, o)
 	}
@@ -48,29 +47,29 @@ func (c *Checkpoint) adopt(to string, given []optim.Group) (notes []string, err 
 		return nil, err
 	}
 	switch {
-	// there it stays behind
+	// These formats keep the optimizer as it is, or leave it out.
 	case o == nil, o.From == optim.DeepSpeed, o.From == optim.Megatron && to == "universal":
 		return nil, nil
 	case !o.Ordered && to != "universal":
 		return nil, fmt.Errorf("the groups of the optimizer are known (%s), and not the order "+
 			"of parameters, by which DeepSpeed goes: %s; say it with --groups, or choose "+
-			"universal, which DeepSpeed loads by names", members(o), o.Why)
+			"universal, which DeepSpeed loads by names", groupSizes(o), o.Why)
 	}
 	if err := o.Replace(c.Checkpoint); err != nil || !o.Ordered || to == "universal" {
 		return nil, err
 	}
 	return []string{fmt.Sprintf("the optimizer has %s, as %s says; a program that has its "+
-			"parameters in other groups, or in another order, must not load this", members(o),
+			"parameters in other groups, or in another order, must not load this", groupSizes(o),
 			o.Said)},
 		nil
 }
 
-// trainedState is what an optimizer has for a parameter, under the names of all formats; but for
-// what scales gradients of f16.
+// trainedState matches the names of optimizer state of a parameter in all formats, without the
+// scaler of f16 gradients.
 var trainedState = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
 
-// forDeepSpeed gives tensors the names under which a checkpoint of DeepSpeed is read again, as its
-// manifest has them: the model's, and where that is of f32 and has no copies, these.
+// forDeepSpeed gives tensors the names that a checkpoint of DeepSpeed has when it is read again, as
+// its manifest lists them. A parameter in f32 without an optimizer copy serves as its own copy.
 func (c *Checkpoint) forDeepSpeed() error {
 	has, state := map[string]int{}, map[string]bool{}
 	for i := range c.Tensors {
@@ -98,13 +97,13 @@ func (c *Checkpoint) forDeepSpeed() error {
 			continue
 		}
 		if prefix != deepSpeedModel {
-			c.called(map[string]string{deepSpeedModel + name: t.Name})
+			c.recordRenames(map[string]string{deepSpeedModel + name: t.Name})
 			t.Name = deepSpeedModel + name
 		}
 		if _, there := has["optimizer.fp32."+name]; state[name] && !there && t.DType == tensor.F32 {
 			master := *t
 			master.Name = "optimizer.fp32." + name
-			c.called(map[string]string{master.Name: t.Name})
+			c.recordRenames(map[string]string{master.Name: t.Name})
 			tensors = append(tensors, master)
 		}
 	}
@@ -112,19 +111,19 @@ func (c *Checkpoint) forDeepSpeed() error {
 	return c.Finish()
 }
 
-// deepSpeedModel is what names of the model begin with in checkpoints of DeepSpeed.
+// deepSpeedModel is the prefix of the model's tensors in checkpoints of DeepSpeed.
 const deepSpeedModel = "module."
 
-// called notes which tensors a change has given other names, so that a seal still tells of them.
-func (c *Checkpoint) called(renamed map[string]string) {
+// recordRenames records the old names of renamed tensors, so that a seal still covers them.
+func (c *Checkpoint) recordRenames(renamed map[string]string) {
 	before := maps.Clone(c.renamed)
 	for name, old := range renamed {
 		c.renamed[name] = cmp.Or(before[old], old)
 	}
 }
 
-// members says how many parameters are in each group.
-func members(o *optim.Optimizer) string {
+// groupSizes describes the number of parameters in each group.
+func groupSizes(o *optim.Optimizer) string {
 	var of []string
 	for i := range o.Groups {
 		of = append(of, fmt.Sprint(len(o.Groups[i].Params)))
@@ -132,17 +131,17 @@ func members(o *optim.Optimizer) string {
 	return plural.Of(len(of), "group") + " of " + strings.Join(of, " and ") + " parameters"
 }
 
-// unchained joins the optimizer that Megatron has for experts with the other, for formats that have
-// one for all.
-func (c *Checkpoint) unchained(to string) error {
+// joinOptimizers joins Megatron's separate optimizer for experts with the other one, for formats
+// that have one optimizer.
+func (c *Checkpoint) joinOptimizers(to string) error {
 	several := slices.ContainsFunc(c.Values, func(v format.Value) bool {
 		return strings.HasPrefix(v.Path, "optimizer.1.")
 	})
 	if !several || Preset(to) == "megatron-core" || to == "universal" {
 		return nil
 	}
-	renamed, err := megatron.Chain(c.Checkpoint, (&Form{}).spec())
-	c.called(renamed)
+	renamed, err := megatron.Chain(c.Checkpoint, (&TargetFormat{}).spec())
+	c.recordRenames(renamed)
 	return err
 }
 
@@ -151,25 +150,25 @@ func (c *Checkpoint) forMegatron(to string, o *optim.Optimizer) (notes []string,
 	another := o != nil && o.From != optim.Megatron
 	if another {
 		optim.Drop(c.Checkpoint)
-		c.bare(o)
+		c.stripModelPrefix(o)
 		if err := c.Finish(); err != nil {
 			return nil, err
 		}
 	}
 	renamed, err := megatron.Fold(c.Checkpoint)
 	if err != nil || !another {
-		c.called(renamed)
+		c.recordRenames(renamed)
 		return nil, err
 	}
-	c.called(renamed)
+	c.recordRenames(renamed)
 	note, err := megatron.Regroup(c.Checkpoint, o.Values(), to != "torch_dist")
 	return []string{note}, err
 }
 
-// bare gives the model's tensors the names that the optimizer has for them, where a program has put
-// a word before all of these; and where there are no weights but the copies of the optimizer, as
-// after stage 3 of ZeRO, these are the model's.
-func (c *Checkpoint) bare(o *optim.Optimizer) {
+// stripModelPrefix gives the model's tensors the names that the optimizer has for them, where a
+// program has put a prefix before all of them. Where only the optimizer's copies exist, as after
+// ZeRO stage 3, the copies become the model's tensors.
+func (c *Checkpoint) stripModelPrefix(o *optim.Optimizer) {
 	has := map[string]int{}
 	for i := range c.Tensors {
 		has[c.Tensors[i].Name] = i
@@ -191,7 +190,7 @@ func (c *Checkpoint) bare(o *optim.Optimizer) {
 		for i := range c.Tensors {
 			t := &c.Tensors[i]
 			if name, ok := strings.CutPrefix(t.Name, prefix); ok && prefix != "" {
-				c.called(map[string]string{name: t.Name})
+				c.recordRenames(map[string]string{name: t.Name})
 				t.Name = name
 			}
 		}

@@ -210,22 +210,22 @@ func adopted(r rapid.TB, from, to, name string, ranks int, given []optim.Group) 
 		r.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.Adopt(name, given); err != nil {
+	if _, err := c.PrepareOptimizer(name, given); err != nil {
 		r.Fatal(err)
 	}
-	f := Form{Format: name}
+	f := TargetFormat{Format: name}
 	if strings.HasPrefix(name, "zero") {
 		if f.Spec, err = layout.Preset(name, layout.Mesh{{Name: "dp", Size: ranks}},
 			Catalogue(c.Checkpoint), 0); err != nil {
 			r.Fatal(err)
 		}
 	}
-	out, _, err := c.Lay(f)
+	out, _, err := c.Output(f)
 	if err != nil {
 		r.Fatal(err)
 	}
 	if _, err := Move(context.Background(), c, out, to,
-		Options{Workers: 2, block: 64}); err != nil {
+		Options{Workers: 2, blockBytes: 64}); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -251,12 +251,12 @@ func TestAdoptNot(t *testing.T) {
 		return c
 	}
 	for _, to := range []string{"zero1", "zero2", "zero3"} {
-		if notes, err := open(false).Adopt(to, nil); err != nil || len(notes) != 1 ||
+		if notes, err := open(false).PrepareOptimizer(to, nil); err != nil || len(notes) != 1 ||
 			!strings.Contains(notes[0],
 				"2 groups of 1 and 1 parameters, as optim.param_groups says") {
 			t.Errorf("%v, %v", notes, err)
 		}
-		if _, err := open(true).Adopt(to, nil); err == nil ||
+		if _, err := open(true).PrepareOptimizer(to, nil); err == nil ||
 			!strings.Contains(err.Error(), "not the order of parameters, by which DeepSpeed "+
 				"goes: they stand in the order of their names") {
 			t.Error(err)
@@ -264,7 +264,7 @@ func TestAdoptNot(t *testing.T) {
 		given := []optim.Group{{Params: []string{"b"}}, {Params: []string{"a"}}}
 		c := open(true)
 		c.Tensors[0].DType = tensor.BF16 // of which there are no copies
-		if _, err := c.Adopt(to, given); err != nil {
+		if _, err := c.PrepareOptimizer(to, given); err != nil {
 			t.Error(err)
 		}
 		for _, x := range []struct {
@@ -283,7 +283,7 @@ func TestAdoptNot(t *testing.T) {
 		}
 	}
 	c := open(true)
-	if _, err := c.Adopt("universal", nil); err != nil { // which has names
+	if _, err := c.PrepareOptimizer("universal", nil); err != nil { // which has names
 		t.Error(err)
 	}
 	if slices.ContainsFunc(c.Values, func(v format.Value) bool {
@@ -291,7 +291,7 @@ func TestAdoptNot(t *testing.T) {
 	}) {
 		t.Error("groups are said of which nobody knows which is the first")
 	}
-	if notes, err := open(true).Adopt("dcp", nil); err != nil || notes != nil {
+	if notes, err := open(true).PrepareOptimizer("dcp", nil); err != nil || notes != nil {
 		t.Error(notes, err)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// holder says who has locked a file, as far as the system tells: Linux lists locks with their
-// process and the inode.
+// holder names the process that has locked a file, as far as the system tells: Linux lists locks
+// with their process and inode.
 func holder(f *os.File) string {
 	const unknown = "another process"
 	info, err := f.Stat()
@@ -24,7 +24,7 @@ func holder(f *os.File) string {
 		words := strings.Fields(line)
 		if len(words) > 5 && words[1] == "FLOCK" && words[4] != "0" &&
 			strings.HasSuffix(words[5], fmt.Sprintf(":%d", at.Ino)) {
-			return "process " + words[4] // 0 is one outside of this container
+			return "process " + words[4] // 0 = outside this container
 		}
 	}
 	return unknown

@@ -61,7 +61,7 @@ func (m childMove) run() error {
 		return err
 	}
 	defer c.Close()
-	form := Form{Format: m.Format}
+	form := TargetFormat{Format: m.Format}
 	if m.Format == "ranks" {
 		form.Spec = &layout.Spec{Shoal: layout.Version, Mesh: "dp=3,tp=2", Rules: []layout.Rule{
 			{Match: "optimizer.**norm.weight", Place: "dp=flat(optimizer)"},
@@ -69,7 +69,7 @@ func (m childMove) run() error {
 			{Match: "**norm.weight", Place: "dp=flat(all)"},
 			{Match: "**", Place: "tp=shard(1), dp=flat(all)"}}}
 	}
-	out, _, err := c.Lay(form)
+	out, _, err := c.Output(form)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (m childMove) run() error {
 		}
 	}
 	if _, err = Move(context.Background(), c, out, m.To,
-		Options{Workers: 2, Seal: true, Progress: progress, block: m.Block}); err != nil {
+		Options{Workers: 2, Seal: true, Progress: progress, blockBytes: m.Block}); err != nil {
 		return err
 	}
 	used, err := resident("self")

@@ -22,7 +22,7 @@ import (
 // megatronSample unpacks a checkpoint of Megatron-LM, and what the whole tensors are of which its
 // parts were cut.
 func megatronSample(t *testing.T, name string) (string, formattest.What) {
-	files, want := formattest.Load(t, "../state/format/megatron/testdata/"+name+".zip")
+	files, want := formattest.Load(t, "../format/megatron/testdata/"+name+".zip")
 	dir := filepath.Join(t.TempDir(), name)
 	if err := os.CopyFS(dir, files); err != nil {
 		t.Fatal(err)
@@ -72,16 +72,18 @@ func TestMegatronOptimizer(t *testing.T) {
 		dir, want := megatronSample(t, name)
 		for _, c := range []struct {
 			name   string
-			form   Form
+			form   TargetFormat
 			preset string
 		}{
-			{"hf", Form{Format: "hf"}, ""}, {"pt", Form{Format: "pt", File: "pt"}, ""},
-			{"dcp", Form{Format: "dcp"}, "fsdp2"},
-			{"shards", Form{Format: "shards"}, "fsdp2"}, {"zero1", Form{Format: "ranks"}, "zero1"},
-			{"zero3", Form{Format: "ranks"}, "zero3"},
-			{"stages", Form{Format: "ranks", Spec: stages}, ""},
-			{"megatron", Form{Format: "megatron", Spec: stages}, ""},
-			{"torch_dist", Form{Format: "torch_dist"}, ""},
+			{"hf", TargetFormat{Format: "hf"}, ""},
+			{"pt", TargetFormat{Format: "pt", File: "pt"}, ""},
+			{"dcp", TargetFormat{Format: "dcp"}, "fsdp2"},
+			{"shards", TargetFormat{Format: "shards"}, "fsdp2"},
+			{"zero1", TargetFormat{Format: "ranks"}, "zero1"},
+			{"zero3", TargetFormat{Format: "ranks"}, "zero3"},
+			{"stages", TargetFormat{Format: "ranks", Spec: stages}, ""},
+			{"megatron", TargetFormat{Format: "megatron", Spec: stages}, ""},
+			{"torch_dist", TargetFormat{Format: "torch_dist"}, ""},
 		} {
 			if name == "fp32" && c.form.Spec == stages {
 				continue // its first matrices have no gate
@@ -95,7 +97,7 @@ func TestMegatronOptimizer(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				out, _, err := src.Lay(c.form)
+				out, _, err := src.Output(c.form)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -141,7 +143,7 @@ func TestMegatronScale(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, _, err := src.Lay(Form{Format: "megatron", Spec: spec})
+		out, _, err := src.Output(TargetFormat{Format: "megatron", Spec: spec})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +225,8 @@ func TestMegatronDistributed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, _, err = src.Lay(Form{Format: "megatron-distributed", Spec: spec}); err != nil {
+	if out, _, err = src.Output(
+		TargetFormat{Format: "megatron-distributed", Spec: spec}); err != nil {
 		t.Fatal(err)
 	}
 	dst := filepath.Join(top, "dst")
@@ -259,7 +262,7 @@ func TestMegatronSameMesh(t *testing.T) {
 			t.Fatal(err)
 		}
 		dst := filepath.Join(t.TempDir(), "dst")
-		convert(t, dir, dst, Form{Format: "ranks", Spec: spec}, Options{Workers: 2})
+		convert(t, dir, dst, TargetFormat{Format: "ranks", Spec: spec}, Options{Workers: 2})
 		for rank := range 4 {
 			theirs := opened(t,
 				filepath.Join(dir,
@@ -338,7 +341,7 @@ func TestMegatronWrongValue(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		out, _, err := some.Lay(Form{Format: "hf"})
+		out, _, err := some.Output(TargetFormat{Format: "hf"})
 		if err != nil {
 			t.Fatal(err)
 		}

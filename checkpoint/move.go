@@ -15,58 +15,60 @@ import (
 	"github.com/shoal-ml/shoal/state/plan"
 )
 
-// Options say how a move is made.
+// Options say how Move works.
 type Options struct {
-	// as many blocks are under way at a time; into a bucket as many as parts of uploads have room
-	// in memory
-	Workers  int
-	Seal     bool // with a manifest beside the files; in a bucket there is always one
+	// Workers is the number of blocks in flight. Into a bucket it is at most what the memory for
+	// parts of uploads allows.
+	Workers int
+	Seal    bool // whether to write a manifest; a bucket always gets one
+	// called with bytes moved and bytes in all; nil = no reports.
 	Progress func(done, all int64)
 
-	block int64 // as move.Job has it
+	blockBytes int64 // as move.Job.Block; 0 = the default
 }
 
 // A Report says what a move has done.
 type Report struct {
-	Stats   plan.Stats
-	Ops     int        // boxes that were moved
-	State   digest.Sum // of all tensors, the same in source and target
-	Moved   int64      // bytes that were written
-	Reused  int64      // bytes that an earlier run had written
-	Dead    []string   // files that could not be read, whose parts were taken from replicas
-	Already bool       // an earlier run had published everything, and nothing was left to do
+	Stats  plan.Stats
+	Ops    int        // boxes moved
+	State  digest.Sum // fingerprint of all tensors, equal in source and target
+	Moved  int64      // bytes written
+	Reused int64      // bytes that an earlier run had written
+	// files that could not be read and whose parts came from replicas.
+	Unreadable  []string
+	AlreadyDone bool // whether an earlier run had published everything
 }
 
-// Move writes the tensors of a checkpoint as out says, which Lay has made of it, and publishes them
-// as dst when all are there and their fingerprints are those of the source. A run that was stopped
-// is continued by the same call: until then dst does not exist, and what is done lies in a folder
-// beside it. It fails when dst is there already, or lies in the folder of the source. In a bucket,
-// where dst is a URL, the same call begins anew, and what is below dst until the end has a mark
-// that Open refuses.
+// Move writes the tensors of a checkpoint as out, which Output made, and publishes them as dst when
+// all are there and their fingerprints equal those of the source. The same call continues a run
+// that was stopped: until the end dst does not exist, and finished work lies in a folder beside it.
+// Move fails when dst exists already, or lies in the folder of the source. In a bucket, where dst
+// is a URL, the same call begins anew, and until the end a mark makes Open refuse what lies below
+// dst.
 func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, o Options) (*Report,
 	error) {
-	if err := src.outside(dst); err != nil {
+	if err := src.checkOverlap(dst); err != nil {
 		return nil, err
 	}
 	from, err := newSource(src)
 	if err != nil {
 		return nil, err
 	}
-	unread, err := src.sound(ctx, o.Workers)
+	unread, err := src.checkContent(ctx, o.Workers)
 	if err != nil {
 		return nil, err
 	}
 	id := identity(src, out)
 	to, err := newTarget(ctx, dst, out, id)
 	if errors.Is(err, errFinished) {
-		return &Report{Already: true}, nil
+		return &Report{AlreadyDone: true}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	t := transfer{src: src, unread: unread, from: from, to: to, options: o, key: src.key(id)}
 	report, err := t.run(ctx)
-	err = errors.Join(err, from.memory.Close(), to.close())
+	err = errors.Join(err, from.files.Close(), to.close())
 	void := false
 	if err == nil {
 		void, err = t.commit(ctx)
@@ -77,8 +79,8 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 	return report, nil
 }
 
-// key is that of the manifest, so that what was sealed can be compared; else one that the move
-// itself gives.
+// key returns the manifest's key, so that sealed fingerprints can be compared, or else a key that
+// the move determines.
 func (c *Checkpoint) key(id move.Identity) *digest.Key {
 	if c.sealed != nil {
 		return digest.NewKey(c.sealed.Seed)
@@ -86,22 +88,22 @@ func (c *Checkpoint) key(id move.Identity) *digest.Key {
 	return digest.NewKey(binary.LittleEndian.Uint64(id[:]))
 }
 
-// transfer is a move of files under way.
+// A transfer is a move of files in progress.
 type transfer struct {
 	src     *Checkpoint
-	unread  map[string]error // files of it that could not be read, and why
-	from    *end
+	unread  map[string]error // why each source file that could not be read failed
+	from    *endpoint
 	to      target
 	options Options
 	key     *digest.Key
-	tensors []manifest.Tensor
+	tensors []manifest.Tensor // fingerprints of the tensors moved
 }
 
-// run moves what is not there yet, over replicas of what cannot be read.
+// run moves what is not there yet, from replicas where a file cannot be read.
 func (t *transfer) run(ctx context.Context) (*Report, error) {
 	dead := map[int]bool{}
 	var cause error
-	for region, name := range t.from.memory.names {
+	for region, name := range t.from.files.names {
 		if err := t.unread[name]; err != nil {
 			dead[region], cause = true, err
 		}
@@ -109,10 +111,10 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 	for {
 		p, err := t.to.plan(t.from.layout, dead)
 		if err != nil {
-			return nil, t.missing(err, cause)
+			return nil, t.missingError(err, cause)
 		}
-		job := move.Job{Plan: p, Old: t.from.spot, Source: &t.from.memory, Key: t.key,
-			Workers: t.options.Workers, Block: t.options.block, Progress: t.options.Progress}
+		job := move.Job{Plan: p, Old: t.from.location, Source: &t.from.files, Key: t.key,
+			Workers: t.options.Workers, Block: t.options.blockBytes, Progress: t.options.Progress}
 		if err := t.to.prepare(ctx, &job); err != nil {
 			return nil, err
 		}
@@ -130,7 +132,7 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 			r.Ops++
 		}
 		for region := range dead {
-			r.Dead = append(r.Dead, t.from.memory.Name(region))
+			r.Unreadable = append(r.Unreadable, t.from.files.Name(region))
 		}
 		for i, x := range p.Dst.Tensors {
 			t.tensors = append(t.tensors,
@@ -141,15 +143,15 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 	}
 }
 
-// missing says of files what a plan says of ranks: that what could not be read is nowhere else.
-func (t *transfer) missing(err, cause error) error {
+// missingError restates a planner's error about lost ranks in terms of files.
+func (t *transfer) missingError(err, cause error) error {
 	var lost *plan.LostError
 	if cause == nil || !errors.As(err, &lost) {
 		return errors.Join(cause, err)
 	}
 	var files []string
 	for _, region := range lost.Ranks {
-		files = append(files, t.from.memory.Name(region))
+		files = append(files, t.from.files.Name(region))
 	}
 	return fmt.Errorf("%w; no other file has these %d bytes of %s, %q the first: get %s whole "+
 		"from where it was written, or leave them out with --only",
@@ -157,20 +159,21 @@ func (t *transfer) missing(err, cause error) error {
 		strings.Join(files, " or "))
 }
 
-// commit publishes what was moved, when the source is still what it was; else that is void.
+// commit publishes what was moved if the source has not changed. Otherwise the moved bytes are
+// void.
 func (t *transfer) commit(ctx context.Context) (void bool, err error) {
-	if err := t.src.unchanged(); err != nil {
+	if err := t.src.checkUnchanged(); err != nil {
 		return true, err
 	}
-	if err := t.src.asSealed(t.tensors); err != nil {
+	if err := t.src.checkSealed(t.tensors); err != nil {
 		return true, err
 	}
 	return false, t.to.publish(ctx, &manifest.Manifest{Seed: t.key.Seed(), Tensors: t.tensors},
 		t.options)
 }
 
-// asSealed fails when what was read is not what the source's manifest says.
-func (c *Checkpoint) asSealed(found []manifest.Tensor) error {
+// checkSealed fails when what was read differs from the source's manifest.
+func (c *Checkpoint) checkSealed(found []manifest.Tensor) error {
 	if c.sealed == nil {
 		return nil
 	}

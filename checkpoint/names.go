@@ -12,20 +12,19 @@ import (
 	"github.com/shoal-ml/shoal/format/megatron"
 )
 
-// Facts are what people say of a model whose tensors and arguments do not tell it. What is 0 or
-// empty they do not say.
-type Facts struct {
-	Config     *hf.Config // nil for what Checkpoint.Config finds
-	KVHeads    int        // of k and v in a layer
-	Vocabulary int        // rows
+// ModelFacts are properties of a model that its tensors and arguments do not tell.
+type ModelFacts struct {
+	Config     *hf.Config // configuration; nil = what Checkpoint.Config finds
+	KVHeads    int        // heads of k and v in a layer; 0 = not given
+	Vocabulary int        // rows of the vocabulary; 0 = not given
 }
 
-// decoders are the types of models that have the names of layout.MegatronCore, and compute with the
-// same numbers.
-var decoders = []string{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral"}
+// decoderTypes are the model types whose layers have the names of layout.MegatronCore and compute
+// with the same numbers.
+var decoderTypes = []string{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral"}
 
-// Config is the configuration of Hugging Face that lies beside the tensors of a checkpoint, or in
-// the folder by which it was opened. Where there is none, nothing is said.
+// Config returns the Hugging Face configuration that lies beside the tensors of a checkpoint, or in
+// the folder by which it was opened; the zero value if there is none.
 func (c *Checkpoint) Config() (hf.Config, error) {
 	config, err := hf.ReadConfig(c.Files)
 	if err != nil || config != (hf.Config{}) {
@@ -36,10 +35,10 @@ func (c *Checkpoint) Config() (hf.Config, error) {
 	return config, errors.Join(err, top.Close())
 }
 
-// Logical gives the tensors of a model of Megatron the names of Hugging Face, and takes apart what
-// Megatron joins (megatron.Logical). It fails where there are none. behind are so many tensors that
-// it leaves out, which are of no model.
-func (c *Checkpoint) Logical(facts Facts) (behind int, err error) {
+// ToHuggingFace gives the tensors of a Megatron model their Hugging Face names, and splits the
+// tensors that Megatron joins (megatron.Logical). It fails when the checkpoint holds no such model.
+// dropped is the number of tensors that it leaves out because they belong to no model.
+func (c *Checkpoint) ToHuggingFace(facts ModelFacts) (dropped int, err error) {
 	if facts.Config == nil {
 		config, err := c.Config()
 		if err != nil {
@@ -47,31 +46,31 @@ func (c *Checkpoint) Logical(facts Facts) (behind int, err error) {
 		}
 		facts.Config = &config
 	}
-	if t := facts.Config.Type; t != "" && !slices.Contains(decoders, t) {
+	if t := facts.Config.Type; t != "" && !slices.Contains(decoderTypes, t) {
 		return 0, fmt.Errorf("%s: by its %s the model is a %s, and shoal has the names of %s",
-			c.path, hf.ConfigName, t, strings.Join(decoders, ", "))
+			c.path, hf.ConfigName, t, strings.Join(decoderTypes, ", "))
 	}
 	m, err := facts.model(megatron.Tell(c.Checkpoint))
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", c.path, err)
 	}
-	whole, behind, err := megatron.Logical(c.Checkpoint, m)
+	whole, dropped, err := megatron.Logical(c.Checkpoint, m)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", c.path, err)
 	}
 	for name, old := range whole {
 		c.renamed[name] = cmp.Or(c.renamed[old], old)
 	}
-	c.apart = true
-	if err := c.agrees(facts.Config); err != nil {
+	c.derived = true
+	if err := c.checkConfig(facts.Config); err != nil {
 		return 0, fmt.Errorf("%s: %w", c.path, err)
 	}
-	return behind, nil
+	return dropped, nil
 }
 
-// model puts together what people, the configuration and the arguments say, the first that says
-// something first. The latter two must be of one model.
-func (f *Facts) model(args megatron.Model) (m megatron.Model, err error) {
+// model combines what the user, the configuration and the arguments say, in this order of
+// precedence. It fails when configuration and arguments describe different models.
+func (f *ModelFacts) model(args megatron.Model) (m megatron.Model, err error) {
 	config := f.Config
 	tell := func(given int, flag string, said int, args megatron.Fact) megatron.Fact {
 		switch {
@@ -91,7 +90,7 @@ func (f *Facts) model(args megatron.Model) (m megatron.Model, err error) {
 	m.KVHeads = tell(f.KVHeads, "--kv-heads", config.KVHeads, args.KVHeads)
 	m.HeadSize = tell(0, "", config.HeadSize, args.HeadSize)
 	m.Vocabulary = tell(f.Vocabulary, "--vocab-size", config.Vocabulary, megatron.Fact{})
-	// which can be less than in the configuration, by which the model is loaded
+	// The arguments can say less than the configuration, by which the model is loaded.
 	switch a := args.Vocabulary; {
 	case m.Vocabulary.N == 0:
 		m.Vocabulary = a

@@ -28,54 +28,58 @@ func TestLogicalFacts(t *testing.T) {
 	dir, _ := megatronSample(t, "mixed")
 	for _, x := range []struct {
 		name  string
-		facts Facts
+		facts ModelFacts
 		err   string // "" for none
 	}{
-		{"flags", Facts{Vocabulary: 9, KVHeads: 2}, ""},
-		{"arguments", Facts{Vocabulary: 10}, ""},
+		{"flags", ModelFacts{Vocabulary: 9, KVHeads: 2}, ""},
+		{"arguments", ModelFacts{Vocabulary: 10}, ""},
 		{"a configuration",
-			Facts{Config: config(t,
+			ModelFacts{Config: config(t,
 				`{"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2, "vocab_size": 9, "tie_word_embeddings": true}`)}, ""},
-		{"without type and ties", Facts{Config: config(t, `{"vocab_size": 9}`)}, ""},
-		{"no vocabulary", Facts{}, "or the number (--vocab-size)"},
-		{"another model", Facts{Config: config(t, `{"num_attention_heads": 8, "vocab_size": 9}`)},
+		{"without type and ties", ModelFacts{Config: config(t, `{"vocab_size": 9}`)}, ""},
+		{"no vocabulary", ModelFacts{}, "or the number (--vocab-size)"},
+		{"another model", ModelFacts{
+			Config: config(t, `{"num_attention_heads": 8, "vocab_size": 9}`)},
 			"config.json says 8 where args.num_attention_heads is 4: it is of another model"},
-		{"other groups", Facts{Config: config(t, `{"num_attention_heads": 4, "vocab_size": 9}`)},
+		{"other groups", ModelFacts{
+			Config: config(t, `{"num_attention_heads": 4, "vocab_size": 9}`)},
 			"config.json says 4 where args.num_query_groups is 2"},
 		{"a flag over that",
-			Facts{Config: config(t, `{"num_attention_heads": 4, "vocab_size": 9}`), KVHeads: 2},
+			ModelFacts{Config: config(t, `{"num_attention_heads": 4, "vocab_size": 9}`),
+				KVHeads: 2},
 			""},
-		{"a wrong flag", Facts{Vocabulary: 9, KVHeads: 3}, "heads of k and v (--kv-heads)"},
-		{"another kind", Facts{Config: config(t, `{"model_type": "gemma2", "vocab_size": 9}`)},
+		{"a wrong flag", ModelFacts{Vocabulary: 9, KVHeads: 3}, "heads of k and v (--kv-heads)"},
+		{"another kind", ModelFacts{Config: config(t, `{"model_type": "gemma2", "vocab_size": 9}`)},
 			"by its config.json the model is a gemma2, and shoal has the names of llama, "},
 		{"another kind with such names",
-			Facts{Vocabulary: 9, Config: config(t, `{"model_type": "qwen2"}`)},
+			ModelFacts{Vocabulary: 9, Config: config(t, `{"model_type": "qwen2"}`)},
 			"by config.json (model_type) a qwen2 has a model.layers.0.self_attn.q_proj.bias, " +
 				"and the checkpoint has none"},
-		{"norms are due", Facts{Vocabulary: 9, Config: config(t, `{"model_type": "qwen3"}`)},
+		{"norms are due", ModelFacts{Vocabulary: 9, Config: config(t, `{"model_type": "qwen3"}`)},
 			"by config.json (model_type) a qwen3 has a model.layers.0.self_attn.q_norm.weight"},
 		{"biases are due",
-			Facts{Vocabulary: 9,
+			ModelFacts{Vocabulary: 9,
 				Config: config(t, `{"model_type": "llama", "attention_bias": true}`)},
 			"by config.json (attention_bias) a llama has a model.layers.0.self_attn.q_proj.bias"},
-		{"others too", Facts{Vocabulary: 9,
+		{"others too", ModelFacts{Vocabulary: 9,
 			Config: config(t, `{"model_type": "llama", "mlp_bias": true}`)},
 			"by config.json (mlp_bias) a llama has a model.layers.0.mlp.down_proj.bias"},
 		{"no biases where that counts for nothing",
-			Facts{Vocabulary: 9,
+			ModelFacts{Vocabulary: 9,
 				Config: config(t,
 					`{"model_type": "mistral", "attention_bias": true, "mlp_bias": true}`)}, ""},
-		{"as many layers", Facts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 4}`)}, ""},
-		{"more layers", Facts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 6}`)},
+		{"as many layers", ModelFacts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 4}`)},
+			""},
+		{"more layers", ModelFacts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 6}`)},
 			"by config.json the model has 6 layers (num_hidden_layers), and the checkpoint has " +
 				"4, the last with the number 3"},
-		{"fewer layers", Facts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 3}`)},
+		{"fewer layers", ModelFacts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 3}`)},
 			"the model has 3 layers (num_hidden_layers)"},
 		{"an output layer is due",
-			Facts{Config: config(t, `{"vocab_size": 9, "tie_word_embeddings": false}`)},
+			ModelFacts{Config: config(t, `{"vocab_size": 9, "tie_word_embeddings": false}`)},
 			"the model has an output layer of its own"},
 	} {
-		_, err := opened(t, dir).Logical(x.facts)
+		_, err := opened(t, dir).ToHuggingFace(x.facts)
 		if x.err == "" && err != nil || x.err != "" &&
 			(err == nil || !strings.Contains(err.Error(), x.err)) {
 			t.Errorf("%s: %v; want %q", x.name, err, x.err)
@@ -91,7 +95,7 @@ func TestLogicalFacts(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, x.file), []byte(x.text), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := opened(t, dir).Logical(Facts{}); (err == nil) != (x.err == "") ||
+		if _, err := opened(t, dir).ToHuggingFace(ModelFacts{}); (err == nil) != (x.err == "") ||
 			err != nil && !strings.Contains(err.Error(), x.err) {
 			t.Errorf("%s in %s: %v", x.text, x.file, err)
 		}
@@ -100,16 +104,17 @@ func TestLogicalFacts(t *testing.T) {
 	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool {
 		return !strings.HasPrefix(x.Name, "model.decoder.layers.1.")
 	})
-	if _, err := c.Logical(
-		Facts{Config: config(t, `{"model_type": "qwen3", "num_hidden_layers": 4}`)}); err != nil {
+	if _, err := c.ToHuggingFace(
+		ModelFacts{Config: config(t,
+			`{"model_type": "qwen3", "num_hidden_layers": 4}`)}); err != nil {
 		t.Errorf("a part of a model: %v", err)
 	}
 	c = opened(t, dir)
 	c.Tensors = append(c.Tensors,
 		format.Tensor{Name: "model.decoder.layers.3.self_attention.linear_proj.bias",
 			DType: tensor.BF16, Shape: tensor.Shape{8}})
-	if _, err := c.Logical(
-		Facts{Vocabulary: 9, Config: config(t, `{"model_type": "mixtral"}`)}); err == nil ||
+	if _, err := c.ToHuggingFace(
+		ModelFacts{Vocabulary: 9, Config: config(t, `{"model_type": "mixtral"}`)}); err == nil ||
 		!strings.Contains(err.Error(), "by config.json (model_type) a mixtral has no "+
 			"model.layers.3.self_attn.o_proj.bias, and the checkpoint has one") {
 		t.Error(err)
@@ -119,13 +124,13 @@ func TestLogicalFacts(t *testing.T) {
 	slices.SortFunc(c.Values, func(a, b format.Value) int {
 		return strings.Compare(a.Path, b.Path)
 	})
-	if _, err := c.Logical(Facts{Config: config(t, `{"vocab_size": 9}`)}); err == nil ||
+	if _, err := c.ToHuggingFace(ModelFacts{Config: config(t, `{"vocab_size": 9}`)}); err == nil ||
 		!strings.Contains(err.Error(), "config.json says 9 rows of the vocabulary where "+
 			"args.vocab_size is 10, and some would be lost; say with --vocab-size") {
 		t.Error(err)
 	}
-	if _, err := c.Logical(
-		Facts{Vocabulary: 9, Config: config(t, `{"vocab_size": 9}`)}); err != nil {
+	if _, err := c.ToHuggingFace(
+		ModelFacts{Vocabulary: 9, Config: config(t, `{"vocab_size": 9}`)}); err != nil {
 		t.Error(err)
 	}
 	c = opened(t, dir)
@@ -137,8 +142,9 @@ func TestLogicalFacts(t *testing.T) {
 			break
 		}
 	}
-	if _, err := c.Logical(
-		Facts{Config: config(t, `{"vocab_size": 9, "tie_word_embeddings": true}`)}); err == nil ||
+	if _, err := c.ToHuggingFace(
+		ModelFacts{Config: config(t,
+			`{"vocab_size": 9, "tie_word_embeddings": true}`)}); err == nil ||
 		!strings.Contains(err.Error(), "which would be ignored") {
 		t.Error(err)
 	}
@@ -152,7 +158,7 @@ func TestLogicalOfSealed(t *testing.T) {
 		"model.decoder.final_layernorm.weight"} {
 		sealed := filepath.Join(t.TempDir(), "sealed")
 		// which has no checksums of its own
-		convert(t, dir, sealed, Form{Format: "hf"}, Options{Workers: 2, Seal: true})
+		convert(t, dir, sealed, TargetFormat{Format: "hf"}, Options{Workers: 2, Seal: true})
 		src := opened(t, sealed)
 		for _, x := range src.Tensors {
 			if x.Name == name {
@@ -163,10 +169,10 @@ func TestLogicalOfSealed(t *testing.T) {
 			}
 		}
 		src = opened(t, sealed)
-		if _, err := src.Logical(Facts{Vocabulary: 9, KVHeads: 2}); err != nil {
+		if _, err := src.ToHuggingFace(ModelFacts{Vocabulary: 9, KVHeads: 2}); err != nil {
 			t.Fatal(err)
 		}
-		out, _, err := src.Lay(Form{Format: "hf"})
+		out, _, err := src.Output(TargetFormat{Format: "hf"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,8 +20,9 @@ func TestPartialIsNoCheckpoint(t *testing.T) {
 	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
 	shared := &layout.Spec{Shoal: layout.Version, Mesh: "dp=2",
 		Rules: []layout.Rule{{Match: "**", Place: "dp=shard(0)"}}}
-	for _, f := range []Form{
-		{Format: "hf"}, {Format: "hf", Most: 1 << 14}, {Format: "hf", File: "one.safetensors"},
+	for _, f := range []TargetFormat{
+		{Format: "hf"}, {Format: "hf", MaxFileBytes: 1 << 14},
+		{Format: "hf", File: "one.safetensors"},
 		{Format: "pt", File: "one.pt"}, {Format: "dcp"},
 		{Format: "dcp", Spec: shared}, {Format: "ranks", Spec: shared},
 		{Format: "shards", Spec: shared},
@@ -32,14 +33,14 @@ func TestPartialIsNoCheckpoint(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		out, _, err := c.Lay(f)
+		out, _, err := c.Output(f)
 		if err != nil {
 			t.Fatal(err)
 		}
 		stopped := errors.New("stopped")
 		ctx, stop := context.WithCancelCause(t.Context())
 		if _, err = Move(ctx, c, out, to,
-			Options{Workers: 1, block: 4096, Progress: func(done, all int64) {
+			Options{Workers: 1, blockBytes: 4096, Progress: func(done, all int64) {
 				if done == all {
 					stop(stopped)
 				}
@@ -61,7 +62,8 @@ func TestPartialIsNoCheckpoint(t *testing.T) {
 		if _, err := os.Lstat(to); err == nil {
 			t.Errorf("%+v: it is published", f)
 		}
-		if r, err := Move(t.Context(), c, out, to, Options{Workers: 1, block: 4096}); err != nil ||
+		if r, err := Move(t.Context(), c, out, to,
+			Options{Workers: 1, blockBytes: 4096}); err != nil ||
 			r.Moved != 0 || r.Reused == 0 {
 			t.Errorf("%+v: %+v, %v", f, r, err)
 		}

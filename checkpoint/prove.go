@@ -11,9 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/state/move"
 )
 
-// Prove tries the proofs of all tensors, piece by piece, and returns for each that fails where it
-// does first. It takes a structure without faults. Most formats give names, and nothing is to be
-// proved or read.
+// Prove checks the proofs of all tensors, piece by piece, and returns the first failure of each
+// proof that fails. The structure must have no faults. Most formats name their tensors, so that
+// nothing has to be proved or read.
 func (c *Checkpoint) Prove(ctx context.Context, workers int) ([]format.Fault, error) {
 	type item struct {
 		proof    *format.Proof
@@ -57,16 +57,18 @@ func (c *Checkpoint) Prove(ctx context.Context, workers int) ([]format.Fault, er
 	return faults, errors.Join(err, r.Close())
 }
 
-// sound tries what tells, beside a seal, whether the tensors are what was written: the checksums of
-// records, copies that must be alike, and proofs of names. Whoever reads tensors to hand them on,
-// or to say what they are, calls it first. It returns the files that cannot be read, and why.
-func (c *Checkpoint) sound(ctx context.Context, workers int) (unread map[string]error, err error) {
-	if unread, err = c.recorded(ctx, workers); err != nil {
+// checkContent checks everything except a seal that tells whether the tensors are as they were
+// written: checksums of records, equal replicas, and proofs of names. Whoever reads tensors to pass
+// them on or to describe them calls it first. It returns why each unreadable file could not be
+// read.
+func (c *Checkpoint) checkContent(ctx context.Context, workers int) (unread map[string]error,
+	err error) {
+	if unread, err = c.checkRecords(ctx, workers); err != nil {
 		return nil, err
 	}
-	// fingerprints are of other tensors, so it is the files that are compared
-	if c.sealed != nil && (c.apart || c.foreign()) {
-		damage, err := c.files(ctx, c.sealed, workers)
+	// The fingerprints are those of other tensors, so the files are compared instead.
+	if c.sealed != nil && (c.derived || c.hasUnlisted()) {
+		damage, err := c.compareFiles(ctx, c.sealed, workers)
 		if err != nil {
 			return nil, err
 		}
@@ -75,14 +77,14 @@ func (c *Checkpoint) sound(ctx context.Context, workers int) (unread map[string]
 				damage[0])
 		}
 	}
-	if err := c.replicasAgree(ctx, workers); err != nil {
+	if err := c.checkReplicas(ctx, workers); err != nil {
 		return nil, err
 	}
-	return unread, c.proved(ctx, workers)
+	return unread, c.checkProofs(ctx, workers)
 }
 
-// proved fails when a proof does.
-func (c *Checkpoint) proved(ctx context.Context, workers int) error {
+// checkProofs fails when a proof fails.
+func (c *Checkpoint) checkProofs(ctx context.Context, workers int) error {
 	faults, err := c.Prove(ctx, workers)
 	if err == nil && len(faults) > 0 {
 		err = fmt.Errorf("%s: %v; leave the optimizer out with --only, or restore it from "+
@@ -105,7 +107,8 @@ func (c *Checkpoint) proofs() (list []*format.Proof) {
 	return list
 }
 
-// elements reads elements of a tensor, row-major, into a buffer that grows as it must.
+// elements reads a range of elements of a tensor, in row-major order, into a buffer that grows as
+// needed.
 func (r *reader) elements(t *format.Tensor, from, to int, buffer []byte) ([]byte, error) {
 	n := (to - from) * t.DType.Size()
 	buffer = slices.Grow(buffer[:0], n)[:n]

@@ -15,17 +15,17 @@ import (
 	"github.com/shoal-ml/shoal/state/move"
 )
 
-// Records says how the records of the files of a checkpoint compare with their checksums.
+// Records is the result of comparing the records of files with their checksums.
 type Records struct {
-	Compared int
-	Bare     int // that have no checksum
-	Faults   []format.Fault
+	Compared        int // number of records that were compared
+	WithoutChecksum int // number of records that have no checksum
+	Faults          []format.Fault
 
-	unread map[string]error // files, and why
+	unread map[string]error // why each unreadable file could not be read
 }
 
-// Records reads all records of the files in which readers have found some, as those of torch.save
-// have, and compares their checksums.
+// Records reads all records of the files that have some, such as those of torch.save, and compares
+// their checksums.
 func (c *Checkpoint) Records(ctx context.Context, workers int) (*Records, error) {
 	r, err := c.compareRecords(ctx, workers, nil)
 	for _, unread := range r.unread {
@@ -34,9 +34,9 @@ func (c *Checkpoint) Records(ctx context.Context, workers int) (*Records, error)
 	return r, err
 }
 
-// recorded fails when a record is damaged in which tensors lie. It returns the files that cannot be
-// read, and why.
-func (c *Checkpoint) recorded(ctx context.Context, workers int) (unread map[string]error,
+// checkRecords fails when a record that holds tensors is damaged. It returns why each unreadable
+// file could not be read.
+func (c *Checkpoint) checkRecords(ctx context.Context, workers int) (unread map[string]error,
 	err error) {
 	r, err := c.compareRecords(ctx, workers, c.spans())
 	if err == nil && len(r.Faults) > 0 {
@@ -47,15 +47,15 @@ func (c *Checkpoint) recorded(ctx context.Context, workers int) (unread map[stri
 	return r.unread, err
 }
 
-// compareRecords compares all records, or those that some spans touch.
+// compareRecords compares the records that the spans in used touch; nil means all records.
 func (c *Checkpoint) compareRecords(ctx context.Context, workers int, used spans) (*Records,
 	error) {
 	found := &Records{unread: map[string]error{}}
-	files := c.readerOf(c.archived())
+	files := c.readerOf(c.archiveFiles())
 	records, err := c.listRecords(ctx, workers, files, used, found.unread)
 	records = slices.DeleteFunc(records, func(r format.Record) bool {
 		if r.Bare() {
-			found.Bare++
+			found.WithoutChecksum++
 		}
 		return r.Bare()
 	})
@@ -67,21 +67,21 @@ func (c *Checkpoint) compareRecords(ctx context.Context, workers int, used spans
 		}
 		found.Compared++
 		if sums[i] != r.Sum {
-			found.Faults = append(found.Faults, r.Fault(sums[i], c.within(r.File, r.From, r.To)))
+			found.Faults = append(found.Faults, r.Fault(sums[i], c.tensorsIn(r.File, r.From, r.To)))
 		}
 	}
 	return found, errors.Join(err, failed, files.Close())
 }
 
-// archived are the files in which archives are.
-func (c *Checkpoint) archived() (names []string) {
+// archiveFiles lists the files that hold archives.
+func (c *Checkpoint) archiveFiles() (names []string) {
 	for _, a := range c.Files.Archives() {
 		names = append(names, a.File)
 	}
 	return slices.Compact(names)
 }
 
-// listRecords reads the directories of archives. Those that cannot be read come into unread.
+// listRecords reads the directories of archives. It notes those that it cannot read in unread.
 func (c *Checkpoint) listRecords(ctx context.Context, workers int, files *reader, used spans,
 	unread map[string]error) (records []format.Record, err error) {
 	archives := c.Files.Archives()
@@ -90,7 +90,7 @@ func (c *Checkpoint) listRecords(ctx context.Context, workers int, files *reader
 		return func(i int) error {
 			if a := &archives[i]; used == nil || used.touch(a.File, a.From, a.To) {
 				lists[i], failed[i] = a.Records(
-					&format.File{Name: a.File, Size: a.To, ReaderAt: &region{files, a.File}})
+					&format.File{Name: a.File, Size: a.To, ReaderAt: &readerFile{files, a.File}})
 			}
 			return nil
 		}
@@ -108,8 +108,8 @@ func (c *Checkpoint) listRecords(ctx context.Context, workers int, files *reader
 	return records, err
 }
 
-// sumRecords takes the checksums of records, in blocks that are put together. Files that cannot be
-// read come into unread.
+// sumRecords computes the checksums of records from those of blocks. It notes files that it cannot
+// read in unread.
 func sumRecords(ctx context.Context, workers int, files *reader, records []format.Record,
 	unread map[string]error) ([]uint32, error) {
 	type block struct {
@@ -144,22 +144,22 @@ func sumRecords(ctx context.Context, workers int, files *reader, records []forma
 	return sums, err
 }
 
-// region is a file of a reader.
-type region struct {
+// A readerFile is one file of a reader.
+type readerFile struct {
 	*reader
 	name string
 }
 
 // ReadAt implements io.ReaderAt.
-func (r *region) ReadAt(b []byte, at int64) (int, error) {
+func (r *readerFile) ReadAt(b []byte, at int64) (int, error) {
 	if err := r.bytes(r.name, b, at); err != nil {
 		return 0, err
 	}
 	return len(b), nil
 }
 
-// pieces are all that is read of files: pieces, replicas, and what proves names. Some come several
-// times.
+// pieces yields all that is read of files: pieces, replicas, and what proves names. Some come
+// several times.
 func (c *Checkpoint) pieces() iter.Seq2[*format.Tensor, *format.Piece] {
 	return func(yield func(*format.Tensor, *format.Piece) bool) {
 		each := func(t *format.Tensor, list []format.Piece) bool {
@@ -183,8 +183,8 @@ func (c *Checkpoint) pieces() iter.Seq2[*format.Tensor, *format.Piece] {
 	}
 }
 
-// within names the tensors that have elements in a part of a file, each once.
-func (c *Checkpoint) within(file string, from, to int64) (names []string) {
+// tensorsIn names the tensors that have elements in a range of a file, each once.
+func (c *Checkpoint) tensorsIn(file string, from, to int64) (names []string) {
 	for t, p := range c.pieces() {
 		if p.File == file && p.Offset < to && p.Offset+p.Span(t.DType) > from &&
 			!slices.Contains(names, t.Name) {
@@ -194,12 +194,12 @@ func (c *Checkpoint) within(file string, from, to int64) (names []string) {
 	return names
 }
 
-// spans are parts of files, those of each in order and apart.
+// spans are ranges of files. The ranges of a file are in order and do not touch.
 type spans map[string][]span
 
 type span struct{ from, to int64 }
 
-// spans are where what is read lies.
+// spans returns the ranges of files that are read.
 func (c *Checkpoint) spans() spans {
 	all := spans{}
 	for t, p := range c.pieces() {
@@ -222,7 +222,7 @@ func (c *Checkpoint) spans() spans {
 	return all
 }
 
-// touch reports whether a part of a file has bytes of one of the spans.
+// touch reports whether a range of a file overlaps one of the spans.
 func (s spans) touch(file string, from, to int64) bool {
 	list := s[file]
 	i := sort.Search(len(list), func(i int) bool { return list[i].to > from })

@@ -20,14 +20,14 @@ func zipped(t *testing.T, dir, name string) string {
 	t.Helper()
 	model, at := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, name)
 	writeModel(t, model, rand.New(rand.NewPCG(1, 2)), 3, 1501)
-	convert(t, model, at, Form{Format: "pt", File: name}, Options{Workers: 2})
+	convert(t, model, at, TargetFormat{Format: "pt", File: name}, Options{Workers: 2})
 	return at
 }
 
 // tryMove converts a checkpoint to safetensors.
 func tryMove(t *testing.T, c *Checkpoint, to string) (*Report, error) {
 	t.Helper()
-	out, _, err := c.Lay(Form{Format: "hf"})
+	out, _, err := c.Output(TargetFormat{Format: "hf"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,8 @@ func TestBitFlips(t *testing.T) {
 			`"layers.1.w", a.pt, byte %d: the record "archive/data/1", bytes %d to %d, is damaged: its checksum is `, p.Offset, p.Offset, p.Offset+n)
 		c := opened(t, pt)
 		if r, err := c.Records(t.Context(), 3); err != nil || len(r.Faults) != 1 ||
-			r.Compared != 6 || r.Bare != 0 || !strings.HasPrefix(r.Faults[0].String(), want) {
+			r.Compared != 6 || r.WithoutChecksum != 0 ||
+			!strings.HasPrefix(r.Faults[0].String(), want) {
 			t.Errorf("byte %d: %+v, %v", at, r, err)
 		}
 		to := filepath.Join(t.TempDir(), "to")
@@ -106,7 +107,7 @@ func TestUnreadRecords(t *testing.T) {
 			c.Tensors[i].Replicas = append(c.Tensors[i].Replicas, p)
 		}
 	}
-	if c.seen["a.pt"], err = c.stamp("a.pt"); err != nil {
+	if c.stamps["a.pt"], err = c.stamp("a.pt"); err != nil {
 		t.Fatal(err)
 	}
 	left.Store(0)
@@ -115,7 +116,7 @@ func TestUnreadRecords(t *testing.T) {
 		t.Errorf("what cannot be read passes: %v", err)
 	}
 	r, err := tryMove(t, c, filepath.Join(dir, "to"))
-	if err != nil || !slices.Equal(r.Dead, []string{"a.pt"}) {
+	if err != nil || !slices.Equal(r.Unreadable, []string{"a.pt"}) {
 		t.Fatal(r, err)
 	}
 	want, _ := os.ReadFile(filepath.Join(dir, "model.safetensors"))

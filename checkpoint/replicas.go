@@ -13,9 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/state/move"
 )
 
-// replicasAgree compares the copies that a format has of parts of tensors with the pieces that are
-// read. What cannot be read is not compared: whoever reads it will see that.
-func (c *Checkpoint) replicasAgree(ctx context.Context, workers int) error {
+// checkReplicas compares the replicas of boxes with the pieces that are read. It passes over what
+// cannot be read: whoever reads it will see that.
+func (c *Checkpoint) checkReplicas(ctx context.Context, workers int) error {
 	type item struct {
 		t        *format.Tensor
 		p        *format.Piece
@@ -47,7 +47,7 @@ func (c *Checkpoint) replicasAgree(ctx context.Context, workers int) error {
 						return q.Box.Overlaps(box)
 					})
 					here, there := p.File, t.Pieces[first].File
-					if here == there { // as of parameters that one name stands for
+					if here == there { // parameters that share one name
 						here, there = fmt.Sprintf("%s at byte %d", here, p.Offset),
 							fmt.Sprintf("at byte %d", t.Pieces[first].Offset)
 					}

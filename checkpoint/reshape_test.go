@@ -80,7 +80,8 @@ func writeFiles(t rapid.TB, dir string, files map[string][]byte) {
 
 // convert moves the tensors of a checkpoint. They have the order of a catalogue, if there is one:
 // buffers have it too.
-func convert(t rapid.TB, from, to string, f Form, o Options, order ...layout.Tensor) *Report {
+func convert(t rapid.TB, from, to string, f TargetFormat, o Options,
+	order ...layout.Tensor) *Report {
 	r, err := attempt(from, to, f, o, order...)
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +90,7 @@ func convert(t rapid.TB, from, to string, f Form, o Options, order ...layout.Ten
 }
 
 // attempt is convert of what may fail.
-func attempt(from, to string, f Form, o Options, order ...layout.Tensor) (*Report, error) {
+func attempt(from, to string, f TargetFormat, o Options, order ...layout.Tensor) (*Report, error) {
 	c, err := Open(from)
 	if err != nil {
 		return nil, err
@@ -101,7 +102,7 @@ func attempt(from, to string, f Form, o Options, order ...layout.Tensor) (*Repor
 	}
 	slices.SortStableFunc(c.Tensors, func(a, b format.Tensor) int { return place(a) - place(b) })
 	f.File = filepath.Base(to)
-	out, _, err := c.Lay(f)
+	out, _, err := c.Output(f)
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +226,7 @@ func inMemory(t *testing.T) string {
 // drawOptions draws how a move is made, with blocks of a few elements.
 func drawOptions(r *rapid.T) Options {
 	return Options{Workers: 2, Seal: rapid.Bool().Draw(r, "seal"),
-		block: int64(16 * rapid.IntRange(1, 40).Draw(r, "block"))}
+		blockBytes: int64(16 * rapid.IntRange(1, 40).Draw(r, "block"))}
 }
 
 // TestReshape moves state between random layouts through real files: from files of any format, by
@@ -242,7 +243,8 @@ func TestReshape(t *testing.T) {
 		}
 		from, to := layouttest.DrawSpec(r, model), layouttest.DrawSpec(r, model)
 		o := drawOptions(r)
-		forms := []Form{{Format: "hf"}, {Format: "hf", Most: 100}, {Format: "pt"}, {Format: "dcp"},
+		forms := []TargetFormat{{Format: "hf"}, {Format: "hf", MaxFileBytes: 100}, {Format: "pt"},
+			{Format: "dcp"},
 			{Format: "dcp", Spec: from}, {Format: "dcp", Spec: to},
 			{Format: "shards"}, {Format: "shards", Spec: from}, {Format: "shards", Spec: to},
 			{Format: "ranks", Spec: from}}
@@ -258,7 +260,8 @@ func TestReshape(t *testing.T) {
 		}
 		by := rapid.SampledFrom(forms).Draw(r, "by")
 		one := convert(r, source, at("by"), by, o)
-		two := convert(r, at("by"), at("to"), Form{Format: "ranks", Spec: to}, o, model.Tensors...)
+		two := convert(r, at("by"), at("to"), TargetFormat{Format: "ranks", Spec: to}, o,
+			model.Tensors...)
 		if one.State.Bytes != two.State.Bytes || o.Seal && one.State != two.State {
 			r.Fatalf("fingerprints %v and %v", one.State, two.State)
 		}
@@ -271,7 +274,7 @@ func TestReshape(t *testing.T) {
 			if damage, _, err := Verify(t.Context(), at("to"), 2); err != nil || len(damage) == 0 {
 				r.Fatalf("damage is not seen: %v", err)
 			}
-			if _, err := attempt(at("to"), at("again"), Form{Format: "ranks", Spec: to}, o,
+			if _, err := attempt(at("to"), at("again"), TargetFormat{Format: "ranks", Spec: to}, o,
 				model.Tensors...); err == nil {
 				// where no tensor lies
 				sameFiles(r, at("again"), want, "moved on from what was damaged")
@@ -285,7 +288,8 @@ const onlyFile = "model.pt"
 
 // drawnFiles are the files of a model in a format, of which no code under test has moved an
 // element.
-func drawnFiles(r *rapid.T, whole string, f Form, tensors []layout.Tensor) map[string][]byte {
+func drawnFiles(r *rapid.T, whole string, f TargetFormat,
+	tensors []layout.Tensor) map[string][]byte {
 	if err := os.WriteFile(whole, wholeFile(r, tensors), 0o666); err != nil {
 		r.Fatal(err)
 	}
@@ -295,7 +299,7 @@ func drawnFiles(r *rapid.T, whole string, f Form, tensors []layout.Tensor) map[s
 	}
 	defer c.Close()
 	f.File = onlyFile
-	o, _, err := c.Lay(f)
+	o, _, err := c.Output(f)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -376,7 +380,7 @@ func drawDamage(r *rapid.T, dir string, files []string) {
 
 // drawTraining draws a small model of one of the families that have formats of their own, and those
 // formats: Megatron's names, and DeepSpeed's with an optimizer.
-func drawTraining(r *rapid.T) (tensors []layout.Tensor, forms []Form) {
+func drawTraining(r *rapid.T) (tensors []layout.Tensor, forms []TargetFormat) {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
 	d := rapid.SampledFrom([]tensor.DType{tensor.F32, tensor.BF16, tensor.F16}).Draw(r, "dtype")
 	add := func(d tensor.DType, name string, shape ...int) {
@@ -391,7 +395,7 @@ func drawTraining(r *rapid.T) (tensors []layout.Tensor, forms []Form) {
 				add(tensor.F32, "optimizer."+kind+"."+name, shape...)
 			}
 		}
-		return tensors, []Form{{Format: "universal"}}
+		return tensors, []TargetFormat{{Format: "universal"}}
 	}
 	groups, head, layers := 4*n("groups", 1, 2), n("head", 1, 2), 4*n("layers", 1, 2)
 	heads, inner, width := groups*n("heads in a group", 1, 2), 4*n("inner", 1, 2), n("width", 1, 6)
@@ -407,7 +411,7 @@ func drawTraining(r *rapid.T) (tensors []layout.Tensor, forms []Form) {
 	}
 	add(d, "model.decoder.final_layernorm.weight", width)
 	add(d, "model.output_layer.weight", tensors[0].Shape...)
-	forms = []Form{{Format: "torch_dist"}}
+	forms = []TargetFormat{{Format: "torch_dist"}}
 	for range 3 {
 		m := layout.Mesh{{Name: "pp", Size: 1 << n("pp", 0, 2)},
 			{Name: "tp", Size: 1 << n("tp", 0, 2)}}
@@ -415,8 +419,8 @@ func drawTraining(r *rapid.T) (tensors []layout.Tensor, forms []Form) {
 		if err != nil {
 			r.Fatal(err)
 		}
-		forms = append(forms, Form{Format: "megatron", Spec: spec},
-			Form{Format: "ranks", Spec: spec}, Form{Format: "dcp", Spec: spec})
+		forms = append(forms, TargetFormat{Format: "megatron", Spec: spec},
+			TargetFormat{Format: "ranks", Spec: spec}, TargetFormat{Format: "dcp", Spec: spec})
 	}
 	return tensors, forms
 }
@@ -427,17 +431,17 @@ func TestReshapeFormats(t *testing.T) {
 	reshapes(t, 100, func(r *rapid.T, at func(string) string) {
 		tensors, forms := drawTraining(r)
 		o := drawOptions(r)
-		var fsdp []Form
+		var fsdp []TargetFormat
 		for _, format := range []string{"dcp", "shards", "ranks"} {
 			spec, err := layout.Preset("fsdp2",
 				layout.Mesh{{Name: "dp", Size: rapid.IntRange(1, 5).Draw(r, "dp")}}, tensors, 0)
 			if err != nil {
 				r.Fatal(err)
 			}
-			fsdp = append(fsdp, Form{Format: format, Spec: spec})
+			fsdp = append(fsdp, TargetFormat{Format: format, Spec: spec})
 		}
 		forms = slices.Concat(forms, fsdp,
-			[]Form{{Format: "hf"}, {Format: "hf", Most: 300}, {Format: "pt"}})
+			[]TargetFormat{{Format: "hf"}, {Format: "hf", MaxFileBytes: 300}, {Format: "pt"}})
 		last := at("whole.safetensors")
 		if err := os.WriteFile(last, wholeFile(r, tensors), 0o666); err != nil {
 			r.Fatal(err)
@@ -449,7 +453,7 @@ func TestReshapeFormats(t *testing.T) {
 			convert(r, last, next, form, o)
 			last = next
 		}
-		convert(r, last, at("end.safetensors"), Form{Format: "hf"}, o)
+		convert(r, last, at("end.safetensors"), TargetFormat{Format: "hf"}, o)
 		sameFiles(r, at(""), map[string][]byte{"end.safetensors": wholeFile(r, tensors)}, way)
 		if o.Seal {
 			checkSeal(r, at("end.safetensors"), tensors)

@@ -21,7 +21,7 @@ import (
 	"github.com/shoal-ml/shoal/state/move"
 )
 
-// manifestName is what the manifest of a checkpoint is called in its folder.
+// manifestName returns the name of the checkpoint's manifest in its folder.
 func (c *Checkpoint) manifestName() string { return manifestName(c.file) }
 
 func manifestName(file string) string {
@@ -31,7 +31,7 @@ func manifestName(file string) string {
 	return manifest.Name
 }
 
-// manifestPath is where the manifest of a checkpoint is, or would be.
+// manifestPath returns where the manifest of the checkpoint is, or would be.
 func (c *Checkpoint) manifestPath() string {
 	if c.bucket != nil {
 		return c.dir + "/" + c.manifestName()
@@ -39,7 +39,8 @@ func (c *Checkpoint) manifestPath() string {
 	return filepath.Join(c.dir, c.manifestName())
 }
 
-// readManifest returns the manifest of a checkpoint. It is fs.ErrNotExist when there is none.
+// readManifest returns the manifest of a checkpoint. The error is fs.ErrNotExist when there is
+// none.
 func (c *Checkpoint) readManifest() (*manifest.Manifest, error) {
 	files := format.NewFiles(c.fsys)
 	text, err := files.All(c.manifestName(), manifest.MaxBytes)
@@ -54,7 +55,7 @@ func (c *Checkpoint) readManifest() (*manifest.Manifest, error) {
 	return m, nil
 }
 
-// writeManifest puts a manifest in place, durable and whole or not at all.
+// writeManifest puts a manifest in place, durably, and whole or not at all.
 func writeManifest(path string, m *manifest.Manifest) error {
 	text, err := m.Append(nil)
 	if err == nil {
@@ -85,7 +86,7 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 		return nil, fmt.Errorf("%s: %v; what is damaged is not sealed: restore the file from "+
 			"another copy; shoal state check --read lists all that is damaged", c.path, r.Faults[0])
 	}
-	if err := c.proved(ctx, workers); err != nil {
+	if err := c.checkProofs(ctx, workers); err != nil {
 		return nil, err
 	}
 	var seed [8]byte
@@ -95,7 +96,7 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 	if err != nil {
 		return nil, err
 	}
-	names, err := c.listed()
+	names, err := c.filesToSeal()
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +104,7 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 	if err != nil {
 		return nil, err
 	}
-	if err := c.unchanged(); err != nil {
+	if err := c.checkUnchanged(); err != nil {
 		return nil, err
 	}
 	m := &manifest.Manifest{Seed: key.Seed(), Tensors: tensors, Files: files}
@@ -117,8 +118,8 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 	return m, err
 }
 
-// listed returns the files that a manifest lists: all of the folder.
-func (c *Checkpoint) listed() (names []string, err error) {
+// filesToSeal returns the files that a manifest lists: all files of the folder.
+func (c *Checkpoint) filesToSeal() (names []string, err error) {
 	if c.file != "" {
 		return []string{c.file}, nil
 	}
@@ -156,7 +157,7 @@ func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]
 			items = append(items, item{i, b})
 		}
 	}
-	m := memory{names: names, open: func(name string) (handle, error) {
+	m := fileSet{names: names, open: func(name string) (handle, error) {
 		return openFrom(fsys, name)
 	}}
 	err := group.Share(ctx, "checkpoint", workers, len(items), func() func(int) error {
@@ -175,7 +176,8 @@ func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]
 	return files, errors.Join(err, m.Close())
 }
 
-// fingerprints sums up the tensors of a checkpoint, and the parts of ranks, each for itself.
+// fingerprints returns the fingerprint of each tensor of a checkpoint, and of each rank's part
+// where the parts are not joined.
 func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
 	workers int) ([]manifest.Tensor, error) {
 	list := make([]manifest.Tensor, len(c.Tensors))
@@ -184,12 +186,12 @@ func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
 		list[i] = manifest.Tensor{Name: t.Name, Place: t.At.String(), DType: t.DType,
 			Shape: t.Shape}
 	}
-	work, names := scraps(c), c.names()
+	work, names := chunks(c), c.names()
 	index := map[string]int{}
 	for i, name := range names {
 		index[name] = i
 	}
-	m := memory{names: names, open: func(name string) (handle, error) {
+	m := fileSet{names: names, open: func(name string) (handle, error) {
 		return openFrom(c.Files.FS(), name)
 	}}
 	sums := make([]digest.Sum, len(work))
@@ -213,16 +215,17 @@ func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
 	return list, errors.Join(err, m.Close())
 }
 
-// A scrap is a part of a piece that is read at once.
-type scrap struct {
+// A chunk is a part of a piece that is read at once.
+type chunk struct {
 	tensor int
 	piece  *format.Piece
-	// of the elements of the piece, row-major; bytes of an element type that has less than one
+	// from and to are positions among the elements of the piece in row-major order, or byte
+	// positions for an element type of less than one byte.
 	from, to int
 }
 
-// scraps cuts the pieces of a checkpoint up.
-func scraps(c *Checkpoint) (list []scrap) {
+// chunks splits the pieces of a checkpoint into chunks.
+func chunks(c *Checkpoint) (list []chunk) {
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
 		size := max(t.DType.Size(), 1)
@@ -230,14 +233,14 @@ func scraps(c *Checkpoint) (list []scrap) {
 			p := &t.Pieces[k]
 			n := int(format.Bytes(t.DType, p.Box.Elements())) / size
 			for from := 0; from < n; from += move.BlockBytes / size {
-				list = append(list, scrap{i, p, from, min(from+move.BlockBytes/size, n)})
+				list = append(list, chunk{i, p, from, min(from+move.BlockBytes/size, n)})
 			}
 		}
 	}
 	return list
 }
 
-func (x *scrap) sum(t *format.Tensor, key *digest.Key, read func([]byte, int64) error,
+func (x *chunk) sum(t *format.Tensor, key *digest.Key, read func([]byte, int64) error,
 	buffer []byte) ([]byte, digest.Sum, error) {
 	size := t.DType.Size()
 	if size == 0 { // one packed piece
@@ -258,25 +261,25 @@ func (x *scrap) sum(t *format.Tensor, key *digest.Key, read func([]byte, int64) 
 	return buffer, sum, nil
 }
 
-// Damage is what is not as it was sealed.
+// Damage describes what differs from what was sealed.
 type Damage struct {
 	File string `json:"file,omitempty"`
-	From int64  `json:"from"`
-	To   int64  `json:"to"`
-	// that have elements there, or that have another fingerprint
+	From int64  `json:"from"` // first damaged byte
+	To   int64  `json:"to"`   // byte after the last damaged one
+	// Tensors names the tensors that have elements there, or another fingerprint.
 	Tensors []string `json:"tensors,omitempty"`
 	What    string   `json:"what"`
 }
 
-// mostNamed is how many tensors are named to people.
-const mostNamed = 8
+// maxNamed is the number of tensors that a message names.
+const maxNamed = 8
 
 func (d Damage) String() string {
 	s := d.What
 	if d.File != "" {
 		s = fmt.Sprintf("%s, bytes %d to %d: %s", d.File, d.From, d.To, d.What)
 	}
-	if n := min(len(d.Tensors), mostNamed); n > 0 {
+	if n := min(len(d.Tensors), maxNamed); n > 0 {
 		s += "; in tensor " + strings.Join(d.Tensors[:n], ", ")
 		if n < len(d.Tensors) {
 			s += fmt.Sprintf(", and %d more", len(d.Tensors)-n)

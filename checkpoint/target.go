@@ -16,15 +16,15 @@ import (
 
 // A target is where a checkpoint is written: a folder or a bucket.
 type target interface {
-	// plan plans the way there, over replicas of the source files that are dead.
+	// plan plans the move to the target, from replicas of the source files that are dead.
 	plan(from *layout.Layout, dead map[int]bool) (*plan.Plan, error)
-	// prepare has a job, of which the source is known, write there.
+	// prepare completes a job, whose source is known, so that it writes to the target.
 	prepare(ctx context.Context, job *move.Job) error
 	// close closes what the jobs have opened.
 	close() error
-	// publish makes all of it visible. The manifest has everything but its files.
+	// publish makes everything visible. The manifest is complete but for its files.
 	publish(ctx context.Context, m *manifest.Manifest, o Options) error
-	// fail leaves nothing that reads as a checkpoint. What is void is of no use to a later run.
+	// fail leaves nothing that reads as a checkpoint. Void work is of no use to a later run.
 	fail(ctx context.Context, void bool) error
 }
 
@@ -33,7 +33,7 @@ func newTarget(ctx context.Context, dst string, out *format.Output, id move.Iden
 	if snapshot.IsURL(dst) {
 		return newUpload(ctx, dst, out, id)
 	}
-	return newStage(dst, single(out, dst), out, id)
+	return newStaging(dst, single(out, dst), out, id)
 }
 
 // single reports whether an output is one file that is published under the name dst.
@@ -49,11 +49,11 @@ func fileNames(o *format.Output) (names []string) {
 	return names
 }
 
-// identity names a move by what it reads and writes.
+// identity identifies a move by what it reads and writes.
 func identity(c *Checkpoint, o *format.Output) move.Identity {
 	h := sha256.New()
 	for _, name := range c.names() {
-		fmt.Fprintf(h, "%q %d %d\n", name, c.seen[name].size, c.seen[name].mtime.UnixNano())
+		fmt.Fprintf(h, "%q %d %d\n", name, c.stamps[name].size, c.stamps[name].mtime.UnixNano())
 	}
 	for i := range c.Tensors {
 		fmt.Fprintf(h, "%q %v %v %v\n", c.Tensors[i].Name, c.Tensors[i].DType, c.Tensors[i].Shape,

@@ -24,23 +24,23 @@ import (
 )
 
 const (
-	markVersion = "partial/1"
-	maxMark     = 4096            // bytes
-	tidyTime    = 2 * time.Minute // for what a move that failed has left
+	markVersion    = "partial/1"
+	maxMarkBytes   = 4096            // largest mark that is read
+	cleanupTimeout = 2 * time.Minute // time to remove what a failed move has left
 )
 
-// An upload is a bucket in which a checkpoint comes to be. Nothing is renamed there: a mark, which
-// is written first and removed last, says that what is below the name is not whole.
+// An upload is a bucket in which a checkpoint is assembled. A bucket has no rename; instead a mark,
+// written first and removed last, says that what lies below the name is not complete.
 // docs/formats/journal.md has the rules.
 type upload struct {
-	dst    string     // what is published
-	bucket *s3.Bucket // its folder, or the one in which it is a file
-	file   string     // empty for a folder
+	dst    string     // URL that is published
+	bucket *s3.Bucket // the folder, or the folder that holds the file
+	file   string     // name of the file; "" = a folder
 	output *format.Output
 	id     move.Identity
-	run    string // who has the mark
-	parts  *parts
-	to     *end
+	run    string // identifier of this run in the mark
+	parts  *partWriter
+	to     *endpoint
 }
 
 // A mark says which move is writing, and which run of it.
@@ -54,13 +54,14 @@ func (u *upload) mark() string { return u.file + PartialSuffix }
 
 func (u *upload) manifest() string { return manifestName(u.file) }
 
-// own are the names of what a move writes, but for its mark.
-func (u *upload) own() []string {
-	return append([]string{u.manifest()}, fileNames(u.output)...) // the manifest is the first to go
+// ownFiles lists the names that a move writes, without its mark.
+func (u *upload) ownFiles() []string {
+	return append([]string{u.manifest()}, fileNames(u.output)...) // the manifest is removed first
 }
 
-// newUpload puts the mark up, when nothing is there but what is left of an earlier run of the same
-// move: that is removed. It is errFinished when that run had come to its end but for the mark.
+// newUpload writes the mark if nothing is there except the remains of an earlier run of the same
+// move, which are removed. It returns errFinished when that run had completed everything but
+// removing its mark.
 func newUpload(ctx context.Context, dst string, o *format.Output, id move.Identity) (*upload,
 	error) {
 	u := &upload{dst: strings.TrimSuffix(dst, "/"), output: o, id: id}
@@ -77,13 +78,13 @@ func newUpload(ctx context.Context, dst string, o *format.Output, id move.Identi
 	if single(o, u.dst) {
 		u.bucket, u.file = parent, name
 	}
-	if u.to, err = newEnd(&o.Checkpoint, fileNames(o)); err != nil {
+	if u.to, err = newEndpoint(&o.Checkpoint, fileNames(o)); err != nil {
 		return nil, err
 	}
-	if u.parts, err = newParts(ctx, u.bucket, o); err != nil {
+	if u.parts, err = newPartWriter(ctx, u.bucket, o); err != nil {
 		return nil, err
 	}
-	if err := u.vacant(ctx, parent, name); err != nil {
+	if err := u.checkVacant(ctx, parent, name); err != nil {
 		return nil, err
 	}
 	u.run = rand.Text()
@@ -94,15 +95,15 @@ func newUpload(ctx context.Context, dst string, o *format.Output, id move.Identi
 	return u, err
 }
 
-// vacant fails when something is there that is not left of the same move.
-func (u *upload) vacant(ctx context.Context, parent *s3.Bucket, name string) error {
+// checkVacant fails when something is there that is not left of the same move.
+func (u *upload) checkVacant(ctx context.Context, parent *s3.Bucket, name string) error {
 	found, err := u.bucket.Sizes(ctx, u.file)
 	if err != nil {
 		return err
 	}
 	taken := fmt.Errorf(
 		"%s is there already; shoal overwrites nothing: remove it, or choose another name", u.dst)
-	mine := append(u.own(), u.mark())
+	mine := append(u.ownFiles(), u.mark())
 	for other := range found {
 		if u.file != "" && !slices.Contains(mine, other) && !strings.HasPrefix(other, u.file+"/") {
 			delete(found, other) // a file whose name only begins so
@@ -140,9 +141,9 @@ func (u *upload) vacant(ctx context.Context, parent *s3.Bucket, name string) err
 	return nil
 }
 
-// readMark is fs.ErrNotExist when there is none.
+// readMark reads the mark. The error is fs.ErrNotExist when there is none.
 func (u *upload) readMark(ctx context.Context) (m mark, err error) {
-	text, err := u.bucket.ReadFile(ctx, u.mark(), maxMark)
+	text, err := u.bucket.ReadFile(ctx, u.mark(), maxMarkBytes)
 	if err != nil {
 		return m, err
 	}
@@ -157,8 +158,8 @@ func (u *upload) readMark(ctx context.Context) (m mark, err error) {
 	return m, nil
 }
 
-// held fails when the mark is another run's.
-func (u *upload) held(ctx context.Context) error {
+// checkMark fails when the mark belongs to another run.
+func (u *upload) checkMark(ctx context.Context) error {
 	m, err := u.readMark(ctx)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -169,9 +170,9 @@ func (u *upload) held(ctx context.Context) error {
 	return nil
 }
 
-// tidy removes all that a run of this move has written, but for the mark.
-func (u *upload) tidy(ctx context.Context) error {
-	own := u.own()
+// removeOwn removes all that a run of this move has written, without the mark.
+func (u *upload) removeOwn(ctx context.Context) error {
+	own := u.ownFiles()
 	if err := u.bucket.AbortUploads(ctx, u.file, own); err != nil {
 		return err
 	}
@@ -186,7 +187,7 @@ func (u *upload) tidy(ctx context.Context) error {
 	return errors.Join(u.bucket.RemoveFiles(ctx, own[0]), u.bucket.RemoveFiles(ctx, own[1:]...))
 }
 
-// plan implements target: every part is made from the source, since what was sent cannot be read.
+// plan implements target. Every part is made from the source, because what was sent cannot be read.
 func (u *upload) plan(from *layout.Layout, dead map[int]bool) (*plan.Plan, error) {
 	c := plan.Cluster{Devices: []int{u.to.layout.Ranks}, Old: make([]int, from.Ranks),
 		New: make([]int, u.to.layout.Ranks), Fresh: true}
@@ -196,29 +197,29 @@ func (u *upload) plan(from *layout.Layout, dead map[int]bool) (*plan.Plan, error
 	return plan.Build(from, u.to.layout, c)
 }
 
-// prepare implements target. Whatever an attempt has sent before is sent again.
+// prepare implements target. Whatever an earlier attempt has sent is sent again.
 func (u *upload) prepare(ctx context.Context, job *move.Job) (err error) {
-	if err := errors.Join(u.parts.abort(ctx), u.tidy(ctx)); err != nil {
+	if err := errors.Join(u.parts.abort(ctx), u.removeOwn(ctx)); err != nil {
 		return err
 	}
-	if u.parts, err = newParts(ctx, u.bucket, u.output); err != nil {
+	if u.parts, err = newPartWriter(ctx, u.bucket, u.output); err != nil {
 		return err
 	}
-	job.New, job.Target, job.Workers = u.to.spot, u.parts, u.parts.workers()
+	job.New, job.Target, job.Workers = u.to.location, u.parts, u.parts.workers()
 	job.Begin, job.End = u.parts.begin, u.parts.end
 	return nil
 }
 
-// publish implements target: the manifest comes last, and is always there.
+// publish implements target. The manifest comes last, and is always written.
 func (u *upload) publish(ctx context.Context, m *manifest.Manifest, _ Options) error {
-	if err := u.parts.rest(); err != nil {
+	if err := u.parts.sendRest(); err != nil {
 		return err
 	}
-	if err := u.held(ctx); err != nil {
+	if err := u.checkMark(ctx); err != nil {
 		return err
 	}
-	// of which the answer was lost
-	if err := u.bucket.AbortUploads(ctx, u.file, u.own()); err != nil {
+	// An upload may still be open although its completion was requested: the answer was lost.
+	if err := u.bucket.AbortUploads(ctx, u.file, u.ownFiles()); err != nil {
 		return err
 	}
 	found, err := u.bucket.Sizes(ctx, u.file)
@@ -241,7 +242,7 @@ func (u *upload) publish(ctx context.Context, m *manifest.Manifest, _ Options) e
 		err = u.bucket.WriteFile(ctx, u.manifest(), text)
 	}
 	if err == nil {
-		err = u.held(ctx)
+		err = u.checkMark(ctx)
 	}
 	if err != nil {
 		return err
@@ -249,15 +250,16 @@ func (u *upload) publish(ctx context.Context, m *manifest.Manifest, _ Options) e
 	return u.bucket.RemoveFiles(ctx, u.mark())
 }
 
-// fail implements target: what a move that failed has sent is removed, also when it was stopped.
+// fail implements target. It removes what a failed move has sent, also when the move was
+// interrupted.
 func (u *upload) fail(ctx context.Context, _ bool) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	err := u.parts.abort(ctx)
-	if lost := u.held(ctx); lost != nil {
+	if lost := u.checkMark(ctx); lost != nil {
 		return errors.Join(err, lost)
 	}
-	if err = errors.Join(err, u.tidy(ctx)); err == nil {
+	if err = errors.Join(err, u.removeOwn(ctx)); err == nil {
 		err = u.bucket.RemoveFiles(ctx, u.mark())
 	}
 	if err != nil {
@@ -270,8 +272,8 @@ func (u *upload) fail(ctx context.Context, _ bool) error {
 // close implements target.
 func (u *upload) close() error { return nil }
 
-// openURL opens what a URL names, and the folder in which that has a name; there is none for a
-// whole bucket.
+// openURL opens the folder that a URL names, and its parent with the name in it; a whole bucket has
+// no parent.
 func openURL(url string) (folder, parent *s3.Bucket, name string, err error) {
 	if folder, err = s3.Open(url); err != nil {
 		return nil, nil, "", err

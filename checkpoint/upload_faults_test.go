@@ -23,7 +23,7 @@ import (
 func TestStoreFails(t *testing.T) {
 	odd := writeOdd(t)
 	here := filepath.Join(t.TempDir(), "out")
-	if _, err := moved(t, odd, here, Form{Format: "dcp", Spec: columns}); err != nil {
+	if _, err := moved(t, odd, here, TargetFormat{Format: "dcp", Spec: columns}); err != nil {
 		t.Fatal(err)
 	}
 	for name, fail := range map[string]func(w http.ResponseWriter, r *http.Request,
@@ -57,7 +57,7 @@ func TestStoreFails(t *testing.T) {
 				})
 			})
 			if _, err := moved(t, odd, "s3://models/out",
-				Form{Format: "dcp", Spec: columns}); err != nil {
+				TargetFormat{Format: "dcp", Spec: columns}); err != nil {
 				t.Fatal(err)
 			}
 			alike(t, store, "out", here)
@@ -81,7 +81,7 @@ func (s *spoiling) Read(b []byte) (int, error) {
 // what was there.
 func TestKilledUpload(t *testing.T) {
 	odd := writeOdd(t)
-	form := Form{Format: "hf", Most: 20e6}
+	form := TargetFormat{Format: "hf", MaxFileBytes: 20e6}
 	here := filepath.Join(t.TempDir(), "out")
 	if _, err := moved(t, odd, here, form); err != nil {
 		t.Fatal(err)
@@ -243,7 +243,7 @@ func TestUploadFails(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			from := opened(t, odd)
-			out, _, err := from.Lay(Form{Format: "hf"})
+			out, _, err := from.Output(TargetFormat{Format: "hf"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -273,7 +273,7 @@ func TestReplicaToBucket(t *testing.T) {
 	}
 	c, out := dyingModel(t, dir, 80, true)
 	r, err := Move(t.Context(), c, out, "s3://models/out", Options{})
-	if err != nil || !slices.Equal(r.Dead, []string{"a.safetensors"}) {
+	if err != nil || !slices.Equal(r.Unreadable, []string{"a.safetensors"}) {
 		t.Fatal(r, err)
 	}
 	want, err := os.ReadFile(filepath.Join(dir, "a.safetensors"))
@@ -290,7 +290,7 @@ func TestLeftUpload(t *testing.T) {
 	writeModel(t, small, rand.New(rand.NewPCG(1, 2)), 2, 4)
 	begin := func(store *s3test.Server) *upload {
 		c := opened(t, small)
-		out, _, err := c.Lay(Form{Format: "hf"})
+		out, _, err := c.Output(TargetFormat{Format: "hf"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -307,18 +307,18 @@ func TestLeftUpload(t *testing.T) {
 		!strings.Contains(err.Error(), "s3://models/out is not whole, which its .partial says") {
 		t.Error(err)
 	}
-	if _, err := moved(t, small, "s3://models/out", Form{Format: "dcp"}); err == nil ||
+	if _, err := moved(t, small, "s3://models/out", TargetFormat{Format: "dcp"}); err == nil ||
 		!strings.Contains(err.Error(), "is what is left of another move") {
 		t.Error(err)
 	}
 	store.Set("out/notes", []byte("x"))
-	if _, err := moved(t, small, "s3://models/out", Form{Format: "hf"}); err == nil ||
+	if _, err := moved(t, small, "s3://models/out", TargetFormat{Format: "hf"}); err == nil ||
 		!strings.Contains(err.Error(),
 			"s3://models/out/notes is there, and nothing that this move writes") {
 		t.Error(err)
 	}
 	store.Set("out/notes", nil)
-	if _, err := moved(t, small, "s3://models/out", Form{Format: "hf"}); err != nil {
+	if _, err := moved(t, small, "s3://models/out", TargetFormat{Format: "hf"}); err != nil {
 		t.Error(err)
 	}
 	keys := store.Keys()
@@ -333,8 +333,8 @@ func TestLeftUpload(t *testing.T) {
 	// A run that was stopped behind its manifest is finished.
 	store.Set("out/.partial",
 		fmt.Appendf(nil, `{"shoal":"partial/1","move":"%x","run":"x"}`, left.id[:]))
-	r, err := moved(t, small, "s3://models/out", Form{Format: "hf"})
-	if err != nil || !r.Already || !slices.Equal(keys, store.Keys()) {
+	r, err := moved(t, small, "s3://models/out", TargetFormat{Format: "hf"})
+	if err != nil || !r.AlreadyDone || !slices.Equal(keys, store.Keys()) {
 		t.Errorf("%+v, %v: %q", r, err, store.Keys())
 	}
 }

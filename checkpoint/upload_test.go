@@ -38,11 +38,11 @@ var columns = &layout.Spec{Shoal: layout.Version, Mesh: "tp=2",
 		{Match: "g", Place: "tp=shard(1,balanced)"}, {Match: "**"}}}
 
 // moved moves a checkpoint, and fails when that does.
-func moved(t *testing.T, from, to string, f Form) (*Report, error) {
+func moved(t *testing.T, from, to string, f TargetFormat) (*Report, error) {
 	t.Helper()
 	c := opened(t, from)
 	f.File = filepath.Base(to)
-	out, _, err := c.Lay(f)
+	out, _, err := c.Output(f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,19 +95,19 @@ func TestMoveToBucket(t *testing.T) {
 	megatron, _ := megatronSample(t, "distributed")
 	for _, c := range []struct {
 		name, from, to string
-		form           Form
+		form           TargetFormat
 	}{
-		{"hf", odd, "hf", Form{Format: "hf", Most: 20e6}},
-		{"file", odd, "model.safetensors", Form{Format: "hf"}},
-		{"pt", odd, "model.pt", Form{Format: "pt"}},
-		{"dcp", odd, "dcp", Form{Format: "dcp", Spec: columns}},
-		{"shards", odd, "shards", Form{Format: "shards", Spec: columns}},
-		{"ranks", odd, "ranks", Form{Format: "ranks", Spec: columns}},
-		{"one", odd, "one", Form{Format: "ranks"}},
-		{"megatron", megatron, "megatron", Form{Format: "megatron", Spec: stages}},
-		{"torch_dist", megatron, "dist", Form{Format: "torch_dist"}},
-		{"replicas", megatron, "replicas", Form{Format: "ranks", Spec: stages}},
-		{"dist to pt", megatron, "dist.pt", Form{Format: "pt"}},
+		{"hf", odd, "hf", TargetFormat{Format: "hf", MaxFileBytes: 20e6}},
+		{"file", odd, "model.safetensors", TargetFormat{Format: "hf"}},
+		{"pt", odd, "model.pt", TargetFormat{Format: "pt"}},
+		{"dcp", odd, "dcp", TargetFormat{Format: "dcp", Spec: columns}},
+		{"shards", odd, "shards", TargetFormat{Format: "shards", Spec: columns}},
+		{"ranks", odd, "ranks", TargetFormat{Format: "ranks", Spec: columns}},
+		{"one", odd, "one", TargetFormat{Format: "ranks"}},
+		{"megatron", megatron, "megatron", TargetFormat{Format: "megatron", Spec: stages}},
+		{"torch_dist", megatron, "dist", TargetFormat{Format: "torch_dist"}},
+		{"replicas", megatron, "replicas", TargetFormat{Format: "ranks", Spec: stages}},
+		{"dist to pt", megatron, "dist.pt", TargetFormat{Format: "pt"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			store, here, there := s3test.Start(t, nil), filepath.Join(t.TempDir(), c.to),
@@ -152,7 +152,7 @@ func TestParts(t *testing.T) {
 		[]safetensors.Tensor{{Name: "a", DType: tensor.F32, Shape: tensor.Shape{25, 1 << 20}},
 			{Name: "b", DType: tensor.F32, Shape: tensor.Shape{25, 1 << 20}}})
 	c := opened(t, path)
-	out, _, err := c.Lay(Form{Format: "pt", File: "model.pt"})
+	out, _, err := c.Output(TargetFormat{Format: "pt", File: "model.pt"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,10 +186,10 @@ func TestParts(t *testing.T) {
 func TestRefusedUpload(t *testing.T) {
 	small := filepath.Join(t.TempDir(), "small.safetensors")
 	writeModel(t, small, rand.New(rand.NewPCG(1, 2)), 2, 4)
-	hf := Form{Format: "hf"}
+	hf := TargetFormat{Format: "hf"}
 	for name, c := range map[string]struct {
 		dst  string
-		form Form
+		form TargetFormat
 		keys []string
 		set  map[string]string
 		want string
@@ -208,11 +208,11 @@ func TestRefusedUpload(t *testing.T) {
 			want: "s3://models/out is there already"},
 		"a file": {dst: "s3://models/out", form: hf, keys: []string{"out"},
 			want: "s3://models/out is there already"},
-		"file for file": {dst: "s3://models/m.pt", form: Form{Format: "pt"},
+		"file for file": {dst: "s3://models/m.pt", form: TargetFormat{Format: "pt"},
 			keys: []string{"m.pt"}, want: "s3://models/m.pt is there already"},
-		"folder for file": {dst: "s3://models/m.pt", form: Form{Format: "pt"},
+		"folder for file": {dst: "s3://models/m.pt", form: TargetFormat{Format: "pt"},
 			keys: []string{"m.pt/x"}, want: "s3://models/m.pt is there already"},
-		"its manifest": {dst: "s3://models/m.pt", form: Form{Format: "pt"},
+		"its manifest": {dst: "s3://models/m.pt", form: TargetFormat{Format: "pt"},
 			keys: []string{"m.pt.shoal-manifest.json"}, want: "s3://models/m.pt is there already"},
 		"another mark": {dst: "s3://models/out", form: hf, keys: []string{"out/.partial"},
 			want: "is no mark of an unfinished checkpoint"},
@@ -240,7 +240,7 @@ func TestRefusedUpload(t *testing.T) {
 	if _, err := moved(t, small, "s3://models/out", hf); err != nil {
 		t.Errorf("beside others whose names begin so: %v", err)
 	}
-	if _, err := moved(t, small, "s3://models/out.p", Form{Format: "pt"}); err != nil {
+	if _, err := moved(t, small, "s3://models/out.p", TargetFormat{Format: "pt"}); err != nil {
 		t.Errorf("beside others whose names begin so: %v", err)
 	}
 }

@@ -13,10 +13,10 @@ import (
 )
 
 // Verify compares the checkpoint at a path with its manifest: every block of every file, and the
-// fingerprint of every tensor. Checksums in the files are not looked at: who seals has compared
-// them, and the hashes are of the same bytes. Files that the manifest does not list are passed
-// over. A checkpoint of which not even the headers can be read is damage too; an error says that it
-// could not be compared.
+// fingerprint of every tensor. It does not compare checksums in the files: Seal has compared them,
+// and the hashes cover the same bytes. It passes over files that the manifest does not list. A
+// checkpoint whose headers cannot be read is damage too; an error says that it could not be
+// compared.
 func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.Manifest, error) {
 	at, err := locate(path)
 	if err != nil {
@@ -30,7 +30,7 @@ func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.
 	if err != nil {
 		return nil, nil, err
 	}
-	damage, err := at.files(ctx, m, workers)
+	damage, err := at.compareFiles(ctx, m, workers)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -41,12 +41,13 @@ func Verify(ctx context.Context, path string, workers int) ([]Damage, *manifest.
 	}
 	defer c.Close()
 	c.locateDamage(damage)
-	tensors, err := c.tensors(ctx, m, damage, workers)
+	tensors, err := c.compareTensors(ctx, m, damage, workers)
 	return append(damage, tensors...), m, err
 }
 
-// files compares sizes and blocks.
-func (c *Checkpoint) files(ctx context.Context, m *manifest.Manifest, workers int) (damage []Damage,
+// compareFiles compares sizes and blocks of files.
+func (c *Checkpoint) compareFiles(ctx context.Context, m *manifest.Manifest,
+	workers int) (damage []Damage,
 	err error) {
 	var names []string
 	var sealed []manifest.File
@@ -87,16 +88,16 @@ func (c *Checkpoint) files(ctx context.Context, m *manifest.Manifest, workers in
 	return damage, nil
 }
 
-// locateDamage says which tensors have elements where files are damaged.
+// locateDamage adds the tensors that have elements where files are damaged.
 func (c *Checkpoint) locateDamage(damage []Damage) {
 	for i := range damage {
 		d := &damage[i]
-		d.Tensors = append(d.Tensors, c.within(d.File, d.From, d.To)...)
+		d.Tensors = append(d.Tensors, c.tensorsIn(d.File, d.From, d.To)...)
 	}
 }
 
-// tensors compares fingerprints. Those that are others are shown where files are damaged.
-func (c *Checkpoint) tensors(ctx context.Context, m *manifest.Manifest, files []Damage,
+// compareTensors compares fingerprints. It shows tensors that differ where the files are damaged.
+func (c *Checkpoint) compareTensors(ctx context.Context, m *manifest.Manifest, files []Damage,
 	workers int) (damage []Damage, err error) {
 	structure := format.Checkpoint{Tensors: c.Tensors}
 	if faults := structure.Check(c.Files); len(faults) > 0 {
@@ -125,24 +126,25 @@ func (c *Checkpoint) tensors(ctx context.Context, m *manifest.Manifest, files []
 		switch t := &found[i]; {
 		case t.DType != s.DType || !t.Shape.Equal(s.Shape):
 			damage = append(damage,
-				c.damaged(i, files, "%v %v, and was %v %v when it was sealed", t.DType, t.Shape,
+				c.tensorDamage(i, files, "%v %v, and was %v %v when it was sealed", t.DType,
+					t.Shape,
 					s.DType, s.Shape))
 		case t.Sum != s.Sum:
 			damage = append(damage,
-				c.damaged(i, files, "fingerprint %v, and %v is due", t.Sum, s.Sum))
+				c.tensorDamage(i, files, "fingerprint %v, and %v is due", t.Sum, s.Sum))
 		}
 	}
 	for i, t := range found {
 		if _, left := now[id{t.Name, t.Place}]; left {
-			damage = append(damage, c.damaged(i, nil, "was not there when it was sealed"))
+			damage = append(damage, c.tensorDamage(i, nil, "was not there when it was sealed"))
 		}
 	}
 	return damage, nil
 }
 
-// damaged says what is wrong with a tensor, and where: in the first of its pieces that touches what
-// is damaged in files, or else in the first.
-func (c *Checkpoint) damaged(tensor int, files []Damage, what string, args ...any) Damage {
+// tensorDamage describes damage of a tensor, and locates it in the first of its pieces that
+// overlaps a damaged range of a file, or else in its first piece.
+func (c *Checkpoint) tensorDamage(tensor int, files []Damage, what string, args ...any) Damage {
 	t := &c.Tensors[tensor]
 	d := Damage{Tensors: []string{t.Name}, What: fmt.Sprintf(what, args...)}
 	for i := range t.Pieces {

@@ -15,7 +15,7 @@ import (
 // DeepSpeed would make of the master weights.
 func TestZeroProves(t *testing.T) {
 	for _, swapped := range []bool{false, true} {
-		dir, _ := formattest.Load(t, "../state/format/deepspeed/testdata/zero2.zip")
+		dir, _ := formattest.Load(t, "../format/deepspeed/testdata/zero2.zip")
 		folder := t.TempDir()
 		if err := os.CopyFS(folder, dir); err != nil {
 			t.Fatal(err)
@@ -41,7 +41,7 @@ func TestZeroProves(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, lost, err := c.Lay(Form{Format: "zero3", Spec: spec})
+		out, lost, err := c.Output(TargetFormat{Format: "zero3", Spec: spec})
 		if err != nil || lost > 4 || len(out.Implied) != 4 {
 			t.Fatalf("%d values are lost, %d tensors implied: %v", lost, len(out.Implied), err)
 		}

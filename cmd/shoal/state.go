@@ -324,14 +324,14 @@ func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, re
 // unseen says which damage checksums could not show; empty where they vouch for everything.
 func unseen(r *checkpoint.Records) string {
 	switch {
-	case r.Compared+r.Bare == 0:
+	case r.Compared+r.WithoutChecksum == 0:
 		return "its files have no checksums: shoal state seal makes some"
-	case r.Bare == 0:
+	case r.WithoutChecksum == 0:
 		return ""
 	}
 	return fmt.Sprintf("%s without a checksum, which torch.serialization.set_crc32_options "+
 		"leaves out: damage there cannot be seen, but shoal state seal makes some",
-		plural.Of(r.Bare, "record"))
+		plural.Of(r.WithoutChecksum, "record"))
 }
 
 // unknownJSON is what a check leaves open, in the output for programs: no fault, and no proof that

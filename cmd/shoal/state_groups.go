@@ -22,7 +22,7 @@ func (m *moveFlags) adopt(c *checkpoint.Checkpoint) (notes []string, err error) 
 			return nil, fmt.Errorf("%s: %w", m.groups, err)
 		}
 	}
-	return c.Adopt(m.format, given)
+	return c.PrepareOptimizer(m.format, given)
 }
 
 // takeModel takes the tensor and expert parallel ranks and the stages of a pipeline out of the

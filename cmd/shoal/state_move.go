@@ -162,7 +162,7 @@ say Megatron's arguments, the model's --config, or --kv-heads and --vocab-size. 
 func formats() string {
 	var b strings.Builder
 	for _, f := range checkpoint.Formats() {
-		fmt.Fprintf(&b, "  %-20s %s\n", f, checkpoint.About(f))
+		fmt.Fprintf(&b, "  %-20s %s\n", f, checkpoint.Describe(f))
 	}
 	return b.String()
 }
@@ -229,7 +229,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 		return err
 	}
 	defer c.Close()
-	if err := c.Named(); err != nil {
+	if err := c.CheckNames(); err != nil {
 		return err
 	}
 	notes, err := m.adopt(c)
@@ -240,9 +240,10 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if err != nil {
 		return err
 	}
-	form := checkpoint.Form{Format: m.format, Spec: spec, File: filepath.Base(dst), Most: m.most,
-		TP: m.tp, PP: m.pp, EP: m.ep, Starts: m.stages, BF16: m.bf16}
-	out, lost, err := c.Lay(form)
+	form := checkpoint.TargetFormat{Format: m.format, Spec: spec, File: filepath.Base(dst),
+		MaxFileBytes: m.most,
+		TP:           m.tp, PP: m.pp, EP: m.ep, StageStarts: m.stages, BF16: m.bf16}
+	out, lost, err := c.Output(form)
 	if err != nil {
 		return err
 	}
@@ -255,7 +256,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 		return errors.Join(err, goOn(cmd.Context(), err, dst))
 	}
 	m.tell(cmd.ErrOrStderr(), c, out, lost, notes)
-	for _, name := range r.Dead {
+	for _, name := range r.Unreadable {
 		fmt.Fprintf(cmd.ErrOrStderr(),
 			"shoal: %s could not be read; what it has was taken from replicas\n", name)
 	}

@@ -46,11 +46,12 @@ func (m *moveFlags) moved(src, dst string, c *checkpoint.Checkpoint, out *format
 	r *checkpoint.Report) movedJSON {
 	j := movedJSON{
 		From: src, To: dst, Format: out.Format, Tensors: len(out.Tensors),
-		Bytes: r.Moved + r.Reused, Reused: r.Reused, Earlier: r.Already,
-		Unread: r.Dead, TensorsBehind: m.source.model.behind, ValuesBehind: lost, Beside: c.Beside,
+		Bytes: r.Moved + r.Reused, Reused: r.Reused, Earlier: r.AlreadyDone,
+		Unread: r.Unreadable, TensorsBehind: m.source.model.behind, ValuesBehind: lost,
+		Beside:  c.Beside,
 		Implied: len(out.Implied),
 	}
-	if !r.Already {
+	if !r.AlreadyDone {
 		j.Fingerprint = r.State.String()
 	}
 	for _, a := range out.Altered {
@@ -60,7 +61,7 @@ func (m *moveFlags) moved(src, dst string, c *checkpoint.Checkpoint, out *format
 }
 
 func sayMoved(to io.Writer, src, dst string, out *format.Output, r *checkpoint.Report) error {
-	if r.Already {
+	if r.AlreadyDone {
 		_, err := fmt.Fprintf(to, "%s was finished by an earlier run\n", dst)
 		return err
 	}

@@ -57,8 +57,8 @@ func (m *modelFlags) apply(c *checkpoint.Checkpoint) error {
 		return nil
 	}
 	var err error
-	m.behind, err = c.Logical(
-		checkpoint.Facts{Config: m.read, KVHeads: m.kvHeads, Vocabulary: m.vocabulary})
+	m.behind, err = c.ToHuggingFace(
+		checkpoint.ModelFacts{Config: m.read, KVHeads: m.kvHeads, Vocabulary: m.vocabulary})
 	return err
 }
 

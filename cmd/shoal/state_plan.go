@@ -50,7 +50,7 @@ busiest host. Where the state is in files, that host is the one that reads them.
 				return err
 			}
 			defer c.Close()
-			if err := c.Named(); err != nil {
+			if err := c.CheckNames(); err != nil {
 				return err
 			}
 			p, err := planned(c, &from, &to, &source.model, devices)

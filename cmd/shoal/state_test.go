@@ -19,7 +19,7 @@ import (
 // [BYTE]", which changes the last bit of a byte, or of the last, "truncate FILE BYTES", and
 // "replace FILE OLD NEW TO".
 func TestState(t *testing.T) {
-	const formats = "../../state/format/"
+	const formats = "../../format/"
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/state",
 		RequireExplicitExec: true,

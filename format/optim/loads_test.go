@@ -36,17 +36,17 @@ func convert(t *testing.T, from, to string, mesh layout.Mesh) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.Adopt(to, nil); err != nil {
+	if _, err := c.PrepareOptimizer(to, nil); err != nil {
 		t.Fatal(err)
 	}
-	f := checkpoint.Form{Format: to, BF16: true} // in which load.py trains
+	f := checkpoint.TargetFormat{Format: to, BF16: true} // in which load.py trains
 	if preset := checkpoint.Preset(to); preset != "" {
 		if f.Spec, err = layout.Preset(preset, mesh, checkpoint.Catalogue(c.Checkpoint),
 			2); err != nil {
 			t.Fatal(err)
 		}
 	}
-	out, _, err := c.Lay(f)
+	out, _, err := c.Output(f)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ const BlockBytes = 1 << 20
 type op struct {
 	plan.Op
 	size     int // bytes of an element
-	old, new Spot
+	old, new Location
 	from, to int64 // in the region of new
 }
 

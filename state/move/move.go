@@ -39,8 +39,8 @@ type Target interface {
 	Write(region int, b []byte, at int64) error
 }
 
-// A Spot is where the place 0 of a view is: a byte of a region.
-type Spot struct {
+// A Location is where the place 0 of a view is: a byte of a region.
+type Location struct {
 	Region int
 	At     int64
 }
@@ -49,7 +49,7 @@ type Spot struct {
 type Job struct {
 	Plan *plan.Plan
 	// Old and New say where the local tensors of the two layouts lie: that of a place.
-	Old, New func(p *plan.Place) Spot
+	Old, New func(p *plan.Place) Location
 	Source   Source
 	Target   Target
 	Key      *digest.Key

@@ -44,9 +44,9 @@ func newMemory(l *layout.Layout) *memory {
 	return m
 }
 
-func (m *memory) spot(p *plan.Place) move.Spot {
+func (m *memory) spot(p *plan.Place) move.Location {
 	s := &m.layout.Slots[p.Slot]
-	return move.Spot{Region: p.Rank, At: m.at[[2]int{p.Rank, p.Slot}] +
+	return move.Location{Region: p.Rank, At: m.at[[2]int{p.Rank, p.Slot}] +
 		int64(slices.Index(s.Names, p.Name)*s.Bytes())}
 }
 

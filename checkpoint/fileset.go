@@ -7,35 +7,35 @@ import (
 	"sync"
 )
 
-// mostOpen bounds the files that are open at a time.
-const mostOpen = 256
+// maxOpenFiles bounds the files that are open at a time.
+const maxOpenFiles = 256
 
-// handle is an open file.
+// A handle is an open file.
 type handle interface {
 	io.ReaderAt
 	io.Closer
 }
 
-// memory is the files of a checkpoint as regions of a move, for several goroutines at once.
-type memory struct {
-	names []string
+// A fileSet is the files of a checkpoint as regions of a move. Several goroutines may use it.
+type fileSet struct {
+	names []string // file of each region
 	open  func(name string) (handle, error)
 
 	mu    sync.Mutex
-	files map[int]*held
+	files map[int]*openFile // open files, by region
 }
 
-// held is an open file and how many use it just now.
-type held struct {
+// An openFile is an open file and the number of calls that use it.
+type openFile struct {
 	handle
 	users int
 }
 
-// Name is the file that is a region.
-func (m *memory) Name(region int) string { return m.names[region] }
+// Name returns the file of a region.
+func (m *fileSet) Name(region int) string { return m.names[region] }
 
 // Read implements move.Source.
-func (m *memory) Read(region int, b []byte, at int64) error {
+func (m *fileSet) Read(region int, b []byte, at int64) error {
 	return m.use(region, func(h handle) error {
 		n, err := h.ReadAt(b, at)
 		if n == len(b) {
@@ -50,7 +50,7 @@ func (m *memory) Read(region int, b []byte, at int64) error {
 }
 
 // Write implements move.Target.
-func (m *memory) Write(region int, b []byte, at int64) error {
+func (m *fileSet) Write(region int, b []byte, at int64) error {
 	return m.use(region, func(h handle) error {
 		_, err := h.(io.WriterAt).WriteAt(b, at)
 		return err
@@ -58,7 +58,7 @@ func (m *memory) Write(region int, b []byte, at int64) error {
 }
 
 // use calls f with the file of a region, open.
-func (m *memory) use(region int, f func(h handle) error) error {
+func (m *fileSet) use(region int, f func(h handle) error) error {
 	h, err := m.acquire(region)
 	if err != nil {
 		return err
@@ -70,12 +70,12 @@ func (m *memory) use(region int, f func(h handle) error) error {
 	return err
 }
 
-func (m *memory) acquire(region int) (*held, error) {
+func (m *fileSet) acquire(region int) (*openFile, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h := m.files[region]
 	if h == nil {
-		if len(m.files) >= mostOpen {
+		if len(m.files) >= maxOpenFiles {
 			if err := m.closeIdle(); err != nil {
 				return nil, err
 			}
@@ -85,17 +85,17 @@ func (m *memory) acquire(region int) (*held, error) {
 			return nil, err
 		}
 		if m.files == nil {
-			m.files = map[int]*held{}
+			m.files = map[int]*openFile{}
 		}
-		h = &held{handle: opened}
+		h = &openFile{handle: opened}
 		m.files[region] = h
 	}
 	h.users++
 	return h, nil
 }
 
-// closeIdle closes what nobody uses just now. It is called with mu held.
-func (m *memory) closeIdle() error {
+// closeIdle closes the files that no call uses. The caller holds mu.
+func (m *fileSet) closeIdle() error {
 	var errs []error
 	for region, h := range m.files {
 		if h.users == 0 {
@@ -106,8 +106,8 @@ func (m *memory) closeIdle() error {
 	return errors.Join(errs...)
 }
 
-// Close closes all files. Nobody uses them any more.
-func (m *memory) Close() error {
+// Close closes all files. No call may use them any more.
+func (m *fileSet) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.closeIdle()

@@ -29,7 +29,7 @@ func TestOutside(t *testing.T) {
 		{"src/deep", "src", "src/deep lies in src, which is to be written"},
 		{"s3://b/src", "s3://b/src/out", "lies in s3://b/src, which is read"},
 	} {
-		err := (&Checkpoint{path: c.src}).outside(c.dst)
+		err := (&Checkpoint{path: c.src}).checkOverlap(c.dst)
 		if c.err == "" && err != nil || c.err != "" &&
 			(err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s to %s: %v, want %q", c.src, c.dst, err, c.err)

@@ -11,10 +11,10 @@ import (
 	"github.com/shoal-ml/shoal/internal/durable"
 )
 
-// plain fails where the folder of an earlier run has what no run makes: a pipe, which would hold up
-// the move, or a link, through which it would write somewhere else and publish a link; or where it
-// lies on another disk, from which no rename publishes it.
-func (s *stage) plain() error {
+// checkPlain fails where the folder of an earlier run holds what no run makes: a pipe, which would
+// block the move; a link, through which the move would write elsewhere; or a folder on another
+// disk, from which no rename publishes.
+func (s *staging) checkPlain() error {
 	if _, err := os.Lstat(s.folder()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -43,8 +43,8 @@ func (s *stage) plain() error {
 	})
 }
 
-// appear publishes with one rename, which replaces nothing that has come to stand there meanwhile.
-func (s *stage) appear(from string) error {
+// rename publishes with one rename, which replaces nothing that appeared meanwhile.
+func (s *staging) rename(from string) error {
 	err := durable.Rename(from, s.dst)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s has come to be while this was written; shoal overwrites nothing: "+

@@ -8,9 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
-// outside fails when dst is the checkpoint itself, or one would lie in the folder of the other,
-// where nobody could tell their files apart.
-func (c *Checkpoint) outside(dst string) error {
+// checkOverlap fails when dst is the checkpoint itself, or one would lie in the folder of the
+// other, where their files could not be told apart.
+func (c *Checkpoint) checkOverlap(dst string) error {
 	src, to := c.path, dst
 	switch inBucket := snapshot.IsURL(dst); {
 	case inBucket != snapshot.IsURL(c.path):
@@ -25,21 +25,21 @@ func (c *Checkpoint) outside(dst string) error {
 		return fmt.Errorf(
 			"%s is what is read; shoal overwrites nothing: give another name for what is written",
 			dst)
-	case within(to, src):
+	case isWithin(to, src):
 		return fmt.Errorf("%s lies in %s, which is read, and files of two checkpoints in one "+
 			"folder cannot be told apart; give a name outside of it", dst, c.path)
-	case within(src, to):
+	case isWithin(src, to):
 		return fmt.Errorf("%s lies in %s, which is to be written, and files of two checkpoints "+
 			"in one folder cannot be told apart; give a name outside of it", c.path, dst)
 	}
 	return nil
 }
 
-func within(path, folder string) bool {
+func isWithin(path, folder string) bool {
 	return strings.HasPrefix(path, strings.TrimRight(folder, "/")+"/")
 }
 
-// resolved is a path without links, as far as it exists.
+// resolved returns a path without symbolic links, as far as it exists.
 func resolved(path string) string {
 	whole, err := filepath.Abs(path)
 	if err != nil {

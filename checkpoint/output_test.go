@@ -12,12 +12,12 @@ func TestCarried(t *testing.T) {
 	c := &Checkpoint{Checkpoint: &format.Checkpoint{
 		Tensors: []format.Tensor{{Name: "a"}, {Name: "b"}, {Name: "optimizer.step.a"}}}}
 	out := &format.Output{Checkpoint: format.Checkpoint{Tensors: []format.Tensor{{Name: "a"}}}}
-	if err := c.carried(out); err == nil ||
+	if err := c.checkComplete(out); err == nil ||
 		!strings.Contains(err.Error(), `no place for tensor "b"`) {
 		t.Error(err)
 	}
 	out.Implied = []*format.Proof{{Model: format.Tensor{Name: "b"}}}
-	if err := c.carried(out); err != nil {
+	if err := c.checkComplete(out); err != nil {
 		t.Error(err)
 	}
 }

@@ -28,35 +28,35 @@ const (
 	filesName   = "files"
 )
 
-// A stage is the folder in which a checkpoint comes to be. It is published with one rename, so that
-// what stands under its name is whole at any time.
-type stage struct {
-	dst     string // what is published
-	single  bool   // a file, not a folder
+// A staging is the folder in which a checkpoint is assembled. One rename publishes it, so that what
+// stands under its name is always complete.
+type staging struct {
+	dst     string // path that is published
+	single  bool   // whether dst is a file, not a folder
 	output  *format.Output
 	journal *os.File
-	records []move.Record // of an earlier run, and of this one
-	to      *end
+	records []move.Record // records of an earlier run and of this one
+	to      *endpoint
 }
 
-func (s *stage) folder() string { return s.dst + PartialSuffix }
+func (s *staging) folder() string { return s.dst + PartialSuffix }
 
-// files is the folder with the files themselves, on which the rename is done.
-func (s *stage) files() string { return filepath.Join(s.folder(), filesName) }
+// files returns the folder that holds the files themselves, which the rename publishes.
+func (s *staging) files() string { return filepath.Join(s.folder(), filesName) }
 
-func (s *stage) path(name string) string {
+func (s *staging) path(name string) string {
 	return filepath.Join(s.files(), filepath.FromSlash(name))
 }
 
-// newStage makes the folder, or takes that of an earlier run of the same move over. It fails when
-// something stands where the checkpoint is to be published.
-func newStage(dst string, single bool, o *format.Output, id move.Identity) (*stage, error) {
-	s := &stage{dst: filepath.Clean(dst), single: single, output: o}
-	if err := s.plain(); err != nil {
+// newStaging makes the folder, or takes over the folder of an earlier run of the same move. It
+// fails when something stands where the checkpoint is to be published.
+func newStaging(dst string, single bool, o *format.Output, id move.Identity) (*staging, error) {
+	s := &staging{dst: filepath.Clean(dst), single: single, output: o}
+	if err := s.checkPlain(); err != nil {
 		return nil, err
 	}
 	if _, err := os.Lstat(s.dst); err == nil {
-		if s.finished(id) {
+		if s.alreadyPublished(id) {
 			return nil, errors.Join(errFinished, os.RemoveAll(s.folder()))
 		}
 		return nil, fmt.Errorf(
@@ -74,26 +74,26 @@ func newStage(dst string, single bool, o *format.Output, id move.Identity) (*sta
 	if err := s.takeOver(id); err != nil {
 		return nil, errors.Join(err, s.journal.Close())
 	}
-	if err = s.fill(); err == nil {
-		s.to, err = newEnd(&o.Checkpoint, fileNames(o))
+	if err = s.createFiles(); err == nil {
+		s.to, err = newEndpoint(&o.Checkpoint, fileNames(o))
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.journal.Close())
 	}
-	s.to.memory.open = func(name string) (handle, error) {
+	s.to.files.open = func(name string) (handle, error) {
 		return os.OpenFile(s.path(name), os.O_RDWR, 0)
 	}
 	return s, nil
 }
 
 // plan implements target.
-func (s *stage) plan(from *layout.Layout, dead map[int]bool) (*plan.Plan, error) {
+func (s *staging) plan(from *layout.Layout, dead map[int]bool) (*plan.Plan, error) {
 	return newPlan(from, s.to.layout, dead)
 }
 
-// prepare implements target: what the journal has is not moved again.
-func (s *stage) prepare(_ context.Context, job *move.Job) error {
-	job.New, job.Target, job.Done = s.to.spot, &s.to.memory, s.records
+// prepare implements target. What the journal records is not moved again.
+func (s *staging) prepare(_ context.Context, job *move.Job) error {
+	job.New, job.Target, job.Done = s.to.location, &s.to.files, s.records
 	job.Record = func(r move.Record) error {
 		s.records = append(s.records, r)
 		return s.record(r)
@@ -102,23 +102,23 @@ func (s *stage) prepare(_ context.Context, job *move.Job) error {
 }
 
 // close implements target.
-func (s *stage) close() error { return s.to.memory.Close() }
+func (s *staging) close() error { return s.to.files.Close() }
 
-// fail implements target: what is good stays for a later run. Where nothing was moved, nothing
-// stays.
-func (s *stage) fail(_ context.Context, void bool) (err error) {
+// fail implements target. Good work stays for a later run; where nothing was moved, nothing stays.
+func (s *staging) fail(_ context.Context, void bool) (err error) {
 	if void || len(s.records) == 0 {
-		err = os.RemoveAll(s.folder()) // as long as it is locked
+		err = os.RemoveAll(s.folder()) // while it is still locked
 	}
 	_ = s.journal.Close() // publish may have done so
 	return err
 }
 
-// errFinished says that an earlier run of the same move was stopped after it had published, and
+// errFinished says that an earlier run of the same move was stopped after it had published and
 // before it could clean up.
 var errFinished = errors.New("an earlier run has finished this move")
 
-func (s *stage) finished(id move.Identity) bool {
+// alreadyPublished reports whether dst is the work of an earlier run of the same move.
+func (s *staging) alreadyPublished(id move.Identity) bool {
 	staged := s.files()
 	if s.single {
 		staged = s.path(s.output.Files[0].Name)
@@ -136,7 +136,7 @@ func (s *stage) finished(id move.Identity) bool {
 }
 
 // takeOver locks the journal and reads it.
-func (s *stage) takeOver(id move.Identity) error {
+func (s *staging) takeOver(id move.Identity) error {
 	if err := syscall.Flock(int(s.journal.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return fmt.Errorf("%s is being written by %s; wait for it, or stop it and run this "+
 			"again, or choose another name: %w", s.dst, holder(s.journal), err)
@@ -155,7 +155,7 @@ func (s *stage) takeOver(id move.Identity) error {
 		return err
 	}
 	if good == 0 {
-		if err := s.room(); err != nil {
+		if err := s.checkSpace(); err != nil {
 			return errors.Join(err, os.RemoveAll(s.folder()))
 		}
 		_, err = s.journal.WriteAt(move.AppendHeader(nil, id), 0)
@@ -166,8 +166,8 @@ func (s *stage) takeOver(id move.Identity) error {
 	return err
 }
 
-// room fails when the disk has not enough free.
-func (s *stage) room() error {
+// checkSpace fails when the disk has not enough free space.
+func (s *staging) checkSpace() error {
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(s.folder(), &disk); err != nil {
 		return err
@@ -184,8 +184,8 @@ func (s *stage) room() error {
 	return nil
 }
 
-// fill makes all files with their sizes.
-func (s *stage) fill() error {
+// createFiles makes all files with their sizes.
+func (s *staging) createFiles() error {
 	for _, f := range s.output.Files {
 		if err := os.MkdirAll(filepath.Dir(s.path(f.Name)), 0o777); err != nil {
 			return err
@@ -201,10 +201,10 @@ func (s *stage) fill() error {
 	return nil
 }
 
-// frames writes what holds no elements. It is the last that is written: without headers, what a
-// stopped run leaves does not read as a checkpoint.
-func (s *stage) frames() error {
-	return s.each(func(open func(file string) (*os.File, error)) error {
+// writeFrames writes the bytes that are not elements. They are written last: without headers, what
+// a stopped run leaves does not read as a checkpoint.
+func (s *staging) writeFrames() error {
+	return s.eachFile(func(open func(file string) (*os.File, error)) error {
 		for _, f := range s.output.Frames {
 			file, err := open(f.File)
 			if err != nil {
@@ -218,8 +218,8 @@ func (s *stage) frames() error {
 	})
 }
 
-// each calls f with what opens staged files, of which one is open at a time.
-func (s *stage) each(f func(open func(file string) (*os.File, error)) error) (err error) {
+// eachFile calls f with a function that opens staged files, of which one is open at a time.
+func (s *staging) eachFile(f func(open func(file string) (*os.File, error)) error) (err error) {
 	var open *os.File
 	name := ""
 	closed := func() error {
@@ -246,10 +246,10 @@ func (s *stage) each(f func(open func(file string) (*os.File, error)) error) (er
 	return errors.Join(err, closed())
 }
 
-// sums puts the checksums in.
-func (s *stage) sums() error {
+// writeSums inserts the checksums.
+func (s *staging) writeSums() error {
 	buffer := make([]byte, 1<<20)
-	return s.each(func(open func(file string) (*os.File, error)) error {
+	return s.eachFile(func(open func(file string) (*os.File, error)) error {
 		for _, sum := range s.output.Sums {
 			file, err := open(sum.File)
 			if err != nil {
@@ -271,18 +271,19 @@ func (s *stage) sums() error {
 	})
 }
 
-// onlyWriter hides what else a writer can do, so that a copy uses the buffer that it is given.
+// onlyWriter hides the other methods of a writer, so that io.CopyBuffer uses the buffer that it is
+// given.
 type onlyWriter struct{ io.Writer }
 
 // record appends to the journal.
-func (s *stage) record(r move.Record) error {
+func (s *staging) record(r move.Record) error {
 	_, err := s.journal.Write(move.AppendRecord(nil, r))
 	return err
 }
 
-// publish implements target: it makes the files durable, and then visible under their name.
-func (s *stage) publish(ctx context.Context, m *manifest.Manifest, o Options) error {
-	if err := errors.Join(s.frames(), s.sums()); err != nil {
+// publish implements target. It makes the files durable, and then visible under their name.
+func (s *staging) publish(ctx context.Context, m *manifest.Manifest, o Options) error {
+	if err := errors.Join(s.writeFrames(), s.writeSums()); err != nil {
 		return err
 	}
 	if o.Seal {
@@ -300,15 +301,15 @@ func (s *stage) publish(ctx context.Context, m *manifest.Manifest, o Options) er
 	if s.single {
 		from = s.path(s.output.Files[0].Name)
 	}
-	if err := s.appear(from); err != nil {
+	if err := s.rename(from); err != nil {
 		return err
 	}
 	return errors.Join(durable.Sync(filepath.Dir(s.dst)), s.journal.Close(),
 		os.RemoveAll(s.folder()))
 }
 
-// seal puts a manifest to the files; the fingerprints are known.
-func (s *stage) seal(ctx context.Context, m *manifest.Manifest, workers int) (err error) {
+// seal adds a manifest to the files. The fingerprints are known already.
+func (s *staging) seal(ctx context.Context, m *manifest.Manifest, workers int) (err error) {
 	if m.Files, err = hashFiles(ctx, durable.Folder(s.files()), fileNames(s.output),
 		workers); err != nil {
 		return err
@@ -322,7 +323,8 @@ func (s *stage) seal(ctx context.Context, m *manifest.Manifest, workers int) (er
 	if s.single {
 		final = s.dst + "." + manifest.Name
 	}
-	// not beside the files: half of it would be published with them if this is killed
+	// The manifest is not written beside the files: if the process were killed here, half a
+	// manifest would be published with them.
 	if err := os.WriteFile(staged, text, 0o666); err != nil {
 		return err
 	}

@@ -14,17 +14,17 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// An end is one end of a move, as planner and mover see it: each file is a rank, and each piece a
-// local tensor there.
-type end struct {
-	layout *layout.Layout
-	spots  []move.Spot // of each slot
-	memory memory
+// An endpoint is one side of a move, as planner and mover see it: each file is a rank, and each
+// piece a local tensor there.
+type endpoint struct {
+	layout    *layout.Layout
+	locations []move.Location // location of each slot
+	files     fileSet
 }
 
-// newEnd places the tensors of a checkpoint that is there, or is to be written.
-func newEnd(c *format.Checkpoint, files []string) (*end, error) {
-	e := &end{memory: memory{names: files}}
+// newEndpoint places the tensors of a checkpoint that exists, or will be written.
+func newEndpoint(c *format.Checkpoint, files []string) (*endpoint, error) {
+	e := &endpoint{files: fileSet{names: files}}
 	rank := map[string]int32{}
 	for i, name := range files {
 		rank[name] = int32(i)
@@ -45,7 +45,8 @@ func newEnd(c *format.Checkpoint, files []string) (*end, error) {
 				local.Pieces = []layout.Piece{{Tensor: i, Box: p.Box, View: p.View()}}
 				placed = append(placed,
 					layout.Placed{Ranks: layout.Set{rank[p.File]}, Local: local})
-				e.spots = append(e.spots, move.Spot{Region: int(rank[p.File]), At: p.Offset})
+				e.locations = append(e.locations,
+					move.Location{Region: int(rank[p.File]), At: p.Offset})
 			}
 		}
 	}
@@ -54,12 +55,12 @@ func newEnd(c *format.Checkpoint, files []string) (*end, error) {
 	return e, err
 }
 
-// spot says where a local tensor of this end lies.
-func (e *end) spot(p *plan.Place) move.Spot { return e.spots[p.Slot] }
+// location says where a local tensor of this endpoint lies.
+func (e *endpoint) location(p *plan.Place) move.Location { return e.locations[p.Slot] }
 
-// Layout is how the tensors of a checkpoint lie in its files: each file is a rank.
+// Layout returns how the tensors of a checkpoint lie in its files: each file is a rank.
 func (c *Checkpoint) Layout() (*layout.Layout, error) {
-	if err := c.whole(); err != nil {
+	if err := c.checkStructure(); err != nil {
 		return nil, err
 	}
 	e, err := newSource(c)
@@ -69,13 +70,13 @@ func (c *Checkpoint) Layout() (*layout.Layout, error) {
 	return e.layout, nil
 }
 
-// newSource is the end that is read.
-func newSource(c *Checkpoint) (*end, error) {
-	e, err := newEnd(c.Checkpoint, c.names())
+// newSource returns the endpoint that is read.
+func newSource(c *Checkpoint) (*endpoint, error) {
+	e, err := newEndpoint(c.Checkpoint, c.names())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.path, err)
 	}
-	e.memory.open = func(name string) (handle, error) { return openFrom(c.Files.FS(), name) }
+	e.files.open = func(name string) (handle, error) { return openFrom(c.Files.FS(), name) }
 	return e, nil
 }
 
@@ -84,14 +85,14 @@ func openFrom(fsys fs.FS, name string) (handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.(interface { // as format.Files has seen
+	return f.(interface { // format.Files has checked it
 		io.ReaderAt
 		io.Closer
 	}), nil
 }
 
-// newPlan plans the way from files to files: those that are read are one host, those that are
-// written another. Source files that are dead are left out, as far as replicas allow.
+// newPlan plans the move between two sets of files: those that are read are one host, those that
+// are written another. The planner reads no dead source file as long as replicas allow it.
 func newPlan(from, to *layout.Layout, dead map[int]bool) (*plan.Plan, error) {
 	c := plan.Cluster{Devices: []int{0, to.Ranks}, Old: make([]int, from.Ranks),
 		New: make([]int, to.Ranks)}

@@ -125,7 +125,7 @@ func moveTo(t *testing.T, from, to string, meanwhile func()) error {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	out, _, err := c.Lay(Form{Format: "hf", File: filepath.Base(to)})
+	out, _, err := c.Output(TargetFormat{Format: "hf", File: filepath.Base(to)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,119 @@
+package checkpoint
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+
+	"github.com/shoal-ml/shoal/checkpoint/s3"
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/state/manifest"
+)
+
+// An uploadingFile is a file on its way into a bucket.
+type uploadingFile struct {
+	name         string
+	size         int64          // bytes
+	partSize     int64          // bytes of each part but the last
+	frames       []format.Frame // bytes that are not elements, in order of offsets
+	sums         []pendingSum   // checksums, in order of where their bytes begin
+	sumLocations []sumLocation  // where checksums are to be written, ascending
+
+	blocks  []int32         // blocks still to be moved into each part; -1 = the part is complete
+	moving  int             // number of parts with blocks still to be moved
+	unsent  int             // number of parts that are not sent yet
+	live    map[int64]*part // parts in memory, by number
+	waiting []*part         // complete parts that wait for checksums
+	hashes  []manifest.Hash // SHA-256 of each block of the manifest
+
+	// opening guards upload while the upload begins.
+	opening sync.Mutex
+	upload  *s3.Upload // nil before the first part is sent
+	done    bool       // whether the file exists in the bucket
+}
+
+// A pendingSum is a checksum to which parts are still being added.
+type pendingSum struct {
+	from, to int64
+	left     int // number of parts that are not added yet
+	value    uint32
+}
+
+// A sumLocation says where a checksum is to be written.
+type sumLocation struct {
+	at  int64 // offset in the file
+	sum int   // index into sums
+}
+
+// A part is a contiguous range of a file, assembled in memory.
+type part struct {
+	number int64
+	from   int64
+	bytes  []byte
+}
+
+func newUploadingFile(x format.OutputFile, unit int64) *uploadingFile {
+	f := &uploadingFile{name: x.Name, size: x.Size, partSize: unit, live: map[int64]*part{}}
+	f.blocks = make([]int32, max(1, (x.Size+unit-1)/unit))
+	f.unsent = len(f.blocks)
+	f.hashes = make([]manifest.Hash, (x.Size+manifest.BlockBytes-1)/manifest.BlockBytes)
+	return f
+}
+
+// addSum adds a checksum. Calls come in the order of where the bytes begin.
+func (f *uploadingFile) addSum(x format.Sum) {
+	for _, at := range x.At {
+		f.sumLocations = append(f.sumLocations, sumLocation{at, len(f.sums)})
+	}
+	s := pendingSum{from: x.From, to: x.To}
+	if x.From < x.To {
+		s.left = int((x.To-1)/f.partSize - x.From/f.partSize + 1)
+	}
+	f.sums = append(f.sums, s)
+}
+
+// span yields the parts that a range of bytes touches.
+func (f *uploadingFile) span(from, to int64) func(yield func(int64) bool) {
+	return func(yield func(int64) bool) {
+		for i := from / f.partSize; i*f.partSize < to && yield(i); i++ {
+		}
+	}
+}
+
+// fill copies into a part the bytes that are not elements.
+func (f *uploadingFile) fill(x *part) {
+	first, _ := slices.BinarySearchFunc(f.frames, x.from, func(y format.Frame, at int64) int {
+		return cmp.Compare(y.Offset+int64(len(y.Bytes)), at)
+	})
+	for _, y := range f.frames[first:] {
+		if y.Offset >= x.from+int64(len(x.bytes)) {
+			break
+		}
+		if at := y.Offset - x.from; at < 0 {
+			copy(x.bytes, y.Bytes[-at:])
+		} else {
+			copy(x.bytes[at:], y.Bytes)
+		}
+	}
+}
+
+// withoutBlocks lists the parts that have no blocks.
+func (f *uploadingFile) withoutBlocks() (list []int64) {
+	for i, n := range f.blocks {
+		if n == 0 {
+			list = append(list, int64(i))
+		}
+	}
+	return list
+}
+
+// locations returns the checksums that are to be written in a part, or across one of its ends.
+func (f *uploadingFile) locations(x *part) []sumLocation {
+	search := func(at int64) int {
+		i, _ := slices.BinarySearchFunc(f.sumLocations, at, func(y sumLocation, at int64) int {
+			return cmp.Compare(y.at, at)
+		})
+		return i
+	}
+	return f.sumLocations[search(x.from-3):search(x.from+int64(len(x.bytes)))]
+}
