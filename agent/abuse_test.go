@@ -422,8 +422,8 @@ func TestSocketIsPrivate(t *testing.T) {
 // serveAgent runs an agent of one rank until the end.
 func serveAgent(f *testing.F) *agent.Agent {
 	dir := f.TempDir()
-	a, err := agent.NewAgent(
-		agent.AgentConfig{Job: "fuzz", Socket: filepath.Join(dir, "s"), Size: 1,
+	a, err := agent.New(
+		agent.Config{Job: "fuzz", Socket: filepath.Join(dir, "s"), Size: 1,
 			Tokens: []string{"token-0"}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.Fatal(err)

@@ -1,5 +1,6 @@
-// Package agent is the composition root: the agent that serves the workers of one host, and the
-// launcher that runs a job. It is the only place that starts long-lived goroutines.
+// Package agent serves the workers of one host: it owns their memory, executes their collectives,
+// and drives the protocol by which the agents of a job act as one. A launcher starts it, tells it of
+// processes and carries out its Orders; package agent starts no process and knows no terminal.
 package agent
 
 import (
@@ -27,8 +28,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// AgentConfig says what an agent serves.
-type AgentConfig struct {
+// Config says what an agent serves.
+type Config struct {
 	Job    string // name of the job, also in messages
 	Socket string // path of the Unix socket
 	// how many workers the job begins with; 0 = this agent joins a job that another leads
@@ -66,14 +67,14 @@ type AgentConfig struct {
 	// those that are numbered on from it.
 	After topo.Generation
 
-	nodes []numa.Node // memory nodes of this host; nil = there is no choice
+	Nodes []numa.Node // memory nodes of this host; nil = there is no choice
 }
 
 // Agent owns the arenas of a host's workers and executes their collectives. It knows a worker by
 // its seat: the number that the job gave it, which it keeps for life. The first seats are the ranks
 // that the job begins with.
 type Agent struct {
-	cfg      AgentConfig
+	cfg      Config
 	listener *arena.Listener
 	engine   *engine
 	crew     *crew
@@ -96,8 +97,8 @@ type presence struct {
 	conn   *arena.Conn
 }
 
-// NewAgent opens the socket, and the links to other hosts if there are to be any; Run serves them.
-func NewAgent(cfg AgentConfig) (*Agent, error) {
+// New opens the socket, and the links to other hosts if there are to be any; Run serves them.
+func New(cfg Config) (*Agent, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
@@ -118,7 +119,7 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 		l.Close()
 		return nil, errors.Join(err, a.stopLanes(), lanes.close())
 	}
-	a.engine.results.nodes = everywhere(cfg.nodes)
+	a.engine.results.nodes = everywhere(cfg.Nodes)
 	if cfg.OnBereft != nil {
 		a.engine.bereft = func(w topo.WorkerID, why string) { cfg.OnBereft(int(w), why) }
 	}

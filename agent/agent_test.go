@@ -42,10 +42,10 @@ func startAgentUntil(t *testing.T, parent context.Context, n int) *agent.Agent {
 
 func startAgentWith(t *testing.T, parent context.Context, n int, orders agent.Orders) *agent.Agent {
 	t.Helper()
-	return startAgentOf(t, parent, agent.AgentConfig{Size: n, Orders: orders})
+	return startAgentOf(t, parent, agent.Config{Size: n, Orders: orders})
 }
 
-func startAgentOf(t *testing.T, parent context.Context, cfg agent.AgentConfig) *agent.Agent {
+func startAgentOf(t *testing.T, parent context.Context, cfg agent.Config) *agent.Agent {
 	t.Helper()
 	for i := range cfg.Size {
 		cfg.Tokens = append(cfg.Tokens, fmt.Sprintf("token-%d", i))
@@ -55,7 +55,7 @@ func startAgentOf(t *testing.T, parent context.Context, cfg agent.AgentConfig) *
 		t.Fatal(err)
 	}
 	cfg.Job, cfg.Socket, cfg.Log = "test", filepath.Join(dir, "s"), slog.New(slog.DiscardHandler)
-	a, err := agent.NewAgent(cfg)
+	a, err := agent.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,8 +170,8 @@ func TestLastReportsAreHeard(t *testing.T) {
 	heard := 0
 	said, hungUp := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
-	a, err := agent.NewAgent(
-		agent.AgentConfig{Job: "test", Socket: filepath.Join(t.TempDir(), "s"), Size: 2,
+	a, err := agent.New(
+		agent.Config{Job: "test", Socket: filepath.Join(t.TempDir(), "s"), Size: 2,
 			Tokens: []string{"token-0", "token-1"},
 			OnReport: func(int, map[string]float64) {
 				if heard++; heard == 1 {

@@ -2,15 +2,11 @@ package agent_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
-	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
@@ -87,34 +83,5 @@ func TestWrongParts(t *testing.T) {
 	}
 	if _, err := (snapshot.Folder{Root: p.Folder, Keep: 1}).Open(5); err != nil {
 		t.Error(err)
-	}
-}
-
-// Who reads the logs of a run sees what became of its checkpoints.
-func TestTheLogHasWhatBecomesOfCheckpoints(t *testing.T) {
-	var dir string
-	_, output, err := launch(t, t.Context(), 2, "train", func(c *agent.RunConfig) {
-		c.Spec.Env[folderVariable] = filepath.Join(t.TempDir(), "checkpoints")
-		c.OnStart = func(_, path string) { dir = path }
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var logged strings.Builder
-	for rank := range 2 {
-		text, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("rank-%d.log", rank)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		logged.Write(text)
-	}
-	said := regexp.MustCompile(`shoal: checkpoint of step \d+ .*`).FindAllString(output, -1)
-	for _, line := range said {
-		if !strings.Contains(logged.String(), line+"\n") {
-			t.Errorf("%q is in no log: %s", line, &logged)
-		}
-	}
-	if len(said) == 0 {
-		t.Error(output)
 	}
 }

@@ -18,7 +18,7 @@ import (
 // TestCheckpointOfPython has a program go on from what another one wrote, whose arrays are of
 // several dimensions and in a dict.
 func TestCheckpointOfPython(t *testing.T) {
-	place, err := cursor.New(samples, batch, 3, true)
+	place, err := cursor.New(300, 16, 3, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestCheckpointOfPython(t *testing.T) {
 			p.Write()
 			half, w := []tensor.BFloat16{1, 2, 3, 4}, make([]float64, 6)
 			trainer, err := client.Train(joinAs(t, startAgent(t, 1), 0),
-				client.Data{Samples: samples, Batch: batch, Seed: 3}, client.StateOf("half", half),
+				client.Data{Samples: 300, Batch: 16, Seed: 3}, client.StateOf("half", half),
 				client.StateOf(c.state, w))
 			if err != nil {
 				t.Fatal(err)

@@ -60,7 +60,7 @@ func newFlockWith(t *testing.T, size, spares int, data client.Data) *flock {
 		ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{},
 		started: make(chan int, 100)}
 	f.agent = startAgentOf(t, context.Background(),
-		agent.AgentConfig{Size: size, Spares: spares, Orders: agent.Orders{
+		agent.Config{Size: size, Spares: spares, Orders: agent.Orders{
 			Start: func(o agent.StartOrder) {
 				for i := range o.Count {
 					f.started <- o.First + i

@@ -14,7 +14,7 @@ import (
 // step that ends it. One that waits longer, as a spare, is told when its epoch is over, asks again
 // in the next, and hears that it was let in meanwhile.
 func TestEntersInAnEpoch(t *testing.T) {
-	a := startAgentOf(t, context.Background(), agent.AgentConfig{Size: 1, Spares: 1})
+	a := startAgentOf(t, context.Background(), agent.Config{Size: 1, Spares: 1})
 	member := joinRaw(t, a, 0)
 	if r, _ := member.ask(
 		api.Request{Type: api.TypeData, Samples: 6, Batch: 2}); r.Type != api.TypeData {

@@ -78,7 +78,7 @@ type Event struct {
 	Step       uint64 `json:"step"`              // committed before it
 	Because    string `json:"because"`
 
-	first bool // the job is in its first generation since this start, or before it
+	First bool `json:"-"` // the job is in its first generation since this start, or before it
 }
 
 // String writes the event as a line for a person.
@@ -107,8 +107,8 @@ func (c *crew) tellNews(d member.Action) {
 	case member.Resume:
 		e.What, e.Because = "resume", string(d.Because)
 	}
-	e.Generation, e.Size, e.first = c.number(view.Generation), view.Size(), view.Generation <= 1
-	if c.parted || !known.Elastic && !e.first {
+	e.Generation, e.Size, e.First = c.number(view.Generation), view.Size(), view.Generation <= 1
+	if c.parted || !known.Elastic && !e.First {
 		return // the job is about to end; its launcher says why
 	}
 	c.orders.Event(e)

@@ -67,7 +67,7 @@ func startClusterOn(t *testing.T, over func(fabric.Network) fabric.Network, work
 			t.Error(err)
 		}
 	})
-	c.head = c.agent("a", agent.AgentConfig{Size: workers, Slots: slots[0]})
+	c.head = c.agent("a", agent.Config{Size: workers, Slots: slots[0]})
 	for i, n := range slots[1:] {
 		c.join(string(rune('b'+i)), n)
 	}
@@ -75,7 +75,7 @@ func startClusterOn(t *testing.T, over func(fabric.Network) fabric.Network, work
 }
 
 // join adds a host to the job.
-func (c *cluster) join(name string, slots int) { c.agent(name, agent.AgentConfig{Slots: slots}) }
+func (c *cluster) join(name string, slots int) { c.agent(name, agent.Config{Slots: slots}) }
 
 // start starts a worker of a host.
 func (c *cluster) start(host string, number int) {
@@ -87,7 +87,7 @@ func (c *cluster) start(host string, number int) {
 	c.started <- seat{number, a, token}
 }
 
-func (c *cluster) agent(name string, cfg agent.AgentConfig) *agent.Agent {
+func (c *cluster) agent(name string, cfg agent.Config) *agent.Agent {
 	c.t.Helper()
 	dir, err := os.MkdirTemp("", "shoal")
 	if err != nil {
@@ -111,7 +111,7 @@ func (c *cluster) agent(name string, cfg agent.AgentConfig) *agent.Agent {
 		defer c.mu.Unlock()
 		c.gone = append(c.gone, fmt.Sprintf("%s: %s %s", name, host, how))
 	}
-	a, err := agent.NewAgent(cfg)
+	a, err := agent.New(cfg)
 	if err != nil {
 		c.t.Fatal(err)
 	}

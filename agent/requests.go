@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"fmt"
 
 	"github.com/shoal-ml/shoal/fabric"
@@ -109,4 +111,11 @@ func (c *crew) tellLauncher(to fabric.Host, note []byte) {
 func (a *Agent) Status() (s Status) {
 	_ = a.engine.do(func() { s = a.crew.status() })
 	return s
+}
+
+// newToken makes a secret by which an agent knows a worker.
+func newToken() string {
+	var secret [16]byte
+	rand.Read(secret[:])
+	return hex.EncodeToString(secret[:])
 }

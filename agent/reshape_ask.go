@@ -1,9 +1,7 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -27,10 +25,10 @@ func (a *Agent) Reshape(mesh, who string) error {
 	})
 }
 
-// PlanReshape plans what Reshape would do, and does nothing; and what it would do if the job were
+// changeTo plans what Reshape would do, and does nothing; and what it would do if the job were
 // redundant, or were not, to the contrary of what it is. Workers that it takes more are planned
 // where the fewest are.
-func (a *Agent) PlanReshape(mesh string) (c, contrary *reshape.Change, err error) {
+func (a *Agent) changeTo(mesh string) (c, contrary *reshape.Change, err error) {
 	err = a.ask(func() error {
 		// a question spoils no plan that is needed
 		defer func(prepared planned) { a.crew.shaper.planned = prepared }(a.crew.shaper.planned)
@@ -76,34 +74,9 @@ func (c *crew) wanted(mesh string) (*reshape.Layout, error) {
 	return c.shaper.on(m.String())
 }
 
-func (l *launch) answerReshape(w http.ResponseWriter, r *http.Request) {
-	var ask api.Reshape
-	if err := readControl(w, r, &ask, &ask.Who); err != nil {
-		refuse(w, http.StatusBadRequest, err)
-		return
-	}
-	if ask.Mesh == "" {
-		refuse(w, http.StatusBadRequest,
-			errors.New("mesh: none is given; say which axes it has, such as dp=2,tp=2"))
-		return
-	}
-	var err error
-	if ask.Plan {
-		var plan api.Plan
-		if plan, err = l.planReshape(ask.Mesh); err == nil {
-			answer(w, plan)
-			return
-		}
-	} else if err = l.agent.Reshape(ask.Mesh, ask.Who); err == nil {
-		l.answerJob(w)
-		return
-	}
-	refuse(w, http.StatusConflict, err)
-}
-
-// planReshape is what a reshape would cost.
-func (l *launch) planReshape(mesh string) (api.Plan, error) {
-	c, contrary, err := l.agent.PlanReshape(mesh)
+// PlanReshape is what a reshape would cost; it does nothing.
+func (a *Agent) PlanReshape(mesh string) (api.Plan, error) {
+	c, contrary, err := a.changeTo(mesh)
 	if err != nil {
 		return api.Plan{}, err
 	}
@@ -112,7 +85,7 @@ func (l *launch) planReshape(mesh string) (api.Plan, error) {
 		Tensors: len(c.New.Tensors), State: f.State, Bytes: f.Bytes, Bound: f.Bound,
 		Device: f.Device, Busiest: f.Busiest, BusiestBound: f.BusiestBound,
 		Extra: slices.Max(f.Extra), Memory: slices.Max(f.Memory), Copied: f.Copied}
-	predict(&p, &l.agent.crew.routes)
+	predict(&p, &a.crew.routes)
 	p.Redundant = c.Redundant()
 	p.Alone, p.Where = c.Alone()
 	p.OtherAlone, _ = contrary.Alone()

@@ -19,9 +19,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent/proc"
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 // patience is how long a launcher may take to answer. It is busy with nothing else; one that takes

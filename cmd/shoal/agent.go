@@ -15,11 +15,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/tcp"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 // agentFlags are the flags of shoal agent.
@@ -115,8 +115,8 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	})
 	defer p.close()
 	var network *tcp.Network
-	err = agent.Serve(p.ctx,
-		agent.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes,
+	err = launcher.Serve(p.ctx,
+		launcher.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes,
 			Color: colorful(out) && colorful(notes), Leave: p.asked,
 			Link: func(h fabric.Handler) (fabric.Network, error) {
 				joined, err := tcp.Join(p.ctx, f.join, token,

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -166,7 +166,7 @@ func runBench(ctx context.Context, o benchOptions, sizes []int64, stderr io.Writ
 	}
 	var lines []benchLine
 	var printing error
-	_, err = agent.Run(ctx, agent.RunConfig{
+	_, err = launcher.Run(ctx, launcher.RunConfig{
 		Spec:   job.Spec{Name: "bench", Workers: o.n, Command: command, Env: env},
 		Dir:    dir,
 		Stdout: stderr, // the workers have nothing to say; the result stays clean

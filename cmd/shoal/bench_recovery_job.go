@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 // killWithin is how long a job trains at most before the next worker is killed: many steps, so that
@@ -96,7 +97,7 @@ func (b *recoveryJob) run(ctx context.Context, stderr io.Writer,
 	command := append(slices.Clone(b.worker.command), strconv.FormatInt(b.gradient/4, 10),
 		strconv.FormatInt(b.state, 10))
 	tool := group.New(ctx)
-	_, err = agent.Run(tool.Context(), agent.RunConfig{
+	_, err = launcher.Run(tool.Context(), launcher.RunConfig{
 		Spec: job.Spec{Name: "bench", Workers: b.workers, Spares: b.spares, Command: command,
 			Env: b.worker.env},
 		Dir: dir, Stdout: stderr, Stderr: quietly{stderr}, Kill: hurry(ctx),

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 // stepsOptions are the flags of `shoal bench steps`.
@@ -79,7 +79,7 @@ func (o stepsOptions) run(ctx context.Context, sizes []int64, out, stderr io.Wri
 	}
 	show := stepsPrinter{out: out, json: o.json}
 	var printing error
-	_, err = agent.Run(ctx, agent.RunConfig{
+	_, err = launcher.Run(ctx, launcher.RunConfig{
 		Spec: job.Spec{Name: "bench", Workers: o.n, Command: command},
 		Dir:  dir, Stdout: stderr, Stderr: stderr, Kill: hurry(ctx),
 		// rank 0 alone reports

@@ -11,11 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/client"
 	"github.com/shoal-ml/shoal/examples/digits"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 // demoSteps takes a few seconds on two cores, so that one sees it train.
@@ -107,7 +107,7 @@ func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) err
 	beside.Go("progress", view.run)
 	story := &demoStory{workers: f.workers, steps: f.steps, tell: view.say,
 		joins: map[int]time.Duration{}}
-	result, err := agent.Run(ctx, agent.RunConfig{
+	result, err := launcher.Run(ctx, launcher.RunConfig{
 		Spec: job.Spec{Name: "demo-" + w.name, Workers: f.workers,
 			Command: append(w.command, strconv.Itoa(f.steps)), Env: w.env},
 		Stdout: io.Discard, // the logs in the run's directory have it

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/examples/digits"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 // pythonDemo returns the workers in Python, after a look whether the interpreter has what they
@@ -84,7 +84,7 @@ func checkPython(ctx context.Context, python string, env map[string]string,
 // writeExamples puts the scripts and their data beside the directories of the runs, where they can
 // be read and copied.
 func writeExamples() (dir string, err error) {
-	runs, err := agent.RunsDir()
+	runs, err := launcher.RunsDir()
 	if err != nil {
 		return "", err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 func newExplainCommand() *cobra.Command {
@@ -41,11 +42,11 @@ JOB is the name of a running job, else the newest run of that name, or the direc
 }
 
 func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON bool) error {
-	ledger := &tail{path: agent.Ledger(dir)}
+	ledger := &tail{path: launcher.Ledger(dir)}
 	if asJSON {
-		return ledger.entries(func(e agent.Entry) error { return showEntry(out, e, true) })
+		return ledger.entries(func(e launcher.Entry) error { return showEntry(out, e, true) })
 	}
-	record, err := agent.ReadRecord(dir)
+	record, err := launcher.ReadRecord(dir)
 	if err != nil {
 		return err
 	}
@@ -56,7 +57,7 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 	fmt.Fprintf(out, "job %s: %s of %s, started %s\n", record.Spec.Name,
 		plural.Of(record.Spec.Workers, "worker"), command,
 		record.Started.Local().Format(time.DateTime))
-	err = ledger.entries(func(e agent.Entry) error {
+	err = ledger.entries(func(e launcher.Entry) error {
 		_, err := fmt.Fprintf(out, "  %9s  %s%s\n",
 			fmt.Sprintf("+%.2f s", e.Time.Sub(record.Started).Seconds()), e.Event,
 			whoMoved(e.Event))
@@ -70,7 +71,7 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 			step(live.Job, reported(live.Job)))
 		return errors.Join(err, tellHeld(out, live.Job), tellWaits(out, live.Job, time.Now(), true))
 	}
-	result, err := agent.ReadResult(dir)
+	result, err := launcher.ReadResult(dir)
 	switch {
 	case err == nil:
 	case silent != nil:

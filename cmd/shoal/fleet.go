@@ -15,13 +15,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/tcp"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 // tokenLife is how long hosts may join with the token that shoal run writes.
@@ -107,12 +107,12 @@ func (f *fleet) check(workers int) error {
 // config is what the launcher needs of the fleet; nil for this host alone. giveUp ends a job that
 // cannot begin.
 func (f *fleet) config(ctx context.Context, spec job.Spec,
-	giveUp context.CancelCauseFunc) *agent.Fleet {
+	giveUp context.CancelCauseFunc) *launcher.Fleet {
 	f.job, f.missing, f.giveUp = spec.Name, max(0, spec.Workers-f.slots), giveUp
 	if f.listen == "" {
 		return nil
 	}
-	return &agent.Fleet{Slots: f.slots, Link: f.link, Addr: f.address(),
+	return &launcher.Fleet{Slots: f.slots, Link: f.link, Addr: f.address(),
 		Ready: func() {
 			f.invite(ctx)
 		}, Join: f.at, Token: func(life time.Duration) string { return f.network.Token(life) },

@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 // glance is how often a command looks whether a job or a file of it has changed.
@@ -77,9 +77,9 @@ func (t *tail) read(take func(piece []byte) (int, error)) error {
 }
 
 // entries hands the new lines of a run's ledger to show.
-func (t *tail) entries(show func(e agent.Entry) error) error {
+func (t *tail) entries(show func(e launcher.Entry) error) error {
 	return t.read(func(piece []byte) (int, error) {
-		list, n, err := agent.ParseLedger(piece)
+		list, n, err := launcher.ParseLedger(piece)
 		for _, e := range list {
 			if err == nil {
 				err = show(e)

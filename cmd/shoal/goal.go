@@ -8,8 +8,8 @@ import (
 	"io"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 // goal is what a running job is asked for, and comes to by and by.
@@ -34,13 +34,13 @@ type atGoal struct {
 
 // pursue asks the job, and shows each of its changes until it has what it was asked for.
 func (g *goal) pursue(ctx context.Context, out io.Writer) error {
-	j, ledger, start := g.job, newTail(agent.Ledger(g.job.Dir)), time.Now()
+	j, ledger, start := g.job, newTail(launcher.Ledger(g.job.Dir)), time.Now()
 	if err := g.ask(); err != nil || g.noWait {
 		return err
 	}
 	err := again(ctx, func() (bool, error) {
 		err := j.Refresh(ctx)
-		if shown := ledger.entries(func(e agent.Entry) error {
+		if shown := ledger.entries(func(e launcher.Entry) error {
 			return showEntry(out, e, g.json)
 		}); shown != nil {
 			return false, shown
@@ -71,7 +71,7 @@ func (g *goal) pursue(ctx context.Context, out io.Writer) error {
 	return err
 }
 
-func showEntry(out io.Writer, e agent.Entry, asJSON bool) error {
+func showEntry(out io.Writer, e launcher.Entry, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(out).Encode(e)
 	}

@@ -17,10 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent"
-	"github.com/shoal-ml/shoal/agent/proc"
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 // spread is a job on the hosts of a network, each with a launcher or an agent of its own. Its head
@@ -267,11 +267,11 @@ func standsStill(pid int) (bool, error) {
 }
 
 // ledger is how the membership changed.
-func (s *spread) ledger() []agent.Entry {
+func (s *spread) ledger() []launcher.Entry {
 	s.Helper()
-	text, err := os.ReadFile(agent.Ledger(s.job.Dir))
+	text, err := os.ReadFile(launcher.Ledger(s.job.Dir))
 	s.must(err)
-	entries, _, err := agent.ParseLedger(text)
+	entries, _, err := launcher.ParseLedger(text)
 	s.must(err)
 	return entries
 }
@@ -371,7 +371,7 @@ func (s *spread) finish(members int) (report map[string]float64) {
 // endedWell looks at how the workers ended.
 func (s *spread) endedWell() {
 	s.Helper()
-	result, err := agent.ReadResult(s.job.Dir)
+	result, err := launcher.ReadResult(s.job.Dir)
 	s.must(err)
 	for _, w := range result.Workers {
 		if strings.HasPrefix(w.How, "was lost with its host ") {

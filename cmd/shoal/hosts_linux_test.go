@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 // A cable is cut in mid-training and nobody says goodbye: the job goes on, and the host that is cut
@@ -345,7 +345,7 @@ func TestAHostWithoutWorkersIsAWitness(t *testing.T) {
 	s := startSpreadOn(t, newNetwork(t, "a", "b", "c"), []string{"a", "b"}, 1, nil, audited)
 	s.agent("c", "c")
 	s.until("a generation with the third host", func() (bool, error) {
-		return slices.ContainsFunc(s.ledger(), func(e agent.Entry) bool {
+		return slices.ContainsFunc(s.ledger(), func(e launcher.Entry) bool {
 			return e.Because == "c joined the job"
 		}), nil
 	})

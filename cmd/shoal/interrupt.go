@@ -8,8 +8,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/shoal-ml/shoal/agent/proc"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 // stopSignal is the cause of a context that a signal has ended.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/shoal-ml/shoal/agent"
-	"github.com/shoal-ml/shoal/agent/proc"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 // logsFlags are the flags of shoal logs.
@@ -81,14 +81,14 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 		return "", nil, nil, err
 	}
 	if dir = name; !strings.ContainsRune(name, filepath.Separator) {
-		if dir, err = agent.NewestRun(name); err != nil {
+		if dir, err = launcher.NewestRun(name); err != nil {
 			// it runs, and another host leads it
 			if len(unknown.Refused) > 0 || unknown.Silent != nil {
 				err = unknown
 			}
 			return "", nil, nil, err
 		}
-	} else if _, err := agent.ReadRecord(dir); err != nil {
+	} else if _, err := launcher.ReadRecord(dir); err != nil {
 		return "", nil, nil, fmt.Errorf("%s is not the directory of a run: %w", dir, err)
 	}
 	if hasResult(dir) {
@@ -107,7 +107,7 @@ func completeRuns(cmd *cobra.Command, args []string, word string) ([]cobra.Compl
 	if len(args) > 0 {
 		return names, directive
 	}
-	for _, name := range agent.RunNames() {
+	for _, name := range launcher.RunNames() {
 		if !slices.ContainsFunc(names, func(n cobra.Completion) bool {
 			return strings.HasPrefix(n, name+"\t")
 		}) {
@@ -153,7 +153,7 @@ func (l *logs) run(ctx context.Context, live *control.Job) error {
 }
 
 func hasResult(dir string) bool {
-	_, err := agent.ReadResult(dir)
+	_, err := launcher.ReadResult(dir)
 	return err == nil
 }
 

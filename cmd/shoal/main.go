@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/shoal-ml/shoal/agent/proc"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 func main() {

@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 // runFlags are the flags of shoal run.
@@ -217,7 +217,7 @@ func (f *runFlags) fleet(cmd *cobra.Command) (*fleet, error) {
 			"(--unencrypted-data); control messages stay encrypted")
 	}
 	if fl.tokenFile == "" {
-		dir, err := agent.RunsDir()
+		dir, err := launcher.RunsDir()
 		if err != nil {
 			return nil, err
 		}
@@ -255,7 +255,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 		ctx, leave, cannot = p.ctx, p.asked, func(error) { p.must() }
 	}
 	defer others.close()
-	result, err := agent.Run(ctx, agent.RunConfig{
+	result, err := launcher.Run(ctx, launcher.RunConfig{
 		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: colorful(out) &&
 			colorful(notes), Kill: hurry(cmd.Context()),
 		Leave: leave, CannotLeave: cannot,

@@ -24,6 +24,7 @@ import (
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 // What the soak does: as long as it has time, after a pause of up to soakPause one fault more, in a
@@ -108,13 +109,13 @@ func soakHost(t *testing.T, rng *rand.Rand, c *tally, length time.Duration) {
 }
 
 // run trains for as long as it is told, and returns how the job ended.
-func (s *soak) run(length time.Duration) (*agent.Result, error) {
+func (s *soak) run(length time.Duration) (*launcher.Result, error) {
 	shoal, err := exec.LookPath("shoal") // see TestMain
 	if err != nil {
 		return nil, err
 	}
 	tool := group.New(s.t.Context())
-	result, err := agent.Run(tool.Context(), agent.RunConfig{
+	result, err := launcher.Run(tool.Context(), launcher.RunConfig{
 		Spec: job.Spec{Name: "soak", Workers: 4,
 			Command: []string{shoal, "demo", "worker", strconv.Itoa(math.MaxInt32)}},
 		Dir: s.t.TempDir(), Stdout: io.Discard, Stderr: s,
@@ -293,7 +294,7 @@ func (s *soak) runs(pid int) bool {
 }
 
 // check looks at what the members say at the end, and at what is left.
-func (s *soak) check(result *agent.Result) {
+func (s *soak) check(result *launcher.Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := map[string]float64{}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 func newStopCommand() *cobra.Command {
@@ -47,15 +47,15 @@ The exit code is 0 when the job is gone. That of shoal run is 0 if all of its wo
 }
 
 func stopJob(ctx context.Context, out io.Writer, j *control.Job, now, asJSON bool) error {
-	ledger := newTail(agent.Ledger(j.Dir))
+	ledger := newTail(launcher.Ledger(j.Dir))
 	if err := j.Stop(ctx, now, myself()); err != nil && !errors.Is(err, control.ErrEnded) {
 		return fmt.Errorf("job %s is not stopped: %w", j.Name, err)
 	}
-	var result agent.Result
+	var result launcher.Result
 	err := again(ctx, func() (done bool, err error) {
 		gone := launcherGone(j)
-		result, err = agent.ReadResult(j.Dir)
-		if shown := ledger.entries(func(e agent.Entry) error {
+		result, err = launcher.ReadResult(j.Dir)
+		if shown := ledger.entries(func(e launcher.Entry) error {
 			return showEntry(out, e, asJSON)
 		}); shown != nil {
 			return false, shown
@@ -88,7 +88,7 @@ func stopJob(ctx context.Context, out io.Writer, j *control.Job, now, asJSON boo
 func launcherGone(j *control.Job) bool { return syscall.Kill(j.PID, 0) == syscall.ESRCH }
 
 // ended says in a sentence how a job ended.
-func ended(r agent.Result) string {
+func ended(r launcher.Result) string {
 	how := "ended well"
 	if !r.OK {
 		how, _, _ = strings.Cut(r.Error, "\n")

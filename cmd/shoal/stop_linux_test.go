@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A launcher is a shoal run in a process of its own. Its workers and all that these start hold a
+// A runProcess is a shoal run in a process of its own. Its workers and all that these start hold a
 // named pipe open, so that the end of the last of them is the end of the file.
-type launcher struct {
+type runProcess struct {
 	*exec.Cmd
 	alive   *bufio.Reader // "up" for each process that is up, then EOF when all have ended
 	runtime string
@@ -27,7 +27,7 @@ type launcher struct {
 }
 
 // startRun runs a script as n workers and waits until up of their processes have said so.
-func startRun(t *testing.T, n, up int, script string) *launcher {
+func startRun(t *testing.T, n, up int, script string) *runProcess {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
 	if err != nil {
@@ -38,7 +38,7 @@ func startRun(t *testing.T, n, up int, script string) *launcher {
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l := &launcher{runtime: filepath.Join(dir, "shoal")}
+	l := &runProcess{runtime: filepath.Join(dir, "shoal")}
 	l.Cmd = exec.Command("shoal", "run", "-n", strconv.Itoa(n), "--log-dir", dir, "--", "sh", "-c",
 		"exec 9>"+fifo+"; "+script)
 	l.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir)
@@ -64,7 +64,7 @@ func startRun(t *testing.T, n, up int, script string) *launcher {
 }
 
 // guard returns a pidfd of the launcher's guard.
-func (l *launcher) guard(t *testing.T) int {
+func (l *runProcess) guard(t *testing.T) int {
 	t.Helper()
 	for _, pid := range children(t, l.Process.Pid) {
 		words, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
@@ -104,7 +104,7 @@ func children(t *testing.T, parent int) (pids []int) {
 }
 
 // end waits for the launcher and then for all its processes, and checks that no file is left.
-func (l *launcher) end(t *testing.T) *os.ProcessState {
+func (l *runProcess) end(t *testing.T) *os.ProcessState {
 	t.Helper()
 	var ee *exec.ExitError
 	if err := l.Wait(); err != nil && !errors.As(err, &ee) {
@@ -116,7 +116,7 @@ func (l *launcher) end(t *testing.T) *os.ProcessState {
 	return l.ProcessState
 }
 
-func (l *launcher) checkEmpty(t *testing.T) {
+func (l *runProcess) checkEmpty(t *testing.T) {
 	t.Helper()
 	left, err := os.ReadDir(l.runtime)
 	if err != nil || len(left) > 0 {
@@ -124,7 +124,7 @@ func (l *launcher) checkEmpty(t *testing.T) {
 	}
 }
 
-func (l *launcher) send(t *testing.T, sig os.Signal) {
+func (l *runProcess) send(t *testing.T, sig os.Signal) {
 	t.Helper()
 	if err := l.Process.Signal(sig); err != nil {
 		t.Fatal(err)

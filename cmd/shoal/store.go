@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/store/nats"
 	"github.com/shoal-ml/shoal/store/record"
@@ -50,7 +50,7 @@ func (f *storeFlags) servers() nats.Servers {
 }
 
 // open opens the store of a job that begins; nil if there is to be none.
-func (f *storeFlags) open(ctx context.Context) (*agent.RecordConfig, error) {
+func (f *storeFlags) open(ctx context.Context) (*launcher.RecordConfig, error) {
 	if f.at == "" {
 		if f.credentials != "" || f.takeOver {
 			return nil, usageError(
@@ -62,7 +62,7 @@ func (f *storeFlags) open(ctx context.Context) (*agent.RecordConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &agent.RecordConfig{TakeOver: f.takeOver}
+	c := &launcher.RecordConfig{TakeOver: f.takeOver}
 	if remote {
 		c.URL = f.at
 		c.Store, err = nats.Connect(ctx, f.servers())

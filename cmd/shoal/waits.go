@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent/proc"
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 // awaited lists the workers for which others wait.

@@ -1,4 +1,4 @@
-package agent
+package launcher
 
 import (
 	"context"
@@ -10,8 +10,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent/proc"
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/internal/numa"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 // hand is a worker process that a launcher knows of: its own, and on the host that leads those of
@@ -84,7 +85,7 @@ func (l *launch) surround(j jobNote) surroundings {
 		here: here, addr: j.Addr, port: j.Port}
 }
 
-func (l *launch) onStart(o StartOrder) {
+func (l *launch) onStart(o agent.StartOrder) {
 	l.mu.Lock()
 	l.ordered += o.Count
 	l.mu.Unlock()
@@ -92,7 +93,7 @@ func (l *launch) onStart(o StartOrder) {
 }
 
 // startAll starts workers that the membership has ordered, once it is known what they are.
-func (l *launch) startAll(o StartOrder) {
+func (l *launch) startAll(o agent.StartOrder) {
 	l.mu.Lock()
 	wait := l.job == nil
 	if wait {

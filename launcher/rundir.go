@@ -1,4 +1,4 @@
-package agent
+package launcher
 
 import (
 	"encoding/json"
@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
@@ -119,7 +120,7 @@ func (d *runDir) report(rank int, metrics map[string]float64, now time.Time) err
 }
 
 // event appends to events.jsonl.
-func (d *runDir) event(e Event, now time.Time) error {
+func (d *runDir) event(e agent.Event, now time.Time) error {
 	line, err := json.Marshal(Entry{now, e})
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package agent
+package launcher
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent/proc"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/store"
 	"github.com/shoal-ml/shoal/store/mem"

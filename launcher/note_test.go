@@ -1,4 +1,4 @@
-package agent
+package launcher
 
 import (
 	"testing"
@@ -46,18 +46,6 @@ func FuzzNote(f *testing.F) {
 			l.enter("a", n)
 		}
 	})
-}
-
-// What two hosts say to each other comes as it was said, beside the messages of their agents.
-func TestNotesAreWrapped(t *testing.T) {
-	said := (&note{Line: &lineNote{1, false, "}}"}}).encode()
-	heard, is := unwrap(wrap(said))
-	if !is || string(heard) != string(said) {
-		t.Errorf("%s becomes %s", said, heard)
-	}
-	if _, is := unwrap([]byte(`{"frame":{}}`)); is {
-		t.Error("a message of an agent is taken for a note")
-	}
 }
 
 // The books keep the first word about the end of a worker, and believe nobody about another host's.

@@ -1,6 +1,6 @@
-package agent
+package launcher
 
-import "github.com/shoal-ml/shoal/agent/proc"
+import "github.com/shoal-ml/shoal/launcher/proc"
 
 // ending is the end of one worker process.
 type ending struct {

@@ -1,4 +1,4 @@
-package agent
+package launcher
 
 import (
 	"context"
@@ -10,8 +10,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent/proc"
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/member"
 )
 
@@ -416,7 +417,7 @@ func (l *launch) soon(errand func()) {
 }
 
 // hosts lists the hosts of the job, also those that have joined since its generation was decided.
-func (l *launch) hosts(s Status) []string {
+func (l *launch) hosts(s agent.Status) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	list := slices.Concat(s.Hosts, slices.Collect(maps.Keys(l.rooms)), []string{l.host})

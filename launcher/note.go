@@ -1,4 +1,4 @@
-package agent
+package launcher
 
 import (
 	"encoding/json"
@@ -7,10 +7,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent/proc"
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/topo"
 )
 

@@ -1,4 +1,7 @@
-package agent
+// Package launcher runs the workers of a job on one host, and sees to the job as a whole where it is
+// led: it starts the agent and the processes, knows how each worker ended, decides when the job is
+// over, keeps the files of the run, and answers people and tools.
+package launcher
 
 import (
 	"cmp"
@@ -11,10 +14,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent/proc"
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/numa"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/store"
 )
@@ -39,7 +43,7 @@ type launch struct {
 	started time.Time
 	place   *proc.Place
 	console *proc.Console
-	agent   *Agent
+	agent   *agent.Agent
 	group   *group.Group // the workers
 	least   int          // workers that the job begins with, on the host that begins it
 	record  *recording   // nil = the job has none, as far as this host is concerned
@@ -58,8 +62,8 @@ type launch struct {
 	program string
 	around  surroundings
 	errands []func()
-	orders  []StartOrder // that wait for the job to be known
-	ordered int          // workers that are to be started here
+	orders  []agent.StartOrder // that wait for the job to be known
+	ordered int                // workers that are to be started here
 	hands   map[int]*hand
 	ended   []ending
 	faults  []ending // of workers of this host that the membership has not heard of
@@ -72,13 +76,13 @@ type launch struct {
 	leader   string
 	// who led, is lost, and has no successor yet; until this host has said that it is stuck
 	mourned  string
-	lost     bool     // no member is left, and none has finished its work
-	over     bool     // this host is not needed any more
-	leaving  bool     // it was asked to leave
-	fatal    error    // why the job cannot go on here
-	muted    bool     // the job is over: what hosts do now is no news
-	news     []string // lines for the terminal
-	finished []Event  // workers that ended well, of which nobody was told
+	lost     bool          // no member is left, and none has finished its work
+	over     bool          // this host is not needed any more
+	leaving  bool          // it was asked to leave
+	fatal    error         // why the job cannot go on here
+	muted    bool          // the job is over: what hosts do now is no news
+	news     []string      // lines for the terminal
+	finished []agent.Event // workers that ended well, of which nobody was told
 	// how many had ended when the launcher began to stop the others; -1 = it has not
 	stopping int
 	reports  map[int]map[string]float64
@@ -148,7 +152,7 @@ func (l *launch) run(ctx context.Context, leave <-chan struct{}) error {
 		return errors.Join(err, l.place.Close())
 	}
 	l.console = proc.NewConsole(l.cfg.Stdout, l.cfg.Stderr, max(l.least, 1), l.cfg.Color)
-	if l.agent, err = NewAgent(l.agentConfig()); err != nil {
+	if l.agent, err = agent.New(l.agentConfig()); err != nil {
 		return errors.Join(err, control.Close(), l.place.Close())
 	}
 	l.host = l.agent.Host()
@@ -186,11 +190,11 @@ func (l *launch) run(ctx context.Context, leave <-chan struct{}) error {
 }
 
 // agentConfig is what the agent serves: a job that begins here, or one to join.
-func (l *launch) agentConfig() AgentConfig {
-	cfg := AgentConfig{Job: "joining", Socket: l.place.Socket(), Linger: lingering, nodes: l.nodes,
+func (l *launch) agentConfig() agent.Config {
+	cfg := agent.Config{Job: "joining", Socket: l.place.Socket(), Linger: lingering, Nodes: l.nodes,
 		Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)), OnJoin: l.onJoin,
 		OnReport: l.onReport, OnSave: l.onSave, OnBereft: l.onBereft,
-		Orders: Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd,
+		Orders: agent.Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd,
 			Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Note: l.onNote}}
 	if l.record != nil {
 		cfg.Orders.Decided = l.record.Decided

@@ -1,4 +1,4 @@
-package agent_test
+package launcher_test
 
 import (
 	"bytes"
@@ -16,11 +16,11 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/shoal-ml/shoal/agent"
-	"github.com/shoal-ml/shoal/agent/proc"
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/client"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 // workerVariable says what this test binary does when a test starts it as a worker.
@@ -84,7 +84,7 @@ func work(what string) error {
 
 // launch runs n workers and returns their output too.
 func launch(t *testing.T, ctx context.Context, n int, what string,
-	spoil func(*agent.RunConfig)) (*agent.Result, string, error) {
+	spoil func(*launcher.RunConfig)) (*launcher.Result, string, error) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
 	if err != nil {
@@ -93,14 +93,14 @@ func launch(t *testing.T, ctx context.Context, n int, what string,
 	defer os.RemoveAll(dir)
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 	var out console
-	cfg := agent.RunConfig{
+	cfg := launcher.RunConfig{
 		Spec: job.Spec{Name: "test", Workers: n, Command: []string{os.Args[0]},
 			Env: map[string]string{workerVariable: what}},
 		Dir: t.TempDir(), Stdout: &out, Stderr: &out}
 	if spoil != nil {
 		spoil(&cfg)
 	}
-	result, err := agent.Run(ctx, cfg)
+	result, err := launcher.Run(ctx, cfg)
 	if left, globErr := filepath.Glob(filepath.Join(dir, "shoal", "*")); len(left) > 0 ||
 		globErr != nil {
 		t.Errorf("left behind: %v %v", left, globErr)
@@ -134,7 +134,7 @@ func TestRun(t *testing.T) {
 	var mu sync.Mutex
 	var joined, reported []int
 	var dir string
-	result, out, err := launch(t, t.Context(), 3, "meet", func(cfg *agent.RunConfig) {
+	result, out, err := launch(t, t.Context(), 3, "meet", func(cfg *launcher.RunConfig) {
 		cfg.OnStart = func(name, d string) { dir = d }
 		cfg.OnJoin = func(rank int, client string) {
 			mu.Lock()
@@ -165,7 +165,7 @@ func TestRun(t *testing.T) {
 		result.Dir != dir {
 		t.Errorf("%+v", result)
 	}
-	var kept agent.Result
+	var kept launcher.Result
 	if text, err := os.ReadFile(filepath.Join(dir, "result.json")); err != nil ||
 		json.Unmarshal(text, &kept) != nil || !kept.OK {
 		t.Errorf("result.json: %s, %v", text, err)
@@ -178,7 +178,7 @@ func TestRun(t *testing.T) {
 
 // A good job stays one where its result cannot be kept.
 func TestRunWhoseResultCannotBeWritten(t *testing.T) {
-	result, out, err := launch(t, t.Context(), 1, "meet", func(cfg *agent.RunConfig) {
+	result, out, err := launch(t, t.Context(), 1, "meet", func(cfg *launcher.RunConfig) {
 		cfg.OnStart = func(_, dir string) {
 			if err := os.Mkdir(filepath.Join(dir, "result.json"), 0o700); err != nil {
 				t.Error(err)
@@ -193,7 +193,7 @@ func TestRunWhoseResultCannotBeWritten(t *testing.T) {
 
 func TestRunWhereOneNeverJoins(t *testing.T) {
 	_, out, err := launch(t, t.Context(), 3, "absent-1", nil)
-	var f *agent.Failure
+	var f *launcher.Failure
 	if !errors.As(err, &f) || f.Rank != 1 || !f.Early {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -201,7 +201,7 @@ func TestRunWhereOneNeverJoins(t *testing.T) {
 
 func TestRunWhereOneRaises(t *testing.T) {
 	_, out, err := launch(t, t.Context(), 3, "raise-1", nil)
-	var f *agent.Failure
+	var f *launcher.Failure
 	if !errors.As(err, &f) || f.Rank != 1 || !slices.Contains(f.Tail, "bad batch") {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -210,7 +210,7 @@ func TestRunWhereOneRaises(t *testing.T) {
 func TestRunWhereOneHangsUp(t *testing.T) {
 	// It ends well, but the others wait for it: the error that one of these gets names it.
 	_, out, err := launch(t, t.Context(), 2, "hangup-1", nil)
-	var f *agent.Failure
+	var f *launcher.Failure
 	if !errors.As(err, &f) || f.Rank != 0 || !strings.Contains(err.Error(), "rank 1") {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -221,7 +221,7 @@ func TestRunStopped(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	waiting := 0
-	result, out, err := launch(t, ctx, 2, "wait", func(cfg *agent.RunConfig) {
+	result, out, err := launch(t, ctx, 2, "wait", func(cfg *launcher.RunConfig) {
 		cfg.Stdout = &console{seen: func(line string) {
 			if strings.HasSuffix(line, "waiting\n") {
 				if waiting++; waiting == 2 {
@@ -244,7 +244,7 @@ func TestRunKillsWhatDoesNotStop(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	kill := make(chan struct{})
 	ready := 0
-	result, out, err := launch(t, ctx, 2, "", func(cfg *agent.RunConfig) {
+	result, out, err := launch(t, ctx, 2, "", func(cfg *launcher.RunConfig) {
 		cfg.Spec.Command, cfg.Spec.Env = []string{"sh", "-c",
 			`trap "" TERM; echo ready; while :; do sleep 1; done`}, nil
 		cfg.Kill = kill
@@ -271,7 +271,7 @@ func TestRunRefuses(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	var command *proc.CommandError
-	if result, _, err := launch(t, t.Context(), 1, "meet", func(cfg *agent.RunConfig) {
+	if result, _, err := launch(t, t.Context(), 1, "meet", func(cfg *launcher.RunConfig) {
 		cfg.Spec.Command = []string{"/none"}
 	}); !errors.As(err, &command) || result != nil {
 		t.Errorf("%v", err)
@@ -280,7 +280,7 @@ func TestRunRefuses(t *testing.T) {
 	if err := os.WriteFile(garbage, []byte("\x00"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if result, _, err := launch(t, t.Context(), 2, "meet", func(cfg *agent.RunConfig) {
+	if result, _, err := launch(t, t.Context(), 2, "meet", func(cfg *launcher.RunConfig) {
 		cfg.Spec.Command = []string{garbage}
 	}); !errors.As(err, &command) || result != nil {
 		t.Errorf("%v", err)

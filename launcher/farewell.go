@@ -1,4 +1,4 @@
-package agent
+package launcher
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
@@ -120,8 +121,8 @@ func (l *launch) impatient() bool {
 	return l.farewell.hurried
 }
 
-func (l *launch) noteStop(s Status, why string) {
-	l.onEvent(Event{What: "stop", Generation: s.Generation, Size: s.Size, Step: s.Steps,
+func (l *launch) noteStop(s agent.Status, why string) {
+	l.onEvent(agent.Event{What: "stop", Generation: s.Generation, Size: s.Size, Step: s.Steps,
 		Because: why})
 }
 

@@ -1,4 +1,4 @@
-package agent
+package launcher
 
 import (
 	"bytes"
@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/shoal-ml/shoal/agent/proc"
 	"github.com/shoal-ml/shoal/internal/numa"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 func TestHomesOfWorkers(t *testing.T) {

@@ -1,11 +1,11 @@
-package agent
+package launcher
 
 import (
 	"slices"
 	"syscall"
 	"testing"
 
-	"github.com/shoal-ml/shoal/agent/proc"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 func TestJudge(t *testing.T) {

@@ -1,4 +1,4 @@
-package agent
+package launcher
 
 import (
 	"context"
@@ -7,9 +7,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/shoal-ml/shoal/agent/proc"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 // Of a job that is stopped those are named that should have ended well: no spare that failed

@@ -1,13 +1,15 @@
-package agent
+package launcher
 
 import (
 	"context"
 	"time"
+
+	"github.com/shoal-ml/shoal/agent"
 )
 
 // onEvent tells of a change: on the terminal, unless only who looks for it cares, in the run's
 // ledger, and to who asked for it.
-func (l *launch) onEvent(e Event) {
+func (l *launch) onEvent(e agent.Event) {
 	l.mu.Lock()
 	muted, dir := l.muted, l.dir
 	// once this launcher ends the workers, that they are lost is no news
@@ -30,7 +32,7 @@ func (l *launch) onEvent(e Event) {
 
 // announce has the terminal show a change that people care about. That workers have finished is one
 // only when the others have made steps since: at the end of a job all of them do. l.mu is held.
-func (l *launch) announce(e Event) {
+func (l *launch) announce(e agent.Event) {
 	change := e.What == "generation"
 	if change && len(l.finished) > 0 && e.Step > l.finished[0].Step {
 		for _, before := range l.finished {
@@ -40,7 +42,7 @@ func (l *launch) announce(e Event) {
 	}
 	switch line := e.String(); {
 	case e.What == "route":
-	case !change || !e.first && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0:
+	case !change || !e.First && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0:
 		if (e.What == "wait" || e.What == "pause") && l.job != nil {
 			line += "; shoal explain " + l.job.Spec.Name + " says what can be done"
 		}

@@ -1,4 +1,4 @@
-package agent_test
+package launcher_test
 
 import (
 	"context"
@@ -15,21 +15,21 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/launcher"
 )
 
 // controlled runs n workers of a kind and calls f when all of them wait; f has to stop the job.
 func controlled(t *testing.T, n int, what string,
-	f func(dir string, j *control.Job) error) (*agent.Result, error) {
+	f func(dir string, j *control.Job) error) (*launcher.Result, error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	tool := group.New(ctx)
 	waiting := 0
-	result, out, err := launch(t, ctx, n, what, func(cfg *agent.RunConfig) {
+	result, out, err := launch(t, ctx, n, what, func(cfg *launcher.RunConfig) {
 		cfg.Stdout = &console{seen: func(line string) {
 			if !strings.HasSuffix(line, "waiting\n") {
 				return
@@ -77,7 +77,7 @@ func TestControl(t *testing.T) {
 		}
 		return err
 	})
-	var stopped *agent.Stopped
+	var stopped *launcher.Stopped
 	if !errors.As(err, &stopped) || stopped.By != "me@here" || len(stopped.Ends) != 2 {
 		t.Errorf("%v", err)
 	}
@@ -96,7 +96,7 @@ func TestStoppedWorkerHearsOfOthers(t *testing.T) {
 	result, err := controlled(t, 2, "deaf-1", func(_ string, j *control.Job) error {
 		return j.Stop(t.Context(), false, "me@here")
 	})
-	var stopped *agent.Stopped
+	var stopped *launcher.Stopped
 	if !errors.As(err, &stopped) {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func checkRequests(t *testing.T, socket string) {
 
 // One worker that fails in a job that is stopped is named; the rest ended as asked.
 func TestStoppedNamesWhoDidNotEndWell(t *testing.T) {
-	e := &agent.Stopped{Job: "test", By: "me@here",
+	e := &launcher.Stopped{Job: "test", By: "me@here",
 		Ends: []string{"worker 0 exited with code 3", "worker 1 was killed by SIGKILL", "c", "d",
 			"e", "f"}}
 	want := "job test was stopped by me@here: worker 0 exited with code 3, worker 1 was killed " +

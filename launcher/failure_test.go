@@ -1,4 +1,4 @@
-package agent
+package launcher
 
 import (
 	"strings"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/shoal-ml/shoal/agent/proc"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 func TestFailureIsOneScreen(t *testing.T) {

@@ -1,17 +1,16 @@
-package agent
+package launcher
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"io"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent/proc"
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/internal/numa"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/store"
 )
 
@@ -36,9 +35,9 @@ type RunConfig struct {
 	OnStart     func(job, dir string)
 	OnJoin      func(rank int, client string)
 	OnReport    func(rank int, metrics map[string]float64)
-	OnEvent     func(e Event) // a change of the membership
-	Fleet       *Fleet        // other hosts; nil = this one alone
-	Record      *RecordConfig // where the record of the job is kept; nil = nowhere
+	OnEvent     func(e agent.Event) // a change of the membership
+	Fleet       *Fleet              // other hosts; nil = this one alone
+	Record      *RecordConfig       // where the record of the job is kept; nil = nowhere
 
 	nodes []numa.Node // memory nodes that a test makes up
 }
@@ -182,11 +181,4 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 		err = errors.Join(err, l.dir.writeResult(l.result(err)))
 	}
 	return errors.Join(err, l.dir.close())
-}
-
-// newToken makes a secret by which an agent knows a worker.
-func newToken() string {
-	var secret [16]byte
-	rand.Read(secret[:])
-	return hex.EncodeToString(secret[:])
 }

@@ -1,4 +1,4 @@
-package agent
+package launcher
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent/proc"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 // maxReportLine cuts an output line in a report, so that the report stays one screen.

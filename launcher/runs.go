@@ -1,4 +1,4 @@
-package agent
+package launcher
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/job"
 )
 
@@ -24,7 +25,7 @@ type Record struct {
 // Entry is a line of events.jsonl, the ledger of a run.
 type Entry struct {
 	Time time.Time `json:"time"`
-	Event
+	agent.Event
 }
 
 // ReadRecord reads the job.json of a run's directory.

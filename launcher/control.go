@@ -1,4 +1,4 @@
-package agent
+package launcher
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/job"
 )
@@ -245,7 +246,7 @@ func refuse(w http.ResponseWriter, code int, err error) {
 }
 
 // describe is the job as it is now.
-func (l *launch) describe(s Status) api.Job {
+func (l *launch) describe(s agent.Status) api.Job {
 	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation,
 		Size: s.Size, Want: s.Want, Spares: s.Spares, Steps: s.Steps, Elastic: s.Elastic,
 		Mesh: s.Mesh, Reshaping: s.Reshaping, Broken: s.Broken, Lost: s.Lost, Back: s.Back,

@@ -1,4 +1,4 @@
-package agent_test
+package launcher_test
 
 import (
 	"context"

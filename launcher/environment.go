@@ -1,4 +1,4 @@
-package agent
+package launcher
 
 import (
 	"fmt"
@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shoal-ml/shoal/agent/proc"
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 // masterPort is torch's customary port. Those from firstPort to lastPort Linux hands out to nobody
