@@ -10,10 +10,10 @@ imported until an array is asked for.
 """
 
 from . import state
+from ._runtime.handle import Handle
 from ._version import __version__
 from .errors import ArenaError, ForkError, JoinError, LostError, MismatchError, ShoalError
 from .group import Group
-from .handle import Handle
 from .job import Job, empty, join, zeros
 from .live import train
 from .mesh import Mesh

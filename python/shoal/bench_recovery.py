@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from typing import Any, Deque, Dict, Optional
+from typing import Deque, Dict, Optional
 
 import shoal
 

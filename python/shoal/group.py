@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence, Tuple, TypeVar, Union
 
-from ._collectives import AsyncCollectives
-from ._port import Port
-from ._tensor import dense, elements, readable
+from ._runtime.backend import Port
+from ._runtime.collectives import AsyncCollectives
+from ._runtime.tensor import dense, elements, readable
 
 T = TypeVar("T")
 

@@ -17,24 +17,23 @@ from typing import (
     Mapping,
     Optional,
     Sequence,
-    Tuple,
     Type,
     Union,
 )
 
-from ._checkpoint import Checkpoints
-from ._handover import State
-from ._layout import KINDS, OPS
-from ._port import Port
-from ._tensor import dense, elements, ndarray
-from ._wanted import whole, wrong
-from ._worker import Worker
+from ._checkpoint.checkpoints import Checkpoints
+from ._live.transfer import State
+from ._runtime.arguments import whole, wrong
+from ._runtime.backend import Port
+from ._runtime.handle import Handle
+from ._runtime.protocol import KINDS, OPS
+from ._runtime.solo import Solo
+from ._runtime.tensor import dense, elements, ndarray
+from ._runtime.worker import Worker
 from .cursor import MAX_SAMPLES
 from .errors import JoinError, ShoalError
 from .group import Group
-from .handle import Handle
 from .mesh import Mesh
-from .solo import Solo
 from .steps import End, Progress, Step
 from .steps import steps as steps_until
 

@@ -19,12 +19,12 @@ from typing import (
     Union,
 )
 
-from . import _local
-from ._layout import KINDS, STEP
-from ._meshed import Part
-from ._say import say
-from ._view import View
-from ._wanted import wrong
+from ._live import packing
+from ._live.mesh_state import Part
+from ._runtime.arguments import wrong
+from ._runtime.log import say
+from ._runtime.protocol import KINDS, STEP
+from ._runtime.view import View
 from .cursor import Cursor
 from .errors import LostError, ShoalError
 from .job import Job, join
@@ -176,7 +176,7 @@ class _Live:
     def state(self, local: Optional[Mapping[str, Any]] = None) -> None:
         """Tell the agent how the state lies, and what of it this rank has."""
         self._job._port.state_layout(
-            _local.statement(self._layout, self._first, self._catalogue, local)
+            packing.statement(self._layout, self._first, self._catalogue, local)
         )
 
     def settle(self, progress: Progress) -> bool:
@@ -215,7 +215,7 @@ class _Live:
         if hasattr(self.model, "adopt"):
             self._lend(mine, came or hasattr(self.model, "initialize"))
         elif came:
-            _local.unpack(self._memory, mine)
+            packing.unpack(self._memory, mine)
             self._memory = None
         if not came and hasattr(self.model, "initialize"):
             self.model.initialize()
@@ -227,11 +227,11 @@ class _Live:
         if any has. Filled: their values are there, or will be.
         """
         if self._memory is None:
-            nbytes = _local.places(mine)[1]
+            nbytes = packing.places(mine)[1]
             self._memory = self._job._port.buffer(nbytes)
             if not filled:
-                _local.pack(mine, self._memory, nbytes)
-        self.model.adopt(_local.views(mine, self._memory))
+                packing.pack(mine, self._memory, nbytes)
+        self.model.adopt(packing.views(mine, self._memory))
 
     def _resume(self, progress: Progress, lost: str) -> None:
         """Go on from the newest checkpoint, if there is one; if state is lost there must be."""
@@ -279,7 +279,7 @@ class _Live:
         old: List[Any] = []
         if inp and self._memory is None:
             memory = port.buffer(inp)
-            _local.pack(self.model.tensors(), memory, inp)
+            packing.pack(self.model.tensors(), memory, inp)
             old = [memory]
         elif inp:
             old = [self._memory]

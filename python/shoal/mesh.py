@@ -8,7 +8,7 @@ import re
 from math import prod
 from typing import TYPE_CHECKING, Dict, List
 
-from ._wanted import wrong
+from ._runtime.arguments import wrong
 from .group import Group
 
 if TYPE_CHECKING:

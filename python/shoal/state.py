@@ -27,19 +27,18 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
-    Tuple,
     TypeVar,
     Union,
 )
 
-from . import _values
-from ._parts import Part, Source, parts, shoal, write
-from ._placements import local, placed
-from ._sealing import MANIFEST, sync
-from ._shard import Kept
-from ._shard import catalogue as as_kept
-from ._state import Item, flatten
-from ._tensor import is_torch
+from ._checkpoint import values
+from ._checkpoint.commit import MANIFEST, sync
+from ._checkpoint.parts import Part, Source, parts, shoal, write
+from ._checkpoint.placements import local, placed
+from ._checkpoint.shards import Kept
+from ._checkpoint.shards import catalogue as as_kept
+from ._checkpoint.tree import Item, flatten
+from ._runtime.tensor import is_torch
 from .errors import ShoalError
 from .job import Job, join
 from .mesh import Mesh, degrees
@@ -123,7 +122,7 @@ class _Here(NamedTuple):
     parts: List[Part]
     tensors: Dict[str, _Tensor]
     values: Dict[str, Any]  # of all workers
-    wanted: List[_values.Leaf]  # those of this one
+    wanted: List[values.Leaf]  # those of this one
 
 
 def _local(path: Path) -> str:
@@ -143,21 +142,21 @@ def _describe(
     layout: Optional[Layout],
     catalogue: Optional[Catalogue],
 ) -> _Here:
-    leaves = list(_values.leaves("", state))
-    wanted = [leaf for leaf in leaves if not _values.is_array(leaf.value)]
+    leaves = list(values.leaves("", state))
+    wanted = [leaf for leaf in leaves if not values.is_array(leaf.value)]
     tensors = _together(
         job,
         lambda: {
             leaf.name: _tensor(leaf.name, leaf.value)
             for leaf in leaves
-            if _values.is_array(leaf.value)
+            if values.is_array(leaf.value)
         },
     )
     said = _together(
         job,
         lambda: {
             **_say(job, tensors, mesh, layout),
-            "values": {leaf.name: _values.plan(leaf) for leaf in wanted},
+            "values": {leaf.name: values.plan(leaf) for leaf in wanted},
         },
     )
     everyone = _exchange(job, said)
@@ -178,12 +177,12 @@ def _describe(
             else _unique(tensor for one in everyone for tensor in one["tensors"])
         )
         spec = {"shoal": "layout/1", **given, "mesh": said["mesh"], "rules": rules}
-        values = _values.together(one["values"] for one in everyone)
+        merged = values.together(one["values"] for one in everyone)
         text = json.dumps(
-            {"shoal": "ranks/1", "spec": spec, "tensors": list(whole), "values": bool(values)},
+            {"shoal": "ranks/1", "spec": spec, "tensors": list(whole), "values": bool(merged)},
             indent=1,
         ).encode()
-        here = _Here(text, parts(text, job.rank), tensors, values, wanted)
+        here = _Here(text, parts(text, job.rank), tensors, merged, wanted)
         _compare(here)
         return here
 
@@ -298,7 +297,7 @@ def _write(job: Job, here: _Here, staging: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         if here.values:
-            _values.write(staging, here.values)
+            values.write(staging, here.values)
 
 
 def _publish(staging: str, target: str) -> None:
@@ -330,7 +329,7 @@ def _fill(here: _Here, path: str) -> None:
         memory = numpy.empty(tensor.item.nbytes, numpy.uint8)
         source.fill(part, whole, memory)
         _assign(local(tensor.array), memory)
-    _values.fill(here.wanted, path)
+    values.fill(here.wanted, path)
 
 
 def _assign(array: Any, memory: Any) -> None:

@@ -19,17 +19,17 @@ from typing import (
     Tuple,
 )
 
-from ._handover import State
-from ._layout import ASIDE, MORE, NARROW, SPARING, STEP
-from ._passes import Passes
-from ._say import say
-from ._wanted import whole
+from ._live.epochs import Passes
+from ._live.transfer import State
+from ._runtime.arguments import whole
+from ._runtime.handle import Handle
+from ._runtime.log import say
+from ._runtime.protocol import ASIDE, MORE, NARROW, SPARING, STEP
 from .cursor import Cursor, Order, Span
 from .errors import LostError, MismatchError, ShoalError
-from .handle import Handle
 
 if TYPE_CHECKING:
-    from ._checkpoint import Checkpoints
+    from ._checkpoint.checkpoints import Checkpoints
     from .cursor import Samples
     from .group import Group
     from .job import Job

@@ -16,8 +16,8 @@ import threading
 
 import numpy
 
-from shoal import _layout
-from shoal._worker import Worker
+from shoal._runtime import protocol
+from shoal._runtime.worker import Worker
 from shoal.job import Job
 
 DTYPES = {1: "f8", 2: "f4", 3: "f2", 4: "u2", 5: "i8", 6: "i4", 7: "u1"}  # of bf16 only the bytes
@@ -28,7 +28,7 @@ class Session:
     """One rank as the double sees it."""
 
     def __init__(self, rank, slots):
-        size = _layout.HEADER_BYTES + slots * 1024
+        size = protocol.HEADER_BYTES + slots * 1024
         self.fd = os.memfd_create("control")
         os.ftruncate(self.fd, size)
         self.block = mmap.mmap(self.fd, size)
@@ -38,7 +38,9 @@ class Session:
         self.taken = 0
         self.waiting = []
         self.left = False
-        _layout.HEADER.pack_into(self.block, 0, _layout.MAGIC, _layout.PROTOCOL, slots, 1024, rank)
+        protocol.HEADER.pack_into(
+            self.block, 0, protocol.MAGIC, protocol.PROTOCOL, slots, 1024, rank
+        )
         struct.pack_into("<I", self.block, 128, 1)
 
     def view(self, segment, offset, count, dtype):
@@ -206,12 +208,12 @@ class AgentDouble:
                 self._execute([(s, s.waiting.pop(0)) for _, s in sorted(self.sessions.items())])
 
     def _take(self, session, number):
-        at = _layout.HEADER_BYTES + number % self.slots * 1024
+        at = protocol.HEADER_BYTES + number % self.slots * 1024
         names = (
             "ticket kind dtype op ndim group peer tag weight seg_in seg_out off_in n_in off_out"
             " n_out seg_counts n_counts off_counts _ flags"
         )
-        values = _layout.DESCRIPTOR.unpack_from(session.block, at)
+        values = protocol.DESCRIPTOR.unpack_from(session.block, at)
         call = dict(
             zip(names.split(), values),
             at=at,
@@ -230,9 +232,9 @@ class AgentDouble:
             inputs = [s.view(c["seg_in"], c["off_in"], c["n_in"], dtype) for s, c in calls]
             outputs = [s.view(c["seg_out"], c["off_out"], c["n_out"], dtype) for s, c in calls]
             kind = calls[0][1]["kind"]
-            if kind == _layout.KINDS["all_reduce"]:
+            if kind == protocol.KINDS["all_reduce"]:
                 result = sum(inputs)
-            elif kind == _layout.KINDS["broadcast"]:
+            elif kind == protocol.KINDS["broadcast"]:
                 result = inputs[calls[0][1]["peer"]]
             else:
                 result = numpy.concatenate(inputs)

@@ -17,7 +17,7 @@ import sys
 import numpy as np
 
 import shoal
-from shoal._scribe import AgentScribe
+from shoal._checkpoint.writer import AgentScribe
 
 
 def no_room(*_):

@@ -15,7 +15,7 @@ import sys
 import numpy as np
 
 import shoal
-from shoal import _handover
+from shoal._live import transfer
 
 doomed, place, count, end = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 job = shoal.join()
@@ -23,7 +23,7 @@ seat = int(os.environ["SHOAL_RANK"])
 calls, armed = 0, False
 # how many bytes of memory were made for the state since this worker has entered
 entered, made = False, 0
-make = _handover.memory
+make = transfer.memory
 
 
 def memory(nbytes):
@@ -32,7 +32,7 @@ def memory(nbytes):
     return make(nbytes)
 
 
-_handover.memory = memory
+transfer.memory = memory
 
 
 def fatal(name):

@@ -167,10 +167,10 @@ def wrapped(config, net, here):
     has them.
     """
     import shoal.torch
-    from shoal.torch import zero_line
+    from shoal.torch.zero import flat
 
     shoal.torch.elastic._LEAST_BYTES = 2000  # several buckets
-    zero_line.CHUNK = 256  # several chunks
+    flat.CHUNK = 256  # several chunks
     inner, scheduler = training(net, config["optimizer"])
     if config["wrap"] == "zero":
         optimizer = shoal.torch.zero(net, inner, scheduler, stage=config["stage"])
@@ -190,12 +190,12 @@ def propose(sizes):
     """Have the agent propose sizes of buckets, soon and often."""
     import shoal
     from shoal.torch import sizes as module
-    from shoal.torch import ways
+    from shoal.torch import path
 
     module._FIRST, module._TRIAL = 3, 2
     proposals = itertools.cycle(sizes)
     shoal.join()._port.bucket = lambda *_: next(proposals)
-    before(ways.Ways, "recut", lambda: print("RECUT", flush=True))
+    before(path.Ways, "recut", lambda: print("RECUT", flush=True))
 
 
 def before(thing, name, call):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from shoal._allocator import ALIGN, FreeList, size_class
+from shoal._runtime.allocator import ALIGN, FreeList, size_class
 
 SIZE = 64 * 64
 

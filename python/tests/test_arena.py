@@ -7,8 +7,8 @@ import numpy
 import pytest
 
 import shoal
-from shoal._arena import POOL_BYTES
-from shoal._layout import HUGE_PAGE
+from shoal._runtime.arena import POOL_BYTES
+from shoal._runtime.protocol import HUGE_PAGE
 
 
 def test_arrays_are_aligned_and_apart(agent):

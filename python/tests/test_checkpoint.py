@@ -18,8 +18,8 @@ pytest.importorskip("numpy")
 import numpy as np
 
 import shoal
-from shoal import _scribe, _sealing, _shard, _shelf
-from shoal._fingerprint import PRIME, Key, text
+from shoal._checkpoint import commit, shards, source, writer
+from shoal._checkpoint.fingerprint import PRIME, Key, text
 
 WORKER = pathlib.Path(__file__).with_name("checkpoint_numpy.py")
 SAMPLES, BATCH, EPOCHS = 300, 16, 4  # 76 steps
@@ -58,7 +58,7 @@ def results(output):
 
 def steps(folder):
     """The steps of the sealed checkpoints."""
-    return [s.step for s in _sealing.sealed(str(folder))]
+    return [s.step for s in commit.sealed(str(folder))]
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -129,9 +129,9 @@ def test_when_all_are_damaged_the_training_does_not_begin_anew(train, tmp_path):
 def test_the_checkpoint_of_another_job_at_the_same_step_is_told(tmp_path):
     attempts = []
     for seed in 1, 2:
-        staging = _sealing.Staging(str(tmp_path), 5, seed)
+        staging = commit.Staging(str(tmp_path), 5, seed)
         staging.begin()
-        pathlib.Path(staging.path, _sealing.MANIFEST).write_text("{}")
+        pathlib.Path(staging.path, commit.MANIFEST).write_text("{}")
         attempts.append(staging)
     assert attempts[0].seal(keep=2)
     with pytest.raises(OSError, match="another job writes into the folder"):
@@ -178,7 +178,7 @@ def test_a_job_of_one_without_memory_for_a_part(tmp_path, monkeypatch, capfd, el
     def refused(*_):
         raise MemoryError
 
-    monkeypatch.setattr(_scribe, "memory", refused)
+    monkeypatch.setattr(writer, "memory", refused)
     with shoal.join() as job:
         job.register("large", lambda: np.zeros(elements), lambda _: None)
         job.checkpoint(tmp_path / "checkpoints", every=10)
@@ -374,16 +374,16 @@ def test_what_is_no_folder_is_said_to_be_none(tmp_path):
             shoal.ShoalError,
             match="nobody can look for checkpoints in .*Not a directory.*; name a folder",
         ):
-            _shelf.OwnShelf(str(path), 2).newest(0)
-    assert _shelf.OwnShelf(str(tmp_path / "later"), 2).newest(0) is None
+            source.OwnShelf(str(path), 2).newest(0)
+    assert source.OwnShelf(str(tmp_path / "later"), 2).newest(0) is None
 
 
 def test_a_folder_called_latest_stays(tmp_path):
     sealed = tmp_path / "step-000000000005"
     sealed.mkdir()
-    (sealed / _sealing.MANIFEST).write_text("{}")
+    (sealed / commit.MANIFEST).write_text("{}")
     (tmp_path / "latest" / "mine").mkdir(parents=True)
-    _sealing.point(str(tmp_path))
+    commit.point(str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == ["latest", "step-000000000005"]
 
 
@@ -407,9 +407,9 @@ def test_shares_are_whole_rows_and_all_of_them():
             [choice.choice([0, 1, 1, 2, 7, 100]) for _ in range(choice.randrange(4))]
             for _ in range(choice.randrange(6))
         ]
-        kept = [_shard.Kept(f"t{i}", "F32", s, 4 * int(np.prod(s))) for i, s in enumerate(shapes)]
+        kept = [shards.Kept(f"t{i}", "F32", s, 4 * int(np.prod(s))) for i, s in enumerate(shapes)]
         size = choice.randrange(1, 6)
-        runs = sorted(run for rank in range(size) for run in _shard.share(kept, rank, size))
+        runs = sorted(run for rank in range(size) for run in shards.share(kept, rank, size))
         for i, k in enumerate(kept):
             mine = [(a, b) for j, a, b in runs if j == i]
             assert mine and mine[0][0] == 0 and mine[-1][1] == k.nbytes

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from shoal._core import Core
+from shoal._runtime.core import Core
 
 
 @pytest.fixture

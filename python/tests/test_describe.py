@@ -5,7 +5,7 @@ from array import array
 import numpy
 import pytest
 
-from shoal._tensor import describe
+from shoal._runtime.tensor import describe
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from shoal import _handover
-from shoal._layout import HUGE_PAGE
+from shoal._live import transfer
+from shoal._runtime.protocol import HUGE_PAGE
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -19,16 +19,16 @@ def test_a_piece_is_the_parts_of_items_that_it_names(seed):
     start, stop = sorted(choice.randrange(len(whole) + 1) for _ in range(2))
     assert [
         (i, byte)
-        for i, first, last in _handover._within(ends, start, stop)
+        for i, first, last in transfer._within(ends, start, stop)
         for byte in range(first, last)
     ] == whole[start:stop]
 
 
-@pytest.mark.parametrize("whole", [0, 1, _handover.PIECE, _handover.PIECE + 1, 5 * _handover.PIECE])
+@pytest.mark.parametrize("whole", [0, 1, transfer.PIECE, transfer.PIECE + 1, 5 * transfer.PIECE])
 def test_pieces_cover_the_state(whole):
-    cuts = _handover._cut([0, whole // 3, whole])
-    assert [at for cut in cuts for at in range(cut[0], cut[1], _handover.PIECE)] == list(
-        range(0, whole, _handover.PIECE)
+    cuts = transfer._cut([0, whole // 3, whole])
+    assert [at for cut in cuts for at in range(cut[0], cut[1], transfer.PIECE)] == list(
+        range(0, whole, transfer.PIECE)
     )
     assert (cuts[-1][1] if cuts else 0) == whole
 
@@ -36,7 +36,7 @@ def test_pieces_cover_the_state(whole):
 def test_there_is_room_for_a_state_like_ones_own():
     np = pytest.importorskip("numpy")
     mine, copied, large = np.arange(6.0), np.arange(3), np.zeros(HUGE_PAGE, "uint8")
-    state = _handover.State()
+    state = transfer.State()
     state.register("own", lambda: [mine, mine[1:3], np.zeros(0)], lambda _: None, own=True)
     state.register("given", lambda: {"x": copied, "large": large, "n": 3}, lambda _: None)
     state.prepare()
@@ -60,7 +60,7 @@ def test_there_is_room_for_a_state_like_ones_own():
 def test_names_that_are_the_same_share_no_room():
     np = pytest.importorskip("numpy")
     arrays = {1: np.zeros(2), "1": np.ones(2)}
-    state = _handover.State()
+    state = transfer.State()
     state.register("own", lambda: arrays, lambda _: None, own=True)
     state.prepare()
     ((name, part),) = state._room.items()

@@ -116,7 +116,7 @@ def test_a_wrong_welcome(agent, answer, message):
 
 @pytest.mark.parametrize("field", ["magic", "protocol", "slots", "rank"])
 def test_a_control_block_that_does_not_match(agent, field):
-    from shoal import _layout
+    from shoal._runtime import protocol
 
     at = {"magic": 0, "protocol": 8, "slots": 12, "rank": 20}[field]
     true = agent._reply
@@ -129,7 +129,7 @@ def test_a_control_block_that_does_not_match(agent, field):
     agent._reply = spoiled
     with pytest.raises(shoal.JoinError, match="control block that starts with"):
         _connect(environment(agent))
-    assert _layout.PROTOCOL == 1
+    assert protocol.PROTOCOL == 1
 
 
 def test_wrong_answers_later(agent):
@@ -159,12 +159,12 @@ for change in ({"SHOAL_TOKEN": "wrong"}, {"SHOAL_RANK": "1"}):
         _connect({**os.environ, **change})
     except shoal.JoinError as err:
         print(err)
-shoal._layout.PROTOCOL = shoal._worker.PROTOCOL = 99
+shoal._runtime.protocol.PROTOCOL = shoal._runtime.worker.PROTOCOL = 99
 try:
     _connect(os.environ)
 except shoal.JoinError as err:
     print(err)
-shoal._worker.PROTOCOL = 1
+shoal._runtime.worker.PROTOCOL = 1
 shoal.join()
 try:
     _connect(os.environ)

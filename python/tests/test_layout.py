@@ -4,31 +4,31 @@ import pathlib
 import re
 import struct
 
-from shoal import _layout
+from shoal._runtime import protocol
 
 PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs/formats/arena.md").read_text()
 
 
 def test_kinds():
     kinds = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| ([a-z_]+) \|", PAGE, re.M)}
-    assert len(kinds) == 13 and kinds == _layout.KINDS
+    assert len(kinds) == 13 and kinds == protocol.KINDS
 
 
 def test_dtypes_and_reductions():
     (line,) = re.findall(r"dtype: (1 f64.*) \|", PAGE)
     for code, name in re.findall(r"(\d) (\w+)", line):
-        assert _layout.DTYPES[name].code == int(code)
+        assert protocol.DTYPES[name].code == int(code)
     (line,) = re.findall(r"reduction: (0 none.*) \|", PAGE)
-    assert {name: int(code) for code, name in re.findall(r"(\d) (\w+)", line)} == _layout.OPS
+    assert {name: int(code) for code, name in re.findall(r"(\d) (\w+)", line)} == protocol.OPS
 
 
 def test_header():
     (magic,) = re.findall(r"magic `0x([0-9A-F]+)`", PAGE)
-    assert int(magic, 16) == _layout.MAGIC
+    assert int(magic, 16) == protocol.MAGIC
     for word, index, size in (
-        ("`tail`", _layout.TAIL_WORD, 8),
-        ("`agent_parked`", _layout.AGENT_PARKED_WORD32, 4),
-        ("`worker_parked`", _layout.WORKER_PARKED_WORD32, 4),
+        ("`tail`", protocol.TAIL_WORD, 8),
+        ("`agent_parked`", protocol.AGENT_PARKED_WORD32, 4),
+        ("`worker_parked`", protocol.WORKER_PARKED_WORD32, 4),
     ):
         (offset,) = re.findall(rf"^\| (\d+) \| u\d+ \| \w+ \| {word}", PAGE, re.M)
         assert int(offset) == index * size
@@ -61,7 +61,7 @@ def test_descriptor_fields_lie_where_the_page_says():
     ]
     assert [offset for offset, _ in rows] == table[table.index(192) + 1 :][: len(rows)]
     values = list(range(101, 101 + len(rows)))
-    packed = _layout.DESCRIPTOR.pack(*values, _layout.pack_shape((7, 8), 56)[1], 9)
+    packed = protocol.DESCRIPTOR.pack(*values, protocol.pack_shape((7, 8), 56)[1], 9)
     for (offset, form), value in zip(rows, values):
         assert struct.unpack_from("<" + form, packed, offset) == (value,), offset
     assert struct.unpack_from("<8Q", packed, 88) == (7, 8, 0, 0, 0, 0, 0, 0)
@@ -69,6 +69,6 @@ def test_descriptor_fields_lie_where_the_page_says():
 
 
 def test_more_than_eight_dimensions_travel_as_one():
-    ndim, packed = _layout.pack_shape((2,) * 9, 512)
+    ndim, packed = protocol.pack_shape((2,) * 9, 512)
     assert ndim == 1 and struct.unpack_from("<Q", packed) == (512,)
-    assert _layout.pack_shape((), 1) == (0, bytes(64))
+    assert protocol.pack_shape((), 1) == (0, bytes(64))

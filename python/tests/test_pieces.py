@@ -69,7 +69,7 @@ def test_what_may_be_repeated_is_copied_before(launch):
 
 GIVES_UP = """
 import numpy, shoal
-from shoal._tensor import Tensor
+from shoal._runtime.tensor import Tensor
 job = shoal.join()
 x = numpy.ones(4 << 20, "f4")
 take = Tensor.copy_from
@@ -100,7 +100,7 @@ def test_who_gives_up_in_the_middle_lets_the_others_know(launch):
 
 DIES = """
 import numpy, os, shoal
-from shoal._tensor import Tensor
+from shoal._runtime.tensor import Tensor
 job = shoal.join()
 if job.rank == 1:
     Tensor.copy_from = lambda self, address, start, nbytes: os._exit(3)

@@ -59,7 +59,7 @@ def test_ctrl_c_while_sleeping_on_the_bell(agent):
 
 def test_ctrl_c_while_looking(monkeypatch):
     looks = set()
-    monkeypatch.setattr("shoal._calls._sched_yield", lambda: looks.add(1))
+    monkeypatch.setattr("shoal._runtime.calls._sched_yield", lambda: looks.add(1))
     with AgentDouble(spin_us=600_000_000) as agent:  # never sleeps
         job = agent.join()
         agent.going.clear()

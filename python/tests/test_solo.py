@@ -10,7 +10,7 @@ import pytest
 
 import shoal
 from shoal.job import Job
-from shoal.solo import Solo
+from shoal._runtime.solo import Solo
 
 
 @pytest.fixture

@@ -153,7 +153,9 @@ def test_what_is_no_array(state, tmp_path):
         ):
             shoal.state.save({"a": moments}, "s3://models/x")
         with pytest.raises(ValueError, match="step is 2 on one worker and 1 on another"):
-            shoal._values.together([{"step": 1}, {"step": 1, "rank": {"tuple": [0]}}, {"step": 2}])
+            shoal._checkpoint.values.together(
+                [{"step": 1}, {"step": 1, "rank": {"tuple": [0]}}, {"step": 2}]
+            )
 
 
 def test_an_optimizer(tmp_path):

@@ -184,7 +184,7 @@ def test_bytes_never_wrap():
     """Whatever the workers have, the sum of what they round to fits into a byte; else the mean
     would have the other sign.
     """
-    from shoal.torch.compress_int8 import Int8
+    from shoal.torch.compress.int8 import Int8
 
     seed = random.randrange(1 << 32)
     print("seed", seed)

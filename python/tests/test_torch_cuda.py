@@ -183,7 +183,7 @@ def _joined(agent, monkeypatch):
 
 def _pins(agent, card, monkeypatch):
     from shoal.torch.bucket import Bucket
-    from shoal.torch.mover import Streams
+    from shoal.torch.bucket_copy import Streams
 
     job = _joined(agent, monkeypatch)
     segments = agent.sessions[0].segments
@@ -203,7 +203,7 @@ def _pins(agent, card, monkeypatch):
 
 def test_where_the_driver_refuses_to_pin_it_is_said_once(agent, monkeypatch, capsys):
     from shoal.torch.bucket import Bucket
-    from shoal.torch.mover import Streams
+    from shoal.torch.bucket_copy import Streams
 
     mover = Streams(_joined(agent, monkeypatch), CardDouble(refuses=True))
     for _ in range(3):
@@ -212,7 +212,7 @@ def test_where_the_driver_refuses_to_pin_it_is_said_once(agent, monkeypatch, cap
 
 
 def test_an_error_of_a_task_is_in_the_future_and_the_next_step_is_clean():
-    from shoal.torch.mover import Streams
+    from shoal.torch.bucket_copy import Streams
 
     mover = Streams(None, CardDouble())
     ran = []
@@ -231,7 +231,7 @@ def test_an_error_of_a_task_is_in_the_future_and_the_next_step_is_clean():
 
 def test_what_the_agent_may_read_was_copied():
     """A task sees what was fetched before it, and runs in no thread of the caller's."""
-    from shoal.torch.mover import Streams
+    from shoal.torch.bucket_copy import Streams
 
     mover = Streams(None, CardDouble())
     place, seen = torch.zeros(4), []

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch_world import main, world
 
-from shoal.torch.zero_kinds import kinds
-from shoal.torch.zero_layout import GRAIN, ceil, deal, runs
+from shoal.torch.zero.kinds import kinds
+from shoal.torch.zero.layout import GRAIN, ceil, deal, runs
 
 
 def shuffled(seed):

@@ -11,16 +11,18 @@ Importing this module registers the backend, so a script that does its own set-u
 Tensors live on the CPU or on a CUDA device; docs/design/gpus.md says how gradients get from there.
 """
 
-from . import backend  # noqa: F401  registers the backend
-from . import noted
+from . import (
+    backend,  # noqa: F401  registers the backend
+    registry,
+)
 from .arena import empty
-from .compress_power import PowerSGD
-from .compress_topk import TopK
+from .compress.power import PowerSGD
+from .compress.topk import TopK
 from .ddp import ddp
 from .loader import loader
 from .optimizer import optimizer
-from .zero import zero
+from .zero.optimizer import zero
 
-noted.note()
+registry.note()
 
 __all__ = ["PowerSGD", "TopK", "ddp", "empty", "loader", "optimizer", "zero"]

@@ -8,7 +8,7 @@ from typing import Iterable, Sequence, Union
 import torch
 
 import shoal
-from shoal._wanted import wrong
+from shoal._runtime.arguments import wrong
 
 
 def empty(shape: Union[int, Sequence[int]], dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -14,24 +14,22 @@ from typing import List, Optional
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import (
-    AllToAllOptions,
-    BarrierOptions,
-    GatherOptions,
-    ReduceScatterOptions,
-    ScatterOptions,
-)
-from torch._C._distributed_c10d import (
     AllgatherOptions,
     AllreduceCoalescedOptions,
     AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
     BroadcastOptions,
+    GatherOptions,
     ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
 )
 
 import shoal
 
-from . import behind, cuda, fold, monitored, sparse
-from .waiter import Waiter, is_waiter
+from . import bitwise, c10d, cuda, monitored, sparse
+from .executor import Waiter, is_waiter
 from .wire import Wire, end_to_end, moved, reduced
 from .work import Transfer, Work
 
@@ -60,7 +58,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._waiter = Waiter()
         self._monitored = 0  # barriers so far
         super().__init__(self._group.rank, self._group.size)
-        behind.register(self)
+        c10d.register(self)
 
     def _new_group(self, ranks: Optional[List[int]]) -> "shoal.Group":
         return self._job.group(list(range(self._job.size)) if ranks is None else ranks)
@@ -92,7 +90,7 @@ class ProcessGroup(dist.ProcessGroup):
             return work
         with self._job.grouped():
             for tensor in tensors:
-                if fold.folds(opts.reduceOp):
+                if bitwise.folds(opts.reduceOp):
                     self._fold(work, tensor, tensor, opts)
                 else:
                     wire, op = reduced(tensor, opts.reduceOp)
@@ -108,7 +106,7 @@ class ProcessGroup(dist.ProcessGroup):
         work = self._work(tensors, opts)
         at_root = self.rank() == opts.rootRank
         for tensor in tensors:
-            if fold.folds(opts.reduceOp):
+            if bitwise.folds(opts.reduceOp):
                 self._fold(work, tensor, tensor if at_root else None, opts)
             else:
                 wire, op = reduced(tensor, opts.reduceOp)
@@ -323,7 +321,7 @@ class ProcessGroup(dist.ProcessGroup):
             work.after(out.back)
 
     def _fold(self, work: Work, tensor: Tensor, result: Optional[Tensor], opts) -> None:
-        place, land = fold.rows(tensor, result, opts.reduceOp, self.size())
+        place, land = bitwise.rows(tensor, result, opts.reduceOp, self.size())
         self.call(work, "all_gather", moved(tensor), moved(place))
         work.after(land)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .arena import empty
-from .mover import HOST, Mover
+from .bucket_copy import HOST, Mover
 
 MOST_BYTES = 25 << 20  # of a bucket, as in DDP
 

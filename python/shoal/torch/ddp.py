@@ -7,13 +7,17 @@ from typing import Any, List, Tuple
 
 import torch
 import torch.distributed as dist
-
-import shoal
-from shoal._wanted import wrong
 from torch.nn.parallel import DistributedDataParallel
 
-from . import backend  # noqa: F401  registers the backend
-from . import cuda, elastic, noted
+import shoal
+from shoal._runtime.arguments import wrong
+
+from . import (
+    backend,  # noqa: F401  registers the backend
+    cuda,
+    elastic,
+    registry,
+)
 from .compress import Compression, maker
 from .state import keep
 from .wire import moved
@@ -111,7 +115,7 @@ class _Newcomers:
         self._seen = -1
 
     def __call__(self, *_: Any) -> None:
-        optimizers = noted.optimizers()
+        optimizers = registry.optimizers()
         count = sum(len(group["params"]) for opt in optimizers for group in opt.param_groups)
         if count == self._seen or not torch.is_grad_enabled():
             return

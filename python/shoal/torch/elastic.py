@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import shoal
-from shoal._say import counted, say
-from shoal._wanted import wrong
+from shoal._runtime.arguments import wrong
+from shoal._runtime.log import counted, say
 
 from .backend import ProcessGroup
 from .bucket import MOST_BYTES, Bucket, buckets
+from .path import Way, Ways
 from .sizes import Sizes
-from .ways import Way, Ways
 
 _LEAST_BYTES, _BUCKETS = 1 << 20, 16
 _PARTS = 64  # of DDP's, at most

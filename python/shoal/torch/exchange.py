@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterator, List, Optional, Sequence
 
 import shoal
-from shoal._layout import NARROW
+from shoal._runtime.protocol import NARROW
 
 from .bucket import Bucket, Part, Turn
 

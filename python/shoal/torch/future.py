@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .waiter import Waiter, is_waiter
+from .executor import Waiter, is_waiter
 
 
 class _Failed:

@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterator, List, Optional, Tuple
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 import shoal
-from shoal._wanted import whole
+from shoal._runtime.arguments import whole
 from shoal.cursor import MAX_SAMPLES
 from shoal.steps import End, Progress
 

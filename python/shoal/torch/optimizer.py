@@ -14,8 +14,8 @@ import shoal
 
 from .bucket import Bucket
 from .compress import Compression, maker
+from .path import Way, Ways
 from .state import check, keep
-from .ways import Way, Ways
 
 
 def optimizer(

@@ -13,11 +13,11 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 import torch
 
 import shoal
-from shoal._say import say
-from shoal._state import flatten
-from shoal._wanted import wrong
+from shoal._checkpoint.tree import flatten
+from shoal._runtime.arguments import wrong
+from shoal._runtime.log import say
 
-from . import noted
+from . import registry
 
 # Of each job, what is registered of torch's: the modules, the optimizers, and so on.
 _managed: "weakref.WeakKeyDictionary[shoal.Job, List[Any]]" = weakref.WeakKeyDictionary()
@@ -73,7 +73,7 @@ def manage(job: "shoal.Job", holder: Any) -> None:
 
 
 def _keep_noted(job: "shoal.Job") -> None:
-    for thing in noted.belonging(_managed[job]):
+    for thing in registry.belonging(_managed[job]):
         keep(
             job,
             "optimizer" if isinstance(thing, torch.optim.Optimizer) else type(thing).__name__,

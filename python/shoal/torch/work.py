@@ -11,8 +11,8 @@ import torch
 from torch._C._distributed_c10d import Work as _Work
 
 from . import threads
+from .executor import Waiter
 from .future import Future, fail
-from .waiter import Waiter
 
 _NOT_GIVEN = timedelta(0)
 

@@ -1,0 +1,1 @@
+"""Checkpoints: the state as named tensors, and the files that keep it."""

@@ -1,0 +1,375 @@
+"""Checkpoints of a job that trains in steps: the state that a worker that joins would get, on disk.
+docs/design/checkpoints.md has the reasons.
+
+Training stops for one copy of this worker's share of the state, between two steps; a scribe writes
+the copy. At the start of the loop every worker reads the newest checkpoint that is whole.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import threading
+import time
+from array import array
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
+
+from .._runtime.arguments import whole
+from .._runtime.log import counted, say
+from .._runtime.protocol import HUGE_PAGE
+from ..cursor import Cursor
+from ..errors import ShoalError
+from .commit import VERSION, Sealed, Staging, tensors
+from .shards import Kept, Reader, Run, catalogue, share
+from .source import Attempt, is_url
+from .tree import Item
+from .writer import Part
+
+if TYPE_CHECKING:
+    from .._live.transfer import State
+    from ..group import Group
+
+_FAR = 1 << 40
+
+
+class Contents(NamedTuple):
+    """What this worker writes of a checkpoint."""
+
+    about: Dict[str, Any]  # what the checkpoint is of, besides the place in the data
+    own: Dict[str, Any]  # what this worker has for itself
+    kept: List[Kept]
+    runs: List[Run]
+    nbytes: int
+    copy_to: Callable[[int], None]  # copies it to an address
+
+
+class Found(Protocol):
+    """What this worker has read of a checkpoint."""
+
+    @property
+    def parts(self) -> List[memoryview]:
+        """The bytes of the items."""
+
+    @property
+    def own(self) -> Dict[int, Any]:
+        """What each worker had for itself, by rank."""
+
+
+class Meshed(Protocol):
+    """A state of which each worker has a part."""
+
+    def contents(self, notes: Dict[str, Any], own: Dict[str, Any], items: List[Item]) -> Contents:
+        """What this worker writes; the items are what is registered, alike everywhere."""
+
+    def read(self, chosen: Sealed, state: Dict[str, Any]) -> Found:
+        """Read this worker's part. Raises ValueError when the checkpoint cannot be used."""
+
+
+class Checkpoints:
+    """The checkpoints of a job in a folder. One for each job."""
+
+    def __init__(
+        self, job: "Group", state: "State", root: str, every: "int | timedelta", keep: int
+    ) -> None:
+        if root.rstrip("/ ") in ("", "s3:") or "\0" in root:
+            raise ValueError(f"checkpoint({root!r}): name a folder, or s3://BUCKET/PREFIX")
+        self.root = root.rstrip("/") if is_url(root) else os.path.abspath(root)
+        self.keep = keep = whole("keep", keep, 1, "how many checkpoints stay, an integer from 1 on")
+        self._job, self._state = job, state
+        what = (
+            "after how many steps the next one is made, an integer from 1 on, or after what time,"
+            " as timedelta(minutes=10)"
+        )
+        if not isinstance(every, timedelta):
+            self._steps, self._seconds = whole("every", every, 1, what), 0.0
+        elif every > timedelta(0):
+            self._steps, self._seconds = 0, every.total_seconds()
+        else:
+            raise ValueError(f"every={every!r}: {what}")
+        # The steps before which all workers ask each other whether a checkpoint is due, and that of
+        # the newest one. Those who join are told.
+        self._next, self._last = self._steps or 1, -1
+        self._due = self._looked = time.monotonic()
+        self._looked_at = 0
+        self._scribe = job._port.scribe()
+        self._shelf = self._scribe.shelf(self.root, keep)
+        self._maker: Optional[threading.Thread] = None  # of the room
+        self._room: Optional[memoryview] = None  # for the copy; the scribe's while it writes
+        self._lacking = 0  # bytes of memory that could not be had
+        self._looker = 0  # the rank that looks for checkpoints
+        self.meshed: Optional[Meshed] = None  # None = every worker has all of the state
+        state.register(
+            "when to make a checkpoint", lambda: [self._next, self._last], self._told, alike=False
+        )
+
+    def _told(self, value: List[int]) -> None:
+        self._next, self._last = value
+
+    def between(self, cursor: Cursor) -> None:
+        """Between two steps: make a checkpoint if it is time."""
+        if cursor.step >= self._next and self._agree(cursor, bool(self._steps)):
+            self._begin(cursor)
+
+    def end(self, cursor: Cursor) -> None:
+        """Behind the last step: make the last checkpoint, and return when this worker's part of it
+        is there.
+        """
+        self.rest()
+        if cursor.step != self._last and self._agree(cursor, True, ended=True):
+            self._begin(cursor)
+            self._scribe.wait()
+
+    def _agree(self, cursor: Cursor, due: bool, ended: bool = False) -> bool:
+        """Whether all workers make a checkpoint here: it is time, and nobody still writes the one
+        before.
+        """
+        now = time.monotonic()
+        due = due or now - self._due >= self._seconds
+        each = (now - self._looked) / max(cursor.step - self._looked_at, 1)
+        away = min(int((self._due + self._seconds - now) / 2 / max(each, 1e-6)), _FAR)
+        self._looked, self._looked_at = now, cursor.step
+        making = self._maker is not None and self._maker.is_alive()
+        room = 0 if making or self._scribe.busy() else self._find_room(wait=ended) if due else 1
+        # The least of all, and so the same everywhere, whoever is lost meanwhile.
+        said = self._job.allreduce(
+            array("q", [-due, room, max(away, 1), random.SystemRandom().getrandbits(62)]), op="min"
+        )
+        self._seed = int(said[3])
+        if said[0] and said[1]:
+            self._next, self._due = cursor.step + (self._steps or 1), now
+            if said[1] > 0:
+                self._last = cursor.step
+            return bool(said[1] > 0)
+        self._next = cursor.step + (1 if said[0] else int(said[2]))
+        return False
+
+    def _find_room(self, wait: bool) -> int:
+        """1 when there is memory for the copy, -1 when there is none; without `wait` 0 while a
+        thread makes it: to touch it takes far longer than to copy.
+
+        A checkpoint that one worker has no memory for is made by nobody.
+        """
+        nbytes = self._contents().nbytes
+        if self._has(nbytes):
+            return 1
+        if wait or nbytes < HUGE_PAGE:
+            self._make_room(nbytes)
+        elif self._lacking < nbytes:
+            self._maker = threading.Thread(
+                target=self._make_room, args=(nbytes,), name="shoal checkpoint"
+            )
+            self._maker.start()
+            return 0
+        self._lacking = 0  # the next one tries again
+        return 1 if self._has(nbytes) else -1
+
+    def _has(self, nbytes: int) -> bool:
+        return self._room is not None and self._room.nbytes >= nbytes
+
+    def _make_room(self, nbytes: int) -> None:
+        self._room = None  # what was too small goes first
+        try:
+            self._room = self._scribe.room(max(nbytes, 1))
+        except ShoalError as err:
+            self._lacking = nbytes
+            say(f"there is no memory for a checkpoint in {self.root}, and training goes on: {err}")
+
+    def _contents(self) -> Contents:
+        items: List[Item] = []
+        notes, own = self._state.plans(items)
+        if self.meshed is not None:
+            return self.meshed.contents(notes, own, items)
+        kept = catalogue(items)
+        runs = share(kept, self._job.rank, self._job.size)
+        listed = [
+            {
+                "name": k.name,
+                "dtype": k.dtype,
+                "shape": k.shape,
+                "bytes": k.nbytes,
+                **({"cuts": k.cuts} if k.cuts else {}),
+            }
+            for k in kept
+        ]
+
+        def copy_to(at: int) -> None:
+            for run in runs:
+                items[run.tensor].copy_to(at, run.start, run.stop)
+                at += run.stop - run.start
+
+        return Contents(
+            {"notes": notes, "tensors": listed},
+            own,
+            kept,
+            runs,
+            sum(run.stop - run.start for run in runs),
+            copy_to,
+        )
+
+    def _begin(self, cursor: Cursor) -> None:
+        """Copy this worker's share, and have it written."""
+        mine = self._contents()
+        if not self._has(mine.nbytes):  # a worker was lost just now, and this one has more to write
+            self._make_room(mine.nbytes)
+        if self._room is None:
+            return
+        body = self._room[: mine.nbytes]
+        if mine.nbytes:
+            mine.copy_to(ctypes.addressof(ctypes.c_ubyte.from_buffer(body)))
+        rank, size = self._job.rank, self._job.size
+        about = {
+            "shoal": VERSION,
+            "step": cursor.step,
+            "cursor": cursor.pack().hex(),
+            "workers": size,
+            **mine.about,
+        }
+        state = json.dumps(about, allow_nan=False).encode()
+        self._scribe.write(
+            Part(
+                Staging(self.root, cursor.step, self._seed),
+                rank,
+                size,
+                self.keep,
+                state,
+                mine.own,
+                mine.kept,
+                mine.runs,
+                body,
+            )
+        )
+
+    def rest(self) -> None:
+        """Return when nothing is being written on this host any more."""
+        if self._maker is not None:
+            self._maker.join()
+        self._scribe.wait()
+
+    def resume(self, cursor: Cursor) -> Cursor:
+        """Take over the newest checkpoint that is whole. Returns the place that the job is at then:
+        `cursor` when there is none.
+
+        Raises ShoalError when there are checkpoints, and none of them can be used.
+        """
+        damaged: List[Attempt] = []
+        self._looker = 0
+        for chosen in iter(lambda: self._choose(len(damaged)), None):
+            found = self._read(chosen)
+            self._shelf.done()
+            if found is None:
+                damaged.append(chosen)
+                continue
+            if self._job.rank == self._looker:
+                for bad in damaged:
+                    self._shelf.set_aside(bad)
+            return self._take(
+                f"the checkpoint of step {chosen.step} in {self.root}", cursor, *found
+            )
+        if damaged:
+            raise ShoalError(
+                f"none of the {len(damaged)} checkpoints in {self.root} can be used; what is wrong"
+                " with each stands above. Repair one, or name another folder to start from the"
+                " beginning"
+            )
+        return cursor
+
+    def _choose(self, tried: int) -> Optional[Attempt]:
+        """The newest checkpoint but so many, as the first rank sees it that is not lost."""
+        nobody, none, one = range(3)
+        while True:
+            said = array("q", [nobody, 0, 0])
+            if self._job.rank == self._looker:
+                newest = self._shelf.newest(tried)
+                said = array("q", [none, 0, 0] if newest is None else [one, *newest])
+            there, step, seed = self._job.broadcast(said, self._looker)
+            if there != nobody:
+                return Attempt(step, seed) if there == one else None
+            # it was lost before it had looked, and another took its part with nothing to say
+            self._looker += 1
+
+    def _read(self, chosen: Attempt) -> Optional[Tuple[Dict[str, Any], Found]]:
+        """Read all of a checkpoint, or this worker's part. Each worker compares its share of the
+        hashes, and all of them agree on what they have seen.
+        """
+        found: Optional[Tuple[Dict[str, Any], Found]] = None
+        fetched: Optional[Sealed] = None
+        broken = ""
+        try:
+            fetched = self._shelf.fetch(chosen)
+        except ValueError as err:
+            broken = str(err)
+        rank, size = self._job.rank, self._job.size
+        while True:
+            blocks = hashed = 0
+            try:
+                if fetched is None:
+                    raise ValueError(broken)
+                state = fetched.state()
+                if ("mesh" in state) != (self.meshed is not None):
+                    raise ValueError(
+                        "it is of a job with a mesh"
+                        if "mesh" in state
+                        else "it is of a job without a mesh"
+                    )
+                if self.meshed is not None:
+                    found = state, self.meshed.read(fetched, state)
+                else:
+                    reader = Reader(tensors(state))
+                    for file in fetched.files():
+                        blocks += len(file["sha256"])
+                        reader.read(
+                            os.path.join(fetched.path, file["name"]),
+                            file["size"],
+                            file["sha256"],
+                            rank,
+                            size,
+                        )
+                    found, hashed = (state, reader), reader.hashed
+            except (OSError, ValueError, KeyError, TypeError, IndexError) as err:
+                say(
+                    f"checkpoint of step {chosen.step} cannot be used: {err}; the one before it is"
+                    " tried"
+                )
+                found = None
+            said = self._job.allreduce(array("q", [found is None, hashed]))
+            if said[0]:
+                return None
+            if said[1] >= blocks:
+                return found
+            rank, size = 0, 1  # a worker was lost that had compared a share
+
+    def _take(self, name: str, cursor: Cursor, state: Dict[str, Any], reader: Found) -> Cursor:
+        place = Cursor.unpack(bytes.fromhex(state["cursor"]))
+        ours, theirs = ((c.samples, c.batch, c.seed, c.shuffle) for c in (cursor, place))
+        if ours != theirs:
+            raise ShoalError(
+                f"{name} is of a job with (samples, batch, seed, shuffle) = {theirs}, this one has"
+                f" {ours}: name another folder, or train on the same"
+            )
+        try:
+            self._state.restore(
+                {**state["notes"], **reader.own[self._job.rank % int(state["workers"])]},
+                reader.parts,
+                checkpoint=True,
+            )
+        except ShoalError:
+            raise
+        except Exception as err:
+            # of who registered the state: what it gets is that of another model, or optimizer
+            raise ShoalError(
+                f"{name} does not fit this program ({type(err).__name__}: {err}): name another"
+                " folder, or run the program that wrote it"
+            ) from err
+        # Those who write the next one go on from here.
+        self._next, self._last = place.step + (self._steps or 1), place.step
+        self._due = self._looked = time.monotonic()
+        self._looked_at = place.step
+        if self._job.rank == self._looker:
+            say(
+                f"goes on from the checkpoint of step {place.step} in {self.root}, of"
+                f" {counted(int(state['workers']), 'worker')}, with {self._job.size}"
+            )
+        return place

@@ -1,0 +1,278 @@
+"""The folders of checkpoints: how one that is being written becomes one that is sealed.
+docs/formats/job-checkpoints.md, section 3.
+
+A job of one seals here what it writes, and every job what it finds when it begins; the agent has
+the same in Go (checkpoint/snapshot). Nobody waits for anybody: each worker's part is written and
+then a receipt for it, and whoever finds the receipts of all seals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+
+from .._runtime.log import say
+from .fingerprint import PRIME, Key, text
+from .shards import HASHED, Kept, write
+
+VERSION = "job/1"
+STATE = "shoal-checkpoint.json"
+MANIFEST = "shoal-manifest.json"
+LATEST = "latest"
+_STAGING = re.compile(r"\.staging-(\d+)-([0-9a-f]{16})$")
+_SEALED = re.compile(r"step-(\d+)$")
+_RECEIPT = re.compile(r"\.part-\d+-of-(\d+)\.json$")
+
+
+class Taken(OSError):
+    """A job makes no step twice once it is sealed."""
+
+    def __str__(self) -> str:
+        return (
+            "another checkpoint of this step was sealed there meanwhile, so another job writes into"
+            " the folder: give each job a folder of its own"
+        )
+
+
+class Staging(NamedTuple):
+    """A checkpoint that is being written."""
+
+    root: str
+    step: int
+    seed: int  # of the fingerprints, drawn for this checkpoint: no two have one folder
+
+    @property
+    def path(self) -> str:
+        """Its folder."""
+        return os.path.join(self.root, f".staging-{self.step:012d}-{self.seed:016x}")
+
+    def begin(self) -> None:
+        """Have the folder."""
+        os.makedirs(self.path, exist_ok=True)
+
+    def file(self, name: str, head: bytes, body: memoryview) -> Dict[str, Any]:
+        """Write a file; returns its line for the receipt."""
+        return {
+            "name": name,
+            "size": len(head) + body.nbytes,
+            "sha256": write(os.path.join(self.path, name), head, body),
+        }
+
+    def receipt(
+        self, rank: int, size: int, files: List[Dict[str, Any]], sums: Dict[int, int]
+    ) -> None:
+        """Say that the part of a rank is there."""
+        _put(self.path, f".part-{rank:05d}-of-{size:05d}.json", {"files": files, "sums": sums})
+
+    def abandon(self) -> None:
+        """Remove it, so that nothing of it takes room."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def seal(self, keep: int) -> bool:
+        """Seal and publish the checkpoint if all its parts are there, and remove those older than
+        the last `keep`.
+
+        It may be called by several at once, and again after one that was killed in the middle.
+        Raises Taken, and removes it, when another one of this step is sealed.
+        """
+        try:
+            names = os.listdir(self.path)
+            receipts = [n for n in names if _RECEIPT.match(n)]
+            if MANIFEST not in names:
+                if not receipts or len(receipts) < int(_RECEIPT.match(receipts[0])[1]):  # type: ignore[index]
+                    return False
+                _put(self.path, MANIFEST, self._manifest([_load(self.path, n) for n in receipts]))
+            for name in receipts:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self.path, name))
+            sync(self.path)
+            os.rename(self.path, os.path.join(self.root, f"step-{self.step:012d}"))
+        except FileNotFoundError:  # another has published it
+            return False
+        except OSError as err:
+            if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                self.abandon()
+                raise Taken from None
+            raise
+        sync(self.root)
+        point(self.root)
+        prune(self.root, keep)
+        return True
+
+    def _manifest(self, receipts: List[Dict[str, Any]]) -> Dict[str, Any]:
+        kept, key = tensors(_load(self.path, STATE)), Key(self.seed)
+        totals = [
+            sum(int(r["sums"].get(str(i), 0)) for r in receipts) % PRIME for i in range(len(kept))
+        ]
+        state, nbytes, lines = 0, 0, []
+        for k, total in sorted(zip(kept, totals)):
+            dtype = k.dtype.lower()
+            state = (state + key.tensor(k.name, dtype, k.shape, total)) % PRIME
+            nbytes += k.nbytes
+            lines.append(
+                {"name": k.name, "dtype": dtype, "shape": k.shape, "sum": text(total, k.nbytes)}
+            )
+        files = sorted((f for r in receipts for f in r["files"]), key=lambda f: str(f["name"]))
+        return {
+            "shoal": "manifest/1",
+            "seed": f"{self.seed:016x}",
+            "state": text(state, nbytes),
+            "tensors": lines,
+            "files": files,
+        }
+
+
+def tensors(state: Dict[str, Any]) -> List[Kept]:
+    """The tensors that STATE lists."""
+    return [
+        Kept(str(t["name"]), str(t["dtype"]), [int(n) for n in t["shape"]], int(t["bytes"]))
+        for t in state["tensors"]
+    ]
+
+
+class Sealed(NamedTuple):
+    """A checkpoint that is whole."""
+
+    root: str
+    step: int
+
+    @property
+    def path(self) -> str:
+        """Its folder."""
+        return os.path.join(self.root, f"step-{self.step:012d}")
+
+    def state(self) -> Dict[str, Any]:
+        """What it is of. Raises ValueError when it cannot be read, OSError when it is not there."""
+        found = _load(self.path, STATE)
+        if found.get("shoal") != VERSION:
+            raise ValueError(
+                f"{self.path}/{STATE} is of version {found.get('shoal')!r}, not {VERSION!r}"
+            )
+        return found
+
+    def files(self) -> List[Dict[str, Any]]:
+        """The files, with their hashes."""
+        return list(_load(self.path, MANIFEST)["files"])
+
+    def text(self, name: str) -> bytes:
+        """A small file, compared with its hashes. Raises ValueError when it is damaged."""
+        hashes = {f["name"]: f["sha256"] for f in self.files()}[name]
+        with open(os.path.join(self.path, name), "rb") as file:
+            text = file.read()
+        if [
+            hashlib.sha256(text[at : at + HASHED]).hexdigest() for at in range(0, len(text), HASHED)
+        ] != hashes:
+            raise ValueError(f"{self.path}/{name}: not as it was sealed")
+        return text
+
+    def set_aside(self) -> None:
+        """Keep a damaged one out of the way."""
+        with contextlib.suppress(OSError):
+            os.rename(
+                self.path,
+                os.path.join(self.root, f"damaged-{os.path.basename(self.path)}-{os.getpid()}"),
+            )
+
+
+def sealed(root: str) -> List[Sealed]:
+    """The checkpoints of a folder, the newest first."""
+    found = (_SEALED.match(name) for name in _names(root))
+    listed = [Sealed(root, int(m[1])) for m in found if m]
+    return sorted(
+        (s for s in listed if os.path.exists(os.path.join(s.path, MANIFEST))), reverse=True
+    )
+
+
+def settle(root: str, keep: int, besides: Optional[Staging] = None) -> None:
+    """Deal with what earlier workers left: a checkpoint that has all its parts is sealed, another
+    one removed.
+    """
+    for left in _stagings(root):
+        if left == besides:
+            continue
+        try:
+            whole = left.seal(keep)
+        except Taken:
+            continue
+        if whole:
+            say(
+                f"checkpoint of step {left.step} in {root}: all its parts were there, and it is"
+                " sealed now"
+            )
+        elif os.path.exists(left.path):
+            left.abandon()
+            say(
+                f"checkpoint of step {left.step} in {root} is abandoned: a worker was lost while it"
+                " was written; the ones before it are there"
+            )
+    for name in _names(root):
+        if name.startswith(".old-"):
+            shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+
+
+def point(root: str) -> None:
+    """Have `latest` lead to the newest checkpoint."""
+    newest = sealed(root)
+    if newest:
+        # Where there are no links, the numbers tell.
+        link = os.path.join(root, f".{LATEST}-{os.getpid()}")
+        with contextlib.suppress(OSError):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(link)
+            os.symlink(os.path.basename(newest[0].path), link)
+            os.replace(link, os.path.join(root, LATEST))
+            sync(root)
+        with contextlib.suppress(OSError):  # where a folder has the name
+            os.unlink(link)
+
+
+def prune(root: str, keep: int) -> None:
+    """Remove all but the newest checkpoints. Each vanishes at once, before its files do."""
+    for old in sealed(root)[keep:]:
+        gone = os.path.join(root, f".old-{os.path.basename(old.path)}-{os.getpid()}")
+        with contextlib.suppress(OSError):
+            os.rename(old.path, gone)
+            shutil.rmtree(gone, ignore_errors=True)
+
+
+def _stagings(root: str) -> Iterator[Staging]:
+    for name in _names(root):
+        found = _STAGING.match(name)
+        if found:
+            yield Staging(root, int(found[1]), int(found[2], 16))
+
+
+def _names(root: str) -> Sequence[str]:
+    try:
+        return sorted(os.listdir(root))
+    except FileNotFoundError:
+        return []
+
+
+def _load(folder: str, name: str) -> Dict[str, Any]:
+    with open(os.path.join(folder, name), "rb") as file:
+        return dict(json.loads(file.read()))
+
+
+def _put(folder: str, name: str, value: Any) -> None:
+    """A file of JSON, durable and whole or not there."""
+    path = os.path.join(folder, name)
+    write(
+        f"{path}.{os.getpid()}", json.dumps(value, separators=(",", ":")).encode(), memoryview(b"")
+    )
+    os.replace(f"{path}.{os.getpid()}", path)
+
+
+def sync(folder: str) -> None:
+    """Have the names in a folder on the disk."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,177 @@
+"""Parts of whole tensors in memory and in files. Where they lie, the `shoal` binary says: `shoal
+state layout` and `shoal state ls`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+
+from ..errors import ShoalError
+from .shards import Kept, framed
+from .tree import Item
+
+
+class Piece(NamedTuple):
+    """A box of a whole tensor, and where it lies in other memory: its first element and strides, in
+    elements.
+    """
+
+    start: List[int]
+    shape: List[int]
+    at: int
+    strides: List[int]
+
+    def common(self, other: "Piece") -> "Tuple[List[int], List[int]]":
+        """The start and the shape of what two boxes have in common; a length of 0 or less where
+        they have nothing.
+        """
+        start = [max(a, b) for a, b in zip(self.start, other.start)]
+        return start, [
+            min(a + n, b + m) - s
+            for a, n, b, m, s in zip(self.start, self.shape, other.start, other.shape, start)
+        ]
+
+    def view(
+        self, memory: Any, itemsize: int, begin: int, start: Sequence[int], shape: Sequence[int]
+    ) -> Any:
+        """The elements of a box inside this one, in memory whose elements begin at byte `begin`."""
+        import numpy
+
+        first = self.at + sum(
+            (s - mine) * stride for s, mine, stride in zip(start, self.start, self.strides)
+        )
+        strides = [stride * itemsize for stride in self.strides]
+        return numpy.ndarray(
+            tuple(shape), f"V{itemsize}", memory, begin + first * itemsize, strides
+        )
+
+
+class Part(NamedTuple):
+    """A tensor in the memory of a rank, as a layout has it."""
+
+    name: str
+    dtype: str
+    shape: List[int]
+    file: str  # that has it in a checkpoint
+    pieces: List[Tuple[str, Piece]]  # of whole tensors, with their names
+
+
+def shoal(*arguments: str, stdin: bytes = b"") -> bytes:
+    """What the binary prints. Raises ShoalError with what it says when it fails."""
+    import subprocess  # here, because most workers ask nothing and start sooner without it
+
+    from ..cli import binary
+
+    own = binary()
+    path = str(own) if own else shutil.which("shoal")
+    if path is None:
+        raise ShoalError(
+            "there is no `shoal` binary: install the wheel of your platform, or run `make build` in"
+            " the checkout"
+        )
+    done = subprocess.run(
+        [path, *arguments], input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    if done.returncode:
+        said = (done.stdout[-2000:] + done.stderr).decode(errors="replace").strip()
+        raise ShoalError(f"shoal {' '.join(arguments[:2])}: {said}")
+    return done.stdout
+
+
+def parts(description: bytes, rank: int) -> List[Part]:
+    """What a description, the text of shoal-layout.json, puts on a rank."""
+    found = []
+    for line in shoal(
+        "state", "layout", "--json", "--rank", str(rank), "-", stdin=description
+    ).splitlines():
+        part = json.loads(line)
+        pieces = [
+            (str(p["tensor"]), Piece(p["from"], p["shape"], p["at"], p["strides"]))
+            for p in part["pieces"]
+        ]
+        found.append(Part(part["tensor"], part["type"], part["shape"], part["file"], pieces))
+    return found
+
+
+def write(path: str, own: Sequence[Tuple[Kept, Item]], rank: int, ranks: int) -> None:
+    """Write the tensors of a rank to a safetensors file, durably. The file says whose it is."""
+    entries: Dict[str, Any] = {
+        "__metadata__": {"shoal": json.dumps({"rank": rank, "ranks": ranks}, separators=(",", ":"))}
+    }
+    at = 0
+    # so that every element is aligned
+    own = sorted(own, key=lambda pair: (-_itemsize(pair[0]), pair[0].name))
+    for k, _ in own:
+        entries[k.name] = {"dtype": k.dtype, "shape": k.shape, "data_offsets": [at, at + k.nbytes]}
+        at += k.nbytes
+    with open(path, "wb") as file:
+        file.write(framed(entries))
+        for _, item in own:
+            file.write(item.memory())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _itemsize(k: Kept) -> int:
+    return k.nbytes // (math.prod(k.shape) or 1) or 1
+
+
+class Source:
+    """The tensors of a checkpoint of any format, read where they lie."""
+
+    def __init__(self, path: str) -> None:
+        self._folder = path if os.path.isdir(path) else os.path.dirname(path)
+        self._tensors: Dict[str, Dict[str, Any]] = {}
+        for line in shoal("state", "ls", "--json", path).splitlines():
+            tensor = json.loads(line)
+            if not tensor.get("place"):
+                self._tensors[str(tensor["tensor"])] = tensor
+        self._files: Dict[str, Any] = {}
+
+    def fill(self, part: Part, whole: Dict[str, Tuple[str, List[int]]], memory: Any) -> None:
+        """Read what a part has into memory of its size, packed. `whole` has the types and shapes of
+        the whole tensors.
+        """
+        for name, piece in part.pieces:
+            tensor = self._tensors.get(name)
+            if tensor is None:
+                raise ShoalError(
+                    f"tensor {name} is not in {self._folder}; `shoal state ls` lists what is"
+                )
+            if (tensor["type"], tensor["shape"]) != whole[name]:
+                raise ShoalError(
+                    f"tensor {name} is {tensor['type']} {tensor['shape']} in {self._folder}, and"
+                    f" {whole[name][0]} {whole[name][1]} in this program"
+                )
+            self._copy(tensor, piece, memory)
+
+    def _copy(self, tensor: Dict[str, Any], piece: Piece, memory: Any) -> None:
+        count = math.prod(tensor["shape"])
+        if not count:
+            return
+        itemsize = tensor["bytes"] // count
+        for file, offset, source in _sources(tensor):
+            start, shape = piece.common(source)
+            if min(shape, default=1) > 0:
+                piece.view(memory, itemsize, 0, start, shape)[...] = source.view(
+                    self._memory(file), itemsize, offset, start, shape
+                )
+
+    def _memory(self, file: str) -> Any:
+        import numpy
+
+        if file not in self._files:
+            self._files[file] = numpy.memmap(os.path.join(self._folder, file), numpy.uint8, "r")
+        return self._files[file]
+
+
+def _sources(tensor: Dict[str, Any]) -> Iterator[Tuple[str, int, Piece]]:
+    for p in tensor["pieces"]:
+        strides = p.get("strides")
+        if strides is None:
+            strides = [math.prod(p["shape"][i + 1 :]) for i in range(len(p["shape"]))]
+        yield p["file"], p["offset"], Piece(p["from"], p["shape"], 0, strides)

@@ -1,0 +1,302 @@
+"""The files of a checkpoint: a shard of the state for each worker, as safetensors.
+docs/formats/job-checkpoints.md, section 2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import struct
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from .._runtime.tensor import is_torch
+from .fingerprint import PRIME, Key
+from .tree import Item, memory
+
+HASHED = 4 << 20  # bytes of a file that one hash is of
+_THREADS = min(os.cpu_count() or 1, 4)  # that read one
+_LENGTH = struct.Struct("<Q")
+_MAX_HEADER = 100_000_000
+_OFFSETS = "DCP_SHARDING_INFO"
+_ORIGIN = "shoal"
+# What safetensors calls the element types of NumPy and of torch; all others are stored as bytes.
+_TYPES = {
+    "<f8": "F64",
+    "<f4": "F32",
+    "<f2": "F16",
+    "<i8": "I64",
+    "<i4": "I32",
+    "<i2": "I16",
+    "|i1": "I8",
+    "<u8": "U64",
+    "<u4": "U32",
+    "<u2": "U16",
+    "|u1": "U8",
+    "|b1": "BOOL",
+    "<c8": "C64",
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+    "complex64": "C64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+}
+
+
+class Kept(NamedTuple):
+    """A tensor of the checkpoint."""
+
+    name: str
+    dtype: str  # as safetensors calls it
+    shape: List[int]
+    nbytes: int
+    # of what no worker has whole: rank r writes the bytes from cuts[r] to cuts[r+1]
+    cuts: Optional[List[int]] = None
+
+    def axis(self) -> int:
+        """The dimension along which it is cut: the first that is longer than 1. So every part lies
+        in one run of bytes.
+        """
+        return next((i for i, n in enumerate(self.shape) if n > 1), 0)
+
+    def row(self) -> int:
+        """Bytes of one step along that dimension: no cut goes through them."""
+        rows = self.shape[self.axis()] if self.shape else 1
+        return max(self.nbytes // rows, 1) if rows else 1
+
+
+def catalogue(items: Sequence[Item]) -> List[Kept]:
+    """The items of a state as tensors, each with a name of its own."""
+    kept: List[Kept] = []
+    taken = set()
+    for item in items:
+        array = item.array
+        dtype = str(array.dtype).rpartition(".")[2] if is_torch(array) else array.dtype.str
+        shape = [int(n) for n in array.shape]
+        if dtype not in _TYPES:
+            dtype, shape = "uint8", [item.nbytes]
+        plain = "".join(c if " " <= c <= "~" and c not in '"\\' else "_" for c in item.name)
+        name = next(
+            n
+            for n in itertools.chain([plain], (f"{plain} {i}" for i in itertools.count(2)))
+            if n not in taken
+        )
+        taken.add(name)
+        kept.append(Kept(name, _TYPES[dtype], shape, item.nbytes, item.cuts))
+    return kept
+
+
+class Run(NamedTuple):
+    """Bytes of a tensor that lie in one shard."""
+
+    tensor: int  # its place in the catalogue
+    start: int
+    stop: int
+
+
+def share(kept: Sequence[Kept], rank: int, size: int) -> List[Run]:
+    """What a rank writes: what it alone has, and as near to its equal share of the other bytes, in
+    the order of the tensors, as whole rows allow.
+    """
+    total = sum(k.nbytes for k in kept if k.cuts is None)
+    first, last, at, runs = total * rank // size, total * (rank + 1) // size, 0, []
+    for index, k in enumerate(kept):
+        if k.cuts is not None:
+            if k.cuts[rank] < k.cuts[rank + 1]:
+                runs.append(Run(index, k.cuts[rank], k.cuts[rank + 1]))
+            continue
+        start, stop = (
+            min(max(cut - at, 0), k.nbytes) // k.row() * k.row() for cut in (first, last)
+        )
+        if start < stop or not k.nbytes and not rank:
+            runs.append(Run(index, start, stop))
+        at += k.nbytes
+    return runs
+
+
+def header(kept: Sequence[Kept], runs: Sequence[Run], rank: int, size: int, own: Any) -> bytes:
+    """The beginning of the shard of a rank. `own` is what this worker has for itself."""
+    offsets, shapes = {}, {}
+    entries: Dict[str, Any] = {}
+    at = 0
+    for run in runs:
+        k = kept[run.tensor]
+        shape, starts, axis = list(k.shape), [0] * len(k.shape), k.axis()
+        if shape and k.nbytes:
+            shape[axis], starts[axis] = (run.stop - run.start) // k.row(), run.start // k.row()
+        entries[k.name] = {
+            "dtype": k.dtype,
+            "shape": shape,
+            "data_offsets": [at, at + run.stop - run.start],
+        }
+        offsets[k.name], shapes[k.name] = {"saved_offsets": starts}, k.shape
+        at += run.stop - run.start
+    origin = {
+        "rank": rank,
+        "ranks": size,
+        "file": 1,
+        "files": 1,
+        "shapes": dict(sorted(shapes.items())),
+        "own": own,
+    }
+    return framed({"__metadata__": {_OFFSETS: _json(offsets), _ORIGIN: _json(origin)}, **entries})
+
+
+def framed(entries: Dict[str, Any]) -> bytes:
+    """The beginning of a safetensors file: the length of its header, and the header, so that the
+    data is aligned.
+    """
+    text = _json(entries).encode()
+    text += b" " * (-len(text) % 8)
+    return _LENGTH.pack(len(text)) + text
+
+
+def write(path: str, head: bytes, body: memoryview) -> List[str]:
+    """Write a file, durably. Returns the SHA-256 of each block of it."""
+    hashes = []
+    with open(path, "wb", buffering=0) as file:
+        for parts in _blocks(head, body):
+            hashed = hashlib.sha256()
+            for part in parts:
+                hashed.update(part)
+                while part:
+                    part = part[file.write(part) :]
+            hashes.append(hashed.hexdigest())
+        os.fsync(file.fileno())
+    return hashes
+
+
+def _blocks(head: bytes, body: memoryview) -> Iterator[List[memoryview]]:
+    whole = len(head) + body.nbytes
+    for at in range(0, whole, HASHED):
+        stop, cut = min(at + HASHED, whole), len(head)
+        yield [memoryview(head)[at:stop], body[max(at - cut, 0) : max(stop - cut, 0)]]
+
+
+def sums(key: Key, runs: Sequence[Run], body: memoryview) -> Dict[int, int]:
+    """The fingerprints of the runs, by tensor."""
+    import numpy
+
+    found, at = {}, 0
+    for run in runs:
+        total, size = 0, run.stop - run.start
+        for start in range(0, size, HASHED):
+            piece = numpy.frombuffer(body[at + start : at + min(start + HASHED, size)], numpy.uint8)
+            total = (total + key.run(run.start + start, piece)) % PRIME
+        found[run.tensor] = total
+        at += size
+    return found
+
+
+class Reader:
+    """The state of a checkpoint while it is read from its shards."""
+
+    def __init__(self, kept: Sequence[Kept]) -> None:
+        self._kept = kept
+        self._index = {k.name: i for i, k in enumerate(kept)}
+        self.parts = [memory(k.nbytes) for k in kept]
+        self.own: Dict[int, Any] = {}  # by rank
+        self.hashed = 0  # blocks that were compared
+
+    def read(self, path: str, size: int, hashes: Sequence[str], rank: int, turn: int) -> None:
+        """Read a file. Of its blocks, each turn-th from `rank` on is compared with its hash. Raises
+        ValueError when it is damaged.
+        """
+        from concurrent.futures import ThreadPoolExecutor
+
+        if os.path.getsize(path) != size:
+            raise ValueError(f"{path} has {os.path.getsize(path)} bytes, {size} when it was sealed")
+        if len(hashes) != -(-size // HASHED):
+            raise ValueError(f"{path}: {len(hashes)} hashes for {size} bytes")
+        with open(path, "rb", buffering=0) as file:
+            runs = (
+                sorted(self._runs(file, path, size), key=lambda run: run[0])
+                if path.endswith(".safetensors")
+                else []
+            )
+
+        def block(i: int) -> bool:
+            at = i * HASHED
+            stop, hashed = min(at + HASHED, size), hashlib.sha256()
+            with open(path, "rb", buffering=0) as file:  # a place of its own for each thread
+                for piece in _cover(runs, at, stop):
+                    _fill(file, piece, at, path)
+                    at += piece.nbytes
+                    if i % turn == rank:
+                        hashed.update(piece)
+            if i % turn == rank and hashed.hexdigest() != hashes[i]:
+                raise ValueError(f"{path}, bytes {i * HASHED} to {stop}: not as it was sealed")
+            return i % turn == rank
+
+        # Reading and hashing let other threads run.
+        with ThreadPoolExecutor(_THREADS) as pool:
+            self.hashed += sum(pool.map(block, range(len(hashes))))
+
+    def _runs(self, file: Any, path: str, size: int) -> List[Tuple[int, memoryview]]:
+        """Where in the file which memory of the state comes from."""
+        length = memoryview(bytearray(_LENGTH.size))
+        _fill(file, length, 0, path)
+        (nbytes,) = _LENGTH.unpack(length)
+        if nbytes > min(_MAX_HEADER, size - _LENGTH.size):
+            raise ValueError(f"{path}: a header of {nbytes} bytes")
+        text = memoryview(bytearray(nbytes))
+        _fill(file, text, _LENGTH.size, path)
+        try:
+            entries = json.loads(bytes(text))
+            metadata = entries.pop("__metadata__")
+            offsets, origin = json.loads(metadata[_OFFSETS]), json.loads(metadata[_ORIGIN])
+            self.own[int(origin["rank"])] = origin["own"]
+            runs = []
+            for name, entry in entries.items():
+                k = self._kept[self._index[name]]
+                start = offsets[name]["saved_offsets"][k.axis()] * k.row() if k.shape else 0
+                first, last = entry["data_offsets"]
+                part = self.parts[self._index[name]][start : start + last - first]
+                if not 0 <= first <= last or part.nbytes != last - first:
+                    raise ValueError(f"tensor {name} does not fit")
+                runs.append((_LENGTH.size + nbytes + first, part))
+            return runs
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as err:
+            raise ValueError(f"{path}: the header cannot be read ({err!r})") from None
+
+
+def _cover(runs: Sequence[Tuple[int, memoryview]], at: int, stop: int) -> Iterator[memoryview]:
+    """The memory that the bytes of a file from `at` to `stop` go to: that of the runs, and some for
+    what lies between them.
+    """
+    for begin, part in runs:
+        first, last = max(at, begin), min(stop, begin + part.nbytes)
+        if first < last:
+            if at < first:
+                yield memoryview(bytearray(first - at))
+            yield part[first - begin : last - begin]
+            at = last
+    if at < stop:
+        yield memoryview(bytearray(stop - at))
+
+
+def _fill(file: Any, room: memoryview, at: int, path: str) -> None:
+    file.seek(at)
+    while room:
+        n = file.readinto(room)
+        if not n:
+            raise ValueError(f"{path} ends early")
+        room = room[n:]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)

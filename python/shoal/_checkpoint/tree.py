@@ -1,0 +1,202 @@
+"""Nested values as a plan in JSON and flat items of bytes: how the state of a worker travels to one
+that joins.
+
+Arrays (NumPy, torch) become items, in the order in which they are met; everything else is in the
+plan. There is no pickle: what comes out is built from these few kinds only, whatever the sender
+says.
+
+    None, bool, int, float, str    as in JSON; a float that JSON cannot say is {"float": "nan"}
+    list                           a list
+    tuple                          {"tuple": [...]}
+    dict                           {"dict": [[key, value], ...]}, keys of any of these kinds
+    bytes                          {"bytes": base64}
+    an array                       {"item": index, "kind": "numpy" or "torch", "dtype": name, "shape": [...]}
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import math
+import mmap
+import sys
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from .._runtime.protocol import HUGE_PAGE
+from .._runtime.tensor import is_torch
+
+
+class Item(NamedTuple):
+    """The bytes of an array, in C order."""
+
+    name: str
+    nbytes: int
+    address: int
+    array: Any  # dense; keeps the memory alive
+    # of what no worker has whole: the bytes from cuts[r] to cuts[r+1] are worker r's
+    cuts: Optional[List[int]] = None
+    first: int = 0  # the byte that lies at the address
+
+    def copy_to(self, address: int, start: int, stop: int) -> None:
+        """Copy the bytes from start to stop."""
+        ctypes.memmove(address, self.address + start - self.first, stop - start)
+
+    def memory(self) -> memoryview:
+        """All bytes, not copied."""
+        if not self.nbytes:
+            return memoryview(bytearray())
+        block = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
+        block.array = self.array  # type: ignore[attr-defined]  # kept as long as the view
+        return memoryview(block).cast("B")
+
+
+class Dealt(NamedTuple):
+    """A torch tensor that lies on all workers together: of its rows, worker r has those from
+    cuts[r] to cuts[r+1]; `part` is this worker's.
+    """
+
+    part: Any
+    rank: int
+    cuts: List[int]
+
+
+def memory(nbytes: int) -> memoryview:
+    """Zeroed memory for an item, all of it touched: with huge pages, where the system has them, in
+    a fifth of the time.
+    """
+    if nbytes < HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return memoryview(bytearray(nbytes))
+    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    ctypes.memset(ctypes.addressof(ctypes.c_ubyte.from_buffer(pages)), 0, nbytes)
+    return memoryview(pages)
+
+
+def flatten(name: str, value: Any, items: List[Item]) -> Any:
+    """The plan of a value. Appends its arrays to `items`. Raises TypeError for what cannot
+    travel.
+    """
+    try:
+        return _flatten(name, value, items)
+    except RecursionError:
+        raise _immovable(name, "in itself, or nested too deeply") from None
+
+
+def _flatten(name: str, value: Any, items: List[Item]) -> Any:
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float) and type(value).__module__ != "numpy":
+        return float(value) if math.isfinite(value) else {"float": repr(float(value))}
+    if isinstance(value, (bytes, bytearray)):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, Dealt):
+        return _dealt(name, value, items)
+    if isinstance(value, list):
+        return [_flatten(f"{name}/{i}", v, items) for i, v in enumerate(value)]
+    if isinstance(value, tuple):
+        return {"tuple": [_flatten(f"{name}/{i}", v, items) for i, v in enumerate(value)]}
+    if isinstance(value, dict):
+        return {
+            "dict": [[_key(name, k), _flatten(f"{name}/{k}", v, items)] for k, v in value.items()]
+        }
+    if is_torch(value):
+        dense = value.detach().cpu().contiguous()
+        items.append(Item(name, dense.nelement() * dense.element_size(), dense.data_ptr(), dense))
+        return _plan("torch", str(dense.dtype).rpartition(".")[2], dense.shape, items)
+    if type(value).__module__ == "numpy" and hasattr(value, "__array_interface__"):
+        import numpy
+
+        dense = numpy.ascontiguousarray(value).reshape(value.shape)
+        if dense.dtype.hasobject or dense.dtype.kind == "V":
+            raise _immovable(name, f"an array of {dense.dtype}")
+        items.append(Item(name, dense.nbytes, dense.__array_interface__["data"][0], dense))
+        return _plan("numpy", dense.dtype.str, dense.shape, items)
+    raise _immovable(name, f"a {type(value).__name__}")
+
+
+def _dealt(name: str, value: Dealt, items: List[Item]) -> Any:
+    part = value.part.contiguous()
+    shape = (value.cuts[-1], *part.shape[1:])
+    row = part.element_size() * math.prod(shape[1:])
+    # Only its type and shape are asked for: it takes the memory of one element.
+    whole = part.new_empty(1).expand(shape) if math.prod(shape) else part.new_empty(shape)
+    whole.part = part
+    cuts = [row * cut for cut in value.cuts] if math.prod(shape) else None
+    items.append(
+        Item(name, row * shape[0], part.data_ptr(), whole, cuts, row * value.cuts[value.rank])
+    )
+    return _plan("torch", str(part.dtype).rpartition(".")[2], shape, items)
+
+
+def _plan(kind: str, dtype: str, shape: Sequence[int], items: List[Item]) -> Dict[str, Any]:
+    return {"item": len(items) - 1, "kind": kind, "dtype": dtype, "shape": [int(n) for n in shape]}
+
+
+def _key(name: str, key: Any) -> Any:
+    inside: List[Item] = []
+    plan = flatten(f"{name} (a key)", key, inside)
+    if inside:
+        raise _immovable(name, "a dict with arrays as keys")
+    return plan
+
+
+def _immovable(name: str, what: str) -> TypeError:
+    return TypeError(
+        f"{name} is {what}, which cannot move to a worker that joins: let the `get` of job.register"
+        " return arrays, numbers, strings, bytes, None, and lists, tuples and dicts of these"
+    )
+
+
+def build(plan: Any, parts: List[memoryview]) -> Any:
+    """The value of a plan; its arrays lie in the bytes of the items. Raises ValueError for what
+    `flatten` does not write.
+    """
+    if plan is None or isinstance(plan, (bool, int, float, str)):
+        return plan
+    if isinstance(plan, list):
+        return [build(p, parts) for p in plan]
+    if isinstance(plan, dict):
+        if "item" in plan:
+            return _array(plan, parts)
+        if len(plan) == 1:
+            ((kind, inner),) = plan.items()
+            if kind == "float" and inner in ("nan", "inf", "-inf"):
+                return float(inner)
+            if kind == "bytes" and isinstance(inner, str):
+                return base64.b64decode(inner, validate=True)
+            if kind == "tuple" and isinstance(inner, list):
+                return tuple(build(p, parts) for p in inner)
+            if kind == "dict" and isinstance(inner, list):
+                return {build(k, parts): build(v, parts) for k, v in inner}
+    raise ValueError(f"no plan of a value: {str(plan)[:80]}")
+
+
+def _array(plan: Dict[str, Any], parts: List[memoryview]) -> Any:
+    index, shape = plan["item"], tuple(plan["shape"])
+    if (
+        not isinstance(index, int)
+        or not 0 <= index < len(parts)
+        or not all(isinstance(n, int) and n >= 0 for n in shape)
+    ):
+        raise ValueError(f"no plan of an array: {plan}")
+    data = parts[index]
+    if plan["kind"] == "torch":
+        torch = sys.modules.get("torch")
+        if torch is None:
+            raise ValueError("the others have torch tensors: import torch before the first step")
+        dtype = getattr(torch, str(plan["dtype"]))
+        return (
+            torch.frombuffer(data, dtype=dtype).view(shape)
+            if data.nbytes
+            else torch.empty(shape, dtype=dtype)
+        )
+    import numpy
+
+    dtype = numpy.dtype(plan["dtype"])
+    if dtype.hasobject:
+        raise ValueError(f"no plan of an array: {plan}")
+    return numpy.frombuffer(data, dtype).reshape(shape)

@@ -1,0 +1,170 @@
+"""What of a state is no array: numbers, texts, and lists, tuples and dicts of these, such as the
+groups of an optimizer.
+
+A checkpoint has them under the paths that `shoal state ls --values` shows, in values.pt, which
+torch.load reads too.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import struct
+import zipfile
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, MutableMapping, NamedTuple, Tuple
+
+from ..errors import ShoalError
+from .parts import shoal
+from .tree import Item, build, flatten
+
+FILE = "values.pt"
+
+
+class Leaf(NamedTuple):
+    """An array or a value of a state, and what holds it under which key."""
+
+    name: str
+    value: Any
+    holder: Any
+    key: Any
+
+
+def is_array(value: Any) -> bool:
+    """Whether it has a shape and a type of elements."""
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def leaves(prefix: str, state: Any) -> Iterator[Leaf]:
+    """What a state is made of, with keys joined by dots. Lists come apart only where a dict or an
+    array is in them.
+    """
+    for key, value in state.items() if isinstance(state, Mapping) else enumerate(state):
+        if _comes_apart(value):
+            yield from leaves(f"{prefix}{key}.", value)
+        else:
+            yield Leaf(f"{prefix}{key}", value, state, key)
+
+
+def _comes_apart(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return bool(value)
+    return isinstance(value, (list, tuple)) and any(
+        is_array(x) or isinstance(x, Mapping) or _comes_apart(x) for x in value
+    )
+
+
+def plan(leaf: Leaf) -> Any:
+    """A value as JSON has it. Raises TypeError for an object of another kind."""
+    items: List[Item] = []
+    try:
+        return flatten(leaf.name, {} if isinstance(leaf.value, Mapping) else leaf.value, items)
+    except TypeError:
+        kind = type(leaf.value).__name__
+        raise TypeError(
+            f"{leaf.name} is a {kind}: a state has arrays, and numbers, texts, None, and lists,"
+            " tuples and dicts of these; leave it out"
+        ) from None
+
+
+def together(everyone: Iterable[Mapping[str, Any]]) -> Dict[str, Any]:
+    """The values of all workers, from the plans of each. What several have must be alike."""
+    plans: Dict[str, Any] = {}
+    for one in everyone:
+        for name, value in one.items():
+            if plans.setdefault(name, value) != value:
+                raise ValueError(
+                    f"{name} is {build(value, [])!r} on one worker and {build(plans[name], [])!r}"
+                    " on another: a value is alike on all that have it"
+                )
+    return {name: build(value, []) for name, value in plans.items()}
+
+
+def write(folder: str, values: Mapping[str, Any]) -> None:
+    """Write values durably, as torch.save writes a dict."""
+    path = os.path.join(folder, FILE)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in [
+            ("data.pkl", b"\x80\x02" + _pickled(dict(values)) + b"."),
+            ("byteorder", b"little"),
+            ("version", b"3\n"),
+        ]:
+            archive.writestr(zipfile.ZipInfo(f"archive/{name}"), text)
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _pickled(value: Any) -> bytes:
+    """The instructions of protocol 2 that make a value. Only what `build` gives comes here."""
+    if value is None or isinstance(value, bool):
+        return {None: b"N", True: b"\x88", False: b"\x89"}[value]
+    if isinstance(value, int):
+        text = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+        return b"\x8b" + struct.pack("<i", len(text)) + text
+    if isinstance(value, float):
+        return b"G" + struct.pack(">d", value)
+    if isinstance(value, str):
+        text = value.encode(errors="surrogatepass")
+        return b"X" + struct.pack("<I", len(text)) + text
+    if isinstance(value, bytes):
+        return (
+            b"c_codecs\nencode\n" + _pickled(value.decode("latin1")) + _pickled("latin1") + b"\x86R"
+        )
+    if isinstance(value, dict):
+        return b"}(" + b"".join(_pickled(x) for pair in value.items() for x in pair) + b"u"
+    inside = b"".join(map(_pickled, value))
+    return b"(" + inside + b"t" if isinstance(value, tuple) else b"](" + inside + b"e"
+
+
+def fill(wanted: List[Leaf], path: str) -> None:
+    """Put the values of a checkpoint in the places of those that a state has."""
+    if not wanted:
+        return
+    found: Dict[str, Any] = {}
+    for line in shoal("state", "ls", "--json", "--values", path).splitlines():
+        value = json.loads(line)
+        found[value["value"]] = value["is"]
+    for leaf in wanted:
+        if leaf.name not in found and leaf.value == {}:
+            raise ShoalError(
+                f"{leaf.name} is empty here, and not in {path}: an optimizer has its state behind"
+                " the first step; make one before"
+            )
+        if leaf.name not in found:
+            raise ShoalError(
+                f"value {leaf.name} is not in {path}; `shoal state ls --values` lists what is"
+            )
+        if not isinstance(leaf.holder, (MutableMapping, list)):
+            raise ShoalError(
+                f"value {leaf.name} stands in a {type(leaf.holder).__name__}, which cannot be"
+                " changed: make it a list or a dict"
+            )
+    for leaf in wanted:
+        leaf.holder[leaf.key] = _like(leaf.value, found[leaf.name])
+
+
+def _like(before: Any, value: Any) -> Any:
+    """A value from JSON, of the type of the one before where JSON has none of its own."""
+    if isinstance(before, bool) or value is None:
+        return value
+    if isinstance(before, float) and isinstance(value, (int, float, str)):
+        return _float(value)
+    if isinstance(before, int) and isinstance(value, str):
+        return int(value)  # more than JSON's numbers are good for
+    if isinstance(before, bytes) and isinstance(value, str):
+        return base64.b64decode(value)
+    if isinstance(before, (list, tuple)) and isinstance(value, list):
+        same: Iterable[Tuple[Any, Any]] = (
+            zip(before, value) if len(before) == len(value) else zip(value, value)
+        )
+        return (
+            type(before)(_like(a, b) for a, b in same)
+            if type(before) in (list, tuple)
+            else [_like(a, b) for a, b in same]
+        )
+    return value
+
+
+def _float(value: Any) -> float:
+    return {"+Inf": math.inf, "-Inf": -math.inf, "NaN": math.nan}.get(value) or float(value)

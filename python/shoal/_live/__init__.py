@@ -1,0 +1,1 @@
+"""What changes while a job runs: workers that join, epochs of a loop, and the mesh."""

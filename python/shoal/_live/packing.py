@@ -1,0 +1,79 @@
+"""The state of a worker as one memory: docs/formats/reshape.md, section 2."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+from .._runtime.protocol import DTYPES
+from .._runtime.tensor import Tensor, describe, like
+from ..errors import ShoalError
+
+_ALIGN = 64
+# What layouts call an element type: the shortest of its names.
+_SHORT: Dict[str, str] = {t.name: name for name, t in DTYPES.items() if name != t.name}
+_SHORT["bool"] = "bool"
+
+
+def places(tensors: Mapping[str, Any]) -> Tuple[List[Tuple[Tensor, int]], int]:
+    """The tensors in the order of their names, each with its place; and how many bytes they
+    need.
+    """
+    found, end = [], 0
+    for name in sorted(tensors):
+        tensor = describe(tensors[name])
+        found.append((tensor, end))
+        end += -(-tensor.nbytes // _ALIGN) * _ALIGN
+    return found, end
+
+
+def pack(tensors: Mapping[str, Any], memory: Any, nbytes: int) -> None:
+    """Copy the tensors to a memory of nbytes."""
+    found, end = places(tensors)
+    if end != nbytes:
+        raise ShoalError(
+            f"the state of this worker has {end} bytes, and the layout says {nbytes}: what"
+            " tensors() returns has changed since it was stated"
+        )
+    for tensor, at in found:
+        if tensor.nbytes:
+            tensor.copy_to(ctypes.addressof(memory) + at)
+
+
+def unpack(memory: Any, tensors: Mapping[str, Any]) -> None:
+    """Set the tensors from a memory."""
+    for tensor, at in places(tensors)[0]:
+        if tensor.nbytes:
+            tensor.copy_from(ctypes.addressof(memory) + at)
+
+
+def views(tensors: Mapping[str, Any], memory: Any) -> Dict[str, Any]:
+    """Arrays like the tensors, by name, in their places in a memory."""
+    flat = memoryview(memory).cast("B")
+    placed = zip(sorted(tensors), places(tensors)[0])
+    return {
+        name: like(tensors[name], tensor.dtype, tensor.shape, flat[at : at + tensor.nbytes])
+        for name, (tensor, at) in placed
+    }
+
+
+def listed(tensors: Mapping[str, Any]) -> List[Dict[str, Any]]:
+    """The tensors by name, type and shape."""
+    found = []
+    for name, x in tensors.items():
+        tensor = describe(x)
+        found.append(
+            {"name": name, "dtype": _SHORT[tensor.dtype.name], "shape": list(tensor.shape)}
+        )
+    return found
+
+
+def statement(
+    layout: str, mesh: str, catalogue: Sequence[Mapping[str, Any]], local: Any = None
+) -> bytes:
+    """What a worker states of the state of the job."""
+    said: Dict[str, Any] = {"layout": layout, "mesh": mesh, "tensors": list(catalogue)}
+    if local is not None:
+        said["local"] = listed(local)
+    return json.dumps(said).encode()

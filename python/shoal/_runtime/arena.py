@@ -1,0 +1,232 @@
+"""The worker's side of the arena: segments mapped from the agent, buffers in them, staging for
+foreign memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+import weakref
+from bisect import bisect_right
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+
+from ..errors import ArenaError, ShoalError
+from .allocator import FreeList, round_up, size_class
+from .fork import Mapping
+from .link import Link, Refused
+from .protocol import HUGE_PAGE, PAGE
+
+POOL_BYTES = 16 << 20
+# A place in the arena: segment id and offset in bytes.
+Place = Tuple[int, int]
+
+
+class Segment:
+    """One mapped memfd of the agent."""
+
+    def __init__(self, number: int, size: int, fd: int, pooled: bool, later: bool) -> None:
+        try:
+            self.memory = mmap.mmap(-1, size + HUGE_PAGE, mmap.MAP_PRIVATE)
+        except (OSError, ValueError) as err:
+            os.close(fd)
+            raise ArenaError(
+                f"cannot map {size} bytes of shared memory: {err}. Free arrays, or raise"
+                " `ulimit -v`"
+            ) from None
+        self.id = number
+        self.size = size
+        self.pooled = pooled  # many buffers, kept for good; otherwise one, and given back with it
+        # elsewhere huge pages would be mapped as 512 small ones each
+        self.mapping = Mapping(self.memory, -1, HUGE_PAGE)
+        self.mapping.show(fd, writable=True, populate=not later)
+        self.base = self.mapping.address
+        self.free = FreeList(size)
+        self.unpin: Optional[Callable[[int], None]] = None  # to be called before it is unmapped
+
+
+class Staging:
+    """A borrowed stretch of the arena that stands in for foreign memory during a call. Give it back
+    with `Arena.retire`.
+    """
+
+    __slots__ = ("place", "address", "size")
+
+    def __init__(self, place: Place, address: int, size: int) -> None:
+        self.place = place
+        self.address = address
+        self.size = size
+
+
+class Arena:
+    """All segments of one worker. Methods may be called from any thread.
+
+    Lock order: the arena's lock, then the link's turn. Finalizers take none: they may run inside
+    either.
+    """
+
+    def __init__(self, link: Link, settle: Callable[[], None]) -> None:
+        self._link = link
+        self._settle = settle  # lets go of the arrays of calls that are complete
+        self._lock = threading.Lock()
+        # Base addresses, ascending, and their segments. Replaced, never changed: `locate` reads it
+        # without the lock.
+        self._table: Tuple[List[int], List[Segment]] = ([], [])
+        # Written by finalizers, which may interrupt any line of any thread, so an append and
+        # nothing more.
+        self._dropped: Deque[Tuple[Segment, int, int]] = deque()
+        self._spare: Dict[int, List[Staging]] = {}
+
+    def locate(self, address: int, nbytes: int) -> Optional[Place]:
+        """Where [address, address+nbytes) lies in the arena; None when it is foreign memory."""
+        bases, segments = self._table
+        i = bisect_right(bases, address) - 1
+        if i < 0:
+            return None
+        segment = segments[i]
+        offset = address - segment.base
+        if offset >= segment.size or offset + nbytes > segment.size:
+            return None
+        return segment.id, offset
+
+    def buffer(self, nbytes: int, later: bool = False) -> Any:
+        """A writable object of nbytes with the buffer protocol, aligned to 64 bytes, freed when
+        nothing refers to it.
+
+        Its bytes are whatever the last user left. `later`: it is not waited for that the agent
+        makes its pages.
+        """
+        self._link.check()  # before the lock, which a forked child may have inherited taken
+        with self._lock:
+            segment, offset = self._take(nbytes, later)
+            block = (ctypes.c_ubyte * nbytes).from_buffer(
+                segment.memory, segment.mapping.first + offset
+            )
+            weakref.finalize(block, self._dropped.append, (segment, offset, nbytes)).atexit = False
+        return block
+
+    def copy(self, text: bytes) -> memoryview:
+        """The same bytes in the arena, for the agent to read."""
+        block = memoryview(self.buffer(len(text))).cast("B")
+        block[:] = text
+        return block
+
+    def extent(self, some: memoryview) -> Dict[str, int]:
+        """Where arena memory lies, as messages to the agent say it."""
+        if not some.nbytes:
+            return {"id": 0, "offset": 0, "bytes": 0}
+        place = self.locate(ctypes.addressof(ctypes.c_ubyte.from_buffer(some)), some.nbytes)
+        assert place is not None
+        return {"id": place[0], "offset": place[1], "bytes": some.nbytes}
+
+    def stage(self, nbytes: int) -> Staging:
+        """Borrow at least nbytes; a steady program gets the same few stretches again and again."""
+        size = size_class(nbytes)
+        spare = self._spare.get(size)
+        if spare:
+            try:
+                return spare.pop()
+            except IndexError:
+                pass  # another thread was faster
+        self._link.check()
+        with self._lock:
+            segment, offset = self._take(size)
+        return Staging((segment.id, offset), segment.base + offset, size)
+
+    def retire(self, staging: Staging) -> None:
+        """Give back what `stage` lent, once no call uses it."""
+        self._spare.setdefault(staging.size, []).append(staging)
+
+    def pin(
+        self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]
+    ) -> None:
+        """Have the segment that holds an address pinned for a device, once: pin(base, bytes) now,
+        unpin(base) before it is unmapped.
+        """
+        with self._lock:
+            bases, segments = self._table
+            segment = segments[bisect_right(bases, address) - 1]
+            if segment.unpin is None:
+                pin(segment.base, segment.size)
+                segment.unpin = unpin
+
+    def mappings(self) -> List[Mapping]:
+        """What a forked child must make private."""
+        return [s.mapping for s in self._table[1]]
+
+    def _take(self, nbytes: int, later: bool = False) -> Tuple[Segment, int]:
+        self._collect()
+        found = self._fit(nbytes)
+        if found is None:
+            self._settle()
+            self._collect()
+            found = self._fit(nbytes)
+        if found is None:
+            segment = self._grow(nbytes, later and nbytes >= POOL_BYTES)
+            offset = segment.free.take(nbytes)
+            assert offset is not None
+            found = segment, offset
+        return found
+
+    def _fit(self, nbytes: int) -> Optional[Tuple[Segment, int]]:
+        if nbytes >= POOL_BYTES:
+            return None  # a segment of its own, so that freeing it gives memory back
+        for segment in self._table[1]:
+            if segment.pooled:
+                offset = segment.free.take(nbytes)
+                if offset is not None:
+                    return segment, offset
+        return None
+
+    def _collect(self) -> None:
+        while self._dropped:
+            segment, offset, nbytes = self._dropped.popleft()
+            segment.free.give(offset, nbytes)
+            if not segment.pooled:
+                self._release(segment)
+
+    def _grow(self, nbytes: int, later: bool) -> Segment:
+        size = max(POOL_BYTES, round_up(nbytes, PAGE))
+        if size >> 63:
+            raise ArenaError(
+                f"an array of {nbytes} bytes is larger than any memory: check its shape"
+            )
+        try:
+            reply, fds = self._link.request(
+                {"type": "segment", "bytes": size, **({"later": True} if later else {})}, "segment"
+            )
+        except Refused as err:
+            raise ArenaError(str(err)) from None
+        number, got = reply.get("id"), reply.get("bytes")
+        if len(fds) != 1 or not isinstance(number, int) or not isinstance(got, int) or got < size:
+            for fd in fds:
+                os.close(fd)
+            raise ArenaError(
+                f"the agent's answer to a request for {size} bytes is not a segment: {reply},"
+                f" {len(fds)} descriptors. Install the package and the `shoal` binary from the same"
+                " release"
+            )
+        segment = Segment(number, size, fds[0], nbytes < POOL_BYTES, later)
+        bases, segments = self._table
+        at = bisect_right(bases, segment.base)
+        self._table = (
+            bases[:at] + [segment.base] + bases[at:],
+            segments[:at] + [segment] + segments[at:],
+        )
+        return segment
+
+    def _release(self, segment: Segment) -> None:
+        bases, segments = self._table
+        at = segments.index(segment)
+        self._table = (bases[:at] + bases[at + 1 :], segments[:at] + segments[at + 1 :])
+        if segment.unpin is not None:
+            segment.unpin(segment.base)
+        segment.mapping.close()
+        try:
+            self._link.request({"type": "free", "id": segment.id}, "freed")
+        except ShoalError:
+            # a lost agent has nothing to give back, and a refusal only lasts until the worker
+            # leaves
+            pass

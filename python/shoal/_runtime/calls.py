@@ -1,0 +1,336 @@
+"""Submission and completion: the slots of the control block, the tail, and how threads sleep and
+wake.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import struct
+import threading
+from time import perf_counter_ns
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from ..errors import ForkError, ShoalError
+from .core import CROWDED_NS, Core
+from .fence import fences
+from .fork import Mapping
+from .handle import Handle
+from .link import POLLRDHUP, Link
+from .protocol import (
+    AGENT_PARKED_WORD32,
+    CHANGED,
+    COMPLETION,
+    DESCRIPTOR,
+    DONE,
+    ERROR_LENGTH,
+    ERROR_LENGTH_AT,
+    ERROR_TEXT_AT,
+    FAILED,
+    FED_WORD,
+    GIVEN_UP,
+    HEADER_BYTES,
+    LOST,
+    TAIL_WORD,
+    THROUGH_WORD,
+    WORKER_PARKED_WORD32,
+)
+from .view import View
+
+_ONE = struct.pack("<Q", 1)
+_pack = DESCRIPTOR.pack_into
+_sched_yield = getattr(os, "sched_yield", lambda: None)
+
+
+class Calls:
+    """The calls of one worker. Any thread may submit and any thread may wait.
+
+    Of the waiting threads one, the leader, polls the bell; the others sleep on a condition that the
+    leader notifies after each ring, and one of them takes over when it returns. Lock order: the
+    arena's, then the slots', then the link's turn; the parking condition is never held together
+    with another.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        block: mmap.mmap,
+        fd: int,
+        slots: int,
+        slot_bytes: int,
+        bells: Tuple[int, int],
+        spin_us: int,
+        core: Optional[Core] = None,
+    ) -> None:
+        self._link = link
+        self.mapping = Mapping(block, fd)
+        self._bytes = memoryview(block)
+        self._words = self._bytes.cast("Q")
+        self._words32 = self._bytes.cast("I")
+        self._slots = slots
+        self._slot_bytes = slot_bytes
+        self._agent_bell, self._worker_bell = bells
+        self._spin_ns = spin_us * 1000
+        self._fence, self._order = fences()
+        self._core = core
+        self._lock = threading.Lock()
+        self._tail = 0  # calls described
+        self._published = 0  # calls that the agent knows of
+        self._holds = 0  # grouped() blocks that are open
+        # Calls that nobody has seen complete, by ticket: their slots may not be reused, their
+        # arrays not be freed.
+        self._open: Dict[int, Handle[Any]] = {}
+        # Entered by its lock, which is atomic: a Ctrl-C in the middle of Condition.__enter__ would
+        # leave it taken.
+        self._parking_lock = threading.Lock()
+        self._parking = threading.Condition(self._parking_lock)
+        self._leading = False
+        self._poll = select.poll()
+        self._poll.register(self._worker_bell, select.POLLIN)
+        self._poll.register(link.socket, POLLRDHUP)
+        self.on_change: Callable[[], None] = lambda: None  # the agent has written another view
+
+    def submit(self, handle: Handle[Any], *descriptor: Any) -> None:
+        """Describe a call in the next slot, and tell the agent unless a group is open. Takes all
+        fields but the ticket.
+        """
+        while True:
+            with self._lock:
+                ticket = self._tail + 1
+                before = self._open.get(ticket - self._slots)
+                if before is None:
+                    self._link.check()
+                    at = HEADER_BYTES + (ticket - 1) % self._slots * self._slot_bytes
+                    _pack(self._bytes, at, ticket, *descriptor)
+                    handle.ticket = ticket
+                    handle.word = (at + COMPLETION) >> 3
+                    handle.floor = ticket << 8
+                    self._open[ticket] = handle
+                    # In this order, so that a Ctrl-C between two lines can neither lose nor repeat
+                    # a ticket.
+                    self._tail = ticket
+                    if not self._holds:
+                        self._publish()
+                    return
+            if before.given_up and not self.look(before):
+                raise ShoalError(
+                    f"call {before.ticket} timed out and still waits for other ranks, in the slot"
+                    f" that comes next after {self._slots} calls: end the job after a timeout, or"
+                    " use longer ones"
+                )
+            self.wait(before)
+
+    def _publish(self) -> None:
+        self._order()
+        self._words[TAIL_WORD] = self._published = self._tail
+        self._fence()
+        if self._words32[AGENT_PARKED_WORD32]:
+            os.write(self._agent_bell, _ONE)
+
+    def hold(self) -> None:
+        """Collect calls until `release` (or until somebody waits for one of them)."""
+        self._link.check()
+        with self._lock:
+            self._holds += 1
+
+    def release(self) -> None:
+        """Publish what was collected, with one store and one bell."""
+        self._link.check()
+        with self._lock:
+            self._holds -= 1
+            if not self._holds and self._published != self._tail:
+                self._publish()
+
+    def look(self, handle: Handle[Any]) -> bool:
+        """Whether the call is complete; settles the handle if so."""
+        if handle.status:
+            return True
+        if isinstance(self._link.broken, ForkError):
+            self._link.check()
+        word = self._words[handle.word]
+        if word <= handle.floor:
+            self._link.check()
+            return False
+        self._order()
+        if word == handle.floor + DONE:
+            handle.settle(DONE)
+        else:
+            with self._lock:
+                # Unless the slot's next user has settled this call and written over it.
+                if not handle.status and word == handle.floor + CHANGED:
+                    self.on_change()
+                    handle.settle(DONE)
+                elif not handle.status:
+                    handle.settle(
+                        LOST if word == handle.floor + LOST else FAILED, self._error(handle)
+                    )
+        self._open.pop(handle.ticket, None)
+        return True
+
+    def _error(self, handle: Handle[Any]) -> str:
+        slot = handle.word * 8 - COMPLETION
+        (length,) = ERROR_LENGTH.unpack_from(self._bytes, slot + ERROR_LENGTH_AT)
+        end = min(slot + ERROR_TEXT_AT + length, slot + self._slot_bytes)
+        return str(self._bytes[slot + ERROR_TEXT_AT : end], "utf-8", "replace")
+
+    def view(self) -> View:
+        """The view that the agent wrote last."""
+        return View.read(self._bytes)
+
+    def source(self, handle: Handle[Any]) -> int:
+        """The rank inside the group from which a receive got its message; valid until the slot is
+        used again.
+        """
+        (rank,) = ERROR_LENGTH.unpack_from(
+            self._bytes, handle.word * 8 - COMPLETION + ERROR_LENGTH_AT
+        )
+        return int(rank)
+
+    def settle(self) -> None:
+        """Let go of everything that is complete."""
+        for handle in list(self._open.values()):
+            if self._words[handle.word] > handle.floor:
+                self.look(handle)
+
+    def wait(self, handle: Handle[Any], timeout: Optional[float] = None) -> None:
+        """Block until the call is complete: look, then yield the processor between looks, then
+        sleep.
+
+        Raises TimeoutError when that takes longer than `timeout` seconds.
+        """
+        if isinstance(self._link.broken, ForkError):
+            self._link.check()
+        words, word, floor = self._words, handle.word, handle.floor
+        if words[word] <= floor:
+            if handle.ticket > self._published:
+                with self._lock:
+                    self._publish()
+            start = now = perf_counter_ns()
+            stop = start + self._spin_ns
+            deadline = None if timeout is None else start + int(timeout * 1e9)
+            while words[word] <= floor:
+                _sched_yield()
+                before, now = now, perf_counter_ns()
+                if now > stop:
+                    if now - before > CROWDED_NS and self._core is not None and self._spin_ns:
+                        self._core.leave(now)
+                    try:
+                        self._park(lambda: words[word] > floor, deadline)
+                    except TimeoutError:
+                        handle.given_up = True
+                        raise
+                    break
+        self.look(handle)
+
+    def feed(self, handle: Handle[Any], pieces: int = GIVEN_UP) -> None:
+        """Tell the agent that so many pieces of a call are in its window, or that no more will
+        come.
+        """
+        self._order()
+        self._words[handle.word + FED_WORD - COMPLETION // 8] = pieces
+        self._fence()
+        if self._words32[AGENT_PARKED_WORD32]:
+            os.write(self._agent_bell, _ONE)
+
+    def wait_through(self, handle: Handle[Any], pieces: int) -> bool:
+        """Block until so many pieces of a call have their result in the window; False when the call
+        has failed.
+        """
+        words, word, floor = self._words, handle.word, handle.floor
+        through = word + THROUGH_WORD - COMPLETION // 8
+
+        def over() -> bool:
+            return words[through] >= pieces or words[word] > floor
+
+        if handle.ticket > self._published:  # a group is open
+            with self._lock:
+                self._publish()
+        stop = perf_counter_ns() + self._spin_ns
+        while not over():
+            _sched_yield()
+            if perf_counter_ns() > stop:
+                self._park(over, None)
+        self._order()
+        return words[through] >= pieces
+
+    def complete(self, ticket: int) -> None:
+        """Block until the call of a ticket is complete."""
+        handle = self._open.get(ticket)
+        if handle is not None:
+            self.wait(handle)
+
+    def _park(self, over: Callable[[], bool], deadline: Optional[int]) -> None:
+        leading = False
+        try:
+            with self._parking_lock:
+                while not over():
+                    self._link.check()
+                    if not self._leading:
+                        self._leading = leading = True
+                        break
+                    self._parking.wait(_seconds_left(deadline))
+            if leading:
+                self._lead(over, deadline)
+        finally:
+            if leading:
+                self._words32[WORKER_PARKED_WORD32] = 0
+                with self._parking_lock:
+                    self._leading = False
+                    self._parking.notify_all()
+
+    def _lead(self, over: Callable[[], bool], deadline: Optional[int]) -> None:
+        self._words32[WORKER_PARKED_WORD32] = 1
+        self._fence()
+        while not over():
+            hung_up = False
+            seconds = _seconds_left(deadline)
+            for fd, _ in self._poll.poll(None if seconds is None else min(seconds, 3600) * 1000):
+                if fd == self._worker_bell:
+                    os.read(fd, 8)
+                else:
+                    hung_up = True
+            if hung_up and not over():
+                self._link.check()
+                raise self._link.lose()
+            with self._parking_lock:
+                self._parking.notify_all()
+
+    def close(self) -> None:
+        """Close the bells. The link is closed already, so that nobody submits and the leader
+        returns.
+        """
+        with self._parking_lock:
+            while self._leading:
+                self._parking.wait()
+        with self._lock:
+            self._close_bells()
+        self.mapping.close()
+
+    def _close_bells(self) -> None:
+        os.close(self._agent_bell)
+        os.close(self._worker_bell)
+
+    def disown(self) -> None:
+        """In a forked child: the parent's words stay the parent's."""
+        self.mapping.make_private()
+        self._close_bells()
+
+
+def _seconds_left(deadline: Optional[int]) -> Optional[float]:
+    if deadline is None:
+        return None
+    seconds = (deadline - perf_counter_ns()) / 1e9
+    if seconds <= 0:
+        raise TimeoutError(
+            "the call is not complete: another rank has not made its part of it, or is slow"
+        )
+    return seconds
+
+
+def left(job: str) -> ShoalError:
+    """The reason why nothing works after `leave`."""
+    return ShoalError(
+        f"job {job} was left: call shoal.join() before the first collective, and leave() after the"
+        " last"
+    )

@@ -1,0 +1,356 @@
+"""The collectives as asynchronous calls: from arrays and names to kinds, spans and codes. `Group`
+adds the blocking twins.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from array import array
+from typing import Any, List, Optional, Sequence, Tuple, TypeVar
+
+from .arguments import whole, wrong
+from .backend import Port
+from .handle import Handle
+from .protocol import BF16, BOOL, F16, F32, F64, KINDS, OPS
+from .tensor import Shape, Tensor, elements
+
+T = TypeVar("T")
+
+_ALL_REDUCE = KINDS["all_reduce"]
+_FLOATS = (F64, F32, F16, BF16)
+
+
+class AsyncCollectives:
+    """Collectives among `size` ranks, of which this is number `rank`. Every method returns at once
+    with a Handle.
+
+    An array belongs to the agent until the handle's `wait` returns: do not write to it, nor read an
+    output, before. The blocking twins in Group say what each one does.
+    """
+
+    rank: int
+    size: int
+    ranks: Tuple[int, ...]
+    _port: Port
+    _id: Optional[int]  # None when it was freed
+
+    @property
+    def id(self) -> int:
+        """The number of the group in descriptors; 0 is all ranks. Raises ValueError when the group
+        was freed.
+        """
+        if self._id is None:
+            raise ValueError(
+                f"this group of ranks {list(self.ranks)} was freed: make another with job.group"
+            )
+        return self._id
+
+    def allreduce_async(
+        self,
+        x: T,
+        op: str = "sum",
+        weight: float = 1.0,
+        out: Any = None,
+        flags: int = 0,
+        *,
+        at_once: bool = False,
+    ) -> Handle[T]:
+        """See allreduce. `flags` are those of docs/formats/arena.md; steps set them. `at_once`:
+        nothing is done but to wait for it.
+        """
+        inp = self._port.describe(x)
+        target = inp if out is None else self._output(out, inp, inp.count, shared=True)
+        result = x if out is None else out
+        if not target.writable and (target is inp or target.shared is None):
+            raise _read_only(result)
+        code = _reduction(op, weight, inp)
+        # By position: names cost time, and every step makes this call.
+        return self._port.call(
+            _ALL_REDUCE,
+            inp,
+            target,
+            (x, out),
+            result,
+            code,
+            self.id,
+            0,
+            0,
+            weight,
+            None,
+            None,
+            flags,
+            at_once,
+        )
+
+    def reduce_scatter_async(
+        self, x: Any, op: str = "sum", weight: float = 1.0, out: Any = None
+    ) -> Handle[Any]:
+        """See reduce_scatter."""
+        inp = self._port.describe(x)
+        if out is None:
+            out = self._port.make(
+                x, inp.dtype, self._block(inp, "give `out` to receive another number of elements")
+            )
+        target = self._output(out, inp)
+        code = _reduction(op, weight, inp)
+        return self._port.call(
+            KINDS["reduce_scatter"], inp, target, (x, out), out, code, self.id, weight=weight
+        )
+
+    def allgather_async(self, x: Any, out: Any = None) -> Handle[Any]:
+        """See allgather."""
+        inp = self._port.describe(x)
+        if out is None:
+            out = self._port.make(x, inp.dtype, _rows(inp, self.size * _first(inp)))
+        return self._port.call(
+            KINDS["all_gather"],
+            inp,
+            self._output(out, inp, shared=True),
+            (x, out),
+            out,
+            group=self.id,
+        )
+
+    def allgatherv_async(self, x: Any) -> Handle[Any]:
+        """See allgatherv. Blocks for the exchange of the counts; only the data travels
+        asynchronously.
+        """
+        inp = self._port.describe(x)
+        counts = self.allgather_async(array("q", [_first(inp)])).wait()
+        return self.allgather_async(x, self._port.make(x, inp.dtype, _rows(inp, sum(counts))))
+
+    def broadcast_async(self, x: T, root: int = 0, flags: int = 0) -> Handle[T]:
+        """See broadcast, and allreduce_async for `flags`."""
+        root = self._member(root, "root")
+        tensor = self._port.describe(x)
+        if root == self.rank:
+            return self._port.call(
+                KINDS["broadcast"], tensor, None, x, x, group=self.id, peer=root, flags=flags
+            )
+        if not tensor.writable:
+            raise _read_only(x)
+        return self._port.call(
+            KINDS["broadcast"], None, tensor, x, x, group=self.id, peer=root, flags=flags
+        )
+
+    def reduce_async(
+        self,
+        x: Any,
+        op: str = "sum",
+        root: int = 0,
+        out: Any = None,
+        weight: float = 1.0,
+        flags: int = 0,
+    ) -> Handle[Any]:
+        """See reduce. `flags` are those of docs/formats/arena.md; steps set them."""
+        root = self._member(root, "root")
+        inp = self._port.describe(x)
+        target, result = None, None
+        if root == self.rank:
+            target = inp if out is None else self._output(out, inp, inp.count)
+            result = x if out is None else out
+            if not target.writable:
+                raise _read_only(result)
+        code = _reduction(op, weight, inp)
+        return self._port.call(
+            KINDS["reduce"],
+            inp,
+            target,
+            (x, out),
+            result,
+            code,
+            self.id,
+            root,
+            weight=weight,
+            flags=flags,
+        )
+
+    def gather_async(self, x: Any, root: int = 0, out: Any = None) -> Handle[Any]:
+        """See gather."""
+        root = self._member(root, "root")
+        inp = self._port.describe(x)
+        if root != self.rank:
+            return self._port.call(KINDS["gather"], inp, None, x, None, group=self.id, peer=root)
+        if out is None:
+            out = self._port.make(x, inp.dtype, _rows(inp, self.size * _first(inp)))
+        return self._port.call(
+            KINDS["gather"], inp, self._output(out, inp), (x, out), out, group=self.id, peer=root
+        )
+
+    def scatter_async(self, x: Any = None, root: int = 0, out: Any = None) -> Handle[Any]:
+        """See scatter."""
+        root = self._member(root, "root")
+        if root != self.rank:
+            if out is None:
+                raise ValueError(
+                    f"scatter from rank {root} needs `out` on every other rank: an array for the"
+                    " elements that it gets"
+                )
+            target = self._port.describe(out)
+            if not target.writable:
+                raise _read_only(out)
+            return self._port.call(
+                KINDS["scatter"], None, target, out, out, group=self.id, peer=root
+            )
+        if x is None:
+            raise ValueError(
+                "the root of a scatter needs `x`, the elements of all ranks in rank order"
+            )
+        inp = self._port.describe(x)
+        if out is None:
+            out = self._port.make(
+                x, inp.dtype, self._block(inp, "give `out` on every rank for uneven parts")
+            )
+        return self._port.call(
+            KINDS["scatter"], inp, self._output(out, inp), (x, out), out, group=self.id, peer=root
+        )
+
+    def alltoall_async(
+        self, x: Any, out: Any = None, splits: Optional[Sequence[int]] = None
+    ) -> Handle[Any]:
+        """See alltoall. With `splits` and without `out` it blocks for the exchange of the
+        counts.
+        """
+        inp = self._port.describe(x)
+        counts = None
+        if splits is None:
+            if out is None:
+                self._block(inp, "give `splits` for uneven parts")
+                out = self._port.make(x, inp.dtype, inp.shape)
+        else:
+            rows = self._splits(inp, splits)
+            counts = [n * elements(inp.shape[1:]) for n in rows]
+            if out is None:
+                received = self.alltoall_async(array("q", rows)).wait()
+                out = self._port.make(x, inp.dtype, _rows(inp, sum(received)))
+        target = self._output(out, inp)
+        return self._port.call(
+            KINDS["all_to_all"], inp, target, (x, out), out, group=self.id, counts=counts
+        )
+
+    def send_async(self, x: Any, to: int, tag: int = 0) -> Handle[None]:
+        """See send."""
+        to = self._member(to, "to")
+        return self._port.call(
+            KINDS["send"],
+            self._port.describe(x),
+            None,
+            x,
+            None,
+            group=self.id,
+            peer=to,
+            tag=_tag(tag),
+        )
+
+    def recv_async(self, x: T, source: int, tag: int = 0) -> Handle[T]:
+        """See recv."""
+        source = self._member(source, "source")
+        target = self._port.describe(x)
+        if not target.writable:
+            raise _read_only(x)
+        return self._port.call(
+            KINDS["recv"], None, target, x, x, group=self.id, peer=source, tag=_tag(tag)
+        )
+
+    def barrier_async(self, flags: int = 0) -> Handle[None]:
+        """See barrier, and allreduce_async for `flags`."""
+        return self._port.call(KINDS["barrier"], None, None, None, None, group=self.id, flags=flags)
+
+    def _output(
+        self, out: Any, inp: Tensor, count: Optional[int] = None, shared: bool = False
+    ) -> Tensor:
+        target = self._port.describe(out)
+        if target.dtype.code != inp.dtype.code:
+            raise TypeError(
+                f"an output of {target.dtype.name} for an input of {inp.dtype.name}: make both the"
+                " same"
+            )
+        if count is not None and target.count != count:
+            raise ValueError(
+                f"an output of shape {target.shape} for an input of shape {inp.shape}: make both"
+                " the same"
+            )
+        if not target.writable and not (shared and target.shared):
+            raise _read_only(out)
+        # One description for one array, so that foreign memory gets one stand-in.
+        same = (
+            target.address == inp.address
+            and target.count == inp.count
+            and target.contiguous
+            and inp.contiguous
+        )
+        return inp if same else target
+
+    def _block(self, inp: Tensor, otherwise: str) -> Shape:
+        first = _first(inp)
+        if not inp.shape or first % self.size:
+            raise ValueError(
+                f"shape {inp.shape} does not split evenly over {self.size} ranks along its first"
+                f" dimension: {otherwise}"
+            )
+        return (first // self.size, *inp.shape[1:])
+
+    def _splits(self, inp: Tensor, splits: Sequence[int]) -> List[int]:
+        rows = [int(n) for n in splits]
+        if len(rows) != self.size or min(rows) < 0 or not inp.shape or sum(rows) != inp.shape[0]:
+            raise ValueError(
+                f"splits {rows} for shape {inp.shape} and {self.size} ranks: give the rows for each"
+                " rank, which add up to the first dimension"
+            )
+        return rows
+
+    def _member(self, rank: int, what: str) -> int:
+        try:
+            rank = operator.index(rank)
+        except TypeError:
+            raise wrong(what, rank, f"a rank, an integer from 0 to {self.size - 1}") from None
+        if not 0 <= rank < self.size:
+            raise ValueError(
+                f"{what}={rank} is not a rank of this group: ranks go from 0 to {self.size - 1}"
+            )
+        return rank
+
+
+def _first(t: Tensor) -> int:
+    return t.shape[0] if t.shape else 1
+
+
+def _rows(t: Tensor, n: int) -> Shape:
+    return (n, *t.shape[1:])
+
+
+def _tag(tag: int) -> int:
+    return whole("tag", tag, 0, "a tag is a number from 0 to 2**32 - 1", (1 << 32) - 1)
+
+
+def _reduction(op: str, weight: float, t: Tensor) -> int:
+    code = OPS.get(op, 0)
+    if not code:
+        raise ValueError(f"op={op!r} is no reduction: use sum, mean, min, max or prod")
+    if t.dtype is BOOL and op not in ("min", "max"):
+        raise TypeError(
+            f"the {op} of bool is not defined: use min (and), max (or), or x.astype('uint8')"
+        )
+    if op == "mean":
+        if t.dtype not in _FLOATS:
+            raise TypeError(
+                f"the mean of {t.dtype.name} is not a whole number: use sum, or x.astype('float32')"
+            )
+        what = "a weight is a finite number, 0 or more, for example this rank's number of samples"
+        try:
+            weight = float(weight)
+        except (TypeError, ValueError):
+            raise wrong("weight", weight, what) from None
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"weight={weight}: {what}")
+    elif weight != 1.0:
+        raise ValueError(f"weight={weight} counts only for op='mean', not for {op!r}")
+    return code
+
+
+def _read_only(x: Any) -> Exception:
+    return ValueError(
+        f"the result cannot be written to this read-only {type(x).__name__}: give a writable array"
+        " as `out`"
+    )

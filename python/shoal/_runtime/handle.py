@@ -1,0 +1,199 @@
+"""What an asynchronous collective returns."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Generic, List, Optional, Tuple, TypeVar
+
+from ..errors import LostError, MismatchError
+from .protocol import DONE, LOST
+
+if TYPE_CHECKING:
+    from .arena import Arena, Place, Staging
+    from .calls import Calls
+    from .tensor import Tensor
+
+T = TypeVar("T")
+
+
+class Handle(Generic[T]):
+    """A call under way. Its arrays belong to the agent until `wait` returns: do not write to them
+    before.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_result",
+        "_held",
+        "ticket",
+        "word",
+        "floor",
+        "status",
+        "error",
+        "given_up",
+    )
+
+    def __init__(self, calls: "Calls", result: T, held: Any) -> None:
+        self._calls = calls
+        self._result = result
+        self._held = held  # the arrays that the agent works on
+        self.ticket = 0
+        self.word = 0  # index of the completion word
+        self.floor = 0  # the word is above this once the call is complete
+        self.status = 0
+        self.error = ""
+        self.given_up = False  # a wait for it has timed out
+
+    def done(self) -> bool:
+        """Whether `wait` would return (or raise) at once. Never blocks.
+
+        Raises LostError when the agent is gone before the call was complete, ForkError in a forked
+        child.
+        """
+        return self._calls.look(self)
+
+    def wait(self, timeout: Optional[float] = None) -> T:
+        """Block until the call is complete and return its result; the same again when called again.
+
+        Raises MismatchError with the agent's reason when the call failed, LostError when a rank
+        that it needs or the agent is gone, TimeoutError when `timeout` seconds were not enough; the
+        call then goes on, and can be waited for again.
+        """
+        if not self.status:
+            self._calls.wait(self, timeout)
+        if self.status != DONE:
+            raise (LostError if self.status == LOST else MismatchError)(self.error)
+        return self._result
+
+    def settle(self, status: int, error: str = "") -> None:
+        """For the owner of the slot: the call is complete, and the agent is done with the
+        arrays.
+        """
+        self.error = error
+        self.status = status
+        self._held = None
+
+
+class StagedHandle(Handle[T]):
+    """A call on foreign memory: it worked on copies in the arena, and `wait` copies the result
+    back.
+    """
+
+    __slots__ = ("_arena", "_stagings", "_back", "_once")
+
+    def __init__(self, calls: "Calls", result: T, held: Any, arena: "Arena") -> None:
+        super().__init__(calls, result, held)
+        self._arena = arena
+        self._stagings: List[Staging] = []
+        self._back: Optional[Tuple[Tensor, Staging]] = None
+        self._once = threading.Lock()  # several threads may wait for one handle
+
+    def borrow(self, nbytes: int) -> "Staging":
+        """Memory that is given back when the call is complete and waited for."""
+        staging = self._arena.stage(nbytes)
+        self._stagings.append(staging)
+        return staging
+
+    def copy_back(self, tensor: "Tensor", staging: "Staging") -> None:
+        """Have `wait` copy the staging to the tensor."""
+        self._back = tensor, staging
+
+    def wait(self, timeout: Optional[float] = None) -> T:
+        if not self.status:
+            self._calls.wait(self, timeout)
+        with self._once:
+            if self._stagings:
+                if self._back is not None and self.status == DONE:
+                    tensor, staging = self._back
+                    tensor.copy_from(staging.address)
+                self._give_back()
+        return super().wait()
+
+    def _give_back(self) -> None:
+        self._back = None
+        while self._stagings:
+            self._arena.retire(self._stagings.pop())
+
+    def __del__(self) -> None:
+        # Nobody waited. A call under way is held by `Calls`, so the agent is done with the memory,
+        # or never had it.
+        if self.status or not self.ticket:
+            self._give_back()
+
+
+class PiecewiseHandle(StagedHandle[T]):
+    """A call on foreign memory that passes through a window in the arena piece by piece, so that
+    nothing of it leaves the caches in between.
+
+    Who submits it must `carry` it at once, and `give_up` if that is not to be.
+    """
+
+    __slots__ = ("_source", "_target", "_window", "_piece", "_places")
+
+    def __init__(
+        self,
+        calls: "Calls",
+        result: T,
+        held: Any,
+        arena: "Arena",
+        source: "Tensor",
+        target: "Tensor",
+        piece: int,
+        places: int,
+    ) -> None:
+        super().__init__(calls, result, held, arena)
+        self._source, self._target, self._piece, self._places = source, target, piece, places
+        self._window = self.borrow(piece * places)
+
+    @property
+    def window(self) -> "Place":
+        """Where the window is."""
+        return self._window.place
+
+    def carry(self) -> None:
+        """Put pieces into the window and take their results out, until the last is through or the
+        call has failed.
+        """
+        size, places, last = self._piece, self._places, -(-self._source.nbytes // self._piece)
+        for i in range(last + places):
+            place = self._window.address + i % places * size
+            if i >= places:
+                if not self._calls.wait_through(self, i - places + 1):
+                    return
+                self._target.copy_from(place, (i - places) * size, size)
+            if i < last:
+                self._source.copy_to(place, i * size, size)
+                self._calls.feed(self, i + 1)
+
+    def give_up(self) -> None:
+        """Put in no more, and have the others not wait for it."""
+        if self.ticket and not self.status:
+            self._calls.feed(self)
+
+
+class AnySourceHandle(StagedHandle[T]):
+    """A receive from any rank. `source` is the number of the rank that has sent, once `wait` has
+    returned.
+    """
+
+    __slots__ = ("source",)
+
+    def settle(self, status: int, error: str = "") -> None:
+        source = self._calls.source(self) if status == DONE else -1
+        if not self.status:  # else the slot may be another call's by now
+            self.source = source
+        super().settle(status, error)
+
+
+class Finished(Handle[T]):
+    """A call that is complete from the start, as in a job of one."""
+
+    __slots__ = ()
+
+    def __init__(self, result: T) -> None:
+        self._result = result
+        self.status = DONE
+        self.error = ""
+
+    def done(self) -> bool:
+        return True

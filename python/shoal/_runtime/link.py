@@ -1,0 +1,201 @@
+"""The control socket: one JSON object a packet, descriptors beside it, and the hang-up that means a
+lost agent.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..errors import JoinError, LostError, ShoalError
+from .protocol import MESSAGE_BYTES
+
+Message = Dict[str, Any]
+# Linux's value; Python has no name for it on other systems, where no agent runs.
+POLLRDHUP = getattr(select, "POLLRDHUP", 0x2000)
+_LAST_WORDS_S = 1.0
+_MAX_FDS = 4
+
+
+class Refused(ShoalError):
+    """The agent answered with an error; `link.request` callers turn it into their own kind."""
+
+
+class Link:
+    """A worker's conversation with its agent. Requests take turns; every method may be called from
+    any thread.
+    """
+
+    def __init__(self, path: str, job: str) -> None:
+        self.job = job
+        self._turn = threading.Lock()
+        self._serial = 0  # of the last request
+        self._closing = threading.Event()
+        self._watcher: Optional[threading.Thread] = None
+        # Named, so that a wake-up can say why nothing works any more. Set once, never cleared.
+        self.broken: Optional[ShoalError] = None
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.socket.connect(path)
+        except OSError as err:
+            self.socket.close()
+            raise JoinError(
+                f"cannot reach the agent at SHOAL_SOCKET={path}: {err.strerror or err}. Is the"
+                " `shoal run` that made it still running? Without SHOAL_SOCKET the program runs as"
+                " a job of one"
+            ) from None
+
+    def check(self) -> None:
+        """Raise what broke the link, if anything did."""
+        if self.broken is not None:
+            raise type(self.broken)(*self.broken.args)
+
+    def lose(self) -> LostError:
+        """Mark the agent as gone."""
+        if self.broken is None:
+            self.broken = LostError(
+                f"the agent of job {self.job} is gone (its control socket hung up), so this call"
+                " cannot finish: look at the end of the launcher's output for the reason, and"
+                " start the job again"
+            )
+        return LostError(*self.broken.args)
+
+    def send(self, message: Message) -> None:
+        """Send a message that has no answer."""
+        self.check()
+        packet = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+        if len(packet) > MESSAGE_BYTES:
+            raise ValueError(
+                f"a {message['type']} message of {len(packet)} bytes; the limit is {MESSAGE_BYTES}:"
+                " send less at once"
+            )
+        try:
+            self.socket.send(packet)
+        except OSError:
+            self.check()
+            raise self.lose() from None
+
+    def request(self, message: Message, answer: str) -> Tuple[Message, List[int]]:
+        """Ask, and return the answer of the type `answer` and its descriptors, which the caller
+        owns.
+
+        Raises Refused when the agent answers with an error, LostError when it is gone.
+        """
+        self.check()  # before the lock, which a forked child may have inherited taken
+        with self._turn:
+            self._serial += 1
+            self.send({**message, "serial": self._serial})
+            while True:
+                packet, fds = self._receive()
+                reply = _parse(packet, fds)
+                # A signal can interrupt a request before or behind anything: its answer comes
+                # later, if it was asked at all.
+                if reply.get("serial", self._serial) == self._serial:
+                    break
+                _close(fds)
+        if reply.get("type") == answer:
+            return reply, fds
+        _close(fds)
+        if reply.get("type") == "error":
+            raise Refused(str(reply.get("error", "the agent gave no reason")))
+        raise ShoalError(
+            f"the agent answered {str(reply.get('type'))!r} to {message['type']!r}, where"
+            f" {answer!r} was due: the package and the `shoal` binary are of different versions;"
+            " install both from the same release"
+        )
+
+    def _receive(self) -> Tuple[bytes, List[int]]:
+        space = socket.CMSG_SPACE(_MAX_FDS * 4)
+        try:
+            packet, ancillary, _, _ = self.socket.recvmsg(
+                MESSAGE_BYTES, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+            )
+        except OSError:
+            packet, ancillary = b"", []
+        if not packet:
+            self.check()
+            raise self.lose()
+        fds = array.array("i")
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        return packet, list(fds)
+
+    def watch(self) -> None:
+        """Start the thread that ends this process after the agent is gone, also while it
+        computes.
+        """
+        self._watcher = threading.Thread(target=self._watch, name="shoal-watch", daemon=True)
+        self._watcher.start()
+
+    def _watch(self) -> None:
+        # No POLLIN: answers belong to `request`.
+        poll = select.poll()
+        poll.register(self.socket, POLLRDHUP)
+        poll.poll()
+        if self._closing.is_set():
+            return
+        self.lose()
+        # A thread that waits gets LostError now; it has a moment for its last words and its exit
+        # handlers.
+        if self._closing.wait(_LAST_WORDS_S):
+            return
+        try:
+            sys.stderr.write(f"shoal: the agent of job {self.job} is gone; this worker ends\n")
+            sys.stderr.flush()
+        except (OSError, ValueError, AttributeError):
+            pass  # stderr was a pipe to the launcher
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def close(self, reason: ShoalError, farewell: Optional[Message] = None) -> None:
+        """Hang up, after a last message if there is one, and let every later use raise `reason`."""
+        if self._closing.is_set():
+            return
+        self._closing.set()  # first: the agent hangs up when it reads the farewell
+        if farewell is not None:
+            try:
+                self.send(farewell)
+            except LostError:
+                pass  # it left first
+        if self.broken is None:
+            self.broken = reason
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)  # ends the watcher's poll
+        except OSError:
+            pass
+        if self._watcher is not None and self._watcher is not threading.current_thread():
+            self._watcher.join()
+        self.socket.close()
+
+    def disown(self, reason: ShoalError) -> None:
+        """In a forked child: close the descriptor without a word (shutdown would hang up for the
+        parent as well).
+        """
+        self.broken = reason
+        self.socket.close()
+
+
+def _parse(packet: bytes, fds: List[int]) -> Message:
+    try:
+        reply = json.loads(packet)
+        if not isinstance(reply, dict):
+            raise ValueError("not a JSON object")
+    except ValueError as err:
+        _close(fds)
+        raise ShoalError(
+            f"the agent's answer cannot be read ({err}): the package and the `shoal` binary do not"
+            " match, or SHOAL_SOCKET is the socket of another program"
+        ) from None
+    return reply
+
+
+def _close(fds: List[int]) -> None:
+    for fd in fds:
+        os.close(fd)

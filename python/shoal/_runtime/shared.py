@@ -1,0 +1,151 @@
+"""Shared results: memory that all workers of a host see, and only the agent writes."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+import weakref
+from collections import deque
+from typing import Any, Callable, Deque, List, Optional, Tuple
+
+from ..errors import ArenaError, ShoalError
+from .arena import Place
+from .fork import Mapping
+from .link import Link, Refused
+from .tensor import Tensor
+
+
+class Result:
+    """A place in this process's memory where it sees a shared result. What lies behind it changes
+    with the members of the job.
+    """
+
+    def __init__(self, group: int, name: str, nbytes: int) -> None:
+        self.group, self.name, self.nbytes = group, name, nbytes
+        self.memory = mmap.mmap(-1, max(nbytes, 1), mmap.MAP_PRIVATE)
+        self.mapping = Mapping(self.memory, -1)
+        self.id = 0  # the number of its segment
+        # for which the agent's memory is behind it; 0 = it is this process's own
+        self.generation = 0
+        self.block: Callable[[], Any] = lambda: None  # what arrays over it keep alive
+
+    def own(self) -> None:
+        """Make what is seen this process's own, which a job of one writes itself."""
+        if self.generation:
+            self.generation = 0
+            self.mapping.make_private()
+
+
+# Where an array lies in a shared result: the offset in bytes.
+Share = Tuple[Result, int]
+
+
+class Results:
+    """The shared results of one worker. Methods may be called from any thread; without a link
+    nothing is shared.
+    """
+
+    def __init__(self, link: Optional[Link] = None) -> None:
+        self._link = link
+        self._lock = threading.Lock()
+        self.all: List[Result] = []  # replaced, never changed: `locate` reads it without the lock
+        # written by finalizers, which may interrupt any line of any thread
+        self._dropped: Deque[Result] = deque()
+
+    def get(self, group: int, name: str, nbytes: int) -> Tuple[Result, memoryview]:
+        """The result of a name, and its memory to read, kept as long as something refers to that.
+        It is this process's own until `bind`.
+        """
+        if not 1 <= len(name.encode()) <= 255:
+            raise ValueError(f"name={name!r}: a shared result has a name of 1 to 255 bytes")
+        with self._lock:
+            self._collect()
+            for result in self.all:
+                if (result.group, result.name) == (group, name):
+                    if result.nbytes != nbytes:
+                        raise ValueError(
+                            f"the shared result {name!r} has {result.nbytes} bytes on this rank"
+                            f" already, not {nbytes}: give it another name"
+                        )
+                    block = result.block()
+                    if block is not None:
+                        return result, memoryview(block).toreadonly()
+            result = Result(group, name, nbytes)
+            block = (ctypes.c_ubyte * nbytes).from_buffer(result.memory)
+            result.block = weakref.ref(block)
+            weakref.finalize(block, self._dropped.append, result).atexit = False
+            self.all = [*self.all, result]
+            return result, memoryview(block).toreadonly()
+
+    def bind(self, share: Share, generation: int) -> Place:
+        """See the memory that the members of a generation share, and where that is in the arena.
+
+        The agent is asked once a generation: it may be another memory then.
+        """
+        result, offset = share
+        if result.generation != generation:
+            assert self._link is not None
+            self._link.check()  # before the lock, which a forked child may have inherited taken
+            with self._lock:
+                self._ask(self._link, result, generation)
+        return result.id, offset
+
+    def _ask(self, link: Link, result: Result, generation: int) -> None:
+        if result.generation != generation:  # else another thread was faster
+            message = {
+                "type": "shared",
+                "group": result.group,
+                "name": result.name,
+                "bytes": max(result.nbytes, 1),
+            }
+            try:
+                reply, fds = link.request(message, "shared")
+            except Refused as err:
+                raise ArenaError(str(err)) from None
+            number = reply.get("id")
+            if len(fds) != 1 or not isinstance(number, int):
+                for fd in fds:
+                    os.close(fd)
+                raise ArenaError(
+                    f"the agent's answer is no shared result: {reply}, {len(fds)} descriptors"
+                )
+            result.mapping.show(fds[0])
+            result.id, result.generation = number, generation
+
+    def locate(self, address: int, nbytes: int) -> Optional[Share]:
+        """The shared result that [address, address+nbytes) lies in; None when it does not."""
+        for result in self.all:
+            offset = address - result.mapping.address
+            if 0 <= offset < max(result.nbytes, 1) and offset + nbytes <= result.nbytes:
+                return result, offset
+        return None
+
+    def mark(self, tensor: Tensor) -> None:
+        """Note where a tensor lies in a shared result, if it does: only the agent writes it
+        then.
+        """
+        found = self.locate(tensor.address, tensor.nbytes if tensor.contiguous else 1)
+        if found is not None:
+            tensor.writable = False
+            if tensor.contiguous and found[1] % tensor.dtype.itemsize == 0:
+                tensor.shared = found
+
+    def mappings(self) -> List[Mapping]:
+        """What a forked child must make private."""
+        return [result.mapping for result in self.all]
+
+    def _collect(self) -> None:
+        while self._dropped:
+            result = self._dropped.popleft()
+            self.all = [r for r in self.all if r is not result]
+            result.mapping.close()
+            # a new one of the name has its number
+            if result.id and self._link is not None and all(r.id != result.id for r in self.all):
+                try:
+                    self._link.request({"type": "free", "id": result.id}, "freed")
+                except ShoalError:
+                    # a lost agent has nothing to give back, and that of a group that was freed is
+                    # gone
+                    pass

@@ -1,0 +1,55 @@
+"""Gradients as bytes."""
+
+from __future__ import annotations
+
+from typing import List, Sequence
+
+import torch
+from torch import Tensor
+
+from ..arena import empty
+from ..bucket import Part
+from .feedback import Feedback
+
+BLOCK = 256
+# With more workers, what one has is less than a step of the scale, and would wait in its memory for
+# long.
+_MOST = 64
+
+
+class Int8(Feedback):
+    """A byte an element, on a scale that the workers agree on for each block of 256, so that bytes
+    can be added up as they are.
+
+    The scale is the sum of the workers' largest values over 127 less half the number of workers:
+    then the sum of what they round to is 127 at most. That is the homomorphic quantisation of THC
+    (Li et al., NSDI 2024) with scales that no worker can exceed. Takes 1 + 4/256 bytes an element.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]):
+        super().__init__(parameters, multiple=BLOCK)
+        self._blocks = self.memory.view(-1, BLOCK)
+        self._scales = empty(len(self._blocks))
+        self._bytes = empty(self.length, torch.uint8)
+        self._codes = self._bytes.view(torch.int8).view(-1, BLOCK)
+
+    def propose(self) -> List[Part]:
+        self._scales.copy_(self._blocks.abs().amax(1))
+        return [Part(self._scales, "sum")]
+
+    def encode(self) -> List[Part]:
+        if self.turn.size > _MOST:
+            raise RuntimeError(
+                f"shoal: compress='int8' is for up to {_MOST} workers, and the job has"
+                f" {self.turn.size}: use 'bf16'"
+            )
+        self._scales.div_(127 - self.turn.size / 2)
+        # The smallest numbers have no finite inverse, and stay in the memory.
+        inverse = torch.where(self._scales > 1e-37, 1 / self._scales, torch.zeros(()))
+        steps = (self._blocks * inverse[:, None]).round_()
+        self._codes.copy_(steps)
+        self._blocks.sub_(steps.mul_(self._scales[:, None]))
+        return [Part(self._bytes, "sum")]  # modulo 256, in which signs do not matter
+
+    def decode(self) -> None:
+        torch.mul(self._codes.float(), self._scales[:, None], out=self.average.view(-1, BLOCK))

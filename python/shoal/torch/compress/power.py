@@ -1,0 +1,111 @@
+"""Gradients as matrices of low rank."""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple, Sequence
+
+import torch
+from torch import Tensor
+
+from shoal._runtime.arguments import whole
+
+from ..arena import empty
+from ..bucket import Part
+from .feedback import Feedback
+
+
+class PowerSGD:
+    """Give each matrix as the product of two of `rank` columns, found by a step of power iteration
+    that begins with the factor of the step before (Vogels et al., PowerSGD, NeurIPS 2019, Algorithm
+    1).
+
+    A matrix of n×m then takes 4·rank·(n + m) bytes. A tensor of more dimensions is a matrix of its
+    first one by the others. Vectors, and what would not get smaller, go as they are. When the
+    workers change, the iteration begins anew, the same everywhere, so it is no state of the job.
+    """
+
+    def __init__(self, rank: int = 4):
+        self.rank = whole(
+            "rank", rank, 1, "how many columns the factors of a matrix have, an integer from 1 on"
+        )
+
+    def bucket(self, parameters: Sequence[Tensor]) -> Feedback:
+        """A bucket that is compressed so."""
+        return _LowRank(parameters, self.rank)
+
+    def __repr__(self) -> str:
+        return f"PowerSGD(rank={self.rank})"
+
+
+class _Matrix(NamedTuple):
+    """A parameter as a matrix, and its factors: left (n, r), right (m, r)."""
+
+    own: Tensor  # (n, m), of the memory
+    mean: Tensor  # (n, m), of the average
+    left: Tensor
+    right: Tensor
+
+
+class _LowRank(Feedback):
+    def __init__(self, parameters: Sequence[Tensor], rank: int):
+        super().__init__(parameters)
+        thin = [i for i, p in enumerate(self.parameters) if _gains(p, rank)]
+        rows = [len(self.parameters[i]) for i in thin]
+        columns = [self.parameters[i].numel() // n for i, n in zip(thin, rows)]
+        self._whole = [
+            (self._own[i], self.parts[i]) for i in range(len(self.parameters)) if i not in thin
+        ]
+        self._left = empty(sum(n * rank for n in rows))
+        self._right = empty(
+            sum(m * rank for m in columns) + sum(own.numel() for own, _ in self._whole)
+        )
+        lefts = self._left.split([n * rank for n in rows])
+        *rights, self._tail = self._right.split(
+            [*(m * rank for m in columns), sum(own.numel() for own, _ in self._whole)]
+        )
+        self._matrices = [
+            _Matrix(
+                self._own[i].view(n, m),
+                self.parts[i].view(n, m),
+                left.view(n, rank),
+                right.view(m, rank),
+            )
+            for i, n, m, left, right in zip(thin, rows, columns, lefts, rights)
+        ]
+
+    def propose(self) -> List[Part]:
+        if self.turn.fresh:
+            generator = torch.Generator().manual_seed(0)
+            for m in self._matrices:
+                m.right.normal_(generator=generator)
+        for m in self._matrices:
+            torch.mm(m.own, m.right, out=m.left)
+        return [Part(self._left, "sum")] if self._matrices else []
+
+    def encode(self) -> List[Part]:
+        for m in self._matrices:
+            # orthonormal also where the gradient is 0, so that the next one is not
+            m.left.copy_(torch.linalg.qr(m.left).Q)
+            torch.mm(m.own.t(), m.left, out=m.right)
+            m.own.addmm_(m.left, m.right.t(), alpha=-1)
+        for part, (own, _) in zip(
+            self._tail.split([own.numel() for own, _ in self._whole]), self._whole
+        ):
+            part.copy_(own.reshape(-1))
+            own.zero_()
+        return [Part(self._right, "sum")]
+
+    def decode(self) -> None:
+        for m in self._matrices:
+            torch.mm(m.left, m.right.t(), out=m.mean)
+        for part, (_, mean) in zip(
+            self._tail.split([own.numel() for own, _ in self._whole]), self._whole
+        ):
+            mean.copy_(part.view(mean.shape))
+
+
+def _gains(p: Tensor, rank: int) -> bool:
+    if p.dim() < 2 or not p.numel():
+        return False
+    n, m = len(p), p.numel() // len(p)
+    return rank <= min(n, m) and rank * (n + m) < n * m

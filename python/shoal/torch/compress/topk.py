@@ -1,0 +1,68 @@
+"""The largest elements of gradients."""
+
+from __future__ import annotations
+
+from typing import List, Sequence
+
+import torch
+from torch import Tensor
+
+from shoal._runtime.arguments import wrong
+
+from ..arena import empty
+from ..bucket import Part
+from .feedback import Feedback
+
+
+class TopK:
+    """Give the elements that are largest, a part `density` of them, and keep the others until they
+    are.
+
+    The workers take turns in choosing, each by its own contribution, and all give what they have at
+    these places: cyclic local top-k (Chen et al., ScaleCom, NeurIPS 2020, §3). So values add up,
+    and a step takes 4 bytes for each index, from one to all, and 4 for each value, however many
+    workers there are. Where every worker chose for itself, the bytes would grow with their number.
+    """
+
+    def __init__(self, density: float = 0.01):
+        what = "the density is the part of the elements that a step moves, above 0 and up to 1"
+        if not isinstance(density, (int, float)):
+            raise wrong("density", density, what)
+        if not 0 < density <= 1:
+            raise ValueError(f"TopK({density}): {what}")
+        self.density = density
+
+    def bucket(self, parameters: Sequence[Tensor]) -> Feedback:
+        """A bucket that is compressed so."""
+        return _Sparse(parameters, self.density)
+
+    def __repr__(self) -> str:
+        return f"TopK({self.density})"
+
+
+class _Sparse(Feedback):
+    def __init__(self, parameters: Sequence[Tensor], density: float):
+        super().__init__(parameters)
+        count = max(1, round(density * self.length))
+        # A worker whose turn it was may be lost before it gave its choice: then another gives what
+        # it has here, the choice before.
+        self._indices = empty(count, torch.int32)
+        self._indices.copy_(torch.arange(count))
+        self._values = empty(count)
+        self._chosen = self._indices.long()
+
+    def propose(self) -> List[Part]:
+        root = self.turn.number % self.turn.size
+        if root == self.turn.rank:
+            self._indices.copy_(self.memory.abs().topk(len(self._indices), sorted=False).indices)
+        return [Part(self._indices, root=root)]
+
+    def encode(self) -> List[Part]:
+        self._chosen = self._indices.long()
+        self._values.copy_(self.memory[self._chosen])
+        self.memory[self._chosen] = 0
+        return [Part(self._values, "sum")]
+
+    def decode(self) -> None:
+        self.average.zero_()
+        self.average[self._chosen] = self._values

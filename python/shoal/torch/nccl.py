@@ -1,0 +1,181 @@
+"""Gradients from device to device, past the arena: by NCCL, of which each set of workers has a
+group of its own.
+
+A reduction of NCCL's happens with all workers of its group or not at all, and hangs where one is
+missing. So such a step is made on a group of the agent's (docs/formats/arena.md), which commits it
+with all of them or makes it void, and says so at once: then what hangs is aborted. The gradients
+are not changed before the step is committed, so those who are left do it again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import weakref
+from datetime import timedelta
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
+
+import torch.distributed as dist
+from torch import Tensor
+
+import shoal
+from shoal.errors import LostError, MismatchError
+
+from . import cuda
+from .bucket import Bucket
+from .exchange import Exchange
+from .executor import Waiter
+
+_PATIENCE = timedelta(seconds=60)  # for a store that was there a moment ago
+_ADDRESS_BYTES = 128
+
+
+class Ring:
+    """Workers whose devices add up by themselves: a group of the agent's, and wires between the
+    devices.
+
+    `names` are the processes, and `ranks` their ranks. All of them make it at once. Raises
+    LostError where one is lost meanwhile.
+    """
+
+    def __init__(
+        self, job: "shoal.Job", card: cuda.Card, names: Sequence[int], ranks: Sequence[int]
+    ):
+        self.names, self.group = list(names), job.group(ranks)
+        self._card, self._waiter = card, Waiter()
+        self._wires: Optional[cuda.Wires] = None
+        self._aborted = False
+        self._error: Optional[Exception] = None
+        self._store, self._place = self._meet()
+
+    def _meet(self) -> Tuple[Any, List[str]]:
+        """Where the first worker has a store, by which the devices find each other; there the store
+        too.
+        """
+        address, store = bytearray(_ADDRESS_BYTES), None
+        if self.group.rank == 0:
+            host = own_address()
+            try:
+                store = dist.TCPStore(
+                    host, 0, self.group.size, True, _PATIENCE, wait_for_workers=False
+                )
+                text = f"{host} {store.port}".encode()
+                address[: len(text)] = text
+            except RuntimeError as error:
+                self._error = error
+        self.group.broadcast(address)
+        return store, address.rstrip(b"\0").decode().split()
+
+    def begin(self, step: "shoal.Step") -> Any:
+        """Begin a step; when it is void, what waits for others is aborted."""
+        begun = step.begin(self.group)
+        self._waiter.run(lambda: self._guard(begun))
+        if self._wires is None:
+            self._try(self._connect)
+        return begun
+
+    def _guard(self, begun: Any) -> None:
+        try:
+            begun.wait()
+        except (LostError, MismatchError):
+            self.abort()
+
+    def _connect(self) -> None:
+        if not self._place:
+            raise RuntimeError("the worker that was to open a store for the others could not")
+        if self._store is None:
+            host, port = self._place
+            # refused at once where that worker is lost, which torch would wait for
+            socket.create_connection((host, int(port)), _PATIENCE.total_seconds()).close()
+            self._store = dist.TCPStore(
+                host, int(port), self.group.size, False, _PATIENCE, wait_for_workers=False
+            )
+        self._wires = self._card.wires(self._store, self.group.rank, self.group.size)
+        weakref.finalize(self, self._wires.abort)
+        if self._aborted:
+            self._wires.abort()
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Add a tensor up over the workers, in place. `wait` tells when."""
+        self._try(lambda: self._wires.all_reduce(tensor))  # type: ignore[union-attr]
+
+    def wait(self) -> Optional[Exception]:
+        """Return when all sums are there, or why they will not be."""
+        self._try(lambda: self._wires.wait())  # type: ignore[union-attr]
+        return self._error
+
+    def _try(self, task: Any) -> None:
+        if self._error is None:
+            try:
+                task()
+            except (RuntimeError, OSError) as error:
+                self._error = error
+
+    def abort(self) -> None:
+        """Wait for nothing any more. The ring is of no use then."""
+        self._aborted = True
+        if self._wires is not None:
+            self._wires.abort()
+
+
+class Direct(Exchange):
+    """Has a ring of workers average buckets on their devices, step after step."""
+
+    def __init__(
+        self, job: "shoal.Job", buckets: Sequence[Bucket], ring: Ring, ranks: Sequence[int]
+    ):
+        super().__init__(job, buckets)
+        self._ring, self._ranks = ring, ranks
+        self.error: Optional[Exception] = None  # that was no loss
+
+    def begin(self) -> None:
+        super().begin()
+        self._gone = 0  # buckets
+        step = self._step
+        assert step is not None
+        held = step.held(self._ranks)
+        self._weight = step.weight / held if held else 1 / len(self._ranks)
+        self._begun = self._ring.begin(step)
+
+    def go(self, full: int, end: bool) -> None:
+        upto = len(self._buckets) if end else full
+        for bucket in self._buckets[self._gone : upto]:
+            if self._weight:
+                bucket.buffer.mul_(self._weight)
+            else:
+                bucket.buffer.zero_()  # 0 times a gradient that is not finite would not be 0
+            self._ring.all_reduce(bucket.buffer)
+        self._gone = max(self._gone, upto)
+
+    def settled(self) -> bool:
+        error = self._ring.wait()
+        if self._step.end(self._ring.group, error is None):  # type: ignore[union-attr]
+            return True
+        try:
+            self._begun.wait()
+            self.error = error
+        except (LostError, MismatchError):
+            pass  # the loss is why
+        return False
+
+    def arrivals(self) -> Iterator[Bucket]:
+        return iter(self._buckets)
+
+
+def own_address() -> str:
+    """The address of this machine that others reach: the one from which it reaches the job's first
+    host, or the world.
+    """
+    for target in (os.environ.get("MASTER_ADDR", ""), "192.0.2.1"):  # nothing is sent there
+        try:
+            family, kind, _, _, place = socket.getaddrinfo(
+                target or "127.0.0.1", 9, type=socket.SOCK_DGRAM
+            )[0]
+            with socket.socket(family, kind) as way:
+                way.connect(place)
+                host = str(way.getsockname()[0])
+        except OSError:
+            continue
+        if not host.startswith("127.") and host != "::1":
+            return host
+    return "127.0.0.1"

@@ -1,0 +1,298 @@
+"""Sharded data parallel: each worker keeps and updates a part of the optimizer's state.
+docs/design/zero.md has the reasons.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import torch
+from torch import Tensor
+
+import shoal
+from shoal._runtime.arguments import wrong
+
+from ..arena import empty
+from ..bucket import buckets
+from ..exchange import open_step
+from ..state import check, keep, manage
+from ..wire import moved
+from .flat import Line, Piece
+from .shards import Shards
+
+_MOST_CALLS = 200  # for gradients, of the 256 of a step
+
+
+def zero(
+    model: torch.nn.Module, opt: torch.optim.Optimizer, *others: Any, stage: int = 1
+) -> "Zero":
+    """Have `opt` update the parameters of `model`, each worker a part of them, with gradients
+    averaged over the workers of the job.
+
+        loader = shoal.torch.loader(dataset, global_batch=128)          # first
+        optimizer = shoal.torch.zero(model, torch.optim.AdamW(model.parameters()), stage=2)
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    Of n workers, each keeps 2/n of the optimizer's state: its share, and a copy of another's, so
+    that nothing is lost with a worker. With stage 1 every worker has all averaged gradients between
+    `average_gradients()`, or `step()`, and `zero_grad()`; with stage 2 it gets those of its 2/n
+    only, and `grad` of all parameters is None after it. To clip, call
+    `optimizer.clip_grad_norm_(1.0)` before `step()`: before the average there are only gradients of
+    this worker. The parameters are on all workers after each step, and are those that the same
+    optimizer would give with shoal.torch.ddp: to the last bit on one host, and up to the order of
+    sums with stage 2 on several. Workers may join, leave and be killed. When two that hold the same
+    part are lost at once, `step()` and the loop raise ShoalError on all others: start again from a
+    checkpoint.
+
+    It takes optimizers that treat every element by itself, whatever its neighbours are: SGD, Adam,
+    AdamW, RMSprop, Adagrad and the like; `opt` keeps its parameter groups, for schedulers, and
+    gives its state away. Workers that join get its schedulers, a GradScaler and what is in `others`
+    (anything with a `state_dict`) too. The parameters move into the arena; floating-point buffers
+    are averaged.
+
+    Raises RuntimeError without a loader, and TypeError for an optimizer whose state cannot be cut.
+
+    After Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models,
+    SC'20, section 5 (P_os and P_os+g).
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise wrong("model", model, "a torch.nn.Module")
+    check(opt, others)
+    job = shoal.join()
+    if not job.elastic:
+        raise RuntimeError(
+            "shoal.torch.zero commits the steps of a loader: make shoal.torch.loader first"
+        )
+    if stage not in (1, 2):
+        raise ValueError(
+            f"stage={stage}: 1 shards the optimizer's state, 2 the averaged gradients too"
+        )
+    for tensor in (*model.parameters(), *model.buffers()):
+        wire = moved(tensor)
+        job.broadcast(wire.data)
+        if wire.back is not None:
+            wire.back()
+    sharded = Zero(job, model, opt, stage)
+    manage(job, opt)
+    keep(job, "model", model)
+    for other in others:
+        keep(job, type(other).__name__, other)
+    return sharded
+
+
+class Zero(torch.optim.Optimizer):
+    """An optimizer whose state lies on all workers together. Made by `zero`."""
+
+    def __init__(
+        self, job: "shoal.Job", model: torch.nn.Module, inner: torch.optim.Optimizer, stage: int
+    ) -> None:
+        # Not the base's __init__: groups and defaults are those of `inner`, through __getattr__.
+        self.inner = inner
+        self._job, self._stage = job, stage
+        self._line = Line(
+            [p for group in inner.param_groups for p in group["params"] if p.requires_grad]
+        )
+        self._shards = Shards(job, inner, self._line)
+        self._statistics = buckets([b for b in model.buffers() if b.is_floating_point()])
+        # by parameter: above 0 where a worker had a gradient
+        self._marks = empty(len(self._line.parameters))
+        self._room: List[Tensor] = []  # for gradients, by stretch
+        self._kept = 0  # bytes of averaged gradients
+        self._averaged = False
+        job.register(job.unused("optimizer"), self._settings, self._set_settings)
+        job._state.sharded.append(self._shards)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # not there yet while a copy is being made
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __repr__(self) -> str:
+        return f"sharded over {self._job.size} workers, stage {self._stage}: {self.inner!r}"
+
+    def step(self, closure: Any = None) -> None:
+        """Average the gradients, which commits the step, update this worker's part of the
+        parameters, and get the others.
+
+        A worker that is released with this step keeps the parameters of the step before.
+        """
+        if closure is not None:
+            raise RuntimeError(
+                "shoal: step(closure) averages as often as the closure is called, and a step of the"
+                " loader is one average"
+            )
+        self.average_gradients()
+        self._averaged = False
+        if not self._job.released:
+            self._shards.step()
+            self._shards.gather()
+
+    def average_gradients(self) -> None:
+        """Average the gradients now, which commits the step; the next `step()` does not do it
+        again.
+
+        With stage 1 `grad` of the parameters is the average then; what is done to it in place
+        counts.
+        """
+        if not self._averaged:
+            self._average(whole=self._stage == 1)
+
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> Tensor:
+        """Average the gradients now, which commits the step, and scale them so that their norm,
+        over all parameters, is `max_norm` at most; returns the norm that they had. As
+        torch.nn.utils.clip_grad_norm_ does behind `average_gradients()`, but with stage 2 too: then
+        the averages of all parameters are on all workers until `step()`. Raises RuntimeError where
+        stage 2 has averaged already.
+        """
+        if self._averaged and self._stage == 2:
+            raise RuntimeError(
+                "shoal: the gradients are averaged already, and with stage=2 no worker has all of"
+                " them: call clip_grad_norm_ in place of average_gradients()"
+            )
+        if not self._averaged:
+            self._average(whole=True)
+        norm = torch.nn.utils.clip_grad_norm_(
+            self._line.parameters, max_norm, norm_type, error_if_nonfinite=error_if_nonfinite
+        )
+        if self._stage == 2:
+            self._let_go()
+        return norm
+
+    def _average(self, whole: bool) -> None:
+        """Commit the step with the average of all gradients: for each worker of its parts, or of
+        the `whole` model.
+        """
+        step = open_step(self._job)
+        room = self._pack()
+        calls = []
+        with self._job.grouped():
+            for bucket in self._statistics:
+                bucket.pack([b.detach() for b in bucket.parameters])
+                calls.append(step.share(bucket.buffer, last=False))
+            kept = self._reduce(step, room, calls, whole)
+            calls.append(step.share(self._marks, last=True))
+        for call in reversed(calls):
+            call.wait()
+        for bucket in self._statistics:
+            for buffer, average in zip(bucket.parameters, bucket.parts):
+                buffer.detach().copy_(average)
+        self._hand_out(kept, whole)
+        self._averaged = True
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As torch's."""
+        self._averaged = False
+        self.inner.zero_grad(*args, **kwargs)
+
+    def memory(self) -> Dict[str, int]:
+        """The bytes that this worker holds: of "parameters", of "gradients" that were averaged in
+        the newest step, of "state".
+        """
+        parameters = sum(s.values.numel() * s.values.element_size() for s in self._line.stretches)
+        return {"parameters": parameters, "gradients": self._kept, "state": self._shards.nbytes}
+
+    def state_dict(self) -> Any:
+        """Not to be had: the state lies on all workers. job.checkpoint writes it."""
+        raise RuntimeError(
+            "shoal: the state of a sharded optimizer lies on all workers: job.checkpoint writes it"
+            " and takes it over again"
+        )
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Not to be had. Load the state into the optimizer before shoal.torch.zero shards it."""
+        raise RuntimeError(
+            "shoal: load the state into the optimizer before shoal.torch.zero shards it;"
+            " job.checkpoint takes over its own"
+        )
+
+    def add_param_group(self, param_group: Any) -> None:
+        """Not to be had: the shares are dealt."""
+        raise RuntimeError(
+            "shoal: add the group to the optimizer before shoal.torch.zero shards it"
+        )
+
+    def _pack(self) -> List[Tensor]:
+        """This worker's gradients, one behind the other in the arena. The parameters let go of
+        theirs.
+        """
+        if not self._room:
+            self._room = self._line.room()
+        self._marks.fill_(1)
+        for i, parameter in enumerate(self._line.parameters):
+            place, gradient = self._line.of(i, self._room), parameter.grad
+            if gradient is None:
+                place.zero_()
+                self._marks[i] = 0
+            elif gradient.is_sparse:
+                raise RuntimeError(
+                    "shoal: sparse gradients cannot be sharded: use layers with sparse=False"
+                )
+            elif gradient.data_ptr() != place.data_ptr():
+                place.copy_(gradient.reshape(-1))
+            parameter.grad = None
+        return self._room
+
+    def _reduce(
+        self, step: "shoal.Step", room: List[Tensor], calls: List[Any], whole: bool
+    ) -> List[Piece]:
+        """Submit the sums of gradients; returns where those of this worker's parts will lie."""
+        line, deal = self._line, self._shards.deal
+        sums = 2 * len(deal.shares) * len(line.stretches)
+        if whole or len(deal.shares) < 3 or sums > _MOST_CALLS:
+            calls += [step.share(tensor, last=False) for tensor in room]
+            return [((s.start, s.stop), tensor) for s, tensor in zip(line.stretches, room)]
+        kept: List[Piece] = []
+        for stretch, tensor in zip(line.stretches, room):
+            for owner, share in enumerate(deal.shares):
+                for span, piece in stretch.pieces(tensor, [share]):
+                    for root in (owner, deal.buddies[owner]):
+                        out = None
+                        if root == self._job.rank:
+                            out = empty(piece.numel(), piece.dtype)
+                            kept.append((span, out))
+                        if root is not None:
+                            calls.append(step.deliver(piece, root, out))
+        return kept
+
+    def _hand_out(self, kept: List[Piece], whole: bool) -> None:
+        """Give each part of this worker its averaged gradient, and of a `whole` average the
+        parameters theirs.
+        """
+        used = self._marks.gt(0).tolist()
+        for run, part in self._shards.parts:
+            if used[run.parameter]:
+                (first, _), tensor = next(
+                    (span, tensor)
+                    for span, tensor in kept
+                    if span[0] <= run.start and run.stop <= span[1]
+                )
+                part.grad = tensor[run.start - first : run.stop - first]
+        if whole:
+            for i, parameter in enumerate(self._line.parameters):
+                parameter.grad = (
+                    self._line.of(i, self._room).view(parameter.shape) if used[i] else None
+                )
+        else:
+            self._let_go()
+        self._kept = sum(tensor.numel() * tensor.element_size() for _, tensor in kept)
+
+    def _let_go(self) -> None:
+        """Keep gradients in the parts of this worker only."""
+        for parameter in self._line.parameters:
+            parameter.grad = None
+        self._room = []
+
+    def _settings(self) -> List[Dict[str, Any]]:
+        return [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in self.inner.param_groups
+        ]
+
+    def _set_settings(self, value: List[Dict[str, Any]]) -> None:
+        for group, given in zip(self.inner.param_groups, value):
+            group.update(given)

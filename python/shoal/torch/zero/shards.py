@@ -1,0 +1,322 @@
+"""The share of an optimizer's state that a worker holds, and how shares pass from worker to
+worker.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from array import array
+from bisect import bisect_left
+from collections import defaultdict
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+import shoal
+from shoal._checkpoint.tree import Dealt
+
+from .flat import Line, merge
+from .kinds import Kind, kinds
+from .layout import Deal, Run, Span, deal, runs
+
+
+class Row(NamedTuple):
+    """What a member says of itself in a census; all -1 for one that is gone."""
+
+    host: int
+    rank: int  # in the deal before, which had `size` members; -1 for one that holds nothing yet
+    size: int
+
+
+class Shards:
+    """The parts of parameters that this worker updates, and the optimizer for them.
+
+    `deal` says what each member holds, `parts` are the runs of parameters held here, and `inner` is
+    an optimizer like the user's for them.
+    """
+
+    def __init__(self, job: "shoal.Job", optimizer: torch.optim.Optimizer, line: Line) -> None:
+        self._job, self.optimizer, self.line = job, optimizer, line
+        self.name = "sharded " + job.unused("optimizer")
+        groups = {p: g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        self._group = [groups[p] for p in line.parameters]
+        self._kinds: List[Dict[str, Kind]] = [
+            kinds(optimizer, g, p) for g, p in zip(self._group, line.parameters)
+        ]
+        self._names = sorted({name for known in self._kinds for name in known})
+        self.inner = copy.copy(optimizer)
+        self.parts: List[Tuple[Run, Tensor]] = []
+        self.deal = Deal((), ())
+        self._drop()
+        if not job.outside:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Take this worker's share of the state that the optimizer has already, as on all
+        others.
+        """
+        hosts = [row.host for row in self._census()]
+        self._hold(deal(self.line.total, hosts), len(hosts))
+        self._take(self.deal.held(self._rank))
+        for run, part in self.parts:
+            first, _ = self.line.places[run.parameter]
+            for name, value in self.optimizer.state.get(
+                self.line.parameters[run.parameter], {}
+            ).items():
+                cut = self._cut(run.parameter, name)
+                self.inner.state[part][name] = (
+                    value.reshape(-1)[run.start - first : run.stop - first].clone()
+                    if cut
+                    else copy.deepcopy(value)
+                )
+        self.optimizer.state.clear()
+
+    def step(self) -> None:
+        """Update the parts held here, from their `grad`."""
+        for mine, given in zip(self.inner.param_groups, self.optimizer.param_groups):
+            mine.update({key: value for key, value in given.items() if key != "params"})
+        type(self.optimizer).step(self.inner)
+        for _, part in self.parts:
+            part.grad = None
+
+    def gather(self) -> None:
+        """After an update: give all members all parameters, and deal the state anew where members
+        have gone.
+        """
+        if self._moved:
+            self.settle()
+            return
+        share = self.deal.shares[self._rank]
+        with self._job.grouped():
+            calls = [
+                self._job.allgather_async(s.part(s.values, share), out=s.values)
+                for s in self.line.stretches
+            ]
+        lost = False
+        for call in calls:
+            try:
+                call.wait()
+            except shoal.LostError:  # on all members, or on none
+                lost = True
+        if lost:
+            self._share()
+
+    def settle(self) -> None:
+        """When the members have changed: give all of them all parameters, and deal the shares of
+        those who are gone to those who are left.
+
+        Those who have just joined make the same calls, and hold nothing yet. Raises ShoalError
+        where both who held something are gone.
+        """
+        view = self._job._port.view
+        if view.released or not self._moved:
+            return
+        if view.new:
+            self._drop()
+        elders = view.size - view.joined
+        with self._job._port.everyone():
+            self._share()
+            rows = self._census()
+            same = all(
+                (row.rank, row.size) == (rank, elders) for rank, row in enumerate(rows[:elders])
+            )
+            self._pass_on(
+                [row.host if rank < elders else -1 for rank, row in enumerate(rows)], move=not same
+            )
+
+    def spread(self) -> None:
+        """When those who have just joined have all else: deal the state to all members."""
+        self._pass_on([row.host for row in self._census()], move=True)
+
+    def get(self) -> Dict[str, Any]:
+        """The state for a checkpoint: "known" says which parameters have it, and the numbers of it;
+        where there is no tensor yet stand zeros.
+        """
+        cuts, rank = self.deal.cuts(), self._rank
+        rows = [bisect_left([start for start, _ in self.line.places], cut) for cut in cuts]
+        value: Dict[str, Any] = {
+            "known": Dealt(self._known()[rows[rank] : rows[rank + 1]], rank, rows)
+        }
+        mine = {run: part for run, part in self.parts}
+        for i, (start, stop) in enumerate(self.line.places):
+            within = [min(max(cut, start), stop) - start for cut in cuts]
+            part = mine.get(Run(i, start + within[rank], start + within[rank + 1]))
+            for name, kind in self._kinds[i].items():
+                if kind.dtype is not None:
+                    held = None if part is None else self.inner.state[part].get(name)
+                    zeros = torch.zeros(within[rank + 1] - within[rank], dtype=kind.dtype)
+                    value[f"{i}.{name}"] = Dealt(zeros if held is None else held, rank, within)
+        return value
+
+    def set(self, value: Dict[str, Any]) -> None:
+        """Take over what is held here of the state in a checkpoint, of whatever number of
+        workers.
+        """
+        table = value["known"]
+        for run, part in self.parts:
+            first, _ = self.line.places[run.parameter]
+            for name in self._kinds[run.parameter]:
+                if (
+                    self._cut(run.parameter, name)
+                    and table[run.parameter, self._names.index(name)] > -math.inf
+                ):
+                    self.inner.state[part][name] = value[f"{run.parameter}.{name}"][
+                        run.start - first : run.stop - first
+                    ].clone()
+        self._set_numbers(table)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the state held here."""
+        return sum(
+            v.numel() * v.element_size()
+            for state in self.inner.state.values()
+            for v in state.values()
+            if torch.is_tensor(v)
+        )
+
+    @property
+    def _moved(self) -> bool:
+        return self._job._port.view.generation != self._generation
+
+    def _drop(self) -> None:
+        """Hold nothing: what this worker may have held belongs to members of an earlier
+        generation.
+        """
+        self._generation, self._rank, self._size = -1, -1, -1
+        self._take([])
+
+    def _take(self, held: Sequence[Span]) -> None:
+        """Have parts for what is held, without state."""
+        self.parts = []
+        self.inner.state = defaultdict(dict)
+        self.inner.param_groups = [{**group, "params": []} for group in self.optimizer.param_groups]
+        values = [s.values for s in self.line.stretches]
+        for run in runs(self.line.places, held):
+            first, _ = self.line.places[run.parameter]
+            part = self.line.of(run.parameter, values)[run.start - first : run.stop - first]
+            self.parts.append((run, part))
+            self.inner.param_groups[self._group[run.parameter]]["params"].append(part)
+
+    def _hold(self, new: Deal, size: int) -> None:
+        """Note a deal among so many members."""
+        view = self._job._port.view
+        self.deal, self._generation, self._rank, self._size = new, view.generation, view.rank, size
+
+    def _census(self) -> List[Row]:
+        """What each member says of itself. One that is lost before it could is not here."""
+        view = self._job._port.view
+        said = array("q", [-1]) * (len(Row._fields) * view.size)
+        host = int.from_bytes(
+            hashlib.blake2b(self._job.host.encode(), digest_size=7).digest(), "little"
+        )
+        said[len(Row._fields) * view.rank : len(Row._fields) * (view.rank + 1)] = array(
+            "q", [host, self._rank, self._size]
+        )
+        said = self._job.allreduce(said, op="max")
+        return [Row(*said[i : i + len(Row._fields)]) for i in range(0, len(said), len(Row._fields))]
+
+    def _share(self) -> None:
+        """Give all members all parameters, from both who update each of them. It goes on without a
+        member that is lost.
+        """
+        held, missing = self.deal.held(self._rank), False
+        for stretch in self.line.stretches:
+            for words in merge(
+                self._job, stretch, stretch.dtype, stretch.pieces(stretch.values, held)
+            ):
+                missing = missing or not words.whole(words.span)
+                words.put((stretch.start, stretch.stop), stretch.values)
+        if missing:
+            raise _lost()
+
+    def _pass_on(self, hosts: Sequence[int], move: bool) -> None:
+        """Deal the state to members on these hosts (-1: gets nothing). Without `move` they have
+        it.
+        """
+        new = deal(self.line.total, hosts)
+        if move:
+            table = self._table()
+            before, state = self.parts, self.inner.state
+            self._take(new.held(self._job._port.view.rank))
+            # All members take part in all calls, so all of them find what is missing.
+            if not all([self._pass_on_one(name, table, before, state) for name in self._names]):
+                raise _lost()
+            self._set_numbers(table)
+        self._hold(new, sum(host >= 0 for host in hosts))
+
+    def _pass_on_one(
+        self,
+        name: str,
+        table: Tensor,
+        before: Sequence[Tuple[Run, Tensor]],
+        state: Dict[Tensor, Dict[str, Tensor]],
+    ) -> bool:
+        """Pass on one of the tensors that the optimizer keeps; false where some of it is lost."""
+        whole = True
+        for stretch in self.line.stretches:
+            there = [
+                i
+                for i in self.line.within(stretch)
+                if self._cut(i, name) and table[i, self._names.index(name)] > -math.inf
+            ]
+            if not there:
+                continue
+            dtype = self._kinds[there[0]][name].dtype
+            give = [
+                (run[1:], state[part].pop(name))
+                for run, part in before
+                if run.parameter in there and state[part].get(name) is not None
+            ]
+            mine = [(run, part) for run, part in self.parts if run.parameter in there]
+            for _, part in mine:
+                self.inner.state[part][name] = torch.empty(part.shape, dtype=dtype)
+            for words in merge(self._job, stretch, dtype, give):
+                whole = whole and all(words.whole(self.line.places[i]) for i in there)
+                for run, part in mine:
+                    words.put(run[1:], self.inner.state[part][name])
+        return whole
+
+    def _cut(self, parameter: int, name: str) -> bool:
+        kind = self._kinds[parameter].get(name)
+        return kind is not None and kind.dtype is not None
+
+    def _table(self) -> Tensor:
+        """What all members together know of the state: see _known."""
+        table = self._known()
+        if table.numel():
+            self._job.allreduce(table, op="max")
+        return table
+
+    def _known(self) -> Tensor:
+        """Which parameters have which state here, and the numbers of it: a row a parameter, and
+        -inf where it has none.
+        """
+        table = torch.full(
+            (len(self.line.parameters), len(self._names)), -math.inf, dtype=torch.float64
+        )
+        for run, part in self.parts:
+            for name, value in self.inner.state[part].items():
+                if value is not None:
+                    table[run.parameter, self._names.index(name)] = (
+                        1.0 if self._cut(run.parameter, name) else float(value)
+                    )
+        return table
+
+    def _set_numbers(self, table: Tensor) -> None:
+        for run, part in self.parts:
+            for name, kind in self._kinds[run.parameter].items():
+                value = float(table[run.parameter, self._names.index(name)])
+                if kind.dtype is None and value > -math.inf:
+                    self.inner.state[part][name] = kind.number(value)
+
+
+def _lost() -> shoal.ShoalError:
+    return shoal.ShoalError(
+        "a part of the optimizer's state is gone with the two workers that held it, which were lost"
+        " at once. Start the job again: it goes on from its newest checkpoint, if it writes any"
+        " (job.checkpoint)"
+    )
