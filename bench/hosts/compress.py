@@ -118,18 +118,20 @@ def text(document: dict) -> str:
 
 PAGE = """# Compressed gradients between hosts
 
-Steps of a GPT of {parameters:,} parameters ({gradient:.1f} MiB of gradients) on {hosts} hosts with a worker each, joined by cables of {rate}:
-network namespaces of one machine. `bench/hosts/compress.py --write` wrote this page. What the forms do is in
-[design/compression.md](design/compression.md).
+Steps of a GPT of {parameters:,} parameters ({gradient:.1f} MiB of gradients) on {hosts} hosts
+with a worker each, joined by cables of {rate}: network namespaces of one machine. What the forms do
+is in [design/compression.md](design/compression.md).
 
 {table}
 
-{machine}
-
 {quiet}
 
-The median step after a warm-up of {warm_up}, {steps} steps a run; then the median of {runs} runs, with the smallest and the largest. The forms take
-turns. What is sent is read from the kernel's queue of the cable, headers and the agents' own words included.
+The median step after a warm-up of {warm_up}, {steps} steps a run; then the median of {runs} runs,
+with the smallest and the largest. The forms take turns. What is sent is read from the kernel's
+queue of the cable, headers and the agents' own messages included. `bench/hosts/compress.py --write`
+wrote this page.
+
+{machine}
 """
 
 

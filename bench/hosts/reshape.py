@@ -19,6 +19,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import textwrap
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
 
@@ -239,32 +240,39 @@ def verdict(document: dict) -> str:
     ]
     within = sum(ratio(line) <= BAR for line in limited)
     worst = max(limited, key=ratio)
-    return (
+    return textwrap.fill(
         f"Promised: {BAR} × bytes / rate and a barrier, where the cables are the limit. Up to"
         f" {LIMITED / 1e6:.0f} Mbit/s that held in {within} of {len(limited)} changes in which"
         f" something crosses from host to host; the worst was {ratio(worst):.2f}, {worst['before']}"
         f" → {worst['after']} on {worst['hosts']} hosts at {worst['rate'][:-4]}"
-        f" {worst['rate'][-4:].capitalize()}/s."
+        f" {worst['rate'][-4:].capitalize()}/s.",
+        100,
     )
 
 
 PAGE = """# Pauses of live reshapes
 
-How long training pauses while its mesh changes: {ranks} workers with the GPT of `examples/gpt/mesh_gpt.py` at a width of {width}, {state:.0f} MB of
-parameters and Adam's moments, on hosts with slow cables. `make bench-reshape` builds, measures, prints the tables
-and writes this page. What a reshape does is in [design/reshape.md](design/reshape.md).
+How long training pauses while its mesh changes: {ranks} workers with the GPT of
+`examples/gpt/mesh_gpt.py` at a width of {width}, {state:.0f} MB of parameters and Adam's moments,
+on hosts with slow cables. What a reshape does is in [design/reshape.md](design/reshape.md).
 
 {verdict}
 
+{kept}## Figures
+
 {tables}
 
-- **busiest host** is the bytes that it must send or receive, as the plan says; all plans move the fewest bytes that are possible.
-- **predicted** is what `shoal reshape --dry-run` says; with * without the time on cables, because nothing had been measured on them yet.
-- **pause** is the time from the end of the last step on the old mesh to the beginning of the first on the new one, on the rank that comes last each
-  time. In it the state is packed, moved, proved by fingerprint and unpacked, and the program builds its model.
-- A barrier took {barrier:.1f} ms. Packets of 1500 bytes carry 95.6 % of data, so 1.05 is the least of bytes / rate that there can be.
+- **busiest host** is the bytes that it must send or receive, as the plan says. All plans move the
+  fewest bytes that are possible.
+- **predicted** is what `shoal reshape --dry-run` says; with * without the time on cables, because
+  nothing had been measured on them yet.
+- **pause** is the time from the end of the last step on the old mesh to the beginning of the first
+  on the new one, on the rank that comes last each time. In it the state is packed, moved, proved by
+  fingerprint and unpacked, and the program builds its model.
+- A barrier took {barrier:.1f} ms. Packets of 1500 bytes carry 95.6 % of data, so 1.05 is the least
+  of bytes / rate that is possible.
 
-{kept}## Machine
+## Machine
 
 {machine}
 
@@ -272,9 +280,12 @@ and writes this page. What a reshape does is in [design/reshape.md](design/resha
 
 ## Method
 
-A host is a network namespace of one machine, with one cable to a switch that lets its rate through each way. All hosts share the machine's processors, and
-so do their copies, fingerprints, encryption and models. All programs run at a raised priority (nice −{nice}), which holds for their
-sessions too where the scheduler shares the processors out over these. Times are medians over the runs, of which there were up to {runs}.
+A host is a network namespace of one machine, with one cable to a switch that lets its rate through
+each way. All hosts share the machine's processors, and so do their copies, fingerprints, encryption
+and models. All programs run at a raised priority (nice −{nice}), which holds for their sessions too
+where the scheduler shares the processors out over these. Times are medians over the runs, of which
+there were up to {runs}. `make bench-reshape` builds, measures, prints the tables and writes this
+page.
 """
 
 

@@ -16,6 +16,8 @@ TITLES = {
     "openmpi": "OpenMPI",
 }
 
+KEPT = ("Against gloo", report.LIMITS)  # the sections that the page has by hand
+
 
 def bound_us(line: dict) -> float:
     """Returns the microseconds in which a host can send 2(H-1)/H of the bytes: no schedule that
@@ -108,17 +110,19 @@ def text(document: dict) -> str:
 
 PAGE = """# Benchmarks over several hosts
 
-float32 all-reduce on hosts with slow cables: shoal's agents, and other libraries. `make bench-hosts` installs the others from Debian,
-builds, measures, prints the tables and writes this page. One host is in [benchmarks.md](benchmarks.md).
+A float32 all-reduce on hosts with slow cables: shoal's agents, and other libraries. One host is in
+[benchmarks.md](benchmarks.md).
 
 {kept}## Figures
 
 {tables}
 
-A time is the median over the runs, up to {runs}, with the smallest and the largest, and from 1 MiB on its share of the bound:
-2(H−1)/H · bytes / rate, in which a host can send what any schedule must send that sums on the hosts. "sent / bound" is what the
-busiest host put on its cable for a call, with all headers. Packets of {mtu} bytes carry {carried:.1f} % of data, so that is the most there
-can be of the bound. The other rows are how many times longer a peer takes, each pair from one round.
+A time is the median over the runs, up to {runs}, with the smallest and the largest. From 1 MiB on
+it stands with its share of the bound: 2(H−1)/H · bytes / rate, the time in which a host can send
+what every schedule that sums on the hosts must send. "sent / bound" is what the busiest host put on
+its cable for a call, with all headers. Packets of {mtu} bytes carry {carried:.1f} % of data, which
+is the most that is possible of the bound. The other rows say how many times longer a peer takes, each pair
+from one round.
 
 ## Machine
 
@@ -128,16 +132,22 @@ can be of the bound. The other rows are how many times longer a peer takes, each
 
 ## Method
 
-- A host is a network namespace of one machine, with one cable to a switch. A cable lets its rate through each way (tbf, a bucket of
-  {burst}, a queue of {queue}). All hosts share the machine's processors, so the tables show what the processors allow where that is less
-  than what the cables do; the slower cables show the schedules alone.
-- **shoal** is `shoal run --listen` on the first host, `shoal agent` on the others, and the Go workers of `shoal bench allreduce`. Data between
-  hosts is encrypted by TLS unless the row says otherwise; the peers do not encrypt.
-- **OpenMPI** is `MPI_Allreduce` with its TCP between hosts, **torch + gloo** is `torch.distributed.all_reduce`.
+- A host is a network namespace of one machine, with one cable to a switch. A cable lets its rate
+  through each way (tbf, a bucket of {burst}, a queue of {queue}). All hosts share the machine's
+  processors, so the tables show what the processors allow where that is less than what the cables
+  do. The slower cables show the schedules alone.
+- **shoal** is `shoal run --listen` on the first host, `shoal agent` on the others, and the Go
+  workers of `shoal bench allreduce`. Data between hosts is encrypted by TLS unless the row says
+  otherwise; the peers do not encrypt.
+- **OpenMPI** is `MPI_Allreduce` with its TCP between hosts, **torch + gloo** is
+  `torch.distributed.all_reduce`.
 - Where a row has no entry, or a program is missing, it was not measured there.
 - All programs run at a raised priority (nice −10).
-- Everything else is as in [benchmarks.md](benchmarks.md): new data for every call, a barrier before and behind it, every element of the result
-  checked, the slowest rank counts, and the programs take turns.
+- Everything else is as in [benchmarks.md](benchmarks.md): new data for every call, a barrier before
+  and behind it, every element of the result checked, the slowest rank counts, and the programs take
+  turns.
+- `make bench-hosts` installs the other libraries from Debian, builds, measures, prints the tables
+  and writes this page.
 """
 
 
@@ -150,7 +160,7 @@ def write(document: dict, folder: pathlib.Path) -> None:
         carried=100 * carried(mtu),
         burst=network.BURST,
         queue=network.QUEUE,
-        kept=report.section(folder / "benchmarks-hosts.md", report.LIMITS),
+        kept="".join(report.section(folder / "benchmarks-hosts.md", title) for title in KEPT),
         **report.facts(document, without=["MPICH"]),
     )
     (folder / "benchmarks-hosts.md").write_text(page)

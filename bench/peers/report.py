@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pathlib
 import statistics
+import textwrap
 from typing import NamedTuple, Sequence
 
 import plot
@@ -27,8 +28,8 @@ MIB = 1 << 20
 # smaller buffers stay in the caches, where the limit of the memory says little
 IN_MEMORY = 16 * MIB
 PEERS = ("openmpi", "openmpi-tcp", "mpich", "gloo", "kungfu")
-LIMITS = "What limits it"  # a section that a page has by hand
-KEPT = (LIMITS, "Checkpoints", "GPUs")  # those of this page
+LIMITS = "Limits"  # the section that every page has by hand; docs/design/benchmarks.md has the rest
+KEPT = (LIMITS, "Checkpoints", "GPUs")  # the sections that this page has by hand
 
 
 class Results:
@@ -175,9 +176,10 @@ def facts(document: dict, without: Sequence[str] = (), note: str = "") -> dict[s
     rows = [
         [key, value] for key, value in document["machine"].items() if value and key not in without
     ] + [["date", document["date"]]]
-    quiet = (
+    quiet = textwrap.fill(
         f"The machine was **not idle** before {busy} of {len(results)} measurements: read the times"
-        f" with care.{note}"
+        f" with care.{note}",
+        100,
     )
     return {
         "machine": table(["", ""], rows),
@@ -249,38 +251,26 @@ def text(document: dict) -> str:
 
 PAGE = """# Benchmarks
 
-float32 all-reduce on one host: shoal, other libraries, and what the memory of the machine allows. `make bench-peers`
-installs the others from Debian, builds, measures, prints the tables and writes this page. Several hosts
-are in [benchmarks-hosts.md](benchmarks-hosts.md), whole steps of training in [benchmarks-steps.md](benchmarks-steps.md).
-
-![Latency and bandwidth against size](benchmarks.svg)
+A float32 all-reduce on one host: shoal, other libraries, and what the memory of the machine allows.
+Other pages: [several hosts](benchmarks-hosts.md), [whole steps of training](benchmarks-steps.md),
+[compressed gradients](benchmarks-compression.md), [pauses of a reshape](benchmarks-reshape.md).
 
 ## Promises
 
-How many times longer the fastest of the peers takes, or what share of the limit is reached; for tensors in the arena, or for foreign ones,
-which are copied in and out. The median of the runs counts.
+"Measured" says how many times longer the fastest of the peers takes, or what share of the limit
+shoal reaches: for tensors in the arena, or for foreign ones, which are copied in and out. The
+median of the runs counts.
 
 {promises}
 
-{kept}## Figures
+![Latency and bandwidth against size](benchmarks.svg)
 
-### Times
+{kept}## Times
 
-Median over {runs} runs, and the smallest and largest run.
+Median over {runs} runs, and the smallest and largest run. Bandwidths, ratios and the method are in
+[design/benchmarks-one-host.md](design/benchmarks-one-host.md).
 
 {times}
-
-### Bandwidth
-
-Algorithm bandwidth, bytes of the tensor / time; in brackets the share of what the memory allows.
-
-{bandwidths}
-
-### Ratios
-
-Time of the peer / time of shoal, each pair from one round; median, smallest and largest.
-
-{ratios}
 
 ## Machine
 
@@ -288,30 +278,58 @@ Time of the peer / time of shoal, each pair from one round; median, smallest and
 
 {quiet}
 
+`make bench-peers` installs the other libraries from Debian, builds, measures, prints the tables and
+writes this page.
+"""
+
+DETAILS = """# Benchmarks on one host: bandwidths, ratios and method
+
+The rest of [benchmarks.md](../benchmarks.md), written with it by `make bench-peers`.
+
+## Bandwidth
+
+Algorithm bandwidth: the bytes of the tensor divided by the time. In brackets stands the share of
+what the memory allows.
+
+{bandwidths}
+
+## Ratios
+
+The time of the peer divided by the time of shoal, each pair from one round: median, smallest and
+largest.
+
+{ratios}
+
 ## Method
 
-- Every program does the same: fill the buffers anew with random data, barrier, time one in-place sum all-reduce, barrier, check
-  every element of the result. The second barrier, which is not timed, keeps a rank that checks from taking the processor of one that is
-  still in the call. A call takes as long as on its slowest rank. A run's figure is the median over its calls
-  (8 to 500 of them, by size, after a warm-up); a table's figure is the median over the runs.
+- Every program does the same: fill the buffers anew with random data, barrier, time one in-place
+  sum all-reduce, barrier, check every element of the result. The second barrier, which is not
+  timed, keeps a rank that checks from taking the processor of one that is still in the call. A call
+  takes as long as on its slowest rank. A run's figure is the median over its calls (8 to 500 of
+  them, by size, after a warm-up). A table's figure is the median over the runs.
 - The programs take turns (A B C A B C …), and each waits for an idle machine before it starts.
-- The data are whole numbers whose sums are exact in float32 in every order, so that results are compared bit by bit.
-- **shoal**: `shoal bench allreduce`, tensors in the arena; from Go, and from Python with NumPy. **Foreign memory** is the process's own, which
-  is copied in and out.
-- **OpenMPI**, **MPICH**: `MPI_Allreduce` with `MPI_IN_PLACE` from C over shared memory (the default); OpenMPI bound to
-  cores where there are enough, else with `--oversubscribe --bind-to none`. In place because that is what shoal does.
-- **OpenMPI, TCP**: the same, over TCP on the loopback device instead of shared memory (`--mca pml ob1 --mca btl tcp,self`).
+- The data are whole numbers whose sums are exact in float32 in every order, so that results are
+  compared bit by bit.
+- **shoal**: `shoal bench allreduce`, tensors in the arena; from Go, and from Python with NumPy.
+  **Foreign memory** is the process's own, which is copied in and out.
+- **OpenMPI**, **MPICH**: `MPI_Allreduce` with `MPI_IN_PLACE` from C over shared memory (the
+  default). OpenMPI is bound to cores where there are enough, otherwise it runs with
+  `--oversubscribe --bind-to none`. In place, because that is what shoal does.
+- **OpenMPI, TCP**: the same, over TCP on the loopback device instead of shared memory
+  (`--mca pml ob1 --mca btl tcp,self`).
 - **torch + gloo**: `torch.distributed.all_reduce` over loopback TCP, one torch thread a process.
-- **KungFu**: its all-reduce from C++, in place, by its own launcher with its default strategy, which on one host is a star over Unix
-  sockets. No package has it: `run.py --kungfu DIR` measures what was built in a folder. For this page it {kungfu} measured.
-- **limit of the memory**: a C program in which one pinned process a core reads each buffer once and writes each result
-  once, straight in shared memory, with spinning barriers. Buffers below 16 MiB fit the caches. **Foreign**: the same, between copies of
-  each buffer from the memory of its process and back.
+- **KungFu**: its all-reduce from C++, in place, by its own launcher with its default strategy,
+  which on one host is a star over Unix sockets. No package has it: `run.py --kungfu DIR` measures
+  what was built in a folder. For this page it {kungfu} measured.
+- **limit of the memory**: a C program in which one pinned process a core reads each buffer once and
+  writes each result once, straight in shared memory, with spinning barriers. Buffers below 16 MiB
+  fit the caches. **Foreign**: the same, between copies of each buffer from the memory of its
+  process and back.
 """
 
 
 def write(document: dict, folder: pathlib.Path) -> None:
-    """Writes benchmarks.md and benchmarks.svg into folder."""
+    """Writes benchmarks.md, design/benchmarks-one-host.md and benchmarks.svg into folder."""
     results = Results(document["results"])
 
     def tables(make) -> str:
@@ -320,13 +338,16 @@ def write(document: dict, folder: pathlib.Path) -> None:
     page = PAGE.format(
         promises=_promises_table(results),
         times=tables(_times_table),
-        bandwidths=tables(_bandwidth_table),
-        ratios=tables(_ratio_table),
         kept="".join(section(folder / "benchmarks.md", title) for title in KEPT),
-        kungfu="was" if "kungfu" in results.names else "was not",
         **facts(document),
     )
     (folder / "benchmarks.md").write_text(page)
+    details = DETAILS.format(
+        bandwidths=tables(_bandwidth_table),
+        ratios=tables(_ratio_table),
+        kungfu="was" if "kungfu" in results.names else "was not",
+    )
+    (folder / "design" / "benchmarks-one-host.md").write_text(details)
     lines = {
         name: {
             n: [

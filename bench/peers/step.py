@@ -85,22 +85,25 @@ def tables(document: dict, key: str) -> str:
 
 PAGE = """# Whole steps
 
-The time of a step of training (forward, backward, average of the gradients, optimizer) with {n} workers on this machine: PyTorch's
-DistributedDataParallel on gloo, the same loop on shoal, and an elastic loop over `shoal.torch.loader`, whose workers may come and go.
-`bench/peers/step.py --write` wrote this page. The all-reduce alone is in [benchmarks.md](benchmarks.md).
-
-## Figures
+The time of a step of training (forward, backward, average of the gradients, optimizer) with {n}
+workers on this machine: PyTorch's DistributedDataParallel on gloo, the same loop on shoal, and an
+elastic loop over `shoal.torch.loader`, whose workers may come and go. The all-reduce alone is in
+[benchmarks.md](benchmarks.md).
 
 {table}
 
-Promised is {promised} of gloo's time for `gpt`, the model of `examples/gpt`, and never more than gloo's.
+Promised is {promised} of gloo's time for `gpt`, the model of `examples/gpt`, and never more than
+gloo's.
 
-The processor time of a step, of all workers and the agent. What other programs do on the machine is not in it, and where there are more workers than cores
-it decides how long a step takes at least:
+{kept}## Processor time
+
+The processor time of a step, of all workers and the agent. It does not include what other programs
+do on the machine. Where there are more workers than cores it decides how long a step takes at
+least:
 
 {cpu}
 
-{kept}## Machine
+## Machine
 
 {machine}
 
@@ -108,8 +111,11 @@ it decides how long a step takes at least:
 
 ## Method
 
-- The median of the steps of a run after a warm-up of 3; then the median of {runs} runs, with the smallest and the largest. Ratios are those of one round.
-- A global batch of 16, one torch thread a worker, SGD. All ways train on the same samples, and must end with the same loss to 0.1 %.
+- The median of the steps of a run after a warm-up of 3; then the median of {runs} runs, with the
+  smallest and the largest. Ratios are those of one round.
+- A global batch of 16, one torch thread a worker, SGD. All programs train on the same samples, and
+  must end with the same loss to 0.1 %.
+- `bench/peers/step.py --write` wrote this page.
 """
 
 
