@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/numa"
+	"github.com/shoal-ml/shoal/internal/rundir"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher/proc"
 	"github.com/shoal-ml/shoal/member"
@@ -94,7 +95,7 @@ func newLaunch(cfg RunConfig) (*launch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	runtimeDir, err := proc.RuntimeDir()
+	runtimeDir, err := rundir.Path()
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ import (
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/internal/group"
-	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/internal/rundir"
 )
 
 // patience is how long a launcher may take to answer. It is busy with nothing else; one that takes
@@ -53,11 +53,11 @@ func List(ctx context.Context) ([]*Job, error) {
 // Look is List, and tells what launchers say that answer for no job: it ends, or is led from
 // another host.
 func Look(ctx context.Context) (jobs []*Job, refused []string, err error) {
-	dir, err := proc.RuntimeDir()
+	dir, err := rundir.Path()
 	if err != nil {
 		return nil, nil, err
 	}
-	sockets, err := filepath.Glob(filepath.Join(dir, "*"+proc.ControlSuffix))
+	sockets, err := filepath.Glob(filepath.Join(dir, "*"+rundir.ControlSuffix))
 	if err != nil {
 		return nil, nil, fmt.Errorf("control: %w", err)
 	}

@@ -10,13 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/shoal-ml/shoal/internal/rundir"
 )
 
 // maxSocketPath is the room for a path in a Unix socket address, without its NUL.
 const maxSocketPath = 103
-
-// ControlSuffix ends the names of the sockets that Place.Control names, in RuntimeDir.
-const ControlSuffix = ".ctl"
 
 // Place is what a run keeps outside of its run directory while it lives: the paths of its sockets,
 // and a lock that the kernel takes from the launcher when it dies. All lie in a directory that only
@@ -25,45 +24,6 @@ type Place struct {
 	Run  string // id of the run, random
 	dir  string
 	lock *os.File
-}
-
-// RuntimeDir is where the places of this user lie: in XDG_RUNTIME_DIR where there is one, else in
-// the folder for temporary files. It is made when missing, and refused when anybody else could
-// reach into it.
-func RuntimeDir() (string, error) {
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("shoal-%d", os.Getuid()))
-	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) {
-		if info, err := os.Stat(xdg); err == nil && info.IsDir() {
-			dir = filepath.Join(xdg, "shoal")
-		}
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", fmt.Errorf(
-			"proc: a directory for sockets: %w; set XDG_RUNTIME_DIR to a folder of yours", err)
-	}
-	return dir, checkPrivate(dir)
-}
-
-func checkPrivate(dir string) error {
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return fmt.Errorf("proc: %w", err)
-	}
-	owner := int(info.Sys().(*syscall.Stat_t).Uid)
-	why := ""
-	switch {
-	case !info.IsDir():
-		why = "it is not a directory"
-	case owner != os.Getuid():
-		why = fmt.Sprintf("it belongs to user %d", owner)
-	case info.Mode().Perm()&0o077 != 0:
-		why = fmt.Sprintf("its mode is %04o", info.Mode().Perm())
-	default:
-		return nil
-	}
-	return fmt.Errorf(
-		"proc: %s is not private: %s, so others could take over the socket of a job; "+
-			"remove it or make it 0700, or set XDG_RUNTIME_DIR to a folder of yours", dir, why)
 }
 
 // NewPlace removes what dead runs have left in dir and makes a place for a new one.
@@ -99,7 +59,7 @@ func NewPlace(dir string) (*Place, error) {
 func (p *Place) Socket() string { return filepath.Join(p.dir, p.Run+".sock") }
 
 // Control is the path for the socket on which the launcher answers tools.
-func (p *Place) Control() string { return filepath.Join(p.dir, p.Run+ControlSuffix) }
+func (p *Place) Control() string { return filepath.Join(p.dir, p.Run+rundir.ControlSuffix) }
 
 func (p *Place) lockPath() string { return filepath.Join(p.dir, p.Run+".lock") }
 

@@ -7,63 +7,6 @@ import (
 	"testing"
 )
 
-func TestRuntimeDir(t *testing.T) {
-	tmp := t.TempDir()
-	t.Setenv("TMPDIR", tmp)
-	t.Setenv("XDG_RUNTIME_DIR", filepath.Join(tmp, "missing"))
-	dir, err := RuntimeDir()
-	if err != nil || filepath.Dir(dir) != tmp {
-		t.Fatalf("without XDG_RUNTIME_DIR: %q, %v", dir, err)
-	}
-	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("made as %v, %v", info.Mode(), err)
-	}
-	if again, err := RuntimeDir(); err != nil || again != dir {
-		t.Errorf("the second time: %q, %v", again, err)
-	}
-	t.Setenv("XDG_RUNTIME_DIR", tmp)
-	if dir, err := RuntimeDir(); err != nil || dir != filepath.Join(tmp, "shoal") {
-		t.Errorf("with XDG_RUNTIME_DIR: %q, %v", dir, err)
-	}
-}
-
-func TestRuntimeDirRefuses(t *testing.T) {
-	for name, c := range map[string]struct {
-		spoil func(dir string) error
-		want  string
-	}{
-		"open to others": {func(dir string) error {
-			return os.Chmod(dir, 0o750)
-		}, "its mode is 0750"},
-		"a link": {func(dir string) error {
-			return os.Rename(dir, dir+"x")
-		}, "not a directory"},
-		"of somebody else": {func(dir string) error {
-			return os.Chown(dir, 12345, -1)
-		}, "belongs to user 12345"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			tmp := t.TempDir()
-			t.Setenv("XDG_RUNTIME_DIR", tmp)
-			dir, err := RuntimeDir()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := c.spoil(dir); err != nil {
-				t.Skip(err) // only root can give a directory away
-			}
-			if name == "a link" {
-				if err := os.Symlink(dir+"x", dir); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if _, err := RuntimeDir(); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want %q", err, c.want)
-			}
-		})
-	}
-}
-
 func TestPlaceLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	p, err := NewPlace(dir)

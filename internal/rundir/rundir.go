@@ -1,0 +1,54 @@
+// Package rundir says where the sockets of running jobs lie, for launchers, which make them, and for
+// tools, which look for them.
+package rundir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// ControlSuffix ends the names of the sockets in Path on which launchers answer tools.
+const ControlSuffix = ".ctl"
+
+// Path is the folder of the sockets and locks of this user's running jobs. It lies in
+// XDG_RUNTIME_DIR where there is one, else in the folder for temporary files. Path makes it when it
+// is missing, and refuses it when anybody else could reach into it.
+func Path() (string, error) {
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("shoal-%d", os.Getuid()))
+	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) {
+		if info, err := os.Stat(xdg); err == nil && info.IsDir() {
+			dir = filepath.Join(xdg, "shoal")
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", fmt.Errorf(
+			"rundir: a directory for sockets: %w; set XDG_RUNTIME_DIR to a folder of yours", err)
+	}
+	return dir, checkPrivate(dir)
+}
+
+func checkPrivate(dir string) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("rundir: %w", err)
+	}
+	owner := int(info.Sys().(*syscall.Stat_t).Uid)
+	why := ""
+	switch {
+	case !info.IsDir():
+		why = "it is not a directory"
+	case owner != os.Getuid():
+		why = fmt.Sprintf("it belongs to user %d", owner)
+	case info.Mode().Perm()&0o077 != 0:
+		why = fmt.Sprintf("its mode is %04o", info.Mode().Perm())
+	default:
+		return nil
+	}
+	return fmt.Errorf(
+		"rundir: %s is not private: %s, so others could take over the socket of a job; "+
+			"remove it or make it 0700, or set XDG_RUNTIME_DIR to a folder of yours", dir, why)
+}
