@@ -408,6 +408,33 @@ func TestBellsDoNotStopTheAgent(t *testing.T) {
 	}
 }
 
+// A worker that takes what it can read from its descriptors wakes the agent no less for others.
+func TestAWorkerSwallowsNoRingsOfOthers(t *testing.T) {
+	a := startAgent(t, 2)
+	w, thief := joinRaw(t, a, 0), joinRaw(t, a, 1)
+	g := group.New(t.Context())
+	g.Go("thief", func(ctx context.Context) error {
+		for ctx.Err() == nil {
+			_, _ = unix.Read(thief.agent.FD(), make([]byte, 8))
+			arena.Yield()
+		}
+		return nil
+	})
+	alone, _ := w.ask(api.Request{Type: api.TypeGroup, Ranks: []int{0}})
+	for range 500 {
+		call := sound()
+		call.Group = alone.ID
+		w.submit(call)
+		if status, text := w.wait(); status != arena.Done {
+			t.Fatalf("status %d: %s", status, text)
+		}
+	}
+	g.Stop(nil)
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestSocketIsPrivate(t *testing.T) {
 	a := startAgent(t, 1)
 	info, err := os.Stat(a.Socket())

@@ -16,7 +16,7 @@ import (
 // what the crew says counts, and completes the slots. One thread owns all of its state. Sessions
 // talk to it through do.
 type engine struct {
-	bell    *arena.Bell
+	bells   *arena.BellSet // wakes the thread
 	lanes   *lanes
 	members []*worker // that are here, in the order in which they came
 	byID    map[topo.WorkerID]*worker
@@ -46,11 +46,11 @@ const _ uint = arena.Slots - collective.MaxStep
 // newEngine makes an engine. broke is told, on the engine's thread, of a worker that broke the
 // protocol.
 func newEngine(l *lanes, broke func(w topo.WorkerID, err error)) (*engine, error) {
-	bell, err := arena.NewBell()
+	bells, err := arena.NewBellSet()
 	if err != nil {
 		return nil, err
 	}
-	return &engine{bell: bell, lanes: l, byID: map[topo.WorkerID]*worker{}, broke: broke,
+	return &engine{bells: bells, lanes: l, byID: map[topo.WorkerID]*worker{}, broke: broke,
 		transfers: newTransfers(), results: results{of: map[resultName]*result{}}}, nil
 }
 
@@ -82,7 +82,7 @@ func (e *engine) later(f func()) error {
 	}
 	e.inbox = append(e.inbox, f)
 	e.mu.Unlock()
-	e.bell.Ring()
+	e.bells.Ring()
 	return nil
 }
 
@@ -117,7 +117,7 @@ func (e *engine) serve() {
 func (e *engine) park() {
 	e.setParked(true)
 	if !e.scan() && !e.hasInbox() {
-		if err := e.bell.Wait(); err != nil {
+		if err := e.bells.Wait(); err != nil {
 			panic("agent: the engine's bell is broken: " + err.Error())
 		}
 	}
@@ -160,7 +160,7 @@ func (e *engine) stop() {
 	e.mu.Lock()
 	e.stopped = true
 	e.mu.Unlock()
-	e.bell.Ring()
+	e.bells.Ring()
 }
 
 // scan takes the new calls of every worker and executes what they made ready.
@@ -291,5 +291,5 @@ func (e *engine) close() error {
 		m.left, m.pins, m.saving = true, 0, false
 		m.reap()
 	}
-	return errors.Join(e.bell.Close(), e.lanes.close())
+	return errors.Join(e.bells.Close(), e.lanes.close())
 }

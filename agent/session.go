@@ -132,7 +132,7 @@ func (s *session) join(r *api.Request) error {
 	if err != nil {
 		return err
 	}
-	m, err := newMember(topo.WorkerID(r.Rank))
+	m, err := a.newMember(topo.WorkerID(r.Rank))
 	if err != nil {
 		return err
 	}
@@ -155,10 +155,10 @@ func (s *session) join(r *api.Request) error {
 	if late {
 		reply.Late, reply.Rank, reply.Size, reply.Generation = true, 0, 1, 0
 	}
-	return s.reply(reply, m.block.FD(), a.engine.bell.FD(), m.bell.FD())
+	return s.reply(reply, m.block.FD(), m.rings.FD(), m.bell.FD())
 }
 
-func newMember(w topo.WorkerID) (*worker, error) {
+func (a *Agent) newMember(w topo.WorkerID) (*worker, error) {
 	block, err := arena.NewSegment(fmt.Sprintf("control-%d", w), arena.ControlBytes)
 	if err != nil {
 		return nil, err
@@ -168,8 +168,14 @@ func newMember(w topo.WorkerID) (*worker, error) {
 		block.Close()
 		return nil, err
 	}
+	rings, err := a.engine.bells.New()
+	if err != nil {
+		block.Close()
+		bell.Close()
+		return nil, err
+	}
 	return &worker{id: w, block: block, control: arena.InitControl(block.Mem, int(w)), bell: bell,
-		segments: map[uint32]*arena.Segment{}, results: map[uint32]*result{}}, nil
+		rings: rings, segments: map[uint32]*arena.Segment{}, results: map[uint32]*result{}}, nil
 }
 
 // segment makes memory for the worker. What may come later is made while the worker goes on, and

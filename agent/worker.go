@@ -19,7 +19,8 @@ type worker struct {
 	rank     topo.Rank      // as the worker knows it; 0 for one that has not entered
 	block    *arena.Segment // of the control block
 	control  *arena.Control
-	bell     *arena.Bell
+	bell     *arena.Bell               // wakes the worker
+	rings    *arena.Bell               // the worker wakes the engine with it
 	segments map[uint32]*arena.Segment // its own
 	results  map[uint32]*result        // that it shares; numbered with the segments
 	// of these: given back by the worker, perhaps still used by open calls
@@ -68,6 +69,7 @@ func (m *worker) close() {
 	}
 	m.segments, m.results = nil, nil
 	m.bell.Close()
+	m.rings.Close()
 	m.block.Close()
 }
 

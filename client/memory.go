@@ -157,6 +157,8 @@ func (m *memory) giveBack(b []byte) {
 }
 
 func (m *memory) close() (err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for _, s := range m.shown() {
 		err = errors.Join(err, s.Close())
 	}

@@ -246,7 +246,7 @@ func TestMessagesAreBounded(t *testing.T) {
 
 func TestParkWakesByBellAndByHangUp(t *testing.T) {
 	worker, agent := pipe(t)
-	b, err := NewBell()
+	b, err := NewPolledBell()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,38 +262,79 @@ func TestParkWakesByBellAndByHangUp(t *testing.T) {
 	}
 }
 
-func TestWaitWakesByBell(t *testing.T) {
-	b, err := NewBell()
+func TestWaitWakesByEachBell(t *testing.T) {
+	set, err := NewBellSet()
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, waits := group.New(context.Background()), make(chan struct{})
-	g.Go("waits", func(context.Context) error {
-		for range 3 {
-			waits <- struct{}{}
-			if err := b.Wait(); err != nil {
-				return err
+	bell, err := set.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ring := range []func(){set.Ring, bell.Ring} {
+		g, waits := group.New(context.Background()), make(chan struct{})
+		g.Go("waits", func(context.Context) error {
+			for range 3 {
+				waits <- struct{}{}
+				if err := set.Wait(); err != nil {
+					return err
+				}
 			}
+			return nil
+		})
+		for range 3 {
+			<-waits
+			ring()
+			ring() // counts as the same, or lets one Wait return at once
 		}
-		return nil
-	})
-	for range 3 {
-		<-waits
-		b.Ring()
-		b.Ring() // counts as the same, or lets one Wait return at once
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
 	}
-	if err := g.Wait(); err != nil {
-		t.Error(err)
-	}
-	b.Ring()
-	if n := testing.AllocsPerRun(100, func() { b.Wait(); b.Ring() }); n != 0 {
+	bell.Ring()
+	if n := testing.AllocsPerRun(100, func() { set.Wait(); bell.Ring() }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	if err := b.Close(); err != nil {
+	if err := errors.Join(bell.Close(), set.Close()); err != nil {
 		t.Error(err)
 	}
-	if err := b.Wait(); err == nil {
-		t.Error("a closed bell rings")
+	if err := set.Wait(); err == nil {
+		t.Error("a closed set rings")
+	}
+}
+
+// A worker that reads what it rings, or that fills the counter of its bell, silences itself only.
+func TestBellsAreApart(t *testing.T) {
+	set, err := NewBellSet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	var bells [2]*Bell
+	for i := range bells {
+		if bells[i], err = set.New(); err != nil {
+			t.Fatal(err)
+		}
+		defer bells[i].Close()
+	}
+	bells[0].Ring()
+	bells[1].Ring()
+	if _, err := unix.Read(bells[1].FD(), make([]byte, 8)); err != nil { // it swallows its own ring
+		t.Fatal(err)
+	}
+	if err := set.Wait(); err != nil {
+		t.Errorf("the ring of the other worker: %v", err)
+	}
+	full := [8]byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	if _, err := unix.Write(bells[1].FD(), full[:]); err != nil {
+		t.Fatal(err)
+	}
+	bells[1].Ring() // blocks nobody
+	for range 3 {
+		if err := set.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		bells[0].Ring()
 	}
 }
 
@@ -332,7 +373,7 @@ func TestLatePagesArePromised(t *testing.T) {
 }
 
 func TestOpenSegmentClosesWhatItCannotMap(t *testing.T) {
-	bell, err := NewBell()
+	bell, err := NewPolledBell()
 	if err != nil {
 		t.Fatal(err)
 	}

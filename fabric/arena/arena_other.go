@@ -56,8 +56,23 @@ func (w *Window) Close() error { return nil }
 // Bell wakes a parked thread of another process.
 type Bell struct{}
 
-// NewBell fails here.
-func NewBell() (*Bell, error) { return nil, ErrUnsupported }
+// BellSet is a set of bells on which one goroutine waits.
+type BellSet struct{}
+
+// NewBellSet fails here.
+func NewBellSet() (*BellSet, error) { return nil, ErrUnsupported }
+
+// New fails here.
+func (s *BellSet) New() (*Bell, error) { return nil, ErrUnsupported }
+
+// Ring does nothing.
+func (s *BellSet) Ring() {}
+
+// Wait fails here.
+func (s *BellSet) Wait() error { return ErrUnsupported }
+
+// Close does nothing.
+func (s *BellSet) Close() error { return nil }
 
 // NewPolledBell fails here.
 func NewPolledBell() (*Bell, error) { return nil, ErrUnsupported }

@@ -1,49 +1,15 @@
 package arena
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 // Bell wakes a parked thread of another process: an eventfd.
-type Bell struct {
-	fd   int
-	wait *wait // in Wait; nil = the thread waits
-}
-
-// wait is how a goroutine waits for a bell in a way that Go's scheduler knows of: who rings the
-// bell in this process, or hears from another host what makes it ring, is likely to be on the
-// thread that then goes on with it.
-type wait struct {
-	file *os.File
-	raw  syscall.RawConn
-	look func(fd uintptr) bool
-}
-
-// NewBell makes a bell for a side that waits in Wait.
-func NewBell() (*Bell, error) {
-	b, err := NewPolledBell()
-	if err != nil {
-		return nil, err
-	}
-	w := &wait{file: os.NewFile(uintptr(b.fd), "bell")}
-	if w.raw, err = w.file.SyscallConn(); err != nil {
-		return nil, errors.Join(fmt.Errorf("arena: eventfd: %w", err), w.file.Close())
-	}
-	var count [8]byte
-	w.look = func(fd uintptr) bool {
-		_, _, err := unix.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(&count)), 8)
-		return err != unix.EAGAIN
-	}
-	b.wait = w
-	return b, nil
-}
+type Bell struct{ fd int }
 
 // NewPolledBell makes a bell for a side that polls it before it waits, as Park does. To ring it
 // never blocks: a broken worker that fills the counter of its bell must not stop the agent.
@@ -81,9 +47,6 @@ func (b *Bell) Ring() {
 
 // Wait parks until the bell rings. Several rings count as one.
 func (b *Bell) Wait() error {
-	if b.wait != nil {
-		return b.wait.raw.Read(b.wait.look)
-	}
 	var count uint64
 	buf := (*[8]byte)(unsafe.Pointer(&count))[:]
 	for {
@@ -100,9 +63,6 @@ func (b *Bell) Wait() error {
 
 // Close frees the descriptor.
 func (b *Bell) Close() error {
-	if b.wait != nil {
-		return b.wait.file.Close()
-	}
 	return unix.Close(b.fd)
 }
 
