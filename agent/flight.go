@@ -7,20 +7,21 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/state/digest"
 )
 
 // flight is what this agent executes before the head lets it count: until then it can be taken
 // back.
 type flight struct {
 	parts []head.Part
-	more  bool       // others follow
-	ahead bool       // it began before its step was complete
-	errs  []error    // by part: why it cannot be executed
-	by    []means    // by part
-	open  int        // transfers and streams that are not done
-	timed int        // transfers whose time is taken
-	moves *passage   // the part that brings the state to another mesh; nil = there is none
-	proof head.Proof // of that
+	more  bool         // others follow
+	ahead bool         // it began before its step was complete
+	errs  []error      // by part: why it cannot be executed
+	by    []means      // by part
+	open  int          // transfers and streams that are not done
+	timed int          // transfers whose time is taken
+	moves *passage     // the part that brings the state to another mesh; nil = there is none
+	proof digest.Proof // of that
 }
 
 // means is how a part of a flight is executed.
@@ -185,7 +186,7 @@ func (c *crew) partDone(f *flight, n head.Flight) {
 }
 
 // executed tells the agent that this host has the result of a flight.
-func (c *crew) executed(n head.Flight, proof head.Proof) {
+func (c *crew) executed(n head.Flight, proof digest.Proof) {
 	if c.carrying {
 		c.later = append(c.later, func() { c.agent.Executed(n, proof) })
 		return

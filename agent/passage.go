@@ -19,7 +19,7 @@ type passage struct {
 	calls           []*collective.Posted
 	transfer        *transfer
 	key             *digest.Key
-	proof           reshape.Proof // as far as it is known
+	proof           digest.Proof // as far as it is known
 }
 
 // passage works out the reshape that the calls of a flight are.
@@ -141,13 +141,13 @@ func (e *engine) fill(workers []topo.WorkerID) {
 }
 
 // arrive sums up the new state, which is in its place: nobody reads it before the flight counts.
-func (e *engine) arrive(p *passage) head.Proof {
+func (e *engine) arrive(p *passage) digest.Proof {
 	if p.Change != nil {
 		e.prove(p, nowhere, p.memory(p.shape.Order, func(c *collective.Call) []byte {
 			return c.Out
 		}))
 	}
-	return head.Proof(p.proof)
+	return p.proof
 }
 
 // memory finds what the workers of a mesh have given to their calls, by rank; nil of those on other
@@ -167,7 +167,7 @@ func nowhere(int) []byte { return nil }
 
 // prove adds to the proof what is in memory of the old state and of the new.
 func (e *engine) prove(p *passage, old, new func(rank int) []byte) {
-	proving := &proving{p, old, new, make([]reshape.Proof, len(p.New.Tensors))}
+	proving := &proving{p, old, new, make([]digest.Proof, len(p.New.Tensors))}
 	e.share(proving, p.transfer.schedule.Bytes)
 	for _, one := range proving.found {
 		p.proof = p.proof.Plus(one)
@@ -178,7 +178,7 @@ func (e *engine) prove(p *passage, old, new func(rank int) []byte) {
 type proving struct {
 	*passage
 	old, new func(rank int) []byte
-	found    []reshape.Proof
+	found    []digest.Proof
 }
 
 func (p *proving) Chunks() int { return len(p.found) }

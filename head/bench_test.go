@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -106,7 +107,7 @@ func (p *pair) exchanges(t *testing.T, posts []collective.Call) (once func()) {
 						p.agents[x.To].Receive(host, m)
 					case *head.Execute:
 						if !x.More {
-							p.agents[host].Executed(x.Flight, head.Proof{})
+							p.agents[host].Executed(x.Flight, digest.Proof{})
 						}
 					}
 				}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/state/digest"
 )
 
 // What a follower does with the calls of its workers: they are told to the head, executed with
@@ -48,7 +49,7 @@ func (f *follower) exec(e *Exec) {
 	f.agent.emit(x)
 }
 
-func (f *follower) executed(n Flight, proof Proof) {
+func (f *follower) executed(n Flight, proof digest.Proof) {
 	if s := f.staged[n]; s != nil && !s.executed && !s.exec.More {
 		s.executed, s.proof = true, proof
 		f.agent.scratch.executed = Executed{n, proof}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -16,11 +17,11 @@ type flight struct {
 	sets     []collective.Ready
 	calls    []*collective.Posted // room for those of sets
 	hosts    []string
-	waiting  []string // hosts that have not executed it
-	here     bool     // it is of this host alone, which executes it when it is committed
-	step     bool     // a step ends with it
-	told     bool     // the membership knows that the step is at its end
-	proof    Proof    // of a reshape, as far as hosts have executed it
+	waiting  []string     // hosts that have not executed it
+	here     bool         // it is of this host alone, which executes it when it is committed
+	step     bool         // a step ends with it
+	told     bool         // the membership knows that the step is at its end
+	proof    digest.Proof // of a reshape, as far as hosts have executed it
 }
 
 // flightNumber numbers the flights of a head.
@@ -138,7 +139,7 @@ func (r *leader) takeOff(f *flight) {
 	if f.number == 0 {
 		f.number = r.nextFlight()
 	}
-	f.waiting, f.proof = f.waiting[:0], Proof{}
+	f.waiting, f.proof = f.waiting[:0], digest.Proof{}
 	if f.here = len(f.hosts) == 1 && f.hosts[0] == r.agent.cfg.Self && !f.reshapes() &&
 		!f.inPieces(); f.here {
 		if f.replaces != 0 {

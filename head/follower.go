@@ -8,6 +8,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
+	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -44,7 +45,7 @@ type staged struct {
 	parts    []Part
 	calls    []*collective.Posted // of those
 	executed bool
-	proof    Proof
+	proof    digest.Proof
 }
 
 // known is a group that workers of this host have.

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -222,7 +223,7 @@ func (a *Agent) Finished(w topo.WorkerID, how string) {
 
 // Executed tells that this host has what an Execute asked for. Of a Reshape the proof has the
 // fingerprints; it is zero for all else.
-func (a *Agent) Executed(f Flight, proof Proof) {
+func (a *Agent) Executed(f Flight, proof digest.Proof) {
 	a.follower.executed(f, proof)
 	a.settle()
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -95,7 +96,7 @@ func (p *pair) run() {
 					p.seen[host] = append(p.seen[host],
 						&head.Execute{Flight: a.Flight, Hosts: slices.Clone(a.Hosts),
 							Parts: keepParts(a.Parts), More: a.More})
-					p.agents[host].Executed(a.Flight, head.Proof{})
+					p.agents[host].Executed(a.Flight, digest.Proof{})
 				case *head.Apply:
 					p.seen[host] = append(p.seen[host], keep(a))
 				default:

@@ -6,6 +6,7 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -94,7 +95,7 @@ type (
 	Staged struct {
 		Exec
 		Executed bool
-		Proof    Proof
+		Proof    digest.Proof
 	}
 	// Posted is a call that a worker has posted.
 	Posted struct{ Call }
@@ -111,7 +112,7 @@ type (
 	// Executed tells that the result of a flight is staged.
 	Executed struct {
 		Flight Flight
-		Proof  Proof // of a Reshape
+		Proof  digest.Proof // of a Reshape
 	}
 	// Stated tells what a worker trains on.
 	Stated struct {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/member"
-	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -51,12 +50,6 @@ func (s *Shape) ranks() int {
 	}
 	return len(s.Workers)
 }
-
-// Proof is the fingerprints of the state before and after a reshape, as far as one host has it.
-type Proof struct{ Old, New digest.Sum }
-
-// Plus adds what another host has.
-func (p Proof) Plus(q Proof) Proof { return Proof{p.Old.Plus(q.Old), p.New.Plus(q.New)} }
 
 // Arrange decides which members take the ranks of a mesh, and returns the mesh too: "" asks for the
 // one that these members can hold. Those on hosts that are Leaving take none. With a *StateLost it

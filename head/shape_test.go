@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -51,7 +52,7 @@ func (c *cut) run() {
 		for _, a := range actions {
 			switch a := a.(type) {
 			case *head.Execute:
-				c.agent.Executed(a.Flight, head.Proof{})
+				c.agent.Executed(a.Flight, digest.Proof{})
 			case head.Meshed:
 				c.notes = append(c.notes, string(a.Because))
 			}

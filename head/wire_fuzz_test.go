@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -275,7 +276,7 @@ func exhaust(a *head.Agent) {
 	for actions := a.Ready(); len(actions) > 0; actions = a.Ready() {
 		for _, x := range actions {
 			if e, ok := x.(*head.Execute); ok {
-				a.Executed(e.Flight, head.Proof{})
+				a.Executed(e.Flight, digest.Proof{})
 			}
 		}
 	}

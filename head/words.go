@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/state/digest"
 )
 
 // The words of the steady state, which every collective of several hosts takes: a call is posted, a
@@ -46,7 +47,7 @@ func (f *Frame) steady() bool {
 		switch b := b.(type) {
 		case *Posted, *Exec:
 		case *Executed:
-			if b.Proof != (Proof{}) {
+			if b.Proof != (digest.Proof{}) {
 				return false
 			}
 		case *Commit:

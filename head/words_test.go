@@ -76,7 +76,7 @@ func TestWords(t *testing.T) {
 // Words that say more than they do in a steady state are JSON, with all that is in their frame.
 func TestWordsThatSayMore(t *testing.T) {
 	for _, b := range []head.Body{
-		&head.Executed{Flight: 1, Proof: head.Proof{New: digest.Sum{Bytes: 1}}},
+		&head.Executed{Flight: 1, Proof: digest.Proof{New: digest.Sum{Bytes: 1}}},
 		head.Drops{Flight: 1},
 		&head.Commit{Index: 1, View: &topo.View{}},
 		&head.Commit{Index: 1, Away: []topo.WorkerID{}},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/state/digest"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -19,7 +20,7 @@ type execution struct {
 	result []uint64                   // by part
 	way    *passage                   // of a reshape
 	moved  map[topo.WorkerID][]uint64 // what a reshape brings to the new ranks
-	proof  head.Proof
+	proof  digest.Proof
 	done   bool
 }
 

@@ -220,7 +220,7 @@ func (p *passage) bring(memory map[topo.WorkerID][]uint64) (moved map[topo.Worke
 // prove sums up what the workers of a host have: of the old state what its first holder has, as
 // often as the new mesh has copies, and all of the new one.
 func (p *passage) prove(memory, moved map[topo.WorkerID][]uint64,
-	here func(topo.WorkerID) bool) (proof head.Proof) {
+	here func(topo.WorkerID) bool) (proof digest.Proof) {
 	if p.lost {
 		return proof
 	}

@@ -8,18 +8,11 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Proof is the fingerprints of the old state and of the new one, in which every replica counts.
-// Those of all hosts are added; then both are equal, or the change went wrong.
-type Proof struct{ Old, New digest.Sum }
-
-// Plus adds what another host has found.
-func (p Proof) Plus(q Proof) Proof { return Proof{p.Old.Plus(q.Old), p.New.Plus(q.New)} }
-
 // Prove sums up what this host has of one tensor of the catalogue: old and new give the memory of a
 // rank, nil where it is on another host or lost. The sums of the old state are taken where the old
 // layout says that elements are, of their first holder; those of the new one where the new layout
 // says so. Neither asks the plan. Different tensors may be proved by different goroutines.
-func (c *Change) Prove(key *digest.Key, t int, old, new func(rank int) []byte) (p Proof) {
+func (c *Change) Prove(key *digest.Key, t int, old, new func(rank int) []byte) (p digest.Proof) {
 	x, was, is := &c.New.Tensors[t], c.was[t], c.is[t]
 	sum := func(box tensor.Box, memory []byte, v tensor.View) digest.Sum {
 		return key.Box(box, x.Shape, x.DType.Size(), memory, v)
@@ -44,8 +37,10 @@ func (c *Change) Prove(key *digest.Key, t int, old, new func(rank int) []byte) (
 			}
 		}
 	}
-	return Proof{key.Tensor(x.Name, x.DType, x.Shape, p.Old),
-		key.Tensor(x.Name, x.DType, x.Shape, p.New)}
+	return digest.Proof{
+		Old: key.Tensor(x.Name, x.DType, x.Shape, p.Old),
+		New: key.Tensor(x.Name, x.DType, x.Shape, p.New),
+	}
 }
 
 // holder finds the first rank that has a cell of the old state and is not lost; Plan found one.

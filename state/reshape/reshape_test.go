@@ -118,7 +118,7 @@ func TestChange(t *testing.T) {
 					want[r])
 			}
 		}
-		prove := func() reshape.Proof {
+		prove := func() digest.Proof {
 			return proof(c, func(r int) []byte {
 				return was[r]
 			}, func(r int) []byte { return is[r] })
@@ -131,7 +131,7 @@ func TestChange(t *testing.T) {
 }
 
 // proof proves all tensors.
-func proof(c *reshape.Change, old, new func(int) []byte) (p reshape.Proof) {
+func proof(c *reshape.Change, old, new func(int) []byte) (p digest.Proof) {
 	for t := range c.New.Tensors {
 		p = p.Plus(c.Prove(key, t, old, new))
 	}
@@ -167,7 +167,7 @@ func numbers(n int) (list []int) {
 }
 
 // damage flips a bit of an element of the new state.
-func damage(t *rapid.T, c *reshape.Change, is [][]byte, prove func() reshape.Proof) {
+func damage(t *rapid.T, c *reshape.Change, is [][]byte, prove func() digest.Proof) {
 	moves := c.Moves()
 	if len(moves) == 0 {
 		return
@@ -198,7 +198,7 @@ func TestHostsAddUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		was, is := memories(old, from, model.Tensors), memories(new, to, model.Tensors)
-		var sum reshape.Proof
+		var sum digest.Proof
 		for host := range 2 {
 			mine := func(list [][]byte) func(int) []byte {
 				return func(r int) []byte {
