@@ -57,7 +57,7 @@ func TestBegunTransfersAreForgotten(t *testing.T) {
 	}
 	defer e.close()
 	e.name = "a"
-	c := &crew{engine: e, network: &sent{t: t}, flights: map[head.Flight]*flight{},
+	c := &crew{engine: e, network: &sent{t: t}, batches: map[head.BatchID]*batch{},
 		routes: routes{fixed: true}}
 	mine := collective.Call{Kind: collective.AllReduce, DType: tensor.F32,
 		Reduction: collective.Sum, In: make([]byte, 8), Out: make([]byte, 8)}
@@ -65,9 +65,9 @@ func TestBegunTransfersAreForgotten(t *testing.T) {
 	other.In, other.Out, other.Far = nil, nil, &collective.Far{In: 2, Out: 2}
 	part := head.Part{Calls: []*collective.Posted{{Call: mine}, {Worker: 1, Call: other}},
 		Of: []int{0, 1}, Route: collective.Suits(8)}
-	c.execute(&head.Execute{Flight: 1, Hosts: []string{"a", "b"}, Parts: []head.Part{part}})
-	if c.flights[1].open != 1 {
-		t.Fatalf("%d transfers are under way", c.flights[1].open)
+	c.execute(&head.Execute{Batch: 1, Hosts: []string{"a", "b"}, Parts: []head.Part{part}})
+	if c.batches[1].open != 1 {
+		t.Fatalf("%d transfers are under way", c.batches[1].open)
 	}
 	c.drop(1)
 	for _, held := range c.begun[:cap(c.begun)] {

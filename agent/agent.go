@@ -145,7 +145,7 @@ func (a *Agent) link() error {
 	}
 	a.crew = &crew{engine: a.engine, network: a.network, orders: a.cfg.Orders.withDefaults(a),
 		after: a.cfg.After, began: time.Now(), unwanted: map[topo.WorkerID]bool{},
-		asking: map[topo.WorkerID][]chan<- head.Grouped{}, flights: map[head.Flight]*flight{},
+		asking: map[topo.WorkerID][]chan<- head.Grouped{}, batches: map[head.BatchID]*batch{},
 		unasked: len(a.cfg.Tokens),
 		routes:  routes{fixed: a.cfg.Fixed, chosen: map[collective.Class]collective.Route{}},
 		shaper:  shaper{redundant: a.cfg.Redundant, known: map[string]*reshape.Layout{}}}

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// apply lets a flight count: workers get their results and their news.
+// apply lets a batch count: workers get their results and their news.
 func (c *crew) apply(a *head.Apply) {
 	c.results(a)
 	if a.Changed {

@@ -30,10 +30,10 @@ type crew struct {
 	leads    string                                  // who was told to lead it
 	unwanted map[topo.WorkerID]bool                  // workers that will be no members
 	asking   map[topo.WorkerID][]chan<- head.Grouped // sessions that wait for a group
-	flights  map[head.Flight]*flight
-	landed   []*flight   // to be used again
-	begun    []*transfer // of the last flight that was begun
-	sites    []int       // of the last transfer, by their number in its flight
+	batches  map[head.BatchID]*batch
+	landed   []*batch    // to be used again
+	begun    []*transfer // of the last batch that was begun
+	sites    []int       // of the last transfer, by their number in its batch
 	routes   routes
 	news     []member.Action
 	parted   bool
@@ -45,7 +45,7 @@ type crew struct {
 	left     bool     // this agent ends: what other hosts say is of no interest any more
 	carrying bool     // actions are being carried out
 	later    []func() // inputs that came up meanwhile
-	errs     []error  // by part of a flight
+	errs     []error  // by part of a batch
 	said     []byte   // the last message
 	repeats  repeats  // of long frames
 }
@@ -61,7 +61,7 @@ func (c *crew) input(f func()) {
 }
 
 // settle carries out what the agent wants, until it wants nothing. What is to be sent goes first:
-// other hosts shall not wait while this one begins a flight or copies its results, nor their words
+// other hosts shall not wait while this one begins a batch or copies its results, nor their words
 // in a queue behind its tensors.
 func (c *crew) settle() {
 	c.carrying = true
@@ -92,7 +92,7 @@ func (c *crew) carryOut(action head.Action) {
 	case *head.Execute:
 		c.execute(a)
 	case head.Drop:
-		c.drop(a.Flight)
+		c.drop(a.Batch)
 	case *head.Apply:
 		c.apply(a)
 	case head.Start:

@@ -89,7 +89,7 @@ func (e *engine) later(f func()) error {
 // linger is how long the engine looks for more work before it parks, and patience how long workers
 // look for their results, about as long as work takes that the engine does alone; between looks
 // they give the core away. In a row of short collectives nobody has to be woken. The engine parks
-// at once while a flight of several hosts is under way, which takes longer.
+// at once while a batch of several hosts is under way, which takes longer.
 const linger, patience = 50 * time.Microsecond, 200 * time.Microsecond
 
 // serve is the engine's thread, which is a goroutine; it ends after stop.
@@ -105,7 +105,7 @@ func (e *engine) serve() {
 			since = time.Now()
 		case e.isStopped():
 			return
-		case len(e.crew.flights) == 0 && time.Since(since) < linger:
+		case len(e.crew.batches) == 0 && time.Since(since) < linger:
 			arena.Yield()
 		default:
 			e.park()

@@ -22,7 +22,7 @@ type passage struct {
 	proof           digest.Proof // as far as it is known
 }
 
-// passage works out the reshape that the calls of a flight are.
+// passage works out the reshape that the calls of a batch are.
 func (c *crew) passage(calls []*collective.Posted) (*passage, error) {
 	known := c.agent.Known()
 	if known.Shape.Lost != "" {
@@ -116,7 +116,7 @@ func (p *passage) members(workers []topo.WorkerID) (list []int) {
 
 // depart copies what stays on this host to its place, and sums up what it has of the old state,
 // while it is on its way: the calls keep that as it is.
-func (e *engine) depart(p *passage, n head.Flight) {
+func (e *engine) depart(p *passage, n head.BatchID) {
 	if p.Change != nil {
 		e.fill(p.transfer.workers)
 		e.share(delivery{p.transfer}, p.transfer.relay.Written())
@@ -140,7 +140,7 @@ func (e *engine) fill(workers []topo.WorkerID) {
 	}
 }
 
-// arrive sums up the new state, which is in its place: nobody reads it before the flight counts.
+// arrive sums up the new state, which is in its place: nobody reads it before the batch counts.
 func (e *engine) arrive(p *passage) digest.Proof {
 	if p.Change != nil {
 		e.prove(p, nowhere, p.memory(p.shape.Order, func(c *collective.Call) []byte {

@@ -10,12 +10,12 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
-// stream is a part of a flight of this host whose memory comes in pieces: one is added up when all
+// stream is a part of a batch of this host whose memory comes in pieces: one is added up when all
 // who feed it have put theirs into their windows.
 type stream struct {
-	flight  head.Flight
+	batch   head.BatchID
 	part    int
-	calls   []*collective.Posted // the flight's
+	calls   []*collective.Posted // the batch's
 	pieces  int
 	through int               // pieces that have their result
 	piece   []collective.Call // of each call
@@ -29,8 +29,8 @@ var errGivenUp = errors.New("a rank has given up a call in the middle, as a Ctrl
 	"the others have of the result is worth nothing")
 
 // stream works on a part in pieces.
-func (e *engine) stream(n head.Flight, part int, calls []*collective.Posted) {
-	s := &stream{flight: n, part: part, calls: calls, piece: make([]collective.Call, len(calls))}
+func (e *engine) stream(n head.BatchID, part int, calls []*collective.Posted) {
+	s := &stream{batch: n, part: part, calls: calls, piece: make([]collective.Call, len(calls))}
 	s.pieces = calls[0].Call.Pieces()
 	e.streams = append(e.streams, s)
 }
@@ -106,7 +106,7 @@ func (e *engine) bereave(m *worker, how string) {
 	}
 }
 
-// endStream has the part of a flight count as executed, or fail.
+// endStream has the part of a batch count as executed, or fail.
 func (e *engine) endStream(s *stream, err error) {
 	e.streams = slices.DeleteFunc(e.streams, func(other *stream) bool { return other == s })
 	e.crew.streamed(s, err)
@@ -139,7 +139,7 @@ func (e *engine) unfed() (list []collective.Wait) {
 
 // streamed tells that a part in pieces is through.
 func (c *crew) streamed(s *stream, err error) {
-	f := c.flights[s.flight]
+	f := c.batches[s.batch]
 	f.errs[s.part] = err
-	c.partDone(f, s.flight)
+	c.partDone(f, s.batch)
 }

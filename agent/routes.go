@@ -45,8 +45,8 @@ func (r *routes) choose(kind collective.Kind, hosts, bytes int) collective.Route
 	return collective.Suits(bytes)
 }
 
-// observe begins to measure what this agent has begun of a flight, and learns how all-reduces go.
-func (c *crew) observe(f *flight, begun []*transfer) {
+// observe begins to measure what this agent has begun of a batch, and learns how all-reduces go.
+func (c *crew) observe(f *batch, begun []*transfer) {
 	if c.routes.fixed {
 		return
 	}
@@ -66,8 +66,8 @@ func (c *crew) observe(f *flight, begun []*transfer) {
 }
 
 // observed ends the measurement of a transfer of a step that began ahead, or of all transfers of a
-// flight that counts.
-func (c *crew) observed(f *flight, transfers int, at time.Time) {
+// batch that counts.
+func (c *crew) observed(f *batch, transfers int, at time.Time) {
 	transfers = min(transfers, f.timed)
 	f.timed -= transfers
 	c.routes.exchange.end(transfers, at, func(s collective.Sample) {

@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// transfer is one agent's part of a collective of a flight: it exchanges pieces with the other
+// transfer is one agent's part of a collective of a batch: it exchanges pieces with the other
 // agents that have calls in it.
 type transfer struct {
 	id       uint64
@@ -24,7 +24,7 @@ type transfer struct {
 	sites    collective.Sites
 	route    collective.Route
 	network  fabric.Network
-	flight   head.Flight
+	batch    head.BatchID
 	done     func()
 
 	busy  sync.RWMutex // held by the network while it uses the relay and the inputs
@@ -34,14 +34,14 @@ type transfer struct {
 	settled bool // what it brings is in its place before it counts
 }
 
-// transfers are the flights that this agent takes part in. The network's goroutines look them up,
+// transfers are the batches that this agent takes part in. The network's goroutines look them up,
 // the engine's thread adds and removes them.
 type transfers struct {
 	mu     sync.Mutex
 	news   *sync.Cond
 	open   map[uint64]*transfer
 	newest uint64         // the highest number that was ever open
-	grows  map[uint64]int // of a flight whose other parts follow: how many are known
+	grows  map[uint64]int // of a batch whose other parts follow: how many are known
 	closed bool
 	spare  []*transfer
 }
@@ -91,8 +91,8 @@ func (t *transfer) rest() {
 	defer t.busy.Unlock()
 }
 
-// wait finds the transfer of a piece. The piece may be here before the head's word of its flight:
-// wait blocks until then. It returns nil for a flight that is over. The transfer is busy until it
+// wait finds the transfer of a piece. The piece may be here before the head's word of its batch:
+// wait blocks until then. It returns nil for a batch that is over. The transfer is busy until it
 // is released.
 func (ts *transfers) wait(id uint64) *transfer {
 	ts.mu.Lock()
@@ -118,24 +118,24 @@ func (ts *transfers) hold(id uint64) *transfer {
 	return t
 }
 
-// grow says how many parts of a flight were added, those without a transfer too, and whether others
+// grow says how many parts of a batch were added, those without a transfer too, and whether others
 // follow.
-func (ts *transfers) grow(flight uint64, parts int, more bool) {
+func (ts *transfers) grow(batch uint64, parts int, more bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if delete(ts.grows, flight); more {
-		ts.grows[flight] = parts
+	if delete(ts.grows, batch); more {
+		ts.grows[batch] = parts
 	}
 	ts.news.Broadcast()
 }
 
-// end says that no part of a flight, or of one before it that has all its parts, will be added any
+// end says that no part of a batch, or of one before it that has all its parts, will be added any
 // more.
-func (ts *transfers) end(flight uint64) {
+func (ts *transfers) end(batch uint64) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	delete(ts.grows, flight)
-	ts.newest = max(ts.newest, (flight+1)*collective.MaxStep-1)
+	delete(ts.grows, batch)
+	ts.newest = max(ts.newest, (batch+1)*collective.MaxStep-1)
 	ts.news.Broadcast()
 }
 
@@ -149,7 +149,7 @@ func (ts *transfers) close() {
 
 // Place is the network asking where a piece goes.
 func (ts *transfers) Place(from fabric.Host, p fabric.Piece) []byte {
-	t := ts.wait(p.Flight)
+	t := ts.wait(p.Transfer)
 	if t == nil {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (t *transfer) pass(y *tray) {
 // Arrived is the network telling that a piece is in its place.
 func (ts *transfers) Arrived(from fabric.Host, p fabric.Piece) {
 	ts.mu.Lock()
-	t := ts.hold(p.Flight)
+	t := ts.hold(p.Transfer)
 	ts.mu.Unlock()
 	if t == nil {
 		return
@@ -194,7 +194,7 @@ const _ = uint(fabric.MaxStreams-collective.MaxStreams) + uint(fabric.MaxPiece-c
 
 func (t *transfer) send(out []collective.Outgoing) {
 	for _, o := range out {
-		p := fabric.Piece{Flight: t.id, Part: o.Part, Offset: o.Offset,
+		p := fabric.Piece{Transfer: t.id, Part: o.Part, Offset: o.Offset,
 			Length: uint32(len(o.Payload)), Streams: uint8(t.route.Streams)}
 		t.network.SendPiece(t.peers[o.To], p, o.Payload)
 	}

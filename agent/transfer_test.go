@@ -29,8 +29,8 @@ func (c *cables) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	*c.way = append(*c.way, onWay{c.self, to, p, payload})
 }
 
-// The pieces of a flight cost an agent no memory: neither those that it sends nor those that come.
-func TestPiecesOfAFlightAllocateNothing(t *testing.T) {
+// The pieces of a batch cost an agent no memory: neither those that it sends nor those that come.
+func TestPiecesOfATransferAllocateNothing(t *testing.T) {
 	const n = 1 << 20
 	peers, of := []fabric.Host{"a", "b", "c"}, []int{0, 1, 2}
 	ends, way, landed := map[fabric.Host]*transfers{}, []onWay{}, 0
@@ -51,9 +51,9 @@ func TestPiecesOfAFlightAllocateNothing(t *testing.T) {
 		}
 		own, ends[name] = append(own, x), newTransfers()
 	}
-	scratch, flights := collective.NewScratch(), 0
+	scratch, batches := collective.NewScratch(), 0
 	allocs := testing.AllocsPerRun(20, func() {
-		flights++
+		batches++
 		for i, x := range own {
 			x.told.Store(false)
 			x.relay.Prepare(&x.schedule, x.calls, collective.Sites{Of: of, N: len(peers), Self: i},
@@ -72,10 +72,10 @@ func TestPiecesOfAFlightAllocateNothing(t *testing.T) {
 		}
 		way = way[:0]
 	})
-	if landed != len(peers)*flights {
-		t.Fatalf("%d of %d are done", landed, len(peers)*flights)
+	if landed != len(peers)*batches {
+		t.Fatalf("%d of %d are done", landed, len(peers)*batches)
 	}
 	if allocs != 0 {
-		t.Errorf("%v allocations a flight", allocs)
+		t.Errorf("%v allocations a batch", allocs)
 	}
 }

@@ -21,7 +21,7 @@ type monitored struct {
 	t *testing.T
 
 	mu     sync.Mutex
-	told   map[fabric.Host]uint64 // of which flight a host was told last
+	told   map[fabric.Host]uint64 // of which batch a host was told last
 	pieces *atomic.Int64          // sent by who leads
 }
 
@@ -31,7 +31,7 @@ func (m *monitored) Send(to fabric.Host, b []byte) {
 		if f, is := said.(*head.Frame); is {
 			for _, b := range f.Bodies {
 				if e, is := b.(*head.Exec); is {
-					m.told[to] = uint64(e.Flight)
+					m.told[to] = uint64(e.Batch)
 				}
 			}
 		}
@@ -42,9 +42,9 @@ func (m *monitored) Send(to fabric.Host, b []byte) {
 
 func (m *monitored) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	m.mu.Lock()
-	if flight := p.Flight / collective.MaxStep; m.Self() == "a" {
-		if m.told[to] < flight {
-			m.t.Errorf("%s gets pieces of flight %x and was not told of it", to, flight)
+	if batch := p.Transfer / collective.MaxStep; m.Self() == "a" {
+		if m.told[to] < batch {
+			m.t.Errorf("%s gets pieces of batch %x and was not told of it", to, batch)
 		}
 		m.pieces.Add(1)
 	}
@@ -52,7 +52,7 @@ func (m *monitored) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 	m.Network.SendPiece(to, p, payload)
 }
 
-// Who leads tells the others of a flight before it begins it itself: else they would wait until it
+// Who leads tells the others of a batch before it begins it itself: else they would wait until it
 // has, and their words behind its pieces.
 func TestWordsGoBeforePieces(t *testing.T) {
 	pieces := &atomic.Int64{}

@@ -5,7 +5,7 @@ package collective
 // communication operations in MPICH", 2005, §3), and the overhead of a message as in LogGP
 // (Alexandrov et al., 1995).
 type Model struct {
-	Fixed float64 // a flight: what is said about it before and after
+	Fixed float64 // a batch: what is said about it before and after
 	Alpha float64 // from one host to another, for a piece without bytes
 	Piece float64 // a piece, at the host that sends it
 	Beta  float64 // a byte on a host's cable, each way

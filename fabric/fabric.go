@@ -16,8 +16,9 @@ type Host string
 // Piece names a piece of data to the agent that gets it: which transfer it belongs to, and where in
 // it it lies.
 type Piece struct {
-	Flight uint64 // the transfer, as all agents number it
-	Part   uint32 // what the sender and the receiver of a flight agreed to call this run of bytes
+	Transfer uint64 // the transfer, as all agents number it
+	// what the sender and the receiver of a transfer agreed to call this run of bytes
+	Part   uint32
 	Offset uint64 // of the payload in the part, in bytes
 	Length uint32 // of the payload, in bytes; at most MaxPiece
 
@@ -44,8 +45,8 @@ type Handler interface {
 	// Message hands over a message; b is valid during the call only.
 	Message(from Host, b []byte)
 	// Place returns the memory for a piece, p.Length bytes, or nil to throw it away. It may block
-	// until the receiver knows the flight; what this peer sent later may wait behind it. Down does
-	// not wait for it: it must then return, and what it returns is not touched.
+	// until the receiver knows the transfer; what this peer sent later may wait behind it. Down
+	// does not wait for it: it must then return, and what it returns is not touched.
 	Place(from Host, p Piece) []byte
 	// Arrived tells that the payload of a piece is where Place said.
 	Arrived(from Host, p Piece)
@@ -62,7 +63,7 @@ type Network interface {
 	// Send queues a message of at most MaxMessage bytes; b may be used again at once. A peer
 	// without a link gets nothing: its Down has been told or will be.
 	Send(to Host, b []byte)
-	// SendPiece queues a piece. The payload must stay as it is until its flight is over.
+	// SendPiece queues a piece. The payload must stay as it is until its transfer is over.
 	SendPiece(to Host, p Piece, payload []byte)
 	// Unused calls f once, at the next moment in which no payload that was queued, to any peer, is
 	// touched any more. That may be at once, and on any goroutine; f must not wait.

@@ -21,51 +21,51 @@ type Send struct {
 	frame   Frame // room for it
 }
 
-// Part is one collective of a flight: the calls in group order, or why they fail.
+// Part is one collective of a batch: the calls in group order, or why they fail.
 type Part struct {
 	Calls []*collective.Posted
-	// by call: the index in the flight's Hosts of the host that has its memory; nil in a flight of
+	// by call: the index in the batch's Hosts of the host that has its memory; nil in a batch of
 	// this host alone
 	Of []int
-	// between those hosts, as the head has chosen it; none in a flight of this host alone
+	// between those hosts, as the head has chosen it; none in a batch of this host alone
 	Route collective.Route
 	Err   error
 }
 
-// Execute asks for the result of a flight, part after part; with More, other parts of it follow,
+// Execute asks for the result of a batch, part after part; with More, other parts of it follow,
 // and it is executed when they are. Calls of this host's workers are those that were posted here,
 // with their memory; those of others are Far. Until Apply says that the results count, the shell
 // must be able to bring back what was in the workers' memory. The shell answers with Executed. A
 // part with Err needs no execution. Hosts and Parts are the agent's again after the Apply or the
-// Drop of the flight, and the Execute itself with the next call of Ready.
+// Drop of the batch, and the Execute itself with the next call of Ready.
 type Execute struct {
-	Flight Flight
+	Batch BatchID
 	// that execute it, in order; all of them have calls in it, or are told for the sake of the step
 	Hosts []string
 	Parts []Part
 	More  bool
 }
 
-// Drop tells that a flight is no more, executed or not: the workers' memory is what it was before,
-// pieces that still come are thrown away. A flight with what is left of its calls may follow.
-type Drop struct{ Flight Flight }
+// Drop tells that a batch is no more, executed or not: the workers' memory is what it was before,
+// pieces that still come are thrown away. A batch with what is left of its calls may follow.
+type Drop struct{ Batch BatchID }
 
-// Apply is an entry of the log, in order, the same on every agent: a flight counts, and with it
+// Apply is an entry of the log, in order, the same on every agent: a batch counts, and with it
 // what the job is. The shell lets the results of its own workers stay in their place, writes the
 // news into their control blocks when Changed, then completes the calls; calls of other hosts are
 // in Parts too.
 //
-// A flight of the head's host alone comes without an Execute, when it counts already (Here): the
+// A batch of the head's host alone comes without an Execute, when it counts already (Here): the
 // shell executes its parts into their place, one after the other, before it completes the calls.
 // Nobody else has a part in it, so nobody can ask for it again.
 //
 // The agent uses an Apply again, with Parts and their calls: it is valid until the next call of
 // Ready.
 type Apply struct {
-	Index  uint64 // counts from 1
-	Flight Flight // 0 = only the state changes
-	Here   bool   // Parts are not executed yet
-	Parts  []Part
+	Index uint64  // counts from 1
+	Batch BatchID // 0 = only the state changes
+	Here  bool    // Parts are not executed yet
+	Parts []Part
 	State
 	Changed bool            // workers of this host must be told their view
 	Entered []topo.WorkerID // new members that run here: their call "enter" is complete

@@ -82,10 +82,10 @@ func (r *leader) adoptGroups(reports map[string]Report) {
 	}
 }
 
-// adoptCalls posts again what is open and in no flight that goes on.
+// adoptCalls posts again what is open and in no batch that goes on.
 func (r *leader) adoptCalls(reports map[string]Report) {
 	taken := map[ticket]bool{}
-	for _, f := range r.flights {
+	for _, f := range r.batches {
 		for _, s := range f.sets {
 			for _, p := range s.Calls {
 				taken[ticketOf(p)] = true
@@ -94,8 +94,8 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 	}
 	for _, host := range sorted(reports) {
 		rep := reports[host]
-		for _, s := range rep.Flights {
-			if slices.ContainsFunc(r.log, func(c Commit) bool { return c.Flight == s.Flight }) {
+		for _, s := range rep.Batches {
+			if slices.ContainsFunc(r.log, func(c Commit) bool { return c.Batch == s.Batch }) {
 				for _, set := range s.Sets {
 					for _, c := range set.Calls {
 						taken[ticket{c.Worker, c.Ticket}] = true

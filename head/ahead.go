@@ -10,16 +10,16 @@ import (
 // A step can be long in the making: workers post its collectives one by one while they compute. The
 // hosts need not wait for the last one before they begin. Once the collectives that all members
 // have posted come to Config.Ahead bytes, their execution is asked for, and that of the others
-// later, as parts of the same flight. What counts is the same: the flight is executed when all of
+// later, as parts of the same batch. What counts is the same: the batch is executed when all of
 // it is, and committed as a whole; when a worker is lost before its step is complete, what was
 // begun is dropped, and the step flies without it from the start.
 
 // AheadBytes is how much of a step is worth a word of its own: less is begun with what follows.
 const AheadBytes = 1 << 20
 
-// ahead is a flight of a step that is not complete, as far as its hosts were told of it.
+// ahead is a batch of a step that is not complete, as far as its hosts were told of it.
 type ahead struct {
-	number Flight
+	number BatchID
 	hosts  []string // those of all members; when one is lost, it is taken back
 	sets   int
 	calls  []ticket // of the sets, in their order
@@ -36,7 +36,7 @@ func ticketOf(p *collective.Posted) ticket { return ticket{p.Worker, p.Ticket} }
 // goAhead has the hosts begin with what is there of the step, if that is worth it and nothing is
 // under way that could be its input.
 func (r *leader) goAhead() {
-	if len(r.peers) < 2 || len(r.flights) > 0 || r.state.View.Generation == 0 {
+	if len(r.peers) < 2 || len(r.batches) > 0 || r.state.View.Generation == 0 {
 		return
 	}
 	told := 0
@@ -58,7 +58,7 @@ func (r *leader) goAhead() {
 		return
 	}
 	if r.ahead == nil {
-		r.aheads = ahead{number: r.nextFlight(), hosts: assigned(r.aheads.hosts, f.hosts),
+		r.aheads = ahead{number: r.nextBatch(), hosts: assigned(r.aheads.hosts, f.hosts),
 			calls: r.aheads.calls[:0]}
 		r.ahead = &r.aheads
 	}

@@ -58,7 +58,7 @@ func TestStepBeginsBeforeItsEnd(t *testing.T) {
 	}
 	for host := range p.agents {
 		a, e := find[*head.Apply](p, host), find[*head.Execute](p, host)
-		if e.More || len(e.Parts) != 2 || e.Flight != a.Flight || len(a.Parts) != 4 ||
+		if e.More || len(e.Parts) != 2 || e.Batch != a.Batch || len(a.Parts) != 4 ||
 			a.Steps != 1 {
 			t.Errorf("%s executes %+v, and applies %d parts as step %d", host, e, len(a.Parts),
 				a.Steps)
@@ -79,12 +79,12 @@ func TestWhatWasBegunIsDroppedForALostWorker(t *testing.T) {
 	for w := range topo.WorkerID(4) {
 		p.post(w, 1, large(true))
 	}
-	begun := find[*head.Execute](p, "B").Flight
+	begun := find[*head.Execute](p, "B").Batch
 	p.home(3).Lost(3, "was killed by SIGKILL")
 	p.run()
 	for host := range p.agents {
-		if d := find[head.Drop](p, host); begun == 0 || d.Flight != begun {
-			t.Errorf("%s drops %x, began with %x", host, d.Flight, begun)
+		if d := find[head.Drop](p, host); begun == 0 || d.Batch != begun {
+			t.Errorf("%s drops %x, began with %x", host, d.Batch, begun)
 		}
 	}
 	for w := range topo.WorkerID(3) {
@@ -92,8 +92,8 @@ func TestWhatWasBegunIsDroppedForALostWorker(t *testing.T) {
 	}
 	for host := range p.agents {
 		a := find[*head.Apply](p, host)
-		if a.Steps != 1 || len(a.Parts) != 2 || a.Flight == begun {
-			t.Fatalf("%s applies %d parts of flight %x as step %d", host, len(a.Parts), a.Flight,
+		if a.Steps != 1 || len(a.Parts) != 2 || a.Batch == begun {
+			t.Fatalf("%s applies %d parts of batch %x as step %d", host, len(a.Parts), a.Batch,
 				a.Steps)
 		}
 		for _, part := range a.Parts {
@@ -111,7 +111,7 @@ func TestWhatWasBegunGoesOnWithALostWorker(t *testing.T) {
 	for w := range topo.WorkerID(4) {
 		p.post(w, 1, large(true))
 	}
-	begun := find[*head.Execute](p, "B").Flight
+	begun := find[*head.Execute](p, "B").Batch
 	p.post(3, 2, large(false))
 	p.home(3).Lost(3, "was killed by SIGKILL")
 	p.run()
@@ -119,7 +119,7 @@ func TestWhatWasBegunGoesOnWithALostWorker(t *testing.T) {
 		p.post(w, 2, large(false))
 	}
 	for host := range p.agents {
-		if a := find[*head.Apply](p, host); a.Steps != 1 || a.Flight != begun ||
+		if a := find[*head.Apply](p, host); a.Steps != 1 || a.Batch != begun ||
 			len(a.Parts) != 2 || len(a.Parts[1].Calls) != 4 {
 			t.Errorf("%s applies %+v, began with %x", host, a, begun)
 		}
@@ -135,15 +135,15 @@ func TestWhatWasBegunIsDroppedForALostHost(t *testing.T) {
 			p.post(w, 1, large(true))
 		}
 		left := map[string]string{"A": "B", "B": "A"}[lost]
-		begun := find[*head.Execute](p, left).Flight
+		begun := find[*head.Execute](p, left).Batch
 		p.agents[left].Down(lost, "was silent for too long")
 		p.agents[lost] = head.New(head.Config{Self: lost + "2"})
 		if p.agents[left].Stuck() {
 			p.agents[left].Force()
 		}
 		p.run()
-		if d := find[head.Drop](p, left); d.Flight != begun || begun == 0 {
-			t.Fatalf("%s drops %x, began with %x", left, d.Flight, begun)
+		if d := find[head.Drop](p, left); d.Batch != begun || begun == 0 {
+			t.Fatalf("%s drops %x, began with %x", left, d.Batch, begun)
 		}
 		for w := range topo.WorkerID(4) {
 			if p.home(w) == p.agents[left] {

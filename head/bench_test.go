@@ -107,7 +107,7 @@ func (p *pair) exchanges(t *testing.T, posts []collective.Call) (once func()) {
 						p.agents[x.To].Receive(host, m)
 					case *head.Execute:
 						if !x.More {
-							p.agents[host].Executed(x.Flight, digest.Proof{})
+							p.agents[host].Executed(x.Batch, digest.Proof{})
 						}
 					}
 				}

@@ -9,7 +9,7 @@ import (
 )
 
 // What a follower does with the calls of its workers: they are told to the head, executed with
-// others in flights, and completed.
+// others in batches, and completed.
 
 func (f *follower) post(p *collective.Posted) {
 	l := f.worker(p.Worker)
@@ -25,11 +25,11 @@ func (f *follower) post(p *collective.Posted) {
 
 func (f *follower) exec(e *Exec) {
 	f.drop(e.Replaces)
-	s := f.staged[e.Flight]
+	s := f.staged[e.Batch]
 	if s == nil {
 		s = take(&f.agent.shelf.staged)
 		s.exec.assign(e)
-		f.staged[e.Flight] = s
+		f.staged[e.Batch] = s
 	} else { // what was told before stays
 		s.exec.extend(e)
 		s.exec.Without, s.exec.More = assigned(s.exec.Without, e.Without), e.More
@@ -45,11 +45,11 @@ func (f *follower) exec(e *Exec) {
 				Err: set.failure()})
 	}
 	x := take(&f.agent.shelf.executes)
-	*x = Execute{e.Flight, s.exec.Hosts, slices.Clip(s.parts[told:]), e.More}
+	*x = Execute{e.Batch, s.exec.Hosts, slices.Clip(s.parts[told:]), e.More}
 	f.agent.emit(x)
 }
 
-func (f *follower) executed(n Flight, proof digest.Proof) {
+func (f *follower) executed(n BatchID, proof digest.Proof) {
 	if s := f.staged[n]; s != nil && !s.executed && !s.exec.More {
 		s.executed, s.proof = true, proof
 		f.agent.scratch.executed = Executed{n, proof}
@@ -81,8 +81,8 @@ func (l *local) find(ticket uint64) int {
 	return slices.IndexFunc(l.open, func(p *collective.Posted) bool { return p.Ticket == ticket })
 }
 
-// land gives the calls of a flight of this host alone their memory.
-func (f *follower) land(a *Apply, here *flight) {
+// land gives the calls of a batch of this host alone their memory.
+func (f *follower) land(a *Apply, here *batch) {
 	with := &a.room
 	for _, s := range here.sets {
 		from := len(with.calls)
@@ -93,7 +93,7 @@ func (f *follower) land(a *Apply, here *flight) {
 			Part{Calls: with.calls[from:len(with.calls):len(with.calls)], Err: s.Err})
 	}
 	a.Here, a.Parts = true, with.parts
-	f.agent.shelf.putFlight(here)
+	f.agent.shelf.putBatch(here)
 }
 
 // complete takes calls from those that are open.

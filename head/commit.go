@@ -15,25 +15,25 @@ func (r *leader) advance() {
 		r.disband()
 		r.void()
 		r.abort()
-		i := slices.IndexFunc(r.flights, r.commitable)
+		i := slices.IndexFunc(r.batches, r.commitable)
 		if i < 0 {
 			r.dismiss()
 			r.goAhead()
 			return
 		}
-		f := r.flights[i]
-		r.flights = slices.Delete(r.flights, i, i+1)
+		f := r.batches[i]
+		r.batches = slices.Delete(r.batches, i, i+1)
 		if f.step {
 			r.step(f)
 		} else {
-			r.commit(Commit{Flight: f.number}, f)
+			r.commit(Commit{Batch: f.number}, f)
 		}
 		r.launch()
 		r.obey()
 	}
 }
 
-// announce tells what needs no flight: the first generation, the data, and who is not taken in.
+// announce tells what needs no batch: the first generation, the data, and who is not taken in.
 func (r *leader) announce() {
 	if v := r.machine.View(); r.state.View.Generation == 0 && v.Generation > 0 {
 		r.first(v)
@@ -44,9 +44,9 @@ func (r *leader) announce() {
 	}
 }
 
-// commitable reports whether a flight may be committed: all its hosts have it staged; and if a step
+// commitable reports whether a batch may be committed: all its hosts have it staged; and if a step
 // ends with it, the job has begun, the members have changed as they should and are enough.
-func (r *leader) commitable(f *flight) bool {
+func (r *leader) commitable(f *batch) bool {
 	if !f.done() || !f.step || r.parting != "" {
 		return f.done()
 	}
@@ -85,21 +85,21 @@ func (r *leader) frees(next topo.View) bool {
 			slices.ContainsFunc(next.Members, comes))
 }
 
-// quiet reports whether nothing of the world is under way but one flight, so that the members may
+// quiet reports whether nothing of the world is under way but one batch, so that the members may
 // change behind it.
-func (r *leader) quiet(f *flight) bool {
-	return r.matcher.Quiet() && !slices.ContainsFunc(r.flights, func(other *flight) bool {
+func (r *leader) quiet(f *batch) bool {
+	return r.matcher.Quiet() && !slices.ContainsFunc(r.batches, func(other *batch) bool {
 		return other != f && other.world()
 	})
 }
 
-// step commits a flight that ends a step: the job moves on in its data, and its members learn who
+// step commits a batch that ends a step: the job moves on in its data, and its members learn who
 // they are now.
-func (r *leader) step(f *flight) {
+func (r *leader) step(f *batch) {
 	if !f.reshapes() {
 		r.progress(f)
 	}
-	c := Commit{Flight: f.number}
+	c := Commit{Batch: f.number}
 	next := r.machine.View()
 	switch {
 	case !r.quiet(f):
@@ -117,14 +117,14 @@ func (r *leader) step(f *flight) {
 }
 
 // part lets all members go, with an entry of the log.
-func (r *leader) part(c Commit, f *flight) {
+func (r *leader) part(c Commit, f *batch) {
 	r.state.Parted = r.parting
 	c.Changed, c.Away = true, r.members()
 	r.commit(c, f)
 }
 
 // progress counts a step, and moves on in the data.
-func (r *leader) progress(f *flight) {
+func (r *leader) progress(f *batch) {
 	r.state.Steps++
 	if r.state.Data == nil || r.state.View.Size() == 0 {
 		return
@@ -158,7 +158,7 @@ func (r *leader) members() []topo.WorkerID {
 }
 
 // enter makes the data plane and the workers know a generation, with an entry of the log.
-func (r *leader) enter(next topo.View, c Commit, f *flight) {
+func (r *leader) enter(next topo.View, c Commit, f *batch) {
 	c.Changed, c.View, c.Entered = true, &next, r.admit(next)
 	r.state.View, r.state.Joined = next, len(c.Entered)
 	r.matcher.Advance(r.members())
@@ -181,8 +181,8 @@ func (r *leader) admit(next topo.View) (entered []topo.WorkerID) {
 	return entered
 }
 
-// commit writes an entry of the log and tells everybody. f is its flight; nil = none.
-func (r *leader) commit(c Commit, f *flight) {
+// commit writes an entry of the log and tells everybody. f is its batch; nil = none.
+func (r *leader) commit(c Commit, f *batch) {
 	r.index++
 	c.Index, c.Steps, c.Data, c.Elastic, c.Parted = r.index, r.state.Steps, r.state.Data,
 		r.state.Elastic, r.state.Parted
@@ -197,7 +197,7 @@ func (r *leader) commit(c Commit, f *flight) {
 		r.tellPeers(&r.agent.scratch.commit)
 	}
 	if f != nil && !f.here {
-		r.agent.shelf.putFlight(f)
+		r.agent.shelf.putBatch(f)
 		f = nil
 	}
 	if r.agent.direct() {

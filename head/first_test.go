@@ -31,7 +31,7 @@ func (a *alone) run() {
 			case *head.Apply:
 				a.applied = append(a.applied, keep(x))
 			case *head.Execute, head.Drop:
-				a.t.Errorf("a flight of one host is wanted with %#v", x)
+				a.t.Errorf("a batch of one host is wanted with %#v", x)
 			}
 		}
 	}

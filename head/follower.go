@@ -13,11 +13,11 @@ import (
 )
 
 // follower is what every agent does, the head's own among them: it knows the workers of its host
-// and what they have posted, holds the results of flights until they count, and applies the log.
+// and what they have posted, holds the results of batches until they count, and applies the log.
 type follower struct {
 	agent   *Agent
 	workers map[topo.WorkerID]*local
-	staged  map[Flight]*staged
+	staged  map[BatchID]*staged
 	groups  map[topo.GroupID]*known
 	next    topo.WorkerID // this host was asked for no worker with this number or a higher one
 	index   uint64        // of the last entry that was applied
@@ -39,7 +39,7 @@ type local struct {
 	wants [][]topo.WorkerID    // groups that it waits for
 }
 
-// staged is a flight that this host executes or has executed.
+// staged is a batch that this host executes or has executed.
 type staged struct {
 	exec     Exec
 	parts    []Part
@@ -56,7 +56,7 @@ type known struct {
 }
 
 func newFollower(a *Agent) *follower {
-	return &follower{agent: a, workers: map[topo.WorkerID]*local{}, staged: map[Flight]*staged{},
+	return &follower{agent: a, workers: map[topo.WorkerID]*local{}, staged: map[BatchID]*staged{},
 		groups: map[topo.GroupID]*known{}}
 }
 
@@ -129,11 +129,11 @@ func (f *follower) hear(b Body) {
 	case *Exec:
 		f.exec(b)
 	case Drops:
-		f.drop(b.Flight)
+		f.drop(b.Batch)
 	case *Commit:
 		f.commit(*b, nil)
 	case landing:
-		f.commit(b.Commit, b.flight)
+		f.commit(b.Commit, b.batch)
 	case Groups:
 		f.grouped(b)
 	case Disbands:
@@ -154,8 +154,8 @@ func (f *follower) hear(b Body) {
 	}
 }
 
-// begin drops the flights of earlier heads that the new one does not carry on.
-func (f *follower) begin(keep []Flight) {
+// begin drops the batches of earlier heads that the new one does not carry on.
+func (f *follower) begin(keep []BatchID) {
 	for _, n := range slices.Sorted(maps.Keys(f.staged)) {
 		if !slices.Contains(keep, n) {
 			f.drop(n)
@@ -163,15 +163,15 @@ func (f *follower) begin(keep []Flight) {
 	}
 }
 
-func (f *follower) drop(n Flight) {
+func (f *follower) drop(n BatchID) {
 	if f.staged[n] != nil {
 		delete(f.staged, n)
 		f.agent.emit(Drop{n})
 	}
 }
 
-// commit applies an entry of the log. here is its flight where that is of this host alone.
-func (f *follower) commit(c Commit, here *flight) {
+// commit applies an entry of the log. here is its batch where that is of this host alone.
+func (f *follower) commit(c Commit, here *batch) {
 	old := f.state.View
 	f.index = c.Index
 	f.recent = slices.DeleteFunc(f.recent, func(e Commit) bool { return e.Index <= c.Stable })
@@ -192,12 +192,12 @@ func (f *follower) commit(c Commit, here *flight) {
 		f.state.View, f.state.Joined = *c.View, len(c.Entered)
 	}
 	a := take(&f.agent.shelf.applies)
-	a.Index, a.Flight, a.State, a.Changed, a.Void = c.Index, c.Flight, f.state, c.Changed, c.Void
+	a.Index, a.Batch, a.State, a.Changed, a.Void = c.Index, c.Batch, f.state, c.Changed, c.Void
 	if here != nil {
 		f.land(a, here)
-	} else if s := f.staged[c.Flight]; s != nil {
+	} else if s := f.staged[c.Batch]; s != nil {
 		a.Parts, a.staged = s.parts, s
-		delete(f.staged, c.Flight)
+		delete(f.staged, c.Batch)
 	}
 	f.complete(a.Parts)
 	f.answer(a, c, old)
@@ -305,7 +305,7 @@ func (f *follower) report() Report {
 		s := f.staged[n]
 		told := Staged{Executed: s.executed, Proof: s.proof}
 		told.Exec.assign(&s.exec)
-		r.Flights = append(r.Flights, told)
+		r.Batches = append(r.Batches, told)
 	}
 	for _, id := range slices.Sorted(maps.Keys(f.groups)) {
 		r.Groups = append(r.Groups,

@@ -4,7 +4,7 @@
 //
 // One agent is the head: it owns the matcher, the membership and the job's place in its data. Every
 // agent, the head's own host among them, follows: it forwards what its workers do, executes
-// flights, and applies the entries of the log that the head writes. All of it is one state machine,
+// batches, and applies the entries of the log that the head writes. All of it is one state machine,
 // Agent, without goroutine, clock or socket: agent drives it with workers, memory and links, and
 // simtest with a simulated network, so what simtest proves is what runs. docs/design/quorum.md has
 // the protocol and its invariants.
@@ -21,10 +21,10 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Flight names what the data plane executes as one, and commits as one: collectives that became
-// ready together. A step is never split over flights. Flights are numbered by the head; the number
+// BatchID names what the data plane executes as one, and commits as one: collectives that became
+// ready together. A step is never split over batches. Batches are numbered by the head; the number
 // of a later head is higher, and no two heads share one.
-type Flight uint64
+type BatchID uint64
 
 // Config says what an agent begins with.
 type Config struct {
@@ -223,7 +223,7 @@ func (a *Agent) Finished(w topo.WorkerID, how string) {
 
 // Executed tells that this host has what an Execute asked for. Of a Reshape the proof has the
 // fingerprints; it is zero for all else.
-func (a *Agent) Executed(f Flight, proof digest.Proof) {
+func (a *Agent) Executed(f BatchID, proof digest.Proof) {
 	a.follower.executed(f, proof)
 	a.settle()
 }

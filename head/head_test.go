@@ -94,9 +94,9 @@ func (p *pair) run() {
 					p.agents[a.To].Receive(host, a.Message)
 				case *head.Execute:
 					p.seen[host] = append(p.seen[host],
-						&head.Execute{Flight: a.Flight, Hosts: slices.Clone(a.Hosts),
+						&head.Execute{Batch: a.Batch, Hosts: slices.Clone(a.Hosts),
 							Parts: keepParts(a.Parts), More: a.More})
-					p.agents[host].Executed(a.Flight, digest.Proof{})
+					p.agents[host].Executed(a.Batch, digest.Proof{})
 				case *head.Apply:
 					p.seen[host] = append(p.seen[host], keep(a))
 				default:
@@ -157,7 +157,7 @@ func TestApplyHasTheMemoryOfItsHost(t *testing.T) {
 		if len(a.Parts) != 1 || len(a.Parts[0].Calls) != 4 || a.Parts[0].Err != nil || a.Here {
 			t.Fatalf("%s applies %+v", host, a)
 		}
-		if e := find[*head.Execute](p, host); e.Flight != a.Flight ||
+		if e := find[*head.Execute](p, host); e.Batch != a.Batch ||
 			!slices.Equal(e.Hosts, []string{"A", "B"}) ||
 			!slices.Equal(a.Parts[0].Of, []int{0, 0, 1, 1}) {
 			t.Errorf("%s executes on %v for %v", host, e.Hosts, a.Parts[0].Of)
@@ -171,9 +171,9 @@ func TestApplyHasTheMemoryOfItsHost(t *testing.T) {
 	}
 }
 
-// Who leads chooses the route of a flight, and all hosts are told the same one: it can be another
-// one for the next flight.
-func TestRouteComesWithTheFlight(t *testing.T) {
+// Who leads chooses the route of a batch, and all hosts are told the same one: it can be another
+// one for the next batch.
+func TestRouteComesWithTheBatch(t *testing.T) {
 	p := newPair(t)
 	routes := collective.Candidates(2, 8)
 	for i := range routes {
@@ -182,7 +182,7 @@ func TestRouteComesWithTheFlight(t *testing.T) {
 		}
 		for host := range p.agents {
 			if got := find[*head.Execute](p, host).Parts[0].Route; got != routes[i] {
-				t.Errorf("flight %d goes %v on %s, want %v", i, got, host, routes[i])
+				t.Errorf("batch %d goes %v on %s, want %v", i, got, host, routes[i])
 			}
 		}
 	}
@@ -282,9 +282,9 @@ func TestGroupsAreFreed(t *testing.T) {
 	}
 }
 
-// A flight of the head's host alone counts at once, and the host executes it then; one of another
+// A batch of the head's host alone counts at once, and the host executes it then; one of another
 // host alone is executed before. The others hear that it counts.
-func TestFlightsOfOneHost(t *testing.T) {
+func TestBatchesOfOneHost(t *testing.T) {
 	p := newPair(t)
 	for host, list := range map[string][]topo.WorkerID{"A": {0, 1}, "B": {2, 3}} {
 		for _, w := range list {
@@ -298,9 +298,9 @@ func TestFlightsOfOneHost(t *testing.T) {
 		}
 		for at := range p.agents {
 			a, e := find[*head.Apply](p, at), find[*head.Execute](p, at)
-			if mine := at == host; a == nil || a.Flight == 0 || mine != (len(a.Parts) == 1) ||
+			if mine := at == host; a == nil || a.Batch == 0 || mine != (len(a.Parts) == 1) ||
 				a.Here != (mine && at == "A") || (e != nil) != (mine && at == "B") {
-				t.Errorf("of a flight of %s alone, %s applies %+v and executes %+v", host, at, a, e)
+				t.Errorf("of a batch of %s alone, %s applies %+v and executes %+v", host, at, a, e)
 			}
 		}
 	}

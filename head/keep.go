@@ -85,7 +85,7 @@ func (e *Exec) assign(from *Exec) {
 	e.extend(from)
 }
 
-// extend adds the sets of another word about the same flight.
+// extend adds the sets of another word about the same batch.
 func (e *Exec) extend(from *Exec) {
 	have := len(e.Sets)
 	e.Sets = sized(e.Sets, have+len(from.Sets))

@@ -24,14 +24,14 @@ type leader struct {
 	state   State
 	index   uint64
 	log     []Commit // not applied everywhere yet
-	flights []*flight
+	batches []*batch
 	ahead   *ahead // of the step that is under way; nil = its hosts have not begun
 	aheads  ahead  // room for that
-	begun   flight // what of it is begun with next, with room
-	count   uint64 // flights of this term
+	begun   batch  // what of it is begun with next, with room
+	count   uint64 // batches of this term
 	parting string
 	away    []topo.WorkerID        // asked, will not be members, and are to be told
-	news    bool                   // the state has changed without a flight
+	news    bool                   // the state has changed without a batch
 	wish    *wish                  // a mesh that somebody asks for; nil = nobody does
 	voids   map[topo.WorkerID]bool // members that have dropped the step
 	shape   *Shape                 // that the log has
@@ -41,7 +41,7 @@ type leader struct {
 	sets  []collective.Ready     // of the last post
 	busy  map[topo.WorkerID]bool // room for a set of workers
 	done  []bool                 // room for who has taken part in a step, by rank
-	among []bool                 // room for who has calls of a set, by host of a flight
+	among []bool                 // room for who has calls of a set, by host of a batch
 	recovery
 }
 

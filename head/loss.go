@@ -112,11 +112,11 @@ func (r *leader) hostLost(host, how string) {
 	r.advance()
 }
 
-// refly mends the flights after the loss of a host. One that all other hosts have executed goes on:
+// refly mends the batches after the loss of a host. One that all other hosts have executed goes on:
 // its result is there. Another is taken back, and what is left of it flies again: nobody can have
 // committed it, since a commit takes all hosts.
 func (r *leader) refly(host string, vanished []topo.WorkerID) {
-	r.flights = slices.DeleteFunc(r.flights, func(f *flight) bool {
+	r.batches = slices.DeleteFunc(r.batches, func(f *batch) bool {
 		took := slices.Contains(f.hosts, host)
 		f.hosts, f.waiting = without(f.hosts, host), without(f.waiting, host)
 		switch {
@@ -129,9 +129,9 @@ func (r *leader) refly(host string, vanished []topo.WorkerID) {
 	})
 }
 
-// ground takes a flight back, and from it the calls of workers that have vanished; it reports
+// ground takes a batch back, and from it the calls of workers that have vanished; it reports
 // whether nothing is left.
-func (r *leader) ground(f *flight, vanished []topo.WorkerID) (nothing bool) {
+func (r *leader) ground(f *batch, vanished []topo.WorkerID) (nothing bool) {
 	var sets []collective.Ready
 	for _, s := range f.sets {
 		if s = r.matcher.Without(s, vanished); len(s.Calls) > 0 {
@@ -149,8 +149,8 @@ func (r *leader) ground(f *flight, vanished []topo.WorkerID) (nothing bool) {
 	return len(sets) == 0
 }
 
-// drop tells the hosts that have begun a flight that it will not be.
-func (r *leader) drop(f *flight) {
+// drop tells the hosts that have begun a batch that it will not be.
+func (r *leader) drop(f *batch) {
 	for _, h := range f.hosts {
 		r.send(h, Drops{f.replaces})
 	}

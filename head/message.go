@@ -66,7 +66,7 @@ type (
 		Index   uint64        // of the log, applied
 		State   State
 		Recent  []Commit // the newest entries that were applied; the last one is Index
-		Flights []Staged // in the order of their numbers
+		Batches []Staged // in the order of their numbers
 		Workers []WorkerReport
 		Groups  []GroupReport // in the order of their numbers
 		Stated  *Stated       // what a worker has stated that the log does not have yet
@@ -91,7 +91,7 @@ type (
 		Here    []topo.WorkerID // who has it
 		Free    []topo.WorkerID // of these, who needs it no more
 	}
-	// Staged is a flight that the host that reports was told to execute.
+	// Staged is a batch that the host that reports was told to execute.
 	Staged struct {
 		Exec
 		Executed bool
@@ -109,10 +109,10 @@ type (
 		How    string
 		Done   bool // its work is done
 	}
-	// Executed tells that the result of a flight is staged.
+	// Executed tells that the result of a batch is staged.
 	Executed struct {
-		Flight Flight
-		Proof  digest.Proof // of a Reshape
+		Batch BatchID
+		Proof digest.Proof // of a Reshape
 	}
 	// Stated tells what a worker trains on.
 	Stated struct {
@@ -152,13 +152,13 @@ type (
 		State  State
 		Recent []Commit
 	}
-	// Begin ends the recovery of a new head: of the flights of earlier heads those in Keep are
+	// Begin ends the recovery of a new head: of the batches of earlier heads those in Keep are
 	// still to come, the others are dropped.
-	Begin struct{ Keep []Flight }
-	// Exec asks for the execution of a flight, or of what comes next of it.
+	Begin struct{ Keep []BatchID }
+	// Exec asks for the execution of a batch, or of what comes next of it.
 	Exec struct {
-		Flight   Flight
-		Replaces Flight // this flight is dropped for it; 0 = none
+		Batch    BatchID
+		Replaces BatchID // this batch is dropped for it; 0 = none
 		Hosts    []string
 		// hosts of the generation that the head has lost: it counts only when one without them is
 		// decided
@@ -166,7 +166,7 @@ type (
 		Sets    []Set
 		More    bool // others follow
 	}
-	// Set is one collective of a flight.
+	// Set is one collective of a batch.
 	Set struct {
 		Calls []Call
 		Of    []int            // by call: the index in Hosts of the host that has its memory
@@ -174,12 +174,12 @@ type (
 		Err   string
 		Lost  bool // Err is that a member is lost
 	}
-	// Drops tells that a flight will not be committed.
-	Drops struct{ Flight Flight }
+	// Drops tells that a batch will not be committed.
+	Drops struct{ Batch BatchID }
 	// Commit is an entry of the log.
 	Commit struct {
 		Index   uint64
-		Flight  Flight // 0 = none
+		Batch   BatchID // 0 = none
 		Steps   uint64
 		Data    *cursor.Cursor
 		View    *topo.View // nil = as before
@@ -192,11 +192,11 @@ type (
 		Void    bool   // the step under way is void
 		Stable  uint64 // entries up to this one were applied everywhere
 	}
-	// landing is a Commit on its way to the head's own follower, with its flight where that is of
+	// landing is a Commit on its way to the head's own follower, with its batch where that is of
 	// this host alone.
 	landing struct {
 		Commit
-		flight *flight
+		batch *batch
 	}
 	// Starts orders workers to be started.
 	Starts struct{ Start }

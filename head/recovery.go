@@ -129,29 +129,29 @@ func (r *leader) setAside(reports map[string]Report) (strays map[string]Report) 
 	return strays
 }
 
-// carryOn finds the flights that every host of theirs that is left has executed.
-func (r *leader) carryOn(reports map[string]Report) (keep []Flight) {
-	flights, executed := map[Flight]Exec{}, map[Flight]map[string]bool{}
+// carryOn finds the batches that every host of theirs that is left has executed.
+func (r *leader) carryOn(reports map[string]Report) (keep []BatchID) {
+	batches, executed := map[BatchID]Exec{}, map[BatchID]map[string]bool{}
 	for host, rep := range reports {
-		for _, s := range rep.Flights {
-			if flights[s.Flight] = s.Exec; executed[s.Flight] == nil {
-				executed[s.Flight] = map[string]bool{}
+		for _, s := range rep.Batches {
+			if batches[s.Batch] = s.Exec; executed[s.Batch] == nil {
+				executed[s.Batch] = map[string]bool{}
 			}
-			executed[s.Flight][host] = s.Executed
+			executed[s.Batch][host] = s.Executed
 		}
 	}
-	for _, n := range sorted(flights) {
-		e := flights[n]
+	for _, n := range sorted(batches) {
+		e := batches[n]
 		left := slices.DeleteFunc(slices.Clone(e.Hosts), func(h string) bool {
 			_, here := reports[h]
 			return !here
 		})
 		missing := slices.ContainsFunc(left, func(h string) bool { return !executed[n][h] })
 		missing = missing || slices.ContainsFunc(e.Without, r.agent.Record().Belongs)
-		if missing || slices.ContainsFunc(r.log, func(c Commit) bool { return c.Flight == n }) {
+		if missing || slices.ContainsFunc(r.log, func(c Commit) bool { return c.Batch == n }) {
 			continue
 		}
-		f := &flight{number: n, hosts: left}
+		f := &batch{number: n, hosts: left}
 		for _, s := range e.Sets {
 			set := collective.Ready{Err: s.failure()}
 			for _, c := range s.Calls {
@@ -162,7 +162,7 @@ func (r *leader) carryOn(reports map[string]Report) (keep []Flight) {
 		last := f.sets[len(f.sets)-1]
 		f.step = last.Err == nil && last.Calls[0].Call.Step
 		r.sees(&last.Calls[0].Call)
-		r.flights = append(r.flights, f)
+		r.batches = append(r.batches, f)
 		keep = append(keep, n)
 	}
 	return keep

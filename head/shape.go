@@ -221,8 +221,8 @@ func (r *leader) note(format string, args ...any) {
 	r.agent.emit(Meshed{member.Because(fmt.Sprintf(format, args...))})
 }
 
-// reshapes reports whether a flight brings the state to another mesh.
-func (f *flight) reshapes() bool {
+// reshapes reports whether a batch brings the state to another mesh.
+func (f *batch) reshapes() bool {
 	n := len(f.sets)
 	return n > 0 && len(f.sets[n-1].Calls) > 0 &&
 		f.sets[n-1].Calls[0].Call.Kind == collective.Reshape
@@ -234,7 +234,7 @@ var errUnproved = errors.New("the state on the new mesh is not the old one: a fi
 	"faulty; the old state is as it was")
 
 // revoke takes a reshape back that nobody has committed: its calls fail, and the old state counts.
-func (r *leader) revoke(f *flight, why error) {
+func (r *leader) revoke(f *batch, why error) {
 	f.sets[len(f.sets)-1].Err = why
 	f.replaces, f.number, f.step = f.number, 0, false
 	r.launch()
@@ -244,7 +244,7 @@ func (r *leader) revoke(f *flight, why error) {
 // the worker that has it on the new mesh is lost. An earlier head may have committed it, but then
 // only hosts that are lost know: the state is the same on either mesh.
 func (r *leader) abort() {
-	i := slices.IndexFunc(r.flights, func(f *flight) bool {
+	i := slices.IndexFunc(r.batches, func(f *batch) bool {
 		return f.reshapes() && f.step && f.done() && !f.told
 	})
 	if i < 0 {
@@ -260,7 +260,7 @@ func (r *leader) abort() {
 		return
 	}
 	if _, _, err := r.agent.cfg.Arrange(s, "", left); err != nil {
-		r.revoke(r.flights[i],
+		r.revoke(r.batches[i],
 			&collective.LostError{
 				Why:  "is lost, which alone had a part of the state on the new mesh",
 				Call: "reshape"})
@@ -275,7 +275,7 @@ func (s Shape) moved() Shape {
 
 // reshaped makes the new mesh the mesh of the job, and the generation that goes with it its
 // members. From there it goes on at once where one of them is lost.
-func (r *leader) reshaped(next topo.View, c Commit, f *flight) {
+func (r *leader) reshaped(next topo.View, c Commit, f *batch) {
 	s := r.state.Shape.moved()
 	r.state.Shape, r.placed = &s, true
 	if r.wish != nil { // since before the job was there
@@ -295,7 +295,7 @@ func (r *leader) givesUp(w topo.WorkerID) {
 // void makes the step void when all members that are left have dropped it: they go on from its
 // start, on the mesh that they can hold.
 func (r *leader) void() {
-	if len(r.voids) == 0 || len(r.flights) > 0 || r.state.View.Generation == 0 {
+	if len(r.voids) == 0 || len(r.batches) > 0 || r.state.View.Generation == 0 {
 		return
 	}
 	left := r.living()

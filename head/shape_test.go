@@ -52,7 +52,7 @@ func (c *cut) run() {
 		for _, a := range actions {
 			switch a := a.(type) {
 			case *head.Execute:
-				c.agent.Executed(a.Flight, digest.Proof{})
+				c.agent.Executed(a.Batch, digest.Proof{})
 			case head.Meshed:
 				c.notes = append(c.notes, string(a.Because))
 			}

@@ -11,7 +11,7 @@ type shelf struct {
 	calls    []*collective.Posted
 	lists    [][]int // of shapes and splits
 	lengths  []*collective.Far
-	flights  []*flight
+	batches  []*batch
 	staged   []*staged
 	applies  []*Apply
 	executes []*Execute
@@ -77,8 +77,8 @@ func (s *shelf) putCall(p *collective.Posted) {
 	s.calls = append(s.calls, p)
 }
 
-// putFlight takes back a flight that was committed, with its calls.
-func (s *shelf) putFlight(f *flight) {
+// putBatch takes back a batch that was committed, with its calls.
+func (s *shelf) putBatch(f *batch) {
 	for _, set := range f.sets {
 		for _, p := range set.Calls {
 			s.putCall(p)
@@ -86,8 +86,8 @@ func (s *shelf) putFlight(f *flight) {
 	}
 	clear(f.sets)
 	clear(f.calls)
-	*f = flight{sets: f.sets[:0], calls: f.calls[:0], hosts: f.hosts[:0], waiting: f.waiting[:0]}
-	s.flights = append(s.flights, f)
+	*f = batch{sets: f.sets[:0], calls: f.calls[:0], hosts: f.hosts[:0], waiting: f.waiting[:0]}
+	s.batches = append(s.batches, f)
 }
 
 // reclaim takes back an action that the shell has carried out.

@@ -10,8 +10,8 @@ import (
 // What is pushed between two ticks is sent, also when the tick says what has come.
 func TestStreamTickSendsWhatIsFresh(t *testing.T) {
 	s := newStream(3, false, &shelf{})
-	s.receive(&Frame{Term: 3, Up: true, First: 1, Bodies: []Body{&Executed{Flight: 1}}}, nil)
-	s.push(&Executed{Flight: 2})
+	s.receive(&Frame{Term: 3, Up: true, First: 1, Bodies: []Body{&Executed{Batch: 1}}}, nil)
+	s.push(&Executed{Batch: 2})
 	s.tick()
 	if f, ok := s.flush(); !ok || f.Ack != 1 || len(f.Bodies) != 1 {
 		t.Errorf("after the tick %+v is sent", f)
@@ -28,7 +28,7 @@ func TestStreamOverALossyNet(t *testing.T) {
 		ends := []*stream{newStream(3, true, &shelf{}), newStream(3, false, &shelf{})}
 		var (
 			net         [2][]Frame // to each end
-			sent, heard [2][]Flight
+			sent, heard [2][]BatchID
 			acked       [2]int
 		)
 		send := func(i int, f Frame, ok bool) {
@@ -37,22 +37,22 @@ func TestStreamOverALossyNet(t *testing.T) {
 					if k == 0 {
 						f.Bodies = slices.Clone(f.Bodies)
 					}
-					f.Bodies[k] = &Executed{Flight: b.(*Executed).Flight}
+					f.Bodies[k] = &Executed{Batch: b.(*Executed).Batch}
 				}
 				net[1-i] = append(net[1-i], f)
 			}
 		}
 		take := func(i, k int) {
 			for _, b := range ends[i].receive(&net[i][k], func(Body) { acked[i]++ }) {
-				heard[i] = append(heard[i], b.(*Executed).Flight)
+				heard[i] = append(heard[i], b.(*Executed).Batch)
 			}
 		}
 		for range rapid.IntRange(0, 100).Draw(t, "events") {
 			i := rapid.IntRange(0, 1).Draw(t, "end")
 			switch what := rapid.IntRange(0, 5).Draw(t, "what"); {
 			case what == 0:
-				sent[i] = append(sent[i], Flight(len(sent[i])))
-				ends[i].push(&Executed{Flight: sent[i][len(sent[i])-1]})
+				sent[i] = append(sent[i], BatchID(len(sent[i])))
+				ends[i].push(&Executed{Batch: sent[i][len(sent[i])-1]})
 			case what == 1:
 				f, ok := ends[i].flush()
 				send(i, f, ok)

@@ -30,7 +30,7 @@ func FuzzDecode(f *testing.F) {
 	for _, text := range []string{
 		// a new head is told of a step that no member took
 		`{"frame":{"term":5,"up":true,"first":1,"bodies":[{"report":{"index":5,"state":{"view":{"generation":5},"data":{"samples":100,"batch":10}},` +
-			`"flights":[{"flight":1,"hosts":["C"],"sets":[{"calls":[{"worker":9,"kind":11,"step":true}],"of":[0],"route":"star/64"}],"executed":true}]}}]}}`,
+			`"batches":[{"batch":1,"hosts":["C"],"sets":[{"calls":[{"worker":9,"kind":11,"step":true}],"of":[0],"route":"star/64"}],"executed":true}]}}]}}`,
 		// a receive from beyond the group, when a send waits for it
 		`{"frame":{"up":true,"first":1,"bodies":[{"report":{}},{"posted":{"worker":1,"kind":9,"dtype":2,"far":{}}},` +
 			`{"posted":{"kind":10,"dtype":2,"peer":99,"far":{}}}]}}`,
@@ -271,12 +271,12 @@ func recovering() *head.Agent {
 	return a
 }
 
-// exhaust takes what an agent wants until it wants nothing more, and executes its flights.
+// exhaust takes what an agent wants until it wants nothing more, and executes its batches.
 func exhaust(a *head.Agent) {
 	for actions := a.Ready(); len(actions) > 0; actions = a.Ready() {
 		for _, x := range actions {
 			if e, ok := x.(*head.Execute); ok {
-				a.Executed(e.Flight, digest.Proof{})
+				a.Executed(e.Batch, digest.Proof{})
 			}
 		}
 	}

@@ -18,7 +18,7 @@ const (
 	maxElements   = 1 << 48
 	maxDims       = 8 // as a descriptor has room for
 	maxWorkers    = 1 << 30
-	maxGeneration = 1 << 32 // it is the upper half of a Flight
+	maxGeneration = 1 << 32 // it is the upper half of a Batch
 	maxIndex      = 1 << 62
 	maxGroup      = 1 << 30
 	maxMesh       = 1 << 10 // bytes of its text
@@ -119,8 +119,8 @@ func (f *Frame) sound() error {
 }
 
 func (e *Exec) sound() error {
-	if e.Flight == 0 || len(e.Hosts) == 0 || len(e.Sets) == 0 {
-		return fmt.Errorf("flight %x of %d hosts and %d collectives", e.Flight, len(e.Hosts),
+	if e.Batch == 0 || len(e.Hosts) == 0 || len(e.Sets) == 0 {
+		return fmt.Errorf("batch %x of %d hosts and %d collectives", e.Batch, len(e.Hosts),
 			len(e.Sets))
 	}
 	for _, s := range e.Sets {
@@ -128,10 +128,10 @@ func (e *Exec) sound() error {
 			return of < -1 || of >= len(e.Hosts) || of < 0 && s.Err == ""
 		}
 		if s.Err == "" && s.Route.Strategy == nil {
-			return fmt.Errorf("flight %x has a collective without a route", e.Flight)
+			return fmt.Errorf("batch %x has a collective without a route", e.Batch)
 		}
 		if len(s.Of) != len(s.Calls) || slices.ContainsFunc(s.Of, strange) {
-			return fmt.Errorf("flight %x has %d calls of the hosts %d among %d", e.Flight,
+			return fmt.Errorf("batch %x has %d calls of the hosts %d among %d", e.Batch,
 				len(s.Calls), s.Of, len(e.Hosts))
 		}
 	}

@@ -51,10 +51,10 @@ func TestEncode(t *testing.T) {
 			`{"frame":{"first":1,"bodies":[{"commit":{"index":1,"data":{"samples":100,"batch":10,"seed":7},"view":{},"entered":[]}}]}}`},
 		{&head.Frame{First: 1,
 			Bodies: []head.Body{
-				&head.Exec{Flight: 1, Hosts: []string{"A"},
+				&head.Exec{Batch: 1, Hosts: []string{"A"},
 					Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0},
 						Route: collective.Suits(1 << 20)}}}, head.Begin{}}},
-			`{"frame":{"first":1,"bodies":[{"exec":{"flight":1,"hosts":["A"],"sets":[{"calls":[` +
+			`{"frame":{"first":1,"bodies":[{"exec":{"batch":1,"hosts":["A"],"sets":[{"calls":[` +
 				`{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],"far":{"in":2,"out":2}}],"of":[0],"route":"ring/256"}]}},{"begin":{}}]}}`},
 	} {
 		b := head.Encode(c.m)
@@ -92,7 +92,7 @@ func TestDecodeRefuses(t *testing.T) {
 		return up(`{"posted":{"kind":1,"dtype":2,"reduction":1` + fields + `}}`)
 	}
 	exec := func(sets string) string {
-		return down(`{"exec":{"flight":1,"hosts":["A"],"sets":[` + sets + `]}}`)
+		return down(`{"exec":{"batch":1,"hosts":["A"],"sets":[` + sets + `]}}`)
 	}
 	for text, want := range map[string]string{
 		``:                                   "EOF",
@@ -138,10 +138,10 @@ func TestDecodeRefuses(t *testing.T) {
 		exec(
 			`{"calls":[{"kind":11}],"of":[-1],"route":"ring/64"}`): "the hosts [-1]",
 		down(
-			`{"exec":{"hosts":["A"],"sets":[{"calls":[{"kind":11}]}]}}`): "flight 0",
+			`{"exec":{"hosts":["A"],"sets":[{"calls":[{"kind":11}]}]}}`): "batch 0",
 		down(
-			`{"exec":{"flight":1,"sets":[{"calls":[{"kind":11}]}]}}`): "0 hosts",
-		`{"frame":{"up":true,"first":1,"bodies":[{"report":{"flights":[{"executed":true}]}}]}}`: "flight 0",
+			`{"exec":{"batch":1,"sets":[{"calls":[{"kind":11}]}]}}`): "0 hosts",
+		`{"frame":{"up":true,"first":1,"bodies":[{"report":{"batches":[{"executed":true}]}}]}}`: "batch 0",
 		`{"frame":{"up":true,"first":1,"bodies":[{"report":{"slots":-2}}]}}`:                    "slots: -1",
 		`{"frame":{"up":true,"first":1,"bodies":[{"report":{"groups":[{}]}}]}}`:                 "group: -1",
 		down(

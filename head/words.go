@@ -9,7 +9,7 @@ import (
 )
 
 // The words of the steady state, which every collective of several hosts takes: a call is posted, a
-// flight is to be executed, it is, it counts. A frame of nothing else is written in bytes that need
+// batch is to be executed, it is, it counts. A frame of nothing else is written in bytes that need
 // no thought, as docs/formats/hosts.md has them; all other messages are JSON, and so are words that
 // say more than they do in a steady state.
 
@@ -79,7 +79,7 @@ func AppendWords(b []byte, m Message) ([]byte, bool) {
 		case *Posted:
 			b = appendCall(append(b, wordPosted), &w.Call)
 		case *Executed:
-			b = binary.AppendUvarint(append(b, wordExecuted), uint64(w.Flight))
+			b = binary.AppendUvarint(append(b, wordExecuted), uint64(w.Batch))
 		case *Exec:
 			b = appendExec(append(b, wordExec), w)
 		case *Commit:
@@ -161,7 +161,7 @@ func appendCall(b []byte, c *Call) []byte {
 }
 
 func appendExec(b []byte, e *Exec) []byte {
-	b = binary.AppendUvarint(b, uint64(e.Flight))
+	b = binary.AppendUvarint(b, uint64(e.Batch))
 	b = binary.AppendUvarint(b, uint64(e.Replaces))
 	b = append(b, flag(e.More, 1))
 	b = appendTexts(b, e.Hosts)
@@ -188,7 +188,7 @@ func appendExec(b []byte, e *Exec) []byte {
 func appendCommit(b []byte, c *Commit) []byte {
 	b = append(b, flag(c.Elastic, 1)|flag(c.Data != nil, 2))
 	b = binary.AppendUvarint(b, c.Index)
-	b = binary.AppendUvarint(b, uint64(c.Flight))
+	b = binary.AppendUvarint(b, uint64(c.Batch))
 	b = binary.AppendUvarint(b, c.Steps)
 	b = binary.AppendUvarint(b, c.Stable)
 	if c.Data != nil {

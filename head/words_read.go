@@ -89,7 +89,7 @@ func (r *Reader) words() {
 			f.Bodies = append(f.Bodies, w)
 		case wordExecuted:
 			w := take(&r.room.executed)
-			*w = Executed{Flight: Flight(in.uint(math.MaxUint64))}
+			*w = Executed{Batch: BatchID(in.uint(math.MaxUint64))}
 			f.Bodies = append(f.Bodies, w)
 		case wordExec:
 			w := take(&r.room.execs)
@@ -136,7 +136,8 @@ func (r *Reader) call(c *Call) {
 
 func (r *Reader) exec(e *Exec) {
 	in, hosts, without := &r.in, e.Hosts, e.Without
-	e.Flight, e.Replaces, e.More = Flight(in.uint(math.MaxUint64)), Flight(in.uint(math.MaxUint64)),
+	e.Batch, e.Replaces, e.More = BatchID(in.uint(math.MaxUint64)),
+		BatchID(in.uint(math.MaxUint64)),
 		in.byte(1) != 0
 	e.Hosts, e.Without = r.list(hosts), r.list(without)
 	n, some := in.count(leastSet)
@@ -169,7 +170,7 @@ func (r *Reader) commit(c *Commit) {
 	in := &r.in
 	bits := in.byte(3)
 	*c = Commit{Elastic: bits&1 != 0, Index: in.uint(math.MaxUint64),
-		Flight: Flight(in.uint(math.MaxUint64)), Steps: in.uint(math.MaxUint64),
+		Batch: BatchID(in.uint(math.MaxUint64)), Steps: in.uint(math.MaxUint64),
 		Stable: in.uint(math.MaxUint64)}
 	if bits&2 == 0 {
 		return

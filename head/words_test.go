@@ -37,11 +37,11 @@ func spoken(t testing.TB) []*head.Frame {
 	return []*head.Frame{
 		{Term: 1, Up: true, First: 2, Ack: 3,
 			Bodies: []head.Body{&head.Posted{Call: call}, &head.Posted{Call: other},
-				&head.Executed{Flight: 1<<32 | 7}}},
+				&head.Executed{Batch: 1<<32 | 7}}},
 		{Term: 1, First: 300, Ack: 2, Bodies: []head.Body{
-			&head.Exec{Flight: 1<<32 | 7, Replaces: 1<<32 | 6, Hosts: []string{"A", "B"},
+			&head.Exec{Batch: 1<<32 | 7, Replaces: 1<<32 | 6, Hosts: []string{"A", "B"},
 				Without: []string{"C"}, Sets: sets, More: true},
-			&head.Commit{Index: 9, Flight: 1<<32 | 7, Steps: 4, Data: &data, Elastic: true,
+			&head.Commit{Index: 9, Batch: 1<<32 | 7, Steps: 4, Data: &data, Elastic: true,
 				Stable: 8},
 			&head.Commit{Index: 10}}},
 		{Term: 1, First: 1, Ack: 2},
@@ -76,8 +76,8 @@ func TestWords(t *testing.T) {
 // Words that say more than they do in a steady state are JSON, with all that is in their frame.
 func TestWordsThatSayMore(t *testing.T) {
 	for _, b := range []head.Body{
-		&head.Executed{Flight: 1, Proof: digest.Proof{New: digest.Sum{Bytes: 1}}},
-		head.Drops{Flight: 1},
+		&head.Executed{Batch: 1, Proof: digest.Proof{New: digest.Sum{Bytes: 1}}},
+		head.Drops{Batch: 1},
 		&head.Commit{Index: 1, View: &topo.View{}},
 		&head.Commit{Index: 1, Away: []topo.WorkerID{}},
 		&head.Commit{Index: 1, Parted: "why"},
@@ -116,24 +116,24 @@ func TestReadRefusesWords(t *testing.T) {
 		"a word the wrong way": {First: 2, Up: true,
 			Bodies: []head.Body{&head.Commit{Index: 1}}},
 		"a follower without report": {First: 1, Up: true,
-			Bodies: []head.Body{&head.Executed{Flight: 1}}},
+			Bodies: []head.Body{&head.Executed{Batch: 1}}},
 		"an entry without a number": {First: 2, Bodies: []head.Body{&head.Commit{}}},
 		"a call of -1 elements": {First: 2, Up: true,
 			Bodies: []head.Body{&head.Posted{Call: far(-1)}}},
-		"a flight without hosts": {First: 2,
+		"a batch without hosts": {First: 2,
 			Bodies: []head.Body{
-				&head.Exec{Flight: 1,
+				&head.Exec{Batch: 1,
 					Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}, Err: "why"}}}}},
 		"a set without calls": {First: 2,
 			Bodies: []head.Body{
-				&head.Exec{Flight: 1, Hosts: []string{"A"}, Sets: []head.Set{{Err: "why"}}}}},
+				&head.Exec{Batch: 1, Hosts: []string{"A"}, Sets: []head.Set{{Err: "why"}}}}},
 		"a set of calls like that": {First: 2,
 			Bodies: []head.Body{
-				&head.Exec{Flight: 1, Hosts: []string{"A"},
+				&head.Exec{Batch: 1, Hosts: []string{"A"},
 					Sets: []head.Set{{Calls: []head.Call{far(-1)}, Of: []int{0}, Err: "why"}}}}},
 		"a set without a route": {First: 2,
 			Bodies: []head.Body{
-				&head.Exec{Flight: 1, Hosts: []string{"A"},
+				&head.Exec{Batch: 1, Hosts: []string{"A"},
 					Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}}}}}},
 	} {
 		b := head.Encode(f)

@@ -106,7 +106,7 @@ func (h *tuneHost) at(id uint64) *tuneFlight {
 func (h *tuneHost) Place(from fabric.Host, p fabric.Piece) []byte {
 	h.busy.RLock()
 	defer h.busy.RUnlock()
-	f := h.at(p.Flight)
+	f := h.at(p.Transfer)
 	if f == nil {
 		return nil
 	}
@@ -117,7 +117,7 @@ func (h *tuneHost) Place(from fabric.Host, p fabric.Piece) []byte {
 func (h *tuneHost) Arrived(from fabric.Host, p fabric.Piece) {
 	h.busy.RLock()
 	defer h.busy.RUnlock()
-	f := h.at(p.Flight)
+	f := h.at(p.Transfer)
 	if f == nil {
 		return
 	}
@@ -129,7 +129,7 @@ func (h *tuneHost) Arrived(from fabric.Host, p fabric.Piece) {
 
 func (h *tuneHost) send(f *tuneFlight, out []collective.Outgoing) {
 	for _, o := range out {
-		p := fabric.Piece{Flight: f.id, Part: o.Part, Offset: o.Offset,
+		p := fabric.Piece{Transfer: f.id, Part: o.Part, Offset: o.Offset,
 			Length: uint32(len(o.Payload)), Streams: f.streams}
 		h.network.SendPiece(f.hosts[o.To], p, o.Payload)
 	}

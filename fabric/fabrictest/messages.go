@@ -224,7 +224,7 @@ func manyHosts(t *testing.T, h *hosts) {
 			for i := range each {
 				from.Send(to.Self(), number(i))
 				from.SendPiece(to.Self(),
-					fabric.Piece{Flight: uint64(i), Length: uint32(len(payload))}, payload)
+					fabric.Piece{Transfer: uint64(i), Length: uint32(len(payload))}, payload)
 			}
 		}
 	}

@@ -20,7 +20,7 @@ func randomBytes(random *rand.Rand, n int) []byte {
 
 // cut divides a payload into pieces of random sizes, from one byte to the largest, and some of
 // none.
-func cut(random *rand.Rand, flight uint64, part uint32, n int) (pieces []fabric.Piece) {
+func cut(random *rand.Rand, transfer uint64, part uint32, n int) (pieces []fabric.Piece) {
 	for offset := 0; offset < n; {
 		length := random.IntN(fabric.MaxPiece) + 1
 		if random.IntN(4) == 0 {
@@ -28,24 +28,24 @@ func cut(random *rand.Rand, flight uint64, part uint32, n int) (pieces []fabric.
 		}
 		length = min(length, n-offset)
 		pieces = append(pieces,
-			fabric.Piece{Flight: flight, Part: part, Offset: uint64(offset),
+			fabric.Piece{Transfer: transfer, Part: part, Offset: uint64(offset),
 				Length: uint32(length)})
 		offset += length
 	}
 	return pieces
 }
 
-// flights gives the pieces of each flight their place in memory of its own.
-type flights map[uint64][]byte
+// transfers gives the pieces of each transfer their place in memory of its own.
+type transfers map[uint64][]byte
 
-func (f flights) place(_ fabric.Host, p fabric.Piece) []byte {
-	return f[p.Flight][p.Offset:][:p.Length:p.Length]
+func (f transfers) place(_ fabric.Host, p fabric.Piece) []byte {
+	return f[p.Transfer][p.Offset:][:p.Length:p.Length]
 }
 
 func piecesInPlace(t *testing.T, h *hosts) {
 	random := seeded(t)
 	const n, size = 20, 100_000
-	r, landing := NewRecorder(t), flights{}
+	r, landing := NewRecorder(t), transfers{}
 	for i := range uint64(n) {
 		landing[i] = make([]byte, size)
 	}
@@ -66,7 +66,7 @@ func piecesInPlace(t *testing.T, h *hosts) {
 	b.WaitArrived(a.Self(), len(count))
 	for i := range uint64(n) {
 		if !bytes.Equal(landing[i], sent[i]) {
-			t.Errorf("flight %d came with other bytes", i)
+			t.Errorf("transfer %d came with other bytes", i)
 		}
 	}
 }
@@ -85,7 +85,7 @@ func piecesThrownAway(t *testing.T, h *hosts) {
 	for i := range uint64(n) {
 		for part := range uint32(2) {
 			length := len(payload) >> (i % 8)
-			a.SendPiece(b.Self(), fabric.Piece{Flight: i, Part: part, Length: uint32(length)},
+			a.SendPiece(b.Self(), fabric.Piece{Transfer: i, Part: part, Length: uint32(length)},
 				payload[:length])
 		}
 	}
@@ -99,7 +99,7 @@ func piecesThrownAway(t *testing.T, h *hosts) {
 
 func emptyPiece(t *testing.T, h *hosts) {
 	a, b := h.add("a"), h.add("b")
-	p := fabric.Piece{Flight: 1, Part: 2, Offset: 3}
+	p := fabric.Piece{Transfer: 1, Part: 2, Offset: 3}
 	a.SendPiece(b.Self(), p, nil)
 	if _, ok := b.WaitArrived(a.Self(), 1)[p]; !ok {
 		t.Error("another piece arrived")
@@ -116,11 +116,11 @@ func largeTransfer(t *testing.T, h *hosts) {
 		n += copy(source[n:], block)
 	}
 	var all [2]*host
-	var landing [2]flights
+	var landing [2]transfers
 	var pieces [2][]fabric.Piece
 	for i, name := range []fabric.Host{"a", "b"} {
 		r := NewRecorder(t)
-		landing[i] = flights{9: make([]byte, size)}
+		landing[i] = transfers{9: make([]byte, size)}
 		r.OnPlace = landing[i].place
 		all[i] = h.addWith(name, r)
 		pieces[i] = cut(random, 9, 0, size)
@@ -176,7 +176,7 @@ func unusedPayloads(t *testing.T, h *hosts) {
 	payload := make([]byte, fabric.MaxPiece)
 	flood := func(to *host) {
 		for i := range uint64(50) { // more than the network holds
-			a.SendPiece(to.Self(), fabric.Piece{Flight: i, Length: fabric.MaxPiece}, payload)
+			a.SendPiece(to.Self(), fabric.Piece{Transfer: i, Length: fabric.MaxPiece}, payload)
 		}
 	}
 	flood(b)
@@ -206,7 +206,7 @@ func placeBlocks(t *testing.T, h *hosts) {
 	payload := make([]byte, fabric.MaxPiece)
 	const n = 10
 	for i := range uint64(n) {
-		a.SendPiece(b.Self(), fabric.Piece{Flight: i, Length: fabric.MaxPiece}, payload)
+		a.SendPiece(b.Self(), fabric.Piece{Transfer: i, Length: fabric.MaxPiece}, payload)
 	}
 	b.Wait(a.Self(), "a Place", placing)
 	// Messages, other peers and the other direction do not wait behind it.
@@ -251,7 +251,7 @@ func placeBlocksUntilClose(t *testing.T, h *hosts) {
 func startTransfer(a, b *host) (payload []byte) {
 	payload = make([]byte, fabric.MaxPiece)
 	for i := range uint64(200) {
-		a.SendPiece(b.Self(), fabric.Piece{Flight: i, Length: fabric.MaxPiece}, payload)
+		a.SendPiece(b.Self(), fabric.Piece{Transfer: i, Length: fabric.MaxPiece}, payload)
 	}
 	b.WaitArrived(a.Self(), 3)
 	return payload

@@ -83,7 +83,7 @@ func (j *job) unhurt() {
 	j.t.Helper()
 	j.said++
 	j.a.Send("b", []byte("still there?"))
-	j.b.SendPiece("a", fabric.Piece{Flight: uint64(j.said), Length: 4}, []byte("yes!"))
+	j.b.SendPiece("a", fabric.Piece{Transfer: uint64(j.said), Length: 4}, []byte("yes!"))
 	j.atB.WaitMessages("a", j.said)
 	j.atA.WaitArrived("b", j.said)
 }

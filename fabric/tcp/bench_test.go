@@ -55,7 +55,7 @@ func BenchmarkPieces(b *testing.B) {
 				const window = 16
 				sent := 0
 				for b.Loop() {
-					a.SendPiece(peer, fabric.Piece{Flight: 1, Length: uint32(n)}, payload)
+					a.SendPiece(peer, fabric.Piece{Transfer: 1, Length: uint32(n)}, payload)
 					if sent++; sent > window {
 						<-to.arrived
 					}
@@ -86,7 +86,7 @@ func TestPiecesDoNotAllocate(t *testing.T) {
 	a, to, peer := pair(t, true, n)
 	payload := make([]byte, n)
 	if allocations := testing.AllocsPerRun(500, func() {
-		a.SendPiece(peer, fabric.Piece{Flight: 1, Length: n}, payload)
+		a.SendPiece(peer, fabric.Piece{Transfer: 1, Length: n}, payload)
 		<-to.arrived
 	}); allocations != 0 {
 		t.Errorf("%v allocations a piece", allocations)

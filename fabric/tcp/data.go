@@ -7,8 +7,8 @@ import (
 )
 
 // mostUnsent is how many bytes of pieces the kernel takes before they can leave: 4 ms of 1 Gbit/s.
-// It would take megabytes, and the host that begins a flight first would encrypt them at once,
-// while others on its processors have not heard of the flight yet.
+// It would take megabytes, and the host that begins a transfer first would encrypt them at once,
+// while others on its processors have not heard of the transfer yet.
 const mostUnsent = 512 << 10
 
 // outgoing is a piece that waits to be sent.

@@ -40,7 +40,7 @@ var most = [...]uint32{
 
 const (
 	headBytes  = 8  // length u32, kind u8, three zeros
-	pieceBytes = 24 // flight u64, offset u64, part u32, a zero u32
+	pieceBytes = 24 // transfer u64, offset u64, part u32, a zero u32
 )
 
 var errFrame = errors.New("this is no frame of shoal's link protocol")
@@ -69,7 +69,7 @@ func parseHead(b []byte) (k kind, n int, err error) {
 // appendPiece appends all of a piece's frame but the payload.
 func appendPiece(b []byte, p fabric.Piece) []byte {
 	b = appendHead(b, kindPiece, pieceBytes+int(p.Length))
-	b = binary.LittleEndian.AppendUint64(b, p.Flight)
+	b = binary.LittleEndian.AppendUint64(b, p.Transfer)
 	b = binary.LittleEndian.AppendUint64(b, p.Offset)
 	b = binary.LittleEndian.AppendUint32(b, p.Part)
 	return binary.LittleEndian.AppendUint32(b, 0)
@@ -86,10 +86,10 @@ func parsePiece(b []byte) (p fabric.Piece, err error) {
 	}
 	b = b[headBytes:]
 	p = fabric.Piece{
-		Flight: binary.LittleEndian.Uint64(b),
-		Offset: binary.LittleEndian.Uint64(b[8:]),
-		Part:   binary.LittleEndian.Uint32(b[16:]),
-		Length: uint32(n - pieceBytes),
+		Transfer: binary.LittleEndian.Uint64(b),
+		Offset:   binary.LittleEndian.Uint64(b[8:]),
+		Part:     binary.LittleEndian.Uint32(b[16:]),
+		Length:   uint32(n - pieceBytes),
 	}
 	if binary.LittleEndian.Uint32(b[20:]) != 0 || p.Offset > math.MaxUint64-uint64(p.Length) {
 		return p, fmt.Errorf("%w: a piece at %d of %d bytes, reserved bytes % x", errFrame,

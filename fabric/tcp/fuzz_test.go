@@ -28,7 +28,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(append(appendHead(appendHead(nil, kindReady, 0), kindGoodbye, 5), "done."...))
 	f.Add(appendHead(nil, kindMessage, fabric.MaxMessage))
 	f.Add(appendHead(nil, kindMessage, fabric.MaxMessage+1))
-	f.Add(appendPiece(nil, fabric.Piece{Flight: 1, Part: 2, Offset: 3, Length: 4}))
+	f.Add(appendPiece(nil, fabric.Piece{Transfer: 1, Part: 2, Offset: 3, Length: 4}))
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		from := frames{from: bytes.NewReader(stream)}
 		var again []byte
@@ -58,7 +58,7 @@ func FuzzFrames(f *testing.F) {
 
 // FuzzPiece: what is taken for a piece is one that could have been sent.
 func FuzzPiece(f *testing.F) {
-	f.Add(appendPiece(nil, fabric.Piece{Flight: 1, Part: 2, Offset: 3, Length: 4}))
+	f.Add(appendPiece(nil, fabric.Piece{Transfer: 1, Part: 2, Offset: 3, Length: 4}))
 	f.Add(appendPiece(nil, fabric.Piece{Offset: math.MaxUint64, Length: 1}))
 	f.Add(appendPiece(nil, fabric.Piece{Length: fabric.MaxPiece}))
 	f.Add(appendHead(make([]byte, 0, 32), kindMessage, 24))

@@ -14,9 +14,10 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// Protocol is the version of the link protocol, and of the messages that links carry; agents of
-// different ones do not talk. With 2 the words of every step are bytes in place of JSON.
-const Protocol = 2
+// Protocol is the version of the link protocol, and of the messages that links carry. Agents of
+// different versions do not talk. In version 2 the messages of every step became bytes in place of
+// JSON; in version 3 the names in the messages of package head changed.
+const Protocol = 3
 
 // handshakeTime is how long a connection may take until both sides know what it is for.
 const handshakeTime = 10 * time.Second

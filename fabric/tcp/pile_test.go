@@ -23,7 +23,7 @@ func TestPileOrder(t *testing.T) {
 		var want []outgoing
 		for i := range rapid.IntRange(0, 200).Draw(t, "operations") {
 			if rapid.Bool().Draw(t, "put") {
-				o := outgoing{Piece: fabric.Piece{Flight: uint64(i),
+				o := outgoing{Piece: fabric.Piece{Transfer: uint64(i),
 					Streams: uint8(rapid.IntRange(0, fabric.MaxStreams+1).Draw(t, "streams"))}}
 				want = append(want, o)
 				p.put(o)
@@ -59,10 +59,10 @@ func TestPileWakes(t *testing.T) {
 					return nil
 				}
 				if o.Streams == 1 {
-					if i != 0 || o.Flight < next {
+					if i != 0 || o.Transfer < next {
 						return fmt.Errorf("stream %d takes %+v behind %d", i, o.Piece, next)
 					}
-					next = o.Flight
+					next = o.Transfer
 				}
 				if taken.Add(1) == n {
 					p.close()
@@ -71,7 +71,7 @@ func TestPileWakes(t *testing.T) {
 		})
 	}
 	for i := range uint64(n) {
-		p.put(outgoing{Piece: fabric.Piece{Flight: i, Streams: uint8(1 + i%fabric.MaxStreams)}})
+		p.put(outgoing{Piece: fabric.Piece{Transfer: i, Streams: uint8(1 + i%fabric.MaxStreams)}})
 	}
 	if err := g.Wait(); err != nil {
 		t.Error(err)
@@ -120,7 +120,7 @@ func TestPiecesBesideEachOther(t *testing.T) {
 				from.WaitUp("b")
 				payload := make([]byte, fabric.MaxPiece)
 				for i := range uint64(pieces) {
-					a.SendPiece("b", fabric.Piece{Flight: i, Length: fabric.MaxPiece,
+					a.SendPiece("b", fabric.Piece{Transfer: i, Length: fabric.MaxPiece,
 						Streams: streams}, payload)
 				}
 				at.WaitArrived("a", pieces)

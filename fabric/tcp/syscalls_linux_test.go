@@ -33,7 +33,7 @@ func TestPiecesShareASystemCall(t *testing.T) {
 			plain := plainWriter{to: w}
 			for i := range maxVectors {
 				if err := plain.write(
-					outgoing{fabric.Piece{Flight: uint64(i), Length: n},
+					outgoing{fabric.Piece{Transfer: uint64(i), Length: n},
 						make([]byte, n)}); err != nil {
 					return err
 				}

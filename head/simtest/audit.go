@@ -22,17 +22,17 @@ import (
 //   - a job is broken, or its state lost, only when the members that are left have not all boxes; a broken one says so on every host, and takes no step
 //     any more (B1).
 type meshes struct {
-	dropped map[callID]bool        // calls of a step that their worker has dropped
-	shape   map[string]*head.Shape // of each host
-	reached map[head.Flight]string // what a reshape has led to
-	broken  string                 // why the job is broken
-	last    uint64                 // the step after which it is
-	lost    map[string]bool        // entries by which the state is lost
+	dropped map[callID]bool         // calls of a step that their worker has dropped
+	shape   map[string]*head.Shape  // of each host
+	reached map[head.BatchID]string // what a reshape has led to
+	broken  string                  // why the job is broken
+	last    uint64                  // the step after which it is
+	lost    map[string]bool         // entries by which the state is lost
 }
 
 func (m *meshes) init() {
 	*m = meshes{dropped: map[callID]bool{}, shape: map[string]*head.Shape{},
-		reached: map[head.Flight]string{}, lost: map[string]bool{}}
+		reached: map[head.BatchID]string{}, lost: map[string]bool{}}
 }
 
 // meshed checks what an entry of the log means for the mesh.
@@ -95,12 +95,12 @@ func (l *ledger) went(h *host, a *head.Apply, run *execution, before *head.Shape
 		return
 	}
 	text := fmt.Sprint(s.Mesh, s.Workers, run.moved)
-	if other, known := l.meshes.reached[a.Flight]; known && other != text {
+	if other, known := l.meshes.reached[a.Batch]; known && other != text {
 		l.fail("a reshape leads to %s, and on %s to %s", other, h.name, text)
 	} else if !known {
 		h.cluster.print("the state is on mesh %s with %v, says %s", s.Mesh, s.Workers, h.name)
 	}
-	l.meshes.reached[a.Flight] = text
+	l.meshes.reached[a.Batch] = text
 	if alone := apart(run.way.new, s.Workers, run.way.takers); s.Redundant && alone != "" {
 		l.fail("a reshape counts on %s, and %s", h.name, alone)
 	}

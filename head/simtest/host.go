@@ -26,11 +26,11 @@ func (h *host) receive(from string, m any) {
 		}
 		h.agent.Receive(from, said)
 	case wants:
-		if run := h.runs[m.flight]; run != nil {
+		if run := h.runs[m.batch]; run != nil {
 			h.sendInputs(run, from)
 		}
 	case piece:
-		if run := h.runs[m.flight]; run != nil && !run.done && run.got[from].parts < m.parts {
+		if run := h.runs[m.batch]; run != nil && !run.done && run.got[from].parts < m.parts {
 			run.got[from] = m
 			h.finish(run)
 		}
@@ -64,7 +64,7 @@ func (h *host) tick() {
 		run := h.runs[n]
 		for _, peer := range run.Hosts {
 			if run.got[peer].parts < len(run.Parts) {
-				h.cluster.net.send(h.name, peer, wants{run.Flight})
+				h.cluster.net.send(h.name, peer, wants{run.Batch})
 			}
 		}
 	}
@@ -103,7 +103,7 @@ func (h *host) carryOut(action head.Action) {
 	case *head.Execute:
 		h.execute(*a)
 	case head.Drop:
-		delete(h.runs, a.Flight)
+		delete(h.runs, a.Batch)
 	case *head.Apply:
 		h.apply(a)
 	case head.Start:
@@ -154,24 +154,24 @@ func (h *host) news(d member.Action) {
 	}
 }
 
-// apply lets a flight count: workers get their results and their news.
+// apply lets a batch count: workers get their results and their news.
 func (h *host) apply(a *head.Apply) {
-	run := h.runs[a.Flight]
+	run := h.runs[a.Batch]
 	if a.Here {
 		if run != nil {
-			h.cluster.ledger.fail("%s was told to execute flight %x twice", h.name, a.Flight)
+			h.cluster.ledger.fail("%s was told to execute batch %x twice", h.name, a.Batch)
 		}
-		run = &execution{Execute: head.Execute{Flight: a.Flight, Hosts: []string{h.name},
+		run = &execution{Execute: head.Execute{Batch: a.Batch, Hosts: []string{h.name},
 			Parts: a.Parts}}
 		h.compute(run, h.inputs(run).values)
 	}
-	if a.Flight != 0 && a.Parts != nil && (run == nil || !run.done) {
-		h.cluster.ledger.fail("%s applies flight %x without having executed it", h.name, a.Flight)
+	if a.Batch != 0 && a.Parts != nil && (run == nil || !run.done) {
+		h.cluster.ledger.fail("%s applies batch %x without having executed it", h.name, a.Batch)
 		return
 	}
 	h.cluster.ledger.applied(h, a, run)
-	delete(h.runs, a.Flight)
-	h.alone(a.Flight, a.Parts)
+	delete(h.runs, a.Batch)
+	h.alone(a.Batch, a.Parts)
 	for i, part := range a.Parts {
 		for _, p := range part.Calls {
 			if w := h.workers[p.Worker]; w != nil && p.Call.Far == nil {

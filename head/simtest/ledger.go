@@ -23,7 +23,7 @@ import (
 //   - every sample of an epoch is trained on once, in the steps that the state has been through (D1);
 //   - the members of a generation are not all new while one of the generation before lives on a host that stays (C3);
 //   - the log of two hosts of the job is the same (L1);
-//   - a call is in one flight at a time, and in none when it is complete; who leads goes on with no flight of a host that it has lost (E1);
+//   - a call is in one batch at a time, and in none when it is complete; who leads goes on with no batch of a host that it has lost (E1);
 //   - no worker sees an error in a collective of the world (W1); on a mesh, none but that a worker is lost.
 //
 // What holds for meshes besides is in audit.go.
@@ -50,11 +50,11 @@ type step struct {
 
 // entry is what must be the same in the logs of all hosts.
 type entry struct {
-	flight head.Flight
-	steps  uint64
-	made   uint64
-	view   topo.Generation
-	shape  string
+	batch head.BatchID
+	steps uint64
+	made  uint64
+	view  topo.Generation
+	shape string
 }
 
 // place is how far a host is in the log.
@@ -110,7 +110,7 @@ func (l *ledger) applied(h *host, a *head.Apply, run *execution) {
 	before, made := l.at[h.name], l.made(h, a)
 	// who does not may follow a log that nobody else knows, and begins anew
 	if h.agent.Record().Belongs(h.name) {
-		l.logs[h.name][a.Index] = entry{a.Flight, a.Steps, made, a.View.Generation,
+		l.logs[h.name][a.Index] = entry{a.Batch, a.Steps, made, a.View.Generation,
 			written(a.Shape)}
 	}
 	if before.members && a.Index != before.index+1 {

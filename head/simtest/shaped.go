@@ -176,7 +176,7 @@ func (w *worker) goesOn() {
 	w.in, w.dropped, w.failed = true, false, false
 }
 
-// passes works out the reshape that a flight is, as this host sees it.
+// passes works out the reshape that a batch is, as this host sees it.
 func (h *host) passes() *passage {
 	known := h.agent.Known()
 	if known.Shape == nil || known.Shape.Next == "" {
@@ -212,7 +212,7 @@ func (h *host) bring(run *execution, part *head.Part, all map[callID][]byte) {
 	})
 }
 
-// reshapes reports whether a part of a flight brings the state to another mesh.
+// reshapes reports whether a part of a batch brings the state to another mesh.
 func reshapes(part *head.Part) bool {
 	return part.Err == nil && part.Calls[0].Call.Kind == collective.Reshape
 }

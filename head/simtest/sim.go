@@ -60,7 +60,7 @@ type host struct {
 	settling bool
 	orders   []topo.WorkerID
 	workers  map[topo.WorkerID]*worker
-	runs     map[head.Flight]*execution
+	runs     map[head.BatchID]*execution
 }
 
 // New returns a cluster without hosts.
@@ -114,7 +114,7 @@ func (c *Cluster) join(name string, slots int) {
 }
 
 // add makes a host. While it leads it chooses another route for every collective, and another one
-// than other hosts would: only the word of a flight can make them all the same.
+// than other hosts would: only the word of a batch can make them all the same.
 func (c *Cluster) add(name string, cfg head.Config) *host {
 	cfg.Arrange = c.arrange
 	routes, asked := collective.Candidates(2, collective.MaxPiece), len(c.hosts)
@@ -124,7 +124,7 @@ func (c *Cluster) add(name string, cfg head.Config) *host {
 		return routes[asked%len(routes)]
 	}
 	h := &host{cluster: c, name: name, agent: head.New(cfg), alive: true,
-		workers: map[topo.WorkerID]*worker{}, runs: map[head.Flight]*execution{}}
+		workers: map[topo.WorkerID]*worker{}, runs: map[head.BatchID]*execution{}}
 	c.hosts = append(c.hosts, h)
 	return h
 }

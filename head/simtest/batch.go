@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// execution is a flight on a host: the inputs that have come in, and the result once all are there.
+// execution is a batch on a host: the inputs that have come in, and the result once all are there.
 type execution struct {
 	head.Execute
 	got    map[string]piece           // by host
@@ -29,28 +29,28 @@ type callID struct {
 	ticket uint64
 }
 
-// piece carries the inputs of a host's workers to the first parts of a flight; wants asks for them.
+// piece carries the inputs of a host's workers to the first parts of a batch; wants asks for them.
 type (
 	piece struct {
-		flight head.Flight
+		batch  head.BatchID
 		parts  int
 		values map[callID][]byte
 	}
-	wants struct{ flight head.Flight }
+	wants struct{ batch head.BatchID }
 )
 
-// execute begins a flight, or goes on with one: this host's inputs go to the others.
+// execute begins a batch, or goes on with one: this host's inputs go to the others.
 func (h *host) execute(e head.Execute) {
 	run := &execution{Execute: e, got: map[string]piece{}}
-	if begun := h.runs[e.Flight]; begun != nil {
+	if begun := h.runs[e.Batch]; begun != nil {
 		if run.Parts = slices.Concat(begun.Parts, e.Parts); !begun.More {
-			h.cluster.ledger.fail("%s is told of more of flight %x, which had all its parts",
-				h.name, e.Flight)
+			h.cluster.ledger.fail("%s is told of more of batch %x, which had all its parts",
+				h.name, e.Batch)
 		}
 		run.got = begun.got
 	}
-	h.alone(e.Flight, e.Parts)
-	h.runs[e.Flight] = run
+	h.alone(e.Batch, e.Parts)
+	h.runs[e.Batch] = run
 	run.got[h.name] = h.inputs(run)
 	if reshapes(&e.Parts[len(e.Parts)-1]) {
 		run.way = h.passes()
@@ -63,9 +63,9 @@ func (h *host) execute(e head.Execute) {
 	h.finish(run)
 }
 
-// alone checks that calls that are to be executed in a flight, or are complete with it, are in no
+// alone checks that calls that are to be executed in a batch, or are complete with it, are in no
 // other (E1).
-func (h *host) alone(flight head.Flight, parts []head.Part) {
+func (h *host) alone(batch head.BatchID, parts []head.Part) {
 	calls := map[callID]bool{}
 	for _, part := range parts {
 		for _, p := range part.Calls {
@@ -75,10 +75,10 @@ func (h *host) alone(flight head.Flight, parts []head.Part) {
 	for n, run := range h.runs {
 		for _, part := range run.Parts {
 			for _, p := range part.Calls {
-				if n != flight && calls[callID{p.Worker, p.Ticket}] {
+				if n != batch && calls[callID{p.Worker, p.Ticket}] {
 					h.cluster.ledger.fail(
-						"call %d of w%d is in flight %x, and %s is not told to drop flight %x",
-						p.Ticket, p.Worker, flight, h.name, n)
+						"call %d of w%d is in batch %x, and %s is not told to drop batch %x",
+						p.Ticket, p.Worker, batch, h.name, n)
 				}
 			}
 		}
@@ -92,7 +92,7 @@ func (h *host) waits() {
 			return peer != h.name && h.cluster.net.closed(h.name, peer)
 		})
 		if lost >= 0 && !run.done && h.agent.Leads() {
-			h.cluster.ledger.fail("%s leads, has lost %s, and goes on with flight %x of both",
+			h.cluster.ledger.fail("%s leads, has lost %s, and goes on with batch %x of both",
 				h.name, run.Hosts[lost], n)
 		}
 	}
@@ -108,7 +108,7 @@ func (h *host) inputs(run *execution) piece {
 			}
 		}
 	}
-	return piece{run.Flight, len(run.Parts), values}
+	return piece{run.Batch, len(run.Parts), values}
 }
 
 func (h *host) sendInputs(run *execution, to string) {
@@ -125,7 +125,7 @@ func (h *host) finish(run *execution) {
 		maps.Copy(all, run.got[peer].values)
 	}
 	h.compute(run, all)
-	h.agent.Executed(run.Flight, run.proof)
+	h.agent.Executed(run.Batch, run.proof)
 }
 
 // compute makes the result from the inputs.
@@ -138,8 +138,8 @@ func (h *host) compute(run *execution, all map[callID][]byte) {
 		for _, p := range part.Calls {
 			v, has := all[callID{p.Worker, p.Ticket}]
 			if !has && part.Err == nil {
-				h.cluster.ledger.fail("%s cannot execute flight %x: nobody has the input of w%d",
-					h.name, run.Flight, p.Worker)
+				h.cluster.ledger.fail("%s cannot execute batch %x: nobody has the input of w%d",
+					h.name, run.Batch, p.Worker)
 			}
 			_, _ = sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(p.Worker)))
 			_, _ = sum.Write(v)
@@ -152,7 +152,7 @@ func (h *host) compute(run *execution, all map[callID][]byte) {
 	run.done = true
 }
 
-// output is what a call gets of a flight.
+// output is what a call gets of a batch.
 func (run *execution) output(part int, p *collective.Posted) []byte {
 	if run.way != nil && reshapes(&run.Parts[part]) {
 		return pack(run.moved[p.Worker])

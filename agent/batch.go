@@ -10,9 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/state/digest"
 )
 
-// flight is what this agent executes before the head lets it count: until then it can be taken
+// batch is what this agent executes before the head lets it count: until then it can be taken
 // back.
-type flight struct {
+type batch struct {
 	parts []head.Part
 	more  bool         // others follow
 	ahead bool         // it began before its step was complete
@@ -24,7 +24,7 @@ type flight struct {
 	proof digest.Proof // of that
 }
 
-// means is how a part of a flight is executed.
+// means is how a part of a batch is executed.
 type means uint8
 
 const (
@@ -34,19 +34,19 @@ const (
 	byPieces // as its memory comes
 )
 
-// transferOf numbers the transfer of a part of a flight. A flight has no more parts than a step has
+// transferOf numbers the transfer of a part of a batch. A batch has no more parts than a step has
 // collectives.
-func transferOf(n head.Flight, part int) uint64 {
+func transferOf(n head.BatchID, part int) uint64 {
 	return uint64(n)*collective.MaxStep + uint64(part)
 }
 
-// execute works on this agent's parts of a flight. What one host has all calls of is executed when
+// execute works on this agent's parts of a batch. What one host has all calls of is executed when
 // it counts: nobody else needs it.
 func (c *crew) execute(x *head.Execute) {
-	f := c.flights[x.Flight]
+	f := c.batches[x.Batch]
 	if f == nil {
-		f = c.freshFlight()
-		c.flights[x.Flight] = f
+		f = c.freshBatch()
+		c.batches[x.Batch] = f
 	}
 	told := len(f.parts)
 	f.parts, f.more, f.ahead = append(f.parts, x.Parts...), x.More, f.ahead || x.More
@@ -60,7 +60,7 @@ func (c *crew) execute(x *head.Execute) {
 		if collective.InPieces(part.Calls) {
 			f.by[i] = byPieces
 			f.open++
-			c.engine.stream(x.Flight, i, part.Calls)
+			c.engine.stream(x.Batch, i, part.Calls)
 			continue
 		}
 		t := c.transfer(x, part)
@@ -76,7 +76,7 @@ func (c *crew) execute(x *head.Execute) {
 			c.engine.transfers.spare = append(c.engine.transfers.spare, t)
 			continue
 		}
-		t.flight, t.id, f.by[i] = x.Flight, transferOf(x.Flight, i), byTransfer
+		t.batch, t.id, f.by[i] = x.Batch, transferOf(x.Batch, i), byTransfer
 		f.open++
 		begun = append(begun, t)
 	}
@@ -85,20 +85,20 @@ func (c *crew) execute(x *head.Execute) {
 	for _, t := range begun {
 		c.engine.begin(t)
 		if t.settled {
-			c.engine.depart(f.moves, x.Flight)
+			c.engine.depart(f.moves, x.Batch)
 		}
 	}
 	clear(begun) // one that is not used again may have room for all of the state
 	if f.ahead {
-		c.engine.transfers.grow(uint64(x.Flight), len(f.parts), x.More)
+		c.engine.transfers.grow(uint64(x.Batch), len(f.parts), x.More)
 	}
 	if f.open == 0 && !f.more {
-		c.executed(x.Flight, f.proof)
+		c.executed(x.Batch, f.proof)
 	}
 }
 
 // schedule finds what a reshape moves. One that this host cannot execute has a proof that fails.
-func (c *crew) schedule(f *flight, t *transfer, part head.Part) error {
+func (c *crew) schedule(f *batch, t *transfer, part head.Part) error {
 	moves, err := c.passage(part.Calls)
 	if err == nil {
 		err = moves.schedule(&t.schedule, t.sites)
@@ -150,11 +150,11 @@ func (c *crew) transfer(x *head.Execute, part head.Part) *transfer {
 	return t
 }
 
-// freshFlight returns a flight to fill in.
-func (c *crew) freshFlight() *flight {
+// freshBatch returns a batch to fill in.
+func (c *crew) freshBatch() *batch {
 	n := len(c.landed)
 	if n == 0 {
-		return &flight{}
+		return &batch{}
 	}
 	f := c.landed[n-1]
 	c.landed = c.landed[:n-1]
@@ -163,8 +163,8 @@ func (c *crew) freshFlight() *flight {
 
 // flown tells that a transfer is done.
 func (c *crew) flown(t *transfer) {
-	n := t.flight
-	f := c.flights[n]
+	n := t.batch
+	f := c.batches[n]
 	if f == nil {
 		return // dropped meanwhile
 	}
@@ -174,8 +174,8 @@ func (c *crew) flown(t *transfer) {
 	c.partDone(f, n)
 }
 
-// partDone counts a part of a flight that this host has the result of.
-func (c *crew) partDone(f *flight, n head.Flight) {
+// partDone counts a part of a batch that this host has the result of.
+func (c *crew) partDone(f *batch, n head.BatchID) {
 	if f.open--; f.open > 0 || f.more {
 		return
 	}
@@ -185,8 +185,8 @@ func (c *crew) partDone(f *flight, n head.Flight) {
 	c.executed(n, f.proof)
 }
 
-// executed tells the agent that this host has the result of a flight.
-func (c *crew) executed(n head.Flight, proof digest.Proof) {
+// executed tells the agent that this host has the result of a batch.
+func (c *crew) executed(n head.BatchID, proof digest.Proof) {
 	if c.carrying {
 		c.later = append(c.later, func() { c.agent.Executed(n, proof) })
 		return
@@ -195,25 +195,25 @@ func (c *crew) executed(n head.Flight, proof digest.Proof) {
 	c.settle()
 }
 
-// drop forgets a flight.
-func (c *crew) drop(n head.Flight) {
-	if f := c.flights[n]; f != nil {
-		delete(c.flights, n)
+// drop forgets a batch.
+func (c *crew) drop(n head.BatchID) {
+	if f := c.batches[n]; f != nil {
+		delete(c.batches, n)
 		c.routes.exchange.abandon(f.timed)
 		for i := range f.parts {
 			c.engine.abort(transferOf(n, i))
 		}
 		c.engine.streams = slices.DeleteFunc(c.engine.streams, func(s *stream) bool {
-			return s.flight == n
+			return s.batch == n
 		})
 		c.engine.transfers.end(uint64(n))
 	}
 }
 
-// results brings the results of a flight to their place, and notes which parts have failed.
+// results brings the results of a batch to their place, and notes which parts have failed.
 func (c *crew) results(a *head.Apply) {
-	f := c.flights[a.Flight]
-	delete(c.flights, a.Flight)
+	f := c.batches[a.Batch]
+	delete(c.batches, a.Batch)
 	if f != nil {
 		c.observed(f, f.timed, time.Now())
 	}
@@ -226,7 +226,7 @@ func (c *crew) results(a *head.Apply) {
 			err = c.engine.blame(part.Calls, f.errs[i])
 		case f != nil && f.by[i] == byPieces:
 		case f != nil && f.by[i] == byTransfer:
-			c.engine.land(transferOf(a.Flight, i))
+			c.engine.land(transferOf(a.Batch, i))
 		case part.Calls[0].Call.Far == nil:
 			err = c.engine.execute(part.Calls)
 		}
@@ -235,7 +235,7 @@ func (c *crew) results(a *head.Apply) {
 	if f != nil {
 		clear(f.parts)
 		clear(f.errs)
-		*f = flight{parts: f.parts[:0], errs: f.errs[:0], by: f.by[:0]}
+		*f = batch{parts: f.parts[:0], errs: f.errs[:0], by: f.by[:0]}
 		c.landed = append(c.landed, f)
 	}
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// flight is a set of collectives that are executed and committed together.
-type flight struct {
-	number   Flight // 0 = it waits for its workers to be free
-	replaces Flight // what was tried before a host was lost
+// batch is a set of collectives that are executed and committed together.
+type batch struct {
+	number   BatchID // 0 = it waits for its workers to be free
+	replaces BatchID // what was tried before a host was lost
 	sets     []collective.Ready
 	calls    []*collective.Posted // room for those of sets
 	hosts    []string
@@ -24,9 +24,9 @@ type flight struct {
 	proof    digest.Proof // of a reshape, as far as hosts have executed it
 }
 
-// flightNumber numbers the flights of a head.
-func flightNumber(term topo.Generation, count uint64) Flight {
-	return Flight(uint64(term)<<32 | count)
+// batchID numbers the batches of a head.
+func batchID(term topo.Generation, count uint64) BatchID {
+	return BatchID(uint64(term)<<32 | count)
 }
 
 // hearCall takes a call of this host that nothing was told before.
@@ -66,18 +66,18 @@ func (r *leader) sees(c *collective.Call) {
 	}
 }
 
-// ready makes flights of sets that are ready. A run of sets up to one that does not say More
+// ready makes batches of sets that are ready. A run of sets up to one that does not say More
 // commits together.
 func (r *leader) ready(sets []collective.Ready) {
 	r.review(sets)
-	var f *flight
+	var f *batch
 	for _, s := range sets {
 		if s.Err == nil && s.Calls[0].Call.Step && !r.entire(s.Calls) {
 			s.Err = errPartial
 		}
 		if f == nil {
-			f = take(&r.agent.shelf.flights)
-			r.flights = append(r.flights, f)
+			f = take(&r.agent.shelf.batches)
+			r.batches = append(r.batches, f)
 		}
 		from := len(f.calls)
 		f.calls = append(f.calls, s.Calls...)
@@ -107,21 +107,21 @@ func (r *leader) entire(calls []*collective.Posted) bool {
 		})
 }
 
-// launch sends off the flights whose workers are free: none of them takes part in one that is under
+// launch sends off the batches whose workers are free: none of them takes part in one that is under
 // way or waits longer. So what a worker has posted happens in its order.
 func (r *leader) launch() {
 	clear(r.busy)
-	for i, f := range r.flights {
+	for i, f := range r.batches {
 		if f.number == 0 && !f.takesAny(r.busy) {
 			r.takeOff(f)
 		}
-		if i < len(r.flights)-1 {
+		if i < len(r.batches)-1 {
 			f.workers(r.busy)
 		}
 	}
 }
 
-func (r *leader) takeOff(f *flight) {
+func (r *leader) takeOff(f *batch) {
 	var before []string
 	if f.replaces != 0 {
 		before = slices.Clone(f.hosts)
@@ -137,7 +137,7 @@ func (r *leader) takeOff(f *flight) {
 		f.number, told, r.ahead = a.number, a.sets, nil
 	}
 	if f.number == 0 {
-		f.number = r.nextFlight()
+		f.number = r.nextBatch()
 	}
 	f.waiting, f.proof = f.waiting[:0], digest.Proof{}
 	if f.here = len(f.hosts) == 1 && f.hosts[0] == r.agent.cfg.Self && !f.reshapes() &&
@@ -151,15 +151,15 @@ func (r *leader) takeOff(f *flight) {
 	r.ask(f, f.sets[told:], false)
 }
 
-func (r *leader) nextFlight() Flight {
+func (r *leader) nextBatch() BatchID {
 	r.count++
-	return flightNumber(r.term, r.count)
+	return batchID(r.term, r.count)
 }
 
-// ask has the hosts of a flight execute sets of it; more: others follow.
-func (r *leader) ask(f *flight, sets []collective.Ready, more bool) {
+// ask has the hosts of a batch execute sets of it; more: others follow.
+func (r *leader) ask(f *batch, sets []collective.Ready, more bool) {
 	e := &r.agent.scratch.exec
-	e.Flight, e.Replaces, e.Without, e.More = f.number, f.replaces, r.missing(), more
+	e.Batch, e.Replaces, e.Without, e.More = f.number, f.replaces, r.missing(), more
 	e.Hosts, e.Sets = assigned(e.Hosts, f.hosts), sized(e.Sets, len(sets))
 	for i, s := range sets {
 		r.wire(&e.Sets[i], f.hosts, s)
@@ -182,7 +182,7 @@ func (r *leader) missing() (hosts []string) {
 	return hosts
 }
 
-// wire makes a set of a flight as its hosts get it.
+// wire makes a set of a batch as its hosts get it.
 func (r *leader) wire(set *Set, hosts []string, s collective.Ready) {
 	set.Err, set.Lost, set.Route = "", false, collective.Route{}
 	set.Calls, set.Of = sized(set.Calls, len(s.Calls)), sized(set.Of, len(s.Calls))
@@ -206,9 +206,9 @@ func (r *leader) wire(set *Set, hosts []string, s collective.Ready) {
 	set.Route = r.agent.cfg.Route(s.Calls[0].Call.Kind, among, s.Longest())
 }
 
-// concern finds the hosts that execute a flight: those of its workers, and for the world's sake
+// concern finds the hosts that execute a batch: those of its workers, and for the world's sake
 // those of all members, so that a commit means that each of them has the result.
-func (r *leader) concern(f *flight) {
+func (r *leader) concern(f *batch) {
 	f.hosts = f.hosts[:0]
 	for _, s := range f.sets {
 		for _, p := range s.Calls {
@@ -229,15 +229,15 @@ func (r *leader) concern(f *flight) {
 	slices.Sort(f.hosts)
 }
 
-// concerns adds a host to those of a flight, unless it is lost.
-func (r *leader) concerns(f *flight, host string) {
+// concerns adds a host to those of a batch, unless it is lost.
+func (r *leader) concerns(f *batch, host string) {
 	if !slices.Contains(f.hosts, host) && r.peers[host] != nil {
 		f.hosts = append(f.hosts, host)
 	}
 }
 
-// workers adds those whose calls are in the flight to a set.
-func (f *flight) workers(set map[topo.WorkerID]bool) {
+// workers adds those whose calls are in the batch to a set.
+func (f *batch) workers(set map[topo.WorkerID]bool) {
 	for _, s := range f.sets {
 		for _, p := range s.Calls {
 			set[p.Worker] = true
@@ -245,8 +245,8 @@ func (f *flight) workers(set map[topo.WorkerID]bool) {
 	}
 }
 
-// takesAny reports whether one of a set of workers has a call in the flight.
-func (f *flight) takesAny(set map[topo.WorkerID]bool) bool {
+// takesAny reports whether one of a set of workers has a call in the batch.
+func (f *batch) takesAny(set map[topo.WorkerID]bool) bool {
 	return len(set) > 0 && slices.ContainsFunc(f.sets, func(s collective.Ready) bool {
 		return slices.ContainsFunc(s.Calls, func(p *collective.Posted) bool {
 			return set[p.Worker]
@@ -254,32 +254,32 @@ func (f *flight) takesAny(set map[topo.WorkerID]bool) bool {
 	})
 }
 
-// world reports whether the flight has collectives of the world.
-func (f *flight) world() bool {
+// world reports whether the batch has collectives of the world.
+func (f *batch) world() bool {
 	return slices.ContainsFunc(f.sets, func(s collective.Ready) bool {
 		return s.Err == nil && s.Calls[0].Call.Group == topo.World &&
 			!s.Calls[0].Call.Kind.Pairwise()
 	})
 }
 
-// inPieces reports whether the flight takes time on one host too, since memory comes piece by
+// inPieces reports whether the batch takes time on one host too, since memory comes piece by
 // piece.
-func (f *flight) inPieces() bool {
+func (f *batch) inPieces() bool {
 	return slices.ContainsFunc(f.sets, func(s collective.Ready) bool {
 		return s.Err == nil && collective.InPieces(s.Calls)
 	})
 }
 
-func (f *flight) done() bool { return f.number != 0 && len(f.waiting) == 0 }
+func (f *batch) done() bool { return f.number != 0 && len(f.waiting) == 0 }
 
 func (r *leader) executed(e *Executed, host string) {
-	i := slices.IndexFunc(r.flights, func(f *flight) bool {
-		return f.number == e.Flight && slices.Contains(f.waiting, host)
+	i := slices.IndexFunc(r.batches, func(f *batch) bool {
+		return f.number == e.Batch && slices.Contains(f.waiting, host)
 	})
 	if i < 0 {
 		return
 	}
-	f := r.flights[i]
+	f := r.batches[i]
 	f.waiting, f.proof = without(f.waiting, host), f.proof.Plus(e.Proof)
 	if f.done() && f.proof.Old != f.proof.New {
 		r.revoke(f, errUnproved)
