@@ -75,7 +75,7 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 			"%s is there already; shoal state verify compares, and to seal anew remove it",
 			c.manifestPath())
 	}
-	if faults := c.Check(c.Files); len(faults) > 0 {
+	if faults := c.Faults(); len(faults) > 0 {
 		return nil, fmt.Errorf(
 			"%s: %v; what is not whole is not sealed: shoal state check lists all that is wrong",
 			c.path, faults[0])

@@ -30,6 +30,9 @@ type Checkpoint struct {
 	// tensors and values in the order of the program that saved them, where the format keeps it;
 	// else nil
 	Listed []Listed
+	// Job says that the files are those of a running job's checkpoint, which a description of the
+	// job's state completes.
+	Job bool
 }
 
 // Listed is a tensor or a value, by its name or path there. What has the same rank was saved by

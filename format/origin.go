@@ -36,6 +36,12 @@ func (o Origin) Text() (string, error) {
 	return strings.TrimSuffix(text.String(), "\n"), err
 }
 
+// OfJob reports whether the metadata of a file says that a worker of a running job wrote it.
+func OfJob(metadata map[string]string) bool {
+	var is struct{ Own json.RawMessage }
+	return json.Unmarshal([]byte(metadata[OriginKey]), &is) == nil && is.Own != nil
+}
+
 // OriginOf reads what the metadata of a file says; nil where it says nothing of the kind, as older
 // shards of running jobs, which have a rank and what is its own only.
 func OriginOf(metadata map[string]string) (*Origin, error) {

@@ -66,7 +66,7 @@ func (l local) Files(_ context.Context, a Attempt) (names []string, err error) {
 
 // Read implements Place.
 func (l local) Read(_ context.Context, a Attempt, name string) ([]byte, error) {
-	return durable.Read(filepath.Join(l.staging(a), name), maxText)
+	return durable.Read(filepath.Join(l.staging(a), name), MaxTextBytes)
 }
 
 // Put implements Place.

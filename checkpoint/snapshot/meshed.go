@@ -172,7 +172,7 @@ func (s *Sealed) wants(l *layout.Layout, rank int, memory func(name string) []by
 			w.add(x, p, memory(local.Name))
 		}
 	}
-	w[stateName], w[ranks.LayoutName] = pieces{}, pieces{}
+	w[StateName], w[ranks.LayoutName] = pieces{}, pieces{}
 	for _, f := range s.files { // what says where the tensors are is compared, too
 		head, is := heads[f.Name]
 		if !is {

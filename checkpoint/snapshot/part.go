@@ -111,7 +111,7 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 	}
 	r := receipt{Sums: map[int]uint64{}}
 	if p.Rank == 0 {
-		if err := r.add(ctx, s, stateName, &file{head: p.State}); err != nil {
+		if err := r.add(ctx, s, StateName, &file{head: p.State}); err != nil {
 			return false, err
 		}
 	}

@@ -29,7 +29,7 @@ type Sealed struct {
 // Open reads what the checkpoint of a step is of.
 func (f Folder) Open(step uint64) (*Sealed, error) {
 	s := &Sealed{Path: f.Path(step), Own: map[int]json.RawMessage{}}
-	text, err := durable.Read(filepath.Join(s.Path, stateName), maxText)
+	text, err := durable.Read(filepath.Join(s.Path, StateName), MaxTextBytes)
 	if err != nil {
 		return nil, err
 	}

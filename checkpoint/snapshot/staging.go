@@ -104,7 +104,7 @@ func (s *staging) publish(ctx context.Context) error {
 // manifest adds up what the receipts say.
 func (s *staging) manifest(ctx context.Context, receipts []string) ([]byte, error) {
 	p := s.folder.Where()
-	text, err := p.Read(ctx, s.Attempt, stateName)
+	text, err := p.Read(ctx, s.Attempt, StateName)
 	if err != nil {
 		return nil, err
 	}

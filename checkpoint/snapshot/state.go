@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	version    = "job/1"
-	stateName  = "shoal-checkpoint.json"
-	maxText    = 1 << 30 // bytes of JSON that are read
+	stateVersion    = "job/1"
+	StateName  = "shoal-checkpoint.json"
+	MaxTextBytes    = 1 << 30 // bytes of JSON that are read
 	maxWorkers = 1 << 16
 	maxBytes   = 1 << 46 // of a state, so that no product with a rank overflows
 )
@@ -59,7 +59,7 @@ type tensorJSON struct {
 
 // AppendJSON writes a state. It fails when ParseState would not read it.
 func (s *State) AppendJSON(b []byte) ([]byte, error) {
-	j := stateJSON{Shoal: version, Step: s.Step, Cursor: hex.EncodeToString(s.Cursor),
+	j := stateJSON{Shoal: stateVersion, Step: s.Step, Cursor: hex.EncodeToString(s.Cursor),
 		Workers: s.Workers, Notes: s.Notes, Tensors: []tensorJSON{}, Mesh: s.Mesh, Items: s.Items}
 	for _, t := range s.Tensors {
 		j.Tensors = append(j.Tensors,
@@ -93,8 +93,8 @@ func parseState(text []byte) (*State, error) {
 	}
 	cursor, err := hex.DecodeString(j.Cursor)
 	switch {
-	case j.Shoal != version:
-		return nil, fmt.Errorf("it is of version %.20q, not %q", j.Shoal, version)
+	case j.Shoal != stateVersion:
+		return nil, fmt.Errorf("it is of version %.20q, not %q", j.Shoal, stateVersion)
 	case err != nil:
 		return nil, fmt.Errorf("cursor: %w", err)
 	case j.Workers < 1 || j.Workers > maxWorkers:

@@ -93,6 +93,7 @@ func (s *set) header(file string) (*safetensors.Header, []format.Tensor, error) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("safetensors: %s: %w", file, err)
 	}
+	s.Job = s.Job || format.OfJob(h.Metadata)
 	if origin != nil {
 		s.origins[file], s.mixed[format.OriginKey] = origin, true
 	}

@@ -228,7 +228,7 @@ func read(files *format.Files) (*format.Checkpoint, error) {
 			return nil, err
 		}
 	}
-	c := &format.Checkpoint{Format: "shoal ranks", Tensors: assemble(l, spots)}
+	c := &format.Checkpoint{Format: "shoal ranks", Tensors: assemble(l, spots), Job: d.Spread}
 	if d.Values {
 		v, err := torchzip.Read(files, valuesName)
 		if err != nil {

@@ -1,0 +1,82 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/checkpoint/snapshot"
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/state/manifest"
+)
+
+// Faults lists what is wrong with the structure of a checkpoint, and with the description that a
+// running job's checkpoint has beside its tensors. It reads no tensor.
+func (c *Checkpoint) Faults() []format.Fault {
+	faults := c.Check(c.Files)
+	if err := c.checkJob(); err != nil {
+		faults = append(faults, format.Fault{Name: snapshot.StateName,
+			What: fmt.Sprintf("%v; no job can resume from this checkpoint: restore the file from "+
+				"another copy, or resume from an older checkpoint", err)})
+	}
+	return faults
+}
+
+// checkJob fails when the checkpoint is one of a running job and its description is missing, cannot
+// be read, or describes other tensors.
+func (c *Checkpoint) checkJob() error {
+	if c.file != "" {
+		return nil
+	}
+	text, err := c.Files.All(snapshot.StateName, snapshot.MaxTextBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		if !c.Job && !c.listsJob() {
+			return nil
+		}
+		return errors.New("the description of the job's state is missing")
+	}
+	if err != nil {
+		return err
+	}
+	state, err := snapshot.ParseState(text)
+	if err != nil || c.selected || c.derived || len(c.renamed) > 0 {
+		return err
+	}
+	line := func(name string, dtype, shape any) string {
+		return fmt.Sprintf("%q as %v %v", name, dtype, shape)
+	}
+	described, stored := map[string]bool{}, map[string]bool{}
+	for _, t := range state.Tensors {
+		described[line(t.Name, t.DType, t.Shape)] = true
+	}
+	for i := range c.Tensors {
+		t := &c.Tensors[i]
+		stored[line(t.Name, t.DType, t.Shape)] = true
+	}
+	if x := firstMissing(described, stored); x != "" {
+		return fmt.Errorf("it lists tensor %s, and the files have no such tensor", x)
+	}
+	if x := firstMissing(stored, described); x != "" {
+		return fmt.Errorf("it does not list tensor %s, and the files have it", x)
+	}
+	return nil
+}
+
+// listsJob reports whether the manifest lists the description of a job's state.
+func (c *Checkpoint) listsJob() bool {
+	return c.sealed != nil && slices.ContainsFunc(c.sealed.Files, func(f manifest.File) bool {
+		return f.Name == snapshot.StateName
+	})
+}
+
+// firstMissing returns the first key of a, in ascending order, that b lacks; "" if there is none.
+func firstMissing(a, b map[string]bool) (first string) {
+	for key := range a {
+		if !b[key] && (first == "" || strings.Compare(key, first) < 0) {
+			first = key
+		}
+	}
+	return first
+}
