@@ -16,12 +16,22 @@ import (
 // running job's checkpoint has beside its tensors. It reads no tensor.
 func (c *Checkpoint) Faults() []format.Fault {
 	faults := c.Check(c.Files)
-	if err := c.checkJob(); err != nil {
-		faults = append(faults, format.Fault{Name: snapshot.StateName,
-			What: fmt.Sprintf("%v; no job can resume from this checkpoint: restore the file from "+
-				"another copy, or resume from an older checkpoint", err)})
+	if f := c.JobFault(); f != nil {
+		faults = append(faults, *f)
 	}
 	return faults
+}
+
+// JobFault returns what is wrong with the description that a running job's checkpoint has beside
+// its tensors; nil if nothing is, or the checkpoint is not one of a running job.
+func (c *Checkpoint) JobFault() *format.Fault {
+	err := c.checkJob()
+	if err == nil {
+		return nil
+	}
+	return &format.Fault{Name: snapshot.StateName,
+		What: fmt.Sprintf("%v; no job can resume from this checkpoint: restore the file from "+
+			"another copy, or resume from an older checkpoint", err)}
 }
 
 // checkJob fails when the checkpoint is one of a running job and its description is missing, cannot

@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	stateVersion    = "job/1"
-	StateName  = "shoal-checkpoint.json"
-	MaxTextBytes    = 1 << 30 // bytes of JSON that are read
-	maxWorkers = 1 << 16
-	maxBytes   = 1 << 46 // of a state, so that no product with a rank overflows
+	stateVersion = "job/1"
+	StateName    = "shoal-checkpoint.json"
+	MaxTextBytes = 1 << 30 // bytes of JSON that are read
+	maxWorkers   = 1 << 16
+	maxBytes     = 1 << 46 // of a state, so that no product with a rank overflows
 )
 
 // A State is what a checkpoint is of.

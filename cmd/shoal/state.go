@@ -73,7 +73,7 @@ the tensor lies.`,
 			case values:
 				return listValues(out, c.Checkpoint)
 			default:
-				return listTensors(out, c.Checkpoint)
+				return listTensors(out, c)
 			}
 		},
 	}
@@ -121,7 +121,9 @@ The exit code is 0 for a checkpoint without a fault, else 1.`,
 	return cmd
 }
 
-func listTensors(out io.Writer, c *format.Checkpoint) error {
+// listTensors prints a table of tensors, a summary, and what is wrong with the description of a
+// job.
+func listTensors(out io.Writer, c *checkpoint.Checkpoint) error {
 	rows := [][]string{{"TENSOR", "PLACE", "TYPE", "SHAPE", "BYTES", "FILES"}}
 	var bytes int64
 	for i := range c.Tensors {
@@ -136,7 +138,13 @@ func listTensors(out io.Writer, c *format.Checkpoint) error {
 	}
 	_, err := fmt.Fprintf(out, "%s: %s, %d bytes, %s\n", c.Format,
 		plural.Of(len(c.Tensors), "tensor"), bytes, plural.Of(len(c.Values), "value"))
-	return errors.Join(err, explainParts(out, c))
+	if err == nil {
+		err = explainParts(out, c.Checkpoint)
+	}
+	if f := c.JobFault(); f != nil && err == nil {
+		_, err = fmt.Fprintln(out, f)
+	}
+	return err
 }
 
 // explainParts says why parts could not be put together, where that is known.
@@ -281,7 +289,7 @@ func pieces(list []format.Piece) []pieceJSON {
 // check prints what is wrong, or that nothing is; faults are an error too.
 func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, read bool,
 	workers int) error {
-	out, faults, sums, blind := cmd.OutOrStdout(), c.Check(c.Files), "", ""
+	out, faults, sums, blind := cmd.OutOrStdout(), c.Faults(), "", ""
 	if len(c.Files.Archives()) > 0 {
 		sums = "; --read compares checksums too"
 	}

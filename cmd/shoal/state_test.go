@@ -53,6 +53,10 @@ func TestState(t *testing.T) {
 			if err := objects(t, env.WorkDir); err != nil {
 				return err
 			}
+			if err := os.CopyFS(filepath.Join(env.WorkDir, "before"),
+				os.DirFS("../../checkpoint/testdata/before")); err != nil {
+				return err
+			}
 			return os.CopyFS(filepath.Join(env.WorkDir, "torch"),
 				os.DirFS(formats+"torchzip/testdata/torch2.15"))
 		},

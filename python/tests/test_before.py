@@ -1,0 +1,22 @@
+"""A job goes on from a checkpoint that the release before has written, as if nothing had happened."""
+
+import pathlib
+import re
+import shutil
+
+import pytest
+
+pytest.importorskip("numpy")
+
+from test_checkpoint import WORKER, results
+
+BEFORE = pathlib.Path(__file__).parents[2] / "checkpoint" / "testdata" / "before"
+TRAINING = (20, 4, 2, 5, 1)  # samples, batch, epochs, every, keep: as the checkpoint was made
+
+
+def test_a_job_goes_on_from_a_checkpoint_of_the_release_before(launch, tmp_path):
+    whole = results(launch(2, WORKER, tmp_path / "undisturbed", *TRAINING))
+    shutil.copytree(BEFORE / "job", tmp_path / "job")
+    output = launch(2, WORKER, tmp_path / "job", *TRAINING)
+    assert re.findall(r"FROM (\d+)", output) == ["5", "5"], output
+    assert results(output) == whole
