@@ -6,6 +6,8 @@ import (
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/decide/policy"
 )
 
 // mostStep bounds what a worker can say of a step, in bytes.
@@ -24,7 +26,7 @@ func (s *session) bucket(r *api.Request) error {
 		return &collective.FieldError{Field: "seconds",
 			Problem: fmt.Sprintf("%v: a backward pass takes no time or some", r.Seconds)}
 	}
-	size, err := s.agent.bucket(collective.Step{Bytes: int(r.Bytes), Backward: r.Seconds},
+	size, err := s.agent.bucket(cost.Step{Bytes: int(r.Bytes), Backward: r.Seconds},
 		int(r.Now))
 	if err != nil {
 		return err
@@ -35,11 +37,11 @@ func (s *session) bucket(r *api.Request) error {
 // bucket returns of how many bytes the buckets of a step should be, which are of so many now; 0
 // where nothing is known, or nothing is to be chosen. Its hosts are those of the newest all-reduce.
 // It takes as long as a fit.
-func (a *Agent) bucket(step collective.Step, now int) (int, error) {
+func (a *Agent) bucket(step cost.Step, now int) (int, error) {
 	r := &a.crew.routes
 	var ways map[int]collective.Route
 	if err := a.engine.do(func() {
-		step.Hosts, ways = r.hosts, r.ways(append(step.Buckets(), now))
+		step.Hosts, ways = r.hosts, r.ways(append(policy.BucketSizes(step.Bytes), now))
 	}); err != nil || ways == nil {
 		return 0, err
 	}
@@ -58,10 +60,12 @@ func (r *routes) ways(lengths []int) map[int]collective.Route {
 	return ways
 }
 
-func (r *routes) bucket(step collective.Step, now int, ways map[int]collective.Route) int {
+func (r *routes) bucket(step cost.Step, now int, ways map[int]collective.Route) int {
 	model, known := r.model(step.Hosts)
 	if !known {
 		return 0
 	}
-	return model.Bucket(step, now, func(bytes int) collective.Route { return ways[bytes] })
+	return policy.Bucket(model, step, now, func(bytes int) collective.Route {
+		return ways[bytes]
+	}).To
 }

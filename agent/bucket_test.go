@@ -4,27 +4,29 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/decide/policy"
 )
 
 // Buckets follow what was measured of the hosts that the job has now: of fast ones they are larger
 // than of slow ones. Where nothing is known, and where nothing is to be chosen, there is no answer.
 func TestBucketOfWhatWasMeasured(t *testing.T) {
-	step := collective.Step{Hosts: 3, Bytes: 64 << 20, Backward: 0.5}
+	step := cost.Step{Hosts: 3, Bytes: 64 << 20, Backward: 0.5}
 	ask := func(r *routes) int {
-		return r.bucket(step, 4<<20, r.ways(append(step.Buckets(), 4<<20)))
+		return r.bucket(step, 4<<20, r.ways(append(policy.BucketSizes(step.Bytes), 4<<20)))
 	}
 	sizes := map[string]int{}
-	for name, m := range map[string]collective.Model{
+	for name, m := range map[string]cost.Model{
 		"slow cables": {Fixed: 1e-3, Alpha: 50e-6, Piece: 5e-6, Beta: 8 / 1e9, Gamma: 0.1e-9},
 		"slow words":  {Fixed: 50e-3, Alpha: 50e-6, Piece: 5e-6, Beta: 8 / 100e9, Gamma: 0.1e-9},
 	} {
-		r := &routes{chosen: map[collective.Class]collective.Route{}, hosts: 3}
+		r := &routes{chosen: map[policy.Class]collective.Route{}, hosts: 3}
 		if got := ask(r); got != 0 {
 			t.Errorf("before anything was measured: %d", got)
 		}
 		for range 3 {
 			for _, bytes := range []int{64 << 10, 4 << 20, 16 << 20} {
-				s := collective.Sample{Route: collective.Suits(bytes), Hosts: 3, Bytes: bytes}
+				s := cost.Sample{Route: collective.Suits(bytes), Hosts: 3, Bytes: bytes}
 				s.Seconds = m.Time(s.Route, s.Hosts, s.Bytes)
 				r.measured(landed{s, false})
 			}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/decide/policy"
 )
 
 // exchange is a time in which transfers of this agent are under way, from the begin of one where
@@ -18,11 +20,11 @@ type exchange struct {
 	bytes   int       // of all
 	longest int       // bytes of the longest
 	spoilt  bool      // it took what exchanges do not take
-	reduces []collective.Sample
+	reduces []cost.Sample
 }
 
 // begin adds a transfer; its Seconds are not known yet.
-func (x *exchange) begin(s collective.Sample, kind collective.Kind, now time.Time) {
+func (x *exchange) begin(s cost.Sample, kind collective.Kind, now time.Time) {
 	if x.open++; x.open == 1 {
 		*x = exchange{open: 1, began: now, ended: now, reduces: x.reduces[:0]}
 	}
@@ -30,7 +32,7 @@ func (x *exchange) begin(s collective.Sample, kind collective.Kind, now time.Tim
 	x.longest = max(x.longest, s.Bytes)
 	x.spoilt = x.spoilt || kind == collective.Reshape
 	if kind == collective.AllReduce && s.Bytes > 0 &&
-		!slices.ContainsFunc(x.reduces, func(o collective.Sample) bool {
+		!slices.ContainsFunc(x.reduces, func(o cost.Sample) bool {
 			return alike(o, s)
 		}) {
 		x.reduces = append(x.reduces, s)
@@ -38,9 +40,9 @@ func (x *exchange) begin(s collective.Sample, kind collective.Kind, now time.Tim
 }
 
 // alike reports whether one of two all-reduces tells what the other one takes.
-func alike(a, b collective.Sample) bool {
+func alike(a, b cost.Sample) bool {
 	return a.Route == b.Route &&
-		collective.ClassOf(a.Hosts, a.Bytes) == collective.ClassOf(b.Hosts, b.Bytes)
+		policy.ClassOf(a.Hosts, a.Bytes) == policy.ClassOf(b.Hosts, b.Bytes)
 }
 
 // abandon takes transfers out that were given up.
@@ -52,7 +54,7 @@ func (x *exchange) abandon(transfers int) {
 // end takes transfers out that are over. With the last one it tells what all-reduces took, one of
 // each class and route. Of those less than half as long as the longest nothing is known: their
 // steps count, and not their bytes.
-func (x *exchange) end(transfers int, at time.Time, took func(collective.Sample)) {
+func (x *exchange) end(transfers int, at time.Time, took func(cost.Sample)) {
 	if transfers == 0 {
 		return
 	}

@@ -6,22 +6,23 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/cost"
 )
 
 // stopwatch is an exchange and what it told.
 type stopwatch struct {
 	exchange
-	told []collective.Sample
+	told []cost.Sample
 }
 
 func (w *stopwatch) starts(ms int, kind collective.Kind, bytes ...int) {
 	for _, n := range bytes {
-		w.begin(collective.Sample{Route: collective.Suits(n), Hosts: 3, Bytes: n}, kind, at(ms))
+		w.begin(cost.Sample{Route: collective.Suits(n), Hosts: 3, Bytes: n}, kind, at(ms))
 	}
 }
 
 func (w *stopwatch) ends(ms, transfers int) {
-	w.end(transfers, at(ms), func(s collective.Sample) { w.told = append(w.told, s) })
+	w.end(transfers, at(ms), func(s cost.Sample) { w.told = append(w.told, s) })
 }
 
 // tells checks what was told since it was asked last: pairs of bytes and milliseconds.
@@ -122,10 +123,10 @@ func TestExchangeAllocatesNothing(t *testing.T) {
 	x, told := &exchange{}, 0
 	if n := testing.AllocsPerRun(100, func() {
 		for bytes := mib; bytes < 8*mib; bytes += mib {
-			x.begin(collective.Sample{Route: collective.Suits(bytes), Hosts: 3, Bytes: bytes},
+			x.begin(cost.Sample{Route: collective.Suits(bytes), Hosts: 3, Bytes: bytes},
 				collective.AllReduce, noon)
 		}
-		x.end(7, noon, func(collective.Sample) { told++ })
+		x.end(7, noon, func(cost.Sample) { told++ })
 	}); n > 0 || told == 0 {
 		t.Errorf("%v allocations, %d told", n, told)
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // Gamma measures how long this processor takes to add a byte to a partial sum, in seconds, as a
-// collective.Model has it. That takes some milliseconds.
+// cost.Model has it. That takes some milliseconds.
 func Gamma() float64 {
 	k, x, y := kernel.Best(), make([]byte, 1<<20), make([]byte, 1<<20)
 	best := time.Duration(1<<63 - 1)

@@ -5,21 +5,23 @@ import (
 
 	"github.com/shoal-ml/shoal/api"
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/decide/policy"
 )
 
 // What a plan should take on links follows from all-reduces that were long enough to tell. Where
 // none was, it is without links, and says so.
 func TestPredictOnLinks(t *testing.T) {
-	truth := collective.Model{Fixed: 1e-3, Alpha: 50e-6, Piece: 5e-6, Beta: 8 / 100e6,
+	truth := cost.Model{Fixed: 1e-3, Alpha: 50e-6, Piece: 5e-6, Beta: 8 / 100e6,
 		Gamma: 0.1e-9}
-	r := &routes{chosen: map[collective.Class]collective.Route{}}
+	r := &routes{chosen: map[policy.Class]collective.Route{}}
 	ask := func(busiest int) api.Plan {
 		p := api.Plan{Busiest: busiest, Copied: 1 << 20}
 		predict(&p, r)
 		return p
 	}
 	measure := func(hosts, bytes int) {
-		s := collective.Sample{Route: collective.Suits(bytes), Hosts: hosts, Bytes: bytes}
+		s := cost.Sample{Route: collective.Suits(bytes), Hosts: hosts, Bytes: bytes}
 		s.Seconds = truth.Time(s.Route, hosts, bytes)
 		for range 3 {
 			r.measured(landed{s, false})

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/decide/policy"
 	"github.com/shoal-ml/shoal/internal/queue"
 )
 
@@ -15,18 +18,18 @@ import (
 // thread.
 type routes struct {
 	fixed    bool // nothing is to be chosen
-	chosen   map[collective.Class]collective.Route
+	chosen   map[policy.Class]collective.Route
 	hosts    int // of the newest all-reduce between hosts
 	exchange exchange
 	landed   queue.Queue[landed]
 
 	mu    sync.Mutex
-	tuner *collective.Tuner // nil before a job has use for it
+	tuner *policy.Routes // nil before a job has use for it
 }
 
 // landed is an all-reduce that was measured.
 type landed struct {
-	collective.Sample
+	cost.Sample
 	leads bool // this agent
 }
 
@@ -38,7 +41,7 @@ func (a *Agent) FixRoutes() {
 
 // choose is the choice of an agent that leads.
 func (r *routes) choose(kind collective.Kind, hosts, bytes int) collective.Route {
-	if route, ok := r.chosen[collective.ClassOf(hosts, bytes)]; ok &&
+	if route, ok := r.chosen[policy.ClassOf(hosts, bytes)]; ok &&
 		kind == collective.AllReduce && !r.fixed {
 		return route
 	}
@@ -53,11 +56,11 @@ func (c *crew) observe(f *batch, begun []*transfer) {
 	now := time.Now()
 	for _, t := range begun {
 		part, kind := f.parts[t.id%collective.MaxStep], t.calls[0].Kind
-		s := collective.Sample{Route: t.route, Hosts: t.sites.N,
+		s := cost.Sample{Route: t.route, Hosts: t.sites.N,
 			Bytes: collective.Ready{Calls: part.Calls}.Longest()}
 		if kind == collective.AllReduce {
 			// this agent goes on with it if it comes to lead
-			c.routes.chosen[collective.ClassOf(s.Hosts, s.Bytes)] = s.Route
+			c.routes.chosen[policy.ClassOf(s.Hosts, s.Bytes)] = s.Route
 			c.routes.hosts = s.Hosts
 		}
 		c.routes.exchange.begin(s, kind, now)
@@ -70,7 +73,7 @@ func (c *crew) observe(f *batch, begun []*transfer) {
 func (c *crew) observed(f *batch, transfers int, at time.Time) {
 	transfers = min(transfers, f.timed)
 	f.timed -= transfers
-	c.routes.exchange.end(transfers, at, func(s collective.Sample) {
+	c.routes.exchange.end(transfers, at, func(s cost.Sample) {
 		c.routes.landed.Put(landed{s, c.agent.Leads()})
 	})
 }
@@ -91,24 +94,24 @@ func (a *Agent) tune(ctx context.Context) error {
 	}
 }
 
-func (r *routes) measured(l landed) (collective.Change, bool) {
+func (r *routes) measured(l landed) (policy.RouteDecision, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tuner == nil {
-		begin := collective.Usual()
+		begin := cost.Default()
 		begin.Gamma = Gamma()
-		r.tuner = collective.NewTuner(begin)
+		r.tuner = policy.NewRoutes(begin)
 	}
-	return r.tuner.Measured(l.Sample, l.leads)
+	return r.tuner.Decide(decide.Observation[cost.Sample]{Sample: l.Sample, Leads: l.leads})
 }
 
 // model is what explains the all-reduces over so many hosts; false as long as nothing is known of
 // them.
-func (r *routes) model(hosts int) (collective.Model, bool) {
+func (r *routes) model(hosts int) (cost.Model, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tuner == nil {
-		return collective.Model{}, false
+		return cost.Model{}, false
 	}
 	return r.tuner.Model(hosts)
 }
@@ -125,11 +128,11 @@ func (r *routes) cable() (float64, bool) {
 }
 
 // reroute lets all-reduces that begin from now on go another way.
-func (c *crew) reroute(change collective.Change) {
+func (c *crew) reroute(change policy.RouteDecision) {
 	c.routes.chosen[change.Class] = change.To
 	known := c.agent.Known()
 	c.orders.Event(Event{What: "route", Generation: c.number(known.View.Generation),
 		Size: known.View.Size(), Step: known.Steps,
 		Because: fmt.Sprintf("%v go %v instead of %v: %s", change.Class, change.To, change.From,
-			change.Because)})
+			change.Reason())})
 }

@@ -1,14 +1,11 @@
 package collective_test
 
 import (
-	"math"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/cost"
 )
-
-func near(x, y float64) bool { return math.Abs(x-y) <= 1e-9*math.Max(x, y) }
 
 // Where only steps cost, a strategy takes its steps; where only bytes cost, what its busiest host
 // sends or hears.
@@ -16,7 +13,7 @@ func TestTimeOfStepsAndBytes(t *testing.T) {
 	for _, strategy := range strategies {
 		for _, k := range []int{2, 3, 5, 8} {
 			want := allReduceCost(strategy, k)
-			steps := collective.Model{Fixed: 3, Alpha: 1}.Time(usual(strategy), k, 64*k) - 3
+			steps := cost.Model{Fixed: 3, Alpha: 1}.Time(usual(strategy), k, 64*k) - 3
 			if steps > float64(want.steps) || want.sends != nil && steps != float64(want.steps) {
 				t.Errorf("%v over %d hosts: %v steps, want %d", strategy, k, steps, want.steps)
 			}
@@ -28,134 +25,12 @@ func TestTimeOfStepsAndBytes(t *testing.T) {
 				busiest = max(busiest, want.sends(i))
 			}
 			n := k << 20
-			took := collective.Model{Beta: 1}.Time(
+			took := cost.Model{Beta: 1}.Time(
 				collective.Route{Strategy: strategy, Piece: collective.MinPiece}, k, 64*n)
 			if least := float64(busiest * 64 << 20); took < least*0.999 {
 				t.Errorf("%v over %d hosts: %v bytes, and the busiest host alone sends %v",
 					strategy, k, took, least)
 			}
 		}
-	}
-}
-
-// A long ring keeps every cable busy all the time, and so comes close to the bound; no strategy
-// beats it.
-func TestTimeOfLongMoves(t *testing.T) {
-	m := collective.Usual()
-	m.Gamma = 0
-	for _, k := range []int{2, 3, 4, 8} {
-		n := 64 << 20
-		bound := 2 * float64(k-1) / float64(k) * float64(n) * m.Beta
-		ring := m.Time(usual(collective.Ring{}), k, n)
-		if ring < bound || ring > 1.05*bound {
-			t.Errorf("a ring over %d hosts: %v, the bound is %v", k, ring, bound)
-		}
-		for _, s := range strategies {
-			if took := m.Time(usual(s), k, n); took < bound {
-				t.Errorf("%v over %d hosts: %v, the bound is %v", s, k, took, bound)
-			}
-		}
-	}
-}
-
-// What is predicted for a length that is cut short for the sake of speed is what follows from its
-// longer part.
-func TestTimeGrowsEvenly(t *testing.T) {
-	m := collective.Usual()
-	for _, s := range strategies {
-		last := 0.0
-		for n := 1 << 10; n <= 256<<20; n *= 2 {
-			took := m.Time(usual(s), 4, n)
-			if took < last {
-				t.Errorf("%v: %d bytes take %v, half of them %v", s, n, took, last)
-			}
-			last = took
-		}
-		if a, b := m.Time(usual(s), 4, 128<<20),
-			m.Time(usual(s), 4, 256<<20); !near(m.Time(usual(s), 4, 384<<20)-b, b-a) {
-			t.Errorf("%v: what 128 MiB more take is not the same everywhere", s)
-		}
-	}
-}
-
-// A stream that fills part of a cable makes a long ring take that much longer, and so many streams
-// as fill it do not.
-func TestTimeOfStreams(t *testing.T) {
-	m := collective.Usual()
-	m.Gamma, m.Piece = 0, 0
-	on := func(streams int) float64 {
-		return m.Time(collective.Route{Strategy: collective.Ring{}, Piece: collective.MinPiece,
-			Streams: streams}, 4, 64<<20)
-	}
-	whole := on(1)
-	for share, times := range map[float64]float64{0.25: 4, 0.5: 2, 0.99: 1 / 0.99} {
-		m.Share = share
-		for streams := 1; streams <= collective.MaxStreams; streams++ {
-			want := max(1, times/float64(streams)) * whole
-			if got := on(streams); got < 0.9*want || got > 1.1*want {
-				t.Errorf("%d streams of which each fills %v: %v, want about %v", streams, share,
-					got, want)
-			}
-		}
-	}
-}
-
-// samples are what a network would show, off by up to some share.
-func samples(seed uint64, truth collective.Model, hosts int,
-	off float64) (list []collective.Sample) {
-	rng := rand.New(rand.NewPCG(seed, 1))
-	for _, bytes := range []int{64, 256 << 10, 4 << 20} {
-		for _, r := range collective.Candidates(hosts, bytes)[:6] {
-			list = append(list,
-				collective.Sample{Route: r, Hosts: hosts, Bytes: bytes,
-					Seconds: truth.Time(r, hosts, bytes) * (1 + off*(2*rng.Float64()-1))})
-		}
-	}
-	return list
-}
-
-// A model that is fitted to measurements explains others.
-func TestFit(t *testing.T) {
-	for seed := range uint64(2) {
-		rng := rand.New(rand.NewPCG(seed, 2))
-		spread := func(x float64) float64 { return x * math.Exp(4*rng.Float64()-2) }
-		start := collective.Usual()
-		truth := collective.Model{Fixed: spread(start.Fixed), Alpha: spread(start.Alpha),
-			Piece: spread(start.Piece), Beta: spread(start.Beta), Gamma: start.Gamma, Share: 0.4}
-		fitted := start.Fit(samples(seed, truth, 3, 0.05))
-		for _, x := range samples(seed, truth, 4, 0) {
-			if got := fitted.Time(x.Route, 4, x.Bytes); got > 1.25*x.Seconds ||
-				got < x.Seconds/1.25 {
-				t.Errorf("seed %d: %v of %d bytes: predicted %v, is %v (%+v for %+v)", seed,
-					x.Route, x.Bytes, got, x.Seconds, fitted, truth)
-			}
-		}
-	}
-}
-
-// Few steps are chosen for little and few bytes for much, and never what the model itself finds
-// slower than another route.
-func TestChoose(t *testing.T) {
-	m := collective.Usual()
-	if s, ok := m.Choose(8, 1<<10).Strategy.(collective.Star); !ok {
-		t.Errorf("1 KiB over 8 hosts: %v", s)
-	}
-	if r := m.Choose(4, 16<<20); r.Strategy.String() != "ring" {
-		t.Errorf("16 MiB over 4 hosts: %v", r)
-	}
-	for _, bytes := range []int{64, 64 << 10, 4 << 20} {
-		chosen := m.Choose(8, bytes)
-		for _, r := range collective.Candidates(8, bytes) {
-			if m.Time(r, 8, bytes) < m.Time(chosen, 8, bytes) {
-				t.Errorf("%d bytes go by %v, and %v is faster", bytes, chosen, r)
-			}
-		}
-	}
-}
-
-// BenchmarkTime is what a prediction costs.
-func BenchmarkTime(b *testing.B) {
-	for b.Loop() {
-		collective.Usual().Time(usual(collective.Clique{}), 8, 16<<20)
 	}
 }

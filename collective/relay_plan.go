@@ -165,7 +165,7 @@ func (r *Relay) grow(strategy Strategy, t int) {
 	p.parent, p.source, p.flows = p.parent[:0], p.source[:0], p.flows[:0]
 	for i := range k {
 		p.parent = append(p.parent, strategy.Parent(t, k, p.root, i))
-		p.source = append(p.source, source(strategy, t, k, p.root, i))
+		p.source = append(p.source, Source(strategy, t, k, p.root, i))
 		p.flows = append(p.flows, role{})
 	}
 	for i, h := range p.hosts {

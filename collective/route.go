@@ -62,9 +62,9 @@ func (r *Route) UnmarshalText(text []byte) error {
 		Route{Ring{}, usualPiece, 1}, Route{Ring{}, usualPiece, MaxStreams})
 }
 
-// same reports whether two routes are two names of one way: over two hosts nearly all strategies
+// Same reports whether two routes are two names of one way: over two hosts nearly all strategies
 // have the same trees, and a short segment is one piece.
-func (r Route) same(other Route, hosts, bytes int) bool {
+func (r Route) Same(other Route, hosts, bytes int) bool {
 	trees := r.Strategy.Trees(hosts, -1)
 	segment := (bytes + trees - 1) / trees
 	if other.Strategy.Trees(hosts, -1) != trees ||
@@ -74,12 +74,31 @@ func (r Route) same(other Route, hosts, bytes int) bool {
 	for t := range trees {
 		for i := range hosts {
 			if r.Strategy.Parent(t, hosts, -1, i) != other.Strategy.Parent(t, hosts, -1, i) ||
-				source(r.Strategy, t, hosts, -1, i) != source(other.Strategy, t, hosts, -1, i) {
+				Source(r.Strategy, t, hosts, -1, i) != Source(other.Strategy, t, hosts, -1, i) {
 				return false
 			}
 		}
 	}
 	return true
+}
+
+// Candidates returns the routes worth comparing for an all-reduce: every strategy, with pieces from
+// the smallest up to one piece a segment, on one stream of a link, and on all streams where a
+// segment has a piece for each.
+func Candidates(hosts, bytes int) (routes []Route) {
+	for _, s := range Strategies() {
+		segment := bytes / s.Trees(hosts, -1)
+		for piece := MinPiece; piece <= MaxPiece; piece *= 4 {
+			routes = append(routes, Route{s, piece, 1})
+			if MaxStreams*piece <= segment {
+				routes = append(routes, Route{s, piece, MaxStreams})
+			}
+			if piece >= segment {
+				break
+			}
+		}
+	}
+	return routes
 }
 
 // usualPiece is enough that its header and the calls about it cost nothing, and little enough that

@@ -32,8 +32,9 @@ func Strategies() []Strategy {
 		Star{}}
 }
 
-// source is from where host i gets the result of tree t.
-func source(s Strategy, t, k, root, i int) int {
+// Source is the position from which host i gets the result of tree t, by whichever Strategy; -1 if i is
+// the root of the tree.
+func Source(s Strategy, t, k, root, i int) int {
 	if s, ok := s.(Onward); ok {
 		return s.Source(t, k, root, i)
 	}

@@ -49,33 +49,33 @@ func checkTree(t *testing.T, strategy collective.Strategy, tree, k, root int) {
 	}
 }
 
-// cost is what a strategy's doc comment says: steps at most, and the bytes that host i sends at
+// bound is what a strategy's doc comment says: steps at most, and the bytes that host i sends at
 // most, in units of n/k.
-type cost struct {
+type bound struct {
 	steps int
 	sends func(i int) int
 }
 
-func allReduceCost(strategy collective.Strategy, k int) cost {
+func allReduceCost(strategy collective.Strategy, k int) bound {
 	depth := bits.Len(uint(k)) - 1
 	switch strategy.(type) {
 	case collective.Ring:
-		return cost{2 * (k - 1), func(int) int { return 2 * (k - 1) }}
+		return bound{2 * (k - 1), func(int) int { return 2 * (k - 1) }}
 	case collective.TwoWayRing:
-		return cost{k / 2 * 2, func(int) int { return 2 * (k - 1) }}
+		return bound{k / 2 * 2, func(int) int { return 2 * (k - 1) }}
 	case collective.Doubling, collective.MultiTree:
-		return cost{2 * depth, func(int) int { return 2 * (k - 1) }}
+		return bound{2 * depth, func(int) int { return 2 * (k - 1) }}
 	case collective.Star:
-		return cost{2, func(i int) int {
+		return bound{2, func(i int) int {
 			if i == 0 {
 				return (k - 1) * k
 			}
 			return k
 		}}
 	case collective.Clique:
-		return cost{2, func(int) int { return 2 * (k - 1) }}
+		return bound{2, func(int) int { return 2 * (k - 1) }}
 	case collective.Tree:
-		return cost{2 * depth, func(i int) int {
+		return bound{2 * depth, func(i int) int {
 			sends := 0
 			if i > 0 {
 				sends = k
@@ -88,7 +88,7 @@ func allReduceCost(strategy collective.Strategy, k int) cost {
 			return sends
 		}}
 	}
-	return cost{2 * (depth + 1), nil}
+	return bound{2 * (depth + 1), nil}
 }
 
 // All-reduce takes the steps, and every host sends the bytes, that the doc comments say, however

@@ -10,13 +10,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/decide/policy"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/tcp"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/spf13/cobra"
 )
 
 // tuneOptions are the flags of `shoal bench tune`.
@@ -192,10 +193,10 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 			formatMicros(model.Piece*1e6), 8e-9/model.Beta, 100*model.Share, 1e-9/model.Gamma)
 	}
 	for _, bytes := range sizes {
-		chosen := model.Choose(o.hosts, int(bytes))
-		var samples []collective.Sample
+		chosen := policy.Best(model, o.hosts, int(bytes))
+		var samples []cost.Sample
 		for _, r := range collective.Candidates(o.hosts, int(bytes)) {
-			samples = append(samples, collective.Sample{Route: r, Bytes: int(bytes)})
+			samples = append(samples, cost.Sample{Route: r, Bytes: int(bytes)})
 		}
 		if err := lead.measure(samples, o.runs); err != nil {
 			return err
@@ -220,15 +221,15 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 }
 
 // steps measures every size of buckets for a training step of so many bytes.
-func (o tuneOptions) steps(lead *tuneLead, model collective.Model, bytes int, out io.Writer) error {
-	step := collective.Step{Hosts: o.hosts, Bytes: bytes,
-		Backward: model.Time(model.Choose(o.hosts, bytes), o.hosts, bytes)}
-	sizes := step.Buckets()
+func (o tuneOptions) steps(lead *tuneLead, model cost.Model, bytes int, out io.Writer) error {
+	step := cost.Step{Hosts: o.hosts, Bytes: bytes,
+		Backward: model.Time(policy.Best(model, o.hosts, bytes), o.hosts, bytes)}
+	sizes := policy.BucketSizes(step.Bytes)
 	if len(sizes) < 2 {
 		return nil
 	}
-	route := func(bytes int) collective.Route { return model.Choose(o.hosts, bytes) }
-	chosen := model.Bucket(step, sizes[0], route)
+	route := func(bytes int) collective.Route { return policy.Best(model, o.hosts, bytes) }
+	chosen := policy.Bucket(model, step, sizes[0], route).To
 	took, err := medians(len(sizes), o.runs, func(i int) (float64, error) {
 		return lead.exchange(route(sizes[i]), step, (bytes+sizes[i]-1)/sizes[i])
 	})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/fabric"
 )
 
@@ -113,7 +114,7 @@ func medians(n, rounds int, exchange func(i int) (float64, error)) ([]float64, e
 
 // exchange makes a step's exchange in so many buckets, and returns what it takes in seconds.
 // Backward makes the buckets by the clock, and takes no processor.
-func (l *tuneLead) exchange(r collective.Route, s collective.Step, buckets int) (float64, error) {
+func (l *tuneLead) exchange(r collective.Route, s cost.Step, buckets int) (float64, error) {
 	first := l.last + 1
 	l.last += uint64(buckets)
 	if err := l.all(tuneWord{Do: "prepare", Flight: first, Flights: buckets, Hosts: l.hosts,
@@ -129,9 +130,9 @@ func (l *tuneLead) exchange(r collective.Route, s collective.Step, buckets int) 
 }
 
 // measure measures all-reduces, which take turns.
-func (l *tuneLead) measure(list []collective.Sample, rounds int) error {
+func (l *tuneLead) measure(list []cost.Sample, rounds int) error {
 	took, err := medians(len(list), rounds, func(i int) (float64, error) {
-		return l.exchange(list[i].Route, collective.Step{Bytes: list[i].Bytes}, 1)
+		return l.exchange(list[i].Route, cost.Step{Bytes: list[i].Bytes}, 1)
 	})
 	for i, seconds := range took {
 		list[i].Hosts, list[i].Seconds = len(l.hosts), seconds
@@ -165,8 +166,8 @@ func (l *tuneLead) fly(first uint64, flights int, backward time.Duration) error 
 
 // probes are the transfers that a model is fitted to: few steps and many, few bytes and many, few
 // pieces and many, one stream and all.
-func probes() []collective.Sample {
-	return []collective.Sample{
+func probes() []cost.Sample {
+	return []cost.Sample{
 		{Route: collective.Route{Strategy: collective.Star{}, Piece: collective.MaxPiece,
 			Streams: 1}, Bytes: 64},
 		{Route: collective.Route{Strategy: collective.Ring{}, Piece: collective.MaxPiece,
@@ -183,8 +184,8 @@ func probes() []collective.Sample {
 }
 
 // fit measures the probes and returns the model that explains them.
-func (l *tuneLead) fit(rounds int) (collective.Model, error) {
-	m := collective.Usual()
+func (l *tuneLead) fit(rounds int) (cost.Model, error) {
+	m := cost.Default()
 	m.Gamma = agent.Gamma()
 	samples := probes()
 	if err := l.measure(samples, rounds); err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/decide/policy"
 	"github.com/shoal-ml/shoal/fabric"
 )
 
@@ -52,7 +53,7 @@ func TestBenchTune(t *testing.T) {
 			all = append(all, candidate{int64(n), 0, r.String()})
 		}
 	}
-	for _, bucket := range (collective.Step{Bytes: 3 << 20}).Buckets() {
+	for _, bucket := range policy.BucketSizes(3 << 20) {
 		all = append(all, candidate{3 << 20, int64(bucket), ""})
 	}
 	for _, c := range all {

@@ -1,4 +1,4 @@
-package collective_test
+package policy_test
 
 import (
 	"fmt"
@@ -7,40 +7,43 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/decide"
+	"github.com/shoal-ml/shoal/decide/policy"
 )
 
 // network is hosts whose all-reduces take what a model says, more or less.
 type network struct {
-	truth collective.Model
+	truth cost.Model
 	noise float64
 	rng   *rand.Rand
 	odd   map[collective.Route]float64 // by which factor a route takes longer than that
-	route map[collective.Class]collective.Route
+	route map[policy.Class]collective.Route
 }
 
-func newNetwork(truth collective.Model, noise float64) *network {
+func newNetwork(truth cost.Model, noise float64) *network {
 	return &network{truth: truth, noise: noise, rng: rand.New(rand.NewPCG(1, 1)),
-		odd: map[collective.Route]float64{}, route: map[collective.Class]collective.Route{}}
+		odd: map[collective.Route]float64{}, route: map[policy.Class]collective.Route{}}
 }
 
 // reduce makes an all-reduce and tells the tuners; the first one leads.
-func (n *network) reduce(hosts, bytes int, tuners ...*collective.Tuner) (collective.Change, bool) {
-	class := collective.ClassOf(hosts, bytes)
+func (n *network) reduce(hosts, bytes int, tuners ...*policy.Routes) (policy.RouteDecision, bool) {
+	class := policy.ClassOf(hosts, bytes)
 	route, known := n.route[class]
 	if !known {
 		route = collective.Suits(bytes)
 	}
-	s := collective.Sample{Route: route, Hosts: hosts, Bytes: bytes,
+	s := cost.Sample{Route: route, Hosts: hosts, Bytes: bytes,
 		Seconds: n.truth.Time(route, hosts, bytes) * (1 + n.noise*n.rng.Float64())}
 	if f := n.odd[route]; f > 0 {
 		s.Seconds *= f
 	}
 	for _, t := range tuners[1:] {
-		if c, is := t.Measured(s, false); is {
+		if c, is := t.Decide(decide.Observation[cost.Sample]{Sample: s, Leads: false}); is {
 			panic(fmt.Sprintf("who does not lead decides %+v", c))
 		}
 	}
-	c, changed := tuners[0].Measured(s, true)
+	c, changed := tuners[0].Decide(decide.Observation[cost.Sample]{Sample: s, Leads: true})
 	if changed {
 		n.route[c.Class] = c.To
 	}
@@ -49,7 +52,7 @@ func (n *network) reduce(hosts, bytes int, tuners ...*collective.Tuner) (collect
 
 // settle makes all-reduces of some lengths in turn, and returns the changes.
 func (n *network) settle(times, hosts int, lengths []int,
-	tuners ...*collective.Tuner) (changes []collective.Change) {
+	tuners ...*policy.Routes) (changes []policy.RouteDecision) {
 	for range times {
 		for _, bytes := range lengths {
 			if c, changed := n.reduce(hosts, bytes, tuners...); changed {
@@ -60,25 +63,25 @@ func (n *network) settle(times, hosts int, lengths []int,
 	return changes
 }
 
-var slowCables = collective.Model{Fixed: 1e-3, Alpha: 200e-6, Piece: 50e-6, Beta: 8e-9,
+var slowCables = cost.Model{Fixed: 1e-3, Alpha: 200e-6, Piece: 50e-6, Beta: 8e-9,
 	Gamma: 0.1e-9}
 
 // On a network that the model knows nothing of, a job comes to routes that take hardly longer than
 // the best there are, and stays there.
 func TestTunerFindsGoodRoutes(t *testing.T) {
 	lengths := []int{4 << 10, 300 << 10, 16 << 20}
-	for _, truth := range []collective.Model{slowCables,
+	for _, truth := range []cost.Model{slowCables,
 		{Fixed: 30e-6, Alpha: 5e-6, Piece: 1e-6, Beta: 8.0 / 100e9, Gamma: 0.1e-9},
 		{Fixed: 2e-3, Alpha: 20e-3, Piece: 10e-6, Beta: 8e-9, Gamma: 0.1e-9}} {
 		n := newNetwork(truth, 0.02)
-		tuner := collective.NewTuner(collective.Usual())
+		tuner := policy.NewRoutes(cost.Default())
 		n.settle(150, 4, lengths, tuner)
 		for _, bytes := range lengths {
-			route, known := n.route[collective.ClassOf(4, bytes)]
+			route, known := n.route[policy.ClassOf(4, bytes)]
 			if !known {
 				route = collective.Suits(bytes)
 			}
-			best := truth.Choose(4, bytes)
+			best := policy.Best(truth, 4, bytes)
 			if took, least := truth.Time(route, 4, bytes),
 				truth.Time(best, 4, bytes); took > least/0.88 {
 				t.Errorf("%d bytes go %v, which takes %v; %v takes %v", bytes, route, took, best,
@@ -94,7 +97,7 @@ func TestTunerFindsGoodRoutes(t *testing.T) {
 // A route that the model overrates is tried, found wanting, left again and not tried again.
 func TestTunerBelievesWhatItMeasures(t *testing.T) {
 	n := newNetwork(slowCables, 0)
-	tuner := collective.NewTuner(collective.Usual())
+	tuner := policy.NewRoutes(cost.Default())
 	bytes := 1 << 20
 	for _, r := range collective.Candidates(3, bytes) {
 		if r != collective.Suits(bytes) {
@@ -113,9 +116,9 @@ func TestTunerBelievesWhatItMeasures(t *testing.T) {
 			t.Errorf("%v to %v, then %v to %v", there.From, there.To, back.From, back.To)
 		}
 		tried[there.To] = true
-		if !strings.Contains(there.Because, "may take") ||
-			strings.Contains(back.Because, "may take") {
-			t.Errorf("because %q, then because %q", there.Because, back.Because)
+		if !strings.Contains(there.Reason(), "may take") ||
+			strings.Contains(back.Reason(), "may take") {
+			t.Errorf("because %q, then because %q", there.Reason(), back.Reason())
 		}
 	}
 }
@@ -123,7 +126,7 @@ func TestTunerBelievesWhatItMeasures(t *testing.T) {
 // Where times differ by more than routes do, trials become rare.
 func TestTunerIsPatientWithNoise(t *testing.T) {
 	n := newNetwork(slowCables, 1.5)
-	tuner := collective.NewTuner(collective.Usual())
+	tuner := policy.NewRoutes(cost.Default())
 	n.settle(500, 3, []int{1 << 20}, tuner)
 	if late := n.settle(500, 3, []int{1 << 20}, tuner); len(late) > 10 {
 		t.Errorf("%d changes in 500 all-reduces: %+v", len(late), late)
@@ -135,12 +138,12 @@ func TestTunerIsPatientWithNoise(t *testing.T) {
 func TestTunerKnowsTheCable(t *testing.T) {
 	slow, burst := slowCables, slowCables
 	slow.Beta, burst.Beta = 8/100e6, 8/1e9
-	tuner := collective.NewTuner(collective.Usual())
-	measure := func(truth collective.Model, bytes, times int) {
+	tuner := policy.NewRoutes(cost.Default())
+	measure := func(truth cost.Model, bytes, times int) {
 		route := collective.Suits(bytes)
 		for range times {
-			tuner.Measured(collective.Sample{Route: route, Hosts: 4, Bytes: bytes,
-				Seconds: truth.Time(route, 4, bytes)}, false)
+			tuner.Decide(decide.Observation[cost.Sample]{Sample: cost.Sample{Route: route, Hosts: 4,
+				Bytes: bytes, Seconds: truth.Time(route, 4, bytes)}})
 		}
 	}
 	if s, known := tuner.Cable(); known {
@@ -158,19 +161,19 @@ func TestTunerKnowsTheCable(t *testing.T) {
 
 // When the network becomes another one, what was measured before is forgotten.
 func TestTunerFollowsTheNetwork(t *testing.T) {
-	far := collective.Model{Fixed: 1e-3, Alpha: 20e-3, Piece: 5e-6, Beta: 8.0 / 10e9, Gamma: 0.1e-9}
-	near := collective.Model{Fixed: 1e-3, Alpha: 5e-6, Piece: 5e-6, Beta: 8e-9, Gamma: 0.1e-9}
+	far := cost.Model{Fixed: 1e-3, Alpha: 20e-3, Piece: 5e-6, Beta: 8.0 / 10e9, Gamma: 0.1e-9}
+	near := cost.Model{Fixed: 1e-3, Alpha: 5e-6, Piece: 5e-6, Beta: 8e-9, Gamma: 0.1e-9}
 	n := newNetwork(near, 0.02)
-	tuner := collective.NewTuner(collective.Usual())
+	tuner := policy.NewRoutes(cost.Default())
 	bytes := 1 << 20
-	for i, truth := range []collective.Model{near, far, near} {
+	for i, truth := range []cost.Model{near, far, near} {
 		n.truth = truth
 		n.settle(600, 6, []int{bytes}, tuner)
-		route, known := n.route[collective.ClassOf(6, bytes)]
+		route, known := n.route[policy.ClassOf(6, bytes)]
 		if !known {
 			route = collective.Suits(bytes)
 		}
-		best := truth.Choose(6, bytes)
+		best := policy.Best(truth, 6, bytes)
 		if took, least := truth.Time(route, 6, bytes),
 			truth.Time(best, 6, bytes); took > least/0.88 {
 			t.Errorf("%d: %v takes %v; %v takes %v", i, route, took, best, least)
@@ -182,7 +185,7 @@ func TestTunerFollowsTheNetwork(t *testing.T) {
 // have.
 func TestTunersAgree(t *testing.T) {
 	n := newNetwork(slowCables, 0)
-	one, other := collective.NewTuner(collective.Usual()), collective.NewTuner(collective.Usual())
+	one, other := policy.NewRoutes(cost.Default()), policy.NewRoutes(cost.Default())
 	n.settle(200, 4, []int{1 << 20, 300 << 10}, one, other)
 	before := fmt.Sprint(n.route)
 	if len(n.route) == 0 {
@@ -196,7 +199,7 @@ func TestTunersAgree(t *testing.T) {
 // However many lengths a job has, the tuner stays small and quick.
 func TestTunerHasBounds(t *testing.T) {
 	n := newNetwork(slowCables, 0.1)
-	tuner := collective.NewTuner(collective.Usual())
+	tuner := policy.NewRoutes(cost.Default())
 	for bytes := 1 << 10; bytes < 1<<30; bytes += bytes / 8 {
 		for range 3 {
 			n.reduce(2, bytes, tuner)
@@ -206,7 +209,7 @@ func TestTunerHasBounds(t *testing.T) {
 		t.Errorf("a length beyond the bound is decided on: %+v", changes)
 	}
 	if changes := n.settle(100, 17, []int{1 << 20},
-		collective.NewTuner(collective.Usual())); len(changes) > 0 {
+		policy.NewRoutes(cost.Default())); len(changes) > 0 {
 		t.Errorf("too many hosts are decided on: %+v", changes)
 	}
 }
@@ -220,10 +223,10 @@ func TestTunerTriesStreams(t *testing.T) {
 		n := newNetwork(truth, 0.02)
 		bytes := 16 << 20
 		tried := false
-		for _, c := range n.settle(300, 3, []int{bytes}, collective.NewTuner(collective.Usual())) {
+		for _, c := range n.settle(300, 3, []int{bytes}, policy.NewRoutes(cost.Default())) {
 			tried = tried || c.To.Streams > 1
 		}
-		route, known := n.route[collective.ClassOf(3, bytes)]
+		route, known := n.route[policy.ClassOf(3, bytes)]
 		if !tried || !known || (route.Streams > 1) != several {
 			t.Errorf(
 				"a stream fills %v of a cable, and 16 MiB go %v; several streams were tried: %v",
@@ -236,11 +239,11 @@ func TestTunerTriesStreams(t *testing.T) {
 // times differ.
 func TestTunerKnowsOneWayByAllNames(t *testing.T) {
 	n := newNetwork(slowCables, 1.5)
-	changes := n.settle(500, 2, []int{72 << 10, 1 << 20}, collective.NewTuner(collective.Usual()))
+	changes := n.settle(500, 2, []int{72 << 10, 1 << 20}, policy.NewRoutes(cost.Default()))
 	for _, c := range changes {
 		if c.From.Streams == c.To.Streams &&
 			n.truth.Time(c.From, 2, c.Bytes) == n.truth.Time(c.To, 2, c.Bytes) {
-			t.Errorf("%v go %v instead of %v: %s", c.Class, c.To, c.From, c.Because)
+			t.Errorf("%v go %v instead of %v: %s", c.Class, c.To, c.From, c.Reason())
 		}
 	}
 }
@@ -249,11 +252,11 @@ func TestTunerKnowsOneWayByAllNames(t *testing.T) {
 func TestTunerBeginsWithAModel(t *testing.T) {
 	said := map[string]bool{}
 	for _, gamma := range []float64{0.1e-9, 100e-9} {
-		m := collective.Usual()
+		m := cost.Default()
 		m.Gamma = gamma
 		for _, c := range newNetwork(slowCables, 0).settle(2*8, 4, []int{16 << 20},
-			collective.NewTuner(m)) {
-			said[c.Because] = true
+			policy.NewRoutes(m)) {
+			said[c.Reason()] = true
 		}
 	}
 	if len(said) < 2 {
@@ -264,7 +267,7 @@ func TestTunerBeginsWithAModel(t *testing.T) {
 func TestClassOf(t *testing.T) {
 	for bytes, want := range map[int]int{0: 0, 1: 1, 15: 15, 16: 16, 17: 16, 1 << 20: 1 << 20,
 		1<<20 + 1<<17 - 1: 1 << 20, 1<<20 + 1<<17: 1<<20 + 1<<17, 1<<20 - 1: 15 << 16} {
-		if got := collective.ClassOf(3, bytes); got != (collective.Class{Hosts: 3, Bytes: want}) {
+		if got := policy.ClassOf(3, bytes); got != (policy.Class{Hosts: 3, Bytes: want}) {
 			t.Errorf("%d bytes are in %+v, want %d", bytes, got, want)
 		}
 	}

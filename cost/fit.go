@@ -1,0 +1,65 @@
+package cost
+
+import (
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+)
+
+// Sample is an all-reduce that was measured.
+type Sample struct {
+	Route   collective.Route
+	Hosts   int
+	Bytes   int     // bytes on every host
+	Seconds float64 // seconds from its begin to the last result; 0 = not measured yet
+}
+
+// Fit returns the model that explains samples best: the one with the least sum of squares of
+// log(predicted / measured), in which an error of a tenth counts the same for short all-reduces and
+// for long ones. The search starts at m and shrinks its step along each parameter in turn (a pattern
+// search: Hooke and Jeeves, JACM 1961). It changes all parameters but Gamma, which can be measured
+// without a network. A parameter that the samples say nothing about stays about where it was, and
+// so does Share unless some samples are of one stream and others of several.
+func (m Model) Fit(samples []Sample) Model {
+	if m.Share <= 0 {
+		m.Share = 1
+	}
+	fitted := len(m.parameters())
+	if !slices.ContainsFunc(samples, func(s Sample) bool {
+		return (s.Route.Streams > 1) != (samples[0].Route.Streams > 1)
+	}) {
+		fitted-- // Share is the last
+	}
+	best := m.loss(samples)
+	for step := 4.0; step > 1.04; step = math.Sqrt(step) {
+		for better := true; better; {
+			better = false
+			for i := range fitted {
+				for _, factor := range [...]float64{step, 1 / step} {
+					next := m
+					*next.parameters()[i] *= factor
+					next.Share = min(next.Share, 1)
+					if loss := next.loss(samples); loss < best*(1-1e-3) {
+						m, best, better = next, loss, true
+					}
+				}
+			}
+		}
+	}
+	return m
+}
+
+// parameters are those that Fit can change.
+func (m *Model) parameters() [5]*float64 {
+	return [...]*float64{&m.Fixed, &m.Alpha, &m.Piece, &m.Beta, &m.Share}
+}
+
+// loss is what Fit makes as small as it can.
+func (m Model) loss(samples []Sample) (sum float64) {
+	for _, s := range samples {
+		x := math.Log(m.Time(s.Route, s.Hosts, s.Bytes) / s.Seconds)
+		sum += x * x
+	}
+	return sum
+}

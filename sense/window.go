@@ -1,0 +1,34 @@
+// Package sense turns what is measured into what can be judged: samples into series, and series
+// into numbers that policies compare. The detectors and probes lie in its folders.
+package sense
+
+import "slices"
+
+// WindowSize is the number of samples that a Window keeps.
+const WindowSize = 8
+
+// Window is the newest samples of a series, of which it knows the least and the median. The zero
+// value has none.
+type Window struct {
+	samples [WindowSize]float64 // a ring: sample i lies at i % WindowSize
+	n       int
+}
+
+// Add adds a sample, in place of the oldest when the window is full.
+func (w *Window) Add(sample float64) {
+	w.samples[w.n%WindowSize] = sample
+	w.n++
+}
+
+// Count is the number of samples ever added.
+func (w *Window) Count() int { return w.n }
+
+// Min returns the least sample of the window, which must not be empty.
+func (w *Window) Min() float64 { return slices.Min(w.samples[:min(w.n, WindowSize)]) }
+
+// Median returns the median of the window, which must not be empty; of an even number of samples
+// the upper of the two in the middle.
+func (w *Window) Median() float64 {
+	sorted := slices.Sorted(slices.Values(w.samples[:min(w.n, WindowSize)]))
+	return sorted[len(sorted)/2]
+}
