@@ -1,6 +1,6 @@
 // Package agent serves the workers of one host: it owns their memory, executes their collectives,
-// and drives the protocol by which the agents of a job act as one. A launcher starts it, tells it of
-// processes and carries out its Orders; package agent starts no process and knows no terminal.
+// and drives the protocol by which the agents of a job act as one. A launcher starts it, tells it
+// of processes and carries out its Orders; package agent starts no process and knows no terminal.
 package agent
 
 import (

@@ -31,11 +31,11 @@ func (m *gauged) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 // What all workers have posted of a step goes over the cables while they still work on the rest of
 // it. When one of them dies then, the step counts without it, from its first collective on.
 func TestStepIsExchangedBeforeItsEnd(t *testing.T) {
-	const n = head.AheadBytes / 4
+	const n = head.EarlyBytes / 4
 	for _, dies := range []int{-1, 1, 2} {
 		t.Run(fmt.Sprint("dies=", dies), func(t *testing.T) {
 			left, sent := &atomic.Int64{}, make(chan struct{})
-			left.Store(2 * head.AheadBytes) // of a ring of two hosts: each sends half of it twice
+			left.Store(2 * head.EarlyBytes) // of a ring of two hosts: each sends half of it twice
 			over := func(m fabric.Network) fabric.Network { return &gauged{m, left, sent} }
 			c := startClusterOn(t, over, 3, []int{1, 2}, agent.Orders{})
 			g := group.New(context.Background())

@@ -19,7 +19,7 @@ func (c *crew) apply(a *head.Apply) {
 				m.entered, m.fresh = true, entering
 				c.tell(m, arena.View{Rank: int(rank), Size: a.View.Size(), Joined: a.Joined,
 					New: entering}, a.State)
-				if a.Void {
+				if a.Aborted {
 					c.goOn(m)
 				}
 			}
@@ -43,11 +43,11 @@ func (c *crew) apply(a *head.Apply) {
 	for _, m := range c.engine.members {
 		c.passBy(m, a.State)
 	}
-	if a.Parted != "" && !c.parted {
+	if a.AllReleased != "" && !c.parted {
 		c.parted = true
 		if c.agent.Leads() {
 			c.orders.Event(Event{What: "stop", Generation: c.number(a.View.Generation),
-				Size: a.View.Size(), Step: a.Steps, Because: a.Parted})
+				Size: a.View.Size(), Step: a.Steps, Because: a.AllReleased})
 		}
 	}
 }

@@ -115,7 +115,7 @@ func (c *crew) carryOut(action head.Action) {
 		c.decided(a.Record)
 	case head.Meshed:
 		c.mention("mesh", a.Because)
-	case head.Kept:
+	case head.DrainBlocked:
 		c.mention("kept", a.Because)
 	case head.News:
 		c.news = append(c.news, a.Decision)
@@ -138,7 +138,7 @@ func (c *crew) send(to fabric.Host, m head.Message) {
 	switch {
 	case len(b) <= fabric.MaxMessage:
 		c.network.Send(to, b)
-	case frame && len(f.Bodies) > 1:
+	case frame && len(f.Payloads) > 1:
 		one, other := f.Halves()
 		c.send(to, one)
 		c.send(to, other)
@@ -304,7 +304,7 @@ func (c *crew) status() Status {
 		Stuck: c.agent.Stuck()}
 	if shape := known.Shape; shape != nil {
 		s.Mesh, s.Reshaping, s.Broken, s.Lost, s.Back = shape.Mesh,
-			cmp.Or(shape.Next, c.agent.Wished()), shape.Broken, shape.Lost, shape.Back
+			cmp.Or(shape.Next, c.agent.RequestedMesh()), shape.Broken, shape.Lost, shape.Back
 	}
 	if m := c.agent.Machine(); m != nil {
 		s.Want, s.Spares, s.Paused, s.Entering, s.Short, s.Waiting = m.Want(), m.Spares(),

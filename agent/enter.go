@@ -22,7 +22,7 @@ func (c *crew) enter(m *worker, p *collective.Posted) {
 		c.input(func() { c.agent.Asks(m.id) })
 	case m.entered && !m.fresh:
 		c.engine.finish(m.id, ticket, -1, arena.Done, "")
-	case c.unwanted[m.id] || c.agent.Known().Parted != "":
+	case c.unwanted[m.id] || c.agent.Known().AllReleased != "":
 		m.enter = ticket
 		c.turnAway(m)
 	case m.enter != 0:

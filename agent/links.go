@@ -61,7 +61,7 @@ func (l *links) Message(from fabric.Host, b []byte) {
 		})
 		return
 	}
-	if head.InWords(b) {
+	if head.IsBinary(b) {
 		l.deliver(from, b)
 		return
 	}

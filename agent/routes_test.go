@@ -21,10 +21,10 @@ import (
 // step is still in the making.
 func TestRoutesChangeWhileTheJobRuns(t *testing.T) {
 	for _, step := range []recurring{
-		{name: "alone", class: "1 MiB", n: head.AheadBytes / 4, arrays: 1},
-		{name: "with a loss", class: "256 KiB", n: head.AheadBytes / 16, arrays: 1, loss: true},
-		{name: "ahead", class: "1 MiB", n: head.AheadBytes / 4, arrays: 1, loss: true, ahead: true},
-		{name: "several ahead", class: "1 MiB", n: head.AheadBytes / 4, arrays: 3, loss: true,
+		{name: "alone", class: "1 MiB", n: head.EarlyBytes / 4, arrays: 1},
+		{name: "with a loss", class: "256 KiB", n: head.EarlyBytes / 16, arrays: 1, loss: true},
+		{name: "ahead", class: "1 MiB", n: head.EarlyBytes / 4, arrays: 1, loss: true, ahead: true},
+		{name: "several ahead", class: "1 MiB", n: head.EarlyBytes / 4, arrays: 3, loss: true,
 			ahead: true},
 	} {
 		t.Run(step.name, step.untilRouted)

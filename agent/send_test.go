@@ -53,20 +53,20 @@ func (s *sent) Close() error                                       { return nil 
 func TestLongFramesAreCut(t *testing.T) {
 	network := &sent{t: t}
 	c := &crew{network: network}
-	var bodies []head.Body
+	var bodies []head.Payload
 	for i := range 9 {
 		bodies = append(bodies,
 			head.Ended{Worker: 1, How: strings.Repeat(string(rune('a'+i)), 1<<20)})
 	}
-	c.send("b", &head.Frame{Term: 3, Up: true, First: 7, Ack: 2, Bodies: bodies})
-	var got []head.Body
+	c.send("b", &head.Frame{Term: 3, Up: true, First: 7, Ack: 2, Payloads: bodies})
+	var got []head.Payload
 	next := uint64(7)
 	for _, f := range network.frames {
 		if f.First != next || f.Term != 3 || !f.Up || f.Ack != 2 {
 			t.Fatalf("the frame after number %d begins at %d of term %d", next, f.First, f.Term)
 		}
-		next += uint64(len(f.Bodies))
-		got = append(got, f.Bodies...)
+		next += uint64(len(f.Payloads))
+		got = append(got, f.Payloads...)
 	}
 	if !slices.Equal(got, bodies) || network.dropped != nil || network.inParts > 0 {
 		t.Errorf("%d of %d bodies came, dropped %v, %d parts", len(got), len(bodies),
@@ -81,21 +81,21 @@ func TestLongWordsGoInParts(t *testing.T) {
 	c := &crew{network: network}
 	said := head.Ended{Worker: 1, How: strings.Repeat("x", fabric.MaxMessage+partBytes)}
 	for _, first := range []uint64{2, 3} {
-		c.send("b", &head.Frame{Term: 3, Up: true, First: first, Bodies: []head.Body{said}})
+		c.send("b", &head.Frame{Term: 3, Up: true, First: first, Payloads: []head.Payload{said}})
 	}
-	c.send("c", &head.Frame{Term: 3, Up: true, First: 2, Bodies: []head.Body{said}})
+	c.send("c", &head.Frame{Term: 3, Up: true, First: 2, Payloads: []head.Payload{said}})
 	if len(network.frames) != 3 || network.inParts != 3*6 || network.dropped != nil {
 		t.Fatalf("%d frames in %d parts, dropped %v", len(network.frames), network.inParts,
 			network.dropped)
 	}
 	for i, want := range []uint64{2, 3, 2} {
-		if f := network.frames[i]; f.First != want || len(f.Bodies) != 1 ||
-			f.Bodies[0] != head.Body(said) {
+		if f := network.frames[i]; f.First != want || len(f.Payloads) != 1 ||
+			f.Payloads[0] != head.Payload(said) {
 			t.Errorf("frame %d begins at %d and is not what was sent", i, f.First)
 		}
 	}
 	c.send("b", &head.Frame{Term: 3, Up: true, First: 3,
-		Bodies: []head.Body{head.Ended{How: strings.Repeat("x", maxSaid)}}})
+		Payloads: []head.Payload{head.Ended{How: strings.Repeat("x", maxSaid)}}})
 	if network.dropped == nil || !strings.Contains(network.dropped.Error(), "it must be told "+
 		"something of 48 MiB, and can be told 48 MiB at once: make fewer collectives a step") {
 		t.Errorf("dropped with %v", network.dropped)

@@ -29,7 +29,7 @@ func (m *monitored) Send(to fabric.Host, b []byte) {
 	m.mu.Lock()
 	if said, err := head.Decode(b); err == nil {
 		if f, is := said.(*head.Frame); is {
-			for _, b := range f.Bodies {
+			for _, b := range f.Payloads {
 				if e, is := b.(*head.Exec); is {
 					m.told[to] = uint64(e.Batch)
 				}

@@ -8,13 +8,13 @@ import (
 )
 
 // Action is an order to the shell: Send, Execute, Drop, Apply, Start, Stop, Grouped, Refuse,
-// Decided, News, Meshed, Kept, Layout, Leave or Finish.
+// Decided, News, Meshed, DrainBlocked, Layout, Leave or Finish.
 type Action interface{ action() }
 
 // Send sends a message to another agent. It may be lost.
 //
-// The agent uses a Send again, with what the bodies of a Frame point to: it is valid until the next
-// call of Ready.
+// The agent uses a Send again, with what the payloads of a Frame point to: it is valid until the
+// next call of Ready.
 type Send struct {
 	To      string
 	Message Message
@@ -72,21 +72,21 @@ type Apply struct {
 	// workers that run here and are no members any more, or asked and will not be
 	Released []topo.WorkerID
 	// the step under way is void: the calls "enter" of members that run here are complete
-	Void   bool
-	staged *staged // what Parts are from; nil where they are Here
-	room   room
+	Aborted bool
+	staged  *staged // what Parts are from; nil where they are Here
+	room    room
 }
 
 // State is what a job is after an entry of the log.
 type State struct {
 	Steps uint64 // committed
 	// the members, as they know it; generation 0 = those that the job begins with
-	View    topo.View
-	Joined  int            // how many members are new in View
-	Data    *cursor.Cursor // what the next step trains on; nil = nobody said
-	Elastic bool           // the job takes steps, so members may come and go
-	Parted  string         // why all members were let go; "" = they were not
-	Shape   *Shape         // where the parts of the state are; nil = every member has all of it
+	View        topo.View
+	Joined      int            // how many members are new in View
+	Data        *cursor.Cursor // what the next step trains on; nil = nobody said
+	Elastic     bool           // the job takes steps, so members may come and go
+	AllReleased string         // why all members were let go; "" = they were not
+	Shape       *Shape         // where the parts of the state are; nil = every member has all of it
 }
 
 // Start orders new workers on this host; First and those after it are their numbers. Started or
@@ -128,8 +128,9 @@ type News struct{ Decision member.Action }
 // Meshed is what becomes of the mesh of the job, on the head.
 type Meshed struct{ member.Because }
 
-// Kept tells that a host that is to be left cannot be for now, why, and what helps, on the head.
-type Kept struct{ member.Because }
+// DrainBlocked tells that a host that is to be left cannot be for now, why, and what helps, on the
+// head.
+type DrainBlocked struct{ member.Because }
 
 // Layout is the layout of the state, as the shell of another agent may have given it to Shape, on
 // the head.
@@ -148,18 +149,18 @@ type Finish struct {
 	member.Because
 }
 
-func (*Send) action()    {}
-func (*Execute) action() {}
-func (Drop) action()     {}
-func (*Apply) action()   {}
-func (Start) action()    {}
-func (Stop) action()     {}
-func (Grouped) action()  {}
-func (Refuse) action()   {}
-func (Decided) action()  {}
-func (News) action()     {}
-func (Meshed) action()   {}
-func (Kept) action()     {}
-func (Layout) action()   {}
-func (Leave) action()    {}
-func (Finish) action()   {}
+func (*Send) action()        {}
+func (*Execute) action()     {}
+func (Drop) action()         {}
+func (*Apply) action()       {}
+func (Start) action()        {}
+func (Stop) action()         {}
+func (Grouped) action()      {}
+func (Refuse) action()       {}
+func (Decided) action()      {}
+func (News) action()         {}
+func (Meshed) action()       {}
+func (DrainBlocked) action() {}
+func (Layout) action()       {}
+func (Leave) action()        {}
+func (Finish) action()       {}

@@ -15,16 +15,16 @@ import (
 // adoptWorkers tells the membership of the workers of a host, and of what the log has answered that
 // the host has not heard.
 func (r *leader) adoptWorkers(host string, rep Report) {
-	entered, away := map[topo.WorkerID]bool{}, map[topo.WorkerID]bool{}
-	void := false
+	entered, released := map[topo.WorkerID]bool{}, map[topo.WorkerID]bool{}
+	aborted := false
 	for _, c := range r.log {
 		for _, w := range c.Entered {
 			entered[w] = c.Index > rep.Index
 		}
-		for _, w := range c.Away {
-			away[w] = c.Index > rep.Index
+		for _, w := range c.Released {
+			released[w] = c.Index > rep.Index
 		}
-		void = void || c.Void && c.Index > rep.Index
+		aborted = aborted || c.Aborted && c.Index > rep.Index
 	}
 	r.machine.Host(host, rep.Slots)
 	for _, w := range rep.Workers {
@@ -36,9 +36,9 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 		}
 		r.home[id] = host
 		drops := w.Again && r.state.Shape != nil
-		asked := w.Asked && !drops && !entered[id] && !away[id]
-		if drops && !void && w.Ended == "" {
-			r.voids[id] = true
+		asked := w.Asked && !drops && !entered[id] && !released[id]
+		if drops && !aborted && w.Ended == "" {
+			r.aborted[id] = true
 		}
 		_, told := r.state.View.Rank(id)
 		if asked && w.Ended == "" {
@@ -55,7 +55,7 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 		case asked:
 			r.machine.Started(id, host)
 			r.machine.Asks(id)
-		case !told && !w.Away && !away[id] && !entered[id]:
+		case !told && !w.Released && !released[id] && !entered[id]:
 			r.machine.Started(id, host)
 		}
 	}
@@ -107,9 +107,9 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 			for _, c := range w.Open {
 				switch {
 				case taken[ticket{c.Worker, c.Ticket}]:
-				case r.voids[c.Worker]:
+				case r.aborted[c.Worker]:
 					r.ready([]collective.Ready{
-						{Calls: []*collective.Posted{r.agent.shelf.call(c)},
+						{Calls: []*collective.Posted{r.agent.pool.call(c)},
 							Err: &collective.LostError{Why: "has dropped the step",
 								Call: c.String()}}})
 				default:
@@ -162,8 +162,8 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 		how := cmp.Or(r.dead[w], "is lost with its host")
 		r.ready(r.matcher.Lost(w, how, nil))
 	}
-	for _, w := range sorted(r.voids) {
-		r.givesUp(w)
+	for _, w := range sorted(r.aborted) {
+		r.dropsStep(w)
 	}
 }
 

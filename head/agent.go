@@ -11,8 +11,8 @@ import (
 
 // delivery is a body between the head and the follower of one agent.
 type delivery struct {
-	up   bool
-	body Body
+	up      bool
+	payload Payload
 }
 
 // begin makes an agent the head of a job that begins.
@@ -33,7 +33,9 @@ func (a *Agent) begin(job member.Config) {
 }
 
 // queue has a body delivered inside this agent, after those before it.
-func (a *Agent) queue(up bool, b Body) { a.inner = append(a.inner, delivery{up, a.shelf.keep(b)}) }
+func (a *Agent) queue(up bool, b Payload) {
+	a.inner = append(a.inner, delivery{up, a.pool.retain(b)})
+}
 
 // direct reports whether what the head and the follower of this agent tell each other would be
 // heard next, so that it need not be queued.
@@ -42,7 +44,7 @@ func (a *Agent) direct() bool {
 }
 
 // tell tells the head something, if there is one; who comes later gets it with the report.
-func (a *Agent) tell(b Body) {
+func (a *Agent) tell(b Payload) {
 	switch {
 	case a.leader != nil:
 		a.queue(true, b)
@@ -54,13 +56,13 @@ func (a *Agent) tell(b Body) {
 func (a *Agent) emit(action Action) { a.out = append(a.out, action) }
 
 func (a *Agent) send(to string, m Message) {
-	s := take(&a.shelf.sends)
+	s := get(&a.pool.sends)
 	s.To, s.Message = to, m
 	a.emit(s)
 }
 
 func (a *Agent) sendFrame(to string, f Frame) {
-	s := take(&a.shelf.sends)
+	s := get(&a.pool.sends)
 	s.To, s.frame = to, f
 	s.Message = &s.frame
 	a.emit(s)
@@ -79,11 +81,11 @@ func (a *Agent) settle() {
 		d := a.inner[0]
 		a.inner = slices.Delete(a.inner, 0, 1)
 		if !d.up {
-			a.follower.hear(d.body)
+			a.follower.receive(d.payload)
 		} else if a.leader != nil {
-			a.leader.hear(a.cfg.Self, d.body)
+			a.leader.receive(a.cfg.Self, d.payload)
 		}
-		a.shelf.release(d.body)
+		a.pool.release(d.payload)
 	}
 }
 
@@ -117,7 +119,7 @@ func (a *Agent) remind() {
 	case a.leader != nil:
 		a.hosts = sortedInto(a.hosts, a.up)
 		for _, host := range a.hosts {
-			if a.leader.peers[host] == nil && !a.leader.cut[host] {
+			if a.leader.peers[host] == nil && !a.leader.lostHosts[host] {
 				a.send(host, Answer{member.Decision{Record: a.Record()}})
 			}
 		}
@@ -149,17 +151,17 @@ func (a *Agent) frame(from string, f *Frame) {
 func (r *leader) frame(from string, f *Frame) {
 	p := r.peers[from]
 	switch {
-	case r.cut[from]:
+	case r.lostHosts[from]:
 		r.agent.send(from, Answer{member.Decision{Record: r.agent.Record()}})
 		return
 	case p == nil && f.First != 1:
 		return
 	case p == nil:
-		p = &peer{stream: newStream(r.term, false, &r.agent.shelf)}
+		p = &peer{stream: newStream(r.term, false, &r.agent.pool)}
 		r.peers[from] = p
 	}
 	left := false
-	news := p.stream.receive(f, func(arrived Body) {
+	news := p.stream.receive(f, func(arrived Payload) {
 		switch b := arrived.(type) {
 		case *Commit:
 			p.index = b.Index
@@ -175,10 +177,10 @@ func (r *leader) frame(from string, f *Frame) {
 	}
 	for _, b := range news {
 		// what it said before can have ended this rule, or its own part in the job
-		if r.agent.leader != r || r.cut[from] {
+		if r.agent.leader != r || r.lostHosts[from] {
 			return
 		}
-		r.hear(from, b)
+		r.receive(from, b)
 	}
 }
 

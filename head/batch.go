@@ -29,8 +29,8 @@ func batchID(term topo.Generation, count uint64) BatchID {
 	return BatchID(uint64(term)<<32 | count)
 }
 
-// hearCall takes a call of this host that nothing was told before.
-func (r *leader) hearCall(c Call) {
+// receiveCall takes a call of this host that nothing was told before.
+func (r *leader) receiveCall(c Call) {
 	r.post(c)
 	r.obey()
 	r.advance()
@@ -45,19 +45,19 @@ func (r *leader) post(c Call) {
 	if c.Kind.Pairwise() {
 		if err := c.Check(size, self); err != nil { // the group is smaller than when it was posted
 			r.ready([]collective.Ready{
-				{Calls: []*collective.Posted{r.agent.shelf.call(c)}, Err: err}})
+				{Calls: []*collective.Posted{r.agent.pool.call(c)}, Err: err}})
 			return
 		}
 	}
-	r.sees(&c.Call)
-	r.sets = r.matcher.Post(r.agent.shelf.call(c), r.sets[:0])
+	r.applyFlags(&c.Call)
+	r.sets = r.matcher.Post(r.agent.pool.call(c), r.sets[:0])
 	r.ready(r.sets)
 	clear(r.sets)
 }
 
-// sees makes the job elastic with the first call of a step, and its membership sparing where the
-// call asks for it.
-func (r *leader) sees(c *collective.Call) {
+// applyFlags makes the job elastic with the first call of a step, and its membership sparing where
+// the call asks for it.
+func (r *leader) applyFlags(c *collective.Call) {
 	if c.Sparing {
 		r.machine.Sparing()
 	}
@@ -76,7 +76,7 @@ func (r *leader) ready(sets []collective.Ready) {
 			s.Err = errPartial
 		}
 		if f == nil {
-			f = take(&r.agent.shelf.batches)
+			f = get(&r.agent.pool.batches)
 			r.batches = append(r.batches, f)
 		}
 		from := len(f.calls)
@@ -88,7 +88,7 @@ func (r *leader) ready(sets []collective.Ready) {
 			f = nil
 		}
 	}
-	r.launch()
+	r.dispatchFree()
 }
 
 // errPartial answers a step of some: the others would not know that the job has moved on in its
@@ -107,13 +107,13 @@ func (r *leader) entire(calls []*collective.Posted) bool {
 		})
 }
 
-// launch sends off the batches whose workers are free: none of them takes part in one that is under
-// way or waits longer. So what a worker has posted happens in its order.
-func (r *leader) launch() {
+// dispatchFree sends off the batches whose workers are free: none of them takes part in one that is
+// under way or waits longer. So what a worker has posted happens in its order.
+func (r *leader) dispatchFree() {
 	clear(r.busy)
 	for i, f := range r.batches {
 		if f.number == 0 && !f.takesAny(r.busy) {
-			r.takeOff(f)
+			r.dispatch(f)
 		}
 		if i < len(r.batches)-1 {
 			f.workers(r.busy)
@@ -121,7 +121,7 @@ func (r *leader) launch() {
 	}
 }
 
-func (r *leader) takeOff(f *batch) {
+func (r *leader) dispatch(f *batch) {
 	var before []string
 	if f.replaces != 0 {
 		before = slices.Clone(f.hosts)
@@ -133,8 +133,8 @@ func (r *leader) takeOff(f *batch) {
 		}
 	}
 	told := 0
-	if a := r.ahead; a != nil && a.begins(f.sets) {
-		f.number, told, r.ahead = a.number, a.sets, nil
+	if a := r.early; a != nil && a.begins(f.sets) {
+		f.number, told, r.early = a.number, a.sets, nil
 	}
 	if f.number == 0 {
 		f.number = r.nextBatch()
@@ -171,10 +171,10 @@ func (r *leader) ask(f *batch, sets []collective.Ready, more bool) {
 
 // missing lists the hosts that are lost and belong to the generation that is decided.
 func (r *leader) missing() (hosts []string) {
-	if len(r.cut) == 0 {
+	if len(r.lostHosts) == 0 {
 		return nil
 	}
-	for _, h := range sorted(r.cut) {
+	for _, h := range sorted(r.lostHosts) {
 		if r.agent.Record().Belongs(h) {
 			hosts = append(hosts, h)
 		}

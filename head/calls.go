@@ -14,9 +14,9 @@ import (
 func (f *follower) post(p *collective.Posted) {
 	l := f.worker(p.Worker)
 	mine := Call{p.Worker, p.Ticket, p.Call}
-	l.open = append(l.open, f.agent.shelf.call(mine))
+	l.open = append(l.open, f.agent.pool.call(mine))
 	if f.agent.direct() {
-		f.agent.leader.hearCall(mine)
+		f.agent.leader.receiveCall(mine)
 	} else {
 		f.agent.scratch.posted.see(p)
 		f.agent.tell(&f.agent.scratch.posted)
@@ -27,7 +27,7 @@ func (f *follower) exec(e *Exec) {
 	f.drop(e.Replaces)
 	s := f.staged[e.Batch]
 	if s == nil {
-		s = take(&f.agent.shelf.staged)
+		s = get(&f.agent.pool.staged)
 		s.exec.assign(e)
 		f.staged[e.Batch] = s
 	} else { // what was told before stays
@@ -44,7 +44,7 @@ func (f *follower) exec(e *Exec) {
 			Part{Calls: s.calls[from:len(s.calls):len(s.calls)], Of: set.Of, Route: set.Route,
 				Err: set.failure()})
 	}
-	x := take(&f.agent.shelf.executes)
+	x := get(&f.agent.pool.executes)
 	*x = Execute{e.Batch, s.exec.Hosts, slices.Clip(s.parts[told:]), e.More}
 	f.agent.emit(x)
 }
@@ -62,13 +62,13 @@ func (f *follower) executed(n BatchID, proof digest.Proof) {
 func (f *follower) bind(c Call) *collective.Posted {
 	l := f.workers[c.Worker]
 	if l == nil {
-		return f.agent.shelf.call(c)
+		return f.agent.pool.call(c)
 	}
 	i := l.find(c.Ticket)
 	if i < 0 {
-		return f.agent.shelf.call(c)
+		return f.agent.pool.call(c)
 	}
-	p := f.agent.shelf.call(Call{c.Worker, c.Ticket, l.open[i].Call})
+	p := f.agent.pool.call(Call{c.Worker, c.Ticket, l.open[i].Call})
 	p.Call.Peer = c.Peer
 	if c.Promoted && !p.Call.Promoted {
 		p.Call.Promote()
@@ -81,8 +81,8 @@ func (l *local) find(ticket uint64) int {
 	return slices.IndexFunc(l.open, func(p *collective.Posted) bool { return p.Ticket == ticket })
 }
 
-// land gives the calls of a batch of this host alone their memory.
-func (f *follower) land(a *Apply, here *batch) {
+// deliver gives the calls of a batch of this host alone their memory.
+func (f *follower) deliver(a *Apply, here *batch) {
 	with := &a.room
 	for _, s := range here.sets {
 		from := len(with.calls)
@@ -93,7 +93,7 @@ func (f *follower) land(a *Apply, here *batch) {
 			Part{Calls: with.calls[from:len(with.calls):len(with.calls)], Err: s.Err})
 	}
 	a.Here, a.Parts = true, with.parts
-	f.agent.shelf.putBatch(here)
+	f.agent.pool.putBatch(here)
 }
 
 // complete takes calls from those that are open.
@@ -105,7 +105,7 @@ func (f *follower) complete(parts []Part) {
 				continue
 			}
 			if i := l.find(p.Ticket); i >= 0 {
-				f.agent.shelf.putCall(l.open[i])
+				f.agent.pool.putCall(l.open[i])
 				l.open = slices.Delete(l.open, i, i+1)
 			}
 		}

@@ -13,12 +13,12 @@ func (r *leader) advance() {
 	for r.reports == nil && !r.machine.Proposing() {
 		r.announce()
 		r.disband()
-		r.void()
-		r.abort()
+		r.abortStep()
+		r.abortReshape()
 		i := slices.IndexFunc(r.batches, r.commitable)
 		if i < 0 {
 			r.dismiss()
-			r.goAhead()
+			r.dispatchEarly()
 			return
 		}
 		f := r.batches[i]
@@ -28,7 +28,7 @@ func (r *leader) advance() {
 		} else {
 			r.commit(Commit{Batch: f.number}, f)
 		}
-		r.launch()
+		r.dispatchFree()
 		r.obey()
 	}
 }
@@ -38,16 +38,16 @@ func (r *leader) announce() {
 	if v := r.machine.View(); r.state.View.Generation == 0 && v.Generation > 0 {
 		r.first(v)
 	}
-	if away := r.away; r.news || len(away) > 0 {
-		r.news, r.away = false, nil
-		r.commit(Commit{Away: away}, nil)
+	if rejected := r.rejected; r.news || len(rejected) > 0 {
+		r.news, r.rejected = false, nil
+		r.commit(Commit{Released: rejected}, nil)
 	}
 }
 
 // commitable reports whether a batch may be committed: all its hosts have it staged; and if a step
 // ends with it, the job has begun, the members have changed as they should and are enough.
 func (r *leader) commitable(f *batch) bool {
-	if !f.done() || !f.step || r.parting != "" {
+	if !f.done() || !f.step || r.releasing != "" {
 		return f.done()
 	}
 	if r.state.View.Generation == 0 {
@@ -104,7 +104,7 @@ func (r *leader) step(f *batch) {
 	switch {
 	case !r.quiet(f):
 		r.commit(c, f)
-	case r.parting != "" && r.state.Parted == "":
+	case r.releasing != "" && r.state.AllReleased == "":
 		r.part(c, f)
 	case f.reshapes():
 		r.reshaped(next, c, f)
@@ -118,8 +118,8 @@ func (r *leader) step(f *batch) {
 
 // part lets all members go, with an entry of the log.
 func (r *leader) part(c Commit, f *batch) {
-	r.state.Parted = r.parting
-	c.Changed, c.Away = true, r.members()
+	r.state.AllReleased = r.releasing
+	c.Changed, c.Released = true, r.members()
 	r.commit(c, f)
 }
 
@@ -184,8 +184,8 @@ func (r *leader) admit(next topo.View) (entered []topo.WorkerID) {
 // commit writes an entry of the log and tells everybody. f is its batch; nil = none.
 func (r *leader) commit(c Commit, f *batch) {
 	r.index++
-	c.Index, c.Steps, c.Data, c.Elastic, c.Parted = r.index, r.state.Steps, r.state.Data,
-		r.state.Elastic, r.state.Parted
+	c.Index, c.Steps, c.Data, c.Elastic, c.AllReleased = r.index, r.state.Steps, r.state.Data,
+		r.state.Elastic, r.state.AllReleased
 	if r.shape != r.state.Shape {
 		c.Shape, r.shape = r.state.Shape, r.state.Shape
 	}
@@ -197,13 +197,13 @@ func (r *leader) commit(c Commit, f *batch) {
 		r.tellPeers(&r.agent.scratch.commit)
 	}
 	if f != nil && !f.here {
-		r.agent.shelf.putBatch(f)
+		r.agent.pool.putBatch(f)
 		f = nil
 	}
 	if r.agent.direct() {
 		r.agent.follower.commit(c, f)
 	} else {
-		r.agent.queue(false, landing{c, f})
+		r.agent.queue(false, localCommit{c, f})
 	}
 }
 
@@ -212,12 +212,12 @@ func (r *leader) commit(c Commit, f *batch) {
 func (r *leader) trim() uint64 {
 	stable := r.index
 	for host, p := range r.peers {
-		if p.stream != nil && !p.left && !r.cut[host] {
+		if p.stream != nil && !p.left && !r.lostHosts[host] {
 			stable = min(stable, p.index)
 		}
 	}
 	for host := range r.agent.up {
-		if r.peers[host] == nil && !r.cut[host] && r.agent.Record().Belongs(host) {
+		if r.peers[host] == nil && !r.lostHosts[host] && r.agent.Record().Belongs(host) {
 			stable = 0
 		}
 	}

@@ -18,8 +18,8 @@ func (r *leader) order(next topo.View) bool {
 		return false
 	}
 	switch leaving := r.leaving(next); {
-	case r.reached(next, leaving) != "":
-		r.goTo(next, leaving, r.wish.who+" asked for it")
+	case r.reachableMesh(next, leaving) != "":
+		r.goTo(next, leaving, r.requested.who+" asked for it")
 	case len(leaving) > 0:
 		r.goTo(next, leaving, "the job leaves "+strings.Join(leaving, ", "))
 	case !r.state.Shape.on(next):
@@ -35,7 +35,7 @@ func (r *leader) order(next topo.View) bool {
 // once; every reshape places the ranks.
 func (r *leader) spreads(next topo.View) bool {
 	s := *r.state.Shape
-	if !s.Redundant || r.placed || s.Lost != "" || r.wish != nil {
+	if !s.Redundant || r.placed || s.Lost != "" || r.requested != nil {
 		return false
 	}
 	r.placed = true
@@ -63,12 +63,12 @@ func (s *Shape) on(v topo.View) bool {
 func (r *leader) goTo(next topo.View, leaving []string, why string) {
 	s := *r.state.Shape
 	s.Leaving = leaving
-	mesh := r.reached(next, leaving)
+	mesh := r.reachableMesh(next, leaving)
 	switch {
 	case mesh != "":
-		r.wish = nil
-	case r.wish != nil && len(leaving) == 0:
-		r.unwish("a worker is lost that was to come to mesh " + r.wish.mesh)
+		r.requested = nil
+	case r.requested != nil && len(leaving) == 0:
+		r.cancelRequest("a worker is lost that was to come to mesh " + r.requested.mesh)
 	}
 	var err error
 	var lost *StateLost

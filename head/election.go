@@ -129,7 +129,7 @@ func (a *Agent) decide(r member.Record) {
 		// taken for the job's.
 		f.index, f.state, f.recent = 0, State{}, nil
 	}
-	a.uplink = newStream(r.Since, true, &a.shelf)
+	a.uplink = newStream(r.Since, true, &a.pool)
 	a.uplink.push(a.report())
 	a.consider()
 }
@@ -169,7 +169,7 @@ func (a *Agent) lead(r member.Record, m *member.Machine) {
 func (a *Agent) report() Report {
 	r := a.follower.report()
 	for _, host := range sorted(a.down) {
-		r.Cut = append(r.Cut, Cut{host, a.down[host]})
+		r.LinksLost = append(r.LinksLost, LinkLost{host, a.down[host]})
 	}
 	return r
 }
@@ -179,7 +179,7 @@ func (a *Agent) fate(host string) string {
 	if how, ok := a.down[host]; ok {
 		return how
 	}
-	return "cannot be reached"
+	return "cannot be reachableMesh"
 }
 
 // consider tries to take over when the head is lost: the first voter that is left at once, the

@@ -32,11 +32,11 @@ type follower struct {
 type local struct {
 	asked bool // and was not answered
 	// it has asked twice: before the job began it has dropped its first step
-	again bool
-	away  bool                 // was told that it is no member
-	ended *Ended               // nil = it lives
-	open  []*collective.Posted // in the order of posting
-	wants [][]topo.WorkerID    // groups that it waits for
+	again    bool
+	released bool                 // was told that it is no member
+	ended    *Ended               // nil = it lives
+	open     []*collective.Posted // in the order of posting
+	wants    [][]topo.WorkerID    // groups that it waits for
 }
 
 // staged is a batch that this host executes or has executed.
@@ -78,7 +78,7 @@ func (f *follower) began(w topo.WorkerID) {
 func (f *follower) asks(w topo.WorkerID) {
 	l := f.worker(w)
 	l.again = l.asked
-	l.asked, l.away = true, false
+	l.asked, l.released = true, false
 	f.agent.tell(Asked{w})
 }
 
@@ -119,8 +119,8 @@ func (f *follower) ungroups(w topo.WorkerID, id topo.GroupID) {
 	}
 }
 
-// hear takes what the head tells.
-func (f *follower) hear(b Body) {
+// receive takes what the head tells.
+func (f *follower) receive(b Payload) {
 	switch b := b.(type) {
 	case Snapshot:
 		f.index, f.state, f.recent = b.Index, b.State, slices.Clone(b.Recent)
@@ -132,7 +132,7 @@ func (f *follower) hear(b Body) {
 		f.drop(b.Batch)
 	case *Commit:
 		f.commit(*b, nil)
-	case landing:
+	case localCommit:
 		f.commit(b.Commit, b.batch)
 	case Groups:
 		f.grouped(b)
@@ -178,7 +178,7 @@ func (f *follower) commit(c Commit, here *batch) {
 	if c.Index > c.Stable {
 		f.recent = append(f.recent, c)
 	}
-	f.state.Steps, f.state.Elastic, f.state.Parted = c.Steps, c.Elastic, c.Parted
+	f.state.Steps, f.state.Elastic, f.state.AllReleased = c.Steps, c.Elastic, c.AllReleased
 	if c.Shape != nil {
 		f.state.Shape, f.shaped = c.Shape, nil
 	}
@@ -191,10 +191,11 @@ func (f *follower) commit(c Commit, here *batch) {
 	if c.View != nil {
 		f.state.View, f.state.Joined = *c.View, len(c.Entered)
 	}
-	a := take(&f.agent.shelf.applies)
-	a.Index, a.Batch, a.State, a.Changed, a.Void = c.Index, c.Batch, f.state, c.Changed, c.Void
+	a := get(&f.agent.pool.applies)
+	a.Index, a.Batch, a.State, a.Changed, a.Aborted = c.Index, c.Batch, f.state, c.Changed,
+		c.Aborted
 	if here != nil {
-		f.land(a, here)
+		f.deliver(a, here)
 	} else if s := f.staged[c.Batch]; s != nil {
 		a.Parts, a.staged = s.parts, s
 		delete(f.staged, c.Batch)
@@ -213,16 +214,16 @@ func (f *follower) answer(a *Apply, c Commit, old topo.View) {
 			a.Entered = append(a.Entered, w)
 		}
 	}
-	for _, w := range c.Away {
+	for _, w := range c.Released {
 		if l := f.workers[w]; l != nil {
-			l.asked, l.again, l.away = false, false, true
+			l.asked, l.again, l.released = false, false, true
 			a.Released = append(a.Released, w)
 		}
 	}
 	if c.View == nil {
 		return
 	}
-	if c.Void {
+	if c.Aborted {
 		for _, m := range c.View.Members {
 			if l := f.workers[m.Worker]; l != nil {
 				l.asked, l.again = false, false
@@ -232,8 +233,8 @@ func (f *follower) answer(a *Apply, c Commit, old topo.View) {
 	for _, m := range old.Members {
 		l := f.workers[m.Worker]
 		if l != nil && l.ended == nil && f.member(old, m.Worker) && !f.member(*c.View, m.Worker) &&
-			(!l.asked || c.Void) && !l.away {
-			l.asked, l.again, l.away = false, false, true
+			(!l.asked || c.Aborted) && !l.released {
+			l.asked, l.again, l.released = false, false, true
 			a.Released = append(a.Released, m.Worker)
 		}
 	}
@@ -317,7 +318,7 @@ func (f *follower) report() Report {
 
 func (l *local) report(w topo.WorkerID, member bool) WorkerReport {
 	r := WorkerReport{Worker: w, Asked: l.asked, Again: l.asked &&
-		(member || l.again), Away: l.away, Groups: slices.Clone(l.wants)}
+		(member || l.again), Released: l.released, Groups: slices.Clone(l.wants)}
 	if l.ended != nil {
 		r.Ended, r.Done = cmp.Or(l.ended.How, "is gone"), l.ended.Done
 	}

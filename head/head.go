@@ -37,8 +37,8 @@ type Config struct {
 	// longest of its moves. nil = collective.Suits.
 	Route func(kind collective.Kind, hosts, bytes int) collective.Route
 	// Ahead is how many bytes of a step its hosts begin with before the step is complete; 0 =
-	// AheadBytes.
-	Ahead int
+	// EarlyBytes.
+	EarlyBytes int
 	// Arrange is asked when the members of a job with a Shape go to another mesh; nil where there
 	// are none.
 	Arrange Arrange
@@ -62,7 +62,7 @@ type Agent struct {
 	left      bool
 	out       []Action // since the last Ready
 	given     []Action // by the last Ready
-	shelf     shelf
+	pool      pool
 	scratch   scratch
 	hosts     []string // room for a list of hosts
 }
@@ -74,7 +74,7 @@ func New(cfg Config) *Agent {
 			return collective.Suits(bytes)
 		}
 	}
-	cfg.Ahead = cmp.Or(cfg.Ahead, AheadBytes)
+	cfg.EarlyBytes = cmp.Or(cfg.EarlyBytes, EarlyBytes)
 	a := &Agent{cfg: cfg, up: map[string]bool{}, down: map[string]string{}}
 	a.follower = newFollower(a)
 	if cfg.Job != nil {
@@ -89,7 +89,7 @@ func New(cfg Config) *Agent {
 func (a *Agent) Ready() []Action {
 	a.flush()
 	for _, x := range a.given {
-		a.shelf.reclaim(x)
+		a.pool.reclaim(x)
 	}
 	clear(a.given)
 	a.out, a.given = a.given[:0], a.out
@@ -128,13 +128,13 @@ func (a *Agent) Down(host, how string) {
 	case host == record.Head:
 		a.patience = 0
 	default:
-		a.tell(Cut{host, how})
+		a.tell(LinkLost{host, how})
 	}
 	a.consider()
 	a.settle()
 }
 
-// Receive hands over a message. Messages may be lost, repeated, late and out of order. The bodies
+// Receive hands over a message. Messages may be lost, repeated, late and out of order. The payloads
 // of a Frame that are pointers are the caller's again when it returns.
 func (a *Agent) Receive(from string, m Message) {
 	if !a.up[from] || a.left {

@@ -11,30 +11,31 @@ import (
 
 // leader is what only the head does: it owns the membership, the matcher and the log.
 type leader struct {
-	agent   *Agent
-	term    topo.Generation
-	machine *member.Machine
-	matcher *collective.Matcher
-	peers   map[string]*peer // the hosts that have reported, this one too
-	cut     map[string]bool  // hosts that were lost
-	home    map[topo.WorkerID]string
-	asked   map[topo.WorkerID]bool // and were not answered
-	dead    map[topo.WorkerID]string
-	torn    map[[2]string]*tear // links between followers that are lost, as the first one says
-	state   State
-	index   uint64
-	log     []Commit // not applied everywhere yet
-	batches []*batch
-	ahead   *ahead // of the step that is under way; nil = its hosts have not begun
-	aheads  ahead  // room for that
-	begun   batch  // what of it is begun with next, with room
-	count   uint64 // batches of this term
-	parting string
-	away    []topo.WorkerID        // asked, will not be members, and are to be told
-	news    bool                   // the state has changed without a batch
-	wish    *wish                  // a mesh that somebody asks for; nil = nobody does
-	voids   map[topo.WorkerID]bool // members that have dropped the step
-	shape   *Shape                 // that the log has
+	agent     *Agent
+	term      topo.Generation
+	machine   *member.Machine
+	matcher   *collective.Matcher
+	peers     map[string]*peer // the hosts that have reported, this one too
+	lostHosts map[string]bool  // hosts that were lost
+	home      map[topo.WorkerID]string
+	asked     map[topo.WorkerID]bool // and were not answered
+	dead      map[topo.WorkerID]string
+	// links between followers that are lost, as the first one says
+	linksDown  map[[2]string]*linkDown
+	state      State
+	index      uint64
+	log        []Commit // not applied everywhere yet
+	batches    []*batch
+	early      *earlyDispatch // of the step that is under way; nil = its hosts have not begun
+	earlyRoom  earlyDispatch  // room for that
+	earlyBatch batch          // what of it is begun with next, with room
+	count      uint64         // batches of this term
+	releasing  string
+	rejected   []topo.WorkerID        // asked, will not be members, and are to be told
+	news       bool                   // the state has changed without a batch
+	requested  *requestedMesh         // a mesh that somebody asks for; nil = nobody does
+	aborted    map[topo.WorkerID]bool // members that have dropped the step
+	shape      *Shape                 // that the log has
 	// the ranks of a redundant job are on the hosts where they should be
 	placed bool
 
@@ -54,21 +55,21 @@ type peer struct {
 
 func newLeader(a *Agent, term topo.Generation, m *member.Machine) *leader {
 	return &leader{agent: a, term: term, machine: m, peers: map[string]*peer{},
-		cut: map[string]bool{}, home: map[topo.WorkerID]string{},
+		lostHosts: map[string]bool{}, home: map[topo.WorkerID]string{},
 		asked: map[topo.WorkerID]bool{}, dead: map[topo.WorkerID]string{},
-		torn:  map[[2]string]*tear{},
-		voids: map[topo.WorkerID]bool{}, busy: map[topo.WorkerID]bool{},
+		linksDown: map[[2]string]*linkDown{},
+		aborted:   map[topo.WorkerID]bool{}, busy: map[topo.WorkerID]bool{},
 		recovery: recovery{reports: map[string]Report{}}}
 }
 
-// hear takes what a follower tells.
-func (r *leader) hear(host string, b Body) {
+// receive takes what a follower tells.
+func (r *leader) receive(host string, b Payload) {
 	if b, ok := b.(Report); ok {
 		r.report(host, b)
 		return
 	}
 	if r.reports != nil { // a report is the first that comes, and has all that was before it
-		r.late = append(r.late, word{host, r.agent.shelf.keep(b)})
+		r.late = append(r.late, received{host, r.agent.pool.retain(b)})
 		return
 	}
 	if w, is := about(b); is && !r.runs(w, host) {
@@ -96,17 +97,17 @@ func (r *leader) hear(host string, b Body) {
 		r.group(b, host)
 	case Ungroups:
 		r.matcher.Ungroup(b.Worker, b.ID)
-	case Cut:
-		r.cutOff(host, b)
+	case LinkLost:
+		r.linkLost(host, b)
 	}
 	r.obey()
 	r.advance()
 }
 
-// word is something that a follower has told.
-type word struct {
-	host string
-	body Body
+// received is something that a follower has told.
+type received struct {
+	host    string
+	payload Payload
 }
 
 // stray is why a worker ends that an earlier head ordered, and of which nobody told this one in
@@ -114,7 +115,7 @@ type word struct {
 const stray = member.Because("another worker has its number")
 
 // about is the worker that something is told of.
-func about(b Body) (w topo.WorkerID, is bool) {
+func about(b Payload) (w topo.WorkerID, is bool) {
 	switch b := b.(type) {
 	case *Posted:
 		return b.Call.Worker, true
@@ -143,7 +144,7 @@ func (r *leader) runs(w topo.WorkerID, host string) bool {
 }
 
 // send tells one follower.
-func (r *leader) send(host string, b Body) {
+func (r *leader) send(host string, b Payload) {
 	if p := r.peers[host]; p != nil {
 		if p.stream == nil {
 			r.agent.queue(false, b)
@@ -154,13 +155,13 @@ func (r *leader) send(host string, b Body) {
 }
 
 // broadcast tells every follower.
-func (r *leader) broadcast(b Body) {
+func (r *leader) broadcast(b Payload) {
 	r.send(r.agent.cfg.Self, b)
 	r.tellPeers(b)
 }
 
 // tellPeers tells the followers on other hosts.
-func (r *leader) tellPeers(b Body) {
+func (r *leader) tellPeers(b Payload) {
 	for _, p := range r.peers {
 		if p.stream != nil && !p.left {
 			p.stream.push(b)
@@ -180,11 +181,11 @@ func (r *leader) asks(w topo.WorkerID) {
 	r.asked[w] = true
 	_, member := r.state.View.Rank(w)
 	switch begun := r.state.View.Generation > 0; {
-	case member && r.state.Shape != nil && (begun || before) && r.state.Parted == "":
-		r.givesUp(w)
+	case member && r.state.Shape != nil && (begun || before) && r.state.AllReleased == "":
+		r.dropsStep(w)
 		return
-	case r.parting != "":
-		r.turnAway(w)
+	case r.releasing != "":
+		r.reject(w)
 		return
 	}
 	member = member && r.state.View.Generation > 0
@@ -199,13 +200,13 @@ func (r *leader) asks(w topo.WorkerID) {
 func (r *leader) ended(e Ended) {
 	delete(r.asked, e.Worker)
 	r.dead[e.Worker] = e.How
-	if e.Done || r.state.Parted != "" {
+	if e.Done || r.state.AllReleased != "" {
 		r.machine.Finished(e.Worker)
 	} else {
 		r.machine.Lost(e.Worker, e.How)
 	}
-	r.reconsider()
-	r.keeps()
+	r.cancelUnreachable()
+	r.reportBlockedDrains()
 	r.ready(r.matcher.Lost(e.Worker, e.How, nil))
 }
 
@@ -285,16 +286,16 @@ func (r *leader) stop(o member.Stop) {
 	_, member := r.state.View.Rank(o.Worker)
 	switch begun := r.state.View.Generation > 0; {
 	case r.asked[o.Worker] && (member || !begun || r.machine.Spares() == 0):
-		r.turnAway(o.Worker)
+		r.reject(o.Worker)
 	case !member || !begun:
 		delete(r.asked, o.Worker)
 		r.send(r.home[o.Worker], Stops{Stop{o.Worker, o.Because}})
 	}
 }
 
-func (r *leader) turnAway(w topo.WorkerID) {
+func (r *leader) reject(w topo.WorkerID) {
 	delete(r.asked, w)
-	r.away = append(r.away, w)
+	r.rejected = append(r.rejected, w)
 }
 
 // first makes the first generation known. The workers that the job was to begin with have been told

@@ -13,36 +13,36 @@ import (
 
 // What the head does when a host is lost, or two hosts lose each other.
 
-// cutOff takes the word of a host that it has lost its link to another.
-func (r *leader) cutOff(from string, c Cut) {
-	r.torn[[2]string{from, c.Host}] = &tear{how: c.How}
+// linkLost takes the word of a host that it has lost its link to another.
+func (r *leader) linkLost(from string, c LinkLost) {
+	r.linksDown[[2]string{from, c.Host}] = &linkDown{how: c.How}
 }
 
-// tear is a link between two followers that one of them has lost.
-type tear struct {
+// linkDown is a link between two followers that one of them has lost.
+type linkDown struct {
 	how   string
 	ticks int // since both have said so
 }
 
-// tearTicks is how long the head waits when two hosts have lost each other: the links of one that
-// dies can go one after the other, and then it alone is lost.
-const tearTicks = 6
+// linkDownTicks is how long the head waits when two hosts have lost each other: the links of one
+// that dies can go one after the other, and then it alone is lost.
+const linkDownTicks = 6
 
 // separate finds hosts that have lost each other, as both say: of one that is dead the head hears
 // by itself. Two cannot both stay: the one that came later goes, and never the head.
 func (r *leader) separate() {
-	if len(r.torn) == 0 {
+	if len(r.linksDown) == 0 {
 		return
 	}
-	for _, pair := range slices.SortedFunc(maps.Keys(r.torn), func(a, b [2]string) int {
+	for _, pair := range slices.SortedFunc(maps.Keys(r.linksDown), func(a, b [2]string) int {
 		return slices.Compare(a[:], b[:])
 	}) {
 		stays, goes := pair[0], pair[1]
-		if _, mutual := r.torn[[2]string{goes, stays}]; !mutual || r.peers[stays] == nil ||
+		if _, mutual := r.linksDown[[2]string{goes, stays}]; !mutual || r.peers[stays] == nil ||
 			r.peers[goes] == nil || r.peers[stays].left || r.peers[goes].left {
 			continue
 		}
-		if t := r.torn[pair]; t.ticks < tearTicks {
+		if t := r.linksDown[pair]; t.ticks < linkDownTicks {
 			t.ticks++
 			continue
 		}
@@ -57,7 +57,7 @@ func (r *leader) separate() {
 		if goes == r.agent.cfg.Self {
 			stays, goes = goes, stays
 		}
-		why := fmt.Sprintf("has no link to %s: %s", stays, r.torn[pair].how)
+		why := fmt.Sprintf("has no link to %s: %s", stays, r.linksDown[pair].how)
 		// no generation tells it that the others go on without it
 		if !r.agent.Record().Belongs(goes) {
 			r.letGo(goes, Leave{
@@ -72,18 +72,19 @@ func (r *leader) separate() {
 
 // hostLost takes a host that is gone with its memory.
 func (r *leader) hostLost(host, how string) {
-	if r.cut[host] {
+	if r.lostHosts[host] {
 		return
 	}
-	r.cut[host] = true
+	r.lostHosts[host] = true
 	delete(r.peers, host)
 	r.machine.HostLost(host, how)
 	if r.reports != nil {
 		r.machine.Numbered(r.reports[host].Next)
 		delete(r.reports, host)
-		r.late = slices.DeleteFunc(r.late, func(w word) bool { // nobody has heard what they follow
+		// nobody has heard what they follow
+		r.late = slices.DeleteFunc(r.late, func(w received) bool {
 			if w.host == host {
-				r.agent.shelf.release(w.body)
+				r.agent.pool.release(w.payload)
 			}
 			return w.host == host
 		})
@@ -100,22 +101,22 @@ func (r *leader) hostLost(host, how string) {
 			r.dead[w] = why
 		}
 	}
-	r.reconsider()
-	r.keeps()
-	if r.ahead != nil && slices.Contains(r.ahead.hosts, host) {
-		r.takeBack()
+	r.cancelUnreachable()
+	r.reportBlockedDrains()
+	if r.early != nil && slices.Contains(r.early.hosts, host) {
+		r.withdrawEarly()
 	}
 	sets := r.matcher.Vanished(vanished, why, nil)
-	r.refly(host, vanished)
+	r.redispatch(host, vanished)
 	r.ready(sets)
 	r.obey()
 	r.advance()
 }
 
-// refly mends the batches after the loss of a host. One that all other hosts have executed goes on:
-// its result is there. Another is taken back, and what is left of it flies again: nobody can have
-// committed it, since a commit takes all hosts.
-func (r *leader) refly(host string, vanished []topo.WorkerID) {
+// redispatch mends the batches after the loss of a host. One that all other hosts have executed
+// goes on: its result is there. Another is taken back, and what is left of it flies again: nobody
+// can have committed it, since a commit takes all hosts.
+func (r *leader) redispatch(host string, vanished []topo.WorkerID) {
 	r.batches = slices.DeleteFunc(r.batches, func(f *batch) bool {
 		took := slices.Contains(f.hosts, host)
 		f.hosts, f.waiting = without(f.hosts, host), without(f.waiting, host)
@@ -125,13 +126,13 @@ func (r *leader) refly(host string, vanished []topo.WorkerID) {
 		case f.done() && !f.reshapes(): // a part of the new state is gone with the host
 			return len(f.hosts) == 0
 		}
-		return r.ground(f, vanished)
+		return r.withdraw(f, vanished)
 	})
 }
 
-// ground takes a batch back, and from it the calls of workers that have vanished; it reports
+// withdraw takes a batch back, and from it the calls of workers that have vanished; it reports
 // whether nothing is left.
-func (r *leader) ground(f *batch, vanished []topo.WorkerID) (nothing bool) {
+func (r *leader) withdraw(f *batch, vanished []topo.WorkerID) (nothing bool) {
 	var sets []collective.Ready
 	for _, s := range f.sets {
 		if s = r.matcher.Without(s, vanished); len(s.Calls) > 0 {

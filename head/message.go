@@ -22,30 +22,31 @@ type Answer struct{ member.Answer }
 
 // Frame is a run of a stream between the head and a follower. It may be sent more than once.
 type Frame struct {
-	Term   topo.Generation // with which the head began to lead
-	Up     bool            // from the follower to the head
-	First  uint64          // the number of the first body, from 1
-	Ack    uint64          // the number of the last body that came the other way
-	Bodies []Body
+	Term     topo.Generation // with which the head began to lead
+	Up       bool            // from the follower to the head
+	First    uint64          // the number of the first body, from 1
+	Ack      uint64          // the number of the last body that came the other way
+	Payloads []Payload
 }
 
-// Clone copies a frame with its bodies, for who has it longer than until the next Ready of the
+// Clone copies a frame with its payloads, for who has it longer than until the next Ready of the
 // agent that sends it.
 func (f *Frame) Clone() *Frame {
-	kept, room := *f, &shelf{}
-	kept.Bodies = slices.Clone(f.Bodies)
-	for i, b := range kept.Bodies {
-		kept.Bodies[i] = room.keep(b)
+	kept, room := *f, &pool{}
+	kept.Payloads = slices.Clone(f.Payloads)
+	for i, b := range kept.Payloads {
+		kept.Payloads[i] = room.retain(b)
 	}
 	return &kept
 }
 
-// Halves cuts a frame that is too long for a message. It needs two bodies; sent in turn, the halves
-// say the same.
+// Halves cuts a frame that is too long for a message. It needs two payloads; sent in turn, the
+// halves say the same.
 func (f *Frame) Halves() (one, other *Frame) {
-	half := len(f.Bodies) / 2
+	half := len(f.Payloads) / 2
 	begin, rest := *f, *f
-	begin.Bodies, rest.Bodies, rest.First = f.Bodies[:half], f.Bodies[half:], f.First+uint64(half)
+	begin.Payloads, rest.Payloads, rest.First = f.Payloads[:half], f.Payloads[half:],
+		f.First+uint64(half)
 	return &begin, &rest
 }
 
@@ -53,36 +54,37 @@ func (Ask) message()    {}
 func (Answer) message() {}
 func (*Frame) message() {}
 
-// Body is what a frame carries. Bodies of a stream arrive once and in order. Those of the steady
-// state are pointers, to memory that is used again (keep.go).
-type Body interface{ body() }
+// Payload is what a frame carries. Payloads of a stream arrive once and in order. Those of the
+// steady state are pointers, to memory that is used again (keep.go).
+type Payload interface{ payload() }
 
 // What followers tell the head.
 type (
 	// Report is the first body of a follower: all that a new head must know.
 	Report struct {
-		Slots   int
-		Next    topo.WorkerID // this host was asked for no worker with this number or a higher one
-		Index   uint64        // of the log, applied
-		State   State
-		Recent  []Commit // the newest entries that were applied; the last one is Index
-		Batches []Staged // in the order of their numbers
-		Workers []WorkerReport
-		Groups  []GroupReport // in the order of their numbers
-		Stated  *Stated       // what a worker has stated that the log does not have yet
-		Shaped  *Shaped       // and of the layout
-		Cut     []Cut         // hosts of the job that it has lost its link to
+		Slots int
+		// this host was asked for no worker with this number or a higher one
+		Next      topo.WorkerID
+		Index     uint64 // of the log, applied
+		State     State
+		Recent    []Commit // the newest entries that were applied; the last one is Index
+		Batches   []Staged // in the order of their numbers
+		Workers   []WorkerReport
+		Groups    []GroupReport // in the order of their numbers
+		Stated    *Stated       // what a worker has stated that the log does not have yet
+		Shaped    *Shaped       // and of the layout
+		LinksLost []LinkLost    // hosts of the job that it has lost its link to
 	}
 	// WorkerReport is a worker of the host that reports.
 	WorkerReport struct {
-		Worker topo.WorkerID
-		Asked  bool   // and was not answered
-		Again  bool   // it asks again to take part
-		Away   bool   // it was released
-		Ended  string // how; "" = it lives
-		Done   bool   // it ended because its work is done
-		Open   []Call // in the order in which they were posted
-		Groups [][]topo.WorkerID
+		Worker   topo.WorkerID
+		Asked    bool   // and was not answered
+		Again    bool   // it asks again to take part
+		Released bool   // it was released
+		Ended    string // how; "" = it lives
+		Done     bool   // it ended because its work is done
+		Open     []Call // in the order in which they were posted
+		Groups   [][]topo.WorkerID
 	}
 	// GroupReport is a group that workers of the host that reports have.
 	GroupReport struct {
@@ -139,8 +141,8 @@ type (
 		Worker topo.WorkerID
 		ID     topo.GroupID
 	}
-	// Cut tells of a host of the job to which the link is lost.
-	Cut struct{ Host, How string }
+	// LinkLost tells of a host of the job to which the link is lost.
+	LinkLost struct{ Host, How string }
 )
 
 // What the head tells its followers.
@@ -178,23 +180,23 @@ type (
 	Drops struct{ Batch BatchID }
 	// Commit is an entry of the log.
 	Commit struct {
-		Index   uint64
-		Batch   BatchID // 0 = none
-		Steps   uint64
-		Data    *cursor.Cursor
-		View    *topo.View // nil = as before
-		Changed bool       // the workers must be told of the view
-		Entered []topo.WorkerID
-		Away    []topo.WorkerID // asked, and will not be members
-		Elastic bool
-		Parted  string
-		Shape   *Shape // nil = as before
-		Void    bool   // the step under way is void
-		Stable  uint64 // entries up to this one were applied everywhere
+		Index       uint64
+		Batch       BatchID // 0 = none
+		Steps       uint64
+		Data        *cursor.Cursor
+		View        *topo.View // nil = as before
+		Changed     bool       // the workers must be told of the view
+		Entered     []topo.WorkerID
+		Released    []topo.WorkerID // asked, and will not be members
+		Elastic     bool
+		AllReleased string
+		Shape       *Shape // nil = as before
+		Aborted     bool   // the step under way is void
+		Stable      uint64 // entries up to this one were applied everywhere
 	}
-	// landing is a Commit on its way to the head's own follower, with its batch where that is of
-	// this host alone.
-	landing struct {
+	// localCommit is a Commit on its way to the head's own follower, with its batch where that is
+	// of this host alone.
+	localCommit struct {
 		Commit
 		batch *batch
 	}
@@ -227,28 +229,28 @@ type Call struct {
 	collective.Call
 }
 
-func (Report) body()     {}
-func (*Posted) body()    {}
-func (Began) body()      {}
-func (Asked) body()      {}
-func (Ended) body()      {}
-func (*Executed) body()  {}
-func (Stated) body()     {}
-func (Shaped) body()     {}
-func (WantsGroup) body() {}
-func (Ungroups) body()   {}
-func (Cut) body()        {}
-func (Snapshot) body()   {}
-func (Begin) body()      {}
-func (*Exec) body()      {}
-func (Drops) body()      {}
-func (*Commit) body()    {}
-func (landing) body()    {}
-func (Starts) body()     {}
-func (Stops) body()      {}
-func (Groups) body()     {}
-func (Disbands) body()   {}
-func (Refuses) body()    {}
-func (Leaves) body()     {}
-func (Ends) body()       {}
-func (Decides) body()    {}
+func (Report) payload()      {}
+func (*Posted) payload()     {}
+func (Began) payload()       {}
+func (Asked) payload()       {}
+func (Ended) payload()       {}
+func (*Executed) payload()   {}
+func (Stated) payload()      {}
+func (Shaped) payload()      {}
+func (WantsGroup) payload()  {}
+func (Ungroups) payload()    {}
+func (LinkLost) payload()    {}
+func (Snapshot) payload()    {}
+func (Begin) payload()       {}
+func (*Exec) payload()       {}
+func (Drops) payload()       {}
+func (*Commit) payload()     {}
+func (localCommit) payload() {}
+func (Starts) payload()      {}
+func (Stops) payload()       {}
+func (Groups) payload()      {}
+func (Disbands) payload()    {}
+func (Refuses) payload()     {}
+func (Leaves) payload()      {}
+func (Ends) payload()        {}
+func (Decides) payload()     {}

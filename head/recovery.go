@@ -12,14 +12,14 @@ import (
 // committed, and what they have may be: it is carried on.
 type recovery struct {
 	reports map[string]Report // nil = it is over
-	late    []word            // what was told after a report
+	late    []received        // what was told after a report
 	held    []member.Action   // orders that wait
 }
 
 // report takes the first word of a host.
 func (r *leader) report(host string, rep Report) {
-	for _, c := range rep.Cut {
-		r.cutOff(host, c)
+	for _, c := range rep.LinksLost {
+		r.linkLost(host, c)
 	}
 	if r.reports == nil {
 		r.welcome(host, rep)
@@ -31,10 +31,10 @@ func (r *leader) report(host string, rep Report) {
 	r.recover()
 }
 
-// recover ends the recovery when every host of the job that can be reached has reported.
+// recover ends the recovery when every host of the job that can be reachableMesh has reported.
 func (r *leader) recover() {
 	for _, h := range r.agent.Record().Hosts {
-		if _, has := r.reports[h.Name]; !has && !r.cut[h.Name] {
+		if _, has := r.reports[h.Name]; !has && !r.lostHosts[h.Name] {
 			return
 		}
 	}
@@ -83,12 +83,12 @@ func (r *leader) recover() {
 		r.carryOut(o)
 	}
 	r.obey()
-	r.keeps()
-	r.launch()
+	r.reportBlockedDrains()
+	r.dispatchFree()
 	r.advance()
 	for _, w := range late {
-		r.hear(w.host, w.body)
-		r.agent.shelf.release(w.body)
+		r.receive(w.host, w.payload)
+		r.agent.pool.release(w.payload)
 	}
 }
 
@@ -155,13 +155,13 @@ func (r *leader) carryOn(reports map[string]Report) (keep []BatchID) {
 		for _, s := range e.Sets {
 			set := collective.Ready{Err: s.failure()}
 			for _, c := range s.Calls {
-				set.Calls = append(set.Calls, r.agent.shelf.call(c))
+				set.Calls = append(set.Calls, r.agent.pool.call(c))
 			}
 			f.sets = append(f.sets, set)
 		}
 		last := f.sets[len(f.sets)-1]
 		f.step = last.Err == nil && last.Calls[0].Call.Step
-		r.sees(&last.Calls[0].Call)
+		r.applyFlags(&last.Calls[0].Call)
 		r.batches = append(r.batches, f)
 		keep = append(keep, n)
 	}

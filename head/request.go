@@ -66,7 +66,7 @@ func (r *leader) release(why string) bool {
 	if !r.state.Elastic || r.machine.View().Generation == 0 {
 		return false
 	}
-	r.parting = why
+	r.releasing = why
 	for _, w := range sorted(r.asked) {
 		r.stop(member.Stop{Worker: w, Because: member.Because(why)})
 	}
@@ -107,7 +107,7 @@ func (r *leader) resize(n int, who string) error {
 
 func (r *leader) drain(host, who string) error {
 	if r.state.Shape != nil {
-		return r.vacate(host, who)
+		return r.drainMesh(host, who)
 	}
 	if err := r.fixed(); err != nil {
 		return err

@@ -63,8 +63,8 @@ type StateLost struct{ Why string }
 
 func (e *StateLost) Error() string { return e.Why }
 
-// wish is a mesh that somebody asks for.
-type wish struct {
+// requestedMesh is a mesh that somebody asks for.
+type requestedMesh struct {
 	mesh  string
 	ranks int
 	who   string
@@ -84,17 +84,17 @@ func (a *Agent) Reshape(mesh string, ranks int, who string) error {
 	if !a.Leads() {
 		return ErrNotHead
 	}
-	err := a.leader.reshape(wish{mesh, ranks, who})
+	err := a.leader.reshape(requestedMesh{mesh, ranks, who})
 	a.settle()
 	return err
 }
 
-// Wished is the mesh that the job goes to when it has the workers, on the head; "" = none.
-func (a *Agent) Wished() string {
-	if a.leader == nil || a.leader.wish == nil {
+// RequestedMesh is the mesh that the job goes to when it has the workers, on the head; "" = none.
+func (a *Agent) RequestedMesh() string {
+	if a.leader == nil || a.leader.requested == nil {
 		return ""
 	}
-	return a.leader.wish.mesh
+	return a.leader.requested.mesh
 }
 
 // ErrShapeless answers a request for another mesh to a job that has none.
@@ -104,7 +104,7 @@ var ErrShapeless = errors.New("this job has no mesh: its program states none, as
 var errShaped = errors.New("this job has a mesh, and each of its workers a part of the state: " +
 	"say which mesh it should have, with shoal reshape")
 
-func (r *leader) reshape(w wish) error {
+func (r *leader) reshape(w requestedMesh) error {
 	switch s := r.state.Shape; {
 	case s == nil:
 		return ErrShapeless
@@ -114,11 +114,11 @@ func (r *leader) reshape(w wish) error {
 		return errors.New(s.Broken)
 	case s.adrift() && !r.machine.Paused():
 		return errors.New("the job is going back to a checkpoint; ask again when it trains")
-	case r.parting != "":
+	case r.releasing != "":
 		return errors.New("the job is ending")
-	case s.Next != "" && !r.machine.Paused() || r.wish != nil:
+	case s.Next != "" && !r.machine.Paused() || r.requested != nil:
 		return fmt.Errorf("the job is on its way to mesh %s; ask again when it is there",
-			cmp.Or(s.Next, r.agent.Wished()))
+			cmp.Or(s.Next, r.agent.RequestedMesh()))
 	}
 	if err := r.machine.Allows(w.ranks); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (r *leader) reshape(w wish) error {
 			return err
 		}
 	}
-	r.wish = &w
+	r.requested = &w
 	r.obey()
 	r.advance()
 	return nil
@@ -193,18 +193,19 @@ func (r *leader) takes(stated Stated) bool {
 	return true
 }
 
-// reconsider gives a wish up for which a worker is missing that was lost before it was a member.
-func (r *leader) reconsider() {
-	if r.wish != nil && r.wish.ranks > r.machine.Have() {
-		r.unwish("a worker is lost that was to come to mesh " + r.wish.mesh)
+// cancelUnreachable gives a wish up for which a worker is missing that was lost before it was a
+// member.
+func (r *leader) cancelUnreachable() {
+	if r.requested != nil && r.requested.ranks > r.machine.Have() {
+		r.cancelRequest("a worker is lost that was to come to mesh " + r.requested.mesh)
 	}
 }
 
-// unwish drops a wish, and lets the workers go that were started for it.
-func (r *leader) unwish(why string) {
+// cancelRequest drops a wish, and lets the workers go that were started for it.
+func (r *leader) cancelRequest(why string) {
 	r.note("the job keeps mesh %s, since %s", r.state.Shape.Mesh, why)
 	r.machine.Keep(member.Because(why))
-	r.wish = nil
+	r.requested = nil
 }
 
 // living lists the members that are not lost. Of those that an earlier head has lost only the
@@ -212,7 +213,7 @@ func (r *leader) unwish(why string) {
 func (r *leader) living() []topo.WorkerID {
 	return slices.DeleteFunc(r.members(), func(w topo.WorkerID) bool {
 		_, dead := r.dead[w]
-		return dead || r.matcher.Gone(w) && !r.voids[w]
+		return dead || r.matcher.Gone(w) && !r.aborted[w]
 	})
 }
 
@@ -237,13 +238,13 @@ var errUnproved = errors.New("the state on the new mesh is not the old one: a fi
 func (r *leader) revoke(f *batch, why error) {
 	f.sets[len(f.sets)-1].Err = why
 	f.replaces, f.number, f.step = f.number, 0, false
-	r.launch()
+	r.dispatchFree()
 }
 
-// abort takes a reshape back that would count and leave the job without a part of its state, since
-// the worker that has it on the new mesh is lost. An earlier head may have committed it, but then
-// only hosts that are lost know: the state is the same on either mesh.
-func (r *leader) abort() {
+// abortReshape takes a reshape back that would count and leave the job without a part of its state,
+// since the worker that has it on the new mesh is lost. An earlier head may have committed it, but
+// then only hosts that are lost know: the state is the same on either mesh.
+func (r *leader) abortReshape() {
 	i := slices.IndexFunc(r.batches, func(f *batch) bool {
 		return f.reshapes() && f.step && f.done() && !f.told
 	})
@@ -278,32 +279,33 @@ func (s Shape) moved() Shape {
 func (r *leader) reshaped(next topo.View, c Commit, f *batch) {
 	s := r.state.Shape.moved()
 	r.state.Shape, r.placed = &s, true
-	if r.wish != nil { // since before the job was there
-		_ = r.machine.Resize(r.wish.ranks, r.wish.who) // one that is ending takes none anyway
+	if r.requested != nil { // since before the job was there
+		// one that is ending takes none anyway
+		_ = r.machine.Resize(r.requested.ranks, r.requested.who)
 	}
 	r.order(next)
 	r.enter(next, c, f)
 }
 
-// givesUp takes a member that drops the step, since somebody that it needs is lost.
-func (r *leader) givesUp(w topo.WorkerID) {
-	r.voids[w] = true
+// dropsStep takes a member that drops the step, since somebody that it needs is lost.
+func (r *leader) dropsStep(w topo.WorkerID) {
+	r.aborted[w] = true
 	delete(r.asked, w)
 	r.ready(r.matcher.GiveUp(w, "has dropped the step, of which a worker is lost,", nil))
 }
 
-// void makes the step void when all members that are left have dropped it: they go on from its
+// abortStep aborts the step when all members that are left have dropped it: they go on from its
 // start, on the mesh that they can hold.
-func (r *leader) void() {
-	if len(r.voids) == 0 || len(r.batches) > 0 || r.state.View.Generation == 0 {
+func (r *leader) abortStep() {
+	if len(r.aborted) == 0 || len(r.batches) > 0 || r.state.View.Generation == 0 {
 		return
 	}
 	left := r.living()
-	if slices.ContainsFunc(left, func(w topo.WorkerID) bool { return !r.voids[w] }) {
+	if slices.ContainsFunc(left, func(w topo.WorkerID) bool { return !r.aborted[w] }) {
 		return
 	}
-	if r.parting != "" {
-		clear(r.voids)
+	if r.releasing != "" {
+		clear(r.aborted)
 		r.part(Commit{}, nil)
 		return
 	}
@@ -315,7 +317,7 @@ func (r *leader) void() {
 	}
 	next := r.machine.View()
 	r.goTo(next, r.leaving(next), "the step is void, since a worker is lost")
-	clear(r.voids)
-	r.enter(next, Commit{Void: true}, nil)
+	clear(r.aborted)
+	r.enter(next, Commit{Aborted: true}, nil)
 	r.machine.Step()
 }

@@ -6,31 +6,31 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// stream is one end of the conversation between a head and a follower: bodies arrive once and in
+// stream is one end of the conversation between a head and a follower: payloads arrive once and in
 // order, whatever becomes of the frames that carry them.
 type stream struct {
 	term  topo.Generation
 	up    bool // this end is the follower
-	queue []Body
+	queue []Payload
 	first uint64 // the number of queue[0]
 	fresh int    // how many at the end of queue are to be sent
 	heard uint64 // the number of the last body that came
 	owes  bool   // it has not said so
 	due   bool   // and shall now
 	idle  int    // ticks since something was acknowledged
-	shelf *shelf // of the words in queue
+	pool  *pool  // of the words in queue
 }
 
 // resendAfter is how many ticks a frame may stay without an answer until it is sent again. Answers
 // ride on other frames, or leave with the next tick of the other side.
 const resendAfter = 3
 
-func newStream(term topo.Generation, up bool, from *shelf) *stream {
-	return &stream{term: term, up: up, first: 1, shelf: from}
+func newStream(term topo.Generation, up bool, from *pool) *stream {
+	return &stream{term: term, up: up, first: 1, pool: from}
 }
 
-func (s *stream) push(b Body) {
-	s.queue = append(s.queue, s.shelf.keep(b))
+func (s *stream) push(b Payload) {
+	s.queue = append(s.queue, s.pool.retain(b))
 	s.fresh++
 }
 
@@ -58,25 +58,25 @@ func (s *stream) tick() {
 func (s *stream) frame(from int) Frame {
 	s.fresh, s.owes, s.due = 0, false, false
 	return Frame{Term: s.term, Up: s.up, First: s.first + uint64(from), Ack: s.heard,
-		Bodies: s.queue[from:len(s.queue):len(s.queue)]}
+		Payloads: s.queue[from:len(s.queue):len(s.queue)]}
 }
 
-// receive takes a frame of the other side. It calls arrived, where there is one, with the bodies of
-// this side that have arrived there, and returns the bodies that are new.
-func (s *stream) receive(f *Frame, arrived func(Body)) (news []Body) {
+// receive takes a frame of the other side. It calls arrived, where there is one, with the payloads
+// of this side that have arrived there, and returns the payloads that are new.
+func (s *stream) receive(f *Frame, arrived func(Payload)) (news []Payload) {
 	if n := int(f.Ack - s.first + 1); f.Ack >= s.first && n <= len(s.queue) {
 		for _, b := range s.queue[:n] {
 			if arrived != nil {
 				arrived(b)
 			}
-			s.shelf.release(b)
+			s.pool.release(b)
 		}
 		s.queue, s.first, s.idle = slices.Delete(s.queue, 0, n), f.Ack+1, 0
 		s.fresh = min(s.fresh, len(s.queue))
 	}
-	s.owes = s.owes || len(f.Bodies) > 0
-	if skip := s.heard + 1 - f.First; f.First <= s.heard+1 && skip < uint64(len(f.Bodies)) {
-		news = f.Bodies[skip:]
+	s.owes = s.owes || len(f.Payloads) > 0
+	if skip := s.heard + 1 - f.First; f.First <= s.heard+1 && skip < uint64(len(f.Payloads)) {
+		news = f.Payloads[skip:]
 		s.heard += uint64(len(news))
 	}
 	return news

@@ -9,11 +9,11 @@ import (
 
 // What is pushed between two ticks is sent, also when the tick says what has come.
 func TestStreamTickSendsWhatIsFresh(t *testing.T) {
-	s := newStream(3, false, &shelf{})
-	s.receive(&Frame{Term: 3, Up: true, First: 1, Bodies: []Body{&Executed{Batch: 1}}}, nil)
+	s := newStream(3, false, &pool{})
+	s.receive(&Frame{Term: 3, Up: true, First: 1, Payloads: []Payload{&Executed{Batch: 1}}}, nil)
 	s.push(&Executed{Batch: 2})
 	s.tick()
-	if f, ok := s.flush(); !ok || f.Ack != 1 || len(f.Bodies) != 1 {
+	if f, ok := s.flush(); !ok || f.Ack != 1 || len(f.Payloads) != 1 {
 		t.Errorf("after the tick %+v is sent", f)
 	}
 	if f, ok := s.flush(); ok {
@@ -25,7 +25,7 @@ func TestStreamTickSendsWhatIsFresh(t *testing.T) {
 // and is acknowledged.
 func TestStreamOverALossyNet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		ends := []*stream{newStream(3, true, &shelf{}), newStream(3, false, &shelf{})}
+		ends := []*stream{newStream(3, true, &pool{}), newStream(3, false, &pool{})}
 		var (
 			net         [2][]Frame // to each end
 			sent, heard [2][]BatchID
@@ -33,17 +33,17 @@ func TestStreamOverALossyNet(t *testing.T) {
 		)
 		send := func(i int, f Frame, ok bool) {
 			if ok { // on the net it is no memory of the stream's any more
-				for k, b := range f.Bodies {
+				for k, b := range f.Payloads {
 					if k == 0 {
-						f.Bodies = slices.Clone(f.Bodies)
+						f.Payloads = slices.Clone(f.Payloads)
 					}
-					f.Bodies[k] = &Executed{Batch: b.(*Executed).Batch}
+					f.Payloads[k] = &Executed{Batch: b.(*Executed).Batch}
 				}
 				net[1-i] = append(net[1-i], f)
 			}
 		}
 		take := func(i, k int) {
-			for _, b := range ends[i].receive(&net[i][k], func(Body) { acked[i]++ }) {
+			for _, b := range ends[i].receive(&net[i][k], func(Payload) { acked[i]++ }) {
 				heard[i] = append(heard[i], b.(*Executed).Batch)
 			}
 		}

@@ -15,13 +15,13 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
-// The kinds of messages and of bodies, each known by the name of its type. docs/formats/hosts.md
+// The kinds of messages and of payloads, each known by the name of its type. docs/formats/hosts.md
 // lists them.
 var (
 	messages = []any{member.Prepare{}, member.Accept{}, member.Promise{}, member.Accepted{},
 		member.Refused{}, member.Decision{}, Frame{}}
 	upward = []any{Report{}, Posted{}, Began{}, Asked{}, Ended{}, Executed{}, Stated{}, Shaped{},
-		WantsGroup{}, Ungroups{}, Cut{}}
+		WantsGroup{}, Ungroups{}, LinkLost{}}
 	downward = []any{Snapshot{}, Begin{}, Exec{}, Drops{}, Commit{}, Starts{}, Stops{}, Groups{},
 		Disbands{}, Refuses{}, Leaves{}, Ends{}, Decides{}}
 )
@@ -32,7 +32,7 @@ func Encode(m Message) []byte { return Append(nil, m) }
 
 // Append is Encode behind what b has.
 func Append(b []byte, m Message) []byte {
-	if b, is := AppendWords(b, m); is {
+	if b, is := AppendBinary(b, m); is {
 		return b
 	}
 	return append(b, encodeJSON(m)...)
@@ -96,12 +96,12 @@ type formSet map[reflect.Type]*form
 
 var (
 	messageType = reflect.TypeFor[Message]()
-	bodyType    = reflect.TypeFor[Body]()
+	payloadType = reflect.TypeFor[Payload]()
 
 	// messageForm is made when the first message is: most commands send none.
 	messageForm = sync.OnceValue(func() *form {
 		set := formSet{}
-		set.addChoice(bodyType, slices.Concat(upward, downward))
+		set.addChoice(payloadType, slices.Concat(upward, downward))
 		set.addChoice(messageType, messages)
 		return set[messageType]
 	})
@@ -223,11 +223,11 @@ func (f *form) unpack(v, w reflect.Value) error {
 			}
 		}
 		for _, path := range f.inside {
-			if err := sound(v.FieldByIndex(path).Interface()); err != nil {
+			if err := validate(v.FieldByIndex(path).Interface()); err != nil {
 				return err
 			}
 		}
-		return sound(v.Interface())
+		return validate(v.Interface())
 	case w.IsNil():
 	case f.real.Kind() == reflect.Pointer:
 		v.Set(reflect.New(f.elem.real))

@@ -29,10 +29,10 @@ func FuzzDecode(f *testing.F) {
 	}
 	for _, text := range []string{
 		// a new head is told of a step that no member took
-		`{"frame":{"term":5,"up":true,"first":1,"bodies":[{"report":{"index":5,"state":{"view":{"generation":5},"data":{"samples":100,"batch":10}},` +
+		`{"frame":{"term":5,"up":true,"first":1,"payloads":[{"report":{"index":5,"state":{"view":{"generation":5},"data":{"samples":100,"batch":10}},` +
 			`"batches":[{"batch":1,"hosts":["C"],"sets":[{"calls":[{"worker":9,"kind":11,"step":true}],"of":[0],"route":"star/64"}],"executed":true}]}}]}}`,
 		// a receive from beyond the group, when a send waits for it
-		`{"frame":{"up":true,"first":1,"bodies":[{"report":{}},{"posted":{"worker":1,"kind":9,"dtype":2,"far":{}}},` +
+		`{"frame":{"up":true,"first":1,"payloads":[{"report":{}},{"posted":{"worker":1,"kind":9,"dtype":2,"far":{}}},` +
 			`{"posted":{"kind":10,"dtype":2,"peer":99,"far":{}}}]}}`,
 	} {
 		f.Add([]byte(text))
@@ -48,7 +48,7 @@ func TestDamagedMessages(t *testing.T) {
 	said := saidByPair(t)
 	for range 1000 {
 		text := head.Encode(shuffled(r, said))
-		if head.InWords(text) {
+		if head.IsBinary(text) {
 			hears(t, damageWords(r, text))
 			continue
 		}
@@ -69,7 +69,7 @@ func TestDamagedMessages(t *testing.T) {
 	}
 }
 
-// shuffled is one of the messages; of a frame it is one that begins a stream, with bodies of
+// shuffled is one of the messages; of a frame it is one that begins a stream, with payloads of
 // others.
 func shuffled(r *rand.Rand, said []head.Message) head.Message {
 	f, ok := said[r.IntN(len(said))].(*head.Frame)
@@ -77,14 +77,14 @@ func shuffled(r *rand.Rand, said []head.Message) head.Message {
 		return said[r.IntN(len(said))]
 	}
 	first := &head.Frame{Up: f.Up, First: 1}
-	for len(first.Bodies) < 6 {
+	for len(first.Payloads) < 6 {
 		g, ok := said[r.IntN(len(said))].(*head.Frame)
-		if !ok || g.Up != f.Up || len(g.Bodies) == 0 {
+		if !ok || g.Up != f.Up || len(g.Payloads) == 0 {
 			continue
 		}
-		b := g.Bodies[r.IntN(len(g.Bodies))]
-		if _, report := b.(head.Report); !f.Up || report == (len(first.Bodies) == 0) {
-			first.Bodies = append(first.Bodies, b)
+		b := g.Payloads[r.IntN(len(g.Payloads))]
+		if _, report := b.(head.Report); !f.Up || report == (len(first.Payloads) == 0) {
+			first.Payloads = append(first.Payloads, b)
 		}
 	}
 	return first
@@ -295,7 +295,7 @@ func TestReadersForget(t *testing.T) {
 	refused, read := 0, 0
 	for range 20000 {
 		b := head.Encode(said[r.IntN(len(said))])
-		if r.IntN(2) == 0 && head.InWords(b) {
+		if r.IntN(2) == 0 && head.IsBinary(b) {
 			b = damageWords(r, b)
 		}
 		want, fails := head.Decode(b)

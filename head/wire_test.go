@@ -32,29 +32,29 @@ func TestEncode(t *testing.T) {
 		{head.Answer{Answer: member.Promise{Generation: 2, Accepted: nil}},
 			`{"promise":{"generation":2}}`},
 		{&head.Frame{Term: 1, Up: true, First: 2, Ack: 3,
-			Bodies: []head.Body{&head.Posted{Call: call}, head.Stated{Worker: 1, Data: data}}},
-			`{"frame":{"term":1,"up":true,"first":2,"ack":3,"bodies":[` +
+			Payloads: []head.Payload{&head.Posted{Call: call}, head.Stated{Worker: 1, Data: data}}},
+			`{"frame":{"term":1,"up":true,"first":2,"ack":3,"payloads":[` +
 				`{"posted":{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],"far":{"in":2,"out":2}}},` +
 				`{"stated":{"worker":1,"data":{"samples":100,"batch":10,"seed":7}}}]}}`},
 		{&head.Frame{First: 2, Up: true,
-			Bodies: []head.Body{&head.Posted{Call: shared}, head.Began{}}},
-			`{"frame":{"up":true,"first":2,"bodies":[{"posted":{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],` +
+			Payloads: []head.Payload{&head.Posted{Call: shared}, head.Began{}}},
+			`{"frame":{"up":true,"first":2,"payloads":[{"posted":{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],` +
 				`"shared":{"group":2,"name":"total","off":8},"far":{"in":2,"out":2}}},{"began":{}}]}}`},
 		{&head.Frame{First: 1,
-			Bodies: []head.Body{head.Groups{Grouped: head.Grouped{Worker: 1}, Reason: "why"},
+			Payloads: []head.Payload{head.Groups{Grouped: head.Grouped{Worker: 1}, Reason: "why"},
 				head.Begin{}}},
-			`{"frame":{"first":1,"bodies":[{"groups":{"worker":1,"reason":"why"}},{"begin":{}}]}}`},
+			`{"frame":{"first":1,"payloads":[{"groups":{"worker":1,"reason":"why"}},{"begin":{}}]}}`},
 		{&head.Frame{First: 1,
-			Bodies: []head.Body{
+			Payloads: []head.Payload{
 				&head.Commit{Index: 1, View: &topo.View{}, Data: &data,
 					Entered: []topo.WorkerID{}}}},
-			`{"frame":{"first":1,"bodies":[{"commit":{"index":1,"data":{"samples":100,"batch":10,"seed":7},"view":{},"entered":[]}}]}}`},
+			`{"frame":{"first":1,"payloads":[{"commit":{"index":1,"data":{"samples":100,"batch":10,"seed":7},"view":{},"entered":[]}}]}}`},
 		{&head.Frame{First: 1,
-			Bodies: []head.Body{
+			Payloads: []head.Payload{
 				&head.Exec{Batch: 1, Hosts: []string{"A"},
 					Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0},
 						Route: collective.Suits(1 << 20)}}}, head.Begin{}}},
-			`{"frame":{"first":1,"bodies":[{"exec":{"batch":1,"hosts":["A"],"sets":[{"calls":[` +
+			`{"frame":{"first":1,"payloads":[{"exec":{"batch":1,"hosts":["A"],"sets":[{"calls":[` +
 				`{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],"far":{"in":2,"out":2}}],"of":[0],"route":"ring/256"}]}},{"begin":{}}]}}`},
 	} {
 		b := head.Encode(c.m)
@@ -77,16 +77,16 @@ func TestEncodeLeavesMemoryBehind(t *testing.T) {
 	c.Weight, c.Far = math.Inf(1), &collective.Far{In: 2, Out: 2}
 	b := string(head.Encode(
 		&head.Frame{First: 2, Up: true,
-			Bodies: []head.Body{&head.Posted{Call: head.Call{Call: c}}, head.Began{}}}))
-	if want := `{"frame":{"up":true,"first":2,"bodies":[{"posted":{"kind":1,"dtype":2,"reduction":1,"weight":-1,"shape":[2],"far":{"in":2,"out":2}}},{"began":{}}]}}`; b != want {
+			Payloads: []head.Payload{&head.Posted{Call: head.Call{Call: c}}, head.Began{}}}))
+	if want := `{"frame":{"up":true,"first":2,"payloads":[{"posted":{"kind":1,"dtype":2,"reduction":1,"weight":-1,"shape":[2],"far":{"in":2,"out":2}}},{"began":{}}]}}`; b != want {
 		t.Errorf("encoded as\n%s, want\n%s", b, want)
 	}
 }
 
 func TestDecodeRefuses(t *testing.T) {
-	down := func(body string) string { return `{"frame":{"first":1,"bodies":[` + body + `]}}` }
+	down := func(body string) string { return `{"frame":{"first":1,"payloads":[` + body + `]}}` }
 	up := func(body string) string {
-		return `{"frame":{"up":true,"first":2,"bodies":[` + body + `]}}`
+		return `{"frame":{"up":true,"first":2,"payloads":[` + body + `]}}`
 	}
 	call := func(fields string) string {
 		return up(`{"posted":{"kind":1,"dtype":2,"reduction":1` + fields + `}}`)
@@ -110,7 +110,7 @@ func TestDecodeRefuses(t *testing.T) {
 		down(`{"posted":{"kind":11}}`):  "direction",
 		up(`{"drops":{}}`):              "direction",
 		up(`{"report":{}}`):             "the first",
-		`{"frame":{"up":true,"first":1,"bodies":[{"began":{}}]}}`:    "the first",
+		`{"frame":{"up":true,"first":1,"payloads":[{"began":{}}]}}`:  "the first",
 		up(`{"posted":{"kind":12,"dtype":2,"far":{}}}`):              "kind 12",
 		up(`{"posted":{"kind":1,"dtype":8,"far":{}}}`):               "dtype 8",
 		up(`{"posted":{"kind":1,"dtype":2,"reduction":9,"far":{}}}`): "reduction 9",
@@ -141,9 +141,9 @@ func TestDecodeRefuses(t *testing.T) {
 			`{"exec":{"hosts":["A"],"sets":[{"calls":[{"kind":11}]}]}}`): "batch 0",
 		down(
 			`{"exec":{"batch":1,"sets":[{"calls":[{"kind":11}]}]}}`): "0 hosts",
-		`{"frame":{"up":true,"first":1,"bodies":[{"report":{"batches":[{"executed":true}]}}]}}`: "batch 0",
-		`{"frame":{"up":true,"first":1,"bodies":[{"report":{"slots":-2}}]}}`:                    "slots: -1",
-		`{"frame":{"up":true,"first":1,"bodies":[{"report":{"groups":[{}]}}]}}`:                 "group: -1",
+		`{"frame":{"up":true,"first":1,"payloads":[{"report":{"batches":[{"executed":true}]}}]}}`: "batch 0",
+		`{"frame":{"up":true,"first":1,"payloads":[{"report":{"slots":-2}}]}}`:                    "slots: -1",
+		`{"frame":{"up":true,"first":1,"payloads":[{"report":{"groups":[{}]}}]}}`:                 "group: -1",
 		down(
 			`{"starts":{"count":-1}}`): "workers to start",
 		down(

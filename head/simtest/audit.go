@@ -42,7 +42,7 @@ func (l *ledger) meshed(h *host, a *head.Apply, run *execution, made uint64) {
 	if s == nil {
 		return
 	}
-	if steps := l.at[h.name].steps; a.Void && follows && a.Steps != steps {
+	if steps := l.at[h.name].steps; a.Aborted && follows && a.Steps != steps {
 		l.fail("%s counts a step that is void: %d after %d", h.name, a.Steps, steps)
 	}
 	went := false
@@ -57,7 +57,7 @@ func (l *ledger) meshed(h *host, a *head.Apply, run *execution, made uint64) {
 			}
 		}
 		if reshapes(&part) {
-			went = a.Parted == ""
+			went = a.AllReleased == ""
 		} else if before != nil && follows &&
 			(before.Next != "" || before.Broken != "" || before.Lost != "") {
 			l.fail("step %d counts on %s, and the job was on its way to mesh %q, or broken: %q, "+

@@ -127,7 +127,7 @@ func (c *Cluster) Finally() error {
 func (c *Cluster) placed() {
 	agent := c.host(c.newest().Head).agent
 	s := agent.Known().Shape
-	if s == nil || s.Next != "" || s.Broken != "" || agent.Wished() != "" {
+	if s == nil || s.Next != "" || s.Broken != "" || agent.RequestedMesh() != "" {
 		return
 	}
 	m, _ := c.parse(s.Mesh)
@@ -245,7 +245,7 @@ func (c *Cluster) canLearn(h *host) bool {
 // parted reports whether the members were let go.
 func (c *Cluster) parted() bool {
 	for _, h := range c.living() {
-		if h.agent.Known().Parted != "" {
+		if h.agent.Known().AllReleased != "" {
 			return true
 		}
 	}

@@ -27,7 +27,8 @@ func (c *Cluster) free() {
 	}
 	s := h.agent.Known().Shape
 	if s == nil || c.ledger.broken != nil || !h.agent.Leads() || s.Next != "" || s.Broken != "" ||
-		s.Lost != "" || h.agent.Wished() != "" || !c.linked() || !c.mustGoOn(c.newest().Min) ||
+		s.Lost != "" || h.agent.RequestedMesh() != "" || !c.linked() ||
+		!c.mustGoOn(c.newest().Min) ||
 		c.ledger.newest%2 == 0 {
 		return
 	}

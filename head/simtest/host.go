@@ -44,7 +44,7 @@ func (c *Cluster) letter(m head.Message) any {
 	if c.Carry != nil {
 		return c.Carry(m)
 	}
-	if b, is := head.AppendWords(nil, m); is {
+	if b, is := head.AppendBinary(nil, m); is {
 		return b
 	}
 	if f, is := m.(*head.Frame); is {
@@ -127,7 +127,7 @@ func (h *host) carryOut(action head.Action) {
 		h.decided(a.Record)
 	case head.Meshed:
 		c.print("%s: %s", h.name, a.Because)
-	case head.Kept:
+	case head.DrainBlocked:
 		c.print("%s: %s", h.name, a.Because)
 	case head.News:
 		h.news(a.Decision)
@@ -182,7 +182,7 @@ func (h *host) apply(a *head.Apply) {
 	for _, m := range a.View.Members {
 		if w := h.workers[m.Worker]; a.Changed && w != nil && m.Host == h.name {
 			w.joins, w.back = a.Joined > 0, back{}
-			if a.Void && !slices.Contains(a.Entered, w.id) {
+			if a.Aborted && !slices.Contains(a.Entered, w.id) {
 				w.voided()
 			}
 		}

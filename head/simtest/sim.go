@@ -118,7 +118,7 @@ func (c *Cluster) join(name string, slots int) {
 func (c *Cluster) add(name string, cfg head.Config) *host {
 	cfg.Arrange = c.arrange
 	routes, asked := collective.Candidates(2, collective.MaxPiece), len(c.hosts)
-	cfg.Ahead = c.ahead
+	cfg.EarlyBytes = c.ahead
 	cfg.Route = func(collective.Kind, int, int) collective.Route {
 		asked++
 		return routes[asked%len(routes)]

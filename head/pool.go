@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// shelf keeps what an agent has used and uses again, so that a collective allocates nothing.
-type shelf struct {
+// pool keeps what an agent has used and uses again, so that a collective allocates nothing.
+type pool struct {
 	calls    []*collective.Posted
 	lists    [][]int // of shapes and splits
 	lengths  []*collective.Far
@@ -29,8 +29,8 @@ type room struct {
 	calls []*collective.Posted
 }
 
-// take takes something from a shelf; new if there is nothing.
-func take[T any](from *[]*T) *T {
+// get takes something from a pool; new if there is nothing.
+func get[T any](from *[]*T) *T {
 	n := len(*from)
 	if n == 0 {
 		return new(T)
@@ -41,18 +41,18 @@ func take[T any](from *[]*T) *T {
 }
 
 // call returns a copy of a call that shares only its memory.
-func (s *shelf) call(c Call) *collective.Posted {
-	p := take(&s.calls)
+func (s *pool) call(c Call) *collective.Posted {
+	p := get(&s.calls)
 	p.Worker, p.Ticket, p.Call = c.Worker, c.Ticket, c.Call
 	p.Call.Shape, p.Call.Splits = s.list(c.Shape), s.list(c.Splits)
 	if c.Far != nil {
-		p.Call.Far = take(&s.lengths)
+		p.Call.Far = get(&s.lengths)
 		*p.Call.Far = *c.Far
 	}
 	return p
 }
 
-func (s *shelf) list(from []int) []int {
+func (s *pool) list(from []int) []int {
 	if len(from) == 0 {
 		return from[:0:0] // nil stays nil
 	}
@@ -64,7 +64,7 @@ func (s *shelf) list(from []int) []int {
 }
 
 // putCall takes back a call that nobody knows any more.
-func (s *shelf) putCall(p *collective.Posted) {
+func (s *pool) putCall(p *collective.Posted) {
 	for _, list := range [][]int{p.Call.Shape, p.Call.Splits} {
 		if cap(list) > 0 {
 			s.lists = append(s.lists, list[:0])
@@ -78,7 +78,7 @@ func (s *shelf) putCall(p *collective.Posted) {
 }
 
 // putBatch takes back a batch that was committed, with its calls.
-func (s *shelf) putBatch(f *batch) {
+func (s *pool) putBatch(f *batch) {
 	for _, set := range f.sets {
 		for _, p := range set.Calls {
 			s.putCall(p)
@@ -91,7 +91,7 @@ func (s *shelf) putBatch(f *batch) {
 }
 
 // reclaim takes back an action that the shell has carried out.
-func (s *shelf) reclaim(action Action) {
+func (s *pool) reclaim(action Action) {
 	switch a := action.(type) {
 	case *Apply:
 		s.putApply(a)
@@ -105,7 +105,7 @@ func (s *shelf) reclaim(action Action) {
 }
 
 // putApply takes back an Apply, with its calls.
-func (s *shelf) putApply(a *Apply) {
+func (s *pool) putApply(a *Apply) {
 	for _, part := range a.Parts {
 		for _, p := range part.Calls {
 			s.putCall(p)

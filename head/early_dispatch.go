@@ -9,16 +9,16 @@ import (
 
 // A step can be long in the making: workers post its collectives one by one while they compute. The
 // hosts need not wait for the last one before they begin. Once the collectives that all members
-// have posted come to Config.Ahead bytes, their execution is asked for, and that of the others
+// have posted come to Config.EarlyBytes bytes, their execution is asked for, and that of the others
 // later, as parts of the same batch. What counts is the same: the batch is executed when all of
 // it is, and committed as a whole; when a worker is lost before its step is complete, what was
 // begun is dropped, and the step flies without it from the start.
 
-// AheadBytes is how much of a step is worth a word of its own: less is begun with what follows.
-const AheadBytes = 1 << 20
+// EarlyBytes is how much of a step is worth a word of its own: less is begun with what follows.
+const EarlyBytes = 1 << 20
 
-// ahead is a batch of a step that is not complete, as far as its hosts were told of it.
-type ahead struct {
+// earlyDispatch is a batch of a step that is not complete, as far as its hosts were told of it.
+type earlyDispatch struct {
 	number BatchID
 	hosts  []string // those of all members; when one is lost, it is taken back
 	sets   int
@@ -33,36 +33,37 @@ type ticket struct {
 
 func ticketOf(p *collective.Posted) ticket { return ticket{p.Worker, p.Ticket} }
 
-// goAhead has the hosts begin with what is there of the step, if that is worth it and nothing is
-// under way that could be its input.
-func (r *leader) goAhead() {
+// dispatchEarly has the hosts begin with what is there of the step, if that is worth it and nothing
+// is under way that could be its input.
+func (r *leader) dispatchEarly() {
 	if len(r.peers) < 2 || len(r.batches) > 0 || r.state.View.Generation == 0 {
 		return
 	}
 	told := 0
-	if r.ahead != nil {
-		told = r.ahead.sets
+	if r.early != nil {
+		told = r.early.sets
 	}
-	clear(r.begun.sets)
-	r.begun.sets = r.matcher.Held(told, r.begun.sets[:0])
-	sets, bytes := r.begun.sets, 0
+	clear(r.earlyBatch.sets)
+	r.earlyBatch.sets = r.matcher.Held(told, r.earlyBatch.sets[:0])
+	sets, bytes := r.earlyBatch.sets, 0
 	for _, s := range sets {
 		bytes += s.Longest()
 	}
-	if bytes < r.agent.cfg.Ahead || len(sets) == 0 {
+	if bytes < r.agent.cfg.EarlyBytes || len(sets) == 0 {
 		return
 	}
-	f := &r.begun
+	f := &r.earlyBatch
 	r.concern(f)
 	if len(f.hosts) < 2 {
 		return
 	}
-	if r.ahead == nil {
-		r.aheads = ahead{number: r.nextBatch(), hosts: assigned(r.aheads.hosts, f.hosts),
-			calls: r.aheads.calls[:0]}
-		r.ahead = &r.aheads
+	if r.early == nil {
+		r.earlyRoom = earlyDispatch{number: r.nextBatch(),
+			hosts: assigned(r.earlyRoom.hosts, f.hosts),
+			calls: r.earlyRoom.calls[:0]}
+		r.early = &r.earlyRoom
 	}
-	a := r.ahead
+	a := r.early
 	f.number = a.number
 	a.sets += len(sets)
 	for _, s := range sets {
@@ -73,34 +74,34 @@ func (r *leader) goAhead() {
 	r.ask(f, sets, true)
 }
 
-// takeBack drops what was begun of a step.
-func (r *leader) takeBack() {
-	if a := r.ahead; a != nil {
+// withdrawEarly drops what was begun of a step.
+func (r *leader) withdrawEarly() {
+	if a := r.early; a != nil {
 		for _, h := range a.hosts {
 			r.send(h, Drops{a.number})
 		}
-		r.ahead = nil
+		r.early = nil
 	}
 }
 
 // review takes back what was begun of a step if some of it is ready in another way: without a
 // worker that was lost, or as an error.
 func (r *leader) review(sets []collective.Ready) {
-	if r.ahead == nil || r.ahead.begins(sets) {
+	if r.early == nil || r.early.begins(sets) {
 		return
 	}
 	for _, s := range sets {
 		if slices.ContainsFunc(s.Calls, func(p *collective.Posted) bool {
-			return slices.Contains(r.ahead.calls, ticketOf(p))
+			return slices.Contains(r.early.calls, ticketOf(p))
 		}) {
-			r.takeBack()
+			r.withdrawEarly()
 			return
 		}
 	}
 }
 
 // begins reports whether sets begin with what the hosts were told of.
-func (a *ahead) begins(sets []collective.Ready) bool {
+func (a *earlyDispatch) begins(sets []collective.Ready) bool {
 	if len(sets) <= a.sets {
 		return false
 	}

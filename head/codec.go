@@ -13,15 +13,15 @@ import (
 // no thought, as docs/formats/hosts.md has them; all other messages are JSON, and so are words that
 // say more than they do in a steady state.
 
-// wordsForm is the first byte of such a frame. No JSON begins with it.
-const wordsForm = 1
+// binaryForm is the first byte of such a frame. No JSON begins with it.
+const binaryForm = 1
 
 // The kinds of words.
 const (
-	wordPosted byte = iota + 1
-	wordExecuted
-	wordExec
-	wordCommit
+	kindPosted byte = iota + 1
+	kindExecuted
+	kindExec
+	kindCommit
 )
 
 // Bits of a call.
@@ -38,12 +38,12 @@ const (
 	callBits // the first that means nothing
 )
 
-// InWords reports whether a message is a frame of words of the steady state.
-func InWords(b []byte) bool { return len(b) > 0 && b[0] == wordsForm }
+// IsBinary reports whether a message is a frame of words of the steady state.
+func IsBinary(b []byte) bool { return len(b) > 0 && b[0] == binaryForm }
 
 // steady reports whether a frame has words of the steady state only.
 func (f *Frame) steady() bool {
-	for _, b := range f.Bodies {
+	for _, b := range f.Payloads {
 		switch b := b.(type) {
 		case *Posted, *Exec:
 		case *Executed:
@@ -51,8 +51,8 @@ func (f *Frame) steady() bool {
 				return false
 			}
 		case *Commit:
-			if b.View != nil || b.Entered != nil || b.Away != nil || b.Shape != nil ||
-				b.Parted != "" || b.Changed || b.Void || b.Data != nil && !b.Data.Fits() {
+			if b.View != nil || b.Entered != nil || b.Released != nil || b.Shape != nil ||
+				b.AllReleased != "" || b.Changed || b.Aborted || b.Data != nil && !b.Data.Fits() {
 				return false
 			}
 		default:
@@ -62,28 +62,28 @@ func (f *Frame) steady() bool {
 	return true
 }
 
-// AppendWords is Append for a frame of words of the steady state; false: the message is none, and
+// AppendBinary is Append for a frame of words of the steady state; false: the message is none, and
 // nothing is appended.
-func AppendWords(b []byte, m Message) ([]byte, bool) {
+func AppendBinary(b []byte, m Message) ([]byte, bool) {
 	f, is := m.(*Frame)
 	if !is || !f.steady() {
 		return b, false
 	}
-	b = append(b, wordsForm, flag(f.Up, 1))
+	b = append(b, binaryForm, flag(f.Up, 1))
 	b = binary.AppendUvarint(b, uint64(f.Term))
 	b = binary.AppendUvarint(b, f.First)
 	b = binary.AppendUvarint(b, f.Ack)
-	b = appendCount(b, f.Bodies)
-	for _, w := range f.Bodies {
+	b = appendCount(b, f.Payloads)
+	for _, w := range f.Payloads {
 		switch w := w.(type) {
 		case *Posted:
-			b = appendCall(append(b, wordPosted), &w.Call)
+			b = appendCall(append(b, kindPosted), &w.Call)
 		case *Executed:
-			b = binary.AppendUvarint(append(b, wordExecuted), uint64(w.Batch))
+			b = binary.AppendUvarint(append(b, kindExecuted), uint64(w.Batch))
 		case *Exec:
-			b = appendExec(append(b, wordExec), w)
+			b = appendExec(append(b, kindExec), w)
 		case *Commit:
-			b = appendCommit(append(b, wordCommit), w)
+			b = appendCommit(append(b, kindCommit), w)
 		}
 	}
 	return b, true

@@ -36,9 +36,9 @@ func spoken(t testing.TB) []*head.Frame {
 		{Calls: []head.Call{other}, Of: []int{-1}, Err: "why", Lost: true}}
 	return []*head.Frame{
 		{Term: 1, Up: true, First: 2, Ack: 3,
-			Bodies: []head.Body{&head.Posted{Call: call}, &head.Posted{Call: other},
+			Payloads: []head.Payload{&head.Posted{Call: call}, &head.Posted{Call: other},
 				&head.Executed{Batch: 1<<32 | 7}}},
-		{Term: 1, First: 300, Ack: 2, Bodies: []head.Body{
+		{Term: 1, First: 300, Ack: 2, Payloads: []head.Payload{
 			&head.Exec{Batch: 1<<32 | 7, Replaces: 1<<32 | 6, Hosts: []string{"A", "B"},
 				Without: []string{"C"}, Sets: sets, More: true},
 			&head.Commit{Index: 9, Batch: 1<<32 | 7, Steps: 4, Data: &data, Elastic: true,
@@ -65,7 +65,7 @@ func TestWords(t *testing.T) {
 	for range 2 { // into memory of its own, and again into that of others
 		for i, f := range spoken(t) {
 			b := head.Encode(f)
-			if got, err := reader.Read(b); !head.InWords(b) || err != nil ||
+			if got, err := reader.Read(b); !head.IsBinary(b) || err != nil ||
 				cmp.Diff(head.Message(f), got) != "" {
 				t.Errorf("frame %d comes back with %v:\n%s", i, err, cmp.Diff(head.Message(f), got))
 			}
@@ -75,17 +75,17 @@ func TestWords(t *testing.T) {
 
 // Words that say more than they do in a steady state are JSON, with all that is in their frame.
 func TestWordsThatSayMore(t *testing.T) {
-	for _, b := range []head.Body{
+	for _, b := range []head.Payload{
 		&head.Executed{Batch: 1, Proof: digest.Proof{New: digest.Sum{Bytes: 1}}},
 		head.Drops{Batch: 1},
 		&head.Commit{Index: 1, View: &topo.View{}},
-		&head.Commit{Index: 1, Away: []topo.WorkerID{}},
-		&head.Commit{Index: 1, Parted: "why"},
+		&head.Commit{Index: 1, Released: []topo.WorkerID{}},
+		&head.Commit{Index: 1, AllReleased: "why"},
 		&head.Commit{Index: 1, Changed: true},
-		&head.Commit{Index: 1, Void: true},
+		&head.Commit{Index: 1, Aborted: true},
 	} {
-		f := &head.Frame{First: 2, Bodies: []head.Body{&head.Commit{Index: 1}, b}}
-		if got := head.Encode(f); head.InWords(got) {
+		f := &head.Frame{First: 2, Payloads: []head.Payload{&head.Commit{Index: 1}, b}}
+		if got := head.Encode(f); head.IsBinary(got) {
 			t.Errorf("%q", got)
 		}
 	}
@@ -105,7 +105,7 @@ func TestReadRefusesWords(t *testing.T) {
 			t.Errorf("a zero behind % x is read", b)
 		}
 	}
-	call := spoken(t)[0].Bodies[0].(*head.Posted).Call
+	call := spoken(t)[0].Payloads[0].(*head.Posted).Call
 	far := func(in int) head.Call {
 		c := call
 		c.Far = &collective.Far{In: in}
@@ -114,37 +114,37 @@ func TestReadRefusesWords(t *testing.T) {
 	for what, f := range map[string]*head.Frame{
 		"a stream without a number": {},
 		"a word the wrong way": {First: 2, Up: true,
-			Bodies: []head.Body{&head.Commit{Index: 1}}},
+			Payloads: []head.Payload{&head.Commit{Index: 1}}},
 		"a follower without report": {First: 1, Up: true,
-			Bodies: []head.Body{&head.Executed{Batch: 1}}},
-		"an entry without a number": {First: 2, Bodies: []head.Body{&head.Commit{}}},
+			Payloads: []head.Payload{&head.Executed{Batch: 1}}},
+		"an entry without a number": {First: 2, Payloads: []head.Payload{&head.Commit{}}},
 		"a call of -1 elements": {First: 2, Up: true,
-			Bodies: []head.Body{&head.Posted{Call: far(-1)}}},
+			Payloads: []head.Payload{&head.Posted{Call: far(-1)}}},
 		"a batch without hosts": {First: 2,
-			Bodies: []head.Body{
+			Payloads: []head.Payload{
 				&head.Exec{Batch: 1,
 					Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}, Err: "why"}}}}},
 		"a set without calls": {First: 2,
-			Bodies: []head.Body{
+			Payloads: []head.Payload{
 				&head.Exec{Batch: 1, Hosts: []string{"A"}, Sets: []head.Set{{Err: "why"}}}}},
 		"a set of calls like that": {First: 2,
-			Bodies: []head.Body{
+			Payloads: []head.Payload{
 				&head.Exec{Batch: 1, Hosts: []string{"A"},
 					Sets: []head.Set{{Calls: []head.Call{far(-1)}, Of: []int{0}, Err: "why"}}}}},
 		"a set without a route": {First: 2,
-			Bodies: []head.Body{
+			Payloads: []head.Payload{
 				&head.Exec{Batch: 1, Hosts: []string{"A"},
 					Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0}}}}}},
 	} {
 		b := head.Encode(f)
-		if m, err := reader.Read(b); !head.InWords(b) || err == nil {
+		if m, err := reader.Read(b); !head.IsBinary(b) || err == nil {
 			t.Errorf("%s is read as %+v", what, m)
 		}
 	}
 	f := spoken(t)[0]
-	f.Bodies[0].(*head.Posted).Weight = math.NaN()
+	f.Payloads[0].(*head.Posted).Weight = math.NaN()
 	if m, err := reader.Read(head.Encode(f)); err != nil ||
-		m.(*head.Frame).Bodies[0].(*head.Posted).Weight != -1 {
+		m.(*head.Frame).Payloads[0].(*head.Posted).Weight != -1 {
 		t.Errorf("a weight that is no number: %v", err)
 	}
 }
@@ -153,8 +153,8 @@ func TestReadRefusesWords(t *testing.T) {
 // hold, is new.
 func TestWordsAllocateNothing(t *testing.T) {
 	frames := spoken(t)
-	frames[1].Bodies[1].(*head.Commit).Data = nil
-	for _, b := range frames[1].Bodies {
+	frames[1].Payloads[1].(*head.Commit).Data = nil
+	for _, b := range frames[1].Payloads {
 		if e, is := b.(*head.Exec); is {
 			e.Sets = e.Sets[:1] // an error is new each time
 		}
@@ -182,7 +182,7 @@ func TestWordsSayAllTheyHave(t *testing.T) {
 		words := func() []reflect.Value {
 			frame = spoken(t)[i]
 			var leaves []reflect.Value
-			for _, b := range frame.Bodies {
+			for _, b := range frame.Payloads {
 				leaves = append(leaves, parts(reflect.ValueOf(b).Elem())...)
 			}
 			return leaves

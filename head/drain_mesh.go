@@ -23,38 +23,39 @@ func (e *UnfitError) Error() string {
 		"reshape to a larger mesh, a host that joins, or --spares), and ask again", e.Host, e.Why)
 }
 
-// vacate asks for a host to be left by a job with a mesh. That its step has a loss, or that the job
-// is on its way to another mesh, only puts it off.
-func (r *leader) vacate(host, who string) error {
+// drainMesh asks for a host to be left by a job with a mesh. That its step has a loss, or that the
+// job is on its way to another mesh, only puts it off.
+func (r *leader) drainMesh(host, who string) error {
 	switch s := r.state.Shape; {
 	case r.machine.View().Generation == 0:
 		return errEarly
 	case s.Broken != "":
 		return errors.New(s.Broken)
-	case r.parting != "":
+	case r.releasing != "":
 		return errors.New("the job is ending")
 	}
 	if err := r.machine.CanDrain(host); err != nil {
 		return err
 	}
-	if err := r.refuge(host); err != nil {
+	if err := r.fallbackMesh(host); err != nil {
 		return err
 	}
 	err := r.machine.Drain(host, who)
-	if r.wish != nil { // who was to come to it there comes elsewhere
-		_ = r.machine.Resize(r.wish.ranks, r.wish.who) // as it was allowed before
+	if r.requested != nil { // who was to come to it there comes elsewhere
+		_ = r.machine.Resize(r.requested.ranks, r.requested.who) // as it was allowed before
 	}
-	if r.wish != nil && r.machine.Unplaced() > 0 {
-		r.unwish("no other host than " + host + " has room for all workers of mesh " + r.wish.mesh)
+	if r.requested != nil && r.machine.Unplaced() > 0 {
+		r.cancelRequest("no other host than " + host + " has room for all workers of mesh " +
+			r.requested.mesh)
 	}
 	r.obey()
 	r.advance()
 	return err
 }
 
-// refuge finds a mesh that the job could go to without a host and those that are left already; an
-// error says why there is none.
-func (r *leader) refuge(host string) error {
+// fallbackMesh finds a mesh that the job could go to without a host and those that are left
+// already; an error says why there is none.
+func (r *leader) fallbackMesh(host string) error {
 	s, view, leaving := *r.state.Shape, topo.View{}, 0
 	if s.Next != "" {
 		s = s.moved()
@@ -77,7 +78,7 @@ func (r *leader) refuge(host string) error {
 	spares := slices.DeleteFunc(r.machine.Waiting(), func(w topo.WorkerID) bool {
 		return slices.Contains(s.Leaving, r.home[w])
 	})
-	if r.wish == nil && len(spares) >= leaving {
+	if r.requested == nil && len(spares) >= leaving {
 		for _, w := range spares[:leaving] {
 			view.Members = append(view.Members, topo.Member{Worker: w, Host: r.home[w]})
 		}
@@ -86,16 +87,17 @@ func (r *leader) refuge(host string) error {
 	return r.unfit(host, order, err)
 }
 
-// keeps tells that hosts are not left for now, since those who had taken over their state are lost.
-// On a mesh leaving does.
-func (r *leader) keeps() {
+// reportBlockedDrains tells that hosts are not left for now, since those who had taken over their
+// state are lost. On a mesh leaving does.
+func (r *leader) reportBlockedDrains() {
 	hosts := r.machine.Kept()
-	if r.state.Shape != nil || r.parting != "" || len(hosts) == 0 {
+	if r.state.Shape != nil || r.releasing != "" || len(hosts) == 0 {
 		return
 	}
-	r.agent.emit(Kept{member.Because(fmt.Sprintf("%s cannot be left before another host has a "+
-		"worker: have one start there (shoal resize), or let a host join (shoal agent --join)",
-		strings.Join(hosts, ", ")))})
+	r.agent.emit(DrainBlocked{
+		member.Because(fmt.Sprintf("%s cannot be left before another host has a "+
+			"worker: have one start there (shoal resize), or let a host join (shoal agent --join)",
+			strings.Join(hosts, ", ")))})
 }
 
 // unfit says why a host cannot be left when Arrange has answered this; nil where it can.
@@ -128,7 +130,7 @@ func (r *leader) leaving(next topo.View) []string {
 	s := *r.state.Shape
 	for ; len(hosts) > 0; hosts = hosts[:len(hosts)-1] {
 		s.Leaving = hosts
-		_, order, err := r.agent.cfg.Arrange(s, r.reached(next, hosts), next)
+		_, order, err := r.agent.cfg.Arrange(s, r.reachableMesh(next, hosts), next)
 		newest := hosts[len(hosts)-1]
 		if err = r.unfit(newest, order, err); err == nil {
 			break
@@ -139,10 +141,10 @@ func (r *leader) leaving(next topo.View) []string {
 	return hosts
 }
 
-// reached is the mesh that was wished for, if there are workers for it on hosts that are not left;
-// else "".
-func (r *leader) reached(next topo.View, leaving []string) string {
-	if r.wish == nil {
+// reachableMesh is the mesh that was wished for, if there are workers for it on hosts that are not
+// left; else "".
+func (r *leader) reachableMesh(next topo.View, leaving []string) string {
+	if r.requested == nil {
 		return ""
 	}
 	n := 0
@@ -151,8 +153,8 @@ func (r *leader) reached(next topo.View, leaving []string) string {
 			n++
 		}
 	}
-	if n < r.wish.ranks {
+	if n < r.requested.ranks {
 		return ""
 	}
-	return r.wish.mesh
+	return r.requested.mesh
 }

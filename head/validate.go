@@ -24,11 +24,11 @@ const (
 	maxMesh       = 1 << 10 // bytes of its text
 )
 
-// sound says why a struct of a message is none that an agent sends; nil where it may be one.
-func sound(v any) error {
+// validate says why a struct of a message is none that an agent sends; nil where it may be one.
+func validate(v any) error {
 	switch v := v.(type) {
 	case Frame:
-		return v.sound()
+		return v.validate()
 	case Report:
 		return within("slots", v.Slots-member.NoSlots, maxWorkers-member.NoSlots, "groups",
 			len(v.Groups), collective.MaxGroups)
@@ -45,17 +45,17 @@ func sound(v any) error {
 				len(v.Members))
 		}
 	case Exec:
-		return v.sound()
+		return v.validate()
 	case Set:
-		return v.sound()
+		return v.validate()
 	case Call:
-		return v.sound()
+		return v.validate()
 	case Commit:
-		return v.sound()
+		return v.validate()
 	case State:
 		return within("joined", v.Joined, maxWorkers)
 	case Shape:
-		return soundShape(v)
+		return validateShape(v)
 	case Shaped:
 		return within("length of a mesh", len(v.Mesh), maxMesh, "ranks", v.Ranks-1,
 			collective.MaxMembers)
@@ -66,11 +66,11 @@ func sound(v any) error {
 	case Start:
 		return within("workers to start", v.Count-1, collective.MaxMembers)
 	case member.Record:
-		return soundRecord(v)
+		return validateRecord(v)
 	case member.Host:
 		return within("slots", v.Slots-member.NoSlots, maxWorkers-member.NoSlots)
 	case topo.View:
-		return soundView(v)
+		return validateView(v)
 	case cursor.Cursor:
 		b, err := v.AppendBinary(nil)
 		if err == nil {
@@ -92,16 +92,16 @@ func within(list ...any) error {
 }
 
 // A follower begins with its report, and has no other; and either side has words of its own.
-func (f *Frame) sound() error {
+func (f *Frame) validate() error {
 	if f.First == 0 || f.First > maxIndex || f.Ack > maxIndex || f.Term >= maxGeneration {
-		return fmt.Errorf("bodies from number %d, %d acknowledged, of a head since generation %d",
+		return fmt.Errorf("payloads from number %d, %d acknowledged, of a head since generation %d",
 			f.First, f.Ack, f.Term)
 	}
 	words := downward
 	if f.Up {
 		words = upward
 	}
-	for i, b := range f.Bodies {
+	for i, b := range f.Payloads {
 		t := reflect.TypeOf(b)
 		if t.Kind() == reflect.Pointer {
 			t = t.Elem()
@@ -118,7 +118,7 @@ func (f *Frame) sound() error {
 	return nil
 }
 
-func (e *Exec) sound() error {
+func (e *Exec) validate() error {
 	if e.Batch == 0 || len(e.Hosts) == 0 || len(e.Sets) == 0 {
 		return fmt.Errorf("batch %x of %d hosts and %d collectives", e.Batch, len(e.Hosts),
 			len(e.Sets))
@@ -138,7 +138,7 @@ func (e *Exec) sound() error {
 	return nil
 }
 
-func (c *Call) sound() error {
+func (c *Call) validate() error {
 	barrier := c.Kind == collective.Barrier // nothing else of it counts
 	switch {
 	case !c.Kind.Valid(), !barrier && (!c.DType.Valid() || !c.Reduction.Valid()):
@@ -166,44 +166,44 @@ func (c *Call) sound() error {
 // beyond reports whether a number is none of elements.
 func beyond(n int) bool { return n < 0 || n > math.MaxInt64/2 }
 
-// soundWord says why a word of the steady state is none that an agent sends.
-func soundWord(b Body) error {
+// validatePayload says why a word of the steady state is none that an agent sends.
+func validatePayload(b Payload) error {
 	switch b := b.(type) {
 	case *Posted:
-		return b.Call.sound()
+		return b.Call.validate()
 	case *Exec:
 		for i := range b.Sets {
-			if err := b.Sets[i].sound(); err != nil {
+			if err := b.Sets[i].validate(); err != nil {
 				return err
 			}
 			for k := range b.Sets[i].Calls {
-				if err := b.Sets[i].Calls[k].sound(); err != nil {
+				if err := b.Sets[i].Calls[k].validate(); err != nil {
 					return err
 				}
 			}
 		}
-		return b.sound()
+		return b.validate()
 	case *Commit:
-		return b.sound()
+		return b.validate()
 	}
 	return nil
 }
 
-func (s *Set) sound() error {
+func (s *Set) validate() error {
 	if len(s.Calls) == 0 {
 		return fmt.Errorf("a collective without calls")
 	}
 	return nil
 }
 
-func (c *Commit) sound() error {
+func (c *Commit) validate() error {
 	if c.Index == 0 || c.Index > maxIndex {
 		return fmt.Errorf("entry %d of the log", c.Index)
 	}
 	return nil
 }
 
-func soundRecord(r member.Record) error {
+func validateRecord(r member.Record) error {
 	g := r.View.Generation
 	if r.Head == "" || g >= maxGeneration || r.Since > g || r.Next > maxIndex {
 		return fmt.Errorf("generation %d of head %q since %d, next worker %d", g, r.Head, r.Since,
@@ -220,7 +220,7 @@ func soundRecord(r member.Record) error {
 		"spares", r.Spares, maxWorkers, "done", r.Done, math.MaxInt)
 }
 
-func soundView(v topo.View) error {
+func validateView(v topo.View) error {
 	workers := map[topo.WorkerID]bool{}
 	for _, m := range v.Members {
 		workers[m.Worker] = true
@@ -233,7 +233,7 @@ func soundView(v topo.View) error {
 	return nil
 }
 
-func soundShape(s Shape) error {
+func validateShape(s Shape) error {
 	if s.State == "" || s.Next == "" && len(s.Order)+len(s.Leaving) > 0 {
 		return fmt.Errorf("a shape without a state, or with an order and no mesh")
 	}

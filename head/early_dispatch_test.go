@@ -11,8 +11,8 @@ import (
 // large is a collective that is worth to be begun with before its step is complete.
 func large(more bool) collective.Call {
 	c := sum(topo.World)
-	c.In, c.Out, c.Shape = make([]byte, head.AheadBytes), make([]byte, head.AheadBytes),
-		[]int{head.AheadBytes / 4}
+	c.In, c.Out, c.Shape = make([]byte, head.EarlyBytes), make([]byte, head.EarlyBytes),
+		[]int{head.EarlyBytes / 4}
 	c.More, c.Step = more, !more
 	return c
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // The words of the steady state use memory again: who keeps one, keeps a copy in memory from the
-// shelf of its agent, and gives that back. So who has made a word, or has read it from a link, can
+// pool of its agent, and gives that back. So who has made a word, or has read it from a link, can
 // make the next one in the same place. All other words never change, and are kept as they are.
 
 // scratch is where an agent makes words before they are kept.
@@ -18,23 +18,23 @@ type scratch struct {
 	commit   Commit
 }
 
-// keep returns a word that stays as it is until it is released.
-func (s *shelf) keep(b Body) Body {
+// retain returns a word that stays as it is until it is released.
+func (s *pool) retain(b Payload) Payload {
 	switch b := b.(type) {
 	case *Posted:
-		kept := take(&s.posted)
+		kept := get(&s.posted)
 		kept.Call.assign(&b.Call)
 		return kept
 	case *Executed:
-		kept := take(&s.executed)
+		kept := get(&s.executed)
 		*kept = *b
 		return kept
 	case *Exec:
-		kept := take(&s.execs)
+		kept := get(&s.execs)
 		kept.assign(b)
 		return kept
 	case *Commit:
-		kept := take(&s.commits)
+		kept := get(&s.commits)
 		*kept = *b
 		return kept
 	}
@@ -42,7 +42,7 @@ func (s *shelf) keep(b Body) Body {
 }
 
 // release takes back a word that was kept, and that nobody knows any more.
-func (s *shelf) release(b Body) {
+func (s *pool) release(b Payload) {
 	switch b := b.(type) {
 	case *Posted:
 		s.posted = append(s.posted, b)

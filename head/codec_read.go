@@ -16,11 +16,11 @@ import (
 // The least bytes that things have in a list, so that the count of a list cannot ask for more
 // memory than its message is worth.
 const (
-	leastWord = 2
-	leastSet  = 5
-	leastCall = 10
-	leastText = 1
-	leastInt  = 1
+	leastPayload = 2
+	leastSet     = 5
+	leastCall    = 10
+	leastText    = 1
+	leastInt     = 1
 )
 
 // Reader brings messages from bytes. A frame in words it reads into memory that it uses again: it
@@ -28,7 +28,7 @@ const (
 type Reader struct {
 	in    input
 	frame Frame
-	room  shelf
+	room  pool
 	names map[string]string
 }
 
@@ -42,63 +42,63 @@ const (
 // Read is the inverse of Encode. It fails for what no agent of this version sends, so that nothing
 // from a link can make an agent index out of range or allocate beyond reason.
 func (r *Reader) Read(b []byte) (Message, error) {
-	if !InWords(b) {
+	if !IsBinary(b) {
 		return decodeJSON(b)
 	}
 	if len(b) > roomBytes {
 		r = &Reader{}
 	}
-	for _, w := range slices.Backward(r.frame.Bodies) { // each place gets its own again
+	for _, w := range slices.Backward(r.frame.Payloads) { // each place gets its own again
 		r.room.release(w)
 	}
-	clear(r.frame.Bodies)
+	clear(r.frame.Payloads)
 	r.in = input{b: b[1:]}
-	r.words()
+	r.binary()
 	if r.in.bad || len(r.in.b) > 0 {
-		return nil, errWords
+		return nil, errBinary
 	}
-	if err := r.frame.sound(); err != nil {
+	if err := r.frame.validate(); err != nil {
 		return nil, fmt.Errorf("a message between agents that cannot be: %w", err)
 	}
-	for _, w := range r.frame.Bodies {
-		if err := soundWord(w); err != nil {
+	for _, w := range r.frame.Payloads {
+		if err := validatePayload(w); err != nil {
 			return nil, fmt.Errorf("a message between agents that cannot be: %w", err)
 		}
 	}
 	return &r.frame, nil
 }
 
-var errWords = errors.New("a message between agents that cannot be read: it ends too early or " +
+var errBinary = errors.New("a message between agents that cannot be read: it ends too early or " +
 	"too late, or has a number that is too large")
 
-// words reads a frame behind its first byte.
-func (r *Reader) words() {
+// binary reads a frame behind its first byte.
+func (r *Reader) binary() {
 	in, f := &r.in, &r.frame
 	f.Up = in.byte(1) != 0
 	f.Term, f.First, f.Ack = topo.Generation(in.uint(math.MaxUint64)), in.uint(math.MaxUint64),
 		in.uint(math.MaxUint64)
-	n, some := in.count(leastWord)
-	if f.Bodies = sized(f.Bodies, 0); !some {
-		f.Bodies = nil
+	n, some := in.count(leastPayload)
+	if f.Payloads = sized(f.Payloads, 0); !some {
+		f.Payloads = nil
 	}
 	for range n {
-		switch in.byte(wordCommit) {
-		case wordPosted:
-			w := take(&r.room.posted)
+		switch in.byte(kindCommit) {
+		case kindPosted:
+			w := get(&r.room.posted)
 			r.call(&w.Call)
-			f.Bodies = append(f.Bodies, w)
-		case wordExecuted:
-			w := take(&r.room.executed)
+			f.Payloads = append(f.Payloads, w)
+		case kindExecuted:
+			w := get(&r.room.executed)
 			*w = Executed{Batch: BatchID(in.uint(math.MaxUint64))}
-			f.Bodies = append(f.Bodies, w)
-		case wordExec:
-			w := take(&r.room.execs)
+			f.Payloads = append(f.Payloads, w)
+		case kindExec:
+			w := get(&r.room.execs)
 			r.exec(w)
-			f.Bodies = append(f.Bodies, w)
-		case wordCommit:
-			w := take(&r.room.commits)
+			f.Payloads = append(f.Payloads, w)
+		case kindCommit:
+			w := get(&r.room.commits)
 			r.commit(w)
-			f.Bodies = append(f.Bodies, w)
+			f.Payloads = append(f.Payloads, w)
 		default:
 			in.fail()
 		}
