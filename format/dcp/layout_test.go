@@ -3,7 +3,6 @@ package dcp_test
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/dcp"
 	"github.com/shoal-ml/shoal/format/formattest"
+	"github.com/shoal-ml/shoal/internal/framework"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -69,15 +69,11 @@ func TestLayout(t *testing.T) {
 		t.Errorf("values -written +read:\n%s", diff)
 	}
 
-	python := formattest.Python(t, "torch")
 	to := filepath.Join(t.TempDir(), "checkpoint")
 	if err := os.CopyFS(to, dir); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command(python, "-W", "ignore", "-c", load, to).Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, err.(*exec.ExitError).Stderr)
-	}
+	out := framework.Ask(t, "torch", []string{"-c", load, to}, to)
 	var theirs map[string]any
 	if err := json.Unmarshal(out, &theirs); err != nil {
 		t.Fatal(err)

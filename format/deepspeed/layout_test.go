@@ -239,20 +239,20 @@ func FuzzReadUniversal(f *testing.F) {
 // TestDeepSpeedLoads has DeepSpeed load what is written: with stages 1 and 2 what was trained with
 // one of them, and with 3 what was with 3.
 func TestDeepSpeedLoads(t *testing.T) {
-	python := formattest.Python(t, "deepspeed")
-	wants, args := map[string]formattest.What{}, []string{}
-	for name, stages := range map[string][]string{"zero2": {"1", "2"}, "zero3": {"3"}} {
+	wants, args, folders := map[string]formattest.What{}, []string{}, []string{}
+	stages := map[string][]string{"zero2": {"1", "2"}, "zero3": {"3"}}
+	for _, name := range slices.Sorted(maps.Keys(stages)) {
 		dir, want := formattest.Load(t, "testdata/"+name+".zip")
 		c, files := read(t, dir)
-		for _, stage := range stages {
+		for _, stage := range stages[name] {
 			folder := filepath.Join(t.TempDir(), name+" with stage "+stage)
 			if err := os.CopyFS(folder, universal(t, c, files)); err != nil {
 				t.Fatal(err)
 			}
-			wants[folder], args = want, append(args, folder, stage, "1")
+			wants[folder], args, folders = want, append(args, folder, stage, "1"), append(folders, folder)
 		}
 	}
-	loaded := run(t, python, "load.py", args...)
+	loaded := ask(t, "load.py", folders, args...)
 	if len(loaded) != 3 {
 		t.Errorf("%d are loaded", len(loaded))
 	}

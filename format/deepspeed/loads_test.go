@@ -3,6 +3,7 @@ package deepspeed_test
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -26,8 +27,7 @@ type reload struct {
 // TestDeepSpeedReloads has DeepSpeed load what is written for other ranks than have trained it, and
 // save it: all state is as it was.
 func TestDeepSpeedReloads(t *testing.T) {
-	python := formattest.Python(t, "deepspeed")
-	var args []string
+	var args, folders []string
 	var wants []map[string]string
 	reloads := []reload{
 		{"moe2", "moe", deepspeed.Zero{Stage: 1, DP: 4, EP: 4}},
@@ -52,10 +52,19 @@ func TestDeepSpeedReloads(t *testing.T) {
 		}
 		wants = append(wants, want)
 		tp, pp, ep := max(x.z.TP, 1), max(x.z.PP, 1), max(x.z.EP, 1)
-		args = append(args, folder, filepath.Join(folder, "saved"), x.kind, fmt.Sprint(x.z.Stage),
-			fmt.Sprint(x.z.DP*tp*pp), fmt.Sprint(max(ep, pp)))
+		saved := filepath.Join(t.TempDir(), "saved")
+		folders = append(folders, folder, saved)
+		args = append(
+			args,
+			folder,
+			saved,
+			x.kind,
+			fmt.Sprint(x.z.Stage),
+			fmt.Sprint(x.z.DP*tp*pp),
+			fmt.Sprint(max(ep, pp)),
+		)
 	}
-	compared := run(t, python, "load_parallel.py", args...)
+	compared := ask(t, "load_parallel.py", folders, args...)
 	for i, x := range reloads {
 		to := args[6*i+1]
 		files := format.NewFiles(os.DirFS(to))
@@ -76,14 +85,16 @@ func TestDeepSpeedReloads(t *testing.T) {
 // expert parallel ranks for a step, and compares loss, weights and optimizer with those of a run
 // that nobody has disturbed.
 func TestDeepSpeedTrainsOn(t *testing.T) {
-	python := formattest.Python(t, "deepspeed")
 	at := t.TempDir()
 	train := func(from, to string, steps int, z deepspeed.Zero) []string {
 		return []string{from, filepath.Join(at, to), fmt.Sprint(steps), fmt.Sprint(z.DP * z.PP),
 			fmt.Sprint(z.PP), fmt.Sprint(z.EP)}
 	}
 	first := deepspeed.Zero{DP: 2, PP: 2, EP: 2}
-	undisturbed := run(t, python, "resume.py",
+	undisturbed := ask(
+		t,
+		"resume.py",
+		[]string{filepath.Join(at, "two"), filepath.Join(at, "three")},
 		append(train("-", "two", 2, first), train("-", "three", 3, first)...)...)
 	want, _ := undisturbed[filepath.Join(at, "three")].([]any)
 	if len(want) != 3 {
@@ -105,8 +116,9 @@ func TestDeepSpeedTrainsOn(t *testing.T) {
 	}
 	others["universal"] = deepspeed.Zero{DP: 1, PP: 2, EP: 1}
 	others["universal of one stage"] = deepspeed.Zero{DP: 2, PP: 1, EP: 1}
-	var args []string
-	for name, z := range others {
+	var args, folders []string
+	for _, name := range slices.Sorted(maps.Keys(others)) {
+		z := others[name]
 		from, dir := filepath.Join(at, name), fstest.MapFS{}
 		if z.Stage == 0 {
 			dir = universal(t, c, files)
@@ -117,8 +129,9 @@ func TestDeepSpeedTrainsOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		args = append(args, train(from, name+" resumed", 1, z)...)
+		folders = append(folders, from, filepath.Join(at, name+" resumed"))
 	}
-	resumed := run(t, python, "resume.py", args...)
+	resumed := ask(t, "resume.py", folders, args...)
 	c, files = load("three")
 	for name := range others {
 		losses, _ := resumed[filepath.Join(at, name+" resumed")].([]any)

@@ -349,7 +349,6 @@ func tensors(t *testing.T, dir fstest.MapFS, name string) map[string]string {
 // TestDeepSpeedJoins has DeepSpeed's own converter put together what is written for two tensor
 // parallel ranks, of which it was trained, over three data parallel ones.
 func TestDeepSpeedJoins(t *testing.T) {
-	python := formattest.Python(t, "deepspeed")
 	dir, want := formattest.Load(t, "testdata/tensor.zip")
 	c, files := read(t, dir)
 	var folders []string
@@ -361,7 +360,7 @@ func TestDeepSpeedJoins(t *testing.T) {
 		}
 		folders = append(folders, filepath.Join(folder, "global_step2"))
 	}
-	joined := run(t, python, "join.py", folders...)
+	joined := ask(t, "join.py", folders, folders...)
 	for _, folder := range folders {
 		found, _ := joined[folder].(map[string]any)
 		for name, x := range found {

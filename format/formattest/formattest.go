@@ -11,7 +11,6 @@ import (
 	"hash/crc32"
 	"io"
 	"maps"
-	"path/filepath"
 	"slices"
 	"testing"
 	"testing/fstest"
@@ -25,21 +24,6 @@ import (
 // What says what is in a checkpoint: for each tensor torch's name of its element type, the shape,
 // and its bytes in hex.
 type What map[string][3]any
-
-// Python is the interpreter with a current PyTorch, for a test that has a library of others read or
-// write: module is its folder, as in "megatron/core". Without it the test is skipped.
-func Python(t testing.TB, module string) string {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("it takes seconds to import " + module)
-	}
-	const environment = "../../../.venv-torch2"
-	if installed, _ := filepath.Glob(environment + "/lib/python*/site-packages/" +
-		module); installed == nil {
-		t.Skip("no " + module + "; scripts/setup torch2 installs it")
-	}
-	return environment + "/bin/python"
-}
 
 // Load unpacks a checkpoint and what.json beside it.
 func Load(t testing.TB, path string) (fstest.MapFS, What) {

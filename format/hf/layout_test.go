@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/formattest"
 	"github.com/shoal-ml/shoal/format/hf"
+	"github.com/shoal-ml/shoal/internal/framework"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -159,15 +159,12 @@ print(json.dumps({k: show(v) for k, v in state.items()}))
 
 // torch has torch load what was written.
 func torch(t *testing.T, dir fstest.MapFS, want formattest.What) {
-	python := formattest.Python(t, "torch")
+	t.Helper()
 	to := filepath.Join(t.TempDir(), "checkpoint")
 	if err := os.CopyFS(to, dir); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command(python, "-W", "ignore", "-c", load, to).Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, err.(*exec.ExitError).Stderr)
-	}
+	out := framework.Ask(t, "torch", []string{"-c", load, to}, to)
 	var got formattest.What
 	if err := json.Unmarshal(out, &got); err != nil {
 		t.Fatal(err)

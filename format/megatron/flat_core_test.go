@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/shoal-ml/shoal/format/formattest"
 	"github.com/shoal-ml/shoal/format/megatron"
+	"github.com/shoal-ml/shoal/internal/framework"
 )
 
 // A coreRun is one of Megatron-Core that loads a folder: the ranks that it has, and how large its
@@ -38,7 +38,6 @@ type coreRun struct {
 // is written: each of its data parallel ranks then has the elements that it asked for of each
 // parameter. One with buckets that end elsewhere refuses the file, and never takes other elements.
 func TestMegatronCoreLoadsDistributed(t *testing.T) {
-	python := formattest.Python(t, "megatron/core")
 	cases := []struct {
 		axes
 		dp, bucket, hidden int
@@ -51,6 +50,7 @@ func TestMegatronCoreLoadsDistributed(t *testing.T) {
 	}
 	var models []*trained
 	var runs []coreRun
+	var folders []string
 	for i, x := range cases {
 		var m *trained
 		// as Megatron's own modules are
@@ -70,20 +70,36 @@ func TestMegatronCoreLoadsDistributed(t *testing.T) {
 		if err := os.CopyFS(folder, formattest.WritePadded(t, out, c, files)); err != nil {
 			t.Fatal(err)
 		}
-		models = append(models, m)
-		runs = append(runs,
-			coreRun{folder, x.tp, x.pp, x.dp, x.ep, x.chunks, x.bucket, m.hidden, m.ffn, m.experts,
-				m.layers, m.vocab, m.tied, m.shared})
+		models, folders = append(models, m), append(folders, folder)
+		runs = append(
+			runs,
+			coreRun{
+				folder,
+				x.tp,
+				x.pp,
+				x.dp,
+				x.ep,
+				x.chunks,
+				x.bucket,
+				m.hidden,
+				m.ffn,
+				m.experts,
+				m.layers,
+				m.vocab,
+				m.tied,
+				m.shared,
+			},
+		)
 	}
 	text, err := json.Marshal(runs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command(python, "-X", "faulthandler", "-W", "ignore",
-		"testdata/distributed.py", string(text)).Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, err.(*exec.ExitError).Stderr)
-	}
+	out := framework.Ask(
+		t,
+		"megatron/core",
+		[]string{"-X", "faulthandler", "testdata/distributed.py", string(text)},
+		folders...)
 	var found []struct {
 		Refused string
 		Ranks   []struct {

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"github.com/shoal-ml/shoal/format/formattest"
 	"github.com/shoal-ml/shoal/format/megatron"
 	"github.com/shoal-ml/shoal/format/torchzip"
+	"github.com/shoal-ml/shoal/internal/framework"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -375,7 +375,6 @@ for path in sys.argv[1:]:
 // TestTorchLoads has torch read what is written, with nothing but its own rules and a plain
 // namespace.
 func TestTorchLoads(t *testing.T) {
-	python := formattest.Python(t, "torch")
 	dir, want := formattest.Load(t, "testdata/mixed.zip")
 	c, files := read(t, dir)
 	folder := t.TempDir()
@@ -388,10 +387,7 @@ func TestTorchLoads(t *testing.T) {
 			filepath.Join(folder,
 				fmt.Sprintf("iter_0000012/mp_rank_00_%03d/model_optim_rng.pt", pp)))
 	}
-	out, err := exec.Command(python, args...).Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, err.(*exec.ExitError).Stderr)
-	}
+	out := framework.Ask(t, "torch", args, folder)
 	for pp, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
 		var found map[string]any
 		var model formattest.What

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/shoal-ml/shoal/format/formattest"
+	"github.com/shoal-ml/shoal/internal/framework"
 )
 
 // vocabulary is how many rows Megatron-Core's model has for those of the samples: it fills them up.
@@ -85,17 +85,13 @@ func TestDistOfMegatronCore(t *testing.T) {
 // TestMegatronCoreLoads has Megatron-Core load what is written into a model of its own, cut for two
 // tensor and two pipeline parallel ranks, and optimizers of both kinds.
 func TestMegatronCoreLoads(t *testing.T) {
-	python := formattest.Python(t, "megatron/core")
 	dir, want := formattest.Load(t, "testdata/mixed.zip")
 	c, files := read(t, dir)
 	folder := filepath.Join(t.TempDir(), "checkpoint")
 	if err := os.CopyFS(folder, relayDist(t, c, files)); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command(python, "-W", "ignore", "testdata/torch_dist.py", folder).Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, err.(*exec.ExitError).Stderr)
-	}
+	out := framework.Ask(t, "megatron/core", []string{"testdata/torch_dist.py", folder}, folder)
 	var ranks []struct {
 		TP, PP        int
 		LR            float64

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"github.com/shoal-ml/shoal/format/dcp"
 	"github.com/shoal-ml/shoal/format/formattest"
 	"github.com/shoal-ml/shoal/format/megatron"
+	"github.com/shoal-ml/shoal/internal/framework"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -136,17 +136,13 @@ print(json.dumps([{k: show(v) for k, v in state.items() if isinstance(v, torch.T
 // TestDistTorchLoads has torch's own loader read what is written: every layer of every key, under
 // both names of a copy in f32.
 func TestDistTorchLoads(t *testing.T) {
-	python := formattest.Python(t, "torch")
 	dir, want := formattest.Load(t, "testdata/mixed.zip")
 	c, files := read(t, dir)
 	folder := filepath.Join(t.TempDir(), "checkpoint")
 	if err := os.CopyFS(folder, relayDist(t, c, files)); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command(python, "-W", "ignore", "-c", loadDist, folder).Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, err.(*exec.ExitError).Stderr)
-	}
+	out := framework.Ask(t, "torch", []string{"-c", loadDist, folder}, folder)
 	var tensors formattest.What
 	var objects []string
 	if err := json.Unmarshal(out, &[]any{&tensors, &objects}); err != nil {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/format/formattest"
+	"github.com/shoal-ml/shoal/internal/framework"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
@@ -51,20 +51,21 @@ func convert(t *testing.T, from, to string, mesh layout.Mesh) string {
 		t.Fatal(err)
 	}
 	dst := filepath.Join(t.TempDir(), to)
-	if _, err := checkpoint.Move(t.Context(), c, out, dst,
-		checkpoint.Options{Workers: 2, Seal: true}); err != nil {
+	if _, err := checkpoint.Move(t.Context(), c, out, dst, checkpoint.Options{Workers: 2}); err != nil {
 		t.Fatal(err)
 	}
 	return dst
 }
 
-// run has Python run a script, and returns what it prints.
-func run(t *testing.T, python, script string, args ...string) (found map[string]any) {
+// ask has a framework run a script over folders, and returns what it prints.
+func ask(
+	t *testing.T,
+	module, script string,
+	folders []string,
+	args ...string,
+) (found map[string]any) {
 	t.Helper()
-	out, err := exec.Command(python, append([]string{script}, args...)...).Output()
-	if err != nil {
-		t.Fatalf("%s %v: %v: %s", script, args, err, err.(*exec.ExitError).Stderr)
-	}
+	out := framework.Ask(t, module, append([]string{script}, args...), folders...)
 	if err := json.Unmarshal(out, &found); err != nil {
 		t.Fatal(err)
 	}
@@ -74,16 +75,27 @@ func run(t *testing.T, python, script string, args ...string) (found map[string]
 // TestDeepSpeedLoads has DeepSpeed load what FSDP has trained, over as many ranks as it is written
 // for, and go on: each parameter gets its weights, moments, rates and number of steps.
 func TestDeepSpeedLoads(t *testing.T) {
-	python := formattest.Python(t, "deepspeed")
 	t.Setenv("MODEL", "llama")
-	var args []string
+	var args, folders []string
 	dir, want := trained(t, "flat")
 	for stage := 2; stage <= 3; stage++ {
-		args = append(args,
-			convert(t, dir, fmt.Sprintf("zero%d", stage), layout.Mesh{{Name: "dp", Size: stage}}),
-			strconv.Itoa(stage), strconv.Itoa(stage))
+		folder := convert(
+			t,
+			dir,
+			fmt.Sprintf("zero%d", stage),
+			layout.Mesh{{Name: "dp", Size: stage}},
+		)
+		args, folders = append(
+			args,
+			folder,
+			strconv.Itoa(stage),
+			strconv.Itoa(stage),
+		), append(
+			folders,
+			folder,
+		)
 	}
-	for folder, found := range run(t, python, "../deepspeed/testdata/load.py", args...) {
+	for folder, found := range ask(t, "deepspeed", "../deepspeed/testdata/load.py", folders, args...) {
 		found, n := found.(map[string]any), 0
 		for path, x := range found {
 			kind, name, _ := strings.Cut(strings.TrimPrefix(path, "optimizer."), ".")
@@ -144,7 +156,6 @@ func joined(want formattest.What, kind, param string, size int) string {
 // TestMegatronLoads has an optimizer with Megatron-Core's own groups load what FSDP and DeepSpeed
 // have trained: by the order of parameters, and in torch_dist by what groups are.
 func TestMegatronLoads(t *testing.T) {
-	python := formattest.Python(t, "megatron/core")
 	dir, want := trained(t, "listed")
 	from, args := []string{"FSDP", "zero3"}, []string{}
 	for _, src := range []string{dir,
@@ -152,7 +163,7 @@ func TestMegatronLoads(t *testing.T) {
 		args = append(args, convert(t, src, "megatron", layout.Mesh{{Name: "tp", Size: 1}}),
 			convert(t, src, "torch_dist", nil))
 	}
-	loaded := run(t, python, "../megatron/testdata/groups.py", args...)
+	loaded := ask(t, "megatron/core", "../megatron/testdata/groups.py", args, args...)
 	for i, from := range from {
 		found, _ := loaded[args[2*i]].(map[string]any)
 		n := 0

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/format/safetensors"
+	"github.com/shoal-ml/shoal/internal/framework"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -26,8 +27,7 @@ safetensors.serialize_file(specs, sys.argv[2], {"format": "pt"})
 
 // reference is a Python that has the package safetensors, 0.8 or newer.
 func reference(t *testing.T) string {
-	for _, python := range []string{"../../.venv-torch2/bin/python", "../../.venv/bin/python",
-		"python3"} {
+	for _, python := range []string{framework.Root(t, ".venv-torch2/bin/python"), "python3"} {
 		if exec.Command(python, "-c", "from safetensors import TensorSpec").Run() == nil {
 			return python
 		}

@@ -1,0 +1,133 @@
+package framework
+
+import (
+	"archive/zip"
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+const (
+	answers = "testdata/answers"
+	printed = "printed" // the entry of a kept answer with what the program printed; the others are files that it wrote
+)
+
+// asked counts the questions of each test, so that an answer has a name that does not change with the question.
+var asked struct {
+	sync.Mutex
+	of map[string]int
+}
+
+// file is where the answer to a question is kept. Its beginning says which question of which test it is.
+func (q *question) file(t *testing.T) (before, name string) {
+	asked.Lock()
+	defer asked.Unlock()
+	if asked.of == nil {
+		asked.of = map[string]int{}
+	}
+	asked.of[t.Name()]++
+	before = fmt.Sprintf(
+		"%s/%s-%d-",
+		answers,
+		strings.ReplaceAll(t.Name(), "/", "-"),
+		asked.of[t.Name()],
+	)
+	return before, before + q.key + ".zip"
+}
+
+// kept is what the program printed when it was asked, with the files that it wrote put in place.
+func (q *question) kept(t *testing.T) ([]byte, bool) {
+	t.Helper()
+	_, name := q.file(t)
+	b, err := os.ReadFile(name)
+	if os.IsNotExist(err) {
+		return nil, false
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	z, err := zip.NewReader(bytes.NewReader(b), int64(len(b)))
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	var out []byte
+	for _, e := range z.File {
+		b, err := fs.ReadFile(z, e.Name)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if e.Name == printed {
+			out = b
+			continue
+		}
+		var i int
+		number, inside, _ := strings.Cut(e.Name, "/")
+		if _, err := fmt.Sscan(number, &i); err != nil || i >= len(q.folders) {
+			t.Fatalf("%s: no folder for %s", name, e.Name)
+		}
+		to := filepath.Join(q.folders[i], inside)
+		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(to, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return []byte(strings.NewReplacer(q.pairs(true)...).Replace(string(out))), true
+}
+
+// keep writes an answer, in place of one to an earlier form of the question.
+func (q *question) keep(t *testing.T, out []byte) {
+	t.Helper()
+	before, name := q.file(t)
+	old, _ := filepath.Glob(before + "*.zip")
+	for _, path := range old {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	add := func(name string, content []byte) {
+		w, err := z.Create(name)
+		if err == nil {
+			_, err = io.Copy(w, bytes.NewReader(content))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	add(printed, []byte(strings.NewReplacer(q.pairs(false)...).Replace(string(out))))
+	for _, i := range q.writes {
+		err := fs.WalkDir(
+			os.DirFS(q.folders[i]),
+			".",
+			func(p string, d fs.DirEntry, err error) error {
+				if err != nil || d.IsDir() {
+					return err
+				}
+				content, err := os.ReadFile(filepath.Join(q.folders[i], p))
+				add(path.Join(fmt.Sprint(i), p), content)
+				return err
+			},
+		)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(answers, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, b.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
