@@ -220,7 +220,7 @@ func stranger() *tls.Config {
 func (j *job) answer(c net.Conn, h hello) error {
 	j.t.Helper()
 	h.Protocol, h.Version = Protocol, "1.0"
-	_, err := greet(c, &frames{from: c}, h)
+	_, err := exchangeHello(c, &frames{from: c}, h)
 	return err
 }
 
@@ -270,7 +270,7 @@ func TestStrangers(t *testing.T) {
 	}
 	t.Run("another protocol", func(t *testing.T) {
 		c := j.secure(stranger())
-		_, err := greet(c, &frames{from: c}, hello{Protocol: Protocol + 1, Want: wantJoin})
+		_, err := exchangeHello(c, &frames{from: c}, hello{Protocol: Protocol + 1, Want: wantJoin})
 		says(t, err, "link protocol", "use the same version")
 	})
 	t.Run("no JSON", func(t *testing.T) {

@@ -78,7 +78,8 @@ func (m *Network) withdraw(tickets [][]byte) {
 // gather waits for the streams of data that belong to the tickets.
 func (m *Network) gather(control *stream, o *opening, tickets [][]byte) ([]*stream, error) {
 	if err := writeJSON(control, kindWelcome,
-		welcome{Agents: m.agents(), Tickets: tickets, Cards: m.cards}); err != nil {
+		welcome{Agents: m.agents(), Tickets: tickets,
+			OtherAddresses: m.otherAddresses}); err != nil {
 		return nil, err
 	}
 	data := make([]*stream, fabric.MaxStreams)

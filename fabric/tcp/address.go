@@ -8,11 +8,11 @@ import (
 func (m *Network) port() int { return m.listener.Addr().(*net.TCPAddr).Port }
 
 // reachedAt finds out by which addresses others reach this agent, which they do at ip unless it was
-// told otherwise. Its other cards count where it listens on all of them.
+// told otherwise. Its other interfaces count where it listens on all of them.
 func (m *Network) reachedAt(ip net.IP) {
 	m.address = advertised(m.config.Advertise, m.port(), ip)
 	if m.config.Advertise == "" && m.listener.Addr().(*net.TCPAddr).IP.IsUnspecified() {
-		m.cards = offered(ownCards(), ip, m.port())
+		m.otherAddresses = offered(ownInterfaces(), ip, m.port())
 	}
 }
 

@@ -101,7 +101,7 @@ func (c *call) openLink() (control *stream, data []*stream, who identity, others
 	}
 	h := c.network.hello(wantLink)
 	h.Address = c.network.address
-	w, err := greet(control, &control.frames, h)
+	w, err := exchangeHello(control, &control.frames, h)
 	if err != nil {
 		return nil, nil, who, nil, err
 	}
@@ -110,16 +110,16 @@ func (c *call) openLink() (control *stream, data []*stream, who identity, others
 			fmt.Errorf("%w: %d tickets for %d streams of data", errFrame, len(w.Tickets),
 				fabric.MaxStreams)
 	}
-	if data, err = c.openData(w.Tickets, c.ways(control, w.Cards)); err != nil {
+	if data, err = c.openData(w.Tickets, c.paths(control, w.OtherAddresses)); err != nil {
 		return nil, nil, who, w.Agents, err
 	}
 	_, _, err = control.frames.next(kindReady)
 	return control, data, who, w.Agents, explain(err)
 }
 
-// openData opens the streams of data, all at once and over the ways in turn; that all are open is
+// openData opens the streams of data, all at once and over the paths in turn; that all are open is
 // told on the control stream.
-func (c *call) openData(tickets [][]byte, ways []string) ([]*stream, error) {
+func (c *call) openData(tickets [][]byte, paths []string) ([]*stream, error) {
 	config := c.network.client
 	if c.network.plainData {
 		config = nil
@@ -128,7 +128,7 @@ func (c *call) openData(tickets [][]byte, ways []string) ([]*stream, error) {
 	g := group.New(c.ctx)
 	for i, ticket := range tickets {
 		g.Go("stream", func(context.Context) error {
-			if data[i], errs[i] = c.connect(ways[i%len(ways)], config); errs[i] != nil {
+			if data[i], errs[i] = c.connect(paths[i%len(paths)], config); errs[i] != nil {
 				return nil
 			}
 			h := c.network.hello(wantData)
@@ -159,7 +159,7 @@ func (m *Network) askOne(ctx context.Context, a agent) ([]agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := greet(s, &s.frames, m.hello(wantAgents))
+	w, err := exchangeHello(s, &s.frames, m.hello(wantAgents))
 	if err == nil && (len(w.Agents) == 0 || w.Agents[0].Host != a.Host) {
 		err = fmt.Errorf("it is not %s who listens there", a.Host)
 	}

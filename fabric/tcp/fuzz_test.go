@@ -129,7 +129,7 @@ func FuzzHello(f *testing.F) {
 		}
 		for _, err := range []error{h.checkVersion("1.0"), h.checkJob("digits"), CheckName(h.Name),
 			a.admits(time.Unix(h.Expires, 0), h.Proof, state, time.Now())} {
-			if err != nil && clean(err.Error()) == "" {
+			if err != nil && sanitize(err.Error()) == "" {
 				t.Fatal("an error without words")
 			}
 		}
@@ -190,7 +190,7 @@ func TestClean(t *testing.T) {
 		"not \xff UTF-8":                   "not \uFFFD UTF-8",
 		string(make([]byte, 5000)) + "end": "",
 	} {
-		got := clean(text)
+		got := sanitize(text)
 		if len(text) < 1000 && got != want || len(got) > 1024 {
 			t.Errorf("%q became %q", text, got)
 		}

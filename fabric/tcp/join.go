@@ -85,7 +85,7 @@ func (m *Network) enter(ctx context.Context, address string, t token,
 	if h.Proof, err = t.proof(s.Conn.(*tls.Conn).ConnectionState()); err != nil {
 		return nil, err
 	}
-	w, err := greet(s, &s.frames, h)
+	w, err := exchangeHello(s, &s.frames, h)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (j *joined) verify(t token, key ed25519.PublicKey) (*authority, error) {
 	}
 	if !key.Equal(c.PublicKey) || c.Subject.CommonName != string(j.Host) {
 		return nil, fmt.Errorf("the certificate of this agent is for another one, %q",
-			clean(c.Subject.CommonName))
+			sanitize(c.Subject.CommonName))
 	}
 	return a, CheckName(j.Host)
 }
@@ -158,7 +158,7 @@ func (m *Network) meetAll(ctx context.Context, agents []agent) error {
 	var insist <-chan time.Time // from the first attempt on
 	var failure error           // the last one
 	for {
-		todo, changed := m.strangers(agents)
+		todo, changed := m.unlinked(agents)
 		if len(todo) == 0 {
 			return nil
 		}
@@ -172,7 +172,7 @@ func (m *Network) meetAll(ctx context.Context, agents []agent) error {
 			}
 			if now, err := m.ask(ctx); err == nil {
 				agents = now // who was lost meanwhile is no longer in it
-				todo, _ = m.strangers(agents)
+				todo, _ = m.unlinked(agents)
 			}
 		}
 		for _, a := range todo {
@@ -209,14 +209,14 @@ func expired(c <-chan time.Time) bool {
 	}
 }
 
-// strangers are those of the agents that this one neither is nor was linked with; changed tells
+// unlinked are those of the agents that this one neither is nor was linked with; changed tells
 // when that may be different.
-func (m *Network) strangers(agents []agent) (list []agent, changed <-chan struct{}) {
+func (m *Network) unlinked(agents []agent) (list []agent, changed <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	seen := map[fabric.Host]bool{}
 	for _, a := range agents {
-		k := m.names[a.Host]
+		k := m.peers[a.Host]
 		done := k != nil && (k.state == stateUp || k.state == stateGone || k.state == stateSelf)
 		if !done && !seen[a.Host] {
 			list = append(list, a)

@@ -48,16 +48,16 @@ type link struct {
 	calls   *fabric.Calls
 	control *stream
 	data    []*stream
-	words   outbox // for the control stream
-	said    []byte // the last frame that was not queued there
-	pieces  pile   // for the streams of data
+	words   outbox    // for the control stream
+	said    []byte    // the last frame that was not queued there
+	pieces  sendQueue // for the streams of data
 
 	host, process *accrual.Detector // the monitor's
 	// for how long the peer's kernel has acknowledged nothing, if that is known
 	acked func() (time.Duration, bool)
-	// streams of data over other cards than the control stream's
-	besides []*aside
-	heard   atomic.Int64 // when something came last, as sinceStart
+	// streams of data over other interfaces than the control stream's
+	others []*otherPath
+	heard  atomic.Int64 // when something came last, as sinceStart
 	// the handler is at work, and nobody listens to the control stream
 	delivering atomic.Bool
 
@@ -91,8 +91,8 @@ func newLink(m *Network, peer fabric.Host, control *stream, data []*stream) *lin
 			s.raw.gather(gatherPieces)
 		}
 		if !s.raw.RemoteAddr().(*net.TCPAddr).IP.Equal(control.raw.RemoteAddr().(*net.TCPAddr).IP) {
-			l.besides = append(l.besides,
-				&aside{accrual.New(patience*beatInterval, now), func() time.Duration {
+			l.others = append(l.others,
+				&otherPath{accrual.New(patience*beatInterval, now), func() time.Duration {
 					return owed(s.raw.TCPConn)
 				}})
 		}
@@ -209,7 +209,7 @@ func (l *link) listen(context.Context) error {
 		case k == kindGoodbye:
 			err := fabric.ErrClosed
 			if len(body) > 0 {
-				err = fmt.Errorf("%w: %s", fabric.ErrClosed, clean(string(body)))
+				err = fmt.Errorf("%w: %s", fabric.ErrClosed, sanitize(string(body)))
 			}
 			l.end(ending{err: err})
 			l.words.close()

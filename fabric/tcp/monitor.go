@@ -63,12 +63,13 @@ func (l *link) judge(now, passed time.Duration) {
 		}
 	}
 	l.host.Heard(heard)
-	for _, a := range l.besides {
+	for _, a := range l.others {
 		if a.silent(now, passed) {
-			err := fmt.Errorf("%w: on another network card than the one that control goes over",
+			err := fmt.Errorf(
+				"%w: on another network interface than the one that control goes over",
 				fabric.ErrSilent)
 			l.end(ending{err: err, goodbye: true,
-				reason: "a network card between us was silent for too long"})
+				reason: "a network interface between us was silent for too long"})
 		}
 	}
 	switch {
@@ -81,15 +82,15 @@ func (l *link) judge(now, passed time.Duration) {
 	}
 }
 
-// aside is a stream of data over another card. No beats go over it, and a card can die alone: what
-// has left must be acknowledged, in the patience that a process gets, since packets that are lost
-// are sent again after a while.
-type aside struct {
+// otherPath is a stream of data over another interface. No beats go over it, and an interface can
+// die alone: what has left must be acknowledged, in the patience that a process gets, since packets
+// that are lost are sent again after a while.
+type otherPath struct {
 	silence *accrual.Detector
 	owed    func() time.Duration // for how long the peer's kernel owes an acknowledgement
 }
 
-func (a *aside) silent(now, passed time.Duration) bool {
+func (a *otherPath) silent(now, passed time.Duration) bool {
 	if passed > standstill {
 		a.silence.Excuse(passed)
 	}

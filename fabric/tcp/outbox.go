@@ -100,7 +100,7 @@ func (o *outbox) finish(reason string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.last {
-		o.add(kindGoodbye, []byte(clean(reason)))
+		o.add(kindGoodbye, []byte(sanitize(reason)))
 	}
 	o.last = true
 }

@@ -93,7 +93,8 @@ func (m *Network) answer(conn *net.TCPConn) {
 			if !errors.As(err, &r) {
 				r = refuse("%v", err)
 			}
-			writeJSON(s, kindRefusal, refusal{By: m.self.host, Code: r.Code, Text: clean(r.Text)})
+			writeJSON(s, kindRefusal,
+				refusal{By: m.self.host, Code: r.Code, Text: sanitize(r.Text)})
 		}
 	}
 	if !taken {
@@ -170,7 +171,7 @@ func (m *Network) dispatch(s *stream, who identity) (taken bool, err error) {
 	}
 	return false, refuse(
 		"%q is nothing that can be wanted: use the same version of shoal on all hosts",
-		clean(h.Want))
+		sanitize(h.Want))
 }
 
 // admit lets a newcomer into the job, if it knows the secret of a token.

@@ -62,16 +62,16 @@ type Network struct {
 	// Set before the first connection is served.
 	self           identity
 	address        string   // where others reach this agent
-	cards          []string // and where its other cards do
+	otherAddresses []string // and where its other interfaces do
 	plainData      bool
 	authority      *authority
 	server, client *tls.Config
 
 	mu      sync.Mutex
 	closing bool
-	names   map[fabric.Host]*known
+	peers   map[fabric.Host]*peer
 	tickets map[string]*opening // links that wait for their streams of data
-	changed chan struct{}       // closed and replaced when names changes
+	changed chan struct{}       // closed and replaced when peers changes
 
 	linksMu sync.RWMutex
 	links   map[fabric.Host]*link
@@ -121,7 +121,7 @@ func newNetwork(config Config, h fabric.Handler) (*Network, ed25519.PrivateKey, 
 		handler:  h,
 		listener: listener.(*net.TCPListener),
 		group:    group.New(context.Background()),
-		names:    map[fabric.Host]*known{},
+		peers:    map[fabric.Host]*peer{},
 		tickets:  map[string]*opening{},
 		changed:  make(chan struct{}),
 		links:    map[fabric.Host]*link{},
@@ -135,7 +135,7 @@ func newNetwork(config Config, h fabric.Handler) (*Network, ed25519.PrivateKey, 
 func (m *Network) open(a *authority, certificate []byte, key ed25519.PrivateKey) {
 	m.authority = a
 	m.server, m.client = a.configTLS(certificate, key)
-	m.names[m.self.host] = &known{state: stateSelf, key: m.self.key}
+	m.peers[m.self.host] = &peer{state: stateSelf, key: m.self.key}
 	if m.plainData {
 		m.config.Log.Warn("data between the hosts of this job is not encrypted; control is")
 	}

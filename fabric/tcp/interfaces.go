@@ -10,36 +10,36 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// card is a network card of this host.
-type card struct {
+// nic is a network interface of this host.
+type nic struct {
 	index    int
 	loopback bool
 	networks []*net.IPNet // of each address the IP and the network that is reached without a router
 }
 
-// ownCards are the cards of this host that are up.
-func ownCards() (cards []card) {
+// ownInterfaces are the interfaces of this host that are up.
+func ownInterfaces() (nics []nic) {
 	interfaces, _ := net.Interfaces() // without any, there is one address as before
 	for _, i := range interfaces {
 		if i.Flags&net.FlagUp == 0 {
 			continue
 		}
-		c := card{index: i.Index, loopback: i.Flags&net.FlagLoopback != 0}
+		c := nic{index: i.Index, loopback: i.Flags&net.FlagLoopback != 0}
 		addresses, _ := i.Addrs()
 		for _, a := range addresses {
 			if n, ok := a.(*net.IPNet); ok {
 				c.networks = append(c.networks, n)
 			}
 		}
-		cards = append(cards, c)
+		nics = append(nics, c)
 	}
-	return cards
+	return nics
 }
 
 // offered are the addresses by which an agent is reached beside the one at ip: one of each other
-// card, as many as there are streams for.
-func offered(cards []card, ip net.IP, port int) (addresses []string) {
-	for _, c := range cards {
+// interface, as many as there are streams for.
+func offered(nics []nic, ip net.IP, port int) (addresses []string) {
+	for _, c := range nics {
 		var found net.IP
 		for _, n := range c.networks {
 			if n.IP.Equal(ip) {
@@ -57,12 +57,13 @@ func offered(cards []card, ip net.IP, port int) (addresses []string) {
 	return addresses
 }
 
-// beside are those of the addresses that another agent offers which a card of this host reaches
-// without a router: one for each card but the one that has the address at. Networks that exist on
-// both hosts and lead nowhere, such as those of containers, often give both the same address.
-func beside(cards []card, at net.IP, addresses []string) (reached []string) {
+// reachable returns those of the addresses that another agent offers which an interface of this
+// host reaches without a router: one for each interface but the one that has the address at.
+// Networks that exist on both hosts and lead nowhere, such as those of containers, often give both
+// the same address.
+func reachable(nics []nic, at net.IP, addresses []string) (reached []string) {
 	used, own := map[int]bool{}, map[string]bool{}
-	for _, c := range cards {
+	for _, c := range nics {
 		for _, n := range c.networks {
 			own[n.IP.String()] = true
 			used[c.index] = used[c.index] || n.IP.Equal(at)
@@ -73,32 +74,32 @@ func beside(cards []card, at net.IP, addresses []string) (reached []string) {
 		if ip == nil || own[ip.String()] || len(reached) == fabric.MaxStreams-1 {
 			continue
 		}
-		if i := slices.IndexFunc(cards, func(c card) bool {
+		if i := slices.IndexFunc(nics, func(c nic) bool {
 			return !used[c.index] && !c.loopback && c.reaches(ip)
 		}); i >= 0 {
-			used[cards[i].index] = true
+			used[nics[i].index] = true
 			reached = append(reached, address)
 		}
 	}
 	return reached
 }
 
-func (c *card) reaches(ip net.IP) bool {
+func (c *nic) reaches(ip net.IP) bool {
 	return slices.ContainsFunc(c.networks, func(n *net.IPNet) bool { return n.Contains(ip) })
 }
 
-// ways are the addresses over which the streams of data go in turn: the one of the control stream,
-// and those that other cards reach and where the same agent answers.
-func (c *call) ways(control *stream, addresses []string) []string {
-	ways := []string{c.to.Address}
+// paths are the addresses over which the streams of data go in turn: the one of the control stream,
+// and those that other interfaces reach and where the same agent answers.
+func (c *call) paths(control *stream, addresses []string) []string {
+	paths := []string{c.to.Address}
 	if len(addresses) == 0 {
-		return ways
+		return paths
 	}
-	reached := beside(ownCards(), control.LocalAddr().(*net.TCPAddr).IP, addresses)
+	reached := reachable(ownInterfaces(), control.LocalAddr().(*net.TCPAddr).IP, addresses)
 	answered := make([]bool, len(reached))
 	g := group.New(c.ctx)
 	for i, address := range reached {
-		g.Go("card", func(ctx context.Context) error {
+		g.Go("probe of an address", func(ctx context.Context) error {
 			ctx, stop := context.WithTimeout(ctx, connectTime)
 			defer stop()
 			_, err := c.network.askOne(ctx, agent{c.to.Host, address})
@@ -109,8 +110,8 @@ func (c *call) ways(control *stream, addresses []string) []string {
 	_ = g.Wait() // none fails
 	for i, address := range reached {
 		if answered[i] {
-			ways = append(ways, address)
+			paths = append(paths, address)
 		}
 	}
-	return ways
+	return paths
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// known is what an agent knows about a name. Names are never forgotten: a host that comes back gets
+// peer is what an agent knows about a name. Names are never forgotten: a host that comes back gets
 // another one, so that nobody takes it for the one that was lost.
-type known struct {
+type peer struct {
 	state   state
 	key     string // of the agent that goes by the name; "" until it was met
 	address string
@@ -32,10 +32,10 @@ func (m *Network) reserve(asked fabric.Host, key string) fabric.Host {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	unique := asked
-	for i := 2; m.names[unique] != nil; i++ {
+	for i := 2; m.peers[unique] != nil; i++ {
 		unique = fabric.Host(fmt.Sprintf("%s-%d", asked, i))
 	}
-	m.names[unique] = &known{key: key}
+	m.peers[unique] = &peer{key: key}
 	return unique
 }
 
@@ -43,7 +43,7 @@ func (m *Network) reserve(asked fabric.Host, key string) fabric.Host {
 func (m *Network) used() []fabric.Host {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Sorted(maps.Keys(m.names))
+	return slices.Sorted(maps.Keys(m.peers))
 }
 
 // heard notes names that others have told.
@@ -51,8 +51,8 @@ func (m *Network) heard(names []fabric.Host) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, name := range names {
-		if m.names[name] == nil {
-			m.names[name] = &known{}
+		if m.peers[name] == nil {
+			m.peers[name] = &peer{}
 		}
 	}
 }
@@ -68,8 +68,8 @@ func (m *Network) agents() []agent {
 func (m *Network) inState(states ...state) (list []agent) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(m.names)) {
-		if k := m.names[name]; slices.Contains(states, k.state) {
+	for _, name := range slices.Sorted(maps.Keys(m.peers)) {
+		if k := m.peers[name]; slices.Contains(states, k.state) {
 			list = append(list, agent{name, k.address})
 		}
 	}
@@ -81,10 +81,10 @@ func (m *Network) inState(states ...state) (list []agent) {
 func (m *Network) accept(who identity, address string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	k := m.names[who.host]
+	k := m.peers[who.host]
 	if k == nil {
-		k = &known{}
-		m.names[who.host] = k
+		k = &peer{}
+		m.peers[who.host] = k
 	}
 	switch {
 	case k.state == stateSelf || k.key != "" && k.key != who.key:
@@ -112,10 +112,10 @@ func (m *Network) accept(who identity, address string) error {
 func (m *Network) dialling(a agent) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	k := m.names[a.Host]
+	k := m.peers[a.Host]
 	if k == nil {
-		k = &known{}
-		m.names[a.Host] = k
+		k = &peer{}
+		m.peers[a.Host] = k
 	}
 	if k.state != stateHeard {
 		return false
@@ -128,7 +128,7 @@ func (m *Network) dialling(a agent) bool {
 func (m *Network) failed(host fabric.Host, was state) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if k := m.names[host]; k.state == was {
+	if k := m.peers[host]; k.state == was {
 		k.state = stateHeard
 		m.announce()
 	}
@@ -139,7 +139,7 @@ func (m *Network) failed(host fabric.Host, was state) {
 func (m *Network) met(l *link, key string, was state) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	k := m.names[l.peer]
+	k := m.peers[l.peer]
 	if m.closing || k.state != was {
 		return false
 	}
@@ -155,14 +155,14 @@ func (m *Network) met(l *link, key string, was state) bool {
 func (m *Network) lost(l *link) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.names[l.peer].state = stateGone
+	m.peers[l.peer].state = stateGone
 	m.linksMu.Lock()
 	delete(m.links, l.peer)
 	m.linksMu.Unlock()
 	m.announce()
 }
 
-// announce wakes those who wait for a change of names; m.mu is held.
+// announce wakes those who wait for a change of peers; m.mu is held.
 func (m *Network) announce() {
 	close(m.changed)
 	m.changed = make(chan struct{})

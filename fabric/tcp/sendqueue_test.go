@@ -14,11 +14,11 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// TestPileOrder compares the pile with a slice: whichever stream asks gets the first piece if it
-// may carry it, and nothing else.
-func TestPileOrder(t *testing.T) {
+// TestSendQueueOrder compares the sendQueue with a slice: whichever stream asks gets the first
+// piece if it may carry it, and nothing else.
+func TestSendQueueOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var p pile
+		var p sendQueue
 		p.init()
 		var want []outgoing
 		for i := range rapid.IntRange(0, 200).Draw(t, "operations") {
@@ -42,11 +42,11 @@ func TestPileOrder(t *testing.T) {
 	})
 }
 
-// TestPileWakes: streams that wait get all pieces between them, those of one stream in their order,
-// and leave when the pile is closed.
-func TestPileWakes(t *testing.T) {
+// TestSendQueueWakes: streams that wait get all pieces between them, those of one stream in their
+// order, and leave when the sendQueue is closed.
+func TestSendQueueWakes(t *testing.T) {
 	const n = 4000
-	var p pile
+	var p sendQueue
 	p.init()
 	g := group.New(context.Background())
 	var taken atomic.Int64
@@ -78,7 +78,7 @@ func TestPileWakes(t *testing.T) {
 	}
 	p.put(outgoing{})
 	if _, ok := p.takeNow(0); ok {
-		t.Error("a closed pile has pieces")
+		t.Error("a closed sendQueue has pieces")
 	}
 }
 

@@ -7,25 +7,25 @@ import (
 	"github.com/shoal-ml/shoal/internal/queue"
 )
 
-// pile is the pieces that wait for a link's streams of data, first in, first out. Each says on how
-// many streams it may travel, so that stream i takes the first piece if that is more than i: of the
-// streams that may, whichever is free takes it. So the pieces of a route on several streams are
+// sendQueue is the pieces that wait for a link's streams of data, first in, first out. Each says on
+// how many streams it may travel, so that stream i takes the first piece if that is more than i: of
+// the streams that may, whichever is free takes it. So the pieces of a route on several streams are
 // spread by what each stream carries, and those of a route on one stay in their order.
-type pile struct {
+type sendQueue struct {
 	mu     sync.Mutex
 	free   [fabric.MaxStreams]sync.Cond // by stream: there may be something for it
 	items  queue.Line[outgoing]
 	closed bool
 }
 
-func (p *pile) init() {
+func (p *sendQueue) init() {
 	for i := range p.free {
 		p.free[i].L = &p.mu
 	}
 }
 
 // put adds a piece; after close it is lost.
-func (p *pile) put(o outgoing) {
+func (p *sendQueue) put(o outgoing) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -36,7 +36,7 @@ func (p *pile) put(o outgoing) {
 }
 
 // take waits for a piece that stream i may carry, and removes it; false: the link ends.
-func (p *pile) take(i int) (outgoing, bool) {
+func (p *sendQueue) take(i int) (outgoing, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for !p.closed && !p.has(i) {
@@ -46,14 +46,14 @@ func (p *pile) take(i int) (outgoing, bool) {
 }
 
 // takeNow removes a piece if there is one that stream i may carry.
-func (p *pile) takeNow(i int) (outgoing, bool) {
+func (p *sendQueue) takeNow(i int) (outgoing, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.remove(i)
 }
 
 // close throws away what waits; every stream is told.
-func (p *pile) close() {
+func (p *sendQueue) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed, p.items = true, queue.Line[outgoing]{}
@@ -63,14 +63,14 @@ func (p *pile) close() {
 }
 
 // has reports whether the first piece is one for stream i; p.mu is held.
-func (p *pile) has(i int) bool {
+func (p *sendQueue) has(i int) bool {
 	first := p.items.First()
 	return first != nil && i < first.streams()
 }
 
 // remove takes the first piece, if it is for stream i, and lets those look that may take the next
 // one; p.mu is held.
-func (p *pile) remove(i int) (o outgoing, ok bool) {
+func (p *sendQueue) remove(i int) (o outgoing, ok bool) {
 	if !p.has(i) {
 		return o, false
 	}
@@ -80,7 +80,7 @@ func (p *pile) remove(i int) (o outgoing, ok bool) {
 }
 
 // wake lets the streams look that may take the first piece; p.mu is held.
-func (p *pile) wake() {
+func (p *sendQueue) wake() {
 	if first := p.items.First(); first != nil {
 		for i := range first.streams() {
 			p.free[i].Signal()

@@ -52,8 +52,8 @@ type hello struct {
 type welcome struct {
 	Agents  []agent  `json:"agents,omitempty"`  // join, link, agents: who else is in the job
 	Tickets [][]byte `json:"tickets,omitempty"` // link: one for each stream of data
-	// link: where other cards of the one that answers are reached
-	Cards []string `json:"cards,omitempty"`
+	// link: where other interfaces of the one that answers are reached
+	OtherAddresses []string `json:"other_addresses,omitempty"`
 
 	Joined *joined `json:"joined,omitempty"` // join
 }
@@ -110,7 +110,7 @@ func (h *hello) checkVersion(version string) error {
 			"on all hosts", Protocol, h.Protocol)
 	case h.Version != version:
 		return refuse("shoal is %q here and %q there: use the same version on all hosts", version,
-			clean(h.Version))
+			sanitize(h.Version))
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func (h *hello) checkJob(job string) error {
 	if h.Job != job && (h.Job != "" || h.Want != wantJoin) {
 		return refuse(
 			"this is job %q and not %q: use the address and the token of the job that you mean",
-			job, clean(h.Job))
+			job, sanitize(h.Job))
 	}
 	return nil
 }
@@ -152,8 +152,8 @@ func readHello(f *frames) (h hello, err error) {
 	return h, nil
 }
 
-// greet says hello and returns the answer.
-func greet(c net.Conn, f *frames, h hello) (w welcome, err error) {
+// exchangeHello says hello and returns the answer.
+func exchangeHello(c net.Conn, f *frames, h hello) (w welcome, err error) {
 	if err := writeJSON(c, kindHello, h); err != nil {
 		return w, err
 	}
@@ -166,7 +166,7 @@ func greet(c net.Conn, f *frames, h hello) (w welcome, err error) {
 		if err := json.Unmarshal(body, r); err != nil {
 			return w, fmt.Errorf("%w: %w", errFrame, err)
 		}
-		r.By, r.Text = fabric.Host(clean(string(r.By))), clean(r.Text)
+		r.By, r.Text = fabric.Host(sanitize(string(r.By))), sanitize(r.Text)
 		return w, r
 	}
 	if err := json.Unmarshal(body, &w); err != nil {
@@ -192,8 +192,8 @@ func explain(err error) error {
 	return err
 }
 
-// clean makes text from a peer fit to be shown: it is short and has no control characters.
-func clean(text string) string {
+// sanitize makes text from a peer fit to be shown: it is short and has no control characters.
+func sanitize(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '\uFFFD'
@@ -215,7 +215,7 @@ func CheckName(name fabric.Host) error {
 	}
 	if !ok {
 		return fmt.Errorf("%q cannot be the name of a host: use up to 64 letters, digits, dots, "+
-			"dashes and underscores", clean(string(name)))
+			"dashes and underscores", sanitize(string(name)))
 	}
 	return nil
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/shoal-ml/shoal/fabric/accrual"
 )
 
-// cardWith has addresses such as 10.0.0.1/24.
-func cardWith(t *testing.T, index int, addresses ...string) card {
+// nicWith has addresses such as 10.0.0.1/24.
+func nicWith(t *testing.T, index int, addresses ...string) nic {
 	t.Helper()
-	c := card{index: index, loopback: index == 1}
+	c := nic{index: index, loopback: index == 1}
 	for _, a := range addresses {
 		ip, n, err := net.ParseCIDR(a)
 		if err != nil {
@@ -24,40 +24,40 @@ func cardWith(t *testing.T, index int, addresses ...string) card {
 }
 
 func TestCardsThatAreOffered(t *testing.T) {
-	cards := []card{
-		cardWith(t, 1, "127.0.0.1/8"),
-		cardWith(t, 2, "fe80::1/64", "10.0.0.1/24"),
-		cardWith(t, 3, "fe80::2/64", "2001:db8::1/64", "10.0.1.1/24"),
-		cardWith(t, 4, "2001:db8:1::1/64"),
-		cardWith(t, 5, "fe80::3/64"),
-		cardWith(t, 6),
+	interfaces := []nic{
+		nicWith(t, 1, "127.0.0.1/8"),
+		nicWith(t, 2, "fe80::1/64", "10.0.0.1/24"),
+		nicWith(t, 3, "fe80::2/64", "2001:db8::1/64", "10.0.1.1/24"),
+		nicWith(t, 4, "2001:db8:1::1/64"),
+		nicWith(t, 5, "fe80::3/64"),
+		nicWith(t, 6),
 	}
 	for at, want := range map[string][]string{
 		"10.0.0.1":  {"10.0.1.1:7077", "[2001:db8:1::1]:7077"},
 		"10.0.1.1":  {"10.0.0.1:7077", "[2001:db8:1::1]:7077"},
 		"127.0.0.1": {"10.0.0.1:7077", "10.0.1.1:7077", "[2001:db8:1::1]:7077"},
 	} {
-		if got := offered(cards, net.ParseIP(at), 7077); !slices.Equal(got, want) {
+		if got := offered(interfaces, net.ParseIP(at), 7077); !slices.Equal(got, want) {
 			t.Errorf("beside %s: %q, want %q", at, got, want)
 		}
 	}
 	for i := range 5 {
-		cards = append(cards, cardWith(t, 7+i, net.IPv4(10, 1, byte(i), 1).String()+"/24"))
+		interfaces = append(interfaces, nicWith(t, 7+i, net.IPv4(10, 1, byte(i), 1).String()+"/24"))
 	}
-	if got := offered(cards, net.ParseIP("10.0.0.1"), 7077); len(got) != 3 {
-		t.Errorf("%d cards are offered beside the first: %q", len(got), got)
+	if got := offered(interfaces, net.ParseIP("10.0.0.1"), 7077); len(got) != 3 {
+		t.Errorf("%d interfaces are offered beside the first: %q", len(got), got)
 	}
 }
 
-// Of the addresses that another agent offers those count that another card of this host reaches by
-// itself.
+// Of the addresses that another agent offers those count that another interface of this host
+// reaches by itself.
 func TestCardsThatAreReached(t *testing.T) {
-	own := []card{
-		cardWith(t, 1, "127.0.0.1/8"),
-		cardWith(t, 2, "10.0.0.1/24", "10.0.9.1/24"),
-		cardWith(t, 3, "10.0.1.1/24", "2001:db8::1/64"),
-		cardWith(t, 4, "10.0.2.1/24"),
-		cardWith(t, 5, "172.17.0.1/16"),
+	own := []nic{
+		nicWith(t, 1, "127.0.0.1/8"),
+		nicWith(t, 2, "10.0.0.1/24", "10.0.9.1/24"),
+		nicWith(t, 3, "10.0.1.1/24", "2001:db8::1/64"),
+		nicWith(t, 4, "10.0.2.1/24"),
+		nicWith(t, 5, "172.17.0.1/16"),
 	}
 	for _, c := range []struct {
 		name           string
@@ -68,7 +68,7 @@ func TestCardsThatAreReached(t *testing.T) {
 			[]string{"10.0.1.2:1", "10.0.2.2:1"}},
 		{"one, twice", "10.0.0.1", []string{"10.0.1.2:1", "[2001:db8::2]:1"},
 			[]string{"10.0.1.2:1"}},
-		{"by the card that control goes over", "10.0.0.1", []string{"10.0.9.2:1"}, nil},
+		{"by the interface that control goes over", "10.0.0.1", []string{"10.0.9.2:1"}, nil},
 		{"which is another one", "10.0.1.1", []string{"10.0.9.2:1"}, []string{"10.0.9.2:1"}},
 		{"behind a router", "10.0.0.1", []string{"10.0.3.2:1"}, nil},
 		{"of containers here and there", "10.0.0.1", []string{"172.17.0.1:1"}, nil},
@@ -76,17 +76,17 @@ func TestCardsThatAreReached(t *testing.T) {
 		{"what is none", "10.0.0.1", []string{"", "here", "10.0.1.2", "host:1", "10.0.1.2:1"},
 			[]string{"10.0.1.2:1"}},
 	} {
-		if got := beside(own, net.ParseIP(c.at), c.offered); !slices.Equal(got, c.reach) {
+		if got := reachable(own, net.ParseIP(c.at), c.offered); !slices.Equal(got, c.reach) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.reach)
 		}
 	}
 }
 
-// A card that acknowledges nothing of what has left is dead; one that is idle is not, nor one that
-// answers now and then.
+// An interface that acknowledges nothing of what has left is dead; one that is idle is not, nor one
+// that answers now and then.
 func TestCardsThatDie(t *testing.T) {
 	now, owed := time.Duration(0), time.Duration(0)
-	a := &aside{accrual.New(patience*beatInterval, 0), func() time.Duration { return owed }}
+	a := &otherPath{accrual.New(patience*beatInterval, 0), func() time.Duration { return owed }}
 	run := func(upTo time.Duration, next func()) (died bool) {
 		for ; now < upTo; now += tick {
 			next()
@@ -101,7 +101,7 @@ func TestCardsThatDie(t *testing.T) {
 		t.Error("it acknowledges what it gets after a while, and is taken for dead")
 	}
 	if a.silent(now+time.Minute, time.Minute) {
-		t.Error("this process stood still, and that is held against the card")
+		t.Error("this process stood still, and that is held against the interface")
 	}
 	now += time.Minute
 	if !run(now+5*time.Second, func() { owed += tick }) {
