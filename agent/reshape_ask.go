@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/kernel"
@@ -87,8 +87,8 @@ func (a *Agent) PlanReshape(mesh string) (api.Plan, error) {
 		Extra: slices.Max(f.Extra), Memory: slices.Max(f.Memory), Copied: f.Copied}
 	predict(&p, &a.crew.routes)
 	p.Redundant = c.Redundant()
-	p.Alone, p.Where = c.Alone()
-	p.OtherAlone, _ = contrary.Alone()
+	p.Unreplicated, p.Where = c.Alone()
+	p.OtherUnreplicated, _ = contrary.Alone()
 	p.OtherBytes = contrary.Plan.Stats.Bytes
 	return p, nil
 }

@@ -3,7 +3,7 @@ package agent
 import (
 	"testing"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/decide/policy"

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -91,8 +91,8 @@ func (c *crew) waits(v *vigil) string {
 	w := c.wait(v)
 	text := fmt.Sprintf("%s waited %.0f s for %s in %s", others, c.lookout.lasts(v).Seconds(),
 		c.whom(v.Worker), w.Call)
-	if w.Own != "" {
-		text += ", and its own call waits too: " + w.Own
+	if w.OwnCall != "" {
+		text += ", and its own call waits too: " + w.OwnCall
 	}
 	return text
 }
@@ -119,9 +119,9 @@ func (c *crew) wait(v *vigil) api.Wait {
 	// Not by the time of day at which the lookout began: the clock may have been set since, and
 	// does not stand still while the machine sleeps.
 	w := api.Wait{Since: time.Now().Add(-c.lookout.lasts(v)), Call: v.In.Call.String(),
-		Group: int(v.Group), By: v.By, Unusual: v.told}
+		Group: int(v.Group), Waiters: v.By, Unusual: v.told}
 	if v.Own != nil {
-		w.Own = v.Own.Call.String()
+		w.OwnCall = v.Own.Call.String()
 	}
 	return w
 }

@@ -57,8 +57,8 @@ func TestWhoIsWaitedFor(t *testing.T) {
 		t.Errorf("%+v, want …%s", e, want)
 	}
 	waits := c.head.Waits()
-	if w, is := waits[hung]; !is || len(waits) != 1 || w.By != 2 ||
-		w.Call != "all_reduce(f32[4], sum, step)" || !w.Unusual || w.Own != "" || w.Since.IsZero() {
+	if w, is := waits[hung]; !is || len(waits) != 1 || w.Waiters != 2 ||
+		w.Call != "all_reduce(f32[4], sum, step)" || !w.Unusual || w.OwnCall != "" || w.Since.IsZero() {
 		t.Errorf("%+v", waits)
 	}
 	for host, a := range c.agents {

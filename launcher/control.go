@@ -17,7 +17,8 @@ import (
 	"unicode"
 
 	"github.com/shoal-ml/shoal/agent"
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/job"
 )
 
@@ -227,30 +228,38 @@ func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) 
 }
 
 func refuseUnknown(w http.ResponseWriter, r *http.Request) {
+	paths := []string{api.PathJob, api.PathResize, api.PathReshape, api.PathStop, api.PathDrain,
+		api.PathRecover, api.PathToken}
+	var theirs int
+	if n, _ := fmt.Sscanf(r.URL.Path, "/v%d/", &theirs); n == 1 && theirs != api.Protocol {
+		refuse(w, http.StatusNotFound, fmt.Errorf("the launcher (shoal %s) speaks protocol %d of "+
+			"control sockets, the command protocol %d: use the version of shoal that started the "+
+			"job; there are GET %s", version.Version, api.Protocol, theirs,
+			strings.Join(paths, ", POST ")))
+		return
+	}
 	code := http.StatusNotFound
-	if slices.Contains(
-		[]string{api.PathJob, api.PathResize, api.PathReshape, api.PathStop, api.PathDrain,
-			api.PathRecover, api.PathToken}, r.URL.Path) {
+	if slices.Contains(paths, r.URL.Path) {
 		code = http.StatusMethodNotAllowed
 	}
-	refuse(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s, POST %s, "+
-		"POST %s, POST %s, POST %s, POST %s and POST %s",
-		r.Method, r.URL.Path, api.PathJob, api.PathResize, api.PathReshape, api.PathStop,
-		api.PathDrain, api.PathRecover, api.PathToken))
+	refuse(w, code, fmt.Errorf("%s %s is no request of this version; there are GET %s", r.Method,
+		r.URL.Path, strings.Join(paths, ", POST ")))
 }
 
 func refuse(w http.ResponseWriter, code int, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(api.ControlError{Error: err.Error()})
+	_ = json.NewEncoder(w).Encode(api.Error{Error: err.Error()})
 }
 
 // describe is the job as it is now.
 func (l *launch) describe(s agent.Status) api.Job {
 	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation,
 		Size: s.Size, Want: s.Want, Spares: s.Spares, Steps: s.Steps, Elastic: s.Elastic,
-		Mesh: s.Mesh, Reshaping: s.Reshaping, Broken: s.Broken, Lost: s.Lost, Back: s.Back,
-		Paused: s.Paused, Entering: s.Entering, NoRoom: s.Short, StoppedBy: l.stoppedBy()}
+		MeshStatus: api.MeshStatus{Mesh: s.Mesh, NextMesh: s.Reshaping, MeshError: s.Broken,
+			RollbackReason: s.Lost, LastRollback: s.Back},
+		Paused: s.Paused, Entering: s.Entering, Unplaced: s.Short, StoppedBy: l.stoppedBy(),
+		Workers: []api.Worker{}}
 	if f := l.cfg.Fleet; f != nil && f.Join != nil {
 		j.Join = f.Join()
 		j.Hosts = l.hosts(s)
@@ -261,21 +270,21 @@ func (l *launch) describe(s agent.Status) api.Job {
 	j.Name, j.Dir, j.Command, j.Min, j.Max = l.job.Spec.Name, l.dir.path, l.job.Spec.Command,
 		l.job.Spec.Min, l.job.Spec.Max
 	if asked := l.cfg.Spec.Name; asked != j.Name {
-		j.Asked = asked
+		j.RequestedName = asked
 	}
 	for _, seat := range slices.Sorted(maps.Keys(l.hands)) {
 		h := l.hands[seat]
-		w := api.JobWorker{Worker: seat, Host: h.host, Rank: slices.Index(s.Seats, seat),
+		w := api.Worker{Worker: seat, Host: h.host, Rank: slices.Index(s.Seats, seat),
 			PID: h.pid, Running: h.exit == nil, Waiting: h.exit == nil &&
 				slices.Contains(s.Waiting, seat), Metrics: l.reports[seat]}
 		if s.Generation == 0 {
 			w.Rank = seat
 		}
 		if h.exit != nil {
-			w.Rank, w.How, w.Failed = -1, h.exit.String(), !h.exit.OK() && !h.needless
+			w.Rank, w.Ended, w.Failed = -1, h.exit.String(), !h.exit.OK() && !h.needless
 		} else if wait, is := waits[seat]; is {
 			wait.Absent = !h.joined
-			w.Waited = &wait
+			w.Awaited = &wait
 		}
 		j.Workers = append(j.Workers, w)
 	}
@@ -288,7 +297,7 @@ func (l *launch) describe(s agent.Status) api.Job {
 		j.State = api.Paused
 	case j.Generation == 0 && l.anyJoined():
 		j.State = api.Starting
-	case j.Elastic && (j.Size != j.Want || j.Entering > 0 || j.Reshaping != ""):
+	case j.Elastic && (j.Size != j.Want || j.Entering > 0 || j.NextMesh != ""):
 		j.State = api.Resizing
 	default:
 		j.State = api.Running

@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/launcher"
@@ -132,31 +132,32 @@ func checkRequests(t *testing.T, socket string) {
 		code               int
 		says               string
 	}{
-		{"GET", "/v1/job", "", 200, `"job":"test"`},
-		{"GET", "/", "", 404, "there are GET /v1/job"},
-		{"GET", "/v2/job", "", 404, "is no request of this version"},
-		{"DELETE", "/v1/job", "", 405, "DELETE /v1/job is no request"},
-		{"GET", "/v1/resize", "", 405, "GET /v1/resize is no request"},
-		{"POST", "/v1/resize", "", 400, "the body is no request"},
-		{"POST", "/v1/resize", "workers=3", 400, "the body is no request"},
-		{"POST", "/v1/resize", `{"workers":3,"force":true}`, 400, `unknown field \"force\"`},
-		{"POST", "/v1/resize", `{"workers":"3"}`, 400, "the body is no request"},
-		{"POST", "/v1/resize", `{"workers":3}{}`, 400, "goes on behind"},
-		{"POST", "/v1/resize", `{"workers":0}`, 400, "0 is not a size"},
-		{"POST", "/v1/resize", `{"workers":-4}`, 400, "-4 is not a size"},
-		{"POST", "/v1/resize", `{"workers":1000000}`, 400,
+		{"GET", "/v2/job", "", 200, `"job":"test"`},
+		{"GET", "/", "", 404, "there are GET /v2/job"},
+		{"GET", "/v1/job", "", 404, "speaks protocol 2 of control sockets, the command protocol 1"},
+		{"POST", "/v3/stop", "", 404, "the command protocol 3"},
+		{"DELETE", "/v2/job", "", 405, "DELETE /v2/job is no request"},
+		{"GET", "/v2/resize", "", 405, "GET /v2/resize is no request"},
+		{"POST", "/v2/resize", "", 400, "the body is no request"},
+		{"POST", "/v2/resize", "workers=3", 400, "the body is no request"},
+		{"POST", "/v2/resize", `{"workers":3,"force":true}`, 400, `unknown field \"force\"`},
+		{"POST", "/v2/resize", `{"workers":"3"}`, 400, "the body is no request"},
+		{"POST", "/v2/resize", `{"workers":3}{}`, 400, "goes on behind"},
+		{"POST", "/v2/resize", `{"workers":0}`, 400, "0 is not a size"},
+		{"POST", "/v2/resize", `{"workers":-4}`, 400, "-4 is not a size"},
+		{"POST", "/v2/resize", `{"workers":1000000}`, 400,
 			"give 1 to 1024, and to end the job use shoal stop test"},
-		{"POST", "/v1/resize", `{"workers":3,"who":"` + strings.Repeat("x", 101) + `"}`, 400,
+		{"POST", "/v2/resize", `{"workers":3,"who":"` + strings.Repeat("x", 101) + `"}`, 400,
 			"cannot stand in a message"},
-		{"POST", "/v1/resize", `{"workers":3,"who":"\u001b[2J"}`, 400, "cannot stand in a message"},
-		{"POST", "/v1/resize", `{"who":"` + strings.Repeat("x", 5000) + `"}`, 400, "too large"},
-		{"POST", "/v1/resize", `{"workers":3,"who":"me"}`, 409, "cannot change its size"},
-		{"POST", "/v1/stop", `{"now":1}`, 400, "the body is no request"},
-		{"POST", "/v1/stop", `{"later":true}`, 400, "unknown field"},
-		{"GET", "/v1/token", "", 405, "GET /v1/token is no request"},
-		{"POST", "/v1/token", `{"seconds":0}`, 400, "cannot be good for 0 s"},
-		{"POST", "/v1/token", `{"seconds":9000000000000000000}`, 400, "give 1 to 31622400"},
-		{"POST", "/v1/token", `{"seconds":60}`, 409, "takes no other hosts"},
+		{"POST", "/v2/resize", `{"workers":3,"who":"\u001b[2J"}`, 400, "cannot stand in a message"},
+		{"POST", "/v2/resize", `{"who":"` + strings.Repeat("x", 5000) + `"}`, 400, "too large"},
+		{"POST", "/v2/resize", `{"workers":3,"who":"me"}`, 409, "cannot change its size"},
+		{"POST", "/v2/stop", `{"now":1}`, 400, "the body is no request"},
+		{"POST", "/v2/stop", `{"later":true}`, 400, "unknown field"},
+		{"GET", "/v2/token", "", 405, "GET /v2/token is no request"},
+		{"POST", "/v2/token", `{"seconds":0}`, 400, "cannot be good for 0 s"},
+		{"POST", "/v2/token", `{"seconds":9000000000000000000}`, 400, "give 1 to 31622400"},
+		{"POST", "/v2/token", `{"seconds":60}`, 409, "takes no other hosts"},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), c.method, "http://job"+c.path,
 			strings.NewReader(c.body))
@@ -175,7 +176,7 @@ func checkRequests(t *testing.T, socket string) {
 			t.Errorf("%s %s %s: %d %s, %v; want %d with %q", c.method, c.path, c.body,
 				reply.StatusCode, text, err, c.code, c.says)
 		}
-		var refusal api.ControlError
+		var refusal api.Error
 		if c.code != 200 && (json.Unmarshal(text, &refusal) != nil || refusal.Error == "") {
 			t.Errorf("%s %s: %s is no error", c.method, c.path, text)
 		}

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 )
 
 func (l *launch) answerReshape(w http.ResponseWriter, r *http.Request) {

@@ -24,8 +24,9 @@ func TestRetiredNamesAreRefused(t *testing.T) {
 func TestNamesOfThisProtocolAreAccepted(t *testing.T) {
 	seconds := 1.5
 	for _, v := range []any{
-		Job{RequestedName: "x", NextMesh: "x", MeshError: "x", RollbackReason: "x",
-			LastRollback: "x", Unplaced: 1, StoppedBy: "x", Hosts: []string{"x"}, Join: "x",
+		Job{RequestedName: "x", MeshStatus: MeshStatus{Mesh: "x", NextMesh: "x", MeshError: "x",
+			RollbackReason: "x", LastRollback: "x"},
+			Unplaced: 1, StoppedBy: "x", Hosts: []string{"x"}, Join: "x",
 			Workers: []Worker{{Waiting: true, Ended: "x", Failed: true,
 				Awaited: &Wait{OwnCall: "x", Group: 1, Absent: true, Unusual: true}}}},
 		Plan{LinkSeconds: &seconds},

@@ -6,6 +6,9 @@ import (
 	"github.com/shoal-ml/shoal/api"
 )
 
+// Metrics are the numbers of a report by name.
+type Metrics = api.Metrics
+
 // State is one word for what a job does.
 type State string
 
@@ -60,16 +63,7 @@ type Job struct {
 	Steps uint64 `json:"steps"`
 	// Elastic says that the job trains in steps, so that its size can change.
 	Elastic bool `json:"elastic"`
-	// Mesh is the mesh over which the state is laid out; empty for a job without one.
-	Mesh string `json:"mesh,omitempty"`
-	// NextMesh is the mesh that the job goes to; empty means none.
-	NextMesh string `json:"next_mesh,omitempty"`
-	// MeshError says why the job cannot go on with its mesh; empty if it can.
-	MeshError string `json:"mesh_error,omitempty"`
-	// RollbackReason says why the job must go back to a checkpoint. It is empty once it has.
-	RollbackReason string `json:"rollback_reason,omitempty"`
-	// LastRollback says how the job last went back to a checkpoint; empty if it never did.
-	LastRollback string `json:"last_rollback,omitempty"`
+	MeshStatus
 	// Paused says that the job waits for workers.
 	Paused bool `json:"paused"`
 	// Entering is the number of workers that become members when the step ends.
@@ -84,6 +78,20 @@ type Job struct {
 	Join string `json:"join,omitempty"`
 	// Workers lists the worker processes, oldest first; it is never null.
 	Workers []Worker `json:"workers"`
+}
+
+// MeshStatus is how the state of a job lies on its workers. It is empty for a job without a mesh.
+type MeshStatus struct {
+	// Mesh is the mesh over which the state is laid out.
+	Mesh string `json:"mesh,omitempty"`
+	// NextMesh is the mesh that the job goes to; empty means none.
+	NextMesh string `json:"next_mesh,omitempty"`
+	// MeshError says why the job cannot go on with its mesh; empty if it can.
+	MeshError string `json:"mesh_error,omitempty"`
+	// RollbackReason says why the job must go back to a checkpoint. It is empty once it has.
+	RollbackReason string `json:"rollback_reason,omitempty"`
+	// LastRollback says how the job last went back to a checkpoint; empty if it never did.
+	LastRollback string `json:"last_rollback,omitempty"`
 }
 
 // Alive counts the worker processes that run.
@@ -129,7 +137,7 @@ type Worker struct {
 	// Failed says that the process did not end well, although shoal had not dismissed it.
 	Failed bool `json:"failed,omitempty"`
 	// Metrics are the numbers of the worker's last report.
-	Metrics api.Metrics `json:"metrics,omitempty"`
+	Metrics Metrics `json:"metrics,omitempty"`
 }
 
 // Wait says that workers wait for one that has not made the call in which they are.

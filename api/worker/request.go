@@ -30,6 +30,9 @@ func byTypeName(create ...func() Message) map[string]func() Message {
 	return m
 }
 
+// Metrics are the numbers of a report by name.
+type Metrics = api.Metrics
+
 // JoinRequest is the first message of a worker. Its fields stay the same in all protocols, so that
 // an agent can name the protocol of a worker that it must refuse.
 type JoinRequest struct {
@@ -249,7 +252,7 @@ func (*BucketRequest) TypeName() string { return "bucket" }
 type ReportRequest struct {
 	Header
 	// Metrics are the numbers by name.
-	Metrics api.Metrics `json:"metrics,omitempty"`
+	Metrics Metrics `json:"metrics,omitempty"`
 }
 
 // TypeName implements Message.

@@ -14,14 +14,16 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/rundir"
+	"github.com/shoal-ml/shoal/internal/version"
 )
 
 // patience is how long a launcher may take to answer. It is busy with nothing else; one that takes
@@ -137,7 +139,7 @@ func Find(ctx context.Context, name string) (*Job, error) {
 		unknown.Running = append(unknown.Running, j.Name)
 		if j.Name == name || sameDir(j.Dir, name) {
 			named = append(named, j)
-		} else if j.Asked == name {
+		} else if j.RequestedName == name {
 			asked = append(asked, j)
 		}
 	}
@@ -252,19 +254,39 @@ func (j *Job) askFor(ctx context.Context, method, path string, body, into any) e
 	if err != nil {
 		return j.fault(ctx, err)
 	}
+	if reply.StatusCode == http.StatusNotFound {
+		return j.otherProtocol(answer)
+	}
 	if reply.StatusCode != http.StatusOK {
-		var refusal api.ControlError
+		var refusal api.Error
 		if json.Unmarshal(answer, &refusal) != nil || refusal.Error == "" {
 			refusal.Error = fmt.Sprintf("control: the launcher at %s answers %s", j.socket,
 				reply.Status)
 		}
 		return &Refusal{refusal.Error}
 	}
-	if err := json.Unmarshal(answer, into); err != nil {
+	err = api.CheckNames(answer)
+	if err == nil {
+		err = json.Unmarshal(answer, into)
+	}
+	if err != nil {
 		return fmt.Errorf("control: the launcher at %s does not speak this version's language: %w",
 			j.socket, err)
 	}
 	return nil
+}
+
+var protocolPath = regexp.MustCompile(`there are GET /v([0-9]+)/`)
+
+// otherProtocol is the error for a launcher that knows none of our paths. It lists its own.
+func (j *Job) otherProtocol(answer []byte) error {
+	theirs := "another protocol"
+	if m := protocolPath.FindSubmatch(answer); m != nil {
+		theirs = "protocol " + string(m[1])
+	}
+	return &Refusal{fmt.Sprintf("the launcher at %s speaks %s of control sockets, this command "+
+		"(shoal %s) protocol %d: use the version of shoal that started the job", j.socket, theirs,
+		version.Version, api.Protocol)}
 }
 
 // fault explains a conversation that failed: mostly the launcher has ended before it or in it.

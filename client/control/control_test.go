@@ -75,10 +75,29 @@ func TestListSkipsTheDead(t *testing.T) {
 	}
 }
 
+// A launcher of the protocol before is refused with both versions, however it answers.
+func TestOtherProtocolsAreRefused(t *testing.T) {
+	dir := place(t)
+	old := filepath.Join(dir, "old.ctl")
+	serve(t, old, 404,
+		`{"error":"GET /v2/job is no request of this version; there are GET /v1/job and others"}`)
+	err := control.At(old).Refresh(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "speaks protocol 1 of control sockets") ||
+		!strings.Contains(err.Error(), "protocol 2: use the version of shoal") {
+		t.Errorf("%v", err)
+	}
+	mixed := filepath.Join(dir, "mixed.ctl")
+	serve(t, mixed, 200, `{"job":"train","back":"it went back to step 8"}`)
+	if err := control.At(mixed).Refresh(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), `it is called "last_rollback" since protocol 2`) {
+		t.Errorf("%v", err)
+	}
+}
+
 // A name is first that of a job that has it, then that of the only one that was started with it.
 func TestFindByTheNameThatWasAsked(t *testing.T) {
 	dir := place(t)
-	serve(t, filepath.Join(dir, "2.ctl"), 200, `{"job":"train-2","asked":"train","dir":"/train-2"}`)
+	serve(t, filepath.Join(dir, "2.ctl"), 200, `{"job":"train-2","requested_name":"train","dir":"/train-2"}`)
 	find := func(name, want string) {
 		t.Helper()
 		if j, err := control.Find(t.Context(), name); err != nil || j.Name != want {
@@ -86,7 +105,7 @@ func TestFindByTheNameThatWasAsked(t *testing.T) {
 		}
 	}
 	find("train", "train-2")
-	serve(t, filepath.Join(dir, "3.ctl"), 200, `{"job":"train-3","asked":"train","dir":"/train-3"}`)
+	serve(t, filepath.Join(dir, "3.ctl"), 200, `{"job":"train-3","requested_name":"train","dir":"/train-3"}`)
 	if _, err := control.Find(t.Context(), "train"); err == nil ||
 		!strings.Contains(err.Error(), "/train-2, /train-3") &&
 			!strings.Contains(err.Error(), "/train-3, /train-2") {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/agent"
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
@@ -133,7 +133,7 @@ func (b *recoveryJob) kill(ctx context.Context) (time.Time, error) {
 	if err := b.job.Refresh(ctx); err != nil {
 		return time.Time{}, err
 	}
-	members := slices.DeleteFunc(b.job.Workers, func(w api.JobWorker) bool {
+	members := slices.DeleteFunc(b.job.Workers, func(w api.Worker) bool {
 		return !w.Running || w.Rank < 0
 	})
 	if len(members) == 0 {

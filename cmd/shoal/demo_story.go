@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/plural"
 )
@@ -75,7 +75,7 @@ func (s *demoStory) reach(ctx context.Context, j *control.Job, share float64) er
 
 // kill ends one of the workers, wherever in its step it is.
 func (s *demoStory) kill(j *control.Job) error {
-	members := slices.DeleteFunc(slices.Clone(j.Workers), func(w api.JobWorker) bool {
+	members := slices.DeleteFunc(slices.Clone(j.Workers), func(w api.Worker) bool {
 		return !w.Running || w.Rank < 0
 	})
 	if len(members) < 2 {

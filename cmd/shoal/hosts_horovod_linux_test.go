@@ -5,7 +5,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 )
 
 // The two ways in which the workers of these scenarios fail.
@@ -85,7 +85,7 @@ func fourOfTwoHosts(t *testing.T, min int, flags ...string) *spread {
 func (s *spread) fails(mode int, ranks ...int) {
 	s.Helper()
 	s.must(s.job.Refresh(s.ctx))
-	var doomed []api.JobWorker
+	var doomed []api.Worker
 	for _, w := range s.job.Workers {
 		for _, rank := range ranks {
 			if w.Running && w.Rank == rank {

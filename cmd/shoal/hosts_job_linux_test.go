@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/proc"
@@ -195,10 +195,10 @@ func (s *spread) trains(members int, steps uint64) {
 }
 
 // on lists the running workers of a host.
-func (s *spread) on(name string) []api.JobWorker {
+func (s *spread) on(name string) []api.Worker {
 	s.Helper()
 	s.must(s.job.Refresh(s.ctx))
-	return slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool {
+	return slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.Worker) bool {
 		return w.Host != name || !w.Running
 	})
 }
@@ -220,7 +220,7 @@ func (s *spread) ends(p *process, code int) {
 }
 
 // gone waits until workers do not run any more.
-func (s *spread) gone(workers []api.JobWorker) {
+func (s *spread) gone(workers []api.Worker) {
 	s.Helper()
 	for _, w := range workers {
 		s.until(fmt.Sprintf("the end of worker %d", w.Worker), func() (bool, error) {
@@ -231,7 +231,7 @@ func (s *spread) gone(workers []api.JobWorker) {
 
 // signal sends a signal to processes. Who is to stand still does so when it returns: a signal ends
 // nothing that is under way.
-func (s *spread) signal(sig syscall.Signal, workers []api.JobWorker, others ...*process) {
+func (s *spread) signal(sig syscall.Signal, workers []api.Worker, others ...*process) {
 	s.Helper()
 	var pids []int
 	for _, w := range workers {
@@ -315,7 +315,7 @@ func (s *spread) reports() (list []told) {
 
 // next waits until each of some workers has committed a step with a generation after the given one;
 // it returns when the last had.
-func (s *spread) next(generation uint64, workers []api.JobWorker) (last time.Time) {
+func (s *spread) next(generation uint64, workers []api.Worker) (last time.Time) {
 	s.Helper()
 	first := map[int]time.Time{}
 	s.until("the next commit", func() (bool, error) {
@@ -326,7 +326,7 @@ func (s *spread) next(generation uint64, workers []api.JobWorker) (last time.Tim
 				first[r.Rank] = time.UnixMicro(int64(at))
 			}
 		}
-		return !slices.ContainsFunc(workers, func(w api.JobWorker) bool {
+		return !slices.ContainsFunc(workers, func(w api.Worker) bool {
 			return first[w.Worker].IsZero()
 		}), nil
 	})
@@ -375,7 +375,7 @@ func (s *spread) endedWell() {
 	s.must(err)
 	for _, w := range result.Workers {
 		if strings.HasPrefix(w.How, "was lost with its host ") {
-			s.gone([]api.JobWorker{{Worker: w.Rank, PID: w.PID}}) // its own guard ends it
+			s.gone([]api.Worker{{Worker: w.Rank, PID: w.PID}}) // its own guard ends it
 			continue
 		}
 		if w.How != "exited with code 0" && !slices.Contains(s.faults, w.How) {

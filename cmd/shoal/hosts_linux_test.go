@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/launcher"
 )
 
@@ -42,7 +42,7 @@ func (s *spread) cut(host string) time.Duration {
 	s.Helper()
 	name := s.names[host]
 	gone := s.on(name)
-	others := slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool {
+	others := slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.Worker) bool {
 		return !w.Running || w.Host == name
 	})
 	if len(gone) == 0 || len(others) == 0 {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/plural"
 )
@@ -101,11 +101,11 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 // tellBack says of a job that it goes back to a checkpoint, or how it last has.
 func tellBack(out io.Writer, j api.Job) (err error) {
 	switch {
-	case j.Lost != "":
+	case j.RollbackReason != "":
 		_, err = fmt.Fprintf(out, "%s: goes back to a checkpoint, on mesh %s: %s\n", j.Name,
-			cmp.Or(j.Reshaping, j.Mesh), j.Lost)
-	case j.Back != "":
-		_, err = fmt.Fprintf(out, "%s: %s\n", j.Name, j.Back)
+			cmp.Or(j.NextMesh, j.Mesh), j.RollbackReason)
+	case j.LastRollback != "":
+		_, err = fmt.Fprintf(out, "%s: %s\n", j.Name, j.LastRollback)
 	}
 	return err
 }
@@ -125,18 +125,18 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 		}
 		switch {
 		case !w.Running:
-			state = w.How
+			state = w.Ended
 		case w.Waiting:
 			state = "waiting"
-		case w.Waited != nil:
-			state = "waited for, " + waited(w.Waited, time.Now())
+		case w.Awaited != nil:
+			state = "waited for, " + waited(w.Awaited, time.Now())
 		}
 		var last []string
 		for _, key := range slices.Sorted(maps.Keys(w.Metrics)) {
 			last = append(last, fmt.Sprintf("%s=%.6g", key, w.Metrics[key]))
 		}
 		host := "-" // that is, this one
-		if slices.ContainsFunc(j.Workers, func(x api.JobWorker) bool { return x.Host != w.Host }) {
+		if slices.ContainsFunc(j.Workers, func(x api.Worker) bool { return x.Host != w.Host }) {
 			host = orDash(w.Host)
 		}
 		rows = append(rows,

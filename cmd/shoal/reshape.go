@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/layout"
@@ -84,11 +84,11 @@ func (f *reshapeFlags) run(ctx context.Context, out io.Writer, j *control.Job) e
 	}
 	g.reached = func() (bool, error) {
 		switch {
-		case j.Mesh == plan.To && j.Reshaping == "":
+		case j.Mesh == plan.To && j.NextMesh == "":
 			return true, nil
-		case j.Broken != "":
-			return false, fmt.Errorf("job %s cannot go on: %s", j.Name, j.Broken)
-		case j.Reshaping != plan.To:
+		case j.MeshError != "":
+			return false, fmt.Errorf("job %s cannot go on: %s", j.Name, j.MeshError)
+		case j.NextMesh != plan.To:
 			return false, fmt.Errorf(
 				"job %s has mesh %s and does not go to %s any more; shoal explain %[1]s says why",
 				j.Name, j.Mesh, plan.To)
@@ -139,14 +139,14 @@ func about(seconds float64) time.Duration {
 // alone says what of the state is lost with one host, and what it would cost or save to have it
 // otherwise.
 func alone(p *api.Plan) string {
-	said := fmt.Sprintf("%d bytes on one %s only", p.Alone, p.Where)
-	if p.OtherAlone == p.Alone && p.OtherBytes == p.Bytes {
+	said := fmt.Sprintf("%d bytes on one %s only", p.Unreplicated, p.Where)
+	if p.OtherUnreplicated == p.Unreplicated && p.OtherBytes == p.Bytes {
 		return said
 	}
 	other := "with"
 	if p.Redundant {
 		other = "without"
 	}
-	return fmt.Sprintf("%s; %s --redundant %d, and %d bytes moved", said, other, p.OtherAlone,
+	return fmt.Sprintf("%s; %s --redundant %d, and %d bytes moved", said, other, p.OtherUnreplicated,
 		p.OtherBytes)
 }

@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 )
 
 // What a prediction is made of is in it.

@@ -92,8 +92,8 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 		case j.Spares > 0 && j.Size < n && failedWorkers(j) > known:
 			known = failedWorkers(j)
 			fmt.Fprintf(notes, "shoal: %s; the job starts another after a while\n", lastFailed(j))
-		case j.NoRoom > told:
-			told = j.NoRoom
+		case j.Unplaced > told:
+			told = j.Unplaced
 			fmt.Fprintf(notes, "shoal: no host has a free slot for %s; waiting for one: %s\n",
 				plural.Of(told, "worker"), howToJoin(j))
 		}
@@ -127,7 +127,7 @@ func lastFailed(j *control.Job) string {
 	for _, w := range slices.Backward(j.Workers) {
 		if w.Failed {
 			return fmt.Sprintf("worker %d %s; shoal logs %s --rank %[1]d shows its output",
-				w.Worker, w.How, j.Name)
+				w.Worker, w.Ended, j.Name)
 		}
 	}
 	return ""

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 )
 
 const (
@@ -26,7 +26,7 @@ type hostSoak struct {
 	tally *tally
 	came  int
 
-	frozen []api.JobWorker
+	frozen []api.Worker
 	// agents that the job went on without: what their workers say when they are ended is no matter
 	dropped map[*process]bool
 }
@@ -82,8 +82,8 @@ func (s *hostSoak) fault() {
 }
 
 // members are workers that hold the state.
-func (s *hostSoak) members() []api.JobWorker {
-	return slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool {
+func (s *hostSoak) members() []api.Worker {
+	return slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.Worker) bool {
 		return !w.Running || w.Rank < 0
 	})
 }
@@ -101,7 +101,7 @@ func (s *hostSoak) killOne() {
 	s.tally.faults["worker killed"]++
 	s.until("the loss", func() (bool, error) {
 		err := s.job.Refresh(s.ctx)
-		return !slices.ContainsFunc(s.members(), func(o api.JobWorker) bool {
+		return !slices.ContainsFunc(s.members(), func(o api.Worker) bool {
 			return o.PID == w.PID
 		}), err
 	})
@@ -180,7 +180,7 @@ func (s *hostSoak) lose(host string, how hostFault) {
 	var from uint64
 	s.until("steps after: "+what, func() (bool, error) {
 		err := s.job.Refresh(s.ctx)
-		if from == 0 || slices.ContainsFunc(s.job.Workers, func(w api.JobWorker) bool {
+		if from == 0 || slices.ContainsFunc(s.job.Workers, func(w api.Worker) bool {
 			return w.Running && w.Host == name
 		}) {
 			from = max(s.job.Steps, 1)

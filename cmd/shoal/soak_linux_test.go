@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/agent"
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
@@ -229,12 +229,12 @@ func (s *soak) pause(ctx context.Context) error {
 }
 
 // anyone is a running worker, a member or not.
-func (s *soak) anyone() api.JobWorker {
-	running := slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.JobWorker) bool {
+func (s *soak) anyone() api.Worker {
+	running := slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.Worker) bool {
 		return !w.Running || s.killed[w.Worker]
 	})
 	if len(running) == 0 {
-		return api.JobWorker{Worker: -1}
+		return api.Worker{Worker: -1}
 	}
 	return running[s.rng.IntN(len(running))]
 }
@@ -266,13 +266,13 @@ func (s *soak) othersThan(victim int) bool {
 			stay--
 		}
 	}
-	return slices.ContainsFunc(s.job.Workers, func(w api.JobWorker) bool {
+	return slices.ContainsFunc(s.job.Workers, func(w api.Worker) bool {
 		return w.Worker != victim && w.Running && !s.killed[w.Worker] && s.trains[w.Worker] &&
 			w.Rank >= 0 && w.Rank < stay
 	})
 }
 
-func (s *soak) signal(what string, sig syscall.Signal, w api.JobWorker) error {
+func (s *soak) signal(what string, sig syscall.Signal, w api.Worker) error {
 	if w.Worker < 0 {
 		return nil
 	}

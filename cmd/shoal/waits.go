@@ -7,15 +7,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 // awaited lists the workers for which others wait.
-func awaited(j api.Job) (list []api.JobWorker) {
+func awaited(j api.Job) (list []api.Worker) {
 	for _, w := range j.Workers {
-		if w.Waited != nil {
+		if w.Awaited != nil {
 			list = append(list, w)
 		}
 	}
@@ -25,7 +25,7 @@ func awaited(j api.Job) (list []api.JobWorker) {
 // tellUnusual says of a job that it stands still for want of workers.
 func tellUnusual(out io.Writer, j api.Job, now time.Time) error {
 	for _, w := range awaited(j) {
-		if w.Waited.Unusual {
+		if w.Awaited.Unusual {
 			_, err := fmt.Fprintf(out, "%s: %s; shoal explain %s says what can be done\n", j.Name,
 				waits(w, now), j.Name)
 			return err // one says enough
@@ -56,7 +56,7 @@ func more(j api.Job) string {
 	switch {
 	case j.Mesh != "":
 		return fmt.Sprintf("; shoal reshape %s gives it more", j.Name)
-	case j.NoRoom > 0:
+	case j.Unplaced > 0:
 		return fmt.Sprintf(
 			", and no host has a free slot; shoal resize %s %d says how another one joins", j.Name,
 			j.Min)
@@ -81,11 +81,11 @@ func tellWaits(out io.Writer, j api.Job, now time.Time, advice bool) (err error)
 }
 
 // waits says of a worker who waits for it.
-func waits(w api.JobWorker, now time.Time) string {
-	x := w.Waited
+func waits(w api.Worker, now time.Time) string {
+	x := w.Awaited
 	others := "1 other waits"
-	if x.By > 1 {
-		others = fmt.Sprintf("%d others wait", x.By)
+	if x.Waiters > 1 {
+		others = fmt.Sprintf("%d others wait", x.Waiters)
 	}
 	text := fmt.Sprintf("worker %d: %s for it in %s", w.Worker, others, x.Call)
 	if x.Group > 0 {
@@ -95,8 +95,8 @@ func waits(w api.JobWorker, now time.Time) string {
 	switch {
 	case x.Absent:
 		text += "; it has not joined yet"
-	case x.Own != "":
-		text += "; its own call waits too: " + x.Own
+	case x.OwnCall != "":
+		text += "; its own call waits too: " + x.OwnCall
 	}
 	return text
 }
@@ -111,7 +111,7 @@ func waited(x *api.Wait, now time.Time) string {
 }
 
 // advise says what a person can do about a worker that others wait for.
-func advise(j api.Job, w api.JobWorker, state byte) []string {
+func advise(j api.Job, w api.Worker, state byte) []string {
 	on := ""
 	if w.Host != j.Head {
 		on = " on " + w.Host
@@ -135,7 +135,7 @@ func advise(j api.Job, w api.JobWorker, state byte) []string {
 				"where it is%s: py-spy dump --pid %d where it runs Python, else gdb -p %[2]d", on,
 				w.PID))
 	}
-	if w.Waited.Own != "" {
+	if w.Awaited.OwnCall != "" {
 		list = append(list, "workers that wait for each other have made their calls in "+
 			"different orders, and do not come out of that by themselves, unless one of them "+
 			"computes beside its call")
@@ -165,7 +165,7 @@ func advise(j api.Job, w api.JobWorker, state byte) []string {
 
 // processState is the state of a worker's process, as the kernel calls it; 0 = not known, as on
 // another host.
-func processState(j api.Job, w api.JobWorker) byte {
+func processState(j api.Job, w api.Worker) byte {
 	if w.Host != j.Head || w.PID == 0 {
 		return 0
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/control"
 )
 
 // What is advised is what can be done: by what the process does, where it is, and what the job can
@@ -17,13 +17,13 @@ func TestAdvise(t *testing.T) {
 		change(&j)
 		return j
 	}
-	here := api.JobWorker{Worker: 2, Host: "a", PID: 77, Waited: &api.Wait{By: 3}}
+	here := api.Worker{Worker: 2, Host: "a", PID: 77, Awaited: &api.Wait{Waiters: 3}}
 	there, unborn, circle := here, here, here
-	there.Host, unborn.PID, circle.Waited = "b", 0, &api.Wait{By: 1, Own: "recv()"}
+	there.Host, unborn.PID, circle.Awaited = "b", 0, &api.Wait{Waiters: 1, OwnCall: "recv()"}
 	for _, c := range []struct {
 		name  string
 		job   api.Job
-		who   api.JobWorker
+		who   api.Worker
 		state byte
 		want  []string // beside the log
 	}{
@@ -82,18 +82,18 @@ func TestWaitsInWords(t *testing.T) {
 		wait api.Wait
 		want string
 	}{
-		{api.Wait{Since: now.Add(-42 * time.Second), Call: "barrier()", By: 1},
+		{api.Wait{Since: now.Add(-42 * time.Second), Call: "barrier()", Waiters: 1},
 			"worker 2: 1 other waits for it in barrier(), since 11:59:18 (42 s)"},
-		{api.Wait{Since: now.Add(-90 * time.Minute), Call: "barrier()", Group: 3, By: 7},
+		{api.Wait{Since: now.Add(-90 * time.Minute), Call: "barrier()", Group: 3, Waiters: 7},
 			"worker 2: 7 others wait for it in barrier() of group 3, since 10:30:00 (1h30m)"},
-		{api.Wait{Since: now.Add(-599 * time.Second), Call: "barrier()", By: 1, Absent: true},
+		{api.Wait{Since: now.Add(-599 * time.Second), Call: "barrier()", Waiters: 1, Absent: true},
 			"worker 2: 1 other waits for it in barrier(), since 11:50:01 (599 s); it has not " +
 				"joined yet"},
-		{api.Wait{Since: now.Add(time.Second), Call: "send()", By: 1, Own: "recv()"},
+		{api.Wait{Since: now.Add(time.Second), Call: "send()", Waiters: 1, OwnCall: "recv()"},
 			"worker 2: 1 other waits for it in send(), since 12:00:01 (0 s); its own call waits " +
 				"too: recv()"},
 	} {
-		if got := waits(api.JobWorker{Worker: 2, Waited: &c.wait}, now); got != c.want {
+		if got := waits(api.Worker{Worker: 2, Awaited: &c.wait}, now); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
@@ -103,7 +103,7 @@ func TestWaitsInWords(t *testing.T) {
 func TestHeldInWords(t *testing.T) {
 	paused := api.Job{Name: "train", State: api.Paused, Size: 1, Min: 2}
 	mesh, full := paused, paused
-	mesh.Mesh, full.NoRoom = "dp=2", 1
+	mesh.Mesh, full.Unplaced = "dp=2", 1
 	for _, c := range []struct {
 		job  api.Job
 		want string

@@ -81,7 +81,7 @@ def test_the_job_goes_back_by_itself(training, tmp_path, binary, mesh, lost, the
     was, step, again = int(back[1]), int(back[2]), int(back[4])
     assert was - step == again and back[3] == then and "only lost ones had" in back[5], back[0]
     assert back[0] in people and back[0] in [
-        j.get("back") for j in map(json.loads, shown.splitlines())
+        j.get("last_rollback") for j in map(json.loads, shown.splitlines())
     ]
     steps, said = history(output)
     before, after = [n for n, m in steps if m == mesh], [n for n, m in steps if m == then]
