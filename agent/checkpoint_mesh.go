@@ -24,13 +24,13 @@ func (s *session) on(mesh string) (l *reshape.Layout, err error) {
 }
 
 // meshed says to a part of a checkpoint where the state lies.
-func (s *session) meshed(mesh string) (*snapshot.Meshed, error) {
+func (s *session) meshed(mesh string) (*snapshot.MeshState, error) {
 	l, err := s.on(mesh)
 	if err != nil {
 		return nil, err
 	}
 	text, err := ranks.DescribeSpread(&l.Spec, l.Layout)
-	return &snapshot.Meshed{Layout: l.Layout, Text: text}, err
+	return &snapshot.MeshState{Layout: l.Layout, Text: text}, err
 }
 
 // load reads what a rank has on a mesh from a checkpoint into the worker's memory.

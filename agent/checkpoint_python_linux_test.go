@@ -46,7 +46,7 @@ func TestCheckpointOfPython(t *testing.T) {
 			body := slices.Concat(bytes.Repeat([]byte{0, 0, 0, 0, 0, 0, 0xF0, 0x3F}, 6),
 				make([]byte, 8))
 			p := &snapshot.Part{
-				Folder: snapshot.Folder{Root: t.TempDir(), Keep: 1, Say: func(line string) {
+				Folder: snapshot.Folder{Root: t.TempDir(), Keep: 1, Log: func(line string) {
 					t.Log(line)
 				}}, State: text, Own: json.RawMessage("{}"), Body: body}
 			if err := p.Check(); err != nil {

@@ -53,7 +53,7 @@ func newPlaces() *places {
 
 // folder is what a worker names, with its place if that is not the file system.
 func (p *places) folder(root string, keep int, say func(string)) (snapshot.Folder, error) {
-	f := snapshot.Folder{Root: root, Keep: keep, Say: say}
+	f := snapshot.Folder{Root: root, Keep: keep, Log: say}
 	if !snapshot.IsURL(root) {
 		return f, nil
 	}
@@ -67,7 +67,7 @@ func (p *places) folder(root string, keep int, say func(string)) (snapshot.Folde
 		}
 		p.buckets[root] = b
 	}
-	f.Place = b
+	f.Store = b
 	return f, nil
 }
 
@@ -173,9 +173,9 @@ func (s *session) resume(r *api.Resume) error {
 		attempt, reply.Done, err = f.Newest(r.Tried)
 		reply.Step, reply.Seed = attempt.Step, attempt.Seed
 	case api.ResumeFetch:
-		err = s.fetch(source{f.Place.(*s3.Bucket), attempt}, &reply)
+		err = s.fetch(source{f.Store.(*s3.Bucket), attempt}, &reply)
 	case api.ResumeDamaged:
-		f.SetAside(attempt)
+		f.Quarantine(attempt)
 	default:
 		err = &collective.FieldError{Field: "resume.do",
 			Problem: fmt.Sprintf("%q is none of newest, fetch, done, damaged", r.Do)}

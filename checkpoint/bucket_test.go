@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/s3"
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
-	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 )
 
 // A checkpoint of a job in a bucket is one like others, and is moved from there to a folder and to
@@ -20,10 +20,11 @@ func TestCheckpointInABucket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, memory := placetest.Small(5, 2)
-	placetest.Write(t, snapshot.Folder{Root: b.String(), Keep: 1, Place: b, Say: func(line string) {
-		t.Log(line)
-	}}, s, memory, 55, 0, 1)
+	s, memory := snapshottest.Small(5, 2)
+	snapshottest.Write(t,
+		snapshot.Folder{Root: b.String(), Keep: 1, Store: b, Log: func(line string) {
+			t.Log(line)
+		}}, s, memory, 55, 0, 1)
 	const url = "s3://models/runs/step-000000000005-0000000000000037"
 	c, err := checkpoint.Open(url)
 	if err != nil {

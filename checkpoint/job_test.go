@@ -118,7 +118,7 @@ func TestBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder := snapshot.Folder{Root: root, Keep: 1, Say: func(line string) { t.Error(line) }}
+	folder := snapshot.Folder{Root: root, Keep: 1, Log: func(line string) { t.Error(line) }}
 	newest, found, err := folder.Newest(0)
 	if err != nil || !found || newest.Step != 5 {
 		t.Fatalf("the newest checkpoint is %v, %v, %v", newest, found, err)

@@ -96,7 +96,7 @@ func (t *Trainer) Checkpoint(c Checkpoint) error {
 		c.Say = func(line string) { fmt.Fprintln(os.Stderr, "shoal: "+line) }
 	}
 	now := time.Now()
-	t.checkpoints = &checkpoints{folder: snapshot.Folder{Root: root, Keep: c.Keep, Say: c.Say},
+	t.checkpoints = &checkpoints{folder: snapshot.Folder{Root: root, Keep: c.Keep, Log: c.Say},
 		steps: uint64(c.Steps), every: c.Every, scribe: t.job.scribe(),
 		next: uint64(max(c.Steps, 1)), last: math.MaxUint64, begun: now, looked: now}
 	return nil
@@ -224,7 +224,7 @@ func (c *checkpoints) makeRoom(n int) {
 	room, err := c.scribe.room(n, old)
 	if err != nil {
 		c.lacking = n
-		c.folder.Say(fmt.Sprintf(
+		c.folder.Log(fmt.Sprintf(
 			"there is no memory for a checkpoint in %s, and training goes on: %v", c.folder.Root,
 			err))
 		return

@@ -85,7 +85,7 @@ func (t *Trainer) resume(ctx context.Context) error {
 					return err
 				}
 			}
-			c.folder.Say(fmt.Sprintf("goes on from the checkpoint of step %d in %s, of %s, with %d",
+			c.folder.Log(fmt.Sprintf("goes on from the checkpoint of step %d in %s, of %s, with %d",
 				chosen.Step, c.folder.Root, plural.Of(found.State.Workers, "worker"), t.job.size))
 		}
 		return t.goOn(found)
@@ -153,7 +153,7 @@ func (t *Trainer) read(ctx context.Context, shelf shelf, a snapshot.Attempt) (*s
 		case errors.Is(err, errOther):
 			said[1] = 1
 		case err != nil:
-			t.checkpoints.folder.Say(
+			t.checkpoints.folder.Log(
 				fmt.Sprintf("checkpoint of step %d cannot be used: %v; the one before it is tried",
 					a.Step, err))
 			said[0] = 1

@@ -60,7 +60,7 @@ func (s *agentScribe) write(p *snapshot.Part) error {
 	}
 	_, _, err := s.job.request(&api.Request{Type: api.TypeSave, Part: r}, 0)
 	if refused, ok := err.(*AgentError); ok {
-		p.Folder.Say(fmt.Sprintf("a checkpoint in %s is abandoned, and training goes on: the "+
+		p.Folder.Log(fmt.Sprintf("a checkpoint in %s is abandoned, and training goes on: the "+
 			"agent refused its part: %s", p.Folder.Root, refused.Problem))
 		return nil
 	}

@@ -40,7 +40,7 @@ func (s ownShelf) fetch(snapshot.Attempt) (snapshot.Folder, error) { return s.fo
 func (s ownShelf) done() error { return nil }
 
 func (s ownShelf) setAside(a snapshot.Attempt) error {
-	s.folder.SetAside(a)
+	s.folder.Quarantine(a)
 	return nil
 }
 

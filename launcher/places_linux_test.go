@@ -75,7 +75,7 @@ func TestDamagedCheckpointInABucket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder := snapshot.Folder{Root: url, Place: b}
+	folder := snapshot.Folder{Root: url, Store: b}
 	sealed, err := folder.Sealed()
 	if err != nil || len(sealed) < 2 {
 		t.Fatal(sealed, err)

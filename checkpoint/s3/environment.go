@@ -14,15 +14,15 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// amazon is the endpoint when nothing names another one.
-const amazon = "s3.amazonaws.com"
+// amazonHost is the endpoint when the environment names no other.
+const amazonHost = "s3.amazonaws.com"
 
-// settings are where the store is, as AWS's own tools take it from environment variables and from
-// the profile in the files of ~/.aws.
+// settings say where the store is. They come from environment variables and from the profile in the
+// files of ~/.aws, as AWS's own tools take them.
 type settings struct {
-	host   string // and port
-	secure bool   // by TLS
-	region string // empty = the store is asked
+	host   string // HOST or HOST:PORT
+	secure bool   // whether to use TLS
+	region string // "" = ask the store
 }
 
 func (s settings) String() string {
@@ -39,7 +39,7 @@ func environment() (settings, error) {
 	if err != nil {
 		return settings{}, err
 	}
-	s := settings{host: amazon, secure: true,
+	s := settings{host: amazonHost, secure: true,
 		region: cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), profile["region"])}
 	text := cmp.Or(os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"),
 		profile["endpoint_url"])
@@ -55,20 +55,21 @@ func environment() (settings, error) {
 	}
 	s.host, s.secure = u.Host, u.Scheme == "https"
 	if s.region == "" && !strings.HasSuffix(u.Hostname(), ".amazonaws.com") {
-		s.region = "us-east-1" // what stores without regions take
+		s.region = "us-east-1" // accepted by stores without regions
 	}
 	return s, nil
 }
 
-// credentials are of the variables AWS_ACCESS_KEY_ID and so on, of the profile, or of the machine's
-// or container's role.
+// credentials come from the variables AWS_ACCESS_KEY_ID and so on, from the profile, or from the
+// role of the machine or container.
 func (s settings) credentials() *credentials.Credentials {
 	return credentials.NewChainCredentials(
 		[]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{},
 			&credentials.IAM{}})
 }
 
-// readProfile reads the keys of AWS_PROFILE in the configuration file; none where there is no file.
+// readProfile reads the keys of AWS_PROFILE in the configuration file. Without a file there are no
+// keys.
 func readProfile() (map[string]string, error) {
 	name := os.Getenv("AWS_CONFIG_FILE")
 	if name == "" {

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	tries = 8 // with 11 s of pauses
-	// the pause after the first; each is twice as long as the one before
-	first    = 100 * time.Millisecond
-	longest  = 5 * time.Second
-	patience = 5 * time.Minute // with one request
+	maxTries = 8 // tries of a request, with pauses of 11 s together
+	// pause after the first try; each later pause is twice as long.
+	firstPause     = 100 * time.Millisecond
+	longestPause   = 5 * time.Second // upper bound of a pause
+	requestTimeout = 5 * time.Minute // time for one try
 )
 
-// A refusal is what the store says no to.
+// A refusal is an error that the store returned.
 type refusal struct {
 	code string
 	text string
@@ -30,11 +30,12 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.text }
 
-// try asks the store until it answers: what can pass is asked again, after longer and longer
-// pauses. What is what the request does, for people.
-func (b *Bucket) try(ctx context.Context, what string, f func(ctx context.Context) error) error {
-	if err := b.mayAsk(); err != nil {
-		return fmt.Errorf("cannot %s: %w", what, err)
+// try repeats a request until the store answers: it repeats what failed for a transient reason,
+// after longer and longer pauses. operation describes the request in messages.
+func (b *Bucket) try(ctx context.Context, operation string,
+	f func(ctx context.Context) error) error {
+	if err := b.checkCredentials(); err != nil {
+		return fmt.Errorf("cannot %s: %w", operation, err)
 	}
 	for i := 1; ; i++ {
 		err := b.once(ctx, f)
@@ -43,10 +44,10 @@ func (b *Bucket) try(ctx context.Context, what string, f func(ctx context.Contex
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case i == b.tries || !passes(err):
-			return b.explain(what, err, i)
+		case i == b.tries || !isTransient(err):
+			return b.explain(operation, err, i)
 		}
-		pause := min(first<<(i-1), longest)
+		pause := min(firstPause<<(i-1), longestPause)
 		if err := b.wait(ctx, pause/2+rand.N(pause)/2); err != nil {
 			return err
 		}
@@ -54,7 +55,7 @@ func (b *Bucket) try(ctx context.Context, what string, f func(ctx context.Contex
 }
 
 func (b *Bucket) once(ctx context.Context, f func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return f(ctx)
 }
@@ -70,9 +71,9 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// mayAsk fails where there are no credentials: without them the store would say no more than that
-// it is forbidden.
-func (b *Bucket) mayAsk() error {
+// checkCredentials fails when there are no credentials: without them the store would only say that
+// access is forbidden.
+func (b *Bucket) checkCredentials() error {
 	v, err := b.creds.GetWithContext(&credentials.CredContext{Client: b.client})
 	if err == nil && v.AccessKeyID == "" {
 		err = errors.New("there are none")
@@ -84,9 +85,9 @@ func (b *Bucket) mayAsk() error {
 	return nil
 }
 
-// passes tells whether an error can be another one the next time: the store is busy or away, or a
+// isTransient reports whether the same request can succeed later: the store is busy or away, or a
 // connection was cut.
-func passes(err error) bool {
+func isTransient(err error) bool {
 	var said minio.ErrorResponse
 	if !errors.As(err, &said) {
 		var unknown x509.UnknownAuthorityError
@@ -96,7 +97,7 @@ func passes(err error) bool {
 	switch said.Code {
 	case "SlowDown", "SlowDownRead", "SlowDownWrite", "RequestTimeout", "OperationAborted",
 		"ConditionalRequestConflict",
-		"BadDigest", "XAmzContentSHA256Mismatch": // spoiled on the way
+		"BadDigest", "XAmzContentSHA256Mismatch": // corrupted in transit
 		return true
 	}
 	return said.StatusCode >= 500 && said.StatusCode != http.StatusNotImplemented ||
@@ -105,23 +106,24 @@ func passes(err error) bool {
 }
 
 // explain says what an error means, and what to do.
-func (b *Bucket) explain(what string, err error, tried int) error {
+func (b *Bucket) explain(operation string, err error, tried int) error {
 	var said minio.ErrorResponse
 	if !errors.As(err, &said) {
 		does := "does not answer as S3 does"
-		if unanswered(err) {
+		if isTransportError(err) {
 			does = "cannot be reached"
 		}
 		return fmt.Errorf("cannot %s: %s %s, tried %d times: %w; is AWS_ENDPOINT_URL_S3 right, "+
-			"and the network there?", what, b.store, does, tried, err)
+			"and the network there?", operation, b.store, does, tried, err)
 	}
-	if passes(err) {
-		return fmt.Errorf("cannot %s: %s is not able to just now, tried %d times: %d %s: %w", what,
+	if isTransient(err) {
+		return fmt.Errorf("cannot %s: %s is not able to just now, tried %d times: %d %s: %w",
+			operation,
 			b.store, tried, said.StatusCode, said.Code, err)
 	}
 	because := func(hint string) error {
 		return &refusal{said.Code,
-			fmt.Sprintf("cannot %s: %s says %s: %v%s", what, b.store, said.Code, err, hint)}
+			fmt.Sprintf("cannot %s: %s says %s: %v%s", operation, b.store, said.Code, err, hint)}
 	}
 	switch said.Code {
 	case "NoSuchBucket":
@@ -145,8 +147,8 @@ func (b *Bucket) explain(what string, err error, tried int) error {
 
 func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// unless drops an error that is no matter.
-func unless(harmless func(error) bool, err error) error {
+// ignore drops an error that harmless accepts.
+func ignore(harmless func(error) bool, err error) error {
 	if err != nil && harmless(err) {
 		return nil
 	}

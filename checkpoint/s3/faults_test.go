@@ -18,7 +18,7 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/s3"
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
-	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 )
 
 // checked fetches a checkpoint, which compares all of it, and compares the state as well.
@@ -81,8 +81,8 @@ func TestFaultsThatPass(t *testing.T) {
 					next.ServeHTTP(w, r)
 				})
 			})
-			s, memory := placetest.State(5, 2)
-			placetest.Write(t, f, s, memory, 55, 0, 1)
+			s, memory := snapshottest.State(5, 2)
+			snapshottest.Write(t, f, s, memory, 55, 0, 1)
 			sealed, err := f.Sealed()
 			if err != nil || len(sealed) != 1 {
 				t.Fatal(sealed, err)
@@ -111,18 +111,18 @@ func TestKilled(t *testing.T) {
 	for n := int64(0); ; n++ {
 		left.Store(1 << 40)
 		f, store := open(t, front)
-		f.Keep, f.Place = 1, f.Place.(*s3.Bucket).Once()
-		first, before := placetest.Small(1, 2)
-		placetest.Write(t, f, first, before, 11, 0, 1)
-		second, after := placetest.State(2, 2)
+		f.Keep, f.Store = 1, f.Store.(*s3.Bucket).Once()
+		first, before := snapshottest.Small(1, 2)
+		snapshottest.Write(t, f, first, before, 11, 0, 1)
+		second, after := snapshottest.State(2, 2)
 		left.Store(n)
-		placetest.Write(t, f, second, after, 22, 0, 1)
+		snapshottest.Write(t, f, second, after, 22, 0, 1)
 		killed := left.Load() < 0
 		left.Store(1 << 40)
 
 		f = folder(t, f.Root, nil) // of a new process
 		f.Keep = 1
-		if err := f.Settle(); err != nil {
+		if err := f.CleanUp(); err != nil {
 			t.Fatal(err)
 		}
 		sealed, err := f.Sealed()
@@ -132,10 +132,10 @@ func TestKilled(t *testing.T) {
 		for _, a := range sealed {
 			checked(t, f, a, map[uint64][][]byte{1: before, 2: after}[a.Step])
 		}
-		third, memory := placetest.Small(3, 1)
-		placetest.Write(t, f, third, memory, 33, 0)
+		third, memory := snapshottest.Small(3, 1)
+		snapshottest.Write(t, f, third, memory, 33, 0)
 		if files := slices.Concat(store.Keys(), store.Uploads()); len(files) != 3 ||
-			!slices.Equal(placetest.Steps(t, f), []uint64{3}) {
+			!slices.Equal(snapshottest.Steps(t, f), []uint64{3}) {
 			t.Fatalf("after %d requests: left are %q", n, files)
 		}
 		if !killed {
@@ -157,14 +157,14 @@ func TestStoreIsAway(t *testing.T) {
 			next.ServeHTTP(w, r)
 		})
 	})
-	l := &placetest.Lines{}
-	f.Say = l.Say
+	l := &snapshottest.Lines{}
+	f.Log = l.Say
 	for step := range uint64(3) {
 		away.Store(step == 1)
-		s, memory := placetest.Small(step+1, 2)
-		placetest.Write(t, f, s, memory, step+11, 0, 1)
+		s, memory := snapshottest.Small(step+1, 2)
+		snapshottest.Write(t, f, s, memory, step+11, 0, 1)
 	}
-	if steps := placetest.Steps(t, f); !slices.Equal(steps, []uint64{3, 1}) ||
+	if steps := snapshottest.Steps(t, f); !slices.Equal(steps, []uint64{3, 1}) ||
 		len(store.Keys()) != 8 {
 		t.Errorf("sealed are %v: %q", steps, store.Keys())
 	}
@@ -195,8 +195,8 @@ func TestPauses(t *testing.T) {
 // Damage is found when a checkpoint is fetched: a byte, an end, a file.
 func TestDamage(t *testing.T) {
 	f, store := open(t, nil)
-	s, memory := placetest.State(5, 2)
-	placetest.Write(t, f, s, memory, 55, 0, 1)
+	s, memory := snapshottest.State(5, 2)
+	snapshottest.Write(t, f, s, memory, 55, 0, 1)
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, key := range store.Keys() {
 		whole := store.Get(key)
@@ -205,7 +205,7 @@ func TestDamage(t *testing.T) {
 		for what, b := range map[string][]byte{"a byte": broken, "the end": whole[:len(whole)-2],
 			"all": nil} {
 			store.Set(key, b)
-			err := f.Place.(*s3.Bucket).Fetch(t.Context(), snapshot.Attempt{Step: 5, Seed: 55},
+			err := f.Store.(*s3.Bucket).Fetch(t.Context(), snapshot.Attempt{Step: 5, Seed: 55},
 				t.TempDir())
 			if what == "a byte" && strings.HasSuffix(key, "shoal-manifest.json") {
 				continue // it may be a byte that nobody needs, or a hash of another file

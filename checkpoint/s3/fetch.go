@@ -14,19 +14,19 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
-// fetchers is how many parts of files are under way at a time, each of up to unitBytes in memory.
-const fetchers = 4
+// fetchWorkers is the number of parts of files in flight, each of up to unitBytes in memory.
+const fetchWorkers = 4
 
-// ErrDamaged says that a checkpoint is not as it was sealed.
+// ErrDamaged says that a checkpoint differs from what was sealed.
 var ErrDamaged = errors.New("not as it was sealed")
 
-// Fetch brings a sealed checkpoint to a folder root of the file system, where snapshot.Folder finds
-// it. All bytes are compared with their hashes: ErrDamaged when they are others, or a file is not
-// there.
+// Fetch copies a sealed checkpoint to a folder root of the file system, where snapshot.Folder finds
+// it. All bytes are compared with their hashes. The error is ErrDamaged when they differ, or a file
+// is missing.
 func (b *Bucket) Fetch(ctx context.Context, a snapshot.Attempt, root string) error {
 	text, err := b.readAll(ctx, folder(a)+manifest.Name, manifest.MaxBytes)
 	if err != nil {
-		return damaged(err)
+		return asDamage(err)
 	}
 	m, err := manifest.Parse(text)
 	if err != nil {
@@ -36,7 +36,7 @@ func (b *Bucket) Fetch(ctx context.Context, a snapshot.Attempt, root string) err
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if err := room(dir, m); err != nil {
+	if err := checkSpace(dir, m); err != nil {
 		return err
 	}
 	for i := range m.Files {
@@ -47,8 +47,8 @@ func (b *Bucket) Fetch(ctx context.Context, a snapshot.Attempt, root string) err
 	return os.WriteFile(filepath.Join(dir, manifest.Name), text, 0o600)
 }
 
-// room fails when the disk has not enough free.
-func room(dir string, m *manifest.Manifest) error {
+// checkSpace fails when the disk has not enough free space.
+func checkSpace(dir string, m *manifest.Manifest) error {
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(dir, &disk); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (b *Bucket) fetchFile(ctx context.Context, a snapshot.Attempt, f *manifest.
 			f.Size, ErrDamaged)
 	}
 	if err != nil {
-		return damaged(err)
+		return asDamage(err)
 	}
 	path := filepath.Join(dir, filepath.FromSlash(f.Name))
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -83,7 +83,7 @@ func (b *Bucket) fetchFile(ctx context.Context, a snapshot.Attempt, f *manifest.
 		return err
 	}
 	units := int((f.Size + unitBytes - 1) / unitBytes)
-	err = group.Share(ctx, "fetch", fetchers, units, func() func(int) error {
+	err = group.Share(ctx, "fetch", fetchWorkers, units, func() func(int) error {
 		buffer := make([]byte, min(unitBytes, f.Size))
 		return func(i int) error {
 			at := int64(i) * unitBytes
@@ -98,30 +98,30 @@ func (b *Bucket) fetchFile(ctx context.Context, a snapshot.Attempt, f *manifest.
 	return errors.Join(err, out.Close())
 }
 
-// fetchPart reads bytes of a file, and compares them. What is not as it was sealed is read a second
-// time: it may be the way that is bad.
+// fetchPart reads a range of a file, and compares it with its hashes. A range that differs is read
+// a second time, because it may have been corrupted in transit.
 func (b *Bucket) fetchPart(ctx context.Context, a snapshot.Attempt, f *manifest.File, to []byte,
 	at int64) (err error) {
 	for range 2 {
 		if err := b.read(ctx, folder(a)+f.Name, to, at); err != nil {
-			return damaged(err)
+			return asDamage(err)
 		}
-		if err = compare(f, to, at); err == nil {
+		if err = checkHashes(f, to, at); err == nil {
 			return nil
 		}
 	}
 	return fmt.Errorf("%s/%s%s, %w", b.url, folder(a), f.Name, err)
 }
 
-// damaged makes of what is not there what is damaged.
-func damaged(err error) error {
+// asDamage turns the error about a missing object into ErrDamaged.
+func asDamage(err error) error {
 	if isGone(err) {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return err
 }
 
-func compare(f *manifest.File, part []byte, at int64) error {
+func checkHashes(f *manifest.File, part []byte, at int64) error {
 	for from := 0; from < len(part); from += manifest.BlockBytes {
 		block := part[from:min(from+manifest.BlockBytes, len(part))]
 		if begin := at + int64(from); sha256.Sum256(block) != f.Blocks[begin/manifest.BlockBytes] {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// FS shows the objects below the URL as a folder. Each read of a file is a request, at any offset.
+// FS presents the objects below the URL as a folder. Each read of a file is a request, at any
+// offset.
 func (b *Bucket) FS(ctx context.Context) fs.FS { return files{b, ctx} }
 
 type files struct {
@@ -19,7 +20,7 @@ type files struct {
 	ctx    context.Context
 }
 
-// entry is a file or folder.
+// An entry is a file or folder.
 type entry struct {
 	object
 	dir bool
@@ -57,15 +58,15 @@ func (f files) find(name string) (entry, error) {
 			return entry{object: o}, err
 		}
 	}
-	found, err := f.bucket.list(f.ctx, begin(name), false)
+	found, err := f.bucket.list(f.ctx, dirPrefix(name), false)
 	if err == nil && len(found) == 0 {
 		err = fs.ErrNotExist
 	}
 	return entry{object{name: name}, true}, err
 }
 
-// begin is how the names in a folder begin.
-func begin(dir string) string {
+// dirPrefix returns the prefix of the names in a folder.
+func dirPrefix(dir string) string {
 	if dir == "." {
 		return ""
 	}
@@ -77,7 +78,7 @@ func (f files) ReadDir(name string) (entries []fs.DirEntry, err error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: "readdir", Path: name, Err: fs.ErrInvalid}
 	}
-	found, err := f.bucket.list(f.ctx, begin(name), false)
+	found, err := f.bucket.list(f.ctx, dirPrefix(name), false)
 	if err == nil && len(found) == 0 {
 		err = fs.ErrNotExist
 	}
@@ -87,8 +88,8 @@ func (f files) ReadDir(name string) (entries []fs.DirEntry, err error) {
 	for _, o := range found {
 		plain, dir := strings.CutSuffix(o.name, "/")
 		o.name = plain
-		// some tools keep an object for the folder itself
-		if plain != strings.TrimSuffix(begin(name), "/") {
+		// Some tools keep an object for the folder itself.
+		if plain != strings.TrimSuffix(dirPrefix(name), "/") {
 			entries = append(entries, entry{o, dir})
 		}
 	}
@@ -98,7 +99,7 @@ func (f files) ReadDir(name string) (entries []fs.DirEntry, err error) {
 	return entries, nil
 }
 
-// Open implements fs.FS. A folder that is open has nothing to read: ReadDir lists it.
+// Open implements fs.FS. Reading an open folder fails: ReadDir lists it.
 func (f files) Open(name string) (fs.File, error) {
 	e, err := f.find(name)
 	if err != nil {
@@ -115,7 +116,7 @@ type file struct {
 func (f *file) Stat() (fs.FileInfo, error) { return f.entry, nil }
 func (f *file) Close() error               { return nil }
 
-// reader asks for what is read.
+// A reader requests the ranges that are read.
 type reader struct {
 	files files
 	entry entry

@@ -8,7 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// Has tells whether there is an object of a name. What one may not ask for is not there.
+// Has reports whether there is an object of a name. An object to which access is refused counts as
+// missing.
 func (b *Bucket) Has(ctx context.Context, name string) (bool, error) {
 	_, err := b.stat(ctx, name)
 	var refused *refusal
@@ -18,7 +19,7 @@ func (b *Bucket) Has(ctx context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// Sizes returns the bytes of all objects whose names begin so.
+// Sizes returns the size in bytes of each object whose name begins with begin.
 func (b *Bucket) Sizes(ctx context.Context, begin string) (map[string]int64, error) {
 	objects, err := b.list(ctx, begin, true)
 	found := map[string]int64{}
@@ -28,7 +29,7 @@ func (b *Bucket) Sizes(ctx context.Context, begin string) (map[string]int64, err
 	return found, err
 }
 
-// ReadFile reads an object of up to most bytes. It is fs.ErrNotExist when there is none.
+// ReadFile reads an object of up to most bytes. The error is fs.ErrNotExist when there is none.
 func (b *Bucket) ReadFile(ctx context.Context, name string, most int64) ([]byte, error) {
 	return b.readAll(ctx, name, most)
 }
@@ -38,22 +39,22 @@ func (b *Bucket) WriteFile(ctx context.Context, name string, text []byte) error 
 	return b.put(ctx, name, text)
 }
 
-// RemoveFiles removes objects, and says nothing of those that are not there.
+// RemoveFiles removes objects. Missing objects are no error.
 func (b *Bucket) RemoveFiles(ctx context.Context, names ...string) error {
-	return group.Share(ctx, "remove", removers, len(names), func() func(int) error {
+	return group.Share(ctx, "remove", removeWorkers, len(names), func() func(int) error {
 		return func(i int) error { return b.remove(ctx, names[i]) }
 	})
 }
 
-// AbortUploads gives the room of uploads to names that begin so back, as far as they are among
-// those given, and the store tells of them.
+// AbortUploads aborts the unfinished uploads to names, all of which begin with begin, as far as the
+// store lists them.
 func (b *Bucket) AbortUploads(ctx context.Context, begin string, names []string) error {
 	found, err := b.uploads(ctx, begin)
 	if err != nil {
 		return err
 	}
 	found = slices.DeleteFunc(found, func(u upload) bool { return !slices.Contains(names, u.name) })
-	return group.Share(ctx, "abort", removers, len(found), func() func(int) error {
+	return group.Share(ctx, "abort", removeWorkers, len(found), func() func(int) error {
 		return func(i int) error { return b.abort(ctx, found[i]) }
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/s3"
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
-	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 )
 
 // TestRealServer runs the suite against versitygw, which scripts/setup s3 installs: it checks
@@ -19,7 +19,7 @@ func TestRealServer(t *testing.T) {
 	url, folder := s3test.Real(t, "../..")
 	s3test.Environment(t, url)
 	n := 0
-	placetest.Run(t, placetest.Kind{
+	snapshottest.Run(t, snapshottest.Kind{
 		Open: func(t *testing.T) snapshot.Folder {
 			n++
 			url := fmt.Sprintf("s3://models/runs/%d", n)
@@ -27,7 +27,7 @@ func TestRealServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return snapshot.Folder{Root: url, Keep: 2, Place: b.Quick(nil), Say: func(line string) {
+			return snapshot.Folder{Root: url, Keep: 2, Store: b.Quick(nil), Log: func(line string) {
 				t.Log(line)
 			}}
 		},
@@ -50,7 +50,7 @@ func TestRealServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (snapshot.Folder{Place: b}).Sealed(); err == nil ||
+	if _, err := (snapshot.Folder{Store: b}).Sealed(); err == nil ||
 		!strings.Contains(err.Error(), "SignatureDoesNotMatch") {
 		t.Errorf("a wrong secret: %v", err)
 	}

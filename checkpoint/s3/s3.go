@@ -1,8 +1,7 @@
-// Package s3 has checkpoints of running jobs in a bucket of Amazon S3 or of any store that speaks
-// its protocol, as docs/formats/job-checkpoints.md describes them: it is a place for
-// checkpoint/snapshot, brings a checkpoint from there to a folder, shows it as files to those who
-// read formats, and takes files from those who write them. The agent and the command line use it;
-// no worker does.
+// Package s3 keeps checkpoints of running jobs in a bucket of Amazon S3, or of any store that
+// speaks its protocol, as docs/formats/job-checkpoints.md describes. It implements snapshot.Store,
+// copies a checkpoint from there to a folder, presents it as files to readers of formats, and takes
+// files from writers. The agent and the command line use it; no worker does.
 package s3
 
 import (
@@ -24,22 +23,23 @@ import (
 
 const scheme = "s3://"
 
-// A Bucket is the objects below s3://BUCKET/PREFIX. It is for several goroutines at once.
+// A Bucket is the objects below s3://BUCKET/PREFIX. Several goroutines may use it at once.
 type Bucket struct {
-	url    string // without a slash at its end
+	url    string // without a trailing slash
 	bucket string
-	prefix string // of the keys: empty, or with a slash at its end
-	store  string // the endpoint, for people
+	prefix string // prefix of the keys: empty, or with a trailing slash
+	store  string // endpoint, for messages
 	core   minio.Core
 	creds  *credentials.Credentials
 	client *http.Client
-	unit   int // bytes of a part of an upload, where that does not make too many
-	tries  int // of a request that fails for a reason that can pass
-	wait   func(ctx context.Context, d time.Duration) error
+	unit   int // bytes of a part of an upload, unless that makes too many parts
+	tries  int // tries of a request that fails for a transient reason
+	// pauses between tries; tests replace it.
+	wait func(ctx context.Context, d time.Duration) error
 }
 
-// Open reads s3://BUCKET/PREFIX, and from the environment where that is and who asks. It does not
-// talk to the store yet.
+// Open parses s3://BUCKET/PREFIX, and takes endpoint and credentials from the environment. It does
+// not talk to the store yet.
 func Open(address string) (*Bucket, error) {
 	rest, ok := strings.CutPrefix(address, scheme)
 	bucket, prefix, _ := strings.Cut(rest, "/")
@@ -50,7 +50,7 @@ func Open(address string) (*Bucket, error) {
 	}
 	if !ok || bucket == "" || strings.ContainsAny(address, "\x00?#\\") {
 		return nil, fmt.Errorf(
-			"%.200q names no place in a bucket: it takes s3://BUCKET or s3://BUCKET/PREFIX",
+			"%.200q names no folder of a bucket: give s3://BUCKET or s3://BUCKET/PREFIX",
 			address)
 	}
 	e, err := environment()
@@ -58,7 +58,7 @@ func Open(address string) (*Bucket, error) {
 		return nil, err
 	}
 	b := &Bucket{url: scheme + path.Join(bucket, prefix), bucket: bucket, store: e.String(),
-		creds: e.credentials(), unit: unitBytes, tries: tries, wait: wait}
+		creds: e.credentials(), unit: unitBytes, tries: maxTries, wait: wait}
 	if prefix != "" {
 		b.prefix = prefix + "/"
 	}
@@ -69,9 +69,9 @@ func Open(address string) (*Bucket, error) {
 	return b, b.connect(e, transport)
 }
 
-// connect has the store asked through a transport.
+// connect makes a client that uses a transport.
 func (b *Bucket) connect(e settings, transport http.RoundTripper) error {
-	transport = answers{transport}
+	transport = checkedTransport{transport}
 	b.client = &http.Client{Transport: transport}
 	core, err := minio.NewCore(e.host,
 		&minio.Options{Creds: b.creds, Secure: e.secure, Region: e.region, Transport: transport,
@@ -83,63 +83,66 @@ func (b *Bucket) connect(e settings, transport http.RoundTripper) error {
 	return nil
 }
 
-// String is the URL.
+// String returns the URL.
 func (b *Bucket) String() string { return b.url }
 
-// key is that of a name below the prefix.
+// key returns the key of a name below the prefix.
 func (b *Bucket) key(name string) string { return b.prefix + name }
 
-// An object is what a listing says of one.
+// An object is an entry of a listing.
 type object struct {
-	name     string // below the prefix
+	name     string // name below the prefix
 	size     int64
 	modified time.Time
 }
 
-// list returns the objects whose names begin so: with deep all of them, else those up to the next
-// slash, where what ends with one is a folder.
-func (b *Bucket) list(ctx context.Context, begin string, deep bool) (found []object, err error) {
+// list returns the objects whose names begin with begin: all of them if recursive, else those up to
+// the next slash, where a name that ends with a slash is a folder.
+func (b *Bucket) list(ctx context.Context, begin string, recursive bool) (found []object,
+	err error) {
 	owner := false
 	err = b.try(ctx, "list "+b.url, func(ctx context.Context) error {
 		found = nil
 		for o := range b.core.ListObjectsIter(ctx, b.bucket,
-			minio.ListObjectsOptions{Prefix: b.key(begin), Recursive: deep, FetchOwner: &owner}) {
+			minio.ListObjectsOptions{Prefix: b.key(begin), Recursive: recursive,
+				FetchOwner: &owner}) {
 			name := strings.TrimPrefix(o.Key, b.prefix)
 			switch {
 			case o.Err != nil:
 				return o.Err
 			case !strings.HasPrefix(o.Key, b.key(begin)):
-				return absurd("it lists %.200q, which does not begin with %q", o.Key, b.key(begin))
+				return protocolErrorf("it lists %.200q, which does not begin with %q", o.Key,
+					b.key(begin))
 			case o.Size < 0:
-				return absurd("it lists %.200q with %d bytes", o.Key, o.Size)
+				return protocolErrorf("it lists %.200q with %d bytes", o.Key, o.Size)
 			case len(found) > 0 && found[0].name == name:
-				return absurd("its list begins again, with %.200q", o.Key)
+				return protocolErrorf("its list begins again, with %.200q", o.Key)
 			}
 			if found = append(found,
-				object{name, o.Size, o.LastModified}); len(found) > mostListed {
+				object{name, o.Size, o.LastModified}); len(found) > maxListed {
 				return nil
 			}
 		}
 		return nil
 	})
-	return found, cmp.Or(err, b.few(len(found)))
+	return found, cmp.Or(err, b.checkCount(len(found)))
 }
 
-// few fails when more is listed than there is room for.
-func (b *Bucket) few(n int) error {
-	if n > mostListed {
+// checkCount fails when a list has more entries than there is memory for.
+func (b *Bucket) checkCount(n int) error {
+	if n > maxListed {
 		return fmt.Errorf(
 			"below %s are more than %d objects or uploads; give a folder further down, with fewer",
-			b.url, mostListed)
+			b.url, maxListed)
 	}
 	return nil
 }
 
-// An upload is one of several parts that was not completed.
+// An upload is an unfinished multipart upload.
 type upload struct{ name, id string }
 
-// uploads lists those whose names begin so; none where the store does not tell. They take room
-// until somebody aborts them.
+// uploads lists the unfinished uploads whose names begin with begin; none where the store does not
+// tell. They take space until somebody aborts them.
 func (b *Bucket) uploads(ctx context.Context, begin string) (found []upload, err error) {
 	err = b.try(ctx, "list the uploads to "+b.url, func(ctx context.Context) error {
 		found = nil
@@ -156,11 +159,11 @@ func (b *Bucket) uploads(ctx context.Context, begin string) (found []upload, err
 			}
 			before := [2]string{key, id}
 			if key, id = r.NextKeyMarker, r.NextUploadIDMarker; !r.IsTruncated || key == "" ||
-				len(found) > mostListed {
+				len(found) > maxListed {
 				return nil
 			}
 			if before == [2]string{key, id} {
-				return absurd("its list of uploads does not go on behind %.200q", key)
+				return protocolErrorf("its list of uploads does not go on behind %.200q", key)
 			}
 		}
 	})
@@ -168,7 +171,7 @@ func (b *Bucket) uploads(ctx context.Context, begin string) (found []upload, err
 	if errors.As(err, &refused) && refused.code != "NoSuchBucket" {
 		return nil, nil
 	}
-	return found, cmp.Or(err, b.few(len(found)))
+	return found, cmp.Or(err, b.checkCount(len(found)))
 }
 
 func (b *Bucket) put(ctx context.Context, name string, text []byte) error {
@@ -183,14 +186,14 @@ func (b *Bucket) remove(ctx context.Context, name string) error {
 	err := b.try(ctx, "remove "+b.url+"/"+name, func(ctx context.Context) error {
 		return b.core.RemoveObject(ctx, b.bucket, b.key(name), minio.RemoveObjectOptions{})
 	})
-	return unless(isGone, err)
+	return ignore(isGone, err)
 }
 
 func (b *Bucket) stat(ctx context.Context, name string) (o object, err error) {
 	err = b.try(ctx, "read "+b.url+"/"+name, func(ctx context.Context) error {
 		info, err := b.core.StatObject(ctx, b.bucket, b.key(name), minio.StatObjectOptions{})
 		if err == nil && info.Size < 0 {
-			err = absurd("it does not say how many bytes %s has", b.key(name))
+			err = protocolErrorf("it does not say how many bytes %s has", b.key(name))
 		}
 		o = object{name, info.Size, info.LastModified}
 		return err
@@ -198,7 +201,7 @@ func (b *Bucket) stat(ctx context.Context, name string) (o object, err error) {
 	return o, err
 }
 
-// read fills to with the bytes of an object from a place on.
+// read fills to with the bytes of an object from an offset on.
 func (b *Bucket) read(ctx context.Context, name string, to []byte, at int64) error {
 	if len(to) == 0 {
 		return nil
@@ -209,8 +212,8 @@ func (b *Bucket) read(ctx context.Context, name string, to []byte, at int64) err
 			return err
 		}
 		body, _, _, err := b.core.GetObject(ctx, b.bucket, b.key(name), o)
-		if err == nil && body == nil { // as with status 202
-			err = absurd("it sends nothing of %s", b.key(name))
+		if err == nil && body == nil { // status 202, for example
+			err = protocolErrorf("it sends nothing of %s", b.key(name))
 		}
 		if err != nil {
 			return err

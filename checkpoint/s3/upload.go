@@ -17,26 +17,25 @@ import (
 )
 
 const (
-	unitBytes = 4 * manifest.BlockBytes // of an upload; S3 takes 5 MiB at least
-	maxUnits  = 10_000
+	unitBytes = 4 * manifest.BlockBytes // bytes of a part; S3 takes 5 MiB at least
+	maxUnits  = 10_000                  // parts of an upload that S3 allows
 )
 
-// An Upload is a file on its way: one object when it is small, else parts, which come to be an
-// object at the end. Several goroutines may write to it at once.
+// An Upload is a file being written: one object when it is small, else parts that become an object
+// at the end. Several goroutines may write to it at once.
 type Upload struct {
 	bucket *Bucket
 	name   string
 	size   int
 	unit   int
-	check  bool   // the store compares what it got
-	id     string // empty = one object
+	check  bool   // whether the store compares what it received with a SHA-256
+	id     string // "" = one object, without parts
 
 	mu    sync.Mutex
 	parts []minio.CompletePart
 }
 
-// Upload begins a file of so many bytes below the URL. The store compares each part with its
-// SHA-256.
+// Upload begins a file of size bytes below the URL. The store compares each part with its SHA-256.
 func (b *Bucket) Upload(ctx context.Context, name string, size int) (*Upload, error) {
 	u := b.newUpload(name, size)
 	u.check = true
@@ -52,27 +51,27 @@ func (u *Upload) begin(ctx context.Context) error {
 		return nil
 	}
 	b := u.bucket
-	return b.try(ctx, u.what(), func(ctx context.Context) (err error) {
+	return b.try(ctx, u.operation(), func(ctx context.Context) (err error) {
 		u.id, err = b.core.NewMultipartUpload(ctx, b.bucket, b.key(u.name),
 			minio.PutObjectOptions{})
 		if err == nil && u.id == "" {
-			err = absurd("it gives the upload no name")
+			err = protocolErrorf("it gives the upload no name")
 		}
 		return err
 	})
 }
 
-func (u *Upload) what() string { return "write " + u.bucket.url + "/" + u.name }
+func (u *Upload) operation() string { return "write " + u.bucket.url + "/" + u.name }
 
-// Unit is the size of the parts of a file of so many bytes, of which it does not have too many: a
-// multiple of a block.
+// Unit returns the bytes of a part of a file of size bytes: a multiple of a block that does not
+// make too many parts.
 func (b *Bucket) Unit(size int) int {
 	least := (size + maxUnits - 1) / maxUnits
 	return max(b.unit, (least+manifest.BlockBytes-1)/manifest.BlockBytes*manifest.BlockBytes)
 }
 
-// Write sends a part, which begins at a multiple of the unit. A small file has one, even when it is
-// empty.
+// Write sends a part, which begins at a multiple of the unit. A small file has one part, even when
+// it is empty.
 func (u *Upload) Write(ctx context.Context, at int, part []byte) error {
 	return u.write(ctx, at, part, nil)
 }
@@ -85,10 +84,10 @@ func (u *Upload) write(ctx context.Context, at int, head, body []byte) error {
 		hash.Write(body)
 		sum = hex.EncodeToString(hash.Sum(nil))
 	}
-	return b.try(ctx, u.what(), func(ctx context.Context) error {
+	return b.try(ctx, u.operation(), func(ctx context.Context) error {
 		content := io.MultiReader(bytes.NewReader(head), bytes.NewReader(body))
 		if u.id == "" {
-			// in pieces; a sum of it all takes their place
+			// The library would hash in pieces; one hash of the content replaces that.
 			o := minio.PutObjectOptions{DisableContentSha256: u.check}
 			_, err := b.core.PutObject(ctx, b.bucket, b.key(u.name), content, size, "", sum, o)
 			return err
@@ -115,12 +114,12 @@ func (u *Upload) Close(ctx context.Context) error {
 		return a.PartNumber - b.PartNumber
 	})
 	b := u.bucket
-	err := b.try(ctx, u.what(), func(ctx context.Context) error {
+	err := b.try(ctx, u.operation(), func(ctx context.Context) error {
 		_, err := b.core.CompleteMultipartUpload(ctx, b.bucket, b.key(u.name), u.id, u.parts,
 			minio.PutObjectOptions{})
 		return err
 	})
-	if isGone(err) { // it may be that an answer was lost, and the upload has come to be the object
+	if isGone(err) { // an answer may have been lost, and the object may exist
 		if o, missing := b.stat(ctx, u.name); missing == nil && o.size == int64(u.size) {
 			return nil
 		}
@@ -128,7 +127,7 @@ func (u *Upload) Close(ctx context.Context) error {
 	return err
 }
 
-// Abort gives the room of the parts back.
+// Abort frees the space of the parts.
 func (u *Upload) Abort(ctx context.Context) error {
 	if u.id == "" {
 		return nil
@@ -136,21 +135,22 @@ func (u *Upload) Abort(ctx context.Context) error {
 	return u.bucket.abort(ctx, upload{u.name, u.id})
 }
 
-// abort gives the room of an upload back.
+// abort frees the space of an upload.
 func (b *Bucket) abort(ctx context.Context, u upload) error {
 	err := b.try(ctx, "abort an upload to "+b.url+"/"+u.name, func(ctx context.Context) error {
 		return b.core.AbortMultipartUpload(ctx, b.bucket, b.key(u.name), u.id)
 	})
-	return unless(isGone, err)
+	return ignore(isGone, err)
 }
 
-// writer is a file of an attempt. Who reads it compares it with its seal.
+// A writer is a file of an attempt. It sends no hashes: whoever reads the file compares it with the
+// seal.
 type writer struct {
 	upload *Upload
 	ctx    context.Context // of the attempt
 }
 
-// Create implements snapshot.Place.
+// Create implements snapshot.Store.
 func (b *Bucket) Create(ctx context.Context, a snapshot.Attempt, name string,
 	size int) (snapshot.Writer, error) {
 	u := b.newUpload(folder(a)+name, size)

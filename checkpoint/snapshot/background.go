@@ -5,19 +5,20 @@ import (
 	"sync"
 )
 
-// writers is how many threads write one part. A block is hashed at about 1.5 GB/s, so two keep up
-// with most disks.
-const writers = 2
+// writerThreads is the number of threads that write one part. A thread hashes about 1.5 GB/s, so
+// two keep up with most disks.
+const writerThreads = 2
 
-var processors sync.Mutex
+// processorsMu guards changes of GOMAXPROCS.
+var processorsMu sync.Mutex
 
-// lend gives Go's scheduler a processor more for each thread that steps back, until the function
-// that it returns is called: one that the system does not let run would keep a processor from
-// goroutines that others wait for.
-func lend(n int) (giveBack func()) {
+// addProcessors raises GOMAXPROCS by the number of threads that will run with low priority, until
+// the function that it returns is called. A thread that the system does not run would otherwise
+// keep a processor from goroutines for which others wait.
+func addProcessors(n int) (giveBack func()) {
 	change := func(n int) {
-		processors.Lock()
-		defer processors.Unlock()
+		processorsMu.Lock()
+		defer processorsMu.Unlock()
 		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + n)
 	}
 	change(n)

@@ -6,17 +6,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// niceness lets the trainer run first; the number is added to that of the agent.
+// niceness is added to the niceness of the agent, so that the trainer runs first.
 const niceness = 10
 
-// stepBack gives the calling goroutine a thread of its own with a lower priority, which ends with
-// it.
-func stepBack() {
+// lowerPriority gives the calling goroutine a thread of its own with a lower priority. The thread
+// ends with the goroutine.
+func lowerPriority() {
 	runtime.LockOSThread()
 	thread := unix.Gettid()
-	// as the kernel has it: 20 less the niceness
+	// The kernel returns 20 minus the niceness.
 	if is, err := unix.Getpriority(unix.PRIO_PROCESS, thread); err == nil {
-		// a sandbox may forbid it: then it competes
+		// A sandbox may forbid it: then the thread competes with the trainer.
 		_ = unix.Setpriority(unix.PRIO_PROCESS, thread, min(20-is+niceness, 19))
 	}
 }

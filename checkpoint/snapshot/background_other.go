@@ -2,5 +2,6 @@
 
 package snapshot
 
-// stepBack does nothing: threads have no priority of their own here.
-func stepBack() {}
+// lowerPriority gives the calling goroutine a thread of its own with a lower priority. The thread
+// ends with the goroutine.
+func lowerPriority() {}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
-	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -25,9 +25,9 @@ func BenchmarkWrite(b *testing.B) {
 		memory[0][i] = byte(r.Uint32())
 	}
 	b.SetBytes(1 << 30)
-	f := snapshot.Folder{Root: b.TempDir(), Keep: 1, Say: func(line string) { b.Log(line) }}
-	parts := []*snapshot.Part{placetest.Part(b, f, s, memory, 1, 0),
-		placetest.Part(b, f, s, memory, 1, 1)}
+	f := snapshot.Folder{Root: b.TempDir(), Keep: 1, Log: func(line string) { b.Log(line) }}
+	parts := []*snapshot.Part{snapshottest.Part(b, f, s, memory, 1, 0),
+		snapshottest.Part(b, f, s, memory, 1, 1)}
 	var before, after syscall.Rusage
 	used := func(r *syscall.Rusage) {
 		if err := syscall.Getrusage(syscall.RUSAGE_SELF, r); err != nil {

@@ -15,34 +15,34 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
-// A stretch is bytes of a file that belong into memory.
-type stretch struct {
-	from int64
+// A blockRead is a range of a file that is copied into memory.
+type blockRead struct {
+	from int64 // offset in the file
 	to   []byte
 }
 
-// pieces are bytes of the blocks of a file that belong into memory, by block. A block without any
-// is compared only.
-type pieces map[int][]stretch
+// blockReads are the ranges of a file that are copied into memory, by block. A block without ranges
+// is only compared with its hash.
+type blockReads map[int][]blockRead
 
-// first has the first n blocks among them.
-func (p pieces) first(n int) {
+// includeFirst adds the first n blocks.
+func (p blockReads) includeFirst(n int) {
 	for i := range n {
 		p[i] = slices.Clip(p[i])
 	}
 }
 
-// add notes bytes that begin at a place of the file.
-func (p pieces) add(at int64, to []byte) {
+// add adds the bytes at an offset of the file, to be copied into to.
+func (p blockReads) add(at int64, to []byte) {
 	for len(to) > 0 {
 		block := at / manifest.BlockBytes
 		n := min(int64(len(to)), (block+1)*manifest.BlockBytes-at)
-		p[int(block)] = append(p[int(block)], stretch{at, to[:n]})
+		p[int(block)] = append(p[int(block)], blockRead{at, to[:n]})
 		at, to = at+n, to[n:]
 	}
 }
 
-// open opens a file that is as long as when it was sealed.
+// open opens a file, and fails when its size is not the sealed one.
 func (s *Sealed) open(f *manifest.File) (*os.File, error) {
 	file, err := os.Open(filepath.Join(s.Path, filepath.FromSlash(f.Name)))
 	if err != nil {
@@ -58,9 +58,9 @@ func (s *Sealed) open(f *manifest.File) (*os.File, error) {
 	return file, nil
 }
 
-// readBlocks reads blocks of a file, compares those of which compare says so, and copies the
-// pieces.
-func readBlocks(ctx context.Context, file *os.File, f *manifest.File, want pieces,
+// readBlocks reads blocks of a file, compares the hashes of those that compare selects, and copies
+// the wanted ranges.
+func readBlocks(ctx context.Context, file *os.File, f *manifest.File, want blockReads,
 	compare func(block int) bool) error {
 	blocks := slices.Sorted(maps.Keys(want))
 	if n := len(blocks); n > 0 && blocks[n-1] >= len(f.Blocks) {

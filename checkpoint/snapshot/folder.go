@@ -16,17 +16,17 @@ var (
 	sealedName  = regexp.MustCompile(`^step-(\d{1,19})$`)
 )
 
-// A Folder is where a job has its checkpoints: all workers on all hosts have the same.
+// A Folder is where a job keeps its checkpoints. All workers on all hosts have the same.
 type Folder struct {
-	Root  string            // absolute, or a URL
-	Keep  int               // how many of the newest stay; 1 at least
-	Say   func(line string) // tells people what has become of a checkpoint
-	Place Place             // what Root names; nil = a folder of the file system
+	Root  string            // absolute path, or URL
+	Keep  int               // number of newest checkpoints to keep, at least 1
+	Log   func(line string) // receives what has become of a checkpoint
+	Store Store             // store that Root names; nil = a folder of the file system
 }
 
 func (f Folder) check() error {
 	switch {
-	case f.Place == nil &&
+	case f.Store == nil &&
 		(!filepath.IsAbs(f.Root) || filepath.Clean(f.Root) != f.Root ||
 			strings.ContainsRune(f.Root, 0)):
 		return fmt.Errorf("the folder %.200q is no absolute path in its shortest form", f.Root)
@@ -36,35 +36,35 @@ func (f Folder) check() error {
 	return nil
 }
 
-// Where is the place itself.
-func (f Folder) Where() Place {
-	if f.Place == nil {
-		return local(f.Root)
+// StoreOrLocal returns the store, or the folder of the file system as a store.
+func (f Folder) StoreOrLocal() Store {
+	if f.Store == nil {
+		return localStore(f.Root)
 	}
-	return f.Place
+	return f.Store
 }
 
-// IsURL tells whether a root is in a bucket, which agents read and write, and no worker does.
+// IsURL reports whether a root is in a bucket, which agents read and write, and workers do not.
 func IsURL(root string) bool { return strings.HasPrefix(root, "s3://") }
 
-// Path is where in a folder of the file system the checkpoint of a step is, or would be.
-func (f Folder) Path(step uint64) string { return local(f.Root).sealed(step) }
+// Path returns where in a folder of the file system the checkpoint of a step is, or would be.
+func (f Folder) Path(step uint64) string { return localStore(f.Root).sealedPath(step) }
 
-// Sealed lists the checkpoints that are whole, the newest first.
+// Sealed lists the sealed checkpoints, the newest first.
 func (f Folder) Sealed() ([]Attempt, error) {
-	sealed, _, err := f.Where().List(context.Background())
+	sealed, _, err := f.StoreOrLocal().List(context.Background())
 	slices.SortFunc(sealed, func(a, b Attempt) int {
 		return cmp.Or(cmp.Compare(b.Step, a.Step), cmp.Compare(b.Seed, a.Seed))
 	})
 	return sealed, err
 }
 
-// Newest is the newest checkpoint that is whole but so many, if there are that many. With 0, what
-// earlier workers left is dealt with first.
+// Newest returns the newest sealed checkpoint after skipping as many as were tried; found is false
+// when there are no more. With tried 0 it first cleans up what earlier workers left.
 func (f Folder) Newest(tried int) (a Attempt, found bool, err error) {
 	if tried == 0 {
-		if err := f.Settle(); err != nil {
-			f.Say(fmt.Sprintf("what is left in %s of earlier checkpoints stays there: %v", f.Root,
+		if err := f.CleanUp(); err != nil {
+			f.Log(fmt.Sprintf("what is left in %s of earlier checkpoints stays there: %v", f.Root,
 				err))
 		}
 	}
@@ -75,35 +75,35 @@ func (f Folder) Newest(tried int) (a Attempt, found bool, err error) {
 	return sealed[tried], true, nil
 }
 
-// Settle deals with what earlier workers left: a checkpoint that has all its parts is sealed,
-// another one removed.
-func (f Folder) Settle() error { return f.settle(nil) }
+// CleanUp deals with what earlier workers left: it seals an attempt that has all its parts, and
+// removes any other.
+func (f Folder) CleanUp() error { return f.cleanUp(nil) }
 
-func (f Folder) settle(besides *staging) error {
-	_, unsealed, err := f.Where().List(context.Background())
+func (f Folder) cleanUp(except *staging) error {
+	_, unsealed, err := f.StoreOrLocal().List(context.Background())
 	if err != nil {
 		return err
 	}
 	for _, a := range unsealed {
-		if besides != nil && a == besides.Attempt {
+		if except != nil && a == except.Attempt {
 			continue
 		}
-		if err := f.settleOne(&staging{Attempt: a, folder: f}); err != nil {
+		if err := f.cleanUpOne(&staging{Attempt: a, folder: f}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (f Folder) settleOne(left *staging) error {
+func (f Folder) cleanUpOne(left *staging) error {
 	for {
 		switch sealed, err := left.seal(); {
-		case errors.Is(err, errTaken):
+		case errors.Is(err, errStepTaken):
 			return nil
 		case err != nil:
 			return err
 		case sealed:
-			f.Say(fmt.Sprintf(
+			f.Log(fmt.Sprintf(
 				"checkpoint of step %d in %s: all its parts were there, and it is sealed now",
 				left.Step, f.Root))
 			return nil
@@ -112,34 +112,34 @@ func (f Folder) settleOne(left *staging) error {
 		case err != nil && !removed: // the next one tries again, or another has sealed it
 			return nil
 		case removed:
-			f.Say(fmt.Sprintf("checkpoint of step %d in %s is abandoned: a worker was lost "+
+			f.Log(fmt.Sprintf("checkpoint of step %d in %s is abandoned: a worker was lost "+
 				"while it was written; the ones before it are there", left.Step, f.Root))
 			return nil
 		}
 	}
 }
 
-// SetAside gets a damaged checkpoint out of the way, and keeps it. It stays where it is when that
-// cannot be.
-func (f Folder) SetAside(a Attempt) { _ = f.Where().SetAside(context.Background(), a) }
+// Quarantine moves a damaged checkpoint out of the way, and keeps it. If that fails, the checkpoint
+// stays where it is.
+func (f Folder) Quarantine(a Attempt) { _ = f.StoreOrLocal().Quarantine(context.Background(), a) }
 
-// prune removes all but the newest checkpoints, when another was sealed. In a bucket two of one
-// step have room, of which one is another job's.
+// prune removes all but the newest checkpoints after another was sealed. A bucket can hold two of
+// one step, one of which belongs to another job.
 func (f Folder) prune(newest Attempt) {
 	sealed, err := f.Sealed()
 	if err != nil {
 		return
 	}
 	if slices.ContainsFunc(sealed, func(a Attempt) bool {
-		return a.Step == newest.Step && a.Seed != newest.Seed && f.Place != nil
+		return a.Step == newest.Step && a.Seed != newest.Seed && f.Store != nil
 	}) {
-		f.Say(fmt.Sprintf("another checkpoint of step %d is in %s%s", newest.Step, f.Root,
-			otherJob))
+		f.Log(fmt.Sprintf("another checkpoint of step %d is in %s%s", newest.Step, f.Root,
+			otherJobHint))
 	}
 	if len(sealed) <= f.Keep {
 		return
 	}
 	for _, a := range sealed[f.Keep:] {
-		_ = f.Where().Remove(context.Background(), a) // the next one tries again
+		_ = f.StoreOrLocal().Remove(context.Background(), a) // the next one tries again
 	}
 }

@@ -16,20 +16,20 @@ import (
 
 const latest = "latest"
 
-// local is a folder of the file system as a place. What is not sealed has a name of its own, and
-// one rename seals it.
-type local string
+// A localStore is a folder of the file system as a Store. An unsealed attempt has a name of its
+// own, and one rename seals it.
+type localStore string
 
-func (l local) sealed(step uint64) string {
+func (l localStore) sealedPath(step uint64) string {
 	return filepath.Join(string(l), fmt.Sprintf("step-%012d", step))
 }
 
-func (l local) staging(a Attempt) string {
+func (l localStore) stagingPath(a Attempt) string {
 	return filepath.Join(string(l), fmt.Sprintf(".staging-%012d-%016x", a.Step, a.Seed))
 }
 
-// List implements Place. It also goes on with removals that were cut short.
-func (l local) List(context.Context) (sealed, unsealed []Attempt, err error) {
+// List implements Store. It also completes removals that were cut short.
+func (l localStore) List(context.Context) (sealed, unsealed []Attempt, err error) {
 	entries, err := os.ReadDir(string(l))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
@@ -38,14 +38,15 @@ func (l local) List(context.Context) (sealed, unsealed []Attempt, err error) {
 		name := e.Name()
 		if m := sealedName.FindStringSubmatch(name); m != nil {
 			step, err := strconv.ParseUint(m[1], 10, 64)
-			if _, missing := os.Stat(filepath.Join(l.sealed(step), manifest.Name)); err == nil &&
+			if _, missing := os.Stat(
+				filepath.Join(l.sealedPath(step), manifest.Name)); err == nil &&
 				missing == nil {
 				sealed = append(sealed, Attempt{Step: step})
 			}
 		} else if m := stagingName.FindStringSubmatch(name); m != nil {
 			step, err := strconv.ParseUint(m[1], 10, 64)
 			seed, err2 := strconv.ParseUint(m[2], 16, 64)
-			if errors.Join(err, err2) == nil { // else it is no name that is ever given
+			if errors.Join(err, err2) == nil { // no writer makes other names
 				unsealed = append(unsealed, Attempt{step, seed})
 			}
 		} else if strings.HasPrefix(name, ".old-") {
@@ -55,31 +56,33 @@ func (l local) List(context.Context) (sealed, unsealed []Attempt, err error) {
 	return sealed, unsealed, err
 }
 
-// Files implements Place.
-func (l local) Files(_ context.Context, a Attempt) (names []string, err error) {
-	entries, err := os.ReadDir(l.staging(a))
+// Files implements Store.
+func (l localStore) Files(_ context.Context, a Attempt) (names []string, err error) {
+	entries, err := os.ReadDir(l.stagingPath(a))
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
 	return names, err
 }
 
-// Read implements Place.
-func (l local) Read(_ context.Context, a Attempt, name string) ([]byte, error) {
-	return durable.Read(filepath.Join(l.staging(a), name), MaxTextBytes)
+// Read implements Store.
+func (l localStore) Read(_ context.Context, a Attempt, name string) ([]byte, error) {
+	return durable.Read(filepath.Join(l.stagingPath(a), name), MaxTextBytes)
 }
 
-// Put implements Place.
-func (l local) Put(_ context.Context, a Attempt, name string, text []byte) error {
-	return durable.Write(filepath.Join(l.staging(a), name), text)
+// Put implements Store.
+func (l localStore) Put(_ context.Context, a Attempt, name string, text []byte) error {
+	return durable.Write(filepath.Join(l.stagingPath(a), name), text)
 }
 
-// Begin implements Place.
-func (l local) Begin(_ context.Context, a Attempt) error { return os.MkdirAll(l.staging(a), 0o777) }
+// Begin implements Store.
+func (l localStore) Begin(_ context.Context, a Attempt) error {
+	return os.MkdirAll(l.stagingPath(a), 0o777)
+}
 
-// Create implements Place.
-func (l local) Create(_ context.Context, a Attempt, name string, _ int) (Writer, error) {
-	f, err := os.OpenFile(filepath.Join(l.staging(a), name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC,
+// Create implements Store.
+func (l localStore) Create(_ context.Context, a Attempt, name string, _ int) (Writer, error) {
+	f, err := os.OpenFile(filepath.Join(l.stagingPath(a), name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC,
 		0o666)
 	if err != nil {
 		return nil, err
@@ -111,9 +114,9 @@ func (f localFile) Close(failed error) error {
 	return errors.Join(f.Sync(), f.File.Close())
 }
 
-// Seal implements Place.
-func (l local) Seal(ctx context.Context, a Attempt, text []byte) error {
-	dir := l.staging(a)
+// Seal implements Store.
+func (l localStore) Seal(ctx context.Context, a Attempt, text []byte) error {
+	dir := l.stagingPath(a)
 	if text != nil {
 		if err := l.Put(ctx, a, manifest.Name, text); err != nil {
 			return err
@@ -134,51 +137,53 @@ func (l local) Seal(ctx context.Context, a Attempt, text []byte) error {
 	if err := durable.Sync(dir); err != nil {
 		return err
 	}
-	if err := os.Rename(dir, l.sealed(a.Step)); err != nil {
+	if err := os.Rename(dir, l.sealedPath(a.Step)); err != nil {
 		return err
 	}
-	l.point()
+	l.updateLatest()
 	return durable.Sync(string(l))
 }
 
-// Abandon implements Place.
-func (l local) Abandon(_ context.Context, a Attempt, _ func([]string) bool) (bool, error) {
-	err := l.remove(l.staging(a)) // who seals needs the name
-	return !gone(err), err
+// Abandon implements Store.
+func (l localStore) Abandon(_ context.Context, a Attempt, _ func([]string) bool) (bool, error) {
+	err := l.remove(l.stagingPath(a)) // sealing needs the path
+	return !isGone(err), err
 }
 
-// Remove implements Place.
-func (l local) Remove(_ context.Context, a Attempt) error { return l.remove(l.sealed(a.Step)) }
+// Remove implements Store.
+func (l localStore) Remove(_ context.Context, a Attempt) error {
+	return l.remove(l.sealedPath(a.Step))
+}
 
-// remove has a folder vanish at once, before its files do.
-func (l local) remove(dir string) error {
-	gone := filepath.Join(string(l),
+// remove makes a folder vanish at once, before its files are removed.
+func (l localStore) remove(dir string) error {
+	doomed := filepath.Join(string(l),
 		fmt.Sprintf(".old-%s-%d", strings.TrimPrefix(filepath.Base(dir), "."), os.Getpid()))
-	if err := os.Rename(dir, gone); err != nil {
+	if err := os.Rename(dir, doomed); err != nil {
 		return err
 	}
-	return os.RemoveAll(gone)
+	return os.RemoveAll(doomed)
 }
 
-// SetAside implements Place.
-func (l local) SetAside(_ context.Context, a Attempt) error {
-	dir := l.sealed(a.Step)
+// Quarantine implements Store.
+func (l localStore) Quarantine(_ context.Context, a Attempt) error {
+	dir := l.sealedPath(a.Step)
 	err := os.Rename(dir,
 		filepath.Join(string(l), fmt.Sprintf("damaged-%s-%d", filepath.Base(dir), os.Getpid())))
-	l.point()
+	l.updateLatest()
 	return err
 }
 
-// point has the link `latest` lead to the newest checkpoint. Where there are no links, the numbers
-// tell.
-func (l local) point() {
+// updateLatest points the link `latest` at the newest checkpoint. On file systems without links,
+// the numbers tell.
+func (l localStore) updateLatest() {
 	steps, err := (Folder{Root: string(l)}).Sealed()
 	if err != nil || len(steps) == 0 {
 		return
 	}
 	link := filepath.Join(string(l), fmt.Sprintf(".%s-%d", latest, os.Getpid()))
 	_ = os.Remove(link)
-	if os.Symlink(filepath.Base(l.sealed(steps[0].Step)), link) != nil {
+	if os.Symlink(filepath.Base(l.sealedPath(steps[0].Step)), link) != nil {
 		return
 	}
 	if os.Rename(link, filepath.Join(string(l), latest)) != nil { // a folder has the name

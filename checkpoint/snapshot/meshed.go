@@ -18,24 +18,25 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Meshed is where the state of a job with a mesh lies: on each worker that rank's part.
-type Meshed struct {
+// A MeshState says where the state of a job with a mesh lies: each worker holds its rank's part.
+type MeshState struct {
 	Layout *layout.Layout
-	Text   []byte // what ranks.DescribeSpread says of it
+	Text   []byte // what ranks.DescribeSpread says of the layout
 }
 
-// meshed is a Meshed, and what of it a worker writes.
-type meshed struct {
-	*Meshed
+// A meshShare is a MeshState, and the share of it that a worker writes.
+type meshShare struct {
+	*MeshState
 	share *ranks.Share
 }
 
-func ownName(rank, workers int) string {
+// ownStateName is the file with the state that a worker has for itself.
+func ownStateName(rank, workers int) string {
 	return fmt.Sprintf("own-%05d-of-%05d.json", rank, workers)
 }
 
-// checkMeshed is Check for a state that lies on a mesh. The tensors that the state lists are those
-// of the layout.
+// checkMeshed is Check for a state that lies on a mesh. The state's list of tensors is that of the
+// layout.
 func (p *Part) checkMeshed() error {
 	if p.Mesh == nil {
 		return fmt.Errorf("the state is said to lie on mesh %q, and the job has none",
@@ -68,42 +69,42 @@ func (p *Part) checkMeshed() error {
 		return fmt.Errorf("%d bytes of the state, where the share of rank %d of mesh %q has %d",
 			len(p.Body), p.Rank, *p.state.Mesh, share.Bytes)
 	}
-	p.meshed = &meshed{at, share}
+	p.meshShare = &meshShare{at, share}
 	return nil
 }
 
-// addMeshed writes the tensors of the worker's share, and what it has for itself; worker 0 also
-// where all tensors lie.
+// addMeshed writes the tensors of the worker's share, and the state that it has for itself. Worker
+// 0 also writes where all tensors lie.
 func (p *Part) addMeshed(ctx context.Context, s *staging, r *receipt) error {
-	if err := r.add(ctx, s, ownName(p.Rank, p.state.Workers), &file{head: p.Own}); err != nil {
+	if err := r.add(ctx, s, ownStateName(p.Rank, p.state.Workers), &file{head: p.Own}); err != nil {
 		return err
 	}
 	if p.Rank == 0 {
-		if err := r.add(ctx, s, ranks.LayoutName, &file{head: p.meshed.Text}); err != nil {
+		if err := r.add(ctx, s, ranks.LayoutName, &file{head: p.meshShare.Text}); err != nil {
 			return err
 		}
 	}
-	share := p.meshed.share
+	share := p.meshShare.share
 	if len(share.Tensors) == 0 {
 		return nil
 	}
 	if err := r.add(ctx, s, share.Name, &file{head: share.Head, body: p.Body}); err != nil {
 		return err
 	}
-	return p.weigh(ctx, r)
+	return p.fingerprint(ctx, r)
 }
 
-// weigh adds up the fingerprints of what the share has of each tensor.
-func (p *Part) weigh(ctx context.Context, r *receipt) error {
+// fingerprint computes the share's contribution to the fingerprint of each tensor.
+func (p *Part) fingerprint(ctx context.Context, r *receipt) error {
 	var mu sync.Mutex
 	sums, key := map[int]digest.Sum{}, digest.NewKey(p.Seed)
-	err := group.Share(ctx, "checkpoint", writers, len(p.meshed.share.Tensors),
+	err := group.Share(ctx, "checkpoint", writerThreads, len(p.meshShare.share.Tensors),
 		func() func(int) error {
-			stepBack()
+			lowerPriority()
 			return func(i int) error {
-				stored := &p.meshed.share.Tensors[i]
+				stored := &p.meshShare.share.Tensors[i]
 				for _, piece := range stored.Pieces {
-					t := &p.meshed.Layout.Tensors[piece.Tensor]
+					t := &p.meshShare.Layout.Tensors[piece.Tensor]
 					sum := key.Box(piece.Box, t.Shape, t.DType.Size(), p.Body[stored.At:],
 						piece.View)
 					mu.Lock()
@@ -119,28 +120,27 @@ func (p *Part) weigh(ctx context.Context, r *receipt) error {
 	return err
 }
 
-// ReadMeshed reads what a rank has of the state on a layout of any mesh, and no more: memory gives
-// the bytes of each of its tensors, all zero. Every block of a file that is used is compared with
-// its hash.
+// ReadMeshed reads a rank's part of the state for a layout of any mesh, and no more. memory returns
+// the zeroed bytes of each of its tensors. Every block that is used is compared with its hash.
 func (s *Sealed) ReadMeshed(ctx context.Context, l *layout.Layout, rank int,
 	memory func(name string) []byte) error {
-	w, err := s.wants(l, rank, memory)
+	w, err := s.planReads(l, rank, memory)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.Path, err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(w)) {
-		if err := s.readSome(ctx, name, w[name]); err != nil {
+		if err := s.readVerified(ctx, name, w[name]); err != nil {
 			return fmt.Errorf("%s: %w", s.Path, err)
 		}
 	}
 	return nil
 }
 
-// wanted is pieces by file.
-type wanted map[string]pieces
+// fileReads are the ranges to read, by file.
+type fileReads map[string]blockReads
 
-// wants finds which bytes of which files are a rank's state on a layout.
-func (s *Sealed) wants(l *layout.Layout, rank int, memory func(name string) []byte) (wanted,
+// planReads finds which bytes of which files are a rank's state on a layout.
+func (s *Sealed) planReads(l *layout.Layout, rank int, memory func(name string) []byte) (fileReads,
 	error) {
 	if s.State.Mesh == nil {
 		return nil, errors.New("it is of a job without a mesh")
@@ -151,7 +151,7 @@ func (s *Sealed) wants(l *layout.Layout, rank int, memory func(name string) []by
 	if err != nil {
 		return nil, err
 	}
-	w, heads, has := wanted{}, map[string]int64{}, map[string]*format.Tensor{}
+	w, heads, has := fileReads{}, map[string]int64{}, map[string]*format.Tensor{}
 	for i := range from.Tensors {
 		x := &from.Tensors[i]
 		has[x.Name] = x
@@ -172,21 +172,21 @@ func (s *Sealed) wants(l *layout.Layout, rank int, memory func(name string) []by
 			w.add(x, p, memory(local.Name))
 		}
 	}
-	w[StateName], w[ranks.LayoutName] = pieces{}, pieces{}
-	for _, f := range s.files { // what says where the tensors are is compared, too
+	w[StateName], w[ranks.LayoutName] = blockReads{}, blockReads{}
+	for _, f := range s.files { // the headers are compared with their hashes, too
 		head, is := heads[f.Name]
 		if !is {
 			head = f.Size
 		}
 		if p := w[f.Name]; p != nil {
-			p.first(int((head + manifest.BlockBytes - 1) / manifest.BlockBytes))
+			p.includeFirst(int((head + manifest.BlockBytes - 1) / manifest.BlockBytes))
 		}
 	}
 	return w, nil
 }
 
-// add notes where a piece of a local tensor comes from.
-func (w wanted) add(x *format.Tensor, to layout.Piece, memory []byte) {
+// add adds the ranges that a piece of a local tensor comes from.
+func (w fileReads) add(x *format.Tensor, to layout.Piece, memory []byte) {
 	size := x.DType.Size()
 	for i := range x.Pieces {
 		from := &x.Pieces[i]
@@ -194,7 +194,7 @@ func (w wanted) add(x *format.Tensor, to layout.Piece, memory []byte) {
 			continue
 		}
 		if w[from.File] == nil {
-			w[from.File] = pieces{}
+			w[from.File] = blockReads{}
 		}
 		for run := range tensor.Runs(from.Box.Intersect(to.Box), from.View(), to.View) {
 			w[from.File].add(from.Offset+int64(run.A*size), memory[run.B*size:(run.B+run.N)*size])
@@ -202,8 +202,8 @@ func (w wanted) add(x *format.Tensor, to layout.Piece, memory []byte) {
 	}
 }
 
-// readSome reads blocks of a file, and compares them.
-func (s *Sealed) readSome(ctx context.Context, name string, want pieces) error {
+// readVerified reads blocks of a file, and compares each with its hash.
+func (s *Sealed) readVerified(ctx context.Context, name string, want blockReads) error {
 	i := slices.IndexFunc(s.files, func(f manifest.File) bool { return f.Name == name })
 	if i < 0 {
 		return fmt.Errorf("%s is not among the files that were sealed", name)

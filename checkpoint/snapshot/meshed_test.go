@@ -16,7 +16,7 @@ import (
 
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
-	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 	"github.com/shoal-ml/shoal/format/ranks"
 	"github.com/shoal-ml/shoal/format/safetensors"
 	"github.com/shoal-ml/shoal/state/layout"
@@ -43,8 +43,8 @@ func memories(spec *layout.Spec, tensors []layout.Tensor,
 // writeMeshed has all ranks of a layout write a checkpoint of step 7, and returns where it is.
 func writeMeshed(t *rapid.T, root string, spec *layout.Spec, l *layout.Layout,
 	memory []map[string][]byte) string {
-	said := &placetest.Lines{}
-	folder := snapshot.Folder{Root: root, Keep: 1, Say: said.Say}
+	said := &snapshottest.Lines{}
+	folder := snapshot.Folder{Root: root, Keep: 1, Log: said.Say}
 	for _, x := range l.Tensors {
 		if _, err := safetensors.Layout(
 			[]safetensors.Tensor{{Name: x.Name, DType: x.DType, Shape: x.Shape}}, nil); err != nil {
@@ -68,8 +68,8 @@ func writeMeshed(t *rapid.T, root string, spec *layout.Spec, l *layout.Layout,
 		}
 		p := &snapshot.Part{Folder: folder, Seed: 99, Rank: rank, State: text,
 			Own: json.RawMessage(`{}`)}
-		p.Mesh = func(mesh string) (*snapshot.Meshed, error) {
-			return &snapshot.Meshed{Layout: l, Text: description}, nil
+		p.Mesh = func(mesh string) (*snapshot.MeshState, error) {
+			return &snapshot.MeshState{Layout: l, Text: description}, nil
 		}
 		for _, x := range share.Tensors {
 			p.Body = append(p.Body, memory[rank][x.Name]...)

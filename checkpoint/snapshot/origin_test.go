@@ -11,7 +11,7 @@ import (
 
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
-	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/safetensors"
 	"github.com/shoal-ml/shoal/state/manifest"
@@ -57,8 +57,8 @@ func look(t *testing.T, path string) (*checkpoint.Checkpoint, error) {
 // whatever the others are called. Shards as they were written before are read too, and jobs go on
 // from them.
 func TestShardsSayWhichTheyAre(t *testing.T) {
-	f := snapshot.Folder{Root: filepath.Join(t.TempDir(), "c"), Keep: 1, Say: func(string) {}}
-	s, memory := placetest.Small(1, 2)
+	f := snapshot.Folder{Root: filepath.Join(t.TempDir(), "c"), Keep: 1, Log: func(string) {}}
+	s, memory := snapshottest.Small(1, 2)
 	write(t, f, s, memory, 0, 1)
 	dir := f.Path(1)
 	shard := func(i, of int) string {

@@ -22,20 +22,23 @@ type Part struct {
 	Folder Folder
 	Seed   uint64
 	Rank   int
-	State  []byte          // of all workers, as AppendJSON writes it
-	Own    json.RawMessage // an object: what this worker has for itself, by name
-	Body   []byte          // its Share, one run behind the other; left alone until Write returns
-	// Mesh says where the state lies on a mesh; nil where there is none. Body then is the tensors
-	// of the rank's ranks.Share.
-	Mesh func(mesh string) (*Meshed, error)
+	State  []byte // description that all workers share, as AppendJSON writes it
+	// JSON object with the state that only this worker has, by name.
+	Own json.RawMessage
+	// Body is the worker's Share, its runs one behind the other. It must not change until Write
+	// returns.
+	Body []byte
+	// Mesh returns where the state lies on a mesh; nil for a job without a mesh. With a mesh, Body
+	// holds the tensors of the rank's ranks.Share.
+	Mesh func(mesh string) (*MeshState, error)
 
-	meshed *meshed // nil = all workers have all of the state
-	state  *State
-	runs   []Run
-	head   []byte
+	meshShare *meshShare // nil = every worker holds all of the state
+	state     *State
+	runs      []Run
+	head      []byte
 }
 
-// Check looks at all of a part. It must be called before Write.
+// Check validates a part. It must be called before Write.
 func (p *Part) Check() (err error) {
 	if err := p.Folder.check(); err != nil {
 		return err
@@ -62,48 +65,48 @@ func (p *Part) Check() (err error) {
 	return err
 }
 
-// Step is how many steps were committed before the checkpoint.
+// Step returns the number of steps committed before the checkpoint.
 func (p *Part) Step() uint64 { return p.state.Step }
 
-// Write writes the part, and seals the checkpoint if it is the last one. What goes wrong ends the
-// checkpoint, and is said: training goes on.
+// Write writes the part, and seals the checkpoint if it is the last one. A failure abandons the
+// checkpoint and is logged: training goes on.
 func (p *Part) Write() {
-	defer lend(writers)()
+	defer addProcessors(writerThreads)()
 	begun, s := time.Now(), &staging{Attempt: Attempt{p.state.Step, p.Seed}, folder: p.Folder}
 	sealed, err := p.write(s)
 	where := fmt.Sprintf("checkpoint of step %d in %s", s.Step, s.folder.Root)
 	switch {
-	case gone(err):
-		p.Folder.Say(where + " is abandoned: its folder is gone, because another worker could " +
+	case isGone(err):
+		p.Folder.Log(where + " is abandoned: its folder is gone, because another worker could " +
 			"not write or left it behind")
 	case err != nil:
 		if removed, failed := s.abandon(); !removed && failed == nil {
-			p.Folder.Say(fmt.Sprintf("%s has all its parts and is not sealed, and training goes "+
+			p.Folder.Log(fmt.Sprintf("%s has all its parts and is not sealed, and training goes "+
 				"on: %v; it is sealed when the next one begins", where, err))
 		} else {
-			p.Folder.Say(fmt.Sprintf(
+			p.Folder.Log(fmt.Sprintf(
 				"%s is abandoned, and training goes on: %v; the ones before it are there%s", where,
-				err, roomFor(err)))
+				err, fullDiskHint(err)))
 		}
 	case sealed:
 		total := 0
 		for _, t := range p.state.Tensors {
 			total += t.Bytes()
 		}
-		p.Folder.Say(fmt.Sprintf("%s is sealed: %d bytes by %s, the last in %.1f s", where, total,
+		p.Folder.Log(fmt.Sprintf("%s is sealed: %d bytes by %s, the last in %.1f s", where, total,
 			plural.Of(p.state.Workers, "worker"), time.Since(begun).Seconds()))
 	}
 }
 
 func (p *Part) write(s *staging) (sealed bool, err error) {
 	if p.Rank == 0 {
-		if err := s.folder.settle(s); err != nil {
+		if err := s.folder.cleanUp(s); err != nil {
 			return false, err
 		}
 	}
-	ctx, place := context.Background(), p.Folder.Where()
-	switch err := place.Begin(ctx, s.Attempt); {
-	case gone(err): // nobody has removed it: it cannot be there
+	ctx, store := context.Background(), p.Folder.StoreOrLocal()
+	switch err := store.Begin(ctx, s.Attempt); {
+	case isGone(err): // not removed, but impossible to make
 		return false, fmt.Errorf(
 			"no folder for it can be made: %v; name one on a disk that takes folders", err)
 	case err != nil:
@@ -116,7 +119,7 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 		}
 	}
 	add := p.addShare
-	if p.meshed != nil {
+	if p.meshShare != nil {
 		add = p.addMeshed
 	}
 	if err := add(ctx, s, &r); err != nil {
@@ -124,7 +127,7 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 	}
 	text, err := json.Marshal(r)
 	if err == nil {
-		err = place.Put(ctx, s.Attempt,
+		err = store.Put(ctx, s.Attempt,
 			fmt.Sprintf(".part-%05d-of-%05d.json", p.Rank, p.state.Workers), text)
 	}
 	if err != nil {
@@ -133,7 +136,7 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 	return s.seal()
 }
 
-// addShare writes the worker's share of a state that all workers have.
+// addShare writes the worker's share of a state that every worker holds.
 func (p *Part) addShare(ctx context.Context, s *staging, r *receipt) error {
 	f := &file{head: p.head, body: p.Body, runs: p.runs, key: digest.NewKey(p.Seed),
 		sums: make([]digest.Sum, len(p.runs))}
@@ -147,14 +150,15 @@ func (p *Part) addShare(ctx context.Context, s *staging, r *receipt) error {
 	return nil
 }
 
-// A receipt says what a part has come to.
+// A receipt records what a worker has written of a checkpoint.
 type receipt struct {
 	Files []manifest.File `json:"files"`
-	// the fingerprint of what it has of a tensor, by the tensor's place in the state
+	// Sums is the fingerprint of the worker's part of each tensor, by the tensor's index in the
+	// state.
 	Sums map[int]uint64 `json:"sums"`
 }
 
-// add writes a file, and notes it.
+// add writes a file, and records it.
 func (r *receipt) add(ctx context.Context, s *staging, name string, f *file) error {
 	if err := f.write(ctx, s, name); err != nil {
 		return err
@@ -163,7 +167,7 @@ func (r *receipt) add(ctx context.Context, s *staging, name string, f *file) err
 	return nil
 }
 
-// file is a file on its way to the disk: a head, and the runs of a share one behind the other.
+// A file is a file on its way to the disk: a head, and the runs of a share one behind the other.
 type file struct {
 	head, body []byte
 	runs       []Run
@@ -171,49 +175,51 @@ type file struct {
 
 	blocks []manifest.Hash
 	mu     sync.Mutex
-	sums   []digest.Sum // of the runs
+	sums   []digest.Sum // fingerprint of each run
 }
 
 func (f *file) size() int { return len(f.head) + len(f.body) }
 
-// write hashes, weighs and writes unit by unit. It returns when all is there for good.
+// write hashes, fingerprints and writes unit by unit. It returns when everything is durable.
 func (f *file) write(ctx context.Context, s *staging, name string) error {
-	out, err := s.folder.Where().Create(ctx, s.Attempt, name, f.size())
+	out, err := s.folder.StoreOrLocal().Create(ctx, s.Attempt, name, f.size())
 	if err != nil {
 		return err
 	}
 	f.blocks = make([]manifest.Hash, (f.size()+manifest.BlockBytes-1)/manifest.BlockBytes)
 	unit := out.Unit()
-	err = group.Share(ctx, "checkpoint", writers, (f.size()+unit-1)/unit, func() func(int) error {
-		stepBack()
-		return func(i int) error { return f.unit(out, i*unit, min((i+1)*unit, f.size())) }
-	})
+	err = group.Share(ctx, "checkpoint", writerThreads, (f.size()+unit-1)/unit,
+		func() func(int) error {
+			lowerPriority()
+			return func(i int) error { return f.writeUnit(out, i*unit, min((i+1)*unit, f.size())) }
+		})
 	return out.Close(err)
 }
 
-// unit writes the bytes of a unit.
-func (f *file) unit(out Writer, from, to int) error {
+// writeUnit writes the bytes of a unit.
+func (f *file) writeUnit(out Writer, from, to int) error {
 	for at := from; at < to; at += manifest.BlockBytes {
 		head, body, first := f.slices(at, min(at+manifest.BlockBytes, to))
 		hash := sha256.New()
 		hash.Write(head)
 		hash.Write(body)
 		hash.Sum(f.blocks[at/manifest.BlockBytes][:0])
-		f.weigh(first, first+len(body))
+		f.addFingerprints(first, first+len(body))
 	}
 	head, body, _ := f.slices(from, to)
 	return out.Write(from, head, body)
 }
 
-// slices are the bytes of the file in its head and in its body, and where in the body those begin.
+// slices returns the bytes of a range of the file in head and body, and the offset in the body
+// where the latter begin.
 func (f *file) slices(from, to int) (head, body []byte, first int) {
 	cut := len(f.head)
 	first = max(from-cut, 0)
 	return f.head[min(from, cut):min(to, cut)], f.body[first:max(to-cut, 0)], first
 }
 
-// weigh adds the bytes of the body from first to last to the fingerprints of their runs.
-func (f *file) weigh(first, last int) {
+// addFingerprints adds the bytes of the body from first to last to the fingerprints of their runs.
+func (f *file) addFingerprints(first, last int) {
 	at := 0
 	for i, r := range f.runs {
 		n := r.To - r.From
@@ -227,7 +233,7 @@ func (f *file) weigh(first, last int) {
 	}
 }
 
-// parseReceipt reads a receipt for a state of so many tensors.
+// parseReceipt reads a receipt for a state of the given number of tensors.
 func parseReceipt(text []byte, tensors int) (r receipt, err error) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		return r, fmt.Errorf("a receipt: %w", err)
@@ -246,8 +252,8 @@ func parseReceipt(text []byte, tensors int) (r receipt, err error) {
 	return r, nil
 }
 
-// roomFor says what to do where the disk is full.
-func roomFor(err error) string {
+// fullDiskHint says what to do when the disk is full.
+func fullDiskHint(err error) string {
 	if durable.Full(err) {
 		return "; make room there, or keep fewer, and the next one is written"
 	}

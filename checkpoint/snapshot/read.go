@@ -16,17 +16,18 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Sealed is a checkpoint that is whole, as its seal says.
+// A Sealed is a checkpoint with a seal, open for reading.
 type Sealed struct {
-	Path   string
-	State  *State
-	Own    map[int]json.RawMessage // what each worker had for itself, by rank; Read fills it in
-	Blocks int                     // of all files: as many hashes can be compared
+	Path  string
+	State *State
+	// state that each worker had for itself, by rank; Read fills it in.
+	Own    map[int]json.RawMessage
+	Blocks int // blocks of all files, each of which has a hash
 
 	files []manifest.File
 }
 
-// Open reads what the checkpoint of a step is of.
+// Open reads the description and the manifest of a step's checkpoint.
 func (f Folder) Open(step uint64) (*Sealed, error) {
 	s := &Sealed{Path: f.Path(step), Own: map[int]json.RawMessage{}}
 	text, err := durable.Read(filepath.Join(s.Path, StateName), MaxTextBytes)
@@ -52,7 +53,8 @@ func (f Folder) Open(step uint64) (*Sealed, error) {
 }
 
 // Read reads all tensors into memory: into[i] has as many bytes as tensor i. Of the blocks of all
-// files, each turns-th from turn on is compared with its hash; it returns how many that were.
+// files it compares every turns-th, beginning with number turn, with its hash, and returns how many
+// it compared.
 func (s *Sealed) Read(ctx context.Context, into [][]byte, turn, turns int) (compared int,
 	err error) {
 	covered := make([]int, len(into))
@@ -80,10 +82,10 @@ func (s *Sealed) readFile(ctx context.Context, f *manifest.File, into [][]byte, 
 		return 0, err
 	}
 	defer file.Close()
-	want := pieces{}
-	want.first(len(f.Blocks))
+	want := blockReads{}
+	want.includeFirst(len(f.Blocks))
 	if strings.HasSuffix(f.Name, ".safetensors") {
-		if err := s.shard(file, f, into, covered, want); err != nil {
+		if err := s.locateShard(file, f, into, covered, want); err != nil {
 			return 0, err
 		}
 	}
@@ -93,9 +95,9 @@ func (s *Sealed) readFile(ctx context.Context, f *manifest.File, into [][]byte, 
 	return compared, readBlocks(ctx, file, f, want, func(i int) bool { return i%turns == turn })
 }
 
-// shard reads the header of a shard, and notes where its tensors belong.
-func (s *Sealed) shard(file io.ReaderAt, f *manifest.File, into [][]byte, covered []int,
-	want pieces) error {
+// locateShard reads the header of a shard, and adds where its tensors belong.
+func (s *Sealed) locateShard(file io.ReaderAt, f *manifest.File, into [][]byte, covered []int,
+	want blockReads) error {
 	h, err := safetensors.ReadHeader(f.Name, file, f.Size)
 	if err != nil {
 		return err
@@ -103,7 +105,7 @@ func (s *Sealed) shard(file io.ReaderAt, f *manifest.File, into [][]byte, covere
 	var offsets map[string]struct {
 		Starts tensor.Shape `json:"saved_offsets"`
 	}
-	var origin format.Origin // not by OriginOf: older shards say less
+	var origin format.Origin // OriginOf would refuse older shards, which say less
 	if err := errors.Join(json.Unmarshal([]byte(h.Metadata[shardingInfo]), &offsets),
 		json.Unmarshal([]byte(h.Metadata[format.OriginKey]), &origin)); err != nil {
 		return fmt.Errorf("%s: the metadata: %w", f.Name, err)

@@ -10,29 +10,30 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-const shardingInfo = "DCP_SHARDING_INFO" // torch's key for where in a tensor a shard lies
+// shardingInfo is the key of torch for the offsets of a shard in its tensor.
+const shardingInfo = "DCP_SHARDING_INFO"
 
 // A Tensor is a tensor of the state.
 type Tensor struct {
 	Name  string
 	DType tensor.DType
 	Shape tensor.Shape
-	// for what no worker has whole: rank r writes the bytes from Cuts[r] to Cuts[r+1]; nil = it is
-	// cut as Share says
+	// Cuts lists where a tensor that no worker holds entirely is cut: rank r writes the bytes from
+	// Cuts[r] to Cuts[r+1]. nil means that the tensor is cut as Share says.
 	Cuts []int
 }
 
-// Bytes is the length of its elements.
+// Bytes returns the size of the tensor's elements.
 func (t Tensor) Bytes() int {
 	n, err := t.Shape.Elements()
 	if err != nil {
-		panic("jobs: " + err.Error()) // ParseState has looked
+		panic("snapshot: " + err.Error()) // ParseState has checked
 	}
 	return n * t.DType.Size()
 }
 
-// axis is the dimension along which it is cut: the first that is longer than 1, so that every part
-// is one run of bytes.
+// axis returns the dimension along which the tensor is cut: the first that is longer than 1, so
+// that every part is one run of bytes.
 func (t Tensor) axis() int {
 	for i, n := range t.Shape {
 		if n > 1 {
@@ -42,7 +43,7 @@ func (t Tensor) axis() int {
 	return 0
 }
 
-// row is the bytes of one step along the axis: no cut goes through them.
+// row returns the bytes of one step along the axis. No cut goes through a row.
 func (t Tensor) row() int {
 	rows := 1
 	if len(t.Shape) > 0 {
@@ -51,11 +52,12 @@ func (t Tensor) row() int {
 	return max(t.Bytes()/rows, 1)
 }
 
-// A Run is bytes of a tensor that lie in one shard.
-type Run struct{ Tensor, From, To int } // its place among the tensors of the state, and its bytes
+// A Run is a range of bytes of a tensor that lies in one shard. Tensor is the tensor's index in the
+// state.
+type Run struct{ Tensor, From, To int }
 
-// Share is what a rank writes: what it alone has, and as near to its equal share of the other
-// bytes, in the order of the tensors, as whole rows allow.
+// Share returns what a rank writes: the bytes that only it has, and as nearly its equal share of
+// the other bytes, in the order of the tensors, as whole rows allow.
 func (s *State) Share(rank int) (runs []Run) {
 	total := 0
 	for _, t := range s.Tensors {
@@ -81,7 +83,7 @@ func (s *State) Share(rank int) (runs []Run) {
 	return runs
 }
 
-// Bytes is the length of runs together.
+// Bytes returns the total length of runs.
 func Bytes(runs []Run) (n int) {
 	for _, r := range runs {
 		n += r.To - r.From
@@ -89,7 +91,7 @@ func Bytes(runs []Run) (n int) {
 	return n
 }
 
-// header is the beginning of the shard of a rank, with what it has for itself.
+// header returns the beginning of a rank's shard, with the state that the rank has for itself.
 func (s *State) header(rank int, runs []Run, own json.RawMessage) ([]byte, error) {
 	h := &safetensors.Header{}
 	origin := format.Origin{Rank: rank, Ranks: s.Workers, File: 1, Files: 1,
@@ -105,7 +107,7 @@ func (s *State) header(rank int, runs []Run, own json.RawMessage) ([]byte, error
 		if i > 0 {
 			offsets = append(offsets, ',')
 		}
-		// a plain name needs no escape
+		// A plain name needs no escape.
 		offsets = fmt.Appendf(offsets, `"%s":{"saved_offsets":%v}`, t.Name, starts)
 		h.Tensors = append(h.Tensors,
 			safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: shape, Begin: int64(at),

@@ -17,12 +17,11 @@ import (
 
 var receiptName = regexp.MustCompile(`^\.part-\d+-of-(\d{1,9})\.json$`)
 
-// sealing lets one goroutine of this process seal at a time: others would leave a half-written
-// manifest in what is published. Those of another host may.
+// sealing lets one goroutine of this process seal at a time: two would leave a half-written
+// manifest in what is published. Goroutines of other hosts are safe.
 var sealing sync.Mutex
 
-// receiptsAmong returns those among the names of an attempt's files that are receipts, and whether
-// they are all that it takes.
+// receiptsAmong returns the receipts among the files of an attempt, and whether all are there.
 func receiptsAmong(names []string) (receipts []string, complete bool) {
 	workers := 0
 	for _, name := range names {
@@ -37,35 +36,38 @@ func receiptsAmong(names []string) (receipts []string, complete bool) {
 // A staging is a checkpoint that is being written.
 type staging struct {
 	Attempt
-	folder   Folder
-	hopeless bool // what is there of it cannot be read
+	folder Folder
+	// whether a file of the attempt cannot be parsed, so that it can never be sealed.
+	unreadable bool
 }
 
-// gone tells whether an error says that an attempt is not there any more.
-func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+// isGone reports whether an error says that an attempt does not exist any more.
+func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// abandon removes it, so that nothing of it takes room. It reports false when it has all its parts
-// by now.
+// abandon removes the attempt to free its space. It reports false when the attempt has all its
+// parts by now.
 func (s *staging) abandon() (bool, error) {
-	return s.folder.Where().Abandon(context.Background(), s.Attempt, func(names []string) bool {
-		_, complete := receiptsAmong(names)
-		return complete && !s.hopeless
-	})
+	return s.folder.StoreOrLocal().Abandon(context.Background(), s.Attempt,
+		func(names []string) bool {
+			_, complete := receiptsAmong(names)
+			return complete && !s.unreadable
+		})
 }
 
-// seal seals and publishes the checkpoint if all its parts are there, and removes those that are
-// too old. It may be called by several at once, and again after one that was killed in the middle.
-// It is errTaken, and the attempt removed, when another one at this step is sealed.
+// seal seals and publishes the checkpoint if all its parts are there, and removes checkpoints that
+// are too old. Several callers may call it at once, and again after one that was killed in the
+// middle. It returns errStepTaken, and removes the attempt, when another one at this step is
+// sealed.
 func (s *staging) seal() (bool, error) {
 	sealing.Lock()
 	defer sealing.Unlock()
 	err := s.publish(context.Background())
 	switch {
-	case errors.Is(err, errIncomplete), gone(err): // or another has published it
+	case errors.Is(err, errIncomplete), isGone(err): // gone = published by another
 		return false, nil
 	case errors.Is(err, fs.ErrExist):
 		_, _ = s.abandon()
-		return false, errTaken
+		return false, errStepTaken
 	case err != nil:
 		return false, err
 	}
@@ -73,16 +75,17 @@ func (s *staging) seal() (bool, error) {
 	return true, nil
 }
 
-const otherJob = ", so another job writes into the folder: give each job a folder of its own"
+const otherJobHint = ", so another job writes into the folder: give each job a folder of its own"
 
 var (
 	errIncomplete = errors.New("not all parts are there")
 	// A job makes no step twice once it is sealed.
-	errTaken = errors.New("another checkpoint of this step was sealed there meanwhile" + otherJob)
+	errStepTaken = errors.New("another checkpoint of this step was sealed there meanwhile" +
+		otherJobHint)
 )
 
 func (s *staging) publish(ctx context.Context) error {
-	p := s.folder.Where()
+	p := s.folder.StoreOrLocal()
 	names, err := p.Files(ctx, s.Attempt)
 	if err != nil {
 		return err
@@ -101,16 +104,16 @@ func (s *staging) publish(ctx context.Context) error {
 	return p.Seal(ctx, s.Attempt, text)
 }
 
-// manifest adds up what the receipts say.
+// manifest combines the receipts.
 func (s *staging) manifest(ctx context.Context, receipts []string) ([]byte, error) {
-	p := s.folder.Where()
+	p := s.folder.StoreOrLocal()
 	text, err := p.Read(ctx, s.Attempt, StateName)
 	if err != nil {
 		return nil, err
 	}
 	state, err := ParseState(text)
 	if err != nil {
-		s.hopeless = true
+		s.unreadable = true
 		return nil, fmt.Errorf("%w: %w", errIncomplete, err)
 	}
 	m := &manifest.Manifest{Seed: s.Seed}
@@ -126,7 +129,7 @@ func (s *staging) manifest(ctx context.Context, receipts []string) ([]byte, erro
 		}
 		r, err := parseReceipt(text, len(state.Tensors))
 		if err != nil {
-			s.hopeless = true
+			s.unreadable = true
 			return nil, fmt.Errorf("%w: %s: %w", errIncomplete, name, err)
 		}
 		for i, sum := range r.Sums {

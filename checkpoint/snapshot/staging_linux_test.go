@@ -5,15 +5,16 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
-	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 )
 
 // TestFolderThatCannotBe is in a file system that takes no folders, and says so as if it were not
 // there: nobody has removed it.
 func TestFolderThatCannotBe(t *testing.T) {
-	var l placetest.Lines
-	s, memory := placetest.Small(5, 1)
-	placetest.Write(t, snapshot.Folder{Root: "/proc/checkpoints", Keep: 2, Say: l.Say}, s, memory,
+	var l snapshottest.Lines
+	s, memory := snapshottest.Small(5, 1)
+	snapshottest.Write(t, snapshot.Folder{Root: "/proc/checkpoints", Keep: 2, Log: l.Say}, s,
+		memory,
 		55, 0)
 	if !strings.Contains(l.String(),
 		"is abandoned, and training goes on: no folder for it can be made: ") ||

@@ -9,14 +9,14 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
-	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
 // TestAWorkerThatIsLost has a part missing, in several stages.
 func TestAWorkerThatIsLost(t *testing.T) {
-	var l placetest.Lines
-	f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
+	var l snapshottest.Lines
+	f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Log: l.Say}
 	s := &snapshot.State{Step: 5, Workers: 3, Notes: json.RawMessage("{}"),
 		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	memory := [][]byte{make([]byte, 8000)}
@@ -35,7 +35,7 @@ func TestAWorkerThatIsLost(t *testing.T) {
 		!strings.Contains(l.String(), "step 7 in "+f.Root+" is abandoned: a worker was lost") {
 		t.Errorf("sealed %v: %s", steps, &l)
 	}
-	p := placetest.Part(t, f, &next, memory, 7*77, 0)
+	p := snapshottest.Part(t, f, &next, memory, 7*77, 0)
 	if err := os.WriteFile(filepath.Join(f.Root, ".staging-000000000007-000000000000021b"), nil,
 		0o666); err != nil {
 		t.Fatal(err)
@@ -52,8 +52,8 @@ func TestSettled(t *testing.T) {
 	s := &snapshot.State{Step: 5, Workers: 1, Notes: json.RawMessage("{}"),
 		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	for _, keep := range []string{"", ".part-00000-of-00001.json"} {
-		var l placetest.Lines
-		f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
+		var l snapshottest.Lines
+		f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Log: l.Say}
 		write(t, f, s, memory, 0)
 		// As before the rename.
 		staging := filepath.Join(f.Root, ".staging-000000000005-0000000000000181")
@@ -65,7 +65,7 @@ func TestSettled(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := f.Settle(); err != nil {
+		if err := f.CleanUp(); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := read(t, f, 1); err != nil ||
@@ -81,12 +81,12 @@ func TestSettled(t *testing.T) {
 // TestAnotherJobInTheFolder has two jobs write the same step: what the second one says must not be
 // nothing.
 func TestAnotherJobInTheFolder(t *testing.T) {
-	var first, second placetest.Lines
+	var first, second snapshottest.Lines
 	root := t.TempDir()
-	s, memory := placetest.Small(5, 2)
-	placetest.Write(t, snapshot.Folder{Root: root, Keep: 2, Say: first.Say}, s, memory, 55, 0, 1)
-	f := snapshot.Folder{Root: root, Keep: 2, Say: second.Say}
-	placetest.Write(t, f, s, memory, 66, 0, 1)
+	s, memory := snapshottest.Small(5, 2)
+	snapshottest.Write(t, snapshot.Folder{Root: root, Keep: 2, Log: first.Say}, s, memory, 55, 0, 1)
+	f := snapshot.Folder{Root: root, Keep: 2, Log: second.Say}
+	snapshottest.Write(t, f, s, memory, 66, 0, 1)
 	if !strings.Contains(first.String(), "is sealed: ") ||
 		!strings.Contains(second.String(), "step 5 in "+root+" is abandoned, and training goes "+
 			"on: another checkpoint of this step was sealed there meanwhile, so another job "+
@@ -112,8 +112,8 @@ func TestWrongReceipts(t *testing.T) {
 		`{"files":[],"sums":{"1":5}}`,
 		`{"files":[],"sums":{"0":2305843009213693952}}`,
 	} {
-		var l placetest.Lines
-		f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
+		var l snapshottest.Lines
+		f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Log: l.Say}
 		write(t, f, s, memory, 0)
 		left, err := filepath.Glob(filepath.Join(f.Root, ".staging-*", ".part-00000-of-00002.json"))
 		if err != nil || len(left) != 1 {
@@ -123,7 +123,7 @@ func TestWrongReceipts(t *testing.T) {
 			t.Fatal(err)
 		}
 		write(t, f, s, memory, 1)
-		if err := f.Settle(); err != nil {
+		if err := f.CleanUp(); err != nil {
 			t.Error(err)
 		}
 		if steps, err := f.Sealed(); len(steps) > 0 || err != nil ||
@@ -136,13 +136,13 @@ func TestWrongReceipts(t *testing.T) {
 // TestFolderCalledLatest has a folder where the link to the newest checkpoint belongs: checkpoints
 // are sealed all the same, and nothing is left beside them.
 func TestFolderCalledLatest(t *testing.T) {
-	var l placetest.Lines
-	f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Say: l.Say}
+	var l snapshottest.Lines
+	f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Log: l.Say}
 	if err := os.MkdirAll(filepath.Join(f.Root, "latest", "mine"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	s, memory := placetest.Small(5, 1)
-	placetest.Write(t, f, s, memory, 55, 0)
+	s, memory := snapshottest.Small(5, 1)
+	snapshottest.Write(t, f, s, memory, 55, 0)
 	var names []string
 	list, err := os.ReadDir(f.Root)
 	for _, e := range list {

@@ -1,7 +1,7 @@
-// Package snapshot has the checkpoints of running jobs, as docs/formats/job-checkpoints.md
-// describes them: each worker's share of the state becomes a file, and who writes the last one
-// seals the checkpoint. The agent writes them for its workers, and a Go program without an agent
-// for itself; Python has the same for a job of one.
+// Package snapshot writes and reads the checkpoints of running jobs, which
+// docs/formats/job-checkpoints.md describes: each worker's share of the state becomes a file, and
+// the worker that writes the last file seals the checkpoint. The agent writes them for its workers,
+// and a Go program without an agent for itself; Python does the same for a job of one.
 package snapshot
 
 import (
@@ -19,23 +19,28 @@ import (
 
 const (
 	stateVersion = "job/1"
-	StateName    = "shoal-checkpoint.json"
-	MaxTextBytes = 1 << 30 // bytes of JSON that are read
+	// StateName is the file with the description of a job's state.
+	StateName = "shoal-checkpoint.json"
+	// MaxTextBytes bounds the JSON that is read, in bytes.
+	MaxTextBytes = 1 << 30
 	maxWorkers   = 1 << 16
-	maxBytes     = 1 << 46 // of a state, so that no product with a rank overflows
+	// largest state in bytes, so that no product with a rank overflows.
+	maxBytes = 1 << 46
 )
 
-// A State is what a checkpoint is of.
+// A State describes the state in a checkpoint.
 type State struct {
-	Step    uint64 // committed before it
-	Cursor  []byte // the place in the data, as data/cursor encodes it
-	Workers int    // that write it
-	// an object: the parts of the state that are alike on all workers, by name
-	Notes   json.RawMessage
-	Tensors []Tensor // in the order in which their bytes make up the state
-	// on which each worker has a part of the tensors; nil = all workers have all of them
+	Step    uint64 // steps committed before the checkpoint
+	Cursor  []byte // position in the data, as data/cursor encodes it
+	Workers int    // number of workers that write the checkpoint
+	// Notes is a JSON object with the parts of the state that are alike on all workers, by name.
+	Notes json.RawMessage
+	// Tensors are in the order in which their bytes make up the state.
+	Tensors []Tensor
+	// Mesh is the mesh on which each worker holds a part of the tensors; nil means that all workers
+	// hold all tensors.
 	Mesh  *string
-	Items [][]byte // with a mesh: the arrays that notes have
+	Items [][]byte // bytes of the arrays in Notes; only with a mesh
 }
 
 type stateJSON struct {
@@ -76,7 +81,7 @@ func (s *State) AppendJSON(b []byte) ([]byte, error) {
 	return append(b, text...), nil
 }
 
-// ParseState reads a state, strictly. What it returns can be cut into shares, and each share is a
+// ParseState reads a state strictly. The result can be cut into shares, each of which is a
 // safetensors file.
 func ParseState(text []byte) (*State, error) {
 	s, err := parseState(text)
@@ -116,7 +121,7 @@ func parseState(text []byte) (*State, error) {
 		s.Tensors = append(s.Tensors, x)
 		whole = append(whole, safetensors.Tensor{Name: x.Name, DType: x.DType, Shape: x.Shape})
 	}
-	_, err = safetensors.Layout(whole, nil) // what it takes, a share of it is taken too
+	_, err = safetensors.Layout(whole, nil) // a file that holds everything could hold any share
 	return s, err
 }
 
@@ -136,22 +141,22 @@ func (j *tensorJSON) tensor(workers int) (t Tensor, err error) {
 	case n > maxBytes || j.Bytes != n*t.DType.Size():
 		return t, fmt.Errorf("%d bytes, where %s of shape %v have another number", j.Bytes, j.DType,
 			j.Shape)
-	case t.Cuts != nil && !t.cutWell(workers):
+	case t.Cuts != nil && !t.validCuts(workers):
 		return t, fmt.Errorf("cuts %.80v do not part %d bytes in rows of %d among %d workers",
 			t.Cuts, j.Bytes, t.row(), workers)
 	}
 	return t, nil
 }
 
-// cutWell reports whether the cuts give every row to one of the workers.
-func (t Tensor) cutWell(workers int) bool {
+// validCuts reports whether the cuts give every row to exactly one worker.
+func (t Tensor) validCuts(workers int) bool {
 	n := len(t.Cuts)
 	return n == workers+1 && t.Cuts[0] == 0 && t.Cuts[n-1] == t.Bytes() && t.Bytes() > 0 &&
 		slices.IsSorted(t.Cuts) &&
 		!slices.ContainsFunc(t.Cuts, func(cut int) bool { return cut%t.row() != 0 })
 }
 
-// PlainName is a name as it stands in a checkpoint: printable ASCII, without quotes and
+// PlainName returns a name as it stands in a checkpoint: printable ASCII, without quotes and
 // backslashes.
 func PlainName(name string) string {
 	return strings.Map(func(c rune) rune {

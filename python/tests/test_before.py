@@ -1,4 +1,4 @@
-"""A job goes on from a checkpoint that the release before has written, as if nothing had happened."""
+"""A job resumes from a checkpoint of the release before, as if nothing had happened."""
 
 import pathlib
 import re

@@ -1,5 +1,5 @@
-// Package placetest has the tests that every place for the checkpoints of jobs must pass.
-package placetest
+// Package snapshottest holds the tests that every store for checkpoints of jobs must pass.
+package snapshottest
 
 import (
 	"bytes"
@@ -18,17 +18,17 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Kind of place.
+// A Kind is an implementation of snapshot.Store under test.
 type Kind struct {
-	// a new one, which keeps 2
+	// Open returns the folder of a new, empty store that keeps two checkpoints.
 	Open func(t *testing.T) snapshot.Folder
-	// where a sealed checkpoint can be read
+	// Fetch returns a folder of the file system in which a sealed checkpoint can be read.
 	Fetch func(t *testing.T, f snapshot.Folder, a snapshot.Attempt) snapshot.Folder
-	// all that is there, without links
+	// Files lists all files of the store, without links.
 	Files func(t *testing.T, f snapshot.Folder) []string
 }
 
-// Lines collects what people are told.
+// Lines collects what a folder logs.
 type Lines struct {
 	mu   sync.Mutex
 	said []string
@@ -47,10 +47,10 @@ func (l *Lines) String() string {
 	return strings.Join(l.said, "\n")
 }
 
-// Bytes is the state that the tests write: of several uploads or blocks a worker.
+// Bytes is the size of the state that the tests write: several uploads or blocks for each worker.
 const Bytes = 17 << 20
 
-// State is what a checkpoint of a step is of, and the bytes of its tensors.
+// State returns the description of a step's checkpoint and the bytes of its tensors.
 func State(step uint64, workers int) (*snapshot.State, [][]byte) {
 	s := &snapshot.State{Step: step, Workers: workers, Notes: json.RawMessage("{}"),
 		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{Bytes / 4}}}}
@@ -59,14 +59,14 @@ func State(step uint64, workers int) (*snapshot.State, [][]byte) {
 	return s, [][]byte{memory}
 }
 
-// Small is a state of which each part is one piece.
+// Small returns a state of which each part is one piece.
 func Small(step uint64, workers int) (*snapshot.State, [][]byte) {
 	s, memory := State(step, workers)
 	s.Tensors[0].Shape = tensor.Shape{1000}
 	return s, [][]byte{memory[0][:4000]}
 }
 
-// Part is the part of a rank.
+// Part returns the part of a rank.
 func Part(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, seed uint64,
 	rank int) *snapshot.Part {
 	t.Helper()
@@ -85,7 +85,7 @@ func Part(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, s
 	return p
 }
 
-// Write has ranks write their parts at once.
+// Write writes the parts of several ranks at once.
 func Write(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, seed uint64,
 	ranks ...int) {
 	t.Helper()
@@ -100,7 +100,7 @@ func Write(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, 
 	}
 }
 
-// Steps are those that are sealed, the newest first.
+// Steps returns the sealed steps, the newest first.
 func Steps(t testing.TB, f snapshot.Folder) (steps []uint64) {
 	t.Helper()
 	sealed, err := f.Sealed()
@@ -129,10 +129,10 @@ func Run(t *testing.T, k Kind) {
 	}
 }
 
-// with opens a place and listens.
+// with opens a store and collects what it logs.
 func (k Kind) with(t *testing.T) (snapshot.Folder, *Lines) {
 	f, l := k.Open(t), &Lines{}
-	f.Say = l.Say
+	f.Log = l.Say
 	return f, l
 }
 
@@ -205,7 +205,7 @@ func (k Kind) receipts(t *testing.T) {
 		Write(t, f, s, memory, 55, 0)
 		k.replace(t, f, snapshot.Attempt{Step: 5, Seed: 55}, ".part-00000-of-00002.json", receipt)
 		Write(t, f, s, memory, 55, 1)
-		if err := f.Settle(); err != nil {
+		if err := f.CleanUp(); err != nil {
 			t.Error(err)
 		}
 		if steps, left := Steps(t, f), k.Files(t, f); len(steps) > 0 || len(left) > 0 ||
@@ -215,10 +215,10 @@ func (k Kind) receipts(t *testing.T) {
 	}
 }
 
-// replace puts a file of an attempt that is not sealed.
+// replace writes a file of an attempt that is not sealed.
 func (k Kind) replace(t *testing.T, f snapshot.Folder, a snapshot.Attempt, name, text string) {
 	t.Helper()
-	if err := f.Where().Put(t.Context(), a, name, []byte(text)); err != nil {
+	if err := f.StoreOrLocal().Put(t.Context(), a, name, []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -233,24 +233,24 @@ func (k Kind) damaged(t *testing.T) {
 	if err != nil || len(sealed) != 2 {
 		t.Fatal(sealed, err)
 	}
-	f.SetAside(sealed[0])
+	f.Quarantine(sealed[0])
 	if steps := Steps(t, f); !slices.Equal(steps, []uint64{1}) {
 		t.Errorf("sealed are %v", steps)
 	}
-	if err := f.Settle(); err != nil || len(k.Files(t, f)) < 6 {
+	if err := f.CleanUp(); err != nil || len(k.Files(t, f)) < 6 {
 		t.Errorf("what was set aside is lost: %v, %q", err, k.Files(t, f))
 	}
 }
 
-// race has one host remove an attempt while another one writes its last part: either it is sealed
-// and whole, or it is gone.
+// race removes an attempt on one host while another writes its last part: the attempt is either
+// sealed and complete, or gone.
 func (k Kind) race(t *testing.T) {
 	for i := range uint64(6) {
 		f, l := k.with(t)
 		s, memory := Small(5, 2)
 		Write(t, f, s, memory, 55, 0)
 		last := Part(t, f, s, memory, 55, 1)
-		both := []func() error{func() error { last.Write(); return nil }, f.Settle}
+		both := []func() error{func() error { last.Write(); return nil }, f.CleanUp}
 		if i%2 == 0 {
 			slices.Reverse(both)
 		}
@@ -280,17 +280,17 @@ func (k Kind) race(t *testing.T) {
 	}
 }
 
-// unsealed has all workers die behind their receipts: the next to come seals.
+// unsealed has all workers die after their receipts: the next to come seals.
 func (k Kind) unsealed(t *testing.T) {
 	f, l := k.with(t)
 	s, memory := Small(5, 2)
 	dying := f
-	dying.Place = killed{f.Where()}
+	dying.Store = killed{f.StoreOrLocal()}
 	Write(t, dying, s, memory, 55, 0, 1)
 	if steps := Steps(t, f); len(steps) > 0 {
 		t.Fatalf("sealed are %v", steps)
 	}
-	if err := f.Settle(); err != nil {
+	if err := f.CleanUp(); err != nil {
 		t.Fatal(err)
 	}
 	if steps := Steps(t, f); !slices.Equal(steps, []uint64{5}) ||
@@ -306,8 +306,8 @@ func (k Kind) meanwhile(t *testing.T) {
 	s, memory := Small(5, 1)
 	Write(t, f, s, memory, 55, 0)
 	late := f
-	late.Place = behind{f.Where()}
-	if err := late.Settle(); err != nil {
+	late.Store = behind{f.StoreOrLocal()}
+	if err := late.CleanUp(); err != nil {
 		t.Fatal(err)
 	}
 	if steps := Steps(t, f); !slices.Equal(steps, []uint64{5}) ||
@@ -316,16 +316,16 @@ func (k Kind) meanwhile(t *testing.T) {
 	}
 }
 
-// behind is a place whose list is of a moment ago.
-type behind struct{ snapshot.Place }
+// A behind is a store whose list is out of date.
+type behind struct{ snapshot.Store }
 
 // List does not know yet that the attempt is sealed.
 func (behind) List(context.Context) (sealed, unsealed []snapshot.Attempt, err error) {
 	return nil, []snapshot.Attempt{{Step: 5, Seed: 55}}, nil
 }
 
-// killed is a place that nobody of this process seals in or removes from.
-type killed struct{ snapshot.Place }
+// A killed is a store in which this process seals and removes nothing.
+type killed struct{ snapshot.Store }
 
 var errKilled = errors.New("killed")
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/shoal-ml/shoal/checkpoint"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
-	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -62,7 +62,7 @@ func row(t snapshot.Tensor) int {
 // write has several workers write their parts at once.
 func write(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, ranks ...int) {
 	t.Helper()
-	placetest.Write(t, f, s, memory, s.Step*77, ranks...)
+	snapshottest.Write(t, f, s, memory, s.Step*77, ranks...)
 }
 
 func all(n int) (ranks []int) {
@@ -108,8 +108,8 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	seed := seedOf(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	for step := range uint64(40) {
-		var l placetest.Lines
-		f := snapshot.Folder{Root: filepath.Join(t.TempDir(), "c"), Keep: 2, Say: l.Say}
+		var l snapshottest.Lines
+		f := snapshot.Folder{Root: filepath.Join(t.TempDir(), "c"), Keep: 2, Log: l.Say}
 		s, memory := random(r, step+1, 1+r.IntN(5))
 		write(t, f, s, memory, all(s.Workers)...)
 		if strings.Count(l.String(), "is sealed") != 1 {
@@ -137,7 +137,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 
 func TestDamageIsNoticed(t *testing.T) {
 	r := rand.New(rand.NewPCG(seedOf(t), 3))
-	f := snapshot.Folder{Root: t.TempDir(), Keep: 1, Say: new(placetest.Lines).Say}
+	f := snapshot.Folder{Root: t.TempDir(), Keep: 1, Log: new(snapshottest.Lines).Say}
 	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"),
 		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	write(t, f, s, [][]byte{make([]byte, 8000)}, 0, 1)
@@ -175,7 +175,7 @@ func TestWrongParts(t *testing.T) {
 	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"),
 		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	good := func() *snapshot.Part {
-		return placetest.Part(t, snapshot.Folder{Root: "/c", Keep: 1}, s,
+		return snapshottest.Part(t, snapshot.Folder{Root: "/c", Keep: 1}, s,
 			[][]byte{make([]byte, 8000)}, 1, 0)
 	}
 	for want, change := range map[string]func(p *snapshot.Part){

@@ -6,12 +6,12 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
-	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 )
 
 // A folder of the file system is a place like others.
 func TestFolder(t *testing.T) {
-	placetest.Run(t, placetest.Kind{
+	snapshottest.Run(t, snapshottest.Kind{
 		Open: func(t *testing.T) snapshot.Folder {
 			return snapshot.Folder{Root: t.TempDir(), Keep: 2}
 		},

@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	maxText  = 1 << 30 // bytes of a file that is read whole
-	removers = 8       // requests at a time
+	maxReadBytes  = 1 << 30 // largest file that is read whole
+	removeWorkers = 8       // removals in flight
 
 	// voidMark is the first file that is written to an attempt that is to be removed, and the last
-	// one that is: with it an attempt is not sealed, and nobody seals it.
+	// that is removed. An attempt with it is not sealed, and nobody seals it.
 	voidMark = ".void"
-	// damagedMark has people look after a sealed attempt.
+	// damagedMark marks a sealed attempt for people to look after.
 	damagedMark = ".damaged"
 )
 
-// An attempt's name has its seed, and so none is ever renamed: it is sealed when its manifest is
-// there.
+// attemptName matches the objects of an attempt. The name contains the seed, so an attempt is never
+// renamed: it is sealed when its manifest exists.
 var attemptName = regexp.MustCompile(`^step-(\d{1,19})-([0-9a-f]{16})/(.+)$`)
 
-// folder is the name of an attempt, with a slash.
+// folder returns the name of an attempt, with a slash.
 func folder(a snapshot.Attempt) string { return fmt.Sprintf("step-%012d-%016x/", a.Step, a.Seed) }
 
-// attemptOf splits the name of an object.
+// attemptOf splits the name of an object into attempt and file.
 func attemptOf(name string) (a snapshot.Attempt, file string, ok bool) {
 	m := attemptName.FindStringSubmatch(name)
 	if m == nil {
@@ -45,8 +45,8 @@ func attemptOf(name string) (a snapshot.Attempt, file string, ok bool) {
 	return a, m[3], errors.Join(err, err2) == nil && folder(a)+m[3] == name
 }
 
-// List implements snapshot.Place. A manifest alone is what one who was very late has written behind
-// a removal.
+// List implements snapshot.Store. A manifest alone was written very late, after the attempt was
+// removed.
 func (b *Bucket) List(ctx context.Context) (sealed, unsealed []snapshot.Attempt, err error) {
 	objects, err := b.list(ctx, "step-", true)
 	if err != nil {
@@ -57,7 +57,7 @@ func (b *Bucket) List(ctx context.Context) (sealed, unsealed []snapshot.Attempt,
 		return nil, nil, err
 	}
 	for _, u := range uploads {
-		objects = append(objects, object{name: u.name + ".upload"}) // no file that counts
+		objects = append(objects, object{name: u.name + ".upload"}) // not a file of the attempt
 	}
 	found := map[snapshot.Attempt][]string{}
 	for _, o := range objects {
@@ -78,7 +78,7 @@ func (b *Bucket) List(ctx context.Context) (sealed, unsealed []snapshot.Attempt,
 	return sealed, unsealed, nil
 }
 
-// names are those of all files of an attempt.
+// names lists all files of an attempt.
 func (b *Bucket) names(ctx context.Context, a snapshot.Attempt) (names []string, err error) {
 	objects, err := b.list(ctx, folder(a), true)
 	return namesOf(a, objects), err
@@ -91,8 +91,8 @@ func namesOf(a snapshot.Attempt, objects []object) (names []string) {
 	return names
 }
 
-// Files implements snapshot.Place. Who seals calls it behind its own receipt, and who abandons
-// looks for receipts behind its mark: so one of them sees the other.
+// Files implements snapshot.Store. A sealer calls it after its own receipt, and who abandons looks
+// for receipts after its mark: so one of the two sees the other.
 func (b *Bucket) Files(ctx context.Context, a snapshot.Attempt) ([]string, error) {
 	names, err := b.names(ctx, a)
 	if err == nil && (len(names) == 0 || slices.Contains(names, voidMark)) {
@@ -101,22 +101,22 @@ func (b *Bucket) Files(ctx context.Context, a snapshot.Attempt) ([]string, error
 	return names, err
 }
 
-// Read implements snapshot.Place.
+// Read implements snapshot.Store.
 func (b *Bucket) Read(ctx context.Context, a snapshot.Attempt, name string) ([]byte, error) {
-	return b.readAll(ctx, folder(a)+name, maxText)
+	return b.readAll(ctx, folder(a)+name, maxReadBytes)
 }
 
-// Put implements snapshot.Place.
+// Put implements snapshot.Store.
 func (b *Bucket) Put(ctx context.Context, a snapshot.Attempt, name string, text []byte) error {
 	return b.put(ctx, folder(a)+name, text)
 }
 
-// Begin implements snapshot.Place: there are no folders to make.
+// Begin implements snapshot.Store. A bucket has no folders to make.
 func (b *Bucket) Begin(context.Context, snapshot.Attempt) error { return nil }
 
-// Seal implements snapshot.Place. The manifest comes last, and those who write it at once write the
-// same. Receipts do not matter behind it; who finds it has its own there again if that was sent
-// twice, because the first answer was lost.
+// Seal implements snapshot.Store. The manifest comes last, and concurrent writers write the same
+// bytes. Receipts beside it do not matter: a receipt can be there again if it was sent twice
+// because the first answer was lost.
 func (b *Bucket) Seal(ctx context.Context, a snapshot.Attempt, text []byte) error {
 	if text != nil {
 		if err := b.Put(ctx, a, manifest.Name, text); err != nil {
@@ -132,7 +132,7 @@ func (b *Bucket) Seal(ctx context.Context, a snapshot.Attempt, text []byte) erro
 	return nil
 }
 
-// Abandon implements snapshot.Place.
+// Abandon implements snapshot.Store.
 func (b *Bucket) Abandon(ctx context.Context, a snapshot.Attempt,
 	complete func(names []string) bool) (bool, error) {
 	if err := b.Put(ctx, a, voidMark, []byte("this is being removed\n")); err != nil {
@@ -143,12 +143,12 @@ func (b *Bucket) Abandon(ctx context.Context, a snapshot.Attempt,
 		return false, err
 	}
 	names := namesOf(a, objects)
-	sealed, err := b.whole(ctx, a, objects)
+	sealed, err := b.isComplete(ctx, a, objects)
 	if err != nil {
 		return false, err
 	}
 	if !sealed && !complete(names) {
-		return true, b.void(ctx, a, names)
+		return true, b.removeMarked(ctx, a, names)
 	}
 	if err := b.remove(ctx, folder(a)+voidMark); err != nil {
 		return false, err
@@ -159,7 +159,7 @@ func (b *Bucket) Abandon(ctx context.Context, a snapshot.Attempt,
 	return false, nil
 }
 
-// Remove implements snapshot.Place.
+// Remove implements snapshot.Store.
 func (b *Bucket) Remove(ctx context.Context, a snapshot.Attempt) error {
 	if err := b.Put(ctx, a, voidMark, []byte("this is being removed\n")); err != nil {
 		return err
@@ -168,12 +168,12 @@ func (b *Bucket) Remove(ctx context.Context, a snapshot.Attempt) error {
 	if err != nil {
 		return err
 	}
-	return b.void(ctx, a, names)
+	return b.removeMarked(ctx, a, names)
 }
 
-// void removes the files of an attempt that has the mark, and what is left of uploads; the mark
-// comes last.
-func (b *Bucket) void(ctx context.Context, a snapshot.Attempt, names []string) error {
+// removeMarked removes the files of an attempt that has the mark, and its unfinished uploads. The
+// mark is removed last.
+func (b *Bucket) removeMarked(ctx context.Context, a snapshot.Attempt, names []string) error {
 	uploads, err := b.uploads(ctx, folder(a))
 	if err != nil {
 		return err
@@ -183,7 +183,8 @@ func (b *Bucket) void(ctx context.Context, a snapshot.Attempt, names []string) e
 			return err
 		}
 	}
-	// Receipts first: who finds them, and was stopped here, must find all that they speak of.
+	// Receipts go first: whoever finds receipts after this was interrupted must find all files
+	// that they list.
 	for _, which := range []func(string) bool{isReceipt, isManifest, func(name string) bool {
 		return name != voidMark
 	}} {
@@ -197,7 +198,7 @@ func (b *Bucket) void(ctx context.Context, a snapshot.Attempt, names []string) e
 func (b *Bucket) removeAll(ctx context.Context, a snapshot.Attempt, names []string,
 	which func(name string) bool) error {
 	chosen := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !which(name) })
-	return group.Share(ctx, "remove", removers, len(chosen), func() func(int) error {
+	return group.Share(ctx, "remove", removeWorkers, len(chosen), func() func(int) error {
 		return func(i int) error { return b.remove(ctx, folder(a)+chosen[i]) }
 	})
 }
@@ -206,8 +207,9 @@ func isReceipt(name string) bool { return strings.HasPrefix(name, ".part-") }
 
 func isManifest(name string) bool { return name == manifest.Name }
 
-// whole tells whether a manifest is there, and all files that it lists.
-func (b *Bucket) whole(ctx context.Context, a snapshot.Attempt, objects []object) (bool, error) {
+// isComplete reports whether a manifest is there, and all files that it lists.
+func (b *Bucket) isComplete(ctx context.Context, a snapshot.Attempt, objects []object) (bool,
+	error) {
 	sizes := map[string]int64{}
 	for _, o := range objects {
 		sizes[strings.TrimPrefix(o.name, folder(a))] = o.size
@@ -231,7 +233,7 @@ func (b *Bucket) whole(ctx context.Context, a snapshot.Attempt, objects []object
 	return true, nil
 }
 
-// SetAside implements snapshot.Place.
-func (b *Bucket) SetAside(ctx context.Context, a snapshot.Attempt) error {
+// Quarantine implements snapshot.Store.
+func (b *Bucket) Quarantine(ctx context.Context, a snapshot.Attempt) error {
 	return b.Put(ctx, a, damagedMark, []byte("a job could not go on from this\n"))
 }

@@ -278,7 +278,7 @@ func TestAnswers(t *testing.T) {
 			}
 			if err := c.ask(bucketOf(t, s)); err == nil ||
 				!strings.Contains(err.Error(), "it says more than 16777216 bytes") ||
-				s.taken > 3*mostAnswer {
+				s.taken > 3*maxAnswerBytes {
 				t.Errorf("%d bytes read: %v", s.taken, err)
 			}
 		})

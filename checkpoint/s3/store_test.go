@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/s3"
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
-	"github.com/shoal-ml/shoal/checkpoint/snapshot/placetest"
+	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 )
 
 // open opens a bucket of a store in memory, behind a handler that may do evil.
@@ -22,14 +22,14 @@ func open(t *testing.T, front func(http.Handler) http.Handler) (snapshot.Folder,
 	return folder(t, "s3://models/runs/digits", nil), store
 }
 
-// folder opens a URL as a place, without pauses between tries.
+// folder returns the name of an attempt, with a slash.
 func folder(t *testing.T, url string, pauses *[]time.Duration) snapshot.Folder {
 	t.Helper()
 	b, err := s3.Open(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return snapshot.Folder{Root: url, Keep: 2, Place: b.Quick(pauses), Say: func(line string) {
+	return snapshot.Folder{Root: url, Keep: 2, Store: b.Quick(pauses), Log: func(line string) {
 		t.Log(line)
 	}}
 }
@@ -38,7 +38,7 @@ func folder(t *testing.T, url string, pauses *[]time.Duration) snapshot.Folder {
 func fetch(t *testing.T, f snapshot.Folder, a snapshot.Attempt) snapshot.Folder {
 	t.Helper()
 	here := snapshot.Folder{Root: t.TempDir()}
-	if err := f.Place.(*s3.Bucket).Fetch(t.Context(), a, here.Root); err != nil {
+	if err := f.Store.(*s3.Bucket).Fetch(t.Context(), a, here.Root); err != nil {
 		t.Fatal(err)
 	}
 	return here
@@ -46,7 +46,7 @@ func fetch(t *testing.T, f snapshot.Folder, a snapshot.Attempt) snapshot.Folder 
 
 func TestBucket(t *testing.T) {
 	var store *s3test.Server
-	placetest.Run(t, placetest.Kind{
+	snapshottest.Run(t, snapshottest.Kind{
 		Open: func(t *testing.T) (f snapshot.Folder) {
 			f, store = open(t, nil)
 			return f
@@ -62,18 +62,18 @@ func TestBucket(t *testing.T) {
 // manifest of another.
 func TestReceiptBehindTheManifest(t *testing.T) {
 	f, store := open(t, nil)
-	s, memory := placetest.State(5, 2)
-	placetest.Write(t, f, s, memory, 55, 0, 1)
+	s, memory := snapshottest.State(5, 2)
+	snapshottest.Write(t, f, s, memory, 55, 0, 1)
 	sealed, err := f.Sealed()
 	if err != nil || len(sealed) != 1 {
 		t.Fatal(sealed, err)
 	}
 	before := store.Keys()
-	if err := f.Place.Put(t.Context(), sealed[0], ".part-00001-of-00002.json",
+	if err := f.Store.Put(t.Context(), sealed[0], ".part-00001-of-00002.json",
 		[]byte("{}")); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Place.Seal(t.Context(), sealed[0], nil); !errors.Is(err, fs.ErrNotExist) {
+	if err := f.Store.Seal(t.Context(), sealed[0], nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("sealed again: %v", err)
 	}
 	if after := store.Keys(); !slices.Equal(before, after) {
@@ -85,12 +85,12 @@ func TestReceiptBehindTheManifest(t *testing.T) {
 // nothing.
 func TestAnotherJobInTheBucket(t *testing.T) {
 	f, _ := open(t, nil)
-	var first, second placetest.Lines
-	s, memory := placetest.Small(5, 2)
-	f.Say = first.Say
-	placetest.Write(t, f, s, memory, 55, 0, 1)
-	f.Say = second.Say
-	placetest.Write(t, f, s, memory, 66, 0, 1)
+	var first, second snapshottest.Lines
+	s, memory := snapshottest.Small(5, 2)
+	f.Log = first.Say
+	snapshottest.Write(t, f, s, memory, 55, 0, 1)
+	f.Log = second.Say
+	snapshottest.Write(t, f, s, memory, 66, 0, 1)
 	if strings.Contains(first.String(), "another") ||
 		!strings.Contains(second.String(), "another checkpoint of step 5 is in "+f.Root+
 			", so another job writes into the folder: give each job a folder of its own") {
