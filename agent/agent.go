@@ -25,6 +25,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/numa"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/sense/stall"
 	"github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -158,7 +159,7 @@ func (a *Agent) link() error {
 	}
 	a.engine.name = fabric.Host(name)
 	a.crew.agent, a.engine.crew = head.New(cfg), a.crew
-	a.crew.lookout = newLookout(a.crew.agent.Gone)
+	a.crew.stalls = stall.New(a.crew.agent.Gone)
 	for seat, token := range a.cfg.Tokens {
 		a.seats[seat] = &presence{token: token}
 		a.crew.agent.Started(topo.WorkerID(seat))
@@ -189,7 +190,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	err := a.accept()
 	a.shut()
-	_ = a.engine.do(a.crew.lookAway)
+	_ = a.engine.do(a.crew.endWaits)
 	if a.network != nil {
 		_ = a.engine.do(func() { a.crew.left = true })
 		a.engine.transfers.close()

@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/sense/stall"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -38,8 +39,8 @@ type crew struct {
 	news     []member.Action
 	parted   bool
 	shaper   shaper
-	lookout  *lookout
-	began    time.Time       // when the lookout did
+	stalls   *stall.Detector
+	began    time.Time       // when stalls began to be observed
 	after    topo.Generation // which the job had before this start
 
 	left     bool     // this agent ends: what other hosts say is of no interest any more

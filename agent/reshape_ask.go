@@ -3,13 +3,11 @@ package agent
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/job"
-	"github.com/shoal-ml/shoal/kernel"
-	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/sense/probe"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/state/reshape"
 )
@@ -95,26 +93,10 @@ func (a *Agent) PlanReshape(mesh string) (api.Plan, error) {
 
 // predict says how long a plan takes, on links as far as all-reduces have told how fast those are.
 func predict(p *api.Plan, r *routes) {
-	p.MemorySeconds = float64(p.Copied) * secondsAByte()
+	p.MemorySeconds = float64(p.Copied) * probe.Reshape(newClock())
 	p.Seconds = p.MemorySeconds
 	beta, known := r.cable()
 	if links := float64(p.Busiest) * beta; known || p.Busiest == 0 {
 		p.LinkSeconds, p.Seconds = &links, p.Seconds+links
 	}
-}
-
-// secondsAByte is what a byte of the new state costs in memory, as this host does it now: three
-// copies (out of the model, to its place, into the model) and two fingerprints, on one core.
-func secondsAByte() float64 {
-	const n = 8 << 20
-	from, to, key := make([]byte, n), make([]byte, n), digest.NewKey(1)
-	kernel.Best().Copy(to, from) // touch them
-	begin := time.Now()
-	for range 3 {
-		kernel.Best().Copy(to, from)
-	}
-	for range 2 {
-		key.Run(0, to)
-	}
-	return time.Since(begin).Seconds() / n
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/decide/policy"
 	"github.com/shoal-ml/shoal/internal/queue"
+	"github.com/shoal-ml/shoal/sense/probe"
 )
 
 // routes is how the all-reduces of the job go between hosts, as this agent knows it: what a tuner
@@ -98,9 +99,9 @@ func (r *routes) measured(l landed) (policy.RouteDecision, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tuner == nil {
-		begin := cost.Default()
-		begin.Gamma = Gamma()
-		r.tuner = policy.NewRoutes(begin)
+		start := cost.Default()
+		start.Gamma = probe.Add(newClock())
+		r.tuner = policy.NewRoutes(start)
 	}
 	return r.tuner.Decide(decide.Observation[cost.Sample]{Sample: l.Sample, Leads: l.leads})
 }

@@ -7,20 +7,22 @@ import (
 	"time"
 
 	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/stall"
 	"github.com/shoal-ml/shoal/topo"
 )
 
 // noticed is after how long it is said who is waited for: one of the workers is always the last.
-const noticed = time.Second
+const noticed = sense.Second
 
 // manyWaits is how many of the workers that are waited for a line for a person describes.
 const manyWaits = 4
 
-// watch looks, now and then, who is waited for.
+// watch observes who is waited for, four times a second.
 func (a *Agent) watch(ctx context.Context) error {
-	ticker := time.NewTicker(lookInterval)
+	ticker := time.NewTicker(time.Duration(stall.Interval))
 	defer ticker.Stop()
-	look := a.crew.lookOut
+	look := a.crew.observeWaits
 	for {
 		select {
 		case <-ticker.C:
@@ -36,32 +38,34 @@ func (a *Agent) watch(ctx context.Context) error {
 func (a *Agent) Waits() map[int]api.Wait {
 	list := map[int]api.Wait{}
 	_ = a.engine.do(func() {
-		a.crew.lookOut()
-		for _, v := range a.crew.lookout.vigils {
-			if a.crew.lookout.lasts(v) >= noticed {
-				list[int(v.Worker)] = a.crew.wait(v)
+		a.crew.observeWaits()
+		for _, s := range a.crew.stalls.Stalls() {
+			if a.crew.stalls.Waited(s) >= noticed {
+				list[int(s.Worker)] = a.crew.wait(s)
 			}
 		}
 	})
 	return list
 }
 
-// lookOut tells of waits that have become unusual, and of their ends.
-func (c *crew) lookOut() {
+// observeWaits tells of waits that have become unusual, and of their ends.
+func (c *crew) observeWaits() {
 	if c.parted || c.left {
-		c.lookAway()
+		c.endWaits()
 		return
 	}
-	told, over := c.lookout.look(time.Since(c.began), c.agent.Leads(), c.agent.Applied(),
+	now := sense.Duration(time.Since(c.began))
+	unusual, over := c.stalls.Observe(now, c.agent.Leads(), c.agent.Applied(),
 		append(c.agent.Waits(), c.engine.unfed()...))
 	c.tellWaits("waited", over, c.waited)
-	c.tellWaits("wait", told, c.waits)
+	c.tellWaits("wait", unusual, c.waits)
 }
 
-// lookAway tells the end of the waits that the job ends.
-func (c *crew) lookAway() { c.tellWaits("waited", c.lookout.end(), c.waited) }
+// endWaits tells the end of the waits that the job ends.
+func (c *crew) endWaits() { c.tellWaits("waited", c.stalls.End(), c.waited) }
 
-func (c *crew) tellWaits(what string, list []*vigil, say func(v *vigil) string) {
+func (c *crew) tellWaits(what string, list []*stall.Stall,
+	say func(s *stall.Stall) string) {
 	if len(list) == 0 {
 		return
 	}
@@ -69,10 +73,10 @@ func (c *crew) tellWaits(what string, list []*vigil, say func(v *vigil) string) 
 	e := Event{What: what, Generation: c.number(known.View.Generation), Size: known.View.Size(),
 		Step: known.Steps}
 	var words []string
-	for i, v := range list {
-		e.Awaited = append(e.Awaited, int(v.Worker))
+	for i, s := range list {
+		e.Awaited = append(e.Awaited, int(s.Worker))
 		if i < manyWaits {
-			words = append(words, say(v))
+			words = append(words, say(s))
 		}
 	}
 	e.Because = strings.Join(words, "; ")
@@ -83,14 +87,14 @@ func (c *crew) tellWaits(what string, list []*vigil, say func(v *vigil) string) 
 }
 
 // waits says that a wait is unusual.
-func (c *crew) waits(v *vigil) string {
+func (c *crew) waits(s *stall.Stall) string {
 	others := "1 other has"
-	if v.By > 1 {
-		others = fmt.Sprintf("%d others have", v.By)
+	if s.By > 1 {
+		others = fmt.Sprintf("%d others have", s.By)
 	}
-	w := c.wait(v)
-	text := fmt.Sprintf("%s waited %.0f s for %s in %s", others, c.lookout.lasts(v).Seconds(),
-		c.whom(v.Worker), w.Call)
+	w := c.wait(s)
+	text := fmt.Sprintf("%s waited %.0f s for %s in %s", others, c.stalls.Waited(s).Seconds(),
+		c.whom(s.Worker), w.Call)
 	if w.OwnCall != "" {
 		text += ", and its own call waits too: " + w.OwnCall
 	}
@@ -98,9 +102,9 @@ func (c *crew) waits(v *vigil) string {
 }
 
 // waited says that such a wait is over.
-func (c *crew) waited(v *vigil) string {
-	return fmt.Sprintf("%s is waited for no more, after %.0f s", c.whom(v.Worker),
-		(c.lookout.before - v.begun).Seconds())
+func (c *crew) waited(s *stall.Stall) string {
+	return fmt.Sprintf("%s is waited for no more, after %.0f s", c.whom(s.Worker),
+		c.stalls.Took(s).Seconds())
 }
 
 // whom names a worker, and its host where there are several.
@@ -115,13 +119,13 @@ func (c *crew) whom(w topo.WorkerID) string {
 
 // wait is a wait as tools are told. What the calls are is put into words at once: they are used
 // again.
-func (c *crew) wait(v *vigil) api.Wait {
-	// Not by the time of day at which the lookout began: the clock may have been set since, and
-	// does not stand still while the machine sleeps.
-	w := api.Wait{Since: time.Now().Add(-c.lookout.lasts(v)), Call: v.In.Call.String(),
-		Group: int(v.Group), Waiters: v.By, Unusual: v.told}
-	if v.Own != nil {
-		w.OwnCall = v.Own.Call.String()
+func (c *crew) wait(s *stall.Stall) api.Wait {
+	// The begin of the wait follows from its length: the clock of the time of day may have been
+	// set since, and goes on while the machine sleeps.
+	w := api.Wait{Since: time.Now().Add(-time.Duration(c.stalls.Waited(s))),
+		Call: s.In.Call.String(), Group: int(s.Group), Waiters: s.By, Unusual: s.Unusual()}
+	if s.Own != nil {
+		w.OwnCall = s.Own.Call.String()
 	}
 	return w
 }

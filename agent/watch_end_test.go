@@ -6,10 +6,29 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoal-ml/shoal/collective"
-	"github.com/shoal-ml/shoal/topo"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/stall"
 )
+
+// observeWaits lets a detector observe waits over some time.
+func observeWaits(d *stall.Detector, from, until sense.Duration, waits ...collective.Wait) {
+	for now := from; now <= until; now += stall.Interval {
+		d.Observe(now, true, 0, waits)
+	}
+}
+
+// A clock that was set since the job began, or a machine that slept, does not make waits longer.
+func TestWaitsDoNotGoByTheTimeOfDay(t *testing.T) {
+	c := &crew{began: time.Now().Add(-8 * time.Hour), stalls: stall.New(nil)}
+	observeWaits(c.stalls, 0, 6*sense.Second, collective.Wait{In: &collective.Posted{}})
+	since := c.wait(c.stalls.Stalls()[0]).Since
+	if d := time.Since(since); d < 6*time.Second || d > time.Hour {
+		t.Errorf("others have waited %v, want 6 s", d)
+	}
+}
 
 // A wait that is under way when the job ends ends with it.
 func TestWaitsEndWithTheJob(t *testing.T) {
@@ -21,12 +40,10 @@ func TestWaitsEndWithTheJob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waits := func(w topo.WorkerID) collective.Wait {
-		return collective.Wait{WaitID: collective.WaitID{Worker: w, Of: w}}
-	}
-	a.crew.lookout.before = 60 * second
-	a.crew.lookout.vigils = map[topo.WorkerID]*vigil{0: {Wait: waits(0), begun: 50 * second},
-		1: {Wait: waits(1), begun: 6 * second, told: true}}
+	long := collective.Wait{WaitID: collective.WaitID{Worker: 1, Of: 1}}
+	short := collective.Wait{WaitID: collective.WaitID{Worker: 0, Of: 0}}
+	observeWaits(a.crew.stalls, 0, 58*sense.Second, long)
+	observeWaits(a.crew.stalls, 58*sense.Second, 60*sense.Second, long, short)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := a.Run(ctx); err != nil {

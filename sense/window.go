@@ -1,5 +1,3 @@
-// Package sense turns what is measured into what can be judged: samples into series, and series
-// into numbers that policies compare. The detectors and probes lie in its folders.
 package sense
 
 import "slices"

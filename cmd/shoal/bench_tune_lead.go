@@ -5,10 +5,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/probe"
 )
 
 // tuneLead is the first host of a measurement, which tells the others what to do.
@@ -186,7 +187,8 @@ func probes() []cost.Sample {
 // fit measures the probes and returns the model that explains them.
 func (l *tuneLead) fit(rounds int) (cost.Model, error) {
 	m := cost.Default()
-	m.Gamma = agent.Gamma()
+	start := time.Now()
+	m.Gamma = probe.Add(func() sense.Duration { return sense.Duration(time.Since(start)) })
 	samples := probes()
 	if err := l.measure(samples, rounds); err != nil {
 		return m, err

@@ -4,13 +4,11 @@
 // the spread and a memory of the longest pause, because the pauses of a loaded machine are rarer
 // and longer than a normal distribution has them.
 //
-// It has no clock: time is a duration since any moment that stays the same.
+// It has no clock: time is a number of nanoseconds since any moment that stays the same, in
+// whichever type counts so, such as time.Duration.
 package accrual
 
-import (
-	"math"
-	"time"
-)
+import "math"
 
 const (
 	// Threshold is the φ from which on a silence is suspicious: one in 10⁸ of those that were
@@ -26,22 +24,22 @@ const (
 	pauseFactor = 2
 )
 
-// Detector judges the silence of one peer. It is not safe for concurrent use.
-type Detector struct {
-	interval time.Duration
-	last     time.Duration // when the peer was heard last
-	sampled  time.Duration // when a silence was remembered last
-	longest  time.Duration // the longest silence since then
+// Detector judges the silence of one peer. D counts nanoseconds. It is not safe for concurrent use.
+type Detector[D ~int64] struct {
+	interval D // the longest time in which a calm peer says nothing
+	last     D // when the peer was heard last
+	sampled  D // when a silence was remembered last
+	longest  D // the longest silence since then
 
 	silences     [window]float64 // in seconds; a ring
 	count        int             // how many there have been
 	mean, spread float64         // of those in the window, not below their floors; in seconds
-	pause        time.Duration   // the longest in the window
+	pause        D               // the longest in the window
 }
 
 // New judges a peer that says something at least once an interval, and has been heard now.
-func New(interval, now time.Duration) *Detector {
-	d := &Detector{interval: interval, last: now, sampled: now}
+func New[D ~int64](interval, now D) *Detector[D] {
+	d := &Detector[D]{interval: interval, last: now, sampled: now}
 	d.learn()
 	return d
 }
@@ -49,13 +47,13 @@ func New(interval, now time.Duration) *Detector {
 // Heard tells that something came from the peer. What comes in a burst counts as the longest
 // silence in it: of each interval one is remembered, so that a stream of data does not make the
 // pause after it suspicious.
-func (d *Detector) Heard(now time.Duration) {
+func (d *Detector[D]) Heard(now D) {
 	d.longest = max(d.longest, now-d.last)
 	d.last = max(d.last, now)
 	if now-d.sampled < d.interval/2 {
 		return
 	}
-	d.silences[d.count%window] = d.longest.Seconds()
+	d.silences[d.count%window] = seconds(d.longest)
 	d.count++
 	d.sampled, d.longest = now, 0
 	d.learn()
@@ -63,13 +61,13 @@ func (d *Detector) Heard(now time.Duration) {
 
 // Excuse takes a time out of the present silence in which the peer could not have been heard,
 // because nobody listened.
-func (d *Detector) Excuse(pause time.Duration) {
+func (d *Detector[D]) Excuse(pause D) {
 	d.last += pause
 	d.sampled += pause
 }
 
 // learn computes the statistics of the window.
-func (d *Detector) learn() {
+func (d *Detector[D]) learn() {
 	known := d.silences[:min(d.count, window)]
 	n := math.Max(float64(len(known)), 1)
 	var mean, variance, longest float64
@@ -80,22 +78,25 @@ func (d *Detector) learn() {
 	for _, s := range known {
 		variance += (s - mean) * (s - mean) / n
 	}
-	d.mean = math.Max(mean, d.interval.Seconds())
-	d.spread = math.Max(math.Sqrt(variance), spreadFloor*d.interval.Seconds())
-	d.pause = time.Duration(longest * float64(time.Second))
+	d.mean = math.Max(mean, seconds(d.interval))
+	d.spread = math.Max(math.Sqrt(variance), spreadFloor*seconds(d.interval))
+	d.pause = D(longest * 1e9)
 }
 
 // Silence is for how long the peer has not been heard.
-func (d *Detector) Silence(now time.Duration) time.Duration { return max(0, now-d.last) }
+func (d *Detector[D]) Silence(now D) D { return max(0, now-d.last) }
 
 // Phi is −log₁₀ of the probability that one who is alive is silent for as long as this peer has
 // been.
-func (d *Detector) Phi(now time.Duration) float64 {
-	deviations := (d.Silence(now).Seconds() - d.mean) / d.spread
+func (d *Detector[D]) Phi(now D) float64 {
+	deviations := (seconds(d.Silence(now)) - d.mean) / d.spread
 	return -math.Log10(math.Erfc(deviations/math.Sqrt2) / 2)
 }
 
 // Suspect reports whether the peer has been silent for longer than its rhythm explains.
-func (d *Detector) Suspect(now time.Duration) bool {
+func (d *Detector[D]) Suspect(now D) bool {
 	return d.Phi(now) >= Threshold && d.Silence(now) > pauseFactor*d.pause
 }
+
+// seconds converts as time.Duration does.
+func seconds[D ~int64](d D) float64 { return float64(d/1e9) + float64(d%1e9)/1e9 }

@@ -15,7 +15,7 @@ const (
 
 // rhythm returns a detector that has heard these silences, over and over, and when it heard the
 // last.
-func rhythm(rounds int, silences ...time.Duration) (*Detector, time.Duration) {
+func rhythm(rounds int, silences ...time.Duration) (*Detector[time.Duration], time.Duration) {
 	now := 7 * time.Second
 	d := New(interval, now)
 	for range rounds {
@@ -53,7 +53,7 @@ func TestPhi(t *testing.T) {
 }
 
 // suspectAfter returns the first silence, in whole ms, that is suspicious.
-func suspectAfter(d *Detector, now time.Duration) time.Duration {
+func suspectAfter(d *Detector[time.Duration], now time.Duration) time.Duration {
 	for s := time.Duration(0); ; s += ms {
 		if d.Suspect(now + s) {
 			return s

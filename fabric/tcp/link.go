@@ -52,7 +52,7 @@ type link struct {
 	said    []byte    // the last frame that was not queued there
 	pieces  sendQueue // for the streams of data
 
-	host, process *accrual.Detector // the monitor's
+	host, process *accrual.Detector[time.Duration] // the monitor's
 	// for how long the peer's kernel has acknowledged nothing, if that is known
 	acked func() (time.Duration, bool)
 	// streams of data over other interfaces than the control stream's

@@ -86,7 +86,7 @@ func (l *link) judge(now, passed time.Duration) {
 // die alone: what has left must be acknowledged, in the patience that a process gets, since packets
 // that are lost are sent again after a while.
 type otherPath struct {
-	silence *accrual.Detector
+	silence *accrual.Detector[time.Duration]
 	owed    func() time.Duration // for how long the peer's kernel owes an acknowledgement
 }
 

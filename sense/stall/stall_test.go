@@ -1,4 +1,4 @@
-package agent
+package stall
 
 import (
 	"fmt"
@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/sense"
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// watched is a job at which a lookout looks. Its clock is the test's.
+// watched is a job that a detector observes. Its clock is the test's.
 type watched struct {
-	l       *lookout
+	d       *Detector
 	now     time.Duration
 	applied uint64
 	calls   uint64
@@ -23,7 +24,7 @@ type watched struct {
 
 func newWatched() *watched {
 	w := &watched{gone: map[topo.WorkerID]bool{}}
-	w.l = newLookout(func(x topo.WorkerID) bool { return w.gone[x] })
+	w.d = New(func(x topo.WorkerID) bool { return w.gone[x] })
 	return w
 }
 
@@ -35,20 +36,22 @@ func (w *watched) pass(d time.Duration, workers ...topo.WorkerID) {
 			collective.Wait{WaitID: collective.WaitID{Worker: x, Of: x, Number: w.calls}})
 	}
 	for end := w.now + d; w.now < end; {
-		w.now += min(lookInterval, end-w.now)
+		w.now += min(interval, end-w.now)
 		w.look(true, waits)
 	}
 }
 
 func (w *watched) look(leads bool, waits []collective.Wait) {
-	told, over := w.l.look(w.now, leads, w.applied, waits)
+	told, over := w.d.Observe(sense.Duration(w.now), leads, w.applied, waits)
 	for _, v := range over {
 		w.news = append(w.news,
-			fmt.Sprintf("over %d after %v", v.Worker, (w.now-v.begun).Round(time.Second)))
+			fmt.Sprintf("over %d after %v", v.Worker,
+				time.Duration(w.d.Took(v)).Round(time.Second)))
 	}
 	for _, v := range told {
 		w.news = append(w.news,
-			fmt.Sprintf("wait %d for %v", v.Worker, (w.now-v.since).Round(time.Second)))
+			fmt.Sprintf("wait %d for %v", v.Worker,
+				time.Duration(w.d.Waited(v)).Round(time.Second)))
 	}
 }
 
@@ -72,11 +75,14 @@ func (w *watched) want(t *testing.T, what, want string) {
 	}
 }
 
-const second = time.Second
+const (
+	second   = time.Second
+	interval = time.Duration(Interval)
+)
 
 // What takes as long as it has taken before is no news, however long that is, and what takes much
 // longer is, once.
-func TestLookoutGoesByTheRhythm(t *testing.T) {
+func TestDetectorGoesByTheRhythm(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		work, slowest time.Duration
@@ -110,7 +116,7 @@ func TestLookoutGoesByTheRhythm(t *testing.T) {
 }
 
 // Steps that take now this long, now that are no news either.
-func TestLookoutBearsUnevenSteps(t *testing.T) {
+func TestDetectorBearsUnevenSteps(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -125,7 +131,7 @@ func TestLookoutBearsUnevenSteps(t *testing.T) {
 
 // The first call waits for those who still read their libraries: as long as that took the others is
 // nothing.
-func TestLookoutAtTheStart(t *testing.T) {
+func TestDetectorAtTheStart(t *testing.T) {
 	w := newWatched()
 	w.pass(30 * second)
 	w.pass(20*second, 1, 2)
@@ -146,12 +152,12 @@ func TestLookoutAtTheStart(t *testing.T) {
 
 // A worker that is late from the first step on, much later than the others needed to begin, is told
 // a few times.
-func TestLookoutLearnsTheSlow(t *testing.T) {
+func TestDetectorLearnsTheSlow(t *testing.T) {
 	w := newWatched()
 	for range 30 {
 		w.step(second, 30*second)
 	}
-	if got := strings.Count(w.said(), "wait"); got != few {
+	if got := strings.Count(w.said(), "wait"); got != minEnded {
 		t.Errorf("told %d times", got)
 	}
 	w.pass(600*second, 1)
@@ -159,7 +165,7 @@ func TestLookoutLearnsTheSlow(t *testing.T) {
 }
 
 // So is one that saves a model now and then while the others wait.
-func TestLookoutLearnsHabits(t *testing.T) {
+func TestDetectorLearnsHabits(t *testing.T) {
 	w := newWatched()
 	told := 0
 	for range 20 {
@@ -169,7 +175,7 @@ func TestLookoutLearnsHabits(t *testing.T) {
 		w.step(200*time.Millisecond, 20*second)
 		told += strings.Count(w.said(), "wait")
 	}
-	if told != few {
+	if told != minEnded {
 		t.Errorf("told %d times", told)
 	}
 	for range 1000 {
@@ -197,7 +203,7 @@ func (w *watched) hangs() string {
 
 // A worker that hung until it was lost, or let go, had no habit, nor has one that was waited for by
 // who is lost, or whose end nobody saw.
-func TestLookoutLearnsNothingFromLosses(t *testing.T) {
+func TestDetectorLearnsNothingFromLosses(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		end  func(w *watched)
@@ -209,14 +215,14 @@ func TestLookoutLearnsNothingFromLosses(t *testing.T) {
 		{"another leads", func(w *watched) { w.look(false, nil) }, "wait 1 for 6s"},
 	} {
 		w := newWatched()
-		for range few {
+		for range minEnded {
 			w.stands(0)
 		}
-		for range few {
+		for range minEnded {
 			wait := []collective.Wait{
 				{WaitID: collective.WaitID{Worker: 1, Of: 2, Number: w.calls}}}
 			for end := w.now + 50*second; w.now < end; {
-				w.now += lookInterval
+				w.now += interval
 				w.look(true, wait)
 			}
 			c.end(w)
@@ -232,19 +238,19 @@ func TestLookoutLearnsNothingFromLosses(t *testing.T) {
 
 // Waits that become longer are news a few times, as at first, and those that become shorter soon
 // say what is usual.
-func TestLookoutForgetsHabitsForNewerOnes(t *testing.T) {
+func TestDetectorForgetsHabitsForNewerOnes(t *testing.T) {
 	w := newWatched()
-	for range remembered {
+	for range maxEnded {
 		w.stands(20 * second)
 	}
 	w.said()
-	for range remembered {
+	for range maxEnded {
 		w.stands(60 * second)
 	}
-	if got := strings.Count(w.said(), "wait"); got != few {
+	if got := strings.Count(w.said(), "wait"); got != minEnded {
 		t.Errorf("of longer waits it is told %d times", got)
 	}
-	for range few {
+	for range minEnded {
 		w.stands(20 * second)
 	}
 	if got, want := w.hangs(), "wait 1 for 40s"; got != want {
@@ -253,10 +259,10 @@ func TestLookoutForgetsHabitsForNewerOnes(t *testing.T) {
 }
 
 // What has not come for much longer than it used to come is no habit any more.
-func TestLookoutForgetsHabitsThatEnd(t *testing.T) {
+func TestDetectorForgetsHabitsThatEnd(t *testing.T) {
 	for quiet, want := range map[int]string{5: "wait 1 for 40s", 40: "wait 1 for 6s"} {
 		w := newWatched()
-		for range few + 1 {
+		for range minEnded + 1 {
 			w.stands(20 * second)
 		}
 		for range quiet {
@@ -270,7 +276,7 @@ func TestLookoutForgetsHabitsThatEnd(t *testing.T) {
 
 // Several that are waited for are one piece of news as long as they come to be waited for together,
 // and a call that follows is another wait.
-func TestLookoutTellsWorkersApart(t *testing.T) {
+func TestDetectorTellsWorkersApart(t *testing.T) {
 	w := newWatched()
 	for range 100 {
 		w.step(time.Second, 0)
@@ -292,7 +298,7 @@ func TestLookoutTellsWorkersApart(t *testing.T) {
 
 // A time in which the agent itself was stopped is not held against anybody, and waits that another
 // host leads are not told of here.
-func TestLookoutExcuses(t *testing.T) {
+func TestDetectorExcuses(t *testing.T) {
 	w := newWatched()
 	for range 100 {
 		w.step(time.Second, 0)
@@ -303,7 +309,7 @@ func TestLookoutExcuses(t *testing.T) {
 	w.want(t, "the agent was stopped", "")
 	w.pass(3*second, 1)
 	w.want(t, "the worker hangs", "wait 1 for 7s")
-	w.now += lookInterval
+	w.now += interval
 	w.look(false, nil)
 	w.want(t, "another leads", "")
 	w.pass(6*second, 1)
@@ -312,22 +318,13 @@ func TestLookoutExcuses(t *testing.T) {
 	w.want(t, "and it still hangs", "wait 1 for 7s")
 }
 
-// A clock that was set since the job began, or a machine that slept, does not make waits longer.
-func TestWaitsDoNotGoByTheTimeOfDay(t *testing.T) {
-	c := &crew{began: time.Now().Add(-8 * time.Hour), lookout: &lookout{before: 10 * second}}
-	v := &vigil{Wait: collective.Wait{In: &collective.Posted{}}, since: 4 * second}
-	if d := time.Since(c.wait(v).Since); d < 6*second || d > time.Hour {
-		t.Errorf("others have waited %v, want 6 s", d)
-	}
-}
-
 // Looking costs no memory while nobody is waited for.
-func TestLookoutAllocatesNothing(t *testing.T) {
+func TestDetectorAllocatesNothing(t *testing.T) {
 	w := newWatched()
 	if n := testing.AllocsPerRun(100, func() {
-		w.now += lookInterval
+		w.now += interval
 		w.applied++
-		w.l.look(w.now, true, w.applied, nil)
+		w.d.Observe(sense.Duration(w.now), true, w.applied, nil)
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
 	}

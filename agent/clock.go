@@ -1,0 +1,14 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/probe"
+)
+
+// newClock returns a clock that begins at 0 now.
+func newClock() probe.Clock {
+	start := time.Now()
+	return func() sense.Duration { return sense.Duration(time.Since(start)) }
+}

@@ -1,0 +1,46 @@
+// Package probe measures what this processor costs: a byte that is added, a byte that is copied and
+// verified. The clock comes in as an argument, so that the package itself has none.
+package probe
+
+import (
+	"github.com/shoal-ml/shoal/kernel"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+// Clock returns the time since some moment that stays the same.
+type Clock func() sense.Duration
+
+// Add measures the seconds to add a byte of f32 to a partial sum, which are the Gamma of a
+// cost.Model. It takes some milliseconds.
+func Add(clock Clock) (secondsPerByte float64) {
+	const n, rounds = 1 << 20, 10
+	k, x, y := kernel.Best(), make([]byte, n), make([]byte, n)
+	var best sense.Duration
+	for i := range rounds {
+		start := clock()
+		k.Fold(tensor.F32, kernel.Sum, x, y)
+		if took := clock() - start; i == 0 || took < best {
+			best = took
+		}
+	}
+	return best.Seconds() / n
+}
+
+// Reshape measures the seconds that a byte of the new state costs in memory when a job changes its
+// mesh: three copies (out of the model, to its place, into the model) and two fingerprints, on one
+// core. It takes some milliseconds.
+func Reshape(clock Clock) (secondsPerByte float64) {
+	const n = 8 << 20
+	from, to, key := make([]byte, n), make([]byte, n), digest.NewKey(1)
+	kernel.Best().Copy(to, from) // the first access maps the memory
+	start := clock()
+	for range 3 {
+		kernel.Best().Copy(to, from)
+	}
+	for range 2 {
+		key.Run(0, to)
+	}
+	return (clock() - start).Seconds() / n
+}

@@ -1,0 +1,78 @@
+package stall
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/shoal-ml/shoal/sense"
+)
+
+const (
+	// maxEnded is how many stalls a baseline remembers.
+	maxEnded = 15
+	// minEnded is how many stalls make stalls of their length usual: a worker that saves a model
+	// now and then, and for which the others wait, is reported that often. It is also after how
+	// many newer ones a stall counts half as much.
+	minEnded = 3
+)
+
+// baseline is the newest stalls that were suspicious and ended by themselves, the newest last. It
+// says how long such a stall usually lasts.
+type baseline []ended
+
+// ended is a stall that is over.
+type ended struct {
+	took sense.Duration
+	at   sense.Duration // when it was over
+}
+
+// learn takes a stall that has ended.
+func (b *baseline) learn(begin, end sense.Duration) {
+	if b.outdated(begin) {
+		*b = nil
+	}
+	*b = append(*b, ended{end - begin, end})
+	if len(*b) > maxEnded {
+		*b = slices.Delete(*b, 0, 1)
+	}
+}
+
+// usual returns up to how long a stall that began then is like others before it: twice their
+// weighted median. It is 0 where there are too few of them.
+func (b baseline) usual(begin sense.Duration) sense.Duration {
+	if len(b) < minEnded || b.outdated(begin) {
+		return 0
+	}
+	type weighted struct {
+		took   sense.Duration
+		weight float64
+	}
+	list, half := make([]weighted, len(b)), 0.0
+	for i, x := range b {
+		list[i] = weighted{x.took, math.Exp2(float64(i-len(b)) / minEnded)}
+		half += list[i].weight / 2
+	}
+	slices.SortFunc(list, func(x, y weighted) int { return cmp.Compare(x.took, y.took) })
+	at := 0
+	for ; half > list[at].weight; at++ {
+		half -= list[at].weight
+	}
+	return 2 * list[at].took
+}
+
+// outdated reports whether the stalls have not come again for twice as long as they came.
+func (b baseline) outdated(now sense.Duration) bool {
+	if len(b) < minEnded {
+		return false
+	}
+	first, last := b[0].at, b[len(b)-1].at
+	return now-last > 2*(last-first)
+}
+
+// excuse takes out a time in which nobody observed.
+func (b baseline) excuse(pause sense.Duration) {
+	for i := range b {
+		b[i].at += pause
+	}
+}

@@ -1,0 +1,214 @@
+// Package stall detects workers that hold up a job: those for which others wait longer than the
+// rhythm of the job explains.
+package stall
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/fabric/accrual"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+const (
+	// Interval is how often Observe should be called.
+	Interval = sense.Second / 4
+	// maxGap is how much longer than Interval two calls can lie apart while the agent runs: behind
+	// a longer gap the agent itself stood still.
+	maxGap = sense.Second
+	// resolution is what a person would not notice: steps that follow faster are heard as one, and
+	// no wait under 12 times as long is unusual.
+	resolution = 2 * Interval
+
+	// startupChanges is how many observations of a change belong to the start of a job, when
+	// libraries are read and kernels are tuned.
+	startupChanges = 10
+	// warmChanges is how many observations of a change it takes until the rhythm without the start
+	// is known.
+	warmChanges = 30
+)
+
+// Detector judges how long workers have been waited for: by the rhythm that the job has had, so
+// that nobody has to say how long is too long. It knows of a worker only that others wait for it:
+// where all compute nobody holds up anybody, and nobody is named. Use New. A Detector is not safe
+// for concurrent use.
+type Detector struct {
+	rhythm *accrual.Detector[sense.Duration] // of all changes in the job
+	// steady is the rhythm of the changes behind the start; nil as long as these have not begun,
+	// and once it has become the rhythm.
+	steady   *accrual.Detector[sense.Duration]
+	changes  int            // changes observed since the first commit, up to warmChanges
+	now      sense.Duration // the last observation
+	applied  uint64         // entries of the log that were applied then
+	since    map[collective.WaitID]sense.Duration
+	stalls   map[topo.WorkerID]*Stall
+	baseline baseline
+	gone     func(topo.WorkerID) bool
+}
+
+// Stall is a worker for which others wait.
+type Stall struct {
+	collective.Wait // the oldest wait for the worker
+
+	since      sense.Duration // when that wait was first observed
+	begin      sense.Duration // when the first of the waits that follow on each other was
+	suspicious bool           // the wait is longer than the rhythm explains
+	reported   bool           // and than the waits that were suspicious before
+}
+
+// Unusual reports whether the stall was returned by Observe as one that has become unusual.
+func (s *Stall) Unusual() bool { return s.reported }
+
+// New returns a detector at time 0. Gone reports whether a worker is lost or was released, whose
+// waits teach nothing.
+func New(gone func(topo.WorkerID) bool) *Detector {
+	return &Detector{rhythm: accrual.New(resolution, 0), gone: gone}
+}
+
+// Observe takes who is waited for now, whether this agent leads the job, and how much of the log it
+// has applied. It returns the stalls that have become unusual, and those that had and are over, in
+// the order of the workers.
+func (d *Detector) Observe(now sense.Duration, leads bool, applied uint64,
+	waits []collective.Wait) (unusual, over []*Stall) {
+	if gap := now - d.now - Interval; gap > maxGap {
+		d.excuse(gap)
+	}
+	d.now = now
+	changed := applied != d.applied
+	d.applied = applied
+	oldSince, oldStalls := d.since, d.stalls
+	d.since, d.stalls = nil, nil
+	if len(waits) > 0 {
+		d.since = make(map[collective.WaitID]sense.Duration, len(waits))
+		d.stalls = map[topo.WorkerID]*Stall{}
+	}
+	continued := 0
+	for _, w := range waits {
+		at, known := oldSince[w.WaitID]
+		if known {
+			continued++
+		} else {
+			at = now
+		}
+		d.since[w.WaitID] = at
+		if s := d.stalls[w.Worker]; s == nil || at < s.since {
+			d.stalls[w.Worker] = &Stall{Wait: w, since: at, begin: at}
+		}
+	}
+	changed = changed || continued < len(waits) || continued < len(oldSince)
+	over = d.carryOver(now, leads, oldStalls)
+	if changed {
+		d.learn(now)
+	}
+	for _, s := range d.stalls {
+		s.suspicious = s.suspicious || d.suspects(now-s.since)
+		if s.suspicious && !s.reported && now-s.since > d.baseline.usual(s.begin) {
+			s.reported = true
+			unusual = append(unusual, s)
+		}
+	}
+	sort(unusual)
+	return unusual, over
+}
+
+// learn takes it that something has changed.
+func (d *Detector) learn(now sense.Duration) {
+	d.rhythm.Heard(now)
+	if d.steady != nil {
+		d.steady.Heard(now)
+	}
+	if d.applied > 0 && d.changes < warmChanges {
+		d.changes++
+		switch d.changes {
+		case startupChanges:
+			d.steady = accrual.New(resolution, now)
+		case warmChanges:
+			d.rhythm, d.steady = d.steady, nil
+		}
+	}
+}
+
+// carryOver brings what is known of stalls to those that go on, and returns those that were
+// reported and are over. How a stall ends is for the agent that leads to see.
+func (d *Detector) carryOver(now sense.Duration, leads bool,
+	before map[topo.WorkerID]*Stall) (over []*Stall) {
+	for w, s := range before {
+		if next := d.stalls[w]; next != nil &&
+			(next.since == s.since || s.suspicious && d.suspects(now-next.since)) {
+			next.begin, next.suspicious, next.reported = s.begin, s.suspicious, s.reported
+			continue
+		}
+		if leads && s.suspicious && !d.gone(s.Worker) && !d.gone(s.Of) {
+			d.baseline.learn(s.begin, now)
+		}
+		if s.reported {
+			over = append(over, s)
+		}
+	}
+	if len(over) > 0 { // the rhythm must not learn what was no part of it
+		d.excuseSilence(d.rhythm.Silence(now))
+	}
+	if !leads {
+		return nil
+	}
+	sort(over)
+	return over
+}
+
+// End forgets who is waited for, and returns the stalls that were reported.
+func (d *Detector) End() (over []*Stall) {
+	for _, s := range d.stalls {
+		if s.reported {
+			over = append(over, s)
+		}
+	}
+	d.since, d.stalls = nil, nil
+	sort(over)
+	return over
+}
+
+// Stalls returns the workers that were waited for at the last observation, in order.
+func (d *Detector) Stalls() []*Stall {
+	list := slices.Collect(maps.Values(d.stalls))
+	sort(list)
+	return list
+}
+
+// Waited is how long others had waited for the worker at the last observation, in the call that
+// they wait in.
+func (d *Detector) Waited(s *Stall) sense.Duration { return d.now - s.since }
+
+// Took is how long the stall had lasted at the last observation, over all of its calls.
+func (d *Detector) Took(s *Stall) sense.Duration { return d.now - s.begin }
+
+// suspects reports whether a wait is longer than the rhythm explains.
+func (d *Detector) suspects(wait sense.Duration) bool {
+	return d.rhythm.Suspect(d.now - d.rhythm.Silence(d.now) + wait)
+}
+
+// excuseSilence takes a part out of the present silence.
+func (d *Detector) excuseSilence(part sense.Duration) {
+	d.rhythm.Excuse(part)
+	if d.steady != nil {
+		d.steady.Excuse(part)
+	}
+}
+
+// excuse takes out a time in which nobody observed, because this process stood still.
+func (d *Detector) excuse(pause sense.Duration) {
+	d.excuseSilence(pause)
+	d.baseline.excuse(pause)
+	for id := range d.since {
+		d.since[id] += pause
+	}
+	for _, s := range d.stalls {
+		s.since, s.begin = s.since+pause, s.begin+pause
+	}
+}
+
+func sort(list []*Stall) {
+	slices.SortFunc(list, func(a, b *Stall) int { return cmp.Compare(a.Worker, b.Worker) })
+}
