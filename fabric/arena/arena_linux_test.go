@@ -198,6 +198,51 @@ func pipe(t *testing.T) (worker, agent *Conn) {
 	return worker, agent
 }
 
+// TestAcceptOutlastsTooManyFiles: a worker that comes while the process has no descriptor left is
+// accepted when there is one.
+func TestAcceptOutlastsTooManyFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	worker, err := Dial(context.Background(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer worker.Close()
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	few := limit
+	few.Cur = 64
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	var used []int
+	for err == nil {
+		var fd int
+		if fd, err = unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+			used = append(used, fd)
+		}
+	}
+	waited := 0
+	l.wait = func() {
+		waited++
+		CloseFDs(used)
+		used = nil
+	}
+	agent, err := l.Accept()
+	CloseFDs(used)
+	if err != nil || waited != 1 {
+		t.Fatalf("waited %d times, %v", waited, err)
+	}
+	agent.Close()
+}
+
 func TestDescriptorsTravelCloseOnExec(t *testing.T) {
 	worker, agent := pipe(t)
 	s, err := NewSegment("test", 1)

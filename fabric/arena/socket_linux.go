@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,7 +19,10 @@ const MaxMessage = 64 << 10
 const maxFDs = 4
 
 // Listener accepts workers on a Unix socket that only its owner can open.
-type Listener struct{ l *net.UnixListener }
+type Listener struct {
+	l    *net.UnixListener
+	wait func() // until a descriptor may be free
+}
 
 // Listen makes the socket with mode 0600.
 func Listen(path string) (*Listener, error) {
@@ -34,13 +38,21 @@ func Listen(path string) (*Listener, error) {
 		l.Close()
 		return nil, fmt.Errorf("arena: %w", err)
 	}
-	return &Listener{l}, nil
+	return &Listener{l, func() { time.Sleep(retryAccept) }}, nil
 }
 
-// Accept waits for the next worker. Another user's process is turned away (root is let in).
+// retryAccept is how long Accept waits for a descriptor where the process has none left.
+const retryAccept = 50 * time.Millisecond
+
+// Accept waits for the next worker. Another user's process is turned away (root is let in). While
+// this process has too many open files, workers wait to be accepted.
 func (l *Listener) Accept() (*Conn, error) {
 	for {
 		c, err := l.l.AcceptUnix()
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+			l.wait() // after Close the next AcceptUnix fails
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

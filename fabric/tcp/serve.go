@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"container/list"
 	"context"
 	"crypto/ed25519"
 	"crypto/tls"
@@ -10,37 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 	"time"
 )
-
-// maxPending bounds the connections that have not yet shown who they are. One more, and the oldest
-// is closed: an honest one needs milliseconds, and so cannot be kept out by those that wait.
-const maxPending = 256
-
-// pending are the connections in the handshake, oldest first.
-type pending struct {
-	mu    sync.Mutex
-	conns list.List
-}
-
-func (p *pending) add(c net.Conn) *list.Element {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.conns.Len() >= maxPending {
-		oldest := p.conns.Front()
-		p.conns.Remove(oldest)
-		oldest.Value.(net.Conn).Close()
-	}
-	return p.conns.PushBack(c)
-}
-
-// remove is harmless for one that has been pushed out.
-func (p *pending) remove(e *list.Element) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.conns.Remove(e)
-}
 
 // serve accepts connections until the network closes.
 func (m *Network) serve(context.Context) error {
@@ -52,16 +22,24 @@ func (m *Network) serve(context.Context) error {
 			}
 			return nil
 		}
-		if err != nil { // too many open files, most likely: what is open can be used still
+		if err != nil {
+			// Most likely this process has too many open files. Those in the handshake go first.
 			m.config.Log.Error("no connection can be accepted", "error", err)
+			m.waiting.evict()
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-m.ctx.Done():
 			}
 			continue
 		}
+		// It is counted before anybody serves it: else as many as a stranger opens would wait to be.
+		at, ok := m.waiting.enter(m.ctx, conn)
+		if !ok {
+			conn.Close()
+			return nil
+		}
 		m.group.Go("handshake", func(context.Context) error {
-			m.answer(conn)
+			m.answer(conn, at)
 			return nil
 		})
 	}
@@ -69,9 +47,8 @@ func (m *Network) serve(context.Context) error {
 
 // answer finds out what a connection is for. It is closed in the end, unless it became a stream of
 // a link.
-func (m *Network) answer(conn *net.TCPConn) {
-	place := m.waiting.add(conn)
-	defer m.waiting.remove(place)
+func (m *Network) answer(conn *net.TCPConn, at *place) {
+	defer m.waiting.leave(at)
 	unbind := context.AfterFunc(m.ctx, func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(handshakeTime))
 	s, who, err := m.receive(newWire(conn))
@@ -80,7 +57,7 @@ func (m *Network) answer(conn *net.TCPConn) {
 		s.unbind = func() { unbind() }
 	}
 	if who.host != "" {
-		m.waiting.remove(place)
+		m.waiting.leave(at)
 	}
 	if err == nil {
 		taken, err = m.dispatch(s, who)

@@ -151,3 +151,12 @@ func (s *socket) writeNow(b []byte) (written int) {
 	s.out.b = nil
 	return s.out.n
 }
+
+// descriptorLimit is how many descriptors this process may have open; 0 = that is not known.
+func descriptorLimit() uint64 {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return 0
+	}
+	return limit.Cur
+}

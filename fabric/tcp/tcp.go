@@ -54,7 +54,7 @@ type Network struct {
 	handler  fabric.Handler
 	listener *net.TCPListener
 	group    *group.Group
-	waiting  pending
+	waiting  *pending
 
 	ctx    context.Context // ends when the network closes
 	cancel context.CancelFunc
@@ -121,6 +121,7 @@ func newNetwork(config Config, h fabric.Handler) (*Network, ed25519.PrivateKey, 
 		handler:  h,
 		listener: listener.(*net.TCPListener),
 		group:    group.New(context.Background()),
+		waiting:  newPending(descriptorLimit()),
 		peers:    map[fabric.Host]*peer{},
 		tickets:  map[string]*opening{},
 		changed:  make(chan struct{}),

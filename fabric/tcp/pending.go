@@ -1,0 +1,84 @@
+package tcp
+
+import (
+	"container/list"
+	"context"
+	"net"
+	"sync"
+)
+
+// maxPending bounds the connections that have not yet shown who they are, where the process may
+// have enough descriptors. One more, and the oldest is closed: an honest one needs milliseconds,
+// and so cannot be kept out by those that wait.
+const maxPending = 256
+
+// reservedShare is the part of the descriptors of this process that connections in the handshake
+// leave to everything else, as links, workers and files: all but one in so many.
+const reservedShare = 4
+
+// pending counts the connections that are in the handshake, from the moment they are accepted until
+// their descriptor is closed or they have shown who they are.
+type pending struct {
+	// slots has an entry for each connection that is counted; its capacity is the bound.
+	slots chan struct{}
+
+	mu    sync.Mutex
+	conns list.List // of *place, oldest first; without those that were pushed out
+}
+
+// place is the room that one connection takes among the pending.
+type place struct {
+	conn    net.Conn
+	element *list.Element // nil once it has left
+}
+
+// newPending makes room for as many connections as a process may have that is allowed so many
+// descriptors; 0 = the number is not known.
+func newPending(descriptors uint64) *pending {
+	bound := uint64(maxPending)
+	if descriptors > 0 {
+		bound = max(1, min(bound, descriptors/reservedShare))
+	}
+	return &pending{slots: make(chan struct{}, bound)}
+}
+
+// enter counts a connection. Where there is no room it closes the oldest one, and waits until a
+// connection has left; false: the context has ended before.
+func (p *pending) enter(ctx context.Context, c net.Conn) (*place, bool) {
+	select {
+	case p.slots <- struct{}{}:
+	default:
+		p.evict()
+		select {
+		case p.slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil, false
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := &place{conn: c}
+	at.element = p.conns.PushBack(at)
+	return at, true
+}
+
+// evict closes the oldest connection. Whoever serves it notices, and leaves.
+func (p *pending) evict() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if oldest := p.conns.Front(); oldest != nil {
+		p.conns.Remove(oldest)
+		oldest.Value.(*place).conn.Close()
+	}
+}
+
+// leave counts a connection no longer. All calls but the first do nothing.
+func (p *pending) leave(at *place) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if at.element != nil {
+		p.conns.Remove(at.element) // does nothing for one that was evicted
+		at.element = nil
+		<-p.slots
+	}
+}
