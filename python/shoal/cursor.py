@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator, List, NamedTuple, Seq
 if TYPE_CHECKING:
     import numpy
 
-    Samples = Union[List[int], "numpy.ndarray[Any, numpy.dtype[numpy.int64]]"]
+# Indices of samples: an int64 array, or a list without NumPy.
+Samples = Union[List[int], "numpy.ndarray[Any, numpy.dtype[numpy.int64]]"]
 
 Span = Tuple[int, int]  # the positions from the first up to, not including, the second
 

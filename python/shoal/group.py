@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence, Tuple, TypeVar, Union
 
-from ._runtime.backend import Port
+from ._runtime.backend import Backend
 from ._runtime.collectives import AsyncCollectives
 from ._runtime.tensor import dense, elements, readable
 
@@ -26,8 +26,8 @@ class Group(AsyncCollectives):
     or the agent, is gone; ForkError in a forked child.
     """
 
-    def __init__(self, port: Port, number: int, rank: int, ranks: Sequence[int]) -> None:
-        self._port = port
+    def __init__(self, backend: Backend, number: int, rank: int, ranks: Sequence[int]) -> None:
+        self._backend = backend
         self._id: Optional[int] = number
         self.rank = rank
         self.ranks: Tuple[int, ...] = tuple(ranks)
@@ -42,7 +42,7 @@ class Group(AsyncCollectives):
         if self._id == 0:
             raise ValueError("the group of all ranks lasts as long as the job")
         if self._id is not None:
-            self._port.close_group(self._id)
+            self._backend.close_group(self._id)
             self._id = None
 
     def allreduce(self, x: T, op: str = "sum", weight: float = 1.0, out: Any = None) -> T:
@@ -142,7 +142,7 @@ class Group(AsyncCollectives):
         """
         kind, dims = dense(shape, dtype)
         return readable(
-            kind, dims, self._port.shared(self.id, name, elements(dims) * kind.itemsize)
+            kind, dims, self._backend.shared(self.id, name, elements(dims) * kind.itemsize)
         )
 
     def barrier(self) -> None:

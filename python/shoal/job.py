@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import threading
 from datetime import timedelta
@@ -11,7 +10,6 @@ from types import TracebackType
 from typing import (
     Any,
     Callable,
-    Iterable,
     Iterator,
     List,
     Mapping,
@@ -22,23 +20,21 @@ from typing import (
 )
 
 from ._checkpoint.checkpoints import Checkpoints
+from ._live.epochs import End
 from ._live.transfer import State
 from ._runtime.arguments import whole, wrong
-from ._runtime.backend import Port
-from ._runtime.handle import Handle
-from ._runtime.protocol import KINDS, OPS
+from ._runtime.backend import Backend
 from ._runtime.solo import Solo
-from ._runtime.tensor import dense, elements, ndarray
 from ._runtime.worker import Worker
 from .cursor import MAX_SAMPLES
 from .errors import JoinError, ShoalError
-from .group import Group
 from .mesh import Mesh
-from .steps import End, Progress, Step
+from .steps import Progress, Step
 from .steps import steps as steps_until
+from .world import World
 
 
-class Job(Group):
+class Job(World):
     """A job that this process has joined: the group of all its ranks.
 
     `rank` and `size` number the workers, `generation` numbers the memberships, `name` names the job
@@ -46,26 +42,16 @@ class Job(Group):
     of a step, and never before. A context manager: leaving the block leaves the job.
     """
 
-    def __init__(self, port: Port) -> None:
-        super().__init__(port, 0, port.rank, range(port.size))
-        self.name = port.name
-        self.host = port.host
-        self.generation = port.generation
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
         self._state = State()
         self._progress: Optional[Progress] = None
         self._checkpoints: Optional[Checkpoints] = None
-        port.follow(self._follow)
         self._pid = os.getpid()
         atexit.register(self._at_exit)
 
     def _follow(self) -> None:
-        port = self._port
-        self.rank, self.size, self.ranks, self.generation = (
-            port.rank,
-            port.size,
-            tuple(range(port.size)),
-            port.generation,
-        )
+        super()._follow()
         if self._progress is not None:
             self._progress.changed()
 
@@ -217,12 +203,7 @@ class Job(Group):
     @property
     def elastic(self) -> bool:
         """Whether the job trains in steps, so that its workers can change."""
-        return self._progress is not None or self._port.late
-
-    @property
-    def outside(self) -> bool:
-        """Whether this worker came when the job already ran, and is no member yet."""
-        return self._port.late
+        return self._progress is not None or self._backend.late
 
     @property
     def step(self) -> Optional[Step]:
@@ -230,35 +211,9 @@ class Job(Group):
         return None if self._progress is None else self._progress.step
 
     @property
-    def released(self) -> bool:
-        """Whether the job goes on without this worker, or was stopped: it keeps its rank, and every
-        collective is one of a job of one.
-        """
-        return self._port.view.released
-
-    @property
     def committed(self) -> int:
         """How many steps the job has committed."""
         return 0 if self._progress is None else self._progress.place.step
-
-    def group(self, ranks: Sequence[int]) -> Group:
-        """The sub-group of these ranks of the job, numbered in this order. Called by its members,
-        and by no other rank.
-
-        Raises ValueError when the list has a repetition, a rank outside the job, or not this rank.
-        """
-        self._port.check()
-        if isinstance(ranks, str) or not isinstance(ranks, Iterable):
-            raise wrong("ranks", ranks, "a list of ranks of the job, as [0, 1]")
-        members = [self._member(r, "rank") for r in ranks]
-        if len(set(members)) != len(members):
-            raise ValueError(f"group({members}) names a rank twice: name each once")
-        if self.rank not in members:
-            raise ValueError(
-                f"rank {self.rank} is not in group({members}): call it on its members only"
-            )
-        number, rank = self._port.open_group(members)
-        return Group(self._port, number, rank, members)
 
     def mesh(self, axes: str) -> Mesh:
         """The ranks of the job on named axes, `"dp=2,tp=4"`, the last the fastest; the degrees
@@ -269,123 +224,12 @@ class Job(Group):
         """
         return Mesh(self, axes)
 
-    def alone(self) -> Group:
-        """A group of this rank alone, as its rank 0. It needs nobody, whatever becomes of the
-        job.
-        """
-        return Group(self._port, self._port.own_group(), 0, [self.rank])
-
-    @contextlib.contextmanager
-    def grouped(self) -> Iterator[None]:
-        """Submit the asynchronous calls of the block as one, at its end: one signal to the agent
-        for all of them.
-
-        A `wait` inside the block submits what was collected so far.
-        """
-        self._port.hold()
-        try:
-            yield
-        finally:
-            self._port.release()
-
-    def empty(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
-        """A NumPy array in the arena, aligned to 64 bytes; collectives on it copy nothing. Its
-        elements are arbitrary.
-
-        dtype is anything that NumPy takes, or "bfloat16" (needs ml_dtypes). Raises ArenaError when
-        the agent has no memory.
-        """
-        kind, dims = dense(shape, dtype)
-        return ndarray(kind, dims, self._port.buffer(elements(dims) * kind.itemsize))
-
-    def zeros(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
-        """Like empty, filled with 0."""
-        x = self.empty(shape, dtype)
-        x.fill(0)
-        return x
-
-    def buffer(self, nbytes: int) -> Any:
-        """Arena memory of nbytes, with the buffer protocol, freed when nothing refers to it: for
-        torch.frombuffer and the like.
-        """
-        return self._port.buffer(whole("nbytes", nbytes, 0, "how many bytes, an integer from 0 on"))
-
-    def submit(
-        self,
-        kind: str,
-        inp: Any,
-        out: Any,
-        *,
-        dtype: Optional[str] = None,
-        op: str = "none",
-        group: int = 0,
-        peer: int = 0,
-        tag: int = 0,
-        weight: float = 1.0,
-        counts: Optional[Sequence[int]] = None,
-        shape: Optional[Sequence[int]] = None,
-    ) -> Handle[Any]:
-        """Submit a call as docs/formats/arena.md describes it; the handle's `wait` returns `out`.
-
-        kind and op are names of its tables. inp and out are arrays or None. `dtype` names the
-        elements where the arrays cannot ("bf16" in int16 memory). `peer` is the root or partner, a
-        rank inside the group; -1 in a recv is any rank, and the handle's `source` then says which.
-        `counts` are the elements for each rank of an all_to_all. `shape` overrides the shape that
-        the ranks must agree on.
-        """
-        if kind not in KINDS or op not in OPS:
-            raise ValueError(
-                f"kind={kind!r}, op={op!r}: kinds are {', '.join(KINDS)}; ops are {', '.join(OPS)}"
-            )
-        source = None if inp is None else self._port.describe(inp, dtype)
-        if out is inp:
-            target = source
-        else:
-            target = None if out is None else self._port.describe(out, dtype)
-            if (
-                source is not None
-                and target is not None
-                and (source.address, source.count) == (target.address, target.count)
-            ):
-                target = source
-        if target is not None and not target.writable:
-            raise ValueError(f"the result cannot be written to this read-only {type(out).__name__}")
-        dims = None if shape is None else tuple(shape)
-        return self._port.call(
-            KINDS[kind],
-            source,
-            target,
-            (inp, out),
-            out,
-            OPS[op],
-            group,
-            peer,
-            tag,
-            weight,
-            counts,
-            dims,
-        )
-
-    def report(self, metrics: Optional[Mapping[str, float]] = None, **more: float) -> None:
-        """Send numbers to the launcher, for example report(step=12, loss=0.3); it keeps them in the
-        run's metrics.jsonl.
-        """
-        if metrics is not None and not isinstance(metrics, Mapping):
-            raise wrong(
-                "metrics",
-                metrics,
-                "numbers by name, as in report(loss=0.3) or report({'loss': 0.3})",
-            )
-        self._port.report(
-            {name: _number(name, value) for name, value in {**(metrics or {}), **more}.items()}
-        )
-
     def leave(self) -> None:
         """Leave the job. Later calls raise; arrays of the arena stay readable. Happens by itself
         when the process exits.
         """
         global _current
-        self._port.leave()
+        self._backend.leave()
         atexit.unregister(self._at_exit)
         if _current is self:
             _current = None
@@ -410,16 +254,6 @@ class Job(Group):
         return f"<shoal.Job {self.name!r}: rank {self.rank} of {self.size} on {self.host}>"
 
 
-def _number(name: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise TypeError(
-            f"report({name}={value!r}): a metric is a number that a float64 can hold"
-        ) from None
-    return value if type(value) is int else number
-
-
 _current: Optional[Job] = None
 _joining = threading.Lock()
 
@@ -433,7 +267,7 @@ def join() -> Job:
     """
     global _current
     if _current is not None:
-        _current._port.check()
+        _current._backend.check()
         return _current
     with _joining:
         if _current is None:
@@ -447,7 +281,7 @@ def leave_at_exit() -> None:
         _current._at_exit()
 
 
-def _connect(env: Mapping[str, str]) -> Port:
+def _connect(env: Mapping[str, str]) -> Backend:
     path = env.get("SHOAL_SOCKET")
     if not path:
         return Solo()

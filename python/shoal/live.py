@@ -19,9 +19,11 @@ from typing import (
     Union,
 )
 
+from ._checkpoint.mesh_state import MeshState
 from ._live import packing
-from ._live.mesh_state import Part
+from ._live.epochs import End
 from ._runtime.arguments import wrong
+from ._runtime.backend import Call
 from ._runtime.log import say
 from ._runtime.protocol import KINDS, STEP
 from ._runtime.view import View
@@ -29,7 +31,7 @@ from .cursor import Cursor
 from .errors import LostError, ShoalError
 from .job import Job, join
 from .mesh import Mesh
-from .steps import End, Progress
+from .steps import Progress
 
 _RESHAPE = KINDS["reshape"]
 
@@ -128,7 +130,7 @@ def train(
     while True:
         try:
             ended = progress.over(end)
-            if job.released or ended and live.checkpoints is None or not live.settle(progress):
+            if job.released or ended and live.checkpoints is None or not live.recover(progress):
                 return
             if live.keep(progress.cursor, end):
                 return
@@ -166,25 +168,25 @@ class _Live:
         self._room: Any = None  # memory for this rank's part on the mesh that comes
         self.model = self.mesh = None
         self.checkpoints = job._checkpoints
-        self._part: Optional[Part] = None
+        self._part: Optional[MeshState] = None
         if self.checkpoints is not None:
-            self._part = Part(job)
+            self._part = MeshState(job)
             self.checkpoints.meshed = self._part
         self._begins = not job.outside  # perhaps from a checkpoint
         self._warned = False
 
     def state(self, local: Optional[Mapping[str, Any]] = None) -> None:
         """Tell the agent how the state lies, and what of it this rank has."""
-        self._job._port.state_layout(
+        self._job._backend.state_layout(
             packing.statement(self._layout, self._first, self._catalogue, local)
         )
 
-    def settle(self, progress: Progress) -> bool:
+    def recover(self, progress: Progress) -> bool:
         """Be on the mesh that the job should have; False when it does not need this worker."""
-        port = self._job._port
+        backend = self._job._backend
         self._rest()
-        while port.view is not self._seen:
-            shape = port.ask_shape()
+        while backend.view is not self._seen:
+            shape = backend.ask_shape()
             if shape.broken:
                 raise ShoalError(shape.broken)
             if shape.lost and self._part is None:
@@ -198,7 +200,7 @@ class _Live:
                     self._begin(shape.mesh or self._first)
                 if shape.lost or self._begins:
                     self._resume(progress, shape.lost)
-                self._seen = port.view
+                self._seen = backend.view
                 return True
             self._go(shape.inp, shape.out)
             if not progress.cross():
@@ -228,7 +230,7 @@ class _Live:
         """
         if self._memory is None:
             nbytes = packing.places(mine)[1]
-            self._memory = self._job._port.buffer(nbytes)
+            self._memory = self._job._backend.buffer(nbytes)
             if not filled:
                 packing.pack(mine, self._memory, nbytes)
         self.model.adopt(packing.views(mine, self._memory))
@@ -238,7 +240,7 @@ class _Live:
         if self.checkpoints is None or self._part is None:
             return
         if lost:
-            self.checkpoints.rest()  # what is being written may become the newest one
+            self.checkpoints.wait()  # what is being written may become the newest one
             self._job.barrier()
         place = self.checkpoints.resume(progress.cursor)
         if place is not progress.cursor:
@@ -254,7 +256,7 @@ class _Live:
         """Say behind the first step what would be lost for good with a worker or a host."""
         self._warned = True
         if self.checkpoints is None and not self._job.rank:
-            alone = self._job._port.ask_shape().alone
+            alone = self._job._backend.ask_shape().alone
             if alone:
                 say(
                     f"{alone}, and this job makes no checkpoints: if that is lost, the job ends;"
@@ -268,17 +270,17 @@ class _Live:
             self._warn()
         if self.checkpoints is not None:
             if ended:
-                self.checkpoints.end(cursor)
+                self.checkpoints.save_last(cursor)
             else:
-                self.checkpoints.between(cursor)
+                self.checkpoints.save_if_due(cursor)
         return ended
 
     def _go(self, inp: int, out: int) -> None:
         """Hand over this rank's part of the state, and get that of the mesh that comes."""
-        port = self._job._port
+        backend = self._job._backend
         old: List[Any] = []
         if inp and self._memory is None:
-            memory = port.buffer(inp)
+            memory = backend.buffer(inp)
             packing.pack(self.model.tensors(), memory, inp)
             old = [memory]
         elif inp:
@@ -286,10 +288,10 @@ class _Live:
         new: List[Any] = []
         if out:
             ready = self._room is not None and len(self._room) == out
-            new = [self._room if ready else port.buffer(out, later=True)]
+            new = [self._room if ready else backend.buffer(out, later=True)]
         self._room = None
-        given, taken = (port.describe(m[0]) if m else None for m in (old, new))
-        port.call(_RESHAPE, given, taken, (old, new), None, flags=STEP).wait()
+        given, taken = (backend.describe(m[0]) if m else None for m in (old, new))
+        backend.submit(Call(_RESHAPE, given, taken, flags=STEP), (old, new), None).wait()
         if self.mesh is not None:
             self.mesh.free()
         self.model = self.mesh = None
@@ -299,16 +301,16 @@ class _Live:
         """If a mesh comes behind the step that is committed, make the memory for it while the model
         is updated: to touch it takes longer than to copy.
         """
-        view = self._job._port.view
+        view = self._job._backend.view
         if view is not self._seen and not view.released:
             self._maker = threading.Thread(target=self._make_room, name="shoal reshape")
             self._maker.start()
 
     def _make_room(self) -> None:
-        port = self._job._port
+        backend = self._job._backend
         try:
-            out = port.ask_shape().out
-            self._room = port.buffer(out, later=True) if out else None
+            out = backend.ask_shape().out
+            self._room = backend.buffer(out, later=True) if out else None
         except ShoalError:
             pass  # who needs it is told
 
@@ -322,4 +324,4 @@ class _Live:
         others have dropped it.
         """
         progress.drop()
-        self._job._port.enter()
+        self._job._backend.enter()

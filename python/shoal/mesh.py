@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import re
 from math import prod
-from typing import TYPE_CHECKING, Dict, List
+from typing import Dict, List
 
 from ._runtime.arguments import wrong
 from .group import Group
-
-if TYPE_CHECKING:
-    from .job import Job
+from .world import World
 
 _AXIS = re.compile(r"\s*([a-z][a-z0-9_]*)\s*=\s*([0-9]+)\s*")
 
@@ -30,7 +28,7 @@ class Mesh:
     asks nobody.
     """
 
-    def __init__(self, job: "Job", text: str) -> None:
+    def __init__(self, job: World, text: str) -> None:
         """Every rank of the job calls it, with the same text; see Job.mesh."""
         self.job = job
         self.axes = degrees(text)

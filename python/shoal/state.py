@@ -35,10 +35,10 @@ from ._checkpoint import values
 from ._checkpoint.commit import MANIFEST, sync
 from ._checkpoint.parts import Part, Source, parts, shoal, write
 from ._checkpoint.placements import local, placed
-from ._checkpoint.shards import Kept
+from ._checkpoint.shards import TensorInfo
 from ._checkpoint.shards import catalogue as as_kept
-from ._checkpoint.tree import Item, flatten
 from ._runtime.tensor import is_torch
+from ._runtime.tree import Item, flatten
 from .errors import ShoalError
 from .job import Job, join
 from .mesh import Mesh, degrees
@@ -112,7 +112,7 @@ class _Tensor(NamedTuple):
 
     array: Any
     item: Item
-    kept: Kept
+    kept: TensorInfo
 
 
 class _Here(NamedTuple):

@@ -7,7 +7,6 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from typing import (
-    TYPE_CHECKING,
     Any,
     Callable,
     Deque,
@@ -19,20 +18,16 @@ from typing import (
     Tuple,
 )
 
-from ._live.epochs import Passes
+from ._checkpoint.checkpoints import Checkpoints
+from ._live.epochs import End, Epochs
 from ._live.transfer import State
-from ._runtime.arguments import whole
 from ._runtime.handle import Handle
 from ._runtime.log import say
 from ._runtime.protocol import ASIDE, MORE, NARROW, SPARING, STEP
-from .cursor import Cursor, Order, Span
+from .cursor import Cursor, Order, Samples, Span
 from .errors import LostError, MismatchError, ShoalError
-
-if TYPE_CHECKING:
-    from ._checkpoint.checkpoints import Checkpoints
-    from .cursor import Samples
-    from .group import Group
-    from .job import Job
+from .group import Group
+from .world import World
 
 # How far ahead samples are drawn: many steps at once cost little more than one.
 _AHEAD_STEPS, _AHEAD_SAMPLES = 64, 1 << 14
@@ -50,7 +45,7 @@ class Step:
 
     __slots__ = ("_progress", "indices", "weight", "count", "number", "epoch", "committed")
 
-    def __init__(self, progress: "Progress", indices: "Samples", weight: int) -> None:
+    def __init__(self, progress: "Progress", indices: Samples, weight: int) -> None:
         cursor = progress.cursor
         self._progress = progress
         self.indices = indices
@@ -88,7 +83,7 @@ class Step:
 
     def share(
         self, x: Any, last: bool, op: str = "mean", narrow: bool = False, out: Any = None
-    ) -> "Handle[Any]":
+    ) -> Handle[Any]:
         """The all-reduce of one array as a part of the step; the step is committed with the last
         part, and no part is complete before the last was submitted by every worker. With another op
         than the mean every worker counts, also one without samples. With `narrow`, partial sums of
@@ -109,7 +104,7 @@ class Step:
             x, op, weight, out, self._flags(last) | (NARROW if narrow else 0)
         )
 
-    def deliver(self, x: Any, root: int, out: Any) -> "Handle[Any]":
+    def deliver(self, x: Any, root: int, out: Any) -> Handle[Any]:
         """A part of the step, and not the last, that gives the mean of one array to a rank only:
         there in `out`, which others leave None.
         """
@@ -117,14 +112,14 @@ class Step:
             self._clear(x)
         return self._progress.job.reduce_async(x, "mean", root, out, float(self.weight), MORE)
 
-    def begin(self, group: "Group") -> "Handle[None]":
+    def begin(self, group: Group) -> Handle[None]:
         """Begin the step on a group that has every member of the job, for workers that average
         their gradients by other means than the agent. It counts with all of them or not at all:
         when one is lost before all have called `end`, this fails with LostError at once.
         """
         return group.barrier_async(MORE)
 
-    def end(self, group: "Group", done: bool) -> bool:
+    def end(self, group: Group, done: bool) -> bool:
         """End what was begun on a group, and commit the step if every member of it is `done`;
         whether that is so. If not the step is open as before, and may be begun again, on a group of
         those who are left.
@@ -145,7 +140,7 @@ class Step:
             else sum(stop - start for r in ranks for start, stop in cursor.part(r, size))
         )
 
-    def aside(self, x: Any, op: str = "sum", root: Optional[int] = None) -> "Handle[Any]":
+    def aside(self, x: Any, op: str = "sum", root: Optional[int] = None) -> Handle[Any]:
         """An all-reduce of one array, or with a root a broadcast, that is no part of the step: it
         is complete as soon as every worker has submitted it. Workers agree by it on how to write
         what they then share. When the root is lost, another rank's x is what all get.
@@ -162,12 +157,12 @@ class Step:
 
     def _like(self, x: Any) -> Any:
         """An array in place of one that stays as it is."""
-        tensor = self._progress.job._port.describe(x)
-        return self._progress.job._port.make(x, tensor.dtype, tensor.shape)
+        tensor = self._progress.job._backend.describe(x)
+        return self._progress.job._backend.make(x, tensor.dtype, tensor.shape)
 
     def _clear(self, x: Any) -> Any:
         # 0 times a gradient that is not finite would not be 0.
-        tensor = self._progress.job._port.describe(x)
+        tensor = self._progress.job._backend.describe(x)
         if tensor.writable and tensor.contiguous:
             ctypes.memset(tensor.address, 0, tensor.nbytes)
         else:
@@ -192,50 +187,12 @@ class Step:
         return self.after.epoch != self.epoch
 
 
-class Part(NamedTuple):
+class LocalBatch(NamedTuple):
     """What a worker takes of a step."""
 
-    indices: "Samples"
+    indices: Samples
     weight: int
     epoch: int
-
-
-class End:
-    """Where a training loop ends: after a number of epochs or of steps of the job, whichever comes
-    first. Where neither is given, each loop is one epoch: the first ends with the first, the second
-    with the second, and so on.
-    """
-
-    def __init__(self, epochs: Optional[int], steps: Optional[int]) -> None:
-        self.each = epochs is None and steps is None
-        if epochs is not None:
-            epochs = whole(
-                "epochs", epochs, 0, "how many epochs the whole training has, an integer, or None"
-            )
-        if steps is not None:
-            steps = whole(
-                "steps", steps, 0, "how many steps the whole training has, an integer, or None"
-            )
-        self.epochs = 1 if self.each else epochs
-        self.steps = steps
-
-    def at(self, cursor: Cursor) -> bool:
-        """Whether the training has come to its end."""
-        return self.behind(cursor.epoch) or self.steps is not None and cursor.step >= self.steps
-
-    def behind(self, epoch: int) -> bool:
-        """Whether an epoch is not trained any more."""
-        return self.epochs is not None and epoch >= self.epochs
-
-    def whole(self, cursor: Cursor) -> int:
-        """All steps of the training, or of the epoch that a loop is, as long as no worker is
-        lost.
-        """
-        each = -(-cursor.samples // cursor.batch)
-        epochs = 1 if self.each else self.epochs
-        return min(
-            n for n in (self.steps, None if epochs is None else epochs * each) if n is not None
-        )
 
 
 class Progress:
@@ -244,7 +201,7 @@ class Progress:
     """
 
     def __init__(
-        self, job: "Job", state: State, samples: int, batch: int, seed: int, shuffle: bool
+        self, job: World, state: State, samples: int, batch: int, seed: int, shuffle: bool
     ) -> None:
         self.job = job
         self.cursor = Cursor.start(samples, batch, seed, shuffle)
@@ -255,24 +212,24 @@ class Progress:
         self._next: Optional[Cursor] = None
         self.plan = 0  # counts the times that what was drawn ahead became void
         self.opened = 0  # steps since then
-        self._ahead: Deque[Part] = deque()
+        self._ahead: Deque[LocalBatch] = deque()
         self._drawn: Optional[Cursor] = None  # the place up to which samples are drawn
         self._order: Optional[Order] = None
         self._epoch = 0  # of the order
-        self.checkpoints: "Optional[Checkpoints]" = None
+        self.checkpoints: Optional[Checkpoints] = None
         # of those who commit steps: what to do where one was not committed
         self.hints: List[Callable[[], str]] = []
         self.meshed = False  # each worker has a part of the state
         self.begun = False
         self._trained = False  # a step was opened here
-        self.passes = Passes(self)
-        job._port.state_data(self.cursor)
+        self.epochs = Epochs(job, state)
+        job._backend.state_data(self.cursor)
 
     def changed(self) -> None:
         """The agent has written another view."""
         self._changed = True
 
-    def begin(self, end: "End") -> None:
+    def begin(self, end: End) -> None:
         """Begin a loop.
 
         Raises ShoalError when loops of this process have come to its end already, as a second one
@@ -280,7 +237,7 @@ class Progress:
         know.
         """
         self.leave()
-        self.passes.begin(end)
+        self.epochs.begin(end)
         if self._trained and not end.each and not self.job.released and end.at(self.cursor):
             raise ShoalError(
                 f"all {end.whole(self.cursor)} steps of this loop are over, and the job has made"
@@ -289,7 +246,7 @@ class Progress:
                 " loop is one epoch"
             )
 
-    def over(self, end: "End") -> bool:
+    def over(self, end: End) -> bool:
         """Go to the place between this step and the next; whether the end of the training is there,
         or of the epoch.
 
@@ -310,31 +267,31 @@ class Progress:
         ended = end.at(self.cursor)
         if self.checkpoints is not None:
             (
-                self.checkpoints.end(self.cursor)
-                if ended and self.passes.final(end)
-                else self.checkpoints.between(self.cursor)
+                self.checkpoints.save_last(self.cursor)
+                if ended and self.epochs.final(end)
+                else self.checkpoints.save_if_due(self.cursor)
             )
         if ended:
-            self.passes.end(end)
+            self.epochs.end(end)
         return ended
 
-    def arrive(self, end: "Optional[End]" = None) -> bool:
+    def arrive(self, end: Optional[End] = None) -> bool:
         """Be where the job is, in the first loop with the state of the others or of a checkpoint;
         False when this loop makes no step any more: this worker is released, or the job is beyond
         the epoch of the loop.
         """
         if not self.begun:
-            self.state.seek()
+            self.state.discover()
             if (
                 self.checkpoints is not None
-                and not self.job._port.late
-                and not self.passes.behind(end)
+                and not self.job._backend.late
+                and not self.epochs.behind(end, self.cursor)
             ):
                 self._resume(self.checkpoints)
         # Where the state is that of a later epoch, it is set again there: what is behind this loop
         # changes it.
-        if not self.cross(end) or self.passes.behind(end):
-            self.passes.end(end, empty=True)
+        if not self.cross(end) or self.epochs.behind(end, self.cursor):
+            self.epochs.end(end, empty=True)
             return False
         self.begun = True
         return True
@@ -344,14 +301,39 @@ class Progress:
         self.drop()
         self._settle()
         self._replan()
-        self.passes.left()
+        self.epochs.left(self.cursor.epoch if self.begun else None)
+
+    def loops(self, count: int) -> Iterator[int]:
+        """The numbers of the epochs from the one that the job is in, up to `count`: each is for one
+        loop. Raises ShoalError where all of them are over already.
+        """
+        epochs = self.epochs
+        self.leave()
+        if not self.begun:
+            if not self.arrive():
+                return
+            epochs.over = self.cursor.reached if epochs.others is None else epochs.others
+        elif epochs.over >= count and not self.job.released:
+            raise ShoalError(
+                f"all {count} epochs of this loop are over: it goes on where the job is, so give it"
+                " those of the whole training"
+            )
+        epochs.count = count
+        try:
+            while epochs.over < count and not self.job.released:
+                number = epochs.over
+                yield number
+                self.leave()
+                epochs.over = max(epochs.over, number + 1)
+        finally:
+            epochs.count = None
 
     def _settle(self) -> None:
         """Be behind the step that was committed."""
         if self.step is not None:
             self.cursor, self._next, self.step = self.next(), None, None
 
-    def _resume(self, checkpoints: "Checkpoints") -> None:
+    def _resume(self, checkpoints: Checkpoints) -> None:
         place = checkpoints.resume(self.cursor)
         if place != self.cursor:
             self.go_to(place)
@@ -359,7 +341,7 @@ class Progress:
     def go_to(self, place: Cursor) -> None:
         """Be at the place of a checkpoint, and say so."""
         self.cursor = place
-        self.job._port.state_data(place)
+        self.job._backend.state_data(place)
         self._replan()
 
     @property
@@ -370,7 +352,7 @@ class Progress:
     def next(self) -> Cursor:
         """The cursor after the committed step."""
         if self._next is None:
-            view = self.job._port.view
+            view = self.job._backend.view
             if self._changed and view.cursor:
                 self._next = Cursor.unpack(view.cursor)
             else:
@@ -382,7 +364,7 @@ class Progress:
         part = self.ahead(0)
         self._ahead.popleft()
         self.opened += 1
-        self.passes.made += 1
+        self.epochs.made += 1
         self._trained = True
         self.step = Step(self, part.indices, part.weight)
         return self.step
@@ -397,7 +379,7 @@ class Progress:
         self.step = Step(self, self._order.take(self.cursor.part(0, 1)), 1)
         return self.step
 
-    def ahead(self, k: int) -> "Part":
+    def ahead(self, k: int) -> LocalBatch:
         """This worker's part of the step that is k steps away, if the members stay the same."""
         while len(self._ahead) <= k:
             self._draw()
@@ -407,7 +389,7 @@ class Progress:
         """Forget a step that was opened and not committed."""
         if self.step is not None and not self.step.committed:
             self.step = None
-            self.passes.made -= 1
+            self.epochs.made -= 1
             self._replan()
 
     def _replan(self) -> None:
@@ -416,17 +398,17 @@ class Progress:
         self._ahead.clear()
         self._drawn = None
 
-    def cross(self, end: "Optional[End]" = None) -> bool:
+    def cross(self, end: Optional[End] = None) -> bool:
         """Pass from one step to the next, which is where members join and leave; False when this
         worker has left, or cannot join in the epoch of this loop.
         """
-        job, port, epoch = self.job, self.job._port, self.passes.epoch(end)
-        if port.late:
-            self.state.prepare()
-            if not port.enter(epoch):
+        job, backend, epoch = self.job, self.job._backend, self.epochs.only(end)
+        if backend.late:
+            self.state.allocate()
+            if not backend.enter(epoch):
                 return False
         while self._changed:
-            view = port.view
+            view = backend.view
             if view.released:
                 return False
             if view.cursor:
@@ -434,10 +416,10 @@ class Progress:
             self._replan()
             if view.new:
                 if not self.state.receive(job, view.joined):
-                    if not port.enter(epoch):
+                    if not backend.enter(epoch):
                         return False
                     continue
-                self.passes.check(end)
+                self.epochs.check(end)
                 if self.state.empty and not self.meshed:
                     say(
                         "this worker has joined a job that trains already, and has got no state"
@@ -446,15 +428,15 @@ class Progress:
                         " job.register(name, get, set) before the loop, on every worker"
                     )
             else:
-                self.state.settle()
+                self.state.absorb_losses()
                 if view.joined:
-                    port.welcome()
+                    backend.admit()
                     # what was made since the loop began, which a worker that joins misses and says
                     # so
-                    self.state.seek()
+                    self.state.discover()
                     self.state.send(job, view.joined, self.cursor.step)
             if view.joined:
-                self.state.spread()
+                self.state.include_newcomers()
             self._changed = False
         return True
 
@@ -480,7 +462,7 @@ class Progress:
         self._drawn = cursor
         samples, at = self._order.take(spans), 0
         for count, weight in counts:
-            self._ahead.append(Part(samples[at : at + count], weight, self._epoch))
+            self._ahead.append(LocalBatch(samples[at : at + count], weight, self._epoch))
             at += count
 
 

@@ -17,7 +17,7 @@ import sys
 import numpy as np
 
 import shoal
-from shoal._checkpoint.writer import AgentScribe
+from shoal._checkpoint.writer import AgentWriter
 
 
 def no_room(*_):
@@ -48,14 +48,14 @@ job.register(
 )
 job.checkpoint(folder, every=every, keep=keep)
 if os.environ.get("DOOMED") == str(job.rank):
-    AgentScribe.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    AgentWriter.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 if os.environ.get("ORPHANED") == str(job.rank):
-    hand_over = AgentScribe.write
-    AgentScribe.write = lambda *part: (hand_over(*part), os.kill(os.getpid(), signal.SIGKILL))
+    hand_over = AgentWriter.write
+    AgentWriter.write = lambda *part: (hand_over(*part), os.kill(os.getpid(), signal.SIGKILL))
 if os.environ.get("LOOKING") == str(job.rank):
-    type(job._checkpoints._shelf).newest = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    type(job._checkpoints._source).newest = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 if os.environ.get("CRAMPED") == str(job.rank):
-    AgentScribe.room = no_room
+    AgentWriter.allocate = no_room
 gradient = job.empty((samples, 3), "float64")
 print("PID", os.getpid(), flush=True)
 first = True
@@ -67,7 +67,7 @@ for step in job.steps(samples, batch, seed=3, epochs=epochs):
         job._checkpoints.rest()  # its memory is there then, and it is begun with the next step
     elif step.number >= stop:
         if job.name == "solo":  # else the agent writes to the end
-            job._checkpoints._scribe.wait()
+            job._checkpoints._writer.wait()
         os.kill(os.getpid(), signal.SIGKILL)
     gradient.fill(0)
     if step.weight:

@@ -194,7 +194,7 @@ def propose(sizes):
 
     module._FIRST, module._TRIAL = 3, 2
     proposals = itertools.cycle(sizes)
-    shoal.join()._port.bucket = lambda *_: next(proposals)
+    shoal.join()._backend.bucket = lambda *_: next(proposals)
     before(path.Ways, "recut", lambda: print("RECUT", flush=True))
 
 

@@ -91,11 +91,11 @@ def test_the_pool_grows_in_steps_and_is_reused(agent):
 def test_only_memory_of_its_own_may_come_later(agent):
     job = agent.join()
     blocks = [
-        job._port.buffer(nbytes, later)
+        job._backend.buffer(nbytes, later)
         for nbytes, later in ((POOL_BYTES - 1, True), (POOL_BYTES, True), (POOL_BYTES, False))
     ]
     assert [r.get("later") for r in agent.requests if r["type"] == "segment"] == [None, True, None]
-    made = [os.fstat(s.mapping._fd).st_blocks * 512 for s in job._port.arena._table[1]]
+    made = [os.fstat(s.mapping._fd).st_blocks * 512 for s in job._backend.arena._table[1]]
     assert sorted(made) == [0, POOL_BYTES, POOL_BYTES]
     del blocks
 
@@ -132,7 +132,7 @@ def test_an_array_of_a_call_under_way_is_kept(agent):
     assert job.empty(1000).ctypes.data != address
     agent.going.set()
     job.barrier()
-    job._port.calls.settle()
+    job._backend.calls.settle()
     assert job.empty(1000).ctypes.data == address
 
 

@@ -129,7 +129,7 @@ def test_when_all_are_damaged_the_training_does_not_begin_anew(train, tmp_path):
 def test_the_checkpoint_of_another_job_at_the_same_step_is_told(tmp_path):
     attempts = []
     for seed in 1, 2:
-        staging = commit.Staging(str(tmp_path), 5, seed)
+        staging = commit.Unsealed(str(tmp_path), 5, seed)
         staging.begin()
         pathlib.Path(staging.path, commit.MANIFEST).write_text("{}")
         attempts.append(staging)
@@ -374,8 +374,8 @@ def test_what_is_no_folder_is_said_to_be_none(tmp_path):
             shoal.ShoalError,
             match="nobody can look for checkpoints in .*Not a directory.*; name a folder",
         ):
-            source.OwnShelf(str(path), 2).newest(0)
-    assert source.OwnShelf(str(tmp_path / "later"), 2).newest(0) is None
+            source.FolderSource(str(path), 2).newest(0)
+    assert source.FolderSource(str(tmp_path / "later"), 2).newest(0) is None
 
 
 def test_a_folder_called_latest_stays(tmp_path):
@@ -383,7 +383,7 @@ def test_a_folder_called_latest_stays(tmp_path):
     sealed.mkdir()
     (sealed / commit.MANIFEST).write_text("{}")
     (tmp_path / "latest" / "mine").mkdir(parents=True)
-    commit.point(str(tmp_path))
+    commit.update_latest(str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == ["latest", "step-000000000005"]
 
 
@@ -407,7 +407,9 @@ def test_shares_are_whole_rows_and_all_of_them():
             [choice.choice([0, 1, 1, 2, 7, 100]) for _ in range(choice.randrange(4))]
             for _ in range(choice.randrange(6))
         ]
-        kept = [shards.Kept(f"t{i}", "F32", s, 4 * int(np.prod(s))) for i, s in enumerate(shapes)]
+        kept = [
+            shards.TensorInfo(f"t{i}", "F32", s, 4 * int(np.prod(s))) for i, s in enumerate(shapes)
+        ]
         size = choice.randrange(1, 6)
         runs = sorted(run for rank in range(size) for run in shards.share(kept, rank, size))
         for i, k in enumerate(kept):

@@ -86,7 +86,7 @@ def test_a_stopped_worker_is_waited_for(running):
     assert len(ended) == 4
 
 
-HANDOVER = pathlib.Path(__file__).with_name("elastic_handover.py")
+TRANSFER = pathlib.Path(__file__).with_name("elastic_transfer.py")
 
 
 @pytest.mark.parametrize("doomed", [0, 1])
@@ -95,7 +95,7 @@ HANDOVER = pathlib.Path(__file__).with_name("elastic_handover.py")
     [("get", 1), ("broadcast", 1), ("broadcast", 2), ("send_async", 1), ("send_async", 3)],
 )
 def test_a_member_is_killed_while_it_hands_over(running, doomed, place, count):
-    with running(2, doomed, place, count, program=HANDOVER) as job:
+    with running(2, doomed, place, count, program=TRANSFER) as job:
         job.resize(3, "--no-wait")
         job.until(r"asks again")
         job.until(r"generation \d+ .* 2 workers: .* asked for 3 workers")
@@ -105,7 +105,7 @@ def test_a_member_is_killed_while_it_hands_over(running, doomed, place, count):
 
 
 def test_the_others_do_not_wait_for_a_joiner_to_make_memory(running):
-    with running(2, -1, "", 0, program=HANDOVER) as job:
+    with running(2, -1, "", 0, program=TRANSFER) as job:
         job.resize(3)
         output = job.finish()
     assert len(agree(output)) == 3
@@ -113,7 +113,7 @@ def test_the_others_do_not_wait_for_a_joiner_to_make_memory(running):
 
 
 def test_the_last_member_is_killed_while_it_hands_over(running):
-    with running(1, 0, "send_async", 2, program=HANDOVER) as job:
+    with running(1, 0, "send_async", 2, program=TRANSFER) as job:
         job.resize(2, "--no-wait")
         job.until("w0 was killed by SIGKILL")
         output = job.finish(code=1)

@@ -152,19 +152,19 @@ def test_the_real_agent_refuses_a_wrong_token_and_another_version(launch):
     output = launch(
         1,
         """
-import json, os, socket, shoal
+import json, os, socket, shoal._runtime.handshake, shoal._runtime.protocol
 from shoal.job import _connect
 for change in ({"SHOAL_TOKEN": "wrong"}, {"SHOAL_RANK": "1"}):
     try:
         _connect({**os.environ, **change})
     except shoal.JoinError as err:
         print(err)
-shoal._runtime.protocol.PROTOCOL = shoal._runtime.worker.PROTOCOL = 99
+shoal._runtime.handshake.PROTOCOL = 99
 try:
     _connect(os.environ)
 except shoal.JoinError as err:
     print(err)
-shoal._runtime.worker.PROTOCOL = 1
+shoal._runtime.handshake.PROTOCOL = shoal._runtime.protocol.PROTOCOL
 shoal.join()
 try:
     _connect(os.environ)

@@ -36,7 +36,7 @@ MEMORY = """
 import numpy, shoal
 job = shoal.join()
 def held():
-    return sum(s.size for s in job._port.arena._table[1])
+    return sum(s.size for s in job._backend.arena._table[1])
 x = numpy.ones(8 << 20, "f8")
 for _ in range(3):
     job.allreduce(x)
@@ -57,7 +57,7 @@ job = shoal.join()
 x = numpy.ones(1 << 20, "f4")
 for step in job.steps(8, 4):
     step.allreduce(x)
-place = job._port
+place = job._backend
 assert not place._takes_pieces(place.describe(x), place.describe(x))
 assert (job.allreduce(x) == 2).all(), x
 """

@@ -80,7 +80,7 @@ def test_ctrl_c_while_another_thread_sleeps_on_the_bell(agent):
     leader.start()
     while not parked(agent):
         os.sched_yield()
-    interrupter = interrupt_when(lambda: job._port.calls._parking._waiters)
+    interrupter = interrupt_when(lambda: job._backend.calls._parking._waiters)
     with pytest.raises(KeyboardInterrupt):
         second.wait()
     interrupter.join()
@@ -140,7 +140,7 @@ def test_ctrl_c_at_any_place_of_a_request_does_not_mix_up_the_answers(agent, kin
         if r["type"] == "group"
         else true(rank, r)
     )
-    link = job._port.link
+    link = job._backend.link
     link.socket = Interrupted(link.socket, kind, done)
     with pytest.raises(KeyboardInterrupt):
         job.group([0])

@@ -321,7 +321,7 @@ def test_epochs_begin_where_the_job_is_and_end_with_a_checkpoint(tmp_path):
     def run(stop):
         job, seen = Job(Solo()), []
         job.checkpoint(tmp_path, every=5)
-        for epoch in job.place(10, 4).passes.epochs(4):  # loader.epochs
+        for epoch in job.place(10, 4).loops(4):  # loader.epochs
             seen.append((epoch, train(job, None if stop > 3 else stop)))
             job._checkpoints.rest()
             if epoch == stop:

@@ -16,7 +16,7 @@ class Steps:
     def __init__(self, monkeypatch, size, seconds, proposals):
         self.asked, self.rank, self.generation, self.number = [], 0, 1, 100
         self._proposals, self._seconds = list(proposals), seconds
-        self._port = types.SimpleNamespace(bucket=self._bucket)
+        self._backend = types.SimpleNamespace(bucket=self._bucket)
         self.sizes = module.Sizes(self, 64 << 20, size)
         monkeypatch.setattr(
             self.sizes.clock, "read", lambda: (0.25, 0.5 * seconds[self.sizes.size])

@@ -1,7 +1,7 @@
 """Checkpoints of a job that trains in steps: the state that a worker that joins would get, on disk.
 docs/design/checkpoints.md has the reasons.
 
-Training stops for one copy of this worker's share of the state, between two steps; a scribe writes
+Training stops for one copy of this worker's share of the state, between two steps; a writer writes
 the copy. At the start of the loop every worker reads the newest checkpoint that is whole.
 """
 
@@ -15,22 +15,20 @@ import threading
 import time
 from array import array
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
 
+from .._live.transfer import State
 from .._runtime.arguments import whole
 from .._runtime.log import counted, say
 from .._runtime.protocol import HUGE_PAGE
+from .._runtime.tree import Item
 from ..cursor import Cursor
 from ..errors import ShoalError
-from .commit import VERSION, Sealed, Staging, tensors
-from .shards import Kept, Reader, Run, catalogue, share
-from .source import Attempt, is_url
-from .tree import Item
-from .writer import Part
-
-if TYPE_CHECKING:
-    from .._live.transfer import State
-    from ..group import Group
+from ..group import Group
+from .commit import VERSION, Sealed, Unsealed, tensors
+from .shards import ByteRange, Reader, TensorInfo, catalogue, share
+from .source import Candidate, is_url
+from .writer import Shard, writer_of
 
 _FAR = 1 << 40
 
@@ -40,8 +38,8 @@ class Contents(NamedTuple):
 
     about: Dict[str, Any]  # what the checkpoint is of, besides the place in the data
     own: Dict[str, Any]  # what this worker has for itself
-    kept: List[Kept]
-    runs: List[Run]
+    tensors: List[TensorInfo]
+    ranges: List[ByteRange]
     nbytes: int
     copy_to: Callable[[int], None]  # copies it to an address
 
@@ -72,7 +70,7 @@ class Checkpoints:
     """The checkpoints of a job in a folder. One for each job."""
 
     def __init__(
-        self, job: "Group", state: "State", root: str, every: "int | timedelta", keep: int
+        self, job: Group, state: State, root: str, every: "int | timedelta", keep: int
     ) -> None:
         if root.rstrip("/ ") in ("", "s3:") or "\0" in root:
             raise ValueError(f"checkpoint({root!r}): name a folder, or s3://BUCKET/PREFIX")
@@ -94,35 +92,38 @@ class Checkpoints:
         self._next, self._last = self._steps or 1, -1
         self._due = self._looked = time.monotonic()
         self._looked_at = 0
-        self._scribe = job._port.scribe()
-        self._shelf = self._scribe.shelf(self.root, keep)
-        self._maker: Optional[threading.Thread] = None  # of the room
-        self._room: Optional[memoryview] = None  # for the copy; the scribe's while it writes
-        self._lacking = 0  # bytes of memory that could not be had
-        self._looker = 0  # the rank that looks for checkpoints
+        self._writer = writer_of(job._backend)
+        self._source = self._writer.source(self.root, keep)
+        self._allocator: Optional[threading.Thread] = None  # of the room
+        self._buffer: Optional[memoryview] = None  # for the copy; the writer's while it writes
+        self._missing_bytes = 0  # bytes of memory that could not be had
+        self._lister = 0  # the rank that looks for checkpoints
         self.meshed: Optional[Meshed] = None  # None = every worker has all of the state
         state.register(
-            "when to make a checkpoint", lambda: [self._next, self._last], self._told, alike=False
+            "when to make a checkpoint",
+            lambda: [self._next, self._last],
+            self._set_schedule,
+            alike=False,
         )
 
-    def _told(self, value: List[int]) -> None:
+    def _set_schedule(self, value: List[int]) -> None:
         self._next, self._last = value
 
-    def between(self, cursor: Cursor) -> None:
+    def save_if_due(self, cursor: Cursor) -> None:
         """Between two steps: make a checkpoint if it is time."""
-        if cursor.step >= self._next and self._agree(cursor, bool(self._steps)):
+        if cursor.step >= self._next and self._agree_to_save(cursor, bool(self._steps)):
             self._begin(cursor)
 
-    def end(self, cursor: Cursor) -> None:
+    def save_last(self, cursor: Cursor) -> None:
         """Behind the last step: make the last checkpoint, and return when this worker's part of it
         is there.
         """
-        self.rest()
-        if cursor.step != self._last and self._agree(cursor, True, ended=True):
+        self.wait()
+        if cursor.step != self._last and self._agree_to_save(cursor, True, ended=True):
             self._begin(cursor)
-            self._scribe.wait()
+            self._writer.wait()
 
-    def _agree(self, cursor: Cursor, due: bool, ended: bool = False) -> bool:
+    def _agree_to_save(self, cursor: Cursor, due: bool, ended: bool = False) -> bool:
         """Whether all workers make a checkpoint here: it is time, and nobody still writes the one
         before.
         """
@@ -131,8 +132,8 @@ class Checkpoints:
         each = (now - self._looked) / max(cursor.step - self._looked_at, 1)
         away = min(int((self._due + self._seconds - now) / 2 / max(each, 1e-6)), _FAR)
         self._looked, self._looked_at = now, cursor.step
-        making = self._maker is not None and self._maker.is_alive()
-        room = 0 if making or self._scribe.busy() else self._find_room(wait=ended) if due else 1
+        making = self._allocator is not None and self._allocator.is_alive()
+        room = 0 if making or self._writer.busy() else self._have_buffer(wait=ended) if due else 1
         # The least of all, and so the same everywhere, whoever is lost meanwhile.
         said = self._job.allreduce(
             array("q", [-due, room, max(away, 1), random.SystemRandom().getrandbits(62)]), op="min"
@@ -146,35 +147,35 @@ class Checkpoints:
         self._next = cursor.step + (1 if said[0] else int(said[2]))
         return False
 
-    def _find_room(self, wait: bool) -> int:
+    def _have_buffer(self, wait: bool) -> int:
         """1 when there is memory for the copy, -1 when there is none; without `wait` 0 while a
         thread makes it: to touch it takes far longer than to copy.
 
         A checkpoint that one worker has no memory for is made by nobody.
         """
         nbytes = self._contents().nbytes
-        if self._has(nbytes):
+        if self._fits(nbytes):
             return 1
         if wait or nbytes < HUGE_PAGE:
-            self._make_room(nbytes)
-        elif self._lacking < nbytes:
-            self._maker = threading.Thread(
-                target=self._make_room, args=(nbytes,), name="shoal checkpoint"
+            self._allocate(nbytes)
+        elif self._missing_bytes < nbytes:
+            self._allocator = threading.Thread(
+                target=self._allocate, args=(nbytes,), name="shoal checkpoint"
             )
-            self._maker.start()
+            self._allocator.start()
             return 0
-        self._lacking = 0  # the next one tries again
-        return 1 if self._has(nbytes) else -1
+        self._missing_bytes = 0  # the next one tries again
+        return 1 if self._fits(nbytes) else -1
 
-    def _has(self, nbytes: int) -> bool:
-        return self._room is not None and self._room.nbytes >= nbytes
+    def _fits(self, nbytes: int) -> bool:
+        return self._buffer is not None and self._buffer.nbytes >= nbytes
 
-    def _make_room(self, nbytes: int) -> None:
-        self._room = None  # what was too small goes first
+    def _allocate(self, nbytes: int) -> None:
+        self._buffer = None  # what was too small goes first
         try:
-            self._room = self._scribe.room(max(nbytes, 1))
+            self._buffer = self._writer.allocate(max(nbytes, 1))
         except ShoalError as err:
-            self._lacking = nbytes
+            self._missing_bytes = nbytes
             say(f"there is no memory for a checkpoint in {self.root}, and training goes on: {err}")
 
     def _contents(self) -> Contents:
@@ -212,11 +213,13 @@ class Checkpoints:
     def _begin(self, cursor: Cursor) -> None:
         """Copy this worker's share, and have it written."""
         mine = self._contents()
-        if not self._has(mine.nbytes):  # a worker was lost just now, and this one has more to write
-            self._make_room(mine.nbytes)
-        if self._room is None:
+        if not self._fits(
+            mine.nbytes
+        ):  # a worker was lost just now, and this one has more to write
+            self._allocate(mine.nbytes)
+        if self._buffer is None:
             return
-        body = self._room[: mine.nbytes]
+        body = self._buffer[: mine.nbytes]
         if mine.nbytes:
             mine.copy_to(ctypes.addressof(ctypes.c_ubyte.from_buffer(body)))
         rank, size = self._job.rank, self._job.size
@@ -228,25 +231,25 @@ class Checkpoints:
             **mine.about,
         }
         state = json.dumps(about, allow_nan=False).encode()
-        self._scribe.write(
-            Part(
-                Staging(self.root, cursor.step, self._seed),
+        self._writer.write(
+            Shard(
+                Unsealed(self.root, cursor.step, self._seed),
                 rank,
                 size,
                 self.keep,
                 state,
                 mine.own,
-                mine.kept,
-                mine.runs,
+                mine.tensors,
+                mine.ranges,
                 body,
             )
         )
 
-    def rest(self) -> None:
+    def wait(self) -> None:
         """Return when nothing is being written on this host any more."""
-        if self._maker is not None:
-            self._maker.join()
-        self._scribe.wait()
+        if self._allocator is not None:
+            self._allocator.join()
+        self._writer.wait()
 
     def resume(self, cursor: Cursor) -> Cursor:
         """Take over the newest checkpoint that is whole. Returns the place that the job is at then:
@@ -254,18 +257,18 @@ class Checkpoints:
 
         Raises ShoalError when there are checkpoints, and none of them can be used.
         """
-        damaged: List[Attempt] = []
-        self._looker = 0
+        damaged: List[Candidate] = []
+        self._lister = 0
         for chosen in iter(lambda: self._choose(len(damaged)), None):
             found = self._read(chosen)
-            self._shelf.done()
+            self._source.done()
             if found is None:
                 damaged.append(chosen)
                 continue
-            if self._job.rank == self._looker:
+            if self._job.rank == self._lister:
                 for bad in damaged:
-                    self._shelf.set_aside(bad)
-            return self._take(
+                    self._source.quarantine(bad)
+            return self._restore(
                 f"the checkpoint of step {chosen.step} in {self.root}", cursor, *found
             )
         if damaged:
@@ -276,21 +279,21 @@ class Checkpoints:
             )
         return cursor
 
-    def _choose(self, tried: int) -> Optional[Attempt]:
+    def _choose(self, tried: int) -> Optional[Candidate]:
         """The newest checkpoint but so many, as the first rank sees it that is not lost."""
         nobody, none, one = range(3)
         while True:
             said = array("q", [nobody, 0, 0])
-            if self._job.rank == self._looker:
-                newest = self._shelf.newest(tried)
+            if self._job.rank == self._lister:
+                newest = self._source.newest(tried)
                 said = array("q", [none, 0, 0] if newest is None else [one, *newest])
-            there, step, seed = self._job.broadcast(said, self._looker)
+            there, step, seed = self._job.broadcast(said, self._lister)
             if there != nobody:
-                return Attempt(step, seed) if there == one else None
+                return Candidate(step, seed) if there == one else None
             # it was lost before it had looked, and another took its part with nothing to say
-            self._looker += 1
+            self._lister += 1
 
-    def _read(self, chosen: Attempt) -> Optional[Tuple[Dict[str, Any], Found]]:
+    def _read(self, chosen: Candidate) -> Optional[Tuple[Dict[str, Any], Found]]:
         """Read all of a checkpoint, or this worker's part. Each worker compares its share of the
         hashes, and all of them agree on what they have seen.
         """
@@ -298,7 +301,7 @@ class Checkpoints:
         fetched: Optional[Sealed] = None
         broken = ""
         try:
-            fetched = self._shelf.fetch(chosen)
+            fetched = self._source.fetch(chosen)
         except ValueError as err:
             broken = str(err)
         rank, size = self._job.rank, self._job.size
@@ -341,7 +344,7 @@ class Checkpoints:
                 return found
             rank, size = 0, 1  # a worker was lost that had compared a share
 
-    def _take(self, name: str, cursor: Cursor, state: Dict[str, Any], reader: Found) -> Cursor:
+    def _restore(self, name: str, cursor: Cursor, state: Dict[str, Any], reader: Found) -> Cursor:
         place = Cursor.unpack(bytes.fromhex(state["cursor"]))
         ours, theirs = ((c.samples, c.batch, c.seed, c.shuffle) for c in (cursor, place))
         if ours != theirs:
@@ -367,7 +370,7 @@ class Checkpoints:
         self._next, self._last = place.step + (self._steps or 1), place.step
         self._due = self._looked = time.monotonic()
         self._looked_at = place.step
-        if self._job.rank == self._looker:
+        if self._job.rank == self._lister:
             say(
                 f"goes on from the checkpoint of step {place.step} in {self.root}, of"
                 f" {counted(int(state['workers']), 'worker')}, with {self._job.size}"

@@ -19,7 +19,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from .._runtime.log import say
 from .fingerprint import PRIME, Key, text
-from .shards import HASHED, Kept, write
+from .shards import HASHED, TensorInfo, write
 
 VERSION = "job/1"
 STATE = "shoal-checkpoint.json"
@@ -30,7 +30,7 @@ _SEALED = re.compile(r"step-(\d+)$")
 _RECEIPT = re.compile(r"\.part-\d+-of-(\d+)\.json$")
 
 
-class Taken(OSError):
+class AlreadySealed(OSError):
     """A job makes no step twice once it is sealed."""
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Taken(OSError):
         )
 
 
-class Staging(NamedTuple):
+class Unsealed(NamedTuple):
     """A checkpoint that is being written."""
 
     root: str
@@ -79,7 +79,7 @@ class Staging(NamedTuple):
         the last `keep`.
 
         It may be called by several at once, and again after one that was killed in the middle.
-        Raises Taken, and removes it, when another one of this step is sealed.
+        Raises AlreadySealed, and removes it, when another one of this step is sealed.
         """
         try:
             names = os.listdir(self.path)
@@ -98,10 +98,10 @@ class Staging(NamedTuple):
         except OSError as err:
             if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 self.abandon()
-                raise Taken from None
+                raise AlreadySealed from None
             raise
         sync(self.root)
-        point(self.root)
+        update_latest(self.root)
         prune(self.root, keep)
         return True
 
@@ -128,10 +128,10 @@ class Staging(NamedTuple):
         }
 
 
-def tensors(state: Dict[str, Any]) -> List[Kept]:
+def tensors(state: Dict[str, Any]) -> List[TensorInfo]:
     """The tensors that STATE lists."""
     return [
-        Kept(str(t["name"]), str(t["dtype"]), [int(n) for n in t["shape"]], int(t["bytes"]))
+        TensorInfo(str(t["name"]), str(t["dtype"]), [int(n) for n in t["shape"]], int(t["bytes"]))
         for t in state["tensors"]
     ]
 
@@ -171,7 +171,7 @@ class Sealed(NamedTuple):
             raise ValueError(f"{self.path}/{name}: not as it was sealed")
         return text
 
-    def set_aside(self) -> None:
+    def quarantine(self) -> None:
         """Keep a damaged one out of the way."""
         with contextlib.suppress(OSError):
             os.rename(
@@ -189,7 +189,7 @@ def sealed(root: str) -> List[Sealed]:
     )
 
 
-def settle(root: str, keep: int, besides: Optional[Staging] = None) -> None:
+def recover(root: str, keep: int, besides: Optional[Unsealed] = None) -> None:
     """Deal with what earlier workers left: a checkpoint that has all its parts is sealed, another
     one removed.
     """
@@ -198,7 +198,7 @@ def settle(root: str, keep: int, besides: Optional[Staging] = None) -> None:
             continue
         try:
             whole = left.seal(keep)
-        except Taken:
+        except AlreadySealed:
             continue
         if whole:
             say(
@@ -216,7 +216,7 @@ def settle(root: str, keep: int, besides: Optional[Staging] = None) -> None:
             shutil.rmtree(os.path.join(root, name), ignore_errors=True)
 
 
-def point(root: str) -> None:
+def update_latest(root: str) -> None:
     """Have `latest` lead to the newest checkpoint."""
     newest = sealed(root)
     if newest:
@@ -241,11 +241,11 @@ def prune(root: str, keep: int) -> None:
             shutil.rmtree(gone, ignore_errors=True)
 
 
-def _stagings(root: str) -> Iterator[Staging]:
+def _stagings(root: str) -> Iterator[Unsealed]:
     for name in _names(root):
         found = _STAGING.match(name)
         if found:
-            yield Staging(root, int(found[1]), int(found[2], 16))
+            yield Unsealed(root, int(found[1]), int(found[2], 16))
 
 
 def _names(root: str) -> Sequence[str]:

@@ -10,9 +10,9 @@ import os
 import shutil
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
+from .._runtime.tree import Item
 from ..errors import ShoalError
-from .shards import Kept, framed
-from .tree import Item
+from .shards import TensorInfo, frame
 
 
 class Piece(NamedTuple):
@@ -97,7 +97,7 @@ def parts(description: bytes, rank: int) -> List[Part]:
     return found
 
 
-def write(path: str, own: Sequence[Tuple[Kept, Item]], rank: int, ranks: int) -> None:
+def write(path: str, own: Sequence[Tuple[TensorInfo, Item]], rank: int, ranks: int) -> None:
     """Write the tensors of a rank to a safetensors file, durably. The file says whose it is."""
     entries: Dict[str, Any] = {
         "__metadata__": {"shoal": json.dumps({"rank": rank, "ranks": ranks}, separators=(",", ":"))}
@@ -109,14 +109,14 @@ def write(path: str, own: Sequence[Tuple[Kept, Item]], rank: int, ranks: int) ->
         entries[k.name] = {"dtype": k.dtype, "shape": k.shape, "data_offsets": [at, at + k.nbytes]}
         at += k.nbytes
     with open(path, "wb") as file:
-        file.write(framed(entries))
+        file.write(frame(entries))
         for _, item in own:
             file.write(item.memory())
         file.flush()
         os.fsync(file.fileno())
 
 
-def _itemsize(k: Kept) -> int:
+def _itemsize(k: TensorInfo) -> int:
     return k.nbytes // (math.prod(k.shape) or 1) or 1
 
 

@@ -12,8 +12,8 @@ import struct
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from .._runtime.tensor import is_torch
+from .._runtime.tree import Item, memory
 from .fingerprint import PRIME, Key
-from .tree import Item, memory
 
 HASHED = 4 << 20  # bytes of a file that one hash is of
 _THREADS = min(os.cpu_count() or 1, 4)  # that read one
@@ -57,7 +57,7 @@ _TYPES = {
 }
 
 
-class Kept(NamedTuple):
+class TensorInfo(NamedTuple):
     """A tensor of the checkpoint."""
 
     name: str
@@ -79,9 +79,9 @@ class Kept(NamedTuple):
         return max(self.nbytes // rows, 1) if rows else 1
 
 
-def catalogue(items: Sequence[Item]) -> List[Kept]:
+def catalogue(items: Sequence[Item]) -> List[TensorInfo]:
     """The items of a state as tensors, each with a name of its own."""
-    kept: List[Kept] = []
+    kept: List[TensorInfo] = []
     taken = set()
     for item in items:
         array = item.array
@@ -96,11 +96,11 @@ def catalogue(items: Sequence[Item]) -> List[Kept]:
             if n not in taken
         )
         taken.add(name)
-        kept.append(Kept(name, _TYPES[dtype], shape, item.nbytes, item.cuts))
+        kept.append(TensorInfo(name, _TYPES[dtype], shape, item.nbytes, item.cuts))
     return kept
 
 
-class Run(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes of a tensor that lie in one shard."""
 
     tensor: int  # its place in the catalogue
@@ -108,7 +108,7 @@ class Run(NamedTuple):
     stop: int
 
 
-def share(kept: Sequence[Kept], rank: int, size: int) -> List[Run]:
+def share(kept: Sequence[TensorInfo], rank: int, size: int) -> List[ByteRange]:
     """What a rank writes: what it alone has, and as near to its equal share of the other bytes, in
     the order of the tensors, as whole rows allow.
     """
@@ -117,18 +117,20 @@ def share(kept: Sequence[Kept], rank: int, size: int) -> List[Run]:
     for index, k in enumerate(kept):
         if k.cuts is not None:
             if k.cuts[rank] < k.cuts[rank + 1]:
-                runs.append(Run(index, k.cuts[rank], k.cuts[rank + 1]))
+                runs.append(ByteRange(index, k.cuts[rank], k.cuts[rank + 1]))
             continue
         start, stop = (
             min(max(cut - at, 0), k.nbytes) // k.row() * k.row() for cut in (first, last)
         )
         if start < stop or not k.nbytes and not rank:
-            runs.append(Run(index, start, stop))
+            runs.append(ByteRange(index, start, stop))
         at += k.nbytes
     return runs
 
 
-def header(kept: Sequence[Kept], runs: Sequence[Run], rank: int, size: int, own: Any) -> bytes:
+def header(
+    kept: Sequence[TensorInfo], runs: Sequence[ByteRange], rank: int, size: int, own: Any
+) -> bytes:
     """The beginning of the shard of a rank. `own` is what this worker has for itself."""
     offsets, shapes = {}, {}
     entries: Dict[str, Any] = {}
@@ -153,10 +155,10 @@ def header(kept: Sequence[Kept], runs: Sequence[Run], rank: int, size: int, own:
         "shapes": dict(sorted(shapes.items())),
         "own": own,
     }
-    return framed({"__metadata__": {_OFFSETS: _json(offsets), _ORIGIN: _json(origin)}, **entries})
+    return frame({"__metadata__": {_OFFSETS: _json(offsets), _ORIGIN: _json(origin)}, **entries})
 
 
-def framed(entries: Dict[str, Any]) -> bytes:
+def frame(entries: Dict[str, Any]) -> bytes:
     """The beginning of a safetensors file: the length of its header, and the header, so that the
     data is aligned.
     """
@@ -187,7 +189,7 @@ def _blocks(head: bytes, body: memoryview) -> Iterator[List[memoryview]]:
         yield [memoryview(head)[at:stop], body[max(at - cut, 0) : max(stop - cut, 0)]]
 
 
-def sums(key: Key, runs: Sequence[Run], body: memoryview) -> Dict[int, int]:
+def fingerprints(key: Key, runs: Sequence[ByteRange], body: memoryview) -> Dict[int, int]:
     """The fingerprints of the runs, by tensor."""
     import numpy
 
@@ -205,7 +207,7 @@ def sums(key: Key, runs: Sequence[Run], body: memoryview) -> Dict[int, int]:
 class Reader:
     """The state of a checkpoint while it is read from its shards."""
 
-    def __init__(self, kept: Sequence[Kept]) -> None:
+    def __init__(self, kept: Sequence[TensorInfo]) -> None:
         self._kept = kept
         self._index = {k.name: i for i, k in enumerate(kept)}
         self.parts = [memory(k.nbytes) for k in kept]

@@ -1,89 +1,88 @@
-"""Where a job looks for its checkpoints when it begins: in a folder by itself, or in a bucket by
-its agent.
+"""Where a job finds its checkpoints when it begins: in a folder that it reads itself, or in a bucket
+that its agent reads.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Protocol
+from typing import Any, Dict, NamedTuple, Optional, Protocol
 
-from .._runtime.link import Refused
+from .._runtime.link import Link, Refused
 from .._runtime.log import say
 from ..errors import ShoalError
-from .commit import Sealed, point, sealed, settle
-
-if TYPE_CHECKING:
-    from .._runtime.link import Link
+from .commit import Sealed, recover, sealed, update_latest
 
 
 def is_url(root: str) -> bool:
-    """Whether checkpoints there are read and written by the agent alone."""
+    """Whether only the agent can read and write checkpoints there."""
     return root.startswith("s3://")
 
 
-class Attempt(NamedTuple):
-    """A sealed checkpoint by its names."""
+class Candidate(NamedTuple):
+    """A sealed checkpoint, by its names."""
 
     step: int
-    seed: int = 0  # in buckets
+    seed: int = 0  # in buckets; 0 in folders
 
 
-class Shelf(Protocol):
-    """The sealed checkpoints of a place."""
+class Source(Protocol):
+    """The sealed checkpoints of a folder or a bucket."""
 
-    def newest(self, tried: int) -> Optional[Attempt]:
-        """The newest but so many. With 0, what earlier workers have left is dealt with first."""
+    def newest(self, tried: int) -> Optional[Candidate]:
+        """The newest checkpoint after the `tried` newest ones; None = there is none. With 0, what
+        earlier workers did not finish is sealed or removed first.
+        """
 
-    def fetch(self, chosen: Attempt) -> Sealed:
-        """Have it where it can be read, until `done`. Raises ValueError when it is damaged."""
+    def fetch(self, chosen: Candidate) -> Sealed:
+        """Make a checkpoint readable until `done`. Raises ValueError when it is damaged."""
 
     def done(self) -> None:
-        """It is not read any more."""
+        """End the reading of what was fetched."""
 
-    def set_aside(self, damaged: Attempt) -> None:
-        """Keep a damaged one out of the way."""
+    def quarantine(self, damaged: Candidate) -> None:
+        """Rename or mark a damaged checkpoint, so that it is not chosen again."""
 
 
-class OwnShelf:
+class FolderSource:
     """A folder that this worker reads itself."""
 
     def __init__(self, root: str, keep: int) -> None:
         self._root, self._keep = root, keep
 
-    def newest(self, tried: int) -> Optional[Attempt]:
-        """By the numbers in the names."""
+    def newest(self, tried: int) -> Optional[Candidate]:
+        """The newest by the numbers in the names."""
         if not tried:
             try:
-                settle(self._root, self._keep)
+                recover(self._root, self._keep)
             except OSError as err:
                 say(f"what is left in {self._root} of earlier checkpoints stays there: {err}")
         try:
             if not tried:
-                point(self._root)
+                update_latest(self._root)
             listed = sealed(self._root)[tried:]
         except OSError as err:
             raise ShoalError(
                 f"nobody can look for checkpoints in {self._root}: {err}; name a folder, which need"
                 " not be there yet"
             ) from err
-        return Attempt(listed[0].step) if listed else None
+        return Candidate(listed[0].step) if listed else None
 
-    def fetch(self, chosen: Attempt) -> Sealed:
-        """It is there."""
+    def fetch(self, chosen: Candidate) -> Sealed:
+        """The checkpoint where it lies: nothing has to be fetched."""
         return Sealed(self._root, chosen.step)
 
     def done(self) -> None:
-        """Nothing was fetched."""
+        """Do nothing: nothing was fetched."""
 
-    def set_aside(self, damaged: Attempt) -> None:
-        """Under another name."""
-        Sealed(self._root, damaged.step).set_aside()
-        point(self._root)
+    def quarantine(self, damaged: Candidate) -> None:
+        """Give the folder another name."""
+        Sealed(self._root, damaged.step).quarantine()
+        update_latest(self._root)
 
 
-class AgentShelf:
-    """A bucket, which the agent reads; what it fetches is in a folder of this host for a while."""
+class BucketSource:
+    """A bucket that the agent reads. What it fetches lies in a folder of this host until `done`."""
 
-    def __init__(self, link: "Link", root: str, keep: int) -> None:
+    def __init__(self, link: Link, root: str, keep: int) -> None:
         self._link, self._root, self._keep = link, root, keep
 
     def _ask(self, do: str, **more: int) -> Dict[str, Any]:
@@ -93,22 +92,22 @@ class AgentShelf:
         except Refused as err:
             raise ShoalError(f"looking for checkpoints: {err}") from None
 
-    def newest(self, tried: int) -> Optional[Attempt]:
-        """As the agent lists them."""
+    def newest(self, tried: int) -> Optional[Candidate]:
+        """The newest as the agent lists them."""
         reply = self._ask("newest", tried=tried)
-        return Attempt(reply.get("step", 0), reply.get("seed", 0)) if reply.get("done") else None
+        return Candidate(reply.get("step", 0), reply.get("seed", 0)) if reply.get("done") else None
 
-    def fetch(self, chosen: Attempt) -> Sealed:
-        """Once for all workers of this host."""
+    def fetch(self, chosen: Candidate) -> Sealed:
+        """Have the agent fetch a checkpoint, once for all workers of this host."""
         reply = self._ask("fetch", step=chosen.step, seed=chosen.seed)
         if not reply.get("done"):
             raise ValueError(str(reply.get("broken")))
         return Sealed(str(reply["folder"]), chosen.step)
 
     def done(self) -> None:
-        """The agent removes it when no worker reads it any more."""
+        """Have the agent remove what it fetched, when no worker reads it any more."""
         self._ask("done")
 
-    def set_aside(self, damaged: Attempt) -> None:
-        """With a mark."""
+    def quarantine(self, damaged: Candidate) -> None:
+        """Have the agent mark it."""
         self._ask("damaged", step=damaged.step, seed=damaged.seed)

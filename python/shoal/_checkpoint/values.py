@@ -15,9 +15,9 @@ import struct
 import zipfile
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, MutableMapping, NamedTuple, Tuple
 
+from .._runtime.tree import Item, flatten, unflatten
 from ..errors import ShoalError
 from .parts import shoal
-from .tree import Item, build, flatten
 
 FILE = "values.pt"
 
@@ -75,10 +75,10 @@ def together(everyone: Iterable[Mapping[str, Any]]) -> Dict[str, Any]:
         for name, value in one.items():
             if plans.setdefault(name, value) != value:
                 raise ValueError(
-                    f"{name} is {build(value, [])!r} on one worker and {build(plans[name], [])!r}"
+                    f"{name} is {unflatten(value, [])!r} on one worker and {unflatten(plans[name], [])!r}"
                     " on another: a value is alike on all that have it"
                 )
-    return {name: build(value, []) for name, value in plans.items()}
+    return {name: unflatten(value, []) for name, value in plans.items()}
 
 
 def write(folder: str, values: Mapping[str, Any]) -> None:
@@ -96,7 +96,7 @@ def write(folder: str, values: Mapping[str, Any]) -> None:
 
 
 def _pickled(value: Any) -> bytes:
-    """The instructions of protocol 2 that make a value. Only what `build` gives comes here."""
+    """The instructions of protocol 2 that make a value. Only what `unflatten` gives comes here."""
     if value is None or isinstance(value, bool):
         return {None: b"N", True: b"\x88", False: b"\x89"}[value]
     if isinstance(value, int):

@@ -1,5 +1,5 @@
-"""Who writes a worker's part of a checkpoint while training goes on: the agent of its host, or in a
-job of one without an agent a thread.
+"""Who writes a worker's shard of a checkpoint while training goes on: the agent of its host, or a
+thread in a job of one without an agent.
 """
 
 from __future__ import annotations
@@ -10,80 +10,88 @@ import json
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Protocol
+from typing import Any, Dict, List, NamedTuple, Optional, Protocol
 
+from .._runtime.backend import Backend
 from .._runtime.link import Refused
 from .._runtime.log import counted, say
+from .._runtime.tree import memory
+from .._runtime.worker import Worker
 from ..errors import ShoalError
-from .commit import STATE, Staging, settle
+from .commit import STATE, Unsealed, recover
 from .fingerprint import Key
-from .shards import Kept, Run, header, sums
-from .source import AgentShelf, OwnShelf, Shelf, is_url
-from .tree import memory
-
-if TYPE_CHECKING:
-    from .._runtime.worker import Worker
+from .shards import ByteRange, TensorInfo, fingerprints, header
+from .source import BucketSource, FolderSource, Source, is_url
 
 
-class Part(NamedTuple):
-    """What a worker writes of a checkpoint."""
+class Shard(NamedTuple):
+    """What one worker writes of a checkpoint."""
 
-    staging: Staging
+    checkpoint: Unsealed
     rank: int
     size: int
-    keep: int
-    state: bytes  # what the checkpoint is of, in JSON
-    own: Dict[str, Any]  # what this worker has for itself
-    kept: List[Kept]
-    runs: List[Run]
-    body: memoryview  # the bytes of the runs, in memory that `Scribe.room` gave
+    keep: int  # how many sealed checkpoints stay
+    state: bytes  # the content of shoal-checkpoint.json
+    own: Dict[str, Any]  # values of this worker alone
+    tensors: List[TensorInfo]  # all tensors of the checkpoint
+    ranges: List[ByteRange]  # the bytes of them that are in this shard
+    body: memoryview  # the bytes of the ranges, in memory from `Writer.allocate`
 
 
-class Scribe(Protocol):
-    """Writes one part at a time."""
+class Writer(Protocol):
+    """Writes one shard at a time."""
 
-    def room(self, nbytes: int) -> memoryview:
-        """Memory to copy a share into, all of it touched. It may take a while. Raises ShoalError
-        when there is none.
+    def allocate(self, nbytes: int) -> memoryview:
+        """Memory to copy a shard into, with all of its pages touched, which may take a while.
+        Raises ShoalError when there is none.
         """
 
-    def write(self, part: Part) -> None:
-        """Begin to write a part. What goes wrong is said, and training goes on."""
+    def write(self, shard: Shard) -> None:
+        """Begin to write a shard. Errors go to the log, and training goes on."""
 
     def busy(self) -> bool:
-        """Whether it still writes."""
+        """Whether a shard is still being written."""
 
     def wait(self) -> None:
-        """Return when it does not."""
+        """Return when no shard is being written."""
 
-    def shelf(self, root: str, keep: int) -> Shelf:
-        """Where what was written is found again. Raises ShoalError where that is out of reach."""
+    def source(self, root: str, keep: int) -> Source:
+        """Where checkpoints that were written are found. Raises ShoalError where that is out of
+        reach.
+        """
 
 
-class AgentScribe:
-    """The agent writes: it has the memory, so the part is written even if this worker is lost."""
+def writer_of(backend: Backend) -> Writer:
+    """Who writes for this rank."""
+    if isinstance(backend, Worker):
+        return AgentWriter(backend)
+    return ThreadWriter()
 
-    def __init__(self, worker: "Worker") -> None:
+
+class AgentWriter:
+    """The agent writes. It has the memory, so the shard is written even if this worker is lost."""
+
+    def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._texts: List[memoryview] = []  # memory that the agent may still read
 
-    def room(self, nbytes: int) -> memoryview:
+    def allocate(self, nbytes: int) -> memoryview:
         """Arena memory."""
         return memoryview(self._worker.buffer(nbytes)).cast("B")
 
-    def write(self, part: Part) -> None:
-        """Hand the part over."""
-        arena, staging = self._worker.arena, part.staging
+    def write(self, shard: Shard) -> None:
+        """Hand the shard over to the agent."""
+        arena, checkpoint = self._worker.arena, shard.checkpoint
         self._texts = [
-            arena.copy(part.state),
-            arena.copy(json.dumps(part.own, separators=(",", ":"), allow_nan=False).encode()),
+            arena.copy(shard.state),
+            arena.copy(json.dumps(shard.own, separators=(",", ":"), allow_nan=False).encode()),
         ]
-        state, own, body = map(arena.extent, [*self._texts, part.body])
+        state, own, body = map(arena.extent, [*self._texts, shard.body])
         asked = {
-            "folder": staging.root,
-            "keep": part.keep,
-            "seed": staging.seed,
-            "rank": part.rank,
+            "folder": checkpoint.root,
+            "keep": shard.keep,
+            "seed": checkpoint.seed,
+            "rank": shard.rank,
             "state": state,
             "own": own,
             "body": body,
@@ -92,12 +100,12 @@ class AgentScribe:
             self._worker.link.request({"type": "save", "part": asked}, "save")
         except Refused as err:
             say(
-                f"checkpoint of step {staging.step} in {staging.root} is abandoned, and training"
-                f" goes on: the agent refused its part: {err}"
+                f"checkpoint of step {checkpoint.step} in {checkpoint.root} is abandoned, and"
+                f" training goes on: the agent refused its part: {err}"
             )
 
     def read(self, root: str, step: int, mesh: str, rank: int, into: memoryview) -> None:
-        """Have the agent read what a rank has on a mesh from a checkpoint. Raises ValueError when
+        """Have the agent read what a rank holds on a mesh from a checkpoint. Raises ValueError when
         it cannot.
         """
         asked = {
@@ -113,33 +121,31 @@ class AgentScribe:
             raise ValueError(str(err)) from None
 
     def busy(self) -> bool:
-        """Whether the agent still writes a part, of this worker or of another one of this host,
-        which may be lost.
-        """
+        """Whether the agent still writes a shard of this worker, or of a lost one of this host."""
         return not self._written(wait=False)
 
     def wait(self) -> None:
-        """Return when it does not."""
+        """Return when the agent writes no shard."""
         self._written(wait=True)
 
-    def shelf(self, root: str, keep: int) -> Shelf:
-        """A bucket is the agent's to read, too."""
+    def source(self, root: str, keep: int) -> Source:
+        """A folder that this worker reads, or a bucket that the agent reads."""
         if is_url(root):
-            return AgentShelf(self._worker.link, root, keep)
-        return OwnShelf(root, keep)
+            return BucketSource(self._worker.link, root, keep)
+        return FolderSource(root, keep)
 
     def _written(self, wait: bool) -> bool:
         reply, _ = self._worker.link.request({"type": "saved", "wait": wait}, "saved")
         return bool(reply.get("done"))
 
 
-class OwnScribe:
+class ThreadWriter:
     """A thread of this process writes."""
 
     def __init__(self) -> None:
         self._thread: Optional[threading.Thread] = None
 
-    def room(self, nbytes: int) -> memoryview:
+    def allocate(self, nbytes: int) -> memoryview:
         """Memory of this process."""
         try:
             return memory(nbytes)
@@ -148,10 +154,10 @@ class OwnScribe:
                 f"the system does not give {nbytes} bytes: free arrays, or raise `ulimit -v`"
             ) from err
 
-    def write(self, part: Part) -> None:
+    def write(self, shard: Shard) -> None:
         """Start the thread."""
-        # It is no daemon: a program that ends writes its part first.
-        self._thread = threading.Thread(target=_write, args=(part,), name="shoal checkpoint")
+        # No daemon thread: a program that ends writes its shard first.
+        self._thread = threading.Thread(target=_write, args=(shard,), name="shoal checkpoint")
         self._thread.start()
 
     def busy(self) -> bool:
@@ -159,49 +165,47 @@ class OwnScribe:
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Return when it does not."""
+        """Return when the thread has ended."""
         if self._thread is not None:
             self._thread.join()
 
-    def shelf(self, root: str, keep: int) -> Shelf:
-        """A folder: without an agent there is nobody who reaches a bucket."""
+    def source(self, root: str, keep: int) -> Source:
+        """A folder: without an agent no bucket can be reached."""
         if is_url(root):
             raise ShoalError(
                 f"{root} is read and written by the agent, and there is none: start the program"
                 " with `shoal run -n 1 -- python …`, or name a folder"
             )
-        return OwnShelf(root, keep)
+        return FolderSource(root, keep)
 
 
-def _write(part: Part) -> None:
-    with contextlib.suppress(AttributeError, OSError):  # training comes first
+def _write(shard: Shard) -> None:
+    with contextlib.suppress(AttributeError, OSError):  # training has the higher priority
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-    staging, begun = part.staging, time.monotonic()
+    checkpoint, begun = shard.checkpoint, time.monotonic()
     try:
-        settle(staging.root, part.keep, besides=staging)
-        staging.begin()
-        files = [staging.file(STATE, part.state, memoryview(b""))]
-        head = header(part.kept, part.runs, part.rank, part.size, part.own)
-        files.append(
-            staging.file(
-                f"shard-{part.rank + 1:05d}-of-{part.size:05d}.safetensors", head, part.body
-            )
-        )
-        staging.receipt(part.rank, part.size, files, sums(Key(staging.seed), part.runs, part.body))
-        if staging.seal(part.keep):
-            nbytes, took = sum(k.nbytes for k in part.kept), time.monotonic() - begun
+        recover(checkpoint.root, shard.keep, besides=checkpoint)
+        checkpoint.begin()
+        files = [checkpoint.file(STATE, shard.state, memoryview(b""))]
+        head = header(shard.tensors, shard.ranges, shard.rank, shard.size, shard.own)
+        name = f"shard-{shard.rank + 1:05d}-of-{shard.size:05d}.safetensors"
+        files.append(checkpoint.file(name, head, shard.body))
+        sums = fingerprints(Key(checkpoint.seed), shard.ranges, shard.body)
+        checkpoint.receipt(shard.rank, shard.size, files, sums)
+        if checkpoint.seal(shard.keep):
+            nbytes, took = sum(t.nbytes for t in shard.tensors), time.monotonic() - begun
             say(
-                f"checkpoint of step {staging.step} in {staging.root} is sealed: {nbytes} bytes by"
-                f" {counted(part.size, 'worker')}, the last in {took:.1f} s"
+                f"checkpoint of step {checkpoint.step} in {checkpoint.root} is sealed: {nbytes}"
+                f" bytes by {counted(shard.size, 'worker')}, the last in {took:.1f} s"
             )
     except OSError as err:
-        staging.abandon()
+        checkpoint.abandon()
         room = (
             "; make room there, or keep fewer, and the next one is written"
             if err.errno in (errno.ENOSPC, errno.EDQUOT)
             else ""
         )
         say(
-            f"checkpoint of step {staging.step} in {staging.root} is abandoned, and training goes"
-            f" on: {err}; the ones before it are there{room}"
+            f"checkpoint of step {checkpoint.step} in {checkpoint.root} is abandoned, and training"
+            f" goes on: {err}; the ones before it are there{room}"
         )

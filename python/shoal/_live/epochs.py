@@ -1,120 +1,141 @@
-"""Which epoch a loop is, where a program has one loop in the other: for each epoch, for each
-batch.
+"""Where training loops end, and which epoch a loop is in a program that has one loop in the other:
+for each epoch, for each batch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterator, Optional
+from typing import Optional
 
+from .._runtime.arguments import whole
 from .._runtime.log import say
+from ..cursor import Cursor
 from ..errors import ShoalError
+from ..world import World
+from .transfer import State
 
-if TYPE_CHECKING:
-    from ..steps import End, Progress
 
+class End:
+    """Where a training loop ends: after a number of epochs or of steps of the job, whichever comes
+    first. Where neither is given, each loop is one epoch: the first ends with the first, the second
+    with the second, and so on.
 
-class Passes:
-    """The loops of this process that are one epoch each: the n-th ends with the n-th epoch of the
-    job.
-
-    So a worker that joins, and whose outer loop begins at 0, makes no step in those loops that the
-    job has behind it, and is no member then. It enters in the epoch that the others are in, and
-    what its program did to the state before is replaced by theirs. A program that goes on from a
-    checkpoint does the same, with the state of the checkpoint.
+    Raises TypeError or ValueError for what is no number of epochs or steps.
     """
 
-    def __init__(self, progress: "Progress") -> None:
+    def __init__(self, epochs: Optional[int], steps: Optional[int]) -> None:
+        self.each = epochs is None and steps is None  # each loop is one epoch
+        if epochs is not None:
+            epochs = whole(
+                "epochs", epochs, 0, "how many epochs the whole training has, an integer, or None"
+            )
+        if steps is not None:
+            steps = whole(
+                "steps", steps, 0, "how many steps the whole training has, an integer, or None"
+            )
+        self.epochs = 1 if self.each else epochs
+        self.steps = steps
+
+    def at(self, cursor: Cursor) -> bool:
+        """Whether the training has come to its end at a place in the data."""
+        return self.behind(cursor.epoch) or self.steps is not None and cursor.step >= self.steps
+
+    def behind(self, epoch: int) -> bool:
+        """Whether an epoch lies beyond the end."""
+        return self.epochs is not None and epoch >= self.epochs
+
+    def whole(self, cursor: Cursor) -> int:
+        """The number of steps of the training, or of one epoch where each loop is one, as long as
+        no worker is lost.
+        """
+        each = -(-cursor.samples // cursor.batch)
+        epochs = 1 if self.each else self.epochs
+        return min(
+            n for n in (self.steps, None if epochs is None else epochs * each) if n is not None
+        )
+
+
+class Epochs:
+    """Counts the loops of this process that are one epoch each: the n-th ends with the n-th epoch
+    of the job.
+
+    A worker that joins has an outer loop that begins at 0. It makes no step in the loops of epochs
+    that the job has already done, and is no member during them. It enters in the epoch that the
+    others are in, and their state replaces what its program did to the state before. A program that
+    goes on from a checkpoint does the same, with the state of the checkpoint.
+    """
+
+    def __init__(self, job: World, state: State) -> None:
         self.made = 0  # steps of the loop under way
-        self._progress = progress
-        self._over = 0  # loops that have ended
+        self.over = 0  # loops that have ended
+        self.count: Optional[int] = None  # all loops of the training; None = not known
+        self.others: Optional[int] = None  # loops that have ended on the others; None = not told
+        self._job = job
         self._each = False  # the loop under way is one epoch
-        self._count: Optional[int] = None  # loops that there are in all, if that is known
-        self._told: Optional[int] = None  # how many have ended for the others
-        self._said = False
-        progress.state.register(
-            "loops over epochs", lambda: self._over, self._tell, alike=False, kept=False
+        self._said = False  # the user knows that loops may make no step
+        state.register(
+            "loops over epochs", lambda: self.over, self._tell, alike=False, checkpointed=False
         )
 
     def _tell(self, value: int) -> None:
-        self._told = value
+        self.others = value
 
-    def begin(self, end: "End") -> None:
-        """Begin a loop. The program of a worker that the job has released ends here: it would go
-        through all epochs that are left without a step.
+    def begin(self, end: End) -> None:
+        """Begin a loop.
+
+        The program of a worker that the job has released ends here, with SystemExit: it would go
+        through all epochs that remain without a step.
         """
-        if end.each and self._progress.job.released:
+        if end.each and self._job.released:
             raise SystemExit(0)
         self._each = end.each
         if end.each:
-            end.epochs = self._over + 1
+            end.epochs = self.over + 1
 
-    def left(self) -> None:
-        """Count a loop that was left by `break`. One that has made no step was a look at the first
-        batch.
+    def left(self, epoch: Optional[int]) -> None:
+        """Count a loop that was left by `break`, if it made a step: one without was a look at the
+        first batch. `epoch` is that of the job, None before its first step.
         """
         if self._each and self.made:
-            self._over += 1
-        if self._progress.begun and self._count is None:  # other loops may have gone further
-            self._over = max(self._over, self._progress.cursor.epoch)
+            self.over += 1
+        if epoch is not None and self.count is None:  # other loops may have gone further
+            self.over = max(self.over, epoch)
         self._each, self.made = False, 0
 
-    def end(self, end: "Optional[End]", empty: bool = False) -> None:
-        """Count a loop that has come to its end, or that makes no step."""
+    def end(self, end: Optional[End], empty: bool = False) -> None:
+        """Count a loop that has come to its end; `empty`: it made no step."""
         if end is None or not end.each:
             return
-        job = self._progress.job
+        job = self._job
         if empty and not self._said and not job.released and (job.outside or job.rank == 0):
             self._said = True
             say(
-                f"the job has epoch {self._over} behind it: loops over such epochs make no step"
+                f"the job has done epoch {self.over} already: loops over such epochs make no step"
                 " here. `for epoch in loader.epochs(…)`, with shoal.torch.loader, leaves them out"
             )
-        self._over += 1
+        self.over += 1
         self._each, self.made = False, 0
 
-    def final(self, end: "End") -> bool:
+    def final(self, end: End) -> bool:
         """Whether the training ends with this loop, as far as that is known."""
-        return not end.each or self._over + 1 == self._count
+        return not end.each or self.over + 1 == self.count
 
-    def epoch(self, end: "Optional[End]") -> Optional[int]:
-        """The epoch in which alone a worker can join; None = in any."""
-        return self._over if end is not None and end.each else None
+    def only(self, end: Optional[End]) -> Optional[int]:
+        """The only epoch in which a worker can join during this loop; None = any."""
+        return self.over if end is not None and end.each else None
 
-    def behind(self, end: "Optional[End]") -> bool:
-        """Whether the job is beyond the epoch of this loop."""
-        return end is not None and end.each and self._progress.cursor.reached > self._over
+    def behind(self, end: Optional[End], cursor: Cursor) -> bool:
+        """Whether the job, at `cursor`, is beyond the epoch of this loop."""
+        return end is not None and end.each and cursor.reached > self.over
 
-    def check(self, end: "Optional[End]") -> None:
-        """Raise ShoalError where the others are in another loop than this worker, which has just
-        joined.
+    def check(self, end: Optional[End]) -> None:
+        """Compare the loop of this worker, which has just joined, with that of the others.
+
+        Raises ShoalError where they are in another one.
         """
-        if end is None or not end.each or self._told in (None, self._over):
+        if end is None or not end.each or self.others in (None, self.over):
             return
         raise ShoalError(
-            f"the other workers are in loop {self._told} over the epochs, and this one, which has"
-            f" just joined, in loop {self._over}: loops were left by break, so which epoch they are"
+            f"the other workers are in loop {self.others} over the epochs, and this one, which has"
+            f" just joined, in loop {self.over}: loops were left by break, so which epoch they are"
             " in is not known from the data. Loop over `loader.epochs(…)`, which knows"
         )
-
-    def epochs(self, count: int) -> Iterator[int]:
-        """The epochs from the one that the job is in, up to `count`."""
-        progress = self._progress
-        progress.leave()
-        if not progress.begun:
-            if not progress.arrive():
-                return
-            self._over = progress.cursor.reached if self._told is None else self._told
-        elif self._over >= count and not progress.job.released:
-            raise ShoalError(
-                f"all {count} epochs of this loop are over: it goes on where the job is, so give it"
-                " those of the whole training"
-            )
-        self._count = count
-        try:
-            while self._over < count and not progress.job.released:
-                number = self._over
-                yield number
-                progress.leave()
-                self._over = max(self._over, number + 1)
-        finally:
-            self._count = None

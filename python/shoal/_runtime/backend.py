@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, ContextManager, Dict, Optional, Protocol, Sequence, Tuple, TypeVar
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+    TypeVar,
+)
 
-from .._checkpoint.writer import Scribe
 from ..cursor import Cursor
 from .handle import Handle
 from .protocol import DType
@@ -14,7 +24,27 @@ from .view import Shaped, View
 T = TypeVar("T")
 
 
-class Port(Protocol):
+class Call(NamedTuple):
+    """A collective, or one side of a message between two ranks; docs/formats/arena.md, section 3.
+
+    A tuple, because every step makes some: to make one costs less than to make an object.
+    """
+
+    kind: int
+    inp: Optional[Tensor]
+    out: Optional[Tensor]
+    op: int = 0  # the reduction; 0 = none
+    group: int = 0  # 0 = all ranks of the job
+    peer: int = 0  # the root or the partner, a rank inside the group; -1 = any sender
+    tag: int = 0
+    weight: float = 1.0  # of this rank in a mean
+    counts: Optional[Sequence[int]] = None  # elements for each rank of an all-to-all
+    shape: Optional[Shape] = None  # on which the ranks must agree; None = that of the arrays
+    flags: int = 0
+    at_once: bool = False  # the caller waits for this call next
+
+
+class Backend(Protocol):
     """The calls of one rank. See Worker, whose docstrings these methods share."""
 
     name: str
@@ -39,25 +69,9 @@ class Port(Protocol):
         self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]
     ) -> None: ...
 
-    def call(
-        self,
-        kind: int,
-        inp: Optional[Tensor],
-        out: Optional[Tensor],
-        held: Any,
-        result: T,
-        op: int = 0,
-        group: int = 0,
-        peer: int = 0,
-        tag: int = 0,
-        weight: float = 1.0,
-        counts: Optional[Sequence[int]] = None,
-        shape: Optional[Shape] = None,
-        flags: int = 0,
-        at_once: bool = False,
-    ) -> Handle[T]: ...
+    def submit(self, call: Call, held: Any, result: T) -> Handle[T]: ...
 
-    def follow(self, changed: Callable[[], None]) -> None: ...
+    def on_change(self, changed: Callable[[], None]) -> None: ...
 
     def state_data(self, place: Cursor) -> None: ...
 
@@ -69,9 +83,9 @@ class Port(Protocol):
 
     def enter(self, epoch: Optional[int] = None) -> bool: ...
 
-    def welcome(self) -> None: ...
+    def admit(self) -> None: ...
 
-    def everyone(self) -> ContextManager[None]: ...
+    def with_newcomers(self) -> ContextManager[None]: ...
 
     def open_group(self, ranks: Sequence[int]) -> Tuple[int, int]: ...
 
@@ -82,8 +96,6 @@ class Port(Protocol):
     def hold(self) -> None: ...
 
     def release(self) -> None: ...
-
-    def scribe(self) -> Scribe: ...
 
     def report(self, metrics: Dict[str, float]) -> None: ...
 

@@ -10,7 +10,7 @@ from array import array
 from typing import Any, List, Optional, Sequence, Tuple, TypeVar
 
 from .arguments import whole, wrong
-from .backend import Port
+from .backend import Backend, Call
 from .handle import Handle
 from .protocol import BF16, BOOL, F16, F32, F64, KINDS, OPS
 from .tensor import Shape, Tensor, elements
@@ -32,7 +32,7 @@ class AsyncCollectives:
     rank: int
     size: int
     ranks: Tuple[int, ...]
-    _port: Port
+    _backend: Backend
     _id: Optional[int]  # None when it was freed
 
     @property
@@ -59,79 +59,65 @@ class AsyncCollectives:
         """See allreduce. `flags` are those of docs/formats/arena.md; steps set them. `at_once`:
         nothing is done but to wait for it.
         """
-        inp = self._port.describe(x)
+        inp = self._backend.describe(x)
         target = inp if out is None else self._output(out, inp, inp.count, shared=True)
         result = x if out is None else out
         if not target.writable and (target is inp or target.shared is None):
             raise _read_only(result)
         code = _reduction(op, weight, inp)
         # By position: names cost time, and every step makes this call.
-        return self._port.call(
-            _ALL_REDUCE,
-            inp,
-            target,
+        return self._backend.submit(
+            Call(_ALL_REDUCE, inp, target, code, self.id, 0, 0, weight, None, None, flags, at_once),
             (x, out),
             result,
-            code,
-            self.id,
-            0,
-            0,
-            weight,
-            None,
-            None,
-            flags,
-            at_once,
         )
 
     def reduce_scatter_async(
         self, x: Any, op: str = "sum", weight: float = 1.0, out: Any = None
     ) -> Handle[Any]:
         """See reduce_scatter."""
-        inp = self._port.describe(x)
+        inp = self._backend.describe(x)
         if out is None:
-            out = self._port.make(
+            out = self._backend.make(
                 x, inp.dtype, self._block(inp, "give `out` to receive another number of elements")
             )
         target = self._output(out, inp)
         code = _reduction(op, weight, inp)
-        return self._port.call(
-            KINDS["reduce_scatter"], inp, target, (x, out), out, code, self.id, weight=weight
+        return self._backend.submit(
+            Call(KINDS["reduce_scatter"], inp, target, code, self.id, weight=weight), (x, out), out
         )
 
     def allgather_async(self, x: Any, out: Any = None) -> Handle[Any]:
         """See allgather."""
-        inp = self._port.describe(x)
+        inp = self._backend.describe(x)
         if out is None:
-            out = self._port.make(x, inp.dtype, _rows(inp, self.size * _first(inp)))
-        return self._port.call(
-            KINDS["all_gather"],
-            inp,
-            self._output(out, inp, shared=True),
+            out = self._backend.make(x, inp.dtype, _rows(inp, self.size * _first(inp)))
+        return self._backend.submit(
+            Call(KINDS["all_gather"], inp, self._output(out, inp, shared=True), group=self.id),
             (x, out),
             out,
-            group=self.id,
         )
 
     def allgatherv_async(self, x: Any) -> Handle[Any]:
         """See allgatherv. Blocks for the exchange of the counts; only the data travels
         asynchronously.
         """
-        inp = self._port.describe(x)
+        inp = self._backend.describe(x)
         counts = self.allgather_async(array("q", [_first(inp)])).wait()
-        return self.allgather_async(x, self._port.make(x, inp.dtype, _rows(inp, sum(counts))))
+        return self.allgather_async(x, self._backend.make(x, inp.dtype, _rows(inp, sum(counts))))
 
     def broadcast_async(self, x: T, root: int = 0, flags: int = 0) -> Handle[T]:
         """See broadcast, and allreduce_async for `flags`."""
         root = self._member(root, "root")
-        tensor = self._port.describe(x)
+        tensor = self._backend.describe(x)
         if root == self.rank:
-            return self._port.call(
-                KINDS["broadcast"], tensor, None, x, x, group=self.id, peer=root, flags=flags
+            return self._backend.submit(
+                Call(KINDS["broadcast"], tensor, None, group=self.id, peer=root, flags=flags), x, x
             )
         if not tensor.writable:
             raise _read_only(x)
-        return self._port.call(
-            KINDS["broadcast"], None, tensor, x, x, group=self.id, peer=root, flags=flags
+        return self._backend.submit(
+            Call(KINDS["broadcast"], None, tensor, group=self.id, peer=root, flags=flags), x, x
         )
 
     def reduce_async(
@@ -145,7 +131,7 @@ class AsyncCollectives:
     ) -> Handle[Any]:
         """See reduce. `flags` are those of docs/formats/arena.md; steps set them."""
         root = self._member(root, "root")
-        inp = self._port.describe(x)
+        inp = self._backend.describe(x)
         target, result = None, None
         if root == self.rank:
             target = inp if out is None else self._output(out, inp, inp.count)
@@ -153,29 +139,26 @@ class AsyncCollectives:
             if not target.writable:
                 raise _read_only(result)
         code = _reduction(op, weight, inp)
-        return self._port.call(
-            KINDS["reduce"],
-            inp,
-            target,
+        return self._backend.submit(
+            Call(KINDS["reduce"], inp, target, code, self.id, root, weight=weight, flags=flags),
             (x, out),
             result,
-            code,
-            self.id,
-            root,
-            weight=weight,
-            flags=flags,
         )
 
     def gather_async(self, x: Any, root: int = 0, out: Any = None) -> Handle[Any]:
         """See gather."""
         root = self._member(root, "root")
-        inp = self._port.describe(x)
+        inp = self._backend.describe(x)
         if root != self.rank:
-            return self._port.call(KINDS["gather"], inp, None, x, None, group=self.id, peer=root)
+            return self._backend.submit(
+                Call(KINDS["gather"], inp, None, group=self.id, peer=root), x, None
+            )
         if out is None:
-            out = self._port.make(x, inp.dtype, _rows(inp, self.size * _first(inp)))
-        return self._port.call(
-            KINDS["gather"], inp, self._output(out, inp), (x, out), out, group=self.id, peer=root
+            out = self._backend.make(x, inp.dtype, _rows(inp, self.size * _first(inp)))
+        return self._backend.submit(
+            Call(KINDS["gather"], inp, self._output(out, inp), group=self.id, peer=root),
+            (x, out),
+            out,
         )
 
     def scatter_async(self, x: Any = None, root: int = 0, out: Any = None) -> Handle[Any]:
@@ -187,23 +170,25 @@ class AsyncCollectives:
                     f"scatter from rank {root} needs `out` on every other rank: an array for the"
                     " elements that it gets"
                 )
-            target = self._port.describe(out)
+            target = self._backend.describe(out)
             if not target.writable:
                 raise _read_only(out)
-            return self._port.call(
-                KINDS["scatter"], None, target, out, out, group=self.id, peer=root
+            return self._backend.submit(
+                Call(KINDS["scatter"], None, target, group=self.id, peer=root), out, out
             )
         if x is None:
             raise ValueError(
                 "the root of a scatter needs `x`, the elements of all ranks in rank order"
             )
-        inp = self._port.describe(x)
+        inp = self._backend.describe(x)
         if out is None:
-            out = self._port.make(
+            out = self._backend.make(
                 x, inp.dtype, self._block(inp, "give `out` on every rank for uneven parts")
             )
-        return self._port.call(
-            KINDS["scatter"], inp, self._output(out, inp), (x, out), out, group=self.id, peer=root
+        return self._backend.submit(
+            Call(KINDS["scatter"], inp, self._output(out, inp), group=self.id, peer=root),
+            (x, out),
+            out,
         )
 
     def alltoall_async(
@@ -212,55 +197,59 @@ class AsyncCollectives:
         """See alltoall. With `splits` and without `out` it blocks for the exchange of the
         counts.
         """
-        inp = self._port.describe(x)
+        inp = self._backend.describe(x)
         counts = None
         if splits is None:
             if out is None:
                 self._block(inp, "give `splits` for uneven parts")
-                out = self._port.make(x, inp.dtype, inp.shape)
+                out = self._backend.make(x, inp.dtype, inp.shape)
         else:
             rows = self._splits(inp, splits)
             counts = [n * elements(inp.shape[1:]) for n in rows]
             if out is None:
                 received = self.alltoall_async(array("q", rows)).wait()
-                out = self._port.make(x, inp.dtype, _rows(inp, sum(received)))
+                out = self._backend.make(x, inp.dtype, _rows(inp, sum(received)))
         target = self._output(out, inp)
-        return self._port.call(
-            KINDS["all_to_all"], inp, target, (x, out), out, group=self.id, counts=counts
+        return self._backend.submit(
+            Call(KINDS["all_to_all"], inp, target, group=self.id, counts=counts), (x, out), out
         )
 
     def send_async(self, x: Any, to: int, tag: int = 0) -> Handle[None]:
         """See send."""
         to = self._member(to, "to")
-        return self._port.call(
-            KINDS["send"],
-            self._port.describe(x),
-            None,
+        return self._backend.submit(
+            Call(
+                KINDS["send"],
+                self._backend.describe(x),
+                None,
+                group=self.id,
+                peer=to,
+                tag=_tag(tag),
+            ),
             x,
             None,
-            group=self.id,
-            peer=to,
-            tag=_tag(tag),
         )
 
     def recv_async(self, x: T, source: int, tag: int = 0) -> Handle[T]:
         """See recv."""
         source = self._member(source, "source")
-        target = self._port.describe(x)
+        target = self._backend.describe(x)
         if not target.writable:
             raise _read_only(x)
-        return self._port.call(
-            KINDS["recv"], None, target, x, x, group=self.id, peer=source, tag=_tag(tag)
+        return self._backend.submit(
+            Call(KINDS["recv"], None, target, group=self.id, peer=source, tag=_tag(tag)), x, x
         )
 
     def barrier_async(self, flags: int = 0) -> Handle[None]:
         """See barrier, and allreduce_async for `flags`."""
-        return self._port.call(KINDS["barrier"], None, None, None, None, group=self.id, flags=flags)
+        return self._backend.submit(
+            Call(KINDS["barrier"], None, None, group=self.id, flags=flags), None, None
+        )
 
     def _output(
         self, out: Any, inp: Tensor, count: Optional[int] = None, shared: bool = False
     ) -> Tensor:
-        target = self._port.describe(out)
+        target = self._backend.describe(out)
         if target.dtype.code != inp.dtype.code:
             raise TypeError(
                 f"an output of {target.dtype.name} for an input of {inp.dtype.name}: make both the"

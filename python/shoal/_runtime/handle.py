@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Generic, List, Optional, Tuple, TypeVar
+from typing import Any, Generic, List, Optional, Protocol, Tuple, TypeVar
 
 from ..errors import LostError, MismatchError
-from .protocol import DONE, LOST
-
-if TYPE_CHECKING:
-    from .arena import Arena, Place, Staging
-    from .calls import Calls
-    from .tensor import Tensor
+from .arena import Arena, Place, Staging
+from .protocol import DONE, GIVEN_UP, LOST
+from .tensor import Tensor
 
 T = TypeVar("T")
+
+
+class Waiter(Protocol):
+    """What a handle needs of those who know the completion words: the Calls of its worker."""
+
+    def look(self, handle: "Handle[Any]") -> bool:
+        """Whether the call is complete; settles the handle if so. Never blocks."""
+
+    def wait(self, handle: "Handle[Any]", timeout: Optional[float] = None) -> None:
+        """Block until the call is complete, for at most `timeout` seconds."""
+
+    def source(self, handle: "Handle[Any]") -> int:
+        """The rank inside the group from which a complete receive got its message."""
+
+    def feed(self, handle: "Handle[Any]", pieces: int = GIVEN_UP) -> None:
+        """Tell the agent how many pieces of a call are in its window."""
+
+    def wait_through(self, handle: "Handle[Any]", pieces: int) -> bool:
+        """Block until so many pieces have their result in the window; False on failure."""
 
 
 class Handle(Generic[T]):
@@ -22,7 +38,7 @@ class Handle(Generic[T]):
     """
 
     __slots__ = (
-        "_calls",
+        "_waiter",
         "_result",
         "_held",
         "ticket",
@@ -33,8 +49,8 @@ class Handle(Generic[T]):
         "given_up",
     )
 
-    def __init__(self, calls: "Calls", result: T, held: Any) -> None:
-        self._calls = calls
+    def __init__(self, waiter: Waiter, result: T, held: Any) -> None:
+        self._waiter = waiter
         self._result = result
         self._held = held  # the arrays that the agent works on
         self.ticket = 0
@@ -50,7 +66,7 @@ class Handle(Generic[T]):
         Raises LostError when the agent is gone before the call was complete, ForkError in a forked
         child.
         """
-        return self._calls.look(self)
+        return self._waiter.look(self)
 
     def wait(self, timeout: Optional[float] = None) -> T:
         """Block until the call is complete and return its result; the same again when called again.
@@ -60,7 +76,7 @@ class Handle(Generic[T]):
         call then goes on, and can be waited for again.
         """
         if not self.status:
-            self._calls.wait(self, timeout)
+            self._waiter.wait(self, timeout)
         if self.status != DONE:
             raise (LostError if self.status == LOST else MismatchError)(self.error)
         return self._result
@@ -81,26 +97,26 @@ class StagedHandle(Handle[T]):
 
     __slots__ = ("_arena", "_stagings", "_back", "_once")
 
-    def __init__(self, calls: "Calls", result: T, held: Any, arena: "Arena") -> None:
-        super().__init__(calls, result, held)
+    def __init__(self, waiter: Waiter, result: T, held: Any, arena: Arena) -> None:
+        super().__init__(waiter, result, held)
         self._arena = arena
         self._stagings: List[Staging] = []
         self._back: Optional[Tuple[Tensor, Staging]] = None
         self._once = threading.Lock()  # several threads may wait for one handle
 
-    def borrow(self, nbytes: int) -> "Staging":
+    def borrow(self, nbytes: int) -> Staging:
         """Memory that is given back when the call is complete and waited for."""
         staging = self._arena.stage(nbytes)
         self._stagings.append(staging)
         return staging
 
-    def copy_back(self, tensor: "Tensor", staging: "Staging") -> None:
+    def copy_back(self, tensor: Tensor, staging: Staging) -> None:
         """Have `wait` copy the staging to the tensor."""
         self._back = tensor, staging
 
     def wait(self, timeout: Optional[float] = None) -> T:
         if not self.status:
-            self._calls.wait(self, timeout)
+            self._waiter.wait(self, timeout)
         with self._once:
             if self._stagings:
                 if self._back is not None and self.status == DONE:
@@ -115,7 +131,7 @@ class StagedHandle(Handle[T]):
             self._arena.retire(self._stagings.pop())
 
     def __del__(self) -> None:
-        # Nobody waited. A call under way is held by `Calls`, so the agent is done with the memory,
+        # Nobody waited. The waiter holds a call under way, so the agent is done with the memory,
         # or never had it.
         if self.status or not self.ticket:
             self._give_back()
@@ -132,21 +148,21 @@ class PiecewiseHandle(StagedHandle[T]):
 
     def __init__(
         self,
-        calls: "Calls",
+        waiter: Waiter,
         result: T,
         held: Any,
-        arena: "Arena",
-        source: "Tensor",
-        target: "Tensor",
+        arena: Arena,
+        source: Tensor,
+        target: Tensor,
         piece: int,
         places: int,
     ) -> None:
-        super().__init__(calls, result, held, arena)
+        super().__init__(waiter, result, held, arena)
         self._source, self._target, self._piece, self._places = source, target, piece, places
         self._window = self.borrow(piece * places)
 
     @property
-    def window(self) -> "Place":
+    def window(self) -> Place:
         """Where the window is."""
         return self._window.place
 
@@ -158,17 +174,17 @@ class PiecewiseHandle(StagedHandle[T]):
         for i in range(last + places):
             place = self._window.address + i % places * size
             if i >= places:
-                if not self._calls.wait_through(self, i - places + 1):
+                if not self._waiter.wait_through(self, i - places + 1):
                     return
                 self._target.copy_from(place, (i - places) * size, size)
             if i < last:
                 self._source.copy_to(place, i * size, size)
-                self._calls.feed(self, i + 1)
+                self._waiter.feed(self, i + 1)
 
     def give_up(self) -> None:
         """Put in no more, and have the others not wait for it."""
         if self.ticket and not self.status:
-            self._calls.feed(self)
+            self._waiter.feed(self)
 
 
 class AnySourceHandle(StagedHandle[T]):
@@ -179,7 +195,7 @@ class AnySourceHandle(StagedHandle[T]):
     __slots__ = ("source",)
 
     def settle(self, status: int, error: str = "") -> None:
-        source = self._calls.source(self) if status == DONE else -1
+        source = self._waiter.source(self) if status == DONE else -1
         if not self.status:  # else the slot may be another call's by now
             self.source = source
         super().settle(status, error)

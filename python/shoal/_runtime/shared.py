@@ -14,7 +14,6 @@ from ..errors import ArenaError, ShoalError
 from .arena import Place
 from .fork import Mapping
 from .link import Link, Refused
-from .tensor import Tensor
 
 
 class Result:
@@ -121,16 +120,6 @@ class Results:
             if 0 <= offset < max(result.nbytes, 1) and offset + nbytes <= result.nbytes:
                 return result, offset
         return None
-
-    def mark(self, tensor: Tensor) -> None:
-        """Note where a tensor lies in a shared result, if it does: only the agent writes it
-        then.
-        """
-        found = self.locate(tensor.address, tensor.nbytes if tensor.contiguous else 1)
-        if found is not None:
-            tensor.writable = False
-            if tensor.contiguous and found[1] % tensor.dtype.itemsize == 0:
-                tensor.shared = found
 
     def mappings(self) -> List[Mapping]:
         """What a forked child must make private."""

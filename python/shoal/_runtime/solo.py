@@ -9,27 +9,29 @@ import ctypes
 import socket
 from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tuple, TypeVar
 
-from .._checkpoint.writer import OwnScribe
 from ..cursor import Cursor
 from ..errors import ShoalError
+from .backend import Call
 from .handle import Finished, Handle
 from .protocol import KINDS, DType
 from .shared import Results
-from .tensor import Shape, Tensor, describe, elements, like
+from .tensor import Shape, Tensor, describe, elements, like, mark_shared
 from .view import Shaped, View
 
 T = TypeVar("T")
 _PAIRWISE = (KINDS["send"], KINDS["recv"])
 
 
-def alone(
-    kind: int, inp: Optional[Tensor], out: Optional[Tensor], result: T, peer: int
-) -> Handle[T]:
-    """The call of a job of one, done at once: copy the input to the output."""
-    if kind in _PAIRWISE or peer != 0:
+def alone(call: Call, result: T) -> Handle[T]:
+    """Make a call in a job of one, at once: copy the input to the output.
+
+    Raises ValueError for a partner, who cannot be there, and where the two differ in length.
+    """
+    inp, out = call.inp, call.out
+    if call.kind in _PAIRWISE or call.peer != 0:
         raise ValueError(
-            f"rank {peer} is not in this job of one: start the program with `shoal run -n 2` to"
-            " have a partner"
+            f"rank {call.peer} is not in this job of one: start the program with `shoal run -n 2`"
+            " to have a partner"
         )
     if (
         inp is not None
@@ -70,7 +72,7 @@ class Solo:
         """Describe an array."""
         tensor = describe(x, dtype)
         if self._results.all:
-            self._results.mark(tensor)
+            mark_shared(tensor, self._results)
         return tensor
 
     def make(self, x: Any, dtype: DType, shape: Shape) -> Any:
@@ -82,63 +84,47 @@ class Solo:
         return (ctypes.c_ubyte * nbytes)()
 
     def shared(self, group: int, name: str, nbytes: int) -> memoryview:
-        """New memory, to be read: nobody shares it."""
+        """New memory to read from. No other rank shares it."""
         return self._results.get(group, name, nbytes)[1]
 
     def pin(
         self, address: int, pin: Callable[[int, int], None], unpin: Callable[[int], None]
     ) -> None:
-        """There is no arena; the memory of a job of one stays as it is."""
+        """Do nothing: there is no arena, and the memory of a job of one stays as it is."""
 
-    def call(
-        self,
-        kind: int,
-        inp: Optional[Tensor],
-        out: Optional[Tensor],
-        held: Any,
-        result: T,
-        op: int = 0,
-        group: int = 0,
-        peer: int = 0,
-        tag: int = 0,
-        weight: float = 1.0,
-        counts: Optional[Sequence[int]] = None,
-        shape: Optional[Shape] = None,
-        flags: int = 0,
-        at_once: bool = False,
-    ) -> Handle[T]:
-        """Do the call now."""
+    def submit(self, call: Call, held: Any, result: T) -> Handle[T]:
+        """Make the call now."""
         self.check()
-        return alone(kind, inp, out, result, peer)
+        return alone(call, result)
 
-    def follow(self, changed: Callable[[], None]) -> None:
-        """Nothing ever changes."""
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Do nothing: the members never change."""
 
     def state_data(self, place: Cursor) -> None:
-        """Nobody needs to know."""
+        """Do nothing: there is no agent to tell."""
         self.check()
 
     def state_layout(self, statement: bytes) -> None:
-        """Nobody needs to know."""
+        """Do nothing: there is no agent to tell."""
         self.check()
 
     def ask_shape(self) -> Shaped:
-        """It has all of the state, and keeps it."""
+        """This rank has all of the state, and keeps it."""
         return Shaped()
 
     def bucket(self, nbytes: int, now: int, backward: float) -> int:
-        """There is no network."""
+        """0, for there is no network."""
         return 0
 
     def enter(self, epoch: Optional[int] = None) -> bool:
-        """It is the only member."""
+        """True: this rank is the only member."""
         return True
 
-    def welcome(self) -> None:
-        """Nobody comes."""
+    def admit(self) -> None:
+        """Do nothing: no worker ever joins."""
 
-    def everyone(self) -> ContextManager[None]:
-        """Nobody else makes calls."""
+    def with_newcomers(self) -> ContextManager[None]:
+        """Do nothing: no other worker makes calls."""
         return contextlib.nullcontext()
 
     def check(self) -> None:
@@ -147,30 +133,26 @@ class Solo:
             raise ShoalError(*self._gone.args)
 
     def open_group(self, ranks: Sequence[int]) -> Tuple[int, int]:
-        """A new number for the group of this rank alone."""
+        """A new number for the group of this rank alone, and this rank's number in it."""
         self.check()
         return self.own_group(), 0
 
     def own_group(self) -> int:
-        """A new number."""
+        """A new number for a group of this rank alone."""
         self._groups += 1
         return self._groups
 
     def close_group(self, number: int) -> None:
-        """Nobody else knows it."""
+        """Do nothing: no agent knows the group."""
 
     def hold(self) -> None:
-        """Nothing to collect."""
+        """Do nothing: calls are made at once."""
 
     def release(self) -> None:
-        """Nothing to submit."""
-
-    def scribe(self) -> OwnScribe:
-        """Who writes its checkpoints."""
-        return OwnScribe()
+        """Do nothing: calls are made at once."""
 
     def report(self, metrics: Dict[str, float]) -> None:
-        """Nobody listens."""
+        """Do nothing: there is no launcher to report to."""
         self.check()
 
     def leave(self) -> None:

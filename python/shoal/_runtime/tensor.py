@@ -10,13 +10,11 @@ from __future__ import annotations
 import ctypes
 import operator
 import sys
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Optional, Sequence, Tuple, Union
 
 from .arguments import wrong
 from .protocol import BF16, DTYPES, DType, pack_shape
-
-if TYPE_CHECKING:
-    from .shared import Share
+from .shared import Results, Share
 
 Shape = Tuple[int, ...]
 
@@ -82,7 +80,7 @@ class Tensor:
         self.writable = writable
         self.ndim, self.shape_bytes = pack_shape(shape, count)
         self.place: Optional[Tuple[int, int]] = None
-        self.shared: Optional["Share"] = None  # where it lies in a shared result
+        self.shared: Optional[Share] = None  # where it lies in a shared result
 
     def copy_to(self, address: int, start: int = 0, nbytes: int = -1) -> None:
         """Copy the elements, in C order, to memory of nbytes; of contiguous ones also the part that
@@ -129,6 +127,15 @@ class Tensor:
             target.detach().copy_(source.detach())
         else:
             target[...] = source
+
+
+def mark_shared(tensor: Tensor, results: Results) -> None:
+    """Note where a tensor lies in a shared result, if it does: only the agent writes it then."""
+    found = results.locate(tensor.address, tensor.nbytes if tensor.contiguous else 1)
+    if found is not None:
+        tensor.writable = False
+        if tensor.contiguous and found[1] % tensor.dtype.itemsize == 0:
+            tensor.shared = found
 
 
 def is_torch(x: Any) -> bool:

@@ -11,10 +11,7 @@ Importing this module registers the backend, so a script that does its own set-u
 Tensors live on the CPU or on a CUDA device; docs/design/gpus.md says how gradients get from there.
 """
 
-from . import (
-    backend,  # noqa: F401  registers the backend
-    registry,
-)
+from . import backend, registry  # noqa: F401  importing `backend` registers it
 from .arena import empty
 from .compress.power import PowerSGD
 from .compress.topk import TopK

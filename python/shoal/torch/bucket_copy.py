@@ -94,7 +94,7 @@ class Streams(Mover):
         if buffer is None or not self._pins:
             return
         try:
-            self._job._port.pin(buffer.data_ptr(), self._card.pin, self._card.unpin)
+            self._job._backend.pin(buffer.data_ptr(), self._card.pin, self._card.unpin)
         except RuntimeError as error:
             self._pins = False
             print(

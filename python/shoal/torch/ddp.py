@@ -12,12 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 import shoal
 from shoal._runtime.arguments import wrong
 
-from . import (
-    backend,  # noqa: F401  registers the backend
-    cuda,
-    elastic,
-    registry,
-)
+from . import cuda, elastic, registry
 from .compress import Compression, maker
 from .state import keep
 from .wire import moved

@@ -198,7 +198,7 @@ class Average:
             sizes.size = size
 
         self._job._state.register(
-            self._job.unused("size of buckets"), lambda: sizes.size, told, kept=False
+            self._job.unused("size of buckets"), lambda: sizes.size, told, checkpointed=False
         )
 
     def _cut(self) -> List[Bucket]:

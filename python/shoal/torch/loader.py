@@ -7,9 +7,10 @@ from typing import Any, Callable, Iterator, List, Optional, Tuple
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 import shoal
+from shoal._live.epochs import End
 from shoal._runtime.arguments import whole
 from shoal.cursor import MAX_SAMPLES
-from shoal.steps import End, Progress
+from shoal.steps import Progress
 
 from . import elastic
 from .state import keep_random_state
@@ -178,7 +179,7 @@ class Loader:
             )
         count = whole("epochs", count, 0, "how many epochs the whole training has, an integer")
         self._load()
-        return self._progress.passes.epochs(count)
+        return self._progress.loops(count)
 
     def _load(self) -> Iterator[Any]:
         # Before the worker joins, so that its processes are there before the others wait for it.

@@ -79,7 +79,9 @@ class Ways:
             self._asks = not job.outside and bool(
                 job.allreduce(array("q", [self._card is not None]), "max")[0]
             )
-            job._state.register(job.unused("devices"), lambda: self._asks, self._told, kept=False)
+            job._state.register(
+                job.unused("devices"), lambda: self._asks, self._told, checkpointed=False
+            )
         self._way, self._generation = self.arena, -1
         self._resident: List[Bucket] = []  # the buckets on the device, as far as they were needed
         self._ring: Optional[Ring] = None
@@ -117,7 +119,7 @@ class Ways:
             try:
                 self._way, void = self._agree(self._ask(), before), False
             except LostError:
-                self._job._port.check()  # another worker: ask who is left
+                self._job._backend.check()  # another worker: ask who is left
                 void = True
         if self._way is not self.arena:
             self._resident += [

@@ -80,7 +80,7 @@ class Sizes:
         if step.number >= self._due:
             backward, took = self.clock.read()
             asks = self._job.rank == 0 and not self._before
-            proposal = self._job._port.bucket(self._nbytes, self.size, backward) if asks else 0
+            proposal = self._job._backend.bucket(self._nbytes, self.size, backward) if asks else 0
             known = array("q", [proposal, round(1e6 * took)])
             step.aside(known, "max").wait()
             self._decide(*known)

@@ -13,9 +13,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 import torch
 
 import shoal
-from shoal._checkpoint.tree import flatten
 from shoal._runtime.arguments import wrong
 from shoal._runtime.log import say
+from shoal._runtime.tree import flatten
 
 from . import registry
 
@@ -52,12 +52,12 @@ def keep(job: "shoal.Job", name: str, holder: Any, named: bool = True) -> None:
 
     if isinstance(holder, torch.optim.Optimizer) and job.outside and not holder.state:
         fill(holder)
-    own = isinstance(holder, (torch.nn.Module, torch.optim.Optimizer))
+    in_place = isinstance(holder, (torch.nn.Module, torch.optim.Optimizer))
     job._state.register(
         job.unused(name),
         get if named else _guarded(type(holder).__name__, get),
         lambda value: load(holder, value),
-        own=own,
+        in_place=in_place,
     )
     manage(job, holder)
 
@@ -68,7 +68,7 @@ def manage(job: "shoal.Job", holder: Any) -> None:
     """
     if job not in _managed:
         _managed[job] = []
-        job._state.seek = lambda: _keep_noted(job)
+        job._state.discover = lambda: _keep_noted(job)
     _managed[job].append(holder)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import shoal
-from shoal._checkpoint.tree import Dealt
+from shoal._runtime.tree import RowSharded
 
 from .flat import Line, merge
 from .kinds import Kind, kinds
@@ -87,7 +87,7 @@ class Shards:
         have gone.
         """
         if self._moved:
-            self.settle()
+            self.absorb_losses()
             return
         share = self.deal.shares[self._rank]
         with self._job.grouped():
@@ -104,20 +104,20 @@ class Shards:
         if lost:
             self._share()
 
-    def settle(self) -> None:
+    def absorb_losses(self) -> None:
         """When the members have changed: give all of them all parameters, and deal the shares of
         those who are gone to those who are left.
 
         Those who have just joined make the same calls, and hold nothing yet. Raises ShoalError
         where both who held something are gone.
         """
-        view = self._job._port.view
+        view = self._job._backend.view
         if view.released or not self._moved:
             return
         if view.new:
             self._drop()
         elders = view.size - view.joined
-        with self._job._port.everyone():
+        with self._job._backend.with_newcomers():
             self._share()
             rows = self._census()
             same = all(
@@ -127,7 +127,7 @@ class Shards:
                 [row.host if rank < elders else -1 for rank, row in enumerate(rows)], move=not same
             )
 
-    def spread(self) -> None:
+    def include_newcomers(self) -> None:
         """When those who have just joined have all else: deal the state to all members."""
         self._pass_on([row.host for row in self._census()], move=True)
 
@@ -138,7 +138,7 @@ class Shards:
         cuts, rank = self.deal.cuts(), self._rank
         rows = [bisect_left([start for start, _ in self.line.places], cut) for cut in cuts]
         value: Dict[str, Any] = {
-            "known": Dealt(self._known()[rows[rank] : rows[rank + 1]], rank, rows)
+            "known": RowSharded(self._known()[rows[rank] : rows[rank + 1]], rank, rows)
         }
         mine = {run: part for run, part in self.parts}
         for i, (start, stop) in enumerate(self.line.places):
@@ -148,7 +148,7 @@ class Shards:
                 if kind.dtype is not None:
                     held = None if part is None else self.inner.state[part].get(name)
                     zeros = torch.zeros(within[rank + 1] - within[rank], dtype=kind.dtype)
-                    value[f"{i}.{name}"] = Dealt(zeros if held is None else held, rank, within)
+                    value[f"{i}.{name}"] = RowSharded(zeros if held is None else held, rank, within)
         return value
 
     def set(self, value: Dict[str, Any]) -> None:
@@ -180,7 +180,7 @@ class Shards:
 
     @property
     def _moved(self) -> bool:
-        return self._job._port.view.generation != self._generation
+        return self._job._backend.view.generation != self._generation
 
     def _drop(self) -> None:
         """Hold nothing: what this worker may have held belongs to members of an earlier
@@ -203,12 +203,12 @@ class Shards:
 
     def _hold(self, new: Deal, size: int) -> None:
         """Note a deal among so many members."""
-        view = self._job._port.view
+        view = self._job._backend.view
         self.deal, self._generation, self._rank, self._size = new, view.generation, view.rank, size
 
     def _census(self) -> List[Row]:
         """What each member says of itself. One that is lost before it could is not here."""
-        view = self._job._port.view
+        view = self._job._backend.view
         said = array("q", [-1]) * (len(Row._fields) * view.size)
         host = int.from_bytes(
             hashlib.blake2b(self._job.host.encode(), digest_size=7).digest(), "little"
@@ -241,7 +241,7 @@ class Shards:
         if move:
             table = self._table()
             before, state = self.parts, self.inner.state
-            self._take(new.held(self._job._port.view.rank))
+            self._take(new.held(self._job._backend.view.rank))
             # All members take part in all calls, so all of them find what is missing.
             if not all([self._pass_on_one(name, table, before, state) for name in self._names]):
                 raise _lost()

@@ -1,7 +1,7 @@
 """A worker with 64 MiB of state. Where a joiner gets the state, the worker in seat DOOMED is killed
 at a PLACE of the handover.
 
-    elastic_handover.py DOOMED PLACE COUNT FILE
+    elastic_transfer.py DOOMED PLACE COUNT FILE
 
 PLACE is the COUNTth call of "get" (of the state), "broadcast" (of its header) or "send_async" (of a
 piece). The training goes on until FILE exists.

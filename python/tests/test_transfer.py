@@ -19,14 +19,14 @@ def test_a_piece_is_the_parts_of_items_that_it_names(seed):
     start, stop = sorted(choice.randrange(len(whole) + 1) for _ in range(2))
     assert [
         (i, byte)
-        for i, first, last in transfer._within(ends, start, stop)
+        for i, first, last in transfer._ranges(ends, start, stop)
         for byte in range(first, last)
     ] == whole[start:stop]
 
 
 @pytest.mark.parametrize("whole", [0, 1, transfer.PIECE, transfer.PIECE + 1, 5 * transfer.PIECE])
 def test_pieces_cover_the_state(whole):
-    cuts = transfer._cut([0, whole // 3, whole])
+    cuts = transfer._pieces([0, whole // 3, whole])
     assert [at for cut in cuts for at in range(cut[0], cut[1], transfer.PIECE)] == list(
         range(0, whole, transfer.PIECE)
     )
@@ -37,21 +37,21 @@ def test_there_is_room_for_a_state_like_ones_own():
     np = pytest.importorskip("numpy")
     mine, copied, large = np.arange(6.0), np.arange(3), np.zeros(HUGE_PAGE, "uint8")
     state = transfer.State()
-    state.register("own", lambda: [mine, mine[1:3], np.zeros(0)], lambda _: None, own=True)
+    state.register("own", lambda: [mine, mine[1:3], np.zeros(0)], lambda _: None, in_place=True)
     state.register("given", lambda: {"x": copied, "large": large, "n": 3}, lambda _: None)
-    state.prepare()
-    room = state._room
-    assert {name: part.nbytes for name, part in room.items()} == {
+    state.allocate()
+    buffers = state._buffers
+    assert {name: part.nbytes for name, part in buffers.items()} == {
         "own/0": 48,
         "own/1": 16,
         "own/2": 0,
         "given/x": 24,
         "given/large": large.nbytes,
     }
-    room["own/0"][8:16] = b"\0" * 8
+    buffers["own/0"][8:16] = b"\0" * 8
     assert mine.tolist() == [0, 0, 2, 3, 4, 5], "an own array is received into"
     for name in ("own/1", "given/x", "given/large"):
-        room[name][:] = b"\1" * room[name].nbytes
+        buffers[name][:] = b"\1" * buffers[name].nbytes
     assert (
         mine.tolist() == [0, 0, 2, 3, 4, 5] and copied.tolist() == [0, 1, 2] and not large.any()
     ), "what is shared, or not own, is not"
@@ -61,9 +61,9 @@ def test_names_that_are_the_same_share_no_room():
     np = pytest.importorskip("numpy")
     arrays = {1: np.zeros(2), "1": np.ones(2)}
     state = transfer.State()
-    state.register("own", lambda: arrays, lambda _: None, own=True)
-    state.prepare()
-    ((name, part),) = state._room.items()
+    state.register("own", lambda: arrays, lambda _: None, in_place=True)
+    state.allocate()
+    ((name, part),) = state._buffers.items()
     assert name == "own/1" and ctypes.addressof(ctypes.c_ubyte.from_buffer(part)) not in [
         a.ctypes.data for a in arrays.values()
     ]

@@ -23,8 +23,8 @@ import mmap
 import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from .._runtime.protocol import HUGE_PAGE
-from .._runtime.tensor import is_torch
+from .protocol import HUGE_PAGE
+from .tensor import is_torch
 
 
 class Item(NamedTuple):
@@ -51,7 +51,7 @@ class Item(NamedTuple):
         return memoryview(block).cast("B")
 
 
-class Dealt(NamedTuple):
+class RowSharded(NamedTuple):
     """A torch tensor that lies on all workers together: of its rows, worker r has those from
     cuts[r] to cuts[r+1]; `part` is this worker's.
     """
@@ -93,8 +93,8 @@ def _flatten(name: str, value: Any, items: List[Item]) -> Any:
         return float(value) if math.isfinite(value) else {"float": repr(float(value))}
     if isinstance(value, (bytes, bytearray)):
         return {"bytes": base64.b64encode(value).decode()}
-    if isinstance(value, Dealt):
-        return _dealt(name, value, items)
+    if isinstance(value, RowSharded):
+        return _row_sharded(name, value, items)
     if isinstance(value, list):
         return [_flatten(f"{name}/{i}", v, items) for i, v in enumerate(value)]
     if isinstance(value, tuple):
@@ -118,7 +118,7 @@ def _flatten(name: str, value: Any, items: List[Item]) -> Any:
     raise _immovable(name, f"a {type(value).__name__}")
 
 
-def _dealt(name: str, value: Dealt, items: List[Item]) -> Any:
+def _row_sharded(name: str, value: RowSharded, items: List[Item]) -> Any:
     part = value.part.contiguous()
     shape = (value.cuts[-1], *part.shape[1:])
     row = part.element_size() * math.prod(shape[1:])
@@ -151,14 +151,14 @@ def _immovable(name: str, what: str) -> TypeError:
     )
 
 
-def build(plan: Any, parts: List[memoryview]) -> Any:
+def unflatten(plan: Any, parts: List[memoryview]) -> Any:
     """The value of a plan; its arrays lie in the bytes of the items. Raises ValueError for what
     `flatten` does not write.
     """
     if plan is None or isinstance(plan, (bool, int, float, str)):
         return plan
     if isinstance(plan, list):
-        return [build(p, parts) for p in plan]
+        return [unflatten(p, parts) for p in plan]
     if isinstance(plan, dict):
         if "item" in plan:
             return _array(plan, parts)
@@ -169,9 +169,9 @@ def build(plan: Any, parts: List[memoryview]) -> Any:
             if kind == "bytes" and isinstance(inner, str):
                 return base64.b64decode(inner, validate=True)
             if kind == "tuple" and isinstance(inner, list):
-                return tuple(build(p, parts) for p in inner)
+                return tuple(unflatten(p, parts) for p in inner)
             if kind == "dict" and isinstance(inner, list):
-                return {build(k, parts): build(v, parts) for k, v in inner}
+                return {unflatten(k, parts): unflatten(v, parts) for k, v in inner}
     raise ValueError(f"no plan of a value: {str(plan)[:80]}")
 
 

@@ -1,0 +1,177 @@
+"""The group of all ranks of a job, whose members may change."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence, Union
+
+from ._runtime.arguments import whole, wrong
+from ._runtime.backend import Backend, Call
+from ._runtime.handle import Handle
+from ._runtime.protocol import KINDS, OPS
+from ._runtime.tensor import dense, elements, ndarray
+from .group import Group
+
+
+class World(Group):
+    """All ranks of a job, and the memory that collectives work on without a copy.
+
+    `name` names the job and `host` the machine; `generation` numbers the memberships.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend, 0, backend.rank, range(backend.size))
+        self.name = backend.name
+        self.host = backend.host
+        self.generation = backend.generation
+        backend.on_change(self._follow)
+
+    def _follow(self) -> None:
+        backend = self._backend
+        self.rank, self.size, self.generation = backend.rank, backend.size, backend.generation
+        self.ranks = tuple(range(backend.size))
+
+    @property
+    def outside(self) -> bool:
+        """Whether this worker came when the job already ran, and is no member yet."""
+        return self._backend.late
+
+    @property
+    def released(self) -> bool:
+        """Whether the job goes on without this worker, or was stopped: it keeps its rank, and every
+        collective is one of a job of one.
+        """
+        return self._backend.view.released
+
+    def group(self, ranks: Sequence[int]) -> Group:
+        """The sub-group of these ranks of the job, numbered in this order. Called by its members,
+        and by no other rank.
+
+        Raises ValueError when the list has a repetition, a rank outside the job, or not this rank.
+        """
+        self._backend.check()
+        if isinstance(ranks, str) or not isinstance(ranks, Iterable):
+            raise wrong("ranks", ranks, "a list of ranks of the job, as [0, 1]")
+        members = [self._member(r, "rank") for r in ranks]
+        if len(set(members)) != len(members):
+            raise ValueError(f"group({members}) names a rank twice: name each once")
+        if self.rank not in members:
+            raise ValueError(
+                f"rank {self.rank} is not in group({members}): call it on its members only"
+            )
+        number, rank = self._backend.open_group(members)
+        return Group(self._backend, number, rank, members)
+
+    def alone(self) -> Group:
+        """A group of this rank alone, as its rank 0. It needs nobody, whatever becomes of the
+        job.
+        """
+        return Group(self._backend, self._backend.own_group(), 0, [self.rank])
+
+    @contextlib.contextmanager
+    def grouped(self) -> Iterator[None]:
+        """Submit the asynchronous calls of the block as one, at its end: one signal to the agent
+        for all of them.
+
+        A `wait` inside the block submits what was collected so far.
+        """
+        self._backend.hold()
+        try:
+            yield
+        finally:
+            self._backend.release()
+
+    def empty(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
+        """A NumPy array in the arena, aligned to 64 bytes; collectives on it copy nothing. Its
+        elements are arbitrary.
+
+        dtype is anything that NumPy takes, or "bfloat16" (needs ml_dtypes). Raises ArenaError when
+        the agent has no memory.
+        """
+        kind, dims = dense(shape, dtype)
+        return ndarray(kind, dims, self._backend.buffer(elements(dims) * kind.itemsize))
+
+    def zeros(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Any:
+        """Like empty, filled with 0."""
+        x = self.empty(shape, dtype)
+        x.fill(0)
+        return x
+
+    def buffer(self, nbytes: int) -> Any:
+        """Arena memory of nbytes, with the buffer protocol, freed when nothing refers to it: for
+        torch.frombuffer and the like.
+        """
+        return self._backend.buffer(
+            whole("nbytes", nbytes, 0, "how many bytes, an integer from 0 on")
+        )
+
+    def submit(
+        self,
+        kind: str,
+        inp: Any,
+        out: Any,
+        *,
+        dtype: Optional[str] = None,
+        op: str = "none",
+        group: int = 0,
+        peer: int = 0,
+        tag: int = 0,
+        weight: float = 1.0,
+        counts: Optional[Sequence[int]] = None,
+        shape: Optional[Sequence[int]] = None,
+    ) -> Handle[Any]:
+        """Submit a call as docs/formats/arena.md describes it; the handle's `wait` returns `out`.
+
+        kind and op are names of its tables. inp and out are arrays or None. `dtype` names the
+        elements where the arrays cannot ("bf16" in int16 memory). `peer` is the root or partner, a
+        rank inside the group; -1 in a recv is any rank, and the handle's `source` then says which.
+        `counts` are the elements for each rank of an all_to_all. `shape` overrides the shape that
+        the ranks must agree on.
+        """
+        if kind not in KINDS or op not in OPS:
+            raise ValueError(
+                f"kind={kind!r}, op={op!r}: kinds are {', '.join(KINDS)}; ops are {', '.join(OPS)}"
+            )
+        source = None if inp is None else self._backend.describe(inp, dtype)
+        if out is inp:
+            target = source
+        else:
+            target = None if out is None else self._backend.describe(out, dtype)
+            if (
+                source is not None
+                and target is not None
+                and (source.address, source.count) == (target.address, target.count)
+            ):
+                target = source
+        if target is not None and not target.writable:
+            raise ValueError(f"the result cannot be written to this read-only {type(out).__name__}")
+        dims = None if shape is None else tuple(shape)
+        return self._backend.submit(
+            Call(KINDS[kind], source, target, OPS[op], group, peer, tag, weight, counts, dims),
+            (inp, out),
+            out,
+        )
+
+    def report(self, metrics: Optional[Mapping[str, float]] = None, **more: float) -> None:
+        """Send numbers to the launcher, for example report(step=12, loss=0.3); it keeps them in the
+        run's metrics.jsonl.
+        """
+        if metrics is not None and not isinstance(metrics, Mapping):
+            raise wrong(
+                "metrics",
+                metrics,
+                "numbers by name, as in report(loss=0.3) or report({'loss': 0.3})",
+            )
+        self._backend.report(
+            {name: _number(name, value) for name, value in {**(metrics or {}), **more}.items()}
+        )
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(
+            f"report({name}={value!r}): a metric is a number that a float64 can hold"
+        ) from None
+    return value if type(value) is int else number
