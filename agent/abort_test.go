@@ -64,7 +64,7 @@ func TestBegunTransfersAreForgotten(t *testing.T) {
 	other := mine
 	other.In, other.Out, other.Far = nil, nil, &collective.Far{In: 2, Out: 2}
 	part := head.Part{Calls: []*collective.Posted{{Call: mine}, {Worker: 1, Call: other}},
-		Of: []int{0, 1}, Route: collective.Suits(8)}
+		Of: []int{0, 1}, Route: collective.DefaultRoute(8)}
 	c.execute(&head.Execute{Batch: 1, Hosts: []string{"a", "b"}, Parts: []head.Part{part}})
 	if c.batches[1].open != 1 {
 		t.Fatalf("%d transfers are under way", c.batches[1].open)

@@ -26,7 +26,7 @@ func TestBucketOfWhatWasMeasured(t *testing.T) {
 		}
 		for range 3 {
 			for _, bytes := range []int{64 << 10, 4 << 20, 16 << 20} {
-				s := cost.Sample{Route: collective.Suits(bytes), Hosts: 3, Bytes: bytes}
+				s := cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: 3, Bytes: bytes}
 				s.Seconds = m.Time(s.Route, s.Hosts, s.Bytes)
 				r.measured(landed{s, false})
 			}

@@ -18,9 +18,9 @@ func TestChoose(t *testing.T) {
 		want         collective.Route
 	}{
 		{collective.AllReduce, 3, bytes, better},
-		{collective.AllReduce, 4, bytes, collective.Suits(bytes)},
-		{collective.AllReduce, 3, 2 * bytes, collective.Suits(2 * bytes)},
-		{collective.Broadcast, 3, bytes, collective.Suits(bytes)},
+		{collective.AllReduce, 4, bytes, collective.DefaultRoute(bytes)},
+		{collective.AllReduce, 3, 2 * bytes, collective.DefaultRoute(2 * bytes)},
+		{collective.Broadcast, 3, bytes, collective.DefaultRoute(bytes)},
 	} {
 		if got := r.choose(c.kind, c.hosts, c.bytes); got != c.want {
 			t.Errorf("%v of %d bytes over %d hosts goes %v, want %v", c.kind, c.bytes, c.hosts, got,
@@ -28,7 +28,7 @@ func TestChoose(t *testing.T) {
 		}
 	}
 	r.fixed = true
-	if got := r.choose(collective.AllReduce, 3, bytes); got != collective.Suits(bytes) {
+	if got := r.choose(collective.AllReduce, 3, bytes); got != collective.DefaultRoute(bytes) {
 		t.Errorf("routes are fixed, and an all-reduce goes %v", got)
 	}
 }

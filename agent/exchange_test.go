@@ -17,7 +17,7 @@ type stopwatch struct {
 
 func (w *stopwatch) starts(ms int, kind collective.Kind, bytes ...int) {
 	for _, n := range bytes {
-		w.begin(cost.Sample{Route: collective.Suits(n), Hosts: 3, Bytes: n}, kind, at(ms))
+		w.begin(cost.Sample{Route: collective.DefaultRoute(n), Hosts: 3, Bytes: n}, kind, at(ms))
 	}
 }
 
@@ -123,7 +123,7 @@ func TestExchangeAllocatesNothing(t *testing.T) {
 	x, told := &exchange{}, 0
 	if n := testing.AllocsPerRun(100, func() {
 		for bytes := mib; bytes < 8*mib; bytes += mib {
-			x.begin(cost.Sample{Route: collective.Suits(bytes), Hosts: 3, Bytes: bytes},
+			x.begin(cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: 3, Bytes: bytes},
 				collective.AllReduce, noon)
 		}
 		x.end(7, noon, func(cost.Sample) { told++ })

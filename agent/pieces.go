@@ -131,7 +131,7 @@ func (e *engine) unfed() (list []collective.Wait) {
 			id := collective.WaitID{Worker: p.Worker, Group: p.Call.Group, Of: p.Worker,
 				Number: p.Ticket<<32 | uint64(s.through)}
 			list = append(list,
-				collective.Wait{WaitID: id, In: waits, By: len(s.calls) - len(lacks)})
+				collective.Wait{WaitID: id, Call: waits, Waiters: len(s.calls) - len(lacks)})
 		}
 	}
 	return list

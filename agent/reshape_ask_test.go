@@ -21,7 +21,7 @@ func TestPredictOnLinks(t *testing.T) {
 		return p
 	}
 	measure := func(hosts, bytes int) {
-		s := cost.Sample{Route: collective.Suits(bytes), Hosts: hosts, Bytes: bytes}
+		s := cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: hosts, Bytes: bytes}
 		s.Seconds = truth.Time(s.Route, hosts, bytes)
 		for range 3 {
 			r.measured(landed{s, false})

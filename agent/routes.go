@@ -46,7 +46,7 @@ func (r *routes) choose(kind collective.Kind, hosts, bytes int) collective.Route
 		kind == collective.AllReduce && !r.fixed {
 		return route
 	}
-	return collective.Suits(bytes)
+	return collective.DefaultRoute(bytes)
 }
 
 // observe begins to measure what this agent has begun of a batch, and learns how all-reduces go.
@@ -58,7 +58,7 @@ func (c *crew) observe(f *batch, begun []*transfer) {
 	for _, t := range begun {
 		part, kind := f.parts[t.id%collective.MaxStep], t.calls[0].Kind
 		s := cost.Sample{Route: t.route, Hosts: t.sites.N,
-			Bytes: collective.Ready{Calls: part.Calls}.Longest()}
+			Bytes: collective.Ready{Calls: part.Calls}.MaxBytes()}
 		if kind == collective.AllReduce {
 			// this agent goes on with it if it comes to lead
 			c.routes.chosen[policy.ClassOf(s.Hosts, s.Bytes)] = s.Route

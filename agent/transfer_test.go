@@ -57,7 +57,7 @@ func TestPiecesOfATransferAllocateNothing(t *testing.T) {
 		for i, x := range own {
 			x.told.Store(false)
 			x.relay.Prepare(&x.schedule, x.calls, collective.Sites{Of: of, N: len(peers), Self: i},
-				collective.Suits(n))
+				collective.DefaultRoute(n))
 			ends[peers[i]].add(x)
 		}
 		for _, x := range own {

@@ -98,7 +98,7 @@ func TestProceed(t *testing.T) {
 		x.schedule.Turns, x.schedule.Fresh = [][]collective.Turn{
 			{{To: 1, N: n}, {To: 2, N: 2 * n}, {To: 1, N: n}}, nil, nil}, true
 		x.relay.Prepare(&x.schedule, calls, collective.Sites{Of: []int{0, 1, 2}, N: 3},
-			collective.Suits(n))
+			collective.DefaultRoute(n))
 		ts := newTransfers()
 		ts.add(x)
 		ts.proceed(x.id, 0)

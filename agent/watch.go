@@ -89,8 +89,8 @@ func (c *crew) tellWaits(what string, list []*stall.Stall,
 // waits says that a wait is unusual.
 func (c *crew) waits(s *stall.Stall) string {
 	others := "1 other has"
-	if s.By > 1 {
-		others = fmt.Sprintf("%d others have", s.By)
+	if s.Waiters > 1 {
+		others = fmt.Sprintf("%d others have", s.Waiters)
 	}
 	w := c.wait(s)
 	text := fmt.Sprintf("%s waited %.0f s for %s in %s", others, c.stalls.Waited(s).Seconds(),
@@ -123,9 +123,9 @@ func (c *crew) wait(s *stall.Stall) api.Wait {
 	// The begin of the wait follows from its length: the clock of the time of day may have been
 	// set since, and goes on while the machine sleeps.
 	w := api.Wait{Since: time.Now().Add(-time.Duration(c.stalls.Waited(s))),
-		Call: s.In.Call.String(), Group: int(s.Group), Waiters: s.By, Unusual: s.Unusual()}
-	if s.Own != nil {
-		w.OwnCall = s.Own.Call.String()
+		Call: s.Call.Call.String(), Group: int(s.Group), Waiters: s.Waiters, Unusual: s.Unusual()}
+	if s.OwnCall != nil {
+		w.OwnCall = s.OwnCall.Call.String()
 	}
 	return w
 }

@@ -23,7 +23,7 @@ func observeWaits(d *stall.Detector, from, until sense.Duration, waits ...collec
 // A clock that was set since the job began, or a machine that slept, does not make waits longer.
 func TestWaitsDoNotGoByTheTimeOfDay(t *testing.T) {
 	c := &crew{began: time.Now().Add(-8 * time.Hour), stalls: stall.New(nil)}
-	observeWaits(c.stalls, 0, 6*sense.Second, collective.Wait{In: &collective.Posted{}})
+	observeWaits(c.stalls, 0, 6*sense.Second, collective.Wait{Call: &collective.Posted{}})
 	since := c.wait(c.stalls.Stalls()[0]).Since
 	if d := time.Since(since); d < 6*time.Second || d > time.Hour {
 		t.Errorf("others have waited %v, want 6 s", d)

@@ -39,8 +39,8 @@ func (e *LostError) Error() string {
 		e.Call)
 }
 
-// disagree compares two calls at the same position.
-func (m *Matcher) disagree(g *group, pos *position, p, other *Posted) error {
+// mismatch compares two calls at the same position.
+func (m *Matcher) mismatch(g *group, pos *position, p, other *Posted) error {
 	if agree(&p.Call, &other.Call) {
 		return nil
 	}

@@ -24,7 +24,7 @@ func (m *Matcher) SetElastic() {
 // Quiet reports whether no collective of the world is under way, so that its members may change.
 func (m *Matcher) Quiet() bool {
 	g := m.groups[topo.World]
-	return len(g.open) == 0 && len(g.held) == 0 && len(g.boxes) == 0
+	return len(g.open) == 0 && len(g.held) == 0 && len(g.mailboxes) == 0
 }
 
 // Advance gives the world its next members, in the order of their ranks. The world must be quiet,
@@ -32,17 +32,17 @@ func (m *Matcher) Quiet() bool {
 // was lost is back.
 func (m *Matcher) Advance(workers []topo.WorkerID) {
 	g := m.groups[topo.World]
-	var members []*party
+	var members []*member
 	for _, w := range workers {
-		p := &party{worker: w, posted: g.base, since: -1}
+		p := &member{worker: w, posted: g.firstOpen, since: -1}
 		if i := g.index(w); i >= 0 && !m.Gone(w) {
 			p = g.members[i]
 		}
 		delete(m.gone, w)
 		members = append(members, p)
 	}
-	g.members, g.open, g.held, g.spare = members, nil, nil, nil
-	clear(g.boxes)
+	g.members, g.open, g.held, g.recycled = members, nil, nil, nil
+	clear(g.mailboxes)
 }
 
 // withdraw takes back what a lost member had posted for a step that it did not complete: the others
@@ -61,10 +61,10 @@ func (m *Matcher) withdraw(g *group, self int, out []Ready) []Ready {
 	return out
 }
 
-// breakOff ends a step that is made on a group when a member is lost before all have posted its
+// abortStep ends a step that is made on a group when a member is lost before all have posted its
 // last call. It counts with all of its members or not at all, and those who wait hear of it at
 // once: what they do with each other besides can need the lost one as well.
-func (m *Matcher) breakOff(g *group, lost topo.WorkerID, out []Ready) []Ready {
+func (m *Matcher) abortStep(g *group, lost topo.WorkerID, out []Ready) []Ready {
 	for _, pos := range slices.Concat(g.held, g.open) {
 		i := slices.IndexFunc(pos.calls, func(p *Posted) bool {
 			return p != nil && (p.Call.More || p.Call.Step)
@@ -78,12 +78,12 @@ func (m *Matcher) breakOff(g *group, lost topo.WorkerID, out []Ready) []Ready {
 }
 
 // compact lists the calls that are there.
-func (pos *position) compact() []*Posted { return closeRanks(pos.calls) }
+func (pos *position) compact() []*Posted { return compactCalls(pos.calls) }
 
-// closeRanks moves the calls that are there together, in place, and points a rooted collective at
+// compactCalls moves the calls that are there together, in place, and points a rooted collective at
 // its root's place among them. When the root itself is missing, the lowest rank that is there takes
 // its part in a broadcast; what nobody wants is not reduced.
-func closeRanks(list []*Posted) []*Posted {
+func compactCalls(list []*Posted) []*Posted {
 	root, n := -1, 0
 	for i, p := range list {
 		if p == nil {

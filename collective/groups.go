@@ -25,9 +25,9 @@ func (m *Matcher) Group(w topo.WorkerID, list []topo.WorkerID) (id topo.GroupID,
 				"every rank must be a member of the job and listed once")
 		}
 	}
-	for _, id := range m.same[fmt.Sprint(list)] {
-		if p := m.groups[id].members[self]; !p.asked {
-			p.asked = true
+	for _, id := range m.byMembers[fmt.Sprint(list)] {
+		if p := m.groups[id].members[self]; !p.joined {
+			p.joined = true
 			return id, self, nil
 		}
 	}
@@ -35,16 +35,16 @@ func (m *Matcher) Group(w topo.WorkerID, list []topo.WorkerID) (id topo.GroupID,
 		return 0, 0, fieldError("ranks", "the job has %d groups already: make groups once and "+
 			"keep them, or free those that are not needed", MaxGroups)
 	}
-	g := m.found(list)
-	g.members[self].asked = true
+	g := m.create(list)
+	g.members[self].joined = true
 	return g.id, self, nil
 }
 
-// found makes a group of a list of workers.
-func (m *Matcher) found(list []topo.WorkerID) *group {
+// create makes a group of a list of workers.
+func (m *Matcher) create(list []topo.WorkerID) *group {
 	g := m.add(list)
 	g.key = fmt.Sprint(list)
-	m.same[g.key] = append(m.same[g.key], g.id)
+	m.byMembers[g.key] = append(m.byMembers[g.key], g.id)
 	return g
 }
 
@@ -52,27 +52,27 @@ func (m *Matcher) found(list []topo.WorkerID) *group {
 func (m *Matcher) Ungroup(w topo.WorkerID, id topo.GroupID) {
 	if g := m.groups[id]; g != nil && id != topo.World {
 		if self := g.index(w); self >= 0 {
-			g.members[self].free, m.loose = true, true
+			g.members[self].left, m.unused = true, true
 		}
 	}
 }
 
 // Disband forgets the groups that no member needs any more, and lists them.
 func (m *Matcher) Disband() (list []topo.GroupID) {
-	if !m.loose {
+	if !m.unused {
 		return nil
 	}
-	m.loose = false
+	m.unused = false
 	for _, g := range m.all() {
-		if g.id == topo.World || slices.ContainsFunc(g.members, func(p *party) bool {
-			return !p.free && !m.Gone(p.worker)
+		if g.id == topo.World || slices.ContainsFunc(g.members, func(p *member) bool {
+			return !p.left && !m.Gone(p.worker)
 		}) {
 			continue
 		}
-		if m.same[g.key] = slices.DeleteFunc(m.same[g.key], func(id topo.GroupID) bool {
+		if m.byMembers[g.key] = slices.DeleteFunc(m.byMembers[g.key], func(id topo.GroupID) bool {
 			return id == g.id
-		}); len(m.same[g.key]) == 0 {
-			delete(m.same, g.key)
+		}); len(m.byMembers[g.key]) == 0 {
+			delete(m.byMembers, g.key)
 		}
 		delete(m.groups, g.id)
 		list = append(list, g.id)
@@ -87,13 +87,13 @@ func (m *Matcher) Adopt(id topo.GroupID, list []topo.WorkerID, w topo.WorkerID, 
 	if g == nil {
 		next := m.next
 		m.next = id
-		g = m.found(list)
+		g = m.create(list)
 		m.next = max(next, m.next)
 	}
 	for _, p := range g.members {
 		if p.worker == w {
-			p.asked, p.free = true, free
-			m.loose = m.loose || free
+			p.joined, p.left = true, free
+			m.unused = m.unused || free
 		}
 	}
 }

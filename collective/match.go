@@ -32,33 +32,33 @@ type Ready struct {
 type Matcher struct {
 	groups map[topo.GroupID]*group
 	// by list of members: the groups that have it, the oldest first
-	same    map[string][]topo.GroupID
-	gone    map[topo.WorkerID]string // workers that will post no more, and why
-	next    topo.GroupID
-	loose   bool // a group may be needed by nobody
-	elastic bool
+	byMembers map[string][]topo.GroupID
+	gone      map[topo.WorkerID]string // workers that will post no more, and why
+	next      topo.GroupID
+	unused    bool // a group may be needed by nobody
+	elastic   bool
 }
 
 // group is a set of workers and what they have posted.
 type group struct {
-	id      topo.GroupID
-	key     string // of its list of members, in Matcher.same
-	members []*party
-	base    int         // the number of open[0]
-	open    []*position // not passed by every member yet
-	held    []*position // complete, but of a step that is not
-	spare   []*position
-	boxes   map[address]*mailbox
+	id        topo.GroupID
+	key       string // of its list of members, in Matcher.byMembers
+	members   []*member
+	firstOpen int         // the number of open[0]
+	open      []*position // not passed by every member yet
+	held      []*position // complete, but of a step that is not
+	recycled  []*position
+	mailboxes map[address]*mailbox
 }
 
-// party is a member of a group.
-type party struct {
+// member is a member of a group.
+type member struct {
 	worker topo.WorkerID
 	posted int  // the number of its next collective
 	since  int  // the number of its first call of a step that it has not completed; -1 = none
 	gone   bool // it will post no more, and the world goes on without it
-	asked  bool // it has asked for this group
-	free   bool // it needs this group no more
+	joined bool // it has asked for this group
+	left   bool // it needs this group no more
 }
 
 // position is one collective of a group.
@@ -70,16 +70,16 @@ type position struct {
 
 // NewMatcher returns a Matcher for a world of the given workers, in the order of their ranks.
 func NewMatcher(world []topo.WorkerID) *Matcher {
-	m := &Matcher{groups: map[topo.GroupID]*group{}, same: map[string][]topo.GroupID{},
+	m := &Matcher{groups: map[topo.GroupID]*group{}, byMembers: map[string][]topo.GroupID{},
 		gone: map[topo.WorkerID]string{}}
 	m.add(world)
 	return m
 }
 
 func (m *Matcher) add(workers []topo.WorkerID) *group {
-	g := &group{id: m.next, boxes: map[address]*mailbox{}}
+	g := &group{id: m.next, mailboxes: map[address]*mailbox{}}
 	for _, w := range workers {
-		g.members = append(g.members, &party{worker: w, since: -1})
+		g.members = append(g.members, &member{worker: w, since: -1})
 	}
 	m.groups[g.id] = g
 	m.next++
@@ -112,7 +112,7 @@ func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 	g := m.groups[p.Call.Group]
 	self := g.index(p.Worker)
 	if p.Call.Kind.Pairwise() {
-		return m.pairUp(g, self, p, out)
+		return m.matchPair(g, self, p, out)
 	}
 	me := g.members[self]
 	pos := g.at(me.posted)
@@ -125,7 +125,7 @@ func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 	}
 	me.posted++
 	if pos.err == nil {
-		pos.err = m.settle(g, pos, p)
+		pos.err = m.check(g, pos, p)
 	}
 	if pos.err == nil && me.since >= 0 && me.posted-me.since >= MaxStep {
 		pos.err = fieldError("flags", "the step goes on after %d collectives, and has room for "+
@@ -139,10 +139,10 @@ func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 	return g.collect(out)
 }
 
-// settle compares a call with the first one at its position, and with the members that are gone.
-func (m *Matcher) settle(g *group, pos *position, p *Posted) error {
+// check compares a call with the first one at its position, and with the members that are gone.
+func (m *Matcher) check(g *group, pos *position, p *Posted) error {
 	if i := slices.IndexFunc(pos.calls, func(c *Posted) bool { return c != nil }); i >= 0 {
-		if err := m.disagree(g, pos, p, pos.calls[i]); err != nil {
+		if err := m.mismatch(g, pos, p, pos.calls[i]); err != nil {
 			return err
 		}
 	}
@@ -171,19 +171,19 @@ func (pos *position) waiting() (calls []*Posted) {
 
 // at returns the position with a number, opening it if need be.
 func (g *group) at(number int) *position {
-	for number-g.base >= len(g.open) {
-		g.open = append(g.open, g.fresh(g.base+len(g.open)))
+	for number-g.firstOpen >= len(g.open) {
+		g.open = append(g.open, g.fresh(g.firstOpen+len(g.open)))
 	}
-	return g.open[number-g.base]
+	return g.open[number-g.firstOpen]
 }
 
 // fresh returns an empty position. Positions that were ready are used again, so a Ready must be
 // dealt with before the next Post.
 func (g *group) fresh(number int) *position {
 	var pos *position
-	if n := len(g.spare); n > 0 {
-		pos = g.spare[n-1]
-		g.spare = g.spare[:n-1]
+	if n := len(g.recycled); n > 0 {
+		pos = g.recycled[n-1]
+		g.recycled = g.recycled[:n-1]
 	} else {
 		pos = &position{}
 	}
@@ -199,10 +199,10 @@ func (g *group) fresh(number int) *position {
 // collect takes the positions that every living member has passed, in order. Those of an unfinished
 // step are held until the step is complete.
 func (g *group) collect(out []Ready) []Ready {
-	for len(g.open) > 0 && g.passed(g.base) {
+	for len(g.open) > 0 && g.passed(g.firstOpen) {
 		pos := g.open[0]
 		g.open = append(g.open[:0], g.open[1:]...)
-		g.base++
+		g.firstOpen++
 		more, any := pos.more()
 		if more {
 			g.held = append(g.held, pos)
@@ -214,7 +214,7 @@ func (g *group) collect(out []Ready) []Ready {
 		if any {
 			out = append(out, Ready{pos.compact(), nil})
 		}
-		g.spare = append(g.spare, pos)
+		g.recycled = append(g.recycled, pos)
 	}
 	return out
 }
@@ -239,7 +239,7 @@ func (g *group) release(out []Ready) []Ready {
 		if _, any := pos.more(); any {
 			out = append(out, Ready{pos.compact(), nil})
 		}
-		g.spare = append(g.spare, pos)
+		g.recycled = append(g.recycled, pos)
 	}
 	g.held = g.held[:0]
 	return out
@@ -280,7 +280,7 @@ func (m *Matcher) Lost(w topo.WorkerID, why string, out []Ready) []Ready {
 	if m.Gone(w) {
 		return out
 	}
-	m.gone[w], m.loose = why, true
+	m.gone[w], m.unused = why, true
 	for _, g := range m.all() {
 		self := g.index(w)
 		if self < 0 {
@@ -288,7 +288,7 @@ func (m *Matcher) Lost(w topo.WorkerID, why string, out []Ready) []Ready {
 		}
 		switch {
 		case g.id != topo.World:
-			out = m.breakOff(g, w, out)
+			out = m.abortStep(g, w, out)
 		case m.elastic:
 			g.members[self].gone = true
 			out = m.withdraw(g, self, out)
@@ -296,7 +296,7 @@ func (m *Matcher) Lost(w topo.WorkerID, why string, out []Ready) []Ready {
 		for _, pos := range g.open {
 			out = m.failWaiting(g, pos, self, out)
 		}
-		out = m.losePairs(g, out)
+		out = m.failPairs(g, out)
 		out = g.collect(out)
 	}
 	return out

@@ -15,13 +15,13 @@ type address struct {
 	tag uint32
 }
 
-// pairUp brings a send and a receive together.
-func (m *Matcher) pairUp(g *group, self int, p *Posted, out []Ready) []Ready {
+// matchPair brings a send and a receive together.
+func (m *Matcher) matchPair(g *group, self int, p *Posted, out []Ready) []Ready {
 	key := address{p.Call.Peer, p.Call.Tag}
 	if p.Call.Kind == Recv {
 		key.to = self
 	}
-	box := g.boxes[key]
+	box := g.mailboxes[key]
 	if box == nil {
 		box = &mailbox{}
 	}
@@ -35,11 +35,11 @@ func (m *Matcher) pairUp(g *group, self int, p *Posted, out []Ready) []Ready {
 	}
 	i := slices.IndexFunc(*theirs, fits)
 	if i < 0 {
-		if err := m.hopeless(g, self, p); err != nil {
+		if err := m.unmatchable(g, self, p); err != nil {
 			return append(out, Ready{[]*Posted{p}, err})
 		}
 		*mine = append(*mine, p)
-		g.boxes[key] = box
+		g.mailboxes[key] = box
 		return out
 	}
 	send, recv := p, (*theirs)[i]
@@ -47,7 +47,7 @@ func (m *Matcher) pairUp(g *group, self int, p *Posted, out []Ready) []Ready {
 		send, recv = recv, send
 	}
 	*theirs = slices.Delete(*theirs, i, i+1)
-	g.tidy(key)
+	g.dropEmpty(key)
 	recv.Call.Peer = g.index(send.Worker)
 	var err error
 	if send.Call.DType != recv.Call.DType || send.Call.InLen() != recv.Call.OutLen() {
@@ -57,15 +57,15 @@ func (m *Matcher) pairUp(g *group, self int, p *Posted, out []Ready) []Ready {
 	return append(out, Ready{[]*Posted{send, recv}, err})
 }
 
-// tidy forgets a mailbox in which nothing waits.
-func (g *group) tidy(key address) {
-	if box := g.boxes[key]; len(box.sends)+len(box.recvs) == 0 {
-		delete(g.boxes, key)
+// dropEmpty forgets a mailbox in which nothing waits.
+func (g *group) dropEmpty(key address) {
+	if box := g.mailboxes[key]; len(box.sends)+len(box.recvs) == 0 {
+		delete(g.mailboxes, key)
 	}
 }
 
-// hopeless says why a send or a receive will never meet its other half; nil where it still may.
-func (m *Matcher) hopeless(g *group, self int, p *Posted) error {
+// unmatchable says why a send or a receive will never meet its other half; nil where it still may.
+func (m *Matcher) unmatchable(g *group, self int, p *Posted) error {
 	var lost error
 	for i, member := range g.members {
 		if i == self || p.Call.Peer != AnyRank && p.Call.Peer != i {
@@ -79,21 +79,21 @@ func (m *Matcher) hopeless(g *group, self int, p *Posted) error {
 	return lost
 }
 
-// losePairs fails the transfers of a group that wait for a lost member. What it had posted itself
+// failPairs fails the transfers of a group that wait for a lost member. What it had posted itself
 // can still be met.
-func (m *Matcher) losePairs(g *group, out []Ready) []Ready {
+func (m *Matcher) failPairs(g *group, out []Ready) []Ready {
 	for _, key := range g.addresses() {
-		box := g.boxes[key]
+		box := g.mailboxes[key]
 		for _, list := range []*[]*Posted{&box.sends, &box.recvs} {
 			*list = slices.DeleteFunc(*list, func(p *Posted) bool {
-				err := m.hopeless(g, g.index(p.Worker), p)
+				err := m.unmatchable(g, g.index(p.Worker), p)
 				if err != nil {
 					out = append(out, Ready{[]*Posted{p}, err})
 				}
 				return err != nil
 			})
 		}
-		g.tidy(key)
+		g.dropEmpty(key)
 	}
 	return out
 }

@@ -51,76 +51,77 @@ type Outgoing struct {
 //
 // The zero value is ready and is used again and again.
 type Relay struct {
-	run   Run      // folds local sources; executes the moves that need no other host
-	local Schedule // those moves
-	self  int
-	acc   tensor.DType // of partial sums
-	per   int          // elements a piece
-	left  atomic.Int64 // pieces that are to be summed, or to come down, until Done
+	run       Run      // folds local sources; executes the moves that need no other host
+	local     Schedule // those moves
+	self      int
+	sumType   tensor.DType // of partial sums
+	pieceLen  int          // elements a piece
+	remaining atomic.Int64 // pieces that are to be summed, or to come down, until Done
 
-	moves    []Move // by move: what of it is on this host
-	spans    []Span
-	segments []segment // of which this host is a part
-	inlets   []inlet
-	outlets  []int
-	starts   []start
-	first    int   // of starts
-	turns    []int // where in starts each turn ends
-	staged   []int // the segments with several destinations on this host
-	results  int   // chunks of those
-	pieces   int   // of all segments
-	summed   int   // bytes of inputs that Chunk reads
-	placed   int   // bytes of outputs that are written as they come
-	written  int   // bytes of outputs that Deliver writes
-	stream   bool
-	fresh    bool // outputs are written as soon as anything for them is here
+	moves       []Move // by move: what of it is on this host
+	spans       []Span
+	segments    []segment // of which this host is a part
+	childSums   []childSum
+	resultHosts []int
+	initial     []initialPiece
+	first       int   // of starts
+	turns       []int // where in starts each turn ends
+	copied      []int // the segments with several destinations on this host
+	results     int   // chunks of those
+	pieces      int   // of all segments
+	summed      int   // bytes of inputs that Chunk reads
+	placed      int   // bytes of outputs that are written as they come
+	written     int   // bytes of outputs that Deliver writes
+	stream      bool
+	fresh       bool // outputs are written as soon as anything for them is here
 
-	stage   []byte          // partial sums and results
-	due     []atomic.Uint32 // by segment, piece and sender: has it come
+	buffer  []byte          // partial sums and results
+	states  []atomic.Uint32 // by segment, piece and sender: has it come
 	missing []atomic.Int32  // by segment and piece: partial sums that have not come, or inOutput
 	plan    plan
 }
 
 // segment is this host's part in one tree of a move.
 type segment struct {
-	part    uint32 // its number, the same on all hosts; see Outgoing.Part
-	move    int
-	from, n int     // its elements of the move
-	parent  int     // host that partial sums go to; -1 at the root
-	source  int     // host that the result comes from; -1 at the root
-	up      bool    // a partial sum goes to the parent
-	down    bool    // the result comes from the source
-	direct  bool    // what is sent first is the only input itself
-	taken   bool    // the result goes to the first output here as soon as it is known
-	in      []inlet // the children that give partial sums
-	out     []int   // the hosts of the children that take the result
-	sum     int     // where partial sums are, in stage; also the first inlet's
-	result  int     // where the result is, in stage; the same where the types are
-	due     int     // first entry in due: one for each inlet and one for the source, for each piece
-	missing int     // first entry in missing
-	first   int     // first chunk of Deliver
+	part     uint32 // its number, the same on all hosts; see Outgoing.Part
+	move     int
+	from, n  int        // its elements of the move
+	parent   int        // host that partial sums go to; -1 at the root
+	source   int        // host that the result comes from; -1 at the root
+	up       bool       // a partial sum goes to the parent
+	down     bool       // the result comes from the source
+	direct   bool       // what is sent first is the only input itself
+	inOutput bool       // the result goes to the first output here as soon as it is known
+	in       []childSum // the children that give partial sums
+	out      []int      // the hosts of the children that take the result
+	sum      int        // where partial sums are, in buffer; also the first inlet's
+	result   int        // where the result is, in buffer; the same where the types are
+	// first entry in states: one for each child and one for the source, for each piece
+	states  int
+	missing int // first entry in missing
+	first   int // first chunk of Deliver
 }
 
-// inlet is where the partial sums of a child come in.
-type inlet struct{ host, at int }
+// childSum is where the partial sums of a child come in.
+type childSum struct{ host, at int }
 
 // inOutput says that the result of a piece is in the first output of this host, and what was there
-// is in stage.
+// is in buffer.
 const inOutput = -1
 
-// start is a piece that needs nothing from another host, and the turn in which it is sent.
-type start struct{ segment, piece, turn int }
+// initialPiece is a piece that needs nothing from another host, and the turn in which it is sent.
+type initialPiece struct{ segment, piece, turn int }
 
 // What is known of a piece that another host sends.
 const (
-	early   uint32 = iota // it cannot come yet: it depends on what this host has not sent
-	awaited               // it may come
-	placed                // its memory is given out
-	here
+	notDue    uint32 = iota // it cannot come yet: it depends on what this host has not sent
+	due                     // it may come
+	receiving               // its memory is given out
+	received
 )
 
 // Chunks is the number of pieces that need nothing from another host.
-func (r *Relay) Chunks() int { return len(r.starts) }
+func (r *Relay) Chunks() int { return len(r.initial) }
 
 // Summed is how many bytes of inputs Chunk reads, for all indices together: none where they are
 // sent as they are.
@@ -128,18 +129,18 @@ func (r *Relay) Summed() int { return r.summed }
 
 // Chunk sums piece i and appends to out what is now to be sent.
 func (r *Relay) Chunk(i int, s *Scratch, out []Outgoing) []Outgoing {
-	p := r.starts[(i+r.first)%len(r.starts)]
-	return r.ascend(&r.segments[p.segment], p.piece, s, out)
+	p := r.initial[(i+r.first)%len(r.initial)]
+	return r.sumPiece(&r.segments[p.segment], p.piece, s, out)
 }
 
 // Place returns the memory for a piece of n bytes from a host, and nil if no such piece is due: it
 // would be a lie, or is here already.
 func (r *Relay) Place(from int, part uint32, off uint64, n uint32) []byte {
 	e, ok := r.find(from, part, off, n)
-	if !ok || !r.due[e.due].CompareAndSwap(awaited, placed) {
+	if !ok || !r.states[e.state].CompareAndSwap(due, receiving) {
 		return nil
 	}
-	return r.stage[e.at : e.at+int(n) : e.at+int(n)]
+	return r.buffer[e.at : e.at+int(n) : e.at+int(n)]
 }
 
 // Arrived tells that a piece is where Place said, and appends to out what is now to be sent.
@@ -147,12 +148,12 @@ func (r *Relay) Arrived(from int, part uint32, off uint64, n uint32, s *Scratch,
 	out []Outgoing) []Outgoing {
 	e, ok := r.find(from, part, off, n)
 	switch {
-	case !ok || !r.due[e.due].CompareAndSwap(placed, here):
+	case !ok || !r.states[e.state].CompareAndSwap(receiving, received):
 		return out
 	case e.down:
-		return r.conclude(e.segment, e.piece, out)
+		return r.finishPiece(e.segment, e.piece, out)
 	case r.missing[e.segment.missing+e.piece].Add(-1) == 0:
-		return r.ascend(e.segment, e.piece, s, out)
+		return r.sumPiece(e.segment, e.piece, s, out)
 	}
 	return out
 }
@@ -160,7 +161,7 @@ func (r *Relay) Arrived(from int, part uint32, off uint64, n uint32, s *Scratch,
 // Done reports whether this host has all results that its members get, and has summed and passed on
 // all that others need of it: it was returned by Chunk or Arrived, or is about to be by a call that
 // is under way.
-func (r *Relay) Done() bool { return r.left.Load() == 0 }
+func (r *Relay) Done() bool { return r.remaining.Load() == 0 }
 
 // Deliveries is the number of independent pieces of work that write what is left of the outputs.
 func (r *Relay) Deliveries() int { return r.run.Chunks() + r.results }

@@ -7,25 +7,25 @@ import (
 	"github.com/shoal-ml/shoal/kernel"
 )
 
-// event is a piece from another host.
-type event struct {
+// incoming is a piece from another host.
+type incoming struct {
 	segment *segment
 	piece   int
 	down    bool
-	due     int // entry in due
-	at      int // where its bytes go, in stage
+	state   int // entry in states
+	at      int // where its bytes go, in buffer
 }
 
 // find looks up a piece, whose every argument may be a lie.
-func (r *Relay) find(from int, part uint32, off uint64, n uint32) (e event, ok bool) {
+func (r *Relay) find(from int, part uint32, off uint64, n uint32) (e incoming, ok bool) {
 	number, down := part/2, part%2 == 1
 	i := sort.Search(len(r.segments), func(i int) bool { return r.segments[i].part >= number })
 	if i == len(r.segments) || r.segments[i].part != number {
 		return e, false
 	}
 	g := &r.segments[i]
-	inlet := slices.IndexFunc(g.in, func(in inlet) bool { return in.host == from })
-	size, base := r.acc.Size(), 0
+	inlet := slices.IndexFunc(g.in, func(in childSum) bool { return in.host == from })
+	size, base := r.sumType.Size(), 0
 	switch {
 	case down && g.down && from == g.source:
 		e.down, inlet = true, len(g.in)
@@ -35,11 +35,11 @@ func (r *Relay) find(from int, part uint32, off uint64, n uint32) (e event, ok b
 	default:
 		return e, false
 	}
-	if off >= uint64(g.n*size) || off%uint64(r.per*size) != 0 {
+	if off >= uint64(g.n*size) || off%uint64(r.pieceLen*size) != 0 {
 		return e, false
 	}
-	e.segment, e.piece, e.at = g, int(off)/(r.per*size), base+int(off)
-	e.due = g.due + e.piece*(len(g.in)+1) + inlet
+	e.segment, e.piece, e.at = g, int(off)/(r.pieceLen*size), base+int(off)
+	e.state = g.states + e.piece*(len(g.in)+1) + inlet
 	_, elements := r.piece(g, e.piece)
 	return e, int(n) == elements*size
 }
@@ -47,15 +47,15 @@ func (r *Relay) find(from int, part uint32, off uint64, n uint32) (e event, ok b
 // piece is the first element of a piece, counted from the segment's, and the number of its
 // elements.
 func (r *Relay) piece(g *segment, i int) (from, n int) {
-	from = i * r.per
-	return from, min(r.per, g.n-from)
+	from = i * r.pieceLen
+	return from, min(r.pieceLen, g.n-from)
 }
 
-func (r *Relay) piecesOf(n int) int { return (n + r.per - 1) / r.per }
+func (r *Relay) piecesOf(n int) int { return (n + r.pieceLen - 1) / r.pieceLen }
 
-// ascend sums a piece of which all partial sums are here, and sends it to the parent, or down again
-// if this is the root.
-func (r *Relay) ascend(g *segment, i int, s *Scratch, out []Outgoing) []Outgoing {
+// sumPiece sums a piece of which all partial sums are here, and sends it to the parent, or down
+// again if this is the root.
+func (r *Relay) sumPiece(g *segment, i int, s *Scratch, out []Outgoing) []Outgoing {
 	from, n := r.piece(g, i)
 	if !g.direct {
 		per := blockBytes / r.run.dtype.Size()
@@ -64,13 +64,13 @@ func (r *Relay) ascend(g *segment, i int, s *Scratch, out []Outgoing) []Outgoing
 		}
 	}
 	if !g.up {
-		return r.conclude(g, i, out)
+		return r.finishPiece(g, i, out)
 	}
-	r.left.Add(-1)
+	r.remaining.Add(-1)
 	if g.down {
-		r.due[g.due+i*(len(g.in)+1)+len(g.in)].Store(awaited)
+		r.states[g.states+i*(len(g.in)+1)+len(g.in)].Store(due)
 	}
-	size := r.acc.Size()
+	size := r.sumType.Size()
 	var payload []byte
 	if g.direct {
 		payload = r.input(g, from, n)
@@ -80,14 +80,14 @@ func (r *Relay) ascend(g *segment, i int, s *Scratch, out []Outgoing) []Outgoing
 	return append(out, Outgoing{g.parent, 2 * g.part, uint64(from * size), payload})
 }
 
-// conclude brings a piece of the result to the first output here, and passes it on. No host needs
-// what was there for this use: the result has come of it.
-func (r *Relay) conclude(g *segment, i int, out []Outgoing) []Outgoing {
+// finishPiece brings a piece of the result to the first output here, and passes it on. No host
+// needs what was there for this use: the result has come of it.
+func (r *Relay) finishPiece(g *segment, i int, out []Outgoing) []Outgoing {
 	from, n := r.piece(g, i)
 	var payload []byte
 	switch {
-	case g.taken:
-		payload = r.trade(g, from, n)
+	case g.inOutput:
+		payload = r.swap(g, from, n)
 		r.missing[g.missing+i].Store(inOutput)
 	case g.parent < 0 && g.direct:
 		payload = r.input(g, from, n)
@@ -97,7 +97,7 @@ func (r *Relay) conclude(g *segment, i int, out []Outgoing) []Outgoing {
 	if r.fresh && g.parent >= 0 {
 		r.write(g, from, n, r.moves[g.move].Dst, payload)
 	}
-	r.left.Add(-1)
+	r.remaining.Add(-1)
 	for _, to := range g.out {
 		out = append(out, Outgoing{to, 2*g.part + 1, uint64(from * r.run.dtype.Size()), payload})
 	}
@@ -111,26 +111,26 @@ func (r *Relay) sum(g *segment, from, n int, s *Scratch) {
 		r.gather(m, g.from+from, n, r.at(g.result, from, n, r.run.dtype.Size()))
 		return
 	}
-	if r.acc != kernel.AccType(r.run.dtype) {
+	if r.sumType != kernel.AccType(r.run.dtype) {
 		r.sumNarrow(g, from, n, s)
 		return
 	}
-	k, size := r.run.kernels, r.acc.Size()
+	k, size := r.run.kernels, r.sumType.Size()
 	acc := r.at(g.sum, from, n, size)
 	m := &r.moves[g.move]
 	switch {
 	case len(g.in) == 0:
-		r.own(m, g.from+from, n, acc)
-	case len(m.Src) == 1 && r.plain():
-		k.Pair(r.acc, r.run.op, acc, r.input(g, from, n), acc)
+		r.sumLocal(m, g.from+from, n, acc)
+	case len(m.Src) == 1 && r.sendsInputs():
+		k.Pair(r.sumType, r.run.op, acc, r.input(g, from, n), acc)
 	case len(m.Src) > 0:
 		own := s.acc[:len(acc)]
-		r.own(m, g.from+from, n, own)
-		k.Pair(r.acc, r.run.op, acc, own, acc)
+		r.sumLocal(m, g.from+from, n, own)
+		k.Pair(r.sumType, r.run.op, acc, own, acc)
 	}
 	if len(g.in) > 0 {
 		for _, in := range g.in[1:] {
-			k.Fold(r.acc, r.run.op, acc, r.at(in.at, from, n, size))
+			k.Fold(r.sumType, r.run.op, acc, r.at(in.at, from, n, size))
 		}
 	}
 	if g.up {
@@ -150,7 +150,7 @@ func (r *Relay) sumNarrow(g *segment, from, n int, s *Scratch) {
 	k, d, in := r.run.kernels, r.run.dtype, g.in
 	acc := s.acc[:n*kernel.AccType(d).Size()]
 	if m := &r.moves[g.move]; len(m.Src) > 0 {
-		r.own(m, g.from+from, n, acc)
+		r.sumLocal(m, g.from+from, n, acc)
 	} else {
 		k.Load(d, acc, r.at(in[0].at, from, n, d.Size()))
 		in = in[1:]
@@ -164,8 +164,8 @@ func (r *Relay) sumNarrow(g *segment, from, n int, s *Scratch) {
 	k.Store(d, r.at(g.sum, from, n, d.Size()), acc)
 }
 
-// own adds up the local sources.
-func (r *Relay) own(m *Move, from, n int, acc []byte) {
+// sumLocal adds up the local sources.
+func (r *Relay) sumLocal(m *Move, from, n int, acc []byte) {
 	if len(r.run.scale) > 0 {
 		r.run.sumScaled(m, from, n, acc)
 	} else {
@@ -173,13 +173,13 @@ func (r *Relay) own(m *Move, from, n int, acc []byte) {
 	}
 }
 
-// plain reports whether an input is its own partial sum.
-func (r *Relay) plain() bool { return r.acc == r.run.dtype && len(r.run.scale) == 0 }
+// sendsInputs reports whether an input is its own partial sum.
+func (r *Relay) sendsInputs() bool { return r.sumType == r.run.dtype && len(r.run.scale) == 0 }
 
-// at is a run of elements in stage.
+// at is a run of elements in buffer.
 func (r *Relay) at(base, from, n, size int) []byte {
 	lo, hi := base+from*size, base+(from+n)*size
-	return r.stage[lo:hi:hi]
+	return r.buffer[lo:hi:hi]
 }
 
 // input is a run of the only local source of a segment.

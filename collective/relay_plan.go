@@ -18,11 +18,11 @@ type plan struct {
 	source []int  // by position: where the result comes from
 	flows  []role // by position: of the host and all below it, in either tree
 
-	stage   int // sizes, as far as they are known
-	due     int
-	missing int
-	pieces  int
-	longest int // bytes of the longest segment with destinations here
+	bufferSize int // sizes, as far as they are known
+	states     int
+	missing    int
+	pieces     int
+	longest    int // bytes of the longest segment with destinations here
 }
 
 // role is what a host is in a move, or a part of a tree for the rest of it.
@@ -37,12 +37,12 @@ const cutAlign = 64
 func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 	r.reset(calls, sites)
 	r.fresh = s.Fresh
-	r.per = route.Piece / max(1, r.acc.Size()) // a barrier has no type
+	r.pieceLen = route.Piece / max(1, r.sumType.Size()) // a barrier has no type
 	strategy := route.Strategy
 	parts := uint32(0)
 	for i := range s.Moves {
 		m := &s.Moves[i]
-		r.meet(m, sites)
+		r.findHosts(m, sites)
 		trees := 0
 		if len(r.plan.hosts) > 1 {
 			trees = strategy.Trees(len(r.plan.hosts), r.plan.root)
@@ -51,7 +51,7 @@ func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 			r.addMove(m, sites, trees == 0)
 			for t := range trees {
 				if from, n := cut(m.N, t, trees); n > 0 {
-					r.grow(strategy, t)
+					r.buildTree(strategy, t)
 					r.addSegment(segment{part: parts + uint32(t), move: len(r.moves) - 1,
 						from: from, n: n})
 				}
@@ -60,25 +60,26 @@ func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 		parts += uint32(trees)
 	}
 	r.run.Prepare(&r.local, calls)
-	r.allot()
-	r.takeTurns(s.Turns)
+	r.allocate()
+	r.orderByTurn(s.Turns)
 }
 
 func (r *Relay) reset(calls []*Call, sites Sites) {
 	r.local.Moves, r.moves, r.spans, r.segments = r.local.Moves[:0], r.moves[:0], r.spans[:0],
 		r.segments[:0]
-	r.inlets, r.outlets, r.starts, r.staged = r.inlets[:0], r.outlets[:0], r.starts[:0],
-		r.staged[:0]
+	r.childSums, r.resultHosts, r.initial, r.copied = r.childSums[:0], r.resultHosts[:0],
+		r.initial[:0],
+		r.copied[:0]
 	p := &r.plan
-	p.stage, p.due, p.missing, p.pieces, p.longest = 0, 0, 0, 0, 0
+	p.bufferSize, p.states, p.missing, p.pieces, p.longest = 0, 0, 0, 0, 0
 	if len(p.roles) < sites.N {
 		p.roles = make([]role, sites.N)
 	}
 	r.self, r.results, r.first, r.summed, r.placed, r.written = sites.Self, 0, -1, 0, 0, 0
 	r.run.Prepare(&r.local, calls) // no moves yet, but the weights
-	r.acc = r.run.dtype
+	r.sumType = r.run.dtype
 	if r.run.reduces && !calls[0].Narrow {
-		r.acc = kernel.AccType(r.run.dtype)
+		r.sumType = kernel.AccType(r.run.dtype)
 	}
 }
 
@@ -87,8 +88,8 @@ func (r *Relay) counts(src Span) bool {
 	return len(r.run.scale) == 0 || r.run.scale[src.Member] != 0
 }
 
-// meet finds the hosts of a move and its root.
-func (r *Relay) meet(m *Move, sites Sites) {
+// findHosts finds the hosts of a move and its root.
+func (r *Relay) findHosts(m *Move, sites Sites) {
 	p := &r.plan
 	for _, h := range p.hosts {
 		p.roles[h] = role{}
@@ -158,8 +159,8 @@ func cut(n, t, trees int) (from, length int) {
 	return from, min(n, lines*(t+1)/trees*cutAlign) - from
 }
 
-// grow works out tree t, and what flows along it.
-func (r *Relay) grow(strategy Strategy, t int) {
+// buildTree works out tree t, and what flows along it.
+func (r *Relay) buildTree(strategy Strategy, t int) {
 	p := &r.plan
 	k := len(p.hosts)
 	p.parent, p.source, p.flows = p.parent[:0], p.source[:0], p.flows[:0]
@@ -188,26 +189,26 @@ func (r *Relay) addSegment(g segment) {
 		g.parent, g.source, g.up, g.down = p.hosts[at], p.hosts[p.source[p.self]], mine.gives,
 			mine.takes
 	}
-	ins, outs := len(r.inlets), len(r.outlets)
+	ins, outs := len(r.childSums), len(r.resultHosts)
 	for i := range p.hosts {
 		if p.parent[i] == p.self && p.flows[i].gives {
-			r.inlets = append(r.inlets, inlet{host: p.hosts[i]})
+			r.childSums = append(r.childSums, childSum{host: p.hosts[i]})
 		}
 		if p.source[i] == p.self && p.flows[i].takes {
-			r.outlets = append(r.outlets, p.hosts[i])
+			r.resultHosts = append(r.resultHosts, p.hosts[i])
 		}
 	}
-	g.in, g.out = r.inlets[ins:len(r.inlets):len(r.inlets)],
-		r.outlets[outs:len(r.outlets):len(r.outlets)]
+	g.in, g.out = r.childSums[ins:len(r.childSums):len(r.childSums)],
+		r.resultHosts[outs:len(r.resultHosts):len(r.resultHosts)]
 	g.direct = !r.run.reduces && g.parent < 0 && m.Runs == nil ||
-		g.up && len(g.in) == 0 && len(m.Src) == 1 && r.plain()
-	r.place(&g, mine)
+		g.up && len(g.in) == 0 && len(m.Src) == 1 && r.sendsInputs()
+	r.reserveSegment(&g, mine)
 	pieces := r.piecesOf(g.n)
-	g.due, g.missing = p.due, p.missing
-	p.due += pieces * (len(g.in) + 1)
+	g.states, g.missing = p.states, p.missing
+	p.states += pieces * (len(g.in) + 1)
 	p.missing += pieces
 	if mine.gives && len(g.in) == 0 {
-		r.start(len(r.segments), &g, pieces)
+		r.addInitial(len(r.segments), &g, pieces)
 		if !g.direct {
 			r.summed += g.n * r.run.dtype.Size() * len(m.Src)
 		}
@@ -222,7 +223,7 @@ func (r *Relay) addSegment(g segment) {
 	last := 0 // how many outputs are written last
 	if len(m.Dst) > 0 && !r.fresh && (r.run.reduces || g.parent >= 0) {
 		last = len(m.Dst)
-		if g.taken = m.Runs == nil; g.taken {
+		if g.inOutput = m.Runs == nil; g.inOutput {
 			r.placed += bytes
 			last--
 		}
@@ -231,24 +232,24 @@ func (r *Relay) addSegment(g segment) {
 		g.first = r.results
 		r.results += (bytes + chunkBytes - 1) / chunkBytes
 		p.longest = max(p.longest, bytes)
-		r.staged = append(r.staged, len(r.segments))
+		r.copied = append(r.copied, len(r.segments))
 		r.written += bytes * last
 	}
 	r.segments = append(r.segments, g)
 }
 
-// place gives a segment its memory. A partial sum has reached the parent before the result comes
-// down, so that the two share a place where their types are the same; the sum is made where the
-// first child's comes in.
-func (r *Relay) place(g *segment, mine role) {
-	size, wide := r.run.dtype.Size(), r.acc.Size()
+// reserveSegment gives a segment its memory. A partial sum has reached the parent before the result
+// comes down, so that the two share a place where their types are the same; the sum is made where
+// the first child's comes in.
+func (r *Relay) reserveSegment(g *segment, mine role) {
+	size, wide := r.run.dtype.Size(), r.sumType.Size()
 	sums := r.run.reduces && mine.gives && !g.direct
 	results := mine.takes && (g.down || !g.direct)
 	switch {
-	case r.acc != r.run.dtype && sums:
+	case r.sumType != r.run.dtype && sums:
 		g.sum = r.reserve(g.n * wide)
 		fallthrough
-	case r.acc != r.run.dtype:
+	case r.sumType != r.run.dtype:
 		if results {
 			g.result = r.reserve(g.n * size)
 		}
@@ -264,33 +265,33 @@ func (r *Relay) place(g *segment, mine role) {
 	}
 }
 
-// reserve takes n bytes of stage, from a cache line on.
+// reserve takes n bytes of buffer, from a cache line on.
 func (r *Relay) reserve(n int) (at int) {
 	const line = 64
-	at = r.plan.stage
-	r.plan.stage += (n + line - 1) / line * line
+	at = r.plan.bufferSize
+	r.plan.bufferSize += (n + line - 1) / line * line
 	return at
 }
 
-// start lists the pieces of a segment that need nothing from others. The first to be worked on are
-// for the next host: else all would begin by sending to the same one.
-func (r *Relay) start(index int, g *segment, pieces int) {
+// addInitial lists the pieces of a segment that need nothing from others. The first to be worked on
+// are for the next host: else all would begin by sending to the same one.
+func (r *Relay) addInitial(index int, g *segment, pieces int) {
 	if r.first < 0 && g.next() > r.self {
-		r.first = len(r.starts)
+		r.first = len(r.initial)
 	}
 	for i := range pieces {
-		r.starts = append(r.starts, start{segment: index, piece: i})
+		r.initial = append(r.initial, initialPiece{segment: index, piece: i})
 	}
 }
 
-// allot gets the memory that the segments need.
-func (r *Relay) allot() {
+// allocate gets the memory that the segments need.
+func (r *Relay) allocate() {
 	p := &r.plan
-	if len(r.stage) < p.stage {
-		r.stage = make([]byte, p.stage)
+	if len(r.buffer) < p.bufferSize {
+		r.buffer = make([]byte, p.bufferSize)
 	}
-	if len(r.due) < p.due {
-		r.due = make([]atomic.Uint32, p.due)
+	if len(r.states) < p.states {
+		r.states = make([]atomic.Uint32, p.states)
 	}
 	if len(r.missing) < p.missing {
 		r.missing = make([]atomic.Int32, p.missing)
@@ -301,15 +302,15 @@ func (r *Relay) allot() {
 		for piece := range r.piecesOf(g.n) {
 			r.missing[g.missing+piece].Store(int32(len(g.in)))
 			for from := range width {
-				state := awaited
+				state := due
 				if from == len(g.in) && (g.up || !g.down) {
-					state = early
+					state = notDue
 				}
-				r.due[g.due+piece*width+from].Store(state)
+				r.states[g.states+piece*width+from].Store(state)
 			}
 		}
 	}
 	r.first, r.pieces = max(r.first, 0), p.missing
 	r.stream = p.longest >= streamBytes
-	r.left.Store(int64(p.pieces))
+	r.remaining.Store(int64(p.pieces))
 }

@@ -2,9 +2,9 @@ package collective
 
 import "sort"
 
-// trade lets a run of the result, in stage, and what is in the first output here change places, and
+// swap lets a run of the result, in buffer, and what is in the first output here change places, and
 // returns where the result is then.
-func (r *Relay) trade(g *segment, from, n int) []byte {
+func (r *Relay) swap(g *segment, from, n int) []byte {
 	dst := r.output(g, from, n)
 	r.run.kernels.Swap(dst, r.at(g.result, from, n, r.run.dtype.Size()))
 	return dst
@@ -21,26 +21,26 @@ func (r *Relay) Revert(i int) {
 	g := &r.segments[after-1]
 	if r.missing[i].CompareAndSwap(inOutput, 0) {
 		from, n := r.piece(g, i-g.missing)
-		r.trade(g, from, n)
+		r.swap(g, from, n)
 	}
 }
 
 // Deliver writes chunk i of what is left of the outputs.
 func (r *Relay) Deliver(i int, s *Scratch) {
 	if own := r.run.Chunks(); i >= own {
-		r.hand(i - own)
+		r.copyResult(i - own)
 		return
 	}
 	r.run.Chunk(i, s)
 }
 
-// hand copies chunk i of the results from the first output to the others. Runs were not brought
-// there: they go to all of them.
-func (r *Relay) hand(i int) {
-	after := sort.Search(len(r.staged), func(j int) bool {
-		return r.segments[r.staged[j]].first > i
+// copyResult copies chunk i of the results from the first output to the others. Runs were not
+// brought there: they go to all of them.
+func (r *Relay) copyResult(i int) {
+	after := sort.Search(len(r.copied), func(j int) bool {
+		return r.segments[r.copied[j]].first > i
 	})
-	g := &r.segments[r.staged[after-1]]
+	g := &r.segments[r.copied[after-1]]
 	m, size := &r.moves[g.move], r.run.dtype.Size()
 	per := chunkBytes / size
 	from := (i - g.first) * per

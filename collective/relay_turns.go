@@ -2,18 +2,18 @@ package collective
 
 import "slices"
 
-// takeTurns brings the pieces that need nothing from another host into the order of this host's
+// orderByTurn brings the pieces that need nothing from another host into the order of this host's
 // turns: a piece belongs to the first turn to its host that has room left, or to the last one to
 // it.
-func (r *Relay) takeTurns(of [][]Turn) {
+func (r *Relay) orderByTurn(of [][]Turn) {
 	r.turns = r.turns[:0]
 	if of == nil || len(of[r.self]) == 0 {
 		return
 	}
 	turns := of[r.self]
 	room := slices.Clone(turns)
-	for i := range r.starts {
-		s := &r.starts[i]
+	for i := range r.initial {
+		s := &r.initial[i]
 		g := &r.segments[s.segment]
 		s.turn = len(turns) - 1
 		for k := range room {
@@ -27,10 +27,10 @@ func (r *Relay) takeTurns(of [][]Turn) {
 		_, n := r.piece(g, s.piece)
 		room[s.turn].N -= n
 	}
-	slices.SortStableFunc(r.starts, func(a, b start) int { return a.turn - b.turn })
+	slices.SortStableFunc(r.initial, func(a, b initialPiece) int { return a.turn - b.turn })
 	r.first = 0
 	for k, at := 0, 0; k < len(turns); k++ {
-		for at < len(r.starts) && r.starts[at].turn == k {
+		for at < len(r.initial) && r.initial[at].turn == k {
 			at++
 		}
 		r.turns = append(r.turns, at)

@@ -111,10 +111,10 @@ const (
 	cliqueBytes = 256 << 10
 )
 
-// Suits is the route for a schedule whose longest move has so many bytes, as long as nobody has
-// measured the network. It counts with whole numbers only, so that all hosts come to the same
+// DefaultRoute is the route for a schedule whose longest move has so many bytes, as long as nobody
+// has measured the network. It counts with whole numbers only, so that all hosts come to the same
 // whatever their processors are.
-func Suits(bytes int) Route {
+func DefaultRoute(bytes int) Route {
 	switch {
 	case bytes <= starBytes:
 		return Route{Star{}, usualPiece, 1}
@@ -125,9 +125,9 @@ func Suits(bytes int) Route {
 	}
 }
 
-// Longest is the bytes of the longest move of a set that agrees, as far as the lengths of its calls
-// say it: what a host gives or gets at most, and of an all-to-all the even share of it.
-func (r Ready) Longest() (bytes int) {
+// MaxBytes is the bytes of the longest move of a set that agrees, as far as the lengths of its
+// calls say it: what a host gives or gets at most, and of an all-to-all the even share of it.
+func (r Ready) MaxBytes() (bytes int) {
 	for _, p := range r.Calls {
 		c := &p.Call
 		n := 0

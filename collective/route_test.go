@@ -7,10 +7,10 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-func TestSuits(t *testing.T) {
+func TestDefaultRoute(t *testing.T) {
 	for bytes, want := range map[int]string{0: "star/256", 4096: "star/256", 4097: "clique/256",
 		256 << 10: "clique/256", 256<<10 + 1: "ring/256"} {
-		if got := fmt.Sprint(collective.Suits(bytes)); got != want {
+		if got := fmt.Sprint(collective.DefaultRoute(bytes)); got != want {
 			t.Errorf("%d bytes: %s, want %s", bytes, got, want)
 		}
 	}

@@ -51,7 +51,7 @@ func (r *Run) Prepare(s *Schedule, calls []*Call) {
 	c := calls[0]
 	r.kernels, r.dtype, r.calls, r.moves = kernel.Best(), c.DType, calls, s.Moves
 	r.reduces = c.Kind.Reduces()
-	r.weigh()
+	r.setScales()
 	r.first = r.first[:0]
 	chunks, longest := 0, 0
 	for _, m := range r.moves {
@@ -63,9 +63,9 @@ func (r *Run) Prepare(s *Schedule, calls []*Call) {
 	r.stream = longest >= streamBytes
 }
 
-// weigh sets how inputs and the result are scaled. Equal weights are summed first and scaled once,
-// so that they give the same bits as a plain mean.
-func (r *Run) weigh() {
+// setScales sets how inputs and the result are scaled. Equal weights are summed first and scaled
+// once, so that they give the same bits as a plain mean.
+func (r *Run) setScales() {
 	r.scale, r.total = r.scale[:0], 1
 	switch r.calls[0].Reduction {
 	case Sum, Mean:

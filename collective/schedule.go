@@ -130,7 +130,7 @@ func (s *Schedule) Build(calls []*Call) error {
 	for i := range s.Moves {
 		m := &s.Moves[i]
 		if calls[0].Shared.Name != "" {
-			m.Dst = once(m.Dst, calls)
+			m.Dst = distinct(m.Dst, calls)
 		}
 		s.Bytes += m.N * calls[0].DType.Size() * (len(m.Src) + len(m.Dst))
 	}

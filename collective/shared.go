@@ -43,8 +43,8 @@ func (c *Call) checkShared() error {
 		c.Shared.Name)
 }
 
-// once lists the memory of outputs a single time: the ranks of a host have the same one.
-func once(dst []Span, calls []*Call) []Span {
+// distinct lists the memory of outputs a single time: the ranks of a host have the same one.
+func distinct(dst []Span, calls []*Call) []Span {
 	var first *byte
 	n := 0
 	for _, d := range dst {

@@ -10,10 +10,10 @@ import (
 // Wait is that calls of others wait for a worker.
 type Wait struct {
 	WaitID
-	In *Posted // the first of these calls; the matcher's still
-	By int     // whose calls they are: so many workers
+	Call    *Posted // the first of these calls; the matcher's still
+	Waiters int     // whose calls they are: so many workers
 	// its own first call that waits, for others that wait for it; nil = it does not wait
-	Own *Posted
+	OwnCall *Posted
 }
 
 // WaitID tells waits apart. A wait keeps it until its call is met.
@@ -24,52 +24,52 @@ type WaitID struct {
 	Number uint64        // the ticket of the transfer, or the number of the collective in its group
 }
 
-// stall is calls that wait for the same workers.
-type stall struct {
-	of    topo.GroupID
-	calls []*Posted // of those that can still wait
-	lacks []topo.WorkerID
-	place uint64 // of a collective in its group
-	pair  bool
-	by    int  // of a pair, how many workers call
-	known bool // what its workers wait for is listed
+// blocked is calls that wait for the same workers.
+type blocked struct {
+	of        topo.GroupID
+	calls     []*Posted // of those that can still wait
+	missing   []topo.WorkerID
+	number    uint64 // of a collective in its group
+	pair      bool
+	waiters   int  // of a pair, how many workers call
+	explained bool // what its workers wait for is listed
 }
 
 // Waits lists the workers on which it lies that others wait: those that are waited for, and do not
 // wait themselves for somebody on whom it lies. So of a chain the list has its end, and of workers
 // that wait for each other in a circle it has all. It is in order, and changes nothing.
 func (m *Matcher) Waits() (list []Wait) {
-	stalls := m.stalls()
-	if len(stalls) == 0 {
+	all := m.allBlocked()
+	if len(all) == 0 {
 		return nil
 	}
 	own := map[topo.WorkerID]*Posted{} // of those that wait
-	for _, s := range stalls {
+	for _, s := range all {
 		for _, p := range s.calls {
 			if first := own[p.Worker]; first == nil || p.Ticket < first.Ticket {
 				own[p.Worker] = p
 			}
 		}
 	}
-	excused := map[topo.WorkerID]bool{} // it waits for another on whom it lies, in the end
+	waiting := map[topo.WorkerID]bool{} // it waits for another on whom it lies, in the end
 	for found := true; found; {
 		found = false
-		for i := range stalls {
-			s := &stalls[i]
-			if s.known || !slices.ContainsFunc(s.lacks, func(w topo.WorkerID) bool {
-				return own[w] == nil || excused[w]
+		for i := range all {
+			s := &all[i]
+			if s.explained || !slices.ContainsFunc(s.missing, func(w topo.WorkerID) bool {
+				return own[w] == nil || waiting[w]
 			}) {
 				continue
 			}
-			s.known, found = true, true
+			s.explained, found = true, true
 			for _, p := range s.calls {
-				excused[p.Worker] = true
+				waiting[p.Worker] = true
 			}
 		}
 	}
-	for _, s := range stalls {
-		for _, w := range s.lacks {
-			if own[w] == nil || !excused[w] {
+	for _, s := range all {
+		for _, w := range s.missing {
+			if own[w] == nil || !waiting[w] {
 				list = append(list, s.wait(w, own[w]))
 			}
 		}
@@ -81,24 +81,26 @@ func (m *Matcher) Waits() (list []Wait) {
 	return list
 }
 
-func (s *stall) wait(w topo.WorkerID, own *Posted) Wait {
-	x := Wait{WaitID: WaitID{Worker: w, Group: s.of, Of: w, Number: s.place}, In: s.calls[0],
-		By: len(s.calls), Own: own}
+func (s *blocked) wait(w topo.WorkerID, own *Posted) Wait {
+	x := Wait{WaitID: WaitID{Worker: w, Group: s.of, Of: w, Number: s.number}, Call: s.calls[0],
+		Waiters: len(s.calls), OwnCall: own}
 	if s.pair {
-		x.By = s.by
+		x.Waiters = s.waiters
 		// it receives from any itself
-		if s.by > 1 && slices.ContainsFunc(s.calls, func(p *Posted) bool { return p.Worker == w }) {
-			x.In, x.By = s.calls[slices.IndexFunc(s.calls, func(p *Posted) bool {
+		if s.waiters > 1 && slices.ContainsFunc(s.calls, func(p *Posted) bool {
+			return p.Worker == w
+		}) {
+			x.Call, x.Waiters = s.calls[slices.IndexFunc(s.calls, func(p *Posted) bool {
 				return p.Worker != w
-			})], s.by-1
+			})], s.waiters-1
 		}
-		x.Of, x.Number = x.In.Worker, x.In.Ticket
+		x.Of, x.Number = x.Call.Worker, x.Call.Ticket
 	}
 	return x
 }
 
-// callers counts the workers whose calls these are. One can send several times.
-func callers(calls []*Posted) (n int) {
+// countWorkers counts the workers whose calls these are. One can send several times.
+func countWorkers(calls []*Posted) (n int) {
 	for i, p := range calls {
 		if !slices.ContainsFunc(calls[:i], func(q *Posted) bool { return q.Worker == p.Worker }) {
 			n++
@@ -107,11 +109,11 @@ func callers(calls []*Posted) (n int) {
 	return n
 }
 
-// stalls lists what waits, in any order: of a group its first collective that is not complete, of a
-// mailbox its sends and its first receive. Receives from any are one: each of many waits for all
-// the others.
-func (m *Matcher) stalls() (list []stall) {
-	add := func(s stall, calls []*Posted) bool {
+// allBlocked lists what waits, in any order: of a group its first collective that is not complete,
+// of a mailbox its sends and its first receive. Receives from any are one: each of many waits for
+// all the others.
+func (m *Matcher) allBlocked() (list []blocked) {
+	add := func(s blocked, calls []*Posted) bool {
 		for _, p := range calls {
 			// what a lost worker has left behind can be met, but nobody waits there
 			if p != nil && !m.Gone(p.Worker) {
@@ -120,7 +122,7 @@ func (m *Matcher) stalls() (list []stall) {
 		}
 		if len(s.calls) > 0 {
 			if s.pair {
-				s.by = callers(s.calls)
+				s.waiters = countWorkers(s.calls)
 			}
 			list = append(list, s)
 		}
@@ -128,19 +130,21 @@ func (m *Matcher) stalls() (list []stall) {
 	}
 	for _, g := range m.groups {
 		for _, pos := range g.open { // those in front may have failed
-			if add(stall{of: g.id, place: uint64(pos.number), lacks: m.behind(g, pos.number)},
+			if add(blocked{of: g.id, number: uint64(pos.number),
+				missing: m.notPosted(g, pos.number)},
 				pos.calls) {
 				break
 			}
 		}
 		var anybody []*Posted
-		for at, box := range g.boxes {
-			add(stall{of: g.id, lacks: []topo.WorkerID{g.members[at.to].worker}, pair: true},
+		for at, box := range g.mailboxes {
+			add(blocked{of: g.id, missing: []topo.WorkerID{g.members[at.to].worker}, pair: true},
 				box.sends)
 			switch {
 			case len(box.recvs) == 0:
 			case box.recvs[0].Call.Peer != AnyRank:
-				add(stall{of: g.id, lacks: m.senders(g, box.recvs[:1]), pair: true}, box.recvs[:1])
+				add(blocked{of: g.id, missing: m.senders(g, box.recvs[:1]), pair: true},
+					box.recvs[:1])
 			case !m.Gone(box.recvs[0].Worker):
 				anybody = append(anybody, box.recvs[0])
 			}
@@ -149,14 +153,14 @@ func (m *Matcher) stalls() (list []stall) {
 			slices.SortFunc(anybody, func(a, b *Posted) int {
 				return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Ticket, b.Ticket))
 			})
-			add(stall{of: g.id, lacks: m.senders(g, anybody), pair: true}, anybody)
+			add(blocked{of: g.id, missing: m.senders(g, anybody), pair: true}, anybody)
 		}
 	}
 	return list
 }
 
-// behind lists the members of a group that have not come to one of its collectives.
-func (m *Matcher) behind(g *group, number int) (list []topo.WorkerID) {
+// notPosted lists the members of a group that have not come to one of its collectives.
+func (m *Matcher) notPosted(g *group, number int) (list []topo.WorkerID) {
 	for _, p := range g.members {
 		if p.posted <= number && !m.Gone(p.worker) {
 			list = append(list, p.worker)

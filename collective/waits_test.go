@@ -18,9 +18,10 @@ import (
 func waits(m *collective.Matcher) string {
 	var words []string
 	for _, x := range m.Waits() {
-		text := fmt.Sprintf("%d: %d in %d %v", x.Worker-worker(0), x.By, x.Group, x.In.Call.Kind)
-		if x.Own != nil {
-			text += fmt.Sprintf(", itself in %d %v", x.Own.Call.Group, x.Own.Call.Kind)
+		text := fmt.Sprintf("%d: %d in %d %v", x.Worker-worker(0), x.Waiters, x.Group,
+			x.Call.Call.Kind)
+		if x.OwnCall != nil {
+			text += fmt.Sprintf(", itself in %d %v", x.OwnCall.Call.Group, x.OwnCall.Call.Kind)
 		}
 		words = append(words, text)
 	}
@@ -143,7 +144,7 @@ func TestWaitsForAny(t *testing.T) {
 	for r := range size / 2 {
 		m.Post(posted(r, 1, recv(collective.AnyRank)), nil)
 	}
-	if list := m.Waits(); len(list) != size/2 || list[0].By != size/2 {
+	if list := m.Waits(); len(list) != size/2 || list[0].Waiters != size/2 {
 		t.Errorf("%d waits", len(list))
 	}
 }
@@ -240,8 +241,8 @@ func TestWaitsNameSomebody(t *testing.T) {
 				t.Fatalf("%d calls wait, and named are %v", len(open), waits(m))
 			}
 			for _, x := range list {
-				if lost[x.Worker] || x.By < 1 || !open[x.In] || x.In.Worker == x.Worker ||
-					x.Own != nil && (!open[x.Own] || x.Own.Worker != x.Worker) {
+				if lost[x.Worker] || x.Waiters < 1 || !open[x.Call] || x.Call.Worker == x.Worker ||
+					x.OwnCall != nil && (!open[x.OwnCall] || x.OwnCall.Worker != x.Worker) {
 					t.Fatalf("named are %v", waits(m))
 				}
 			}

@@ -203,7 +203,7 @@ func (r *leader) wire(set *Set, hosts []string, s collective.Ready) {
 		set.Err, set.Lost = s.Err.Error(), errors.As(s.Err, &lost)
 		return
 	}
-	set.Route = r.agent.cfg.Route(s.Calls[0].Call.Kind, among, s.Longest())
+	set.Route = r.agent.cfg.Route(s.Calls[0].Call.Kind, among, s.MaxBytes())
 }
 
 // concern finds the hosts that execute a batch: those of its workers, and for the world's sake

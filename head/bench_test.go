@@ -73,7 +73,7 @@ func TestCollectivesOfTwoHostsAllocateNothing(t *testing.T) {
 		"a long step": {large(true), large(true), large(false)},
 	} {
 		p := newPairOn(t, func(collective.Kind, int, int) collective.Route {
-			return collective.Suits(0)
+			return collective.DefaultRoute(0)
 		})
 		once := p.exchanges(t, posts)
 		for range 10 {

@@ -32,7 +32,7 @@ func spoken(t testing.TB) []*head.Frame {
 	other.Kind, other.Peer, other.Promoted, other.Shared = collective.Barrier, -1, true,
 		collective.Shared{Group: 2, Name: "total", Off: 8}
 	sets := []head.Set{
-		{Calls: []head.Call{call, other}, Of: []int{0, 1}, Route: collective.Suits(1 << 20)},
+		{Calls: []head.Call{call, other}, Of: []int{0, 1}, Route: collective.DefaultRoute(1 << 20)},
 		{Calls: []head.Call{other}, Of: []int{-1}, Err: "why", Lost: true}}
 	return []*head.Frame{
 		{Term: 1, Up: true, First: 2, Ack: 3,

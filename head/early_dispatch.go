@@ -47,7 +47,7 @@ func (r *leader) dispatchEarly() {
 	r.earlyBatch.sets = r.matcher.Held(told, r.earlyBatch.sets[:0])
 	sets, bytes := r.earlyBatch.sets, 0
 	for _, s := range sets {
-		bytes += s.Longest()
+		bytes += s.MaxBytes()
 	}
 	if bytes < r.agent.cfg.EarlyBytes || len(sets) == 0 {
 		return

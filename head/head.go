@@ -34,7 +34,7 @@ type Config struct {
 	Job *member.Config
 
 	// Route chooses, while this host leads, how a collective goes between its hosts; bytes is the
-	// longest of its moves. nil = collective.Suits.
+	// longest of its moves. nil = collective.DefaultRoute.
 	Route func(kind collective.Kind, hosts, bytes int) collective.Route
 	// Ahead is how many bytes of a step its hosts begin with before the step is complete; 0 =
 	// EarlyBytes.
@@ -71,7 +71,7 @@ type Agent struct {
 func New(cfg Config) *Agent {
 	if cfg.Route == nil {
 		cfg.Route = func(_ collective.Kind, _, bytes int) collective.Route {
-			return collective.Suits(bytes)
+			return collective.DefaultRoute(bytes)
 		}
 	}
 	cfg.EarlyBytes = cmp.Or(cfg.EarlyBytes, EarlyBytes)

@@ -106,7 +106,7 @@ func (r *leader) hostLost(host, how string) {
 	if r.early != nil && slices.Contains(r.early.hosts, host) {
 		r.withdrawEarly()
 	}
-	sets := r.matcher.Vanished(vanished, why, nil)
+	sets := r.matcher.LostMemory(vanished, why, nil)
 	r.redispatch(host, vanished)
 	r.ready(sets)
 	r.obey()

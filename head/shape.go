@@ -291,7 +291,7 @@ func (r *leader) reshaped(next topo.View, c Commit, f *batch) {
 func (r *leader) dropsStep(w topo.WorkerID) {
 	r.aborted[w] = true
 	delete(r.asked, w)
-	r.ready(r.matcher.GiveUp(w, "has dropped the step, of which a worker is lost,", nil))
+	r.ready(r.matcher.Abort(w, "has dropped the step, of which a worker is lost,", nil))
 }
 
 // abortStep aborts the step when all members that are left have dropped it: they go on from its

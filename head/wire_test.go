@@ -53,7 +53,7 @@ func TestEncode(t *testing.T) {
 			Payloads: []head.Payload{
 				&head.Exec{Batch: 1, Hosts: []string{"A"},
 					Sets: []head.Set{{Calls: []head.Call{call}, Of: []int{0},
-						Route: collective.Suits(1 << 20)}}}, head.Begin{}}},
+						Route: collective.DefaultRoute(1 << 20)}}}, head.Begin{}}},
 			`{"frame":{"first":1,"payloads":[{"exec":{"batch":1,"hosts":["A"],"sets":[{"calls":[` +
 				`{"worker":3,"ticket":9223372036854775808,"kind":1,"dtype":2,"reduction":1,"group":2,"shape":[2],"far":{"in":2,"out":2}}],"of":[0],"route":"ring/256"}]}},{"begin":{}}]}}`},
 	} {

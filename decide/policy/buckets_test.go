@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/decide/policy"
 )
 
-func suits(bytes int) collective.Route { return collective.Suits(bytes) }
+func suits(bytes int) collective.Route { return collective.DefaultRoute(bytes) }
 
 // Gradients that take long to make go in small buckets, of which the last is over soon; where a
 // word costs more than bytes, they go in large ones. What is chosen is clearly better than what was

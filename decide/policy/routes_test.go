@@ -31,7 +31,7 @@ func (n *network) reduce(hosts, bytes int, tuners ...*policy.Routes) (policy.Rou
 	class := policy.ClassOf(hosts, bytes)
 	route, known := n.route[class]
 	if !known {
-		route = collective.Suits(bytes)
+		route = collective.DefaultRoute(bytes)
 	}
 	s := cost.Sample{Route: route, Hosts: hosts, Bytes: bytes,
 		Seconds: n.truth.Time(route, hosts, bytes) * (1 + n.noise*n.rng.Float64())}
@@ -79,7 +79,7 @@ func TestTunerFindsGoodRoutes(t *testing.T) {
 		for _, bytes := range lengths {
 			route, known := n.route[policy.ClassOf(4, bytes)]
 			if !known {
-				route = collective.Suits(bytes)
+				route = collective.DefaultRoute(bytes)
 			}
 			best := policy.Best(truth, 4, bytes)
 			if took, least := truth.Time(route, 4, bytes),
@@ -100,7 +100,7 @@ func TestTunerBelievesWhatItMeasures(t *testing.T) {
 	tuner := policy.NewRoutes(cost.Default())
 	bytes := 1 << 20
 	for _, r := range collective.Candidates(3, bytes) {
-		if r != collective.Suits(bytes) {
+		if r != collective.DefaultRoute(bytes) {
 			n.odd[r] = 3
 		}
 	}
@@ -111,7 +111,7 @@ func TestTunerBelievesWhatItMeasures(t *testing.T) {
 	tried := map[collective.Route]bool{}
 	for i := 0; i < len(changes); i += 2 {
 		there, back := changes[i], changes[i+1]
-		if there.From != collective.Suits(bytes) || back.From != there.To ||
+		if there.From != collective.DefaultRoute(bytes) || back.From != there.To ||
 			back.To != there.From || tried[there.To] {
 			t.Errorf("%v to %v, then %v to %v", there.From, there.To, back.From, back.To)
 		}
@@ -140,7 +140,7 @@ func TestTunerKnowsTheCable(t *testing.T) {
 	slow.Beta, burst.Beta = 8/100e6, 8/1e9
 	tuner := policy.NewRoutes(cost.Default())
 	measure := func(truth cost.Model, bytes, times int) {
-		route := collective.Suits(bytes)
+		route := collective.DefaultRoute(bytes)
 		for range times {
 			tuner.Decide(decide.Observation[cost.Sample]{Sample: cost.Sample{Route: route, Hosts: 4,
 				Bytes: bytes, Seconds: truth.Time(route, 4, bytes)}})
@@ -171,7 +171,7 @@ func TestTunerFollowsTheNetwork(t *testing.T) {
 		n.settle(600, 6, []int{bytes}, tuner)
 		route, known := n.route[policy.ClassOf(6, bytes)]
 		if !known {
-			route = collective.Suits(bytes)
+			route = collective.DefaultRoute(bytes)
 		}
 		best := policy.Best(truth, 6, bytes)
 		if took, least := truth.Time(route, 6, bytes),

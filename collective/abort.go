@@ -6,10 +6,10 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// GiveUp tells that a worker drops the step that it is in, as a loss has made it void: what it has
+// Abort tells that a worker drops the step that it is in, as a loss has made it void: what it has
 // posted and is not complete fails, and so does what waits for it, until Advance makes it a member
 // again. So all members come to drop the step, whichever of them was waiting for whom.
-func (m *Matcher) GiveUp(w topo.WorkerID, why string, out []Ready) []Ready {
+func (m *Matcher) Abort(w topo.WorkerID, why string, out []Ready) []Ready {
 	fail := func(p *Posted) {
 		out = append(out, Ready{[]*Posted{p},
 			&LostError{m.rank(w), why, m.rank(w), p.Call.String()}})
@@ -32,10 +32,10 @@ func (m *Matcher) GiveUp(w topo.WorkerID, why string, out []Ready) []Ready {
 			}
 		}
 		for _, key := range g.addresses() {
-			box := g.boxes[key]
+			box := g.mailboxes[key]
 			box.sends, box.recvs = slices.DeleteFunc(box.sends, mine),
 				slices.DeleteFunc(box.recvs, mine)
-			g.tidy(key)
+			g.dropEmpty(key)
 		}
 	}
 	return m.Lost(w, why, out)

@@ -14,14 +14,14 @@ import (
 
 // What a vanished worker posted in full is taken back, and workers of one host vanish together:
 // nothing is ready with one and without the other.
-func TestVanishedContributesNothing(t *testing.T) {
+func TestLostMemoryContributesNothing(t *testing.T) {
 	m := elastic(4)
 	for _, r := range []int{1, 2, 3} {
 		m.Post(posted(r, 1, part(true)), nil)
 		m.Post(posted(r, 2, part(false)), nil)
 	}
 	m.Lost(worker(3), "was killed", nil) // its memory is still there
-	if got := m.Vanished(workers([]int{2, 3}), "is on a lost host", nil); len(got) != 0 {
+	if got := m.LostMemory(workers([]int{2, 3}), "is on a lost host", nil); len(got) != 0 {
 		t.Fatalf("ready before w0 has posted: %v", got)
 	}
 	m.Post(posted(0, 1, part(true)), nil)
@@ -37,14 +37,14 @@ func TestVanishedContributesNothing(t *testing.T) {
 }
 
 // Waiting for a worker that vanishes ends: the others go on, and who cannot go on is told.
-func TestVanishedIsNotWaitedFor(t *testing.T) {
+func TestLostMemoryIsNotWaitedFor(t *testing.T) {
 	m := elastic(3)
 	gather := collective.Call{Kind: collective.AllGather, DType: tensor.U8, In: []byte{1},
 		Out: []byte{0, 0, 0}, Shape: []int{1}}
 	m.Post(posted(0, 1, gather), nil)
 	m.Post(posted(2, 1, gather), nil)
 	m.Lost(worker(2), "was killed", nil) // what it gave is still there
-	got := m.Vanished(workers([]int{2}), "is on a lost host", nil)
+	got := m.LostMemory(workers([]int{2}), "is on a lost host", nil)
 	var lost *collective.LostError
 	if len(got) != 1 || !errors.As(got[0].Err, &lost) ||
 		!slices.Equal(who(got[0].Calls), workers([]int{0})) {
@@ -70,7 +70,7 @@ func TestWithout(t *testing.T) {
 		sets = m.Post(posted(r, 1, cast(r)), sets)
 	}
 	gone := workers([]int{0})
-	m.Vanished(gone, "is on a lost host", nil)
+	m.LostMemory(gone, "is on a lost host", nil)
 	r := m.Without(sets[0], gone)
 	if r.Err != nil || !slices.Equal(who(r.Calls), workers([]int{1, 2})) ||
 		!r.Calls[0].Call.Promoted || r.Calls[1].Call.Peer != 0 {

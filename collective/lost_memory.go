@@ -8,14 +8,14 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Vanished tells that workers are gone together with their memory: what they had posted in full is
-// taken back as well. They vanish at once, so that nothing becomes ready with one of them and
+// LostMemory tells that workers are gone together with their memory: what they had posted in full
+// is taken back as well. They vanish at once, so that nothing becomes ready with one of them and
 // without another.
-func (m *Matcher) Vanished(workers []topo.WorkerID, why string, out []Ready) []Ready {
+func (m *Matcher) LostMemory(workers []topo.WorkerID, why string, out []Ready) []Ready {
 	for _, g := range m.all() {
 		for _, w := range workers {
 			if self := g.index(w); self >= 0 {
-				g.erase(self)
+				g.forget(self)
 			}
 		}
 	}
@@ -36,17 +36,17 @@ func (m *Matcher) Vanished(workers []topo.WorkerID, why string, out []Ready) []R
 	return out
 }
 
-// erase forgets what a member has posted and is not complete.
-func (g *group) erase(self int) {
+// forget drops what a member has posted and is not complete.
+func (g *group) forget(self int) {
 	for _, pos := range slices.Concat(g.held, g.open) {
 		pos.calls[self] = nil
 	}
 	mine := func(p *Posted) bool { return p.Worker == g.members[self].worker }
 	for _, key := range g.addresses() {
-		box := g.boxes[key]
+		box := g.mailboxes[key]
 		box.sends, box.recvs = slices.DeleteFunc(box.sends, mine),
 			slices.DeleteFunc(box.recvs, mine)
-		g.tidy(key)
+		g.dropEmpty(key)
 	}
 }
 
@@ -88,7 +88,7 @@ func (m *Matcher) all() []*group {
 
 // addresses lists the mailboxes in order.
 func (g *group) addresses() []address {
-	return slices.SortedFunc(maps.Keys(g.boxes), func(a, b address) int {
+	return slices.SortedFunc(maps.Keys(g.mailboxes), func(a, b address) int {
 		return cmp.Or(cmp.Compare(a.to, b.to), cmp.Compare(a.tag, b.tag))
 	})
 }

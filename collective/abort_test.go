@@ -42,10 +42,10 @@ func TestWhoGivesUpIsNotWaitedFor(t *testing.T) {
 	fails(m.Post(posted(1, 2, call(other)), nil))
 	fails(m.Lost(worker(2), "was killed", nil), 1)
 	// what it has sent, and what waits for it
-	fails(m.GiveUp(worker(1), "has dropped the step", nil), 1, 0)
+	fails(m.Abort(worker(1), "has dropped the step", nil), 1, 0)
 	fails(m.Post(posted(0, 2, call(one)), nil), 0)
 	fails(m.Post(posted(0, 3, call(topo.World)), nil), 0)
-	fails(m.GiveUp(worker(0), "has dropped the step", nil))
+	fails(m.Abort(worker(0), "has dropped the step", nil))
 	m.Advance(workers([]int{1, 0}))
 	if got := m.Post(posted(0, 4, call(topo.World)), nil); len(got) != 0 {
 		t.Fatalf("got %v", got)
