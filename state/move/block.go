@@ -11,28 +11,28 @@ import (
 )
 
 // BlockBytes is the size up to which blocks are assembled: small enough for a core's cache, large
-// enough that a call of the system costs little.
+// enough that a system call costs little.
 const BlockBytes = 1 << 20
 
-// op is an op of the plan with the bytes of the target that it reaches over.
+// An op is an op of the plan with the range of the target that it covers.
 type op struct {
 	plan.Op
 	size     int // bytes of an element
 	old, new Location
-	from, to int64 // in the region of new
+	from, to int64 // range in the region of new
 }
 
 // A block is what is moved at once.
 type block struct {
 	Block
-	ops     []int // that have elements in it
-	aligned bool  // each of these begins at a multiple of its elements' size
+	ops     []int // indices of the ops with elements in the block
+	aligned bool  // whether each of the ops begins at a multiple of its elements' size
 }
 
-// blocks cuts the target up, where a region's bytes are multiples of Block: there the kernel writes
-// whole pages. Where the elements of an op would be cut, the ops that overlap it, as those of rows
-// that are put together from columns, are a zone that is cut from its own first byte on. The result
-// is in the order of depth, then place.
+// blocks splits the target where a region's offsets are multiples of Block, so that the kernel
+// writes whole pages. Where that would cut the elements of an op, the ops that overlap it, such as
+// rows that are assembled from columns, are a zone that is split from its own first byte on. The
+// result is in the order of depth, then position.
 func (r *run) blocks() ([]block, error) {
 	for x := range r.Plan.Ops() {
 		o := op{Op: x, size: r.Plan.Dst.Tensors[x.Tensor].DType.Size(), new: r.New(&x.To)}
@@ -68,7 +68,7 @@ func (r *run) blocks() ([]block, error) {
 			zone.To, zone.ops, zone.aligned = next.To, append(zone.ops, next.ops...), aligned
 			i += len(next.ops)
 		}
-		cut, err := r.cut(&zone)
+		cut, err := r.split(&zone)
 		if err != nil {
 			return nil, err
 		}
@@ -77,7 +77,7 @@ func (r *run) blocks() ([]block, error) {
 	return list, nil
 }
 
-// zone returns the ops from number i on that overlap.
+// zone returns the overlapping ops from index i on.
 func (r *run) zone(i int) block {
 	o := &r.ops[i]
 	zone := block{Block: Block{o.new.Region, o.from, o.to, o.Depth}, aligned: true}
@@ -94,8 +94,8 @@ func (r *run) zone(i int) block {
 	return zone
 }
 
-// cut cuts a zone into blocks.
-func (r *run) cut(zone *block) (list []block, err error) {
+// split splits a zone into blocks.
+func (r *run) split(zone *block) (list []block, err error) {
 	origin := zone.From
 	if zone.aligned {
 		origin -= origin % r.Block
@@ -119,19 +119,18 @@ func (r *run) cut(zone *block) (list []block, err error) {
 	return slices.DeleteFunc(list, func(b block) bool { return len(b.ops) == 0 }), nil
 }
 
-// within returns the part of an op whose elements begin in a block.
-func (o *op) within(b *block) []tensor.Box {
+// boxesIn returns the part of an op whose elements begin in a block.
+func (o *op) boxesIn(b *block) []tensor.Box {
 	if b.From <= o.from && o.to <= b.To {
 		return []tensor.Box{o.Box}
 	}
 	first := o.To.View.At(o.Box)
 	place := func(at int64) int { return int((at-o.new.At+int64(o.size)-1)/int64(o.size)) - first }
-	return o.Box.Range(before(o.Box, o.To.View, place(max(b.From, o.from))),
-		before(o.Box, o.To.View, place(min(b.To, o.to))))
+	return o.Box.Range(countBefore(o.Box, o.To.View, place(max(b.From, o.from))),
+		countBefore(o.Box, o.To.View, place(min(b.To, o.to))))
 }
 
-// rowMajor reports whether the elements of a box have places in the order in which Box.Range counts
-// them.
+// rowMajor reports whether the elements of a box lie in the order in which Box.Range counts them.
 func rowMajor(box tensor.Box, v tensor.View) bool {
 	inner := 1
 	for d := len(box) - 1; d >= 0; d-- {
@@ -145,9 +144,9 @@ func rowMajor(box tensor.Box, v tensor.View) bool {
 	return true
 }
 
-// before counts the elements of a box whose places are less than n after that of the first. The
-// view is row-major.
-func before(box tensor.Box, v tensor.View, n int) (count int) {
+// countBefore counts the elements of a box whose positions are less than n after that of the first.
+// The view is row-major.
+func countBefore(box tensor.Box, v tensor.View, n int) (count int) {
 	inner := box.Elements()
 	for d, x := range box {
 		if n <= 0 {

@@ -11,25 +11,25 @@ import (
 	"github.com/shoal-ml/shoal/state/digest"
 )
 
-// A Record says that a block is in the target, and with which content. docs/formats/journal.md has
-// the bytes.
+// A Record says that a block is in the target, and with which content. docs/formats/journal.md
+// describes its bytes.
 type Record struct {
 	Block
 	Parts []Part
 }
 
-// A Block is some bytes of a region of the target, those that ops of one depth write.
+// A Block is a range of a region of the target that ops of one depth write.
 type Block struct {
 	Region   int
 	From, To int64
 	Depth    int
 }
 
-// A Part is what a block has of a tensor, as far as it stands in the target for the first time, or
-// else as a replica.
+// A Part is what a block holds of a tensor: either elements that no block before it holds, or a
+// replica.
 type Part struct {
-	Tensor int // index in the new layout's
-	First  bool
+	Tensor int  // index in the tensors of the new layout
+	First  bool // whether the elements are not a replica
 	Sum    digest.Sum
 }
 
@@ -43,18 +43,18 @@ func (p Part) compare(q Part) int {
 	return cmp.Compare(p.Tensor, q.Tensor)
 }
 
-// Identity says which move a journal is of: what it reads, what it writes, under which key.
+// An Identity says which move a journal belongs to: what it reads, what it writes, under which key.
 type Identity [sha256.Size]byte
 
-// magic is what a journal begins with.
+// magic begins a journal.
 var magic = []byte("shoal journal/1\n")
 
-// ErrOther says that a journal is of another move.
+// ErrOther says that a journal belongs to another move.
 var ErrOther = errors.New("the journal is of another move")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// AppendHeader appends what a journal begins with.
+// AppendHeader appends the beginning of a journal.
 func AppendHeader(b []byte, id Identity) []byte { return append(append(b, magic...), id[:]...) }
 
 // AppendRecord appends a record to a journal.
@@ -76,9 +76,9 @@ func AppendRecord(b []byte, r Record) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(body, castagnoli))
 }
 
-// ParseJournal reads a journal, up to a record that is cut off or spoiled: whoever wrote it was
-// stopped there. It returns how many bytes are good, so that more can be appended behind them. A
-// journal that is not even a header is empty, of none.
+// ParseJournal reads a journal up to a record that is cut off or damaged, where its writer was
+// stopped. It returns how many bytes are good, so that more can be appended behind them. A journal
+// without a complete header is empty.
 func ParseJournal(text []byte, id Identity) (records []Record, good int, err error) {
 	header := AppendHeader(nil, id)
 	if len(text) < len(header) && bytes.HasPrefix(header, text) {
@@ -97,7 +97,7 @@ func ParseJournal(text []byte, id Identity) (records []Record, good int, err err
 	}
 }
 
-// parseRecord returns a record and its length, 0 when there is none that is whole.
+// parseRecord returns a record and its length, 0 when there is no complete one.
 func parseRecord(text []byte) (r Record, n int) {
 	length, skip := binary.Uvarint(text)
 	if skip <= 0 || length > uint64(len(text)-skip) || uint64(len(text)-skip)-length < 4 {
@@ -126,7 +126,7 @@ func parseRecord(text []byte) (r Record, n int) {
 	return r, skip + int(length) + 4
 }
 
-// A decoder reads numbers as long as there are some.
+// A decoder reads numbers until the text ends; good turns false at the end or at an invalid number.
 type decoder struct {
 	text []byte
 	good bool

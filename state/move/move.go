@@ -1,13 +1,13 @@
-// Package move carries a plan out: it brings every box of the new state to its place, and proves
-// that what is there then is what was there before. Both ends are linear memories, such as files or
-// a bucket, so the same code serves all. Running jobs carry theirs out as a collective, with the
-// same proof (docs/design/reshape.md).
+// Package move executes a plan: it brings every box of the new state to its place, and proves that
+// what lies there afterwards equals what was there before. Both ends are linear memories, such as
+// files or a bucket, so the same code serves all. Running jobs execute theirs as a collective, with
+// the same proof (docs/design/reshape.md).
 //
 // A move goes block by block. A block is a part of the target that is assembled in a buffer,
 // written with one call where it has no hole, read back, and compared with the source by
-// fingerprint (state/digest): the sums on the source's side are taken at the places where the old
-// layout says that elements are, those on the target's side where the new one says so. What is done
-// goes into a journal, so that a move that was cut off goes on where it stopped.
+// fingerprint (state/digest): the sums of the source are taken at the positions of the old layout,
+// those of the target at the positions of the new one. A journal records finished blocks, so that
+// an interrupted move continues where it stopped.
 //
 // Blocks depend on the new layout alone. So when a source dies, the caller plans anew without it,
 // and blocks that are in the journal stay done.
@@ -25,60 +25,61 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Source is the old state. Its methods are for several goroutines at once.
+// A Source is the old state. Several goroutines may use it at once.
 type Source interface {
-	// Read fills b with the bytes of a region from at on; less is an error.
+	// Read fills b with the bytes of a region from at on. Fewer bytes are an error.
 	Read(region int, b []byte, at int64) error
-	// Name says what a region is, for errors.
+	// Name describes a region in errors.
 	Name(region int) string
 }
 
-// A Target is the new state while it comes to be. Its methods are for several goroutines at once.
+// A Target is the new state while it is written. Several goroutines may use it at once.
 type Target interface {
 	Source
 	Write(region int, b []byte, at int64) error
 }
 
-// A Location is where the place 0 of a view is: a byte of a region.
+// A Location is the byte of a region at which position 0 of a view lies.
 type Location struct {
 	Region int
 	At     int64
 }
 
-// A Job is a move that is to be made.
+// A Job describes a move to be made.
 type Job struct {
 	Plan *plan.Plan
-	// Old and New say where the local tensors of the two layouts lie: that of a place.
+	// Old and New return where a local tensor of the old or the new layout lies.
 	Old, New func(p *plan.Place) Location
 	Source   Source
 	Target   Target
 	Key      *digest.Key
-	Workers  int // as many blocks are in memory at a time
-	// Block is up to how many bytes a block has, a multiple of 16; 0 for BlockBytes.
+	Workers  int // number of blocks in memory at a time
+	// Block bounds the bytes of a block, a multiple of 16; 0 means BlockBytes.
 	Block int64
-	// Done is what the journal says; it is verified and not moved again.
+	// Done is what the journal records. It is verified and not moved again.
 	Done []Record
-	// Record, if there is one, keeps a record in the journal; it is called by one goroutine at a
-	// time.
+	// Record adds a record to the journal; nil if there is none. One goroutine calls it at a time.
 	Record func(Record) error
-	// Begin, if there is one, is told all blocks, in their order, before the first is moved.
+	// Begin receives all blocks, in their order, before the first is moved; nil if not wanted.
 	Begin func([]Block)
-	// End, if there is one, is told of each block that it is in the target; several goroutines may
-	// call it at once, and wait in it.
+	// End is called when a block is in the target; nil if not wanted. Several goroutines may call
+	// it at once, and may wait in it.
 	End func(Block) error
-	// Progress, if there is one, is told how many bytes of the new state are there, of how many.
+	// Progress receives how many bytes of the new state are written, and how many there are; nil if
+	// not wanted.
 	Progress func(done, all int64)
 }
 
-// A Result is what a move has found.
+// A Result is the outcome of a move.
 type Result struct {
-	// of each tensor of the new layout, taken from the source and equal in the target
+	// Sums is the fingerprint of each tensor of the new layout, computed from the source and equal
+	// in the target.
 	Sums   []digest.Sum
-	Moved  int64 // bytes that were written, replicas included
+	Moved  int64 // bytes written, replicas included
 	Reused int64 // bytes that an earlier run had written
 }
 
-// A SourceError says that a region of the source cannot be read. Another plan may do without it.
+// A SourceError says that a region of the source cannot be read. Another plan may avoid it.
 type SourceError struct {
 	Region int
 	Tensor string
@@ -92,8 +93,8 @@ func (e *SourceError) Error() string {
 
 func (e *SourceError) Unwrap() error { return e.Err }
 
-// Run makes a move. When it fails, what is in the journal stays good. A failure to read the source
-// is a *SourceError.
+// Run executes a move. When it fails, what is in the journal stays good. A failure to read the
+// source is a *SourceError.
 func Run(ctx context.Context, job Job) (*Result, error) {
 	if job.Block == 0 {
 		job.Block = BlockBytes
@@ -117,12 +118,12 @@ func Run(ctx context.Context, job Job) (*Result, error) {
 		}
 		r.Begin(list)
 	}
-	for len(blocks) > 0 { // all of a depth before what reads it
+	for len(blocks) > 0 { // one depth after the other, because later ones read it
 		n := 0
 		for n < len(blocks) && blocks[n].Depth == blocks[0].Depth {
 			n++
 		}
-		if err := r.share(ctx, blocks[:n]); err != nil {
+		if err := r.moveBlocks(ctx, blocks[:n]); err != nil {
 			return nil, err
 		}
 		blocks = blocks[n:]
@@ -137,7 +138,7 @@ func Run(ctx context.Context, job Job) (*Result, error) {
 	return &Result{Sums: r.sums, Moved: r.moved, Reused: r.reused}, nil
 }
 
-// run is a move under way.
+// A run is a move in progress.
 type run struct {
 	Job
 	ops  []op
@@ -150,14 +151,14 @@ type run struct {
 	moved, reused int64
 }
 
-// share deals blocks out to the workers, in their order.
-func (r *run) share(ctx context.Context, blocks []block) error {
+// moveBlocks distributes blocks to the workers, in their order.
+func (r *run) moveBlocks(ctx context.Context, blocks []block) error {
 	r.next = 0
 	g := group.New(ctx)
 	for range min(max(r.Workers, 1), len(blocks)) {
 		g.Go("move", func(ctx context.Context) error {
 			w := worker{run: r}
-			for b := r.take(blocks); b != nil && ctx.Err() == nil; b = r.take(blocks) {
+			for b := r.nextBlock(blocks); b != nil && ctx.Err() == nil; b = r.nextBlock(blocks) {
 				err := w.block(b)
 				if err == nil && r.End != nil {
 					err = r.End(b.Block)
@@ -172,7 +173,7 @@ func (r *run) share(ctx context.Context, blocks []block) error {
 	return errors.Join(g.Wait(), context.Cause(ctx))
 }
 
-func (r *run) take(blocks []block) *block {
+func (r *run) nextBlock(blocks []block) *block {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.next == len(blocks) {
@@ -182,8 +183,8 @@ func (r *run) take(blocks []block) *block {
 	return &blocks[r.next-1]
 }
 
-// finished adds a block up, and records it when it is new.
-func (r *run) finished(b *block, parts []Part, moved bool) error {
+// record adds a block to the sums, and to the journal when it is new.
+func (r *run) record(b *block, parts []Part, moved bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var bytes int64

@@ -11,37 +11,38 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// window is how much is read back at a time: what stays in a core's nearest cache until it is
-// compared.
-const window = 64 << 10
+// readBackBytes is the number of bytes read back at a time: they stay in a core's nearest cache
+// until they are compared.
+const readBackBytes = 64 << 10
 
 // A worker moves one block at a time. Its buffers are all the memory that a move needs.
 type worker struct {
 	*run
-	bytes   []byte // of a block of the target
-	scratch []byte // a box of the source, packed; then a window of what was read back
+	bytes   []byte // block of the target
+	scratch []byte // box of the source, packed; later bytes that were read back
 	pieces  []piece
-	written [][2]int64 // what write has written: from and to, in the region
+	written [][2]int64 // ranges written, in the region
 }
 
 // A piece is a box of an op in a block.
 type piece struct {
 	*op
 	box tensor.Box
-	at  int // the byte of the block from which on it lies in one run; -1 when it does not
+	at  int // offset in the block if the piece lies in one run; else -1
 	sum digest.Sum
 }
 
-// block brings a block to the target, unless that was done and holds.
+// block brings a block to the target, unless the journal says that it is there and its content
+// agrees.
 func (w *worker) block(b *block) error {
-	w.cut(b)
+	w.listPieces(b)
 	w.bytes = slices.Grow(w.bytes[:0], int(b.To-b.From))[:b.To-b.From]
 	if parts := w.done[b.Block]; parts != nil && w.Target.Read(b.Region, w.bytes, b.From) == nil {
 		for i := range w.pieces {
-			w.pieces[i].sum = w.summed(b, &w.pieces[i])
+			w.pieces[i].sum = w.targetSum(b, &w.pieces[i])
 		}
 		if slices.Equal(parts, w.parts()) {
-			return w.finished(b, parts, false)
+			return w.record(b, parts, false)
 		}
 	}
 	for i := range w.pieces {
@@ -55,15 +56,15 @@ func (w *worker) block(b *block) error {
 	if err := w.check(b); err != nil {
 		return err
 	}
-	return w.finished(b, w.parts(), true)
+	return w.record(b, w.parts(), true)
 }
 
-// cut lists the pieces of a block.
-func (w *worker) cut(b *block) {
+// listPieces lists the pieces of a block.
+func (w *worker) listPieces(b *block) {
 	w.pieces = w.pieces[:0]
 	for _, i := range b.ops {
 		o := &w.ops[i]
-		for _, box := range o.within(b) {
+		for _, box := range o.boxesIn(b) {
 			p := piece{op: o, box: box, at: -1}
 			for run, at := range p.runs(b, box.Packed(0)) {
 				if run.N == box.Elements() {
@@ -76,8 +77,8 @@ func (w *worker) cut(b *block) {
 	}
 }
 
-// runs walks a piece in runs that lie side by side under a view and in a block, with the byte of
-// each in the block.
+// runs yields the runs of a piece that are contiguous both under a view and in a block, each with
+// its offset in the block.
 func (p *piece) runs(b *block, v tensor.View) iter.Seq2[tensor.Run, int] {
 	return func(yield func(tensor.Run, int) bool) {
 		first := int(p.new.At - b.From)
@@ -91,7 +92,7 @@ func (p *piece) runs(b *block, v tensor.View) iter.Seq2[tensor.Run, int] {
 
 func (p *piece) bytes() int { return p.box.Elements() * p.size }
 
-// fetch reads a piece from the source, sums it up, and puts it where the new layout wants it.
+// fetch reads a piece from the source, fingerprints it, and puts it where the new layout wants it.
 func (w *worker) fetch(b *block, p *piece) error {
 	n, packed := p.bytes(), p.box.Packed(0)
 	w.scratch = slices.Grow(w.scratch[:0], n)[:n]
@@ -121,7 +122,7 @@ func (w *worker) fetch(b *block, p *piece) error {
 }
 
 // write writes a block, and nothing into its holes. Pieces of ops that overlap are written at once
-// when they leave none.
+// when they leave no hole.
 func (w *worker) write(b *block) error {
 	w.written = w.written[:0]
 	put := func(from, to int64) error {
@@ -131,7 +132,7 @@ func (w *worker) write(b *block) error {
 		w.written = append(w.written, [2]int64{from, to})
 		return w.Target.Write(b.Region, w.bytes[from-b.From:to-b.From], from)
 	}
-	var from, to int64 // what is ready to be written, in the region
+	var from, to int64 // range ready to be written, in the region
 	for i := 0; i < len(w.pieces); {
 		group, end := w.group(i)
 		first, last := max(w.pieces[i].from, b.From), min(end, b.To)
@@ -161,7 +162,7 @@ func (w *worker) write(b *block) error {
 	return put(from, to)
 }
 
-// group returns the pieces from number i on whose ops overlap, and where the last of these ends.
+// group returns the pieces from index i on whose ops overlap, and where the last of these ends.
 func (w *worker) group(i int) (group []piece, end int64) {
 	end = w.pieces[i].to
 	k := i + 1
@@ -171,9 +172,9 @@ func (w *worker) group(i int) (group []piece, end int64) {
 	return w.pieces[i:k], end
 }
 
-// summed is the sum of a piece at the places where the new layout has it, over the bytes of the
-// block.
-func (w *worker) summed(b *block, p *piece) (sum digest.Sum) {
+// targetSum computes the fingerprint of a piece from the bytes of the block, at the positions of
+// the new layout.
+func (w *worker) targetSum(b *block, p *piece) (sum digest.Sum) {
 	shape := w.Plan.Dst.Tensors[p.Tensor].Shape.View()
 	for run, at := range p.runs(b, shape) {
 		sum = sum.Plus(w.Key.Run(run.A*p.size, w.bytes[at:at+run.N*p.size]))
@@ -181,42 +182,43 @@ func (w *worker) summed(b *block, p *piece) (sum digest.Sum) {
 	return sum
 }
 
-// check reads a block back. When its bytes are those that were to be written, it has their sums:
-// that of the source, for a piece that lies in one run; the others were taken apart since, and are
-// summed up again, where they are now.
+// check reads a block back. If its bytes are those that were written, a piece that lies in one run
+// has the sum of the source. The other pieces were taken apart, so their sums are computed again at
+// their new positions.
 func (w *worker) check(b *block) error {
 	for _, x := range w.written {
-		for from := x[0]; from < x[1]; from += window {
-			n := min(window, x[1]-from)
+		for from := x[0]; from < x[1]; from += readBackBytes {
+			n := min(readBackBytes, x[1]-from)
 			w.scratch = slices.Grow(w.scratch[:0], int(n))[:n]
 			if err := w.Target.Read(b.Region, w.scratch, from); err != nil {
 				return err
 			}
 			if !bytes.Equal(w.scratch, w.bytes[from-b.From:][:n]) {
-				return w.spoiled(b, from, from+n)
+				return w.mismatchError(b, from, from+n)
 			}
 		}
 	}
 	for i := range w.pieces {
-		if p := &w.pieces[i]; p.at < 0 && w.summed(b, p) != p.sum {
-			return w.spoiled(b, p.from, p.to)
+		if p := &w.pieces[i]; p.at < 0 && w.targetSum(b, p) != p.sum {
+			return w.mismatchError(b, p.from, p.to)
 		}
 	}
 	return nil
 }
 
-// spoiled is the error of a target that does not hold what it should, between two places.
-func (w *worker) spoiled(b *block, from, to int64) error {
+// mismatchError is the error of a target that does not hold what was written to a range.
+func (w *worker) mismatchError(b *block, from, to int64) error {
 	i := slices.IndexFunc(w.pieces, func(p piece) bool { return p.from < to && from < p.to })
 	return fmt.Errorf("tensor %q: what was written to %s, bytes %d to %d, is not what was read "+
 		"back; the memory or the disk is faulty, or somebody else writes there",
 		w.Plan.Dst.Tensors[w.pieces[i].Tensor].Name, w.Target.Name(b.Region), from, to)
 }
 
-// parts adds the pieces of each tensor up.
+// parts adds up the pieces of each tensor.
 func (w *worker) parts() (parts []Part) {
 	for i := range w.pieces {
-		p := Part{Tensor: w.pieces[i].Tensor, First: w.pieces[i].Depth == 1 && !w.pieces[i].Again}
+		p := Part{Tensor: w.pieces[i].Tensor, First: w.pieces[i].Depth == 1 &&
+			!w.pieces[i].Duplicate}
 		at, found := slices.BinarySearchFunc(parts, p, Part.compare)
 		if !found {
 			parts = slices.Insert(parts, at, p)

@@ -2,13 +2,13 @@ package plan
 
 import "math"
 
-// forbidden is the cost of a pair that may not be.
+// forbidden is the cost of a pair that is not allowed.
 const forbidden = math.MaxInt
 
 // assign gives each row a column of its own at the least total cost: the Hungarian method with
-// shortest augmenting paths (Jonker and Volgenant 1987), O(rows² · columns) at worst and near rows
-// · columns where rows agree. There are at least as many columns as rows, and an assignment without
-// forbidden pairs exists. Of equal ones it prefers column home[r] for row r.
+// shortest augmenting paths (Jonker and Volgenant 1987), O(rows² · columns) at worst, and near rows
+// · columns where rows agree. There must be at least as many columns as rows, and an assignment
+// without forbidden pairs. Among equal assignments it prefers column home[r] for row r.
 //
 // The duals are its certificate: u[r] + v[c] <= cost of r and c, v <= 0, and the sum of all u and v
 // is the total cost.
@@ -40,18 +40,19 @@ func assign(cost []int, rows, cols int, home []int) (column, u, v []int) {
 	return a.column, a.u, a.v
 }
 
+// An assignment is an assign in progress.
 type assignment struct {
 	cost   []int
 	cols   int
-	column []int // of each row, -1 while it has none
-	row    []int // of each column
-	u, v   []int
+	column []int // column of each row, -1 while it has none
+	row    []int // row of each column, -1 while it has none
+	u, v   []int // duals of rows and columns
 }
 
 func (a *assignment) match(r, c int) { a.column[r], a.row[c] = c, r }
 
-// slack is how much a pair costs above what its duals allow; 0 on the pairs that any best
-// assignment is made of.
+// slack returns by how much a pair costs more than its duals allow. It is 0 for all pairs of which
+// best assignments consist.
 func (a *assignment) slack(r, c int) int {
 	if x := a.cost[r*a.cols+c]; x != forbidden {
 		return x - a.u[r] - a.v[c]
@@ -60,7 +61,7 @@ func (a *assignment) slack(r, c int) int {
 }
 
 // augment gives row start a column by the shortest path of slacks to a free one. The other
-// arguments are work space.
+// arguments are scratch memory.
 func (a *assignment) augment(start int, dist, from []int, done []bool) {
 	for c := range dist {
 		dist[c], from[c], done[c] = forbidden, -1, false

@@ -2,11 +2,11 @@ package plan
 
 import "slices"
 
-// narrow looks among the assignments of least total cost for one whose largest load is least. All
+// bottleneck finds, among the assignments of least total cost, one whose largest load is least. All
 // of them, and only they, consist of pairs without slack and leave no column free whose dual is
-// below 0. load(r, c) is that of row r in column c; extra rows beyond the real ones stand for
-// columns that stay free.
-func (a *assignment) narrow(load func(r, c int) int) []int {
+// below 0. load(r, c) is the load of row r in column c; rows beyond the real ones stand for columns
+// that stay free.
+func (a *assignment) bottleneck(load func(r, c int) int) []int {
 	rows := len(a.column)
 	tight := func(r, c int) bool {
 		if r < rows {
@@ -41,7 +41,7 @@ func (a *assignment) narrow(load func(r, c int) int) []int {
 	low := 0
 	high, _ := slices.BinarySearch(loads, largest)
 	best := slices.Clone(a.column)
-	// the least load first: it is mostly possible
+	// The least load comes first, because it is usually possible.
 	for try := low; low < high; try = (low + high) / 2 {
 		limit := loads[try]
 		m := matching{allowed: func(r, c int) bool {
@@ -65,8 +65,8 @@ type matching struct {
 	seen    []bool
 }
 
-// perfect looks for a matching of n rows and n columns, from one that is known for the first rows
-// (Kuhn's method).
+// perfect looks for a matching of n rows and n columns (Kuhn's method), beginning with a known
+// matching of the first rows.
 func (m *matching) perfect(known []int, n int) bool {
 	m.column, m.row, m.seen = fill(n, -1), fill(n, -1), make([]bool, n)
 	for r, c := range known {
@@ -79,14 +79,14 @@ func (m *matching) perfect(known []int, n int) bool {
 			continue
 		}
 		clear(m.seen)
-		if !m.find(r) {
+		if !m.augment(r) {
 			return false
 		}
 	}
 	return true
 }
 
-func (m *matching) find(r int) bool {
+func (m *matching) augment(r int) bool {
 	for c := range m.row {
 		if m.row[c] < 0 && !m.seen[c] && m.allowed(r, c) {
 			m.column[r], m.row[c] = c, r
@@ -98,7 +98,7 @@ func (m *matching) find(r int) bool {
 			continue
 		}
 		m.seen[c] = true
-		if m.find(m.row[c]) {
+		if m.augment(m.row[c]) {
 			m.column[r], m.row[c] = c, r
 			return true
 		}

@@ -141,7 +141,7 @@ func TestFresh(t *testing.T) {
 		}
 		for r := op.Box[0].From; r < op.Box[0].To; r++ {
 			written[op.To.Name]++
-			if !op.Again {
+			if !op.Duplicate {
 				first[r]++
 			}
 		}
@@ -152,7 +152,7 @@ func TestFresh(t *testing.T) {
 	if diff := cmp.Diff(map[int]int{0: 1, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1}, first); diff != "" {
 		t.Errorf("how often each row is written for the first time (-want +got):\n%s", diff)
 	}
-	if kept := p.Kept(0); len(kept) > 0 {
+	if kept := p.InPlace(0); len(kept) > 0 {
 		t.Errorf("kept are %v", kept)
 	}
 }

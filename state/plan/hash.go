@@ -8,9 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// Hash identifies a plan: hosts that planned for themselves compare hashes, and have then planned
-// the same. It covers the two layouts, the cluster, and all decisions; docs/formats/plan.md has the
-// encoding.
+// Hash identifies a plan: hosts that planned independently compare hashes to see that they planned
+// the same. It covers the two layouts, the cluster, and all decisions; docs/formats/plan.md
+// describes the encoding.
 func (p *Plan) Hash() [sha256.Size]byte {
 	e := encoder{hash: sha256.New()}
 	e.text("shoal plan/1")
@@ -66,8 +66,8 @@ func (e *encoder) list(list []int) {
 	}
 }
 
-// layout writes a layout; what several parts share, grids and lists of names, is written where it
-// comes first and has a number from then on.
+// layout writes a layout. Grids and lists of names that several parts share are written at their
+// first use and have a number from then on.
 func (e *encoder) layout(l *layout.Layout) {
 	e.int(l.Ranks)
 	e.int(len(l.Tensors))

@@ -145,7 +145,7 @@ func TestNothingToDo(t *testing.T) {
 			}
 			n := 0
 			for h := range p.Cluster.Devices {
-				n += len(p.Kept(h))
+				n += len(p.InPlace(h))
 			}
 			if n != 2*dst.Ranks || p.Stats.Bytes != 0 || p.Stats.Device != 0 {
 				t.Errorf("dp 8 to %d%s: %d tensors are kept, %d bytes moved", dp, zero, n,
@@ -195,7 +195,7 @@ func TestAlmostKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := len(p.Kept(0)); got != c.kept {
+		if got := len(p.InPlace(0)); got != c.kept {
 			t.Errorf("%s: %d tensors are kept, want %d", c.name, got, c.kept)
 		}
 	}

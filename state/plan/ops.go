@@ -9,38 +9,38 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// An Op copies a box of a logical tensor from one memory to another. Those between different hosts
-// cross the network.
+// An Op copies a box of a logical tensor from one memory to another. An op between different hosts
+// crosses the network.
 type Op struct {
 	Tensor   int // index in Dst.Tensors
 	Box      tensor.Box
 	From, To Place
-	// Depth is 1 for an op that reads the old state; others read what ops of less depth have
-	// written to the new.
+	// Depth is 1 for an op that reads the old state. Other ops read what ops of less depth have
+	// written to the new state.
 	Depth int
-	// Again is set in a plan that is Fresh when another op writes the same elements to the same
-	// host, from the old state too.
-	Again bool
+	// Duplicate is set in a Fresh plan when another op writes the same elements to the same host,
+	// from the old state too.
+	Duplicate bool
 }
 
 // A Place is where a box lies: in a tensor in the memory of an old or of a new rank.
 type Place struct {
 	Host int
-	New  bool
-	Rank int    // of the old or of the new layout
-	Slot int    // index in Slots of that layout
-	Name string // of the tensor in memory
+	New  bool   // whether Rank and Slot are of the new layout
+	Rank int    // rank in its layout
+	Slot int    // index in Slots of the layout
+	Name string // name of the tensor in memory
 	View tensor.View
 }
 
-// Bytes returns how much the op copies.
+// Bytes returns the number of bytes that the op copies.
 func (p *Plan) Bytes(op *Op) int {
 	return op.Box.Elements() * p.Dst.Tensors[op.Tensor].DType.Size()
 }
 
 // Ops yields every op of the plan, each after those that write what it reads. An element of the new
-// state is written once on each rank that holds it, unless the rank has Kept the tensor that it is
-// in.
+// state is written once on each rank that holds it, unless the tensor that contains it stays in
+// place there.
 func (p *Plan) Ops() iter.Seq[Op] { return p.ops(-1) }
 
 // HostOps yields the ops that read or write the memory of one host, in the same order.
@@ -48,22 +48,22 @@ func (p *Plan) HostOps(host int) iter.Seq[Op] { return p.ops(host) }
 
 func (p *Plan) ops(host int) iter.Seq[Op] {
 	return func(yield func(Op) bool) {
-		concerned := p.concerned(host)
-		x := expander{plan: p, host: host, at: make([]int, len(p.streams)), yield: yield,
-			kept: map[local]local{}}
+		involved := p.involvedPairs(host)
+		x := expander{plan: p, host: host, position: make([]int, len(p.streams)), yield: yield,
+			inPlace: map[local]local{}}
 		for h := range p.byHost {
 			if host < 0 || h == host {
-				maps.Copy(x.kept, p.kept(h, p.concerned(h)))
+				maps.Copy(x.inPlace, p.inPlace(h, p.involvedPairs(h)))
 			}
 		}
 		for i := range p.classes {
 			c := &p.classes[i]
-			for k, a := range c.atoms {
+			for k, a := range c.overlaps {
 				pair := &p.pairs[c.pair[k]]
 				bytes := a.elements * c.size
-				if !concerned[c.pair[k]] {
+				if !involved[c.pair[k]] {
 					if pair.stream >= 0 {
-						x.at[pair.stream] += bytes * len(c.members)
+						x.position[pair.stream] += bytes * len(c.members)
 					}
 					continue
 				}
@@ -72,7 +72,7 @@ func (p *Plan) ops(host int) iter.Seq[Op] {
 						return
 					}
 					if pair.stream >= 0 {
-						x.at[pair.stream] += bytes
+						x.position[pair.stream] += bytes
 					}
 				}
 			}
@@ -80,17 +80,17 @@ func (p *Plan) ops(host int) iter.Seq[Op] {
 	}
 }
 
-// An expander turns atoms into ops.
+// An expander turns overlaps into ops.
 type expander struct {
-	plan  *Plan
-	host  int   // whose ops are wanted, -1 for all
-	at    []int // of each stream: the position on its line
-	kept  map[local]local
-	yield func(Op) bool
+	plan     *Plan
+	host     int   // host whose ops are wanted; -1 = all
+	position []int // position of each stream on its line
+	inPlace  map[local]local
+	yield    func(Op) bool
 }
 
-// concerned says for each pair whether a host, -1 for any, has anything to do with it.
-func (p *Plan) concerned(host int) []bool {
+// involvedPairs reports for each pair whether a host, -1 for any, sends or receives some of it.
+func (p *Plan) involvedPairs(host int) []bool {
 	yes := make([]bool, len(p.pairs))
 	for i := range p.pairs {
 		pair := &p.pairs[i]
@@ -102,6 +102,7 @@ func (p *Plan) concerned(host int) []bool {
 	return yes
 }
 
+// touches reports whether a host sends or receives bytes of the stream.
 func (s *stream) touches(host int32) bool {
 	for _, list := range [2][]int32{s.from, s.to} {
 		if _, found := slices.BinarySearch(list, host); found {
@@ -111,33 +112,34 @@ func (s *stream) touches(host int32) bool {
 	return false
 }
 
-// expand yields the ops of one tensor of a class and one atom: first what goes from host to host,
-// then the copies inside.
-func (x *expander) expand(c *class, m *member, a atom, pair *pair) bool {
+// expand yields the ops of one tensor of a class and one overlap: first the transfers between
+// hosts, then the copies inside.
+func (x *expander) expand(c *class, m *member, a overlap, pair *pair) bool {
 	p := x.plan
 	src, dst := &c.src.Grid.Cells[a.src], &c.dst.Grid.Cells[a.dst]
 	box := src.Box.Intersect(dst.Box)
 	if pair.stream >= 0 {
 		s := &p.streams[pair.stream]
-		at := x.at[pair.stream]
+		at := x.position[pair.stream]
 		i, _ := slices.BinarySearchFunc(s.segments, at, func(seg segment, at int) int {
 			return seg.end - at - 1
 		})
 		for from := 0; from < a.elements; i++ {
 			to := min((s.segments[i].end-at)/c.size, a.elements)
 			for _, part := range box.Range(from, to) {
-				if !x.send(c, m, part, src, dst, pair, s.segments[i].edges) {
+				if !x.transfers(c, m, part, src, dst, pair, s.segments[i].edges) {
 					return false
 				}
 			}
 			from = to
 		}
 	}
-	return x.copies(c, m, box, src, dst, pair)
+	return x.localCopies(c, m, box, src, dst, pair)
 }
 
-// send yields the ops of one box from host to host. The lowest new rank of a host receives for all.
-func (x *expander) send(c *class, m *member, box tensor.Box, src, dst *layout.Cell, pair *pair,
+// transfers yields the ops that send one box from host to host. The lowest new rank of a host
+// receives for all.
+func (x *expander) transfers(c *class, m *member, box tensor.Box, src, dst *layout.Cell, pair *pair,
 	edges []edge) bool {
 	p := x.plan
 	for _, e := range edges {
@@ -146,7 +148,7 @@ func (x *expander) send(c *class, m *member, box tensor.Box, src, dst *layout.Ce
 		}
 		op := Op{Tensor: m.tensor, Box: box, Depth: e.depth}
 		if e.depth == 1 {
-			op.From = p.oldPlace(c, m, src, p.onHost(pair.old, int(e.from))[0])
+			op.From = p.oldPlace(c, m, src, p.oldRanksOnHost(pair.old, int(e.from))[0])
 		} else {
 			op.From = p.newPlace(c, m, dst, p.receiver(pair.new, int(e.from)))
 		}
@@ -158,10 +160,10 @@ func (x *expander) send(c *class, m *member, box tensor.Box, src, dst *layout.Ce
 	return true
 }
 
-// copies yields the ops that stay on a host: from the rank's own device where it has the box, else
-// from another old rank there, else from the new rank that received it. A rank that has the box in
-// two of its tensors copies it for the second.
-func (x *expander) copies(c *class, m *member, box tensor.Box, src, dst *layout.Cell,
+// localCopies yields the ops that stay on a host: from the rank's own device if that holds the box,
+// else from another old rank there, else from the new rank that received it. A rank that has the
+// box in two of its tensors copies it for the second.
+func (x *expander) localCopies(c *class, m *member, box tensor.Box, src, dst *layout.Cell,
 	pair *pair) bool {
 	p := x.plan
 	for _, r := range p.newSets[pair.new] {
@@ -179,8 +181,9 @@ func (x *expander) copies(c *class, m *member, box tensor.Box, src, dst *layout.
 			op.From, op.Depth = p.newPlace(c, m, dst, first), p.Stats.Depth+1
 		}
 		for i, to := range p.newPlaces(c, m, dst, rank) {
-			op.To, op.Again = to, p.Cluster.Fresh && (i > 0 || rank != p.receiver(pair.new, host))
-			if _, kept := x.kept[local{rank, op.To.Slot, m.dst}]; kept ||
+			op.To, op.Duplicate = to, p.Cluster.Fresh &&
+				(i > 0 || rank != p.receiver(pair.new, host))
+			if _, kept := x.inPlace[local{rank, op.To.Slot, m.dst}]; kept ||
 				first == rank && op.To.Slot == op.From.Slot {
 				continue
 			}
@@ -192,11 +195,11 @@ func (x *expander) copies(c *class, m *member, box tensor.Box, src, dst *layout.
 	return true
 }
 
-// nearest returns the old rank of a set on a host that has the given device, or the lowest there;
-// -1 if there is none.
+// nearest returns the old rank of a set on a host that has the given device, or else the lowest
+// there; -1 if there is none.
 func (p *Plan) nearest(set, host, device int) int {
 	best := -1
-	for _, r := range p.onHost(set, host) {
+	for _, r := range p.oldRanksOnHost(set, host) {
 		if best < 0 || p.device(r) == device {
 			best = r
 		}
@@ -220,6 +223,7 @@ func (p *Plan) receiver(set, host int) int {
 	panic("plan: a host receives what no rank of it needs")
 }
 
+// oldPlace returns where an old rank holds a cell.
 func (p *Plan) oldPlace(c *class, m *member, cell *layout.Cell, rank int) Place {
 	pl := places(p.Src, c.src, cell, m.src, rank)[0]
 	pl.Host = p.Cluster.Old[rank]
@@ -231,6 +235,7 @@ func (p *Plan) newPlace(c *class, m *member, cell *layout.Cell, rank int) Place 
 	return p.newPlaces(c, m, cell, rank)[0]
 }
 
+// newPlaces returns where a new rank holds a cell.
 func (p *Plan) newPlaces(c *class, m *member, cell *layout.Cell, rank int) []Place {
 	list := places(p.Dst, c.dst, cell, m.dst, rank)
 	for i := range list {

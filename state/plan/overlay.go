@@ -9,37 +9,37 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A class is tensors that lie alike in the old layout and alike in the new one.
+// A class is the tensors that share one arrangement in the old layout and one in the new layout.
 type class struct {
 	src, dst *layout.Family
 	members  []member
-	size     int    // bytes of an element
-	atoms    []atom // shared by classes with the same two grids
-	pair     []int  // of each atom: index in Plan.pairs
+	size     int // bytes of an element
+	// overlaps of the old and the new grid; classes with the same two grids share them.
+	overlaps []overlap
+	pair     []int // index in Plan.pairs of each overlap
 }
 
-// A member is one tensor of a class, and which member it is of the two families.
+// A member is one tensor of a class, with its index in the two families.
 type member struct{ tensor, src, dst int }
 
-// An atom is what a cell of the old grid and a cell of the new one have in common.
-type atom struct{ src, dst, elements int }
+// An overlap is what a cell of the old grid and a cell of the new one have in common.
+type overlap struct{ src, dst, elements int }
 
-// A pair is two sets of ranks, those that hold something and those that need it, with the bytes
-// that this is true of.
+// A pair is a set of old ranks that hold bytes, and a set of new ranks that need them.
 type pair struct {
 	old, new int // indices in Plan.oldSets and Plan.newSets
 	bytes    int
-	stream   int // index in Plan.streams
+	stream   int // index in Plan.streams; -1 = nothing to transfer
 }
 
-// overlay finds the classes, their atoms and the pairs.
+// overlay finds the classes, their overlaps and the pairs.
 func (p *Plan) overlay() error {
 	if err := p.classify(); err != nil {
 		return err
 	}
 	oldSets, newSets := newCellSets(p.Src), newCellSets(p.Dst)
 	type grids struct{ src, dst *layout.Grid }
-	atoms := map[grids][]atom{}
+	atoms := map[grids][]overlap{}
 	index := map[[2]int]int{}
 	for i := range p.classes {
 		c := &p.classes[i]
@@ -47,10 +47,10 @@ func (p *Plan) overlay() error {
 		if _, done := atoms[key]; !done {
 			atoms[key] = intersect(key.src, key.dst)
 		}
-		c.atoms = atoms[key]
-		c.pair = make([]int, len(c.atoms))
+		c.overlaps = atoms[key]
+		c.pair = make([]int, len(c.overlaps))
 		old, new := oldSets.of(c.src), newSets.of(c.dst)
-		for k, a := range c.atoms {
+		for k, a := range c.overlaps {
 			key := [2]int{old[a.src], new[a.dst]}
 			n, ok := index[key]
 			if !ok {
@@ -107,17 +107,17 @@ func (p *Plan) classify() error {
 	return nil
 }
 
-// intersect returns the atoms of two grids, by the new cells, then by the old ones.
-func intersect(src, dst *layout.Grid) (atoms []atom) {
+// intersect returns the overlaps of two grids, by the new cells, then by the old ones.
+func intersect(src, dst *layout.Grid) (atoms []overlap) {
 	a, b := src.Boxes(), dst.Boxes()
 	for i, j := range tensor.Overlaps(a, b) {
 		n := 1
 		for d := range a[i] {
 			n *= a[i][d].Intersect(b[j][d]).Len()
 		}
-		atoms = append(atoms, atom{i, j, n})
+		atoms = append(atoms, overlap{i, j, n})
 	}
-	slices.SortFunc(atoms, func(x, y atom) int {
+	slices.SortFunc(atoms, func(x, y overlap) int {
 		if x.dst != y.dst {
 			return x.dst - y.dst
 		}
@@ -126,8 +126,8 @@ func intersect(src, dst *layout.Grid) (atoms []atom) {
 	return atoms
 }
 
-// cellSets numbers the sets of ranks that hold cells: the sets of a layout, and unions where a cell
-// lies in several slots.
+// A cellSets numbers the sets of ranks that hold cells: the sets of a layout, and the unions of
+// sets for cells that lie in several slots.
 type cellSets struct {
 	layout *layout.Layout
 	all    []layout.Set
@@ -161,7 +161,7 @@ func (s *cellSets) union(f *layout.Family, held []layout.Held) int {
 	return intern(&s.all, s.unions, all)
 }
 
-// intern returns the number of a set in a list that has each once.
+// intern returns the index of a set in a list that has each set once.
 func intern[S ~[]int32](list *[]S, index map[string]int, set S) int {
 	key := make([]byte, 0, 4*len(set))
 	for _, x := range set {

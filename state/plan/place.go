@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// fits checks that the groups find hosts with enough devices.
-func (c *Cluster) fits(size []int) error {
+// checkGroups fails when a group finds no host with enough devices.
+func (c *Cluster) checkGroups(size []int) error {
 	devices := slices.SortedFunc(slices.Values(c.Devices), func(a, b int) int { return b - a })
 	for i, n := range slices.SortedFunc(slices.Values(size), func(a, b int) int { return b - a }) {
 		if n > devices[i] {
@@ -18,10 +18,10 @@ func (c *Cluster) fits(size []int) error {
 	return nil
 }
 
-// place decides which host each group goes to: as few bytes as possible over the network in all,
-// and of the ways to do that one in which the host that receives most receives least.
-func (t *traffic) place(c Cluster, s *Stats) []int {
-	need, has := t.needs()
+// placeGroups decides which host each group goes to: as few bytes as possible over the network in
+// all, and among such placements one in which the busiest receiver receives least.
+func (t *traffic) placeGroups(c Cluster, s *Stats) []int {
+	need, has := t.groupNeeds()
 	total := 0
 	for _, n := range need {
 		total += n
@@ -46,7 +46,7 @@ func (t *traffic) place(c Cluster, s *Stats) []int {
 		}
 		column, u, v := assign(cost, t.groups, t.hosts, home)
 		a := assignment{cost: cost, cols: t.hosts, column: column, u: u, v: v}
-		host = a.narrow(func(g, h int) int { return need[g] - has[g*t.hosts+h] })
+		host = a.bottleneck(func(g, h int) int { return need[g] - has[g*t.hosts+h] })
 		s.Bound = total + sum(u) + sum(v)
 	}
 	s.Bytes = total
@@ -63,9 +63,9 @@ func (t *traffic) place(c Cluster, s *Stats) []int {
 	return host
 }
 
-// needs returns the bytes that each group needs, and those of them that each host has:
-// has[group*hosts + host].
-func (t *traffic) needs() (need, has []int) {
+// groupNeeds returns the bytes that each group needs, and has[group*hosts+host], the bytes of them
+// that each host holds.
+func (t *traffic) groupNeeds() (need, has []int) {
 	need, has = make([]int, t.groups), make([]int, t.groups*t.hosts)
 	for _, f := range t.flows {
 		for _, g := range t.needers[f.needers] {
@@ -86,9 +86,9 @@ func sum(list []int) (n int) {
 	return n
 }
 
-// placeInside gives the new ranks of each host their devices, so that as few bytes as possible
+// assignDevices assigns a device to the new ranks of each host, so that as few bytes as possible
 // change the device there.
-func (p *Plan) placeInside() {
+func (p *Plan) assignDevices() {
 	p.Device = make([]int, p.Dst.Ranks)
 	ranks := make([][]int, len(p.byHost))
 	for r, h := range p.Host {
@@ -96,16 +96,16 @@ func (p *Plan) placeInside() {
 		ranks[h] = append(ranks[h], r)
 	}
 	if !p.Cluster.Fresh {
-		p.takeOver(ranks)
+		p.reuseMemory(ranks)
 	}
 	for i := range p.pairs {
 		p.Stats.Device += p.pairs[i].bytes * len(p.newSets[p.pairs[i].new])
 	}
 }
 
-// takeOver gives the new ranks of each host the devices on which most of what they need is.
-func (p *Plan) takeOver(ranks [][]int) {
-	stay := p.sharedInside(ranks)
+// reuseMemory gives the new ranks of each host the devices that hold most of what they need.
+func (p *Plan) reuseMemory(ranks [][]int) {
+	stay := p.bytesOnDevices(ranks)
 	for h, new := range ranks {
 		if len(new) == 0 {
 			continue
@@ -129,9 +129,9 @@ func (p *Plan) takeOver(ranks [][]int) {
 	}
 }
 
-// sharedInside returns for each host the bytes that each of its new ranks finds on each of its
+// bytesOnDevices returns for each host the bytes that each of its new ranks finds on each of its
 // devices.
-func (p *Plan) sharedInside(ranks [][]int) [][]int {
+func (p *Plan) bytesOnDevices(ranks [][]int) [][]int {
 	stay := make([][]int, len(ranks))
 	device := make([]int, p.Src.Ranks)
 	for h, old := range p.byHost {
@@ -145,7 +145,7 @@ func (p *Plan) sharedInside(ranks [][]int) [][]int {
 		for _, r := range p.newSets[pair.new] {
 			h := p.Host[r]
 			width := max(p.Cluster.Devices[h], len(p.byHost[h]))
-			for _, old := range p.onHost(pair.old, h) {
+			for _, old := range p.oldRanksOnHost(pair.old, h) {
 				stay[h][p.Device[r]*width+device[old]] += pair.bytes
 			}
 		}
@@ -153,8 +153,8 @@ func (p *Plan) sharedInside(ranks [][]int) [][]int {
 	return stay
 }
 
-// onHost returns the old ranks of a set that are on a host.
-func (p *Plan) onHost(set, host int) []int {
+// oldRanksOnHost returns the old ranks of a set that are on a host.
+func (p *Plan) oldRanksOnHost(set, host int) []int {
 	var found []int
 	s := p.oldSets[set]
 	for _, r := range p.byHost[host] {

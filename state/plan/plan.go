@@ -22,7 +22,7 @@ const Lost = -1
 
 // A Cluster says where the ranks of the old layout are and where those of the new one may go.
 type Cluster struct {
-	// Devices is, for each host, how many new ranks it takes; 0 for a host that only gives.
+	// Devices is the number of new ranks that each host takes; 0 for a host that only sends.
 	Devices []int
 	// Old is the host of each rank of the old layout, or Lost.
 	Old []int
@@ -30,16 +30,15 @@ type Cluster struct {
 	// together, so a tensor parallel group stays on fast links. There are at most as many groups as
 	// hosts.
 	New []int
-	// Fixed keeps group g on host g: for files, and to see what moving without relabelling would
-	// cost.
+	// Fixed keeps group g on host g: for files, and to measure a move without a choice of hosts.
 	Fixed bool
-	// Fresh has new ranks take no memory over: nothing is Kept, and what an old rank of the host
-	// has comes from there.
+	// Fresh gives new ranks new memory: no tensor stays in place, and bytes that an old rank of the
+	// host holds are copied from there.
 	Fresh bool
 }
 
-// Uniform returns the cluster in which ranks fill hosts of so many devices one after the other,
-// before and after.
+// Uniform returns the cluster in which ranks fill hosts of equally many devices one after the
+// other, before and after.
 func Uniform(old, new, devices int) Cluster {
 	c := Cluster{Old: make([]int, old), New: make([]int, new)}
 	for r := range c.Old {
@@ -54,48 +53,50 @@ func Uniform(old, new, devices int) Cluster {
 	return c
 }
 
-// A Plan says what goes where. Its slices are not changed.
+// A Plan says which bytes go where. Callers must not change its slices.
 type Plan struct {
 	Src, Dst *layout.Layout
 	Cluster  Cluster
-	// Host is the host of each new rank, and Device its number among the ranks of that host: the
-	// old rank with the same number there, counted in the order of ranks, is the one whose memory
-	// it takes over.
+	// Host is the host of each new rank, and Device its number among the ranks of that host. The
+	// new rank takes over the memory of the old rank with the same number there, counted in the
+	// order of ranks.
 	Host, Device []int
 	Stats        Stats
 
-	classes []class
-	pairs   []pair
-	streams []stream
-	oldSets []layout.Set // of the pairs: those of the layout and their unions
-	newSets []layout.Set
-	byHost  [][]int // old ranks of each host, ascending
-	filled  []int   // of each slot of Src: the elements that are no padding
+	classes  []class
+	pairs    []pair
+	streams  []stream
+	oldSets  []layout.Set // sets of the pairs: those of the layout and their unions
+	newSets  []layout.Set
+	byHost   [][]int // old ranks of each host, ascending
+	elements []int   // elements of each slot of Src, without padding
 }
 
-// Stats are the figures of a plan, in bytes. What several ranks of a host need or have counts once
-// there.
+// Stats are the figures of a plan, in bytes. Bytes that several ranks of a host need or hold count
+// once there.
 type Stats struct {
-	State   int // the state itself, each element once
-	Bytes   int // crosses from host to host
-	Bound   int // the least that any placing of the groups can do, from the dual of the assignment
-	Device  int // comes to a rank from another rank's memory, on its host or beyond
-	Ingress []int
-	Egress  []int
-	// Busiest is the largest of Ingress and Egress, BusiestBound the least possible for this
-	// placing.
+	State int // the state itself, each element once
+	Bytes int // bytes that cross from host to host
+	// least Bytes of any placement of the groups, from the dual of the assignment.
+	Bound int
+	// bytes that a rank receives from another rank's memory, on its host or beyond.
+	Device  int
+	Ingress []int // bytes that each host receives
+	Egress  []int // bytes that each host sends
+	// Busiest is the largest of Ingress and Egress, and BusiestBound the least possible for this
+	// placement.
 	Busiest, BusiestBound int
 	// Memory is, for each host, what its old and its new ranks hold together, padding included: the
-	// peak of a reshape that keeps the old state until the new one is committed. Extra is what of
-	// it is new, which counts what is Kept too.
+	// peak of a reshape that keeps the old state until the new one is committed. Extra is the new
+	// part of it, which includes tensors that stay in place.
 	Memory, Extra []int
-	// Depth is how many hosts a byte passes at most.
+	// Depth is the largest number of hosts that a byte passes.
 	Depth int
 }
 
-// Build plans the way from one layout to another. The tensors of dst are among those of src, with
-// the same element types and shapes; others of src are dropped. It fails with a *LostError when an
-// element that is needed was on lost ranks only.
+// Build plans the move from one layout to another. The tensors of dst are among those of src, with
+// the same element types and shapes; other tensors of src are dropped. It fails with a *LostError
+// when a needed element was on lost ranks only.
 func Build(src, dst *layout.Layout, c Cluster) (*Plan, error) {
 	if err := c.check(src, dst); err != nil {
 		return nil, err
@@ -110,18 +111,18 @@ func Build(src, dst *layout.Layout, c Cluster) (*Plan, error) {
 		return nil, err
 	}
 	t := p.traffic(c.New, len(c.groups()))
-	if err := t.lost(p); err != nil {
+	if err := t.checkLost(p); err != nil {
 		return nil, err
 	}
-	host := t.place(c, &p.Stats)
+	host := t.placeGroups(c, &p.Stats)
 	p.Host = make([]int, dst.Ranks)
 	for r, g := range c.New {
 		p.Host[r] = host[g]
 	}
-	p.placeInside()
+	p.assignDevices()
 	p.route(t, host)
-	p.memory()
-	p.filled = filled(src)
+	p.memoryStats()
+	p.elements = elementsPerSlot(src)
 	return p, nil
 }
 
@@ -151,7 +152,7 @@ func (c *Cluster) check(src, dst *layout.Layout) error {
 			return fmt.Errorf("plan: group %d has %d ranks, its host takes %d", h, size[h], n)
 		}
 	}
-	return c.fits(size)
+	return c.checkGroups(size)
 }
 
 // groups returns the size of each group.

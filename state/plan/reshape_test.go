@@ -146,7 +146,7 @@ func (r *reshape) run(p *plan.Plan, old, new memory) {
 	written := map[string]int{} // new tensor -> elements
 	cuts := 0
 	for h := range hosts {
-		for _, k := range p.Kept(h) {
+		for _, k := range p.InPlace(h) {
 			if k.From.New || !k.To.New || p.Host[k.To.Rank] != h ||
 				r.cluster.Old[k.From.Rank] != h {
 				r.Fatalf("host %d keeps %+v", h, k)

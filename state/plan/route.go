@@ -2,9 +2,9 @@ package plan
 
 import "slices"
 
-// A stream is bytes that the same hosts have and the same hosts lack. Its bytes are a line: the
-// boxes of its pairs in the order of the plan. The line is cut into segments, and each segment has
-// its own way from host to host.
+// A stream is bytes that the same hosts hold and the same hosts lack. Its bytes form a line: the
+// boxes of its pairs in the order of the plan. The line is cut into segments, each with its own
+// path from host to host.
 type stream struct {
 	from, to []int32
 	bytes    int
@@ -14,19 +14,20 @@ type stream struct {
 // A segment ends at a byte of the line, and starts where the one before it ends.
 type segment struct {
 	end int
-	// in an order in which each sender has the bytes; the receivers are those of the stream, each
-	// once
+	// Edges are in an order in which each sender has the bytes. The receivers are those of the
+	// stream, each once.
 	edges []edge
 }
 
 type edge struct {
 	from, to int32
-	depth    int // 1 from a host of the old layout, one more for each host that passed the bytes on
+	// 1 from a host of the old layout, one more for each host that passed the bytes on.
+	depth int
 }
 
 // route collects the streams and decides who sends what.
 func (p *Plan) route(t *traffic, host []int) {
-	p.collect(t, host)
+	p.collectStreams(t, host)
 	s := &p.Stats
 	s.Ingress, s.Egress = make([]int, t.hosts), make([]int, t.hosts)
 	for _, st := range p.streams {
@@ -35,11 +36,11 @@ func (p *Plan) route(t *traffic, host []int) {
 		}
 	}
 	in := slices.Max(append(s.Ingress, 0))
-	demands := p.direct()
-	sent, out := balance(demands, t.hosts)
-	if out > in { // senders hold up receivers: let receivers pass bytes on
-		relayed := p.relayed()
-		if with, less := balance(relayed, t.hosts); less < out {
+	demands := p.directDemands()
+	sent, out := balanceSenders(demands, t.hosts)
+	if out > in { // senders are the bottleneck: let receivers pass bytes on
+		relayed := p.relayedDemands()
+		if with, less := balanceSenders(relayed, t.hosts); less < out {
 			demands, sent, out = relayed, with, less
 		}
 	}
@@ -47,7 +48,7 @@ func (p *Plan) route(t *traffic, host []int) {
 	each := len(demands) / max(len(p.streams), 1)
 	for i := range p.streams {
 		st := &p.streams[i]
-		st.cut(demands[i*each:][:each], sent[i*each:][:each])
+		st.cutSegments(demands[i*each:][:each], sent[i*each:][:each])
 		from := 0
 		for _, seg := range st.segments {
 			for _, e := range seg.edges {
@@ -60,8 +61,8 @@ func (p *Plan) route(t *traffic, host []int) {
 	s.Busiest = max(in, slices.Max(append(s.Egress, 0)))
 }
 
-// collect finds the stream of each pair; pairs that need no transfer have -1.
-func (p *Plan) collect(t *traffic, host []int) {
+// collectStreams finds the stream of each pair; pairs that need no transfer have -1.
+func (p *Plan) collectStreams(t *traffic, host []int) {
 	var lacking [][]int32
 	lack, index := map[string]int{}, map[[2]int]int{}
 	streams := make([]int, len(t.flows))
@@ -93,21 +94,21 @@ func (p *Plan) collect(t *traffic, host []int) {
 		streams[i] = n
 	}
 	for i := range p.pairs {
-		p.pairs[i].stream = streams[t.flow[i]]
+		p.pairs[i].stream = streams[t.flowOf[i]]
 	}
 }
 
-// direct returns a demand for each stream: the holders send to every receiver.
-func (p *Plan) direct() (demands []demand) {
+// directDemands returns a demand for each stream: the holders send to every receiver.
+func (p *Plan) directDemands() (demands []demand) {
 	for _, st := range p.streams {
 		demands = append(demands, demand{st.from, st.bytes * len(st.to)})
 	}
 	return demands
 }
 
-// relayed returns two demands for each stream: holders send every byte once, holders or receivers
-// all other times.
-func (p *Plan) relayed() (demands []demand) {
+// relayedDemands returns two demands for each stream: holders send every byte once, and holders or
+// receivers send it all other times.
+func (p *Plan) relayedDemands() (demands []demand) {
 	for _, st := range p.streams {
 		all := slices.Concat(st.from, st.to)
 		demands = append(demands, demand{st.from, st.bytes},
@@ -116,10 +117,11 @@ func (p *Plan) relayed() (demands []demand) {
 	return demands
 }
 
-// cut lays what the senders send along the line of the stream, as often as it has receivers, and so
-// finds the senders of each byte; where these change, a segment ends. sent says for each demand
-// what its senders send; the demands one after the other fill the line again and again.
-func (s *stream) cut(demands []demand, sent [][]int) {
+// cutSegments lays what the senders send along the line of the stream, repeated as often as it has
+// receivers, and so finds the senders of each byte; where these change, a segment ends. sent is
+// what each sender of each demand sends; the demands one after the other fill the line again and
+// again.
+func (s *stream) cutSegments(demands []demand, sent [][]int) {
 	type span struct {
 		host     int32
 		from, to int // on the line repeated
@@ -141,7 +143,7 @@ func (s *stream) cut(demands []demand, sent [][]int) {
 	if ends[0] == 0 {
 		ends = ends[1:]
 	}
-	// of each round of the line: the span that its current position is in
+	// next is, for each repetition of the line, the span that its current position is in.
 	next := make([]int, len(s.to))
 	for k, i := 0, 0; k < len(next); k++ {
 		for spans[i].to <= k*s.bytes {
@@ -168,11 +170,13 @@ func (s *stream) cut(demands []demand, sent [][]int) {
 // before the others, in their order: when one of them sends, as many transmissions as there were
 // senders before it have been made, so it has been served.
 func (s *stream) tree(senders []int32) []edge {
-	slices.SortStableFunc(senders, func(a, b int32) int { return s.rank(a) - s.rank(b) })
+	slices.SortStableFunc(senders, func(a, b int32) int {
+		return s.receiverIndex(a) - s.receiverIndex(b)
+	})
 	var receivers []int32
 	first := map[int32]bool{}
 	for _, h := range senders {
-		if s.rank(h) >= 0 && !first[h] {
+		if s.receiverIndex(h) >= 0 && !first[h] {
 			first[h] = true
 			receivers = append(receivers, h)
 		}
@@ -191,8 +195,8 @@ func (s *stream) tree(senders []int32) []edge {
 	return edges
 }
 
-// rank is the place of a receiver in the stream, -1 for a holder.
-func (s *stream) rank(host int32) int {
+// receiverIndex returns the index of a receiver in the stream, -1 for a holder.
+func (s *stream) receiverIndex(host int32) int {
 	i, found := slices.BinarySearch(s.to, host)
 	if !found {
 		return -1

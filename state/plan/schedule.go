@@ -6,18 +6,18 @@ import (
 	"slices"
 )
 
-// A Send is a time in which one host sends to another. Start and Bytes are both counted in bytes at
-// the rate of a port.
-type Send struct {
+// A Transfer is a time in which one host sends to another. Start and Bytes are both counted in
+// bytes at the rate of a port.
+type Transfer struct {
 	From, To     int
 	Start, Bytes int
 }
 
 // Schedule orders the transfers of the plan, as OnePort does.
 //
-// Bytes that a receiver passes on follow the ones that it receives; where a plan has a depth above
-// 1, run the schedule over slices of the boxes and pass a slice on in the round after its arrival.
-func (p *Plan) Schedule() []Send {
+// Bytes that a receiver passes on follow the ones that it receives. If a plan has a depth above 1,
+// run the schedule over slices of the boxes and pass a slice on in the round after its arrival.
+func (p *Plan) Schedule() []Transfer {
 	matrix := map[[2]int]int{}
 	for i := range p.streams {
 		from := 0
@@ -31,30 +31,29 @@ func (p *Plan) Schedule() []Send {
 	return OnePort(matrix)
 }
 
-// OnePort orders transfers, of which it is given the bytes by sender and receiver, so that every
-// host sends to one other at a time, and receives from one, and all is done when the busiest host
-// is: an open shop with preemption (Gonzalez and Sahni 1976), which takes as long as its largest
-// row or column. The sends are in the order of their starts. Hosts that have nothing to do with
-// each other are scheduled apart.
-func OnePort(bytes map[[2]int]int) []Send {
-	var sends []Send
+// OnePort orders transfers, given as bytes by sender and receiver, so that every host sends to one
+// other at a time, and receives from one, and everything is done when the busiest host is: an open
+// shop with preemption (Gonzalez and Sahni 1976), which takes as long as its largest row or column.
+// The result is in the order of starts. Hosts that share no traffic are scheduled independently.
+func OnePort(bytes map[[2]int]int) []Transfer {
+	var sends []Transfer
 	for _, links := range components(bytes) {
-		s := newShop(links)
-		for s.left > 0 {
-			s.cover()
+		s := newOpenShop(links)
+		for s.remaining > 0 {
+			s.matchPorts()
 			s.advance()
 		}
 		sends = append(sends, s.sends...)
 	}
-	slices.SortStableFunc(sends, func(a, b Send) int {
+	slices.SortStableFunc(sends, func(a, b Transfer) int {
 		return cmp.Or(a.Start-b.Start, a.From-b.From)
 	})
 	return sends
 }
 
-// components cuts a traffic matrix into parts that share no host as sender or as receiver, in a
+// components splits a traffic matrix into parts that share no host as sender or as receiver, in a
 // fixed order.
-func components(matrix map[[2]int]int) [][]Send {
+func components(matrix map[[2]int]int) [][]Transfer {
 	links := slices.SortedFunc(maps.Keys(matrix), func(a, b [2]int) int {
 		return cmp.Or(a[0]-b[0], a[1]-b[1])
 	})
@@ -73,7 +72,7 @@ func components(matrix map[[2]int]int) [][]Send {
 		}
 	}
 	index := map[[2]int]int{}
-	var parts [][]Send
+	var parts [][]Transfer
 	for _, l := range links {
 		root := find([2]int{l[0], 0})
 		if _, ok := index[root]; !ok {
@@ -81,7 +80,7 @@ func components(matrix map[[2]int]int) [][]Send {
 			parts = append(parts, nil)
 		}
 		parts[index[root]] = append(parts[index[root]],
-			Send{From: l[0], To: l[1], Bytes: matrix[l]})
+			Transfer{From: l[0], To: l[1], Bytes: matrix[l]})
 	}
 	return parts
 }

@@ -1,20 +1,20 @@
 package plan
 
-// A demand is bytes that some hosts must send between them, each as much of them as it likes.
+// A demand is a number of bytes that some hosts must send between them, in any shares.
 type demand struct {
 	senders []int32
 	bytes   int
 }
 
-// balance shares out the demands so that the busiest host sends as little as possible. It returns
-// what each sender of each demand sends, and that least possible maximum, in whole bytes.
+// balanceSenders shares out the demands so that the busiest host sends as little as possible. It
+// returns what each sender of each demand sends, and that least maximum, in bytes.
 //
-// Whether a maximum is possible is a question of maximum flow; if not, the minimum cut names
-// demands whose senders can, all together, not meet them under it, and so a larger maximum that is
-// necessary. From below, a few rounds reach the least one (the discrete Newton method).
-func balance(demands []demand, hosts int) (sent [][]int, limit int) {
+// Maximum flow decides whether a maximum is possible. If it is not, the minimum cut names demands
+// that their senders cannot meet together, and thereby a larger maximum that is necessary. From
+// below, a few rounds reach the least one (the discrete Newton method).
+func balanceSenders(demands []demand, hosts int) (sent [][]int, limit int) {
 	sent = make([][]int, len(demands))
-	fixed := make([]int, hosts) // what hosts send that are the only sender
+	fixed := make([]int, hosts) // bytes of demands with one sender
 	total := 0
 	var open []int
 	for i, d := range demands {
@@ -35,23 +35,23 @@ func balance(demands []demand, hosts int) (sent [][]int, limit int) {
 	n := newNetwork(sink + 1)
 	arcs := make([][]int, len(open))
 	for k, i := range open {
-		n.connect(source, k, demands[i].bytes)
+		n.addArc(source, k, demands[i].bytes)
 		for _, h := range demands[i].senders {
-			arcs[k] = append(arcs[k], n.connect(k, len(open)+int(h), demands[i].bytes))
+			arcs[k] = append(arcs[k], n.addArc(k, len(open)+int(h), demands[i].bytes))
 		}
 	}
 	caps := make([]int, hosts)
 	for h := range hosts {
-		caps[h] = n.connect(len(open)+h, sink, limit-fixed[h])
+		caps[h] = n.addArc(len(open)+h, sink, limit-fixed[h])
 	}
-	flowing := n.push(source, sink)
+	flowing := n.maxFlow(source, sink)
 	for flowing < total {
-		higher := n.necessary(len(open), fixed, func(k int) int { return demands[open[k]].bytes })
+		higher := n.cutBound(len(open), fixed, func(k int) int { return demands[open[k]].bytes })
 		for h := range hosts {
-			n.arcs[caps[h]].room += higher - limit
+			n.arcs[caps[h]].residual += higher - limit
 		}
 		limit = higher
-		flowing += n.push(source, sink)
+		flowing += n.maxFlow(source, sink)
 	}
 	for k, i := range open {
 		for j, a := range arcs[k] {
@@ -61,9 +61,9 @@ func balance(demands []demand, hosts int) (sent [][]int, limit int) {
 	return sent, limit
 }
 
-// necessary returns the maximum that the minimum cut of a flow that falls short asks for: its
-// demands, with what its hosts send anyway, spread evenly over its hosts.
-func (n *network) necessary(demands int, fixed []int, bytes func(k int) int) int {
+// cutBound returns the maximum that the minimum cut of an insufficient flow requires: its demands,
+// with what its hosts send anyway, spread evenly over its hosts.
+func (n *network) cutBound(demands int, fixed []int, bytes func(k int) int) int {
 	load, hosts := 0, 0
 	for k := range demands {
 		if n.level[k] >= 0 {

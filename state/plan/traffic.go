@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// traffic is the plan as the network sees it: which hosts hold and which groups need how many
+// A traffic is the plan as the network sees it: which hosts hold and which groups need how many
 // bytes.
 type traffic struct {
 	hosts, groups int
 	holders       [][]int32 // sets of hosts, each once
 	needers       [][]int32 // sets of groups, each once
-	holder        []int     // of each old set of the plan: index in holders
-	needer        []int     // of each new set: index in needers
+	holderOf      []int     // index in holders of each old set of the plan
+	neederOf      []int     // index in needers of each new set of the plan
 	flows         []flow
-	flow          []int // of each pair: index in flows
+	flowOf        []int // index in flows of each pair
 }
 
 // A flow is bytes that the same hosts hold and the same groups need.
@@ -23,20 +23,20 @@ type flow struct {
 	bytes            int
 }
 
-// traffic forgets which ranks of a host hold, and which ranks of a group need something; group is
-// that of each new rank.
+// traffic reduces ranks to hosts for what they hold, and to groups for what they need. group is the
+// group of each new rank.
 func (p *Plan) traffic(group []int, groups int) *traffic {
 	t := &traffic{hosts: len(p.Cluster.Devices), groups: groups}
 	holders, needers := map[string]int{}, map[string]int{}
 	for _, set := range p.oldSets {
-		t.holder = append(t.holder, intern(&t.holders, holders, project(set, p.Cluster.Old)))
+		t.holderOf = append(t.holderOf, intern(&t.holders, holders, hostsOf(set, p.Cluster.Old)))
 	}
 	for _, set := range p.newSets {
-		t.needer = append(t.needer, intern(&t.needers, needers, project(set, group)))
+		t.neederOf = append(t.neederOf, intern(&t.needers, needers, hostsOf(set, group)))
 	}
 	index := map[[2]int]int{}
 	for _, pair := range p.pairs {
-		key := [2]int{t.holder[pair.old], t.needer[pair.new]}
+		key := [2]int{t.holderOf[pair.old], t.neederOf[pair.new]}
 		f, ok := index[key]
 		if !ok {
 			f = len(t.flows)
@@ -44,14 +44,15 @@ func (p *Plan) traffic(group []int, groups int) *traffic {
 			t.flows = append(t.flows, flow{holders: key[0], needers: key[1]})
 		}
 		t.flows[f].bytes += pair.bytes
-		t.flow = append(t.flow, f)
+		t.flowOf = append(t.flowOf, f)
 	}
 	return t
 }
 
-// project returns where the ranks of a set are, ascending and each place once, without those that
-// are lost.
-func project[S ~[]int32](set S, where []int) []int32 {
+// hostsOf returns the hosts or groups of the ranks of a set, ascending and each once, without lost
+// ones. where is the host or group of each rank.
+func hostsOf[S ~[]int32](set S, where []int) []int32 {
+	// places finds the slots in which a rank has a cell, at least one.
 	var places []int32
 	for _, r := range set {
 		if h := where[r]; h != Lost && (len(places) == 0 || places[len(places)-1] != int32(h)) {
@@ -64,12 +65,12 @@ func project[S ~[]int32](set S, where []int) []int32 {
 	return slices.Compact(places)
 }
 
-// A LostError says which tensors cannot be brought over, because parts of them were on lost ranks
-// only. They are in the last checkpoint.
+// A LostError names tensors that cannot be moved, because parts of them were on lost ranks only.
+// The last checkpoint has them.
 type LostError struct {
 	Tensors []string // in the order of the catalogue
-	Ranks   []int    // of which any one would have been enough for the first of them
-	Bytes   int      // of state, over all tensors
+	Ranks   []int    // ranks any one of which would have been enough for the first tensor
+	Bytes   int      // bytes of state, over all tensors
 }
 
 func (e *LostError) Error() string {
@@ -77,15 +78,15 @@ func (e *LostError) Error() string {
 		"(%v); restore them from a checkpoint", e.Bytes, len(e.Tensors), e.Tensors[0], e.Ranks)
 }
 
-// lost reports what nobody holds any more.
-func (t *traffic) lost(p *Plan) error {
+// checkLost fails with a LostError when nobody holds a needed element any more.
+func (t *traffic) checkLost(p *Plan) error {
 	var e LostError
 	gone := map[int]bool{}
 	for i := range p.classes {
 		c := &p.classes[i]
-		for k, a := range c.atoms {
+		for k, a := range c.overlaps {
 			pair := &p.pairs[c.pair[k]]
-			if len(t.holders[t.holder[pair.old]]) > 0 {
+			if len(t.holders[t.holderOf[pair.old]]) > 0 {
 				continue
 			}
 			if e.Ranks == nil {

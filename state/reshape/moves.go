@@ -35,7 +35,7 @@ func (c *Change) find() (moves []Move) {
 		m.op(&op)
 	}
 	for host := range c.Plan.Cluster.Devices {
-		for _, k := range c.Plan.Kept(host) {
+		for _, k := range c.Plan.InPlace(host) {
 			m.add([]run{{c.Old.spot(&k.From), c.New.spot(&k.To), c.New.Slots[k.To.Slot].Bytes()}})
 		}
 	}

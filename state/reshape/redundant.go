@@ -34,7 +34,7 @@ func (c *Change) spread() error {
 		if least == single {
 			break
 		}
-		if next, ok := c.Plan.Apart(neighbours); ok {
+		if next, ok := c.Plan.AntiAffinity(neighbours); ok {
 			if n := c.New.alone(next.New); n < least {
 				best, least = &next, n
 			}

@@ -8,24 +8,24 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Kept is a tensor in memory that needs no op: the old rank on a device has exactly what the new
-// rank there needs, place for place, so the new rank takes the memory over.
-type Kept struct{ From, To Place } // without views
+// An InPlace is a tensor in memory that needs no op: the old rank on a device holds exactly what
+// the new rank there needs, at the same positions, so the new rank takes the memory over.
+type InPlace struct{ From, To Place }
 
-// Kept returns what stays as it is on a host, by new rank and slot. The ops of the plan leave it
-// out.
-func (p *Plan) Kept(host int) []Kept {
-	var list []Kept
-	for to, from := range p.kept(host, p.concerned(host)) {
-		k := Kept{
+// InPlace lists the tensors on a host that stay in place, by new rank and slot. The ops of the plan
+// leave them out.
+func (p *Plan) InPlace(host int) []InPlace {
+	var list []InPlace
+	for to, from := range p.inPlace(host, p.involvedPairs(host)) {
+		entry := InPlace{
 			From: Place{Host: host, Rank: from.rank, Slot: from.slot,
 				Name: p.Src.Slots[from.slot].Names[from.member]},
 			To: Place{Host: host, New: true, Rank: to.rank, Slot: to.slot,
 				Name: p.Dst.Slots[to.slot].Names[to.member]},
 		}
-		list = append(list, k)
+		list = append(list, entry)
 	}
-	slices.SortFunc(list, func(a, b Kept) int {
+	slices.SortFunc(list, func(a, b InPlace) int {
 		return cmp.Or(a.To.Rank-b.To.Rank, a.To.Slot-b.To.Slot, cmp.Compare(a.To.Name, b.To.Name))
 	})
 	return list
@@ -34,31 +34,32 @@ func (p *Plan) Kept(host int) []Kept {
 // A local is one tensor in the memory of a rank.
 type local struct{ rank, slot, member int }
 
-// A candidate is what the pieces of a new local have said so far.
+// A candidate is the old local that a new local may take over, as far as its overlaps have been
+// compared.
 type candidate struct {
 	from     local
 	elements int
-	moved    bool // one of them lies at another place than in from
+	moved    bool // whether an overlap lies elsewhere than in from
 }
 
-// kept returns for each new local of a host that stays the old one that it was.
-func (p *Plan) kept(host int, concerned []bool) map[local]local {
+// inPlace returns, for each new local of a host that stays in place, the old local that it was.
+func (p *Plan) inPlace(host int, concerned []bool) map[local]local {
 	found := map[local]*candidate{}
 	if p.Cluster.Fresh {
 		return nil
 	}
 	for i := range p.classes {
 		c := &p.classes[i]
-		for k, a := range c.atoms {
+		for k, a := range c.overlaps {
 			if concerned[c.pair[k]] {
-				p.compare(found, host, c, a, &p.pairs[c.pair[k]])
+				p.matchOverlap(found, host, c, a, &p.pairs[c.pair[k]])
 			}
 		}
 	}
 	stay := map[local]local{}
 	for to, c := range found {
 		from := c.from
-		if !c.moved && c.elements == p.filled[from.slot] &&
+		if !c.moved && c.elements == p.elements[from.slot] &&
 			p.Src.Slots[from.slot].Shape.Equal(p.Dst.Slots[to.slot].Shape) {
 			stay[to] = from
 		}
@@ -66,8 +67,8 @@ func (p *Plan) kept(host int, concerned []bool) map[local]local {
 	return stay
 }
 
-// compare tells the candidates of a host about one atom.
-func (p *Plan) compare(found map[local]*candidate, host int, c *class, a atom, pair *pair) {
+// matchOverlap updates the candidates of a host with one overlap.
+func (p *Plan) matchOverlap(found map[local]*candidate, host int, c *class, a overlap, pair *pair) {
 	src, dst := &c.src.Grid.Cells[a.src], &c.dst.Grid.Cells[a.dst]
 	for _, r := range p.newSets[pair.new] {
 		if p.Host[r] != host {
@@ -98,7 +99,7 @@ func (p *Plan) compare(found map[local]*candidate, host int, c *class, a atom, p
 	}
 }
 
-// sameView reports whether the elements of a box lie at the same places under both views.
+// sameView reports whether the elements of a box lie at the same positions under both views.
 func sameView(b tensor.Box, v, w tensor.View) bool {
 	if v.At(b) != w.At(b) {
 		return false
@@ -111,8 +112,8 @@ func sameView(b tensor.Box, v, w tensor.View) bool {
 	return true
 }
 
-// filled returns how many elements of each slot are no padding.
-func filled(l *layout.Layout) []int {
+// elementsPerSlot returns the number of elements of each slot, without padding.
+func elementsPerSlot(l *layout.Layout) []int {
 	n := make([]int, len(l.Slots))
 	for i := range l.Families {
 		f := &l.Families[i]

@@ -9,20 +9,20 @@ import (
 
 // drawSpreading draws blocks, hosts that have room for all of them, and sets of blocks that may
 // overlap or may not.
-func drawSpreading(t *rapid.T, overlap bool) *spreading {
+func drawSpreading(t *rapid.T, overlap bool) *antiAffinity {
 	blocks := rapid.IntRange(2, 6).Draw(t, "blocks")
-	s := &spreading{hosts: rapid.IntRange(1, 3).Draw(t, "hosts")}
-	s.place = upTo(s.hosts)
+	s := &antiAffinity{hosts: rapid.IntRange(1, 3).Draw(t, "hosts")}
+	s.order = upTo(s.hosts)
 	room := 0
 	for range s.hosts {
-		s.room = append(s.room, rapid.IntRange(0, blocks).Draw(t, "room"))
-		room += s.room[len(s.room)-1]
+		s.free = append(s.free, rapid.IntRange(0, blocks).Draw(t, "room"))
+		room += s.free[len(s.free)-1]
 	}
 	if room < blocks {
-		s.room[0] += blocks - room
+		s.free[0] += blocks - room
 	}
 	for range blocks * s.hosts {
-		s.lacks = append(s.lacks, rapid.IntRange(0, 9).Draw(t, "lacks"))
+		s.missing = append(s.missing, rapid.IntRange(0, 9).Draw(t, "lacks"))
 	}
 	left := rapid.Permutation(upTo(blocks)).Draw(t, "order")
 	for range rapid.IntRange(0, 4).Draw(t, "sets") {
@@ -30,7 +30,7 @@ func drawSpreading(t *rapid.T, overlap bool) *spreading {
 		if n > len(left) {
 			break
 		}
-		set := shared{bytes: rapid.IntRange(1, 9).Draw(t, "bytes")}
+		set := sharedSet{bytes: rapid.IntRange(1, 9).Draw(t, "bytes")}
 		for _, b := range left[:n] {
 			set.blocks = append(set.blocks, int32(b))
 		}
@@ -40,31 +40,32 @@ func drawSpreading(t *rapid.T, overlap bool) *spreading {
 			left = rapid.Permutation(upTo(blocks)).Draw(t, "order")
 		}
 	}
-	slices.SortStableFunc(s.sets, func(a, b shared) int { return b.bytes - a.bytes })
+	slices.SortStableFunc(s.sets, func(a, b sharedSet) int { return b.bytes - a.bytes })
 	return s
 }
 
 // costs is what is on one host, and what blocks lack there.
-func (s *spreading) costs() (c price) {
+func (s *antiAffinity) costs() (c cost) {
 	for i := range s.sets {
-		if s.alone(i) {
-			c.alone += s.sets[i].bytes
+		if s.onOneHost(i) {
+			c.unreplicated += s.sets[i].bytes
 		}
 	}
-	for b, h := range s.host {
-		c.bytes += s.lacks[b*s.hosts+h]
+	for b, h := range s.hostOf {
+		c.bytes += s.missing[b*s.hosts+h]
 	}
 	return c
 }
 
 // least tries all hosts for all blocks.
-func (s *spreading) least(room []int) (best price) {
-	try := spreading{hosts: s.hosts, lacks: s.lacks, sets: s.sets, host: make([]int, len(s.host))}
-	best.alone = forbidden
+func (s *antiAffinity) least(room []int) (best cost) {
+	try := antiAffinity{hosts: s.hosts, missing: s.missing, sets: s.sets,
+		hostOf: make([]int, len(s.hostOf))}
+	best.unreplicated = forbidden
 	var walk func(b int)
 	walk = func(b int) {
-		if b == len(try.host) {
-			if c := try.costs(); c.below(best) {
+		if b == len(try.hostOf) {
+			if c := try.costs(); c.less(best) {
 				best = c
 			}
 			return
@@ -72,7 +73,7 @@ func (s *spreading) least(room []int) (best price) {
 		for h := range room {
 			if room[h] > 0 {
 				room[h]--
-				try.host[b] = h
+				try.hostOf[b] = h
 				walk(b + 1)
 				room[h]++
 			}
@@ -96,26 +97,26 @@ func TestApart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		overlap := rapid.Bool().Draw(t, "overlap")
 		s := drawSpreading(t, overlap)
-		room := slices.Clone(s.room)
-		s.flow(len(s.lacks) / s.hosts)
+		room := slices.Clone(s.free)
+		s.assignHosts(len(s.missing) / s.hosts)
 		flown := s.costs()
-		s.swap()
+		s.swapBlocks()
 		load := make([]int, s.hosts)
-		for _, h := range s.host {
+		for _, h := range s.hostOf {
 			load[h]++
 		}
 		for h, n := range load {
-			if n > room[h] || s.room[h] != room[h]-n {
+			if n > room[h] || s.free[h] != room[h]-n {
 				t.Fatalf(
 					"host %d takes %d blocks, has had room for %d, and is said to have it for %d",
-					h, n, room[h], s.room[h])
+					h, n, room[h], s.free[h])
 			}
 		}
 		got, want := s.costs(), s.least(room)
 		if !overlap && (got != want || got != flown) {
 			t.Fatalf("%+v after %+v, and %+v is possible: %+v", got, flown, want, s)
 		}
-		if got.alone > flown.alone || got.alone < want.alone {
+		if got.unreplicated > flown.unreplicated || got.unreplicated < want.unreplicated {
 			t.Fatalf("%+v after %+v; %+v is the least", got, flown, want)
 		}
 	})
@@ -123,9 +124,11 @@ func TestApart(t *testing.T) {
 
 // A set that contains others does not keep them from being chosen, however many bytes it has.
 func TestDisjoint(t *testing.T) {
-	s := &spreading{sets: []shared{{[]int32{0, 1, 2, 3}, 9}, {[]int32{0, 1}, 2}, {[]int32{1, 2}, 1},
-		{[]int32{3, 4}, 1}}}
-	if chosen, of := s.disjoint(6); len(chosen) != 2 || !slices.Equal(of, []int{0, 0, 2, 1, 1, 2}) {
+	s := &antiAffinity{
+		sets: []sharedSet{{[]int32{0, 1, 2, 3}, 9}, {[]int32{0, 1}, 2}, {[]int32{1, 2}, 1},
+			{[]int32{3, 4}, 1}}}
+	if chosen, of := s.disjointSets(6); len(chosen) != 2 ||
+		!slices.Equal(of, []int{0, 0, 2, 1, 1, 2}) {
 		t.Errorf("%v are chosen, and blocks are in %v", chosen, of)
 	}
 }

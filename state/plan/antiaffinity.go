@@ -1,0 +1,252 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+)
+
+// AntiAffinity returns the cluster with other groups of new ranks, so that replicas lie on two
+// hosts as far as hosts have devices for that. together is the number of neighbouring ranks that
+// stay on one host, such as a tensor parallel group. It reports false when the hosts cannot take
+// the ranks so.
+//
+// The ranks that hold a box form a set. Among sets that do not overlap, a minimum-cost flow from
+// ranks to hosts leaves as few bytes as possible on one host only: a host receives the last rank of
+// a set at the cost of the set's bytes. Among such flows it takes one in which the ranks need the
+// fewest bytes of other hosts, each rank counted alone. A set that contains others is on two hosts
+// when they are. Of sets that overlap, those of most bytes go first; then two ranks are swapped as
+// long as that leaves fewer bytes on one host only.
+func (p *Plan) AntiAffinity(together int) (Cluster, bool) {
+	s := antiAffinity{blockOf: make([]int, p.Dst.Ranks), hosts: len(p.Cluster.Devices)}
+	for r := range s.blockOf {
+		s.blockOf[r] = r / together
+	}
+	blocks, room := (p.Dst.Ranks+together-1)/together, 0
+	for _, n := range p.Cluster.Devices {
+		s.free = append(s.free, n/together)
+		room += n / together
+	}
+	if room < blocks {
+		return Cluster{}, false
+	}
+	need, has := p.traffic(s.blockOf, blocks).groupNeeds()
+	for i := range has {
+		has[i] = need[i/s.hosts] - has[i]
+	}
+	s.missing, s.order = has, p.hostOrder()
+	s.findSets(p)
+	s.assignHosts(blocks)
+	s.swapBlocks()
+	c := p.Cluster
+	c.New, c.Fixed = nil, false
+	for _, b := range s.blockOf {
+		c.New = append(c.New, s.hostOf[b])
+	}
+	return c, true
+}
+
+// hostOrder ranks the hosts by their first old rank. Hosts without old ranks come last.
+func (p *Plan) hostOrder() []int {
+	first := func(h int) int {
+		if len(p.byHost[h]) == 0 {
+			return p.Src.Ranks
+		}
+		return p.byHost[h][0]
+	}
+	hosts := make([]int, len(p.byHost))
+	for h := range hosts {
+		hosts[h] = h
+	}
+	slices.SortStableFunc(hosts, func(a, b int) int { return first(a) - first(b) })
+	place := make([]int, len(hosts))
+	for i, h := range hosts {
+		place[h] = i
+	}
+	return place
+}
+
+// An antiAffinity assigns blocks of neighbouring ranks to hosts.
+type antiAffinity struct {
+	blockOf []int // block of each rank
+	hosts   int
+	free    []int // blocks that each host can still take
+	// missing[block*hosts+host] is the number of bytes that the block needs and the host lacks.
+	missing []int
+	order   []int // position of each host in the order of their old ranks
+	sets    []sharedSet
+	setsOf  [][]int // sets of each block, as indices into sets
+	hostOf  []int   // host of each block
+}
+
+// A sharedSet is bytes that each of several blocks holds.
+type sharedSet struct {
+	blocks []int32
+	bytes  int
+}
+
+// findSets finds the sets of more than one block, those of most bytes first.
+func (s *antiAffinity) findSets(p *Plan) {
+	bytes := make([]int, len(p.newSets))
+	for _, pair := range p.pairs {
+		bytes[pair.new] += pair.bytes
+	}
+	var sets [][]int32
+	index, total := map[string]int{}, []int{}
+	for i, set := range p.newSets {
+		blocks := hostsOf(set, s.blockOf)
+		if len(blocks) < 2 || bytes[i] == 0 {
+			continue
+		}
+		k := intern(&sets, index, blocks)
+		if k == len(total) {
+			total = append(total, 0)
+		}
+		total[k] += bytes[i]
+	}
+	for k, blocks := range sets {
+		s.sets = append(s.sets, sharedSet{blocks, total[k]})
+	}
+	slices.SortStableFunc(s.sets, func(a, b sharedSet) int {
+		return cmp.Or(cmp.Compare(b.bytes, a.bytes), slices.Compare(a.blocks, b.blocks))
+	})
+}
+
+// assignHosts assigns a host to each block.
+func (s *antiAffinity) assignHosts(blocks int) {
+	chosen, of := s.disjointSets(blocks)
+	node := func(set, host int) int { return blocks + set*s.hosts + host }
+	sink := node(len(chosen)+1, 0)
+	m := newMinCostFlow(sink + 1)
+	for h := range s.hosts {
+		for i, set := range chosen {
+			m.addArc(node(i, h), node(len(chosen), h), len(set.blocks)-1, cost{})
+			m.addArc(node(i, h), node(len(chosen), h), 1, cost{unreplicated: set.bytes})
+		}
+		m.addArc(node(len(chosen), h), sink, s.free[h], cost{})
+	}
+	to := make([]int, blocks*s.hosts)
+	for b := range blocks {
+		// Among equal flows this prefers the order of ranks, which keeps neighbours together.
+		for h := range s.hosts {
+			to[b*s.hosts+h] = m.addArc(b, node(of[b], h), 1,
+				cost{bytes: s.missing[b*s.hosts+h], order: b * (s.hosts - 1 - s.order[h])})
+		}
+	}
+	for b := range blocks {
+		m.sendUnit(b, sink)
+	}
+	s.hostOf = make([]int, blocks)
+	for i, a := range to {
+		if m.flowOn(a) > 0 {
+			s.hostOf[i/s.hosts] = i % s.hosts
+			s.free[i%s.hosts]--
+		}
+	}
+}
+
+// disjointSets chooses sets that do not overlap, those of most bytes first, and none that contains
+// another. of is the chosen set of each block; a block in no set has the number of chosen sets.
+func (s *antiAffinity) disjointSets(blocks int) (chosen []sharedSet, of []int) {
+	of = fill(blocks, -1)
+	s.setsOf = make([][]int, blocks)
+	for i, set := range s.sets {
+		for _, b := range set.blocks {
+			s.setsOf[b] = append(s.setsOf[b], i)
+		}
+	}
+	for i, set := range s.sets {
+		if slices.ContainsFunc(set.blocks, func(b int32) bool {
+			return of[b] >= 0
+		}) || s.containsAnother(i) {
+			continue
+		}
+		for _, b := range set.blocks {
+			of[b] = len(chosen)
+		}
+		chosen = append(chosen, set)
+	}
+	for b := range of {
+		if of[b] < 0 {
+			of[b] = len(chosen)
+		}
+	}
+	return chosen, of
+}
+
+// containsAnother reports whether a set contains all blocks of another set.
+func (s *antiAffinity) containsAnother(set int) bool {
+	inside := map[int]int{}
+	for _, b := range s.sets[set].blocks {
+		for _, other := range s.setsOf[b] {
+			if inside[other]++; other != set && inside[other] == len(s.sets[other].blocks) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// swapBlocks swaps blocks, or moves one to a host with room, as long as that leaves fewer bytes on
+// one host only.
+func (s *antiAffinity) swapBlocks() {
+	for i := 0; i < len(s.sets); i++ {
+		if s.onOneHost(i) && s.improve(i) {
+			i = -1
+		}
+	}
+}
+
+// improve looks for a swap that spreads a set over two hosts and does more good than harm.
+func (s *antiAffinity) improve(set int) bool {
+	for _, b := range s.sets[set].blocks {
+		was := s.hostOf[b]
+		for h, room := range s.free {
+			if room > 0 && s.tryChange(func() {
+				s.hostOf[b] = h
+			}, func() { s.hostOf[b] = was }, int(b)) {
+				s.free[h]--
+				s.free[was]++
+				return true
+			}
+		}
+		for other := range s.hostOf {
+			exchange := func() { s.hostOf[b], s.hostOf[other] = s.hostOf[other], s.hostOf[b] }
+			if s.hostOf[other] != was && s.tryChange(exchange, exchange, int(b), other) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// tryChange makes a change to blocks, and reverts it unless it leaves fewer bytes on one host only.
+func (s *antiAffinity) tryChange(try, back func(), blocks ...int) bool {
+	before := s.bytesOnOneHost(blocks)
+	try()
+	if s.bytesOnOneHost(blocks) < before {
+		return true
+	}
+	back()
+	return false
+}
+
+// bytesOnOneHost returns how many bytes of the blocks are on one host only. Bytes that two of the
+// blocks hold count twice.
+func (s *antiAffinity) bytesOnOneHost(blocks []int) (bytes int) {
+	for _, b := range blocks {
+		for _, i := range s.setsOf[b] {
+			if s.onOneHost(i) {
+				bytes += s.sets[i].bytes
+			}
+		}
+	}
+	return bytes
+}
+
+// onOneHost reports whether all blocks of a set are on one host.
+func (s *antiAffinity) onOneHost(set int) bool {
+	blocks := s.sets[set].blocks
+	return !slices.ContainsFunc(blocks, func(b int32) bool {
+		return s.hostOf[b] != s.hostOf[blocks[0]]
+	})
+}
