@@ -116,17 +116,18 @@ func TestJoinRefused(t *testing.T) {
 		{"a mistyped token", strings.Replace(good, good[20:21], string(good[20]^1), 1), nil,
 			[]string{"no join token"}},
 		{"a token with a wrong secret", forged.String(), nil,
-			[]string{"a refused", "not one of this job", "make one"}},
+			[]string{"refused", "not one of this job", "make one"}},
 		{"an expired token", j.a.Token(-time.Second), nil,
-			[]string{"a refused", "expired at", "make a new one"}},
+			[]string{"refused", "expired at", "make a new one"}},
 		{"a token of another job", other.a.Token(time.Minute), nil,
 			[]string{"belongs to another job than the token", "use a token"}},
 		{"another job by name", good, func(c *Config) {
 			c.Job = "letters"
-		}, []string{`this is job "digits" and not "letters"`, "use the address and the token"}},
+		}, []string{"a refused", `this is job "digits" and not "letters"`,
+			"use the address and the token"}},
 		{"another version", good, func(c *Config) {
 			c.Version = "0.9"
-		}, []string{`"1.0" here and "0.9" there`, "use the same version"}},
+		}, []string{"a refused", `"1.0" here and "0.9" there`, "use the same version"}},
 		{"a name that is none", good, func(c *Config) {
 			c.Name = "a\nb"
 		}, []string{"cannot be the name of a host", "use up to 64 letters"}},
@@ -164,7 +165,7 @@ func TestJoinElsewhere(t *testing.T) {
 	_, err = Join(t.Context(), other, j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t))
 	says(t, err, "no agent of shoal", "check the address")
 
-	authority, err := newAuthority("digits")
+	authority, err := newAuthority()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +174,10 @@ func TestJoinElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secure, _ := authority.configTLS(certificate, key)
+	secure, _, err := authority.configTLS(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
 	secure.NextProtos = []string{"h2"}
 	web := answering(t, func(c net.Conn) { tls.Server(c, secure).Handshake() })
 	_, err = Join(t.Context(), web, j.a.Token(time.Minute), j.config(), fabrictest.NewRecorder(t))
@@ -242,7 +246,7 @@ func TestStrangers(t *testing.T) {
 		}
 	})
 	t.Run("an authority of its own", func(t *testing.T) {
-		foreign, err := newAuthority("digits")
+		foreign, err := newAuthority()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +255,10 @@ func TestStrangers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, config := foreign.configTLS(certificate, key)
+		_, config, err := foreign.configTLS(certificate, key)
+		if err != nil {
+			t.Fatal(err)
+		}
 		says(t, explain(j.secure(config).Handshake()), "certificate") // it does not believe a
 		config.InsecureSkipVerify = true
 		says(t, j.answer(j.secure(config), hello{Want: wantLink}),
@@ -269,9 +276,9 @@ func TestStrangers(t *testing.T) {
 		})
 	}
 	t.Run("another protocol", func(t *testing.T) {
-		c := j.secure(stranger())
-		_, err := exchangeHello(c, &frames{from: c}, hello{Protocol: Protocol + 1, Want: wantJoin})
-		says(t, err, "link protocol", "use the same version")
+		_, err := j.hold(hello{Protocol: Protocol + 1, Want: wantJoin})
+		says(t, err, "a refused", "link protocol", fmt.Sprint(Protocol), fmt.Sprint(Protocol+1),
+			"use the same version")
 	})
 	t.Run("no JSON", func(t *testing.T) {
 		c := j.secure(stranger())
@@ -281,6 +288,106 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("answered with kind %d, %q, %v", k, body, err)
 		}
 	})
+	j.unhurt()
+}
+
+// hold says hello as somebody who holds a token of the job.
+func (j *job) hold(h hello) (welcome, error) {
+	j.t.Helper()
+	tok, err := parseToken(j.a.Token(time.Minute))
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	c := j.secure(stranger())
+	if err := c.Handshake(); err != nil {
+		j.t.Fatal(err)
+	}
+	if h.Proof, err = tok.proof(c.ConnectionState()); err != nil {
+		j.t.Fatal(err)
+	}
+	h.Expires = tok.expires.Unix()
+	return exchangeHello(c, &frames{from: c}, h)
+}
+
+// TestStrangersLearnNothing: who has no token is told neither the name of the job nor that of the
+// host, nor the version, whatever it asks and whatever it can see of TLS.
+func TestStrangersLearnNothing(t *testing.T) {
+	config := Config{Job: "secret-job", Name: "secret-host", Version: "9.8.7-secret",
+		Listen: "127.0.0.1:0"}
+	a, err := Create(config, fabrictest.NewRecorder(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	j := &job{t: t, a: a}
+	keyless := make([]byte, 32)
+	for _, h := range []hello{
+		{Protocol: Protocol, Version: "1.0", Want: wantLink, Job: "digits"},
+		{Protocol: Protocol, Version: "1.0", Want: wantData, Job: "digits", Ticket: keyless},
+		{Protocol: Protocol, Version: "1.0", Want: wantAgents},
+		{Protocol: Protocol, Version: "1.0", Want: wantJoin, Proof: keyless, Name: "c"},
+		{Protocol: Protocol + 1, Version: "1.0", Want: wantJoin, Proof: keyless},
+		{Protocol: Protocol, Version: config.Version, Want: wantJoin, Job: "digits"},
+	} {
+		c := j.secure(stranger())
+		if err := writeJSON(c, kindHello, h); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := io.ReadAll(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(answer) == 0 {
+			t.Errorf("%+v is not answered", h)
+		}
+		for _, shown := range c.ConnectionState().PeerCertificates {
+			answer = append(answer, shown.Raw...)
+		}
+		if bytes.Contains(answer, []byte("secret")) {
+			t.Errorf("%+v is told %q", h, answer)
+		}
+	}
+}
+
+// TestLinkWithAnother: who dials the address of one agent and means another is told who is there.
+func TestLinkWithAnother(t *testing.T) {
+	j := newJob(t, Config{})
+	says(t, j.answer(j.secure(j.b.client), hello{Want: wantLink, Job: "digits", To: "c"}),
+		"a refused", "a listens here, and not c")
+	j.unhurt()
+}
+
+// TestNamesOfHosts: names that a shell, a terminal or a file system takes for something else are
+// none for hosts, whoever says them.
+func TestNamesOfHosts(t *testing.T) {
+	j := newJob(t, Config{})
+	for _, name := range []fabric.Host{"", ".", "..", "-rf", "--help", "a b", "a/b", "a\nb",
+		"\x1b[31m", ".hidden", "_", fabric.Host(strings.Repeat("a", 65))} {
+		says(t, CheckName(name), "cannot be the name of a host", "letter or digit")
+		public, key, _ := ed25519.GenerateKey(nil)
+		_, err := j.hold(hello{Protocol: Protocol, Version: "1.0", Want: wantJoin, Name: name,
+			Key: public})
+		says(t, err, "cannot be the name of a host")
+		certificate, err := j.a.authority.certify(name, public)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, config, err := j.a.authority.configTLS(certificate, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = j.answer(j.secure(config), hello{Want: wantLink, Job: "digits", To: "a"})
+		if name == "" {
+			says(t, err, "no member of this job")
+		} else {
+			says(t, err, "cannot be the name of a host")
+		}
+	}
+	for _, name := range []fabric.Host{"a", "7", "host-1.example.org", "A_b"} {
+		if err := CheckName(name); err != nil {
+			t.Error(err)
+		}
+	}
 	j.unhurt()
 }
 
@@ -408,11 +515,14 @@ func TestTakenName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, config := j.a.authority.configTLS(certificate, key)
-		says(t, j.answer(j.secure(config), hello{Want: wantLink, Job: "digits"}),
+		_, config, err := j.a.authority.configTLS(certificate, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		says(t, j.answer(j.secure(config), hello{Want: wantLink, Job: "digits", To: "a"}),
 			"belongs to another agent", "join again")
 	}
-	says(t, j.answer(j.secure(j.b.client), hello{Want: wantLink, Job: "digits"}),
+	says(t, j.answer(j.secure(j.b.client), hello{Want: wantLink, Job: "digits", To: "a"}),
 		"there is a link with b")
 	says(t, j.answer(j.secure(j.b.client), hello{Want: wantLink, Job: "letters"}),
 		`this is job "digits" and not "letters"`)
@@ -420,7 +530,7 @@ func TestTakenName(t *testing.T) {
 	b := j.b
 	b.Drop("a", errors.New("enough"))
 	j.atA.WaitDown("b")
-	says(t, j.answer(j.secure(b.client), hello{Want: wantLink, Job: "digits"}), "was lost",
+	says(t, j.answer(j.secure(b.client), hello{Want: wantLink, Job: "digits", To: "a"}), "was lost",
 		"join again as a new host")
 }
 

@@ -96,11 +96,8 @@ func (c *call) openLink() (control *stream, data []*stream, who identity, others
 		return nil, nil, who, nil, err
 	}
 	who, _ = identify(control.Conn.(*tls.Conn).ConnectionState())
-	if who.host != c.to.Host {
-		return nil, nil, who, nil, fmt.Errorf("it is %s who listens there", who.host)
-	}
 	h := c.network.hello(wantLink)
-	h.Address = c.network.address
+	h.To, h.Address = c.to.Host, c.network.address
 	w, err := exchangeHello(control, &control.frames, h)
 	if err != nil {
 		return nil, nil, who, nil, err

@@ -101,7 +101,7 @@ func FuzzToken(f *testing.F) {
 
 // FuzzHello: a member that says anything, and one who is none, get an answer.
 func FuzzHello(f *testing.F) {
-	a, err := newAuthority("digits")
+	a, err := newAuthority()
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -143,7 +143,10 @@ func handshake(tb testing.TB, a *authority) tls.ConnectionState {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	config, _ := a.configTLS(certificate, key)
+	config, _, err := a.configTLS(certificate, key)
+	if err != nil {
+		tb.Fatal(err)
+	}
 	near, far := net.Pipe()
 	server, client := tls.Server(near, config), tls.Client(far, newcomerTLS(a.token(time.Now())))
 	g := group.New(context.Background())
@@ -158,7 +161,7 @@ func handshake(tb testing.TB, a *authority) tls.ConnectionState {
 // TestTokens: every token of an authority can be read again, and those of different expiries differ
 // in their secrets.
 func TestTokens(t *testing.T) {
-	a, err := newAuthority("digits")
+	a, err := newAuthority()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,6 +44,7 @@ type hello struct {
 	Key     []byte      `json:"key,omitempty"`     // join: its public key, Ed25519
 	Expires int64       `json:"expires,omitempty"` // join: of the token, Unix time
 	Proof   []byte      `json:"proof,omitempty"`   // join: that it knows the token's secret
+	To      fabric.Host `json:"to,omitempty"`      // link: the name of the agent that it means
 	Address string      `json:"address,omitempty"` // link: where it listens
 	Ticket  []byte      `json:"ticket,omitempty"`  // data: from the welcome of the link
 }
@@ -172,6 +173,11 @@ func exchangeHello(c net.Conn, f *frames, h hello) (w welcome, err error) {
 	if err := json.Unmarshal(body, &w); err != nil {
 		return w, fmt.Errorf("%w: %w", errFrame, err)
 	}
+	for _, a := range w.Agents {
+		if err := CheckName(a.Host); err != nil {
+			return w, err
+		}
+	}
 	return w, nil
 }
 
@@ -206,16 +212,17 @@ func sanitize(text string) string {
 	return text
 }
 
-// CheckName refuses host names that would be a nuisance on a terminal or in a file name.
+// CheckName refuses host names that a terminal, a shell or a file system takes for something else:
+// ".." is a folder, and "-rf" a flag.
 func CheckName(name fabric.Host) error {
-	ok := len(name) > 0 && len(name) <= 64
+	ok := len(name) > 0 && len(name) <= 64 && !strings.ContainsRune("._-", rune(name[0]))
 	for _, r := range name {
 		ok = ok && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
 			strings.ContainsRune("._-", r))
 	}
 	if !ok {
 		return fmt.Errorf("%q cannot be the name of a host: use up to 64 letters, digits, dots, "+
-			"dashes and underscores", sanitize(string(name)))
+			"dashes and underscores, the first a letter or digit", sanitize(string(name)))
 	}
 	return nil
 }

@@ -100,7 +100,9 @@ func (m *Network) enter(ctx context.Context, address string, t token,
 	m.self.host, m.config.Job, m.plainData = j.Host, j.Job, j.PlainData
 	by := m.place(s, j.By)
 	m.heard(j.Used)
-	m.open(a, j.Certificate, key)
+	if err := m.open(a, j.Certificate, key); err != nil {
+		return nil, err
+	}
 	agents := []agent{by}
 	for _, other := range w.Agents {
 		if other.Host != by.Host {

@@ -71,7 +71,7 @@ func (m *Network) answer(conn *net.TCPConn, at *place) {
 				r = refuse("%v", err)
 			}
 			writeJSON(s, kindRefusal,
-				refusal{By: m.self.host, Code: r.Code, Text: sanitize(r.Text)})
+				refusal{By: r.By, Code: r.Code, Text: sanitize(r.Text)})
 		}
 	}
 	if !taken {
@@ -124,22 +124,58 @@ func (m *Network) dispatch(s *stream, who identity) (taken bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := h.checkVersion(m.config.Version); err != nil {
+	if h.Want == wantData && !s.secure() { // its ticket says all
+		return m.acceptData(s, who, h)
+	}
+	// Nobody is told anything of the job, of this host or of the version before it has shown that it
+	// belongs to the job, or has a token.
+	if err := m.authenticate(s, who, h); err != nil {
 		return false, err
 	}
-	conn, secure := s.Conn.(*tls.Conn)
-	member := secure && who.host != ""
-	if h.Want == wantJoin && secure {
-		return false, m.admit(s, conn.ConnectionState(), h)
-	}
-	if !member && !(h.Want == wantData && !secure) {
-		return false, refuse("you are no member of this job: join it with a token first")
+	if err := h.checkVersion(m.config.Version); err != nil {
+		return false, m.signed(err)
 	}
 	if err := h.checkJob(m.config.Job); err != nil {
-		return false, err
+		return false, m.signed(err)
 	}
+	taken, err = m.serveWant(s, who, h)
+	return taken, m.signed(err)
+}
+
+// authenticate checks that who dialled is a member, or has a token to become one.
+func (m *Network) authenticate(s *stream, who identity, h hello) error {
+	conn, secure := s.Conn.(*tls.Conn)
+	switch {
+	case h.Want == wantJoin && secure:
+		return m.authority.admits(time.Unix(h.Expires, 0), h.Proof, conn.ConnectionState(),
+			time.Now())
+	case who.host == "":
+		return refuse("you are no member of this job: join it with a token first")
+	}
+	return CheckName(who.host)
+}
+
+// signed makes an error a refusal that says which host refuses.
+func (m *Network) signed(err error) error {
+	if err == nil {
+		return nil
+	}
+	r := &refusal{}
+	if !errors.As(err, &r) {
+		r = refuse("%v", err)
+	}
+	return &refusal{m.self.host, r.Code, r.Text}
+}
+
+// serveWant does what the hello of an agent of the job asks for.
+func (m *Network) serveWant(s *stream, who identity, h hello) (taken bool, err error) {
 	switch h.Want {
+	case wantJoin:
+		return false, m.admit(s, h)
 	case wantLink:
+		if h.To != m.self.host {
+			return false, refuse("%s listens here, and not %s", m.self.host, sanitize(string(h.To)))
+		}
 		return m.acceptLink(s, who, h)
 	case wantData:
 		return m.acceptData(s, who, h)
@@ -151,14 +187,8 @@ func (m *Network) dispatch(s *stream, who identity) (taken bool, err error) {
 		sanitize(h.Want))
 }
 
-// admit lets a newcomer into the job, if it knows the secret of a token.
-func (m *Network) admit(s *stream, state tls.ConnectionState, h hello) error {
-	if err := m.authority.admits(time.Unix(h.Expires, 0), h.Proof, state, time.Now()); err != nil {
-		return err
-	}
-	if err := h.checkJob(m.config.Job); err != nil {
-		return err
-	}
+// admit lets a newcomer into the job, which has shown that it knows the secret of a token.
+func (m *Network) admit(s *stream, h hello) error {
 	if err := CheckName(h.Name); err != nil {
 		return err
 	}

@@ -87,13 +87,15 @@ func Create(config Config, h fabric.Handler) (*Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := newAuthority(m.config.Job)
+	a, err := newAuthority()
 	if err == nil {
 		var certificate []byte
 		m.self.host, m.plainData = m.config.Name, m.config.PlainData
 		m.reachedAt(localIP(m.listener))
 		if certificate, err = a.certify(m.self.host, key.Public().(ed25519.PublicKey)); err == nil {
-			m.open(a, certificate, key)
+			err = m.open(a, certificate, key)
+		}
+		if err == nil {
 			return m, nil
 		}
 	}
@@ -133,15 +135,18 @@ func newNetwork(config Config, h fabric.Handler) (*Network, ed25519.PrivateKey, 
 }
 
 // open makes the agent a member and begins to answer.
-func (m *Network) open(a *authority, certificate []byte, key ed25519.PrivateKey) {
+func (m *Network) open(a *authority, certificate []byte, key ed25519.PrivateKey) (err error) {
 	m.authority = a
-	m.server, m.client = a.configTLS(certificate, key)
+	if m.server, m.client, err = a.configTLS(certificate, key); err != nil {
+		return err
+	}
 	m.peers[m.self.host] = &peer{state: stateSelf, key: m.self.key}
 	if m.plainData {
 		m.config.Log.Warn("data between the hosts of this job is not encrypted; control is")
 	}
 	m.group.Go("listener", m.serve)
 	m.group.Go("monitor", m.monitor)
+	return nil
 }
 
 // Self is the name of this agent, unique in the job for all time.

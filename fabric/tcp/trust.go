@@ -32,15 +32,16 @@ var (
 	notAfter  = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 )
 
-// newAuthority makes the authority of a new job.
-func newAuthority(job string) (*authority, error) {
+// newAuthority makes the authority of a new job. Its certificate is shown to anybody who dials, so it
+// does not name the job.
+func newAuthority() (*authority, error) {
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		return nil, fmt.Errorf("tcp: %w", err)
 	}
 	template := &x509.Certificate{
 		SerialNumber:          serial(),
-		Subject:               pkix.Name{CommonName: "authority of job " + job},
+		Subject:               pkix.Name{CommonName: "authority of a job"},
 		NotBefore:             notBefore,
 		NotAfter:              notAfter,
 		IsCA:                  true,
@@ -77,7 +78,8 @@ func serial() *big.Int {
 	return new(big.Int).SetBytes(b[:])
 }
 
-// certify gives an agent a certificate for its name and key, as DER.
+// certify gives an agent a certificate for its name and key, as DER. One without a name is good to
+// answer with.
 func (a *authority) certify(host fabric.Host, key ed25519.PublicKey) ([]byte, error) {
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: serial(),
@@ -95,20 +97,28 @@ func (a *authority) certify(host fabric.Host, key ed25519.PublicKey) ([]byte, er
 }
 
 // configTLS returns the TLS settings of an agent: one for the connections that it accepts, one for
-// those that it dials.
+// those that it dials. Who dials shows its name, to an agent of the job and to nobody else; who
+// answers must show a certificate to strangers too, so that one has no name in it.
 func (a *authority) configTLS(certificate []byte, key ed25519.PrivateKey) (server,
-	client *tls.Config) {
+	client *tls.Config, err error) {
+	nameless, err := a.certify("", key.Public().(ed25519.PublicKey))
+	if err != nil {
+		return nil, nil, err
+	}
 	pool := x509.NewCertPool()
 	pool.AddCert(a.certificate)
-	both := baseTLS()
-	both.Certificates = []tls.Certificate{
-		{Certificate: [][]byte{certificate, a.certificate.Raw}, PrivateKey: key}}
-	server, client = both, both.Clone()
+	with := func(certificate []byte) *tls.Config {
+		c := baseTLS()
+		c.Certificates = []tls.Certificate{
+			{Certificate: [][]byte{certificate, a.certificate.Raw}, PrivateKey: key}}
+		return c
+	}
+	server, client = with(nameless), with(certificate)
 	server.ClientCAs = pool
 	// newcomers have none yet; they may only ask to join
 	server.ClientAuth = tls.VerifyClientCertIfGiven
 	client.RootCAs = pool
-	return server, client
+	return server, client, nil
 }
 
 func baseTLS() *tls.Config {
@@ -145,11 +155,10 @@ func newcomerTLS(t token) *tls.Config {
 var errOtherAuthority = errors.New("the agent there belongs to another job than the token: use " +
 	"a token that was made by a host of that job, or the address of a host of the token's")
 
-// identity is who a peer is, by its certificate: its name, and what tells it from another agent
-// that goes by the same name.
+// identity is who a peer is, by its certificate.
 type identity struct {
-	host fabric.Host
-	key  string
+	host fabric.Host // "" of one that has answered, or showed no certificate
+	key  string      // tells it from another agent that goes by the same name
 }
 
 // identify returns who is at the other end of a connection whose certificate has been verified;
