@@ -1,7 +1,7 @@
 # make without a goal lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help build python demo test quick fuzz soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape clean
+.PHONY: help build python demo dist test quick test-all accept fuzz soak sim-soak reshapes kills bench-peers bench-hosts bench-steps bench-compress bench-reshape clean
 
 help: ## list these goals
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -20,14 +20,25 @@ else
 	bin/shoal demo
 endif
 
-test: ## every test, with its own set-up; ends with N passed, N failed
-	scripts/test
+dist: ## what people install without a clone, in dist/: wheels and archives for linux x86-64 and arm64
+	scripts/dist
 
-quick: ## the tests for while you work: format, build, house rules, Go
+quick: ## the tests for while you work: format, build, house rules, Go; docs/testing.md has all tiers
 	scripts/test --quick
 
+test: ## the tests of what any change can break, with their own set-up; ends with N passed, N failed
+	scripts/test
+
+test-all: ## every test: all frameworks asked again, two PyTorches, all random cases, other systems
+	scripts/test --all
+
+accept: ## ask PyTorch, DeepSpeed and Megatron-Core all questions of the tests, and keep their answers
+	scripts/setup torch2
+	rm -rf format/*/testdata/answers
+	FRAMEWORKS=record go test -count=1 -timeout 0 ./format/...
+
 fuzz: ## give each fuzz target INPUTS=500000 inputs, 50 times as many as make test; some hours on two cores
-	INPUTS=$(or $(INPUTS),500000) scripts/test fuzz
+	INPUTS=$(or $(INPUTS),500000) scripts/test --all fuzz
 
 soak: ## train under random faults for SECONDS=300, half of them on several hosts (as root); with PY=1 in NumPy and PyTorch, on one host; SEED=N repeats the choices
 ifdef PY
@@ -69,4 +80,4 @@ bench-reshape: build ## how long training pauses while its mesh changes, on host
 	bench/hosts/reshape.py --write
 
 clean: ## remove what was built, the Python environments too
-	rm -rf bin build .venv .venv-torch2 python/dist
+	rm -rf bin build dist .venv .venv-torch2 python/dist

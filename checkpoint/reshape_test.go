@@ -186,10 +186,12 @@ func scattered(o *format.Output, tensors []layout.Tensor) map[string][]byte {
 	return files
 }
 
-// reshapes runs random cases: so many, or CASES of the environment. SEED repeats them.
+// reshapes runs random cases: so many, or CASES of the environment. SEED repeats them. SLICES says
+// that this run tries one of so many parts of them.
 func reshapes(t *testing.T, cases int, f func(r *rapid.T, at func(name string) string)) {
 	seed := environment(t, "SEED", uint64(time.Now().UnixNano()))
-	cases = int(environment(t, "CASES", uint64(cases)))
+	slices := max(environment(t, "SLICES", 1), 1)
+	cases = int(environment(t, "CASES", uint64(cases)/slices))
 	t.Logf("SEED=%d CASES=%d", seed, cases)
 	for name, to := range map[string]uint64{"rapid.checks": uint64(cases), "rapid.seed": seed} {
 		if err := flag.Set(name, strconv.FormatUint(to, 10)); err != nil {

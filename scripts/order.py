@@ -6,16 +6,19 @@ import time
 from stage import RUNNING, Stage
 
 STAGES = {}  # name -> function, in the order in which they begin
+TIERS = {"quick": [], "test": [], "all": []}  # tier -> the names of its stages
 AFTER = {}  # name -> whether an earlier stage must have ended before
 SIDE_BY_SIDE = 2  # one alone keeps less than two processors busy
 
 
-def stage(after):
-    """Make a function a stage. Its name is the stage's, its first line what --list shows."""
+def stage(after, *tiers):
+    """Make a function a stage of tiers. Its name is the stage's, its first line what --list shows."""
 
     def register(function):
         name = function.__name__.replace("_", "-")
         STAGES[name], AFTER[name] = function, after
+        for tier in tiers:
+            TIERS[tier].append(name)
         return function
 
     return register
@@ -32,7 +35,7 @@ def other_go(earlier):
 
 
 def setup_and_other_go(earlier):
-    """For what compiles Go and compares with Python's libraries where they are: they must be there first."""
+    """For what compiles Go and may start frameworks: they must be there first."""
     return earlier == "setup" or other_go(earlier)
 
 
@@ -52,19 +55,22 @@ def run(name):
     s.log.unlink(missing_ok=True)
     try:
         STAGES[name](s)
-    except Exception as broken:  # a stage that cannot even start must not hide the others
+    except Exception as broken:  # a stage that cannot start must not hide the others
         s.failures.append(("the stage broke", repr(broken)))
     if not (s.passed or s.failures):
         s.failures.append(("nothing was tested", f"see {s.log}"))
     if RUNNING.stopped:  # then it says nothing that failures tell
         return s
-    line = f"{name:14}{time.monotonic() - start:7.1f} s {s.busy:7.1f} s of processors  {s.passed:5} passed"
+    line = f"{name:14}{time.monotonic() - start:7.1f} s {s.busy:7.1f} s of processors"
+    line += f"  {s.passed:5} passed"
     print(line + f"  {len(s.failures)} failed" * bool(s.failures) + f"  {s.skipped} skipped" * bool(s.skipped), flush=True)
     return s
 
 
 def run_all(names):
-    """Run stages side by side, each when those that it comes after have ended; return them in the order of their ends."""
+    """Run stages side by side, each when those that it comes after have ended; return them in the
+    order of their ends.
+    """
     waiting, under_way, ended = list(names), {}, []
     with concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         try:
@@ -76,7 +82,8 @@ def run_all(names):
                         under_way[pool.submit(run, name)] = name
                         break
                 else:
-                    for future in concurrent.futures.wait(under_way, return_when=concurrent.futures.FIRST_COMPLETED).done:
+                    first = concurrent.futures.FIRST_COMPLETED
+                    for future in concurrent.futures.wait(under_way, return_when=first).done:
                         del under_way[future]
                         ended.append(future.result())
         except BaseException:

@@ -11,9 +11,10 @@ import subprocess
 import threading
 import xml.etree.ElementTree
 
+from usage import Usage
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build/test"
-MINUTES = 30  # after which a command is stopped: nothing here takes half as long
 # As bin/shoal is built, so that what was compiled for it and for one stage is there for the others.
 GO = {"CGO_ENABLED": "0", "GOFLAGS": os.environ.get("GOFLAGS", "") + " -trimpath"}
 # Where Python may not keep what it has compiled, each of some hundred processes compiles a current PyTorch again: 2 of the 3 s that it takes to import.
@@ -61,22 +62,24 @@ class Stage:
 
     def __init__(self, name):
         self.name, self.log = name, LOGS / f"{name}.log"
-        self.passed, self.skipped, self.failures, self.busy = 0, 0, [], 0.0
+        self.passed, self.skipped, self.failures = 0, 0, []
+        self.busy = 0.0  # processor seconds of all commands
+        self.slow = []  # (seconds, test) of every test that took a second or more
+        self.rooms = collections.Counter()  # processor seconds of the tests of each room
 
-    def run(self, *command, env=None, cwd=ROOT, minutes=MINUTES):
-        """Run a command; return its exit status and all that it printed."""
+    def run(self, *command, env=None, cwd=ROOT, limit=None):
+        """Run a command; return its exit status and all that it printed. It is ended when it hangs, or has used `limit` processor seconds."""
         # XDG_STATE_HOME: the files of runs must not land in the home of the person who tests.
         env = {**os.environ, **GO, **COMPILED, "XDG_STATE_HOME": str(LOGS / "state" / self.name), **(env or {}), MARK[0]: MARK[1]}
         process = RUNNING.start(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True, errors="replace")
-        clock = threading.Timer(minutes * 60, os.killpg, (process.pid, signal.SIGKILL))
-        clock.start()
-        output = process.stdout.read()
-        late = not clock.is_alive()
-        clock.cancel()
+        with Usage(process.pid, limit) as usage:
+            output = process.stdout.read()
         self.busy += RUNNING.end(process)
-        if late:
-            output += f"\nstopped after {minutes} minutes\n"
+        for folder, seconds in usage.folders().items():
+            self.rooms[room(folder)] += seconds
+        if usage.verdict:
+            output += f"\nended: {usage.verdict}\n"
         with self.log.open("a") as log:
             log.write(f"$ {' '.join(map(str, command))}\n{output}\n")
         return process.returncode, output
@@ -95,8 +98,8 @@ class Stage:
 
     def go(self, *arguments, env=None):
         """go test, counted by its own report."""
-        # Shorter than MINUTES, so that what hangs shows its goroutines; Go's own ten minutes a package are few for the race detector on a busy machine.
-        status, output = self.run("go", "test", "-json", f"-timeout={MINUTES - 5}m", *arguments, env=env)
+        # Without a limit of Go's own, which counts time on the wall: see usage.py.
+        status, output = self.run("go", "test", "-json", "-timeout=0", *arguments, env=env)
         printed, broken = collections.defaultdict(str), []  # (package, test): text; and whose failures were counted
         for line in output.splitlines():
             try:
@@ -110,6 +113,7 @@ class Stage:
             elif test and "/" not in test:
                 self.passed += action == "pass"
                 self.skipped += action == "skip"
+                self.timed(event.get("Elapsed", 0), f"{package.partition('/shoal/')[2]} {test}")
                 if action == "fail":
                     broken.append(package)
                     seed = re.findall(r"-test.shuffle .*", printed[package, ""])
@@ -129,9 +133,23 @@ class Stage:
         for case in xml.etree.ElementTree.parse(report).iter("testcase") if report.exists() else ():
             bad = [e for kind in ("failure", "error") for e in case.findall(kind)]
             title = f"{case.get('classname')}.{case.get('name')}"
+            self.timed(float(case.get("time", 0)), title)
+            for used in case.iter("property"):
+                if used.get("name") == "processor_seconds":
+                    self.rooms["python " + case.get("classname").rpartition("test_")[2].split("_")[0]] += float(used.get("value"))
             if case.find("skipped") is not None:
                 self.skipped += 1
             else:
                 self.count(title, not bad, "\n".join(e.text or e.get("message", "") for e in bad))
         if status != 0 and len(self.failures) == failures:
             self.failures.append(("pytest", output))
+
+    def timed(self, seconds, test):
+        if seconds >= 1:
+            self.slow.append((seconds, test))
+
+
+def room(folder):
+    """The room of the house in which a folder lies."""
+    parts = pathlib.PurePath(folder).parts
+    return parts[0] if parts else "."

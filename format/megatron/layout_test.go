@@ -230,6 +230,13 @@ func tryModels(t *testing.T, test func(*model, *testing.T)) {
 			t.Fatal(err)
 		}
 	}
+	if text := os.Getenv("SLICES"); text != "" {
+		slices, err := strconv.Atoi(text)
+		if err != nil || slices < 1 {
+			t.Fatalf("SLICES=%s: %v", text, err)
+		}
+		n /= slices
+	}
 	if text := os.Getenv("CASES"); text != "" {
 		var err error
 		if n, err = strconv.Atoi(text); err != nil {

@@ -33,11 +33,17 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
+// schedules is how many random schedules are tried. SLICES says that this run tries one of so many
+// parts of them.
+func schedules(t *testing.T) uint64 {
+	return number(t, "SCHEDULES", 5000/max(number(t, "SLICES", 1), 1))
+}
+
 // Random schedules: whatever is lost, late, cut, killed, drained and asked for, the invariants hold
 // and the job goes on when it can. A schedule that breaks one is printed, made smaller: put it
 // under testdata with the mending. SEED and SCHEDULES choose others.
 func TestRandomSchedules(t *testing.T) {
-	seed, count := number(t, "SEED", 1), number(t, "SCHEDULES", 5000)
+	seed, count := number(t, "SEED", 1), schedules(t)
 	parts := uint64(runtime.GOMAXPROCS(0))
 	for part := range parts {
 		t.Run(fmt.Sprint("part", part), func(t *testing.T) {

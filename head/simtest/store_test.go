@@ -12,7 +12,7 @@ import (
 // Whatever becomes of the store, the job does the same things at the same events as without it
 // (C5).
 func TestTheStoreIsNotInTheWay(t *testing.T) {
-	seed, count := number(t, "SEED", 1), min(number(t, "SCHEDULES", 5000)/50, 1000)
+	seed, count := number(t, "SEED", 1), min(schedules(t)/50, 1000)
 	compared := 0
 	for s := seed; s <= seed+count; s++ {
 		lines, err := simtest.Random(s, 300)

@@ -13,7 +13,7 @@ import (
 // Whatever agents say in random schedules comes back from bytes as it was, and a job whose messages
 // are bytes on their way goes on the same.
 func TestMessagesAsBytes(t *testing.T) {
-	seed, count := number(t, "SEED", 1), min(number(t, "SCHEDULES", 5000)/50, 1000)
+	seed, count := number(t, "SEED", 1), min(schedules(t)/50, 1000)
 	messages := 0
 	for s := seed; s <= seed+count; s++ {
 		lines, err := simtest.Random(s, 300)

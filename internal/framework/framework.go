@@ -1,13 +1,16 @@
-// Package framework has tests ask PyTorch, DeepSpeed and Megatron-Core what they find in files, and keeps the answers.
+// Package framework has tests ask PyTorch, DeepSpeed and Megatron-Core what they find in files, and
+// keeps the answers.
 //
-// A framework takes seconds to import and more to run, and its answer depends on nothing but what it is asked. So an
-// answer that was given once is kept in testdata/answers beside the test, under a hash of the question: the scripts,
-// the words, the bytes of all files, and the versions in scripts/torch2.txt. A test that asks the same again gets the
-// answer from there, and compares it as if it came from the framework. Another question starts the framework.
+// A framework takes seconds to import and more to run, and its answer depends on nothing but what
+// it is asked. So an answer that was given once is kept in testdata/answers beside the test, under
+// a hash of the question: the scripts, the words, the bytes of all files, and the versions in
+// scripts/torch2.txt. A test that asks the same again gets the answer from there, and compares it
+// as if it came from the framework. Another question starts the framework.
 //
 // The variable FRAMEWORKS of the environment says what happens:
 //
-//	(unset)   kept answers are taken; for others the framework is started, or the test skipped where there is none
+//	(unset)   kept answers are taken; for others the framework is started, or the test skipped
+//	          where there is none
 //	never     kept answers are taken; for others the test is skipped
 //	fresh     the framework is always started, and must be there
 //	record    the same, and its answers are kept
@@ -26,9 +29,9 @@ import (
 	"testing"
 )
 
-// Ask runs a program of a framework and returns what it prints. The words are the arguments of Python. Folders are all
-// folders that the words name; those that are not there yet are written by the program. The test is skipped where there
-// is no answer to be had.
+// Ask runs a program of a framework and returns what it prints. The words are the arguments of
+// Python. Folders are all folders that the words name; those that are not there yet are written by
+// the program. The test is skipped where there is no answer to be had.
 func Ask(t *testing.T, module string, words []string, folders ...string) []byte {
 	t.Helper()
 	q := &question{module: module, words: words, folders: folders}
@@ -106,8 +109,8 @@ func (q *question) look(t *testing.T) {
 	q.key = hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-// replaced has the words with a number for each folder, which lies elsewhere the next time. A folder inside of another
-// one must be replaced first.
+// replaced has the words with a number for each folder, which lies elsewhere the next time. A
+// folder inside of another one must be replaced first.
 func (q *question) replaced(words []string) (list []string) {
 	r := strings.NewReplacer(q.pairs(false)...)
 	for _, w := range words {
@@ -150,7 +153,8 @@ func (q *question) run(t *testing.T, must bool) []byte {
 			q.module,
 		)
 	}
-	out, err := exec.CommandContext(t.Context(), python, append([]string{"-W", "ignore"}, q.words...)...).
+	out, err := exec.CommandContext(t.Context(), python,
+		append([]string{"-W", "ignore"}, q.words...)...).
 		Output()
 	if failed, ok := err.(*exec.ExitError); ok {
 		t.Fatalf("%v: %s", err, failed.Stderr)

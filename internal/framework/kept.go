@@ -16,16 +16,19 @@ import (
 
 const (
 	answers = "testdata/answers"
-	printed = "printed" // the entry of a kept answer with what the program printed; the others are files that it wrote
+	// the entry of a kept answer with what the program printed; the others are files that it wrote
+	printed = "printed"
 )
 
-// asked counts the questions of each test, so that an answer has a name that does not change with the question.
+// asked counts the questions of each test, so that an answer has a name that does not change with
+// the question.
 var asked struct {
 	sync.Mutex
 	of map[string]int
 }
 
-// file is where the answer to a question is kept. Its beginning says which question of which test it is.
+// file is where the answer to a question is kept. Its beginning says which question of which test
+// it is.
 func (q *question) file(t *testing.T) (before, name string) {
 	asked.Lock()
 	defer asked.Unlock()

@@ -8,12 +8,40 @@ import subprocess
 import sys
 
 import pytest
+from running_job import HANG
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 # A test process is nobody's worker, even under `shoal run`.
 for name in [n for n in os.environ if n.startswith("SHOAL_")]:
     del os.environ[name]
+
+
+def pytest_addoption(parser):
+    """Options of ours."""
+    parser.addoption(
+        "--every-combination",
+        action="store_true",
+        help="run every combination of parameters, where otherwise every pair of them is met",
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is marked for every combination, unless that is asked for."""
+    if config.getoption("--every-combination"):
+        return
+    left = [item for item in items if item.get_closest_marker("combination")]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in left]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    """Report what a test takes of the processors, with the processes that it has waited for."""
+    before = os.times()
+    yield
+    used = sum(os.times()[:4]) - sum(before[:4])
+    item.user_properties.append(("processor_seconds", f"{used:.2f}"))
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +71,7 @@ def launch(binary, tmp_path_factory):
     def run(n, program, *arguments, code=0, env=None):
         process = start(n, program, *arguments, env=env)
         try:
-            output, _ = process.communicate(timeout=300)  # reached only by a hang
+            output, _ = process.communicate(timeout=HANG)
         except subprocess.TimeoutExpired:
             process.terminate()
             raise

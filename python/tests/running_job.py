@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 
-HANG = 300  # seconds; reached only by a hang
+HANG = 1500  # seconds; reached only by a hang, on however busy a machine
 # behind the name of the file that ends a training: as long as it is there, those that train leave
 # the processors to those that start
 CALM = ".calm"

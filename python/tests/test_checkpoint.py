@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("numpy")
 import numpy as np
+from running_job import HANG
 
 import shoal
 from shoal._checkpoint import commit, shards, source, writer
@@ -44,7 +45,7 @@ def train(launch, tmp_path):
             more,
             env={k: str(v) for k, v in env.items()},
         )
-        output, _ = process.communicate(timeout=100)
+        output, _ = process.communicate(timeout=HANG)
         return output
 
     return run
@@ -232,7 +233,7 @@ def test_a_job_of_one_goes_on_with_and_without_an_agent(train, tmp_path):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=100,
+            timeout=HANG,
         ).stdout
 
     whole = results(alone("undisturbed"))
@@ -334,7 +335,7 @@ def test_a_full_disk_without_an_agent(small_disk):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=100,
+        timeout=HANG,
     ).stdout
     assert (
         "no space left" in output.lower()
@@ -427,7 +428,7 @@ def test_torch_goes_on_with_the_same_bits(launch, tmp_path):
     pytest.importorskip("torch")
 
     def train(folder, n, **env):
-        output, _ = launch.start(n, TORCH, tmp_path / folder, env=env).communicate(timeout=100)
+        output, _ = launch.start(n, TORCH, tmp_path / folder, env=env).communicate(timeout=HANG)
         return results(output)
 
     whole = train("undisturbed", 2)

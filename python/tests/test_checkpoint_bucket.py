@@ -42,7 +42,7 @@ def train(launch, store):
         process = launch.start(
             n, WORKER, folder, 300, 16, 4, 5, keep, more, env={k: str(v) for k, v in env.items()}
         )
-        output, _ = process.communicate(timeout=100)
+        output, _ = process.communicate(timeout=running_job.HANG)
         return output
 
     return run

@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 import pytest
+from running_job import HANG
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
@@ -99,7 +100,7 @@ def test_commands(page, binary, tmp_path):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=120,  # reached only by a hang
+            timeout=HANG,
         )
         shown = "\n".join(lines)
         assert done.returncode == 0, f"$ {command}\n{done.stdout}exit code {done.returncode}"

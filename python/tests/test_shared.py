@@ -5,6 +5,7 @@ import sys
 
 import numpy
 import pytest
+from running_job import HANG
 
 import shoal
 
@@ -178,6 +179,6 @@ def test_bench(binary):
         "--json",
     ]
     output = subprocess.run(
-        command, stdout=subprocess.PIPE, universal_newlines=True, check=True, timeout=100
+        command, stdout=subprocess.PIPE, universal_newlines=True, check=True, timeout=HANG
     ).stdout
     assert '"shared":true' in output and '"verified":true' in output

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
+from running_job import HANG
 from torch_world import main, world
 
 SEED = 20261121
@@ -306,7 +307,7 @@ def test_without_a_launcher_it_is_a_job_of_one(tmp_path):
     }
     env.update(PYTHONPATH=str(ROOT / "python"), RESULTS=str(tmp_path), SHOAL_RANK="0")
     env.pop("SHOAL_SOCKET", None)
-    subprocess.run([sys.executable, __file__, "_alone", "[]"], env=env, check=True, timeout=120)
+    subprocess.run([sys.executable, __file__, "_alone", "[]"], env=env, check=True, timeout=HANG)
 
 
 if __name__ == "__main__":

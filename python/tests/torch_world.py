@@ -17,9 +17,10 @@ import subprocess
 import sys
 import tempfile
 
+from running_job import HANG
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHOAL = ROOT / "bin" / "shoal"
-TIMEOUT = 120  # seconds; reached only by a hang
 
 
 class Failed(AssertionError):
@@ -52,7 +53,7 @@ def world(n, function, *args):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=TIMEOUT,
+            timeout=HANG,
         )
         if ran.returncode != 0:
             raise Failed(f"exit code {ran.returncode}\n{ran.stdout[-6000:]}")
