@@ -164,6 +164,8 @@ func (a *Agent) link() error {
 		a.seats[seat] = &presence{token: token}
 		a.crew.agent.Started(topo.WorkerID(seat))
 	}
+	a.crew.changed = true
+	a.crew.publish()
 	return nil
 }
 
@@ -197,7 +199,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		err = errors.Join(err, a.network.Close())
 	}
 	a.engine.stop()
-	return errors.Join(err, engine.Wait(), a.stopLanes(), a.engine.close())
+	err = errors.Join(err, engine.Wait())
+	a.crew.published.publish(Status{Ended: true})
+	return errors.Join(err, a.stopLanes(), a.engine.close())
 }
 
 // tick lets the job's protocol repeat what was not answered, and start spares again.
@@ -205,7 +209,7 @@ func (a *Agent) tick(ctx context.Context) error {
 	ticker := time.NewTicker(ticks)
 	defer ticker.Stop()
 	next := a.crew.agent.Tick
-	tick := func() { a.crew.input(next) }
+	tick := func() { a.crew.inputOfSteps(next) }
 	for {
 		select {
 		case <-ticker.C:

@@ -72,6 +72,14 @@ func startAgentOf(t *testing.T, parent context.Context, cfg agent.Config) *agent
 	return a
 }
 
+// await waits until the status of the job fits.
+func await(t *testing.T, a *agent.Agent, fits func(s agent.Status) bool) {
+	t.Helper()
+	if _, err := a.Await(t.Context(), fits); err != nil {
+		t.Error(err)
+	}
+}
+
 // joinAs joins as one rank of an agent's job. Joins of one process are in turn, since the
 // environment is the process's.
 func joinAs(t *testing.T, a *agent.Agent, rank int) *client.Job {

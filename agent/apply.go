@@ -46,8 +46,9 @@ func (c *crew) apply(a *head.Apply) {
 	if a.AllReleased != "" && !c.parted {
 		c.parted = true
 		if c.agent.Leads() {
-			c.orders.Event(Event{What: "stop", Generation: c.number(a.View.Generation),
-				Size: a.View.Size(), Step: a.Steps, Because: a.AllReleased})
+			e := Event{What: "stop", Generation: c.number(a.View.Generation),
+				Size: a.View.Size(), Step: a.Steps, Because: a.AllReleased}
+			c.order(func(o *Orders) { o.Event(e) })
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -43,6 +42,11 @@ type crew struct {
 	began    time.Time       // when stalls began to be observed
 	after    topo.Generation // which the job had before this start
 
+	published publisher         // the status
+	changed   bool              // the status may have changed otherwise than by a step
+	depth     int               // inputs and settlings that are under way
+	waiting   []func(o *Orders) // orders that are given when depth is 0
+
 	left     bool     // this agent ends: what other hosts say is of no interest any more
 	carrying bool     // actions are being carried out
 	later    []func() // inputs that came up meanwhile
@@ -53,12 +57,22 @@ type crew struct {
 
 // input gives the agent an input and carries out what follows from it.
 func (c *crew) input(f func()) {
+	c.changed = true
 	if c.carrying {
 		c.later = append(c.later, f)
 		return
 	}
+	c.inputOfSteps(f)
+}
+
+// inputOfSteps is input where nothing changes of the status but what steps change, and what actions
+// tell of.
+func (c *crew) inputOfSteps(f func()) {
+	c.depth++
 	f()
 	c.settle()
+	c.depth--
+	c.giveOrders()
 }
 
 // settle carries out what the agent wants, until it wants nothing. What is to be sent goes first:
@@ -66,12 +80,20 @@ func (c *crew) input(f func()) {
 // in a queue behind its tensors.
 func (c *crew) settle() {
 	c.carrying = true
+	c.depth++
 	for actions := c.agent.Ready(); len(actions) > 0; actions = c.agent.Ready() {
 		for _, a := range actions {
-			if s, is := a.(*head.Send); is {
-				c.send(fabric.Host(s.To), s.Message)
+			switch a := a.(type) {
+			case *head.Send:
+				c.send(fabric.Host(a.To), a.Message)
+			case *head.Execute, head.Drop:
+			case *head.Apply:
+				c.changed = c.changed || a.Changed
+			default:
+				c.changed = true
 			}
 		}
+		c.publish() // before a worker or the launcher can learn of it
 		for _, a := range actions {
 			c.carryOut(a)
 		}
@@ -82,10 +104,13 @@ func (c *crew) settle() {
 		}
 	}
 	c.carrying = false
+	c.publish()
 	for _, n := range c.news { // only now, when the step that they came with is counted
 		c.tellNews(n)
 	}
 	c.news = c.news[:0]
+	c.depth--
+	c.giveOrders()
 }
 
 func (c *crew) carryOut(action head.Action) {
@@ -98,11 +123,12 @@ func (c *crew) carryOut(action head.Action) {
 		c.apply(a)
 	case head.Start:
 		if int(a.First) >= c.unasked {
-			c.orders.Start(StartOrder{First: int(a.First), Count: a.Count})
+			start := StartOrder{First: int(a.First), Count: a.Count}
+			c.order(func(o *Orders) { o.Start(start) })
 		}
 	case head.Stop:
 		c.unwanted[a.Worker] = true
-		c.orders.Stop(int(a.Worker), string(a.Because))
+		c.order(func(o *Orders) { o.Stop(int(a.Worker), string(a.Because)) })
 	case head.Grouped:
 		if list := c.asking[a.Worker]; len(list) > 0 {
 			list[0] <- a
@@ -123,9 +149,9 @@ func (c *crew) carryOut(action head.Action) {
 	case head.Layout:
 		c.learn(a.Text)
 	case head.Leave:
-		c.orders.Leave(string(a.Because), a.Drained)
+		c.order(func(o *Orders) { o.Leave(string(a.Because), a.Drained) })
 	case head.Finish:
-		c.orders.End(a.OK, string(a.Because))
+		c.order(func(o *Orders) { o.End(a.OK, string(a.Because)) })
 	}
 }
 
@@ -157,16 +183,16 @@ func (c *crew) send(to fabric.Host, m head.Message) {
 // that it can still reach. The workers of one that was drained have been let go, and end in their
 // own time.
 func (c *crew) decided(r member.Record) {
-	c.orders.Decided(r)
+	c.order(func(o *Orders) { o.Decided(r) })
 	for _, h := range c.hosts {
 		if !h.Draining && !r.Belongs(h.Name) {
-			c.orders.Gone(h.Name, "is no part of the job any more")
+			c.order(func(o *Orders) { o.Gone(h.Name, "is no part of the job any more") })
 		}
 	}
 	c.hosts = append(c.hosts[:0], r.Hosts...)
 	if r.Head != c.leads {
 		c.leads = r.Head
-		c.orders.Lead(r.Head)
+		c.order(func(o *Orders) { o.Lead(r.Head) })
 	}
 }
 
@@ -295,29 +321,6 @@ func (c *crew) number(g topo.Generation) uint64 {
 		g += c.after
 	}
 	return uint64(g)
-}
-
-// status is the job as this agent knows it.
-func (c *crew) status() Status {
-	known, record := c.agent.Known(), c.agent.Record()
-	s := Status{Head: record.Head, Generation: c.number(record.View.Generation),
-		Size: record.View.Size(), Want: record.Want, Steps: known.Steps, Elastic: known.Elastic,
-		Stuck: c.agent.Stuck()}
-	if shape := known.Shape; shape != nil {
-		s.Mesh, s.Reshaping, s.Broken, s.Lost, s.Back = shape.Mesh,
-			cmp.Or(shape.Next, c.agent.RequestedMesh()), shape.Broken, shape.Lost, shape.Back
-	}
-	if m := c.agent.Machine(); m != nil {
-		s.Want, s.Spares, s.Paused, s.Entering, s.Short, s.Waiting = m.Want(), m.Spares(),
-			m.Paused(), m.Asking(), m.Unplaced(), seats(m.Waiting())
-	}
-	for _, m := range record.View.Members {
-		s.Seats = append(s.Seats, int(m.Worker))
-	}
-	for _, h := range record.Hosts {
-		s.Hosts = append(s.Hosts, h.Name)
-	}
-	return s
 }
 
 // here lists the workers of this host that are in a list.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -35,9 +34,10 @@ type flock struct {
 	finals   map[int][]float64
 	steps    map[int]int
 	events   []agent.Event
-	released []int    // ranks
-	free     []int    // seats of these
-	started  chan int // seats that the membership ordered
+	onEvent  func(e agent.Event) // is told of them too, on the engine's thread; nil = none
+	released []int               // ranks
+	free     []int               // seats of these
+	started  chan int            // seats that the membership ordered
 	ended    bool
 	endedOK  bool
 }
@@ -75,6 +75,9 @@ func newFlockWith(t *testing.T, size, spares int, data client.Data) *flock {
 				f.mu.Lock()
 				defer f.mu.Unlock()
 				f.events = append(f.events, e)
+				if f.onEvent != nil {
+					f.onEvent(e)
+				}
 			},
 		}})
 	return f
@@ -226,9 +229,7 @@ func TestTrainingGoesOnWithoutALostWorker(t *testing.T) {
 func TestALossBeforeTheFirstStep(t *testing.T) {
 	f := newFlock(t, 4, client.Data{Samples: 50, Batch: 7, Epochs: 2, Seed: 2})
 	f.run(1, "token-1", func(*flock, int, int) error { return errDies })
-	for f.agent.Status().Want == 4 {
-		runtime.Gosched()
-	}
+	await(t, f.agent, func(s agent.Status) bool { return s.Want != 4 })
 	for _, seat := range []int{0, 2, 3} {
 		f.run(seat, fmt.Sprintf("token-%d", seat), stays)
 	}
@@ -261,9 +262,8 @@ func TestWorkersJoinAndLeaveOnRequest(t *testing.T) {
 				return err
 			}
 			close(resized)
-			for f.agent.Status().Entering < 2 { // or the data may end before they are there
-				runtime.Gosched()
-			}
+			// or the data may end before they are there
+			await(t, f.agent, func(s agent.Status) bool { return s.Entering >= 2 })
 		case 30:
 			return f.agent.Resize(1, "the test")
 		}

@@ -2,7 +2,6 @@ package agent_test
 
 import (
 	"context"
-	"runtime"
 	"testing"
 
 	"github.com/shoal-ml/shoal/agent"
@@ -46,9 +45,7 @@ func TestEntersInAnEpoch(t *testing.T) {
 	}
 	answered(asks(0), arena.Done)
 	second := asks(1)
-	for len(a.Status().Waiting) == 0 {
-		runtime.Gosched()
-	}
+	await(t, a, func(s agent.Status) bool { return len(s.Waiting) > 0 })
 	steps(1, arena.Done)
 	if late.control.Completion(second) != 0 {
 		t.Fatal("it is answered within its epoch")
@@ -85,9 +82,7 @@ func TestEntersWithTheEndOfAnEpoch(t *testing.T) {
 	a.Started(1)
 	late := joinRawWith(t, a, 1, token)
 	late.submit(arena.Descriptor{Kind: arena.KindEnter, Tag: 2})
-	for a.Status().Entering == 0 {
-		runtime.Gosched()
-	}
+	await(t, a, func(s agent.Status) bool { return s.Entering > 0 })
 	member.submit(step)
 	if status, text := late.wait(); status != arena.Changed {
 		t.Errorf("asking: status %d, %q", status, text)

@@ -9,7 +9,7 @@ import (
 )
 
 // Orders is what the job wants of the launcher of a host. The functions run on the engine's thread:
-// they must not wait for the agent.
+// they must not wait for the agent. Status tells them what their order follows from.
 type Orders struct {
 	Start func(o StartOrder) // start more workers on this host
 	// end a worker of this host that is no member, then TurnAway; nil = only that
@@ -111,14 +111,15 @@ func (c *crew) tellNews(d member.Action) {
 	if c.parted || !known.Elastic && !e.First {
 		return // the job is about to end; its launcher says why
 	}
-	c.orders.Event(e)
+	c.order(func(o *Orders) { o.Event(e) })
 }
 
 // mention tells the launcher of something that is no decision of the membership.
 func (c *crew) mention(what string, why member.Because) {
 	known := c.agent.Known()
-	c.orders.Event(Event{What: what, Generation: c.number(known.View.Generation),
-		Size: known.View.Size(), Step: known.Steps, Because: string(why)})
+	e := Event{What: what, Generation: c.number(known.View.Generation),
+		Size: known.View.Size(), Step: known.Steps, Because: string(why)}
+	c.order(func(o *Orders) { o.Event(e) })
 }
 
 func seats(ws []topo.WorkerID) (list []int) {
@@ -126,27 +127,4 @@ func seats(ws []topo.WorkerID) (list []int) {
 		list = append(list, int(w))
 	}
 	return list
-}
-
-// Status is the state of a job.
-type Status struct {
-	Head       string // the host that leads; "" = not known yet
-	Hosts      []string
-	Generation uint64
-	Size, Want int
-	Spares     int // workers that the job keeps beyond its size
-	Steps      uint64
-	Seats      []int // by rank
-	Entering   int   // workers that wait for the end of a step to become members; on the head
-	// seats of these, and of the spares that wait until they are needed; on the head
-	Waiting   []int
-	Short     int    // workers that are wanted and for which no host has room; on the head
-	Elastic   bool   // losses do not end the job
-	Paused    bool   // on the head
-	Mesh      string // of the job; "" = it has none
-	Reshaping string // the mesh that it goes to; "" = none
-	Broken    string // why a job with a mesh cannot go on
-	Lost      string // why it must go back to a checkpoint, until it has
-	Back      string // how it last went back to one
-	Stuck     bool   // the head is lost, and the hosts that are left are too few to go on
 }

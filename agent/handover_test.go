@@ -2,9 +2,9 @@ package agent_test
 
 import (
 	"fmt"
-	"runtime"
 	"testing"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/client"
 )
 
@@ -95,9 +95,7 @@ func (f *flock) runAndGrow(size int) {
 				return err
 			}
 			close(resized)
-			for f.agent.Status().Entering < size-f.size {
-				runtime.Gosched()
-			}
+			await(f.t, f.agent, func(s agent.Status) bool { return s.Entering >= size-f.size })
 			return nil
 		})
 	}

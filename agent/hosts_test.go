@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -36,7 +35,8 @@ type cluster struct {
 	ends    map[string]context.CancelFunc // by host: ends its agent
 	// hosts of which launchers have heard that they are, each with the host of the launcher
 	gone    []string
-	started chan seat // workers that the membership ordered
+	onGone  func(name, host string) // the launcher of a host hears that another is gone; nil = none
+	started chan seat               // workers that the membership ordered
 }
 
 // seat is a worker that is to be started.
@@ -110,6 +110,9 @@ func (c *cluster) agent(name string, cfg agent.Config) *agent.Agent {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.gone = append(c.gone, fmt.Sprintf("%s: %s %s", name, host, how))
+		if c.onGone != nil {
+			c.onGone(name, host)
+		}
 	}
 	a, err := agent.New(cfg)
 	if err != nil {
@@ -231,9 +234,7 @@ func TestHostsJoinAndAreDrained(t *testing.T) {
 	f, c := clusterFlock(t, 2, []int{1, 1},
 		client.Data{Samples: 600, Batch: 20, Epochs: 2, Seed: 3})
 	entering := func(n int) {
-		for f.agent.Status().Entering < n {
-			runtime.Gosched()
-		}
+		await(t, f.agent, func(s agent.Status) bool { return s.Entering >= n })
 	}
 	var once, later sync.Once
 	does := func(f *flock, seat, step int) (err error) {

@@ -37,7 +37,7 @@ func (l *links) Down(peer fabric.Host, err error) {
 	l.input(func(c *crew) {
 		how := fmt.Sprintf("was lost: %v", err)
 		c.agent.Down(string(peer), how)
-		c.orders.Gone(string(peer), how)
+		c.order(func(o *Orders) { o.Gone(string(peer), how) })
 	})
 }
 

@@ -82,7 +82,9 @@ func (a *Agent) Release(why string) (ok bool) {
 // CountFrom numbers generations on from those that the job had before this start, on a host that
 // learns that after it has joined it.
 func (a *Agent) CountFrom(after topo.Generation) {
-	_ = a.engine.later(func() { a.crew.after = after }) // a stopped engine tells nobody
+	_ = a.engine.later(func() { // a stopped engine tells nobody
+		a.crew.input(func() { a.crew.after = after })
+	})
 }
 
 // Force makes this agent the head of a job whose other hosts a person knows to be gone.
@@ -105,12 +107,6 @@ func (c *crew) tellLauncher(to fabric.Host, note []byte) {
 			"MiB at once: give the job a shorter command and environment", len(note)>>20,
 			maxSaid>>20))
 	}
-}
-
-// Status is the state of the job, as this agent knows it.
-func (a *Agent) Status() (s Status) {
-	_ = a.engine.do(func() { s = a.crew.status() })
-	return s
 }
 
 // newToken makes a secret by which an agent knows a worker.

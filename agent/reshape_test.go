@@ -3,6 +3,7 @@ package agent_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -241,6 +242,7 @@ func TestGoesBack(t *testing.T) {
 			}
 			s.await(c.then)
 			for s.head().Status().Back == "" {
+				runtime.Gosched()
 			}
 			if back := s.head().Status().Back; !strings.Contains(back,
 				"to the checkpoint of step 3, on mesh "+c.then) ||

@@ -132,8 +132,9 @@ func (r *routes) cable() (float64, bool) {
 func (c *crew) reroute(change policy.RouteDecision) {
 	c.routes.chosen[change.Class] = change.To
 	known := c.agent.Known()
-	c.orders.Event(Event{What: "route", Generation: c.number(known.View.Generation),
+	e := Event{What: "route", Generation: c.number(known.View.Generation),
 		Size: known.View.Size(), Step: known.Steps,
 		Because: fmt.Sprintf("%v go %v instead of %v: %s", change.Class, change.To, change.From,
-			change.Reason())})
+			change.Reason())}
+	c.order(func(o *Orders) { o.Event(e) })
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-ml/shoal/agent"
 	"github.com/shoal-ml/shoal/client"
 	"github.com/shoal-ml/shoal/collective"
 )
@@ -189,8 +190,8 @@ func TestSharedResultsOfAnElasticJob(t *testing.T) {
 		case seat == 0 && step == 40:
 			return f.agent.Resize(2, "the test")
 		}
-		for seat == 0 && step == 9 && f.agent.Status().Entering < 2 {
-			runtime.Gosched()
+		if seat == 0 && step == 9 {
+			await(t, f.agent, func(s agent.Status) bool { return s.Entering >= 2 })
 		}
 		return nil
 	}

@@ -83,7 +83,7 @@ func (c *crew) tellWaits(what string, list []*stall.Stall,
 	if more := len(list) - manyWaits; more > 0 {
 		e.Because += fmt.Sprintf("; and so for %d more", more)
 	}
-	c.orders.Event(e)
+	c.order(func(o *Orders) { o.Event(e) })
 }
 
 // waits says that a wait is unusual.

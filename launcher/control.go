@@ -46,9 +46,7 @@ func listenControl(path string) (net.Listener, error) {
 // serveControl answers until ctx ends.
 func (l *launch) serveControl(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+api.PathJob, func(w http.ResponseWriter, _ *http.Request) {
-		l.answerJob(w)
-	})
+	mux.HandleFunc("GET "+api.PathJob, l.answerJob)
 	mux.HandleFunc("POST "+api.PathResize, l.answerResize)
 	mux.HandleFunc("POST "+api.PathReshape, l.answerReshape)
 	mux.HandleFunc("POST "+api.PathStop, l.answerStop)
@@ -73,17 +71,32 @@ func (l *launch) serveControl(ctx context.Context, listener net.Listener) error 
 	return nil
 }
 
-func (l *launch) answerJob(w http.ResponseWriter) {
-	s := l.agent.Status()
+// beingTold is how long a question about the job waits on a host that has just joined, until the
+// host has been told what the job is and who leads it. A tool waits longer for its answer.
+const beingTold = controlTimeout / 2
+
+func (l *launch) answerJob(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), beingTold)
+	defer cancel()
+	select {
+	case <-l.known:
+	case <-ctx.Done():
+		refuse(w, http.StatusServiceUnavailable,
+			errors.New("this host has joined a job, and was not told yet what it is"))
+		return
+	}
+	s, err := l.agent.Await(ctx, func(s agent.Status) bool {
+		return s.Head != "" || s.Stuck || s.Ended
+	})
 	l.mu.Lock()
 	dir := l.dir
 	l.mu.Unlock()
 	switch {
-	case dir == nil:
-		refuse(w, http.StatusServiceUnavailable,
-			errors.New("this host has joined a job, and was not told yet what it is"))
+	case err != nil:
+		refuse(w, http.StatusServiceUnavailable, fmt.Errorf(
+			"this host has joined job %s, and was not told yet which host leads it", l.name()))
 		return
-	case s.Want == 0: // a live agent always wants workers
+	case s.Ended:
 		refuse(w, http.StatusServiceUnavailable,
 			fmt.Errorf("job %s is at its end; its files are in %s", l.name(), dir.path))
 		return
@@ -121,7 +134,7 @@ func (l *launch) answerResize(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusConflict, err)
 		return
 	}
-	l.answerJob(w)
+	l.answerJob(w, r)
 }
 
 func (l *launch) answerStop(w http.ResponseWriter, r *http.Request) {
@@ -131,7 +144,7 @@ func (l *launch) answerStop(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	l.askToStop(ask.Now, ask.Who)
-	l.answerJob(w)
+	l.answerJob(w, r)
 }
 
 func (l *launch) answerDrain(w http.ResponseWriter, r *http.Request) {
@@ -171,7 +184,7 @@ func (l *launch) answerRecover(w http.ResponseWriter, r *http.Request) {
 	}
 	l.console.Note(ask.Who + " says that the other hosts are gone for good")
 	l.agent.Force()
-	l.answerJob(w)
+	l.answerJob(w, r)
 }
 
 // maxInvitation is for how long a token can be good: nobody can call it back.

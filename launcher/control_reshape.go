@@ -26,7 +26,7 @@ func (l *launch) answerReshape(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	} else if err = l.agent.Reshape(ask.Mesh, ask.Who); err == nil {
-		l.answerJob(w)
+		l.answerJob(w, r)
 		return
 	}
 	refuse(w, http.StatusConflict, err)

@@ -1,6 +1,6 @@
-// Package launcher runs the workers of a job on one host, and sees to the job as a whole where it is
-// led: it starts the agent and the processes, knows how each worker ended, decides when the job is
-// over, keeps the files of the run, and answers people and tools.
+// Package launcher runs the workers of a job on one host, and sees to the job as a whole where it
+// is led: it starts the agent and the processes, knows how each worker ended, decides when the job
+// is over, keeps the files of the run, and answers people and tools.
 package launcher
 
 import (
@@ -53,6 +53,7 @@ type launch struct {
 	nodes   []numa.Node // memory nodes of this host; nil = there is no choice
 	homes   []numa.Node // of these, what workers are bound to
 
+	known   chan struct{} // closed when the host knows what the job is
 	changed chan struct{} // holds a token when there is something to decide about
 	told    chan struct{} // holds a token when there is news for the terminal
 	due     chan struct{} // holds a token when there are errands
@@ -100,7 +101,8 @@ func newLaunch(cfg RunConfig) (*launch, error) {
 		return nil, err
 	}
 	l := &launch{cfg: cfg, host: host, machine: host, started: time.Now(),
-		changed: make(chan struct{}, 1), told: make(chan struct{}, 1), due: make(chan struct{}, 1),
+		known: make(chan struct{}), changed: make(chan struct{}, 1), told: make(chan struct{}, 1),
+		due:   make(chan struct{}, 1),
 		hands: map[int]*hand{}, rooms: map[string]bool{}, machines: map[string]string{},
 		expected: map[string]bool{}, stopping: -1, reports: map[int]map[string]float64{},
 		farewell: newFarewell()}
@@ -134,6 +136,7 @@ func (l *launch) settle(j jobNote, program, at string) (err error) {
 	defer l.mu.Unlock()
 	l.job, l.dir, l.program = &j, dir, program
 	l.around = l.surround(j)
+	close(l.known)
 	return nil
 }
 

@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"reflect"
+	"slices"
+	"sync/atomic"
+
+	"github.com/shoal-ml/shoal/head"
+)
+
+// Status is the state of a job as one of its agents knows it. Some fields are known on the head
+// alone and are zero elsewhere. Who reads a Status must not change its slices: others read them
+// too.
+type Status struct {
+	// Head is the host that leads; "" = not known yet.
+	Head  string
+	Hosts []string
+	// Generation is the number of the newest membership; 0 = the job has not begun.
+	Generation uint64
+	// Size counts the members. Want is how many there are to be; 0 = not known yet.
+	Size, Want int
+	// Spares is how many workers the job keeps beyond its size.
+	Spares int
+	// Steps counts the committed steps. It may be newer than the rest.
+	Steps uint64
+	// Seats are the members, by rank.
+	Seats []int
+	// Entering counts the workers that become members when the step ends; on the head.
+	Entering int
+	// Waiting are these workers, and the spares that wait until they are needed; on the head.
+	Waiting []int
+	// Short counts the workers that are wanted and for which no host has room; on the head.
+	Short int
+	// Elastic says that losses do not end the job.
+	Elastic bool
+	// Paused says that the members wait for more workers; on the head.
+	Paused bool
+	// Mesh is how the ranks are arranged; "" = the job has no mesh.
+	Mesh string
+	// Reshaping is the mesh that the job goes to; "" = none.
+	Reshaping string
+	// Broken says why a job with a mesh cannot go on; "" = it can.
+	Broken string
+	// Lost says why the job must go back to a checkpoint; "" = it need not, or it has.
+	Lost string
+	// Back says how the job last went back to a checkpoint; "" = it never did.
+	Back string
+	// Stuck says that the head is lost, and that too few hosts are left to go on.
+	Stuck bool
+	// Ended says that the agent has ended: nothing else is known.
+	Ended bool
+}
+
+// publisher holds the newest Status for readers on any goroutine. Only the engine's thread writes.
+//
+// A Status is published when it has changed otherwise than by a step; the number of steps has a
+// place of its own, since a step allocates no memory.
+type publisher struct {
+	newest atomic.Pointer[published]
+	steps  atomic.Uint64
+	key    statusKey // of the newest
+}
+
+// published is a Status and what tells that another one has followed.
+type published struct {
+	Status
+	outdated chan struct{} // closed when another Status is published
+}
+
+// statusKey is what steps alone can change of a Status, beside the number of steps. It costs no
+// memory to find.
+type statusKey struct {
+	steps, generation           uint64
+	size, want, entering, short int
+	elastic, paused             bool
+	shape                       *head.Shape
+	requested                   string
+}
+
+// read returns the newest Status. The steps are read last, so they are never behind the rest.
+func (p *publisher) read() (s Status, outdated <-chan struct{}) {
+	newest := p.newest.Load()
+	if newest == nil {
+		return Status{}, nil
+	}
+	s = newest.Status
+	s.Steps = p.steps.Load()
+	return s, newest.outdated
+}
+
+// publish replaces the newest Status by one that differs from it.
+func (p *publisher) publish(s Status) {
+	p.steps.Store(s.Steps)
+	s.Steps = 0
+	before := p.newest.Load()
+	if before != nil && reflect.DeepEqual(before.Status, s) {
+		return
+	}
+	p.newest.Store(&published{s, make(chan struct{})})
+	if before != nil {
+		close(before.outdated)
+	}
+}
+
+// Status returns the newest snapshot of the state of the job, and never waits for the engine. It
+// has the effects of every method of Agent that has returned, of what the Orders were told, and of
+// every step whose end a worker of this host has seen.
+func (a *Agent) Status() Status {
+	s, _ := a.crew.published.read()
+	return s
+}
+
+// Await returns the first snapshot that fits, which may be the newest one, or the newest one and an
+// error when ctx ends before. It does not see every step: fits must not be about Steps.
+func (a *Agent) Await(ctx context.Context, fits func(Status) bool) (Status, error) {
+	for {
+		s, outdated := a.crew.published.read()
+		if fits(s) {
+			return s, nil
+		}
+		select {
+		case <-outdated:
+		case <-ctx.Done():
+			return s, context.Cause(ctx)
+		}
+	}
+}
+
+// publish lets everybody know what has changed of the status. It is called before workers and the
+// launcher can learn of a change otherwise.
+func (c *crew) publish() {
+	key := c.statusKey()
+	if !c.changed && key == c.published.key {
+		return
+	}
+	before := c.published.key
+	before.steps = key.steps
+	c.published.key = key
+	if !c.changed && key == before {
+		c.published.steps.Store(key.steps)
+		return
+	}
+	c.changed = false
+	c.published.publish(c.status())
+}
+
+// statusKey is the key of the status now. While no step has ended and nothing else has changed, it
+// is that of the newest one.
+func (c *crew) statusKey() statusKey {
+	known := c.agent.Known()
+	if !c.changed && known.Steps == c.published.key.steps {
+		return c.published.key
+	}
+	record := c.agent.Record()
+	key := statusKey{steps: known.Steps, generation: uint64(record.View.Generation),
+		size: record.View.Size(), elastic: known.Elastic, shape: known.Shape,
+		requested: c.agent.RequestedMesh()}
+	if m := c.agent.Machine(); m != nil {
+		key.want, key.entering, key.short, key.paused = m.Want(), m.Asking(), m.Unplaced(),
+			m.Paused()
+	}
+	return key
+}
+
+// status is the job as this agent knows it.
+func (c *crew) status() Status {
+	known, record := c.agent.Known(), c.agent.Record()
+	s := Status{Head: record.Head, Generation: c.number(record.View.Generation),
+		Size: record.View.Size(), Want: record.Want, Steps: known.Steps, Elastic: known.Elastic,
+		Stuck: c.agent.Stuck()}
+	if shape := known.Shape; shape != nil {
+		s.Mesh, s.Reshaping, s.Broken, s.Lost, s.Back = shape.Mesh,
+			cmp.Or(shape.Next, c.agent.RequestedMesh()), shape.Broken, shape.Lost, shape.Back
+	}
+	if m := c.agent.Machine(); m != nil {
+		s.Want, s.Spares, s.Paused, s.Entering, s.Short, s.Waiting = m.Want(), m.Spares(),
+			m.Paused(), m.Asking(), m.Unplaced(), seats(m.Waiting())
+	}
+	for _, m := range record.View.Members {
+		s.Seats = append(s.Seats, int(m.Worker))
+	}
+	for _, h := range record.Hosts {
+		s.Hosts = append(s.Hosts, h.Name)
+	}
+	return s
+}
+
+// order has the launcher told something, when the inputs that are under way are dealt with: it
+// then finds in Status what the order follows from.
+func (c *crew) order(f func(o *Orders)) {
+	c.waiting = append(c.waiting, f)
+	c.giveOrders()
+}
+
+// giveOrders gives the orders that wait, unless an input is under way.
+func (c *crew) giveOrders() {
+	if c.depth > 0 {
+		return
+	}
+	for len(c.waiting) > 0 {
+		f := c.waiting[0]
+		c.waiting = slices.Delete(c.waiting, 0, 1)
+		f(&c.orders)
+	}
+}

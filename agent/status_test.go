@@ -1,0 +1,135 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// Who is told of a change finds it in the status, and waits for nobody: here the engine's own
+// thread asks. What a method has done is there when it returns.
+func TestStatusIsNeverBehind(t *testing.T) {
+	var a atomic.Pointer[agent.Agent]
+	var changes atomic.Int64
+	f := newFlock(t, 3, client.Data{Samples: 600, Batch: 20, Epochs: 2, Seed: 3})
+	a.Store(f.agent)
+	f.onEvent = func(e agent.Event) {
+		s := a.Load().Status()
+		if e.What == "generation" {
+			changes.Add(1)
+		}
+		if s.Generation < e.Generation || s.Steps < e.Step ||
+			s.Generation == e.Generation && s.Size != e.Size {
+			t.Errorf("told %+v, and the status is %+v", e, s)
+		}
+	}
+	does := func(f *flock, seat, step int) error {
+		s := f.agent.Status()
+		if s.Steps < uint64(step) {
+			t.Errorf("worker %d is in step %d, and the status is of %d", seat, step, s.Steps)
+		}
+		switch {
+		case seat == 2 && step == 5:
+			return errDies
+		case seat == 0 && step > 8:
+			if err := f.agent.Resize(2+step%2, "the test"); err != nil {
+				return err
+			}
+			if want := f.agent.Status().Want; want != 2+step%2 {
+				t.Errorf("asked for %d workers, and the status says %d", 2+step%2, want)
+			}
+		}
+		return nil
+	}
+	for seat := range 3 {
+		f.run(seat, fmt.Sprintf("token-%d", seat), does)
+	}
+	starts := group.New(t.Context())
+	starts.Go("starts", func(ctx context.Context) error {
+		for {
+			select {
+			case seat := <-f.started:
+				f.agent.Lost(seat, "could not be started")
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	err := f.group.Wait()
+	starts.Stop(nil)
+	if err := errors.Join(err, starts.Wait()); err != nil {
+		t.Error(err)
+	}
+	if changes.Load() < 2 {
+		t.Errorf("%d generations", changes.Load())
+	}
+}
+
+// The launcher that hears of the loss of the head finds that its host is stuck.
+func TestStatusOfALoss(t *testing.T) {
+	c := startCluster(t, 2, []int{1, 1}, agent.Orders{})
+	for range 2 {
+		s := <-c.started
+		joinWith(t, s.agent, s.number, s.token)
+	}
+	b := c.agents["b"]
+	if _, err := b.Await(t.Context(), func(s agent.Status) bool {
+		return s.Generation > 0
+	}); err != nil {
+		t.Fatal(err)
+	}
+	stuck := make(chan bool, 1)
+	c.mu.Lock()
+	c.onGone = func(name, host string) {
+		if name == "b" && host == "a" {
+			stuck <- b.Status().Stuck
+		}
+	}
+	c.mu.Unlock()
+	c.ends["a"]()
+	if !<-stuck {
+		t.Error("b is told that the head is gone before it knows that it is stuck")
+	}
+}
+
+// Await returns what fits when it comes, and the newest status when nobody waits any more.
+func TestAwaitStatus(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	a := startAgentUntil(t, ctx, 1)
+	late, stop := context.WithTimeout(t.Context(), time.Microsecond)
+	defer stop()
+	if s, err := a.Await(late, func(s agent.Status) bool { return s.Ended }); err == nil ||
+		s.Want != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	g := group.New(t.Context())
+	g.Go("wait", func(ctx context.Context) error {
+		if s, err := a.Await(ctx, func(s agent.Status) bool {
+			return s.Generation == 1
+		}); err != nil || s.Size != 1 {
+			t.Errorf("%+v, %v", s, err)
+		}
+		s, err := a.Await(ctx, func(s agent.Status) bool { return s.Ended })
+		if s.Want != 0 {
+			t.Errorf("%+v", s)
+		}
+		return err
+	})
+	joinAs(t, a, 0)
+	if _, err := a.Await(t.Context(), func(s agent.Status) bool {
+		return s.Generation == 1
+	}); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+}
