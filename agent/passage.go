@@ -99,7 +99,7 @@ func (p *passage) schedule(s *collective.Schedule, sites collective.Sites) error
 		}
 		s.Moves = append(s.Moves, move)
 	}
-	s.Moves = relieve(s.Moves, sites, p.Plan.Stats.Busiest)
+	s.Moves = collective.BalanceChains(s.Moves, sites, p.Plan.Stats.Busiest)
 	s.Turns, s.Fresh = turns(s.Moves, sites), true
 	return nil
 }

@@ -10,18 +10,12 @@ import (
 // way. Where much is passed on there are none: who waits for its turn then keeps another one
 // waiting.
 func turns(moves []collective.Move, sites collective.Sites) [][]collective.Turn {
-	bytes, all, passed := map[[2]int]int{}, 0, 0
-	for i := range moves {
-		from := sites.Of[moves[i].Src[0].Member]
-		for k, to := range chain(&moves[i], sites) {
-			if all += moves[i].N; k > 0 {
-				passed += moves[i].N
-			}
-			bytes[[2]int{from, to}] += moves[i].N
-			from = to
-		}
+	bytes, passedOn := collective.Traffic(moves, sites)
+	all := 0
+	for _, n := range bytes {
+		all += n
 	}
-	if passed > all/16 {
+	if passedOn > all/16 {
 		return nil
 	}
 	list := make([][]collective.Turn, sites.N)

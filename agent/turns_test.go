@@ -9,6 +9,15 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// oneEach has a member on every host.
+func oneEach(hosts int) collective.Sites {
+	sites := collective.Sites{N: hosts}
+	for h := range hosts {
+		sites.Of = append(sites.Of, h)
+	}
+	return sites
+}
+
 // Whatever hosts have for each other there are turns for all of it, and none where much is passed
 // on.
 func TestTurns(t *testing.T) {

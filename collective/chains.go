@@ -1,17 +1,16 @@
-package agent
+package collective
 
 import (
 	"cmp"
 	"slices"
-
-	"github.com/shoal-ml/shoal/collective"
 )
 
-// relieve has hosts send to each other what several of them get in other ways than around the ring,
-// where some host would have to send much more than busiest bytes: who has least to send passes it
-// on, or the source sends it again.
-func relieve(moves []collective.Move, sites collective.Sites, busiest int) []collective.Move {
-	// what hosts send, of their own; and around the ring
+// BalanceChains spreads what hosts send for copies that several hosts get. Around the ring, which is
+// the way of such a copy, some host may have to send much more than the busiest one must, which
+// sends so many bytes. Then the hosts with the least to send pass copies on instead, or the source
+// sends them again.
+func BalanceChains(moves []Move, sites Sites, busiest int) []Move {
+	// bytes by host: those that it sends of its own, and those that it passes on around the ring
 	first, around := make([]int, sites.N), make([]int, sites.N)
 	chains := make([][]int, len(moves))
 	for i := range moves {
@@ -31,7 +30,7 @@ func relieve(moves []collective.Move, sites collective.Sites, busiest int) []col
 	if most <= busiest+busiest/32 {
 		return moves
 	}
-	var relieved []collective.Move
+	var relieved []Move
 	for i, hosts := range chains {
 		if len(hosts) < 2 {
 			relieved = append(relieved, moves[i])
@@ -55,9 +54,9 @@ func relieve(moves []collective.Move, sites collective.Sites, busiest int) []col
 	return relieved
 }
 
-// along is the part of a move that goes to some hosts, which pass it on in this order, and to
-// workers of the source's host if that is asked for.
-func along(m *collective.Move, sites collective.Sites, hosts []int, here bool) collective.Move {
+// along is the part of a move that goes to some hosts, which pass it on in this order. Here is
+// whether it also goes to members on the host of the source.
+func along(m *Move, sites Sites, hosts []int, here bool) Move {
 	part := *m
 	part.Chain, part.Dst = true, nil
 	if here {
@@ -73,9 +72,9 @@ func along(m *collective.Move, sites collective.Sites, hosts []int, here bool) c
 	return part
 }
 
-// chain is the hosts that get something of a move from another one, in the order in which they pass
-// it on: around the ring from its source, unless it says so itself.
-func chain(m *collective.Move, sites collective.Sites) (hosts []int) {
+// chain is the hosts that get a copy from another one, in the order in which they pass it on: around
+// the ring from its source, unless the move is a Chain.
+func chain(m *Move, sites Sites) (hosts []int) {
 	source := sites.Of[m.Src[0].Member]
 	for _, d := range m.Dst {
 		if h := sites.Of[d.Member]; h != source && !slices.Contains(hosts, h) {
@@ -88,4 +87,21 @@ func chain(m *collective.Move, sites collective.Sites) (hosts []int) {
 		})
 	}
 	return hosts
+}
+
+// Traffic returns the bytes that each host sends to each other for copies, by sender and receiver,
+// and how many of them are passed on rather than sent by their source.
+func Traffic(moves []Move, sites Sites) (bytes map[[2]int]int, passedOn int) {
+	bytes = map[[2]int]int{}
+	for i := range moves {
+		from := sites.Of[moves[i].Src[0].Member]
+		for k, to := range chain(&moves[i], sites) {
+			if k > 0 {
+				passedOn += moves[i].N
+			}
+			bytes[[2]int{from, to}] += moves[i].N
+			from = to
+		}
+	}
+	return bytes, passedOn
 }

@@ -1,4 +1,4 @@
-package agent
+package collective_test
 
 import (
 	"math/rand/v2"
@@ -56,7 +56,7 @@ func taken(moves []collective.Move) map[[2]int]int {
 
 // Hosts share out what they pass on: nobody sends much more than the others need, where somebody
 // would.
-func TestRelieve(t *testing.T) {
+func TestBalanceChains(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -84,7 +84,7 @@ func TestRelieve(t *testing.T) {
 		}
 		bound := max(slices.Max(own), (all+hosts-1)/hosts)
 		gets := taken(moves)
-		moves = relieve(moves, sites, bound)
+		moves = collective.BalanceChains(moves, sites, bound)
 		if diff := cmp.Diff(gets, taken(moves)); diff != "" {
 			t.Fatalf("what members get has changed: %s", diff)
 		}
