@@ -10,9 +10,9 @@ import (
 // MismatchError says that two ranks made different calls at the same position.
 type MismatchError struct {
 	Group        topo.GroupID
-	Position     int // from 0; -1 for a transfer
+	Position     int // number of the collective in its group, from 0; -1 for a transfer
 	RankA, RankB topo.Rank
-	CallA, CallB string
+	CallA, CallB string // the calls, as Call.String writes them
 }
 
 func (e *MismatchError) Error() string {
@@ -28,10 +28,10 @@ func (e *MismatchError) Error() string {
 
 // LostError says that a call can never complete, because a rank that it needs is gone.
 type LostError struct {
-	Lost topo.Rank
-	Why  string
-	Rank topo.Rank
-	Call string
+	Lost topo.Rank // the rank that is gone
+	Why  string    // why it is gone, as the rest of a sentence: "has ended"
+	Rank topo.Rank // the rank that made the call
+	Call string    // the call, as Call.String writes it
 }
 
 func (e *LostError) Error() string {

@@ -1,7 +1,7 @@
-// Package collective is what ranks do together: calls, their matching by position, and one schedule
-// a collective.
+// Package collective defines what ranks do together: calls, how they are matched, and a schedule for
+// each collective.
 //
-// The flow: every rank posts a Call; Matcher brings together the calls that belong to each other
+// Every rank posts a Call; Matcher brings together the calls that belong to each other
 // and finds the ranks that disagree; Schedule turns a complete set of calls into moves between
 // spans of the ranks' buffers (one file a collective); Run executes the moves over memory, cut into
 // chunks that any number of lanes may take. Nothing here starts a goroutine, reads a clock or opens
@@ -32,9 +32,9 @@ const (
 	Send
 	Recv
 	Barrier
-	_ // asks to become a member: no collective
-	// Reshape brings the state of a job from one mesh to another. What goes where only a layout
-	// knows: who executes it makes its schedule.
+	_ // the number of a request to become a member, which is no collective
+	// Reshape brings the state of a job from one mesh to another. Only layouts say what goes
+	// where, so that whoever executes a reshape makes its schedule.
 	Reshape
 )
 
@@ -47,6 +47,7 @@ var kindNames = [...]string{AllReduce: "all_reduce", ReduceScatter: "reduce_scat
 // Valid reports whether k is a known collective.
 func (k Kind) Valid() bool { return k >= AllReduce && k <= Barrier || k == Reshape }
 
+// String returns the name of the collective as clients call it, such as all_reduce.
 func (k Kind) String() string {
 	if !k.Valid() {
 		return fmt.Sprintf("kind(%d)", uint8(k))
@@ -82,6 +83,7 @@ var reductionNames = [...]string{"none", "sum", "mean", "min", "max", "prod"}
 // Valid reports whether r is a known reduction.
 func (r Reduction) Valid() bool { return r <= Prod }
 
+// String returns the name of the reduction, such as sum.
 func (r Reduction) String() string {
 	if !r.Valid() {
 		return fmt.Sprintf("reduction(%d)", uint8(r))
@@ -93,36 +95,51 @@ func (r Reduction) String() string {
 type Call struct {
 	Kind      Kind
 	DType     tensor.DType
-	Reduction Reduction
+	Reduction Reduction // meaningful where Kind.Reduces
 	Group     topo.GroupID
-	Peer      int     // root, or partner of send and recv: an index into the group's members
-	Tag       uint32  // send and recv
-	Weight    float64 // Mean
-	In, Out   []byte  // the memory; nil where the rank gives or takes nothing
-	Splits    []int   // AllToAll: elements for each rank; nil = even
-	Shape     []int   // for messages and agreement
-	Shared    Shared  // where Out is, if it is no memory of the rank's own
-	Window    []byte  // of a call in pieces: what both In and Out pass through, which are nil then
+	Peer      int     // root, or partner of a send or receive, as an index into the group's members
+	Tag       uint32  // tag of a send or receive
+	Weight    float64 // weight of the input in a Mean, from 0 to 1e300
+	In, Out   []byte  // input and output memory; nil where the rank gives or takes nothing
+	Splits    []int   // elements for each rank in an AllToAll; nil = the same for all
+	Shape     []int   // shape of the tensor, which messages name and ranks must agree on
+	Shared    Shared  // place of Out in a shared result; zero = Out is the rank's own memory
+	Window    []byte  // window of a call in pieces, in place of In and Out; nil = no such call
 	Flags
-	// the root of a broadcast is lost and this call has taken its part: what was Out is In
+
+	// Promoted is whether the call stands in for the lost root of a broadcast: its In is what was
+	// its Out.
 	Promoted bool
-	Far      *Far // the memory is on another host; nil = it is here
+
+	// Far is set for a call whose memory is on another host; nil = the memory is on this host.
+	Far *Far
 }
 
-// Flags are what a call is to its step, and how it is carried out; they are the same on all ranks.
+// Flags say what a call is to its training step, and how it is carried out. All ranks of a
+// collective give the same.
 type Flags struct {
-	// the step goes on: this call counts only together with the next ones, up to one without More
+	// More is whether the step goes on behind this call, which then counts only together with the
+	// next ones, up to one without More.
 	More bool
-	Step bool // a step of the job ends with this call
-	// no part of the step that is under way: it completes at once, and the step goes on behind it
-	Aside  bool
-	Narrow bool // between hosts, partial sums of f16 and bf16 are rounded to that type
-	// members are released one at a time, and none at the end of a step in which one was lost
+
+	// Step is whether a step of the job ends with this call.
+	Step bool
+
+	// Aside is whether the call is no part of the step that is under way: it completes at once, and
+	// the step goes on behind it.
+	Aside bool
+
+	// Narrow is whether partial sums of f16 and bf16 are rounded to that type between hosts.
+	Narrow bool
+
+	// Sparing is whether members are released one at a time, and none at the end of a step in which
+	// one was lost.
 	Sparing bool
 }
 
-// Far stands for memory on another host: In and Out are nil, and only their lengths are known.
-type Far struct{ In, Out int } // elements
+// Far stands for memory on another host: Call.In and Call.Out are nil, and only their numbers of
+// elements are known.
+type Far struct{ In, Out int }
 
 // InLen is the number of input elements.
 func (c *Call) InLen() int {
@@ -231,6 +248,7 @@ func (c *Call) Check(size, self int) error {
 	return c.checkOverlap()
 }
 
+// maxWeight bounds a weight, so that the sum of all weights is finite.
 const maxWeight = 1e300
 
 func (c *Call) checkLengths(size, self int) error {
@@ -282,8 +300,8 @@ func (c *Call) checkSplits(size, in int) error {
 
 // FieldError names the field of a call that is wrong.
 type FieldError struct {
-	Field   string
-	Problem string
+	Field   string // field as the protocol of the arena names it, such as out.count
+	Problem string // what is wrong with it
 }
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }

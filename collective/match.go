@@ -6,11 +6,11 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Posted is a call that waits for the others. The shell that posts it finds it again by Worker and
-// Ticket.
+// Posted is a call that waits for the calls of other ranks. Worker and Ticket identify it to the
+// shell that posted it.
 type Posted struct {
 	Worker topo.WorkerID
-	Ticket uint64
+	Ticket uint64 // number of the call among those of its worker
 	Call   Call
 }
 
@@ -19,7 +19,7 @@ type Posted struct {
 // an elastic world that lost members.
 type Ready struct {
 	Calls []*Posted
-	Err   error
+	Err   error // why the calls fail; nil = they can be executed
 }
 
 // Matcher brings together the calls of a group by position: the k-th collective of every member is
@@ -30,42 +30,41 @@ type Ready struct {
 // others, without what the lost one had posted for a step that it did not complete (Call.More).
 // elastic.go has the rules.
 type Matcher struct {
-	groups map[topo.GroupID]*group
-	// by list of members: the groups that have it, the oldest first
-	byMembers map[string][]topo.GroupID
-	gone      map[topo.WorkerID]string // workers that will post no more, and why
-	next      topo.GroupID
-	unused    bool // a group may be needed by nobody
-	elastic   bool
+	groups    map[topo.GroupID]*group
+	byMembers map[string][]topo.GroupID // by list of members: their groups, the oldest first
+	gone      map[topo.WorkerID]string  // by worker that will post no more: why
+	next      topo.GroupID              // number of the next group
+	unused    bool                      // some group may be needed by no member
+	elastic   bool                      // the world goes on without members that are lost
 }
 
 // group is a set of workers and what they have posted.
 type group struct {
 	id        topo.GroupID
-	key       string // of its list of members, in Matcher.byMembers
+	key       string // key in Matcher.byMembers; "" for the world
 	members   []*member
-	firstOpen int         // the number of open[0]
-	open      []*position // not passed by every member yet
-	held      []*position // complete, but of a step that is not
-	recycled  []*position
+	firstOpen int         // number of the position open[0]
+	open      []*position // positions that some member has not passed yet, in order
+	held      []*position // positions that are complete, of a step that is not, in order
+	recycled  []*position // positions that can be used again
 	mailboxes map[address]*mailbox
 }
 
-// member is a member of a group.
+// member is a worker in a group.
 type member struct {
 	worker topo.WorkerID
-	posted int  // the number of its next collective
-	since  int  // the number of its first call of a step that it has not completed; -1 = none
-	gone   bool // it will post no more, and the world goes on without it
+	posted int  // number of its next collective
+	since  int  // number of its first call in a step that it has not completed; -1 = there is none
+	gone   bool // the world goes on without it, and it posts no more
 	joined bool // it has asked for this group
 	left   bool // it needs this group no more
 }
 
 // position is one collective of a group.
 type position struct {
-	number int
-	calls  []*Posted // by member, nil = not posted
-	err    error     // the ranks disagree: later calls at this position get the same answer
+	number int       // which collective of the group this is, from 0
+	calls  []*Posted // by member: its call; nil = not posted
+	err    error     // why the ranks disagree, which later calls are told too; nil = they agree
 }
 
 // NewMatcher returns a Matcher for a world of the given workers, in the order of their ranks.
@@ -88,7 +87,7 @@ func (m *Matcher) add(workers []topo.WorkerID) *group {
 
 // index finds a worker in the group; -1 if it is no member.
 func (g *group) index(w topo.WorkerID) int {
-	// as long as nobody has come or gone
+	// In a world that has not changed yet, workers are numbered by rank.
 	if w < topo.WorkerID(len(g.members)) && g.members[w].worker == w {
 		return int(w)
 	}

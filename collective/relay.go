@@ -6,18 +6,18 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Sites says where the members of a group are.
+// Sites says on which hosts the members of a group are. All agents number the hosts in the same way.
 type Sites struct {
 	Of   []int // by member: its host
-	N    int   // hosts; all agents number them in the same way, from 0
+	N    int   // number of hosts
 	Self int   // this host
 }
 
 // Outgoing is a piece that is due to be sent.
 type Outgoing struct {
-	To      int    // host
-	Part    uint32 // the segment, and which way it goes
-	Offset  uint64 // of the payload in the part, in bytes
+	To      int    // host that gets it
+	Part    uint32 // twice the number of the segment, plus 1 for a result on its way down
+	Offset  uint64 // bytes from the begin of the part to the payload
 	Payload []byte
 }
 
@@ -29,10 +29,10 @@ type Outgoing struct {
 // The life of one use:
 //
 //  1. Prepare.
-//  2. Chunk for every index below Chunks, and Place and Arrived for every piece that comes, all in any order, from any goroutine; what
-//     Chunk and Arrived return is to be sent. Until Done.
-//  3. When the Relays of all hosts are Done: Deliver for every index below Deliveries. A use that is given up instead: Revert for every
-//     index below Pieces, when nothing else of it runs any more.
+//  2. Chunk for every index below Chunks, and Place and Arrived for every piece that comes, all in
+//     any order, from any goroutine; what Chunk and Arrived return is to be sent. Until Done.
+//  3. When the Relays of all hosts are Done: Deliver for every index below Deliveries. A use that is
+//     given up instead: Revert for every index below Pieces, when nothing else of it runs any more.
 //
 // Where outputs are Fresh, pieces are written to all of them as they come and nothing is changed
 // back; Deliver is for what no other host sends, and may be called at any time.
@@ -51,58 +51,57 @@ type Outgoing struct {
 //
 // The zero value is ready and is used again and again.
 type Relay struct {
-	run       Run      // folds local sources; executes the moves that need no other host
-	local     Schedule // those moves
-	self      int
-	sumType   tensor.DType // of partial sums
-	pieceLen  int          // elements a piece
-	remaining atomic.Int64 // pieces that are to be summed, or to come down, until Done
+	run       Run          // adds up local sources, and executes local
+	local     Schedule     // the moves that need no other host
+	self      int          // this host
+	sumType   tensor.DType // element type of partial sums
+	pieceLen  int          // elements of a piece at most
+	remaining atomic.Int64 // pieces to be summed or received until Done
 
-	moves       []Move // by move: what of it is on this host
-	spans       []Span
-	segments    []segment // of which this host is a part
-	childSums   []childSum
-	resultHosts []int
-	initial     []initialPiece
-	first       int   // of starts
-	turns       []int // where in starts each turn ends
-	copied      []int // the segments with several destinations on this host
-	results     int   // chunks of those
-	pieces      int   // of all segments
-	summed      int   // bytes of inputs that Chunk reads
-	placed      int   // bytes of outputs that are written as they come
-	written     int   // bytes of outputs that Deliver writes
-	stream      bool
-	fresh       bool // outputs are written as soon as anything for them is here
+	moves       []Move // by move in which this host has a part: its sources and destinations here
+	spans       []Span // memory of the spans of moves
+	segments    []segment
+	childSums   []childSum     // memory of segment.in
+	resultHosts []int          // memory of segment.out
+	initial     []initialPiece // pieces that Chunk sums
+	first       int            // index in initial of the piece that Chunk sums first
+	turns       []int          // by turn: index in initial at which it ends
+	copied      []int          // segments whose results Deliver copies
+	results     int            // chunks of the results that Deliver copies
+	pieces      int            // pieces of all segments
+	summed      int            // bytes of inputs that Chunk reads
+	placed      int            // bytes of outputs that are written as they come
+	written     int            // bytes of outputs that Deliver writes
+	stream      bool           // results are written past the cache
+	fresh       bool           // outputs are written as soon as anything for them is here
 
 	buffer  []byte          // partial sums and results
-	states  []atomic.Uint32 // by segment, piece and sender: has it come
-	missing []atomic.Int32  // by segment and piece: partial sums that have not come, or inOutput
+	states  []atomic.Uint32 // by segment, piece and sender: notDue to received
+	missing []atomic.Int32  // by segment and piece: partial sums still to come, or inOutput
 	plan    plan
 }
 
 // segment is this host's part in one tree of a move.
 type segment struct {
-	part     uint32 // its number, the same on all hosts; see Outgoing.Part
-	move     int
-	from, n  int        // its elements of the move
+	part     uint32     // number of the segment, the same on all hosts
+	move     int        // index in Relay.moves
+	from, n  int        // first element in the move, and number of elements
 	parent   int        // host that partial sums go to; -1 at the root
 	source   int        // host that the result comes from; -1 at the root
 	up       bool       // a partial sum goes to the parent
 	down     bool       // the result comes from the source
-	direct   bool       // what is sent first is the only input itself
+	direct   bool       // the only input is sent from where it lies
 	inOutput bool       // the result goes to the first output here as soon as it is known
-	in       []childSum // the children that give partial sums
-	out      []int      // the hosts of the children that take the result
-	sum      int        // where partial sums are, in buffer; also the first inlet's
-	result   int        // where the result is, in buffer; the same where the types are
-	// first entry in states: one for each child and one for the source, for each piece
-	states  int
-	missing int // first entry in missing
-	first   int // first chunk of Deliver
+	in       []childSum // children that send partial sums
+	out      []int      // hosts of the children that get the result
+	sum      int        // offset in buffer of the partial sums, and of those of the first child
+	result   int        // offset in buffer of the result; sum, where their types are the same
+	states   int        // first entry in states: for each piece one a child, and one for the source
+	missing  int        // first entry in missing: one for each piece
+	first    int        // first chunk of Deliver; meaningful for copied segments
 }
 
-// childSum is where the partial sums of a child come in.
+// childSum says where in buffer the partial sums of a child's host come in.
 type childSum struct{ host, at int }
 
 // inOutput says that the result of a piece is in the first output of this host, and what was there
@@ -114,10 +113,10 @@ type initialPiece struct{ segment, piece, turn int }
 
 // What is known of a piece that another host sends.
 const (
-	notDue    uint32 = iota // it cannot come yet: it depends on what this host has not sent
-	due                     // it may come
-	receiving               // its memory is given out
-	received
+	notDue    uint32 = iota // the piece depends on what this host has not sent yet
+	due                     // the piece may come
+	receiving               // memory for the piece has been given out
+	received                // the piece is here
 )
 
 // Chunks is the number of pieces that need nothing from another host.

@@ -10,10 +10,10 @@ import (
 // incoming is a piece from another host.
 type incoming struct {
 	segment *segment
-	piece   int
-	down    bool
-	state   int // entry in states
-	at      int // where its bytes go, in buffer
+	piece   int  // which piece of the segment
+	down    bool // the piece is a result; else a partial sum
+	state   int  // entry in states
+	at      int  // offset in buffer at which its bytes go
 }
 
 // find looks up a piece, whose every argument may be a lie.

@@ -9,20 +9,22 @@ import (
 
 // plan is the memory in which a schedule is turned into segments.
 type plan struct {
-	roles []role // by host; empty between moves
-	// with a part in the move at hand, ascending: their indices are what Strategy calls positions
+	roles []role // by host: its role in the move at hand; empty between moves
+
+	// hosts are those with a part in the move at hand, in ascending order unless it is a Chain. An
+	// index in it is what a Strategy calls a position.
 	hosts  []int
 	self   int    // position of this host; -1 = it has no part in the move
-	root   int    // position, or -1
-	parent []int  // by position: where partial sums go
-	source []int  // by position: where the result comes from
-	flows  []role // by position: of the host and all below it, in either tree
+	root   int    // position of the root; -1 = there is none
+	parent []int  // by position: the position that partial sums go to
+	source []int  // by position: the position that the result comes from
+	flows  []role // by position: the role of the host and of all below it, in either tree
 
-	bufferSize int // sizes, as far as they are known
-	states     int
-	missing    int
-	pieces     int
-	longest    int // bytes of the longest segment with destinations here
+	bufferSize int // bytes of buffer that are reserved so far
+	states     int // entries of states so far
+	missing    int // entries of missing so far
+	pieces     int // pieces to be summed or received so far
+	longest    int // bytes of the longest segment that Deliver copies
 }
 
 // role is what a host is in a move, or a part of a tree for the rest of it.
@@ -76,7 +78,7 @@ func (r *Relay) reset(calls []*Call, sites Sites) {
 		p.roles = make([]role, sites.N)
 	}
 	r.self, r.results, r.first, r.summed, r.placed, r.written = sites.Self, 0, -1, 0, 0, 0
-	r.run.Prepare(&r.local, calls) // no moves yet, but the weights
+	r.run.Prepare(&r.local, calls) // for the scales; moves follow
 	r.sumType = r.run.dtype
 	if r.run.reduces && !calls[0].Narrow {
 		r.sumType = kernel.AccType(r.run.dtype)
@@ -220,7 +222,7 @@ func (r *Relay) addSegment(g segment) {
 		p.pieces += pieces
 	}
 	bytes := g.n * r.run.dtype.Size()
-	last := 0 // how many outputs are written last
+	last := 0 // outputs that Deliver writes
 	if len(m.Dst) > 0 && !r.fresh && (r.run.reduces || g.parent >= 0) {
 		last = len(m.Dst)
 		if g.inOutput = m.Runs == nil; g.inOutput {

@@ -18,11 +18,11 @@ const (
 // are several, such as ring/256 and ring/256x4.
 type Route struct {
 	Strategy Strategy
-	// bytes of an accumulator that travel together: a power of two from MinPiece to MaxPiece
-	Piece   int
-	Streams int // of a link, on which pieces travel beside each other: 1 to MaxStreams
+	Piece    int // bytes of partial sums sent as one: a power of two from MinPiece to MaxPiece
+	Streams  int // streams of a link that carry pieces beside each other: 1 to MaxStreams
 }
 
+// String returns the text that MarshalText writes.
 func (r Route) String() string {
 	b, _ := r.AppendText(nil)
 	return string(b)
@@ -101,11 +101,11 @@ func Candidates(hosts, bytes int) (routes []Route) {
 	return routes
 }
 
-// usualPiece is enough that its header and the calls about it cost nothing, and little enough that
-// a host sends on the first piece while the next ones are still on their way.
+// usualPiece is a length in bytes at which headers and calls for a piece cost nothing, and a host
+// sends the first piece on while the next ones are still on their way.
 const usualPiece = 256 << 10
 
-// Below these lengths a step's latency is more than the time that its bytes take.
+// Below these lengths in bytes, the latency of a step is more than the time that its bytes take.
 const (
 	starBytes   = 4 << 10
 	cliqueBytes = 256 << 10

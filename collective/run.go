@@ -25,19 +25,19 @@ type Run struct {
 	kernels *kernel.Impl
 	dtype   tensor.DType
 	op      kernel.Op
-	reduces bool
+	reduces bool // the collective combines elements
 	calls   []*Call
 	moves   []Move
-	first   []int     // by move: its first chunk; one more entry at the end
-	scale   []float64 // by member: what its input is multiplied by; nil = nothing
-	total   float64   // what the result is multiplied by; 1 = nothing
-	stream  bool
+	first   []int     // by move: index of its first chunk; one more entry for the end of the last
+	scale   []float64 // by member: factor of its input; empty = all are 1
+	total   float64   // factor of the result; 1 = unscaled
+	stream  bool      // results are written past the cache
 }
 
 // Scratch is the memory of one lane.
 type Scratch struct {
-	acc      []byte
-	dst, src [][]byte // of a piece of a move
+	acc      []byte   // accumulator of a block
+	dst, src [][]byte // destinations and sources of the chunk at hand
 }
 
 // NewScratch returns memory for one lane.
@@ -94,7 +94,8 @@ func (r *Run) setScales() {
 		if !equal {
 			each = c.Weight / sum
 		}
-		// of f16 that travels narrow also where all are equal: a sum could be beyond what f16 holds
+		// Equal weights of f16 that travels narrow are applied here too: a sum of unscaled inputs
+		// could be beyond what f16 holds.
 		r.scale = append(r.scale, each)
 	}
 }
@@ -105,7 +106,7 @@ func (r *Run) Chunks() int { return r.first[len(r.first)-1] }
 // Chunk executes piece i.
 func (r *Run) Chunk(i int, s *Scratch) {
 	lo, hi := 0, len(r.moves)-1
-	for lo < hi { // the last move that starts at or before i
+	for lo < hi { // find the last move that starts at or before chunk i
 		mid := (lo + hi + 1) / 2
 		if r.first[mid] <= i {
 			lo = mid

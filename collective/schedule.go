@@ -8,9 +8,9 @@ import (
 
 // Span is a run of elements in one rank's input or output.
 type Span struct {
-	Member int // index into the group
-	Out    bool
-	Off    int // elements
+	Member int  // index of the rank in its group
+	Out    bool // the run is in the output; else in the input
+	Off    int  // elements before the run; in a move with Runs, an index in Runs.Offs
 }
 
 // Move reads N elements from every source, combines them in the order of the sources, and writes
@@ -18,15 +18,17 @@ type Span struct {
 type Move struct {
 	N        int
 	Src, Dst []Span
-	Runs     *Runs // of a copy; nil = every span is one run
-	// of a copy: in a ring, hosts pass it on in the order of Dst, in place of that of their numbers
+	Runs     *Runs // short runs of a copy; nil = every span is one run
+
+	// Chain is whether hosts pass a copy round the ring in the order of Dst, instead of in the
+	// order of their numbers.
 	Chain bool
 }
 
 // Runs are short runs that travel as one move, one behind the other.
 type Runs struct {
-	Ends []int   // of each, in elements of the move
-	Offs [][]int // where each is in the memory of a span, whose Off is an index of this
+	Ends []int   // by run: the element of the move at which it ends
+	Offs [][]int // by Span.Off, then by run: elements before the run in the memory of the span
 }
 
 // Add adds a run of n elements to a move that has none, or was given all of them so; offs are where
@@ -48,10 +50,10 @@ func (m *Move) Add(n int, offs ...int) {
 	}
 }
 
-// part is elements of a move that lie side by side.
+// part is n elements of a move that lie side by side: those of a run, from an offset in it on.
 type part struct{ run, from, n int }
 
-// at is a span's part of a move.
+// at returns the part of a span.
 func (m *Move) at(s Span, p part) Span {
 	if m.Runs != nil {
 		s.Off = m.Runs.Offs[s.Off][p.run]
@@ -87,12 +89,13 @@ func (m *Move) parts(from, n int) iter.Seq[part] {
 // run in any order and in parallel. The zero value is ready; Build reuses its memory.
 type Schedule struct {
 	Moves []Move
-	Bytes int // read and written, for counters
-	// of each host, what it sends of its own, one turn after another; nil = all at once
-	Turns [][]Turn
-	// outputs are new memory, of which nobody reads anything before the schedule counts
+	Bytes int      // bytes read and written, for counters
+	Turns [][]Turn // by host: its turns to send what is its own; nil = it sends all at once
+
+	// Fresh is whether outputs are new memory, of which nobody reads anything before the schedule
+	// counts.
 	Fresh bool
-	spans []Span
+	spans []Span // memory of the spans of Moves
 }
 
 // A Turn is the time in which a host sends N elements to one other.
@@ -172,7 +175,7 @@ func lengthError(member int, c *Call, what string, have, want int) error {
 
 // MemberError is an error that one member of the group caused.
 type MemberError struct {
-	Member int
+	Member int // index of the member in the group
 	Err    error
 }
 

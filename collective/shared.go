@@ -15,9 +15,9 @@ const MaxName = 255
 // written there once. The zero value is an output that is the rank's own. All ranks give the same,
 // so that nobody still reads the result before when the last of them has made the call.
 type Shared struct {
-	Group topo.GroupID // whose result it is
-	Name  string       // 1 to MaxName bytes
-	Off   int          // bytes
+	Group topo.GroupID // group whose result it is
+	Name  string       // name of the result, 1 to MaxName bytes; "" = none
+	Off   int          // bytes from the begin of the result to the output
 }
 
 // write adds the place to the text of a call of a group.

@@ -7,43 +7,42 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Wait is that calls of others wait for a worker.
+// Wait says that calls of other workers wait for a worker.
 type Wait struct {
 	WaitID
-	Call    *Posted // the first of these calls; the matcher's still
-	Waiters int     // whose calls they are: so many workers
-	// its own first call that waits, for others that wait for it; nil = it does not wait
-	OwnCall *Posted
+	Call    *Posted // the first of these calls; it belongs to the Matcher
+	Waiters int     // workers whose calls they are
+	OwnCall *Posted // the first call in which the worker itself waits; nil = it does not wait
 }
 
-// WaitID tells waits apart. A wait keeps it until its call is met.
+// WaitID tells waits apart. A wait keeps its WaitID until its call is met.
 type WaitID struct {
-	Worker topo.WorkerID // that is waited for
+	Worker topo.WorkerID // worker that is waited for
 	Group  topo.GroupID
-	Of     topo.WorkerID // of a transfer, who waits; of a collective, Worker
-	Number uint64        // the ticket of the transfer, or the number of the collective in its group
+	Of     topo.WorkerID // worker that waits in a transfer; in a collective the same as Worker
+	Number uint64        // ticket of the transfer, or number of the collective in its group
 }
 
-// blocked is calls that wait for the same workers.
+// blocked is a set of calls that wait for the same workers.
 type blocked struct {
 	of        topo.GroupID
-	calls     []*Posted // of those that can still wait
-	missing   []topo.WorkerID
-	number    uint64 // of a collective in its group
-	pair      bool
-	waiters   int  // of a pair, how many workers call
-	explained bool // what its workers wait for is listed
+	calls     []*Posted       // calls of workers that can still wait
+	missing   []topo.WorkerID // workers that are waited for
+	number    uint64          // number of a collective in its group; 0 for transfers
+	pair      bool            // the calls are sends or receives
+	waiters   int             // workers that call in a pair; 0 for a collective
+	explained bool            // some of missing does not wait, or waits for another that does not
 }
 
-// Waits lists the workers on which it lies that others wait: those that are waited for, and do not
-// wait themselves for somebody on whom it lies. So of a chain the list has its end, and of workers
-// that wait for each other in a circle it has all. It is in order, and changes nothing.
+// Waits lists the workers that hold up others: those that are waited for and do not wait themselves
+// for one that holds up others. A chain of waits comes to the worker at its end, and a circle to all
+// of its workers. The list is in order, and the Matcher stays as it is.
 func (m *Matcher) Waits() (list []Wait) {
 	all := m.allBlocked()
 	if len(all) == 0 {
 		return nil
 	}
-	own := map[topo.WorkerID]*Posted{} // of those that wait
+	own := map[topo.WorkerID]*Posted{} // by worker that waits: its first call
 	for _, s := range all {
 		for _, p := range s.calls {
 			if first := own[p.Worker]; first == nil || p.Ticket < first.Ticket {
@@ -51,7 +50,7 @@ func (m *Matcher) Waits() (list []Wait) {
 			}
 		}
 	}
-	waiting := map[topo.WorkerID]bool{} // it waits for another on whom it lies, in the end
+	waiting := map[topo.WorkerID]bool{} // workers that wait, in the end, for one that does not
 	for found := true; found; {
 		found = false
 		for i := range all {
@@ -86,7 +85,7 @@ func (s *blocked) wait(w topo.WorkerID, own *Posted) Wait {
 		Waiters: len(s.calls), OwnCall: own}
 	if s.pair {
 		x.Waiters = s.waiters
-		// it receives from any itself
+		// The worker receives from any rank itself, and does not wait for itself.
 		if s.waiters > 1 && slices.ContainsFunc(s.calls, func(p *Posted) bool {
 			return p.Worker == w
 		}) {
@@ -115,7 +114,7 @@ func countWorkers(calls []*Posted) (n int) {
 func (m *Matcher) allBlocked() (list []blocked) {
 	add := func(s blocked, calls []*Posted) bool {
 		for _, p := range calls {
-			// what a lost worker has left behind can be met, but nobody waits there
+			// A call that a lost worker has left behind can be met, but nobody waits in it.
 			if p != nil && !m.Gone(p.Worker) {
 				s.calls = append(s.calls, p)
 			}
@@ -129,7 +128,7 @@ func (m *Matcher) allBlocked() (list []blocked) {
 		return len(s.calls) > 0
 	}
 	for _, g := range m.groups {
-		for _, pos := range g.open { // those in front may have failed
+		for _, pos := range g.open { // the first ones may have failed
 			if add(blocked{of: g.id, number: uint64(pos.number),
 				missing: m.notPosted(g, pos.number)},
 				pos.calls) {
