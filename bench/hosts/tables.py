@@ -121,8 +121,8 @@ A time is the median over the runs, up to {runs}, with the smallest and the larg
 it stands with its share of the bound: 2(H−1)/H · bytes / rate, the time in which a host can send
 what every schedule that sums on the hosts must send. "sent / bound" is what the busiest host put on
 its cable for a call, with all headers. Packets of {mtu} bytes carry {carried:.1f} % of data, which
-is the most that is possible of the bound. The other rows say how many times longer a peer takes, each pair
-from one round.
+is the most that is possible of the bound. The other rows say how many times longer a peer takes,
+each pair from one round.
 
 ## Machine
 
