@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -43,6 +45,8 @@ func newAgentCommand() *cobra.Command {
 
 The agent runs workers of the job here, as many as it has slots for, and exchanges their tensors with the other hosts over
 links that are encrypted and authenticated on both sides. It ends with the job.
+
+If nobody answers there, it says why and tries again until somebody does. A refusal ends it: another token, another version.
 
 With --store and --job it asks the store of the job where that listens, which is right also when another host leads it by now.
 
@@ -109,7 +113,8 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	}
 	// who started it over ssh may be lost, and its terminal; the job goes on
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	p := bid(ctx, func(syscall.Signal) bool { return true }, func() {
+	var joined atomic.Bool // before it has, there is nothing to leave
+	p := bid(ctx, func(syscall.Signal) bool { return joined.Load() }, func() {
 		fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends; Ctrl-C again "+
 			"ends its workers at once")
 	})
@@ -119,11 +124,15 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 		launcher.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes,
 			Color: colorful(out) && colorful(notes), Leave: p.asked,
 			Link: func(h fabric.Handler) (fabric.Network, error) {
-				joined, err := tcp.Join(p.ctx, f.join, token,
+				var err error
+				network, err = tcp.Join(p.ctx, f.join, token,
 					tcp.Config{Name: fabric.Host(hostName(f.name)), Listen: f.listen,
-						Version: version.Version}, h)
-				network = joined
-				return joined, err
+						Version: version.Version, Unreachable: waiting(notes, f.join)}, h)
+				if p.ctx.Err() != nil {
+					err = cmp.Or(context.Cause(p.ctx), err)
+				}
+				joined.Store(err == nil)
+				return network, err
 			},
 			Join: func() string {
 				return network.Addr()
@@ -139,6 +148,24 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 		fmt.Fprintln(notes, "shoal: this host has left the job")
 	}
 	return err
+}
+
+// waiting tells that nobody answers where this host is to join: why, again when the reason changes,
+// and now and then for how long it has tried.
+func waiting(notes io.Writer, address string) func(attempts int, why error) {
+	const often = 8 // the attempts are up to eight seconds apart
+	last, began := "", time.Now()
+	return func(attempts int, why error) {
+		switch {
+		case why.Error() != last:
+			last = why.Error()
+			fmt.Fprintf(notes, "shoal: cannot reach the job at %s yet: %s; trying again until it "+
+				"answers, or Ctrl-C\n", address, last)
+		case attempts%often == 0:
+			fmt.Fprintf(notes, "shoal: still trying to reach %s: %d attempts in %v\n", address,
+				attempts, time.Since(began).Round(time.Second))
+		}
+	}
 }
 
 func hostName(said string) string {

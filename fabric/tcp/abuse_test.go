@@ -196,6 +196,53 @@ func TestJoinElsewhere(t *testing.T) {
 	}
 }
 
+// TestJoinWaits: a newcomer that nobody answers says why, and joins when somebody does. It does not
+// wait where it is refused.
+func TestJoinWaits(t *testing.T) {
+	j := newJob(t, Config{})
+	way := newCable(t)
+	address := way.address()
+	way.listener.Close()
+	config, told := j.config(), 0
+	config.Unreachable = func(attempts int, why error) {
+		told++
+		says(t, why, "no host of a job answers there", "connection refused")
+		if attempts != told {
+			t.Errorf("attempt %d is told as attempt %d", told, attempts)
+		}
+		if told < 2 {
+			return
+		}
+		var err error
+		if way.listener, err = net.Listen("tcp", address); err != nil {
+			t.Fatal(err)
+		}
+		way.to(t, j.a.Addr())
+	}
+	m, err := Join(t.Context(), address, j.a.Token(time.Minute), config, fabrictest.NewRecorder(t))
+	if err != nil || told != 2 {
+		t.Fatalf("told %d times that nobody answers, then: %v", told, err)
+	}
+	m.Close()
+
+	config.Unreachable = func(int, error) { t.Error("waits, though it is refused") }
+	for _, token := range []string{"nonsense", j.a.Token(-time.Second)} {
+		_, err := Join(t.Context(), j.a.Addr(), token, config, fabrictest.NewRecorder(t))
+		says(t, err, "token")
+	}
+	config.Version = "0.9"
+	_, err = Join(t.Context(), j.a.Addr(), j.a.Token(time.Minute), config,
+		fabrictest.NewRecorder(t))
+	says(t, err, "use the same version")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	config.Unreachable = func(int, error) { cancel() }
+	if _, err = Join(ctx, "nowhere.invalid:7077", j.a.Token(time.Minute), config,
+		fabrictest.NewRecorder(t)); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted while it waits: %v", err)
+	}
+}
+
 // raw dials a without any manners.
 func (j *job) raw() net.Conn {
 	j.t.Helper()

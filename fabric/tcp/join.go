@@ -23,10 +23,13 @@ const reachTime = 10 * time.Second
 
 // Join makes this agent a member of the job that the token is for, through any of the job's agents,
 // and links it with all of them. The context bounds the joining only.
-func Join(ctx context.Context, address, tokenText string, config Config,
-	h fabric.Handler) (*Network,
-	error) {
-	m, err := join(ctx, address, tokenText, config, h)
+func Join(ctx context.Context, address, tokenText string, config Config, h fabric.Handler) (
+	*Network, error) {
+	t, err := parseToken(tokenText)
+	var m *Network
+	if err == nil {
+		m, err = joinReachable(ctx, address, t, config, h)
+	}
 	if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) { // what failed was cut short
 		err = fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
@@ -36,13 +39,40 @@ func Join(ctx context.Context, address, tokenText string, config Config,
 	return m, nil
 }
 
-func join(ctx context.Context, address, tokenText string, config Config,
-	h fabric.Handler) (*Network,
-	error) {
-	t, err := parseToken(tokenText)
-	if err != nil {
-		return nil, err
+// errUnreachable marks the failure of a first connection: the job may not have begun yet, or the
+// network may not be up.
+type errUnreachable struct{ error }
+
+func (e errUnreachable) Unwrap() error { return e.error }
+
+// firstRetry and lastRetry are how long a newcomer waits until it dials again, at first and in the
+// end.
+const (
+	firstRetry = 500 * time.Millisecond
+	lastRetry  = 8 * time.Second
+)
+
+// joinReachable joins, and if it is told to, waits until an agent can be reached.
+func joinReachable(ctx context.Context, address string, t token, config Config, h fabric.Handler) (
+	*Network, error) {
+	wait := firstRetry
+	for attempts := 1; ; attempts++ {
+		m, err := join(ctx, address, t, config, h)
+		if !errors.As(err, &errUnreachable{}) || config.Unreachable == nil || ctx.Err() != nil {
+			return m, err
+		}
+		config.Unreachable(attempts, err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, err
+		}
+		wait = min(2*wait, lastRetry)
 	}
+}
+
+func join(ctx context.Context, address string, t token, config Config, h fabric.Handler) (*Network,
+	error) {
 	m, key, err := newNetwork(config, h)
 	if err != nil {
 		return nil, err
@@ -67,15 +97,18 @@ func (m *Network) enter(ctx context.Context, address string, t token,
 	defer c.hangUp()
 	s, err := c.connect(address, newcomerTLS(t))
 	if name := (*net.DNSError)(nil); errors.As(err, &name) {
-		return nil, fmt.Errorf(
+		return nil, errUnreachable{fmt.Errorf(
 			"no address is known for %s here: check the name, or give the address: %w", name.Name,
-			err)
+			err)}
 	}
 	if silent := (net.Error)(nil); errors.Is(err, syscall.ECONNREFUSED) ||
 		ctx.Err() == nil && errors.As(err, &silent) && silent.Timeout() {
-		return nil, fmt.Errorf("no host of a job answers there; it may have ended, or listen at "+
-			"another address or port (shoal ps --json on its host has it as \"join\"), or a "+
-			"firewall is between: %w", err)
+		return nil, errUnreachable{fmt.Errorf("no host of a job answers there; it may have ended, "+
+			"or listen at another address or port (shoal ps --json on its host has it as "+
+			"\"join\"), or a firewall is between: %w", err)}
+	}
+	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
+		return nil, errUnreachable{err} // no route, or no network
 	}
 	if err != nil {
 		return nil, err

@@ -33,6 +33,10 @@ type Config struct {
 	Version   string       // of shoal; all agents must have the same
 	PlainData bool         // data without TLS; who makes the job decides for all
 	Log       *slog.Logger // nothing is logged if nil
+
+	// Unreachable is called by Join when no agent answers at the address, with the reason and the
+	// number of attempts. Join then tries again until its context ends. If nil, it gives up.
+	Unreachable func(attempts int, why error)
 }
 
 func (c Config) withDefaults() Config {
