@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-ml/shoal/agent"
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/client"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/version"
 )
 
 // rawWorker speaks the protocol by hand, so that it can speak it wrongly.
@@ -30,12 +31,36 @@ type rawWorker struct {
 	agent   *arena.Bell
 	seg     *arena.Segment
 	ticket  uint64
-	joined  api.Reply
+	joined  rawReply
+}
+
+// rawReply has the fields of all replies that tests look at.
+type rawReply struct {
+	api.Header
+	api.ShapeReply
+	ID         uint32 `json:"id"`
+	Rank       int    `json:"rank"`
+	Size       int    `json:"size"`
+	Generation uint64 `json:"generation"`
+	Late       bool   `json:"late"`
+	PieceBytes int    `json:"piece_bytes"`
+	PiecesOpen int    `json:"pieces_open"`
+	Bytes      int64  `json:"bytes"`
+	Step       uint64 `json:"step"`
+	Seed       uint64 `json:"seed"`
+	Folder     string `json:"folder"`
+	Damaged    string `json:"damaged"`
+	Done       bool   `json:"done"`
+	Error      string `json:"error"`
+	Field      string `json:"field"`
 }
 
 // ask sends any bytes of JSON and returns the answer.
-func (w *rawWorker) ask(message any) (api.Reply, []int) {
+func (w *rawWorker) ask(message any) (rawReply, []int) {
 	w.t.Helper()
+	if m, is := message.(api.Message); is {
+		message = api.Tag(m, 0)
+	}
 	if err := w.conn.Send(message); err != nil {
 		w.t.Fatal(err)
 	}
@@ -43,7 +68,7 @@ func (w *rawWorker) ask(message any) (api.Reply, []int) {
 	if err != nil {
 		w.t.Fatalf("no answer to %v: %v", message, err)
 	}
-	var r api.Reply
+	var r rawReply
 	if err := json.Unmarshal(b, &r); err != nil {
 		w.t.Fatal(err)
 	}
@@ -68,9 +93,9 @@ func joinRaw(t testing.TB, a *agent.Agent, rank int) *rawWorker {
 func joinRawWith(t testing.TB, a *agent.Agent, rank int, token string) *rawWorker {
 	t.Helper()
 	w := dialRaw(t, a)
-	r, fds := w.ask(api.Request{Type: api.TypeJoin, Protocol: arena.Protocol, Client: "raw",
+	r, fds := w.ask(&api.JoinRequest{Protocol: arena.Protocol, Client: "raw",
 		Rank: rank, Token: token})
-	if r.Type != api.TypeJoined || len(fds) != 3 {
+	if r.Type != "joined" || len(fds) != 3 {
 		t.Fatalf("join: %+v with %d descriptors", r, len(fds))
 	}
 	block, err := arena.OpenSegment(fds[0])
@@ -81,7 +106,7 @@ func joinRawWith(t testing.TB, a *agent.Agent, rank int, token string) *rawWorke
 		t.Fatal(err)
 	}
 	w.agent, w.bell, w.joined = arena.OpenBell(fds[1]), arena.OpenBell(fds[2]), r
-	r, fds = w.ask(api.Request{Type: api.TypeSegment, Bytes: 8192})
+	r, fds = w.ask(&api.SegmentRequest{Bytes: 8192})
 	if w.seg, err = arena.OpenSegment(fds[0]); err != nil || r.ID != 1 || r.Bytes != 8192 {
 		t.Fatalf("segment: %+v, %v", r, err)
 	}
@@ -213,7 +238,7 @@ func TestPartOfAStepWaitsForItsEnd(t *testing.T) {
 	part := w.submit(d)
 	// the second question is answered after a look at all calls that were there at the first
 	for range 2 {
-		w.ask(api.Request{Type: api.TypeFree, ID: 99})
+		w.ask(&api.FreeRequest{ID: 99})
 	}
 	if s := w.control.Completion(part); s != 0 {
 		t.Errorf("the first part of a step has status %d before the last was posted", s)
@@ -311,10 +336,10 @@ func TestAnswersRepeatTheSerial(t *testing.T) {
 	a := startAgent(t, 2)
 	w := joinRaw(t, a, 1)
 	for i, message := range []any{
-		api.Request{Type: api.TypeSegment, Bytes: 1, Serial: 41},
-		api.Request{Type: api.TypeFree, ID: 9, Serial: 1 << 60},
+		map[string]any{"type": "segment", "serial": 41, "bytes": 1},
+		map[string]any{"type": "free", "serial": 1 << 60, "id": 9},
 		map[string]any{"type": "segment", "serial": 7, "colour": "red"},
-		api.Request{Type: api.TypeSegment, Bytes: 1},
+		&api.SegmentRequest{Bytes: 1},
 	} {
 		r, fds := w.ask(message)
 		arena.CloseFDs(fds)
@@ -329,50 +354,51 @@ func TestBadMessages(t *testing.T) {
 	w := dialRaw(t, a)
 	refused := func(message any, want string) {
 		t.Helper()
-		if r, _ := w.ask(message); r.Type != api.TypeError ||
+		if r, _ := w.ask(message); r.Type != "error" ||
 			!strings.Contains(r.Error+" "+r.Field, want) {
 			t.Errorf("%v: %+v, want an error with %q", message, r, want)
 		}
 	}
-	join := api.Request{Type: api.TypeJoin, Protocol: arena.Protocol, Rank: 1, Token: "token-1"}
-	refused(api.Request{Type: api.TypeSegment, Bytes: 1}, "before join")
+	join := api.JoinRequest{Protocol: arena.Protocol, Rank: 1, Token: "token-1"}
+	refused(&api.SegmentRequest{Bytes: 1}, "before join")
 	refused([]int{1}, "no request")
-	refused(map[string]any{"type": "join", "colour": "red"}, "colour")
+	refused(map[string]any{"type": "join", "protocol": arena.Protocol, "colour": "red"}, "colour")
 	refused(strings.Repeat("x", 1000), "no request")
 	bad := join
-	bad.Protocol, bad.Version, bad.Client = 2, "9.9.9", "python"
-	refused(bad, "(python, shoal 9.9.9) speaks protocol 2")
+	bad.Protocol, bad.Version, bad.Client = 1, "0.0.9", "python"
+	refused(&bad, "(python, shoal 0.0.9) speaks protocol 1, the agent (shoal "+version.Version+
+		") speaks 2: install the same version")
 	bad = join
 	bad.Rank = 2
-	refused(bad, "2 is no worker that this host has started")
+	refused(&bad, "2 is no worker that this host has started")
 	bad = join
 	bad.Token = "token-0"
-	refused(bad, "token")
-	if r, fds := w.ask(join); r.Type != api.TypeJoined {
+	refused(&bad, "token")
+	if r, fds := w.ask(&join); r.Type != "joined" {
 		t.Fatalf("a sound join after the bad ones: %+v", r)
 	} else {
 		arena.CloseFDs(fds)
 	}
-	refused(join, "joined already")
-	refused(api.Request{Type: "dance"}, "names no message")
-	refused(api.Request{Type: api.TypeSegment, Bytes: -5}, "at least one byte")
-	refused(api.Request{Type: api.TypeSegment, Bytes: 1 << 45}, "does not fit")
-	refused(api.Request{Type: api.TypeSegment, Bytes: 1 << 62}, "out of range")
-	refused(api.Request{Type: api.TypeFree, ID: 4}, "no segment of rank 1")
-	refused(api.Request{Type: api.TypeGroup, Ranks: []int{0}}, "in which it is not")
-	refused(api.Request{Type: api.TypeGroup, Ranks: []int{1, 7}}, "7 is no rank of the job")
-	refused(api.Request{Type: api.TypeBucket, Now: 1}, "from 1 to 2⁵³ bytes of gradients")
-	refused(api.Request{Type: api.TypeBucket, Bytes: 1 << 60, Now: 1},
+	refused(&join, "joined already")
+	refused(map[string]any{"type": "dance"}, "names no message")
+	refused(&api.SegmentRequest{Bytes: -5}, "at least one byte")
+	refused(&api.SegmentRequest{Bytes: 1 << 45}, "does not fit")
+	refused(&api.SegmentRequest{Bytes: 1 << 62}, "out of range")
+	refused(&api.FreeRequest{ID: 4}, "no segment of rank 1")
+	refused(&api.GroupRequest{Ranks: []int{0}}, "in which it is not")
+	refused(&api.GroupRequest{Ranks: []int{1, 7}}, "7 is no rank of the job")
+	refused(&api.BucketRequest{Now: 1}, "from 1 to 2⁵³ bytes of gradients")
+	refused(&api.BucketRequest{Bytes: 1 << 60, Now: 1},
 		"from 1 to 2⁵³ bytes of gradients")
-	refused(api.Request{Type: api.TypeBucket, Bytes: 1, Now: -1}, "a bucket has from 1")
-	refused(api.Request{Type: api.TypeBucket, Bytes: 1, Now: 1, Seconds: -1},
+	refused(&api.BucketRequest{Bytes: 1, Now: -1}, "a bucket has from 1")
+	refused(&api.BucketRequest{Bytes: 1, Now: 1, Seconds: -1},
 		"takes no time or some")
-	if r, _ := w.ask(api.Request{Type: api.TypeBucket, Bytes: 1 << 53, Now: 1 << 53,
-		Seconds: 1e300}); r.Type != api.TypeBucket || r.Bytes != 0 {
+	if r, _ := w.ask(&api.BucketRequest{Bytes: 1 << 53, Now: 1 << 53,
+		Seconds: 1e300}); r.Type != "bucket" || r.Bytes != 0 {
 		t.Errorf("where there is no other host: %+v", r)
 	}
 	other := dialRaw(t, a)
-	if r, _ := other.ask(join); !strings.Contains(r.Error, "joined already") {
+	if r, _ := other.ask(&join); !strings.Contains(r.Error, "joined already") {
 		t.Errorf("a second worker took rank 1: %+v", r)
 	}
 }
@@ -420,7 +446,7 @@ func TestAWorkerSwallowsNoRingsOfOthers(t *testing.T) {
 		}
 		return nil
 	})
-	alone, _ := w.ask(api.Request{Type: api.TypeGroup, Ranks: []int{0}})
+	alone, _ := w.ask(&api.GroupRequest{Ranks: []int{0}})
 	for range 500 {
 		call := sound()
 		call.Group = alone.ID
@@ -488,7 +514,7 @@ func FuzzDescriptor(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{0xff}, 184))
 	a := serveAgent(f)
 	w := joinRaw(f, a, 0)
-	if r, fds := w.ask(api.Request{Type: api.TypeShared, Name: "result", Bytes: 8192}); r.ID != 2 {
+	if r, fds := w.ask(&api.SharedRequest{Name: "result", Bytes: 8192}); r.ID != 2 {
 		f.Fatalf("a shared result: %+v", r)
 	} else {
 		arena.CloseFDs(fds)

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/agent"
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/client"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/internal/group"

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/decide/policy"
@@ -14,7 +14,7 @@ import (
 const mostStep = 1 << 53
 
 // bucket tells a worker how large the buckets of its gradients should be.
-func (s *session) bucket(r *api.Request) error {
+func (s *session) bucket(r *api.BucketRequest) error {
 	switch {
 	case r.Bytes < 1 || r.Bytes > mostStep:
 		return &collective.FieldError{Field: "bytes",
@@ -31,7 +31,7 @@ func (s *session) bucket(r *api.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.reply(api.Reply{Type: api.TypeBucket, Bytes: int64(size)})
+	return s.reply(&api.BucketReply{Bytes: int64(size)})
 }
 
 // bucket returns of how many bytes the buckets of a step should be, which are of so many now; 0

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -53,11 +53,7 @@ func (s *saves) done(wait bool) bool {
 
 // save begins to write a worker's part of a checkpoint. It is written to the end, whatever becomes
 // of the worker.
-func (s *session) save(r *api.Part) error {
-	if r == nil {
-		return &collective.FieldError{Field: "part",
-			Problem: "missing: it says what is to be written"}
-	}
+func (s *session) save(r *api.SaveRequest) error {
 	a := s.agent
 	p, err := s.part(r)
 	if err != nil {
@@ -65,7 +61,7 @@ func (s *session) save(r *api.Part) error {
 	}
 	if err := p.Check(); err != nil {
 		s.unpin()
-		return &collective.FieldError{Field: "part", Problem: err.Error()}
+		return &collective.FieldError{Field: "save", Problem: err.Error()}
 	}
 	a.saves.begin()
 	a.group.Go("checkpoint", func(context.Context) error {
@@ -74,11 +70,11 @@ func (s *session) save(r *api.Part) error {
 		p.Write()
 		return nil
 	})
-	return s.reply(api.Reply{Type: api.TypeSave})
+	return s.reply(&api.SaveReply{})
 }
 
 // part finds the memory of a part, and keeps it from being freed.
-func (s *session) part(r *api.Part) (*snapshot.Part, error) {
+func (s *session) part(r *api.SaveRequest) (*snapshot.Part, error) {
 	folder, err := s.agent.places.folder(r.Folder, r.Keep, s.say)
 	if err != nil {
 		return nil, err
@@ -87,7 +83,7 @@ func (s *session) part(r *api.Part) (*snapshot.Part, error) {
 	err = s.pin(func(m *worker) (err error) {
 		extent := func(field string, x api.Extent) (memory []byte) {
 			if err == nil {
-				memory, err = m.memory("part."+field,
+				memory, err = m.memory(field,
 					arena.Ref{Segment: x.ID, Offset: x.Offset, Count: x.Bytes}, 1)
 			}
 			return memory
@@ -95,7 +91,7 @@ func (s *session) part(r *api.Part) (*snapshot.Part, error) {
 		p.State, p.Own, p.Body = extent("state", r.State), extent("own", r.Own),
 			extent("body", r.Body)
 		if n := len(p.State) + len(p.Own); err == nil && n > maxPartText {
-			err = fieldOf(m, "part", "%d bytes of description, the limit is %d", n, maxPartText)
+			err = fieldOf(m, "state", "%d bytes of description, the limit is %d", n, maxPartText)
 		}
 		return err
 	})
@@ -130,5 +126,5 @@ func (s *session) unpin() {
 
 // saved tells whether all parts are written that this host was asked for.
 func (s *session) saved(wait bool) error {
-	return s.reply(api.Reply{Type: api.TypeSaved, Done: s.agent.saves.done(wait)})
+	return s.reply(&api.SavedReply{Done: s.agent.saves.done(wait)})
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -34,21 +34,18 @@ func (s *session) meshed(mesh string) (*snapshot.MeshState, error) {
 }
 
 // load reads what a rank has on a mesh from a checkpoint into the worker's memory.
-func (s *session) load(r *api.Load) error {
-	if r == nil {
-		return &collective.FieldError{Field: "load", Problem: "missing: it says what is to be read"}
-	}
+func (s *session) load(r *api.LoadRequest) error {
 	l, err := s.on(r.Mesh)
 	if err != nil {
 		return err
 	}
 	if r.Rank < 0 || r.Rank >= l.Ranks || r.Into.Bytes != uint64(l.Bytes(r.Rank)) {
-		return &collective.FieldError{Field: "load.into",
+		return &collective.FieldError{Field: "into",
 			Problem: fmt.Sprintf("%d bytes for rank %d of mesh %s", r.Into.Bytes, r.Rank, r.Mesh)}
 	}
 	var into []byte
 	if err := s.pin(func(m *worker) (err error) {
-		into, err = m.memory("load.into",
+		into, err = m.memory("into",
 			arena.Ref{Segment: r.Into.ID, Offset: r.Into.Offset, Count: r.Into.Bytes}, 1)
 		return err
 	}); err != nil {
@@ -69,5 +66,5 @@ func (s *session) load(r *api.Load) error {
 	if err != nil {
 		return err
 	}
-	return s.reply(api.Reply{Type: api.TypeLoad})
+	return s.reply(&api.LoadReply{})
 }

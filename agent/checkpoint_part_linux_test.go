@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
@@ -22,7 +22,7 @@ func FuzzPart(f *testing.F) {
 	w := joinRaw(f, a, 0)
 	f.Fuzz(func(t *testing.T, message, memory []byte) {
 		w.t = t
-		var p api.Part
+		var p api.SaveRequest
 		if json.Unmarshal(message, &p) != nil {
 			return
 		}
@@ -30,11 +30,11 @@ func FuzzPart(f *testing.F) {
 			p.Folder = t.TempDir()
 		}
 		copy(w.seg.Mem, memory)
-		if r, _ := w.ask(api.Request{Type: api.TypeSave, Part: &p}); r.Type != api.TypeSave &&
-			(r.Type != api.TypeError || r.Error == "") {
+		if r, _ := w.ask(&p); r.Type != "save" &&
+			(r.Type != "error" || r.Error == "") {
 			t.Errorf("%+v for %+v", r, p)
 		}
-		if r, _ := w.ask(api.Request{Type: api.TypeSaved, Wait: true}); !r.Done {
+		if r, _ := w.ask(&api.SavedRequest{Wait: true}); !r.Done {
 			t.Errorf("%+v after %+v", r, p)
 		}
 	})
@@ -47,38 +47,38 @@ func TestWrongParts(t *testing.T) {
 	state := `{"shoal":"job/1","step":5,"cursor":"","workers":1,"notes":{},"tensors":[{"name":"w","dtype":"U8","shape":[8],"bytes":8}]}`
 	copy(w.seg.Mem, state)
 	copy(w.seg.Mem[1000:], "{}")
-	good := func() *api.Part {
-		return &api.Part{Folder: filepath.Join(t.TempDir(), "c"), Keep: 1, Seed: 7,
+	good := func() *api.SaveRequest {
+		return &api.SaveRequest{Folder: filepath.Join(t.TempDir(), "c"), Keep: 1, Seed: 7,
 			State: api.Extent{ID: 1, Bytes: uint64(len(state))},
 			Own:   api.Extent{ID: 1, Offset: 1000, Bytes: 2},
 			Body:  api.Extent{ID: 1, Offset: 2000, Bytes: 8}}
 	}
-	for want, change := range map[string]func(p *api.Part){
-		"no absolute path":    func(p *api.Part) { p.Folder = "relative" },
-		"no segment":          func(p *api.Part) { p.Body.ID = 2 },
-		"exceed segment 1":    func(p *api.Part) { p.Body.Bytes = 8000 },
-		"outside segment 1":   func(p *api.Part) { p.State.Offset = math.MaxUint64 },
-		"the description":     func(p *api.Part) { p.State.Bytes-- },
-		"where the share":     func(p *api.Part) { p.Body.Bytes-- },
-		"no JSON object":      func(p *api.Part) { p.Own.Offset++ },
-		"rank 1 in a":         func(p *api.Part) { p.Rank = 1 },
-		"checkpoints to keep": func(p *api.Part) { p.Keep = 0 },
+	for want, change := range map[string]func(p *api.SaveRequest){
+		"no absolute path":    func(p *api.SaveRequest) { p.Folder = "relative" },
+		"no segment":          func(p *api.SaveRequest) { p.Body.ID = 2 },
+		"exceed segment 1":    func(p *api.SaveRequest) { p.Body.Bytes = 8000 },
+		"outside segment 1":   func(p *api.SaveRequest) { p.State.Offset = math.MaxUint64 },
+		"the description":     func(p *api.SaveRequest) { p.State.Bytes-- },
+		"where the share":     func(p *api.SaveRequest) { p.Body.Bytes-- },
+		"no JSON object":      func(p *api.SaveRequest) { p.Own.Offset++ },
+		"rank 1 in a":         func(p *api.SaveRequest) { p.Rank = 1 },
+		"checkpoints to keep": func(p *api.SaveRequest) { p.Keep = 0 },
 	} {
 		p := good()
 		change(p)
-		if r, _ := w.ask(api.Request{Type: api.TypeSave, Part: p}); r.Type != api.TypeError ||
+		if r, _ := w.ask(p); r.Type != "error" ||
 			!strings.Contains(r.Error, want) {
 			t.Errorf("%+v; want %q", r, want)
 		}
 	}
-	if r, _ := w.ask(api.Request{Type: api.TypeSave}); r.Field != "part" {
+	if r, _ := w.ask(&api.SaveRequest{}); r.Type != "error" {
 		t.Errorf("%+v", r)
 	}
 	p := good()
-	if r, _ := w.ask(api.Request{Type: api.TypeSave, Part: p}); r.Type != api.TypeSave {
+	if r, _ := w.ask(p); r.Type != "save" {
 		t.Errorf("%+v", r)
 	}
-	if r, _ := w.ask(api.Request{Type: api.TypeSaved, Wait: true}); !r.Done {
+	if r, _ := w.ask(&api.SavedRequest{Wait: true}); !r.Done {
 		t.Errorf("%+v", r)
 	}
 	if _, err := (snapshot.Folder{Root: p.Folder, Keep: 1}).Open(5); err != nil {

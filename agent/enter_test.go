@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/agent"
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
 
@@ -16,7 +16,7 @@ func TestEntersInAnEpoch(t *testing.T) {
 	a := startAgentOf(t, context.Background(), agent.Config{Size: 1, Spares: 1})
 	member := joinRaw(t, a, 0)
 	if r, _ := member.ask(
-		api.Request{Type: api.TypeData, Samples: 6, Batch: 2}); r.Type != api.TypeData {
+		&api.DataRequest{Samples: 6, Batch: 2}); r.Type != "data" {
 		t.Fatalf("stating the data: %+v", r)
 	}
 	step := sound()
@@ -68,7 +68,7 @@ func TestEntersWithTheEndOfAnEpoch(t *testing.T) {
 	a := startAgent(t, 1)
 	member := joinRaw(t, a, 0)
 	if r, _ := member.ask(
-		api.Request{Type: api.TypeData, Samples: 2, Batch: 2}); r.Type != api.TypeData {
+		&api.DataRequest{Samples: 2, Batch: 2}); r.Type != "data" {
 		t.Fatalf("stating the data: %+v", r)
 	}
 	step := sound()

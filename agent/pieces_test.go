@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/agent"
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
@@ -35,7 +35,7 @@ func joinFeeder(t *testing.T, a *agent.Agent, rank int) *feeder {
 // segment asks for more memory.
 func (w *rawWorker) segment(bytes int64) (*arena.Segment, uint32) {
 	w.t.Helper()
-	r, fds := w.ask(api.Request{Type: api.TypeSegment, Bytes: bytes})
+	r, fds := w.ask(&api.SegmentRequest{Bytes: bytes})
 	if len(fds) != 1 {
 		w.t.Fatalf("segment: %+v", r)
 	}

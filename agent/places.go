@@ -9,7 +9,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/checkpoint/s3"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/collective"
@@ -152,12 +152,12 @@ func lockFolder(dir string) (*os.File, error) {
 }
 
 // resume has a worker find its checkpoint where it cannot look itself.
-func (s *session) resume(r *api.Resume) error {
-	if r == nil || !snapshot.IsURL(r.Folder) && r.Do != api.ResumeDone {
-		return &collective.FieldError{Field: "resume",
+func (s *session) resume(r *api.ResumeRequest) error {
+	if !snapshot.IsURL(r.Folder) && r.Do != api.ResumeDone {
+		return &collective.FieldError{Field: "folder",
 			Problem: "it takes the URL of a place: in folders, workers look themselves"}
 	}
-	reply, attempt := api.Reply{Type: api.TypeResume}, snapshot.Attempt{Step: r.Step, Seed: r.Seed}
+	reply, attempt := &api.ResumeReply{}, snapshot.Attempt{Step: r.Step, Seed: r.Seed}
 	if r.Do == api.ResumeDone {
 		if err := s.giveBack(); err != nil {
 			return err
@@ -173,11 +173,11 @@ func (s *session) resume(r *api.Resume) error {
 		attempt, reply.Done, err = f.Newest(r.Tried)
 		reply.Step, reply.Seed = attempt.Step, attempt.Seed
 	case api.ResumeFetch:
-		err = s.fetch(source{f.Store.(*s3.Bucket), attempt}, &reply)
+		err = s.fetch(source{f.Store.(*s3.Bucket), attempt}, reply)
 	case api.ResumeDamaged:
 		f.Quarantine(attempt)
 	default:
-		err = &collective.FieldError{Field: "resume.do",
+		err = &collective.FieldError{Field: "do",
 			Problem: fmt.Sprintf("%q is none of newest, fetch, done, damaged", r.Do)}
 	}
 	if err != nil {
@@ -189,14 +189,14 @@ func (s *session) resume(r *api.Resume) error {
 func (s *session) say(line string) { s.agent.cfg.OnSave(int(s.worker), line) }
 
 // fetch answers where a checkpoint can be read, or what is wrong with it.
-func (s *session) fetch(from source, reply *api.Reply) error {
+func (s *session) fetch(from source, reply *api.ResumeReply) error {
 	if err := s.giveBack(); err != nil {
 		return err
 	}
 	f, err := s.agent.places.fetch(from)
 	switch {
 	case errors.Is(err, s3.ErrDamaged):
-		reply.Broken = err.Error()
+		reply.Damaged = err.Error()
 		return nil
 	case err != nil:
 		return err

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
 )
 
@@ -12,18 +12,18 @@ import (
 func TestWrongResumes(t *testing.T) {
 	s3test.Start(t, nil)
 	w := joinRaw(t, startAgent(t, 1), 0)
-	for want, r := range map[string]*api.Resume{
+	for want, r := range map[string]*api.ResumeRequest{
 		"it takes the URL":    {Do: api.ResumeNewest, Folder: "/tmp"},
 		"is none of newest":   {Do: "x", Folder: "s3://models"},
-		"names no place":      {Do: api.ResumeNewest, Folder: "s3://models/../x"},
+		"names no folder":     {Do: api.ResumeNewest, Folder: "s3://models/../x"},
 		"make the bucket":     {Do: api.ResumeNewest, Folder: "s3://other"},
-		"resume: it takes":    nil,
+		"folder: it takes":    {},
 		"":                    {Do: api.ResumeDone},
 		"shoal-manifest.json": {Do: api.ResumeFetch, Folder: "s3://models", Step: 5},
 	} {
-		reply, _ := w.ask(api.Request{Type: api.TypeResume, Resume: r})
-		if got := reply.Field + ": " + reply.Error + reply.Broken; !strings.Contains(got, want) ||
-			want == "" && reply.Type != api.TypeResume {
+		reply, _ := w.ask(r)
+		if got := reply.Field + ": " + reply.Error + reply.Damaged; !strings.Contains(got, want) ||
+			want == "" && reply.Type != "resume" {
 			t.Errorf("%+v; want %q", reply, want)
 		}
 	}

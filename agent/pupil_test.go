@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/fabric/arena"
@@ -41,7 +41,7 @@ func (w *pupil) room(bytes int, later bool) (p part, err error) {
 	if bytes == 0 {
 		return p, nil
 	}
-	r, fds := w.ask(api.Request{Type: api.TypeSegment, Bytes: int64(bytes), Later: later})
+	r, fds := w.ask(&api.SegmentRequest{Bytes: int64(bytes), Later: later})
 	p.id, p.bytes = r.ID, bytes
 	if p.segment, err = arena.OpenSegment(fds[0]); err == nil {
 		w.t.Cleanup(func() { p.segment.Close() })
@@ -78,8 +78,8 @@ func (w *pupil) live() error {
 		return err
 	}
 	copy(paper.of(), text)
-	if r, _ := w.ask(api.Request{Type: api.TypeState, ID: paper.id,
-		Bytes: int64(len(text))}); r.Type != api.TypeState {
+	if r, _ := w.ask(&api.StateRequest{Extent: api.Extent{ID: paper.id,
+		Bytes: uint64(len(text))}}); r.Type != "state" {
 		w.school.arrived <- arrival{err: r.Error}
 		return nil
 	}
@@ -132,34 +132,34 @@ func (w *pupil) live() error {
 // settle goes to the mesh that the job goes to.
 func (w *pupil) settle() (lost bool, err error) {
 	for {
-		shape, _ := w.ask(api.Request{Type: api.TypeShape})
-		if shape.Lost != "" {
+		shape, _ := w.ask(&api.ShapeRequest{})
+		if shape.RollbackReason != "" {
 			w.memory = part{} // it is of no use
 		}
-		if shape.Next == "" && shape.Lost != "" {
+		if shape.NextMesh == "" && shape.RollbackReason != "" {
 			err := w.reads(shape.Mesh)
 			if errors.Is(err, errAgain) {
 				return true, nil
 			}
 			return false, err
 		}
-		if shape.Next == "" {
-			if shape.Broken != "" {
-				w.school.arrived <- arrival{err: shape.Broken}
-				return false, fmt.Errorf("the job is broken: %s", shape.Broken)
+		if shape.NextMesh == "" {
+			if shape.MeshError != "" {
+				w.school.arrived <- arrival{err: shape.MeshError}
+				return false, fmt.Errorf("the job is broken: %s", shape.MeshError)
 			}
 			return false, nil
 		}
 		if w.school.does != nil {
-			if err := w.school.does(w.seat.number, w.seat.agent, shape.Next); err != nil {
+			if err := w.school.does(w.seat.number, w.seat.agent, shape.NextMesh); err != nil {
 				return false, err
 			}
 		}
-		if int(shape.In) != w.memory.bytes {
+		if int(shape.Bytes) != w.memory.bytes {
 			return false, fmt.Errorf("worker %d has %d bytes on mesh %s, and is told %d",
-				w.seat.number, w.memory.bytes, shape.Mesh, shape.In)
+				w.seat.number, w.memory.bytes, shape.Mesh, shape.Bytes)
 		}
-		next, err := w.room(int(shape.Out), true)
+		next, err := w.room(int(shape.NextBytes), true)
 		if err != nil {
 			return false, err
 		}
@@ -178,16 +178,16 @@ func (w *pupil) settle() (lost bool, err error) {
 		w.memory = next
 		view := w.control.View()
 		if view.Released {
-			w.school.arrived <- arrival{mesh: shape.Next, rank: -1}
+			w.school.arrived <- arrival{mesh: shape.NextMesh, rank: -1}
 			return false, nil
 		}
-		if want := w.school.holds(shape.Next, view.Rank); shape.Lost == "" &&
+		if want := w.school.holds(shape.NextMesh, view.Rank); shape.RollbackReason == "" &&
 			!bytes.Equal(w.memory.of(), want) {
-			w.t.Errorf("rank %d has on mesh %s\n%x, want\n%x", view.Rank, shape.Next, w.memory.of(),
+			w.t.Errorf("rank %d has on mesh %s\n%x, want\n%x", view.Rank, shape.NextMesh, w.memory.of(),
 				want)
 		}
-		if shape.Lost == "" {
-			w.school.arrived <- arrival{mesh: shape.Next, rank: view.Rank}
+		if shape.RollbackReason == "" {
+			w.school.arrived <- arrival{mesh: shape.NextMesh, rank: view.Rank}
 		}
 	}
 }
@@ -199,8 +199,8 @@ func (w *pupil) states(step uint64) error {
 	if err != nil {
 		return err
 	}
-	if r, _ := w.ask(api.Request{Type: api.TypeData, Samples: place.Samples, Batch: place.Batch,
-		Seed: place.Seed, Shuffle: true, Cursor: text}); r.Type != api.TypeData {
+	if r, _ := w.ask(&api.DataRequest{Samples: place.Samples, Batch: place.Batch,
+		Seed: place.Seed, Shuffle: true, Cursor: text}); r.Type != "data" {
 		return fmt.Errorf("the data is answered with %+v", r)
 	}
 	return nil

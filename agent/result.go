@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/topo"
@@ -112,7 +112,7 @@ func (r *result) Close() error {
 
 // shared lets a worker see a shared result. It asks again in each generation: the memory may be
 // another one then.
-func (s *session) shared(r *api.Request) error {
+func (s *session) shared(r *api.SharedRequest) error {
 	name := resultName{topo.GroupID(r.Group), r.Name}
 	switch {
 	case len(r.Name) < 1 || len(r.Name) > collective.MaxName:
@@ -146,7 +146,7 @@ func (s *session) shared(r *api.Request) error {
 		return err
 	}
 	s.lastSeg = max(s.lastSeg, id)
-	return s.reply(api.Reply{Type: api.TypeShared, ID: id, Bytes: int64(len(found.segment.Mem))},
+	return s.reply(&api.SharedReply{ID: id, Bytes: int64(len(found.segment.Mem))},
 		found.segment.FD())
 }
 

@@ -9,11 +9,10 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/fabric/arena"
-	"github.com/shoal-ml/shoal/internal/strict"
 	"github.com/shoal-ml/shoal/internal/version"
 	"github.com/shoal-ml/shoal/topo"
 )
@@ -41,18 +40,13 @@ func (s *session) serve() {
 			}
 			return
 		}
-		var r api.Request
-		err = strict.JSON(b, &r)
-		s.serial = r.Serial
-		if err != nil {
-			s.refuse(fmt.Errorf("a message that is no request: %w", err))
-			continue
-		}
-		if r.Type == api.TypeLeave {
+		m, serial, err := api.ParseRequest(b)
+		s.serial = serial
+		if _, is := m.(*api.LeaveRequest); is && err == nil {
 			s.agent.leave(s.worker, s.joined)
 			return
 		}
-		if err := s.answer(&r); err != nil {
+		if err = s.answer(m, err); err != nil {
 			s.refuse(err)
 		}
 	}
@@ -61,7 +55,7 @@ func (s *session) serve() {
 // refuse sends an error; one that cannot be sent means that the worker is gone, which Receive will
 // tell.
 func (s *session) refuse(err error) {
-	reply := api.Reply{Type: api.TypeError, Error: err.Error()}
+	reply := &api.ErrorReply{Problem: err.Error()}
 	var field *collective.FieldError
 	if errors.As(err, &field) {
 		reply.Field = field.Field
@@ -70,63 +64,74 @@ func (s *session) refuse(err error) {
 }
 
 // reply answers the request that is served.
-func (s *session) reply(r api.Reply, fds ...int) error {
-	r.Serial = s.serial
-	return s.conn.Send(r, fds...)
+func (s *session) reply(m api.Message, fds ...int) error {
+	return s.conn.Send(api.Tag(m, s.serial), fds...)
 }
 
-func (s *session) answer(r *api.Request) error {
+// answer carries a request out. invalid is what is wrong with its fields; nil if nothing is.
+func (s *session) answer(m api.Message, invalid error) error {
+	join, joins := m.(*api.JoinRequest)
+	var unknown *api.UnknownType
 	switch {
-	case r.Type == api.TypeJoin:
-		return s.join(r)
+	case joins && join.Protocol != arena.Protocol:
+		// Whatever else is wrong with it, an old worker must know that it is old.
+		return fmt.Errorf("the worker (%s, shoal %s) speaks protocol %d, the agent (shoal %s) "+
+			"speaks %d: install the same version of shoal on both sides",
+			join.Client, join.Version, join.Protocol, version.Version, arena.Protocol)
+	case errors.As(invalid, &unknown):
+		return &collective.FieldError{Field: "type",
+			Problem: fmt.Sprintf("%v of protocol %d", unknown, arena.Protocol)}
+	case invalid != nil:
+		return fmt.Errorf("a message that is no request: %w", invalid)
+	case joins:
+		return s.join(join)
 	case !s.joined:
-		return fmt.Errorf("%q before join: the first message must be join", r.Type)
+		return fmt.Errorf("%q before join: the first message must be join", m.TypeName())
 	}
-	switch r.Type {
-	case api.TypeSegment:
+	return s.serveMember(m)
+}
+
+// serveMember carries out a request of a worker that has joined.
+func (s *session) serveMember(m api.Message) error {
+	switch r := m.(type) {
+	case *api.SegmentRequest:
 		return s.segment(r.Bytes, r.Later)
-	case api.TypeShared:
+	case *api.SharedRequest:
 		return s.shared(r)
-	case api.TypeFree:
+	case *api.FreeRequest:
 		return s.free(r.ID)
-	case api.TypeGroup:
+	case *api.GroupRequest:
 		return s.group(r.Ranks)
-	case api.TypeUngroup:
+	case *api.UngroupRequest:
 		s.agent.ungroup(s.worker, topo.GroupID(r.ID))
 		return nil
-	case api.TypeData:
+	case *api.DataRequest:
 		return s.data(r)
-	case api.TypeSave:
-		return s.save(r.Part)
-	case api.TypeSaved:
+	case *api.SaveRequest:
+		return s.save(r)
+	case *api.SavedRequest:
 		return s.saved(r.Wait)
-	case api.TypeResume:
-		return s.resume(r.Resume)
-	case api.TypeLoad:
-		return s.load(r.Load)
-	case api.TypeState:
+	case *api.ResumeRequest:
+		return s.resume(r)
+	case *api.LoadRequest:
+		return s.load(r)
+	case *api.StateRequest:
 		return s.state(r)
-	case api.TypeShape:
+	case *api.ShapeRequest:
 		return s.shape()
-	case api.TypeBucket:
+	case *api.BucketRequest:
 		return s.bucket(r)
-	case api.TypeReport:
+	case *api.ReportRequest:
 		s.agent.report(s.worker, r.Metrics)
 		return nil
 	}
-	return &collective.FieldError{Field: "type",
-		Problem: fmt.Sprintf("%q names no message of protocol %d", r.Type, arena.Protocol)}
+	return fmt.Errorf("the agent has no answer to %q", m.TypeName())
 }
 
-func (s *session) join(r *api.Request) error {
+func (s *session) join(r *api.JoinRequest) error {
 	a := s.agent
-	switch {
-	case s.joined:
+	if s.joined {
 		return fmt.Errorf("rank %d has joined already on this socket", s.worker)
-	case r.Protocol != arena.Protocol:
-		return fmt.Errorf("the worker (%s, shoal %s) speaks protocol %d, the agent (shoal %s) "+
-			"speaks %d: install the same version of shoal on both sides",
-			r.Client, r.Version, r.Protocol, version.Version, arena.Protocol)
 	}
 	late, err := a.seat(r.Rank, r.Token)
 	if err != nil {
@@ -145,7 +150,7 @@ func (s *session) join(r *api.Request) error {
 	if a.cfg.OnJoin != nil {
 		a.cfg.OnJoin(r.Rank, r.Client)
 	}
-	reply := api.Reply{Type: api.TypeJoined, Job: a.cfg.Job, Host: a.Host(), Rank: r.Rank,
+	reply := &api.JoinReply{Job: a.cfg.Job, Host: a.Host(), Rank: r.Rank,
 		Size: size, Generation: generation,
 		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: int(patience / time.Microsecond),
 		Crowded: a.here() > runtime.NumCPU()}
@@ -208,7 +213,7 @@ func (s *session) segment(n int64, later bool) error {
 			return nil
 		})
 	}
-	return s.reply(api.Reply{Type: api.TypeSegment, ID: id, Bytes: int64(len(seg.Mem))}, seg.FD())
+	return s.reply(&api.SegmentReply{ID: id, Bytes: int64(len(seg.Mem))}, seg.FD())
 }
 
 func (s *session) free(id uint32) error {
@@ -231,7 +236,7 @@ func (s *session) free(id uint32) error {
 		return &collective.FieldError{Field: "id",
 			Problem: fmt.Sprintf("%d is no segment of rank %d", id, s.worker)}
 	}
-	return s.reply(api.Reply{Type: api.TypeFreed, ID: id})
+	return s.reply(&api.FreeReply{ID: id})
 }
 
 func (s *session) group(list []int) error {
@@ -239,11 +244,11 @@ func (s *session) group(list []int) error {
 	if err != nil {
 		return err
 	}
-	return s.reply(api.Reply{Type: api.TypeGroup, ID: uint32(g.ID), Rank: g.Self, Size: g.Size})
+	return s.reply(&api.GroupReply{ID: uint32(g.ID), Rank: g.Self, Size: g.Size})
 }
 
 // data notes what the job trains on, and the place where it goes on.
-func (s *session) data(r *api.Request) error {
+func (s *session) data(r *api.DataRequest) error {
 	d, err := cursor.New(r.Samples, r.Batch, r.Seed, r.Shuffle)
 	if err != nil {
 		return &collective.FieldError{Field: "samples", Problem: err.Error()}
@@ -261,5 +266,5 @@ func (s *session) data(r *api.Request) error {
 	if err := s.agent.state(s.worker, d); err != nil {
 		return err
 	}
-	return s.reply(api.Reply{Type: api.TypeData})
+	return s.reply(&api.DataReply{})
 }

@@ -3,15 +3,15 @@ package agent
 import (
 	"slices"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/state/reshape"
 )
 
 // state takes what the worker states of the state of the job, which lies in its arena.
-func (s *session) state(r *api.Request) error {
-	if r.Bytes < 0 || r.Bytes > maxStatement || r.Offset < 0 {
+func (s *session) state(r *api.StateRequest) error {
+	if r.Bytes > maxStatement {
 		return &collective.FieldError{Field: "bytes",
 			Problem: "a statement of the state has up to 64 MiB"}
 	}
@@ -21,7 +21,7 @@ func (s *session) state(r *api.Request) error {
 	if stopped := e.do(func() {
 		var memory []byte
 		memory, err = e.byID[s.worker].memory("state",
-			arena.Ref{Segment: r.ID, Offset: uint64(r.Offset), Count: uint64(r.Bytes)}, 1)
+			arena.Ref{Segment: r.ID, Offset: r.Offset, Count: r.Bytes}, 1)
 		text = slices.Clone(memory)
 	}); stopped != nil {
 		return stopped
@@ -45,7 +45,7 @@ func (s *session) state(r *api.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.reply(api.Reply{Type: api.TypeState})
+	return s.reply(&api.StateReply{})
 }
 
 // shape tells the worker how the state of the job lies, and what comes next.
@@ -60,9 +60,10 @@ func (s *session) shape() error {
 	if err != nil {
 		return err
 	}
-	err = s.reply(api.Reply{Type: api.TypeShape, Mesh: shape.mesh, Next: shape.next,
-		In: int64(shape.in), Out: int64(shape.out), Broken: shape.broken,
-		Lost: shape.lost, Writes: shape.settled.writes(), Alone: shape.settled.alone()})
+	err = s.reply(&api.ShapeReply{Mesh: shape.mesh, NextMesh: shape.next,
+		Bytes: int64(shape.in), NextBytes: int64(shape.out), MeshError: shape.broken,
+		RollbackReason: shape.lost, Writes: shape.settled.writes(),
+		Unreplicated: shape.settled.alone()})
 	if shape.next != "" {
 		// only now: a stopped engine has nothing to plan
 		_ = s.agent.engine.later(s.agent.crew.prepare)

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 )
@@ -17,8 +17,8 @@ import (
 // input.
 func TestSharedResultIsReadOnly(t *testing.T) {
 	w := joinRaw(t, startAgent(t, 1), 0)
-	r, fds := w.ask(api.Request{Type: api.TypeShared, Name: "result", Bytes: 16})
-	if r.Type != api.TypeShared || r.ID != 2 || r.Bytes != 4096 || len(fds) != 1 {
+	r, fds := w.ask(&api.SharedRequest{Name: "result", Bytes: 16})
+	if r.Type != "shared" || r.ID != 2 || r.Bytes != 4096 || len(fds) != 1 {
 		t.Fatalf("%+v with %d descriptors", r, len(fds))
 	}
 	defer arena.CloseFDs(fds)
@@ -70,17 +70,17 @@ func TestSharedResultIsReadOnly(t *testing.T) {
 			t.Errorf("%s: status %d, %q", field, status, text)
 		}
 	}
-	if r, _ := w.ask(api.Request{Type: api.TypeShared, Name: "result", Bytes: 16,
+	if r, _ := w.ask(&api.SharedRequest{Name: "result", Bytes: 16,
 		Group: 7}); !strings.Contains(r.Error, "7 is no group of this rank") {
 		t.Errorf("of a group that is not there: %+v", r)
 	}
-	if r, fds := w.ask(api.Request{Type: api.TypeShared, Name: "result", Bytes: 16}); r.ID != 2 ||
+	if r, fds := w.ask(&api.SharedRequest{Name: "result", Bytes: 16}); r.ID != 2 ||
 		len(fds) != 1 {
 		t.Errorf("asked again: %+v", r)
 	} else {
 		arena.CloseFDs(fds)
 	}
-	if r, _ := w.ask(api.Request{Type: api.TypeFree, ID: 2}); r.Type != api.TypeFreed {
+	if r, _ := w.ask(&api.FreeRequest{ID: 2}); r.Type != "freed" {
 		t.Errorf("freed: %+v", r)
 	}
 }

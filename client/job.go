@@ -21,7 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/internal/version"
@@ -90,10 +90,9 @@ func Join(ctx context.Context) (*Job, error) {
 }
 
 func (j *Job) join(rank int) error {
-	reply, fds, err := j.request(
-		&api.Request{Type: api.TypeJoin, Protocol: arena.Protocol, Version: version.Version,
-			Client: "go",
-			Rank:   rank, Token: os.Getenv(api.EnvToken), PID: os.Getpid()}, 3)
+	var reply api.JoinReply
+	fds, err := j.request(&api.JoinRequest{Protocol: arena.Protocol, Version: version.Version,
+		Client: "go", Rank: rank, Token: os.Getenv(api.EnvToken), PID: os.Getpid()}, &reply, 3)
 	if err != nil {
 		return err
 	}
@@ -121,34 +120,35 @@ func (j *Job) join(rank int) error {
 	return nil
 }
 
-// request asks the agent and waits for its answer, which must carry want descriptors.
-func (j *Job) request(r *api.Request, want int) (*api.Reply, []int, error) {
+// request asks the agent and waits for its reply, which must carry want descriptors.
+func (j *Job) request(r, reply api.Message, want int) (fds []int, err error) {
 	j.ask.Lock()
 	defer j.ask.Unlock()
 	if j.closed {
-		return nil, nil, ErrClosed
+		return nil, ErrClosed
 	}
-	if err := j.conn.Send(r); err != nil {
-		return nil, nil, lost(err)
+	if err := j.conn.Send(api.Tag(r, 0)); err != nil {
+		return nil, lost(err)
 	}
 	b, fds, err := j.conn.Receive(j.buf)
 	if err != nil {
-		return nil, nil, lost(err)
+		return nil, lost(err)
 	}
-	reply, err := parseReply(b)
+	err = parseReply(b, reply)
 	if err == nil && len(fds) != want {
-		err = fmt.Errorf("client: the answer to %s carries %d descriptors, expected %d", r.Type,
-			len(fds), want)
+		err = fmt.Errorf("client: the answer to %s carries %d descriptors, expected %d",
+			r.TypeName(), len(fds), want)
 	}
 	if err != nil {
 		arena.CloseFDs(fds)
-		return nil, nil, err
+		return nil, err
 	}
-	return reply, fds, nil
+	return fds, nil
 }
 
 func (j *Job) segment(n int) (*arena.Segment, uint32, error) {
-	reply, fds, err := j.request(&api.Request{Type: api.TypeSegment, Bytes: int64(n)}, 1)
+	var reply api.SegmentReply
+	fds, err := j.request(&api.SegmentRequest{Bytes: int64(n)}, &reply, 1)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -157,7 +157,7 @@ func (j *Job) segment(n int) (*arena.Segment, uint32, error) {
 }
 
 func (j *Job) freed(id uint32) error {
-	_, _, err := j.request(&api.Request{Type: api.TypeFree, ID: id}, 0)
+	_, err := j.request(&api.FreeRequest{ID: id}, &api.FreeReply{}, 0)
 	return err
 }
 
@@ -175,17 +175,17 @@ func (j *Job) Report(metrics map[string]float64) error {
 	if j.solo {
 		return nil
 	}
-	return j.tell(&api.Request{Type: api.TypeReport, Metrics: metrics})
+	return j.send(&api.ReportRequest{Metrics: metrics})
 }
 
-// tell sends what has no answer.
-func (j *Job) tell(r *api.Request) error {
+// send sends a request that has no reply.
+func (j *Job) send(r api.Message) error {
 	j.ask.Lock()
 	defer j.ask.Unlock()
 	if j.closed {
 		return ErrClosed
 	}
-	if err := j.conn.Send(r); err != nil {
+	if err := j.conn.Send(api.Tag(r, 0)); err != nil {
 		return lost(err)
 	}
 	return nil
@@ -214,8 +214,8 @@ func (j *Job) Split(ranks ...int) (*Group, error) {
 		}
 		return &Group{job: j, size: 1, ranks: list}, nil
 	}
-	reply, _, err := j.request(&api.Request{Type: api.TypeGroup, Ranks: ranks}, 0)
-	if err != nil {
+	var reply api.GroupReply
+	if _, err := j.request(&api.GroupRequest{Ranks: ranks}, &reply, 0); err != nil {
 		return nil, err
 	}
 	return &Group{job: j, id: topo.GroupID(reply.ID), rank: reply.Rank, size: reply.Size,
@@ -264,7 +264,7 @@ func (j *Job) hangUp() (first bool, err error) {
 	}
 	j.closed = true
 	// An agent that is gone needs no farewell.
-	_ = j.conn.Send(&api.Request{Type: api.TypeLeave})
+	_ = j.conn.Send(api.Tag(&api.LeaveRequest{}, 0))
 	return true, j.conn.Close()
 }
 
@@ -289,7 +289,7 @@ func (g *Group) Free() error {
 		return nil
 	}
 	return errors.Join(j.mem.unshare(g.id),
-		j.tell(&api.Request{Type: api.TypeUngroup, ID: uint32(g.id)}))
+		j.send(&api.UngroupRequest{ID: uint32(g.id)}))
 }
 
 // Rank is this worker's number in the group.

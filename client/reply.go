@@ -1,27 +1,30 @@
 package client
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 )
 
 // AgentError is a request that the agent refused.
 type AgentError struct {
+	// Problem is the agent's text: what is wrong, why, and what to do.
 	Problem string
-	Field   string // the field of the request that is wrong, if one is
+	// Field is the field of the request that is wrong; empty if it is not one field.
+	Field string
 }
 
 func (e *AgentError) Error() string { return "client: the agent refused: " + e.Problem }
 
-func parseReply(b []byte) (*api.Reply, error) {
-	var r api.Reply
-	if err := json.Unmarshal(b, &r); err != nil {
-		return nil, fmt.Errorf("client: an answer of the agent is broken: %w", err)
+func parseReply(packet []byte, into api.Message) error {
+	err := api.ParseReply(packet, into)
+	var refusal *api.ErrorReply
+	switch {
+	case errors.As(err, &refusal):
+		return &AgentError{refusal.Problem, refusal.Field}
+	case err != nil:
+		return fmt.Errorf("client: a reply of the agent is broken: %w", err)
 	}
-	if r.Type == api.TypeError {
-		return nil, &AgentError{r.Error, r.Field}
-	}
-	return &r, nil
+	return nil
 }

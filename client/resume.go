@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
@@ -260,8 +260,7 @@ func (t *Trainer) goOn(s *snapshot.Sealed) error {
 	if t.job.solo || place.Committed() == 0 {
 		return nil
 	}
-	_, _, err = t.job.request(
-		&api.Request{Type: api.TypeData, Samples: place.Samples, Batch: place.Batch,
-			Seed: place.Seed, Shuffle: !place.Plain, Cursor: s.State.Cursor}, 0)
+	_, err = t.job.request(&api.DataRequest{Samples: place.Samples, Batch: place.Batch,
+		Seed: place.Seed, Shuffle: !place.Plain, Cursor: s.State.Cursor}, &api.DataReply{}, 0)
 	return err
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
@@ -41,7 +41,7 @@ func (s *agentScribe) room(n int, old []byte) ([]byte, error) {
 }
 
 func (s *agentScribe) write(p *snapshot.Part) error {
-	r := &api.Part{Folder: p.Folder.Root, Keep: p.Folder.Keep, Seed: p.Seed, Rank: p.Rank,
+	r := &api.SaveRequest{Folder: p.Folder.Root, Keep: p.Folder.Keep, Seed: p.Seed, Rank: p.Rank,
 		Body: s.extent(p.Body)}
 	for _, b := range s.texts {
 		s.job.mem.giveBack(b)
@@ -58,7 +58,7 @@ func (s *agentScribe) write(p *snapshot.Part) error {
 		copy(b, text.bytes)
 		s.texts, *text.extent = append(s.texts, b), s.extent(b)
 	}
-	_, _, err := s.job.request(&api.Request{Type: api.TypeSave, Part: r}, 0)
+	_, err := s.job.request(r, &api.SaveReply{}, 0)
 	if refused, ok := err.(*AgentError); ok {
 		p.Folder.Log(fmt.Sprintf("a checkpoint in %s is abandoned, and training goes on: the "+
 			"agent refused its part: %s", p.Folder.Root, refused.Problem))
@@ -75,12 +75,13 @@ func (s *agentScribe) extent(b []byte) api.Extent {
 
 // busy counts all parts that are written on this host, also those of workers that are lost.
 func (s *agentScribe) busy() (bool, error) {
-	reply, _, err := s.job.request(&api.Request{Type: api.TypeSaved}, 0)
+	var reply api.SavedReply
+	_, err := s.job.request(&api.SavedRequest{}, &reply, 0)
 	return err == nil && !reply.Done, err
 }
 
 func (s *agentScribe) wait(context.Context) error {
-	_, _, err := s.job.request(&api.Request{Type: api.TypeSaved, Wait: true}, 0)
+	_, err := s.job.request(&api.SavedRequest{Wait: true}, &api.SavedReply{}, 0)
 	return err
 }
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/topo"
@@ -84,9 +84,9 @@ func (s *sharing) show(j *Job) error {
 	if s.generation == j.generation {
 		return nil
 	}
-	reply, fds, err := j.request(
-		&api.Request{Type: api.TypeShared, Group: uint32(s.group), Name: s.name,
-			Bytes: int64(s.bytes)}, 1)
+	var reply api.SharedReply
+	fds, err := j.request(&api.SharedRequest{Group: uint32(s.group), Name: s.name,
+		Bytes: int64(s.bytes)}, &reply, 1)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
@@ -50,14 +50,14 @@ type agentShelf struct {
 	folder snapshot.Folder
 }
 
-func (s *agentShelf) ask(r api.Resume) (*api.Reply, error) {
+func (s *agentShelf) ask(r api.ResumeRequest) (reply api.ResumeReply, err error) {
 	r.Folder, r.Keep = s.folder.Root, s.folder.Keep
-	reply, _, err := s.job.request(&api.Request{Type: api.TypeResume, Resume: &r}, 0)
+	_, err = s.job.request(&r, &reply, 0)
 	return reply, err
 }
 
 func (s *agentShelf) newest(tried int) (a snapshot.Attempt, found bool, err error) {
-	reply, err := s.ask(api.Resume{Do: api.ResumeNewest, Tried: tried})
+	reply, err := s.ask(api.ResumeRequest{Do: api.ResumeNewest, Tried: tried})
 	if err != nil || !reply.Done {
 		return a, false, err
 	}
@@ -65,9 +65,9 @@ func (s *agentShelf) newest(tried int) (a snapshot.Attempt, found bool, err erro
 }
 
 func (s *agentShelf) fetch(a snapshot.Attempt) (snapshot.Folder, error) {
-	reply, err := s.ask(api.Resume{Do: api.ResumeFetch, Step: a.Step, Seed: a.Seed})
+	reply, err := s.ask(api.ResumeRequest{Do: api.ResumeFetch, Step: a.Step, Seed: a.Seed})
 	if err == nil && !reply.Done {
-		err = fmt.Errorf("%w: %s", errDamaged, reply.Broken)
+		err = fmt.Errorf("%w: %s", errDamaged, reply.Damaged)
 	}
 	if err != nil {
 		return snapshot.Folder{}, err
@@ -76,11 +76,11 @@ func (s *agentShelf) fetch(a snapshot.Attempt) (snapshot.Folder, error) {
 }
 
 func (s *agentShelf) done() error {
-	_, err := s.ask(api.Resume{Do: api.ResumeDone})
+	_, err := s.ask(api.ResumeRequest{Do: api.ResumeDone})
 	return err
 }
 
 func (s *agentShelf) setAside(a snapshot.Attempt) error {
-	_, err := s.ask(api.Resume{Do: api.ResumeDamaged, Step: a.Step, Seed: a.Seed})
+	_, err := s.ask(api.ResumeRequest{Do: api.ResumeDamaged, Step: a.Step, Seed: a.Seed})
 	return err
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/shoal-ml/shoal/api"
+	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 )
@@ -57,9 +57,8 @@ func Train(job *Job, d Data, state ...State) (*Trainer, error) {
 	}
 	t := &Trainer{job: job, data: d, state: state, cursor: c}
 	if !job.solo {
-		_, _, err = job.request(
-			&api.Request{Type: api.TypeData, Samples: c.Samples, Batch: c.Batch, Seed: c.Seed,
-				Shuffle: !c.Plain}, 0)
+		_, err = job.request(&api.DataRequest{Samples: c.Samples, Batch: c.Batch, Seed: c.Seed,
+			Shuffle: !c.Plain}, &api.DataReply{}, 0)
 	}
 	return t, err
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Protocol is the version of the format that this package speaks.
-const Protocol = 1
+const Protocol = 2
 
 // The control block: a header page, then the slots.
 const (

@@ -31,7 +31,7 @@ def test_join_and_leave(agent):
     assert request == {
         "type": "join",
         "serial": 1,
-        "protocol": 1,
+        "protocol": 2,
         "version": shoal.__version__,
         "client": "python",
         "rank": 0,
@@ -129,7 +129,7 @@ def test_a_control_block_that_does_not_match(agent, field):
     agent._reply = spoiled
     with pytest.raises(shoal.JoinError, match="control block that starts with"):
         _connect(environment(agent))
-    assert protocol.PROTOCOL == 1
+    assert protocol.PROTOCOL == 2
 
 
 def test_wrong_answers_later(agent):
@@ -159,7 +159,7 @@ for change in ({"SHOAL_TOKEN": "wrong"}, {"SHOAL_RANK": "1"}):
         _connect({**os.environ, **change})
     except shoal.JoinError as err:
         print(err)
-shoal._runtime.handshake.PROTOCOL = 99
+shoal._runtime.handshake.PROTOCOL = 1
 try:
     _connect(os.environ)
 except shoal.JoinError as err:
@@ -172,7 +172,7 @@ except shoal.JoinError as err:
     print(err)
 """,
     )
-    for text in ("token: ", "rank: 1 is no worker", "speaks protocol 99", "joined already"):
+    for text in ("token: ", "rank: 1 is no worker", "speaks protocol 1, the agent (shoal ", "joined already"):
         assert text in output
 
 

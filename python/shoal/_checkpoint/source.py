@@ -88,7 +88,7 @@ class BucketSource:
     def _ask(self, do: str, **more: int) -> Dict[str, Any]:
         asked = {"do": do, "folder": self._root, "keep": self._keep, **more}
         try:
-            return self._link.request({"type": "resume", "resume": asked}, "resume")[0]
+            return self._link.request({"type": "resume", **asked}, "resume")[0]
         except Refused as err:
             raise ShoalError(f"looking for checkpoints: {err}") from None
 
@@ -101,7 +101,7 @@ class BucketSource:
         """Have the agent fetch a checkpoint, once for all workers of this host."""
         reply = self._ask("fetch", step=chosen.step, seed=chosen.seed)
         if not reply.get("done"):
-            raise ValueError(str(reply.get("broken")))
+            raise ValueError(str(reply.get("damaged")))
         return Sealed(str(reply["folder"]), chosen.step)
 
     def done(self) -> None:

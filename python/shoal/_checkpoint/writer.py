@@ -97,7 +97,7 @@ class AgentWriter:
             "body": body,
         }
         try:
-            self._worker.link.request({"type": "save", "part": asked}, "save")
+            self._worker.link.request({"type": "save", **asked}, "save")
         except Refused as err:
             say(
                 f"checkpoint of step {checkpoint.step} in {checkpoint.root} is abandoned, and"
@@ -116,7 +116,7 @@ class AgentWriter:
             "into": self._worker.arena.extent(into),
         }
         try:
-            self._worker.link.request({"type": "load", "load": asked}, "load")
+            self._worker.link.request({"type": "load", **asked}, "load")
         except Refused as err:
             raise ValueError(str(err)) from None
 

@@ -1,4 +1,4 @@
-"""Offsets, codes and the descriptor of docs/formats/arena.md, protocol 1. No behaviour, only
+"""Offsets, codes and the descriptor of docs/formats/arena.md, protocol 2. No behaviour, only
 numbers.
 """
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 import struct
 from typing import Dict, NamedTuple, Tuple
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAGIC = int.from_bytes(b"SHOALCB1", "little")
 MESSAGE_BYTES = 64 << 10
 PAGE = 4096

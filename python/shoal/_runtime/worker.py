@@ -262,7 +262,8 @@ class Worker:
         """How the state of the job lies now, and what comes next."""
         reply = self._ask({"type": "shape"}, "shape")
         mesh, following, broken, lost, alone = (
-            str(reply.get(key, "")) for key in ("mesh", "next", "broken", "lost", "alone")
+            str(reply.get(key, ""))
+            for key in ("mesh", "next_mesh", "mesh_error", "rollback_reason", "unreplicated")
         )
         writes = base64.b64decode(reply.get("writes", ""))
         return Shaped(
@@ -270,8 +271,8 @@ class Worker:
             following,
             broken,
             lost,
-            int(reply.get("in", 0)),
-            int(reply.get("out", 0)),
+            int(reply.get("bytes", 0)),
+            int(reply.get("next_bytes", 0)),
             alone,
             writes,
         )
