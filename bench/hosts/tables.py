@@ -144,7 +144,7 @@ each pair from one round.
 - Where a row has no entry, or a program is missing, it was not measured there.
 - All programs run at a raised priority (nice −10).
 - Everything else is as in [benchmarks.md](benchmarks.md): new data for every call, a barrier before
-  and behind it, every element of the result checked, the slowest rank counts, and the programs take
+  and after it, every element of the result checked, the slowest rank counts, and the programs take
   turns.
 - `make bench-hosts` installs the other libraries from Debian, builds, measures, prints the tables
   and writes this page.
