@@ -10,16 +10,16 @@ import (
 // way. Where much is passed on there are none: who waits for its turn then keeps another one
 // waiting.
 func turns(moves []collective.Move, sites collective.Sites) [][]collective.Turn {
-	bytes, passedOn := collective.Traffic(moves, sites)
+	elements, passedOn := collective.Traffic(moves, sites)
 	all := 0
-	for _, n := range bytes {
+	for _, n := range elements {
 		all += n
 	}
 	if passedOn > all/16 {
 		return nil
 	}
 	list := make([][]collective.Turn, sites.N)
-	for _, s := range plan.OnePort(bytes) {
+	for _, s := range plan.OnePort(elements) {
 		list[s.From] = append(list[s.From], collective.Turn{To: s.To, N: s.Bytes})
 	}
 	return list

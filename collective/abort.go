@@ -6,9 +6,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Abort tells that a worker drops the step that it is in, as a loss has made it void: what it has
-// posted and is not complete fails, and so does what waits for it, until Advance makes it a member
-// again. So all members come to drop the step, whichever of them was waiting for whom.
+// Abort takes it that a worker drops the step that it is in, because a loss has made the step void.
+// Its calls that are not complete fail, and so do those that wait for it, until Advance makes it a
+// member again. So all members come to drop the step, whichever of them waits for which.
 func (m *Matcher) Abort(w topo.WorkerID, why string, out []Ready) []Ready {
 	fail := func(p *Posted) {
 		out = append(out, Ready{[]*Posted{p},

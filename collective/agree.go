@@ -15,6 +15,7 @@ type MismatchError struct {
 	CallA, CallB string // the calls, as Call.String writes them
 }
 
+// Error implements error.
 func (e *MismatchError) Error() string {
 	if e.Position < 0 {
 		return fmt.Sprintf("a send and its receive differ: rank %d called %s, rank %d called "+
@@ -34,6 +35,7 @@ type LostError struct {
 	Call string    // the call, as Call.String writes it
 }
 
+// Error implements error.
 func (e *LostError) Error() string {
 	return fmt.Sprintf("rank %d %s, while rank %d waits for it in %s", e.Lost, e.Why, e.Rank,
 		e.Call)

@@ -1,5 +1,5 @@
-// Package collective defines what ranks do together: calls, how they are matched, and a schedule for
-// each collective.
+// Package collective defines what ranks do together: calls, how they are matched, and a schedule
+// for each collective.
 //
 // Every rank posts a Call; Matcher brings together the calls that belong to each other
 // and finds the ranks that disagree; Schedule turns a complete set of calls into moves between
@@ -147,7 +147,7 @@ func (c *Call) InLen() int {
 	case c.Far != nil:
 		return c.Far.In
 	case c.Window != nil:
-		return c.whole()
+		return c.elements()
 	}
 	return len(c.In) / c.DType.Size()
 }
@@ -158,7 +158,7 @@ func (c *Call) OutLen() int {
 	case c.Far != nil:
 		return c.Far.Out
 	case c.Window != nil:
-		return c.whole()
+		return c.elements()
 	}
 	return len(c.Out) / c.DType.Size()
 }
@@ -304,6 +304,7 @@ type FieldError struct {
 	Problem string // what is wrong with it
 }
 
+// Error implements error.
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 
 func fieldError(field, format string, args ...any) error {

@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// BalanceChains spreads what hosts send for copies that several hosts get. Around the ring, which is
-// the way of such a copy, some host may have to send much more than the busiest one must, which
-// sends so many bytes. Then the hosts with the least to send pass copies on instead, or the source
-// sends them again.
+// BalanceChains evens out what hosts send for copies that several hosts get. Busiest is the least
+// that the busiest host can send, in elements. When copies are passed around the ring, some host
+// may have to send much more. The hosts with the least to send then pass copies on instead, or the
+// source sends them again.
 func BalanceChains(moves []Move, sites Sites, busiest int) []Move {
-	// bytes by host: those that it sends of its own, and those that it passes on around the ring
+	// by host: elements that it sends as their source, and that it passes on around the ring
 	first, around := make([]int, sites.N), make([]int, sites.N)
 	chains := make([][]int, len(moves))
 	for i := range moves {
@@ -54,7 +54,7 @@ func BalanceChains(moves []Move, sites Sites, busiest int) []Move {
 	return relieved
 }
 
-// along is the part of a move that goes to some hosts, which pass it on in this order. Here is
+// along returns the part of a move that goes to some hosts, which pass it on in this order. Here is
 // whether it also goes to members on the host of the source.
 func along(m *Move, sites Sites, hosts []int, here bool) Move {
 	part := *m
@@ -72,8 +72,8 @@ func along(m *Move, sites Sites, hosts []int, here bool) Move {
 	return part
 }
 
-// chain is the hosts that get a copy from another one, in the order in which they pass it on: around
-// the ring from its source, unless the move is a Chain.
+// chain returns the hosts that get a copy from another one, in the order in which they pass it on:
+// around the ring from its source, unless the move is a Chain.
 func chain(m *Move, sites Sites) (hosts []int) {
 	source := sites.Of[m.Src[0].Member]
 	for _, d := range m.Dst {
@@ -89,19 +89,19 @@ func chain(m *Move, sites Sites) (hosts []int) {
 	return hosts
 }
 
-// Traffic returns the bytes that each host sends to each other for copies, by sender and receiver,
+// Traffic returns the elements that hosts send to each other for copies, by sender and receiver,
 // and how many of them are passed on rather than sent by their source.
-func Traffic(moves []Move, sites Sites) (bytes map[[2]int]int, passedOn int) {
-	bytes = map[[2]int]int{}
+func Traffic(moves []Move, sites Sites) (elements map[[2]int]int, passedOn int) {
+	elements = map[[2]int]int{}
 	for i := range moves {
 		from := sites.Of[moves[i].Src[0].Member]
 		for k, to := range chain(&moves[i], sites) {
 			if k > 0 {
 				passedOn += moves[i].N
 			}
-			bytes[[2]int{from, to}] += moves[i].N
+			elements[[2]int{from, to}] += moves[i].N
 			from = to
 		}
 	}
-	return bytes, passedOn
+	return elements, passedOn
 }

@@ -7,13 +7,13 @@ import (
 )
 
 // elastic reports whether a collective means the same with fewer members: its result has the same
-// shape, and who is missing is only missing from the sum. The others fail when a member is lost.
+// shape, and only the sum lacks a missing member. Other collectives fail when a member is lost.
 func (k Kind) elastic() bool {
 	return k == AllReduce || k == Barrier || k == Broadcast || k == Reduce
 }
 
-// SetElastic makes the world go on without members that are lost. What has failed for want of one
-// stays so.
+// SetElastic makes the world go on without members that are lost. Calls that have failed for want
+// of one stay failed.
 func (m *Matcher) SetElastic() {
 	m.elastic = true
 	for _, p := range m.groups[topo.World].members {
@@ -28,7 +28,7 @@ func (m *Matcher) Quiet() bool {
 }
 
 // Advance gives the world its next members, in the order of their ranks. The world must be quiet,
-// or all its members lost: what they have posted in vain is forgotten. One of the next members that
+// or have lost all its members: their calls that are not complete are forgotten. A next member that
 // was lost is back.
 func (m *Matcher) Advance(workers []topo.WorkerID) {
 	g := m.groups[topo.World]
@@ -61,9 +61,9 @@ func (m *Matcher) withdraw(g *group, self int, out []Ready) []Ready {
 	return out
 }
 
-// abortStep ends a step that is made on a group when a member is lost before all have posted its
-// last call. It counts with all of its members or not at all, and those who wait hear of it at
-// once: what they do with each other besides can need the lost one as well.
+// abortStep ends a step that is made on a group when a member is lost before all have posted the
+// last call of the step. Such a step counts with all of its members or not at all. The waiting
+// members are told at once, as their other transfers may need the lost member as well.
 func (m *Matcher) abortStep(g *group, lost topo.WorkerID, out []Ready) []Ready {
 	for _, pos := range slices.Concat(g.held, g.open) {
 		i := slices.IndexFunc(pos.calls, func(p *Posted) bool {
@@ -77,12 +77,12 @@ func (m *Matcher) abortStep(g *group, lost topo.WorkerID, out []Ready) []Ready {
 	return out
 }
 
-// compact lists the calls that are there.
+// compact returns the calls that were posted at a position, without gaps.
 func (pos *position) compact() []*Posted { return compactCalls(pos.calls) }
 
-// compactCalls moves the calls that are there together, in place, and points a rooted collective at
-// its root's place among them. When the root itself is missing, the lowest rank that is there takes
-// its part in a broadcast; what nobody wants is not reduced.
+// compactCalls closes the gaps in a list of calls, in place, and adapts the index of the root. When
+// the root itself is missing, the lowest rank stands in for it in a broadcast, and a reduction has
+// no result.
 func compactCalls(list []*Posted) []*Posted {
 	root, n := -1, 0
 	for i, p := range list {

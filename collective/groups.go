@@ -7,12 +7,12 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// MaxGroups bounds the groups of a job, so that a worker that asks without end cannot fill the
-// agent's memory.
+// MaxGroups bounds the groups of a job, so that a worker that asks for more and more cannot fill
+// the agent's memory.
 const MaxGroups = 4096
 
-// Group gives a worker a group of the listed workers, and its own index in it. The k-th time that
-// each member asks for the same list they get the same group.
+// Group returns a group of the listed workers for one of them, and its index in the group. When
+// each of them asks for the same list for the k-th time, all get the same group.
 func (m *Matcher) Group(w topo.WorkerID, list []topo.WorkerID) (id topo.GroupID, self int,
 	err error) {
 	self = slices.Index(list, w)
@@ -48,7 +48,8 @@ func (m *Matcher) create(list []topo.WorkerID) *group {
 	return g
 }
 
-// Ungroup tells that a worker needs a group no more: it has no call of it open, and will post none.
+// Ungroup takes it that a worker needs a group no more: none of its calls in the group is open, and
+// it will post none.
 func (m *Matcher) Ungroup(w topo.WorkerID, id topo.GroupID) {
 	if g := m.groups[id]; g != nil && id != topo.World {
 		if self := g.index(w); self >= 0 {
@@ -80,8 +81,9 @@ func (m *Matcher) Disband() (list []topo.GroupID) {
 	return list
 }
 
-// Adopt gives a worker a group that it has from another Matcher, also if it needs it no more:
-// others may. Groups of the same list must be adopted in the order of their numbers.
+// Adopt makes a group known that a worker got from another Matcher, and whether the worker needs it
+// no more: other members may still. Groups of the same list must be adopted in the order of their
+// numbers.
 func (m *Matcher) Adopt(id topo.GroupID, list []topo.WorkerID, w topo.WorkerID, free bool) {
 	g := m.groups[id]
 	if g == nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// LostMemory tells that workers are gone together with their memory: what they had posted in full
-// is taken back as well. They vanish at once, so that nothing becomes ready with one of them and
-// without another.
+// LostMemory takes it that workers are lost together with their memory, as when their host is lost:
+// even steps that they had posted in full are withdrawn. All of the workers are lost at once, so
+// that nothing becomes ready with one of them and without another.
 func (m *Matcher) LostMemory(workers []topo.WorkerID, why string, out []Ready) []Ready {
 	for _, g := range m.all() {
 		for _, w := range workers {
@@ -36,7 +36,7 @@ func (m *Matcher) LostMemory(workers []topo.WorkerID, why string, out []Ready) [
 	return out
 }
 
-// forget drops what a member has posted and is not complete.
+// forget drops the calls of a member that are not complete.
 func (g *group) forget(self int) {
 	for _, pos := range slices.Concat(g.held, g.open) {
 		pos.calls[self] = nil
@@ -50,14 +50,14 @@ func (g *group) forget(self int) {
 	}
 }
 
-// Without returns a set that was ready less the calls of workers that have vanished since, or the
-// reason why it cannot be ready without them. It is the answer to calls that were being executed
-// when the workers vanished.
-func (m *Matcher) Without(r Ready, vanished []topo.WorkerID) Ready {
+// Without returns a set that was ready without the calls of workers that were lost with their
+// memory since, or the reason why it cannot be ready without them. It is for calls that were being
+// executed when the workers were lost.
+func (m *Matcher) Without(r Ready, lostWorkers []topo.WorkerID) Ready {
 	pos := &position{calls: slices.Clone(r.Calls)}
 	var lost *Posted
 	for i, p := range pos.calls {
-		if slices.Contains(vanished, p.Worker) {
+		if slices.Contains(lostWorkers, p.Worker) {
 			lost, pos.calls[i] = p, nil
 		}
 	}

@@ -28,7 +28,7 @@ type Ready struct {
 //
 // The world is elastic once SetElastic was called: a collective that lost a member goes on with the
 // others, without what the lost one had posted for a step that it did not complete (Call.More).
-// elastic.go has the rules.
+// The rules are in elastic.go.
 type Matcher struct {
 	groups    map[topo.GroupID]*group
 	byMembers map[string][]topo.GroupID // by list of members: their groups, the oldest first
@@ -75,6 +75,7 @@ func NewMatcher(world []topo.WorkerID) *Matcher {
 	return m
 }
 
+// add makes a group with the next number.
 func (m *Matcher) add(workers []topo.WorkerID) *group {
 	g := &group{id: m.next, mailboxes: map[address]*mailbox{}}
 	for _, w := range workers {
@@ -106,7 +107,7 @@ const MaxMembers = 1 << 16
 // worker cannot have more open.
 const MaxStep = 256
 
-// Post adds a call that Check found sound, and appends to out whatever it made ready.
+// Post adds a call that Call.Check has accepted, and appends to out the sets that it made ready.
 func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 	g := m.groups[p.Call.Group]
 	self := g.index(p.Worker)
@@ -138,7 +139,8 @@ func (m *Matcher) Post(p *Posted, out []Ready) []Ready {
 	return g.collect(out)
 }
 
-// check compares a call with the first one at its position, and with the members that are gone.
+// check compares a call with the first one at its position, and with the members that are gone. It
+// returns why the call can never complete.
 func (m *Matcher) check(g *group, pos *position, p *Posted) error {
 	if i := slices.IndexFunc(pos.calls, func(c *Posted) bool { return c != nil }); i >= 0 {
 		if err := m.mismatch(g, pos, p, pos.calls[i]); err != nil {
@@ -157,7 +159,7 @@ func (m *Matcher) check(g *group, pos *position, p *Posted) error {
 	return nil
 }
 
-// waiting takes the calls that wait at a position.
+// waiting removes the calls that wait at a position, and returns them.
 func (pos *position) waiting() (calls []*Posted) {
 	for i, c := range pos.calls {
 		if c != nil {
@@ -168,17 +170,17 @@ func (pos *position) waiting() (calls []*Posted) {
 	return calls
 }
 
-// at returns the position with a number, opening it if need be.
+// at returns the position with a number, and opens it if need be.
 func (g *group) at(number int) *position {
 	for number-g.firstOpen >= len(g.open) {
-		g.open = append(g.open, g.fresh(g.firstOpen+len(g.open)))
+		g.open = append(g.open, g.newPosition(g.firstOpen+len(g.open)))
 	}
 	return g.open[number-g.firstOpen]
 }
 
-// fresh returns an empty position. Positions that were ready are used again, so a Ready must be
-// dealt with before the next Post.
-func (g *group) fresh(number int) *position {
+// newPosition returns an empty position. Positions that were ready are used again, so a Ready must
+// be dealt with before the next Post.
+func (g *group) newPosition(number int) *position {
 	var pos *position
 	if n := len(g.recycled); n > 0 {
 		pos = g.recycled[n-1]
@@ -195,8 +197,8 @@ func (g *group) fresh(number int) *position {
 	return pos
 }
 
-// collect takes the positions that every living member has passed, in order. Those of an unfinished
-// step are held until the step is complete.
+// collect removes the positions that every living member has passed, in order, and appends their
+// calls to out. Those of an unfinished step are held until the step is complete.
 func (g *group) collect(out []Ready) []Ready {
 	for len(g.open) > 0 && g.passed(g.firstOpen) {
 		pos := g.open[0]
@@ -218,9 +220,9 @@ func (g *group) collect(out []Ready) []Ready {
 	return out
 }
 
-// Held appends to out the collectives of the world, from number from on, that wait for the end of
-// their step, up to the first that lacks a member. The calls are the matcher's still: those of a
-// member that is lost will not be ready.
+// Held appends to out the collectives of the world that wait for the end of their step, without so
+// many of the first ones, up to the first one that lacks a member. The calls still belong to the
+// Matcher: those of a member that is lost will not be ready.
 func (m *Matcher) Held(from int, out []Ready) []Ready {
 	held := m.groups[topo.World].held
 	for _, pos := range held[min(from, len(held)):] {
@@ -232,7 +234,7 @@ func (m *Matcher) Held(from int, out []Ready) []Ready {
 	return out
 }
 
-// release gives out what was held.
+// release appends to out the calls that were held.
 func (g *group) release(out []Ready) []Ready {
 	for _, pos := range g.held {
 		if _, any := pos.more(); any {
@@ -273,8 +275,8 @@ func (pos *position) aside() bool {
 	return i >= 0 && pos.calls[i].Call.Aside
 }
 
-// Lost tells that a worker will post no more. What waits for it fails, now and later, unless the
-// world is elastic.
+// Lost takes it that a worker will post no more. Calls that wait for it fail, now and later, unless
+// the world is elastic.
 func (m *Matcher) Lost(w topo.WorkerID, why string, out []Ready) []Ready {
 	if m.Gone(w) {
 		return out
@@ -301,8 +303,8 @@ func (m *Matcher) Lost(w topo.WorkerID, why string, out []Ready) []Ready {
 	return out
 }
 
-// failWaiting fails the calls at a position that a lost member has not reached, unless they can do
-// without it.
+// failWaiting fails the calls at a position that a lost member has not reached, unless they can
+// complete without it.
 func (m *Matcher) failWaiting(g *group, pos *position, lost int, out []Ready) []Ready {
 	if pos.err != nil || pos.calls[lost] != nil {
 		return out

@@ -2,8 +2,8 @@ package collective
 
 import "unsafe"
 
-// checkOverlap refuses an output that lies on the input, unless a chunk-wise execution reads every
-// element before it writes over it.
+// checkOverlap refuses an output that overlaps the input, unless an execution by chunks reads every
+// element before it writes there.
 func (c *Call) checkOverlap() error {
 	if len(c.In) == 0 || len(c.Out) == 0 {
 		return nil
@@ -24,8 +24,8 @@ func (c *Call) checkOverlap() error {
 	return fieldError("out.offset", "the output of %v overlaps its input", c.Kind)
 }
 
-// ownPlace reports whether a part that shares memory with the whole lies exactly at its own place
-// in it, off bytes from the start.
+// ownPlace reports whether a part lies exactly where it belongs in the whole, off bytes from the
+// start; true as well where the two share no memory.
 func ownPlace(whole, part []byte, off int) bool {
 	if len(whole) == 0 || len(part) == 0 {
 		return true

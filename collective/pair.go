@@ -2,14 +2,15 @@ package collective
 
 import "slices"
 
-// AnyRank as the Peer of a Recv takes the first send that comes, whoever sends it. The match sets
-// Peer to the sender.
+// AnyRank as the Peer of a Recv accepts the first send that comes, from whichever rank. The Matcher
+// then sets Peer to the sender.
 const AnyRank = -1
 
-// mailbox is where sends to one rank under one tag and its receives meet. What waits, waits in the
-// order of posting.
+// mailbox holds the sends to one rank under one tag and the receives there that wait for each
+// other, in the order of posting.
 type mailbox struct{ sends, recvs []*Posted }
 
+// address identifies a mailbox in a group.
 type address struct {
 	to  int
 	tag uint32
@@ -64,7 +65,7 @@ func (g *group) dropEmpty(key address) {
 	}
 }
 
-// unmatchable says why a send or a receive will never meet its other half; nil where it still may.
+// unmatchable returns why a send or a receive will never be matched; nil where it still may.
 func (m *Matcher) unmatchable(g *group, self int, p *Posted) error {
 	var lost error
 	for i, member := range g.members {
@@ -79,8 +80,8 @@ func (m *Matcher) unmatchable(g *group, self int, p *Posted) error {
 	return lost
 }
 
-// failPairs fails the transfers of a group that wait for a lost member. What it had posted itself
-// can still be met.
+// failPairs fails the transfers of a group that wait for a lost member. Those that the member had
+// posted itself can still be matched.
 func (m *Matcher) failPairs(g *group, out []Ready) []Ready {
 	for _, key := range g.addresses() {
 		box := g.mailboxes[key]

@@ -6,17 +6,17 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Foreign memory passes through the arena piece by piece, while it lies in the caches: a call in
-// pieces has for its input and its output a window of PiecesOpen pieces of PieceBytes, of which the
-// last may be shorter. Piece i lies in place i mod PiecesOpen, and so does its result. Other ranks
-// of the call may have all of their memory in the arena.
+// Memory outside the arena passes through it piece by piece, while it lies in the caches: a call in
+// pieces has a window of PiecesOpen pieces of PieceBytes for both its input and its output. Piece i
+// lies at i mod PiecesOpen, and so does its result; the last piece may be shorter. Other ranks of
+// the call may have all of their memory in the arena.
 const (
 	PieceBytes = 1 << 20
 	PiecesOpen = 2
 )
 
-// whole is the number of elements of a call in pieces.
-func (c *Call) whole() int {
+// elements is the number of elements of a call in pieces.
+func (c *Call) elements() int {
 	n, _ := tensor.Shape(c.Shape).Elements()
 	return n
 }
@@ -24,7 +24,7 @@ func (c *Call) whole() int {
 // Pieces is the number of pieces of a call in pieces.
 func (c *Call) Pieces() int {
 	per := PieceBytes / c.DType.Size()
-	return (c.whole() + per - 1) / per
+	return (c.elements() + per - 1) / per
 }
 
 // InPieces reports whether one of the calls of a set is in pieces.
@@ -32,8 +32,8 @@ func InPieces(calls []*Posted) bool {
 	return slices.ContainsFunc(calls, func(p *Posted) bool { return p.Call.Window != nil })
 }
 
-// Piece makes c the part of an all-reduce that lies in piece i, of a call in pieces or of one that
-// is there as a whole.
+// Piece makes c the part of an all-reduce that piece i covers. The all-reduce is a call in pieces,
+// or one whose memory lies in the arena as a whole.
 func (c *Call) Piece(of *Call, i int) {
 	from := i * PieceBytes
 	n := min(PieceBytes, of.InLen()*of.DType.Size()-from)

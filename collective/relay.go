@@ -6,7 +6,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Sites says on which hosts the members of a group are. All agents number the hosts in the same way.
+// Sites says on which hosts the members of a group are. All agents number the hosts in the same
+// way.
 type Sites struct {
 	Of   []int // by member: its host
 	N    int   // number of hosts
@@ -21,26 +22,26 @@ type Outgoing struct {
 	Payload []byte
 }
 
-// Relay executes a schedule over several hosts, of which it is one: it exchanges pieces with the
-// Relays of the others. A piece of the result changes places with what was in the first output of
-// this host, as soon as it is here; Revert changes them back, so that the inputs are what they were
-// when a host is lost meanwhile. docs/design/hosts-collectives.md has the reasons.
+// Relay executes one host's part of a schedule over several hosts: it exchanges pieces with the
+// Relays of the other hosts. As soon as a piece of the result is here, it is swapped with what was
+// in the first output of this host. Revert swaps it back when a host is lost meanwhile, so that
+// inputs which lie there are as they were. The reasons are in docs/design/hosts-collectives.md.
 //
 // The life of one use:
 //
 //  1. Prepare.
-//  2. Chunk for every index below Chunks, and Place and Arrived for every piece that comes, all in
-//     any order, from any goroutine; what Chunk and Arrived return is to be sent. Until Done.
-//  3. When the Relays of all hosts are Done: Deliver for every index below Deliveries. A use that is
-//     given up instead: Revert for every index below Pieces, when nothing else of it runs any more.
+//  2. Chunk for every index below Chunks, and Place and Arrived for every piece that comes, until
+//     Done: in any order, from any goroutine. What Chunk and Arrived return is to be sent.
+//  3. When the Relays of all hosts are Done, Deliver for every index below Deliveries. In a use
+//     that is given up instead, Revert for every index below Pieces, when no call runs any more.
 //
-// Where outputs are Fresh, pieces are written to all of them as they come and nothing is changed
-// back; Deliver is for what no other host sends, and may be called at any time.
+// Where a schedule is Fresh, pieces are written to all outputs as they come and nothing is swapped
+// back; Deliver is for the pieces that no other host sends, and may be called at any time.
 //
-// Payloads are parts of the inputs, of the outputs and of the Relay's memory. They are needed no
-// longer when all hosts are Done. A use that is given up before is not followed by another: links
-// may still read and write its memory, so the Relay must be thrown away, and the memory of its
-// calls must stay until no link has a piece of it.
+// Payloads are parts of the inputs, of the outputs and of the Relay's memory. They are needed until
+// all hosts are Done. No other use may follow one that is given up before: links may still read and
+// write its memory, so the Relay must be thrown away, and the memory of its calls must stay until
+// no link has a piece of it.
 //
 // Every element is summed in an order that only the schedule, the sites and the route decide: a
 // host adds the inputs of its own members in rank order, then the partial sums of its children in
@@ -49,7 +50,7 @@ type Outgoing struct {
 // host rounds them. So all hosts get the same bits whatever the timing, and integers, minima and
 // maxima come out as in Run.
 //
-// The zero value is ready and is used again and again.
+// The zero value is ready. A Relay can be used again and again.
 type Relay struct {
 	run       Run          // adds up local sources, and executes local
 	local     Schedule     // the moves that need no other host
@@ -69,16 +70,21 @@ type Relay struct {
 	copied      []int          // segments whose results Deliver copies
 	results     int            // chunks of the results that Deliver copies
 	pieces      int            // pieces of all segments
-	summed      int            // bytes of inputs that Chunk reads
-	placed      int            // bytes of outputs that are written as they come
-	written     int            // bytes of outputs that Deliver writes
-	stream      bool           // results are written past the cache
-	fresh       bool           // outputs are written as soon as anything for them is here
+	bytes       byteCounts
+	stream      bool // results are written past the cache
+	fresh       bool // outputs are written as soon as anything for them is here
 
 	buffer  []byte          // partial sums and results
 	states  []atomic.Uint32 // by segment, piece and sender: notDue to received
 	missing []atomic.Int32  // by segment and piece: partial sums still to come, or inOutput
 	plan    plan
+}
+
+// byteCounts are bytes of inputs and outputs, for counters.
+type byteCounts struct {
+	summed  int // bytes of inputs that Chunk reads
+	placed  int // bytes of outputs that are written as they come
+	written int // bytes of outputs that Deliver writes
 }
 
 // segment is this host's part in one tree of a move.
@@ -104,14 +110,14 @@ type segment struct {
 // childSum says where in buffer the partial sums of a child's host come in.
 type childSum struct{ host, at int }
 
-// inOutput says that the result of a piece is in the first output of this host, and what was there
-// is in buffer.
+// inOutput, in place of a number of missing partial sums, says that the result of a piece is in the
+// first output of this host, and what was there is in buffer.
 const inOutput = -1
 
 // initialPiece is a piece that needs nothing from another host, and the turn in which it is sent.
 type initialPiece struct{ segment, piece, turn int }
 
-// What is known of a piece that another host sends.
+// States of a piece that another host sends.
 const (
 	notDue    uint32 = iota // the piece depends on what this host has not sent yet
 	due                     // the piece may come
@@ -124,7 +130,7 @@ func (r *Relay) Chunks() int { return len(r.initial) }
 
 // Summed is how many bytes of inputs Chunk reads, for all indices together: none where they are
 // sent as they are.
-func (r *Relay) Summed() int { return r.summed }
+func (r *Relay) Summed() int { return r.bytes.summed }
 
 // Chunk sums piece i and appends to out what is now to be sent.
 func (r *Relay) Chunk(i int, s *Scratch, out []Outgoing) []Outgoing {
@@ -132,8 +138,8 @@ func (r *Relay) Chunk(i int, s *Scratch, out []Outgoing) []Outgoing {
 	return r.sumPiece(&r.segments[p.segment], p.piece, s, out)
 }
 
-// Place returns the memory for a piece of n bytes from a host, and nil if no such piece is due: it
-// would be a lie, or is here already.
+// Place returns the memory for a piece of n bytes from a host; nil if no such piece is due, because
+// the message is wrong or the piece is here already.
 func (r *Relay) Place(from int, part uint32, off uint64, n uint32) []byte {
 	e, ok := r.find(from, part, off, n)
 	if !ok || !r.states[e.state].CompareAndSwap(due, receiving) {
@@ -142,7 +148,8 @@ func (r *Relay) Place(from int, part uint32, off uint64, n uint32) []byte {
 	return r.buffer[e.at : e.at+int(n) : e.at+int(n)]
 }
 
-// Arrived tells that a piece is where Place said, and appends to out what is now to be sent.
+// Arrived takes it that a piece is in the memory that Place returned, and appends to out what is
+// now to be sent.
 func (r *Relay) Arrived(from int, part uint32, off uint64, n uint32, s *Scratch,
 	out []Outgoing) []Outgoing {
 	e, ok := r.find(from, part, off, n)
@@ -157,19 +164,19 @@ func (r *Relay) Arrived(from int, part uint32, off uint64, n uint32, s *Scratch,
 	return out
 }
 
-// Done reports whether this host has all results that its members get, and has summed and passed on
-// all that others need of it: it was returned by Chunk or Arrived, or is about to be by a call that
-// is under way.
+// Done reports whether this host has all results that its members get, and has summed all that
+// other hosts need from it: what is to be sent was returned by Chunk or Arrived, or is about to be
+// by a call that is under way.
 func (r *Relay) Done() bool { return r.remaining.Load() == 0 }
 
-// Deliveries is the number of independent pieces of work that write what is left of the outputs.
+// Deliveries is the number of independent pieces of work that write the rest of the outputs.
 func (r *Relay) Deliveries() int { return r.run.Chunks() + r.results }
 
-// Written is how many bytes of outputs that is.
-func (r *Relay) Written() int { return r.written }
+// Written is how many bytes of outputs Deliver writes, for all indices together.
+func (r *Relay) Written() int { return r.bytes.written }
 
-// Pieces is the number of pieces that Revert may have to change back.
+// Pieces is the number of pieces that Revert may have to swap back.
 func (r *Relay) Pieces() int { return r.pieces }
 
 // Placed is how many bytes of outputs were written as they came, once the Relay is Done.
-func (r *Relay) Placed() int { return r.placed }
+func (r *Relay) Placed() int { return r.bytes.placed }

@@ -16,7 +16,7 @@ type incoming struct {
 	at      int  // offset in buffer at which its bytes go
 }
 
-// find looks up a piece, whose every argument may be a lie.
+// find looks up a piece by what another host says of it, every part of which may be wrong.
 func (r *Relay) find(from int, part uint32, off uint64, n uint32) (e incoming, ok bool) {
 	number, down := part/2, part%2 == 1
 	i := sort.Search(len(r.segments), func(i int) bool { return r.segments[i].part >= number })
@@ -44,13 +44,14 @@ func (r *Relay) find(from int, part uint32, off uint64, n uint32) (e incoming, o
 	return e, int(n) == elements*size
 }
 
-// piece is the first element of a piece, counted from the segment's, and the number of its
-// elements.
+// piece returns the first element of a piece, counted from the first of the segment, and the number
+// of its elements.
 func (r *Relay) piece(g *segment, i int) (from, n int) {
 	from = i * r.pieceLen
 	return from, min(r.pieceLen, g.n-from)
 }
 
+// piecesOf returns the number of pieces of n elements.
 func (r *Relay) piecesOf(n int) int { return (n + r.pieceLen - 1) / r.pieceLen }
 
 // sumPiece sums a piece of which all partial sums are here, and sends it to the parent, or down
@@ -81,7 +82,7 @@ func (r *Relay) sumPiece(g *segment, i int, s *Scratch, out []Outgoing) []Outgoi
 }
 
 // finishPiece brings a piece of the result to the first output here, and passes it on. No host
-// needs what was there for this use: the result has come of it.
+// needs any more what was in the output: the result contains it.
 func (r *Relay) finishPiece(g *segment, i int, out []Outgoing) []Outgoing {
 	from, n := r.piece(g, i)
 	var payload []byte
@@ -104,8 +105,8 @@ func (r *Relay) finishPiece(g *segment, i int, out []Outgoing) []Outgoing {
 	return out
 }
 
-// sum adds up a run of elements that fits into the scratch: the local sources, then the children's
-// partial sums. Of a copy it brings the runs together.
+// sum adds up elements that fit into the scratch: the local sources, then the partial sums of the
+// children. For a copy it brings the runs together.
 func (r *Relay) sum(g *segment, from, n int, s *Scratch) {
 	if m := &r.moves[g.move]; m.Runs != nil {
 		r.gather(m, g.from+from, n, r.at(g.result, from, n, r.run.dtype.Size()))
@@ -144,8 +145,8 @@ func (r *Relay) sum(g *segment, from, n int, s *Scratch) {
 	}
 }
 
-// sumNarrow is sum where partial sums travel in the type of the call: they are widened, added up,
-// and rounded again.
+// sumNarrow does what sum does, where partial sums travel in the type of the call: they are
+// widened, added up, and rounded again.
 func (r *Relay) sumNarrow(g *segment, from, n int, s *Scratch) {
 	k, d, in := r.run.kernels, r.run.dtype, g.in
 	acc := s.acc[:n*kernel.AccType(d).Size()]
@@ -173,16 +174,16 @@ func (r *Relay) sumLocal(m *Move, from, n int, acc []byte) {
 	}
 }
 
-// sendsInputs reports whether an input is its own partial sum.
+// sendsInputs reports whether an input can be sent as a partial sum as it is.
 func (r *Relay) sendsInputs() bool { return r.sumType == r.run.dtype && len(r.run.scale) == 0 }
 
-// at is a run of elements in buffer.
+// at returns n elements in buffer.
 func (r *Relay) at(base, from, n, size int) []byte {
 	lo, hi := base+from*size, base+(from+n)*size
 	return r.buffer[lo:hi:hi]
 }
 
-// input is a run of the only local source of a segment.
+// input returns n elements of the only local source of a segment.
 func (r *Relay) input(g *segment, from, n int) []byte {
 	return r.run.memory(r.moves[g.move].Src[0], g.from+from, n)
 }

@@ -27,15 +27,16 @@ type plan struct {
 	longest    int // bytes of the longest segment that Deliver copies
 }
 
-// role is what a host is in a move, or a part of a tree for the rest of it.
+// role says whether a host, or a part of a tree, has sources and destinations of a move.
 type role struct{ gives, takes bool }
 
-// cutAlign is what segments begin at a multiple of, in elements: no two share a cache line.
+// cutAlign is the number of elements at multiples of which segments begin, so that no two share a
+// cache line.
 const cutAlign = 64
 
 // Prepare binds a schedule to the memory of the calls that are on this host. All hosts must give
-// the same schedule, sites and route, and calls that differ only in being Far; outputs that are one
-// memory are listed once where they are.
+// the same schedule, sites and route, and calls that differ only in Far. Outputs that share one
+// memory are listed once on the host where they are.
 func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 	r.reset(calls, sites)
 	r.fresh = s.Fresh
@@ -66,6 +67,7 @@ func (r *Relay) Prepare(s *Schedule, calls []*Call, sites Sites, route Route) {
 	r.orderByTurn(s.Turns)
 }
 
+// reset empties the Relay for another schedule.
 func (r *Relay) reset(calls []*Call, sites Sites) {
 	r.local.Moves, r.moves, r.spans, r.segments = r.local.Moves[:0], r.moves[:0], r.spans[:0],
 		r.segments[:0]
@@ -77,7 +79,8 @@ func (r *Relay) reset(calls []*Call, sites Sites) {
 	if len(p.roles) < sites.N {
 		p.roles = make([]role, sites.N)
 	}
-	r.self, r.results, r.first, r.summed, r.placed, r.written = sites.Self, 0, -1, 0, 0, 0
+	r.self, r.results, r.first, r.bytes.summed, r.bytes.placed, r.bytes.written = sites.Self, 0, -1,
+		0, 0, 0
 	r.run.Prepare(&r.local, calls) // for the scales; moves follow
 	r.sumType = r.run.dtype
 	if r.run.reduces && !calls[0].Narrow {
@@ -129,8 +132,8 @@ func (r *Relay) findHosts(m *Move, sites Sites) {
 	}
 }
 
-// addMove keeps what of a move is on this host. What needs no other host, or only a copy that is
-// given to them too, is left to Run.
+// addMove keeps the sources and destinations of a move that are on this host. A move that needs no
+// other host is left to Run, and so is the local part of a copy whose source is here.
 func (r *Relay) addMove(m *Move, sites Sites, alone bool) {
 	own := Move{N: m.N, Runs: m.Runs}
 	at := len(r.spans)
@@ -150,18 +153,18 @@ func (r *Relay) addMove(m *Move, sites Sites, alone bool) {
 	r.moves = append(r.moves, own)
 	if alone || !r.run.reduces && len(own.Src) > 0 {
 		r.local.put(own)
-		r.written += own.N * r.run.dtype.Size() * len(own.Dst)
+		r.bytes.written += own.N * r.run.dtype.Size() * len(own.Dst)
 	}
 }
 
-// cut is the part of n elements that tree t of several gets.
+// cut returns the part of n elements that one of several trees gets.
 func cut(n, t, trees int) (from, length int) {
 	lines := (n + cutAlign - 1) / cutAlign
 	from = min(n, lines*t/trees*cutAlign)
 	return from, min(n, lines*(t+1)/trees*cutAlign) - from
 }
 
-// buildTree works out tree t, and what flows along it.
+// buildTree works out tree t of the move at hand, and what flows along it.
 func (r *Relay) buildTree(strategy Strategy, t int) {
 	p := &r.plan
 	k := len(p.hosts)
@@ -212,7 +215,7 @@ func (r *Relay) addSegment(g segment) {
 	if mine.gives && len(g.in) == 0 {
 		r.addInitial(len(r.segments), &g, pieces)
 		if !g.direct {
-			r.summed += g.n * r.run.dtype.Size() * len(m.Src)
+			r.bytes.summed += g.n * r.run.dtype.Size() * len(m.Src)
 		}
 	}
 	if mine.gives {
@@ -226,7 +229,7 @@ func (r *Relay) addSegment(g segment) {
 	if len(m.Dst) > 0 && !r.fresh && (r.run.reduces || g.parent >= 0) {
 		last = len(m.Dst)
 		if g.inOutput = m.Runs == nil; g.inOutput {
-			r.placed += bytes
+			r.bytes.placed += bytes
 			last--
 		}
 	}
@@ -235,14 +238,14 @@ func (r *Relay) addSegment(g segment) {
 		r.results += (bytes + chunkBytes - 1) / chunkBytes
 		p.longest = max(p.longest, bytes)
 		r.copied = append(r.copied, len(r.segments))
-		r.written += bytes * last
+		r.bytes.written += bytes * last
 	}
 	r.segments = append(r.segments, g)
 }
 
 // reserveSegment gives a segment its memory. A partial sum has reached the parent before the result
-// comes down, so that the two share a place where their types are the same; the sum is made where
-// the first child's comes in.
+// comes down, so that the two share memory where their types are the same. The partial sum is made
+// where that of the first child comes in.
 func (r *Relay) reserveSegment(g *segment, mine role) {
 	size, wide := r.run.dtype.Size(), r.sumType.Size()
 	sums := r.run.reduces && mine.gives && !g.direct
@@ -267,7 +270,7 @@ func (r *Relay) reserveSegment(g *segment, mine role) {
 	}
 }
 
-// reserve takes n bytes of buffer, from a cache line on.
+// reserve takes n bytes of buffer that begin with a cache line.
 func (r *Relay) reserve(n int) (at int) {
 	const line = 64
 	at = r.plan.bufferSize
@@ -275,8 +278,8 @@ func (r *Relay) reserve(n int) (at int) {
 	return at
 }
 
-// addInitial lists the pieces of a segment that need nothing from others. The first to be worked on
-// are for the next host: else all would begin by sending to the same one.
+// addInitial lists the pieces of a segment that need nothing from other hosts. Chunk begins with
+// those for the next host: else all hosts would begin by sending to the same one.
 func (r *Relay) addInitial(index int, g *segment, pieces int) {
 	if r.first < 0 && g.next() > r.self {
 		r.first = len(r.initial)

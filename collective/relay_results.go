@@ -2,7 +2,7 @@ package collective
 
 import "sort"
 
-// swap lets a run of the result, in buffer, and what is in the first output here change places, and
+// swap exchanges n elements of the result, in buffer, with those in the first output here, and
 // returns where the result is then.
 func (r *Relay) swap(g *segment, from, n int) []byte {
 	dst := r.output(g, from, n)
@@ -10,12 +10,12 @@ func (r *Relay) swap(g *segment, from, n int) []byte {
 	return dst
 }
 
-// output is a run of the first output here.
+// output returns n elements of the first output here.
 func (r *Relay) output(g *segment, from, n int) []byte {
 	return r.run.memory(r.moves[g.move].Dst[0], g.from+from, n)
 }
 
-// Revert brings back what was in the outputs of piece i.
+// Revert brings back what was in the output of piece i before its result.
 func (r *Relay) Revert(i int) {
 	after := sort.Search(len(r.segments), func(j int) bool { return r.segments[j].missing > i })
 	g := &r.segments[after-1]
@@ -25,7 +25,7 @@ func (r *Relay) Revert(i int) {
 	}
 }
 
-// Deliver writes chunk i of what is left of the outputs.
+// Deliver writes chunk i of the rest of the outputs.
 func (r *Relay) Deliver(i int, s *Scratch) {
 	if own := r.run.Chunks(); i >= own {
 		r.copyResult(i - own)
@@ -34,8 +34,8 @@ func (r *Relay) Deliver(i int, s *Scratch) {
 	r.run.Chunk(i, s)
 }
 
-// copyResult copies chunk i of the results from the first output to the others. Runs were not
-// brought there: they go to all of them.
+// copyResult copies chunk i of the results from the first output to the others. Results with Runs
+// are not in the first output, and go to all outputs.
 func (r *Relay) copyResult(i int) {
 	after := sort.Search(len(r.copied), func(j int) bool {
 		return r.segments[r.copied[j]].first > i
@@ -52,7 +52,7 @@ func (r *Relay) copyResult(i int) {
 	}
 }
 
-// write copies a run of the result to outputs here, and what is runs to all of them.
+// write copies n elements of the result to outputs here; in a move with Runs to all of them.
 func (r *Relay) write(g *segment, from, n int, to []Span, src []byte) {
 	m := &r.moves[g.move]
 	if m.Runs != nil {

@@ -2,9 +2,8 @@ package collective
 
 import "slices"
 
-// orderByTurn brings the pieces that need nothing from another host into the order of this host's
-// turns: a piece belongs to the first turn to its host that has room left, or to the last one to
-// it.
+// orderByTurn sorts the pieces that need nothing from another host by the turns of this host: a
+// piece belongs to the first turn with its receiver that has room left, or to the last one with it.
 func (r *Relay) orderByTurn(of [][]Turn) {
 	r.turns = r.turns[:0]
 	if of == nil || len(of[r.self]) == 0 {
@@ -37,10 +36,11 @@ func (r *Relay) orderByTurn(of [][]Turn) {
 	}
 }
 
-// Turns is how many turns this host has, as the schedule says; 0 = it may send everything at once.
+// Turns is the number of turns of this host in the schedule; 0 = it may send everything at once.
 func (r *Relay) Turns() int { return len(r.turns) }
 
-// Turn is which indices for Chunk belong to turn k: from the first up to the second.
+// Turn returns the indices of Chunk that belong to turn k: from one up to, but not including, the
+// other.
 func (r *Relay) Turn(k int) (from, to int) {
 	if k > 0 {
 		from = r.turns[k-1]
@@ -48,8 +48,8 @@ func (r *Relay) Turn(k int) (from, to int) {
 	return from, r.turns[k]
 }
 
-// next is the host to which a piece that needs nothing from another one goes first; -1 = it goes
-// nowhere.
+// next returns the host to which a segment's pieces go first when they need nothing from another;
+// -1 = they go nowhere.
 func (g *segment) next() int {
 	switch {
 	case g.parent >= 0:

@@ -13,9 +13,9 @@ const (
 	MaxStreams = 4
 )
 
-// Route is how a move goes between hosts: along which trees, in what pieces, and on how many
-// streams of each link. As text it is the strategy and the KiB of a piece, and the streams if there
-// are several, such as ring/256 and ring/256x4.
+// Route says how a move goes between hosts: along which trees, in pieces of which length, and on
+// how many streams of each link. Its text has the strategy and the KiB of a piece, and the streams
+// if there are several, such as ring/256 and ring/256x4.
 type Route struct {
 	Strategy Strategy
 	Piece    int // bytes of partial sums sent as one: a power of two from MinPiece to MaxPiece
@@ -41,8 +41,8 @@ func (r Route) AppendText(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalText reads what MarshalText wrote, which may come from another host; it refuses
-// everything else.
+// UnmarshalText reads what MarshalText wrote, and refuses everything else. The text may come from
+// another host.
 func (r *Route) UnmarshalText(text []byte) error {
 	var room [32]byte
 	name, _, _ := bytes.Cut(text, []byte("/"))
@@ -62,8 +62,8 @@ func (r *Route) UnmarshalText(text []byte) error {
 		Route{Ring{}, usualPiece, 1}, Route{Ring{}, usualPiece, MaxStreams})
 }
 
-// Same reports whether two routes are two names of one way: over two hosts nearly all strategies
-// have the same trees, and a short segment is one piece.
+// Same reports whether two routes are the same for an all-reduce of so many bytes: over two hosts
+// nearly all strategies have the same trees, and a short segment is one piece.
 func (r Route) Same(other Route, hosts, bytes int) bool {
 	trees := r.Strategy.Trees(hosts, -1)
 	segment := (bytes + trees - 1) / trees
@@ -111,9 +111,9 @@ const (
 	cliqueBytes = 256 << 10
 )
 
-// DefaultRoute is the route for a schedule whose longest move has so many bytes, as long as nobody
-// has measured the network. It counts with whole numbers only, so that all hosts come to the same
-// whatever their processors are.
+// DefaultRoute returns the route for a schedule whose longest move has so many bytes, as long as
+// the network has not been measured. It calculates with whole numbers only, so that all hosts get
+// the same result whatever their processors are.
 func DefaultRoute(bytes int) Route {
 	switch {
 	case bytes <= starBytes:
@@ -125,8 +125,8 @@ func DefaultRoute(bytes int) Route {
 	}
 }
 
-// MaxBytes is the bytes of the longest move of a set that agrees, as far as the lengths of its
-// calls say it: what a host gives or gets at most, and of an all-to-all the even share of it.
+// MaxBytes returns the bytes of the longest move of a set that agrees, as far as the lengths of its
+// calls tell: the most that a host gives or gets, and for an all-to-all the even share of it.
 func (r Ready) MaxBytes() (bytes int) {
 	for _, p := range r.Calls {
 		c := &p.Call

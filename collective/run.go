@@ -7,20 +7,21 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// chunkBytes is how much of a source one lane takes at a time, so that lanes share the work evenly.
+// chunkBytes is how many bytes of a source one lane takes at a time, so that lanes share the work
+// evenly.
 const chunkBytes = 32 << 10
 
-// blockBytes is how much of a source goes through an accumulator at a time, which so stays in a
-// core's first cache.
+// blockBytes is how many bytes of a source go through an accumulator at a time, which therefore
+// stays in the first cache of a core.
 const blockBytes = 4 << 10
 
-// streamBytes is the length from which results are written past the cache: by then they would only
-// push out what the next collective needs.
+// streamBytes is the length in bytes from which on results are written past the cache: in it they
+// would only push out what the next collective needs.
 const streamBytes = 1 << 20
 
 // Run executes a schedule over the memory of its calls. Prepare it, then let any number of lanes
-// call Chunk with every index below Chunks, in any order. The zero value is ready and is used again
-// and again.
+// call Chunk with every index below Chunks, in any order. The zero value is ready. A Run can be
+// used again and again.
 type Run struct {
 	kernels *kernel.Impl
 	dtype   tensor.DType
@@ -103,7 +104,7 @@ func (r *Run) setScales() {
 // Chunks is the number of independent pieces of work.
 func (r *Run) Chunks() int { return r.first[len(r.first)-1] }
 
-// Chunk executes piece i.
+// Chunk executes piece i of the work.
 func (r *Run) Chunk(i int, s *Scratch) {
 	lo, hi := 0, len(r.moves)-1
 	for lo < hi { // find the last move that starts at or before chunk i
@@ -137,7 +138,7 @@ func (r *Run) Chunk(i int, s *Scratch) {
 	}
 }
 
-// copy copies what is not in place already; stream: past the cache.
+// copy copies src to dst unless it lies there already. Stream is whether to write past the cache.
 func (r *Run) copy(dst, src []byte, stream bool) {
 	switch {
 	case &dst[0] == &src[0]:
@@ -148,7 +149,7 @@ func (r *Run) copy(dst, src []byte, stream bool) {
 	}
 }
 
-// onePass reports whether a move is a sum that needs no accumulator in memory: one that is long is
+// onePass reports whether a move is a sum that needs no accumulator in memory. A long one must be
 // written past the cache to all destinations or to none.
 func (r *Run) onePass(m *Move) bool {
 	if r.op != kernel.Sum || len(r.scale) > 0 || len(m.Src) == 1 {
@@ -179,7 +180,7 @@ func (r *Run) sum(m *Move, from, n int, s *Scratch) {
 	r.kernels.SumAll(r.dtype, s.dst, s.src, r.total)
 }
 
-// combine brings a run of elements whose accumulator fits into the scratch to the destinations of a
+// combine reduces n elements, whose accumulator fits into the scratch, to the destinations of a
 // move.
 func (r *Run) combine(m *Move, from, n int, s *Scratch) {
 	acc := s.acc[:n*kernel.AccType(r.dtype).Size()]
@@ -216,7 +217,7 @@ func (r *Run) fold(m *Move, from, n int, acc []byte) {
 	}
 }
 
-// sumScaled adds up the weighted sources. A weight of 0 leaves the input out, whatever it holds.
+// sumScaled adds up the scaled sources. A scale of 0 leaves the input out, whatever it contains.
 func (r *Run) sumScaled(m *Move, from, n int, acc []byte) {
 	started := false
 	for _, src := range m.Src {
@@ -231,12 +232,13 @@ func (r *Run) sumScaled(m *Move, from, n int, acc []byte) {
 	}
 }
 
-// inPlace reports whether a rank gets the result where its input was.
+// inPlace reports whether a rank's output is the memory of its input.
 func (r *Run) inPlace(d Span) bool {
 	c := r.calls[d.Member]
 	return len(c.In) > 0 && unsafe.Pointer(&c.In[0]) == unsafe.Pointer(&c.Out[0])
 }
 
+// memory returns n elements of a span.
 func (r *Run) memory(s Span, from, n int) []byte {
 	size := r.dtype.Size()
 	c := r.calls[s.Member]

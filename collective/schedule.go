@@ -31,8 +31,8 @@ type Runs struct {
 	Offs [][]int // by Span.Off, then by run: elements before the run in the memory of the span
 }
 
-// Add adds a run of n elements to a move that has none, or was given all of them so; offs are where
-// it is in the memory of each span.
+// Add adds a run of n elements to a move that has none yet, or only such that were added. For each
+// source and then each destination, offs has the elements before the run in its memory.
 func (m *Move) Add(n int, offs ...int) {
 	if m.Runs == nil {
 		m.Runs = &Runs{Offs: make([][]int, len(offs))}
@@ -62,7 +62,7 @@ func (m *Move) at(s Span, p part) Span {
 	return s
 }
 
-// parts walks elements from to from+n of a move.
+// parts walks the parts of elements from to from+n of a move.
 func (m *Move) parts(from, n int) iter.Seq[part] {
 	return func(yield func(part) bool) {
 		if m.Runs == nil {
@@ -98,11 +98,12 @@ type Schedule struct {
 	spans []Span // memory of the spans of Moves
 }
 
-// A Turn is the time in which a host sends N elements to one other.
+// Turn is a time in which a host sends N elements to one other host.
 type Turn struct{ To, N int }
 
-// Build makes the schedule of a complete set of calls, one a member in group order. The calls agree
-// (Matcher saw to it); what remains to check is what needs all of them: that lengths add up.
+// Build makes the schedule of a complete set of calls, one for each member in group order. The
+// Matcher has found that the calls agree. Build checks what can only be checked with all of them:
+// that lengths add up.
 func (s *Schedule) Build(calls []*Call) error {
 	s.Moves, s.spans, s.Bytes = s.Moves[:0], s.spans[:0], 0
 	var err error
@@ -140,26 +141,26 @@ func (s *Schedule) Build(calls []*Call) error {
 	return nil
 }
 
-// add appends a move of n elements; src and dst are filled by the two callbacks of the caller's
-// collective.
+// add appends a move of n elements.
 func (s *Schedule) add(n int, src, dst []Span) {
 	s.put(Move{N: n, Src: src, Dst: dst})
 }
 
+// put appends a move, unless it moves nothing.
 func (s *Schedule) put(m Move) {
 	if m.N > 0 && len(m.Dst) > 0 {
 		s.Moves = append(s.Moves, m)
 	}
 }
 
-// take stores spans in the schedule's own memory.
+// take copies spans into the memory of the schedule.
 func (s *Schedule) take(spans ...Span) []Span {
 	from := len(s.spans)
 	s.spans = append(s.spans, spans...)
 	return s.spans[from:len(s.spans):len(s.spans)]
 }
 
-// everyone is one span a member, all at the same offset.
+// everyone returns one span for each of n members, all at the same offset.
 func (s *Schedule) everyone(n int, out bool, off int) []Span {
 	from := len(s.spans)
 	for i := range n {
@@ -168,6 +169,7 @@ func (s *Schedule) everyone(n int, out bool, off int) []Span {
 	return s.spans[from:len(s.spans):len(s.spans)]
 }
 
+// lengthError says that the lengths of the ranks' parts do not add up to that of the whole.
 func lengthError(member int, c *Call, what string, have, want int) error {
 	return &MemberError{Member: member,
 		Err: fieldError(what, "%v has %d elements, the ranks' parts add up to %d", c, have, want)}
@@ -179,6 +181,8 @@ type MemberError struct {
 	Err    error
 }
 
+// Error implements error.
 func (e *MemberError) Error() string { return e.Err.Error() }
 
+// Unwrap returns the error without the member.
 func (e *MemberError) Unwrap() error { return e.Err }

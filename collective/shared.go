@@ -10,17 +10,18 @@ import (
 // MaxName bounds the name of a shared result, in bytes.
 const MaxName = 255
 
-// Shared says where in a shared result the output of a call lies. That is memory which all ranks of
-// a host map to read, and only their agent writes: what comes out the same on all of them is
-// written there once. The zero value is an output that is the rank's own. All ranks give the same,
-// so that nobody still reads the result before when the last of them has made the call.
+// Shared says where in a shared result the output of a call lies. A shared result is memory that
+// all ranks of a host map to read, and only their agent writes, so that an output which is the same
+// for all of them is written once. The zero value is an output in the rank's own memory. All ranks
+// make the call with the same place: once the last of them has, none still reads what was there
+// before.
 type Shared struct {
 	Group topo.GroupID // group whose result it is
 	Name  string       // name of the result, 1 to MaxName bytes; "" = none
 	Off   int          // bytes from the begin of the result to the output
 }
 
-// write adds the place to the text of a call of a group.
+// write adds the place to the text of a call in a group.
 func (s Shared) write(b *strings.Builder, of topo.GroupID) {
 	if s.Name == "" {
 		return
@@ -34,6 +35,7 @@ func (s Shared) write(b *strings.Builder, of topo.GroupID) {
 	}
 }
 
+// checkShared refuses a shared result for collectives whose outputs differ between ranks.
 func (c *Call) checkShared() error {
 	if c.Shared.Name == "" || c.Kind == AllReduce || c.Kind == AllGather {
 		return nil
@@ -43,7 +45,7 @@ func (c *Call) checkShared() error {
 		c.Shared.Name)
 }
 
-// distinct lists the memory of outputs a single time: the ranks of a host have the same one.
+// distinct drops outputs whose memory was listed before: the ranks of a host share one.
 func distinct(dst []Span, calls []*Call) []Span {
 	var first *byte
 	n := 0

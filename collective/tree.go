@@ -3,8 +3,8 @@ package collective
 // Strategy says along which trees the hosts of a move work together. A move is cut into as many
 // segments as there are trees, all at work at once: partial sums go up a segment's tree, the result
 // comes down the same tree or, where the strategy is an Onward, another one with the same root.
-// Hosts are called by their position among the k hosts that hold a source or a destination of the
-// move. A move that must end or begin at one host names it as its root; root is -1 where any host
+// A host's position is its index among the k hosts that hold a source or a destination of the move.
+// A move that must end or begin at one host names it as its root; root is -1 where any host
 // will do.
 //
 // The trees decide the order in which floating-point numbers are added, so all hosts must use the
@@ -18,7 +18,7 @@ type Strategy interface {
 	String() string
 }
 
-// Onward is a Strategy whose results come by another way than the partial sums have gone.
+// Onward is a Strategy whose results come down other trees than those that partial sums go up.
 type Onward interface {
 	Strategy
 	// Source is the position from which host i gets the result of tree t; -1 if i is the root of
@@ -26,7 +26,7 @@ type Onward interface {
 	Source(t, k, root, i int) int
 }
 
-// Strategies are all that there are.
+// Strategies returns all strategies.
 func Strategies() []Strategy {
 	return []Strategy{Ring{}, TwoWayRing{}, Doubling{}, Clique{}, DoubleTree{}, MultiTree{}, Tree{},
 		Star{}}

@@ -20,4 +20,5 @@ func (Tree) Parent(_, k, root, i int) int {
 	return ((place-1)/2 + root) % k
 }
 
+// String returns the name of the strategy in a Route.
 func (Tree) String() string { return "tree" }

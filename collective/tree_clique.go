@@ -19,4 +19,5 @@ func (Clique) Parent(t, _, root, i int) int {
 	return rootOf(t, root)
 }
 
+// String returns the name of the strategy in a Route.
 func (Clique) String() string { return "clique" }

@@ -28,6 +28,7 @@ func (DoubleTree) Parent(t, k, root, i int) int {
 	return (p + root + 1) % k
 }
 
+// String returns the name of the strategy in a Route.
 func (DoubleTree) String() string { return "double-tree" }
 
 // inOrder is the parent of host i among k in tree t. In the first tree, a number's lowest set bit

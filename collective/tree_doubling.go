@@ -26,4 +26,5 @@ func (Doubling) Parent(t, k, root, i int) int {
 	return (i + 1<<(bits.Len(uint(way))-1)) % k
 }
 
+// String returns the name of the strategy in a Route.
 func (Doubling) String() string { return "doubling" }

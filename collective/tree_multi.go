@@ -16,4 +16,5 @@ func (MultiTree) Trees(k, root int) int { return oneEach(k, root) }
 // Parent is that of Tree with the root of tree t.
 func (MultiTree) Parent(t, k, root, i int) int { return Tree{}.Parent(0, k, rootOf(t, root), i) }
 
+// String returns the name of the strategy in a Route.
 func (MultiTree) String() string { return "multi-tree" }

@@ -28,6 +28,7 @@ func (Ring) Source(t, k, root, i int) int {
 	return (i - 1 + k) % k
 }
 
+// String returns the name of the strategy in a Route.
 func (Ring) String() string { return "ring" }
 
 // oneEach is one tree for each host as its root, unless the root is given.

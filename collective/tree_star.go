@@ -19,4 +19,5 @@ func (Star) Parent(_, _, root, i int) int {
 	return middle
 }
 
+// String returns the name of the strategy in a Route.
 func (Star) String() string { return "star" }

@@ -23,4 +23,5 @@ func (TwoWayRing) Parent(t, k, root, i int) int {
 	return (i - 1 + k) % k
 }
 
+// String returns the name of the strategy in a Route.
 func (TwoWayRing) String() string { return "two-way-ring" }

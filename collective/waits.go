@@ -35,8 +35,8 @@ type blocked struct {
 }
 
 // Waits lists the workers that hold up others: those that are waited for and do not wait themselves
-// for one that holds up others. A chain of waits comes to the worker at its end, and a circle to all
-// of its workers. The list is in order, and the Matcher stays as it is.
+// for one that holds up others. A chain of waits comes to the worker at its end, and a circle to
+// all of its workers. The list is in order, and the Matcher stays as it is.
 func (m *Matcher) Waits() (list []Wait) {
 	all := m.allBlocked()
 	if len(all) == 0 {
@@ -80,6 +80,7 @@ func (m *Matcher) Waits() (list []Wait) {
 	return list
 }
 
+// wait describes the wait for one of the missing workers, whose own first call that waits is own.
 func (s *blocked) wait(w topo.WorkerID, own *Posted) Wait {
 	x := Wait{WaitID: WaitID{Worker: w, Group: s.of, Of: w, Number: s.number}, Call: s.calls[0],
 		Waiters: len(s.calls), OwnCall: own}
@@ -98,7 +99,7 @@ func (s *blocked) wait(w topo.WorkerID, own *Posted) Wait {
 	return x
 }
 
-// countWorkers counts the workers whose calls these are. One can send several times.
+// countWorkers counts the workers whose calls these are. A worker can send several times.
 func countWorkers(calls []*Posted) (n int) {
 	for i, p := range calls {
 		if !slices.ContainsFunc(calls[:i], func(q *Posted) bool { return q.Worker == p.Worker }) {
@@ -108,9 +109,9 @@ func countWorkers(calls []*Posted) (n int) {
 	return n
 }
 
-// allBlocked lists what waits, in any order: of a group its first collective that is not complete,
-// of a mailbox its sends and its first receive. Receives from any are one: each of many waits for
-// all the others.
+// allBlocked lists the calls that wait, in any order: the first collective of each group that is
+// not complete, and the sends and the first receive of each mailbox. Receives from any rank are one
+// set: each of several receivers waits for all other workers.
 func (m *Matcher) allBlocked() (list []blocked) {
 	add := func(s blocked, calls []*Posted) bool {
 		for _, p := range calls {
@@ -158,7 +159,7 @@ func (m *Matcher) allBlocked() (list []blocked) {
 	return list
 }
 
-// notPosted lists the members of a group that have not come to one of its collectives.
+// notPosted lists the members of a group that have not posted one of its collectives.
 func (m *Matcher) notPosted(g *group, number int) (list []topo.WorkerID) {
 	for _, p := range g.members {
 		if p.posted <= number && !m.Gone(p.worker) {
@@ -168,8 +169,8 @@ func (m *Matcher) notPosted(g *group, number int) (list []topo.WorkerID) {
 	return list
 }
 
-// senders lists the workers whose send a receive can take, or one of several from any, which are in
-// the order of who receives.
+// senders lists the workers whose send one of several receives can accept. Several are all from any
+// rank, and sorted by the worker that receives.
 func (m *Matcher) senders(g *group, recvs []*Posted) (list []topo.WorkerID) {
 	peer, first := recvs[0].Call.Peer, recvs[0].Worker
 	alone := first == recvs[len(recvs)-1].Worker

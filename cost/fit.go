@@ -17,10 +17,10 @@ type Sample struct {
 
 // Fit returns the model that explains samples best: the one with the least sum of squares of
 // log(predicted / measured), in which an error of a tenth counts the same for short all-reduces and
-// for long ones. The search starts at m and shrinks its step along each parameter in turn (a pattern
-// search: Hooke and Jeeves, JACM 1961). It changes all parameters but Gamma, which can be measured
-// without a network. A parameter that the samples say nothing about stays about where it was, and
-// so does Share unless some samples are of one stream and others of several.
+// for long ones. The search starts at m and shrinks its step along each parameter in turn (a
+// pattern search: Hooke and Jeeves, JACM 1961). It changes all parameters but Gamma, which can be
+// measured without a network. A parameter that the samples say nothing about stays about where it
+// was, and so does Share unless some samples are of one stream and others of several.
 func (m Model) Fit(samples []Sample) Model {
 	if m.Share <= 0 {
 		m.Share = 1

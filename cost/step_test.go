@@ -22,7 +22,8 @@ func TestTimeOfSteps(t *testing.T) {
 			}
 			wire := 2.0 * 2 / 3 * float64(s.Bytes) * m.Beta
 			for _, size := range policy.BucketSizes(s.Bytes) {
-				took, last := m.Step(s, size, collective.DefaultRoute(size)), m.Time(collective.DefaultRoute(size), 3, size)
+				took, last := m.Step(s, size, collective.DefaultRoute(size)),
+					m.Time(collective.DefaultRoute(size), 3, size)
 				if took < backward+last*0.999 || took < wire {
 					t.Errorf("buckets of %d, behind %v s: %v; the last one takes %v, the wire %v",
 						size, backward, took, last, wire)

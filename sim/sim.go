@@ -14,7 +14,7 @@ type Queue[E any] struct {
 // entry is an event in a Queue.
 type entry[E any] struct {
 	at    float64 // seconds of virtual time
-	order int     // position among all events ever added; of two at the same time the lower is first
+	order int     // number of the event among all that were ever added
 	event E
 }
 
