@@ -73,13 +73,17 @@ func (l *launch) herald(ctx context.Context) error {
 	return nil
 }
 
-// quote shows a line of a worker of another host, and keeps it.
+// quote shows a line of a worker of another host, and keeps it. No host speaks for the workers of
+// another one.
 func (l *launch) quote(host string, n *lineNote) {
-	l.console.Line(n.Worker, n.Error, n.Text)
 	l.mu.Lock()
-	h, dir := l.hands[n.Worker], l.dir
+	h, dir := l.book(n.Worker, host), l.dir
 	l.mu.Unlock()
-	if dir != nil && (h == nil || h.host == host) {
+	if h.host != host {
+		return
+	}
+	l.console.Line(n.Worker, n.Error, n.Text)
+	if dir != nil {
 		_ = dir.line(n.Worker, n.Text) // as with reports
 	}
 }

@@ -134,6 +134,7 @@ func decodeNote(b []byte) (*note, error) {
 	if seat, is := n.worker(); is && seat < 0 {
 		return nil, fmt.Errorf("worker %d", seat)
 	}
+	n.sanitize()
 	return &n, nil
 }
 

@@ -1,11 +1,15 @@
 package launcher
 
 import (
+	"bytes"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 // No bytes from a link can make a launcher panic, and what is a note says the same when it is
@@ -68,6 +72,41 @@ func TestBooks(t *testing.T) {
 	if h.host != "b" || h.pid != 77 || !h.joined || h.exit == nil || !h.exit.OK() ||
 		h.log != "b:/log" || len(l.ended) != 1 {
 		t.Errorf("%+v, ended %+v", h, l.ended)
+	}
+}
+
+// A host gives lines to its own workers only, and none that does something to a terminal or looks
+// like a line of another worker.
+func TestLinesOfOtherHosts(t *testing.T) {
+	dir, _, err := newRunDir(t.TempDir(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	l := &launch{host: "a", leader: "a", dir: dir, hands: map[int]*hand{},
+		changed: make(chan struct{}, 1), console: proc.NewConsole(&out, &errs, 4, false)}
+	l.enter("b", &note{Started: &startedNote{2, 77}})
+	for _, line := range []struct{ from, text string }{
+		{"b", "a \x1b[1;31mline\x1b[0m\tof b"}, {"c", "b's worker is mine"},
+		{"b", "\x1b]0;title\a\x1b[2Jgone\n[0] forged\r\u202e"},
+	} {
+		n, err := decodeNote((&note{Line: &lineNote{Worker: 2, Text: line.text}}).encode())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.hear(line.from, n)
+	}
+	if err := dir.close(); err != nil {
+		t.Fatal(err)
+	}
+	want := "a line\tof b\n" + `\x1b]0;title\a\x1b[2Jgone\n[0] forged\r\u202e` + "\n"
+	kept, err := os.ReadFile(dir.log(2))
+	if err != nil || string(kept) != want {
+		t.Errorf("the log has %q, %v; want %q", kept, err, want)
+	}
+	shown := "[2] " + strings.Replace(want, "\n", "\n[2] ", 1)
+	if out.String() != shown || errs.Len() > 0 {
+		t.Errorf("the terminal shows %q, want %q", out.String(), shown)
 	}
 }
 
