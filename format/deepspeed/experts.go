@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/deepspeed/stages"
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
@@ -168,7 +169,7 @@ func (r *reader) layer(stage, layer, experts int, units map[string]bool) (prefix
 				if prefix == "" {
 					prefix = begin
 				}
-				if r.pp > 1 && !units[unitOf(name)] {
+				if r.pp > 1 && !units[stages.UnitOf(name)] {
 					return "", fmt.Errorf("%s has %q, and stage %d has nothing else of that "+
 						"layer (%s); the file is that of another stage", file, name, stage,
 						r.models[at{stage * r.tp, 0}])

@@ -3,6 +3,7 @@ package deepspeed
 import (
 	"slices"
 
+	"github.com/shoal-ml/shoal/format/deepspeed/stages"
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
@@ -11,7 +12,7 @@ func (r *reader) units(stage int) (map[string]bool, error) {
 	names, err := r.moduleNames(stage * r.tp)
 	units := map[string]bool{}
 	for _, name := range names {
-		units[unitOf(name)] = true
+		units[stages.UnitOf(name)] = true
 	}
 	return units, err
 }
@@ -57,7 +58,7 @@ func (r *reader) stagesByName() (tp int, err error) {
 			return r.mp, nil
 		}
 		for _, name := range names {
-			if at, again := seen[name]; again && at != first && tiedOf(name) == "" {
+			if at, again := seen[name]; again && at != first && stages.TiedKey(name) == "" {
 				return r.mp, nil
 			}
 			seen[name] = first

@@ -1,14 +1,18 @@
 package deepspeed
 
-import "github.com/shoal-ml/shoal/format"
+import (
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/deepspeed/patterns"
+	"github.com/shoal-ml/shoal/format/deepspeed/stages"
+)
 
 // Globals are what the files of DeepSpeed mention.
 var Globals = globals
 
 // Balanced and Uniform are the layers with which stages begin.
 var (
-	Balanced = balanced
-	Uniform  = uniform
+	Balanced = stages.Balanced
+	Uniform  = stages.Uniform
 )
 
 // Once makes one of what two stages say of a tied layer.
@@ -20,10 +24,10 @@ func Once(values []format.Value) ([]format.Value, error) {
 
 // Fits reports whether a pattern fits a name.
 func Fits(pattern, name string) (bool, error) {
-	l, left := &patterns{exact: map[string][]int{}}, newEffort()
-	if err := l.add(pattern, left); err != nil {
+	l := patterns.NewList("list", patterns.NewEffort("checkpoint"))
+	if err := l.Add(pattern); err != nil {
 		return false, err
 	}
-	fitting, err := l.fit(name, left)
+	fitting, err := l.Fit(name)
 	return len(fitting) > 0, err
 }

@@ -152,7 +152,7 @@ func (j *joiner) prepare(names []string) (err error) {
 			_, _ = j.rules.of(j.ruled(param)) // what it says counts when the parameter is joined
 		}
 	}
-	if err := j.rules.left.spent(); err != nil {
+	if err := j.rules.effort.Spent(); err != nil {
 		return err
 	}
 	return j.rules.unused()

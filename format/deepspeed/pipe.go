@@ -9,13 +9,11 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/deepspeed/stages"
 	"github.com/shoal-ml/shoal/format/pickle"
 	"github.com/shoal-ml/shoal/format/torchzip"
 	"github.com/shoal-ml/shoal/tensor"
 )
-
-// tiedPrefix is that of parameters which several layers of a pipeline have: tied_modules.KEY.NAME.
-const tiedPrefix = "tied_modules."
 
 // layerAt is the layer and the tensor parallel rank of a file.
 type layerAt struct{ layer, tp int }
@@ -98,10 +96,10 @@ type pipeline struct {
 
 // layered reads the model of a pipeline, whose layers have files of their own. stages are the model
 // states of the first tensor parallel rank in each stage.
-func (r *reader) layered(stages []*model) error {
+func (r *reader) layered(models []*model) error {
 	p := &pipeline{reader: r, shapes: map[string]tensor.Shape{}, missing: map[string]bool{},
 		seen: map[string]bool{}, found: map[string]int{}, at: map[string][]any{}}
-	for _, m := range stages {
+	for _, m := range models {
 		for _, x := range slices.Concat(m.shapes...) {
 			p.shapes[x.name], p.missing[x.name] = x.shape, true
 		}
@@ -122,7 +120,7 @@ func (r *reader) layered(stages []*model) error {
 		r.Values = append(r.Values, format.Value{Path: tiedKey + "." + key, Is: layers})
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.missing)) {
-		if !strings.HasPrefix(name, tiedPrefix) {
+		if !strings.HasPrefix(name, stages.TiedPrefix) {
 			layer, _, _ := strings.Cut(name, ".")
 			return fmt.Errorf("parameter %q, which is trained, is in no file of a layer; that "+
 				"of layer %s was not copied, or its save did not finish", name, layer)
@@ -158,7 +156,7 @@ func (p *pipeline) read(layer, tp int) error {
 	prefix := strconv.Itoa(layer) + "."
 	key := p.tied.of(part.Tensors, prefix, p.shapes, p.tp)
 	if key != "" {
-		prefix = tiedPrefix + key + "."
+		prefix = stages.TiedPrefix + key + "."
 		p.seen[key] = true
 		if tp == 0 {
 			p.at[key] = append(p.at[key], int64(layer))
@@ -223,7 +221,7 @@ func (r *reader) once() error {
 	first := map[string]int{}
 	kept := r.Tensors[:0]
 	for _, t := range r.Tensors {
-		if _, param := parameterOf(t.Name); !strings.HasPrefix(param, tiedPrefix) {
+		if _, param := parameterOf(t.Name); !strings.HasPrefix(param, stages.TiedPrefix) {
 			kept = append(kept, t)
 			continue
 		}
@@ -243,7 +241,7 @@ func (r *reader) once() error {
 	values := r.Values[:0]
 	for _, v := range r.Values {
 		if m := stateName.FindStringSubmatch(v.Path); m == nil ||
-			!strings.HasPrefix(m[2], tiedPrefix) {
+			!strings.HasPrefix(m[2], stages.TiedPrefix) {
 			values = append(values, v)
 		} else if is, twice := said[v.Path]; !twice {
 			said[v.Path] = v.Is
@@ -309,7 +307,7 @@ type tiedLayers map[string]map[string]tensor.Shape
 func tiedKeys(shapes map[string]tensor.Shape) tiedLayers {
 	tied := tiedLayers{}
 	for name, shape := range shapes {
-		rest, ok := strings.CutPrefix(name, tiedPrefix)
+		rest, ok := strings.CutPrefix(name, stages.TiedPrefix)
 		if key, name, cut := strings.Cut(rest, "."); ok && cut {
 			if tied[key] == nil {
 				tied[key] = map[string]tensor.Shape{}

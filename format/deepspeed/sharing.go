@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/deepspeed/patterns"
 )
 
 // infoKey is where programs say in the model states how tensor parallel ranks share parameters:
@@ -52,10 +53,10 @@ type sharing struct {
 // rules are what universal_checkpoint_info says.
 type rules struct {
 	said    map[string]any // by the path below infoKey
-	lists   []*patterns
+	lists   []*patterns.List
 	subs    []*subParams // for each pattern in the list of subParamsKey
 	version float64
-	left    *effort
+	effort  *patterns.Effort
 	found   map[string]ruling
 	tells   bool // whether there is anything of how tensor parallel parts fit together
 }
@@ -68,7 +69,7 @@ type ruling struct {
 
 // rulesOf reads universal_checkpoint_info. It returns nil where there is none.
 func rulesOf(values []format.Value) (*rules, error) {
-	r := &rules{said: map[string]any{}, left: newEffort(), found: map[string]ruling{}}
+	r := &rules{said: map[string]any{}, effort: patterns.NewEffort(infoKey), found: map[string]ruling{}}
 	for _, v := range values {
 		if path, ok := strings.CutPrefix(v.Path, infoKey+"."); ok {
 			r.said[path] = v.Is
@@ -81,7 +82,7 @@ func rulesOf(values []format.Value) (*rules, error) {
 		l := r.list(key)
 		is, there := r.said[key]
 		r.tells = r.tells || there && key != vocabularyKey
-		if err := l.addAll(is, r.left); err != nil {
+		if err := addAll(l, is); err != nil {
 			return nil, err
 		}
 	}
@@ -97,33 +98,33 @@ func rulesOf(values []format.Value) (*rules, error) {
 	}
 	l := r.list(unsupportedKey)
 	for _, path := range sortedBelow(r.said, unsupportedKey) {
-		if err := l.add(path, r.left); err != nil {
+		if err := l.Add(path); err != nil {
 			return nil, err
 		}
 	}
-	r.tells = r.tells || several || len(l.texts) > 0
+	r.tells = r.tells || several || len(l.Texts) > 0
 	return r, nil
 }
 
 // list makes a list of patterns.
-func (r *rules) list(key string) *patterns {
-	l := &patterns{key: key, exact: map[string][]int{}}
+func (r *rules) list(key string) *patterns.List {
+	l := patterns.NewList(key, r.effort)
 	r.lists = append(r.lists, l)
 	return l
 }
 
-// addAll adds the patterns of a value; nil has none.
-func (l *patterns) addAll(v any, left *effort) error {
+// addAll adds the patterns of a value to a list; nil has none.
+func addAll(l *patterns.List, v any) error {
 	list, ok := v.([]any)
 	if !ok && v != nil {
-		return fmt.Errorf("%s.%s is a %T, and a list of patterns is due", infoKey, l.key, v)
+		return fmt.Errorf("%s.%s is a %T, and a list of patterns is due", infoKey, l.Key, v)
 	}
 	for _, x := range list {
 		text, ok := x.(string)
 		if !ok {
-			return fmt.Errorf("%s.%s has a %T, and patterns are texts", infoKey, l.key, x)
+			return fmt.Errorf("%s.%s has a %T, and patterns are texts", infoKey, l.Key, x)
 		}
-		if err := l.add(text, left); err != nil {
+		if err := l.Add(text); err != nil {
 			return err
 		}
 	}
@@ -158,14 +159,14 @@ func (r *rules) find(name string) (s sharing, err error) {
 	fits := map[string][]string{}
 	var sub *subParams
 	for _, l := range r.lists {
-		fitting, err := l.fit(name, r.left)
+		fitting, err := l.Fit(name)
 		if err != nil {
 			return s, err
 		}
 		for _, i := range fitting {
-			fits[l.key] = append(fits[l.key], l.texts[i])
+			fits[l.Key] = append(fits[l.Key], l.Texts[i])
 		}
-		if l.key == subParamsKey && len(fitting) > 0 { // of these the first counts
+		if l.Key == subParamsKey && len(fitting) > 0 { // of these the first counts
 			sub = r.subs[fitting[0]]
 		}
 	}
@@ -206,10 +207,10 @@ func (r *rules) find(name string) (s sharing, err error) {
 // thought, and what it meant would be cut as all that no pattern fits.
 func (r *rules) unused() error {
 	for _, l := range r.lists {
-		if i := slices.Index(l.used, false); i >= 0 && l.key != unsupportedKey {
+		if i := slices.Index(l.Used, false); i >= 0 && l.Key != unsupportedKey {
 			return fmt.Errorf("the pattern %.200q of %s.%s fits no parameter, for which "+
 				"DeepSpeed's ds_to_universal refuses the checkpoint; with its --no_strict it "+
-				"does not", l.texts[i], infoKey, l.key)
+				"does not", l.Texts[i], infoKey, l.Key)
 		}
 	}
 	return nil
@@ -223,7 +224,7 @@ func (r *rules) vague() error {
 		return nil
 	}
 	for _, l := range r.lists {
-		if len(l.loose) > 0 {
+		if !l.Exact() {
 			return nil
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/shoal-ml/shoal/format/deepspeed/patterns"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -36,12 +37,12 @@ func (r *rules) subParams() (there bool, err error) {
 		}
 		s, err := parseSubParams(r.said[at+"shape"], r.said[at+"partition_dim"])
 		if err == nil {
-			err = l.addAll(list, r.left)
+			err = addAll(l, list)
 		}
 		if err != nil {
 			return true, fmt.Errorf("%s.%s, number %d: %w", infoKey, subParamsKey, n, err)
 		}
-		for len(r.subs) < len(l.texts) {
+		for len(r.subs) < len(l.Texts) {
 			r.subs = append(r.subs, s)
 		}
 	}
@@ -68,7 +69,7 @@ func parseSubParams(shape, dim any) (*subParams, error) {
 		case i == s.dim && isList && len(list) > 0:
 			s.sizes = list
 			n = -1
-		case i == s.dim && isNumber && n > 0 && n <= longPattern:
+		case i == s.dim && isNumber && n > 0 && n <= patterns.MaxBytes:
 			s.count = int(n)
 			n = -1
 		case i == s.dim || isList:

@@ -142,7 +142,7 @@ func (m *mixture) cut(values []format.Value) bool {
 		return false
 	}
 	for _, l := range r.lists {
-		for _, text := range l.texts {
+		for _, text := range l.Texts {
 			if strings.Contains(text, "deepspeed_experts") {
 				return true
 			}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/deepspeed/stages"
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
@@ -58,7 +59,13 @@ func (z Zero) stages(values []format.Value, count func(string) int, m *mixture) 
 			"it is of no pipeline (values %s.…), which %d stages could have; leave out pp",
 			stagesKey, z.PP)
 	case len(groups) != z.PP || z.Starts != nil:
-		if groups, err = z.recut(groups, tied, count, m); err != nil {
+		first := func(name string) (is [2]bool) {
+			for i, ranks := range m.degrees() {
+				is[i] = m.first(name, ranks)
+			}
+			return is
+		}
+		if groups, err = stages.Recut(groups, tied, count, first, z.PP, z.Starts); err != nil {
 			return nil, err
 		}
 	}
@@ -76,11 +83,11 @@ func (z Zero) stages(values []format.Value, count func(string) int, m *mixture) 
 		}
 		to := &stage{groups: own, first: i == 0, layers: map[int]bool{}, tied: map[string][]int{}}
 		for _, name := range slices.Concat(own...) {
-			if key := tiedOf(name); key != "" {
+			if key := stages.TiedKey(name); key != "" {
 				// the first stage writes them
 				to.tied[key], tied[key] = append(to.tied[key], tied[key]...), nil
 			} else {
-				layer, _ := layerOf(name)
+				layer, _ := stages.LayerOf(name)
 				to.layers[layer] = true
 			}
 		}
@@ -108,7 +115,7 @@ func oneStage(values []format.Value) [][][]string {
 		}
 		for _, x := range list {
 			name, _ := x.(string)
-			if layer, _ := layerOf(name); layer < 0 && tiedOf(name) == "" {
+			if layer, _ := stages.LayerOf(name); layer < 0 && stages.TiedKey(name) == "" {
 				return nil
 			}
 			groups[group] = append(groups[group], name)
@@ -118,16 +125,6 @@ func oneStage(values []format.Value) [][][]string {
 		return nil
 	}
 	return [][][]string{groups}
-}
-
-// tiedOf is the key of the layers that a parameter is of, "" for what is of one layer alone.
-func tiedOf(name string) string {
-	rest, is := strings.CutPrefix(name, tiedPrefix)
-	key, _, ok := strings.Cut(rest, ".")
-	if !is || !ok {
-		return ""
-	}
-	return key
 }
 
 // saidStages are the parameters in each group of each stage, and the layers that are tied by key,
@@ -165,16 +162,6 @@ func saidStages(values []format.Value) (groups [][][]string, tied map[string][]i
 	return groups, tied
 }
 
-// layerOf is the layer of a parameter or a buffer of a pipeline, and what it is called there.
-func layerOf(name string) (layer int, rest string) {
-	number, rest, _ := strings.Cut(name, ".")
-	layer, err := strconv.Atoi(number)
-	if err != nil {
-		return -1, name
-	}
-	return layer, rest
-}
-
 // has reports whether a stage has something of a tensor. What is no parameter is of the stage that
 // has the last layer up to its own.
 func (s *stage) has(t *format.Tensor, all []*stage) bool {
@@ -189,7 +176,7 @@ func (s *stage) has(t *format.Tensor, all []*stage) bool {
 	}; slices.ContainsFunc(all, in) {
 		return in(s)
 	}
-	layer, _ := layerOf(param)
+	layer, _ := stages.LayerOf(param)
 	if param == "" || layer < 0 {
 		return s.first
 	}
@@ -261,8 +248,8 @@ func (w *zeroWriter) layers() error {
 		if !ok {
 			continue
 		}
-		if key, rest, is := strings.Cut(strings.TrimPrefix(name, tiedPrefix), "."); is &&
-			strings.HasPrefix(name, tiedPrefix) {
+		if key, rest, is := strings.Cut(strings.TrimPrefix(name, stages.TiedPrefix), "."); is &&
+			strings.HasPrefix(name, stages.TiedPrefix) {
 			for _, layer := range w.stageOf.tied[key] {
 				if err := add(layer, rest, t); err != nil {
 					return err
@@ -270,7 +257,7 @@ func (w *zeroWriter) layers() error {
 			}
 			continue
 		}
-		layer, rest := layerOf(name)
+		layer, rest := stages.LayerOf(name)
 		if layer < 0 {
 			return fmt.Errorf("tensor %q is of no layer of the pipeline", t.Name)
 		}

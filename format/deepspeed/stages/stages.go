@@ -1,4 +1,6 @@
-package deepspeed
+// Package stages divides the layers of a pipeline among stages as DeepSpeed's PipelineModule does, and
+// finds out in which of its ways a checkpoint was divided.
+package stages
 
 import (
 	"cmp"
@@ -6,11 +8,18 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// mostLayers bounds the layers of a pipeline for which shoal finds out how DeepSpeed cuts them.
-const mostLayers = 512
+// TiedPrefix begins the names of parameters that several layers share.
+const TiedPrefix = "tied_modules."
+
+// maxGroups bounds the layers of a pipeline that is divided anew.
+const maxGroups = 1 << 16
+
+// maxLayers bounds the layers of a pipeline for which shoal finds out how DeepSpeed cuts them.
+const maxLayers = 512
 
 // A pipe is a pipeline that is cut anew.
 type pipe struct {
@@ -27,35 +36,60 @@ type pipe struct {
 	stages [][]bool
 }
 
-// recut gives other stages their parameters: those of each layer in the order that they had.
-func (z Zero) recut(groups [][][]string, tied map[string][]int, count func(string) int,
-	m *mixture) ([][][]string, error) {
-	p, err := newPipe(groups, tied, count, z.PP, m)
+// Recut divides a pipeline among pp stages. groups are the parameters of each stage and each group of
+// the optimizer, in the order that the stages had; tied are the layers that share parameters, by key.
+// elements returns how many elements of a parameter a rank has, and first whether the first rank has
+// the parameter: of the ranks that it was trained on, and of those that it is for. starts are the layers with which the stages behind the first begin;
+// nil means as DeepSpeed would divide them.
+func Recut(groups [][][]string, tied map[string][]int, elements func(name string) int,
+	first func(name string) [2]bool, pp int, starts []int) ([][][]string, error) {
+	p, err := newPipe(groups, tied, elements, first, pp)
 	if err != nil {
 		return nil, err
 	}
-	starts := append([]int{0}, z.Starts...)
-	if z.Starts == nil {
-		if starts, err = p.find(z.PP); err != nil {
+	all := append([]int{0}, starts...)
+	if starts == nil {
+		if all, err = p.find(pp); err != nil {
 			return nil, err
 		}
 	}
-	// functions before it have left no trace
-	if n := len(p.layers) - p.hidden; p.hidden > 0 && starts[len(starts)-1] > n &&
-		starts[len(starts)-1] < maxGroups {
-		p.layers = slices.Insert(p.layers, n, make([]string, starts[len(starts)-1]-n)...)
+	// Functions before the hidden layers have left no trace.
+	last := all[len(all)-1]
+	if n := len(p.layers) - p.hidden; p.hidden > 0 && last > n && last < maxGroups {
+		p.layers = slices.Insert(p.layers, n, make([]string, last-n)...)
 	}
-	if len(starts) != z.PP || !slices.IsSorted(starts) || starts[len(starts)-1] >= len(p.layers) {
-		return nil, fmt.Errorf("%d stages of %d layers cannot begin with the layers %v", z.PP,
-			len(p.layers), starts)
+	if len(all) != pp || !slices.IsSorted(all) || last >= len(p.layers) {
+		return nil, fmt.Errorf("%d stages of %d layers cannot begin with the layers %v", pp,
+			len(p.layers), all)
 	}
-	return p.groups(append(starts, len(p.layers))), nil
+	return p.groups(append(all, len(p.layers))), nil
 }
 
-// unitOf is the unit of a parameter.
-func unitOf(name string) string {
-	if key := tiedOf(name); key != "" {
-		return tiedPrefix + key
+// LayerOf returns the layer of a parameter or a buffer of a pipeline, and its name there; layer -1
+// and the whole name if it belongs to no layer.
+func LayerOf(name string) (layer int, rest string) {
+	number, rest, _ := strings.Cut(name, ".")
+	layer, err := strconv.Atoi(number)
+	if err != nil {
+		return -1, name
+	}
+	return layer, rest
+}
+
+// TiedKey returns the key of the layers that share a parameter, "" for a parameter of one layer.
+func TiedKey(name string) string {
+	rest, is := strings.CutPrefix(name, TiedPrefix)
+	key, _, ok := strings.Cut(rest, ".")
+	if !is || !ok {
+		return ""
+	}
+	return key
+}
+
+// UnitOf returns the unit of a parameter: its layer, or what tied layers share.
+func UnitOf(name string) string {
+	if key := TiedKey(name); key != "" {
+		return TiedPrefix + key
 	}
 	layer, _, _ := strings.Cut(name, ".")
 	return layer
@@ -63,8 +97,8 @@ func unitOf(name string) string {
 
 // newPipe finds out which layers there are. Parameters are in the order of DeepSpeed's module: what
 // is tied comes first, then layer by layer.
-func newPipe(groups [][][]string, tied map[string][]int, count func(string) int, pp int,
-	m *mixture) (*pipe, error) {
+func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
+	first func(string) [2]bool, pp int) (*pipe, error) {
 	p := &pipe{}
 	elements, like := map[string]*[2]int{}, map[string][]string{}
 	for s, own := range groups {
@@ -74,12 +108,12 @@ func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
 			}
 			last, seen := -1, map[string][]string{}
 			for i, name := range names {
-				unit := unitOf(name)
-				layer, _ := layerOf(name)
-				if layer >= 1<<20 || layer < 0 && tiedOf(name) == "" {
+				unit := UnitOf(name)
+				layer, _ := LayerOf(name)
+				if layer >= 1<<20 || layer < 0 && TiedKey(name) == "" {
 					return nil, fmt.Errorf("parameter %q is of no layer of the pipeline", name)
 				}
-				if layer < last || seen[unit] != nil && unitOf(names[i-1]) != unit {
+				if layer < last || seen[unit] != nil && UnitOf(names[i-1]) != unit {
 					return nil, fmt.Errorf("the parameters of stage %d are not in the order of "+
 						"its layers (%q), so their order in other stages is not known; choose "+
 						"universal", s, name)
@@ -94,12 +128,12 @@ func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
 						elements[unit] = &[2]int{}
 					}
 					for _, name := range list {
-						for i, ranks := range m.degrees() {
-							if m.first(name, ranks) {
+						for i, is := range first(name) {
+							if is {
 								elements[unit][i] += count(name)
 							}
 						}
-						_, rest, _ := strings.Cut(strings.TrimPrefix(name, tiedPrefix), ".")
+						_, rest, _ := strings.Cut(strings.TrimPrefix(name, TiedPrefix), ".")
 						like[unit] = append(like[unit], fmt.Sprint(g, rest, count(name)))
 					}
 				}
@@ -126,7 +160,7 @@ func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
 	for _, own := range groups {
 		has := make([]bool, len(p.layers))
 		for _, name := range slices.Concat(own...) {
-			if layer, _ := layerOf(name); layer >= 0 {
+			if layer, _ := LayerOf(name); layer >= 0 {
 				has[layer] = true
 			}
 		}
@@ -152,8 +186,8 @@ func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
 			ends[s] = ends[s-1]
 		}
 		for _, name := range slices.Concat(own...) {
-			if layer, _ := layerOf(name); layer >= 0 {
-				put(layer, unitOf(name))
+			if layer, _ := LayerOf(name); layer >= 0 {
+				put(layer, UnitOf(name))
 				ends[s] = max(ends[s], layer)
 			}
 		}
@@ -168,14 +202,14 @@ func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
 		if s < len(groups)-1 {
 			to = math.MaxInt
 			for _, name := range slices.Concat(groups[s+1]...) {
-				if layer, _ := layerOf(name); layer >= 0 {
+				if layer, _ := LayerOf(name); layer >= 0 {
 					to = min(to, layer)
 				}
 			}
 		}
 		seen := map[string]bool{}
 		for _, name := range slices.Concat(own...) {
-			key := tiedOf(name)
+			key := TiedKey(name)
 			if key == "" || seen[key] {
 				continue
 			}
@@ -183,7 +217,7 @@ func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
 			seen[key] = true
 			for _, layer := range tied[key] {
 				between := layer > ends[s] || ends[s] == from // it can be of the next stage too
-				if put(layer, tiedPrefix+key); !taken[layer] && layer > from && layer < to &&
+				if put(layer, TiedPrefix+key); !taken[layer] && layer > from && layer < to &&
 					!(here > 0 && between && has(groups[s+1:], key) > 0) {
 					taken[layer] = true
 					here++
@@ -192,9 +226,9 @@ func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
 			switch {
 			case here > 0 && (len(tied[key]) > 1 || pp == 1 || has(groups, key) > 1):
 			case here == 0 && s == len(groups)-1 && (len(tied[key]) > 0 || has(groups, key) > 1):
-				hidden = append(hidden, tiedPrefix+key)
+				hidden = append(hidden, TiedPrefix+key)
 			case here == 0 && s < len(groups)-1 && p.only(from, to) >= 0:
-				put(p.only(from, to), tiedPrefix+key)
+				put(p.only(from, to), TiedPrefix+key)
 			default:
 				return fmt.Errorf("which layers are tied as %q is not known, as not all have "+
 					"files: a stage that gives one a function of its own writes none, and with "+
@@ -229,7 +263,7 @@ func (p *pipe) only(from, to int) (layer int) {
 func has(groups [][][]string, key string) (n int) {
 	for _, own := range groups {
 		if slices.ContainsFunc(slices.Concat(own...), func(name string) bool {
-			return tiedOf(name) == key
+			return TiedKey(name) == key
 		}) {
 			n++
 		}
@@ -245,7 +279,7 @@ func (p *pipe) groups(starts []int) (all [][][]string) {
 			if unit == "" || slices.Contains(ties, unit) {
 				continue
 			}
-			if strings.HasPrefix(unit, tiedPrefix) {
+			if strings.HasPrefix(unit, TiedPrefix) {
 				ties = append(ties, unit)
 			} else {
 				own = append(own, unit)
@@ -268,7 +302,7 @@ func (p *pipe) find(pp int) ([]int, error) {
 	if pp == 1 {
 		return []int{0}, nil
 	}
-	if len(p.layers) > mostLayers {
+	if len(p.layers) > maxLayers {
 		return nil, fmt.Errorf("it has %d layers, too many to find out how DeepSpeed cuts them; "+
 			"say with which those behind the first begin (--stages)", len(p.layers))
 	}
@@ -298,7 +332,7 @@ func (p *pipe) find(pp int) ([]int, error) {
 // parameters count for the second, and leave no trace.
 func (p *pipe) ways(weight []int) (all []func(int) []int) {
 	for more := range 3 {
-		all = append(all, func(stages int) []int { return uniform(len(p.layers)+more, stages) })
+		all = append(all, func(stages int) []int { return Uniform(len(p.layers)+more, stages) })
 	}
 	alike := map[string]int{}
 	for _, l := range p.likes {
@@ -319,7 +353,7 @@ func (p *pipe) ways(weight []int) (all []func(int) []int) {
 		}
 	}
 	for _, weights := range [][]int{weight, typed} {
-		all = append(all, func(stages int) []int { return balanced(weights, stages) })
+		all = append(all, func(stages int) []int { return Balanced(weights, stages) })
 	}
 	return all
 }
@@ -349,21 +383,21 @@ func (p *pipe) same(a, b []int) bool {
 	return true
 }
 
-// uniform cuts layers evenly: the first stages have one more where it does not come out.
-func uniform(layers, stages int) (starts []int) {
+// Uniform divides layers evenly: the first stages have one more if the number is not a multiple.
+func Uniform(layers, stages int) (starts []int) {
 	for s := range stages {
 		starts = append(starts, s*(layers/stages)+min(s, layers%stages))
 	}
 	return starts
 }
 
-// balanced cuts layers so that the heaviest stage and the lightest differ least, as DeepSpeed finds
+// Balanced divides layers so that the heaviest stage and the lightest differ least, as DeepSpeed finds
 // it: the best cut of the first i layers in j stages is that of fewer in j-1, and the rest; of
 // several that are as good the last counts.
-func balanced(weights []int, stages int) (starts []int) {
+func Balanced(weights []int, stages int) (starts []int) {
 	n := len(weights)
 	if n <= stages {
-		return uniform(n, stages)
+		return Uniform(n, stages)
 	}
 	type best struct{ most, least, from int }
 	sums := make([]int, n+1)

@@ -1,0 +1,149 @@
+// Package patterns matches names with lists of regular expressions as Python's re.match does, within
+// a bound of time.
+package patterns
+
+import (
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+)
+
+// A List is a list of patterns. They fit names as Python's re.match has it: from the beginning on, to
+// wherever they end.
+type List struct {
+	Key   string   // name of the list
+	Texts []string // the patterns
+	Used  []bool   // whether each has fitted any name
+
+	exact  map[string][]int // patterns that fit a single name, such as ^a\.b$, by that name
+	loose  []expression     // all others
+	name   string           // name of the list in messages
+	effort *Effort
+}
+
+// NewList returns an empty list of the lists that share an effort.
+func NewList(key string, effort *Effort) *List {
+	return &List{Key: key, name: effort.what + "." + key, exact: map[string][]int{}, effort: effort}
+}
+
+// Exact reports whether every pattern of the list fits a single name.
+func (l *List) Exact() bool { return len(l.loose) == 0 }
+
+// expression is a pattern that can fit several names.
+type expression struct {
+	*regexp.Regexp
+	index int
+	steps int // of its program
+}
+
+// MaxBytes bounds a pattern, in bytes.
+const MaxBytes = 4096
+
+// An Effort bounds what the patterns of a checkpoint may cost.
+type Effort struct {
+	what     string // what holds the lists, for messages
+	patterns int    // patterns that are left
+	steps    int    // instructions of programs that are left
+	matching int    // instructions times bytes of names that are left
+}
+
+// NewEffort bounds the patterns of a checkpoint: DeepSpeed's AutoTP has one for each parameter, and
+// programs that write some by hand have dozens.
+func NewEffort(what string) *Effort {
+	return &Effort{what: what, patterns: 1 << 20, steps: 1 << 20, matching: 1 << 32}
+}
+
+// Spent fails when there was too much to do.
+func (e *Effort) Spent() error {
+	if e.patterns < 0 || e.steps < 0 || e.matching < 0 {
+		return fmt.Errorf("%s: these are more patterns, or longer ones, than shoal tries on the "+
+			"names of a checkpoint", e.what)
+	}
+	return nil
+}
+
+// Add adds a pattern. It fails on one that Go's regular expressions lack, or take otherwise than
+// Python's.
+func (l *List) Add(text string) error {
+	left := l.effort
+	fail := func(why any) error {
+		return fmt.Errorf("%s: the pattern %.200q: %v", l.name, text, why)
+	}
+	if left.patterns--; left.patterns < 0 {
+		return left.Spent()
+	}
+	if len(text) > MaxBytes {
+		return fail(fmt.Sprintf("it has %d bytes, the limit is %d", len(text), MaxBytes))
+	}
+	for _, x := range []string{"{,", "[:"} {
+		if strings.Contains(text, x) {
+			return fail("shoal takes " + x + " otherwise than Python")
+		}
+	}
+	tree, err := syntax.Parse(text, syntax.Perl)
+	if err != nil {
+		return fail(err)
+	}
+	n := len(l.Texts)
+	l.Texts, l.Used = append(l.Texts, text), append(l.Used, false)
+	if name, single := literal(tree); single {
+		l.exact[name] = append(l.exact[name], n)
+		return nil
+	}
+	program, err := syntax.Compile(tree.Simplify())
+	if err != nil {
+		return fail(err)
+	}
+	if left.steps -= len(program.Inst); left.steps < 0 {
+		return left.Spent()
+	}
+	is, err := regexp.Compile(`\A(?:` + text + `)`)
+	if err != nil {
+		return fail(err)
+	}
+	l.loose = append(l.loose, expression{is, n, len(program.Inst)})
+	return nil
+}
+
+// literal returns the single name that an expression fits; false when it can fit others.
+func literal(tree *syntax.Regexp) (name string, single bool) {
+	last := len(tree.Sub) - 1
+	if tree.Op != syntax.OpConcat || last < 1 || tree.Sub[0].Op != syntax.OpBeginText ||
+		tree.Sub[last].Op != syntax.OpEndText {
+		return "", false
+	}
+	for _, x := range tree.Sub[1:last] {
+		if x.Op != syntax.OpLiteral || x.Flags&syntax.FoldCase != 0 {
+			return "", false
+		}
+		name += string(x.Rune)
+	}
+	return name, true
+}
+
+// Fit returns the patterns that fit a name, in their order.
+func (l *List) Fit(name string) (fitting []int, err error) {
+	left := l.effort
+	if len(l.loose) > 0 && strings.ContainsFunc(name, func(c rune) bool {
+		return c < ' ' || c > '~'
+	}) {
+		return nil, fmt.Errorf("%s: in its name are other letters than ASCII's, which shoal "+
+			"takes otherwise than Python", l.name)
+	}
+	fitting = slices.Clone(l.exact[name])
+	for _, e := range l.loose {
+		if left.matching -= e.steps * max(len(name), 1); left.matching < 0 {
+			return nil, left.Spent()
+		}
+		if e.MatchString(name) {
+			fitting = append(fitting, e.index)
+		}
+	}
+	slices.Sort(fitting)
+	for _, i := range fitting {
+		l.Used[i] = true
+	}
+	return fitting, nil
+}
