@@ -249,7 +249,8 @@ func TestDeepSpeedLoads(t *testing.T) {
 			if err := os.CopyFS(folder, universal(t, c, files)); err != nil {
 				t.Fatal(err)
 			}
-			wants[folder], args, folders = want, append(args, folder, stage, "1"), append(folders, folder)
+			wants[folder], args, folders = want, append(args, folder, stage, "1"),
+				append(folders, folder)
 		}
 	}
 	loaded := ask(t, "load.py", folders, args...)

@@ -69,7 +69,8 @@ type ruling struct {
 
 // rulesOf reads universal_checkpoint_info. It returns nil where there is none.
 func rulesOf(values []format.Value) (*rules, error) {
-	r := &rules{said: map[string]any{}, effort: patterns.NewEffort(infoKey), found: map[string]ruling{}}
+	r := &rules{said: map[string]any{}, effort: patterns.NewEffort(infoKey),
+		found: map[string]ruling{}}
 	for _, v := range values {
 		if path, ok := strings.CutPrefix(v.Path, infoKey+"."); ok {
 			r.said[path] = v.Is

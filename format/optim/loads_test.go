@@ -51,7 +51,8 @@ func convert(t *testing.T, from, to string, mesh layout.Mesh) string {
 		t.Fatal(err)
 	}
 	dst := filepath.Join(t.TempDir(), to)
-	if _, err := checkpoint.Move(t.Context(), c, out, dst, checkpoint.Options{Workers: 2}); err != nil {
+	if _, err := checkpoint.Move(t.Context(), c, out, dst,
+		checkpoint.Options{Workers: 2}); err != nil {
 		t.Fatal(err)
 	}
 	return dst
@@ -95,7 +96,8 @@ func TestDeepSpeedLoads(t *testing.T) {
 			folder,
 		)
 	}
-	for folder, found := range ask(t, "deepspeed", "../deepspeed/testdata/load.py", folders, args...) {
+	for folder, found := range ask(t, "deepspeed", "../deepspeed/testdata/load.py", folders,
+		args...) {
 		found, n := found.(map[string]any), 0
 		for path, x := range found {
 			kind, name, _ := strings.Cut(strings.TrimPrefix(path, "optimizer."), ".")

@@ -9,8 +9,9 @@ import (
 // sliceBytes is the size of a slice's header, which begins with the pointer.
 const sliceBytes = 24
 
-// sumAll emits a function that adds up any number of sources and writes the sum to any number of destinations, with put. Several blocks of the sum are in registers
-// while it walks the sources and then the destinations, so that every byte is read or written once.
+// sumAll emits a function that adds up any number of sources and writes the sum to any number of
+// destinations, with put. Several blocks of the sum are in registers while it walks the sources and
+// then the destinations, so that every byte is read or written once.
 func (v isa) sumAll(name, how string, e element, put func(r, m Op)) {
 	stream := name == "StreamSumAll"
 	name = v.name + name + e.name
@@ -60,7 +61,8 @@ func (v isa) sumAll(name, how string, e element, put func(r, m Op)) {
 	RET()
 }
 
-// all is what the steps of sumAll have in common: where they are in all arrays, in bytes, and the sum of the blocks there.
+// all is what the steps of sumAll have in common: where they are in all arrays, in bytes, and the
+// sum of the blocks there.
 type all struct {
 	v      isa
 	e      element

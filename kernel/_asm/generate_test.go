@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestCommitted makes the assembly anew and compares it with what lies in package kernel, headers apart: these hold
-// the names of the files.
+// TestCommitted makes the assembly anew and compares it with what lies in package kernel, headers
+// apart: these hold the names of the files.
 func TestCommitted(t *testing.T) {
 	for name := range isas {
 		dir := t.TempDir()

@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	block  = 64 // bytes of accumulator, as in package kernel
-	unroll = 4  // blocks in the main loop: the vectors of both instruction sets reach the width of the caches
+	block = 64 // bytes of accumulator, as in package kernel
+	// blocks in the main loop: the vectors of both instruction sets reach the width of the caches
+	unroll = 4
 )
 
 // loop is a function that walks arrays in step, block by block.
@@ -30,7 +31,8 @@ type array struct {
 // at is the place that belongs to the accumulator's byte off.
 func (a array) at(off int) Mem { return Mem{Base: a.base, Disp: off * a.stride / block} }
 
-// begin opens a function of the pointers named, of a number of blocks, and of the factor "a" if that is the last name.
+// begin opens a function of the pointers named, of a number of blocks, and of the factor "a" if
+// that is the last name.
 func (v isa) begin(name, doc string, params ...string) *loop {
 	tail := " *byte, blocks int)"
 	if last := len(params) - 1; params[last] == "a" {
@@ -50,7 +52,8 @@ func (l *loop) array(name string, stride int) array {
 	return a
 }
 
-// each emits body for each vector of the accumulator, unrolled over several blocks, then block by block, and returns.
+// each emits body for each vector of the accumulator, unrolled over several blocks, then block by
+// block, and returns.
 func (l *loop) each(body func(off int)) {
 	blocks := func(n int) {
 		for off := 0; off < n*block; off += l.v.bytes {

@@ -13,7 +13,8 @@ import (
 )
 
 func main() {
-	// avo asks the go command about the package it generates for; the answer must not depend on the machine.
+	// avo asks the go command about the package it generates for; the answer must not depend on the
+	// machine.
 	os.Setenv("GOOS", "linux")
 	os.Setenv("GOARCH", "amd64")
 	name := flag.String("isa", "", "avx2 or avx512")
@@ -68,7 +69,9 @@ func (v isa) fold(e element) {
 	l := v.begin("Fold"+e.name, "acc = acc + src", "acc", "src")
 	acc, src := l.array("acc", block), l.array("src", e.block())
 	f := v.sum(e.acc())
-	l.each(func(off int) { VMOVUPS(f(v.widen(e.acc(), acc.at(off)), v.widen(e, src.at(off))), acc.at(off)) })
+	l.each(func(off int) {
+		VMOVUPS(f(v.widen(e.acc(), acc.at(off)), v.widen(e, src.at(off))), acc.at(off))
+	})
 }
 
 func (v isa) load(e element) {
@@ -103,7 +106,8 @@ func (v isa) loadScaled(e element) {
 }
 
 func (v isa) foldScaled(e element) {
-	l := v.begin("FoldScaled"+e.name, "acc = acc + a*src, the product rounded for itself", "acc", "src", "a")
+	l := v.begin("FoldScaled"+e.name, "acc = acc + a*src, the product rounded for itself", "acc",
+		"src", "a")
 	acc, src, a := l.array("acc", block), l.array("src", e.block()), v.factor(e.acc())
 	l.each(func(off int) {
 		r := v.widen(e, src.at(off))

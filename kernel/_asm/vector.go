@@ -90,8 +90,9 @@ func (v isa) narrow(e element) func(r VecVirtual) Register {
 			return half(r)
 		}
 	}
-	// VCVTNEPS2BF16 would flush subnormal numbers to zero, hence by hand: add a little less than half a unit in the
-	// last place, and the rest if the result would be odd; and keep NaNs from becoming infinite.
+	// VCVTNEPS2BF16 would flush subnormal numbers to zero, hence by hand: add a little less than
+	// half a unit in the last place, and the rest if the result would be odd; and keep NaNs from
+	// becoming infinite.
 	one, bias, quiet := v.broadcast(f32, 1), v.broadcast(f32, 0x7fff), v.broadcast(f32, 0x40)
 	return func(r VecVirtual) Register {
 		cut, round := v.reg(), v.reg()
@@ -129,8 +130,9 @@ func (v isa) sum(e element) combine {
 	}
 }
 
-// The minimum of the processor is its second operand if one is NaN or both are zeros, so it is taken in both orders.
-// Where the two differ, one is NaN, and so is their union; or both are zeros, and the union has the sign if one has.
+// The minimum of the processor is its second operand if one is NaN or both are zeros, so it is
+// taken in both orders. Where the two differ, one is NaN, and so is their union; or both are zeros,
+// and the union has the sign if one has.
 func (v isa) min(e element) combine {
 	return func(x, y VecVirtual) VecVirtual {
 		r := v.reg()

@@ -53,9 +53,9 @@ type Sum struct {
 	Bytes uint64 // how many were added
 }
 
-// Proof is the sums of a state before and after it was moved, of all of it or of a part. In New every
-// replica counts, and in Old each element as often as it has replicas in New. The proofs of all parts
-// add up; then Old and New are equal, or the move went wrong.
+// Proof is the sums of a state before and after it was moved, of all of it or of a part. In New
+// every replica counts, and in Old each element as often as it has replicas in New. The proofs of
+// all parts add up; then Old and New are equal, or the move went wrong.
 type Proof struct{ Old, New Sum }
 
 // Plus returns the proof of two parts.

@@ -1,5 +1,5 @@
-// Package patterns matches names with lists of regular expressions as Python's re.match does, within
-// a bound of time.
+// Package patterns matches names with lists of regular expressions as Python's re.match does,
+// within a bound of time.
 package patterns
 
 import (
@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// A List is a list of patterns. They fit names as Python's re.match has it: from the beginning on, to
-// wherever they end.
+// A List is a list of patterns. They fit names as Python's re.match has it: from the beginning on,
+// to wherever they end.
 type List struct {
 	Key   string   // name of the list
 	Texts []string // the patterns

@@ -1,5 +1,5 @@
-// Package stages divides the layers of a pipeline among stages as DeepSpeed's PipelineModule does, and
-// finds out in which of its ways a checkpoint was divided.
+// Package stages divides the layers of a pipeline among stages as DeepSpeed's PipelineModule does,
+// and finds out in which of its ways a checkpoint was divided.
 package stages
 
 import (
@@ -36,11 +36,12 @@ type pipe struct {
 	stages [][]bool
 }
 
-// Recut divides a pipeline among pp stages. groups are the parameters of each stage and each group of
-// the optimizer, in the order that the stages had; tied are the layers that share parameters, by key.
-// elements returns how many elements of a parameter a rank has, and first whether the first rank has
-// the parameter: of the ranks that it was trained on, and of those that it is for. starts are the layers with which the stages behind the first begin;
-// nil means as DeepSpeed would divide them.
+// Recut divides a pipeline among pp stages. groups are the parameters of each stage and each group
+// of the optimizer, in the order that the stages had; tied are the layers that share parameters, by
+// key. elements returns how many elements of a parameter a rank has, and first whether the first
+// rank has the parameter: of the ranks that it was trained on, and of those that it is for. starts
+// are the layers with which the stages behind the first begin; nil means as DeepSpeed would divide
+// them.
 func Recut(groups [][][]string, tied map[string][]int, elements func(name string) int,
 	first func(name string) [2]bool, pp int, starts []int) ([][][]string, error) {
 	p, err := newPipe(groups, tied, elements, first, pp)
@@ -157,6 +158,12 @@ func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
 		}
 		p.likes = append(p.likes, strings.Join(like[unit], " "))
 	}
+	p.addStages(groups)
+	return p, nil
+}
+
+// addStages notes which layers with parameters each stage has.
+func (p *pipe) addStages(groups [][][]string) {
 	for _, own := range groups {
 		has := make([]bool, len(p.layers))
 		for _, name := range slices.Concat(own...) {
@@ -166,7 +173,6 @@ func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
 		}
 		p.stages = append(p.stages, has)
 	}
-	return p, nil
 }
 
 // place finds out which unit each layer is. A tied layer has no file where a stage gives it a
@@ -200,12 +206,7 @@ func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
 			from = ends[s-1]
 		}
 		if s < len(groups)-1 {
-			to = math.MaxInt
-			for _, name := range slices.Concat(groups[s+1]...) {
-				if layer, _ := LayerOf(name); layer >= 0 {
-					to = min(to, layer)
-				}
-			}
+			to = firstLayer(groups[s+1])
 		}
 		seen := map[string]bool{}
 		for _, name := range slices.Concat(own...) {
@@ -242,6 +243,17 @@ func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
 	}
 	p.hidden = len(hidden)
 	return nil
+}
+
+// firstLayer returns the first layer that a stage has alone; the largest number if it has none.
+func firstLayer(own [][]string) (first int) {
+	first = math.MaxInt
+	for _, name := range slices.Concat(own...) {
+		if layer, _ := LayerOf(name); layer >= 0 {
+			first = min(first, layer)
+		}
+	}
+	return first
 }
 
 // only is the one layer between two that nobody has; -1 if there is none, or several. Such a one
@@ -391,9 +403,9 @@ func Uniform(layers, stages int) (starts []int) {
 	return starts
 }
 
-// Balanced divides layers so that the heaviest stage and the lightest differ least, as DeepSpeed finds
-// it: the best cut of the first i layers in j stages is that of fewer in j-1, and the rest; of
-// several that are as good the last counts.
+// Balanced divides layers so that the heaviest stage and the lightest differ least, as DeepSpeed
+// finds it: the best cut of the first i layers in j stages is that of fewer in j-1, and the rest;
+// of several that are as good the last counts.
 func Balanced(weights []int, stages int) (starts []int) {
 	n := len(weights)
 	if n <= stages {
