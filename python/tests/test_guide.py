@@ -18,7 +18,7 @@ from running_job import HANG
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
-PAGES = [ROOT / "README.md", *GUIDE]
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 
@@ -121,13 +121,13 @@ def mentioned(page):
     """Every command line of shoal on a page: the words behind "shoal", up to what ends it."""
     text = page.read_text().replace("\\\n", " ")
     code = [body for kind, body in BLOCK.findall(text) if kind != "python"]
-    code += re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
+    code += [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", BLOCK.sub("", text))]
     for part in code:
-        for found in re.finditer(r"(?:^|[\s(])shoal +([a-z][^\n#;&|)]*)", part):
+        for found in re.finditer(r"(?:^|[\s(])shoal +([a-z]+(?: [^\n#;&|)]*)?)(?![^\s#;&|)])", part):
             yield found[1].split(" -- ")[0].replace('"', "").split()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_flags(page, binary):
     for words in mentioned(page):
         depth = 2 if words[0] in ("state", "bench") and words[1:] else 1
