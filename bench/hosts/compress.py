@@ -102,15 +102,14 @@ def text(document: dict) -> str:
     rows = []
     for form in TITLES:
         if sent := column(form, "sent"):
+            plain = statistics.median(column("none", "step_ms"))
             rows.append(
                 [
                     TITLES[form],
                     spread([s / MIB for s in sent], 1, " MiB"),
                     f"{statistics.median(column('none', 'sent')) / statistics.median(sent):.1f}×",
                     spread(column(form, "step_ms"), 1, " ms"),
-                    (
-                        f"{statistics.median(column('none', 'step_ms')) / statistics.median(column(form, 'step_ms')):.1f}×"
-                    ),
+                    f"{plain / statistics.median(column(form, 'step_ms')):.1f}×",
                 ]
             )
     return table(["`compress`", "a host sends in a step", "fewer", "a step", "faster"], rows)

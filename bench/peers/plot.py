@@ -126,7 +126,10 @@ def svg(lines: dict) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
             ' font-family="sans-serif" font-size="11">'
         ),
-        "<style>.grid{stroke:#ddd;stroke-width:.6;fill:none}.title{font-weight:bold;font-size:13px}</style>",
+        (
+            "<style>.grid{stroke:#ddd;stroke-width:.6;fill:none}"
+            ".title{font-weight:bold;font-size:13px}</style>"
+        ),
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
     ]
     x, y = LEFT, 20

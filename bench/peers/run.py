@@ -117,10 +117,8 @@ def run_program(name: str, command: list[str], sizes: list[int], limit_s: float)
     lines = [json.loads(line[line.index('{"') :]) for line in output.splitlines() if '{"' in line]
     wrong = [line["bytes"] for line in lines if not line["verified"]]
     if wrong or [line["bytes"] for line in lines] != sizes:
-        raise turns.Failure(
-            f"{name}:"
-            f" {f'wrong results at {wrong} bytes' if wrong else 'not all results'}\n{output[-2000:]}"
-        )
+        what = f"wrong results at {wrong} bytes" if wrong else "not all results"
+        raise turns.Failure(f"{name}: {what}\n{output[-2000:]}")
     return lines
 
 

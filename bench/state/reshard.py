@@ -54,7 +54,8 @@ for path in sys.argv[2:]:
     for name, t in want.items():
         assert torch.equal(state[name].view(torch.uint8), t.view(torch.uint8)), (path, name)
     metadata = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-    cuts.append({name: sorted((tuple(c.offsets), tuple(c.sizes)) for c in t.chunks) for name, t in metadata.items()})
+    cuts.append({name: sorted((tuple(c.offsets), tuple(c.sizes)) for c in t.chunks)
+                 for name, t in metadata.items()})
 assert all(c == cuts[0] for c in cuts)
 """
 
@@ -68,7 +69,8 @@ for x, y in zip(a, b):
     x, y = load_file(x), load_file(y)
     assert x.keys() == y.keys()
     for name in x:
-        assert x[name].dtype == y[name].dtype and torch.equal(x[name].view(torch.uint8), y[name].view(torch.uint8)), name
+        bits = [t[name].view(torch.uint8) for t in (x, y)]
+        assert x[name].dtype == y[name].dtype and torch.equal(*bits), name
 """
 
 

@@ -1,9 +1,12 @@
 """What one rank does with torch and safetensors; bench/state/reshard.py starts as many as there
 are, with RANK and WORLD_SIZE.
 
-    reshard_rank.py save STATE DST DIM     cuts the tensors of a safetensors file over the ranks and saves a distributed checkpoint
-    reshard_rank.py reshard SRC DST DIM    loads one for the shards of these ranks, and saves it again
-    reshard_rank.py slice STATE DST DIM    reads its shards out of a safetensors file, and writes them to a file of its own
+    reshard_rank.py save STATE DST DIM     cuts the tensors of a safetensors file over the ranks and
+                                           saves a distributed checkpoint
+    reshard_rank.py reshard SRC DST DIM    loads one for the shards of these ranks, and saves it
+                                           again
+    reshard_rank.py slice STATE DST DIM    reads its shards out of a safetensors file, and writes
+                                           them to a file of its own
 
 The last two print how long the work took, from a barrier to a barrier: start, imports, process
 group and memory of the shards are not counted.

@@ -1,7 +1,8 @@
 """The GPT of examples/gpt/mesh_gpt.py goes from mesh to mesh while it trains, and has the losses of
 a training that was not disturbed.
 
-    MESH_PAIRS=all python -m pytest test_reshape.py     # over every pair of meshes, in both directions
+    # over every pair of meshes, in both directions
+    MESH_PAIRS=all python -m pytest test_reshape.py
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """shoal: collectives for the workers of a job, over memory that the host's agent owns.
 
     import shoal
-    job = shoal.join()                      # rank and size from the launcher; a job of one without it
-    grads = shoal.empty(1 << 20)            # a NumPy array in the arena
+    job = shoal.join()             # rank and size from the launcher; a job of one without it
+    grads = shoal.empty(1 << 20)   # a NumPy array in the arena
     job.allreduce(grads, op="mean")
 
 Start the workers with `shoal run -n 4 -- python3 train.py`. Nothing but the standard library is

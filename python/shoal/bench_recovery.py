@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from typing import Deque, Dict, Optional
+from typing import Any, Deque, Dict, Optional
 
 import shoal
 
@@ -78,12 +78,13 @@ def train_torch(_: int, state: int) -> None:
 
     torch.set_num_threads(1)
     width, layers = 1024, max(state // (12 * 1024 * 1024), 1)
-    batches = shoal.torch.loader(range(SAMPLES), BATCH, collate_fn=torch.tensor)  # type: ignore[arg-type]
+    samples: Any = range(SAMPLES)
+    batches = shoal.torch.loader(samples, BATCH, collate_fn=torch.tensor)
     linear = [torch.nn.Linear(width, width, bias=False) for _ in range(layers)]
     with torch.no_grad():
         for layer in linear:
-            # an activation is then as large behind all layers as before; or they become denormal,
-            # with which processors compute slowly
+            # An activation stays as large through all layers. Else activations become denormal
+            # numbers, with which processors compute slowly.
             layer.weight.mul_(3**0.5)
     model = shoal.torch.ddp(torch.nn.Sequential(*linear))
     optimizer = shoal.torch.optimizer(torch.optim.Adam(model.parameters(), lr=1e-6))

@@ -152,7 +152,7 @@ class Cursor:
     ranks were lost since the last step without a loss (the Go package has the proof).
     """
 
-    samples: int  # in an epoch
+    samples: int  # number of samples in an epoch
     batch: int  # samples of a step, over all workers; only at the end of an epoch are there fewer
     seed: int = 0
     shuffle: bool = True

@@ -71,7 +71,7 @@ class Model(Protocol):
 class Trained(NamedTuple):
     """A step that is committed, and the model behind it."""
 
-    number: int  # of the step, from 0
+    number: int  # committed steps of the job before this one
     epoch: int
     loss: float  # over the global batch
     model: Any
@@ -93,7 +93,9 @@ def train(
 ) -> Iterator[Trained]:
     """Train a model that is cut over the ranks of a mesh, and yield every step that is committed.
 
-        for step in shoal.train(build, layout=LAYOUT, catalogue=TENSORS, mesh="dp=2,tp=2", samples=len(data), batch=32):
+        for step in shoal.train(
+            build, layout=LAYOUT, catalogue=TENSORS, mesh="dp=2,tp=2", samples=len(data), batch=32
+        ):
             print(step.number, step.loss)
 
     `build` makes this rank's part of the model for a mesh. `layout` says where the tensors lie on
@@ -124,7 +126,10 @@ def train(
     )
     live.state()
     progress = job.place(samples, batch, seed, shuffle)
-    progress.checkpoints, progress.meshed = None, True  # they are made when the mesh is settled
+    progress.checkpoints, progress.meshed = (
+        None,
+        True,
+    )  # checkpoints are made once the mesh is known
     end = End(1 if epochs is None and steps is None else epochs, steps)
     progress.begin(end)
     while True:
@@ -162,10 +167,10 @@ class _Live:
         self._job, self._build = job, build
         self._layout, self._catalogue, self._first = layout, catalogue, mesh
         self._seen: Optional[View] = None  # the view that the model is right for
-        # where this rank's part of the state lies, if not in tensors of the model's own
+        # The memory of this rank's part of the state; None = tensors of the model's own.
         self._memory: Any = None
-        self._maker: Optional[threading.Thread] = None  # of the room
-        self._room: Any = None  # memory for this rank's part on the mesh that comes
+        self._allocator: Optional[threading.Thread] = None  # makes the memory for the next mesh
+        self._next_memory: Any = None  # memory for this rank's part on the next mesh
         self.model = self.mesh = None
         self.checkpoints = job._checkpoints
         self._part: Optional[MeshState] = None
@@ -195,7 +200,7 @@ class _Live:
                     " a checkpoint by itself"
                 )
             if not shape.next:
-                self._room = None  # where it was for a mesh that does not come
+                self._next_memory = None  # a mesh that was announced does not come
                 if self.model is None:
                     self._begin(shape.mesh or self._first)
                 if shape.lost or self._begins:
@@ -287,9 +292,9 @@ class _Live:
             old = [self._memory]
         new: List[Any] = []
         if out:
-            ready = self._room is not None and len(self._room) == out
-            new = [self._room if ready else backend.buffer(out, later=True)]
-        self._room = None
+            ready = self._next_memory is not None and len(self._next_memory) == out
+            new = [self._next_memory if ready else backend.buffer(out, later=True)]
+        self._next_memory = None
         given, taken = (backend.describe(m[0]) if m else None for m in (old, new))
         backend.submit(Call(_RESHAPE, given, taken, flags=STEP), (old, new), None).wait()
         if self.mesh is not None:
@@ -303,21 +308,21 @@ class _Live:
         """
         view = self._job._backend.view
         if view is not self._seen and not view.released:
-            self._maker = threading.Thread(target=self._make_room, name="shoal reshape")
-            self._maker.start()
+            self._allocator = threading.Thread(target=self._allocate, name="shoal reshape")
+            self._allocator.start()
 
-    def _make_room(self) -> None:
+    def _allocate(self) -> None:
         backend = self._job._backend
         try:
             out = backend.ask_shape().out
-            self._room = backend.buffer(out, later=True) if out else None
+            self._next_memory = backend.buffer(out, later=True) if out else None
         except ShoalError:
-            pass  # who needs it is told
+            pass  # the call that needs the memory raises the error
 
     def _rest(self) -> None:
-        if self._maker is not None:
-            self._maker.join()
-            self._maker = None
+        if self._allocator is not None:
+            self._allocator.join()
+            self._allocator = None
 
     def drop(self, progress: Progress) -> None:
         """Drop the step under way, of which a worker is lost, and go on from its start when all

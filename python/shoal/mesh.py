@@ -20,7 +20,8 @@ class Mesh:
     docs/formats/layout.md.
 
         mesh = job.mesh("dp=2,tp=4")
-        mesh["tp"].allreduce(partial)       # among the four ranks that differ from this one in tp only
+        # among the four ranks that differ from this one in tp only
+        mesh["tp"].allreduce(partial)
 
     `axes` are the degrees by name, `coordinate` is the place of this rank on each axis. An axis is
     a Group of the ranks that lie on one line along it; there `size` is the degree and `rank` the

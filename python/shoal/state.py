@@ -1,9 +1,11 @@
 """Training state in files: saved by all workers of a job together, loaded for any layout from any
 format that `shoal state` reads.
 
-    shoal.state.save(model.state_dict(), "checkpoints/step-1000")           # DTensors know where they lie
-    shoal.state.save(tensors, folder, mesh="dp=2,tp=2", layout=spec, catalogue=whole)       # a layout says it of the rest
-    shoal.state.load(model.state_dict(), "checkpoints/step-1000")           # on other workers, with another layout
+    # DTensors say where they lie; a layout says it of other arrays.
+    shoal.state.save(model.state_dict(), "checkpoints/step-1000")
+    shoal.state.save(tensors, folder, mesh="dp=2,tp=2", layout=spec, catalogue=whole)
+    # On other workers, with another layout:
+    shoal.state.load(model.state_dict(), "checkpoints/step-1000")
 
 What is saved is a file for each rank with its layout and a seal (docs/formats/ranks.md), so `shoal
 state verify`, `reshard` and `convert` take it. What lies where is computed by the `shoal` binary,
@@ -121,8 +123,8 @@ class _Here(NamedTuple):
     text: bytes  # what shoal-layout.json says
     parts: List[Part]
     tensors: Dict[str, _Tensor]
-    values: Dict[str, Any]  # of all workers
-    wanted: List[values.Leaf]  # those of this one
+    values: Dict[str, Any]  # the values of all workers
+    wanted: List[values.Leaf]  # the values of this worker
 
 
 def _local(path: Path) -> str:
@@ -277,7 +279,7 @@ def _begin(target: str, staging: str) -> None:
             f"{target} is there already; shoal overwrites nothing: remove it, or choose another"
             " name"
         )
-    shutil.rmtree(staging, ignore_errors=True)  # of a save that was killed
+    shutil.rmtree(staging, ignore_errors=True)  # a save that was killed leaves it
     os.makedirs(staging)
 
 

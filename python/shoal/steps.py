@@ -205,7 +205,7 @@ class Progress:
     ) -> None:
         self.job = job
         self.cursor = Cursor.start(samples, batch, seed, shuffle)
-        self.step: Optional[Step] = None  # that is under way
+        self.step: Optional[Step] = None  # the step under way
         self.state = state
         self._changed = False
         # the cursor after the step under way, once that is known
@@ -215,11 +215,11 @@ class Progress:
         self._ahead: Deque[LocalBatch] = deque()
         self._drawn: Optional[Cursor] = None  # the place up to which samples are drawn
         self._order: Optional[Order] = None
-        self._epoch = 0  # of the order
+        self._epoch = 0  # the epoch of the order
         self.checkpoints: Optional[Checkpoints] = None
-        # of those who commit steps: what to do where one was not committed
+        # Functions that say what may be wrong where a step was not committed.
         self.hints: List[Callable[[], str]] = []
-        self.meshed = False  # each worker has a part of the state
+        self.meshed = False  # the model is cut over a mesh: each worker has a part of the state
         self.begun = False
         self._trained = False  # a step was opened here
         self.epochs = Epochs(job, state)

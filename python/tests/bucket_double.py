@@ -138,7 +138,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             )
             return self._xml("ListMultipartUploadsResult", found)
         keys = sorted(k for k in self.store.objects if k.startswith(prefix))
-        line = "<Contents><Key>{}</Key><Size>{}</Size><LastModified>2001-09-09T01:46:40Z</LastModified><ETag>x</ETag></Contents>"
+        line = (
+            "<Contents><Key>{}</Key><Size>{}</Size>"
+            "<LastModified>2001-09-09T01:46:40Z</LastModified><ETag>x</ETag></Contents>"
+        )
         return self._xml(
             "ListBucketResult",
             "<Name>models</Name>"

@@ -26,7 +26,7 @@ import signal
 import subprocess
 import sys
 
-import card_double
+import device_double
 import numpy as np
 import running_job
 import torch
@@ -195,7 +195,7 @@ def propose(sizes):
     module._FIRST, module._TRIAL = 3, 2
     proposals = itertools.cycle(sizes)
     shoal.join()._backend.bucket = lambda *_: next(proposals)
-    before(path.Ways, "recut", lambda: print("RECUT", flush=True))
+    before(path.Paths, "rebuild", lambda: print("RECUT", flush=True))
 
 
 def before(thing, name, call):
@@ -243,7 +243,7 @@ def main(config, end):
 
     if config["card"] is True or seat in (config["card"] or []):
         device = None if config["device"] is None else config["device"].format(seat)
-        card_double.install(device=device, hook=hook)
+        device_double.install(device=device, hook=hook)
     loader = shoal.torch.loader(
         data(config["samples"]),
         config["batch"],

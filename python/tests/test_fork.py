@@ -16,10 +16,12 @@ import os, sys, threading, numpy, shoal
 job = shoal.join()
 x, big = job.zeros(1000), job.zeros(20 << 20, "uint8")
 x[:], big[:] = 7, 3
-busy = threading.Thread(target=lambda: [job.allreduce(numpy.ones(10)) for _ in range(50)], daemon=True)
+def reduce(): [job.allreduce(numpy.ones(10)) for _ in range(50)]
+busy = threading.Thread(target=reduce, daemon=True)
 group = job.group(range(job.size))
 stop = threading.Event()
-allocating = threading.Thread(target=lambda: [job.empty(100) for _ in iter(stop.is_set, True)], daemon=True)
+def allocate(): [job.empty(100) for _ in iter(stop.is_set, True)]
+allocating = threading.Thread(target=allocate, daemon=True)
 busy.start(), allocating.start()
 for attempt in range(4):
     pid = os.fork()
@@ -28,9 +30,11 @@ for attempt in range(4):
             assert (x == 7).all() and (big == 3).all()
             x[:], big[:] = 8, 9
             assert (x == 8).all() and (big == 9).all()
-            calls = [lambda: job.allreduce(x), lambda: job.allreduce(numpy.ones(3)), job.barrier, lambda: job.empty(3),
-                     lambda: job.report(a=1), job.leave, shoal.join, lambda: shoal.zeros(3), lambda: group.barrier_async(),
-                     lambda: job.group([0]), lambda: job.grouped().__enter__(), lambda: job.empty(64 << 20)]
+            calls = [lambda: job.allreduce(x), lambda: job.allreduce(numpy.ones(3)), job.barrier,
+                     lambda: job.empty(3), lambda: job.report(a=1), job.leave, shoal.join,
+                     lambda: shoal.zeros(3), lambda: group.barrier_async(),
+                     lambda: job.group([0]), lambda: job.grouped().__enter__(),
+                     lambda: job.empty(64 << 20)]
             for call in calls:
                 try:
                     call()
@@ -38,7 +42,8 @@ for attempt in range(4):
                     assert "spawn" in str(err)
                 else:
                     raise AssertionError("a call in the child went through")
-            links = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")}
+            paths = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+            links = {os.readlink(path) for path in paths if os.path.lexists(path)}
             assert not any("eventfd" in link for link in links), links
         except BaseException as err:
             print("child:", repr(err))

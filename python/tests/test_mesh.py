@@ -56,7 +56,8 @@ for text in sys.argv[1:]:
     for i, axis in enumerate(mesh.axes):
         line = [r for r, p in enumerate(points) if p[:i] + p[i + 1:] == here[:i] + here[i + 1:]]
         group = mesh[axis]
-        assert (group.ranks, group.size, group.rank) == (tuple(line), mesh.axes[axis], here[i]), (mesh, axis)
+        found, want = (group.ranks, group.size, group.rank), (tuple(line), mesh.axes[axis], here[i])
+        assert found == want, (mesh, axis)
         assert group.allgather(numpy.array([job.rank])).tolist() == line
 print(len(sys.argv) - 1, "meshes")
 """
@@ -83,7 +84,8 @@ for _ in range(4200):
     assert mesh["tp"].allreduce(bytearray(b"x")) == b"x"
     mesh.free()
 mesh.free()
-for what, why in ((mesh["dp"].barrier, "was freed"), (mesh["tp"].barrier, "was freed"), (job.free, "as long as the job")):
+for what, why in ((mesh["dp"].barrier, "was freed"), (mesh["tp"].barrier, "was freed"),
+                  (job.free, "as long as the job")):
     try:
         what()
     except ValueError as error:

@@ -14,19 +14,24 @@ import numpy, shoal
 job = shoal.join()
 total, every = job.shared("total", (3, 1000)), job.shared("every", 2 * job.size, "int64")
 for round in range(50):
-    for x in (job.empty((3, 1000)), numpy.empty((3, 1000), "float32"), numpy.empty((3, 2000), "float32")[:, ::2]):
+    for x in (job.empty((3, 1000)), numpy.empty((3, 1000), "float32"),
+              numpy.empty((3, 2000), "float32")[:, ::2]):
         x[:] = round + job.rank
         assert job.allreduce(x, out=total) is total and (x == round + job.rank).all()
         assert (total == job.size * round + job.size * (job.size - 1) / 2).all(), total
         mean = job.allreduce_async(x[0], "mean", weight=job.rank, out=total[2]).wait()
-        assert numpy.allclose(mean, round + sum(r * r for r in range(job.size)) / sum(range(job.size))), mean
-        assert (total[1] == job.size * round + job.size * (job.size - 1) / 2).all(), "a part that is no output has changed"
-        assert job.allgather(numpy.array([job.rank, round]), out=every).reshape(-1, 2).tolist() == [[r, round] for r in range(job.size)]
+        want = round + sum(r * r for r in range(job.size)) / sum(range(job.size))
+        assert numpy.allclose(mean, want), mean
+        assert (total[1] == job.size * round + job.size * (job.size - 1) / 2).all(), \
+            "a part that is no output has changed"
+        gathered = job.allgather(numpy.array([job.rank, round]), out=every).reshape(-1, 2)
+        assert gathered.tolist() == [[r, round] for r in range(job.size)]
         assert (job.allreduce(total[2], "max", out=x[0]) == mean).all()  # as an input it is copied
 pair = job.group([job.rank, (job.rank + 2) % 4] if job.rank < 2 else [(job.rank + 2) % 4, job.rank])
 ours = pair.shared("total", 1)
 assert pair.allreduce(numpy.full(1, job.rank, "float32"), out=ours) == 2 * (job.rank % 2) + 2
-assert job.shared("total", (3, 1000)).__array_interface__["data"][0] == total.__array_interface__["data"][0]
+again = job.shared("total", (3, 1000))
+assert again.__array_interface__["data"][0] == total.__array_interface__["data"][0]
 pair.free()
 """
 
@@ -55,21 +60,26 @@ def write():
 refused(ValueError, "read-only", write)
 refused(ValueError, "WRITEABLE", lambda: setattr(total.flags, "writeable", True))
 refused(ValueError, "WRITEABLE", lambda: setattr(total[3:5].flags, "writeable", True))
-for call in (job.allreduce, lambda y: job.broadcast(y, root=1 - job.rank), lambda x: job.allreduce(x, out=x), lambda y: job.reduce_scatter(x, out=y), lambda y: job.recv(y, 0)):
+for call in (job.allreduce, lambda y: job.broadcast(y, root=1 - job.rank),
+             lambda x: job.allreduce(x, out=x), lambda y: job.reduce_scatter(x, out=y),
+             lambda y: job.recv(y, 0)):
     refused(ValueError, "read-only", lambda: call(total))
 refused(ValueError, "has 400 bytes on this rank already, not 404", lambda: job.shared("total", 101))
 refused(ValueError, "1 to 255 bytes", lambda: job.shared("", 1))
 refused(ValueError, "an output of shape (100,)", lambda: job.allreduce(x[:50], out=total))
 refused(TypeError, "an output of float32", lambda: job.allreduce(x.astype("float64"), out=total))
 refused(shoal.MismatchError, "into ", lambda: job.allreduce(x[:10], out=shorter))
-refused(shoal.MismatchError, 'into "total"', lambda: job.allreduce(x, out=total) if job.rank else job.allreduce(x))
-refused(shoal.MismatchError, 'is not in group', lambda: job.group([job.rank]).allreduce(x, out=total))
+refused(shoal.MismatchError, 'into "total"',
+        lambda: job.allreduce(x, out=total) if job.rank else job.allreduce(x))
+refused(shoal.MismatchError, 'is not in group',
+        lambda: job.group([job.rank]).allreduce(x, out=total))
 job.barrier()
 if job.rank:
     longer = job.shared("longer", 101)
 job.barrier()
 if not job.rank:
-    refused(shoal.ArenaError, "has 404 bytes on other ranks, and 400 here", lambda: job.shared("longer", 100))
+    refused(shoal.ArenaError, "has 404 bytes on other ranks, and 400 here",
+            lambda: job.shared("longer", 100))
 job.barrier()
 x[:] = 1
 assert (job.allreduce(x, out=total) == 2).all()
@@ -90,7 +100,8 @@ job.allreduce(numpy.full(1 << 20, 2, "uint8"), out=total)
 assert len(mapped()) == 1 and " r--s " in mapped()[0], mapped()
 pid = os.fork()
 if pid == 0:
-    os._exit(0 if (total == 2 * job.size).all() and all(" rw-p " in line for line in mapped()) else 1)
+    private = all(" rw-p " in line for line in mapped())
+    os._exit(0 if (total == 2 * job.size).all() and private else 1)
 assert os.waitpid(pid, 0)[1] == 0
 part = total[5:]
 del total
@@ -141,8 +152,10 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     total = torch.from_numpy(array)
 x = torch.full((2, 5), float(job.rank + 1))
-assert job.allreduce(x, out=total) is total and (total == 3).all() and (array == 3).all() and (x == job.rank + 1).all()
-for call in (job.allreduce, lambda y: job.broadcast(y, root=1 - job.rank), lambda t: job.allreduce(x.t(), out=t.t())):
+assert job.allreduce(x, out=total) is total and (total == 3).all()
+assert (array == 3).all() and (x == job.rank + 1).all()
+for call in (job.allreduce, lambda y: job.broadcast(y, root=1 - job.rank),
+             lambda t: job.allreduce(x.t(), out=t.t())):
     try:
         call(total)
     except ValueError as err:

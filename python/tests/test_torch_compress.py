@@ -38,14 +38,14 @@ def _step(team, number, gradients, shares, lost=None, fresh=False):
     """A step of buckets; the agent's work is done here. A lost worker asks, and gives nothing.
     Returns the means and the bytes of a worker.
     """
-    from shoal.torch.bucket import Turn
+    from shoal.torch.bucket import StepInfo
 
     for rank, bucket in enumerate(team):
-        bucket.begin(Turn(rank, len(team), number, shares[rank], fresh or number == 0))
+        bucket.begin(StepInfo(rank, len(team), number, shares[rank], fresh or number == 0))
         bucket.pack(gradients[rank])
-    nbytes = _reduce([bucket.ask() for bucket in team])
+    nbytes = _reduce([bucket.negotiate() for bucket in team])
     members = [bucket for rank, bucket in enumerate(team) if rank != lost]
-    nbytes += _reduce([bucket.give() for bucket in members])
+    nbytes += _reduce([bucket.payload() for bucket in members])
     means = [bucket.unpack() for bucket in members]
     for other in means[1:]:
         for one, two in zip(means[0], other):

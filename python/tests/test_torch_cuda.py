@@ -6,7 +6,7 @@ import threading
 import pytest
 
 torch = pytest.importorskip("torch")
-from card_double import CardDouble, install
+from device_double import DeviceDouble, install
 from torch import nn
 from torch_world import main, world
 
@@ -118,7 +118,7 @@ def _check_order(log, wrap, compress):
     backward = {entry[-1] for entry in log if entry[0] == "wait"}
     assert len(backward) == 1
     # All but the one wait before a step, for what the last step has brought, is done by the thread
-    # of the mover.
+    # of the copier.
     own = [i for i, entry in enumerate(log) if entry[0] == "sync" and entry[-1] in backward]
     for i in own:
         assert log[i + 1][0] == "wait" and "complete" in [entry[0] for entry in log[:i]], (
@@ -162,13 +162,13 @@ def test_calls_of_the_backend_on_a_device():
 
 @_real
 def test_memory_is_pinned_once_and_unpinned(agent, monkeypatch):
-    from shoal.torch.cuda import Card
+    from shoal.torch.cuda import Device
 
-    _pins(agent, Card(torch.device("cuda:0")), monkeypatch)
+    _pins(agent, Device(torch.device("cuda:0")), monkeypatch)
 
 
 def test_pins_are_balanced(agent, monkeypatch):
-    card = CardDouble()
+    card = DeviceDouble()
     _pins(agent, card, monkeypatch)
     assert [entry[0] for entry in card.log] == ["pin", "unpin", "pin"] and len(card.pinned) == 1
 
@@ -183,44 +183,44 @@ def _joined(agent, monkeypatch):
 
 def _pins(agent, card, monkeypatch):
     from shoal.torch.bucket import Bucket
-    from shoal.torch.bucket_copy import Streams
+    from shoal.torch.bucket_copy import StreamCopier
 
     job = _joined(agent, monkeypatch)
     segments = agent.sessions[0].segments
-    mover = Streams(job, card)
+    copier = StreamCopier(job, card)
     big = Bucket([torch.zeros(5 << 20)])
-    mover.adopt(big)
-    mover.adopt(big)
+    copier.adopt(big)
+    copier.adopt(big)
     assert len(segments) == 1
     del big
     gc.collect()
     # which lie in one segment; and what was dropped is given back
     small = [Bucket([torch.zeros(10)]) for _ in range(3)]
     for bucket in small:
-        mover.adopt(bucket)
+        copier.adopt(bucket)
     assert len(agent.sessions[0].freed) == 1
 
 
 def test_where_the_driver_refuses_to_pin_it_is_said_once(agent, monkeypatch, capsys):
     from shoal.torch.bucket import Bucket
-    from shoal.torch.bucket_copy import Streams
+    from shoal.torch.bucket_copy import StreamCopier
 
-    mover = Streams(_joined(agent, monkeypatch), CardDouble(refuses=True))
+    copier = StreamCopier(_joined(agent, monkeypatch), DeviceDouble(refuses=True))
     for _ in range(3):
-        mover.adopt(Bucket([torch.zeros(10)]))
+        copier.adopt(Bucket([torch.zeros(10)]))
     assert capsys.readouterr().err.count("cannot be pinned for double (cudaError 2)") == 1
 
 
 def test_an_error_of_a_task_is_in_the_future_and_the_next_step_is_clean():
-    from shoal.torch.bucket_copy import Streams
+    from shoal.torch.bucket_copy import StreamCopier
 
-    mover = Streams(None, CardDouble())
+    copier = StreamCopier(None, DeviceDouble())
     ran = []
     for task, error in ((lambda: 1 / 0, "division"), (lambda: ran.append(1), None)):
-        future = mover.future()
-        mover.then(task)
-        mover.then(lambda: ran.append(2))
-        mover.complete([(future, torch.ones(1))])
+        future = copier.future()
+        copier.then(task)
+        copier.then(lambda: ran.append(2))
+        copier.complete([(future, torch.ones(1))])
         if error:
             with pytest.raises(Exception, match=error):
                 future.wait()
@@ -231,27 +231,27 @@ def test_an_error_of_a_task_is_in_the_future_and_the_next_step_is_clean():
 
 def test_what_the_agent_may_read_was_copied():
     """A task sees what was fetched before it, and runs in no thread of the caller's."""
-    from shoal.torch.bucket_copy import Streams
+    from shoal.torch.bucket_copy import StreamCopier
 
-    mover = Streams(None, CardDouble())
+    copier = StreamCopier(None, DeviceDouble())
     place, seen = torch.zeros(4), []
-    with mover.fetching():
-        mover.fetch(place, torch.ones(4))
+    with copier.copying_in():
+        copier.copy_in(place, torch.ones(4))
     assert not place.any(), "the double copies at once, and shows nothing"
-    future = mover.future()
-    mover.then(lambda: seen.append((place.tolist(), threading.current_thread())))
-    mover.then(lambda: mover.bring(place, torch.full((4,), 2.0)))
-    mover.complete([(future, place)])
+    future = copier.future()
+    copier.then(lambda: seen.append((place.tolist(), threading.current_thread())))
+    copier.then(lambda: copier.copy_out(place, torch.full((4,), 2.0)))
+    copier.complete([(future, place)])
     assert future.wait().tolist() == [2.0] * 4
     assert seen[0][0] == [1.0] * 4 and seen[0][1] is not threading.current_thread()
 
 
 def test_tensors_on_several_devices_are_refused():
-    from shoal.torch.cuda import card_of
+    from shoal.torch.cuda import device_of
 
-    assert card_of([torch.zeros(1)]) is None
+    assert device_of([torch.zeros(1)]) is None
     with pytest.raises(RuntimeError, match="lies on cpu, meta.*a worker for each GPU"):
-        card_of([torch.zeros(1), torch.zeros(1, device="meta")])
+        device_of([torch.zeros(1), torch.zeros(1, device="meta")])
 
 
 if __name__ == "__main__":

@@ -83,7 +83,8 @@ def slow(future):
     leaving.wait()
     return torch.ones(2)
 
-dist.all_reduce(x, async_op=True).get_future().then(slow).then(lambda future: print("RETURNED", future.value().sum(), flush=True))
+future = dist.all_reduce(x, async_op=True).get_future().then(slow)
+future.then(lambda future: print("RETURNED", future.value().sum(), flush=True))
 begun.wait()
 atexit.register(leaving.set)
 """

@@ -42,7 +42,7 @@ def test_a_worker_is_killed(training, tmp_path, wrap, place, seat):  # noqa: F81
 
 
 def test_a_worker_is_killed_before_it_is_connected(training, tmp_path):  # noqa: F811
-    with training(3, samples=300, doomed=[[1, 0, "before the wires"]], **OWN) as job:
+    with training(3, samples=300, doomed=[[1, 0, "before the communicator"]], **OWN) as job:
         ledger = Ledger(tmp_path, job.finish(), samples=300)
     ledger.check(2, losses=1)
     assert BY_NCCL % 2 in ledger.output

@@ -3,7 +3,7 @@
 import pytest
 
 torch = pytest.importorskip("torch")
-from shoal.torch.state import Taken, _zeros, fill, load
+from shoal.torch.state import OwnedState, _zeros, initialize_state, load
 
 OPTIMIZERS = {
     "adam": torch.optim.Adam,
@@ -28,7 +28,7 @@ def test_an_optimizer_has_its_state_before_its_first_step(name):
         torch.nn.Parameter(torch.ones(3, 4)),
     )
     filled, stepped = OPTIMIZERS[name]([frozen, trained]), OPTIMIZERS[name]([trained])
-    fill(filled)
+    initialize_state(filled)
     assert trained.grad is None and frozen not in filled.state
     trained.grad = torch.ones_like(trained)
     stepped.step()
@@ -41,7 +41,7 @@ def test_what_an_optimizer_makes_before_its_first_step_is_laid_out_as_its_parame
     double = torch.nn.Parameter(torch.ones(7, dtype=torch.float64))
     channels_last = torch.nn.Parameter(torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last))
     filled = OPTIMIZERS[name]([plain, channels_last, double])
-    fill(filled)
+    initialize_state(filled)
     made = [
         (v, p)
         for p in filled.state
@@ -65,7 +65,7 @@ def test_zeros_of_a_type_share_their_memory():
 def test_an_optimizer_that_cannot_make_its_state_stays_as_it_is():
     trained = torch.nn.Parameter(torch.ones(3, 4))
     for optimizer in torch.optim.LBFGS([trained]), torch.optim.SparseAdam([trained]):
-        fill(optimizer)
+        initialize_state(optimizer)
         assert trained.grad is None
 
 
@@ -73,8 +73,8 @@ def test_an_optimizer_that_cannot_make_its_state_stays_as_it_is():
 def test_an_optimizer_takes_a_state_without_a_copy(name):
     trained = torch.nn.Parameter(torch.ones(3, 4))
     filled, other = OPTIMIZERS[name]([trained]), OPTIMIZERS[name]([trained])
-    fill(filled)
-    other.load_state_dict(Taken(filled.state_dict()))
+    initialize_state(filled)
+    other.load_state_dict(OwnedState(filled.state_dict()))
     for key, value in filled.state[trained].items():
         taken = other.state[trained][key]
         assert (

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch_world import main, world
 
 from shoal.torch.zero.kinds import kinds
-from shoal.torch.zero.layout import GRAIN, ceil, deal, runs
+from shoal.torch.zero.layout import GRAIN, partition, round_up, slices
 
 
 def shuffled(seed):
@@ -22,7 +22,7 @@ def shuffled(seed):
 @pytest.mark.parametrize("seed", range(100))
 def test_every_element_has_an_owner_and_a_buddy(seed):
     total, hosts = shuffled(seed)
-    dealt, here = deal(total, hosts), [r for r, host in enumerate(hosts) if host >= 0]
+    dealt, here = partition(total, hosts), [r for r, host in enumerate(hosts) if host >= 0]
     at = 0
     for r in here:
         start, stop = dealt.shares[r]
@@ -31,7 +31,7 @@ def test_every_element_has_an_owner_and_a_buddy(seed):
         at = stop
         buddy = dealt.buddies[r]
         assert buddy in here and buddy != r if len(here) > 1 else buddy is None
-    assert at == ceil(total)
+    assert at == round_up(total)
     assert sorted(b for b in dealt.buddies if b is not None) == (here if len(here) > 1 else []), (
         "each is the buddy of one"
     )
@@ -45,7 +45,7 @@ def test_every_element_has_an_owner_and_a_buddy(seed):
 
 @pytest.mark.parametrize("hosts", [[1, 1, 2, 2], [1, 2, 1, 2], [5, 5, 5, 7, 7, 7, 6, 6, 6], [1, 2]])
 def test_a_host_does_not_hold_both_copies(hosts):
-    dealt = deal(1 << 16, hosts)
+    dealt = partition(1 << 16, hosts)
     assert all(hosts[owner] != hosts[buddy] for owner, buddy in enumerate(dealt.buddies))
 
 
@@ -56,11 +56,11 @@ def test_runs_are_what_of_the_parameters_is_held(seed):
     for _ in range(choice.randrange(1, 8)):
         n = choice.choice([1, 3, GRAIN, GRAIN + 1, 700])
         places.append((at, at + n))
-        at = ceil(at + n)
-    dealt = deal(at, [0] * choice.randrange(1, 6))
+        at = round_up(at + n)
+    dealt = partition(at, [0] * choice.randrange(1, 6))
     found = []
     for rank in range(len(dealt.shares)):
-        found += list(runs(places, dealt.held(rank)))
+        found += list(slices(places, dealt.held(rank)))
     copies = 2 if len(dealt.shares) > 1 else 1
     for number, (first, last) in enumerate(places):
         held = sorted(

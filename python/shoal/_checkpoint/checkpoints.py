@@ -94,10 +94,11 @@ class Checkpoints:
         self._looked_at = 0
         self._writer = writer_of(job._backend)
         self._source = self._writer.source(self.root, keep)
-        self._allocator: Optional[threading.Thread] = None  # of the room
-        self._buffer: Optional[memoryview] = None  # for the copy; the writer's while it writes
-        self._missing_bytes = 0  # bytes of memory that could not be had
-        self._lister = 0  # the rank that looks for checkpoints
+        self._allocator: Optional[threading.Thread] = None  # makes the buffer
+        # Memory for the copy of the state. It belongs to the writer while that writes.
+        self._buffer: Optional[memoryview] = None
+        self._missing_bytes = 0  # bytes that could not be allocated; 0 = none
+        self._lister = 0  # the rank that lists the checkpoints
         self.meshed: Optional[Meshed] = None  # None = every worker has all of the state
         state.register(
             "when to make a checkpoint",
@@ -290,7 +291,7 @@ class Checkpoints:
             there, step, seed = self._job.broadcast(said, self._lister)
             if there != nobody:
                 return Candidate(step, seed) if there == one else None
-            # it was lost before it had looked, and another took its part with nothing to say
+            # The rank was lost before it had looked, and another rank's empty answer came instead.
             self._lister += 1
 
     def _read(self, chosen: Candidate) -> Optional[Tuple[Dict[str, Any], Found]]:
@@ -361,7 +362,7 @@ class Checkpoints:
         except ShoalError:
             raise
         except Exception as err:
-            # of who registered the state: what it gets is that of another model, or optimizer
+            # An error of a registered setter: the state is that of another model or optimizer.
             raise ShoalError(
                 f"{name} does not fit this program ({type(err).__name__}: {err}): name another"
                 " folder, or run the program that wrote it"

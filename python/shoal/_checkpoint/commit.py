@@ -45,7 +45,7 @@ class Unsealed(NamedTuple):
 
     root: str
     step: int
-    seed: int  # of the fingerprints, drawn for this checkpoint: no two have one folder
+    seed: int  # random, drawn for this checkpoint: names its folder, and seeds the fingerprints
 
     @property
     def path(self) -> str:
@@ -85,7 +85,8 @@ class Unsealed(NamedTuple):
             names = os.listdir(self.path)
             receipts = [n for n in names if _RECEIPT.match(n)]
             if MANIFEST not in names:
-                if not receipts or len(receipts) < int(_RECEIPT.match(receipts[0])[1]):  # type: ignore[index]
+                parts = [int(m[1]) for m in map(_RECEIPT.match, names) if m]
+                if not parts or len(parts) < parts[0]:
                     return False
                 _put(self.path, MANIFEST, self._manifest([_load(self.path, n) for n in receipts]))
             for name in receipts:
@@ -228,7 +229,7 @@ def update_latest(root: str) -> None:
             os.symlink(os.path.basename(newest[0].path), link)
             os.replace(link, os.path.join(root, LATEST))
             sync(root)
-        with contextlib.suppress(OSError):  # where a folder has the name
+        with contextlib.suppress(OSError):  # a folder may have the name
             os.unlink(link)
 
 

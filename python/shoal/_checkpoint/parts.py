@@ -56,8 +56,8 @@ class Part(NamedTuple):
     name: str
     dtype: str
     shape: List[int]
-    file: str  # that has it in a checkpoint
-    pieces: List[Tuple[str, Piece]]  # of whole tensors, with their names
+    file: str  # name of the file that holds the part in a checkpoint
+    pieces: List[Tuple[str, Piece]]  # boxes of whole tensors, with the names of these
 
 
 def shoal(*arguments: str, stdin: bytes = b"") -> bytes:
@@ -103,7 +103,7 @@ def write(path: str, own: Sequence[Tuple[TensorInfo, Item]], rank: int, ranks: i
         "__metadata__": {"shoal": json.dumps({"rank": rank, "ranks": ranks}, separators=(",", ":"))}
     }
     at = 0
-    # so that every element is aligned
+    # The widest elements first, so that all are aligned.
     own = sorted(own, key=lambda pair: (-_itemsize(pair[0]), pair[0].name))
     for k, _ in own:
         entries[k.name] = {"dtype": k.dtype, "shape": k.shape, "data_offsets": [at, at + k.nbytes]}

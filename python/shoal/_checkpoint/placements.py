@@ -47,7 +47,7 @@ def placed(x: Any) -> Optional[Placed]:
             # FSDP cuts what tensor parallelism has cut already, although its axis comes first:
             # torch calls this a strided shard.
             strided = type(placement).__name__ == "_StridedShard"
-            # as torch.chunk cuts
+            # torch cuts as torch.chunk does.
             (late if strided else cuts).append(f"{axis}=shard({placement.dim % x.ndim},ceil)")
     return Placed(
         ",".join(f"{axis}={size}" for axis, size in zip(axes, mesh.mesh.shape)),

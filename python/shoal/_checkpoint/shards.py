@@ -15,8 +15,8 @@ from .._runtime.tensor import is_torch
 from .._runtime.tree import Item, memory
 from .fingerprint import PRIME, Key
 
-HASHED = 4 << 20  # bytes of a file that one hash is of
-_THREADS = min(os.cpu_count() or 1, 4)  # that read one
+HASHED = 4 << 20  # bytes of a file that each hash covers
+_THREADS = min(os.cpu_count() or 1, 4)  # threads that read one file
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER = 100_000_000
 _OFFSETS = "DCP_SHARDING_INFO"
@@ -61,10 +61,10 @@ class TensorInfo(NamedTuple):
     """A tensor of the checkpoint."""
 
     name: str
-    dtype: str  # as safetensors calls it
+    dtype: str  # name of the element type in safetensors
     shape: List[int]
     nbytes: int
-    # of what no worker has whole: rank r writes the bytes from cuts[r] to cuts[r+1]
+    # Rank r writes the bytes from cuts[r] to cuts[r+1]; None = every rank has all bytes.
     cuts: Optional[List[int]] = None
 
     def axis(self) -> int:
@@ -211,8 +211,8 @@ class Reader:
         self._kept = kept
         self._index = {k.name: i for i, k in enumerate(kept)}
         self.parts = [memory(k.nbytes) for k in kept]
-        self.own: Dict[int, Any] = {}  # by rank
-        self.hashed = 0  # blocks that were compared
+        self.own: Dict[int, Any] = {}  # what each rank had for itself, by rank
+        self.hashed = 0  # number of blocks that were compared with their hashes
 
     def read(self, path: str, size: int, hashes: Sequence[str], rank: int, turn: int) -> None:
         """Read a file. Of its blocks, each turn-th from `rank` on is compared with its hash. Raises

@@ -1,5 +1,5 @@
-"""Where a job finds its checkpoints when it begins: in a folder that it reads itself, or in a bucket
-that its agent reads.
+"""Where a job finds its checkpoints when it begins: in a folder that it reads itself, or in a
+bucket that its agent reads.
 """
 
 from __future__ import annotations

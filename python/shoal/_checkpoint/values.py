@@ -74,9 +74,10 @@ def together(everyone: Iterable[Mapping[str, Any]]) -> Dict[str, Any]:
     for one in everyone:
         for name, value in one.items():
             if plans.setdefault(name, value) != value:
+                here, there = (unflatten(plan, []) for plan in (value, plans[name]))
                 raise ValueError(
-                    f"{name} is {unflatten(value, [])!r} on one worker and {unflatten(plans[name], [])!r}"
-                    " on another: a value is alike on all that have it"
+                    f"{name} is {here!r} on one worker and {there!r} on another: a value is alike"
+                    " on all that have it"
                 )
     return {name: unflatten(value, []) for name, value in plans.items()}
 

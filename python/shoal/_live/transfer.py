@@ -93,8 +93,8 @@ class State:
         checkpointed: bool = True,
     ) -> None:
         """See Job.register. With `in_place` a worker that joins receives into the arrays that `get`
-        returns, and `set` finds the values there. What is not `checkpointed` is in no checkpoint: it says
-        how these workers go about it, not what they have learned.
+        returns, and `set` finds the values there. What is not `checkpointed` is in no checkpoint:
+        it says how these workers go about it, not what they have learned.
         """
         entry = Entry(get, set, alike, in_place, checkpointed)
         # what cannot travel is better refused now than when a worker joins
@@ -193,7 +193,7 @@ class State:
         try:
             self.absorb_losses()
             text = _share_header(world, b"")
-            if not any(text):  # of a member that had none
+            if not any(text):  # the header of a member that had none
                 return False
             header = _parse(text)
             parts = self._fetch(world, joined, header)

@@ -38,18 +38,21 @@ class Segment:
             ) from None
         self.id = number
         self.size = size
-        self.pooled = pooled  # many buffers, kept for good; otherwise one, and given back with it
-        # elsewhere huge pages would be mapped as 512 small ones each
+        # Whether the segment holds many buffers and is kept. Else it has one, and is freed with it.
+        self.pooled = pooled
+        # at a multiple of a huge page: else each would be mapped as 512 small pages
         self.mapping = Mapping(self.memory, -1, HUGE_PAGE)
         self.mapping.show(fd, writable=True, populate=not later)
         self.base = self.mapping.address
         self.free = FreeList(size)
-        self.unpin: Optional[Callable[[int], None]] = None  # to be called before it is unmapped
+        self.unpin: Optional[Callable[[int], None]] = (
+            None  # called with the base before the segment is unmapped
+        )
 
 
 class Staging:
-    """A borrowed stretch of the arena that stands in for foreign memory during a call. Give it back
-    with `Arena.retire`.
+    """Arena memory that holds a copy of foreign memory during a call. Give it back with
+    `Arena.retire`.
     """
 
     __slots__ = ("place", "address", "size")
@@ -95,8 +98,8 @@ class Arena:
         """A writable object of nbytes with the buffer protocol, aligned to 64 bytes, freed when
         nothing refers to it.
 
-        Its bytes are whatever the last user left. `later`: it is not waited for that the agent
-        makes its pages.
+        Its bytes are whatever the last user left. With `later` it returns before the agent has
+        made the pages.
         """
         self._link.check()  # before the lock, which a forked child may have inherited taken
         with self._lock:
@@ -122,7 +125,7 @@ class Arena:
         return {"id": place[0], "offset": place[1], "bytes": some.nbytes}
 
     def stage(self, nbytes: int) -> Staging:
-        """Borrow at least nbytes; a steady program gets the same few stretches again and again."""
+        """Borrow at least nbytes. A steady program gets the same few buffers again and again."""
         size = size_class(nbytes)
         spare = self._spare.get(size)
         if spare:

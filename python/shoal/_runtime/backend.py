@@ -37,7 +37,7 @@ class Call(NamedTuple):
     group: int = 0  # 0 = all ranks of the job
     peer: int = 0  # the root or the partner, a rank inside the group; -1 = any sender
     tag: int = 0
-    weight: float = 1.0  # of this rank in a mean
+    weight: float = 1.0  # weight of this rank in a mean
     counts: Optional[Sequence[int]] = None  # elements for each rank of an all-to-all
     shape: Optional[Shape] = None  # on which the ranks must agree; None = that of the arrays
     flags: int = 0

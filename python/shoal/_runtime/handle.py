@@ -196,7 +196,7 @@ class AnySourceHandle(StagedHandle[T]):
 
     def settle(self, status: int, error: str = "") -> None:
         source = self._waiter.source(self) if status == DONE else -1
-        if not self.status:  # else the slot may be another call's by now
+        if not self.status:  # once it is settled, another call may have the slot
             self.source = source
         super().settle(status, error)
 

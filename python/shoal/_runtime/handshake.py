@@ -22,9 +22,9 @@ class Welcome(NamedTuple):
     generation: int
     slots: int
     slot_bytes: int
-    spin_us: int  # for how many microseconds a wait polls before it sleeps
-    piece_bytes: int  # of foreign memory that moves in pieces; 0 = it does not
-    pieces_open: int  # pieces that the window of a call holds
+    spin_us: int  # microseconds that a wait polls before it sleeps
+    piece_bytes: int  # bytes of a piece of a call in pieces; 0 = the agent takes none
+    pieces_open: int  # number of pieces that the window of a call in pieces holds
     late: bool  # the job already runs, and this worker is no member yet
     crowded: bool  # the host has fewer cores than workers
     block: mmap.mmap  # the control block

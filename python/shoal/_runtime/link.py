@@ -1,5 +1,5 @@
-"""The control socket: one JSON object a packet, descriptors beside it, and the hang-up that means a
-lost agent.
+"""The control socket: one JSON object a packet, with descriptors beside it. The end of the socket
+means that the agent is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .protocol import MESSAGE_BYTES
 Message = Dict[str, Any]
 # Linux's value; Python has no name for it on other systems, where no agent runs.
 POLLRDHUP = getattr(select, "POLLRDHUP", 0x2000)
-_LAST_WORDS_S = 1.0
+_EXIT_SECONDS = 1.0
 _MAX_FDS = 4
 
 
@@ -29,17 +29,17 @@ class Refused(ShoalError):
 
 
 class Link:
-    """A worker's conversation with its agent. Requests take turns; every method may be called from
-    any thread.
+    """A worker's connection to its agent. One request is under way at a time; every method may be
+    called from any thread.
     """
 
     def __init__(self, path: str, job: str) -> None:
         self.job = job
         self._turn = threading.Lock()
-        self._serial = 0  # of the last request
+        self._serial = 0  # number of the last request; 0 = none yet
         self._closing = threading.Event()
         self._watcher: Optional[threading.Thread] = None
-        # Named, so that a wake-up can say why nothing works any more. Set once, never cleared.
+        # Why every call fails from now on; None = the link works. Set once, never cleared.
         self.broken: Optional[ShoalError] = None
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -143,9 +143,9 @@ class Link:
         if self._closing.is_set():
             return
         self.lose()
-        # A thread that waits gets LostError now; it has a moment for its last words and its exit
-        # handlers.
-        if self._closing.wait(_LAST_WORDS_S):
+        # A thread that waits gets LostError now; it has a moment for its last output and its
+        # exit handlers.
+        if self._closing.wait(_EXIT_SECONDS):
             return
         try:
             sys.stderr.write(f"shoal: the agent of job {self.job} is gone; this worker ends\n")
@@ -154,16 +154,16 @@ class Link:
             pass  # stderr was a pipe to the launcher
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def close(self, reason: ShoalError, farewell: Optional[Message] = None) -> None:
-        """Hang up, after a last message if there is one, and let every later use raise `reason`."""
+    def close(self, reason: ShoalError, last: Optional[Message] = None) -> None:
+        """Close the link, after a last message if there is one. Every later use raises `reason`."""
         if self._closing.is_set():
             return
-        self._closing.set()  # first: the agent hangs up when it reads the farewell
-        if farewell is not None:
+        self._closing.set()  # first: the agent hangs up when it reads the last message
+        if last is not None:
             try:
-                self.send(farewell)
+                self.send(last)
             except LostError:
-                pass  # it left first
+                pass  # the agent was gone first
         if self.broken is None:
             self.broken = reason
         try:
@@ -175,8 +175,8 @@ class Link:
         self.socket.close()
 
     def disown(self, reason: ShoalError) -> None:
-        """In a forked child: close the descriptor without a word (shutdown would hang up for the
-        parent as well).
+        """In a forked child: close the descriptor without a message. A shutdown would close the
+        parent's connection too.
         """
         self.broken = reason
         self.socket.close()

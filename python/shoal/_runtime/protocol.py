@@ -29,7 +29,7 @@ RELEASED, NEW = 1, 2
 
 # A slot: the descriptor, then what the agent answers.
 DESCRIPTOR_BYTES = 192
-FED_WORD, THROUGH_WORD = 160 // 8, 168 // 8  # of a call in pieces
+FED_WORD, THROUGH_WORD = 160 // 8, 168 // 8  # for a call that moves in pieces
 GIVEN_UP = (1 << 64) - 1
 COMPLETION = 192
 ERROR_LENGTH = struct.Struct("<I")

@@ -17,8 +17,8 @@ from .link import Link, Refused
 
 
 class Result:
-    """A place in this process's memory where it sees a shared result. What lies behind it changes
-    with the members of the job.
+    """A range of this process's addresses at which it sees a shared result. The memory mapped there
+    changes with the members of the job.
     """
 
     def __init__(self, group: int, name: str, nbytes: int) -> None:
@@ -26,7 +26,7 @@ class Result:
         self.memory = mmap.mmap(-1, max(nbytes, 1), mmap.MAP_PRIVATE)
         self.mapping = Mapping(self.memory, -1)
         self.id = 0  # the number of its segment
-        # for which the agent's memory is behind it; 0 = it is this process's own
+        # The generation whose shared memory is mapped here; 0 = memory of this process alone.
         self.generation = 0
         self.block: Callable[[], Any] = lambda: None  # what arrays over it keep alive
 
@@ -92,7 +92,7 @@ class Results:
         return result.id, offset
 
     def _ask(self, link: Link, result: Result, generation: int) -> None:
-        if result.generation != generation:  # else another thread was faster
+        if result.generation != generation:  # unless another thread was faster
             message = {
                 "type": "shared",
                 "group": result.group,

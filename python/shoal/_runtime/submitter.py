@@ -139,8 +139,8 @@ class Submitter:
     def _takes_pieces(
         self, inp: Optional[Tensor], out: Optional[Tensor], target: Optional[Place]
     ) -> bool:
-        """Whether foreign memory can pass through a window, piece by piece. Not in a job that trains
-        in steps: a call may have to be made again there, from its input.
+        """Whether foreign memory can pass through a window, piece by piece. Not in a job that
+        trains in steps: a call may have to be made again there, from its input.
         """
         if (
             inp is None

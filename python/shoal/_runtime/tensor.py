@@ -1,5 +1,5 @@
-"""What a user's array is to a call: where its bytes lie, what they mean, and how to copy them when
-they lie elsewhere.
+"""Describes a user's array for a call: where its bytes lie, what type the elements are, and how to
+copy them when they are not in the arena.
 
 Three kinds of array are understood, in this order: torch CPU tensors, NumPy arrays (and whatever
 has `__array_interface__` or, through NumPy, `__dlpack__`), and objects with the buffer protocol.
@@ -80,7 +80,8 @@ class Tensor:
         self.writable = writable
         self.ndim, self.shape_bytes = pack_shape(shape, count)
         self.place: Optional[Tuple[int, int]] = None
-        self.shared: Optional[Share] = None  # where it lies in a shared result
+        # The shared result that the array lies in, and where; None = in none.
+        self.shared: Optional[Share] = None
 
     def copy_to(self, address: int, start: int = 0, nbytes: int = -1) -> None:
         """Copy the elements, in C order, to memory of nbytes; of contiguous ones also the part that
@@ -93,7 +94,7 @@ class Tensor:
                 min(nbytes, self.nbytes - start) if nbytes >= 0 else self.nbytes,
             )
         else:
-            self._beside(address, into=True)
+            self._copy_strided(address, into=True)
 
     def copy_from(self, address: int, start: int = 0, nbytes: int = -1) -> None:
         """Set the elements from memory of nbytes, or a part of them, as in `copy_to`."""
@@ -104,9 +105,9 @@ class Tensor:
                 min(nbytes, self.nbytes - start) if nbytes >= 0 else self.nbytes,
             )
         else:
-            self._beside(address, into=False)
+            self._copy_strided(address, into=False)
 
-    def _beside(self, address: int, into: bool) -> None:
+    def _copy_strided(self, address: int, into: bool) -> None:
         memory = (ctypes.c_ubyte * self.nbytes).from_address(address)
         if isinstance(self.array, memoryview):
             flat = memoryview(memory).cast("B")

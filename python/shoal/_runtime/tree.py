@@ -10,7 +10,8 @@ says.
     tuple                          {"tuple": [...]}
     dict                           {"dict": [[key, value], ...]}, keys of any of these kinds
     bytes                          {"bytes": base64}
-    an array                       {"item": index, "kind": "numpy" or "torch", "dtype": name, "shape": [...]}
+    an array                       {"item": index, "kind": "numpy" or "torch", "dtype": name,
+                                    "shape": [...]}
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class Item(NamedTuple):
     nbytes: int
     address: int
     array: Any  # dense; keeps the memory alive
-    # of what no worker has whole: the bytes from cuts[r] to cuts[r+1] are worker r's
+    # Worker r has the bytes from cuts[r] to cuts[r+1]; None = every worker has all of them.
     cuts: Optional[List[int]] = None
-    first: int = 0  # the byte that lies at the address
+    first: int = 0  # number of the byte of the array that lies at the address
 
     def copy_to(self, address: int, start: int, stop: int) -> None:
         """Copy the bytes from start to stop."""
@@ -52,8 +53,8 @@ class Item(NamedTuple):
 
 
 class RowSharded(NamedTuple):
-    """A torch tensor that lies on all workers together: of its rows, worker r has those from
-    cuts[r] to cuts[r+1]; `part` is this worker's.
+    """A torch tensor whose rows are divided among the workers: worker r has the rows from cuts[r]
+    to cuts[r+1], and `part` holds those of this worker.
     """
 
     part: Any

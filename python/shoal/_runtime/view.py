@@ -51,6 +51,6 @@ class Shaped(NamedTuple):
     broken: str = ""  # why the job cannot go on
     lost: str = ""  # why the workers do not have all of the state any more
     inp: int = 0  # bytes that this worker has on `mesh`
-    out: int = 0  # and on `next`
-    alone: str = ""  # what of the state one worker or host alone has, on rank 0
+    out: int = 0  # bytes that this worker has on `next`
+    alone: str = ""  # the part of the state that only one host or worker has; told to rank 0
     writes: bytes = b""  # a bit for each tensor that it has: whether it writes it into checkpoints

@@ -172,7 +172,9 @@ class Worker:
         return int(reply["id"]), int(reply["rank"])
 
     def close_group(self, number: int) -> None:
-        """Tell the agent that this worker needs a group no more. One of its own nobody knows."""
+        """Tell the agent that this worker makes no more calls of a group. The agent does not know
+        the groups of this worker alone.
+        """
         if number < _OWN_GROUPS:
             self.link.send({"type": "ungroup", "id": number})
 
@@ -187,7 +189,7 @@ class Worker:
         self.generation, self.late, self._alone = view.generation, False, view.released
         self._free_incumbent_group()
         if view.released:
-            self.size = 1  # and the rank stays: the rank 0 that writes the results is a member
+            self.size = 1  # the rank stays: rank 0, which writes the results, is a member
         else:
             # Those who were members before are among themselves until the newcomers have the state.
             self.rank, self.size = view.rank, view.size if view.new else view.size - view.joined
@@ -200,7 +202,7 @@ class Worker:
         return _OWN_GROUPS + self._own_groups
 
     def _incumbent_group(self) -> int:
-        """The group for calls on the world that the newcomers do not make."""
+        """The group for calls on all ranks that newcomers do not make yet."""
         if self._incumbents is None:
             self._incumbents, _ = self.open_group(range(self.size))
         return self._incumbents
@@ -211,7 +213,7 @@ class Worker:
             self._incumbents = None
 
     def admit(self) -> None:
-        """The newcomers are members from now on, for this worker too."""
+        """Count the newcomers as members from now on: they have the state."""
         self.size = self.view.size
         self._redirected_from = _OWN_GROUPS
         self._free_incumbent_group()
@@ -219,8 +221,8 @@ class Worker:
 
     @contextlib.contextmanager
     def with_newcomers(self) -> Iterator[None]:
-        """Calls on the world within the block are of all members: the newcomers make them too,
-        before they have the state.
+        """Make the calls of the block with all members: the newcomers make them too, before they
+        have the state.
         """
         before = self._redirected_from
         if not self._alone:
@@ -231,10 +233,11 @@ class Worker:
             self._redirected_from = before
 
     def state_data(self, place: Cursor) -> None:
-        """Tell what the job trains on, and from which place; every worker tells the same. The job
+        """State what the job trains on, and from which place; every worker states the same. The job
         is elastic from then on.
 
-        Before the first step it may be told again, with a place that is further.
+        A worker may state a later place again before the first step. Raises ShoalError where the
+        workers contradict each other.
         """
         self._submitter.elastic = True
         message = {
@@ -249,11 +252,11 @@ class Worker:
         self._ask(message, "data")
 
     def state_layout(self, statement: bytes) -> None:
-        """Tell how the state of the job lies on its workers, as docs/formats/reshape.md has it;
-        every worker tells the same.
+        """State how the state of the job lies on its workers, as docs/formats/reshape.md says;
+        every worker states the same.
 
-        Raises ShoalError when it contradicts itself, the others, or what this worker says that it
-        holds.
+        Raises ShoalError where the statement contradicts itself, the other workers, or what this
+        worker holds.
         """
         block = self.arena.copy(statement)  # kept until the agent has answered
         self._ask({"type": "state", **self.arena.extent(block)}, "state")
@@ -278,8 +281,8 @@ class Worker:
         )
 
     def bucket(self, nbytes: int, now: int, backward: float) -> int:
-        """How large buckets of `nbytes` of gradients should be, which a backward pass makes in so
-        many seconds, and which are of `now` bytes; 0 where nothing is known.
+        """The best size of the buckets, in bytes, for `nbytes` of gradients that a backward pass of
+        `backward` seconds makes. `now` is their size now. 0 = the agent does not know.
         """
         reply = self._ask(
             {"type": "bucket", "bytes": nbytes, "now": now, "seconds": backward}, "bucket"
@@ -287,12 +290,12 @@ class Worker:
         return int(reply.get("bytes", 0))
 
     def enter(self, epoch: Optional[int] = None) -> bool:
-        """Ask to be a member of the next view, and wait for it. A new member asks again when it did
-        not get the state.
+        """Ask to be a member of the next view, and wait for that. A new member asks again when it
+        did not get the state.
 
-        With an epoch, it can begin in that one only; False when the job is beyond it: this worker
-        is a job of one still, or again. It is not rank 0, which is a member that writes the
-        results.
+        With an epoch, this worker can begin in that epoch only. False when the job is beyond it:
+        this worker then stays a job of one, or becomes one again, with a rank that is not 0,
+        because rank 0 writes the results and is a member.
         """
         if self._early:
             self._read_view()
@@ -311,7 +314,9 @@ class Worker:
         return not self._early or self._stand_by(self.view.rank)
 
     def _stand_by(self, rank: int) -> bool:
-        """Be a job of one until this worker's program is in the epoch of the others; False."""
+        """Become a job of one until this worker's program is in the epoch of the others. Returns
+        False.
+        """
         self.late = self._alone = True
         self.rank, self.size, self._redirected_from = rank, 1, 0
         self._changed()
@@ -341,7 +346,7 @@ class Worker:
         )
 
     def leave(self) -> None:
-        """Say good-bye and hang up. Arrays of the arena stay readable."""
+        """Leave the job and close the link. Arrays of the arena stay readable."""
         if self.link.broken is not None:
             if isinstance(self.link.broken, ForkError):
                 self.link.check()
@@ -365,7 +370,7 @@ class Worker:
 
 
 def _in_json(value: float) -> Union[float, str]:
-    # JSON has no word for what is not finite; the launcher takes these.
+    # JSON has no numbers that are not finite; the launcher reads these strings.
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

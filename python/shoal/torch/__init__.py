@@ -20,6 +20,6 @@ from .loader import loader
 from .optimizer import optimizer
 from .zero.optimizer import zero
 
-registry.note()
+registry.install()
 
 __all__ = ["PowerSGD", "TopK", "ddp", "empty", "loader", "optimizer", "zero"]

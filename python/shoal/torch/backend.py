@@ -29,7 +29,7 @@ from torch._C._distributed_c10d import (
 import shoal
 
 from . import bitwise, c10d, cuda, monitored, sparse
-from .executor import Waiter, is_waiter
+from .executor import Executor, on_executor
 from .wire import Wire, end_to_end, moved, reduced
 from .work import Transfer, Work
 
@@ -55,10 +55,10 @@ class ProcessGroup(dist.ProcessGroup):
         # certain only among themselves.
         self._group, self._callbacks_group = self._new_group(ranks), self._new_group(ranks)
         self._timeout = timeout
-        self._waiter = Waiter()
+        self._executor = Executor()
         self._monitored = 0  # barriers so far
         super().__init__(self._group.rank, self._group.size)
-        c10d.register(self)
+        c10d.attach_backend(self)
 
     def _new_group(self, ranks: Optional[List[int]]) -> "shoal.Group":
         return self._job.group(list(range(self._job.size)) if ranks is None else ranks)
@@ -73,8 +73,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _now(self) -> "shoal.Group":
         if self._whole and self._job.elastic:
-            return self._job  # which alone can go on without a member
-        return self._callbacks_group if is_waiter() else self._group
+            return self._job  # only the whole job can go on without a member
+        return self._callbacks_group if on_executor() else self._group
 
     def getBackendName(self) -> str:  # noqa: N802, the name that torch's C++ side looks for
         """The name in torch's logs."""
@@ -90,8 +90,8 @@ class ProcessGroup(dist.ProcessGroup):
             return work
         with self._job.grouped():
             for tensor in tensors:
-                if bitwise.folds(opts.reduceOp):
-                    self._fold(work, tensor, tensor, opts)
+                if bitwise.is_bitwise(opts.reduceOp):
+                    self._bitwise(work, tensor, tensor, opts)
                 else:
                     wire, op = reduced(tensor, opts.reduceOp)
                     self.call(work, "all_reduce", wire, wire, op=op)
@@ -106,8 +106,8 @@ class ProcessGroup(dist.ProcessGroup):
         work = self._work(tensors, opts)
         at_root = self.rank() == opts.rootRank
         for tensor in tensors:
-            if bitwise.folds(opts.reduceOp):
-                self._fold(work, tensor, tensor if at_root else None, opts)
+            if bitwise.is_bitwise(opts.reduceOp):
+                self._bitwise(work, tensor, tensor if at_root else None, opts)
             else:
                 wire, op = reduced(tensor, opts.reduceOp)
                 self.call(
@@ -258,13 +258,13 @@ class ProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: List[Tensor], dst: int, tag: int) -> Work:
         """Send a tensor to rank `dst` of the group."""
-        work = Transfer(self._waiter, tensors, self._timeout)
+        work = Transfer(self._executor, tensors, self._timeout)
         self.call(work, "send", moved(tensors[0]), None, peer=dst, tag=tag)
         return work
 
     def recv(self, tensors: List[Tensor], src: int, tag: int) -> Work:
         """Receive into a tensor what rank `src` of the group sends."""
-        work = Transfer(self._waiter, tensors, self._timeout)
+        work = Transfer(self._executor, tensors, self._timeout)
         self.call(work, "recv", None, moved(tensors[0]), peer=src, tag=tag)
         return work
 
@@ -299,7 +299,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _work(self, result: List[Tensor], opts) -> Work:
         return Work(
-            self._waiter, result, opts.timeout if opts.timeout > timedelta(0) else self._timeout
+            self._executor, result, opts.timeout if opts.timeout > timedelta(0) else self._timeout
         )
 
     def call(
@@ -320,10 +320,10 @@ class ProcessGroup(dist.ProcessGroup):
         if out is not None and out.back is not None:
             work.after(out.back)
 
-    def _fold(self, work: Work, tensor: Tensor, result: Optional[Tensor], opts) -> None:
-        place, land = bitwise.rows(tensor, result, opts.reduceOp, self.size())
+    def _bitwise(self, work: Work, tensor: Tensor, result: Optional[Tensor], opts) -> None:
+        place, finish = bitwise.gathered(tensor, result, opts.reduceOp, self.size())
         self.call(work, "all_gather", moved(tensor), moved(place))
-        work.after(land)
+        work.after(finish)
 
 
 def _create(opts, _pg_options) -> ProcessGroup:
@@ -354,7 +354,10 @@ def _register() -> None:
     # torch 2 asks for the kinds of device; torch 1.13 does not know the argument.
     takes_devices = "devices" in inspect.signature(dist.Backend.register_backend).parameters
     dist.Backend.register_backend(
-        "shoal", _create, extended_api=True, **({"devices": cuda.kinds()} if takes_devices else {})
+        "shoal",
+        _create,
+        extended_api=True,
+        **({"devices": cuda.device_types()} if takes_devices else {}),
     )
 
 

@@ -15,12 +15,12 @@ from .wire import op_name
 _OPS = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}
 
 
-def folds(op: Any) -> bool:
+def is_bitwise(op: Any) -> bool:
     """Whether torch's reduction `op` is done here."""
     return op_name(op) in _OPS
 
 
-def rows(
+def gathered(
     tensor: Tensor, result: Optional[Tensor], op: Any, size: int
 ) -> Tuple[Tensor, Callable[[], object]]:
     """Return (place for the tensors of `size` ranks, what to run once they are there to fill
@@ -28,8 +28,8 @@ def rows(
     """
     place = torch.empty((size, *tensor.shape), dtype=tensor.dtype)
 
-    def land() -> None:
+    def finish() -> None:
         if result is not None:
             result.detach().copy_(functools.reduce(_OPS[op_name(op)], place.unbind()))
 
-    return place, land
+    return place, finish

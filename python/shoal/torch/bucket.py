@@ -1,4 +1,4 @@
-"""Many tensors of one element type in one stretch of the arena, for one call instead of many."""
+"""Many tensors of one element type in one buffer of the arena, for one call instead of many."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ import torch
 from torch import Tensor
 
 from .arena import empty
-from .bucket_copy import HOST, Mover
+from .bucket_copy import HOST, Copier
 
-MOST_BYTES = 25 << 20  # of a bucket, as in DDP
+MOST_BYTES = 25 << 20  # largest size of a bucket, as in DDP
 
 
-class Turn(NamedTuple):
-    """What a bucket may know of the step that it is filled for. All but `rank` and `share` are the
-    same on every worker.
+class StepInfo(NamedTuple):
+    """The step that a bucket is filled for. All fields but `rank` and `share` are the same on every
+    worker.
     """
 
-    rank: int
-    size: int
-    number: int  # of the step
+    rank: int  # rank of this worker
+    size: int  # number of workers
+    number: int  # number of the step
     share: float  # this worker's part of the batch
     fresh: bool  # the workers are not those of the step before
 
 
-class Part(NamedTuple):
-    """A tensor in the arena that a bucket has the workers reduce in place; with a root, that the
-    root gives to all.
-    """
+class BucketCall(NamedTuple):
+    """A call for a tensor in the arena: an all-reduce in place, or with a root a broadcast."""
 
     tensor: Tensor
     op: str = "mean"
@@ -38,17 +36,18 @@ class Part(NamedTuple):
 
 
 class Bucket:
-    """A buffer in the arena, or wherever `empty` makes it, with room for a tensor as large as each
+    """A buffer in the arena, or wherever `empty` makes it, that holds a tensor as large as each
     parameter, and a mark for each.
 
     The mark says whether a rank had that tensor: after a mean it is above 0 where any rank had. All
-    ranks must have the same parameters in the same order; the agent says so where they do not.
+    ranks must have the same parameters in the same order; the agent refuses anything else.
 
-    Its life in a step: `begin`, a `put` for each parameter, `ask`, `give`, `unpack`. Of other types
-    than the parameters', as bfloat16, it takes fewer bytes, and every rank rounds what it puts.
+    In each step come `begin`, a `put` for each parameter, `negotiate`, `payload` and `unpack`, in
+    this order. With another `dtype` than that of the parameters, such as bfloat16, the buffer takes
+    fewer bytes, and every rank rounds what it puts.
     """
 
-    mover: Mover = HOST
+    copier: Copier = HOST
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Bucket:
         self._marks.fill_(1)
         self.parts = [part.view(p.shape) for part, p in zip(parts, self.parameters)]
 
-    def begin(self, turn: Turn) -> None:
+    def begin(self, info: StepInfo) -> None:
         """Before the first `put` of a step."""
         self._marks.fill_(1)
 
@@ -74,20 +73,20 @@ class Bucket:
             self.put(i, tensor)
 
     def put(self, i: int, tensor: Optional[Tensor]) -> None:
-        """Copy the tensor of parameter i into the buffer, by the mover; None counts as zeros."""
+        """Copy the tensor of parameter i into the buffer, by the copier; None counts as zeros."""
         if tensor is None:
             self.parts[i].zero_()
             self._marks[i] = 0
         else:
-            self.mover.fetch(self.parts[i], dense(tensor))
+            self.copier.copy_in(self.parts[i], dense(tensor))
 
-    def ask(self) -> List[Part]:
-        """What the workers must agree on before they can give anything."""
+    def negotiate(self) -> List[BucketCall]:
+        """The calls by which the workers agree on how to write their payload; most need none."""
         return []
 
-    def give(self) -> List[Part]:
-        """What makes up the mean, once what was asked is answered."""
-        return [Part(self.buffer, narrow=self._narrow)]
+    def payload(self) -> List[BucketCall]:
+        """The calls that make up the mean, once those of `negotiate` are complete."""
+        return [BucketCall(self.buffer, narrow=self._narrow)]
 
     def unpack(self) -> List[Optional[Tensor]]:
         """The means, one a parameter, valid until the next step; None where no rank had the

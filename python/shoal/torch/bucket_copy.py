@@ -1,5 +1,5 @@
-"""How gradients get into the buckets of the arena, and their means out of it: at once on the CPU,
-by streams from a device.
+"""Copies gradients into the buckets of the arena, and their means out of it: at once on the CPU, on
+a side stream from a device.
 """
 
 from __future__ import annotations
@@ -14,65 +14,65 @@ from torch import Tensor
 import shoal
 
 from . import cuda
-from .executor import Waiter
+from .executor import Executor
 
 Futures = Sequence[Tuple["torch.futures.Future[Tensor]", Tensor]]
 
 
-class Mover:
-    """Between tensors on the CPU there is nothing to order: all of this happens at once."""
+class Copier:
+    """Copies between tensors on the CPU, at once: there is nothing to order."""
 
     def adopt(self, bucket: Any) -> None:
         """Move the tensors of a bucket."""
 
     def begin(self) -> None:
-        """Before anything of a step is fetched: what the last one has brought back has left the
+        """Wait, before the first copy of a step, until the last step's copies have left the
         arena.
         """
 
-    def fetching(self) -> ContextManager[Any]:
-        """For the calls of `fetch` and `home`, behind what computes the tensors."""
+    def copying_in(self) -> ContextManager[Any]:
+        """A block for `copy_in` and `to_cpu`, ordered after what computes the tensors."""
         return contextlib.nullcontext()
 
-    def fetch(self, place: Tensor, tensor: Tensor) -> None:
+    def copy_in(self, place: Tensor, tensor: Tensor) -> None:
         """Copy a tensor to a place in the arena."""
         place.copy_(tensor)
 
-    def home(self, tensor: Tensor) -> Tensor:
+    def to_cpu(self, tensor: Tensor) -> Tensor:
         """The tensor on the CPU, now."""
         return tensor
 
-    def fetched(self) -> "Mover":
-        """What to `synchronize` with before the agent may see what has been fetched so far."""
+    def copied_in(self) -> "Copier":
+        """What to `synchronize` with before the agent may see what was copied in so far."""
         return self
 
     def synchronize(self) -> None:
         """Everything is there."""
 
     def then(self, task: Callable[[], object]) -> None:
-        """Call `task` once all that was fetched is there, behind the tasks before. On the CPU its
-        errors are raised here, else by `complete`.
+        """Call `task` after all copies into the arena so far, and after the tasks before. On the
+        CPU its errors are raised here, else by `complete`.
         """
         task()
 
-    def bring(self, tensor: Tensor, mean: Tensor) -> None:
+    def copy_out(self, tensor: Tensor, mean: Tensor) -> None:
         """Copy a mean from the arena to a tensor."""
         tensor.copy_(mean)
 
-    def brought(self) -> None:
-        """What this thread computes from now on sees what was brought."""
+    def copied_out(self) -> None:
+        """Order what this thread computes from now on after the copies out of the arena."""
 
     def future(self) -> "torch.futures.Future[Tensor]":
         """A future for `complete`."""
         return torch.futures.Future()
 
     def complete(self, futures: Futures) -> None:
-        """Complete futures with their values, behind all tasks and all that these have brought."""
+        """Complete futures with their values, after all tasks and all copies of these."""
         for future, value in futures:
             future.set_result(value)
 
 
-class Streams(Mover):
+class StreamCopier(Copier):
     """A side stream of a device copies both ways, ordered with the stream that computes by events
     alone.
 
@@ -80,51 +80,53 @@ class Streams(Mover):
     never does.
     """
 
-    def __init__(self, job: "shoal.Job", card: cuda.Card):
-        self._job, self._card = job, card
-        self._side = card.stream()
-        self._waiter = Waiter()
+    def __init__(self, job: "shoal.Job", device: cuda.Device):
+        self._job, self._device = job, device
+        self._side = device.stream()
+        self._executor = Executor()
         self._pins = True  # until the driver refuses
-        self._left: Optional[Any] = None  # behind all that was brought
+        self._copied_out: Optional[Any] = None  # event after the last copy out of the arena
         self._error: Optional[Exception] = None
 
     def adopt(self, bucket: Any) -> None:
-        bucket.mover = self
-        buffer = getattr(bucket, "buffer", None)  # those with error feedback copy by the CPU
+        bucket.copier = self
+        buffer = getattr(
+            bucket, "buffer", None
+        )  # None = with error feedback, which copies on the CPU
         if buffer is None or not self._pins:
             return
         try:
-            self._job._backend.pin(buffer.data_ptr(), self._card.pin, self._card.unpin)
+            self._job._backend.pin(buffer.data_ptr(), self._device.pin, self._device.unpin)
         except RuntimeError as error:
             self._pins = False
             print(
-                f"shoal: the arena cannot be pinned for {self._card} ({error}): training goes on,"
+                f"shoal: the arena cannot be pinned for {self._device} ({error}): training goes on,"
                 " and copies from and to it take longer",
                 file=sys.stderr,
             )
 
     def begin(self) -> None:
-        if self._left is not None:
-            self._left.synchronize()
+        if self._copied_out is not None:
+            self._copied_out.synchronize()
 
     @contextlib.contextmanager
-    def fetching(self) -> Iterator[None]:
-        self._side.wait_event(self._card.mark(self._card.current()))
-        with self._card.on(self._side):
+    def copying_in(self) -> Iterator[None]:
+        self._side.wait_event(self._device.record(self._device.current_stream()))
+        with self._device.on(self._side):
             yield
 
-    def fetch(self, place: Tensor, tensor: Tensor) -> None:
-        self._card.copy(place, tensor)
+    def copy_in(self, place: Tensor, tensor: Tensor) -> None:
+        self._device.copy(place, tensor)
 
-    def home(self, tensor: Tensor) -> Tensor:
-        return self._card.home(tensor)
+    def to_cpu(self, tensor: Tensor) -> Tensor:
+        return self._device.to_cpu(tensor)
 
-    def fetched(self) -> Any:
-        return self._card.mark(self._side)
+    def copied_in(self) -> Any:
+        return self._device.record(self._side)
 
     def then(self, task: Callable[[], object]) -> None:
-        there = self.fetched()
-        self._waiter.run(lambda: self._attempt(there, task))
+        there = self.copied_in()
+        self._executor.run(lambda: self._attempt(there, task))
 
     def _attempt(self, there: Any, task: Callable[[], object]) -> None:
         if self._error is None:
@@ -134,24 +136,24 @@ class Streams(Mover):
             except Exception as error:
                 self._error = error
 
-    def bring(self, tensor: Tensor, mean: Tensor) -> None:
-        with self._card.on(self._side):
-            self._card.copy(tensor, mean)
-        self._left = self._card.mark(self._side)
+    def copy_out(self, tensor: Tensor, mean: Tensor) -> None:
+        with self._device.on(self._side):
+            self._device.copy(tensor, mean)
+        self._copied_out = self._device.record(self._side)
 
-    def brought(self) -> None:
-        if self._left is not None:
-            self._card.current().wait_event(self._left)
+    def copied_out(self) -> None:
+        if self._copied_out is not None:
+            self._device.current_stream().wait_event(self._copied_out)
 
     def future(self) -> "torch.futures.Future[Tensor]":
-        return self._card.future()
+        return self._device.future()
 
     def complete(self, futures: Futures) -> None:
-        self._waiter.run(lambda: self._complete(futures))
+        self._executor.run(lambda: self._complete(futures))
 
     def _complete(self, futures: Futures) -> None:
         error, self._error = self._error, None
-        with self._card.on(self._side):
+        with self._device.on(self._side):
             for future, value in futures:
                 if error is None:
                     future.set_result(value)
@@ -159,12 +161,12 @@ class Streams(Mover):
                     future.set_exception(error)
 
 
-HOST = Mover()
+HOST = Copier()
 
 
-def mover_of(job: "shoal.Job", tensors: Sequence[Tensor]) -> Mover:
+def copier_of(job: "shoal.Job", tensors: Sequence[Tensor]) -> Copier:
     """What moves these tensors, which all lie on one device. Raises RuntimeError where they do
     not.
     """
-    card = cuda.card_of(tensors)
-    return HOST if card is None else Streams(job, card)
+    device = cuda.device_of(tensors)
+    return HOST if device is None else StreamCopier(job, device)

@@ -13,7 +13,7 @@ from torch._C import _distributed_c10d as c10d
 from . import cuda
 
 
-def register(group: Any) -> None:
+def attach_backend(group: Any) -> None:
     """Put a Backend behind `group` that passes every call on to it. Does nothing in torch 1.13,
     which has none.
     """
@@ -36,10 +36,10 @@ def register(group: Any) -> None:
     )
     backend = type("Backend", (base,), body)(group.rank(), group.size())
     backend.group = weakref.ref(group)
-    group.behind = backend  # torch's C++ side keeps the C++ half only
+    group.attached_backend = backend  # torch's C++ side keeps the C++ half only
     custom = type(group).BackendType.CUSTOM
     group._set_default_backend(custom)
-    for device in cuda.kinds():
+    for device in cuda.device_types():
         group._register_backend(torch.device(device), custom, backend)
 
 

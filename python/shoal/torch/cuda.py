@@ -1,5 +1,5 @@
-"""All that shoal asks of CUDA. Nothing else in the package calls torch.cuda; the tests put a double
-in the place of a `Card`.
+"""All uses of CUDA. No other module calls torch.cuda for devices; the tests put a double in the
+place of a `Device`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FOREVER = timedelta(days=3650)
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for every context of the process
 
 
-class Card:
+class Device:
     """A CUDA device. Streams and events are torch's."""
 
     def __init__(self, device: torch.device):
@@ -39,7 +39,7 @@ class Card:
         """A new stream."""
         return torch.cuda.Stream(self.device)
 
-    def current(self) -> Any:
+    def current_stream(self) -> Any:
         """The stream that this thread computes on."""
         return torch.cuda.current_stream(self.device)
 
@@ -47,7 +47,7 @@ class Card:
         """Have this thread compute on a stream."""
         return torch.cuda.stream(stream)
 
-    def mark(self, stream: Any) -> Any:
+    def record(self, stream: Any) -> Any:
         """An event behind all that the stream has to do so far. Whoever waits for it on the CPU
         sleeps.
         """
@@ -59,10 +59,10 @@ class Card:
         """Have the current stream copy a tensor, and keep the memory of both until that is done."""
         for tensor in (to, source):
             if tensor.is_cuda:
-                tensor.record_stream(self.current())
+                tensor.record_stream(self.current_stream())
         to.copy_(source, non_blocking=True)
 
-    def home(self, tensor: Tensor) -> Tensor:
+    def to_cpu(self, tensor: Tensor) -> Tensor:
         """A copy on the CPU, once the current stream has come so far."""
         return tensor.cpu()
 
@@ -80,30 +80,30 @@ class Card:
         major, minor, patch = torch.cuda.nccl.version()[:3]
         return str(name), major << 32 | minor << 16 | patch
 
-    def wires(self, store: Any, rank: int, size: int) -> "Wires":
+    def communicator(self, store: Any, rank: int, size: int) -> "Communicator":
         """The devices of `size` processes, one each, that meet at a store of torch's."""
-        return Wires(self, store, rank, size)
+        return Communicator(self, store, rank, size)
 
     def future(self) -> "torch.futures.Future[Any]":
         """A future whose waiters' streams wait for the stream on which it was completed."""
         return torch.futures.Future(devices=[self.device])
 
 
-class Wires:
-    """What devices add up by: a process group of NCCL's. An error leaves it useless; the tensors
-    that are under way then hold anything.
+class Communicator:
+    """A process group of NCCL's, which sums tensors over devices. After an error it cannot be used,
+    and the tensors under way hold anything.
 
     Errors, aborts among them, are seen by `wait` only: to the device an operation that was aborted
     is one that is over.
     """
 
-    def __init__(self, card: Card, store: Any, rank: int, size: int):
+    def __init__(self, device: Device, store: Any, rank: int, size: int):
         # torch otherwise ends the process when a partner is lost.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
         options = dist.ProcessGroupNCCL.Options()
-        # so that what waits for partners can be aborted from the beginning
+        # Not blocking: a call that waits for partners can be aborted from the beginning.
         options.config.blocking = 0
-        self._card, self._group = card, dist.ProcessGroupNCCL(store, rank, size, options)
+        self._device, self._group = device, dist.ProcessGroupNCCL(store, rank, size, options)
         self._works: List[Any] = []
         self._aborted = False
 
@@ -120,9 +120,9 @@ class Wires:
         works, self._works = self._works, []
         for work in works:
             work.wait()
-        self._card.mark(self._card.current()).synchronize()
+        self._device.record(self._device.current_stream()).synchronize()
         for work in works:
-            work.wait(_FOREVER)  # it is over: this one tells of errors
+            work.wait(_FOREVER)  # the operation is over, and this wait raises its error
         if self._aborted:
             raise RuntimeError("aborted")
 
@@ -132,7 +132,7 @@ class Wires:
         self._group.abort()
 
 
-def card_of(tensors: Iterable[Tensor]) -> Optional[Card]:
+def device_of(tensors: Iterable[Tensor]) -> Optional[Device]:
     """The device on which all the tensors lie; None for the CPU. Raises RuntimeError where they lie
     on several.
     """
@@ -144,10 +144,10 @@ def card_of(tensors: Iterable[Tensor]) -> Optional[Card]:
             " start a worker for each GPU"
         )
     device = next(iter(devices), torch.device("cpu"))
-    return Card(device) if device.type == "cuda" else None
+    return Device(device) if device.type == "cuda" else None
 
 
-def kinds() -> List[str]:
+def device_types() -> List[str]:
     """The kinds of devices of this machine, as torch names them."""
     return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 

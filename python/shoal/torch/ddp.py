@@ -72,7 +72,7 @@ def ddp(
         if (
             compress is not None
             or options.get("process_group") is None
-            and cuda.card_of(model.parameters())
+            and cuda.device_of(model.parameters())
         ):
             if options.get("process_group") is not None:
                 raise ValueError(

@@ -19,11 +19,11 @@ from shoal._runtime.log import counted, say
 
 from .backend import ProcessGroup
 from .bucket import MOST_BYTES, Bucket, buckets
-from .path import Way, Ways
+from .path import Path, Paths
 from .sizes import Sizes
 
 _LEAST_BYTES, _BUCKETS = 1 << 20, 16
-_PARTS = 64  # of DDP's, at most
+_PARTS = 64  # at most so many buckets of DDP's
 _FOREVER = timedelta(days=3650)
 # To send itself the parameters takes a copy of them. Older PyTorch cannot leave that out.
 _UNSYNCED: Dict[str, Any] = (
@@ -176,10 +176,12 @@ class Average:
         # Gradients are ready in about the reverse order of the parameters.
         self._parameters = parameters[::-1]
         self._statistics = buckets(statistics)
-        self._sizes: Optional[Sizes] = None  # else they stay
+        self._sizes: Optional[Sizes] = None  # None = buckets keep their size
         self._size = bucket_bytes
-        self._ways = Ways(job, [*parameters, *statistics], self._cut(), group, plain=make is Bucket)
-        self._way = self._ways.arena  # of the step
+        self._paths = Paths(
+            job, [*parameters, *statistics], self._make_buckets(), group, plain=make is Bucket
+        )
+        self._path = self._paths.arena  # the path of the step under way
         self._missing: List[int] = []  # gradients that a bucket still waits for
         self._full = 0  # buckets
         self._taken: List[Tuple[dist.GradBucket, torch.futures.Future]] = []
@@ -201,7 +203,7 @@ class Average:
             self._job.unused("size of buckets"), lambda: sizes.size, told, checkpointed=False
         )
 
-    def _cut(self) -> List[Bucket]:
+    def _make_buckets(self) -> List[Bucket]:
         """The buckets, of the size that they have now."""
         all_buckets = [*self._statistics, *buckets(self._parameters, self._size, self._make)]
         self._place: Dict[Tensor, Tuple[int, int]] = {
@@ -211,24 +213,24 @@ class Average:
         }
         return all_buckets
 
-    def _recut(self) -> None:
+    def _resize_buckets(self) -> None:
         """Cut the gradients into buckets of another size, if that is to be."""
-        if self._sizes is None or self._job.step is None or self._way is not self._ways.arena:
+        if self._sizes is None or self._job.step is None or self._path is not self._paths.arena:
             return
         size = self._sizes.look(self._job.step)
         if size != self._size:
             self._size = size
-            self._way.mover.begin()  # nothing leaves those before any more
-            del self._way
-            self._ways.recut(self._cut)
+            self._path.copier.begin()  # nothing leaves those before any more
+            del self._path
+            self._paths.rebuild(self._make_buckets)
 
     def take(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Take a bucket of DDP's; its future is complete after the last one."""
         if not self._taken:
             self._compare()
-            self._recut()
-            self._begin(self._ways.choose())
-        future = self._way.mover.future()
+            self._resize_buckets()
+            self._begin(self._paths.choose())
+        future = self._path.copier.future()
         self._taken.append((bucket, future))
         self._put(bucket)
         if bucket.is_last():
@@ -250,7 +252,7 @@ class Average:
             or not step.number
         ):
             return
-        # with its negative, numbers of 64 bits
+        # The sum and its negative are both numbers of 64 bits.
         mine = sum(_bits(p) for p in self._parameters if p.layout is torch.strided) % (1 << 62)
         most, least = step.aside(array("q", [mine, -mine]), "max").wait()
         if most != -least and not self._parted:
@@ -259,73 +261,73 @@ class Average:
                 say(
                     f"the parameters of the workers differ behind {counted(step.number, 'step')},"
                     " though all gradients are averaged. Every worker must call optimizer.step(),"
-                    " and change its model in no other way than the others: `if rank == 0:` is for"
+                    " and change its model in no other path than the others: `if rank == 0:` is for"
                     " what is written and printed. Where processors or GPUs are of several kinds"
                     " this can be rounding"
                 )
 
-    def _begin(self, way: Way) -> None:
-        self._way = way
-        way.mover.begin()
-        way.exchange.begin()
+    def _begin(self, path: Path) -> None:
+        self._path = path
+        path.copier.begin()
+        path.exchange.begin()
         still = len(self._statistics)
         self._missing, self._full = (
-            [0] * still + [len(b.parameters) for b in way.buckets[still:]],
+            [0] * still + [len(b.parameters) for b in path.buckets[still:]],
             0,
         )
-        with way.mover.fetching():
-            for bucket in way.buckets[:still]:
+        with path.copier.copying_in():
+            for bucket in path.buckets[:still]:
                 bucket.pack([b.detach() for b in bucket.parameters])
 
     def _put(self, bucket: dist.GradBucket) -> None:
-        way = self._way
-        with way.mover.fetching():
+        path = self._path
+        with path.copier.copying_in():
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
                 i, j = self._place[parameter]
                 unused = self._used is not None and parameter not in self._used
-                way.buckets[i].put(j, None if unused else gradient)
+                path.buckets[i].put(j, None if unused else gradient)
                 self._missing[i] -= 1
         while self._full < len(self._missing) and not self._missing[self._full]:
             self._full += 1
         full, first, end = self._full, len(self._taken) == 1, bucket.is_last()
-        way.mover.then(lambda: self._go(way, full, first, end))
+        path.copier.then(lambda: self._go(path, full, first, end))
 
-    def _go(self, way: Way, full: int, first: bool, end: bool) -> None:
+    def _go(self, path: Path, full: int, first: bool, end: bool) -> None:
         if self._sizes is not None:
             self._sizes.clock.full(first, end)
-        way.exchange.go(full, end)
+        path.exchange.submit(full, end)
 
     def _end(self, taken: List[Tuple[dist.GradBucket, torch.futures.Future]]) -> None:
-        while not self._way.exchange.settled():
+        while not self._path.exchange.committed():
             # DDP's buckets have the gradients still.
-            self._begin(self._ways.choose(void=True))
+            self._begin(self._paths.choose(void=True))
             for bucket, _ in taken:
                 self._put(bucket)
-        way = self._way
-        way.mover.then(lambda: self._finish(way, [bucket for bucket, _ in taken]))
-        way.mover.complete([(future, bucket.buffer()) for bucket, future in taken])
+        path = self._path
+        path.copier.then(lambda: self._finish(path, [bucket for bucket, _ in taken]))
+        path.copier.complete([(future, bucket.buffer()) for bucket, future in taken])
 
-    def _finish(self, way: Way, taken: List[dist.GradBucket]) -> None:
+    def _finish(self, path: Path, taken: List[dist.GradBucket]) -> None:
         gradients = {
             p: g for bucket in taken for p, g in zip(bucket.parameters(), bucket.gradients())
         }
-        for bucket in way.exchange.arrivals():
+        for bucket in path.exchange.averaged():
             for tensor, average in zip(bucket.parameters, bucket.unpack()):
                 if tensor in gradients:
-                    self._bring(tensor, gradients[tensor], average)
+                    self._copy_out(tensor, gradients[tensor], average)
                 elif average is not None:  # a buffer of the model
-                    way.mover.bring(tensor.detach(), average)
+                    path.copier.copy_out(tensor.detach(), average)
         if self._used is not None:
             self._used.clear()
         if self._sizes is not None:
             self._sizes.clock.over()
 
-    def _bring(self, parameter: Tensor, gradient: Tensor, average: Optional[Tensor]) -> None:
+    def _copy_out(self, parameter: Tensor, gradient: Tensor, average: Optional[Tensor]) -> None:
         if average is None:
             return
-        self._way.mover.bring(gradient, average)
+        self._path.copier.copy_out(gradient, average)
         if self._used is not None and parameter not in self._used:
             # DDP, which is alone, believes that nobody used it.
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(gradient)
-            self._way.mover.bring(parameter.grad, average)
+            self._path.copier.copy_out(parameter.grad, average)

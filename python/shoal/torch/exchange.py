@@ -7,7 +7,7 @@ from typing import Any, Iterator, List, Optional, Sequence
 import shoal
 from shoal._runtime.protocol import NARROW
 
-from .bucket import Bucket, Part, Turn
+from .bucket import Bucket, BucketCall, StepInfo
 
 
 def open_step(job: "shoal.Job") -> "shoal.Step":
@@ -46,26 +46,26 @@ class Exchange:
         self._step: "Optional[shoal.Step]" = None
         self._steps = 0
         self._generation: Optional[int] = None
-        self._answers: List[List[Any]] = []  # by bucket that has asked
+        self._answers: List[List[Any]] = []  # the calls of `negotiate`, by bucket
         self._given = 0  # buckets
-        self._calls: List[List[Any]] = []  # by bucket that has given
+        self._calls: List[List[Any]] = []  # the calls of `payload`, by bucket
 
     def begin(self) -> None:
         """Before anything is put into a bucket. Raises RuntimeError where no step is open."""
-        turn = self._turn()
+        info = self._step_info()
         for bucket in self._buckets:
-            bucket.begin(turn)
+            bucket.begin(info)
         self._answers, self._given, self._calls = [], 0, []
 
-    def _turn(self) -> Turn:
+    def _step_info(self) -> StepInfo:
         fresh, self._generation = self._generation != self._job.generation, self._job.generation
         if self._group is not None:
             self._steps += 1
-            return Turn(
+            return StepInfo(
                 self._group.rank, self._group.size, self._steps, 1 / self._group.size, fresh
             )
         self._step = open_step(self._job)
-        return Turn(
+        return StepInfo(
             self._job.rank,
             self._job.size,
             self._step.number,
@@ -73,25 +73,25 @@ class Exchange:
             fresh,
         )
 
-    def go(self, full: int, end: bool) -> None:
+    def submit(self, full: int, end: bool) -> None:
         """The first `full` buckets are full; with `end`, these are all that will be, and the others
         go as they are.
         """
         with self._job.grouped():
             while len(self._answers) < (len(self._buckets) if end else full):
-                asked = [self._ask(part) for part in self._buckets[len(self._answers)].ask()]
+                asked = [self._ask(part) for part in self._buckets[len(self._answers)].negotiate()]
                 self._answers.append(asked)
                 self._give(len(self._answers) - bool(asked))
             if end:
                 self._give(len(self._buckets))
 
-    def settled(self) -> bool:
+    def committed(self) -> bool:
         """After the last `go`: whether this is the step that counts. False when it is void, and has
         to be made again from `begin`.
         """
         return True
 
-    def arrivals(self) -> Iterator[Bucket]:
+    def averaged(self) -> Iterator[Bucket]:
         """The buckets in their order, each as soon as it has its mean. An error of any is raised
         once all are over.
         """
@@ -109,17 +109,18 @@ class Exchange:
         for i in range(self._given, upto):
             for call in self._answers[i]:
                 call.wait()
-            parts = self._buckets[i].give()
+            parts = self._buckets[i].payload()
             last = i == len(self._buckets) - 1
             self._calls.append([self._share(part, last and part is parts[-1]) for part in parts])
         self._given = max(self._given, upto)
 
-    def _share(self, part: Part, last: bool) -> Any:
+    def _share(self, part: BucketCall, last: bool) -> Any:
         if self._group is None:
-            return self._step.share(part.tensor, last, part.op, narrow=part.narrow)  # type: ignore[union-attr]
+            assert self._step is not None
+            return self._step.share(part.tensor, last, part.op, narrow=part.narrow)
         return self._group.allreduce_async(part.tensor, part.op, flags=NARROW if part.narrow else 0)
 
-    def _ask(self, part: Part) -> Any:
+    def _ask(self, part: BucketCall) -> Any:
         if self._group is None:
             return self._step.aside(part.tensor, part.op, part.root)  # type: ignore[union-attr]
         if part.root is not None:

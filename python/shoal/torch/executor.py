@@ -14,7 +14,7 @@ from . import threads
 _HELD = 256
 
 
-class Waiter:
+class Executor:
     """Finishes works whose future was taken and runs the callbacks of those futures, one after the
     other.
 
@@ -58,16 +58,16 @@ class Waiter:
         self._held.pop(id(work), None)
 
 
-def is_waiter() -> bool:
-    """Whether this code runs on the thread of a Waiter, that is, in a future's callback."""
+def on_executor() -> bool:
+    """Whether this code runs on the thread of a Executor, that is, in a future's callback."""
     return isinstance(threading.current_thread(), _Thread)
 
 
 class _Thread(threads.Thread):
-    # Knows the queue, not the Waiter, which it would otherwise keep alive.
+    # Knows the queue, not the Executor, which it would otherwise keep alive.
 
     def __init__(self, tasks: queue.SimpleQueue):
-        super().__init__("shoal-waiter", self._work, lambda: tasks.put(None))
+        super().__init__("shoal-executor", self._work, lambda: tasks.put(None))
         self._tasks = tasks
 
     def _work(self) -> None:

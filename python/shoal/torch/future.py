@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from .executor import Waiter, is_waiter
+from .executor import Executor, on_executor
 
 
 class _Failed:
@@ -35,21 +35,21 @@ def fail(future: torch.futures.Future, error: Exception) -> None:
 
 
 class Future(torch.futures.Future):
-    """The future of a collective. `finish` completes it; the waiter calls that, or whoever is
+    """The future of a collective. `finish` completes it; the executor calls that, or whoever is
     faster.
 
     torch runs a callback wherever the future happens to become complete: in the thread that
     completes it or in the one that adds the callback. A callback that calls a collective would then
-    do so at another place in the order of calls on each rank. Here callbacks run on the waiter's
+    do so at another place in the order of calls on each rank. Here callbacks run on the executor's
     thread only.
     """
 
-    def __init__(self, waiter: Waiter, finish: Callable[["Future"], object]):
+    def __init__(self, executor: Executor, finish: Callable[["Future"], object]):
         super().__init__()
-        self._waiter = waiter
+        self._executor = executor
         self._finish: Optional[Callable[[Future], object]] = finish
         self._once = threading.RLock()
-        waiter.run(self.finish)
+        executor.run(self.finish)
 
     def finish(self) -> None:
         """Complete the future, unless it is complete."""
@@ -60,7 +60,7 @@ class Future(torch.futures.Future):
 
     def wait(self) -> Any:
         """Block until the future is complete; return its value or raise its error."""
-        if is_waiter():
+        if on_executor():
             self.finish()  # what would is behind this very callback in the queue
         return super().wait()
 
@@ -76,4 +76,4 @@ class Future(torch.futures.Future):
             else:
                 result.set_result(value)
 
-        return Future(self._waiter, finish)
+        return Future(self._executor, finish)

@@ -40,7 +40,8 @@ def loader(
         for epoch in loader.epochs(10):
             for x, y in loader:
                 optimizer.zero_grad()
-                F.cross_entropy(model(x), y).backward()     # shoal.torch.ddp or shoal.torch.optimizer: the mean of all workers
+                # shoal.torch.ddp or shoal.torch.optimizer give the mean over all workers
+                F.cross_entropy(model(x), y).backward()
                 optimizer.step()
 
     Each worker gets its part of the batch. Every sample is taken exactly once an epoch, in an order

@@ -1,5 +1,5 @@
-"""Gradients from device to device, past the arena: by NCCL, of which each set of workers has a
-group of its own.
+"""Gradients from device to device by NCCL, without the arena. Each set of workers has a group of
+its own.
 
 A reduction of NCCL's happens with all workers of its group or not at all, and hangs where one is
 missing. So such a step is made on a group of the agent's (docs/formats/arena.md), which commits it
@@ -24,33 +24,33 @@ from shoal.errors import LostError, MismatchError
 from . import cuda
 from .bucket import Bucket
 from .exchange import Exchange
-from .executor import Waiter
+from .executor import Executor
 
-_PATIENCE = timedelta(seconds=60)  # for a store that was there a moment ago
+_PATIENCE = timedelta(seconds=60)  # how long to wait for a store that was just opened
 _ADDRESS_BYTES = 128
 
 
-class Ring:
-    """Workers whose devices add up by themselves: a group of the agent's, and wires between the
-    devices.
+class DeviceGroup:
+    """Workers whose devices sum gradients among themselves: a group of the agent's, and an NCCL
+    communicator between the devices.
 
     `names` are the processes, and `ranks` their ranks. All of them make it at once. Raises
     LostError where one is lost meanwhile.
     """
 
     def __init__(
-        self, job: "shoal.Job", card: cuda.Card, names: Sequence[int], ranks: Sequence[int]
+        self, job: "shoal.Job", device: cuda.Device, names: Sequence[int], ranks: Sequence[int]
     ):
         self.names, self.group = list(names), job.group(ranks)
-        self._card, self._waiter = card, Waiter()
-        self._wires: Optional[cuda.Wires] = None
+        self._device, self._executor = device, Executor()
+        self._communicator: Optional[cuda.Communicator] = None
         self._aborted = False
         self._error: Optional[Exception] = None
         self._store, self._place = self._meet()
 
     def _meet(self) -> Tuple[Any, List[str]]:
-        """Where the first worker has a store, by which the devices find each other; there the store
-        too.
+        """The store by which the devices find each other, on the first worker only, and its
+        address.
         """
         address, store = bytearray(_ADDRESS_BYTES), None
         if self.group.rank == 0:
@@ -69,8 +69,8 @@ class Ring:
     def begin(self, step: "shoal.Step") -> Any:
         """Begin a step; when it is void, what waits for others is aborted."""
         begun = step.begin(self.group)
-        self._waiter.run(lambda: self._guard(begun))
-        if self._wires is None:
+        self._executor.run(lambda: self._guard(begun))
+        if self._communicator is None:
             self._try(self._connect)
         return begun
 
@@ -90,18 +90,20 @@ class Ring:
             self._store = dist.TCPStore(
                 host, int(port), self.group.size, False, _PATIENCE, wait_for_workers=False
             )
-        self._wires = self._card.wires(self._store, self.group.rank, self.group.size)
-        weakref.finalize(self, self._wires.abort)
+        self._communicator = self._device.communicator(
+            self._store, self.group.rank, self.group.size
+        )
+        weakref.finalize(self, self._communicator.abort)
         if self._aborted:
-            self._wires.abort()
+            self._communicator.abort()
 
     def all_reduce(self, tensor: Tensor) -> None:
         """Add a tensor up over the workers, in place. `wait` tells when."""
-        self._try(lambda: self._wires.all_reduce(tensor))  # type: ignore[union-attr]
+        self._try(lambda: self._communicator.all_reduce(tensor))  # type: ignore[union-attr]
 
     def wait(self) -> Optional[Exception]:
         """Return when all sums are there, or why they will not be."""
-        self._try(lambda: self._wires.wait())  # type: ignore[union-attr]
+        self._try(lambda: self._communicator.wait())  # type: ignore[union-attr]
         return self._error
 
     def _try(self, task: Any) -> None:
@@ -112,44 +114,48 @@ class Ring:
                 self._error = error
 
     def abort(self) -> None:
-        """Wait for nothing any more. The ring is of no use then."""
+        """Abort what waits for other devices. The group cannot be used after that."""
         self._aborted = True
-        if self._wires is not None:
-            self._wires.abort()
+        if self._communicator is not None:
+            self._communicator.abort()
 
 
-class Direct(Exchange):
-    """Has a ring of workers average buckets on their devices, step after step."""
+class NcclExchange(Exchange):
+    """Averages buckets on the devices of the workers, step after step."""
 
     def __init__(
-        self, job: "shoal.Job", buckets: Sequence[Bucket], ring: Ring, ranks: Sequence[int]
+        self,
+        job: "shoal.Job",
+        buckets: Sequence[Bucket],
+        devices: DeviceGroup,
+        ranks: Sequence[int],
     ):
         super().__init__(job, buckets)
-        self._ring, self._ranks = ring, ranks
-        self.error: Optional[Exception] = None  # that was no loss
+        self._devices, self._ranks = devices, ranks
+        self.error: Optional[Exception] = None  # an error that was not the loss of a worker
 
     def begin(self) -> None:
         super().begin()
-        self._gone = 0  # buckets
+        self._submitted = 0  # buckets
         step = self._step
         assert step is not None
         held = step.held(self._ranks)
         self._weight = step.weight / held if held else 1 / len(self._ranks)
-        self._begun = self._ring.begin(step)
+        self._begun = self._devices.begin(step)
 
-    def go(self, full: int, end: bool) -> None:
+    def submit(self, full: int, end: bool) -> None:
         upto = len(self._buckets) if end else full
-        for bucket in self._buckets[self._gone : upto]:
+        for bucket in self._buckets[self._submitted : upto]:
             if self._weight:
                 bucket.buffer.mul_(self._weight)
             else:
                 bucket.buffer.zero_()  # 0 times a gradient that is not finite would not be 0
-            self._ring.all_reduce(bucket.buffer)
-        self._gone = max(self._gone, upto)
+            self._devices.all_reduce(bucket.buffer)
+        self._submitted = max(self._submitted, upto)
 
-    def settled(self) -> bool:
-        error = self._ring.wait()
-        if self._step.end(self._ring.group, error is None):  # type: ignore[union-attr]
+    def committed(self) -> bool:
+        error = self._devices.wait()
+        if self._step.end(self._devices.group, error is None):  # type: ignore[union-attr]
             return True
         try:
             self._begun.wait()
@@ -158,7 +164,7 @@ class Direct(Exchange):
             pass  # the loss is why
         return False
 
-    def arrivals(self) -> Iterator[Bucket]:
+    def averaged(self) -> Iterator[Bucket]:
         return iter(self._buckets)
 
 
@@ -171,9 +177,9 @@ def own_address() -> str:
             family, kind, _, _, place = socket.getaddrinfo(
                 target or "127.0.0.1", 9, type=socket.SOCK_DGRAM
             )[0]
-            with socket.socket(family, kind) as way:
-                way.connect(place)
-                host = str(way.getsockname()[0])
+            with socket.socket(family, kind) as probe:
+                probe.connect(place)
+                host = str(probe.getsockname()[0])
         except OSError:
             continue
         if not host.startswith("127.") and host != "::1":

@@ -14,7 +14,7 @@ import shoal
 
 from .bucket import Bucket
 from .compress import Compression, maker
-from .path import Way, Ways
+from .path import Path, Paths
 from .state import check, keep
 
 
@@ -79,7 +79,7 @@ class Averaging(torch.optim.Optimizer):
         self._job, self._group = job, job if job.elastic else job.group(list(range(job.size)))
         self._make = make
         self._buckets: List[Bucket] = []
-        self._ways = Ways(
+        self._paths = Paths(
             job,
             parameters,
             self._buckets,
@@ -119,30 +119,30 @@ class Averaging(torch.optim.Optimizer):
         """Average the gradients now, in place; the next `step()` does not do it again."""
         if self._averaged:
             return
-        way = self._reduce(self._ways.choose())
-        while not way.exchange.settled():
-            way = self._reduce(self._ways.choose(void=True))
-        for bucket in way.exchange.arrivals():
+        path = self._reduce(self._paths.choose())
+        while not path.exchange.committed():
+            path = self._reduce(self._paths.choose(void=True))
+        for bucket in path.exchange.averaged():
             for parameter, average in zip(bucket.parameters, bucket.unpack()):
                 if average is not None:
                     if parameter.grad is None:
                         parameter.grad = torch.empty_like(parameter)
-                    way.mover.bring(parameter.grad, average)
-        way.mover.brought()
+                    path.copier.copy_out(parameter.grad, average)
+        path.copier.copied_out()
         self._averaged = True
 
-    def _reduce(self, way: Way) -> Way:
-        way.mover.begin()
-        way.exchange.begin()
-        fetched = []
-        for bucket in way.buckets:
-            with way.mover.fetching():
+    def _reduce(self, path: Path) -> Path:
+        path.copier.begin()
+        path.exchange.begin()
+        copied = []
+        for bucket in path.buckets:
+            with path.copier.copying_in():
                 bucket.pack([p.grad for p in bucket.parameters])
-            fetched.append(way.mover.fetched())
-        for full, there in enumerate(fetched, 1):
+            copied.append(path.copier.copied_in())
+        for full, there in enumerate(copied, 1):
             there.synchronize()
-            way.exchange.go(full, end=full == len(fetched))
-        return way
+            path.exchange.submit(full, end=full == len(copied))
+        return path
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As torch's."""
@@ -176,7 +176,7 @@ class Averaging(torch.optim.Optimizer):
             for parameter, value in zip(members, start.parts):
                 parameter.detach().copy_(value)
             self._buckets.append(self._make(members))
-            self._ways.arena.mover.adopt(self._buckets[-1])
+            self._paths.arena.copier.adopt(self._buckets[-1])
 
     def _keep(self, parameters: List[Tensor]) -> None:
         def set(values: List[Tensor]) -> None:

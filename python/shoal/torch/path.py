@@ -1,4 +1,4 @@
-"""By which way gradients get to the other workers: from device to device, or through the arena."""
+"""Chooses how gradients get to the other workers: from device to device, or through the arena."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ from shoal.errors import LostError
 
 from . import cuda
 from .bucket import Bucket
-from .bucket_copy import Mover, mover_of
+from .bucket_copy import Copier, copier_of
 from .exchange import Exchange
-from .nccl import Direct, Ring
+from .nccl import DeviceGroup, NcclExchange
 
-OFF = "SHOAL_NCCL"  # in the environment: 0 has all go through the arena
+SWITCH = "SHOAL_NCCL"  # environment variable; 0 has all gradients go through the arena
 _ABLE, _ON_THE_CPU, _WITHOUT, _TURNED_OFF, _FAILED = range(5)
 _WHY = {
     _ON_THE_CPU: "trains on the CPU",
     _WITHOUT: "has no NCCL that can be aborted",
-    _TURNED_OFF: f"has {OFF}=0",
+    _TURNED_OFF: f"has {SWITCH}=0",
     _FAILED: "could not use NCCL; what it says is in its log",
 }
 
 
-class Way(NamedTuple):
+class Path(NamedTuple):
     """Buckets, how tensors get into them and out of them, and what averages them."""
 
-    mover: Mover
+    copier: Copier
     buckets: Sequence[Bucket]
     exchange: Exchange
 
 
-class _Resident(Mover):
+class _DeviceCopier(Copier):
     """Tensors and buckets lie on one device, and the stream that computes copies."""
 
-    def __init__(self, card: cuda.Card):
-        self.future = card.future
+    def __init__(self, device: cuda.Device):
+        self.future = device.future
 
 
-class Worker(NamedTuple):
+class Capability(NamedTuple):
     """What the others must know of a worker to choose. Every field is an integer of 63 bits."""
 
-    name: int  # of the process; 0 = it is lost
-    state: int
-    device: int
-    version: int  # of NCCL
+    name: int  # random number of the process; 0 = the worker is lost
+    state: int  # _ABLE, or why the worker cannot use NCCL
+    device: int  # hash of the name of its device
+    version: int  # version of NCCL
 
 
-class Ways:
-    """The ways of the buckets of a model. All workers choose the same one, in the first step of a
-    generation and when a step was void.
+class Paths:
+    """Chooses the path of the buckets of a model. All workers choose the same one, in the first
+    step of a generation and when a step was void.
 
-    They go from device to device where every worker has a device of its own and the same NCCL, else
-    through the arena. Buckets of other kinds than Bucket, and those of a group (`group`), always go
-    through the arena. So do those of a job that has begun on CPUs alone: its workers ask each other
+    Buckets go from device to device where every worker has a device of its own and the same NCCL,
+    else through the arena. Compressed buckets, and those of a group (`group`), always go through
+    the arena. So do those of a job that has begun on CPUs alone: its workers ask each other
     nothing, and those who join are told so.
     """
 
@@ -72,103 +72,103 @@ class Ways:
         group: "Optional[shoal.Group]",
         plain: bool,
     ):
-        self._job, self._card, self._group = job, cuda.card_of(tensors), group
-        self.arena = self._through_the_arena(mover_of(job, tensors), buckets)
+        self._job, self._device, self._group = job, cuda.device_of(tensors), group
+        self.arena = self._through_the_arena(copier_of(job, tensors), buckets)
         self._asks = False
         if group is None and plain:
             self._asks = not job.outside and bool(
-                job.allreduce(array("q", [self._card is not None]), "max")[0]
+                job.allreduce(array("q", [self._device is not None]), "max")[0]
             )
             job._state.register(
                 job.unused("devices"), lambda: self._asks, self._told, checkpointed=False
             )
-        self._way, self._generation = self.arena, -1
-        self._resident: List[Bucket] = []  # the buckets on the device, as far as they were needed
-        self._ring: Optional[Ring] = None
+        self._path, self._generation = self.arena, -1
+        self._device_buckets: List[Bucket] = []  # buckets on the device, made when needed
+        self._device_group: Optional[DeviceGroup] = None
         self._broken = -1  # the generation in which NCCL has failed here
         self._name, self._said = secrets.randbits(62) | 1, ""
 
     def _told(self, asks: bool) -> None:
         self._asks = asks
 
-    def _through_the_arena(self, mover: Mover, buckets: Sequence[Bucket]) -> Way:
+    def _through_the_arena(self, copier: Copier, buckets: Sequence[Bucket]) -> Path:
         for bucket in buckets:
-            mover.adopt(bucket)
-        return Way(mover, buckets, Exchange(self._job, buckets, self._group))
+            copier.adopt(bucket)
+        return Path(copier, buckets, Exchange(self._job, buckets, self._group))
 
-    def recut(self, make: Callable[[], Sequence[Bucket]]) -> None:
-        """Have other buckets, between two steps. The memory of those before is free when they are
-        made, if nobody else has it.
+    def rebuild(self, make: Callable[[], Sequence[Bucket]]) -> None:
+        """Replace the buckets, between two steps. The memory of the old ones is free before the new
+        ones are made, unless something else refers to it.
         """
-        mover, self._resident, self._generation = self.arena.mover, [], -1
-        del self.arena, self._way
-        self.arena = self._way = self._through_the_arena(mover, make())
+        copier, self._device_buckets, self._generation = self.arena.copier, [], -1
+        del self.arena, self._path
+        self.arena = self._path = self._through_the_arena(copier, make())
 
-    def choose(self, void: bool = False) -> Way:
-        """The way of the open step; `void` where it was void on the one before, which is not taken
-        again.
+    def choose(self, void: bool = False) -> Path:
+        """The path of the open step. `void`: the step was void on the path before, which is not
+        chosen again.
         """
         if not self._asks or self._job.step is None:
             return self.arena
-        before = self._ring.names if void and self._ring is not None else None
+        before = self._device_group.names if void and self._device_group is not None else None
         if void:
             self._note_failure()
-            self._drop_ring()
+            self._drop_device_group()
         while void or self._generation != self._job.generation:
             self._generation = self._job.generation
             try:
-                self._way, void = self._agree(self._ask(), before), False
+                self._path, void = self._agree(self._ask(), before), False
             except LostError:
                 self._job._backend.check()  # another worker: ask who is left
                 void = True
-        if self._way is not self.arena:
-            self._resident += [
-                Bucket(b.parameters, empty=self._card.empty)
-                for b in self.arena.buckets[len(self._resident) :]
+        if self._path is not self.arena:
+            self._device_buckets += [
+                Bucket(b.parameters, empty=self._device.empty)
+                for b in self.arena.buckets[len(self._device_buckets) :]
             ]  # type: ignore[union-attr]
-        return self._way
+        return self._path
 
-    def _drop_ring(self) -> None:
-        if self._ring is not None:
-            self._ring.group.free()
-        self._ring = None
+    def _drop_device_group(self) -> None:
+        if self._device_group is not None:
+            self._device_group.group.free()
+        self._device_group = None
 
     def _note_failure(self) -> None:
-        error = self._way.exchange.error if isinstance(self._way.exchange, Direct) else None
+        error = self._path.exchange.error if isinstance(self._path.exchange, NcclExchange) else None
         if error is not None:
             self._broken = self._job.generation
             print(f"shoal: NCCL failed in this worker: {error}", file=sys.stderr)
 
-    def _ask(self) -> List[Worker]:
+    def _ask(self) -> List[Capability]:
         """All members of the job, by rank."""
-        columns = len(Worker._fields)
+        columns = len(Capability._fields)
         table = array("q", bytes(8 * columns * self._job.size))
         at = columns * self._job.rank
         table[at : at + columns] = array("q", self._own())
         self._job.step.aside(table).wait()  # type: ignore[union-attr]
-        return [Worker(*table[i : i + columns]) for i in range(0, len(table), columns)]
+        return [Capability(*table[i : i + columns]) for i in range(0, len(table), columns)]
 
-    def _own(self) -> Worker:
-        if self._card is None:
-            return Worker(self._name, _ON_THE_CPU, 0, 0)
-        if os.environ.get(OFF) == "0":
-            return Worker(self._name, _TURNED_OFF, 0, 0)
+    def _own(self) -> Capability:
+        if self._device is None:
+            return Capability(self._name, _ON_THE_CPU, 0, 0)
+        if os.environ.get(SWITCH) == "0":
+            return Capability(self._name, _TURNED_OFF, 0, 0)
         if self._broken == self._job.generation:
-            return Worker(self._name, _FAILED, 0, 0)
+            return Capability(self._name, _FAILED, 0, 0)
         try:
-            device, version = self._card.identity()
+            device, version = self._device.identity()
         except RuntimeError:
-            return Worker(self._name, _WITHOUT, 0, 0)
-        return Worker(
+            return Capability(self._name, _WITHOUT, 0, 0)
+        return Capability(
             self._name,
             _ABLE,
             int.from_bytes(hashlib.blake2b(device.encode(), digest_size=7).digest(), "little"),
             version,
         )
 
-    def _agree(self, workers: List[Worker], before: Optional[List[int]]) -> Way:
-        """The way that these workers have in common; all of them find the same. `before` is a ring
-        on which the step was void.
+    def _agree(self, workers: List[Capability], before: Optional[List[int]]) -> Path:
+        """The path that these workers have in common; all of them find the same. `before` names
+        the workers of a device group on which the step was void.
         """
         ranks = [r for r, w in enumerate(workers) if w.name]
         names = [workers[r].name for r in ranks]
@@ -178,17 +178,17 @@ class Ways:
         self._say(workers, ranks, why)
         if why:
             return self.arena
-        assert self._card is not None
-        if self._ring is None or self._ring.names != names:
-            self._drop_ring()  # on all of them, also where making one fails
-            self._ring = Ring(self._job, self._card, names, ranks)
-        return Way(
-            _Resident(self._card),
-            self._resident,
-            Direct(self._job, self._resident, self._ring, ranks),
+        assert self._device is not None
+        if self._device_group is None or self._device_group.names != names:
+            self._drop_device_group()  # on all of them, also where making one fails
+            self._device_group = DeviceGroup(self._job, self._device, names, ranks)
+        return Path(
+            _DeviceCopier(self._device),
+            self._device_buckets,
+            NcclExchange(self._job, self._device_buckets, self._device_group, ranks),
         )
 
-    def _say(self, workers: List[Worker], ranks: List[int], why: str) -> None:
+    def _say(self, workers: List[Capability], ranks: List[int], why: str) -> None:
         line = (
             f"shoal: gradients go through the arena: {why}"
             if why
@@ -200,7 +200,7 @@ class Ways:
             print(line, file=sys.stderr)
 
 
-def _obstacle(workers: List[Worker], ranks: List[int]) -> str:
+def _obstacle(workers: List[Capability], ranks: List[int]) -> str:
     """Why these ranks cannot use NCCL; "" where they can."""
     devices: Dict[int, int] = {}
     for r in ranks:

@@ -13,7 +13,7 @@ import torch
 from torch.optim import lr_scheduler
 
 # In the order of making, which is the same on every worker.
-_made: "List[weakref.ref[Any]]" = []
+_created: "List[weakref.ref[Any]]" = []
 
 _Optimizer = torch.optim.Optimizer
 # torch 1 calls it _LRScheduler, and torch 2 has both names.
@@ -21,38 +21,38 @@ _Scheduler = getattr(lr_scheduler, "LRScheduler", lr_scheduler._LRScheduler)
 # In torch 2 the one for CUDA is a subclass.
 _Scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)
 # Those that do not call the __init__ of the base.
-_OTHERS = [
+_OTHER_SCHEDULERS = [
     getattr(lr_scheduler, name)
     for name in ("ReduceLROnPlateau", "SequentialLR", "ChainedScheduler")
     if hasattr(lr_scheduler, name)
 ]
-_SCHEDULERS = (_Scheduler, *_OTHERS)
+_SCHEDULERS = (_Scheduler, *_OTHER_SCHEDULERS)
 
 
-def note() -> None:
+def install() -> None:
     """Note what is made from now on. Copies, and what is loaded from a file whole, are not made."""
     for kind in (_Optimizer, _Scaler, *_SCHEDULERS):
-        if "__init__" in vars(kind) and not hasattr(kind.__init__, "noted_by_shoal"):
-            kind.__init__ = _noting(kind.__init__)
+        if "__init__" in vars(kind) and not hasattr(kind.__init__, "registered_by_shoal"):
+            kind.__init__ = _registering(kind.__init__)
 
 
-def _noting(init: Callable[..., None]) -> Callable[..., None]:
+def _registering(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
-    def noted(self: Any, *arguments: Any, **options: Any) -> None:
+    def register(self: Any, *arguments: Any, **options: Any) -> None:
         init(self, *arguments, **options)
-        _made[:] = [ref for ref in _made if ref() is not None and ref() is not self]
-        _made.append(weakref.ref(self))
+        _created[:] = [ref for ref in _created if ref() is not None and ref() is not self]
+        _created.append(weakref.ref(self))
 
-    noted.noted_by_shoal = True  # type: ignore[attr-defined]
-    return noted
+    register.registered_by_shoal = True  # type: ignore[attr-defined]
+    return register
 
 
 def optimizers() -> List[torch.optim.Optimizer]:
     """Those that were made, and are alive."""
-    return [thing for thing in (ref() for ref in _made) if isinstance(thing, _Optimizer)]
+    return [thing for thing in (ref() for ref in _created) if isinstance(thing, _Optimizer)]
 
 
-def belonging(managed: List[Any]) -> List[Any]:
+def belonging_to(managed: List[Any]) -> List[Any]:
     """What was made, is alive and belongs to these modules and optimizers, but is not among them:
     optimizers with parameters of theirs, then schedulers of the optimizers, then GradScalers.
     """
@@ -64,7 +64,9 @@ def belonging(managed: List[Any]) -> List[Any]:
 def _belonging(managed: List[Any]) -> Iterator[Any]:
     known = {id(thing) for thing in managed}
     made = [
-        thing for thing in (ref() for ref in _made) if thing is not None and id(thing) not in known
+        thing
+        for thing in (ref() for ref in _created)
+        if thing is not None and id(thing) not in known
     ]
     parameters = {id(p) for thing in managed for p in _parameters(thing)}
     for thing in made:

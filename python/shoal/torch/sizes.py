@@ -12,7 +12,7 @@ import shoal
 
 _FIRST, _MOST = 16, 1024  # steps until the next decision
 _TRIAL = 8  # steps that tell what a size takes
-_WORTH = 0.97  # of what the size before took, a new one must have taken at most to be kept
+_WORTH = 0.97  # a new size stays if its steps take at most this part of the time before
 
 
 class Clock:
@@ -60,7 +60,7 @@ class Sizes:
         self._job, self._nbytes = job, nbytes
         self.size = size
         self.clock = Clock()
-        self._generation: Optional[int] = None  # of the members that all below is about
+        self._generation: Optional[int] = None  # the generation that the fields below are about
         self._due = 0  # the step of the next decision
         self._patience = _FIRST  # steps until the one behind it
         self._before = 0  # the size that a trial began from; 0 = there is none

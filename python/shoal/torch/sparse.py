@@ -32,10 +32,10 @@ def all_reduce(group, work: Work, tensor: Tensor, op) -> None:
     group.call(work, "all_gather", moved(own.indices().t()), moved(indices))
     group.call(work, "all_gather", moved(own.values()), moved(values))
 
-    def land() -> None:
+    def finish() -> None:
         total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
         # detach() would not do: the copy of a sparse tensor replaces its parts
         with torch.no_grad():
             tensor.copy_(total / group.size() if op_name(op) == "AVG" else total)
 
-    work.after(land)
+    work.after(finish)

@@ -51,7 +51,7 @@ def keep(job: "shoal.Job", name: str, holder: Any, named: bool = True) -> None:
         return _without_functions(holder.state_dict())
 
     if isinstance(holder, torch.optim.Optimizer) and job.outside and not holder.state:
-        fill(holder)
+        initialize_state(holder)
     in_place = isinstance(holder, (torch.nn.Module, torch.optim.Optimizer))
     job._state.register(
         job.unused(name),
@@ -68,12 +68,12 @@ def manage(job: "shoal.Job", holder: Any) -> None:
     """
     if job not in _managed:
         _managed[job] = []
-        job._state.discover = lambda: _keep_noted(job)
+        job._state.discover = lambda: _keep_registered(job)
     _managed[job].append(holder)
 
 
-def _keep_noted(job: "shoal.Job") -> None:
-    for thing in registry.belonging(_managed[job]):
+def _keep_registered(job: "shoal.Job") -> None:
+    for thing in registry.belonging_to(_managed[job]):
         keep(
             job,
             "optimizer" if isinstance(thing, torch.optim.Optimizer) else type(thing).__name__,
@@ -130,7 +130,7 @@ def load(holder: Any, value: Optional[Dict[str, Any]]) -> None:
                 # torch copies no tensor onto itself, but does so with its memory
                 value[key] = tensor
     groups = vars(holder).get("param_groups") if isinstance(holder, torch.optim.Optimizer) else None
-    holder.load_state_dict(Taken(value))
+    holder.load_state_dict(OwnedState(value))
     # others may have the same groups: an optimizer around this one, or inside
     if groups is not None:
         for group, loaded in zip(groups, holder.param_groups):
@@ -148,7 +148,7 @@ def _same(one: Any, other: Any) -> bool:
     )
 
 
-def fill(optimizer: torch.optim.Optimizer) -> None:
+def initialize_state(optimizer: torch.optim.Optimizer) -> None:
     """Have an optimizer make its state, which it does in its first step. A worker that joins
     receives into that memory.
 
@@ -185,12 +185,12 @@ def _zeros(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
     ]
 
 
-class Taken(Dict[str, Any]):
+class OwnedState(Dict[str, Any]):
     """A state that belongs to who loads it. Optimizers of torch 1 would copy it, and its memory has
     to be touched anew for that.
     """
 
-    def __deepcopy__(self, _: Any) -> "Taken":
+    def __deepcopy__(self, _: Any) -> "OwnedState":
         return self
 
 
@@ -219,7 +219,7 @@ def keep_random_state(job: "shoal.Job") -> None:
         if "numpy" in value and "numpy" in sys.modules:
             sys.modules["numpy"].random.set_state(value["numpy"])
 
-    if job.unused("random state") == "random state":  # by no other loader
+    if job.unused("random state") == "random state":  # no other loader has registered it
         job.register("random state", get, set, alike=False)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch._C._distributed_c10d import Work as _Work
 
 from . import threads
-from .executor import Waiter
+from .executor import Executor
 from .future import Future, fail
 
 _NOT_GIVEN = timedelta(0)
@@ -25,30 +25,30 @@ class Work(_Work):
     calls on both ranks) is raised by `wait()` and by the future.
     """
 
-    def __init__(self, waiter: Waiter, result: List[torch.Tensor], timeout: timedelta):
+    def __init__(self, executor: Executor, result: List[torch.Tensor], timeout: timedelta):
         super().__init__()
-        self._waiter = waiter
+        self._executor = executor
         self._result = result
         self._timeout = timeout
         self._kind = ""
         self._handles: List[Any] = []
-        self._landings: List[Callable[[], object]] = []
+        self._finishers: List[Callable[[], object]] = []
         self._settling = threading.Lock()
         self._settled = False
         self._error: Optional[Exception] = None
         self._future: Optional[torch.futures.Future] = None
-        waiter.hold(self)
+        executor.hold(self)
 
     def add(self, kind: str, handle: Any) -> None:
         """Make a call of this kind, by its shoal.Handle, a part of this work."""
         self._kind = kind
         self._handles.append(handle)
 
-    def after(self, land: Callable[[], object]) -> None:
-        """Run `land` once all handles are done: it brings the result to where the caller wants
+    def after(self, finish: Callable[[], object]) -> None:
+        """Run `finish` once all handles are done: it brings the result to where the caller wants
         it.
         """
-        self._landings.append(land)
+        self._finishers.append(finish)
 
     def wait(self, timeout: timedelta = _NOT_GIVEN) -> bool:
         """Block until the call is done and its results lie in the tensors.
@@ -56,7 +56,7 @@ class Work(_Work):
         `timeout` defaults to that of the process group. Raises RuntimeError with what the agent
         answers, or at the timeout.
         """
-        self._waiter.release(self)
+        self._executor.release(self)
         self._settle(timeout or self._timeout)
         if self._error is not None:
             raise self._error
@@ -85,22 +85,22 @@ class Work(_Work):
         return self._result
 
     def get_future(self) -> torch.futures.Future:
-        """A future of `result()`, which the waiter of the process group completes."""
+        """A future of `result()`, which the executor of the process group completes."""
         if self._future is None:
-            self._future = Future(self._waiter, self._fulfil)
-        self._waiter.release(self)
+            self._future = Future(self._executor, self._fulfil)
+        self._executor.release(self)
         return self._future
 
     def _settle(self, timeout: timedelta) -> None:
-        """Wait for the handles and land the results; keep the error for whoever asks."""
+        """Wait for the handles and finish the results; keep the error for whoever asks."""
         with self._settling:
             if self._settled:
                 return
             try:
                 for handle in self._handles:
                     handle.wait(timeout.total_seconds())
-                for land in self._landings:
-                    land()
+                for finish in self._finishers:
+                    finish()
             except TimeoutError as error:
                 seconds = timeout.total_seconds()
                 self._error = RuntimeError(
@@ -109,7 +109,7 @@ class Work(_Work):
             except Exception as error:
                 self._error = error
             self._settled = True
-            self._handles, self._landings = [], []
+            self._handles, self._finishers = [], []
 
     def _fulfil(self, future: torch.futures.Future) -> None:
         self._settle(self._timeout)
@@ -146,5 +146,5 @@ class Transfer(Work):
                 fulfil()
             else:
                 threads.Thread("shoal-transfer", fulfil).start()
-        self._waiter.release(self)
+        self._executor.release(self)
         return self._future

@@ -1,9 +1,9 @@
 """Gradients in fewer bytes: what `compress` of shoal.torch.ddp and shoal.torch.optimizer may be.
 
-    "bf16", "fp16"        half the bytes: every gradient is rounded to 16 bits
-    "int8"                a quarter: blocks of 256 share a scale, the rounding error is made up for in later steps
-    TopK(0.01)            the largest hundredth of the elements, the others later
-    PowerSGD(rank=4)      matrices as products of two thin ones, what these lack later
+    "bf16", "fp16"     half the bytes: every gradient is rounded to 16 bits
+    "int8"             a quarter: blocks of 256 share a scale; later steps correct the rounding
+    TopK(0.01)         the largest hundredth of the elements; later steps move the others
+    PowerSGD(rank=4)   matrices as products of two thin ones; later steps correct the error
 
 All of them give the same mean to every worker, and lose no step when a worker is lost.
 docs/design/compression.md has what each costs.

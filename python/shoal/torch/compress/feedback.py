@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..arena import empty
-from ..bucket import Bucket, Part, Turn, dense
+from ..bucket import Bucket, BucketCall, StepInfo, dense
 
 
 class Feedback(Bucket):
@@ -44,18 +44,18 @@ class Feedback(Bucket):
             for part, p in zip(flat.split([*sizes, len(flat) - sum(sizes)]), self.parameters)
         ]
 
-    def begin(self, turn: Turn) -> None:
-        self.turn = turn
-        self._rest.fill_(1 if turn.share else 0)
-        self._rest[-1] = turn.share
+    def begin(self, info: StepInfo) -> None:
+        self.info = info
+        self._rest.fill_(1 if info.share else 0)
+        self._rest[-1] = info.share
 
     def put(self, i: int, tensor: Optional[Tensor]) -> None:
         if tensor is None:
             self._rest[i] = 0
-        elif self.turn.share:
-            self._own[i].add_(self.mover.home(dense(tensor)), alpha=self.turn.share)
+        elif self.info.share:
+            self._own[i].add_(self.copier.to_cpu(dense(tensor)), alpha=self.info.share)
 
-    def ask(self) -> List[Part]:
+    def negotiate(self) -> List[BucketCall]:
         # What is not finite would be remembered for ever. All workers get NaN now, as they would
         # without compression.
         if not math.isfinite(self.memory.sum().item()):
@@ -63,8 +63,8 @@ class Feedback(Bucket):
             self._rest[-1] = math.nan
         return self.propose()
 
-    def give(self) -> List[Part]:
-        return [*self.encode(), Part(self._rest, "sum")]
+    def payload(self) -> List[BucketCall]:
+        return [*self.encode(), BucketCall(self._rest, "sum")]
 
     def unpack(self) -> List[Optional[Tensor]]:
         *marks, shares = self._rest.tolist()
@@ -74,11 +74,11 @@ class Feedback(Bucket):
         # What was left of a parameter comes also in a step in which nobody used it.
         return [part if mark or part.any() else None for part, mark in zip(self.parts, marks)]
 
-    def propose(self) -> List[Part]:
+    def propose(self) -> List[BucketCall]:
         """What the workers must agree on before they encode."""
         raise NotImplementedError
 
-    def encode(self) -> List[Part]:
+    def encode(self) -> List[BucketCall]:
         """What is given of `memory`, and taken out of it."""
         raise NotImplementedError
 

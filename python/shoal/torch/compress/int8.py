@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..arena import empty
-from ..bucket import Part
+from ..bucket import BucketCall
 from .feedback import Feedback
 
 BLOCK = 256
@@ -33,23 +33,23 @@ class Int8(Feedback):
         self._bytes = empty(self.length, torch.uint8)
         self._codes = self._bytes.view(torch.int8).view(-1, BLOCK)
 
-    def propose(self) -> List[Part]:
+    def propose(self) -> List[BucketCall]:
         self._scales.copy_(self._blocks.abs().amax(1))
-        return [Part(self._scales, "sum")]
+        return [BucketCall(self._scales, "sum")]
 
-    def encode(self) -> List[Part]:
-        if self.turn.size > _MOST:
+    def encode(self) -> List[BucketCall]:
+        if self.info.size > _MOST:
             raise RuntimeError(
                 f"shoal: compress='int8' is for up to {_MOST} workers, and the job has"
-                f" {self.turn.size}: use 'bf16'"
+                f" {self.info.size}: use 'bf16'"
             )
-        self._scales.div_(127 - self.turn.size / 2)
+        self._scales.div_(127 - self.info.size / 2)
         # The smallest numbers have no finite inverse, and stay in the memory.
         inverse = torch.where(self._scales > 1e-37, 1 / self._scales, torch.zeros(()))
         steps = (self._blocks * inverse[:, None]).round_()
         self._codes.copy_(steps)
         self._blocks.sub_(steps.mul_(self._scales[:, None]))
-        return [Part(self._bytes, "sum")]  # modulo 256, in which signs do not matter
+        return [BucketCall(self._bytes, "sum")]  # modulo 256, in which signs do not matter
 
     def decode(self) -> None:
         torch.mul(self._codes.float(), self._scales[:, None], out=self.average.view(-1, BLOCK))

@@ -10,7 +10,7 @@ from torch import Tensor
 from shoal._runtime.arguments import whole
 
 from ..arena import empty
-from ..bucket import Part
+from ..bucket import BucketCall
 from .feedback import Feedback
 
 
@@ -55,11 +55,11 @@ class _LowRank(Feedback):
         self._whole = [
             (self._own[i], self.parts[i]) for i in range(len(self.parameters)) if i not in thin
         ]
-        self._left = empty(sum(n * rank for n in rows))
+        self._copied_out = empty(sum(n * rank for n in rows))
         self._right = empty(
             sum(m * rank for m in columns) + sum(own.numel() for own, _ in self._whole)
         )
-        lefts = self._left.split([n * rank for n in rows])
+        lefts = self._copied_out.split([n * rank for n in rows])
         *rights, self._tail = self._right.split(
             [*(m * rank for m in columns), sum(own.numel() for own, _ in self._whole)]
         )
@@ -73,16 +73,16 @@ class _LowRank(Feedback):
             for i, n, m, left, right in zip(thin, rows, columns, lefts, rights)
         ]
 
-    def propose(self) -> List[Part]:
-        if self.turn.fresh:
+    def propose(self) -> List[BucketCall]:
+        if self.info.fresh:
             generator = torch.Generator().manual_seed(0)
             for m in self._matrices:
                 m.right.normal_(generator=generator)
         for m in self._matrices:
             torch.mm(m.own, m.right, out=m.left)
-        return [Part(self._left, "sum")] if self._matrices else []
+        return [BucketCall(self._copied_out, "sum")] if self._matrices else []
 
-    def encode(self) -> List[Part]:
+    def encode(self) -> List[BucketCall]:
         for m in self._matrices:
             # orthonormal also where the gradient is 0, so that the next one is not
             m.left.copy_(torch.linalg.qr(m.left).Q)
@@ -93,7 +93,7 @@ class _LowRank(Feedback):
         ):
             part.copy_(own.reshape(-1))
             own.zero_()
-        return [Part(self._right, "sum")]
+        return [BucketCall(self._right, "sum")]
 
     def decode(self) -> None:
         for m in self._matrices:

@@ -10,7 +10,7 @@ from torch import Tensor
 from shoal._runtime.arguments import wrong
 
 from ..arena import empty
-from ..bucket import Part
+from ..bucket import BucketCall
 from .feedback import Feedback
 
 
@@ -51,17 +51,17 @@ class _Sparse(Feedback):
         self._values = empty(count)
         self._chosen = self._indices.long()
 
-    def propose(self) -> List[Part]:
-        root = self.turn.number % self.turn.size
-        if root == self.turn.rank:
+    def propose(self) -> List[BucketCall]:
+        root = self.info.number % self.info.size
+        if root == self.info.rank:
             self._indices.copy_(self.memory.abs().topk(len(self._indices), sorted=False).indices)
-        return [Part(self._indices, root=root)]
+        return [BucketCall(self._indices, root=root)]
 
-    def encode(self) -> List[Part]:
+    def encode(self) -> List[BucketCall]:
         self._chosen = self._indices.long()
         self._values.copy_(self.memory[self._chosen])
         self.memory[self._chosen] = 0
-        return [Part(self._values, "sum")]
+        return [BucketCall(self._values, "sum")]
 
     def decode(self) -> None:
         self.average.zero_()

@@ -13,14 +13,14 @@ from torch import Tensor
 import shoal
 
 from ..arena import empty
-from .layout import GRAIN, Span, ceil, overlap
+from .layout import GRAIN, Span, overlap, round_up
 
-CHUNK = 1 << 20  # elements that travel in one call, a multiple of GRAIN
+CHUNK_ELEMENTS = 1 << 20  # elements that travel in one call, a multiple of GRAIN
 _WINDOW = 4  # calls under way
 
 
-class Stretch(NamedTuple):
-    """The part of the line whose elements are of one type."""
+class FlatBuffer(NamedTuple):
+    """The part of the flat parameters whose elements are of one type."""
 
     start: int
     stop: int
@@ -28,62 +28,62 @@ class Stretch(NamedTuple):
     values: Tensor
 
     def part(self, tensor: Tensor, span: Span) -> Tensor:
-        """Of a tensor as long as the stretch, the elements that belong to a span of the line."""
+        """Of a tensor as long as the buffer, the elements of a span."""
         start, stop = (min(max(at, self.start), self.stop) - self.start for at in span)
         return tensor[start:stop]
 
     def pieces(self, tensor: Tensor, held: Sequence[Span]) -> "List[Piece]":
-        """Of a tensor as long as the stretch, what lies within the spans."""
+        """Of a tensor as long as the buffer, what lies within the spans."""
         shared = [overlap((self.start, self.stop), span) for span in held]
         return [(span, self.part(tensor, span)) for span in shared if span]
 
 
-class Line:
-    """Parameters one behind the other on one line of elements, in the arena; those of one element
-    type together.
+class FlatParameters:
+    """All parameters one after the other, as one vector in the arena; those of one element type
+    together.
 
     The parameters become views of it, so that the optimizer, a broadcast and an all-gather work on
-    them where they are.
+    them in place.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters = sorted(parameters, key=lambda p: str(p.dtype))
         self.places: List[Span] = []
-        self.stretches: List[Stretch] = []
-        self._of: List[int] = []  # by parameter: the number of its stretch
+        self.buffers: List[FlatBuffer] = []
+        self._buffer_of: List[int] = []  # by parameter: the index of its buffer
         at = 0
         for dtype in dict.fromkeys(p.dtype for p in self.parameters):
             some, start = [p for p in self.parameters if p.dtype is dtype], at
             for p in some:
                 self.places.append((at, at + p.numel()))
-                at = ceil(at + p.numel())
-            stretch = Stretch(start, at, dtype, empty(at - start, dtype).zero_())
-            self.stretches.append(stretch)
-            self._of += [len(self.stretches) - 1] * len(some)
+                at = round_up(at + p.numel())
+            buffer = FlatBuffer(start, at, dtype, empty(at - start, dtype).zero_())
+            self.buffers.append(buffer)
+            self._buffer_of += [len(self.buffers) - 1] * len(some)
         self.total = at
         for i, p in enumerate(self.parameters):
-            place = self.of(i, [s.values for s in self.stretches])
+            place = self.of(i, [s.values for s in self.buffers])
             place.copy_(p.detach().reshape(-1))
             p.data = place.view(p.shape)
 
-    def room(self) -> List[Tensor]:
-        """Arena memory for as many elements as the line has, by stretch."""
-        return [empty(s.stop - s.start, s.dtype) for s in self.stretches]
+    def allocate(self) -> List[Tensor]:
+        """Arena memory for as many elements as the parameters have, by buffer."""
+        return [empty(s.stop - s.start, s.dtype) for s in self.buffers]
 
     def of(self, parameter: int, tensors: Sequence[Tensor]) -> Tensor:
-        """The elements of a parameter in tensors as long as the stretches."""
-        i = self._of[parameter]
-        return self.stretches[i].part(tensors[i], self.places[parameter])
+        """The elements of a parameter in tensors as long as the buffers."""
+        i = self._buffer_of[parameter]
+        return self.buffers[i].part(tensors[i], self.places[parameter])
 
-    def within(self, stretch: Stretch) -> List[int]:
-        """The parameters in a stretch."""
-        return [i for i, s in enumerate(self._of) if self.stretches[s] is stretch]
-
-
-Piece = Tuple[Span, Tensor]  # where on the line, and the elements
+    def within(self, buffer: FlatBuffer) -> List[int]:
+        """The parameters in a buffer."""
+        return [i for i, s in enumerate(self._buffer_of) if self.buffers[s] is buffer]
 
 
-class Words(NamedTuple):
+Piece = Tuple[Span, Tensor]  # a span of the flat parameters, and its elements
+
+
+class Chunk(NamedTuple):
     """A chunk on its way: elements as whole numbers, of which the largest wins, and behind them a
     mark for each GRAIN of elements.
     """
@@ -94,7 +94,7 @@ class Words(NamedTuple):
     marks: Tensor
 
     @classmethod
-    def make(cls, span: Span, dtype: torch.dtype) -> "Words":
+    def make(cls, span: Span, dtype: torch.dtype) -> "Chunk":
         """A chunk to which nobody has given anything."""
         size = torch.empty(0, dtype=dtype).element_size()
         word = torch.int64 if size == 8 else torch.int32
@@ -112,18 +112,18 @@ class Words(NamedTuple):
         if shared:
             start, stop = (at - self.span[0] for at in shared)
             self.data[start:stop] = values[shared[0] - first : shared[1] - first]
-            self.marks[start // GRAIN : ceil(stop) // GRAIN] = 1
+            self.marks[start // GRAIN : round_up(stop) // GRAIN] = 1
 
     def whole(self, span: Span) -> bool:
-        """Whether somebody has given all that belongs here of a span of the line."""
+        """Whether somebody has given all that belongs here of a span."""
         shared = overlap(self.span, span)
         if not shared:
             return True
         start, stop = (at - self.span[0] for at in shared)
-        return bool((self.marks[start // GRAIN : ceil(stop) // GRAIN] == 1).all())
+        return bool((self.marks[start // GRAIN : round_up(stop) // GRAIN] == 1).all())
 
     def put(self, span: Span, values: Tensor) -> None:
-        """Copy what belongs here to a tensor of a span of the line."""
+        """Copy what belongs here to a tensor of a span."""
         shared = overlap(self.span, span)
         if shared:
             values[shared[0] - span[0] : shared[1] - span[0]] = self.data[
@@ -132,9 +132,9 @@ class Words(NamedTuple):
 
 
 def merge(
-    job: "shoal.Job", stretch: Stretch, dtype: torch.dtype, give: Sequence[Piece]
-) -> Iterator[Words]:
-    """A stretch, of which every member gives the pieces that it has, chunk by chunk. Elements are
+    job: "shoal.Job", buffer: FlatBuffer, dtype: torch.dtype, give: Sequence[Piece]
+) -> Iterator[Chunk]:
+    """A buffer, of which every member gives the pieces that it has, chunk by chunk. Elements are
     of type `dtype`.
 
     It is an all-reduce, which goes on without a member that is lost, and brings all others the
@@ -142,18 +142,18 @@ def merge(
     so either will do: the maximum of the bits as whole numbers chooses one, and what nobody has
     given is the least number.
     """
-    flying: Deque[Tuple[Words, Any]] = deque()
-    for start in range(stretch.start, stretch.stop, CHUNK):
-        words = Words.make((start, min(start + CHUNK, stretch.stop)), dtype)
+    in_flight: Deque[Tuple[Chunk, Any]] = deque()
+    for start in range(buffer.start, buffer.stop, CHUNK_ELEMENTS):
+        words = Chunk.make((start, min(start + CHUNK_ELEMENTS, buffer.stop)), dtype)
         for piece in give:
             words.give(piece)
-        flying.append((words, job.allreduce_async(words.buffer, op="max")))
-        if len(flying) == _WINDOW:
-            yield _landed(*flying.popleft())
-    while flying:
-        yield _landed(*flying.popleft())
+        in_flight.append((words, job.allreduce_async(words.buffer, op="max")))
+        if len(in_flight) == _WINDOW:
+            yield _finished(*in_flight.popleft())
+    while in_flight:
+        yield _finished(*in_flight.popleft())
 
 
-def _landed(words: Words, call: Any) -> Words:
+def _finished(words: Chunk, call: Any) -> Chunk:
     call.wait()
     return words

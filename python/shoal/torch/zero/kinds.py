@@ -15,7 +15,7 @@ from torch import Tensor
 class Kind(NamedTuple):
     """One entry of an optimizer's state of a parameter."""
 
-    # of a tensor that is cut with the parameter; None = a number, which every part has
+    # Element type of a tensor that is cut with the parameter; None = a number, alike on all parts.
     dtype: Optional[torch.dtype]
     number: Callable[[float], Any]  # makes a number as the optimizer keeps it
 

@@ -1,8 +1,8 @@
 """Who holds which part of an optimizer's state: pure arithmetic. docs/design/zero.md has the
 reasons.
 
-All parameters lie one behind the other on one line of elements, each from a multiple of GRAIN on.
-The line is cut into a share for each worker, and each share is held by its owner and by one other
+All parameters lie one after the other in one vector, each from a multiple of GRAIN on. The vector
+is cut into a share for each worker, and each share is held by its owner and by one other
 worker, its buddy.
 """
 
@@ -18,16 +18,16 @@ GRAIN = 64
 Span = Tuple[int, int]  # from, to
 
 
-def ceil(n: int) -> int:
+def round_up(n: int) -> int:
     """The next multiple of GRAIN."""
     return -(-n // GRAIN) * GRAIN
 
 
-class Deal(NamedTuple):
+class Partition(NamedTuple):
     """The shares of the workers 0 to n-1."""
 
     shares: Tuple[Span, ...]
-    buddies: Tuple[Optional[int], ...]  # by share: who else holds it; None where there is nobody
+    buddies: Tuple[Optional[int], ...]  # the other holder of each share; None = there is none
 
     def held(self, rank: int) -> List[Span]:
         """What a worker holds: its share and those that it is the buddy of, in order."""
@@ -42,9 +42,9 @@ class Deal(NamedTuple):
         return [0, *itertools.accumulate((stop for _, stop in self.shares), max)]
 
 
-def deal(total: int, hosts: Sequence[int]) -> Deal:
-    """The shares of a line of `total` elements for workers on these hosts; -1 is a worker that gets
-    nothing.
+def partition(total: int, hosts: Sequence[int]) -> Partition:
+    """The shares of a vector of `total` elements for workers on these hosts; -1 is a worker that
+    gets nothing.
 
     Shares are equal up to GRAIN. The workers stand in a ring in which hosts take turns, and each is
     the buddy of the next one: with as many workers on every host the loss of a host takes both
@@ -53,7 +53,7 @@ def deal(total: int, hosts: Sequence[int]) -> Deal:
     present = [r for r, host in enumerate(hosts) if host >= 0]
     shares: List[Span] = [(0, 0)] * len(hosts)
     buddies: List[Optional[int]] = [None] * len(hosts)
-    grains, n = ceil(total) // GRAIN, len(present)
+    grains, n = round_up(total) // GRAIN, len(present)
     for i, r in enumerate(present):
         shares[r] = (grains * i // n * GRAIN, grains * (i + 1) // n * GRAIN)
     turn: Dict[int, int] = {}
@@ -65,23 +65,23 @@ def deal(total: int, hosts: Sequence[int]) -> Deal:
     if n > 1:
         for i, r in enumerate(ring):
             buddies[r] = ring[i - 1]
-    return Deal(tuple(shares), tuple(buddies))
+    return Partition(tuple(shares), tuple(buddies))
 
 
-class Run(NamedTuple):
+class Slice(NamedTuple):
     """A part of a parameter that a worker holds."""
 
     parameter: int  # its number
-    start: int  # on the line
-    stop: int
+    start: int  # first element in the vector of all parameters
+    stop: int  # the element after the last one
 
 
-def runs(places: Sequence[Span], held: Sequence[Span]) -> Iterator[Run]:
+def slices(places: Sequence[Span], held: Sequence[Span]) -> Iterator[Slice]:
     """What of parameters that lie at `places` lies within what is held, in order."""
     for number, (first, last) in enumerate(places):
         for start, stop in held:
             if max(first, start) < min(last, stop):
-                yield Run(number, max(first, start), min(last, stop))
+                yield Slice(number, max(first, start), min(last, stop))
 
 
 def overlap(a: Span, b: Span) -> Optional[Span]:

@@ -17,10 +17,10 @@ from ..bucket import buckets
 from ..exchange import open_step
 from ..state import check, keep, manage
 from ..wire import moved
-from .flat import Line, Piece
+from .flat import FlatParameters, Piece
 from .shards import Shards
 
-_MOST_CALLS = 200  # for gradients, of the 256 of a step
+_MOST_CALLS = 200  # calls for gradients in a step, which has room for 256
 
 
 def zero(
@@ -92,14 +92,14 @@ class Zero(torch.optim.Optimizer):
         # Not the base's __init__: groups and defaults are those of `inner`, through __getattr__.
         self.inner = inner
         self._job, self._stage = job, stage
-        self._line = Line(
+        self._flat = FlatParameters(
             [p for group in inner.param_groups for p in group["params"] if p.requires_grad]
         )
-        self._shards = Shards(job, inner, self._line)
+        self._shards = Shards(job, inner, self._flat)
         self._statistics = buckets([b for b in model.buffers() if b.is_floating_point()])
-        # by parameter: above 0 where a worker had a gradient
-        self._marks = empty(len(self._line.parameters))
-        self._room: List[Tensor] = []  # for gradients, by stretch
+        # A mark for each parameter: above 0 where a worker had a gradient.
+        self._marks = empty(len(self._flat.parameters))
+        self._gradients: List[Tensor] = []  # memory of the gradients, by buffer
         self._kept = 0  # bytes of averaged gradients
         self._averaged = False
         job.register(job.unused("optimizer"), self._settings, self._set_settings)
@@ -157,10 +157,10 @@ class Zero(torch.optim.Optimizer):
         if not self._averaged:
             self._average(whole=True)
         norm = torch.nn.utils.clip_grad_norm_(
-            self._line.parameters, max_norm, norm_type, error_if_nonfinite=error_if_nonfinite
+            self._flat.parameters, max_norm, norm_type, error_if_nonfinite=error_if_nonfinite
         )
         if self._stage == 2:
-            self._let_go()
+            self._drop_gradients()
         return norm
 
     def _average(self, whole: bool) -> None:
@@ -181,7 +181,7 @@ class Zero(torch.optim.Optimizer):
         for bucket in self._statistics:
             for buffer, average in zip(bucket.parameters, bucket.parts):
                 buffer.detach().copy_(average)
-        self._hand_out(kept, whole)
+        self._assign_gradients(kept, whole)
         self._averaged = True
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
@@ -193,7 +193,7 @@ class Zero(torch.optim.Optimizer):
         """The bytes that this worker holds: of "parameters", of "gradients" that were averaged in
         the newest step, of "state".
         """
-        parameters = sum(s.values.numel() * s.values.element_size() for s in self._line.stretches)
+        parameters = sum(s.values.numel() * s.values.element_size() for s in self._flat.buffers)
         return {"parameters": parameters, "gradients": self._kept, "state": self._shards.nbytes}
 
     def state_dict(self) -> Any:
@@ -220,11 +220,11 @@ class Zero(torch.optim.Optimizer):
         """This worker's gradients, one behind the other in the arena. The parameters let go of
         theirs.
         """
-        if not self._room:
-            self._room = self._line.room()
+        if not self._gradients:
+            self._gradients = self._flat.allocate()
         self._marks.fill_(1)
-        for i, parameter in enumerate(self._line.parameters):
-            place, gradient = self._line.of(i, self._room), parameter.grad
+        for i, parameter in enumerate(self._flat.parameters):
+            place, gradient = self._flat.of(i, self._gradients), parameter.grad
             if gradient is None:
                 place.zero_()
                 self._marks[i] = 0
@@ -235,22 +235,22 @@ class Zero(torch.optim.Optimizer):
             elif gradient.data_ptr() != place.data_ptr():
                 place.copy_(gradient.reshape(-1))
             parameter.grad = None
-        return self._room
+        return self._gradients
 
     def _reduce(
         self, step: "shoal.Step", room: List[Tensor], calls: List[Any], whole: bool
     ) -> List[Piece]:
         """Submit the sums of gradients; returns where those of this worker's parts will lie."""
-        line, deal = self._line, self._shards.deal
-        sums = 2 * len(deal.shares) * len(line.stretches)
-        if whole or len(deal.shares) < 3 or sums > _MOST_CALLS:
+        flat, partition = self._flat, self._shards.partition
+        sums = 2 * len(partition.shares) * len(flat.buffers)
+        if whole or len(partition.shares) < 3 or sums > _MOST_CALLS:
             calls += [step.share(tensor, last=False) for tensor in room]
-            return [((s.start, s.stop), tensor) for s, tensor in zip(line.stretches, room)]
+            return [((s.start, s.stop), tensor) for s, tensor in zip(flat.buffers, room)]
         kept: List[Piece] = []
-        for stretch, tensor in zip(line.stretches, room):
-            for owner, share in enumerate(deal.shares):
-                for span, piece in stretch.pieces(tensor, [share]):
-                    for root in (owner, deal.buddies[owner]):
+        for buffer, tensor in zip(flat.buffers, room):
+            for owner, share in enumerate(partition.shares):
+                for span, piece in buffer.pieces(tensor, [share]):
+                    for root in (owner, partition.buddies[owner]):
                         out = None
                         if root == self._job.rank:
                             out = empty(piece.numel(), piece.dtype)
@@ -259,7 +259,7 @@ class Zero(torch.optim.Optimizer):
                             calls.append(step.deliver(piece, root, out))
         return kept
 
-    def _hand_out(self, kept: List[Piece], whole: bool) -> None:
+    def _assign_gradients(self, kept: List[Piece], whole: bool) -> None:
         """Give each part of this worker its averaged gradient, and of a `whole` average the
         parameters theirs.
         """
@@ -273,19 +273,19 @@ class Zero(torch.optim.Optimizer):
                 )
                 part.grad = tensor[run.start - first : run.stop - first]
         if whole:
-            for i, parameter in enumerate(self._line.parameters):
+            for i, parameter in enumerate(self._flat.parameters):
                 parameter.grad = (
-                    self._line.of(i, self._room).view(parameter.shape) if used[i] else None
+                    self._flat.of(i, self._gradients).view(parameter.shape) if used[i] else None
                 )
         else:
-            self._let_go()
+            self._drop_gradients()
         self._kept = sum(tensor.numel() * tensor.element_size() for _, tensor in kept)
 
-    def _let_go(self) -> None:
+    def _drop_gradients(self) -> None:
         """Keep gradients in the parts of this worker only."""
-        for parameter in self._line.parameters:
+        for parameter in self._flat.parameters:
             parameter.grad = None
-        self._room = []
+        self._gradients = []
 
     def _settings(self) -> List[Dict[str, Any]]:
         return [

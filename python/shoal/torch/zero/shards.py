@@ -18,17 +18,17 @@ from torch import Tensor
 import shoal
 from shoal._runtime.tree import RowSharded
 
-from .flat import Line, merge
+from .flat import FlatParameters, merge
 from .kinds import Kind, kinds
-from .layout import Deal, Run, Span, deal, runs
+from .layout import Partition, Slice, Span, partition, slices
 
 
-class Row(NamedTuple):
+class MemberRow(NamedTuple):
     """What a member says of itself in a census; all -1 for one that is gone."""
 
     host: int
-    rank: int  # in the deal before, which had `size` members; -1 for one that holds nothing yet
-    size: int
+    rank: int  # rank in the partition before; -1 = the member holds nothing yet
+    size: int  # number of members of the partition before
 
 
 class Shards:
@@ -38,18 +38,20 @@ class Shards:
     an optimizer like the user's for them.
     """
 
-    def __init__(self, job: "shoal.Job", optimizer: torch.optim.Optimizer, line: Line) -> None:
-        self._job, self.optimizer, self.line = job, optimizer, line
+    def __init__(
+        self, job: "shoal.Job", optimizer: torch.optim.Optimizer, flat: FlatParameters
+    ) -> None:
+        self._job, self.optimizer, self.flat = job, optimizer, flat
         self.name = "sharded " + job.unused("optimizer")
         groups = {p: g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
-        self._group = [groups[p] for p in line.parameters]
+        self._group = [groups[p] for p in flat.parameters]
         self._kinds: List[Dict[str, Kind]] = [
-            kinds(optimizer, g, p) for g, p in zip(self._group, line.parameters)
+            kinds(optimizer, g, p) for g, p in zip(self._group, flat.parameters)
         ]
         self._names = sorted({name for known in self._kinds for name in known})
         self.inner = copy.copy(optimizer)
-        self.parts: List[Tuple[Run, Tensor]] = []
-        self.deal = Deal((), ())
+        self.parts: List[Tuple[Slice, Tensor]] = []
+        self.partition = Partition((), ())
         self._drop()
         if not job.outside:
             self._begin()
@@ -59,12 +61,12 @@ class Shards:
         others.
         """
         hosts = [row.host for row in self._census()]
-        self._hold(deal(self.line.total, hosts), len(hosts))
-        self._take(self.deal.held(self._rank))
+        self._set_partition(partition(self.flat.total, hosts), len(hosts))
+        self._make_parts(self.partition.held(self._rank))
         for run, part in self.parts:
-            first, _ = self.line.places[run.parameter]
+            first, _ = self.flat.places[run.parameter]
             for name, value in self.optimizer.state.get(
-                self.line.parameters[run.parameter], {}
+                self.flat.parameters[run.parameter], {}
             ).items():
                 cut = self._cut(run.parameter, name)
                 self.inner.state[part][name] = (
@@ -89,11 +91,11 @@ class Shards:
         if self._moved:
             self.absorb_losses()
             return
-        share = self.deal.shares[self._rank]
+        share = self.partition.shares[self._rank]
         with self._job.grouped():
             calls = [
                 self._job.allgather_async(s.part(s.values, share), out=s.values)
-                for s in self.line.stretches
+                for s in self.flat.buffers
             ]
         lost = False
         for call in calls:
@@ -102,7 +104,7 @@ class Shards:
             except shoal.LostError:  # on all members, or on none
                 lost = True
         if lost:
-            self._share()
+            self._spread_parameters()
 
     def absorb_losses(self) -> None:
         """When the members have changed: give all of them all parameters, and deal the shares of
@@ -118,32 +120,32 @@ class Shards:
             self._drop()
         elders = view.size - view.joined
         with self._job._backend.with_newcomers():
-            self._share()
+            self._spread_parameters()
             rows = self._census()
             same = all(
                 (row.rank, row.size) == (rank, elders) for rank, row in enumerate(rows[:elders])
             )
-            self._pass_on(
+            self._repartition(
                 [row.host if rank < elders else -1 for rank, row in enumerate(rows)], move=not same
             )
 
     def include_newcomers(self) -> None:
         """When those who have just joined have all else: deal the state to all members."""
-        self._pass_on([row.host for row in self._census()], move=True)
+        self._repartition([row.host for row in self._census()], move=True)
 
     def get(self) -> Dict[str, Any]:
         """The state for a checkpoint: "known" says which parameters have it, and the numbers of it;
         where there is no tensor yet stand zeros.
         """
-        cuts, rank = self.deal.cuts(), self._rank
-        rows = [bisect_left([start for start, _ in self.line.places], cut) for cut in cuts]
+        cuts, rank = self.partition.cuts(), self._rank
+        rows = [bisect_left([start for start, _ in self.flat.places], cut) for cut in cuts]
         value: Dict[str, Any] = {
             "known": RowSharded(self._known()[rows[rank] : rows[rank + 1]], rank, rows)
         }
         mine = {run: part for run, part in self.parts}
-        for i, (start, stop) in enumerate(self.line.places):
+        for i, (start, stop) in enumerate(self.flat.places):
             within = [min(max(cut, start), stop) - start for cut in cuts]
-            part = mine.get(Run(i, start + within[rank], start + within[rank + 1]))
+            part = mine.get(Slice(i, start + within[rank], start + within[rank + 1]))
             for name, kind in self._kinds[i].items():
                 if kind.dtype is not None:
                     held = None if part is None else self.inner.state[part].get(name)
@@ -157,7 +159,7 @@ class Shards:
         """
         table = value["known"]
         for run, part in self.parts:
-            first, _ = self.line.places[run.parameter]
+            first, _ = self.flat.places[run.parameter]
             for name in self._kinds[run.parameter]:
                 if (
                     self._cut(run.parameter, name)
@@ -187,80 +189,86 @@ class Shards:
         generation.
         """
         self._generation, self._rank, self._size = -1, -1, -1
-        self._take([])
+        self._make_parts([])
 
-    def _take(self, held: Sequence[Span]) -> None:
+    def _make_parts(self, held: Sequence[Span]) -> None:
         """Have parts for what is held, without state."""
         self.parts = []
         self.inner.state = defaultdict(dict)
         self.inner.param_groups = [{**group, "params": []} for group in self.optimizer.param_groups]
-        values = [s.values for s in self.line.stretches]
-        for run in runs(self.line.places, held):
-            first, _ = self.line.places[run.parameter]
-            part = self.line.of(run.parameter, values)[run.start - first : run.stop - first]
+        values = [s.values for s in self.flat.buffers]
+        for run in slices(self.flat.places, held):
+            first, _ = self.flat.places[run.parameter]
+            part = self.flat.of(run.parameter, values)[run.start - first : run.stop - first]
             self.parts.append((run, part))
             self.inner.param_groups[self._group[run.parameter]]["params"].append(part)
 
-    def _hold(self, new: Deal, size: int) -> None:
+    def _set_partition(self, new: Partition, size: int) -> None:
         """Note a deal among so many members."""
         view = self._job._backend.view
-        self.deal, self._generation, self._rank, self._size = new, view.generation, view.rank, size
+        self.partition, self._generation, self._rank, self._size = (
+            new,
+            view.generation,
+            view.rank,
+            size,
+        )
 
-    def _census(self) -> List[Row]:
+    def _census(self) -> List[MemberRow]:
         """What each member says of itself. One that is lost before it could is not here."""
         view = self._job._backend.view
-        said = array("q", [-1]) * (len(Row._fields) * view.size)
+        said = array("q", [-1]) * (len(MemberRow._fields) * view.size)
         host = int.from_bytes(
             hashlib.blake2b(self._job.host.encode(), digest_size=7).digest(), "little"
         )
-        said[len(Row._fields) * view.rank : len(Row._fields) * (view.rank + 1)] = array(
+        said[len(MemberRow._fields) * view.rank : len(MemberRow._fields) * (view.rank + 1)] = array(
             "q", [host, self._rank, self._size]
         )
         said = self._job.allreduce(said, op="max")
-        return [Row(*said[i : i + len(Row._fields)]) for i in range(0, len(said), len(Row._fields))]
+        return [
+            MemberRow(*said[i : i + len(MemberRow._fields)])
+            for i in range(0, len(said), len(MemberRow._fields))
+        ]
 
-    def _share(self) -> None:
+    def _spread_parameters(self) -> None:
         """Give all members all parameters, from both who update each of them. It goes on without a
         member that is lost.
         """
-        held, missing = self.deal.held(self._rank), False
-        for stretch in self.line.stretches:
-            for words in merge(
-                self._job, stretch, stretch.dtype, stretch.pieces(stretch.values, held)
-            ):
+        held, missing = self.partition.held(self._rank), False
+        for buffer in self.flat.buffers:
+            for words in merge(self._job, buffer, buffer.dtype, buffer.pieces(buffer.values, held)):
                 missing = missing or not words.whole(words.span)
-                words.put((stretch.start, stretch.stop), stretch.values)
+                words.put((buffer.start, buffer.stop), buffer.values)
         if missing:
             raise _lost()
 
-    def _pass_on(self, hosts: Sequence[int], move: bool) -> None:
-        """Deal the state to members on these hosts (-1: gets nothing). Without `move` they have
-        it.
+    def _repartition(self, hosts: Sequence[int], move: bool) -> None:
+        """Partition the state to members on these hosts (-1: gets nothing). Without `move` they
+        have it.
         """
-        new = deal(self.line.total, hosts)
+        new = partition(self.flat.total, hosts)
         if move:
             table = self._table()
             before, state = self.parts, self.inner.state
-            self._take(new.held(self._job._backend.view.rank))
+            self._make_parts(new.held(self._job._backend.view.rank))
             # All members take part in all calls, so all of them find what is missing.
-            if not all([self._pass_on_one(name, table, before, state) for name in self._names]):
+            if not all([self._move_tensor(name, table, before, state) for name in self._names]):
                 raise _lost()
             self._set_numbers(table)
-        self._hold(new, sum(host >= 0 for host in hosts))
+        self._set_partition(new, sum(host >= 0 for host in hosts))
 
-    def _pass_on_one(
+    def _move_tensor(
         self,
         name: str,
         table: Tensor,
-        before: Sequence[Tuple[Run, Tensor]],
+        before: Sequence[Tuple[Slice, Tensor]],
         state: Dict[Tensor, Dict[str, Tensor]],
     ) -> bool:
         """Pass on one of the tensors that the optimizer keeps; false where some of it is lost."""
         whole = True
-        for stretch in self.line.stretches:
+        for buffer in self.flat.buffers:
             there = [
                 i
-                for i in self.line.within(stretch)
+                for i in self.flat.within(buffer)
                 if self._cut(i, name) and table[i, self._names.index(name)] > -math.inf
             ]
             if not there:
@@ -274,8 +282,8 @@ class Shards:
             mine = [(run, part) for run, part in self.parts if run.parameter in there]
             for _, part in mine:
                 self.inner.state[part][name] = torch.empty(part.shape, dtype=dtype)
-            for words in merge(self._job, stretch, dtype, give):
-                whole = whole and all(words.whole(self.line.places[i]) for i in there)
+            for words in merge(self._job, buffer, dtype, give):
+                whole = whole and all(words.whole(self.flat.places[i]) for i in there)
                 for run, part in mine:
                     words.put(run[1:], self.inner.state[part][name])
         return whole
@@ -296,7 +304,7 @@ class Shards:
         -inf where it has none.
         """
         table = torch.full(
-            (len(self.line.parameters), len(self._names)), -math.inf, dtype=torch.float64
+            (len(self.flat.parameters), len(self._names)), -math.inf, dtype=torch.float64
         )
         for run, part in self.parts:
             for name, value in self.inner.state[part].items():

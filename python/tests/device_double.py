@@ -15,13 +15,13 @@ import torch.distributed as dist
 
 
 class Stream:
-    def __init__(self, card, name):
-        self.card, self.name = card, name
+    def __init__(self, device, name):
+        self.device, self.name = device, name
         self.queue, self.ran = [], 0
 
     def wait_event(self, event):
-        self.card.note("wait", self.name, event.stream.name)
-        if self is self.card.default:
+        self.device.note("wait", self.name, event.stream.name)
+        if self is self.device.default:
             event.run()
         else:
             self.queue.append(event.run)
@@ -32,14 +32,14 @@ class Event:
         self.stream, self.place = stream, len(stream.queue)
 
     def run(self):
-        with self.stream.card.lock:
+        with self.stream.device.lock:
             while self.stream.ran < self.place:
                 task = self.stream.queue[self.stream.ran]
                 self.stream.ran += 1
                 task()
 
     def synchronize(self):
-        self.stream.card.note("sync", self.stream.name, self.place)
+        self.stream.device.note("sync", self.stream.name, self.place)
         self.run()
 
 
@@ -47,14 +47,14 @@ class Future(torch.futures.Future):
     """Whoever waits for it computes behind the stream on which it was completed."""
 
     def set_result(self, value):
-        self.card.note("complete", self.card.current().name)
-        self.card.mark(self.card.current()).run()
+        self.device.note("complete", self.device.current_stream().name)
+        self.device.record(self.device.current_stream()).run()
         super().set_result(value)
 
 
-class Wires:
-    """What shoal.torch.cuda.Wires are, made of Gloo. `hook` is called with the name of each place
-    that a worker may die or fail at.
+class Communicator:
+    """A stand-in for shoal.torch.cuda.Communicator, made of Gloo. `hook` is called with the name of
+    each place that a worker may die or fail at.
 
     Gloo cannot be aborted: what waits for a partner that is lost is left alone on its thread, with
     a copy of the tensor, and ends by Gloo's time-out.
@@ -108,8 +108,8 @@ class Wires:
         self._tasks.put(None)
 
 
-class CardDouble:
-    """What shoal.torch.cuda.Card is; with a `device`, the name of one, NCCL can be used on it."""
+class DeviceDouble:
+    """What shoal.torch.cuda.Device is; with a `device`, the name of one, NCCL can be used on it."""
 
     def __init__(self, refuses=False, device=None, hook=lambda place: None):
         self.device, self.hook = device, hook
@@ -139,28 +139,28 @@ class CardDouble:
     def stream(self):
         return Stream(self, "side")
 
-    def current(self):
+    def current_stream(self):
         return getattr(self._here, "stream", self.default)
 
     @contextlib.contextmanager
     def on(self, stream):
-        before, self._here.stream = self.current(), stream
+        before, self._here.stream = self.current_stream(), stream
         yield
         self._here.stream = before
 
-    def mark(self, stream):
+    def record(self, stream):
         with self.lock:
             return Event(stream)
 
     def copy(self, to, source):
-        stream = self.current()
+        stream = self.current_stream()
         assert stream is not self.default, "a copy that the computation waits for"
         with self.lock:
             self.note("copy", to.data_ptr(), source.data_ptr())
             stream.queue.append(lambda: to.detach().copy_(source))
 
-    def home(self, tensor):
-        self.mark(self.current()).run()
+    def to_cpu(self, tensor):
+        self.record(self.current_stream()).run()
         return tensor.clone()
 
     def empty(self, count, dtype):
@@ -171,13 +171,13 @@ class CardDouble:
             raise RuntimeError("no NCCL")
         return self.device, 7
 
-    def wires(self, store, rank, size):
-        self.hook("before the wires")
-        return Wires(store, rank, size, self.hook)
+    def communicator(self, store, rank, size):
+        self.hook("before the communicator")
+        return Communicator(store, rank, size, self.hook)
 
     def future(self):
         future = Future()
-        future.card = self
+        future.device = self
         return future
 
 
@@ -185,6 +185,6 @@ def install(**options):
     """Have all tensors lie on a device from now on; returns it."""
     import shoal.torch.cuda
 
-    card = CardDouble(**options)
-    shoal.torch.cuda.card_of = lambda tensors: card
-    return card
+    device = DeviceDouble(**options)
+    shoal.torch.cuda.device_of = lambda tensors: device
+    return device

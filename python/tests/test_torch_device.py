@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist
 
-from shoal.torch.cuda import Card, Wires
+from shoal.torch.cuda import Device, Communicator
 
 PORTABLE = 1  # cudaHostRegisterPortable
 
@@ -37,17 +37,19 @@ def driver(monkeypatch):
 
 
 def test_memory_is_registered_for_every_context(driver):
-    card = Card(torch.device("cuda:0"))
-    card.pin(1 << 40, 16 << 20)
-    card.unpin(1 << 40)
+    device = Device(torch.device("cuda:0"))
+    device.pin(1 << 40, 16 << 20)
+    device.unpin(1 << 40)
     assert driver.calls == [("register", 1 << 40, 16 << 20, PORTABLE), ("unregister", 1 << 40)]
 
 
-@pytest.mark.parametrize("call", [lambda card: card.pin(0, 4096), lambda card: card.unpin(0)])
+@pytest.mark.parametrize(
+    "call", [lambda device: device.pin(0, 4096), lambda device: device.unpin(0)]
+)
 def test_what_the_driver_refuses_is_an_error(driver, call):
     driver.error = 712  # cudaErrorHostMemoryAlreadyRegistered
     with pytest.raises(RuntimeError, match="cudaError 712"):
-        call(Card(torch.device("cuda:0")))
+        call(Device(torch.device("cuda:0")))
 
 
 class Operation:
@@ -87,13 +89,13 @@ class Group:
         self.aborts += 1
 
 
-class Silent(Card):
-    """A card whose streams have nothing to do."""
+class Silent(Device):
+    """A device whose streams have nothing to do."""
 
-    def current(self):
+    def current_stream(self):
         return None
 
-    def mark(self, stream):
+    def record(self, stream):
         return types.SimpleNamespace(synchronize=lambda: None)
 
 
@@ -106,13 +108,13 @@ def group(monkeypatch):
     return Group
 
 
-def wires():
-    return Silent(torch.device("cuda:0")).wires("store", 1, 3)
+def communicator():
+    return Silent(torch.device("cuda:0")).communicator("store", 1, 3)
 
 
 def test_sums_are_waited_for_until_they_tell_of_errors(group):
-    one = wires()
-    assert isinstance(one, Wires)
+    one = communicator()
+    assert isinstance(one, Communicator)
     tensors = [torch.zeros(2), torch.zeros(3)]
     for tensor in tensors:
         one.all_reduce(tensor)
@@ -130,7 +132,7 @@ def test_sums_are_waited_for_until_they_tell_of_errors(group):
 
 def test_an_error_of_nccl_is_raised(group):
     group.error = "a cable is loose"
-    one = wires()
+    one = communicator()
     one.all_reduce(torch.zeros(1))
     with pytest.raises(RuntimeError, match="a cable is loose"):
         one.wait()
@@ -138,7 +140,7 @@ def test_an_error_of_nccl_is_raised(group):
 
 def test_what_was_aborted_never_counts(group):
     """To the device an operation that was aborted is one that is over."""
-    one = wires()
+    one = communicator()
     one.all_reduce(torch.zeros(1))
     one.abort()
     assert group.made[0].aborts == 1
@@ -153,7 +155,7 @@ def test_a_lost_partner_does_not_end_the_process(group, monkeypatch, given, want
     monkeypatch.delenv("TORCH_NCCL_ASYNC_ERROR_HANDLING")
     if given:
         monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", given)
-    wires()
+    communicator()
     assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == want
 
 
@@ -162,7 +164,7 @@ def test_who_can_use_nccl(group, monkeypatch):
         torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(uuid="GPU-7")
     )
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 21, 5))
-    assert Card(torch.device("cuda:0")).identity() == ("GPU-7", 2 << 32 | 21 << 16 | 5)
+    assert Device(torch.device("cuda:0")).identity() == ("GPU-7", 2 << 32 | 21 << 16 | 5)
 
 
 @pytest.mark.parametrize("lacks", ["uuid", "abort", "NCCL"])
@@ -174,4 +176,4 @@ def test_who_cannot(group, monkeypatch, lacks):
     elif lacks == "NCCL":
         monkeypatch.delattr(dist, "ProcessGroupNCCL")
     with pytest.raises(RuntimeError, match="no NCCL that can be aborted"):
-        Card(torch.device("cuda:0")).identity()
+        Device(torch.device("cuda:0")).identity()
