@@ -5,6 +5,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/decide/policy"
 )
 
@@ -28,7 +29,7 @@ func TestBucketOfWhatWasMeasured(t *testing.T) {
 			for _, bytes := range []int{64 << 10, 4 << 20, 16 << 20} {
 				s := cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: 3, Bytes: bytes}
 				s.Seconds = m.Time(s.Route, s.Hosts, s.Bytes)
-				r.measured(landed{s, false})
+				r.decide(decide.Observation[cost.Sample]{Sample: s})
 			}
 		}
 		sizes[name] = ask(r)

@@ -6,6 +6,7 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/decide/policy"
 )
 
@@ -24,7 +25,7 @@ func TestPredictOnLinks(t *testing.T) {
 		s := cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: hosts, Bytes: bytes}
 		s.Seconds = truth.Time(s.Route, hosts, bytes)
 		for range 3 {
-			r.measured(landed{s, false})
+			r.decide(decide.Observation[cost.Sample]{Sample: s})
 		}
 	}
 	unknown := func(when string) {

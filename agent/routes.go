@@ -18,20 +18,14 @@ import (
 // has chosen here, or who leads has told. All but the tuner and its queue are on the engine's
 // thread.
 type routes struct {
-	fixed    bool // nothing is to be chosen
+	fixed    bool // collectives go by their lengths alone
 	chosen   map[policy.Class]collective.Route
-	hosts    int // of the newest all-reduce between hosts
+	hosts    int // hosts of the newest all-reduce between hosts
 	exchange exchange
-	landed   queue.Queue[landed]
+	measured queue.Queue[decide.Observation[cost.Sample]]
 
 	mu    sync.Mutex
 	tuner *policy.Routes // nil before a job has use for it
-}
-
-// landed is an all-reduce that was measured.
-type landed struct {
-	cost.Sample
-	leads bool // this agent
 }
 
 // FixRoutes lets collectives go by their lengths alone, on a host that learns what the job wants
@@ -75,7 +69,7 @@ func (c *crew) observed(f *batch, transfers int, at time.Time) {
 	transfers = min(transfers, f.timed)
 	f.timed -= transfers
 	c.routes.exchange.end(transfers, at, func(s cost.Sample) {
-		c.routes.landed.Put(landed{s, c.agent.Leads()})
+		c.routes.measured.Put(decide.Observation[cost.Sample]{Sample: s, Leads: c.agent.Leads()})
 	})
 }
 
@@ -83,19 +77,20 @@ func (c *crew) observed(f *batch, transfers int, at time.Time) {
 // milliseconds to think.
 func (a *Agent) tune(ctx context.Context) error {
 	r := &a.crew.routes
-	defer context.AfterFunc(ctx, r.landed.Close)()
+	defer context.AfterFunc(ctx, r.measured.Close)()
 	for {
-		l, ok := r.landed.Take()
+		o, ok := r.measured.Take()
 		if !ok {
 			return nil
 		}
-		if change, is := r.measured(l); is {
+		if change, is := r.decide(o); is {
 			_ = a.engine.later(func() { a.crew.reroute(change) }) // a stopped engine goes no way
 		}
 	}
 }
 
-func (r *routes) measured(l landed) (policy.RouteDecision, bool) {
+// decide lets the tuner take a measurement.
+func (r *routes) decide(o decide.Observation[cost.Sample]) (policy.RouteDecision, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.tuner == nil {
@@ -103,7 +98,7 @@ func (r *routes) measured(l landed) (policy.RouteDecision, bool) {
 		start.Gamma = probe.Add(newClock())
 		r.tuner = policy.NewRoutes(start)
 	}
-	return r.tuner.Decide(decide.Observation[cost.Sample]{Sample: l.Sample, Leads: l.leads})
+	return r.tuner.Decide(o)
 }
 
 // model is what explains the all-reduces over so many hosts; false as long as nothing is known of

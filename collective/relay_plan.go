@@ -79,8 +79,7 @@ func (r *Relay) reset(calls []*Call, sites Sites) {
 	if len(p.roles) < sites.N {
 		p.roles = make([]role, sites.N)
 	}
-	r.self, r.results, r.first, r.bytes.summed, r.bytes.placed, r.bytes.written = sites.Self, 0, -1,
-		0, 0, 0
+	r.self, r.results, r.first, r.bytes = sites.Self, 0, -1, byteCounts{}
 	r.run.Prepare(&r.local, calls) // for the scales; moves follow
 	r.sumType = r.run.dtype
 	if r.run.reduces && !calls[0].Narrow {
