@@ -11,12 +11,15 @@ import (
 // ledger, and to who asked for it.
 func (l *launch) onEvent(e agent.Event) {
 	l.mu.Lock()
-	muted, dir := l.muted, l.dir
+	muted, dir, denied := l.muted, l.dir, len(l.denied) > 0
 	// once this launcher ends the workers, that they are lost is no news
 	if !muted && l.stopping < 0 {
 		l.announce(e)
 	}
 	l.mu.Unlock()
+	if denied && e.What == "generation" {
+		l.later(l.releaseDenied)
+	}
 	if dir == nil || muted && e.What != "waited" { // in the ledger every wait has its end
 		return
 	}

@@ -77,10 +77,13 @@ type launch struct {
 	machines map[string]string // what these call themselves, where that is not their name
 	leader   string
 	// who led, is lost, and has no successor yet; until this host has said that it is stuck
-	mourned  string
-	lost     bool          // no member is left, and none has finished its work
-	over     bool          // this host is not needed any more
-	leaving  bool          // it was asked to leave
+	mourned string
+	lost    bool // no member is left, and none has finished its work
+	over    bool // this host is not needed any more
+	leaving bool // it was asked to leave
+	// denied has the hosts that were asked to leave when the job could not do without them; on the
+	// host that leads
+	denied   map[string]bool
 	fatal    error         // why the job cannot go on here
 	muted    bool          // the job is over: what hosts do now is no news
 	news     []string      // lines for the terminal

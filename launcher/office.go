@@ -75,6 +75,7 @@ func (l *launch) hear(from string, n *note) {
 			l.console.Note(fmt.Sprintf(
 				"host %s asks to leave (%s), but its workers cannot be released: %v", from,
 				n.Leaving.Why, err))
+			l.deny(from)
 			l.agent.Tell(from, (&note{Stays: &reasonNote{err.Error()}}).encode())
 		}
 	case n.Line != nil:
@@ -180,6 +181,7 @@ func (l *launch) welcome(host string, o offerNote) {
 		l.console.Note(fmt.Sprintf("host %s has joined; slots: %d", host, o.Slots))
 	}
 	l.needRoom()
+	l.releaseDenied()
 	l.wake()
 }
 
@@ -215,6 +217,7 @@ func (l *launch) follow(leader string) {
 	clear(l.rooms)
 	clear(l.machines)
 	clear(l.expected)
+	clear(l.denied)
 	if leader == l.host {
 		for _, host := range hosts {
 			if host != l.host {
@@ -285,6 +288,7 @@ func (l *launch) onGone(host, how string) {
 		delete(l.rooms, host)
 		delete(l.machines, host)
 		delete(l.expected, host)
+		delete(l.denied, host)
 		l.mu.Unlock()
 		for _, h := range l.living() {
 			if h.host == host {
@@ -392,10 +396,39 @@ func (l *launch) sayLeaving() {
 			unfit, needed := new(head.UnfitError), new(member.NeededError)
 			if l.cfg.CannotLeave != nil && !errors.As(err, &unfit) && !errors.As(err, &needed) {
 				l.cfg.CannotLeave(err)
+			} else {
+				l.deny(l.host)
 			}
 		}
 	default:
 		l.agent.Tell(leader, (&note{Leaving: &reasonNote{"it was asked to stop"}}).encode())
+	}
+}
+
+// deny notes that the job needs a host which was asked to leave.
+func (l *launch) deny(host string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.denied == nil {
+		l.denied = map[string]bool{}
+	}
+	l.denied[host] = true
+}
+
+// releaseDenied asks again for hosts that were asked to leave and were needed, when the job may do
+// without them: it has other members, or another host. Who leads anew is asked by the hosts.
+func (l *launch) releaseDenied() {
+	l.mu.Lock()
+	hosts := slices.Sorted(maps.Keys(l.denied))
+	l.mu.Unlock()
+	for _, host := range hosts {
+		if l.agent.Drain(host, host) != nil {
+			continue
+		}
+		l.mu.Lock()
+		delete(l.denied, host)
+		l.mu.Unlock()
+		l.console.Note(fmt.Sprintf("host %s, which was asked to leave, is not needed any more", host))
 	}
 }
 
