@@ -17,8 +17,8 @@ import (
 
 	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/data/cursor"
-	"github.com/shoal-ml/shoal/decide/policy"
 	"github.com/shoal-ml/shoal/fabric"
 	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/head"
@@ -149,7 +149,7 @@ func (a *Agent) link() error {
 		after: a.cfg.After, began: time.Now(), unwanted: map[topo.WorkerID]bool{},
 		asking: map[topo.WorkerID][]chan<- head.Grouped{}, batches: map[head.BatchID]*batch{},
 		unasked: len(a.cfg.Tokens),
-		routes:  routes{fixed: a.cfg.Fixed, chosen: map[policy.Class]collective.Route{}},
+		routes:  routes{fixed: a.cfg.Fixed, chosen: map[cost.Class]collective.Route{}},
 		shaper:  shaper{redundant: a.cfg.Redundant, known: map[string]*reshape.Layout{}}}
 	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Route: a.crew.routes.choose,
 		Arrange: a.crew.shaper.arrange}

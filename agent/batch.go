@@ -199,7 +199,7 @@ func (c *crew) executed(n head.BatchID, proof digest.Proof) {
 func (c *crew) drop(n head.BatchID) {
 	if f := c.batches[n]; f != nil {
 		delete(c.batches, n)
-		c.routes.exchange.abandon(f.timed)
+		c.routes.meter.Abort(f.timed)
 		for i := range f.parts {
 			c.engine.abort(transferOf(n, i))
 		}

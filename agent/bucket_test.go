@@ -21,7 +21,7 @@ func TestBucketOfWhatWasMeasured(t *testing.T) {
 		"slow cables": {Fixed: 1e-3, Alpha: 50e-6, Piece: 5e-6, Beta: 8 / 1e9, Gamma: 0.1e-9},
 		"slow words":  {Fixed: 50e-3, Alpha: 50e-6, Piece: 5e-6, Beta: 8 / 100e9, Gamma: 0.1e-9},
 	} {
-		r := &routes{chosen: map[policy.Class]collective.Route{}, hosts: 3}
+		r := &routes{chosen: map[cost.Class]collective.Route{}, hosts: 3}
 		if got := ask(r); got != 0 {
 			t.Errorf("before anything was measured: %d", got)
 		}

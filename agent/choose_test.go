@@ -4,14 +4,14 @@ import (
 	"testing"
 
 	"github.com/shoal-ml/shoal/collective"
-	"github.com/shoal-ml/shoal/decide/policy"
+	"github.com/shoal-ml/shoal/cost"
 )
 
 // What a tuner has chosen is for all-reduces of its class, in a job that wants it.
 func TestChoose(t *testing.T) {
 	const bytes = 1 << 20
 	better := collective.Route{Strategy: collective.Doubling{}, Piece: collective.MinPiece}
-	r := routes{chosen: map[policy.Class]collective.Route{policy.ClassOf(3, bytes): better}}
+	r := routes{chosen: map[cost.Class]collective.Route{cost.ClassOf(3, bytes): better}}
 	for _, c := range []struct {
 		kind         collective.Kind
 		hosts, bytes int

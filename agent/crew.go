@@ -39,7 +39,7 @@ type crew struct {
 	parted   bool
 	shaper   shaper
 	stalls   *stall.Detector
-	began    time.Time       // when stalls began to be observed
+	began    time.Time       // begin of the time by which stalls and transfers are measured
 	after    topo.Generation // which the job had before this start
 
 	published publisher         // the status

@@ -7,7 +7,6 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
 	"github.com/shoal-ml/shoal/decide"
-	"github.com/shoal-ml/shoal/decide/policy"
 )
 
 // What a plan should take on links follows from all-reduces that were long enough to tell. Where
@@ -15,7 +14,7 @@ import (
 func TestPredictOnLinks(t *testing.T) {
 	truth := cost.Model{Fixed: 1e-3, Alpha: 50e-6, Piece: 5e-6, Beta: 8 / 100e6,
 		Gamma: 0.1e-9}
-	r := &routes{chosen: map[policy.Class]collective.Route{}}
+	r := &routes{chosen: map[cost.Class]collective.Route{}}
 	ask := func(busiest int) api.Plan {
 		p := api.Plan{Busiest: busiest, Copied: 1 << 20}
 		predict(&p, r)

@@ -11,6 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/decide"
 	"github.com/shoal-ml/shoal/decide/policy"
 	"github.com/shoal-ml/shoal/internal/queue"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/meter"
 	"github.com/shoal-ml/shoal/sense/probe"
 )
 
@@ -19,9 +21,9 @@ import (
 // thread.
 type routes struct {
 	fixed    bool // collectives go by their lengths alone
-	chosen   map[policy.Class]collective.Route
+	chosen   map[cost.Class]collective.Route
 	hosts    int // hosts of the newest all-reduce between hosts
-	exchange exchange
+	meter    meter.AllReduces
 	measured queue.Queue[decide.Observation[cost.Sample]]
 
 	mu    sync.Mutex
@@ -36,7 +38,7 @@ func (a *Agent) FixRoutes() {
 
 // choose is the choice of an agent that leads.
 func (r *routes) choose(kind collective.Kind, hosts, bytes int) collective.Route {
-	if route, ok := r.chosen[policy.ClassOf(hosts, bytes)]; ok &&
+	if route, ok := r.chosen[cost.ClassOf(hosts, bytes)]; ok &&
 		kind == collective.AllReduce && !r.fixed {
 		return route
 	}
@@ -48,17 +50,17 @@ func (c *crew) observe(f *batch, begun []*transfer) {
 	if c.routes.fixed {
 		return
 	}
-	now := time.Now()
+	now := sense.Duration(time.Since(c.began))
 	for _, t := range begun {
 		part, kind := f.parts[t.id%collective.MaxStep], t.calls[0].Kind
 		s := cost.Sample{Route: t.route, Hosts: t.sites.N,
 			Bytes: collective.Ready{Calls: part.Calls}.MaxBytes()}
 		if kind == collective.AllReduce {
 			// this agent goes on with it if it comes to lead
-			c.routes.chosen[policy.ClassOf(s.Hosts, s.Bytes)] = s.Route
+			c.routes.chosen[cost.ClassOf(s.Hosts, s.Bytes)] = s.Route
 			c.routes.hosts = s.Hosts
 		}
-		c.routes.exchange.begin(s, kind, now)
+		c.routes.meter.Begin(s, kind, now)
 		f.timed++
 	}
 }
@@ -68,7 +70,7 @@ func (c *crew) observe(f *batch, begun []*transfer) {
 func (c *crew) observed(f *batch, transfers int, at time.Time) {
 	transfers = min(transfers, f.timed)
 	f.timed -= transfers
-	c.routes.exchange.end(transfers, at, func(s cost.Sample) {
+	c.routes.meter.End(transfers, sense.Duration(at.Sub(c.began)), func(s cost.Sample) {
 		c.routes.measured.Put(decide.Observation[cost.Sample]{Sample: s, Leads: c.agent.Leads()})
 	})
 }

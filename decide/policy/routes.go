@@ -4,9 +4,7 @@ package policy
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
-	"math/bits"
 	"slices"
 
 	"github.com/shoal-ml/shoal/collective"
@@ -24,38 +22,12 @@ import (
 // seen the same. Use NewRoutes.
 type Routes struct {
 	start   cost.Model // where fits begin
-	classes map[Class]*classState
-}
-
-// Class is a set of all-reduces that are taken for the same: over as many hosts, of lengths that
-// differ by less than an eighth.
-type Class struct {
-	Hosts int
-	Bytes int // the least number of bytes in the class
-}
-
-// ClassOf returns the class of an all-reduce of so many bytes on each of some hosts.
-func ClassOf(hosts, bytes int) Class {
-	low := max(0, bits.Len(uint(bytes))-4)
-	return Class{hosts, bytes >> low << low}
-}
-
-// String describes the class, such as "all-reduces of 16 MiB over 4 hosts".
-func (c Class) String() string {
-	unit, name := 1, "B"
-	switch {
-	case c.Bytes >= 1<<20:
-		unit, name = 1<<20, "MiB"
-	case c.Bytes >= 1<<10:
-		unit, name = 1<<10, "KiB"
-	}
-	return fmt.Sprintf("all-reduces of %.3g %s over %d hosts", float64(c.Bytes)/float64(unit), name,
-		c.Hosts)
+	classes map[cost.Class]*classState
 }
 
 // RouteDecision is the route that the all-reduces of a class go from now on, and why.
 type RouteDecision struct {
-	Class
+	cost.Class
 	decide.Decision[collective.Route]
 }
 
@@ -95,7 +67,7 @@ const (
 
 // classState is what is known of a class, and the route that it goes.
 type classState struct {
-	Class
+	cost.Class
 	route    collective.Route
 	bytes    int              // bytes of the newest all-reduce, on each host
 	trial    bool             // the route is tried in place of previous
@@ -108,14 +80,14 @@ type classState struct {
 }
 
 // NewRoutes returns a policy that has seen nothing. Its fits start from a model, whose Gamma stays.
-func NewRoutes(start cost.Model) *Routes { return &Routes{start, map[Class]*classState{}} }
+func NewRoutes(start cost.Model) *Routes { return &Routes{start, map[cost.Class]*classState{}} }
 
 // Decide takes what an all-reduce took: by itself, or its share of what several took beside each
 // other. On the agent that leads it decides, now and then, that the all-reduces of the same class
 // go another way from now on.
 func (p *Routes) Decide(o decide.Observation[cost.Sample]) (d RouteDecision, changed bool) {
 	s := o.Sample
-	class := ClassOf(s.Hosts, s.Bytes)
+	class := cost.ClassOf(s.Hosts, s.Bytes)
 	c := p.classes[class]
 	if c == nil {
 		if len(p.classes) == maxClasses || s.Hosts > maxHosts {
@@ -297,7 +269,7 @@ func (p *Routes) samples(c *classState) (list []cost.Sample) {
 	}) {
 		list = c.sample(r, list)
 	}
-	others := slices.SortedFunc(maps.Keys(p.classes), func(a, b Class) int {
+	others := slices.SortedFunc(maps.Keys(p.classes), func(a, b cost.Class) int {
 		return cmp.Or(cmp.Compare(a.Hosts, b.Hosts), cmp.Compare(a.Bytes, b.Bytes))
 	})
 	step := (len(others) + maxFitClasses - 1) / maxFitClasses

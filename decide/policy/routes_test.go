@@ -18,17 +18,17 @@ type network struct {
 	noise float64
 	rng   *rand.Rand
 	odd   map[collective.Route]float64 // by which factor a route takes longer than that
-	route map[policy.Class]collective.Route
+	route map[cost.Class]collective.Route
 }
 
 func newNetwork(truth cost.Model, noise float64) *network {
 	return &network{truth: truth, noise: noise, rng: rand.New(rand.NewPCG(1, 1)),
-		odd: map[collective.Route]float64{}, route: map[policy.Class]collective.Route{}}
+		odd: map[collective.Route]float64{}, route: map[cost.Class]collective.Route{}}
 }
 
 // reduce makes an all-reduce and tells the tuners; the first one leads.
 func (n *network) reduce(hosts, bytes int, tuners ...*policy.Routes) (policy.RouteDecision, bool) {
-	class := policy.ClassOf(hosts, bytes)
+	class := cost.ClassOf(hosts, bytes)
 	route, known := n.route[class]
 	if !known {
 		route = collective.DefaultRoute(bytes)
@@ -77,7 +77,7 @@ func TestTunerFindsGoodRoutes(t *testing.T) {
 		tuner := policy.NewRoutes(cost.Default())
 		n.settle(150, 4, lengths, tuner)
 		for _, bytes := range lengths {
-			route, known := n.route[policy.ClassOf(4, bytes)]
+			route, known := n.route[cost.ClassOf(4, bytes)]
 			if !known {
 				route = collective.DefaultRoute(bytes)
 			}
@@ -169,7 +169,7 @@ func TestTunerFollowsTheNetwork(t *testing.T) {
 	for i, truth := range []cost.Model{near, far, near} {
 		n.truth = truth
 		n.settle(600, 6, []int{bytes}, tuner)
-		route, known := n.route[policy.ClassOf(6, bytes)]
+		route, known := n.route[cost.ClassOf(6, bytes)]
 		if !known {
 			route = collective.DefaultRoute(bytes)
 		}
@@ -226,7 +226,7 @@ func TestTunerTriesStreams(t *testing.T) {
 		for _, c := range n.settle(300, 3, []int{bytes}, policy.NewRoutes(cost.Default())) {
 			tried = tried || c.To.Streams > 1
 		}
-		route, known := n.route[policy.ClassOf(3, bytes)]
+		route, known := n.route[cost.ClassOf(3, bytes)]
 		if !tried || !known || (route.Streams > 1) != several {
 			t.Errorf(
 				"a stream fills %v of a cable, and 16 MiB go %v; several streams were tried: %v",
@@ -261,14 +261,5 @@ func TestTunerBeginsWithAModel(t *testing.T) {
 	}
 	if len(said) < 2 {
 		t.Errorf("whatever sums cost, it says %v", said)
-	}
-}
-
-func TestClassOf(t *testing.T) {
-	for bytes, want := range map[int]int{0: 0, 1: 1, 15: 15, 16: 16, 17: 16, 1 << 20: 1 << 20,
-		1<<20 + 1<<17 - 1: 1 << 20, 1<<20 + 1<<17: 1<<20 + 1<<17, 1<<20 - 1: 15 << 16} {
-		if got := policy.ClassOf(3, bytes); got != (policy.Class{Hosts: 3, Bytes: want}) {
-			t.Errorf("%d bytes are in %+v, want %d", bytes, got, want)
-		}
 	}
 }

@@ -1,32 +1,33 @@
-package agent
+package meter_test
 
 import (
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
+	"github.com/shoal-ml/shoal/sense"
+	"github.com/shoal-ml/shoal/sense/meter"
 )
 
-// stopwatch is an exchange and what it told.
-type stopwatch struct {
-	exchange
+// metered is a meter and what it told.
+type metered struct {
+	meter.AllReduces
 	told []cost.Sample
 }
 
-func (w *stopwatch) starts(ms int, kind collective.Kind, bytes ...int) {
+func (w *metered) starts(ms int, kind collective.Kind, bytes ...int) {
 	for _, n := range bytes {
-		w.begin(cost.Sample{Route: collective.DefaultRoute(n), Hosts: 3, Bytes: n}, kind, at(ms))
+		w.Begin(cost.Sample{Route: collective.DefaultRoute(n), Hosts: 3, Bytes: n}, kind, at(ms))
 	}
 }
 
-func (w *stopwatch) ends(ms, transfers int) {
-	w.end(transfers, at(ms), func(s cost.Sample) { w.told = append(w.told, s) })
+func (w *metered) ends(ms, transfers int) {
+	w.End(transfers, at(ms), func(s cost.Sample) { w.told = append(w.told, s) })
 }
 
 // tells checks what was told since it was asked last: pairs of bytes and milliseconds.
-func (w *stopwatch) tells(t *testing.T, want ...int) {
+func (w *metered) tells(t *testing.T, want ...int) {
 	t.Helper()
 	var got []int
 	for _, s := range w.told {
@@ -43,14 +44,13 @@ func (w *stopwatch) tells(t *testing.T, want ...int) {
 	}
 }
 
-var noon = time.Now()
-
-func at(ms int) time.Time { return noon.Add(time.Duration(ms) * time.Millisecond) }
+func at(ms int) sense.Duration { return sense.Second + sense.Duration(ms)*sense.Second/1000 }
 
 const mib = 1 << 20
 
-func TestExchange(t *testing.T) {
-	w := &stopwatch{}
+// Transfers that are under way together share the time of their busy period by their bytes.
+func TestBusyPeriods(t *testing.T) {
+	w := &metered{}
 	w.starts(0, collective.AllReduce, mib)
 	w.ends(10, 1)
 	w.tells(t, mib, 10) // alone
@@ -79,7 +79,7 @@ func TestExchange(t *testing.T) {
 
 	w.starts(300, collective.AllReduce, mib, mib)
 	w.ends(310, 1)
-	w.abandon(1)
+	w.Abort(1)
 	w.ends(320, 0)
 	w.tells(t) // what was given up says nothing
 
@@ -94,10 +94,10 @@ func TestExchange(t *testing.T) {
 }
 
 // Whatever overlaps, no more time is told than has passed.
-func TestExchangeTellsNoMoreThanPassed(t *testing.T) {
+func TestMeterTellsNoMoreThanPassed(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))
-	w, now, open := &stopwatch{}, 0, 0
+	w, now, open := &metered{}, 0, 0
 	for range 1000 {
 		now += 1 + rng.IntN(10)
 		if open == 0 || rng.IntN(2) == 0 {
@@ -118,15 +118,15 @@ func TestExchangeTellsNoMoreThanPassed(t *testing.T) {
 	}
 }
 
-// Once it has seen what a job exchanges, it costs no memory.
-func TestExchangeAllocatesNothing(t *testing.T) {
-	x, told := &exchange{}, 0
+// Once it has seen what a job transfers, it costs no memory.
+func TestMeterAllocatesNothing(t *testing.T) {
+	x, told := &meter.AllReduces{}, 0
 	if n := testing.AllocsPerRun(100, func() {
 		for bytes := mib; bytes < 8*mib; bytes += mib {
-			x.begin(cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: 3, Bytes: bytes},
-				collective.AllReduce, noon)
+			x.Begin(cost.Sample{Route: collective.DefaultRoute(bytes), Hosts: 3, Bytes: bytes},
+				collective.AllReduce, at(0))
 		}
-		x.end(7, noon, func(cost.Sample) { told++ })
+		x.End(7, at(0), func(cost.Sample) { told++ })
 	}); n > 0 || told == 0 {
 		t.Errorf("%v allocations, %d told", n, told)
 	}

@@ -1,0 +1,32 @@
+package cost
+
+import (
+	"fmt"
+	"math/bits"
+)
+
+// Class is a set of all-reduces that are taken for the same: over as many hosts, of lengths that
+// differ by less than an eighth.
+type Class struct {
+	Hosts int
+	Bytes int // the least number of bytes in the class
+}
+
+// ClassOf returns the class of an all-reduce of so many bytes on each of some hosts.
+func ClassOf(hosts, bytes int) Class {
+	low := max(0, bits.Len(uint(bytes))-4)
+	return Class{hosts, bytes >> low << low}
+}
+
+// String describes the class, such as "all-reduces of 16 MiB over 4 hosts".
+func (c Class) String() string {
+	unit, name := 1, "B"
+	switch {
+	case c.Bytes >= 1<<20:
+		unit, name = 1<<20, "MiB"
+	case c.Bytes >= 1<<10:
+		unit, name = 1<<10, "KiB"
+	}
+	return fmt.Sprintf("all-reduces of %.3g %s over %d hosts", float64(c.Bytes)/float64(unit), name,
+		c.Hosts)
+}

@@ -1,0 +1,16 @@
+package cost_test
+
+import (
+	"testing"
+
+	"github.com/shoal-ml/shoal/cost"
+)
+
+func TestClassOf(t *testing.T) {
+	for bytes, want := range map[int]int{0: 0, 1: 1, 15: 15, 16: 16, 17: 16, 1 << 20: 1 << 20,
+		1<<20 + 1<<17 - 1: 1 << 20, 1<<20 + 1<<17: 1<<20 + 1<<17, 1<<20 - 1: 15 << 16} {
+		if got := cost.ClassOf(3, bytes); got != (cost.Class{Hosts: 3, Bytes: want}) {
+			t.Errorf("%d bytes are in %+v, want %d", bytes, got, want)
+		}
+	}
+}
