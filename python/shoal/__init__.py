@@ -5,8 +5,8 @@
     grads = shoal.empty(1 << 20)   # a NumPy array in the arena
     job.allreduce(grads, op="mean")
 
-Start the workers with `shoal run -n 4 -- python3 train.py`. Nothing but the standard library is
-imported until an array is asked for.
+Start the workers with `shoal run -n 4 -- python3 train.py`. Only the standard library is imported
+until a program asks for an array.
 """
 
 from . import state

@@ -1,5 +1,5 @@
-"""The console script `shoal`: hands over to the Go binary, which is the launcher, the agent and all
-other commands.
+"""The console script `shoal`: runs the Go binary, which is the launcher, the agent and all other
+commands.
 """
 
 from __future__ import annotations

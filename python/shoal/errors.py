@@ -1,4 +1,4 @@
-"""What can go wrong. Every message says what happened, why, and what to do."""
+"""The errors that shoal raises. Each message says what happened, why, and what to do."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class MismatchError(ShoalError):
 
 
 class LostError(ShoalError):
-    """Who is needed is gone: another worker that was lost or has left, without which a call cannot
-    finish; or the agent, and then no call of this job can. The message says who.
+    """A worker or an agent that a call needs is gone. Without another worker this call cannot
+    finish; without the agent no call of this job can. The message says which of them is gone.
     """
 
 
 class ForkError(ShoalError):
-    """A forked child used the job of its parent. Arrays of the arena can be read there, nothing
-    else.
+    """A forked child used the job of its parent. A child can read arrays of the arena, and do
+    nothing else with the job.
     """
 
 

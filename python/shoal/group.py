@@ -34,10 +34,11 @@ class Group(AsyncCollectives):
         self.size = len(self.ranks)
 
     def free(self) -> None:
-        """Let the group go: this rank has no call of it under way, and makes none any more.
+        """Free the group. This rank has no call of the group under way, and makes none any more.
 
-        The job forgets it when no rank needs it. A job has room for 4096 groups, so who makes
-        groups as long as it runs must free them.
+        The job forgets the group when all its ranks have freed it. A job has room for 4096 groups,
+        so a program that keeps making groups must free them. Raises ValueError for the group of all
+        ranks.
         """
         if self._id == 0:
             raise ValueError("the group of all ranks lasts as long as the job")
@@ -132,13 +133,15 @@ class Group(AsyncCollectives):
             total = job.shared("total", x.shape)
             job.allreduce(x, out=total)                 # x stays as it is
 
-        What is the same for all of them is then written once, and not once a rank. Ranks that give
-        the same name get the same memory; the next call into it waits until all have made it, so a
-        result stays as it is until then. Behind the commit of a step, a call into it waits for that
-        before it returns: the members may be others then. The array is read-only, and so is a
-        tensor of torch.from_numpy, which torch does not know: to write to that ends the process. A
-        worker that is released keeps what is in it. Raises ArenaError when the other ranks have
-        another number of bytes, or there is no memory.
+        The result is then written once for all ranks, and not once for each. Ranks that give the
+        same name get the same memory. The next call into it waits until all ranks have made that
+        call, so a result stays as it is until then. A call into it that follows the commit of a
+        step first waits for the commit, because the members may change with it.
+
+        The array is read-only. So is a tensor made of it by torch.from_numpy, but torch does not
+        know that, and a write to that tensor ends the process. A worker that is released keeps the
+        content. Raises ArenaError when the other ranks have another number of bytes, or there is no
+        memory.
         """
         kind, dims = dense(shape, dtype)
         return readable(

@@ -1,4 +1,4 @@
-"""Joining a job, and what a worker does in it besides the collectives."""
+"""Joining a job, and what a worker does in it besides collectives."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ from .world import World
 class Job(World):
     """A job that this process has joined: the group of all its ranks.
 
-    `rank` and `size` number the workers, `generation` numbers the memberships, `name` names the job
-    and `host` the machine. In a job that trains in steps, these change with the members: at the end
-    of a step, and never before. A context manager: leaving the block leaves the job.
+    `rank` is the number of this worker, `size` the number of workers, `generation` the number of
+    the membership, `name` the job and `host` the machine. In a job that trains in steps, rank, size
+    and generation change at the end of a step, and never before. As a context manager, the job is
+    left at the end of the block.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -72,20 +73,26 @@ class Job(World):
                 step.allreduce(gradient)
                 weights -= rate * gradient
 
-        Every sample is taken exactly once an epoch, in an order of its own (the samples' own with
-        shuffle=False), whatever workers join, leave or are lost. Then rank and size change between
-        two steps; register the arrays of the loop, so that a worker that joins gets them. The loop
-        ends after so many `epochs`, or so many `steps` of the job. Where neither is given it is one
-        epoch, `for epoch in range(10): for step in job.steps(len(images), batch=128): ...`: the
-        n-th loop ends with the n-th epoch of the job. A worker that joins goes through those that
-        the job has behind it without a step, as a job of one that is not rank 0. Every worker gives
-        the same arguments. Where the job was made smaller, the steps of a worker that is no longer
-        needed end early; job.released tells.
+        Each epoch takes every sample exactly once, in an order of its own (the order of the data
+        set with shuffle=False), whatever workers join, leave or are lost. Then rank and size change
+        between two steps. Register the arrays of the loop, so that a worker that joins gets them.
+
+        The loop ends after so many `epochs`, or so many `steps` of the job. Where neither is given
+        it is one epoch, `for epoch in range(10): for step in job.steps(len(images), batch=128):
+        ...`, and the n-th loop ends with the n-th epoch of the job. A worker that joins makes no
+        step in the loops of epochs that the job has done already; it is a job of one meanwhile,
+        with a rank that is not 0. Every worker gives the same arguments. Where the job was made
+        smaller, the steps of a worker that is no longer needed end early; job.released says so.
+
+        Raises TypeError and ValueError for arguments that are no such numbers, and ValueError where
+        the job trains on another data set already.
         """
         return steps_until(self.place(samples, batch, seed, shuffle), End(epochs, steps))
 
     def place(self, samples: int, batch: int, seed: int = 0, shuffle: bool = True) -> Progress:
-        """The place of the job in a data set, for loops of other kinds than `steps`."""
+        """The place of the job in a data set, for loops of other kinds than `steps`; see `steps`
+        for the arguments and errors.
+        """
         samples = whole(
             "samples",
             samples,
@@ -126,13 +133,13 @@ class Job(World):
         those that need it.
 
         A value is made of arrays (NumPy, torch), numbers, strings, bytes, None, and lists, tuples
-        and dicts of these. Both are called between two steps, and get() on the new worker before it
-        joins, to have the memory ready. With alike=False the value may differ between workers, as
-        random states do; then it has no arrays, and the new worker gets that of rank 0. Every
-        worker registers the same names.
+        and dicts of these. Both functions are called between two steps. get() is also called on the
+        new worker before it joins, so that memory is ready. With alike=False the value may differ
+        between workers, as random states do; then it has no arrays, and the new worker gets the
+        value of rank 0. Every worker registers the same names.
 
-        Raises ValueError for a name that is registered already: two parts of the state under one
-        would be one of them. TypeError for what cannot travel.
+        Raises ValueError for a name that is registered already, and TypeError for a value that
+        cannot be sent.
         """
         if not isinstance(name, str):
             raise wrong("name", name, "the name of a part of the state, a text")
@@ -164,16 +171,20 @@ class Job(World):
             job.checkpoint("runs/digits", every=500)        # before the loop, on every worker
             for step in job.steps(len(images), batch=128, epochs=10): ...
 
-        `every` so many steps, or every timedelta, and behind the last step (with a loop for each
-        epoch, where loader.epochs says which is the last), the agents write what is registered, an
-        equal share for each worker, while training goes on; it stops only to copy that share. The
-        newest `keep` checkpoints stay. A program that is started again, on any number of workers,
-        goes on at the next step of the newest checkpoint that is whole, and no sample counts twice.
-        With shoal.train the tensors of the model are written too, by each worker what it has, and
-        read on any mesh. What cannot be written is said in the log, and training goes on. All hosts
-        of the job need the same folder, or `s3://BUCKET/PREFIX`, where the agents read and write. A
-        job of one without an agent writes by itself, in a folder, and needs NumPy. The loop begins
-        with ShoalError when there are checkpoints of another program, or none that can be used.
+        A checkpoint is made every `every` steps, or after every `every` of time, and after the last
+        step. (With a loop for each epoch, loader.epochs says which step is the last.) The agents
+        write what is registered, an equal share for each worker, while training goes on; training
+        stops only to copy that share. The newest `keep` checkpoints stay.
+
+        A program that is started again, on any number of workers, goes on after the step of the
+        newest checkpoint that is whole, and no sample counts twice. With shoal.train each worker
+        also writes the tensors of the model that it has, and reads them on any mesh. Errors of
+        writing go to the log, and training goes on.
+
+        All hosts of the job need the same folder, or `s3://BUCKET/PREFIX`, which the agents read
+        and write. A job of one without an agent writes by itself, to a folder, and needs NumPy.
+        Raises ValueError or TypeError for arguments that mean nothing. The loop raises ShoalError
+        where the checkpoints are of another program, or none of them can be used.
         """
         if self._checkpoints is not None:
             raise ValueError(
@@ -225,8 +236,8 @@ class Job(World):
         return Mesh(self, axes)
 
     def leave(self) -> None:
-        """Leave the job. Later calls raise; arrays of the arena stay readable. Happens by itself
-        when the process exits.
+        """Leave the job. Later calls raise ShoalError; arrays of the arena stay readable. A process
+        that exits leaves its job by itself.
         """
         global _current
         self._backend.leave()
@@ -235,7 +246,7 @@ class Job(World):
             _current = None
 
     def _at_exit(self) -> None:
-        # A forked child inherits the exit handlers, and must not sign off for its parent.
+        # A forked child inherits the exit handlers, and must not leave for its parent.
         if os.getpid() == self._pid:
             self.leave()
 
@@ -261,9 +272,9 @@ _joining = threading.Lock()
 def join() -> Job:
     """Join the job that the launcher started this process for; the same Job when called again.
 
-    Without SHOAL_SOCKET in the environment it is a job of one: rank 0 of 1, no agent, every
-    collective a no-op or a copy. Raises JoinError when the environment is not whole, or the agent
-    is not there or refuses.
+    Without SHOAL_SOCKET in the environment this process is a job of one: rank 0 of 1, without an
+    agent, and every collective is a copy or does nothing. Raises JoinError when the environment is
+    not complete, or when the agent is not there or refuses.
     """
     global _current
     if _current is not None:

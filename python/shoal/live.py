@@ -1,5 +1,5 @@
 """Training on a mesh that may change while the job runs: each worker has a part of the state, and
-between two steps it may be another.
+the parts may change between two steps.
 """
 
 from __future__ import annotations
@@ -39,37 +39,38 @@ _RESHAPE = KINDS["reshape"]
 class Model(Protocol):
     """What a rank of a mesh trains. A model lives as long as its mesh.
 
-    It may have a method `initialize()` too, which sets the tensors to what training begins with.
-    That is called where no other rank has the state already, so that a change of the mesh need not
-    wait for what it then replaces.
+    A model may have a method `initialize()`, which sets the tensors to their values at the start of
+    training. It is called only where no other rank has the state already, so that a change of the
+    mesh does not wait for values that it replaces.
 
-    And it may have a method `adopt(tensors)`, which has the model keep its state in the arrays that
-    it is given, by the names of `tensors()`, in place of its own. They lie in memory of the job,
-    where other ranks' agents read and write when the mesh changes: so the state is neither copied
-    out of the model nor into it, and not in memory twice. What is in them is the state, or nothing
-    yet where `initialize()` follows.
+    A model may also have a method `adopt(tensors)`. It makes the model keep its state in the given
+    arrays, by the names of `tensors()`, in place of its own. They lie in memory of the job, which
+    other ranks' agents read and write when the mesh changes: so the state is not copied out of the
+    model or into it, and is in memory only once. The arrays hold the state, or arbitrary values
+    where `initialize()` follows.
     """
 
     def tensors(self) -> Mapping[str, Any]:
-        """This rank's part of the state by name: parameters, and what the optimizer keeps. What is
-        written there counts.
+        """This rank's part of the state by name: parameters, and the state of the optimizer. The
+        arrays are the state itself, and no copies.
 
         Names and shapes are those of the layout; arrays are NumPy's or torch's.
         """
 
     def gradients(self, indices: Any) -> Any:
-        """The gradients of a global batch, summed over whatever ranks have the same parameters;
-        returns this rank's share of the loss, an array of shape [1]. All ranks are given the same
-        indices, and divide them among themselves. The tensors stay as they are: when a worker is
-        lost in here, the step is made again.
+        """Compute the gradients of a global batch, summed over the ranks that have the same
+        parameters. Returns this rank's share of the loss, an array of shape [1].
+
+        All ranks get the same indices, and divide the samples among themselves. The tensors must
+        stay as they are: when a worker is lost during this call, the step is made again.
         """
 
     def update(self) -> None:
-        """Change the tensors by the gradients. It must not need other ranks."""
+        """Change the tensors by the gradients, without other ranks."""
 
 
 class Trained(NamedTuple):
-    """A step that is committed, and the model behind it."""
+    """A committed step, and the model after it."""
 
     number: int  # committed steps of the job before this one
     epoch: int
@@ -105,13 +106,13 @@ def train(
     reshape JOB --mesh dp=4` changes it: between two steps the state moves to the ranks of the other
     mesh, proved by fingerprint, `build` is called again, and the next step is made there.
 
-    When a worker is lost, the step that is under way is void and made again, on a mesh of less `dp`
-    that the others can hold. Where only the lost worker had a part of the state, the job goes back
-    to the newest checkpoint by itself, on the largest mesh that the others can hold: call
-    job.checkpoint before train. Without checkpoints it ends and says so. A program that is started
-    again goes on from the newest checkpoint, on any number of workers and any mesh. The loop of a
-    worker that a mesh does not need ends early; job.released tells. The other arguments are those
-    of Job.steps.
+    When a worker is lost, the step under way is void. It is made again on a mesh of a smaller `dp`
+    that the remaining workers can hold. Where only the lost worker had a part of the state, the job
+    goes back to the newest checkpoint by itself, on the largest mesh that the remaining workers can
+    hold: call job.checkpoint before train. Without checkpoints the job ends, and says why. A
+    program that is started again goes on from the newest checkpoint, on any number of workers and
+    any mesh. The loop of a worker that a mesh does not need ends early; job.released says so. The
+    other arguments are those of Job.steps.
 
     Raises ShoalError when layout, tensors and model contradict each other; the message names rank
     and tensor.
@@ -151,7 +152,7 @@ def train(
 
 
 class _Live:
-    """The model of this rank, and its way from mesh to mesh."""
+    """The model of this rank, as the mesh changes."""
 
     model: Any
     mesh: Any
@@ -181,13 +182,15 @@ class _Live:
         self._warned = False
 
     def state(self, local: Optional[Mapping[str, Any]] = None) -> None:
-        """Tell the agent how the state lies, and what of it this rank has."""
+        """Tell the agent how the state lies, and which part of it this rank has."""
         self._job._backend.state_layout(
             packing.statement(self._layout, self._first, self._catalogue, local)
         )
 
     def recover(self, progress: Progress) -> bool:
-        """Be on the mesh that the job should have; False when it does not need this worker."""
+        """Go to the mesh that the job should have. False when that mesh does not need this
+        worker.
+        """
         backend = self._job._backend
         self._rest()
         while backend.view is not self._seen:
@@ -213,7 +216,7 @@ class _Live:
         return True
 
     def _begin(self, text: str) -> None:
-        """Build the model for a mesh, with the state that has come here, if any has."""
+        """Build the model for a mesh, with the state that was moved to this rank, if any was."""
         self.mesh = self._job.mesh(text)
         self.model = self._build(self.mesh)
         mine = self.model.tensors()
@@ -230,8 +233,8 @@ class _Live:
             self._part.hold(self.mesh, self.model)
 
     def _lend(self, mine: Mapping[str, Any], filled: bool) -> None:
-        """Have the model keep its tensors in memory of the job: in that of the state that has come,
-        if any has. Filled: their values are there, or will be.
+        """Have the model keep its tensors in memory of the job: in that of the state that was moved
+        here, if any was. `filled`: the memory has the values, or will get them.
         """
         if self._memory is None:
             nbytes = packing.places(mine)[1]
@@ -241,7 +244,7 @@ class _Live:
         self.model.adopt(packing.views(mine, self._memory))
 
     def _resume(self, progress: Progress, lost: str) -> None:
-        """Go on from the newest checkpoint, if there is one; if state is lost there must be."""
+        """Go on from the newest checkpoint, if there is one. With lost state there must be one."""
         if self.checkpoints is None or self._part is None:
             return
         if lost:
@@ -258,7 +261,7 @@ class _Live:
         self._begins = False
 
     def _warn(self) -> None:
-        """Say behind the first step what would be lost for good with a worker or a host."""
+        """Warn after the first step about state that only one worker or host has."""
         self._warned = True
         if self.checkpoints is None and not self._job.rank:
             alone = self._job._backend.ask_shape().alone
@@ -269,7 +272,7 @@ class _Live:
                 )
 
     def keep(self, cursor: Cursor, end: End) -> bool:
-        """Make a checkpoint if it is time; whether the training has come to its end."""
+        """Make a checkpoint if one is due. Returns whether the training has come to its end."""
         ended = end.at(cursor)
         if not self._warned and cursor.step:
             self._warn()
@@ -281,7 +284,7 @@ class _Live:
         return ended
 
     def _go(self, inp: int, out: int) -> None:
-        """Hand over this rank's part of the state, and get that of the mesh that comes."""
+        """Give away this rank's part of the state, and get its part on the next mesh."""
         backend = self._job._backend
         old: List[Any] = []
         if inp and self._memory is None:
@@ -303,8 +306,8 @@ class _Live:
         self._memory = new[0] if new else None
 
     def expect(self) -> None:
-        """If a mesh comes behind the step that is committed, make the memory for it while the model
-        is updated: to touch it takes longer than to copy.
+        """If the mesh changes after the committed step, allocate the memory for the next one while
+        the model is updated: to touch the memory takes longer than to copy.
         """
         view = self._job._backend.view
         if view is not self._seen and not view.released:
@@ -325,8 +328,8 @@ class _Live:
             self._allocator = None
 
     def drop(self, progress: Progress) -> None:
-        """Drop the step under way, of which a worker is lost, and go on from its start when all
-        others have dropped it.
+        """Drop the step under way, which has lost a worker, and go on from its start when all other
+        workers have dropped it.
         """
         progress.drop()
         self._job._backend.enter()

@@ -1,6 +1,4 @@
-"""The ranks of a job as a grid with named axes: what data, tensor and pipeline parallelism divide
-among them.
-"""
+"""The ranks of a job as a grid with named axes, one for each kind of parallelism."""
 
 from __future__ import annotations
 
@@ -23,14 +21,14 @@ class Mesh:
         # among the four ranks that differ from this one in tp only
         mesh["tp"].allreduce(partial)
 
-    `axes` are the degrees by name, `coordinate` is the place of this rank on each axis. An axis is
-    a Group of the ranks that lie on one line along it; there `size` is the degree and `rank` the
-    coordinate. An axis of degree 1, or one that is not named, is a group of this rank alone, which
-    asks nobody.
+    `axes` are the degrees by name, and `coordinate` is the place of this rank on each axis.
+    `mesh[axis]` is the Group of the ranks that differ from this one on that axis only; its `size`
+    is the degree, and its `rank` the coordinate. An axis of degree 1, or one that is not named, is
+    a group of this rank alone.
     """
 
     def __init__(self, job: World, text: str) -> None:
-        """Every rank of the job calls it, with the same text; see Job.mesh."""
+        """Every rank of the job makes the mesh, with the same text; see Job.mesh for the errors."""
         self.job = job
         self.axes = degrees(text)
         if prod(self.axes.values()) != job.size:

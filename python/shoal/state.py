@@ -63,13 +63,15 @@ def save(
     """Write the state of all workers as one checkpoint. Every worker of the job calls it; it
     returns when the folder is there.
 
-    `state` has arrays (NumPy, torch, DTensor) by name, or mappings of these, whose names are joined
-    by dots. Beside them there may be numbers, texts, and lists, tuples and dicts of these, such as
-    the groups of an optimizer, which are alike on all workers that have them. A DTensor tells which
-    part of it is here. Everything else is whole and alike on all workers, unless `layout` says
-    where it lies: a spec of docs/formats/layout.md, as JSON or a mapping. It holds for `mesh`,
-    where axes that only the spec has are of degree 1, or else for the mesh in it. Then `catalogue`
-    lists the whole tensors with name, dtype and shape, as shoal-layout.json does.
+    `state` maps names to arrays (NumPy, torch, DTensor), or to mappings of these, whose names are
+    joined by dots. It may also have numbers, texts, and lists, tuples and dicts of these, such as
+    the groups of an optimizer; these are alike on all workers that have them.
+
+    A DTensor says which part of it is here. Every other array is whole and alike on all workers,
+    unless `layout` says where it lies: a spec of docs/formats/layout.md, as JSON or a mapping. The
+    spec holds for `mesh`, where axes that only the spec has are of degree 1, or for the mesh in the
+    spec. Then `catalogue` lists the whole tensors with name, dtype and shape, as shoal-layout.json
+    does.
 
     The folder appears at once, sealed, when everything is on the disk. Raises ShoalError on every
     worker when any of them fails, and then there is no folder. All hosts need the same file system.
@@ -94,14 +96,13 @@ def load(
     layout: Optional[Layout] = None,
     catalogue: Optional[Catalogue] = None,
 ) -> None:
-    """Fill the arrays of `state` from a checkpoint, and replace what is no array. Every worker of
+    """Fill the arrays of `state` from a checkpoint, and replace its other values. Every worker of
     the job calls it; the arguments are those of save.
 
     The path is a folder or a file of any format that `shoal state ls` takes, saved from any layout.
-    What the state does not name is passed over. Where the checkpoint has a seal, one worker
-    compares it first. Raises ShoalError on every worker when any of them fails, such as for a
-    tensor or a value that is not there, or a tensor of another shape or type; the arrays then hold
-    anything.
+    Tensors that the state does not name are ignored. Where the checkpoint has a seal, one worker
+    verifies it first. Raises ShoalError on every worker when any of them fails, such as for a
+    missing tensor or value, or a tensor of another shape or type; the arrays then hold anything.
     """
     job, source = join(), _local(path)
     here = _describe(job, state, mesh, layout, catalogue)
@@ -118,9 +119,9 @@ class _Tensor(NamedTuple):
 
 
 class _Here(NamedTuple):
-    """What the state of the job is, and what of it is on this worker."""
+    """The state of the job, and the part of it on this worker."""
 
-    text: bytes  # what shoal-layout.json says
+    text: bytes  # the content of shoal-layout.json
     parts: List[Part]
     tensors: Dict[str, _Tensor]
     values: Dict[str, Any]  # the values of all workers
@@ -194,8 +195,8 @@ def _describe(
 def _say(
     job: Job, tensors: Dict[str, _Tensor], mesh: "Union[Mesh, str, None]", layout: Optional[Layout]
 ) -> Dict[str, Any]:
-    """What this worker knows of the layout: the mesh, the rules of its DTensors, and the whole
-    tensors as far as they are here.
+    """The layout as far as this worker knows it: the mesh, the rules of its DTensors, and the whole
+    tensors of its arrays.
     """
     spec = dict(json.loads(layout if isinstance(layout, str) else json.dumps(layout or {})))
     axes = str(mesh) if mesh is not None else str(spec.get("mesh", ""))
@@ -343,12 +344,12 @@ def _assign(array: Any, memory: Any) -> None:
 
 
 def _unique(listed: Iterable[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """Each once, in the order in which they come."""
+    """The different items, in the order of their first occurrence."""
     return list({json.dumps(x, sort_keys=True): x for x in listed}.values())
 
 
 def _exchange(job: Job, value: Any) -> List[Any]:
-    """The values of all workers, each made of what JSON has."""
+    """The values of all workers, by rank; each consists of JSON types."""
     import numpy
 
     text = json.dumps(value).encode() + b"\n"
@@ -357,8 +358,8 @@ def _exchange(job: Job, value: Any) -> List[Any]:
 
 
 def _together(job: Job, what: Callable[[], T]) -> T:
-    """Do something on every worker. When it fails on any, all of them raise, so that none waits for
-    another.
+    """Call a function on every worker. When it fails on any worker, all of them raise ShoalError,
+    so that none waits for another.
     """
     result: Optional[T] = None
     error = ""

@@ -1,5 +1,5 @@
-"""Training in steps: who takes which samples, and what happens between two steps when the members
-of the job change.
+"""Training in steps: which worker takes which samples, and what happens between two steps when the
+members of the job change.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ class Step:
         tuple of several). With `out`, an array (a list of as many), leave them and fill that, for
         example job.shared.
 
-        The arrays hold means over this worker's samples: gradients, losses. This commits the step,
-        so give all arrays to one call. A worker that is lost before it called this is not part of
-        the mean, one that is lost later is.
+        The arrays hold means over this worker's samples: gradients, losses. This call commits the
+        step, so give all arrays to one call. A worker that is lost before it made the call is not
+        part of the mean; a worker that is lost later is. Raises ShoalError in a step that is
+        committed already.
         """
         if not arrays:
             raise ValueError("step.allreduce needs at least one array: the gradient")
@@ -84,10 +85,10 @@ class Step:
     def share(
         self, x: Any, last: bool, op: str = "mean", narrow: bool = False, out: Any = None
     ) -> Handle[Any]:
-        """The all-reduce of one array as a part of the step; the step is committed with the last
-        part, and no part is complete before the last was submitted by every worker. With another op
-        than the mean every worker counts, also one without samples. With `narrow`, partial sums of
-        float16 and bfloat16 are rounded to that type between hosts, which takes half the bytes.
+        """Begin the all-reduce of one array as a part of the step. The last part commits the step,
+        and no part is complete before every worker has submitted the last one. With another op than
+        the mean, workers without samples count too. With `narrow`, partial sums of float16 and
+        bfloat16 are rounded to that type between hosts, which takes half the bytes.
         """
         if self.committed:
             raise ShoalError(
@@ -105,24 +106,24 @@ class Step:
         )
 
     def deliver(self, x: Any, root: int, out: Any) -> Handle[Any]:
-        """A part of the step, and not the last, that gives the mean of one array to a rank only:
-        there in `out`, which others leave None.
+        """Begin a reduce of one array as a part of the step, which is not the last one: the rank
+        `root` gets the mean in `out`, and the others leave `out` None.
         """
         if not self.weight:
             self._clear(x)
         return self._progress.job.reduce_async(x, "mean", root, out, float(self.weight), MORE)
 
     def begin(self, group: Group) -> Handle[None]:
-        """Begin the step on a group that has every member of the job, for workers that average
-        their gradients by other means than the agent. It counts with all of them or not at all:
-        when one is lost before all have called `end`, this fails with LostError at once.
+        """Begin the step on a group of all members of the job, for workers that average their
+        gradients by other means than the agent. The step counts with all members or not at all:
+        when one is lost before all have called `end`, the handle raises LostError at once.
         """
         return group.barrier_async(MORE)
 
     def end(self, group: Group, done: bool) -> bool:
-        """End what was begun on a group, and commit the step if every member of it is `done`;
-        whether that is so. If not the step is open as before, and may be begun again, on a group of
-        those who are left.
+        """End what `begin` began on a group, and commit the step if every member is `done`. Returns
+        whether it is committed. If not, the step is open as before, and may be begun again on a
+        group of the remaining members.
         """
         try:
             group.barrier_async(self._flags(True) if done else 0).wait()
@@ -132,7 +133,7 @@ class Step:
         return done
 
     def held(self, ranks: Sequence[int]) -> int:
-        """How many samples these ranks have of the batch."""
+        """The number of samples of the batch that these ranks have."""
         cursor, size = self._progress.cursor, self._progress.job.size
         return (
             self.count
@@ -141,9 +142,10 @@ class Step:
         )
 
     def aside(self, x: Any, op: str = "sum", root: Optional[int] = None) -> Handle[Any]:
-        """An all-reduce of one array, or with a root a broadcast, that is no part of the step: it
-        is complete as soon as every worker has submitted it. Workers agree by it on how to write
-        what they then share. When the root is lost, another rank's x is what all get.
+        """Begin an all-reduce of one array, or with a root a broadcast, that is no part of the
+        step: it is complete as soon as every worker has submitted it. Workers use it to agree on
+        how to encode the parts of the step. When the root is lost, all workers get another rank's
+        x.
         """
         job = self._progress.job
         if root is None:
@@ -156,7 +158,7 @@ class Step:
         return STEP | SPARING if self._progress.state.sharded else STEP
 
     def _like(self, x: Any) -> Any:
-        """An array in place of one that stays as it is."""
+        """A new array like x, for a call that must not change x."""
         tensor = self._progress.job._backend.describe(x)
         return self._progress.job._backend.make(x, tensor.dtype, tensor.shape)
 
@@ -171,8 +173,8 @@ class Step:
 
     @property
     def after(self) -> Cursor:
-        """The place in the data behind this step. Known once it is committed: when a worker is
-        lost, its samples come again.
+        """The place in the data after this step. It is known once the step is committed, because
+        samples of a lost worker come again. Raises ShoalError before that.
         """
         if not self.committed:
             raise ShoalError(
@@ -183,12 +185,12 @@ class Step:
 
     @property
     def last(self) -> bool:
-        """Whether an epoch ended with this step. Known once it is committed."""
+        """Whether this step ended an epoch. Known once the step is committed; see `after`."""
         return self.after.epoch != self.epoch
 
 
 class LocalBatch(NamedTuple):
-    """What a worker takes of a step."""
+    """The samples of one worker in one step."""
 
     indices: Samples
     weight: int
@@ -196,8 +198,8 @@ class LocalBatch(NamedTuple):
 
 
 class Progress:
-    """The place of a job in its data, and the passage from one step to the next. One for each
-    job.
+    """The place of a job in its data, and what happens between one step and the next. A job has
+    one.
     """
 
     def __init__(
@@ -208,12 +210,12 @@ class Progress:
         self.step: Optional[Step] = None  # the step under way
         self.state = state
         self._changed = False
-        # the cursor after the step under way, once that is known
+        # The cursor after the step under way; None = not known yet.
         self._next: Optional[Cursor] = None
-        self.plan = 0  # counts the times that what was drawn ahead became void
-        self.opened = 0  # steps since then
+        self.plan = 0  # counts how often the samples that were drawn ahead became void
+        self.opened = 0  # steps since the plan changed last
         self._ahead: Deque[LocalBatch] = deque()
-        self._drawn: Optional[Cursor] = None  # the place up to which samples are drawn
+        self._drawn: Optional[Cursor] = None  # the place up to which samples are drawn; None = none
         self._order: Optional[Order] = None
         self._epoch = 0  # the epoch of the order
         self.checkpoints: Optional[Checkpoints] = None
@@ -221,7 +223,7 @@ class Progress:
         self.hints: List[Callable[[], str]] = []
         self.meshed = False  # the model is cut over a mesh: each worker has a part of the state
         self.begun = False
-        self._trained = False  # a step was opened here
+        self._trained = False  # this process has opened a step
         self.epochs = Epochs(job, state)
         job._backend.state_data(self.cursor)
 
@@ -232,9 +234,8 @@ class Progress:
     def begin(self, end: End) -> None:
         """Begin a loop.
 
-        Raises ShoalError when loops of this process have come to its end already, as a second one
-        does that has the number of epochs of the first: it would make no step, and nobody would
-        know.
+        Raises ShoalError when an earlier loop of this process has reached the same end, such as a
+        second loop with the number of epochs of the first: it would silently make no step.
         """
         self.leave()
         self.epochs.begin(end)
@@ -247,8 +248,8 @@ class Progress:
             )
 
     def over(self, end: End) -> bool:
-        """Go to the place between this step and the next; whether the end of the training is there,
-        or of the epoch.
+        """Go to the place between this step and the next. Returns whether the training ends there,
+        or the epoch of this loop.
 
         Raises ShoalError when the step was not committed.
         """
@@ -276,9 +277,9 @@ class Progress:
         return ended
 
     def arrive(self, end: Optional[End] = None) -> bool:
-        """Be where the job is, in the first loop with the state of the others or of a checkpoint;
-        False when this loop makes no step any more: this worker is released, or the job is beyond
-        the epoch of the loop.
+        """Go to where the job is; in the first loop, take the state of the others or of a
+        checkpoint. False when this loop makes no more steps: this worker is released, or the job is
+        beyond the epoch of the loop.
         """
         if not self.begun:
             self.state.discover()
@@ -288,8 +289,8 @@ class Progress:
                 and not self.epochs.behind(end, self.cursor)
             ):
                 self._resume(self.checkpoints)
-        # Where the state is that of a later epoch, it is set again there: what is behind this loop
-        # changes it.
+        # A state of a later epoch is set again in the loop of that epoch, because the code after
+        # this loop changes it.
         if not self.cross(end) or self.epochs.behind(end, self.cursor):
             self.epochs.end(end, empty=True)
             return False
@@ -297,7 +298,7 @@ class Progress:
         return True
 
     def leave(self) -> None:
-        """Leave the loop that was before, if it has not come to its end."""
+        """End the loop before this one, if it was left by `break`."""
         self.drop()
         self._settle()
         self._replan()
@@ -329,7 +330,7 @@ class Progress:
             epochs.count = None
 
     def _settle(self) -> None:
-        """Be behind the step that was committed."""
+        """Go to the place after the committed step."""
         if self.step is not None:
             self.cursor, self._next, self.step = self.next(), None, None
 
@@ -339,14 +340,14 @@ class Progress:
             self.go_to(place)
 
     def go_to(self, place: Cursor) -> None:
-        """Be at the place of a checkpoint, and say so."""
+        """Go to the place of a checkpoint, and tell the agent."""
         self.cursor = place
         self.job._backend.state_data(place)
         self._replan()
 
     @property
     def place(self) -> Cursor:
-        """The place behind the last committed step."""
+        """The place after the last committed step."""
         return self.next() if self.step is not None and self.step.committed else self.cursor
 
     def next(self) -> Cursor:
@@ -370,8 +371,8 @@ class Progress:
         return self.step
 
     def whole(self) -> Step:
-        """The next step, with all samples of its batch: for workers that divide them among
-        themselves in a way of their own.
+        """The next step with all samples of its batch, for workers that divide them among
+        themselves.
         """
         if self._order is None or self._epoch != self.cursor.epoch:
             self._order, self._epoch = self.cursor.order(), self.cursor.epoch
@@ -380,13 +381,13 @@ class Progress:
         return self.step
 
     def ahead(self, k: int) -> LocalBatch:
-        """This worker's part of the step that is k steps away, if the members stay the same."""
+        """This worker's samples of the k-th next step, if the members stay the same."""
         while len(self._ahead) <= k:
             self._draw()
         return self._ahead[k]
 
     def drop(self) -> None:
-        """Forget a step that was opened and not committed."""
+        """Drop a step that was opened and not committed."""
         if self.step is not None and not self.step.committed:
             self.step = None
             self.epochs.made -= 1
@@ -399,8 +400,8 @@ class Progress:
         self._drawn = None
 
     def cross(self, end: Optional[End] = None) -> bool:
-        """Pass from one step to the next, which is where members join and leave; False when this
-        worker has left, or cannot join in the epoch of this loop.
+        """Pass from one step to the next, where members join and leave. False when this worker has
+        left, or cannot join in the epoch of this loop.
         """
         job, backend, epoch = self.job, self.job._backend, self.epochs.only(end)
         if backend.late:
@@ -431,8 +432,8 @@ class Progress:
                 self.state.absorb_losses()
                 if view.joined:
                     backend.admit()
-                    # what was made since the loop began, which a worker that joins misses and says
-                    # so
+                    # Optimizers that were made since the loop began: a worker that joins names what
+                    # it lacks.
                     self.state.discover()
                     self.state.send(job, view.joined, self.cursor.step)
             if view.joined:
@@ -441,7 +442,7 @@ class Progress:
         return True
 
     def _draw(self) -> None:
-        """Draw the samples of this worker for steps that come, up to the end of an epoch."""
+        """Draw the samples of this worker for the next steps, up to the end of an epoch."""
         rank, size = self.job.rank, self.job.size
         cursor = self._drawn or self.cursor
         if self._order is None or self._epoch != cursor.epoch:

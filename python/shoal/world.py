@@ -33,13 +33,13 @@ class World(Group):
 
     @property
     def outside(self) -> bool:
-        """Whether this worker came when the job already ran, and is no member yet."""
+        """Whether this worker was started when the job already ran, and is no member yet."""
         return self._backend.late
 
     @property
     def released(self) -> bool:
-        """Whether the job goes on without this worker, or was stopped: it keeps its rank, and every
-        collective is one of a job of one.
+        """Whether the job goes on without this worker, or was stopped. The worker keeps its rank,
+        and its collectives are those of a job of one.
         """
         return self._backend.view.released
 
@@ -63,9 +63,7 @@ class World(Group):
         return Group(self._backend, number, rank, members)
 
     def alone(self) -> Group:
-        """A group of this rank alone, as its rank 0. It needs nobody, whatever becomes of the
-        job.
-        """
+        """A group of this rank alone. Its collectives need no other rank and no agent."""
         return Group(self._backend, self._backend.own_group(), 0, [self.rank])
 
     @contextlib.contextmanager

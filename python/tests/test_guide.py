@@ -123,7 +123,9 @@ def mentioned(page):
     code = [body for kind, body in BLOCK.findall(text) if kind != "python"]
     code += [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", BLOCK.sub("", text))]
     for part in code:
-        for found in re.finditer(r"(?:^|[\s(])shoal +([a-z]+(?: [^\n#;&|)]*)?)(?![^\s#;&|)])", part):
+        for found in re.finditer(
+            r"(?:^|[\s(])shoal +([a-z]+(?: [^\n#;&|)]*)?)(?![^\s#;&|)])", part
+        ):
             yield found[1].split(" -- ")[0].replace('"', "").split()
 
 

@@ -172,7 +172,12 @@ except shoal.JoinError as err:
     print(err)
 """,
     )
-    for text in ("token: ", "rank: 1 is no worker", "speaks protocol 1, the agent (shoal ", "joined already"):
+    for text in (
+        "token: ",
+        "rank: 1 is no worker",
+        "speaks protocol 1, the agent (shoal ",
+        "joined already",
+    ):
         assert text in output
 
 

@@ -1,7 +1,7 @@
-"""Checkpoints of a job that trains in steps: the state that a worker that joins would get, on disk.
-docs/design/checkpoints.md has the reasons.
+"""Checkpoints of a job that trains in steps: files with the state that a worker that joins would
+get. docs/design/checkpoints.md has the reasons.
 
-Training stops for one copy of this worker's share of the state, between two steps; a writer writes
+Between two steps, training stops for one copy of this worker's share of the state; a writer writes
 the copy. At the start of the loop every worker reads the newest checkpoint that is whole.
 """
 
@@ -36,16 +36,16 @@ _FAR = 1 << 40
 class Contents(NamedTuple):
     """What this worker writes of a checkpoint."""
 
-    about: Dict[str, Any]  # what the checkpoint is of, besides the place in the data
-    own: Dict[str, Any]  # what this worker has for itself
+    about: Dict[str, Any]  # the content of shoal-checkpoint.json, without the place in the data
+    own: Dict[str, Any]  # the values of this worker alone
     tensors: List[TensorInfo]
     ranges: List[ByteRange]
     nbytes: int
-    copy_to: Callable[[int], None]  # copies it to an address
+    copy_to: Callable[[int], None]  # copies the bytes to an address
 
 
 class Found(Protocol):
-    """What this worker has read of a checkpoint."""
+    """The parts of a checkpoint that this worker has read."""
 
     @property
     def parts(self) -> List[memoryview]:
@@ -53,21 +53,21 @@ class Found(Protocol):
 
     @property
     def own(self) -> Dict[int, Any]:
-        """What each worker had for itself, by rank."""
+        """The values of each worker alone, by rank."""
 
 
 class Meshed(Protocol):
-    """A state of which each worker has a part."""
+    """The state of a model that is cut over a mesh: each worker has a part of it."""
 
     def contents(self, notes: Dict[str, Any], own: Dict[str, Any], items: List[Item]) -> Contents:
-        """What this worker writes; the items are what is registered, alike everywhere."""
+        """What this worker writes; `items` are the registered values, alike on all workers."""
 
     def read(self, chosen: Sealed, state: Dict[str, Any]) -> Found:
         """Read this worker's part. Raises ValueError when the checkpoint cannot be used."""
 
 
 class Checkpoints:
-    """The checkpoints of a job in a folder. One for each job."""
+    """The checkpoints of a job in a folder or a bucket. A job has one such place."""
 
     def __init__(
         self, job: Group, state: State, root: str, every: "int | timedelta", keep: int
@@ -87,8 +87,8 @@ class Checkpoints:
             self._steps, self._seconds = 0, every.total_seconds()
         else:
             raise ValueError(f"every={every!r}: {what}")
-        # The steps before which all workers ask each other whether a checkpoint is due, and that of
-        # the newest one. Those who join are told.
+        # The step before which all workers ask each other whether a checkpoint is due, and the step
+        # of the newest checkpoint. Workers that join get both.
         self._next, self._last = self._steps or 1, -1
         self._due = self._looked = time.monotonic()
         self._looked_at = 0
@@ -111,13 +111,13 @@ class Checkpoints:
         self._next, self._last = value
 
     def save_if_due(self, cursor: Cursor) -> None:
-        """Between two steps: make a checkpoint if it is time."""
+        """Make a checkpoint if one is due, between two steps."""
         if cursor.step >= self._next and self._agree_to_save(cursor, bool(self._steps)):
             self._begin(cursor)
 
     def save_last(self, cursor: Cursor) -> None:
-        """Behind the last step: make the last checkpoint, and return when this worker's part of it
-        is there.
+        """Make the last checkpoint, after the last step, and return when this worker's part of it
+        is written.
         """
         self.wait()
         if cursor.step != self._last and self._agree_to_save(cursor, True, ended=True):
@@ -125,8 +125,8 @@ class Checkpoints:
             self._writer.wait()
 
     def _agree_to_save(self, cursor: Cursor, due: bool, ended: bool = False) -> bool:
-        """Whether all workers make a checkpoint here: it is time, and nobody still writes the one
-        before.
+        """Whether all workers make a checkpoint here: one is due, and no worker still writes the
+        one before.
         """
         now = time.monotonic()
         due = due or now - self._due >= self._seconds
@@ -135,7 +135,7 @@ class Checkpoints:
         self._looked, self._looked_at = now, cursor.step
         making = self._allocator is not None and self._allocator.is_alive()
         room = 0 if making or self._writer.busy() else self._have_buffer(wait=ended) if due else 1
-        # The least of all, and so the same everywhere, whoever is lost meanwhile.
+        # The minimum over the workers is the same on all, whichever are lost meanwhile.
         said = self._job.allreduce(
             array("q", [-due, room, max(away, 1), random.SystemRandom().getrandbits(62)]), op="min"
         )
@@ -149,10 +149,10 @@ class Checkpoints:
         return False
 
     def _have_buffer(self, wait: bool) -> int:
-        """1 when there is memory for the copy, -1 when there is none; without `wait` 0 while a
-        thread makes it: to touch it takes far longer than to copy.
+        """1 when there is memory for the copy, -1 when there is none. Without `wait`, 0 while a
+        thread allocates it: to touch the memory takes far longer than to copy.
 
-        A checkpoint that one worker has no memory for is made by nobody.
+        When one worker has no memory for a checkpoint, no worker makes it.
         """
         nbytes = self._contents().nbytes
         if self._fits(nbytes):
@@ -172,7 +172,7 @@ class Checkpoints:
         return self._buffer is not None and self._buffer.nbytes >= nbytes
 
     def _allocate(self, nbytes: int) -> None:
-        self._buffer = None  # what was too small goes first
+        self._buffer = None  # free the smaller buffer first
         try:
             self._buffer = self._writer.allocate(max(nbytes, 1))
         except ShoalError as err:
@@ -247,14 +247,14 @@ class Checkpoints:
         )
 
     def wait(self) -> None:
-        """Return when nothing is being written on this host any more."""
+        """Return when no checkpoint is being written on this host."""
         if self._allocator is not None:
             self._allocator.join()
         self._writer.wait()
 
     def resume(self, cursor: Cursor) -> Cursor:
-        """Take over the newest checkpoint that is whole. Returns the place that the job is at then:
-        `cursor` when there is none.
+        """Restore the newest checkpoint that is whole. Returns the place of the job after that:
+        `cursor` when there is no checkpoint.
 
         Raises ShoalError when there are checkpoints, and none of them can be used.
         """
@@ -281,7 +281,9 @@ class Checkpoints:
         return cursor
 
     def _choose(self, tried: int) -> Optional[Candidate]:
-        """The newest checkpoint but so many, as the first rank sees it that is not lost."""
+        """The newest checkpoint after the `tried` newest ones, as the first rank that is not lost
+        sees it.
+        """
         nobody, none, one = range(3)
         while True:
             said = array("q", [nobody, 0, 0])
@@ -367,7 +369,7 @@ class Checkpoints:
                 f"{name} does not fit this program ({type(err).__name__}: {err}): name another"
                 " folder, or run the program that wrote it"
             ) from err
-        # Those who write the next one go on from here.
+        # The next checkpoint is due as if this process had made this one.
         self._next, self._last = place.step + (self._steps or 1), place.step
         self._due = self._looked = time.monotonic()
         self._looked_at = place.step

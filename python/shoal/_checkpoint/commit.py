@@ -1,9 +1,9 @@
-"""The folders of checkpoints: how one that is being written becomes one that is sealed.
+"""The commit of checkpoints: how a folder that is being written becomes a sealed checkpoint.
 docs/formats/job-checkpoints.md, section 3.
 
-A job of one seals here what it writes, and every job what it finds when it begins; the agent has
-the same in Go (checkpoint/snapshot). Nobody waits for anybody: each worker's part is written and
-then a receipt for it, and whoever finds the receipts of all seals.
+A job of one seals its checkpoints here, and every job seals here what it finds when it begins; the
+agent does the same in Go (checkpoint/snapshot). No worker waits for another: each writes its part
+and then a receipt for it, and the process that finds all receipts seals the checkpoint.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RECEIPT = re.compile(r"\.part-\d+-of-(\d+)\.json$")
 
 
 class AlreadySealed(OSError):
-    """A job makes no step twice once it is sealed."""
+    """Another job has sealed a checkpoint of the same step in the same folder."""
 
     def __str__(self) -> str:
         return (
@@ -53,7 +53,7 @@ class Unsealed(NamedTuple):
         return os.path.join(self.root, f".staging-{self.step:012d}-{self.seed:016x}")
 
     def begin(self) -> None:
-        """Have the folder."""
+        """Make the folder, unless it is there."""
         os.makedirs(self.path, exist_ok=True)
 
     def file(self, name: str, head: bytes, body: memoryview) -> Dict[str, Any]:
@@ -67,19 +67,20 @@ class Unsealed(NamedTuple):
     def receipt(
         self, rank: int, size: int, files: List[Dict[str, Any]], sums: Dict[int, int]
     ) -> None:
-        """Say that the part of a rank is there."""
+        """Record that the part of a rank is written."""
         _put(self.path, f".part-{rank:05d}-of-{size:05d}.json", {"files": files, "sums": sums})
 
     def abandon(self) -> None:
-        """Remove it, so that nothing of it takes room."""
+        """Remove the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def seal(self, keep: int) -> bool:
         """Seal and publish the checkpoint if all its parts are there, and remove those older than
         the last `keep`.
 
-        It may be called by several at once, and again after one that was killed in the middle.
-        Raises AlreadySealed, and removes it, when another one of this step is sealed.
+        Several processes may call it at once, and one may call it again after another was killed in
+        the middle. When another checkpoint of this step is sealed, it removes this one and raises
+        AlreadySealed.
         """
         try:
             names = os.listdir(self.path)
@@ -130,7 +131,7 @@ class Unsealed(NamedTuple):
 
 
 def tensors(state: Dict[str, Any]) -> List[TensorInfo]:
-    """The tensors that STATE lists."""
+    """The tensors that the content of STATE lists."""
     return [
         TensorInfo(str(t["name"]), str(t["dtype"]), [int(n) for n in t["shape"]], int(t["bytes"]))
         for t in state["tensors"]
@@ -149,7 +150,9 @@ class Sealed(NamedTuple):
         return os.path.join(self.root, f"step-{self.step:012d}")
 
     def state(self) -> Dict[str, Any]:
-        """What it is of. Raises ValueError when it cannot be read, OSError when it is not there."""
+        """The content of STATE. Raises ValueError when it cannot be read, OSError when it is
+        missing.
+        """
         found = _load(self.path, STATE)
         if found.get("shoal") != VERSION:
             raise ValueError(
@@ -162,7 +165,7 @@ class Sealed(NamedTuple):
         return list(_load(self.path, MANIFEST)["files"])
 
     def text(self, name: str) -> bytes:
-        """A small file, compared with its hashes. Raises ValueError when it is damaged."""
+        """The content of a small file. Raises ValueError when it does not have its hashes."""
         hashes = {f["name"]: f["sha256"] for f in self.files()}[name]
         with open(os.path.join(self.path, name), "rb") as file:
             text = file.read()
@@ -173,7 +176,7 @@ class Sealed(NamedTuple):
         return text
 
     def quarantine(self) -> None:
-        """Keep a damaged one out of the way."""
+        """Rename a damaged checkpoint, so that it is not chosen again."""
         with contextlib.suppress(OSError):
             os.rename(
                 self.path,
@@ -191,8 +194,8 @@ def sealed(root: str) -> List[Sealed]:
 
 
 def recover(root: str, keep: int, besides: Optional[Unsealed] = None) -> None:
-    """Deal with what earlier workers left: a checkpoint that has all its parts is sealed, another
-    one removed.
+    """Seal or remove the checkpoints that earlier workers did not finish: seal those that have all
+    their parts, and remove the others but `besides`.
     """
     for left in _stagings(root):
         if left == besides:
@@ -218,10 +221,10 @@ def recover(root: str, keep: int, besides: Optional[Unsealed] = None) -> None:
 
 
 def update_latest(root: str) -> None:
-    """Have `latest` lead to the newest checkpoint."""
+    """Make the link `latest` lead to the newest checkpoint."""
     newest = sealed(root)
     if newest:
-        # Where there are no links, the numbers tell.
+        # Where the file system has no links, the numbers in the names say which is the newest.
         link = os.path.join(root, f".{LATEST}-{os.getpid()}")
         with contextlib.suppress(OSError):
             with contextlib.suppress(FileNotFoundError):
@@ -234,7 +237,9 @@ def update_latest(root: str) -> None:
 
 
 def prune(root: str, keep: int) -> None:
-    """Remove all but the newest checkpoints. Each vanishes at once, before its files do."""
+    """Remove all but the newest checkpoints. Each is renamed first, so that it disappears at
+    once.
+    """
     for old in sealed(root)[keep:]:
         gone = os.path.join(root, f".old-{os.path.basename(old.path)}-{os.getpid()}")
         with contextlib.suppress(OSError):
@@ -262,7 +267,7 @@ def _load(folder: str, name: str) -> Dict[str, Any]:
 
 
 def _put(folder: str, name: str, value: Any) -> None:
-    """A file of JSON, durable and whole or not there."""
+    """Write a file of JSON durably and atomically."""
     path = os.path.join(folder, name)
     write(
         f"{path}.{os.getpid()}", json.dumps(value, separators=(",", ":")).encode(), memoryview(b"")
@@ -271,7 +276,7 @@ def _put(folder: str, name: str, value: Any) -> None:
 
 
 def sync(folder: str) -> None:
-    """Have the names in a folder on the disk."""
+    """Make the names in a folder durable."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

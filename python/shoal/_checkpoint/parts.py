@@ -1,4 +1,4 @@
-"""Parts of whole tensors in memory and in files. Where they lie, the `shoal` binary says: `shoal
+"""Parts of whole tensors in memory and in files. The `shoal` binary says where they lie, by `shoal
 state layout` and `shoal state ls`.
 """
 
@@ -16,7 +16,7 @@ from .shards import TensorInfo, frame
 
 
 class Piece(NamedTuple):
-    """A box of a whole tensor, and where it lies in other memory: its first element and strides, in
+    """A box of a whole tensor, and its place in other memory: the first element and the strides, in
     elements.
     """
 
@@ -26,8 +26,8 @@ class Piece(NamedTuple):
     strides: List[int]
 
     def common(self, other: "Piece") -> "Tuple[List[int], List[int]]":
-        """The start and the shape of what two boxes have in common; a length of 0 or less where
-        they have nothing.
+        """The start and the shape of the intersection of two boxes, with a length of 0 or less
+        where it is empty.
         """
         start = [max(a, b) for a, b in zip(self.start, other.start)]
         return start, [
@@ -51,7 +51,7 @@ class Piece(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A tensor in the memory of a rank, as a layout has it."""
+    """A tensor in the memory of a rank, as a layout describes it."""
 
     name: str
     dtype: str
@@ -61,8 +61,8 @@ class Part(NamedTuple):
 
 
 def shoal(*arguments: str, stdin: bytes = b"") -> bytes:
-    """What the binary prints. Raises ShoalError with what it says when it fails."""
-    import subprocess  # here, because most workers ask nothing and start sooner without it
+    """Run the binary, and return its output. Raises ShoalError with its message when it fails."""
+    import subprocess  # not at the top, because most workers start faster without it
 
     from ..cli import binary
 
@@ -83,7 +83,7 @@ def shoal(*arguments: str, stdin: bytes = b"") -> bytes:
 
 
 def parts(description: bytes, rank: int) -> List[Part]:
-    """What a description, the text of shoal-layout.json, puts on a rank."""
+    """The tensors that a description, the content of shoal-layout.json, puts on a rank."""
     found = []
     for line in shoal(
         "state", "layout", "--json", "--rank", str(rank), "-", stdin=description
@@ -98,7 +98,7 @@ def parts(description: bytes, rank: int) -> List[Part]:
 
 
 def write(path: str, own: Sequence[Tuple[TensorInfo, Item]], rank: int, ranks: int) -> None:
-    """Write the tensors of a rank to a safetensors file, durably. The file says whose it is."""
+    """Write the tensors of a rank to a safetensors file, durably. The file names the rank."""
     entries: Dict[str, Any] = {
         "__metadata__": {"shoal": json.dumps({"rank": rank, "ranks": ranks}, separators=(",", ":"))}
     }
@@ -121,7 +121,7 @@ def _itemsize(k: TensorInfo) -> int:
 
 
 class Source:
-    """The tensors of a checkpoint of any format, read where they lie."""
+    """Reads the tensors of a checkpoint of any format."""
 
     def __init__(self, path: str) -> None:
         self._folder = path if os.path.isdir(path) else os.path.dirname(path)
@@ -133,8 +133,8 @@ class Source:
         self._files: Dict[str, Any] = {}
 
     def fill(self, part: Part, whole: Dict[str, Tuple[str, List[int]]], memory: Any) -> None:
-        """Read what a part has into memory of its size, packed. `whole` has the types and shapes of
-        the whole tensors.
+        """Read a part into memory of its size, without gaps. `whole` has the types and shapes of
+        the whole tensors. Raises ShoalError for a missing tensor, or one of another type or shape.
         """
         for name, piece in part.pieces:
             tensor = self._tensors.get(name)

@@ -68,13 +68,13 @@ class TensorInfo(NamedTuple):
     cuts: Optional[List[int]] = None
 
     def axis(self) -> int:
-        """The dimension along which it is cut: the first that is longer than 1. So every part lies
-        in one run of bytes.
+        """The dimension along which the tensor is cut, the first one longer than 1, so that every
+        part is one range of bytes.
         """
         return next((i for i, n in enumerate(self.shape) if n > 1), 0)
 
     def row(self) -> int:
-        """Bytes of one step along that dimension: no cut goes through them."""
+        """The bytes of one index of that dimension; cuts lie between such rows."""
         rows = self.shape[self.axis()] if self.shape else 1
         return max(self.nbytes // rows, 1) if rows else 1
 
@@ -101,16 +101,16 @@ def catalogue(items: Sequence[Item]) -> List[TensorInfo]:
 
 
 class ByteRange(NamedTuple):
-    """Bytes of a tensor that lie in one shard."""
+    """A range of bytes of a tensor, in one shard."""
 
-    tensor: int  # its place in the catalogue
+    tensor: int  # index of the tensor in the catalogue
     start: int
     stop: int
 
 
 def share(kept: Sequence[TensorInfo], rank: int, size: int) -> List[ByteRange]:
-    """What a rank writes: what it alone has, and as near to its equal share of the other bytes, in
-    the order of the tensors, as whole rows allow.
+    """The ranges that a rank writes: the bytes that only it has, and of all other bytes, in the
+    order of the tensors, a share that is as equal as whole rows allow.
     """
     total = sum(k.nbytes for k in kept if k.cuts is None)
     first, last, at, runs = total * rank // size, total * (rank + 1) // size, 0, []
@@ -131,7 +131,7 @@ def share(kept: Sequence[TensorInfo], rank: int, size: int) -> List[ByteRange]:
 def header(
     kept: Sequence[TensorInfo], runs: Sequence[ByteRange], rank: int, size: int, own: Any
 ) -> bytes:
-    """The beginning of the shard of a rank. `own` is what this worker has for itself."""
+    """The header of the shard of a rank. `own` has the values of this worker alone."""
     offsets, shapes = {}, {}
     entries: Dict[str, Any] = {}
     at = 0
@@ -159,7 +159,7 @@ def header(
 
 
 def frame(entries: Dict[str, Any]) -> bytes:
-    """The beginning of a safetensors file: the length of its header, and the header, so that the
+    """The start of a safetensors file: the length of the header, and the header, padded so that the
     data is aligned.
     """
     text = _json(entries).encode()
@@ -215,8 +215,8 @@ class Reader:
         self.hashed = 0  # number of blocks that were compared with their hashes
 
     def read(self, path: str, size: int, hashes: Sequence[str], rank: int, turn: int) -> None:
-        """Read a file. Of its blocks, each turn-th from `rank` on is compared with its hash. Raises
-        ValueError when it is damaged.
+        """Read a file, and compare each `turn`-th block, from block `rank` on, with its hash.
+        Raises ValueError when the file is damaged.
         """
         from concurrent.futures import ThreadPoolExecutor
 
@@ -249,7 +249,7 @@ class Reader:
             self.hashed += sum(pool.map(block, range(len(hashes))))
 
     def _runs(self, file: Any, path: str, size: int) -> List[Tuple[int, memoryview]]:
-        """Where in the file which memory of the state comes from."""
+        """The ranges of the file, each as its offset and the memory that it is read into."""
         length = memoryview(bytearray(_LENGTH.size))
         _fill(file, length, 0, path)
         (nbytes,) = _LENGTH.unpack(length)
@@ -277,8 +277,8 @@ class Reader:
 
 
 def _cover(runs: Sequence[Tuple[int, memoryview]], at: int, stop: int) -> Iterator[memoryview]:
-    """The memory that the bytes of a file from `at` to `stop` go to: that of the runs, and some for
-    what lies between them.
+    """The memory for the bytes of a file from `at` to `stop`: that of the runs, and spare memory
+    for the bytes between them.
     """
     for begin, part in runs:
         first, last = max(at, begin), min(stop, begin + part.nbytes)

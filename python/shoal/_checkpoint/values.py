@@ -1,8 +1,8 @@
-"""What of a state is no array: numbers, texts, and lists, tuples and dicts of these, such as the
-groups of an optimizer.
+"""The values of a state that are not arrays: numbers, texts, and lists, tuples and dicts of these,
+such as the groups of an optimizer.
 
-A checkpoint has them under the paths that `shoal state ls --values` shows, in values.pt, which
-torch.load reads too.
+A checkpoint has them in values.pt, which torch.load reads too, under the paths that `shoal state ls
+--values` shows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILE = "values.pt"
 
 
 class Leaf(NamedTuple):
-    """An array or a value of a state, and what holds it under which key."""
+    """An array or a value of a state, and the container and key that it has there."""
 
     name: str
     value: Any
@@ -37,8 +37,8 @@ def is_array(value: Any) -> bool:
 
 
 def leaves(prefix: str, state: Any) -> Iterator[Leaf]:
-    """What a state is made of, with keys joined by dots. Lists come apart only where a dict or an
-    array is in them.
+    """The arrays and values of a state, with keys joined by dots. A list is one value unless it has
+    a dict or an array in it.
     """
     for key, value in state.items() if isinstance(state, Mapping) else enumerate(state):
         if _comes_apart(value):
@@ -56,7 +56,7 @@ def _comes_apart(value: Any) -> bool:
 
 
 def plan(leaf: Leaf) -> Any:
-    """A value as JSON has it. Raises TypeError for an object of another kind."""
+    """A value as JSON. Raises TypeError for an object of another kind."""
     items: List[Item] = []
     try:
         return flatten(leaf.name, {} if isinstance(leaf.value, Mapping) else leaf.value, items)
@@ -69,7 +69,7 @@ def plan(leaf: Leaf) -> Any:
 
 
 def together(everyone: Iterable[Mapping[str, Any]]) -> Dict[str, Any]:
-    """The values of all workers, from the plans of each. What several have must be alike."""
+    """The values of all workers, from the plans of each. Raises ValueError where workers differ."""
     plans: Dict[str, Any] = {}
     for one in everyone:
         for name, value in one.items():
@@ -97,7 +97,7 @@ def write(folder: str, values: Mapping[str, Any]) -> None:
 
 
 def _pickled(value: Any) -> bytes:
-    """The instructions of protocol 2 that make a value. Only what `unflatten` gives comes here."""
+    """The pickle instructions (protocol 2) of a value, which comes from `unflatten`."""
     if value is None or isinstance(value, bool):
         return {None: b"N", True: b"\x88", False: b"\x89"}[value]
     if isinstance(value, int):
@@ -119,7 +119,9 @@ def _pickled(value: Any) -> bytes:
 
 
 def fill(wanted: List[Leaf], path: str) -> None:
-    """Put the values of a checkpoint in the places of those that a state has."""
+    """Replace the values of a state by those of a checkpoint. Raises ShoalError for a missing
+    one.
+    """
     if not wanted:
         return
     found: Dict[str, Any] = {}

@@ -11,14 +11,14 @@ from .._runtime.tensor import Tensor, describe, like
 from ..errors import ShoalError
 
 _ALIGN = 64
-# What layouts call an element type: the shortest of its names.
+# Names of element types in layouts: the shortest name of each.
 _SHORT: Dict[str, str] = {t.name: name for name, t in DTYPES.items() if name != t.name}
 _SHORT["bool"] = "bool"
 
 
 def places(tensors: Mapping[str, Any]) -> Tuple[List[Tuple[Tensor, int]], int]:
-    """The tensors in the order of their names, each with its place; and how many bytes they
-    need.
+    """The tensors in the order of their names, each with its offset in bytes, and the number of
+    bytes that they need together.
     """
     found, end = [], 0
     for name in sorted(tensors):
@@ -49,7 +49,7 @@ def unpack(memory: Any, tensors: Mapping[str, Any]) -> None:
 
 
 def views(tensors: Mapping[str, Any], memory: Any) -> Dict[str, Any]:
-    """Arrays like the tensors, by name, in their places in a memory."""
+    """Arrays like the tensors, by name, at their offsets in a memory."""
     flat = memoryview(memory).cast("B")
     placed = zip(sorted(tensors), places(tensors)[0])
     return {
@@ -72,7 +72,7 @@ def listed(tensors: Mapping[str, Any]) -> List[Dict[str, Any]]:
 def statement(
     layout: str, mesh: str, catalogue: Sequence[Mapping[str, Any]], local: Any = None
 ) -> bytes:
-    """What a worker states of the state of the job."""
+    """The statement of a worker about the state of the job, as JSON; see Backend.state_layout."""
     said: Dict[str, Any] = {"layout": layout, "mesh": mesh, "tensors": list(catalogue)}
     if local is not None:
         said["local"] = listed(local)

@@ -1,4 +1,4 @@
-"""How the state of the members reaches those who join: docs/formats/arena.md, section 5."""
+"""How workers that join get the state of the members: docs/formats/arena.md, section 5."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from ..errors import LostError, MismatchError, ShoalError
 from ..group import Group
 
 TAG = 0xE17E
-# The state moves in pieces of this many bytes, of which a worker has WINDOW under way. Each lies in
-# arena memory that was used before: to touch fresh shared memory takes several times longer than to
-# copy.
+# The state moves in pieces of PIECE bytes, and a worker has WINDOW of them under way. Each lies in
+# arena memory that was used before, because to touch fresh shared memory takes several times longer
+# than to copy.
 PIECE = 2 << 20
 WINDOW = 4
-# Headers are filled up to a multiple of this. When rank 0 is lost before its broadcast, another
-# rank's header, of the same length then, takes its place.
+# Headers are padded to a multiple of this many bytes. When rank 0 is lost before its broadcast, the
+# header of another rank takes its place, and must have the same length.
 _HEADER_STEP = 4096
 
 
@@ -45,13 +45,13 @@ class Entry(NamedTuple):
 
     get: Callable[[], Any]
     set: Callable[[Any], None]
-    alike: bool  # the same on every worker
-    in_place: bool  # what `get` returns is the state itself, not a copy of it
-    checkpointed: bool
+    alike: bool  # the value is the same on every worker
+    in_place: bool  # `get` returns the state itself, not a copy of it
+    checkpointed: bool  # checkpoints have the value too
 
 
 class Sharded(Protocol):
-    """State that lies on all members together, and that no member has whole."""
+    """State that is divided among the members, so that no member has all of it."""
 
     name: str
 
@@ -59,28 +59,27 @@ class Sharded(Protocol):
         """The state for a checkpoint, with `RowSharded` tensors in it."""
 
     def set(self, value: Any) -> None:
-        """Take this member's part of the state in a checkpoint, of whatever number of workers: the
-        tensors are whole.
+        """Take this member's part of the state of a checkpoint, where the tensors are whole, from
+        any number of workers.
         """
 
     def absorb_losses(self) -> None:
-        """The members have changed: what was dealt to those who are gone is dealt to the others,
-        but not yet to those who have just joined.
-
-        Those make the same calls, before they have any other state.
+        """Divide the state anew after the members have changed: members that remain get the parts
+        of those that are gone. Newcomers get nothing yet, but make the same calls.
         """
 
     def include_newcomers(self) -> None:
-        """Those who have just joined have all other state: they get their shares."""
+        """Give newcomers, which have all other state, their parts."""
 
 
 class State:
-    """What a worker that joins needs, by name."""
+    """The state that a worker that joins needs, by name."""
 
     def __init__(self) -> None:
         self._entries: Dict[str, Entry] = {}
-        self.sharded: List[Sharded] = []  # no member has them whole
-        self.discover: Callable[[], None] = lambda: None  # registers what the script need not name
+        self.sharded: List[Sharded] = []  # state that is divided among the members
+        # Registers what the script need not name, such as schedulers.
+        self.discover: Callable[[], None] = lambda: None
         self._buffers: Dict[str, memoryview] = {}  # memory for the items of the others, by name
 
     def register(
@@ -97,23 +96,23 @@ class State:
         it says how these workers go about it, not what they have learned.
         """
         entry = Entry(get, set, alike, in_place, checkpointed)
-        # what cannot travel is better refused now than when a worker joins
+        # A value that cannot be sent is refused now, and not when a worker joins.
         self._plan(name, entry, [])
         self._entries[name] = entry
 
     def absorb_losses(self) -> None:
-        """After a change of the members, before those who have joined get the state."""
+        """Divide sharded state among the remaining members, before newcomers get the state."""
         for part in self.sharded:
             part.absorb_losses()
 
     def include_newcomers(self) -> None:
-        """When those who have joined have the state."""
+        """Divide sharded state among all members, after newcomers have got the state."""
         for part in self.sharded:
             part.include_newcomers()
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing that is the same on all workers."""
+        """Whether nothing is registered that is the same on all workers."""
         return not self.sharded and not any(entry.alike for entry in self._entries.values())
 
     def unused(self, name: str) -> str:
@@ -135,10 +134,8 @@ class State:
         return int.from_bytes(hashed.digest(), "little")
 
     def send(self, world: Group, joined: int, step: int) -> None:
-        """Give this member's pieces of the state to the last `joined` ranks, and return when they
-        have them.
-
-        The state may change then, and no step could end without them anyway.
+        """Send this member's pieces of the state to the last `joined` ranks, and return when they
+        have them: the state may change after that.
         """
         items: List[Item] = []
         notes = {name: self._plan(name, entry, items) for name, entry in self._entries.items()}
@@ -160,16 +157,17 @@ class State:
 
         def end(_: Any, start: int, stop: int, calls: List[Handle[Any]]) -> None:
             for call in calls:
-                # A joiner that is gone needs it no more, and one that asks for something else is
-                # told so itself.
+                # A newcomer that is gone needs nothing, and one that asks for something else gets
+                # an error itself.
                 with contextlib.suppress(LostError, MismatchError):
                     call.wait()
 
         _move(world, _pieces(ends)[world.rank :: joiners.start], begin, end)
 
     def allocate(self) -> None:
-        """Have memory for a state like this worker's own. To touch it takes longer than all else,
-        so this is for the time before it asks to enter: from then on the others wait for it.
+        """Allocate memory for a state like this worker's own. To touch the memory takes longer than
+        everything else, so call this before the worker asks to enter: after that the others wait
+        for it.
         """
         self._buffers.clear()
         found: List[Tuple[Item, bool]] = []
@@ -179,14 +177,14 @@ class State:
             found += ((item, entry.in_place) for item in items)
         end = 0
         for item, own in sorted(found, key=lambda f: f[0].address):
-            # What two names share here may be two things where it comes from.
+            # Two names that share memory here may have separate memory on the sender.
             shared = item.address < end or item.name in self._buffers
             self._buffers[item.name] = item.memory() if own and not shared else memory(item.nbytes)
             end = max(end, item.address + item.nbytes)
 
     def receive(self, world: Group, joined: int) -> bool:
-        """Take over the state of the other members; False when one is gone that had to give a part
-        of it: enter again then.
+        """Take the state of the other members. False when a member that had to send a part is gone:
+        this worker must enter again then.
 
         Raises ShoalError when the state is not that of this program.
         """
@@ -204,8 +202,8 @@ class State:
         return True
 
     def plans(self, items: List[Item]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-        """For a checkpoint: the plans of what is alike on all workers, and of what is this worker's
-        own. Appends the arrays to `items`.
+        """The plans of a checkpoint: of the values that are alike on all workers, and of the values
+        of this worker alone. Appends the arrays to `items`.
         """
         notes: Tuple[Dict[str, Any], Dict[str, Any]] = {}, {}
         for name, entry in self._entries.items():
@@ -228,7 +226,7 @@ class State:
         }
         if checkpoint:
             setters.update((sharded.name, sharded.set) for sharded in self.sharded)
-            # Older ones have what is not kept any more.
+            # Older checkpoints have values that are not written any more.
             notes = {
                 name: note
                 for name, note in notes.items()
@@ -244,7 +242,7 @@ class State:
             set(unflatten(notes[name], parts))
 
     def _fetch(self, world: Group, joined: int, header: Dict[str, Any]) -> List[memoryview]:
-        """The bytes of all items, from all who were members before."""
+        """The bytes of all items, from all members but the newcomers."""
         buffers = dict(self._buffers)
         parts = [
             _buffer(buffers.pop(item["name"], None), int(item["bytes"])) for item in header["items"]
@@ -274,8 +272,8 @@ class State:
     def _plan(self, name: str, entry: Entry, items: List[Item]) -> Any:
         if entry.alike:
             return flatten(name, entry.get(), items)
-        # Every member sends a piece of the items, so what differs between them can only be in the
-        # header.
+        # Every member sends pieces of the items, so a value that differs between members can only
+        # be in the header.
         inside: List[Item] = []
         plan = flatten(name, entry.get(), inside)
         if inside:
@@ -291,8 +289,8 @@ def _buffer(room: Optional[memoryview], nbytes: int) -> memoryview:
 
 
 def _share_header(world: Group, mine: bytes) -> bytearray:
-    """The header of rank 0, or of another that takes its part: zeros where that one has none of
-    this length.
+    """The header of rank 0, or of another rank where rank 0 is lost: zeros where that rank has no
+    header of this length.
     """
     length = world.broadcast(array("q", [len(mine)]))[0]
     text = bytearray(mine if length == len(mine) else length)
@@ -315,13 +313,17 @@ def _parse(text: bytearray) -> Dict[str, Any]:
 
 
 def _pieces(ends: Sequence[int]) -> List[Tuple[int, int]]:
-    """Where the pieces of the state begin and end. The old ranks take turns in sending them."""
+    """Where the pieces of the state begin and end. The members before take turns in sending
+    them.
+    """
     whole = ends[-1] if ends else 0
     return [(at, min(at + PIECE, whole)) for at in range(0, whole, PIECE)]
 
 
 def _ranges(ends: Sequence[int], start: int, stop: int) -> Iterator[Tuple[int, int, int]]:
-    """Which bytes of which items lie between two places of the state. The items end at `ends`."""
+    """The item, first and last byte of each range of items between two places of the state. The
+    items end at `ends`.
+    """
     i = bisect_right(ends, start)
     while start < stop:
         begin, last = ends[i - 1] if i else 0, min(stop, ends[i])
@@ -333,7 +335,7 @@ def _ranges(ends: Sequence[int], start: int, stop: int) -> Iterator[Tuple[int, i
 def _move(
     world: Group, cuts: List[Tuple[int, int]], begin: Callable[..., Any], end: Callable[..., None]
 ) -> None:
-    """Take pieces through arena memory: `begin` returns the calls of a piece, `end` waits for
+    """Move pieces through arena memory: `begin` returns the calls of a piece, and `end` waits for
     them.
     """
     in_flight: Deque[Tuple[Any, int, int, Any]] = deque()

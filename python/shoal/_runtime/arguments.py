@@ -1,5 +1,5 @@
-"""What a program hands over is looked at where it does so. Each message says which argument it is,
-what was given, and what is wanted.
+"""Checks of arguments, at the call that gets them. Each message names the argument, its value, and
+what is wanted instead.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any, Optional
 
 
 def whole(name: str, value: Any, least: int, what: str, most: Optional[int] = None) -> int:
-    """An integer, of NumPy too. Raises TypeError for what is none, and ValueError for one that is
-    less than `least` or more than `most`.
+    """The value as an int. Raises TypeError for a value that is no integer (NumPy's integers are),
+    and ValueError for one below `least` or above `most`.
     """
     try:
         number = operator.index(value)
@@ -25,5 +25,5 @@ def whole(name: str, value: Any, least: int, what: str, most: Optional[int] = No
 
 
 def wrong(name: str, value: Any, what: str) -> TypeError:
-    """The error for a value of another type."""
+    """The error for an argument of a wrong type."""
     return TypeError(f"{name}={reprlib.repr(value)}: {what}")

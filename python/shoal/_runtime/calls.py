@@ -1,5 +1,5 @@
-"""Submission and completion: the slots of the control block, the tail, and how threads sleep and
-wake.
+"""Submission and completion of calls: the slots of the control block, the tail, and how threads
+sleep and wake.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Calls:
         self._tail = 0  # calls described
         self._published = 0  # calls that the agent knows of
         self._holds = 0  # grouped() blocks that are open
-        # Calls that nobody has seen complete, by ticket: their slots may not be reused, their
-        # arrays not be freed.
+        # Calls that no thread has seen complete, by ticket. Until then their slots must not be
+        # reused, and their arrays not be freed.
         self._open: Dict[int, Handle[Any]] = {}
         # Entered by its lock, which is atomic: a Ctrl-C in the middle of Condition.__enter__ would
         # leave it taken.
@@ -89,11 +89,12 @@ class Calls:
         self._poll = select.poll()
         self._poll.register(self._worker_bell, select.POLLIN)
         self._poll.register(link.socket, POLLRDHUP)
-        self.on_change: Callable[[], None] = lambda: None  # the agent has written another view
+        # Called when the agent has written another view.
+        self.on_change: Callable[[], None] = lambda: None
 
     def submit(self, handle: Handle[Any], *descriptor: Any) -> None:
-        """Describe a call in the next slot, and tell the agent unless a group is open. Takes all
-        fields but the ticket.
+        """Describe a call in the next slot, and tell the agent unless `hold` is in effect. Takes
+        all fields of the descriptor but the ticket.
         """
         while True:
             with self._lock:
@@ -129,13 +130,13 @@ class Calls:
             os.write(self._agent_bell, _ONE)
 
     def hold(self) -> None:
-        """Collect calls until `release` (or until somebody waits for one of them)."""
+        """Collect calls until `release`, or until a thread waits for one of them."""
         self._link.check()
         with self._lock:
             self._holds += 1
 
     def release(self) -> None:
-        """Publish what was collected, with one store and one bell."""
+        """Publish the collected calls, with one store and one bell."""
         self._link.check()
         with self._lock:
             self._holds -= 1
@@ -157,7 +158,7 @@ class Calls:
             handle.settle(DONE)
         else:
             with self._lock:
-                # Unless the slot's next user has settled this call and written over it.
+                # unless the next user of the slot has settled this call and written over it
                 if not handle.status and word == handle.floor + CHANGED:
                     self.on_change()
                     handle.settle(DONE)
@@ -188,7 +189,7 @@ class Calls:
         return int(rank)
 
     def settle(self) -> None:
-        """Let go of everything that is complete."""
+        """Settle all calls that are complete, which frees their arrays."""
         for handle in list(self._open.values()):
             if self._words[handle.word] > handle.floor:
                 self.look(handle)
@@ -224,9 +225,7 @@ class Calls:
         self.look(handle)
 
     def feed(self, handle: Handle[Any], pieces: int = GIVEN_UP) -> None:
-        """Tell the agent that so many pieces of a call are in its window, or that no more will
-        come.
-        """
+        """Tell the agent how many pieces of a call are in its window, or that no more will come."""
         self._order()
         self._words[handle.word + FED_WORD - COMPLETION // 8] = pieces
         self._fence()
@@ -234,7 +233,7 @@ class Calls:
             os.write(self._agent_bell, _ONE)
 
     def wait_through(self, handle: Handle[Any], pieces: int) -> bool:
-        """Block until so many pieces of a call have their result in the window; False when the call
+        """Block until so many pieces of a call have their result in the window. False when the call
         has failed.
         """
         words, word, floor = self._words, handle.word, handle.floor
@@ -297,8 +296,8 @@ class Calls:
                 self._parking.notify_all()
 
     def close(self) -> None:
-        """Close the bells. The link is closed already, so that nobody submits and the leader
-        returns.
+        """Close the bells. The link must be closed already, so that no thread submits and the
+        leader returns.
         """
         with self._parking_lock:
             while self._leading:
@@ -312,7 +311,7 @@ class Calls:
         os.close(self._worker_bell)
 
     def disown(self) -> None:
-        """In a forked child: the parent's words stay the parent's."""
+        """In a forked child: write no more to the control block of the parent."""
         self.mapping.make_private()
         self._close_bells()
 
@@ -329,7 +328,7 @@ def _seconds_left(deadline: Optional[int]) -> Optional[float]:
 
 
 def left(job: str) -> ShoalError:
-    """The reason why nothing works after `leave`."""
+    """The error of every call after `leave`."""
     return ShoalError(
         f"job {job} was left: call shoal.join() before the first collective, and leave() after the"
         " last"

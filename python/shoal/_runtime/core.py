@@ -1,24 +1,25 @@
-"""Moving away from a core that another rank polls on.
+"""Moves a thread away from a core that another rank polls on.
 
-Ranks that poll give their core away between looks, so they never sleep, and the kernel places a
-thread anew only when it wakes. Two ranks that share a core by chance therefore stay together, each
-waiting while the other computes, with an idle core beside them.
+Ranks that poll yield their core between looks, so they never sleep, and the kernel places a thread
+anew only when it wakes. Two ranks that share a core by chance therefore stay there, each waiting
+while the other computes, even when another core is idle.
 """
 
 from __future__ import annotations
 
 import os
 
-# A yield that takes this long let somebody else work on this core. The agent needs less for a small
-# call.
+# A yield that takes this many nanoseconds let another thread work on this core. The agent needs
+# less for a small call.
 CROWDED_NS = 30_000
-# How often a thread may move: a crowd that is none of the job's ranks would be there again.
+# A thread moves at most once in this many nanoseconds: threads of other programs may crowd every
+# core.
 _PAUSE_NS = 20_000_000
 
 
 class Core:
-    """The core of its own that rank r has where there are as many cores as ranks: the r-th that
-    this process may use.
+    """The core of rank r: the r-th that this process may use, so that each rank has its own where
+    there are as many cores as ranks.
     """
 
     def __init__(self, rank: int) -> None:
@@ -36,7 +37,7 @@ class Core:
         try:
             os.sched_setaffinity(0, {sorted(allowed)[self._rank % len(allowed)]})
         except OSError:
-            # the set of allowed cores has just changed: whoever changed it has moved us
+            # The set of allowed cores has just changed, and that has moved the thread already.
             pass
         finally:  # a Ctrl-C must not leave the thread tied to one core
             os.sched_setaffinity(0, allowed)

@@ -37,8 +37,8 @@ class Mapping:
     """A shared mapping, its address, and the descriptor that can map it once more."""
 
     def __init__(self, memory: mmap.mmap, fd: int, spare: int = 0) -> None:
-        """`memory` has `spare` bytes too many, so that the mapping can begin at a multiple of them:
-        `first` bytes into it.
+        """`memory` has `spare` extra bytes, so that the mapping can begin at a multiple of `spare`,
+        which is `first` bytes into it.
         """
         start = ctypes.addressof(ctypes.c_ubyte.from_buffer(memory))
         self.first = -start % spare if spare else 0
@@ -47,8 +47,8 @@ class Mapping:
         self._fd = fd
 
     def show(self, fd: int, writable: bool = False, populate: bool = True) -> None:
-        """Put the memory of a descriptor here, shared, and its pages unless they come later. Takes
-        the descriptor over.
+        """Map the memory of a descriptor here, shared, and with `populate` its pages at once. The
+        mapping owns the descriptor from now on.
         """
         access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
         flags = mmap.MAP_SHARED | _MAP_FIXED | (_MAP_POPULATE if populate else 0)
@@ -62,8 +62,8 @@ class Mapping:
         self._fd = fd
 
     def make_private(self) -> None:
-        """Replace the shared pages by private ones at the same address: reads go on, writes stay
-        here.
+        """Replace the shared pages by private ones at the same address: reads go on, and writes are
+        seen by this process only.
         """
         if self._fd < 0:
             return
@@ -84,7 +84,7 @@ class Mapping:
             os.close(fd)
 
 
-# Whatever has an `after_fork` method that takes no lock.
+# Objects with an `after_fork` method, which must take no lock.
 _live: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 

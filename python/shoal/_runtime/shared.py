@@ -28,16 +28,17 @@ class Result:
         self.id = 0  # the number of its segment
         # The generation whose shared memory is mapped here; 0 = memory of this process alone.
         self.generation = 0
-        self.block: Callable[[], Any] = lambda: None  # what arrays over it keep alive
+        # A weak reference to the object that arrays over the memory keep alive.
+        self.block: Callable[[], Any] = lambda: None
 
     def own(self) -> None:
-        """Make what is seen this process's own, which a job of one writes itself."""
+        """Make the memory private, because a job of one writes the result itself."""
         if self.generation:
             self.generation = 0
             self.mapping.make_private()
 
 
-# Where an array lies in a shared result: the offset in bytes.
+# A place in a shared result: the result, and the offset in bytes.
 Share = Tuple[Result, int]
 
 
@@ -130,7 +131,7 @@ class Results:
             result = self._dropped.popleft()
             self.all = [r for r in self.all if r is not result]
             result.mapping.close()
-            # a new one of the name has its number
+            # A new result of the same name may have the same number.
             if result.id and self._link is not None and all(r.id != result.id for r in self.all):
                 try:
                     self._link.request({"type": "free", "id": result.id}, "freed")

@@ -1,4 +1,4 @@
-"""What the agent tells a worker when the members of the job change."""
+"""What the agent tells a worker when the members of the job change, and about the mesh."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class View(NamedTuple):
     generation: int = 0
     rank: int = 0
     size: int = 1
-    steps: int = 0  # committed by the job
-    joined: int = 0  # members that are new in this generation: the highest ranks
+    steps: int = 0  # steps that the job has committed
+    joined: int = 0  # number of newcomers of this generation, which have the highest ranks
     flags: int = 0
     cursor: bytes = b""
 
@@ -34,7 +34,7 @@ class View(NamedTuple):
 
     @property
     def released(self) -> bool:
-        """Whether this worker is no member any more."""
+        """Whether this worker is no longer a member."""
         return bool(self.flags & RELEASED)
 
     @property
