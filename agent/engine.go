@@ -30,7 +30,7 @@ type engine struct {
 	results   results
 
 	schedule collective.Schedule
-	run      collective.Run
+	run      collective.Executor
 	calls    []*collective.Call
 	posted   collective.Posted // the call that is read
 

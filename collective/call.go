@@ -3,7 +3,7 @@
 //
 // Every rank posts a Call; Matcher brings together the calls that belong to each other
 // and finds the ranks that disagree; Schedule turns a complete set of calls into moves between
-// spans of the ranks' buffers (one file a collective); Run executes the moves over memory, cut into
+// spans of the ranks' buffers (one file a collective); Executor executes the moves over memory, cut into
 // chunks that any number of lanes may take. Nothing here starts a goroutine, reads a clock or opens
 // a socket.
 package collective

@@ -138,7 +138,7 @@ func execute(t *testing.T, rng *rand.Rand, calls []*collective.Call) {
 }
 
 func run(rng *rand.Rand, s *collective.Schedule, calls []*collective.Call) {
-	var r collective.Run
+	var r collective.Executor
 	r.Prepare(s, calls)
 	scratch := collective.NewScratch()
 	for _, i := range rng.Perm(r.Chunks()) {
@@ -413,7 +413,7 @@ func TestScheduleAllocatesNothing(t *testing.T) {
 				Reduction: collective.Mean, Weight: 1, In: x, Out: x, Shape: []int{1 << 18}})
 	}
 	var s collective.Schedule
-	var r collective.Run
+	var r collective.Executor
 	scratch := collective.NewScratch()
 	allocs := testing.AllocsPerRun(20, func() {
 		if err := s.Build(calls); err != nil {

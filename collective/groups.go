@@ -84,7 +84,7 @@ func (m *Matcher) Disband() (list []topo.GroupID) {
 // Adopt makes a group known that a worker got from another Matcher, and whether the worker needs it
 // no more: other members may still. Groups of the same list must be adopted in the order of their
 // numbers.
-func (m *Matcher) Adopt(id topo.GroupID, list []topo.WorkerID, w topo.WorkerID, free bool) {
+func (m *Matcher) Adopt(id topo.GroupID, list []topo.WorkerID, w topo.WorkerID, left bool) {
 	g := m.groups[id]
 	if g == nil {
 		next := m.next
@@ -94,8 +94,8 @@ func (m *Matcher) Adopt(id topo.GroupID, list []topo.WorkerID, w topo.WorkerID, 
 	}
 	for _, p := range g.members {
 		if p.worker == w {
-			p.joined, p.left = true, free
-			m.unused = m.unused || free
+			p.joined, p.left = true, left
+			m.unused = m.unused || left
 		}
 	}
 }

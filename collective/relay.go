@@ -48,11 +48,11 @@ type Outgoing struct {
 // the order of their hosts. Partial sums travel in the type of the accumulator; the root of the
 // tree scales and rounds once. Those of narrow calls travel in the type of the call, to which every
 // host rounds them. So all hosts get the same bits whatever the timing, and integers, minima and
-// maxima come out as in Run.
+// maxima come out as from an Executor.
 //
 // The zero value is ready. A Relay can be used again and again.
 type Relay struct {
-	run       Run          // adds up local sources, and executes local
+	run       Executor     // adds up local sources, and executes local
 	local     Schedule     // the moves that need no other host
 	self      int          // this host
 	sumType   tensor.DType // element type of partial sums

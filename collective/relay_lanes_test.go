@@ -191,7 +191,7 @@ func BenchmarkRelay(b *testing.B) {
 		calls := sample(rand.New(rand.NewPCG(1, 2)), collective.AllReduce, tensor.F32,
 			collective.Sum, 4, n)
 		var s collective.Schedule
-		var r collective.Run
+		var r collective.Executor
 		scratch := collective.NewScratch()
 		b.SetBytes(4 * n)
 		for b.Loop() {

@@ -132,7 +132,7 @@ func (r *Relay) findHosts(m *Move, sites Sites) {
 }
 
 // addMove keeps the sources and destinations of a move that are on this host. A move that needs no
-// other host is left to Run, and so is the local part of a copy whose source is here.
+// other host is left to run, and so is the local part of a copy whose source is here.
 func (r *Relay) addMove(m *Move, sites Sites, alone bool) {
 	own := Move{N: m.N, Runs: m.Runs}
 	at := len(r.spans)

@@ -67,7 +67,7 @@ func TestSharedResultIsWrittenOnce(t *testing.T) {
 		}
 		share(calls, make([]int, ranks))
 		var s collective.Schedule
-		var r collective.Run
+		var r collective.Executor
 		scratch := collective.NewScratch()
 		allocs := testing.AllocsPerRun(5, func() {
 			if err := s.Build(calls); err != nil {

@@ -2,10 +2,9 @@ package collective
 
 // Strategy says along which trees the hosts of a move work together. A move is cut into as many
 // segments as there are trees, all at work at once: partial sums go up a segment's tree, the result
-// comes down the same tree or, where the strategy is an Onward, another one with the same root.
+// comes down the same tree or, where the strategy is a DownTree, another one with the same root.
 // A host's position is its index among the k hosts that hold a source or a destination of the move.
-// A move that must end or begin at one host names it as its root; root is -1 where any host
-// will do.
+// A move that must end or begin at one host names it as its root; root is -1 where any host will do.
 //
 // The trees decide the order in which floating-point numbers are added, so all hosts must use the
 // same strategy.
@@ -18,8 +17,8 @@ type Strategy interface {
 	String() string
 }
 
-// Onward is a Strategy whose results come down other trees than those that partial sums go up.
-type Onward interface {
+// DownTree is a Strategy whose results come down other trees than those that partial sums go up.
+type DownTree interface {
 	Strategy
 	// Source is the position from which host i gets the result of tree t; -1 if i is the root of
 	// the tree.
@@ -35,7 +34,7 @@ func Strategies() []Strategy {
 // Source is the position from which host i gets the result of tree t, by whichever Strategy; -1 if
 // i is the root of the tree.
 func Source(s Strategy, t, k, root, i int) int {
-	if s, ok := s.(Onward); ok {
+	if s, ok := s.(DownTree); ok {
 		return s.Source(t, k, root, i)
 	}
 	return s.Parent(t, k, root, i)

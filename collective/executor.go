@@ -19,10 +19,10 @@ const blockBytes = 4 << 10
 // would only push out what the next collective needs.
 const streamBytes = 1 << 20
 
-// Run executes a schedule over the memory of its calls. Prepare it, then let any number of lanes
-// call Chunk with every index below Chunks, in any order. The zero value is ready. A Run can be
-// used again and again.
-type Run struct {
+// Executor executes a schedule over the memory of its calls. Prepare it, then let any number of
+// lanes call Chunk with every index below Chunks, in any order. The zero value is ready. An Executor
+// can be used again and again.
+type Executor struct {
 	kernels *kernel.Impl
 	dtype   tensor.DType
 	op      kernel.Op
@@ -48,7 +48,7 @@ func NewScratch() *Scratch {
 }
 
 // Prepare binds a schedule to memory.
-func (r *Run) Prepare(s *Schedule, calls []*Call) {
+func (r *Executor) Prepare(s *Schedule, calls []*Call) {
 	c := calls[0]
 	r.kernels, r.dtype, r.calls, r.moves = kernel.Best(), c.DType, calls, s.Moves
 	r.reduces = c.Kind.Reduces()
@@ -66,7 +66,7 @@ func (r *Run) Prepare(s *Schedule, calls []*Call) {
 
 // setScales sets how inputs and the result are scaled. Equal weights are summed first and scaled
 // once, so that they give the same bits as a plain mean.
-func (r *Run) setScales() {
+func (r *Executor) setScales() {
 	r.scale, r.total = r.scale[:0], 1
 	switch r.calls[0].Reduction {
 	case Sum, Mean:
@@ -102,10 +102,10 @@ func (r *Run) setScales() {
 }
 
 // Chunks is the number of independent pieces of work.
-func (r *Run) Chunks() int { return r.first[len(r.first)-1] }
+func (r *Executor) Chunks() int { return r.first[len(r.first)-1] }
 
 // Chunk executes piece i of the work.
-func (r *Run) Chunk(i int, s *Scratch) {
+func (r *Executor) Chunk(i int, s *Scratch) {
 	lo, hi := 0, len(r.moves)-1
 	for lo < hi { // find the last move that starts at or before chunk i
 		mid := (lo + hi + 1) / 2
@@ -139,7 +139,7 @@ func (r *Run) Chunk(i int, s *Scratch) {
 }
 
 // copy copies src to dst unless it lies there already. Stream is whether to write past the cache.
-func (r *Run) copy(dst, src []byte, stream bool) {
+func (r *Executor) copy(dst, src []byte, stream bool) {
 	switch {
 	case &dst[0] == &src[0]:
 	case stream:
@@ -151,7 +151,7 @@ func (r *Run) copy(dst, src []byte, stream bool) {
 
 // onePass reports whether a move is a sum that needs no accumulator in memory. A long one must be
 // written past the cache to all destinations or to none.
-func (r *Run) onePass(m *Move) bool {
+func (r *Executor) onePass(m *Move) bool {
 	if r.op != kernel.Sum || len(r.scale) > 0 || len(m.Src) == 1 {
 		return false
 	}
@@ -165,7 +165,7 @@ func (r *Run) onePass(m *Move) bool {
 }
 
 // sum adds up the sources of a move in registers.
-func (r *Run) sum(m *Move, from, n int, s *Scratch) {
+func (r *Executor) sum(m *Move, from, n int, s *Scratch) {
 	s.dst, s.src = s.dst[:0], s.src[:0]
 	for _, d := range m.Dst {
 		s.dst = append(s.dst, r.memory(d, from, n))
@@ -182,7 +182,7 @@ func (r *Run) sum(m *Move, from, n int, s *Scratch) {
 
 // combine reduces n elements, whose accumulator fits into the scratch, to the destinations of a
 // move.
-func (r *Run) combine(m *Move, from, n int, s *Scratch) {
+func (r *Executor) combine(m *Move, from, n int, s *Scratch) {
 	acc := s.acc[:n*kernel.AccType(r.dtype).Size()]
 	if len(r.scale) > 0 {
 		r.sumScaled(m, from, n, acc)
@@ -205,7 +205,7 @@ func (r *Run) combine(m *Move, from, n int, s *Scratch) {
 }
 
 // fold combines the sources in their order.
-func (r *Run) fold(m *Move, from, n int, acc []byte) {
+func (r *Executor) fold(m *Move, from, n int, acc []byte) {
 	first := r.memory(m.Src[0], from, n)
 	if len(m.Src) == 1 {
 		r.kernels.Load(r.dtype, acc, first)
@@ -218,7 +218,7 @@ func (r *Run) fold(m *Move, from, n int, acc []byte) {
 }
 
 // sumScaled adds up the scaled sources. A scale of 0 leaves the input out, whatever it contains.
-func (r *Run) sumScaled(m *Move, from, n int, acc []byte) {
+func (r *Executor) sumScaled(m *Move, from, n int, acc []byte) {
 	started := false
 	for _, src := range m.Src {
 		switch a := r.scale[src.Member]; {
@@ -233,13 +233,13 @@ func (r *Run) sumScaled(m *Move, from, n int, acc []byte) {
 }
 
 // inPlace reports whether a rank's output is the memory of its input.
-func (r *Run) inPlace(d Span) bool {
+func (r *Executor) inPlace(d Span) bool {
 	c := r.calls[d.Member]
 	return len(c.In) > 0 && unsafe.Pointer(&c.In[0]) == unsafe.Pointer(&c.Out[0])
 }
 
 // memory returns n elements of a span.
-func (r *Run) memory(s Span, from, n int) []byte {
+func (r *Executor) memory(s Span, from, n int) []byte {
 	size := r.dtype.Size()
 	c := r.calls[s.Member]
 	mem := c.In
