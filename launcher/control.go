@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -34,17 +33,17 @@ const (
 func listenControl(path string) (net.Listener, error) {
 	l, err := net.Listen("unix", path)
 	if err != nil {
-		return nil, fmt.Errorf("agent: the control socket of the job: %w", err)
+		return nil, fmt.Errorf("launcher: the control socket of the job: %w", err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		l.Close()
-		return nil, fmt.Errorf("agent: the control socket of the job: %w", err)
+		return nil, fmt.Errorf("launcher: the control socket of the job: %w", err)
 	}
 	return l, nil
 }
 
 // serveControl answers until ctx ends.
-func (l *launch) serveControl(ctx context.Context, listener net.Listener) error {
+func (l *launcher) serveControl(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+api.PathJob, l.answerJob)
 	mux.HandleFunc("POST "+api.PathResize, l.answerResize)
@@ -61,7 +60,7 @@ func (l *launch) serveControl(ctx context.Context, listener net.Listener) error 
 	defer stop()
 	err := server.Serve(listener)
 	if ctx.Err() == nil {
-		return fmt.Errorf("agent: the control socket of the job: %w", err)
+		return fmt.Errorf("launcher: the control socket of the job: %w", err)
 	}
 	last, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -75,11 +74,11 @@ func (l *launch) serveControl(ctx context.Context, listener net.Listener) error 
 // host has been told what the job is and who leads it. A tool waits longer for its answer.
 const beingTold = controlTimeout / 2
 
-func (l *launch) answerJob(w http.ResponseWriter, r *http.Request) {
+func (l *launcher) answerJob(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), beingTold)
 	defer cancel()
 	select {
-	case <-l.known:
+	case <-l.registry.known:
 	case <-ctx.Done():
 		refuse(w, http.StatusServiceUnavailable,
 			errors.New("this host has joined a job, and was not told yet what it is"))
@@ -88,21 +87,20 @@ func (l *launch) answerJob(w http.ResponseWriter, r *http.Request) {
 	s, err := l.agent.Await(ctx, func(s agent.Status) bool {
 		return s.Head != "" || s.Stuck || s.Ended
 	})
-	l.mu.Lock()
-	dir := l.dir
-	l.mu.Unlock()
 	switch {
 	case err != nil:
 		refuse(w, http.StatusServiceUnavailable, fmt.Errorf(
-			"this host has joined job %s, and was not told yet which host leads it", l.name()))
+			"this host has joined job %s, and was not told yet which host leads it",
+			l.registry.name()))
 		return
 	case s.Ended:
 		refuse(w, http.StatusServiceUnavailable,
-			fmt.Errorf("job %s is at its end; its files are in %s", l.name(), dir.path))
+			fmt.Errorf("job %s is at its end; its files are in %s", l.registry.name(),
+				l.reporter.path()))
 		return
-	case s.Head != l.host && !s.Stuck:
+	case s.Head != l.registry.self() && !s.Stuck:
 		refuse(w, http.StatusServiceUnavailable,
-			fmt.Errorf("job %s is led from host %s: ask there", l.name(), s.Head))
+			fmt.Errorf("job %s is led from host %s: ask there", l.registry.name(), s.Head))
 		return
 	}
 	answer(w, l.describe(s))
@@ -113,7 +111,7 @@ func answer(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v) // a tool that has gone needs no answer
 }
 
-func (l *launch) answerResize(w http.ResponseWriter, r *http.Request) {
+func (l *launcher) answerResize(w http.ResponseWriter, r *http.Request) {
 	var ask api.Resize
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
 		refuse(w, http.StatusBadRequest, err)
@@ -122,10 +120,10 @@ func (l *launch) answerResize(w http.ResponseWriter, r *http.Request) {
 	if ask.Workers < 1 || ask.Workers > job.MaxWorkers {
 		refuse(w, http.StatusBadRequest, fmt.Errorf("workers: %d is not a size that a job can "+
 			"have on one host; give 1 to %d, and to end the job use shoal stop %s",
-			ask.Workers, job.MaxWorkers, l.name()))
+			ask.Workers, job.MaxWorkers, l.registry.name()))
 		return
 	}
-	if by := l.stoppedBy(); by != "" {
+	if by := l.registry.stoppedBy(); by != "" {
 		refuse(w, http.StatusConflict,
 			fmt.Errorf("%s has asked for the end of the job: it takes no more workers", by))
 		return
@@ -137,17 +135,17 @@ func (l *launch) answerResize(w http.ResponseWriter, r *http.Request) {
 	l.answerJob(w, r)
 }
 
-func (l *launch) answerStop(w http.ResponseWriter, r *http.Request) {
+func (l *launcher) answerStop(w http.ResponseWriter, r *http.Request) {
 	var ask api.Stop
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
 		refuse(w, http.StatusBadRequest, err)
 		return
 	}
-	l.askToStop(ask.Now, ask.Who)
+	l.registry.askToStop(ask.Now, ask.Who)
 	l.answerJob(w, r)
 }
 
-func (l *launch) answerDrain(w http.ResponseWriter, r *http.Request) {
+func (l *launcher) answerDrain(w http.ResponseWriter, r *http.Request) {
 	var ask api.Drain
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
 		refuse(w, http.StatusBadRequest, err)
@@ -159,13 +157,13 @@ func (l *launch) answerDrain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s := l.agent.Status()
-	if s.Head != l.host { // it has handed over already
+	if s.Head != l.registry.self() { // it has handed over already
 		s = before
 	}
 	answer(w, l.describe(s))
 }
 
-func (l *launch) answerRecover(w http.ResponseWriter, r *http.Request) {
+func (l *launcher) answerRecover(w http.ResponseWriter, r *http.Request) {
 	var ask api.Recover
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
 		refuse(w, http.StatusBadRequest, err)
@@ -179,7 +177,7 @@ func (l *launch) answerRecover(w http.ResponseWriter, r *http.Request) {
 	case !s.Stuck:
 		refuse(w, http.StatusConflict,
 			fmt.Errorf("job %s is led by %s, which can be reached: there is nothing to recover",
-				l.name(), s.Head))
+				l.registry.name(), s.Head))
 		return
 	}
 	l.console.Note(ask.Who + " says that the other hosts are gone for good")
@@ -190,7 +188,7 @@ func (l *launch) answerRecover(w http.ResponseWriter, r *http.Request) {
 // maxInvitation is for how long a token can be good: nobody can call it back.
 const maxInvitation = 366 * 24 * time.Hour
 
-func (l *launch) answerInvite(w http.ResponseWriter, r *http.Request) {
+func (l *launcher) answerInvite(w http.ResponseWriter, r *http.Request) {
 	var ask api.Invite
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
 		refuse(w, http.StatusBadRequest, err)
@@ -207,7 +205,7 @@ func (l *launch) answerInvite(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusConflict,
 			fmt.Errorf(
 				"job %s takes no other hosts, since it was started without --listen and --hosts",
-				l.name()))
+				l.registry.name()))
 		return
 	}
 	life := time.Duration(ask.Seconds) * time.Second
@@ -266,40 +264,28 @@ func refuse(w http.ResponseWriter, code int, err error) {
 }
 
 // describe is the job as it is now.
-func (l *launch) describe(s agent.Status) api.Job {
+func (l *launcher) describe(s agent.Status) api.Job {
 	j := api.Job{Started: l.started, PID: os.Getpid(), Head: s.Head, Generation: s.Generation,
 		Size: s.Size, Want: s.Want, Spares: s.Spares, Steps: s.Steps, Elastic: s.Elastic,
 		MeshStatus: api.MeshStatus{Mesh: s.Mesh, NextMesh: s.Reshaping, MeshError: s.Broken,
 			RollbackReason: s.Lost, LastRollback: s.Back},
-		Paused: s.Paused, Entering: s.Entering, Unplaced: s.Short, StoppedBy: l.stoppedBy(),
-		Workers: []api.Worker{}}
+		Paused: s.Paused, Entering: s.Entering, Unplaced: s.Short,
+		StoppedBy: l.registry.stoppedBy(),
+		Workers:   []api.Worker{}}
 	if f := l.cfg.Fleet; f != nil && f.Join != nil {
 		j.Join = f.Join()
-		j.Hosts = l.hosts(s)
+		j.Hosts = l.registry.hosts(s.Hosts)
 	}
-	waits := l.agent.Waits()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	j.Name, j.Dir, j.Command, j.Min, j.Max = l.job.Spec.Name, l.dir.path, l.job.Spec.Command,
-		l.job.Spec.Min, l.job.Spec.Max
+	spec := l.registry.spec()
+	j.Name, j.Dir, j.Command, j.Min, j.Max = spec.Name, l.reporter.path(), spec.Command, spec.Min,
+		spec.Max
 	if asked := l.cfg.Spec.Name; asked != j.Name {
 		j.RequestedName = asked
 	}
-	for _, seat := range slices.Sorted(maps.Keys(l.hands)) {
-		h := l.hands[seat]
-		w := api.Worker{Worker: seat, Host: h.host, Rank: slices.Index(s.Seats, seat),
-			PID: h.pid, Running: h.exit == nil, Waiting: h.exit == nil &&
-				slices.Contains(s.Waiting, seat), Metrics: l.reports[seat]}
-		if s.Generation == 0 {
-			w.Rank = seat
-		}
-		if h.exit != nil {
-			w.Rank, w.Ended, w.Failed = -1, h.exit.String(), !h.exit.OK() && !h.needless
-		} else if wait, is := waits[seat]; is {
-			wait.Absent = !h.joined
-			w.Awaited = &wait
-		}
-		j.Workers = append(j.Workers, w)
+	waits := l.agent.Waits()
+	workers, joined := l.registry.all()
+	for _, w := range workers {
+		j.Workers = append(j.Workers, describeWorker(w, s, waits))
 	}
 	switch {
 	case j.StoppedBy != "":
@@ -308,7 +294,7 @@ func (l *launch) describe(s agent.Status) api.Job {
 		j.State = api.Stuck
 	case j.Paused:
 		j.State = api.Paused
-	case j.Generation == 0 && l.anyJoined():
+	case j.Generation == 0 && joined:
 		j.State = api.Starting
 	case j.Elastic && (j.Size != j.Want || j.Entering > 0 || j.NextMesh != ""):
 		j.State = api.Resizing
@@ -316,4 +302,21 @@ func (l *launch) describe(s agent.Status) api.Job {
 		j.State = api.Running
 	}
 	return j
+}
+
+// describeWorker is a worker as it is now.
+func describeWorker(r workerRecord, s agent.Status, waits map[int]api.Wait) api.Worker {
+	w := api.Worker{Worker: r.worker, Host: r.host, Rank: slices.Index(s.Seats, r.worker),
+		PID: r.pid, Running: r.exit == nil,
+		Waiting: r.exit == nil && slices.Contains(s.Waiting, r.worker), Metrics: r.metrics}
+	if s.Generation == 0 {
+		w.Rank = r.worker
+	}
+	if r.exit != nil {
+		w.Rank, w.Ended, w.Failed = -1, r.exit.String(), !r.exit.OK() && !r.dismissed
+	} else if wait, is := waits[r.worker]; is {
+		wait.Absent = !r.joined
+		w.Awaited = &wait
+	}
+	return w
 }

@@ -7,7 +7,7 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 )
 
-func (l *launch) answerReshape(w http.ResponseWriter, r *http.Request) {
+func (l *launcher) answerReshape(w http.ResponseWriter, r *http.Request) {
 	var ask api.Reshape
 	if err := readControl(w, r, &ask, &ask.Who); err != nil {
 		refuse(w, http.StatusBadRequest, err)

@@ -18,8 +18,8 @@ import (
 // who asks for any, nor Kubernetes to its services.
 const masterPort, firstPort, lastPort = 29500, 20000, 29999
 
-// surroundings is what the environments of a run's workers have in common.
-type surroundings struct {
+// environment is what the environments of a run's workers have in common.
+type environment struct {
 	base   []string // of the launcher
 	spec   job.Spec
 	socket string
@@ -30,10 +30,10 @@ type surroundings struct {
 	port   int
 }
 
-// place is where a worker stands in its job when it starts. A late one is to torch a job of one,
+// position is where a worker stands in its job when it starts. A late one is to torch a job of one,
 // with a port of its own, until it enters.
-type place struct {
-	seat       int
+type position struct {
+	worker     int
 	token      string
 	rank, size int
 	local      int // its number among those that begin on its host
@@ -41,23 +41,23 @@ type place struct {
 	port       int
 }
 
-// environment returns the variables of a worker. Of two entries for a key the later one counts.
-func (s surroundings) environment(p place) []string {
+// variables returns the environment of a worker. Of two entries for a key the later one counts.
+func (e environment) variables(p position) []string {
 	here := max(p.here, 1)
 	size := strconv.Itoa(p.size)
-	env := slices.Clone(s.base)
-	env = append(env, defaults(s.base, s.cores, max(here, s.here))...)
-	env = append(env, "MASTER_ADDR="+s.addr, "MASTER_PORT="+strconv.Itoa(p.port))
-	for _, key := range slices.Sorted(maps.Keys(s.spec.Env)) {
-		env = append(env, key+"="+s.spec.Env[key])
+	env := slices.Clone(e.base)
+	env = append(env, defaults(e.base, e.cores, max(here, e.here))...)
+	env = append(env, "MASTER_ADDR="+e.addr, "MASTER_PORT="+strconv.Itoa(p.port))
+	for _, key := range slices.Sorted(maps.Keys(e.spec.Env)) {
+		env = append(env, key+"="+e.spec.Env[key])
 	}
 	return append(env,
-		api.EnvSocket+"="+s.socket,
-		api.EnvJob+"="+s.spec.Name,
-		api.EnvRank+"="+strconv.Itoa(p.seat),
+		api.EnvSocket+"="+e.socket,
+		api.EnvJob+"="+e.spec.Name,
+		api.EnvRank+"="+strconv.Itoa(p.worker),
 		api.EnvSize+"="+size,
 		api.EnvToken+"="+p.token,
-		proc.RunVariable+"="+s.mark,
+		proc.RunVariable+"="+e.mark,
 		"RANK="+strconv.Itoa(p.rank),
 		"WORLD_SIZE="+size,
 		"LOCAL_RANK="+strconv.Itoa(p.local),

@@ -9,7 +9,7 @@ import (
 )
 
 func TestEnvironment(t *testing.T) {
-	s := surroundings{
+	s := environment{
 		base: []string{"HOME=/h", "RANK=7", "SHOAL_RANK=9", "SHOAL_RUN=outer"},
 		spec: job.Spec{Name: "digits", Workers: 3,
 			Env: map[string]string{"HOME": "/other", "LOG": "a=b", "MASTER_PORT": "7"}},
@@ -22,8 +22,8 @@ func TestEnvironment(t *testing.T) {
 		"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3",
 		"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1",
 	}
-	env := s.environment(
-		place{seat: 1, token: "t1", rank: 1, size: 3, local: 1, here: 3, port: 4242})
+	env := s.variables(
+		position{worker: 1, token: "t1", rank: 1, size: 3, local: 1, here: 3, port: 4242})
 	for key, value := range want {
 		if got, _ := lookup(env, key); got != value {
 			t.Errorf("%s=%q, want %q", key, got, value)
@@ -37,9 +37,9 @@ func TestEnvironment(t *testing.T) {
 
 // To torch, a worker that comes late is a job of one with a port of its own.
 func TestLateEnvironment(t *testing.T) {
-	s := surroundings{spec: job.Spec{Name: "digits", Workers: 3}, socket: "/run/s", cores: 8,
+	s := environment{spec: job.Spec{Name: "digits", Workers: 3}, socket: "/run/s", cores: 8,
 		port: 4242}
-	env := s.environment(place{seat: 5, token: "t5", size: 1, port: 4343})
+	env := s.variables(position{worker: 5, token: "t5", size: 1, port: 4343})
 	for key, value := range map[string]string{"SHOAL_RANK": "5", "SHOAL_TOKEN": "t5", "RANK": "0",
 		"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_PORT": "4343"} {
 		if got, _ := lookup(env, key); got != value {
@@ -49,9 +49,9 @@ func TestLateEnvironment(t *testing.T) {
 }
 
 func TestEnvironmentLeavesChoices(t *testing.T) {
-	s := surroundings{base: []string{"OMP_NUM_THREADS=5", "PYTHONUNBUFFERED="},
+	s := environment{base: []string{"OMP_NUM_THREADS=5", "PYTHONUNBUFFERED="},
 		spec: job.Spec{Workers: 1}, cores: 8, port: 4242}
-	env := s.environment(place{token: "t", size: 1, port: 4242})
+	env := s.variables(position{token: "t", size: 1, port: 4242})
 	for key, value := range map[string]string{"OMP_NUM_THREADS": "5", "PYTHONUNBUFFERED": "",
 		"MASTER_PORT": "4242"} {
 		if got, set := lookup(env, key); got != value || !set {

@@ -88,9 +88,9 @@ func (f *Failure) next() string {
 }
 
 // shortly says in a line why the job has failed; "" where it has not, or somebody has stopped it.
-func (l *launch) shortly(ctx context.Context, v verdict, err error) string {
+func (l *launcher) shortly(ctx context.Context, v verdict, err error) string {
 	switch {
-	case ctx.Err() != nil || l.stoppedBy() != "":
+	case ctx.Err() != nil || l.registry.stoppedBy() != "":
 		return ""
 	case v.fault != noFault:
 		err = l.failure(v)
@@ -98,7 +98,7 @@ func (l *launch) shortly(ctx context.Context, v verdict, err error) string {
 		return ""
 	}
 	line, _, _ := strings.Cut(err.Error(), "\n")
-	return strings.TrimPrefix(line, fmt.Sprintf("job %s failed: ", l.name()))
+	return strings.TrimPrefix(line, fmt.Sprintf("job %s failed: ", l.registry.name()))
 }
 
 func count(n int, what string) string {

@@ -31,25 +31,25 @@ func printable(text string) string {
 // acts reports whether a terminal does something else with a character than show it.
 func acts(r rune) bool { return r != '\t' && !unicode.IsPrint(r) }
 
-// sanitize makes all texts of a note fit to be shown.
-func (n *note) sanitize() {
+// sanitize makes all texts of a message fit to be shown.
+func (m *message) sanitize() {
 	var texts []*string
 	switch {
-	case n.Offer != nil:
-		texts = []*string{&n.Offer.Machine}
-	case n.Line != nil:
-		texts = []*string{&n.Line.Text}
-	case n.Ended != nil:
-		texts = []*string{&n.Ended.Lost, &n.Ended.Because, &n.Ended.Log}
-		for i := range n.Ended.Tail {
-			texts = append(texts, &n.Ended.Tail[i])
+	case m.Offer != nil:
+		texts = []*string{&m.Offer.Machine}
+	case m.Line != nil:
+		texts = []*string{&m.Line.Text}
+	case m.Ended != nil:
+		texts = []*string{&m.Ended.Lost, &m.Ended.Because, &m.Ended.Log}
+		for i := range m.Ended.Tail {
+			texts = append(texts, &m.Ended.Tail[i])
 		}
-	case n.Leaving != nil:
-		texts = []*string{&n.Leaving.Why}
-	case n.Over != nil:
-		texts = []*string{&n.Over.Why}
-	case n.Stays != nil:
-		texts = []*string{&n.Stays.Why}
+	case m.Leaving != nil:
+		texts = []*string{&m.Leaving.Why}
+	case m.Over != nil:
+		texts = []*string{&m.Over.Why}
+	case m.Stays != nil:
+		texts = []*string{&m.Stays.Why}
 	}
 	for _, text := range texts {
 		*text = printable(*text)

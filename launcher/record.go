@@ -30,14 +30,14 @@ type recording struct {
 	*store.Recorder
 
 	mu       sync.Mutex
-	note     *recordNote     // which record; nil = not known yet
+	note     *recordMessage  // which record; nil = not known yet
 	after    topo.Generation // which it has already, of heads that have ended
 	store    store.Store     // that it is in
 	borrowed bool            // the store is not closed here
 }
 
 // learn is told which record it is, and where.
-func (r *recording) learn(n recordNote, after topo.Generation, s store.Store) {
+func (r *recording) learn(n recordMessage, after topo.Generation, s store.Store) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.note, r.after, r.store = &n, after, s
@@ -45,7 +45,7 @@ func (r *recording) learn(n recordNote, after topo.Generation, s store.Store) {
 }
 
 // shared is what the job's other hosts must know to go on with the record; nil if they cannot.
-func (r *recording) shared() *recordNote {
+func (r *recording) shared() *recordMessage {
 	if r == nil || r.note.URL == "" {
 		return nil
 	}
@@ -97,12 +97,12 @@ func (r *resumption) String() string {
 
 // claim makes this host the head of the job of a name, or says who is. It touches no agent, and
 // comes before anything starts.
-func (l *launch) claim(ctx context.Context, name string) error {
+func (l *launcher) claim(ctx context.Context, name string) error {
 	c := l.cfg.Record
 	if c == nil {
 		return nil
 	}
-	o := store.Owner{Job: name, Run: l.place.Run, Host: l.host, Since: time.Now()}
+	o := store.Owner{Job: name, Run: l.place.Run, Host: l.registry.self(), Since: time.Now()}
 	alone := c.URL == "" // whoever opens the folder knows that the process before has ended
 	o, newest, err := store.Begin(ctx, c.Store, o, alone, c.TakeOver)
 	if err != nil {
@@ -115,7 +115,7 @@ func (l *launch) claim(ctx context.Context, name string) error {
 	if newest != nil {
 		l.resumed = &resumption{c.Store.String(), *newest}
 	}
-	n := recordNote{URL: c.URL, Job: name, Run: o.Run}
+	n := recordMessage{URL: c.URL, Job: name, Run: o.Run}
 	say := func(line string) { l.console.Note(line) }
 	l.record = &recording{Recorder: store.NewRecorder(say), note: &n, after: o.Generation,
 		store: c.Store, borrowed: true}
@@ -124,7 +124,7 @@ func (l *launch) claim(ctx context.Context, name string) error {
 }
 
 // joinAddress is where other hosts join.
-func (l *launch) joinAddress() string {
+func (l *launcher) joinAddress() string {
 	if f := l.cfg.Fleet; f != nil && f.Join != nil {
 		return f.Join()
 	}
@@ -133,12 +133,12 @@ func (l *launch) joinAddress() string {
 
 // openRecord begins to keep the record, now that this host has its name in the job and an address.
 // Where the job begins, others can find it from now on.
-func (l *launch) openRecord() {
+func (l *launcher) openRecord() {
 	if l.record == nil {
 		return
 	}
-	l.record.Is(l.host, l.joinAddress())
-	if l.least == 0 {
+	l.record.Is(l.registry.self(), l.joinAddress())
+	if l.registry.initial == 0 {
 		return
 	}
 	if l.resumed != nil {
@@ -148,16 +148,14 @@ func (l *launch) openRecord() {
 }
 
 // recorded tells what becomes of the record at the end of this host's part in the job.
-func (l *launch) recorded() {
+func (l *launcher) recorded() {
 	if l.record == nil {
 		return
 	}
-	l.mu.Lock()
-	leader := l.leader
-	ended := (leader == l.host || l.agent == nil) && !l.over // else the job goes on elsewhere
-	l.mu.Unlock()
+	leader, leads := l.registry.whoLeads()
+	ended := l.registry.endsHere() || l.agent == nil
 	err := l.record.close(ended)
-	if l.console == nil { // nothing has begun, and the error of that is told
+	if l.agent == nil { // nothing has begun, and the error of that is told
 		return
 	}
 	var taken *store.TakenError
@@ -166,10 +164,10 @@ func (l *launch) recorded() {
 		l.console.Note("the record has not been told of the end of this job: " + err.Error())
 	case ended && err != nil:
 		l.console.Note(fmt.Sprintf("the record does not say that the job %s has ended: who "+
-			"starts one of this name has to take it over (%v)", l.name(), err))
+			"starts one of this name has to take it over (%v)", l.registry.name(), err))
 	case err != nil:
 		l.console.Note("the record is not complete: " + err.Error())
-	case l.cfg.Record != nil && l.cfg.Record.URL == "" && leader != "" && leader != l.host:
+	case l.cfg.Record != nil && l.cfg.Record.URL == "" && leader != "" && !leads:
 		l.console.Note(fmt.Sprintf(
 			"the record %s ends here: host %s leads the job now, and cannot reach it",
 			l.cfg.Record.Store, leader))

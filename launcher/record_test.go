@@ -53,7 +53,7 @@ func inStore(t *testing.T, s store.Store, run string) (o store.Owner, all []topo
 // it all.
 func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 	server := mem.New()
-	note := recordNote{URL: "nats://db", Job: "train", Run: "r"}
+	note := recordMessage{URL: "nats://db", Job: "train", Run: "r"}
 	hung, down := make(chan struct{}), mem.New()
 	down.Fail(func(mem.Op, string) mem.Fate { <-hung; return mem.Lost })
 	var said []string
@@ -99,9 +99,9 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 }
 
 // claim begins as a head on host a with a store in its own process.
-func claim(t *testing.T, s store.Store, run, url string, takeOver bool) (*launch, error) {
+func claim(t *testing.T, s store.Store, run, url string, takeOver bool) (*launcher, error) {
 	t.Helper()
-	l := &launch{host: "a", place: &proc.Place{Run: run},
+	l := &launcher{registry: newRegistry("a", 1), place: &proc.Place{Run: run},
 		cfg: RunConfig{Record: &RecordConfig{Store: s, URL: url, TakeOver: takeOver}}}
 	return l, l.claim(t.Context(), "train")
 }

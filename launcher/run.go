@@ -101,32 +101,32 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := newLaunch(cfg)
+	l, err := newLauncher(cfg, spec.Workers)
 	if err != nil {
 		return nil, err
 	}
 	if err := l.claim(ctx, spec.Name); err != nil {
 		return nil, errors.Join(err, l.place.Close())
 	}
-	l.least = spec.Workers
 	addr := "127.0.0.1"
 	if cfg.Fleet != nil {
 		addr = cfg.Fleet.Addr
 	}
-	if err := l.settle(
-		jobNote{Spec: spec, Addr: addr, Port: freePort(), After: l.record.had(),
+	if err := l.learn(
+		jobMessage{Spec: spec, Addr: addr, Port: freePort(), After: l.record.had(),
 			Record: l.record.shared()}, program, ""); err != nil {
 		l.recorded()
 		return nil, errors.Join(err, l.place.Close())
 	}
 	err = l.run(ctx, cfg.Leave)
 	l.recorded()
-	if len(l.ended) == 0 && l.stoppedBy() == "" && l.leads() {
-		return nil, errors.Join(err, l.dir.close())
+	dir := l.reporter.files()
+	if !l.registry.anyEnded() && l.registry.stoppedBy() == "" && l.registry.leads() {
+		return nil, errors.Join(err, dir.close())
 	}
 	result := l.result(err)
 	// a full disk makes no good job a bad one
-	if wrote := errors.Join(l.dir.writeResult(result), l.dir.close()); wrote != nil {
+	if wrote := errors.Join(dir.writeResult(result), dir.close()); wrote != nil {
 		l.console.Note("the files of this run are incomplete: " + wrote.Error())
 	}
 	return result, err
@@ -159,10 +159,10 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 	if err := proc.Supported(); err != nil {
 		return err
 	}
-	l, err := newLaunch(
+	l, err := newLauncher(
 		RunConfig{Dir: cfg.Dir, Stdout: cfg.Stdout, Stderr: cfg.Stderr, Color: cfg.Color,
 			Kill: ctx.Done(), OnStart: cfg.OnJob,
-			Fleet: &Fleet{Link: cfg.Link, Join: cfg.Join, Token: cfg.Token, Slots: cfg.Slots}})
+			Fleet: &Fleet{Link: cfg.Link, Join: cfg.Join, Token: cfg.Token, Slots: cfg.Slots}}, 0)
 	if err != nil {
 		return err
 	}
@@ -174,11 +174,17 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 	}
 	err = l.run(ctx, cfg.Leave)
 	l.recorded()
-	if l.dir == nil {
+	dir := l.reporter.files()
+	if dir == nil {
 		return err
 	}
-	if l.leads() {
-		err = errors.Join(err, l.dir.writeResult(l.result(err)))
+	// a full disk makes no good job a bad one
+	var wrote error
+	if l.registry.leads() {
+		wrote = dir.writeResult(l.result(err))
 	}
-	return errors.Join(err, l.dir.close())
+	if wrote = errors.Join(wrote, dir.close()); wrote != nil {
+		l.console.Note("the files of this run are incomplete: " + wrote.Error())
+	}
+	return err
 }

@@ -186,7 +186,7 @@ func TestRunWhoseResultCannotBeWritten(t *testing.T) {
 		}
 	})
 	if err != nil || !result.OK ||
-		!strings.Contains(out, "shoal: the files of this run are incomplete: agent: rename") {
+		!strings.Contains(out, "shoal: the files of this run are incomplete: launcher: rename") {
 		t.Errorf("%+v, %v\n%s", result, err, out)
 	}
 }

@@ -26,7 +26,8 @@ func RunsDir() (string, error) {
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return "", fmt.Errorf(
-			"agent: no place for the files of a run: %w; set XDG_STATE_HOME, or use --log-dir", err)
+			"launcher: no place for the files of a run: %w; set XDG_STATE_HOME, or use --log-dir",
+			err)
 	}
 	return filepath.Join(home, ".local", "state", "shoal", "runs"), nil
 }
@@ -34,7 +35,8 @@ func RunsDir() (string, error) {
 // runDir holds the files of one run:
 //
 //	job.json       what was run: the effective spec, when, by which version
-//	rank-N.log     the whole output of worker N, as it came; of one on another host its lines, while this host leads the job
+//	rank-N.log     the whole output of worker N, as it came; of a worker on another host its
+//	               lines, while this host leads the job
 //	metrics.jsonl  what workers reported: one object a report
 //	events.jsonl   how its membership changed, and why: one object a change
 //	result.json    how it ended
@@ -50,7 +52,8 @@ type runDir struct {
 // to the job: the wanted one, with a number when that is taken.
 func newRunDir(parent, want string) (d *runDir, name string, err error) {
 	if err := os.MkdirAll(parent, 0o700); err != nil {
-		return nil, "", fmt.Errorf("agent: a directory for the files of the run: %w; use --log-dir",
+		return nil, "", fmt.Errorf(
+			"launcher: a directory for the files of the run: %w; use --log-dir",
 			err)
 	}
 	name = want
@@ -62,19 +65,20 @@ func newRunDir(parent, want string) (d *runDir, name string, err error) {
 		name = want + "-" + strconv.Itoa(i)
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("agent: a directory for the files of the run: %w; use --log-dir",
+		return nil, "", fmt.Errorf(
+			"launcher: a directory for the files of the run: %w; use --log-dir",
 			err)
 	}
 	path, err := filepath.Abs(filepath.Join(parent, name))
 	if err != nil {
-		return nil, "", fmt.Errorf("agent: %w", err)
+		return nil, "", fmt.Errorf("launcher: %w", err)
 	}
 	d = &runDir{path: path, others: map[int]*os.File{}}
 	for name, f := range map[string]**os.File{"metrics.jsonl": &d.metrics,
 		"events.jsonl": &d.events} {
 		if *f, err = os.OpenFile(filepath.Join(path, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY,
 			0o600); err != nil {
-			return nil, "", fmt.Errorf("agent: %w", err)
+			return nil, "", fmt.Errorf("launcher: %w", err)
 		}
 	}
 	return d, name, nil
@@ -94,15 +98,15 @@ func (d *runDir) writeResult(r *Result) error { return d.write("result.json", r)
 func (d *runDir) write(name string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
-		return fmt.Errorf("agent: %s: %w", name, err)
+		return fmt.Errorf("launcher: %s: %w", name, err)
 	}
 	path := filepath.Join(d.path, name)
 	unnamed := path + ".new"
 	if err := os.WriteFile(unnamed, append(text, '\n'), 0o600); err != nil {
-		return fmt.Errorf("agent: %w", err)
+		return fmt.Errorf("launcher: %w", err)
 	}
 	if err := os.Rename(unnamed, path); err != nil {
-		return fmt.Errorf("agent: %w", err)
+		return fmt.Errorf("launcher: %w", err)
 	}
 	return nil
 }

@@ -38,10 +38,10 @@ func ReadResult(dir string) (r Result, err error) { return r, readRun(dir, "resu
 func readRun(dir, name string, into any) error {
 	text, err := os.ReadFile(filepath.Join(dir, name))
 	if err != nil {
-		return fmt.Errorf("agent: %w", err)
+		return fmt.Errorf("launcher: %w", err)
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("agent: %s is damaged: %w", filepath.Join(dir, name), err)
+		return fmt.Errorf("launcher: %s is damaged: %w", filepath.Join(dir, name), err)
 	}
 	return nil
 }
@@ -58,7 +58,7 @@ func ParseLedger(text []byte) (entries []Entry, n int, err error) {
 		}
 		var e Entry
 		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, 0, fmt.Errorf("agent: a line of the ledger is damaged: %w", err)
+			return nil, 0, fmt.Errorf("launcher: a line of the ledger is damaged: %w", err)
 		}
 		entries = append(entries, e)
 		n += len(line)

@@ -4,7 +4,7 @@ import "github.com/shoal-ml/shoal/launcher/proc"
 
 // ending is the end of one worker process.
 type ending struct {
-	rank     int // its seat
+	worker   int
 	exit     proc.Exit
 	survived bool // the job goes on without it
 }
@@ -30,14 +30,14 @@ type verdict struct {
 // be its effects. A failure that the job has survived is none; that all members were lost, nothing
 // survives, however those end that were none any more. To end well without joining is a fault only
 // when another has joined (awaited); where nobody joins, each process is a job of its own.
-func judge(started int, ended []ending, joined func(rank int) bool, awaited, lost bool) verdict {
+func judge(started int, ended []ending, joined func(worker int) bool, awaited, lost bool) verdict {
 	well := 0
 	for _, e := range ended {
 		switch {
 		case e.survived:
 		case !e.exit.OK():
 			return verdict{done: true, culprit: e, fault: badExit}
-		case awaited && !joined(e.rank):
+		case awaited && !joined(e.worker):
 			return verdict{done: true, culprit: e, fault: neverJoined}
 		default:
 			well++

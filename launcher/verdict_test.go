@@ -9,12 +9,12 @@ import (
 )
 
 func TestJudge(t *testing.T) {
-	well := func(rank int) ending { return ending{rank: rank} }
-	bad := func(rank int) ending { return ending{rank: rank, exit: proc.Exit{Code: 1}} }
-	killed := func(rank int) ending {
-		return ending{rank: rank, exit: proc.Exit{Signal: syscall.SIGKILL}}
+	well := func(worker int) ending { return ending{worker: worker} }
+	bad := func(worker int) ending { return ending{worker: worker, exit: proc.Exit{Code: 1}} }
+	killed := func(worker int) ending {
+		return ending{worker: worker, exit: proc.Exit{Signal: syscall.SIGKILL}}
 	}
-	lost := func(rank int) ending { e := killed(rank); e.survived = true; return e }
+	lost := func(worker int) ending { e := killed(worker); e.survived = true; return e }
 	for name, c := range map[string]struct {
 		ended   []ending
 		joined  []int
@@ -50,11 +50,11 @@ func TestJudge(t *testing.T) {
 		"nor who never got the state": {[]ending{lost(0), lost(1), well(2)}, []int{0, 1, 2},
 			true, 1, allLost},
 	} {
-		v := judge(3, c.ended, func(rank int) bool {
-			return slices.Contains(c.joined, rank)
+		v := judge(3, c.ended, func(worker int) bool {
+			return slices.Contains(c.joined, worker)
 		}, len(c.joined) > 0, c.fault == allLost)
-		if v.done != c.done || v.fault != c.fault || v.culprit.rank != c.culprit {
-			t.Errorf("%s: done %v, fault %v of rank %d", name, v.done, v.fault, v.culprit.rank)
+		if v.done != c.done || v.fault != c.fault || v.culprit.worker != c.culprit {
+			t.Errorf("%s: done %v, fault %v of worker %d", name, v.done, v.fault, v.culprit.worker)
 		}
 	}
 }

@@ -16,24 +16,25 @@ import (
 // meanwhile, nobody without whom the job went on before.
 func TestOutcomeNamesMembers(t *testing.T) {
 	failed := proc.Exit{Code: 3}
-	l := &launch{job: &jobNote{Spec: job.Spec{Name: "train"}}, stopping: 2, ended: []ending{
-		{rank: 0, exit: failed, survived: true},
-		{rank: 1},
-		{rank: 2},
-		{rank: 3, exit: failed, survived: true},
-		{rank: 4, exit: failed, survived: true},
-		{rank: 5, exit: failed},
-		{rank: 6, exit: failed},
-	}}
-	l.farewell.who, l.farewell.members, l.farewell.dismissed = "me@here", []int{1, 2, 3, 5},
+	r := newRegistry("here", 7)
+	r.job, r.stopping, r.endings = &jobMessage{Spec: job.Spec{Name: "train"}}, 2, []ending{
+		{worker: 0, exit: failed, survived: true},
+		{worker: 1},
+		{worker: 2},
+		{worker: 3, exit: failed, survived: true},
+		{worker: 4, exit: failed, survived: true},
+		{worker: 5, exit: failed},
+		{worker: 6, exit: failed},
+	}
+	r.shutdown.who, r.shutdown.members, r.shutdown.dismissed = "me@here", []int{1, 2, 3, 5},
 		[]int{6}
 	want := "job train was stopped by me@here: worker 3 exited with code 3, worker 5 exited " +
 		"with code 3"
-	if err := l.outcome(); err == nil || cmp.Diff(want, err.Error()) != "" {
+	if err := r.outcome(); err == nil || cmp.Diff(want, err.Error()) != "" {
 		t.Errorf("%v, want %s", err, want)
 	}
-	l.farewell.members, l.farewell.dismissed = []int{1, 2}, []int{5, 6}
-	if err := l.outcome(); err != nil {
+	r.shutdown.members, r.shutdown.dismissed = []int{1, 2}, []int{5, 6}
+	if err := r.outcome(); err != nil {
 		t.Error(err)
 	}
 }
@@ -42,14 +43,14 @@ func TestOutcomeNamesMembers(t *testing.T) {
 // whatever moment that is looked at.
 func TestLeavesWithItsError(t *testing.T) {
 	for range 2000 {
-		l, g := &launch{changed: make(chan struct{}, 1)}, group.New(t.Context())
+		l, g := &launcher{registry: newRegistry("here", 0)}, group.New(t.Context())
 		g.Go("leave", func(context.Context) error {
 			l.leave(errors.New("the others went on without it"))
 			return nil
 		})
 		for done := false; !done; {
 			var err error
-			if done, err = l.dismissed(); done && err == nil {
+			if done, err = l.registry.mayLeave(); done && err == nil {
 				t.Fatal("it has left, and nothing was wrong")
 			}
 		}

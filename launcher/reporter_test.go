@@ -12,14 +12,16 @@ func TestWhatIsNews(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		event       agent.Event
-		muted       bool
+		over        bool
 		stopping    int
 		heard, news int
 	}{
 		{"the first generation",
-			agent.Event{What: "generation", Generation: 5, Joined: []int{0, 1}, First: true}, false, -1,
+			agent.Event{What: "generation", Generation: 5, Joined: []int{0, 1}, First: true}, false,
+			-1,
 			1, 0},
-		{"another one", agent.Event{What: "generation", Generation: 6, Lost: []int{1}}, false, -1, 1, 1},
+		{"another one", agent.Event{What: "generation", Generation: 6, Lost: []int{1}}, false, -1,
+			1, 1},
 		{"another one of a job that is over",
 			agent.Event{What: "generation", Generation: 6, Lost: []int{1}}, true, -1, 0, 0},
 		{"another one, since the launcher ends the workers",
@@ -33,12 +35,14 @@ func TestWhatIsNews(t *testing.T) {
 			t.Fatal(err)
 		}
 		heard := 0
-		l := &launch{cfg: RunConfig{OnEvent: func(agent.Event) {
-			heard++
-		}}, told: make(chan struct{}, 1), dir: dir, muted: c.muted, stopping: c.stopping}
-		l.onEvent(c.event)
-		if heard != c.heard || len(l.news) != c.news {
-			t.Errorf("%s: heard %d times, news %q", c.name, heard, l.news)
+		r := newReporter(nil, func(agent.Event) { heard++ })
+		r.learn("x", dir)
+		if r.stopping = c.stopping >= 0; c.over {
+			r.endJob()
+		}
+		r.event(c.event)
+		if heard != c.heard || len(r.lines) != c.news {
+			t.Errorf("%s: heard %d times, news %q", c.name, heard, r.lines)
 		}
 		if err := dir.close(); err != nil {
 			t.Fatal(err)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/shoal-ml/shoal/internal/numa"
 	"github.com/shoal-ml/shoal/job"
-	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 func TestHomesOfWorkers(t *testing.T) {
@@ -42,14 +41,14 @@ func TestHomesOfWorkers(t *testing.T) {
 		"that bind by themselves": {two, "/usr/bin/numactl", 2, 0, []int{none, none},
 			[]int{16, 16}},
 	} {
-		l := &launch{homes: c.homes, program: c.program, hands: map[int]*hand{}}
+		s := &supervisor{homes: c.homes, program: c.program, processes: map[int]*process{}}
 		var got, threads []int
-		for seat := range c.want {
-			if c.ended > 0 && seat == c.here {
-				l.hands[c.ended].exit = &proc.Exit{}
+		for worker := range c.want {
+			if c.ended > 0 && worker == c.here {
+				s.processes[c.ended].ended = true
 			}
-			home, cores := l.home(surroundings{cores: 32, here: c.here})
-			l.hands[seat] = &hand{seat: seat, home: home}
+			home, cores := s.home(environment{cores: 32, here: c.here})
+			s.processes[worker] = &process{worker: worker, home: home}
 			threads = append(threads, cores/c.here)
 			if home == nil {
 				got = append(got, none)

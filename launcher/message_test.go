@@ -12,19 +12,21 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
-// No bytes from a link can make a launcher panic, and what is a note says the same when it is
+// No bytes from a link can make a launcher panic, and what is a message says the same when it is
 // written again.
-func FuzzNote(f *testing.F) {
-	for _, n := range []note{
-		{Offer: &offerNote{Slots: 2, Known: true, Machine: "x"}},
-		{Started: &startedNote{Worker: 1, PID: 2}}, {Joined: &workerNote{1}},
-		{Report: &reportNote{1, map[string]float64{"loss": 0.5}}}, {Line: &lineNote{1, true, "x"}},
-		{Leaving: &reasonNote{"why"}}, {Stays: &reasonNote{"why"}},
-		{Ended: &endedNote{Worker: 1, Signal: 9, Survived: true, Tail: []string{"x"}}},
-		{Signal: &signalNote{1, 15}}, {Over: &reasonNote{}},
-		{Job: &jobNote{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}}},
-		{Job: &jobNote{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}, After: 7,
-			Record: &recordNote{"nats://db", "x", "r"}}},
+func FuzzMessage(f *testing.F) {
+	for _, n := range []message{
+		{Offer: &offerMessage{Slots: 2, Known: true, Machine: "x"}},
+		{Started: &startedMessage{Worker: 1, PID: 2}}, {Joined: &workerMessage{1}},
+		{Report: &reportMessage{1, map[string]float64{"loss": 0.5}}},
+		{Line: &lineMessage{1, true, "x"}},
+		{Leaving: &reasonMessage{"why"}}, {Stays: &reasonMessage{"why"}},
+		{Ended: &endedMessage{Worker: 1, Signal: 9, Survived: true, Tail: []string{"x"}}},
+		{Signal: &signalMessage{1, 15}}, {Over: &reasonMessage{}},
+		{Job: &jobMessage{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}}}},
+		{Job: &jobMessage{Spec: job.Spec{Name: "x", Workers: 2, Command: []string{"true"}},
+			After:  7,
+			Record: &recordMessage{"nats://db", "x", "r"}}},
 	} {
 		f.Add(n.encode())
 	}
@@ -33,45 +35,44 @@ func FuzzNote(f *testing.F) {
 	f.Add([]byte(`{"offer":{"slots":-1}}`))
 	f.Add([]byte(`{"over":{"why":""},"leaving":{"why":""}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		n, err := decodeNote(b)
+		n, err := decodeMessage(b)
 		if err != nil {
 			return
 		}
-		again, err := decodeNote(n.encode())
+		again, err := decodeMessage(n.encode())
 		if err != nil {
 			t.Fatalf("%s becomes %s: %v", b, n.encode(), err)
 		}
 		if d := cmp.Diff(string(n.encode()), string(again.encode())); d != "" {
 			t.Error(d)
 		}
-		l := &launch{host: "b", leader: "b", hands: map[int]*hand{},
-			changed: make(chan struct{}, 1), job: &jobNote{}}
-		if _, is := n.worker(); is && n.Report == nil { // a report goes into a file
-			l.enter("a", n)
-		}
+		r := newRegistry("b", 0)
+		r.learn(&jobMessage{})
+		r.update("a", n)
 	})
 }
 
-// The books keep the first word about the end of a worker, and believe nobody about another host's.
-func TestBooks(t *testing.T) {
-	l := &launch{host: "a", leader: "a", hands: map[int]*hand{}, changed: make(chan struct{}, 1)}
+// The registry keeps the first word about the end of a worker, and believe nobody about another
+// host's.
+func TestRegistry(t *testing.T) {
+	r := newRegistry("a", 1)
 	for _, w := range []struct {
 		from string
-		note
+		message
 	}{
-		{"b", note{Started: &startedNote{3, 77}}},
-		{"c", note{Started: &startedNote{3, 99}}},
-		{"b", note{Joined: &workerNote{3}}},
-		{"c", note{Ended: &endedNote{Worker: 3, Code: 1}}},
-		{"b", note{Ended: &endedNote{Worker: 3, PID: 77, Log: "/log"}}},
-		{"b", note{Ended: &endedNote{Worker: 3, Lost: "was lost with its host b"}}},
+		{"b", message{Started: &startedMessage{3, 77}}},
+		{"c", message{Started: &startedMessage{3, 99}}},
+		{"b", message{Joined: &workerMessage{3}}},
+		{"c", message{Ended: &endedMessage{Worker: 3, Code: 1}}},
+		{"b", message{Ended: &endedMessage{Worker: 3, PID: 77, Log: "/log"}}},
+		{"b", message{Ended: &endedMessage{Worker: 3, Lost: "was lost with its host b"}}},
 	} {
-		l.enter(w.from, &w.note)
+		r.update(w.from, &w.message)
 	}
-	h := l.hands[3]
-	if h.host != "b" || h.pid != 77 || !h.joined || h.exit == nil || !h.exit.OK() ||
-		h.log != "b:/log" || len(l.ended) != 1 {
-		t.Errorf("%+v, ended %+v", h, l.ended)
+	w := r.workers[3]
+	if w.host != "b" || w.pid != 77 || !w.joined || w.exit == nil || !w.exit.OK() ||
+		w.log != "b:/log" || len(r.endings) != 1 {
+		t.Errorf("%+v, ended %+v", w, r.endings)
 	}
 }
 
@@ -83,18 +84,20 @@ func TestLinesOfOtherHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out, errs bytes.Buffer
-	l := &launch{host: "a", leader: "a", dir: dir, hands: map[int]*hand{},
-		changed: make(chan struct{}, 1), console: proc.NewConsole(&out, &errs, 4, false)}
-	l.enter("b", &note{Started: &startedNote{2, 77}})
+	l := &launcher{registry: newRegistry("a", 1),
+		reporter: newReporter(proc.NewConsole(&out, &errs, 4, false), nil)}
+	l.registry.join("a")
+	l.reporter.learn("x", dir)
+	l.update("b", &message{Started: &startedMessage{2, 77}})
 	for _, line := range []struct{ from, text string }{
 		{"b", "a \x1b[1;31mline\x1b[0m\tof b"}, {"c", "b's worker is mine"},
 		{"b", "\x1b]0;title\a\x1b[2Jgone\n[0] forged\r\u202e"},
 	} {
-		n, err := decodeNote((&note{Line: &lineNote{Worker: 2, Text: line.text}}).encode())
+		m, err := decodeMessage((&message{Line: &lineMessage{Worker: 2, Text: line.text}}).encode())
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.hear(line.from, n)
+		l.receive(line.from, m)
 	}
 	if err := dir.close(); err != nil {
 		t.Fatal(err)
@@ -112,9 +115,10 @@ func TestLinesOfOtherHosts(t *testing.T) {
 
 // People call a host by its name in the job, or as it calls itself, if that is one host.
 func TestHostsAreCalledByTwoNames(t *testing.T) {
-	l := &launch{host: "head", machine: "node16",
-		machines: map[string]string{"one": "node17", "two": "node18", "three": "localhost",
-			"four": "localhost", "five": "one"}}
+	r := newRegistry("node16", 1)
+	r.join("head")
+	r.machines = map[string]string{"one": "node17", "two": "node18", "three": "localhost",
+		"four": "localhost", "five": "one"}
 	hosts := []string{"five", "four", "head", "one", "three", "two"}
 	for name, want := range map[string]string{"one": "one", "node18": "two", "head": "head",
 		"node16": "head", "five": "five",
@@ -122,7 +126,7 @@ func TestHostsAreCalledByTwoNames(t *testing.T) {
 		"node1":     `no host called "node1" belongs to the job; its hosts are five, four, head, one, three, two`,
 		"":          `no host called "" belongs to the job; its hosts are five, four, head, one, three, two`,
 	} {
-		got, err := l.called(name, hosts)
+		got, err := r.called(name, hosts)
 		if err != nil {
 			got = err.Error()
 		}

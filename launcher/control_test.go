@@ -1,0 +1,106 @@
+package launcher
+
+import (
+	"context"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/shoal-ml/shoal/agent"
+	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// joined is the agent of a host that has just joined a job: it knows nothing until told.
+type joined struct {
+	hostAgent
+	status agent.Status
+	told   chan struct{}
+	asked  chan struct{} // closed when somebody waits for the status
+}
+
+func (j *joined) Await(ctx context.Context, fits func(agent.Status) bool) (agent.Status, error) {
+	if fits(agent.Status{}) {
+		return agent.Status{}, nil
+	}
+	close(j.asked)
+	select {
+	case <-j.told:
+		return j.status, nil
+	case <-ctx.Done():
+		return agent.Status{}, context.Cause(ctx)
+	}
+}
+
+// waiter is a context that tells when somebody waits for its end.
+type waiter struct {
+	context.Context
+	once sync.Once
+	asks chan struct{}
+}
+
+func (w *waiter) Done() <-chan struct{} {
+	w.once.Do(func() { close(w.asks) })
+	return w.Context.Done()
+}
+
+// Who asks a host that has just joined waits until the host knows what the job is and who leads it.
+func TestQuestionsOfAHostThatHasJoined(t *testing.T) {
+	a := &joined{status: agent.Status{Head: "a"}, told: make(chan struct{}),
+		asked: make(chan struct{})}
+	l := &launcher{agent: a, registry: newRegistry("b", 0), reporter: newReporter(nil, nil)}
+	ctx := &waiter{Context: t.Context(), asks: make(chan struct{})}
+	answer := httptest.NewRecorder()
+	g := group.New(t.Context())
+	g.Go("ask", func(context.Context) error {
+		l.answerJob(answer, httptest.NewRequestWithContext(ctx, "GET", api.PathJob, nil))
+		return nil
+	})
+	<-ctx.asks
+	j := &jobMessage{}
+	j.Spec.Name = "train"
+	l.registry.learn(j)
+	<-a.asked
+	close(a.told)
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if text := answer.Body.String(); answer.Code != 503 ||
+		!strings.Contains(text, "job train is led from host a: ask there") {
+		t.Errorf("%d %s", answer.Code, text)
+	}
+}
+
+// Who waits in vain is told what is missing.
+func TestQuestionsThatNobodyCanAnswer(t *testing.T) {
+	l := &launcher{registry: newRegistry("b", 0), reporter: newReporter(nil, nil)}
+	ask := func(ctx context.Context, want string) {
+		t.Helper()
+		answer := httptest.NewRecorder()
+		l.answerJob(answer, httptest.NewRequestWithContext(ctx, "GET", api.PathJob, nil))
+		if text := answer.Body.String(); answer.Code != 503 || !strings.Contains(text, want) {
+			t.Errorf("%d %s, want %q", answer.Code, text, want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ask(ctx, "was not told yet what it is")
+	j := &jobMessage{}
+	j.Spec.Name = "train"
+	l.registry.learn(j)
+	a := &joined{told: make(chan struct{}), asked: make(chan struct{})}
+	l.agent = a
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	g := group.New(t.Context())
+	g.Go("give up", func(context.Context) error {
+		<-a.asked
+		cancel()
+		return nil
+	})
+	ask(ctx, "has joined job train, and was not told yet which host leads it")
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,363 @@
+package launcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/member"
+)
+
+// tell sends a message to the launcher of another host.
+func (l *launcher) tell(host string, m *message) { l.agent.Tell(host, m.encode()) }
+
+// report tells the host that leads, which may be this one, of a worker of this host.
+func (l *launcher) report(m *message) {
+	if leader, here := l.registry.whoLeads(); leader != "" && !here {
+		l.tell(leader, m)
+	}
+	// only now: with the last worker that has ended this host may leave
+	l.update(l.registry.self(), m)
+}
+
+// update registers what a host says of a worker.
+func (l *launcher) update(host string, m *message) {
+	if l.registry.update(host, m) {
+		l.reporter.metrics(m.Report.Worker, m.Report.Metrics)
+	}
+}
+
+// forward sends the line of a worker to the host that leads, for the terminal there.
+func (l *launcher) forward(worker int, stderr bool, line string) {
+	if leader, here := l.registry.whoLeads(); leader != "" && !here {
+		l.tell(leader, &message{Line: &lineMessage{worker, stderr, line}})
+	}
+}
+
+// onMessage is told what the launcher of another host says.
+func (l *launcher) onMessage(from string, b []byte) error {
+	m, err := decodeMessage(b)
+	if err == nil {
+		l.tasks.add(func() { l.receive(from, m) })
+	}
+	return err
+}
+
+// receive deals with a message of another host. What comes from one that does not lead, where this
+// one does not either, is of the time before another led.
+func (l *launcher) receive(from string, m *message) {
+	leader, leads := l.registry.whoLeads()
+	heeds := leader == from
+	switch {
+	case m.Job != nil && heeds:
+		l.begin(*m.Job)
+	case m.Signal != nil && heeds:
+		if w, known := l.registry.worker(m.Signal.Worker); known {
+			l.signal(w, syscall.Signal(m.Signal.Signal))
+			l.reportFaults()
+		}
+	case m.Over != nil && heeds:
+		l.leave(failedElsewhere(l.registry.name(), m.Over.Why))
+	case m.Stays != nil && heeds:
+		l.console.Note("this host cannot leave: " + m.Stays.Why)
+	case !leads:
+	case m.Offer != nil:
+		l.welcome(from, *m.Offer)
+	case m.Leaving != nil:
+		if err := l.agent.Drain(from, from); errors.Is(err, head.ErrNotHead) {
+			l.retry(func() { l.receive(from, m) })
+		} else if err != nil {
+			l.console.Note(fmt.Sprintf(
+				"host %s asks to leave (%s), but its workers cannot be released: %v", from,
+				m.Leaving.Why, err))
+			l.registry.deny(from, true)
+			l.tell(from, &message{Stays: &reasonMessage{err.Error()}})
+		}
+	case m.Line != nil:
+		if l.registry.answersFor(from, m.Line.Worker) {
+			l.reporter.line(m.Line.Worker, m.Line.Error, m.Line.Text)
+		}
+	default:
+		l.update(from, m)
+	}
+}
+
+// begin learns what the job is, on a host that joins it.
+func (l *launcher) begin(j jobMessage) {
+	if l.registry.whatJob() != nil {
+		return
+	}
+	program, err := find(j.Spec)
+	if err == nil {
+		err = l.learn(j, program, "@"+l.registry.self())
+	}
+	if err != nil {
+		l.fail(fmt.Errorf("job %s cannot run on this host: %w", j.Spec.Name, err))
+		return
+	}
+	if j.Spec.FixedRoutes {
+		l.agent.FixRoutes()
+	}
+	if j.Spec.Redundant {
+		l.agent.KeepRedundant()
+	}
+	l.agent.CountFrom(j.After)
+	if l.record != nil && j.Record != nil {
+		l.record.learn(*j.Record, j.After, l.stores(j.Record.URL))
+	}
+	if l.cfg.OnStart != nil {
+		l.cfg.OnStart(j.Spec.Name, l.reporter.path())
+	}
+	for _, o := range l.supervisor.postponed() {
+		l.startAll(o)
+	}
+}
+
+// welcome takes the offer of a host that joins, or that has another head.
+func (l *launcher) welcome(host string, o offerMessage) {
+	job := l.registry.welcome(host, o)
+	if job == nil {
+		return // it leads, and has not heard of the job: then nobody has
+	}
+	if !o.Known {
+		l.tell(host, &message{Job: job})
+		l.console.Note(fmt.Sprintf("host %s has joined; slots: %d", host, o.Slots))
+	}
+	l.needRoom()
+	l.releaseDenied()
+	l.registry.wake()
+}
+
+// needRoom tells how many of the first workers have no place yet; none when the job has begun, or
+// is over.
+func (l *launcher) needRoom() {
+	f := l.cfg.Fleet
+	if f == nil || f.Need == nil {
+		return
+	}
+	s := l.agent.Status()
+	if s.Generation > 0 || l.reporter.isJobOver() {
+		s.Short = 0
+	}
+	f.Need(s.Short)
+}
+
+// onLead is told who leads the job.
+func (l *launcher) onLead(host string) { l.tasks.add(func() { l.follow(host) }) }
+
+// follow turns to a host that leads: it learns what it must know of this one.
+func (l *launcher) follow(leader string) {
+	s, changed := l.registry.follow(leader, l.agent.Status().Hosts)
+	if !changed {
+		return
+	}
+	if l.cfg.Fleet != nil {
+		s.offer.Slots = l.cfg.Fleet.Slots
+	}
+	switch {
+	case s.over:
+	case leader == l.registry.self():
+		l.console.Note("this host leads the job now")
+	default:
+		if s.offer.Known {
+			l.console.Note(fmt.Sprintf("host %s leads the job now", leader))
+		}
+		l.tell(leader, &message{Offer: &s.offer})
+		for _, w := range s.workers {
+			l.introduce(leader, w)
+		}
+	}
+	if s.leaving && !s.over {
+		l.askToLeave()
+	}
+	l.registry.wake()
+}
+
+// introduce tells a host that leads of a worker.
+func (l *launcher) introduce(leader string, w workerRecord) {
+	l.tell(leader, &message{Started: &startedMessage{w.worker, w.pid}})
+	if w.joined {
+		l.tell(leader, &message{Joined: &workerMessage{w.worker}})
+	}
+	if w.metrics != nil {
+		l.tell(leader, &message{Report: &reportMessage{w.worker, w.metrics}})
+	}
+	if w.exit != nil {
+		end := endOf(w.worker, *w.exit, w.survived)
+		end.Because, end.Tail, end.Log, end.Dismissed = w.because, w.tail, w.log, w.dismissed
+		l.tell(leader, &message{Ended: end})
+	}
+}
+
+// onGone is told of a host that is lost, or has left: all its workers have ended.
+func (l *launcher) onGone(host, how string) {
+	l.tasks.add(func() {
+		workers, led := l.registry.gone(host)
+		over, elastic := l.reporter.isJobOver(), l.agent.Status().Elastic
+		for _, w := range workers {
+			now := time.Now()
+			lost := proc.Exit{PID: w.pid, Lost: "was lost with its host " + host, Started: now,
+				Ended: now}
+			l.update(host, &message{Ended: endOf(w.worker, lost, elastic)})
+		}
+		if led && !over {
+			l.console.Note(fmt.Sprintf("host %s, which led the job, %s", host, how))
+		}
+		if !over {
+			l.sayStuck()
+			l.needRoom()
+		}
+		l.registry.wake()
+	})
+}
+
+// sayStuck tells, once, that nobody can lead the job after the host that did. That may come out
+// only when further hosts are lost.
+func (l *launcher) sayStuck() {
+	if s := l.agent.Status(); !s.Stuck || s.Generation == 0 {
+		return
+	}
+	if host := l.registry.takeLostLeader(); host != "" {
+		l.console.Note(fmt.Sprintf("too few hosts are left to be sure that no others go on; if "+
+			"you know that %s is gone for good, say so: shoal recover --force %s", host,
+			l.registry.name()))
+	}
+}
+
+// onLeave is told that this host is no part of the job any more.
+func (l *launcher) onLeave(why string, drained bool) {
+	l.tasks.add(func() {
+		if drained {
+			l.leave(nil)
+		} else {
+			l.leave(fmt.Errorf("this host is no part of job %s any more: %s", l.registry.name(),
+				why))
+		}
+	})
+}
+
+// failedElsewhere is why this host's part in a job ends that has failed; nil for one that has not.
+func failedElsewhere(name, why string) error {
+	if why == "" {
+		return nil
+	}
+	return fmt.Errorf("job %s failed, and this host has left it: %s", name, why)
+}
+
+// leave ends this host's part in the job: with an error if there is one, else when its workers have
+// ended.
+func (l *launcher) leave(err error) {
+	l.registry.leave(err)
+	l.registry.wake()
+}
+
+// onEnd is told that nobody is left to carry on.
+func (l *launcher) onEnd(ok bool, why string) {
+	if follows := l.registry.endJob(ok); follows {
+		l.reporter.endJob() // that the head goes now is no news
+		if !ok {            // it says next whether the job has failed, or somebody has stopped it
+			l.group.Go("last words", func(ctx context.Context) error {
+				select {
+				case <-time.After(dismissal):
+					l.leave(failedElsewhere(l.registry.name(), why))
+				case <-ctx.Done():
+				}
+				return nil
+			})
+		}
+	}
+	l.registry.wake()
+}
+
+// askToLeave asks for this host to be left, and who leads next if nobody leads now, or who does is
+// lost before it has heard. A job that has no other host ends; one of which the others cannot hold
+// the state trains on.
+func (l *launcher) askToLeave() {
+	leader, here := l.registry.askToLeave()
+	switch {
+	case leader == "": // follow asks
+	case here:
+		if err := l.agent.Drain(leader, leader); errors.Is(err, head.ErrNotHead) {
+			l.retry(l.askToLeave)
+		} else if err != nil {
+			l.console.Note(fmt.Sprintf("this host cannot leave: %v", err))
+			unfit, needed := new(head.UnfitError), new(member.NeededError)
+			if l.cfg.CannotLeave != nil && !errors.As(err, &unfit) && !errors.As(err, &needed) {
+				l.cfg.CannotLeave(err)
+			} else {
+				l.registry.deny(leader, true)
+			}
+		}
+	default:
+		l.tell(leader, &message{Leaving: &reasonMessage{"it was asked to stop"}})
+	}
+}
+
+// releaseDenied asks again for hosts that were asked to leave and were needed, when the job may do
+// without them: it has other members, or another host. Who leads anew is asked by the hosts.
+func (l *launcher) releaseDenied() {
+	for _, host := range l.registry.needed() {
+		if l.agent.Drain(host, host) != nil {
+			continue
+		}
+		l.registry.deny(host, false)
+		l.console.Note(fmt.Sprintf("host %s, which was asked to leave, is not needed any more",
+			host))
+	}
+}
+
+// recovering is how long who leads anew is left alone with what others report, until it is asked
+// again.
+const recovering = 50 * time.Millisecond
+
+// retry asks again what a host that leads anew could not be asked yet: it learns first what was
+// decided before.
+func (l *launcher) retry(task func()) {
+	l.group.Go("ask again", func(ctx context.Context) error {
+		select {
+		case <-time.After(recovering):
+			l.tasks.add(task)
+		case <-ctx.Done():
+		}
+		return nil
+	})
+}
+
+// drainHost lets the workers of a host go when their step ends.
+func (l *launcher) drainHost(name, who string) error {
+	host, err := l.registry.called(name, l.registry.hosts(l.agent.Status().Hosts))
+	if err != nil {
+		return err
+	}
+	return l.agent.Drain(host, who)
+}
+
+// dismissal is how long other hosts may take to leave a job that is over.
+const dismissal = 3 * time.Second
+
+// endJob tells the other hosts that the job is over, and why if it has failed, and waits until they
+// have left.
+func (l *launcher) endJob(why string) {
+	l.reporter.endJob()
+	hosts := l.registry.others()
+	if !l.registry.leads() {
+		return
+	}
+	l.needRoom()
+	for _, host := range hosts {
+		l.tell(host, &message{Over: &reasonMessage{why}})
+	}
+	late, cancel := context.WithTimeout(context.Background(), dismissal)
+	defer cancel()
+	for len(l.registry.others()) > 0 {
+		select {
+		case <-l.registry.changed:
+		case <-late.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package launcher
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/shoal-ml/shoal/api"
+	"github.com/shoal-ml/shoal/internal/strict"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// message is what the launchers of two hosts say to each other, as docs/formats/hosts.md lists it.
+// One field is set. One side is the host that leads; who leads anew is told again what it must
+// know.
+type message struct {
+	// to the host that leads
+	Offer   *offerMessage   `json:"offer,omitempty"`
+	Started *startedMessage `json:"started,omitempty"`
+	Joined  *workerMessage  `json:"joined,omitempty"`
+	Report  *reportMessage  `json:"report,omitempty"`
+	Line    *lineMessage    `json:"line,omitempty"`
+	Ended   *endedMessage   `json:"ended,omitempty"`
+	Leaving *reasonMessage  `json:"leaving,omitempty"`
+
+	// from it
+	Job    *jobMessage    `json:"job,omitempty"`
+	Signal *signalMessage `json:"signal,omitempty"`
+	Over   *reasonMessage `json:"over,omitempty"`
+	Stays  *reasonMessage `json:"stays,omitempty"`
+}
+
+type (
+	// offerMessage is the first message to a host that leads.
+	offerMessage struct {
+		// Slots is how many workers the host can run.
+		Slots int `json:"slots"`
+		// Known says that the host knows the job, from another head.
+		Known bool `json:"known"`
+		// Machine is what the host calls itself; "" = as the job calls it.
+		Machine string `json:"machine,omitempty"`
+	}
+	startedMessage struct {
+		Worker int `json:"worker"`
+		// PID is the process of the worker; 0 = the process could not be started.
+		PID int `json:"pid"`
+	}
+	workerMessage struct {
+		Worker int `json:"worker"`
+	}
+	reportMessage struct {
+		Worker  int         `json:"worker"`
+		Metrics api.Metrics `json:"metrics"`
+	}
+	lineMessage struct {
+		Worker int `json:"worker"`
+		// Error says that the line is of standard error.
+		Error bool   `json:"error,omitempty"`
+		Text  string `json:"text"`
+	}
+	endedMessage struct {
+		Worker int `json:"worker"`
+		PID    int `json:"pid"`
+		Code   int `json:"code"`
+		Signal int `json:"signal,omitempty"`
+		// Lost says how the worker was lost with its host; "" = its end was seen.
+		Lost    string  `json:"lost,omitempty"`
+		Seconds float64 `json:"seconds"`
+		// Survived says that the job goes on without the worker.
+		Survived bool `json:"survived,omitempty"`
+		// Dismissed says that the launcher ended the worker, because it was not needed.
+		Dismissed bool `json:"needless,omitempty"`
+		// Because says which lost worker this one waited for when it failed; "" = none.
+		Because string   `json:"because,omitempty"`
+		Tail    []string `json:"tail,omitempty"`
+		Log     string   `json:"log,omitempty"`
+	}
+	reasonMessage struct {
+		Why string `json:"why"`
+	}
+	// jobMessage says what the job is.
+	jobMessage struct {
+		Spec job.Spec `json:"spec"`
+		// Port is for MASTER_PORT.
+		Port int `json:"port"`
+		// Addr is for MASTER_ADDR.
+		Addr string `json:"addr"`
+		// After is how many generations the job had before this start.
+		After topo.Generation `json:"after,omitempty"`
+		// Record is nil where the job has no record that this host could write.
+		Record *recordMessage `json:"record,omitempty"`
+	}
+	// recordMessage says where the record of the job is.
+	recordMessage struct {
+		// URL names the store.
+		URL string `json:"url"`
+		// Job is the name of the job in the store.
+		Job string `json:"job"`
+		// Run is the run of the job whose record it is.
+		Run string `json:"run"`
+	}
+	signalMessage struct {
+		Worker int `json:"worker"`
+		Signal int `json:"signal"`
+	}
+)
+
+// maxAfter bounds the generations that a job can have had: nobody counts so far.
+const maxAfter = 1 << 32
+
+func (m *message) encode() []byte {
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic("launcher: a message that is no JSON: " + err.Error())
+	}
+	return b
+}
+
+// decodeMessage reads a message, and refuses what no launcher of this version says.
+func decodeMessage(b []byte) (*message, error) {
+	var m message
+	if err := strict.JSON(b, &m); err != nil {
+		return nil, fmt.Errorf("a message that is none: %w", err)
+	}
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(b, &keys); err != nil || len(keys) != 1 {
+		return nil, fmt.Errorf("a message with %d keys instead of one", len(keys))
+	}
+	switch {
+	case m.Offer != nil && m.Offer.Slots < 0:
+		return nil, fmt.Errorf("an offer of %d slots", m.Offer.Slots)
+	case m.Job != nil:
+		if err := m.Job.Spec.WithDefaults().Validate(); err != nil {
+			return nil, fmt.Errorf("a job that cannot be: %w", err)
+		}
+		if m.Job.After > maxAfter {
+			return nil, fmt.Errorf("a job of %d generations", m.Job.After)
+		}
+		if r := m.Job.Record; r != nil && (r.URL == "" || r.Job == "" || r.Run == "") {
+			return nil, errors.New("a record that is nowhere")
+		}
+	}
+	if worker, is := m.worker(); is && worker < 0 {
+		return nil, fmt.Errorf("worker %d", worker)
+	}
+	m.sanitize()
+	return &m, nil
+}
+
+// worker is whom a message is about; false if it is about no worker.
+func (m *message) worker() (worker int, is bool) {
+	switch {
+	case m.Started != nil:
+		return m.Started.Worker, true
+	case m.Joined != nil:
+		return m.Joined.Worker, true
+	case m.Report != nil:
+		return m.Report.Worker, true
+	case m.Line != nil:
+		return m.Line.Worker, true
+	case m.Ended != nil:
+		return m.Ended.Worker, true
+	case m.Signal != nil:
+		return m.Signal.Worker, true
+	}
+	return 0, false
+}
+
+// endOf is what there is to say of the end of a worker, less its output.
+func endOf(worker int, e proc.Exit, survived bool) *endedMessage {
+	return &endedMessage{Worker: worker, PID: e.PID, Code: e.Code, Signal: int(e.Signal),
+		Lost:    e.Lost,
+		Seconds: e.Ended.Sub(e.Started).Seconds(), Survived: survived}
+}
+
+func (e *endedMessage) exit() proc.Exit {
+	now := time.Now()
+	return proc.Exit{PID: e.PID, Code: e.Code, Signal: syscall.Signal(e.Signal), Lost: e.Lost,
+		Ended: now, Started: now.Add(-time.Duration(e.Seconds * float64(time.Second)))}
+}

@@ -1,0 +1,350 @@
+package launcher
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/proc"
+)
+
+// registry is what a launcher knows of the workers and hosts of the job: of all of them where the
+// job is led, elsewhere of those of this host.
+type registry struct {
+	initial int           // workers that the job begins with, where it begins on this host, or 0
+	known   chan struct{} // closed when it is known what the job is
+	changed chan struct{} // holds a token when there is something to decide about
+
+	mu       sync.Mutex
+	host     string      // name of this host in the job
+	machine  string      // name of this host as it calls itself
+	job      *jobMessage // what the job is; nil = not known yet
+	workers  map[int]*workerRecord
+	endings  []ending // of the workers, in their order
+	ordered  int      // workers that are to be started on this host
+	telling  int      // endings that the membership is being told of
+	stopping int      // endings when the launcher began to stop; -1 = it has not
+	shutdown shutdown
+
+	leader string // the host that leads; "" = nobody does, as far as is known
+	// who led, is lost and has no successor; "" = nobody, or it is told
+	lostLeader string
+	offers     map[string]bool   // the other hosts that have offered room, on the host that leads
+	machines   map[string]string // what these call themselves, where that is not their name
+	expected   map[string]bool   // hosts that have yet to tell what they know, on a new leader
+
+	// denied are the hosts that were asked to leave when the job could not do without them, on the
+	// host that leads.
+	denied map[string]bool
+
+	allLost bool  // no member is left, and none has finished its work
+	over    bool  // this host is not needed any more
+	leaving bool  // this host was asked to leave
+	fatal   error // why the job cannot go on here
+}
+
+// workerRecord is a worker process as the registry knows it.
+type workerRecord struct {
+	worker    int
+	host      string
+	pid       int // 0 = the process is being started
+	joined    bool
+	metrics   map[string]float64 // newest report; nil = none
+	exit      *proc.Exit         // nil = the process runs
+	survived  bool               // the job goes on without this worker
+	dismissed bool               // shoal ended the worker, because it was not needed
+	// why the last call failed that waited for a lost worker; "" = none did
+	lostPeer string
+	// the lostPeer that this worker exited because of; "" = another cause
+	because string
+	tail    []string // last lines of output, of a worker on another host
+	log     string   // HOST:PATH of the full log, of a worker on another host
+}
+
+func newRegistry(machine string, initial int) *registry {
+	return &registry{initial: initial, host: machine, machine: machine,
+		known: make(chan struct{}), changed: make(chan struct{}, 1),
+		workers: map[int]*workerRecord{},
+		offers:  map[string]bool{}, machines: map[string]string{}, expected: map[string]bool{},
+		denied:   map[string]bool{},
+		stopping: -1, shutdown: newShutdown()}
+}
+
+// wake tells who waits for changed to look again.
+func (r *registry) wake() {
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+// join is told the name of this host in the job. It returns whether the job begins here: then this
+// host leads.
+func (r *registry) join(host string) (begins bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.host = host
+	if r.initial > 0 {
+		r.leader = host
+	}
+	return r.initial > 0
+}
+
+// learn is told what the job is, once.
+func (r *registry) learn(j *jobMessage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.job = j
+	close(r.known)
+}
+
+// whatJob is what the job is; nil = not known yet.
+func (r *registry) whatJob() *jobMessage {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.job
+}
+
+// name is what the job is called.
+func (r *registry) name() string {
+	if j := r.whatJob(); j != nil {
+		return j.Spec.Name
+	}
+	return "joining"
+}
+
+func (r *registry) spec() job.Spec {
+	if j := r.whatJob(); j != nil {
+		return j.Spec
+	}
+	return job.Spec{}
+}
+
+// record finds the record of a worker, which there is from the first mention of the worker on. r.mu
+// is held.
+func (r *registry) record(worker int, host string) *workerRecord {
+	w := r.workers[worker]
+	if w == nil {
+		w = &workerRecord{worker: worker, host: host}
+		r.workers[worker] = w
+	}
+	return w
+}
+
+// update takes what a host says of a worker. It returns whether that is a report to keep.
+func (r *registry) update(host string, m *message) (report bool) {
+	worker, is := m.worker()
+	if !is {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.record(worker, host)
+	switch {
+	case w.host != host || m.Ended != nil && w.exit != nil:
+		return false // of the time before it was lost
+	case m.Started != nil:
+		w.pid = m.Started.PID
+	case m.Joined != nil:
+		w.joined = true
+	case m.Report != nil && r.job != nil:
+		w.metrics = m.Report.Metrics
+		report = true
+	case m.Ended != nil:
+		e := m.Ended.exit()
+		w.exit, w.survived, w.dismissed = &e, m.Ended.Survived, m.Ended.Dismissed
+		w.because, w.tail, w.log = m.Ended.Because, m.Ended.Tail, m.Ended.Log
+		if host != r.host {
+			w.log = host + ":" + w.log
+		}
+		r.endings = append(r.endings, ending{worker, e, m.Ended.Survived})
+	}
+	r.wake()
+	return report
+}
+
+// answersFor reports whether a worker runs on a host; a worker that is not known yet does.
+func (r *registry) answersFor(host string, worker int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.record(worker, host).host == host
+}
+
+// order counts workers that are to be started on this host.
+func (r *registry) order(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ordered += n
+}
+
+// begun notes that the process of an ordered worker runs on this host. It returns whether the
+// launcher stops its workers already, which this one has missed.
+func (r *registry) begun(worker, pid int, late bool) (stopping bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ordered--
+	r.record(worker, r.host).pid = pid
+	stopping = r.stopping >= 0
+	if stopping && late {
+		r.shutdown.dismissed = append(r.shutdown.dismissed, worker)
+	}
+	return stopping
+}
+
+// lostPeer notes that a worker has waited in vain for one that is gone: it mostly ends of that.
+func (r *registry) lostPeer(worker int, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w := r.workers[worker]; w != nil {
+		w.lostPeer = why
+	}
+}
+
+// exiting notes that a process of this host has ended, until told is called: the job is not judged
+// meanwhile.
+func (r *registry) exiting(worker int) (w workerRecord, leads bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.telling++
+	w = *r.record(worker, r.host)
+	w.dismissed = slices.Contains(r.shutdown.dismissed, worker)
+	return w, r.leader == r.host
+}
+
+// told ends what exiting begins: the membership has heard of the end of a worker.
+func (r *registry) told() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.telling--
+}
+
+// worker is a copy of the record of a worker; false if there is none.
+func (r *registry) worker(worker int) (w workerRecord, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.workers[worker] == nil {
+		return workerRecord{}, false
+	}
+	return *r.workers[worker], true
+}
+
+// living lists the workers that run and that this host answers for.
+func (r *registry) living() (list []workerRecord) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, worker := range slices.Sorted(maps.Keys(r.workers)) {
+		if w := r.workers[worker]; w.exit == nil {
+			list = append(list, *w)
+		}
+	}
+	return list
+}
+
+// unusedSpare reports whether a worker is a spare that has never joined: nobody counts on it.
+func (r *registry) unusedSpare(worker int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.job == nil {
+		return false
+	}
+	spec := r.job.Spec
+	return spec.Spares > 0 && worker >= spec.Workers && !r.hasJoined(worker)
+}
+
+// hasJoined reports whether a worker has joined the job. r.mu is held.
+func (r *registry) hasJoined(worker int) bool {
+	return r.workers[worker] != nil && r.workers[worker].joined
+}
+
+// anyJoined reports whether some worker has joined the job. r.mu is held.
+func (r *registry) anyJoined() bool {
+	for _, w := range r.workers {
+		if w.joined {
+			return true
+		}
+	}
+	return false
+}
+
+// judge decides about the job from the workers that have ended, where it is led. A head that is new
+// waits for what all hosts know.
+func (r *registry) judge() verdict {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.leader != r.host || r.job == nil || r.telling > 0 || len(r.expected) > 0 {
+		return verdict{}
+	}
+	return judge(max(len(r.workers)+r.ordered, r.initial), r.endings, r.hasJoined, r.anyJoined(),
+		r.allLost)
+}
+
+// mayLeave reports whether this host is not needed any more and its workers have ended: those that
+// were let go may still save a model, say. The error is why the job cannot go on here.
+func (r *registry) mayLeave() (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	idle := r.ordered == 0
+	for _, w := range r.workers {
+		idle = idle && (w.host != r.host || w.exit != nil)
+	}
+	return idle && (r.over || r.leaving && r.leader != r.host), r.fatal
+}
+
+// fail notes why the job cannot go on here. The first reason counts.
+func (r *registry) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fatal == nil {
+		r.fatal = err
+	}
+}
+
+// failure is the report about a worker that has failed, less the output of one of this host.
+func (r *registry) failure(v verdict, started time.Time) *Failure {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w, e := r.workers[v.culprit.worker], v.culprit.exit
+	return &Failure{Job: r.job.Spec.Name, Rank: v.culprit.worker,
+		Size: max(len(r.workers), r.initial), Host: w.host, Exit: e, After: e.Ended.Sub(started),
+		Early: v.fault == neverJoined, Because: w.because, Tail: w.tail, Log: w.log}
+}
+
+// result is what is known of the end of a run.
+func (r *registry) result() *Result {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	result := &Result{Job: "joining", Alone: !r.anyJoined(), StoppedBy: r.shutdown.who}
+	if r.job != nil {
+		result.Job = r.job.Spec.Name
+	}
+	if r.leader != r.host {
+		result.GoesOn = r.leader
+	}
+	for i, e := range r.endings {
+		result.Workers = append(result.Workers, WorkerResult{Rank: e.worker, PID: e.exit.PID,
+			How: e.exit.String(),
+			Stopped: r.stopping >= 0 && i >= r.stopping ||
+				slices.Contains(r.shutdown.dismissed, e.worker),
+			Seconds: e.exit.Ended.Sub(e.exit.Started).Seconds()})
+	}
+	return result
+}
+
+// anyEnded reports whether some worker has ended.
+func (r *registry) anyEnded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.endings) > 0
+}
+
+// all lists all workers, and returns whether one of them has joined.
+func (r *registry) all() (list []workerRecord, joined bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, worker := range slices.Sorted(maps.Keys(r.workers)) {
+		list = append(list, *r.workers[worker])
+	}
+	return list, r.anyJoined()
+}

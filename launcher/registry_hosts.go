@@ -1,0 +1,203 @@
+package launcher
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// self is the name of this host in the job.
+func (r *registry) self() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.host
+}
+
+// whoLeads is the host that leads, and whether that is this one.
+func (r *registry) whoLeads() (leader string, here bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.leader, r.leader == r.host
+}
+
+// leads reports whether this host leads the job.
+func (r *registry) leads() bool {
+	_, here := r.whoLeads()
+	return here
+}
+
+// welcome notes the offer of a host. It returns what the job is, where that is known.
+func (r *registry) welcome(host string, o offerMessage) *jobMessage {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.offers[host] = true
+	if o.Machine != "" {
+		r.machines[host] = o.Machine
+	}
+	delete(r.expected, host)
+	return r.job
+}
+
+// succession is what there is to do when another host leads.
+type succession struct {
+	offer         offerMessage
+	workers       []workerRecord // of this host, to introduce
+	over, leaving bool
+}
+
+// follow turns to a host that leads; hosts are those of the job. It returns false if that host has
+// been followed before.
+func (r *registry) follow(leader string, hosts []string) (s succession, changed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.leader == leader {
+		return succession{}, false
+	}
+	r.leader, r.lostLeader = leader, ""
+	clear(r.offers)
+	clear(r.machines)
+	clear(r.expected)
+	clear(r.denied)
+	if leader == r.host {
+		for _, host := range hosts {
+			if host != r.host {
+				r.expected[host] = true
+			}
+		}
+	} else { // which registers the other hosts' workers
+		maps.DeleteFunc(r.workers, func(_ int, w *workerRecord) bool { return w.host != r.host })
+	}
+	s = succession{offer: offerMessage{Known: r.job != nil},
+		over: r.over, leaving: r.leaving}
+	if r.machine != r.host {
+		s.offer.Machine = r.machine
+	}
+	for _, w := range r.workers {
+		s.workers = append(s.workers, *w)
+	}
+	return s, true
+}
+
+// gone forgets a host that is lost, or has left. It returns the workers of that host that ran, and
+// whether that host led.
+func (r *registry) gone(host string) (workers []workerRecord, led bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if led = r.leader == host; led {
+		r.leader, r.lostLeader = "", host
+	}
+	delete(r.offers, host)
+	delete(r.machines, host)
+	delete(r.expected, host)
+	delete(r.denied, host)
+	for _, worker := range slices.Sorted(maps.Keys(r.workers)) {
+		if w := r.workers[worker]; w.host == host && w.exit == nil {
+			workers = append(workers, *w)
+		}
+	}
+	return workers, led
+}
+
+// takeLostLeader returns the host that led and is lost, once; "" = there is none.
+func (r *registry) takeLostLeader() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	host := r.lostLeader
+	r.lostLeader = ""
+	return host
+}
+
+// leave notes that this host is not needed any more, and why the job cannot go on here, if it
+// cannot: who sees the one sees the other.
+func (r *registry) leave(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	if r.fatal == nil {
+		r.fatal = err
+	}
+}
+
+// endJob notes that nobody is left to carry on. It returns whether another host leads.
+func (r *registry) endJob(ok bool) (follows bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.allLost = !ok
+	if follows = r.leader != r.host; follows {
+		r.over = ok
+	}
+	return follows
+}
+
+// askToLeave notes that this host was asked to leave. It returns who leads.
+func (r *registry) askToLeave() (leader string, here bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leaving = true
+	return r.leader, r.leader == r.host
+}
+
+// deny notes that the job needs a host which was asked to leave, or, if not, that it needs the host
+// no longer.
+func (r *registry) deny(host string, needed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if delete(r.denied, host); needed {
+		r.denied[host] = true
+	}
+}
+
+// needed lists the hosts that were asked to leave, and that the job needs.
+func (r *registry) needed() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(maps.Keys(r.denied))
+}
+
+// endsHere reports whether the job ends with this host's part in it: else it goes on elsewhere.
+func (r *registry) endsHere() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.leader == r.host && !r.over
+}
+
+// others lists the hosts that have offered room.
+func (r *registry) others() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.offers))
+}
+
+// hosts lists the hosts of the job, of a generation and those that have joined since.
+func (r *registry) hosts(generation []string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := slices.Concat(generation, slices.Collect(maps.Keys(r.offers)), []string{r.host})
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// called finds the host of the job that has a name there, else the one that calls itself so.
+func (r *registry) called(name string, hosts []string) (host string, err error) {
+	if slices.Contains(hosts, name) {
+		return name, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var own []string
+	for _, h := range hosts {
+		if name != "" && (r.machines[h] == name || h == r.host && r.machine == name) {
+			own = append(own, h)
+		}
+	}
+	switch len(own) {
+	case 0:
+		return "", fmt.Errorf("no host called %q belongs to the job; its hosts are %s", name,
+			strings.Join(hosts, ", "))
+	case 1:
+		return own[0], nil
+	}
+	return "", fmt.Errorf("%d hosts call themselves %s; in the job they are %s", len(own), name,
+		strings.Join(own, ", "))
+}

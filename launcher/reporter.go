@@ -1,0 +1,154 @@
+package launcher
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/launcher/proc"
+)
+
+// reporter tells people about the job: on the terminal, in the files of the run, and by the
+// callback of who started it.
+type reporter struct {
+	console *proc.Console
+	onEvent func(e agent.Event) // nil = nobody asks for events
+	told    chan struct{}       // holds a token when there are lines for the terminal
+
+	mu       sync.Mutex
+	job      string  // name of the job; "" = not known yet
+	dir      *runDir // nil = what the job is is not known yet
+	lines    []string
+	finished []agent.Event // workers that ended well, which the terminal does not show yet
+	stopping bool          // the launcher ends the workers: that they are lost is no news
+	jobOver  bool          // what hosts and workers do now is no news
+}
+
+func newReporter(c *proc.Console, onEvent func(e agent.Event)) *reporter {
+	return &reporter{console: c, onEvent: onEvent, told: make(chan struct{}, 1)}
+}
+
+// learn is told the name of the job, and where its files lie.
+func (r *reporter) learn(job string, dir *runDir) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.job, r.dir = job, dir
+}
+
+// files is the directory of the run; nil = there is none yet.
+func (r *reporter) files() *runDir {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.dir
+}
+
+// path is where the directory of the run lies; "" = there is none yet.
+func (r *reporter) path() string {
+	if dir := r.files(); dir != nil {
+		return dir.path
+	}
+	return ""
+}
+
+// beginStop tells that the launcher ends the workers from now on.
+func (r *reporter) beginStop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopping = true
+}
+
+// endJob tells that the job is over. It returns whether that was told before.
+func (r *reporter) endJob() (before bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, r.jobOver = r.jobOver, true
+	return before
+}
+
+// isJobOver reports whether the job is over.
+func (r *reporter) isJobOver() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.jobOver
+}
+
+// event tells of a change: on the terminal, unless only who looks for it cares, in the run's
+// ledger, and to who asked for it. A full disk must not end a training run, so what the files lack
+// is no error.
+func (r *reporter) event(e agent.Event) {
+	r.mu.Lock()
+	over, dir := r.jobOver, r.dir
+	if !over && !r.stopping {
+		r.announce(e)
+	}
+	r.mu.Unlock()
+	if dir == nil || over && e.What != "waited" { // in the ledger every wait has its end
+		return
+	}
+	select {
+	case r.told <- struct{}{}:
+	default:
+	}
+	_ = dir.event(e, time.Now())
+	if r.onEvent != nil {
+		r.onEvent(e)
+	}
+}
+
+// announce has the terminal show a change that people care about. That workers have finished is one
+// only when the others have made steps since: at the end of a job all of them do. r.mu is held.
+func (r *reporter) announce(e agent.Event) {
+	change := e.What == "generation"
+	if change && len(r.finished) > 0 && e.Step > r.finished[0].Step {
+		for _, before := range r.finished {
+			r.lines = append(r.lines, before.String())
+		}
+		r.finished = nil
+	}
+	switch line := e.String(); {
+	case e.What == "route":
+	case !change || !e.First && len(e.Joined)+len(e.Lost)+len(e.Released)+len(e.Again) > 0:
+		if (e.What == "wait" || e.What == "pause") && r.job != "" {
+			line += "; shoal explain " + r.job + " says what can be done"
+		}
+		r.lines = append(r.lines, line)
+	case len(e.Finished) > 0:
+		r.finished = append(r.finished, e)
+	}
+}
+
+// run writes lines on the terminal until the end. It has a goroutine of its own: a terminal that
+// takes no more, as that of a pager does, must not hold up who tells, which is the engine's thread.
+func (r *reporter) run(ctx context.Context) error {
+	for last := false; !last; {
+		select {
+		case <-r.told:
+		case <-ctx.Done():
+			last = true
+		}
+		r.mu.Lock()
+		lines := r.lines
+		r.lines = nil
+		r.mu.Unlock()
+		for _, line := range lines {
+			r.console.Note(line)
+		}
+	}
+	return nil
+}
+
+// metrics keeps what a worker reports.
+func (r *reporter) metrics(worker int, metrics map[string]float64) {
+	if dir := r.files(); dir != nil {
+		_ = dir.report(worker, metrics, time.Now()) // as with events
+	}
+}
+
+// line shows a line of a worker whose output is not read here, and keeps it in the worker's log.
+func (r *reporter) line(worker int, stderr bool, text string) {
+	r.console.Line(worker, stderr, text)
+	if dir := r.files(); dir != nil {
+		_ = dir.line(worker, text) // as with events
+	}
+}

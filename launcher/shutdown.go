@@ -1,0 +1,170 @@
+package launcher
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/internal/group"
+)
+
+// graceAsked is how long workers may take to end by themselves when somebody asks for the end of
+// the job.
+const graceAsked = 10 * time.Second
+
+// shutdown is a request to end the job. The registry's lock guards what is not a channel.
+type shutdown struct {
+	who       string        // who has asked first; "" = nobody
+	asked     chan struct{} // closed by the first request
+	now       chan struct{} // closed by the first request that has no patience
+	hurried   bool          // now is closed
+	members   []int         // workers that were members when the end was asked for, or began
+	dismissed []int         // workers that were ended because they were no members
+}
+
+func newShutdown() shutdown {
+	return shutdown{asked: make(chan struct{}), now: make(chan struct{})}
+}
+
+// Stopped is the error of a job that was stopped on request, if a worker did not end well.
+type Stopped struct {
+	Job, By string
+	Ends    []string // "worker 3 was killed by SIGTERM"
+}
+
+func (s *Stopped) Error() string {
+	const most = 4
+	ends := s.Ends
+	if len(ends) > most {
+		ends = append(ends[:most:most], fmt.Sprintf("and %d more", len(s.Ends)-most))
+	}
+	return fmt.Sprintf("job %s was stopped by %s: %s", s.Job, s.By, strings.Join(ends, ", "))
+}
+
+// askToStop notes a request to end the job. A second one can only make it faster.
+func (r *registry) askToStop(now bool, who string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := &r.shutdown
+	if d.who == "" {
+		d.who = who
+		close(d.asked)
+	}
+	if now && !d.hurried {
+		d.hurried = true
+		close(d.now)
+	}
+}
+
+// stoppedBy is who asked for the end of the job; "" = nobody.
+func (r *registry) stoppedBy() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.shutdown.who
+}
+
+// isHurried reports whether the end of the job was asked for at once.
+func (r *registry) isHurried() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.shutdown.hurried
+}
+
+// expectEnd notes the members that are to end well. How a spare ends, or a worker that was just
+// coming, is no matter.
+func (r *registry) expectEnd(members []int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shutdown.members = append(r.shutdown.members, members...)
+}
+
+// dismiss notes that a worker is ended because it is not needed.
+func (r *registry) dismiss(worker int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shutdown.dismissed = append(r.shutdown.dismissed, worker)
+}
+
+// outcome is what to say of a job that was stopped on request: nothing when every worker ended
+// well.
+func (r *registry) outcome() error {
+	name := r.name()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := &r.shutdown
+	if d.who == "" {
+		return nil
+	}
+	s := &Stopped{Job: name, By: d.who}
+	for i, e := range r.endings {
+		missed := i >= r.stopping && slices.Contains(d.members, e.worker)
+		if !e.exit.OK() && (missed || !e.survived) && !slices.Contains(d.dismissed, e.worker) {
+			s.Ends = append(s.Ends, fmt.Sprintf("worker %d %s", e.worker, e.exit))
+		}
+	}
+	if len(r.endings) == 0 {
+		s.Ends = []string{"no worker had begun"}
+	}
+	if len(s.Ends) == 0 {
+		return nil
+	}
+	return s
+}
+
+// endOnRequest ends the job: members are let go when their step ends, the workers of a job without
+// steps get SIGTERM. It returns when all have ended, or when it has been long enough for stop to
+// end the others.
+func (l *launcher) endOnRequest(ctx context.Context, house *group.Group) error {
+	l.beginStop()
+	why := l.registry.stoppedBy() + " asked for the end of the job"
+	s := l.agent.Status()
+	l.registry.expectEnd(s.Seats)
+	switch {
+	case l.registry.isHurried():
+		l.noteStop(s, why+", now")
+		return nil
+	case l.agent.Release(why):
+		seats := l.agent.Status().Seats // since Release nobody becomes a member any more
+		l.reportFaults()
+		l.dismissOthers(seats)
+		l.registry.expectEnd(seats)
+	default:
+		l.noteStop(s, why)
+		l.signalAll(syscall.SIGTERM)
+	}
+	soon, late := time.After(graceFailed), time.After(graceAsked)
+	for len(l.registry.living()) > 0 {
+		select {
+		case <-l.registry.changed:
+		case <-soon:
+			l.reportFaults()
+		case <-late:
+			return nil
+		case <-l.registry.shutdown.now:
+			return nil
+		case <-ctx.Done():
+			return l.interrupted(ctx)
+		case <-house.Context().Done():
+			return nil // the error comes from house.Wait
+		}
+	}
+	return nil
+}
+
+func (l *launcher) noteStop(s agent.Status, why string) {
+	l.onEvent(agent.Event{What: "stop", Generation: s.Generation, Size: s.Size, Step: s.Steps,
+		Because: why})
+}
+
+// dismissOthers ends the workers that have not entered yet.
+func (l *launcher) dismissOthers(members []int) {
+	for _, w := range l.registry.living() {
+		if !slices.Contains(members, w.worker) {
+			l.dismiss(w)
+		}
+	}
+}

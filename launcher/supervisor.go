@@ -1,0 +1,192 @@
+package launcher
+
+import (
+	"context"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/numa"
+	"github.com/shoal-ml/shoal/launcher/proc"
+)
+
+// supervisor has the worker processes of this host.
+type supervisor struct {
+	nodes []numa.Node // memory nodes of this host; nil = there is no choice
+	homes []numa.Node // of these, what workers are bound to
+
+	mu        sync.Mutex
+	program   string // path of the job's program; "" = the job is not known yet
+	env       environment
+	orders    []agent.StartOrder // wait for the job to be known
+	processes map[int]*process   // by worker, also those that have ended
+	attempts  int                // starts of workers so far
+	faults    []ending           // of workers of which the membership has not heard
+
+	// reportFaultsAtOnce says that the membership hears of faults without delay.
+	reportFaultsAtOnce bool
+}
+
+// process is a worker process of this host.
+type process struct {
+	*proc.Worker
+	worker int
+	output *proc.Output
+	home   *numa.Node // memory node that the process is bound to; nil = none
+	ended  bool       // guarded by the supervisor's lock
+}
+
+// newSupervisor finds the memory nodes of this host, unless a test makes some up.
+func newSupervisor(nodes []numa.Node) *supervisor {
+	s := &supervisor{processes: map[int]*process{}}
+	s.survey(nodes)
+	return s
+}
+
+// learn is told what to run.
+func (s *supervisor) learn(program string, env environment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.program, s.env = program, env
+}
+
+// postpone keeps an order until it is known what to run. It returns false if that is known.
+func (s *supervisor) postpone(o agent.StartOrder) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.program != "" {
+		return false
+	}
+	s.orders = append(s.orders, o)
+	return true
+}
+
+// postponed takes the orders that wait.
+func (s *supervisor) postponed() []agent.StartOrder {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	orders := s.orders
+	s.orders = nil
+	return orders
+}
+
+// start starts the process of a worker. A late one begins as a job of one, as far as torch can see.
+// exit is called when the process has ended.
+func (s *supervisor) start(g *group.Group, worker int, late bool, token string,
+	output func() (*proc.Output, error), exit func(p *process, e proc.Exit)) (*process, error) {
+	s.mu.Lock()
+	program, env := s.program, s.env
+	size := env.spec.Workers
+	at := position{worker: worker, token: token, rank: worker, size: size, local: s.attempts,
+		here: env.here, port: env.port}
+	s.attempts++
+	var home *numa.Node
+	home, env.cores = s.home(env)
+	s.mu.Unlock()
+	if late {
+		at = position{worker: worker, token: token, size: 1, port: freePort()}
+		env.addr = "127.0.0.1"
+	}
+	out, err := output()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{worker: worker, output: out}
+	command := proc.Command{Path: program, Args: env.spec.Command, Env: env.variables(at)}
+	if home != nil {
+		command.CPUs = home.CPUs
+	}
+	known := make(chan struct{}) // the process may end before it is known
+	p.Worker, err = proc.Start(g, command, out, func(e proc.Exit) {
+		<-known
+		exit(p, e)
+	})
+	if err != nil {
+		_ = out.Close()
+		return nil, err
+	}
+	if p.Bound() {
+		p.home = home
+	}
+	s.mu.Lock()
+	s.processes[worker] = p
+	s.mu.Unlock()
+	close(known)
+	g.Go("close a log", func(context.Context) error {
+		<-p.Silent() // one that stays open would be a descriptor for each lost worker
+		_ = out.Close()
+		return nil
+	})
+	return p, nil
+}
+
+// process is the process of a worker; nil = the worker was not started on this host.
+func (s *supervisor) process(worker int) *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.processes[worker]
+}
+
+// all lists the processes that were started here.
+func (s *supervisor) all() (list []*process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, worker := range slices.Sorted(maps.Keys(s.processes)) {
+		list = append(list, s.processes[worker])
+	}
+	return list
+}
+
+// ended notes that a process has ended. It returns whether the membership hears of the end at once:
+// a fault is kept for takeFaults otherwise.
+func (s *supervisor) ended(p *process, e ending) (atOnce bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.ended = true
+	if !e.exit.OK() && !e.survived && !s.reportFaultsAtOnce {
+		s.faults = append(s.faults, e)
+	}
+	return s.reportFaultsAtOnce
+}
+
+// takeFaults takes the faults of which the membership has not heard. Once the launcher stops the
+// workers, it hears of those that follow at once.
+func (s *supervisor) takeFaults(stopping bool) []ending {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	faults := s.faults
+	s.faults, s.reportFaultsAtOnce = nil, s.reportFaultsAtOnce || stopping
+	return faults
+}
+
+// environment is what the workers of this host have in common.
+func (l *launcher) environment(j jobMessage) environment {
+	here := j.Spec.Workers
+	if f := l.cfg.Fleet; f != nil {
+		here = min(here, f.Slots)
+	}
+	return environment{base: os.Environ(), spec: j.Spec, socket: l.place.Socket(),
+		mark: l.place.Mark(), cores: runtime.GOMAXPROCS(0), here: here, addr: j.Addr, port: j.Port}
+}
+
+// signal sends a worker a signal, or has its host do it. One of this host that is being started
+// gets it when it runs.
+func (l *launcher) signal(w workerRecord, sig syscall.Signal) {
+	if p := l.supervisor.process(w.worker); p != nil {
+		p.Signal(sig)
+	} else if w.host != l.registry.self() {
+		l.tell(w.host, &message{Signal: &signalMessage{w.worker, int(sig)}})
+	}
+}
+
+// signalAll sends a signal to all workers that this host answers for.
+func (l *launcher) signalAll(sig syscall.Signal) {
+	for _, w := range l.registry.living() {
+		l.signal(w, sig)
+	}
+}
