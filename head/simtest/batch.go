@@ -44,7 +44,7 @@ func (h *host) execute(e head.Execute) {
 	run := &execution{Execute: e, got: map[string]piece{}}
 	if begun := h.runs[e.Batch]; begun != nil {
 		if run.Parts = slices.Concat(begun.Parts, e.Parts); !begun.More {
-			h.cluster.ledger.fail("%s is told of more of batch %x, which had all its parts",
+			h.cluster.invariants.fail("%s is told of more of batch %x, which had all its parts",
 				h.name, e.Batch)
 		}
 		run.got = begun.got
@@ -76,7 +76,7 @@ func (h *host) alone(batch head.BatchID, parts []head.Part) {
 		for _, part := range run.Parts {
 			for _, p := range part.Calls {
 				if n != batch && calls[callID{p.Worker, p.Ticket}] {
-					h.cluster.ledger.fail(
+					h.cluster.invariants.fail(
 						"call %d of w%d is in batch %x, and %s is not told to drop batch %x",
 						p.Ticket, p.Worker, batch, h.name, n)
 				}
@@ -92,7 +92,7 @@ func (h *host) waits() {
 			return peer != h.name && h.cluster.net.closed(h.name, peer)
 		})
 		if lost >= 0 && !run.done && h.agent.Leads() {
-			h.cluster.ledger.fail("%s leads, has lost %s, and goes on with batch %x of both",
+			h.cluster.invariants.fail("%s leads, has lost %s, and goes on with batch %x of both",
 				h.name, run.Hosts[lost], n)
 		}
 	}
@@ -138,7 +138,7 @@ func (h *host) compute(run *execution, all map[callID][]byte) {
 		for _, p := range part.Calls {
 			v, has := all[callID{p.Worker, p.Ticket}]
 			if !has && part.Err == nil {
-				h.cluster.ledger.fail("%s cannot execute batch %x: nobody has the input of w%d",
+				h.cluster.invariants.fail("%s cannot execute batch %x: nobody has the input of w%d",
 					h.name, run.Batch, p.Worker)
 			}
 			_, _ = sum.Write(binary.LittleEndian.AppendUint64(nil, uint64(p.Worker)))

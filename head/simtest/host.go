@@ -21,7 +21,7 @@ func (h *host) receive(from string, m any) {
 	case []byte:
 		said, err := h.reader.Read(m)
 		if err != nil {
-			h.cluster.ledger.fail("%s cannot read %q of %s: %v", h.name, m, from, err)
+			h.cluster.invariants.fail("%s cannot read %q of %s: %v", h.name, m, from, err)
 			return
 		}
 		h.agent.Receive(from, said)
@@ -38,9 +38,9 @@ func (h *host) receive(from string, m any) {
 	h.settle()
 }
 
-// letter is a message on its way, which its sender will not keep as it is. Words go as bytes: they
-// are read into memory that is used again. JSON would take ten times as long as all else.
-func (c *Cluster) letter(m head.Message) any {
+// encode makes a message on its way, which its sender will not keep as it is. Words go as bytes:
+// they are read into memory that is used again. JSON would take ten times as long as all else.
+func (c *Cluster) encode(m head.Message) any {
 	if c.Carry != nil {
 		return c.Carry(m)
 	}
@@ -99,7 +99,7 @@ func (h *host) carryOut(action head.Action) {
 	}
 	switch a := action.(type) {
 	case *head.Send:
-		c.net.send(h.name, a.To, c.letter(a.Message))
+		c.net.send(h.name, a.To, c.encode(a.Message))
 	case *head.Execute:
 		h.execute(*a)
 	case head.Drop:
@@ -121,9 +121,9 @@ func (h *host) carryOut(action head.Action) {
 			w.grouped(a)
 		}
 	case head.Refuse:
-		c.ledger.fail("%s refuses w%d: %s", h.name, a.Worker, a.Why)
+		c.invariants.fail("%s refuses w%d: %s", h.name, a.Worker, a.Why)
 	case head.Decided:
-		c.ledger.decided(h, a.Record)
+		c.invariants.decided(h, a.Record)
 		h.decided(a.Record)
 	case head.Meshed:
 		c.print("%s: %s", h.name, a.Because)
@@ -159,17 +159,17 @@ func (h *host) apply(a *head.Apply) {
 	run := h.runs[a.Batch]
 	if a.Here {
 		if run != nil {
-			h.cluster.ledger.fail("%s was told to execute batch %x twice", h.name, a.Batch)
+			h.cluster.invariants.fail("%s was told to execute batch %x twice", h.name, a.Batch)
 		}
 		run = &execution{Execute: head.Execute{Batch: a.Batch, Hosts: []string{h.name},
 			Parts: a.Parts}}
 		h.compute(run, h.inputs(run).values)
 	}
 	if a.Batch != 0 && a.Parts != nil && (run == nil || !run.done) {
-		h.cluster.ledger.fail("%s applies batch %x without having executed it", h.name, a.Batch)
+		h.cluster.invariants.fail("%s applies batch %x without having executed it", h.name, a.Batch)
 		return
 	}
-	h.cluster.ledger.applied(h, a, run)
+	h.cluster.invariants.applied(h, a, run)
 	delete(h.runs, a.Batch)
 	h.alone(a.Batch, a.Parts)
 	for i, part := range a.Parts {

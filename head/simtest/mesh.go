@@ -19,12 +19,12 @@ import (
 // boxes is of how many pieces the state is.
 const boxes = 12
 
-// mesh is so many replicas (dp) of a state that is cut into parts (tp). The state of a flat job is
-// cut over both.
+// mesh is so many replicas (dp) of a state that is cut into parts (tp). The state of an
+// unreplicated job is cut over both.
 type mesh struct {
-	dp, tp int
-	flat   bool
-	beside bool // replicas of a part have neighbouring ranks
+	dp, tp       int
+	unreplicated bool
+	beside       bool // replicas of a part have neighbouring ranks
 }
 
 // parse reads a text like dp=2,tp=3, or tp=3,dp=2 for replicas beside each other; ok is false where
@@ -35,7 +35,7 @@ func (c *Cluster) parse(text string) (m mesh, ok bool) {
 		n, err = fmt.Sscanf(text, "tp=%d,dp=%d", &m.tp, &m.dp)
 		m.beside = true
 	}
-	m.flat = c.flat
+	m.unreplicated = c.unreplicated
 	return m, err == nil && n == 2 && min(m.dp, m.tp) > 0 && m.ranks() <= boxes
 }
 
@@ -59,7 +59,7 @@ func (m mesh) ranks() int { return m.dp * m.tp }
 // part lists the boxes of a rank.
 func (m mesh) part(rank int) (list []int) {
 	parts, mine := m.tp, m.place(rank)
-	if m.flat {
+	if m.unreplicated {
 		parts, mine = m.ranks(), rank
 	}
 	for b := range boxes {
@@ -118,16 +118,16 @@ func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p pass
 		for _, m := range takers.Members[:new.ranks()] {
 			p.order = append(p.order, m.Worker)
 		}
-		if s.Redundant && !c.flat {
-			if p.order, err = c.redundant(
+		if s.Redundant && !c.unreplicated {
+			if p.order, err = c.placeRedundantly(
 				&head.Shape{Mesh: text, Workers: p.order, Leaving: s.Leaving}, text,
 				members); err != nil {
 				return p, err
 			}
 		}
 		return p, &head.StateLost{Why: why}
-	case s.Redundant && !c.flat:
-		p.order, err = c.redundant(s, text, members)
+	case s.Redundant && !c.unreplicated:
+		p.order, err = c.placeRedundantly(s, text, members)
 		return p, err
 	}
 	free := slices.Clone(takers.Members)

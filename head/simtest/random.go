@@ -8,13 +8,13 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
-// Random runs a schedule of so many events that a seed chooses, and then a calm in which the job
-// must go on. It returns the schedule and the first invariant that it broke.
+// Random runs a schedule of so many events that a seed chooses, and then stabilizes: time in which
+// the job must go on. It returns the schedule and the first invariant that it broke.
 func Random(seed uint64, events int) (lines []string, broken error) {
 	c := New()
 	c.quiet = true
 	g := &generator{c: c, rand: rand.New(rand.NewPCG(seed, 7)), mesh: seed/2%2 == 1,
-		apart: seed/4%2 == 1, spares: max(int(seed/8%4)-1, 0)}
+		redundant: seed/4%2 == 1, spares: max(int(seed/8%4)-1, 0)}
 	k := newClerk(c, seed)
 	do := func(line string) {
 		if broken == nil && line != "" {
@@ -50,7 +50,7 @@ func Random(seed uint64, events int) (lines []string, broken error) {
 	return lines, broken
 }
 
-// Replay runs a schedule and then a calm, as Random does.
+// Replay runs a schedule and then stabilizes, as Random does.
 func Replay(lines []string) error {
 	c := New()
 	c.quiet = true
@@ -83,16 +83,16 @@ func Shrink(lines []string) []string {
 
 // generator chooses events that make sense where they stand.
 type generator struct {
-	c      *Cluster
-	rand   *rand.Rand
-	faults int // how many events of a thousand are faults
-	lossy  int // how many of a hundred messages are lost, and repeated
-	mixed  int // how many of a hundred are taken out of order
-	more   int // hosts that may still come
-	plan   []string
-	mesh   bool // workers have parts of the state
-	apart  bool // those that are on two are to be on two hosts
-	spares int  // of the job
+	c         *Cluster
+	rand      *rand.Rand
+	faults    int // how many events of a thousand are faults
+	lossy     int // how many of a hundred messages are lost, and repeated
+	mixed     int // how many of a hundred are taken out of order
+	more      int // hosts that may still come
+	plan      []string
+	mesh      bool // workers have parts of the state
+	redundant bool // those that are on two are to be on two hosts
+	spares    int  // of the job
 }
 
 func (g *generator) beginning() (lines []string) {
@@ -109,12 +109,12 @@ func (g *generator) beginning() (lines []string) {
 				1+g.rand.IntN(9),
 				g.rand.IntN(2)))
 	}
-	lines[0] += fmt.Sprintf(" ahead=%d spares=%d", []int{0, 8, 8, 16}[g.rand.IntN(4)], g.spares)
+	lines[0] += fmt.Sprintf(" early=%d spares=%d", []int{0, 8, 8, 16}[g.rand.IntN(4)], g.spares)
 	for i := 1; i < hosts; i++ {
 		lines = append(lines, fmt.Sprintf("host %c slots=%d", 'A'+i, slots))
 	}
 	if g.rand.IntN(3) > 0 {
-		lines = append(lines, fmt.Sprintf("calm %d", 1+g.rand.IntN(3)))
+		lines = append(lines, fmt.Sprintf("stabilize %d", 1+g.rand.IntN(3)))
 	}
 	return lines
 }
@@ -220,7 +220,7 @@ func (g *generator) fault() string {
 	case n < 82:
 		return "drain " + a
 	case n < 86:
-		return g.someone("again")
+		return g.someone("retry")
 	case n < 87:
 		return g.someone("finish")
 	case n < 88:
@@ -313,15 +313,16 @@ func (g *generator) someone(what string) string {
 // meshed begins a job with a mesh that the hosts have room for.
 func (g *generator) meshed(hosts, slots int) string {
 	m := g.degrees(hosts * slots)
-	flat := 0
+	unreplicated := 0
 	if g.rand.IntN(6) == 0 {
-		flat = 1
+		unreplicated = 1
 	}
 	job := fmt.Sprintf(
-		"job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d mesh=%s flat=%d saves=%d",
+		"job A want=%d min=%d slots=%d samples=%d batch=%d groups=%d mesh=%s unreplicated=%d "+
+			"saves=%d",
 		m.ranks(), g.rand.IntN(m.ranks()+1), slots, []int{1, 23, 50}[g.rand.IntN(3)],
-		1+g.rand.IntN(9), g.rand.IntN(2), m, flat, []int{0, 1, 1, 3}[g.rand.IntN(4)])
-	if g.apart {
+		1+g.rand.IntN(9), g.rand.IntN(2), m, unreplicated, []int{0, 1, 1, 3}[g.rand.IntN(4)])
+	if g.redundant {
 		job += " redundant=1"
 	}
 	return job
@@ -332,7 +333,7 @@ func (g *generator) meshed(hosts, slots int) string {
 func (g *generator) degrees(most int) mesh {
 	m := mesh{tp: 1 + g.rand.IntN(max(1, min(3, most/2)))}
 	m.dp = 1 + g.rand.IntN(max(1, min(4, most/m.tp)))
-	m.beside = g.apart && g.rand.IntN(2) == 0
+	m.beside = g.redundant && g.rand.IntN(2) == 0
 	return m
 }
 

@@ -45,7 +45,7 @@ func (k *clerk) next() string {
 		return fmt.Sprintf("store %s %c", []string{"down", "down", "up"}[k.rand.IntN(3)],
 			'A'+k.rand.IntN(len(k.c.hosts)))
 	case n < 90:
-		return fmt.Sprintf("arrive %d", k.rand.IntN(4))
+		return fmt.Sprintf("deliver-call %d", k.rand.IntN(4))
 	case n < 100 && len(s.apart) < 2:
 		return fmt.Sprintf("rival R%d%s", s.last, []string{"", "", " force"}[k.rand.IntN(3)])
 	case n < 105:
@@ -67,7 +67,7 @@ func (k *clerk) next() string {
 	}
 	what := "serve"
 	if k.rand.IntN(100) < k.bad {
-		what = []string{"unheard", "miss", "late"}[k.rand.IntN(3)]
+		what = []string{"lose-answer", "lose-call", "delay-call"}[k.rand.IntN(3)]
 	}
 	return what + " " + who[k.rand.IntN(len(who))]
 }
@@ -78,7 +78,7 @@ func (k *clerk) end() []string {
 	case k.kind == "folder" && k.rand.IntN(2) == 0:
 		return []string{"crash " + first, "restart " + first}
 	case k.kind == "servers" && k.rand.IntN(4) == 0:
-		return []string{"release", "calm 5"}
+		return []string{"release", "stabilize 5"}
 	}
 	return nil
 }

@@ -12,10 +12,12 @@ import (
 // A redundant job has its ranks placed by the planner of the agents: the boxes are a tensor that is
 // cut over tp.
 
-const layout = `{"shoal": "layout/1", "mesh": "dp=1,tp=1", "rules": [{"match": "**", "place": "tp=shard(0,balanced)"}]}`
+const layout = `{"shoal": "layout/1", "mesh": "dp=1,tp=1",
+	"rules": [{"match": "**", "place": "tp=shard(0,balanced)"}]}`
 
-// redundant is the members that take the ranks of a mesh.
-func (c *Cluster) redundant(s *head.Shape, text string, members topo.View) (order []topo.WorkerID,
+// placeRedundantly lists the members that take the ranks of a mesh.
+func (c *Cluster) placeRedundantly(s *head.Shape, text string,
+	members topo.View) (order []topo.WorkerID,
 	err error) {
 	state, err := reshape.New(
 		&reshape.Statement{Layout: layout, Mesh: text,
@@ -78,7 +80,7 @@ func apart(m mesh, order []topo.WorkerID, members topo.View) string {
 		}
 		room += min(here, m.ranks()-m.tp)
 	}
-	if m.flat || room < m.ranks() {
+	if m.unreplicated || room < m.ranks() {
 		return ""
 	}
 	for part := range m.tp {

@@ -15,26 +15,31 @@ import (
 // nothing, so that any part of a schedule is a schedule. The events:
 //
 //	job A want=4 min=2 slots=2 samples=50 batch=7 groups=1   host A begins a job
-//	job A ... spares=1    a worker more waits to take the place of one that is lost
-//	job A ... mesh=dp=2,tp=1 flat=1   one whose workers have parts of the state; flat: no part is on two
-//	  saves=2                                                they write a checkpoint every two steps
-//	  redundant=1                    parts that are on two workers are to be on two hosts
-//	  ahead=8                                                hosts begin with 8 bytes, a collective, before its step is complete
-//	  store=servers                  the job has a record, that all hosts can reach; folder: that host A can
-//	host B slots=2        another host joins; slots=-1: one that takes no workers
-//	deliver A>B 1         the second message that waits from A to B arrives; also: lose, and repeat, after which it still waits
-//	tick A                time passes on A
-//	start A               a worker that A was told to start runs
-//	ask w1 · work w1      the worker asks to take part · does the next thing that its program does
-//	again w1              the worker did not get the state and asks again
-//	kill w1 · finish w1   it is killed · its work is done; on a mesh, that of all is soon
-//	crash A               the host and all that is on it is gone
-//	cut A B · heal A B    nothing gets from one to the other, either way · it does again, what waited too
-//	down A B              A notices that its link to B is gone
+//	job A ... spares=1           one more worker waits to take the place of one that is lost
+//	job A ... mesh=dp=2,tp=1     the workers have parts of the state
+//	  unreplicated=1             no part is on two workers
+//	  saves=2                    they write a checkpoint every two steps
+//	  redundant=1                parts that are on two workers are to be on two hosts
+//	job A ... early=8            hosts begin with 8 bytes, a collective, before its step is complete
+//	job A ... store=servers      the job has a record that all hosts can reach; folder: that A can
+//	host B slots=2               another host joins; slots=-1: one that takes no workers
+//	deliver A>B 1                the second message that waits from A to B arrives
+//	lose A>B 1 · repeat A>B 1    it is lost · it arrives, and waits still
+//	tick A                       time passes on A
+//	start A                      a worker that A was told to start runs
+//	ask w1 · work w1             the worker asks to take part · does the next thing of its program
+//	retry w1                     the worker did not get the state and asks again
+//	kill w1 · finish w1          it is killed · its work is done; on a mesh, that of all is soon
+//	crash A                      the host and all that is on it is gone
+//	cut A B · heal A B           nothing passes between them · it does again, also what has waited
+//	down A B                     A notices that its link to B is gone
 //	resize 4 · drain B · release · force B · reshape dp=4,tp=1
-//	serve A · unheard A · miss A · late A · arrive 1 · store down · rival R · split 4   what becomes of calls to the store: store.go has them
-//	restart A             the job is run again on its first host, which is lost, with the store in its folder
-//	calm 3                all waits end, in order, until three more steps are committed or nothing happens any more
+//	restart A                    the job is run again on its first host, which was lost, with the
+//	                             store in its folder
+//	stabilize 3                  all waits end, in order, until three more steps are committed or
+//	                             nothing happens any more
+//
+// What becomes of calls to the store are events too; see stored.
 func (c *Cluster) Do(line string) error {
 	words := strings.Fields(line)
 	if len(words) == 0 || strings.HasPrefix(line, "#") {
@@ -43,7 +48,7 @@ func (c *Cluster) Do(line string) error {
 	if err := c.perform(words); err != nil {
 		return fmt.Errorf("%q: %w", line, err)
 	}
-	return c.ledger.broken
+	return c.invariants.broken
 }
 
 func (c *Cluster) perform(words []string) error {
@@ -76,8 +81,8 @@ func (c *Cluster) perform(words []string) error {
 			c.data = data
 		}
 		c.disk.every = uint64(number("saves"))
-		c.groups, c.ahead, c.flat, c.apart, c.mesh = number("groups") > 0, number("ahead"),
-			number("flat") > 0, number("redundant") > 0, text("mesh")
+		c.groups, c.early, c.mesh = number("groups") > 0, number("early"), text("mesh")
+		c.unreplicated, c.redundant = number("unreplicated") > 0, number("redundant") > 0
 		c.slots, c.job = number("slots"),
 			member.Config{Want: number("want"), Min: number("min"), Spares: number("spares")}
 		if c.store.kind = text("store"); c.store.kind == "" || c.starts(arg(1)) {
@@ -87,7 +92,7 @@ func (c *Cluster) perform(words []string) error {
 		c.join(arg(1), number("slots"))
 	case "deliver", "lose", "repeat":
 		c.message(words[0], arg(1), arg(2))
-	case "ask", "work", "kill", "finish", "again":
+	case "ask", "work", "kill", "finish", "retry":
 		if id, err := strconv.Atoi(strings.TrimPrefix(arg(1), "w")); err == nil {
 			c.act(words[0], topo.WorkerID(id))
 		}
@@ -105,8 +110,8 @@ func (c *Cluster) perform(words []string) error {
 		c.net.setCut(arg(1), arg(2), words[0] == "cut")
 	case "restart":
 		c.restart(arg(1))
-	case "calm":
-		c.Calm(n)
+	case "stabilize":
+		c.Stabilize(n)
 	default:
 		if OfStore(words[0]) {
 			c.stored(words[0], arg(1), arg(2))
@@ -172,13 +177,13 @@ func (c *Cluster) act(what string, id topo.WorkerID) {
 		w.ask()
 	case "work":
 		w.work()
-	case "again":
-		w.again()
+	case "retry":
+		w.retry()
 	case "kill":
 		w.exit("was killed by SIGKILL")
 	case "finish":
 		if c.mesh != "" {
-			c.last = cmp.Or(c.last, c.ledger.newest+2)
+			c.last = cmp.Or(c.last, c.invariants.newest+2)
 			return
 		}
 		if w.in && len(w.open) == 0 && len(w.plan) == 0 {

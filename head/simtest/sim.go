@@ -5,7 +5,7 @@
 // replayed and made smaller.
 //
 // After every event the invariants of docs/design/quorum.md, reshape.md and store.md are checked;
-// ledger.go, audit.go and recorded.go have them.
+// invariants.go, audit.go and recorded.go have them.
 package simtest
 
 import (
@@ -26,22 +26,22 @@ type Cluster struct {
 	Trace func(host string, a head.Action)  // is told of every action of an agent, when not nil
 	Carry func(m head.Message) head.Message // what arrives of a message, when not nil
 
-	hosts  []*host // in the order in which they came
-	net    network
-	ledger ledger
-	data   cursor.Cursor
-	groups bool   // workers use groups
-	mesh   string // with which the job begins; "" = it has none
-	flat   bool   // no part of its state is on two workers
-	apart  bool   // parts that are on two workers are to be on two hosts
-	disk   disk
-	last   uint64 // the step after which a job with a mesh ends; 0 = it does not
-	ahead  int    // bytes of a step that hosts begin with before its end
-	store  store
-	job    member.Config // and the slots of its first host
-	slots  int
-	out    strings.Builder
-	quiet  bool
+	hosts        []*host // in the order in which they came
+	net          network
+	invariants   invariants
+	data         cursor.Cursor
+	groups       bool   // workers use groups
+	mesh         string // with which the job begins; "" = it has none
+	unreplicated bool   // no part of its state is on two workers
+	redundant    bool   // parts that are on two workers are to be on two hosts
+	disk         disk
+	last         uint64 // the step after which a job with a mesh ends; 0 = it does not
+	early        int    // bytes of a step that hosts begin with before its end
+	store        store
+	job          member.Config // and the slots of its first host
+	slots        int
+	out          strings.Builder
+	quiet        bool
 }
 
 // host is a machine with an agent and workers.
@@ -67,7 +67,7 @@ type host struct {
 func New() *Cluster {
 	c := &Cluster{}
 	c.net.links = map[pair]*link{}
-	c.ledger.init()
+	c.invariants.init()
 	c.disk.init()
 	c.store.held, c.store.away = map[string]held{}, map[string]bool{}
 	return c
@@ -118,7 +118,7 @@ func (c *Cluster) join(name string, slots int) {
 func (c *Cluster) add(name string, cfg head.Config) *host {
 	cfg.Arrange = c.arrange
 	routes, asked := collective.Candidates(2, collective.MaxPiece), len(c.hosts)
-	cfg.EarlyBytes = c.ahead
+	cfg.EarlyBytes = c.early
 	cfg.Route = func(collective.Kind, int, int) collective.Route {
 		asked++
 		return routes[asked%len(routes)]

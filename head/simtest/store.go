@@ -28,8 +28,8 @@ type store struct {
 	away  map[string]bool // hosts that cannot reach it
 	held  map[string]held
 	last  uint64
-	late  []errand   // calls that were given up, and may still be done
-	apart []*starter // other starts of a job of this name
+	late  []storeCall // calls that were given up, and may still be done
+	apart []*starter  // other starts of a job of this name
 	recorded
 }
 
@@ -39,8 +39,8 @@ type held struct {
 	revision uint64
 }
 
-// errand is a call and who makes it.
-type errand struct {
+// storeCall is a call and who makes it.
+type storeCall struct {
 	by    string
 	force bool // a person has said that the name is to be taken over
 	record.Call
@@ -56,7 +56,7 @@ type starter struct {
 var errSilent = errors.New("it does not answer")
 
 // do is what the store does with a call that has arrived.
-func (s *store) do(c *Cluster, e errand) record.Answer {
+func (s *store) do(c *Cluster, e storeCall) record.Answer {
 	have, there := s.held[e.Key]
 	switch {
 	case e.Op == record.Keys:
@@ -84,18 +84,22 @@ func (s *store) do(c *Cluster, e errand) record.Answer {
 // OfStore reports whether an event is of the store alone: of what becomes of the calls to it.
 func OfStore(line string) bool {
 	what, _, _ := strings.Cut(line, " ")
-	return slices.Contains(
-		[]string{"serve", "unheard", "miss", "late", "arrive", "store", "rival", "split"}, what)
+	return slices.Contains([]string{"serve", "lose-answer", "lose-call", "delay-call",
+		"deliver-call", "store", "rival", "split"}, what)
 }
 
 // stored performs an event of the store:
 //
-//	serve A · unheard A   it does what A asks for, and A hears the answer · the answer is lost
-//	miss A · late A       it does not hear A · nor yet, and A waits no longer
-//	arrive 1              it does the second of the calls that nobody waits for any more
-//	store down · store up · store down A · store up A   for all · for one host
-//	rival R · rival R force   somebody starts a job of the same name elsewhere · and says that it is to have the name
-//	split 4               a part of the job that a person has parted from it by force records another generation 4
+//	serve A                   it does what A asks for, and A hears the answer
+//	lose-answer A             it does what A asks for, and the answer is lost
+//	lose-call A               it does not hear A
+//	delay-call A              it does not hear A yet, and A waits no longer
+//	deliver-call 1            it does the second of the calls that nobody waits for any more
+//	store down · store up     for all hosts; store down A: for one
+//	rival R · rival R force   somebody starts a job of the same name elsewhere · and says that it is
+//	                          to have the name
+//	split 4                   a part of the job that a person has parted from it by force records
+//	                          another generation 4
 func (c *Cluster) stored(what, arg, more string) {
 	s, n := &c.store, 0
 	if s.kind == "" {
@@ -108,7 +112,7 @@ func (c *Cluster) stored(what, arg, more string) {
 		} else {
 			s.down = arg == "down"
 		}
-	case "arrive":
+	case "deliver-call":
 		if n, _ = strconv.Atoi(arg); !s.down && len(s.late) > 0 {
 			n %= len(s.late)
 			e := s.late[n]
@@ -122,7 +126,7 @@ func (c *Cluster) stored(what, arg, more string) {
 				TakeOver: more == "force"}
 			task, err := b.Task()
 			if err != nil {
-				c.ledger.fail("%s cannot begin: %v", arg, err)
+				c.invariants.fail("%s cannot begin: %v", arg, err)
 			}
 			s.apart = append(s.apart, &starter{arg, b, task})
 		}
@@ -146,7 +150,7 @@ func (s *store) starter(name string) *starter {
 func (c *Cluster) call(what, name string) {
 	s := &c.store
 	h, x := c.host(name), s.starter(name)
-	e := errand{by: name}
+	e := storeCall{by: name}
 	switch {
 	case x != nil:
 		e.force, e.Call = x.begin.TakeOver, x.task.Call
@@ -160,9 +164,9 @@ func (c *Cluster) call(what, name string) {
 	}
 	a := record.Answer{Said: record.Silent, Err: errSilent}
 	switch {
-	case what == "late":
+	case what == "delay-call":
 		s.late = append(s.late, e)
-	case s.down || s.away[name] || what == "miss":
+	case s.down || s.away[name] || what == "lose-call":
 	case what == "serve":
 		a = s.do(c, e)
 	default:
@@ -242,7 +246,7 @@ func (c *Cluster) starts(name string) bool {
 			break
 		}
 		s.run, s.after = b.Owner.Run, b.Owner.Generation
-		t, err = t.Answered(s.do(c, errand{by: name, Call: t.Call}))
+		t, err = t.Answered(s.do(c, storeCall{by: name, Call: t.Call}))
 	}
 	if err != nil {
 		c.noted("%s does not begin: %v", name, err)
@@ -265,13 +269,13 @@ func (c *Cluster) restart(name string) {
 		s.run, s.after = run, after
 		return
 	}
-	if s.resumes(c, run, after, over); c.ledger.broken != nil {
+	if s.resumes(c, run, after, over); c.invariants.broken != nil {
 		return
 	}
 	c.noted("%s begins again, after generation %d of run %s", name, s.after, s.run)
 	every := c.disk.every
 	c.hosts, c.net.links, c.last = nil, map[pair]*link{}, 0
-	c.ledger.init()
+	c.invariants.init()
 	c.disk.init()
 	c.disk.every = every
 	c.begin(name)

@@ -68,7 +68,7 @@ func (w *worker) ask() {
 
 // again is the call "enter" of a member that did not get the state: it has done nothing since it
 // was let in, and has no groups.
-func (w *worker) again() {
+func (w *worker) retry() {
 	if c := w.host.cluster; !c.groups && c.mesh == "" && w.in && w.fresh && len(w.plan) == 0 &&
 		len(w.open) == 0 && !w.waits {
 		w.in = false
@@ -107,7 +107,7 @@ func (w *worker) begin() {
 	}
 	known := w.host.agent.Known()
 	w.fresh = false
-	w.host.cluster.ledger.state[w.id] = true
+	w.host.cluster.invariants.state[w.id] = true
 	w.step = known.Steps + 1
 	if list := w.neighbours(known.View); len(list) > 1 {
 		key := fmt.Sprint(list)
@@ -125,7 +125,7 @@ func (w *worker) begin() {
 		w.plan = append(w.plan, call(topo.World))
 	}
 	more := w.step % 3
-	if w.host.cluster.ahead > 0 {
+	if w.host.cluster.early > 0 {
 		more *= 3
 	}
 	for range more {
@@ -138,7 +138,7 @@ func (w *worker) begin() {
 	w.plan = append(w.plan, last)
 	data := w.place()
 	if rank, ok := known.View.Rank(w.id); ok && data.Samples > 0 {
-		w.host.cluster.ledger.claim(w.id, w.step, data, data.Part(int(rank), known.View.Size()))
+		w.host.cluster.invariants.claim(w.id, w.step, data, data.Part(int(rank), known.View.Size()))
 	}
 }
 
@@ -175,7 +175,7 @@ func (w *worker) grouped(g head.Grouped) {
 	}
 	if g.Err != nil { // a member of it is gone: the next step has another list
 		w.plan = []collective.Call{}
-		w.host.cluster.ledger.fail("w%d gets no group: %v", w.id, g.Err)
+		w.host.cluster.invariants.fail("w%d gets no group: %v", w.id, g.Err)
 		return
 	}
 	w.groups[w.wanted] = g.ID
@@ -221,7 +221,8 @@ func (w *worker) post() {
 		return
 	}
 	if err := p.Call.Check(size, self); !ok || err != nil {
-		w.host.cluster.ledger.fail("w%d cannot post %v as number %d of %d: %v", w.id, &p.Call, self,
+		w.host.cluster.invariants.fail("w%d cannot post %v as number %d of %d: %v", w.id, &p.Call,
+			self,
 			size, err)
 	}
 	w.open[w.ticket] = p
@@ -239,7 +240,7 @@ func (w *worker) post() {
 func (w *worker) completed(p *collective.Posted, out []byte, err error) {
 	mine := w.open[p.Ticket]
 	if mine == nil {
-		w.host.cluster.ledger.fail("call %d of w%d is completed twice", p.Ticket, w.id)
+		w.host.cluster.invariants.fail("call %d of w%d is completed twice", p.Ticket, w.id)
 		return
 	}
 	delete(w.open, p.Ticket)
@@ -259,7 +260,7 @@ func (w *worker) completed(p *collective.Posted, out []byte, err error) {
 	case w.step == 1 && w.host.cluster.data.Samples == 0:
 		w.exit("failed")
 	default:
-		w.host.cluster.ledger.fail("w%d sees an error in step %d: %v", w.id, w.step, err)
+		w.host.cluster.invariants.fail("w%d sees an error in step %d: %v", w.id, w.step, err)
 	}
 }
 

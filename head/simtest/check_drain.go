@@ -1,0 +1,89 @@
+package simtest
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/shoal-ml/shoal/member"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// checkDrain checks that a job without a mesh whose hosts can all reach each other has left the
+// hosts that were to be left, if anybody on another has its state, however few are left (P3); and
+// in every second schedule asks for one more: it is left, its workers are let go, and the job goes
+// on when another host comes. It is refused if nobody else is there, and nobody can be (P4).
+func (c *Cluster) checkDrain() {
+	for range settling {
+		c.notice()
+		c.round()
+	}
+	h := c.head()
+	if h == nil || !h.agent.Leads() || !h.agent.Known().Elastic || c.invariants.broken != nil ||
+		!c.linked() || !c.mustGoOn(1) {
+		return
+	}
+	draining := h.agent.Machine().Draining()
+	stays := func(m topo.Member) bool { return !slices.Contains(draining, m.Host) }
+	if len(draining) > 0 {
+		if slices.ContainsFunc(c.newest().View.Members, stays) {
+			c.invariants.fail("the job has not left %v: %v", draining, c.newest().View)
+		} else if c.job.Spares == 0 && !slices.Equal(h.agent.Machine().Kept(), draining) {
+			c.invariants.fail("the job does not leave %v, and says that it keeps %v: %v", draining,
+				h.agent.Machine().Kept(), c.newest().View)
+		}
+		return
+	}
+	if c.invariants.newest%2 == 0 {
+		c.leave(h, c.newest().View.Members[c.invariants.newest/2%uint64(
+			c.newest().View.Size())].Host)
+	}
+}
+
+// leave has a host be left, and another come.
+func (c *Cluster) leave(h *host, name string) {
+	var there []*worker
+	for _, w := range c.all() {
+		if w.in && w.host.name == name {
+			there = append(there, w)
+		}
+	}
+	refuge := slices.ContainsFunc(c.newest().Hosts, func(r member.Host) bool {
+		return r.Name != name && c.host(r.Name).alive && c.takes(r)
+	})
+	needed := new(member.NeededError)
+	err := h.agent.Drain(name, "you")
+	h.settle()
+	if len(c.newest().Hosts) > 1 && errors.As(err, &needed) == refuge {
+		c.invariants.fail("%s is asked for: %v; that others are there, or can be, is %v in %v",
+			name,
+			err, refuge, c.newest())
+	}
+	if err != nil {
+		return
+	}
+	for i := 0; c.host(name).alive && c.invariants.broken == nil; i++ {
+		if i > 4*patience {
+			c.invariants.fail("the job does not leave %s: %v", name, c.newest())
+		}
+		c.notice()
+		c.round()
+	}
+	for _, w := range there {
+		if !w.released {
+			c.invariants.fail("w%d was not let go from %s", w.id, name)
+		}
+	}
+	before := c.invariants.newest
+	c.join("Y", boxes)
+	if c.Stabilize(3); c.invariants.broken == nil && c.invariants.newest < before+3 {
+		c.invariants.fail(
+			"%s was left, another host has come, and the job stands still after step %d: %v", name,
+			c.invariants.newest, c.newest())
+	}
+}
+
+// takes reports whether a host has workers of the job, or room for some.
+func (c *Cluster) takes(r member.Host) bool {
+	workers := len(c.host(r.Name).workers)
+	return workers > 0 || r.Slots >= 0
+}

@@ -1,0 +1,55 @@
+package simtest
+
+import (
+	"slices"
+
+	"github.com/shoal-ml/shoal/member"
+)
+
+// checkOutlive checks hosts that are all linked with each other: they belong to the job (H1), and
+// when they are three or more, those without the head go on by themselves, if members that are
+// enough are among them (F3).
+func (c *Cluster) checkOutlive() {
+	if c.invariants.broken != nil || !c.mustGoOn(c.newest().Min) {
+		return
+	}
+	for range settling {
+		c.notice()
+		c.round()
+	}
+	r, hosts := c.newest(), c.living()
+	if c.invariants.broken != nil || !c.mustGoOn(r.Min) || !c.linked() ||
+		slices.ContainsFunc(r.Hosts, func(h member.Host) bool {
+			return h.Draining
+		}) {
+		return
+	}
+	for _, h := range hosts {
+		if !r.Belongs(h.name) {
+			c.invariants.fail("%s has come to the job, and is not recorded in %v", h.name, r)
+		}
+	}
+	if len(hosts) < 3 {
+		return
+	}
+	before := c.invariants.newest
+	c.host(r.Head).crash()
+	c.Stabilize(3)
+	if c.invariants.broken == nil && c.invariants.newest < before+3 && c.manned(c.newest().Min) {
+		c.invariants.fail(
+			"%s led the job and is lost, and the others stand still after step %d: %v",
+			r.Head, c.invariants.newest, c.newest())
+	}
+}
+
+// linked reports whether all hosts that are left can reach each other.
+func (c *Cluster) linked() bool {
+	for _, a := range c.living() {
+		for _, b := range c.living() {
+			if a != b && c.net.closed(a.name, b.name) {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,222 @@
+package simtest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// meshes is what the invariants knows of a job with a mesh:
+//
+//   - a step counts when every rank of the mesh has a part in it, and nobody who had dropped it
+//     (V1);
+//   - a void step counts nowhere (V2);
+//   - the mesh changes with a reshape and with nothing else, alike on all hosts (R1);
+//   - behind a reshape every box of every rank is what it was after the last step, handed over from
+//     a worker that had it (R2);
+//   - when a box is lost, the job goes back to one sealed checkpoint: to its place in the data, all
+//     ranks with its boxes, and no step counts before (R4);
+//   - a worker that begins a step is the rank of the mesh whose boxes it has (R3);
+//   - behind a reshape of a redundant job no part with replicas is on one host alone, if the
+//     members can be placed so (K1);
+//   - a job is broken, or its state lost, only when the members that are left have not all boxes; a
+//     broken one says so on every host, and takes no step any more (B1).
+type meshes struct {
+	dropped map[callID]bool         // calls of a step that their worker has dropped
+	shape   map[string]*head.Shape  // of each host
+	reached map[head.BatchID]string // what a reshape has led to
+	broken  string                  // why the job is broken
+	last    uint64                  // the step after which it is
+	lost    map[string]bool         // entries by which the state is lost
+}
+
+func (m *meshes) init() {
+	*m = meshes{dropped: map[callID]bool{}, shape: map[string]*head.Shape{},
+		reached: map[head.BatchID]string{}, lost: map[string]bool{}}
+}
+
+// meshed checks what an entry of the log means for the mesh.
+func (l *invariants) meshed(h *host, a *head.Apply, run *execution, made uint64) {
+	s, before, follows := a.Shape, l.meshes.shape[h.name], l.at[h.name].members
+	l.meshes.shape[h.name] = s
+	if s == nil {
+		return
+	}
+	if steps := l.at[h.name].steps; a.Aborted && follows && a.Steps != steps {
+		l.fail("%s counts a step that is void: %d after %d", h.name, a.Steps, steps)
+	}
+	went := false
+	for _, part := range a.Parts {
+		if part.Err != nil || !part.Calls[0].Call.Step {
+			continue
+		}
+		for _, p := range part.Calls {
+			if l.meshes.dropped[callID{p.Worker, p.Ticket}] {
+				l.fail("entry %d counts call %d of w%d on %s, and w%d has dropped the step",
+					a.Index, p.Ticket, p.Worker, h.name, p.Worker)
+			}
+		}
+		if reshapes(&part) {
+			went = a.AllReleased == ""
+		} else if before != nil && follows &&
+			(before.Next != "" || before.Broken != "" || before.Lost != "") {
+			l.fail("step %d counts on %s, and the job was on its way to mesh %q, or broken: %q, "+
+				"or its state lost: %q", a.Steps, h.name, before.Next, before.Broken, before.Lost)
+		}
+	}
+	switch same := before != nil && before.Mesh == s.Mesh &&
+		slices.Equal(before.Workers, s.Workers); {
+	case went:
+		l.went(h, a, run, before, made)
+	case before != nil && follows && !same:
+		l.fail("entry %d changes the mesh on %s without a reshape: from %v to %v", a.Index, h.name,
+			before, s)
+	}
+	if s.Broken != "" && (before == nil || before.Broken == "") {
+		l.meshes.broken, l.meshes.last = a.Shape.Broken, max(a.Steps, l.meshes.last)
+		h.cluster.print("%s is broken: %s", h.name, a.Shape.Broken)
+		l.lacks(h, a, run, made)
+	}
+	if s.Lost != "" && follows && before != nil && before.Lost == "" {
+		// when a host behind applies it, the members may have read a checkpoint
+		if entry := fmt.Sprint(a.Index, written(s)); !l.meshes.lost[entry] {
+			l.meshes.lost[entry] = true
+			l.lacks(h, a, run, made)
+		}
+	}
+}
+
+// went checks a reshape that counts.
+func (l *invariants) went(h *host, a *head.Apply, run *execution, before *head.Shape, made uint64) {
+	s := a.Shape
+	if before == nil || run == nil || run.way == nil || s.Mesh != run.way.new.String() ||
+		!slices.Equal(s.Workers, run.way.order) {
+		l.fail("a reshape counts on %s, and the shape is %v after %v", h.name, s, before)
+		return
+	}
+	text := fmt.Sprint(s.Mesh, s.Workers, run.moved)
+	if other, known := l.meshes.reached[a.Batch]; known && other != text {
+		l.fail("a reshape leads to %s, and on %s to %s", other, h.name, text)
+	} else if !known {
+		h.cluster.print("the state is on mesh %s with %v, says %s", s.Mesh, s.Workers, h.name)
+	}
+	l.meshes.reached[a.Batch] = text
+	if alone := apart(run.way.new, s.Workers, run.way.takers); s.Redundant && alone != "" {
+		l.fail("a reshape counts on %s, and %s", h.name, alone)
+	}
+	for r, w := range s.Workers {
+		for i, b := range run.way.new.part(r) {
+			if before.Lost == "" && run.moved[w][i] != box(b, made) {
+				l.fail("w%d gets %x as box %d after step %d", w, run.moved[w][i], b, made)
+			}
+		}
+		if i, _ := a.View.Rank(w); int(i) != r && s.Next == "" && s.Broken == "" {
+			l.fail("w%d is rank %d of mesh %s, and of the job %d", w, r, s.Mesh, i)
+		}
+	}
+}
+
+// lacks checks that a job is broken, or its state lost, that says so.
+func (l *invariants) lacks(h *host, a *head.Apply, run *execution, made uint64) {
+	m, ok := h.cluster.parse(a.Shape.Mesh)
+	if !ok || a.View.Size() < m.tp {
+		return
+	}
+	held := map[int]bool{}
+	for _, x := range a.View.Members {
+		if w := h.cluster.member(x); w != nil && slices.Contains(a.Shape.Workers, x.Worker) {
+			has := w.held
+			if run != nil && run.way != nil {
+				has = run.moved[x.Worker]
+			}
+			for _, b := range has {
+				held[int(b>>48)] = held[int(b>>48)] || b == box(int(b>>48), made)
+			}
+		}
+	}
+	if all(held) {
+		l.fail("%s says that the job cannot go on with what its members have, and they have "+
+			"every box: %s%s", h.name, a.Shape.Broken, a.Shape.Lost)
+	}
+}
+
+// made tells of which step the state of the job is behind an entry of the log. A host that has just
+// come to the job learns it from its head.
+func (l *invariants) made(h *host, a *head.Apply) uint64 {
+	before, shape := l.at[h.name], l.meshes.shape[h.name]
+	switch other, known := l.logs[h.agent.Head()][a.Index]; {
+	case !before.members && known:
+		return other.made
+	case a.Steps > before.steps:
+		return a.Steps
+	case shape != nil && shape.Lost != "" && a.Shape.Lost == "":
+		return l.returned(h, a)
+	}
+	return before.made
+}
+
+// returned checks that the job goes back to a checkpoint, and all that have read one to the same;
+// it tells of which step that is.
+func (l *invariants) returned(h *host, a *head.Apply) uint64 {
+	p := h.cluster.disk.sealed[a.Data.Step]
+	if p == nil || !cmp.Equal(p.place, *a.Data) {
+		l.fail("%s goes back to %+v, and no checkpoint is sealed there", h.name, *a.Data)
+		return 0
+	}
+	for _, w := range h.workers {
+		if w.in && w.back.from != nil && w.back.from != p {
+			l.fail("%s goes back to step %d of the data, and w%d has gone to step %d", h.name,
+				a.Data.Step, w.id, w.back.from.place.Step)
+		}
+	}
+	return p.steps
+}
+
+// all reports whether every box is held.
+func all(held map[int]bool) bool {
+	for b := range boxes {
+		if !held[b] {
+			return false
+		}
+	}
+	return true
+}
+
+// parts checks that every rank of the mesh has a part in a step.
+func (l *invariants) parts(h *host, a *head.Apply, contributors []topo.WorkerID) {
+	if a.Shape != nil && !slices.Equal(contributors, a.Shape.Workers) {
+		l.fail("step %d counts on %s with %v, and mesh %s is on %v", a.Steps, h.name, contributors,
+			a.Shape.Mesh, a.Shape.Workers)
+	}
+	if l.meshes.broken != "" && a.Steps > l.meshes.last {
+		l.fail("step %d counts on %s, and the job was broken after step %d: %s", a.Steps, h.name,
+			l.meshes.last, l.meshes.broken)
+	}
+}
+
+// saysSo checks that every host that follows the head knows whether the job is broken, unless it
+// was told that the job is over.
+func (l *invariants) saysSo(c *Cluster) {
+	head := c.host(c.newest().Head)
+	if head == nil || !head.alive || !head.agent.Leads() || head.agent.Known().Shape == nil ||
+		head.agent.Known().Shape.Broken == "" {
+		return
+	}
+	for _, h := range c.living() {
+		if slices.ContainsFunc(c.living(), func(o *host) bool {
+			return o != h && c.net.closed(h.name, o.name)
+		}) {
+			continue // one of the two goes
+		}
+		if r := h.agent.Record(); h.ended || !r.Belongs(h.name) || !r.Equal(c.newest()) {
+			continue
+		}
+		if s := h.agent.Known().Shape; s == nil || s.Broken != head.agent.Known().Shape.Broken {
+			l.fail("%s knows the shape %v, and the head %v", h.name, s, head.agent.Known().Shape)
+		}
+	}
+}
