@@ -11,7 +11,7 @@ import (
 
 // A worker is lost that only one of two groups has. When its partner drops the step, the calls of
 // the third fail too, though all of its partners live; and behind Advance the world goes on.
-func TestWhoGivesUpIsNotWaitedFor(t *testing.T) {
+func TestAbortedWorkerIsNotWaitedFor(t *testing.T) {
 	m := collective.NewMatcher(workers([]int{0, 1, 2}))
 	one, other := groupOf(t, m, 0, 1), groupOf(t, m, 1, 2)
 	call := func(g topo.GroupID) collective.Call {

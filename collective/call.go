@@ -1,11 +1,11 @@
 // Package collective defines what ranks do together: calls, how they are matched, and a schedule
 // for each collective.
 //
-// Every rank posts a Call; Matcher brings together the calls that belong to each other
-// and finds the ranks that disagree; Schedule turns a complete set of calls into moves between
-// spans of the ranks' buffers (one file a collective); Executor executes the moves over memory, cut into
-// chunks that any number of lanes may take. Nothing here starts a goroutine, reads a clock or opens
-// a socket.
+// Every rank posts a Call. Matcher brings together the calls that belong to each other and finds
+// the ranks that disagree. Schedule turns a complete set of calls into moves between spans of the
+// ranks' buffers; each collective has a file for it. Executor executes the moves over memory, cut
+// into chunks that any number of lanes may take, and Relay does so over several hosts. Nothing here
+// starts a goroutine, reads a clock or opens a socket.
 package collective
 
 import (

@@ -169,7 +169,7 @@ func TestStepsAreAtomic(t *testing.T) {
 			members = append(members, &simWorker{id: worker(r), alive: true})
 		}
 		next, step := worker(size), 0
-		var contributors [][]topo.WorkerID // of the calls of the current step
+		var contributors [][]topo.WorkerID // by call of the current step
 		deal := func(ready []collective.Ready) {
 			for _, r := range ready {
 				if r.Err != nil {

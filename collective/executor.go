@@ -20,8 +20,8 @@ const blockBytes = 4 << 10
 const streamBytes = 1 << 20
 
 // Executor executes a schedule over the memory of its calls. Prepare it, then let any number of
-// lanes call Chunk with every index below Chunks, in any order. The zero value is ready. An Executor
-// can be used again and again.
+// lanes call Chunk with every index below Chunks, in any order. The zero value is ready. It can be
+// used again and again.
 type Executor struct {
 	kernels *kernel.Impl
 	dtype   tensor.DType

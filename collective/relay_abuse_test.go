@@ -59,7 +59,7 @@ func (c *cluster) try(claims map[claim]bool, x claim) {
 }
 
 // Pieces that are nearly right get no memory.
-func TestRelayRefusesLies(t *testing.T) {
+func TestRelayRefusesWrongPieces(t *testing.T) {
 	for _, strategy := range strategies {
 		c, claims := honest(t, strategy)
 		for x := range claims {

@@ -1,10 +1,11 @@
 package collective
 
 // Strategy says along which trees the hosts of a move work together. A move is cut into as many
-// segments as there are trees, all at work at once: partial sums go up a segment's tree, the result
-// comes down the same tree or, where the strategy is a DownTree, another one with the same root.
-// A host's position is its index among the k hosts that hold a source or a destination of the move.
-// A move that must end or begin at one host names it as its root; root is -1 where any host will do.
+// segments as there are trees, all at work at once. Partial sums go up the tree of a segment. The
+// result comes down the same tree or, where the strategy is a DownTree, another one with the same
+// root. The position of a host is its index among the k hosts that hold a source or a destination
+// of the move. A move that must end or begin at one host has its position as the root; root is -1
+// where any host will do.
 //
 // The trees decide the order in which floating-point numbers are added, so all hosts must use the
 // same strategy.

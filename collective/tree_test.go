@@ -163,7 +163,7 @@ func TestRootedCosts(t *testing.T) {
 }
 
 // Halves travel up in the type of the accumulator, or narrow in their own, and down in their own.
-func TestHalvesOnTheWay(t *testing.T) {
+func TestHalvesBetweenHosts(t *testing.T) {
 	const k, n = 4, 1024
 	for _, narrow := range []bool{false, true} {
 		c := evenly(t, collective.AllReduce, tensor.BF16, k, 2, n)

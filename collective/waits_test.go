@@ -181,7 +181,7 @@ func TestWaitsKeepTheirNames(t *testing.T) {
 
 // Whatever is posted, somebody is named as long as a call waits. Who is named lives, is waited for
 // by others, and if he waits himself it is said in which call.
-func TestWaitsNameSomebody(t *testing.T) {
+func TestWaitsOfRandomCalls(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const size = 4
 		m := elastic(size)

@@ -18,7 +18,7 @@ func whole(g topo.GroupID, more bool) collective.Call {
 
 // A step on a group fails as soon as it loses a member, wherever the members are in it, and whether
 // or not the lost one has posted all of it; when all have, it counts.
-func TestAStepOnAGroupCountsWithAllOrNotAtAll(t *testing.T) {
+func TestStepOnAGroupCountsWithAllOrNotAtAll(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		posts   [3]int // calls of each member before member 2 is lost
@@ -88,7 +88,7 @@ func TestAStepOnAGroupCountsWithAllOrNotAtAll(t *testing.T) {
 }
 
 // A member that is not through with its part ends the step without the flag: nobody's counts.
-func TestAStepOnAGroupTakesEverybodysWord(t *testing.T) {
+func TestStepOnAGroupNeedsEveryFlag(t *testing.T) {
 	m := elastic(2)
 	g := groupOf(t, m, 0, 1)
 	m.Post(posted(0, 1, whole(g, true)), nil)
