@@ -15,7 +15,7 @@ import (
 
 // seated finds the workers of a shape among the members, whose hosts count from 0 in the order of
 // their names.
-func seated(s *head.Shape, members topo.View) (at reshape.Place, hosts []string) {
+func seated(s *head.Shape, members topo.View) (at reshape.Placement, hosts []string) {
 	for _, m := range members.Members {
 		hosts = append(hosts, m.Host)
 	}
@@ -40,13 +40,14 @@ func seated(s *head.Shape, members topo.View) (at reshape.Place, hosts []string)
 // planned is a plan and the question that it answers.
 type planned struct {
 	old, new *reshape.Layout
-	at       reshape.Place
+	at       reshape.Placement
 	change   *reshape.Change
 }
 
 // plan plans the way from the mesh of a shape to another. Who asks the same as the one before gets
 // the same plan.
-func (s *shaper) plan(shape *head.Shape, mesh string, at reshape.Place) (*reshape.Change, error) {
+func (s *shaper) plan(shape *head.Shape, mesh string, at reshape.Placement) (*reshape.Change,
+	error) {
 	old, err := s.on(shape.Mesh)
 	if err != nil {
 		return nil, err
@@ -80,7 +81,7 @@ func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next
 	}
 	if next == "" {
 		var ok bool
-		if next, ok = reshape.Largest(shape.Mesh, "dp", len(takers), func(mesh string) bool {
+		if next, ok = reshape.LargestMesh(shape.Mesh, "dp", len(takers), func(mesh string) bool {
 			_, err := s.on(mesh)
 			return err == nil
 		}); !ok {
@@ -124,7 +125,7 @@ func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next
 
 // ordered is the workers of the new ranks.
 func ordered(c *reshape.Change, members topo.View) (order []topo.WorkerID) {
-	for _, i := range c.Order {
+	for _, i := range c.Workers {
 		order = append(order, members.Members[i].Worker)
 	}
 	return order

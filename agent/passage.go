@@ -34,7 +34,7 @@ func (c *crew) passage(calls []*collective.Posted) (*passage, error) {
 	if err != nil {
 		return nil, err
 	}
-	for r, i := range change.Order {
+	for r, i := range change.Workers {
 		if known.View.Members[i].Worker != known.Shape.Order[r] {
 			return nil, errors.New("this host plans another reshape than the head: run the same " +
 				"release of shoal on all hosts")

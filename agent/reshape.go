@@ -40,7 +40,7 @@ func (s *shaper) on(mesh string) (*reshape.Layout, error) {
 	if l := s.known[mesh]; l != nil {
 		return l, nil
 	}
-	l, err := s.state.On(mesh)
+	l, err := s.state.OnMesh(mesh)
 	if err != nil {
 		return nil, err
 	}

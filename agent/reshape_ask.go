@@ -78,15 +78,15 @@ func (a *Agent) PlanReshape(mesh string) (api.Plan, error) {
 	if err != nil {
 		return api.Plan{}, err
 	}
-	f := c.Figures()
+	f := c.Cost()
 	p := api.Plan{From: c.Old.Mesh.String(), To: c.New.Mesh.String(), Workers: c.New.Ranks,
 		Tensors: len(c.New.Tensors), State: f.State, Bytes: f.Bytes, Bound: f.Bound,
 		Device: f.Device, Busiest: f.Busiest, BusiestBound: f.BusiestBound,
 		Extra: slices.Max(f.Extra), Memory: slices.Max(f.Memory), Copied: f.Copied}
 	predict(&p, &a.crew.routes)
 	p.Redundant = c.Redundant()
-	p.Unreplicated, p.Where = c.Alone()
-	p.OtherUnreplicated, _ = contrary.Alone()
+	p.Unreplicated, p.Where = c.Unreplicated()
+	p.OtherUnreplicated, _ = contrary.Unreplicated()
 	p.OtherBytes = contrary.Plan.Stats.Bytes
 	return p, nil
 }

@@ -149,7 +149,7 @@ func (s *school) holds(mesh string, rank int) []byte {
 		s.t.Error(err)
 		return nil
 	}
-	l, err := st.On(mesh)
+	l, err := st.OnMesh(mesh)
 	if err != nil {
 		s.t.Error(err)
 		return nil

@@ -28,7 +28,7 @@ func (c *crew) settled(shape *head.Shape, w topo.WorkerID) (*settled, error) {
 	at, hosts := seated(shape, c.agent.Known().View)
 	s := &settled{layout: l, rank: slices.Index(shape.Workers, w), placed: shape.Redundant}
 	switch {
-	case slices.Contains(at.Ranks, reshape.Gone):
+	case slices.Contains(at.Ranks, reshape.Lost):
 	case len(hosts) > 1:
 		s.domains = "host"
 		for _, w := range at.Ranks {
@@ -54,13 +54,13 @@ func (s *settled) alone() string {
 	if s == nil || s.rank != 0 || s.domain == nil {
 		return ""
 	}
-	bytes, tensors, first := s.layout.Alone(s.domain)
+	bytes, tensors, first := s.layout.Unreplicated(s.domain)
 	if bytes == 0 {
 		return ""
 	}
 	said := fmt.Sprintf("%d bytes of %d tensors, %s the first, are on one %s only", bytes, tensors,
 		first, s.domains)
-	if n := bytes - s.layout.Single(); n > 0 && s.domains == "host" && !s.placed {
+	if n := bytes - s.layout.SingleRankBytes(); n > 0 && s.domains == "host" && !s.placed {
 		said += fmt.Sprintf(" (%d of them on several workers there: shoal run --redundant can "+
 			"have those on two hosts)", n)
 	}

@@ -96,7 +96,7 @@ func (c *Checkpoint) unlisted(m *manifest.Manifest) (strange map[string]bool, la
 	strange = map[string]bool{}
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
-		if key := text(t.Name, t.At.String(), t.DType, t.Shape); sealed[key] {
+		if key := text(t.Name, t.Coords.String(), t.DType, t.Shape); sealed[key] {
 			delete(sealed, key)
 		} else {
 			strange[t.Name] = true
@@ -252,10 +252,11 @@ func (c *Checkpoint) CheckNames() error {
 // structure has a fault.
 func (c *Checkpoint) checkStructure() error {
 	for i := range c.Tensors {
-		if t := &c.Tensors[i]; t.At != nil {
+		if t := &c.Tensors[i]; t.Coords != nil {
 			return fmt.Errorf("%s: of tensor %q there is the part of rank %v, and %s; leave it "+
 				"out with --only, or convert the checkpoint with the framework that wrote it",
-				c.path, t.Name, t.At, cmp.Or(t.Apart, "nobody says how the parts fit together"))
+				c.path, t.Name, t.Coords,
+				cmp.Or(t.WhyPart, "nobody says how the parts fit together"))
 		}
 	}
 	structure := format.Checkpoint{Tensors: c.Tensors}

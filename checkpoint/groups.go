@@ -22,7 +22,7 @@ func (c *Checkpoint) PrepareOptimizer(to string, given []optim.Group) (notes []s
 	if !Grouped(to) {
 		return nil, nil
 	}
-	if slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool { return t.At != nil }) {
+	if slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool { return t.Coords != nil }) {
 		return nil, nil // Output explains why not
 	}
 	if notes, err = c.prepareOptimizer(to, given); err != nil {
@@ -48,19 +48,19 @@ func (c *Checkpoint) prepareOptimizer(to string, given []optim.Group) (notes []s
 	}
 	switch {
 	// These formats keep the optimizer as it is, or leave it out.
-	case o == nil, o.From == optim.DeepSpeed, o.From == optim.Megatron && to == "universal":
+	case o == nil, o.Source == optim.DeepSpeed, o.Source == optim.Megatron && to == "universal":
 		return nil, nil
 	case !o.Ordered && to != "universal":
 		return nil, fmt.Errorf("the groups of the optimizer are known (%s), and not the order "+
 			"of parameters, by which DeepSpeed goes: %s; say it with --groups, or choose "+
-			"universal, which DeepSpeed loads by names", groupSizes(o), o.Why)
+			"universal, which DeepSpeed loads by names", groupSizes(o), o.WhyUnordered)
 	}
 	if err := o.Replace(c.Checkpoint); err != nil || !o.Ordered || to == "universal" {
 		return nil, err
 	}
 	return []string{fmt.Sprintf("the optimizer has %s, as %s says; a program that has its "+
 			"parameters in other groups, or in another order, must not load this", groupSizes(o),
-			o.Said)},
+			o.Where)},
 		nil
 }
 
@@ -147,7 +147,7 @@ func (c *Checkpoint) joinOptimizers(to string) error {
 
 // forMegatron prepares for Megatron what another framework has trained.
 func (c *Checkpoint) forMegatron(to string, o *optim.Optimizer) (notes []string, err error) {
-	another := o != nil && o.From != optim.Megatron
+	another := o != nil && o.Source != optim.Megatron
 	if another {
 		optim.Drop(c.Checkpoint)
 		c.stripModelPrefix(o)

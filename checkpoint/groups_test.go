@@ -61,9 +61,9 @@ func drawFSDP(r *rapid.T) *fsdp {
 // say adds the groups, flattened or as lists.
 func (p *fsdp) say(flat bool) {
 	for i, names := range p.groups {
-		values := []format.Value{{Path: "lr", Is: 0.5},
-			{Path: "betas", Is: []any{0.25, 0.75}, Python: pickle.Tuple{0.25, 0.75}},
-			{Path: "weight_decay", Is: float64(i)}}
+		values := []format.Value{{Path: "lr", Data: 0.5},
+			{Path: "betas", Data: []any{0.25, 0.75}, Python: pickle.Tuple{0.25, 0.75}},
+			{Path: "weight_decay", Data: float64(i)}}
 		var list []any
 		for _, name := range names {
 			list = append(list, name)
@@ -77,7 +77,7 @@ func (p *fsdp) say(flat bool) {
 			continue
 		}
 		at := fmt.Sprintf("optim.param_groups.%d.", i)
-		for _, v := range append(values, format.Value{Path: "params", Is: list}) {
+		for _, v := range append(values, format.Value{Path: "params", Data: list}) {
 			v.Path = at + v.Path
 			p.values = append(p.values, v)
 		}
@@ -170,7 +170,7 @@ var deepSpeeds = pickle.Inert("deepspeed.runtime.zero.config.ZeroStageEnum",
 func (p *fsdp) compareFlat(r *rapid.T, dir string, ranks int) {
 	files := format.NewFiles(os.DirFS(dir))
 	defer files.Close()
-	tag, err := files.All(deepspeed.LatestName, 100)
+	tag, err := files.ReadAll(deepspeed.LatestName, 100)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -242,11 +242,12 @@ func TestAdoptNot(t *testing.T) {
 				format.Tensor{Name: "optim.state." + name + ".exp_avg", DType: tensor.F32,
 					Shape: tensor.Shape{2}})
 			c.Values = append(c.Values,
-				format.Value{Path: "optim.param_groups." + name + ".lr", Is: float64(i)})
-			c.Listed = append(c.Listed, format.Listed{Name: "optim.state." + name + ".exp_avg"})
+				format.Value{Path: "optim.param_groups." + name + ".lr", Data: float64(i)})
+			c.SavedOrder = append(c.SavedOrder,
+				format.SavedItem{Name: "optim.state." + name + ".exp_avg"})
 		}
 		if sorted {
-			slices.Reverse(c.Listed)
+			slices.Reverse(c.SavedOrder)
 		}
 		return c
 	}

@@ -40,7 +40,7 @@ func (c *Checkpoint) checkJob() error {
 	if c.file != "" {
 		return nil
 	}
-	text, err := c.Files.All(snapshot.StateName, snapshot.MaxTextBytes)
+	text, err := c.Files.ReadAll(snapshot.StateName, snapshot.MaxTextBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		if !c.Job && !c.listsJob() {
 			return nil

@@ -199,13 +199,13 @@ func TestMegatronDistributed(t *testing.T) {
 	}
 	for i, names := range [][]any{matrices, vectors} {
 		at := fmt.Sprintf("optimizer.optimizer.param_groups.%d.", i)
-		c.Values = append(c.Values, format.Value{Path: at + "param_names", Is: names},
-			format.Value{Path: at + "wd_mult", Is: 1 - float64(i)})
+		c.Values = append(c.Values, format.Value{Path: at + "param_names", Data: names},
+			format.Value{Path: at + "wd_mult", Data: 1 - float64(i)})
 	}
 	c.Values = append(c.Values,
-		format.Value{Path: "args.accumulate_allreduce_grads_in_fp32", Is: true},
-		format.Value{Path: "args.swiglu", Is: true},
-		format.Value{Path: "args.num_attention_heads", Is: int64(4)})
+		format.Value{Path: "args.accumulate_allreduce_grads_in_fp32", Data: true},
+		format.Value{Path: "args.swiglu", Data: true},
+		format.Value{Path: "args.num_attention_heads", Data: int64(4)})
 	if err := c.Finish(); err != nil {
 		t.Fatal(err)
 	}
@@ -241,8 +241,8 @@ func TestMegatronDistributed(t *testing.T) {
 		t.Errorf("%d tensors, want %d", len(got.Tensors), n)
 	}
 	for _, x := range got.Tensors {
-		if x.At != nil {
-			t.Errorf("%s is in parts: %s", x.Name, x.Apart)
+		if x.Coords != nil {
+			t.Errorf("%s is in parts: %s", x.Name, x.WhyPart)
 		}
 	}
 	if step, _ := got.Value("optimizer.optimizer.param_groups.1.step"); step != int64(0) {

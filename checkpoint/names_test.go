@@ -120,7 +120,7 @@ func TestLogicalFacts(t *testing.T) {
 		t.Error(err)
 	}
 	c = opened(t, dir)
-	c.Values = append(c.Values, format.Value{Path: "args.vocab_size", Is: int64(10)})
+	c.Values = append(c.Values, format.Value{Path: "args.vocab_size", Data: int64(10)})
 	slices.SortFunc(c.Values, func(a, b format.Value) int {
 		return strings.Compare(a.Path, b.Path)
 	})

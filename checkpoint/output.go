@@ -174,7 +174,7 @@ func (c *Checkpoint) Output(f TargetFormat) (out *format.Output, lost int, err e
 	}
 	if !to.textOnly {
 		for _, v := range c.Values {
-			if u, ok := v.Is.(format.Unread); ok {
+			if u, ok := v.Data.(format.Unread); ok {
 				return nil, 0, fmt.Errorf(
 					"%s: value %q: %w (or leave out what is no tensor: --no-values)", c.path,
 					v.Path, u.Why)
@@ -328,7 +328,7 @@ func renameFile(out *format.Output, name string) error {
 func (c *Checkpoint) texts() (texts map[string]string, kept []format.Value) {
 	for _, v := range c.Values {
 		key, ok := strings.CutPrefix(v.Path, metadata)
-		text, is := v.Is.(string)
+		text, is := v.Data.(string)
 		if !ok || !is {
 			continue
 		}

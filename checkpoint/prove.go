@@ -39,7 +39,7 @@ func (c *Checkpoint) Prove(ctx context.Context, workers int) ([]format.Fault, er
 			if model, err = r.elements(&x.proof.Model, x.from, x.to, model); err != nil {
 				return err
 			}
-			if k, size := x.proof.Differ(main, model), x.proof.Model.DType.Size(); k >= 0 {
+			if k, size := x.proof.FirstDifference(main, model), x.proof.Model.DType.Size(); k >= 0 {
 				f := x.proof.Fault(x.from+k, main[4*k:4*k+4], model[size*k:size*k+size])
 				found[i] = &f
 			}

@@ -54,10 +54,10 @@ func (c *Checkpoint) compareRecords(ctx context.Context, workers int, used spans
 	files := c.readerOf(c.archiveFiles())
 	records, err := c.listRecords(ctx, workers, files, used, found.unread)
 	records = slices.DeleteFunc(records, func(r format.Record) bool {
-		if r.Bare() {
+		if r.WithoutSum() {
 			found.WithoutChecksum++
 		}
-		return r.Bare()
+		return r.WithoutSum()
 	})
 	sums, failed := sumRecords(ctx, workers, files, records, found.unread)
 	for i := range records {

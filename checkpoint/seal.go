@@ -43,7 +43,7 @@ func (c *Checkpoint) manifestPath() string {
 // none.
 func (c *Checkpoint) readManifest() (*manifest.Manifest, error) {
 	files := format.NewFiles(c.fsys)
-	text, err := files.All(c.manifestName(), manifest.MaxBytes)
+	text, err := files.ReadAll(c.manifestName(), manifest.MaxBytes)
 	if err = errors.Join(err, files.Close()); err != nil {
 		return nil, err
 	}
@@ -183,7 +183,7 @@ func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
 	list := make([]manifest.Tensor, len(c.Tensors))
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
-		list[i] = manifest.Tensor{Name: t.Name, Place: t.At.String(), DType: t.DType,
+		list[i] = manifest.Tensor{Name: t.Name, Place: t.Coords.String(), DType: t.DType,
 			Shape: t.Shape}
 	}
 	work, names := chunks(c), c.names()

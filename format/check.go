@@ -9,12 +9,13 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Fault is what is wrong with a checkpoint.
+// A Fault is a defect of a checkpoint.
 type Fault struct {
-	Name   string `json:"name"`            // of a tensor, or the path of a value
-	Place  string `json:"place,omitempty"` // empty for a whole tensor
-	File   string `json:"file,omitempty"`  // empty when it is about no single file
-	Offset int64  `json:"offset"`
+	Name string `json:"name"` // name of a tensor, path of a value, or name of a file
+	// rank that holds the part; "" = a whole tensor.
+	Place  string `json:"place,omitempty"`
+	File   string `json:"file,omitempty"` // "" = not about a single file
+	Offset int64  `json:"offset"`         // byte in the file
 	What   string `json:"what"`
 }
 
@@ -29,15 +30,15 @@ func (f Fault) String() string {
 	return s + ": " + f.What
 }
 
-// Check tells what is wrong with the structure of a checkpoint: pieces that lie outside their
-// tensor or beyond the end of their file, that overlap, in the tensor or in a file, or that leave
-// elements without any; and values that could not be read. It reads no tensor.
+// Check returns the defects in the structure of a checkpoint: pieces that lie outside their tensor
+// or beyond the end of their file, that overlap in the tensor or in a file, or that leave elements
+// uncovered; and values that could not be read. It reads no tensor.
 func (c *Checkpoint) Check(files *Files) (faults []Fault) {
 	for i := range c.Tensors {
 		faults = append(faults, c.Tensors[i].check(files)...)
 	}
 	for _, v := range c.Values {
-		if u, ok := v.Is.(Unread); ok {
+		if u, ok := v.Data.(Unread); ok {
 			faults = append(faults, Fault{Name: v.Path, What: u.Why.Error()})
 		}
 	}
@@ -46,7 +47,7 @@ func (c *Checkpoint) Check(files *Files) (faults []Fault) {
 
 func (t *Tensor) check(files *Files) (faults []Fault) {
 	fault := func(p *Piece, format string, args ...any) {
-		f := Fault{Name: t.Name, Place: t.At.String(), What: fmt.Sprintf(format, args...)}
+		f := Fault{Name: t.Name, Place: t.Coords.String(), What: fmt.Sprintf(format, args...)}
 		if p != nil {
 			f.File, f.Offset = p.File, p.Offset
 		}
@@ -82,7 +83,7 @@ func (t *Tensor) check(files *Files) (faults []Fault) {
 			return faults
 		}
 	}
-	if a, b := t.doubled(); a != nil {
+	if a, b := t.sharedBytes(); a != nil {
 		fault(b, "box %v lies in the same bytes as box %v", b.Box, a.Box)
 	}
 	if covered != whole {
@@ -91,9 +92,9 @@ func (t *Tensor) check(files *Files) (faults []Fault) {
 	return faults
 }
 
-// doubled finds two pieces that share bytes of a file; nil where none do. Those with strides can
-// lie between each other, and are not looked at.
-func (t *Tensor) doubled() (a, b *Piece) {
+// sharedBytes returns two pieces that share bytes of a file; nil if there are none. Pieces with
+// strides can lie between each other, and are passed over.
+func (t *Tensor) sharedBytes() (a, b *Piece) {
 	var packed []*Piece
 	for i := range t.Pieces {
 		if p := &t.Pieces[i]; p.Strides == nil && !p.Box.Empty() {
@@ -111,7 +112,7 @@ func (t *Tensor) doubled() (a, b *Piece) {
 	return nil, nil
 }
 
-// piece counts the replicas after the pieces.
+// piece returns the i-th of the pieces and, after them, the replicas.
 func (t *Tensor) piece(i int) *Piece {
 	if i < len(t.Pieces) {
 		return &t.Pieces[i]

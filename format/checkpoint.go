@@ -1,7 +1,7 @@
-// Package format says what every file format of checkpoints comes to: a list of tensors, and for
-// each the pieces of which it is made and where their bytes lie. A reader looks at headers and
-// directories; bytes of tensors are read only when somebody asks for them.
-// docs/formats/checkpoints.md lists the formats; each has a package below this one.
+// Package format defines what every file format of checkpoints is read into: a list of tensors, and
+// for each the pieces of which it is made and where their bytes lie. A reader looks at headers and
+// directories; bytes of tensors are read only on request. docs/formats/checkpoints.md lists the
+// formats; each has a package below this one.
 package format
 
 import (
@@ -16,28 +16,29 @@ import (
 
 // A Checkpoint is what a reader found.
 type Checkpoint struct {
-	Format  string   // such as "safetensors" or "torch DCP"
-	Tensors []Tensor // by name, then by place; no two have both in common
-	Values  []Value  // what is no tensor, by path
-	// why the files cannot tell whether all of the checkpoint is there; empty where they can
+	Format string // name of the format, such as "safetensors" or "torch DCP"
+	// Tensors are ordered by name, then by coordinates. No two have both in common.
+	Tensors []Tensor
+	Values  []Value // values beside tensors, by path
+	// Doubt says why the files cannot tell whether the checkpoint is complete; "" if they can.
 	Doubt string
-	// whether names are made of the keys of dicts in dicts, so that nobody can tell them from keys
-	// with dots
+	// Nested reports whether names are joined from the keys of nested dicts, so that they cannot be
+	// told from keys with dots.
 	Nested bool
-	// files in its folder that can hold tensors, and are no part of it, where the format has
-	// nothing else to tell what belongs together
-	Beside []string
-	// tensors and values in the order of the program that saved them, where the format keeps it;
-	// else nil
-	Listed []Listed
+	// Extras lists files in the folder that could hold tensors and do not belong to the checkpoint,
+	// where the format has no other way to tell which files belong together.
+	Extras []string
+	// SavedOrder lists tensors and values in the order of the program that saved them; nil where
+	// the format does not keep it.
+	SavedOrder []SavedItem
 	// Job says that the files are those of a running job's checkpoint, which a description of the
 	// job's state completes.
 	Job bool
 }
 
-// Listed is a tensor or a value, by its name or path there. What has the same rank was saved by
-// one, in this order; of other ranks it says nothing.
-type Listed struct {
+// A SavedItem is a tensor or a value, by its name or path. Items of one rank were saved in this
+// order; the order of items of different ranks means nothing.
+type SavedItem struct {
 	Name string
 	Rank int
 }
@@ -48,21 +49,20 @@ type Tensor struct {
 	Name   string
 	DType  tensor.DType
 	Shape  tensor.Shape
-	At     Place   // nil for a whole tensor
-	Pieces []Piece // together all of the tensor, each element once
-	// Replicas are further copies of parts, in boxes of their own. Readers do not look into them as
-	// long as the pieces are readable.
+	Coords Coords  // rank that holds the part; nil = a whole tensor
+	Pieces []Piece // pieces that cover the tensor, each element once
+	// Replicas are further copies of boxes. Readers use them only when a piece cannot be read.
 	Replicas []Piece
-	// Proofs must hold for the name to be right: there are some when the format gives the tensor
-	// none, only a position.
+	// Proofs must hold for the name to be right. Formats that give a tensor only a position have
+	// some.
 	Proofs []*Proof
-	// Apart says why a part that has a place could not be put together with the others; empty when
-	// the format just does not tell.
-	Apart string
+	// WhyPart says why a part could not be joined with the others; "" when the format does not
+	// tell.
+	WhyPart string
 }
 
-// A Place is the rank that holds a part of a tensor, by its coordinates on the axes of a mesh.
-type Place []Coord
+// Coords identify the rank that holds a part of a tensor, by its position on the axes of a mesh.
+type Coords []Coord
 
 // A Coord is the index on one axis, from 0, and the size of the axis.
 type Coord struct {
@@ -70,8 +70,8 @@ type Coord struct {
 	Index, Of int
 }
 
-// String writes a place as "pp=0/2,tp=1/4".
-func (p Place) String() string {
+// String writes coordinates as "pp=0/2,tp=1/4".
+func (p Coords) String() string {
 	var s []string
 	for _, c := range p {
 		s = append(s, fmt.Sprintf("%s=%d/%d", c.Axis, c.Index, c.Of))
@@ -79,8 +79,8 @@ func (p Place) String() string {
 	return strings.Join(s, ",")
 }
 
-// Compare orders places by their coordinates, the first axis first.
-func (p Place) Compare(q Place) int {
+// Compare orders coordinates, the first axis first.
+func (p Coords) Compare(q Coords) int {
 	return slices.CompareFunc(p, q, func(a, b Coord) int {
 		return cmp.Or(strings.Compare(a.Axis, b.Axis), cmp.Compare(a.Index, b.Index),
 			cmp.Compare(a.Of, b.Of))
@@ -90,14 +90,14 @@ func (p Place) Compare(q Place) int {
 // A Piece is a box of a tensor in a file.
 type Piece struct {
 	Box    tensor.Box
-	File   string // as fs.FS names it
-	Offset int64  // of the first element of the box, in bytes
-	// between neighbours in each dimension, in elements, not negative; nil when the box is packed
-	// row-major
+	File   string // name as fs.FS has it
+	Offset int64  // first byte of the box
+	// Strides are the distances between neighbours in each dimension, in elements, not negative;
+	// nil when the box is packed row-major.
 	Strides []int
 }
 
-// View says where the elements of the box lie, in elements from Offset on.
+// View returns where the elements of the box lie, in elements from Offset on.
 func (p *Piece) View() tensor.View {
 	if p.Strides == nil {
 		return p.Box.Packed(0)
@@ -109,9 +109,9 @@ func (p *Piece) View() tensor.View {
 	return v
 }
 
-// Flat are the pieces of the elements [from, to), in row-major order, of a tensor of this shape and
-// of whole bytes, that lie side by side in a file.
-func Flat(d tensor.DType, s tensor.Shape, from, to int, file string,
+// FlatPieces returns the pieces of the row-major elements [from, to) of a tensor whose elements
+// have whole bytes, if they lie side by side in a file from offset on.
+func FlatPieces(d tensor.DType, s tensor.Shape, from, to int, file string,
 	offset int64) (pieces []Piece) {
 	for _, box := range s.Box().Range(from, to) {
 		pieces = append(pieces, Piece{Box: box, File: file, Offset: offset})
@@ -120,10 +120,10 @@ func Flat(d tensor.DType, s tensor.Shape, from, to int, file string,
 	return pieces
 }
 
-// Bytes is the number of bytes of n elements.
+// Bytes returns the number of bytes of n elements.
 func Bytes(d tensor.DType, n int) int64 { return (int64(n)*int64(d.Bits()) + 7) / 8 }
 
-// Span is the number of bytes from the first to the last element of the piece.
+// Span returns the number of bytes from the first to the last element of the piece.
 func (p *Piece) Span(d tensor.DType) int64 {
 	if p.Box.Empty() {
 		return 0
@@ -136,25 +136,25 @@ func (p *Piece) Span(d tensor.DType) int64 {
 	return Bytes(d, end+1)
 }
 
-// Bytes is the size of the tensor when it is packed.
+// Bytes returns the size of the packed tensor.
 func (t *Tensor) Bytes() int64 {
-	n, _ := t.Shape.Elements() // readers let no shape pass that cannot be counted
+	n, _ := t.Shape.Elements() // readers refuse shapes that cannot be counted
 	return Bytes(t.DType, n)
 }
 
 // A Value is what a checkpoint holds beside tensors: a step, a learning rate, a flag.
 type Value struct {
 	Path string
-	// nil, bool, int64, *big.Int, float64, string, []byte, []any of these, a map[string]any without
-	// a key, or Unread
-	Is any
-	// Python is what its pickle has, which tells more than Is: a tuple, a set, an array of NumPy.
-	// nil where Is tells all.
+	// Data is nil, bool, int64, *big.Int, float64, string, []byte, []any of these, an empty
+	// map[string]any, or Unread.
+	Data any
+	// Python is the object of the pickle where that says more than Data: a tuple, a set, an array
+	// of NumPy. nil means that Data is complete.
 	Python any
 }
 
-// Unread is a value that could not be read: its pickle asks for what shoal does not know. Tensors
-// are never so.
+// Unread is a value that could not be read, because its pickle mentions what shoal does not know.
+// Tensors are never Unread.
 type Unread struct{ Why error }
 
 // Value returns the value at a path.
@@ -165,12 +165,12 @@ func (c *Checkpoint) Value(path string) (any, bool) {
 	if !ok {
 		return nil, false
 	}
-	return c.Values[i].Is, true
+	return c.Values[i].Data, true
 }
 
 // Finish is the last step of a reader: it puts tensors and values into the order that Checkpoint
-// promises. It fails when two tensors have the same name and place, or two values the same path,
-// and for a tensor that no file can hold.
+// promises. It fails when two tensors have the same name and coordinates, or two values the same
+// path, and for a tensor that no file can hold.
 func (c *Checkpoint) Finish() error {
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
@@ -186,12 +186,13 @@ func (c *Checkpoint) Finish() error {
 		}
 	}
 	slices.SortStableFunc(c.Tensors, func(a, b Tensor) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), a.At.Compare(b.At))
+		return cmp.Or(strings.Compare(a.Name, b.Name), a.Coords.Compare(b.Coords))
 	})
 	for i := 1; i < len(c.Tensors); i++ {
-		if a, b := &c.Tensors[i-1], &c.Tensors[i]; a.Name == b.Name && a.At.Compare(b.At) == 0 {
+		if a, b := &c.Tensors[i-1], &c.Tensors[i]; a.Name == b.Name &&
+			a.Coords.Compare(b.Coords) == 0 {
 			return fmt.Errorf("%s: tensor %q stands twice", c.Format,
-				strings.TrimSpace(a.Name+" "+a.At.String()))
+				strings.TrimSpace(a.Name+" "+a.Coords.String()))
 		}
 	}
 	slices.SortStableFunc(c.Values, func(a, b Value) int { return strings.Compare(a.Path, b.Path) })

@@ -7,20 +7,19 @@ import (
 	"io/fs"
 )
 
-// mostOpen bounds the number of files that are open at a time.
-const mostOpen = 128
+// maxOpenFiles bounds the number of files that are open at a time.
+const maxOpenFiles = 128
 
-// Files reads the files of a folder at any offset, and keeps them open for that. It is not for
-// several goroutines at once.
+// Files reads the files of a folder at any offset, and keeps them open. It is for one goroutine.
 type Files struct {
 	fsys fs.FS
 	open map[string]*File
-	last string // that Open was asked for
+	last string // name of the last call of Open
 
 	archives map[archiveID]Archive
 }
 
-// A File is one that is open.
+// A File is an open file.
 type File struct {
 	Name string
 	Size int64
@@ -34,11 +33,11 @@ func NewFiles(fsys fs.FS) *Files {
 	return &Files{fsys: fsys, open: map[string]*File{}, archives: map[archiveID]Archive{}}
 }
 
-// FS is the folder.
+// FS returns the folder.
 func (f *Files) FS() fs.FS { return f.fsys }
 
-// Open returns a file, open. It fails on what is no regular file: a pipe would hold up the reader
-// for ever.
+// Open opens a file. It fails for anything but a regular file: a pipe would block the reader for
+// ever.
 func (f *Files) Open(name string) (*File, error) {
 	f.last = name
 	if open := f.open[name]; open != nil {
@@ -51,7 +50,7 @@ func (f *Files) Open(name string) (*File, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is no regular file", name)
 	}
-	if len(f.open) >= mostOpen {
+	if len(f.open) >= maxOpenFiles {
 		if err := f.Close(); err != nil {
 			return nil, err
 		}
@@ -68,7 +67,7 @@ func (f *Files) Open(name string) (*File, error) {
 	return f.open[name], nil
 }
 
-// Close closes what is open. The files can be opened again.
+// Close closes all open files. They can be opened again.
 func (f *Files) Close() error {
 	var errs []error
 	for name, open := range f.open {
@@ -78,7 +77,7 @@ func (f *Files) Close() error {
 	return errors.Join(errs...)
 }
 
-// ReadFull fills b with what stands at an offset. A file that ends before is an error.
+// ReadFull fills b with the bytes from an offset on. It fails when the file ends before.
 func (f *File) ReadFull(b []byte, at int64) error {
 	n, err := f.ReadAt(b, at)
 	if n == len(b) {
@@ -90,8 +89,8 @@ func (f *File) ReadFull(b []byte, at int64) error {
 	return fmt.Errorf("%s, byte %d: %d bytes are due, %d are there: %w", f.Name, at, len(b), n, err)
 }
 
-// All reads a file whole. It fails when that is more than most bytes.
-func (f *Files) All(name string, most int64) ([]byte, error) {
+// ReadAll reads a whole file. It fails when the file has more than most bytes.
+func (f *Files) ReadAll(name string, most int64) ([]byte, error) {
 	file, err := f.Open(name)
 	if err != nil {
 		return nil, err

@@ -154,15 +154,15 @@ func TestCheck(t *testing.T) {
 }
 
 func TestFinish(t *testing.T) {
-	at := func(i int) format.Place { return format.Place{{Axis: "tp", Index: i, Of: 2}} }
+	at := func(i int) format.Coords { return format.Coords{{Axis: "tp", Index: i, Of: 2}} }
 	c := format.Checkpoint{
 		Format: "x",
-		Tensors: []format.Tensor{{Name: "w", DType: tensor.U8, At: at(1)},
-			{Name: "w", DType: tensor.U8, At: at(0)}, {Name: "a", DType: tensor.U8}},
-		Values: []format.Value{{Path: "step", Is: 1}, {Path: "lr", Is: 2}},
+		Tensors: []format.Tensor{{Name: "w", DType: tensor.U8, Coords: at(1)},
+			{Name: "w", DType: tensor.U8, Coords: at(0)}, {Name: "a", DType: tensor.U8}},
+		Values: []format.Value{{Path: "step", Data: 1}, {Path: "lr", Data: 2}},
 	}
 	if err := c.Finish(); err != nil || c.Tensors[0].Name != "a" ||
-		c.Tensors[1].At.String() != "tp=0/2" {
+		c.Tensors[1].Coords.String() != "tp=0/2" {
 		t.Errorf("%v: %v", c, err)
 	}
 	if v, ok := c.Value("step"); !ok || v != 1 {
@@ -172,11 +172,11 @@ func TestFinish(t *testing.T) {
 		t.Error("a is a value")
 	}
 	for _, twice := range []format.Checkpoint{
-		{Tensors: []format.Tensor{{Name: "w", DType: tensor.U8, At: at(1)},
-			{Name: "w", DType: tensor.U8, At: at(1)}}},
+		{Tensors: []format.Tensor{{Name: "w", DType: tensor.U8, Coords: at(1)},
+			{Name: "w", DType: tensor.U8, Coords: at(1)}}},
 		{Tensors: []format.Tensor{{Name: "w"}}},
 		{Tensors: []format.Tensor{{Name: "w", DType: tensor.F32, Shape: tensor.Shape{1 << 60}}}},
-		{Values: []format.Value{{Path: "step", Is: 1}, {Path: "step", Is: 1}}},
+		{Values: []format.Value{{Path: "step", Data: 1}, {Path: "step", Data: 1}}},
 	} {
 		if err := twice.Finish(); err == nil {
 			t.Errorf("%v passes", twice)

@@ -9,23 +9,24 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Part is what one of several ranks has of a tensor.
+// A Part is one rank's part of a tensor.
 type Part struct {
 	*Tensor
 	Rank int // from 0
 }
 
-// A Cut says how ranks share a tensor along a dimension. It comes apart in blocks that lie one
-// behind the other, such as those of gate and up; every rank has a part of each, in the order of
-// the ranks, and has these side by side.
+// A Cut says how ranks share a tensor along a dimension. The dimension consists of consecutive
+// blocks, such as those of gate and up; every rank has a part of each block, in the order of the
+// ranks, and holds its parts side by side.
 type Cut struct {
 	Dim    int
-	Widths [][]int // of each block, what each rank has of it
+	Widths [][]int // width of each rank's part, for each block
 }
 
-// Blocks is the cut along a dimension of parts that have an equal share of each of some blocks: of
-// one, parts lie side by side. Parts of several ranks need not be of the same size.
-func Blocks(parts []Part, ranks, dim, blocks int) (Cut, error) {
+// CutBlocks returns the cut along a dimension when every rank has an equal share of each of a
+// number of equal blocks. With one block, parts lie side by side, and may differ in size between
+// ranks.
+func CutBlocks(parts []Part, ranks, dim, blocks int) (Cut, error) {
 	c := Cut{Dim: dim, Widths: make([][]int, blocks)}
 	for b := range c.Widths {
 		c.Widths[b] = make([]int, ranks)
@@ -50,10 +51,10 @@ func Blocks(parts []Part, ranks, dim, blocks int) (Cut, error) {
 	return c, nil
 }
 
-// Join puts the parts of a tensor together. Of several parts of one rank the first counts, and the
-// others are replicas. It fails when a rank has none, or the parts are not those of the cut.
-func Join(parts []Part, c Cut) (Tensor, error) {
-	whole, err := begin(parts)
+// JoinParts joins the parts of a tensor. Of several parts of one rank the first counts, and the
+// others are replicas. It fails when a rank has no part, or the parts do not match the cut.
+func JoinParts(parts []Part, c Cut) (Tensor, error) {
+	whole, err := emptyLike(parts)
 	if err != nil {
 		return whole, err
 	}
@@ -71,13 +72,13 @@ func Join(parts []Part, c Cut) (Tensor, error) {
 	}
 	seen := make([]bool, len(starts[0]))
 	for _, p := range parts {
-		if err := c.fits(p, whole.Shape); err != nil {
+		if err := c.checkPart(p, whole.Shape); err != nil {
 			return whole, err
 		}
 		if p.DType != whole.DType {
 			return whole, fmt.Errorf("one rank has %v, another %v", whole.DType, p.DType)
 		}
-		pieces, replicas := c.place(p, p.Pieces, starts), c.place(p, p.Replicas, starts)
+		pieces, replicas := c.placePieces(p, p.Pieces, starts), c.placePieces(p, p.Replicas, starts)
 		if seen[p.Rank] {
 			pieces, replicas = nil, slices.Concat(pieces, replicas)
 		}
@@ -92,10 +93,10 @@ func Join(parts []Part, c Cut) (Tensor, error) {
 	return whole, nil
 }
 
-// Same makes one tensor of those that ranks have alike: the first, of which the others are
+// JoinReplicas makes one tensor of equal ones of several ranks: the first, of which the others are
 // replicas.
-func Same(parts []Part) (Tensor, error) {
-	whole, err := begin(parts)
+func JoinReplicas(parts []Part) (Tensor, error) {
+	whole, err := emptyLike(parts)
 	if err != nil {
 		return whole, err
 	}
@@ -114,8 +115,8 @@ func Same(parts []Part) (Tensor, error) {
 	return whole, nil
 }
 
-// begin is a tensor like the first of some parts, without what is in it.
-func begin(parts []Part) (Tensor, error) {
+// emptyLike returns a tensor like the first of some parts, without pieces.
+func emptyLike(parts []Part) (Tensor, error) {
 	if len(parts) == 0 {
 		return Tensor{}, errors.New("there is no part")
 	}
@@ -128,7 +129,8 @@ func begin(parts []Part) (Tensor, error) {
 	return whole, nil
 }
 
-// starts says where in the whole what each rank has of a block begins, and how long the whole is.
+// starts returns where in the whole tensor each rank's part of each block begins, and the size of
+// the whole dimension.
 func (c Cut) starts() (starts [][]int, size int, err error) {
 	if len(c.Widths) == 0 || len(c.Widths[0]) == 0 {
 		return nil, 0, errors.New("a cut without ranks")
@@ -151,8 +153,8 @@ func (c Cut) starts() (starts [][]int, size int, err error) {
 	return starts, size, nil
 }
 
-// fits fails when a part is none of those of which a whole is made.
-func (c Cut) fits(p Part, whole tensor.Shape) error {
+// checkPart fails when a part does not match the cut of a whole tensor.
+func (c Cut) checkPart(p Part, whole tensor.Shape) error {
 	if p.Rank < 0 || p.Rank >= len(c.Widths[0]) {
 		return fmt.Errorf("there is a part of rank %d, and %d ranks", p.Rank, len(c.Widths[0]))
 	}
@@ -167,23 +169,24 @@ func (c Cut) fits(p Part, whole tensor.Shape) error {
 	return nil
 }
 
-// place gives pieces of a part their places in the whole. With several blocks they come apart.
-func (c Cut) place(p Part, pieces []Piece, starts [][]int) (list []Piece) {
+// placePieces moves the pieces of a part to their positions in the whole tensor. With several
+// blocks, pieces are split.
+func (c Cut) placePieces(p Part, pieces []Piece, starts [][]int) (list []Piece) {
 	from := 0
 	for b, widths := range c.Widths {
 		n := widths[p.Rank]
 		own, becomes := p.Shape.Box(), p.Shape.Box()
 		own[c.Dim] = tensor.Span{From: from, To: from + n}
 		becomes[c.Dim] = tensor.Span{From: starts[b][p.Rank], To: starts[b][p.Rank] + n}
-		list = append(list, Within(p.DType, pieces, own, becomes)...)
+		list = append(list, Restrict(p.DType, pieces, own, becomes)...)
 		from += n
 	}
 	return list
 }
 
-// Within is what pieces have of a box, which is another in the tensor of which they become pieces.
-// Elements have whole bytes.
-func Within(d tensor.DType, pieces []Piece, box, becomes tensor.Box) (list []Piece) {
+// Restrict returns the part of the pieces that lies in box, moved to the box becomes of another
+// tensor. Elements have whole bytes.
+func Restrict(d tensor.DType, pieces []Piece, box, becomes tensor.Box) (list []Piece) {
 	for i := range pieces {
 		p := &pieces[i]
 		if !p.Box.Overlaps(box) {
@@ -201,12 +204,12 @@ func Within(d tensor.DType, pieces []Piece, box, becomes tensor.Box) (list []Pie
 	return list
 }
 
-// Crop leaves of a tensor its first indices of a dimension, of which it has as many. Elements have
-// whole bytes.
+// Crop keeps the first n indices of a dimension that has at least as many. Elements have whole
+// bytes.
 func (t *Tensor) Crop(dim, n int) {
 	t.Shape = slices.Clone(t.Shape)
 	t.Shape[dim] = n
 	box := t.Shape.Box()
-	t.Pieces, t.Replicas = Within(t.DType, t.Pieces, box, box),
-		Within(t.DType, t.Replicas, box, box)
+	t.Pieces, t.Replicas = Restrict(t.DType, t.Pieces, box, box),
+		Restrict(t.DType, t.Replicas, box, box)
 }

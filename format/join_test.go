@@ -52,19 +52,19 @@ func TestJoin(t *testing.T) {
 			dir[file] = &fstest.MapFile{
 				Data: append([]byte{99}, gather(want, whole.Shape, c.Dim, owner[rank])...)}
 			all := p.Shape.Box().Elements()
-			p.Pieces = format.Flat(p.DType, p.Shape, 0, n("split", 0, all), file, 1)
+			p.Pieces = format.FlatPieces(p.DType, p.Shape, 0, n("split", 0, all), file, 1)
 			done := 0
 			for _, q := range p.Pieces {
 				done += q.Box.Elements()
 			}
 			p.Pieces = append(p.Pieces,
-				format.Flat(p.DType, p.Shape, done, all, file, int64(1+done))...)
+				format.FlatPieces(p.DType, p.Shape, done, all, file, int64(1+done))...)
 			if all > 0 {
 				p.Replicas = []format.Piece{{Box: p.Shape.Box(), File: file, Offset: 1}}
 			}
 			parts = append(parts, format.Part{Tensor: p, Rank: rank})
 		}
-		got, err := format.Join(rapid.Permutation(parts).Draw(r, "order"), c)
+		got, err := format.JoinParts(rapid.Permutation(parts).Draw(r, "order"), c)
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -119,20 +119,20 @@ func TestJoinRefuses(t *testing.T) {
 	}
 	join := func(ranks, dim, blocks int) func(...format.Part) error {
 		return func(parts ...format.Part) error {
-			c, err := format.Blocks(parts, ranks, dim, blocks)
+			c, err := format.CutBlocks(parts, ranks, dim, blocks)
 			if err == nil {
-				_, err = format.Join(parts, c)
+				_, err = format.JoinParts(parts, c)
 			}
 			return err
 		}
 	}
 	same := func(parts ...format.Part) error {
-		_, err := format.Same(parts)
+		_, err := format.JoinReplicas(parts)
 		return err
 	}
 	with := func(c format.Cut) func(...format.Part) error {
 		return func(parts ...format.Part) error {
-			_, err := format.Join(parts, c)
+			_, err := format.JoinParts(parts, c)
 			return err
 		}
 	}

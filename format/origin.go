@@ -8,26 +8,28 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// OriginKey is the key of a safetensors file's metadata under which shoal says of which checkpoint
-// the file is a part, and which. All that shoal writes in parts has an Origin there, checkpoints of
+// OriginKey is the key of a safetensors file's metadata under which shoal says which part of which
+// checkpoint the file is. All files that shoal writes in parts have an Origin there, those of
 // running jobs too.
 const OriginKey = "shoal"
 
-// An Origin tells which of the files of a checkpoint one is, so that a reader knows when one is
-// missing or has another's name.
+// An Origin identifies one of the files of a checkpoint, so that a reader notices a missing or
+// renamed file.
 type Origin struct {
-	Rank  int `json:"rank"`
-	Ranks int `json:"ranks"`
-	// of the rank's, from 1; 0 where a rank has one at most
+	Rank  int `json:"rank"`  // rank that wrote the file
+	Ranks int `json:"ranks"` // number of ranks
+	// File is the number of the file among those of the rank, from 1; 0 where a rank has at most
+	// one file.
 	File  int `json:"file,omitempty"`
-	Files int `json:"files,omitempty"` // that the rank has
-	// of the whole tensors of which the file has parts
+	Files int `json:"files,omitempty"` // number of files of the rank
+	// Shapes are the shapes of the whole tensors of which the file has parts, by name.
 	Shapes map[string]tensor.Shape `json:"shapes,omitempty"`
-	// what the worker of a running job has for itself, which is no tensor
+	// Own is the state that a worker of a running job has for itself, beside tensors; nil for other
+	// files.
 	Own json.RawMessage `json:"own,omitempty"`
 }
 
-// Text is what stands under OriginKey: as Python writes it, byte by byte.
+// Text returns the text under OriginKey, byte for byte as Python writes it.
 func (o Origin) Text() (string, error) {
 	var text strings.Builder
 	e := json.NewEncoder(&text)
@@ -42,8 +44,8 @@ func OfJob(metadata map[string]string) bool {
 	return json.Unmarshal([]byte(metadata[OriginKey]), &is) == nil && is.Own != nil
 }
 
-// OriginOf reads what the metadata of a file says; nil where it says nothing of the kind, as older
-// shards of running jobs, which have a rank and what is its own only.
+// OriginOf reads the origin from the metadata of a file; nil if there is none, or only the rank and
+// own state that older shards of running jobs have.
 func OriginOf(metadata map[string]string) (*Origin, error) {
 	text, ok := metadata[OriginKey]
 	if !ok {

@@ -9,17 +9,17 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Proof shows that what goes by position in a file is of the parameter after which a reader has
-// named it. An optimizer keeps a copy of each parameter in f32, and makes the model's from it by
-// rounding: so Main, rounded to the element type of Model, is Model bit by bit, or the name is
-// wrong, or one of them damaged.
+// A Proof shows that data that goes by position in a file belongs to the parameter after which a
+// reader has named it. An optimizer keeps a copy of each parameter in f32, and makes the model's
+// from it by rounding: so Main, rounded to the element type of Model, equals Model bit by bit,
+// unless the name is wrong or one of them is damaged.
 type Proof struct {
-	Main  Tensor // of f32
-	Model Tensor // of the same shape, of f32, f16 or bf16
+	Main  Tensor // optimizer's copy, of f32
+	Model Tensor // model's tensor, of the same shape, of f32, f16 or bf16
 }
 
-// Round rounds numbers of f32 to a type, to the nearest and ties to even, as frameworks do: it
-// fills dst, of as many elements as src.
+// Round rounds f32 numbers to a type, to nearest with ties to even, as frameworks do. It fills dst,
+// which has as many elements as src.
 func Round(d tensor.DType, dst, src []byte) {
 	switch d {
 	case tensor.BF16:
@@ -39,12 +39,12 @@ func Round(d tensor.DType, dst, src []byte) {
 	}
 }
 
-// Rounds reports whether main parameters can be rounded to a type.
-func Rounds(d tensor.DType) bool { return d == tensor.F32 || d == tensor.F16 || d == tensor.BF16 }
+// CanRound reports whether Round supports a type.
+func CanRound(d tensor.DType) bool { return d == tensor.F32 || d == tensor.F16 || d == tensor.BF16 }
 
-// Differ returns the first of some elements of the main parameter that does not round to that of
-// the model, -1 when all do. NaNs are alike: processors differ in what they make of one.
-func (p *Proof) Differ(main, model []byte) int {
+// FirstDifference returns the index of the first element of main that does not round to that of
+// model, or -1. All NaNs count as equal, because processors differ in the NaN they produce.
+func (p *Proof) FirstDifference(main, model []byte) int {
 	d := p.Model.DType
 	size := d.Size()
 	rounded := make([]byte, len(model))
@@ -66,7 +66,7 @@ func isNaN(d tensor.DType, b []byte) bool {
 	return f != f
 }
 
-// number is an element of the types that Rounds accepts.
+// number returns an element of a type that CanRound accepts.
 func number(d tensor.DType, b []byte) float32 {
 	switch d {
 	case tensor.BF16:
@@ -77,17 +77,18 @@ func number(d tensor.DType, b []byte) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(b))
 }
 
-// Fault says that element n, row-major, does not fit: main and model are its bytes in both.
+// Fault describes element n, in row-major order, that does not fit. main and model are its bytes in
+// both tensors.
 func (p *Proof) Fault(n int, main, model []byte) Fault {
-	file, at := p.Main.Place(n)
-	other, to := p.Model.Place(n)
+	file, at := p.Main.Locate(n)
+	other, to := p.Model.Locate(n)
 	index := make([]int, len(p.Main.Shape))
 	for d, rest := len(index)-1, n; d >= 0; d-- {
 		index[d], rest = rest%p.Main.Shape[d], rest/p.Main.Shape[d]
 	}
 	rounded := make([]byte, len(model))
 	Round(p.Model.DType, rounded, main)
-	return Fault{Name: p.Main.Name, Place: p.Main.At.String(), File: file, Offset: at,
+	return Fault{Name: p.Main.Name, Place: p.Main.Coords.String(), File: file, Offset: at,
 		What: fmt.Sprintf(
 			"element %v is %v, which is %v in %v, and %q has %v there (%s, byte %d): the optimizer "+
 				"is of other parameters, or one of both is damaged",
@@ -95,9 +96,9 @@ func (p *Proof) Fault(n int, main, model []byte) Fault {
 			p.Model.DType, p.Model.Name, number(p.Model.DType, model), other, to)}
 }
 
-// Place returns the file and the byte in it at which element n lies, row-major; "" when it is in no
+// Locate returns the file and the offset of element n in row-major order; "" when it is in no
 // piece.
-func (t *Tensor) Place(n int) (file string, offset int64) {
+func (t *Tensor) Locate(n int) (file string, offset int64) {
 	one := t.Shape.Box().Range(n, n+1)[0]
 	for i := range t.Pieces {
 		if p := &t.Pieces[i]; p.Box.Overlaps(one) {

@@ -29,16 +29,16 @@ func (f *Files) Read(t *Tensor, dst []byte) error {
 	return nil
 }
 
-// piece copies a box from the file to its place in a packed row-major tensor.
+// piece copies a box from the file to its position in a packed row-major tensor.
 func (f *File) piece(t *Tensor, p *Piece, dst []byte) error {
 	size := t.DType.Size()
-	if size == 0 { // elements that share bytes: readers make one packed piece of such a tensor
+	if size == 0 { // elements share bytes: readers make one packed piece of such a tensor
 		return f.ReadFull(dst, p.Offset)
 	}
 	return boxes.Read(f.ReadFull, p.Offset, size, p.Box, p.View(), dst, t.Shape.View())
 }
 
-// ReadRange fills dst with the elements [from, to) of the tensor, row-major. They have whole bytes.
+// ReadRange fills dst with the row-major elements [from, to) of the tensor. They have whole bytes.
 func (f *Files) ReadRange(t *Tensor, from, to int, dst []byte) error {
 	return t.ReadRange(func(name string, b []byte, at int64) error {
 		file, err := f.Open(name)
@@ -49,7 +49,7 @@ func (f *Files) ReadRange(t *Tensor, from, to int, dst []byte) error {
 	}, from, to, dst)
 }
 
-// ReadRange is that of Files, of files that read fills b from, at an offset of the one with a name.
+// ReadRange is Files.ReadRange with a function that fills b from an offset of a named file.
 func (t *Tensor) ReadRange(read func(name string, b []byte, at int64) error, from, to int,
 	dst []byte) error {
 	for _, box := range t.Shape.Box().Range(from, to) {
@@ -62,7 +62,7 @@ func (t *Tensor) ReadRange(read func(name string, b []byte, at int64) error, fro
 	return nil
 }
 
-// ReadBox fills dst with a box of the tensor, row-major. The elements have whole bytes.
+// ReadBox fills dst with a box of the tensor, packed row-major. The elements have whole bytes.
 func (t *Tensor) ReadBox(read func(name string, b []byte, at int64) error, box tensor.Box,
 	dst []byte) error {
 	for i := range t.Pieces {

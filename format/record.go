@@ -8,42 +8,43 @@ import (
 	"strings"
 )
 
-// A Record is a part of a file that has a checksum elsewhere in the file.
+// A Record is a range of a file whose checksum stands elsewhere in the file.
 type Record struct {
 	Name     string
 	File     string
 	From, To int64
-	Sum      uint32 // CRC-32 (IEEE); 0 without one
+	Sum      uint32 // CRC-32 (IEEE); 0 = no checksum
 }
 
-// Bare reports whether the record has bytes and no checksum, so that damage in it cannot be seen.
-func (r *Record) Bare() bool { return r.Sum == 0 && r.From < r.To }
+// WithoutSum reports whether the record has bytes and no checksum, so that damage to it cannot be
+// seen.
+func (r *Record) WithoutSum() bool { return r.Sum == 0 && r.From < r.To }
 
-// An Archive is bytes of a file that are made of records.
+// An Archive is a range of a file that consists of records.
 type Archive struct {
 	File     string
 	From, To int64
-	Records  func(*File) ([]Record, error) // in order of their places; it reads the directory anew
+	// reads the directory; the result is ordered by offset.
+	Records func(*File) ([]Record, error)
 }
 
-// archiveID names an archive, which several readers may find.
+// An archiveID identifies an archive, which several readers may find.
 type archiveID struct {
 	file string
 	from int64
 }
 
-// Found notes an archive that a reader has found.
-func (f *Files) Found(a Archive) { f.archives[archiveID{a.File, a.From}] = a }
+// AddArchive registers an archive that a reader has found.
+func (f *Files) AddArchive(a Archive) { f.archives[archiveID{a.File, a.From}] = a }
 
-// Archives are those that readers have found, by file and place.
+// Archives returns the archives that readers have found, by file and offset.
 func (f *Files) Archives() []Archive {
 	return slices.SortedFunc(maps.Values(f.archives), func(a, b Archive) int {
 		return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.From, b.From))
 	})
 }
 
-// Fault says that the bytes of the record have another checksum, and which tensors have elements
-// there.
+// Fault says that the record has another checksum, and which tensors have elements there.
 func (r *Record) Fault(sum uint32, tensors []string) Fault {
 	f := Fault{Name: r.Name, File: r.File, Offset: r.From}
 	f.What = fmt.Sprintf(

@@ -6,6 +6,6 @@ import "github.com/shoal-ml/shoal/tensor"
 type Shard struct {
 	Name  string
 	DType tensor.DType
-	Shape tensor.Shape // of the whole tensor
+	Shape tensor.Shape // shape of the whole tensor
 	Box   tensor.Box
 }

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// Stranger says what the file that was opened last is, if that is none of a checkpoint but what
-// often lies in its place: nothing at all, zeros, what Git has for a file that it keeps elsewhere,
-// or the page of a server that had no such file or wanted to know who asks. Readers that fail ask
-// it, for they would say only what about it is wrong. nil where it can be a file of a checkpoint.
-func (f *Files) Stranger() error {
+// Unrecognized explains the file that was opened last, if it is something that often lies where a
+// checkpoint should be: an empty file, zeros, a Git LFS pointer, or the error page of a server.
+// Readers that fail ask it, because their own errors would describe only the symptom. It returns
+// nil if the file can belong to a checkpoint.
+func (f *Files) Unrecognized() error {
 	file := f.open[f.last]
 	if file == nil {
 		return nil

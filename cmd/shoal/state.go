@@ -130,7 +130,8 @@ func listTensors(out io.Writer, c *checkpoint.Checkpoint) error {
 		t := &c.Tensors[i]
 		bytes += t.Bytes()
 		rows = append(rows,
-			[]string{printable(t.Name), orDash(t.At.String()), t.DType.String(), t.Shape.String(),
+			[]string{printable(t.Name), orDash(t.Coords.String()), t.DType.String(),
+				t.Shape.String(),
 				strconv.FormatInt(t.Bytes(), 10), strconv.Itoa(len(fileNames(t)))})
 	}
 	if err := table(out, rows); err != nil {
@@ -158,15 +159,15 @@ func explainParts(out io.Writer, c *format.Checkpoint) error {
 	return nil
 }
 
-func asRanksHave(t *format.Tensor) string { return "stay as ranks have them: " + t.Apart }
+func asRanksHave(t *format.Tensor) string { return "stay as ranks have them: " + t.WhyPart }
 
 // apart lists the tensors of which it is known why their parts could not be put together, one for
 // each reason.
 func apart(c *format.Checkpoint) (list []*format.Tensor) {
 	said := map[string]bool{"": true}
 	for i := range c.Tensors {
-		if t := &c.Tensors[i]; !said[t.Apart] {
-			said[t.Apart] = true
+		if t := &c.Tensors[i]; !said[t.WhyPart] {
+			said[t.WhyPart] = true
 			list = append(list, t)
 		}
 	}
@@ -193,7 +194,7 @@ func fileNames(t *format.Tensor) map[string]bool {
 func listValues(out io.Writer, c *format.Checkpoint) error {
 	rows := [][]string{{"VALUE", "IS"}}
 	for _, v := range c.Values {
-		text, err := json.Marshal(plainValue(v.Is))
+		text, err := json.Marshal(plainValue(v.Data))
 		if err != nil {
 			return err
 		}
@@ -256,7 +257,7 @@ func listJSON(out io.Writer, c *format.Checkpoint, values bool) error {
 	encode := json.NewEncoder(out)
 	if values {
 		for _, v := range c.Values {
-			if err := encode.Encode(valueJSON{v.Path, plainValue(v.Is)}); err != nil {
+			if err := encode.Encode(valueJSON{v.Path, plainValue(v.Data)}); err != nil {
 				return err
 			}
 		}
@@ -264,8 +265,8 @@ func listJSON(out io.Writer, c *format.Checkpoint, values bool) error {
 	}
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
-		j := tensorJSON{t.Name, t.At.String(), t.DType.String(), append([]int{}, t.Shape...),
-			t.Bytes(), pieces(t.Pieces), pieces(t.Replicas), t.Apart}
+		j := tensorJSON{t.Name, t.Coords.String(), t.DType.String(), append([]int{}, t.Shape...),
+			t.Bytes(), pieces(t.Pieces), pieces(t.Replicas), t.WhyPart}
 		if err := encode.Encode(j); err != nil {
 			return err
 		}

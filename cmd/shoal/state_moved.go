@@ -48,7 +48,7 @@ func (m *moveFlags) moved(src, dst string, c *checkpoint.Checkpoint, out *format
 		From: src, To: dst, Format: out.Format, Tensors: len(out.Tensors),
 		Bytes: r.Moved + r.Reused, Reused: r.Reused, Earlier: r.AlreadyDone,
 		Unread: r.Unreadable, TensorsBehind: m.source.model.behind, ValuesBehind: lost,
-		Beside:  c.Beside,
+		Beside:  c.Extras,
 		Implied: len(out.Implied),
 	}
 	if !r.AlreadyDone {
@@ -91,9 +91,9 @@ func (m *moveFlags) tell(notes io.Writer, c *checkpoint.Checkpoint, out *format.
 	behind(m.source.model.behind, "tensor",
 		"which are random numbers of ranks, or beside parameters")
 	behind(lost, "value", "for which the format "+m.format+" has no place")
-	if n := len(c.Beside); n > 0 {
+	if n := len(c.Extras); n > 0 {
 		var names []string
-		for _, name := range c.Beside {
+		for _, name := range c.Extras {
 			names = append(names, printable(name))
 		}
 		fmt.Fprintf(notes, "shoal: %s in the folder of SRC %s no part of it: %s; shoal reads "+

@@ -43,35 +43,34 @@ var globals = torchzip.Globals.With(pickle.Inert(
 	megatron+"MCoreSavePlan",
 ))
 
-// stored is where an item lies in a file.
+// A stored is where an item lies in a file.
 type stored struct {
 	file           string
 	offset, length int64
 }
 
-// reader collects a checkpoint.
+// A reader is a checkpoint that is being read.
 type reader struct {
 	format.Checkpoint
 	files *format.Files
-	items map[string]stored // by key
-	first map[string]int    // by name, the lowest rank that has written something of it
-	known pickle.Globals    // that what is no tensor may mention
+	items map[string]stored // items by key
+	first map[string]int    // lowest rank that has written a part of each name
+	// globals that the pickles of other items than tensors may mention, besides torch's.
+	extraGlobals pickle.Globals
 }
 
-// rankFile is what torch calls the files of a rank.
+// rankFile matches the files of a rank.
 var rankFile = regexp.MustCompile(`^__(\d{1,9})_\d+\.distcp$`)
 
-// key is a name and the offset of a chunk, or "" where the item is no tensor.
+// key joins a name and the offset of a chunk, or "" if the item is not a tensor.
 func key(name, offset string) string { return name + "\x00" + offset }
 
-// Read reads the folder.
-func Read(files *format.Files) (*format.Checkpoint, error) { return ReadKnowing(files, nil) }
-
-// ReadKnowing reads the folder; what is no tensor may mention some more names than torch does.
-func ReadKnowing(files *format.Files, known pickle.Globals) (*format.Checkpoint, error) {
+// Read reads a folder. The pickles of items that are not tensors may mention the globals in extra,
+// besides those of torch.
+func Read(files *format.Files, known pickle.Globals) (*format.Checkpoint, error) {
 	r := &reader{Checkpoint: format.Checkpoint{Format: "torch DCP"}, files: files,
-		items: map[string]stored{}, first: map[string]int{}, known: known}
-	text, err := files.All(MetadataName, maxMetadata)
+		items: map[string]stored{}, first: map[string]int{}, extraGlobals: known}
+	text, err := files.ReadAll(MetadataName, maxMetadata)
 	if err != nil {
 		return nil, err
 	}
@@ -117,22 +116,22 @@ func (r *reader) metadata(root any) error {
 		if err != nil {
 			return fmt.Errorf("%q: %w", name, err)
 		}
-		// torch lists what each rank saves, in its order and one rank after the other
+		// Torch lists what each rank saves, in its order and one rank after the other.
 		if rank, known := r.first[name]; known {
-			r.Listed = append(r.Listed, format.Listed{Name: name, Rank: rank})
+			r.SavedOrder = append(r.SavedOrder, format.SavedItem{Name: name, Rank: rank})
 		}
 	}
 	return nil
 }
 
-// item reads one entry of storage_data: what it is of, and where it lies.
+// item reads one entry of storage_data: its name, and where it lies.
 func (r *reader) item(item pickle.Item) error {
 	name, err := pickle.Get[string](item.Key, "fqn")
 	if err != nil {
 		return err
 	}
 	at := ""
-	// else None, and the item is no tensor
+	// An item that is not a tensor has the offset None.
 	if offset, err := pickle.Get[any](item.Key, "offset"); err == nil {
 		span, err := pickle.Sizes(offset)
 		if err != nil {
@@ -260,22 +259,22 @@ func (r *reader) open(key string) (*torchzip.File, error) {
 			"%s, byte %d: %d bytes are due, and the file ends at %d; it is cut off", s.file,
 			s.offset, s.length, file.Size)
 	}
-	return torchzip.OpenAt(r.files, s.file, s.offset, s.length, r.known)
+	return torchzip.OpenAt(r.files, s.file, s.offset, s.length, r.extraGlobals)
 }
 
-// value reads what is no tensor: torch.save wrote it too.
+// value reads an item that is not a tensor. torch.save wrote it too.
 func (r *reader) value(name string) error {
 	f, err := r.open(key(name, ""))
 	var unknown *pickle.UnknownGlobal
 	switch {
 	case errors.As(err, &unknown):
-		r.Values = append(r.Values, format.Value{Path: name, Is: format.Unread{Why: err}})
+		r.Values = append(r.Values, format.Value{Path: name, Data: format.Unread{Why: err}})
 		return nil
 	case err != nil:
 		return err
 	}
 	if d, is := f.Root.(*pickle.Dict); is && len(d.Items) == 0 {
-		r.Values = append(r.Values, format.Value{Path: name, Is: map[string]any{}})
+		r.Values = append(r.Values, format.Value{Path: name, Data: map[string]any{}})
 		return nil
 	}
 	return f.Flatten(&r.Checkpoint, name, f.Root)

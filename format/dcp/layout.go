@@ -11,32 +11,33 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
-// version is that of the metadata.
+// version is the version of the metadata.
 const version = "1.0.0"
 
-// layout collects what .metadata says.
+// A layout collects the content of .metadata.
 type layout struct {
 	*format.Output
-	also    map[string][]string     // as in Content
-	tensors map[string]int          // index in Output.Tensors
-	chunks  map[string]*pickle.List // of each tensor
+	aliases map[string][]string     // as Content.Aliases
+	tensors map[string]int          // index in Output.Tensors of each name
+	chunks  map[string]*pickle.List // chunks of each tensor
 	state   *pickle.Dict            // state_dict_metadata
 	plan    *pickle.Dict            // planner_data: the path of each item, which is its name
 	items   *pickle.Dict            // storage_data
-	sizes   map[string]int64        // of the files
-	seen    map[string]bool         // chunks and values
+	sizes   map[string]int64        // bytes of each file so far
+	seen    map[string]bool         // chunks and values that are laid out
 }
 
-// Content is what a checkpoint is laid out of.
+// A Content is what a checkpoint is laid out from.
 type Content struct {
-	Ranks   [][]format.Shard // what each rank writes; no two have the same shard
-	Values  []format.Value   // the first rank writes them
-	Objects []Object         // and these
-	// further names of tensors, under which .metadata lists the same chunks
-	Also map[string][]string
+	// shards that each rank writes; no two ranks write the same shard.
+	Ranks   [][]format.Shard
+	Values  []format.Value // values, which the first rank writes
+	Objects []Object       // objects, which the first rank writes
+	// Aliases are further names of tensors, under which .metadata lists the same chunks.
+	Aliases map[string][]string
 }
 
-// An Object is an item that is no tensor, as torch.save writes it: torchzip.Placeholder(i,
+// An Object is an item that is not a tensor, as torch.save writes it. torchzip.Placeholder(i,
 // Tensors[i]) in Root stands for a tensor.
 type Object struct {
 	Name    string
@@ -44,19 +45,19 @@ type Object struct {
 	Tensors []format.Tensor
 }
 
-// Layout lays out a checkpoint as torch's distributed checkpoint does: one file a rank with its
-// shards, the values in the file of the first, and .metadata. No two ranks may have the same shard:
-// replicas are written once.
+// Layout lays out a checkpoint as torch's distributed checkpoint does: one file for each rank with
+// its shards, the values in the file of the first, and .metadata. No two ranks may have the same
+// shard: replicas are written once.
 func Layout(ranks [][]format.Shard, values []format.Value) (*format.Output, error) {
 	return Content{Ranks: ranks, Values: values}.Layout()
 }
 
-// Layout lays the content out, as Layout does.
+// Layout lays the content out, as the function Layout does.
 func (c Content) Layout() (*format.Output, error) {
 	l := &layout{
 		Output: &format.Output{
 			Checkpoint: format.Checkpoint{Format: "torch DCP", Values: slices.Clone(c.Values)}},
-		also:    c.Also,
+		aliases: c.Aliases,
 		tensors: map[string]int{}, chunks: map[string]*pickle.List{}, sizes: map[string]int64{},
 		seen:  map[string]bool{},
 		state: &pickle.Dict{}, plan: &pickle.Dict{}, items: &pickle.Dict{},
@@ -69,7 +70,7 @@ func (c Content) Layout() (*format.Output, error) {
 			}
 		}
 		if i == 0 {
-			if err := l.others(file, c); err != nil {
+			if err := l.addObjects(file, c); err != nil {
 				return nil, err
 			}
 		}
@@ -86,7 +87,7 @@ func (c Content) Layout() (*format.Output, error) {
 	return l.Output, l.Finish()
 }
 
-// shard adds a shard behind what the file has.
+// shard adds a shard to a file.
 func (l *layout) shard(file string, s format.Shard) error {
 	if len(s.Box) != len(s.Shape) || !s.Shape.Box().Contains(s.Box) {
 		return fmt.Errorf("box %v lies outside shape %v", s.Box, s.Shape)
@@ -95,7 +96,7 @@ func (l *layout) shard(file string, s format.Shard) error {
 	for d, x := range s.Box {
 		offsets[d] = x.From
 	}
-	names := append([]string{s.Name}, l.also[s.Name]...)
+	names := append([]string{s.Name}, l.aliases[s.Name]...)
 	i, known := l.tensors[s.Name]
 	if !known {
 		i = len(l.Tensors)
@@ -156,8 +157,8 @@ func (l *layout) item(name string, what any) {
 	l.plan.Items = append(l.plan.Items, pickle.Item{Key: name, Value: pickle.Tuple{name}})
 }
 
-// others adds what is no tensor.
-func (l *layout) others(file string, c Content) error {
+// addObjects adds the items that are not tensors.
+func (l *layout) addObjects(file string, c Content) error {
 	for _, v := range c.Values {
 		root, err := torchzip.Pickled(l.Output, v)
 		if err == nil {
@@ -175,8 +176,7 @@ func (l *layout) others(file string, c Content) error {
 	return nil
 }
 
-// object adds an item that is no tensor behind what the file has. Tensors in it are some of the
-// output.
+// object adds an item that is not a tensor to a file. Tensors in it belong to the output.
 func (l *layout) object(file string, o Object) error {
 	base := l.sizes[file]
 	size, at, err := torchzip.LayoutAt(l.Output, file, base, o.Root, o.Tensors)
@@ -196,7 +196,7 @@ func (l *layout) object(file string, o Object) error {
 	return nil
 }
 
-// store says where an item lies. The hint is the place of a chunk among those of its tensor.
+// store records where an item lies. The hint is the index of a chunk among those of its tensor.
 func (l *layout) store(file string, at, size int64, name string, offset, hint any) {
 	l.sizes[file] = at + size
 	l.items.Items = append(l.items.Items, pickle.Item{
@@ -220,7 +220,7 @@ func class(name string) pickle.Global {
 	return pickle.Global{Module: name[:i], Name: name[i+1:]}
 }
 
-// object is one of a data class of torch's, with names and values of its fields in turn.
+// object returns an object of a data class of torch, with names and values of its fields in turn.
 func object(of string, fields ...any) pickle.New {
 	d := &pickle.Dict{}
 	for i := 0; i < len(fields); i += 2 {
@@ -229,7 +229,7 @@ func object(of string, fields ...any) pickle.New {
 	return pickle.New{Class: class(of), State: d}
 }
 
-// torchSize is a torch.Size.
+// torchSize returns a torch.Size.
 func torchSize(list []int) *pickle.Object {
 	return &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"},
 		Args: []any{torchzip.Ints(list)}}

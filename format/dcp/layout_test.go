@@ -34,7 +34,7 @@ print(json.dumps({k: show(v) if isinstance(v, torch.Tensor) else v for k, v in s
 func TestLayout(t *testing.T) {
 	source, want := formattest.Load(t, "testdata/dcp.zip")
 	files := format.NewFiles(source)
-	from, err := dcp.Read(files)
+	from, err := dcp.Read(files, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestLayout(t *testing.T) {
 	}
 	dir := formattest.Write(t, o, from, files)
 	written := format.NewFiles(dir)
-	got, err := dcp.Read(written)
+	got, err := dcp.Read(written, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,9 +103,9 @@ func TestLayoutRefuses(t *testing.T) {
 		{[][]format.Shard{{of("w", 0, 2)}, {of("w", 0, 2)}}, nil,
 			`two shards start at the same place`},
 		{[][]format.Shard{{of("w", 0, 2)}, {other}}, nil, `a shard of f16`},
-		{[][]format.Shard{{of("w", 0, 4)}}, []format.Value{{Path: "w", Is: true}},
+		{[][]format.Shard{{of("w", 0, 4)}}, []format.Value{{Path: "w", Data: true}},
 			`value "w": a tensor has this name`},
-		{[][]format.Shard{{of("w", 0, 4)}}, []format.Value{{Path: "x", Is: struct{}{}}},
+		{[][]format.Shard{{of("w", 0, 4)}}, []format.Value{{Path: "x", Data: struct{}{}}},
 			`value "x"`},
 	} {
 		if _, err := dcp.Layout(c.ranks, c.values); err == nil ||

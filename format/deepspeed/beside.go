@@ -30,9 +30,9 @@ func (w *writer) commonValues(without []string) (*pickle.Dict, error) {
 		if key, more, _ := strings.Cut(name, "."); !ok || slices.Contains(without, key) {
 			continue
 		} else if key == "loss_scaler" {
-			scale = append(scale, format.Value{Path: more, Is: v.Is})
+			scale = append(scale, format.Value{Path: more, Data: v.Data})
 		} else {
-			rest = append(rest, format.Value{Path: name, Is: v.Is})
+			rest = append(rest, format.Value{Path: name, Data: v.Data})
 		}
 	}
 	if err := torchzip.Nest(root, rest, torchzip.Objects(globals)); err != nil {
@@ -102,7 +102,7 @@ func (w *writer) paramGroups() (*pickle.List, error) {
 		if err != nil || n > maxGroups {
 			return nil, fmt.Errorf("value %q: a group of such a number", v.Path)
 		}
-		if err := torchzip.Nest(group(n), []format.Value{{Path: m[2], Is: v.Is}},
+		if err := torchzip.Nest(group(n), []format.Value{{Path: m[2], Data: v.Data}},
 			torchzip.Objects(globals)); err != nil {
 			return nil, err
 		}
@@ -241,7 +241,7 @@ func (w *writer) beside(root, module *pickle.Dict, tps, pps int) error {
 				rest = append(rest, v)
 			}
 		case "module":
-			p, err := torchzip.Plain(v.Is)
+			p, err := torchzip.Plain(v.Data)
 			if err != nil {
 				return err
 			}

@@ -87,7 +87,7 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 		locals: map[string]string{}, opened: map[int][]*rank{}, together: map[groupAt]bool{},
 		params: map[string]bool{}, aliases: map[string]string{}, steps: map[string]any{}}
 	for _, name := range []string{UniversalName, LatestName} {
-		tag, err := files.All(name, 1024)
+		tag, err := files.ReadAll(name, 1024)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -189,19 +189,19 @@ func (r *reader) open(name string) (*torchzip.File, error) {
 
 // place is the place of a model parallel rank. Stages have none: parameters have names that no two
 // of them have.
-func (r *reader) place(mp int) format.Place {
+func (r *reader) place(mp int) format.Coords {
 	if r.tp == 1 {
 		return nil
 	}
-	return format.Place{{Axis: "tp", Index: mp % r.tp, Of: r.tp}}
+	return format.Coords{{Axis: "tp", Index: mp % r.tp, Of: r.tp}}
 }
 
 // placeInStage is that of a model parallel rank for what has no name that is of one stage.
-func (r *reader) placeInStage(mp int) format.Place {
+func (r *reader) placeInStage(mp int) format.Coords {
 	if r.pp == 1 {
 		return r.place(mp)
 	}
-	return append(format.Place{{Axis: "pp", Index: mp / r.tp, Of: r.pp}}, r.place(mp)...)
+	return append(format.Coords{{Axis: "pp", Index: mp / r.tp, Of: r.pp}}, r.place(mp)...)
 }
 
 // zero reads model and optimizer states of every rank.
@@ -408,7 +408,7 @@ func (r *reader) modules(mp int, group []*model) error {
 		if first.cut && elsewhere[name] {
 			continue
 		}
-		t.At = r.place(mp)
+		t.Coords = r.place(mp)
 		r.Tensors = append(r.Tensors, t)
 	}
 	if !first.cut {
@@ -427,7 +427,7 @@ func (r *reader) modules(mp int, group []*model) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", first.file.Name, err)
 		}
-		t.Name, t.At = "module."+p.name, r.place(mp)
+		t.Name, t.Coords = "module."+p.name, r.place(mp)
 		r.Tensors = append(r.Tensors, t)
 	}
 	return nil

@@ -138,10 +138,10 @@ func (r *reader) mixture() error {
 		}
 	}
 	if !old {
-		r.Values = append(r.Values, format.Value{Path: expertLayersKey, Is: names})
+		r.Values = append(r.Values, format.Value{Path: expertLayersKey, Data: names})
 	}
 	if r.tp > 1 {
-		r.Values = append(r.Values, format.Value{Path: expertsCutKey, Is: !r.single})
+		r.Values = append(r.Values, format.Value{Path: expertsCutKey, Data: !r.single})
 	}
 	return nil
 }
@@ -257,14 +257,14 @@ func (r *reader) expert(file string, expert, mp int) (names []string, err error)
 		}
 		names = append(names, t.Name)
 		r.numbers[m[1]] = max(r.numbers[m[1]], expert+1)
-		t.Name, t.At = "module."+t.Name, r.expertPlace(mp)
+		t.Name, t.Coords = "module."+t.Name, r.expertPlace(mp)
 		r.Tensors = append(r.Tensors, t)
 	}
 	return names, nil
 }
 
 // expertPlace is the place of what a model parallel rank has of an expert.
-func (r *reader) expertPlace(mp int) format.Place {
+func (r *reader) expertPlace(mp int) format.Coords {
 	if r.single {
 		return nil
 	}
@@ -301,7 +301,7 @@ func (r *reader) numberedExperts() error {
 				return err
 			}
 			for _, t := range part.Tensors {
-				t.At, t.Apart = append(format.Place{{Axis: "ep", Index: e, Of: degree}},
+				t.Coords, t.WhyPart = append(format.Coords{{Axis: "ep", Index: e, Of: degree}},
 					r.placeInStage(mp)...), unnamed
 				r.Tensors = append(r.Tensors, t)
 			}

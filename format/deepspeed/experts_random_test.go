@@ -27,8 +27,8 @@ func TestExpertsRandom(t *testing.T) {
 		c, files := read(t, m.write(t, from))
 		if diff := differing(m.whole(), formattest.Contents(t, files, c)); diff != "" {
 			for _, x := range c.Tensors {
-				if x.Apart != "" {
-					r.Fatalf("%s stays in parts: %s", x.Name, x.Apart)
+				if x.WhyPart != "" {
+					r.Fatalf("%s stays in parts: %s", x.Name, x.WhyPart)
 				}
 			}
 			r.Fatal(diff)

@@ -180,6 +180,6 @@ func add(t *format.Tensor, buffer *torchzip.Tensor, from, to, start int) error {
 	if err != nil {
 		return err
 	}
-	t.Pieces = append(t.Pieces, format.Flat(t.DType, t.Shape, from, to, file, offset)...)
+	t.Pieces = append(t.Pieces, format.FlatPieces(t.DType, t.Shape, from, to, file, offset)...)
 	return nil
 }

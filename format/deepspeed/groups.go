@@ -37,7 +37,7 @@ func grouped(groups *pickle.List, shapes []params) (values []format.Value) {
 		}
 		values = append(values,
 			format.Value{Path: fmt.Sprintf("%s.param_groups.%d.%s", stateKey, i, namesKey),
-				Is: names})
+				Data: names})
 	}
 	if slices.Contains(used, false) {
 		return nil
@@ -60,7 +60,7 @@ func (w *writer) order() ([][]string, error) {
 			return nil, fmt.Errorf("value %q: a group of such a number", v.Path)
 		}
 		groups = max(groups, n+1)
-		list, ok := v.Is.([]any)
+		list, ok := v.Data.([]any)
 		if m[2] != namesKey || !ok {
 			continue
 		}

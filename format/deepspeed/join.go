@@ -109,7 +109,7 @@ func (r *reader) join() error {
 	for _, name := range names {
 		parts := j.groups[name]
 		if !slices.ContainsFunc(parts, func(t format.Tensor) bool {
-			return t.At != nil && t.Apart == ""
+			return t.Coords != nil && t.WhyPart == ""
 		}) {
 			joined = append(joined, parts...)
 			continue
@@ -123,8 +123,8 @@ func (r *reader) join() error {
 			continue
 		}
 		for _, t := range parts {
-			if t.At != nil && t.Apart == "" {
-				t.Apart = err.Error()
+			if t.Coords != nil && t.WhyPart == "" {
+				t.WhyPart = err.Error()
 			}
 			joined = append(joined, t)
 		}
@@ -193,11 +193,11 @@ func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor,
 	var list []format.Part
 	for i := range parts {
 		t := &parts[i]
-		if len(t.At) != 1 || t.At[0].Axis != "tp" || t.Apart != "" {
+		if len(t.Coords) != 1 || t.Coords[0].Axis != "tp" || t.WhyPart != "" {
 			return whole, fmt.Errorf("beside what tensor parallel ranks have there is another %q",
 				t.Name)
 		}
-		list = append(list, format.Part{Tensor: t, Rank: t.At[0].Index})
+		list = append(list, format.Part{Tensor: t, Rank: t.Coords[0].Index})
 	}
 	kind, param := parameterOf(name)
 	if param == "" {
@@ -208,7 +208,7 @@ func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor,
 	if number, err := besideWeights(kind, list, weights); err != nil {
 		return whole, err
 	} else if number {
-		return format.Same(list)
+		return format.JoinReplicas(list)
 	}
 	if _, known := j.locals[param]; !known && expertName.MatchString(param) ||
 		autoExpert.MatchString(param) && j.automatic() {
@@ -224,7 +224,7 @@ func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor,
 	if s.vocabulary {
 		err = j.rules.crop(&whole)
 	}
-	if one := len(weights) == 1 && weights[0].At == nil; err == nil && one &&
+	if one := len(weights) == 1 && weights[0].Coords == nil; err == nil && one &&
 		!weights[0].Shape.Equal(whole.Shape) {
 		err = fmt.Errorf("its parts come to the shape %v, and %s has %v", whole.Shape,
 			weights[0].Name, weights[0].Shape)
@@ -247,7 +247,7 @@ func stateOf(kind, param string) string { return "optimizer." + kind + "." + par
 // such as the step, and fails where they are something else.
 func besideWeights(kind string, list []format.Part, weights []format.Tensor) (number bool,
 	err error) {
-	if len(weights) != len(list) || weights[0].At == nil {
+	if len(weights) != len(list) || weights[0].Coords == nil {
 		return false, nil
 	}
 	for i, p := range list {
@@ -270,17 +270,17 @@ func (j *joiner) put(s sharing, param string, list []format.Part) (format.Tensor
 		if err != nil || !same || one && len(list[0].Shape) > 0 {
 			return format.Tensor{}, errors.Join(err, errors.New(noParameter))
 		}
-		return format.Same(list)
+		return format.JoinReplicas(list)
 	}
 	switch {
 	case s.alike:
-		return format.Same(list)
+		return format.JoinReplicas(list)
 	case s.averaged:
 		same, _, err := j.equal(list, math.MaxInt)
 		if err != nil || !same {
 			return format.Tensor{}, errors.Join(err, errors.New(differ))
 		}
-		return format.Same(list)
+		return format.JoinReplicas(list)
 	case s.rest:
 		if err := j.distinct(param); err != nil {
 			return format.Tensor{}, err
@@ -290,7 +290,7 @@ func (j *joiner) put(s sharing, param string, list []format.Part) (format.Tensor
 	if err != nil {
 		return format.Tensor{}, err
 	}
-	return format.Join(list, c)
+	return format.JoinParts(list, c)
 }
 
 // distinct fails for a parameter that no pattern names, and of which all ranks have the same

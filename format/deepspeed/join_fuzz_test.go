@@ -62,7 +62,7 @@ func TestJoinAnything(t *testing.T) {
 		for i := range c.Tensors {
 			formattest.Bytes(t, files, &c.Tensors[i])
 		}
-		if !slices.ContainsFunc(c.Tensors, func(x format.Tensor) bool { return x.At != nil }) {
+		if !slices.ContainsFunc(c.Tensors, func(x format.Tensor) bool { return x.Coords != nil }) {
 			if out, err := deepspeed.Layout(c.Tensors, c.Values); err == nil {
 				read(t, formattest.Write(t, out, c, files))
 			}

@@ -215,8 +215,8 @@ func TestJoinNot(t *testing.T) {
 			for _, x := range got.Tensors {
 				of := c.parts == "" || strings.HasSuffix(x.Name, "."+c.parts) &&
 					!strings.HasPrefix(x.Name, "optimizer.step.")
-				if of != (x.At != nil) || of && !strings.Contains(x.Apart, c.why) {
-					t.Errorf("%s at %q: %q", x.Name, x.At, x.Apart)
+				if of != (x.Coords != nil) || of && !strings.Contains(x.WhyPart, c.why) {
+					t.Errorf("%s at %q: %q", x.Name, x.Coords, x.WhyPart)
 				}
 				if of {
 					n++
@@ -239,8 +239,8 @@ func TestJoinMany(t *testing.T) {
 	s.info.(*pickle.Dict).Set("tp_replicated_parameter_patterns", list(many...))
 	c, _ := read(t, s.write(t))
 	for _, x := range c.Tensors {
-		if x.At == nil || !strings.Contains(x.Apart, "more patterns, or longer ones") {
-			t.Errorf("%s at %q: %q", x.Name, x.At, x.Apart)
+		if x.Coords == nil || !strings.Contains(x.WhyPart, "more patterns, or longer ones") {
+			t.Errorf("%s at %q: %q", x.Name, x.Coords, x.WhyPart)
 		}
 	}
 }
@@ -277,8 +277,8 @@ func TestJoinRest(t *testing.T) {
 		}
 	}
 	for _, x := range c.Tensors {
-		if x.At != nil {
-			t.Errorf("%s at %q: %q", x.Name, x.At, x.Apart)
+		if x.Coords != nil {
+			t.Errorf("%s at %q: %q", x.Name, x.Coords, x.WhyPart)
 		}
 	}
 }
@@ -314,7 +314,7 @@ func TestAutoExpertsNot(t *testing.T) {
 	}
 	c.Values = append(c.Values,
 		format.Value{Path: "universal_checkpoint_info.expert_parameter_patterns",
-			Is: []any{`.*\.experts\.w[123]$`}})
+			Data: []any{`.*\.experts\.w[123]$`}})
 	const want = "it has experts that DeepSpeed's AutoEP has placed"
 	if _, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 1, DP: 2}, c.Tensors, c.Values,
 		files.Read); err == nil || !strings.Contains(err.Error(), want) {

@@ -187,8 +187,8 @@ func TestJoinRandom(t *testing.T) {
 		}
 		compare := func(where string, c *format.Checkpoint, files *format.Files) {
 			for _, x := range c.Tensors {
-				if x.At != nil {
-					r.Fatalf("%s: %s is in parts: %s", where, x.Name, x.Apart)
+				if x.Coords != nil {
+					r.Fatalf("%s: %s is in parts: %s", where, x.Name, x.WhyPart)
 				}
 			}
 			if faults := c.Check(files); len(faults) > 0 {

@@ -133,13 +133,13 @@ func (w *writer) sortValues() error {
 				"), whose ZeRO files shoal does not write; choose universal")
 		}
 		if v.Path == stateKey+".zero_stage" {
-			stage := fmt.Sprint(v.Is) // a number, or that of an enumeration, or its name there
+			stage := fmt.Sprint(v.Data) // a number, or that of an enumeration, or its name there
 			w.alone = (w.rules == nil || !w.rules.tells) &&
 				(stage == "3" || strings.HasSuffix(stage, "[3]") ||
 					strings.HasSuffix(stage, ".weights"))
 		}
 		if name, ok := strings.CutPrefix(v.Path, sharedKey+"."); ok {
-			if other, ok := v.Is.(string); ok {
+			if other, ok := v.Data.(string); ok {
 				w.shared[name] = other
 			}
 		}
@@ -148,13 +148,13 @@ func (w *writer) sortValues() error {
 				return fmt.Errorf("value %q: DeepSpeed has tensors for each parameter, and the "+
 					"number of steps; leave it out with --no-values", v.Path)
 			}
-			switch v.Is.(type) {
+			switch v.Data.(type) {
 			case int64, float64:
-				w.steps[m[2]] = v.Is
+				w.steps[m[2]] = v.Data
 			default:
 				return fmt.Errorf(
 					"value %q: %v is no number of steps; leave it out with --no-values", v.Path,
-					v.Is)
+					v.Data)
 			}
 		} else if strings.HasPrefix(v.Path, "optimizer.") {
 			continue // groups of another format, which are numbered otherwise
@@ -240,7 +240,7 @@ func (w *writer) point(name string) {
 func (w *writer) value(path string) (any, bool) {
 	for _, v := range w.values {
 		if v.Path == path {
-			return v.Is, true
+			return v.Data, true
 		}
 	}
 	return nil, false

@@ -187,9 +187,10 @@ func TestLayoutRefuses(t *testing.T) {
 		`vocabulary_parameter_patterns: the pattern "("`: {c.Tensors,
 			append(slices.Clone(c.Values),
 				format.Value{Path: "universal_checkpoint_info.vocabulary_parameter_patterns",
-					Is: []any{"("}})},
+					Data: []any{"("}})},
 		`value "optimizer.rate.0.weight"`: {c.Tensors,
-			append(slices.Clone(c.Values), format.Value{Path: "optimizer.rate.0.weight", Is: 1.5})},
+			append(slices.Clone(c.Values),
+				format.Value{Path: "optimizer.rate.0.weight", Data: 1.5})},
 	} {
 		if _, got := deepspeed.Layout(x.tensors, x.values); got == nil ||
 			!strings.Contains(got.Error(), err) {
@@ -212,7 +213,7 @@ func TestSteps(t *testing.T) {
 		}
 		for _, v := range c.Values {
 			if param, ok := strings.CutPrefix(v.Path, "optimizer.step."); ok {
-				steps[param] = fmt.Sprint(v.Is)
+				steps[param] = fmt.Sprint(v.Data)
 			}
 		}
 		for _, param := range []string{"0.weight", "0.bias", "2.weight", "2.bias"} {

@@ -156,15 +156,15 @@ func (r *reader) addGroup(mp, g int, stage int64, m *model, c cut) error {
 	for _, v := range c.ranks[0].counts(g, c.called) {
 		if mp%r.tp == 0 {
 			r.Values = append(r.Values, v)
-			r.steps[v.Path] = v.Is
-		} else if is, there := r.steps[v.Path]; !there || is != v.Is {
+			r.steps[v.Path] = v.Data
+		} else if is, there := r.steps[v.Path]; !there || is != v.Data {
 			return fmt.Errorf("%s says that %q is %v, and another tensor parallel rank %v",
-				c.ranks[0].file.Name, v.Path, v.Is, is)
+				c.ranks[0].file.Name, v.Path, v.Data, is)
 		}
 	}
 	for _, t := range tensors {
-		if t.At = r.place(mp); len(c.called) > 0 && expertName.MatchString(c.called[0].name) {
-			t.At = r.expertPlace(mp)
+		if t.Coords = r.place(mp); len(c.called) > 0 && expertName.MatchString(c.called[0].name) {
+			t.Coords = r.expertPlace(mp)
 		}
 		if name, ok := strings.CutPrefix(t.Name, "optimizer.fp32."); ok {
 			if same, ok := m.again[name]; ok && same.DType == t.DType && same.Shape.Equal(t.Shape) {
@@ -183,7 +183,7 @@ func (r *reader) mapped(mp int, m *model, ranks []*rank) ([]params, error) {
 	shapes := map[string]tensor.Shape{}
 	for _, t := range r.Tensors {
 		if name, ok := strings.CutPrefix(t.Name, modulePrefix); ok &&
-			(t.At == nil || t.At.Compare(r.place(mp)) == 0) {
+			(t.Coords == nil || t.Coords.Compare(r.place(mp)) == 0) {
 			shapes[name] = t.Shape
 		}
 	}
@@ -355,7 +355,7 @@ func (one *rank) innerState(state *pickle.Dict, key string) error {
 func (one *rank) counts(g int, shapes params) (values []format.Value) {
 	for kind, v := range one.others[g] {
 		for _, p := range shapes {
-			values = append(values, format.Value{Path: "optimizer." + kind + "." + p.name, Is: v})
+			values = append(values, format.Value{Path: "optimizer." + kind + "." + p.name, Data: v})
 		}
 	}
 	return values

@@ -232,7 +232,7 @@ func TestExpertsInTurn(t *testing.T) {
 			})
 			p := &format.Proof{Main: c.Tensors[main], Model: c.Tensors[i]}
 			model := formattest.Bytes(t, files, &p.Model)
-			if at := p.Differ(formattest.Bytes(t, files, &p.Main), model); at >= 0 {
+			if at := p.FirstDifference(formattest.Bytes(t, files, &p.Main), model); at >= 0 {
 				t.Errorf("%s: element %d of %s is not that of its master weights", name, at, param)
 			}
 			n++
@@ -258,7 +258,7 @@ func TestExpertsNot(t *testing.T) {
 		other := *c
 		other.Values = append(slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {
 			return v.Path == path
-		}), format.Value{Path: path, Is: is})
+		}), format.Value{Path: path, Data: is})
 		return &other
 	}
 	order := func(g string) []any {
@@ -271,7 +271,7 @@ func TestExpertsNot(t *testing.T) {
 	odd := valued("optimizer_state.param_groups.0.param_names", append(order("0"), order("1")[0]))
 	odd.Values = append(slices.DeleteFunc(odd.Values, func(v format.Value) bool {
 		return v.Path == "optimizer_state.param_groups.1.param_names"
-	}), format.Value{Path: "optimizer_state.param_groups.1.param_names", Is: order("1")[1:]})
+	}), format.Value{Path: "optimizer_state.param_groups.1.param_names", Data: order("1")[1:]})
 	for _, x := range []struct {
 		z   deepspeed.Zero
 		c   *format.Checkpoint
@@ -399,7 +399,8 @@ func TestTiedValues(t *testing.T) {
 	const step, other = "optimizer.step.tied_modules.embed.weight", "optimizer.step.3.weight"
 	for second, want := range map[float64]int{2: 2, 3: 0} {
 		values, err := deepspeed.Once(
-			[]format.Value{{Path: step, Is: 2.0}, {Path: other, Is: 9.0}, {Path: step, Is: second}})
+			[]format.Value{{Path: step, Data: 2.0}, {Path: other, Data: 9.0},
+				{Path: step, Data: second}})
 		if (err == nil) != (want > 0) || err == nil && len(values) != want {
 			t.Errorf("2 and %v: %v (%v)", second, values, err)
 		}

@@ -117,7 +117,7 @@ func (r *reader) layered(models []*model) error {
 		}
 	}
 	for key, layers := range p.at {
-		r.Values = append(r.Values, format.Value{Path: tiedKey + "." + key, Is: layers})
+		r.Values = append(r.Values, format.Value{Path: tiedKey + "." + key, Data: layers})
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.missing)) {
 		if !strings.HasPrefix(name, stages.TiedPrefix) {
@@ -165,9 +165,9 @@ func (p *pipeline) read(layer, tp int) error {
 	for _, t := range part.Tensors {
 		name := prefix + t.Name
 		delete(p.missing, name)
-		t.Name, t.At = "module."+name, p.place(tp)
+		t.Name, t.Coords = "module."+name, p.place(tp)
 		if key != "" {
-			whole := t.Name + " " + t.At.String()
+			whole := t.Name + " " + t.Coords.String()
 			if i, again := p.found[whole]; again {
 				if err := repeat(&p.Tensors[i], &t); err != nil {
 					return fmt.Errorf("%s: %w", f.Name, err)
@@ -180,7 +180,8 @@ func (p *pipeline) read(layer, tp int) error {
 	}
 	for _, v := range part.Values {
 		if tp == 0 && key == "" {
-			p.Values = append(p.Values, format.Value{Path: "module." + prefix + v.Path, Is: v.Is})
+			p.Values = append(p.Values,
+				format.Value{Path: "module." + prefix + v.Path, Data: v.Data})
 		}
 	}
 	return nil
@@ -225,7 +226,7 @@ func (r *reader) once() error {
 			kept = append(kept, t)
 			continue
 		}
-		whole := t.Name + " " + t.At.String()
+		whole := t.Name + " " + t.Coords.String()
 		i, again := first[whole]
 		if !again {
 			first[whole] = len(kept)
@@ -244,11 +245,11 @@ func (r *reader) once() error {
 			!strings.HasPrefix(m[2], stages.TiedPrefix) {
 			values = append(values, v)
 		} else if is, twice := said[v.Path]; !twice {
-			said[v.Path] = v.Is
+			said[v.Path] = v.Data
 			values = append(values, v)
-		} else if !reflect.DeepEqual(is, v.Is) {
+		} else if !reflect.DeepEqual(is, v.Data) {
 			return fmt.Errorf("%q is %v in one stage and %v in another, and both are tied", v.Path,
-				is, v.Is)
+				is, v.Data)
 		}
 	}
 	r.Values = values
@@ -262,7 +263,7 @@ func (r *reader) others(part *format.Checkpoint) error {
 	numbered := func(t *format.Tensor) bool { return strings.HasPrefix(t.Name, "optimizer.") }
 	for i := range part.Tensors {
 		if t := &part.Tensors[i]; numbered(t) {
-			t.At, t.Apart = r.placeInStage(0), unnamed
+			t.Coords, t.WhyPart = r.placeInStage(0), unnamed
 		}
 	}
 	for mp := 1; mp < r.mp; mp++ {
@@ -276,7 +277,7 @@ func (r *reader) others(part *format.Checkpoint) error {
 				return err
 			}
 			for _, t := range own.Tensors {
-				t.At, t.Apart = r.placeInStage(mp), unnamed
+				t.Coords, t.WhyPart = r.placeInStage(mp), unnamed
 				part.Tensors = append(part.Tensors, t)
 			}
 		}
@@ -285,8 +286,8 @@ func (r *reader) others(part *format.Checkpoint) error {
 				continue
 			}
 			list, err := pickle.Get[*pickle.List](f.Root, v.Path)
-			if all, ok := v.Is.([]any); ok && err == nil {
-				part.Values[i].Is = slices.Concat(all, list.Items)
+			if all, ok := v.Data.([]any); ok && err == nil {
+				part.Values[i].Data = slices.Concat(all, list.Items)
 			}
 		}
 	}

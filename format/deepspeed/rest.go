@@ -44,15 +44,16 @@ func (r *reader) beside(mp, dp, dps int, one *rank) error {
 		if is, err := t.Number(r.files.Read); err != nil {
 			odd.Tensors = append(odd.Tensors, t)
 		} else if mp == 0 && dp == 0 {
-			r.Values = append(r.Values, format.Value{Path: t.Name, Is: is})
+			r.Values = append(r.Values, format.Value{Path: t.Name, Data: is})
 		}
 	}
 	for _, t := range odd.Tensors {
 		if stages := r.mp / r.tp; stages > 1 {
-			t.At = format.Place{{Axis: "pp", Index: mp / r.tp, Of: stages}}
+			t.Coords = format.Coords{{Axis: "pp", Index: mp / r.tp, Of: stages}}
 		}
-		t.At = append(append(t.At, r.place(mp)...), format.Coord{Axis: "dp", Index: dp, Of: dps})
-		t.Apart = "DeepSpeed's optimizer keeps it for no parameter that it names"
+		t.Coords = append(append(t.Coords, r.place(mp)...),
+			format.Coord{Axis: "dp", Index: dp, Of: dps})
+		t.WhyPart = "DeepSpeed's optimizer keeps it for no parameter that it names"
 		r.Tensors = append(r.Tensors, t)
 	}
 	return nil

@@ -51,7 +51,7 @@ func TestNothingIsDropped(t *testing.T) {
 		for i := range got.Tensors {
 			x := &got.Tensors[i]
 			if strings.HasPrefix(x.Name, "optimizer_state.") {
-				found[x.Name+" "+x.At.String()] = fmt.Sprint(x.DType, x.Shape,
+				found[x.Name+" "+x.Coords.String()] = fmt.Sprint(x.DType, x.Shape,
 					formattest.Bytes(t, files, x))
 			}
 		}
@@ -91,7 +91,7 @@ func TestNumbersOfUniversal(t *testing.T) {
 		t.Errorf("the learning rate is %v", lr)
 	}
 	if !slices.ContainsFunc(got.Tensors, func(x format.Tensor) bool {
-		return x.Name == "optimizer_state.seen" && x.At == nil
+		return x.Name == "optimizer_state.seen" && x.Coords == nil
 	}) {
 		t.Error("optimizer_state.seen is dropped")
 	}

@@ -73,7 +73,7 @@ func rulesOf(values []format.Value) (*rules, error) {
 		found: map[string]ruling{}}
 	for _, v := range values {
 		if path, ok := strings.CutPrefix(v.Path, infoKey+"."); ok {
-			r.said[path] = v.Is
+			r.said[path] = v.Data
 		}
 	}
 	if len(r.said) == 0 {
@@ -237,9 +237,9 @@ func (r *rules) vague() error {
 // cut is that of a parameter of which these are the parts.
 func (r *rules) cut(s sharing, parts []format.Part, ranks int) (format.Cut, error) {
 	if s.sub == nil {
-		return format.Blocks(parts, ranks, s.dim, s.blocks)
+		return format.CutBlocks(parts, ranks, s.dim, s.blocks)
 	}
-	even, err := format.Blocks(parts, ranks, s.sub.dim, 1)
+	even, err := format.CutBlocks(parts, ranks, s.sub.dim, 1)
 	if err != nil {
 		return even, err
 	}

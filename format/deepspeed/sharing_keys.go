@@ -68,7 +68,7 @@ func sharingInfo(values []format.Value, tps int) (*pickle.Dict, error) {
 			continue
 		}
 		key, below, deeper := strings.Cut(path, ".")
-		switch is := v.Is; {
+		switch is := v.Data; {
 		case deeper && key == subParamsKey:
 			err = addSubParam(subs, below, is)
 		case deeper && (key == widthsKey || key == unsupportedKey):
@@ -85,7 +85,7 @@ func sharingInfo(values []format.Value, tps int) (*pickle.Dict, error) {
 				in.(*pickle.Dict).Add(below, p)
 			}
 		default:
-			err = torchzip.Nest(info, []format.Value{{Path: path, Is: is}}, torchzip.Plain)
+			err = torchzip.Nest(info, []format.Value{{Path: path, Data: is}}, torchzip.Plain)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("value %q: %w; leave out what is no tensor with --no-values",

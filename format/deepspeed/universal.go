@@ -118,7 +118,7 @@ func (r *reader) common(file string, params []fs.DirEntry, counted bool, order [
 			continue
 		}
 		if is, err := t.Number(r.files.Read); err == nil { // such as a learning rate
-			r.Values = append(r.Values, format.Value{Path: t.Name, Is: is})
+			r.Values = append(r.Values, format.Value{Path: t.Name, Data: is})
 		} else {
 			r.Tensors = append(r.Tensors, t)
 		}
@@ -139,7 +139,7 @@ func (r *reader) common(file string, params []fs.DirEntry, counted bool, order [
 		case *torchzip.Tensor:
 			r.Tensors = append(r.Tensors, t.As(name))
 		case int64, float64:
-			r.Values = append(r.Values, format.Value{Path: name, Is: t})
+			r.Values = append(r.Values, format.Value{Path: name, Data: t})
 		}
 	}
 	return nil

@@ -36,10 +36,10 @@ func withoutZeRO(t *testing.T, name string, due map[string]int) {
 			model = append(model, x)
 			continue
 		}
-		if x.Apart == "" {
+		if x.WhyPart == "" {
 			t.Errorf("%s is whole", x.Name)
 		}
-		parts[x.At.String()]++
+		parts[x.Coords.String()]++
 	}
 	formattest.Compare(t, files, &format.Checkpoint{Tensors: model}, want)
 	if diff := cmp.Diff(due, parts); diff != "" {
@@ -87,8 +87,8 @@ func TestTensorParallelWithoutZeRO(t *testing.T) {
 		format.NewFiles(fstest.MapFS{"blob": {Data: make([]byte, 8)}})))
 	var found []string
 	for _, x := range c.Tensors {
-		found = append(found, x.Name+" "+x.At.String())
-		if x.Apart == "" {
+		found = append(found, x.Name+" "+x.Coords.String())
+		if x.WhyPart == "" {
 			t.Errorf("%s is whole", x.Name)
 		}
 	}

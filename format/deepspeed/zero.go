@@ -333,7 +333,7 @@ func (w *zeroWriter) leftOver() error {
 			continue
 		}
 		master, model := w.find("optimizer.fp32."+p), w.find(w.prefix+p)
-		if len(w.states[p]) > 1 || master == nil || model == nil || !format.Rounds(model.DType) ||
+		if len(w.states[p]) > 1 || master == nil || model == nil || !format.CanRound(model.DType) ||
 			!model.Shape.Equal(master.Shape) {
 			return fmt.Errorf(
 				"there is state of parameter %q (%s), which is in no group of the optimizer", p,
@@ -369,7 +369,7 @@ func (w *zeroWriter) imply(name, param string) error {
 	if model == nil || model == weights {
 		return nil
 	}
-	if !format.Rounds(model.DType) || !model.Shape.Equal(weights.Shape) {
+	if !format.CanRound(model.DType) || !model.Shape.Equal(weights.Shape) {
 		return fmt.Errorf("tensor %q of %v %v is not what DeepSpeed makes of %q of shape %v",
 			model.Name, model.DType, model.Shape, weights.Name, weights.Shape)
 	}

@@ -243,7 +243,7 @@ func TestStagesFound(t *testing.T) {
 		var got []int
 		again, _ := read(t, formattest.WritePadded(t, out, c, files))
 		for _, v := range again.Values {
-			if list, ok := v.Is.([]any); ok && strings.HasPrefix(v.Path, "pipeline_stages.") {
+			if list, ok := v.Data.([]any); ok && strings.HasPrefix(v.Path, "pipeline_stages.") {
 				var layer int
 				fmt.Sscanf(list[0].(string), "%d.", &layer)
 				got = append(got, layer)
@@ -265,7 +265,7 @@ func TestOtherStagesNot(t *testing.T) {
 		other := *c
 		other.Values = append(slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {
 			return v.Path == path
-		}), format.Value{Path: path, Is: is})
+		}), format.Value{Path: path, Data: is})
 		return &other
 	}
 	first, _ := c.Value("pipeline_stages.0.0")

@@ -88,24 +88,24 @@ func (m *mixture) order(values []format.Value) error {
 		}
 	}
 	for _, v := range values {
-		list, _ := v.Is.([]any)
+		list, _ := v.Data.([]any)
 		for _, x := range list {
 			if name, ok := x.(string); ok && v.Path == expertLayersKey {
 				add(name + expertsEnd)
 			}
 		}
 		if v.Path == "ds_config.use_data_before_expert_parallelism" {
-			m.dataFirst = m.dataFirst || v.Is == true
+			m.dataFirst = m.dataFirst || v.Data == true
 		}
 	}
 	sizes := map[string]bool{}
 	for _, v := range values {
 		g := groupPath.FindStringSubmatch(v.Path)
-		if name, ok := v.Is.(string); ok && g != nil && g[2] == "name" &&
+		if name, ok := v.Data.(string); ok && g != nil && g[2] == "name" &&
 			strings.HasPrefix(name, epName) {
 			sizes[name] = true
 		}
-		list, _ := v.Is.([]any)
+		list, _ := v.Data.([]any)
 		for _, x := range list {
 			if name, ok := x.(string); ok &&
 				(g != nil && g[2] == namesKey || strings.HasPrefix(v.Path, stagesKey+".")) &&
@@ -134,7 +134,7 @@ func (m *mixture) order(values []format.Value) error {
 func (m *mixture) cut(values []format.Value) bool {
 	for _, v := range values {
 		if v.Path == expertsCutKey {
-			return v.Is == true
+			return v.Data == true
 		}
 	}
 	r, err := rulesOf(values)

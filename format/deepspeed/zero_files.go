@@ -69,7 +69,7 @@ func (w *zeroWriter) put(name string, root any, f *file) error {
 	for i, s := range f.stores {
 		for _, p := range s.from {
 			to := &w.Tensors[w.index[p.name]]
-			pieces := format.Flat(to.DType, to.Shape, p.from, p.to, name,
+			pieces := format.FlatPieces(to.DType, to.Shape, p.from, p.to, name,
 				at[i]+format.Bytes(to.DType, p.at))
 			if w.placed[p.name] {
 				to.Replicas = append(to.Replicas, pieces...)
@@ -224,7 +224,7 @@ func (w *zeroWriter) version() any {
 func (w *zeroWriter) config() (list []format.Value) {
 	for _, v := range w.values {
 		if v.Path == "ds_config.zero_optimization.stage" {
-			v = format.Value{Path: v.Path, Is: w.stage}
+			v = format.Value{Path: v.Path, Data: w.stage}
 		}
 		if strings.HasPrefix(v.Path, "ds_config.") {
 			list = append(list, v)
@@ -250,8 +250,8 @@ func (w *zeroWriter) global() (*pickle.Dict, error) {
 	}
 	if _, ok := root.Get("loss_scaler"); !ok {
 		if err := addScaler(root,
-			[]format.Value{{Path: "cur_scale", Is: 1.0},
-				{Path: "dynamic", Is: false}}); err != nil {
+			[]format.Value{{Path: "cur_scale", Data: 1.0},
+				{Path: "dynamic", Data: false}}); err != nil {
 			return nil, err
 		}
 	}

@@ -91,9 +91,9 @@ func (z Zero) layRanks(tensors []format.Tensor, values []format.Value,
 // put puts parts together as the tensor of which they are parts.
 func put(parts []format.Part, cut *format.Cut, t *format.Tensor) (joined format.Tensor, err error) {
 	if cut == nil {
-		return format.Same(parts)
+		return format.JoinReplicas(parts)
 	}
-	if joined, err = format.Join(parts, *cut); err == nil &&
+	if joined, err = format.JoinParts(parts, *cut); err == nil &&
 		joined.Shape[cut.Dim] > t.Shape[cut.Dim] {
 		joined.Crop(cut.Dim, t.Shape[cut.Dim]) // what fills up the vocabulary stays zero
 	}
@@ -151,7 +151,7 @@ func newSharer(ranks int, tensors []format.Tensor, values []format.Value) (*shar
 	for _, v := range values { // the second names of parameters are as the first
 		if name, ok := strings.CutPrefix(v.Path, sharedKey+"."); ok {
 			delete(s.buffers, name)
-			s.aliases[name], _ = v.Is.(string)
+			s.aliases[name], _ = v.Data.(string)
 		}
 	}
 	return s, nil
@@ -161,7 +161,7 @@ func newSharer(ranks int, tensors []format.Tensor, values []format.Value) (*shar
 func buffersOf(values []format.Value) (names map[string]bool, said bool) {
 	names = map[string]bool{}
 	for _, v := range values {
-		if list, ok := v.Is.([]any); ok && v.Path == buffersKey {
+		if list, ok := v.Data.([]any); ok && v.Path == buffersKey {
 			said = true
 			for _, x := range list {
 				if name, is := x.(string); is {

@@ -388,7 +388,7 @@ func TestZeroFrozenParts(t *testing.T) {
 	}
 	c.Values = append(slices.DeleteFunc(c.Values, func(v format.Value) bool {
 		return v.Path == "buffer_names"
-	}), format.Value{Path: "buffer_names", Is: []any{"counts"}})
+	}), format.Value{Path: "buffer_names", Data: []any{"counts"}})
 	for stage := 2; stage <= 3; stage++ {
 		written := spread(t, deepspeed.Zero{Stage: stage, DP: 3, TP: 2}, c, files)
 		name := "global_step2/mp_rank_01_model_states.pt"
@@ -429,7 +429,7 @@ func TestZeroSharesNot(t *testing.T) {
 		key = "universal_checkpoint_info." + key
 		return append(slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {
 			return v.Path == key
-		}), format.Value{Path: key, Is: is})
+		}), format.Value{Path: key, Data: is})
 	}
 	for _, x := range []struct {
 		z      deepspeed.Zero

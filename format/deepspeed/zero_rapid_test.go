@@ -56,23 +56,24 @@ func draw(r *rapid.T) *drawn {
 		var all []any
 		for _, name := range list {
 			all = append(all, name)
-			d.Values = append(d.Values, format.Value{Path: "optimizer.step." + name, Is: int64(g)})
+			d.Values = append(d.Values,
+				format.Value{Path: "optimizer.step." + name, Data: int64(g)})
 		}
 		d.Values = append(d.Values,
 			format.Value{Path: fmt.Sprintf("optimizer_state.param_groups.%d.param_names", g),
-				Is: all},
+				Data: all},
 			format.Value{Path: fmt.Sprintf("optimizer_state.param_groups.%d.lr", g),
-				Is: float64(g)})
+				Data: float64(g)})
 	}
 	if rapid.Bool().Draw(r, "small groups") {
 		d.Values = append(d.Values,
 			format.Value{Path: "ds_config.zero_optimization.sub_group_size",
-				Is: int64(n("of a group", 1, 30))})
+				Data: int64(n("of a group", 1, 30))})
 	}
 	d.add(r, "module.buffer", 3)
 	d.add(r, "module.frozen", n("frozen", 1, 7), 2)
-	d.Values = append(d.Values, format.Value{Path: "buffer_names", Is: []any{"buffer"}},
-		format.Value{Path: "shared_params.head.w", Is: d.groups[0][0]})
+	d.Values = append(d.Values, format.Value{Path: "buffer_names", Data: []any{"buffer"}},
+		format.Value{Path: "shared_params.head.w", Data: d.groups[0][0]})
 	if err := d.Finish(); err != nil {
 		r.Fatal(err)
 	}
@@ -106,8 +107,8 @@ func TestZeroRandom(t *testing.T) {
 			r.Errorf("stage %d over %d: %s", stage, ranks, diff)
 		}
 		for _, v := range d.Values {
-			if is, _ := c.Value(v.Path); !cmp.Equal(is, v.Is) {
-				r.Errorf("stage %d over %d: %s is %v, was %v", stage, ranks, v.Path, is, v.Is)
+			if is, _ := c.Value(v.Path); !cmp.Equal(is, v.Data) {
+				r.Errorf("stage %d over %d: %s is %v, was %v", stage, ranks, v.Path, is, v.Data)
 			}
 		}
 		for _, kind := range []string{"fp32", "exp_avg"} {
@@ -132,7 +133,7 @@ func (d *drawn) cut(t *testing.T, kind string, stage, ranks int) (all [][][]byte
 	most := 1 << 30
 	for _, v := range d.Values {
 		if strings.HasSuffix(v.Path, "sub_group_size") {
-			most = int(v.Is.(int64))
+			most = int(v.Data.(int64))
 		}
 	}
 	for _, names := range d.groups {
@@ -260,7 +261,7 @@ func TestRoundRobinWhere(t *testing.T) {
 		{2, "0.12.6", true}, {3, "0.19.0", false}} {
 		c.Values = append(slices.DeleteFunc(c.Values, func(v format.Value) bool {
 			return v.Path == version
-		}), format.Value{Path: version, Is: x.version})
+		}), format.Value{Path: version, Data: x.version})
 		written := zero(t, x.stage, 4, c, files)
 		again, _ := read(t, written)
 		if order, _ := again.Value(names); !cmp.Equal(order, model) {
@@ -299,7 +300,7 @@ func TestZeroRefuses(t *testing.T) {
 		})
 	}
 	with := func(path string, is any) []format.Value {
-		return append(without(path), format.Value{Path: path, Is: is})
+		return append(without(path), format.Value{Path: path, Data: is})
 	}
 	less := func(name string) []format.Tensor {
 		return slices.DeleteFunc(slices.Clone(c.Tensors), func(x format.Tensor) bool {
@@ -359,11 +360,11 @@ func TestZeroImplies(t *testing.T) {
 	for _, p := range out.Implied {
 		left = append(left, p.Model.Name)
 		main, model := formattest.Bytes(t, files, &p.Main), formattest.Bytes(t, files, &p.Model)
-		if n := p.Differ(main, model); n >= 0 {
+		if n := p.FirstDifference(main, model); n >= 0 {
 			t.Errorf("%s: element %d is not that of the master weights", p.Model.Name, n)
 		}
 		binary.LittleEndian.PutUint16(model, binary.LittleEndian.Uint16(model)+1)
-		if n := p.Differ(main, model); n != 0 {
+		if n := p.FirstDifference(main, model); n != 0 {
 			t.Errorf("%s is another, and nobody notices", p.Model.Name)
 		}
 	}

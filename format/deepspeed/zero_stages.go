@@ -28,7 +28,7 @@ func (r *reader) staged(stage int, groups []params) {
 			names = append(names, p.name)
 		}
 		r.Values = append(r.Values,
-			format.Value{Path: fmt.Sprintf("%s.%d.%d", stagesKey, stage, g), Is: names})
+			format.Value{Path: fmt.Sprintf("%s.%d.%d", stagesKey, stage, g), Data: names})
 	}
 }
 
@@ -102,7 +102,7 @@ func oneStage(values []format.Value) [][][]string {
 	var groups [][]string
 	for _, v := range values {
 		m := groupPath.FindStringSubmatch(v.Path)
-		list, ok := v.Is.([]any)
+		list, ok := v.Data.([]any)
 		if m == nil || m[2] != namesKey || !ok {
 			continue
 		}
@@ -132,7 +132,7 @@ func oneStage(values []format.Value) [][][]string {
 func saidStages(values []format.Value) (groups [][][]string, tied map[string][]int) {
 	tied = map[string][]int{}
 	for _, v := range values {
-		list, _ := v.Is.([]any)
+		list, _ := v.Data.([]any)
 		if key, is := strings.CutPrefix(v.Path, tiedKey+"."); is {
 			for _, x := range list {
 				if n, ok := x.(int64); ok && n >= 0 && n < 1<<20 {
@@ -208,7 +208,7 @@ func (s *stage) values(values []format.Value) []format.Value {
 		}
 		values = append(values,
 			format.Value{Path: fmt.Sprintf("%s.param_groups.%d.%s", stateKey, g, namesKey),
-				Is: list})
+				Data: list})
 	}
 	return values
 }

@@ -128,8 +128,8 @@ func TestZeroShared(t *testing.T) {
 		}
 	}
 	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool { return x.Name == "gone" })
-	c.Values = append(c.Values, format.Value{Path: "shared_params.still", Is: "1.weight"},
-		format.Value{Path: "shared_params.head", Is: "0.weight"})
+	c.Values = append(c.Values, format.Value{Path: "shared_params.still", Data: "1.weight"},
+		format.Value{Path: "shared_params.head", Data: "0.weight"})
 	out, err := deepspeed.LayoutZero(deepspeed.Zero{Stage: 3, DP: 2}, c.Tensors, c.Values,
 		files.Read)
 	if err != nil {

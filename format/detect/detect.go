@@ -33,7 +33,7 @@ func Open(fsys fs.FS, name string) (*format.Checkpoint, *format.Files, error) {
 		c, err = read(files)
 	}
 	if err != nil {
-		if what := files.Stranger(); what != nil {
+		if what := files.Unrecognized(); what != nil {
 			err = what
 		}
 		return nil, nil, errors.Join(err, files.Close())
@@ -125,7 +125,7 @@ func chooseFile(fsys fs.FS, name string) (reader, error) {
 			return torchzip.Read(files, name)
 		}, nil
 	}
-	if err := files.Stranger(); err != nil {
+	if err := files.Unrecognized(); err != nil {
 		return nil, err
 	}
 	return nil, fmt.Errorf("%s is neither a safetensors file nor one of torch.save", name)

@@ -85,8 +85,8 @@ func Compare(t testing.TB, files *format.Files, c *format.Checkpoint, want What)
 			shape = append(shape, float64(d))
 		}
 		name := s.Name
-		if s.At != nil {
-			name += " " + s.At.String()
+		if s.Coords != nil {
+			name += " " + s.Coords.String()
 		}
 		got[name] = [3]any{"torch." + torchNames[s.DType], shape, hex.EncodeToString(b)}
 	}
@@ -130,7 +130,7 @@ func Prove(files *format.Files, c *format.Checkpoint) (faults []format.Fault, er
 				files.Read(&p.Model, model)); err != nil {
 				return nil, err
 			}
-			if n, size := p.Differ(main, model), p.Model.DType.Size(); n >= 0 {
+			if n, size := p.FirstDifference(main, model), p.Model.DType.Size(); n >= 0 {
 				faults = append(faults, p.Fault(n, main[4*n:4*n+4], model[size*n:size*n+size]))
 			}
 		}
@@ -145,7 +145,7 @@ func Records(files *format.Files) (faults []format.Fault, err error) {
 		if err := file.ReadFull(b, r.From); err != nil {
 			return err
 		}
-		if sum := crc32.ChecksumIEEE(b); sum != r.Sum && !r.Bare() {
+		if sum := crc32.ChecksumIEEE(b); sum != r.Sum && !r.WithoutSum() {
 			faults = append(faults, r.Fault(sum, nil))
 		}
 		return nil
@@ -182,7 +182,7 @@ func summed(t *testing.T, dir fstest.MapFS, name string,
 	}
 	is := make([]bool, len(dir[name].Data))
 	err := eachRecord(files, func(_ *format.File, r *format.Record) error {
-		for i := r.From; r.File == name && i < r.To && !r.Bare(); i++ {
+		for i := r.From; r.File == name && i < r.To && !r.WithoutSum(); i++ {
 			is[i] = true
 		}
 		return nil

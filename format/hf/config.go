@@ -13,7 +13,7 @@ import (
 const (
 	// ConfigName is the file that Hugging Face's libraries keep beside the tensors of a model.
 	ConfigName = "config.json"
-	// MaxConfig bounds its bytes.
+	// MaxConfig bounds its size in bytes.
 	MaxConfig = 4 << 20
 
 	maxHeads  = 1 << 20
@@ -21,22 +21,25 @@ const (
 	maxLayers = 1 << 20
 )
 
-// A Config is what such a file says of the shape of a model, 0 where it says nothing.
+// A Config is what a configuration says about the shape of a model. 0 means that it says nothing.
 type Config struct {
-	Type       string // of model, such as llama
-	Heads      int    // of q in each layer
-	KVHeads    int    // of k and v
-	HeadSize   int    // rows of one of k or v
-	Vocabulary int    // rows
+	Type       string // type of model, such as llama
+	Heads      int    // heads of q in each layer
+	KVHeads    int    // heads of k and v in each layer
+	HeadSize   int    // rows of one head of k or v
+	Vocabulary int    // rows of the vocabulary
 	Layers     int
-	Tied       *bool // whether the output layer has the weights of the embedding
+	// whether the output layer shares the weights of the embedding; nil = not said.
+	Tied *bool
 
-	AttentionBias, MLPBias bool // whether there are biases, where the type does not tell
+	// AttentionBias and MLPBias say whether there are biases, where the type does not tell.
+	AttentionBias, MLPBias bool
 }
 
-// ReadConfig reads the file beside the tensors of a model; where there is none, nothing is said.
+// ReadConfig reads the configuration beside the tensors of a model; the zero value if there is
+// none.
 func ReadConfig(files *format.Files) (Config, error) {
-	text, err := files.All(ConfigName, MaxConfig)
+	text, err := files.ReadAll(ConfigName, MaxConfig)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Config{}, nil
 	}
@@ -50,11 +53,11 @@ func ReadConfig(files *format.Files) (Config, error) {
 	return c, nil
 }
 
-// ParseConfig reads the text of one.
+// ParseConfig reads the text of a configuration.
 func ParseConfig(text []byte) (c Config, err error) {
 	type numbers struct {
 		KV int `json:"num_key_value_heads"`
-		// so many have k and v too where nothing else is said
+		// The heads of k and v default to this number.
 		Query      int   `json:"num_attention_heads"`
 		Size       int   `json:"head_dim"`
 		Vocabulary int   `json:"vocab_size"`
@@ -66,12 +69,12 @@ func ParseConfig(text []byte) (c Config, err error) {
 	var config struct {
 		numbers
 		Type string  `json:"model_type"`
-		Text numbers `json:"text_config"` // of a model with other parts too
+		Text numbers `json:"text_config"` // of a model with several parts
 	}
 	if err := json.Unmarshal(text, &config); err != nil {
 		return c, err
 	}
-	// of these the latter, where it is there, are those of the decoder
+	// The numbers of text_config, if there are any, are those of the decoder.
 	top, inner := config.numbers, config.Text
 	for _, n := range []numbers{top, inner} {
 		for _, heads := range []int{n.KV, n.Query} {

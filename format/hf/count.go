@@ -9,16 +9,16 @@ import (
 )
 
 var (
-	// numbered is a name that says how many files there are, such as
+	// numbered matches a name that tells the number of files, such as
 	// model-00003-of-00007.safetensors.
 	numbered = regexp.MustCompile(`^(.*?)(\d+)-of-(\d+)\.safetensors$`)
-	// rankFile is one of torch's distributed checkpoint, where a rank has files only for the
-	// numbers that it has something to write for.
+	// rankFile matches a file of torch's distributed checkpoint, where a rank has files only for
+	// the numbers for which it has something to write.
 	rankFile = regexp.MustCompile(`^shard-\d+-model-\d+-of-\d+\.safetensors$`)
 )
 
-// counted says of how many files the one with this name is, by the name; 0 where it does not tell.
-func counted(name string) int {
+// fileCount returns how many files there are by the name of one; 0 if the name does not tell.
+func fileCount(name string) int {
 	m := numbered.FindStringSubmatch(name)
 	if m == nil || rankFile.MatchString(name) {
 		return 0
@@ -30,13 +30,13 @@ func counted(name string) int {
 	return n
 }
 
-// allOf fails when files are missing by the names of the others. They count from 1, or from 0 if
-// there is a file 0.
-func allOf(names []string) error {
+// checkNumbered fails when the names of files show that others are missing. They count from 1, or
+// from 0 if there is a file 0.
+func checkNumbered(names []string) error {
 	sets := map[string]map[int]bool{}
 	like := map[string][]string{}
 	for _, name := range names {
-		if counted(name) == 0 {
+		if fileCount(name) == 0 {
 			continue
 		}
 		m := numbered.FindStringSubmatch(name)
@@ -55,7 +55,7 @@ func allOf(names []string) error {
 		if sets[set][0] {
 			first = 0
 		}
-		count := counted(m[0])
+		count := fileCount(m[0])
 		for i := first; i < first+count; i++ {
 			if !sets[set][i] {
 				return fmt.Errorf("safetensors: %s%0*d-of-%s.safetensors is missing, by its "+
@@ -67,11 +67,10 @@ func allOf(names []string) error {
 	return nil
 }
 
-// complete fails when files are missing by what those say that shoal has written: each rank has as
-// many as it says.
-func (s *set) complete(names []string) error {
+// checkOrigins fails when the origins in files that shoal has written show that others are missing.
+func (s *reader) checkOrigins(names []string) error {
 	have, first := map[[2]int]string{}, ""
-	files := map[int]int{} // of a rank
+	files := map[int]int{} // number of files of each rank
 	for _, name := range names {
 		o := s.origins[name]
 		if o == nil {
@@ -99,15 +98,15 @@ func (s *set) complete(names []string) error {
 				return fmt.Errorf("safetensors: the file shard-%05d-model-%05d-of-….safetensors "+
 					"is missing: by %s there are %d ranks%s; copy it here too, or write all of "+
 					"them anew",
-					rank+1, file, first, s.origins[first].Ranks, s.short())
+					rank+1, file, first, s.origins[first].Ranks, s.shortTensor())
 			}
 		}
 	}
 	return nil
 }
 
-// short names a tensor that lacks elements, if any does.
-func (s *set) short() string {
+// shortTensor describes a tensor that lacks elements; "" if there is none.
+func (s *reader) shortTensor() string {
 	for i := range s.Tensors {
 		t, n := &s.Tensors[i], 0
 		for _, p := range t.Pieces {

@@ -247,7 +247,7 @@ func TestBeside(t *testing.T) {
 			want = slices.Concat([]string{"model.safetensors"}, want)
 		}
 		c, err := hf.Read(format.NewFiles(dir))
-		if err != nil || !slices.Equal(c.Beside, want) {
+		if err != nil || !slices.Equal(c.Extras, want) {
 			t.Errorf("indexed %v: %v, %v; want %q", indexed, c, err, want)
 		}
 	}

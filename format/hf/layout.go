@@ -10,12 +10,12 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// FileName is what a checkpoint of one file is called.
+// FileName is the name of the file of a checkpoint of one file.
 const FileName = "model.safetensors"
 
 // Layout lays tensors out as Hugging Face's libraries do: in one file when they fit into most
-// bytes, else in several with an index. Of the tensors, only names, element types and shapes count;
-// their order decides which file they are in.
+// bytes, else in several with an index. Only the names, element types and shapes of the tensors
+// count; their order decides which file they are in.
 func Layout(tensors []format.Tensor, metadata map[string]string, most int64) (*format.Output,
 	error) {
 	entries := make([]safetensors.Tensor, len(tensors))
@@ -32,7 +32,7 @@ func Layout(tensors []format.Tensor, metadata map[string]string, most int64) (*f
 		if err != nil {
 			return nil, err
 		}
-		o.Tensors = append(o.Tensors, wholes(h, FileName)...)
+		o.Tensors = append(o.Tensors, wholeTensors(h, FileName)...)
 		return o, o.Finish()
 	}
 	index := &safetensors.Index{Files: map[string]string{}}
@@ -51,7 +51,7 @@ func Layout(tensors []format.Tensor, metadata map[string]string, most int64) (*f
 			index.Files[t.Name] = name
 			bytes += t.End - t.Begin
 		}
-		o.Tensors = append(o.Tensors, wholes(h, name)...)
+		o.Tensors = append(o.Tensors, wholeTensors(h, name)...)
 	}
 	text := index.AppendJSON(nil, bytes)
 	o.Files = append(o.Files,
@@ -60,9 +60,9 @@ func Layout(tensors []format.Tensor, metadata map[string]string, most int64) (*f
 	return o, o.Finish()
 }
 
-func wholes(h *safetensors.Header, file string) (list []format.Tensor) {
+func wholeTensors(h *safetensors.Header, file string) (list []format.Tensor) {
 	for _, t := range h.Tensors {
-		list = append(list, whole(h, t, file))
+		list = append(list, wholeTensor(h, t, file))
 	}
 	return list
 }
@@ -83,15 +83,16 @@ func addFile(o *format.Output, name string, entries []safetensors.Tensor,
 	return h, nil
 }
 
-// LayoutShards lays out a file for each rank with the boxes that the rank has, and where they lie
-// in their tensors, as torch's distributed checkpoint does. A file has one box of a tensor, so a
-// rank with several of one, as flat buffers give, has several files. No two boxes overlap.
+// LayoutShards lays out a file for each rank with the boxes of the rank and their offsets in their
+// tensors, as torch's distributed checkpoint does. A file has at most one box of a tensor, so a
+// rank with several boxes of one tensor, as flat buffers give, has several files. No two boxes may
+// overlap.
 func LayoutShards(ranks [][]format.Shard, metadata map[string]string) (*format.Output, error) {
 	o := &format.Output{Checkpoint: format.Checkpoint{Format: "safetensors"}}
 	rounds, most := make([][][]format.Shard, len(ranks)), 1
 	for i, shards := range ranks {
 		var err error
-		if rounds[i], err = once(shards); err != nil {
+		if rounds[i], err = splitFiles(shards); err != nil {
 			return nil, err
 		}
 		most = max(most, len(rounds[i]))
@@ -109,9 +110,9 @@ func LayoutShards(ranks [][]format.Shard, metadata map[string]string) (*format.O
 	return o, o.Finish()
 }
 
-// once shares the boxes of a rank out over files so that each has at most one of a tensor; a rank
-// without any has a file too.
-func once(shards []format.Shard) ([][]format.Shard, error) {
+// splitFiles spreads the boxes of a rank over files so that each has at most one box of a tensor. A
+// rank without boxes has a file too.
+func splitFiles(shards []format.Shard) ([][]format.Shard, error) {
 	files, seen := [][]format.Shard{nil}, map[string][]tensor.Box{}
 	for _, s := range shards {
 		if len(s.Box) != len(s.Shape) || !s.Shape.Box().Contains(s.Box) {
@@ -135,8 +136,9 @@ func once(shards []format.Shard) ([][]format.Shard, error) {
 	return files, nil
 }
 
-// addShards lays out one file with boxes, which says how large the tensors are and which file it
-// is, so that a reader misses others; index says where in the output a tensor is.
+// addShards lays out one file with boxes. Its origin says how large the tensors are and which file
+// it is, so that a reader notices missing files. index is the position of each tensor in the
+// output.
 func addShards(o *format.Output, name string, shards []format.Shard, metadata map[string]string,
 	origin format.Origin, index map[string]int) error {
 	origin.Shapes = map[string]tensor.Shape{}
@@ -181,8 +183,8 @@ func addShards(o *format.Output, name string, shards []format.Shard, metadata ma
 	return nil
 }
 
-// whole is a tensor that one file holds.
-func whole(h *safetensors.Header, t safetensors.Tensor, file string) format.Tensor {
+// wholeTensor returns a tensor that one file holds.
+func wholeTensor(h *safetensors.Header, t safetensors.Tensor, file string) format.Tensor {
 	p := format.Piece{Box: t.Shape.Box(), File: file, Offset: h.Data + t.Begin}
 	return format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}}
 }

@@ -25,42 +25,42 @@ import (
 const (
 	maxIndex = 256 << 20
 
-	// shardingInfo is the key of the metadata under which torch's distributed checkpoint says where
-	// in a tensor a shard lies.
+	// shardingInfo is the key of the metadata for the offsets of shards in torch's distributed
+	// checkpoint.
 	shardingInfo = "DCP_SHARDING_INFO"
 	metadata     = "__metadata__"
 )
 
-// set is a checkpoint while its files are read.
-type set struct {
+// A reader is a checkpoint whose files are being read.
+type reader struct {
 	format.Checkpoint
-	files  *format.Files
-	index  map[string]int // of the tensors
-	values map[string]string
-	mixed  map[string]bool // keys of the metadata that differ between files
+	files     *format.Files
+	index     map[string]int // index of each tensor, by name
+	values    map[string]string
+	differing map[string]bool // keys of the metadata that differ between files
 
-	origins map[string]*format.Origin // of files that have one
+	origins map[string]*format.Origin // origins of the files that have one
 }
 
-func newSet(files *format.Files, kind string) *set {
-	return &set{
+func newReader(files *format.Files, kind string) *reader {
+	return &reader{
 		Checkpoint: format.Checkpoint{Format: kind}, files: files,
-		index: map[string]int{}, values: map[string]string{}, mixed: map[string]bool{},
+		index: map[string]int{}, values: map[string]string{}, differing: map[string]bool{},
 		origins: map[string]*format.Origin{},
 	}
 }
 
-func (s *set) done() (*format.Checkpoint, error) {
+func (s *reader) finish() (*format.Checkpoint, error) {
 	for key, value := range s.values {
-		if !s.mixed[key] {
-			s.Values = append(s.Values, format.Value{Path: metadata + "." + key, Is: value})
+		if !s.differing[key] {
+			s.Values = append(s.Values, format.Value{Path: metadata + "." + key, Data: value})
 		}
 	}
 	return &s.Checkpoint, s.Finish()
 }
 
-// header reads the header of a file, and its tensors as whole ones of the set.
-func (s *set) header(file string) (*safetensors.Header, []format.Tensor, error) {
+// header reads the header of a file, and adds its tensors as whole ones.
+func (s *reader) header(file string) (*safetensors.Header, []format.Tensor, error) {
 	f, err := s.files.Open(file)
 	if err != nil {
 		return nil, nil, err
@@ -68,7 +68,7 @@ func (s *set) header(file string) (*safetensors.Header, []format.Tensor, error) 
 	first := len(s.Tensors)
 	var pieces []format.Piece
 	var spans []tensor.Span
-	// there can be so many that each list of its own would be felt
+	// One list for all tensors: a header can have so many that separate lists would cost time.
 	h, err := safetensors.Scan(file, f, f.Size, func(tensors, dims int) {
 		s.Tensors = slices.Grow(s.Tensors, tensors)
 		pieces, spans = make([]format.Piece, 0, tensors), make([]tensor.Span, 0, dims)
@@ -95,11 +95,11 @@ func (s *set) header(file string) (*safetensors.Header, []format.Tensor, error) 
 	}
 	s.Job = s.Job || format.OfJob(h.Metadata)
 	if origin != nil {
-		s.origins[file], s.mixed[format.OriginKey] = origin, true
+		s.origins[file], s.differing[format.OriginKey] = origin, true
 	}
 	for key, value := range h.Metadata {
 		if before, ok := s.values[key]; ok && before != value {
-			s.mixed[key] = true
+			s.differing[key] = true
 		}
 		s.values[key] = value
 	}
@@ -108,17 +108,17 @@ func (s *set) header(file string) (*safetensors.Header, []format.Tensor, error) 
 
 // ReadFile reads a single file.
 func ReadFile(files *format.Files, name string) (*format.Checkpoint, error) {
-	s := newSet(files, "safetensors")
+	s := newReader(files, "safetensors")
 	h, _, err := s.header(name)
 	if err != nil {
 		return nil, err
 	}
 	_, shards := h.Metadata[shardingInfo]
 	if o := s.origins[name]; o != nil && (o.Ranks > 1 || o.Files > 1) || o == nil && shards ||
-		counted(name) > 1 {
+		fileCount(name) > 1 {
 		s.Doubt = "it is one of several files: give their folder"
 	}
-	return s.done()
+	return s.finish()
 }
 
 // Read reads a folder: by its index when there is one, else all its safetensors files.
@@ -126,7 +126,7 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	f, err := files.Open(safetensors.IndexName)
 	if errors.Is(err, fs.ErrNotExist) {
 		c, err := readFolder(files)
-		return beside(files, c, nil, err)
+		return addExtras(files, c, nil, err)
 	}
 	if err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := newSet(files, "safetensors with index")
+	s := newReader(files, "safetensors with index")
 	shards := map[string]bool{}
 	for _, file := range index.Files {
 		shards[file] = true
@@ -148,7 +148,7 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	for _, file := range names {
 		_, tensors, err := s.header(file)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, absent(files, names)
+			return nil, missingFiles(files, names)
 		}
 		if err != nil {
 			return nil, err
@@ -161,7 +161,7 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 			}
 		}
 	}
-	// each is where the index says, so some of it are nowhere
+	// Every tensor stands where the index says, so some tensors of the index are missing.
 	if len(s.Tensors) < len(index.Files) {
 		for i := range s.Tensors {
 			delete(index.Files, s.Tensors[i].Name)
@@ -170,13 +170,13 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 		return nil, fmt.Errorf("%s: tensor %q is not in %s", safetensors.IndexName, name,
 			index.Files[name])
 	}
-	c, err := s.done()
-	return beside(files, c, shards, err)
+	c, err := s.finish()
+	return addExtras(files, c, shards, err)
 }
 
-// beside finds what lies in the folder and is no part of the checkpoint, such as the optimizer that
-// a trainer has saved there; of safetensors files what the index does not name.
-func beside(files *format.Files, c *format.Checkpoint, shards map[string]bool,
+// addExtras lists the files in the folder that do not belong to the checkpoint, such as an
+// optimizer that a trainer saved there, and safetensors files that the index does not name.
+func addExtras(files *format.Files, c *format.Checkpoint, shards map[string]bool,
 	err error) (*format.Checkpoint, error) {
 	if err != nil {
 		return nil, err
@@ -193,14 +193,14 @@ func beside(files *format.Files, c *format.Checkpoint, shards map[string]bool,
 			continue
 		}
 		if !e.IsDir() {
-			c.Beside = append(c.Beside, e.Name())
+			c.Extras = append(c.Extras, e.Name())
 		}
 	}
 	return c, err
 }
 
-// absent says which of the files that the index names are missing.
-func absent(files *format.Files, names []string) error {
+// missingFiles says which of the files that the index names are missing.
+func missingFiles(files *format.Files, names []string) error {
 	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		_, err := fs.Stat(files.FS(), name)
 		return !errors.Is(err, fs.ErrNotExist)
@@ -222,10 +222,10 @@ func readFolder(files *format.Files) (*format.Checkpoint, error) {
 	if err != nil || len(names) == 0 {
 		return nil, errors.Join(err, errors.New("the folder has no safetensors file"))
 	}
-	if err := allOf(names); err != nil {
+	if err := checkNumbered(names); err != nil {
 		return nil, err
 	}
-	s := newSet(files, "safetensors")
+	s := newReader(files, "safetensors")
 	for _, name := range names {
 		h, tensors, err := s.header(name)
 		if err != nil {
@@ -240,17 +240,17 @@ func readFolder(files *format.Files) (*format.Checkpoint, error) {
 		if err != nil {
 			return nil, err
 		}
-		if offsets != nil && s.origins[name] == nil && counted(name) == 0 {
+		if offsets != nil && s.origins[name] == nil && fileCount(name) == 0 {
 			s.Doubt = "its shards do not say how large the tensors are, so it is not known " +
 				"whether the last ones are missing"
-		} else if offsets == nil && len(names) > 1 && counted(name) == 0 && s.Doubt == "" {
+		} else if offsets == nil && len(names) > 1 && fileCount(name) == 0 && s.Doubt == "" {
 			s.Doubt = "there is no index, and " + name + " does not say of how many files it " +
 				"is, so it is not known whether some are missing"
 		}
-		if offsets == nil && len(names) == 1 { // no other file can have its names
+		if offsets == nil && len(names) == 1 { // no other file can repeat its names
 			continue
 		}
-		// they come again, those of which others have parts in these
+		// The tensors are added again, joined with the shards of other files.
 		s.Tensors = s.Tensors[:len(s.Tensors)-len(tensors)]
 		for _, t := range tensors {
 			if err := s.add(t, name, offsets); err != nil {
@@ -258,15 +258,15 @@ func readFolder(files *format.Files) (*format.Checkpoint, error) {
 			}
 		}
 	}
-	if err := s.complete(names); err != nil {
+	if err := s.checkOrigins(names); err != nil {
 		return nil, err
 	}
-	s.mixed[shardingInfo] = true
-	return s.done()
+	s.differing[shardingInfo] = true
+	return s.finish()
 }
 
-// savedOffsets reads where in their tensors the shards of a file lie; nil when the file holds whole
-// tensors.
+// savedOffsets reads the offsets of the shards of a file in their tensors; nil when the file holds
+// whole tensors.
 func savedOffsets(file string, h *safetensors.Header, tensors []format.Tensor) (map[string][]int,
 	error) {
 	text, ok := h.Metadata[shardingInfo]
@@ -283,8 +283,8 @@ func savedOffsets(file string, h *safetensors.Header, tensors []format.Tensor) (
 	return offsets, nil
 }
 
-// readOffsets fills in what a JSON says of the names in offsets. One after the other: it can name
-// far more than the file has.
+// readOffsets fills in the offsets of the names in the map, one name after the other, because the
+// JSON can name far more tensors than the file has.
 func readOffsets(text io.Reader, offsets map[string][]int) error {
 	d := json.NewDecoder(text)
 	if open, err := d.Token(); err != nil || open != json.Delim('{') {
@@ -296,12 +296,12 @@ func readOffsets(text io.Reader, offsets map[string][]int) error {
 			return err
 		}
 		var shard struct {
-			Offsets few `json:"saved_offsets"`
+			Offsets offsetList `json:"saved_offsets"`
 		}
 		if err := d.Decode(&shard); err != nil {
 			return err
 		}
-		if _, is := offsets[key.(string)]; is { // what stands before a colon is a text
+		if _, is := offsets[key.(string)]; is { // a JSON key is a string
 			offsets[key.(string)] = shard.Offsets
 		}
 	}
@@ -314,19 +314,19 @@ func readOffsets(text io.Reader, offsets map[string][]int) error {
 	return nil
 }
 
-// few are not more numbers than a tensor has dimensions.
-type few []int
+// An offsetList has at most as many numbers as a tensor can have dimensions.
+type offsetList []int
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (f *few) UnmarshalJSON(text []byte) error {
+func (f *offsetList) UnmarshalJSON(text []byte) error {
 	if n := bytes.Count(text, []byte(",")) + 1; n > tensor.MaxDims {
 		return fmt.Errorf("%d offsets of a tensor", n)
 	}
 	return json.Unmarshal(text, (*[]int)(f))
 }
 
-// add adds a tensor, or a shard of one that other files have shards of.
-func (s *set) add(t format.Tensor, file string, offsets map[string][]int) error {
+// add adds a tensor, or a shard of a tensor that has shards in other files.
+func (s *reader) add(t format.Tensor, file string, offsets map[string][]int) error {
 	i, known := s.index[t.Name]
 	if offsets == nil {
 		if known {

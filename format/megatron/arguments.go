@@ -47,7 +47,7 @@ func (w *writer) givenArguments(spec *layout.Spec) (*pickle.Dict, error) {
 	var given []format.Value
 	for _, v := range w.values {
 		if name, ok := strings.CutPrefix(v.Path, "args."); ok {
-			given = append(given, format.Value{Path: name, Is: v.Is})
+			given = append(given, format.Value{Path: name, Data: v.Data})
 		}
 	}
 	args := &pickle.Dict{}

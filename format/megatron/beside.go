@@ -29,7 +29,7 @@ func readCommon(files *format.Files, c *format.Checkpoint) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.As(err, &unknown):
-		c.Values = append(c.Values, format.Value{Path: CommonName, Is: format.Unread{Why: err}})
+		c.Values = append(c.Values, format.Value{Path: CommonName, Data: format.Unread{Why: err}})
 		return nil
 	case err != nil:
 		return err

@@ -78,7 +78,7 @@ func isExpert(name string) bool { return cutExperts.MatchString(name) }
 // expert reports whether the group is of an optimizer of experts.
 func (g *groupPlan) expert() bool {
 	return slices.ContainsFunc(g.values, func(v format.Value) bool {
-		return v.Path == expertKey && v.Is == true
+		return v.Path == expertKey && v.Data == true
 	})
 }
 
@@ -88,12 +88,12 @@ func (g *groupPlan) of(names []string, expert bool) *groupPlan {
 	said := false
 	for _, v := range g.values {
 		if v.Path == expertKey {
-			v, said = format.Value{Path: expertKey, Is: expert}, true
+			v, said = format.Value{Path: expertKey, Data: expert}, true
 		}
 		made.values = append(made.values, v)
 	}
 	if expert && !said {
-		made.values = append(made.values, format.Value{Path: expertKey, Is: true})
+		made.values = append(made.values, format.Value{Path: expertKey, Data: true})
 	}
 	return made
 }
@@ -191,7 +191,7 @@ func (g *groupPlan) alike(other *groupPlan) (same bool, differs string) {
 func (g *groupPlan) byKey() map[string]any {
 	all := map[string]any{}
 	for _, v := range g.values {
-		all[v.Path] = v.Is
+		all[v.Path] = v.Data
 	}
 	return all
 }
@@ -211,7 +211,7 @@ func (ch *chaining) apply() error {
 	for _, v := range ch.c.Values {
 		number, rest, is := ch.beside(v.Path)
 		if is && number == ch.old[0].number() {
-			firsts[rest] = v.Is
+			firsts[rest] = v.Data
 		}
 	}
 	for _, v := range ch.c.Values {
@@ -223,11 +223,11 @@ func (ch *chaining) apply() error {
 		case number == ch.old[0].number():
 			for _, o := range ch.made {
 				values = append(values,
-					format.Value{Path: o.prefix + rest, Is: v.Is, Python: v.Python})
+					format.Value{Path: o.prefix + rest, Data: v.Data, Python: v.Python})
 			}
-		case !strings.HasPrefix(rest, scalerKey) && !reflect.DeepEqual(firsts[rest], v.Is):
+		case !strings.HasPrefix(rest, scalerKey) && !reflect.DeepEqual(firsts[rest], v.Data):
 			return fmt.Errorf("value %q is %v, and the first optimizer has %v there; over these "+
-				"ranks Megatron has one for both", v.Path, v.Is, firsts[rest])
+				"ranks Megatron has one for both", v.Path, v.Data, firsts[rest])
 		}
 	}
 	for _, o := range ch.made {
@@ -295,7 +295,7 @@ func namesAt(path string, names []string) format.Value {
 	for i, name := range names {
 		list[i] = name
 	}
-	return format.Value{Path: path + namesKey, Is: list}
+	return format.Value{Path: path + namesKey, Data: list}
 }
 
 // modelOrder puts the parameters of a group in the order in which Megatron's models register them,

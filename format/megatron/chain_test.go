@@ -36,8 +36,8 @@ func TestChain(t *testing.T) {
 		for _, v := range theirs.Values {
 			if got, _ := ours.Value(v.Path); strings.Contains(v.Path, ".param_groups.") &&
 				(strings.HasSuffix(v.Path, "_mult") || strings.Contains(v.Path, "param_names") ||
-					strings.HasSuffix(v.Path, "parallel")) && !cmp.Equal(v.Is, got) {
-				t.Errorf("%s: %s is %v, want %v", to, v.Path, got, v.Is)
+					strings.HasSuffix(v.Path, "parallel")) && !cmp.Equal(v.Data, got) {
+				t.Errorf("%s: %s is %v, want %v", to, v.Path, got, v.Data)
 			}
 		}
 	}

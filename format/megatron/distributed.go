@@ -138,7 +138,7 @@ func readBuffer(key, v any) (*buffer, error) {
 	}
 	d, err := torchzip.DType(key)
 	fields, ok := v.(*pickle.Dict)
-	if err != nil || !ok || !format.Rounds(d) {
+	if err != nil || !ok || !format.CanRound(d) {
 		return nil, apartf("%s: a buffer under %s is %s; it is of a Megatron before February "+
 			"2024, or not of its distributed optimizer", distributedName, pickle.A(key),
 			pickle.A(v))

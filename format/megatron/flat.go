@@ -180,7 +180,7 @@ func (f *flatFile) buffers(o *optimizerPlan) (any, error) {
 // gradients.
 func (w *writer) bufferKey(params []*local) (pickle.Tuple, error) {
 	for _, l := range params {
-		if l.DType != params[0].DType || !format.Rounds(l.DType) {
+		if l.DType != params[0].DType || !format.CanRound(l.DType) {
 			return nil, fmt.Errorf("the model has parameters of %v (%q) and of %v (%q); shoal "+
 				"writes buffers for those of one type, f16 or bf16: choose --format megatron",
 				params[0].DType, params[0].param, l.DType, l.param)
@@ -188,7 +188,7 @@ func (w *writer) bufferKey(params []*local) (pickle.Tuple, error) {
 	}
 	const said = "args.accumulate_allreduce_grads_in_fp32"
 	for _, v := range w.values {
-		if whole, ok := v.Is.(bool); ok && v.Path == said {
+		if whole, ok := v.Data.(bool); ok && v.Path == said {
 			gradients := params[0].DType
 			if whole {
 				gradients = tensor.F32

@@ -235,9 +235,9 @@ func TestDistributedRefuses(t *testing.T) {
 	}
 	first := func(c *format.Checkpoint, change func(names []any)) {
 		for i, v := range c.Values {
-			if names, ok := v.Is.([]any); ok && v.Path == oneGroup+"param_names" {
-				c.Values[i].Is = slices.Clone(names)
-				change(c.Values[i].Is.([]any))
+			if names, ok := v.Data.([]any); ok && v.Path == oneGroup+"param_names" {
+				c.Values[i].Data = slices.Clone(names)
+				change(c.Values[i].Data.([]any))
 			}
 		}
 	}

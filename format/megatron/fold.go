@@ -27,7 +27,7 @@ func Fold(c *format.Checkpoint) (renamed map[string]string, err error) {
 		names = append(names, t.Name)
 	}
 	parts, err := layout.NewParts(
-		layout.MegatronCore(nil, layout.MixtureOf(names), layout.DenseLayers(names), 1))
+		layout.MegatronCore(nil, layout.ExpertNamingOf(names), layout.DenseLayers(names), 1))
 	if err != nil {
 		return nil, err
 	}
@@ -123,23 +123,23 @@ func (f *folding) values(values []format.Value) (all []format.Value, err error) 
 			if param, _ := f.stored(m[2]); param != "" {
 				name := stateName(m[1], param)
 				if other, there := first[name]; !there {
-					first[name] = one{v.Path, v.Is}
-					all = append(all, format.Value{Path: name, Is: v.Is})
-				} else if !reflect.DeepEqual(other.is, v.Is) {
+					first[name] = one{v.Path, v.Data}
+					all = append(all, format.Value{Path: name, Data: v.Data})
+				} else if !reflect.DeepEqual(other.is, v.Data) {
 					return nil, fmt.Errorf(
 						"value %q is %v, and %q is %v; Megatron has one for both", other.path,
-						other.is, v.Path, v.Is)
+						other.is, v.Path, v.Data)
 				}
 				continue
 			}
 		}
-		if list, ok := v.Is.([]any); ok && groupPath.MatchString(v.Path) &&
+		if list, ok := v.Data.([]any); ok && groupPath.MatchString(v.Path) &&
 			strings.HasSuffix(v.Path, "."+namesKey) {
 			is, err := f.group(v.Path, list, groups)
 			if err != nil {
 				return nil, err
 			}
-			v = format.Value{Path: v.Path, Is: is}
+			v = format.Value{Path: v.Path, Data: is}
 		}
 		all = append(all, v)
 	}

@@ -127,7 +127,7 @@ func TestFoldRefuses(t *testing.T) {
 	}
 	group := func(path string, names ...any) format.Value {
 		return format.Value{Path: "optimizer.optimizer.param_groups." + path + ".param_names",
-			Is: names}
+			Data: names}
 	}
 	for _, x := range []struct {
 		name string
@@ -139,7 +139,7 @@ func TestFoldRefuses(t *testing.T) {
 				step(o, tensor.F32), step("vision.weight", tensor.F32),
 				step("lm_head.weight", tensor.F32)},
 			Values: []format.Value{group("0", q, k, o, v, "lm_head.weight", "vision.weight"),
-				{Path: "iteration", Is: int64(3)}}}, ""},
+				{Path: "iteration", Data: int64(3)}}}, ""},
 		{"a step is missing",
 			format.Checkpoint{Tensors: []format.Tensor{step(q, tensor.F32), step(v, tensor.F32)}},
 			"optimizer.step: of decoder.layers.0.self_attention.linear_qkv.weight, which has 3 " +
@@ -150,8 +150,8 @@ func TestFoldRefuses(t *testing.T) {
 					step(v, tensor.F32)}}, "is of f32, and \"optimizer.step." + k +
 				"\" of i64; Megatron has one for both"},
 		{"unlike values", format.Checkpoint{
-			Values: []format.Value{{Path: "optimizer.step." + q, Is: int64(1)},
-				{Path: "optimizer.step." + k, Is: int64(2)}}},
+			Values: []format.Value{{Path: "optimizer.step." + q, Data: int64(1)},
+				{Path: "optimizer.step." + k, Data: int64(2)}}},
 			"is 2, and \"optimizer.step." + q + "\" is 1; Megatron has one for both"},
 		{"two groups", format.Checkpoint{
 			Values: []format.Value{group("0", q, k, v, o), group("1", v)}}, "both have parts of " +

@@ -105,10 +105,10 @@ func join(parts []format.Tensor, how cut) (format.Tensor, bool) {
 	var list []format.Part
 	for i := range parts {
 		p := format.Part{Tensor: &parts[i]}
-		if p.At == nil || !p.Shape.Equal(parts[0].Shape) {
+		if p.Coords == nil || !p.Shape.Equal(parts[0].Shape) {
 			return format.Tensor{}, false
 		}
-		for _, c := range p.At {
+		for _, c := range p.Coords {
 			switch c.Axis {
 			case "tp":
 				p.Rank, degree = c.Index, c.Of
@@ -119,7 +119,7 @@ func join(parts []format.Tensor, how cut) (format.Tensor, bool) {
 		list = append(list, p)
 	}
 	if how == replicated {
-		whole, err := format.Same(list)
+		whole, err := format.JoinReplicas(list)
 		return whole, err == nil
 	}
 	dim, blocks := 0, 1
@@ -129,10 +129,10 @@ func join(parts []format.Tensor, how cut) (format.Tensor, bool) {
 	case byHalves:
 		blocks = 2
 	}
-	c, err := format.Blocks(list, degree, dim, blocks)
+	c, err := format.CutBlocks(list, degree, dim, blocks)
 	if err != nil {
 		return format.Tensor{}, false
 	}
-	whole, err := format.Join(list, c)
+	whole, err := format.JoinParts(list, c)
 	return whole, err == nil
 }

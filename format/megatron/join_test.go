@@ -19,7 +19,7 @@ func part(name string, tp int, dir fstest.MapFS, shape tensor.Shape, data ...byt
 	dir[file] = &fstest.MapFile{Data: append([]byte{99}, data...)}
 	p := format.Piece{Box: shape.Box(), File: file, Offset: 1}
 	return format.Tensor{Name: name, DType: tensor.U8, Shape: shape,
-		At: format.Place{{Axis: "tp", Index: tp, Of: 2}}, Pieces: []format.Piece{p}}
+		Coords: format.Coords{{Axis: "tp", Index: tp, Of: 2}}, Pieces: []format.Piece{p}}
 }
 
 // TestJoin joins two parts each way.
@@ -54,20 +54,20 @@ func TestJoin(t *testing.T) {
 			Tensors: []format.Tensor{part(c.name, 0, dir, s, 1, 2, 3, 4),
 				part(c.name, 1, dir, s, 5, 6, 7, 8)}}
 		if c.swiglu != nil {
-			f.Values = []format.Value{{Path: "args.swiglu", Is: c.swiglu}}
+			f.Values = []format.Value{{Path: "args.swiglu", Data: c.swiglu}}
 		}
 		if err := megatron.Join(f); err != nil {
 			t.Fatal(err)
 		}
 		if c.shape == nil {
-			if len(f.Tensors) != 2 || f.Tensors[0].At == nil {
+			if len(f.Tensors) != 2 || f.Tensors[0].Coords == nil {
 				t.Errorf("%s is joined: %+v", c.name, f.Tensors)
 			}
 			continue
 		}
 		files := format.NewFiles(dir)
 		got := make([]byte, len(c.want))
-		if len(f.Tensors) != 1 || !f.Tensors[0].Shape.Equal(c.shape) || f.Tensors[0].At != nil {
+		if len(f.Tensors) != 1 || !f.Tensors[0].Shape.Equal(c.shape) || f.Tensors[0].Coords != nil {
 			t.Errorf("%s: %+v", c.name, f.Tensors)
 		} else if err := files.Read(&f.Tensors[0], got); err != nil || !cmp.Equal(got, c.want) {
 			t.Errorf("%s holds %v, want %v: %v", c.name, got, c.want, err)
@@ -88,13 +88,14 @@ func TestJoinExperts(t *testing.T) {
 		c := &format.Checkpoint{
 			Tensors: []format.Tensor{part(name, 0, dir, s, 1, 2, 3, 4),
 				part(name, 1, dir, s, 1, 2, 3, 4)},
-			Values: []format.Value{{Path: "args.expert_tensor_parallel_size", Is: etp},
-				{Path: "args.tensor_model_parallel_size", Is: int64(2)}}}
+			Values: []format.Value{{Path: "args.expert_tensor_parallel_size", Data: etp},
+				{Path: "args.tensor_model_parallel_size", Data: int64(2)}}}
 		if err := megatron.Join(c); err != nil {
 			t.Fatal(err)
 		}
-		if x := c.Tensors[0]; want == nil && x.At == nil ||
-			want != nil && (x.At != nil || !x.Shape.Equal(want) || len(x.Replicas) != 4/want[1]-1) {
+		if x := c.Tensors[0]; want == nil && x.Coords == nil ||
+			want != nil && (x.Coords != nil || !x.Shape.Equal(want) ||
+				len(x.Replicas) != 4/want[1]-1) {
 			t.Errorf("over %v: %+v", etp, x)
 		}
 	}
@@ -128,7 +129,7 @@ func TestJoinSample(t *testing.T) {
 			(!s.Shape.Equal(tensor.Shape{10, 4}) || len(s.Pieces) != 2 || len(s.Replicas) != 2) {
 			t.Errorf("tied embeddings: %+v", s)
 		}
-		if len(s.Name) > 6 && s.Name[:6] == "model." && s.At != nil {
+		if len(s.Name) > 6 && s.Name[:6] == "model." && s.Coords != nil {
 			t.Errorf("%s is in parts", s.Name)
 		}
 	}

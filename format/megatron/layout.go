@@ -130,7 +130,7 @@ func (w *writer) place(spec *layout.Spec, mesh layout.Mesh, tensors []format.Ten
 // value is the number at a path, or another when there is none.
 func (w *writer) value(path string, other int64) int64 {
 	for _, v := range w.values {
-		if n, ok := v.Is.(int64); ok && v.Path == path {
+		if n, ok := v.Data.(int64); ok && v.Path == path {
 			return n
 		}
 	}
@@ -261,14 +261,14 @@ func (w *writer) models(s *seat, root *pickle.Dict) error {
 	}
 	for _, v := range w.values { // such as the state of modules that is no parameter
 		m := known.FindStringSubmatch(v.Path)
-		if m == nil || m[1] != "" || v.Is == nil {
+		if m == nil || m[1] != "" || v.Data == nil {
 			continue
 		}
 		chunk, name := w.name(s, m[2])
 		if name == "" {
 			continue
 		}
-		p, err := torchzip.Plain(v.Is)
+		p, err := torchzip.Plain(v.Data)
 		if err != nil {
 			return err
 		}

@@ -126,12 +126,12 @@ func TestLayoutGrouped(t *testing.T) {
 		c.Tensors[i].Name = oneExpert.ReplaceAllString(c.Tensors[i].Name, "experts.$2$1")
 	}
 	for i, v := range c.Values {
-		if list, ok := v.Is.([]any); ok && strings.HasSuffix(v.Path, ".param_names") {
+		if list, ok := v.Data.([]any); ok && strings.HasSuffix(v.Path, ".param_names") {
 			var names []any
 			for _, name := range list {
 				names = append(names, oneExpert.ReplaceAllString(name.(string), "experts.$2$1"))
 			}
-			c.Values[i].Is = names
+			c.Values[i].Data = names
 		}
 	}
 	for _, mesh := range []string{"ep=4", "pp=2,ep=2,tp=2", "tp=2,ep=2"} {
@@ -157,7 +157,7 @@ func sameValues(t *testing.T, a, b *format.Checkpoint) {
 	values := func(c *format.Checkpoint) map[string]any {
 		all := map[string]any{}
 		for _, v := range c.Values {
-			all[v.Path] = v.Is
+			all[v.Path] = v.Data
 		}
 		for _, name := range []string{"tensor_model_parallel_size", "pipeline_model_parallel_size",
 			"expert_model_parallel_size", "ckpt_format", "padded_vocab_size",
@@ -336,17 +336,17 @@ func TestLayoutRefuses(t *testing.T) {
 			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
 				return x, append(slices.Clone(v),
 					format.Value{Path: "optimizer.optimizer.param_groups.2.param_names",
-						Is: []any{int64(1)}})
+						Data: []any{int64(1)}})
 			}, "an int as a name"},
 		{"a hole", preset(t, "tp=2", c),
 			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
 				return x, append(slices.Clone(v),
-					format.Value{Path: "optimizer.optimizer.param_groups.3.lr", Is: 0.1})
+					format.Value{Path: "optimizer.optimizer.param_groups.3.lr", Data: 0.1})
 			}, "of the groups of optimizer (param_groups), 2 of 3 is missing"},
 		{"a value in a value", preset(t, "tp=2", c),
 			func(x []format.Tensor, v []format.Value) ([]format.Tensor, []format.Value) {
-				return x, append(slices.Clone(v), format.Value{Path: "a", Is: int64(1)},
-					format.Value{Path: "a.b", Is: int64(2)})
+				return x, append(slices.Clone(v), format.Value{Path: "a", Data: int64(1)},
+					format.Value{Path: "a.b", Data: int64(2)})
 			}, `value "a.b"`},
 	} {
 		tensors, values := c.Tensors, c.Values

@@ -97,19 +97,19 @@ func (u *unfolding) sort() error {
 		switch {
 		case staysBehind(f.Name):
 			u.behind++
-		case f.At != nil:
+		case f.Coords != nil:
 			return fmt.Errorf("of tensor %q there is the part of rank %v, and %s; leave it out "+
-				"with --only, such as --only 'model.**'", f.Name, f.At,
-				cmp.Or(f.Apart, "nobody says how the parts fit together"))
+				"with --only, such as --only 'model.**'", f.Name, f.Coords,
+				cmp.Or(f.WhyPart, "nobody says how the parts fit together"))
 		case m != nil:
 			f.kind, f.param = m[1], plainParam(m[2])
 			u.params = append(u.params, f)
 		case ofBuffers.MatchString(f.Name):
 			return flatBuffer(f.in())
-		case f.Apart != "": // of a single rank
+		case f.WhyPart != "": // of a single rank
 			return fmt.Errorf(
 				"%s goes by position: %s; leave the optimizer out with --only 'model.**'", f.in(),
-				f.Apart)
+				f.WhyPart)
 		case strings.HasPrefix(f.Name, optimizerKey+"."):
 			u.out = append(u.out, *f.Tensor)
 		default:
@@ -266,9 +266,9 @@ func (u *unfolding) lay() error {
 				t.Proofs = from.Proofs
 				moved := shifted(cell.Box, slot.Shape, held.View.At(cell.Box))
 				t.Pieces = append(t.Pieces,
-					format.Within(from.DType, from.Pieces, moved, cell.Box)...)
+					format.Restrict(from.DType, from.Pieces, moved, cell.Box)...)
 				t.Replicas = append(t.Replicas,
-					format.Within(from.DType, from.Replicas, moved, cell.Box)...)
+					format.Restrict(from.DType, from.Replicas, moved, cell.Box)...)
 			}
 			u.out = append(u.out, t)
 		}
@@ -296,12 +296,12 @@ func (u *unfolding) values() {
 	var all []format.Value
 	for _, v := range u.c.Values {
 		m := known.FindStringSubmatch(v.Path)
-		list, isList := v.Is.([]any)
+		list, isList := v.Data.([]any)
 		switch {
 		case m != nil && m[1] == "": // what a module keeps
 		case m != nil && names(m[1], m[2]) != nil:
 			for _, name := range names(m[1], m[2]) {
-				all = append(all, format.Value{Path: name, Is: v.Is})
+				all = append(all, format.Value{Path: name, Data: v.Data})
 			}
 		case isList && groupPath.MatchString(v.Path) && strings.HasSuffix(v.Path, "."+namesKey):
 			var renamed []any
@@ -315,7 +315,7 @@ func (u *unfolding) values() {
 					renamed = append(renamed, x)
 				}
 			}
-			all = append(all, format.Value{Path: v.Path, Is: renamed})
+			all = append(all, format.Value{Path: v.Path, Data: renamed})
 		default:
 			all = append(all, v)
 		}

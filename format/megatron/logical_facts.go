@@ -96,11 +96,11 @@ func (u *unfolding) units() ([]int, error) {
 }
 
 // experts finds out how a model names its experts, if it has any.
-func (u *unfolding) experts() (layout.Mixture, error) {
+func (u *unfolding) experts() (layout.ExpertNaming, error) {
 	i := slices.IndexFunc(u.params, func(f *folded) bool {
 		return cutExperts.MatchString(f.param) || strings.HasSuffix(f.param, ".router.weight")
 	})
-	switch known := layout.Mixture(u.model.Type); {
+	switch known := layout.ExpertNaming(u.model.Type); {
 	case i < 0:
 		return "", nil
 	case known.Known():

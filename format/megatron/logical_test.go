@@ -246,7 +246,7 @@ func TestLogicalOptimizer(t *testing.T) {
 						continue
 					}
 					n++
-					for _, name := range v.Is.([]any) {
+					for _, name := range v.Data.([]any) {
 						if !strings.HasPrefix(name.(string), "model.") ||
 							!slices.ContainsFunc(x.c.Tensors, func(x format.Tensor) bool {
 								return x.Name == "optimizer.exp_avg."+name.(string)
@@ -287,12 +287,12 @@ func TestLogicalSteps(t *testing.T) {
 		return strings.HasPrefix(x.Name, "optimizer.step.")
 	})
 	c.Values = append(c.Values,
-		format.Value{Path: "model.decoder.layers.0.mlp.linear_fc1._extra_state", Is: int64(1)},
-		format.Value{Path: "optimizer.step.decoder.layers.0.mlp.linear_fc1.weight", Is: int64(7)},
-		format.Value{Path: "optimizer.x.param_groups.0.param_names", Is: []any{"vision.weight"}})
+		format.Value{Path: "model.decoder.layers.0.mlp.linear_fc1._extra_state", Data: int64(1)},
+		format.Value{Path: "optimizer.step.decoder.layers.0.mlp.linear_fc1.weight", Data: int64(7)},
+		format.Value{Path: "optimizer.x.param_groups.0.param_names", Data: []any{"vision.weight"}})
 	c.Tensors = append(c.Tensors,
 		format.Tensor{Name: "rng_state.0.torch_rng_state", DType: tensor.U8, Shape: tensor.Shape{8},
-			At: format.Place{{Axis: "tp", Index: 1, Of: 2}}},
+			Coords: format.Coords{{Axis: "tp", Index: 1, Of: 2}}},
 		format.Tensor{Name: "rng_state/shard_0_1", DType: tensor.U8, Shape: tensor.Shape{8}},
 		format.Tensor{Name: "model.decoder.layers.0.mlp.linear_fc2._extra_state", DType: tensor.U8,
 			Shape: tensor.Shape{8}})
@@ -419,7 +419,8 @@ func TestLogicalRefuses(t *testing.T) {
 			reshaped(c, layer+"self_attention.linear_qkv.weight")
 		}, "its shape is []"},
 		{"parts", func(c *format.Checkpoint, _ *megatron.Model) {
-			c.Tensors[0].At, c.Tensors[0].Apart = format.Place{{Axis: "tp", Index: 1, Of: 2}},
+			c.Tensors[0].Coords,
+				c.Tensors[0].WhyPart = format.Coords{{Axis: "tp", Index: 1, Of: 2}},
 				"for a reason"
 		}, "the part of rank tp=1/2, and for a reason"},
 		{"experts of nobody knows what", func(c *format.Checkpoint, _ *megatron.Model) {
@@ -431,7 +432,7 @@ func TestLogicalRefuses(t *testing.T) {
 				"llama"
 		}, "by its config.json the model is a llama, of whose experts shoal knows no names"},
 		{"a position", func(c *format.Checkpoint, _ *megatron.Model) {
-			c.Tensors[0].Name, c.Tensors[0].Apart = "optimizer.state.0.exp_avg", "for a reason"
+			c.Tensors[0].Name, c.Tensors[0].WhyPart = "optimizer.state.0.exp_avg", "for a reason"
 		},
 			`tensor "optimizer.state.0.exp_avg" (in iter_0000012/mp_rank_00_001/model_optim_rng.pt) goes by position: for a reason; leave the optimizer out`},
 		{"a flat buffer", func(c *format.Checkpoint, _ *megatron.Model) {
@@ -464,7 +465,7 @@ func reshaped(c *format.Checkpoint, name string, shape ...int) {
 // says changes a value, or adds it.
 func says(c *format.Checkpoint, path string, is any) {
 	c.Values = slices.DeleteFunc(c.Values, func(v format.Value) bool { return v.Path == path })
-	c.Values = append(c.Values, format.Value{Path: path, Is: is})
+	c.Values = append(c.Values, format.Value{Path: path, Data: is})
 	slices.SortFunc(c.Values, func(a, b format.Value) int {
 		return strings.Compare(a.Path, b.Path)
 	})

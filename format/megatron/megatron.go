@@ -107,7 +107,7 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 
 // Latest returns the folder of the newest iteration, "." where no file names it.
 func Latest(files *format.Files) (string, error) {
-	text, err := files.All(LatestName, 1024)
+	text, err := files.ReadAll(LatestName, 1024)
 	if errors.Is(err, fs.ErrNotExist) {
 		return ".", nil
 	}
@@ -325,9 +325,9 @@ func (p *part) rest(c *format.Checkpoint, size degrees, apart string) error {
 		}
 	}
 	for _, t := range part.Tensors {
-		t.At = p.place(size, true, true)
+		t.Coords = p.place(size, true, true)
 		if strings.HasPrefix(t.Name, optimizerKey+".") {
-			t.Apart = apart
+			t.WhyPart = apart
 		}
 		c.Tensors = append(c.Tensors, t)
 	}
@@ -338,7 +338,7 @@ func (p *part) rest(c *format.Checkpoint, size degrees, apart string) error {
 }
 
 // place is where a part lies, on the axes that cut it.
-func (p *part) place(d degrees, pp, ep bool) (at format.Place) {
+func (p *part) place(d degrees, pp, ep bool) (at format.Coords) {
 	if ep && d.ep > 1 {
 		at = append(at, format.Coord{Axis: "ep", Index: p.ep, Of: d.ep})
 	}

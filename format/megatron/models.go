@@ -36,7 +36,7 @@ func models(c *format.Checkpoint, parts []*part, size degrees) error {
 			chunks = append(chunks, &chunk{p, i, found.Tensors})
 			if p.tp+p.pp+p.ep+i == 0 {
 				for _, v := range found.Values {
-					c.Values = append(c.Values, format.Value{Path: "model." + v.Path, Is: v.Is})
+					c.Values = append(c.Values, format.Value{Path: "model." + v.Path, Data: v.Data})
 				}
 			}
 		}
@@ -66,7 +66,7 @@ func models(c *format.Checkpoint, parts []*part, size degrees) error {
 		for _, p := range part.params {
 			// Stages share only what is replicated, such as tied embeddings: then the stage is part
 			// of the place.
-			p.At = part.place(size, len(stages[p.Name]) > 1, p.experts)
+			p.Coords = part.place(size, len(stages[p.Name]) > 1, p.experts)
 			if !p.copied {
 				c.Tensors = append(c.Tensors, p.Tensor)
 			}

@@ -30,7 +30,7 @@ func (n *named) slot(s *slot) error {
 	var proofs []*format.Proof
 	if s.main != nil {
 		main := *s.main
-		main.Name, main.At = optimizerKey+".fp32."+name, s.param.At
+		main.Name, main.Coords = optimizerKey+".fp32."+name, s.param.Coords
 		proofs = []*format.Proof{{Main: main, Model: s.param.Tensor}}
 		main.Proofs = proofs
 		n.Tensors = append(n.Tensors, main)
@@ -47,7 +47,7 @@ func (n *named) slot(s *slot) error {
 			n.values[path] = k.is
 		case t.Shape.Equal(s.param.Shape):
 			whole := *t
-			whole.Name, whole.At, whole.Proofs = path, s.param.At, proofs
+			whole.Name, whole.Coords, whole.Proofs = path, s.param.Coords, proofs
 			n.Tensors = append(n.Tensors, whole)
 		case t.Shape.Box().Elements() == 1: // such as a step
 			if err := n.share(path, *t, proofs); err != nil {

@@ -45,7 +45,7 @@ func (w *writer) planOptimizers() (err error) {
 	}
 	for _, v := range w.values {
 		if m := known.FindStringSubmatch(v.Path); m != nil && m[1] != "" {
-			w.steps[m[2]] = append(w.steps[m[2]], format.Value{Path: m[1], Is: v.Is})
+			w.steps[m[2]] = append(w.steps[m[2]], format.Value{Path: m[1], Data: v.Data})
 		}
 	}
 	if w.optimizers, err = readPlans(w.values); err != nil {
@@ -120,10 +120,10 @@ func (o *optimizerPlan) add(group int, key string, v format.Value) error {
 		o.groups[group] = g
 	}
 	if key != namesKey {
-		g.values = append(g.values, format.Value{Path: key, Is: v.Is, Python: v.Python})
+		g.values = append(g.values, format.Value{Path: key, Data: v.Data, Python: v.Python})
 		return nil
 	}
-	names, _ := v.Is.([]any)
+	names, _ := v.Data.([]any)
 	for _, x := range names {
 		name, ok := x.(string)
 		if !ok {
@@ -229,7 +229,7 @@ func (w *writer) state(s *seat, param string) (kinds *pickle.Dict, main any, err
 		}
 	}
 	for _, v := range w.steps[param] {
-		p, err := torchzip.Plain(v.Is)
+		p, err := torchzip.Plain(v.Data)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -245,7 +245,7 @@ func (w *writer) common(s *seat, o *optimizerPlan, d *pickle.Dict) error {
 		path, ok := strings.CutPrefix(v.Path, o.prefix)
 		if ok && groupPath.FindStringSubmatch(v.Path) == nil &&
 			known.FindStringSubmatch(v.Path) == nil {
-			rest = append(rest, format.Value{Path: path, Is: v.Is})
+			rest = append(rest, format.Value{Path: path, Data: v.Data})
 		}
 	}
 	for _, l := range s.others {

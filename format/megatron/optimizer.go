@@ -87,7 +87,7 @@ func optimizers(c *format.Checkpoint, files *format.Files, parts []*part,
 	}
 	c.Tensors, c.Values = append(c.Tensors, n.Tensors...), append(c.Values, n.Values...)
 	for path, v := range n.values {
-		c.Values = append(c.Values, format.Value{Path: path, Is: v})
+		c.Values = append(c.Values, format.Value{Path: path, Data: v})
 	}
 	c.Values = append(c.Values, n.names()...)
 	return "", nil
@@ -129,7 +129,7 @@ func (n *named) part(files *format.Files, p *part, size degrees) error {
 	elsewhere := slices.ContainsFunc(groups, func(g *group) bool { return g.elsewhere })
 	if elsewhere && p.distributed == nil && p.tp+p.pp+p.ep == 0 {
 		n.Values = append(n.Values,
-			format.Value{Path: distributedKey, Is: format.Unread{Why: fmt.Errorf(
+			format.Value{Path: distributedKey, Data: format.Unread{Why: fmt.Errorf(
 				"%s keeps the optimizer's state in %s beside it, and that is not there",
 				p.file.Name,
 				distributedName)}})

@@ -128,7 +128,7 @@ func TestGroupsOfStages(t *testing.T) {
 
 // TestKVHeads finds how many heads k and v have.
 func TestKVHeads(t *testing.T) {
-	number := func(path string, is any) format.Value { return format.Value{Path: path, Is: is} }
+	number := func(path string, is any) format.Value { return format.Value{Path: path, Data: is} }
 	for _, c := range []struct {
 		values []format.Value
 		want   int
@@ -278,10 +278,10 @@ func apart(c *format.Checkpoint) (why string) {
 	for _, x := range c.Tensors {
 		switch {
 		case !strings.HasPrefix(x.Name, "optimizer."):
-		case x.Apart == "" || why != "" && x.Apart != why || len(x.Proofs) > 0:
+		case x.WhyPart == "" || why != "" && x.WhyPart != why || len(x.Proofs) > 0:
 			return ""
 		default:
-			why = x.Apart
+			why = x.WhyPart
 		}
 	}
 	return why
@@ -361,7 +361,7 @@ func TestProof(t *testing.T) {
 			binary.LittleEndian.AppendUint16(nil, c.model)
 		p := format.Proof{Main: format.Tensor{DType: tensor.F32, Shape: tensor.Shape{1}},
 			Model: format.Tensor{DType: c.d, Shape: tensor.Shape{1}}}
-		if got := p.Differ(main, model); (got < 0) != c.same {
+		if got := p.FirstDifference(main, model); (got < 0) != c.same {
 			t.Errorf("%v in %v against %#x: %d", c.main, c.d, c.model, got)
 		}
 	}

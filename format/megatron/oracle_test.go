@@ -208,7 +208,7 @@ func (m *model) test(t *testing.T) {
 	}
 	again, files := read(t, dir)
 	for _, x := range again.Tensors {
-		if x.At != nil {
+		if x.Coords != nil {
 			t.Fatal(x)
 		}
 	}

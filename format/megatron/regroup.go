@@ -27,7 +27,7 @@ func Regroup(c *format.Checkpoint, of map[string][]format.Value, ordered bool) (
 		names = append(names, t.Name)
 	}
 	parts, err := layout.NewParts(
-		layout.MegatronCore(nil, layout.MixtureOf(names), layout.DenseLayers(names), 1))
+		layout.MegatronCore(nil, layout.ExpertNamingOf(names), layout.DenseLayers(names), 1))
 	if err != nil {
 		return "", err
 	}
@@ -102,7 +102,7 @@ func (r *regrouping) groups(c *format.Checkpoint, ordered bool) (note string, er
 			return "", err
 		}
 		if other = cmp.Or(other, otherwise); unplaced == "" {
-			values = append(values, format.Value{Path: namesKey, Is: asMegatron(params)})
+			values = append(values, format.Value{Path: namesKey, Data: asMegatron(params)})
 		}
 		for _, v := range values {
 			v.Path = at + "param_groups." + strconv.Itoa(n) + "." + v.Path
@@ -136,7 +136,7 @@ func (r *regrouping) values(params []string, vectors bool) (all []format.Value, 
 			for _, v := range of {
 				own[v.Path] = v
 			}
-			d, _ := own["weight_decay"].Is.(float64)
+			d, _ := own["weight_decay"].Data.(float64)
 			decay = max(decay, d)
 			if (d != 0) == vectors {
 				otherwise = cmp.Or(otherwise, name)
@@ -147,7 +147,7 @@ func (r *regrouping) values(params []string, vectors bool) (all []format.Value, 
 			}
 			for _, key := range slices.Concat(slices.Sorted(maps.Keys(own)),
 				slices.Sorted(maps.Keys(found))) {
-				if a, b := own[key].Is, found[key].Is; !reflect.DeepEqual(a, b) {
+				if a, b := own[key].Data, found[key].Data; !reflect.DeepEqual(a, b) {
 					return nil, "", fmt.Errorf("%s of the optimizer is %v for %q and %v for %q, "+
 						"and Megatron has both in one group", key, a, name, b, first)
 				}
@@ -159,14 +159,15 @@ func (r *regrouping) values(params []string, vectors bool) (all []format.Value, 
 		decay, mult = 0, 0
 	}
 	for _, d := range []format.Value{
-		{Path: "weight_decay", Is: decay}, {Path: "wd_mult", Is: mult}, {Path: "lr_mult", Is: 1.0},
-		{Path: "is_expert_parallel", Is: false}, {Path: "is_decoupled_lr", Is: false},
+		{Path: "weight_decay", Data: decay}, {Path: "wd_mult", Data: mult},
+		{Path: "lr_mult", Data: 1.0},
+		{Path: "is_expert_parallel", Data: false}, {Path: "is_decoupled_lr", Data: false},
 	} {
 		found[d.Path] = d
 	}
 	if _, said := found["bias_correction"]; !said {
 		// as torch's Adam always has, and that of Apex only then
-		found["bias_correction"] = format.Value{Path: "bias_correction", Is: true}
+		found["bias_correction"] = format.Value{Path: "bias_correction", Data: true}
 	}
 	for _, key := range slices.Sorted(maps.Keys(found)) {
 		all = append(all, found[key])

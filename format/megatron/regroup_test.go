@@ -22,8 +22,8 @@ func stateOf(shapes map[string]int, kinds ...string) (*format.Checkpoint,
 				format.Tensor{Name: "optimizer." + kind + "." + name, DType: tensor.F32,
 					Shape: slices.Repeat([]int{2}, dims)})
 		}
-		of[name] = []format.Value{{Path: "lr", Is: 0.5},
-			{Path: "weight_decay", Is: 0.1 * float64(dims-1)}}
+		of[name] = []format.Value{{Path: "lr", Data: 0.5},
+			{Path: "weight_decay", Data: 0.1 * float64(dims-1)}}
 	}
 	return c, of
 }
@@ -86,7 +86,7 @@ func TestRegroupNot(t *testing.T) {
 		return func(of map[string][]format.Value) {
 			of[name] = append(slices.DeleteFunc(of[name], func(v format.Value) bool {
 				return v.Path == key
-			}), format.Value{Path: key, Is: is})
+			}), format.Value{Path: key, Data: is})
 		}
 	}
 	for name, x := range map[string]struct {

@@ -60,7 +60,7 @@ func unbucket(files *format.Files, c *format.Checkpoint) error {
 	var why *errApart
 	if errors.As(err, &why) {
 		for _, i := range state {
-			c.Tensors[i].Apart = why.Error()
+			c.Tensors[i].WhyPart = why.Error()
 		}
 		return nil
 	}
@@ -170,7 +170,7 @@ func (r *reshardable) seats() error {
 		if !isModel || noParameter.MatchString(param) || staysBehind(t.Name) {
 			continue
 		}
-		if _, ok := registered(param); !ok || !format.Rounds(t.DType) {
+		if _, ok := registered(param); !ok || !format.CanRound(t.DType) {
 			return apartf("of the parameter %q, of %v, shoal does not know where among others "+
 				"it stands in the distributed optimizer's buffers", param, t.DType)
 		}

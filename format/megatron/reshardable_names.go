@@ -47,16 +47,16 @@ func (r *reshardable) members(values []format.Value) (names []format.Value) {
 			groups[path] = &group{path: path}
 		}
 		g := groups[path]
-		n, isFloat := v.Is.(float64)
+		n, isFloat := v.Data.(float64)
 		switch m[4] {
 		case "wd_mult":
 			g.decays, g.regular = n != 0, isFloat
 		case "lr_mult":
 			odd[path] = odd[path] || n != 1
 		case "is_decoupled_lr":
-			odd[path] = odd[path] || v.Is == true
+			odd[path] = odd[path] || v.Data == true
 		case "is_expert_parallel":
-			g.expert = v.Is == true
+			g.expert = v.Data == true
 		}
 	}
 	in := map[string][]string{}
@@ -75,7 +75,7 @@ func (r *reshardable) members(values []format.Value) (names []format.Value) {
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(in)) {
-		names = append(names, format.Value{Path: path + namesKey, Is: asMegatron(in[path])})
+		names = append(names, format.Value{Path: path + namesKey, Data: asMegatron(in[path])})
 	}
 	return names
 }

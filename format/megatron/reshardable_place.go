@@ -105,7 +105,7 @@ func between(flat *format.Tensor, shape tensor.Shape, at int) (pieces []format.P
 			break
 		}
 		pieces = append(pieces,
-			format.Flat(flat.DType, shape, from-at, end-at, p.File,
+			format.FlatPieces(flat.DType, shape, from-at, end-at, p.File,
 				p.Offset+int64((from-p.Box[0].From)*flat.DType.Size()))...)
 		next = end
 	}
@@ -134,7 +134,7 @@ func (r *reshardable) assemble(held map[string]map[[2]int][]*format.Tensor) (all
 							h.View.At(cell.Box))
 						for _, from := range held[kind][[2]int{f.Slots[h.Slot], member}] {
 							t.DType = from.DType
-							pieces := format.Within(from.DType, from.Pieces, moved, cell.Box)
+							pieces := format.Restrict(from.DType, from.Pieces, moved, cell.Box)
 							if first {
 								t.Pieces = append(t.Pieces, pieces...)
 							} else {

@@ -114,8 +114,8 @@ func TestReshardableRandom(t *testing.T) {
 		for i := range c.Tensors {
 			x := &c.Tensors[i]
 			got[x.Name] = string(formattest.Bytes(t, files, x))
-			if x.Apart != "" {
-				rt.Fatalf("%+v: %s stays: %s", a, x.Name, x.Apart)
+			if x.WhyPart != "" {
+				rt.Fatalf("%+v: %s stays: %s", a, x.Name, x.WhyPart)
 			}
 		}
 		if !maps.Equal(want, got) {

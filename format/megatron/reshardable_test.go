@@ -33,7 +33,7 @@ func saved(t *testing.T, name, form string, change func(*format.Checkpoint)) (*f
 		}
 		return c, files
 	}
-	c, err := dcp.ReadKnowing(files, globals)
+	c, err := dcp.Read(files, globals)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,8 +83,8 @@ func TestReshardable(t *testing.T) {
 			}
 		}
 		for i := range c.Tensors {
-			if x := &c.Tensors[i]; x.Apart != "" || ofBuffers.MatchString(x.Name) {
-				t.Errorf("%s: %s stays: %s", name, x.Name, x.Apart)
+			if x := &c.Tensors[i]; x.WhyPart != "" || ofBuffers.MatchString(x.Name) {
+				t.Errorf("%s: %s stays: %s", name, x.Name, x.WhyPart)
 			}
 		}
 		faults, err := formattest.Prove(files, c)
@@ -93,8 +93,8 @@ func TestReshardable(t *testing.T) {
 		}
 		for _, v := range whole.Values {
 			if got, ok := c.Value(v.Path); strings.Contains(v.Path, "param_groups") &&
-				(!ok || !cmp.Equal(got, v.Is)) {
-				t.Errorf("%s: %s is %v, want %v", name, v.Path, got, v.Is)
+				(!ok || !cmp.Equal(got, v.Data)) {
+				t.Errorf("%s: %s is %v, want %v", name, v.Path, got, v.Data)
 			}
 		}
 		for _, v := range c.Values {
@@ -114,7 +114,7 @@ func TestReshardableStays(t *testing.T) {
 				return v.Path == path
 			})
 			if is != "" {
-				c.Values = append(c.Values, format.Value{Path: path, Is: is})
+				c.Values = append(c.Values, format.Value{Path: path, Data: is})
 			}
 		}
 	}
@@ -175,7 +175,7 @@ func TestReshardableStays(t *testing.T) {
 		for i := range c.Tensors {
 			if bucketKey.MatchString(c.Tensors[i].Name) {
 				n++
-				if why := c.Tensors[i].Apart; !strings.Contains(why, x.why) {
+				if why := c.Tensors[i].WhyPart; !strings.Contains(why, x.why) {
 					t.Errorf("%s: %s, want %q", name, why, x.why)
 				}
 			}

@@ -44,7 +44,7 @@ var (
 // (torch_dist) layers and experts come apart, and everything has the names that it has in
 // Megatron's other format.
 func ReadDist(files *format.Files) (*format.Checkpoint, error) {
-	c, err := dcp.ReadKnowing(files, globals)
+	c, err := dcp.Read(files, globals)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func ReadDist(files *format.Files) (*format.Checkpoint, error) {
 
 // isDist reports whether Megatron-Core has written a folder.
 func isDist(files *format.Files) bool {
-	text, err := files.All(ConfigName, 1<<16)
+	text, err := files.ReadAll(ConfigName, 1<<16)
 	var config struct {
 		Backend string `json:"sharded_backend"`
 	}
@@ -229,9 +229,9 @@ func apartValues(c *format.Checkpoint) (all []format.Value) {
 	for _, v := range c.Values {
 		o, isObject := parseObject(v.Path)
 		name, isExtra := o.name()
-		switch list, isList := v.Is.([]any); {
+		switch list, isList := v.Data.([]any); {
 		case isObject && isExtra && o.rest == "" && isList && len(list) == 1:
-			if v = (format.Value{Path: name, Is: list[0]}); v.Is == nil {
+			if v = (format.Value{Path: name, Data: list[0]}); v.Data == nil {
 				continue
 			}
 		case isObject && isExtra && strings.HasPrefix(o.rest, "0."):

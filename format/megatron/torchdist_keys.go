@@ -76,12 +76,12 @@ func newKeys(s *seat, values []format.Value) *keys {
 func unlike(v format.Value) bool {
 	switch v.Path {
 	case "args.moe_layer_freq", "args.linear_attention_freq":
-		n, isNumber := v.Is.(int64)
-		return isNumber && n > 1 || !isNumber && v.Is != nil
+		n, isNumber := v.Data.(int64)
+		return isNumber && n > 1 || !isNumber && v.Data != nil
 	case "args.hetereogenous_dist_checkpoint":
-		return v.Is == true
+		return v.Data == true
 	case "args.heterogeneous_layers_config_path", "args.heterogeneous_layers_config_encoded_json":
-		return v.Is != nil
+		return v.Data != nil
 	}
 	return false
 }

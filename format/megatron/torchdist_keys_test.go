@@ -24,7 +24,7 @@ func items(t *testing.T, c *format.Checkpoint, files *format.Files) []string {
 		t.Fatal(err)
 	}
 	dir := inner(t, formattest.Write(t, out, c, files))
-	read, err := dcp.Read(format.NewFiles(dir))
+	read, err := dcp.Read(format.NewFiles(dir), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,13 +67,13 @@ func TestDistKeys(t *testing.T) {
 		"said to be unlike": {
 			[]string{one + "mlp.experts.local_experts.0.linear_fc2.weight",
 				one + "mlp.experts.local_experts.1.linear_fc2.weight"},
-			[]format.Value{{Path: "args.moe_layer_freq", Is: []any{int64(1)}}}, []string{
+			[]format.Value{{Path: "args.moe_layer_freq", Data: []any{int64(1)}}}, []string{
 				"decoder.layers.0.mlp.experts.experts.linear_fc2.weight[2,2,2]",
 				"decoder.layers.0.mlp.experts.experts.linear_fc2._extra_state/shard_0_2",
 				"decoder.layers.0.mlp.experts.experts.linear_fc2._extra_state/shard_1_2"}},
 		"experts": {[]string{one + "mlp.experts.linear_fc1.weight0",
 			one + "mlp.experts.linear_fc1.weight1"},
-			[]format.Value{{Path: "args.moe_layer_freq", Is: int64(1)}}, []string{
+			[]format.Value{{Path: "args.moe_layer_freq", Data: int64(1)}}, []string{
 				"decoder.layers.mlp.experts.experts.linear_fc1.weight[1,2,2,2]",
 				"decoder.layers.mlp.experts.experts.linear_fc1._extra_state/shard_0.0_1.2",
 				"decoder.layers.mlp.experts.experts.linear_fc1._extra_state/shard_0.1_1.2"}},
@@ -95,7 +95,7 @@ func TestDistKeys(t *testing.T) {
 				"decoder.layers.self_attention.linear_q_proj._extra_state/shard_0_1"}},
 		"state of a module": {
 			[]string{one + "mlp.linear_fc2.weight", one + "mlp.linear_fc2._extra_state"},
-			[]format.Value{{Path: "model.decoder.layers.0.x._extra_state", Is: nil}}, []string{
+			[]format.Value{{Path: "model.decoder.layers.0.x._extra_state", Data: nil}}, []string{
 				"decoder.layers.mlp.linear_fc2._extra_state/shard_0_1.0[2,2]",
 				"decoder.layers.mlp.linear_fc2.weight[1,2,2]"}},
 	} {
@@ -138,11 +138,11 @@ func TestDistNames(t *testing.T) {
 		named("chained_0.optimizer.state.param.decoder.layers.b", one(0, 1)),
 		named("optimizer.distributed.x", one(0, 2)),
 		named("optimizer.state.step.decoder.layers.a", one(0, 1), one(1, 2)))},
-		Values: []format.Value{{Path: "rng_state/shard_0.0_1.2", Is: []any{"r"}},
-			{Path: "decoder.layers.a._extra_state/shard_1_2", Is: []any{"kept"}}},
+		Values: []format.Value{{Path: "rng_state/shard_0.0_1.2", Data: []any{"r"}},
+			{Path: "decoder.layers.a._extra_state/shard_1_2", Data: []any{"kept"}}},
 		Objects: []dcp.Object{
 			{Name: "common_state/shard_0_1", Root: &pickle.List{Items: []any{common}}}},
-		Also: map[string][]string{
+		Aliases: map[string][]string{
 			"optimizer.state.fp32_param.decoder.layers.a": {
 				"optimizer.state.param.decoder.layers.a"},
 			"decoder.layers.a": {"optimizer.state.param.decoder.layers.d"}},
@@ -164,7 +164,7 @@ func TestDistNames(t *testing.T) {
 		names = append(names, fmt.Sprint(x.Name, x.Shape))
 	}
 	for _, v := range c.Values {
-		names = append(names, fmt.Sprint(v.Path, "=", v.Is))
+		names = append(names, fmt.Sprint(v.Path, "=", v.Data))
 	}
 	if diff := cmp.Diff([]string{
 		"decoder.layers.b[2,3]", "decoder.layers.c[2,3]", "model.decoder.layers.0.a[3]",

@@ -105,7 +105,7 @@ func (w *distWriter) shards() error {
 		return cmp.Or(cmp.Compare(depth(a.param), depth(b.param)), strings.Compare(a.kind, b.kind),
 			strings.Compare(a.param, b.param))
 	})
-	content := dcp.Content{Ranks: [][]format.Shard{nil}, Also: w.also(all)}
+	content := dcp.Content{Ranks: [][]format.Shard{nil}, Aliases: w.also(all)}
 	for _, l := range all {
 		content.Ranks[0] = append(content.Ranks[0], w.keys.of(l.param).shard(l))
 	}
@@ -188,7 +188,7 @@ func (w *distWriter) folder() {
 // behind reports whether a value is written nowhere.
 func (w *distWriter) behind(v format.Value) bool {
 	if strings.HasPrefix(v.Path, "model.") {
-		return v.Is != nil || !strings.HasSuffix(v.Path, extraState)
+		return v.Data != nil || !strings.HasSuffix(v.Path, extraState)
 	}
 	return strings.HasPrefix(v.Path, "rng_state/") ||
 		strings.HasPrefix(v.Path, "rerun_state_machine/") || w.writer.behind(v)

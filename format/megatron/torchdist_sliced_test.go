@@ -27,7 +27,7 @@ import (
 func raw(t testing.TB, dir fs.FS) map[string]string {
 	t.Helper()
 	files := format.NewFiles(dir)
-	c, err := dcp.Read(files)
+	c, err := dcp.Read(files, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

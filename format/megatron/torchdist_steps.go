@@ -87,8 +87,8 @@ func (w *writer) count(tensors []format.Tensor, read func(*format.Tensor, []byte
 					"number of steps; leave it out with --no-values",
 					optimizerKey+"."+v.Path+"."+param)
 			}
-			n, isFloat := v.Is.(float64)
-			if k, ok := v.Is.(int64); ok {
+			n, isFloat := v.Data.(float64)
+			if k, ok := v.Data.(int64); ok {
 				n, isFloat = float64(k), true
 			}
 			if !isFloat {

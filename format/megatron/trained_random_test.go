@@ -129,7 +129,7 @@ func groupValues(c *format.Checkpoint) map[string]any {
 	all := map[string]any{}
 	for _, v := range c.Values {
 		if strings.HasPrefix(v.Path, "optimizer.") {
-			all[v.Path] = v.Is
+			all[v.Path] = v.Data
 		}
 	}
 	return maps.Clone(all)

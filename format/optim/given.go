@@ -12,11 +12,11 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
-// MaxGroupsBytes bounds a text of groups.
+// MaxGroupsBytes bounds a text of groups, in bytes.
 const MaxGroupsBytes = 64 << 20
 
-// Parse reads groups: a JSON list of objects, each with the names of its parameters in order,
-// "params", and values such as "lr" beside.
+// Parse reads groups: a JSON list of objects, each with the names of its parameters in order under
+// "params", and with values such as "lr".
 func Parse(text []byte) ([]Group, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -35,7 +35,7 @@ func Parse(text []byte) ([]Group, error) {
 	var groups []Group
 	for i, object := range list {
 		in, _ := object["params"].([]any)
-		g := Group{Params: texts(in)}
+		g := Group{Params: stringList(in)}
 		if len(g.Params) == 0 {
 			return nil, fmt.Errorf(`group %d has no list of names under "params"`, i)
 		}
@@ -54,11 +54,11 @@ func Parse(text []byte) ([]Group, error) {
 				return nil, fmt.Errorf(
 					"group %d has something under %q, which is no name of a value", i, key)
 			}
-			is, err := plain(x)
+			is, err := plainJSON(x)
 			if err != nil {
 				return nil, fmt.Errorf("group %d, %s: %w", i, key, err)
 			}
-			g.Values = append(g.Values, format.Value{Path: key, Is: is})
+			g.Values = append(g.Values, format.Value{Path: key, Data: is})
 		}
 		slices.SortFunc(g.Values, func(a, b format.Value) int {
 			return strings.Compare(a.Path, b.Path)
@@ -68,8 +68,8 @@ func Parse(text []byte) ([]Group, error) {
 	return groups, nil
 }
 
-// plain is a value of JSON as a value of a checkpoint.
-func plain(x any) (any, error) {
+// plainJSON converts a JSON value to a value of a checkpoint.
+func plainJSON(x any) (any, error) {
 	switch x := x.(type) {
 	case nil, bool, string:
 		return x, nil
@@ -82,7 +82,7 @@ func plain(x any) (any, error) {
 		list := make([]any, len(x))
 		for i := range x {
 			var err error
-			if list[i], err = plain(x[i]); err != nil {
+			if list[i], err = plainJSON(x[i]); err != nil {
 				return nil, err
 			}
 		}

@@ -1,6 +1,7 @@
 // Package optim finds out which parameters are in which group of an optimizer, and in which order:
-// formats that go by position need that, and those with names say it in ways of their own. State of
-// torch's optimizers it takes under the names that all other formats have, optimizer.KIND.NAME.
+// formats that go by position need that, and formats with names have different ways to say it. It
+// renames the state of torch's optimizers to the names that all other formats have,
+// optimizer.KIND.NAME.
 package optim
 
 import (
@@ -14,7 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
-// NamesKey is under which values of a group have the names of its parameters.
+// NamesKey is the key of a group under which the names of its parameters stand.
 const NamesKey = "param_names"
 
 // maxGroups bounds the numbers of groups.
@@ -22,31 +23,35 @@ const maxGroups = 1 << 16
 
 const (
 	groupsKey  = "param_groups."
-	deepSpeeds = "optimizer_state." // what paths of DeepSpeed's optimizers begin with
+	deepSpeeds = "optimizer_state." // prefix of paths in DeepSpeed's optimizers
 )
 
-// A Group is some parameters that an optimizer treats alike.
+// A Group is parameters that an optimizer treats alike.
 type Group struct {
 	Params []string
-	Values []format.Value // learning rate and the like, by key; of a key the first counts
+	// Values are the learning rate and the like, by key. The first value of a key counts.
+	Values []format.Value
 }
 
-// An Optimizer is what a checkpoint says of one.
+// An Optimizer is what a checkpoint says of an optimizer.
 type Optimizer struct {
 	Groups []Group
-	// whether groups, and the parameters in them, stand in the order of the optimizer
-	Ordered bool
-	Why     string // why they do not
-	From    Source
-	// where it is said, for people: paths of values begin so, or the flag for a file with groups
-	Said string
+	// Ordered reports whether groups, and the parameters in them, are in the order of the
+	// optimizer.
+	Ordered      bool
+	WhyUnordered string // why they are not; "" = Ordered
+	Source       Source
+	// Where says where the groups are stated, for people: the prefix of the paths of values, or the
+	// flag for a file with groups.
+	Where string
 }
 
-// A Source is who says which groups there are.
+// A Source says who states the groups.
 type Source int
 
 // Sources.
 const (
+	// Sources of groups.
 	Torch Source = iota
 	DeepSpeed
 	Megatron
@@ -55,45 +60,48 @@ const (
 
 const fileFlag = "--groups"
 
-// named is the path of what is of a group in the checkpoints of DeepSpeed and Megatron.
-var named = regexp.MustCompile(
+// groupPath matches the values of groups in checkpoints of DeepSpeed and Megatron.
+var groupPath = regexp.MustCompile(
 	`^(optimizer_state\.|optimizer\.(?:\d+\.)?(?:(?:optimizer|optimizer_state_dict)\.)?)param_groups\.(\d+)\.(.+)$`)
 
 // Find finds the groups of the optimizer of a checkpoint whose state has names: as given says, or
-// as the checkpoint does; nil when neither says which parameters are in them. It takes state of
-// torch's optimizers, PREFIX.state.NAME.KIND, as optimizer.KIND.NAME, and the values of its groups
-// away. read reads numbers. renamed are the tensors that have other names now, with those they had.
+// as the checkpoint does; nil when neither says which parameters are in them. It renames the state
+// of torch's optimizers from PREFIX.state.NAME.KIND to optimizer.KIND.NAME, and removes the values
+// of its groups. read reads numbers. renamed is the old name of each renamed tensor, by the new
+// one.
 func Find(c *format.Checkpoint, given []Group,
 	read func(*format.Tensor, []byte) error) (o *Optimizer, renamed map[string]string, err error) {
-	prefix, err := torchs(c)
+	prefix, err := torchPrefix(c)
 	if err != nil {
 		return nil, nil, err
 	}
 	if prefix == "" {
-		o = others(c)
+		o = frameworkGroups(c)
 	} else {
-		t := taking{c: c, prefix: prefix, given: given, read: read, renamed: map[string]string{}}
-		if o, err = t.take(); err != nil {
+		t := torchReader{c: c, prefix: prefix, given: given, readNumber: read,
+			renamed: map[string]string{}}
+		if o, err = t.read(); err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", strings.TrimSuffix(prefix, "."), err)
 		}
 		renamed = t.renamed
 	}
-	if found := states(c); given != nil {
-		o, err = o.as(given, found)
+	if found := parametersWithState(c); given != nil {
+		o, err = o.applyGiven(given, found)
 	} else if o != nil && len(found) == 0 ||
-		o != nil && o.From != Torch && slices.ContainsFunc(o.Groups, func(g Group) bool {
+		o != nil && o.Source != Torch && slices.ContainsFunc(o.Groups, func(g Group) bool {
 			return len(g.Params) == 0
 		}) {
-		o = nil // there is none, or it names none of its parameters, or not all
+		o = nil // no optimizer, or one that does not name all its parameters
 	}
 	return o, renamed, err
 }
 
-// stateName is that of a parameter's state: its kind, and the parameter.
+// stateName matches the state of a parameter: its kind, and the parameter.
 var stateName = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
 
-// states are the parameters of which there is state that has their shape, or a number of steps.
-func states(c *format.Checkpoint) map[string]bool {
+// parametersWithState returns the parameters for which there is state of their shape, or a number
+// of steps.
+func parametersWithState(c *format.Checkpoint) map[string]bool {
 	found := map[string]bool{}
 	for _, t := range c.Tensors {
 		if m := stateName.FindStringSubmatch(t.Name); m != nil {
@@ -103,33 +111,33 @@ func states(c *format.Checkpoint) map[string]bool {
 	return found
 }
 
-// others finds the groups as DeepSpeed and Megatron have them, whose parameters are in param_names
-// if they are known; nil without any. Of two optimizers, as Megatron has for experts until they are
-// joined, none is all.
-func others(c *format.Checkpoint) *Optimizer {
+// frameworkGroups finds the groups as DeepSpeed and Megatron state them, whose parameters are in
+// param_names if they are known; nil without any. With two optimizers, as Megatron has for experts
+// until they are joined, neither is complete, so the result is nil.
+func frameworkGroups(c *format.Checkpoint) *Optimizer {
 	o := &Optimizer{Ordered: true}
 	for _, v := range c.Values {
-		m := named.FindStringSubmatch(v.Path)
+		m := groupPath.FindStringSubmatch(v.Path)
 		if m == nil {
 			continue
 		}
 		n, err := strconv.Atoi(m[2])
-		if err != nil || n >= maxGroups || o.Said != "" && !strings.HasPrefix(v.Path, o.Said) {
+		if err != nil || n >= maxGroups || o.Where != "" && !strings.HasPrefix(v.Path, o.Where) {
 			return nil
 		}
-		o.Said = m[1] + strings.TrimSuffix(groupsKey, ".")
+		o.Where = m[1] + strings.TrimSuffix(groupsKey, ".")
 		o.group(n).add(m[3], v)
 	}
 	if len(o.Groups) == 0 {
 		return nil
 	}
-	if o.From = Megatron; strings.HasPrefix(o.Said, deepSpeeds) {
-		o.From = DeepSpeed
+	if o.Source = Megatron; strings.HasPrefix(o.Where, deepSpeeds) {
+		o.Source = DeepSpeed
 	}
 	return o
 }
 
-// group is that of a number.
+// group returns the group of a number, which it makes if necessary.
 func (o *Optimizer) group(n int) *Group {
 	for len(o.Groups) <= n {
 		o.Groups = append(o.Groups, Group{})
@@ -139,8 +147,8 @@ func (o *Optimizer) group(n int) *Group {
 
 // add adds a value of a group under its key.
 func (g *Group) add(key string, v format.Value) {
-	if list, ok := v.Is.([]any); key == NamesKey && ok {
-		g.Params = texts(list)
+	if list, ok := v.Data.([]any); key == NamesKey && ok {
+		g.Params = stringList(list)
 		return
 	}
 	if key != "params" && key != NamesKey {
@@ -149,8 +157,8 @@ func (g *Group) add(key string, v format.Value) {
 	}
 }
 
-// texts are the names in a list; nil when something else is in it.
-func texts(list []any) (names []string) {
+// stringList returns the texts in a list; nil when anything else is in it.
+func stringList(list []any) (names []string) {
 	for _, x := range list {
 		name, ok := x.(string)
 		if !ok {
@@ -161,9 +169,10 @@ func texts(list []any) (names []string) {
 	return names
 }
 
-// as are the groups that were given. What they say of no value the checkpoint does: of the group of
-// the same number, or if it names parameters, of these, which must then agree.
-func (o *Optimizer) as(given []Group, states map[string]bool) (*Optimizer, error) {
+// applyGiven returns the given groups. A value that a given group lacks comes from the checkpoint:
+// from the group of the same number, or from the groups of its parameters if those are named, which
+// must then agree.
+func (o *Optimizer) applyGiven(given []Group, states map[string]bool) (*Optimizer, error) {
 	of := map[string]*Group{}
 	if o != nil {
 		for i := range o.Groups {
@@ -172,7 +181,7 @@ func (o *Optimizer) as(given []Group, states map[string]bool) (*Optimizer, error
 			}
 		}
 	}
-	all, n := &Optimizer{Ordered: true, From: Given, Said: fileFlag}, 0
+	all, n := &Optimizer{Ordered: true, Source: Given, Where: fileFlag}, 0
 	for i, g := range given {
 		if len(g.Params) == 0 {
 			return nil, fmt.Errorf("%s: group %d has no parameters", fileFlag, i)
@@ -189,7 +198,7 @@ func (o *Optimizer) as(given []Group, states map[string]bool) (*Optimizer, error
 			if own == first {
 				continue
 			}
-			if key := differ(own, first, g.Values); key != "" {
+			if key := conflictingKey(own, first, g.Values); key != "" {
 				return nil, fmt.Errorf("%s: group %d has %q and %q, of which the checkpoint "+
 					"says another %s each; say which is meant", fileFlag, i, g.Params[0], name, key)
 			}
@@ -201,7 +210,7 @@ func (o *Optimizer) as(given []Group, states map[string]bool) (*Optimizer, error
 		if from != nil {
 			values = append(values, from.Values...)
 		}
-		all.Groups = append(all.Groups, Group{g.Params, firsts(values)})
+		all.Groups = append(all.Groups, Group{g.Params, firstOfEachKey(values)})
 	}
 	if n < len(states) {
 		for _, g := range given {
@@ -223,8 +232,8 @@ func keys(set map[string]bool) (list []string) {
 	return list
 }
 
-// firsts leaves of each key the first value.
-func firsts(values []format.Value) (list []format.Value) {
+// firstOfEachKey keeps the first value of each key.
+func firstOfEachKey(values []format.Value) (list []format.Value) {
 	seen := map[string]bool{}
 	for _, v := range values {
 		if !seen[v.Path] {
@@ -235,14 +244,14 @@ func firsts(values []format.Value) (list []format.Value) {
 	return list
 }
 
-// differ is a key of which two groups have another value, and which is not said anew; "" for none.
-func differ(a, b *Group, anew []format.Value) string {
+// conflictingKey returns a key in which two groups differ and that is not overridden; "" for none.
+func conflictingKey(a, b *Group, anew []format.Value) string {
 	if a == nil || b == nil {
 		return "group"
 	}
 	for _, x := range [][2]*Group{{a, b}, {b, a}} {
 		for _, v := range x[0].Values {
-			if is, there := x[1].value(v.Path); (!there || !reflect.DeepEqual(is, v.Is)) &&
+			if is, there := x[1].value(v.Path); (!there || !reflect.DeepEqual(is, v.Data)) &&
 				!slices.ContainsFunc(anew, func(w format.Value) bool {
 					return w.Path == v.Path
 				}) {
@@ -253,7 +262,7 @@ func differ(a, b *Group, anew []format.Value) string {
 	return ""
 }
 
-// Values are those of the group of each parameter.
+// Values returns the values of the group of each parameter.
 func (o *Optimizer) Values() map[string][]format.Value {
 	of := map[string][]format.Value{}
 	for _, g := range o.Groups {
@@ -264,25 +273,25 @@ func (o *Optimizer) Values() map[string][]format.Value {
 	return of
 }
 
-// Drop takes away the values of groups.
+// Drop removes the values of groups.
 func Drop(c *format.Checkpoint) {
 	c.Values = slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {
-		return named.MatchString(v.Path)
+		return groupPath.MatchString(v.Path)
 	})
 }
 
-// value is that of a key.
+// value returns the value of a key.
 func (g *Group) value(key string) (any, bool) {
 	for _, v := range g.Values {
 		if v.Path == key {
-			return v.Is, true
+			return v.Data, true
 		}
 	}
 	return nil, false
 }
 
-// Replace has the values of a checkpoint say what is said here as DeepSpeed's do, with the names in
-// order if there is one.
+// Replace rewrites the values of a checkpoint so that they state these groups as DeepSpeed does,
+// with names in order if the order is known.
 func (o *Optimizer) Replace(c *format.Checkpoint) error {
 	Drop(c)
 	for i, g := range o.Groups {
@@ -298,7 +307,7 @@ func (o *Optimizer) Replace(c *format.Checkpoint) error {
 		for _, name := range g.Params {
 			names = append(names, name)
 		}
-		c.Values = append(c.Values, format.Value{Path: at + NamesKey, Is: names})
+		c.Values = append(c.Values, format.Value{Path: at + NamesKey, Data: names})
 	}
 	return c.Finish()
 }

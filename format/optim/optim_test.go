@@ -34,7 +34,7 @@ func sample(t *testing.T, name string) (*format.Checkpoint, *format.Files, forma
 	t.Helper()
 	dir, want := formattest.Load(t, "../dcp/testdata/"+name+".zip")
 	files := format.NewFiles(dir)
-	c, err := dcp.Read(files)
+	c, err := dcp.Read(files, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,13 +52,13 @@ func TestFindTorch(t *testing.T) {
 			t.Fatal(name, err)
 		}
 		if len(o.Groups) != 2 || !slices.Equal(o.Groups[0].Params, matrices) ||
-			!slices.Equal(o.Groups[1].Params, vectors) || !o.Ordered || o.From != optim.Torch {
+			!slices.Equal(o.Groups[1].Params, vectors) || !o.Ordered || o.Source != optim.Torch {
 			t.Errorf("%s: %+v", name, o)
 		}
 		for i, decay := range []float64{0.1, 0} {
 			said := map[string]any{}
 			for _, v := range o.Groups[i].Values {
-				said[v.Path] = v.Is
+				said[v.Path] = v.Data
 			}
 			if said["weight_decay"] != decay || said["lr"] != 1e-2 ||
 				!cmp.Equal(said["betas"], any([]any{0.9, 0.95})) || len(said) != 11 {
@@ -90,33 +90,35 @@ func TestFindTorch(t *testing.T) {
 func TestOrder(t *testing.T) {
 	const b, a = "optim.param_groups.b.w.lr", "optim.param_groups.a.w.lr"
 	for name, x := range map[string]struct {
-		listed []format.Listed
+		listed []format.SavedItem
 		order  []string // nil where it is not known
 	}{
-		"one rank":  {[]format.Listed{{Name: b}, {Name: a}}, []string{"b.w", "a.w"}},
-		"two ranks": {[]format.Listed{{Name: b}, {Name: a, Rank: 1}}, nil},
+		"one rank":  {[]format.SavedItem{{Name: b}, {Name: a}}, []string{"b.w", "a.w"}},
+		"two ranks": {[]format.SavedItem{{Name: b}, {Name: a, Rank: 1}}, nil},
 		"one of two ranks": {
-			[]format.Listed{{Name: a}, {Name: b, Rank: 1},
+			[]format.SavedItem{{Name: a}, {Name: b, Rank: 1},
 				{Name: "optim.param_groups.a.w.eps", Rank: 1}}, []string{"b.w", "a.w"}},
 		"by state": {
-			[]format.Listed{{Name: b}, {Name: a, Rank: 1}, {Name: "optim.state.b.w.m"},
+			[]format.SavedItem{{Name: b}, {Name: a, Rank: 1}, {Name: "optim.state.b.w.m"},
 				{Name: "optim.state.a.w.m"}}, []string{"b.w", "a.w"}},
-		"names of what is other": {[]format.Listed{{Name: "model.b.w"}, {Name: "model.a.w"}}, nil},
-		"sorted":                 {[]format.Listed{{Name: a}, {Name: b}}, nil},
-		"nothing":                {nil, nil},
+		"names of what is other": {[]format.SavedItem{{Name: "model.b.w"}, {Name: "model.a.w"}},
+			nil},
+		"sorted":  {[]format.SavedItem{{Name: a}, {Name: b}}, nil},
+		"nothing": {nil, nil},
 	} {
-		c := &format.Checkpoint{Listed: x.listed,
+		c := &format.Checkpoint{SavedOrder: x.listed,
 			Tensors: []format.Tensor{{Name: "optim.state.a.w.m", DType: tensor.F32},
 				{Name: "optim.state.b.w.m", DType: tensor.F32}},
-			Values: []format.Value{{Path: a, Is: 0.5},
-				{Path: "optim.param_groups.a.w.eps", Is: 1.0}, {Path: b, Is: 0.5},
-				{Path: "optim.param_groups.b.w.eps", Is: 1.0}}}
+			Values: []format.Value{{Path: a, Data: 0.5},
+				{Path: "optim.param_groups.a.w.eps", Data: 1.0}, {Path: b, Data: 0.5},
+				{Path: "optim.param_groups.b.w.eps", Data: 1.0}}}
 		o, _, err := optim.Find(c, nil, nil)
 		if err != nil {
 			t.Fatal(name, err)
 		}
 		if o.Ordered != (x.order != nil) ||
-			o.Ordered && !slices.Equal(o.Groups[0].Params, x.order) || o.Ordered == (o.Why != "") ||
+			o.Ordered && !slices.Equal(o.Groups[0].Params, x.order) ||
+			o.Ordered == (o.WhyUnordered != "") ||
 			len(o.Groups) != 1 {
 			t.Errorf("%s: %+v", name, o)
 		}
@@ -131,14 +133,15 @@ func TestOrderContradicted(t *testing.T) {
 		for _, name := range []string{"b", "c", "a"} {
 			c.Tensors = append(c.Tensors,
 				format.Tensor{Name: "optim.state." + name + ".m", DType: tensor.F32})
-			c.Listed = append(c.Listed, format.Listed{Name: "optim.state." + name + ".m"})
+			c.SavedOrder = append(c.SavedOrder,
+				format.SavedItem{Name: "optim.state." + name + ".m"})
 			c.Values = append(c.Values,
-				format.Value{Path: "optim.param_groups." + name + ".lr", Is: 0.5})
+				format.Value{Path: "optim.param_groups." + name + ".lr", Data: 0.5})
 		}
 		second := map[string]string{"c": "b", "b": "c"}[first]
-		c.Listed = append(c.Listed,
-			format.Listed{Name: "optim.param_groups." + first + ".lr", Rank: 1},
-			format.Listed{Name: "optim.param_groups." + second + ".lr", Rank: 1})
+		c.SavedOrder = append(c.SavedOrder,
+			format.SavedItem{Name: "optim.param_groups." + first + ".lr", Rank: 1},
+			format.SavedItem{Name: "optim.param_groups." + second + ".lr", Rank: 1})
 		o, _, err := optim.Find(c, nil, nil)
 		if err != nil || o.Ordered != ordered ||
 			ordered && !slices.Equal(o.Groups[0].Params, []string{"b", "c", "a"}) {
@@ -155,14 +158,14 @@ func numbered(names ...any) *format.Checkpoint {
 		c.Tensors = append(c.Tensors,
 			format.Tensor{Name: name, DType: tensor.F32, Shape: tensor.Shape{2}})
 	}
-	c.Values = []format.Value{{Path: "optimizer.param_groups.0.lr", Is: 0.5},
-		{Path: "optimizer.param_groups.0.params", Is: []any{int64(0), int64(1)}},
-		{Path: "optimizer.param_groups.1.lr", Is: 0.25},
-		{Path: "optimizer.param_groups.1.params", Is: []any{int64(2)}}}
+	c.Values = []format.Value{{Path: "optimizer.param_groups.0.lr", Data: 0.5},
+		{Path: "optimizer.param_groups.0.params", Data: []any{int64(0), int64(1)}},
+		{Path: "optimizer.param_groups.1.lr", Data: 0.25},
+		{Path: "optimizer.param_groups.1.params", Data: []any{int64(2)}}}
 	if names != nil {
 		c.Values = append(c.Values,
-			format.Value{Path: "optimizer.param_groups.0.param_names", Is: names},
-			format.Value{Path: "optimizer.param_groups.1.param_names", Is: []any{"b.w"}})
+			format.Value{Path: "optimizer.param_groups.0.param_names", Data: names},
+			format.Value{Path: "optimizer.param_groups.1.param_names", Data: []any{"b.w"}})
 	}
 	return c
 }
@@ -170,7 +173,7 @@ func numbered(names ...any) *format.Checkpoint {
 // TestNumbers names what an optimizer numbers: as it says itself, or as somebody says.
 func TestNumbers(t *testing.T) {
 	given := []optim.Group{{Params: []string{"c.w", "a.w"}},
-		{Params: []string{"b.w"}, Values: []format.Value{{Path: "lr", Is: 2.0}}}}
+		{Params: []string{"b.w"}, Values: []format.Value{{Path: "lr", Data: 2.0}}}}
 	for name, x := range map[string]struct {
 		c     *format.Checkpoint
 		given []optim.Group
@@ -197,7 +200,7 @@ func TestNumbers(t *testing.T) {
 			t.Fatal(name, err)
 		}
 		if !slices.Equal(o.Groups[0].Params, []string{"c.w", "a.w"}) ||
-			o.Values()["b.w"][0].Is != x.rate || o.Values()["a.w"][0].Is != 0.5 {
+			o.Values()["b.w"][0].Data != x.rate || o.Values()["a.w"][0].Data != 0.5 {
 			t.Errorf("%s: %+v", name, o)
 		}
 		var names []string
@@ -226,7 +229,8 @@ func TestGiven(t *testing.T) {
 		for _, name := range []string{"a.w", "b.w", "c.w"} {
 			c.Tensors = append(c.Tensors,
 				format.Tensor{Name: "optimizer.exp_avg." + name, DType: tensor.F32})
-			c.Values = append(c.Values, format.Value{Path: "optimizer.step." + name, Is: int64(3)})
+			c.Values = append(c.Values,
+				format.Value{Path: "optimizer.step." + name, Data: int64(3)})
 		}
 		return c
 	}
@@ -235,12 +239,12 @@ func TestGiven(t *testing.T) {
 		c.Values = append(c.Values, values...)
 		return c
 	}
-	two := with(format.Value{Path: "optimizer_state.param_groups.0.lr", Is: 1.0},
-		format.Value{Path: "optimizer_state.param_groups.1.lr", Is: 2.0})
-	named := with(format.Value{Path: "optimizer.param_groups.0.lr", Is: 1.0},
-		format.Value{Path: "optimizer.param_groups.0.param_names", Is: []any{"a.w", "c.w"}},
-		format.Value{Path: "optimizer.param_groups.1.lr", Is: 2.0},
-		format.Value{Path: "optimizer.param_groups.1.param_names", Is: []any{"b.w"}})
+	two := with(format.Value{Path: "optimizer_state.param_groups.0.lr", Data: 1.0},
+		format.Value{Path: "optimizer_state.param_groups.1.lr", Data: 2.0})
+	named := with(format.Value{Path: "optimizer.param_groups.0.lr", Data: 1.0},
+		format.Value{Path: "optimizer.param_groups.0.param_names", Data: []any{"a.w", "c.w"}},
+		format.Value{Path: "optimizer.param_groups.1.lr", Data: 2.0},
+		format.Value{Path: "optimizer.param_groups.1.param_names", Data: []any{"b.w"}})
 	for name, x := range map[string]struct {
 		c     *format.Checkpoint
 		given string
@@ -286,12 +290,12 @@ func TestGiven(t *testing.T) {
 			rate := any(nil)
 			for _, v := range g.Values {
 				if v.Path == "lr" {
-					rate = v.Is
+					rate = v.Data
 				}
 			}
 			rates = append(rates, rate)
 		}
-		if !cmp.Equal(rates, x.rates) || !o.Ordered || o.From != optim.Given {
+		if !cmp.Equal(rates, x.rates) || !o.Ordered || o.Source != optim.Given {
 			t.Errorf("%s: %v, want %v", name, rates, x.rates)
 		}
 	}
@@ -303,7 +307,7 @@ func TestFindNot(t *testing.T) {
 	t32 := func(name string, shape ...int) format.Tensor {
 		return format.Tensor{Name: name, DType: tensor.F32, Shape: shape}
 	}
-	value := func(path string, is any) format.Value { return format.Value{Path: path, Is: is} }
+	value := func(path string, is any) format.Value { return format.Value{Path: path, Data: is} }
 	list := func(names ...any) format.Value { return value("optim.param_groups.0.params", names) }
 	state := t32("optim.state.a.w.exp_avg")
 	for name, x := range map[string]struct {
@@ -329,7 +333,7 @@ func TestFindNot(t *testing.T) {
 					value("optimizer.1.param_groups.0.param_names", []any{"b"})}}, ""},
 		"parts": {format.Checkpoint{
 			Tensors: []format.Tensor{
-				{Name: "optimizer.state.0.exp_avg", At: format.Place{{Axis: "tp", Of: 2}}}},
+				{Name: "optimizer.state.0.exp_avg", Coords: format.Coords{{Axis: "tp", Of: 2}}}},
 			Values: []format.Value{value("optimizer.param_groups.0.params", []any{int64(0)})}},
 			""},
 		"two of torch": {format.Checkpoint{
@@ -381,7 +385,8 @@ func TestRatesInTensors(t *testing.T) {
 		copy(b, []byte{0, 0, 0, 63})
 		return nil
 	})
-	if err != nil || len(o.Groups) != 1 || o.Groups[0].Values[0].Is != 0.5 || len(c.Tensors) != 2 {
+	if err != nil || len(o.Groups) != 1 || o.Groups[0].Values[0].Data != 0.5 ||
+		len(c.Tensors) != 2 {
 		t.Errorf("%+v, %v, %v", o, c.Tensors, err)
 	}
 }

@@ -14,9 +14,9 @@ import (
 
 const statePart = "state."
 
-// torchs is the beginning of the names of the state of torch's optimizer, with a dot at the end, or
-// "" when there is none.
-func torchs(c *format.Checkpoint) (prefix string, err error) {
+// torchPrefix returns the prefix of the state of torch's optimizer, with a dot at the end, or ""
+// when there is none.
+func torchPrefix(c *format.Checkpoint) (prefix string, err error) {
 	grouped := map[string]bool{}
 	note := func(path string) {
 		if i := strings.Index("."+path, "."+groupsKey); i >= 0 {
@@ -32,7 +32,7 @@ func torchs(c *format.Checkpoint) (prefix string, err error) {
 	var found []string
 	for p := range grouped {
 		if is := func(t format.Tensor) bool {
-			return strings.HasPrefix(t.Name, p+statePart) && t.At == nil
+			return strings.HasPrefix(t.Name, p+statePart) && t.Coords == nil
 		}; slices.ContainsFunc(c.Tensors, is) {
 			found = append(found, p)
 		}
@@ -48,28 +48,30 @@ func torchs(c *format.Checkpoint) (prefix string, err error) {
 	return found[0], nil
 }
 
-// taking takes the state of torch's optimizer.
-type taking struct {
-	c       *format.Checkpoint
-	prefix  string
-	given   []Group
-	read    func(*format.Tensor, []byte) error
-	renamed map[string]string
-	values  map[string][]format.Value // by the name of a parameter, or the number of a group
-	order   []string                  // names, as values mention them
+// A torchReader reads the state of torch's optimizer.
+type torchReader struct {
+	c          *format.Checkpoint
+	prefix     string
+	given      []Group
+	readNumber func(*format.Tensor, []byte) error
+	renamed    map[string]string
+	// values by the name of a parameter, or the number of a group.
+	values map[string][]format.Value
+	order  []string // names in the order in which values mention them
 }
 
-func (t *taking) take() (*Optimizer, error) {
-	if err := t.hyper(); err != nil {
+func (t *torchReader) read() (*Optimizer, error) {
+	if err := t.takeGroupValues(); err != nil {
 		return nil, err
 	}
-	o := &Optimizer{Ordered: true, From: Torch, Said: t.prefix + strings.TrimSuffix(groupsKey, ".")}
-	numbers := map[string]string{} // names, by the numbers that state goes by
+	o := &Optimizer{Ordered: true, Source: Torch,
+		Where: t.prefix + strings.TrimSuffix(groupsKey, ".")}
+	numbers := map[string]string{} // name of each number in the state
 	var err error
-	if listed(t.values["0"]) {
-		err = t.listed(o, numbers)
+	if hasParamList(t.values["0"]) {
+		err = t.readListed(o, numbers)
 	} else {
-		err = t.flat(o)
+		err = t.readFlattened(o)
 	}
 	if err != nil {
 		return nil, err
@@ -77,8 +79,9 @@ func (t *taking) take() (*Optimizer, error) {
 	return o, t.rename(o, numbers)
 }
 
-// hyper sorts what is of groups by what stands before its key, and takes it away.
-func (t *taking) hyper() error {
+// takeGroupValues removes the values of groups from the checkpoint, and sorts them by parameter or
+// group.
+func (t *torchReader) takeGroupValues() error {
 	t.values = map[string][]format.Value{}
 	at := t.prefix + groupsKey
 	add := func(path string, v format.Value) {
@@ -95,10 +98,10 @@ func (t *taking) hyper() error {
 	var err error
 	t.c.Tensors = slices.DeleteFunc(slices.Clone(t.c.Tensors), func(x format.Tensor) bool {
 		path, ok := strings.CutPrefix(x.Name, at)
-		if ok && err == nil { // such as a learning rate in a tensor
+		if ok && err == nil { // a learning rate in a tensor, for example
 			var is any
-			is, err = x.Number(t.read)
-			add(path, format.Value{Is: is})
+			is, err = x.Number(t.readNumber)
+			add(path, format.Value{Data: is})
 		}
 		return ok
 	})
@@ -117,26 +120,26 @@ func (t *taking) hyper() error {
 	return err
 }
 
-// listed reports whether these are the values of a group with a list of its parameters.
-func listed(values []format.Value) bool {
+// hasParamList reports whether these are the values of a group with a list of its parameters.
+func hasParamList(values []format.Value) bool {
 	return slices.ContainsFunc(values, func(v format.Value) bool {
-		_, list := v.Is.([]any)
+		_, list := v.Data.([]any)
 		return v.Path == "params" && list
 	})
 }
 
-// listed reads groups that list their parameters: by name, or by numbers, which param_names has in
-// the same order if the program has given names to the optimizer.
-func (t *taking) listed(o *Optimizer, numbers map[string]string) error {
+// readListed reads groups that list their parameters: by name, or by numbers, in the order of
+// param_names if the program has given names to the optimizer.
+func (t *torchReader) readListed(o *Optimizer, numbers map[string]string) error {
 	for _, at := range t.order {
 		n, err := strconv.Atoi(at)
-		if err != nil || n < 0 || n >= maxGroups || !listed(t.values[at]) {
+		if err != nil || n < 0 || n >= maxGroups || !hasParamList(t.values[at]) {
 			return fmt.Errorf("%s%s is no group with a list of parameters", groupsKey, at)
 		}
 		g, in := o.group(n), []any(nil)
 		for _, v := range t.values[at] {
 			if v.Path == "params" {
-				in, _ = v.Is.([]any)
+				in, _ = v.Data.([]any)
 			}
 			g.add(v.Path, v)
 		}
@@ -144,7 +147,7 @@ func (t *taking) listed(o *Optimizer, numbers map[string]string) error {
 			return fmt.Errorf("%s%s has no parameters", groupsKey, at)
 		}
 		if _, byName := in[0].(string); byName {
-			if g.Params = texts(in); g.Params == nil {
+			if g.Params = stringList(in); g.Params == nil {
 				return fmt.Errorf("%s%s lists its parameters by names and by other things",
 					groupsKey, at)
 			}
@@ -179,11 +182,11 @@ func (t *taking) listed(o *Optimizer, numbers map[string]string) error {
 	return nil
 }
 
-// flat reads groups that torch has flattened: each value under the name of each parameter. Two
-// groups of which all values are alike are one then.
-func (t *taking) flat(o *Optimizer) error {
-	place, why := t.ordered()
-	o.Ordered, o.Why = why == "", why
+// readFlattened reads groups that torch has flattened: each value under the name of each parameter.
+// Two groups with equal values become one.
+func (t *torchReader) readFlattened(o *Optimizer) error {
+	place, why := t.parameterOrder()
+	o.Ordered, o.WhyUnordered = why == "", why
 	names := slices.Clone(t.order)
 	slices.SortFunc(names, func(a, b string) int {
 		if place[a] != place[b] {
@@ -205,17 +208,17 @@ func (t *taking) flat(o *Optimizer) error {
 
 func alike(a, b []format.Value) bool {
 	return slices.EqualFunc(a, b, func(x, y format.Value) bool {
-		return x.Path == y.Path && reflect.DeepEqual(x.Is, y.Is)
+		return x.Path == y.Path && reflect.DeepEqual(x.Data, y.Data)
 	})
 }
 
-// ordered finds the order of parameters in the optimizer, or why it is not known. A rank lists what
-// it saves group by group and parameter by parameter; one that has something of each of them tells
-// the order, and if none has of groups, that of state, which no rank's groups may contradict. What
-// comes in the order of names has been sorted by another program.
-func (t *taking) ordered() (place map[string]int, why string) {
-	groups := t.lists(groupsKey)
-	for _, lists := range [][][]string{groups, t.lists(statePart)} {
+// parameterOrder finds the order of parameters in the optimizer, or why it is not known. A rank
+// lists what it saves group by group and parameter by parameter. A rank that has saved something of
+// each parameter tells the order by its groups, or if no rank's groups do, by its state, which no
+// rank's groups may contradict. Names in alphabetical order were sorted by another program.
+func (t *torchReader) parameterOrder() (place map[string]int, why string) {
+	groups := t.listedBy(groupsKey)
+	for _, lists := range [][][]string{groups, t.listedBy(statePart)} {
 		i := slices.IndexFunc(lists, func(names []string) bool {
 			return len(names) == len(t.values)
 		})
@@ -242,12 +245,12 @@ func (t *taking) ordered() (place map[string]int, why string) {
 		"by which its order would be known"
 }
 
-// lists are the names of parameters, each once, in the order in which each rank has listed what is
-// below a part of the optimizer.
-func (t *taking) lists(below string) (lists [][]string) {
+// listedBy returns the names of parameters, each once, in the order in which each rank has listed
+// what is below a part of the optimizer.
+func (t *torchReader) listedBy(below string) (lists [][]string) {
 	at := t.prefix + below
-	ranks, seen := map[int][]string{}, map[format.Listed]bool{}
-	for _, l := range t.c.Listed {
+	ranks, seen := map[int][]string{}, map[format.SavedItem]bool{}
+	for _, l := range t.c.SavedOrder {
 		path, ok := strings.CutPrefix(l.Name, at)
 		i := strings.LastIndex(path, ".")
 		if !ok || i < 0 {
@@ -264,8 +267,8 @@ func (t *taking) lists(below string) (lists [][]string) {
 	return lists
 }
 
-// rename gives state its names, and demands that it is of parameters in groups.
-func (t *taking) rename(o *Optimizer, numbers map[string]string) error {
+// rename gives state its names, and fails for state of parameters that are in no group.
+func (t *torchReader) rename(o *Optimizer, numbers map[string]string) error {
 	in := map[string]bool{}
 	for _, g := range o.Groups {
 		for _, name := range g.Params {

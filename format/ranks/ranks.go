@@ -1,8 +1,9 @@
-// Package ranks has shoal's own format of checkpoints: for each rank of a layout a safetensors file
-// with what lies in its memory, under the names, joined and padded as there, and a file that says
-// which layout it is. What several ranks hold alike is written once: by the lowest of them, or
-// where it is spread by the one that has the least to write. So a rank loads its part as it is, and
-// the layout says how the parts make up the whole. docs/formats/ranks.md describes the files.
+// Package ranks implements shoal's own format of checkpoints: for each rank of a layout a
+// safetensors file with what lies in its memory, under the same names, joined and padded as there,
+// and a file that describes the layout. State that several ranks hold alike is written once: by the
+// lowest of them, or in a spread checkpoint by the one that has the least to write. So a rank loads
+// its part as it is, and the layout says how the parts make up the whole. docs/formats/ranks.md
+// describes the files.
 package ranks
 
 import (
@@ -23,18 +24,18 @@ import (
 const (
 	// LayoutName is the file that makes a folder a checkpoint of this format.
 	LayoutName = "shoal-layout.json"
-	// MaxLayout bounds it, in bytes.
+	// MaxLayout bounds that file, in bytes.
 	MaxLayout = 256 << 20
 
 	version    = "ranks/1"
 	valuesName = "values.pt"
 )
 
-// layoutJSON is what LayoutName holds.
+// A layoutJSON is the content of LayoutName.
 type layoutJSON struct {
 	Shoal   string       `json:"shoal"`
 	Spec    *layout.Spec `json:"spec"`
-	Tensors []tensorJSON `json:"tensors"` // the catalogue
+	Tensors []tensorJSON `json:"tensors"` // catalogue
 	Values  bool         `json:"values"`  // whether there is a file with values
 	Spread  bool         `json:"spread,omitempty"`
 }
@@ -45,26 +46,26 @@ type tensorJSON struct {
 	Shape tensor.Shape `json:"shape"`
 }
 
-// a local is one tensor of a file.
+// A local is one tensor of a file.
 type local struct{ slot, member int }
 
-// writers says of each slot, and in it of each member, in which rank's file it stands: that of the
-// lowest rank that has it.
-func writers(l *layout.Layout, spread bool) [][]int {
+// writerRanks returns the rank whose file holds each member of each slot: the lowest rank that has
+// it, unless spread.
+func writerRanks(l *layout.Layout, spread bool) [][]int {
 	ranks := make([][]int, len(l.Slots))
 	for i := range l.Slots {
 		ranks[i] = slices.Repeat([]int{int(l.Sets[l.Slots[i].Set][0])}, len(l.Slots[i].Names))
 	}
 	if spread {
-		shareOut(l, ranks)
+		balanceFiles(l, ranks)
 	}
 	return ranks
 }
 
-// owners returns what stands in the file of each rank that has one, ascending.
-func owners(l *layout.Layout, spread bool) (ranks []int, locals map[int][]local) {
+// fileOwners returns the ranks that have a file, ascending, and the content of each file.
+func fileOwners(l *layout.Layout, spread bool) (ranks []int, locals map[int][]local) {
 	locals = map[int][]local{}
-	for i, members := range writers(l, spread) {
+	for i, members := range writerRanks(l, spread) {
 		for m, rank := range members {
 			if locals[rank] == nil {
 				ranks = append(ranks, rank)
@@ -78,13 +79,13 @@ func owners(l *layout.Layout, spread bool) (ranks []int, locals map[int][]local)
 
 func fileName(rank int) string { return fmt.Sprintf("rank-%05d.safetensors", rank) }
 
-// A spot is where a local tensor lies.
-type spot struct {
+// A location is where a local tensor lies.
+type location struct {
 	file string
 	at   int64
 }
 
-// Layout lays out state as a spec says; the tensors' names, element types and shapes are the
+// Layout lays out state as a spec says. The names, element types and shapes of the tensors are the
 // catalogue.
 func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (*format.Output,
 	error) {
@@ -93,8 +94,8 @@ func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (
 		return nil, err
 	}
 	o := &format.Output{Checkpoint: format.Checkpoint{Format: "shoal ranks"}}
-	spots := map[local]spot{}
-	ranks, locals := owners(l, false)
+	spots := map[local]location{}
+	ranks, locals := fileOwners(l, false)
 	for _, rank := range ranks {
 		if err := addFile(o, l, rank, locals[rank], spots); err != nil {
 			return nil, err
@@ -119,7 +120,7 @@ func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (
 	return o, o.Finish()
 }
 
-// describe writes what LayoutName holds.
+// describe writes the content of LayoutName.
 func describe(j layoutJSON, l *layout.Layout) ([]byte, error) {
 	for _, t := range l.Tensors {
 		j.Tensors = append(j.Tensors,
@@ -137,7 +138,7 @@ func catalogue(tensors []format.Tensor) (list []layout.Tensor) {
 
 // addFile lays out the file of a rank.
 func addFile(o *format.Output, l *layout.Layout, rank int, locals []local,
-	spots map[local]spot) error {
+	spots map[local]location) error {
 	name := fileName(rank)
 	var entries []safetensors.Tensor
 	index := map[string]local{}
@@ -160,23 +161,23 @@ func addFile(o *format.Output, l *layout.Layout, rank int, locals []local,
 		return err
 	}
 	for _, t := range h.Tensors {
-		spots[index[t.Name]] = spot{name, h.Data + t.Begin}
+		spots[index[t.Name]] = location{name, h.Data + t.Begin}
 	}
 	o.Files = append(o.Files, format.OutputFile{Name: name, Size: h.Size()})
 	o.Frames = append(o.Frames, format.Frame{File: name, Bytes: start})
 	return nil
 }
 
-// metadata says in the file of a rank of which it is: files of several ranks can have tensors of
-// the same names and shapes.
+// metadata returns the metadata of a rank's file, which identifies the rank, because files of
+// several ranks can have tensors of the same names and shapes.
 func metadata(l *layout.Layout, rank int) (map[string]string, error) {
 	text, err := format.Origin{Rank: rank, Ranks: l.Ranks}.Text()
 	return map[string]string{format.OriginKey: text}, err
 }
 
-// assemble makes the logical tensors of the locals: a piece for each box, and a replica where
+// assemble makes the logical tensors from the locals: a piece for each box, and a replica where
 // another local has it too.
-func assemble(l *layout.Layout, spots map[local]spot) []format.Tensor {
+func assemble(l *layout.Layout, spots map[local]location) []format.Tensor {
 	tensors := make([]format.Tensor, len(l.Tensors))
 	for i, t := range l.Tensors {
 		tensors[i] = format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape}
@@ -213,7 +214,7 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 }
 
 func read(files *format.Files) (*format.Checkpoint, error) {
-	text, err := files.All(LayoutName, MaxLayout)
+	text, err := files.ReadAll(LayoutName, MaxLayout)
 	if err != nil {
 		return nil, err
 	}
@@ -221,10 +222,10 @@ func read(files *format.Files) (*format.Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, spots := d.Layout, map[local]spot{}
-	ranks, locals := owners(l, d.Spread)
+	l, spots := d.Layout, map[local]location{}
+	ranks, locals := fileOwners(l, d.Spread)
 	for _, rank := range ranks {
-		if err := find(files, l, rank, locals[rank], spots); err != nil {
+		if err := locate(files, l, rank, locals[rank], spots); err != nil {
 			return nil, err
 		}
 	}
@@ -242,14 +243,14 @@ func read(files *format.Files) (*format.Checkpoint, error) {
 	return c, nil
 }
 
-// A Description is what LayoutName holds.
+// A Description is the parsed content of LayoutName.
 type Description struct {
 	Layout *layout.Layout
 	Values bool // whether there is a file with values
-	Spread bool // whether ranks that hold the same share out what to write
+	Spread bool // whether ranks that hold the same state share the writing
 }
 
-// Parse reads what LayoutName holds, and resolves the layout over its catalogue.
+// Parse reads the content of LayoutName, and resolves the layout over its catalogue.
 func Parse(text []byte) (*Description, error) {
 	var j layoutJSON
 	if err := strict.JSON(text, &j); err != nil {
@@ -276,10 +277,10 @@ type Part struct {
 	File string
 }
 
-// Parts returns what lies in the memory of one rank, and in which file each local tensor is.
+// Parts returns what lies in the memory of one rank, and the file of each local tensor.
 func (d *Description) Parts(rank int) []Part {
 	var parts []Part
-	for i, members := range writers(d.Layout, d.Spread) {
+	for i, members := range writerRanks(d.Layout, d.Spread) {
 		if d.Layout.Sets[d.Layout.Slots[i].Set].Contains(rank) {
 			for _, writer := range members {
 				parts = append(parts, Part{File: fileName(writer)})
@@ -292,9 +293,9 @@ func (d *Description) Parts(rank int) []Part {
 	return parts
 }
 
-// find looks up in the file of a rank where its tensors lie.
-func find(files *format.Files, l *layout.Layout, rank int, locals []local,
-	spots map[local]spot) error {
+// locate looks up where the tensors of a rank lie in its file.
+func locate(files *format.Files, l *layout.Layout, rank int, locals []local,
+	spots map[local]location) error {
 	name := fileName(rank)
 	f, err := files.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -326,7 +327,7 @@ func find(files *format.Files, l *layout.Layout, rank int, locals []local,
 			return fmt.Errorf("%s: by the layout tensor %q is %v %v, which is not in the file",
 				name, s.Names[x.member], s.DType, s.Shape)
 		}
-		spots[x] = spot{name, h.Data + t.Begin}
+		spots[x] = location{name, h.Data + t.Begin}
 		delete(there, s.Names[x.member])
 	}
 	for other := range there {

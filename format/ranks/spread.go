@@ -10,10 +10,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// shareOut changes which rank has a tensor in its file: of those that have it in memory the one
-// whose file has the fewest bytes so far, the lowest of several. Tensors are taken by name, and of
-// one name by the lowest rank that has them.
-func shareOut(l *layout.Layout, ranks [][]int) {
+// balanceFiles chooses which rank writes each tensor: among the ranks that hold it, the one whose
+// file has the fewest bytes so far, the lowest of several. It takes the tensors by name, and of one
+// name by the lowest rank that holds them.
+func balanceFiles(l *layout.Layout, ranks [][]int) {
 	var all []local
 	for i := range ranks {
 		for m := range ranks[i] {
@@ -38,25 +38,25 @@ func shareOut(l *layout.Layout, ranks [][]int) {
 	}
 }
 
-// DescribeSpread writes what LayoutName holds of a checkpoint whose ranks each write a Share. l is
-// the spec, resolved.
+// DescribeSpread writes the content of LayoutName for a checkpoint whose ranks each write a Share.
+// l is the resolved spec.
 func DescribeSpread(spec *layout.Spec, l *layout.Layout) ([]byte, error) {
 	return describe(layoutJSON{Shoal: version, Spec: spec, Spread: true}, l)
 }
 
-// A Share is the file that a rank writes of a state that is spread.
+// A Share is the file that a rank writes of a spread state.
 type Share struct {
-	Name    string // of the file
-	Head    []byte // its beginning; the tensors follow
+	Name    string // name of the file
+	Head    []byte // beginning of the file; the tensors follow
 	Tensors []Stored
-	Bytes   int // of the tensors
+	Bytes   int // bytes of the tensors
 }
 
-// A Stored is a local tensor in a file. Its pieces are the boxes that are nowhere else in the files
-// of the checkpoint but as replicas.
+// A Stored is a local tensor in a file. Its pieces are the boxes that other files of the checkpoint
+// hold as replicas only, if at all.
 type Stored struct {
 	layout.Local
-	At int // the first of its bytes, behind the head
+	At int // offset of its first byte after the head
 }
 
 // ShareOf returns what a rank writes: tensors with wide elements first, then by name, so that each
@@ -64,7 +64,7 @@ type Stored struct {
 // for element types that safetensors lacks.
 func ShareOf(l *layout.Layout, rank int) (*Share, error) {
 	mine := map[local]*Stored{}
-	for i, members := range writers(l, true) {
+	for i, members := range writerRanks(l, true) {
 		for m, writer := range members {
 			if writer == rank {
 				s := &l.Slots[i]
@@ -99,7 +99,7 @@ func ShareOf(l *layout.Layout, rank int) (*Share, error) {
 	}
 	var err error
 	if h.Metadata, err = metadata(l, rank); err == nil {
-		_, err = safetensors.Layout(h.Tensors, h.Metadata) // what it takes, the file can hold
+		_, err = safetensors.Layout(h.Tensors, h.Metadata) // fails for what a file cannot hold
 	}
 	if err == nil {
 		share.Head, err = h.AppendBinary(nil)
@@ -107,11 +107,11 @@ func ShareOf(l *layout.Layout, rank int) (*Share, error) {
 	return share, err
 }
 
-// Marks has a bit for each tensor with elements in the memory of a rank, in the order of their
-// names, the lowest bit of the first byte first: whether it belongs to the rank's share.
+// Marks returns a bit for each tensor with elements in the memory of a rank, in the order of names,
+// beginning with the lowest bit of the first byte: whether it belongs to the rank's share.
 func Marks(l *layout.Layout, rank int) []byte {
 	wrote, names := map[string]bool{}, []string{}
-	for i, members := range writers(l, true) {
+	for i, members := range writerRanks(l, true) {
 		s := &l.Slots[i]
 		if !l.Sets[s.Set].Contains(rank) || s.Elements() == 0 {
 			continue

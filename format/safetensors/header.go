@@ -1,7 +1,7 @@
 // Package safetensors reads and writes the safetensors file format: eight bytes of length, a JSON
 // header, then the elements of all tensors, row-major and little-endian, without a gap.
-// docs/formats/safetensors.md says what is accepted. The package deals with headers; the elements
-// lie where a header says, and callers read and write them there.
+// docs/formats/safetensors.md says what is accepted. The package deals with headers; callers read
+// and write the elements at the offsets of a header.
 package safetensors
 
 import (
@@ -24,9 +24,8 @@ const (
 	metadataKey = "__metadata__"
 )
 
-// dtypes lists the element types by their names in a header, in the order in which a writer has to
-// store them backwards: the widest come first in a file, so that each element is aligned to its
-// size.
+// dtypes lists the element types by their names in a header, in the reverse order of a file: the
+// widest come first there, so that each element is aligned to its size.
 var dtypes = [...]struct {
 	name  string
 	dtype tensor.DType
@@ -41,8 +40,8 @@ var dtypes = [...]struct {
 	{"F64", tensor.F64}, {"I64", tensor.I64}, {"U64", tensor.U64},
 }
 
-// rank is the place of d in dtypes, -1 when the format has no such element type.
-func rank(d tensor.DType) int {
+// storeOrder returns the index of d in dtypes, -1 when the format has no such element type.
+func storeOrder(d tensor.DType) int {
 	for i, t := range dtypes {
 		if t.dtype == d {
 			return i
@@ -53,20 +52,22 @@ func rank(d tensor.DType) int {
 
 // Tensor is an entry of a header.
 type Tensor struct {
-	Name       string
-	DType      tensor.DType
-	Shape      tensor.Shape
-	Begin, End int64 // the bytes of its elements, counted from the start of the data
+	Name  string
+	DType tensor.DType
+	Shape tensor.Shape
+	// Begin and End are the range of its elements in bytes, counted from the start of the data.
+	Begin, End int64
 }
 
-// Header tells what is in a file.
+// Header is the content of a file.
 type Header struct {
-	Tensors  []Tensor // in the order of their data, which is without gaps
+	// Tensors are in the order of their data, which has no gaps.
+	Tensors  []Tensor
 	Metadata map[string]string
-	Data     int64 // where in the file the data starts
+	Data     int64 // offset of the data in the file
 }
 
-// Size is the length of the whole file in bytes.
+// Size returns the length of the whole file in bytes.
 func (h *Header) Size() int64 {
 	if n := len(h.Tensors); n > 0 {
 		return h.Data + h.Tensors[n-1].End
@@ -74,8 +75,8 @@ func (h *Header) Size() int64 {
 	return h.Data
 }
 
-// bytes is the length of the elements of a tensor. It fails for a shape that no file can hold, and
-// where the last byte would not be full.
+// bytes returns the size of the elements of a tensor. It fails for a shape that no file can hold,
+// and where the last byte would not be full.
 func bytes(d tensor.DType, s tensor.Shape) (int64, error) {
 	n, err := s.Elements()
 	if err != nil {
@@ -90,9 +91,9 @@ func bytes(d tensor.DType, s tensor.Shape) (int64, error) {
 	return int64(n*d.Bits()) / 8, nil
 }
 
-// ReadHeader reads the header of a file of size bytes, and checks it whole: after that every tensor
-// lies inside the file, they do not overlap, and nothing lies between or behind them. name stands
-// in errors.
+// ReadHeader reads the header of a file of size bytes, and checks all of it: afterwards every
+// tensor lies inside the file, tensors do not overlap, and nothing lies between or behind them.
+// name appears in errors.
 func ReadHeader(name string, r io.ReaderAt, size int64) (*Header, error) {
 	var tensors []Tensor
 	h, err := Scan(name, r, size, func(n, _ int) {
@@ -111,7 +112,7 @@ func ReadHeader(name string, r io.ReaderAt, size int64) (*Header, error) {
 	return h, nil
 }
 
-// readFull is ReadAt with a file that is shorter than it said as the error that it is.
+// readFull is ReadAt that reports a short file as io.ErrUnexpectedEOF.
 func readFull(r io.ReaderAt, b []byte, at int64) error {
 	n, err := r.ReadAt(b, at)
 	if n == len(b) {
@@ -123,7 +124,7 @@ func readFull(r io.ReaderAt, b []byte, at int64) error {
 	return err
 }
 
-// Layout is the header of a file with these tensors, of which Begin and End are ignored and set.
+// Layout returns the header of a file with these tensors, whose Begin and End it ignores and sets.
 // Tensors stand in the order of the reference implementation: by element type, widest first, then
 // by name. It fails on element types that the format lacks, on names that occur twice, and on a
 // header that would be too long.
@@ -133,13 +134,14 @@ func Layout(tensors []Tensor, metadata map[string]string) (*Header, error) {
 	}
 	h := &Header{Tensors: slices.Clone(tensors), Metadata: maps.Clone(metadata)}
 	slices.SortFunc(h.Tensors, func(a, b Tensor) int {
-		return cmp.Or(cmp.Compare(rank(b.DType), rank(a.DType)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(storeOrder(b.DType), storeOrder(a.DType)),
+			cmp.Compare(a.Name, b.Name))
 	})
 	seen := map[string]bool{metadataKey: true}
 	var end int64
 	for i := range h.Tensors {
 		t := &h.Tensors[i]
-		if rank(t.DType) < 0 {
+		if storeOrder(t.DType) < 0 {
 			return fail(*t, "the format has no element type %v; cast it first", t.DType)
 		}
 		if !utf8.ValidString(t.Name) {

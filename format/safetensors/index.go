@@ -16,17 +16,17 @@ const IndexName = "model.safetensors.index.json"
 // Index tells which file of a sharded checkpoint holds which tensor (Hugging Face's
 // model.safetensors.index.json).
 type Index struct {
-	Files map[string]string // tensor -> file in the folder of the index
+	Files map[string]string // file of each tensor, in the folder of the index
 }
 
 const (
 	maxEntry  = 1 << 16 // bytes of a name
-	costEntry = 96      // of memory, beside the name
+	costEntry = 96      // bytes of memory for an entry, beside the name
 )
 
-// ReadIndex reads an index of size bytes. A file in it is a plain name: an index cannot point out
-// of its folder. An index of 1.8 million tensors takes some hundred MB; one that would take more
-// than 512 MiB is refused.
+// ReadIndex reads an index of size bytes. A file in it is a plain name, so an index cannot point
+// out of its folder. An index of 1.8 million tensors takes some hundred MB; one that would take
+// more than 512 MiB is refused.
 func ReadIndex(name string, r io.ReaderAt, size int64) (*Index, error) {
 	p := indexParser{scanner: newScanner(r, 0, size, maxEntry), files: map[string]string{}}
 	err := p.object(func() error {
@@ -44,7 +44,7 @@ func ReadIndex(name string, r io.ReaderAt, size int64) (*Index, error) {
 	case p.Files == nil:
 		err = errors.New("it has no weight_map; this is no index of a sharded checkpoint")
 	default:
-		err = p.ends(" \t\r\n")
+		err = p.expectEnd(" \t\r\n")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %s: %w", name, err)
@@ -55,14 +55,14 @@ func ReadIndex(name string, r io.ReaderAt, size int64) (*Index, error) {
 type indexParser struct {
 	*scanner
 	Index
-	files map[string]string // names of files, each of which is in memory once
+	files map[string]string // names of files, so that each is in memory once
 	bytes int
 }
 
-// entry reads the file of the tensor that is the last text.
+// entry reads the file of the tensor whose name is the last text.
 func (p *indexParser) entry() error {
 	tensor := string(p.text)
-	if err := p.fits(); err != nil {
+	if err := p.countText(); err != nil {
 		return err
 	}
 	if _, twice := p.Files[tensor]; twice {
@@ -75,10 +75,10 @@ func (p *indexParser) entry() error {
 	if !known {
 		file = string(p.text)
 		p.files[file] = file
-		if err := p.fits(); err != nil {
+		if err := p.countText(); err != nil {
 			return err
 		}
-		if !plain(file) {
+		if !isPlainName(file) {
 			return p.errorf("tensor %q: the file %q is no plain file name; an index names files "+
 				"in its own folder", tensor, file)
 		}
@@ -87,8 +87,8 @@ func (p *indexParser) entry() error {
 	return nil
 }
 
-// fits counts the last text.
-func (p *indexParser) fits() error {
+// countText adds the last text to the memory in use.
+func (p *indexParser) countText() error {
 	if p.size > maxEntry {
 		return p.errorf("a name of more than %d bytes, which is the limit", maxEntry)
 	}
@@ -99,11 +99,11 @@ func (p *indexParser) fits() error {
 	return nil
 }
 
-func plain(file string) bool {
+func isPlainName(file string) bool {
 	return fs.ValidPath(file) && file != "." && !strings.ContainsAny(file, `/\:`+"\x00")
 }
 
-// AppendJSON appends the index as Hugging Face's writers do; bytes is the size of all tensors.
+// AppendJSON appends the index as Hugging Face's writers do. bytes is the size of all tensors.
 func (ix *Index) AppendJSON(b []byte, bytes int64) []byte {
 	b = fmt.Appendf(b, "{\n  \"metadata\": {\n    \"total_size\": %d\n  },\n  \"weight_map\": {",
 		bytes)
@@ -117,11 +117,11 @@ func (ix *Index) AppendJSON(b []byte, bytes int64) []byte {
 	return append(b, "\n  }\n}\n"...)
 }
 
-// ShardName is the usual name of shard i of n, counted from 0.
+// ShardName returns the usual name of shard i of n, counted from 0.
 func ShardName(i, n int) string { return fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, n) }
 
-// Split spreads tensors over files of at most most bytes of data each, in the order given; a tensor
-// that is larger has a file of its own. Begin and End are not looked at.
+// Split spreads tensors over files of at most most bytes of data each, in the order given; a larger
+// tensor has a file of its own. Begin and End are ignored.
 func Split(tensors []Tensor, most int64) (files [][]Tensor, err error) {
 	var filled int64
 	for _, t := range tensors {

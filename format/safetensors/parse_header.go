@@ -13,18 +13,18 @@ import (
 // Bounds on what a header makes of its 100,000,000 bytes. Headers with tensors as there are, of few
 // dimensions, stay below them whatever their number.
 const (
-	maxTexts  = 1 << 16 // in the metadata
+	maxTexts  = 1 << 16 // number of texts in the metadata
 	maxMemory = 1 << 29
 
-	// what a checkpoint has in memory of a tensor, and what it takes to check it
+	// Costs are the bytes of memory that a checkpoint takes for a tensor and to check it.
 	costTensor    = 264
 	costDimension = 24
 )
 
-// Scan is ReadHeader for who keeps tensors in a form of his own: a header can name 1.8 million. It
-// calls begin once, with the number of tensors and that of their dimensions altogether, and then
-// add with each, in the order of the header. The tensors count only when it returns no error; the
-// header has none.
+// Scan is ReadHeader for callers that keep tensors in a form of their own: a header can name 1.8
+// million. It calls begin once, with the number of tensors and of their dimensions altogether, and
+// then add for each tensor in the order of the header. The tensors count only when Scan returns no
+// error; its header has none.
 func Scan(name string, r io.ReaderAt, size int64, begin func(tensors, dims int),
 	add func(Tensor)) (*Header, error) {
 	h, err := scan(r, size, begin, add)
@@ -40,7 +40,7 @@ func scan(r io.ReaderAt, size int64, begin func(tensors, dims int), add func(Ten
 	if err != nil {
 		return nil, err
 	}
-	// once to count, so that nothing grows by being copied
+	// The first pass counts, so that no list has to grow in the second.
 	p := parser{scanner: newScanner(r, lengthBytes, lengthBytes+n, maxShown)}
 	if err := p.header(); err != nil {
 		return nil, err
@@ -55,32 +55,33 @@ func scan(r io.ReaderAt, size int64, begin func(tensors, dims int), add func(Ten
 	if err := p.header(); err != nil {
 		return nil, err
 	}
-	if err := p.list.twice(); err != nil {
+	if err := p.list.checkNames(); err != nil {
 		return nil, err
 	}
 	h := &Header{Metadata: p.metadata, Data: lengthBytes + n}
 	return h, p.list.check(h.Data, size-h.Data)
 }
 
-// maxShown is how much of a text is kept of what is only counted: names in errors are no longer.
+// maxShown is how much is kept of a text that is only counted, which bounds names in errors.
 const maxShown = 4096
 
-// parser reads the JSON of a header.
+// A parser reads the JSON of a header.
 type parser struct {
 	*scanner
-	list *list // nil for who only counts
+	list *list // nil = only count
 	add  func(Tensor)
 
-	tensors, names, dims, longest int // bytes of names, and of the longest text
+	// Counts so far; names is in bytes, and longest is the longest text in bytes.
+	tensors, names, dims, longest int
 	texts                         int
 	metadata                      map[string]string
 }
 
-// list is what is needed to check the tensors of a header together.
+// A list is what is needed to check the tensors of a header together.
 type list struct {
 	spans  []span
 	names  strings.Builder
-	ends   []uint32 // of the names
+	ends   []uint32 // end of each name in names
 	shapes []int
 }
 
@@ -101,7 +102,7 @@ func (l *list) name(i int) string {
 	return l.names.String()[from:l.ends[i]]
 }
 
-// ordered are the numbers of the tensors in an order.
+// ordered returns the indices of the tensors in an order.
 func (l *list) ordered(order func(i, j int) int) []uint32 {
 	numbers := make([]uint32, len(l.spans))
 	for i := range numbers {
@@ -111,8 +112,8 @@ func (l *list) ordered(order func(i, j int) int) []uint32 {
 	return numbers
 }
 
-// twice fails for a name that two tensors have.
-func (l *list) twice() error {
+// checkNames fails when two tensors have one name.
+func (l *list) checkNames() error {
 	order := l.ordered(func(i, j int) int { return strings.Compare(l.name(i), l.name(j)) })
 	for k := 1; k < len(order); k++ {
 		if name := l.name(int(order[k])); name == l.name(int(order[k-1])) {
@@ -122,7 +123,7 @@ func (l *list) twice() error {
 	return nil
 }
 
-// check demands that the tensors fill the data, of so many bytes from a place in the file on.
+// check fails unless the tensors fill the data, which begins at offset at of the file.
 func (l *list) check(at, data int64) error {
 	var end int64
 	for _, i := range l.ordered(func(i, j int) int {
@@ -170,12 +171,12 @@ func (p *parser) header() error {
 			p.tensors, p.names = p.tensors+1, p.names+p.size
 			return p.named(string(p.text))
 		}
-		return p.named(clip(&p.list.names, p.text))
+		return p.named(copyText(&p.list.names, p.text))
 	})
 	if err != nil {
 		return err
 	}
-	return p.ends(" ")
+	return p.expectEnd(" ")
 }
 
 func (p *parser) named(name string) error {
@@ -211,10 +212,10 @@ func (p *parser) readMetadata() error {
 	})
 }
 
-// The fields of a tensor.
+// fields are the keys of a tensor.
 var fields = []string{"dtype", "shape", "data_offsets"}
 
-// tensor reads one, and adds it to the list.
+// tensor reads a tensor, and adds it to the list.
 func (p *parser) tensor(t *Tensor) error {
 	var has [3]bool
 	count := 0
@@ -277,7 +278,7 @@ func (p *parser) shape() (tensor.Shape, error) {
 		from = len(p.list.shapes)
 	}
 	err := p.items('[', ']', func() error {
-		x, err := p.whole("shape")
+		x, err := p.wholeNumber("shape")
 		if err != nil {
 			return err
 		}
@@ -302,7 +303,7 @@ func (p *parser) offsets() (begin, end int64, err error) {
 	var at [2]int64
 	n := 0
 	err = p.items('[', ']', func() error {
-		x, err := p.whole("data_offsets")
+		x, err := p.wholeNumber("data_offsets")
 		if err != nil {
 			return err
 		}

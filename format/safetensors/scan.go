@@ -11,16 +11,16 @@ import (
 	"unicode/utf8"
 )
 
-// scanner takes JSON apart while it is read, so that of a header only what it says is in memory.
+// A scanner tokenizes JSON while it is read, so that only the content of a header is in memory.
 type scanner struct {
 	in   io.ReaderAt
-	at   int64 // in the file, of what is behind the buffer
-	end  int64 // of the JSON in the file
+	at   int64 // offset in the file of the byte after the buffer
+	end  int64 // offset in the file of the end of the JSON
 	buf  []byte
-	i, n int    // what of the buffer is still to be read
-	text []byte // the last text or number
-	most int    // bytes of it that are kept
-	size int    // bytes that it has
+	i, n int    // unread part of the buffer
+	text []byte // last text or number, as far as it is kept
+	most int    // bytes of a text that are kept
+	size int    // bytes of the last text or number
 }
 
 func newScanner(in io.ReaderAt, from, end int64, most int) *scanner {
@@ -28,15 +28,15 @@ func newScanner(in io.ReaderAt, from, end int64, most int) *scanner {
 		text: make([]byte, 0, most), most: most}
 }
 
-// offset is the place in the file of the next byte.
+// offset returns the offset in the file of the next byte.
 func (s *scanner) offset() int64 { return s.at - int64(s.n-s.i) }
 
-// errorf is an error with the place behind the last token.
+// errorf returns an error with the offset after the last token.
 func (s *scanner) errorf(format string, args ...any) error {
 	return fmt.Errorf("byte %d: %w", s.offset(), fmt.Errorf(format, args...))
 }
 
-func (s *scanner) broken(format string, args ...any) error {
+func (s *scanner) syntaxError(format string, args ...any) error {
 	return s.errorf("broken JSON: %w", fmt.Errorf(format, args...))
 }
 
@@ -57,7 +57,7 @@ func (s *scanner) fill() error {
 	return nil
 }
 
-// peek is the first byte of the next token.
+// peek returns the first byte of the next token.
 func (s *scanner) peek() (byte, error) {
 	for {
 		if err := s.fill(); err != nil {
@@ -72,7 +72,7 @@ func (s *scanner) peek() (byte, error) {
 	}
 }
 
-// byte is the next byte.
+// byte returns the next byte.
 func (s *scanner) byte() (byte, error) {
 	if err := s.fill(); err != nil {
 		return 0, err
@@ -81,14 +81,14 @@ func (s *scanner) byte() (byte, error) {
 	return s.buf[s.i-1], nil
 }
 
-// due passes over a character that must come.
-func (s *scanner) due(want byte) error {
+// expect consumes a character, and fails for any other.
+func (s *scanner) expect(want byte) error {
 	c, err := s.peek()
 	if err != nil {
 		return err
 	}
 	if c != want {
-		other, err := s.other(c)
+		other, err := s.unexpected(c)
 		if err != nil {
 			return err
 		}
@@ -98,8 +98,8 @@ func (s *scanner) due(want byte) error {
 	return nil
 }
 
-// other passes over a token that begins with c and that nobody wants, and says what it is.
-func (s *scanner) other(c byte) (string, error) {
+// unexpected consumes a token that begins with c, and returns it for an error.
+func (s *scanner) unexpected(c byte) (string, error) {
 	switch {
 	case c == '"':
 		err := s.quoted()
@@ -108,13 +108,13 @@ func (s *scanner) other(c byte) (string, error) {
 		err := s.number()
 		return s.short(), err
 	case c >= utf8.RuneSelf:
-		return "", s.broken("a character %q outside of a text", c)
+		return "", s.syntaxError("a character %q outside of a text", c)
 	}
 	s.i++
 	return string(c), nil
 }
 
-// short is the last text or number as it stands in errors.
+// short returns the last text or number for an error.
 func (s *scanner) short() string {
 	if len(s.text) > 200 {
 		return string(s.text[:200]) + "…"
@@ -129,7 +129,7 @@ func (s *scanner) keep(b ...byte) {
 	}
 }
 
-// number reads what stands where a number does.
+// number reads a number.
 func (s *scanner) number() error {
 	s.text, s.size = s.text[:0], 0
 	for {
@@ -145,14 +145,14 @@ func (s *scanner) number() error {
 	}
 }
 
-// whole reads a number that is not negative.
-func (s *scanner) whole(what string) (int64, error) {
+// wholeNumber reads a number that is not negative.
+func (s *scanner) wholeNumber(what string) (int64, error) {
 	c, err := s.peek()
 	if err != nil {
 		return 0, err
 	}
 	if c != '-' && (c < '0' || c > '9') {
-		other, err := s.other(c)
+		other, err := s.unexpected(c)
 		if err != nil {
 			return 0, err
 		}
@@ -180,7 +180,7 @@ func (s *scanner) string(what string) error {
 		return err
 	}
 	if c != '"' {
-		other, err := s.other(c)
+		other, err := s.unexpected(c)
 		if err != nil {
 			return err
 		}
@@ -216,7 +216,7 @@ func (s *scanner) quoted() error {
 				return err
 			}
 		default:
-			return s.broken("a control character %q in a text", c)
+			return s.syntaxError("a control character %q in a text", c)
 		}
 	}
 }
@@ -224,8 +224,7 @@ func (s *scanner) quoted() error {
 var escapes = map[byte]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n',
 	'r': '\r', 't': '\t'}
 
-// escape reads what stands behind a backslash. Half of a pair of surrogates is U+FFFD, as in Go's
-// package for JSON.
+// escape reads what follows a backslash. An unpaired surrogate becomes U+FFFD, as in encoding/json.
 func (s *scanner) escape() error {
 	c, err := s.byte()
 	if err != nil {
@@ -236,7 +235,7 @@ func (s *scanner) escape() error {
 		return nil
 	}
 	if c != 'u' {
-		return s.broken("an escape %q in a text", c)
+		return s.syntaxError("an escape %q in a text", c)
 	}
 	r, err := s.hex()
 	for err == nil && utf16.IsSurrogate(r) {
@@ -270,7 +269,7 @@ func (s *scanner) hex() (rune, error) {
 		}
 		n, err := strconv.ParseUint(string(c), 16, 8)
 		if err != nil {
-			return 0, s.broken("an escape of %q in a text", c)
+			return 0, s.syntaxError("an escape of %q in a text", c)
 		}
 		r = r<<4 | rune(n)
 	}
@@ -294,22 +293,22 @@ func (s *scanner) more(n int) error {
 	return nil
 }
 
-// object calls f behind each key, which is the last text, with the value still to be read.
+// object calls f after each key, which is the last text, with the value still to be read.
 func (s *scanner) object(f func() error) error {
 	return s.items('{', '}', func() error {
 		if err := s.string("a key"); err != nil {
 			return err
 		}
-		if err := s.due(':'); err != nil {
+		if err := s.expect(':'); err != nil {
 			return err
 		}
 		return f()
 	})
 }
 
-// items calls f before each item of what stands between two brackets.
+// items calls f before each item between two brackets.
 func (s *scanner) items(open, close byte, f func() error) error {
-	if err := s.due(open); err != nil {
+	if err := s.expect(open); err != nil {
 		return err
 	}
 	for first := true; ; first = false {
@@ -322,7 +321,7 @@ func (s *scanner) items(open, close byte, f func() error) error {
 			return nil
 		}
 		if !first {
-			if err := s.due(','); err != nil {
+			if err := s.expect(','); err != nil {
 				return err
 			}
 		}
@@ -332,10 +331,10 @@ func (s *scanner) items(open, close byte, f func() error) error {
 	}
 }
 
-// maxNested bounds what nobody wants to read.
+// maxNested bounds the depth of skipped values.
 const maxNested = 100
 
-// skip passes over one value.
+// skip consumes one value.
 func (s *scanner) skip(depth int) error {
 	c, err := s.peek()
 	inner := func() error { return s.skip(depth + 1) }
@@ -343,7 +342,7 @@ func (s *scanner) skip(depth int) error {
 	case err != nil:
 		return err
 	case depth == maxNested:
-		return s.broken("nested more than %d deep", maxNested)
+		return s.syntaxError("nested more than %d deep", maxNested)
 	case c == '{':
 		return s.object(inner)
 	case c == '[':
@@ -365,11 +364,11 @@ func (s *scanner) skip(depth int) error {
 			c = s.buf[s.i]
 		}
 	}
-	return s.broken("%q where a value is due", c)
+	return s.syntaxError("%q where a value is due", c)
 }
 
-// ends demands that nothing follows but some characters.
-func (s *scanner) ends(allowed string) error {
+// expectEnd fails when anything but the allowed characters follows.
+func (s *scanner) expectEnd(allowed string) error {
 	for {
 		if s.i == s.n && s.at == s.end {
 			return nil
@@ -407,8 +406,8 @@ func headerLength(r io.ReaderAt, size int64) (int64, error) {
 	return int64(n), nil
 }
 
-// clip copies a text into memory that has room for it.
-func clip(to *strings.Builder, text []byte) string {
+// copyText copies a text into memory that has room for it.
+func copyText(to *strings.Builder, text []byte) string {
 	from := to.Len()
 	to.Write(text)
 	return to.String()[from:]

@@ -3,7 +3,6 @@ package safetensors
 import (
 	"encoding/binary"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -11,7 +10,7 @@ import (
 )
 
 // AppendBinary appends the start of the file: the length of the header and the header, Data bytes
-// in all. It is the same for the same tensors and metadata, byte by byte.
+// in all. The same tensors and metadata always give the same bytes.
 func (h *Header) AppendBinary(b []byte) ([]byte, error) {
 	text, err := h.marshal()
 	if err != nil {
@@ -45,7 +44,7 @@ func (h *Header) marshal() ([]byte, error) {
 		}
 		b = appendString(b, t.Name)
 		b = append(b, `:{"dtype":"`...)
-		b = append(b, dtypes[rank(t.DType)].name...)
+		b = append(b, dtypes[storeOrder(t.DType)].name...)
 		b = append(b, `","shape":[`...)
 		for i, d := range t.Shape {
 			if i > 0 {
@@ -66,7 +65,7 @@ func (h *Header) marshal() ([]byte, error) {
 	return b, nil
 }
 
-// appendString quotes s, escaping only what JSON demands.
+// appendString quotes s, escaping only what JSON requires.
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := range len(s) {
@@ -92,39 +91,4 @@ func appendString(b []byte, s string) []byte {
 		}
 	}
 	return append(b, '"')
-}
-
-// Write writes a whole file from front to back: the header, then for each tensor what copy writes.
-// It fails when that is not as many bytes as the tensor has. Who can write at offsets needs only
-// AppendBinary.
-func (h *Header) Write(w io.Writer, copy func(w io.Writer, t Tensor) error) error {
-	start, err := h.AppendBinary(nil)
-	if err != nil {
-		return err
-	}
-	if _, err := w.Write(start); err != nil {
-		return err
-	}
-	for _, t := range h.Tensors {
-		c := &counter{w: w}
-		if err := copy(c, t); err != nil {
-			return fmt.Errorf("safetensors: tensor %q: %w", t.Name, err)
-		}
-		if want := t.End - t.Begin; c.n != want {
-			return fmt.Errorf("safetensors: tensor %q: %d bytes were written, it has %d", t.Name,
-				c.n, want)
-		}
-	}
-	return nil
-}
-
-type counter struct {
-	w io.Writer
-	n int64
-}
-
-func (c *counter) Write(b []byte) (int, error) {
-	n, err := c.w.Write(b)
-	c.n += int64(n)
-	return n, err
 }

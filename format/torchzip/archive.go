@@ -52,7 +52,7 @@ func OpenAt(files *format.Files, name string, at, size int64, more pickle.Global
 	if err != nil {
 		return nil, fmt.Errorf("torch: %s: %w", name, err)
 	}
-	files.Found(format.Archive{File: name, From: at, To: at + size,
+	files.AddArchive(format.Archive{File: name, From: at, To: at + size,
 		Records: func(file *format.File) ([]format.Record, error) {
 			list, err := records(file, at, size)
 			if err != nil {
@@ -185,7 +185,7 @@ func (a *archive) read(m *member, most int64) ([]byte, int64, error) {
 		return nil, 0, fmt.Errorf("entry %q: %w", a.name(m), err)
 	}
 	r := format.Record{Name: a.name(m), File: a.file.Name, From: at, To: at + m.size, Sum: m.sum}
-	if sum := crc32.ChecksumIEEE(b); sum != r.Sum && !r.Bare() {
+	if sum := crc32.ChecksumIEEE(b); sum != r.Sum && !r.WithoutSum() {
 		return nil, 0, fmt.Errorf("%v; restore the file from another copy", r.Fault(sum, nil).What)
 	}
 	return b, at, nil

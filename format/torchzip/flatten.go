@@ -81,7 +81,7 @@ func (w *walker) walk(path string, v any, depth int) error {
 		return nil
 	case *pickle.Dict:
 		if w.empty && len(v.Items) == 0 && path != "" {
-			w.c.Values = append(w.c.Values, format.Value{Path: path, Is: map[string]any{}})
+			w.c.Values = append(w.c.Values, format.Value{Path: path, Data: map[string]any{}})
 			return nil
 		}
 		return w.items(path, v.Items, depth)
@@ -100,7 +100,7 @@ func (w *walker) walk(path string, v any, depth int) error {
 // add adds a value.
 func (w *walker) add(path string, v any, depth int) error {
 	is, err := w.value(path, v, depth)
-	value := format.Value{Path: path, Is: is}
+	value := format.Value{Path: path, Data: is}
 	if err == nil && !told(v) {
 		value.Python = v
 	}

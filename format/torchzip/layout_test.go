@@ -23,21 +23,23 @@ import (
 
 // values are of every kind that a file can hold.
 var values = []format.Value{
-	{Path: "betas", Is: []any{0.9, 0.95}}, {Path: "big", Is: new(big.Int).Lsh(big.NewInt(-3), 100)},
-	{Path: "bytes", Is: []byte{0, 200}},
-	{Path: "complex", Is: "builtins.complex[1,-2]",
+	{Path: "betas", Data: []any{0.9, 0.95}},
+	{Path: "big", Data: new(big.Int).Lsh(big.NewInt(-3), 100)},
+	{Path: "bytes", Data: []byte{0, 200}},
+	{Path: "complex", Data: "builtins.complex[1,-2]",
 		Python: &pickle.Object{Class: pickle.Global{Module: "builtins", Name: "complex"},
 			Args: []any{1.0, -2.0}}},
-	{Path: "count", Is: int64(1 << 40)},
-	{Path: "device", Is: "torch.device[cpu]",
+	{Path: "count", Data: int64(1 << 40)},
+	{Path: "device", Data: "torch.device[cpu]",
 		Python: &pickle.Object{Class: pickle.Global{Module: "torch", Name: "device"},
 			Args: []any{"cpu"}}},
-	{Path: "dict", Is: map[string]any{}},
-	{Path: "dtype", Is: "torch.bfloat16", Python: pickle.Global{Module: "torch", Name: "bfloat16"}},
-	{Path: "flag", Is: true}, {Path: "none", Is: nil},
-	{Path: "set", Is: []any{int64(3)}, Python: &pickle.Set{Items: []any{int64(3)}}},
-	{Path: "text", Is: "é"},
-	{Path: "tuple", Is: []any{int64(1), []any{0.5}},
+	{Path: "dict", Data: map[string]any{}},
+	{Path: "dtype", Data: "torch.bfloat16",
+		Python: pickle.Global{Module: "torch", Name: "bfloat16"}},
+	{Path: "flag", Data: true}, {Path: "none", Data: nil},
+	{Path: "set", Data: []any{int64(3)}, Python: &pickle.Set{Items: []any{int64(3)}}},
+	{Path: "text", Data: "é"},
+	{Path: "tuple", Data: []any{int64(1), []any{0.5}},
 		Python: pickle.Tuple{int64(1), pickle.Tuple{0.5}}},
 }
 
@@ -77,14 +79,16 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// ask has a version of torch load the files of a folder. The first one is compared with only where it is installed.
+// ask has a version of torch load the files of a folder. The first one is compared with only where
+// it is installed.
 func ask(t *testing.T, version string, args []string, dir string) []byte {
 	t.Helper()
 	if version == "torch2.15" {
 		return framework.Ask(t, "torch", args, dir)
 	}
 	python := framework.Root(t, ".venv/bin/python")
-	if err := exec.Command(python, "-c", "import torch; assert torch.__version__.startswith('1.13')").Run(); err != nil {
+	if err := exec.Command(python, "-c",
+		"import torch; assert torch.__version__.startswith('1.13')").Run(); err != nil {
 		t.Skip("no torch 1.13 to compare with; scripts/setup installs it")
 	}
 	out, err := exec.Command(python, args...).Output()

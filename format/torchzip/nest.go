@@ -14,7 +14,7 @@ import (
 // Flatten. plain makes values of a pickle.
 func Nest(d *pickle.Dict, values []format.Value, plain func(any) (any, error)) error {
 	for _, v := range values {
-		p, err := plain(v.Is)
+		p, err := plain(v.Data)
 		if err == nil {
 			err = d.Put(v.Path, p)
 		}

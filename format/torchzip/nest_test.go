@@ -17,13 +17,13 @@ import (
 func TestNest(t *testing.T) {
 	known := pickle.Inert("megatron.core.enums.ModelType")
 	values := []format.Value{
-		{Path: "args.dtype", Is: "torch.bfloat16"},
-		{Path: "args.kind", Is: "megatron.core.enums.ModelType.encoder"},
-		{Path: "args.list", Is: []any{int64(1), 0.5}},
-		{Path: "args.number", Is: "megatron.core.enums.ModelType[2]"},
-		{Path: "args.other", Is: "some.other.Class[2]"},
-		{Path: "args.text", Is: "megatron.core.enums.ModelType[x y]"},
-		{Path: "step", Is: int64(3)},
+		{Path: "args.dtype", Data: "torch.bfloat16"},
+		{Path: "args.kind", Data: "megatron.core.enums.ModelType.encoder"},
+		{Path: "args.list", Data: []any{int64(1), 0.5}},
+		{Path: "args.number", Data: "megatron.core.enums.ModelType[2]"},
+		{Path: "args.other", Data: "some.other.Class[2]"},
+		{Path: "args.text", Data: "megatron.core.enums.ModelType[x y]"},
+		{Path: "step", Data: int64(3)},
 	}
 	root := &pickle.Dict{}
 	if err := torchzip.Nest(root, values, torchzip.Objects(known)); err != nil {

@@ -28,7 +28,7 @@ func told(v any) bool {
 // torch.load with weights_only takes it. What becomes something else, the output then says.
 func Pickled(o *format.Output, v format.Value) (any, error) {
 	if v.Python == nil {
-		return Plain(v.Is)
+		return Plain(v.Data)
 	}
 	k := keeper{walker: walker{left: maxMemory}, altered: format.Altered{Path: v.Path}}
 	p, err := k.keep(v.Python)

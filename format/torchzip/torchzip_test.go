@@ -248,7 +248,7 @@ func TestUnsummed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range records(t, files) {
-		if !r.Bare() {
+		if !r.WithoutSum() {
 			t.Errorf("%q, %d bytes, has the checksum %08x", r.Name, r.To-r.From, r.Sum)
 		}
 	}

@@ -25,15 +25,15 @@ func (c *Cluster) placeRedundantly(s *head.Shape, text string,
 	if err != nil {
 		return nil, err
 	}
-	old, err := state.On(s.Mesh)
+	old, err := state.OnMesh(s.Mesh)
 	if err != nil {
 		return nil, err
 	}
-	new, err := state.On(text)
+	new, err := state.OnMesh(text)
 	if err != nil {
 		return nil, err
 	}
-	at := reshape.Place{Redundant: true}
+	at := reshape.Placement{Redundant: true}
 	names := hosts(members)
 	for _, m := range members.Members {
 		at.Hosts = append(at.Hosts, slices.Index(names, m.Host))
@@ -52,7 +52,7 @@ func (c *Cluster) placeRedundantly(s *head.Shape, text string,
 	if err != nil {
 		return nil, err
 	}
-	for _, i := range change.Order {
+	for _, i := range change.Workers {
 		order = append(order, members.Members[i].Worker)
 	}
 	return order, nil

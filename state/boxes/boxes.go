@@ -23,7 +23,7 @@ func Read(read func(b []byte, at int64) error, at int64, size int, box tensor.Bo
 	if box.Empty() {
 		return nil
 	}
-	box, from, to = inOrder(box, from, to)
+	box, from, to = memoryOrder(box, from, to)
 	span := Extent(box, from)
 	w := cache{read: read, end: at + int64(from.At(box)+span)*int64(size),
 		dense: span <= sparse*box.Elements()}
@@ -45,9 +45,9 @@ func Extent(box tensor.Box, v tensor.View) int {
 	return n
 }
 
-// inOrder swaps dimensions so that a walk over the box goes through the memory from front to back:
-// dst is nearer, and jumps cost less there.
-func inOrder(b tensor.Box, from, to tensor.View) (tensor.Box, tensor.View, tensor.View) {
+// memoryOrder swaps dimensions so that a walk over the box goes through the memory from front to
+// back: dst is nearer, and jumps cost less there.
+func memoryOrder(b tensor.Box, from, to tensor.View) (tensor.Box, tensor.View, tensor.View) {
 	if slices.IsSortedFunc(from.Strides, func(x, y int) int { return cmp.Compare(y, x) }) {
 		return b, from, to
 	}

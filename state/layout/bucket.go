@@ -11,18 +11,18 @@ import (
 // ranks of the flat axes. Where the tensors are cut by other axes too, or lie at some places of
 // them only, each place has a buffer of its own.
 type bucket struct {
-	flat  step
-	drops []drop
+	flat    step
+	tensors []bucketTensor
 }
 
-type drop struct {
+type bucketTensor struct {
 	stored  *stored
 	place   placement
 	allowed [][]int
 }
 
-// pour adds a tensor to its bucket.
-func (r *resolver) pour(s *stored, place placement, allowed [][]int) error {
+// addToBucket adds a tensor to its bucket.
+func (r *resolver) addToBucket(s *stored, place placement, allowed [][]int) error {
 	f := *place.flat()
 	b := r.buckets[f.bucket]
 	if b == nil {
@@ -33,20 +33,20 @@ func (r *resolver) pour(s *stored, place placement, allowed [][]int) error {
 		return fmt.Errorf("bucket %s is flat over %v, aligned to %d; here over %v, %d", f.bucket,
 			b.flat.axes, b.flat.align, f.axes, f.align)
 	}
-	if len(b.drops) > 0 && b.drops[0].stored.dtype != s.dtype {
+	if len(b.tensors) > 0 && b.tensors[0].stored.dtype != s.dtype {
 		return fmt.Errorf(
 			"bucket %s holds %v; a buffer has one element type, %v needs another bucket", f.bucket,
-			b.drops[0].stored.dtype, s.dtype)
+			b.tensors[0].stored.dtype, s.dtype)
 	}
-	b.drops = append(b.drops, drop{s, place, allowed})
-	_, err := place.pieces(r.mesh, s) // how many there are depends on the buffer
+	b.tensors = append(b.tensors, bucketTensor{s, place, allowed})
+	_, err := place.countPieces(r.mesh, s) // how many there are depends on the buffer
 	return err
 }
 
-// own returns which axes give the bucket more than one buffer.
-func (b *bucket) own(m Mesh) []bool {
+// ownAxes returns which axes give the bucket more than one buffer.
+func (b *bucket) ownAxes(m Mesh) []bool {
 	own := make([]bool, len(m))
-	for _, d := range b.drops {
+	for _, d := range b.tensors {
 		for i := range d.place {
 			if s := &d.place[i]; s.kind != flat {
 				for _, axis := range s.axes {
@@ -61,7 +61,7 @@ func (b *bucket) own(m Mesh) []bool {
 // slots returns the number of the bucket's buffers, times the ranks that share one.
 func (b *bucket) slots(m Mesh) int {
 	n := b.flat.degree(m)
-	for i, own := range b.own(m) {
+	for i, own := range b.ownAxes(m) {
 		if own {
 			n *= m[i].Size
 		}
@@ -69,17 +69,17 @@ func (b *bucket) slots(m Mesh) int {
 	return n
 }
 
-// fill lays out the buffers of a bucket.
-func (r *resolver) fill(name string, b *bucket) error {
-	own := b.own(r.mesh)
+// layOutBucket lays out the buffers of a bucket.
+func (r *resolver) layOutBucket(name string, b *bucket) error {
+	own := b.ownAxes(r.mesh)
 	for _, axis := range b.flat.axes {
 		if own[r.mesh.index(axis)] {
 			return fmt.Errorf("axis %s is flat for the bucket, and not flat for one of its tensors",
 				axis)
 		}
 	}
-	families := make([][]*collected, len(b.drops))
-	for i, d := range b.drops {
+	families := make([][]*collected, len(b.tensors))
+	for i, d := range b.tensors {
 		for range d.stored.parts {
 			families[i] = append(families[i], &collected{})
 		}
@@ -89,7 +89,7 @@ func (r *resolver) fill(name string, b *bucket) error {
 			return err
 		}
 	}
-	for i, d := range b.drops {
+	for i, d := range b.tensors {
 		for p, c := range families[i] {
 			grid, err := newGrid(d.stored.shapes[p], c.cells)
 			if err != nil {
@@ -145,10 +145,10 @@ func (r *resolver) buffer(name string, b *bucket, coords []int, families [][]*co
 		from int // in the buffer
 		size int
 	}
-	contents := make([]*content, len(b.drops))
-	total, dtype := 0, b.drops[0].stored.dtype
-	for i, d := range b.drops {
-		if !d.here(coords) {
+	contents := make([]*content, len(b.tensors))
+	total, dtype := 0, b.tensors[0].stored.dtype
+	for i, d := range b.tensors {
+		if !d.covers(coords) {
 			continue
 		}
 		rows, err := d.place.rows(r.mesh, d.stored.shape, d.place.index(r.mesh, coords))
@@ -179,7 +179,7 @@ func (r *resolver) buffer(name string, b *bucket, coords []int, families [][]*co
 		if c == nil || c.size == 0 {
 			continue
 		}
-		s := b.drops[i].stored
+		s := b.tensors[i].stored
 		if err := r.count((c.from+c.size-1)/chunk - c.from/chunk + 1); err != nil {
 			return err
 		}
@@ -195,8 +195,8 @@ func (r *resolver) buffer(name string, b *bucket, coords []int, families [][]*co
 	return nil
 }
 
-// here reports whether a tensor is in the buffer at these places.
-func (d *drop) here(coords []int) bool {
+// covers reports whether a tensor is in the buffer at these places.
+func (d *bucketTensor) covers(coords []int) bool {
 	for axis, places := range d.allowed {
 		if places != nil && !slices.Contains(places, coords[axis]) {
 			return false

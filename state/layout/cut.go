@@ -8,11 +8,11 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A share is how rows that do not come out even are shared out.
-type share uint8
+// A division is how rows that do not come out even are shared out.
+type division uint8
 
 const (
-	even share = iota // they must come out even
+	even division = iota // they must come out even
 	// as torch.chunk: all but the last have n/degree rounded up, the last ones less or nothing
 	ceil
 	balanced // the first n mod degree ranks have one more
@@ -20,18 +20,19 @@ const (
 	repeated
 )
 
-var shares = []string{even: "even", ceil: "ceil", balanced: "balanced", repeated: "repeat"}
+var divisions = []string{even: "even", ceil: "ceil", balanced: "balanced", repeated: "repeat"}
 
-func parseShare(text string) (share, error) {
-	i := slices.Index(shares, text)
+func parseDivision(text string) (division, error) {
+	i := slices.Index(divisions, text)
 	if i < 0 {
-		return 0, fmt.Errorf("no way of sharing %q; known are %s", text, strings.Join(shares, ", "))
+		return 0, fmt.Errorf("no way of sharing %q; known are %s", text,
+			strings.Join(divisions, ", "))
 	}
-	return share(i), nil
+	return division(i), nil
 }
 
 // of returns the part of n rows that is the i-th of degree parts.
-func (s share) of(n, degree, i int) (tensor.Span, error) {
+func (s division) of(n, degree, i int) (tensor.Span, error) {
 	switch {
 	case s == ceil:
 		c := (n + degree - 1) / degree
@@ -98,7 +99,7 @@ func (s *step) cut(r row, degree, i int) (row, error) {
 		if b%s.unit != 0 {
 			return nil, fmt.Errorf("%d rows are not a multiple of the unit %d", b, s.unit)
 		}
-		x, err := s.share.of(b/s.unit, degree, i)
+		x, err := s.division.of(b/s.unit, degree, i)
 		if err != nil {
 			return nil, err
 		}

@@ -55,9 +55,9 @@ func (g *geometry) cut(m Mesh, place placement, s *stored) error {
 	return nil
 }
 
-// pieces bounds the number of those into which a placement cuts a tensor, and refuses absurdly
+// countPieces bounds the number of those into which a placement cuts a tensor, and refuses absurdly
 // many.
-func (p placement) pieces(m Mesh, s *stored) (int, error) {
+func (p placement) countPieces(m Mesh, s *stored) (int, error) {
 	n := max(len(s.chunks), 1)
 	for i := range p {
 		blocks := len(p[i].blocks)
@@ -213,7 +213,7 @@ func (s *stored) cells(r rows, span tensor.Span, base int,
 			}
 			for i := range s.chunks {
 				c := &s.chunks[i]
-				if part, w := c.in(x, v); part != nil {
+				if part, w := c.intersectPart(x, v); part != nil {
 					yield(c.part, part, w)
 				}
 			}

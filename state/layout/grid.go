@@ -23,7 +23,7 @@ func newGrid(shape tensor.Shape, cells []Cell) (*Grid, error) {
 	if !g.disjoint() {
 		g.refine()
 	}
-	if box, whole := g.hole(); !whole {
+	if box, whole := g.uncovered(); !whole {
 		return nil, fmt.Errorf("no rank holds the elements %v", box)
 	}
 	return g, nil
@@ -78,8 +78,8 @@ func (g *Grid) refine() {
 	g.Cells = done
 }
 
-// hole returns a box that disjoint cells do not cover, or true.
-func (g *Grid) hole() (tensor.Box, bool) {
+// uncovered returns a box that disjoint cells do not cover, or true.
+func (g *Grid) uncovered() (tensor.Box, bool) {
 	n := 0
 	for _, c := range g.Cells {
 		n += c.Box.Elements()

@@ -5,24 +5,24 @@ import (
 	"slices"
 )
 
-// A Mixture is how decoders of Hugging Face name their experts: by their type of model. Empty is a
-// decoder without experts.
-type Mixture string
+// A ExpertNaming is how decoders of Hugging Face name their experts: by their type of model. Empty
+// is a decoder without experts.
+type ExpertNaming string
 
-// mixtures are the names of those that are known: where experts are, and what gate, up and down are
-// called in each.
-var mixtures = map[Mixture]struct{ at, gate, up, down string }{
+// expertNamings are the names of those that are known: where experts are, and what gate, up and
+// down are called in each.
+var expertNamings = map[ExpertNaming]struct{ at, gate, up, down string }{
 	"qwen3_moe": {"mlp", "gate_proj", "up_proj", "down_proj"},
 	"mixtral":   {"block_sparse_moe", "w1", "w3", "w2"},
 }
 
 // Known reports whether MegatronCore has rules for it.
-func (m Mixture) Known() bool { return mixtures[m].at != "" }
+func (m ExpertNaming) Known() bool { return expertNamings[m].at != "" }
 
 var expertName = regexp.MustCompile(`\.(mlp|block_sparse_moe)\.experts\.\d+\.`)
 
-// MixtureOf is how some names are those of a decoder with experts.
-func MixtureOf(names []string) Mixture {
+// ExpertNamingOf is how some names are those of a decoder with experts.
+func ExpertNamingOf(names []string) ExpertNaming {
 	for _, name := range names {
 		switch m := expertName.FindStringSubmatch(name); {
 		case m == nil:
@@ -54,7 +54,7 @@ func DenseLayers(names []string) (numbers []string) {
 // in a group of heads; the vocabulary has rows in multiples of pad. dense are the layers without
 // experts, which matters where others have some: Megatron has the norm before experts as a module
 // of its own. Parts reads it the other way.
-func MegatronCore(units []int, experts Mixture, dense []string, pad int) (list []Store) {
+func MegatronCore(units []int, experts ExpertNaming, dense []string, pad int) (list []Store) {
 	const from, to = "**model.layers.#.", "**decoder.layers.#."
 	join := func(name string, units []int, parts ...string) {
 		for i := range parts {
@@ -70,7 +70,7 @@ func MegatronCore(units []int, experts Mixture, dense []string, pad int) (list [
 		join("mlp.linear_fc2."+kind, nil, "mlp.down_proj."+kind)
 	}
 	norm := "mlp.linear_fc1.layer_norm_weight"
-	if m := mixtures[experts]; experts.Known() {
+	if m := expertNamings[experts]; experts.Known() {
 		for _, n := range dense { // these go before the rule for all layers
 			list = append(list,
 				Store{Name: "**decoder.layers." + n + "." + norm,

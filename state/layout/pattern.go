@@ -117,12 +117,12 @@ func (m *matcher) from(t, at int) bool {
 		}
 	case number: // all digits that follow each other: 12 is not 1 and a literal 2
 		n := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
-		if n > 0 && m.catch(t, at, n) {
+		if n > 0 && m.tryWildcard(t, at, n) {
 			return true
 		}
 	default:
 		for n := 0; n <= len(rest); n++ {
-			if m.catch(t, at, n) {
+			if m.tryWildcard(t, at, n) {
 				return true
 			}
 			if n < len(rest) && rest[n] == '.' && tok.kind == segment {
@@ -134,7 +134,7 @@ func (m *matcher) from(t, at int) bool {
 	return false
 }
 
-func (m *matcher) catch(t, at, n int) bool {
+func (m *matcher) tryWildcard(t, at, n int) bool {
 	m.caught = append(m.caught, m.name[at:at+n])
 	if m.from(t+1, at+n) {
 		return true

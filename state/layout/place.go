@@ -17,9 +17,9 @@ type step struct {
 	kind kind
 
 	// of shard
-	dim   int
-	share share
-	unit  int // the dimension is cut between units of so many rows
+	dim      int
+	division division
+	unit     int // the dimension is cut between units of so many rows
 	// the dimension is a row of blocks, each cut by itself; a single number counts equal blocks
 	blocks []int
 
@@ -28,11 +28,11 @@ type step struct {
 	align  int    // the part of a rank is a multiple of so many elements
 
 	// of at and spread
-	places []int // at: where on the axis the tensor is; negative counts from the end
-	wild   int   // spread: which # of the rule's pattern, from 1
-	count  int   // spread: how many numbers there are
-	cuts   []int // spread: the first number of each part but the first
-	chunks int   // spread: the numbers are dealt out in so many chunks, round and round
+	places   []int // at: where on the axis the tensor is; negative counts from the end
+	wildcard int   // spread: which # of the rule's pattern, from 1
+	count    int   // spread: how many numbers there are
+	cuts     []int // spread: the first number of each part but the first
+	chunks   int   // spread: the numbers are dealt out in so many chunks, round and round
 }
 
 type kind uint8
@@ -116,7 +116,7 @@ func (s *step) argument(key, value string) (err error) {
 	case "shard 0":
 		s.dim, err = integer(value, 0)
 	case "shard 1":
-		s.share, err = parseShare(value)
+		s.division, err = parseDivision(value)
 	case "shard unit":
 		s.unit, err = integer(value, 1)
 	case "shard blocks":
@@ -126,11 +126,11 @@ func (s *step) argument(key, value string) (err error) {
 	case "flat align":
 		s.align, err = integer(value, 1)
 	case "spread 0":
-		s.wild, err = integer(value, 1)
+		s.wildcard, err = integer(value, 1)
 	case "spread 1":
 		s.count, err = integer(value, 1)
 	case "spread 2":
-		s.share, err = parseShare(value)
+		s.division, err = parseDivision(value)
 	case "spread cuts":
 		s.cuts, err = integers(value, 0)
 	case "spread chunks":
@@ -153,13 +153,14 @@ func (s *step) complete(args int) error {
 		return fmt.Errorf("shard needs a dimension: shard(0)")
 	case s.kind == at && args == 0:
 		return fmt.Errorf("at needs a place on the axis: at(0)")
-	case s.kind == spread && (s.wild == 0 || s.count == 0):
+	case s.kind == spread && (s.wildcard == 0 || s.count == 0):
 		return fmt.Errorf(
 			"spread needs which # of the pattern and how many numbers there are: spread(1,32)")
-	case s.kind == spread && s.share != even && s.share != balanced:
+	case s.kind == spread && s.division != even && s.division != balanced:
 		return fmt.Errorf("spread comes out even, or is balanced")
 	case s.kind == spread &&
-		(s.cuts != nil && s.chunks != 0 || s.share == balanced && (s.cuts != nil || s.chunks != 0)):
+		(s.cuts != nil && s.chunks != 0 || s.division == balanced &&
+			(s.cuts != nil || s.chunks != 0)):
 		return fmt.Errorf("spread takes cuts or chunks, not both, and is not balanced then")
 	case !slices.IsSorted(s.cuts):
 		return fmt.Errorf("cuts must ascend")
@@ -196,9 +197,9 @@ func (s *step) degree(m Mesh) int {
 	return n
 }
 
-// on returns the places on the axis at which a tensor is whose pattern caught the given numbers;
-// for at and spread.
-func (s *step) on(m Mesh, numbers []int) ([]int, error) {
+// placesOn returns the places on the axis at which a tensor is whose pattern caught the given
+// numbers; for at and spread.
+func (s *step) placesOn(m Mesh, numbers []int) ([]int, error) {
 	size := s.degree(m)
 	if s.kind == at {
 		var places []int
@@ -214,13 +215,13 @@ func (s *step) on(m Mesh, numbers []int) ([]int, error) {
 		slices.Sort(places)
 		return slices.Compact(places), nil
 	}
-	if s.wild > len(numbers) {
-		return nil, fmt.Errorf("spread(%d,…): the pattern has %d #", s.wild, len(numbers))
+	if s.wildcard > len(numbers) {
+		return nil, fmt.Errorf("spread(%d,…): the pattern has %d #", s.wildcard, len(numbers))
 	}
-	n := numbers[s.wild-1]
+	n := numbers[s.wildcard-1]
 	if n >= s.count {
 		return nil, fmt.Errorf("spread(%d,%d): the name has number %d, which is not below %d",
-			s.wild, s.count, n, s.count)
+			s.wildcard, s.count, n, s.count)
 	}
 	if s.cuts != nil {
 		if len(s.cuts) != size-1 || s.cuts[len(s.cuts)-1] > s.count {
@@ -235,7 +236,7 @@ func (s *step) on(m Mesh, numbers []int) ([]int, error) {
 		})
 		return []int{i}, nil
 	}
-	if s.share == balanced {
+	if s.division == balanced {
 		for i := range size {
 			if part, _ := balanced.of(s.count, size, i); n < part.To {
 				return []int{i}, nil

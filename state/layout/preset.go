@@ -88,8 +88,8 @@ type preset struct {
 	spec    *Spec
 }
 
-// has returns the placement if the mesh has its axis, else nothing.
-func (p *preset) has(place string) string {
+// ifAxis returns the placement if the mesh has its axis, else nothing.
+func (p *preset) ifAxis(place string) string {
 	axis, _, _ := strings.Cut(place, "=")
 	if p.mesh.index(axis) < 0 {
 		return ""
@@ -97,7 +97,7 @@ func (p *preset) has(place string) string {
 	return place
 }
 
-func and(places ...string) string {
+func joinPlaces(places ...string) string {
 	return strings.Join(slices.DeleteFunc(places, func(s string) bool { return s == "" }), ", ")
 }
 
@@ -105,7 +105,7 @@ func and(places ...string) string {
 func (p *preset) cutAll(place string) {
 	rules := p.scalars()
 	for _, r := range p.spec.Rules {
-		rules = append(rules, Rule{Match: r.Match, Place: and(r.Place, place)})
+		rules = append(rules, Rule{Match: r.Match, Place: joinPlaces(r.Place, place)})
 	}
 	p.spec.Rules = rules
 }
@@ -150,7 +150,8 @@ func (p *preset) flatOptimizer() {
 		for _, r := range base {
 			bucket := "dp=flat(optimizer." + kind + ")"
 			p.spec.Rules = append(p.spec.Rules,
-				Rule{Match: "optimizer." + kind + "." + r.Match, Place: and(r.Place, bucket)})
+				Rule{Match: "optimizer." + kind + "." + r.Match,
+					Place: joinPlaces(r.Place, bucket)})
 		}
 	}
 	p.spec.Rules = append(p.spec.Rules, base...)
@@ -184,7 +185,7 @@ func (p *preset) megatron() error {
 		return err
 	}
 	if own > 0 {
-		return p.megatronOwn()
+		return p.cutMegatronNames()
 	}
 	layers, err := p.count("**model.layers.#.**")
 	if err != nil {
@@ -198,10 +199,11 @@ func (p *preset) megatron() error {
 		return fmt.Errorf("the catalogue has no tensor **model.layers.#.** or " +
 			"**decoder.layers.#.self_attention.linear_qkv.weight")
 	}
-	if err := p.megatronNames(); err != nil {
+	if err := p.joinMegatronNames(); err != nil {
 		return err
 	}
-	p.megatronRules(layers, experts, "experts.#", "lm_head.weight", p.has("tp=shard(0,blocks=2)"))
+	p.megatronRules(layers, experts, "experts.#", "lm_head.weight",
+		p.ifAxis("tp=shard(0,blocks=2)"))
 	var whole []Store
 	for _, r := range p.scalars() { // before names whose tensors are joined
 		whole = append(whole, Store{Name: r.Match, Parts: []string{r.Match}})
@@ -210,9 +212,9 @@ func (p *preset) megatron() error {
 	return nil
 }
 
-// megatronOwn cuts what has Megatron's names already. With a gate, linear_fc1 has twice the rows
-// that linear_fc2 has columns.
-func (p *preset) megatronOwn() error {
+// cutMegatronNames cuts what has Megatron's names already. With a gate, linear_fc1 has twice the
+// rows that linear_fc2 has columns.
+func (p *preset) cutMegatronNames() error {
 	layers, err := p.count("**decoder.layers.#.**")
 	if err != nil {
 		return err
@@ -255,15 +257,16 @@ func (p *preset) megatronOwn() error {
 		}
 		up = cut
 	}
-	p.megatronRules(layers, experts, "experts.local_experts.#", "output_layer.weight", p.has(up))
+	p.megatronRules(layers, experts, "experts.local_experts.#", "output_layer.weight", p.ifAxis(up))
 	if grouped > 0 {
-		stage, place := p.has("pp=spread(1,"+strconv.Itoa(layers)+")"),
-			p.has("ep=spread(2,"+strconv.Itoa(grouped)+")")
+		stage, place := p.ifAxis("pp=spread(1,"+strconv.Itoa(layers)+")"),
+			p.ifAxis("ep=spread(2,"+strconv.Itoa(grouped)+")")
 		p.spec.Rules = slices.Insert(p.spec.Rules, len(p.scalars()),
-			Rule{"**decoder.layers.#.mlp.experts.linear_fc1.*#", and(stage, place, p.has(up))},
+			Rule{"**decoder.layers.#.mlp.experts.linear_fc1.*#",
+				joinPlaces(stage, place, p.ifAxis(up))},
 			Rule{"**decoder.layers.#.mlp.experts.linear_fc2.weight#",
-				and(stage, place, p.has("tp=shard(1)"))},
-			Rule{"**decoder.layers.#.mlp.experts.*.*#", and(stage, place)})
+				joinPlaces(stage, place, p.ifAxis("tp=shard(1)"))},
+			Rule{"**decoder.layers.#.mlp.experts.*.*#", joinPlaces(stage, place)})
 	}
 	return nil
 }
@@ -276,46 +279,48 @@ var firstMatrix = regexp.MustCompile(`^(.*)linear_fc1\.weight(\d*)$`)
 // catches, the output layer is called output if the embedding is not tied, and linear_fc1 is cut by
 // up.
 func (p *preset) megatronRules(layers, experts int, expert, output, up string) {
-	stage := p.has("pp=spread(1," + strconv.Itoa(layers) + ")")
-	rows, columns := p.has("tp=shard(0)"), p.has("tp=shard(1)")
-	ends := p.has("pp=at(0)")
+	stage := p.ifAxis("pp=spread(1," + strconv.Itoa(layers) + ")")
+	rows, columns := p.ifAxis("tp=shard(0)"), p.ifAxis("tp=shard(1)")
+	ends := p.ifAxis("pp=at(0)")
 	if !slices.ContainsFunc(p.tensors, func(t Tensor) bool {
 		return strings.HasSuffix(t.Name, output)
 	}) {
-		ends = p.has("pp=at(0,-1)") // the output shares the weights of the embedding
+		ends = p.ifAxis("pp=at(0,-1)") // the output shares the weights of the embedding
 	}
 	rules := p.scalars()
 	if experts > 0 {
-		place := p.has("ep=spread(2," + strconv.Itoa(experts) + ")")
+		place := p.ifAxis("ep=spread(2," + strconv.Itoa(experts) + ")")
 		rules = append(rules,
-			Rule{"**decoder.layers.#.mlp." + expert + ".linear_fc1.*", and(stage, place, up)},
+			Rule{"**decoder.layers.#.mlp." + expert + ".linear_fc1.*",
+				joinPlaces(stage, place, up)},
 			Rule{"**decoder.layers.#.mlp." + expert + ".linear_fc2.weight",
-				and(stage, place, columns)},
-			Rule{"**decoder.layers.#.mlp." + expert + ".**", and(stage, place)})
+				joinPlaces(stage, place, columns)},
+			Rule{"**decoder.layers.#.mlp." + expert + ".**", joinPlaces(stage, place)})
 	}
 	if slices.ContainsFunc(p.tensors, func(t Tensor) bool {
 		return strings.Contains(t.Name, ".mlp.shared_experts.")
 	}) {
 		rules = append(rules,
-			Rule{"**decoder.layers.#.mlp.shared_experts.linear_fc1.*", and(stage, up)},
-			Rule{"**decoder.layers.#.mlp.shared_experts.linear_fc2.weight", and(stage, columns)})
+			Rule{"**decoder.layers.#.mlp.shared_experts.linear_fc1.*", joinPlaces(stage, up)},
+			Rule{"**decoder.layers.#.mlp.shared_experts.linear_fc2.weight",
+				joinPlaces(stage, columns)})
 	}
 	p.spec.Rules = append(rules,
-		Rule{"**embedding.word_embeddings.weight", and(ends, rows)},
-		Rule{"**decoder.layers.#.self_attention.linear_qkv.weight", and(stage, rows)},
-		Rule{"**decoder.layers.#.self_attention.linear_qkv.bias", and(stage, rows)},
-		Rule{"**decoder.layers.#.self_attention.linear_proj.weight", and(stage, columns)},
-		Rule{"**decoder.layers.#.mlp.linear_fc1.weight", and(stage, up)},
-		Rule{"**decoder.layers.#.mlp.linear_fc1.bias", and(stage, up)},
-		Rule{"**decoder.layers.#.mlp.linear_fc2.weight", and(stage, columns)},
+		Rule{"**embedding.word_embeddings.weight", joinPlaces(ends, rows)},
+		Rule{"**decoder.layers.#.self_attention.linear_qkv.weight", joinPlaces(stage, rows)},
+		Rule{"**decoder.layers.#.self_attention.linear_qkv.bias", joinPlaces(stage, rows)},
+		Rule{"**decoder.layers.#.self_attention.linear_proj.weight", joinPlaces(stage, columns)},
+		Rule{"**decoder.layers.#.mlp.linear_fc1.weight", joinPlaces(stage, up)},
+		Rule{"**decoder.layers.#.mlp.linear_fc1.bias", joinPlaces(stage, up)},
+		Rule{"**decoder.layers.#.mlp.linear_fc2.weight", joinPlaces(stage, columns)},
 		Rule{"**decoder.layers.#.**", stage},
-		Rule{"**decoder.final_layernorm.weight", p.has("pp=at(-1)")},
-		Rule{"**output_layer.weight", and(p.has("pp=at(-1)"), rows)},
+		Rule{"**decoder.final_layernorm.weight", p.ifAxis("pp=at(-1)")},
+		Rule{"**output_layer.weight", joinPlaces(p.ifAxis("pp=at(-1)"), rows)},
 		Rule{Match: "**"})
 }
 
-// megatronNames says what is joined, and what is called otherwise.
-func (p *preset) megatronNames() error {
+// joinMegatronNames says what is joined, and what is called otherwise.
+func (p *preset) joinMegatronNames() error {
 	units, err := p.headRows()
 	if err != nil {
 		return err
@@ -328,7 +333,7 @@ func (p *preset) megatronNames() error {
 	for _, t := range p.tensors {
 		names = append(names, t.Name)
 	}
-	p.spec.Store = MegatronCore(units, MixtureOf(names), DenseLayers(names), pad)
+	p.spec.Store = MegatronCore(units, ExpertNamingOf(names), DenseLayers(names), pad)
 	return nil
 }
 

@@ -50,7 +50,7 @@ func (s *Spec) Resolve(tensors []Tensor) (*Layout, error) {
 		}
 	}
 	for _, name := range names {
-		if err := r.fill(name, r.buckets[name]); err != nil {
+		if err := r.layOutBucket(name, r.buckets[name]); err != nil {
 			return nil, fmt.Errorf("layout: bucket %s: %w", name, err)
 		}
 	}
@@ -99,12 +99,12 @@ func (r *resolver) add(s *stored) error {
 		return err
 	}
 	if last := rule.place.flat(); last != nil && last.bucket != "" {
-		return r.pour(s, rule.place, allowed)
+		return r.addToBucket(s, rule.place, allowed)
 	}
-	shape := strconv.Itoa(i) + " " + s.like + s.shape.String()
+	shape := strconv.Itoa(i) + " " + s.shapeKey + s.shape.String()
 	g := r.shapes[shape]
 	if g == nil {
-		n, err := rule.place.pieces(r.mesh, s)
+		n, err := rule.place.countPieces(r.mesh, s)
 		if err == nil {
 			err = r.count(n)
 		}
@@ -146,7 +146,7 @@ func (r *resolver) allowed(rule *rule, caught []string) ([][]int, error) {
 	for i := range rule.place {
 		s := &rule.place[i]
 		if s.kind == at || s.kind == spread {
-			if allowed[r.mesh.index(s.axes[0])], err = s.on(r.mesh, numbers); err != nil {
+			if allowed[r.mesh.index(s.axes[0])], err = s.placesOn(r.mesh, numbers); err != nil {
 				return nil, err
 			}
 		}

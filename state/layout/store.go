@@ -23,7 +23,7 @@ type stored struct {
 	shapes []tensor.Shape // of the parts
 	chunks []chunk
 	// stored tensors of equal like are joined in the same way from parts of the same shapes
-	like string
+	shapeKey string
 }
 
 // A chunk is a box of a part and where it lies in the stored tensor.
@@ -41,7 +41,7 @@ func (c *compiled) stored(tensors []Tensor) ([]*stored, error) {
 	for i, t := range tensors {
 		e, p, caught := c.entry(t.Name)
 		if e < 0 {
-			out = append(out, plain(i, t))
+			out = append(out, unjoined(i, t))
 			continue
 		}
 		entry := &c.stores[e]
@@ -51,9 +51,9 @@ func (c *compiled) stored(tensors []Tensor) ([]*stored, error) {
 		}
 		j := joins[key]
 		if j == nil {
-			j = &join{entry: entry, like: "join " + strconv.Itoa(e), rows: map[int][]int{},
+			j = &join{entry: entry, shapeKey: "join " + strconv.Itoa(e), rows: map[int][]int{},
 				out: &stored{}}
-			j.out.name = entry.name.fill(entry.kept(caught))
+			j.out.name = entry.name.fill(entry.withoutStacked(caught))
 			joins[key] = j
 			out = append(out, j.out)
 		}
@@ -100,8 +100,8 @@ func (c *compiled) entry(name string) (entry, part int, caught []string) {
 	return -1, 0, nil
 }
 
-// kept is what was caught without the stacked number.
-func (e *storeEntry) kept(caught []string) []string {
+// withoutStacked is what was caught without the stacked number.
+func (e *storeEntry) withoutStacked(caught []string) []string {
 	if e.stack < 0 {
 		return caught
 	}
@@ -109,7 +109,7 @@ func (e *storeEntry) kept(caught []string) []string {
 }
 
 func (e *storeEntry) key(index int, caught []string) (key string, number int, err error) {
-	key = strconv.Itoa(index) + "\x00" + strings.Join(e.kept(caught), "\x00")
+	key = strconv.Itoa(index) + "\x00" + strings.Join(e.withoutStacked(caught), "\x00")
 	if e.stack >= 0 {
 		if number, err = strconv.Atoi(caught[e.stack]); err != nil {
 			return "", 0, fmt.Errorf("the number %s is too large", caught[e.stack])
@@ -118,20 +118,20 @@ func (e *storeEntry) key(index int, caught []string) (key string, number int, er
 	return key, number, nil
 }
 
-// plain is a logical tensor that is stored as it is.
-func plain(i int, t Tensor) *stored {
+// unjoined is a logical tensor that is stored as it is.
+func unjoined(i int, t Tensor) *stored {
 	return &stored{
 		name: t.Name, dtype: t.DType, shape: t.Shape, parts: []int{i},
-		shapes: []tensor.Shape{t.Shape},
-		chunks: []chunk{{box: t.Shape.Box(), lead: -1, move: make([]int, len(t.Shape))}},
-		like:   "plain",
+		shapes:   []tensor.Shape{t.Shape},
+		chunks:   []chunk{{box: t.Shape.Box(), lead: -1, move: make([]int, len(t.Shape))}},
+		shapeKey: "plain",
 	}
 }
 
 // A join collects the parts of one stored tensor.
 type join struct {
-	entry *storeEntry
-	like  string
+	entry    *storeEntry
+	shapeKey string
 	// stacked number (0 without) -> the logical tensor of each part, -1 while missing
 	rows map[int][]int
 	out  *stored
@@ -152,7 +152,7 @@ func (j *join) build(tensors []Tensor) error {
 	// just another name, of any shape
 	if len(e.Parts) == 1 && e.Dim == 0 && e.Units == nil && e.stack < 0 && e.Pad == nil {
 		name := s.name
-		*s = *plain(s.parts[0], first)
+		*s = *unjoined(s.parts[0], first)
 		s.name = name
 		return nil
 	}
@@ -164,7 +164,7 @@ func (j *join) build(tensors []Tensor) error {
 	for lead := range numbers {
 		row := s.parts[lead*len(e.parts):][:len(e.parts)]
 		for p, t := range row {
-			if err := alike(tensors[t], first, e.Dim); err != nil {
+			if err := checkJoinable(tensors[t], first, e.Dim); err != nil {
 				return err
 			}
 			if a, b := tensors[t].Shape, tensors[s.parts[p]].Shape; !a.Equal(b) {
@@ -172,24 +172,24 @@ func (j *join) build(tensors []Tensor) error {
 					b)
 			}
 		}
-		if err := j.lay(tensors, row, lead); err != nil {
+		if err := j.layParts(tensors, row, lead); err != nil {
 			return err
 		}
 	}
 	if e.stack >= 0 {
 		s.shape = slices.Insert(s.shape, 0, len(numbers))
 	}
-	s.like = fmt.Sprint(j.like, len(numbers))
+	s.shapeKey = fmt.Sprint(j.shapeKey, len(numbers))
 	for i, t := range s.parts {
 		s.shapes = append(s.shapes, tensors[t].Shape)
 		if i < len(e.parts) {
-			s.like += tensors[t].Shape.String()
+			s.shapeKey += tensors[t].Shape.String()
 		}
 	}
 	return j.pad()
 }
 
-func alike(t, first Tensor, dim int) error {
+func checkJoinable(t, first Tensor, dim int) error {
 	if t.DType != first.DType {
 		return fmt.Errorf("%s is %v and %s is %v; what is joined has one element type", first.Name,
 			first.DType, t.Name, t.DType)
@@ -204,8 +204,8 @@ func alike(t, first Tensor, dim int) error {
 		first.Shape, t.Name, t.Shape, dim)
 }
 
-// lay places the parts of one stacked number, unit by unit.
-func (j *join) lay(tensors []Tensor, row []int, lead int) error {
+// layParts places the parts of one stacked number, unit by unit.
+func (j *join) layParts(tensors []Tensor, row []int, lead int) error {
 	s, dim := j.out, j.entry.Dim
 	units := j.entry.Units
 	if units == nil {
@@ -261,9 +261,9 @@ func (j *join) pad() error {
 	return nil
 }
 
-// in returns the part of a box of the stored tensor that a chunk fills, as a box of the logical
-// tensor, and how the view of the stored tensor looks from there.
-func (c *chunk) in(box tensor.Box, v tensor.View) (tensor.Box, tensor.View) {
+// intersectPart returns the part of a box of the stored tensor that a chunk fills, as a box of the
+// logical tensor, and how the view of the stored tensor looks from there.
+func (c *chunk) intersectPart(box tensor.Box, v tensor.View) (tensor.Box, tensor.View) {
 	if c.lead >= 0 {
 		if c.lead < box[0].From || c.lead >= box[0].To {
 			return nil, v

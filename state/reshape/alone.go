@@ -6,15 +6,15 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// Alone is what of the state lies in one domain only, and is lost with it: domain numbers the
-// domains, such as hosts, by rank. first is the first of the tensors.
-func (l *Layout) Alone(domain []int) (bytes, tensors int, first string) {
+// Unreplicated is what of the state lies in one domain only, and is lost with it: domain numbers
+// the domains, such as hosts, by rank. first is the first of the tensors.
+func (l *Layout) Unreplicated(domain []int) (bytes, tensors int, first string) {
 	lowest := len(l.Tensors)
 	for i := range l.Families {
 		f := &l.Families[i]
 		alone := 0
 		for k := range f.Grid.Cells {
-			if c := &f.Grid.Cells[k]; !l.spread(f.Slots, c, domain) {
+			if c := &f.Grid.Cells[k]; !l.isReplicated(f.Slots, c, domain) {
 				alone += c.Box.Elements() * l.Tensors[f.Tensors[0]].DType.Size()
 			}
 		}
@@ -29,8 +29,8 @@ func (l *Layout) Alone(domain []int) (bytes, tensors int, first string) {
 	return bytes, tensors, first
 }
 
-// spread reports whether ranks of two domains have a cell.
-func (l *Layout) spread(slots []int, c *layout.Cell, domain []int) bool {
+// isReplicated reports whether ranks of two domains have a cell.
+func (l *Layout) isReplicated(slots []int, c *layout.Cell, domain []int) bool {
 	one := -1
 	for _, held := range c.Held {
 		for _, r := range l.Sets[l.Slots[slots[held.Slot]].Set] {

@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/state/plan"
 )
 
-// A Place is the ranks of the old mesh on the workers of a job.
-type Place struct {
+// A Placement is the ranks of the old mesh on the workers of a job.
+type Placement struct {
 	Hosts []int // of each worker, its host; hosts count from 0
 	Ranks []int // of each rank of the old mesh, its worker; Gone = its memory is lost
 	// Leaving are hosts whose workers give what they have, and take no rank.
@@ -21,46 +21,47 @@ type Place struct {
 	Redundant bool
 }
 
-// Gone is the worker of an old rank whose memory is lost.
-const Gone = -1
+// Lost is the worker of an old rank whose memory is lost.
+const Lost = -1
 
 // A Change is the way from one mesh to another.
 type Change struct {
 	Old, New *Layout
 	Plan     *plan.Plan
-	// Order is the worker that takes each rank of the new mesh. Which worker that is the plan
+	// Workers is the worker that takes each rank of the new mesh. Which worker that is the plan
 	// chooses: the one that has most of what the rank needs; in a redundant job among those with
 	// which least of the state is on one host alone.
-	Order []int
-	place Place
-	was   []home // of each tensor, in the old layout
-	is    []home // and in the new one
-	moves []Move // once they are known
+	Workers   []int
+	placement Placement
+	oldHomes  []home // of each tensor, in the old layout
+	newHomes  []home // and in the new one
+	moves     []Move // once they are known
 }
 
 // Plan plans the way from one mesh to another over the workers of a job. It fails with a
 // *plan.LostError when something is needed that only lost workers had.
-func Plan(old, new *Layout, at Place) (*Change, error) {
-	if n := at.takers(); new.Ranks > n {
+func Plan(old, new *Layout, at Placement) (*Change, error) {
+	if n := at.available(); new.Ranks > n {
 		return nil, fmt.Errorf("mesh %s needs %d workers, the job has %d", new.Mesh, new.Ranks, n)
 	}
 	if len(at.Ranks) != old.Ranks {
 		return nil, fmt.Errorf("mesh %s has %d ranks, of which %d are known", old.Mesh, old.Ranks,
 			len(at.Ranks))
 	}
-	c := &Change{Old: old, New: new, place: at, was: homes(old.Layout), is: homes(new.Layout)}
+	c := &Change{Old: old, New: new, placement: at, oldHomes: homes(old.Layout),
+		newHomes: homes(new.Layout)}
 	err := c.build(at.cluster(new.Ranks))
 	if err == nil && at.Redundant {
-		err = c.spread()
+		err = c.spreadReplicas()
 	}
 	if err != nil {
 		return nil, err
 	}
-	return c, c.arrange()
+	return c, c.assignWorkers()
 }
 
-// takers counts the workers that may take a rank.
-func (p *Place) takers() (n int) {
+// available counts the workers that may take a rank.
+func (p *Placement) available() (n int) {
 	for _, h := range p.Hosts {
 		if !slices.Contains(p.Leaving, h) {
 			n++
@@ -75,7 +76,7 @@ func (c *Change) build(cluster plan.Cluster) (err error) {
 }
 
 // cluster fills the hosts with groups of neighbouring ranks, as many as each has workers.
-func (p *Place) cluster(ranks int) plan.Cluster {
+func (p *Placement) cluster(ranks int) plan.Cluster {
 	var c plan.Cluster
 	for _, h := range p.Hosts {
 		for h >= len(c.Devices) {
@@ -87,7 +88,7 @@ func (p *Place) cluster(ranks int) plan.Cluster {
 	}
 	for _, w := range p.Ranks {
 		host := plan.Lost
-		if w != Gone {
+		if w != Lost {
 			host = p.Hosts[w]
 		}
 		c.Old = append(c.Old, host)
@@ -104,16 +105,16 @@ func (p *Place) cluster(ranks int) plan.Cluster {
 	return c
 }
 
-// arrange finds the worker of each new rank: the devices of a host are its old ranks, in their
-// order, and then its other workers.
-func (c *Change) arrange() error {
+// assignWorkers finds the worker of each new rank: the devices of a host are its old ranks, in
+// their order, and then its other workers.
+func (c *Change) assignWorkers() error {
 	devices, has := make([][]int, len(c.Plan.Cluster.Devices)), map[int]bool{}
-	for _, w := range c.place.Ranks {
-		if w != Gone {
-			devices[c.place.Hosts[w]], has[w] = append(devices[c.place.Hosts[w]], w), true
+	for _, w := range c.placement.Ranks {
+		if w != Lost {
+			devices[c.placement.Hosts[w]], has[w] = append(devices[c.placement.Hosts[w]], w), true
 		}
 	}
-	for w, h := range c.place.Hosts {
+	for w, h := range c.placement.Hosts {
 		if !has[w] {
 			devices[h] = append(devices[h], w)
 		}
@@ -123,29 +124,29 @@ func (c *Change) arrange() error {
 		if d >= len(devices[h]) {
 			return errors.New("reshape: a rank without a worker")
 		}
-		c.Order = append(c.Order, devices[h][d])
+		c.Workers = append(c.Workers, devices[h][d])
 	}
 	return nil
 }
 
-// A Figure is what a change costs.
-type Figure struct {
+// A Cost is what a change costs.
+type Cost struct {
 	plan.Stats
 	Copied int // bytes that the agents copy, inside hosts and between them, replicas included
 }
 
-// Figures returns what the change costs.
-func (c *Change) Figures() Figure {
-	f := Figure{Stats: c.Plan.Stats}
+// Cost returns what the change costs.
+func (c *Change) Cost() Cost {
+	f := Cost{Stats: c.Plan.Stats}
 	for r := range c.New.Ranks {
 		f.Copied += c.New.Bytes(r)
 	}
 	return f
 }
 
-// Fewer returns the mesh with the largest degree of an axis that so many workers can hold, the
+// ShrinkAxis returns the mesh with the largest degree of an axis that so many workers can hold, the
 // other axes as they are; false if there is none.
-func Fewer(mesh, axis string, workers int) (string, bool) {
+func ShrinkAxis(mesh, axis string, workers int) (string, bool) {
 	m, err := layout.ParseMesh(mesh)
 	if err != nil {
 		return "", false
@@ -165,19 +166,19 @@ func Fewer(mesh, axis string, workers int) (string, bool) {
 	return m.String(), others <= workers
 }
 
-// Largest returns the largest mesh that so many workers can hold: one with a smaller degree of an
-// axis, as Fewer says; and only where not even one of it can be, the one of most ranks among those
-// whose axes have no higher degrees and on which the state can lie, as holds says. Of several it
-// has the least of that axis. False where there is none.
-func Largest(mesh, axis string, workers int, holds func(mesh string) bool) (string, bool) {
-	if next, ok := Fewer(mesh, axis, workers); ok {
+// LargestMesh returns the largest mesh that so many workers can hold: one with a smaller degree of
+// an axis, as Fewer says; and only where not even one of it can be, the one of most ranks among
+// those whose axes have no higher degrees and on which the state can lie, as holds says. Of several
+// it has the least of that axis. False where there is none.
+func LargestMesh(mesh, axis string, workers int, holds func(mesh string) bool) (string, bool) {
+	if next, ok := ShrinkAxis(mesh, axis, workers); ok {
 		return next, true
 	}
 	m, err := layout.ParseMesh(mesh)
 	if err != nil {
 		return "", false
 	}
-	meshes := smaller(m, workers)
+	meshes := smallerMeshes(m, workers)
 	slices.SortStableFunc(meshes, func(a, b layout.Mesh) int {
 		return cmp.Or(cmp.Compare(b.Ranks(), a.Ranks()),
 			cmp.Compare(degree(a, axis), degree(b, axis)))
@@ -190,15 +191,15 @@ func Largest(mesh, axis string, workers int, holds func(mesh string) bool) (stri
 	return "", false
 }
 
-// smaller lists the meshes of the same axes of at most so many ranks, none of a higher degree;
-// higher degrees of the first axes come first.
-func smaller(m layout.Mesh, ranks int) []layout.Mesh {
+// smallerMeshes lists the meshes of the same axes of at most so many ranks, none of a higher
+// degree; higher degrees of the first axes come first.
+func smallerMeshes(m layout.Mesh, ranks int) []layout.Mesh {
 	if len(m) == 0 {
 		return []layout.Mesh{nil}
 	}
 	var all []layout.Mesh
 	for n := min(m[0].Size, ranks); n > 0; n-- {
-		for _, rest := range smaller(m[1:], ranks/n) {
+		for _, rest := range smallerMeshes(m[1:], ranks/n) {
 			all = append(all, append(layout.Mesh{{Name: m[0].Name, Size: n}}, rest...))
 		}
 	}

@@ -8,14 +8,14 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Spot is a byte in the memory of a rank.
-type Spot struct{ Rank, At int }
+// A Location is a byte in the memory of a rank.
+type Location struct{ Rank, At int }
 
 // A Move copies N bytes from an old rank's memory to one or more new ranks'.
 type Move struct {
 	N    int
-	From Spot
-	To   []Spot
+	From Location
+	To   []Location
 }
 
 // Moves lists what is to be copied. All moves read the old memory, and no byte of the new one is
@@ -24,19 +24,20 @@ type Move struct {
 // by whoever asks first; the list is not to be changed.
 func (c *Change) Moves() []Move {
 	if c.moves == nil {
-		c.moves = c.find()
+		c.moves = c.findMoves()
 	}
 	return c.moves
 }
 
-func (c *Change) find() (moves []Move) {
-	m := mover{Change: c, written: map[target][]origin{}}
+func (c *Change) findMoves() (moves []Move) {
+	m := moveFinder{Change: c, written: map[target][]origin{}}
 	for op := range c.Plan.Ops() {
 		m.op(&op)
 	}
 	for host := range c.Plan.Cluster.Devices {
 		for _, k := range c.Plan.InPlace(host) {
-			m.add([]run{{c.Old.spot(&k.From), c.New.spot(&k.To), c.New.Slots[k.To.Slot].Bytes()}})
+			m.add([]run{{c.Old.location(&k.From), c.New.location(&k.To),
+				c.New.Slots[k.To.Slot].Bytes()}})
 		}
 	}
 	slices.SortFunc(m.rows, func(a, b []run) int { return bySource(a[0], b[0]) })
@@ -61,7 +62,7 @@ func merge(rows [][]run) []run {
 			if i+1 == len(rows) {
 				fewer = append(fewer, rows[i])
 			} else {
-				fewer = append(fewer, both(rows[i], rows[i+1]))
+				fewer = append(fewer, mergeTwo(rows[i], rows[i+1]))
 			}
 		}
 		rows = fewer
@@ -69,8 +70,8 @@ func merge(rows [][]run) []run {
 	return rows[0]
 }
 
-// both merges two rows.
-func both(a, b []run) []run {
+// mergeTwo merges two rows.
+func mergeTwo(a, b []run) []run {
 	all := make([]run, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
 		if bySource(a[0], b[0]) <= 0 {
@@ -92,7 +93,7 @@ func bySource(a, b run) int {
 }
 
 // join appends the moves of a row.
-func (m *mover) join(moves []Move, row []run) []Move {
+func (m *moveFinder) join(moves []Move, row []run) []Move {
 	for i, k := 0, 0; i < len(row); i = k {
 		first, end, alike := row[i], row[i].from.At+row[i].n, true
 		for k = i + 1; k < len(row) && row[k].from.At < end; k++ {
@@ -100,7 +101,7 @@ func (m *mover) join(moves []Move, row []run) []Move {
 			alike = alike && row[k].from == first.from && row[k].n == first.n
 		}
 		if alike {
-			moves = append(moves, Move{N: first.n, From: first.from, To: m.spots(row[i:k])})
+			moves = append(moves, Move{N: first.n, From: first.from, To: m.destinations(row[i:k])})
 		} else {
 			moves = append(moves, cut(row[i:k])...)
 		}
@@ -108,17 +109,17 @@ func (m *mover) join(moves []Move, row []run) []Move {
 	return moves
 }
 
-// spots lists where runs go. Most lists are short, and have their memory together.
-func (m *mover) spots(runs []run) []Spot {
+// destinations lists where runs go. Most lists are short, and have their memory together.
+func (m *moveFinder) destinations(runs []run) []Location {
 	const many = 1 << 12
-	if cap(m.room)-len(m.room) < len(runs) {
-		m.room = make([]Spot, 0, max(many, len(runs)))
+	if cap(m.spare)-len(m.spare) < len(runs) {
+		m.spare = make([]Location, 0, max(many, len(runs)))
 	}
-	from := len(m.room)
+	from := len(m.spare)
 	for _, r := range runs {
-		m.room = append(m.room, r.to)
+		m.spare = append(m.spare, r.to)
 	}
-	return m.room[from:len(m.room):len(m.room)]
+	return m.spare[from:len(m.spare):len(m.spare)]
 }
 
 // cut makes moves of runs that overlap.
@@ -131,34 +132,34 @@ func cut(runs []run) []Move {
 	at = slices.Compact(at)
 	moves := make([]Move, len(at)-1)
 	for i := range moves {
-		moves[i] = Move{N: at[i+1] - at[i], From: Spot{runs[0].from.Rank, at[i]}}
+		moves[i] = Move{N: at[i+1] - at[i], From: Location{runs[0].from.Rank, at[i]}}
 	}
 	for _, r := range runs {
 		i, _ := slices.BinarySearch(at, r.from.At)
 		for ; at[i] < r.from.At+r.n; i++ {
-			moves[i].To = append(moves[i].To, Spot{r.to.Rank, r.to.At + at[i] - r.from.At})
+			moves[i].To = append(moves[i].To, Location{r.to.Rank, r.to.At + at[i] - r.from.At})
 		}
 	}
 	for i := range moves {
-		slices.SortFunc(moves[i].To, func(a, b Spot) int {
+		slices.SortFunc(moves[i].To, func(a, b Location) int {
 			return cmp.Or(a.Rank-b.Rank, a.At-b.At)
 		})
 	}
 	return moves
 }
 
-// mover turns the ops of a plan into runs.
-type mover struct {
+// moveFinder turns the ops of a plan into runs.
+type moveFinder struct {
 	*Change
 	rows    [][]run // each in the order of its sources
 	written map[target][]origin
-	row     []run  // that is being listed
-	room    []Spot // for lists of places
+	row     []run      // that is being listed
+	spare   []Location // for lists of places
 }
 
 // run is bytes that lie side by side in the memory of an old rank and of a new one.
 type run struct {
-	from, to Spot
+	from, to Location
 	n        int
 }
 
@@ -175,7 +176,7 @@ type origin struct {
 }
 
 // op takes an op. One that reads what others wrote is traced back to where they read.
-func (m *mover) op(op *plan.Op) {
+func (m *moveFinder) op(op *plan.Op) {
 	if !op.From.New {
 		m.copy(op.Tensor, op.Box, op.From, &op.To)
 		return
@@ -187,13 +188,13 @@ func (m *mover) op(op *plan.Op) {
 	}
 }
 
-func (m *mover) copy(t int, box tensor.Box, from plan.Place, to *plan.Place) {
+func (m *moveFinder) copy(t int, box tensor.Box, from plan.Place, to *plan.Place) {
 	at := target{to.Rank, to.Name}
 	m.written[at] = append(m.written[at], origin{t, box, from})
-	size, a, b := m.New.Tensors[t].DType.Size(), m.Old.spot(&from), m.New.spot(to)
+	size, a, b := m.New.Tensors[t].DType.Size(), m.Old.location(&from), m.New.location(to)
 	row := m.row[:0]
 	for r := range tensor.Runs(box, from.View, to.View) {
-		row = append(row, run{Spot{a.Rank, a.At + r.A*size}, Spot{b.Rank, b.At + r.B*size},
+		row = append(row, run{Location{a.Rank, a.At + r.A*size}, Location{b.Rank, b.At + r.B*size},
 			r.N * size})
 	}
 	m.row = row
@@ -201,7 +202,7 @@ func (m *mover) copy(t int, box tensor.Box, from plan.Place, to *plan.Place) {
 }
 
 // add takes runs of which none are of the same bytes.
-func (m *mover) add(row []run) {
+func (m *moveFinder) add(row []run) {
 	row = slices.DeleteFunc(row, func(r run) bool { return r.n == 0 })
 	if len(row) == 0 {
 		return
@@ -212,5 +213,7 @@ func (m *mover) add(row []run) {
 	m.rows = append(m.rows, row)
 }
 
-// spot is the first byte of a tensor in the memory of a rank.
-func (l *Layout) spot(p *plan.Place) Spot { return Spot{p.Rank, l.ranks[p.Rank].at[p.Name]} }
+// location is the first byte of a tensor in the memory of a rank.
+func (l *Layout) location(p *plan.Place) Location {
+	return Location{p.Rank, l.ranks[p.Rank].at[p.Name]}
+}

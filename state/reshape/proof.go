@@ -13,7 +13,7 @@ import (
 // layout says that elements are, of their first holder; those of the new one where the new layout
 // says so. Neither asks the plan. Different tensors may be proved by different goroutines.
 func (c *Change) Prove(key *digest.Key, t int, old, new func(rank int) []byte) (p digest.Proof) {
-	x, was, is := &c.New.Tensors[t], c.was[t], c.is[t]
+	x, was, is := &c.New.Tensors[t], c.oldHomes[t], c.newHomes[t]
 	sum := func(box tensor.Box, memory []byte, v tensor.View) digest.Sum {
 		return key.Box(box, x.Shape, x.DType.Size(), memory, v)
 	}
@@ -22,16 +22,16 @@ func (c *Change) Prove(key *digest.Key, t int, old, new func(rank int) []byte) (
 		rank, spot := c.holder(was, from)
 		if mem := old(rank); mem != nil {
 			copies := 0
-			for range c.New.places(is, to) {
+			for range c.New.locations(is, to) {
 				copies++
 			}
 			p.Old = p.Old.Plus(
-				times(sum(from.Box.Intersect(to.Box), mem[spot.at:], spot.view), copies))
+				multiply(sum(from.Box.Intersect(to.Box), mem[spot.at:], spot.view), copies))
 		}
 	}
 	for i := range is.Grid.Cells {
 		cell := &is.Grid.Cells[i]
-		for rank, spot := range c.New.places(is, cell) {
+		for rank, spot := range c.New.locations(is, cell) {
 			if mem := new(rank); mem != nil {
 				p.New = p.New.Plus(sum(cell.Box, mem[spot.at:], spot.view))
 			}
@@ -44,17 +44,17 @@ func (c *Change) Prove(key *digest.Key, t int, old, new func(rank int) []byte) (
 }
 
 // holder finds the first rank that has a cell of the old state and is not lost; Plan found one.
-func (c *Change) holder(h home, cell *layout.Cell) (int, somewhere) {
-	for rank, spot := range c.Old.places(h, cell) {
-		if c.place.Ranks[rank] != Gone {
+func (c *Change) holder(h home, cell *layout.Cell) (int, cellLocation) {
+	for rank, spot := range c.Old.locations(h, cell) {
+		if c.placement.Ranks[rank] != Lost {
 			return rank, spot
 		}
 	}
 	panic("reshape: a plan for what is lost")
 }
 
-// times is the sum of n equal things.
-func times(s digest.Sum, n int) (all digest.Sum) {
+// multiply is the sum of n equal things.
+func multiply(s digest.Sum, n int) (all digest.Sum) {
 	for ; n > 0; n, s = n/2, s.Plus(s) {
 		if n%2 == 1 {
 			all = all.Plus(s)
@@ -79,20 +79,20 @@ func homes(l *layout.Layout) []home {
 	return list
 }
 
-// somewhere is where a cell lies in the memory of a rank: the first byte of its local tensor, and
-// the view in that.
-type somewhere struct {
+// cellLocation is where a cell lies in the memory of a rank: the first byte of its local tensor,
+// and the view in that.
+type cellLocation struct {
 	at   int
 	view tensor.View
 }
 
-// places yields all places of a cell, by rank.
-func (l *Layout) places(h home, c *layout.Cell) iter.Seq2[int, somewhere] {
-	return func(yield func(int, somewhere) bool) {
+// locations yields all places of a cell, by rank.
+func (l *Layout) locations(h home, c *layout.Cell) iter.Seq2[int, cellLocation] {
+	return func(yield func(int, cellLocation) bool) {
 		for _, held := range c.Held {
 			s := &l.Slots[h.Slots[held.Slot]]
 			for _, r := range l.Sets[s.Set] {
-				if !yield(int(r), somewhere{l.ranks[r].at[s.Names[h.member]], held.View}) {
+				if !yield(int(r), cellLocation{l.ranks[r].at[s.Names[h.member]], held.View}) {
 					return
 				}
 			}

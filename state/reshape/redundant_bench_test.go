@@ -28,11 +28,11 @@ func BenchmarkRedundant(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			on, err := state.On(mesh)
+			on, err := state.OnMesh(mesh)
 			if err != nil {
 				b.Fatal(err)
 			}
-			at := reshape.Place{Ranks: numbers(on.Ranks), Redundant: true}
+			at := reshape.Placement{Ranks: numbers(on.Ranks), Redundant: true}
 			for r := range on.Ranks {
 				at.Hosts = append(at.Hosts, r/8)
 			}
@@ -41,7 +41,7 @@ func BenchmarkRedundant(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if alone, _ := c.Alone(); alone > 0 {
+				if alone, _ := c.Unreplicated(); alone > 0 {
 					b.Fatalf("%d bytes are on one host", alone)
 				}
 			}

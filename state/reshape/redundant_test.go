@@ -72,8 +72,8 @@ func leastAlone(bytes map[uint]int, ranks int, room []int) int {
 }
 
 // onHosts is the host of each rank of the new mesh.
-func onHosts(c *reshape.Change, at reshape.Place) (host []int) {
-	for _, w := range c.Order {
+func onHosts(c *reshape.Change, at reshape.Placement) (host []int) {
+	for _, w := range c.Workers {
 		host = append(host, at.Hosts[w])
 	}
 	return host
@@ -100,19 +100,20 @@ func TestRedundant(t *testing.T) {
 		}
 		has := holders(to, model.Tensors)
 		before, after := aloneOn(has, onHosts(ordinary, at)), aloneOn(has, onHosts(c, at))
-		if after > before || after == before && !slices.Equal(c.Order, ordinary.Order) &&
+		if after > before || after == before && !slices.Equal(c.Workers, ordinary.Workers) &&
 			old.Mesh.String() != new.Mesh.String() {
 			t.Fatalf("%d bytes are on one host with %v, and %d without asking with %v", after,
-				c.Order, before, ordinary.Order)
+				c.Workers, before, ordinary.Workers)
 		}
-		if said, where := c.Alone(); where == "host" && said != after {
+		if said, where := c.Unreplicated(); where == "host" && said != after {
 			t.Fatalf("the change says that %d bytes are on one host, and %d are", said, after)
 		}
 		again, err := reshape.Plan(new, new,
-			reshape.Place{Hosts: at.Hosts, Ranks: c.Order, Leaving: at.Leaving, Redundant: true})
-		if err != nil || !slices.Equal(again.Order, c.Order) || again.Plan.Stats.Device != 0 {
-			t.Fatalf("%v becomes %v when it is planned again, %d bytes move; %v", c.Order,
-				again.Order, again.Plan.Stats.Device, err)
+			reshape.Placement{Hosts: at.Hosts, Ranks: c.Workers, Leaving: at.Leaving,
+				Redundant: true})
+		if err != nil || !slices.Equal(again.Workers, c.Workers) || again.Plan.Stats.Device != 0 {
+			t.Fatalf("%v becomes %v when it is planned again, %d bytes move; %v", c.Workers,
+				again.Workers, again.Plan.Stats.Device, err)
 		}
 		if new.Ranks > 6 {
 			return // too many placings to try
@@ -126,7 +127,7 @@ func TestRedundant(t *testing.T) {
 		}
 		if least := leastAlone(has, new.Ranks, room); after != least {
 			t.Fatalf("%d bytes are on one host with %v, and %d need to be; the hosts are %v, "+
-				"the mesh is %s", after, c.Order, least, at.Hosts, new.Mesh)
+				"the mesh is %s", after, c.Workers, least, at.Hosts, new.Mesh)
 		}
 	})
 }

@@ -77,7 +77,7 @@ func New(s *Statement) (*State, error) {
 		}
 		state.tensors = append(state.tensors, layout.Tensor{Name: t.Name, DType: d, Shape: t.Shape})
 	}
-	if _, err := state.On(s.Mesh); err != nil {
+	if _, err := state.OnMesh(s.Mesh); err != nil {
 		return nil, err
 	}
 	text, err := json.Marshal([]any{s.Layout, s.Tensors})
@@ -96,10 +96,10 @@ func (s *State) ID() string { return s.id }
 // same, and divide the samples.
 const replicas = "dp"
 
-// On places the state on a mesh. An axis of the layout that it does not have is of degree 1. It
+// OnMesh places the state on a mesh. An axis of the layout that it does not have is of degree 1. It
 // fails where the mesh has an axis that the layout does not name: the model knows nothing of it
 // either.
-func (s *State) On(mesh string) (*Layout, error) {
+func (s *State) OnMesh(mesh string) (*Layout, error) {
 	m, err := layout.ParseMesh(mesh)
 	if err != nil {
 		return nil, err

@@ -56,7 +56,7 @@ func state(t *rapid.T, m layouttest.Model, spec *layout.Spec) (*reshape.State, *
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := st.On(spec.Mesh)
+	l, err := st.OnMesh(spec.Mesh)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,15 +81,15 @@ func TestChange(t *testing.T) {
 			t.Fatal(err)
 		}
 		seen := map[int]bool{}
-		for _, w := range c.Order {
+		for _, w := range c.Workers {
 			if seen[w] {
-				t.Fatalf("the order %v of the new ranks names a worker twice", c.Order)
+				t.Fatalf("the order %v of the new ranks names a worker twice", c.Workers)
 			}
 			seen[w] = true
 			if slices.Contains(at.Leaving, at.Hosts[w]) {
 				t.Fatalf(
 					"the order %v of the new ranks has worker %d, on a host of %v that is left",
-					c.Order, w, at.Leaving)
+					c.Workers, w, at.Leaving)
 			}
 		}
 		was, want := memories(old, from, model.Tensors), memories(new, to, model.Tensors)
@@ -98,11 +98,11 @@ func TestChange(t *testing.T) {
 			is[r] = make([]byte, new.Bytes(r))
 		}
 		for r, w := range at.Ranks {
-			if w == reshape.Gone {
+			if w == reshape.Lost {
 				was[r] = nil
 			}
 		}
-		written := map[reshape.Spot]bool{}
+		written := map[reshape.Location]bool{}
 		for _, m := range c.Moves() {
 			for _, to := range m.To {
 				copy(is[to.Rank][to.At:][:m.N], was[m.From.Rank][m.From.At:])
@@ -139,8 +139,8 @@ func proof(c *reshape.Change, old, new func(int) []byte) (p digest.Proof) {
 }
 
 // place puts old ranks on workers, and these on hosts; a worker may be lost.
-func place(t *rapid.T, ranks, workers int) reshape.Place {
-	var at reshape.Place
+func place(t *rapid.T, ranks, workers int) reshape.Placement {
+	var at reshape.Placement
 	hosts := rapid.IntRange(1, 3).Draw(t, "hosts")
 	for range workers {
 		at.Hosts = append(at.Hosts, rapid.IntRange(0, hosts-1).Draw(t, "host"))
@@ -148,7 +148,7 @@ func place(t *rapid.T, ranks, workers int) reshape.Place {
 	order := rapid.Permutation(numbers(workers)).Draw(t, "workers")
 	at.Ranks = order[:ranks]
 	if lost := rapid.IntRange(-3, ranks-1).Draw(t, "lost"); lost >= 0 {
-		at.Ranks[lost] = reshape.Gone
+		at.Ranks[lost] = reshape.Lost
 	}
 	if rapid.Bool().Draw(t, "leaving") {
 		at.Leaving = []int{rapid.IntRange(0, hosts-1).Draw(t, "left")}
@@ -193,7 +193,8 @@ func TestHostsAddUp(t *testing.T) {
 		_, old := state(t, model, from)
 		_, new := state(t, model, to)
 		c, err := reshape.Plan(old, new,
-			reshape.Place{Hosts: make([]int, max(old.Ranks, new.Ranks)), Ranks: numbers(old.Ranks)})
+			reshape.Placement{Hosts: make([]int, max(old.Ranks, new.Ranks)),
+				Ranks: numbers(old.Ranks)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,7 +236,7 @@ func TestCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := s.On("dp=2,tp=2")
+	l, err := s.OnMesh("dp=2,tp=2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +277,7 @@ func TestAxes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, on := s.On(x.mesh)
+		_, on := s.OnMesh(x.mesh)
 		said.Mesh = x.mesh
 		_, begun := reshape.New(said)
 		for what, err := range map[string]error{"goes to": on, "begins with": begun} {
@@ -300,7 +301,7 @@ func TestFewer(t *testing.T) {
 		{"pp=2,dp=3,tp=2", 9, "pp=2,dp=2,tp=2", true},
 		{"dp=2,tp=2", 1, "dp=0,tp=2", false}, {"dp=2", 5, "dp=2", true},
 	} {
-		if got, ok := reshape.Fewer(x.mesh, "dp", x.workers); got != x.want || ok != x.ok {
+		if got, ok := reshape.ShrinkAxis(x.mesh, "dp", x.workers); got != x.want || ok != x.ok {
 			t.Errorf("%s on %d workers: %s, %v; want %s, %v", x.mesh, x.workers, got, ok, x.want,
 				x.ok)
 		}
@@ -325,7 +326,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		l, err := st.On(s.Mesh)
+		l, err := st.OnMesh(s.Mesh)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -352,11 +353,12 @@ func TestAlone(t *testing.T) {
 		{"tp=4,dp=2", []int{0, 1, 2, 3, 4, 0, 6, 7}, 0, 0, ""}, // ranks 2k and 2k+1 have the same
 		{"tp=4,dp=2", []int{0, 0, 2, 3, 4, 5, 6, 7}, 16, 1, "w"},
 	} {
-		l, err := s.On(x.mesh)
+		l, err := s.OnMesh(x.mesh)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if bytes, tensors, first := l.Alone(x.domain); bytes != x.bytes || tensors != x.tensors ||
+		if bytes, tensors, first := l.Unreplicated(x.domain); bytes != x.bytes ||
+			tensors != x.tensors ||
 			first != x.first {
 			t.Errorf("%s on %v: %d bytes of %d tensors, %q; want %d, %d, %q", x.mesh, x.domain,
 				bytes, tensors, first, x.bytes, x.tensors, x.first)
@@ -376,7 +378,7 @@ func TestLargest(t *testing.T) {
 		{"dp=2,tp=4", 3, "dp=1,tp=3", "dp=1,tp=2"}, {"pp=2,tp=3", 5, "", "pp=2,tp=2"},
 		{"pp=2,tp=2", 1, "", "pp=1,tp=1"}, {"tp=2", 1, "tp=1", ""},
 	} {
-		got, ok := reshape.Largest(x.mesh, "dp", x.workers, func(mesh string) bool {
+		got, ok := reshape.LargestMesh(x.mesh, "dp", x.workers, func(mesh string) bool {
 			return mesh != x.refuses
 		})
 		if got != x.want || ok != (x.want != "") {
