@@ -11,25 +11,28 @@ import (
 // Decided, News, Meshed, DrainBlocked, Layout, Leave or Finish.
 type Action interface{ action() }
 
-// Send sends a message to another agent. It may be lost.
+// Send sends a message to another agent. The message may be lost.
 //
 // The agent uses a Send again, with what the payloads of a Frame point to: it is valid until the
 // next call of Ready.
 type Send struct {
 	To      string
 	Message Message
-	frame   Frame // room for it
+	frame   Frame // the memory of Message where that is a frame
 }
 
-// Part is one collective of a batch: the calls in group order, or why they fail.
+// Part is one collective of a batch.
 type Part struct {
+	// Calls are its calls, in the order of the group.
 	Calls []*collective.Posted
-	// by call: the index in the batch's Hosts of the host that has its memory; nil in a batch of
-	// this host alone
+	// Of has for each call the index in the batch's Hosts of the host that has its memory; nil in a
+	// batch of this host alone.
 	Of []int
-	// between those hosts, as the head has chosen it; none in a batch of this host alone
+	// Route is the way between those hosts, as the head has chosen it; zero in a batch of this host
+	// alone.
 	Route collective.Route
-	Err   error
+	// Err is why the calls fail; nil = they do not.
+	Err error
 }
 
 // Execute asks for the result of a batch, part after part; with More, other parts of it follow,
@@ -40,10 +43,12 @@ type Part struct {
 // Drop of the batch, and the Execute itself with the next call of Ready.
 type Execute struct {
 	Batch BatchID
-	// that execute it, in order; all of them have calls in it, or are told for the sake of the step
+	// Hosts are the hosts that execute it, in order. All of them have calls in it, or have members
+	// whose step it is.
 	Hosts []string
 	Parts []Part
-	More  bool
+	// More says that other parts of the batch follow.
+	More bool
 }
 
 // Drop tells that a batch is no more, executed or not: the workers' memory is what it was before,
@@ -62,16 +67,22 @@ type Drop struct{ Batch BatchID }
 // The agent uses an Apply again, with Parts and their calls: it is valid until the next call of
 // Ready.
 type Apply struct {
-	Index uint64  // counts from 1
-	Batch BatchID // 0 = only the state changes
-	Here  bool    // Parts are not executed yet
+	// Index is the number of the entry, from 1.
+	Index uint64
+	// Batch is the batch that counts; 0 = only the state changes.
+	Batch BatchID
+	// Here says that Parts are not executed yet.
+	Here  bool
 	Parts []Part
 	State
-	Changed bool            // workers of this host must be told their view
-	Entered []topo.WorkerID // new members that run here: their call "enter" is complete
-	// workers that run here and are no members any more, or asked and will not be
+	// Changed says that the workers of this host must be told their view.
+	Changed bool
+	// Entered are the new members that run here: their call "enter" is complete.
+	Entered []topo.WorkerID
+	// Released are the workers that run here and are no members any more, or asked and will not be.
 	Released []topo.WorkerID
-	// the step under way is void: the calls "enter" of members that run here are complete
+	// Aborted says that the step under way does not count: the calls "enter" of members that run
+	// here are complete.
 	Aborted bool
 	staged  *staged // what Parts are from; nil where they are Here
 	room    room
@@ -79,14 +90,20 @@ type Apply struct {
 
 // State is what a job is after an entry of the log.
 type State struct {
-	Steps uint64 // committed
-	// the members, as they know it; generation 0 = those that the job begins with
-	View        topo.View
-	Joined      int            // how many members are new in View
-	Data        *cursor.Cursor // what the next step trains on; nil = nobody said
-	Elastic     bool           // the job takes steps, so members may come and go
-	AllReleased string         // why all members were let go; "" = they were not
-	Shape       *Shape         // where the parts of the state are; nil = every member has all of it
+	// Steps counts the committed steps.
+	Steps uint64
+	// View are the members, as they know it; generation 0 = those that the job begins with.
+	View topo.View
+	// Joined is how many members are new in View.
+	Joined int
+	// Data is the place in the data that the next step trains on; nil = no worker has stated it.
+	Data *cursor.Cursor
+	// Elastic says that the job takes steps, so members may come and go.
+	Elastic bool
+	// AllReleased says why all members were let go; "" = they were not.
+	AllReleased string
+	// Shape says where the parts of the state are; nil = every member has all of it.
+	Shape *Shape
 }
 
 // Start orders new workers on this host; First and those after it are their numbers. Started or
@@ -125,11 +142,11 @@ type Decided struct{ Record member.Record }
 // member.Activate, Pause or Resume.
 type News struct{ Decision member.Action }
 
-// Meshed is what becomes of the mesh of the job, on the head.
+// Meshed tells, on the head, what becomes of the mesh of the job.
 type Meshed struct{ member.Because }
 
-// DrainBlocked tells that a host that is to be left cannot be for now, why, and what helps, on the
-// head.
+// DrainBlocked tells, on the head, that a host that is drained cannot be left for now, why, and
+// what helps.
 type DrainBlocked struct{ member.Because }
 
 // Layout is the layout of the state, as the shell of another agent may have given it to Shape, on
@@ -139,7 +156,7 @@ type Layout struct{ Text string }
 // Leave tells this agent that it is not part of the job any more, and why: it was drained, or the
 // others went on without it. Workers that still run here must end.
 type Leave struct {
-	Drained bool // its workers have been let go
+	Drained bool // whether its workers have been let go
 	member.Because
 }
 

@@ -31,7 +31,7 @@ func (r *leader) adoptWorkers(host string, rep Report) {
 		id := w.Worker
 		rank, member := r.machine.View().Rank(id)
 		if member && r.machine.View().Members[rank].Host != host || !r.runs(id, host) {
-			r.send(host, Stops{Stop{id, stray}})
+			r.send(host, Stops{Stop{id, duplicateNumber}})
 			continue
 		}
 		r.home[id] = host

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// delivery is a body between the head and the follower of one agent.
+// delivery is a payload between the head and the follower of one agent.
 type delivery struct {
 	up      bool
 	payload Payload
@@ -32,7 +32,7 @@ func (a *Agent) begin(job member.Config) {
 	a.queue(true, a.follower.report())
 }
 
-// queue has a body delivered inside this agent, after those before it.
+// queue has a payload delivered inside this agent, after those before it.
 func (a *Agent) queue(up bool, b Payload) {
 	a.inner = append(a.inner, delivery{up, a.pool.retain(b)})
 }
@@ -43,7 +43,8 @@ func (a *Agent) direct() bool {
 	return a.leader != nil && a.leader.reports == nil && len(a.inner) == 0
 }
 
-// tell tells the head something, if there is one; who comes later gets it with the report.
+// tell sends a payload to the head, if there is one. A head that comes later gets it with the
+// report.
 func (a *Agent) tell(b Payload) {
 	switch {
 	case a.leader != nil:

@@ -12,24 +12,24 @@ import (
 
 // batch is a set of collectives that are executed and committed together.
 type batch struct {
-	number   BatchID // 0 = it waits for its workers to be free
-	replaces BatchID // what was tried before a host was lost
+	number   BatchID // 0 = not dispatched: a worker of it takes part in an earlier one
+	replaces BatchID // the batch that was withdrawn for this one; 0 = none
 	sets     []collective.Ready
-	calls    []*collective.Posted // room for those of sets
-	hosts    []string
-	waiting  []string     // hosts that have not executed it
-	here     bool         // it is of this host alone, which executes it when it is committed
-	step     bool         // a step ends with it
-	told     bool         // the membership knows that the step is at its end
-	proof    digest.Proof // of a reshape, as far as hosts have executed it
+	calls    []*collective.Posted // the memory behind the calls of sets
+	hosts    []string             // the hosts that execute it, sorted
+	waiting  []string             // the hosts among them that have not executed it
+	here     bool                 // whether this host alone executes it, when it is committed
+	step     bool                 // whether a step ends with it
+	told     bool                 // whether the membership knows that its step is at its end
+	proof    digest.Proof         // the sum of what hosts have proved; zero unless it is a reshape
 }
 
-// batchID numbers the batches of a head.
+// batchID returns the number of a batch: no two heads give the same one, and later ones are higher.
 func batchID(term topo.Generation, count uint64) BatchID {
 	return BatchID(uint64(term)<<32 | count)
 }
 
-// receiveCall takes a call of this host that nothing was told before.
+// receiveCall handles a call of this host that need not wait behind other payloads.
 func (r *leader) receiveCall(c Call) {
 	r.post(c)
 	r.obey()
@@ -91,8 +91,8 @@ func (r *leader) ready(sets []collective.Ready) {
 	r.dispatchFree()
 }
 
-// errPartial answers a step of some: the others would not know that the job has moved on in its
-// data.
+// errPartial is the error of a step that only some members end: the others would not know that the
+// job has moved on in its data.
 var errPartial = &collective.FieldError{Field: "group",
 	Problem: "a step ends on all members of the job, or on a group that has all of them that " +
 		"are not lost"}

@@ -8,15 +8,15 @@ import (
 	"github.com/shoal-ml/shoal/state/digest"
 )
 
-// The words of the steady state, which every collective of several hosts takes: a call is posted, a
-// batch is to be executed, it is, it counts. A frame of nothing else is written in bytes that need
-// no thought, as docs/formats/hosts.md has them; all other messages are JSON, and so are words that
-// say more than they do in a steady state.
+// Every collective of several hosts takes four payloads: a call is posted, its batch is to be
+// executed, the batch is executed, it is committed. A frame that has only these is encoded in
+// bytes, as docs/formats/hosts.md has them. All other messages are JSON, and so are these payloads
+// where they carry more than they do in a usual step.
 
-// binaryForm is the first byte of such a frame. No JSON begins with it.
+// binaryForm is the first byte of a frame in bytes. No JSON begins with it.
 const binaryForm = 1
 
-// The kinds of words.
+// Kinds of payloads.
 const (
 	kindPosted byte = iota + 1
 	kindExecuted
@@ -35,13 +35,13 @@ const (
 	callFar
 	callShared
 	callWeight
-	callBits // the first that means nothing
+	callBits // the first bit that has no meaning
 )
 
-// IsBinary reports whether a message is a frame of words of the steady state.
+// IsBinary reports whether a message is a frame in bytes.
 func IsBinary(b []byte) bool { return len(b) > 0 && b[0] == binaryForm }
 
-// steady reports whether a frame has words of the steady state only.
+// steady reports whether a frame has only payloads that can be encoded in bytes.
 func (f *Frame) steady() bool {
 	for _, b := range f.Payloads {
 		switch b := b.(type) {
@@ -62,7 +62,7 @@ func (f *Frame) steady() bool {
 	return true
 }
 
-// AppendBinary is Append for a frame of words of the steady state; false: the message is none, and
+// AppendBinary is Append for a frame that can be encoded in bytes; false: the message is none, and
 // nothing is appended.
 func AppendBinary(b []byte, m Message) ([]byte, bool) {
 	f, is := m.(*Frame)

@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// The least bytes that things have in a list, so that the count of a list cannot ask for more
-// memory than its message is worth.
+// The fewest bytes that an entry of a list takes, so that the length of a list cannot ask for more
+// memory than its message justifies.
 const (
 	leastPayload = 2
 	leastSet     = 5
@@ -23,8 +23,8 @@ const (
 	leastInt     = 1
 )
 
-// Reader brings messages from bytes. A frame in words it reads into memory that it uses again: it
-// is valid until the next Read, but for what a Commit points to. The zero value is ready.
+// Reader decodes messages. It reads a frame in bytes into memory that it uses again: the frame is
+// valid until the next Read, but for what a Commit points to. The zero value is ready.
 type Reader struct {
 	in    input
 	frame Frame
@@ -182,7 +182,7 @@ func (r *Reader) commit(c *Commit) {
 	c.Data = &data
 }
 
-// list reads texts that come again and again.
+// list reads texts that repeat from message to message.
 func (r *Reader) list(room []string) []string {
 	n, some := r.in.count(leastText)
 	if !some {
@@ -195,7 +195,7 @@ func (r *Reader) list(room []string) []string {
 	return room
 }
 
-// name reads a text that comes again and again: it costs memory once.
+// name reads a text that repeats from message to message: it takes memory once.
 func (r *Reader) name() string {
 	b := r.in.text()
 	if len(b) > collective.MaxName {
@@ -212,7 +212,7 @@ func (r *Reader) name() string {
 	return name
 }
 
-// input is what is left of a message. Once it is bad, all that is read of it is zero.
+// input is the unread part of a message. Once it is bad, everything read from it is zero.
 type input struct {
 	b   []byte
 	bad bool

@@ -91,7 +91,7 @@ func TestWordsThatSayMore(t *testing.T) {
 	}
 }
 
-// A frame in words that is cut short, goes on, or says what no agent says is refused.
+// A frame in bytes that is cut short, goes on, or says what no agent says is refused.
 func TestReadRefusesWords(t *testing.T) {
 	var reader head.Reader
 	for _, f := range spoken(t) {
@@ -173,7 +173,7 @@ func TestWordsAllocateNothing(t *testing.T) {
 	}
 }
 
-// Nothing that a word has is left behind: where it does not go in bytes, its frame is JSON. So a
+// Nothing that a payload has is left behind: where it does not go in bytes, its frame is JSON. So a
 // field that is added later is not forgotten.
 func TestWordsSayAllTheyHave(t *testing.T) {
 	said := 0

@@ -9,7 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// order has the members of the generation that comes go to another mesh: the one that was wished
+// order has the members of the generation that comes go to another mesh: the one that was requested
 // for, once they are enough, or else one that they can hold, where hosts are to be left, or they
 // are not those of the mesh: a worker can be lost when it has had its part in the step that ends.
 // Or they take other ranks of the mesh that they have.
@@ -57,8 +57,8 @@ func (s *Shape) on(v topo.View) bool {
 	})
 }
 
-// goTo has the members that come go to the mesh that was wished for, or else to the one that those
-// can hold that are on no host to be left. Without one the job is broken. A wish that hosts are
+// goTo has the members that come go to the mesh that was requested, or else to the one that those
+// can hold that are on no host to be left. Without one the job is broken. A request that hosts are
 // left before goes on afterwards.
 func (r *leader) goTo(next topo.View, leaving []string, why string) {
 	s := *r.state.Shape

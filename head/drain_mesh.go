@@ -141,7 +141,7 @@ func (r *leader) leaving(next topo.View) []string {
 	return hosts
 }
 
-// reachableMesh is the mesh that was wished for, if there are workers for it on hosts that are not
+// reachableMesh is the requested mesh, if there are workers for it on hosts that are not
 // left; else "".
 func (r *leader) reachableMesh(next topo.View, leaving []string) string {
 	if r.requested == nil {

@@ -12,17 +12,18 @@ import (
 // have posted come to Config.EarlyBytes bytes, their execution is asked for, and that of the others
 // later, as parts of the same batch. What counts is the same: the batch is executed when all of
 // it is, and committed as a whole; when a worker is lost before its step is complete, what was
-// begun is dropped, and the step flies without it from the start.
+// begun is dropped, and the step is dispatched without that worker from its start.
 
-// EarlyBytes is how much of a step is worth a word of its own: less is begun with what follows.
+// EarlyBytes is how many bytes of a step are worth a message of their own. Less is dispatched with
+// what follows.
 const EarlyBytes = 1 << 20
 
 // earlyDispatch is a batch of a step that is not complete, as far as its hosts were told of it.
 type earlyDispatch struct {
 	number BatchID
-	hosts  []string // those of all members; when one is lost, it is taken back
-	sets   int
-	calls  []ticket // of the sets, in their order
+	hosts  []string // the hosts of all members; when one is lost, the batch is withdrawn
+	sets   int      // how many sets were dispatched
+	calls  []ticket // the calls of these sets, in their order
 }
 
 // ticket names a call.
@@ -74,7 +75,7 @@ func (r *leader) dispatchEarly() {
 	r.ask(f, sets, true)
 }
 
-// withdrawEarly drops what was begun of a step.
+// withdrawEarly drops what was dispatched of a step.
 func (r *leader) withdrawEarly() {
 	if a := r.early; a != nil {
 		for _, h := range a.hosts {

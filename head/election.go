@@ -179,7 +179,7 @@ func (a *Agent) fate(host string) string {
 	if how, ok := a.down[host]; ok {
 		return how
 	}
-	return "cannot be reachableMesh"
+	return "cannot be reached"
 }
 
 // consider tries to take over when the head is lost: the first voter that is left at once, the

@@ -12,47 +12,58 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// follower is what every agent does, the head's own among them: it knows the workers of its host
-// and what they have posted, holds the results of batches until they count, and applies the log.
+// follower is the part of every agent, that of the head too: it knows the workers of its host and
+// what they have posted, holds the results of batches until they count, and applies the log.
 type follower struct {
 	agent   *Agent
 	workers map[topo.WorkerID]*local
 	staged  map[BatchID]*staged
 	groups  map[topo.GroupID]*known
-	next    topo.WorkerID // this host was asked for no worker with this number or a higher one
-	index   uint64        // of the last entry that was applied
-	state   State
-	recent  []Commit // applied here, and perhaps not everywhere
-	ended   int      // how many of the workers have
-	stated  *Stated  // by a worker of this host, and perhaps not in the log yet
-	shaped  *Shaped  // by a worker of this host, and not in the log yet
+	// next is above the numbers of all workers that this host was asked to start.
+	next topo.WorkerID
+	// index is the number of the last entry of the log that was applied.
+	index uint64
+	state State
+	// recent are the applied entries that may not be applied everywhere.
+	recent []Commit
+	// ended counts the workers that have ended.
+	ended int
+	// stated is what a worker of this host has stated and the log may not have; nil = nothing.
+	stated *Stated
+	// shaped is the layout that a worker of this host has stated and the log has not; nil = none.
+	shaped *Shaped
 }
 
 // local is a worker of this host.
 type local struct {
-	asked bool // and was not answered
-	// it has asked twice: before the job began it has dropped its first step
-	again    bool
-	released bool                 // was told that it is no member
-	ended    *Ended               // nil = it lives
-	open     []*collective.Posted // in the order of posting
-	wants    [][]topo.WorkerID    // groups that it waits for
+	// asked says that the worker asks to take part and was not answered.
+	asked bool
+	// again says that it has asked twice: it has dropped its first step before the job began.
+	again bool
+	// released says that the worker was told that it is no member.
+	released bool
+	// ended says how it ended; nil = it lives.
+	ended *Ended
+	// open are its calls that are not complete, in the order in which they were posted.
+	open []*collective.Posted
+	// wants lists the members of each group that it waits for.
+	wants [][]topo.WorkerID
 }
 
 // staged is a batch that this host executes or has executed.
 type staged struct {
 	exec     Exec
 	parts    []Part
-	calls    []*collective.Posted // of those
+	calls    []*collective.Posted // the memory behind the calls of parts
 	executed bool
-	proof    digest.Proof
+	proof    digest.Proof // zero unless it is a reshape
 }
 
 // known is a group that workers of this host have.
 type known struct {
 	members []topo.WorkerID
-	here    []topo.WorkerID
-	free    []topo.WorkerID // of those here, who needs it no more
+	here    []topo.WorkerID // the members on this host that have asked for it
+	free    []topo.WorkerID // the members among these that need it no more
 }
 
 func newFollower(a *Agent) *follower {
@@ -119,7 +130,7 @@ func (f *follower) ungroups(w topo.WorkerID, id topo.GroupID) {
 	}
 }
 
-// receive takes what the head tells.
+// receive handles a payload of the head.
 func (f *follower) receive(b Payload) {
 	switch b := b.(type) {
 	case Snapshot:
@@ -241,7 +252,7 @@ func (f *follower) answer(a *Apply, c Commit, old topo.View) {
 }
 
 // member reports whether a worker of this host is a member, and not another one that has its number
-// (see stray).
+// (see duplicateNumber).
 func (f *follower) member(v topo.View, w topo.WorkerID) bool {
 	r, is := v.Rank(w)
 	return is && (v.Generation == 0 || v.Members[r].Host == f.agent.cfg.Self)

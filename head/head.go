@@ -28,19 +28,20 @@ type BatchID uint64
 
 // Config says what an agent begins with.
 type Config struct {
-	Self  string // this host; no two agents of a job ever share a name
-	Slots int    // how many workers it has room for; 0 = any number, member.NoSlots = none
-	// the size of the job, on the host that begins it as head; nil on all others
+	// Self is the name of this host. No two agents of a job ever share one.
+	Self string
+	// Slots is how many workers this host has room for; 0 = any number, member.NoSlots = none.
+	Slots int
+	// Job is the size of the job, on the host that begins it as head; nil on all others.
 	Job *member.Config
-
 	// Route chooses, while this host leads, how a collective goes between its hosts; bytes is the
 	// longest of its moves. nil = collective.DefaultRoute.
 	Route func(kind collective.Kind, hosts, bytes int) collective.Route
-	// Ahead is how many bytes of a step its hosts begin with before the step is complete; 0 =
-	// EarlyBytes.
+	// EarlyBytes is how many bytes of a step are dispatched before the step is complete; 0 = the
+	// constant EarlyBytes.
 	EarlyBytes int
-	// Arrange is asked when the members of a job with a Shape go to another mesh; nil where there
-	// are none.
+	// Arrange is asked when the members of a job with a Shape go to another mesh; nil = no job has
+	// one.
 	Arrange Arrange
 }
 
@@ -48,23 +49,35 @@ type Config struct {
 // with Ready after each input or after several, and carries them out in order; what is to be sent
 // may go first. Create it with New; use it from one thread.
 type Agent struct {
-	cfg       Config
-	up        map[string]bool   // agents to which there is a link
-	down      map[string]string // agents to which there was one, and how it was lost
-	acceptor  member.Acceptor
-	proposer  *member.Proposer // nil before the agent knows of the job
-	candidate *member.Machine  // what it proposes to lead; nil = it does not stand
-	patience  int              // ticks since the last decision, or the loss of the head
-	follower  *follower
-	uplink    *stream // to the head; nil = there is none, or it is this agent
-	leader    *leader // nil = this agent is not the head
-	inner     []delivery
-	left      bool
-	out       []Action // since the last Ready
-	given     []Action // by the last Ready
-	pool      pool
-	scratch   scratch
-	hosts     []string // room for a list of hosts
+	cfg Config
+	// up are the agents to which there is a link.
+	up map[string]bool
+	// down says of each agent to which the link was lost how.
+	down     map[string]string
+	acceptor member.Acceptor
+	// proposer is nil before the agent knows of the job.
+	proposer *member.Proposer
+	// candidate is the membership with which this agent wants to lead; nil = it does not.
+	candidate *member.Machine
+	// patience counts the ticks since the last decision, or the loss of the head.
+	patience int
+	follower *follower
+	// uplink is the stream to the head; nil = no head is known, or this agent is the head.
+	uplink *stream
+	// leader is nil unless this agent is the head.
+	leader *leader
+	// inner are the payloads on their way between leader and follower.
+	inner []delivery
+	// left says that this agent has no part in the job any more.
+	left bool
+	// out are the actions since the last Ready.
+	out []Action
+	// given are the actions that the last Ready returned.
+	given   []Action
+	pool    pool
+	scratch scratch
+	// hosts is memory for a list of hosts, used again.
+	hosts []string
 }
 
 // New returns an agent. One without a Job follows whoever welcomes it.

@@ -9,60 +9,81 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// leader is what only the head does: it owns the membership, the matcher and the log.
+// leader is the part of the head: it owns the membership, the matcher and the log.
 type leader struct {
-	agent     *Agent
-	term      topo.Generation
-	machine   *member.Machine
-	matcher   *collective.Matcher
-	peers     map[string]*peer // the hosts that have reported, this one too
-	lostHosts map[string]bool  // hosts that were lost
-	home      map[topo.WorkerID]string
-	asked     map[topo.WorkerID]bool // and were not answered
-	dead      map[topo.WorkerID]string
-	// links between followers that are lost, as the first one says
-	linksDown  map[[2]string]*linkDown
-	state      State
-	index      uint64
-	log        []Commit // not applied everywhere yet
-	batches    []*batch
-	early      *earlyDispatch // of the step that is under way; nil = its hosts have not begun
-	earlyRoom  earlyDispatch  // room for that
-	earlyBatch batch          // what of it is begun with next, with room
-	count      uint64         // batches of this term
-	releasing  string
-	rejected   []topo.WorkerID        // asked, will not be members, and are to be told
-	news       bool                   // the state has changed without a batch
-	requested  *requestedMesh         // a mesh that somebody asks for; nil = nobody does
-	aborted    map[topo.WorkerID]bool // members that have dropped the step
-	shape      *Shape                 // that the log has
-	// the ranks of a redundant job are on the hosts where they should be
-	placed bool
+	agent   *Agent
+	term    topo.Generation // the generation with which this agent began to lead
+	machine *member.Machine
+	matcher *collective.Matcher
+	// peers are the hosts that have reported and are not lost, this one among them.
+	peers map[string]*peer
+	// lostHosts are the hosts that were lost in this term.
+	lostHosts map[string]bool
+	// home is the host of each worker that was started, or ordered to be.
+	home map[topo.WorkerID]string
+	// asked are the workers that ask to take part and were not answered.
+	asked map[topo.WorkerID]bool
+	// dead says of each worker that has ended how.
+	dead map[topo.WorkerID]string
+	// linksDown are the links between two followers that are lost; the first of a pair says so.
+	linksDown map[[2]string]*linkDown
 
-	sets  []collective.Ready     // of the last post
-	busy  map[topo.WorkerID]bool // room for a set of workers
-	done  []bool                 // room for who has taken part in a step, by rank
-	among []bool                 // room for who has calls of a set, by host of a batch
+	state State
+	// index is the number of the last entry of the log.
+	index uint64
+	// log are the entries that are not applied everywhere yet.
+	log []Commit
+	// batches are those that are not committed, in the order in which they became ready.
+	batches []*batch
+	// early is what the hosts were told of the step under way; nil = nothing yet.
+	early *earlyDispatch
+	// count is the number of batches of this term.
+	count uint64
+	// releasing says why all members are let go when the step ends; "" = they are not.
+	releasing string
+	// rejected are workers that asked, will not be members, and are to be told with the next entry.
+	rejected []topo.WorkerID
+	// news says that the state has changed and no entry tells it yet.
+	news bool
+	// requested is the mesh that somebody asks for; nil = nobody does.
+	requested *requestedMesh
+	// aborted are the members that have dropped the step under way.
+	aborted map[topo.WorkerID]bool
+	// shape is the newest one that the log has.
+	shape *Shape
+	// placed says that the ranks of a redundant job are on the hosts where they should be.
+	placed bool
 	recovery
+	rooms
+}
+
+// rooms is memory that a leader uses again, so that a collective allocates nothing.
+type rooms struct {
+	sets       []collective.Ready     // what the last post made ready
+	busy       map[topo.WorkerID]bool // a set of workers
+	done       []bool                 // by rank, whether a member has taken part in a step
+	among      []bool                 // by host of a batch, whether it has calls of a set
+	earlyRoom  earlyDispatch          // what leader.early points to
+	earlyBatch batch                  // the part of a step that is dispatched next
 }
 
 // peer is a host that has reported.
 type peer struct {
-	stream *stream // nil = this host
-	index  uint64  // the log has arrived up to here
-	left   bool    // it was let go, and hears nothing more
+	stream *stream // to its follower; nil = this host
+	index  uint64  // the last entry of the log that has arrived there
+	left   bool    // whether it was let go: it is told nothing more
 }
 
 func newLeader(a *Agent, term topo.Generation, m *member.Machine) *leader {
 	return &leader{agent: a, term: term, machine: m, peers: map[string]*peer{},
 		lostHosts: map[string]bool{}, home: map[topo.WorkerID]string{},
 		asked: map[topo.WorkerID]bool{}, dead: map[topo.WorkerID]string{},
-		linksDown: map[[2]string]*linkDown{},
-		aborted:   map[topo.WorkerID]bool{}, busy: map[topo.WorkerID]bool{},
-		recovery: recovery{reports: map[string]Report{}}}
+		linksDown: map[[2]string]*linkDown{}, aborted: map[topo.WorkerID]bool{},
+		recovery: recovery{reports: map[string]Report{}},
+		rooms:    rooms{busy: map[topo.WorkerID]bool{}}}
 }
 
-// receive takes what a follower tells.
+// receive handles a payload of a follower.
 func (r *leader) receive(host string, b Payload) {
 	if b, ok := b.(Report); ok {
 		r.report(host, b)
@@ -74,7 +95,7 @@ func (r *leader) receive(host string, b Payload) {
 	}
 	if w, is := about(b); is && !r.runs(w, host) {
 		if _, gone := b.(Ended); !gone {
-			r.send(host, Stops{Stop{w, stray}})
+			r.send(host, Stops{Stop{w, duplicateNumber}})
 		}
 		return
 	}
@@ -104,17 +125,17 @@ func (r *leader) receive(host string, b Payload) {
 	r.advance()
 }
 
-// received is something that a follower has told.
+// received is a payload of a follower.
 type received struct {
 	host    string
 	payload Payload
 }
 
-// stray is why a worker ends that an earlier head ordered, and of which nobody told this one in
-// time.
-const stray = member.Because("another worker has its number")
+// duplicateNumber is why a worker is ended whose number this head has given to another one: an
+// earlier head ordered it, and nobody told this head in time.
+const duplicateNumber = member.Because("another worker has its number")
 
-// about is the worker that something is told of.
+// about returns the worker that a payload is about; false if it is about none.
 func about(b Payload) (w topo.WorkerID, is bool) {
 	switch b := b.(type) {
 	case *Posted:
@@ -137,13 +158,13 @@ func about(b Payload) (w topo.WorkerID, is bool) {
 	return 0, false
 }
 
-// runs reports whether a worker is the one that runs on a host, or can be.
+// runs reports whether the worker of a number runs on a host, as far as this head knows.
 func (r *leader) runs(w topo.WorkerID, host string) bool {
 	home, known := r.home[w]
 	return !known || home == host
 }
 
-// send tells one follower.
+// send sends a payload to one follower.
 func (r *leader) send(host string, b Payload) {
 	if p := r.peers[host]; p != nil {
 		if p.stream == nil {
@@ -154,13 +175,13 @@ func (r *leader) send(host string, b Payload) {
 	}
 }
 
-// broadcast tells every follower.
+// broadcast sends a payload to every follower.
 func (r *leader) broadcast(b Payload) {
 	r.send(r.agent.cfg.Self, b)
 	r.tellPeers(b)
 }
 
-// tellPeers tells the followers on other hosts.
+// tellPeers sends a payload to the followers on other hosts.
 func (r *leader) tellPeers(b Payload) {
 	for _, p := range r.peers {
 		if p.stream != nil && !p.left {
@@ -247,7 +268,7 @@ func (r *leader) disband() {
 	}
 }
 
-// obey carries out what the membership has decided.
+// obey carries out all orders of the membership.
 func (r *leader) obey() {
 	for orders := r.machine.Ready(); len(orders) > 0; orders = r.machine.Ready() {
 		for _, o := range orders {
@@ -256,7 +277,8 @@ func (r *leader) obey() {
 	}
 }
 
-// A recovery lets only proposals out, since more hosts may be lost in it.
+// carryOut carries out one order of the membership. During a recovery only proposals leave, since
+// more hosts may be lost in it.
 func (r *leader) carryOut(order member.Action) {
 	if _, urgent := order.(member.Propose); !urgent && r.reports != nil {
 		r.held = append(r.held, order)

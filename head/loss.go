@@ -13,7 +13,7 @@ import (
 
 // What the head does when a host is lost, or two hosts lose each other.
 
-// linkLost takes the word of a host that it has lost its link to another.
+// linkLost notes that a host says it has lost its link to another.
 func (r *leader) linkLost(from string, c LinkLost) {
 	r.linksDown[[2]string{from, c.Host}] = &linkDown{how: c.How}
 }
@@ -81,7 +81,7 @@ func (r *leader) hostLost(host, how string) {
 	if r.reports != nil {
 		r.machine.Numbered(r.reports[host].Next)
 		delete(r.reports, host)
-		// nobody has heard what they follow
+		// Payloads of this host in late follow its report, which does not count any more.
 		r.late = slices.DeleteFunc(r.late, func(w received) bool {
 			if w.host == host {
 				r.agent.pool.release(w.payload)
@@ -114,8 +114,8 @@ func (r *leader) hostLost(host, how string) {
 }
 
 // redispatch mends the batches after the loss of a host. One that all other hosts have executed
-// goes on: its result is there. Another is taken back, and what is left of it flies again: nobody
-// can have committed it, since a commit takes all hosts.
+// goes on: its result is there. Another is withdrawn, and what is left of it is dispatched again:
+// nobody can have committed it, since a commit takes all hosts.
 func (r *leader) redispatch(host string, vanished []topo.WorkerID) {
 	r.batches = slices.DeleteFunc(r.batches, func(f *batch) bool {
 		took := slices.Contains(f.hosts, host)
@@ -130,7 +130,7 @@ func (r *leader) redispatch(host string, vanished []topo.WorkerID) {
 	})
 }
 
-// withdraw takes a batch back, and from it the calls of workers that have vanished; it reports
+// withdraw takes a batch back, and removes the calls of workers that have vanished. It reports
 // whether nothing is left.
 func (r *leader) withdraw(f *batch, vanished []topo.WorkerID) (nothing bool) {
 	var sets []collective.Ready

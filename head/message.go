@@ -22,10 +22,10 @@ type Answer struct{ member.Answer }
 
 // Frame is a run of a stream between the head and a follower. It may be sent more than once.
 type Frame struct {
-	Term     topo.Generation // with which the head began to lead
-	Up       bool            // from the follower to the head
-	First    uint64          // the number of the first body, from 1
-	Ack      uint64          // the number of the last body that came the other way
+	Term     topo.Generation // the generation with which the head began to lead
+	Up       bool            // whether it goes from the follower to the head
+	First    uint64          // the number of the first payload, from 1
+	Ack      uint64          // the number of the last payload that came the other way
 	Payloads []Payload
 }
 
@@ -54,50 +54,58 @@ func (Ask) message()    {}
 func (Answer) message() {}
 func (*Frame) message() {}
 
-// Payload is what a frame carries. Payloads of a stream arrive once and in order. Those of the
-// steady state are pointers, to memory that is used again (keep.go).
+// Payload is what a frame carries. Payloads of a stream arrive once and in order. Those of every
+// step are pointers, to memory that is used again (pool_payloads.go).
 type Payload interface{ payload() }
 
-// What followers tell the head.
+// Payloads of followers to the head.
 type (
-	// Report is the first body of a follower: all that a new head must know.
+	// Report is the first payload of a follower: all that a new head must know.
 	Report struct {
 		Slots int
-		// this host was asked for no worker with this number or a higher one
-		Next      topo.WorkerID
-		Index     uint64 // of the log, applied
-		State     State
-		Recent    []Commit // the newest entries that were applied; the last one is Index
-		Batches   []Staged // in the order of their numbers
-		Workers   []WorkerReport
-		Groups    []GroupReport // in the order of their numbers
-		Stated    *Stated       // what a worker has stated that the log does not have yet
-		Shaped    *Shaped       // and of the layout
-		LinksLost []LinkLost    // hosts of the job that it has lost its link to
+		// Next is above the numbers of all workers that this host was asked to start.
+		Next topo.WorkerID
+		// Index is the number of the last entry of the log that was applied.
+		Index uint64
+		State State
+		// Recent are the newest entries that were applied. The last one has the number Index.
+		Recent []Commit
+		// Batches are in the order of their numbers.
+		Batches []Staged
+		Workers []WorkerReport
+		// Groups are in the order of their numbers.
+		Groups []GroupReport
+		// Stated is what a worker has stated of the data and the log does not have; nil = nothing.
+		Stated *Stated
+		// Shaped is what a worker has stated of the layout and the log does not have; nil =
+		// nothing.
+		Shaped *Shaped
+		// LinksLost are the hosts of the job to which this host has lost its link.
+		LinksLost []LinkLost
 	}
 	// WorkerReport is a worker of the host that reports.
 	WorkerReport struct {
 		Worker   topo.WorkerID
-		Asked    bool   // and was not answered
-		Again    bool   // it asks again to take part
-		Released bool   // it was released
-		Ended    string // how; "" = it lives
-		Done     bool   // it ended because its work is done
-		Open     []Call // in the order in which they were posted
+		Asked    bool   // whether it asks to take part and was not answered
+		Again    bool   // whether it asks once more, having been a member
+		Released bool   // whether it was told that it is no member
+		Ended    string // how it ended; "" = it lives
+		Done     bool   // whether it ended because its work is done
+		Open     []Call // the calls that are not complete, as they were posted
 		Groups   [][]topo.WorkerID
 	}
 	// GroupReport is a group that workers of the host that reports have.
 	GroupReport struct {
 		ID      topo.GroupID
 		Members []topo.WorkerID
-		Here    []topo.WorkerID // who has it
-		Free    []topo.WorkerID // of these, who needs it no more
+		Here    []topo.WorkerID // the members on this host that have it
+		Free    []topo.WorkerID // the members among these that need it no more
 	}
 	// Staged is a batch that the host that reports was told to execute.
 	Staged struct {
 		Exec
 		Executed bool
-		Proof    digest.Proof
+		Proof    digest.Proof // zero unless it is a reshape
 	}
 	// Posted is a call that a worker has posted.
 	Posted struct{ Call }
@@ -108,13 +116,13 @@ type (
 	// Ended tells that a worker is gone.
 	Ended struct {
 		Worker topo.WorkerID
-		How    string
-		Done   bool // its work is done
+		How    string // as a person reads it: "was killed by SIGKILL"
+		Done   bool   // whether its work is done
 	}
 	// Executed tells that the result of a batch is staged.
 	Executed struct {
 		Batch BatchID
-		Proof digest.Proof // of a Reshape
+		Proof digest.Proof // zero unless it is a reshape
 	}
 	// Stated tells what a worker trains on.
 	Stated struct {
@@ -124,11 +132,14 @@ type (
 	// Shaped tells what a worker has stated of the layout of the state.
 	Shaped struct {
 		Worker topo.WorkerID
-		State  string
-		Mesh   string // with which the job begins
-		Ranks  int    // of it
-		Layout string // all of it, for a head whose host has no workers; "" where that is too long
-		// Redundant asks for what several ranks have to be on two hosts.
+		// State names the catalogue and the rules.
+		State string
+		// Mesh is the mesh with which the job begins, and Ranks how many it has.
+		Mesh  string
+		Ranks int
+		// Layout is the whole layout, for a head whose host has no workers; "" = it is too long.
+		Layout string
+		// Redundant asks to place replicas on different hosts.
 		Redundant bool
 	}
 	// WantsGroup asks for a group.
@@ -145,7 +156,7 @@ type (
 	LinkLost struct{ Host, How string }
 )
 
-// What the head tells its followers.
+// Payloads of the head to its followers.
 type (
 	// Snapshot is the state of the job for a host that was not there before, and the newest
 	// entries, which others may not have.
@@ -157,42 +168,55 @@ type (
 	// Begin ends the recovery of a new head: of the batches of earlier heads those in Keep are
 	// still to come, the others are dropped.
 	Begin struct{ Keep []BatchID }
-	// Exec asks for the execution of a batch, or of what comes next of it.
+	// Exec asks for the execution of a batch, or of its next sets.
 	Exec struct {
-		Batch    BatchID
-		Replaces BatchID // this batch is dropped for it; 0 = none
+		Batch BatchID
+		// Replaces is the batch that is dropped for this one; 0 = none.
+		Replaces BatchID
 		Hosts    []string
-		// hosts of the generation that the head has lost: it counts only when one without them is
-		// decided
+		// Without are the hosts of the generation that the head has lost. The batch counts only
+		// when a generation without them is decided.
 		Without []string
 		Sets    []Set
-		More    bool // others follow
+		// More says that other sets follow.
+		More bool
 	}
 	// Set is one collective of a batch.
 	Set struct {
 		Calls []Call
-		Of    []int            // by call: the index in Hosts of the host that has its memory
-		Route collective.Route // between these hosts; none with an Err
-		Err   string
-		Lost  bool // Err is that a member is lost
+		// Of has for each call the index in Hosts of the host that has its memory.
+		Of []int
+		// Route is the way between these hosts; zero with an Err.
+		Route collective.Route
+		// Err is why the calls fail; "" = they do not.
+		Err string
+		// Lost says that they fail because a member is lost.
+		Lost bool
 	}
 	// Drops tells that a batch will not be committed.
 	Drops struct{ Batch BatchID }
 	// Commit is an entry of the log.
 	Commit struct {
-		Index       uint64
-		Batch       BatchID // 0 = none
-		Steps       uint64
-		Data        *cursor.Cursor
-		View        *topo.View // nil = as before
-		Changed     bool       // the workers must be told of the view
-		Entered     []topo.WorkerID
-		Released    []topo.WorkerID // asked, and will not be members
+		Index uint64
+		// Batch is the batch that counts; 0 = none.
+		Batch BatchID
+		Steps uint64
+		Data  *cursor.Cursor
+		// View is nil where it is as before.
+		View *topo.View
+		// Changed says that the workers must be told of the view.
+		Changed bool
+		Entered []topo.WorkerID
+		// Released are members no more, or have asked and will not be.
+		Released    []topo.WorkerID
 		Elastic     bool
 		AllReleased string
-		Shape       *Shape // nil = as before
-		Aborted     bool   // the step under way is void
-		Stable      uint64 // entries up to this one were applied everywhere
+		// Shape is nil where it is as before.
+		Shape *Shape
+		// Aborted says that the step under way does not count.
+		Aborted bool
+		// Stable is the number of an entry: that one and those before it are applied everywhere.
+		Stable uint64
 	}
 	// localCommit is a Commit on its way to the head's own follower, with its batch where that is
 	// of this host alone.
@@ -208,7 +232,7 @@ type (
 	Groups struct {
 		Grouped
 		Members []topo.WorkerID
-		Reason  string // of the error; "" = none
+		Reason  string // why there is no such group; "" = there is
 	}
 	// Disbands tells that nobody needs a group any more.
 	Disbands struct{ ID topo.GroupID }

@@ -6,10 +6,10 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// pool keeps what an agent has used and uses again, so that a collective allocates nothing.
+// pool holds memory that an agent uses again, so that a collective allocates nothing.
 type pool struct {
 	calls    []*collective.Posted
-	lists    [][]int // of shapes and splits
+	lists    [][]int // memory for shapes and splits
 	lengths  []*collective.Far
 	batches  []*batch
 	staged   []*staged
@@ -23,13 +23,13 @@ type pool struct {
 	commits  []*Commit
 }
 
-// room is what the Parts of an Apply are made of, where they are Here.
+// room is the memory behind the Parts of an Apply that are Here.
 type room struct {
 	parts []Part
 	calls []*collective.Posted
 }
 
-// get takes something from a pool; new if there is nothing.
+// get takes a value from a free list; if that is empty, it makes one.
 func get[T any](from *[]*T) *T {
 	n := len(*from)
 	if n == 0 {
@@ -63,7 +63,7 @@ func (s *pool) list(from []int) []int {
 	return append(to, from...)
 }
 
-// putCall takes back a call that nobody knows any more.
+// putCall takes back a call that nothing refers to any more.
 func (s *pool) putCall(p *collective.Posted) {
 	for _, list := range [][]int{p.Call.Shape, p.Call.Splits} {
 		if cap(list) > 0 {

@@ -6,11 +6,11 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// The words of the steady state use memory again: who keeps one, keeps a copy in memory from the
-// pool of its agent, and gives that back. So who has made a word, or has read it from a link, can
-// make the next one in the same place. All other words never change, and are kept as they are.
+// The payloads of every step use memory again: whoever holds one holds a copy, in memory from the
+// pool of its agent, and returns that. So an agent that has made a payload, or has read it from a
+// link, can make the next one in the same place. All other payloads never change, and need no copy.
 
-// scratch is where an agent makes words before they are kept.
+// scratch is the memory in which an agent makes payloads before they are retained.
 type scratch struct {
 	posted   Posted
 	executed Executed
@@ -18,7 +18,7 @@ type scratch struct {
 	commit   Commit
 }
 
-// retain returns a word that stays as it is until it is released.
+// retain returns a payload that stays as it is until it is released.
 func (s *pool) retain(b Payload) Payload {
 	switch b := b.(type) {
 	case *Posted:
@@ -41,7 +41,7 @@ func (s *pool) retain(b Payload) Payload {
 	return b
 }
 
-// release takes back a word that was kept, and that nobody knows any more.
+// release takes back a payload that was retained, and that nothing refers to any more.
 func (s *pool) release(b Payload) {
 	switch b := b.(type) {
 	case *Posted:
@@ -66,7 +66,7 @@ func (c *Call) assign(from *Call) {
 	}
 }
 
-// see makes c a call as other hosts see it: without its memory.
+// see makes c the call as other hosts see it: without its memory.
 func (c *Call) see(p *collective.Posted) {
 	far := c.Far
 	c.assign(&Call{p.Worker, p.Ticket, p.Call})
@@ -85,7 +85,7 @@ func (e *Exec) assign(from *Exec) {
 	e.extend(from)
 }
 
-// extend adds the sets of another word about the same batch.
+// extend adds the sets of another payload about the same batch.
 func (e *Exec) extend(from *Exec) {
 	have := len(e.Sets)
 	e.Sets = sized(e.Sets, have+len(from.Sets))
@@ -100,7 +100,7 @@ func (e *Exec) extend(from *Exec) {
 	}
 }
 
-// again makes a value in memory that there is, if there is any.
+// again stores a value in existing memory, if there is any.
 func again[T any](room *T, v T) *T {
 	if room == nil {
 		room = new(T)

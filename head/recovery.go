@@ -11,12 +11,12 @@ import (
 // takes all hosts of the generation, so what those that are left have not all executed was never
 // committed, and what they have may be: it is carried on.
 type recovery struct {
-	reports map[string]Report // nil = it is over
-	late    []received        // what was told after a report
-	held    []member.Action   // orders that wait
+	reports map[string]Report // by host; nil = the recovery is over
+	late    []received        // payloads that came behind a report
+	held    []member.Action   // orders that wait for the end of the recovery
 }
 
-// report takes the first word of a host.
+// report handles the first payload of a host.
 func (r *leader) report(host string, rep Report) {
 	for _, c := range rep.LinksLost {
 		r.linkLost(host, c)
@@ -31,7 +31,7 @@ func (r *leader) report(host string, rep Report) {
 	r.recover()
 }
 
-// recover ends the recovery when every host of the job that can be reachableMesh has reported.
+// recover ends the recovery when every host of the job that can be reached has reported.
 func (r *leader) recover() {
 	for _, h := range r.agent.Record().Hosts {
 		if _, has := r.reports[h.Name]; !has && !r.lostHosts[h.Name] {
@@ -44,7 +44,7 @@ func (r *leader) recover() {
 		r.machine.Numbered(rep.Next)
 	}
 	r.readLog(reports)
-	strays := r.setAside(reports)
+	rejoining := r.setAside(reports)
 	r.matcher = collective.NewMatcher(r.members())
 	for _, host := range sorted(reports) {
 		if s := reports[host].Shaped; s != nil {
@@ -64,12 +64,12 @@ func (r *leader) recover() {
 		r.send(host, Begin{keep})
 		r.adoptWorkers(host, rep)
 	}
-	for _, host := range sorted(strays) {
-		r.welcome(host, strays[host])
+	for _, host := range sorted(rejoining) {
+		r.welcome(host, rejoining[host])
 	}
 	r.adoptGroups(reports)
-	// a step with a loss is void, and some of its calls have failed already: those that are left
-	// stand at different places
+	// A step with a loss is aborted, and some of its calls have failed already. The calls that are
+	// left stand at different places.
 	if r.state.Shape != nil {
 		r.adoptLosses(reports)
 		r.adoptCalls(reports)
@@ -118,15 +118,15 @@ func (r *leader) readLog(reports map[string]Report) {
 
 // setAside takes from the reports those of hosts that must begin anew: they do not belong to the
 // job yet, or have not heard that they do.
-func (r *leader) setAside(reports map[string]Report) (strays map[string]Report) {
-	strays = map[string]Report{}
+func (r *leader) setAside(reports map[string]Report) (rejoining map[string]Report) {
+	rejoining = map[string]Report{}
 	for host, rep := range reports {
 		if !r.agent.Record().Belongs(host) || rep.Index+uint64(len(r.log)) < r.index {
-			strays[host] = rep
+			rejoining[host] = rep
 			delete(reports, host)
 		}
 	}
-	return strays
+	return rejoining
 }
 
 // carryOn finds the batches that every host of theirs that is left has executed.

@@ -13,26 +13,32 @@ import (
 
 // A job that states a layout has its state in parts on its workers, which a mesh arranges. It
 // changes the mesh with a collective, Reshape, which ends with the generation of the new mesh; and
-// a step that a worker is lost in is void, since nobody can do its part. docs/design/reshape.md has
-// the protocol.
+// a step in which a worker is lost is aborted, since nobody can do its part. docs/design/reshape.md
+// has the protocol.
 
 // Shape is which part of the state of a job is on which worker. It is not changed: another shape is
 // another value.
 type Shape struct {
-	State   string          // names the catalogue and the rules that the workers have stated
-	Mesh    string          // as layout.ParseMesh reads it
-	Workers []topo.WorkerID // of each rank of Mesh; some may be lost
-	Next    string          // the mesh to go to, when all members have called Reshape; "" = none
-	Order   []topo.WorkerID // of each rank of Next
-	Leaving []string        // hosts that have no rank of Next, since they are to be left
-	Broken  string          // why the job cannot go on; "" = it can
-	// why nobody has all of the state any more, so that a checkpoint must give it; "" = the workers
-	// have it
+	// State names the catalogue and the rules that the workers have stated.
+	State string
+	// Mesh is the mesh of the job, as layout.ParseMesh reads it.
+	Mesh string
+	// Workers has the worker of each rank of Mesh. Some may be lost.
+	Workers []topo.WorkerID
+	// Next is the mesh to go to when all members have called Reshape; "" = none.
+	Next string
+	// Order has the worker of each rank of Next; empty where Next is.
+	Order []topo.WorkerID
+	// Leaving are the hosts that have no rank of Next, because they are drained.
+	Leaving []string
+	// Broken says why the job cannot go on; "" = it can.
+	Broken string
+	// Lost says why the members do not have all of the state, so that a checkpoint must give it;
+	// "" = they have it.
 	Lost string
-	// what a person should know of the last time that the job went back to a checkpoint
+	// Back says, for people, how the job last went back to a checkpoint; "" = it never did.
 	Back string
-	// Redundant asks Arrange for what several ranks have to be on two hosts, wherever the members
-	// allow it.
+	// Redundant asks Arrange to place replicas on different hosts, wherever the members allow it.
 	Redundant bool
 }
 
@@ -193,7 +199,7 @@ func (r *leader) takes(stated Stated) bool {
 	return true
 }
 
-// cancelUnreachable gives a wish up for which a worker is missing that was lost before it was a
+// cancelUnreachable cancels a request for which a worker is missing that was lost before it was a
 // member.
 func (r *leader) cancelUnreachable() {
 	if r.requested != nil && r.requested.ranks > r.machine.Have() {
@@ -201,7 +207,7 @@ func (r *leader) cancelUnreachable() {
 	}
 }
 
-// cancelRequest drops a wish, and lets the workers go that were started for it.
+// cancelRequest cancels a request, and lets the workers go that were started for it.
 func (r *leader) cancelRequest(why string) {
 	r.note("the job keeps mesh %s, since %s", r.state.Shape.Mesh, why)
 	r.machine.Keep(member.Because(why))

@@ -9,16 +9,16 @@ import (
 // stream is one end of the conversation between a head and a follower: payloads arrive once and in
 // order, whatever becomes of the frames that carry them.
 type stream struct {
-	term  topo.Generation
-	up    bool // this end is the follower
-	queue []Payload
-	first uint64 // the number of queue[0]
-	fresh int    // how many at the end of queue are to be sent
-	heard uint64 // the number of the last body that came
-	owes  bool   // it has not said so
-	due   bool   // and shall now
-	idle  int    // ticks since something was acknowledged
-	pool  *pool  // of the words in queue
+	term  topo.Generation // the term of the head
+	up    bool            // whether this end is the follower
+	queue []Payload       // the payloads that are not acknowledged
+	first uint64          // the number of queue[0]; the first of a stream is 1
+	fresh int             // how many at the end of queue are to be sent
+	heard uint64          // the number of the last payload that has come
+	owes  bool            // whether the other end was not told of that
+	due   bool            // whether it is to be told with the next flush
+	idle  int             // ticks since something was acknowledged
+	pool  *pool           // where the payloads in queue are from
 }
 
 // resendAfter is how many ticks a frame may stay without an answer until it is sent again. Answers

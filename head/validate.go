@@ -91,7 +91,8 @@ func within(list ...any) error {
 	return nil
 }
 
-// A follower begins with its report, and has no other; and either side has words of its own.
+// validate checks a frame. A follower begins with its report, and has no other; and each side has
+// payloads of its own.
 func (f *Frame) validate() error {
 	if f.First == 0 || f.First > maxIndex || f.Ack > maxIndex || f.Term >= maxGeneration {
 		return fmt.Errorf("payloads from number %d, %d acknowledged, of a head since generation %d",
@@ -166,7 +167,7 @@ func (c *Call) validate() error {
 // beyond reports whether a number is none of elements.
 func beyond(n int) bool { return n < 0 || n > math.MaxInt64/2 }
 
-// validatePayload says why a word of the steady state is none that an agent sends.
+// validatePayload says why a payload in bytes is none that an agent sends.
 func validatePayload(b Payload) error {
 	switch b := b.(type) {
 	case *Posted:

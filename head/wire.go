@@ -182,7 +182,7 @@ func (f *form) pack(w, v reflect.Value) {
 		if v.Kind() == reflect.Interface {
 			v = v.Elem()
 		}
-		v = reflect.Indirect(v) // words of the steady state are pointers
+		v = reflect.Indirect(v) // payloads of every step are pointers
 		for i, part := range f.parts {
 			if part.elem.real == v.Type() {
 				w.Field(i).Set(reflect.New(part.elem.wire))
@@ -190,7 +190,7 @@ func (f *form) pack(w, v reflect.Value) {
 			}
 		}
 	case f.real.Kind() == reflect.Float64 && (math.IsNaN(v.Float()) || math.IsInf(v.Float(), 0)):
-		w.SetFloat(-1) // JSON has no word for it, and no weight is either
+		w.SetFloat(-1) // JSON cannot write it, and no weight is negative
 	case f.real == f.wire:
 		w.Set(v)
 	case f.real.Kind() == reflect.Struct:
@@ -255,7 +255,7 @@ func (f *form) choose(v, w reflect.Value) error {
 		if err := part.elem.unpack(x, w.Field(i).Elem()); err != nil {
 			return fmt.Errorf("%s: %w", key(part.elem.real.Name()), err)
 		}
-		if !x.Type().AssignableTo(v.Type()) { // a word of the steady state
+		if !x.Type().AssignableTo(v.Type()) { // a payload of every step
 			x = x.Addr()
 		}
 		v.Set(x)
