@@ -11,13 +11,15 @@ import (
 // window is how many bytes of what is not packed are read at a time, unless less than one byte in
 // sparse is of use.
 const (
+	// Memory that is not packed is read in windows of this many bytes, unless less than one byte in
+	// sparse is useful.
 	window = 1 << 20
 	sparse = 16
 )
 
-// Read copies a box from a memory to dst. The elements have size bytes; they lie in the memory as
-// from says, of which place 0 is the byte at, and go to dst as to says. read fills b with the bytes
-// from an offset on.
+// Read copies a box from a memory to dst. The elements have size bytes. from says where they lie in
+// the memory, with position 0 at the byte at, and to where they go in dst. read fills b with the
+// bytes from an offset on.
 func Read(read func(b []byte, at int64) error, at int64, size int, box tensor.Box, from tensor.View,
 	dst []byte, to tensor.View) error {
 	if box.Empty() {
@@ -36,7 +38,8 @@ func Read(read func(b []byte, at int64) error, at int64, size int, box tensor.Bo
 	return nil
 }
 
-// Extent is the number of places from the first to the last element of a box that is not empty.
+// Extent returns the number of positions from the first to the last element of a box that is not
+// empty.
 func Extent(box tensor.Box, v tensor.View) int {
 	n := 1
 	for d, x := range box {
@@ -46,7 +49,7 @@ func Extent(box tensor.Box, v tensor.View) int {
 }
 
 // memoryOrder swaps dimensions so that a walk over the box goes through the memory from front to
-// back: dst is nearer, and jumps cost less there.
+// back. Jumps in dst cost less.
 func memoryOrder(b tensor.Box, from, to tensor.View) (tensor.Box, tensor.View, tensor.View) {
 	if slices.IsSortedFunc(from.Strides, func(x, y int) int { return cmp.Compare(y, x) }) {
 		return b, from, to
@@ -67,10 +70,11 @@ func memoryOrder(b tensor.Box, from, to tensor.View) (tensor.Box, tensor.View, t
 	return box, f, t
 }
 
-// cache reads short runs through a window, so that a transposed matrix is not a read a number.
+// A cache reads short runs through a window, so that reading a transposed matrix does not take one
+// read for each number.
 type cache struct {
 	read  func(b []byte, at int64) error
-	end   int64 // of what is of use
+	end   int64 // end of the useful bytes
 	dense bool
 	bytes []byte
 	at    int64

@@ -1,7 +1,7 @@
-// Package digest has the fingerprint of training state: a sum over every byte of every tensor that
-// does not depend on how the tensor is cut, where its shards lie and in which order they are added.
-// So state that was reshaped is proved equal to what it was, without bringing a shard to another
-// place: each holder sums up what it holds, and the sums are added.
+// Package digest computes the fingerprint of training state: a sum over every byte of every tensor
+// that does not depend on how the tensor is cut, where its shards lie and in which order they are
+// added. So reshaped state is proved equal to what it was without moving a shard: each holder
+// fingerprints what it holds, and the sums are added.
 //
 // The bytes of a tensor, packed and row-major, are taken as little-endian words of 32 bits, in
 // blocks of 2048. With random weights t[k] for the words of a block and a random a, all from 1 to p
@@ -32,30 +32,30 @@ const (
 	blockBits = 11
 	block     = 1 << blockBits // words
 	stride    = 1 << 10        // blocks between the entries of Key.far
-	// 1 in each byte of a word: zeros count too, so a missing piece is seen
+	// 1 in each byte of a word, so that zeros count too and a missing piece is seen.
 	ones = 0x01010101
 )
 
-// A Key is the random weights. Sums under different keys cannot be compared or added. It is a few
-// 10 KiB and not changed after NewKey, so any number of goroutines may share it.
+// A Key is the random weights. Sums under different keys cannot be compared or added. A key has a
+// few 10 KiB and does not change after NewKey, so any number of goroutines may share it.
 type Key struct {
 	seed   uint64
 	weight [block]uint64
-	upTo   [block + 1]uint64 // sums of weights, mod prime
+	upTo   [block + 1]uint64 // prefix sums of weight, mod prime
 	near   [stride]uint64    // a^i
 	far    [stride]uint64    // a^(stride·i)
 }
 
-// A Sum is the fingerprint of some bytes of a tensor, or of more. Equal content has equal sums;
-// both numbers must agree.
+// A Sum is the fingerprint of some bytes of one or more tensors. Equal content has equal sums; both
+// numbers must agree.
 type Sum struct {
 	Value uint64 // below 2^61 - 1
-	Bytes uint64 // how many were added
+	Bytes uint64 // number of bytes that were added
 }
 
-// Proof is the sums of a state before and after it was moved, of all of it or of a part. In New
-// every replica counts, and in Old each element as often as it has replicas in New. The proofs of
-// all parts add up; then Old and New are equal, or the move went wrong.
+// A Proof holds the sums of a state, or of a part of it, before and after it was moved. In New
+// every replica counts, and in Old each element as often as it has replicas in New. Proofs of parts
+// are added; the whole proof shows a correct move if Old equals New.
 type Proof struct{ Old, New Sum }
 
 // Plus returns the proof of two parts.
@@ -87,7 +87,7 @@ func (k *Key) Seed() uint64 { return k.seed }
 // Plus adds the sums of disjoint parts.
 func (s Sum) Plus(t Sum) Sum { return Sum{reduce(0, s.Value+t.Value), s.Bytes + t.Bytes} }
 
-// Valid reports whether it can be a sum.
+// Valid reports whether s can be a sum.
 func (s Sum) Valid() bool { return s.Value < prime }
 
 // String writes the sum as 16 hexadecimal digits and the number of bytes.
@@ -105,7 +105,7 @@ func ParseSum(text string) (Sum, error) {
 		"slash, and the number of bytes", text)
 }
 
-// Run returns the sum of bytes that lie side by side in the packed tensor, from byte offset on.
+// Run returns the sum of bytes that are contiguous in the packed tensor, from offset on.
 func (k *Key) Run(offset int, data []byte) Sum {
 	s := Sum{Bytes: uint64(len(data))}
 	if skew := offset % 4; skew != 0 {
@@ -117,7 +117,7 @@ func (k *Key) Run(offset int, data []byte) Sum {
 		first := offset / 4
 		at := first % block
 		n := min(block-at, len(data)/4)
-		// below 2^104, as there are at most 2^11 words
+		// The sum is below 2^104, because there are at most 2^11 words.
 		sum := reduce(kernel.Weigh(k.weight[at:at+n], data[:4*n]))
 		sum += mul(ones, k.upTo[at+n]+prime-k.upTo[at])
 		s.Value = reduce(0, s.Value+mul(reduce(0, sum), k.power(first/block)))
@@ -146,7 +146,7 @@ func (k *Key) power(block int) uint64 {
 		p = mul(p, k.far[block%stride])
 	}
 	for base := mul(k.far[stride-1], k.far[1]); block >= stride; base = mul(base, base) {
-		// what is left are powers of a^(stride²), by squaring
+		// The rest are powers of a^(stride²), computed by squaring.
 		if block/stride&1 == 1 {
 			p = mul(p, base)
 		}
@@ -165,9 +165,9 @@ func (k *Key) Box(box tensor.Box, shape tensor.Shape, size int, memory []byte,
 	return s
 }
 
-// Tensor returns what a tensor with the given sum adds to the sum of the whole state: the value
-// times a weight drawn from name, element type and shape, so that tensors cannot change places
-// unseen.
+// Tensor returns what a tensor with the given sum contributes to the sum of the whole state: the
+// value times a weight drawn from name, element type and shape, so that two tensors cannot be
+// exchanged unseen.
 func (k *Key) Tensor(name string, d tensor.DType, shape tensor.Shape, s Sum) Sum {
 	h := sha256.Sum256(fmt.Appendf(nil, "%016x %q %v %v", k.seed, name, d, shape))
 	return Sum{mul(s.Value, reduce(0, binary.LittleEndian.Uint64(h[:]))), s.Bytes}

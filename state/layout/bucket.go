@@ -8,13 +8,14 @@ import (
 )
 
 // A bucket is one flat buffer of many stored tensors, in the order of the catalogue, cut over the
-// ranks of the flat axes. Where the tensors are cut by other axes too, or lie at some places of
-// them only, each place has a buffer of its own.
+// ranks of the flat axes. If the tensors are cut by other axes too, or lie only at some positions
+// on them, each position has a buffer of its own.
 type bucket struct {
 	flat    step
 	tensors []bucketTensor
 }
 
+// A bucketTensor is a stored tensor in a bucket.
 type bucketTensor struct {
 	stored  *stored
 	place   placement
@@ -39,7 +40,7 @@ func (r *resolver) addToBucket(s *stored, place placement, allowed [][]int) erro
 			b.tensors[0].stored.dtype, s.dtype)
 	}
 	b.tensors = append(b.tensors, bucketTensor{s, place, allowed})
-	_, err := place.countPieces(r.mesh, s) // how many there are depends on the buffer
+	_, err := place.countPieces(r.mesh, s) // checks the bound only; the number depends on the buffer
 	return err
 }
 
@@ -102,13 +103,13 @@ func (r *resolver) layOutBucket(name string, b *bucket) error {
 	return nil
 }
 
-// collected is what the buffers of a bucket hold of one logical tensor.
+// A collected is what the buffers of a bucket hold of one logical tensor.
 type collected struct {
 	cells []Cell
 	slots []int
 }
 
-// places yields the combinations of places on the chosen axes; other axes have place -1.
+// places yields the combinations of positions on the chosen axes; other axes have position -1.
 func places(m Mesh, chosen []bool) func(yield func([]int) bool) {
 	return func(yield func([]int) bool) {
 		at := make([]int, len(m))
@@ -138,7 +139,8 @@ func places(m Mesh, chosen []bool) func(yield func([]int) bool) {
 	}
 }
 
-// buffer lays out the buffer at one combination of places: a slot for each rank of the flat axes.
+// buffer lays out the buffer at one combination of positions: a slot for each rank of the flat
+// axes.
 func (r *resolver) buffer(name string, b *bucket, coords []int, families [][]*collected) error {
 	type content struct {
 		rows rows
@@ -195,7 +197,7 @@ func (r *resolver) buffer(name string, b *bucket, coords []int, families [][]*co
 	return nil
 }
 
-// covers reports whether a tensor is in the buffer at these places.
+// covers reports whether the tensor is in the buffer at these positions.
 func (d *bucketTensor) covers(coords []int) bool {
 	for axis, places := range d.allowed {
 		if places != nil && !slices.Contains(places, coords[axis]) {
@@ -205,7 +207,7 @@ func (d *bucketTensor) covers(coords []int) bool {
 	return true
 }
 
-// index returns which part of each step is at the given places; 0 for the flat one.
+// index returns which part of each step is at the given positions; 0 for the flat step.
 func (p placement) index(m Mesh, coords []int) []int {
 	index := make([]int, len(p))
 	for i := range p {

@@ -8,15 +8,16 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A division is how rows that do not come out even are shared out.
+// A division says how rows that do not divide evenly are divided among ranks.
 type division uint8
 
 const (
-	even division = iota // they must come out even
-	// as torch.chunk: all but the last have n/degree rounded up, the last ones less or nothing
+	even division = iota // the rows must divide evenly
+	// as torch.chunk: all but the last ranks have n/degree rows, rounded up, and the last fewer or
+	// none.
 	ceil
 	balanced // the first n mod degree ranks have one more
-	// fewer rows than ranks: each row is on degree/n neighbouring ranks; else even
+	// with fewer rows than ranks, each row is on degree/n neighbouring ranks; else even.
 	repeated
 )
 
@@ -31,7 +32,7 @@ func parseDivision(text string) (division, error) {
 	return division(i), nil
 }
 
-// of returns the part of n rows that is the i-th of degree parts.
+// of returns the i-th of degree parts of n rows.
 func (s division) of(n, degree, i int) (tensor.Span, error) {
 	switch {
 	case s == ceil:
@@ -54,7 +55,7 @@ func (s division) of(n, degree, i int) (tensor.Span, error) {
 		"share them: ceil, balanced or repeat", n, degree)
 }
 
-// A row is the indices of one dimension that a rank has, in the order of its memory.
+// A row is the indices of one dimension that a rank holds, in the order of its memory.
 type row []tensor.Span
 
 func (r row) length() (n int) {
@@ -64,7 +65,7 @@ func (r row) length() (n int) {
 	return n
 }
 
-// append adds a span, to the last one where they touch.
+// append adds a span, joined with the last one if they touch.
 func (r row) append(s tensor.Span) row {
 	if n := len(r); n > 0 && r[n-1].To == s.From {
 		r[n-1].To = s.To

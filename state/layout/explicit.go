@@ -9,17 +9,17 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A Placed is a local tensor on one or more ranks: what a reader of checkpoint files knows, where
-// each file is a rank.
+// A Placed is a local tensor on one or more ranks. A reader of checkpoint files knows tensors so,
+// with each file as a rank.
 type Placed struct {
-	Ranks Set // ascending; all hold the same bytes
+	Ranks Set // ranks in ascending order, all of which hold the same bytes
 	Local
 }
 
-// New makes a layout of locals that are known one by one. Boxes of different locals that overlap
+// New makes a layout from locals that are known one by one. Boxes of different locals that overlap
 // are replicas: they must hold the same values, which only a fingerprint can tell. It fails when a
-// piece does not lie in its logical tensor or not in its local one, when two tensors of a rank have
-// one name, and when an element of the catalogue is nowhere.
+// piece does not lie in its logical tensor or in its local one, when two tensors of a rank have one
+// name, and when no rank has an element of the catalogue.
 func New(ranks int, tensors []Tensor, placed []Placed) (*Layout, error) {
 	if err := checkCatalogue(tensors); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (p *Placed) check(ranks int, tensors []Tensor, names map[string]bool) error
 	return nil
 }
 
-// check says whether a piece lies in its tensor, and in a memory of n elements.
+// check fails when a piece does not lie in its tensor, or in a memory of n elements.
 func (p *Piece) check(t *Tensor, dtype tensor.DType, n int) error {
 	if dtype != t.DType {
 		return fmt.Errorf("it is %v in memory and %v in the catalogue", dtype, t.DType)

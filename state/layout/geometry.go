@@ -9,15 +9,18 @@ import (
 // maxCells bounds the pieces that one tensor is cut into, maxTotal those of a layout and its slots,
 // which take about 100 bytes each: a small file could ask for any number.
 const (
+	// maxCells bounds the pieces into which one tensor is cut, and maxTotal those of a layout with
+	// its slots, which take about 100 bytes each: a small file could ask for any number.
 	maxCells = 1 << 21
 	maxTotal = 1 << 23
 )
 
-// A geometry is how one placement cuts one shape, wherever the parts then go: a slot for each
-// combination of places on the axes that cut, and a grid for each logical tensor in the stored one.
+// A geometry is how one placement cuts one shape, wherever the parts go: a slot for each
+// combination of positions on the axes that cut, and a grid for each logical tensor in the stored
+// one.
 type geometry struct {
-	shapes []tensor.Shape // of each slot
-	index  [][]int        // of each slot, for each step of the placement which of its parts
+	shapes []tensor.Shape // shape of each slot
+	index  [][]int        // part of each step of the placement, for each slot
 	grids  []*Grid
 }
 
@@ -55,8 +58,8 @@ func (g *geometry) cut(m Mesh, place placement, s *stored) error {
 	return nil
 }
 
-// countPieces bounds the number of those into which a placement cuts a tensor, and refuses absurdly
-// many.
+// countPieces returns an upper bound for the pieces into which a placement cuts a tensor, and fails
+// if that is too large.
 func (p placement) countPieces(m Mesh, s *stored) (int, error) {
 	n := max(len(s.chunks), 1)
 	for i := range p {
@@ -99,14 +102,13 @@ func (p placement) flat() *step {
 	return nil
 }
 
-// chunk returns how many of n elements, padding included, each of degree ranks has.
+// chunk returns how many of n elements each of degree ranks holds, padding included.
 func (s *step) chunk(n, degree int) int {
 	c := (n + degree - 1) / degree
 	return (c + s.align - 1) / s.align * s.align
 }
 
-// indices returns, for the k-th combination, which part of each step it takes; the last step is the
-// fastest.
+// indices returns which part of each step the k-th combination takes. The last step varies fastest.
 func (p placement) indices(m Mesh, k int) []int {
 	index := make([]int, len(p))
 	for i := len(p) - 1; i >= 0; i-- {
@@ -117,7 +119,7 @@ func (p placement) indices(m Mesh, k int) []int {
 	return index
 }
 
-// at narrows the places that are allowed on each axis to those that take the given part of each
+// at narrows the positions that are allowed on each axis to those that take the given part of each
 // step.
 func (p placement) at(m Mesh, allowed [][]int, index []int) [][]int {
 	narrow := make([][]int, len(m))
@@ -137,7 +139,7 @@ func (p placement) at(m Mesh, allowed [][]int, index []int) [][]int {
 	return narrow
 }
 
-// rows is what a rank has of each dimension.
+// rows are what a rank holds of each dimension.
 type rows []row
 
 func (p placement) rows(m Mesh, shape tensor.Shape, index []int) (rows, error) {
@@ -190,8 +192,8 @@ func (r rows) boxes(yield func(box, local tensor.Box)) {
 	walk(0)
 }
 
-// cells yields what the row-major positions of span, of the local tensor that the rows make up,
-// hold of each part. Position i lies at place i + base of the slot.
+// cells yields which box of each part the row-major positions in span of the local tensor hold.
+// Position i lies at position i + base of the slot.
 func (s *stored) cells(r rows, span tensor.Span, base int,
 	yield func(part int, box tensor.Box, v tensor.View)) {
 	shape := r.shape()

@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// newGrid makes a partition of the cells: equal boxes become one cell with several places, and
-// boxes that overlap without being equal, as replicas that are cut differently, come apart. It
+// newGrid makes a partition from cells: equal boxes become one cell that several slots hold, and
+// boxes that overlap without being equal, such as replicas that are cut differently, are split. It
 // fails when an element is in no cell.
 func newGrid(shape tensor.Shape, cells []Cell) (*Grid, error) {
 	slices.SortStableFunc(cells, func(a, b Cell) int { return a.Box.Compare(b.Box) })
@@ -39,7 +39,7 @@ func (g *Grid) disjoint() bool {
 	return true
 }
 
-// refine cuts cells until no two overlap.
+// refine splits cells until no two overlap.
 func (g *Grid) refine() {
 	var done []Cell
 	for _, c := range g.Cells {
@@ -78,7 +78,7 @@ func (g *Grid) refine() {
 	g.Cells = done
 }
 
-// uncovered returns a box that disjoint cells do not cover, or true.
+// uncovered returns a box that disjoint cells do not cover, or true if they cover everything.
 func (g *Grid) uncovered() (tensor.Box, bool) {
 	n := 0
 	for _, c := range g.Cells {

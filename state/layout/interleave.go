@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Interleave deals the layers of a spec, as Preset writes it, out to the stages of the axis pp in
-// chunks, round and round: each stage has so many. That is a virtual pipeline, as the interleaved
-// schedule of Megatron has it.
+// Interleave distributes the layers of a spec, as Preset writes it, round-robin in chunks over the
+// stages of the axis pp; each stage has the given number of chunks. That is a virtual pipeline, as
+// in Megatron's interleaved schedule.
 func Interleave(s *Spec, chunks int) error {
 	mesh, err := ParseMesh(s.Mesh)
 	if err != nil {

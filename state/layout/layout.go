@@ -2,15 +2,15 @@
 // logical tensors: names, element types and shapes as they would be on one device. A Spec is the
 // short form that people write: a mesh of named axes, how logical tensors are stored, and rules
 // that place what is stored. Resolved over a catalogue it gives a Layout: for every tensor a
-// partition into boxes, and for every box the ranks that hold it and its place in their memory.
+// partition into boxes, and for every box the ranks that hold it and its position in their memory.
 //
-// Everything is a box. A flat shard as in ZeRO, which is a range of a row-major buffer, comes apart
-// into a few boxes; a fused tensor is several logical tensors with places in one memory; a replica
-// is a rank more that holds a box.
+// Everything is a box. A flat shard as in ZeRO, which is a range of a row-major buffer, is split
+// into a few boxes; a fused tensor is several logical tensors in one memory; a replica is one more
+// rank that holds a box.
 //
-// A Layout is compressed by symmetry: tensors that are alike (the layers of a stage) share one
-// grid, and ranks that hold the same (data parallel replicas) are one set. docs/formats/layout.md
-// has the format of a Spec.
+// A Layout is compressed by symmetry: tensors that are placed alike (the layers of a stage) share
+// one grid, and ranks that hold the same (data parallel replicas) are one set.
+// docs/formats/layout.md describes the format of a Spec.
 package layout
 
 import (
@@ -28,16 +28,17 @@ type Tensor struct {
 }
 
 // A Layout places every element of a catalogue. Spec.Resolve and New make layouts, and refuse to
-// make one that leaves an element out. It is not changed afterwards, so copies share their slices.
+// make one that leaves an element out. A layout does not change afterwards, so copies share its
+// slices.
 type Layout struct {
 	Ranks    int
-	Tensors  []Tensor // the catalogue
-	Families []Family // every tensor is in exactly one
+	Tensors  []Tensor // catalogue
+	Families []Family // every tensor is in exactly one family
 	Slots    []Slot
-	Sets     []Set // distinct
+	Sets     []Set // distinct sets
 }
 
-// A Set is one or more ranks, ascending.
+// A Set is one or more ranks in ascending order.
 type Set []int32
 
 // Contains reports whether a rank is in the set.
@@ -47,10 +48,10 @@ func (s Set) Contains(rank int) bool {
 }
 
 // A Slot is a tensor in the memory of each rank of a set: packed and row-major, with the same bytes
-// on all of them. What no cell of a grid covers is padding, which is zero. A slot that serves a
-// family of tensors stands for one tensor in memory per member.
+// on all of them. Elements that no cell of a grid covers are padding, which is zero. A slot that
+// serves a family of tensors stands for one tensor in memory for each member.
 type Slot struct {
-	Names []string // of each member; no rank has two tensors of one name
+	Names []string // name of each member; no rank has two tensors of one name
 	DType tensor.DType
 	Shape tensor.Shape
 	Set   int // index in Layout.Sets
@@ -58,26 +59,26 @@ type Slot struct {
 
 // A Family is tensors that are placed alike: same element type, same shape, same ranks.
 type Family struct {
-	// the members, as indices of the catalogue; member i lies in the slots under their i-th name
+	// Tensors are the members, as indices of the catalogue. Member i lies in the slots under their
+	// i-th name.
 	Tensors []int
-	Grid    *Grid // families may share one; compare the pointers
+	Grid    *Grid // families may share a grid; compare the pointers
 	Slots   []int // slot k of the grid is Layout.Slots[Slots[k]]
 }
 
 // A Grid is a partition of a shape: every element is in exactly one cell.
 type Grid struct {
 	Shape tensor.Shape
-	Cells []Cell // in the order of their boxes
+	Cells []Cell // cells in the order of their boxes
 }
 
-// A Cell is a box with the places where it lies; more than one place means that it is replicated.
+// A Cell is a box with the slots that hold it; more than one slot means that it is replicated.
 type Cell struct {
 	Box  tensor.Box
 	Held []Held
 }
 
-// Held is a place of a box: a slot of the family, and where in it the elements of the logical
-// tensor lie.
+// A Held is a slot that holds a box, and where the elements of the logical tensor lie in it.
 type Held struct {
 	Slot int // index in Family.Slots
 	View tensor.View
@@ -87,7 +88,7 @@ type Held struct {
 type Local struct {
 	Name   string
 	DType  tensor.DType
-	Shape  tensor.Shape // with padding
+	Shape  tensor.Shape // shape with padding
 	Pieces []Piece
 }
 
@@ -95,7 +96,8 @@ type Local struct {
 type Piece struct {
 	Tensor int // index in the catalogue
 	Box    tensor.Box
-	View   tensor.View // from indices of the logical tensor to elements of the local one
+	// View maps indices of the logical tensor to elements of the local one.
+	View tensor.View
 }
 
 // Elements returns the number of elements of the slot, padding included.
@@ -113,11 +115,11 @@ func (g *Grid) Boxes() []tensor.Box {
 	return boxes
 }
 
-// Rank returns what lies in the memory of one rank, in the order of the slots. It looks at the
-// whole layout.
+// Rank returns what lies in the memory of one rank, in the order of the slots. It visits the whole
+// layout.
 func (l *Layout) Rank(rank int) []Local {
 	locals := []Local{}
-	first := map[int]int{} // slot -> the local of its first member
+	first := map[int]int{} // index of the local of each slot's first member
 	for i := range l.Slots {
 		s := &l.Slots[i]
 		if !l.Sets[s.Set].Contains(rank) {
@@ -134,7 +136,7 @@ func (l *Layout) Rank(rank int) []Local {
 	return locals
 }
 
-// pieces yields the pieces of the given slots, with the place of each in the list of locals.
+// pieces yields the pieces of the given slots, with the index of each in the list of locals.
 func (l *Layout) pieces(first map[int]int) iter.Seq2[Piece, int] {
 	return func(yield func(Piece, int) bool) {
 		for i := range l.Families {

@@ -14,8 +14,8 @@ import (
 // MaxRanks bounds the number of ranks of a mesh, so that a typing error does not fill the memory.
 const MaxRanks = 1 << 18
 
-// A Mesh arranges ranks along named axes, such as pp=2,dp=4,tp=8. The last axis is the fastest:
-// neighbours on it have neighbouring ranks. Without axes it is one rank.
+// A Mesh arranges ranks along named axes, such as pp=2,dp=4,tp=8. The last axis varies fastest:
+// neighbours on it have neighbouring ranks. A mesh without axes is one rank.
 type Mesh []Axis
 
 // An Axis is one dimension of a mesh.
@@ -63,9 +63,8 @@ func (m Mesh) validate() error {
 	return nil
 }
 
-// Within fails if an axis with several places is none of those known, and names the one that may
-// have been meant: who knows nothing of an axis has all its places hold the same, and do the same
-// work.
+// Within fails if an axis with several positions is not known, and suggests a known name that is
+// spelled alike. All positions of an unknown axis would hold the same state, and do the same work.
 func (m Mesh) Within(known ...string) error {
 	for _, a := range m {
 		if a.Size == 1 || slices.Contains(known, a.Name) {
@@ -91,7 +90,7 @@ func (m Mesh) Ranks() int {
 	return n
 }
 
-// index returns the number of the axis of that name, -1 if there is none.
+// index returns the index of the axis of a name, -1 if there is none.
 func (m Mesh) index(name string) int {
 	return slices.IndexFunc(m, func(a Axis) bool { return a.Name == name })
 }
@@ -105,7 +104,7 @@ func (m Mesh) String() string {
 	return strings.Join(parts, ",")
 }
 
-// ranks returns the ranks whose place on each axis is among those allowed; nil allows every place.
+// ranks returns the ranks whose position on each axis is allowed; nil allows every position.
 func (m Mesh) ranks(allowed [][]int) Set {
 	set := Set{0}
 	for i, a := range m {
@@ -127,7 +126,7 @@ func (m Mesh) ranks(allowed [][]int) Set {
 	return set
 }
 
-// split cuts a text at a separator, outside parentheses, and trims the parts; the empty text has
+// split splits a text at a separator outside parentheses, and trims the parts; the empty text has
 // none.
 func split(text string, at byte) (parts []string) {
 	if strings.TrimSpace(text) == "" {

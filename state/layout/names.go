@@ -5,23 +5,23 @@ import (
 	"slices"
 )
 
-// A ExpertNaming is how decoders of Hugging Face name their experts: by their type of model. Empty
-// is a decoder without experts.
+// An ExpertNaming is how decoders of Hugging Face name their experts, identified by type of model.
+// "" is a decoder without experts.
 type ExpertNaming string
 
-// expertNamings are the names of those that are known: where experts are, and what gate, up and
-// down are called in each.
+// expertNamings lists the known namings: the module of the experts, and the names of gate, up and
+// down there.
 var expertNamings = map[ExpertNaming]struct{ at, gate, up, down string }{
 	"qwen3_moe": {"mlp", "gate_proj", "up_proj", "down_proj"},
 	"mixtral":   {"block_sparse_moe", "w1", "w3", "w2"},
 }
 
-// Known reports whether MegatronCore has rules for it.
+// Known reports whether MegatronCore has rules for the naming.
 func (m ExpertNaming) Known() bool { return expertNamings[m].at != "" }
 
 var expertName = regexp.MustCompile(`\.(mlp|block_sparse_moe)\.experts\.\d+\.`)
 
-// ExpertNamingOf is how some names are those of a decoder with experts.
+// ExpertNamingOf returns the naming of experts among the names of tensors.
 func ExpertNamingOf(names []string) ExpertNaming {
 	for _, name := range names {
 		switch m := expertName.FindStringSubmatch(name); {
@@ -37,8 +37,8 @@ func ExpertNamingOf(names []string) ExpertNaming {
 
 var denseName = regexp.MustCompile(`(?:^|\.)model\.layers\.(\d+)\.mlp\.down_proj\.weight$`)
 
-// DenseLayers are the numbers of the layers that some names give a feed-forward module without
-// experts.
+// DenseLayers returns the numbers of the layers whose feed-forward module has no experts, among the
+// names of tensors.
 func DenseLayers(names []string) (numbers []string) {
 	for _, name := range names {
 		if m := denseName.FindStringSubmatch(name); m != nil {
@@ -50,10 +50,10 @@ func DenseLayers(names []string) (numbers []string) {
 }
 
 // MegatronCore says how the tensors of decoders, under the names of Hugging Face, lie under those
-// of Megatron Core: what is joined, and what is called otherwise. units are the rows of q, k and v
-// in a group of heads; the vocabulary has rows in multiples of pad. dense are the layers without
-// experts, which matters where others have some: Megatron has the norm before experts as a module
-// of its own. Parts reads it the other way.
+// of Megatron Core: which are joined, and which are renamed. units are the rows of q, k and v in a
+// group of heads; the vocabulary has rows in multiples of pad. dense are the layers without
+// experts, which matters if other layers have some: Megatron has the norm before experts as a
+// module of its own. Parts reads the stores in the other direction.
 func MegatronCore(units []int, experts ExpertNaming, dense []string, pad int) (list []Store) {
 	const from, to = "**model.layers.#.", "**decoder.layers.#."
 	join := func(name string, units []int, parts ...string) {
@@ -71,7 +71,7 @@ func MegatronCore(units []int, experts ExpertNaming, dense []string, pad int) (l
 	}
 	norm := "mlp.linear_fc1.layer_norm_weight"
 	if m := expertNamings[experts]; experts.Known() {
-		for _, n := range dense { // these go before the rule for all layers
+		for _, n := range dense { // before the rule for all layers, because the first rule counts
 			list = append(list,
 				Store{Name: "**decoder.layers." + n + "." + norm,
 					Parts: []string{"**model.layers." + n + ".post_attention_layernorm.weight"}})

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// Parts reads stores the other way: from a stored tensor to the logical ones of which it is made.
-// It knows those that are not stacked.
+// A Parts reads stores in the other direction: from a stored tensor to the logical tensors of which
+// it is made. It knows the stores that do not stack.
 type Parts struct{ stores []storeEntry }
 
-// NewParts fails for stores that are none.
+// NewParts fails for invalid stores.
 func NewParts(stores []Store) (*Parts, error) {
 	p := &Parts{}
 	for i, s := range stores {
@@ -24,8 +24,8 @@ func NewParts(stores []Store) (*Parts, error) {
 	return p, nil
 }
 
-// Names are those of the logical tensors of which one with this name is made, in the order in which
-// they are joined; none if no store makes one of this name.
+// Names returns the names of the logical tensors of which a stored tensor is made, in the order in
+// which they are joined; none if no store makes a tensor of this name.
 func (p *Parts) Names(stored string) (names []string) {
 	_, names = p.find(stored)
 	return names
@@ -45,8 +45,8 @@ func (p *Parts) find(stored string) (*storeEntry, []string) {
 	return nil, nil
 }
 
-// Stored is the name of what a logical tensor is a part of, and how many parts that has; empty if
-// no store takes one of this name.
+// Stored returns the name of the tensor that a logical tensor is part of, and the number of its
+// parts; "" if no store takes a tensor of this name.
 func (p *Parts) Stored(logical string) (name string, parts int) {
 	for i := range p.stores {
 		e := &p.stores[i]
@@ -59,9 +59,9 @@ func (p *Parts) Stored(logical string) (name string, parts int) {
 	return "", 0
 }
 
-// Of are the logical tensors of which a stored one is made; none if no store makes one of its name.
-// Parts that are joined without units are taken to have as many rows each. unpadded is the size of
-// a dimension that is padded, before that.
+// Of returns the logical tensors of which a stored tensor is made; none if no store makes a tensor
+// of its name. Parts that are joined without units are taken to have equally many rows. unpadded is
+// the size of a padded dimension without its padding.
 func (p *Parts) Of(stored Tensor, unpadded int) (list []Tensor, err error) {
 	e, names := p.find(stored.Name)
 	if e == nil {
@@ -101,7 +101,7 @@ func (p *Parts) Of(stored Tensor, unpadded int) (list []Tensor, err error) {
 	return list, nil
 }
 
-// Padded reports whether a store extends what it stores under a name.
+// Padded reports whether a store pads the tensor of a name.
 func (p *Parts) Padded(stored string) bool {
 	e, _ := p.find(stored)
 	return e != nil && e.Pad != nil

@@ -7,7 +7,8 @@ import (
 )
 
 // A pattern matches tensor names: # is a decimal number, * any characters but a dot, ** any
-// characters; all others stand for themselves. What a wildcard has matched is caught.
+// characters; all other characters stand for themselves. A match captures what each wildcard has
+// matched.
 type pattern struct {
 	text   string
 	tokens []token
@@ -15,7 +16,7 @@ type pattern struct {
 
 type token struct {
 	kind tokenKind
-	text string // of a literal
+	text string // text of a literal
 }
 
 type tokenKind uint8
@@ -30,7 +31,8 @@ const (
 // maxWildcards bounds the work of a match.
 const maxWildcards = 8
 
-// Matcher returns what tells whether names match a pattern, with the wildcards of rules.
+// Matcher returns a function that reports whether a name matches a pattern, with the wildcards of
+// rules.
 func Matcher(text string) (func(name string) bool, error) {
 	p, err := parsePattern(text)
 	if err != nil {
@@ -79,7 +81,7 @@ func (p pattern) wildcards() (kinds []tokenKind) {
 	return kinds
 }
 
-// match returns what the wildcards caught, the shortest possible for each from the left.
+// match returns what the wildcards captured, the shortest possible text for each from the left.
 func (p pattern) match(name string) (caught []string, ok bool) {
 	first, last := p.tokens[0], p.tokens[len(p.tokens)-1]
 	if first.kind == literal && !strings.HasPrefix(name, first.text) ||
@@ -93,7 +95,7 @@ func (p pattern) match(name string) (caught []string, ok bool) {
 	return m.caught, true
 }
 
-// A matcher tries each token at each place at most once.
+// A matcher tries each token at each position at most once.
 type matcher struct {
 	tokens []token
 	name   string
@@ -115,7 +117,7 @@ func (m *matcher) from(t, at int) bool {
 		if strings.HasPrefix(rest, tok.text) && m.from(t+1, at+len(tok.text)) {
 			return true
 		}
-	case number: // all digits that follow each other: 12 is not 1 and a literal 2
+	case number: // takes all consecutive digits: 12 is not 1 and a literal 2
 		n := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
 		if n > 0 && m.tryWildcard(t, at, n) {
 			return true
@@ -143,7 +145,7 @@ func (m *matcher) tryWildcard(t, at, n int) bool {
 	return false
 }
 
-// fill puts texts in the place of the wildcards.
+// fill replaces the wildcards by texts.
 func (p pattern) fill(caught []string) string {
 	var b strings.Builder
 	for _, t := range p.tokens {
@@ -157,7 +159,7 @@ func (p pattern) fill(caught []string) string {
 	return b.String()
 }
 
-// numbers returns what the # of the pattern caught.
+// numbers returns what the # of the pattern captured.
 func (p pattern) numbers(caught []string) ([]int, error) {
 	var found []int
 	for i, kind := range p.wildcards() {

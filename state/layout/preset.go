@@ -10,7 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Presets are the names that Preset knows.
+// Presets lists the names that Preset knows.
 func Presets() []string {
 	return []string{"hf", "megatron-core", "fsdp2", "zero1", "zero2", "zero3"}
 }
@@ -21,17 +21,19 @@ func Presets() []string {
 // megatron-core+zero1.
 //
 //   - hf: every tensor whole, on every rank
-//   - megatron-core: joined and named as Megatron does, cut over the axes tp, pp and ep that the mesh has; what has Megatron's names
-//     already (decoder.layers.0.self_attention.linear_qkv.weight) is only cut
-//   - fsdp2: each tensor on top of the base cut by rows over dp, as torch.chunk does
-//   - zero1, zero2: the optimizer's tensors of each kind as one buffer, flat over dp; gradients are no state, so both are alike
+//   - megatron-core: joined and named as Megatron does, cut over those of the axes tp, pp and ep
+//     that the mesh has; a catalogue with Megatron's names
+//     (decoder.layers.0.self_attention.linear_qkv.weight) is only cut
+//   - fsdp2: each tensor, on top of the base, cut by rows over dp, as torch.chunk does
+//   - zero1, zero2: the optimizer's tensors of each kind as one buffer, flat over dp; the two are
+//     alike, because gradients are not state
 //   - zero3: every tensor flat over dp, one by one
 //
-// A mesh may have dp and cp beside these, over which ranks then have the same. Another axis of
-// several places is an error.
+// A mesh may also have dp and cp, whose ranks then hold the same state. Another axis of several
+// positions is an error.
 //
-// kvHeads is how many heads the model has in k and v; megatron-core interleaves q, k and v by it,
-// and cuts between them.
+// kvHeads is the number of heads of k and v; megatron-core interleaves q, k and v by it, and cuts
+// between them.
 func Preset(name string, m Mesh, tensors []Tensor, kvHeads int) (*Spec, error) {
 	if err := CheckPreset(name, m); err != nil {
 		return nil, err
@@ -55,8 +57,8 @@ func Preset(name string, m Mesh, tensors []Tensor, kvHeads int) (*Spec, error) {
 	return p.spec, p.spec.Validate()
 }
 
-// CheckPreset fails where Preset would for any tensors: for a name that it does not know, and for a
-// mesh that the preset is not for.
+// CheckPreset fails where Preset would fail for any tensors: for an unknown name, and for a mesh
+// that the preset does not support.
 func CheckPreset(name string, m Mesh) error {
 	known := []string{"dp", "cp"}
 	parts := strings.Split(name, "+")
@@ -88,7 +90,7 @@ type preset struct {
 	spec    *Spec
 }
 
-// ifAxis returns the placement if the mesh has its axis, else nothing.
+// ifAxis returns the placement if the mesh has its axis, else "".
 func (p *preset) ifAxis(place string) string {
 	axis, _, _ := strings.Cut(place, "=")
 	if p.mesh.index(axis) < 0 {
@@ -110,10 +112,11 @@ func (p *preset) cutAll(place string) {
 	p.spec.Rules = rules
 }
 
-// scalars are rules for what has no dimension that could be cut, such as the step of each
-// parameter: every rank has it. A kind of optimizer state that is all so has one rule.
+// scalars returns rules for tensors without a dimension that could be cut, such as the step of each
+// parameter: every rank has them. A kind of optimizer state that has only such tensors has one
+// rule.
 func (p *preset) scalars() (rules []Rule) {
-	cut := map[string]bool{} // kinds
+	cut := map[string]bool{} // kinds of state with a tensor that can be cut
 	for _, t := range p.tensors {
 		if len(t.Shape) > 0 {
 			cut[optimizerKind.FindString(t.Name)] = true
@@ -157,8 +160,8 @@ func (p *preset) flatOptimizer() {
 	p.spec.Rules = append(p.spec.Rules, base...)
 }
 
-// count returns one more than the largest number that the first # of a pattern catches in the
-// catalogue, 0 for none. What has no dimension does not count.
+// count returns one more than the largest number that the first # of a pattern captures in the
+// catalogue, 0 for none. Tensors without dimensions do not count.
 func (p *preset) count(text string) (int, error) {
 	pattern, err := parsePattern(text)
 	if err != nil {
@@ -177,8 +180,8 @@ func (p *preset) count(text string) (int, error) {
 	return most, nil
 }
 
-// megatron writes the names, joins and cuts of Megatron Core; of a catalogue under Megatron's names
-// only the cuts.
+// megatron writes the names, joins and cuts of Megatron Core; for a catalogue under Megatron's
+// names only the cuts.
 func (p *preset) megatron() error {
 	own, err := p.count("**decoder.layers.#.self_attention.linear_qkv.weight")
 	if err != nil {
@@ -212,8 +215,8 @@ func (p *preset) megatron() error {
 	return nil
 }
 
-// cutMegatronNames cuts what has Megatron's names already. With a gate, linear_fc1 has twice the
-// rows that linear_fc2 has columns.
+// cutMegatronNames cuts tensors that have Megatron's names already. With a gate, linear_fc1 has
+// twice the rows that linear_fc2 has columns.
 func (p *preset) cutMegatronNames() error {
 	layers, err := p.count("**decoder.layers.#.**")
 	if err != nil {
@@ -271,13 +274,13 @@ func (p *preset) cutMegatronNames() error {
 	return nil
 }
 
-// firstMatrix is that of a feed-forward module, and of one expert of several whose products are
-// computed together, which has its number behind it.
+// firstMatrix matches the first matrix of a feed-forward module, or of one expert of a grouped
+// product, which has its number at the end.
 var firstMatrix = regexp.MustCompile(`^(.*)linear_fc1\.weight(\d*)$`)
 
-// megatronRules says how Megatron Core cuts: experts have their number in the names that expert
-// catches, the output layer is called output if the embedding is not tied, and linear_fc1 is cut by
-// up.
+// megatronRules says how Megatron Core cuts: the names of experts have their number where expert
+// captures it, the output layer is called output if the embedding is not tied, and up cuts
+// linear_fc1.
 func (p *preset) megatronRules(layers, experts int, expert, output, up string) {
 	stage := p.ifAxis("pp=spread(1," + strconv.Itoa(layers) + ")")
 	rows, columns := p.ifAxis("tp=shard(0)"), p.ifAxis("tp=shard(1)")
@@ -285,7 +288,7 @@ func (p *preset) megatronRules(layers, experts int, expert, output, up string) {
 	if !slices.ContainsFunc(p.tensors, func(t Tensor) bool {
 		return strings.HasSuffix(t.Name, output)
 	}) {
-		ends = p.ifAxis("pp=at(0,-1)") // the output shares the weights of the embedding
+		ends = p.ifAxis("pp=at(0,-1)") // the output layer shares the embedding
 	}
 	rules := p.scalars()
 	if experts > 0 {
@@ -319,7 +322,7 @@ func (p *preset) megatronRules(layers, experts int, expert, output, up string) {
 		Rule{Match: "**"})
 }
 
-// joinMegatronNames says what is joined, and what is called otherwise.
+// joinMegatronNames says what is joined, and what is renamed.
 func (p *preset) joinMegatronNames() error {
 	units, err := p.headRows()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 const MaxElements = 1 << 56
 
 // Resolve places a catalogue. It fails when a tensor has an unknown element type or matches no
-// rule, when a dimension does not come out even and the rule does not say how to share it, and when
-// an element would lie on no rank.
+// rule, when a dimension does not divide evenly and the rule does not say how to divide it, and
+// when an element would lie on no rank.
 func (s *Spec) Resolve(tensors []Tensor) (*Layout, error) {
 	c, err := s.compile()
 	if err != nil {
@@ -65,13 +65,13 @@ type resolver struct {
 	out     *Layout
 	sets    sets
 	shapes  map[string]*geometry
-	groups  []*group // in the order of their first members
+	groups  []*group // groups in the order of their first members
 	byKey   map[string]*group
 	buckets map[string]*bucket
-	pieces  int // and slots, so far
+	pieces  int // number of pieces and slots so far
 }
 
-// count bounds the pieces and slots before there is memory for them.
+// count bounds the pieces and slots before memory for them is allocated.
 func (r *resolver) count(n int) error {
 	if r.pieces += n; r.pieces > maxTotal {
 		return fmt.Errorf("with it the layout has more than %d pieces; a mesh of fewer ranks "+
@@ -126,7 +126,7 @@ func (r *resolver) add(s *stored) error {
 	return nil
 }
 
-// rule returns the first rule that matches a name and what its pattern caught, -1 if none does.
+// rule returns the first rule that matches a name and what its pattern captured, -1 if none does.
 func (r *resolver) rule(name string) (int, []string) {
 	for i := range r.rules {
 		if caught, ok := r.rules[i].match.match(name); ok {
@@ -136,7 +136,7 @@ func (r *resolver) rule(name string) (int, []string) {
 	return -1, nil
 }
 
-// allowed returns for each axis the places at which a tensor is; nil means every place.
+// allowed returns for each axis the positions at which a tensor lies; nil means every position.
 func (r *resolver) allowed(rule *rule, caught []string) ([][]int, error) {
 	numbers, err := rule.match.numbers(caught)
 	if err != nil {
@@ -182,7 +182,7 @@ func (r *resolver) emit(g *group) error {
 	return nil
 }
 
-// sets holds every distinct set of ranks once.
+// A sets holds every distinct set of ranks once.
 type sets struct {
 	all   []Set
 	index map[string]int
@@ -202,7 +202,7 @@ func (s *sets) add(key string, ranks func() Set) int {
 	return i
 }
 
-// appendPlaces writes places so that equal texts mean equal places.
+// appendPlaces writes positions so that equal texts mean equal positions.
 func appendPlaces(key []byte, allowed [][]int) []byte {
 	for _, places := range allowed {
 		for _, p := range places {

@@ -13,10 +13,10 @@ const Version = "layout/1"
 // MaxSpecBytes bounds what Parse reads; layouts have some kilobytes.
 const MaxSpecBytes = 4 << 20
 
-// A Spec is a layout as people write it, in YAML or JSON; docs/formats/layout.md describes each
+// A Spec is a layout as people write it, in YAML or JSON. docs/formats/layout.md describes each
 // field.
 type Spec struct {
-	Shoal string  `json:"shoal"`          // Version
+	Shoal string  `json:"shoal"`          // always Version
 	Mesh  string  `json:"mesh,omitempty"` // as in ParseMesh
 	Store []Store `json:"store,omitempty"`
 	Rules []Rule  `json:"rules"`
@@ -25,31 +25,32 @@ type Spec struct {
 // A Store says that logical tensors lie in memory, or in a file, under another name, joined,
 // stacked or padded. Logical tensors that no Store takes are stored as they are.
 type Store struct {
-	// the name in memory; its wildcards are filled from the parts
+	// Name is the name in memory. Its wildcards are filled from the parts.
 	Name  string   `json:"name"`
 	Parts []string `json:"parts"`         // patterns of the logical tensors, joined in this order
-	Dim   int      `json:"dim,omitempty"` // along this dimension
-	// interleaved: so many rows of each part, then again from the first part
+	Dim   int      `json:"dim,omitempty"` // dimension along which they are joined
+	// Units interleave the parts: this many rows of each part, then again from the first part. nil
+	// joins whole parts.
 	Units []int `json:"units,omitempty"`
-	// the number that this # caught, counted from 1, is a new first dimension
+	// Stack is which # of the pattern, from 1, becomes a new first dimension; 0 means none.
 	Stack int  `json:"stack,omitempty"`
 	Pad   *Pad `json:"pad,omitempty"`
 }
 
-// A Pad extends a dimension of what is stored with zeros to a multiple.
+// A Pad extends a dimension of a stored tensor with zeros to a multiple.
 type Pad struct {
 	Dim      int `json:"dim"`
 	Multiple int `json:"multiple"`
 }
 
-// A Rule places the stored tensors whose name matches a pattern; the first rule that matches
+// A Rule places the stored tensors whose name matches a pattern. The first rule that matches
 // counts.
 type Rule struct {
 	Match string `json:"match"`
 	Place string `json:"place,omitempty"`
 }
 
-// compiled is a Spec ready to resolve.
+// A compiled is a Spec ready to resolve.
 type compiled struct {
 	mesh   Mesh
 	stores []storeEntry
@@ -60,7 +61,7 @@ type storeEntry struct {
 	Store
 	name  pattern
 	parts []pattern
-	stack int // which capture is stacked, -1 for none
+	stack int // capture that is stacked, -1 for none
 }
 
 type rule struct {
@@ -68,8 +69,8 @@ type rule struct {
 	place placement
 }
 
-// Parse reads a Spec and checks all that can be checked without a catalogue. A field that it does
-// not know is an error.
+// Parse reads a Spec and checks everything that can be checked without a catalogue. An unknown
+// field is an error.
 func Parse(text []byte) (*Spec, error) {
 	if len(text) > MaxSpecBytes {
 		return nil, fmt.Errorf("layout: %d bytes; a layout has at most %d", len(text), MaxSpecBytes)
@@ -84,7 +85,7 @@ func Parse(text []byte) (*Spec, error) {
 	return &s, nil
 }
 
-// YAML writes the spec as people read it, and Parse too.
+// YAML writes the spec in the form that Parse reads.
 func (s *Spec) YAML() ([]byte, error) { return yaml.Marshal(s) }
 
 // Validate reports what is wrong with the spec itself.

@@ -10,19 +10,20 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// maxPieces bounds the number of pieces that a stored tensor is joined from.
+// maxPieces bounds the number of pieces from which a stored tensor is joined.
 const maxPieces = 1 << 20
 
-// stored is a tensor as it would lie in the memory of a single rank: one logical tensor, or several
-// joined.
+// A stored is a tensor as it would lie in the memory of a single rank: one logical tensor, or
+// several joined.
 type stored struct {
 	name   string
 	dtype  tensor.DType
 	shape  tensor.Shape
-	parts  []int          // logical tensors
-	shapes []tensor.Shape // of the parts
+	parts  []int          // indices of the logical tensors
+	shapes []tensor.Shape // shapes of the parts
 	chunks []chunk
-	// stored tensors of equal like are joined in the same way from parts of the same shapes
+	// ShapeKey is equal for stored tensors that are joined in the same way from parts of the same
+	// shapes.
 	shapeKey string
 }
 
@@ -31,7 +32,7 @@ type chunk struct {
 	part int // index in stored.parts
 	box  tensor.Box
 	lead int   // index in the stacked dimension, -1 without one
-	move []int // what to add to the indices of the part
+	move []int // offsets from indices of the part to those of the stored tensor
 }
 
 // stored returns what the catalogue becomes, in the order of the first part of each.
@@ -100,7 +101,7 @@ func (c *compiled) entry(name string) (entry, part int, caught []string) {
 	return -1, 0, nil
 }
 
-// withoutStacked is what was caught without the stacked number.
+// withoutStacked returns the captures without the stacked number.
 func (e *storeEntry) withoutStacked(caught []string) []string {
 	if e.stack < 0 {
 		return caught
@@ -118,7 +119,7 @@ func (e *storeEntry) key(index int, caught []string) (key string, number int, er
 	return key, number, nil
 }
 
-// unjoined is a logical tensor that is stored as it is.
+// unjoined returns a logical tensor that is stored as it is.
 func unjoined(i int, t Tensor) *stored {
 	return &stored{
 		name: t.Name, dtype: t.DType, shape: t.Shape, parts: []int{i},
@@ -132,7 +133,8 @@ func unjoined(i int, t Tensor) *stored {
 type join struct {
 	entry    *storeEntry
 	shapeKey string
-	// stacked number (0 without) -> the logical tensor of each part, -1 while missing
+	// Rows are, for each stacked number (0 without one), the logical tensor of each part, -1 while
+	// missing.
 	rows map[int][]int
 	out  *stored
 }
@@ -149,7 +151,7 @@ func (j *join) build(tensors []Tensor) error {
 		s.parts = append(s.parts, j.rows[n]...)
 	}
 	first := tensors[s.parts[0]]
-	// just another name, of any shape
+	// The store only renames the tensor, whatever its shape.
 	if len(e.Parts) == 1 && e.Dim == 0 && e.Units == nil && e.stack < 0 && e.Pad == nil {
 		name := s.name
 		*s = *unjoined(s.parts[0], first)
@@ -262,7 +264,7 @@ func (j *join) pad() error {
 }
 
 // intersectPart returns the part of a box of the stored tensor that a chunk fills, as a box of the
-// logical tensor, and how the view of the stored tensor looks from there.
+// logical tensor, and the view of the stored tensor from there.
 func (c *chunk) intersectPart(box tensor.Box, v tensor.View) (tensor.Box, tensor.View) {
 	if c.lead >= 0 {
 		if c.lead < box[0].From || c.lead >= box[0].To {

@@ -1,6 +1,6 @@
-// Package manifest has the seal of a checkpoint: a fingerprint of each tensor, which holds in any
-// layout, and hashes of the blocks of each file, which say where damage is.
-// docs/formats/manifest.md has the format.
+// Package manifest defines the seal of a checkpoint: a fingerprint of each tensor, which holds in
+// any layout, and hashes of the blocks of each file, which locate damage. docs/formats/manifest.md
+// describes the format.
 package manifest
 
 import (
@@ -23,39 +23,40 @@ import (
 const (
 	// Version stands in every manifest.
 	Version = "manifest/1"
-	// Name is what the manifest of a folder is called; that of a file has a dot and this behind the
+	// Name is the name of a folder's manifest; the manifest of a file has a dot and this after the
 	// file's own name.
 	Name = "shoal-manifest.json"
-	// BlockBytes is how much of a file one hash is of; the last block of a file is shorter.
+	// BlockBytes is the number of bytes of a file that one hash covers; the last block of a file
+	// can be shorter.
 	BlockBytes = 4 << 20
-	// MaxBytes bounds what Parse reads.
+	// MaxBytes bounds the manifest that Parse reads.
 	MaxBytes = 1 << 30
 )
 
 // A Manifest says what a checkpoint held when it was sealed.
 type Manifest struct {
-	Seed    uint64 // of the key of the fingerprints
+	Seed    uint64 // seed of the key of the fingerprints
 	Tensors []Tensor
 	Files   []File
 }
 
-// A Tensor is a tensor of a checkpoint, or the part of a rank.
+// A Tensor is a tensor of a checkpoint, or one rank's part of it.
 type Tensor struct {
 	Name  string
-	Place string // of a part, else empty
+	Place string // coordinates of the rank that holds the part; "" = a whole tensor
 	DType tensor.DType
 	Shape tensor.Shape
 	Sum   digest.Sum
 }
 
-// A File is a file of a checkpoint: a SHA-256 of each block.
+// A File is a file of a checkpoint, with a SHA-256 of each block.
 type File struct {
 	Name   string `json:"name"` // as fs.FS names it
 	Size   int64  `json:"size"`
 	Blocks []Hash `json:"sha256"`
 }
 
-// A Hash is a SHA-256; in JSON a string of hexadecimal digits.
+// A Hash is a SHA-256, in JSON a string of hexadecimal digits.
 type Hash [sha256.Size]byte
 
 // MarshalText writes the digits.
@@ -75,7 +76,7 @@ func (h *Hash) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// manifestJSON is a manifest as it is written.
+// A manifestJSON is a manifest as it is written.
 type manifestJSON struct {
 	Shoal   string       `json:"shoal"`
 	Seed    string       `json:"seed"`
@@ -92,7 +93,7 @@ type tensorJSON struct {
 	Sum   string       `json:"sum"`
 }
 
-// State is the fingerprint of all tensors together.
+// State returns the fingerprint of all tensors together.
 func (m *Manifest) State(key *digest.Key) (sum digest.Sum) {
 	for _, t := range m.Tensors {
 		sum = sum.Plus(key.Tensor(strings.TrimSpace(t.Name+" "+t.Place), t.DType, t.Shape, t.Sum))
@@ -100,7 +101,7 @@ func (m *Manifest) State(key *digest.Key) (sum digest.Sum) {
 	return sum
 }
 
-// Append writes a manifest: the same for the same checkpoint, byte by byte.
+// Append writes a manifest. The same manifest always gives the same bytes.
 func (m *Manifest) Append(b []byte) ([]byte, error) {
 	j := manifestJSON{Shoal: Version, Seed: fmt.Sprintf("%016x", m.Seed),
 		State: m.State(digest.NewKey(m.Seed)).String(), Tensors: []tensorJSON{}, Files: []File{}}
@@ -110,7 +111,7 @@ func (m *Manifest) Append(b []byte) ([]byte, error) {
 				t.Sum.String()})
 	}
 	for _, f := range m.Files {
-		f.Blocks = append([]Hash{}, f.Blocks...) // none is a list too
+		f.Blocks = append([]Hash{}, f.Blocks...) // an empty list, not null
 		j.Files = append(j.Files, f)
 	}
 	var text bytes.Buffer
@@ -121,9 +122,8 @@ func (m *Manifest) Append(b []byte) ([]byte, error) {
 	return append(b, text.Bytes()...), err
 }
 
-// Parse reads a manifest, strictly: a field that it does not know, a name that stands twice, a file
-// outside the folder are errors, and so is a fingerprint of the state that the tensors do not add
-// up to.
+// Parse reads a manifest strictly: an unknown field, a name that occurs twice and a file outside
+// the folder are errors, and so is a fingerprint of the state that is not the sum of the tensors'.
 func Parse(text []byte) (*Manifest, error) {
 	m, err := parse(text)
 	if err != nil {
@@ -169,7 +169,7 @@ func parse(text []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// sort puts tensors and files in order, and demands that none stands twice.
+// sort orders tensors and files, and fails when one occurs twice.
 func (m *Manifest) sort() error {
 	tensors := func(a, b Tensor) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Place, b.Place))
@@ -202,8 +202,8 @@ func (t *tensorJSON) tensor() (x Tensor, err error) {
 	return x, err
 }
 
-// Check finds what is wrong with a file that was read: a name that leads out of the folder, or
-// another number of blocks than its size has.
+// Check fails when a file's name leads out of the folder, or its number of blocks does not match
+// its size.
 func (f *File) Check() error {
 	if !fs.ValidPath(f.Name) || strings.ContainsAny(f.Name, `\:`) {
 		return fmt.Errorf("file %q: its name leads out of the folder, or is none", f.Name)

@@ -12,34 +12,34 @@ import (
 
 // A Placement is the ranks of the old mesh on the workers of a job.
 type Placement struct {
-	Hosts []int // of each worker, its host; hosts count from 0
-	Ranks []int // of each rank of the old mesh, its worker; Gone = its memory is lost
-	// Leaving are hosts whose workers give what they have, and take no rank.
+	Hosts []int // host of each worker, from 0
+	Ranks []int // worker of each rank of the old mesh; Lost = its memory is gone
+	// Leaving are hosts whose workers send what they hold, and take no rank.
 	Leaving []int
-	// Redundant asks for what several ranks of the new mesh have to be on two hosts, before few
-	// bytes are moved.
+	// Redundant asks that replicas of the new mesh lie on two hosts, which comes before moving few
+	// bytes.
 	Redundant bool
 }
 
-// Lost is the worker of an old rank whose memory is lost.
+// Lost is the worker of an old rank whose memory is gone.
 const Lost = -1
 
-// A Change is the way from one mesh to another.
+// A Change is the transition from one mesh to another.
 type Change struct {
 	Old, New *Layout
 	Plan     *plan.Plan
-	// Workers is the worker that takes each rank of the new mesh. Which worker that is the plan
-	// chooses: the one that has most of what the rank needs; in a redundant job among those with
-	// which least of the state is on one host alone.
+	// Workers is the worker that takes each rank of the new mesh. The plan chooses the worker that
+	// holds most of what the rank needs; in a redundant job among the choices that leave least of
+	// the state on one host only.
 	Workers   []int
 	placement Placement
-	oldHomes  []home // of each tensor, in the old layout
-	newHomes  []home // and in the new one
-	moves     []Move // once they are known
+	oldHomes  []home // family of each tensor in the old layout
+	newHomes  []home // family of each tensor in the new layout
+	moves     []Move // nil before Moves is called
 }
 
-// Plan plans the way from one mesh to another over the workers of a job. It fails with a
-// *plan.LostError when something is needed that only lost workers had.
+// Plan plans the transition from one mesh to another over the workers of a job. It fails with a
+// *plan.LostError when only lost workers had something that is needed.
 func Plan(old, new *Layout, at Placement) (*Change, error) {
 	if n := at.available(); new.Ranks > n {
 		return nil, fmt.Errorf("mesh %s needs %d workers, the job has %d", new.Mesh, new.Ranks, n)
@@ -75,7 +75,7 @@ func (c *Change) build(cluster plan.Cluster) (err error) {
 	return err
 }
 
-// cluster fills the hosts with groups of neighbouring ranks, as many as each has workers.
+// cluster fills the hosts with groups of neighbouring ranks, as many as each host has workers.
 func (p *Placement) cluster(ranks int) plan.Cluster {
 	var c plan.Cluster
 	for _, h := range p.Hosts {
@@ -105,7 +105,7 @@ func (p *Placement) cluster(ranks int) plan.Cluster {
 	return c
 }
 
-// assignWorkers finds the worker of each new rank: the devices of a host are its old ranks, in
+// assignWorkers finds the worker of each new rank. The devices of a host are its old ranks, in
 // their order, and then its other workers.
 func (c *Change) assignWorkers() error {
 	devices, has := make([][]int, len(c.Plan.Cluster.Devices)), map[int]bool{}
@@ -132,7 +132,8 @@ func (c *Change) assignWorkers() error {
 // A Cost is what a change costs.
 type Cost struct {
 	plan.Stats
-	Copied int // bytes that the agents copy, inside hosts and between them, replicas included
+	// bytes that the agents copy, inside hosts and between them, replicas included.
+	Copied int
 }
 
 // Cost returns what the change costs.
@@ -144,8 +145,8 @@ func (c *Change) Cost() Cost {
 	return f
 }
 
-// ShrinkAxis returns the mesh with the largest degree of an axis that so many workers can hold, the
-// other axes as they are; false if there is none.
+// ShrinkAxis returns the mesh with the largest degree of an axis that a number of workers can hold,
+// other axes unchanged; false if there is none.
 func ShrinkAxis(mesh, axis string, workers int) (string, bool) {
 	m, err := layout.ParseMesh(mesh)
 	if err != nil {
@@ -166,10 +167,10 @@ func ShrinkAxis(mesh, axis string, workers int) (string, bool) {
 	return m.String(), others <= workers
 }
 
-// LargestMesh returns the largest mesh that so many workers can hold: one with a smaller degree of
-// an axis, as Fewer says; and only where not even one of it can be, the one of most ranks among
-// those whose axes have no higher degrees and on which the state can lie, as holds says. Of several
-// it has the least of that axis. False where there is none.
+// LargestMesh returns the largest mesh that a number of workers can hold: the mesh with a smaller
+// degree of an axis, as ShrinkAxis says; and only if not even degree 1 fits, the mesh of most ranks
+// among those without a higher degree of any axis that holds accepts. Among several it has the
+// least degree of that axis. It reports false if there is none.
 func LargestMesh(mesh, axis string, workers int, holds func(mesh string) bool) (string, bool) {
 	if next, ok := ShrinkAxis(mesh, axis, workers); ok {
 		return next, true
@@ -191,7 +192,7 @@ func LargestMesh(mesh, axis string, workers int, holds func(mesh string) bool) (
 	return "", false
 }
 
-// smallerMeshes lists the meshes of the same axes of at most so many ranks, none of a higher
+// smallerMeshes lists the meshes of the same axes with at most a number of ranks and no higher
 // degree; higher degrees of the first axes come first.
 func smallerMeshes(m layout.Mesh, ranks int) []layout.Mesh {
 	if len(m) == 0 {

@@ -11,7 +11,7 @@ import (
 // A Location is a byte in the memory of a rank.
 type Location struct{ Rank, At int }
 
-// A Move copies N bytes from an old rank's memory to one or more new ranks'.
+// A Move copies N bytes from an old rank's memory to the memory of one or more new ranks.
 type Move struct {
 	N    int
 	From Location
@@ -19,9 +19,9 @@ type Move struct {
 }
 
 // Moves lists what is to be copied. All moves read the old memory, and no byte of the new one is
-// written twice, so they may be done in any order. What several ranks get of one place is one move,
-// whatever pieces the plan has it in: on the network it can go along a tree. They are found once,
-// by whoever asks first; the list is not to be changed.
+// written twice, so they may be done in any order. Bytes of one location that several ranks receive
+// are one move, whatever pieces the plan has, so that they can travel along a tree. The first call
+// computes the list, which callers must not change.
 func (c *Change) Moves() []Move {
 	if c.moves == nil {
 		c.moves = c.findMoves()
@@ -53,7 +53,7 @@ func (c *Change) findMoves() (moves []Move) {
 	return moves
 }
 
-// merge makes one row of several. There are many runs, and few rows that overlap: to sort them all
+// merge merges rows into one. There are many runs, and few rows that overlap: sorting all of them
 // anew took half of the time of a plan.
 func merge(rows [][]run) []run {
 	for len(rows) > 1 {
@@ -83,8 +83,7 @@ func mergeTwo(a, b []run) []run {
 	return append(append(all, a...), b...)
 }
 
-// bySource orders runs by where they come from, and those of one place by how long they are and
-// where they go.
+// bySource orders runs by source, and those of one source by length and destination.
 func bySource(a, b run) int {
 	if a.from != b.from {
 		return cmp.Or(a.from.Rank-b.from.Rank, a.from.At-b.from.At)
@@ -109,7 +108,7 @@ func (m *moveFinder) join(moves []Move, row []run) []Move {
 	return moves
 }
 
-// destinations lists where runs go. Most lists are short, and have their memory together.
+// destinations lists where runs go. Most lists are short, and share memory.
 func (m *moveFinder) destinations(runs []run) []Location {
 	const many = 1 << 12
 	if cap(m.spare)-len(m.spare) < len(runs) {
@@ -148,22 +147,22 @@ func cut(runs []run) []Move {
 	return moves
 }
 
-// moveFinder turns the ops of a plan into runs.
+// A moveFinder turns the ops of a plan into runs.
 type moveFinder struct {
 	*Change
-	rows    [][]run // each in the order of its sources
+	rows    [][]run // runs in rows, each in the order of its sources
 	written map[target][]origin
-	row     []run      // that is being listed
-	spare   []Location // for lists of places
+	row     []run      // row that is being listed
+	spare   []Location // memory for lists of destinations
 }
 
-// run is bytes that lie side by side in the memory of an old rank and of a new one.
+// A run is a range of bytes that is contiguous both in the memory of an old rank and of a new one.
 type run struct {
 	from, to Location
 	n        int
 }
 
-// target is a tensor in the memory of a new rank; an origin is what lies there of one old place.
+// A target is a tensor in the memory of a new rank; an origin is where one of its boxes comes from.
 type target struct {
 	rank int
 	name string
@@ -175,7 +174,7 @@ type origin struct {
 	from   plan.Place
 }
 
-// op takes an op. One that reads what others wrote is traced back to where they read.
+// op adds an op. An op that reads what others wrote is traced back to where they read.
 func (m *moveFinder) op(op *plan.Op) {
 	if !op.From.New {
 		m.copy(op.Tensor, op.Box, op.From, &op.To)
@@ -201,7 +200,7 @@ func (m *moveFinder) copy(t int, box tensor.Box, from plan.Place, to *plan.Place
 	m.add(slices.Clone(row))
 }
 
-// add takes runs of which none are of the same bytes.
+// add adds runs that share no bytes.
 func (m *moveFinder) add(row []run) {
 	row = slices.DeleteFunc(row, func(r run) bool { return r.n == 0 })
 	if len(row) == 0 {
@@ -213,7 +212,7 @@ func (m *moveFinder) add(row []run) {
 	m.rows = append(m.rows, row)
 }
 
-// location is the first byte of a tensor in the memory of a rank.
+// location returns the first byte of a tensor in the memory of a rank.
 func (l *Layout) location(p *plan.Place) Location {
 	return Location{p.Rank, l.ranks[p.Rank].at[p.Name]}
 }

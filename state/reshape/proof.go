@@ -8,10 +8,11 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Prove sums up what this host has of one tensor of the catalogue: old and new give the memory of a
-// rank, nil where it is on another host or lost. The sums of the old state are taken where the old
-// layout says that elements are, of their first holder; those of the new one where the new layout
-// says so. Neither asks the plan. Different tensors may be proved by different goroutines.
+// Prove fingerprints what this host holds of one tensor of the catalogue. old and new return the
+// memory of a rank, nil if it is on another host or lost. The sums of the old state are taken at
+// the positions of the old layout, of the first holder of each element; those of the new state at
+// the positions of the new layout. Neither uses the plan. Different goroutines may prove different
+// tensors.
 func (c *Change) Prove(key *digest.Key, t int, old, new func(rank int) []byte) (p digest.Proof) {
 	x, was, is := &c.New.Tensors[t], c.oldHomes[t], c.newHomes[t]
 	sum := func(box tensor.Box, memory []byte, v tensor.View) digest.Sum {
@@ -43,7 +44,8 @@ func (c *Change) Prove(key *digest.Key, t int, old, new func(rank int) []byte) (
 	}
 }
 
-// holder finds the first rank that has a cell of the old state and is not lost; Plan found one.
+// holder finds the first rank that has a cell of the old state and is not lost. Plan has made sure
+// that there is one.
 func (c *Change) holder(h home, cell *layout.Cell) (int, cellLocation) {
 	for rank, spot := range c.Old.locations(h, cell) {
 		if c.placement.Ranks[rank] != Lost {
@@ -53,7 +55,7 @@ func (c *Change) holder(h home, cell *layout.Cell) (int, cellLocation) {
 	panic("reshape: a plan for what is lost")
 }
 
-// multiply is the sum of n equal things.
+// multiply returns the sum of n equal sums.
 func multiply(s digest.Sum, n int) (all digest.Sum) {
 	for ; n > 0; n, s = n/2, s.Plus(s) {
 		if n%2 == 1 {
@@ -63,7 +65,7 @@ func multiply(s digest.Sum, n int) (all digest.Sum) {
 	return all
 }
 
-// A home is the family of a tensor, and its number there.
+// A home is the family of a tensor, and its index there.
 type home struct {
 	*layout.Family
 	member int
@@ -79,14 +81,14 @@ func homes(l *layout.Layout) []home {
 	return list
 }
 
-// cellLocation is where a cell lies in the memory of a rank: the first byte of its local tensor,
-// and the view in that.
+// A cellLocation is where a cell lies in the memory of a rank: the first byte of its local tensor,
+// and the view of that.
 type cellLocation struct {
 	at   int
 	view tensor.View
 }
 
-// locations yields all places of a cell, by rank.
+// locations yields all locations of a cell, by rank.
 func (l *Layout) locations(h home, c *layout.Cell) iter.Seq2[int, cellLocation] {
 	return func(yield func(int, cellLocation) bool) {
 		for _, held := range c.Held {

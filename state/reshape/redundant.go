@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-ml/shoal/state/plan"
 )
 
-// Unreplicated is how many bytes of the new state one host has alone; where all workers are on one
-// host, one worker.
+// Unreplicated returns how many bytes of the new state lie on one host only, or, if all workers are
+// on one host, on one worker only.
 func (c *Change) Unreplicated() (bytes int, where string) {
 	if slices.Min(c.placement.Hosts) == slices.Max(c.placement.Hosts) {
 		return c.New.unreplicatedBytes(c.Workers), "worker"
@@ -15,15 +15,15 @@ func (c *Change) Unreplicated() (bytes int, where string) {
 	return c.New.unreplicatedBytes(c.Plan.Host), "host"
 }
 
-// Redundant reports whether what several ranks have was to be on two hosts.
+// Redundant reports whether replicas were asked to lie on two hosts.
 func (c *Change) Redundant() bool { return c.placement.Redundant }
 
-// spreadReplicas plans again where less of the new state is on one host alone with other groups of
-// ranks. The ranks stay where they are if that is as good; else the ordinary groups are the first
-// choice, and then those that leave most neighbours together.
+// spreadReplicas plans again with other groups of ranks if that leaves less of the new state on one
+// host only. Keeping the ranks where they are is preferred if it is as good; then the ordinary
+// groups, and then the groups that keep most neighbours together.
 func (c *Change) spreadReplicas() error {
 	var best *plan.Cluster
-	// which host takes which group makes no difference
+	// It makes no difference which host takes which group.
 	least := c.New.unreplicatedBytes(c.Plan.Cluster.New)
 	if stay, ok := c.keepRanks(); ok {
 		if n := c.New.unreplicatedBytes(stay.New); n <= least {
@@ -47,8 +47,8 @@ func (c *Change) spreadReplicas() error {
 	return c.build(*best)
 }
 
-// keepRanks is the cluster in which every worker keeps its rank; false where the mesh is another
-// one, or not all are left.
+// keepRanks returns the cluster in which every worker keeps its rank; false if the mesh changes, or
+// a worker is gone.
 func (c *Change) keepRanks() (plan.Cluster, bool) {
 	stay := c.Plan.Cluster
 	stay.New, stay.Fixed = stay.Old, true
@@ -60,8 +60,8 @@ func (c *Change) keepRanks() (plan.Cluster, bool) {
 	return stay, c.Old.Mesh.String() == c.New.Mesh.String()
 }
 
-// groupSizes lists how many neighbouring ranks have the same places on the first axes of the mesh,
-// the most first: the ranks along the last axes.
+// groupSizes lists how many neighbouring ranks share their positions on the first axes of the mesh,
+// the largest number first.
 func (l *Layout) groupSizes() (list []int) {
 	n := l.Ranks
 	for _, a := range l.Mesh {
@@ -72,13 +72,14 @@ func (l *Layout) groupSizes() (list []int) {
 	return list
 }
 
-// unreplicatedBytes is the bytes of Alone.
+// unreplicatedBytes returns the bytes of Unreplicated.
 func (l *Layout) unreplicatedBytes(domain []int) int {
 	bytes, _, _ := l.Unreplicated(domain)
 	return bytes
 }
 
-// SingleRankBytes is how many bytes one rank has alone: those are on one host in any placing.
+// SingleRankBytes returns how many bytes only one rank holds: they are on one host in any
+// placement.
 func (l *Layout) SingleRankBytes() int {
 	own := make([]int, l.Ranks)
 	for r := range own {

@@ -1,10 +1,10 @@
-// Package reshape says how the state of a job that runs gets from one mesh to another: which bytes
-// of which worker's memory go where in whose. The job states its state once, as a catalogue and the
-// rules of a layout; the mesh is what changes. Plans come from state/plan, fingerprints from
-// state/digest; this package brings both to the memory of workers.
+// Package reshape says how the state of a running job moves from one mesh to another: which bytes
+// of which worker's memory go where. The job states its state once, as a catalogue and the rules of
+// a layout; the mesh changes. Plans come from state/plan, fingerprints from state/digest; this
+// package relates both to the memory of workers.
 //
-// It touches no memory but what it is given to sum up. docs/design/reshape.md has the protocol
-// around it.
+// It touches no memory except what callers pass to fingerprint. docs/design/reshape.md describes
+// the protocol around it.
 package reshape
 
 import (
@@ -20,28 +20,29 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// align is what local tensors begin at a multiple of, in bytes, in the memory of a worker.
+// align is the alignment of local tensors in the memory of a worker, in bytes.
 const align = 64
 
 // maxRanks bounds a mesh: a job has no more workers.
 const maxRanks = 1 << 16
 
-// A State is what a job has stated of its state: the logical tensors, and the rules that place them
-// on any mesh.
+// A State is the state of a job as the job has stated it: the logical tensors, and the rules that
+// place them on any mesh.
 type State struct {
 	spec    layout.Spec
-	axes    layout.Mesh // that the layout names
+	axes    layout.Mesh // axes that the layout names
 	tensors []layout.Tensor
 	id      string
 }
 
-// A Statement is what a worker says of the state: all of it, and what it holds.
-// docs/formats/reshape.md has the JSON.
+// A Statement is what a worker says about the state: all of it, and what it holds.
+// docs/formats/reshape.md describes the JSON.
 type Statement struct {
-	Layout  string   `json:"layout"`  // a spec, of whose mesh only the names of the axes count
-	Mesh    string   `json:"mesh"`    // that the job begins with
-	Tensors []Tensor `json:"tensors"` // the logical tensors
-	Local   []Tensor `json:"local"`   // what this worker holds of them; absent = nothing yet
+	Layout  string   `json:"layout"`  // spec; of its mesh only the names of the axes count
+	Mesh    string   `json:"mesh"`    // mesh with which the job begins
+	Tensors []Tensor `json:"tensors"` // logical tensors
+	// tensors that this worker holds; absent = nothing yet.
+	Local []Tensor `json:"local"`
 }
 
 // A Tensor is a logical tensor, or one in the memory of a worker.
@@ -51,7 +52,7 @@ type Tensor struct {
 	Shape []int  `json:"shape"`
 }
 
-// Parse reads a statement. A field that it does not know is an error.
+// Parse reads a statement. An unknown field is an error.
 func Parse(text []byte) (*Statement, error) {
 	var s Statement
 	if err := strict.JSON(text, &s); err != nil {
@@ -89,15 +90,15 @@ func New(s *Statement) (*State, error) {
 	return state, nil
 }
 
-// ID names the state: workers that state the same have the same.
+// ID identifies the state: workers that state the same have the same ID.
 func (s *State) ID() string { return s.id }
 
-// replicas is the axis that every layout has: where nothing is cut over it, its ranks have the
-// same, and divide the samples.
+// replicas is the axis that every layout has. Where nothing is cut over it, its ranks hold the same
+// state, and divide the samples.
 const replicas = "dp"
 
-// OnMesh places the state on a mesh. An axis of the layout that it does not have is of degree 1. It
-// fails where the mesh has an axis that the layout does not name: the model knows nothing of it
+// OnMesh places the state on a mesh. An axis of the layout that the mesh lacks has degree 1. It
+// fails if the mesh has an axis that the layout does not name, because the model does not know it
 // either.
 func (s *State) OnMesh(mesh string) (*Layout, error) {
 	m, err := layout.ParseMesh(mesh)
@@ -134,12 +135,12 @@ func (s *State) OnMesh(mesh string) (*Layout, error) {
 // the order of their names, each packed and at the next multiple of 64 bytes.
 type Layout struct {
 	Mesh layout.Mesh
-	Spec layout.Spec // with all axes of the rules in its mesh
+	Spec layout.Spec // spec whose mesh has all axes of the rules
 	*layout.Layout
 	ranks []local
 }
 
-// local is the memory of one rank.
+// A local is the memory of one rank.
 type local struct {
 	at    map[string]int
 	bytes int
@@ -172,11 +173,11 @@ func newLayout(m layout.Mesh, spec layout.Spec, l *layout.Layout) *Layout {
 	return out
 }
 
-// Bytes is the memory of a rank, a multiple of 64.
+// Bytes returns the size of a rank's memory, a multiple of 64.
 func (l *Layout) Bytes(rank int) int { return l.ranks[rank].bytes }
 
-// Check compares what a rank says that it holds with what the layout says. Tensors without elements
-// may be left out.
+// Check compares the tensors that a rank says it holds with the layout. Tensors without elements
+// may be missing.
 func (l *Layout) Check(rank int, have []Tensor) error {
 	stated := map[string]Tensor{}
 	for _, t := range have {
@@ -208,5 +209,5 @@ func (l *Layout) Check(rank int, have []Tensor) error {
 	return nil
 }
 
-// Offset is where in the memory of a rank a local tensor begins.
+// Offset returns where a local tensor begins in the memory of a rank.
 func (l *Layout) Offset(rank int, name string) int { return l.ranks[rank].at[name] }

@@ -6,8 +6,8 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// Unreplicated is what of the state lies in one domain only, and is lost with it: domain numbers
-// the domains, such as hosts, by rank. first is the first of the tensors.
+// Unreplicated returns how much of the state lies in one domain only, and is lost with it. domain
+// numbers the domains, such as hosts, by rank. first is the first of the tensors.
 func (l *Layout) Unreplicated(domain []int) (bytes, tensors int, first string) {
 	lowest := len(l.Tensors)
 	for i := range l.Families {
@@ -29,7 +29,7 @@ func (l *Layout) Unreplicated(domain []int) (bytes, tensors int, first string) {
 	return bytes, tensors, first
 }
 
-// isReplicated reports whether ranks of two domains have a cell.
+// isReplicated reports whether ranks of two domains hold a cell.
 func (l *Layout) isReplicated(slots []int, c *layout.Cell, domain []int) bool {
 	one := -1
 	for _, held := range c.Held {

@@ -8,31 +8,32 @@ import (
 )
 
 // A placement says what each axis of the mesh does with a tensor, in the order in which the axes
-// cut it. Axes that are not named replicate.
+// cut it. Other axes replicate.
 type placement []step
 
-// A step is what one axis does, or several that act as one whose last is the fastest.
+// A step is what one axis does, or several axes that act as one, whose last varies fastest.
 type step struct {
 	axes []string
 	kind kind
 
-	// of shard
-	dim      int
+	dim      int // dimension that a shard step cuts
 	division division
-	unit     int // the dimension is cut between units of so many rows
-	// the dimension is a row of blocks, each cut by itself; a single number counts equal blocks
+	unit     int // a shard step cuts the dimension between units of this many rows
+	// Blocks are the sizes of the blocks of the dimension, each of which a shard step cuts by
+	// itself. A single number is the number of equal blocks.
 	blocks []int
 
-	// of flat
-	bucket string // the tensors of a bucket are one buffer; without a name each tensor is its own
-	align  int    // the part of a rank is a multiple of so many elements
+	// name of the buffer that flat tensors share; "" = each tensor is its own buffer.
+	bucket string
+	align  int // the part of a rank in a flat buffer is a multiple of this many elements
 
-	// of at and spread
-	places   []int // at: where on the axis the tensor is; negative counts from the end
+	// at: positions of the tensor on the axis; negative counts from the end.
+	places   []int
 	wildcard int   // spread: which # of the rule's pattern, from 1
-	count    int   // spread: how many numbers there are
-	cuts     []int // spread: the first number of each part but the first
-	chunks   int   // spread: the numbers are dealt out in so many chunks, round and round
+	count    int   // spread: number of numbers
+	cuts     []int // spread: first number of each part but the first
+	// spread: number of chunks that are distributed round-robin; 0 = one for each position.
+	chunks int
 }
 
 type kind uint8
@@ -110,7 +111,7 @@ func (s *step) parse(text string) error {
 	return s.complete(len(args))
 }
 
-// argument takes one argument; those without a name are named by their place.
+// argument takes one argument. Arguments without a name are named by their position.
 func (s *step) argument(key, value string) (err error) {
 	switch fmt.Sprint(kinds[s.kind], " ", key) {
 	case "shard 0":
@@ -146,7 +147,7 @@ func (s *step) argument(key, value string) (err error) {
 	return err
 }
 
-// complete refuses what says too little or contradicts itself.
+// complete fails for a step that says too little or contradicts itself.
 func (s *step) complete(args int) error {
 	switch {
 	case s.kind == shard && args == 0:
@@ -197,11 +198,13 @@ func (s *step) degree(m Mesh) int {
 	return n
 }
 
-// placesOn returns the places on the axis at which a tensor is whose pattern caught the given
-// numbers; for at and spread.
+// placesOn returns the positions on the axis of an at or spread step at which a tensor lies whose
+// pattern captured the given numbers.
 func (s *step) placesOn(m Mesh, numbers []int) ([]int, error) {
 	size := s.degree(m)
 	if s.kind == at {
+		// places yields the combinations of positions on the chosen axes; other axes have position
+		// -1.
 		var places []int
 		for _, p := range s.places {
 			if p < 0 {
