@@ -11,6 +11,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/internal/cli"
 )
 
 // secondCards gives each host another card, eth1, on a switch of its own.
@@ -40,12 +43,23 @@ type tuning struct {
 	out, notes, said strings.Builder
 }
 
+// benchProgram builds a program of folder bench and returns its path.
+func benchProgram(t *testing.T, name string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	text, err := exec.Command("go", "build", "-o", path, "../../bench/"+name).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return path
+}
+
 func startTuning(t *testing.T, n *network, words ...string) *tuning {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testPatience)
 	t.Cleanup(cancel)
 	token := filepath.Join(t.TempDir(), "token")
-	tune := []string{"shoal", "bench", "tune", "--token-file", token}
+	tune := []string{benchProgram(t, "tune"), "--token-file", token}
 	u := &tuning{
 		ctx: ctx,
 		first: n.command(ctx, "a",
@@ -54,7 +68,7 @@ func startTuning(t *testing.T, n *network, words ...string) *tuning {
 	}
 	u.first.Stdout, u.first.Stderr, u.other.Stderr = &u.out, &u.notes, &u.said
 	n.must(u.first.Start())
-	n.must(again(ctx, func() (bool, error) { _, err := os.Stat(token); return err == nil, nil }))
+	n.must(cli.Poll(ctx, func() (bool, error) { _, err := os.Stat(token); return err == nil, nil }))
 	n.must(u.other.Start())
 	return u
 }
@@ -76,7 +90,10 @@ func TestTensorsGoOverAllCards(t *testing.T) {
 	}
 	wide := (1 + runs) * 8 << 20 // a probe
 	for d := json.NewDecoder(strings.NewReader(u.out.String())); d.More(); {
-		var l tuneLine
+		var l struct {
+			Bytes int64            `json:"bytes"`
+			Route collective.Route `json:"route"`
+		}
 		n.must(d.Decode(&l))
 		if l.Route.Streams > 1 {
 			wide += (1 + runs) * int(l.Bytes)
@@ -97,7 +114,7 @@ func TestSecondCardDies(t *testing.T) {
 	n := newNetwork(t, "a", "b")
 	n.secondCards()
 	u := startTuning(t, n, "--bytes", "16MiB", "--runs", "50")
-	n.must(again(u.ctx, func() (bool, error) { return n.sent("a", "eth1") >= 1<<20, nil }))
+	n.must(cli.Poll(u.ctx, func() (bool, error) { return n.sent("a", "eth1") >= 1<<20, nil }))
 	n.must(ip("-n", n.name, "link", "set", "dev", "a1", "down"))
 	if errors.Join(u.first.Wait(), u.other.Wait()) == nil {
 		t.Error("it was measured to the end")

@@ -2,14 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"strconv"
 	"time"
-
-	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/shoal-ml/shoal/client"
 )
@@ -68,21 +64,4 @@ func train() error {
 		return t.Err()
 	}
 	return j.Close()
-}
-
-// until stands in for a person who looks again; the deadline of the test bounds it.
-func until(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: until REGEXP command [args…]")
-	}
-	want, err := regexp.Compile("(?m)" + args[0])
-	ts.Check(err)
-	for {
-		switch err := ts.Exec(args[1], args[2:]...); {
-		case err == nil && want.MatchString(ts.ReadFile("stdout")):
-			return
-		case errors.Is(err, context.DeadlineExceeded):
-			ts.Fatalf("%q never matched the output of %q", args[0], args[1:])
-		}
-	}
 }

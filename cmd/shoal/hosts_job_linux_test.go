@@ -19,6 +19,7 @@ import (
 
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/launcher"
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
@@ -175,7 +176,7 @@ func (s *spread) must(err error) {
 // until waits for something.
 func (s *spread) until(what string, f func() (bool, error)) {
 	s.Helper()
-	if err := again(s.ctx, f); err != nil {
+	if err := cli.Poll(s.ctx, f); err != nil {
 		s.Fatalf("%s: %v", what, err)
 	}
 }

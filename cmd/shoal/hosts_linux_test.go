@@ -10,6 +10,7 @@ import (
 	"time"
 
 	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/launcher"
 )
 
@@ -101,9 +102,9 @@ func cutHosts(b *testing.B, victim func(s *spread, turn int) string) {
 		s.finish(3)
 	}
 	slices.Sort(took)
-	b.ReportMetric(milliseconds(took[len(took)/2]), "p50-ms")
-	b.ReportMetric(milliseconds(took[len(took)*99/100]), "p99-ms")
-	b.ReportMetric(milliseconds(took[len(took)-1]), "max-ms")
+	b.ReportMetric(cli.Milliseconds(took[len(took)/2]), "p50-ms")
+	b.ReportMetric(cli.Milliseconds(took[len(took)*99/100]), "p99-ms")
+	b.ReportMetric(cli.Milliseconds(took[len(took)-1]), "max-ms")
 	b.ReportMetric(0, "ns/op")
 }
 
@@ -210,7 +211,7 @@ func TestHostsLeaveBelowTheMinimum(t *testing.T) {
 // somebody would be thought lost.
 func TestSlowCable(t *testing.T) {
 	n := newNetwork(t, "a", "b", "c")
-	s := startSpread(t, n, 1, []string{"shoal", "bench", "recovery-worker", "100000", "1000"})
+	s := startSpread(t, n, 1, []string{benchProgram(t, "recovery"), "worker", "100000", "1000"})
 	n.limit("b", "10mbit", "500kb")
 	s.trains(3, 10)
 	if n := s.lost(); n > 0 {

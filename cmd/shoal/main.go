@@ -4,75 +4,45 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/shoal-ml/shoal/cmd/shoal/internal/bench"
+	"github.com/shoal-ml/shoal/cmd/shoal/internal/demo"
+	"github.com/shoal-ml/shoal/cmd/shoal/internal/jobs"
+	"github.com/shoal-ml/shoal/cmd/shoal/internal/run"
+	"github.com/shoal-ml/shoal/cmd/shoal/internal/state"
+	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/version"
-	"github.com/shoal-ml/shoal/job"
-	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
 func main() {
-	os.Exit(execute())
-}
-
-func execute() int {
-	ctx, release := interruptible(context.Background())
-	defer release()
-	err := newRootCommand().ExecuteContext(ctx)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "shoal:", visible(err.Error(), true))
-	}
-	return exitCode(err)
+	os.Exit(cli.Main(newRootCommand()))
 }
 
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "shoal",
-		Short:         "A self-driving runtime for distributed machine learning",
-		Version:       version.Version,
-		Args:          cobra.ArbitraryArgs,
-		SilenceErrors: true,
-		SilenceUsage:  true,
+		Use:     "shoal",
+		Short:   "A self-driving runtime for distributed machine learning",
+		Version: version.Version,
+		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return unknownCommand(cmd, args[0])
+			return cli.UnknownCommand(cmd, args[0])
 		},
 	}
 	root.SetVersionTemplate("shoal {{.Version}}\n")
-	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newDemoCommand(), newRunCommand(), newPsCommand(), newLogsCommand(),
-		newResizeCommand(), newReshapeCommand(), newStopCommand(), newExplainCommand(),
-		newAgentCommand(), newTokenCommand(), newDrainCommand(), newRecoverCommand(),
-		newStateCommand(), newBenchCommand(), newVersionCommand())
+	root.AddCommand(demo.NewCommand(), run.NewCommand(), jobs.NewPsCommand(), jobs.NewLogsCommand(),
+		jobs.NewResizeCommand(), jobs.NewReshapeCommand(), jobs.NewStopCommand(), jobs.NewExplainCommand(),
+		run.NewAgentCommand(), jobs.NewTokenCommand(), jobs.NewDrainCommand(), jobs.NewRecoverCommand(),
+		state.NewCommand(), bench.NewCommand(), newVersionCommand())
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
-		help.Args = knownCommand
+		help.Args = cli.KnownCommand
 	}
 	return root
-}
-
-func exitCode(err error) int {
-	var (
-		stopped *stopSignal
-		usage   *usageFault
-		spec    *job.Error
-		command *proc.CommandError
-	)
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &stopped):
-		return 128 + int(stopped.signal)
-	case errors.As(err, &usage), errors.As(err, &spec), errors.As(err, &command):
-		return 2
-	}
-	return 1
 }

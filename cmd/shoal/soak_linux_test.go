@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-ml/shoal/agent"
 	api "github.com/shoal-ml/shoal/api/control"
 	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/cli"
 	"github.com/shoal-ml/shoal/internal/group"
 	"github.com/shoal-ml/shoal/job"
 	"github.com/shoal-ml/shoal/launcher"
@@ -159,7 +160,7 @@ func (s *soak) disturb(ctx context.Context, dir string, length time.Duration) (e
 		return err
 	}
 	// Before the first step every loss is a fault.
-	if err := again(ctx, func() (bool, error) { return s.training() == 4, nil }); err != nil {
+	if err := cli.Poll(ctx, func() (bool, error) { return s.training() == 4, nil }); err != nil {
 		return err
 	}
 	for end := time.Now().Add(length); err == nil && time.Now().Before(end); {
@@ -182,7 +183,7 @@ func (s *soak) disturb(ctx context.Context, dir string, length time.Duration) (e
 		}
 	}
 	if err == nil {
-		err = again(ctx, s.knowsAll)
+		err = cli.Poll(ctx, s.knowsAll)
 	}
 	return errors.Join(err, s.job.Stop(context.WithoutCancel(ctx), err != nil, "the soak"))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shoal-ml/shoal/checkpoint/s3/s3test"
 	"github.com/shoal-ml/shoal/format/formattest"
+	"github.com/shoal-ml/shoal/internal/cli/clitest"
 )
 
 // TestState runs testdata/state/*.txtar, each with checkpoints that other libraries wrote in its
@@ -61,7 +62,7 @@ func TestState(t *testing.T) {
 				os.DirFS(formats+"torchzip/testdata/torch2.15"))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits,
+			"exits": clitest.Commands()["exits"],
 			"flip": func(ts *testscript.TestScript, _ bool, args []string) {
 				b := []byte(ts.ReadFile(args[0]))
 				at := len(b) - 1

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-ml/shoal/internal/cli"
 )
 
 // storeHost is a host with nothing but a NATS server.
@@ -50,7 +52,7 @@ func (s *storeHost) kill() {
 
 func (s *storeHost) url(t *testing.T) (url string) {
 	t.Helper()
-	if err := again(t.Context(), func() (bool, error) {
+	if err := cli.Poll(t.Context(), func() (bool, error) {
 		b, err := os.ReadFile(s.file)
 		url = string(b)
 		if errors.Is(err, os.ErrNotExist) {
@@ -67,7 +69,7 @@ func (s *storeHost) url(t *testing.T) (url string) {
 func (s *spread) recorded(h *storeHost, url string, matches func(text string) bool) {
 	s.Helper()
 	var out []byte
-	if err := again(s.ctx, func() (done bool, err error) {
+	if err := cli.Poll(s.ctx, func() (done bool, err error) {
 		out, err = exec.CommandContext(s.ctx, "ip", "netns", "exec", h.net.name, "recorded", url,
 			"train").CombinedOutput()
 		return err == nil && matches(string(out)), nil

@@ -1,5 +1,5 @@
-"""A worker that trains without end and tells what changes of the members cost it, behind ``shoal
-bench recovery --client``.
+"""A worker that trains without end and tells what changes of the members cost it, behind ``go run
+./bench/recovery --client``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/shoal-ml/shoal/agent"
+	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher"
+)
+
+// killWithin is how long a job trains at most before the next worker is killed: many steps, so that
+// the moment is any.
+const killWithin = 20 * time.Millisecond
+
+// change is what a worker reported of a change of the members: when it had made the first step
+// after it, and how long that step, the next and a usual one took.
+type change struct {
+	generation       uint64
+	at               time.Time
+	took, next, pace time.Duration
+	began            time.Time // when this worker, which is new, began that step
+	first            bool      // this worker is new: it is its first step
+}
+
+func newChange(m map[string]float64) change {
+	us := func(name string) time.Duration { return time.Duration(m[name]) * time.Microsecond }
+	return change{generation: uint64(m["generation"]), at: time.UnixMicro(int64(m["at_us"])),
+		took: us("took_us"), next: us("next_us"), pace: us("pace_us"),
+		began: time.UnixMicro(int64(m["began_us"])), first: m["began_us"] > 0}
+}
+
+// pause is what a change cost a worker that was there before and after.
+func (c change) pause() time.Duration {
+	if c.first {
+		return 0
+	}
+	return max(c.took-c.pace, 0) + max(c.next-c.pace, 0)
+}
+
+// since is how long after a moment a worker that is new began to train.
+func (c change) since(start time.Time) time.Duration {
+	if !c.first {
+		return 0
+	}
+	return c.began.Sub(start)
+}
+
+func slowest(changes []change, of func(change) time.Duration) (most time.Duration) {
+	for _, c := range changes {
+		most = max(most, of(c))
+	}
+	return most
+}
+
+// recoveryJob is a job whose members change, seen from outside.
+type recoveryJob struct {
+	worker          program
+	workers, spares int
+	gradient, state int64
+	job             *control.Job
+	generation      uint64
+	reports         chan change
+	events          chan time.Time // when the membership decided
+	event           time.Time
+}
+
+func newRecoveryJob(worker program, workers, spares int, gradient, state int64) *recoveryJob {
+	return &recoveryJob{worker: worker, workers: workers, spares: spares, gradient: gradient,
+		state: state, reports: make(chan change, 1024), events: make(chan time.Time, 1024)}
+}
+
+func (b *recoveryJob) row(what string) *recoveryRow {
+	return &recoveryRow{What: what, State: b.state}
+}
+
+// run trains while play changes the members, and ends the job when it is done.
+func (b *recoveryJob) run(ctx context.Context, stderr io.Writer,
+	play func(context.Context) ([]*recoveryRow, error)) (rows []*recoveryRow, err error) {
+	dir, err := os.MkdirTemp("", "shoal-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	command := append(slices.Clone(b.worker.command), strconv.FormatInt(b.gradient/4, 10),
+		strconv.FormatInt(b.state, 10))
+	tool := group.New(ctx)
+	_, err = launcher.Run(tool.Context(), launcher.RunConfig{
+		Spec: job.Spec{Name: "bench", Workers: b.workers, Spares: b.spares, Command: command,
+			Env: b.worker.env},
+		Dir: dir, Stdout: stderr, Stderr: quietly{stderr}, Kill: cli.Hurry(ctx),
+		OnReport: func(_ int, m map[string]float64) { b.reports <- newChange(m) },
+		OnEvent: func(e agent.Event) {
+			if e.What == "generation" && e.Generation > 1 {
+				b.events <- time.Now()
+			}
+		},
+		OnStart: func(_, dir string) {
+			tool.Go("the measurement", func(ctx context.Context) (err error) {
+				if b.job, err = control.Find(ctx, dir); err != nil {
+					return err
+				}
+				if _, err = b.changed(ctx, b.workers); err == nil {
+					rows, err = play(ctx)
+				}
+				return errors.Join(err,
+					b.job.Stop(context.WithoutCancel(ctx), err != nil, "shoal bench"))
+			})
+		},
+	})
+	tool.Stop(nil)
+	return rows, errors.Join(tool.Wait(), err)
+}
+
+// kill ends one of the members at some moment, and says when that was.
+func (b *recoveryJob) kill(ctx context.Context) (time.Time, error) {
+	select {
+	case <-time.After(rand.N(killWithin)):
+	case <-ctx.Done():
+	}
+	if err := b.job.Refresh(ctx); err != nil {
+		return time.Time{}, err
+	}
+	members := slices.DeleteFunc(b.job.Workers, func(w api.Worker) bool {
+		return !w.Running || w.Rank < 0
+	})
+	if len(members) == 0 {
+		return time.Time{}, errors.New("the job has no members left")
+	}
+	w := members[rand.IntN(len(members))]
+	now := time.Now()
+	if err := syscall.Kill(w.PID, syscall.SIGKILL); err != nil {
+		return now, fmt.Errorf("killing worker %d: %w", w.Worker, err)
+	}
+	return now, nil
+}
+
+// looks is how often the job is asked whether a spare waits.
+const looks = 50 * time.Millisecond
+
+// spareWaits returns when all members train and all spares wait.
+func (b *recoveryJob) spareWaits(ctx context.Context) error {
+	for {
+		if err := b.job.Refresh(ctx); err != nil {
+			return err
+		}
+		if b.job.Size == b.workers && b.job.Waiting() >= b.spares {
+			return nil
+		}
+		select {
+		case <-time.After(looks):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// changed waits until so many workers have told of the next generation.
+func (b *recoveryJob) changed(ctx context.Context, workers int) ([]change, error) {
+	b.generation++
+	var changes []change
+	for len(changes) < workers {
+		select {
+		case c := <-b.reports:
+			if c.generation == b.generation {
+				changes = append(changes, c)
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return changes, nil
+}
+
+// lastEvent is when the membership last decided something.
+func (b *recoveryJob) lastEvent() time.Time {
+	for len(b.events) > 0 {
+		b.event = <-b.events
+	}
+	return b.event
+}
+
+// resize orders another size and waits until all members of it train.
+func (b *recoveryJob) resize(ctx context.Context, n int) (order time.Time, changes []change,
+	err error) {
+	order = time.Now()
+	if err = b.job.Resize(ctx, n, "shoal bench"); err == nil {
+		changes, err = b.changed(ctx, n)
+	}
+	return order, changes, err
+}
+
+// quietly passes on all but what the launcher notes of the job, a line of which comes with every
+// change.
+type quietly struct{ to io.Writer }
+
+func (q quietly) Write(line []byte) (int, error) {
+	if bytes.HasPrefix(line, []byte("shoal: ")) {
+		return len(line), nil
+	}
+	return q.to.Write(line)
+}

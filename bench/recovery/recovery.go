@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/job"
+)
+
+// recoveryOptions are the flags of the program.
+type recoveryOptions struct {
+	n        int
+	kills    int
+	resizes  int
+	joins    int
+	spares   int
+	gradient string
+	state    string
+	client   string
+	python   string // interpreter
+	json     bool
+}
+
+// small is the state of the jobs that are not about state, in bytes.
+const small = 4 << 10
+
+func newCommand() *cobra.Command {
+	var o recoveryOptions
+	cmd := &cobra.Command{
+		Use:   "recovery",
+		Short: "Measure how a job takes the loss and the arrival of workers",
+		Long: `Measure what it costs a job that trains on this machine to lose a worker and to gain one.
+
+One job trains all the time. Again and again one of its workers is killed with SIGKILL at a random moment, and a new one is
+ordered in its place. A second job goes from 2 workers to 3 and back. A third is like the first, but each of its workers
+has --state of parameters. What the slowest worker needs beyond its usual steps counts.
+
+With --spares the jobs keep workers waiting, and one of these takes the place of one that is killed, with no order: each is killed
+when one waits.
+
+The workers are in Go, or with --client in Python: with NumPy, or with a model in PyTorch whose parameters and Adam state are
+--state, so that its gradient is a third of that.`,
+		Example: `  go run ./bench/recovery
+  go run ./bench/recovery --client torch --kills 0 --resizes 0 --joins 7
+  go run ./bench/recovery --client torch --kills 0 --resizes 0 --spares 1
+  go run ./bench/recovery --kills 20 --joins 0 --json`,
+		Args: cli.NoArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.n < 2 || o.n >= job.MaxWorkers {
+				return cli.Usagef("-n %d: a job that can lose a worker and gain one has 2 to %d",
+					o.n, job.MaxWorkers-1)
+			}
+			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.IntVarP(&o.n, "workers", "n", 4, "number of workers that lose one")
+	flags.IntVar(&o.kills, "kills", 200, "workers to kill")
+	flags.IntVar(&o.resizes, "resizes", 100, "times to go from 2 workers to 3 and back")
+	flags.IntVar(&o.joins, "joins", 5, "losses and arrivals in a job with much state")
+	flags.IntVar(&o.spares, "spares", 0,
+		"`workers` more that wait to replace those that are killed")
+	flags.StringVar(&o.gradient, "gradient", "1MiB", "`size` of the gradient")
+	flags.StringVar(&o.state, "state", "1GiB", "`size` of that state")
+	flags.StringVar(&o.client, "client", "go", "go, numpy or torch")
+	flags.StringVar(&o.python, "python", "python3", "`interpreter` for numpy and torch")
+	flags.BoolVar(&o.json, "json", false, "print one JSON object a row")
+	return cmd
+}
+
+func (o recoveryOptions) run(ctx context.Context, out, stderr io.Writer) error {
+	gradient, err := cli.ParseBytes(o.gradient)
+	if err != nil || gradient < 4 {
+		return cli.Usagef("--gradient: %s is no size of a gradient", o.gradient)
+	}
+	state, err := cli.ParseBytes(o.state)
+	if err != nil {
+		return cli.Usagef("--state: %v", err)
+	}
+	worker, err := o.worker(ctx)
+	if err != nil {
+		return err
+	}
+	replace := killAndReplace
+	if o.spares > 0 {
+		replace = killBesideSpare
+	}
+	show := recoveryPrinter{out: out, json: o.json}
+	for _, part := range []struct {
+		times, workers int
+		state          int64
+		play           func(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error)
+	}{{o.kills, o.n, small, replace}, {o.resizes, 2, small, resizeUpAndDown},
+		{o.joins, o.n, state, replace}} {
+		if part.times == 0 {
+			continue
+		}
+		b := newRecoveryJob(worker, part.workers, o.spares, gradient, part.state)
+		rows, err := b.run(ctx, stderr, func(ctx context.Context) ([]*recoveryRow, error) {
+			return part.play(ctx, b, part.times)
+		})
+		for _, r := range rows { // what is measured counts, however hard it is to end the job
+			err = errors.Join(err, show.print(r))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// worker is the program that trains. It takes the elements of the gradient and the bytes of the
+// state as its last arguments.
+func (o recoveryOptions) worker(ctx context.Context) (program, error) {
+	switch o.client {
+	case "go":
+		self, err := os.Executable()
+		if err != nil {
+			return program{}, fmt.Errorf("finding this program's own file: %w", err)
+		}
+		return program{command: []string{self, "worker"}}, nil
+	case "numpy", "torch":
+		env := cli.PythonEnv()
+		return program{command: []string{o.python, "-m", "shoal.bench_recovery", o.client},
+			env: env}, cli.CheckPython(ctx, o.python, env, "shoal", o.client)
+	}
+	return program{}, cli.Usagef("--client %s: it is go, numpy or torch", o.client)
+}
+
+// program is what the workers of a measured job run.
+type program struct {
+	command []string
+	env     map[string]string
+}
+
+// killAndReplace measures losses, and what the worker that replaces a lost one needs.
+func killAndReplace(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error) {
+	recover, known := b.row("kill to next commit, beyond a step"),
+		b.row("  until the loss is known")
+	begin, join, pause := b.row("order to begin of first step of a new one"), b.row("  to its end"),
+		b.row("  what the others wait, beyond 2 steps")
+	for range times {
+		start, err := b.kill(ctx)
+		if err != nil {
+			return nil, err
+		}
+		changes, err := b.changed(ctx, b.workers-1)
+		if err != nil {
+			return nil, err
+		}
+		recover.add(slowest(changes, func(c change) time.Duration {
+			return c.at.Sub(start) - c.pace
+		}))
+		known.add(b.lastEvent().Sub(start))
+		order, changes, err := b.resize(ctx, b.workers)
+		if err != nil {
+			return nil, err
+		}
+		begin.add(slowest(changes, func(c change) time.Duration { return c.since(order) }))
+		join.add(slowest(changes, func(c change) time.Duration { return c.at.Sub(order) }))
+		pause.add(slowest(changes, change.pause))
+	}
+	return []*recoveryRow{recover, known, begin, join, pause}, nil
+}
+
+// killBesideSpare measures losses where a worker waits to take the place.
+func killBesideSpare(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error) {
+	begin, join, known := b.row("kill to begin of first step of a spare"), b.row("  to its end"),
+		b.row("  until the job has decided on it")
+	pause, pace := b.row("  what the others wait, beyond 2 steps"), b.row("  a usual step")
+	for range times {
+		if err := b.spareWaits(ctx); err != nil {
+			return nil, err
+		}
+		start, err := b.kill(ctx)
+		if err != nil {
+			return nil, err
+		}
+		b.generation++ // without the lost one, which no worker sees
+		changes, err := b.changed(ctx, b.workers)
+		if err != nil {
+			return nil, err
+		}
+		begin.add(slowest(changes, func(c change) time.Duration { return c.since(start) }))
+		join.add(slowest(changes, func(c change) time.Duration { return c.at.Sub(start) }))
+		known.add(b.lastEvent().Sub(start))
+		pause.add(slowest(changes, change.pause))
+		pace.add(slowest(changes, func(c change) time.Duration { return c.pace }))
+	}
+	return []*recoveryRow{begin, join, known, pause, pace}, nil
+}
+
+// resizeUpAndDown measures what changes of the size cost the workers that stay.
+func resizeUpAndDown(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error) {
+	n := b.workers
+	up, down := b.row(fmt.Sprintf("%d workers become %d, beyond 2 steps", n, n+1)),
+		b.row(fmt.Sprintf("%d workers become %d, beyond 2 steps", n+1, n))
+	for range times {
+		_, changes, err := b.resize(ctx, n+1)
+		if err != nil {
+			return nil, err
+		}
+		up.add(slowest(changes, change.pause))
+		if _, changes, err = b.resize(ctx, n); err != nil {
+			return nil, err
+		}
+		down.add(slowest(changes, change.pause))
+	}
+	return []*recoveryRow{up, down}, nil
+}
+
+// recoveryRow is a row of the result.
+type recoveryRow struct {
+	What  string    `json:"what"`
+	State int64     `json:"state_bytes"`
+	N     int       `json:"n"`
+	P50   float64   `json:"p50_ms"`
+	P99   float64   `json:"p99_ms"`
+	Max   float64   `json:"max_ms"`
+	ms    []float64 // all
+}
+
+func (r *recoveryRow) add(d time.Duration) { r.ms = append(r.ms, max(cli.Milliseconds(d), 0)) }
+
+// recoveryPrinter writes a table, or one JSON object a row.
+type recoveryPrinter struct {
+	out  io.Writer
+	json bool
+	rows int
+}
+
+func (p *recoveryPrinter) print(r *recoveryRow) error {
+	slices.Sort(r.ms)
+	n := len(r.ms)
+	r.N, r.P50, r.P99, r.Max = n, r.ms[n/2], r.ms[(99*n+99)/100-1], r.ms[n-1]
+	if p.json {
+		return json.NewEncoder(p.out).Encode(r)
+	}
+	if p.rows == 0 {
+		fmt.Fprintf(p.out, "%-42s %9s %5s %12s %12s %12s\n", "", "state", "n", "p50", "p99", "max")
+	}
+	p.rows++
+	_, err := fmt.Fprintf(p.out, "%-42s %9s %5d %9.1f ms %9.1f ms %9.1f ms\n", r.What,
+		cli.FormatBytes(r.State), r.N, r.P50, r.P99, r.Max)
+	return err
+}

@@ -1,0 +1,186 @@
+// Package bench has shoal bench: what users measure of their own machine. The benchmarks of the
+// project itself are programs in the folder bench.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/tensor"
+)
+
+const defaultBenchSizes = "4KiB,64KiB,1MiB,16MiB,64MiB,256MiB"
+
+// benchDTypes are the element types in which a benchmark can check every element of a sum.
+var benchDTypes = []string{"f32", "f64", "i32", "i64"}
+
+// benchOptions are the flags of `shoal bench allreduce`.
+type benchOptions struct {
+	n       int
+	bytes   string
+	dtype   string
+	python  string // interpreter; "" = the Go client
+	foreign bool
+	shared  bool
+	json    bool
+}
+
+func NewCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure this machine",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return cli.UnknownCommand(cmd, args[0])
+		},
+	}
+	cmd.AddCommand(newBenchAllReduceCommand(), newBenchWorkerCommand())
+	return cmd
+}
+
+func newBenchAllReduceCommand() *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use:   "allreduce",
+		Short: "Measure the all-reduce of N processes on this machine",
+		Long: `Measure the time of a sum all-reduce of N processes on this machine, size by size: in place, or into a shared result.
+
+Before each call the buffers are filled with new random data and all processes meet at a barrier; when all have returned,
+every element of the result is checked. A call takes as long as on its slowest rank. The number of calls follows from size
+and speed.`,
+		Example: `  shoal bench allreduce
+  shoal bench allreduce -n 4 --bytes 4KiB,1MiB,256MiB
+  shoal bench allreduce --python --bytes 4096 --json
+  shoal bench allreduce --python=/usr/bin/python3`,
+		Args: cli.NoArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			sizes, err := o.validate()
+			if err != nil {
+				return err
+			}
+			return runBench(cmd.Context(), o, sizes, cmd.ErrOrStderr(),
+				&benchPrinter{out: cmd.OutOrStdout(), json: o.json})
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.IntVarP(&o.n, "workers", "n", 2, "number of processes")
+	flags.StringVar(&o.bytes, "bytes", defaultBenchSizes,
+		"`sizes` of the tensor: whole numbers of B, KiB, MiB, GiB, kB, MB or GB")
+	flags.StringVar(&o.dtype, "dtype", "f32", "element `type`: "+strings.Join(benchDTypes, ", "))
+	flags.StringVar(&o.python, "python", "",
+		"measure from Python: the `interpreter`, which needs NumPy and the package shoal")
+	flags.Lookup("python").NoOptDefVal = "python3"
+	flags.BoolVar(&o.foreign, "foreign", false,
+		"buffers in the process's own memory, copied in and out, instead of the arena")
+	flags.BoolVar(&o.shared, "shared", false, "the result in memory that all processes map and "+
+		"only the agent writes, instead of in place")
+	flags.BoolVar(&o.json, "json", false, "print one JSON object a size")
+	return cmd
+}
+
+// validate checks the flags and returns the sizes in bytes.
+func (o benchOptions) validate() ([]int64, error) {
+	if o.n < 1 || o.n > job.MaxWorkers {
+		return nil, cli.Usagef("-n %d: the number of processes must be from 1 to %d", o.n,
+			job.MaxWorkers)
+	}
+	if !slices.Contains(benchDTypes, o.dtype) {
+		return nil, cli.Usagef("--dtype %q: choose one of %s", o.dtype,
+			strings.Join(benchDTypes, ", "))
+	}
+	dtype, err := tensor.ParseDType(o.dtype)
+	if err != nil {
+		return nil, err
+	}
+	return cli.ParseSizes(o.bytes, o.dtype, int64(dtype.Size()))
+}
+
+// command is what every rank runs.
+func (o benchOptions) command(sizes []int64) ([]string, error) {
+	command := []string{o.python, "-m", "shoal.bench"}
+	if o.python == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("finding this program's own file: %w", err)
+		}
+		command = []string{self, "bench", "allreduce-worker"}
+	}
+	command = append(command, "--dtype", o.dtype)
+	if o.foreign {
+		command = append(command, "--foreign")
+	}
+	if o.shared {
+		command = append(command, "--shared")
+	}
+	for _, bytes := range sizes {
+		command = append(command, strconv.FormatInt(bytes, 10))
+	}
+	return command, nil
+}
+
+// runBench runs the workers and prints what rank 0 reports, as it comes.
+func runBench(ctx context.Context, o benchOptions, sizes []int64, stderr io.Writer,
+	p *benchPrinter) error {
+	command, err := o.command(sizes)
+	if err != nil {
+		return err
+	}
+	var env map[string]string
+	if o.python != "" {
+		env = cli.PythonEnv()
+		if err := cli.CheckPython(ctx, o.python, env, "shoal", "numpy"); err != nil {
+			return err
+		}
+	}
+	dir, err := os.MkdirTemp("", "shoal-bench-")
+	if err != nil {
+		return err
+	}
+	var lines []benchLine
+	var printing error
+	_, err = launcher.Run(ctx, launcher.RunConfig{
+		Spec:   job.Spec{Name: "bench", Workers: o.n, Command: command, Env: env},
+		Dir:    dir,
+		Stdout: stderr, // the workers have nothing to say; the result stays clean
+		Stderr: stderr,
+		Kill:   cli.Hurry(ctx),
+		// rank 0 alone reports, so never two at once
+		OnReport: func(_ int, metrics map[string]float64) {
+			lines = append(lines, newBenchLine(o, metrics))
+			printing = errors.Join(printing, p.print(lines[len(lines)-1]))
+		},
+	})
+	if err == nil || ctx.Err() != nil { // the logs are worth keeping only when a worker failed
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	if err = errors.Join(err, printing); err != nil {
+		return err
+	}
+	if len(lines) != len(sizes) {
+		return fmt.Errorf(
+			"the workers measured %d of %d sizes and then ended: the lines above say why",
+			len(lines), len(sizes))
+	}
+	for _, l := range lines {
+		if !l.Verified {
+			return fmt.Errorf("wrong results at %s: please report this as a bug of shoal, with "+
+				"this machine's processor", cli.FormatBytes(l.Bytes))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,180 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shoal-ml/shoal/internal/cli"
+)
+
+func TestParseBytes(t *testing.T) {
+	for text, want := range map[string]int64{
+		"0": 0, "4096": 4096, "1B": 1, "4KiB": 4096, "256MiB": 256 << 20, "2GiB": 2 << 30,
+		"64kB": 64000, "3MB": 3e6, "1GB": 1e9,
+		"8589934591GiB": 8589934591 << 30,
+	} {
+		if got, err := cli.ParseBytes(text); err != nil || got != want {
+			t.Errorf("parseBytes(%q) = %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"": "no size", "KiB": "no size", "4 KiB": "no size", "4kib": "no size", "4K": "no size",
+		"-4": "no size", "+4": "no size",
+		"1.5MiB": "no size", "0x10": "no size", "1_000": "no size", "4KiBKiB": "no size",
+		"8589934592GiB": "more than any machine", "9223372036854775808": "more than any machine",
+	} {
+		if got, err := cli.ParseBytes(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("parseBytes(%q) = %d, %v, want an error with %q", text, got, err, want)
+		}
+	}
+}
+
+func TestFormatBytes(t *testing.T) {
+	for n, want := range map[int64]string{1: "1 B", 1000: "1000 B", 4096: "4 KiB", 3 << 20: "3 MiB",
+		1 << 30: "1 GiB", 1025 << 10: "1025 KiB"} {
+		if got := cli.FormatBytes(n); got != want {
+			t.Errorf("formatBytes(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestFormatMicros(t *testing.T) {
+	for us, want := range map[float64]string{0.2: "0.20 µs", 9.99: "9.99 µs", 12.34: "12.3 µs",
+		999.4: "999 µs", 999.6: "1.00 ms", 163267: "163 ms", 2.5e6: "2.50 s"} {
+		if got := cli.FormatMicros(us); got != want {
+			t.Errorf("formatMicros(%v) = %q, want %q", us, got, want)
+		}
+	}
+}
+
+func TestBenchRefusesFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"-n 0":              "-n 0: the number of processes must be from 1 to",
+		"-n 1025":           "-n 1025",
+		"--dtype f8":        `--dtype "f8": choose one of f32, f64, i32, i64`,
+		"--bytes 4KiB,nine": `"nine" is no size`,
+		"--bytes 6": "6 is not a whole number of f32 elements: use a multiple of 4 " +
+			"bytes",
+		"--bytes 0":             "0 is not a whole number",
+		"--bytes 4 --dtype i64": "use a multiple of 8 bytes",
+		"--bytes ,":             `"" is no size`,
+		"now":                   "takes no arguments",
+	} {
+		cmd := newBenchAllReduceCommand()
+		cmd.SetArgs(strings.Fields(args))
+		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("shoal bench allreduce %s: error %v, want one with %q", args, err, want)
+		}
+	}
+}
+
+func TestBenchCommandOfARank(t *testing.T) {
+	o := benchOptions{n: 2, dtype: "f64", python: "python3", foreign: true, shared: true}
+	got, err := o.command([]int64{8, 4096})
+	want := []string{"python3", "-m", "shoal.bench", "--dtype", "f64", "--foreign", "--shared", "8",
+		"4096"}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("command: %v\n%s", err, diff)
+	}
+}
+
+// A result that is wrong in one element, or that is right but a block too early, is not verified.
+func TestBenchPayloadCatchesErrors(t *testing.T) {
+	for _, n := range []int{1, 1000, poolSize, poolSize + 1, 3*poolSize - 7} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) { checkPayload(t, n) })
+	}
+}
+
+func checkPayload(t *testing.T, n int) {
+	const ranks = 3
+	sum, x := make([]float32, n), make([]float32, n)
+	var p *payload[float32]
+	for rank := range ranks {
+		p = newPayload[float32](ranks)
+		p.fill(x, rank)
+		for i, v := range x {
+			sum[i] += v
+		}
+	}
+	if !p.holdsSum(sum) {
+		t.Fatal("the right sum is refused")
+	}
+	for _, at := range []int{0, n / 2, n - 1} {
+		sum[at]++
+		if p.holdsSum(sum) {
+			t.Errorf("a wrong element at %d passes", at)
+		}
+		sum[at]--
+	}
+	if n > poolSize {
+		copy(sum, sum[1<<12:])
+		if p.holdsSum(sum) {
+			t.Error("blocks 4096 elements too early pass")
+		}
+	}
+	p.fill(x, 0)
+	if p.holdsSum(sum) {
+		t.Error("the result of the call before passes")
+	}
+}
+
+func TestBenchPlan(t *testing.T) {
+	for _, c := range []struct {
+		bytes, us    int64
+		warm, counts int
+	}{
+		{4, 1, 53, 500}, {1 << 20, 1000, 53, 500}, {1 << 20, 10000, 53, 200}, {16 << 20, 1, 6, 31},
+		{1 << 30, 1e6, 3, 8},
+	} {
+		warm, counts := benchPlan(c.bytes, time.Duration(c.us)*time.Microsecond)
+		if warm != c.warm || counts != c.counts {
+			t.Errorf("benchPlan(%d, %d µs) = %d, %d, want %d, %d", c.bytes, c.us, warm, counts,
+				c.warm, c.counts)
+		}
+	}
+}
+
+func TestBenchPrinter(t *testing.T) {
+	o := benchOptions{n: 2, dtype: "f32", python: "python3"}
+	line := newBenchLine(o,
+		map[string]float64{"bytes": 4096, "iterations": 500, "median_us": 20.48, "p99_us": 31,
+			"verified": 1})
+
+	var out bytes.Buffer
+	if err := (&benchPrinter{out: &out, json: true}).print(line); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{"n": 2.0, "bytes": 4096.0, "dtype": "f32", "client": "python",
+		"memory": "arena", "iterations": 500.0,
+		"median_us": 20.48, "p99_us": 31.0, "algbw_GBps": 0.2, "verified": true}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("--json: (-want +got)\n%s", diff)
+	}
+
+	out.Reset()
+	table := &benchPrinter{out: &out}
+	line.Verified, line.Shared = false, true
+	for range 2 {
+		if err := table.print(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows := strings.Split(out.String(), "\n")
+	if len(rows) != 6 ||
+		!strings.Contains(rows[0],
+			"2 processes, client python, buffers in arena memory, one shared result") ||
+		strings.Join(strings.Fields(rows[3]), " ") != "4 KiB 20.5 µs 31.0 µs 0.20 GB/s 500 NO" {
+		t.Errorf("table:\n%s", out.String())
+	}
+}

@@ -1,0 +1,81 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/shoal-ml/shoal/internal/cli"
+)
+
+// benchLine is the outcome of one size, and with --json one line of the output.
+type benchLine struct {
+	N             int     `json:"n"`
+	Bytes         int64   `json:"bytes"`
+	DType         string  `json:"dtype"`
+	Client        string  `json:"client"`           // go or python
+	Memory        string  `json:"memory"`           // arena or foreign
+	Shared        bool    `json:"shared,omitempty"` // one result for all processes
+	Iterations    int     `json:"iterations"`
+	MedianUS      float64 `json:"median_us"`
+	P99US         float64 `json:"p99_us"`
+	BandwidthGBps float64 `json:"algbw_GBps"` // bytes of the tensor / median
+	Verified      bool    `json:"verified"`
+}
+
+// newBenchLine completes o's part of a line with what rank 0 reported.
+func newBenchLine(o benchOptions, metrics map[string]float64) benchLine {
+	l := benchLine{
+		N: o.n, DType: o.dtype, Client: "go", Memory: "arena", Shared: o.shared,
+		Bytes: int64(metrics["bytes"]), Iterations: int(metrics["iterations"]),
+		MedianUS: metrics["median_us"], P99US: metrics["p99_us"],
+		Verified: metrics["verified"] == 1,
+	}
+	if o.python != "" {
+		l.Client = "python"
+	}
+	if o.foreign {
+		l.Memory = "foreign"
+	}
+	if l.MedianUS > 0 {
+		l.BandwidthGBps = float64(l.Bytes) / l.MedianUS / 1e3
+	}
+	return l
+}
+
+// benchPrinter writes lines as they come: a table, or one JSON object a line.
+type benchPrinter struct {
+	out  io.Writer
+	json bool
+	rows int
+}
+
+func (p *benchPrinter) print(l benchLine) error {
+	if p.json {
+		return json.NewEncoder(p.out).Encode(l)
+	}
+	if p.rows == 0 {
+		result := ""
+		if l.Shared {
+			result = ", one shared result"
+		}
+		fmt.Fprintf(p.out,
+			"all-reduce, sum of %s, %d processes, client %s, buffers in %s memory%s\n\n", l.DType,
+			l.N, l.Client, l.Memory, result)
+		p.row("size", "median", "p99", "bandwidth", "calls", "verified")
+	}
+	p.rows++
+	verified := "yes"
+	if !l.Verified {
+		verified = "NO"
+	}
+	return p.row(cli.FormatBytes(l.Bytes), cli.FormatMicros(l.MedianUS), cli.FormatMicros(l.P99US),
+		strconv.FormatFloat(l.BandwidthGBps, 'f', 2, 64)+" GB/s", strconv.Itoa(l.Iterations),
+		verified)
+}
+
+func (p *benchPrinter) row(cells ...any) error {
+	_, err := fmt.Fprintf(p.out, "%10s %12s %12s %13s %7s  %s\n", cells...)
+	return err
+}

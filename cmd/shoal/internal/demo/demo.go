@@ -1,0 +1,192 @@
+// Package demo has shoal demo: a job that trains on the digits, loses a worker and gains one, and
+// shows what happens.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/client"
+	"github.com/shoal-ml/shoal/examples/digits"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher"
+)
+
+// demoSteps takes a few seconds on two cores, so that one sees it train.
+const demoSteps = 3000
+
+// demoFlags are the flags of shoal demo.
+type demoFlags struct {
+	workers int
+	steps   int
+	python  string // interpreter; "" = the worker in Go
+	json    bool
+}
+
+func NewCommand() *cobra.Command {
+	var f demoFlags
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Train on real data on this machine, lose a worker, gain two, and watch",
+		Long: `Train a small network on 1,797 handwritten digits with several worker processes on this machine, and watch. On the
+way one of them is killed in the middle of a step, and later two more are ordered. All workers count what has become part
+of the parameters, so at the end it is known whether a step or a sample was lost or counted twice.
+
+The data is part of this program, and so is the worker, so nothing is downloaded and no Python is needed. With --python
+the same network is trained by the NumPy and then by the PyTorch example.`,
+		Example: `  shoal demo
+  shoal demo -n 2 --json
+  shoal demo --python=/usr/bin/python3`,
+		Args: cli.NoArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVarP(&f.workers, "workers", "n", 4, "number of worker processes")
+	flags.IntVar(&f.steps, "steps", demoSteps, "training steps, each with 128 images")
+	flags.StringVar(&f.python, "python", "",
+		"train with NumPy and PyTorch; --python=PATH names the interpreter")
+	flags.Lookup("python").NoOptDefVal = "python3"
+	flags.BoolVar(&f.json, "json", false,
+		"print one JSON object a second, and a last one with the result")
+	cmd.AddCommand(newDemoWorkerCommand())
+	return cmd
+}
+
+// run trains with one kind of worker after the other.
+func (f *demoFlags) run(ctx context.Context, out io.Writer) error {
+	if f.workers < 1 || f.workers > job.MaxWorkers {
+		return cli.Usagef("-n %d: the number of workers must be from 1 to %d", f.workers,
+			job.MaxWorkers)
+	}
+	if f.steps < 1 {
+		return cli.Usagef("--steps %d: the demo takes at least 1 step", f.steps)
+	}
+	workers, err := f.kinds(ctx)
+	if err != nil {
+		return err
+	}
+	for _, w := range workers {
+		if err := f.train(ctx, w, newDemoView(out, f, w.name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// demoWorker is a program that trains on the digits, with the number of steps as its last argument.
+// It can lose and gain workers, and reports what came of it.
+type demoWorker struct {
+	name    string // go, numpy or torch
+	command []string
+	env     map[string]string
+}
+
+func (f *demoFlags) kinds(ctx context.Context) ([]demoWorker, error) {
+	if f.python != "" {
+		return pythonDemo(ctx, f.python)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("finding this program's own file: %w", err)
+	}
+	return []demoWorker{{name: "go", command: []string{self, "demo", "worker"}}}, nil
+}
+
+// train runs one job while other goroutines show how it is doing, and make it lose and gain
+// workers.
+func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) error {
+	beside := group.New(ctx)
+	beside.Go("progress", view.run)
+	story := &demoStory{workers: f.workers, steps: f.steps, tell: view.say,
+		joins: map[int]time.Duration{}}
+	result, err := launcher.Run(ctx, launcher.RunConfig{
+		Spec: job.Spec{Name: "demo-" + w.name, Workers: f.workers,
+			Command: append(w.command, strconv.Itoa(f.steps)), Env: w.env},
+		Stdout: io.Discard, // the logs in the run's directory have it
+		Stderr: view,
+		Kill:   cli.Hurry(ctx),
+		OnStart: func(_, dir string) {
+			view.started(dir, time.Now())
+			beside.Go("story", func(ctx context.Context) error { return story.play(ctx, dir) })
+		},
+		OnJoin: func(seat int, _ string) {
+			if seat < f.workers {
+				view.joined(time.Now())
+			}
+		},
+		OnReport: func(seat int, metrics map[string]float64) {
+			if _, progress := metrics["loss"]; progress {
+				view.reported(metrics, time.Now())
+			} else {
+				story.reported(seat, metrics)
+				view.sized(metrics)
+			}
+		},
+	})
+	beside.Stop(nil)
+	if went := beside.Wait(); err == nil {
+		err = went
+	}
+	if err != nil {
+		view.abandon()
+		return err
+	}
+	return view.finish(result.Seconds, story.outcome())
+}
+
+func newDemoWorkerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "worker STEPS",
+		Short:  "One worker of the demo (started by shoal demo)",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			steps, err := strconv.Atoi(args[0])
+			if err != nil {
+				return cli.Usagef("STEPS is %q, not a whole number", args[0])
+			}
+			return Work(cmd.Context(), steps, cmd.OutOrStdout())
+		},
+	}
+}
+
+func Work(ctx context.Context, steps int, out io.Writer) error {
+	j, err := client.Join(ctx)
+	if err != nil {
+		return err
+	}
+	config := digits.Default()
+	config.Steps = steps
+	config.Audit = &digits.Audit{Changed: func(c digits.Change) error {
+		return j.Report(map[string]float64{"step": float64(c.Step), "workers": float64(c.Size),
+			"generation": float64(c.Generation),
+			"at_us":      float64(c.At.UnixMicro()), "pace_us": float64(c.Pace.Microseconds())})
+	}}
+	_, err = digits.Train[float32](ctx, j, config, func(p digits.Progress) error {
+		fmt.Fprintf(out, "step %d  loss %.4f  accuracy %.1f %%\n", p.Step, p.Loss, 100*p.Accuracy)
+		return j.Report(p.Metrics())
+	})
+	if err != nil {
+		return err // a worker that fails does not say that it leaves
+	}
+	found := config.Audit.Findings()
+	if found.Made == 0 {
+		return j.Close()
+	}
+	err = j.Report(map[string]float64{"step": float64(found.Step),
+		"samples_lost": float64(found.Lost), "samples_repeated": float64(found.Repeated),
+		"samples_handed_on": float64(found.HandedOn), "steps_lost": float64(found.StepsLost),
+		"steps_unequal": float64(found.Unequal), "digest": float64(found.Digest)})
+	return errors.Join(err, j.Close())
+}

@@ -1,0 +1,186 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
+)
+
+// The plot of the demo, in shares of its steps: when a worker is killed, and when demoJoiners more
+// are ordered.
+const (
+	demoKillAt  = 0.25
+	demoOrderAt = 0.45
+	demoJoiners = 2
+)
+
+// demoStory kills a worker of a job that trains and orders new ones, from outside, as anybody
+// could; and puts together what the workers report about it. Every worker says when it has made the
+// first step with new members, and at the end what its audit found.
+type demoStory struct {
+	workers, steps int
+	tell           func(line string) // to who watches
+
+	mu      sync.Mutex
+	killed  time.Time // zero = nobody was
+	victim  int       // its seat
+	after   uint64    // the generation that it belonged to
+	recover time.Duration
+	ordered time.Time
+	joins   map[int]time.Duration // by seat
+	ended   []map[string]float64  // the last reports
+}
+
+// play runs beside the job until there is nothing more to do or the job has ended.
+func (s *demoStory) play(ctx context.Context, dir string) error {
+	j, err := control.Find(ctx, dir)
+	if err == nil && s.workers > 1 {
+		if err = s.reach(ctx, j, demoKillAt); err == nil {
+			err = s.kill(j)
+		}
+	}
+	if err == nil {
+		if err = s.reach(ctx, j, demoOrderAt); err == nil {
+			err = s.order(ctx, j)
+		}
+	}
+	var unknown *control.Unknown
+	if errors.Is(err, control.ErrEnded) || errors.As(err, &unknown) || ctx.Err() != nil {
+		return nil // what the job came to, its launcher says
+	}
+	return err
+}
+
+// reach waits until a share of the steps is done and no change is under way.
+func (s *demoStory) reach(ctx context.Context, j *control.Job, share float64) error {
+	return cli.Poll(ctx, func() (bool, error) {
+		err := j.Refresh(ctx)
+		var refusal *control.Refusal
+		if errors.As(err, &refusal) {
+			err = control.ErrEnded
+		}
+		return float64(j.Steps) >= share*float64(s.steps) && j.Size == j.Want, err
+	})
+}
+
+// kill ends one of the workers, wherever in its step it is.
+func (s *demoStory) kill(j *control.Job) error {
+	members := slices.DeleteFunc(slices.Clone(j.Workers), func(w api.Worker) bool {
+		return !w.Running || w.Rank < 0
+	})
+	if len(members) < 2 {
+		return nil
+	}
+	w := members[rand.IntN(len(members))]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.victim, s.after, s.killed = w.Worker, j.Generation, time.Now()
+	if err := syscall.Kill(w.PID, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("killing worker %d: %w", w.Worker, err)
+	}
+	s.tell(fmt.Sprintf("worker %d (process %d) was killed after step %d", w.Worker, w.PID, j.Steps))
+	return nil
+}
+
+// order asks for more workers.
+func (s *demoStory) order(ctx context.Context, j *control.Job) error {
+	s.mu.Lock()
+	s.ordered = time.Now()
+	s.mu.Unlock()
+	s.tell(fmt.Sprintf("%d more workers were ordered after step %d", demoJoiners, j.Steps))
+	return j.Resize(ctx, j.Size+demoJoiners, "shoal demo")
+}
+
+// reported takes a worker's report that is no progress: of a change, or the last one.
+func (s *demoStory) reported(seat int, m map[string]float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, isChange := m["at_us"]
+	if !isChange {
+		s.ended = append(s.ended, m)
+		return
+	}
+	committed := time.UnixMicro(int64(at))
+	switch {
+	case seat >= s.workers && !s.ordered.IsZero():
+		if _, again := s.joins[seat]; !again {
+			s.joins[seat] = committed.Sub(s.ordered)
+		}
+	case !s.killed.IsZero() && uint64(m["generation"]) == s.after+1:
+		beyond := committed.Sub(s.killed) - time.Duration(m["pace_us"])*time.Microsecond
+		s.recover = max(s.recover, beyond) // of the slowest survivor
+	}
+}
+
+// outcome is what the last object of shoal demo --json says of a job that lost and gained workers.
+type outcome struct {
+	stepsLost, samplesLost, samplesRepeated int
+	handedOn                                int
+	recoverMS, joinMS                       []float64
+	equal                                   bool // all members at every step, and at the end
+	members                                 int  // at the end
+}
+
+// outcome takes the worst of what the audits found; those of members that were there to the end
+// count.
+func (s *demoStory) outcome() outcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := outcome{equal: true, recoverMS: []float64{}, joinMS: []float64{}}
+	digest, known := 0.0, false
+	for _, m := range s.ended {
+		if int(m["step"]) != s.steps {
+			continue
+		}
+		o.members++
+		o.stepsLost = max(o.stepsLost, int(m["steps_lost"]))
+		o.samplesLost = max(o.samplesLost, int(m["samples_lost"]))
+		o.samplesRepeated = max(o.samplesRepeated, int(m["samples_repeated"]))
+		o.handedOn = max(o.handedOn, int(m["samples_handed_on"]))
+		if !known {
+			digest, known = m["digest"], true
+		}
+		o.equal = o.equal && m["steps_unequal"] == 0 && m["digest"] == digest
+	}
+	o.equal = o.equal && known
+	if !s.killed.IsZero() {
+		o.recoverMS = append(o.recoverMS, cli.Milliseconds(s.recover))
+	}
+	for _, d := range s.joins {
+		o.joinMS = append(o.joinMS, cli.Milliseconds(d))
+	}
+	slices.Sort(o.joinMS)
+	return o
+}
+
+// String tells the outcome in a few lines.
+func (o *outcome) String() string {
+	var b strings.Builder
+	for _, ms := range o.recoverMS {
+		fmt.Fprintf(&b,
+			"without the killed worker the next step took %.1f ms more; the others took over %s\n",
+			ms, plural.Of(o.handedOn, "sample"))
+	}
+	for _, ms := range o.joinMS {
+		fmt.Fprintf(&b, "a new worker made its first step %.0f ms after it was ordered\n", ms)
+	}
+	equal := "not the same"
+	if o.equal {
+		equal = "the same"
+	}
+	fmt.Fprintf(&b,
+		"steps lost %d, samples lost %d, samples repeated %d; parameters %s on all workers\n",
+		o.stepsLost, o.samplesLost, o.samplesRepeated, equal)
+	return b.String()
+}

@@ -1,0 +1,106 @@
+package jobs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/agent"
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/launcher"
+)
+
+func NewExplainCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "explain JOB",
+		Short: "Say what happened to a job's workers, and why",
+		Long: `Print the ledger of a run in words: every change of its membership, when it was, after which step, and why. Workers for which the others had to
+wait for longer than the rhythm of the job explains are in it too. Of a job that runs it says who is waited for now, and what can be done about it.
+
+JOB is the name of a running job, else the newest run of that name, or the directory of a run.`,
+		Example: `  shoal explain train
+  shoal explain train --json`,
+		Args:              cli.Arguments(1, 1),
+		ValidArgsFunction: completeRuns,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir, live, silent, err := findRun(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return explain(cmd.OutOrStdout(), dir, live, silent, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a change, as in the ledger")
+	return cmd
+}
+
+func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON bool) error {
+	ledger := &tail{path: launcher.Ledger(dir)}
+	if asJSON {
+		return ledger.entries(func(e launcher.Entry) error { return showEntry(out, e, true) })
+	}
+	record, err := launcher.ReadRecord(dir)
+	if err != nil {
+		return err
+	}
+	command, err := json.Marshal(record.Spec.Command)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "job %s: %s of %s, started %s\n", record.Spec.Name,
+		plural.Of(record.Spec.Workers, "worker"), command,
+		record.Started.Local().Format(time.DateTime))
+	err = ledger.entries(func(e launcher.Entry) error {
+		_, err := fmt.Fprintf(out, "  %9s  %s%s\n",
+			fmt.Sprintf("+%.2f s", e.Time.Sub(record.Started).Seconds()), e.Event,
+			whoMoved(e.Event))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if live != nil {
+		_, err = fmt.Fprintf(out, "it is %s: %s workers, step %s\n", live.State, size(live.Job),
+			step(live.Job, reported(live.Job)))
+		return errors.Join(err, tellHeld(out, live.Job), tellWaits(out, live.Job, time.Now(), true))
+	}
+	result, err := launcher.ReadResult(dir)
+	switch {
+	case err == nil:
+	case silent != nil:
+		return fmt.Errorf("it has no result, and may still run: %w", silent)
+	default:
+		_, err = fmt.Fprintf(out, "it has no result: its launcher was killed\n")
+		return err
+	}
+	_, err = fmt.Fprintln(out, ended(result))
+	return err
+}
+
+// whoMoved names the workers that an event is about.
+func whoMoved(e agent.Event) string {
+	var parts []string
+	for _, part := range []struct {
+		what    string
+		workers []int
+	}{{"joined", e.Joined}, {"lost", e.Lost}, {"released", e.Released}, {"finished", e.Finished},
+		{"again", e.Again}} {
+		if len(part.workers) > 0 {
+			parts = append(parts,
+				fmt.Sprintf("%s %s", part.what,
+					strings.Trim(strings.ReplaceAll(fmt.Sprint(part.workers), " ", ", "), "[]")))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
+}

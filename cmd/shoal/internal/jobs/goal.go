@@ -1,0 +1,81 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/launcher"
+)
+
+// goal is what a running job is asked for, and comes to by and by.
+type goal struct {
+	job  *control.Job
+	what string       // such as "4 workers"
+	ask  func() error // the job for it
+	// after each look at the job; an error says why it will not come to it
+	reached func() (bool, error)
+	noWait  bool
+	json    bool
+}
+
+// atGoal is the last line with --json.
+type atGoal struct {
+	Job        string  `json:"job"`
+	Mesh       string  `json:"mesh,omitempty"`
+	Workers    int     `json:"workers"`
+	Generation uint64  `json:"generation"`
+	Seconds    float64 `json:"seconds"`
+}
+
+// pursue asks the job, and shows each of its changes until it has what it was asked for.
+func (g *goal) pursue(ctx context.Context, out io.Writer) error {
+	j, ledger, start := g.job, newTail(launcher.Ledger(g.job.Dir)), time.Now()
+	if err := g.ask(); err != nil || g.noWait {
+		return err
+	}
+	err := cli.Poll(ctx, func() (bool, error) {
+		err := j.Refresh(ctx)
+		if shown := ledger.entries(func(e launcher.Entry) error {
+			return showEntry(out, e, g.json)
+		}); shown != nil {
+			return false, shown
+		}
+		if errors.Is(err, control.ErrEnded) {
+			return false, fmt.Errorf(
+				"job %s has ended before it had %s; shoal explain %[1]s says how", j.Name, g.what)
+		}
+		if err != nil {
+			return false, err
+		}
+		return g.reached()
+	})
+	if ctx.Err() != nil {
+		return fmt.Errorf("no longer waiting for job %s, which still goes to %s: %w", j.Name,
+			g.what, err)
+	}
+	if err != nil {
+		return err
+	}
+	took := time.Since(start)
+	if g.json {
+		return json.NewEncoder(out).Encode(
+			atGoal{j.Name, j.Mesh, j.Size, j.Generation, took.Seconds()})
+	}
+	_, err = fmt.Fprintf(out, "job %s has %s after %v\n", j.Name, g.what,
+		took.Round(time.Millisecond))
+	return err
+}
+
+func showEntry(out io.Writer, e launcher.Entry, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(out).Encode(e)
+	}
+	_, err := fmt.Fprintln(out, e.Event)
+	return err
+}

@@ -1,0 +1,223 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/launcher/proc"
+)
+
+// logsFlags are the flags of shoal logs.
+type logsFlags struct {
+	follow bool
+	rank   int // of the worker; -1 = all
+	json   bool
+}
+
+func NewLogsCommand() *cobra.Command {
+	var f logsFlags
+	cmd := &cobra.Command{
+		Use:   "logs JOB",
+		Short: "Show the output of a job's workers, also of one that has ended",
+		Long: `Show the output of a job's workers, worker by worker, also of a job that has ended.
+
+JOB is the name of a running job, else the newest run of that name, or the directory of a run. The number of a worker is
+the one before its lines, which it keeps for life; for those that the job began with it is their first rank. Of a job on
+several hosts the one that leads it has the output of all workers since it does; each other host has that of its own, and
+does not follow it.`,
+		Example: `  shoal logs train
+  shoal logs train -f                      go on until the job ends
+  shoal logs train --rank 2                one worker, as it wrote it
+  shoal logs ~/.local/state/shoal/runs/train-3`,
+		Args:              cli.Arguments(1, 1),
+		ValidArgsFunction: completeRuns,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.rank < -1 {
+				return cli.Usagef("--rank %d: workers are numbered from 0", f.rank)
+			}
+			dir, live, silent, err := findRun(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			l := &logs{logsFlags: f, dir: dir, out: cmd.OutOrStdout(),
+				readers: map[int]*logReader{}}
+			if err := l.run(cmd.Context(), live); err != nil || !f.follow {
+				return err
+			}
+			return silent // nothing can be followed
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&f.follow, "follow", "f", false,
+		"show what comes, until the job ends; where it is led")
+	flags.IntVar(&f.rank, "rank", -1,
+		"only the output of this worker, without its number before the lines")
+	flags.Lookup("rank").DefValue = "all"
+	flags.BoolVar(&f.json, "json", false, "print one JSON object a line")
+	return cmd
+}
+
+// findRun finds the directory of a run, and its job if that still runs. silent is about launchers
+// that do not answer, where the run has no result: one of them may have its job.
+func findRun(ctx context.Context, name string) (dir string, live *control.Job, silent, err error) {
+	live, err = control.Find(ctx, name)
+	var unknown *control.Unknown
+	switch {
+	case err == nil:
+		return live.Dir, live, nil, nil
+	case !errors.As(err, &unknown) || len(unknown.Matches) > 1:
+		return "", nil, nil, err
+	}
+	if dir = name; !strings.ContainsRune(name, filepath.Separator) {
+		if dir, err = launcher.NewestRun(name); err != nil {
+			// it runs, and another host leads it
+			if len(unknown.Refused) > 0 || unknown.Silent != nil {
+				err = unknown
+			}
+			return "", nil, nil, err
+		}
+	} else if _, err := launcher.ReadRecord(dir); err != nil {
+		return "", nil, nil, fmt.Errorf("%s is not the directory of a run: %w", dir, err)
+	}
+	if hasResult(dir) {
+		return dir, nil, nil, nil
+	}
+	if live, err = control.Find(ctx, dir); err != nil && errors.As(err, &unknown) {
+		silent = unknown.Silent
+	}
+	return dir, live, silent, nil
+}
+
+// completeRuns offers the names of the running jobs and of those that have ended.
+func completeRuns(cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
+	names, directive := completeJobs(cmd, args, word)
+	if len(args) > 0 {
+		return names, directive
+	}
+	for _, name := range launcher.RunNames() {
+		if !slices.ContainsFunc(names, func(n cobra.Completion) bool {
+			return strings.HasPrefix(n, name+"\t")
+		}) {
+			names = append(names, name)
+		}
+	}
+	return names, directive
+}
+
+// logs shows the output of a run.
+type logs struct {
+	logsFlags
+	dir     string
+	out     io.Writer
+	err     error // of writing
+	readers map[int]*logReader
+}
+
+// logReader is the output of one worker, as far as it was shown.
+type logReader struct {
+	tail  tail
+	lines proc.Lines
+}
+
+func (l *logs) run(ctx context.Context, live *control.Job) error {
+	return cli.Poll(ctx, func() (bool, error) {
+		// asked first: nothing comes after
+		over := !l.follow || live == nil || hasResult(l.dir) || launcherGone(live)
+		if err := l.show(); err != nil {
+			return false, err
+		}
+		if over {
+			for _, r := range l.readers {
+				r.lines.Close()
+			}
+			if l.rank >= 0 && len(l.readers) == 0 {
+				return false, fmt.Errorf("%s has no output of a worker %d; shoal ps JOB lists "+
+					"the workers of a running job", l.dir, l.rank)
+			}
+		}
+		return over, l.err
+	})
+}
+
+func hasResult(dir string) bool {
+	_, err := launcher.ReadResult(dir)
+	return err == nil
+}
+
+// show prints what is new in every log.
+func (l *logs) show() error {
+	workers, err := l.workers()
+	if err != nil {
+		return err
+	}
+	for _, worker := range workers {
+		r := l.readers[worker]
+		if r == nil {
+			r = &logReader{tail: tail{path: filepath.Join(l.dir, logName(worker))},
+				lines: proc.Lines{Emit: func(line []byte) {
+					l.emit(worker, line)
+				}}}
+			l.readers[worker] = r
+		}
+		err := r.tail.read(func(piece []byte) (int, error) {
+			if l.rank >= 0 && !l.json {
+				return l.out.Write(piece)
+			}
+			r.lines.Feed(piece, time.Now())
+			return len(piece), l.err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// workers lists those whose output is there and wanted, ascending. Not all need be there: the host
+// that leads has all that was said while it did, the others their own workers.
+func (l *logs) workers() (list []int, err error) {
+	entries, err := os.ReadDir(l.dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		var worker int
+		if _, err := fmt.Sscanf(e.Name(), "rank-%d.log", &worker); err == nil &&
+			e.Name() == logName(worker) && (l.rank < 0 || worker == l.rank) {
+			list = append(list, worker)
+		}
+	}
+	slices.Sort(list)
+	return list, nil
+}
+
+func logName(worker int) string { return fmt.Sprintf("rank-%d.log", worker) }
+
+func (l *logs) emit(worker int, line []byte) {
+	var err error
+	if l.json {
+		err = json.NewEncoder(l.out).Encode(struct {
+			Worker int    `json:"worker"`
+			Line   string `json:"line"`
+		}{worker, string(line)})
+	} else {
+		_, err = fmt.Fprintf(l.out, "[%d] %s\n", worker, line)
+	}
+	if l.err == nil {
+		l.err = err
+	}
+}

@@ -1,0 +1,245 @@
+// Package jobs has the commands about running jobs and their runs: ps, logs, resize, reshape, stop,
+// explain, drain, recover and token.
+package jobs
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/cli"
+)
+
+func NewPsCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "ps [JOB]",
+		Short: "List the running jobs, or the workers of one",
+		Long: `List the jobs that you run on this machine, or the workers of one of them.
+
+WORKERS is members/wanted, SPARES how many more wait to be let in, of how many that shoal run --spares keeps, STEP how many steps
+the job has committed. A worker that is waiting takes part when the step ends, or as a spare when it is needed. One that is waited for keeps
+the others: it has not come to the call in which they wait, as one that hangs. JOB is the name of a running job, or the directory of its run.`,
+		Example: `  shoal ps
+  shoal ps train
+  shoal ps --json | jq -r .job`,
+		Args:              cli.Arguments(0, 1),
+		ValidArgsFunction: completeJobs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				j, err := control.Find(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				return showWorkers(cmd.OutOrStdout(), j.Job, asJSON)
+			}
+			jobs, refused, err := control.Look(cmd.Context())
+			if len(jobs) == 0 && err == nil {
+				if len(refused) == 0 && !asJSON {
+					refused = []string{"no job runs here under this user; shoal run starts one"}
+				}
+				for _, why := range refused {
+					fmt.Fprintln(cmd.ErrOrStderr(), "shoal:", why)
+				}
+				return nil
+			}
+			if shown := showJobs(cmd.OutOrStdout(), jobs, asJSON); shown != nil {
+				return shown
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a job, or a worker of JOB")
+	return cmd
+}
+
+func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
+	rows := [][]string{
+		{"JOB", "WORKERS", "SPARES", "GENERATION", "STEP", "STATE", "SINCE", "LOSS", "ACCURACY",
+			"SAMPLES/S", "DIR"}}
+	for _, j := range jobs {
+		if asJSON {
+			if err := json.NewEncoder(out).Encode(j.Job); err != nil {
+				return err
+			}
+			continue
+		}
+		m := reported(j.Job)
+		rows = append(rows,
+			[]string{j.Name, size(j.Job), spares(j.Job), dash(j.Generation), step(j.Job, m),
+				string(j.State), since(j.Started, time.Now()),
+				metric(m, "loss", "%.4g"), metric(m, "accuracy", "%.4g"),
+				metric(m, "samples_per_s", "%.0f"), j.Dir})
+	}
+	if asJSON {
+		return nil
+	}
+	if err := cli.Table(out, rows); err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		if err := errors.Join(tellBack(out, j.Job), tellHeld(out, j.Job),
+			tellUnusual(out, j.Job, time.Now())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tellBack says of a job that it goes back to a checkpoint, or how it last has.
+func tellBack(out io.Writer, j api.Job) (err error) {
+	switch {
+	case j.RollbackReason != "":
+		_, err = fmt.Fprintf(out, "%s: goes back to a checkpoint, on mesh %s: %s\n", j.Name,
+			cmp.Or(j.NextMesh, j.Mesh), j.RollbackReason)
+	case j.LastRollback != "":
+		_, err = fmt.Fprintf(out, "%s: %s\n", j.Name, j.LastRollback)
+	}
+	return err
+}
+
+func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
+	rows := [][]string{{"WORKER", "RANK", "HOST", "PID", "STATE", "REPORTED"}}
+	for _, w := range j.Workers {
+		if asJSON {
+			if err := json.NewEncoder(out).Encode(w); err != nil {
+				return err
+			}
+			continue
+		}
+		rank, state := "-", "running"
+		if w.Rank >= 0 {
+			rank = strconv.Itoa(w.Rank)
+		}
+		switch {
+		case !w.Running:
+			state = w.Ended
+		case w.Waiting:
+			state = "waiting"
+		case w.Awaited != nil:
+			state = "waited for, " + waited(w.Awaited, time.Now())
+		}
+		var last []string
+		for _, key := range slices.Sorted(maps.Keys(w.Metrics)) {
+			last = append(last, fmt.Sprintf("%s=%.6g", key, w.Metrics[key]))
+		}
+		host := "-" // that is, this one
+		if slices.ContainsFunc(j.Workers, func(x api.Worker) bool { return x.Host != w.Host }) {
+			host = cli.OrDash(w.Host)
+		}
+		rows = append(rows,
+			[]string{strconv.Itoa(w.Worker), rank, host, strconv.Itoa(w.PID), state,
+				cli.OrDash(strings.Join(last, " "))})
+	}
+	if asJSON {
+		return nil
+	}
+	return errors.Join(cli.Table(out, rows), tellHosts(out, j), tellBack(out, j), tellHeld(out, j),
+		tellWaits(out, j, time.Now(), false))
+}
+
+// tellHosts lists the hosts of a job on several.
+func tellHosts(out io.Writer, j api.Job) (err error) {
+	if len(j.Hosts) > 1 {
+		_, err = fmt.Fprintf(out, "hosts: %s; led from %s\n", strings.Join(j.Hosts, ", "), j.Head)
+	}
+	return err
+}
+
+// reported is what the member with the lowest rank reported last; before the job has members, what
+// any worker did.
+func reported(j api.Job) (m api.Metrics) {
+	lowest := -1
+	for _, w := range j.Workers {
+		if len(w.Metrics) > 0 && (m == nil || w.Rank >= 0 && (lowest < 0 || w.Rank < lowest)) {
+			m, lowest = w.Metrics, w.Rank
+		}
+	}
+	return m
+}
+
+func size(j api.Job) string {
+	if j.Generation == 0 { // nobody counts members yet
+		return fmt.Sprintf("%d/%d", j.Alive(), j.Want)
+	}
+	return fmt.Sprintf("%d/%d", j.Size, j.Want)
+}
+
+func spares(j api.Job) string {
+	if j.Spares == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d/%d", j.Waiting()-j.Entering, j.Spares)
+}
+
+func step(j api.Job, m api.Metrics) string {
+	if j.Elastic {
+		return strconv.FormatUint(j.Steps, 10)
+	}
+	return metric(m, "step", "%.0f")
+}
+
+func metric(m api.Metrics, key, format string) string {
+	x, ok := m[key]
+	if !ok {
+		return "-"
+	}
+	return fmt.Sprintf(format, x)
+}
+
+func dash(n uint64) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// since is the time of day, or the day when that is not today's.
+func since(t, now time.Time) string {
+	t, now = t.Local(), now.Local()
+	if t.YearDay() == now.YearDay() && t.Year() == now.Year() {
+		return t.Format("15:04:05")
+	}
+	return t.Format("2006-01-02 15:04")
+}
+
+// completeJobs offers the names of the running jobs as the first argument.
+func completeJobs(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
+	var names []cobra.Completion
+	if len(args) == 0 {
+		jobs, _ := control.List(cmd.Context()) // completion has no place for errors
+		for _, j := range jobs {
+			names = append(names,
+				cobra.CompletionWithDesc(j.Name,
+					fmt.Sprintf("%s, %s workers", j.State, size(j.Job))))
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// myself is who asks, as it stands in the reasons of a job.
+func myself() string {
+	name := os.Getenv("USER")
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return name
+	}
+	return name + "@" + host
+}

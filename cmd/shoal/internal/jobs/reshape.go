@@ -1,0 +1,130 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	api "github.com/shoal-ml/shoal/api/control"
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/state/layout"
+)
+
+// reshapeFlags are the flags of shoal reshape.
+type reshapeFlags struct {
+	mesh   string
+	dryRun bool
+	noWait bool
+	json   bool
+}
+
+func NewReshapeCommand() *cobra.Command {
+	var f reshapeFlags
+	cmd := &cobra.Command{
+		Use: "reshape JOB --mesh AXES",
+		Short: "Give a running job another mesh: other degrees of data, tensor and pipeline " +
+			"parallelism",
+		Long: `Give a running job another mesh: other degrees of data, tensor and pipeline parallelism, while it trains.
+
+The plan is printed first: what crosses from host to host against the least that is possible, the memory that it takes,
+what one host alone has behind it, and would take with it, and how long it should take, in memory and, once all-reduces of
+the job have told how fast they are, on links. Between two steps the state then moves to the ranks of the new mesh, with its optimizer, proved by fingerprint;
+the next step is made there, on the same samples, with the same loss. Workers that the mesh needs are started, those
+that it does not need are released. The job must train with shoal.train, which states where its state lies.
+
+The command ends when the job has the mesh, or says why it will not.`,
+		Example: `  shoal reshape train --mesh dp=2,tp=2
+  shoal reshape train --mesh dp=1,pp=4 --dry-run
+  shoal reshape train --mesh dp=5 --json      with the plan and each change as objects`,
+		Args:              cli.Arguments(1, 1),
+		ValidArgsFunction: completeJobs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.mesh == "" {
+				return cli.Usagef("say which mesh: --mesh dp=2,tp=2")
+			}
+			if _, err := layout.ParseMesh(f.mesh); err != nil {
+				return cli.AsUsage(err)
+			}
+			j, err := control.Find(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return f.run(cmd.Context(), cmd.OutOrStdout(), j)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.mesh, "mesh", "",
+		"the axes with their degrees, the last the fastest, such as dp=2,tp=2")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "print the plan, and change nothing")
+	flags.BoolVar(&f.noWait, "no-wait", false, "ask, and do not wait for the mesh")
+	flags.BoolVar(&f.json, "json", false,
+		"print the plan and each change as JSON objects, and a last one when the job has the mesh")
+	return cmd
+}
+
+func (f *reshapeFlags) run(ctx context.Context, out io.Writer, j *control.Job) error {
+	plan, err := j.PlanReshape(ctx, f.mesh, myself())
+	if err != nil {
+		return fmt.Errorf("job %s keeps its mesh: %w", j.Name, err)
+	}
+	if err := f.show(out, &plan); err != nil || f.dryRun {
+		return err
+	}
+	g := goal{job: j, what: "mesh " + plan.To, noWait: f.noWait, json: f.json}
+	g.ask = func() error {
+		if err := j.Reshape(ctx, f.mesh, myself()); err != nil {
+			return fmt.Errorf("job %s keeps its mesh: %w", j.Name, err)
+		}
+		return nil
+	}
+	g.reached = func() (bool, error) {
+		switch {
+		case j.Mesh == plan.To && j.NextMesh == "":
+			return true, nil
+		case j.MeshError != "":
+			return false, fmt.Errorf("job %s cannot go on: %s", j.Name, j.MeshError)
+		case j.NextMesh != plan.To:
+			return false, fmt.Errorf(
+				"job %s has mesh %s and does not go to %s any more; shoal explain %[1]s says why",
+				j.Name, j.Mesh, plan.To)
+		}
+		return false, nil
+	}
+	return g.pursue(ctx, out)
+}
+
+func (f *reshapeFlags) show(out io.Writer, p *api.Plan) error {
+	if f.json {
+		return json.NewEncoder(out).Encode(p)
+	}
+	_, err := fmt.Fprintf(out, `from           mesh %s
+to             mesh %s, on %s
+state          %d bytes, %s
+moved          %d bytes from host to host, the least possible is %d; %d from worker to worker
+busiest host   %d bytes, the least possible is %d
+extra memory   %d bytes on the host that needs most, %d with what it has
+alone          %s
+predicted      %s
+`, p.From, p.To, plural.Of(p.Workers, "worker"), p.State, plural.Of(p.Tensors, "tensor"), p.Bytes, p.Bound, p.Device, p.Busiest, p.BusiestBound, p.Extra, p.Memory, alone(p), cli.Predicted(p))
+	return err
+}
+
+// alone says what of the state is lost with one host, and what it would cost or save to have it
+// otherwise.
+func alone(p *api.Plan) string {
+	said := fmt.Sprintf("%d bytes on one %s only", p.Unreplicated, p.Where)
+	if p.OtherUnreplicated == p.Unreplicated && p.OtherBytes == p.Bytes {
+		return said
+	}
+	other := "with"
+	if p.Redundant {
+		other = "without"
+	}
+	return fmt.Sprintf("%s; %s --redundant %d, and %d bytes moved", said, other, p.OtherUnreplicated,
+		p.OtherBytes)
+}

@@ -1,0 +1,147 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/job"
+)
+
+// resizeFlags are the flags of shoal resize.
+type resizeFlags struct {
+	noWait bool
+	json   bool
+}
+
+func NewResizeCommand() *cobra.Command {
+	var f resizeFlags
+	cmd := &cobra.Command{
+		Use:   "resize JOB N",
+		Short: "Give a running job another number of workers",
+		Long: `Give a running job another number of workers, while it trains.
+
+New workers start, prepare themselves while the others train, and receive model, optimizer and position in the data when
+a step ends. With fewer, those with the highest ranks are released when a step ends: their training loops end. No step
+and no sample is lost. The job must train in steps: shoal.torch.loader, job.steps, or client.Train in Go.
+
+The command ends when the job has N workers, or says why it will not.`,
+		Example: `  shoal resize train 6
+  shoal resize train 2 --no-wait
+  shoal resize ~/runs/train 4 --json       with the directory of the run, and an object a change`,
+		Args:              cli.Arguments(2, 2),
+		ValidArgsFunction: completeJobs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := strconv.Atoi(args[1])
+			if err != nil || n < 1 || n > job.MaxWorkers {
+				return noNumber(args[1], args[0])
+			}
+			j, err := control.Find(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), j, n)
+		},
+	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		// as in -1
+		if _, word, _ := strings.Cut(err.Error(), "unknown shorthand flag: "); len(word) > 1 &&
+			word[1] >= '0' && word[1] <= '9' {
+			return noNumber(word[strings.LastIndex(word, " ")+1:], "JOB")
+		}
+		return cli.FlagError(cmd, err)
+	})
+	flags := cmd.Flags()
+	flags.BoolVar(&f.noWait, "no-wait", false, "ask, and do not wait for the workers")
+	flags.BoolVar(&f.json, "json", false,
+		"print one JSON object a change, and a last one when the job has N workers")
+	return cmd
+}
+
+func noNumber(word, name string) error {
+	return cli.Usagef(
+		"%q is no number of workers; give 1 to %d, and to end the job use shoal stop %s", word,
+		job.MaxWorkers, name)
+}
+
+func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job, n int) error {
+	told, known := 0, failedWorkers(j)
+	g := goal{job: j, what: plural.Of(n, "worker"), noWait: f.noWait, json: f.json}
+	g.ask = func() error {
+		if err := j.Resize(ctx, n, myself()); err != nil {
+			if refusal := new(control.Refusal); j.Max > 0 && n > j.Max && errors.As(err, &refusal) {
+				err = fmt.Errorf("%w; give it up to %d, or run it anew with a larger --max", err,
+					j.Max)
+			}
+			return fmt.Errorf("job %s keeps its size: %w", j.Name, err)
+		}
+		return nil
+	}
+	g.reached = func() (bool, error) {
+		switch {
+		case j.Want != n:
+			return false, notReached(j, n, known)
+		case j.Spares > 0 && j.Size < n && failedWorkers(j) > known:
+			known = failedWorkers(j)
+			fmt.Fprintf(notes, "shoal: %s; the job starts another after a while\n", lastFailed(j))
+		case j.Unplaced > told:
+			told = j.Unplaced
+			fmt.Fprintf(notes, "shoal: no host has a free slot for %s; waiting for one: %s\n",
+				plural.Of(told, "worker"), howToJoin(j))
+		}
+		return j.Size == n && j.Entering == 0, nil
+	}
+	return g.pursue(ctx, out)
+}
+
+// howToJoin says how a job gets another host.
+func howToJoin(j *control.Job) string {
+	if j.Join == "" {
+		return "this job takes no other hosts, since it was not started with --listen"
+	}
+	return "shoal agent --join " + j.Join + " --token-file FILE, with a token of shoal token " +
+		j.Name
+}
+
+// failedWorkers counts those that ended otherwise than well. Who asks for another size makes shoal
+// end others.
+func failedWorkers(j *control.Job) (n int) {
+	for _, w := range j.Workers {
+		if w.Failed {
+			n++
+		}
+	}
+	return n
+}
+
+// lastFailed says which of the job's workers has failed, the newest that has.
+func lastFailed(j *control.Job) string {
+	for _, w := range slices.Backward(j.Workers) {
+		if w.Failed {
+			return fmt.Sprintf("worker %d %s; shoal logs %s --rank %[1]d shows its output",
+				w.Worker, w.Ended, j.Name)
+		}
+	}
+	return ""
+}
+
+// notReached says why a job no longer wants the size that it was asked for. known is how many of
+// its workers had failed before.
+func notReached(j *control.Job, n, known int) error {
+	why := fmt.Sprintf(": somebody else has asked for that since; shoal explain %s says who",
+		j.Name)
+	if failedWorkers(j) > known {
+		why = ", because " + lastFailed(j)
+	}
+	return fmt.Errorf("job %s now wants %s and not %d%s", j.Name, plural.Of(j.Want, "worker"), n,
+		why)
+}

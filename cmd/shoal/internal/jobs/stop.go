@@ -1,0 +1,101 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/launcher"
+)
+
+func NewStopCommand() *cobra.Command {
+	var now, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "stop JOB",
+		Short: "End a running job, at the end of a step",
+		Long: `End a running job and say how it ended.
+
+The workers of a job that trains in steps are released when the current step ends: their training loops end as at the end
+of the data, and the scripts go on to whatever comes after, such as saving the model. Those of any other job get SIGTERM.
+Workers that still run after 10 s get SIGTERM, and 2 s later SIGKILL. With --now SIGTERM comes at once.
+
+The exit code is 0 when the job is gone. That of shoal run is 0 if all of its workers ended well.`,
+		Example: `  shoal stop train
+  shoal stop train --now`,
+		Args:              cli.Arguments(1, 1),
+		ValidArgsFunction: completeJobs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			j, err := control.Find(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return stopJob(cmd.Context(), cmd.OutOrStdout(), j, now, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&now, "now", false, "do not wait for the end of the step")
+	cmd.Flags().BoolVar(&asJSON, "json", false,
+		"print one JSON object a change, and a last one with the result")
+	return cmd
+}
+
+func stopJob(ctx context.Context, out io.Writer, j *control.Job, now, asJSON bool) error {
+	ledger := newTail(launcher.Ledger(j.Dir))
+	if err := j.Stop(ctx, now, myself()); err != nil && !errors.Is(err, control.ErrEnded) {
+		return fmt.Errorf("job %s is not stopped: %w", j.Name, err)
+	}
+	var result launcher.Result
+	err := cli.Poll(ctx, func() (done bool, err error) {
+		gone := launcherGone(j)
+		result, err = launcher.ReadResult(j.Dir)
+		if shown := ledger.entries(func(e launcher.Entry) error {
+			return showEntry(out, e, asJSON)
+		}); shown != nil {
+			return false, shown
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			if gone {
+				return false, fmt.Errorf("the launcher of job %s was killed, so there is no "+
+					"result; its workers end too, and its files are in %s", j.Name, j.Dir)
+			}
+			return false, nil
+		}
+		return true, err
+	})
+	if ctx.Err() != nil {
+		return fmt.Errorf("no longer waiting for the end of job %s, which was asked for: %w",
+			j.Name, err)
+	}
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return json.NewEncoder(out).Encode(result)
+	}
+	_, err = fmt.Fprintln(out, ended(result))
+	return err
+}
+
+// launcherGone reports whether the launcher has ended. What it was to write is there then; if it is
+// not, it never will be.
+func launcherGone(j *control.Job) bool { return syscall.Kill(j.PID, 0) == syscall.ESRCH }
+
+// ended says in a sentence how a job ended.
+func ended(r launcher.Result) string {
+	how := "ended well"
+	if !r.OK {
+		how, _, _ = strings.Cut(r.Error, "\n")
+		how = strings.TrimPrefix(how, "job "+r.Job+" ")
+	} else if r.StoppedBy != "" {
+		how = "was stopped by " + r.StoppedBy + " and ended well"
+	}
+	return fmt.Sprintf("job %s %s, after %.1f s; its files are in %s", r.Job, how, r.Seconds, r.Dir)
+}

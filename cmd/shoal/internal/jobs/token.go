@@ -1,0 +1,75 @@
+package jobs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/client/control"
+	"github.com/shoal-ml/shoal/internal/cli"
+)
+
+// tokenFlags are the flags of shoal token.
+type tokenFlags struct {
+	life time.Duration
+	file string
+}
+
+func NewTokenCommand() *cobra.Command {
+	var f tokenFlags
+	cmd := &cobra.Command{
+		Use:   "token JOB",
+		Short: "Make a token with which another host joins a running job",
+		Long: `Make a token with which other hosts join a running job, for as long as it is good. Give it to no one else: whoever has it can join.
+
+shoal run --listen writes a token too, which is good for ` + cli.TokenLife.String() + `. This makes more, also for a job that was started with --hosts, and when
+another host leads the job by now: ask where shoal ps shows it.`,
+		Example: `  shoal token train --token-file token
+  shoal token train --for 1h | ssh node9 shoal agent --join head:7077 --token-file -`,
+		Args:              cli.Arguments(1, 1),
+		ValidArgsFunction: completeJobs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.life < time.Second {
+				return cli.Usagef(
+					"--for %v: a token is good for a second at least, such as --for 1h", f.life)
+			}
+			j, err := control.Find(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return f.run(cmd, j)
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.DurationVar(&f.life, "for", cli.TokenLife, "for how long hosts can join with it")
+	flags.StringVar(&f.file, "token-file", "",
+		"write it to this `FILE`, which only you can read, and not to standard output")
+	return cmd
+}
+
+func (f *tokenFlags) run(cmd *cobra.Command, j *control.Job) error {
+	i, err := j.Invite(cmd.Context(), f.life, myself())
+	if errors.Is(err, control.ErrEnded) {
+		return fmt.Errorf("job %s has ended", j.Name)
+	} else if err != nil {
+		return fmt.Errorf("there is no token for job %s: %w", j.Name, err)
+	}
+	file := f.file
+	if file == "" || file == "-" {
+		file = "-"
+		_, err = io.WriteString(cmd.OutOrStdout(), i.Token+"\n")
+	} else {
+		err = cli.WriteToken(file, i.Token)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(),
+		"shoal: other hosts join with it until %s: shoal agent --join %s --token-file %s\n",
+		i.Expires.Local().Format(time.DateTime), i.Join, file)
+	return nil
+}

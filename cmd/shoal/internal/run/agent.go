@@ -1,0 +1,176 @@
+package run
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/tcp"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/launcher"
+)
+
+// agentFlags are the flags of shoal agent.
+type agentFlags struct {
+	join      string
+	tokenFile string
+	slots     int
+	name      string
+	listen    string
+	logDir    string
+	job       string
+	store     storeFlags
+}
+
+func NewAgentCommand() *cobra.Command {
+	var f agentFlags
+	cmd := &cobra.Command{
+		Use:   "agent --join HOST:PORT | --store URL --job NAME  --token-file FILE",
+		Short: "Lend this host to a job that runs on others",
+		Long: `Lend this host to a job that was started elsewhere with shoal run --listen.
+
+The agent runs workers of the job here, as many as it has slots for, and exchanges their tensors with the other hosts over
+links that are encrypted and authenticated on both sides. It ends with the job.
+
+If nobody answers there, it says why and tries again until somebody does. A refusal ends it: another token, another version.
+
+With --store and --job it asks the store of the job where that listens, which is right also when another host leads it by now.
+
+When the host that leads the job is lost, another one goes on in its place, without a lost step: then shoal ps, resize,
+logs and stop work there.
+
+Ctrl-C or SIGTERM, as a spot notice brings it, lets this host's workers go when their step ends, so that no work is
+repeated; then the agent ends. If the job cannot do without them, it says why, and this host stays. A second one ends them
+at once: the job goes on without them.`,
+		Example: `  shoal agent --join head:7077 --token-file token
+  shoal agent --join 10.0.0.5:7077 --token-file - --slots 2 < token
+  shoal agent --store nats://db:4222 --job digits --token-file token`,
+		Args: cli.NoArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&f.join, "join", "", "where the job listens, as shoal run said")
+	flags.StringVar(&f.store.at, "store", "",
+		"instead of --join: the `URL` of the job's store, such as nats://db:4222")
+	flags.StringVar(&f.job, "job", "", "with --store: the name of the job")
+	f.store.credentialsFlag(flags)
+	flags.StringVar(&f.tokenFile, "token-file", "",
+		"file with the token that shoal run wrote; - reads it from standard input")
+	flags.IntVar(&f.slots, "slots", 0, "workers that this host takes, where 0 makes it a "+
+		"witness: one vote more when hosts are lost (default: one a GPU, else one a core)")
+	flags.StringVar(&f.name, "name", "", "name of this host in the job (default: its host name)")
+	flags.StringVar(&f.listen, "listen", ":0", "address on which the other agents reach this one")
+	flags.StringVar(&f.logDir, "log-dir", "",
+		"keep the files of the workers in here (default ~/.local/state/shoal/runs)")
+	return cmd
+}
+
+func (f *agentFlags) run(cmd *cobra.Command) error {
+	byName := f.store.at != ""
+	switch {
+	case f.join == "" && !byName || f.tokenFile == "":
+		return cli.Usagef("shoal agent needs --join HOST:PORT and --token-file FILE; shoal run " +
+			"--listen prints both")
+	case f.join != "" && byName:
+		return cli.Usagef("--join and --store are two ways to the same job: give one of them")
+	case byName != (f.job != ""):
+		return cli.Usagef("to join by name give --store URL and --job NAME")
+	}
+	if f.slots < 0 {
+		return cli.Usagef("--slots %d: a host takes 0 workers or more", f.slots)
+	}
+	if err := cmp.Or(cli.CheckAddress("join", f.join), cli.CheckAddress("listen", f.listen)); err != nil {
+		return err
+	}
+	token, err := cli.ReadToken(cmd.InOrStdin(), f.tokenFile)
+	if err != nil {
+		return err
+	}
+	if byName {
+		if f.join, err = f.store.find(cmd.Context(), f.job); err != nil {
+			return err
+		}
+	}
+	ctx, out, notes := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+	cli.WarnOpen(notes, f.tokenFile)
+	if !cmd.Flags().Changed("slots") {
+		f.slots = defaultSlots()
+	}
+	// who started it over ssh may be lost, and its terminal; the job goes on
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	var joined atomic.Bool // before it has, there is nothing to leave
+	p := cli.NewShutdown(ctx, func(syscall.Signal) bool { return joined.Load() }, func() {
+		fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends; Ctrl-C again "+
+			"ends its workers at once")
+	})
+	defer p.Close()
+	var network *tcp.Network
+	err = launcher.Serve(p.Ctx,
+		launcher.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes,
+			Color: cli.Colorful(out) && cli.Colorful(notes), Leave: p.Asked,
+			Link: func(h fabric.Handler) (fabric.Network, error) {
+				var err error
+				network, err = tcp.Join(p.Ctx, f.join, token,
+					tcp.Config{Name: fabric.Host(cli.HostName(f.name)), Listen: f.listen,
+						Version: version.Version, Unreachable: waiting(notes, f.join)}, h)
+				if p.Ctx.Err() != nil {
+					err = cmp.Or(context.Cause(p.Ctx), err)
+				}
+				joined.Store(err == nil)
+				return network, err
+			},
+			Join: func() string {
+				return network.Addr()
+			}, Token: func(life time.Duration) string {
+				return network.Token(life)
+			}, Store: f.store.later,
+			OnJob: func(job, dir string) {
+				fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n",
+					plural.Of(f.slots, "worker"), job, dir)
+			},
+		})
+	if err == nil {
+		fmt.Fprintln(notes, "shoal: this host has left the job")
+	}
+	return err
+}
+
+// waiting tells that nobody answers where this host is to join: why, again when the reason changes,
+// and now and then for how long it has tried.
+func waiting(notes io.Writer, address string) func(attempts int, why error) {
+	const often = 8 // the attempts are up to eight seconds apart
+	last, began := "", time.Now()
+	return func(attempts int, why error) {
+		switch {
+		case why.Error() != last:
+			last = why.Error()
+			fmt.Fprintf(notes, "shoal: cannot reach the job at %s yet: %s; trying again until it "+
+				"answers, or Ctrl-C\n", address, last)
+		case attempts%often == 0:
+			fmt.Fprintf(notes, "shoal: still trying to reach %s: %d attempts in %v\n", address,
+				attempts, time.Since(began).Round(time.Second))
+		}
+	}
+}
+
+// defaultSlots is a worker a GPU, or a worker a core where there is none.
+func defaultSlots() int {
+	if gpus, _ := filepath.Glob("/proc/driver/nvidia/gpus/*"); len(gpus) > 0 {
+		return len(gpus)
+	}
+	return runtime.NumCPU()
+}

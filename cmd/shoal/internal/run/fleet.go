@@ -1,0 +1,266 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/tcp"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/internal/version"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher"
+)
+
+// fleet is the other hosts of a job that shoal run starts.
+type fleet struct {
+	job       string
+	listen    string // "" = this host alone
+	tokenFile string
+	hosts     []sshHost
+	slots     int  // of this host
+	open      bool // also to hosts that join by themselves
+	plain     bool
+	notes     io.Writer
+
+	network *tcp.Network
+	ssh     *group.Group
+	ended   chan struct{} // gets a token from each agent over ssh
+
+	mu      sync.Mutex
+	left    int // agents over ssh that have not ended
+	missing int // workers without a place, before the job begins
+	giveUp  context.CancelCauseFunc
+}
+
+// stranded is why a job cannot begin: its agents are gone, and no other host is expected.
+type stranded struct {
+	job     string
+	missing int
+}
+
+func (e *stranded) Error() string {
+	return fmt.Sprintf("job %s cannot begin: all agents of --hosts have ended, and there is no "+
+		"room for %s; mend what is said above, or let other hosts join with --listen ADDRESS",
+		e.job, plural.Of(e.missing, "worker"))
+}
+
+// sshHost is a host on which shoal run starts an agent.
+type sshHost struct {
+	name  string
+	slots int
+}
+
+// called is the name of the host in the job: as ssh knows it, less the user. "" = that can be no
+// name; it has its own.
+func (h sshHost) called() string {
+	name := h.name[strings.LastIndex(h.name, "@")+1:]
+	if tcp.CheckName(fabric.Host(name)) != nil {
+		return ""
+	}
+	return name
+}
+
+// parseHosts reads h1:4,h2:4.
+func parseHosts(list string) (hosts []sshHost, err error) {
+	for _, word := range strings.Split(list, ",") {
+		name, slots, ok := strings.Cut(strings.TrimSpace(word), ":")
+		n, err := strconv.Atoi(slots)
+		if !ok || name == "" || strings.HasPrefix(name, "-") || err != nil || n < 1 {
+			return nil, cli.Usagef(
+				"--hosts %s: %q is not HOST:SLOTS, as in --hosts node1:4,node2:4", list, word)
+		}
+		hosts = append(hosts, sshHost{name, n})
+	}
+	return hosts, nil
+}
+
+// check refuses more workers than there can be room for.
+func (f *fleet) check(workers int) error {
+	room := f.slots
+	for _, h := range f.hosts {
+		room += h.slots
+	}
+	if f.open || f.listen == "" || workers <= room {
+		return nil
+	}
+	return cli.Usagef("-n %d is more than the %s of --hosts and --slots; run fewer workers, "+
+		"name more slots, or let other hosts join with --listen ADDRESS", workers,
+		plural.Of(room, "slot"))
+}
+
+// config is what the launcher needs of the fleet; nil for this host alone. giveUp ends a job that
+// cannot begin.
+func (f *fleet) config(ctx context.Context, spec job.Spec,
+	giveUp context.CancelCauseFunc) *launcher.Fleet {
+	f.job, f.missing, f.giveUp = spec.Name, max(0, spec.Workers-f.slots), giveUp
+	if f.listen == "" {
+		return nil
+	}
+	return &launcher.Fleet{Slots: f.slots, Link: f.link, Addr: f.address(),
+		Ready: func() {
+			f.invite(ctx)
+		}, Join: f.at, Token: func(life time.Duration) string { return f.network.Token(life) },
+		Need: func(missing int) { f.lack(func() { f.missing = missing }) }}
+}
+
+// lack takes a change of what the job lacks before it begins, and tells what that comes to.
+func (f *fleet) lack(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+	switch {
+	case f.missing == 0:
+	case !f.open && f.left == 0:
+		f.giveUp(&stranded{f.job, f.missing})
+	default:
+		fmt.Fprintf(f.notes, "shoal: waiting for room for %s more", plural.Of(f.missing, "worker"))
+		if len(f.hosts) > 0 { // else invite has told
+			fmt.Fprintf(f.notes, "; another host gives it with shoal agent --join %s "+
+				"--token-file FILE, and a token of shoal token %s", f.at(), f.job)
+		}
+		fmt.Fprintln(f.notes)
+	}
+}
+
+// link opens this host to the others.
+func (f *fleet) link(h fabric.Handler) (fabric.Network, error) {
+	network, err := tcp.Create(
+		tcp.Config{Job: f.job, Name: fabric.Host(cli.HostName("")), Listen: f.listen,
+			Version: version.Version, PlainData: f.plain}, h)
+	if err != nil {
+		return nil, err
+	}
+	f.network = network
+	return network, nil
+}
+
+// address is how other hosts reach this one: what was said, or the first address that is not this
+// host's alone.
+func (f *fleet) address() string {
+	if host, _, err := net.SplitHostPort(f.listen); err == nil && host != "" && host != "0.0.0.0" &&
+		host != "::" {
+		return host
+	}
+	addrs, _ := net.InterfaceAddrs()
+	for _, a := range addrs {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() {
+			return ip.IP.String()
+		}
+	}
+	return "127.0.0.1"
+}
+
+// at is where other hosts join.
+func (f *fleet) at() string {
+	_, port, _ := net.SplitHostPort(f.network.Addr())
+	return net.JoinHostPort(f.address(), port)
+}
+
+// invite tells how other hosts join, and starts the agents that were asked for.
+func (f *fleet) invite(ctx context.Context) {
+	at, asked := f.at(), ctx
+	token := f.network.Token(cli.TokenLife)
+	f.ssh, f.ended, f.left = group.New(context.WithoutCancel(ctx)),
+		make(chan struct{}, len(f.hosts)), len(f.hosts)
+	for _, h := range f.hosts {
+		f.ssh.Go("ssh "+h.name, func(ctx context.Context) error {
+			// else it ends because the job was stopped
+			if err := f.start(ctx, h, at, token); err != nil && asked.Err() == nil {
+				fmt.Fprintf(f.notes, "shoal: the agent on %s %v\n", h.name, err)
+			}
+			f.lack(func() { f.left-- })
+			f.ended <- struct{}{}
+			return nil
+		})
+	}
+	if len(f.hosts) > 0 {
+		return
+	}
+	if err := cli.WriteToken(f.tokenFile, token); err != nil {
+		fmt.Fprintf(f.notes, "shoal: %v\n", err)
+		return
+	}
+	fmt.Fprintf(f.notes, "shoal: other hosts join with this file within %v, and this command:\n "+
+		" shoal agent --join %s --token-file %s\n", cli.TokenLife, at, f.tokenFile)
+}
+
+// start runs an agent on a host over ssh. What it prints is of interest only when it fails: its
+// workers' lines come over the network.
+func (f *fleet) start(ctx context.Context, h sshHost, at, token string) error {
+	here, err := os.Getwd() // where the script is: ssh begins at home
+	if err != nil {
+		return fmt.Errorf("is not started, because this folder has no path: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, "ssh", "-o", "BatchMode=yes", h.name, "cd", quoted(here), "&&",
+		"exec", "shoal", "agent", "--join", at, "--token-file", "-", "--slots",
+		strconv.Itoa(h.slots), "--name", quoted(h.called()))
+	cmd.Stdin = strings.NewReader(token + "\n")
+	cmd.WaitDelay = time.Second
+	// Ctrl-C is for shoal run, which dismisses the agents
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	var said lastLines
+	cmd.Stderr = &said
+	if err = cmd.Run(); err == nil || ctx.Err() != nil {
+		return nil
+	}
+	text := said.String()
+	// it has not come so far as to say itself what is wrong
+	if !strings.Contains(text, "    | shoal: ") {
+		text += fmt.Sprintf("  next    is shoal on the PATH there, is there a folder %s, and "+
+			"does `ssh %s true` work without a password?\n", here, h.name)
+	}
+	return fmt.Errorf("has ended: %w\n%s", err, strings.TrimSuffix(text, "\n"))
+}
+
+// quoted is a word for a shell, whatever is in it.
+func quoted(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+
+// parting is how long agents may take to end by themselves when the job is over.
+const parting = 2 * time.Second
+
+// close waits for what invite has started.
+func (f *fleet) close() {
+	if f.ssh == nil {
+		return
+	}
+	late := time.After(parting)
+	for waiting := len(f.hosts); waiting > 0; waiting-- {
+		select {
+		case <-f.ended:
+		case <-late:
+			waiting = 0
+		}
+	}
+	f.ssh.Stop(nil)
+	_ = f.ssh.Wait()
+}
+
+// lastLines keeps the end of what is written.
+type lastLines struct{ text []byte }
+
+func (l *lastLines) Write(p []byte) (int, error) {
+	const most = 2 << 10
+	l.text = append(l.text, p...)
+	l.text = l.text[max(0, len(l.text)-most):]
+	return len(p), nil
+}
+
+func (l *lastLines) String() string {
+	var b strings.Builder
+	for line := range strings.Lines(string(l.text)) {
+		b.WriteString("    | " + strings.TrimRight(line, "\n") + "\n")
+	}
+	return b.String()
+}

@@ -1,0 +1,293 @@
+// Package run has the commands that start a job or lend a host to one: run and agent.
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher"
+)
+
+// runFlags are the flags of shoal run.
+type runFlags struct {
+	workers int
+	min     int
+	max     int
+	spares  int
+	file    string
+	name    string
+	env     []string
+	fixed   bool
+	spread  bool
+	logDir  string
+	dryRun  bool
+	listen  string
+	hosts   string
+	slots   int
+	token   string
+	plain   bool
+	store   storeFlags
+}
+
+func NewCommand() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run [-n N] [-f job.yaml] [flags] -- command [args…]",
+		Short: "Run a command as N workers of one job",
+		Long: `Run a command as N workers of one job, on this machine or on several hosts.
+
+The workers' output comes line by line behind their ranks; all of it, and what they report, is kept in the directory of
+the run. The first worker that fails ends the job. Ctrl-C stops the workers, a second Ctrl-C kills them. Nothing of a job
+stays behind, however it ends.
+
+A job that trains in steps (shoal.torch.loader, job.steps, or client.Train in Go) goes on without workers that are killed
+by a signal, or that came later and fail, and shoal resize changes their number. With --min N it also goes on without others
+that fail by themselves, and waits at the end of a step while it has fewer than N, until shoal resize or a host that joins
+gives it more.
+
+With --spares N, behind its first step, the job starts N workers more, which run the script up to its loop and wait there. One of them
+takes the place of a worker that is lost when the step ends, and they are the first to enter when the job is made larger; others
+start in their stead. A spare takes a slot on a host, and so much memory as a worker.
+
+With --listen other hosts may join, with the command that is printed then; the job begins when there is room for all workers. With
+--hosts the agents of other hosts are started over ssh, under these names, in the folder of the same path; shoal must be on the PATH there, and --env PATH=… says where the
+workers' programs are. What hosts say to each other is encrypted and authenticated.
+SIGTERM, as a spot notice brings it, frees this host when its step ends, and another leads on. It ends the job as Ctrl-C does where no other host is
+there to lead on, and where workers cannot be let go: in a job without steps. Where the others cannot hold the state, the job says so and trains on.
+
+With --store the job keeps a record on NATS servers, or in a folder of this host: who leads it, and every change of its
+membership. Only one job of a name runs on a store, and hosts can join by its name. Training never waits for the store, and
+no job needs one to survive.
+
+A worker finds its place in SHOAL_RANK and SHOAL_SIZE (also RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … for torch).
+Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM.`,
+		Example: `  shoal run -n 4 -- python3 train.py --epochs 3
+  shoal run -n 2 --name digits --env OMP_NUM_THREADS=1 -- ./train
+  shoal run -n 4 --min 2 --max 8 -- python3 train.py
+  shoal run -n 4 --spares 1 -- python3 train.py                a lost worker is replaced
+  shoal run -n 8 --listen :7077 -- python3 train.py            other hosts join with shoal agent
+  shoal run -n 8 --hosts node1:4,node2:4 -- python3 train.py   over ssh
+  shoal run -n 4 --name digits --store ./record -- python3 train.py
+  shoal run -n 8 --name digits --listen :7077 --store nats://db:4222 --store-creds shoal.creds -- python3 train.py
+  shoal run -f job.yaml                      the file gives name, workers, min, max, spares, command, env, fixed_routes and redundant
+  shoal run -f job.yaml -n 8 --dry-run       print the job that would be run; flags come before the file`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			spec, err := f.spec(cmd, args)
+			if err != nil {
+				return err
+			}
+			if f.dryRun {
+				fmt.Fprint(cmd.OutOrStdout(), spec)
+				return nil
+			}
+			return f.run(cmd, spec)
+		},
+	}
+	f.declare(cmd.Flags())
+	return cmd
+}
+
+// declare makes them flags of the command.
+func (f *runFlags) declare(flags *pflag.FlagSet) {
+	flags.SortFlags = false
+	flags.SetInterspersed(false) // what follows the command belongs to it, with or without --
+	flags.IntVarP(&f.workers, "workers", "n", 0, "number of workers (default 1)")
+	flags.IntVar(&f.min, "min", 0, "with fewer than `N` workers wait for more, and survive also "+
+		"workers that fail (default: only those that are killed)")
+	flags.IntVar(&f.max, "max", 0, "refuse to be resized above `N` workers (default: no limit)")
+	flags.IntVar(&f.spares, "spares", 0, "keep `N` workers more waiting, which take the places "+
+		"of lost ones at once and cost as much memory as others")
+	flags.StringVarP(&f.file, "file", "f", "", "read the job from a YAML file")
+	flags.StringVar(&f.name, "name", "", "name of the job (default: after the command)")
+	flags.StringArrayVar(&f.env, "env", nil, "set `KEY=VALUE` for the workers; repeat for more")
+	flags.BoolVar(&f.fixed, "fixed-routes", false, "let an all-reduce go between hosts by its "+
+		"length alone, not as is measured to be fastest: sums come out the same in every run")
+	flags.BoolVar(&f.spread, "redundant", false, "place the ranks of a mesh so that what "+
+		"several of them have is on two hosts, wherever the workers allow it: a lost host then "+
+		"costs no state")
+	flags.StringVar(&f.logDir, "log-dir", "",
+		"keep the directory of the run in here (default ~/.local/state/shoal/runs)")
+	flags.StringVar(&f.listen, "listen", "",
+		"let other hosts join at this `ADDRESS`, such as :7077")
+	flags.StringVar(&f.hosts, "hosts", "", "start agents over ssh on `H1:SLOTS,H2:SLOTS`; this "+
+		"host then takes no workers, unless --slots says so")
+	flags.IntVar(&f.slots, "slots", 0, "with --listen or --hosts: workers that this host takes "+
+		"(default with --listen: one a GPU, else one a core)")
+	flags.StringVar(&f.token, "token-file", "", "with --listen: write the token with which "+
+		"hosts join to this `FILE` (default: ~/.local/state/shoal/token)")
+	flags.BoolVar(&f.plain, "unencrypted-data", false, "with --listen or --hosts: send tensors "+
+		"in the clear, faster; anyone on the network can read and change them")
+	flags.StringVar(&f.store.at, "store", "", "keep the record of the job on NATS servers "+
+		"(`URL`, such as nats://db:4222), or in a folder of this host")
+	f.store.credentialsFlag(flags)
+	flags.BoolVar(&f.store.takeOver, "take-over", false, "with --store: begin even if a job of "+
+		"this name is led elsewhere, because you know that it is gone")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "print the job as YAML, and run nothing")
+}
+
+// spec is the job of the file, overridden by the flags, with defaults, valid.
+func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
+	var spec job.Spec
+	if f.file != "" {
+		var err error
+		if spec, err = job.Load(f.file); err != nil {
+			return spec, err
+		}
+	}
+	env, err := parseEnv(f.env)
+	if err != nil {
+		return spec, err
+	}
+	for _, flag := range []string{"min", "max"} { // where 0 is what they are without the flag
+		if cmd.Flags().Changed(flag) && cmd.Flag(flag).Value.String() == "0" {
+			return spec, cli.Usagef(
+				"--%s 0 is no number of workers; give 1 to 1024, or leave it out", flag)
+		}
+	}
+	spec = spec.Override(
+		job.Spec{Name: f.name, Min: f.min, Max: f.max, Spares: f.spares, Command: args, Env: env,
+			FixedRoutes: f.fixed, Redundant: f.spread}).WithDefaults()
+	if cmd.Flags().Changed("workers") { // also a 0, which must be refused and not defaulted
+		spec.Workers = f.workers
+	}
+	return spec, spec.Validate()
+}
+
+func parseEnv(pairs []string) (map[string]string, error) {
+	env := make(map[string]string, len(pairs))
+	for _, pair := range pairs {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return nil, cli.Usagef("--env %s has no value; write --env %[1]s=VALUE", pair)
+		}
+		env[key] = value
+	}
+	return env, nil
+}
+
+// fleet reads the flags about other hosts.
+func (f *runFlags) fleet(cmd *cobra.Command) (*fleet, error) {
+	fl := &fleet{listen: f.listen, tokenFile: f.token, slots: f.slots, open: f.listen != "",
+		plain: f.plain, notes: cmd.ErrOrStderr()}
+	said := cmd.Flags().Changed
+	// as of a shell's variable that is not set: the job would run here, alone
+	for _, flag := range []string{"listen", "hosts", "store"} {
+		if said(flag) && cmd.Flag(flag).Value.String() == "" {
+			return nil, cli.Usagef("--%s is empty: say what it is to be, or leave it out", flag)
+		}
+	}
+	switch {
+	case f.slots < 0:
+		return nil, cli.Usagef("--slots %d: a host takes 0 workers or more", f.slots)
+	case f.listen == "" && f.hosts == "":
+		for _, flag := range []string{"slots", "token-file", "unencrypted-data"} {
+			if said(flag) {
+				return nil, cli.Usagef("--%s is about other hosts: it needs --listen or --hosts",
+					flag)
+			}
+		}
+		return fl, nil
+	case f.hosts != "":
+		var err error
+		if fl.hosts, err = parseHosts(f.hosts); err != nil {
+			return nil, err
+		}
+		if fl.listen == "" {
+			fl.listen = ":0"
+		}
+	case !said("slots"):
+		fl.slots = defaultSlots()
+	}
+	if err := cli.CheckAddress("listen", f.listen); err != nil {
+		return nil, err
+	}
+	if f.plain {
+		fmt.Fprintln(fl.notes, "shoal: WARNING: tensors travel between hosts in the clear "+
+			"(--unencrypted-data); control messages stay encrypted")
+	}
+	if fl.tokenFile == "" {
+		dir, err := launcher.RunsDir()
+		if err != nil {
+			return nil, err
+		}
+		fl.tokenFile = filepath.Join(filepath.Dir(dir), "token")
+	}
+	return fl, nil
+}
+
+func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
+	out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
+	others, err := f.fleet(cmd)
+	if err != nil {
+		return err
+	}
+	if err := others.check(spec.Workers); err != nil {
+		return err
+	}
+	record, err := f.store.open(cmd.Context())
+	if err != nil {
+		return err
+	}
+	if record != nil {
+		defer record.Store.Close()
+	}
+	ctx, giveUp := context.WithCancelCause(cmd.Context())
+	defer giveUp(nil)
+	leave := (<-chan struct{})(nil)
+	var cannot func(error)
+	if others.listen != "" {
+		p := cli.NewShutdown(ctx, func(s syscall.Signal) bool { return s == syscall.SIGTERM }, func() {
+			fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends, if others "+
+				"can go on with it; a second signal ends the job at once")
+		})
+		defer p.Close()
+		ctx, leave, cannot = p.Ctx, p.Asked, func(error) { p.Must() }
+	}
+	defer others.close()
+	result, err := launcher.Run(ctx, launcher.RunConfig{
+		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: cli.Colorful(out) &&
+			cli.Colorful(notes), Kill: cli.Hurry(cmd.Context()),
+		Leave: leave, CannotLeave: cannot,
+		Fleet: others.config(cmd.Context(), spec, giveUp), Record: record,
+		OnStart: func(name, dir string) {
+			others.job = name
+			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name,
+				plural.Of(spec.Workers, "worker"), dir)
+		},
+	})
+	if cannot := new(stranded); errors.As(err, &cannot) {
+		return cannot
+	}
+	if err != nil {
+		return byForce(err)
+	}
+	took := time.Duration(result.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
+	if result.GoesOn != "" {
+		fmt.Fprintf(notes, "shoal: this host has left job %s after %s; it goes on on host %s\n",
+			result.Job, took, result.GoesOn)
+		return nil
+	}
+	by := ""
+	if result.StoppedBy != "" {
+		by = "was stopped by " + result.StoppedBy + " and "
+	}
+	fmt.Fprintf(notes, "shoal: job %s %sended well after %s\n", result.Job, by, took)
+	if result.Alone && spec.Workers > 1 {
+		fmt.Fprintf(notes, "shoal: note: no worker joined, so shoal had no part in what the %d "+
+			"processes did, and each ran alone unless they met in another way, as by "+
+			"init_process_group(\"gloo\"); call shoal.join() in the script, or "+
+			"init_process_group(\"shoal\"), to make them one job\n", spec.Workers)
+	}
+	return nil
+}

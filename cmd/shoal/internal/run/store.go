@@ -1,0 +1,125 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/launcher"
+	"github.com/shoal-ml/shoal/store"
+	"github.com/shoal-ml/shoal/store/nats"
+	"github.com/shoal-ml/shoal/store/record"
+)
+
+// storeFlags say where the record of jobs is kept.
+type storeFlags struct {
+	at          string // a URL, or a folder; "" = nowhere
+	credentials string
+	takeOver    bool
+}
+
+func (f *storeFlags) credentialsFlag(flags *pflag.FlagSet) {
+	flags.StringVar(&f.credentials, "store-creds", "",
+		"`FILE` with the credentials for the NATS servers of the store")
+}
+
+// remote reports whether the store is on servers; it refuses what could be meant either way.
+func (f *storeFlags) remote() (bool, error) {
+	remote := strings.Contains(f.at, "://")
+	_, port, err := net.SplitHostPort(f.at)
+	switch {
+	case remote && !strings.HasPrefix(f.at, "nats://") && !strings.HasPrefix(f.at, "tls://"):
+		return false, cli.Usagef("--store %s: the store is NATS: write nats://HOST:4222 or "+
+			"tls://HOST:4222, or a folder", f.at)
+	case !remote && err == nil && port != "" && !strings.Contains(f.at, "/"):
+		return false, cli.Usagef("--store %s: write nats://%[1]s for servers, ./%[1]s for a folder",
+			f.at)
+	case !remote && f.credentials != "":
+		return false, cli.Usagef(
+			"--store-creds is for NATS servers: it needs --store nats://HOST:4222")
+	}
+	return remote, nil
+}
+
+func (f *storeFlags) servers() nats.Servers {
+	return nats.Servers{URL: f.at, Credentials: f.credentials}
+}
+
+// open opens the store of a job that begins; nil if there is to be none.
+func (f *storeFlags) open(ctx context.Context) (*launcher.RecordConfig, error) {
+	if f.at == "" {
+		if f.credentials != "" || f.takeOver {
+			return nil, cli.Usagef(
+				"--store-creds and --take-over are about the record of the job: they need --store")
+		}
+		return nil, nil
+	}
+	remote, err := f.remote()
+	if err != nil {
+		return nil, err
+	}
+	c := &launcher.RecordConfig{TakeOver: f.takeOver}
+	if remote {
+		c.URL = f.at
+		c.Store, err = nats.Connect(ctx, f.servers())
+	} else {
+		c.Store, err = nats.Open(f.at)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w; or run without --store: no job needs one to survive the "+
+			"loss of workers and hosts", err)
+	}
+	return c, nil
+}
+
+// later is the store of a job that this host joins, in case it leads it one day.
+func (f *storeFlags) later(url string) store.Store {
+	return nats.Later(nats.Servers{URL: url, Credentials: f.credentials})
+}
+
+// find asks the store where a job listens.
+func (f *storeFlags) find(ctx context.Context, job string) (address string, err error) {
+	remote, err := f.remote()
+	if err != nil {
+		return "", err
+	}
+	if !remote {
+		return "", cli.Usagef("--store %s: the store in a folder can be asked by nobody but the "+
+			"agent that has it open; give --join HOST:PORT instead", f.at)
+	}
+	s, err := nats.Connect(ctx, f.servers())
+	if err != nil {
+		return "", fmt.Errorf("%w; or give --join HOST:PORT", err)
+	}
+	defer s.Close()
+	o, err := store.Find(ctx, s, job)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return "", fmt.Errorf("the store %s knows no job called %q: start it with shoal run "+
+			"--name %[2]s --listen ADDRESS --store %s", s, job, f.at)
+	case err != nil:
+		return "", err
+	case !o.Ended.IsZero():
+		return "", fmt.Errorf("the job %q has ended at %s, by what the store %s knows", job,
+			o.Ended.Format("2006-01-02 15:04:05 MST"), s)
+	case o.Address == "":
+		return "", fmt.Errorf("the job %q, led by host %s, lets nobody join: it was started "+
+			"without --listen, or has only just begun", job, o.Host)
+	}
+	return o.Address, nil
+}
+
+// byForce names the flag that the message of the store cannot know.
+func byForce(err error) error {
+	var taken *store.TakenError
+	var elsewhere *record.ElsewhereError
+	if errors.As(err, &taken) || errors.As(err, &elsewhere) {
+		return fmt.Errorf("%w (--take-over)", err)
+	}
+	return err
+}

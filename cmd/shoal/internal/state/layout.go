@@ -1,0 +1,161 @@
+package state
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/durable"
+	"github.com/shoal-ml/shoal/state/layout"
+)
+
+// layoutFlags say which rank has what.
+type layoutFlags struct {
+	mesh, preset, file string
+	virtual            int // chunks of layers in each stage
+}
+
+// add defines the flags, with a prefix where a command has two layouts.
+func (l *layoutFlags) add(flags *pflag.FlagSet, prefix string) {
+	l.addPreset(flags, prefix)
+	flags.StringVar(&l.file, prefix+"layout", "", "a file that says it instead, in YAML "+
+		"(docs/formats/layout.md); shoal state layout writes one to begin with")
+}
+
+func (l *layoutFlags) addPreset(flags *pflag.FlagSet, prefix string) {
+	flags.StringVar(&l.mesh, prefix+"mesh", "",
+		"the ranks, as axes with their sizes, the last the fastest: pp=2,dp=4,tp=2")
+	flags.StringVar(&l.preset, prefix+"preset", "",
+		"who has what: hf, megatron-core, fsdp2, zero1, zero2, zero3, or several joined by +")
+	l.virtual = 1
+	flags.Var(cli.NewAtLeast(&l.virtual, 1, "a number of chunks, 1 or more"), prefix+"virtual-stages",
+		"with megatron-core: how many chunks of layers each stage of pp has, dealt out round "+
+			"and round, as a virtual pipeline has them")
+}
+
+func (l *layoutFlags) given() bool { return l.mesh != "" || l.preset != "" || l.file != "" }
+
+// check fails where the flags cannot be meant, whatever the checkpoint is.
+func (l *layoutFlags) check() error {
+	switch {
+	case l.virtual > 1 && !strings.Contains(l.preset, "megatron-core"):
+		return cli.Usagef("--virtual-stages is of the preset megatron-core; in a layout file it " +
+			"is pp=spread(1,LAYERS,chunks=…), which counts those of all stages")
+	case l.file != "" && (l.mesh != "" || l.preset != ""):
+		return cli.Usagef("a layout file says everything: give either that, or a mesh and a preset")
+	case l.mesh != "" && l.preset == "":
+		return cli.Usagef("the mesh %s says how many ranks there are, not who has what; add a "+
+			"preset, such as megatron-core or fsdp2", l.mesh)
+	case l.preset == "":
+		return nil
+	// which cut over dp
+	case l.mesh == "" && (strings.Contains(l.preset, "fsdp") || strings.Contains(l.preset, "zero")):
+		return cli.Usagef("the preset %s says who has what, not how many ranks there are; add a "+
+			"mesh, such as dp=8", l.preset)
+	}
+	m, err := layout.ParseMesh(l.mesh)
+	if err == nil {
+		err = layout.CheckPreset(l.preset, m)
+	}
+	return cli.AsUsage(err)
+}
+
+// spec is the layout that was asked for, of the tensors of a checkpoint that model tells of; nil
+// when none was. The flags are checked.
+func (l *layoutFlags) spec(c *checkpoint.Checkpoint, model *modelFlags) (*layout.Spec, error) {
+	switch {
+	case l.file != "":
+		text, err := durable.Read(l.file, layout.MaxSpecBytes)
+		if err != nil {
+			return nil, err
+		}
+		return layout.Parse(text)
+	case l.preset == "":
+		return nil, nil
+	}
+	m, err := layout.ParseMesh(l.mesh)
+	if err != nil {
+		return nil, err
+	}
+	kvHeads := 0
+	if strings.Contains(l.preset, "megatron-core") {
+		if kvHeads, err = model.heads(c); err != nil {
+			return nil, err
+		}
+	}
+	spec, err := layout.Preset(l.preset, m, checkpoint.Catalogue(c.Checkpoint), kvHeads)
+	if err == nil {
+		err = layout.Interleave(spec, l.virtual)
+	}
+	return spec, err
+}
+
+// sourceFlags say what of a checkpoint is meant, and as what.
+type sourceFlags struct {
+	only, rename []string
+	noValues     bool
+	model        modelFlags
+}
+
+func (s *sourceFlags) add(flags *pflag.FlagSet) {
+	s.addTensors(flags)
+	flags.BoolVar(&s.noValues, "no-values", false, "leave out what is no tensor")
+}
+
+func (s *sourceFlags) addTensors(flags *pflag.FlagSet) {
+	flags.StringArrayVar(&s.only, "only", nil,
+		"only tensors whose name matches; ** is anything, * anything but a dot, # a number")
+	flags.StringArrayVar(&s.rename, "rename", nil,
+		"OLD=NEW: another beginning of names, such as module.= or model.=")
+	s.model.add(flags)
+}
+
+// open opens a checkpoint and leaves of it what was asked for. Flags that cannot be meant are an
+// error before anything is read.
+func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
+	var match []func(string) bool
+	for _, text := range s.only {
+		m, err := layout.Matcher(text)
+		if err != nil {
+			return nil, cli.AsUsage(fmt.Errorf("--only: %w", err))
+		}
+		match = append(match, m)
+	}
+	for _, text := range s.rename {
+		if !strings.Contains(text, "=") {
+			return nil, cli.Usagef("--rename %s is not of the form OLD=NEW", text)
+		}
+	}
+	if err := s.model.check(); err != nil {
+		return nil, err
+	}
+	c, err := checkpoint.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if len(match) > 0 {
+		err = c.Select(func(name string) bool {
+			return slices.ContainsFunc(match, func(m func(string) bool) bool { return m(name) })
+		})
+	}
+	for _, text := range s.rename {
+		if from, to, _ := strings.Cut(text, "="); err == nil {
+			err = c.Rename(from, to)
+		}
+	}
+	if err == nil {
+		err = s.model.apply(c)
+	}
+	if s.noValues {
+		c.Values = nil
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}

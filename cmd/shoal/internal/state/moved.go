@@ -1,0 +1,133 @@
+package state
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/internal/plural"
+)
+
+// movedJSON is what a move has written in the output for programs, in bytes.
+type movedJSON struct {
+	From    string `json:"from"`
+	To      string `json:"to"`
+	Format  string `json:"format"`
+	Tensors int    `json:"tensors"`
+	Bytes   int64  `json:"bytes"`            // with replicas and padding
+	Reused  int64  `json:"reused,omitempty"` // of these, by an earlier run
+	// of both; absent when an earlier run has finished
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// an earlier run has finished, and this one found all in place
+	Earlier bool `json:"earlier,omitempty"`
+
+	// files whose parts were taken from replicas
+	Unread        []string `json:"unread,omitempty"`
+	TensorsBehind int      `json:"tensors_behind,omitempty"` // that --names leaves out
+	// for which the format has no place
+	ValuesBehind int `json:"values_behind,omitempty"`
+	// files in SRC's folder that are no part of it
+	Beside []string `json:"beside,omitempty"`
+	// tensors that DeepSpeed makes of others, which were compared
+	Implied int           `json:"implied,omitempty"`
+	Altered []alteredJSON `json:"altered,omitempty"`
+}
+
+type alteredJSON struct {
+	Value string `json:"value"`
+	Was   string `json:"was"`
+	Is    string `json:"is"`
+}
+
+func (m *moveFlags) moved(src, dst string, c *checkpoint.Checkpoint, out *format.Output, lost int,
+	r *checkpoint.Report) movedJSON {
+	j := movedJSON{
+		From: src, To: dst, Format: out.Format, Tensors: len(out.Tensors),
+		Bytes: r.Moved + r.Reused, Reused: r.Reused, Earlier: r.AlreadyDone,
+		Unread: r.Unreadable, TensorsBehind: m.source.model.behind, ValuesBehind: lost,
+		Beside:  c.Extras,
+		Implied: len(out.Implied),
+	}
+	if !r.AlreadyDone {
+		j.Fingerprint = r.State.String()
+	}
+	for _, a := range out.Altered {
+		j.Altered = append(j.Altered, alteredJSON{a.Path, a.Was, a.Is})
+	}
+	return j
+}
+
+func sayMoved(to io.Writer, src, dst string, out *format.Output, r *checkpoint.Report) error {
+	if r.AlreadyDone {
+		_, err := fmt.Fprintf(to, "%s was finished by an earlier run\n", dst)
+		return err
+	}
+	reused := ""
+	if r.Reused > 0 {
+		reused = fmt.Sprintf(", %d of them by an earlier run", r.Reused)
+	}
+	_, err := fmt.Fprintf(to, "%s: %s, %s, %d bytes%s, fingerprint %v, the same as of %s\n", dst,
+		out.Format,
+		plural.Of(len(out.Tensors), "tensor"), r.Moved+r.Reused, reused, r.State, src)
+	return err
+}
+
+// tell says what of SRC is not in DST, or not as it was. lost values have no place there; optimizer
+// is what is to be said of that.
+func (m *moveFlags) tell(notes io.Writer, c *checkpoint.Checkpoint, out *format.Output, lost int,
+	optimizer []string) {
+	for _, note := range slices.Concat(optimizer, out.Notes) {
+		fmt.Fprintf(notes, "shoal: %s\n", note)
+	}
+	behind := func(n int, what, why string) {
+		if n > 0 {
+			fmt.Fprintf(notes, "shoal: %s %s behind, %s\n", plural.Of(n, what),
+				plural.Verb(n, "stays", "stay"), why)
+		}
+	}
+	behind(m.source.model.behind, "tensor",
+		"which are random numbers of ranks, or beside parameters")
+	behind(lost, "value", "for which the format "+m.format+" has no place")
+	if n := len(c.Extras); n > 0 {
+		var names []string
+		for _, name := range c.Extras {
+			names = append(names, printable(name))
+		}
+		fmt.Fprintf(notes, "shoal: %s in the folder of SRC %s no part of it: %s; shoal reads "+
+			"each by its own name\n",
+			plural.Of(n, "file"), plural.Verb(n, "is", "are"), listSome(names))
+	}
+	behind(len(out.Implied), "tensor",
+		"which DeepSpeed makes of the master weights; all were compared with these")
+	if n := len(out.Altered); n > 0 {
+		fmt.Fprintf(notes, "shoal: %s %s out as something else, since torch.load with "+
+			"weights_only takes no such objects: %s\n",
+			plural.Of(n, "value"), plural.Verb(n, "comes", "come"), someOf(out.Altered))
+	}
+	if m.format == "pt" && c.Nested && len(m.source.rename) == 0 {
+		fmt.Fprintln(notes,
+			"shoal: dicts in dicts of SRC are one dict in DST, with their keys joined by dots")
+	}
+}
+
+// someOf names the first few of what was altered.
+func someOf(list []format.Altered) string {
+	var texts []string
+	for _, a := range list {
+		texts = append(texts, fmt.Sprintf("%s %s as %s", a.Was, printable(a.Path), a.Is))
+	}
+	return listSome(texts)
+}
+
+// listSome lists the first few texts, and how many there are more.
+func listSome(texts []string) string {
+	const most = 5
+	some := slices.Clone(texts[:min(most, len(texts))])
+	if n := len(texts) - most; n > 0 {
+		some = append(some, fmt.Sprintf("and %d more", n))
+	}
+	return strings.Join(some, ", ")
+}

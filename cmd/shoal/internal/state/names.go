@@ -1,0 +1,105 @@
+package state
+
+import (
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/format/hf"
+	"github.com/shoal-ml/shoal/format/megatron"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/durable"
+)
+
+// modelFlags say what names the tensors of a model get, and what the files do not tell of it.
+type modelFlags struct {
+	names, config string
+	kvHeads       int
+	vocabulary    int
+	either        bool // whether a checkpoint may have these names already
+
+	read   *hf.Config // what is in config
+	behind int        // tensors that are of no model, and were left out
+}
+
+func (m *modelFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&m.names, "names", "", "hf: give Megatron's tensors the names of Hugging "+
+		"Face, and take apart what Megatron joins; after --only and --rename")
+	flags.StringVar(&m.config, "config", "",
+		"the model's config.json of Hugging Face; by default the one beside SRC, if there is one")
+	flags.IntVar(&m.kvHeads, "kv-heads", 0, "heads of k and v in a layer, for --names hf and "+
+		"the preset megatron-core; by default as config.json or Megatron's arguments say")
+	flags.IntVar(&m.vocabulary, "vocab-size", 0, "rows of the vocabulary, without those that "+
+		"only fill it up, for --names hf; by default as config.json or Megatron's arguments say")
+}
+
+// check fails where the flags cannot be meant, whatever the checkpoint is.
+func (m *modelFlags) check() error {
+	switch {
+	case m.kvHeads < 0 || m.kvHeads > 1<<20:
+		return cli.Usagef("--kv-heads %d: a layer has at least one, and at most %d", m.kvHeads,
+			1<<20)
+	case m.vocabulary < 0 || m.vocabulary > 1<<30:
+		return cli.Usagef("--vocab-size %d: a vocabulary has at least one row, and at most %d",
+			m.vocabulary, 1<<30)
+	case m.names != "" && m.names != "hf":
+		return cli.Usagef("--names %s: the names that shoal can give are hf", m.names)
+	}
+	return nil
+}
+
+// apply gives the tensors of a checkpoint the names that were asked for. The flags are checked.
+func (m *modelFlags) apply(c *checkpoint.Checkpoint) error {
+	if err := m.readConfig(); err != nil {
+		return err
+	}
+	if m.names == "" || m.either && !megatron.Named(c.Checkpoint) {
+		return nil
+	}
+	var err error
+	m.behind, err = c.ToHuggingFace(
+		checkpoint.ModelFacts{Config: m.read, KVHeads: m.kvHeads, Vocabulary: m.vocabulary})
+	return err
+}
+
+// readConfig reads the file of --config, if one was given.
+func (m *modelFlags) readConfig() error {
+	if m.config == "" || m.read != nil {
+		return nil
+	}
+	text, err := durable.Read(m.config, hf.MaxConfig)
+	if err != nil {
+		return err
+	}
+	config, err := hf.ParseConfig(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", m.config, err)
+	}
+	m.read = &config
+	return nil
+}
+
+// heads is how many heads k and v have in a layer.
+func (m *modelFlags) heads(c *checkpoint.Checkpoint) (int, error) {
+	if m.kvHeads > 0 {
+		return m.kvHeads, nil
+	}
+	if m.read != nil && m.read.KVHeads > 0 {
+		return m.read.KVHeads, nil
+	}
+	config, err := c.Config()
+	if err != nil {
+		return 0, fmt.Errorf("%w; say with --kv-heads how many heads of k and v a layer has", err)
+	}
+	n := config.KVHeads
+	if n == 0 {
+		n = megatron.KVHeads(c.Checkpoint)
+	}
+	if n == 0 {
+		return 0, cli.Usagef("megatron-core interleaves heads of q, k and v, and the checkpoint " +
+			"has no config.json and no arguments of Megatron that tell how many there are; add " +
+			"--kv-heads")
+	}
+	return n, nil
+}

@@ -1,0 +1,158 @@
+package state
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/format/ranks"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/durable"
+	"github.com/shoal-ml/shoal/state/layout"
+)
+
+func newStateLayoutCommand() *cobra.Command {
+	var rank int
+	var asJSON bool
+	var preset layoutFlags
+	var source sourceFlags
+	cmd := &cobra.Command{
+		Use:   "layout FILE",
+		Short: "Say what a layout puts on a rank, or write a preset as a file to change",
+		Long: `Say which tensors lie in the memory of a rank, and in which file a checkpoint has each. FILE is the shoal-layout.json of a
+checkpoint, or of one that is not written yet: a layout with the names, types and shapes that it is for (docs/formats/ranks.md);
+- is what comes in.
+
+With --preset, FILE is a checkpoint, and what is printed is the layout that the preset is for its tensors, in YAML, for --layout of other commands. So stages
+with different numbers of layers, or shards of different sizes, are said in a line or two: pp=spread(1,30) becomes pp=spread(1,30,cuts=6/14/22).`,
+		Example: `  shoal state layout checkpoints/step-1000/shoal-layout.json --rank 3
+  shoal state layout --json - < shoal-layout.json | jq -r .file
+  shoal state layout model --mesh pp=4,tp=2 --preset megatron-core > layout.yaml`,
+		Args: cli.Arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if preset.given() {
+				if err := preset.check(); err != nil {
+					return err
+				}
+				if cmd.Flags().Changed("rank") {
+					return cli.Usagef("--rank is for the layout of a file, and a preset is " +
+						"written for all ranks; leave it out")
+				}
+				return writePreset(cmd.OutOrStdout(), args[0], &preset, &source, asJSON)
+			}
+			if err := cli.RefuseFlags(cmd.Flags(), "the layout of a checkpoint, which --preset makes",
+				"only", "rename", "names", "config", "kv-heads", "vocab-size"); err != nil {
+				return err
+			}
+			text, err := readLayout(cmd.InOrStdin(), args[0])
+			if err != nil {
+				return err
+			}
+			d, err := ranks.Parse(text)
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			if rank < 0 || rank >= d.Layout.Ranks {
+				return cli.Usagef("--rank %d: the layout has ranks from 0 to %d", rank,
+					d.Layout.Ranks-1)
+			}
+			return listParts(cmd.OutOrStdout(), d.Parts(rank), d.Layout.Tensors, asJSON)
+		},
+	}
+	cmd.Flags().IntVar(&rank, "rank", 0, "the rank")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a tensor, with its "+
+		"pieces: which box of which whole tensor lies where in it; of a preset, the layout")
+	preset.addPreset(cmd.Flags(), "")
+	source.addTensors(cmd.Flags())
+	return cmd
+}
+
+// writePreset writes the layout that a preset is for the tensors of a checkpoint. Whether it comes
+// out even is not asked: it is there to be changed.
+func writePreset(out io.Writer, path string, preset *layoutFlags, source *sourceFlags,
+	asJSON bool) error {
+	c, err := source.open(path)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	spec, err := preset.spec(c, &source.model)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return json.NewEncoder(out).Encode(spec)
+	}
+	text, err := spec.YAML()
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(text)
+	return err
+}
+
+func readLayout(in io.Reader, path string) ([]byte, error) {
+	if path == "-" {
+		return io.ReadAll(io.LimitReader(in, ranks.MaxLayout)) // what is cut off does not parse
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil, cli.Usagef(
+			"%s is a folder: give the %s in it, or --preset for the layout of a checkpoint", path,
+			ranks.LayoutName)
+	}
+	return durable.Read(path, ranks.MaxLayout)
+}
+
+// partJSON is what lies on a rank in the output for programs.
+type partJSON struct {
+	Tensor string      `json:"tensor"`
+	Type   string      `json:"type"`
+	Shape  []int       `json:"shape"`
+	File   string      `json:"file"`
+	Pieces []localJSON `json:"pieces"`
+}
+
+// localJSON is a box of a whole tensor, and where it lies in the local one: its first element, and
+// strides, in elements.
+type localJSON struct {
+	Tensor  string `json:"tensor"`
+	From    []int  `json:"from"`
+	Shape   []int  `json:"shape"`
+	At      int    `json:"at"`
+	Strides []int  `json:"strides"`
+}
+
+func listParts(out io.Writer, parts []ranks.Part, tensors []layout.Tensor, asJSON bool) error {
+	rows := [][]string{{"TENSOR", "TYPE", "SHAPE", "BYTES", "FILE"}}
+	encode := json.NewEncoder(out)
+	for _, p := range parts {
+		if !asJSON {
+			bytes := p.Shape.Box().Elements() * p.DType.Size()
+			rows = append(rows,
+				[]string{printable(p.Name), p.DType.String(), p.Shape.String(), strconv.Itoa(bytes),
+					p.File})
+			continue
+		}
+		j := partJSON{p.Name, p.DType.String(), append([]int{}, p.Shape...), p.File, []localJSON{}}
+		for _, x := range p.Pieces {
+			from := []int{}
+			for _, s := range x.Box {
+				from = append(from, s.From)
+			}
+			j.Pieces = append(j.Pieces,
+				localJSON{tensors[x.Tensor].Name, from, append([]int{}, x.Box.Shape()...),
+					x.View.At(x.Box), append([]int{}, x.View.Strides...)})
+		}
+		if err := encode.Encode(j); err != nil {
+			return err
+		}
+	}
+	if asJSON {
+		return nil
+	}
+	return cli.Table(out, rows)
+}

@@ -1,0 +1,169 @@
+package state
+
+import (
+	"cmp"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/state/layout"
+	"github.com/shoal-ml/shoal/state/plan"
+)
+
+func newStatePlanCommand() *cobra.Command {
+	var from, to layoutFlags
+	var source sourceFlags
+	var devices int
+	var links cli.Rate
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "plan SRC",
+		Short: "Say what a change of layout would move, against the least that is possible",
+		Long: `Say what it takes to bring state to the ranks of a layout, and move nothing. SRC is a checkpoint: its names, types and shapes
+are the state. With --from-mesh and --from-preset, or --from-layout, the state is in the memory of running ranks, which change their layout; else
+it is in the files, on a host of its own.
+
+Ranks fill hosts of --devices each. The bytes are those that cross from host to host: no plan can do with fewer, whatever host takes
+which ranks. With --rate, what a host can send and at the same time receive, the plan says how long the links are busy: as long as those of the
+busiest host. Where the state is in files, that host is the one that reads them.`,
+		Example: `  shoal state plan checkpoints/step-1000 --mesh dp=8 --preset fsdp2 --devices 4 --rate 10Gbit/s
+  shoal state plan model.safetensors --kv-heads 8 --from-mesh dp=4,tp=2 --from-preset megatron-core+zero1 --mesh dp=3,tp=2 --preset megatron-core+zero1`,
+		Args: cli.Arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if devices < 1 {
+				return cli.Usagef("--devices %d: a host has at least one", devices)
+			}
+			if !to.given() {
+				return cli.Usagef("say to which layout: --mesh and --preset, or --layout")
+			}
+			if err := cmp.Or(to.check(), from.check()); err != nil {
+				return err
+			}
+			c, err := source.open(args[0])
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if err := c.CheckNames(); err != nil {
+				return err
+			}
+			p, err := planned(c, &from, &to, &source.model, devices)
+			if err != nil {
+				return err
+			}
+			return showPlan(cmd.OutOrStdout(), p, links, asJSON)
+		},
+	}
+	to.add(cmd.Flags(), "")
+	from.add(cmd.Flags(), "from-")
+	source.add(cmd.Flags())
+	cmd.Flags().IntVar(&devices, "devices", 8, "ranks on a host")
+	cmd.Flags().Var(&links, "rate",
+		"what a host sends, and receives, in a second: 1.2GB/s, 10Gbit/s")
+	cmd.Flags().BoolVar(&asJSON, "json", false,
+		"print one JSON object, with the bytes of every host")
+	return cmd
+}
+
+// planned plans from a layout to another, or from the files of a checkpoint.
+func planned(c *checkpoint.Checkpoint, from, to *layoutFlags, model *modelFlags,
+	devices int) (*plan.Plan, error) {
+	dst, err := resolve(to, c, model)
+	if err != nil {
+		return nil, err
+	}
+	src, err := resolve(from, c, model)
+	if err != nil {
+		return nil, err
+	}
+	if src != nil {
+		return plan.Build(src, dst, plan.Uniform(src.Ranks, dst.Ranks, devices))
+	}
+	if src, err = c.Layout(); err != nil {
+		return nil, err
+	}
+	hosts := plan.Cluster{Devices: []int{0}, Old: make([]int, src.Ranks),
+		New: make([]int, dst.Ranks)}
+	for r := range hosts.New {
+		if hosts.New[r] = r / devices; r%devices == 0 {
+			hosts.Devices = append(hosts.Devices, devices)
+		}
+	}
+	return plan.Build(src, dst, hosts)
+}
+
+// resolve is the layout of flags, nil when they say none.
+func resolve(l *layoutFlags, c *checkpoint.Checkpoint, model *modelFlags) (*layout.Layout, error) {
+	spec, err := l.spec(c, model)
+	if err != nil || spec == nil {
+		return nil, err
+	}
+	return spec.Resolve(checkpoint.Catalogue(c.Checkpoint))
+}
+
+// planJSON is a plan in the output for programs, in bytes.
+type planJSON struct {
+	State        int    `json:"state"`
+	Tensors      int    `json:"tensors"`
+	Bytes        int    `json:"bytes"`
+	Bound        int    `json:"bound"`
+	Busiest      int    `json:"busiest"`
+	BusiestBound int    `json:"busiest_bound"`
+	Moves        int    `json:"moves"`
+	Depth        int    `json:"depth"`
+	Ingress      []int  `json:"ingress"`
+	Egress       []int  `json:"egress"`
+	Memory       []int  `json:"memory"`
+	Extra        []int  `json:"extra"`
+	Hash         string `json:"hash"`
+
+	LinkSeconds *float64 `json:"link_seconds,omitempty"` // absent = not known
+}
+
+func showPlan(out io.Writer, p *plan.Plan, links cli.Rate, asJSON bool) error {
+	moves := 0
+	for range p.Ops() {
+		moves++
+	}
+	hash, s := p.Hash(), p.Stats
+	seconds, predicted := linkSeconds(&s, links),
+		"not known without --rate, what a host sends and receives in a second"
+	if asJSON {
+		return json.NewEncoder(out).Encode(
+			planJSON{s.State, len(p.Dst.Tensors), s.Bytes, s.Bound, s.Busiest, s.BusiestBound,
+				moves, s.Depth,
+				s.Ingress, s.Egress, s.Memory, s.Extra, hex.EncodeToString(hash[:]), seconds})
+	}
+	if seconds != nil {
+		predicted = fmt.Sprintf("%v on links", cli.Approximate(*seconds))
+	}
+	_, err := fmt.Fprintf(out, `state          %d bytes, %s
+moved          %d bytes from host to host, the least possible is %d
+busiest host   %d bytes, the least possible is %d
+extra memory   %d bytes on the host that needs most, %d with what it has
+moves          %d boxes, over at most %s
+predicted      %s
+plan           %x
+`, s.State, plural.Of(len(p.Dst.Tensors), "tensor"), s.Bytes, s.Bound, s.Busiest, s.BusiestBound, slices.Max(s.Extra), slices.Max(s.Memory), moves,
+		plural.Of(s.Depth, "hop"), predicted, hash)
+	return err
+}
+
+// linkSeconds is how long the links are busy with a plan: its schedule is as long as its busiest
+// host. It is nil where nobody says how fast they are.
+func linkSeconds(s *plan.Stats, links cli.Rate) *float64 {
+	seconds := 0.0
+	if links > 0 {
+		seconds = float64(s.Busiest) / float64(links)
+	} else if s.Busiest > 0 {
+		return nil
+	}
+	return &seconds
+}

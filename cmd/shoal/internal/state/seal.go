@@ -1,0 +1,166 @@
+package state
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/durable"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/state/digest"
+	"github.com/shoal-ml/shoal/state/manifest"
+)
+
+func newStateSealCommand() *cobra.Command {
+	var workers int
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "seal PATH",
+		Short: "Write down what a checkpoint holds, to compare with later",
+		Long: `Write a manifest of a checkpoint: a fingerprint of each tensor, which is the same in any layout and format, and hashes of the
+blocks of each file. It is called ` + manifest.Name + `, in the folder, or behind the name of a single file.
+
+A sealed checkpoint is compared with its manifest whenever it is moved.`,
+		Example: `  shoal state seal checkpoints/step-1000
+  shoal state seal model.safetensors
+  shoal state seal s3://models/llama
+  shoal state seal --json checkpoints/step-1000 | jq -r .fingerprint`,
+		Args: cli.Arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := checkpoint.Open(args[0])
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			cli.Gently(cmd.Context())
+			m, err := checkpoint.Seal(cmd.Context(), c, workers)
+			if durable.Full(err) {
+				err = fmt.Errorf("%w; nothing is sealed: make room, and seal it again", err)
+			}
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(
+					sealedJSON{args[0], len(m.Tensors), len(m.Files),
+						m.State(digest.NewKey(m.Seed)).String()})
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is sealed: %s in %s, fingerprint %v\n",
+				args[0], plural.Of(len(m.Tensors), "tensor"),
+				plural.Of(len(m.Files), "file"), m.State(digest.NewKey(m.Seed)))
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false,
+		"print the number of tensors and files, and the fingerprint of all, as one JSON object")
+	addWorkers(cmd, &workers)
+	return cmd
+}
+
+// sealedJSON is a seal in the output for programs.
+type sealedJSON struct {
+	Path        string `json:"path"`
+	Tensors     int    `json:"tensors"`
+	Files       int    `json:"files"`
+	Fingerprint string `json:"fingerprint"`
+}
+
+func newStateVerifyCommand() *cobra.Command {
+	var workers int
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "verify PATH",
+		Short: "Compare a checkpoint with its seal",
+		Long: `Compare every byte of a checkpoint with its manifest, and print what is not as it was sealed: the file, where in it, and
+which tensors.
+
+The exit code is 0 when everything is as it was, else 1.`,
+		Example: `  shoal state verify checkpoints/step-1000
+  shoal state verify --json model.safetensors | jq -r .file`,
+		Args: cli.Arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			damage, m, err := checkpoint.Verify(cmd.Context(), args[0], workers)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if err := showAll(out, damage, asJSON); err != nil {
+				return err
+			}
+			if len(damage) > 0 {
+				return fmt.Errorf(
+					"%s is not as it was sealed; restore what is named above from another copy",
+					args[0])
+			}
+			if !asJSON {
+				_, err = fmt.Fprintf(out, "%s is as it was sealed: %s in %s, fingerprint %v\n",
+					args[0], plural.Of(len(m.Tensors), "tensor"),
+					plural.Of(len(m.Files), "file"), m.State(digest.NewKey(m.Seed)))
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object for each damage")
+	addWorkers(cmd, &workers)
+	return cmd
+}
+
+func newStateDiffCommand() *cobra.Command {
+	var workers int
+	var asJSON bool
+	flags := sourceFlags{model: modelFlags{either: true}}
+	cmd := &cobra.Command{
+		Use:   "diff A B",
+		Short: "Compare the tensors of two checkpoints, whatever their layouts and formats",
+		Long: `Compare the tensors of two checkpoints bit by bit, whatever their layouts and formats: which are in one only, have another type
+or shape, or other content, and in how many elements. Checksums in the files of torch.save are compared first: what is damaged is not compared further.
+
+With --names hf, what has Megatron's names is compared under those of Hugging Face, as shoal state convert would write it; with --rename, A under the names
+that convert would give it. --only goes by the names in A and B.
+
+The exit code is 0 when the tensors are the same, else 1. What is no tensor is not compared.`,
+		Example: `  shoal state diff checkpoints/step-1000 model.safetensors --only 'model.**'
+  shoal state diff megatron/iter_0001000 model --names hf --config model/config.json --only 'model.**' --only lm_head.weight
+  shoal state diff zero/global_step100 model.safetensors --rename module.= --only 'module.**' --only 'layers.**'
+  shoal state diff --json before after | jq -r .tensor`,
+		Args: cli.Arguments(2, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := flags.open(args[0])
+			if err != nil {
+				return err
+			}
+			defer a.Close()
+			flags.rename = nil
+			b, err := flags.open(args[1])
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			found, err := checkpoint.Diff(cmd.Context(), a, b, workers)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if err := showAll(out, found, asJSON); err != nil {
+				return err
+			}
+			if len(found) > 0 {
+				return fmt.Errorf("%s and %s differ in %s", args[0], args[1],
+					plural.Of(len(found), "tensor"))
+			}
+			if !asJSON {
+				_, err = fmt.Fprintf(out, "%s and %s have the same %s, bit by bit\n", args[0],
+					args[1], plural.Of(len(a.Tensors), "tensor"))
+			}
+			return err
+		},
+	}
+	flags.addTensors(cmd.Flags())
+	cmd.Flags().BoolVar(&asJSON, "json", false,
+		"print one JSON object for each tensor that differs")
+	addWorkers(cmd, &workers)
+	return cmd
+}

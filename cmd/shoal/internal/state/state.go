@@ -1,0 +1,382 @@
+// Package state has shoal state: the commands about checkpoints.
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shoal-ml/shoal/checkpoint"
+	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/internal/cli"
+	"github.com/shoal-ml/shoal/internal/plural"
+)
+
+func NewCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "state",
+		Short: "Look at training state in files, move it to other layouts and formats, prove " +
+			"that it is whole",
+		Long: `Look at training state in files, move it to other layouts and formats, and prove that it is whole.
+
+Any format is read: safetensors (a file, a folder with an index, shards), torch.save, torch's distributed checkpoints,
+Megatron-LM, DeepSpeed, and shoal's own with a file for each rank. Nothing of a pickle is run.`,
+		Example: `  shoal state ls checkpoints/step-1000
+  shoal state check checkpoints/step-1000
+  shoal state convert zero/global_step100 model.safetensors --format hf --only 'module.**' --rename module.=
+  shoal state reshard megatron/iter_0001000 out --mesh pp=4,tp=2 --preset megatron-core --only 'model.**' --only 'optimizer.**'
+  shoal state diff megatron/iter_0001000 out --only 'model.**' --only 'optimizer.**'`,
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+			cmd.SetContext(cli.Abrupt(cmd.Context()))
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return cli.UnknownCommand(cmd, args[0])
+		},
+	}
+	cmd.AddCommand(newStateLsCommand(), newStateCheckCommand(), newStateSealCommand(),
+		newStateVerifyCommand(), newStateDiffCommand(),
+		newStatePlanCommand(), newStateReshardCommand(), newStateConvertCommand(),
+		newStateLayoutCommand())
+	return cmd
+}
+
+func newStateLsCommand() *cobra.Command {
+	var asJSON, values bool
+	cmd := &cobra.Command{
+		Use:   "ls PATH",
+		Short: "List the tensors of a checkpoint",
+		Long: `List the tensors of a checkpoint: PATH is its folder, or a file.
+
+PLACE is the rank that has a part, where the format does not say how the parts fit together. FILES is in how many files
+the tensor lies.`,
+		Example: `  shoal state ls model.safetensors
+  shoal state ls checkpoints/step-1000
+  shoal state ls --values checkpoints/step-1000
+  shoal state ls --json checkpoint.pt | jq -r 'select(.bytes > 1e9) | .tensor'`,
+		Args: cli.Arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := checkpoint.Open(args[0])
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			switch out := cmd.OutOrStdout(); {
+			case asJSON:
+				return listJSON(out, c.Checkpoint, values)
+			case values:
+				return listValues(out, c.Checkpoint)
+			default:
+				return listTensors(out, c)
+			}
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false,
+		"print one JSON object a tensor, with every piece and where it lies")
+	cmd.Flags().BoolVar(&values, "values", false,
+		"list what is no tensor: steps, learning rates, arguments")
+	return cmd
+}
+
+func newStateCheckCommand() *cobra.Command {
+	var asJSON, read bool
+	var workers int
+	cmd := &cobra.Command{
+		Use:   "check PATH",
+		Short: "Check that a checkpoint is whole",
+		Long: `Check the structure of a checkpoint: every file is there and not cut off, every element of every tensor lies in exactly
+one place, and no pickle asks for what is not known. PATH is its folder, or a file. The bytes of tensors are not read, but where names are
+to be proved: the optimizer in Megatron's mp_rank_* folders goes by position, and its copies of the parameters, rounded, must be the model's. Where damage or an unknown order
+leaves tensors without names, nothing is compared, and check says so: that is no fault. Nor is it one where the files do not tell whether others
+should be there, such as shards that torch wrote; check says so instead of "is whole". With --json, what is not known is an object with "unknown".
+
+With --read every byte is compared that has a checksum in its file, as those of torch.save have: a flipped bit is a fault with the file, the byte
+and the tensors. safetensors have no checksums; shoal state seal makes some. convert, reshard, diff and seal compare what they read anyway.
+
+The exit code is 0 for a checkpoint without a fault, else 1.`,
+		Example: `  shoal state check checkpoints/step-1000
+  shoal state check --read checkpoints/step-1000
+  shoal state check --json checkpoints/step-1000 | jq -r '.what // .unknown'`,
+		Args: cli.Arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := checkpoint.Open(args[0])
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return check(cmd, args[0], c, asJSON, read, workers)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false,
+		"print one JSON object a fault, and where there is none, for each thing that is not known")
+	cmd.Flags().BoolVar(&read, "read", false,
+		"read all bytes too, and compare them with the checksums in the files")
+	addWorkers(cmd, &workers)
+	return cmd
+}
+
+// listTensors prints a table of tensors, a summary, and what is wrong with the description of a
+// job.
+func listTensors(out io.Writer, c *checkpoint.Checkpoint) error {
+	rows := [][]string{{"TENSOR", "PLACE", "TYPE", "SHAPE", "BYTES", "FILES"}}
+	var bytes int64
+	for i := range c.Tensors {
+		t := &c.Tensors[i]
+		bytes += t.Bytes()
+		rows = append(rows,
+			[]string{printable(t.Name), cli.OrDash(t.Coords.String()), t.DType.String(),
+				t.Shape.String(),
+				strconv.FormatInt(t.Bytes(), 10), strconv.Itoa(len(fileNames(t)))})
+	}
+	if err := cli.Table(out, rows); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "%s: %s, %d bytes, %s\n", c.Format,
+		plural.Of(len(c.Tensors), "tensor"), bytes, plural.Of(len(c.Values), "value"))
+	if err == nil {
+		err = explainParts(out, c.Checkpoint)
+	}
+	if f := c.JobFault(); f != nil && err == nil {
+		_, err = fmt.Fprintln(out, f)
+	}
+	return err
+}
+
+// explainParts says why parts could not be put together, where that is known.
+func explainParts(out io.Writer, c *format.Checkpoint) error {
+	for _, t := range apart(c) {
+		if _, err := fmt.Fprintf(out, "%s and others %s\n", printable(t.Name),
+			asRanksHave(t)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func asRanksHave(t *format.Tensor) string { return "stay as ranks have them: " + t.WhyPart }
+
+// apart lists the tensors of which it is known why their parts could not be put together, one for
+// each reason.
+func apart(c *format.Checkpoint) (list []*format.Tensor) {
+	said := map[string]bool{"": true}
+	for i := range c.Tensors {
+		if t := &c.Tensors[i]; !said[t.WhyPart] {
+			said[t.WhyPart] = true
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// printable quotes a name from a file that could do something to the terminal, or break the table.
+func printable(name string) string {
+	if quoted := strconv.Quote(name); quoted != `"`+name+`"` || strings.Contains(name, " ") ||
+		name == "" {
+		return quoted
+	}
+	return name
+}
+
+func fileNames(t *format.Tensor) map[string]bool {
+	files := map[string]bool{}
+	for _, p := range t.Pieces {
+		files[p.File] = true
+	}
+	return files
+}
+
+func listValues(out io.Writer, c *format.Checkpoint) error {
+	rows := [][]string{{"VALUE", "IS"}}
+	for _, v := range c.Values {
+		text, err := json.Marshal(plainValue(v.Data))
+		if err != nil {
+			return err
+		}
+		if len(text) > 100 {
+			text = append(text[:97], "..."...)
+		}
+		rows = append(rows, []string{printable(v.Path), string(text)})
+	}
+	return cli.Table(out, rows)
+}
+
+// plainValue is a value as JSON has them: what is no number there becomes a string.
+func plainValue(v any) any {
+	switch v := v.(type) {
+	case format.Unread:
+		return v.Why.Error()
+	case *big.Int:
+		return v.String()
+	case float64:
+		if v-v != 0 { // infinite, or no number
+			return strconv.FormatFloat(v, 'g', -1, 64)
+		}
+	case []any:
+		list := make([]any, len(v))
+		for i, x := range v {
+			list[i] = plainValue(x)
+		}
+		return list
+	}
+	return v
+}
+
+// tensorJSON is a tensor in the output for programs.
+type tensorJSON struct {
+	Tensor string      `json:"tensor"`
+	Place  string      `json:"place,omitempty"`
+	Type   string      `json:"type"`
+	Shape  []int       `json:"shape"`
+	Bytes  int64       `json:"bytes"`
+	Pieces []pieceJSON `json:"pieces"`
+
+	Replicas []pieceJSON `json:"replicas,omitempty"` // further copies of parts
+	Apart    string      `json:"apart,omitempty"`    // why it is a part
+}
+
+type pieceJSON struct {
+	From    []int  `json:"from"`
+	Shape   []int  `json:"shape"`
+	File    string `json:"file"`
+	Offset  int64  `json:"offset"`
+	Strides []int  `json:"strides,omitempty"` // in elements; without them it is packed
+}
+
+type valueJSON struct {
+	Value string `json:"value"`
+	Is    any    `json:"is"`
+}
+
+func listJSON(out io.Writer, c *format.Checkpoint, values bool) error {
+	encode := json.NewEncoder(out)
+	if values {
+		for _, v := range c.Values {
+			if err := encode.Encode(valueJSON{v.Path, plainValue(v.Data)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for i := range c.Tensors {
+		t := &c.Tensors[i]
+		j := tensorJSON{t.Name, t.Coords.String(), t.DType.String(), append([]int{}, t.Shape...),
+			t.Bytes(), pieces(t.Pieces), pieces(t.Replicas), t.WhyPart}
+		if err := encode.Encode(j); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func pieces(list []format.Piece) []pieceJSON {
+	out := []pieceJSON{}
+	for _, p := range list {
+		from := []int{}
+		for _, s := range p.Box {
+			from = append(from, s.From)
+		}
+		out = append(out, pieceJSON{from, append([]int{}, p.Box.Shape()...), p.File, p.Offset,
+			p.Strides})
+	}
+	return out
+}
+
+// check prints what is wrong, or that nothing is; faults are an error too.
+func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, read bool,
+	workers int) error {
+	out, faults, sums, blind := cmd.OutOrStdout(), c.Faults(), "", ""
+	if len(c.Files.Archives()) > 0 {
+		sums = "; --read compares checksums too"
+	}
+	if read {
+		r, err := c.Records(cmd.Context(), workers)
+		if err != nil {
+			return err
+		}
+		faults = append(faults, r.Faults...)
+		sums = fmt.Sprintf(", %s with the right checksum", plural.Of(r.Compared, "record"))
+		if blind = unseen(r); blind != "" {
+			sums = "; " + blind
+		}
+	}
+	if len(faults) == 0 {
+		var err error
+		if faults, err = c.Prove(cmd.Context(), workers); err != nil {
+			return err
+		}
+	}
+	if err := showAll(out, faults, asJSON); err != nil {
+		return err
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("%s has %s; restore it from another copy, or save it again", path,
+			plural.Of(len(faults), "fault"))
+	}
+	if asJSON {
+		return showAll(out, unknown(c, blind), true)
+	}
+	verdict := "is whole"
+	if c.Doubt != "" {
+		verdict = "has no fault, but may not be whole (" + c.Doubt + ")"
+	}
+	_, err := fmt.Fprintf(out, "%s %s: %s, %s, every element in exactly one place%s\n", path,
+		verdict, c.Format, plural.Of(len(c.Tensors), "tensor"), sums)
+	return errors.Join(err, explainParts(out, c.Checkpoint))
+}
+
+// unseen says which damage checksums could not show; empty where they vouch for everything.
+func unseen(r *checkpoint.Records) string {
+	switch {
+	case r.Compared+r.WithoutChecksum == 0:
+		return "its files have no checksums: shoal state seal makes some"
+	case r.WithoutChecksum == 0:
+		return ""
+	}
+	return fmt.Sprintf("%s without a checksum, which torch.serialization.set_crc32_options "+
+		"leaves out: damage there cannot be seen, but shoal state seal makes some",
+		plural.Of(r.WithoutChecksum, "record"))
+}
+
+// unknownJSON is what a check leaves open, in the output for programs: no fault, and no proof that
+// there is none.
+type unknownJSON struct {
+	Name    string `json:"name,omitempty"` // of the first tensor that it is about
+	Unknown string `json:"unknown"`
+}
+
+// unknown lists what a check without faults leaves open. blind is as unseen has it.
+func unknown(c *checkpoint.Checkpoint, blind string) (list []unknownJSON) {
+	for _, text := range []string{c.Doubt, blind} {
+		if text != "" {
+			list = append(list, unknownJSON{Unknown: text})
+		}
+	}
+	for _, t := range apart(c.Checkpoint) {
+		list = append(list, unknownJSON{t.Name, asRanksHave(t)})
+	}
+	return list
+}
+
+// showAll prints what was found, a line each, or as JSON an object each.
+func showAll[T any](out io.Writer, found []T, asJSON bool) error {
+	for _, x := range found {
+		var err error
+		if asJSON {
+			err = json.NewEncoder(out).Encode(x)
+		} else {
+			_, err = fmt.Fprintln(out, cli.Visible(fmt.Sprint(x), false))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,25 @@
+package cli
+
+import (
+	"context"
+	"time"
+)
+
+// glance is how often a command looks whether a job or a file of it has changed.
+const glance = 50 * time.Millisecond
+
+// again calls f until it says that it is done, every now and then.
+func Poll(ctx context.Context, f func() (done bool, err error)) error {
+	ticker := time.NewTicker(glance)
+	defer ticker.Stop()
+	for {
+		if done, err := f(); done || err != nil {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+// Package clitest runs scripts that test command lines.
+package clitest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// Run runs the scripts *.txtar of a folder, in a home of their own. Beside testscript's own commands
+// they have those of Commands.
+func Run(t *testing.T, dir string) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 dir,
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, "state"))
+			env.Setenv("XDG_RUNTIME_DIR", filepath.Join(env.WorkDir, "run"))
+			env.Setenv("RUNS", filepath.Join(env.WorkDir, "state", "shoal", "runs"))
+			return os.Mkdir(filepath.Join(env.WorkDir, "run"), 0o700)
+		},
+		Cmds: Commands(),
+	})
+}
+
+// Commands are "exits CODE command…", which is exec with an exact exit code, "empty DIR", which
+// holds when nothing is in it or it is missing, and "until REGEXP command…", which runs a command
+// again and again until its output matches.
+func Commands() map[string]func(*testscript.TestScript, bool, []string) {
+	return map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "empty": empty,
+		"until": until}
+}
+
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE command [args…]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var ee *exec.ExitError
+		if !errors.As(err, &ee) {
+			ts.Fatalf("%v", err)
+		}
+		got = ee.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+func empty(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: empty DIR")
+	}
+	entries, err := os.ReadDir(ts.MkAbs(args[0]))
+	if err != nil && !os.IsNotExist(err) {
+		ts.Check(err)
+	}
+	if len(entries) > 0 {
+		ts.Fatalf("%s holds %v", args[0], entries)
+	}
+}
+
+// until stands in for a person who looks again; the deadline of the test bounds it.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: until REGEXP command [args…]")
+	}
+	want, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	for {
+		switch err := ts.Exec(args[1], args[2:]...); {
+		case err == nil && want.MatchString(ts.ReadFile("stdout")):
+			return
+		case errors.Is(err, context.DeadlineExceeded):
+			ts.Fatalf("%q never matched the output of %q", args[0], args[1:])
+		}
+	}
+}

@@ -1,0 +1,47 @@
+// Package cli has what the command lines of this repository share: usage errors, signals, exit codes,
+// tables, and the texts of sizes, rates and times.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/shoal-ml/shoal/job"
+	"github.com/shoal-ml/shoal/launcher/proc"
+	"github.com/spf13/cobra"
+)
+
+// execute runs a program and returns its exit code. What is wrong is said behind the program's name.
+func Main(root *cobra.Command) int {
+	ctx, release := interruptible(context.Background())
+	defer release()
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetFlagErrorFunc(FlagError)
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %s\n", root.Name(), Visible(err.Error(), true))
+	}
+	return exitCode(err)
+}
+
+// exitCode is 0 for success, 2 for a wrong command line or job, 128 + n for a command that signal n
+// has stopped, and 1 for any other failure.
+func exitCode(err error) int {
+	var (
+		stopped *stopSignal
+		usage   *usageFault
+		spec    *job.Error
+		command *proc.CommandError
+	)
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &stopped):
+		return 128 + int(stopped.signal)
+	case errors.As(err, &usage), errors.As(err, &spec), errors.As(err, &command):
+		return 2
+	}
+	return 1
+}

@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/shoal-ml/shoal/internal/group"
+	"github.com/shoal-ml/shoal/launcher/proc"
+)
+
+// stopSignal is the cause of a context that a signal has ended.
+type stopSignal struct{ signal syscall.Signal }
+
+func (s *stopSignal) Error() string { return proc.SignalName(s.signal) }
+
+type hurryKey struct{}
+
+// interruptible returns a context that the first Ctrl-C, Ctrl-\, SIGTERM or SIGHUP ends, with a
+// *stopSignal as its cause. The second one is told by hurry. release gives the signals back.
+func interruptible(parent context.Context) (ctx context.Context, release func()) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGQUIT, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // nohup wants the job to go on
+		signal.Notify(signals, syscall.SIGHUP)
+	}
+	second, again := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.WithValue(parent, hurryKey{}, second))
+	g := group.New(context.Background())
+	g.Go("signals", func(end context.Context) error {
+		for seen := 1; ; seen++ {
+			select {
+			case s := <-signals:
+				cancel(&stopSignal{s.(syscall.Signal)})
+				if seen == 2 {
+					again()
+				}
+			case <-end.Done():
+				return nil
+			}
+		}
+	})
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel(nil)
+		g.Stop(nil)
+		_ = g.Wait()
+	}
+}
+
+// Hurry is closed when a command that was interrupted is interrupted again; nil where ctx is not
+// interruptible.
+func Hurry(ctx context.Context) <-chan struct{} {
+	if second, is := ctx.Value(hurryKey{}).(context.Context); is {
+		return second.Done()
+	}
+	return nil
+}
+
+type abruptKey struct{}
+
+// Abrupt is an interruptible context for a command that reads: with it, the first signal ends the
+// process. There is nothing to undo, and nobody can stop a read of what comes in, or of a file
+// system that hangs.
+func Abrupt(ctx context.Context) context.Context {
+	return context.WithValue(ctx, abruptKey{}, context.AfterFunc(ctx, func() { leave(ctx) }))
+}
+
+// Gently gives the first signal back to what goes by the context, as a command that writes must.
+// The second one ends the process.
+func Gently(ctx context.Context) {
+	if take, is := ctx.Value(abruptKey{}).(func() bool); is {
+		take()
+	}
+	if second, is := ctx.Value(hurryKey{}).(context.Context); is {
+		context.AfterFunc(second, func() { leave(ctx) })
+	}
+}
+
+// leave ends the process, if a signal has ended the context.
+func leave(ctx context.Context) {
+	var s *stopSignal
+	if err := context.Cause(ctx); errors.As(err, &s) {
+		fmt.Fprintln(os.Stderr, "shoal:", err)
+		os.Exit(exitCode(err))
+	}
+}
+
+// A farewell is how a command that others can do without ends: politely when it is asked to by a
+// signal that soft takes, and at once by a second one, or by another.
+type farewell struct {
+	Asked <-chan struct{} // closed when it should leave
+	// ends when it must not wait any more; the cause is that of the context that was interrupted
+	Ctx   context.Context
+	Must  func() // ends ctx
+	Close func()
+}
+
+// bid makes one for an interruptible context. polite is called when it should leave.
+func NewShutdown(ctx context.Context, soft func(s syscall.Signal) bool, polite func()) *farewell {
+	asked := make(chan struct{})
+	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	must := func() { stop(context.Cause(ctx)) }
+	g := group.New(context.Background())
+	g.Go("farewell", func(end context.Context) error {
+		select {
+		case <-ctx.Done():
+		case <-end.Done():
+			return nil
+		}
+		var s *stopSignal
+		if !errors.As(context.Cause(ctx), &s) || !soft(s.signal) {
+			must()
+			return nil
+		}
+		polite()
+		close(asked)
+		select {
+		case <-Hurry(ctx):
+			must()
+		case <-end.Done():
+		}
+		return nil
+	})
+	return &farewell{Asked: asked, Ctx: hard, Must: must, Close: func() {
+		stop(nil)
+		g.Stop(nil)
+		_ = g.Wait()
+	}}
+}

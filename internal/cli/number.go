@@ -1,0 +1,42 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// AtLeast is a flag with a whole number, below a bound of which nothing can be meant.
+type AtLeast[T int | int64] struct {
+	n     *T
+	bound T
+	what  string // it takes
+}
+
+// NewAtLeast makes a flag that sets n to a number from bound on. what says what the flag takes.
+func NewAtLeast[T int | int64](n *T, bound T, what string) AtLeast[T] {
+	return AtLeast[T]{n, bound, what}
+}
+
+// Set implements pflag.Value.
+func (f AtLeast[T]) Set(text string) error {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return err
+	}
+	if n < int64(f.bound) || int64(T(n)) != n {
+		return fmt.Errorf("it takes %s", f.what)
+	}
+	*f.n = T(n)
+	return nil
+}
+
+// String implements pflag.Value.
+func (f AtLeast[T]) String() string {
+	if f.n == nil {
+		return ""
+	}
+	return strconv.FormatInt(int64(*f.n), 10)
+}
+
+// Type implements pflag.Value.
+func (f AtLeast[T]) Type() string { return "int" }

@@ -1,0 +1,30 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+
+	api "github.com/shoal-ml/shoal/api/control"
+)
+
+// Predicted says how long a change should take, and what that is made of.
+func Predicted(p *api.Plan) string {
+	memory := fmt.Sprintf("%v in memory, for %d bytes of new state", Approximate(p.MemorySeconds),
+		p.Copied)
+	switch {
+	case p.LinkSeconds == nil:
+		return memory + ", without links: no all-reduce has told yet how fast they are"
+	case *p.LinkSeconds == 0:
+		return memory
+	}
+	return fmt.Sprintf("%v: %v on links, %s", Approximate(p.Seconds), Approximate(*p.LinkSeconds), memory)
+}
+
+// about is a time without digits that nobody can predict.
+func Approximate(seconds float64) time.Duration {
+	d := time.Duration(seconds * float64(time.Second))
+	if d < 100*time.Millisecond {
+		return d.Round(10 * time.Microsecond)
+	}
+	return d.Round(10 * time.Millisecond)
+}

@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// Table prints rows under their heads, without the columns in which no row has anything.
+func Table(out io.Writer, rows [][]string) error {
+	tab := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	told := make([]bool, len(rows[0]))
+	for _, row := range rows[1:] {
+		for i, cell := range row {
+			told[i] = told[i] || cell != "-"
+		}
+	}
+	for _, row := range rows {
+		var cells []string
+		for i, cell := range row {
+			if told[i] {
+				cells = append(cells, cell)
+			}
+		}
+		fmt.Fprintln(tab, strings.Join(cells, "\t"))
+	}
+	return tab.Flush()
+}
+
+func OrDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

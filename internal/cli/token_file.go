@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// TokenLife is how long hosts may join with the token that shoal run writes.
+const TokenLife = 24 * time.Hour
+
+// WriteToken writes a file that only its owner can read, whole.
+func WriteToken(path, token string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("the token file: %w; use --token-file", err)
+	}
+	// nobody else can have opened it before
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("the token file: %w; use --token-file", err)
+	}
+	_, err = file.WriteString(token + "\n")
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("the token file: %w", errors.Join(err, os.Remove(file.Name())))
+	}
+	return nil
+}
+
+func HostName(said string) string {
+	if said != "" {
+		return said
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "host"
+	}
+	return name
+}
+
+// maxToken bounds what a token file may hold.
+const maxToken = 4 << 10
+
+func ReadToken(stdin io.Reader, path string) (string, error) {
+	from := stdin
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return "", fmt.Errorf("the token: %w; copy the file that shoal run --listen wrote", err)
+		}
+		defer f.Close()
+		from = f
+	}
+	text, err := io.ReadAll(io.LimitReader(from, maxToken+1))
+	token := strings.TrimSpace(string(text))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf(
+			"the token: %w; name the file that shoal run --listen wrote, or a copy", err)
+	case token == "" || len(text) > maxToken:
+		return "", errors.New(
+			"the token: what was read holds none; copy the file that shoal run --listen wrote")
+	}
+	return token, nil
+}
+
+// WarnOpen says so if others on this host can read a token.
+func WarnOpen(notes io.Writer, path string) {
+	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() &&
+		info.Mode().Perm()&0o077 != 0 {
+		fmt.Fprintf(notes, "shoal: WARNING: other users of this host can read the token in %s, "+
+			"and join with it: chmod 600 %[1]s\n", path)
+	}
+}

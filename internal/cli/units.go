@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+var byteUnits = []struct {
+	name  string
+	bytes int64
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9},
+	{"B", 1}, {"", 1}}
+
+// ParseBytes reads a size such as 4096, 4KiB or 256MB.
+func ParseBytes(text string) (int64, error) {
+	digits := strings.TrimRight(text, "BGKMik")
+	for _, unit := range byteUnits {
+		if text != digits+unit.name {
+			continue
+		}
+		n, err := strconv.ParseUint(digits, 10, 63)
+		if errors.Is(err, strconv.ErrRange) || err == nil && n > math.MaxInt64/uint64(unit.bytes) {
+			return 0, fmt.Errorf("%s is more than any machine has", text)
+		}
+		if err == nil {
+			return int64(n) * unit.bytes, nil
+		}
+	}
+	return 0, fmt.Errorf(
+		"%q is no size: write a whole number and B, KiB, MiB, GiB, kB, MB or GB, such as 64KiB",
+		text)
+}
+
+// FormatBytes is the shortest exact way to write a size.
+func FormatBytes(n int64) string {
+	for _, i := range []int{2, 1, 0} {
+		if unit := byteUnits[i]; n > 0 && n%unit.bytes == 0 {
+			return fmt.Sprintf("%d %s", n/unit.bytes, unit.name)
+		}
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
+// FormatMicros writes a time in microseconds with three digits.
+func FormatMicros(us float64) string {
+	value, unit := us, "µs"
+	if us >= 999.5e3 {
+		value, unit = us/1e6, "s"
+	} else if us >= 999.5 {
+		value, unit = us/1e3, "ms"
+	}
+	digits := 0
+	for limit := 99.95; value < limit && digits < 2; limit /= 10 {
+		digits++
+	}
+	return strconv.FormatFloat(value, 'f', digits, 64) + " " + unit
+}
+
+// Milliseconds is a duration as a number for people and JSON.
+func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
+
+// ParseSizes reads the sizes of --bytes, which are separated by commas. Each is a whole number of
+// elements, and not 0.
+func ParseSizes(list, dtype string, element int64) (sizes []int64, err error) {
+	for _, text := range strings.Split(list, ",") {
+		bytes, err := ParseBytes(strings.TrimSpace(text))
+		if err != nil {
+			return nil, Usagef("--bytes: %v", err)
+		}
+		if bytes == 0 || bytes%element != 0 {
+			return nil, Usagef(
+				"--bytes: %s is not a whole number of %s elements: use a multiple of %d bytes",
+				text, dtype, element)
+		}
+		sizes = append(sizes, bytes)
+	}
+	return sizes, nil
+}

@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/internal/spelling"
+)
+
+// usageFault is a command line that cannot be meant.
+type usageFault struct{ msg string }
+
+func (e *usageFault) Error() string { return e.msg }
+
+func Usagef(format string, args ...any) error {
+	return &usageFault{fmt.Sprintf(format, args...)}
+}
+
+// misused is an error about what was asked for, which no file can make right; nil of nil.
+func AsUsage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &usageFault{err.Error()}
+}
+
+// unused fails for a flag that was given and says nothing here: it is about something else.
+func RefuseFlags(flags *pflag.FlagSet, about string, names ...string) error {
+	for _, name := range names {
+		if flags.Changed(name) {
+			return Usagef("--%s is about %s; leave it out", name, about)
+		}
+	}
+	return nil
+}
+
+// address fails for the text of a flag that is no HOST:PORT; there need not be one.
+func CheckAddress(flag, text string) error {
+	if text == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(text)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return Usagef("--%s %s is not HOST:PORT, such as :7077 or head:7077", flag, text)
+	}
+	return nil
+}
+
+// NoArguments is for commands that take flags only.
+func NoArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return Usagef("%s takes no arguments, but got %q; see %[1]s --help", cmd.CommandPath(),
+			args[0])
+	}
+	return nil
+}
+
+// FlagError explains a flag that does not parse; for an unknown one it names the nearest known one.
+func FlagError(cmd *cobra.Command, err error) error {
+	msg, how, is := strings.Cut(err.Error(), ": strconv.") // how Go parses a number helps nobody
+	if is {
+		msg += ": it takes " + wanted(how)
+	}
+	if name, ok := strings.CutPrefix(msg, "unknown flag: --"); ok {
+		name, _, _ = strings.Cut(name, "=")
+		if near := spelling.Nearest(name, flagNames(cmd)); near != "" {
+			msg += fmt.Sprintf("; did you mean --%s?", near)
+		}
+	}
+	return Usagef("%s\nAll flags: %s --help", msg, cmd.CommandPath())
+}
+
+// wanted is what a flag takes, by the error of package strconv.
+func wanted(how string) string {
+	switch {
+	case strings.HasSuffix(how, strconv.ErrRange.Error()):
+		return "a number that is nearer to 0"
+	case strings.HasPrefix(how, "ParseBool"):
+		return "true or false"
+	case strings.HasPrefix(how, "ParseFloat"):
+		return "a number"
+	}
+	return "a whole number"
+}
+
+func UnknownCommand(cmd *cobra.Command, name string) error {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			names = append(names, c.Name())
+		}
+	}
+	msg := fmt.Sprintf("unknown command %q", name)
+	if near := spelling.Nearest(name, names); near != "" {
+		msg += fmt.Sprintf("; did you mean %q?", near)
+	}
+	return Usagef("%s\nAll commands: %s --help", msg, cmd.CommandPath())
+}
+
+// KnownCommand is for help, which explains a command.
+func KnownCommand(cmd *cobra.Command, args []string) error {
+	found, rest, err := cmd.Root().Find(args)
+	if err == nil && len(rest) > 0 {
+		err = UnknownCommand(found, rest[0])
+	}
+	return err
+}
+
+// meant asks whether a known word was meant by one that is not; empty where none is near.
+func DidYouMean(word string, known []string) string {
+	if near := spelling.Nearest(word, known); near != "" {
+		return "; did you mean " + near + "?"
+	}
+	return ""
+}
+
+func flagNames(cmd *cobra.Command) []string {
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return names
+}
+
+// between is for commands with a fixed number of arguments.
+func Arguments(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return Usagef("%s needs more than %s: %s; %[1]s --help has examples",
+				cmd.CommandPath(), plural.Of(len(args), "argument"),
+				strings.TrimSuffix(cmd.UseLine(), " [flags]"))
+		case len(args) > most:
+			return Usagef("%q is too much; %s --help has examples", args[most],
+				cmd.CommandPath())
+		case slices.Contains(args, ""):
+			return Usagef("argument %d is empty, as that of a variable that is not set; %s "+
+				"--help has examples", slices.Index(args, "")+1, cmd.CommandPath())
+		}
+		return nil
+	}
+}
