@@ -127,16 +127,14 @@ def train(
     )
     live.state()
     progress = job.place(samples, batch, seed, shuffle)
-    progress.checkpoints, progress.meshed = (
-        None,
-        True,
-    )  # checkpoints are made once the mesh is known
+    # Checkpoints are made once the mesh is known.
+    progress.checkpoints, progress.meshed = None, True
     end = End(1 if epochs is None and steps is None else epochs, steps)
     progress.begin(end)
     while True:
         try:
             ended = progress.over(end)
-            if job.released or ended and live.checkpoints is None or not live.recover(progress):
+            if job.released or ended and live.checkpoints is None or not live.follow_mesh(progress):
                 return
             if live.keep(progress.cursor, end):
                 return
@@ -187,30 +185,30 @@ class _Live:
             packing.statement(self._layout, self._first, self._catalogue, local)
         )
 
-    def recover(self, progress: Progress) -> bool:
+    def follow_mesh(self, progress: Progress) -> bool:
         """Go to the mesh that the job should have. False when that mesh does not need this
         worker.
         """
         backend = self._job._backend
         self._rest()
         while backend.view is not self._seen:
-            shape = backend.ask_shape()
-            if shape.broken:
-                raise ShoalError(shape.broken)
-            if shape.lost and self._part is None:
+            status = backend.ask_mesh()
+            if status.mesh_error:
+                raise ShoalError(status.mesh_error)
+            if status.rollback_reason and self._part is None:
                 raise ShoalError(
-                    f"{shape.lost}. With job.checkpoint before shoal.train the job would go back to"
-                    " a checkpoint by itself"
+                    f"{status.rollback_reason}. With job.checkpoint before shoal.train the job would"
+                    " go back to a checkpoint by itself"
                 )
-            if not shape.next:
+            if not status.next_mesh:
                 self._next_memory = None  # a mesh that was announced does not come
                 if self.model is None:
-                    self._begin(shape.mesh or self._first)
-                if shape.lost or self._begins:
-                    self._resume(progress, shape.lost)
+                    self._begin(status.mesh or self._first)
+                if status.rollback_reason or self._begins:
+                    self._resume(progress, status.rollback_reason)
                 self._seen = backend.view
                 return True
-            self._go(shape.inp, shape.out)
+            self._go(status.nbytes, status.next_nbytes)
             if not progress.cross():
                 return False
         return True
@@ -264,7 +262,7 @@ class _Live:
         """Warn after the first step about state that only one worker or host has."""
         self._warned = True
         if self.checkpoints is None and not self._job.rank:
-            alone = self._job._backend.ask_shape().alone
+            alone = self._job._backend.ask_mesh().unreplicated
             if alone:
                 say(
                     f"{alone}, and this job makes no checkpoints: if that is lost, the job ends;"
@@ -317,7 +315,7 @@ class _Live:
     def _allocate(self) -> None:
         backend = self._job._backend
         try:
-            out = backend.ask_shape().out
+            out = backend.ask_mesh().next_nbytes
             self._next_memory = backend.buffer(out, later=True) if out else None
         except ShoalError:
             pass  # the call that needs the memory raises the error

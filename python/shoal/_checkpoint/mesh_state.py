@@ -52,7 +52,7 @@ class MeshState:
     def contents(self, notes: Dict[str, Any], own: Dict[str, Any], items: List[Item]) -> Contents:
         """What this worker writes. The agents divide the tensors that several workers have."""
         if self._writes is None:
-            self._writes = self._job._backend.ask_shape().writes
+            self._writes = self._job._backend.ask_mesh().writes
         tensors = ((name, describe(x)) for name, x in sorted(self._model.tensors().items()))
         named = [(name, tensor) for name, tensor in tensors if tensor.nbytes]
         mine = [pair for i, pair in enumerate(named) if self._writes[i // 8] >> i % 8 & 1]

@@ -45,9 +45,8 @@ class Segment:
         self.mapping.show(fd, writable=True, populate=not later)
         self.base = self.mapping.address
         self.free = FreeList(size)
-        self.unpin: Optional[Callable[[int], None]] = (
-            None  # called with the base before the segment is unmapped
-        )
+        # Called with the base before the segment is unmapped; None = the segment is not pinned.
+        self.unpin: Optional[Callable[[int], None]] = None
 
 
 class Staging:

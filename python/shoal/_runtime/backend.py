@@ -19,7 +19,7 @@ from ..cursor import Cursor
 from .handle import Handle
 from .protocol import DType
 from .tensor import Shape, Tensor
-from .view import Shaped, View
+from .view import MeshStatus, View
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class Backend(Protocol):
 
     def state_layout(self, statement: bytes) -> None: ...
 
-    def ask_shape(self) -> Shaped: ...
+    def ask_mesh(self) -> MeshStatus: ...
 
     def bucket(self, nbytes: int, now: int, backward: float) -> int: ...
 

@@ -16,7 +16,7 @@ from .handle import Finished, Handle
 from .protocol import KINDS, DType
 from .shared import Results
 from .tensor import Shape, Tensor, describe, elements, like, mark_shared
-from .view import Shaped, View
+from .view import MeshStatus, View
 
 T = TypeVar("T")
 _PAIRWISE = (KINDS["send"], KINDS["recv"])
@@ -108,9 +108,9 @@ class Solo:
         """Do nothing: there is no agent to tell."""
         self.check()
 
-    def ask_shape(self) -> Shaped:
+    def ask_mesh(self) -> MeshStatus:
         """This rank has all of the state, and keeps it."""
-        return Shaped()
+        return MeshStatus()
 
     def bucket(self, nbytes: int, now: int, backward: float) -> int:
         """0, for there is no network."""

@@ -43,14 +43,14 @@ class View(NamedTuple):
         return bool(self.flags & NEW)
 
 
-class Shaped(NamedTuple):
+class MeshStatus(NamedTuple):
     """How the state of a job with a mesh lies on its workers; docs/formats/reshape.md."""
 
-    mesh: str = ""
-    next: str = ""  # the mesh to go to, with a reshape that all members call; "" = none
-    broken: str = ""  # why the job cannot go on
-    lost: str = ""  # why the workers do not have all of the state any more
-    inp: int = 0  # bytes that this worker has on `mesh`
-    out: int = 0  # bytes that this worker has on `next`
-    alone: str = ""  # the part of the state that only one host or worker has; told to rank 0
+    mesh: str = ""  # the mesh of the job; "" = the one that the program names
+    next_mesh: str = ""  # the mesh to go to, by a reshape that all members call; "" = none
+    mesh_error: str = ""  # why the job cannot go on; "" = it can
+    rollback_reason: str = ""  # why the state must come from a checkpoint; "" = it need not
+    nbytes: int = 0  # size of this worker's part of the state on `mesh`
+    next_nbytes: int = 0  # size of its part on `next_mesh`
+    unreplicated: str = ""  # on rank 0, the state that only one host or worker has; "" = none
     writes: bytes = b""  # a bit for each tensor that it has: whether it writes it into checkpoints

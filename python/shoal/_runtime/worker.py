@@ -23,7 +23,7 @@ from .shared import Results
 from .solo import alone
 from .submitter import Submitter
 from .tensor import Shape, Tensor, describe, elements, like, mark_shared
-from .view import Shaped, View
+from .view import MeshStatus, View
 
 T = TypeVar("T")
 # The descriptor of a call that is no collective.
@@ -261,23 +261,18 @@ class Worker:
         block = self.arena.copy(statement)  # kept until the agent has answered
         self._ask({"type": "state", **self.arena.extent(block)}, "state")
 
-    def ask_shape(self) -> Shaped:
+    def ask_mesh(self) -> MeshStatus:
         """How the state of the job lies now, and what comes next."""
         reply = self._ask({"type": "shape"}, "shape")
-        mesh, following, broken, lost, alone = (
-            str(reply.get(key, ""))
-            for key in ("mesh", "next_mesh", "mesh_error", "rollback_reason", "unreplicated")
-        )
-        writes = base64.b64decode(reply.get("writes", ""))
-        return Shaped(
-            mesh,
-            following,
-            broken,
-            lost,
-            int(reply.get("bytes", 0)),
-            int(reply.get("next_bytes", 0)),
-            alone,
-            writes,
+        return MeshStatus(
+            mesh=str(reply.get("mesh", "")),
+            next_mesh=str(reply.get("next_mesh", "")),
+            mesh_error=str(reply.get("mesh_error", "")),
+            rollback_reason=str(reply.get("rollback_reason", "")),
+            nbytes=int(reply.get("bytes", 0)),
+            next_nbytes=int(reply.get("next_bytes", 0)),
+            unreplicated=str(reply.get("unreplicated", "")),
+            writes=base64.b64decode(reply.get("writes", "")),
         )
 
     def bucket(self, nbytes: int, now: int, backward: float) -> int:

@@ -3,7 +3,8 @@ torch.distributed backend "shoal".
 
 `TopK` and `PowerSGD` are values for the `compress` of `ddp` and `optimizer`.
 
-Importing this module registers the backend, so a script that does its own set-up needs two lines::
+Importing this module registers the backend, so a script that makes its process group itself needs
+two lines::
 
     import shoal.torch
     torch.distributed.init_process_group("shoal")

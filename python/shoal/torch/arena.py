@@ -12,11 +12,11 @@ from shoal._runtime.arguments import wrong
 
 
 def empty(shape: Union[int, Sequence[int]], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A tensor in the arena, with whatever its memory held; `shape` in elements, `dtype` any of
-    torch's.
+    """A tensor in the arena, with arbitrary elements; `shape` in elements, `dtype` any of torch's.
 
-    Collectives on it copy nothing: the agent works on it in place. It lives as long as the tensor
-    or a view of it does. Raises ArenaError where the job's memory is used up.
+    Collectives on the tensor copy nothing: the agent works on it in place. Its memory is freed with
+    the last view of it. Raises TypeError for a shape that is none, and ArenaError where the agent
+    has no memory.
     """
     try:
         shape = torch.Size(shape if isinstance(shape, Iterable) else [operator.index(shape)])

@@ -1,4 +1,4 @@
-"""The bitwise reductions, which the agent does not have: every rank gathers all tensors and folds
+"""Bitwise reductions, which the agent does not have: every rank gathers all tensors and reduces
 them itself.
 """
 
@@ -16,15 +16,15 @@ _OPS = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwis
 
 
 def is_bitwise(op: Any) -> bool:
-    """Whether torch's reduction `op` is done here."""
+    """Whether torch's reduction `op` is bitwise."""
     return op_name(op) in _OPS
 
 
 def gathered(
     tensor: Tensor, result: Optional[Tensor], op: Any, size: int
 ) -> Tuple[Tensor, Callable[[], object]]:
-    """Return (place for the tensors of `size` ranks, what to run once they are there to fill
-    `result`).
+    """Return a tensor of shape [size, ...] for the tensors of all ranks, and a function that
+    reduces them into `result` once they are there.
     """
     place = torch.empty((size, *tensor.shape), dtype=tensor.dtype)
 

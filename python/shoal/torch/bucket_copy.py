@@ -90,9 +90,8 @@ class StreamCopier(Copier):
 
     def adopt(self, bucket: Any) -> None:
         bucket.copier = self
-        buffer = getattr(
-            bucket, "buffer", None
-        )  # None = with error feedback, which copies on the CPU
+        # A bucket with error feedback has no buffer: it copies on the CPU.
+        buffer = getattr(bucket, "buffer", None)
         if buffer is None or not self._pins:
             return
         try:

@@ -1,5 +1,5 @@
-"""What torch 2 looks for behind a ProcessGroup: a Backend for the CPU and for CUDA devices, through
-which the group also gets its name.
+"""The Backend that torch 2 wants in a ProcessGroup, for the CPU and for CUDA devices. The group
+also gets its name from there.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from . import cuda
 
 
 def attach_backend(group: Any) -> None:
-    """Put a Backend behind `group` that passes every call on to it. Does nothing in torch 1.13,
-    which has none.
+    """Give `group` a Backend that passes every call on to the group. Does nothing in torch 1.13,
+    which has no such class.
     """
     if not hasattr(c10d, "Backend") or not hasattr(group, "_register_backend"):
         return

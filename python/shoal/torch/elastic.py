@@ -1,4 +1,4 @@
-"""Gradients of a DistributedDataParallel whose workers come and go."""
+"""Averages the gradients of a DistributedDataParallel whose workers may join and be lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from .sizes import Sizes
 _LEAST_BYTES, _BUCKETS = 1 << 20, 16
 _PARTS = 64  # at most so many buckets of DDP's
 _FOREVER = timedelta(days=3650)
-# To send itself the parameters takes a copy of them. Older PyTorch cannot leave that out.
+# DDP sends the parameters to itself at the start, which copies them. Older PyTorch cannot skip
+# that.
 _UNSYNCED: Dict[str, Any] = (
     {"init_sync": False}
     if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters
@@ -86,7 +87,7 @@ def wrap(
 
 
 def _without_average(model: torch.nn.Module) -> str:
-    """What may be wrong where a step was not averaged."""
+    """Advice for a step that was not averaged."""
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     without = [name for name, p in trained if p.grad is None]
     unused = "use shoal.torch.ddp(model, find_unused_parameters=True)"
@@ -105,14 +106,14 @@ def _without_average(model: torch.nn.Module) -> str:
 
 def register(wrapped: DistributedDataParallel, average: "Average") -> None:
     """Have the gradients of a DistributedDataParallel averaged by `average`."""
-    # DDP looks at the types that a hook says, and does not understand postponed ones: a lambda says
+    # DDP reads the annotations of a hook, and does not understand them as strings: a lambda has
     # none.
     wrapped.register_comm_hook(average, lambda average, bucket: average.take(bucket))
 
 
 def bucket_bytes(model: torch.nn.Module, options: Dict[str, Any]) -> int:
-    """The most bytes of gradients in a bucket: DDP's option, or else so few that most of a step
-    travels while the backward pass goes on; but so many that a bucket is worth a call.
+    """The largest size of a bucket in bytes: DDP's option, or else so small that most of a step is
+    sent while the backward pass goes on, but large enough that a bucket is worth a call.
     """
     most = options.get("bucket_cap_mb") or 0
     if not isinstance(most, (int, float)):
@@ -134,8 +135,8 @@ class _Alone(ProcessGroup):
 
 
 def _bits(p: Tensor) -> int:
-    """A sum of the bits of a tensor, in words of its elements' size: of 357 MB 0.03 s on a core,
-    where bytes take 1.5.
+    """A sum of the bits of a tensor, in words of its elements' size: 357 MB take 0.03 s on a core,
+    and 1.5 s byte by byte.
     """
     words = p.detach().reshape(-1)
     size = words.element_size()
@@ -171,8 +172,8 @@ class Average:
     ):
         parameters = [p for p in model.parameters() if p.requires_grad]
         self._job, self._make = job, make
-        self._grouped = group is not None  # others have other parameters
-        self._parted = False  # workers' parameters differ, and that was told
+        self._grouped = group is not None  # the average is over a group, not over the job
+        self._parted = False  # the parameters of the workers differ, and the user knows it
         # Gradients are ready in about the reverse order of the parameters.
         self._parameters = parameters[::-1]
         self._statistics = buckets(statistics)
@@ -182,8 +183,8 @@ class Average:
             job, [*parameters, *statistics], self._make_buckets(), group, plain=make is Bucket
         )
         self._path = self._paths.arena  # the path of the step under way
-        self._missing: List[int] = []  # gradients that a bucket still waits for
-        self._full = 0  # buckets
+        self._missing: List[int] = []  # by bucket: the number of gradients that are not in it yet
+        self._full = 0  # number of full buckets at the front of the list
         self._taken: List[Tuple[dist.GradBucket, torch.futures.Future]] = []
         self._used: Optional[Set[Tensor]] = set() if find_unused else None
         if find_unused:
@@ -191,8 +192,8 @@ class Average:
                 p.register_hook(lambda _, p=p: self._used.add(p))  # type: ignore[misc, union-attr]
 
     def find_sizes(self, total: int) -> None:
-        """Have the workers find out how large buckets should be, in a job with a loop; `total` is
-        the bytes of all gradients.
+        """Let the workers find the size of buckets while they train, in a job with a loop. `total`
+        is the size of all gradients in bytes.
         """
         sizes = self._sizes = Sizes(self._job, total, self._size)
 
@@ -204,7 +205,7 @@ class Average:
         )
 
     def _make_buckets(self) -> List[Bucket]:
-        """The buckets, of the size that they have now."""
+        """New buckets of the current size."""
         all_buckets = [*self._statistics, *buckets(self._parameters, self._size, self._make)]
         self._place: Dict[Tensor, Tuple[int, int]] = {
             p: (i, j)
@@ -214,7 +215,7 @@ class Average:
         return all_buckets
 
     def _resize_buckets(self) -> None:
-        """Cut the gradients into buckets of another size, if that is to be."""
+        """Replace the buckets where their size changes."""
         if self._sizes is None or self._job.step is None or self._path is not self._paths.arena:
             return
         size = self._sizes.look(self._job.step)
@@ -225,7 +226,7 @@ class Average:
             self._paths.rebuild(self._make_buckets)
 
     def take(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Take a bucket of DDP's; its future is complete after the last one."""
+        """Take a bucket of DDP's. All futures of a step are complete after its last bucket."""
         if not self._taken:
             self._compare()
             self._resize_buckets()
@@ -327,7 +328,7 @@ class Average:
             return
         self._path.copier.copy_out(gradient, average)
         if self._used is not None and parameter not in self._used:
-            # DDP, which is alone, believes that nobody used it.
+            # DDP knows this worker only, and takes the parameter for unused.
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(gradient)
             self._path.copier.copy_out(parameter.grad, average)

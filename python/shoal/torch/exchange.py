@@ -1,4 +1,4 @@
-"""The buckets of a step on their way to the other workers."""
+"""The calls that average the buckets of a step over the workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from .bucket import Bucket, BucketCall, StepInfo
 
 
 def open_step(job: "shoal.Job") -> "shoal.Step":
-    """The step that an average is to commit. Raises RuntimeError where none is open."""
+    """The open step, which an average commits. Raises RuntimeError where no step is open, or it is
+    committed already.
+    """
     step = job.step
     if step is None:
         raise RuntimeError(
@@ -29,14 +31,14 @@ def open_step(job: "shoal.Job") -> "shoal.Step":
 
 
 class Exchange:
-    """Has the workers of a job average buckets, in the order of the list, step after step.
+    """Averages buckets over the workers of a job, in the order of the list, step after step.
 
-    With a group these are calls of the group. Without one they make up the open step of the job,
-    and the last one commits it.
+    With a group the calls are those of the group. Without one they make up the open step of the
+    job, and the last call commits it.
 
-    A bucket that asks is answered while the next one is filled: what it gives is submitted behind
-    the questions of that one. So every worker makes the same calls in the same order, however many
-    buckets it had full at once.
+    The calls of a bucket's `negotiate` complete while the next bucket is filled; those of its
+    `payload` are submitted after the `negotiate` of that next one. So every worker makes the same
+    calls in the same order, however many buckets are full at once.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Exchange:
         self._calls: List[List[Any]] = []  # the calls of `payload`, by bucket
 
     def begin(self) -> None:
-        """Before anything is put into a bucket. Raises RuntimeError where no step is open."""
+        """Begin a step, before any bucket is filled. Raises RuntimeError where no step is open."""
         info = self._step_info()
         for bucket in self._buckets:
             bucket.begin(info)
@@ -74,8 +76,8 @@ class Exchange:
         )
 
     def submit(self, full: int, end: bool) -> None:
-        """The first `full` buckets are full; with `end`, these are all that will be, and the others
-        go as they are.
+        """Submit the calls of the first `full` buckets, which are full. `end`: no more buckets will
+        be filled in this step, and all are submitted.
         """
         with self._job.grouped():
             while len(self._answers) < (len(self._buckets) if end else full):
@@ -86,14 +88,14 @@ class Exchange:
                 self._give(len(self._buckets))
 
     def committed(self) -> bool:
-        """After the last `go`: whether this is the step that counts. False when it is void, and has
-        to be made again from `begin`.
+        """Whether the step is committed, after the last `submit`. False when it is void, and must
+        be made again from `begin`.
         """
         return True
 
     def averaged(self) -> Iterator[Bucket]:
-        """The buckets in their order, each as soon as it has its mean. An error of any is raised
-        once all are over.
+        """The buckets in their order, each as soon as it has its mean. An error of any call is
+        raised once all calls are complete.
         """
         calls = [call for given in self._calls for call in given]
         try:

@@ -1,4 +1,4 @@
-"""The thread of a process group that does what nobody waits for."""
+"""The thread of a process group that finishes calls for which no thread waits."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Callable, Dict, Optional
 
 from . import threads
 
-# Works that nobody waited for are held up to this number; torch has a handful under way at any
-# time.
+# At most this many works are held for which no thread has waited; torch has a handful under way at
+# any time.
 _HELD = 256
 
 
 class Executor:
-    """Finishes works whose future was taken and runs the callbacks of those futures, one after the
-    other.
+    """Runs tasks one after the other on a thread: it finishes works whose future was taken, and
+    runs the callbacks of these futures.
 
-    They run in the order in which the script asked for them, never in the order of completion. So
-    every rank runs them in the same order, and callbacks may call collectives themselves, as
-    PowerSGD's do.
+    Tasks run in the order in which the script asked for them, never in the order of completion. So
+    every rank runs them in the same order, and callbacks may call collectives themselves, as those
+    of torch's PowerSGD do.
     """
 
     def __init__(self) -> None:
@@ -31,8 +31,8 @@ class Executor:
         weakref.finalize(self, self._queue.put, None)
 
     def run(self, task: Callable[[], object]) -> None:
-        """Call `task` on the thread, after what was asked for before; at once on the thread itself,
-        and when there is none any more.
+        """Call `task` on the thread, after the tasks before; at once when called on that thread, or
+        when the interpreter is about to end.
         """
         if threading.current_thread() is self._thread or threads.over():
             task()
@@ -44,7 +44,7 @@ class Executor:
         self._queue.put(task)
 
     def hold(self, work: Any) -> None:
-        """Keep `work` alive until somebody waits for it or takes its future.
+        """Keep `work` alive until a thread waits for it or takes its future.
 
         In torch 1.13 C++ code that holds a Work does not hold its Python half, without which wait()
         would never return.
@@ -54,12 +54,12 @@ class Executor:
             self._held.pop(next(iter(self._held)), None)
 
     def release(self, work: Any) -> None:
-        """`work` was waited for, or its future keeps what matters."""
+        """Stop keeping `work` alive."""
         self._held.pop(id(work), None)
 
 
 def on_executor() -> bool:
-    """Whether this code runs on the thread of a Executor, that is, in a future's callback."""
+    """Whether this code runs on the thread of an Executor, that is, in a callback of a future."""
     return isinstance(threading.current_thread(), _Thread)
 
 

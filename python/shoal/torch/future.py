@@ -1,4 +1,4 @@
-"""torch's future with callbacks that run in the same order on every rank."""
+"""torch's future, with callbacks that run in the same order on every rank."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def fail(future: torch.futures.Future, error: Exception) -> None:
 
 
 class Future(torch.futures.Future):
-    """The future of a collective. `finish` completes it; the executor calls that, or whoever is
-    faster.
+    """The future of a collective. `finish` completes it; the executor calls it, or a thread that
+    waits and is faster.
 
     torch runs a callback wherever the future happens to become complete: in the thread that
     completes it or in the one that adds the callback. A callback that calls a collective would then

@@ -122,10 +122,9 @@ class Paths:
                 self._job._backend.check()  # another worker: ask who is left
                 void = True
         if self._path is not self.arena:
-            self._device_buckets += [
-                Bucket(b.parameters, empty=self._device.empty)
-                for b in self.arena.buckets[len(self._device_buckets) :]
-            ]  # type: ignore[union-attr]
+            assert self._device is not None
+            for b in self.arena.buckets[len(self._device_buckets) :]:
+                self._device_buckets.append(Bucket(b.parameters, empty=self._device.empty))
         return self._path
 
     def _drop_device_group(self) -> None:

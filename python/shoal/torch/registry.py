@@ -1,5 +1,5 @@
-"""Optimizers, schedulers and GradScalers as they are made, so that a script need not name them for
-workers that join to get them.
+"""Registers optimizers, schedulers and GradScalers as they are made, so that workers that join get
+their state although the script does not name them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterator, List
 import torch
 from torch.optim import lr_scheduler
 
-# In the order of making, which is the same on every worker.
+# In the order of creation, which is the same on every worker.
 _created: "List[weakref.ref[Any]]" = []
 
 _Optimizer = torch.optim.Optimizer
@@ -30,7 +30,9 @@ _SCHEDULERS = (_Scheduler, *_OTHER_SCHEDULERS)
 
 
 def install() -> None:
-    """Note what is made from now on. Copies, and what is loaded from a file whole, are not made."""
+    """Register the objects that are made from now on, by their __init__. Copies and unpickled
+    objects are not registered.
+    """
     for kind in (_Optimizer, _Scaler, *_SCHEDULERS):
         if "__init__" in vars(kind) and not hasattr(kind.__init__, "registered_by_shoal"):
             kind.__init__ = _registering(kind.__init__)
@@ -48,16 +50,17 @@ def _registering(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def optimizers() -> List[torch.optim.Optimizer]:
-    """Those that were made, and are alive."""
+    """The registered optimizers that are alive."""
     return [thing for thing in (ref() for ref in _created) if isinstance(thing, _Optimizer)]
 
 
 def belonging_to(managed: List[Any]) -> List[Any]:
-    """What was made, is alive and belongs to these modules and optimizers, but is not among them:
-    optimizers with parameters of theirs, then schedulers of the optimizers, then GradScalers.
+    """The registered objects that are alive and belong to these modules and optimizers, but are not
+    among them: optimizers with parameters of theirs, then schedulers of the optimizers, then
+    GradScalers.
     """
     if any(_belonging(managed)):
-        gc.collect()  # what is dead, and not known to be, would differ between workers
+        gc.collect()  # garbage that is not collected yet would differ between workers
     return list(_belonging(managed))
 
 

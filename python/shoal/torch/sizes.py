@@ -1,4 +1,4 @@
-"""How large buckets of gradients are, as a model's workers find out while they train."""
+"""The size of gradient buckets, which the workers of a model find while they train."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Deque, Dict, Optional, Tuple
 
 import shoal
 
-_FIRST, _MOST = 16, 1024  # steps until the next decision
-_TRIAL = 8  # steps that tell what a size takes
+_FIRST, _MOST = 16, 1024  # steps until the next decision, at first and at most
+_TRIAL = 8  # steps that a size is tried for
 _WORTH = 0.97  # a new size stays if its steps take at most this part of the time before
 
 
 class Clock:
-    """What steps take, from the first bucket that is full until the last mean is in its place."""
+    """Times steps, from the first full bucket until the last mean is in its place, in seconds."""
 
     def __init__(self) -> None:
         self._began = self._filled = 0.0
@@ -24,7 +24,7 @@ class Clock:
         self._took: Deque[float] = deque(maxlen=_TRIAL)
 
     def full(self, first: bool, last: bool) -> None:
-        """A bucket of DDP's is there."""
+        """Record that a bucket of DDP's is ready."""
         self._filled = time.perf_counter()
         if first:
             self._began = self._filled
@@ -32,12 +32,12 @@ class Clock:
             self._backward.append(self._filled - self._began)
 
     def over(self) -> None:
-        """All means are in their places."""
+        """Record that all means are in their places."""
         self._took.append(time.perf_counter() - self._began)
 
     def read(self) -> Tuple[float, float]:
-        """The seconds of a backward pass and of a whole step: medians of the newest ones, 0 where
-        there are none. They are forgotten.
+        """The seconds of a backward pass and of a whole step, as medians of the newest ones, which
+        are then forgotten; 0 where there are none.
         """
         backward = median(self._backward) if self._backward else 0.0
         took = median(self._took) if self._took else 0.0
@@ -49,11 +49,10 @@ class Clock:
 class Sizes:
     """The size of buckets, in bytes. All workers have the same one in every step.
 
-    The agent of rank 0 proposes, by a model of the network that is fitted to the job's own
-    all-reduces. Time decides: a size that should be better is tried for a few steps and stays if
-    the slowest worker's steps took less, else the one before comes back. Decisions are made in the
-    same steps everywhere, ever more rarely, by numbers that the workers give each other; with other
-    members everything begins anew.
+    The agent of rank 0 proposes a size, by a model of the network that is fitted to the job's own
+    all-reduces. The workers try it for a few steps. It stays if the slowest worker's steps took
+    less time; else the size before comes back. All workers decide in the same steps, by numbers
+    that they exchange, and ever more rarely. After a change of the members everything begins anew.
     """
 
     def __init__(self, job: "shoal.Job", nbytes: int, size: int) -> None:
@@ -62,8 +61,8 @@ class Sizes:
         self.clock = Clock()
         self._generation: Optional[int] = None  # the generation that the fields below are about
         self._due = 0  # the step of the next decision
-        self._patience = _FIRST  # steps until the one behind it
-        self._before = 0  # the size that a trial began from; 0 = there is none
+        self._patience = _FIRST  # steps from that decision to the one after it
+        self._before = 0  # the size before the trial under way; 0 = no trial
         self._took: Dict[int, int] = {}  # microseconds of a step, by size
 
     def look(self, step: "shoal.Step") -> int:

@@ -1,5 +1,5 @@
-"""What workers that join get: whatever has a `state_dict`, named by the script or noted when it was
-made.
+"""The state of objects with a `state_dict` for workers that join. The script names the objects, or
+they were registered when they were made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _managed: "weakref.WeakKeyDictionary[shoal.Job, List[Any]]" = weakref.WeakKeyDic
 
 
 def check(opt: Any, others: Sequence[Any]) -> None:
-    """Refuse what is no optimizer, and what beside it has no state to give."""
+    """Raise TypeError where `opt` is no optimizer, or one of `others` has no state_dict."""
     if isinstance(opt, type) or not hasattr(opt, "param_groups"):
         raise wrong("opt", opt, "an optimizer, as torch.optim.SGD(model.parameters(), lr=0.1)")
     for other in others:
@@ -42,8 +42,8 @@ def check(opt: Any, others: Sequence[Any]) -> None:
 
 
 def keep(job: "shoal.Job", name: str, holder: Any, named: bool = True) -> None:
-    """Register a module, an optimizer, a scheduler or a GradScaler under a name that is not taken.
-    Not named: the script has not asked for it.
+    """Register the state of a module, an optimizer, a scheduler or a GradScaler, under a name that
+    is not taken. `named`: the script has asked for it.
     """
 
     def get() -> Any:
@@ -63,8 +63,8 @@ def keep(job: "shoal.Job", name: str, holder: Any, named: bool = True) -> None:
 
 
 def manage(job: "shoal.Job", holder: Any) -> None:
-    """Say that a module or an optimizer is taken care of. What was noted and belongs to it is kept
-    when the loop begins.
+    """Record that the state of a module or an optimizer is registered. The objects that belong to
+    it are registered too when the loop begins.
     """
     if job not in _managed:
         _managed[job] = []
@@ -83,8 +83,8 @@ def _keep_registered(job: "shoal.Job") -> None:
 
 
 def _guarded(kind: str, get: Callable[[], Any]) -> Callable[[], Any]:
-    """`get`, or None where the state is of a kind that cannot travel: the script did not ask for
-    that, and must not end by it.
+    """`get`, or a function that returns None where the state cannot be sent: the script did not ask
+    for it, and must not fail because of it.
     """
     said: List[str] = []
 
@@ -119,8 +119,8 @@ def _without_functions(value: Any) -> Any:
 
 
 def load(holder: Any, value: Optional[Dict[str, Any]]) -> None:
-    """Have a module, an optimizer, a scheduler or a GradScaler load its state, which may lie in its
-    own memory. None is one that cannot travel.
+    """Load the state of a module, an optimizer, a scheduler or a GradScaler, which may lie in its
+    own memory already. None = the state could not be sent.
     """
     if value is None:
         return
@@ -149,10 +149,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def initialize_state(optimizer: torch.optim.Optimizer) -> None:
-    """Have an optimizer make its state, which it does in its first step. A worker that joins
-    receives into that memory.
+    """Make an optimizer allocate its state, which it does in its first step, so that a worker that
+    joins receives into that memory.
 
-    Whatever else the step changes is replaced when the worker joins.
+    The state of the other workers then replaces all that the step has changed.
     """
     parameters = [
         p
@@ -162,8 +162,8 @@ def initialize_state(optimizer: torch.optim.Optimizer) -> None:
     ]
     for p, gradient in zip(parameters, _zeros(parameters)):
         p.grad = gradient
-    # One that needs a closure, or sparse gradients, gets its state when it joins, and the others
-    # wait somewhat longer.
+    # An optimizer that needs a closure or sparse gradients gets its state when the worker joins,
+    # for which the others wait somewhat longer.
     with contextlib.suppress(Exception):
         type(optimizer).step(optimizer)
     for p in parameters:
@@ -171,9 +171,7 @@ def initialize_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _zeros(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
-    """Zeros like each tensor. Those of a type share their memory, which would otherwise be touched
-    for nothing.
-    """
+    """Zeros like each tensor. Those of one type share memory, so that less memory is touched."""
     most: Dict[Any, int] = {}
     for t in tensors:
         most[t.dtype, t.device] = max(t.numel(), most.get((t.dtype, t.device), 0))
@@ -186,8 +184,8 @@ def _zeros(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
 
 
 class OwnedState(Dict[str, Any]):
-    """A state that belongs to who loads it. Optimizers of torch 1 would copy it, and its memory has
-    to be touched anew for that.
+    """A state that the loading object may keep. Optimizers of torch 1 would otherwise copy it,
+    which touches new memory.
     """
 
     def __deepcopy__(self, _: Any) -> "OwnedState":
@@ -195,8 +193,8 @@ class OwnedState(Dict[str, Any]):
 
 
 def keep_random_state(job: "shoal.Job") -> None:
-    """Register the state of the random generators that everyone uses: torch's, on the devices too,
-    NumPy's and Python's. Each worker has its own, and one that joins gets rank 0's.
+    """Register the state of the global random generators: torch's, on the CPU and on the devices,
+    NumPy's and Python's. Each worker has its own, and a worker that joins gets that of rank 0.
     """
 
     def get() -> Dict[str, Any]:

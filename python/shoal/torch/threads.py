@@ -1,8 +1,8 @@
-"""Threads that call torch. All of them have ended before the interpreter ends.
+"""Threads that call torch. All of them end before the interpreter ends.
 
-A thread that asks for the interpreter after its end is unwound by Python on the spot, and the C++
-code of torch that is on its stack answers that by aborting the process. So at exit the job is left,
-which gives an error to whatever still waits for other ranks, and then the threads are waited for.
+Python unwinds a thread that asks for the interpreter after its end, and C++ code of torch on the
+stack of the thread then aborts the process. So at exit the job is left, which raises an error in
+every thread that waits for other ranks, and then the threads are joined.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _over = threading.Event()
 
 
 class Thread(threading.Thread):
-    """Runs `body`. `stop` makes it return soon once nothing waits for other ranks any more."""
+    """Runs `body`. `stop` makes it return soon, once it does not wait for other ranks."""
 
     def __init__(
         self, name: str, body: Callable[[], object], stop: Callable[[], object] = lambda: None
     ):
-        # A daemon, because Python waits for all others before it calls exit handlers.
+        # A daemon thread: Python joins all others before it calls exit handlers.
         super().__init__(name=name, target=body, daemon=True)
         self.stop = stop
 

@@ -1,4 +1,4 @@
-"""How a torch tensor looks to the agent, which knows seven element types and dense memory only.
+"""Torch tensors for the agent, which knows seven element types and dense memory only.
 
 A `Wire` is a dense tensor on the CPU, of one of the seven types. It shares memory with the tensor
 it stands for wherever that is possible; where it is not (strides, 8- and 16-bit integers in a sum,
@@ -33,7 +33,7 @@ def op_name(op: Any) -> str:
 
 
 class Wire(NamedTuple):
-    """One tensor on its way."""
+    """A tensor as the agent gets it."""
 
     data: Tensor  # dense, of a native type
     # copies the result home; None where the memory is shared

@@ -1,4 +1,4 @@
-"""Gradients in fewer bytes: what `compress` of shoal.torch.ddp and shoal.torch.optimizer may be.
+"""Gradients in fewer bytes: the values for `compress` of shoal.torch.ddp and shoal.torch.optimizer.
 
     "bf16", "fp16"     half the bytes: every gradient is rounded to 16 bits
     "int8"             a quarter: blocks of 256 share a scale; later steps correct the rounding
@@ -32,8 +32,8 @@ _NAMES: Dict[str, Callable[[Sequence[Tensor]], Bucket]] = {
 
 
 def maker(compress: Compression) -> Callable[[Sequence[Tensor]], Bucket]:
-    """What makes a bucket of parameters for a value of `compress`. Raises ValueError for what is
-    none.
+    """The function that makes a bucket of parameters for a value of `compress`. Raises ValueError
+    for any other value.
     """
     if compress is None:
         return Bucket

@@ -1,4 +1,4 @@
-"""Gradients as bytes."""
+"""Gradients as 8-bit integers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..bucket import BucketCall
 from .feedback import Feedback
 
 BLOCK = 256
-# With more workers, what one has is less than a step of the scale, and would wait in its memory for
-# long.
+# With more workers, the contribution of one is smaller than a step of the scale, and would stay in
+# its memory for many steps.
 _MOST = 64
 
 
@@ -44,7 +44,7 @@ class Int8(Feedback):
                 f" {self.info.size}: use 'bf16'"
             )
         self._scales.div_(127 - self.info.size / 2)
-        # The smallest numbers have no finite inverse, and stay in the memory.
+        # The inverse of the smallest scales is not finite; such blocks stay in the memory.
         inverse = torch.where(self._scales > 1e-37, 1 / self._scales, torch.zeros(()))
         steps = (self._blocks * inverse[:, None]).round_()
         self._codes.copy_(steps)

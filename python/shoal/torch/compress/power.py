@@ -15,13 +15,13 @@ from .feedback import Feedback
 
 
 class PowerSGD:
-    """Give each matrix as the product of two of `rank` columns, found by a step of power iteration
-    that begins with the factor of the step before (Vogels et al., PowerSGD, NeurIPS 2019, Algorithm
-    1).
+    """Send each matrix as the product of two factors of `rank` columns, found by a step of power
+    iteration that begins with the factor of the step before (Vogels et al., PowerSGD, NeurIPS 2019,
+    Algorithm 1).
 
     A matrix of n×m then takes 4·rank·(n + m) bytes. A tensor of more dimensions is a matrix of its
-    first one by the others. Vectors, and what would not get smaller, go as they are. When the
-    workers change, the iteration begins anew, the same everywhere, so it is no state of the job.
+    first dimension by the others. Vectors, and matrices that would not get smaller, are sent as
+    they are. When the workers change, the iteration begins anew, alike on all workers.
     """
 
     def __init__(self, rank: int = 4):
@@ -30,7 +30,7 @@ class PowerSGD:
         )
 
     def bucket(self, parameters: Sequence[Tensor]) -> Feedback:
-        """A bucket that is compressed so."""
+        """A bucket of these parameters with this compression."""
         return _LowRank(parameters, self.rank)
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class _LowRank(Feedback):
 
     def encode(self) -> List[BucketCall]:
         for m in self._matrices:
-            # orthonormal also where the gradient is 0, so that the next one is not
+            # Orthonormal even where the gradient is 0, so that the next factor is not 0.
             m.left.copy_(torch.linalg.qr(m.left).Q)
             torch.mm(m.own.t(), m.left, out=m.right)
             m.own.addmm_(m.left, m.right.t(), alpha=-1)

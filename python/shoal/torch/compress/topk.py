@@ -15,13 +15,13 @@ from .feedback import Feedback
 
 
 class TopK:
-    """Give the elements that are largest, a part `density` of them, and keep the others until they
-    are.
+    """Send the largest elements, a part `density` of all, and keep the others for later steps.
 
-    The workers take turns in choosing, each by its own contribution, and all give what they have at
-    these places: cyclic local top-k (Chen et al., ScaleCom, NeurIPS 2020, §3). So values add up,
-    and a step takes 4 bytes for each index, from one to all, and 4 for each value, however many
-    workers there are. Where every worker chose for itself, the bytes would grow with their number.
+    The workers take turns in choosing the elements by their own contribution, and all send their
+    values of these elements: cyclic local top-k (Chen et al., ScaleCom, NeurIPS 2020, section 3).
+    So values can be summed, and a step takes 4 bytes for each index, from one worker to all, and 4
+    for each value, however many workers there are. If every worker chose for itself, the bytes
+    would grow with the number of workers.
     """
 
     def __init__(self, density: float = 0.01):
@@ -33,7 +33,7 @@ class TopK:
         self.density = density
 
     def bucket(self, parameters: Sequence[Tensor]) -> Feedback:
-        """A bucket that is compressed so."""
+        """A bucket of these parameters with this compression."""
         return _Sparse(parameters, self.density)
 
     def __repr__(self) -> str:
@@ -44,8 +44,8 @@ class _Sparse(Feedback):
     def __init__(self, parameters: Sequence[Tensor], density: float):
         super().__init__(parameters)
         count = max(1, round(density * self.length))
-        # A worker whose turn it was may be lost before it gave its choice: then another gives what
-        # it has here, the choice before.
+        # A worker may be lost before it has sent its choice: another worker then sends the choice
+        # of the step before, which is still here.
         self._indices = empty(count, torch.int32)
         self._indices.copy_(torch.arange(count))
         self._values = empty(count)

@@ -1,5 +1,5 @@
-"""The parameters of a sharded optimizer in arena memory, and what brings together what workers hold
-in parts.
+"""The parameters of a sharded optimizer as vectors in arena memory, and the all-reduce that gathers
+what the workers hold in parts.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ Piece = Tuple[Span, Tensor]  # a span of the flat parameters, and its elements
 
 
 class Chunk(NamedTuple):
-    """A chunk on its way: elements as whole numbers, of which the largest wins, and behind them a
-    mark for each GRAIN of elements.
+    """A chunk of elements under way: their bits as integers, of which a maximum picks one, and
+    after them a mark for each GRAIN of elements.
     """
 
     span: Span
@@ -95,7 +95,7 @@ class Chunk(NamedTuple):
 
     @classmethod
     def make(cls, span: Span, dtype: torch.dtype) -> "Chunk":
-        """A chunk to which nobody has given anything."""
+        """A chunk in which no worker has put anything."""
         size = torch.empty(0, dtype=dtype).element_size()
         word = torch.int64 if size == 8 else torch.int32
         words, grains = (
@@ -106,7 +106,7 @@ class Chunk(NamedTuple):
         return cls(span, buffer, buffer[:words].view(dtype), buffer[words:])
 
     def give(self, piece: Piece) -> None:
-        """Put in what of a piece belongs here."""
+        """Put the elements of a piece that are in this chunk."""
         (first, last), values = piece
         shared = overlap(self.span, (first, last))
         if shared:
@@ -115,7 +115,7 @@ class Chunk(NamedTuple):
             self.marks[start // GRAIN : round_up(stop) // GRAIN] = 1
 
     def whole(self, span: Span) -> bool:
-        """Whether somebody has given all that belongs here of a span."""
+        """Whether the workers have put all elements of a span that are in this chunk."""
         shared = overlap(self.span, span)
         if not shared:
             return True
@@ -123,7 +123,7 @@ class Chunk(NamedTuple):
         return bool((self.marks[start // GRAIN : round_up(stop) // GRAIN] == 1).all())
 
     def put(self, span: Span, values: Tensor) -> None:
-        """Copy what belongs here to a tensor of a span."""
+        """Copy the elements of this chunk to a tensor of a span."""
         shared = overlap(self.span, span)
         if shared:
             values[shared[0] - span[0] : shared[1] - span[0]] = self.data[
@@ -134,13 +134,13 @@ class Chunk(NamedTuple):
 def merge(
     job: "shoal.Job", buffer: FlatBuffer, dtype: torch.dtype, give: Sequence[Piece]
 ) -> Iterator[Chunk]:
-    """A buffer, of which every member gives the pieces that it has, chunk by chunk. Elements are
-    of type `dtype`.
+    """Gather a buffer, of which every member gives the pieces that it has, chunk by chunk. Elements
+    are of type `dtype`.
 
-    It is an all-reduce, which goes on without a member that is lost, and brings all others the
-    same. Two who give the same elements have the same, or nearly (not all processors round alike),
-    so either will do: the maximum of the bits as whole numbers chooses one, and what nobody has
-    given is the least number.
+    This is an all-reduce, which goes on without a lost member, and gives all members the same. Two
+    members that give the same element have the same value, or nearly (processors may round
+    differently), so either will do: the maximum of the bits as integers picks one, and an element
+    that no member gives is the least integer.
     """
     in_flight: Deque[Tuple[Chunk, Any]] = deque()
     for start in range(buffer.start, buffer.stop, CHUNK_ELEMENTS):

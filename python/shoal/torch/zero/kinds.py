@@ -1,4 +1,4 @@
-"""What an optimizer keeps for a parameter: tensors as large as it, which can be cut, and
+"""The state of an optimizer for a parameter: tensors of the parameter's size, which can be cut, and
 numbers.
 """
 
@@ -37,7 +37,7 @@ def kinds(optimizer: torch.optim.Optimizer, group: int, parameter: Tensor) -> Di
 
 
 def _tried(optimizer: torch.optim.Optimizer, group: int, dtype: torch.dtype) -> Dict[str, Any]:
-    """The state after a step with another parameter."""
+    """The state of an optimizer after one step with a small parameter."""
     trial = copy.copy(optimizer)
     p = torch.zeros(3, dtype=dtype)
     p.grad = torch.zeros_like(p)

@@ -1,5 +1,4 @@
-"""Who holds which part of an optimizer's state: pure arithmetic. docs/design/zero.md has the
-reasons.
+"""Divides an optimizer's state among workers: pure arithmetic. docs/design/zero.md has the reasons.
 
 All parameters lie one after the other in one vector, each from a multiple of GRAIN on. The vector
 is cut into a share for each worker, and each share is held by its owner and by one other
@@ -30,7 +29,7 @@ class Partition(NamedTuple):
     buddies: Tuple[Optional[int], ...]  # the other holder of each share; None = there is none
 
     def held(self, rank: int) -> List[Span]:
-        """What a worker holds: its share and those that it is the buddy of, in order."""
+        """The shares that a worker holds, in order: its own, and those whose buddy it is."""
         return [
             share
             for r, share in enumerate(self.shares)
@@ -77,7 +76,7 @@ class Slice(NamedTuple):
 
 
 def slices(places: Sequence[Span], held: Sequence[Span]) -> Iterator[Slice]:
-    """What of parameters that lie at `places` lies within what is held, in order."""
+    """The parts of parameters, which lie at `places`, that are within the held spans, in order."""
     for number, (first, last) in enumerate(places):
         for start, stop in held:
             if max(first, start) < min(last, stop):
@@ -85,6 +84,6 @@ def slices(places: Sequence[Span], held: Sequence[Span]) -> Iterator[Slice]:
 
 
 def overlap(a: Span, b: Span) -> Optional[Span]:
-    """What two spans share."""
+    """The intersection of two spans; None = it is empty."""
     start, stop = max(a[0], b[0]), min(a[1], b[1])
     return (start, stop) if start < stop else None

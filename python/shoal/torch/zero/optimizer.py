@@ -84,7 +84,7 @@ def zero(
 
 
 class Zero(torch.optim.Optimizer):
-    """An optimizer whose state lies on all workers together. Made by `zero`."""
+    """An optimizer whose state is divided among the workers. Made by `zero`."""
 
     def __init__(
         self, job: "shoal.Job", model: torch.nn.Module, inner: torch.optim.Optimizer, stage: int
@@ -197,21 +197,23 @@ class Zero(torch.optim.Optimizer):
         return {"parameters": parameters, "gradients": self._kept, "state": self._shards.nbytes}
 
     def state_dict(self) -> Any:
-        """Not to be had: the state lies on all workers. job.checkpoint writes it."""
+        """Raises RuntimeError: the state is divided among the workers. job.checkpoint writes it."""
         raise RuntimeError(
             "shoal: the state of a sharded optimizer lies on all workers: job.checkpoint writes it"
             " and takes it over again"
         )
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Not to be had. Load the state into the optimizer before shoal.torch.zero shards it."""
+        """Raises RuntimeError: load the state into the optimizer before shoal.torch.zero shards
+        it.
+        """
         raise RuntimeError(
             "shoal: load the state into the optimizer before shoal.torch.zero shards it;"
             " job.checkpoint takes over its own"
         )
 
     def add_param_group(self, param_group: Any) -> None:
-        """Not to be had: the shares are dealt."""
+        """Raises RuntimeError: the parameters are divided already."""
         raise RuntimeError(
             "shoal: add the group to the optimizer before shoal.torch.zero shards it"
         )

@@ -1,6 +1,4 @@
-"""The share of an optimizer's state that a worker holds, and how shares pass from worker to
-worker.
-"""
+"""The share of an optimizer's state that a worker holds, and how shares move between workers."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from .layout import Partition, Slice, Span, partition, slices
 
 
 class MemberRow(NamedTuple):
-    """What a member says of itself in a census; all -1 for one that is gone."""
+    """The row of one member in a census; all -1 = the member is gone."""
 
     host: int
     rank: int  # rank in the partition before; -1 = the member holds nothing yet
