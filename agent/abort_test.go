@@ -30,7 +30,7 @@ func TestAbortedTransferLetsMemoryGo(t *testing.T) {
 	e.byID[m.id] = m
 	for id := range uint64(2) {
 		e.transfers.add(&transfer{id: id, network: network, workers: []topo.WorkerID{m.id},
-			settled: id > 0})
+			reshapes: id > 0})
 	}
 	for id := range uint64(2) {
 		e.abort(id)
@@ -57,8 +57,9 @@ func TestBegunTransfersAreForgotten(t *testing.T) {
 	}
 	defer e.close()
 	e.name = "a"
-	c := &crew{engine: e, network: &sent{t: t}, batches: map[head.BatchID]*batch{},
-		routes: routes{fixed: true}}
+	c := &driver{engine: e, network: &sent{t: t},
+		batches: batches{running: map[head.BatchID]*batch{}},
+		routes:  routes{fixed: true}}
 	mine := collective.Call{Kind: collective.AllReduce, DType: tensor.F32,
 		Reduction: collective.Sum, In: make([]byte, 8), Out: make([]byte, 8)}
 	other := mine
@@ -66,11 +67,11 @@ func TestBegunTransfersAreForgotten(t *testing.T) {
 	part := head.Part{Calls: []*collective.Posted{{Call: mine}, {Worker: 1, Call: other}},
 		Of: []int{0, 1}, Route: collective.DefaultRoute(8)}
 	c.execute(&head.Execute{Batch: 1, Hosts: []string{"a", "b"}, Parts: []head.Part{part}})
-	if c.batches[1].open != 1 {
-		t.Fatalf("%d transfers are under way", c.batches[1].open)
+	if c.batches.running[1].open != 1 {
+		t.Fatalf("%d transfers are under way", c.batches.running[1].open)
 	}
 	c.drop(1)
-	for _, held := range c.begun[:cap(c.begun)] {
+	for _, held := range c.batches.begun[:cap(c.batches.begun)] {
 		if held != nil {
 			t.Error("a transfer that was dropped is held")
 		}

@@ -32,67 +32,72 @@ import (
 
 // Config says what an agent serves.
 type Config struct {
-	Job    string // name of the job, also in messages
-	Socket string // path of the Unix socket
-	// how many workers the job begins with; 0 = this agent joins a job that another leads
+	// Job is the name of the job, also in messages.
+	Job string
+	// Socket is the path of the Unix socket that workers connect to.
+	Socket string
+	// Size is how many workers the job begins with; 0 = this agent joins a job that another leads.
 	Size int
-	// bounds of the job's size; 0 = 1, no limit
+	// Min and Max bound the size of the job; 0 = 1, no limit.
 	Min, Max int
-	// workers beyond the size that wait to be let in
+	// Spares counts the workers beyond the size that wait to be let in.
 	Spares int
-	// how many workers this host has room for; 0 = any number, member.NoSlots = none
+	// Slots is how many workers this host has room for; 0 = any number, member.NoSlots = none.
 	Slots int
-	// secrets of the first workers, where the launcher starts them unasked; one a worker
+	// Tokens are the secrets of the first workers, where the launcher starts them unasked; one a
+	// worker.
 	Tokens []string
-	// opens the network to other hosts; nil = this host is alone
+	// Link opens the network to other hosts; nil = this host is alone.
 	Link func(h fabric.Handler) (fabric.Network, error)
-	// collectives go between hosts by their lengths alone, whatever is measured
-	Fixed  bool
-	Orders Orders // what the job wants of the launcher
-	// a worker of this host has joined; may be nil
-	OnJoin func(seat int, client string)
-	// what a worker of this host reports; may be nil
-	OnReport func(seat int, metrics map[string]float64)
-	// what people should know of a checkpoint that a worker of this host takes part in; nil = the
-	// log has it
-	OnSave func(seat int, line string)
-	// a call of a worker of this host has failed, because another is gone; on the engine's thread;
-	// may be nil
-	OnBereft func(seat int, why string)
-	// how long calls wait for a worker that has left, for its exit to say why; 0 = not
-	Linger time.Duration
-	Log    *slog.Logger // nil = slog.Default()
-
+	// Fixed has collectives go between hosts by their lengths alone, whatever is measured.
+	Fixed bool
 	// Redundant asks for what several ranks of a mesh have to be on two hosts.
 	Redundant bool
 	// After is how many generations the job had before this start: workers and people are told of
 	// those that are numbered on from it.
 	After topo.Generation
+	// Nodes are the memory nodes of this host; nil = there is no choice of them.
+	Nodes []numa.Node
+	// Linger is how long calls wait for a worker that has left, for its exit to say why; 0 = not.
+	Linger time.Duration
+	// Log takes what only the operator of the host can mend; nil = slog.Default().
+	Log *slog.Logger
 
-	Nodes []numa.Node // memory nodes of this host; nil = there is no choice
+	// Orders are what the job wants of the launcher.
+	Orders Orders
+	// OnJoin is called when a worker of this host has joined; nil = nobody is told.
+	OnJoin func(worker int, client string)
+	// OnReport is called with what a worker of this host reports; nil = nobody is told.
+	OnReport func(worker int, metrics map[string]float64)
+	// OnSave is called with what people should know of a checkpoint that a worker of this host
+	// takes part in; nil = the log has it.
+	OnSave func(worker int, line string)
+	// OnLostPeer is called on the engine's thread when a call of a worker of this host has failed,
+	// because another worker is gone; nil = nobody is told.
+	OnLostPeer func(worker int, why string)
 }
 
 // Agent owns the arenas of a host's workers and executes their collectives. It knows a worker by
-// its seat: the number that the job gave it, which it keeps for life. The first seats are the ranks
+// the number that the job gave it, which the worker keeps for life. The first numbers are the ranks
 // that the job begins with.
 type Agent struct {
 	cfg      Config
 	listener *arena.Listener
 	engine   *engine
-	crew     *crew
+	driver   *driver
 	network  fabric.Network // nil where this host is alone
 	group    *group.Group
 	saves    saves
-	places   *places
+	stores   *checkpointStores
 
-	mu     sync.Mutex
-	seats  map[int]*presence
-	closed bool
-	conns  map[*arena.Conn]struct{}
+	mu       sync.Mutex
+	sessions map[int]*workerSession
+	closed   bool
+	conns    map[*arena.Conn]struct{}
 }
 
 // presence is what the agent knows of a worker's life.
-type presence struct {
+type workerSession struct {
 	token  string
 	late   bool // the job ran already when it was started
 	joined bool // has ever joined
@@ -112,18 +117,19 @@ func New(cfg Config) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{cfg: cfg, listener: l, conns: map[*arena.Conn]struct{}{},
-		seats: map[int]*presence{}, places: newPlaces(), group: group.New(context.Background())}
+		sessions: map[int]*workerSession{}, stores: newCheckpointStores(),
+		group: group.New(context.Background())}
 	lanes, err := newLanes(a.group)
 	if err == nil {
-		a.engine, err = newEngine(lanes, a.expelled)
+		a.engine, err = newEngine(lanes, a.brokeProtocol)
 	}
 	if err != nil {
 		l.Close()
 		return nil, errors.Join(err, a.stopLanes(), lanes.close())
 	}
 	a.engine.results.nodes = everywhere(cfg.Nodes)
-	if cfg.OnBereft != nil {
-		a.engine.bereft = func(w topo.WorkerID, why string) { cfg.OnBereft(int(w), why) }
+	if cfg.OnLostPeer != nil {
+		a.engine.lostPeer = func(w topo.WorkerID, why string) { cfg.OnLostPeer(int(w), why) }
 	}
 	if err := a.link(); err != nil {
 		l.Close()
@@ -145,27 +151,28 @@ func (a *Agent) link() error {
 		}
 		name = string(a.network.Self())
 	}
-	a.crew = &crew{engine: a.engine, network: a.network, orders: a.cfg.Orders.withDefaults(a),
-		after: a.cfg.After, began: time.Now(), unwanted: map[topo.WorkerID]bool{},
-		asking: map[topo.WorkerID][]chan<- head.Grouped{}, batches: map[head.BatchID]*batch{},
-		unasked: len(a.cfg.Tokens),
+	a.driver = &driver{engine: a.engine, network: a.network, orders: a.cfg.Orders.withDefaults(a),
+		after: a.cfg.After, began: time.Now(), rejected: map[topo.WorkerID]bool{},
+		asking:  map[topo.WorkerID][]chan<- head.Grouped{},
+		batches: batches{running: map[head.BatchID]*batch{}},
+		initial: len(a.cfg.Tokens),
 		routes:  routes{fixed: a.cfg.Fixed, chosen: map[cost.Class]collective.Route{}},
-		shaper:  shaper{redundant: a.cfg.Redundant, known: map[string]*reshape.Layout{}}}
-	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Route: a.crew.routes.choose,
-		Arrange: a.crew.shaper.arrange}
+		planner: reshapePlanner{redundant: a.cfg.Redundant, known: map[string]*reshape.Layout{}}}
+	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Route: a.driver.routes.choose,
+		Arrange: a.driver.planner.arrange}
 	if a.cfg.Size > 0 {
 		cfg.Job = &member.Config{Want: a.cfg.Size, Min: a.cfg.Min, Max: a.cfg.Max,
 			Spares: a.cfg.Spares}
 	}
 	a.engine.name = fabric.Host(name)
-	a.crew.agent, a.engine.crew = head.New(cfg), a.crew
-	a.crew.stalls = stall.New(a.crew.agent.Gone)
-	for seat, token := range a.cfg.Tokens {
-		a.seats[seat] = &presence{token: token}
-		a.crew.agent.Started(topo.WorkerID(seat))
+	a.driver.head, a.engine.driver = head.New(cfg), a.driver
+	a.driver.stalls = stall.New(a.driver.head.Gone)
+	for id, token := range a.cfg.Tokens {
+		a.sessions[id] = &workerSession{token: token}
+		a.driver.head.Started(topo.WorkerID(id))
 	}
-	a.crew.changed = true
-	a.crew.publish()
+	a.driver.published.changed = true
+	a.driver.publish()
 	return nil
 }
 
@@ -181,7 +188,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	engine.Go("engine", func(context.Context) error { a.engine.serve(); return nil })
 	stop := context.AfterFunc(ctx, a.shut)
 	defer stop()
-	_ = a.engine.later(func() { a.crew.settle() }) // a job that begins wants workers
+	_ = a.engine.later(func() { a.driver.settle() }) // a job that begins wants workers
 	a.group.Go("watch", a.watch)
 	if a.network != nil || a.cfg.Spares > 0 {
 		a.group.Go("ticks", a.tick)
@@ -192,15 +199,15 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	err := a.accept()
 	a.shut()
-	_ = a.engine.do(a.crew.endWaits)
+	_ = a.engine.do(a.driver.endWaits)
 	if a.network != nil {
-		_ = a.engine.do(func() { a.crew.left = true })
+		_ = a.engine.do(func() { a.driver.left = true })
 		a.engine.transfers.close()
 		err = errors.Join(err, a.network.Close())
 	}
 	a.engine.stop()
 	err = errors.Join(err, engine.Wait())
-	a.crew.published.publish(Status{Ended: true})
+	a.driver.published.publish(Status{Ended: true})
 	return errors.Join(err, a.stopLanes(), a.engine.close())
 }
 
@@ -208,8 +215,8 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) tick(ctx context.Context) error {
 	ticker := time.NewTicker(ticks)
 	defer ticker.Stop()
-	next := a.crew.agent.Tick
-	tick := func() { a.crew.inputOfSteps(next) }
+	next := a.driver.head.Tick
+	tick := func() { a.driver.inputOfSteps(next) }
 	for {
 		select {
 		case <-ticker.C:
@@ -239,7 +246,7 @@ func (a *Agent) seek(ctx context.Context) error {
 				names[i] = string(l)
 			}
 			_ = a.engine.later(func() {
-				a.crew.input(func() { a.crew.agent.Seen(string(host), names) })
+				a.driver.input(func() { a.driver.head.Seen(string(host), names) })
 			})
 		}
 	}
@@ -287,7 +294,7 @@ func (a *Agent) shut() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
-	a.places.stop()
+	a.stores.stop()
 	a.listener.Close()
 	for c := range a.conns {
 		_ = c.Shutdown() // fails where the worker was faster
@@ -295,11 +302,11 @@ func (a *Agent) shut() {
 	}
 }
 
-// seat finds the seat that a token belongs to.
-func (a *Agent) seat(n int, token string) (late bool, err error) {
+// authenticate checks the token of a worker. It returns whether the worker came late.
+func (a *Agent) authenticate(n int, token string) (late bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	p := a.seats[n]
+	p := a.sessions[n]
 	if p == nil {
 		return false, &collective.FieldError{Field: "rank",
 			Problem: fmt.Sprintf("%d is no worker that this host has started", n)}
@@ -312,12 +319,12 @@ func (a *Agent) seat(n int, token string) (late bool, err error) {
 	return p.late, nil
 }
 
-// admit makes a worker known, once a seat. It returns the size of the job that the worker is to
+// admit makes a worker known, once. It returns the size of the job that the worker is to
 // know at first, and the generation.
 func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation uint64,
 	err error) {
 	a.mu.Lock()
-	p := a.seats[int(m.id)]
+	p := a.sessions[int(m.id)]
 	twice := p.joined
 	if !twice {
 		p.joined, p.conn = true, c
@@ -328,7 +335,7 @@ func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation
 			"another worker with another rank", m.id, a.cfg.Job)
 	}
 	err = a.engine.do(func() {
-		size, generation = a.crew.agent.Known().View.Size(), a.crew.number(1)
+		size, generation = a.driver.head.Known().View.Size(), a.driver.number(1)
 		a.engine.admit(m, late)
 	})
 	return size, generation, err
@@ -338,7 +345,7 @@ func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation
 func (a *Agent) here() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.seats)
+	return len(a.sessions)
 }
 
 // groupOf gives a worker a group of the ranks that it lists.
@@ -346,7 +353,7 @@ func (a *Agent) groupOf(w topo.WorkerID, ranks []int) (head.Grouped, error) {
 	answer := make(chan head.Grouped, 1)
 	var err error
 	if stopped := a.engine.do(func() {
-		err = a.crew.group(w, ranks, answer)
+		err = a.driver.group(w, ranks, answer)
 	}); stopped != nil || err != nil {
 		return head.Grouped{}, cmp.Or(stopped, err)
 	}
@@ -361,7 +368,7 @@ func (a *Agent) groupOf(w topo.WorkerID, ranks []int) (head.Grouped, error) {
 // ungroup tells that a worker needs a group no more. A stopped engine has forgotten all.
 func (a *Agent) ungroup(w topo.WorkerID, id topo.GroupID) {
 	_ = a.engine.later(func() {
-		a.crew.input(func() { a.crew.agent.Ungroup(w, id) })
+		a.driver.input(func() { a.driver.head.Ungroup(w, id) })
 		if m := a.engine.byID[w]; m != nil {
 			m.forget(id)
 		}
@@ -370,7 +377,7 @@ func (a *Agent) ungroup(w topo.WorkerID, id topo.GroupID) {
 
 // state notes what the job trains on.
 func (a *Agent) state(w topo.WorkerID, d cursor.Cursor) (err error) {
-	if stopped := a.engine.do(func() { err = a.crew.state(w, d) }); stopped != nil {
+	if stopped := a.engine.do(func() { err = a.driver.state(w, d) }); stopped != nil {
 		return stopped
 	}
 	return err
@@ -399,7 +406,7 @@ func (a *Agent) leave(w topo.WorkerID, joined bool) {
 		return
 	}
 	lose := func() {
-		_ = a.engine.do(func() { a.crew.lost(w, "has left the job", true) })
+		_ = a.engine.do(func() { a.driver.lost(w, "has left the job", true) })
 	}
 	if a.cfg.Linger == 0 {
 		lose()
@@ -415,10 +422,10 @@ func (a *Agent) leave(w topo.WorkerID, joined bool) {
 	})
 }
 
-func (a *Agent) note(seat int, change func(p *presence)) {
+func (a *Agent) update(id int, change func(p *workerSession)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if p := a.seats[seat]; p != nil {
+	if p := a.sessions[id]; p != nil {
 		change(p)
 	}
 }
@@ -430,10 +437,10 @@ func (a *Agent) report(w topo.WorkerID, metrics map[string]float64) {
 }
 
 // expelled hangs up on a worker that broke the protocol.
-func (a *Agent) expelled(w topo.WorkerID, err error) {
+func (a *Agent) brokeProtocol(w topo.WorkerID, err error) {
 	a.cfg.Log.Error("a worker broke the protocol and is cut off", "job", a.cfg.Job, "host",
 		a.Host(), "worker", w, "error", err)
-	a.note(int(w), func(p *presence) {
+	a.update(int(w), func(p *workerSession) {
 		if p.conn != nil {
 			_ = p.conn.Shutdown()
 		}

@@ -20,8 +20,17 @@ type batch struct {
 	by    []means      // by part
 	open  int          // transfers and streams that are not done
 	timed int          // transfers whose time is taken
-	moves *passage     // the part that brings the state to another mesh; nil = there is none
+	moves *reshapeStep // the part that brings the state to another mesh; nil = there is none
 	proof digest.Proof // of that
+}
+
+// batches are the batches of this host that do not count yet, and memory that is used again.
+type batches struct {
+	running map[head.BatchID]*batch
+	spare   []*batch
+	begun   []*transfer // of the last batch that was begun
+	sites   []int       // hosts of the last transfer, by their number in its batch
+	errs    []error     // of the last batch that counts, by part
 }
 
 // means is how a part of a batch is executed.
@@ -42,15 +51,15 @@ func transferOf(n head.BatchID, part int) uint64 {
 
 // execute works on this agent's parts of a batch. What one host has all calls of is executed when
 // it counts: nobody else needs it.
-func (c *crew) execute(x *head.Execute) {
-	f := c.batches[x.Batch]
+func (d *driver) execute(x *head.Execute) {
+	f := d.batches.running[x.Batch]
 	if f == nil {
-		f = c.freshBatch()
-		c.batches[x.Batch] = f
+		f = d.freshBatch()
+		d.batches.running[x.Batch] = f
 	}
 	told := len(f.parts)
 	f.parts, f.more, f.ahead = append(f.parts, x.Parts...), x.More, f.ahead || x.More
-	begun := c.begun[:0]
+	begun := d.batches.begun[:0]
 	for i := told; i < len(f.parts); i++ {
 		f.errs, f.by = append(f.errs, nil), append(f.by, atOnce)
 		part := f.parts[i]
@@ -60,46 +69,46 @@ func (c *crew) execute(x *head.Execute) {
 		if collective.InPieces(part.Calls) {
 			f.by[i] = byPieces
 			f.open++
-			c.engine.stream(x.Batch, i, part.Calls)
+			d.engine.stream(x.Batch, i, part.Calls)
 			continue
 		}
-		t := c.transfer(x, part)
+		t := d.transfer(x, part)
 		if t == nil {
 			continue
 		}
 		if part.Calls[0].Call.Kind == collective.Reshape {
-			f.errs[i] = c.schedule(f, t, part)
+			f.errs[i] = d.schedule(f, t, part)
 		} else {
 			f.errs[i] = build(&t.schedule, t.calls)
 		}
 		if f.errs[i] != nil {
-			c.engine.transfers.spare = append(c.engine.transfers.spare, t)
+			d.engine.transfers.spare = append(d.engine.transfers.spare, t)
 			continue
 		}
 		t.batch, t.id, f.by[i] = x.Batch, transferOf(x.Batch, i), byTransfer
 		f.open++
 		begun = append(begun, t)
 	}
-	c.observe(f, begun)
-	c.begun = begun
+	d.observe(f, begun)
+	d.batches.begun = begun
 	for _, t := range begun {
-		c.engine.begin(t)
-		if t.settled {
-			c.engine.depart(f.moves, x.Batch)
+		d.engine.begin(t)
+		if t.reshapes {
+			d.engine.beginReshape(f.moves, x.Batch)
 		}
 	}
 	clear(begun) // one that is not used again may have room for all of the state
 	if f.ahead {
-		c.engine.transfers.grow(uint64(x.Batch), len(f.parts), x.More)
+		d.engine.transfers.grow(uint64(x.Batch), len(f.parts), x.More)
 	}
 	if f.open == 0 && !f.more {
-		c.executed(x.Batch, f.proof)
+		d.executed(x.Batch, f.proof)
 	}
 }
 
 // schedule finds what a reshape moves. One that this host cannot execute has a proof that fails.
-func (c *crew) schedule(f *batch, t *transfer, part head.Part) error {
-	moves, err := c.passage(part.Calls)
+func (d *driver) schedule(f *batch, t *transfer, part head.Part) error {
+	moves, err := d.reshapeStep(part.Calls)
 	if err == nil {
 		err = moves.schedule(&t.schedule, t.sites)
 	}
@@ -107,7 +116,7 @@ func (c *crew) schedule(f *batch, t *transfer, part head.Part) error {
 		f.proof.New.Bytes = 1
 		return err
 	}
-	f.moves, moves.transfer, t.settled = moves, t, true
+	f.moves, moves.transfer, t.reshapes = moves, t, true
 	// who shared a port with another host has all of it sooner when that is through, and nothing
 	// must stay in order
 	if t.sites.N > 2 {
@@ -118,22 +127,22 @@ func (c *crew) schedule(f *batch, t *transfer, part head.Part) error {
 
 // transfer finds what this agent has to do for a part; nil = nothing. A reshape is proved before it
 // counts, so it is executed on one host too.
-func (c *crew) transfer(x *head.Execute, part head.Part) *transfer {
-	sites := c.sites[:0]
+func (d *driver) transfer(x *head.Execute, part head.Part) *transfer {
+	sites := d.batches.sites[:0]
 	for _, host := range part.Of {
 		if !slices.Contains(sites, host) {
 			sites = append(sites, host)
 		}
 	}
-	c.sites = sites
+	d.batches.sites = sites
 	self := slices.IndexFunc(sites, func(host int) bool {
-		return x.Hosts[host] == string(c.engine.name)
+		return x.Hosts[host] == string(d.engine.name)
 	})
 	if self < 0 || len(sites) == 1 && part.Calls[0].Call.Kind != collective.Reshape {
 		return nil
 	}
-	t := c.engine.transfers.fresh(c)
-	t.network, t.route, t.calls, t.workers, t.peers = c.network, part.Route, t.calls[:0],
+	t := d.engine.transfers.fresh(d)
+	t.network, t.route, t.calls, t.workers, t.peers = d.network, part.Route, t.calls[:0],
 		t.workers[:0],
 		t.peers[:0]
 	of := t.sites.Of[:0]
@@ -151,92 +160,92 @@ func (c *crew) transfer(x *head.Execute, part head.Part) *transfer {
 }
 
 // freshBatch returns a batch to fill in.
-func (c *crew) freshBatch() *batch {
-	n := len(c.landed)
+func (d *driver) freshBatch() *batch {
+	n := len(d.batches.spare)
 	if n == 0 {
 		return &batch{}
 	}
-	f := c.landed[n-1]
-	c.landed = c.landed[:n-1]
+	f := d.batches.spare[n-1]
+	d.batches.spare = d.batches.spare[:n-1]
 	return f
 }
 
 // flown tells that a transfer is done.
-func (c *crew) flown(t *transfer) {
+func (d *driver) transferred(t *transfer) {
 	n := t.batch
-	f := c.batches[n]
+	f := d.batches.running[n]
 	if f == nil {
 		return // dropped meanwhile
 	}
 	if f.ahead { // it lands when its step ends, which says nothing about it
-		c.observed(f, 1, t.ended)
+		d.observed(f, 1, t.ended)
 	}
-	c.partDone(f, n)
+	d.partDone(f, n)
 }
 
 // partDone counts a part of a batch that this host has the result of.
-func (c *crew) partDone(f *batch, n head.BatchID) {
+func (d *driver) partDone(f *batch, n head.BatchID) {
 	if f.open--; f.open > 0 || f.more {
 		return
 	}
 	if f.moves != nil {
-		f.proof = c.engine.arrive(f.moves)
+		f.proof = d.engine.verifyReshape(f.moves)
 	}
-	c.executed(n, f.proof)
+	d.executed(n, f.proof)
 }
 
 // executed tells the agent that this host has the result of a batch.
-func (c *crew) executed(n head.BatchID, proof digest.Proof) {
-	if c.carrying {
-		c.later = append(c.later, func() { c.agent.Executed(n, proof) })
+func (d *driver) executed(n head.BatchID, proof digest.Proof) {
+	if d.carrying {
+		d.later = append(d.later, func() { d.head.Executed(n, proof) })
 		return
 	}
-	c.agent.Executed(n, proof)
-	c.settle()
+	d.head.Executed(n, proof)
+	d.settle()
 }
 
 // drop forgets a batch.
-func (c *crew) drop(n head.BatchID) {
-	if f := c.batches[n]; f != nil {
-		delete(c.batches, n)
-		c.routes.meter.Abort(f.timed)
+func (d *driver) drop(n head.BatchID) {
+	if f := d.batches.running[n]; f != nil {
+		delete(d.batches.running, n)
+		d.routes.meter.Abort(f.timed)
 		for i := range f.parts {
-			c.engine.abort(transferOf(n, i))
+			d.engine.abort(transferOf(n, i))
 		}
-		c.engine.streams = slices.DeleteFunc(c.engine.streams, func(s *stream) bool {
+		d.engine.streams = slices.DeleteFunc(d.engine.streams, func(s *stream) bool {
 			return s.batch == n
 		})
-		c.engine.transfers.end(uint64(n))
+		d.engine.transfers.end(uint64(n))
 	}
 }
 
 // results brings the results of a batch to their place, and notes which parts have failed.
-func (c *crew) results(a *head.Apply) {
-	f := c.batches[a.Batch]
-	delete(c.batches, a.Batch)
+func (d *driver) results(a *head.Apply) {
+	f := d.batches.running[a.Batch]
+	delete(d.batches.running, a.Batch)
 	if f != nil {
-		c.observed(f, f.timed, time.Now())
+		d.observed(f, f.timed, time.Now())
 	}
-	c.errs = c.errs[:0]
+	d.batches.errs = d.batches.errs[:0]
 	for i, part := range a.Parts {
 		err := part.Err
 		switch {
 		case err != nil:
 		case f != nil && f.errs[i] != nil:
-			err = c.engine.blame(part.Calls, f.errs[i])
+			err = d.engine.blame(part.Calls, f.errs[i])
 		case f != nil && f.by[i] == byPieces:
 		case f != nil && f.by[i] == byTransfer:
-			c.engine.land(transferOf(a.Batch, i))
+			d.engine.land(transferOf(a.Batch, i))
 		case part.Calls[0].Call.Far == nil:
-			err = c.engine.execute(part.Calls)
+			err = d.engine.execute(part.Calls)
 		}
-		c.errs = append(c.errs, err)
+		d.batches.errs = append(d.batches.errs, err)
 	}
 	if f != nil {
 		clear(f.parts)
 		clear(f.errs)
 		*f = batch{parts: f.parts[:0], errs: f.errs[:0], by: f.by[:0]}
-		c.landed = append(c.landed, f)
+		d.batches.spare = append(d.batches.spare, f)
 	}
 }
 
@@ -256,7 +265,7 @@ func (e *engine) begin(t *transfer) {
 func (e *engine) land(id uint64) {
 	t := e.transfers.take(id)
 	t.rest()
-	if t.settled {
+	if t.reshapes {
 		return // and it is not used again: it has room for all of the state
 	}
 	e.share(delivery{t}, t.relay.Written())

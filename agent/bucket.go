@@ -38,7 +38,7 @@ func (s *session) bucket(r *api.BucketRequest) error {
 // where nothing is known, or nothing is to be chosen. Its hosts are those of the newest all-reduce.
 // It takes as long as a fit.
 func (a *Agent) bucket(step cost.Step, now int) (int, error) {
-	r := &a.crew.routes
+	r := &a.driver.routes
 	var ways map[int]collective.Route
 	if err := a.engine.do(func() {
 		step.Hosts, ways = r.hosts, r.ways(append(policy.BucketSizes(step.Bytes), now))

@@ -75,7 +75,7 @@ func (s *session) save(r *api.SaveRequest) error {
 
 // part finds the memory of a part, and keeps it from being freed.
 func (s *session) part(r *api.SaveRequest) (*snapshot.Part, error) {
-	folder, err := s.agent.places.folder(r.Folder, r.Keep, s.say)
+	folder, err := s.agent.stores.folder(r.Folder, r.Keep, s.say)
 	if err != nil {
 		return nil, err
 	}

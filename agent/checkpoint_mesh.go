@@ -16,10 +16,10 @@ import (
 // Checkpoints of a job with a mesh: each worker writes its share of what it has, and reads what it
 // needs.
 
-// on places the state of the job on a mesh.
+// on memory the state of the job on a mesh.
 func (s *session) on(mesh string) (l *reshape.Layout, err error) {
 	e := s.agent.engine
-	stopped := e.do(func() { l, err = e.crew.shaper.on(mesh) })
+	stopped := e.do(func() { l, err = e.driver.planner.on(mesh) })
 	return l, errors.Join(stopped, err)
 }
 
@@ -53,14 +53,14 @@ func (s *session) load(r *api.LoadRequest) error {
 	}
 	defer s.unpin()
 	clear(into) // padding is zero
-	places := map[string][]byte{}
+	memory := map[string][]byte{}
 	for _, t := range l.Rank(r.Rank) {
-		places[t.Name] = into[l.Offset(r.Rank, t.Name):]
+		memory[t.Name] = into[l.Offset(r.Rank, t.Name):]
 	}
 	sealed, err := (snapshot.Folder{Root: r.Folder, Keep: 1}).Open(r.Step)
 	if err == nil {
 		err = sealed.ReadMeshed(context.Background(), l.Layout, r.Rank, func(name string) []byte {
-			return places[name]
+			return memory[name]
 		})
 	}
 	if err != nil {

@@ -23,7 +23,7 @@ func TestCheckpointOfPython(t *testing.T) {
 		t.Fatal(err)
 	}
 	place = place.Commit(2, []bool{true, true})
-	const note = `{"rest":{"dict":[["w",{"item":0,"kind":"numpy","dtype":"<f8","shape":[2,3]}]%s]},"half":{"item":1,"kind":"torch","dtype":"bfloat16","shape":[4]}}`
+	const message = `{"rest":{"dict":[["w",{"item":0,"kind":"numpy","dtype":"<f8","shape":[2,3]}]%s]},"half":{"item":1,"kind":"torch","dtype":"bfloat16","shape":[4]}}`
 	for name, c := range map[string]struct{ more, state, err string }{
 		"the same arrays":     {"", "rest/w", ""},
 		"a number among them": {`,["rate",0.1]`, "rest/w", "values in rest that are no arrays"},
@@ -32,7 +32,7 @@ func TestCheckpointOfPython(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &snapshot.State{Step: 1, Workers: 1,
-				Notes: json.RawMessage(strings.ReplaceAll(note, "%s", c.more)),
+				Notes: json.RawMessage(strings.ReplaceAll(message, "%s", c.more)),
 				Tensors: []snapshot.Tensor{
 					{Name: "rest/w", DType: tensor.F64, Shape: tensor.Shape{2, 3}},
 					{Name: "half", DType: tensor.BF16, Shape: tensor.Shape{4}}}}

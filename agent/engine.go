@@ -13,18 +13,18 @@ import (
 )
 
 // engine serves the workers of this host: it takes their calls out of the control blocks, executes
-// what the crew says counts, and completes the slots. One thread owns all of its state. Sessions
+// what the driver says counts, and completes the slots. One thread owns all of its state. Sessions
 // talk to it through do.
 type engine struct {
 	bells   *arena.BellSet // wakes the thread
 	lanes   *lanes
 	members []*worker // that are here, in the order in which they came
 	byID    map[topo.WorkerID]*worker
-	crew    *crew
+	driver  *driver
 	name    fabric.Host
 	broke   func(w topo.WorkerID, err error)
 	// is told of a call that fails because somebody is gone; nil = nobody is
-	bereft    func(w topo.WorkerID, why string)
+	lostPeer  func(w topo.WorkerID, why string)
 	transfers *transfers
 	streams   []*stream
 	results   results
@@ -58,7 +58,7 @@ func newEngine(l *lanes, broke func(w topo.WorkerID, err error)) (*engine, error
 func (e *engine) admit(m *worker, late bool) {
 	e.members = append(e.members, m)
 	e.byID[m.id] = m
-	e.crew.arrived(m, late)
+	e.driver.arrived(m, late)
 }
 
 var errStopped = errors.New("the agent is stopping")
@@ -105,7 +105,7 @@ func (e *engine) serve() {
 			since = time.Now()
 		case e.isStopped():
 			return
-		case len(e.crew.batches) == 0 && time.Since(since) < linger:
+		case len(e.driver.batches.running) == 0 && time.Since(since) < linger:
 			arena.Yield()
 		default:
 			e.park()
@@ -198,7 +198,7 @@ func (e *engine) drain(m *worker) bool {
 	return worked
 }
 
-// take reads the next descriptor of a worker and hands the call to the crew, or fails it.
+// take reads the next descriptor of a worker and hands the call to the driver, or fails it.
 func (e *engine) take(m *worker) {
 	p := &e.posted
 	p.Worker, p.Ticket = m.id, m.taken+1
@@ -207,7 +207,7 @@ func (e *engine) take(m *worker) {
 	m.open++
 	err := e.read(m, p)
 	if err == nil {
-		e.crew.post(m, p)
+		e.driver.post(m, p)
 		return
 	}
 	e.fail(p, err)
@@ -223,8 +223,8 @@ func (e *engine) fail(p *collective.Posted, err error) {
 	var lost *collective.LostError
 	if errors.As(err, &lost) {
 		status = arena.Lost
-		if e.bereft != nil { // before the worker sees it, and ends of it
-			e.bereft(p.Worker, err.Error())
+		if e.lostPeer != nil { // before the worker sees it, and ends of it
+			e.lostPeer(p.Worker, err.Error())
 		}
 	}
 	e.finish(p.Worker, p.Ticket, -1, status, err.Error())
@@ -233,7 +233,7 @@ func (e *engine) fail(p *collective.Posted, err error) {
 // expel takes nothing more from a worker that broke the protocol, and fails what waits for it.
 func (e *engine) expel(m *worker, err error) {
 	m.broken = true
-	e.crew.lost(m.id, "broke the protocol ("+err.Error()+")", false)
+	e.driver.lost(m.id, "broke the protocol ("+err.Error()+")", false)
 	e.broke(m.id, err)
 }
 

@@ -10,59 +10,60 @@ import (
 // and who was to give it the state is lost. Its tag says how many epochs the job may have reached
 // by then, 0 for any number: a worker whose program loops over the epochs can begin in the one only
 // that the others are in.
-func (c *crew) enter(m *worker, p *collective.Posted) {
+func (d *driver) enter(m *worker, p *collective.Posted) {
 	ticket, during := p.Ticket, uint64(p.Call.Tag)
 	switch {
 	case m.owed:
 		m.owed = false
-		c.engine.finish(m.id, ticket, -1, arena.Changed, "")
+		d.engine.finish(m.id, ticket, -1, arena.Changed, "")
 	// it drops the step, and asks to go on from its start
-	case m.entered && m.enter == 0 && c.agent.Known().Shape != nil:
+	case m.entered && m.enter == 0 && d.head.Known().Shape != nil:
 		m.enter = ticket
-		c.input(func() { c.agent.Asks(m.id) })
+		d.input(func() { d.head.Asks(m.id) })
 	case m.entered && !m.fresh:
-		c.engine.finish(m.id, ticket, -1, arena.Done, "")
-	case c.unwanted[m.id] || c.agent.Known().AllReleased != "":
+		d.engine.finish(m.id, ticket, -1, arena.Done, "")
+	case d.rejected[m.id] || d.head.Known().AllReleased != "":
 		m.enter = ticket
-		c.turnAway(m)
+		d.turnAway(m)
 	case m.enter != 0:
-		c.engine.finish(m.id, ticket, -1, arena.Failed, "this worker asks to take part already")
-	case !m.entered && !m.asked && behind(during, c.agent.Known()): // the others would wait for it
-		c.engine.finish(m.id, ticket, -1, arena.Done, "")
+		d.engine.finish(m.id, ticket, -1, arena.Failed, "this worker asks to take part already")
+	// the others would wait for it
+	case !m.entered && !m.asked && epochPassed(during, d.head.Known()):
+		d.engine.finish(m.id, ticket, -1, arena.Done, "")
 	default:
 		asked := m.asked && !m.entered
 		m.entered, m.fresh, m.enter, m.during, m.asked = false, false, ticket, during, true
 		if !asked {
-			c.input(func() { c.agent.Asks(m.id) })
+			d.input(func() { d.head.Asks(m.id) })
 		}
-		c.passBy(m, c.agent.Known())
+		d.answerPassedEpoch(m, d.head.Known())
 	}
 }
 
 // passBy answers a worker that asks to take part in an epoch which is over. The head still takes it
 // for one that asks, and it will, in one of the next.
-func (c *crew) passBy(m *worker, s head.State) {
-	if m.enter != 0 && behind(m.during, s) {
-		c.engine.finish(m.id, m.enter, -1, arena.Done, "")
+func (d *driver) answerPassedEpoch(m *worker, s head.State) {
+	if m.enter != 0 && epochPassed(m.during, s) {
+		d.engine.finish(m.id, m.enter, -1, arena.Done, "")
 		m.enter = 0
 	}
 }
 
 // behind reports whether the step under way is in a later epoch than a worker that asks to take
 // part allows: it would be let in behind that.
-func behind(during uint64, s head.State) bool {
+func epochPassed(during uint64, s head.State) bool {
 	return during > 0 && s.Data != nil && s.Data.Epoch >= during
 }
 
 // letIn completes the call by which a worker asked to take part, or its next one.
-func (c *crew) letIn(m *worker) {
+func (d *driver) answerAdmitted(m *worker) {
 	m.asked, m.owed = false, m.asked && m.enter == 0
-	c.goOn(m)
+	d.answerEnter(m)
 }
 
 // turnAway answers a worker that asks to take part, and is not taken.
-func (c *crew) turnAway(m *worker) {
-	c.tell(m, arena.View{Size: 1, Released: true}, c.agent.Known())
-	c.engine.finish(m.id, m.enter, -1, arena.Changed, "")
+func (d *driver) turnAway(m *worker) {
+	d.sendView(m, arena.View{Size: 1, Released: true}, d.head.Known())
+	d.engine.finish(m.id, m.enter, -1, arena.Changed, "")
 	m.enter = 0
 }

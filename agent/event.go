@@ -9,31 +9,36 @@ import (
 )
 
 // Orders is what the job wants of the launcher of a host. The functions run on the engine's thread:
-// they must not wait for the agent. Status tells them what their order follows from.
+// they must not wait for the agent. Status tells them what their order follows from. A nil function
+// is one that does nothing.
 type Orders struct {
-	Start func(o StartOrder) // start more workers on this host
-	// end a worker of this host that is no member, then TurnAway; nil = only that
-	Stop  func(seat int, why string)
-	Event func(e Event)                  // something that a person may want to know; on the head
-	End   func(ok bool, why string)      // the job is over
-	Leave func(why string, drained bool) // this host is no part of the job any more
-	Lead  func(host string)              // who leads the job now
-	// another host is lost, or has left, with all its workers
+	// Start starts more workers on this host.
+	Start func(o StartOrder)
+	// Stop ends a worker of this host that is no member, and calls TurnAway then; nil = the latter.
+	Stop func(worker int, why string)
+	// Event tells of what a person may want to know, on the head.
+	Event func(e Event)
+	// End tells that the job is over.
+	End func(ok bool, why string)
+	// Leave tells that this host is no part of the job any more.
+	Leave func(why string, drained bool)
+	// Lead tells which host leads the job now.
+	Lead func(host string)
+	// Gone tells that another host is lost, or has left, with all its workers.
 	Gone func(host, how string)
-	// what another host's launcher says; an error ends the link
-	Note func(from string, b []byte) error
-
-	// a generation is decided; before Gone and Lead, which may follow from it
+	// Message takes what the launcher of another host says; an error ends the link.
+	Message func(from string, b []byte) error
+	// Decided takes a generation that is decided; before Gone and Lead, which may follow from it.
 	Decided func(r member.Record)
 }
 
-// StartOrder asks for workers; First and those after it are their seats.
+// StartOrder asks for workers; First and those after it are their numbers.
 type StartOrder struct{ First, Count int }
 
 // withDefaults fills in functions that do nothing, but for what the agent itself must do.
 func (o Orders) withDefaults(a *Agent) Orders {
 	if o.Stop == nil {
-		o.Stop = func(seat int, _ string) { a.TurnAway(seat) }
+		o.Stop = func(worker int, _ string) { a.TurnAway(worker) }
 	}
 	if o.Start == nil {
 		o.Start = func(StartOrder) {}
@@ -53,8 +58,8 @@ func (o Orders) withDefaults(a *Agent) Orders {
 	if o.Gone == nil {
 		o.Gone = func(string, string) {}
 	}
-	if o.Note == nil {
-		o.Note = func(string, []byte) error { return nil }
+	if o.Message == nil {
+		o.Message = func(string, []byte) error { return nil }
 	}
 	if o.Decided == nil {
 		o.Decided = func(member.Record) {}
@@ -63,22 +68,25 @@ func (o Orders) withDefaults(a *Agent) Orders {
 }
 
 // Event is a change of the membership, of the mesh, or of the way of collectives, or an unusual
-// wait for workers, or the end of one.
+// wait for workers, or the end of one. Lists of workers have their numbers.
 type Event struct {
-	// "generation", "pause", "resume", "stop", "route", "mesh", "kept", "wait", "waited"
+	// What is "generation", "pause", "resume", "stop", "route", "mesh", "kept", "wait" or "waited".
 	What       string `json:"what"`
 	Generation uint64 `json:"generation"`
 	Size       int    `json:"size"`
-	Joined     []int  `json:"joined,omitempty"` // seats
+	Joined     []int  `json:"joined,omitempty"`
 	Lost       []int  `json:"lost,omitempty"`
 	Finished   []int  `json:"finished,omitempty"`
 	Released   []int  `json:"released,omitempty"`
-	Again      []int  `json:"again,omitempty"`   // did not get the state of the job, and come back
-	Awaited    []int  `json:"awaited,omitempty"` // others wait for them
-	Step       uint64 `json:"step"`              // committed before it
-	Because    string `json:"because"`
-
-	First bool `json:"-"` // the job is in its first generation since this start, or before it
+	// Again are the workers that did not get the state of the job, and come back.
+	Again []int `json:"again,omitempty"`
+	// Awaited are the workers that others wait for.
+	Awaited []int `json:"awaited,omitempty"`
+	// Step counts the steps that were committed before.
+	Step    uint64 `json:"step"`
+	Because string `json:"because"`
+	// First says that the job is in its first generation since this start, or before it.
+	First bool `json:"-"`
 }
 
 // String writes the event as a line for a person.
@@ -94,35 +102,35 @@ func (e Event) String() string {
 }
 
 // tellNews tells the launcher of a decision of the membership.
-func (c *crew) tellNews(d member.Action) {
-	known := c.agent.Known()
-	e, view := Event{What: "generation", Step: known.Steps}, c.agent.Record().View
-	switch d := d.(type) {
+func (d *driver) reportDecision(decision member.Action) {
+	known := d.head.Known()
+	e, view := Event{What: "generation", Step: known.Steps}, d.head.Record().View
+	switch m := decision.(type) {
 	case member.Activate:
-		view, e.Because = d.View, string(d.Because)
-		e.Joined, e.Lost, e.Finished, e.Released, e.Again = seats(d.Joined), seats(d.Lost),
-			seats(d.Finished), seats(d.Released), seats(d.Again)
+		view, e.Because = m.View, string(m.Because)
+		e.Joined, e.Lost, e.Finished, e.Released, e.Again = workerIDs(m.Joined), workerIDs(m.Lost),
+			workerIDs(m.Finished), workerIDs(m.Released), workerIDs(m.Again)
 	case member.Pause:
-		e.What, e.Because = "pause", string(d.Because)
+		e.What, e.Because = "pause", string(m.Because)
 	case member.Resume:
-		e.What, e.Because = "resume", string(d.Because)
+		e.What, e.Because = "resume", string(m.Because)
 	}
-	e.Generation, e.Size, e.First = c.number(view.Generation), view.Size(), view.Generation <= 1
-	if c.parted || !known.Elastic && !e.First {
+	e.Generation, e.Size, e.First = d.number(view.Generation), view.Size(), view.Generation <= 1
+	if d.allReleased || !known.Elastic && !e.First {
 		return // the job is about to end; its launcher says why
 	}
-	c.order(func(o *Orders) { o.Event(e) })
+	d.order(func(o *Orders) { o.Event(e) })
 }
 
 // mention tells the launcher of something that is no decision of the membership.
-func (c *crew) mention(what string, why member.Because) {
-	known := c.agent.Known()
-	e := Event{What: what, Generation: c.number(known.View.Generation),
+func (d *driver) reportChange(what string, why member.Because) {
+	known := d.head.Known()
+	e := Event{What: what, Generation: d.number(known.View.Generation),
 		Size: known.View.Size(), Step: known.Steps, Because: string(why)}
-	c.order(func(o *Orders) { o.Event(e) })
+	d.order(func(o *Orders) { o.Event(e) })
 }
 
-func seats(ws []topo.WorkerID) (list []int) {
+func workerIDs(ws []topo.WorkerID) (list []int) {
 	for _, w := range ws {
 		list = append(list, int(w))
 	}

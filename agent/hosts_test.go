@@ -210,9 +210,9 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 func TestOneOfTwoThatLoseEachOtherGoes(t *testing.T) {
 	f, c := clusterFlock(t, 3, []int{1, 1},
 		client.Data{Samples: 400, Batch: 20, Epochs: 2, Seed: 5})
-	seats := []seat{<-c.started, <-c.started}
+	workerIDs := []seat{<-c.started, <-c.started}
 	c.join("c", 1)
-	for _, s := range append(seats, <-c.started) {
+	for _, s := range append(workerIDs, <-c.started) {
 		f.runAt(s.agent, s.number, s.token, func(_ *flock, _, step int) error {
 			if s.agent != c.agents["c"] || step < 3 {
 				return nil

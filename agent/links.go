@@ -22,22 +22,22 @@ type links struct {
 
 // letter is a message on its way to the engine's thread. It is used again: the words of a step cost
 // no memory.
-type letter struct {
+type received struct {
 	from  fabric.Host
 	bytes []byte
 	open  func()
 }
 
 // Up is told of a new link.
-func (l *links) Up(peer fabric.Host) { l.input(func(c *crew) { c.agent.Up(string(peer)) }) }
+func (l *links) Up(peer fabric.Host) { l.input(func(d *driver) { d.head.Up(string(peer)) }) }
 
 // Down is told that a link is gone.
 func (l *links) Down(peer fabric.Host, err error) {
 	l.parts.forget(peer)
-	l.input(func(c *crew) {
+	l.input(func(d *driver) {
 		how := fmt.Sprintf("was lost: %v", err)
-		c.agent.Down(string(peer), how)
-		c.order(func(o *Orders) { o.Gone(string(peer), how) })
+		d.head.Down(string(peer), how)
+		d.order(func(o *Orders) { o.Gone(string(peer), how) })
 	})
 }
 
@@ -46,17 +46,17 @@ func (l *links) Message(from fabric.Host, b []byte) {
 	if isPart(b) {
 		whole, err := l.parts.take(from, b)
 		if err != nil {
-			l.input(func(c *crew) { l.refuse(c, from, err) })
+			l.input(func(d *driver) { l.refuse(d, from, err) })
 		}
 		if len(whole) == 0 {
 			return
 		}
 		b = whole // which is no part: none goes in parts again
 	}
-	if note, is := unwrap(b); is {
-		l.input(func(c *crew) {
-			if err := c.orders.Note(string(from), note); err != nil {
-				l.refuse(c, from, err)
+	if message, is := unwrap(b); is {
+		l.input(func(d *driver) {
+			if err := d.orders.Message(string(from), message); err != nil {
+				l.refuse(d, from, err)
 			}
 		})
 		return
@@ -66,21 +66,21 @@ func (l *links) Message(from fabric.Host, b []byte) {
 		return
 	}
 	m, err := head.Decode(b) // here, since it can be long
-	l.input(func(c *crew) {
+	l.input(func(d *driver) {
 		if err != nil {
-			l.refuse(c, from, err)
+			l.refuse(d, from, err)
 			return
 		}
-		c.agent.Receive(string(from), m)
+		d.head.Receive(string(from), m)
 	})
 }
 
 // deliver brings words to the engine's thread, and has them read there, where the memory is into
 // which they were read before.
 func (l *links) deliver(from fabric.Host, b []byte) {
-	m, ok := l.spare.Get().(*letter)
+	m, ok := l.spare.Get().(*received)
 	if !ok {
-		m = &letter{}
+		m = &received{}
 		m.open = func() { l.open(m) }
 	}
 	m.from, m.bytes = from, append(m.bytes[:0], b...)
@@ -88,43 +88,46 @@ func (l *links) deliver(from fabric.Host, b []byte) {
 }
 
 // open takes what a letter says, unless this agent ends.
-func (l *links) open(m *letter) {
-	if c := l.engine.crew; !c.left {
+func (l *links) open(m *received) {
+	if d := l.engine.driver; !d.left {
 		said, err := l.reader.Read(m.bytes)
 		if err != nil {
-			l.refuse(c, m.from, err)
+			l.refuse(d, m.from, err)
 		} else {
-			c.agent.Receive(string(m.from), said)
+			d.head.Receive(string(m.from), said)
 		}
-		c.settle()
+		d.settle()
 	}
 	l.spare.Put(m)
 }
 
-func (l *links) refuse(c *crew, from fabric.Host, err error) {
-	c.network.Drop(from, fmt.Errorf(
+func (l *links) refuse(d *driver, from fabric.Host, err error) {
+	d.network.Drop(from, fmt.Errorf(
 		"it sent what makes no sense: %w; are both sides the same version of shoal?", err))
 }
 
 // input runs f on the engine's thread, unless this agent ends.
-func (l *links) input(f func(c *crew)) {
+func (l *links) input(f func(d *driver)) {
 	_ = l.engine.later(func() {
-		if c := l.engine.crew; !c.left {
-			c.input(func() { f(c) })
+		if d := l.engine.driver; !d.left {
+			d.input(func() { f(d) })
 		}
 	})
 }
 
-// Notes of launchers travel beside the messages of agents.
-var noteBegins, noteEnds = []byte(`{"note":`), []byte(`}`)
+// Messages of launchers travel beside the messages of agents.
+var messageBegins, messageEnds = []byte(`{"note":`), []byte(`}`)
 
-func wrap(note []byte) []byte { return bytes.Join([][]byte{noteBegins, noteEnds}, note) }
+func wrap(message []byte) []byte {
+	return bytes.Join([][]byte{messageBegins, messageEnds}, message)
+}
 
-// unwrap returns a copy of the note that a message is; false if it is none.
+// unwrap returns a copy of the launcher's message in a message between hosts; false if it is an
+// agent's.
 func unwrap(b []byte) (json.RawMessage, bool) {
-	note, is := bytes.CutPrefix(b, noteBegins)
+	message, is := bytes.CutPrefix(b, messageBegins)
 	if !is {
 		return nil, false
 	}
-	return bytes.Clone(bytes.TrimSuffix(note, noteEnds)), true
+	return bytes.Clone(bytes.TrimSuffix(message, messageEnds)), true
 }

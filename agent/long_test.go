@@ -16,15 +16,16 @@ func TestLongWordsBetweenHosts(t *testing.T) {
 	events, notes := make(chan agent.Event, 100), make(chan []byte, 100)
 	c := startCluster(t, 2, []int{1, 1}, agent.Orders{Event: func(e agent.Event) {
 		events <- e
-	}, Note: func(_ string, b []byte) error {
+	}, Message: func(_ string, b []byte) error {
 		notes <- bytes.Clone(b)
 		return nil
 	}})
 	workers := map[string]*rawWorker{}
-	seats := map[string]int{}
+	workerIDs := map[string]int{}
 	for range 2 {
 		s := <-c.started
-		workers[s.agent.Host()], seats[s.agent.Host()] = joinRawWith(t, s.agent, s.number, s.token),
+		workers[s.agent.Host()],
+			workerIDs[s.agent.Host()] = joinRawWith(t, s.agent, s.number, s.token),
 			s.number
 	}
 	d := sound()
@@ -38,15 +39,15 @@ func TestLongWordsBetweenHosts(t *testing.T) {
 		}
 	}
 	long := strings.Repeat("of so much ", fabric.MaxMessage/10)
-	note, err := json.Marshal(long)
+	message, err := json.Marshal(long)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.agents["b"].Tell("a", note)
-	if got := <-notes; !bytes.Equal(got, note) {
-		t.Errorf("a note of %d bytes came as one of %d", len(note), len(got))
+	c.agents["b"].Send("a", message)
+	if got := <-notes; !bytes.Equal(got, message) {
+		t.Errorf("a note of %d bytes came as one of %d", len(message), len(got))
 	}
-	c.agents["b"].Lost(seats["b"], "was lost because "+long)
+	c.agents["b"].Lost(workerIDs["b"], "was lost because "+long)
 	for {
 		e := <-events
 		if len(e.Lost) == 0 {

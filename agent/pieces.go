@@ -93,7 +93,7 @@ func (e *engine) add(s *stream) error {
 }
 
 // bereave fails what waits for the pieces of a worker that is gone.
-func (e *engine) bereave(m *worker, how string) {
+func (e *engine) failStreamsOf(m *worker, how string) {
 	for _, s := range slices.Clone(e.streams) {
 		i := slices.IndexFunc(s.calls, func(p *collective.Posted) bool { return p.Worker == m.id })
 		if i < 0 || s.calls[i].Call.Window == nil ||
@@ -109,7 +109,7 @@ func (e *engine) bereave(m *worker, how string) {
 // endStream has the part of a batch count as executed, or fail.
 func (e *engine) endStream(s *stream, err error) {
 	e.streams = slices.DeleteFunc(e.streams, func(other *stream) bool { return other == s })
-	e.crew.streamed(s, err)
+	e.driver.streamed(s, err)
 }
 
 // unfed lists who keeps others waiting in the middle of a call.
@@ -138,8 +138,8 @@ func (e *engine) unfed() (list []collective.Wait) {
 }
 
 // streamed tells that a part in pieces is through.
-func (c *crew) streamed(s *stream, err error) {
-	f := c.batches[s.batch]
+func (d *driver) streamed(s *stream, err error) {
+	f := d.batches.running[s.batch]
 	f.errs[s.part] = err
-	c.partDone(f, s.batch)
+	d.partDone(f, s.batch)
 }

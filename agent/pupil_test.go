@@ -183,7 +183,8 @@ func (w *pupil) settle() (lost bool, err error) {
 		}
 		if want := w.school.holds(shape.NextMesh, view.Rank); shape.RollbackReason == "" &&
 			!bytes.Equal(w.memory.of(), want) {
-			w.t.Errorf("rank %d has on mesh %s\n%x, want\n%x", view.Rank, shape.NextMesh, w.memory.of(),
+			w.t.Errorf("rank %d has on mesh %s\n%x, want\n%x", view.Rank, shape.NextMesh,
+				w.memory.of(),
 				want)
 		}
 		if shape.RollbackReason == "" {

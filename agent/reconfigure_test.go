@@ -147,11 +147,11 @@ func (f *recast) train(ctx context.Context, j *client.Job, seat int) error {
 		return err
 	}
 	for g := make([]float64, 8); t.Next(ctx); {
-		seats := make([]int64, j.Size())
-		if err := client.AllGather(ctx, j, seats, []int64{int64(seat)}); err != nil {
+		workerIDs := make([]int64, j.Size())
+		if err := client.AllGather(ctx, j, workerIDs, []int64{int64(seat)}); err != nil {
 			return err
 		}
-		k, begins, err := f.phase(t.Step(), seats)
+		k, begins, err := f.phase(t.Step(), workerIDs)
 		if err != nil {
 			return err
 		}
@@ -177,7 +177,7 @@ func (f *recast) train(ctx context.Context, j *client.Job, seat int) error {
 
 // phase tells whether a step begins a phase; the first who asks in a step decides. As many members
 // as the phase has, and others, are wrong.
-func (f *recast) phase(step int, seats []int64) (k int, begins bool, err error) {
+func (f *recast) phase(step int, workerIDs []int64) (k int, begins bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if k, begins = f.at[step]; begins {
@@ -186,11 +186,12 @@ func (f *recast) phase(step int, seats []int64) (k int, begins bool, err error) 
 	if f.next == len(f.phases) {
 		return 0, false, nil
 	}
-	if want := f.phases[f.next].members; !slices.EqualFunc(seats, want, func(a int64, b int) bool {
-		return a == int64(b)
-	}) {
-		if len(seats) == len(want) {
-			err = fmt.Errorf("phase %d has the members %d, not %d", f.next, seats, want)
+	if want := f.phases[f.next].members; !slices.EqualFunc(workerIDs, want,
+		func(a int64, b int) bool {
+			return a == int64(b)
+		}) {
+		if len(workerIDs) == len(want) {
+			err = fmt.Errorf("phase %d has the members %d, not %d", f.next, workerIDs, want)
 		}
 		return 0, false, err
 	}

@@ -17,36 +17,38 @@ func (a *Agent) Socket() string { return a.cfg.Socket }
 
 // Expect makes room for a worker that the launcher is about to start, and returns its secret. late
 // says that the job runs already.
-func (a *Agent) Expect(seat int, late bool) (token string) {
+func (a *Agent) Expect(worker int, late bool) (token string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	token = newToken()
-	a.seats[seat] = &presence{token: token, late: late}
+	a.sessions[worker] = &workerSession{token: token, late: late}
 	return token
 }
 
 // Started tells that the process of a worker of this host runs, or is about to.
-func (a *Agent) Started(seat int) {
-	_ = a.engine.do(func() { a.crew.input(func() { a.crew.agent.Started(topo.WorkerID(seat)) }) })
+func (a *Agent) Started(worker int) {
+	_ = a.engine.do(func() {
+		a.driver.input(func() { a.driver.head.Started(topo.WorkerID(worker)) })
+	})
 }
 
 // Finished tells that the process of a worker has ended well, and how ("exited with code 0"). An
 // elastic job goes on without it; in another, what waits for it fails.
-func (a *Agent) Finished(seat int, how string) {
-	_ = a.engine.do(func() { a.crew.lost(topo.WorkerID(seat), how, true) })
+func (a *Agent) Finished(worker int, how string) {
+	_ = a.engine.do(func() { a.driver.lost(topo.WorkerID(worker), how, true) })
 }
 
 // Lost tells that the process of a worker is gone otherwise ("was killed by SIGKILL").
-func (a *Agent) Lost(seat int, how string) {
-	_ = a.engine.do(func() { a.crew.lost(topo.WorkerID(seat), how, false) })
+func (a *Agent) Lost(worker int, how string) {
+	_ = a.engine.do(func() { a.driver.lost(topo.WorkerID(worker), how, false) })
 }
 
 // TurnAway answers a worker that asks to take part and that was ordered to be stopped. Its program
 // goes on if nothing has ended it.
-func (a *Agent) TurnAway(seat int) {
+func (a *Agent) TurnAway(worker int) {
 	_ = a.engine.later(func() {
-		if m := a.engine.byID[topo.WorkerID(seat)]; m != nil && m.enter != 0 {
-			a.crew.turnAway(m)
+		if m := a.engine.byID[topo.WorkerID(worker)]; m != nil && m.enter != 0 {
+			a.driver.turnAway(m)
 		}
 	})
 }
@@ -54,18 +56,18 @@ func (a *Agent) TurnAway(seat int) {
 // Resize asks for another number of workers, on the head. who asks is part of the reason that
 // people read.
 func (a *Agent) Resize(n int, who string) error {
-	return a.ask(func() error { return a.crew.agent.Resize(n, who) })
+	return a.ask(func() error { return a.driver.head.Resize(n, who) })
 }
 
 // Drain releases the workers of a host when their step ends, without a replacement if there is no
 // room, and on a mesh when others have their parts of the state; on the head. who asks is part of
 // the reason that people read.
 func (a *Agent) Drain(host, who string) error {
-	return a.ask(func() error { return a.crew.agent.Drain(host, who) })
+	return a.ask(func() error { return a.driver.head.Drain(host, who) })
 }
 
 func (a *Agent) ask(f func() error) (err error) {
-	if stopped := a.engine.do(func() { a.crew.input(func() { err = f() }) }); stopped != nil {
+	if stopped := a.engine.do(func() { a.driver.input(func() { err = f() }) }); stopped != nil {
 		return stopped
 	}
 	return err
@@ -75,7 +77,7 @@ func (a *Agent) ask(f func() error) (err error) {
 // the end of the data. It returns false in a job that does not train in steps, whose workers have
 // no such moment. why is what people read.
 func (a *Agent) Release(why string) (ok bool) {
-	_ = a.ask(func() error { ok = a.crew.agent.Release(why); return nil })
+	_ = a.ask(func() error { ok = a.driver.head.Release(why); return nil })
 	return ok
 }
 
@@ -83,28 +85,28 @@ func (a *Agent) Release(why string) (ok bool) {
 // learns that after it has joined it.
 func (a *Agent) CountFrom(after topo.Generation) {
 	_ = a.engine.later(func() { // a stopped engine tells nobody
-		a.crew.input(func() { a.crew.after = after })
+		a.driver.input(func() { a.driver.after = after })
 	})
 }
 
 // Force makes this agent the head of a job whose other hosts a person knows to be gone.
-func (a *Agent) Force() { _ = a.ask(func() error { a.crew.agent.Force(); return nil }) }
+func (a *Agent) Force() { _ = a.ask(func() error { a.driver.head.Force(); return nil }) }
 
-// Tell sends the launcher of another host a note. It is on its way when Tell returns: closing the
-// links does not lose it.
-func (a *Agent) Tell(host string, note []byte) {
-	_ = a.engine.do(func() { a.crew.tellLauncher(fabric.Host(host), wrap(note)) })
+// Send sends a message to the launcher of another host. It is on its way when Send returns: closing
+// the links does not lose it.
+func (a *Agent) Send(host string, message []byte) {
+	_ = a.engine.do(func() { a.driver.sendLauncher(fabric.Host(host), wrap(message)) })
 }
 
-func (c *crew) tellLauncher(to fabric.Host, note []byte) {
+func (d *driver) sendLauncher(to fabric.Host, message []byte) {
 	switch {
-	case len(note) <= fabric.MaxMessage:
-		c.network.Send(to, note)
-	case len(note) <= maxSaid:
-		inParts(c.network, to, note)
+	case len(message) <= fabric.MaxMessage:
+		d.network.Send(to, message)
+	case len(message) <= maxSaid:
+		inParts(d.network, to, message)
 	default:
-		c.network.Drop(to, fmt.Errorf("it must be told of the job in %d MiB, and can be told %d "+
-			"MiB at once: give the job a shorter command and environment", len(note)>>20,
+		d.network.Drop(to, fmt.Errorf("it must be told of the job in %d MiB, and can be told %d "+
+			"MiB at once: give the job a shorter command and environment", len(message)>>20,
 			maxSaid>>20))
 	}
 }

@@ -15,7 +15,7 @@ import (
 // shaper knows the layout of a job's state, as the workers of this host have stated it, and works
 // out what a reshape is on this host. Every host computes the same from the same shape and members.
 // The engine's thread owns it.
-type shaper struct {
+type reshapePlanner struct {
 	state     *reshape.State
 	known     map[string]*reshape.Layout // by mesh
 	redundant bool                       // what the job asks for, where workers of this host run
@@ -25,14 +25,14 @@ type shaper struct {
 // KeepRedundant has what several ranks of a mesh have be on two hosts, on a host that learns what
 // the job wants after it has joined it.
 func (a *Agent) KeepRedundant() {
-	_ = a.engine.later(func() { a.crew.shaper.redundant = true }) // a stopped engine has no mesh
+	_ = a.engine.later(func() { a.driver.planner.redundant = true }) // a stopped engine has no mesh
 }
 
 // maxStatement bounds what a worker states of the state, in bytes.
 const maxStatement = 64 << 20
 
 // on places the state on a mesh.
-func (s *shaper) on(mesh string) (*reshape.Layout, error) {
+func (s *reshapePlanner) on(mesh string) (*reshape.Layout, error) {
 	if s.state == nil {
 		return nil, errors.New("no worker of this host has stated the layout: ask on a host " +
 			"that has workers of the job")
@@ -53,27 +53,27 @@ func (s *shaper) on(mesh string) (*reshape.Layout, error) {
 
 // stating takes what a worker states of the state of the job, and compares what it holds with what
 // it should hold.
-func (c *crew) stating(m *worker, s *reshape.Statement, state *reshape.State) error {
-	shape, stated := c.agent.Known().Shape, state.ID()
+func (d *driver) takeLayout(m *worker, s *reshape.Statement, state *reshape.State) error {
+	shape, stated := d.head.Known().Shape, state.ID()
 	if shape != nil {
 		stated = shape.State
-	} else if c.shaper.state != nil {
-		stated = c.shaper.state.ID()
+	} else if d.planner.state != nil {
+		stated = d.planner.state.ID()
 	}
 	if stated != state.ID() {
 		return &collective.FieldError{Field: "layout", Problem: "another worker has stated " +
 			"another layout or other tensors; every worker must state the same"}
 	}
 	// or the job has not taken what was stated here
-	if c.shaper.state == nil || c.shaper.state.ID() != stated {
-		c.shaper.state = state
-		clear(c.shaper.known)
+	if d.planner.state == nil || d.planner.state.ID() != stated {
+		d.planner.state = state
+		clear(d.planner.known)
 	}
 	mesh, rank := s.Mesh, int(m.rank)
 	if shape != nil {
 		mesh, rank = shape.Mesh, slices.Index(shape.Workers, m.id)
 	}
-	l, err := c.shaper.on(mesh)
+	l, err := d.planner.on(mesh)
 	if err != nil {
 		return err
 	}
@@ -91,9 +91,9 @@ func (c *crew) stating(m *worker, s *reshape.Statement, state *reshape.State) er
 		if err != nil {
 			return err
 		}
-		c.input(func() {
-			c.agent.Shape(head.Shaped{Worker: m.id, State: state.ID(), Mesh: mesh, Ranks: l.Ranks,
-				Layout: text, Redundant: c.shaper.redundant})
+		d.input(func() {
+			d.head.Shape(head.Shaped{Worker: m.id, State: state.ID(), Mesh: mesh, Ranks: l.Ranks,
+				Layout: text, Redundant: d.planner.redundant})
 		})
 	}
 	return nil
@@ -117,46 +117,46 @@ func said(s *reshape.Statement) (string, error) {
 
 // learn takes the layout from another host, where no worker of this one has stated it. One that
 // cannot be read is as none.
-func (c *crew) learn(text string) {
-	if c.shaper.state != nil || text == "" {
+func (d *driver) learn(text string) {
+	if d.planner.state != nil || text == "" {
 		return
 	}
 	if s, err := reshape.Parse([]byte(text)); err == nil {
-		c.shaper.state, _ = reshape.New(s)
+		d.planner.state, _ = reshape.New(s)
 	}
 }
 
 // shapeOf is what a worker is told of the shape of the job.
 type shapeOf struct {
 	mesh, next, broken, lost string
-	in, out                  int      // bytes of its state on both
-	settled                  *settled // nil while it goes to another mesh
+	in, out                  int        // bytes of its state on both
+	placement                *placement // nil while it goes to another mesh
 }
 
-func (c *crew) shapeOf(w topo.WorkerID) (s shapeOf, err error) {
-	shape := c.agent.Known().Shape
+func (d *driver) shapeOf(w topo.WorkerID) (s shapeOf, err error) {
+	shape := d.head.Known().Shape
 	if shape == nil {
 		return s, nil
 	}
 	s.mesh, s.next, s.broken, s.lost = shape.Mesh, shape.Next, shape.Broken, shape.Lost
 	switch {
 	case shape.Next == "":
-		s.settled, err = c.settled(shape, w)
+		s.placement, err = d.placement(shape, w)
 	case shape.Lost != "":
 		return s, nil // nothing is moved
 	}
 	if err != nil {
 		return s, err
 	}
-	if s.in, err = c.held(shape.Mesh, shape.Workers, w); err == nil && shape.Next != "" {
-		s.out, err = c.held(shape.Next, shape.Order, w)
+	if s.in, err = d.held(shape.Mesh, shape.Workers, w); err == nil && shape.Next != "" {
+		s.out, err = d.held(shape.Next, shape.Order, w)
 	}
 	return s, err
 }
 
 // held is how many bytes a worker has on a mesh.
-func (c *crew) held(mesh string, workers []topo.WorkerID, w topo.WorkerID) (int, error) {
-	l, err := c.shaper.on(mesh)
+func (d *driver) held(mesh string, workers []topo.WorkerID, w topo.WorkerID) (int, error) {
+	l, err := d.planner.on(mesh)
 	if rank := slices.Index(workers, w); err == nil && rank >= 0 {
 		return l.Bytes(rank), nil
 	}
@@ -164,8 +164,8 @@ func (c *crew) held(mesh string, workers []topo.WorkerID, w topo.WorkerID) (int,
 }
 
 // checkReshape finds what is wrong with a worker's part in a reshape.
-func (c *crew) checkReshape(w topo.WorkerID, call *collective.Call) error {
-	s, err := c.shapeOf(w)
+func (d *driver) checkReshape(w topo.WorkerID, call *collective.Call) error {
+	s, err := d.shapeOf(w)
 	switch {
 	case err != nil:
 		return err

@@ -15,11 +15,11 @@ import (
 // Reshape asks for another mesh, on the head. who asks is part of the reason that people read.
 func (a *Agent) Reshape(mesh, who string) error {
 	return a.ask(func() error {
-		l, err := a.crew.wanted(mesh)
+		l, err := a.driver.wanted(mesh)
 		if err != nil {
 			return err
 		}
-		return a.crew.agent.Reshape(l.Mesh.String(), l.Ranks, who)
+		return a.driver.head.Reshape(l.Mesh.String(), l.Ranks, who)
 	})
 }
 
@@ -29,13 +29,15 @@ func (a *Agent) Reshape(mesh, who string) error {
 func (a *Agent) changeTo(mesh string) (c, contrary *reshape.Change, err error) {
 	err = a.ask(func() error {
 		// a question spoils no plan that is needed
-		defer func(prepared planned) { a.crew.shaper.planned = prepared }(a.crew.shaper.planned)
-		l, err := a.crew.wanted(mesh)
+		defer func(prepared planned) {
+			a.driver.planner.planned = prepared
+		}(a.driver.planner.planned)
+		l, err := a.driver.wanted(mesh)
 		if err != nil {
 			return err
 		}
-		known := a.crew.agent.Known()
-		at, hosts := seated(known.Shape, known.View)
+		known := a.driver.head.Known()
+		at, hosts := located(known.Shape, known.View)
 		for len(at.Hosts) < l.Ranks {
 			load := make([]int, max(len(hosts), 1))
 			for _, h := range at.Hosts {
@@ -43,19 +45,19 @@ func (a *Agent) changeTo(mesh string) (c, contrary *reshape.Change, err error) {
 			}
 			at.Hosts = append(at.Hosts, slices.Index(load, slices.Min(load)))
 		}
-		if c, err = a.crew.shaper.plan(known.Shape, l.Mesh.String(), at); err != nil {
+		if c, err = a.driver.planner.plan(known.Shape, l.Mesh.String(), at); err != nil {
 			return err
 		}
 		at.Redundant = !at.Redundant
-		contrary, err = a.crew.shaper.plan(known.Shape, l.Mesh.String(), at)
+		contrary, err = a.driver.planner.plan(known.Shape, l.Mesh.String(), at)
 		return err
 	})
 	return c, contrary, err
 }
 
 // wanted places the state of the job on a mesh that somebody asks for.
-func (c *crew) wanted(mesh string) (*reshape.Layout, error) {
-	shape := c.agent.Known().Shape
+func (d *driver) wanted(mesh string) (*reshape.Layout, error) {
+	shape := d.head.Known().Shape
 	if shape == nil {
 		return nil, head.ErrShapeless
 	}
@@ -69,7 +71,7 @@ func (c *crew) wanted(mesh string) (*reshape.Layout, error) {
 	case m.String() == shape.Mesh:
 		return nil, fmt.Errorf("the job has mesh %s already", shape.Mesh)
 	}
-	return c.shaper.on(m.String())
+	return d.planner.on(m.String())
 }
 
 // PlanReshape is what a reshape would cost; it does nothing.
@@ -83,7 +85,7 @@ func (a *Agent) PlanReshape(mesh string) (api.Plan, error) {
 		Tensors: len(c.New.Tensors), State: f.State, Bytes: f.Bytes, Bound: f.Bound,
 		Device: f.Device, Busiest: f.Busiest, BusiestBound: f.BusiestBound,
 		Extra: slices.Max(f.Extra), Memory: slices.Max(f.Memory), Copied: f.Copied}
-	predict(&p, &a.crew.routes)
+	predict(&p, &a.driver.routes)
 	p.Redundant = c.Redundant()
 	p.Unreplicated, p.Where = c.Unreplicated()
 	p.OtherUnreplicated, _ = contrary.Unreplicated()

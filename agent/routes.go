@@ -33,7 +33,7 @@ type routes struct {
 // FixRoutes lets collectives go by their lengths alone, on a host that learns what the job wants
 // after it has joined it.
 func (a *Agent) FixRoutes() {
-	_ = a.engine.later(func() { a.crew.routes.fixed = true }) // a stopped engine goes no way
+	_ = a.engine.later(func() { a.driver.routes.fixed = true }) // a stopped engine goes no way
 }
 
 // choose is the choice of an agent that leads.
@@ -46,39 +46,39 @@ func (r *routes) choose(kind collective.Kind, hosts, bytes int) collective.Route
 }
 
 // observe begins to measure what this agent has begun of a batch, and learns how all-reduces go.
-func (c *crew) observe(f *batch, begun []*transfer) {
-	if c.routes.fixed {
+func (d *driver) observe(f *batch, begun []*transfer) {
+	if d.routes.fixed {
 		return
 	}
-	now := sense.Duration(time.Since(c.began))
+	now := sense.Duration(time.Since(d.began))
 	for _, t := range begun {
 		part, kind := f.parts[t.id%collective.MaxStep], t.calls[0].Kind
 		s := cost.Sample{Route: t.route, Hosts: t.sites.N,
 			Bytes: collective.Ready{Calls: part.Calls}.MaxBytes()}
 		if kind == collective.AllReduce {
 			// this agent goes on with it if it comes to lead
-			c.routes.chosen[cost.ClassOf(s.Hosts, s.Bytes)] = s.Route
-			c.routes.hosts = s.Hosts
+			d.routes.chosen[cost.ClassOf(s.Hosts, s.Bytes)] = s.Route
+			d.routes.hosts = s.Hosts
 		}
-		c.routes.meter.Begin(s, kind, now)
+		d.routes.meter.Begin(s, kind, now)
 		f.timed++
 	}
 }
 
 // observed ends the measurement of a transfer of a step that began ahead, or of all transfers of a
 // batch that counts.
-func (c *crew) observed(f *batch, transfers int, at time.Time) {
+func (d *driver) observed(f *batch, transfers int, at time.Time) {
 	transfers = min(transfers, f.timed)
 	f.timed -= transfers
-	c.routes.meter.End(transfers, sense.Duration(at.Sub(c.began)), func(s cost.Sample) {
-		c.routes.measured.Put(decide.Observation[cost.Sample]{Sample: s, Leads: c.agent.Leads()})
+	d.routes.meter.End(transfers, sense.Duration(at.Sub(d.began)), func(s cost.Sample) {
+		d.routes.measured.Put(decide.Observation[cost.Sample]{Sample: s, Leads: d.head.Leads()})
 	})
 }
 
 // tune finds better routes from what all-reduces take, beside the engine's thread: it takes
 // milliseconds to think.
 func (a *Agent) tune(ctx context.Context) error {
-	r := &a.crew.routes
+	r := &a.driver.routes
 	defer context.AfterFunc(ctx, r.measured.Close)()
 	for {
 		o, ok := r.measured.Take()
@@ -86,7 +86,7 @@ func (a *Agent) tune(ctx context.Context) error {
 			return nil
 		}
 		if change, is := r.decide(o); is {
-			_ = a.engine.later(func() { a.crew.reroute(change) }) // a stopped engine goes no way
+			_ = a.engine.later(func() { a.driver.reroute(change) }) // a stopped engine goes no way
 		}
 	}
 }
@@ -126,12 +126,12 @@ func (r *routes) cable() (float64, bool) {
 }
 
 // reroute lets all-reduces that begin from now on go another way.
-func (c *crew) reroute(change policy.RouteDecision) {
-	c.routes.chosen[change.Class] = change.To
-	known := c.agent.Known()
-	e := Event{What: "route", Generation: c.number(known.View.Generation),
+func (d *driver) reroute(change policy.RouteDecision) {
+	d.routes.chosen[change.Class] = change.To
+	known := d.head.Known()
+	e := Event{What: "route", Generation: d.number(known.View.Generation),
 		Size: known.View.Size(), Step: known.Steps,
 		Because: fmt.Sprintf("%v go %v instead of %v: %s", change.Class, change.To, change.From,
 			change.Reason())}
-	c.order(func(o *Orders) { o.Event(e) })
+	d.order(func(o *Orders) { o.Event(e) })
 }

@@ -52,7 +52,7 @@ func (s *sent) Close() error                                       { return nil 
 // numbers.
 func TestLongFramesAreCut(t *testing.T) {
 	network := &sent{t: t}
-	c := &crew{network: network}
+	c := &driver{network: network}
 	var bodies []head.Payload
 	for i := range 9 {
 		bodies = append(bodies,
@@ -78,7 +78,7 @@ func TestLongFramesAreCut(t *testing.T) {
 // What cannot be cut goes in parts. What is too long for that ends the link, and says what to do.
 func TestLongWordsGoInParts(t *testing.T) {
 	network := &sent{t: t}
-	c := &crew{network: network}
+	c := &driver{network: network}
 	said := head.Ended{Worker: 1, How: strings.Repeat("x", fabric.MaxMessage+partBytes)}
 	for _, first := range []uint64{2, 3} {
 		c.send("b", &head.Frame{Term: 3, Up: true, First: first, Payloads: []head.Payload{said}})

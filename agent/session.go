@@ -133,7 +133,7 @@ func (s *session) join(r *api.JoinRequest) error {
 	if s.joined {
 		return fmt.Errorf("rank %d has joined already on this socket", s.worker)
 	}
-	late, err := a.seat(r.Rank, r.Token)
+	late, err := a.authenticate(r.Rank, r.Token)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func (s *session) state(r *api.StateRequest) error {
 		return err
 	}
 	if stopped := e.do(func() {
-		err = e.crew.stating(e.byID[s.worker], said, state)
+		err = e.driver.takeLayout(e.byID[s.worker], said, state)
 	}); stopped != nil {
 		return stopped
 	}
@@ -53,7 +53,7 @@ func (s *session) shape() error {
 	var shape shapeOf
 	var err error
 	if stopped := s.agent.engine.do(func() {
-		shape, err = s.agent.crew.shapeOf(s.worker)
+		shape, err = s.agent.driver.shapeOf(s.worker)
 	}); stopped != nil {
 		return stopped
 	}
@@ -62,11 +62,11 @@ func (s *session) shape() error {
 	}
 	err = s.reply(&api.ShapeReply{Mesh: shape.mesh, NextMesh: shape.next,
 		Bytes: int64(shape.in), NextBytes: int64(shape.out), MeshError: shape.broken,
-		RollbackReason: shape.lost, Writes: shape.settled.writes(),
-		Unreplicated: shape.settled.alone()})
+		RollbackReason: shape.lost, Writes: shape.placement.writes(),
+		Unreplicated: shape.placement.alone()})
 	if shape.next != "" {
 		// only now: a stopped engine has nothing to plan
-		_ = s.agent.engine.later(s.agent.crew.prepare)
+		_ = s.agent.engine.later(s.agent.driver.prepare)
 	}
 	return err
 }

@@ -25,8 +25,8 @@ type Status struct {
 	Spares int
 	// Steps counts the committed steps. It may be newer than the rest.
 	Steps uint64
-	// Seats are the members, by rank.
-	Seats []int
+	// Members are the workers of the membership, by rank.
+	Members []int
 	// Entering counts the workers that become members when the step ends; on the head.
 	Entering int
 	// Waiting are these workers, and the spares that wait until they are needed; on the head.
@@ -61,6 +61,8 @@ type publisher struct {
 	newest atomic.Pointer[published]
 	steps  atomic.Uint64
 	key    statusKey // of the newest
+	// changed says that the status may have changed otherwise than by a step.
+	changed bool
 }
 
 // published is a Status and what tells that another one has followed.
@@ -108,7 +110,7 @@ func (p *publisher) publish(s Status) {
 // has the effects of every method of Agent that has returned, of what the Orders were told, and of
 // every step whose end a worker of this host has seen.
 func (a *Agent) Status() Status {
-	s, _ := a.crew.published.read()
+	s, _ := a.driver.published.read()
 	return s
 }
 
@@ -116,7 +118,7 @@ func (a *Agent) Status() Status {
 // error when ctx ends before. It does not see every step: fits must not be about Steps.
 func (a *Agent) Await(ctx context.Context, fits func(Status) bool) (Status, error) {
 	for {
-		s, outdated := a.crew.published.read()
+		s, outdated := a.driver.published.read()
 		if fits(s) {
 			return s, nil
 		}
@@ -130,34 +132,34 @@ func (a *Agent) Await(ctx context.Context, fits func(Status) bool) (Status, erro
 
 // publish lets everybody know what has changed of the status. It is called before workers and the
 // launcher can learn of a change otherwise.
-func (c *crew) publish() {
-	key := c.statusKey()
-	if !c.changed && key == c.published.key {
+func (d *driver) publish() {
+	key := d.statusKey()
+	if !d.published.changed && key == d.published.key {
 		return
 	}
-	before := c.published.key
+	before := d.published.key
 	before.steps = key.steps
-	c.published.key = key
-	if !c.changed && key == before {
-		c.published.steps.Store(key.steps)
+	d.published.key = key
+	if !d.published.changed && key == before {
+		d.published.steps.Store(key.steps)
 		return
 	}
-	c.changed = false
-	c.published.publish(c.status())
+	d.published.changed = false
+	d.published.publish(d.status())
 }
 
 // statusKey is the key of the status now. While no step has ended and nothing else has changed, it
 // is that of the newest one.
-func (c *crew) statusKey() statusKey {
-	known := c.agent.Known()
-	if !c.changed && known.Steps == c.published.key.steps {
-		return c.published.key
+func (d *driver) statusKey() statusKey {
+	known := d.head.Known()
+	if !d.published.changed && known.Steps == d.published.key.steps {
+		return d.published.key
 	}
-	record := c.agent.Record()
+	record := d.head.Record()
 	key := statusKey{steps: known.Steps, generation: uint64(record.View.Generation),
 		size: record.View.Size(), elastic: known.Elastic, shape: known.Shape,
-		requested: c.agent.RequestedMesh()}
-	if m := c.agent.Machine(); m != nil {
+		requested: d.head.RequestedMesh()}
+	if m := d.head.Machine(); m != nil {
 		key.want, key.entering, key.short, key.paused = m.Want(), m.Asking(), m.Unplaced(),
 			m.Paused()
 	}
@@ -165,21 +167,21 @@ func (c *crew) statusKey() statusKey {
 }
 
 // status is the job as this agent knows it.
-func (c *crew) status() Status {
-	known, record := c.agent.Known(), c.agent.Record()
-	s := Status{Head: record.Head, Generation: c.number(record.View.Generation),
+func (d *driver) status() Status {
+	known, record := d.head.Known(), d.head.Record()
+	s := Status{Head: record.Head, Generation: d.number(record.View.Generation),
 		Size: record.View.Size(), Want: record.Want, Steps: known.Steps, Elastic: known.Elastic,
-		Stuck: c.agent.Stuck()}
+		Stuck: d.head.Stuck()}
 	if shape := known.Shape; shape != nil {
 		s.Mesh, s.Reshaping, s.Broken, s.Lost, s.Back = shape.Mesh,
-			cmp.Or(shape.Next, c.agent.RequestedMesh()), shape.Broken, shape.Lost, shape.Back
+			cmp.Or(shape.Next, d.head.RequestedMesh()), shape.Broken, shape.Lost, shape.Back
 	}
-	if m := c.agent.Machine(); m != nil {
+	if m := d.head.Machine(); m != nil {
 		s.Want, s.Spares, s.Paused, s.Entering, s.Short, s.Waiting = m.Want(), m.Spares(),
-			m.Paused(), m.Asking(), m.Unplaced(), seats(m.Waiting())
+			m.Paused(), m.Asking(), m.Unplaced(), workerIDs(m.Waiting())
 	}
 	for _, m := range record.View.Members {
-		s.Seats = append(s.Seats, int(m.Worker))
+		s.Members = append(s.Members, int(m.Worker))
 	}
 	for _, h := range record.Hosts {
 		s.Hosts = append(s.Hosts, h.Name)
@@ -189,19 +191,19 @@ func (c *crew) status() Status {
 
 // order has the launcher told something, when the inputs that are under way are dealt with: it
 // then finds in Status what the order follows from.
-func (c *crew) order(f func(o *Orders)) {
-	c.waiting = append(c.waiting, f)
-	c.giveOrders()
+func (d *driver) order(f func(o *Orders)) {
+	d.waiting = append(d.waiting, f)
+	d.giveOrders()
 }
 
 // giveOrders gives the orders that wait, unless an input is under way.
-func (c *crew) giveOrders() {
-	if c.depth > 0 {
+func (d *driver) giveOrders() {
+	if d.depth > 0 {
 		return
 	}
-	for len(c.waiting) > 0 {
-		f := c.waiting[0]
-		c.waiting = slices.Delete(c.waiting, 0, 1)
-		f(&c.orders)
+	for len(d.waiting) > 0 {
+		f := d.waiting[0]
+		d.waiting = slices.Delete(d.waiting, 0, 1)
+		f(&d.orders)
 	}
 }

@@ -31,7 +31,7 @@ type transfer struct {
 	told  atomic.Bool  // done was called
 	ended time.Time    // just before
 
-	settled bool // what it brings is in its place before it counts
+	reshapes bool // what it brings is in its place before it counts
 }
 
 // transfers are the batches that this agent takes part in. The network's goroutines look them up,
@@ -52,18 +52,18 @@ func newTransfers() *transfers {
 	return t
 }
 
-// fresh returns a transfer to fill in, of which the crew will be told when it is done.
-func (ts *transfers) fresh(c *crew) *transfer {
+// fresh returns a transfer to fill in, of which the driver will be told when it is done.
+func (ts *transfers) fresh(c *driver) *transfer {
 	if n := len(ts.spare); n > 0 {
 		t := ts.spare[n-1]
 		ts.spare = ts.spare[:n-1]
 		t.told.Store(false)
-		t.settled = false
+		t.reshapes = false
 		return t
 	}
 	t := &transfer{}
-	flown := func() { c.flown(t) }
-	t.done = func() { _ = c.engine.later(flown) } // a stopped engine needs no news
+	transferred := func() { c.transferred(t) }
+	t.done = func() { _ = c.engine.later(transferred) } // a stopped engine needs no news
 	return t
 }
 

@@ -33,7 +33,7 @@ func (c *cables) SendPiece(to fabric.Host, p fabric.Piece, payload []byte) {
 func TestPiecesOfATransferAllocateNothing(t *testing.T) {
 	const n = 1 << 20
 	peers, of := []fabric.Host{"a", "b", "c"}, []int{0, 1, 2}
-	ends, way, landed := map[fabric.Host]*transfers{}, []onWay{}, 0
+	ends, way, spareBatches := map[fabric.Host]*transfers{}, []onWay{}, 0
 	var own []*transfer
 	for i, name := range peers {
 		calls := make([]*collective.Call, len(peers))
@@ -44,7 +44,7 @@ func TestPiecesOfATransferAllocateNothing(t *testing.T) {
 		calls[i].Far, calls[i].In, calls[i].Out = nil, make([]byte, n), make([]byte, n)
 		x := &transfer{id: 1, calls: calls, peers: peers, network: &cables{self: name, way: &way},
 			done: func() {
-				landed++
+				spareBatches++
 			}}
 		if err := x.schedule.Build(calls); err != nil {
 			t.Fatal(err)
@@ -72,8 +72,8 @@ func TestPiecesOfATransferAllocateNothing(t *testing.T) {
 		}
 		way = way[:0]
 	})
-	if landed != len(peers)*batches {
-		t.Fatalf("%d of %d are done", landed, len(peers)*batches)
+	if spareBatches != len(peers)*batches {
+		t.Fatalf("%d of %d are done", spareBatches, len(peers)*batches)
 	}
 	if allocs != 0 {
 		t.Errorf("%v allocations a batch", allocs)

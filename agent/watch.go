@@ -22,7 +22,7 @@ const manyWaits = 4
 func (a *Agent) watch(ctx context.Context) error {
 	ticker := time.NewTicker(time.Duration(stall.Interval))
 	defer ticker.Stop()
-	look := a.crew.observeWaits
+	look := a.driver.observeWaits
 	for {
 		select {
 		case <-ticker.C:
@@ -33,15 +33,15 @@ func (a *Agent) watch(ctx context.Context) error {
 	}
 }
 
-// Waits lists the workers for which others have waited a while, by their seats, where the job is
+// Waits lists the workers for which others have waited a while, by their numbers, where the job is
 // led.
 func (a *Agent) Waits() map[int]api.Wait {
 	list := map[int]api.Wait{}
 	_ = a.engine.do(func() {
-		a.crew.observeWaits()
-		for _, s := range a.crew.stalls.Stalls() {
-			if a.crew.stalls.Waited(s) >= noticed {
-				list[int(s.Worker)] = a.crew.wait(s)
+		a.driver.observeWaits()
+		for _, s := range a.driver.stalls.Stalls() {
+			if a.driver.stalls.Waited(s) >= noticed {
+				list[int(s.Worker)] = a.driver.wait(s)
 			}
 		}
 	})
@@ -49,28 +49,28 @@ func (a *Agent) Waits() map[int]api.Wait {
 }
 
 // observeWaits tells of waits that have become unusual, and of their ends.
-func (c *crew) observeWaits() {
-	if c.parted || c.left {
-		c.endWaits()
+func (d *driver) observeWaits() {
+	if d.allReleased || d.left {
+		d.endWaits()
 		return
 	}
-	now := sense.Duration(time.Since(c.began))
-	unusual, over := c.stalls.Observe(now, c.agent.Leads(), c.agent.Applied(),
-		append(c.agent.Waits(), c.engine.unfed()...))
-	c.tellWaits("waited", over, c.waited)
-	c.tellWaits("wait", unusual, c.waits)
+	now := sense.Duration(time.Since(d.began))
+	unusual, over := d.stalls.Observe(now, d.head.Leads(), d.head.Applied(),
+		append(d.head.Waits(), d.engine.unfed()...))
+	d.reportWaits("waited", over, d.waited)
+	d.reportWaits("wait", unusual, d.waits)
 }
 
 // endWaits tells the end of the waits that the job ends.
-func (c *crew) endWaits() { c.tellWaits("waited", c.stalls.End(), c.waited) }
+func (d *driver) endWaits() { d.reportWaits("waited", d.stalls.End(), d.waited) }
 
-func (c *crew) tellWaits(what string, list []*stall.Stall,
+func (d *driver) reportWaits(what string, list []*stall.Stall,
 	say func(s *stall.Stall) string) {
 	if len(list) == 0 {
 		return
 	}
-	known := c.agent.Known()
-	e := Event{What: what, Generation: c.number(known.View.Generation), Size: known.View.Size(),
+	known := d.head.Known()
+	e := Event{What: what, Generation: d.number(known.View.Generation), Size: known.View.Size(),
 		Step: known.Steps}
 	var words []string
 	for i, s := range list {
@@ -83,18 +83,18 @@ func (c *crew) tellWaits(what string, list []*stall.Stall,
 	if more := len(list) - manyWaits; more > 0 {
 		e.Because += fmt.Sprintf("; and so for %d more", more)
 	}
-	c.order(func(o *Orders) { o.Event(e) })
+	d.order(func(o *Orders) { o.Event(e) })
 }
 
 // waits says that a wait is unusual.
-func (c *crew) waits(s *stall.Stall) string {
+func (d *driver) waits(s *stall.Stall) string {
 	others := "1 other has"
 	if s.Waiters > 1 {
 		others = fmt.Sprintf("%d others have", s.Waiters)
 	}
-	w := c.wait(s)
-	text := fmt.Sprintf("%s waited %.0f s for %s in %s", others, c.stalls.Waited(s).Seconds(),
-		c.whom(s.Worker), w.Call)
+	w := d.wait(s)
+	text := fmt.Sprintf("%s waited %.0f s for %s in %s", others, d.stalls.Waited(s).Seconds(),
+		d.whom(s.Worker), w.Call)
 	if w.OwnCall != "" {
 		text += ", and its own call waits too: " + w.OwnCall
 	}
@@ -102,15 +102,15 @@ func (c *crew) waits(s *stall.Stall) string {
 }
 
 // waited says that such a wait is over.
-func (c *crew) waited(s *stall.Stall) string {
-	return fmt.Sprintf("%s is waited for no more, after %.0f s", c.whom(s.Worker),
-		c.stalls.Took(s).Seconds())
+func (d *driver) waited(s *stall.Stall) string {
+	return fmt.Sprintf("%s is waited for no more, after %.0f s", d.whom(s.Worker),
+		d.stalls.Took(s).Seconds())
 }
 
 // whom names a worker, and its host where there are several.
-func (c *crew) whom(w topo.WorkerID) string {
+func (d *driver) whom(w topo.WorkerID) string {
 	text := fmt.Sprintf("worker %d", w)
-	record := c.agent.Record()
+	record := d.head.Record()
 	if r, is := record.View.Rank(w); is && len(record.Hosts) > 1 {
 		text += " on host " + record.View.Members[r].Host
 	}
@@ -119,10 +119,10 @@ func (c *crew) whom(w topo.WorkerID) string {
 
 // wait is a wait as tools are told. What the calls are is put into words at once: they are used
 // again.
-func (c *crew) wait(s *stall.Stall) api.Wait {
+func (d *driver) wait(s *stall.Stall) api.Wait {
 	// The begin of the wait follows from its length: the clock of the time of day may have been
 	// set since, and goes on while the machine sleeps.
-	w := api.Wait{Since: time.Now().Add(-time.Duration(c.stalls.Waited(s))),
+	w := api.Wait{Since: time.Now().Add(-time.Duration(d.stalls.Waited(s))),
 		Call: s.Call.Call.String(), Group: int(s.Group), Waiters: s.Waiters, Unusual: s.Unusual()}
 	if s.OwnCall != nil {
 		w.OwnCall = s.OwnCall.Call.String()

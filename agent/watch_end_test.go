@@ -22,7 +22,7 @@ func observeWaits(d *stall.Detector, from, until sense.Duration, waits ...collec
 
 // A clock that was set since the job began, or a machine that slept, does not make waits longer.
 func TestWaitsDoNotGoByTheTimeOfDay(t *testing.T) {
-	c := &crew{began: time.Now().Add(-8 * time.Hour), stalls: stall.New(nil)}
+	c := &driver{began: time.Now().Add(-8 * time.Hour), stalls: stall.New(nil)}
 	observeWaits(c.stalls, 0, 6*sense.Second, collective.Wait{Call: &collective.Posted{}})
 	since := c.wait(c.stalls.Stalls()[0]).Since
 	if d := time.Since(since); d < 6*time.Second || d > time.Hour {
@@ -42,8 +42,8 @@ func TestWaitsEndWithTheJob(t *testing.T) {
 	}
 	long := collective.Wait{WaitID: collective.WaitID{Worker: 1, Of: 1}}
 	short := collective.Wait{WaitID: collective.WaitID{Worker: 0, Of: 0}}
-	observeWaits(a.crew.stalls, 0, 58*sense.Second, long)
-	observeWaits(a.crew.stalls, 58*sense.Second, 60*sense.Second, long, short)
+	observeWaits(a.driver.stalls, 0, 58*sense.Second, long)
+	observeWaits(a.driver.stalls, 58*sense.Second, 60*sense.Second, long, short)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := a.Run(ctx); err != nil {

@@ -58,7 +58,8 @@ func TestWhoIsWaitedFor(t *testing.T) {
 	}
 	waits := c.head.Waits()
 	if w, is := waits[hung]; !is || len(waits) != 1 || w.Waiters != 2 ||
-		w.Call != "all_reduce(f32[4], sum, step)" || !w.Unusual || w.OwnCall != "" || w.Since.IsZero() {
+		w.Call != "all_reduce(f32[4], sum, step)" || !w.Unusual || w.OwnCall != "" ||
+		w.Since.IsZero() {
 		t.Errorf("%+v", waits)
 	}
 	for host, a := range c.agents {

@@ -306,7 +306,7 @@ func (l *launcher) describe(s agent.Status) api.Job {
 
 // describeWorker is a worker as it is now.
 func describeWorker(r workerRecord, s agent.Status, waits map[int]api.Wait) api.Worker {
-	w := api.Worker{Worker: r.worker, Host: r.host, Rank: slices.Index(s.Seats, r.worker),
+	w := api.Worker{Worker: r.worker, Host: r.host, Rank: slices.Index(s.Members, r.worker),
 		PID: r.pid, Running: r.exit == nil,
 		Waiting: r.exit == nil && slices.Contains(s.Waiting, r.worker), Metrics: r.metrics}
 	if s.Generation == 0 {

@@ -13,7 +13,7 @@ import (
 )
 
 // tell sends a message to the launcher of another host.
-func (l *launcher) tell(host string, m *message) { l.agent.Tell(host, m.encode()) }
+func (l *launcher) tell(host string, m *message) { l.agent.Send(host, m.encode()) }
 
 // report tells the host that leads, which may be this one, of a worker of this host.
 func (l *launcher) report(m *message) {

@@ -61,7 +61,7 @@ type hostAgent interface {
 	Release(why string) bool
 	Force()
 
-	Tell(host string, message []byte)
+	Send(host string, message []byte)
 	CountFrom(after topo.Generation)
 	FixRoutes()
 	KeepRedundant()
@@ -193,9 +193,9 @@ func (l *launcher) agentConfig() agent.Config {
 	cfg := agent.Config{Job: "joining", Socket: l.place.Socket(), Linger: lingering,
 		Nodes: l.supervisor.nodes, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)),
 		OnJoin: l.onJoin, OnReport: l.onReport, OnSave: l.onSave,
-		OnBereft: l.registry.lostPeer,
+		OnLostPeer: l.registry.lostPeer,
 		Orders: agent.Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd,
-			Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Note: l.onMessage}}
+			Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Message: l.onMessage}}
 	if l.record != nil {
 		cfg.Orders.Decided = l.record.Decided
 	}

@@ -122,16 +122,16 @@ func (l *launcher) endOnRequest(ctx context.Context, house *group.Group) error {
 	l.beginStop()
 	why := l.registry.stoppedBy() + " asked for the end of the job"
 	s := l.agent.Status()
-	l.registry.expectEnd(s.Seats)
+	l.registry.expectEnd(s.Members)
 	switch {
 	case l.registry.isHurried():
 		l.noteStop(s, why+", now")
 		return nil
 	case l.agent.Release(why):
-		seats := l.agent.Status().Seats // since Release nobody becomes a member any more
+		members := l.agent.Status().Members // since Release nobody becomes a member any more
 		l.reportFaults()
-		l.dismissOthers(seats)
-		l.registry.expectEnd(seats)
+		l.dismissOthers(members)
+		l.registry.expectEnd(members)
 	default:
 		l.noteStop(s, why)
 		l.signalAll(syscall.SIGTERM)

@@ -15,7 +15,7 @@ import (
 
 // seated finds the workers of a shape among the members, whose hosts count from 0 in the order of
 // their names.
-func seated(s *head.Shape, members topo.View) (at reshape.Placement, hosts []string) {
+func located(s *head.Shape, members topo.View) (at reshape.Placement, hosts []string) {
 	for _, m := range members.Members {
 		hosts = append(hosts, m.Host)
 	}
@@ -46,7 +46,8 @@ type planned struct {
 
 // plan plans the way from the mesh of a shape to another. Who asks the same as the one before gets
 // the same plan.
-func (s *shaper) plan(shape *head.Shape, mesh string, at reshape.Placement) (*reshape.Change,
+func (s *reshapePlanner) plan(shape *head.Shape, mesh string,
+	at reshape.Placement) (*reshape.Change,
 	error) {
 	old, err := s.on(shape.Mesh)
 	if err != nil {
@@ -70,7 +71,7 @@ func (s *shaper) plan(shape *head.Shape, mesh string, at reshape.Placement) (*re
 
 // arrange is head.Arrange. The data parallel axis is the one that can have fewer ranks at no loss:
 // it is called dp.
-func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next string,
+func (s *reshapePlanner) arrange(shape head.Shape, mesh string, members topo.View) (next string,
 	order []topo.WorkerID, err error) {
 	next, why := mesh, shape.Lost
 	var takers []topo.WorkerID
@@ -91,7 +92,7 @@ func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next
 		}
 	}
 	if why == "" {
-		at, _ := seated(&shape, members)
+		at, _ := located(&shape, members)
 		change, err := s.plan(&shape, next, at)
 		var lost *plan.LostError
 		switch {
@@ -113,7 +114,7 @@ func (s *shaper) arrange(shape head.Shape, mesh string, members topo.View) (next
 	order = takers[:l.Ranks]
 	if shape.Redundant { // as if they were on the mesh already
 		there := head.Shape{Mesh: next, Workers: order, Leaving: shape.Leaving, Redundant: true}
-		at, _ := seated(&there, members)
+		at, _ := located(&there, members)
 		change, err := s.plan(&there, next, at)
 		if err != nil {
 			return "", nil, err

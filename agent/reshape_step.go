@@ -13,7 +13,7 @@ import (
 )
 
 // passage is a reshape that this host takes part in.
-type passage struct {
+type reshapeStep struct {
 	*reshape.Change // nil = the state comes from a checkpoint, and nothing is moved
 	shape           *head.Shape
 	calls           []*collective.Posted
@@ -23,14 +23,14 @@ type passage struct {
 }
 
 // passage works out the reshape that the calls of a batch are.
-func (c *crew) passage(calls []*collective.Posted) (*passage, error) {
-	known := c.agent.Known()
+func (d *driver) reshapeStep(calls []*collective.Posted) (*reshapeStep, error) {
+	known := d.head.Known()
 	if known.Shape.Lost != "" {
-		return &passage{shape: known.Shape, calls: calls}, nil
+		return &reshapeStep{shape: known.Shape, calls: calls}, nil
 	}
-	at, _ := seated(known.Shape, known.View)
-	change, err := c.shaper.plan(known.Shape, known.Shape.Next, at)
-	c.shaper.planned = planned{}
+	at, _ := located(known.Shape, known.View)
+	change, err := d.planner.plan(known.Shape, known.Shape.Next, at)
+	d.planner.planned = planned{}
 	if err != nil {
 		return nil, err
 	}
@@ -40,16 +40,16 @@ func (c *crew) passage(calls []*collective.Posted) (*passage, error) {
 				"release of shoal on all hosts")
 		}
 	}
-	return &passage{Change: change, shape: known.Shape, calls: calls}, nil
+	return &reshapeStep{Change: change, shape: known.Shape, calls: calls}, nil
 }
 
 // prepare plans the reshape that comes, while workers make memory for it. What is wrong with it
 // they are told when they call it.
-func (c *crew) prepare() {
-	known := c.agent.Known()
+func (d *driver) prepare() {
+	known := d.head.Known()
 	if s := known.Shape; s != nil && s.Next != "" && s.Lost == "" {
-		at, _ := seated(s, known.View)
-		if change, err := c.shaper.plan(s, s.Next, at); err == nil {
+		at, _ := located(s, known.View)
+		if change, err := d.planner.plan(s, s.Next, at); err == nil {
 			change.Moves()
 		}
 	}
@@ -65,7 +65,7 @@ const (
 
 // schedule is the reshape as moves between the memories of the calls. Short runs from one worker to
 // the same others are one move: each on its own would cost more on the way than its bytes do.
-func (p *passage) schedule(s *collective.Schedule, sites collective.Sites) error {
+func (p *reshapeStep) schedule(s *collective.Schedule, sites collective.Sites) error {
 	s.Moves, s.Bytes = s.Moves[:0], 0
 	if p.Change == nil {
 		return nil
@@ -105,7 +105,7 @@ func (p *passage) schedule(s *collective.Schedule, sites collective.Sites) error
 }
 
 // members finds workers among the calls; -1 for one that has made none.
-func (p *passage) members(workers []topo.WorkerID) (list []int) {
+func (p *reshapeStep) members(workers []topo.WorkerID) (list []int) {
 	for _, w := range workers {
 		list = append(list, slices.IndexFunc(p.calls, func(c *collective.Posted) bool {
 			return c.Worker == w
@@ -116,7 +116,7 @@ func (p *passage) members(workers []topo.WorkerID) (list []int) {
 
 // depart copies what stays on this host to its place, and sums up what it has of the old state,
 // while it is on its way: the calls keep that as it is.
-func (e *engine) depart(p *passage, n head.BatchID) {
+func (e *engine) beginReshape(p *reshapeStep, n head.BatchID) {
 	if p.Change != nil {
 		e.fill(p.transfer.workers)
 		e.share(delivery{p.transfer}, p.transfer.relay.Written())
@@ -141,7 +141,7 @@ func (e *engine) fill(workers []topo.WorkerID) {
 }
 
 // arrive sums up the new state, which is in its place: nobody reads it before the batch counts.
-func (e *engine) arrive(p *passage) digest.Proof {
+func (e *engine) verifyReshape(p *reshapeStep) digest.Proof {
 	if p.Change != nil {
 		e.prove(p, nowhere, p.memory(p.shape.Order, func(c *collective.Call) []byte {
 			return c.Out
@@ -152,7 +152,7 @@ func (e *engine) arrive(p *passage) digest.Proof {
 
 // memory finds what the workers of a mesh have given to their calls, by rank; nil of those on other
 // hosts.
-func (p *passage) memory(workers []topo.WorkerID,
+func (p *reshapeStep) memory(workers []topo.WorkerID,
 	of func(*collective.Call) []byte) func(rank int) []byte {
 	at := p.members(workers)
 	return func(rank int) []byte {
@@ -166,7 +166,7 @@ func (p *passage) memory(workers []topo.WorkerID,
 func nowhere(int) []byte { return nil }
 
 // prove adds to the proof what is in memory of the old state and of the new.
-func (e *engine) prove(p *passage, old, new func(rank int) []byte) {
+func (e *engine) prove(p *reshapeStep, old, new func(rank int) []byte) {
 	proving := &proving{p, old, new, make([]digest.Proof, len(p.New.Tensors))}
 	e.share(proving, p.transfer.schedule.Bytes)
 	for _, one := range proving.found {
@@ -176,7 +176,7 @@ func (e *engine) prove(p *passage, old, new func(rank int) []byte) {
 
 // proving is a part of the proof of a reshape, a tensor a chunk.
 type proving struct {
-	*passage
+	*reshapeStep
 	old, new func(rank int) []byte
 	found    []digest.Proof
 }

@@ -127,7 +127,7 @@ func (s *session) shared(r *api.SharedRequest) error {
 	in := name.group == topo.World
 	if err := e.do(func() {
 		if !in {
-			_, _, in = e.crew.agent.Index(name.group, s.worker)
+			_, _, in = e.driver.head.Index(name.group, s.worker)
 		}
 	}); err != nil {
 		return err
@@ -203,17 +203,17 @@ func (r *result) leave() {
 
 // checkShared finds who still reads a result that a call is to write into: who makes the call does
 // not any more.
-func (c *crew) checkShared(call *collective.Call) error {
+func (d *driver) checkShared(call *collective.Call) error {
 	at := call.Shared
 	if at.Name == "" || at.Group == call.Group {
 		return nil
 	}
-	for _, m := range c.engine.members {
+	for _, m := range d.engine.members {
 		if _, r := m.holds(resultName{at.Group, at.Name}); r == nil || m.left || !m.entered ||
 			m.fresh {
 			continue // it reads nothing, or has not begun to
 		}
-		if _, _, in := c.agent.Index(call.Group, m.id); !in {
+		if _, _, in := d.head.Index(call.Group, m.id); !in {
 			return &collective.FieldError{Field: "out.segment",
 				Problem: fmt.Sprintf("rank %d has the shared result %q too, and is not in group "+
 					"%d: give each group results of its own", m.rank, at.Name, call.Group)}

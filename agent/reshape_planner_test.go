@@ -24,7 +24,7 @@ func TestArrangeForACheckpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := shaper{state: state, known: map[string]*reshape.Layout{}}
+	s := reshapePlanner{state: state, known: map[string]*reshape.Layout{}}
 	left := topo.View{
 		Members: []topo.Member{{Worker: 4, Host: "a"}, {Worker: 5, Host: "a"},
 			{Worker: 6, Host: "b"}, {Worker: 7, Host: "b"}}}
@@ -32,7 +32,7 @@ func TestArrangeForACheckpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	there := settled{layout: l, domain: []int{0, 0, 1, 1}, domains: "host"}
+	there := placement{layout: l, domain: []int{0, 0, 1, 1}, domains: "host"}
 	if got, want := there.alone(), "32 bytes of 2 tensors, layers.0 the first, are on one host "+
 		"only (32 of them on several workers there: shoal run --redundant can have those on two "+
 		"hosts)"; got != want {

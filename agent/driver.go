@@ -16,220 +16,216 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// crew is the shell of head.Agent: it tells it of this host's workers, and makes work of the
-// engine, words to workers and orders to the launcher of what it wants. All of it runs on the
+// driver is the shell of head.Agent: it tells it of this host's workers, and makes of what it wants
+// work for the engine, answers to workers and orders to the launcher. All of it runs on the
 // engine's thread.
-type crew struct {
+type driver struct {
 	engine  *engine
-	agent   *head.Agent
-	network fabric.Network // nil where this host is alone
+	head    *head.Agent
+	network fabric.Network // nil = this host is alone
 	orders  Orders
-	hosts   []member.Host // of the newest generation
-	// workers that the launcher starts without an order
-	unasked  int
-	leads    string                                  // who was told to lead it
-	unwanted map[topo.WorkerID]bool                  // workers that will be no members
+	hosts   []member.Host   // of the newest generation
+	leads   string          // the host of which the launcher was told that it leads
+	after   topo.Generation // generations that the job had before this start
+	initial int             // workers that the launcher starts without an order
+
+	rejected map[topo.WorkerID]bool                  // workers that will be no members
 	asking   map[topo.WorkerID][]chan<- head.Grouped // sessions that wait for a group
-	batches  map[head.BatchID]*batch
-	landed   []*batch    // to be used again
-	begun    []*transfer // of the last batch that was begun
-	sites    []int       // of the last transfer, by their number in its batch
+	batches  batches
 	routes   routes
-	news     []member.Action
-	parted   bool
-	shaper   shaper
+	planner  reshapePlanner
 	stalls   *stall.Detector
-	began    time.Time       // begin of the time by which stalls and transfers are measured
-	after    topo.Generation // which the job had before this start
+	began    time.Time // begin of the time by which stalls and transfers are measured
 
 	published publisher         // the status
-	changed   bool              // the status may have changed otherwise than by a step
 	depth     int               // inputs and settlings that are under way
 	waiting   []func(o *Orders) // orders that are given when depth is 0
 
-	left     bool     // this agent ends: what other hosts say is of no interest any more
-	carrying bool     // actions are being carried out
-	later    []func() // inputs that came up meanwhile
-	errs     []error  // by part of a batch
-	said     []byte   // the last message
-	repeats  repeats  // of long frames
+	carrying    bool            // actions are being carried out
+	later       []func()        // inputs that came up while carrying
+	decisions   []member.Action // decisions of the membership that are to be reported
+	allReleased bool            // the job has let all members go
+	left        bool            // this agent ends, and listens to no other host
+
+	encoded []byte  // the last message, whose memory is used again
+	repeats repeats // of long frames
 }
 
 // input gives the agent an input and carries out what follows from it.
-func (c *crew) input(f func()) {
-	c.changed = true
-	if c.carrying {
-		c.later = append(c.later, f)
+func (d *driver) input(f func()) {
+	d.published.changed = true
+	if d.carrying {
+		d.later = append(d.later, f)
 		return
 	}
-	c.inputOfSteps(f)
+	d.inputOfSteps(f)
 }
 
 // inputOfSteps is input where nothing changes of the status but what steps change, and what actions
 // tell of.
-func (c *crew) inputOfSteps(f func()) {
-	c.depth++
+func (d *driver) inputOfSteps(f func()) {
+	d.depth++
 	f()
-	c.settle()
-	c.depth--
-	c.giveOrders()
+	d.settle()
+	d.depth--
+	d.giveOrders()
 }
 
 // settle carries out what the agent wants, until it wants nothing. What is to be sent goes first:
 // other hosts shall not wait while this one begins a batch or copies its results, nor their words
 // in a queue behind its tensors.
-func (c *crew) settle() {
-	c.carrying = true
-	c.depth++
-	for actions := c.agent.Ready(); len(actions) > 0; actions = c.agent.Ready() {
+func (d *driver) settle() {
+	d.carrying = true
+	d.depth++
+	for actions := d.head.Ready(); len(actions) > 0; actions = d.head.Ready() {
 		for _, a := range actions {
 			switch a := a.(type) {
 			case *head.Send:
-				c.send(fabric.Host(a.To), a.Message)
+				d.send(fabric.Host(a.To), a.Message)
 			case *head.Execute, head.Drop:
 			case *head.Apply:
-				c.changed = c.changed || a.Changed
+				d.published.changed = d.published.changed || a.Changed
 			default:
-				c.changed = true
+				d.published.changed = true
 			}
 		}
-		c.publish() // before a worker or the launcher can learn of it
+		d.publish() // before a worker or the launcher can learn of it
 		for _, a := range actions {
-			c.carryOut(a)
+			d.carryOut(a)
 		}
-		for len(c.later) > 0 {
-			f := c.later[0]
-			c.later = slices.Delete(c.later, 0, 1)
+		for len(d.later) > 0 {
+			f := d.later[0]
+			d.later = slices.Delete(d.later, 0, 1)
 			f()
 		}
 	}
-	c.carrying = false
-	c.publish()
-	for _, n := range c.news { // only now, when the step that they came with is counted
-		c.tellNews(n)
+	d.carrying = false
+	d.publish()
+	for _, n := range d.decisions { // only now, when the step that they came with is counted
+		d.reportDecision(n)
 	}
-	c.news = c.news[:0]
-	c.depth--
-	c.giveOrders()
+	d.decisions = d.decisions[:0]
+	d.depth--
+	d.giveOrders()
 }
 
-func (c *crew) carryOut(action head.Action) {
+func (d *driver) carryOut(action head.Action) {
 	switch a := action.(type) {
 	case *head.Execute:
-		c.execute(a)
+		d.execute(a)
 	case head.Drop:
-		c.drop(a.Batch)
+		d.drop(a.Batch)
 	case *head.Apply:
-		c.apply(a)
+		d.apply(a)
 	case head.Start:
-		if int(a.First) >= c.unasked {
+		if int(a.First) >= d.initial {
 			start := StartOrder{First: int(a.First), Count: a.Count}
-			c.order(func(o *Orders) { o.Start(start) })
+			d.order(func(o *Orders) { o.Start(start) })
 		}
 	case head.Stop:
-		c.unwanted[a.Worker] = true
-		c.order(func(o *Orders) { o.Stop(int(a.Worker), string(a.Because)) })
+		d.rejected[a.Worker] = true
+		d.order(func(o *Orders) { o.Stop(int(a.Worker), string(a.Because)) })
 	case head.Grouped:
-		if list := c.asking[a.Worker]; len(list) > 0 {
+		if list := d.asking[a.Worker]; len(list) > 0 {
 			list[0] <- a
-			c.asking[a.Worker] = list[1:]
+			d.asking[a.Worker] = list[1:]
 		}
 	case head.Refuse:
-		if m := c.engine.byID[a.Worker]; m != nil {
-			c.engine.expel(m, errors.New(a.Why))
+		if m := d.engine.byID[a.Worker]; m != nil {
+			d.engine.expel(m, errors.New(a.Why))
 		}
 	case head.Decided:
-		c.decided(a.Record)
+		d.decided(a.Record)
 	case head.Meshed:
-		c.mention("mesh", a.Because)
+		d.reportChange("mesh", a.Because)
 	case head.DrainBlocked:
-		c.mention("kept", a.Because)
+		d.reportChange("kept", a.Because)
 	case head.News:
-		c.news = append(c.news, a.Decision)
+		d.decisions = append(d.decisions, a.Decision)
 	case head.Layout:
-		c.learn(a.Text)
+		d.learn(a.Text)
 	case head.Leave:
-		c.order(func(o *Orders) { o.Leave(string(a.Because), a.Drained) })
+		d.order(func(o *Orders) { o.Leave(string(a.Because), a.Drained) })
 	case head.Finish:
-		c.order(func(o *Orders) { o.End(a.OK, string(a.Because)) })
+		d.order(func(o *Orders) { o.End(a.OK, string(a.Because)) })
 	}
 }
 
 // send sends a message. A frame that is too long, as one that is sent again with all that was not
 // answered, is cut between its bodies, and what cannot be cut goes in parts. What is too long for
 // that ends the link, for the other side would wait for it in vain.
-func (c *crew) send(to fabric.Host, m head.Message) {
-	c.said = head.Append(c.said[:0], m)
-	b := c.said
+func (d *driver) send(to fabric.Host, m head.Message) {
+	d.encoded = head.Append(d.encoded[:0], m)
+	b := d.encoded
 	f, frame := m.(*head.Frame)
 	switch {
 	case len(b) <= fabric.MaxMessage:
-		c.network.Send(to, b)
+		d.network.Send(to, b)
 	case frame && len(f.Payloads) > 1:
 		one, other := f.Halves()
-		c.send(to, one)
-		c.send(to, other)
+		d.send(to, one)
+		d.send(to, other)
 	case len(b) > maxSaid:
-		c.network.Drop(to,
+		d.network.Drop(to,
 			fmt.Errorf("it must be told something of %d MiB, and can be told %d MiB "+
 				"at once: make fewer collectives a step, or fewer groups", len(b)>>20, maxSaid>>20))
-	case !frame || !c.repeats.tooSoon(to, f, len(b), time.Now()):
-		inParts(c.network, to, b)
-		c.said = nil // messages are seldom so long
+	case !frame || !d.repeats.tooSoon(to, f, len(b), time.Now()):
+		inParts(d.network, to, b)
+		d.encoded = nil // messages are seldom so long
 	}
 }
 
 // decided tells the launcher of another head, and of hosts that the job goes on without, also those
 // that it can still reach. The workers of one that was drained have been let go, and end in their
 // own time.
-func (c *crew) decided(r member.Record) {
-	c.order(func(o *Orders) { o.Decided(r) })
-	for _, h := range c.hosts {
+func (d *driver) decided(r member.Record) {
+	d.order(func(o *Orders) { o.Decided(r) })
+	for _, h := range d.hosts {
 		if !h.Draining && !r.Belongs(h.Name) {
-			c.order(func(o *Orders) { o.Gone(h.Name, "is no part of the job any more") })
+			d.order(func(o *Orders) { o.Gone(h.Name, "is no part of the job any more") })
 		}
 	}
-	c.hosts = append(c.hosts[:0], r.Hosts...)
-	if r.Head != c.leads {
-		c.leads = r.Head
-		c.order(func(o *Orders) { o.Lead(r.Head) })
+	d.hosts = append(d.hosts[:0], r.Hosts...)
+	if r.Head != d.leads {
+		d.leads = r.Head
+		d.order(func(o *Orders) { o.Lead(r.Head) })
 	}
 }
 
 // arrived tells that a worker has joined. Those that the job begins with take part at once.
-func (c *crew) arrived(m *worker, late bool) {
+func (d *driver) arrived(m *worker, late bool) {
 	if !late {
 		m.rank, m.entered = topo.Rank(m.id), true
-		c.input(func() { c.agent.Asks(m.id) })
+		d.input(func() { d.head.Asks(m.id) })
 	}
 }
 
 // post takes a call of a worker that is sound as far as its memory goes.
-func (c *crew) post(m *worker, p *collective.Posted) {
+func (d *driver) post(m *worker, p *collective.Posted) {
 	if p.Call.Kind == arena.KindEnter {
-		c.enter(m, p)
+		d.enter(m, p)
 		return
 	}
-	if err := c.check(m, &p.Call); err != nil {
-		c.engine.fail(p, m.blame(err))
+	if err := d.check(m, &p.Call); err != nil {
+		d.engine.fail(p, m.blame(err))
 		return
 	}
 	if p.Call.More || p.Call.Step || p.Call.Aside {
 		m.fresh = false
 	}
-	c.agent.Post(p)
-	if !c.carrying {
-		c.settle()
+	d.head.Post(p)
+	if !d.carrying {
+		d.settle()
 	}
 }
 
 // check finds what is wrong with a call that only who knows the job can know.
-func (c *crew) check(m *worker, call *collective.Call) error {
+func (d *driver) check(m *worker, call *collective.Call) error {
 	if !m.entered {
 		return &collective.FieldError{Field: "group",
 			Problem: "this worker has not entered the job yet: it is a job of one"}
 	}
-	self, size, ok := c.agent.Index(call.Group, m.id)
+	self, size, ok := d.head.Index(call.Group, m.id)
 	if !ok {
 		return &collective.FieldError{Field: "group",
 			Problem: fmt.Sprintf("%d is no group of this rank", call.Group)}
@@ -249,15 +245,15 @@ func (c *crew) check(m *worker, call *collective.Call) error {
 			Problem: "a collective is part of the step, or aside of it"}
 	}
 	if call.Kind == collective.Reshape {
-		if err := c.checkReshape(m.id, call); err != nil {
+		if err := d.checkReshape(m.id, call); err != nil {
 			return err
 		}
 	}
-	if call.Window != nil && c.network != nil {
+	if call.Window != nil && d.network != nil {
 		return &collective.FieldError{Field: "flags",
 			Problem: "calls come in pieces only in a job of one host"}
 	}
-	if err := c.checkShared(call); err != nil {
+	if err := d.checkShared(call); err != nil {
 		return err
 	}
 	return call.Check(size, self)
@@ -265,27 +261,27 @@ func (c *crew) check(m *worker, call *collective.Call) error {
 
 // lost tells that a worker is gone, or will post no more; done that its work is. What it has posted
 // in full still counts.
-func (c *crew) lost(w topo.WorkerID, how string, done bool) {
-	c.input(func() {
-		if m := c.engine.byID[w]; m != nil {
-			c.engine.drain(m)
-			c.engine.bereave(m, how)
+func (d *driver) lost(w topo.WorkerID, how string, done bool) {
+	d.input(func() {
+		if m := d.engine.byID[w]; m != nil {
+			d.engine.drain(m)
+			d.engine.failStreamsOf(m, how)
 			if m.enter != 0 {
-				c.engine.finish(w, m.enter, -1, arena.Lost, "this worker is gone")
+				d.engine.finish(w, m.enter, -1, arena.Lost, "this worker is gone")
 				m.enter = 0
 			}
 		}
 		if done {
-			c.agent.Finished(w, how)
+			d.head.Finished(w, how)
 		} else {
-			c.agent.Lost(w, how)
+			d.head.Lost(w, how)
 		}
 	})
 }
 
 // group asks for a group of ranks on behalf of a worker; answer gets it.
-func (c *crew) group(w topo.WorkerID, ranks []int, answer chan<- head.Grouped) error {
-	members := c.agent.Known().View.Members
+func (d *driver) group(w topo.WorkerID, ranks []int, answer chan<- head.Grouped) error {
+	members := d.head.Known().View.Members
 	list := make([]topo.WorkerID, len(ranks))
 	for i, rank := range ranks {
 		if rank < 0 || rank >= len(members) {
@@ -294,19 +290,19 @@ func (c *crew) group(w topo.WorkerID, ranks []int, answer chan<- head.Grouped) e
 		}
 		list[i] = members[rank].Worker
 	}
-	c.asking[w] = append(c.asking[w], answer)
-	c.input(func() { c.agent.Group(w, list) })
+	d.asking[w] = append(d.asking[w], answer)
+	d.input(func() { d.head.Group(w, list) })
 	return nil
 }
 
 // state notes the job's data; every worker must state the same.
-func (c *crew) state(w topo.WorkerID, d cursor.Cursor) error {
-	if have := c.agent.Known().Data; have != nil && !have.SameData(d) {
+func (d *driver) state(w topo.WorkerID, data cursor.Cursor) error {
+	if have := d.head.Known().Data; have != nil && !have.SameData(data) {
 		return &collective.FieldError{Field: "samples",
 			Problem: fmt.Sprintf("the job's data was stated as %s; every worker must state the "+
-				"same, this one said %s", describe(*have), describe(d))}
+				"same, this one said %s", describe(*have), describe(data))}
 	}
-	c.input(func() { c.agent.State(w, d) })
+	d.input(func() { d.head.State(w, data) })
 	return nil
 }
 
@@ -316,17 +312,17 @@ func describe(d cursor.Cursor) string {
 }
 
 // number is what workers and people are told that a generation is; 0 = the job has not begun.
-func (c *crew) number(g topo.Generation) uint64 {
+func (d *driver) number(g topo.Generation) uint64 {
 	if g > 0 {
-		g += c.after
+		g += d.after
 	}
 	return uint64(g)
 }
 
 // here lists the workers of this host that are in a list.
-func (c *crew) here(list []topo.WorkerID) (found []*worker) {
+func (d *driver) here(list []topo.WorkerID) (found []*worker) {
 	for _, w := range list {
-		if m := c.engine.byID[w]; m != nil {
+		if m := d.engine.byID[w]; m != nil {
 			found = append(found, m)
 		}
 	}

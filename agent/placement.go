@@ -12,7 +12,7 @@ import (
 
 // settled is where a worker is on a mesh that stays. What follows from that takes a look at all
 // tensors, and is not for the engine's thread.
-type settled struct {
+type placement struct {
 	layout  *reshape.Layout
 	rank    int    // -1 = the mesh does not need it
 	domain  []int  // of each rank, which is lost as one; nil = somebody is lost already
@@ -20,13 +20,13 @@ type settled struct {
 	placed  bool   // so that what several ranks have is on two hosts, where that can be
 }
 
-func (c *crew) settled(shape *head.Shape, w topo.WorkerID) (*settled, error) {
-	l, err := c.shaper.on(shape.Mesh)
+func (d *driver) placement(shape *head.Shape, w topo.WorkerID) (*placement, error) {
+	l, err := d.planner.on(shape.Mesh)
 	if err != nil {
 		return nil, err
 	}
-	at, hosts := seated(shape, c.agent.Known().View)
-	s := &settled{layout: l, rank: slices.Index(shape.Workers, w), placed: shape.Redundant}
+	at, hosts := located(shape, d.head.Known().View)
+	s := &placement{layout: l, rank: slices.Index(shape.Workers, w), placed: shape.Redundant}
 	switch {
 	case slices.Contains(at.Ranks, reshape.Lost):
 	case len(hosts) > 1:
@@ -41,7 +41,7 @@ func (c *crew) settled(shape *head.Shape, w topo.WorkerID) (*settled, error) {
 }
 
 // writes has a bit for each of the worker's tensors: whether it writes it into checkpoints.
-func (s *settled) writes() []byte {
+func (s *placement) writes() []byte {
 	if s == nil || s.rank < 0 {
 		return nil
 	}
@@ -50,7 +50,7 @@ func (s *settled) writes() []byte {
 
 // alone says to rank 0 what of the state is lost with one host, or in a job of one host with one
 // worker; "" = nothing.
-func (s *settled) alone() string {
+func (s *placement) alone() string {
 	if s == nil || s.rank != 0 || s.domain == nil {
 		return ""
 	}

@@ -20,7 +20,7 @@ import (
 const spools = "shoal-fetched-*"
 
 // places are those outside of the file system, which the agent reads and writes for its workers.
-type places struct {
+type checkpointStores struct {
 	ctx  context.Context // ends with the agent
 	stop context.CancelFunc
 
@@ -45,14 +45,15 @@ type fetched struct {
 	err   error
 }
 
-func newPlaces() *places {
-	p := &places{buckets: map[string]*s3.Bucket{}, fetched: map[source]*fetched{}}
+func newCheckpointStores() *checkpointStores {
+	p := &checkpointStores{buckets: map[string]*s3.Bucket{}, fetched: map[source]*fetched{}}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	return p
 }
 
 // folder is what a worker names, with its place if that is not the file system.
-func (p *places) folder(root string, keep int, say func(string)) (snapshot.Folder, error) {
+func (p *checkpointStores) folder(root string, keep int, say func(string)) (snapshot.Folder,
+	error) {
 	f := snapshot.Folder{Root: root, Keep: keep, Log: say}
 	if !snapshot.IsURL(root) {
 		return f, nil
@@ -72,7 +73,7 @@ func (p *places) folder(root string, keep int, say func(string)) (snapshot.Folde
 }
 
 // fetch has a checkpoint in a folder. Who gets it gives it back.
-func (p *places) fetch(s source) (*fetched, error) {
+func (p *checkpointStores) fetch(s source) (*fetched, error) {
 	p.mu.Lock()
 	f := p.fetched[s]
 	first := f == nil
@@ -96,7 +97,7 @@ func (p *places) fetch(s source) (*fetched, error) {
 }
 
 // giveBack removes the folder when nobody reads there any more.
-func (p *places) giveBack(s source) error {
+func (p *checkpointStores) giveBack(s source) error {
 	p.mu.Lock()
 	f := p.fetched[s]
 	if f.users--; f.users > 0 {
@@ -164,7 +165,7 @@ func (s *session) resume(r *api.ResumeRequest) error {
 		}
 		return s.reply(reply)
 	}
-	f, err := s.agent.places.folder(r.Folder, max(r.Keep, 1), s.say)
+	f, err := s.agent.stores.folder(r.Folder, max(r.Keep, 1), s.say)
 	if err != nil {
 		return err
 	}
@@ -193,7 +194,7 @@ func (s *session) fetch(from source, reply *api.ResumeReply) error {
 	if err := s.giveBack(); err != nil {
 		return err
 	}
-	f, err := s.agent.places.fetch(from)
+	f, err := s.agent.stores.fetch(from)
 	switch {
 	case errors.Is(err, s3.ErrDamaged):
 		reply.Damaged = err.Error()
@@ -213,5 +214,5 @@ func (s *session) giveBack() error {
 	}
 	from := *s.reads
 	s.reads = nil
-	return s.agent.places.giveBack(from)
+	return s.agent.stores.giveBack(from)
 }
