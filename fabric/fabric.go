@@ -16,11 +16,10 @@ type Host string
 // Piece names a piece of data to the agent that gets it: which transfer it belongs to, and where in
 // it it lies.
 type Piece struct {
-	Transfer uint64 // the transfer, as all agents number it
-	// what the sender and the receiver of a transfer agreed to call this run of bytes
-	Part   uint32
-	Offset uint64 // of the payload in the part, in bytes
-	Length uint32 // of the payload, in bytes; at most MaxPiece
+	Transfer uint64 // the number of the transfer, the same on all agents
+	Part     uint32 // the run of bytes within the transfer, as sender and receiver have agreed
+	Offset   uint64 // where the payload begins in the part, in bytes
+	Length   uint32 // the length of the payload, in bytes; at most MaxPiece
 
 	// Streams is on how many streams of a link its sender lets pieces travel beside each other; 0
 	// counts as 1. The receiver is not told.
@@ -79,9 +78,9 @@ type Network interface {
 	Close() error
 }
 
-// Why a link is gone; Down is told an error that is one of these, or the one of Drop.
+// Reasons why a link is gone. Down is told an error that is one of these, or the one of Drop.
 var (
 	ErrSilent = errors.New("nothing was heard from it for longer than its rhythm explains")
-	// by a goodbye from either side, or because the process at its other end is gone
+	// ErrClosed follows a goodbye from either side, or the end of the process at the other end.
 	ErrClosed = errors.New("the link was closed")
 )

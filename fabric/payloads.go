@@ -7,7 +7,7 @@ import "sync"
 type Payloads struct {
 	mu    sync.Mutex
 	count int
-	asked []func() // to be called when there are none
+	asked []func() // functions to be called when there are none
 }
 
 // Unused is Network.Unused.

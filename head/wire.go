@@ -85,10 +85,13 @@ func decodeJSON(b []byte) (Message, error) {
 // zero. So the types of the protocol need not know of JSON.
 type form struct {
 	real, wire reflect.Type
-	paths      [][]int // of a struct: where the fields of wire are in real
-	inside     [][]int // of a struct: where other structs are embedded in real
-	elem       *form   // of a slice or a pointer
-	// by field of wire: of a struct what they are; of an interface what they may be, one being set
+	// paths say where the fields of a struct's wire are in real.
+	paths [][]int
+	// inside say where other structs are embedded in a struct.
+	inside [][]int
+	// elem is the form of the elements of a slice, or of what a pointer points to.
+	elem *form
+	// parts are the forms of wire's fields. In a struct all of them are set, in an interface one.
 	parts []*form
 }
 

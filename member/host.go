@@ -13,8 +13,8 @@ import (
 // Host is a place where workers may run.
 type Host struct {
 	Name     string
-	Slots    int  // how many; 0 = any number, NoSlots = none
-	Draining bool // it is to be left
+	Slots    int  // workers that it has room for; 0 = any number, NoSlots = none
+	Draining bool // whether its workers are to be let go
 }
 
 // NoSlots are the Slots of a host that takes no workers.

@@ -15,13 +15,13 @@ import (
 // Config says how large a job may be.
 type Config struct {
 	Want   int // workers to start with
-	Min    int // with fewer the job waits for joiners; 0 = 1
-	Max    int // 0 = no limit
+	Min    int // members below which the job waits for joiners; 0 = 1
+	Max    int // the largest size; 0 = no limit
 	Spares int // workers beyond the size that wait to be let in
-	// where workers may run, as far as that is known at the start; none = all on the one host there
-	// is
+	// Hosts are the hosts where workers may run, as far as they are known at the start; none = all
+	// workers run on one host.
 	Hosts []Host
-	Head  string // the host that leads, where there are Hosts
+	Head  string // the host that leads; "" where there are no Hosts
 }
 
 // Action is an order to the shell: Start, Stop, Propose, Activate, Pause, Resume or Finish.
@@ -86,26 +86,26 @@ func (Finish) action()   {}
 type Machine struct {
 	cfg      Config
 	record   Record    // the active generation
-	head     string    // who should lead
-	proposed *proposal // what is to be decided; nil = nothing
+	head     string    // the host that is to lead
+	proposed *proposal // the generation that is to be decided; nil = none
 	workers  roster
-	hosts    []*Host // in the order in which they came
+	hosts    []*Host // the hosts, in the order in which they came
 	ordered  orders  // workers that were ordered and are not started yet
 	unplaced int     // workers that are wanted where no host has room
 	next     topo.WorkerID
-	because  Because  // of the last wish for another size
-	news     []string // why members are gone, since the last proposal
-	boundary bool     // the data plane stands between two steps
-	paused   bool
-	sparing  bool                   // members are released one at a time
-	failures int                    // workers lost before they were let in, since the last that was
+	because  Because                // why the size was last changed
+	news     []string               // why members are gone, since the last proposal
+	boundary bool                   // whether the data plane stands between two steps
+	paused   bool                   // whether the members wait for more
+	sparing  bool                   // whether members are released one at a time
+	failures int                    // workers lost before they were let in, since one was let in
 	hold     int                    // ticks before another is started in their place
 	parted   int                    // members that are gone since the last step ended
 	done     map[topo.WorkerID]bool // members that ended well
-	before   int                    // how many had, under other heads
-	whole    bool                   // workers join all at once or not at all
-	ranks    int                    // as many as the mesh of such a job has use for
-	// the members that are to be, in the order of their ranks; nil = whoever is wanted
+	before   int                    // members that ended well under other heads
+	whole    bool                   // whether workers join all at once or not at all
+	ranks    int                    // ranks of the mesh, where workers join all at once
+	// arranged are the members to come, in the order of their ranks; nil = as many as are wanted.
 	arranged []topo.WorkerID
 	over     bool
 	out      []Action

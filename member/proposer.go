@@ -13,12 +13,12 @@ import (
 // waits for one.
 type Proposer struct {
 	self    string
-	after   Record  // decided
-	want    *Record // for the generation after it; nil = nothing
+	after   Record  // the newest generation that is decided
+	want    *Record // what it wants decided for the generation after that; nil = nothing
 	ballot  Ballot
 	vote    *Record          // what it asks votes for; nil = it asks for promises
-	heard   map[string]*Vote // who has answered, and what they had accepted
-	highest uint64           // round that was heard of
+	heard   map[string]*Vote // by host that has answered: what that had accepted; nil = nothing
+	highest uint64           // the highest round that it has heard of
 	patience
 	out []Envelope
 }

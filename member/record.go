@@ -12,13 +12,13 @@ type Record struct {
 	View   topo.View
 	Head   string          // the host that leads
 	Since  topo.Generation // the generation with which it began to
-	Hosts  []Host          // that belong to the job, with members or without
+	Hosts  []Host          // the hosts of the job, with members or without
 	Want   int             // the size that the job is asked to have
-	Min    int
-	Max    int
-	Spares int           // workers beyond the size that wait to be let in
-	Next   topo.WorkerID // no worker has had this number or a higher one
-	Done   int           // members that have finished
+	Min    int             // members below which the job waits
+	Max    int             // the largest size; 0 = no limit
+	Spares int             // workers beyond the size that wait to be let in
+	Next   topo.WorkerID   // no worker has had this number or a higher one
+	Done   int             // members that have finished
 }
 
 // Voters are the hosts that decide on the generation after r: those of its members, and its head.

@@ -11,8 +11,8 @@ import (
 type phase int
 
 const (
-	starting phase = iota // its process runs; it has not asked to take part
-	ready                 // it asks to take part
+	starting phase = iota // the process runs and has not asked to take part
+	ready                 // the worker asks to take part
 	active                // a member
 	leaving               // stopped on purpose, or done
 )
@@ -21,7 +21,8 @@ type worker struct {
 	number topo.WorkerID
 	host   string
 	phase  phase
-	fresh  bool // a member that has not taken part in a step: it may not have the state of the job
+	// fresh says that a member has not taken part in a step: it may not have the state of the job.
+	fresh bool
 }
 
 // roster are the living workers, oldest first. Behind every step it is gone through several times,

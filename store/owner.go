@@ -14,13 +14,14 @@ import (
 
 // Owner says who leads a job, and is where an agent that knows the job's name finds it.
 type Owner struct {
-	Job        string
-	Run        string          // one start of the job, from its first head to its end
-	Host       string          // of the head
-	Address    string          // where its agent listens; "" = nowhere
-	Generation topo.Generation // with which the head began to lead; 0 = the job begins
-	Since      time.Time       // when that was, by the head's clock, in whole seconds
-	Ended      time.Time       // when the job ended; zero = it has not
+	Job     string
+	Run     string // one start of the job, from its first head to its end
+	Host    string // the host that leads
+	Address string // where the agent of that host listens; "" = nowhere
+	// Generation is the one with which the head began to lead; 0 = the job begins.
+	Generation topo.Generation
+	Since      time.Time // when the head began to lead, by its clock, in whole seconds
+	Ended      time.Time // when the job ended; zero = it has not
 }
 
 // TakenError says that a job of this name has another head.

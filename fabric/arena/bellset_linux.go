@@ -21,7 +21,7 @@ const maxEvents = 64
 // its counter, silences no bell but this one: the set never reads the counters, since it is told
 // of each write (EPOLLET).
 type BellSet struct {
-	own    *Bell // for Ring
+	own    *Bell // the bell that Ring rings
 	epoll  *os.File
 	raw    syscall.RawConn
 	look   func(fd uintptr) bool

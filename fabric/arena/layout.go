@@ -100,9 +100,9 @@ type Descriptor struct {
 type Flags struct {
 	More   bool // the step goes on with the next collective
 	Step   bool // a training step ends with this collective
-	Aside  bool // it is no part of the step that is under way
+	Aside  bool // the call is no part of the step under way
 	Narrow bool // between hosts, partial sums of f16 and bf16 are rounded to that type
-	// members are released one at a time, and none at the end of a step in which one was lost
+	// Sparing releases members one at a time, and none with a step in which one was lost.
 	Sparing bool
 }
 

@@ -21,7 +21,7 @@ const maxFDs = 4
 // Listener accepts workers on a Unix socket that only its owner can open.
 type Listener struct {
 	l    *net.UnixListener
-	wait func() // until a descriptor may be free
+	wait func() // waits until a descriptor may be free
 }
 
 // Listen makes the socket with mode 0600.
@@ -83,7 +83,7 @@ func (l *Listener) Close() error { return l.l.Close() }
 // Conn is a control socket: JSON objects, one a packet, with descriptors beside them.
 type Conn struct {
 	c  *net.UnixConn
-	fd int // for Park; valid until Close
+	fd int // the descriptor, for Park; valid until Close
 }
 
 func newConn(c *net.UnixConn) (*Conn, error) {

@@ -12,7 +12,7 @@ import (
 // the job; its address does not.
 type Window struct {
 	Mem []byte
-	fd  int // of the result behind it; -1 = memory of this process
+	fd  int // the descriptor of the result behind it; -1 = memory of this process
 }
 
 // NewWindow makes a window of n bytes, with zeroed memory of this process behind it.

@@ -19,7 +19,8 @@ import (
 type Hub struct {
 	mu       sync.Mutex
 	networks map[fabric.Host]*Network
-	// names are not given twice: a host that comes back is another host
+	// used are the names that were given. None is given twice: a host that comes back is another
+	// one.
 	used map[fabric.Host]bool
 }
 

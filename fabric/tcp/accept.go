@@ -12,7 +12,7 @@ import (
 // opening is a link whose control stream has come and whose streams of data are on their way.
 type opening struct {
 	peer  identity
-	index map[string]int // of the stream of data that each ticket is for
+	index map[string]int // by ticket, the index of its stream of data
 	came  chan arrival
 }
 

@@ -138,7 +138,7 @@ func (w *plainWriter) flush() error {
 // secureWriter writes to TLS, which gathers its records until flush.
 type secureWriter struct {
 	to *stream
-	// the name and the begin of a payload: one record instead of a small one and another
+	// first is memory for the name and the begin of a payload, which go in one record.
 	first [16 << 10]byte
 }
 

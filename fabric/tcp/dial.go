@@ -25,7 +25,7 @@ type call struct {
 	to      agent
 
 	mu      sync.Mutex
-	streams []*stream // that were opened, to be closed together
+	streams []*stream // the streams that were opened, to be closed together
 }
 
 // connect opens one more connection, to an address of the other one, under TLS unless config is

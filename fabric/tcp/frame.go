@@ -15,15 +15,14 @@ import (
 type kind uint8
 
 const (
-	kindHello   kind = iota + 1 // the first word of who dialled: JSON
+	kindHello   kind = iota + 1 // the first frame of the agent that dialled: JSON
 	kindWelcome                 // the answer: JSON
-	kindRefusal                 // or this: JSON
-	kindReady                   // the link is complete
-	kindBeat                    // nothing to say, but alive
-	kindMessage                 // of the Handler
-	kindGoodbye                 // the last word, with the reason as text
-	// 24 bytes that name the piece, and the payload; on data streams only
-	kindPiece
+	kindRefusal                 // the answer of an agent that refuses: JSON
+	kindReady                   // a link is complete
+	kindBeat                    // a sign of life
+	kindMessage                 // a message for the Handler
+	kindGoodbye                 // the last frame, with the reason as text
+	kindPiece                   // 24 bytes that name a piece, and its payload; on data streams only
 )
 
 // most is the largest body of each kind, in bytes. What is longer is not read.

@@ -33,7 +33,7 @@ const (
 	wantAgents = "agents" // whom do you know?
 )
 
-// hello is the first word of who dialled.
+// hello is the first frame of the agent that dialled.
 type hello struct {
 	Protocol int    `json:"protocol"`
 	Version  string `json:"version"`
@@ -53,7 +53,7 @@ type hello struct {
 type welcome struct {
 	Agents  []agent  `json:"agents,omitempty"`  // join, link, agents: who else is in the job
 	Tickets [][]byte `json:"tickets,omitempty"` // link: one for each stream of data
-	// link: where other interfaces of the one that answers are reached
+	// OtherAddresses, with link, is where other interfaces of the one that answers are reached.
 	OtherAddresses []string `json:"other_addresses,omitempty"`
 
 	Joined *joined `json:"joined,omitempty"` // join
@@ -63,11 +63,11 @@ type welcome struct {
 type joined struct {
 	Job          string        `json:"job"`
 	Host         fabric.Host   `json:"host"`        // its name
-	Certificate  []byte        `json:"certificate"` // for its name and key, DER
+	Certificate  []byte        `json:"certificate"` // the certificate for its name and key, DER
 	Authority    []byte        `json:"authority"`   // DER
 	AuthorityKey []byte        `json:"authority_key"`
 	PlainData    bool          `json:"plain_data"`
-	By           agent         `json:"by"`   // who let it in
+	By           agent         `json:"by"`   // the agent that let it in
 	Used         []fabric.Host `json:"used"` // names that nobody can have again
 }
 
@@ -80,8 +80,8 @@ type agent struct {
 // refusal is the other answer.
 type refusal struct {
 	By   fabric.Host `json:"by,omitempty"`
-	Code string      `json:"code,omitempty"` // for programs: one of the below
-	Text string      `json:"text"`           // for people: what, why, what to do
+	Code string      `json:"code,omitempty"` // a code below, for programs; "" = none
+	Text string      `json:"text"`           // what, why and what to do, for people
 }
 
 // Codes of refusals from which who dialled can go on.

@@ -14,7 +14,7 @@ import (
 type nic struct {
 	index    int
 	loopback bool
-	networks []*net.IPNet // of each address the IP and the network that is reached without a router
+	networks []*net.IPNet // one an address: its IP, and the network reached without a router
 }
 
 // ownInterfaces are the interfaces of this host that are up.

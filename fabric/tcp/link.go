@@ -24,7 +24,8 @@ type stream struct {
 	net.Conn // what is spoken on: TLS, or for plain data the connection itself
 	raw      *wire
 	frames   frames
-	// until then it is closed when the network closes; later its link has to end in an orderly way
+	// unbind is called when the stream becomes one of a link. Until then it is closed when the
+	// network closes; later its link has to end in an orderly way.
 	unbind func()
 }
 
@@ -48,17 +49,19 @@ type link struct {
 	calls   *fabric.Calls
 	control *stream
 	data    []*stream
-	words   outbox    // for the control stream
-	said    []byte    // the last frame that was not queued there
-	pieces  sendQueue // for the streams of data
+	words   outbox    // frames that wait for the control stream
+	said    []byte    // the last frame that was written to it directly
+	pieces  sendQueue // pieces that wait for the streams of data
 
-	host, process *accrual.Detector[time.Duration] // the monitor's
-	// for how long the peer's kernel has acknowledged nothing, if that is known
+	// host and process judge the silence of the peer's host and of its process.
+	host, process *accrual.Detector[time.Duration]
+	// acked is for how long the peer's kernel has acknowledged nothing; false = that is not known.
 	acked func() (time.Duration, bool)
-	// streams of data over other interfaces than the control stream's
+	// others are the streams of data over other interfaces than that of the control stream.
 	others []*otherPath
-	heard  atomic.Int64 // when something came last, as sinceStart
-	// the handler is at work, and nobody listens to the control stream
+	// heard is when something came last, as sinceStart.
+	heard atomic.Int64
+	// delivering says that the handler is at work, and nobody reads the control stream.
 	delivering atomic.Bool
 
 	once  sync.Once
@@ -67,9 +70,9 @@ type link struct {
 
 // ending is why and how a link ends.
 type ending struct {
-	err     error  // for Down
-	goodbye bool   // the peer should be told
-	reason  string // that it should be told; none if the network closes
+	err     error  // the error that Down is told
+	goodbye bool   // whether the peer is told
+	reason  string // what the peer is told; "" = the network closes
 }
 
 func newLink(m *Network, peer fabric.Host, control *stream, data []*stream) *link {

@@ -87,7 +87,7 @@ func (l *link) judge(now, passed time.Duration) {
 // that are lost are sent again after a while.
 type otherPath struct {
 	silence *accrual.Detector[time.Duration]
-	owed    func() time.Duration // for how long the peer's kernel owes an acknowledgement
+	owed    func() time.Duration // how long the peer's kernel has owed an acknowledgement
 }
 
 func (a *otherPath) silent(now, passed time.Duration) bool {

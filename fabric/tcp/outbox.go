@@ -14,12 +14,12 @@ const (
 type outbox struct {
 	mu      sync.Mutex
 	filled  sync.Cond
-	chunks  [][]byte // none is empty
+	chunks  [][]byte // frames to be written; no chunk is empty
 	waiting int      // bytes in chunks
 	spares  [][]byte // chunks that were written: one can be filled while another is on its way
-	last    bool     // nothing more comes
-	claimed bool     // somebody writes to the stream
-	rest    bool     // who wrote last has left something in the stream's buffer
+	last    bool     // whether nothing more comes
+	claimed bool     // whether somebody writes to the stream
+	rest    bool     // whether the last writer has left something in the stream's buffer
 }
 
 // init makes an outbox whose stream is claimed until the first take: before, the link is being

@@ -12,19 +12,19 @@ import (
 // another one, so that nobody takes it for the one that was lost.
 type peer struct {
 	state   state
-	key     string // of the agent that goes by the name; "" until it was met
+	key     string // the key of the agent with that name; "" until it was met
 	address string
 }
 
 type state uint8
 
 const (
-	stateHeard     state = iota // of, or let in by this agent, but not met
-	stateDialling               // this agent is dialling it
-	stateAccepting              // it has dialled, and its streams of data are on their way
-	stateUp                     // linked
-	stateGone                   // was linked
-	stateSelf
+	stateHeard     state = iota // the name was heard of or given, and nobody was met
+	stateDialling               // this agent is dialling the other one
+	stateAccepting              // the other one has dialled, its streams of data are on their way
+	stateUp                     // there is a link
+	stateGone                   // there was a link
+	stateSelf                   // the name is that of this agent
 )
 
 // reserve finds a unique name for a newcomer.

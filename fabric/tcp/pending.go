@@ -23,7 +23,7 @@ type pending struct {
 	slots chan struct{}
 
 	mu    sync.Mutex
-	conns list.List // of *place, oldest first; without those that were pushed out
+	conns list.List // the *place of each, oldest first, without those that were pushed out
 }
 
 // place is the room that one connection takes among the pending.

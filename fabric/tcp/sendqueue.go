@@ -13,7 +13,7 @@ import (
 // spread by what each stream carries, and those of a route on one stay in their order.
 type sendQueue struct {
 	mu     sync.Mutex
-	free   [fabric.MaxStreams]sync.Cond // by stream: there may be something for it
+	free   [fabric.MaxStreams]sync.Cond // one a stream: there may be something for it
 	items  queue.Line[outgoing]
 	closed bool
 }

@@ -18,7 +18,7 @@ type socket struct {
 	*net.TCPConn
 	raw     syscall.RawConn
 	in, out move
-	vectors []unix.Iovec // that are not written yet
+	vectors []unix.Iovec // vectors that are not written yet
 	room    [2 * maxVectors]unix.Iovec
 	writev  func(fd uintptr) bool
 	try     func(fd uintptr) bool // out.once, whatever becomes of it
@@ -26,7 +26,7 @@ type socket struct {
 
 // move is a read or a write under way.
 type move struct {
-	b    []byte // where it goes to or comes from
+	b    []byte // the memory that is read into or written
 	n    int    // bytes that the last system call has moved
 	err  unix.Errno
 	once func(fd uintptr) bool // makes the system call; false: it would have to wait

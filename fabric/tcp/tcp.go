@@ -25,14 +25,20 @@ import (
 
 // Config is how an agent takes part. The zero value is good for tests.
 type Config struct {
-	// the name that it would like: letters, digits, dots, dashes, underscores; "host" if empty
-	Name      fabric.Host
-	Listen    string       // HOST:PORT; ":0", any port on all interfaces, if empty
-	Advertise string       // HOST or HOST:PORT by which the others reach it; found out if empty
-	Job       string       // the job's name; one who joins may leave it empty to take any
-	Version   string       // of shoal; all agents must have the same
-	PlainData bool         // data without TLS; who makes the job decides for all
-	Log       *slog.Logger // nothing is logged if nil
+	// Name is the name that the agent would like, as CheckName allows it; "" = "host".
+	Name fabric.Host
+	// Listen is HOST:PORT; "" = any port on all interfaces.
+	Listen string
+	// Advertise is HOST or HOST:PORT by which the others reach it; "" = it is found out.
+	Advertise string
+	// Job is the name of the job. An agent that joins may leave it empty to take any.
+	Job string
+	// Version is that of shoal. All agents must have the same.
+	Version string
+	// PlainData sends data without TLS. The agent that makes the job decides for all.
+	PlainData bool
+	// Log is where to log; nil = nowhere.
+	Log *slog.Logger
 
 	// Unreachable is called by Join when no agent answers at the address, with the reason and the
 	// number of attempts. Join then tries again until its context ends. If nil, it gives up.
@@ -65,8 +71,8 @@ type Network struct {
 
 	// Set before the first connection is served.
 	self           identity
-	address        string   // where others reach this agent
-	otherAddresses []string // and where its other interfaces do
+	address        string   // HOST:PORT where others reach this agent
+	otherAddresses []string // HOST:PORT on its other interfaces
 	plainData      bool
 	authority      *authority
 	server, client *tls.Config

@@ -19,7 +19,7 @@ import (
 // authority's key, so that any of them can let the newcomer in.
 type token struct {
 	authority [sha256.Size]byte // SHA-256 of the authority's certificate
-	expires   time.Time         // in whole seconds
+	expires   time.Time         // when it ceases to be good, in whole seconds
 	secret    [16]byte
 }
 

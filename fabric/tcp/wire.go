@@ -14,17 +14,17 @@ import (
 type wire struct {
 	*socket
 	in    *bufio.Reader
-	heard *atomic.Int64 // of the link, once there is one: when something came last, as sinceStart
+	heard *atomic.Int64 // when something came last on its link, as sinceStart; nil = no link yet
 
 	mu   sync.Mutex // TLS may answer while it reads
-	most int        // bytes that are gathered; 0 = everything is written at once
-	out  []byte     // what is gathered; made with the first use, for most streams of data have none
+	most int        // how many bytes are gathered; 0 = everything is written at once
+	out  []byte     // the bytes gathered; nil before the first, as most streams of data have none
 }
 
 const (
 	readAhead    = 64 << 10
-	gatherWords  = 32 << 10 // before it is written to a control stream
-	gatherPieces = 64 << 10 // and to a stream of data
+	gatherWords  = 32 << 10 // bytes gathered before they are written to a control stream
+	gatherPieces = 64 << 10 // bytes gathered before they are written to a stream of data
 )
 
 var start = time.Now()

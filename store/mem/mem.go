@@ -42,8 +42,8 @@ type Fate int
 // The fates.
 const (
 	Works   Fate = iota
-	Lost         // it never arrives
-	Unheard      // it is done, and its answer lost
+	Lost         // the call never arrives
+	Unheard      // the call is done, and its answer is lost
 )
 
 // Fail decides on the fate of all later calls; nil: they work. f may be called by several

@@ -23,7 +23,7 @@ const (
 	bucketName = "shoal"
 	streamName = "KV_" + bucketName
 	subjects   = "$KV." + bucketName + "."
-	maxBytes   = 256 << 20 // of a bucket that shoal makes
+	maxBytes   = 256 << 20 // the size of a bucket that shoal makes
 	// patience is how long a call waits for an answer. Nobody who trains waits meanwhile.
 	patience = 5 * time.Second
 )

@@ -16,20 +16,21 @@ import (
 
 // Servers says where NATS runs, and how it knows who asks.
 type Servers struct {
-	// nats://HOST:PORT or tls://HOST:PORT, several with commas; nats://USER:PASSWORD@HOST:PORT,
-	// nats://TOKEN@HOST:PORT
-	URL         string
-	Credentials string // a .creds file; "" = none
+	// URL is nats://HOST:PORT or tls://HOST:PORT, or several with commas between. It may hold
+	// USER:PASSWORD@ or TOKEN@ in front of the host.
+	URL string
+	// Credentials is the path of a .creds file; "" = none.
+	Credentials string
 }
 
 // external is a store on servers that run elsewhere. A lost connection is made again in the
 // background; calls that wait for an answer on the lost one fail at once.
 type external struct {
 	client
-	bucket session // without its context
+	bucket session // the bucket, less the context of a call
 
 	mu     sync.Mutex
-	line   context.Context // ends with the present connection
+	line   context.Context // a context that ends with the present connection
 	cut    context.CancelCauseFunc
 	closed bool
 }

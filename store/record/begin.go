@@ -10,13 +10,14 @@ import (
 
 // Beginning makes a host the head of the job of a name, before anything of the job has started.
 type Beginning struct {
-	// as which the host leads: its run and generation are those of a head that has ended, if it
-	// goes on with its record
-	Owner    Owner
-	Alone    bool // nobody else can reach the store: whoever led the job from this host has ended
-	TakeOver bool // the job gets the name even if the store says that somebody leads it
-
-	// the newest generation of a head that has ended; nil = the record is new
+	// Owner is what the host leads as. Its run and generation are those of a head that has ended,
+	// if the host goes on with the record of that head.
+	Owner Owner
+	// Alone says that no other host can reach the store: whoever led the job from here has ended.
+	Alone bool
+	// TakeOver gives the job the name even if the store says that somebody leads it.
+	TakeOver bool
+	// Resumed is the newest generation of a head that has ended; nil = the record is new.
 	Resumed *member.Record
 }
 
@@ -25,7 +26,7 @@ type Beginning struct {
 type ElsewhereError struct {
 	Job    string
 	Newest member.Record
-	Hosts  []string // that are enough to go on without this one
+	Hosts  []string // hosts that are enough to go on without this one
 }
 
 func (e *ElsewhereError) Error() string {

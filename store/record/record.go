@@ -13,12 +13,12 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
-// Call is what a store is asked for.
+// Call is a request to a store.
 type Call struct {
 	Op    Op
 	Key   string
-	Value []byte // of Create and Update
-	Was   uint64 // of Update: the revision that it replaces
+	Value []byte // what Create and Update write
+	Was   uint64 // the revision that Update replaces
 }
 
 // Op is what a call does.
@@ -26,17 +26,17 @@ type Op int
 
 // The calls.
 const (
-	Get    Op = iota // what a key holds
-	Create           // a key that holds nothing
-	Update           // what has this revision
-	Keys             // that are below a prefix
+	Get    Op = iota // read what a key holds
+	Create           // write a key that holds nothing
+	Update           // replace what has a certain revision
+	Keys             // list the keys below a prefix
 )
 
 // Answer is what a store says to a call.
 type Answer struct {
 	Said     Said
-	Value    []byte // of Get
-	Revision uint64 // of Get
+	Value    []byte // what Get has read
+	Revision uint64 // the revision of Value
 	Keys     []string
 	Err      error // why the call was not done; nil = it was
 }

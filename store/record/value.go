@@ -13,7 +13,7 @@ import (
 // version is that of docs/formats/record.md. A reader refuses any other.
 const version = 1
 
-// What a value is.
+// Kinds of values.
 const (
 	kindOwner      = "owner"
 	kindGeneration = "generation"
@@ -31,14 +31,18 @@ type header struct {
 type Owner struct {
 	header
 	Job string `json:"job"`
-	// one start of the job, from its first head to its end
-	Run     string `json:"run"`
-	Host    string `json:"host"`    // of the head
-	Address string `json:"address"` // where its agent listens; "" = nowhere
-	// with which the head began to lead; 0 = the job begins
+	// Run is one start of the job, from its first head to its end.
+	Run string `json:"run"`
+	// Host is the host that leads.
+	Host string `json:"host"`
+	// Address is where the agent of that host listens; "" = nowhere.
+	Address string `json:"address"`
+	// Generation is the one with which the head began to lead; 0 = the job begins.
 	Generation topo.Generation `json:"generation"`
-	Since      int64           `json:"since"` // when that was, by the head's clock
-	Ended      int64           `json:"ended"` // when the job ended
+	// Since is when the head began to lead, by its clock.
+	Since int64 `json:"since"`
+	// Ended is when the job ended.
+	Ended int64 `json:"ended"`
 }
 
 type generationValue struct {

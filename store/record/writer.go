@@ -26,21 +26,20 @@ const (
 // writes who leads, then the generations in the order in which they were decided.
 type Writer struct {
 	host, address string
-	job, run      string          // which record; "" = not known yet
-	after         topo.Generation // the record has so many of heads that have ended
+	job, run      string          // the record that is written; "" = not known yet
+	after         topo.Generation // how many generations of heads that have ended are in it
 
-	owner   Owner           // as which this host leads, or led last
-	leads   bool            // it does or did, and so it writes
-	claims  bool            // the owner is to be written
+	owner   Owner           // what this host leads as, or led last as
+	leads   bool            // whether this host leads or led, and so writes
+	claims  bool            // whether the owner is to be written
 	waiting []member.Record // generations to be written; the first may be under way
-	omitted int             // of them were left out
-	// when the job ended, which is to be written behind all else; 0 = it has not
-	ends int64
+	omitted int             // generations that were left out
+	ends    int64           // the end of the job, to be written behind all else; 0 = there is none
 
-	task, start *Task // under way, and from its beginning
-	does        duty  // what it is for
+	task, start *Task // the task under way, and what it was when it began; nil = none
+	does        duty  // what the task is for
 	pausing     bool
-	failures    int // of the present outage
+	failures    int // calls that have failed in the present outage
 	told        bool
 	reports     []Report
 }
@@ -54,14 +53,14 @@ const (
 	ending
 )
 
-// Report is what a person should know. What is set says which it is.
+// Report is news for a person. The field that is set says which.
 type Report struct {
-	Unreachable error // the store does not answer: what comes now is written later
-	Back        bool  // it answers again
+	Unreachable error // why the store does not answer: what comes now is written later
+	Back        bool  // whether the store answers again
 	Late        int   // with Back: generations that are being written only now
 	Omitted     int   // with Back: generations that are not written
 	Refused     error // why something is not written, ever
-	End         bool  // with Refused: the end of the job
+	End         bool  // with Refused: whether that is the end of the job
 }
 
 // Is tells where this host is: its name in the job, and where its agent listens.
