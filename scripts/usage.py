@@ -13,7 +13,7 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LIMIT = 5400  # processor seconds of one command: no stage takes half as much
+LIMIT = 3600  # processor seconds of one command: none takes half as many
 IDLE = 300  # seconds in which a command that does not hang uses more than `LEAST` processor seconds
 LEAST = 3.0  # an agent that waits for workers takes less
 EVERY = 1.0  # seconds between two looks

@@ -26,6 +26,11 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_configure(config):
+    """Marks of ours."""
+    config.addinivalue_line("markers", "combination: repeats pairs that other parameters have")
+
+
 def pytest_collection_modifyitems(config, items):
     """Leave out what is marked for every combination, unless that is asked for."""
     if config.getoption("--every-combination"):
