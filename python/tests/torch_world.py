@@ -10,6 +10,8 @@ if __name__ == "__main__":
     main(globals())
 """
 
+import atexit
+import functools
 import json
 import os
 import pathlib
@@ -27,6 +29,30 @@ class Failed(AssertionError):
     """The job did not end with 0; the text is what it printed."""
 
 
+@functools.lru_cache
+def server():
+    """Start rank_server.py, once for all tests; return its socket."""
+    folder = tempfile.TemporaryDirectory()
+    path = os.path.join(folder.name, "socket")
+    env = dict(os.environ, PYTHONPATH=f"{ROOT / 'python'}", OMP_NUM_THREADS="1")
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "python/tests/rank_server.py", path],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+    def stop():
+        process.stdin.close()
+        process.wait()
+        folder.cleanup()
+
+    atexit.register(stop)
+    if process.stdout.readline() != b"ready\n":
+        raise Failed("rank_server.py does not start")
+    return path
+
+
 def world(n, function, *args):
     """Call function(*args) on n ranks under `shoal run`; return what the ranks return (JSON
     values), in rank order.
@@ -34,7 +60,11 @@ def world(n, function, *args):
     script = sys.modules[function.__module__].__file__
     with tempfile.TemporaryDirectory() as results:
         env = dict(
-            os.environ, PYTHONPATH=f"{ROOT / 'python'}", RESULTS=results, OMP_NUM_THREADS="1"
+            os.environ,
+            PYTHONPATH=f"{ROOT / 'python'}",
+            RANK_SERVER=server(),
+            RESULTS=results,
+            OMP_NUM_THREADS="1",
         )
         command = [
             str(SHOAL),
@@ -43,6 +73,8 @@ def world(n, function, *args):
             str(n),
             "--",
             sys.executable,
+            "-SE",
+            ROOT / "python/tests/rank.py",
             script,
             function.__name__,
             json.dumps(args),
