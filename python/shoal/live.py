@@ -197,8 +197,8 @@ class _Live:
                 raise ShoalError(status.mesh_error)
             if status.rollback_reason and self._part is None:
                 raise ShoalError(
-                    f"{status.rollback_reason}. With job.checkpoint before shoal.train the job would"
-                    " go back to a checkpoint by itself"
+                    f"{status.rollback_reason}. With job.checkpoint before shoal.train the job"
+                    " would go back to a checkpoint by itself"
                 )
             if not status.next_mesh:
                 self._next_memory = None  # a mesh that was announced does not come

@@ -64,7 +64,7 @@ for step in job.steps(samples, batch, seed=3, epochs=epochs):
         print("FROM", step.number, flush=True)
         first = False
     if step.number >= stop and job._checkpoints._last < 0:
-        job._checkpoints.rest()  # its memory is there then, and it is begun with the next step
+        job._checkpoints.wait()  # its memory is there then, and it is begun with the next step
     elif step.number >= stop:
         if job.name == "solo":  # else the agent writes to the end
             job._checkpoints._writer.wait()

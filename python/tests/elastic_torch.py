@@ -170,7 +170,7 @@ def wrapped(config, net, here):
     from shoal.torch.zero import flat
 
     shoal.torch.elastic._LEAST_BYTES = 2000  # several buckets
-    flat.CHUNK = 256  # several chunks
+    flat.CHUNK_ELEMENTS = 256  # several chunks
     inner, scheduler = training(net, config["optimizer"])
     if config["wrap"] == "zero":
         optimizer = shoal.torch.zero(net, inner, scheduler, stage=config["stage"])

@@ -117,6 +117,6 @@ for line in draws:
     print("DRAWN", json.dumps(line))
 print(
     "RESULT",
-    json.dumps([job.rank, job.size, job.committed, digest(state), sorted(job._state._parts)]),
+    json.dumps([job.rank, job.size, job.committed, digest(state), sorted(job._state._entries)]),
     flush=True,
 )

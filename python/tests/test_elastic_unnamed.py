@@ -73,7 +73,7 @@ def test_only_what_is_alive_and_was_made_is_noted(monkeypatch):
     from shoal.torch import registry
 
     net = torch.nn.Linear(2, 2)
-    assert registry.belonging([net]) == []
+    assert registry.belonging_to([net]) == []
     scaler, off = (torch.cuda.amp.GradScaler(enabled=False) for _ in range(2))
     monkeypatch.setattr(scaler, "is_enabled", lambda: True)  # it can be on a GPU alone
     first, second = torch.optim.SGD(net.parameters(), lr=1), torch.optim.Adam([net.bias])
@@ -82,14 +82,14 @@ def test_only_what_is_alive_and_was_made_is_noted(monkeypatch):
     circle = torch.optim.SGD(net.parameters(), lr=1)
     circle.itself = circle
     del circle
-    assert registry.belonging([net]) == [first, second, scheduler, scaler]
+    assert registry.belonging_to([net]) == [first, second, scheduler, scaler]
     assert (
-        registry.belonging([net, first, scheduler]) == [second, scaler]
+        registry.belonging_to([net, first, scheduler]) == [second, scaler]
         and copies
         and not off.is_enabled()
     )
     del first
-    assert registry.belonging([net, second]) == [scheduler, scaler]
+    assert registry.belonging_to([net, second]) == [scheduler, scaler]
 
 
 def test_what_is_made_in_the_loop_is_missed_aloud(launch, binary, tmp_path):

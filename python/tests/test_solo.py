@@ -290,7 +290,7 @@ def test_a_program_with_a_loop_for_each_epoch_goes_on_from_a_checkpoint(tmp_path
                 if step.number == stop:
                     return trained, found
                 step.allreduce(numpy.zeros(1))
-                job._checkpoints.rest()  # a step with one still being written makes none
+                job._checkpoints.wait()  # a step with one still being written makes none
                 trained.append((epoch, step.number))
                 found.append(rates[0])
             rates[0] /= 2
@@ -323,7 +323,7 @@ def test_epochs_begin_where_the_job_is_and_end_with_a_checkpoint(tmp_path):
         job.checkpoint(tmp_path, every=5)
         for epoch in job.place(10, 4).loops(4):  # loader.epochs
             seen.append((epoch, train(job, None if stop > 3 else stop)))
-            job._checkpoints.rest()
+            job._checkpoints.wait()
             if epoch == stop:
                 break
         return seen
