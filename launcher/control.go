@@ -283,7 +283,7 @@ func (l *launcher) describe(s agent.Status) api.Job {
 		j.RequestedName = asked
 	}
 	waits := l.agent.Waits()
-	workers, joined := l.registry.all()
+	workers, joined := l.registry.described()
 	for _, w := range workers {
 		j.Workers = append(j.Workers, describeWorker(w, s, waits))
 	}

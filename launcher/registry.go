@@ -315,7 +315,8 @@ func (r *registry) failure(v verdict, started time.Time) *Failure {
 func (r *registry) result() *Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	result := &Result{Job: "joining", Alone: !r.anyJoined(), StoppedBy: r.shutdown.who}
+	result := &Result{Job: "joining", Alone: !r.anyJoined(), StoppedBy: r.shutdown.who,
+		Workers: []WorkerResult{}}
 	if r.job != nil {
 		result.Job = r.job.Spec.Name
 	}
@@ -339,12 +340,22 @@ func (r *registry) anyEnded() bool {
 	return len(r.endings) > 0
 }
 
-// all lists all workers, and returns whether one of them has joined.
-func (r *registry) all() (list []workerRecord, joined bool) {
+// mostEnded is how many of the workers that have ended are described to who asks about the job.
+const mostEnded = 64
+
+// described lists the workers that run and the mostEnded that ended last, and returns whether any
+// worker has joined.
+func (r *registry) described() (list []workerRecord, joined bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	recent := map[int]bool{}
+	for _, e := range r.endings[max(len(r.endings)-mostEnded, 0):] {
+		recent[e.worker] = true
+	}
 	for _, worker := range slices.Sorted(maps.Keys(r.workers)) {
-		list = append(list, *r.workers[worker])
+		if w := r.workers[worker]; w.exit == nil || recent[worker] {
+			list = append(list, *w)
+		}
 	}
 	return list, r.anyJoined()
 }

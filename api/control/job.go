@@ -76,7 +76,9 @@ type Job struct {
 	Hosts []string `json:"hosts,omitempty"`
 	// Join is the address where other hosts join; empty if they cannot.
 	Join string `json:"join,omitempty"`
-	// Workers lists the worker processes, oldest first; it is never null.
+	// Workers lists the worker processes that run and the 64 that ended last, oldest first; it is
+	// never null. A job that loses workers for weeks would otherwise have an answer that grows
+	// without bound; result.json has all of them at the end.
 	Workers []Worker `json:"workers"`
 }
 

@@ -90,9 +90,10 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 		switch {
 		case j.Want != n:
 			return false, notReached(j, n, known)
-		case j.Spares > 0 && j.Size < n && failedWorkers(j) > known:
+		case j.Spares > 0 && j.Size < n && lastFailed(j, known) != "":
+			fmt.Fprintf(notes, "shoal: %s; the job starts another after a while\n",
+				lastFailed(j, known))
 			known = failedWorkers(j)
-			fmt.Fprintf(notes, "shoal: %s; the job starts another after a while\n", lastFailed(j))
 		case j.Unplaced > told:
 			told = j.Unplaced
 			fmt.Fprintf(notes, "shoal: no host has a free slot for %s; waiting for one: %s\n",
@@ -112,21 +113,23 @@ func howToJoin(j *control.Job) string {
 		j.Name
 }
 
-// failedWorkers counts those that ended otherwise than well. Who asks for another size makes shoal
-// end others.
-func failedWorkers(j *control.Job) (n int) {
+// failedWorkers has those that ended otherwise than well. Who asks for another size makes shoal end
+// others.
+func failedWorkers(j *control.Job) map[int]bool {
+	failed := map[int]bool{}
 	for _, w := range j.Workers {
 		if w.Failed {
-			n++
+			failed[w.Worker] = true
 		}
 	}
-	return n
+	return failed
 }
 
-// lastFailed says which of the job's workers has failed, the newest that has.
-func lastFailed(j *control.Job) string {
+// lastFailed says which of the job's workers has failed, the newest that is not among those known;
+// "" = none has.
+func lastFailed(j *control.Job, known map[int]bool) string {
 	for _, w := range slices.Backward(j.Workers) {
-		if w.Failed {
+		if w.Failed && !known[w.Worker] {
 			return fmt.Sprintf("worker %d %s; shoal logs %s --rank %[1]d shows its output",
 				w.Worker, w.Ended, j.Name)
 		}
@@ -134,13 +137,13 @@ func lastFailed(j *control.Job) string {
 	return ""
 }
 
-// notReached says why a job no longer wants the size that it was asked for. known is how many of
-// its workers had failed before.
-func notReached(j *control.Job, n, known int) error {
+// notReached says why a job no longer wants the size that it was asked for. known has the workers
+// that had failed before.
+func notReached(j *control.Job, n int, known map[int]bool) error {
 	why := fmt.Sprintf(": somebody else has asked for that since; shoal explain %s says who",
 		j.Name)
-	if failedWorkers(j) > known {
-		why = ", because " + lastFailed(j)
+	if failed := lastFailed(j, known); failed != "" {
+		why = ", because " + failed
 	}
 	return fmt.Errorf("job %s now wants %s and not %d%s", j.Name, plural.Of(j.Want, "worker"), n,
 		why)
