@@ -157,6 +157,9 @@ func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 		l.console.Forward = l.forward
 	}
 	l.openRecord()
+	if line := memoryLimit(os.DirFS("/")); line != "" {
+		l.console.Note(line)
+	}
 	house := group.New(context.Background()) // the agent and the guard: they outlive the workers
 	house.Go("agent", l.agent.Run)
 	house.Go("reporter", l.reporter.run)
