@@ -29,6 +29,9 @@ func (l *launcher) update(host string, m *message) {
 	if l.registry.update(host, m) {
 		l.reporter.metrics(m.Report.Worker, m.Report.Metrics)
 	}
+	if m.Ended != nil {
+		l.reporter.ended(m.Ended.Worker)
+	}
 }
 
 // forward sends the line of a worker to the host that leads, for the terminal there.

@@ -145,6 +145,13 @@ func (r *reporter) metrics(worker int, metrics map[string]float64) {
 	}
 }
 
+// ended tells that a worker has ended.
+func (r *reporter) ended(worker int) {
+	if dir := r.files(); dir != nil {
+		_ = dir.ended(worker) // as with events
+	}
+}
+
 // line shows a line of a worker whose output is not read here, and keeps it in the worker's log.
 func (r *reporter) line(worker int, stderr bool, text string) {
 	r.console.Line(worker, stderr, text)

@@ -159,6 +159,19 @@ func (d *runDir) line(worker int, text string) error {
 	return err
 }
 
+// ended closes the log of a worker of another host that has ended: a job that loses workers would
+// else keep a descriptor for each. A line that comes later opens the log again.
+func (d *runDir) ended(worker int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	log := d.others[worker]
+	if log == nil {
+		return nil
+	}
+	delete(d.others, worker)
+	return log.Close()
+}
+
 // shut closes logs of workers of other hosts until so many are open; the next line of a worker
 // opens its log again; d.mu is held.
 func (d *runDir) shut(most int) (err error) {

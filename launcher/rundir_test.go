@@ -48,6 +48,36 @@ func TestLogsOfOtherHostsAreBounded(t *testing.T) {
 	}
 }
 
+// Workers of other hosts that have ended hold no descriptors of this process, and what is said of
+// one behind its end is in its log too.
+func TestLogsOfEndedWorkersOfOtherHosts(t *testing.T) {
+	d, _, err := newRunDir(t.TempDir(), "digits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &launcher{registry: newRegistry("a", 1), reporter: newReporter(nil, nil)}
+	l.reporter.learn("digits", d)
+	for worker := range 5 {
+		if err := d.line(worker, "a"); err != nil {
+			t.Fatal(err)
+		}
+		l.update("b", &message{Started: &startedMessage{worker, 77 + worker}})
+		l.update("b", &message{Ended: &endedMessage{Worker: worker, Signal: 9}})
+	}
+	if len(d.others) > 0 {
+		t.Errorf("%d logs are open", len(d.others))
+	}
+	if err := d.line(0, "b"); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(d.log(0)); err != nil || string(text) != "a\nb\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+	if err := d.close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestMetricsLine(t *testing.T) {
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	got, err := metricsLine(2,
