@@ -26,11 +26,11 @@ type Vote struct {
 }
 
 // Ask is a message to the voters of After, the newest generation that its sender knows to be
-// decided: Prepare or Accept. Answer is what comes back: Promise, Accepted, Refused or Decision.
-type (
-	Ask    interface{ ask() }
-	Answer interface{ answer() }
-)
+// decided: Prepare or Accept.
+type Ask interface{ ask() }
+
+// Answer is the answer to an Ask: Promise, Accepted, Refused or Decision.
+type Answer interface{ answer() }
 
 // Prepare asks for the promise to accept nothing under a lower ballot for the generation after
 // After.

@@ -44,9 +44,13 @@ type Entry struct {
 	Revision Revision
 }
 
+// Errors of a Store.
 var (
+	// ErrNotFound answers a Get of a key that holds nothing.
 	ErrNotFound = errors.New("the key holds nothing")
-	ErrExists   = errors.New("the key is taken")
+	// ErrExists answers a Create of a key that holds something.
+	ErrExists = errors.New("the key is taken")
+	// ErrConflict answers an Update of a key that has another revision.
 	ErrConflict = errors.New("the key was changed by somebody else")
 	// ErrUnavailable means that nothing is known: a write may have been done. Writing again is
 	// safe, since every write says what it expects to find.

@@ -51,7 +51,9 @@ func TestPendingIsBounded(t *testing.T) {
 // TestPendingLeavesDescriptors: where a process may have few descriptors, connections in the
 // handshake take a quarter of them.
 func TestPendingLeavesDescriptors(t *testing.T) {
-	for descriptors, want := range map[uint64]int{0: maxPending, 1 << 20: maxPending, 128: 32, 2: 1} {
+	for descriptors, want := range map[uint64]int{
+		0: maxPending, 1 << 20: maxPending, 128: 32, 2: 1,
+	} {
 		if got := cap(newPending(descriptors).slots); got != want {
 			t.Errorf("%d of %d descriptors", got, descriptors)
 		}

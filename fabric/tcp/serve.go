@@ -32,7 +32,8 @@ func (m *Network) serve(context.Context) error {
 			}
 			continue
 		}
-		// It is counted before anybody serves it: else as many as a stranger opens would wait to be.
+		// A connection is counted before a goroutine serves it. Else a stranger could open
+		// connections faster than they are counted.
 		at, ok := m.waiting.enter(m.ctx, conn)
 		if !ok {
 			conn.Close()
@@ -127,8 +128,8 @@ func (m *Network) dispatch(s *stream, who identity) (taken bool, err error) {
 	if h.Want == wantData && !s.secure() { // its ticket says all
 		return m.acceptData(s, who, h)
 	}
-	// Nobody is told anything of the job, of this host or of the version before it has shown that it
-	// belongs to the job, or has a token.
+	// No caller is told anything of the job, of this host or of the version before it has shown
+	// that it belongs to the job, or has a token.
 	if err := m.authenticate(s, who, h); err != nil {
 		return false, err
 	}

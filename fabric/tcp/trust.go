@@ -32,8 +32,8 @@ var (
 	notAfter  = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 )
 
-// newAuthority makes the authority of a new job. Its certificate is shown to anybody who dials, so it
-// does not name the job.
+// newAuthority makes the authority of a new job. Its certificate is shown to anybody who dials, so
+// it does not name the job.
 func newAuthority() (*authority, error) {
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 //	  unreplicated=1             no part is on two workers
 //	  saves=2                    they write a checkpoint every two steps
 //	  redundant=1                parts that are on two workers are to be on two hosts
-//	job A ... early=8            hosts begin with 8 bytes, a collective, before its step is complete
+//	job A ... early=8            hosts begin with 8 bytes, a collective, before the step ends
 //	job A ... store=servers      the job has a record that all hosts can reach; folder: that A can
 //	host B slots=2               another host joins; slots=-1: one that takes no workers
 //	deliver A>B 1                the second message that waits from A to B arrives
