@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent/reshape"
 	api "github.com/shoal-ml/shoal/api/worker"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/cost"
@@ -26,7 +27,6 @@ import (
 	"github.com/shoal-ml/shoal/internal/numa"
 	"github.com/shoal-ml/shoal/member"
 	"github.com/shoal-ml/shoal/sense/stall"
-	"github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
 )
 
@@ -157,9 +157,9 @@ func (a *Agent) link() error {
 		batches: batches{running: map[head.BatchID]*batch{}},
 		initial: len(a.cfg.Tokens),
 		routes:  routes{fixed: a.cfg.Fixed, chosen: map[cost.Class]collective.Route{}},
-		planner: reshapePlanner{redundant: a.cfg.Redundant, known: map[string]*reshape.Layout{}}}
+		planner: reshape.Planner{Redundant: a.cfg.Redundant}}
 	cfg := head.Config{Self: name, Slots: a.cfg.Slots, Route: a.driver.routes.choose,
-		Arrange: a.driver.planner.arrange}
+		Arrange: a.driver.planner.Arrange}
 	if a.cfg.Size > 0 {
 		cfg.Job = &member.Config{Want: a.cfg.Size, Min: a.cfg.Min, Max: a.cfg.Max,
 			Spares: a.cfg.Spares}

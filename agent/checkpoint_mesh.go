@@ -19,7 +19,7 @@ import (
 // on memory the state of the job on a mesh.
 func (s *session) on(mesh string) (l *reshape.Layout, err error) {
 	e := s.agent.engine
-	stopped := e.do(func() { l, err = e.driver.planner.on(mesh) })
+	stopped := e.do(func() { l, err = e.driver.planner.Layout(mesh) })
 	return l, errors.Join(stopped, err)
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-ml/shoal/agent/reshape"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/data/cursor"
 	"github.com/shoal-ml/shoal/fabric"
@@ -33,7 +34,7 @@ type driver struct {
 	asking   map[topo.WorkerID][]chan<- head.Grouped // sessions that wait for a group
 	batches  batches
 	routes   routes
-	planner  reshapePlanner
+	planner  reshape.Planner
 	stalls   *stall.Detector
 	began    time.Time // begin of the time by which stalls and transfers are measured
 
@@ -143,7 +144,7 @@ func (d *driver) carryOut(action head.Action) {
 	case head.News:
 		d.decisions = append(d.decisions, a.Decision)
 	case head.Layout:
-		d.learn(a.Text)
+		d.learnLayout(a.Text)
 	case head.Leave:
 		d.order(func(o *Orders) { o.Leave(string(a.Because), a.Drained) })
 	case head.Finish:

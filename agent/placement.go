@@ -4,16 +4,17 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shoal-ml/shoal/agent/reshape"
 	"github.com/shoal-ml/shoal/format/ranks"
 	"github.com/shoal-ml/shoal/head"
-	"github.com/shoal-ml/shoal/state/reshape"
+	statereshape "github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
 )
 
 // settled is where a worker is on a mesh that stays. What follows from that takes a look at all
 // tensors, and is not for the engine's thread.
 type placement struct {
-	layout  *reshape.Layout
+	layout  *statereshape.Layout
 	rank    int    // -1 = the mesh does not need it
 	domain  []int  // of each rank, which is lost as one; nil = somebody is lost already
 	domains string // what those are
@@ -21,14 +22,14 @@ type placement struct {
 }
 
 func (d *driver) placement(shape *head.Shape, w topo.WorkerID) (*placement, error) {
-	l, err := d.planner.on(shape.Mesh)
+	l, err := d.planner.Layout(shape.Mesh)
 	if err != nil {
 		return nil, err
 	}
-	at, hosts := located(shape, d.head.Known().View)
+	at, hosts := reshape.Locate(shape, d.head.Known().View)
 	s := &placement{layout: l, rank: slices.Index(shape.Workers, w), placed: shape.Redundant}
 	switch {
-	case slices.Contains(at.Ranks, reshape.Lost):
+	case slices.Contains(at.Ranks, statereshape.Lost):
 	case len(hosts) > 1:
 		s.domains = "host"
 		for _, w := range at.Ranks {

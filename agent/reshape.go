@@ -2,7 +2,6 @@ package agent
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -12,68 +11,37 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// shaper knows the layout of a job's state, as the workers of this host have stated it, and works
-// out what a reshape is on this host. Every host computes the same from the same shape and members.
-// The engine's thread owns it.
-type reshapePlanner struct {
-	state     *reshape.State
-	known     map[string]*reshape.Layout // by mesh
-	redundant bool                       // what the job asks for, where workers of this host run
-	planned   planned                    // the newest plan
-}
-
 // KeepRedundant has what several ranks of a mesh have be on two hosts, on a host that learns what
 // the job wants after it has joined it.
 func (a *Agent) KeepRedundant() {
-	_ = a.engine.later(func() { a.driver.planner.redundant = true }) // a stopped engine has no mesh
+	_ = a.engine.later(func() { a.driver.planner.Redundant = true }) // a stopped engine has no mesh
 }
 
 // maxStatement bounds what a worker states of the state, in bytes.
 const maxStatement = 64 << 20
 
-// on places the state on a mesh.
-func (s *reshapePlanner) on(mesh string) (*reshape.Layout, error) {
-	if s.state == nil {
-		return nil, errors.New("no worker of this host has stated the layout: ask on a host " +
-			"that has workers of the job")
-	}
-	if l := s.known[mesh]; l != nil {
-		return l, nil
-	}
-	l, err := s.state.OnMesh(mesh)
-	if err != nil {
-		return nil, err
-	}
-	if len(s.known) > 4 { // the old, the new, and what somebody has asked about
-		clear(s.known)
-	}
-	s.known[mesh] = l
-	return l, nil
-}
-
-// stating takes what a worker states of the state of the job, and compares what it holds with what
-// it should hold.
+// takeLayout takes what a worker states of the state of the job, and compares what it holds with
+// what it should hold.
 func (d *driver) takeLayout(m *worker, s *reshape.Statement, state *reshape.State) error {
 	shape, stated := d.head.Known().Shape, state.ID()
 	if shape != nil {
 		stated = shape.State
-	} else if d.planner.state != nil {
-		stated = d.planner.state.ID()
+	} else if d.planner.State() != nil {
+		stated = d.planner.State().ID()
 	}
 	if stated != state.ID() {
 		return &collective.FieldError{Field: "layout", Problem: "another worker has stated " +
 			"another layout or other tensors; every worker must state the same"}
 	}
 	// or the job has not taken what was stated here
-	if d.planner.state == nil || d.planner.state.ID() != stated {
-		d.planner.state = state
-		clear(d.planner.known)
+	if d.planner.State() == nil || d.planner.State().ID() != stated {
+		d.planner.Learn(state)
 	}
 	mesh, rank := s.Mesh, int(m.rank)
 	if shape != nil {
 		mesh, rank = shape.Mesh, slices.Index(shape.Workers, m.id)
 	}
-	l, err := d.planner.on(mesh)
+	l, err := d.planner.Layout(mesh)
 	if err != nil {
 		return err
 	}
@@ -87,13 +55,13 @@ func (d *driver) takeLayout(m *worker, s *reshape.Statement, state *reshape.Stat
 		}
 	}
 	if shape == nil {
-		text, err := said(s)
+		text, err := statementText(s)
 		if err != nil {
 			return err
 		}
 		d.input(func() {
 			d.head.Shape(head.Shaped{Worker: m.id, State: state.ID(), Mesh: mesh, Ranks: l.Ranks,
-				Layout: text, Redundant: d.planner.redundant})
+				Layout: text, Redundant: d.planner.Redundant})
 		})
 	}
 	return nil
@@ -103,9 +71,9 @@ func (d *driver) takeLayout(m *worker, s *reshape.Statement, state *reshape.Stat
 // has to carry it.
 const maxLayout = 1 << 20
 
-// said is what a worker has stated of the state of the job, without its own part; "" where that is
-// too long.
-func said(s *reshape.Statement) (string, error) {
+// statementText is what a worker has stated of the state of the job, without its own part; "" where
+// that is too long.
+func statementText(s *reshape.Statement) (string, error) {
 	whole := *s
 	whole.Local = nil
 	text, err := json.Marshal(whole)
@@ -115,14 +83,16 @@ func said(s *reshape.Statement) (string, error) {
 	return string(text), nil
 }
 
-// learn takes the layout from another host, where no worker of this one has stated it. One that
-// cannot be read is as none.
-func (d *driver) learn(text string) {
-	if d.planner.state != nil || text == "" {
+// learnLayout takes the layout from another host, where no worker of this one has stated it. One
+// that cannot be read is as none.
+func (d *driver) learnLayout(text string) {
+	if d.planner.State() != nil || text == "" {
 		return
 	}
 	if s, err := reshape.Parse([]byte(text)); err == nil {
-		d.planner.state, _ = reshape.New(s)
+		if state, err := reshape.New(s); err == nil {
+			d.planner.Learn(state)
+		}
 	}
 }
 
@@ -156,7 +126,7 @@ func (d *driver) shapeOf(w topo.WorkerID) (s shapeOf, err error) {
 
 // held is how many bytes a worker has on a mesh.
 func (d *driver) held(mesh string, workers []topo.WorkerID, w topo.WorkerID) (int, error) {
-	l, err := d.planner.on(mesh)
+	l, err := d.planner.Layout(mesh)
 	if rank := slices.Index(workers, w); err == nil && rank >= 0 {
 		return l.Bytes(rank), nil
 	}

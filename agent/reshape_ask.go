@@ -23,33 +23,15 @@ func (a *Agent) Reshape(mesh, who string) error {
 	})
 }
 
-// changeTo plans what Reshape would do, and does nothing; and what it would do if the job were
-// redundant, or were not, to the contrary of what it is. Workers that it takes more are planned
-// where the fewest are.
+// changeTo plans what Reshape would do, and the contrary, as Planner.Ask does.
 func (a *Agent) changeTo(mesh string) (c, contrary *reshape.Change, err error) {
 	err = a.ask(func() error {
-		// a question spoils no plan that is needed
-		defer func(prepared planned) {
-			a.driver.planner.planned = prepared
-		}(a.driver.planner.planned)
 		l, err := a.driver.wanted(mesh)
 		if err != nil {
 			return err
 		}
 		known := a.driver.head.Known()
-		at, hosts := located(known.Shape, known.View)
-		for len(at.Hosts) < l.Ranks {
-			load := make([]int, max(len(hosts), 1))
-			for _, h := range at.Hosts {
-				load[h]++
-			}
-			at.Hosts = append(at.Hosts, slices.Index(load, slices.Min(load)))
-		}
-		if c, err = a.driver.planner.plan(known.Shape, l.Mesh.String(), at); err != nil {
-			return err
-		}
-		at.Redundant = !at.Redundant
-		contrary, err = a.driver.planner.plan(known.Shape, l.Mesh.String(), at)
+		c, contrary, err = a.driver.planner.Ask(known.Shape, known.View, l)
 		return err
 	})
 	return c, contrary, err
@@ -71,7 +53,7 @@ func (d *driver) wanted(mesh string) (*reshape.Layout, error) {
 	case m.String() == shape.Mesh:
 		return nil, fmt.Errorf("the job has mesh %s already", shape.Mesh)
 	}
-	return d.planner.on(m.String())
+	return d.planner.Layout(m.String())
 }
 
 // PlanReshape is what a reshape would cost; it does nothing.

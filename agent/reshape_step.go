@@ -1,25 +1,24 @@
 package agent
 
 import (
-	"encoding/binary"
-	"errors"
 	"slices"
 
+	"github.com/shoal-ml/shoal/agent/reshape"
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/state/digest"
-	"github.com/shoal-ml/shoal/state/reshape"
+	statereshape "github.com/shoal-ml/shoal/state/reshape"
 	"github.com/shoal-ml/shoal/topo"
 )
 
 // passage is a reshape that this host takes part in.
 type reshapeStep struct {
-	*reshape.Change // nil = the state comes from a checkpoint, and nothing is moved
-	shape           *head.Shape
-	calls           []*collective.Posted
-	transfer        *transfer
-	key             *digest.Key
-	proof           digest.Proof // as far as it is known
+	*statereshape.Change // nil = the state comes from a checkpoint, and nothing is moved
+	shape                *head.Shape
+	calls                []*collective.Posted
+	transfer             *transfer
+	key                  *digest.Key
+	proof                digest.Proof // as far as it is known
 }
 
 // passage works out the reshape that the calls of a batch are.
@@ -28,17 +27,9 @@ func (d *driver) reshapeStep(calls []*collective.Posted) (*reshapeStep, error) {
 	if known.Shape.Lost != "" {
 		return &reshapeStep{shape: known.Shape, calls: calls}, nil
 	}
-	at, _ := located(known.Shape, known.View)
-	change, err := d.planner.plan(known.Shape, known.Shape.Next, at)
-	d.planner.planned = planned{}
+	change, err := d.planner.Take(known.Shape, known.View)
 	if err != nil {
 		return nil, err
-	}
-	for r, i := range change.Workers {
-		if known.View.Members[i].Worker != known.Shape.Order[r] {
-			return nil, errors.New("this host plans another reshape than the head: run the same " +
-				"release of shoal on all hosts")
-		}
 	}
 	return &reshapeStep{Change: change, shape: known.Shape, calls: calls}, nil
 }
@@ -48,60 +39,20 @@ func (d *driver) reshapeStep(calls []*collective.Posted) (*reshapeStep, error) {
 func (d *driver) prepare() {
 	known := d.head.Known()
 	if s := known.Shape; s != nil && s.Next != "" && s.Lost == "" {
-		at, _ := located(s, known.View)
-		if change, err := d.planner.plan(s, s.Next, at); err == nil {
+		if change, err := d.planner.Prepare(s, known.View); err == nil {
 			change.Moves()
 		}
 	}
 }
 
-const (
-	// shortRun is how many bytes of a run are worth a move of their own, which is sent from where
-	// it lies.
-	shortRun = collective.MinPiece
-	// mostTogether is how many bytes of short runs are one move: hosts can share out many.
-	mostTogether = 1 << 20
-)
-
-// schedule is the reshape as moves between the memories of the calls. Short runs from one worker to
-// the same others are one move: each on its own would cost more on the way than its bytes do.
+// schedule is the reshape as moves between the memories of the calls.
 func (p *reshapeStep) schedule(s *collective.Schedule, sites collective.Sites) error {
-	s.Moves, s.Bytes = s.Moves[:0], 0
 	if p.Change == nil {
+		s.Moves, s.Bytes = s.Moves[:0], 0
 		return nil
 	}
-	old, new := p.members(p.shape.Workers), p.members(p.shape.Order)
-	together, way, offs := map[string]int{}, []byte(nil), []int(nil)
-	for _, m := range p.Moves() {
-		way, offs = binary.AppendVarint(way[:0], int64(m.From.Rank)), append(offs[:0], m.From.At)
-		for _, to := range m.To {
-			way, offs = binary.AppendVarint(way, int64(to.Rank)), append(offs, to.At)
-		}
-		s.Bytes += m.N * (1 + len(m.To))
-		if i, known := together[string(way)]; known && m.N < shortRun &&
-			s.Moves[i].N < mostTogether {
-			s.Moves[i].Add(m.N, offs...)
-			continue
-		}
-		move := collective.Move{Src: []collective.Span{{Member: old[m.From.Rank], Off: m.From.At}}}
-		for _, to := range m.To {
-			move.Dst = append(move.Dst,
-				collective.Span{Member: new[to.Rank], Out: true, Off: to.At})
-		}
-		if slices.ContainsFunc(append(move.Dst, move.Src...), func(x collective.Span) bool {
-			return x.Member < 0
-		}) {
-			return errors.New("a worker that has a part in the reshape has not called it")
-		}
-		if move.N = m.N; m.N < shortRun {
-			together[string(way)], move.N = len(s.Moves), 0
-			move.Add(m.N, offs...)
-		}
-		s.Moves = append(s.Moves, move)
-	}
-	s.Moves = collective.BalanceChains(s.Moves, sites, p.Plan.Stats.Busiest)
-	s.Turns, s.Fresh = turns(s.Moves, sites), true
-	return nil
+	return reshape.Schedule(s, p.Change, p.members(p.shape.Workers), p.members(p.shape.Order),
+		sites)
 }
 
 // members finds workers among the calls; -1 for one that has made none.

@@ -235,3 +235,27 @@ func (d delivery) Chunks() int { return d.relay.Deliveries() }
 
 // Chunk delivers piece i.
 func (d delivery) Chunk(i int, s *collective.Scratch) { d.relay.Deliver(i, s) }
+
+// proceed has a transfer send what is of its turn k, and what is of the next one when all of that
+// has left. Hosts do not wait for each other: their turns take as long as each other's, and no
+// longer than a cable is full. Later turns begin on a goroutine of the network, which has nothing
+// else to send then: the engine's thread sums up the old state meanwhile.
+func (ts *transfers) proceed(id uint64, k int) {
+	ts.mu.Lock()
+	t := ts.hold(id)
+	ts.mu.Unlock()
+	if t == nil {
+		return // it was given up
+	}
+	y := trays.Get().(*tray)
+	for i, end := t.relay.Turn(k); i < end; i++ {
+		t.Chunk(i, y.scratch)
+	}
+	trays.Put(y)
+	t.look()
+	network, more := t.network, k+1 < t.relay.Turns()
+	t.busy.RUnlock()
+	if more {
+		network.Unused(func() { ts.proceed(id, k+1) })
+	}
+}

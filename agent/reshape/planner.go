@@ -1,0 +1,225 @@
+// Package reshape plans how a job with a mesh goes to another one: which workers take which ranks,
+// what moves between their memories, and in which turns. Every agent of the job computes the same
+// from the same shape and members. A plan is made once: when the head arranges the reshape, or when
+// another agent hears of it. It is kept until the reshape is executed.
+package reshape
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/shoal-ml/shoal/head"
+	"github.com/shoal-ml/shoal/internal/plural"
+	"github.com/shoal-ml/shoal/state/plan"
+	statereshape "github.com/shoal-ml/shoal/state/reshape"
+	"github.com/shoal-ml/shoal/topo"
+)
+
+// Planner knows the layout of a job's state, as workers have stated it, and owns the plan of the
+// reshape that comes. The zero value knows no layout.
+type Planner struct {
+	// Redundant says that the job asks for replicas on two hosts, on a host with workers of the
+	// job.
+	Redundant bool
+
+	state   *statereshape.State             // nil = no layout is known
+	layouts map[string]*statereshape.Layout // by mesh
+	newest  planned
+}
+
+// planned is a plan and the question that it answers.
+type planned struct {
+	old, new *statereshape.Layout
+	at       statereshape.Placement
+	change   *statereshape.Change // nil = there is no plan
+}
+
+// State is the state whose layout is known; nil = none is.
+func (p *Planner) State() *statereshape.State { return p.state }
+
+// Learn takes the layout of the state.
+func (p *Planner) Learn(state *statereshape.State) {
+	p.state, p.layouts = state, map[string]*statereshape.Layout{}
+}
+
+// Layout places the state on a mesh.
+func (p *Planner) Layout(mesh string) (*statereshape.Layout, error) {
+	if p.state == nil {
+		return nil, errors.New("no worker of this host has stated the layout: ask on a host " +
+			"that has workers of the job")
+	}
+	if l := p.layouts[mesh]; l != nil {
+		return l, nil
+	}
+	l, err := p.state.OnMesh(mesh)
+	if err != nil {
+		return nil, err
+	}
+	if len(p.layouts) > 4 { // the old, the new, and what somebody has asked about
+		clear(p.layouts)
+	}
+	p.layouts[mesh] = l
+	return l, nil
+}
+
+// Prepare is the plan of the reshape that a shape is on its way with.
+func (p *Planner) Prepare(shape *head.Shape, members topo.View) (*statereshape.Change, error) {
+	at, _ := Locate(shape, members)
+	return p.plan(shape, shape.Next, at)
+}
+
+// Take is Prepare for who executes the plan, which nobody needs after that. The head has to have
+// arranged the same.
+func (p *Planner) Take(shape *head.Shape, members topo.View) (*statereshape.Change, error) {
+	change, err := p.Prepare(shape, members)
+	p.newest = planned{}
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Equal(ordered(change, members), shape.Order) {
+		return nil, errors.New("this host plans another reshape than the head: run the same " +
+			"release of shoal on all hosts")
+	}
+	return change, nil
+}
+
+// Ask plans what a reshape to a mesh would do, and what it would do if the job were redundant, or
+// were not, to the contrary of what it is. Workers that it takes more are planned where the fewest
+// are. The plan of a reshape that comes is not touched.
+func (p *Planner) Ask(shape *head.Shape, members topo.View, to *statereshape.Layout) (change,
+	contrary *statereshape.Change, err error) {
+	old, err := p.Layout(shape.Mesh)
+	if err != nil {
+		return nil, nil, err
+	}
+	at, hosts := Locate(shape, members)
+	for len(at.Hosts) < to.Ranks {
+		load := make([]int, max(len(hosts), 1))
+		for _, h := range at.Hosts {
+			load[h]++
+		}
+		at.Hosts = append(at.Hosts, slices.Index(load, slices.Min(load)))
+	}
+	if change, err = statereshape.Plan(old, to, at); err != nil {
+		return nil, nil, err
+	}
+	at.Redundant = !at.Redundant
+	contrary, err = statereshape.Plan(old, to, at)
+	return change, contrary, err
+}
+
+// plan plans the way from the mesh of a shape to another. Who asks the same as the one before gets
+// the same plan.
+func (p *Planner) plan(shape *head.Shape, mesh string,
+	at statereshape.Placement) (*statereshape.Change,
+	error) {
+	old, err := p.Layout(shape.Mesh)
+	if err != nil {
+		return nil, err
+	}
+	new, err := p.Layout(mesh)
+	if err != nil {
+		return nil, err
+	}
+	if n := p.newest; n.change != nil && n.old == old && n.new == new &&
+		reflect.DeepEqual(n.at, at) {
+		return n.change, nil
+	}
+	change, err := statereshape.Plan(old, new, at)
+	if err != nil {
+		return nil, err
+	}
+	p.newest = planned{old, new, at, change}
+	return change, nil
+}
+
+// Arrange is head.Config.Arrange: it decides on the mesh that comes next and on the workers of its
+// ranks, and keeps the plan for Prepare and Take. The data parallel axis is the one that can have
+// fewer ranks at no loss: it is called dp.
+func (p *Planner) Arrange(shape head.Shape, mesh string, members topo.View) (next string,
+	order []topo.WorkerID, err error) {
+	next, why := mesh, shape.Lost
+	var takers []topo.WorkerID
+	for _, m := range members.Members {
+		if !slices.Contains(shape.Leaving, m.Host) {
+			takers = append(takers, m.Worker)
+		}
+	}
+	if next == "" {
+		var ok bool
+		if next, ok = statereshape.LargestMesh(shape.Mesh, "dp", len(takers),
+			func(mesh string) bool {
+				_, err := p.Layout(mesh)
+				return err == nil
+			}); !ok {
+			return "", nil, fmt.Errorf(
+				"mesh %s cannot do with %s, and the layout has no smaller one", shape.Mesh,
+				plural.Of(len(takers), "worker"))
+		}
+	}
+	if why == "" {
+		at, _ := Locate(&shape, members)
+		change, err := p.plan(&shape, next, at)
+		var lost *plan.LostError
+		switch {
+		case err == nil:
+			return next, ordered(change, members), nil
+		case !errors.As(err, &lost):
+			return "", nil, err
+		}
+		why = fmt.Sprintf(
+			"mesh %s cannot do with %s, as only lost ones had %d bytes of %s, %s the first",
+			shape.Mesh, plural.Of(members.Size(), "worker"), lost.Bytes,
+			plural.Of(len(lost.Tensors), "tensor"), lost.Tensors[0])
+	}
+	l, err := p.Layout(next)
+	if err != nil || l.Ranks > len(takers) {
+		return "", nil, errors.Join(err,
+			fmt.Errorf("mesh %s is more than %s can hold", next, plural.Of(len(takers), "worker")))
+	}
+	order = takers[:l.Ranks]
+	if shape.Redundant { // as if they were on the mesh already
+		there := head.Shape{Mesh: next, Workers: order, Leaving: shape.Leaving, Redundant: true}
+		at, _ := Locate(&there, members)
+		change, err := p.plan(&there, next, at)
+		if err != nil {
+			return "", nil, err
+		}
+		order = ordered(change, members)
+	}
+	return next, order, &head.StateLost{Why: why}
+}
+
+// ordered is the workers of the new ranks.
+func ordered(c *statereshape.Change, members topo.View) (order []topo.WorkerID) {
+	for _, i := range c.Workers {
+		order = append(order, members.Members[i].Worker)
+	}
+	return order
+}
+
+// Locate finds the workers of a shape among the members, whose hosts count from 0 in the order of
+// their names.
+func Locate(s *head.Shape, members topo.View) (at statereshape.Placement, hosts []string) {
+	for _, m := range members.Members {
+		hosts = append(hosts, m.Host)
+	}
+	slices.Sort(hosts)
+	hosts = slices.Compact(hosts)
+	for _, m := range members.Members {
+		at.Hosts = append(at.Hosts, slices.Index(hosts, m.Host))
+	}
+	for _, w := range s.Workers {
+		i := slices.IndexFunc(members.Members, func(m topo.Member) bool { return m.Worker == w })
+		at.Ranks = append(at.Ranks, i) // statereshape.Gone where it is no member
+	}
+	for i, host := range hosts {
+		if slices.Contains(s.Leaving, host) {
+			at.Leaving = append(at.Leaving, i)
+		}
+	}
+	at.Redundant = s.Redundant
+	return at, hosts
+}

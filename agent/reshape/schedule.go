@@ -1,0 +1,78 @@
+package reshape
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"github.com/shoal-ml/shoal/collective"
+	"github.com/shoal-ml/shoal/state/plan"
+	statereshape "github.com/shoal-ml/shoal/state/reshape"
+)
+
+const (
+	// shortRun is how many bytes of a run are worth a move of their own, which is sent from where
+	// it lies.
+	shortRun = collective.MinPiece
+	// mostTogether is how many bytes of short runs are one move: hosts can share out many.
+	mostTogether = 1 << 20
+)
+
+// Schedule fills in the moves of a plan. old and new are the members of a collective that have the
+// ranks of the two meshes; -1 = one that does not take part. Short runs from one worker to
+// the same others are one move: each on its own would cost more on the way than its bytes do.
+func Schedule(s *collective.Schedule, c *statereshape.Change, old, new []int,
+	sites collective.Sites) error {
+	s.Moves, s.Bytes = s.Moves[:0], 0
+	together, way, offs := map[string]int{}, []byte(nil), []int(nil)
+	for _, m := range c.Moves() {
+		way, offs = binary.AppendVarint(way[:0], int64(m.From.Rank)), append(offs[:0], m.From.At)
+		for _, to := range m.To {
+			way, offs = binary.AppendVarint(way, int64(to.Rank)), append(offs, to.At)
+		}
+		s.Bytes += m.N * (1 + len(m.To))
+		if i, known := together[string(way)]; known && m.N < shortRun &&
+			s.Moves[i].N < mostTogether {
+			s.Moves[i].Add(m.N, offs...)
+			continue
+		}
+		move := collective.Move{Src: []collective.Span{{Member: old[m.From.Rank], Off: m.From.At}}}
+		for _, to := range m.To {
+			move.Dst = append(move.Dst,
+				collective.Span{Member: new[to.Rank], Out: true, Off: to.At})
+		}
+		if slices.ContainsFunc(append(move.Dst, move.Src...), func(x collective.Span) bool {
+			return x.Member < 0
+		}) {
+			return errors.New("a worker that has a part in the reshape has not called it")
+		}
+		if move.N = m.N; m.N < shortRun {
+			together[string(way)], move.N = len(s.Moves), 0
+			move.Add(m.N, offs...)
+		}
+		s.Moves = append(s.Moves, move)
+	}
+	s.Moves = collective.BalanceChains(s.Moves, sites, c.Plan.Stats.Busiest)
+	s.Turns, s.Fresh = turns(s.Moves, sites), true
+	return nil
+}
+
+// turns says to whom each host sends what it has of its own, one after another, so that every host
+// sends to one other at a time and hears from one: flows that share a cable get in each other's
+// way. Where much is passed on there are none: who waits for its turn then keeps another one
+// waiting.
+func turns(moves []collective.Move, sites collective.Sites) [][]collective.Turn {
+	elements, passedOn := collective.Traffic(moves, sites)
+	all := 0
+	for _, n := range elements {
+		all += n
+	}
+	if passedOn > all/16 {
+		return nil
+	}
+	list := make([][]collective.Turn, sites.N)
+	for _, s := range plan.OnePort(elements) {
+		list[s.From] = append(list[s.From], collective.Turn{To: s.To, N: s.Bytes})
+	}
+	return list
+}
