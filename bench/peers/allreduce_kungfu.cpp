@@ -1,13 +1,16 @@
-// allreduce_kungfu: the time of an in-place KungFu all-reduce, float32 sum, for each size given in bytes.
-// usage: kungfu-run -np 2 allreduce_kungfu BYTES…
-// A barrier before and behind each call; a call takes as long as on its slowest rank; rank 0 prints one JSON object a size.
+// allreduce_kungfu: the time of an in-place KungFu all-reduce, float32 sum, for each size given in
+// bytes. usage: kungfu-run -np 2 allreduce_kungfu BYTES… A barrier before and behind each call; a
+// call takes as long as on its slowest rank; rank 0 prints one JSON object a size.
 #include <kungfu.h>
 
 #include "payload.h"
 
-// all_reduce combines x in place. Tensors of a name and a length meet, and steps of training use a name again and again: so does this.
-template <typename T> static void all_reduce(kungfu::Peer &job, T *x, size_t n, KungFu_Op op, const char *name) {
-    if (job.AllReduce(x, x, (int)n, kungfu::type_encoder::value<T>(), op, name)) exit(1); // KungFu has said why
+// all_reduce combines x in place. Tensors of a name and a length meet, and steps of training use a
+// name again and again: so does this.
+template <typename T>
+static void all_reduce(kungfu::Peer &job, T *x, size_t n, KungFu_Op op, const char *name) {
+    // KungFu has said why
+    if (job.AllReduce(x, x, (int)n, kungfu::type_encoder::value<T>(), op, name)) exit(1);
 }
 
 static void barrier(kungfu::Peer &job) {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs from Debian what run.py compares shoal with. Does nothing where everything is there already.
+# Installs from Debian what run.py compares shoal with, and nothing that is there already.
 # usage: bench/peers/install.sh
 set -eu
 

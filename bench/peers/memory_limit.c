@@ -1,9 +1,10 @@
-// memory_limit: how fast the memory of this machine lets an in-place all-reduce of N float32 buffers be.
-// usage: memory_limit [-foreign] N BYTES…
-// One process a core (pinned), N at most, all mapping the N buffers. Each owns a part of the elements, reads them once
-// from every buffer and writes the sum once to every buffer: the least traffic that such an all-reduce can have. No
-// kernel, no socket, no copy in between; barriers spin. With -foreign the buffers begin and end in private memory of the
-// processes: each copies its own in and out, which such memory needs. One JSON object a size.
+// memory_limit: how fast the memory of this machine lets an in-place all-reduce of N float32
+// buffers be. usage: memory_limit [-foreign] N BYTES… One process a core (pinned), N at most, all
+// mapping the N buffers. Each owns a part of the elements, reads them once from every buffer and
+// writes the sum once to every buffer: the least traffic that such an all-reduce can have. No
+// kernel, no socket, no copy in between; barriers spin. With -foreign the buffers begin and end in
+// private memory of the processes: each copies its own in and out, which such memory needs. One
+// JSON object a size.
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdatomic.h>
@@ -44,7 +45,8 @@ static void reduce2(float *restrict a, float *restrict b, size_t n) {
     for (size_t i = 0; i < n; i++) a[i] = b[i] = a[i] + b[i];
 }
 
-static void reduce4(float *restrict a, float *restrict b, float *restrict c, float *restrict d, size_t n) {
+static void reduce4(float *restrict a, float *restrict b, float *restrict c, float *restrict d,
+                    size_t n) {
     for (size_t i = 0; i < n; i++) a[i] = b[i] = c[i] = d[i] = a[i] + b[i] + c[i] + d[i];
 }
 
@@ -66,7 +68,8 @@ static void reduce(const Worker *w) {
     }
 }
 
-// copy copies the buffers of my ranks where they are foreign, and waits for the others before a sum.
+// copy copies the buffers of my ranks where they are foreign, and waits for the others before a
+// sum.
 static void copy(Worker *w, float *const *to, float *const *from) {
     if (!w->foreign) return;
     for (int r = w->me; r < w->ranks; r += w->workers) memcpy(to[r], from[r], w->n * sizeof(float));
@@ -90,7 +93,8 @@ static double timed_call(Worker *w, int call) {
 }
 
 static void work(Worker *w) {
-    for (int r = w->me; w->foreign && r < w->ranks; r += w->workers) w->own[r] = malloc(w->n * sizeof(float));
+    for (int r = w->me; w->foreign && r < w->ranks; r += w->workers)
+        w->own[r] = malloc(w->n * sizeof(float));
     cpu_set_t core;
     CPU_ZERO(&core);
     CPU_SET(w->me, &core);
@@ -108,7 +112,8 @@ static void work(Worker *w) {
 }
 
 static void *shared(size_t bytes) {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                   MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (p == MAP_FAILED) {
         perror("memory_limit: mmap");
         exit(1);
