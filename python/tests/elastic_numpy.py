@@ -23,12 +23,12 @@ samples, batch, parts, seed, kills = map(int, arguments[:5])
 epochs, end = (int(arguments[5]), "") if arguments[5].isdigit() else (1 << 40, arguments[5])
 PLACES = ["before", "between the parts", "before the answer", "after"]
 job = shoal.join()
-seat = int(os.environ["SHOAL_RANK"])
+number = int(os.environ["SHOAL_RANK"])
 first = int(os.environ["SHOAL_SIZE"])
 doomed = random.Random(seed).sample(range(first), kills) if not job.outside else []
-choice = random.Random(seed * 1000 + seat)
+choice = random.Random(seed * 1000 + number)
 fatal, place = choice.randrange(1, epochs * samples // batch - 1), choice.choice(PLACES)
-if seat not in doomed:
+if number not in doomed:
     fatal = 1 << 62
 
 
@@ -40,7 +40,7 @@ def die(here, submitted=0):
 
 
 # Random where a worker comes late: what it does not get from the others is wrong.
-noise = np.random.default_rng(seat)
+noise = np.random.default_rng(number)
 seen, total = (
     (noise.normal(size=samples), noise.normal(size=1))
     if job.outside

@@ -3,14 +3,14 @@
     elastic_torch.py CONFIG FILE
 
 CONFIG is JSON: see the defaults. The training ends after `epochs` epochs or `steps` steps, or when
-FILE exists. `wrap` is what averages: ddp, optimizer or zero. `doomed` lists [seat, step, place]:
-the worker in that seat dies by SIGKILL there. With `card`, tensors are as on a device, for all
-workers or for the seats that it lists; with `device` too, a name that may have {} for the seat,
+FILE exists. `wrap` is what averages: ddp, optimizer or zero. `doomed` lists [number, step, place]:
+the worker of that number dies by SIGKILL there. With `gpu`, tensors are as on a device, for all
+workers or for those that it lists; with `device` too, a name that may have {} for the number,
 NCCL works there. In the folder `out` each worker writes a line a step, and in the end its model,
 its scheduler and, where that is whole, its optimizer. With `sizes`, the agent proposes these for
 buckets, in turn. `nest` is the outer loop, over epochs: range or epochs (loader.epochs); None =
 there is none. The scheduler steps once an epoch then, and workers compare themselves between two
-epochs, where `doomed` lists [seat, epoch, "between epochs"].
+epochs, where `doomed` lists [number, epoch, "between epochs"].
 
 The parameter `taken` says which samples were in the last step: the optimizer takes its gradient off
 it, which is above 0 exactly for them; `ending` whether a worker has seen FILE. Both become 0 behind
@@ -47,7 +47,7 @@ DEFAULTS = dict(
     out=None,
     child=False,
     compress="None",
-    card=False,
+    gpu=False,
     device=None,
     checkpoint=None,
     sizes=(),
@@ -225,24 +225,24 @@ def main(config, end):
 
     torch.set_num_threads(1)
     job = shoal.join()
-    seat = int(os.environ["SHOAL_RANK"])
+    number = int(os.environ["SHOAL_RANK"])
     late = job.outside
-    ledger = open(pathlib.Path(config["out"]) / f"{seat}.jsonl", "w")
+    ledger = open(pathlib.Path(config["out"]) / f"{number}.jsonl", "w")
 
     def here(place):
-        if [seat, loader.step.number, place] in config["doomed"]:
+        if [number, loader.step.number, place] in config["doomed"]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def hook(place):
         if (
             place == "behind the collective"
-            and [seat, loader.step.number, "NCCL fails"] in config["doomed"]
+            and [number, loader.step.number, "NCCL fails"] in config["doomed"]
         ):
             raise RuntimeError("a cable is loose")
         here(place)
 
-    if config["card"] is True or seat in (config["card"] or []):
-        device = None if config["device"] is None else config["device"].format(seat)
+    if config["gpu"] is True or number in (config["gpu"] or []):
+        device = None if config["device"] is None else config["device"].format(number)
         device_double.install(device=device, hook=hook)
     loader = shoal.torch.loader(
         data(config["samples"]),
@@ -260,14 +260,14 @@ def main(config, end):
     model, optimizer, scheduler = wrapped(config, net, here)
     if config["checkpoint"]:
         job.checkpoint(config["checkpoint"], every=5)
-    torch.manual_seed(seat)
+    torch.manual_seed(number)
     net.layers[0].weight.register_hook(lambda _: here("within backward"))
     if config["child"]:
         subprocess.Popen(["sleep", "1000"])
 
     def between(epoch):
         scheduler.step()
-        if [seat, epoch, "between epochs"] in config["doomed"]:
+        if [number, epoch, "between epochs"] in config["doomed"]:
             os.kill(os.getpid(), signal.SIGKILL)
         same = torch.tensor([int(digest(state_of(net, optimizer, scheduler, config["wrap"])), 16)])
         least, most, count = (
@@ -293,7 +293,7 @@ def main(config, end):
         optimizer.step()
         if config["nest"] is None:
             scheduler.step()
-        torch.rand(seat + 1)  # the workers' random states differ
+        torch.rand(number + 1)  # the workers' random states differ
         here("after the step")
         # which has not got the parameters of its last step
         if job.released and config["wrap"] == "zero":
@@ -318,7 +318,7 @@ def main(config, end):
         print("RELEASED", flush=True)
         return
     state = state_of(net, optimizer, scheduler, config["wrap"])
-    np.savez(pathlib.Path(config["out"]) / f"{seat}.npz", *arrays(state))
+    np.savez(pathlib.Path(config["out"]) / f"{number}.npz", *arrays(state))
     print(
         "RESULT",
         json.dumps([job.rank, job.size, job.committed, job.digest(), digest(state)]),

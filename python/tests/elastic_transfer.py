@@ -1,4 +1,4 @@
-"""A worker with 64 MiB of state. Where a joiner gets the state, the worker in seat DOOMED is killed
+"""A worker with 64 MiB of state. Where a joiner gets the state, worker DOOMED is killed
 at a PLACE of the handover.
 
     elastic_transfer.py DOOMED PLACE COUNT FILE
@@ -19,7 +19,7 @@ from shoal._live import transfer
 
 doomed, place, count, end = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
 job = shoal.join()
-seat = int(os.environ["SHOAL_RANK"])
+number = int(os.environ["SHOAL_RANK"])
 calls, armed = 0, False
 # how many bytes of memory were made for the state since this worker has entered
 entered, made = False, 0
@@ -39,7 +39,7 @@ def fatal(name):
     """Count a call, and die where it is the one."""
     global calls, entered
     entered = entered or name == "broadcast"
-    if armed and seat == doomed and name == place:
+    if armed and number == doomed and name == place:
         calls += 1
         if calls == count:
             os.kill(os.getpid(), signal.SIGKILL)

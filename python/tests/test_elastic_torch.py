@@ -192,7 +192,7 @@ def test_a_worker_is_killed_within_a_step(training, tmp_path, n, seat, place, wa
     ],
 )
 def test_gradients_from_a_device_when_workers_are_killed_and_join(training, tmp_path, wrap, place):
-    with training(3, wrap=wrap, samples=300, doomed=[[1, 7, place]], card=True) as job:
+    with training(3, wrap=wrap, samples=300, doomed=[[1, 7, place]], gpu=True) as job:
         job.until("w1 was killed by SIGKILL")
         job.goes_on()
         job.resize(3)
@@ -201,14 +201,14 @@ def test_gradients_from_a_device_when_workers_are_killed_and_join(training, tmp_
     ledger.check(3, losses=1)
 
 
-@pytest.mark.parametrize("card", [pytest.param(False, marks=REPEATED), True])
-def test_buckets_of_other_sizes_while_workers_are_killed_and_join(training, tmp_path, card):
+@pytest.mark.parametrize("gpu", [pytest.param(False, marks=REPEATED), True])
+def test_buckets_of_other_sizes_while_workers_are_killed_and_join(training, tmp_path, gpu):
     with training(
         3,
         wrap="ddp",
         samples=300,
         doomed=[[1, 25, "within backward"]],
-        card=card,
+        gpu=gpu,
         sizes=[9000, 700, 4000],
     ) as job:
         job.until("w1 was killed by SIGKILL")

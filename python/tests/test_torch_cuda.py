@@ -69,10 +69,10 @@ def _as_on_the_cpu(wrap, elastic, compress, device):
     import shoal
 
     job = shoal.join()
-    card = install() if device == "double" else None
+    double = install() if device == "double" else None
     return (
-        _train(job, wrap, elastic, compress, device if card is None else "cpu"),
-        card and card.log,
+        _train(job, wrap, elastic, compress, device if double is None else "cpu"),
+        double and double.log,
     )
 
 
@@ -168,9 +168,9 @@ def test_memory_is_pinned_once_and_unpinned(agent, monkeypatch):
 
 
 def test_pins_are_balanced(agent, monkeypatch):
-    card = DeviceDouble()
-    _pins(agent, card, monkeypatch)
-    assert [entry[0] for entry in card.log] == ["pin", "unpin", "pin"] and len(card.pinned) == 1
+    double = DeviceDouble()
+    _pins(agent, double, monkeypatch)
+    assert [entry[0] for entry in double.log] == ["pin", "unpin", "pin"] and len(double.pinned) == 1
 
 
 def _joined(agent, monkeypatch):
@@ -181,13 +181,13 @@ def _joined(agent, monkeypatch):
     return job
 
 
-def _pins(agent, card, monkeypatch):
+def _pins(agent, double, monkeypatch):
     from shoal.torch.bucket import Bucket
     from shoal.torch.bucket_copy import StreamCopier
 
     job = _joined(agent, monkeypatch)
     segments = agent.sessions[0].segments
-    copier = StreamCopier(job, card)
+    copier = StreamCopier(job, double)
     big = Bucket([torch.zeros(5 << 20)])
     copier.adopt(big)
     copier.adopt(big)

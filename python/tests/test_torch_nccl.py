@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from test_elastic_torch import Ledger, training  # noqa: F401  a fixture
 
 BY_NCCL = "gradients go through NCCL, on %d devices"
-OWN = dict(card=True, device="GPU-{}")
+OWN = dict(gpu=True, device="GPU-{}")
 
 
 @pytest.mark.parametrize("wrap, optimizer", [("ddp", "adam"), ("optimizer", "momentum")])
@@ -76,15 +76,15 @@ def test_what_nccl_cannot_do_goes_through_the_arena(training, tmp_path):  # noqa
 
 
 @pytest.mark.parametrize(
-    "card, device, why",
+    "gpu, device, why",
     [
         (True, "GPU", "ranks 0 and 1 share a device"),
         (True, None, "rank 0 has no NCCL that can be aborted"),
         ([0], "GPU-{}", "rank 1 trains on the CPU"),
     ],
 )
-def test_workers_that_cannot_use_it(training, tmp_path, card, device, why):  # noqa: F811
-    with training(2, samples=100, card=card, device=device) as job:
+def test_workers_that_cannot_use_it(training, tmp_path, gpu, device, why):  # noqa: F811
+    with training(2, samples=100, gpu=gpu, device=device) as job:
         ledger = Ledger(tmp_path, job.finish(), samples=100)
     ledger.check(2)
     assert ledger.output.count("gradients go through the arena: " + why) == 1
