@@ -226,7 +226,7 @@ func (l *launcher) sayStuck() {
 	}
 	if host := l.registry.takeLostLeader(); host != "" {
 		l.console.Note(fmt.Sprintf("too few hosts are left to be sure that no others go on; if "+
-			"you know that %s is gone for good, say so: shoal recover --force %s", host,
+			"you know that %s is gone for good, say so: shoal recover %s --force", host,
 			l.registry.name()))
 	}
 }

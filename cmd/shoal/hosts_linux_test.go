@@ -21,7 +21,7 @@ func TestHostIsCutOff(t *testing.T) {
 	s := startSpread(t, n, 1, audited)
 	took := []time.Duration{s.cut("b")}
 	victim := s.agents["b"]
-	s.says(victim, "shoal recover --force train")
+	s.says(victim, "shoal recover train --force")
 	n.mend("b")
 	s.ends(victim, 1)
 	s.says(victim, "the others go on without it")
@@ -332,7 +332,7 @@ func TestHostsAreLostOneAfterTheOther(t *testing.T) {
 	frozen := s.on("c")
 	s.signal(syscall.SIGSTOP, frozen, s.agents["c"])
 	s.signal(syscall.SIGKILL, nil, s.head)
-	s.says(s.agents["b"], "shoal recover --force train")
+	s.says(s.agents["b"], "shoal recover train --force")
 	s.signal(syscall.SIGKILL, frozen, s.agents["c"])
 	s.led("b")
 	s.shoal("recover", "train", "--force")

@@ -69,6 +69,12 @@ func Abrupt(ctx context.Context) context.Context {
 	return context.WithValue(ctx, abruptKey{}, context.AfterFunc(ctx, func() { leave(ctx) }))
 }
 
+// ReadAbruptly has the first signal end the process until done is called: nobody can stop a read of
+// a pipe to which nobody writes.
+func ReadAbruptly(ctx context.Context) (done func() bool) {
+	return context.AfterFunc(ctx, func() { leave(ctx) })
+}
+
 // Gently gives the first signal back to what goes by the context, as a command that writes must.
 // The second one ends the process.
 func Gently(ctx context.Context) {

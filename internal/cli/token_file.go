@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -47,7 +48,8 @@ func HostName(said string) string {
 // maxToken bounds what a token file may hold.
 const maxToken = 4 << 10
 
-func ReadToken(stdin io.Reader, path string) (string, error) {
+func ReadToken(ctx context.Context, stdin io.Reader, path string) (string, error) {
+	defer ReadAbruptly(ctx)()
 	from := stdin
 	if path != "-" {
 		f, err := os.Open(path)

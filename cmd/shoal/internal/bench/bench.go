@@ -40,7 +40,11 @@ func NewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure this machine",
-		Args:  cobra.ArbitraryArgs,
+		Long:  cli.Help(`Measure what shoal does on this machine.`, cli.ExitCodes, "train"),
+		Example: `  shoal bench allreduce
+  shoal bench allreduce -n 4
+  shoal bench allreduce --python`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cmd.Help()
@@ -57,11 +61,10 @@ func newBenchAllReduceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "allreduce",
 		Short: "Measure the all-reduce of N processes on this machine",
-		Long: `Measure the time of a sum all-reduce of N processes on this machine, size by size: in place, or into a shared result.
+		Long: cli.Help(`Measure the time of a sum all-reduce of N processes on this machine, for each size.
+The buffers get new random data before each call, and every element of the result is checked.
 
-Before each call the buffers are filled with new random data and all processes meet at a barrier; when all have returned,
-every element of the result is checked. A call takes as long as on its slowest rank. The number of calls follows from size
-and speed.`,
+A call takes as long as on its slowest rank. The number of calls follows from size and speed.`, cli.ExitCodes, "train"),
 		Example: `  shoal bench allreduce
   shoal bench allreduce -n 4 --bytes 4KiB,1MiB,256MiB
   shoal bench allreduce --python --bytes 4096 --json

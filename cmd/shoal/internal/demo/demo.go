@@ -37,12 +37,11 @@ func NewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Train on real data on this machine, lose a worker, gain two, and watch",
-		Long: `Train a small network on 1,797 handwritten digits with several worker processes on this machine, and watch. On the
-way one of them is killed in the middle of a step, and later two more are ordered. All workers count what has become part
-of the parameters, so at the end it is known whether a step or a sample was lost or counted twice.
+		Long: cli.Help(`Train a small network on 1,797 handwritten digits on this machine, lose a worker, and gain two.
+At the end the demo says whether a step or a sample was lost or counted twice.
 
-The data is part of this program, and so is the worker, so nothing is downloaded and no Python is needed. With --python
-the same network is trained by the NumPy and then by the PyTorch example.`,
+Data and workers are part of this program: nothing is downloaded, and no Python is needed. With
+--python the NumPy example and then the PyTorch example train the same network.`, cli.ExitCodes, "install"),
 		Example: `  shoal demo
   shoal demo -n 2 --json
   shoal demo --python=/usr/bin/python3`,

@@ -16,20 +16,19 @@ func NewDrainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "drain JOB HOST",
 		Short: "Free a host from the workers of a running job",
-		Long: `Free a host from the workers of a running job, without any repeated work.
+		Long: cli.Help(`Free a host of the workers of a running job, at the end of a step, so that no work is repeated.
+Where other hosts have free slots, new workers start there; else the job goes on with fewer.
 
-They are released when the current step ends, and replaced on hosts with free slots; where there is no room the job goes on
-with fewer. If these are fewer than --min the host is free all the same, and the others wait behind the step, with the state,
-until a slot is free for another worker or a host joins (shoal agent --join). Where no other host has a worker or a free
-slot the state would be lost: then the command fails, and nothing changes.
+HOST is a name that shoal ps JOB shows, or the name that the host has for itself.
 
-A job with a mesh (shoal.train) goes to the largest mesh that its workers on the other hosts can hold, where spares that
-wait count: behind the step their ranks take over the state, without a checkpoint. Where they can hold none, or one of fewer
-ranks than --min, the command fails and says so, and the job trains on as it was; shoal reshape gives it more workers.
-
-The host leaves the job when its workers have ended. The same happens when its agent gets SIGTERM. The host names are those
-of shoal ps JOB: what shoal run --hosts or shoal agent --name calls a host. What a host calls itself will do, too.`,
-		Example:           `  shoal drain train node3`,
+  the other hosts hold    what happens
+  all workers             the workers of HOST are replaced
+  fewer than --min        HOST becomes free, and the job waits until another host joins
+  nothing                 the command fails, because the state would be lost
+  a smaller mesh          a job with a mesh (shoal.train) goes to the largest that fits`, cli.ExitCodes, "several-hosts"),
+		Example: `  shoal drain train node3
+  shoal ps train                           shows the hosts of the job
+  shoal drain ~/.local/state/shoal/runs/train node3`,
 		Args:              jobAndHost,
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {

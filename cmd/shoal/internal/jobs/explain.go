@@ -22,12 +22,13 @@ func NewExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain JOB",
 		Short: "Say what happened to a job's workers, and why",
-		Long: `Print the ledger of a run in words: every change of its membership, when it was, after which step, and why. Workers for which the others had to
-wait for longer than the rhythm of the job explains are in it too. Of a job that runs it says who is waited for now, and what can be done about it.
+		Long: cli.Help(`Say which changes the workers of a job went through: when, after which step, and why.
+Of a job that runs, the command also says which worker the others wait for, and what to do about it.
 
-JOB is the name of a running job, else the newest run of that name, or the directory of a run.`,
+JOB is the name of a running job, else of its newest run, or the directory of a run.`, cli.ExitCodes, "troubleshooting"),
 		Example: `  shoal explain train
-  shoal explain train --json`,
+  shoal explain train --json               one JSON object a change
+  shoal explain ~/.local/state/shoal/runs/train-3`,
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeRuns,
 		RunE: func(cmd *cobra.Command, args []string) error {

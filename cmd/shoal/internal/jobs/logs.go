@@ -32,14 +32,13 @@ func NewLogsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs JOB",
 		Short: "Show the output of a job's workers, also of one that has ended",
-		Long: `Show the output of a job's workers, worker by worker, also of a job that has ended.
+		Long: cli.Help(`Show the output of a job's workers, also of a job that has ended.
+Each line begins with the number of its worker, which the worker keeps for life.
 
-JOB is the name of a running job, else the newest run of that name, or the directory of a run. The number of a worker is
-the one before its lines, which it keeps for life; for those that the job began with it is their first rank. Of a job on
-several hosts the one that leads it has the output of all workers since it does; each other host has that of its own, and
-does not follow it.`,
+JOB is the name of a running job, else of its newest run, or the directory of a run. Of a job on
+several hosts, the host that leads the job has the output of all workers since it leads.`, cli.ExitCodes, "troubleshooting"),
 		Example: `  shoal logs train
-  shoal logs train -f                      go on until the job ends
+  shoal logs train -f                      follow until the job ends
   shoal logs train --rank 2                one worker, as it wrote it
   shoal logs ~/.local/state/shoal/runs/train-3`,
 		Args:              cli.Arguments(1, 1),

@@ -28,11 +28,16 @@ func NewPsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ps [JOB]",
 		Short: "List the running jobs, or the workers of one",
-		Long: `List the jobs that you run on this machine, or the workers of one of them.
+		Long: cli.Help(`List the jobs that you run on this machine, or the workers of one of them.
+JOB is the name of a running job, or the directory of its run.
 
-WORKERS is members/wanted, SPARES how many more wait to be let in, of how many that shoal run --spares keeps, STEP how many steps
-the job has committed. A worker that is waiting takes part when the step ends, or as a spare when it is needed. One that is waited for keeps
-the others: it has not come to the call in which they wait, as one that hangs. JOB is the name of a running job, or the directory of its run.`,
+  column        meaning
+  WORKERS       members of the job / members that it should have
+  SPARES        workers that wait to replace a lost one / those that --spares asks for
+  GENERATION    number of the membership; it grows with every change
+  STEP          steps that are committed
+  STATE         what the job does; of a worker: running, waiting to become a member, or waited
+                for, when it keeps the others from going on`, cli.ExitCodes, "troubleshooting"),
 		Example: `  shoal ps
   shoal ps train
   shoal ps --json | jq -r .job`,

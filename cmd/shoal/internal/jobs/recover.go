@@ -16,13 +16,15 @@ func NewRecoverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover JOB --force",
 		Short: "Go on with a job whose other hosts are gone for good",
-		Long: `Go on, on this host, with a job whose other hosts are gone for good.
+		Long: cli.Help(`Go on, on this host, with a job whose other hosts are gone for good.
+Without --force the command refuses, because only a person can know that they are.
 
-When hosts are lost, those that are left go on by themselves if they are a majority, or half of them with the one that led the
-job. Fewer wait, because the others may well be alive on the other side of a broken cable, and a job that goes on twice is
-worse than one that waits: shoal ps then says stuck. Only a person can know that the others are gone. --force says so. If they
-are not, both sides train on, and their results differ.`,
-		Example:           `  shoal recover train --force`,
+When hosts are lost, a majority of hosts goes on by itself, and so does half of them with the host
+that led the job. Fewer hosts wait, and shoal ps says stuck: the others may be alive behind a broken
+cable. If they are, both sides train on after this command, and their results differ.`, cli.ExitCodes, "several-hosts"),
+		Example: `  shoal ps                                 shows which job is stuck
+  shoal recover train --force
+  shoal explain train                      shows what followed`,
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -29,18 +29,15 @@ func NewReshapeCommand() *cobra.Command {
 		Use: "reshape JOB --mesh AXES",
 		Short: "Give a running job another mesh: other degrees of data, tensor and pipeline " +
 			"parallelism",
-		Long: `Give a running job another mesh: other degrees of data, tensor and pipeline parallelism, while it trains.
+		Long: cli.Help(`Give a running job another mesh (data, tensor and pipeline parallelism) while it trains.
+The command prints the plan and its cost, and ends when the job has the mesh or cannot have it.
 
-The plan is printed first: what crosses from host to host against the least that is possible, the memory that it takes,
-what one host alone has behind it, and would take with it, and how long it should take, in memory and, once all-reduces of
-the job have told how fast they are, on links. Between two steps the state then moves to the ranks of the new mesh, with its optimizer, proved by fingerprint;
-the next step is made there, on the same samples, with the same loss. Workers that the mesh needs are started, those
-that it does not need are released. The job must train with shoal.train, which states where its state lies.
-
-The command ends when the job has the mesh, or says why it will not.`,
+The state moves between two steps, with its optimizer, and is proved by fingerprints. Workers that
+the mesh needs are started, and those that it does not need are released. The job must train with
+shoal.train, which states how its state lies.`, cli.ExitCodes, "meshes"),
 		Example: `  shoal reshape train --mesh dp=2,tp=2
   shoal reshape train --mesh dp=1,pp=4 --dry-run
-  shoal reshape train --mesh dp=5 --json      with the plan and each change as objects`,
+  shoal reshape train --mesh dp=5 --json   the plan and each change as objects`,
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {

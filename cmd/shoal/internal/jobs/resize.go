@@ -28,16 +28,15 @@ func NewResizeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resize JOB N",
 		Short: "Give a running job another number of workers",
-		Long: `Give a running job another number of workers, while it trains.
+		Long: cli.Help(`Give a running job another number of workers while it trains.
+The command ends when the job has N workers, or says why it will not.
 
-New workers start, prepare themselves while the others train, and receive model, optimizer and position in the data when
-a step ends. With fewer, those with the highest ranks are released when a step ends: their training loops end. No step
-and no sample is lost. The job must train in steps: shoal.torch.loader, job.steps, or client.Train in Go.
-
-The command ends when the job has N workers, or says why it will not.`,
+New workers receive the model, the optimizer and the position in the data at the end of a step. With
+fewer workers, those with the highest ranks are released at the end of a step. No step and no sample
+is lost. The job must train in steps: shoal.torch.loader, job.steps, or client.Train in Go.`, cli.ExitCodes, "train"),
 		Example: `  shoal resize train 6
   shoal resize train 2 --no-wait
-  shoal resize ~/runs/train 4 --json       with the directory of the run, and an object a change`,
+  shoal resize ~/runs/train 4 --json       by the directory of the run, one object a change`,
 		Args:              cli.Arguments(2, 2),
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {

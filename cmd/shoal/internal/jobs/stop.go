@@ -22,15 +22,17 @@ func NewStopCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stop JOB",
 		Short: "End a running job, at the end of a step",
-		Long: `End a running job and say how it ended.
+		Long: cli.Help(`End a running job, at the end of a step, and say how it ended.
+With --now SIGTERM comes at once.
 
-The workers of a job that trains in steps are released when the current step ends: their training loops end as at the end
-of the data, and the scripts go on to whatever comes after, such as saving the model. Those of any other job get SIGTERM.
-Workers that still run after 10 s get SIGTERM, and 2 s later SIGKILL. With --now SIGTERM comes at once.
-
-The exit code is 0 when the job is gone. That of shoal run is 0 if all of its workers ended well.`,
+  kind of job               what its workers get
+  trains in steps           their loops end as at the end of the data; the scripts go on, for
+                            example to save the model
+  any other                 SIGTERM
+  still running after 10 s  SIGTERM, and 2 s later SIGKILL`, "Exit codes: 0 the job is gone, 1 it is not, 2 wrong usage. For shoal run see its own help.", "train"),
 		Example: `  shoal stop train
-  shoal stop train --now`,
+  shoal stop train --now
+  shoal stop train --json                  the result as an object`,
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -23,11 +23,13 @@ func NewTokenCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token JOB",
 		Short: "Make a token with which another host joins a running job",
-		Long: `Make a token with which other hosts join a running job, for as long as it is good. Give it to no one else: whoever has it can join.
+		Long: cli.Help(`Make a token with which other hosts join a running job until it expires.
+Whoever has the token can join, so keep it secret.
 
-shoal run --listen writes a token too, which is good for ` + cli.TokenLife.String() + `. This makes more, also for a job that was started with --hosts, and when
-another host leads the job by now: ask where shoal ps shows it.`,
+shoal run --listen writes a token that is valid for 24 hours. This command makes another one. It
+also works for a job that was started with --hosts. Run it on the host that leads the job.`, cli.ExitCodes, "several-hosts"),
 		Example: `  shoal token train --token-file token
+  shoal token train --for 1h               to standard output
   shoal token train --for 1h | ssh node9 shoal agent --join head:7077 --token-file -`,
 		Args:              cli.Arguments(1, 1),
 		ValidArgsFunction: completeJobs,

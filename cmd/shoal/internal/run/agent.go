@@ -40,21 +40,18 @@ func NewAgentCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent --join HOST:PORT | --store URL --job NAME  --token-file FILE",
 		Short: "Lend this host to a job that runs on others",
-		Long: `Lend this host to a job that was started elsewhere with shoal run --listen.
+		Long: cli.Help(`Lend this host to a job that was started elsewhere with shoal run --listen, and end with the job.
+The agent runs workers of the job, as many as it has slots, over encrypted and authenticated links.
 
-The agent runs workers of the job here, as many as it has slots for, and exchanges their tensors with the other hosts over
-links that are encrypted and authenticated on both sides. It ends with the job.
+  event                          what the agent does
+  nobody answers yet             it says why, and tries again until --join-timeout
+  the host that led is lost      another host leads on; shoal ps, resize and stop work there
+  Ctrl-C or SIGTERM              its workers leave when their step ends, and so does the agent; if
+                                 the job cannot do without them, it says why and stays
+  Ctrl-C or SIGTERM again        its workers end at once, and the job goes on without them
 
-If nobody answers there, it says why and tries again until somebody does. A refusal ends it: another token, another version.
-
-With --store and --job it asks the store of the job where that listens, which is right also when another host leads it by now.
-
-When the host that leads the job is lost, another one goes on in its place, without a lost step: then shoal ps, resize,
-logs and stop work there.
-
-Ctrl-C or SIGTERM, as a spot notice brings it, lets this host's workers go when their step ends, so that no work is
-repeated; then the agent ends. If the job cannot do without them, it says why, and this host stays. A second one ends them
-at once: the job goes on without them.`,
+With --store and --job the agent asks the store of the job where the job listens, which is right
+also when another host leads it by now.`, cli.ExitCodes, "several-hosts"),
 		Example: `  shoal agent --join head:7077 --token-file token
   shoal agent --join 10.0.0.5:7077 --token-file - --slots 2 < token
   shoal agent --store nats://db:4222 --job digits --token-file token`,
@@ -96,7 +93,7 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	if err := cmp.Or(cli.CheckAddress("join", f.join), cli.CheckAddress("listen", f.listen)); err != nil {
 		return err
 	}
-	token, err := cli.ReadToken(cmd.InOrStdin(), f.tokenFile)
+	token, err := cli.ReadToken(cmd.Context(), cmd.InOrStdin(), f.tokenFile)
 	if err != nil {
 		return err
 	}

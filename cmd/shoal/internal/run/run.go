@@ -45,43 +45,34 @@ func NewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [-n N] [-f job.yaml] [flags] -- command [args…]",
 		Short: "Run a command as N workers of one job",
-		Long: `Run a command as N workers of one job, on this machine or on several hosts.
+		Long: cli.Help(`Run a command as N workers of one job, on this machine or on several hosts, and keep their output.
+Ctrl-C stops the workers, and a second Ctrl-C kills them. Nothing of a job stays behind.
 
-The workers' output comes line by line behind their ranks; all of it, and what they report, is kept in the directory of
-the run. The first worker that fails ends the job. Ctrl-C stops the workers, a second Ctrl-C kills them. Nothing of a job
-stays behind, however it ends.
+  kind of job                     what a lost worker means
+  any program                     the first worker that fails ends the job
+  trains in steps                 the job goes on without workers that are killed by a signal, or
+                                  that came later and fail; shoal resize changes their number
+  trains in steps, with --min N   also without workers that fail; below N it waits for more
+  with --spares N                 a worker that already waits takes the place of a lost one
 
-A job that trains in steps (shoal.torch.loader, job.steps, or client.Train in Go) goes on without workers that are killed
-by a signal, or that came later and fail, and shoal resize changes their number. With --min N it also goes on without others
-that fail by themselves, and waits at the end of a step while it has fewer than N, until shoal resize or a host that joins
-gives it more.
+A job trains in steps if its script uses shoal.torch.loader, job.steps, or client.Train in Go.
 
-With --spares N, behind its first step, the job starts N workers more, which run the script up to its loop and wait there. One of them
-takes the place of a worker that is lost when the step ends, and they are the first to enter when the job is made larger; others
-start in their stead. A spare takes a slot on a host, and so much memory as a worker.
+  hosts                           how they come
+  --listen :7077                  other hosts join with the shoal agent command that is printed
+  --hosts node1:4,node2:4         agents are started over ssh, in the folder of the same path
+  --store URL or FOLDER           a record of the job, by which hosts find it; training never waits
+                                  for it
 
-With --listen other hosts may join, with the command that is printed then; the job begins when there is room for all workers. With
---hosts the agents of other hosts are started over ssh, under these names, in the folder of the same path; shoal must be on the PATH there, and --env PATH=… says where the
-workers' programs are. What hosts say to each other is encrypted and authenticated.
-SIGTERM, as a spot notice brings it, frees this host when its step ends, and another leads on. It ends the job as Ctrl-C does where no other host is
-there to lead on, and where workers cannot be let go: in a job without steps. Where the others cannot hold the state, the job says so and trains on.
-
-With --store the job keeps a record on NATS servers, or in a folder of this host: who leads it, and every change of its
-membership. Only one job of a name runs on a store, and hosts can join by its name. Training never waits for the store, and
-no job needs one to survive.
-
-A worker finds its place in SHOAL_RANK and SHOAL_SIZE (also RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … for torch).
-Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM.`,
+A worker finds its place in SHOAL_RANK and SHOAL_SIZE, and in RANK, WORLD_SIZE, LOCAL_RANK,
+MASTER_ADDR and MASTER_PORT for torch. SIGTERM frees this host at the end of a step if another host
+can lead on; otherwise it ends the job.`, "Exit codes: 0 all workers ended well, 1 the job failed, 2 wrong usage, 130 stopped by Ctrl-C,\n143 by SIGTERM.", "train"),
 		Example: `  shoal run -n 4 -- python3 train.py --epochs 3
+  shoal run -n 4 --min 2 --max 8 --spares 1 -- python3 train.py
   shoal run -n 2 --name digits --env OMP_NUM_THREADS=1 -- ./train
-  shoal run -n 4 --min 2 --max 8 -- python3 train.py
-  shoal run -n 4 --spares 1 -- python3 train.py                a lost worker is replaced
-  shoal run -n 8 --listen :7077 -- python3 train.py            other hosts join with shoal agent
-  shoal run -n 8 --hosts node1:4,node2:4 -- python3 train.py   over ssh
-  shoal run -n 4 --name digits --store ./record -- python3 train.py
-  shoal run -n 8 --name digits --listen :7077 --store nats://db:4222 --store-creds shoal.creds -- python3 train.py
-  shoal run -f job.yaml                      the file gives name, workers, min, max, spares, command, env, fixed_routes and redundant
-  shoal run -f job.yaml -n 8 --dry-run       print the job that would be run; flags come before the file`,
+  shoal run -n 8 --listen :7077 -- python3 train.py
+  shoal run -n 8 --hosts node1:4,node2:4 -- python3 train.py
+  shoal run -n 8 --name digits --listen :7077 --store nats://db:4222 -- python3 train.py
+  shoal run -f job.yaml -n 8 --dry-run     print the job; flags come before the file`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			spec, err := f.spec(cmd, args)
 			if err != nil {
@@ -111,11 +102,10 @@ func (f *runFlags) declare(flags *pflag.FlagSet) {
 	flags.StringVarP(&f.file, "file", "f", "", "read the job from a YAML file")
 	flags.StringVar(&f.name, "name", "", "name of the job (default: after the command)")
 	flags.StringArrayVar(&f.env, "env", nil, "set `KEY=VALUE` for the workers; repeat for more")
-	flags.BoolVar(&f.fixed, "fixed-routes", false, "let an all-reduce go between hosts by its "+
-		"length alone, not as is measured to be fastest: sums come out the same in every run")
-	flags.BoolVar(&f.spread, "redundant", false, "place the ranks of a mesh so that what "+
-		"several of them have is on two hosts, wherever the workers allow it: a lost host then "+
-		"costs no state")
+	flags.BoolVar(&f.fixed, "fixed-routes", false, "choose the route of an all-reduce by its "+
+		"length and not by measurements, so that sums are the same in every run")
+	flags.BoolVar(&f.spread, "redundant", false, "place replicas on different hosts, so that "+
+		"losing a host loses no state")
 	flags.StringVar(&f.logDir, "log-dir", "",
 		"keep the directory of the run in here (default ~/.local/state/shoal/runs)")
 	flags.StringVar(&f.listen, "listen", "",
@@ -141,7 +131,9 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	var spec job.Spec
 	if f.file != "" {
 		var err error
-		if spec, err = job.Load(f.file); err != nil {
+		done := cli.ReadAbruptly(cmd.Context())
+		spec, err = job.Load(f.file)
+		if done(); err != nil {
 			return spec, err
 		}
 	}

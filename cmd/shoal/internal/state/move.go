@@ -66,32 +66,34 @@ func addWorkers(cmd *cobra.Command, workers *int) {
 		"how many cores to use")
 }
 
-const published = `DST appears when it is whole and its fingerprints are those of SRC; until then it grows in DST.partial. A command that was
-stopped, however, goes on where it was when it is run again.
+const published = `
+DST appears when it is whole and its fingerprints are those of SRC. Until then it grows in
+DST.partial, and a command that was stopped goes on there when it is run again.
 
-SRC and DST can be s3://BUCKET/PREFIX, or with the name of a file behind; AWS_ENDPOINT_URL_S3, AWS_PROFILE, AWS_ACCESS_KEY_ID and the other
-variables and files of AWS's own tools say where that is and who asks. There DST always gets a manifest, which is written last: until then DST/.partial
-(of a file, DST.partial) says that it is not whole, and no command of shoal takes it. A command that fails or is stopped by Ctrl-C removes what it has sent.
-One that was killed cannot; run again it removes that and begins anew. Nothing is put on the disk for it, and parts of 400 MiB at most are in memory.`
+SRC and DST can be s3://BUCKET/PREFIX; the variables and files of AWS's own tools say where that is.
+There a command that was stopped begins anew.`
 
 func newStateReshardCommand() *cobra.Command {
 	var m moveFlags
 	cmd := &cobra.Command{
 		Use:   "reshard SRC DST",
 		Short: "Write a checkpoint for another layout",
-		Long: `Write a checkpoint anew for other ranks: SRC is of any format, DST a folder with a file for each rank of the layout.
+		Long: cli.Help(`Write a checkpoint for other ranks. SRC is of any format, and DST becomes a folder.
 
-The format ranks has what lies in the memory of each rank, as it lies there; dcp and shards have the boxes of the whole
-tensors that a rank needs, as torch's distributed checkpoint reads them. What several ranks have is written once. megatron has Megatron-LM's
-mp_rank folders, in which every rank has all that it loads.
+  --format   what DST has
+  ranks      a file for each rank, with the memory of the rank as it lies there
+  dcp        the parts that each rank needs, as torch's distributed checkpoint reads them
+  shards     the same parts in safetensors
+  megatron   Megatron-LM's mp_rank folders, in which each rank has all that it loads
 
-` + published,
+In dcp and shards, what several ranks have is written once.
+`+published, cli.ExitCodes, "files"),
 		Example: `  shoal state reshard checkpoints/step-1000 out --mesh dp=8 --preset fsdp2 --format dcp
   shoal state reshard model.safetensors out --mesh pp=2,tp=4 --preset megatron-core
-  shoal state reshard megatron out --format megatron --mesh pp=4,tp=2 --only 'model.**' --only 'optimizer.**'
+  shoal state reshard megatron out --format megatron --mesh pp=4,tp=2 --only 'model.**'
   shoal state reshard out other --layout layout.yaml --seal
-  shoal state reshard s3://models/llama s3://models/llama-tp8 --mesh tp=8 --preset megatron-core
-  shoal state reshard --json checkpoints/step-1000 out --mesh dp=8 --preset fsdp2 | jq -r .fingerprint`,
+  shoal state reshard s3://models/llama s3://models/out --mesh tp=8 --preset megatron-core
+  shoal state reshard --json step-1000 out --mesh dp=8 --preset fsdp2 | jq -r .fingerprint`,
 		Args: cli.Arguments(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !m.layout.given() {
@@ -116,31 +118,23 @@ func newStateConvertCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert SRC DST",
 		Short: "Write a checkpoint in another format",
-		Long: `Write a checkpoint in another format:
+		Long: cli.Help(`Write a checkpoint in another format. Names, types and every bit of the tensors stay as they are.
 
-` + formats() + `
-Names, element types and every bit of the tensors stay as they are. What is no tensor (steps, learning rates) comes along, except to
-safetensors, which have no place for it, and but for the groups of another format's optimizer to universal. pt is one dict, in which the keys
-of dicts in dicts are joined by dots, and has what torch.load takes with weights_only; what becomes something else, as arrays of NumPy do, is said. In Megatron's files tensors have
-Megatron's names, joined, cut and numbered as it does, and random numbers, which belong to ranks, stay behind: load megatron with
---no-load-rng, torch_dist as it is. In megatron rows of the vocabulary are filled up. DeepSpeed loads zero1, zero2 and zero3 by position and over
-as many ranks as they are written for, universal by names and over any number, but experts with an expert parallel size of 1 only. To zero3 the
-model's copy of the master weights stays behind.
-
---names hf goes the other way: a decoder of Megatron, in whichever format, gets the names that Hugging Face's transformers load (llama, mistral, qwen2, qwen3,
-qwen3_moe, mixtral), q, k, v, gate and up by themselves, without the rows that fill up the vocabulary; so does its optimizer. How many heads and rows there are
-say Megatron's arguments, the model's --config, or --kv-heads and --vocab-size. The folder still needs a config.json and the tokenizer: shoal writes neither.
-
-` + published,
-		Example: `  shoal state convert checkpoints/step-1000 model --format hf --only 'model.**' --max-file-bytes 5000000000
-  shoal state convert zero/global_step100 model.safetensors --format hf --only 'module.**' --rename module.=
+`+formats()+`
+Values that are not tensors, such as steps and learning rates, come along where the format has a
+place for them: not to safetensors. With --names hf, a decoder of Megatron gets the names that
+Hugging Face's transformers load (llama, mistral, qwen2, qwen3, qwen3_moe, mixtral). The folder
+still needs a config.json and the tokenizer. The guide says what each format keeps.
+`+published, cli.ExitCodes, "files"),
+		Example: `  shoal state convert checkpoints/step-1000 model --format hf --only 'model.**'
+  shoal state convert zero model.safetensors --format hf --only 'module.**' --rename module.=
   shoal state convert model.safetensors model.pt --format pt
   shoal state convert model out --format megatron --mesh pp=2,tp=4
   shoal state convert megatron out --format torch_dist --only 'model.**' --only 'optimizer.**'
-  shoal state convert megatron model --format hf --names hf --config config.json --only 'model.**'
+  shoal state convert megatron model --format hf --names hf --config config.json
   shoal state convert zero out --format universal
   shoal state convert zero out --format zero3 --mesh dp=6
-  shoal state convert runs/step-1000 s3://models/out/model.safetensors --format hf --only 'model.**'`,
+  shoal state convert runs/step-1000 s3://models/out/model.safetensors --format hf`,
 		Args: cli.Arguments(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if m.format == "" {
@@ -159,11 +153,22 @@ say Megatron's arguments, the model's --config, or --kv-heads and --vocab-size. 
 	return cmd
 }
 
-// formats lists those that can be written.
+// formatIndent is the column at which the descriptions of formats begin.
+const formatIndent = 23
+
+// formats lists the formats that can be written, in lines of up to 100 columns.
 func formats() string {
 	var b strings.Builder
 	for _, f := range checkpoint.Formats() {
-		fmt.Fprintf(&b, "  %-20s %s\n", f, checkpoint.Describe(f))
+		name, line := f, ""
+		for _, word := range strings.Fields(checkpoint.Describe(f)) {
+			if len(line)+1+len(word) > 100-formatIndent {
+				fmt.Fprintf(&b, "  %-20s%s\n", name, line)
+				name, line = "", ""
+			}
+			line += " " + word
+		}
+		fmt.Fprintf(&b, "  %-20s%s\n", name, line)
 	}
 	return b.String()
 }

@@ -23,12 +23,12 @@ func newStateLayoutCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "layout FILE",
 		Short: "Say what a layout puts on a rank, or write a preset as a file to change",
-		Long: `Say which tensors lie in the memory of a rank, and in which file a checkpoint has each. FILE is the shoal-layout.json of a
-checkpoint, or of one that is not written yet: a layout with the names, types and shapes that it is for (docs/formats/ranks.md);
-- is what comes in.
+		Long: cli.Help(`Say which tensors lie in the memory of a rank, and in which file a checkpoint has each.
+FILE is the shoal-layout.json of a checkpoint, written or to be written; - is standard input.
 
-With --preset, FILE is a checkpoint, and what is printed is the layout that the preset is for its tensors, in YAML, for --layout of other commands. So stages
-with different numbers of layers, or shards of different sizes, are said in a line or two: pp=spread(1,30) becomes pp=spread(1,30,cuts=6/14/22).`,
+With --preset, FILE is a checkpoint, and the command prints the layout that the preset gives its
+tensors, as YAML for --layout of other commands. Edit it for stages with different numbers of layers
+or shards of different sizes: pp=spread(1,30) becomes pp=spread(1,30,cuts=6/14/22).`, cli.ExitCodes, "files"),
 		Example: `  shoal state layout checkpoints/step-1000/shoal-layout.json --rank 3
   shoal state layout --json - < shoal-layout.json | jq -r .file
   shoal state layout model --mesh pp=4,tp=2 --preset megatron-core > layout.yaml`,

@@ -26,15 +26,19 @@ func newStatePlanCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan SRC",
 		Short: "Say what a change of layout would move, against the least that is possible",
-		Long: `Say what it takes to bring state to the ranks of a layout, and move nothing. SRC is a checkpoint: its names, types and shapes
-are the state. With --from-mesh and --from-preset, or --from-layout, the state is in the memory of running ranks, which change their layout; else
-it is in the files, on a host of its own.
+		Long: cli.Help(`Say how many bytes a change of layout moves, against the least possible, and move nothing.
+SRC is a checkpoint, which gives names, types and shapes.
 
-Ranks fill hosts of --devices each. The bytes are those that cross from host to host: no plan can do with fewer, whatever host takes
-which ranks. With --rate, what a host can send and at the same time receive, the plan says how long the links are busy: as long as those of the
-busiest host. Where the state is in files, that host is the one that reads them.`,
+  flag                           what it says
+  --from-mesh, --from-preset     the state is in the memory of running ranks with this layout
+  --from-layout                  the same, with the layout in a file
+  (none of them)                 the state is in the files, on a host of its own
+  --devices                      ranks that a host has
+  --rate                         what a host sends, and receives at the same time; with it the plan
+                                 says how long the links of the busiest host are busy`, cli.ExitCodes, "files"),
 		Example: `  shoal state plan checkpoints/step-1000 --mesh dp=8 --preset fsdp2 --devices 4 --rate 10Gbit/s
-  shoal state plan model.safetensors --kv-heads 8 --from-mesh dp=4,tp=2 --from-preset megatron-core+zero1 --mesh dp=3,tp=2 --preset megatron-core+zero1`,
+  shoal state plan model --from-mesh dp=4 --from-preset fsdp2 --mesh dp=8 --preset fsdp2
+  shoal state plan model --mesh pp=2,tp=4 --preset megatron-core`,
 		Args: cli.Arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if devices < 1 {

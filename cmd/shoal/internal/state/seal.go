@@ -11,7 +11,6 @@ import (
 	"github.com/shoal-ml/shoal/internal/durable"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/digest"
-	"github.com/shoal-ml/shoal/state/manifest"
 )
 
 func newStateSealCommand() *cobra.Command {
@@ -20,10 +19,11 @@ func newStateSealCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "seal PATH",
 		Short: "Write down what a checkpoint holds, to compare with later",
-		Long: `Write a manifest of a checkpoint: a fingerprint of each tensor, which is the same in any layout and format, and hashes of the
-blocks of each file. It is called ` + manifest.Name + `, in the folder, or behind the name of a single file.
+		Long: cli.Help(`Write the manifest of a checkpoint: a fingerprint of each tensor and hashes of the blocks of each
+file. A fingerprint is the same in every layout and format.
 
-A sealed checkpoint is compared with its manifest whenever it is moved.`,
+The manifest is shoal-manifest.json in the folder, or has that name behind the name of a single
+file. Every command that moves a sealed checkpoint compares it with its manifest.`, cli.ExitCodes, "files"),
 		Example: `  shoal state seal checkpoints/step-1000
   shoal state seal model.safetensors
   shoal state seal s3://models/llama
@@ -74,11 +74,10 @@ func newStateVerifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify PATH",
 		Short: "Compare a checkpoint with its seal",
-		Long: `Compare every byte of a checkpoint with its manifest, and print what is not as it was sealed: the file, where in it, and
-which tensors.
-
-The exit code is 0 when everything is as it was, else 1.`,
+		Long: cli.Help(`Compare every byte of a checkpoint with its manifest.
+The command prints what is not as it was sealed: the file, the place in it, and the tensors.`, "Exit codes: 0 all is as it was sealed, 1 it is not, 2 wrong usage.", "files"),
 		Example: `  shoal state verify checkpoints/step-1000
+  shoal state verify s3://models/llama
   shoal state verify --json model.safetensors | jq -r .file`,
 		Args: cli.Arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -115,16 +114,18 @@ func newStateDiffCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff A B",
 		Short: "Compare the tensors of two checkpoints, whatever their layouts and formats",
-		Long: `Compare the tensors of two checkpoints bit by bit, whatever their layouts and formats: which are in one only, have another type
-or shape, or other content, and in how many elements. Checksums in the files of torch.save are compared first: what is damaged is not compared further.
+		Long: cli.Help(`Compare the tensors of two checkpoints bit by bit, whatever their layouts and formats.
+The command says which tensors are in one of them only, or differ in type, shape or content.
 
-With --names hf, what has Megatron's names is compared under those of Hugging Face, as shoal state convert would write it; with --rename, A under the names
-that convert would give it. --only goes by the names in A and B.
+  flag         under which names tensors are compared
+  --names hf   Megatron's tensors under the names of Hugging Face, as convert writes them
+  --rename     tensors of A under the names that convert would give them
+  --only       tensors whose names in A and B match
 
-The exit code is 0 when the tensors are the same, else 1. What is no tensor is not compared.`,
+Only tensors are compared. Damage that a checksum shows is reported, and not compared further.`, "Exit codes: 0 the tensors are the same, 1 they differ or an error, 2 wrong usage.", "files"),
 		Example: `  shoal state diff checkpoints/step-1000 model.safetensors --only 'model.**'
-  shoal state diff megatron/iter_0001000 model --names hf --config model/config.json --only 'model.**' --only lm_head.weight
-  shoal state diff zero/global_step100 model.safetensors --rename module.= --only 'module.**' --only 'layers.**'
+  shoal state diff megatron model --names hf --config model/config.json --only 'model.**'
+  shoal state diff zero model.safetensors --rename module.= --only 'module.**'
   shoal state diff --json before after | jq -r .tensor`,
 		Args: cli.Arguments(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -23,15 +23,16 @@ func NewCommand() *cobra.Command {
 		Use: "state",
 		Short: "Look at training state in files, move it to other layouts and formats, prove " +
 			"that it is whole",
-		Long: `Look at training state in files, move it to other layouts and formats, and prove that it is whole.
+		Long: cli.Help(`Look at training state in files, move it to other layouts and formats, and prove that it is whole.
+No code in a pickle is run.
 
-Any format is read: safetensors (a file, a folder with an index, shards), torch.save, torch's distributed checkpoints,
-Megatron-LM, DeepSpeed, and shoal's own with a file for each rank. Nothing of a pickle is run.`,
+Every command reads safetensors (a file, a folder with an index, shards), torch.save, torch's
+distributed checkpoints, Megatron-LM, DeepSpeed, and shoal's own format with a file for each rank.`, cli.ExitCodes, "files"),
 		Example: `  shoal state ls checkpoints/step-1000
   shoal state check checkpoints/step-1000
-  shoal state convert zero/global_step100 model.safetensors --format hf --only 'module.**' --rename module.=
-  shoal state reshard megatron/iter_0001000 out --mesh pp=4,tp=2 --preset megatron-core --only 'model.**' --only 'optimizer.**'
-  shoal state diff megatron/iter_0001000 out --only 'model.**' --only 'optimizer.**'`,
+  shoal state convert zero/global_step100 model.pt --format pt --only 'module.**'
+  shoal state reshard megatron/iter_0001000 out --mesh pp=4,tp=2 --preset megatron-core
+  shoal state diff megatron/iter_0001000 out --only 'model.**'`,
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
 			cmd.SetContext(cli.Abrupt(cmd.Context()))
 		},
@@ -54,10 +55,11 @@ func newStateLsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls PATH",
 		Short: "List the tensors of a checkpoint",
-		Long: `List the tensors of a checkpoint: PATH is its folder, or a file.
+		Long: cli.Help(`List the tensors of a checkpoint. PATH is its folder, or a file.
 
-PLACE is the rank that has a part, where the format does not say how the parts fit together. FILES is in how many files
-the tensor lies.`,
+  column   meaning
+  PLACE    rank that has a part, where the format does not say how the parts fit together
+  FILES    number of files in which the tensor lies`, cli.ExitCodes, "files"),
 		Example: `  shoal state ls model.safetensors
   shoal state ls checkpoints/step-1000
   shoal state ls --values checkpoints/step-1000
@@ -92,16 +94,17 @@ func newStateCheckCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check PATH",
 		Short: "Check that a checkpoint is whole",
-		Long: `Check the structure of a checkpoint: every file is there and not cut off, every element of every tensor lies in exactly
-one place, and no pickle asks for what is not known. PATH is its folder, or a file. The bytes of tensors are not read, but where names are
-to be proved: the optimizer in Megatron's mp_rank_* folders goes by position, and its copies of the parameters, rounded, must be the model's. Where damage or an unknown order
-leaves tensors without names, nothing is compared, and check says so: that is no fault. Nor is it one where the files do not tell whether others
-should be there, such as shards that torch wrote; check says so instead of "is whole". With --json, what is not known is an object with "unknown".
+		Long: cli.Help(`Check that a checkpoint is whole: each file is there and complete, and each element of each tensor
+lies in exactly one place. PATH is its folder, or a file.
 
-With --read every byte is compared that has a checksum in its file, as those of torch.save have: a flipped bit is a fault with the file, the byte
-and the tensors. safetensors have no checksums; shoal state seal makes some. convert, reshard, diff and seal compare what they read anyway.
+The command says what it cannot know, which is no fault: for example whether shards are missing that
+no file mentions, or which tensor is which after damage. With --json that is an object "unknown".
 
-The exit code is 0 for a checkpoint without a fault, else 1.`,
+  flag      what is read
+  (none)    names, types, shapes and places; tensors only where names have to be proved
+  --read    every byte that has a checksum in its file, as the files of torch.save have
+
+Files of safetensors have no checksums; shoal state seal makes some.`, "Exit codes: 0 no fault, 1 a fault or an error, 2 wrong usage.", "files"),
 		Example: `  shoal state check checkpoints/step-1000
   shoal state check --read checkpoints/step-1000
   shoal state check --json checkpoints/step-1000 | jq -r '.what // .unknown'`,
