@@ -1,6 +1,9 @@
 // allreduce_kungfu: the time of an in-place KungFu all-reduce, float32 sum, for each size given in
-// bytes. usage: kungfu-run -np 2 allreduce_kungfu BYTES… A barrier before and behind each call; a
-// call takes as long as on its slowest rank; rank 0 prints one JSON object a size.
+// bytes.
+// usage: kungfu-run -np 2 allreduce_kungfu BYTES…
+//
+// A barrier before and after each call; a call takes as long as on its slowest rank; rank 0 prints
+// one JSON object a size.
 #include <kungfu.h>
 
 #include "payload.h"

@@ -1,6 +1,8 @@
 // allreduce_mpi: the time of an in-place MPI_Allreduce, float32 sum, for each size given in bytes.
-// usage: mpirun -np 2 allreduce_mpi BYTES… A barrier before and behind each call; a call takes as
-// long as on its slowest rank; rank 0 prints one JSON object a size.
+// usage: mpirun -np 2 allreduce_mpi BYTES…
+//
+// A barrier before and after each call; a call takes as long as on its slowest rank; rank 0 prints
+// one JSON object a size.
 #include <mpi.h>
 
 #include "payload.h"

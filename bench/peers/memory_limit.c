@@ -1,10 +1,12 @@
 // memory_limit: how fast the memory of this machine lets an in-place all-reduce of N float32
-// buffers be. usage: memory_limit [-foreign] N BYTES… One process a core (pinned), N at most, all
-// mapping the N buffers. Each owns a part of the elements, reads them once from every buffer and
-// writes the sum once to every buffer: the least traffic that such an all-reduce can have. No
-// kernel, no socket, no copy in between; barriers spin. With -foreign the buffers begin and end in
-// private memory of the processes: each copies its own in and out, which such memory needs. One
-// JSON object a size.
+// buffers be.
+// usage: memory_limit [-foreign] N BYTES…
+//
+// One process a core (pinned), N at most, all mapping the N buffers. Each owns a part of the
+// elements, reads them once from every buffer and writes the sum once to every buffer: the least
+// traffic that such an all-reduce can have. No kernel, no socket, no copy in between; barriers
+// spin. With -foreign the buffers begin and end in private memory of the processes: each copies its
+// own in and out, which such memory needs. One JSON object a size.
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdatomic.h>
