@@ -9,7 +9,7 @@ import (
 )
 
 // A host of a job with a mesh is left, the one that leads too: those on the others take over the
-// state, no step is void, and the host is let go.
+// state, no step is aborted, and the host is let go.
 func TestHostsLeaveAMesh(t *testing.T) {
 	for _, c := range []struct {
 		mesh, then string
@@ -41,7 +41,7 @@ func TestHostsLeaveAMesh(t *testing.T) {
 				t.Errorf("host %s leaves: %s", c.host, why)
 			}
 			for len(events) > 0 {
-				if e := <-events; strings.Contains(e.Because, "void") || len(e.Lost) > 0 {
+				if e := <-events; strings.Contains(e.Because, "aborted") || len(e.Lost) > 0 {
 					t.Errorf("a step was made again: %+v", e)
 				}
 			}

@@ -118,7 +118,7 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 			}
 		}
 		if rep.Stated != nil {
-			r.takes(*rep.Stated)
+			r.acceptStated(*rep.Stated)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 			r.machine.Lost(m.Worker, "is not known on its host")
 		}
 	}
-	r.loseState()
+	r.endWithoutState()
 	gone := map[topo.WorkerID]bool{}
 	for _, m := range r.state.View.Members {
 		_, ended := r.dead[m.Worker]
@@ -167,11 +167,11 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 	}
 }
 
-// loseState ends a job of which nobody that is left has the state: its members were let in by a
-// generation, and no host that is left has the entry of the log with which they are told. Who had
+// endWithoutState ends a job of which nobody that is left has the state: its members were let in by
+// a generation, and no host that is left has the entry of the log with which they are told. Who had
 // the state is lost, and may have committed that entry, and made more steps. A job with a mesh can
 // go back to a checkpoint.
-func (r *leader) loseState() {
+func (r *leader) endWithoutState() {
 	told := r.state.View
 	entered := func(m topo.Member) bool {
 		_, is := told.Rank(m.Worker)

@@ -69,7 +69,7 @@ func (r *leader) applyFlags(c *collective.Call) {
 // ready makes batches of sets that are ready. A run of sets up to one that does not say More
 // commits together.
 func (r *leader) ready(sets []collective.Ready) {
-	r.review(sets)
+	r.checkEarly(sets)
 	var f *batch
 	for _, s := range sets {
 		if s.Err == nil && s.Calls[0].Call.Step && !r.entire(s.Calls) {
@@ -126,7 +126,7 @@ func (r *leader) dispatch(f *batch) {
 	if f.replaces != 0 {
 		before = slices.Clone(f.hosts)
 	}
-	r.concern(f)
+	r.findHosts(f)
 	for _, h := range before { // that have no part in what is left of it
 		if !slices.Contains(f.hosts, h) {
 			r.send(h, Drops{f.replaces})
@@ -162,7 +162,7 @@ func (r *leader) ask(f *batch, sets []collective.Ready, more bool) {
 	e.Batch, e.Replaces, e.Without, e.More = f.number, f.replaces, r.missing(), more
 	e.Hosts, e.Sets = assigned(e.Hosts, f.hosts), sized(e.Sets, len(sets))
 	for i, s := range sets {
-		r.wire(&e.Sets[i], f.hosts, s)
+		r.encodeSet(&e.Sets[i], f.hosts, s)
 	}
 	for _, h := range f.hosts {
 		r.send(h, e)
@@ -182,8 +182,8 @@ func (r *leader) missing() (hosts []string) {
 	return hosts
 }
 
-// wire makes a set of a batch as its hosts get it.
-func (r *leader) wire(set *Set, hosts []string, s collective.Ready) {
+// encodeSet makes a set of a batch as its hosts get it.
+func (r *leader) encodeSet(set *Set, hosts []string, s collective.Ready) {
 	set.Err, set.Lost, set.Route = "", false, collective.Route{}
 	set.Calls, set.Of = sized(set.Calls, len(s.Calls)), sized(set.Of, len(s.Calls))
 	r.among = sized(r.among, len(hosts))
@@ -206,13 +206,13 @@ func (r *leader) wire(set *Set, hosts []string, s collective.Ready) {
 	set.Route = r.agent.cfg.Route(s.Calls[0].Call.Kind, among, s.MaxBytes())
 }
 
-// concern finds the hosts that execute a batch: those of its workers, and for the world's sake
+// findHosts finds the hosts that execute a batch: those of its workers, and for the world's sake
 // those of all members, so that a commit means that each of them has the result.
-func (r *leader) concern(f *batch) {
+func (r *leader) findHosts(f *batch) {
 	f.hosts = f.hosts[:0]
 	for _, s := range f.sets {
 		for _, p := range s.Calls {
-			r.concerns(f, r.home[p.Worker])
+			r.addHost(f, r.home[p.Worker])
 		}
 	}
 	if f.world() {
@@ -222,15 +222,15 @@ func (r *leader) concern(f *batch) {
 			if still || slices.ContainsFunc(next, func(n topo.Member) bool {
 				return n.Worker == m.Worker
 			}) {
-				r.concerns(f, cmp.Or(m.Host, r.home[m.Worker]))
+				r.addHost(f, cmp.Or(m.Host, r.home[m.Worker]))
 			}
 		}
 	}
 	slices.Sort(f.hosts)
 }
 
-// concerns adds a host to those of a batch, unless it is lost.
-func (r *leader) concerns(f *batch, host string) {
+// addHost adds a host to those of a batch, unless it is lost.
+func (r *leader) addHost(f *batch, host string) {
 	if !slices.Contains(f.hosts, host) && r.peers[host] != nil {
 		f.hosts = append(f.hosts, host)
 	}

@@ -63,14 +63,14 @@ func (r *leader) commitable(f *batch) bool {
 		r.obey()
 	}
 	return !r.machine.Proposing() &&
-		(!r.machine.Paused() || f.reshapes() || f.told && r.frees(r.machine.View()))
+		(!r.machine.Paused() || f.reshapes() || f.told && r.freesHost(r.machine.View()))
 }
 
-// frees reports whether a host that is to be left is free with the members of a generation, or
+// freesHost reports whether a host that is to be left is free with the members of a generation, or
 // nearer to that: members are let go from it, or others come that the state is given to. Then they
 // may be too few: the step behind this one waits. Not on a mesh, where only a reshape takes members
 // from a host.
-func (r *leader) frees(next topo.View) bool {
+func (r *leader) freesHost(next topo.View) bool {
 	leaving := r.machine.Draining()
 	goes := func(m topo.Member) bool {
 		_, stays := next.Rank(m.Worker)
@@ -108,7 +108,7 @@ func (r *leader) step(f *batch) {
 		r.part(c, f)
 	case f.reshapes():
 		r.reshaped(next, c, f)
-	case r.order(next), r.isNews(next):
+	case r.chooseReshape(next), r.changesMembers(next):
 		r.enter(next, c, f)
 	default:
 		r.commit(c, f)
@@ -139,9 +139,9 @@ func (r *leader) progress(f *batch) {
 	r.state.Data = &next
 }
 
-// isNews reports whether a generation is another one for its members: a generation that only knows
-// of a lost host that had none is not.
-func (r *leader) isNews(next topo.View) bool {
+// changesMembers reports whether a generation is another one for its members: a generation that
+// only knows of a lost host that had none is not.
+func (r *leader) changesMembers(next topo.View) bool {
 	return !slices.Equal(next.Members, r.state.View.Members) ||
 		len(r.asked) > 0 && slices.ContainsFunc(r.state.View.Members, func(m topo.Member) bool {
 			return r.asked[m.Worker]

@@ -84,7 +84,7 @@ func (r *leader) fallbackMesh(host string) error {
 		}
 	}
 	_, order, err := r.agent.cfg.Arrange(s, "", view)
-	return r.unfit(host, order, err)
+	return r.checkFit(host, order, err)
 }
 
 // reportBlockedDrains tells that hosts are not left for now, since those who had taken over their
@@ -100,8 +100,8 @@ func (r *leader) reportBlockedDrains() {
 			strings.Join(hosts, ", ")))})
 }
 
-// unfit says why a host cannot be left when Arrange has answered this; nil where it can.
-func (r *leader) unfit(host string, order []topo.WorkerID, err error) error {
+// checkFit says why a host cannot be left when Arrange has answered this; nil where it can.
+func (r *leader) checkFit(host string, order []topo.WorkerID, err error) error {
 	lost := new(StateLost)
 	switch least := r.machine.Record().Min; {
 	case err != nil && !errors.As(err, &lost):
@@ -114,10 +114,10 @@ func (r *leader) unfit(host string, order []topo.WorkerID, err error) error {
 	return nil
 }
 
-// leaving lists the hosts that members of the generation that comes leave with the mesh that they
-// go to. Since they were asked for, others can have been lost: those without which no mesh is left
-// any more are kept, the newest first.
-func (r *leader) leaving(next topo.View) []string {
+// leavingHosts lists the hosts that members of the generation that comes leave with the mesh that
+// they go to. Since they were asked for, others can have been lost: those without which no mesh is
+// left any more are kept, the newest first.
+func (r *leader) leavingHosts(next topo.View) []string {
 	hosts := r.machine.Draining()
 	if len(hosts) == 0 || r.state.Shape.Broken != "" {
 		return nil
@@ -132,7 +132,7 @@ func (r *leader) leaving(next topo.View) []string {
 		s.Leaving = hosts
 		_, order, err := r.agent.cfg.Arrange(s, r.reachableMesh(next, hosts), next)
 		newest := hosts[len(hosts)-1]
-		if err = r.unfit(newest, order, err); err == nil {
+		if err = r.checkFit(newest, order, err); err == nil {
 			break
 		}
 		r.machine.Undrain(newest)

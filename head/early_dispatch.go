@@ -54,7 +54,7 @@ func (r *leader) dispatchEarly() {
 		return
 	}
 	f := &r.earlyBatch
-	r.concern(f)
+	r.findHosts(f)
 	if len(f.hosts) < 2 {
 		return
 	}
@@ -85,9 +85,9 @@ func (r *leader) withdrawEarly() {
 	}
 }
 
-// review takes back what was begun of a step if some of it is ready in another way: without a
+// checkEarly withdraws what was begun of a step if some of it is ready in another way: without a
 // worker that was lost, or as an error.
-func (r *leader) review(sets []collective.Ready) {
+func (r *leader) checkEarly(sets []collective.Ready) {
 	if r.early == nil || r.early.begins(sets) {
 		return
 	}

@@ -107,7 +107,7 @@ func (f *follower) states(w topo.WorkerID, data cursor.Cursor) {
 	if f.stated != nil {
 		have = &f.stated.Data
 	}
-	if have == nil || f.state.Steps == 0 && data.Step > have.Step || f.state.Shape.awaits(w) {
+	if have == nil || f.state.Steps == 0 && data.Step > have.Step || f.state.Shape.reloads(w) {
 		f.stated = &s
 	}
 	f.agent.tell(s)
@@ -195,7 +195,8 @@ func (f *follower) commit(c Commit, here *batch) {
 	}
 	if c.Data != nil {
 		f.state.Data = c.Data
-		if f.stated != nil && f.stated.Data.Step <= c.Data.Step && !f.state.Shape.adrift() {
+		if f.stated != nil && f.stated.Data.Step <= c.Data.Step &&
+			!f.state.Shape.needsCheckpoint() {
 			f.stated = nil
 		}
 	}

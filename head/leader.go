@@ -233,7 +233,7 @@ func (r *leader) ended(e Ended) {
 
 func (r *leader) stated(s Stated, host string) {
 	switch have := r.state.Data; {
-	case r.takes(s):
+	case r.acceptStated(s):
 	case have.Samples != s.Data.Samples || have.Batch != s.Data.Batch || have.Seed != s.Data.Seed ||
 		have.Plain != s.Data.Plain:
 		why := fmt.Sprintf("the job trains on %d samples in batches of %d with seed %d, this "+
@@ -243,9 +243,9 @@ func (r *leader) stated(s Stated, host string) {
 	}
 }
 
-// goesOn reports whether a job that has not begun goes on from a place in its data, which a
+// resumes reports whether a job that has not begun goes on from a place in its data, which a
 // checkpoint gave it.
-func (r *leader) goesOn(place cursor.Cursor) bool {
+func (r *leader) resumes(place cursor.Cursor) bool {
 	return r.state.Steps == 0 && r.state.Data.SameData(place) && place.Step > r.state.Data.Step
 }
 

@@ -42,12 +42,15 @@ type Shape struct {
 	Redundant bool
 }
 
-// adrift reports whether the workers are on their mesh, and must read the state from a checkpoint.
-func (s *Shape) adrift() bool { return s != nil && s.Lost != "" && s.Next == "" }
+// needsCheckpoint reports whether the workers are on their mesh, and must read the state from a
+// checkpoint.
+func (s *Shape) needsCheckpoint() bool { return s != nil && s.Lost != "" && s.Next == "" }
 
-// awaits reports whether a worker is one that reads the state from a checkpoint, and is to say at
+// reloads reports whether a worker is one that reads the state from a checkpoint, and is to say at
 // which place in the data it is.
-func (s *Shape) awaits(w topo.WorkerID) bool { return s.adrift() && slices.Contains(s.Workers, w) }
+func (s *Shape) reloads(w topo.WorkerID) bool {
+	return s.needsCheckpoint() && slices.Contains(s.Workers, w)
+}
 
 // ranks is how many the mesh has, or the one to go to.
 func (s *Shape) ranks() int {
@@ -118,7 +121,7 @@ func (r *leader) reshape(w requestedMesh) error {
 		return errEarly
 	case s.Broken != "":
 		return errors.New(s.Broken)
-	case s.adrift() && !r.machine.Paused():
+	case s.needsCheckpoint() && !r.machine.Paused():
 		return errors.New("the job is going back to a checkpoint; ask again when it trains")
 	case r.releasing != "":
 		return errors.New("the job is ending")
@@ -177,12 +180,12 @@ func (r *leader) setElastic() {
 	}
 }
 
-// takes takes a place in the data that a worker states: the one that the job begins at, or goes
-// back to. False = the job knows better.
-func (r *leader) takes(stated Stated) bool {
+// acceptStated takes a place in the data that a worker states: the one that the job begins at, or
+// goes back to. False = the job knows better.
+func (r *leader) acceptStated(stated Stated) bool {
 	have, place := r.state.Data, stated.Data
 	switch {
-	case have != nil && have.SameData(place) && r.state.Shape.awaits(stated.Worker):
+	case have != nil && have.SameData(place) && r.state.Shape.reloads(stated.Worker):
 		s := *r.state.Shape
 		s.Back = fmt.Sprintf("the job went back from step %d to the checkpoint of step %d, on "+
 			"mesh %s, and makes %d steps again: %s",
@@ -190,7 +193,7 @@ func (r *leader) takes(stated Stated) bool {
 		s.Lost = ""
 		r.state.Shape = &s
 		r.note("%s", s.Back)
-	case have == nil || r.goesOn(place):
+	case have == nil || r.resumes(place):
 		r.setElastic()
 	default:
 		return false
@@ -289,7 +292,7 @@ func (r *leader) reshaped(next topo.View, c Commit, f *batch) {
 		// one that is ending takes none anyway
 		_ = r.machine.Resize(r.requested.ranks, r.requested.who)
 	}
-	r.order(next)
+	r.chooseReshape(next)
 	r.enter(next, c, f)
 }
 
@@ -322,7 +325,7 @@ func (r *leader) abortStep() {
 		return
 	}
 	next := r.machine.View()
-	r.goTo(next, r.leaving(next), "the step is void, since a worker is lost")
+	r.startReshape(next, r.leavingHosts(next), "the step is aborted, since a worker is lost")
 	clear(r.aborted)
 	r.enter(next, Commit{Aborted: true}, nil)
 	r.machine.Step()

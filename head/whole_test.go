@@ -46,8 +46,9 @@ func (p *pair) trains() {
 // committed is how many samples count, as B knows.
 func (p *pair) committed() uint64 { return p.agents["B"].Known().Data.Committed() }
 
-// A worker is lost before all are through with a step on a group: it is void on both hosts at once,
-// and what the others do again on a group of theirs counts, without the samples of the lost one.
+// A worker is lost before all are through with a step on a group: it is aborted on both hosts at
+// once, and what the others do again on a group of theirs counts, without the samples of the lost
+// one.
 func TestAStepOnAGroupIsVoidWithALoss(t *testing.T) {
 	for _, through := range []bool{false, true} {
 		p := newPair(t)

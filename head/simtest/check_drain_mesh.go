@@ -9,7 +9,7 @@ import (
 
 // checkDrainMesh checks that a job with a mesh that has made three steps has left the hosts that
 // were to be left (P1), and in every second schedule asks for one more: it is left without a step
-// that is void if the others can hold a mesh, and refused if they cannot (P2).
+// that is aborted if the others can hold a mesh, and refused if they cannot (P2).
 func (c *Cluster) checkDrainMesh() {
 	h := c.head()
 	if h == nil {
@@ -84,7 +84,7 @@ func (c *Cluster) leaves(name string) {
 	switch {
 	case c.invariants.broken != nil:
 	case len(c.invariants.meshes.dropped) > dropped:
-		c.invariants.fail("a step is void, and %s was only to be left", name)
+		c.invariants.fail("a step is aborted, and %s was only to be left", name)
 	case len(c.invariants.meshes.lost) > lost:
 		c.invariants.fail("a part of the state is lost, and %s was only to be left", name)
 	case c.invariants.newest < before+3:

@@ -183,7 +183,7 @@ func (h *host) apply(a *head.Apply) {
 		if w := h.workers[m.Worker]; a.Changed && w != nil && m.Host == h.name {
 			w.joins, w.back = a.Joined > 0, back{}
 			if a.Aborted && !slices.Contains(a.Entered, w.id) {
-				w.voided()
+				w.stepAborted()
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 //
 //   - a step counts when every rank of the mesh has a part in it, and nobody who had dropped it
 //     (V1);
-//   - a void step counts nowhere (V2);
+//   - an aborted step counts nowhere (V2);
 //   - the mesh changes with a reshape and with nothing else, alike on all hosts (R1);
 //   - behind a reshape every box of every rank is what it was after the last step, handed over from
 //     a worker that had it (R2);
@@ -47,7 +47,7 @@ func (l *invariants) meshed(h *host, a *head.Apply, run *execution, made uint64)
 		return
 	}
 	if steps := l.at[h.name].steps; a.Aborted && follows && a.Steps != steps {
-		l.fail("%s counts a step that is void: %d after %d", h.name, a.Steps, steps)
+		l.fail("%s counts a step that is aborted: %d after %d", h.name, a.Steps, steps)
 	}
 	went := false
 	for _, part := range a.Parts {

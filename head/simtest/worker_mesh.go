@@ -158,10 +158,10 @@ func (w *worker) drop() {
 	w.host.settle()
 }
 
-// voided tells a member that the step is void, which it has dropped.
-func (w *worker) voided() {
+// stepAborted tells a member that the step is aborted, which it has dropped.
+func (w *worker) stepAborted() {
 	if !w.dropped {
-		w.host.cluster.invariants.fail("the step is void, and w%d has not dropped it", w.id)
+		w.host.cluster.invariants.fail("the step is aborted, and w%d has not dropped it", w.id)
 	}
 	w.goesOn()
 	w.early = false

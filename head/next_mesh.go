@@ -9,31 +9,31 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// order has the members of the generation that comes go to another mesh: the one that was requested
-// for, once they are enough, or else one that they can hold, where hosts are to be left, or they
-// are not those of the mesh: a worker can be lost when it has had its part in the step that ends.
-// Or they take other ranks of the mesh that they have.
-func (r *leader) order(next topo.View) bool {
+// chooseReshape has the members of the generation that comes go to another mesh: the one that was
+// requested for, once they are enough, or else one that they can hold, where hosts are to be left,
+// or they are not those of the mesh: a worker can be lost when it has had its part in the step that
+// ends. Or they take other ranks of the mesh that they have.
+func (r *leader) chooseReshape(next topo.View) bool {
 	if r.state.Shape == nil {
 		return false
 	}
-	switch leaving := r.leaving(next); {
+	switch leaving := r.leavingHosts(next); {
 	case r.reachableMesh(next, leaving) != "":
-		r.goTo(next, leaving, r.requested.who+" asked for it")
+		r.startReshape(next, leaving, r.requested.who+" asked for it")
 	case len(leaving) > 0:
-		r.goTo(next, leaving, "the job leaves "+strings.Join(leaving, ", "))
-	case !r.state.Shape.on(next):
-		r.goTo(next, nil, "a worker is lost")
+		r.startReshape(next, leaving, "the job leaves "+strings.Join(leaving, ", "))
+	case !r.state.Shape.fits(next):
+		r.startReshape(next, nil, "a worker is lost")
 	default:
-		return r.spreads(next)
+		return r.spreadReplicas(next)
 	}
 	return true
 }
 
-// spreads has the members of a redundant job take other ranks of the mesh that it begins with,
-// where those of its workers, which they have whatever they hold, are not the best. It plans that
-// once; every reshape places the ranks.
-func (r *leader) spreads(next topo.View) bool {
+// spreadReplicas has the members of a redundant job take other ranks of the mesh that it begins
+// with, where those of its workers, which they have whatever they hold, are not the best. It plans
+// that once; every reshape places the ranks.
+func (r *leader) spreadReplicas(next topo.View) bool {
 	s := *r.state.Shape
 	if !s.Redundant || r.placed || s.Lost != "" || r.requested != nil {
 		return false
@@ -50,17 +50,17 @@ func (r *leader) spreads(next topo.View) bool {
 	return true
 }
 
-// on reports whether the ranks of the mesh are those of the members.
-func (s *Shape) on(v topo.View) bool {
+// fits reports whether the ranks of the mesh are those of the members.
+func (s *Shape) fits(v topo.View) bool {
 	return slices.EqualFunc(s.Workers, v.Members, func(w topo.WorkerID, m topo.Member) bool {
 		return w == m.Worker
 	})
 }
 
-// goTo has the members that come go to the mesh that was requested, or else to the one that those
-// can hold that are on no host to be left. Without one the job is broken. A request that hosts are
-// left before goes on afterwards.
-func (r *leader) goTo(next topo.View, leaving []string, why string) {
+// startReshape has the members that come go to the mesh that was requested, or else to the one that
+// those can hold that are on no host to be left. Without one the job is broken. A request that
+// hosts are left before goes on afterwards.
+func (r *leader) startReshape(next topo.View, leaving []string, why string) {
 	s := *r.state.Shape
 	s.Leaving = leaving
 	mesh := r.reachableMesh(next, leaving)
