@@ -6,10 +6,12 @@ import (
 	"strings"
 )
 
-// mapRow finds the first column of a table's rows, and mapFolder the folders named there.
+// mapRow finds the first column of a table's rows, mapFolder the folders named there, and mapFile
+// the files named anywhere on the page.
 var (
 	mapRow    = regexp.MustCompile(`(?m)^\|[^|]*\|`)
 	mapFolder = regexp.MustCompile("`([a-z0-9/_]+)/`")
+	mapFile   = regexp.MustCompile("`([a-z0-9_]+/[a-z0-9/_]+\\.(?:go|py|txt))`")
 )
 
 // checkCodeMap asks for a line about every package in ARCHITECTURE.md, and that what is named there
@@ -30,6 +32,11 @@ func checkCodeMap(t *Tree) (found []Finding) {
 				found = append(found,
 					Finding{page, 0, m[1] + "/ is on the map of the code but not in the tree"})
 			}
+		}
+	}
+	for _, m := range mapFile.FindAllStringSubmatch(string(f.Text), -1) {
+		if t.file(m[1]) == nil {
+			found = append(found, Finding{page, 0, m[1] + " is named and not in the tree"})
 		}
 	}
 	for dir := range t.packages() {
