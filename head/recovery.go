@@ -67,6 +67,7 @@ func (r *leader) recover() {
 	for _, host := range sorted(rejoining) {
 		r.welcome(host, rejoining[host])
 	}
+	r.machine.Told()
 	r.adoptGroups(reports)
 	// A step with a loss is aborted, and some of its calls have failed already. The calls that are
 	// left stand at different places.

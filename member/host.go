@@ -67,10 +67,28 @@ func (m *Machine) Host(name string, slots int) {
 
 // provide asks for the workers that a job lacks to its minimum, now that a host has come.
 func (m *Machine) provide(host string) {
-	if m.record.View.Generation > 0 && !m.whole && !m.ending() && m.Have() < m.cfg.Min {
+	lacking := m.cfg.Min - (m.Have() - m.unplaced)
+	if lacking > 0 && m.replenishes() {
 		m.because = Because(host + " joined the job, which lacks workers")
-		m.unplaced += m.cfg.Min - m.Have()
+		m.unplaced = max(m.unplaced, lacking)
 	}
+}
+
+// Told says that this head has been told of all workers that there are. What is wanted beyond them,
+// and has no room, waits for a slot, as it did under the head before: no record says so. Where
+// there are spares, refill orders what is missing.
+func (m *Machine) Told() {
+	lacking := m.missing() - m.outside() - m.room()
+	if lacking > 0 && m.cfg.Spares == 0 && m.replenishes() {
+		m.unplaced += lacking
+		m.because = Because(m.head + " leads, and the job lacks workers")
+	}
+}
+
+// replenishes reports whether the job is one that goes on with fewer workers than are wanted, and
+// takes more whenever they come. The workers of a mesh come all at once.
+func (m *Machine) replenishes() bool {
+	return m.record.View.Generation > 0 && !m.whole && !m.ending() && !m.over
 }
 
 // enrol has the hosts recorded that have come since the last generation, though nothing changes for

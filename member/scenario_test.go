@@ -159,6 +159,8 @@ func (p *player) perform(words []string) {
 	case "restore": // another host takes over, without one that is gone
 		p.m = member.Restore(m.Record(), text("on="),
 			member.Gone{Host: text("without="), How: "is gone"})
+	case "told":
+		m.Told()
 	default:
 		fmt.Fprintf(&p.out, "  error: no command %q\n", words[0])
 	}
