@@ -5,6 +5,7 @@ import (
 
 	"github.com/shoal-ml/shoal/collective"
 	"github.com/shoal-ml/shoal/fabric"
+	"github.com/shoal-ml/shoal/fabric/arena"
 	"github.com/shoal-ml/shoal/head"
 	"github.com/shoal-ml/shoal/tensor"
 	"github.com/shoal-ml/shoal/topo"
@@ -37,14 +38,14 @@ func TestAbortedTransferLetsMemoryGo(t *testing.T) {
 		e.abort(id) // it is gone already
 	}
 	for range 2 {
-		if m.reap() {
+		if m.reap(func(s *arena.Segment) { s.Close() }) {
 			t.Fatal("the memory is freed while it is in use")
 		}
 		network.asked[0]()
 		network.asked = network.asked[1:]
 		e.runInbox()
 	}
-	if !m.reap() || len(network.asked) > 0 {
+	if !m.reap(func(s *arena.Segment) { s.Close() }) || len(network.asked) > 0 {
 		t.Error("the memory is not freed")
 	}
 }
@@ -75,5 +76,52 @@ func TestBegunTransfersAreForgotten(t *testing.T) {
 		if held != nil {
 			t.Error("a transfer that was dropped is held")
 		}
+	}
+}
+
+// The memory of a worker that has ended is given back beside the engine's thread, for which all
+// other workers wait; at the end of the agent nobody else is there.
+func TestMemoryOfTheDeadIsUnmappedBesideTheEngine(t *testing.T) {
+	e, err := newEngine(&lanes{shares: make([]share, 1)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var beside []func()
+	e.background = func(_ string, f func()) { beside = append(beside, f) }
+	segment := func() *arena.Segment {
+		s, err := arena.NewSegment("test", 4096)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	mapped := func(m *worker, own *arena.Segment) bool {
+		return m.block.Mem != nil && own.Mem != nil
+	}
+	for _, ends := range []bool{false, true} {
+		m, err := (&Agent{engine: e}).newMember(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := segment()
+		m.segments[1], m.left = own, true
+		e.members, e.byID[0] = append(e.members, m), m
+		if ends {
+			if err := e.close(); err != nil {
+				t.Error(err)
+			}
+		} else {
+			e.scan()
+			if len(e.members) > 0 || len(beside) != 1 || !mapped(m, own) {
+				t.Errorf("%d members, %d tasks beside the engine", len(e.members), len(beside))
+			}
+			beside[0]()
+		}
+		if m.block.Mem != nil || own.Mem != nil {
+			t.Errorf("ends %v: memory is still mapped", ends)
+		}
+	}
+	if len(beside) != 1 {
+		t.Errorf("%d tasks beside the engine", len(beside))
 	}
 }

@@ -128,6 +128,9 @@ func New(cfg Config) (*Agent, error) {
 		return nil, errors.Join(err, a.stopLanes(), lanes.close())
 	}
 	a.engine.results.nodes = everywhere(cfg.Nodes)
+	a.engine.background = func(name string, f func()) {
+		a.group.Go(name, func(context.Context) error { f(); return nil })
+	}
 	if cfg.OnLostPeer != nil {
 		a.engine.lostPeer = func(w topo.WorkerID, why string) { cfg.OnLostPeer(int(w), why) }
 	}

@@ -22,12 +22,16 @@ type engine struct {
 	byID    map[topo.WorkerID]*worker
 	driver  *driver
 	name    fabric.Host
-	broke   func(w topo.WorkerID, err error)
-	// is told of a call that fails because somebody is gone; nil = nobody is
+	// broke is told of a worker that broke the protocol.
+	broke func(w topo.WorkerID, err error)
+	// lostPeer is told of a call that fails because somebody is gone; nil = nobody is.
 	lostPeer  func(w topo.WorkerID, why string)
 	transfers *transfers
 	streams   []*stream
 	results   results
+	freed     []*arena.Segment // memory that is to be given back
+	// background runs f beside the engine's thread; nil = nobody does.
+	background func(name string, f func())
 
 	schedule collective.Schedule
 	run      collective.Executor
@@ -175,8 +179,9 @@ func (e *engine) scan() bool {
 		worked = true
 	}
 	for _, m := range e.members { // only now: what one of them posts can be news for another
-		over = m.open == 0 && m.reap() || over
+		over = m.open == 0 && m.reap(e.free) || over
 	}
+	e.unmapFreed()
 	if over {
 		e.members = slices.DeleteFunc(e.members, func(m *worker) bool {
 			if m.over {
@@ -186,6 +191,29 @@ func (e *engine) scan() bool {
 		})
 	}
 	return worked
+}
+
+// free has the memory of a segment given back to the kernel.
+func (e *engine) free(s *arena.Segment) { e.freed = append(e.freed, s) }
+
+// unmapFreed gives freed memory back. That takes long where it is much, so the engine's thread, for
+// which all workers of the host wait, leaves it to somebody else while there is one.
+func (e *engine) unmapFreed() {
+	if len(e.freed) == 0 {
+		return
+	}
+	freed := e.freed
+	e.freed = nil
+	unmap := func() {
+		for _, s := range freed {
+			_ = s.Close()
+		}
+	}
+	if e.background == nil {
+		unmap()
+		return
+	}
+	e.background("unmap", unmap)
 }
 
 // drain takes all that a worker has submitted.
@@ -287,9 +315,11 @@ func (e *engine) finish(w topo.WorkerID, ticket uint64, source int, status arena
 
 // close frees what is left after serve has ended.
 func (e *engine) close() error {
+	e.background = nil // who ran it has ended
 	for _, m := range e.members {
 		m.left, m.pins, m.saving = true, 0, false
-		m.reap()
+		m.reap(e.free)
 	}
+	e.unmapFreed()
 	return errors.Join(e.bells.Close(), e.lanes.close())
 }

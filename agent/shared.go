@@ -93,7 +93,13 @@ func (r *result) keep() *result {
 }
 
 // Close takes a holder away.
-func (r *result) Close() error {
+func (r *result) Close() (err error) {
+	r.release(func(s *arena.Segment) { err = s.Close() })
+	return err
+}
+
+// release takes a holder away, and gives free the memory that nobody holds any more.
+func (r *result) release(free func(*arena.Segment)) {
 	r.results.mu.Lock()
 	r.holders--
 	last := r.holders == 0
@@ -103,11 +109,11 @@ func (r *result) Close() error {
 	r.results.mu.Unlock()
 	switch {
 	case !last || r.segment == nil:
-		return nil
 	case r.before != nil:
-		return r.before.Close()
+		r.before.release(free)
+	default:
+		free(r.segment)
 	}
-	return r.segment.Close()
 }
 
 // shared lets a worker see a shared result. It asks again in each generation: the memory may be

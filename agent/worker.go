@@ -16,61 +16,66 @@ import (
 // worker is a worker process as the engine sees it. Only the engine's thread touches it.
 type worker struct {
 	id       topo.WorkerID
-	rank     topo.Rank      // as the worker knows it; 0 for one that has not entered
+	rank     topo.Rank      // as the worker knows it; 0 = it has not entered, or is the first
 	block    *arena.Segment // of the control block
 	control  *arena.Control
 	bell     *arena.Bell               // wakes the worker
 	rings    *arena.Bell               // the worker wakes the engine with it
-	segments map[uint32]*arena.Segment // its own
-	results  map[uint32]*result        // that it shares; numbered with the segments
-	// of these: given back by the worker, perhaps still used by open calls
-	dying   []io.Closer
-	entered bool // it takes part in the job, as it knows
-	// it has entered, and not begun a step yet: perhaps it has not got the state
-	fresh bool
-	// the ticket of its call that asks to take part; 0 = none waits
-	enter uint64
-	// how many epochs the job may have reached for that; 0 = any number
-	during uint64
-	asked  bool   // the head knows that it asks
-	owed   bool   // it was let in while no call of it waited
+	segments map[uint32]*arena.Segment // memory of its own
+	results  map[uint32]*result        // results that it shares; numbered with the segments
+	dying    []io.Closer               // memory that it gave back, perhaps still used by open calls
+	pins     int                       // reasons why its memory must stay: links may still read it
+
+	entered bool   // the worker takes part in the job, as it knows
+	fresh   bool   // it has entered and begun no step yet: perhaps it has not got the state
+	enter   uint64 // ticket of its call that asks to take part; 0 = none waits
+	during  uint64 // epochs that the job may have reached for that; 0 = any number
+	asked   bool   // the head knows that it asks
+	owed    bool   // it was let in while no call of it waited
+
 	taken  uint64 // tickets read from the control block
 	open   int    // calls that are not complete
-	broken bool   // nothing more is taken from it
+	broken bool   // nothing more is taken from the worker
 	left   bool   // its process is gone: what it posted still counts
 	over   bool   // it was freed
 	saving bool   // its part of a checkpoint is being written
-	pins   int    // why its segments must stay: links may still read them
 }
 
-// reap frees what a worker without open calls needs no more; true means that the worker itself is
-// done with.
-func (m *worker) reap() bool {
+// reap gives free what memory a worker without open calls needs no more; true means that the worker
+// itself is done with.
+func (m *worker) reap(free func(*arena.Segment)) bool {
 	if m.pins > 0 || m.saving {
 		return false
 	}
-	for _, s := range m.dying {
-		s.Close()
+	for _, x := range m.dying {
+		switch x := x.(type) {
+		case *arena.Segment:
+			free(x)
+		case *result:
+			x.release(free)
+		}
 	}
 	m.dying = nil
 	if m.left && !m.over {
 		m.over = true
-		m.close()
+		for _, s := range m.segments {
+			free(s)
+		}
+		for _, r := range m.results {
+			r.release(free)
+		}
+		m.segments, m.results = nil, nil
+		free(m.block)
+		m.bell.Close()
+		m.rings.Close()
 	}
 	return m.over
 }
 
+// close frees a worker that was not admitted.
 func (m *worker) close() {
-	for _, s := range m.segments {
-		s.Close()
-	}
-	for _, r := range m.results {
-		r.Close()
-	}
-	m.segments, m.results = nil, nil
-	m.bell.Close()
-	m.rings.Close()
-	m.block.Close()
+	m.left = true
+	m.reap(func(s *arena.Segment) { _ = s.Close() })
 }
 
 // protocolError is a fault that a correct client cannot produce, after which the worker's words
