@@ -111,7 +111,7 @@ func (m *Machine) leavers() []topo.WorkerID {
 			return !m.draining(m.workers.find(w))
 		})...)
 	}
-	if m.sparing && (m.departed() || m.parted > 0) {
+	if m.sparing && (m.departed() || m.departures > 0) {
 		return nil
 	}
 	if m.sparing && len(leave) > 1 {

@@ -84,27 +84,27 @@ func (Finish) action()   {}
 // Machine is the membership of one job. Create it with New, or with Restore where another head had
 // it before.
 type Machine struct {
-	cfg      Config
-	record   Record    // the active generation
-	head     string    // the host that is to lead
-	proposed *proposal // the generation that is to be decided; nil = none
-	workers  roster
-	hosts    []*Host // the hosts, in the order in which they came
-	ordered  orders  // workers that were ordered and are not started yet
-	unplaced int     // workers that are wanted where no host has room
-	next     topo.WorkerID
-	because  Because                // why the size was last changed
-	news     []string               // why members are gone, since the last proposal
-	boundary bool                   // whether the data plane stands between two steps
-	paused   bool                   // whether the members wait for more
-	sparing  bool                   // whether members are released one at a time
-	failures int                    // workers lost before they were let in, since one was let in
-	hold     int                    // ticks before another is started in their place
-	parted   int                    // members that are gone since the last step ended
-	done     map[topo.WorkerID]bool // members that ended well
-	before   int                    // members that ended well under other heads
-	whole    bool                   // whether workers join all at once or not at all
-	ranks    int                    // ranks of the mesh, where workers join all at once
+	cfg        Config
+	record     Record    // the active generation
+	head       string    // the host that is to lead
+	proposed   *proposal // the generation that is to be decided; nil = none
+	workers    roster
+	hosts      []*Host // the hosts, in the order in which they came
+	ordered    orders  // workers that were ordered and are not started yet
+	unplaced   int     // workers that are wanted where no host has room
+	next       topo.WorkerID
+	because    Because                // why the size was last changed
+	news       []string               // why members are gone, since the last proposal
+	boundary   bool                   // whether the data plane stands between two steps
+	paused     bool                   // whether the members wait for more
+	sparing    bool                   // whether members are released one at a time
+	failures   int                    // workers lost before they were let in, since one was let in
+	hold       int                    // ticks before another is started in their place
+	departures int                    // members that are gone since the last step ended
+	done       map[topo.WorkerID]bool // members that ended well
+	before     int                    // members that ended well under other heads
+	whole      bool                   // whether workers join all at once or not at all
+	ranks      int                    // ranks of the mesh, where workers join all at once
 	// arranged are the members to come, in the order of their ranks; nil = as many as are wanted.
 	arranged []topo.WorkerID
 	over     bool

@@ -20,14 +20,14 @@ func TestInvariants(t *testing.T) {
 			Spares: rapid.IntRange(0, 2).Draw(t, "spares")}
 		m := member.New(cfg)
 		var (
-			next     topo.WorkerID
-			alive    = map[topo.WorkerID]bool{} // true = has asked
-			ordered  int
-			last     topo.View
-			boundary = true
-			sparing  = rapid.Bool().Draw(t, "sparing")
-			parted   int // members that are gone since the last step ended
-			over     bool
+			next       topo.WorkerID
+			alive      = map[topo.WorkerID]bool{} // true = has asked
+			ordered    int
+			last       topo.View
+			boundary   = true
+			sparing    = rapid.Bool().Draw(t, "sparing")
+			departures int // members that are gone since the last step ended
+			over       bool
 		)
 		if sparing {
 			m.Sparing()
@@ -43,11 +43,11 @@ func TestInvariants(t *testing.T) {
 					case member.Activate:
 						checkActivate(t, last, a, alive, boundary, m.Want())
 						if gone := len(a.Lost) + len(a.Finished) + len(a.Released); sparing &&
-							len(a.Released) > 0 && parted+gone > 1 {
+							len(a.Released) > 0 && departures+gone > 1 {
 							t.Fatalf("%d members are gone in one step, and %v were released",
-								parted+gone, a.Released)
+								departures+gone, a.Released)
 						} else {
-							parted += gone
+							departures += gone
 						}
 						last = a.View
 					case member.Finish:
@@ -83,7 +83,7 @@ func TestInvariants(t *testing.T) {
 			case what == 7:
 				m.Tick()
 			default:
-				boundary, parted = false, 0
+				boundary, departures = false, 0
 				m.Step()
 			}
 			deal()

@@ -7,7 +7,7 @@ import (
 )
 
 // Spares are workers beyond the size of the job, which have come as far as asking to take part.
-// When a member is lost, the wish for it stays, and one that waits takes its place at the next
+// When a member is lost, the request for it stays, and one that waits takes its place at the next
 // boundary; so it does when the job is asked to be larger. Then another is started behind it.
 
 // backoffTicks is how long it takes until another worker is started in the place of one that was

@@ -50,8 +50,8 @@ func (m *Machine) Asks(w topo.WorkerID) {
 }
 
 // Lost tells that a worker is gone, and how ("was killed by SIGKILL"). A lost member leaves the
-// generation at once; the wish for it is gone too, or a worker that always fails would be started
-// for ever; not so in a job with spares, which starts those that fail ever later.
+// generation at once; the request for it is gone too, or a worker that always fails would be
+// started for ever; not so in a job with spares, which starts those that fail ever later.
 func (m *Machine) Lost(w topo.WorkerID, how string) {
 	if m.workers.find(w) == nil || m.over {
 		return
@@ -131,7 +131,7 @@ func (m *Machine) Boundary(took ...topo.WorkerID) {
 }
 
 // Step tells that the data plane goes on to the next step.
-func (m *Machine) Step() { m.boundary, m.arranged, m.parted = false, nil, 0 }
+func (m *Machine) Step() { m.boundary, m.arranged, m.departures = false, nil, 0 }
 
 // Sparing makes the job release one member a step from now on, and none with a step in which one
 // was lost. A job is sparing whose members have state that only two of them hold: they need the
@@ -139,7 +139,7 @@ func (m *Machine) Step() { m.boundary, m.arranged, m.parted = false, nil, 0 }
 func (m *Machine) Sparing() { m.sparing = true }
 
 // Decided tells that the proposed generation is the one. While a proposal is out nothing else is:
-// losses and wishes wait, and are proposed next.
+// losses and requests wait, and are proposed next.
 func (m *Machine) Decided(g topo.Generation) {
 	if m.proposed == nil || m.proposed.record.View.Generation != g {
 		return
@@ -153,7 +153,7 @@ func (m *Machine) Decided(g topo.Generation) {
 			m.failures, m.hold = 0, 0
 		}
 	}
-	m.parted += len(a.Lost) + len(a.Finished) + len(a.Released)
+	m.departures += len(a.Lost) + len(a.Finished) + len(a.Released)
 	m.emit(a)
 	for _, w := range a.Released {
 		if m.workers.find(w) != nil {
@@ -184,7 +184,7 @@ func (m *Machine) shed(n int) {
 	}
 }
 
-// shrink gives up the wish for workers that are gone. Where there are spares they are replaced.
+// shrink gives up the request for workers that are gone. Where there are spares they are replaced.
 func (m *Machine) shrink() {
 	if !m.ending() && m.cfg.Spares == 0 {
 		m.cfg.Want = max(min(m.cfg.Want, m.Have()), m.cfg.Min)

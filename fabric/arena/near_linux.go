@@ -17,7 +17,7 @@ var striped atomic.Uint32
 // place says on which memory nodes the pages of a file of n bytes are to lie that are made from now
 // on: on one, or on several in turns, huge page by huge page. The kernel's own turns
 // (MPOL_INTERLEAVE) go by small pages: of two nodes, the first page of every huge one, which is the
-// one that counts when it is collapsed, would lie on the same. It is a wish. A node that is full,
+// one that counts when it is collapsed, would lie on the same. It is a hint. A node that is full,
 // and a kernel that refuses (a container's often does), leave pages where they come to lie. No
 // nodes: not one system call.
 func place(fd int, n int64, nodes []int) {

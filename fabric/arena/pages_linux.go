@@ -46,7 +46,7 @@ func unmap(mem []byte) error {
 }
 
 // fillHuge gives an empty file huge pages, as far as there are any and shmem_enabled is not `deny`.
-// It is a wish: what it leaves out gets ordinary pages later. A collapse makes a huge page of
+// It is a hint: what it leaves out gets ordinary pages later. A collapse makes a huge page of
 // whatever is there, so of one page and room for 511; it is the only way that is open in the
 // kernel's default, which gives a memfd none by itself (madvise(2), Linux 6.1).
 func fillHuge(fd int, n int64) {

@@ -47,16 +47,16 @@ func (c *Cluster) leave(h *host, name string) {
 			there = append(there, w)
 		}
 	}
-	refuge := slices.ContainsFunc(c.newest().Hosts, func(r member.Host) bool {
+	fallback := slices.ContainsFunc(c.newest().Hosts, func(r member.Host) bool {
 		return r.Name != name && c.host(r.Name).alive && c.takes(r)
 	})
 	needed := new(member.NeededError)
 	err := h.agent.Drain(name, "you")
 	h.settle()
-	if len(c.newest().Hosts) > 1 && errors.As(err, &needed) == refuge {
+	if len(c.newest().Hosts) > 1 && errors.As(err, &needed) == fallback {
 		c.invariants.fail("%s is asked for: %v; that others are there, or can be, is %v in %v",
 			name,
-			err, refuge, c.newest())
+			err, fallback, c.newest())
 	}
 	if err != nil {
 		return

@@ -27,7 +27,7 @@ type recorded struct {
 	run   string
 	after topo.Generation
 	lives int
-	// were written by a part of the job that a person has parted from it
+	// were written by a part of the job that a person has split from it
 	foreign map[topo.Generation]bool
 	over    bool // the job has ended
 }

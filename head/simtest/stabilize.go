@@ -9,7 +9,7 @@ import (
 // patience is how many rounds nothing may happen before Stabilize ends.
 const patience = 60
 
-// settling is how many rounds it takes until hosts that have lost each other have parted.
+// settling is how many rounds it takes until hosts that have lost each other are separated.
 const settling = 10
 
 // mostCalls is how much a worker may do at a time.
@@ -110,7 +110,7 @@ func (c *Cluster) Finally() error {
 		c.checkDrainMesh()
 	}
 	if c.mesh != "" && c.invariants.broken == nil && c.mustGoOn(1) {
-		c.wish()
+		c.requestMesh()
 	} else if c.isBroken() {
 		c.answered()
 	}
@@ -149,12 +149,12 @@ func (c *Cluster) answered() {
 	}
 }
 
-// wish asks a job with a mesh for another one, which has as many ranks as the job must have, on a
-// host that has room for all of them. It must come true, whatever was asked for before and whatever
-// the job waits for.
-func (c *Cluster) wish() {
+// requestMesh asks a job with a mesh for another one, which has as many ranks as the job must have,
+// on a host that has room for all of them. It must come true, whatever was asked for before and
+// whatever the job waits for.
+func (c *Cluster) requestMesh() {
 	c.join("Z", boxes)
-	wished := ""
+	requested := ""
 	shape := func() *head.Shape { return c.host(c.newest().Head).agent.Known().Shape }
 	if shape() == nil {
 		c.invariants.fail("the job does not know its mesh any more")
@@ -176,16 +176,16 @@ func (c *Cluster) wish() {
 			return
 		case s.Lost != "" && len(c.disk.sealed) == 0: // the members have ended
 			return
-		case wished == "" && i > settling &&
+		case requested == "" && i > settling &&
 			h.agent.Reshape(other.String(), other.ranks(), "you") == nil:
-			wished = other.String()
+			requested = other.String()
 			h.settle()
-		case wished != "" && s.Mesh == wished && s.Next == "":
+		case requested != "" && s.Mesh == requested && s.Next == "":
 			c.answered()
 			return
 		}
 	}
-	c.invariants.fail("the job does not come to mesh %q: %v with %v", wished, shape(),
+	c.invariants.fail("the job does not come to mesh %q: %v with %v", requested, shape(),
 		c.newest().View)
 }
 
@@ -226,7 +226,7 @@ func (c *Cluster) manned(enough int) bool {
 	for _, h := range c.living() {
 		ended = ended || h.ended
 	}
-	return members >= max(enough, 1) && !ended && r.Done == 0 && !c.parted() && c.last == 0 &&
+	return members >= max(enough, 1) && !ended && r.Done == 0 && !c.allReleased() && c.last == 0 &&
 		!c.isBroken()
 }
 
@@ -244,8 +244,8 @@ func (c *Cluster) canLearn(h *host) bool {
 	})
 }
 
-// parted reports whether the members were let go.
-func (c *Cluster) parted() bool {
+// allReleased reports whether the members were let go.
+func (c *Cluster) allReleased() bool {
 	for _, h := range c.living() {
 		if h.agent.Known().AllReleased != "" {
 			return true

@@ -97,7 +97,7 @@ func OfStore(line string) bool {
 //	deliver-call 1            it does the second of the calls that nobody waits for any more
 //	store down · store up     for all hosts; store down A: for one
 //	rival R · rival R force   a job of the same name starts elsewhere · and is to have the name
-//	split 4                   a part of the job that a person has parted from it by force records
+//	split 4                   a part of the job that a person has split from it by force records
 //	                          another generation 4
 func (c *Cluster) stored(what, arg, more string) {
 	s, n := &c.store, 0

@@ -14,7 +14,7 @@ import (
 type shaped struct {
 	stated  bool
 	held    []uint64 // its boxes, in order; nil = none yet
-	joins   bool     // members have come with its view, which all of them greet with a collective
+	joins   bool     // members have come with its view, after which all of them call a collective
 	failed  bool     // a call has failed, since somebody is lost
 	dropped bool     // it has dropped the step, and waits
 	back    back

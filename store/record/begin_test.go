@@ -14,7 +14,7 @@ func TestBeginningWithoutWhatWasTakenOut(t *testing.T) {
 		kept  topo.Generation
 		after topo.Generation
 	}{{3, 3}, {2, 2}, {0, 1}} {
-		s := newShelf()
+		s := newFakeStore()
 		var w Writer
 		w.Is("a", "a:7000")
 		w.Claimed(Owner{Job: "train", Run: "r", Host: "a", Generation: 1, Since: 1})

@@ -10,16 +10,16 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// shelf is a store of which a test sees every call.
-type shelf struct {
+// fakeStore is a store of which a test sees every call.
+type fakeStore struct {
 	values    map[string][]byte
 	revisions map[string]uint64
 	last      uint64
 }
 
-func newShelf() *shelf { return &shelf{map[string][]byte{}, map[string]uint64{}, 0} }
+func newFakeStore() *fakeStore { return &fakeStore{map[string][]byte{}, map[string]uint64{}, 0} }
 
-func (s *shelf) do(c Call) (a Answer) {
+func (s *fakeStore) do(c Call) (a Answer) {
 	have := s.revisions[c.Key]
 	switch {
 	case c.Op == Get && have == 0:
@@ -42,14 +42,14 @@ func (s *shelf) do(c Call) (a Answer) {
 }
 
 // write has the writer do all that it wants; it returns what it told.
-func (s *shelf) write(w *Writer) (told []Report) {
+func (s *fakeStore) write(w *Writer) (told []Report) {
 	for c, ok := w.Next(); ok; c, ok = w.Next() {
 		w.Answered(s.do(c))
 	}
 	return w.Reports()
 }
 
-func (s *shelf) owner(t *testing.T) Owner {
+func (s *fakeStore) owner(t *testing.T) Owner {
 	t.Helper()
 	o, err := DecodeOwner("owner.train", s.values["owner.train"])
 	if err != nil {
@@ -87,7 +87,7 @@ func TestFewDecisionsAreKept(t *testing.T) {
 
 // A head that hands over and later leads again is the owner again, so that it can tell of the end.
 func TestAHeadThatLeadsAgain(t *testing.T) {
-	s, a, b := newShelf(), writer("a"), writer("b")
+	s, a, b := newFakeStore(), writer("a"), writer("b")
 	a.Lead(1)
 	for g, head := range []string{"", "a", "b", "a"} {
 		r := generation(topo.Generation(g), head, topo.Generation(g))
@@ -114,7 +114,7 @@ func TestAHeadThatLeadsAgain(t *testing.T) {
 // A host that led, and could not reach the store before the job ended, does not take the end back,
 // and has nothing to complain of.
 func TestTheEndStays(t *testing.T) {
-	s, a, b := newShelf(), writer("a"), writer("b")
+	s, a, b := newFakeStore(), writer("a"), writer("b")
 	a.Lead(1)
 	a.Next()
 	a.Answered(Answer{Said: Silent, Err: errors.New("cut off")})
@@ -146,7 +146,7 @@ func TestTheEndStays(t *testing.T) {
 
 // An owner that is not the newest any more is not claimed after an outage.
 func TestTheNewestOwner(t *testing.T) {
-	s, a := newShelf(), writer("a")
+	s, a := newFakeStore(), writer("a")
 	a.Lead(1)
 	a.Next()
 	a.Answered(Answer{Said: Silent, Err: errors.New("cut off")})
