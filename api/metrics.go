@@ -1,5 +1,5 @@
-// Package api has what both protocols of shoal carry: api/worker, between a worker and its agent, and
-// api/control, between the commands that people use and a launcher.
+// Package api has what both protocols of shoal carry: api/worker, between a worker and its agent,
+// and api/control, between the commands that people use and a launcher.
 package api
 
 import (

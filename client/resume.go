@@ -92,7 +92,8 @@ func (t *Trainer) resume(ctx context.Context) error {
 	}
 	if len(damaged) > 0 {
 		return fmt.Errorf("client: none of the %d checkpoints in %s can be used; what is wrong "+
-			"with each stands above. Repair one, or name another folder to start from the beginning",
+			"with each stands above. Repair one, or name another folder to start from the "+
+			"beginning",
 			len(damaged), c.folder.Root)
 	}
 	return nil

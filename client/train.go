@@ -23,7 +23,8 @@ type Data struct {
 // Trainer runs the steps of a training loop. Every sample is trained on exactly once per epoch, and
 // every worker holds the same state after every step, whatever workers are lost or join:
 //
-//	t, err := client.Train(job, client.Data{Samples: n, Batch: 128, Epochs: 3}, client.StateOf("parameters", p))
+//	data := client.Data{Samples: n, Batch: 128, Epochs: 3}
+//	t, err := client.Train(job, data, client.StateOf("parameters", p))
 //	for t.Next(ctx) {
 //		gradient(g, p, t.Samples())
 //		if err := client.Commit(ctx, t, g); err != nil { … }

@@ -50,7 +50,8 @@ func TestParseRefuses(t *testing.T) {
 	}{
 		"unknown key": {"wrokers: 4\n",
 			[]string{"wrokers",
-				"known are name, workers, command, env, min, max, spares, fixed_routes, redundant"}},
+				"known are name, workers, command, env, min, max, spares, fixed_routes, " +
+					"redundant"}},
 		"other case":   {"Name: a\n", []string{"Name", "no such key"}},
 		"repeated key": {"name: a\nname: b\n", []string{"name", "already set"}},
 		"wrong type":   {"workers: four\n", []string{"workers: a string", "workers: 4"}},

@@ -95,7 +95,8 @@ func (o tuneOptions) validate() (sizes []int64, err error) {
 		return nil, cli.Usagef("--token-file belongs to --listen and --join: the first host " +
 			"writes it, the others read a copy")
 	}
-	if err := cmp.Or(cli.CheckAddress("join", o.join), cli.CheckAddress("listen", o.listen)); err != nil {
+	if err := cmp.Or(cli.CheckAddress("join", o.join),
+		cli.CheckAddress("listen", o.listen)); err != nil {
 		return nil, err
 	}
 	for _, text := range strings.Split(o.bytes, ",") {

@@ -37,8 +37,10 @@ func newRootCommand() *cobra.Command {
 	root.SetVersionTemplate("shoal {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(demo.NewCommand(), run.NewCommand(), jobs.NewPsCommand(), jobs.NewLogsCommand(),
-		jobs.NewResizeCommand(), jobs.NewReshapeCommand(), jobs.NewStopCommand(), jobs.NewExplainCommand(),
-		run.NewAgentCommand(), jobs.NewTokenCommand(), jobs.NewDrainCommand(), jobs.NewRecoverCommand(),
+		jobs.NewResizeCommand(), jobs.NewReshapeCommand(), jobs.NewStopCommand(),
+		jobs.NewExplainCommand(),
+		run.NewAgentCommand(), jobs.NewTokenCommand(), jobs.NewDrainCommand(),
+		jobs.NewRecoverCommand(),
 		state.NewCommand(), bench.NewCommand(), newVersionCommand())
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {

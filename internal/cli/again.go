@@ -8,7 +8,7 @@ import (
 // glance is how often a command looks whether a job or a file of it has changed.
 const glance = 50 * time.Millisecond
 
-// again calls f until it says that it is done, every now and then.
+// Poll calls f until it says that it is done, every now and then.
 func Poll(ctx context.Context, f func() (done bool, err error)) error {
 	ticker := time.NewTicker(glance)
 	defer ticker.Stop()

@@ -1,5 +1,5 @@
-// Package cli has what the command lines of this repository share: usage errors, signals, exit codes,
-// tables, and the texts of sizes, rates and times.
+// Package cli has what the command lines of this repository share: usage errors, signals, exit
+// codes, tables, and the texts of sizes, rates and times.
 package cli
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// execute runs a program and returns its exit code. What is wrong is said behind the program's name.
+// Main runs a program and returns its exit code. What is wrong is said behind the program's name.
 func Main(root *cobra.Command) int {
 	ctx, release := interruptible(context.Background())
 	defer release()

@@ -105,7 +105,8 @@ type farewell struct {
 	Close func()
 }
 
-// bid makes one for an interruptible context. polite is called when it should leave.
+// NewShutdown makes the shutdown of a command with an interruptible context. polite is called when
+// the command should leave.
 func NewShutdown(ctx context.Context, soft func(s syscall.Signal) bool, polite func()) *farewell {
 	asked := make(chan struct{})
 	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))

@@ -17,10 +17,11 @@ func Predicted(p *api.Plan) string {
 	case *p.LinkSeconds == 0:
 		return memory
 	}
-	return fmt.Sprintf("%v: %v on links, %s", Approximate(p.Seconds), Approximate(*p.LinkSeconds), memory)
+	return fmt.Sprintf("%v: %v on links, %s", Approximate(p.Seconds), Approximate(*p.LinkSeconds),
+		memory)
 }
 
-// about is a time without digits that nobody can predict.
+// Approximate is a time without digits that nobody can predict.
 func Approximate(seconds float64) time.Duration {
 	d := time.Duration(seconds * float64(time.Second))
 	if d < 100*time.Millisecond {

@@ -32,7 +32,8 @@ func PythonEnv() map[string]string {
 // CheckPython asks the interpreter which of the packages it cannot find.
 func CheckPython(ctx context.Context, python string, env map[string]string,
 	packages ...string) error {
-	const probe = `import sys, importlib.util; print(*[m for m in sys.argv[1:] if not importlib.util.find_spec(m)])`
+	const probe = "import sys, importlib.util; " +
+		"print(*[m for m in sys.argv[1:] if not importlib.util.find_spec(m)])"
 	cmd := exec.CommandContext(ctx, python, append([]string{"-c", probe}, packages...)...)
 	cmd.Env = os.Environ()
 	for key, value := range env {

@@ -28,6 +28,7 @@ func Table(out io.Writer, rows [][]string) error {
 	return tab.Flush()
 }
 
+// OrDash is a cell of a table: a dash if it is empty.
 func OrDash(s string) string {
 	if s == "" {
 		return "-"

@@ -34,6 +34,7 @@ func WriteToken(path, token string) error {
 	return nil
 }
 
+// HostName is the name that was given, or that of this machine.
 func HostName(said string) string {
 	if said != "" {
 		return said
@@ -48,6 +49,7 @@ func HostName(said string) string {
 // maxToken bounds what a token file may hold.
 const maxToken = 4 << 10
 
+// ReadToken reads a token from a file, or from stdin if path is "-".
 func ReadToken(ctx context.Context, stdin io.Reader, path string) (string, error) {
 	defer ReadAbruptly(ctx)()
 	from := stdin

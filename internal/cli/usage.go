@@ -19,11 +19,12 @@ type usageFault struct{ msg string }
 
 func (e *usageFault) Error() string { return e.msg }
 
+// Usagef is the error for a command line that cannot be meant; its exit code is 2.
 func Usagef(format string, args ...any) error {
 	return &usageFault{fmt.Sprintf(format, args...)}
 }
 
-// misused is an error about what was asked for, which no file can make right; nil of nil.
+// AsUsage is an error about what was asked for, which no file can make right; nil of nil.
 func AsUsage(err error) error {
 	if err == nil {
 		return nil
@@ -31,7 +32,7 @@ func AsUsage(err error) error {
 	return &usageFault{err.Error()}
 }
 
-// unused fails for a flag that was given and says nothing here: it is about something else.
+// RefuseFlags fails for a flag that was given and says nothing here: it is about something else.
 func RefuseFlags(flags *pflag.FlagSet, about string, names ...string) error {
 	for _, name := range names {
 		if flags.Changed(name) {
@@ -41,7 +42,7 @@ func RefuseFlags(flags *pflag.FlagSet, about string, names ...string) error {
 	return nil
 }
 
-// address fails for the text of a flag that is no HOST:PORT; there need not be one.
+// CheckAddress fails for the text of a flag that is no HOST:PORT; there need not be one.
 func CheckAddress(flag, text string) error {
 	if text == "" {
 		return nil
@@ -93,6 +94,7 @@ func wanted(how string) string {
 	return "a whole number"
 }
 
+// UnknownCommand is the error for a name that is not a command; it offers the nearest one.
 func UnknownCommand(cmd *cobra.Command, name string) error {
 	var names []string
 	for _, c := range cmd.Commands() {
@@ -116,7 +118,7 @@ func KnownCommand(cmd *cobra.Command, args []string) error {
 	return err
 }
 
-// meant asks whether a known word was meant by one that is not; empty where none is near.
+// DidYouMean asks whether a known word was meant by one that is not; empty where none is near.
 func DidYouMean(word string, known []string) string {
 	if near := spelling.Nearest(word, known); near != "" {
 		return "; did you mean " + near + "?"
@@ -130,7 +132,7 @@ func flagNames(cmd *cobra.Command) []string {
 	return names
 }
 
-// between is for commands with a fixed number of arguments.
+// Arguments is for commands with a fixed number of arguments.
 func Arguments(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {

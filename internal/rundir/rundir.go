@@ -1,5 +1,5 @@
-// Package rundir says where the sockets of running jobs lie, for launchers, which make them, and for
-// tools, which look for them.
+// Package rundir says where the sockets of running jobs lie, for launchers, which make them, and
+// for tools, which look for them.
 package rundir
 
 import (

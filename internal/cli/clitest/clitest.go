@@ -14,8 +14,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// Run runs the scripts *.txtar of a folder, in a home of their own. Beside testscript's own commands
-// they have those of Commands.
+// Run runs the scripts *.txtar of a folder, in a home of their own. Beside testscript's own
+// commands they have those of Commands.
 func Run(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 dir,

@@ -36,6 +36,7 @@ type benchOptions struct {
 	json    bool
 }
 
+// NewCommand returns the command shoal bench.
 func NewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",

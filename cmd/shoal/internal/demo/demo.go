@@ -32,6 +32,7 @@ type demoFlags struct {
 	json    bool
 }
 
+// NewCommand returns the command shoal demo.
 func NewCommand() *cobra.Command {
 	var f demoFlags
 	cmd := &cobra.Command{
@@ -160,6 +161,7 @@ func newDemoWorkerCommand() *cobra.Command {
 	}
 }
 
+// Work trains on the digits as one worker of the demo, for so many steps.
 func Work(ctx context.Context, steps int, out io.Writer) error {
 	j, err := client.Join(ctx)
 	if err != nil {

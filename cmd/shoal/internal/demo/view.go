@@ -67,7 +67,8 @@ type demoView struct {
 }
 
 func newDemoView(out io.Writer, f *demoFlags, worker string) *demoView {
-	return &demoView{out: out, json: f.json, terminal: !f.json && cli.Colorful(out), start: time.Now(),
+	return &demoView{out: out, json: f.json, terminal: !f.json &&
+		cli.Colorful(out), start: time.Now(),
 		state: demoState{Worker: worker, Steps: f.steps, Workers: f.workers}}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 )
 
+// NewDrainCommand returns the command shoal drain.
 func NewDrainCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "drain JOB HOST",

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
+// NewExplainCommand returns the command shoal explain.
 func NewExplainCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{

@@ -27,6 +27,7 @@ type logsFlags struct {
 	json   bool
 }
 
+// NewLogsCommand returns the command shoal logs.
 func NewLogsCommand() *cobra.Command {
 	var f logsFlags
 	cmd := &cobra.Command{

@@ -23,6 +23,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 )
 
+// NewPsCommand returns the command shoal ps.
 func NewPsCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{

@@ -11,6 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// NewRecoverCommand returns the command shoal recover.
 func NewRecoverCommand() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{

@@ -23,6 +23,7 @@ type reshapeFlags struct {
 	json   bool
 }
 
+// NewReshapeCommand returns the command shoal reshape.
 func NewReshapeCommand() *cobra.Command {
 	var f reshapeFlags
 	cmd := &cobra.Command{
@@ -122,6 +123,7 @@ func alone(p *api.Plan) string {
 	if p.Redundant {
 		other = "without"
 	}
-	return fmt.Sprintf("%s; %s --redundant %d, and %d bytes moved", said, other, p.OtherUnreplicated,
+	return fmt.Sprintf("%s; %s --redundant %d, and %d bytes moved", said, other,
+		p.OtherUnreplicated,
 		p.OtherBytes)
 }

@@ -23,6 +23,7 @@ type resizeFlags struct {
 	json   bool
 }
 
+// NewResizeCommand returns the command shoal resize.
 func NewResizeCommand() *cobra.Command {
 	var f resizeFlags
 	cmd := &cobra.Command{

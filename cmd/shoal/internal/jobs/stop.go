@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
+// NewStopCommand returns the command shoal stop.
 func NewStopCommand() *cobra.Command {
 	var now, asJSON bool
 	cmd := &cobra.Command{

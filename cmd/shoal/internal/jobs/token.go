@@ -18,6 +18,7 @@ type tokenFlags struct {
 	file string
 }
 
+// NewTokenCommand returns the command shoal token.
 func NewTokenCommand() *cobra.Command {
 	var f tokenFlags
 	cmd := &cobra.Command{

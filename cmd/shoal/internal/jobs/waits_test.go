@@ -29,7 +29,8 @@ func TestAdvise(t *testing.T) {
 	}{
 		{"it computes", train, here, 'R',
 			[]string{"py-spy dump --pid 77",
-				"kill -9 77; the others go on without it, and shoal resize train 4 starts another"}},
+				"kill -9 77; the others go on without it, and shoal resize train 4 starts " +
+					"another"}},
 		{"it is stopped", train, here, 'T', []string{"kill -CONT 77", "kill -9 77"}},
 		{"a debugger has it", train, here, 't', []string{"by a debugger", "kill -9 77"}},
 		{"the disk does not answer", train, here, 'D',
@@ -42,7 +43,8 @@ func TestAdvise(t *testing.T) {
 		{"a mesh", with(func(j *api.Job) {
 			j.Mesh = "dp=2,tp=2"
 		}), here, 'S', []string{"py-spy",
-			"on a smaller mesh; if it alone has a part of the state, they go back to a checkpoint"}},
+			"on a smaller mesh; if it alone has a part of the state, they go back to a " +
+				"checkpoint"}},
 		{"a mesh and a spare", with(func(j *api.Job) {
 			j.Mesh, j.Spares = "tp=4", 1
 		}), here, 'S', []string{"py-spy",

@@ -35,6 +35,7 @@ type agentFlags struct {
 	store     storeFlags
 }
 
+// NewAgentCommand returns the command shoal agent.
 func NewAgentCommand() *cobra.Command {
 	var f agentFlags
 	cmd := &cobra.Command{
@@ -90,7 +91,8 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	if f.slots < 0 {
 		return cli.Usagef("--slots %d: a host takes 0 workers or more", f.slots)
 	}
-	if err := cmp.Or(cli.CheckAddress("join", f.join), cli.CheckAddress("listen", f.listen)); err != nil {
+	if err := cmp.Or(cli.CheckAddress("join", f.join),
+		cli.CheckAddress("listen", f.listen)); err != nil {
 		return err
 	}
 	token, err := cli.ReadToken(cmd.Context(), cmd.InOrStdin(), f.tokenFile)

@@ -40,6 +40,7 @@ type runFlags struct {
 	store   storeFlags
 }
 
+// NewCommand returns the command shoal run.
 func NewCommand() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
@@ -239,7 +240,9 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	leave := (<-chan struct{})(nil)
 	var cannot func(error)
 	if others.listen != "" {
-		p := cli.NewShutdown(ctx, func(s syscall.Signal) bool { return s == syscall.SIGTERM }, func() {
+		p := cli.NewShutdown(ctx, func(s syscall.Signal) bool {
+			return s == syscall.SIGTERM
+		}, func() {
 			fmt.Fprintln(notes, "shoal: this host leaves the job when its step ends, if others "+
 				"can go on with it; a second signal ends the job at once")
 		})

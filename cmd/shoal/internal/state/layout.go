@@ -32,7 +32,8 @@ func (l *layoutFlags) addPreset(flags *pflag.FlagSet, prefix string) {
 	flags.StringVar(&l.preset, prefix+"preset", "",
 		"who has what: hf, megatron-core, fsdp2, zero1, zero2, zero3, or several joined by +")
 	l.virtual = 1
-	flags.Var(cli.NewAtLeast(&l.virtual, 1, "a number of chunks, 1 or more"), prefix+"virtual-stages",
+	flags.Var(cli.NewAtLeast(&l.virtual, 1, "a number of chunks, 1 or more"),
+		prefix+"virtual-stages",
 		"with megatron-core: how many chunks of layers each stage of pp has, dealt out round "+
 			"and round, as a virtual pipeline has them")
 }

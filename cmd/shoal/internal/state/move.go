@@ -143,7 +143,8 @@ still needs a config.json and the tokenizer. The guide says what each format kee
 			}
 			if !slices.Contains(checkpoint.Formats(), m.format) {
 				return cli.Usagef("--format %s: shoal writes %s%s", m.format,
-					strings.Join(checkpoint.Formats(), ", "), cli.DidYouMean(m.format, checkpoint.Formats()))
+					strings.Join(checkpoint.Formats(), ", "),
+					cli.DidYouMean(m.format, checkpoint.Formats()))
 			}
 			return m.run(cmd, args[0], args[1])
 		},

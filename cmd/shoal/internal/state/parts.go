@@ -44,7 +44,8 @@ or shards of different sizes: pp=spread(1,30) becomes pp=spread(1,30,cuts=6/14/2
 				}
 				return writePreset(cmd.OutOrStdout(), args[0], &preset, &source, asJSON)
 			}
-			if err := cli.RefuseFlags(cmd.Flags(), "the layout of a checkpoint, which --preset makes",
+			if err := cli.RefuseFlags(cmd.Flags(),
+				"the layout of a checkpoint, which --preset makes",
 				"only", "rename", "names", "config", "kv-heads", "vocab-size"); err != nil {
 				return err
 			}

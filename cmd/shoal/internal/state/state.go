@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/plural"
 )
 
+// NewCommand returns the command shoal state.
 func NewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "state",
