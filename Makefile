@@ -40,11 +40,12 @@ accept: ## ask PyTorch, DeepSpeed and Megatron-Core all questions of the tests, 
 fuzz: ## give each fuzz target INPUTS=500000 inputs, 50 times as many as make test; some hours on two cores
 	INPUTS=$(or $(INPUTS),500000) scripts/test --all fuzz
 
-soak: ## train under random faults for SECONDS=300, half of them on several hosts (as root); with PY=1 in NumPy and PyTorch, on one host; SEED=N repeats the choices
+soak: ## train under random faults for SECONDS=300, half of them on several hosts (as root); with PY=1 in NumPy and PyTorch, on one host, and then watch what 500 kills, 2000 jobs and 3000 connections leave of an agent; SEED=N repeats the choices
 ifdef PY
 	$(MAKE) build
 	scripts/setup
-	SECONDS=$(or $(SECONDS),300) .venv/bin/python -m pytest -q -s -p no:cacheprovider python/tests/test_soak.py
+	SECONDS=$(or $(SECONDS),300) .venv/bin/python -m pytest -q -s -p no:cacheprovider \
+		python/tests/test_soak.py python/tests/test_soak_resources.py
 else
 	SECONDS=$(or $(SECONDS),300) go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./cmd/shoal
 endif

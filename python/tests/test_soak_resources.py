@@ -1,0 +1,176 @@
+"""What an agent takes comes back: its descriptors and its memory, after workers were killed, beside
+many short jobs, and under connections that nobody goes on with.
+
+A few of each; with SECONDS in the environment (make soak PY=1) hundreds, and then ps is also timed.
+"""
+
+import collections
+import contextlib
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+
+import running_job
+
+np = pytest.importorskip("numpy")
+
+WORKER = pathlib.Path(__file__).with_name("soak_worker.py")
+LONG = bool(os.environ.get("SECONDS"))
+KILLS, JOBS, HALF_OPEN, SECONDS = (500, 2000, 3000, 30) if LONG else (8, 6, 300, 1)
+AT_ONCE = 100  # connections that are opened and dropped
+PS = 0.1  # seconds in which ps answers
+SETTLE = 120  # seconds that the garbage collector has to give memory back
+
+
+class Watched:
+    """The agent of a job under way."""
+
+    def __init__(self, job, binary):
+        self.job, self.binary = job, str(binary)
+        (listed,) = [j for j in self.jobs() if j["job"] == job.name]
+        self.pid, self.join = listed["pid"], listed.get("join")
+        self.slowest = []
+
+    def jobs(self, *words):
+        """What ps --json lists."""
+        command = [self.binary, "ps", "--json", *words]
+        printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        return list(map(json.loads, printed.splitlines()))
+
+    def asked(self):
+        """Ask ps, and keep how long the answer took."""
+        began = time.monotonic()
+        self.jobs(self.job.name)
+        self.slowest.append(time.monotonic() - began)
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def open_files(self):
+        """How many descriptors are of what kind: names without numbers."""
+        found = collections.Counter()
+        for entry in os.scandir(f"/proc/{self.pid}/fd"):
+            with contextlib.suppress(OSError):
+                found[re.sub(r"\d+", "N", os.readlink(entry.path))] += 1
+        return dict(found.most_common())
+
+    def anonymous(self):
+        """Anonymous memory in kB."""
+        status = pathlib.Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.search(r"RssAnon:\s+(\d+)", status)[1])
+
+    def settled(self, before):
+        """Demand that descriptors and memory are within a tenth of what they were; before is
+        (descriptors, memory). The runtime gives memory back when it has time.
+        """
+        until = time.monotonic() + SETTLE
+        while True:
+            self.asked()
+            now = self.descriptors(), self.anonymous()
+            # What is small grows by whole arenas of the allocator.
+            if now[0] <= 1.1 * before[0] + 2 and now[1] <= 1.1 * before[1] + 4096:
+                return
+            message = f"descriptors and kB: {before} before, {now} after; {self.open_files()}"
+            assert time.monotonic() < until, message
+
+
+@pytest.fixture
+def watched(launch, binary, tmp_path):
+    """A job of four workers that writes checkpoints, and takes other hosts."""
+    folder = tmp_path / "checkpoints"
+    options = ["--listen", "127.0.0.1:0", "--token-file", str(tmp_path / "token"), "--slots", "4"]
+    end = tmp_path / "end"
+    with running_job.running(launch, binary, end, 4, WORKER, 0, folder, options=options) as job:
+        job.until(r"STEP 200$")  # the first checkpoint is under way
+        yield Watched(job, binary)
+        assert "Traceback" not in job.finish()
+    check = [str(binary), "state", "check", str(max(folder.glob("step-*"), key=step_of))]
+    subprocess.run(check, check=True, stdout=subprocess.PIPE)
+
+
+def step_of(path):
+    return int(path.name.rpartition("-")[2])
+
+
+def kill(watched):
+    """Kill a worker, and order another one."""
+    ranks = watched.job.workers()
+    watched.job.kill(random.choice(sorted(ranks)))
+    watched.job.resize(4)
+
+
+def test_descriptors_come_back_after_kills(watched):
+    for _ in range(3):  # what is made once
+        kill(watched)
+    before = watched.descriptors(), watched.anonymous()
+    for _ in range(KILLS):
+        kill(watched)
+        watched.asked()
+    watched.settled(before)
+    report(watched)
+
+
+def test_short_jobs_leave_nothing(watched, launch, tmp_path):
+    before = watched.descriptors(), watched.anonymous()
+    for _ in range(JOBS):
+        output = launch(2, WORKER, 1, "-", tmp_path / "never")
+        assert output.count("RESULT") == 2
+        watched.asked()
+    watched.settled(before)
+    left = [j["job"] for j in watched.jobs() if j["requested_name"] == "soak-worker"]
+    assert left == [watched.job.name], "a job that has ended is listed"
+    report(watched)
+
+
+def test_connections_that_nobody_goes_on_with(watched):
+    host, _, port = watched.join.rpartition(":")
+    before = watched.descriptors(), watched.anonymous()
+    with contextlib.ExitStack() as stack:
+        for i in range(HALF_OPEN):
+            with contextlib.suppress(OSError):  # it may refuse
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+            if i % 50 == 0:
+                watched.asked()
+        watched.job.goes_on()
+        assert watched.descriptors() < before[0] + 600, "more connections are pending than may be"
+    ended = threading.Event()
+    droppers = [
+        threading.Thread(target=drop, args=(host, int(port), ended)) for _ in range(AT_ONCE // 10)
+    ]
+    for d in droppers:
+        d.start()
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        watched.asked()
+        assert watched.descriptors() < before[0] + 600, "more connections are pending than may be"
+    ended.set()
+    for d in droppers:
+        d.join()
+    watched.job.goes_on()
+    watched.settled(before)
+    report(watched)
+
+
+def drop(host, port, ended):
+    """Open ten connections and drop them, again and again."""
+    while not ended.is_set():
+        with contextlib.ExitStack() as stack:
+            for _ in range(10):
+                with contextlib.suppress(OSError):
+                    stack.enter_context(socket.create_connection((host, port), timeout=5))
+
+
+def report(watched):
+    """Say how long ps took; the long version demands that it always answers soon."""
+    times = sorted(watched.slowest)
+    print(f"ps: median {times[len(times) // 2] * 1e3:.0f} ms, slowest {times[-1] * 1e3:.0f} ms")
+    assert not LONG or times[-1] <= PS, f"ps took {times[-1]:.3f} s"
