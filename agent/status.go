@@ -33,6 +33,8 @@ type Status struct {
 	Waiting []int
 	// Short counts the workers that are wanted and for which no host has room; on the head.
 	Short int
+	// Slots is how many workers the hosts have room for; 0 = any number; on the head.
+	Slots int
 	// Elastic says that losses do not end the job.
 	Elastic bool
 	// Paused says that the members wait for more workers; on the head.
@@ -179,6 +181,7 @@ func (d *driver) status() Status {
 	if m := d.head.Machine(); m != nil {
 		s.Want, s.Spares, s.Paused, s.Entering, s.Short, s.Waiting = m.Want(), m.Spares(),
 			m.Paused(), m.Asking(), m.Unplaced(), workerIDs(m.Waiting())
+		s.Slots = m.Slots()
 	}
 	for _, m := range record.View.Members {
 		s.Members = append(s.Members, int(m.Worker))

@@ -269,7 +269,7 @@ func (l *launcher) describe(s agent.Status) api.Job {
 		Size: s.Size, Want: s.Want, Spares: s.Spares, Steps: s.Steps, Elastic: s.Elastic,
 		MeshStatus: api.MeshStatus{Mesh: s.Mesh, NextMesh: s.Reshaping, MeshError: s.Broken,
 			RollbackReason: s.Lost, LastRollback: s.Back},
-		Paused: s.Paused, Entering: s.Entering, Unplaced: s.Short,
+		Paused: s.Paused, Entering: s.Entering, Unplaced: s.Short, Slots: s.Slots,
 		StoppedBy: l.registry.stoppedBy(),
 		Workers:   []api.Worker{}}
 	if f := l.cfg.Fleet; f != nil && f.Join != nil {

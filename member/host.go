@@ -298,6 +298,20 @@ func (m *Machine) room() (n int) {
 	return n
 }
 
+// Slots is how many workers there is room for on all hosts that are not to be left; 0 = any number.
+func (m *Machine) Slots() (n int) {
+	for _, h := range m.hosts {
+		switch {
+		case h.Draining:
+		case h.Slots == 0:
+			return 0
+		default:
+			n += max(h.Slots, 0)
+		}
+	}
+	return n
+}
+
 // alone reports whether the job is on the one host there is, which takes any number of workers.
 func (m *Machine) alone() bool { return len(m.hosts) == 0 && m.record.Head == "" }
 

@@ -70,6 +70,8 @@ type Job struct {
 	Entering int `json:"entering"`
 	// Unplaced is the number of workers that the job should have and no host has room for.
 	Unplaced int `json:"unplaced,omitempty"`
+	// Slots is the number of workers that the hosts have room for; 0 means any number.
+	Slots int `json:"slots,omitempty"`
 	// StoppedBy names who asked for the end of the job; empty if nobody did.
 	StoppedBy string `json:"stopped_by,omitempty"`
 	// Hosts lists the hosts of a job that other hosts can join, also those without workers.

@@ -76,6 +76,12 @@ func noNumber(word, name string) error {
 func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job, n int) error {
 	told, known := 0, failedWorkers(j)
 	g := goal{job: j, what: plural.Of(n, "worker"), noWait: f.noWait, json: f.json}
+	tell := func() {
+		if j.Unplaced > told {
+			told = j.Unplaced
+			fmt.Fprintf(notes, "shoal: %s\n", unplaced(j.Job))
+		}
+	}
 	g.ask = func() error {
 		if err := j.Resize(ctx, n, myself()); err != nil {
 			if refusal := new(control.Refusal); j.Max > 0 && n > j.Max && errors.As(err, &refusal) {
@@ -84,6 +90,7 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 			}
 			return fmt.Errorf("job %s keeps its size: %w", j.Name, err)
 		}
+		tell()
 		return nil
 	}
 	g.reached = func() (bool, error) {
@@ -94,23 +101,11 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 			fmt.Fprintf(notes, "shoal: %s; the job starts another after a while\n",
 				lastFailed(j, known))
 			known = failedWorkers(j)
-		case j.Unplaced > told:
-			told = j.Unplaced
-			fmt.Fprintf(notes, "shoal: no host has a free slot for %s; waiting for one: %s\n",
-				plural.Of(told, "worker"), howToJoin(j))
 		}
+		tell()
 		return j.Size == n && j.Entering == 0, nil
 	}
 	return g.pursue(ctx, out)
-}
-
-// howToJoin says how a job gets another host.
-func howToJoin(j *control.Job) string {
-	if j.Join == "" {
-		return "this job takes no other hosts, since it was not started with --listen"
-	}
-	return "shoal agent --join " + j.Join + " --token-file FILE, with a token of shoal token " +
-		j.Name
 }
 
 // failedWorkers has those that ended otherwise than well. Who asks for another size makes shoal end

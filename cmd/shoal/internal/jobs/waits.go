@@ -44,11 +44,25 @@ func tellHeld(out io.Writer, j api.Job) error {
 	case j.State == api.Paused:
 		what = fmt.Sprintf("waits, because %s fewer than --min %d%s",
 			plural.Of(j.Size, "member")+plural.Verb(j.Size, " is", " are"), j.Min, more(j))
+	case j.Unplaced > 0 && j.State != api.Stopping:
+		what = unplaced(j)
 	default:
 		return nil
 	}
 	_, err := fmt.Fprintf(out, "%s: %s\n", j.Name, what)
 	return err
+}
+
+// unplaced says that a job wants more workers than its hosts have slots, and what it waits for.
+func unplaced(j api.Job) string {
+	text := fmt.Sprintf("no host has a free slot for %s, since the hosts have %s in all; the job "+
+		"goes on, and starts them when a host joins: ", plural.Of(j.Unplaced, "worker"),
+		plural.Of(j.Slots, "slot"))
+	if j.Join == "" {
+		return text + "this job takes no other hosts, since it was not started with --listen"
+	}
+	return text + "shoal agent --join " + j.Join + " --token-file FILE, with a token of shoal " +
+		"token " + j.Name
 }
 
 // more says what gives a paused job the workers that it lacks.

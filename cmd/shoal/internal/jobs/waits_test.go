@@ -106,6 +106,8 @@ func TestHeldInWords(t *testing.T) {
 	paused := api.Job{Name: "train", State: api.Paused, Size: 1, Min: 2}
 	mesh, full := paused, paused
 	mesh.Mesh, full.Unplaced = "dp=2", 1
+	larger := api.Job{Name: "train", State: api.Resizing, Size: 2, Want: 4, Unplaced: 2, Slots: 2,
+		Join: "a:7000"}
 	for _, c := range []struct {
 		job  api.Job
 		want string
@@ -117,6 +119,9 @@ func TestHeldInWords(t *testing.T) {
 			"it more\n"},
 		{full, "train: waits, because 1 member is fewer than --min 2, and no host has a free " +
 			"slot; shoal resize train 2 says how another one joins\n"},
+		{larger, "train: no host has a free slot for 2 workers, since the hosts have 2 slots in " +
+			"all; the job goes on, and starts them when a host joins: shoal agent --join a:7000 " +
+			"--token-file FILE, with a token of shoal token train\n"},
 		{api.Job{Name: "train", State: api.Stuck}, "train: the host that led it is lost, and " +
 			"too few are left to go on by themselves; if the others are gone for good, shoal " +
 			"recover train --force\n"},
