@@ -68,8 +68,8 @@ func (f *Failure) next() string {
 		return "why does the one end before the others? Every rank has to make the same calls, " +
 			"as many steps, and none may end in between"
 	case f.Exit.Signal == syscall.SIGKILL:
-		return "who kills with SIGKILL is mostly the kernel, out of memory: see dmesg; use " +
-			"fewer workers or smaller batches"
+		return "the kernel's out-of-memory killer is the usual cause: check dmesg; use fewer " +
+			"workers or smaller batches"
 	case f.Exit.Signal == syscall.SIGBUS:
 		return "a page of shared memory could not be had: is /dev/shm or the memory limit full?"
 	case f.Exit.Signal == syscall.SIGSEGV, f.Exit.Signal == syscall.SIGABRT,

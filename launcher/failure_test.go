@@ -22,7 +22,7 @@ func TestFailureIsOneScreen(t *testing.T) {
     | step 1
     | ` + strings.Repeat("é", 240) + `…
   log     /runs/digits/rank-2.log
-  next    who kills with SIGKILL is mostly the kernel, out of memory: see dmesg; use fewer workers or smaller batches`
+  next    the kernel's out-of-memory killer is the usual cause: check dmesg; use fewer workers or smaller batches`
 	if d := cmp.Diff(want, f.Error()); d != "" {
 		t.Error(d)
 	}

@@ -22,64 +22,83 @@ const lingering = 10 * time.Second
 // RunConfig says what to run and who looks on. The callbacks may be nil; OnJoin and OnReport may be
 // called from several goroutines at once.
 type RunConfig struct {
-	Spec           job.Spec
-	Dir            string    // the run gets a directory in here; "" = RunsDir()
-	Stdout, Stderr io.Writer // where the workers' lines go, behind their ranks
-	Color          bool      // colour the ranks
-	// when closed, a stop that was asked for by ctx no longer waits for the workers
+	Spec job.Spec
+	// Dir is where the run gets a directory; "" = RunsDir().
+	Dir string
+	// Stdout and Stderr get the workers' lines, behind their ranks.
+	Stdout, Stderr io.Writer
+	// Color says that ranks are coloured.
+	Color bool
+	// Kill is closed when a stop that was asked for by the context shall no longer wait for the
+	// workers; nil = never.
 	Kill <-chan struct{}
-	// when closed, this host asks to be relieved of its workers, and leaves when they are gone; nil
-	// = never
-	Leave       <-chan struct{}
-	CannotLeave func(why error) // called when the job has nobody else to go on with
-	OnStart     func(job, dir string)
-	OnJoin      func(rank int, client string)
-	OnReport    func(rank int, metrics map[string]float64)
-	OnEvent     func(e agent.Event) // a change of the membership
-	Fleet       *Fleet              // other hosts; nil = this one alone
-	Record      *RecordConfig       // where the record of the job is kept; nil = nowhere
+	// Leave is closed when this host asks to be relieved of its workers; it leaves when they are
+	// gone. nil = never.
+	Leave <-chan struct{}
+	// CannotLeave is called when the job has nobody else to go on with.
+	CannotLeave func(why error)
+	// OnStart is called when the directory of the run is there.
+	OnStart func(job, dir string)
+	// OnJoin is called when a worker of this host has joined.
+	OnJoin func(rank int, client string)
+	// OnReport is called with what a worker of this host reports.
+	OnReport func(rank int, metrics map[string]float64)
+	// OnEvent is called with each change of the membership.
+	OnEvent func(e agent.Event)
+	// Fleet has the other hosts; nil = this one is alone.
+	Fleet *Fleet
+	// Record says where the record of the job is kept; nil = nowhere.
+	Record *RecordConfig
 
-	nodes []numa.Node // memory nodes that a test makes up
+	nodes []numa.Node // memory nodes that a test makes up; nil = those of this host
 }
 
-// Fleet is what a job on several hosts needs of who starts it.
+// Fleet is what a job on several hosts needs of who starts it. Functions may be nil but for Link.
 type Fleet struct {
-	Link func(h fabric.Handler) (fabric.Network, error) // opens the network to the other hosts
-	// workers that this host takes; the others are placed elsewhere
+	// Link opens the network to the other hosts.
+	Link func(h fabric.Handler) (fabric.Network, error)
+	// Slots is how many workers this host takes; the others are placed elsewhere.
 	Slots int
-	// by which the other hosts reach this one, for torch's own rendezvous
-	Addr  string
-	Ready func() // called when the network is open; may be nil
-	// HOST:PORT where other hosts join; may be nil
-	Join  func() string
-	Token func(life time.Duration) string // a token with which they do; may be nil
-	// called when the hosts' room changes, with the workers that have no place; 0 once the job has
-	// begun or is over; may be nil
+	// Addr is by which the other hosts reach this one, for torch's own rendezvous.
+	Addr string
+	// Ready is called when the network is open.
+	Ready func()
+	// Join is HOST:PORT where other hosts join.
+	Join func() string
+	// Token makes a token with which other hosts join.
+	Token func(life time.Duration) string
+	// Need is called when the hosts' room changes, with the number of workers that have no place; 0
+	// once the job has begun or is over.
 	Need func(missing int)
 }
 
 // Result says how a run went. It is what result.json holds.
 type Result struct {
-	Job   string `json:"job"`
-	Dir   string `json:"dir"`
-	OK    bool   `json:"ok"`
+	Job string `json:"job"`
+	Dir string `json:"dir"`
+	OK  bool   `json:"ok"`
+	// Error says why the run is not OK.
 	Error string `json:"error,omitempty"`
-	// nobody joined: each process was a job of its own
-	Alone     bool   `json:"alone"`
-	StoppedBy string `json:"stopped_by,omitempty"` // who asked for its end
-	// the host that leads the job, which goes on without this one
-	GoesOn  string         `json:"goes_on,omitempty"`
-	Started time.Time      `json:"started"`
-	Seconds float64        `json:"seconds"`
-	Workers []WorkerResult `json:"workers"` // in the order in which they ended
+	// Alone says that nobody joined: each process was a job of its own.
+	Alone bool `json:"alone"`
+	// StoppedBy is who asked for the end of the job; "" = nobody.
+	StoppedBy string `json:"stopped_by,omitempty"`
+	// GoesOn is the host that leads the job, which goes on without this one; "" = it has ended.
+	GoesOn  string    `json:"goes_on,omitempty"`
+	Started time.Time `json:"started"`
+	Seconds float64   `json:"seconds"`
+	// Workers are in the order in which they ended.
+	Workers []WorkerResult `json:"workers"`
 }
 
 // WorkerResult says how one worker ended.
 type WorkerResult struct {
-	Rank    int     `json:"rank"`
-	PID     int     `json:"pid"`
-	How     string  `json:"how"`     // "exited with code 0", "was killed by SIGKILL"
-	Stopped bool    `json:"stopped"` // shoal ended it
+	Rank int `json:"rank"`
+	PID  int `json:"pid"`
+	// How is such as "exited with code 0" or "was killed by SIGKILL".
+	How string `json:"how"`
+	// Stopped says that shoal ended the worker.
+	Stopped bool    `json:"stopped"`
 	Seconds float64 `json:"seconds"`
 }
 
@@ -132,23 +151,31 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	return result, err
 }
 
-// ServeConfig says how this host takes part in a job that was begun on another.
+// ServeConfig says how this host takes part in a job that was begun on another. Functions may be nil
+// but for Link.
 type ServeConfig struct {
-	Link func(h fabric.Handler) (fabric.Network, error) // joins the network
-	// HOST:PORT where other hosts join; may be nil
+	// Link joins the network.
+	Link func(h fabric.Handler) (fabric.Network, error)
+	// Join is HOST:PORT where other hosts join.
 	Join func() string
-	// a token with which they do; may be nil
+	// Token makes a token with which other hosts join.
 	Token func(life time.Duration) string
-	Slots int // workers that this host can run
-	// where the directory of the run is made; "" = RunsDir()
-	Dir            string
+	// Slots is how many workers this host can run.
+	Slots int
+	// Dir is where the directory of the run is made; "" = RunsDir().
+	Dir string
+	// Stdout and Stderr get the workers' lines, behind their ranks.
 	Stdout, Stderr io.Writer
-	Color          bool
-	// the store of the job's record, if this host must go on with it; nil = it does not
+	// Color says that ranks are coloured.
+	Color bool
+	// Store opens the store of the job's record, where this host must go on with it; nil = this host
+	// does not.
 	Store func(url string) store.Store
-	// when closed, this host asks to be relieved of its workers, and leaves when they are gone
+	// Leave is closed when this host asks to be relieved of its workers; it leaves when they are
+	// gone.
 	Leave <-chan struct{}
-	OnJob func(job, dir string) // may be nil
+	// OnJob is called when the directory of the run is there.
+	OnJob func(job, dir string)
 }
 
 // Serve runs the workers that a job wants on this host, until the job is over, this host has left
