@@ -62,9 +62,7 @@ func TestUnreachable(t *testing.T) {
 	config.Name, config.Advertise = "behind-a-wall", deaf.Addr().String()
 	j.join(config, fabrictest.NewRecorder(t))
 	atD := fabrictest.NewRecorder(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // of the 10 that it would insist
-	defer cancel()
-	_, err = Join(ctx, j.a.Addr(), j.a.Token(time.Minute), j.config(), atD)
+	_, err = Join(t.Context(), j.a.Addr(), j.a.Token(time.Minute), j.config(), atD)
 	says(t, err, "behind-a-wall at "+deaf.Addr().String(), "must be", "firewall")
 	atD.WaitDown("a") // those that it had a link with
 	j.unhurt()
