@@ -36,7 +36,7 @@ def _train(ending, wrap):
 )
 def test_a_rank_with_fewer_steps_is_named(ending, wants, wrap):
     with pytest.raises(Failed, match=wants) as failed:
-        world(2, _train, ending, wrap)
+        world(2, _train, ending, wrap, forked=False)
     assert "SIG" not in str(failed.value)
 
 

@@ -53,16 +53,16 @@ def server():
     return path
 
 
-def world(n, function, *args):
+def world(n, function, *args, forked=True):
     """Call function(*args) on n ranks under `shoal run`; return what the ranks return (JSON
-    values), in rank order.
+    values), in rank order. Where it matters how a rank ends, it must not be forked.
     """
     script = sys.modules[function.__module__].__file__
     with tempfile.TemporaryDirectory() as results:
         env = dict(
             os.environ,
             PYTHONPATH=f"{ROOT / 'python'}",
-            RANK_SERVER=server(),
+            RANK_SERVER=server() if forked else "",
             RESULTS=results,
             OMP_NUM_THREADS="1",
         )
@@ -73,8 +73,7 @@ def world(n, function, *args):
             str(n),
             "--",
             sys.executable,
-            "-SE",
-            ROOT / "python/tests/rank.py",
+            *(["-SE", ROOT / "python/tests/rank.py"] if forked else []),
             script,
             function.__name__,
             json.dumps(args),
