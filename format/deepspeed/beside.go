@@ -20,8 +20,8 @@ const maxGroups = 1 << 16
 // groupPath is the path of what an optimizer has for a group of parameters.
 var groupPath = regexp.MustCompile(`^optimizer_state\.param_groups\.(\d+)\.(.+)$`)
 
-// commonValues are the values of optimizer states that are of no parameter, without those under
-// some keys.
+// commonValues returns the values of optimizer states that belong to no parameter, without those
+// under some keys.
 func (w *writer) commonValues(without []string) (*pickle.Dict, error) {
 	root := &pickle.Dict{}
 	var rest, scale []format.Value
@@ -41,8 +41,8 @@ func (w *writer) commonValues(without []string) (*pickle.Dict, error) {
 	return root, addScaler(root, scale)
 }
 
-// common lays out optimizer_state.pt, as the stages 1 and 2 read it and as 3 does.
-func (w *writer) common() error {
+// layCommon lays out optimizer_state.pt, as stages 1 and 2 read it and as stage 3 does.
+func (w *writer) layCommon() error {
 	groups, err := w.paramGroups()
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (w *writer) common() error {
 	return w.write("zero/"+stateKey+".pt", root, tensors)
 }
 
-// firstStep is where stage 3 finds the number of steps, which all parameters have alike.
+// firstStep returns what stage 3 reads for the number of steps, which all parameters have alike.
 func (w *writer) firstStep() (*pickle.Dict, []*format.Tensor, error) {
 	d := &pickle.Dict{}
 	name := w.params[0]
@@ -116,7 +116,7 @@ func (w *writer) paramGroups() (*pickle.List, error) {
 	return list, nil
 }
 
-// addScaler makes the object that scales gradients of what it holds: one that changes has a window.
+// addScaler makes the object that scales gradients: a scaler that changes has a window.
 func addScaler(root *pickle.Dict, values []format.Value) error {
 	if len(values) == 0 {
 		return nil
@@ -134,8 +134,7 @@ func addScaler(root *pickle.Dict, values []format.Value) error {
 	return nil
 }
 
-// model lays out what the model holds: the file that the stages 1 and 2 open, and without weights
-// that of 3.
+// model lays out the model: the file that stages 1 and 2 open, and without weights that of stage 3.
 func (w *writer) model() error {
 	for _, file := range []string{"mp_rank_00_model_states.pt",
 		"zero_pp_rank_0_mp_rank_00_model_states.pt"} {
@@ -170,7 +169,7 @@ func (w *writer) model() error {
 				return err
 			}
 		}
-		if err := w.beside(root, module, 1, 1); err != nil {
+		if err := w.addExtras(root, module, 1, 1); err != nil {
 			return err
 		}
 		if err := w.write(file, root, tensors); err != nil {
@@ -219,15 +218,15 @@ func (w *writer) shapes() *pickle.List {
 	return list
 }
 
-// sizeOf is a shape as torch has it.
+// sizeOf returns a shape as torch has it.
 func sizeOf(shape tensor.Shape) any {
 	return &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"},
 		Args: []any{torchzip.Ints(shape)}}
 }
 
-// beside adds what is no tensor, and what DeepSpeed asks for, of so many tensor parallel ranks and
-// stages.
-func (w *writer) beside(root, module *pickle.Dict, tps, pps int) error {
+// addExtras adds the values besides tensors, and what DeepSpeed needs, for the given numbers of
+// tensor parallel ranks and stages.
+func (w *writer) addExtras(root, module *pickle.Dict, tps, pps int) error {
 	var rest []format.Value
 	for _, v := range w.values {
 		switch key, name, _ := strings.Cut(v.Path, "."); key {

@@ -9,22 +9,22 @@ import (
 	"strings"
 )
 
-// again says what to do about what is missing.
-const again = "copy it from where the checkpoint was written, or convert again"
+// copyHint says what to do about missing files.
+const copyHint = "copy it from where the checkpoint was written, or convert again"
 
-// complete fails when files of a universal checkpoint are missing. kinds is what each folder of
-// zero/ has; trained are the parameters that model states say are trained, with the file that says
-// so. Other folders can have weights alone: DeepSpeed's converter makes such ones of what is frozen
-// and of buffers.
-func (r *reader) complete(kinds map[string][]string, trained map[string]string) error {
+// checkComplete fails when files of a universal checkpoint are missing. kinds is what each folder
+// of zero/ has; trained are the parameters that model states say are trained, with the file that
+// says so. Other folders can have weights alone: DeepSpeed's converter makes such ones of what is
+// frozen and of buffers.
+func (r *reader) checkComplete(kinds map[string][]string, trained map[string]string) error {
 	zero := path.Join(r.dir, "zero")
 	if name := path.Join(zero, stateKey+".pt"); !r.has(name) {
-		return fmt.Errorf("%s is missing, with what parameters have in common; %s", name, again)
+		return fmt.Errorf("%s is missing, with what parameters have in common; %s", name, copyHint)
 	}
 	for _, name := range slices.Sorted(maps.Keys(trained)) {
 		if _, ok := kinds[name]; !ok {
 			return fmt.Errorf("%s is missing, with the state of parameter %q, which %s names; %s",
-				path.Join(zero, name), name, trained[name], again)
+				path.Join(zero, name), name, trained[name], copyHint)
 		}
 	}
 	params := slices.Sorted(maps.Keys(kinds))
@@ -38,15 +38,15 @@ func (r *reader) complete(kinds map[string][]string, trained map[string]string) 
 		mine := kinds[name]
 		if !slices.Contains(mine, "fp32") {
 			return fmt.Errorf("%s is missing, the weights of parameter %q; %s",
-				path.Join(zero, name, "fp32.pt"), name, again)
+				path.Join(zero, name, "fp32.pt"), name, copyHint)
 		}
 		if len(mine) == 1 && trained[name] == "" {
 			continue
 		}
 		for _, other := range slices.Sorted(maps.Values(sets)) {
-			if kind := more(mine, kinds[other]); kind != "" {
+			if kind := missingKinds(mine, kinds[other]); kind != "" {
 				return fmt.Errorf("%s is missing: parameter %q has such state and %q lacks it; %s",
-					path.Join(zero, name, kind+".pt"), other, name, again)
+					path.Join(zero, name, kind+".pt"), other, name, copyHint)
 			}
 		}
 	}
@@ -57,9 +57,9 @@ func (r *reader) complete(kinds map[string][]string, trained map[string]string) 
 	return nil
 }
 
-// more returns what others have that includes all of mine, and mine lacks; "" when they are the
-// same, or each has something of its own, as the parameters of two optimizers have.
-func more(mine, others []string) string {
+// missingKinds returns what others have and mine lacks, if others include all of mine; "" when they
+// are equal, or each has something of its own, as the parameters of two optimizers have.
+func missingKinds(mine, others []string) string {
 	for _, kind := range mine {
 		if !slices.Contains(others, kind) {
 			return ""
@@ -73,7 +73,7 @@ func more(mine, others []string) string {
 	return ""
 }
 
-// has reports whether there is a file.
+// has reports whether a file exists.
 func (r *reader) has(name string) bool {
 	_, err := fs.Stat(r.files.FS(), name)
 	return err == nil

@@ -47,44 +47,45 @@ var (
 	refusedPP = regexp.MustCompile(`^layer_\d+-.*model_states\.pt$`)
 )
 
-// at is the rank that wrote a file.
-type at struct{ mp, dp int }
+// A rankID is the rank that wrote a file.
+type rankID struct{ mp, dp int }
 
-// reader collects a checkpoint.
+// A reader is a checkpoint that is being read.
 type reader struct {
 	format.Checkpoint
 	files  *format.Files
 	dir    string
-	models map[at]string
-	optims map[at]string
-	layers map[layerAt]string // of a pipeline
+	models map[rankID]string
+	optims map[rankID]string
+	layers map[layerAt]string // files of the layers of a pipeline
 	mp, dp int                // sizes; mp is pp * tp
 	pp, tp int
 
-	experts, expp map[expertAt]string // of a mixture: models, and optimizers
-	numbers       map[string]int      // of experts, by the beginning of their names
-	apart         bool                // whether the optimizer's state is in expp
+	experts, expp    map[expertAt]string // files of experts: models, and optimizers
+	numbers          map[string]int      // number of experts, by the prefix of their names
+	expertOptimizers bool                // whether the optimizer's state is in expp
 	// whether tensor parallel ranks have experts of their own, and none a part of one
 	single bool
 	// of single, the groups of experts that all ranks of a stage share
 	together map[groupAt]bool
-	locals   map[string]string // what experts' parameters are called on their rank
-	opened   map[int][]*rank   // optimizer states, by model parallel rank
+	// names of experts' parameters on their rank, by their names in the model.
+	locals      map[string]string
+	openedRanks map[int][]*rank // optimizer states, by model parallel rank
 
-	info    []format.Value    // universal_checkpoint_info of the first model parallel rank
-	torn    error             // why that is not to be believed
-	params  map[string]bool   // that model states name
-	aliases map[string]string // of parameters that are others once more
-	steps   map[string]any    // numbers of steps and the like, by path
+	info      []format.Value    // universal_checkpoint_info of the first model parallel rank
+	infoError error             // why info cannot be used
+	params    map[string]bool   // parameters that model states name
+	aliases   map[string]string // second names of parameters
+	steps     map[string]any    // step counts and the like, by path
 }
 
 // Read reads a folder with a file latest or latest_universal, or one that such a file names. When
 // both are there latest counts.
 func Read(files *format.Files) (*format.Checkpoint, error) {
 	r := &reader{Checkpoint: format.Checkpoint{Format: "DeepSpeed"}, files: files, dir: ".",
-		models: map[at]string{}, optims: map[at]string{}, layers: map[layerAt]string{},
+		models: map[rankID]string{}, optims: map[rankID]string{}, layers: map[layerAt]string{},
 		experts: map[expertAt]string{}, expp: map[expertAt]string{}, numbers: map[string]int{},
-		locals: map[string]string{}, opened: map[int][]*rank{}, together: map[groupAt]bool{},
+		locals: map[string]string{}, openedRanks: map[int][]*rank{}, together: map[groupAt]bool{},
 		params: map[string]bool{}, aliases: map[string]string{}, steps: map[string]any{}}
 	for _, name := range []string{UniversalName, LatestName} {
 		tag, err := files.ReadAll(name, 1024)
@@ -106,7 +107,7 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 		return e.Name() == "zero" && e.IsDir()
 	})
 	for _, e := range entries {
-		if err := r.see(e.Name(), universal); err != nil {
+		if err := r.sortFile(e.Name(), universal); err != nil {
 			return nil, err
 		}
 	}
@@ -132,9 +133,9 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	return &r.Checkpoint, r.Finish()
 }
 
-// see sorts a file in by its name. A universal checkpoint can have the model states for stage 3
-// too, in which there are no weights.
-func (r *reader) see(name string, universal bool) error {
+// sortFile classifies a file by its name. A universal checkpoint can have the model states for
+// stage 3 too, which hold no weights.
+func (r *reader) sortFile(name string, universal bool) error {
 	if is, err := r.seeExpert(name); is {
 		return err
 	}
@@ -158,7 +159,7 @@ func (r *reader) see(name string, universal bool) error {
 		return fmt.Errorf("DeepSpeed: %s is of a pipeline with another axis beside data and "+
 			"model, which shoal does not read; convert the checkpoint with ds_to_universal", name)
 	}
-	for expression, into := range map[*regexp.Regexp]map[at]string{modelFile: r.models,
+	for expression, into := range map[*regexp.Regexp]map[rankID]string{modelFile: r.models,
 		optimFile: r.optims} {
 		m := expression.FindStringSubmatch(name)
 		if m == nil {
@@ -169,7 +170,7 @@ func (r *reader) see(name string, universal bool) error {
 		if err != nil || dp > 1<<20 || mp > 1<<20 {
 			return fmt.Errorf("DeepSpeed: %s: a rank of %s", name, m[2])
 		}
-		if other := into[at{mp, dp}]; other != "" && universal &&
+		if other := into[rankID{mp, dp}]; other != "" && universal &&
 			(m[1] == "") != strings.HasPrefix(other, "mp_") {
 			if m[1] != "" {
 				continue
@@ -177,7 +178,7 @@ func (r *reader) see(name string, universal bool) error {
 		} else if other != "" {
 			return fmt.Errorf("DeepSpeed: %s and %s are of the same rank", other, name)
 		}
-		into[at{mp, dp}] = name
+		into[rankID{mp, dp}] = name
 		r.mp, r.dp = max(r.mp, mp+1), max(r.dp, dp+1)
 	}
 	return nil
@@ -187,8 +188,8 @@ func (r *reader) open(name string) (*torchzip.File, error) {
 	return torchzip.Open(r.files, path.Join(r.dir, name), globals)
 }
 
-// place is the place of a model parallel rank. Stages have none: parameters have names that no two
-// of them have.
+// place returns the coordinates of a model parallel rank. Stages have none, because no two of them
+// share a parameter's name.
 func (r *reader) place(mp int) format.Coords {
 	if r.tp == 1 {
 		return nil
@@ -196,7 +197,8 @@ func (r *reader) place(mp int) format.Coords {
 	return format.Coords{{Axis: "tp", Index: mp % r.tp, Of: r.tp}}
 }
 
-// placeInStage is that of a model parallel rank for what has no name that is of one stage.
+// placeInStage returns the coordinates of a model parallel rank for a name that is not unique to a
+// stage.
 func (r *reader) placeInStage(mp int) format.Coords {
 	if r.pp == 1 {
 		return r.place(mp)
@@ -209,7 +211,7 @@ func (r *reader) zero() error {
 	if r.pp > 1 && len(r.layers)+len(r.experts) == 0 {
 		return fmt.Errorf("%s is of a pipeline of %d stages, and there are no files of its "+
 			"layers (layer_00-*model_states.pt); copy them from where it was written",
-			r.models[at{0, 0}], r.pp)
+			r.models[rankID{0, 0}], r.pp)
 	}
 	if err := r.mixture(); err != nil {
 		return err
@@ -226,7 +228,7 @@ func (r *reader) zero() error {
 			return err
 		}
 		if len(r.optims) == 0 {
-			if err := r.without(group[0]); err != nil {
+			if err := r.readWithoutZero(group[0]); err != nil {
 				return err
 			}
 		}
@@ -243,7 +245,7 @@ func (r *reader) zero() error {
 		}
 		r.names(group[0])
 	}
-	if err := r.once(); err != nil {
+	if err := r.joinTied(); err != nil {
 		return err
 	}
 	if len(r.layers) > 0 {
@@ -254,9 +256,9 @@ func (r *reader) zero() error {
 	return r.values()
 }
 
-// without takes the model states of a model parallel rank for all that there is, as those without
-// ZeRO are.
-func (r *reader) without(m *model) error {
+// readWithoutZero accepts that the model states of a model parallel rank are everything, as without
+// ZeRO.
+func (r *reader) readWithoutZero(m *model) error {
 	if len(m.shapes) == 0 {
 		return nil
 	}
@@ -265,7 +267,7 @@ func (r *reader) without(m *model) error {
 			"of stage 3, in which only they have the weights that are trained; copy them from "+
 			"where it was written", m.file.Name)
 	}
-	m.again = nil // of no master weights
+	m.duplicates = nil // of no master weights
 	r.Doubt = "it was trained with ZeRO, and there are no optimizer states files " +
 		"(*_optim_states.pt)"
 	return nil
@@ -280,7 +282,7 @@ func noModel(mp, dp int) error {
 // parallel rank.
 func (r *reader) group(mp int) (group []*model, err error) {
 	for dp := range r.dp {
-		name := r.models[at{mp, dp}]
+		name := r.models[rankID{mp, dp}]
 		if name == "" && dp > 0 && !group[0].cut {
 			break
 		}
@@ -296,17 +298,19 @@ func (r *reader) group(mp int) (group []*model, err error) {
 	return group, r.inform(mp, group[0])
 }
 
-// model is what a model states file says.
+// A model is the content of a model states file.
 type model struct {
-	file   *torchzip.File
-	cut    bool     // stage 3: one of several files, with a part of each parameter or none
-	shapes []params // of each group; nil without ZeRO
+	file *torchzip.File
+	// whether it is one of several files of stage 3, which have a part of each parameter or none.
+	cut    bool
+	shapes []params // parameters of each group; nil without ZeRO
 	frozen params
 	module *pickle.Dict
-	again  map[string]format.Tensor // what the module has of the master weights
+	// tensors of the module that equal master weights.
+	duplicates map[string]format.Tensor
 }
 
-// params are parameters with their whole shapes, in order.
+// A params is a list of parameters with their whole shapes, in order.
 type params []param
 
 type param struct {
@@ -321,10 +325,10 @@ func (r *reader) model(name string) (*model, error) {
 	}
 	m := &model{file: f, cut: strings.HasPrefix(name, "zero_")}
 	if names, err := pickle.Get[*pickle.List](f.Root, ownKey, mastersKey); err == nil {
-		m.again = map[string]format.Tensor{}
+		m.duplicates = map[string]format.Tensor{}
 		for _, x := range names.Items {
 			if name, ok := x.(string); ok {
-				m.again[name] = format.Tensor{}
+				m.duplicates[name] = format.Tensor{}
 			}
 		}
 	}
@@ -375,14 +379,14 @@ func shapesOf(v any) (params, error) {
 	return list, nil
 }
 
-// modules adds the tensors of the model. In stage 3 its parameters are cut: the frozen ones are
-// kept as flat parts, the others as master weights only, and the module has placeholders.
+// modules adds the tensors of the model. In stage 3 its parameters are cut: frozen ones are kept as
+// flat parts, the others as master weights only, and the module has placeholders.
 func (r *reader) modules(mp int, group []*model) error {
 	first := group[0]
 	if first.cut && len(first.module.Items) == 0 && r.Format == universalFormat {
 		return fmt.Errorf("%s has no model in it, as shoal writes it for stage 3 beside the "+
 			"model states with the weights: mp_rank_%02d_model_states.pt is missing; %s",
-			first.file.Name, mp, again)
+			first.file.Name, mp, copyHint)
 	}
 	part := format.Checkpoint{}
 	if err := first.file.Flatten(&part, "module", first.module); err != nil {
@@ -401,8 +405,8 @@ func (r *reader) modules(mp int, group []*model) error {
 		if _, tied := shared.Get(name); tied && first.cut {
 			continue
 		}
-		if _, ok := first.again[name]; ok {
-			first.again[name] = t
+		if _, ok := first.duplicates[name]; ok {
+			first.duplicates[name] = t
 			continue
 		}
 		if first.cut && elsewhere[name] {
@@ -433,9 +437,9 @@ func (r *reader) modules(mp int, group []*model) error {
 	return nil
 }
 
-// values adds what the first rank says beside tensors.
+// values adds the values of the first rank.
 func (r *reader) values() error {
-	f, err := r.open(r.models[at{0, 0}])
+	f, err := r.open(r.models[rankID{0, 0}])
 	if err != nil {
 		return err
 	}
@@ -448,7 +452,7 @@ func (r *reader) values() error {
 		key, _ := item.Key.(string)
 		switch key {
 		case "optimizer":
-			if r.apart {
+			if r.expertOptimizers {
 				continue
 			}
 		case "module", "param_shapes", "frozen_param_shapes", "frozen_param_fragments", ownKey, "":
@@ -459,7 +463,7 @@ func (r *reader) values() error {
 		}
 	}
 	if r.mp > 1 {
-		if err := r.others(&part); err != nil {
+		if err := r.addOtherRanks(&part); err != nil {
 			return err
 		}
 	}

@@ -23,7 +23,7 @@ var (
 		`^(.*\bdeepspeed_moe\.experts\.deepspeed_experts\.)(\d+)(\..*)$`)
 )
 
-// expertsEnd is the end of what the names of a layer's experts begin with.
+// expertsEnd ends the prefix of the names of a layer's experts.
 const expertsEnd = ".deepspeed_moe.experts.deepspeed_experts."
 
 // What the reader says of experts, for whoever writes some: the names of the layers of a mixture,
@@ -37,12 +37,12 @@ const (
 // expertCountsKey is where the model states of a stage say how many experts each of its layers has.
 const expertCountsKey = "num_experts"
 
-// unnamed is why the state of an optimizer without ZeRO stays in parts.
-const unnamed = "without ZeRO an optimizer numbers its parameters and names none"
+// whyUnnamed says why the state of an optimizer without ZeRO stays in parts.
+const whyUnnamed = "without ZeRO an optimizer numbers its parameters and names none"
 
-// expertAt is the layer of a mixture of experts, the expert, and the model parallel rank of a file.
-// Each stage of a pipeline counts its layers of experts from 0. A layer of -1 is all: older
-// versions have a file for an expert of all layers.
+// An expertAt identifies a file by the layer of a mixture of experts, the expert, and the model
+// parallel rank. Each stage of a pipeline counts its layers of experts from 0. Layer -1 is all
+// layers: older versions have one file for an expert of all layers.
 type expertAt struct{ layer, expert, mp int }
 
 // expertFileName is the name of the file of an expert.
@@ -50,7 +50,7 @@ func expertFileName(layer, expert, mp int) string {
 	return fmt.Sprintf("layer_%d_expert_%d_mp_rank_%02d_model_states.pt", layer, expert, mp)
 }
 
-// seeExpert sorts a file of experts in; it reports whether it is one.
+// seeExpert classifies a file of experts; it reports whether it is one.
 func (r *reader) seeExpert(name string) (bool, error) {
 	into := r.experts
 	m := expertFile.FindStringSubmatch(name)
@@ -84,8 +84,8 @@ func (r *reader) seeExpert(name string) (bool, error) {
 // placed.
 const autoLayersKey = "ds_autoep_layers"
 
-// automatic fails for the experts of AutoEP, of which an optimizer has one tensor for all that a
-// rank has, and in stage 3 the model too.
+// automatic fails for the experts of AutoEP, for which an optimizer has one tensor for all experts
+// of a rank, and in stage 3 the model too.
 func automatic(file string) error {
 	return fmt.Errorf("%s is of experts that DeepSpeed's AutoEP has placed, whose optimizer has "+
 		"those of a rank as one tensor, which shoal reads from universal checkpoints only; "+
@@ -94,7 +94,7 @@ func automatic(file string) error {
 
 // mixture reads the experts of the model, each from a file of its own, stage by stage.
 func (r *reader) mixture() error {
-	if first, err := r.open(r.models[at{0, 0}]); err == nil { // else who reads it says so
+	if first, err := r.open(r.models[rankID{0, 0}]); err == nil { // else who reads it says so
 		if list, err := pickle.Get[*pickle.List](first.Root, autoLayersKey); err == nil &&
 			len(list.Items) > 0 {
 			return automatic(first.Name)
@@ -114,14 +114,14 @@ func (r *reader) mixture() error {
 				all[stage][a.layer] = max(all[stage][a.layer], a.expert+1)
 			}
 		}
-		if err := r.counted(stage, all[stage]); err != nil {
+		if err := r.checkCounts(stage, all[stage]); err != nil {
 			return err
 		}
 	}
 	if len(r.experts) == 0 {
 		return nil
 	}
-	r.single = r.tp > 1 && r.alone(all)
+	r.single = r.tp > 1 && r.expertsPerRank(all)
 	var names []any
 	old := false
 	for stage, layers := range all {
@@ -146,8 +146,8 @@ func (r *reader) mixture() error {
 	return nil
 }
 
-// layer reads the experts of a layer, and returns what the names of their parameters begin with. In
-// a pipeline it is of one of the units that the stage has.
+// layer reads the experts of a layer, and returns the prefix of the names of their parameters. In a
+// pipeline the layer belongs to one of the units of the stage.
 func (r *reader) layer(stage, layer, experts int, units map[string]bool) (prefix string,
 	err error) {
 	for expert := range experts {
@@ -172,7 +172,7 @@ func (r *reader) layer(stage, layer, experts int, units map[string]bool) (prefix
 				if r.pp > 1 && !units[stages.UnitOf(name)] {
 					return "", fmt.Errorf("%s has %q, and stage %d has nothing else of that "+
 						"layer (%s); the file is that of another stage", file, name, stage,
-						r.models[at{stage * r.tp, 0}])
+						r.models[rankID{stage * r.tp, 0}])
 				}
 				if begin != prefix && layer >= 0 {
 					return "", fmt.Errorf("%s has %q, and other experts of layer %d of the "+
@@ -185,9 +185,9 @@ func (r *reader) layer(stage, layer, experts int, units map[string]bool) (prefix
 	return prefix, nil
 }
 
-// alone reports whether each expert is the file of one tensor parallel rank: without tensor
-// parallelism of experts DeepSpeed counts these as those that share experts.
-func (r *reader) alone(stages []map[int]int) bool {
+// expertsPerRank reports whether each expert is the file of one tensor parallel rank: without
+// tensor parallelism of experts DeepSpeed counts these ranks as ranks that share experts.
+func (r *reader) expertsPerRank(stages []map[int]int) bool {
 	for stage, layers := range stages {
 		for layer, experts := range layers {
 			for expert := range experts {
@@ -206,9 +206,9 @@ func (r *reader) alone(stages []map[int]int) bool {
 	return true
 }
 
-// counted compares how many experts the layers of a stage have with what its model states say.
-func (r *reader) counted(stage int, layers map[int]int) error {
-	name := r.models[at{stage * r.tp, 0}]
+// checkCounts compares how many experts the layers of a stage have with what its model states say.
+func (r *reader) checkCounts(stage int, layers map[int]int) error {
+	name := r.models[rankID{stage * r.tp, 0}]
 	if name == "" {
 		return nil // who reads it says so
 	}
@@ -263,7 +263,7 @@ func (r *reader) expert(file string, expert, mp int) (names []string, err error)
 	return names, nil
 }
 
-// expertPlace is the place of what a model parallel rank has of an expert.
+// expertPlace returns the coordinates of a model parallel rank's part of an expert.
 func (r *reader) expertPlace(mp int) format.Coords {
 	if r.single {
 		return nil
@@ -302,10 +302,10 @@ func (r *reader) numberedExperts() error {
 			}
 			for _, t := range part.Tensors {
 				t.Coords, t.WhyPart = append(format.Coords{{Axis: "ep", Index: e, Of: degree}},
-					r.placeInStage(mp)...), unnamed
+					r.placeInStage(mp)...), whyUnnamed
 				r.Tensors = append(r.Tensors, t)
 			}
-			r.apart = true
+			r.expertOptimizers = true
 			if e == 0 && mp == 0 {
 				r.Values = append(r.Values, part.Values...)
 			}

@@ -68,7 +68,8 @@ func TestExpertsRandom(t *testing.T) {
 					path[len(path)-1] == "param_slice_mappings" && m.robin {
 					continue
 				}
-				if want, got := at(t, due, name, path), at(t, dir, name, path); want != got {
+				if want, got := rankID(t, due, name, path),
+					rankID(t, dir, name, path); want != got {
 					r.Errorf("%s: %v is %s, want %s", name, path, got, want)
 				}
 			}
@@ -123,8 +124,8 @@ func differing(want, got map[string]string) (text string) {
 	return text
 }
 
-// at is what a file has at a path, as a text.
-func at(t *testing.T, dir fstest.MapFS, name string, path []string) string {
+// A rankID is the rank that wrote a file.
+func rankID(t *testing.T, dir fstest.MapFS, name string, path []string) string {
 	f, err := torchzip.Open(format.NewFiles(dir), name, deepspeed.Globals)
 	if err != nil {
 		t.Fatal(err)

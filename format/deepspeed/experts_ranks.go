@@ -8,22 +8,22 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// cut is how the flat buffer of a group lies over the ranks: whole over them all, or for experts
-// over some of them for each expert parallel rank.
-type cut struct {
-	ranks  []*rank
-	shapes params
-	called params // what the parameters of shapes are called in the whole model
-	robin  bool   // whether parameters lie as round_robin_gradients has them
+// A groupCut is how the flat buffer of a group lies over the ranks: over all of them, or for
+// experts over some ranks for each expert parallel rank.
+type groupCut struct {
+	ranks      []*rank
+	shapes     params
+	names      params // names of the parameters in the whole model
+	roundRobin bool   // whether round_robin_gradients has ordered the parameters
 }
 
-// groupAt is a group of the optimizer of a model parallel rank.
+// A groupAt is a group of the optimizer of a model parallel rank.
 type groupAt struct{ mp, group int }
 
 // cuts finds out how a group is cut. Experts have fewer data parallel ranks: each of those that
-// share one expert parallel rank has a part of its experts. There are none where another model
-// parallel rank says it.
-func (r *reader) cuts(mp, g int, m *model, ranks []*rank) ([]cut, error) {
+// share one expert parallel rank has a part of its experts. The result is empty where another model
+// parallel rank describes the group.
+func (r *reader) cuts(mp, g int, m *model, ranks []*rank) ([]groupCut, error) {
 	experts := slices.ContainsFunc(m.shapes[g], func(p param) bool {
 		return expertName.MatchString(p.name)
 	})
@@ -33,7 +33,7 @@ func (r *reader) cuts(mp, g int, m *model, ranks []*rank) ([]cut, error) {
 		if mp > first && !r.together[group] {
 			return nil, fmt.Errorf(
 				"%s has state of experts (%q, …) in group %d, and %s has none there",
-				ranks[0].file.Name, m.shapes[g][0].name, g, r.opened[first][0].file.Name)
+				ranks[0].file.Name, m.shapes[g][0].name, g, r.openedRanks[first][0].file.Name)
 		}
 		if mp > first {
 			return nil, nil
@@ -57,13 +57,13 @@ func (r *reader) cuts(mp, g int, m *model, ranks []*rank) ([]cut, error) {
 		}
 		count = n
 	}
-	robin := roundRobin(m, ranks[0]) || shuffled(g, m.shapes[g], ranks)
-	if robin && aligned(ranks[0]) {
+	robin := roundRobin(m, ranks[0]) || hasOtherOrder(g, m.shapes[g], ranks)
+	if robin && hasAlignment(ranks[0]) {
 		return nil, fmt.Errorf("%s: round_robin_gradients and parameter_alignment together, "+
 			"with which shoal does not know where parameters lie", ranks[0].file.Name)
 	}
 	degree := len(ranks) / count // of expert parallelism
-	all := make([]cut, degree)
+	all := make([]groupCut, degree)
 	// neighbours have the same experts
 	dataFirst := configures(m, ranks[0], "use_data_before_expert_parallelism")
 	for i, one := range ranks {
@@ -74,19 +74,19 @@ func (r *reader) cuts(mp, g int, m *model, ranks []*rank) ([]cut, error) {
 		all[e].ranks = append(all[e].ranks, one)
 	}
 	for e := range all {
-		all[e].shapes, all[e].called, all[e].robin = m.shapes[g], m.shapes[g], robin
+		all[e].shapes, all[e].names, all[e].roundRobin = m.shapes[g], m.shapes[g], robin
 		if degree == 1 && !(experts && len(r.numbers) > 0) {
 			continue
 		}
 		var err error
-		if all[e].called, err = r.whole(m.shapes[g], e, degree, count, len(ranks)); err != nil {
+		if all[e].names, err = r.whole(m.shapes[g], e, degree, count, len(ranks)); err != nil {
 			return nil, err
 		}
 	}
 	return all, nil
 }
 
-// whole are what the parameters of an expert parallel rank are called in the whole model.
+// whole returns the names of an expert parallel rank's parameters in the whole model.
 func (r *reader) whole(shapes params, e, degree, count, files int) (called params, err error) {
 	for _, p := range shapes {
 		name := expertName.FindStringSubmatch(p.name)
@@ -112,13 +112,13 @@ func (r *reader) whole(shapes params, e, degree, count, files int) (called param
 	return called, nil
 }
 
-// numberedExpert is the name of an expert's parameter, which came apart by expertName, with another
+// numberedExpert returns the name of an expert's parameter, split by expertName, with another
 // number.
 func numberedExpert(name []string, number int) string {
 	return name[1] + strconv.Itoa(number) + name[3]
 }
 
-// everyRank are the optimizer states of all ranks of the stage of a model parallel one, in
+// everyRank returns the optimizer states of all ranks of the stage of a model parallel rank, in
 // DeepSpeed's order: tensor parallel ranks are neighbours.
 func (r *reader) everyRank(mp int) (all []*rank, err error) {
 	all = make([]*rank, r.tp*r.dp)
@@ -134,14 +134,14 @@ func (r *reader) everyRank(mp int) (all []*rank, err error) {
 	return all, nil
 }
 
-// together are the parameters of a group in the order that one rank with all experts would have:
-// those of the experts of a layer that follow each other on a rank, of each rank.
-func together(cuts []cut, local params) (all params) {
+// orderOnOneRank returns the parameters of a group in the order that one rank with all experts
+// would have: the consecutive experts of a layer of each rank.
+func orderOnOneRank(cuts []groupCut, local params) (all params) {
 	called := make([]map[string]string, len(cuts))
 	for e, c := range cuts {
 		called[e] = map[string]string{}
 		for i, p := range c.shapes {
-			called[e][p.name] = c.called[i].name
+			called[e][p.name] = c.names[i].name
 		}
 	}
 	for from := 0; from < len(local); {
@@ -159,8 +159,8 @@ func together(cuts []cut, local params) (all params) {
 	return all
 }
 
-// follows reports whether a parameter is of the same layer of experts as that before it, and of no
-// earlier expert.
+// follows reports whether a parameter belongs to the same layer of experts as the one before it,
+// and to no earlier expert.
 func follows(before, name string) bool {
 	a, b := expertName.FindStringSubmatch(before), expertName.FindStringSubmatch(name)
 	if a == nil || b == nil || a[1] != b[1] {
@@ -171,7 +171,7 @@ func follows(before, name string) bool {
 	return x <= y
 }
 
-// count is over how many ranks a group is cut.
+// count returns over how many ranks a group is cut.
 func (one *rank) count(g, files int) (int, error) {
 	state, _ := pickle.Get[*pickle.Dict](one.file.Root, "optimizer_state_dict")
 	v, _ := state.Get("partition_count")

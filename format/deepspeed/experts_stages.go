@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// units are the layers of which a stage has something beside experts.
+// units returns the layers of which a stage has something besides experts.
 func (r *reader) units(stage int) (map[string]bool, error) {
 	names, err := r.moduleNames(stage * r.tp)
 	units := map[string]bool{}
@@ -17,9 +17,9 @@ func (r *reader) units(stage int) (map[string]bool, error) {
 	return units, err
 }
 
-// moduleNames are those of what model states have of the model.
+// moduleNames returns the names of the model's tensors in model states.
 func (r *reader) moduleNames(mp int) (names []string, err error) {
-	name := r.models[at{mp, 0}]
+	name := r.models[rankID{mp, 0}]
 	if name == "" {
 		return nil, noModel(mp, 0)
 	}

@@ -18,7 +18,7 @@ var (
 // Once makes one of what two stages say of a tied layer.
 func Once(values []format.Value) ([]format.Value, error) {
 	r := &reader{Checkpoint: format.Checkpoint{Values: values}, pp: 2}
-	err := r.once()
+	err := r.joinTied()
 	return r.Values, err
 }
 

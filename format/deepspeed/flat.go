@@ -12,14 +12,14 @@ import (
 )
 
 // optimizerGroup returns the tensors of one group of parameters.
-func optimizerGroup(g int, stage int64, c cut) ([]format.Tensor, error) {
+func optimizerGroup(g int, stage int64, c groupCut) ([]format.Tensor, error) {
 	ranks := c.ranks
 	kinds := []string{"fp32"}
 	var tensors []format.Tensor
 	for kind, t := range ranks[0].groups[g] {
 		// a number, such as the step: each parameter of a universal checkpoint has it
 		if len(t.Shape) != 1 {
-			for _, p := range c.called {
+			for _, p := range c.names {
 				tensors = append(tensors, t.As("optimizer."+kind+"."+p.name))
 			}
 			continue
@@ -53,7 +53,7 @@ func optimizerGroup(g int, stage int64, c cut) ([]format.Tensor, error) {
 			var err error
 			if stage == 3 {
 				t, err = even(p, parts, starts[0])
-			} else if c.robin {
+			} else if c.roundRobin {
 				t, err = inOrder(p, g, ranks, parts, start)
 			} else {
 				t, err = fragments(p, g, ranks, parts)
@@ -61,7 +61,7 @@ func optimizerGroup(g int, stage int64, c cut) ([]format.Tensor, error) {
 			if err != nil {
 				return nil, fmt.Errorf("optimizer state %s: %w", kind, err)
 			}
-			t.Name = "optimizer." + kind + "." + c.called[n].name
+			t.Name = "optimizer." + kind + "." + c.names[n].name
 			tensors = append(tensors, t)
 		}
 		for i := range starts {
@@ -73,7 +73,7 @@ func optimizerGroup(g int, stage int64, c cut) ([]format.Tensor, error) {
 	return tensors, nil
 }
 
-// inOrder puts a parameter together that starts at an element of the flat buffer of all ranks.
+// inOrder joins a parameter that starts at an element of the flat buffer of all ranks.
 func inOrder(p param, g int, ranks []*rank, parts []*torchzip.Tensor, start int) (format.Tensor,
 	error) {
 	t := format.Tensor{DType: parts[0].DType, Shape: p.shape}
@@ -95,14 +95,15 @@ func inOrder(p param, g int, ranks []*rank, parts []*torchzip.Tensor, start int)
 	return t, nil
 }
 
-// share is how many elements of a parameter each rank has in stage 3; the last ranks' are padded.
+// share returns how many elements of a parameter each rank has in stage 3; the last ranks' parts
+// are padded.
 func share(p param, ranks int) int {
 	n, _ := p.shape.Elements()
 	return n/ranks + min(n%ranks, 1)
 }
 
-// even puts a parameter together that is cut into equal shares, which stand in each rank's buffer
-// from start on.
+// even joins a parameter that is cut into equal shares, which stand in each rank's buffer from
+// start on.
 func even(p param, parts []*torchzip.Tensor, start int) (format.Tensor, error) {
 	t := format.Tensor{DType: parts[0].DType, Shape: p.shape}
 	n, _ := p.shape.Elements()
@@ -115,8 +116,8 @@ func even(p param, parts []*torchzip.Tensor, start int) (format.Tensor, error) {
 	return t, nil
 }
 
-// fragments puts a parameter together from the fragments that param_slice_mappings lists, in the
-// order of the ranks.
+// fragments joins a parameter from the fragments that param_slice_mappings lists, in the order of
+// the ranks.
 func fragments(p param, g int, ranks []*rank, parts []*torchzip.Tensor) (format.Tensor, error) {
 	t := format.Tensor{DType: parts[0].DType, Shape: p.shape}
 	n, _ := p.shape.Elements()
@@ -151,7 +152,7 @@ func fragments(p param, g int, ranks []*rank, parts []*torchzip.Tensor) (format.
 	return t, nil
 }
 
-// addressOf reads a fragment_address: the number of elements, and the place of the first in the
+// addressOf reads a fragment_address: the number of elements, and the position of the first in the
 // flat buffer.
 func addressOf(v *pickle.Object) (count, start int, err error) {
 	var at [2]int64
@@ -166,7 +167,7 @@ func addressOf(v *pickle.Object) (count, start int, err error) {
 	return int(at[0]), int(at[1]), nil
 }
 
-// add adds elements [from, to) of a tensor, which stand in a flat buffer from start on.
+// add adds the elements [from, to) of a tensor, which stand in a flat buffer from start on.
 func add(t *format.Tensor, buffer *torchzip.Tensor, from, to, start int) error {
 	if from == to {
 		return nil

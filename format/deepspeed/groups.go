@@ -9,9 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// namesKey is what the reader calls the names of the parameters in a group of the optimizer, in the
-// order of its flat buffer. DeepSpeed has it in param_shapes only: it numbers groups, and names
-// none of what is in them.
+// namesKey is the reader's key for the names of the parameters in a group of the optimizer, in the
+// order of its flat buffer. DeepSpeed has them in param_shapes only: it numbers groups, and names
+// nothing in them.
 const namesKey = "param_names"
 
 // grouped returns the names of the parameters in each group of the optimizer: groups are its
@@ -45,8 +45,8 @@ func grouped(groups *pickle.List, shapes []params) (values []format.Value) {
 	return values
 }
 
-// order returns the names of the parameters in each group, nil where the values do not tell them
-// all.
+// order returns the names of the parameters in each group, nil where the values do not tell all of
+// them.
 func (w *writer) order() ([][]string, error) {
 	found, groups := map[string]bool{}, 0
 	names := map[int][]string{}
@@ -90,11 +90,11 @@ func (w *writer) order() ([][]string, error) {
 func roundRobin(m *model, one *rank) bool {
 	is := configures(m, one, "zero_optimization", "round_robin_gradients")
 	version, _ := pickle.Get[string](one.file.Root, "ds_version")
-	return is && dealt(one.stage, version)
+	return is && usesRoundRobin(one.stage, version)
 }
 
 // configures reports whether the configuration says so. Model states of a mixture of experts have
-// none before DeepSpeed 0.19.6, and optimizer states have it too.
+// no configuration before DeepSpeed 0.19.6; optimizer states have it too.
 func configures(m *model, one *rank, path ...string) bool {
 	for _, root := range []any{m.file.Root, one.file.Root} {
 		if is, err := pickle.Get[bool](root,
@@ -105,18 +105,18 @@ func configures(m *model, one *rank, path ...string) bool {
 	return false
 }
 
-// dealt reports whether round_robin_gradients counts in a stage of a version: 3 knows nothing of
-// it, and 1 did not before 0.13.
-func dealt(stage int64, version string) bool {
+// usesRoundRobin reports whether round_robin_gradients has an effect in a stage of a version: stage
+// 3 ignores it, and stage 1 did before 0.13.
+func usesRoundRobin(stage int64, version string) bool {
 	var major, minor int
 	n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor)
 	return stage == 2 || stage == 1 && (n < 2 || major > 0 || minor >= 13)
 }
 
-// shuffled reports whether param_slice_mappings has the parameters of a group in another order than
-// param_shapes, which is so with round_robin_gradients only. Versions that keep the name of a
-// configuration's file, and not what is in it, say it in no other way.
-func shuffled(g int, shapes params, ranks []*rank) bool {
+// hasOtherOrder reports whether param_slice_mappings has the parameters of a group in another order
+// than param_shapes, which happens with round_robin_gradients only. Versions that record the name
+// of a configuration's file, and not its content, show it in no other way.
+func hasOtherOrder(g int, shapes params, ranks []*rank) bool {
 	names, err := mappedNames(g, ranks)
 	if err != nil {
 		return false // stage 3 has none, and who needs them says so
@@ -137,9 +137,9 @@ func shuffled(g int, shapes params, ranks []*rank) bool {
 	return false
 }
 
-// aligned reports whether there is something between parameters that lie side by side, as
-// parameter_alignment has it from DeepSpeed 0.19.8 on.
-func aligned(one *rank) bool {
+// hasAlignment reports whether there is a gap between neighbouring parameters, which
+// parameter_alignment makes from DeepSpeed 0.19.8 on.
+func hasAlignment(one *rank) bool {
 	groups, err := pickle.Get[*pickle.List](one.file.Root, "optimizer_state_dict",
 		"param_alignment_paddings")
 	if err != nil {
@@ -151,9 +151,9 @@ func aligned(one *rank) bool {
 	})
 }
 
-// robin says in which order the parameters of a group lie that are dealt out to ranks in turn:
-// first each of the first rank.
-func robin(n, ranks int) (order []int) {
+// roundRobinOrder returns the order of a group's parameters when they are distributed round-robin
+// over ranks: first all of the first rank.
+func roundRobinOrder(n, ranks int) (order []int) {
 	for r := range ranks {
 		for i := r; i < n; i += ranks {
 			order = append(order, i)

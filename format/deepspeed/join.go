@@ -35,11 +35,11 @@ const (
 // mostCompared bounds the bytes that are read to find out whether ranks have something alike.
 const mostCompared = 256 << 20
 
-// autoExpert is the name of the experts of DeepSpeed's AutoEP, which are one tensor a rank.
+// autoExpert matches the experts of DeepSpeed's AutoEP, which are one tensor on each rank.
 var autoExpert = regexp.MustCompile(`\.experts\.w[123]$`)
 
-// inform notes what the model states of a model parallel rank say: how parameters are shared, which
-// must be the same on all, which there are, and which have another name.
+// inform records what the model states of a model parallel rank say: how parameters are shared,
+// which must be the same on all; which parameters there are; and which have another name.
 func (r *reader) inform(mp int, m *model) error {
 	part := format.Checkpoint{}
 	if info, err := pickle.Get[any](m.file.Root, infoKey); err == nil {
@@ -53,10 +53,10 @@ func (r *reader) inform(mp int, m *model) error {
 	})
 	if mp == 0 {
 		r.info = part.Values
-	} else if r.torn == nil && !reflect.DeepEqual(r.info, part.Values) {
-		r.torn = fmt.Errorf(
+	} else if r.infoError == nil && !reflect.DeepEqual(r.info, part.Values) {
+		r.infoError = fmt.Errorf(
 			"%s and %s do not say the same of how tensor parallel parts fit together (%s)",
-			r.models[at{0, 0}], m.file.Name, infoKey)
+			r.models[rankID{0, 0}], m.file.Name, infoKey)
 	}
 	if shared, err := pickle.Get[*pickle.Dict](m.file.Root, sharedKey); err == nil {
 		for _, item := range shared.Items {
@@ -69,30 +69,31 @@ func (r *reader) inform(mp int, m *model) error {
 	return nil
 }
 
-// names notes which parameters the model states of a model parallel rank name.
+// names records which parameters the model states of a model parallel rank name.
 func (r *reader) names(m *model) {
 	for _, p := range slices.Concat(append(m.shapes, m.frozen)...) {
 		r.params[p.name] = true
 	}
 }
 
-// joiner puts together what tensor parallel ranks have.
+// A joiner joins the parts of tensor parallel ranks.
 type joiner struct {
 	*reader
-	rules  *rules
-	groups map[string][]format.Tensor // the parts of each tensor
-	tried  map[string]error           // what distinct has found
-	left   int64                      // bytes that may be compared
+	rules          *rules
+	groups         map[string][]format.Tensor // parts of each tensor
+	distinctErrors map[string]error           // results of distinct
+	bytesLeft      int64                      // bytes that may still be compared
 }
 
-// join puts together what tensor parallel ranks have, as universal_checkpoint_info says. What it
-// does not say stays in parts, with the reason.
+// join joins the parts of tensor parallel ranks, as universal_checkpoint_info says. Other parts
+// stay, with the reason.
 func (r *reader) join() error {
 	if err := r.Finish(); err != nil { // in order, what is of one name stands together
 		return err
 	}
-	j := &joiner{reader: r, groups: map[string][]format.Tensor{}, tried: map[string]error{},
-		left: mostCompared}
+	j := &joiner{reader: r, groups: map[string][]format.Tensor{},
+		distinctErrors: map[string]error{},
+		bytesLeft:      mostCompared}
 	var names []string
 	for from := 0; from < len(r.Tensors); {
 		to := from + 1
@@ -135,31 +136,31 @@ func (r *reader) join() error {
 
 // prepare finds out what the patterns say of all names. It fails where nothing is to be joined.
 func (j *joiner) prepare(names []string) (err error) {
-	if j.torn != nil {
-		return j.torn
+	if j.infoError != nil {
+		return j.infoError
 	}
 	if j.rules, err = rulesOf(j.info); err != nil {
 		return err
 	}
-	if j.rules == nil || !j.rules.tells {
+	if j.rules == nil || !j.rules.saysSharing {
 		return errors.New(unsaid)
 	}
-	if err := j.rules.vague(); err != nil {
+	if err := j.rules.checkVersion(); err != nil {
 		return err
 	}
 	for _, name := range names {
 		if _, param := parameterOf(name); param != "" {
-			_, _ = j.rules.of(j.ruled(param)) // what it says counts when the parameter is joined
+			_, _ = j.rules.of(j.ruleName(param)) // what it says counts when the parameter is joined
 		}
 	}
 	if err := j.rules.effort.Spent(); err != nil {
 		return err
 	}
-	return j.rules.unused()
+	return j.rules.checkUsed()
 }
 
-// parameterOf returns the kind of an optimizer's state, "" for the model's own, and the parameter
-// of which a tensor is; "" for one of none.
+// parameterOf returns the kind of optimizer state of a tensor, "" for the model's own tensors, and
+// its parameter; "" for none.
 func parameterOf(name string) (kind, param string) {
 	if param, ok := strings.CutPrefix(name, modulePrefix); ok {
 		return "", param
@@ -170,8 +171,8 @@ func parameterOf(name string) (kind, param string) {
 	return "", ""
 }
 
-// named is the name under which the patterns know a parameter: what is shared has that of the
-// first.
+// named returns the name under which the patterns know a parameter: shared parameters have the name
+// of the first.
 func (j *joiner) named(param string) string {
 	if other, ok := j.aliases[param]; ok {
 		return other
@@ -179,16 +180,16 @@ func (j *joiner) named(param string) string {
 	return param
 }
 
-// ruled is the name by which the patterns find a parameter: that of an expert has the number that
-// it has on its rank.
-func (j *joiner) ruled(param string) string {
+// ruleName returns the name by which the patterns find a parameter: an expert has its number on its
+// rank.
+func (j *joiner) ruleName(param string) string {
 	if local, ok := j.locals[j.named(param)]; ok {
 		return local
 	}
 	return j.named(param)
 }
 
-// whole puts the parts of a tensor together.
+// whole joins the parts of a tensor.
 func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor, err error) {
 	var list []format.Part
 	for i := range parts {
@@ -205,7 +206,7 @@ func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor,
 	}
 	param = j.named(param)
 	weights := j.groups[stateOf("fp32", param)]
-	if number, err := besideWeights(kind, list, weights); err != nil {
+	if number, err := checkAgainstWeights(kind, list, weights); err != nil {
 		return whole, err
 	} else if number {
 		return format.JoinReplicas(list)
@@ -214,11 +215,11 @@ func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor,
 		autoExpert.MatchString(param) && j.automatic() {
 		return whole, errors.New(ofExperts)
 	}
-	s, err := j.rules.of(j.ruled(param))
+	s, err := j.rules.of(j.ruleName(param))
 	if err != nil {
 		return whole, err
 	}
-	if whole, err = j.put(s, param, list); err != nil {
+	if whole, err = j.joinShared(s, param, list); err != nil {
 		return whole, err
 	}
 	if s.vocabulary {
@@ -239,13 +240,13 @@ func (j *joiner) automatic() bool {
 	})
 }
 
-// stateOf is the name of an optimizer's state of a parameter.
+// stateOf returns the name of optimizer state of a parameter.
 func stateOf(kind, param string) string { return "optimizer." + kind + "." + param }
 
-// besideWeights compares parts with the weights of their parameter on the same ranks, of which they
-// should have the shape. It reports whether they are single numbers of an optimizer beside these,
-// such as the step, and fails where they are something else.
-func besideWeights(kind string, list []format.Part, weights []format.Tensor) (number bool,
+// checkAgainstWeights compares parts with the weights of their parameter on the same ranks, of
+// which they should have the shape. It reports whether they are single numbers of an optimizer
+// beside these, such as the step, and fails where they are something else.
+func checkAgainstWeights(kind string, list []format.Part, weights []format.Tensor) (number bool,
 	err error) {
 	if len(weights) != len(list) || weights[0].Coords == nil {
 		return false, nil
@@ -263,9 +264,9 @@ func besideWeights(kind string, list []format.Part, weights []format.Tensor) (nu
 	return number, nil
 }
 
-// put puts parts together as a parameter is shared.
-func (j *joiner) put(s sharing, param string, list []format.Part) (format.Tensor, error) {
-	if s.rest && !j.params[j.ruled(param)] {
+// joinShared joins parts in the way that a parameter is shared.
+func (j *joiner) joinShared(s sharing, param string, list []format.Part) (format.Tensor, error) {
+	if s.unmatched && !j.params[j.ruleName(param)] {
 		same, one, err := j.equal(list, math.MaxInt)
 		if err != nil || !same || one && len(list[0].Shape) > 0 {
 			return format.Tensor{}, errors.Join(err, errors.New(noParameter))
@@ -281,7 +282,7 @@ func (j *joiner) put(s sharing, param string, list []format.Part) (format.Tensor
 			return format.Tensor{}, errors.Join(err, errors.New(differ))
 		}
 		return format.JoinReplicas(list)
-	case s.rest:
+	case s.unmatched:
 		if err := j.distinct(param); err != nil {
 			return format.Tensor{}, err
 		}
@@ -297,7 +298,7 @@ func (j *joiner) put(s sharing, param string, list []format.Part) (format.Tensor
 // numbers, as far as it looks: it is not cut, and was forgotten. Numbers that are all the same tell
 // nothing. All state of a parameter is as its weights.
 func (j *joiner) distinct(param string) error {
-	err, known := j.tried[param]
+	err, known := j.distinctErrors[param]
 	if known {
 		return err
 	}
@@ -315,12 +316,12 @@ func (j *joiner) distinct(param string) error {
 			err = errors.New(undue)
 		}
 	}
-	j.tried[param] = err
+	j.distinctErrors[param] = err
 	return err
 }
 
-// equal reports whether parts are the same bit by bit, and whether all of their elements are, of
-// which it compares some at most.
+// equal reports whether parts are equal bit by bit, and whether all their elements are, comparing
+// at most a number of elements.
 func (j *joiner) equal(list []format.Part, most int) (same, one bool, err error) {
 	first := list[0]
 	for _, p := range list[1:] {
@@ -341,7 +342,7 @@ func (j *joiner) equal(list []format.Part, most int) (same, one bool, err error)
 	for from, step := 0, 1<<10; from < n; from, step = from+step, min(4*step, block) {
 		to := min(from+step, n)
 		x, y = x[:(to-from)*size], y[:(to-from)*size]
-		if j.left -= int64(len(list) * len(x)); j.left < 0 {
+		if j.bytesLeft -= int64(len(list) * len(x)); j.bytesLeft < 0 {
 			return false, false,
 				errors.New("there is too much to compare when the checkpoint is opened")
 		}

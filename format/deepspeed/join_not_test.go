@@ -323,7 +323,7 @@ func TestAutoExpertsNot(t *testing.T) {
 	written := universal(t, c, files)
 	for _, x := range [][3]string{{"experts.w1", "is_expert_param", "true"},
 		{"experts.w1", "ep_num_experts", "3"}, {"bias", "is_expert_param", "nothing"}} {
-		if is := at(t, written, "global_step2_universal/zero/2."+x[0]+"/exp_avg.pt",
+		if is := rankID(t, written, "global_step2_universal/zero/2."+x[0]+"/exp_avg.pt",
 			x[1:2]); is != x[2] {
 			t.Errorf("%s of %s is %s, want %s", x[1], x[0], is, x[2])
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// fileVersion is that of the DeepSpeed whose files these are like, for a checkpoint of no
-// DeepSpeed.
+// fileVersion is the version of DeepSpeed whose files these resemble, for a checkpoint that
+// DeepSpeed did not write.
 const fileVersion = "0.19.0"
 
 // Keys of model states.
@@ -32,33 +32,33 @@ const (
 	mastersKey = "master_weights"
 )
 
-// modulePrefix is that of what the model holds, as the reader calls it.
+// modulePrefix is the reader's prefix for what the model holds.
 const modulePrefix = "module."
 
-// stateName is that of a parameter's state: its kind, and the parameter.
+// stateName matches state of a parameter: its kind, and the parameter.
 var stateName = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
 
-// megatronScaler is what scales gradients of f16 in Megatron, whose scale is a tensor and no state
-// of a parameter.
+// megatronScaler is Megatron's scaler of f16 gradients, whose scale is a tensor and not state of a
+// parameter.
 const megatronScaler = "grad_scaler"
 
-// A writer lays out a universal checkpoint; a zeroWriter has one, and lays out ZeRO's.
+// A writer lays out a universal checkpoint; a zeroWriter contains one, and lays out ZeRO's.
 type writer struct {
 	*format.Output
 	given  []format.Tensor
 	values []format.Value
 	tag    string
-	params []string // those with state, in the order of their names
+	params []string // parameters with state, in the order of their names
 	states map[string][]*format.Tensor
-	steps  map[string]any // numbers of steps that are no tensors
+	steps  map[string]any // step counts that are not tensors
 	models []*format.Tensor
-	prefix string            // of the model's tensors
+	prefix string            // prefix of the model's tensors
 	shared map[string]string // as shared_params has them
-	stage  int64             // of ZeRO; 0 for a universal checkpoint
-	alone  bool              // whether files of state are as stage 3 reads them
+	stage  int64             // stage of ZeRO; 0 = a universal checkpoint
+	alone  bool              // whether files of state are in the form that stage 3 reads
 	// how tensor parallel ranks share parameters; nil where that is not said
 	rules *rules
-	index map[string]int // of tensors in the output
+	index map[string]int // index of each tensor in the output
 }
 
 // Layout lays out a universal checkpoint of DeepSpeed, which loads over any number of ranks: a file
@@ -85,7 +85,7 @@ func newWriter(name string, tensors []format.Tensor, values []format.Value) *wri
 	}
 }
 
-// sort finds out which tensor is of what.
+// sort finds out what each tensor belongs to.
 func (w *writer) sort(tensors []format.Tensor) error {
 	names := map[string]bool{}
 	for i := range tensors {
@@ -124,7 +124,7 @@ func (w *writer) sort(tensors []format.Tensor) error {
 	return w.sortValues()
 }
 
-// sortValues finds out what the values beside the tensors say, and keeps those that are written.
+// sortValues finds out what the values say, and keeps those that are written.
 func (w *writer) sortValues() error {
 	for _, v := range w.values {
 		if v.Path == infoKey+"."+expertsKey && w.stage > 0 &&
@@ -134,7 +134,7 @@ func (w *writer) sortValues() error {
 		}
 		if v.Path == stateKey+".zero_stage" {
 			stage := fmt.Sprint(v.Data) // a number, or that of an enumeration, or its name there
-			w.alone = (w.rules == nil || !w.rules.tells) &&
+			w.alone = (w.rules == nil || !w.rules.saysSharing) &&
 				(stage == "3" || strings.HasSuffix(stage, "[3]") ||
 					strings.HasSuffix(stage, ".weights"))
 		}
@@ -171,23 +171,23 @@ func (w *writer) lay() error {
 			return fmt.Errorf("parameter %q: %w", p, err)
 		}
 	}
-	if err := w.common(); err != nil {
+	if err := w.layCommon(); err != nil {
 		return err
 	}
 	if err := w.model(); err != nil {
 		return err
 	}
-	if err := w.expertsOpened(); err != nil {
+	if err := w.layOpenedExperts(); err != nil {
 		return err
 	}
 	w.point(UniversalName)
 	return nil
 }
 
-// expertsOpened lays out the files of experts that DeepSpeed opens before it takes their weights
+// layOpenedExperts lays out the files of experts that DeepSpeed opens before it takes their weights
 // from zero/, with nothing in them: those of one stage with all layers, and of a pipeline those of
 // the stages behind the first. In which order layers are numbered does not matter for that.
-func (w *writer) expertsOpened() error {
+func (w *writer) layOpenedExperts() error {
 	most := 0
 	layers := func(params []string) int {
 		found := map[string]map[string]bool{} // numbers of experts, by what their names begin with
@@ -203,7 +203,7 @@ func (w *writer) expertsOpened() error {
 		return len(found)
 	}
 	stages := []int{layers(w.params)}
-	groups, _ := saidStages(w.values)
+	groups, _ := statedStages(w.values)
 	for i := 1; i < len(groups); i++ {
 		stages = append(stages, layers(slices.Concat(groups[i]...)))
 	}
@@ -220,7 +220,8 @@ func (w *writer) expertsOpened() error {
 	return nil
 }
 
-// named is the name of the folder: global_stepN, or another where the number of steps is not known.
+// named returns the name of the folder: global_stepN, or other where the number of steps is not
+// known.
 func (w *writer) named(other, suffix string) string {
 	for _, path := range []string{"global_steps", "iteration"} {
 		if n, ok := w.number(path); ok {
@@ -236,7 +237,7 @@ func (w *writer) point(name string) {
 	w.Frames = append(w.Frames, format.Frame{File: name, Bytes: []byte(w.tag)})
 }
 
-// value is the value of a path.
+// value returns the value of a path.
 func (w *writer) value(path string) (any, bool) {
 	for _, v := range w.values {
 		if v.Path == path {
@@ -246,7 +247,7 @@ func (w *writer) value(path string) (any, bool) {
 	return nil, false
 }
 
-// number is a value that is a whole number.
+// number returns a value that is a whole number.
 func (w *writer) number(path string) (int64, bool) {
 	v, _ := w.value(path)
 	n, ok := v.(int64)
@@ -314,7 +315,7 @@ func (w *writer) param(name string) error {
 	return nil
 }
 
-// weights are those of a parameter: the master copy, or else the model's own.
+// weights returns the weights of a parameter: the master copy, or else the model's own.
 func (w *writer) weights(name string) *format.Tensor {
 	if t := w.find("optimizer.fp32." + name); t != nil {
 		return t
@@ -351,7 +352,7 @@ func (w *writer) state(name, kind string, t *format.Tensor) error {
 	return w.write(file, root, []*format.Tensor{t})
 }
 
-// single lays out a file with a tensor alone.
+// single lays out a file with only a tensor.
 func (w *writer) single(file string, t *format.Tensor) error {
 	p, err := torchzip.Placeholder(0, *t)
 	if err != nil {

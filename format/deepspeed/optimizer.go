@@ -11,20 +11,21 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// rank is the optimizer states file of a data parallel rank.
+// A rank is the optimizer states file of a data parallel rank.
 type rank struct {
 	file *torchzip.File
-	// 0 where none is said: the optimizer that DeepSpeed has for bf16 with gradients in f32
-	stage  int64
-	said   int64              // the stage that its buffers are of
-	fp32   []*torchzip.Tensor // its part of the flat buffer of each group
-	groups []flatGroup
-	others []map[string]any // what each group has beside, such as the number of steps
-	odd    *pickle.Dict     // what it keeps that cannot be cut like the weights, by its path
+	// stage that the file states; 0 = none, as in DeepSpeed's optimizer for bf16 with gradients in
+	// f32.
+	stage       int64
+	bufferStage int64              // stage of its buffers
+	fp32        []*torchzip.Tensor // the rank's part of the flat buffer of each group
+	groups      []flatGroup
+	others      []map[string]any // other state of each group, such as the number of steps
+	uncut       *pickle.Dict     // state that cannot be cut like the weights, by its path
 }
 
-// flatGroup is the state of a group beside the master weights, by kind: flat buffers like those of
-// the weights.
+// A flatGroup is the state of a group besides the master weights, by kind: flat buffers like those
+// of the weights.
 type flatGroup map[string]*torchzip.Tensor
 
 // optimizer adds the optimizer state of a model parallel rank.
@@ -67,22 +68,22 @@ func (r *reader) optimizer(mp int, m *model) error {
 		}
 		configured := roundRobin(m, ranks[0])
 		// else it is not known over how many ranks they are to be dealt out anew
-		whole = whole && cuts[0].robin == configured
+		whole = whole && cuts[0].roundRobin == configured
 		if configured {
 			order[g] = slices.Clone(m.shapes[g])
-			for i, k := range robin(len(order[g]), len(cuts[0].ranks)) {
+			for i, k := range roundRobinOrder(len(order[g]), len(cuts[0].ranks)) {
 				order[g][k] = m.shapes[g][i]
 			}
 		}
 		if len(cuts) > 1 {
-			order[g] = together(cuts, order[g])
+			order[g] = orderOnOneRank(cuts, order[g])
 		}
 	}
 	if (len(r.layers) > 0 || r.pp > 1) && mp%r.tp == 0 {
 		r.staged(mp/r.tp, order)
 	}
 	for dp, one := range ranks {
-		if err := r.beside(mp, dp, len(ranks), one); err != nil {
+		if err := r.addExtras(mp, dp, len(ranks), one); err != nil {
 			return err
 		}
 	}
@@ -119,11 +120,11 @@ func (r *reader) configured(m *model, one *rank) error {
 // ranksOf opens the optimizer states of all data parallel ranks, and returns the stage that they
 // are of.
 func (r *reader) ranksOf(mp int) (ranks []*rank, stage int64, err error) {
-	if ranks = r.opened[mp]; ranks != nil {
-		return ranks, ranks[0].said, nil
+	if ranks = r.openedRanks[mp]; ranks != nil {
+		return ranks, ranks[0].bufferStage, nil
 	}
 	for dp := range r.dp {
-		name := r.optims[at{mp, dp}]
+		name := r.optims[rankID{mp, dp}]
 		if name == "" {
 			return nil, 0, fmt.Errorf("there is no optimizer states file of mp rank %d, dp rank "+
 				"%d; a rank did not finish its save, or the file was not copied", mp, dp)
@@ -140,20 +141,20 @@ func (r *reader) ranksOf(mp int) (ranks []*rank, stage int64, err error) {
 			return nil, 0, fmt.Errorf("%s is of ZeRO stage %d, another rank's file of %d", f.Name,
 				s, stage)
 		}
-		one.said = s
+		one.bufferStage = s
 		stage, ranks = s, append(ranks, one)
 	}
-	r.opened[mp] = ranks
+	r.openedRanks[mp] = ranks
 	return ranks, stage, nil
 }
 
 // addGroup adds the state of a group of parameters, or of the experts in it that some ranks share.
-func (r *reader) addGroup(mp, g int, stage int64, m *model, c cut) error {
+func (r *reader) addGroup(mp, g int, stage int64, m *model, c groupCut) error {
 	tensors, err := optimizerGroup(g, stage, c)
 	if err != nil {
 		return err
 	}
-	for _, v := range c.ranks[0].counts(g, c.called) {
+	for _, v := range c.ranks[0].counts(g, c.names) {
 		if mp%r.tp == 0 {
 			r.Values = append(r.Values, v)
 			r.steps[v.Path] = v.Data
@@ -163,11 +164,12 @@ func (r *reader) addGroup(mp, g int, stage int64, m *model, c cut) error {
 		}
 	}
 	for _, t := range tensors {
-		if t.Coords = r.place(mp); len(c.called) > 0 && expertName.MatchString(c.called[0].name) {
+		if t.Coords = r.place(mp); len(c.names) > 0 && expertName.MatchString(c.names[0].name) {
 			t.Coords = r.expertPlace(mp)
 		}
 		if name, ok := strings.CutPrefix(t.Name, "optimizer.fp32."); ok {
-			if same, ok := m.again[name]; ok && same.DType == t.DType && same.Shape.Equal(t.Shape) {
+			if same, ok := m.duplicates[name]; ok && same.DType == t.DType &&
+				same.Shape.Equal(t.Shape) {
 				t.Replicas = append(t.Replicas, same.Pieces...)
 			}
 		}
@@ -207,13 +209,13 @@ func (r *reader) mapped(mp int, m *model, ranks []*rank) ([]params, error) {
 			if err != nil {
 				return nil, err
 			}
-			groups[g] = dealtOut(groups[g], count)
+			groups[g] = roundRobinOrderOf(groups[g], count)
 		}
 	}
 	return groups, nil
 }
 
-// mappedNames are the parameters of a group in the order of param_slice_mappings.
+// mappedNames returns the parameters of a group in the order of param_slice_mappings.
 func mappedNames(g int, ranks []*rank) (names []string, err error) {
 	seen := map[string]bool{}
 	for _, one := range ranks {
@@ -274,7 +276,7 @@ func openRank(f *torchzip.File) (*rank, int64, error) {
 	return one, stage, err
 }
 
-// optimizerKeys are the keys of the flat buffers of the weights, and of torch's optimizer, in a
+// optimizerKeys returns the keys of the flat buffers of the weights, and of torch's optimizer, in a
 // stage.
 func optimizerKeys(stage int64) [2]string {
 	if stage == 3 {
@@ -309,7 +311,7 @@ func stageOf(state *pickle.Dict) (int64, error) {
 // innerState finds the state that torch's optimizer keeps for each group.
 func (one *rank) innerState(state *pickle.Dict, key string) error {
 	groups := len(one.fp32)
-	one.groups, one.others, one.odd = make([]flatGroup, groups), make([]map[string]any, groups),
+	one.groups, one.others, one.uncut = make([]flatGroup, groups), make([]map[string]any, groups),
 		&pickle.Dict{}
 	inner, err := pickle.Get[*pickle.Dict](state, key, "state")
 	if err != nil {
@@ -334,7 +336,7 @@ func (one *rank) innerState(state *pickle.Dict, key string) error {
 			case int64, float64:
 				one.others[g][name] = v
 			default:
-				one.odd.Add(fmt.Sprintf("%s.state.%d.%s", key, g, name), v)
+				one.uncut.Add(fmt.Sprintf("%s.state.%d.%s", key, g, name), v)
 			}
 		}
 	}
@@ -344,14 +346,14 @@ func (one *rank) innerState(state *pickle.Dict, key string) error {
 	}
 	for _, item := range beside.Items {
 		if name, _ := item.Key.(string); name != "" && name != "state" && name != "param_groups" {
-			one.odd.Add(key+"."+name, item.Value)
+			one.uncut.Add(key+"."+name, item.Value)
 		}
 	}
 	return nil
 }
 
-// counts are the numbers that a group has beside tensors, for each of its parameters, as universal
-// checkpoints have them.
+// counts returns the numbers that a group has besides tensors, for each of its parameters, as
+// universal checkpoints have them.
 func (one *rank) counts(g int, shapes params) (values []format.Value) {
 	for kind, v := range one.others[g] {
 		for _, p := range shapes {

@@ -15,18 +15,18 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// layerAt is the layer and the tensor parallel rank of a file.
+// A layerAt is the layer and the tensor parallel rank of a file.
 type layerAt struct{ layer, tp int }
 
 // degrees finds out how many stages and tensor parallel ranks there are: model parallel ranks count
 // stage by stage.
 func (r *reader) degrees() error {
 	r.pp, r.tp = 1, r.mp
-	first, err := r.open(r.models[at{0, 0}])
+	first, err := r.open(r.models[rankID{0, 0}])
 	if err != nil {
 		return nil // who reads it says so
 	}
-	if err := r.all(first); err != nil {
+	if err := r.checkRanks(first); err != nil {
 		return err
 	}
 	pp, unsaid := pickle.Get[int64](first.Root, degreesKey, "pp_degree")
@@ -54,9 +54,9 @@ func (r *reader) degrees() error {
 	return nil
 }
 
-// all fails when there are the files of fewer model parallel ranks than the model states of the
-// first say, or those of more, which another save has left.
-func (r *reader) all(first *torchzip.File) error {
+// checkRanks fails when there are the files of fewer model parallel ranks than the model states of
+// the first say, or those of more, which another save has left.
+func (r *reader) checkRanks(first *torchzip.File) error {
 	said, err := pickle.Get[int64](first.Root, "mp_world_size")
 	if err != nil {
 		pp, err := pickle.Get[int64](first.Root, degreesKey, "pp_degree")
@@ -83,15 +83,15 @@ func (r *reader) all(first *torchzip.File) error {
 	return nil
 }
 
-// A pipeline is the model of one, as it is being read.
+// A pipeline is the model of a pipeline that is being read.
 type pipeline struct {
 	*reader
-	shapes  map[string]tensor.Shape // of what is trained
-	missing map[string]bool         // of these what is in no file so far
+	shapes  map[string]tensor.Shape // shapes of the trained parameters
+	missing map[string]bool         // trained parameters that no file has had so far
 	tied    tiedLayers
-	seen    map[string]bool  // tied layers of which there is a file
-	found   map[string]int   // the index of a tied tensor
-	at      map[string][]any // the layers that are tied, by key
+	seen    map[string]bool  // tied layers that have a file
+	found   map[string]int   // index of each tied tensor
+	at      map[string][]any // layers that are tied, by key
 }
 
 // layered reads the model of a pipeline, whose layers have files of their own. stages are the model
@@ -136,8 +136,8 @@ func (r *reader) layered(models []*model) error {
 	return nil
 }
 
-// read reads the file of a layer. One that is tied to others has the names of none; which one it is
-// tells by what it has.
+// read reads the file of a layer. A layer that is tied to others has no layer number in its names;
+// its content tells which one it is.
 func (p *pipeline) read(layer, tp int) error {
 	file := p.layers[layerAt{layer, tp}]
 	if file == "" {
@@ -198,7 +198,7 @@ func repeat(first, t *format.Tensor) error {
 	return nil
 }
 
-// twin reports whether another tied layer looks like one: then nobody tells which files are of
+// twin reports whether another tied layer looks the same: then nothing tells which files belong to
 // which.
 func (tied tiedLayers) twin(key string) bool {
 	for other, params := range tied {
@@ -213,9 +213,9 @@ func (tied tiedLayers) twin(key string) bool {
 	return false
 }
 
-// once makes replicas of tied parameters and their state, which each stage that has one keeps
-// alike. With layers in files of their own these are of the model.
-func (r *reader) once() error {
+// joinTied makes replicas of tied parameters and their state, of which each stage that has one
+// keeps a copy. With layers in files of their own these belong to the model.
+func (r *reader) joinTied() error {
 	if r.pp == 1 {
 		return nil
 	}
@@ -256,28 +256,29 @@ func (r *reader) once() error {
 	return nil
 }
 
-// others adds to what the first rank says what only the other model parallel ranks do: the names of
-// their stages' buffers, their numbers of experts, and without ZeRO the state of their optimizers,
-// which is numbered anew in each.
-func (r *reader) others(part *format.Checkpoint) error {
+// addOtherRanks adds to what the first rank says what only the other model parallel ranks do: the
+// names of their stages' buffers, their numbers of experts, and without ZeRO the state of their
+// optimizers, which is numbered anew in each.
+func (r *reader) addOtherRanks(part *format.Checkpoint) error {
 	numbered := func(t *format.Tensor) bool { return strings.HasPrefix(t.Name, "optimizer.") }
 	for i := range part.Tensors {
 		if t := &part.Tensors[i]; numbered(t) {
-			t.Coords, t.WhyPart = r.placeInStage(0), unnamed
+			t.Coords, t.WhyPart = r.placeInStage(0), whyUnnamed
 		}
 	}
 	for mp := 1; mp < r.mp; mp++ {
-		f, err := r.open(r.models[at{mp, 0}])
+		f, err := r.open(r.models[rankID{mp, 0}])
 		if err != nil {
 			return err
 		}
-		if state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer"); err == nil && !r.apart {
+		if state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer"); err == nil &&
+			!r.expertOptimizers {
 			own := format.Checkpoint{}
 			if err := f.Flatten(&own, "optimizer", state); err != nil {
 				return err
 			}
 			for _, t := range own.Tensors {
-				t.Coords, t.WhyPart = r.placeInStage(mp), unnamed
+				t.Coords, t.WhyPart = r.placeInStage(mp), whyUnnamed
 				part.Tensors = append(part.Tensors, t)
 			}
 		}
@@ -302,7 +303,7 @@ func layerNumbers(files map[layerAt]string) map[int]bool {
 	return numbers
 }
 
-// tiedLayers are the shapes of the parameters of tied layers, by key and name.
+// A tiedLayers is the shapes of the parameters of tied layers, by key and name.
 type tiedLayers map[string]map[string]tensor.Shape
 
 func tiedKeys(shapes map[string]tensor.Shape) tiedLayers {

@@ -7,16 +7,16 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// beside adds what the optimizer of a data parallel rank keeps beside flat buffers. Values, such as
-// learning rates, are those of the first rank, as universal checkpoints have them. Tensors that are
-// no numbers are parts of their rank: some optimizers have matrices in a list, and nobody says of
-// which parameters they are.
-func (r *reader) beside(mp, dp, dps int, one *rank) error {
+// addExtras adds what the optimizer of a data parallel rank keeps beside flat buffers. Values, such
+// as learning rates, are those of the first rank, as universal checkpoints have them. Tensors that
+// are no numbers are parts of their rank: some optimizers have matrices in a list, and nobody says
+// of which parameters they are.
+func (r *reader) addExtras(mp, dp, dps int, one *rank) error {
 	state, err := pickle.Get[*pickle.Dict](one.file.Root, "optimizer_state_dict")
 	if err != nil {
 		return err
 	}
-	part, odd, keys := format.Checkpoint{}, format.Checkpoint{}, optimizerKeys(one.said)
+	part, odd, keys := format.Checkpoint{}, format.Checkpoint{}, optimizerKeys(one.bufferStage)
 	for _, item := range state.Items {
 		key, _ := item.Key.(string)
 		if key == "" || key == "param_slice_mappings" || slices.Contains(keys[:], key) {
@@ -31,7 +31,7 @@ func (r *reader) beside(mp, dp, dps int, one *rank) error {
 			return err
 		}
 	}
-	for _, item := range one.odd.Items {
+	for _, item := range one.uncut.Items {
 		if err := one.file.Flatten(&odd, stateKey+"."+item.Key.(string), item.Value); err != nil {
 			return err
 		}

@@ -74,7 +74,7 @@ type saver struct {
 	blob []byte
 }
 
-// store is the arrays of a file.
+// A store is a storage of a file, and the tensors of which it is made.
 type store struct {
 	*saver
 	list []format.Tensor

@@ -9,8 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/format/deepspeed/patterns"
 )
 
-// infoKey is where programs say in the model states how tensor parallel ranks share parameters:
-// DeepSpeed's own converter, ds_to_universal, goes by it, and so does shoal.
+// infoKey is where programs say in the model states how tensor parallel ranks share parameters.
+// DeepSpeed's own converter, ds_to_universal, uses it, and so does shoal.
 const infoKey = "universal_checkpoint_info"
 
 // Keys below it. The first are lists of patterns, which fit names of parameters.
@@ -29,65 +29,67 @@ const (
 	expertsKey     = "expert_parameter_patterns"
 )
 
-// sharingKeys are all that count.
+// sharingKeys lists all keys that count.
 var sharingKeys = []string{
 	replicatedKey, averagedKey, halvesKey, columnsKey, vocabularyKey, subParamsKey, unsupportedKey,
 	widthsKey, versionKey, originalKey, paddedKey, expertsKey,
 }
 
-// widthsVersion is the version of universal_checkpoint_info from which on widthsKey is due, and
-// AutoTP names all parameters that ranks have alike.
+// widthsVersion is the version of universal_checkpoint_info from which on widthsKey is required,
+// and AutoTP names all parameters that ranks have alike.
 const widthsVersion = 0.4
 
 // A sharing says how tensor parallel ranks share a parameter.
 type sharing struct {
 	// instead of being cut; averaged if DeepSpeed takes the mean of what they have
 	alike, averaged bool
-	dim, blocks     int        // of the cut, if it is even
-	sub             *subParams // if it is not
-	pattern         string     // by which sub was found
-	vocabulary      bool       // whether rows that fill up the vocabulary are left out
-	rest            bool       // whether no pattern fits, so that it is cut as all that none fits
+	dim, blocks     int        // dimension and number of blocks of an even cut
+	sub             *subParams // sub-parameters; nil = an even cut
+	pattern         string     // pattern by which sub was found
+	vocabulary      bool       // whether padding rows of the vocabulary are left out
+	// whether no pattern matches, so that the default cut applies.
+	unmatched bool
 }
 
-// rules are what universal_checkpoint_info says.
+// A rules is the content of universal_checkpoint_info.
 type rules struct {
-	said    map[string]any // by the path below infoKey
+	values  map[string]any // values by the path below infoKey
 	lists   []*patterns.List
-	subs    []*subParams // for each pattern in the list of subParamsKey
+	subs    []*subParams // sub-parameters for each pattern in the list of subParamsKey
 	version float64
 	effort  *patterns.Effort
-	found   map[string]ruling
-	tells   bool // whether there is anything of how tensor parallel parts fit together
+	found   map[string]cachedSharing
+	// whether it says anything about how tensor parallel parts fit together.
+	saysSharing bool
 }
 
-// ruling is what the rules say of a parameter.
-type ruling struct {
+// A cachedSharing is the result of the rules for a parameter.
+type cachedSharing struct {
 	sharing
 	err error
 }
 
 // rulesOf reads universal_checkpoint_info. It returns nil where there is none.
 func rulesOf(values []format.Value) (*rules, error) {
-	r := &rules{said: map[string]any{}, effort: patterns.NewEffort(infoKey),
-		found: map[string]ruling{}}
+	r := &rules{values: map[string]any{}, effort: patterns.NewEffort(infoKey),
+		found: map[string]cachedSharing{}}
 	for _, v := range values {
 		if path, ok := strings.CutPrefix(v.Path, infoKey+"."); ok {
-			r.said[path] = v.Data
+			r.values[path] = v.Data
 		}
 	}
-	if len(r.said) == 0 {
+	if len(r.values) == 0 {
 		return nil, nil
 	}
 	for _, key := range []string{replicatedKey, averagedKey, halvesKey, columnsKey, vocabularyKey} {
 		l := r.list(key)
-		is, there := r.said[key]
-		r.tells = r.tells || there && key != vocabularyKey
+		is, there := r.values[key]
+		r.saysSharing = r.saysSharing || there && key != vocabularyKey
 		if err := addAll(l, is); err != nil {
 			return nil, err
 		}
 	}
-	switch v := r.said[versionKey].(type) {
+	switch v := r.values[versionKey].(type) {
 	case float64:
 		r.version = v
 	case int64:
@@ -98,12 +100,12 @@ func rulesOf(values []format.Value) (*rules, error) {
 		return nil, err
 	}
 	l := r.list(unsupportedKey)
-	for _, path := range sortedBelow(r.said, unsupportedKey) {
+	for _, path := range sortedBelow(r.values, unsupportedKey) {
 		if err := l.Add(path); err != nil {
 			return nil, err
 		}
 	}
-	r.tells = r.tells || several || len(l.Texts) > 0
+	r.saysSharing = r.saysSharing || several || len(l.Texts) > 0
 	return r, nil
 }
 
@@ -143,8 +145,8 @@ func sortedBelow(said map[string]any, key string) (paths []string) {
 	return paths
 }
 
-// of says how a parameter is shared. It fails where the patterns do not say one thing, or that
-// DeepSpeed cannot put it together.
+// of returns how a parameter is shared. It fails where the patterns contradict each other, or say
+// what DeepSpeed cannot join.
 func (r *rules) of(name string) (sharing, error) {
 	f, known := r.found[name]
 	if !known {
@@ -154,8 +156,8 @@ func (r *rules) of(name string) (sharing, error) {
 	return f.sharing, f.err
 }
 
-// find goes through the lists in DeepSpeed's order: the first that has a pattern counts, and it may
-// have one.
+// find searches the lists in DeepSpeed's order: the first list with a matching pattern counts, and
+// only one of its patterns may match.
 func (r *rules) find(name string) (s sharing, err error) {
 	fits := map[string][]string{}
 	var sub *subParams
@@ -181,7 +183,7 @@ func (r *rules) find(name string) (s sharing, err error) {
 	}
 	if why := fits[unsupportedKey]; len(why) > 0 {
 		return s, fmt.Errorf("DeepSpeed says of it that %s (%s.%s)",
-			brief(r.said[unsupportedKey+"."+why[0]]), infoKey, unsupportedKey)
+			shorten(r.values[unsupportedKey+"."+why[0]]), infoKey, unsupportedKey)
 	}
 	s.blocks = 1
 	switch {
@@ -196,17 +198,17 @@ func (r *rules) find(name string) (s sharing, err error) {
 	case one(columnsKey):
 		s.dim = 1
 	default:
-		s.rest = true
+		s.unmatched = true
 	}
 	if one(vocabularyKey) {
-		s.vocabulary, s.rest = true, false
+		s.vocabulary, s.unmatched = true, false
 	}
 	return s, err
 }
 
-// unused fails when a pattern fitted no name: then names are not those of which the program
-// thought, and what it meant would be cut as all that no pattern fits.
-func (r *rules) unused() error {
+// checkUsed fails when a pattern matched no name: then the names differ from those that the program
+// expected, and what the pattern meant would get the default cut.
+func (r *rules) checkUsed() error {
 	for _, l := range r.lists {
 		if i := slices.Index(l.Used, false); i >= 0 && l.Key != unsupportedKey {
 			return fmt.Errorf("the pattern %.200q of %s.%s fits no parameter, for which "+
@@ -217,11 +219,11 @@ func (r *rules) unused() error {
 	return nil
 }
 
-// vague fails for what DeepSpeed's AutoTP says before 0.19.6: it names none of the parameters that
-// it leaves alone, which all ranks have alike, and of fused ones not how it cuts them. All its
-// patterns are of one name, and it gives a version.
-func (r *rules) vague() error {
-	if _, said := r.said[versionKey]; !said || r.version >= widthsVersion {
+// checkVersion fails for what DeepSpeed's AutoTP says before 0.19.6: it names none of the
+// parameters that it leaves alone, which all ranks have alike, and of fused ones not how it cuts
+// them. All its patterns are of one name, and it gives a version.
+func (r *rules) checkVersion() error {
+	if _, said := r.values[versionKey]; !said || r.version >= widthsVersion {
 		return nil
 	}
 	for _, l := range r.lists {
@@ -234,7 +236,7 @@ func (r *rules) vague() error {
 		infoKey, r.version)
 }
 
-// cut is that of a parameter of which these are the parts.
+// cut returns the cut of a parameter from its parts.
 func (r *rules) cut(s sharing, parts []format.Part, ranks int) (format.Cut, error) {
 	if s.sub == nil {
 		return format.CutBlocks(parts, ranks, s.dim, s.blocks)
@@ -267,11 +269,11 @@ func (r *rules) cut(s sharing, parts []format.Part, ranks int) (format.Cut, erro
 	return c, nil
 }
 
-// crop leaves out of a tensor the rows that fill up the vocabulary. It fails where it is not sure
-// that these are at the end of it.
+// crop removes the padding rows of the vocabulary from a tensor. It fails where it is not certain
+// that these are at its end.
 func (r *rules) crop(t *format.Tensor) error {
-	original, said := r.said[originalKey].(int64)
-	padded, known := r.said[paddedKey].(int64)
+	original, said := r.values[originalKey].(int64)
+	padded, known := r.values[paddedKey].(int64)
 	if !said || original < 1 {
 		return fmt.Errorf("%s.%s has it, and does not say how large the vocabulary is (%s)",
 			infoKey, vocabularyKey, originalKey)
@@ -296,8 +298,8 @@ func (r *rules) crop(t *format.Tensor) error {
 	return nil
 }
 
-// brief is a value as a text that is not long.
-func brief(v any) string {
+// shorten formats a value as a text of limited length.
+func shorten(v any) string {
 	text := fmt.Sprint(v)
 	if len(text) > 200 {
 		text = text[:200] + "…"

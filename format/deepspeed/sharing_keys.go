@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
-// subParamShape is DeepSpeed's class for what sub-parameters a parameter is made of.
+// subParamShape is DeepSpeed's class for the sub-parameters of a parameter.
 var subParamShape = pickle.Global{Module: "deepspeed.checkpoint.universal_checkpoint",
 	Name: "SubparamShape"}
 
@@ -19,7 +19,7 @@ var subParamShape = pickle.Global{Module: "deepspeed.checkpoint.universal_checkp
 // it for tensor parallel ranks; without rules it is cut along the first dimension.
 func (r *rules) keys(name string, t *format.Tensor) (*pickle.Dict, error) {
 	d := &pickle.Dict{}
-	s := sharing{rest: true}
+	s := sharing{unmatched: true}
 	if r != nil {
 		var err error
 		if s, err = r.of(name); err != nil {
@@ -50,7 +50,7 @@ func (r *rules) keys(name string, t *format.Tensor) (*pickle.Dict, error) {
 		d.Add("vocab_tensor", true)
 	}
 	// by which AutoEP cuts it
-	if r != nil && r.said[expertsKey] != nil && autoExpert.MatchString(name) && len(t.Shape) > 0 {
+	if r != nil && r.values[expertsKey] != nil && autoExpert.MatchString(name) && len(t.Shape) > 0 {
 		d.Add("is_expert_param", true)
 		d.Add("ep_num_experts", int64(t.Shape[0]))
 	}
@@ -73,7 +73,7 @@ func sharingInfo(values []format.Value, tps int) (*pickle.Dict, error) {
 			err = addSubParam(subs, below, is)
 		case deeper && (key == widthsKey || key == unsupportedKey):
 			if key == widthsKey {
-				is = ofRanks(is, tps)
+				is = widthsOfRanks(is, tps)
 			}
 			var p any
 			if p, err = torchzip.Plain(is); err == nil {
@@ -110,27 +110,28 @@ func addSubParam(subs *pickle.List, path string, is any) error {
 	}
 	p, err := torchzip.Plain(is)
 	if field == "shape" {
-		p = tupled(p)
+		p = toTuples(p)
 	}
 	subs.Items[n].(*pickle.Dict).Add(field, p)
 	return err
 }
 
-// tupled makes tuples of lists.
-func tupled(v any) any {
+// toTuples turns lists into tuples.
+func toTuples(v any) any {
 	list, ok := v.(*pickle.List)
 	if !ok {
 		return v
 	}
 	t := pickle.Tuple{}
 	for _, x := range list.Items {
-		t = append(t, tupled(x))
+		t = append(t, toTuples(x))
 	}
 	return t
 }
 
-// ofRanks is what so many ranks have of sub-parameters of which others had some widths.
-func ofRanks(v any, tps int) any {
+// widthsOfRanks returns the widths of sub-parameters for a number of ranks, from those that other
+// ranks had.
+func widthsOfRanks(v any, tps int) any {
 	list, _ := v.([]any)
 	var all []any
 	for _, x := range list {

@@ -9,20 +9,20 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// subParams are those that a parameter is made of, one behind the other along a dimension, such as
-// q, k and v; each is cut for itself.
+// A subParams is the consecutive sub-parameters of a parameter along a dimension, such as q, k and
+// v, each of which is cut separately.
 type subParams struct {
 	dim   int
-	shape []int // of the parameter; -1 where that is not said, and at dim
-	sizes []int // of the sub-parameters
-	count int   // of sub-parameters that are alike, where their sizes are not said
-	said  []any // the shape as it stands there
+	shape []int // shape of the parameter; -1 where it is not stated, and at dim
+	sizes []int // sizes of the sub-parameters
+	count int   // number of equal sub-parameters, where their sizes are not stated
+	said  []any // shape as it is stated
 }
 
 // subParams reads those of all patterns, and reports whether the key is there.
 func (r *rules) subParams() (there bool, err error) {
 	l := r.list(subParamsKey)
-	if is, flat := r.said[subParamsKey]; flat {
+	if is, flat := r.values[subParamsKey]; flat {
 		if list, ok := is.([]any); !ok || len(list) > 0 {
 			return true, fmt.Errorf("%s.%s is no list of dicts", infoKey, subParamsKey)
 		}
@@ -31,11 +31,11 @@ func (r *rules) subParams() (there bool, err error) {
 	n := 0
 	for ; ; n++ {
 		at := subParamsKey + "." + strconv.Itoa(n) + "."
-		list, ok := r.said[at+"patterns"]
+		list, ok := r.values[at+"patterns"]
 		if !ok {
 			break
 		}
-		s, err := parseSubParams(r.said[at+"shape"], r.said[at+"partition_dim"])
+		s, err := parseSubParams(r.values[at+"shape"], r.values[at+"partition_dim"])
 		if err == nil {
 			err = addAll(l, list)
 		}
@@ -46,7 +46,7 @@ func (r *rules) subParams() (there bool, err error) {
 			r.subs = append(r.subs, s)
 		}
 	}
-	if below := len(sortedBelow(r.said, subParamsKey)); below != 3*n {
+	if below := len(sortedBelow(r.values, subParamsKey)); below != 3*n {
 		return true, fmt.Errorf(
 			"%s.%s is no list of dicts with patterns, shape and partition_dim alone", infoKey,
 			subParamsKey)
@@ -59,7 +59,8 @@ func parseSubParams(shape, dim any) (*subParams, error) {
 	var ok bool
 	d, isDim := dim.(int64)
 	if s.said, ok = shape.([]any); !ok || !isDim || d < 0 || d >= int64(len(s.said)) {
-		return nil, fmt.Errorf("partition_dim is %v, and the shape %s", brief(dim), brief(shape))
+		return nil, fmt.Errorf("partition_dim is %v, and the shape %s", shorten(dim),
+			shorten(shape))
 	}
 	s.dim = int(d)
 	for i, x := range s.said {
@@ -75,19 +76,19 @@ func parseSubParams(shape, dim any) (*subParams, error) {
 		case i == s.dim || isList:
 			return nil, fmt.Errorf(
 				"the shape %s has no sizes of sub-parameters, or those of other dimensions",
-				brief(s.said))
+				shorten(s.said))
 		case x == nil:
 			n = -1
 		case !isNumber || n < -1 || int64(int(n)) != n:
-			return nil, fmt.Errorf("the shape %s has %s in it", brief(s.said), brief(x))
+			return nil, fmt.Errorf("the shape %s has %s in it", shorten(s.said), shorten(x))
 		}
 		s.shape = append(s.shape, int(n))
 	}
 	return s, nil
 }
 
-// sizesIn are the sizes of the sub-parameters in a parameter of this shape. It fails where the
-// parameter is not of the shape that is said.
+// sizesIn returns the sizes of the sub-parameters in a parameter of this shape. It fails where the
+// parameter does not have the stated shape.
 func (s *subParams) sizesIn(whole tensor.Shape) ([]int, error) {
 	fits := len(whole) == len(s.shape)
 	for i := range s.shape {
@@ -95,7 +96,7 @@ func (s *subParams) sizesIn(whole tensor.Shape) ([]int, error) {
 	}
 	if !fits {
 		return nil, fmt.Errorf("%s.%s says that it is of the shape %s, and its parts come to %v",
-			infoKey, subParamsKey, brief(s.said), whole)
+			infoKey, subParamsKey, shorten(s.said), whole)
 	}
 	n := whole[s.dim]
 	switch {
@@ -106,24 +107,25 @@ func (s *subParams) sizesIn(whole tensor.Shape) ([]int, error) {
 	}
 	return nil, fmt.Errorf(
 		"%s.%s says that its sub-parameters are %s along dimension %d, and its parts come to %v",
-		infoKey, subParamsKey, brief(s.said[s.dim]), s.dim, whole)
+		infoKey, subParamsKey, shorten(s.said[s.dim]), s.dim, whole)
 }
 
-// widths are what ranks have of each sub-parameter, of some sizes.
+// widths returns the widths that ranks have of each sub-parameter.
 func (r *rules) widths(s sharing, sizes []int, ranks int) (widths [][]int, err error) {
 	bad := func(text string, args ...any) ([][]int, error) {
 		return nil, fmt.Errorf("%s.%s of the pattern %.200q: %s", infoKey, widthsKey, s.pattern,
 			fmt.Sprintf(text, args...))
 	}
-	said, there := r.said[widthsKey+"."+s.pattern]
+	said, there := r.values[widthsKey+"."+s.pattern]
 	list, ok := said.([]any)
 	if !there || !ok || len(list) != len(sizes) {
-		return bad("widths of %d sub-parameters are due, and there is %s", len(sizes), brief(said))
+		return bad("widths of %d sub-parameters are due, and there is %s", len(sizes),
+			shorten(said))
 	}
 	for i, x := range list {
 		own, ok := sizesOfAny(x)
 		if !ok || len(own) != ranks {
-			return bad("%s are not the widths of %d ranks", brief(x), ranks)
+			return bad("%s are not the widths of %d ranks", shorten(x), ranks)
 		}
 		if !addUp(own, sizes[i]) {
 			return bad("%v do not come to the %d of the sub-parameter", own, sizes[i])
@@ -133,7 +135,7 @@ func (r *rules) widths(s sharing, sizes []int, ranks int) (widths [][]int, err e
 	return widths, nil
 }
 
-// addUp reports whether numbers that are not negative come to a sum.
+// addUp reports whether numbers that are not negative have a sum.
 func addUp(list []int, sum int) bool {
 	for _, n := range list {
 		if sum -= n; sum < 0 {

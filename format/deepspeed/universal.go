@@ -75,12 +75,13 @@ func (r *reader) universal() error {
 			found[name.Name()] = append(found[name.Name()], k)
 		}
 	}
-	if err := r.complete(found, trained); err != nil {
+	if err := r.checkComplete(found, trained); err != nil {
 		return err
 	}
 	for _, name := range names {
 		if !name.IsDir() {
-			if err := r.common(path.Join("zero", name.Name()), names, counted, order); err != nil {
+			if err := r.readCommon(path.Join("zero", name.Name()), names, counted,
+				order); err != nil {
 				return err
 			}
 		}
@@ -94,10 +95,10 @@ func sameNames(a, b params) bool {
 	return slices.EqualFunc(a, b, func(x, y param) bool { return x.name == y.name })
 }
 
-// common reads what the parameters have in common, such as learning rates. After stage 3 the file
-// has the flat buffers of the first rank beside, which are in the files of the parameters too, and
-// the number of steps, which is not.
-func (r *reader) common(file string, params []fs.DirEntry, counted bool, order []params) error {
+// readCommon reads what the parameters have in common, such as learning rates. After stage 3 the
+// file has the flat buffers of the first rank beside, which are in the files of the parameters too,
+// and the number of steps, which is not.
+func (r *reader) readCommon(file string, params []fs.DirEntry, counted bool, order []params) error {
 	f, err := r.open(file)
 	if err != nil {
 		return err

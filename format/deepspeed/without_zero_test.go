@@ -29,6 +29,7 @@ func TestExpertsWithoutZeRO(t *testing.T) {
 func withoutZeRO(t *testing.T, name string, due map[string]int) {
 	dir, want := formattest.Load(t, "testdata/"+name+".zip")
 	c, files := read(t, dir)
+	// A model is the content of a model states file.
 	var model []format.Tensor
 	parts := map[string]int{}
 	for _, x := range c.Tensors {

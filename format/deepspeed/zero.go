@@ -10,49 +10,50 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// bf16Files is what the names of optimizer states begin with if DeepSpeed trains in bf16: then it
+// bf16Files is the prefix of the names of optimizer states if DeepSpeed trains in bf16: then it
 // looks for no others, and else not for these.
 const bf16Files = "bf16_"
 
-// subGroup is of how many elements of a rank stage 3 makes a group of its own, if the configuration
-// does not say.
+// subGroup is the number of elements of a rank of which stage 3 makes a group of its own, if the
+// configuration does not say.
 const subGroup = 1_000_000_000
 
 // A zeroWriter lays out the checkpoint of a ZeRO stage over some ranks.
 type zeroWriter struct {
 	*writer
 	ranks   int
-	mp      int      // the model parallel rank
-	tp, tps int      // the tensor parallel one, and how many there are
-	stageOf *stage   // of a pipeline; nil for none
-	pps     int      // how many stages there are
-	bf16    string   // what the names of the files of optimizer states begin with
-	mixture *mixture // nil where there are no experts
+	mp      int      // model parallel rank
+	tp, tps int      // tensor parallel rank, and number of them
+	stageOf *stage   // stage of a pipeline; nil = no pipeline
+	pps     int      // number of stages
+	bf16    string   // prefix of the names of the files of optimizer states
+	mixture *mixture // nil = no experts
 	groups  [][]string
-	in      map[string]bool // the parameters that are in a group
-	flats   []*flat
+	in      map[string]bool // parameters that are in a group
+	flats   []*flatState
 	buffers []string
 	placed  map[string]bool // tensors that have their pieces
 }
 
-// A flat is a group of parameters whose state stands in flat buffers: one of the optimizer, or in
-// stage 3 a part of one.
-type flat struct {
+// A flatState is a group of parameters whose state stands in flat buffers: a group of the
+// optimizer, or in stage 3 a part of one.
+type flatState struct {
 	group   int
 	params  []string
-	kinds   []string   // of state that is cut like the weights, without these
-	numbers []string   // of state that is a number, as a tensor
-	steps   any        // the number of steps where that is no tensor; nil for none
-	experts [][]string // of each expert parallel rank its parameters; nil for what is of no experts
+	kinds   []string   // kinds of state that are cut like the weights, besides these
+	numbers []string   // kinds of state that are a number, as a tensor
+	steps   any        // number of steps where that is not a tensor; nil = none
+	experts [][]string // parameters of each expert parallel rank; nil = no experts
 }
 
-// Zero says of which ranks a checkpoint of ZeRO is, and what they look for.
+// A Zero says for which ranks a checkpoint of ZeRO is, and what they look for.
 type Zero struct {
 	Stage int
 	DP    int // data parallel ranks
-	TP    int // tensor parallel ranks; 0 is as 1
-	EP    int // expert parallel ranks, which the data parallel ones are at the same time; 0 is as 1
-	PP    int // stages of a pipeline; 0 is none, and so is 1 of what is none
+	TP    int // tensor parallel ranks; 0 means 1
+	EP    int // expert parallel ranks, which are data parallel ranks as well; 0 means 1
+	// stages of a pipeline; 0 = no pipeline, and so is 1 for a model without one.
+	PP int
 	// Starts are the layers with which the stages behind the first begin. nil has as many stages as
 	// were trained as they were, and others as DeepSpeed cuts them, where what was trained tells in
 	// which way that is.
@@ -162,28 +163,29 @@ func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
 		version, _ := w.version().(string)
 		if v, _ := w.value("ds_config.zero_optimization.round_robin_gradients"); w.stage == 3 {
 			parts = w.subGroups(names)
-		} else if v == true && dealt(w.stage, version) {
+		} else if v == true && usesRoundRobin(w.stage, version) {
 			if experts == nil {
-				parts[0] = dealtOut(names, w.ranks)
+				parts[0] = roundRobinOrderOf(names, w.ranks)
 			}
 			for e := range experts {
-				experts[e] = dealtOut(experts[e], w.mixture.sharers(w))
+				experts[e] = roundRobinOrderOf(experts[e], w.mixture.sharers(w))
 			}
 		}
 		for _, part := range parts {
-			f := &flat{group: g, params: part, experts: experts}
+			f := &flatState{group: g, params: part, experts: experts}
 			if err := w.fill(f, read); err != nil {
 				return fmt.Errorf("group %d of the optimizer: %w", g, err)
 			}
 			w.flats = append(w.flats, f)
 		}
 	}
-	return w.leftOver()
+	return w.checkLeftOver()
 }
 
-// dealtOut are parameters in the order in which they lie when they are dealt out to ranks in turn.
-func dealtOut[P any](params []P, ranks int) (all []P) {
-	for _, i := range robin(len(params), ranks) {
+// roundRobinOrderOf returns parameters in the order in which they lie when they are distributed
+// round-robin over ranks.
+func roundRobinOrderOf[P any](params []P, ranks int) (all []P) {
+	for _, i := range roundRobinOrder(len(params), ranks) {
 		all = append(all, params[i])
 	}
 	return all
@@ -208,7 +210,7 @@ func (w *zeroWriter) findBF16() {
 	}
 }
 
-// besideParams are the model's tensors that are not trained: buffers, and frozen parameters.
+// besideParams returns the model's tensors that are not trained: buffers, and frozen parameters.
 func (w *zeroWriter) besideParams() (list []*format.Tensor) {
 	for _, t := range w.models {
 		name, ok := strings.CutPrefix(t.Name, w.prefix)
@@ -219,7 +221,7 @@ func (w *zeroWriter) besideParams() (list []*format.Tensor) {
 	return list
 }
 
-// subGroups cuts a group as stage 3 does: one is full when it has so many elements on a rank.
+// subGroups splits a group as stage 3 does: a part is full when it has so many elements on a rank.
 func (w *zeroWriter) subGroups(names []string) (parts [][]string) {
 	most := subGroup
 	if v, ok := w.value("ds_config.zero_optimization.sub_group_size"); ok {
@@ -243,9 +245,9 @@ func (w *zeroWriter) subGroups(names []string) (parts [][]string) {
 	return parts
 }
 
-// fill finds out which state a flat buffer has, and demands that all of its parameters have it
+// fill finds out which state a flat buffer has, and fails unless all of its parameters have it
 // alike.
-func (w *zeroWriter) fill(f *flat, read func(*format.Tensor, []byte) error) error {
+func (w *zeroWriter) fill(f *flatState, read func(*format.Tensor, []byte) error) error {
 	for i, p := range f.params {
 		weights := w.weights(p)
 		if weights == nil || weights.DType != tensor.F32 {
@@ -304,7 +306,7 @@ func (w *zeroWriter) kind(kind, param string) *format.Tensor {
 	return w.find("optimizer." + kind + "." + param)
 }
 
-// alike demands that two numbers are the same.
+// alike fails unless two numbers are equal.
 func alike(a, b *format.Tensor, read func(*format.Tensor, []byte) error) error {
 	if a.DType == b.DType && len(a.Pieces) > 0 && len(b.Pieces) > 0 &&
 		a.Pieces[0].File == b.Pieces[0].File && a.Pieces[0].Offset == b.Pieces[0].Offset {
@@ -325,9 +327,9 @@ func alike(a, b *format.Tensor, read func(*format.Tensor, []byte) error) error {
 	return nil
 }
 
-// leftOver says what is not written because DeepSpeed makes it of the master weights, and fails for
-// state for which there is no place.
-func (w *zeroWriter) leftOver() error {
+// checkLeftOver says what is not written because DeepSpeed makes it of the master weights, and
+// fails for state for which there is no place.
+func (w *zeroWriter) checkLeftOver() error {
 	for _, p := range w.params {
 		if w.in[p] {
 			continue
@@ -349,13 +351,13 @@ func (w *zeroWriter) leftOver() error {
 		if !w.in[w.shared[name]] {
 			continue // it is written as what is frozen
 		}
-		if err := w.imply(name, w.shared[name]); err != nil {
+		if err := w.addImplied(name, w.shared[name]); err != nil {
 			return err
 		}
 	}
 	for _, g := range w.groups {
 		for _, p := range g {
-			if err := w.imply(p, p); err != nil {
+			if err := w.addImplied(p, p); err != nil {
 				return err
 			}
 		}
@@ -363,8 +365,9 @@ func (w *zeroWriter) leftOver() error {
 	return nil
 }
 
-// imply says that the model's tensor of a name comes of the weights of a parameter that is trained.
-func (w *zeroWriter) imply(name, param string) error {
+// addImplied says that the model's tensor of a name comes of the weights of a parameter that is
+// trained.
+func (w *zeroWriter) addImplied(name, param string) error {
 	model, weights := w.find(w.prefix+name), w.weights(param)
 	if model == nil || model == weights {
 		return nil
@@ -377,20 +380,20 @@ func (w *zeroWriter) imply(name, param string) error {
 	return nil
 }
 
-// of are the parameters in the flat buffer of which a rank has a part, which of the parts, and how
-// many there are.
-func (f *flat) of(w *zeroWriter, rank int) (params []string, index, count int) {
+// rankParams returns the parameters of the flat buffer of which a rank has a part, the index of the
+// part, and the number of parts.
+func (f *flatState) rankParams(w *zeroWriter, rank int) (params []string, index, count int) {
 	if f.experts == nil {
 		return f.params, rank, w.ranks
 	}
-	e, index := w.mixture.at(w, rank)
+	e, index := w.mixture.rankOf(w, rank)
 	return f.experts[e], index, w.mixture.sharers(w)
 }
 
-// part is what a rank has of a flat buffer: for each parameter which elements, and where they
+// rankPart is what a rank has of a flat buffer: for each parameter which elements, and where they
 // stand; how many elements it is, with padding and without; and how many of each parameter.
-func (f *flat) part(w *zeroWriter, rank int) (parts []part, size, lean int) {
-	params, index, count := f.of(w, rank)
+func (f *flatState) rankPart(w *zeroWriter, rank int) (parts []part, size, lean int) {
+	params, index, count := f.rankParams(w, rank)
 	total, at := 0, 0
 	for _, p := range params {
 		n, _ := w.weights(p).Shape.Elements()
@@ -419,7 +422,8 @@ func (f *flat) part(w *zeroWriter, rank int) (parts []part, size, lean int) {
 }
 
 // flatBuffer adds the flat buffer of a kind of state.
-func (w *zeroWriter) flatBuffer(out *file, kind string, f *flat, parts []part, n int) (any, error) {
+func (w *zeroWriter) flatBuffer(out *file, kind string, f *flatState, parts []part, n int) (any,
+	error) {
 	named := slices.Clone(parts)
 	for i := range named {
 		named[i].name = w.kind(kind, named[i].name).Name

@@ -11,16 +11,16 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// epName is what a group of experts is called, in DeepSpeed's optimizer and among its processes: by
-// the expert parallel size.
+// epName is the name of a group of experts in DeepSpeed's optimizer and among its processes,
+// followed by the expert parallel size.
 const epName = "ep_size_"
 
 // A mixture says which ranks have which experts in a checkpoint that is laid out; nil for a model
-// without any.
+// without experts.
 type mixture struct {
-	ranks   int            // expert parallel ones
-	trained int            // those that it was trained on; 0 where nothing says it
-	numbers map[string]int // of experts, by what their names begin with
+	ranks   int            // expert parallel ranks
+	trained int            // expert parallel ranks of the training run; 0 = unknown
+	numbers map[string]int // number of experts, by the prefix of their names
 	// what these are, in the order of the files; each stage of a pipeline numbers its own, from 0
 	layers []string
 	// whether tensor parallel ranks have experts of their own, and none a part of one
@@ -151,13 +151,14 @@ func (m *mixture) cut(values []format.Value) bool {
 	return false
 }
 
-// has reports whether a parameter is of an expert.
+// has reports whether a parameter belongs to an expert.
 func (m *mixture) has(param string) bool { return m != nil && expertName.MatchString(param) }
 
-// apart reports whether a parameter is of an expert that tensor parallel ranks do not share.
-func (m *mixture) apart(param string) bool { return m.has(param) && m.single }
+// isUnshared reports whether a parameter belongs to an expert that tensor parallel ranks do not
+// share.
+func (m *mixture) isUnshared(param string) bool { return m.has(param) && m.single }
 
-// local is what a parameter is called on its rank.
+// local returns the name of a parameter on its rank.
 func (m *mixture) local(param string) string {
 	if !m.has(param) {
 		return param
@@ -167,7 +168,7 @@ func (m *mixture) local(param string) string {
 	return numberedExpert(name, n%(m.numbers[name[1]]/m.ranks))
 }
 
-// owner is the expert parallel rank that has a parameter of an expert.
+// owner returns the expert parallel rank that has a parameter of an expert.
 func (m *mixture) owner(param string) int {
 	name := expertName.FindStringSubmatch(param)
 	n, _ := strconv.Atoi(name[2])
@@ -184,7 +185,7 @@ func (m *mixture) first(param string, ranks int) bool {
 	return n < m.numbers[name[1]]/max(ranks, 1)
 }
 
-// degrees are how many expert parallel ranks there were, and are to be.
+// degrees returns the numbers of expert parallel ranks of the training run and of the output.
 func (m *mixture) degrees() [2]int {
 	if m == nil {
 		return [2]int{1, 1}
@@ -225,7 +226,7 @@ func (m *mixture) share(names []string) (all [][]string, err error) {
 	return all, nil
 }
 
-// sharers is how many ranks share the experts of an expert parallel rank.
+// sharers returns how many ranks share the experts of an expert parallel rank.
 func (m *mixture) sharers(w *zeroWriter) int {
 	if m.single {
 		return w.ranks * w.tps / m.ranks
@@ -233,9 +234,9 @@ func (m *mixture) sharers(w *zeroWriter) int {
 	return w.ranks / m.ranks
 }
 
-// at is which expert parallel rank a data parallel one is, and which of those that share its
-// experts.
-func (m *mixture) at(w *zeroWriter, rank int) (e, index int) {
+// rankOf returns which expert parallel rank a data parallel one is, and which of those that share
+// its experts.
+func (m *mixture) rankOf(w *zeroWriter, rank int) (e, index int) {
 	if m.single {
 		rank = rank*w.tps + w.tp
 	}
@@ -249,20 +250,20 @@ func (m *mixture) at(w *zeroWriter, rank int) (e, index int) {
 // that has its experts does.
 func (m *mixture) writes(w *zeroWriter, e int) bool {
 	for rank := range w.ranks {
-		if own, index := m.at(w, rank); own == e && index == 0 {
+		if own, index := m.rankOf(w, rank); own == e && index == 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// laid are the parameters of a group of which a writer's ranks have something.
-func (m *mixture) laid(w *zeroWriter, f *flat) (params []string) {
+// writtenParams returns the parameters of a group of which a writer's ranks have something.
+func (m *mixture) writtenParams(w *zeroWriter, f *flatState) (params []string) {
 	if f.experts == nil {
 		return f.params
 	}
 	for rank := range w.ranks {
-		e, _ := m.at(w, rank)
+		e, _ := m.rankOf(w, rank)
 		params = append(params, f.experts[e]...)
 	}
 	return params
@@ -292,7 +293,7 @@ func (m *mixture) layersOf(w *zeroWriter) (layers []string) {
 	return layers
 }
 
-// counts is how many experts each layer of a writer has.
+// counts returns how many experts each layer of a writer has.
 func (m *mixture) counts(w *zeroWriter) *pickle.List {
 	list := &pickle.List{}
 	for _, prefix := range m.layersOf(w) {
@@ -301,7 +302,7 @@ func (m *mixture) counts(w *zeroWriter) *pickle.List {
 	return list
 }
 
-// rename calls a group of experts by the number of expert parallel ranks.
+// rename names a group of experts after the number of expert parallel ranks.
 func (m *mixture) rename(group *pickle.Dict) {
 	v, _ := group.Get("name")
 	if name, ok := v.(string); ok && strings.HasPrefix(name, epName) {

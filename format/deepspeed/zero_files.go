@@ -21,30 +21,30 @@ var (
 		Name: "fragment_address"}
 )
 
-// A store is a tensor of a file, and of which tensors it is made.
+// A store is a storage of a file, and the tensors of which it is made.
 type store struct {
 	format.Tensor
 	from []part
 }
 
-// A part is elements [from, to) of a tensor, which stand in a store from at on.
+// A part is the elements [from, to) of a tensor, which stand in a store from at on.
 type part struct {
 	name         string
 	from, to, at int
 }
 
-// whole is a store with a tensor.
+// whole returns a store with one tensor.
 func whole(t *format.Tensor) store {
 	n, _ := t.Shape.Elements()
 	return store{*t, []part{{t.Name, 0, n, 0}}}
 }
 
-// buffer is a flat store.
+// buffer returns a flat store.
 func buffer(d tensor.DType, n int, from []part) store {
 	return store{format.Tensor{DType: d, Shape: tensor.Shape{n}}, from}
 }
 
-// file is one that is being laid out.
+// A file is a file that is being laid out.
 type file struct {
 	stores []store
 }
@@ -55,7 +55,7 @@ func (f *file) add(s store) (any, error) {
 	return torchzip.Placeholder(len(f.stores)-1, s.Tensor)
 }
 
-// put lays out a file. What is of a tensor that has all of its pieces is a replica.
+// put lays out a file. Bytes of a tensor that has all of its pieces are a replica.
 func (w *zeroWriter) put(name string, root any, f *file) error {
 	var list []format.Tensor
 	for _, s := range f.stores {
@@ -91,7 +91,7 @@ func (w *zeroWriter) layZero() error {
 		}
 	}
 	for _, f := range w.flats { // all of their pieces are there now
-		for _, p := range w.mixture.laid(w, f) {
+		for _, p := range w.mixture.writtenParams(w, f) {
 			w.placed[w.weights(p).Name] = true
 			for _, kind := range f.kinds {
 				w.placed[w.kind(kind, p).Name] = true
@@ -127,7 +127,7 @@ func (w *zeroWriter) optimStates(rank int) error {
 	weights, states, mappings, paddings, counts := &pickle.List{}, &pickle.Dict{}, &pickle.List{},
 		&pickle.List{}, &pickle.List{}
 	for i, f := range w.flats {
-		parts, size, lean := f.part(w, rank)
+		parts, size, lean := f.rankPart(w, rank)
 		p, err := w.flatBuffer(out, "fp32", f, parts, lean)
 		if err != nil {
 			return err
@@ -161,7 +161,7 @@ func (w *zeroWriter) optimStates(rank int) error {
 		}
 		mappings.Items = append(mappings.Items, fragments)
 		paddings.Items = append(paddings.Items, int64(size-lean))
-		_, _, count := f.of(w, rank)
+		_, _, count := f.rankParams(w, rank)
 		counts.Items = append(counts.Items, int64(count))
 	}
 	groups, err := w.paramGroups()
@@ -199,8 +199,8 @@ func (w *zeroWriter) optimStates(rank int) error {
 
 // number adds a number that all parameters of a group have, as a tensor of one element. Behind it
 // in the storage stand those of the others, which are the same, so that each has its place.
-func (w *zeroWriter) number(out *file, kind string, f *flat, rank int) (any, error) {
-	params, _, _ := f.of(w, rank)
+func (w *zeroWriter) number(out *file, kind string, f *flatState, rank int) (any, error) {
+	params, _, _ := f.rankParams(w, rank)
 	var from []part
 	for i, p := range params {
 		from = append(from, part{w.kind(kind, p).Name, 0, 1, i})
@@ -212,7 +212,7 @@ func (w *zeroWriter) number(out *file, kind string, f *flat, rank int) (any, err
 	return p, err
 }
 
-// version is that of the DeepSpeed that wrote what is being written anew.
+// version returns the version of DeepSpeed that wrote the source.
 func (w *zeroWriter) version() any {
 	if v, ok := w.value("ds_version"); ok {
 		return v
@@ -220,7 +220,7 @@ func (w *zeroWriter) version() any {
 	return fileVersion
 }
 
-// config are the values of DeepSpeed's configuration, with the stage that is written.
+// config returns the values of DeepSpeed's configuration, with the stage that is written.
 func (w *zeroWriter) config() (list []format.Value) {
 	for _, v := range w.values {
 		if v.Path == "ds_config.zero_optimization.stage" {
@@ -404,13 +404,13 @@ func (w *zeroWriter) masters(out *file, module *pickle.Dict, hollow any) (*pickl
 
 // describe adds what is no tensor, and what DeepSpeed asks for.
 func (w *zeroWriter) describe(root, module *pickle.Dict) error {
-	if err := w.beside(root, module, w.tps, w.pps); err != nil {
+	if err := w.addExtras(root, module, w.tps, w.pps); err != nil {
 		return err
 	}
 	all, names := &pickle.List{}, &pickle.List{}
 	for _, f := range w.flats {
 		d := &pickle.Dict{}
-		params, _, _ := f.of(w, 0)
+		params, _, _ := f.rankParams(w, 0)
 		for _, p := range params {
 			d.Add(w.mixture.local(p), sizeOf(w.weights(p).Shape))
 		}

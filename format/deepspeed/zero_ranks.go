@@ -10,13 +10,13 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A sharer says how tensor parallel ranks share the tensors of a checkpoint that is laid out for
-// them.
-type sharer struct {
+// A tensorSharer says how tensor parallel ranks share the tensors of a checkpoint that is laid out
+// for them.
+type tensorSharer struct {
 	rules   *rules
 	ranks   int
-	buffers map[string]bool   // of the model: what is no parameter
-	aliases map[string]string // of parameters that are others once more
+	buffers map[string]bool   // buffers of the model, which are not parameters
+	aliases map[string]string // second names of parameters
 	mixture *mixture
 }
 
@@ -72,7 +72,7 @@ func (z Zero) layRanks(tensors []format.Tensor, values []format.Value,
 	}
 	all.Implied, all.Tensors = wholes(all.Implied, tensors), nil
 	if stages[0] != nil {
-		all.Values = inStages(all.Values, values)
+		all.Values = mergeStages(all.Values, values)
 	}
 	for i := range tensors {
 		t := &tensors[i]
@@ -88,7 +88,7 @@ func (z Zero) layRanks(tensors []format.Tensor, values []format.Value,
 	return all, all.Finish()
 }
 
-// put puts parts together as the tensor of which they are parts.
+// put joins parts to the tensor of which they are parts.
 func put(parts []format.Part, cut *format.Cut, t *format.Tensor) (joined format.Tensor, err error) {
 	if cut == nil {
 		return format.JoinReplicas(parts)
@@ -100,7 +100,7 @@ func put(parts []format.Part, cut *format.Cut, t *format.Tensor) (joined format.
 	return joined, err
 }
 
-// wholes are proofs of whole tensors instead of parts of them.
+// wholes returns proofs of whole tensors instead of their parts.
 func wholes(proofs []*format.Proof, tensors []format.Tensor) (all []*format.Proof) {
 	seen := map[string]bool{}
 	of := func(name string) format.Tensor {
@@ -118,23 +118,24 @@ func wholes(proofs []*format.Proof, tensors []format.Tensor) (all []*format.Proo
 	return all
 }
 
-func newSharer(ranks int, tensors []format.Tensor, values []format.Value) (*sharer, error) {
+func newSharer(ranks int, tensors []format.Tensor, values []format.Value) (*tensorSharer, error) {
 	if ranks <= 1 {
-		return &sharer{ranks: 1}, nil
+		return &tensorSharer{ranks: 1}, nil
 	}
 	r, err := rulesOf(values)
 	if err != nil {
 		return nil, err
 	}
-	if r == nil || !r.tells {
+	if r == nil || !r.saysSharing {
 		return nil, fmt.Errorf("nothing says how tensor parallel ranks share the parameters "+
 			"(values %s.…, which a checkpoint of several such ranks has); leave out tp, or "+
 			"choose universal", infoKey)
 	}
-	if err := r.vague(); err != nil {
+	if err := r.checkVersion(); err != nil {
 		return nil, err
 	}
-	s := &sharer{rules: r, ranks: ranks, buffers: map[string]bool{}, aliases: map[string]string{}}
+	s := &tensorSharer{rules: r, ranks: ranks, buffers: map[string]bool{},
+		aliases: map[string]string{}}
 	state := map[string]bool{}
 	for _, t := range tensors {
 		if m := stateName.FindStringSubmatch(t.Name); m != nil {
@@ -157,7 +158,7 @@ func newSharer(ranks int, tensors []format.Tensor, values []format.Value) (*shar
 	return s, nil
 }
 
-// buffersOf are the names of the buffers; said is whether the values tell them.
+// buffersOf returns the names of the buffers; said is whether the values tell them.
 func buffersOf(values []format.Value) (names map[string]bool, said bool) {
 	names = map[string]bool{}
 	for _, v := range values {
@@ -175,7 +176,8 @@ func buffersOf(values []format.Value) (names map[string]bool, said bool) {
 
 // part is the shape of what a rank has of a tensor; cuts gets how it is cut, nothing for what all
 // have alike.
-func (s *sharer) part(t *format.Tensor, tp int, cuts map[string]*format.Cut) (tensor.Shape, error) {
+func (s *tensorSharer) part(t *format.Tensor, tp int, cuts map[string]*format.Cut) (tensor.Shape,
+	error) {
 	c := cuts[t.Name]
 	if c == nil && tp == 0 {
 		var err error
@@ -197,9 +199,9 @@ func (s *sharer) part(t *format.Tensor, tp int, cuts map[string]*format.Cut) (te
 	return shape, nil
 }
 
-// elements counts those of a parameter on the first rank; what cannot be shared counts whole, and
-// is refused later.
-func (s *sharer) elements(tensors []format.Tensor) func(string) int {
+// elements returns a function that counts the elements of a parameter on the first rank. A
+// parameter that cannot be shared counts whole, and is refused later.
+func (s *tensorSharer) elements(tensors []format.Tensor) func(string) int {
 	counts, cuts := map[string]int{}, map[string]*format.Cut{}
 	for i := range tensors {
 		if kind, param := parameterOf(tensors[i].Name); kind == "" || kind == "fp32" {
@@ -215,27 +217,27 @@ func (s *sharer) elements(tensors []format.Tensor) func(string) int {
 
 // first is the name under which the patterns know a parameter: that of an expert has its number on
 // a rank.
-func (s *sharer) first(param string) string {
+func (s *tensorSharer) first(param string) string {
 	return s.mixture.local(cmp.Or(s.aliases[param], param))
 }
 
-// cut says how ranks share a tensor, evenly; nil if all have it alike.
-func (s *sharer) cut(t *format.Tensor) (*format.Cut, error) {
+// cut returns how ranks share a tensor, evenly; nil if all have it alike.
+func (s *tensorSharer) cut(t *format.Tensor) (*format.Cut, error) {
 	_, param := parameterOf(t.Name)
-	if s.ranks == 1 || param == "" || len(t.Shape) == 0 || s.mixture.apart(param) {
+	if s.ranks == 1 || param == "" || len(t.Shape) == 0 || s.mixture.isUnshared(param) {
 		return nil, nil
 	}
 	how, err := s.rules.of(s.first(param))
 	if err != nil {
 		return nil, err
 	}
-	padded, said := s.rules.said[paddedKey].(int64)
+	padded, said := s.rules.values[paddedKey].(int64)
 	fills := said && how.vocabulary && len(t.Shape) > 0 && int(padded) > t.Shape[0]
 	if fills && (how.alike || how.averaged || how.sub != nil || how.dim != 0) {
 		return nil, fmt.Errorf("it has %d rows of the vocabulary and %d are due, in a tensor "+
 			"that is not cut along these; choose universal", t.Shape[0], padded)
 	}
-	if how.alike || how.averaged || how.rest && s.buffers[param] {
+	if how.alike || how.averaged || how.unmatched && s.buffers[param] {
 		return nil, nil
 	}
 	c := &format.Cut{Dim: how.dim}

@@ -34,7 +34,8 @@ func spread(t testing.TB, z deepspeed.Zero, c *format.Checkpoint,
 	return formattest.WritePadded(t, out, c, files)
 }
 
-// even is a parameter that any of some numbers of ranks can share evenly: whole, and how it is cut.
+// even joins a parameter that is cut into equal shares, which stand in each rank's buffer from
+// start on.
 type even struct {
 	name  string
 	whole array

@@ -138,6 +138,7 @@ func (d *drawn) cut(t *testing.T, kind string, stage, ranks int) (all [][][]byte
 	}
 	for _, names := range d.groups {
 		flat := make([][]byte, ranks)
+		// whole returns a store with one tensor.
 		var whole []byte
 		for i, name := range names {
 			b := elements(name)

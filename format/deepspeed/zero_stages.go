@@ -20,7 +20,7 @@ const (
 	tiedKey   = "pipeline_tied"
 )
 
-// staged notes which parameters are in which group of a stage.
+// staged records which parameters are in which group of a stage.
 func (r *reader) staged(stage int, groups []params) {
 	for g, shapes := range groups {
 		var names []any
@@ -32,19 +32,19 @@ func (r *reader) staged(stage int, groups []params) {
 	}
 }
 
-// A stage is one of a pipeline that is being laid out; nil for what is none.
+// A stage is a stage of a pipeline that is being laid out; nil without a pipeline.
 type stage struct {
 	groups [][]string
 	first  bool
-	layers map[int]bool     // those of its parameters that are not tied
-	tied   map[string][]int // layers of which it writes the files, by key
+	layers map[int]bool     // layers of its parameters that are not tied
+	tied   map[string][]int // layers whose files it writes, by key
 }
 
 // stages are those of a pipeline, as the values say, or cut anew where there are to be others;
 // count is how many elements a parameter has on a rank.
 func (z Zero) stages(values []format.Value, count func(string) int, m *mixture) (all []*stage,
 	err error) {
-	groups, tied := saidStages(values)
+	groups, tied := statedStages(values)
 	if len(groups) == 0 && m != nil {
 		groups = oneStage(values)
 	}
@@ -127,9 +127,9 @@ func oneStage(values []format.Value) [][][]string {
 	return [][][]string{groups}
 }
 
-// saidStages are the parameters in each group of each stage, and the layers that are tied by key,
-// as the values say them.
-func saidStages(values []format.Value) (groups [][][]string, tied map[string][]int) {
+// statedStages returns the parameters in each group of each stage, and the layers that are tied by
+// key, as the values state them.
+func statedStages(values []format.Value) (groups [][][]string, tied map[string][]int) {
 	tied = map[string][]int{}
 	for _, v := range values {
 		list, _ := v.Data.([]any)
@@ -213,9 +213,9 @@ func (s *stage) values(values []format.Value) []format.Value {
 	return values
 }
 
-// inStages are the values of the first stage, with what there was to say of all stages instead of
-// its groups: the reader says it of the files.
-func inStages(first, all []format.Value) []format.Value {
+// mergeStages are the values of the first stage, with what there was to say of all stages instead
+// of its groups: the reader says it of the files.
+func mergeStages(first, all []format.Value) []format.Value {
 	said := func(v format.Value) bool {
 		return strings.HasPrefix(v.Path, stagesKey+".") || strings.HasPrefix(v.Path, tiedKey+".")
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// arguments are those of the run that wrote the checkpoint, with the new degrees.
+// arguments returns the arguments of the run that wrote the checkpoint, with the new degrees.
 func (w *writer) arguments(spec *layout.Spec) (any, error) {
 	args, err := w.givenArguments(spec)
 	if err != nil {
@@ -36,13 +36,13 @@ func (w *writer) arguments(spec *layout.Spec) (any, error) {
 	return namespace(args), nil
 }
 
-// namespace is what Python's argparse makes of arguments.
+// namespace returns arguments as Python's argparse makes them.
 func namespace(args *pickle.Dict) any {
 	return pickle.New{Class: pickle.Global{Module: "argparse", Name: "Namespace"}, State: args}
 }
 
-// givenArguments are those of the run that wrote the checkpoint. Without any there is what the
-// tensors tell: Megatron compares sizes when it loads.
+// givenArguments returns the arguments of the run that wrote the checkpoint. If there are none,
+// they are derived from the tensors: Megatron compares sizes when it loads.
 func (w *writer) givenArguments(spec *layout.Spec) (*pickle.Dict, error) {
 	var given []format.Value
 	for _, v := range w.values {
@@ -60,7 +60,8 @@ func (w *writer) givenArguments(spec *layout.Spec) (*pickle.Dict, error) {
 	return args, nil
 }
 
-// derive finds out what Megatron wants to know of a model from its tensors, as far as these tell.
+// derive derives the arguments that Megatron needs from the tensors of a model, as far as they
+// tell.
 func (w *writer) derive(args *pickle.Dict, spec *layout.Spec) {
 	args.Add("num_layers", int64(w.layers))
 	args.Add("untie_embeddings_and_output_weights", !w.tied)
@@ -97,9 +98,9 @@ func (w *writer) derive(args *pickle.Dict, spec *layout.Spec) {
 	}
 }
 
-// shape is that of a parameter on the ranks that have it, nil when none has.
+// shape returns the shape of a parameter on the ranks that have it, nil when none has.
 func (w *writer) shape(param string) tensor.Shape {
-	for _, s := range w.seats {
+	for _, s := range w.ranks {
 		for _, l := range s.model {
 			if l.param == param {
 				return l.Shape
@@ -109,7 +110,8 @@ func (w *writer) shape(param string) tensor.Shape {
 	return nil
 }
 
-// rows is how many rows a tensor that tensor parallel ranks share by rows has in all.
+// rows returns the total number of rows of a tensor whose rows are divided among tensor parallel
+// ranks.
 func (w *writer) rows(param string) int {
 	if s := w.shape(param); len(s) > 0 {
 		return s[0] * w.size.tp

@@ -9,9 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
-// CommonName is the file in which Megatron-Core keeps what all ranks have alike beside a checkpoint
-// of its format torch_dist: arguments, iteration, learning rates. From version 0.20 on it is an
-// object of the checkpoint instead, under commonKey; versions that write that read the file too.
+// CommonName is the file in which Megatron-Core keeps what all ranks have alike in a checkpoint of
+// its format torch_dist: arguments, iteration, learning rates. From version 0.20 on it is an object
+// of the checkpoint instead, under commonKey; those versions read the file too.
 const CommonName = "common.pt"
 
 const (
@@ -20,8 +20,8 @@ const (
 	commonStep = ".state.common_step"
 )
 
-// readCommon adds what is in that file, if it is there, to what package dcp has read. A file that
-// asks for what is not known is a value that could not be read.
+// readCommon adds the content of that file, if it exists, to what package dcp has read. A file
+// whose pickle mentions unknown globals becomes a value that could not be read.
 func readCommon(files *format.Files, c *format.Checkpoint) error {
 	f, err := torchzip.Open(files, CommonName, globals)
 	var unknown *pickle.UnknownGlobal

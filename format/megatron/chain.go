@@ -22,7 +22,7 @@ const (
 	scalerKey = "grad_scaler."
 )
 
-// ofSeveral is the path of what one of several optimizers has, or the only one.
+// ofSeveral matches the path of a value of one of several optimizers, or of the only one.
 var ofSeveral = regexp.MustCompile(`^optimizer\.(?:(\d+)\.)?(.+)$`)
 
 // Chain gives a checkpoint the optimizers that Megatron has over the ranks of a spec: with expert
@@ -73,16 +73,17 @@ func (p plans) chained(own bool) bool {
 	return dense < 2 && (len(p) < 2 || p[0].prefix != optimizerKey+".")
 }
 
+// isExpert reports whether a parameter belongs to an expert.
 func isExpert(name string) bool { return cutExperts.MatchString(name) }
 
-// expert reports whether the group is of an optimizer of experts.
+// expert reports whether the group belongs to an optimizer of experts.
 func (g *groupPlan) expert() bool {
 	return slices.ContainsFunc(g.values, func(v format.Value) bool {
 		return v.Path == expertKey && v.Data == true
 	})
 }
 
-// of is the group with the parameters that some have, of experts or not.
+// of returns a group with some of the parameters, of experts or not.
 func (g *groupPlan) of(names []string, expert bool) *groupPlan {
 	made := &groupPlan{names: names}
 	said := false
@@ -196,7 +197,7 @@ func (g *groupPlan) byKey() map[string]any {
 	return all
 }
 
-// chaining puts new optimizers in the place of those that a checkpoint has.
+// A chaining replaces the optimizers of a checkpoint by new ones.
 type chaining struct {
 	c         *format.Checkpoint
 	old, made plans
@@ -209,13 +210,13 @@ func (ch *chaining) apply() error {
 	var values []format.Value
 	firsts := map[string]any{}
 	for _, v := range ch.c.Values {
-		number, rest, is := ch.beside(v.Path)
+		number, rest, is := ch.optimizerItem(v.Path)
 		if is && number == ch.old[0].number() {
 			firsts[rest] = v.Data
 		}
 	}
 	for _, v := range ch.c.Values {
-		number, rest, is := ch.beside(v.Path)
+		number, rest, is := ch.optimizerItem(v.Path)
 		switch {
 		case !is && groupPath.MatchString(v.Path):
 		case !is:
@@ -231,11 +232,11 @@ func (ch *chaining) apply() error {
 		}
 	}
 	for _, o := range ch.made {
-		values = append(values, o.said()...)
+		values = append(values, o.groupValues()...)
 	}
 	var tensors []format.Tensor
 	for _, t := range ch.c.Tensors {
-		number, rest, is := ch.beside(t.Name)
+		number, rest, is := ch.optimizerItem(t.Name)
 		switch {
 		case !is:
 			tensors = append(tensors, t)
@@ -258,11 +259,11 @@ func (ch *chaining) apply() error {
 	return ch.c.Finish()
 }
 
-// beside tells of something of an optimizer that is of no parameter and of no group, of which it
-// is, and where in it.
-func (ch *chaining) beside(path string) (number int, rest string, is bool) {
+// optimizerItem splits the path of something that belongs to an optimizer, and to no parameter and
+// no group, into the number of the optimizer and the rest.
+func (ch *chaining) optimizerItem(path string) (number int, rest string, is bool) {
 	m := ofSeveral.FindStringSubmatch(path)
-	if m == nil || known.MatchString(path) || hugging.MatchString(path) ||
+	if m == nil || knownTensor.MatchString(path) || huggingFaceState.MatchString(path) ||
 		groupPath.MatchString(path) {
 		return 0, "", false
 	}
@@ -270,8 +271,8 @@ func (ch *chaining) beside(path string) (number int, rest string, is bool) {
 	return number, m[2], true
 }
 
-// said are the groups of an optimizer as values.
-func (o *optimizerPlan) said() (values []format.Value) {
+// groupValues returns the groups of an optimizer as values.
+func (o *optimizerPlan) groupValues() (values []format.Value) {
 	for i := range len(o.groups) {
 		path := o.prefix
 		if o.inner != "" {
@@ -289,7 +290,7 @@ func (o *optimizerPlan) said() (values []format.Value) {
 	return values
 }
 
-// namesAt is the value with the names of the parameters of a group.
+// namesAt returns the value with the names of the parameters of a group.
 func namesAt(path string, names []string) format.Value {
 	list := make([]any, len(names))
 	for i, name := range names {

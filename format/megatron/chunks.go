@@ -2,14 +2,14 @@ package megatron
 
 import "fmt"
 
-// A stage is which layers of the model a stage of the pipeline has: equally many in each of its
-// chunks, of which there are several with a virtual pipeline.
+// A stage lists the layers of the model that a stage of the pipeline has: equally many in each of
+// its chunks, of which there are several with a virtual pipeline.
 type stage struct {
-	first []int // of each chunk
+	first []int // first layer of each chunk
 	each  int   // layers of a chunk
 }
 
-// find tells in which chunk a layer is, and with which number; -1 where it is in none.
+// find returns the chunk of a layer, and its number there; -1 where the stage does not have it.
 func (s *stage) find(layer int) (chunk, number int) {
 	for i, first := range s.first {
 		if layer >= first && layer < first+s.each {
@@ -19,8 +19,8 @@ func (s *stage) find(layer int) (chunk, number int) {
 	return 0, -1
 }
 
-// interleave finds out which layers the stages have, from their numbers: in a row, or, with a
-// virtual pipeline, dealt out in chunks, round and round.
+// interleave finds out from the numbers of layers which layers each stage has: consecutive ones,
+// or, with a virtual pipeline, chunks that are distributed round-robin.
 func (w *writer) interleave(layers []map[int]bool) error {
 	w.stages, w.chunks = make([]stage, len(layers)), 0
 	rows := make([][]int, len(layers)) // of each stage, the layers of its chunks
@@ -58,7 +58,7 @@ func (w *writer) countLayers(layers []map[int]bool) (n int) {
 	return n
 }
 
-// missing names a layer that no row of its stage reaches.
+// missing names a layer that no chunk of its stage covers.
 func (w *writer) missing(layers []map[int]bool) error {
 	for pp, stage := range layers {
 		for n := range stage {

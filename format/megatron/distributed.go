@@ -13,20 +13,21 @@ import (
 )
 
 const (
-	align  = 64  // elements: where in a bucket parameters start
-	probe  = 256 // elements that are compared to see whether a parameter starts somewhere
-	effort = 1 << 20
+	align = 64 // elements: alignment of parameters in a bucket
+	// elements that are compared to see whether a parameter starts at a position.
+	comparedElements = 256
+	effort           = 1 << 20
 )
 
-// A buffer is what the distributed optimizer has for some parameters of a chunk, flat and of f32,
-// one tensor a kind. Parameters stand in it in the reverse of the model's order, from multiples of
-// 64 elements on; buckets, of any number of parameters, follow each other without padding. Where a
-// bucket ends is written down nowhere: the parameters themselves tell, for their copies rounded are
+// A buffer is the distributed optimizer's state of some parameters of a chunk: one flat f32 tensor
+// for each kind. Parameters stand in it in the reverse of the model's order, at multiples of 64
+// elements; buckets, of any number of parameters, follow each other without padding. Nothing
+// records where a bucket ends: the parameters themselves tell, because their copies, rounded, are
 // the model's. (Before 2024 parameters were not padded, which is as if each were a bucket.)
 type buffer struct {
 	main  *torchzip.Tensor
-	dtype tensor.DType // of the parameters
-	kinds []flatKind   // the others
+	dtype tensor.DType // element type of the parameters
+	kinds []flatKind   // kinds besides the copies of the parameters
 }
 
 type flatKind struct {
@@ -47,8 +48,9 @@ func unpack(files *format.Files, p *part) (slots []*slot, err error) {
 			return nil, err
 		}
 		if params == nil {
-			return nil, apartf("%s: in the distributed optimizer's buffer %d, of %d elements, "+
-				"the model's parameters are not found", p.distributed.Name, i, b.main.Shape[0])
+			return nil, unnamedErrorf(
+				"%s: in the distributed optimizer's buffer %d, of %d elements, "+
+					"the model's parameters are not found", p.distributed.Name, i, b.main.Shape[0])
 		}
 		for k, q := range params {
 			used[q] = true
@@ -69,11 +71,11 @@ func unpack(files *format.Files, p *part) (slots []*slot, err error) {
 	return slots, nil
 }
 
-// ofBuffers begins the names of what torch_dist has of the distributed optimizer's buffers.
-var ofBuffers = regexp.MustCompile(`^(chained_\d+\.)?optimizer\.distributed\.`)
+// bufferKeys matches the names of the distributed optimizer's buffers in torch_dist.
+var bufferKeys = regexp.MustCompile(`^(chained_\d+\.)?optimizer\.distributed\.`)
 
-// flatBuffer says why a buffer of the distributed optimizer does not come apart, and what to do.
-func flatBuffer(what string) error {
+// flatBufferError says why a buffer of the distributed optimizer cannot be split, and what to do.
+func flatBufferError(what string) error {
 	return fmt.Errorf("%s is a flat buffer of Megatron's distributed optimizer, and shoal "+
 		"cannot tell which parameters are in it (shoal state check says why): Megatron has that "+
 		"from its model, over the same tensor, pipeline and expert parallel ranks. "+
@@ -82,11 +84,11 @@ func flatBuffer(what string) error {
 		what)
 }
 
-// slice is a parameter's part of a flat buffer, from an element on.
+// slice returns a parameter's part of a flat buffer, from an element on.
 func slice(flat *torchzip.Tensor, shape tensor.Shape, at int) (*format.Tensor, error) {
 	file, offset, err := flat.Flat(at)
 	if err != nil {
-		return nil, apartf("%v", err)
+		return nil, unnamedErrorf("%v", err)
 	}
 	return &format.Tensor{DType: flat.DType, Shape: shape,
 		Pieces: []format.Piece{{Box: shape.Box(), File: file, Offset: offset}}}, nil
@@ -110,7 +112,7 @@ func readBuffers(root any) (list []*buffer, err error) {
 	}
 	d, ok := root.(*pickle.Dict)
 	if !ok {
-		return nil, apartf("%s holds %s", distributedName, pickle.A(root))
+		return nil, unnamedErrorf("%s holds %s", distributedName, pickle.A(root))
 	}
 	for _, item := range d.Items {
 		if _, ok := item.Key.(int64); !ok {
@@ -118,7 +120,7 @@ func readBuffers(root any) (list []*buffer, err error) {
 		}
 		types, ok := item.Value.(*pickle.Dict)
 		if !ok {
-			return nil, apartf("%s: buffer %v is %s", distributedName, item.Key,
+			return nil, unnamedErrorf("%s: buffer %v is %s", distributedName, item.Key,
 				pickle.A(item.Value))
 		}
 		for _, t := range types.Items {
@@ -139,8 +141,9 @@ func readBuffer(key, v any) (*buffer, error) {
 	d, err := torchzip.DType(key)
 	fields, ok := v.(*pickle.Dict)
 	if err != nil || !ok || !format.CanRound(d) {
-		return nil, apartf("%s: a buffer under %s is %s; it is of a Megatron before February "+
-			"2024, or not of its distributed optimizer", distributedName, pickle.A(key),
+		return nil, unnamedErrorf(
+			"%s: a buffer under %s is %s; it is of a Megatron before February "+
+				"2024, or not of its distributed optimizer", distributedName, pickle.A(key),
 			pickle.A(v))
 	}
 	b := &buffer{dtype: d}
@@ -151,7 +154,8 @@ func readBuffer(key, v any) (*buffer, error) {
 		case !ok:
 			continue // numel_unpadded
 		case len(t.Shape) != 1 || b.main != nil && t.Shape[0] != b.main.Shape[0]:
-			return nil, apartf("%s: %.200q is of shape %v, and no flat buffer like the others",
+			return nil, unnamedErrorf(
+				"%s: %.200q is of shape %v, and no flat buffer like the others",
 				distributedName, name, t.Shape)
 		case name == "param":
 			b.main = t
@@ -163,7 +167,7 @@ func readBuffer(key, v any) (*buffer, error) {
 		slices.ContainsFunc(b.kinds, func(k flatKind) bool {
 			return k.flat.Shape[0] != b.main.Shape[0]
 		}) {
-		return nil, apartf(
+		return nil, unnamedErrorf(
 			"%s: a buffer of %v has no copies of the parameters in f32, or state of another size",
 			distributedName, d)
 	}
@@ -174,7 +178,7 @@ func readBuffer(key, v any) (*buffer, error) {
 // chunk: all, those of experts, or the others. If there is no other way, one of them may not fit:
 // its proof will say where.
 func find(files *format.Files, b *buffer, p *part, used map[*param]bool) ([]*param, []int, error) {
-	w := walk{files: files, flat: b.main.As("optimizer"), left: effort}
+	w := bufferWalk{files: files, flat: b.main.As("optimizer"), left: effort}
 	for wrong := range 2 {
 		for chunk := range p.chunks {
 			for _, in := range []func(*param) bool{
@@ -199,18 +203,18 @@ func find(files *format.Files, b *buffer, p *part, used map[*param]bool) ([]*par
 	return nil, nil, nil
 }
 
-// A walk goes through a flat buffer, parameter by parameter.
-type walk struct {
+// A bufferWalk goes through a flat buffer, parameter by parameter.
+type bufferWalk struct {
 	files  *format.Files
 	flat   format.Tensor
 	params []*param
 	at     []int
-	left   int // comparisons
+	left   int // comparisons that are left
 }
 
-// from places the parameters from i on behind element end, in a bucket that starts at base or in
-// the next; so many may not fit.
-func (w *walk) from(i, base, end, wrong int) (bool, error) {
+// from places the parameters from index i on after element end, in a bucket that starts at base or
+// in the next one. At most wrong of them may not match.
+func (w *bufferWalk) from(i, base, end, wrong int) (bool, error) {
 	if i == len(w.params) {
 		return end == w.flat.Shape[0], nil
 	}
@@ -239,13 +243,13 @@ func (w *walk) from(i, base, end, wrong int) (bool, error) {
 	return false, nil
 }
 
-// fits compares the first elements of a parameter with those of the buffer from a place on.
-func (w *walk) fits(i, at, n int) (bool, error) {
+// fits compares the first elements of a parameter with those of the buffer at a position.
+func (w *bufferWalk) fits(i, at, n int) (bool, error) {
 	if w.left--; w.left < 0 {
 		return false, nil
 	}
 	p := w.params[i]
-	some := min(n, probe)
+	some := min(n, comparedElements)
 	main, model := make([]byte, some*4), make([]byte, some*p.DType.Size())
 	if err := w.files.ReadRange(&w.flat, at, at+some, main); err != nil {
 		return false, err

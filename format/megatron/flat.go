@@ -22,7 +22,7 @@ func LayoutDistributed(spec *layout.Spec, tensors []format.Tensor, values []form
 	return w.folders(spec, tensors, read)
 }
 
-// flatKinds are the buffers: what they are called, and the state that is in them.
+// flatKinds lists the buffers: their names, and the kind of state in each.
 var flatKinds = [][2]string{{"param", "fp32"}, {"exp_avg", "exp_avg"}, {"exp_avg_sq", "exp_avg_sq"}}
 
 // planFlat finds out what the groups say of the steps, and fails where the distributed optimizer
@@ -49,7 +49,7 @@ func (w *writer) planFlat(tensors []format.Tensor, read func(*format.Tensor, []b
 			for _, name := range o.groups[i].names {
 				o.params[name] = true
 			}
-			if err := registeredSo(o.groups[i].names); err != nil {
+			if err := checkRegistered(o.groups[i].names); err != nil {
 				return err
 			}
 			if _, said := o.groups[i].byKey()["step"]; !said && w.made < 0 {
@@ -62,12 +62,12 @@ func (w *writer) planFlat(tensors []format.Tensor, read func(*format.Tensor, []b
 	return nil
 }
 
-// registeredSo fails where an optimizer numbers parameters otherwise than in the order in which
-// Megatron Core registers them, as far as shoal knows that.
-func registeredSo(names []string) error {
+// checkRegistered fails where an optimizer numbers parameters in another order than Megatron Core
+// registers them, as far as shoal knows that order.
+func checkRegistered(names []string) error {
 	var last []int
 	for i, name := range names {
-		at, known := registered(name)
+		at, known := registrationOrder(name)
 		if !known {
 			return fmt.Errorf("of the parameter %q shoal does not know where among others "+
 				"Megatron registers it, which is all that tells where it stands in the "+
@@ -83,8 +83,8 @@ func registeredSo(names []string) error {
 	return nil
 }
 
-// distributed is what a rank's file of its model has of an optimizer whose state is elsewhere.
-func (w *writer) distributed(s *seat, o *optimizerPlan) (*pickle.Dict, error) {
+// distributed returns what a rank's model file says of an optimizer whose state is in another file.
+func (w *writer) distributed(s *rankFiles, o *optimizerPlan) (*pickle.Dict, error) {
 	inner, groups, d := &pickle.Dict{}, &pickle.List{}, &pickle.Dict{}
 	for i := range len(o.groups) {
 		group := &pickle.Dict{}
@@ -103,7 +103,7 @@ func (w *writer) distributed(s *seat, o *optimizerPlan) (*pickle.Dict, error) {
 
 // flatFile lays out the distributed optimizer's file of a rank. What all expert parallel ranks have
 // alike stands with the first.
-func (w *writer) flatFile(s *seat, folder string) error {
+func (w *writer) flatFile(s *rankFiles, folder string) error {
 	f := flatFile{w: w, seat: s, name: path.Join(folder, distributedName)}
 	var all []any
 	for i, o := range w.optimizers {
@@ -127,16 +127,16 @@ func (w *writer) flatFile(s *seat, folder string) error {
 	}
 	for _, x := range f.parts {
 		key := [2]int{x.slot, x.member}
-		w.spots[key] = append(w.spots[key], spot{f.name, at[x.buffer] + 4*int64(x.offset)})
+		w.spots[key] = append(w.spots[key], location{f.name, at[x.buffer] + 4*int64(x.offset)})
 	}
 	return nil
 }
 
 type flatFile struct {
 	w       *writer
-	seat    *seat
+	seat    *rankFiles
 	name    string
-	tensors []format.Tensor // the buffers
+	tensors []format.Tensor // buffers
 	parts   []flatPart
 }
 
@@ -146,8 +146,8 @@ type flatPart struct {
 	buffer, offset int
 }
 
-// buffers are those of an optimizer, one for each chunk that has some of its parameters: in the
-// reverse of the order in which these are registered.
+// buffers returns the buffers of an optimizer, one for each chunk that has some of its parameters,
+// in the reverse order of registration.
 func (f *flatFile) buffers(o *optimizerPlan) (any, error) {
 	d, n := &pickle.Dict{}, int64(0)
 	d.Add("buckets_coalesced", true)
@@ -176,8 +176,8 @@ func (f *flatFile) buffers(o *optimizerPlan) (any, error) {
 	return d, nil
 }
 
-// bufferKey is under which Megatron looks for a buffer: the types of its parameters and of their
-// gradients.
+// bufferKey returns the key under which Megatron looks for a buffer: the types of its parameters
+// and of their gradients.
 func (w *writer) bufferKey(params []*local) (pickle.Tuple, error) {
 	for _, l := range params {
 		if l.DType != params[0].DType || !format.CanRound(l.DType) {
@@ -200,8 +200,8 @@ func (w *writer) bufferKey(params []*local) (pickle.Tuple, error) {
 	return w.usualKey(params[0].DType), nil
 }
 
-// usualKey is the key with the type that Megatron-LM's own arguments give gradients, which other
-// frameworks do not say.
+// usualKey returns the key with the gradient type of Megatron-LM's defaults, which other frameworks
+// do not state.
 func (w *writer) usualKey(params tensor.DType) pickle.Tuple {
 	gradients, flag, another := tensor.F32, "--bf16", "--grad-reduce-in-bf16"
 	if params == tensor.F16 {

@@ -17,7 +17,8 @@ import (
 // gradients says of what type they are.
 const gradients = "args.accumulate_allreduce_grads_in_fp32"
 
-func without(values []format.Value, path string) []format.Value {
+// stripParams removes state, copies, and the numbers or names of parameters.
+func stripParams(values []format.Value, path string) []format.Value {
 	return slices.DeleteFunc(slices.Clone(values), func(v format.Value) bool {
 		return v.Path == path
 	})
@@ -53,7 +54,7 @@ func TestUnsaidGradients(t *testing.T) {
 		if out := lay(); out.Notes != nil {
 			t.Errorf("%v: notes %q on what is said", x.params, out.Notes)
 		}
-		c.Values = without(c.Values, gradients)
+		c.Values = stripParams(c.Values, gradients)
 		out := lay()
 		if len(out.Notes) != 1 || !strings.Contains(out.Notes[0], x.note) {
 			t.Errorf("%v: notes %q, want one with %q", x.params, out.Notes, x.note)

@@ -12,15 +12,15 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// hugging is what an optimizer has for a parameter of Hugging Face's decoders: its kind, and the
+// huggingFaceState matches optimizer state under the names of Hugging Face: the kind, and the
 // parameter.
-var hugging = regexp.MustCompile(`^optimizer\.([^.]+)\.((?:model|lm_head)\..+)$`)
+var huggingFaceState = regexp.MustCompile(`^optimizer\.([^.]+)\.((?:model|lm_head)\..+)$`)
 
-// Fold prepares an optimizer under the names of Hugging Face for Megatron, to which q, k and v are
-// one parameter, and gate and up: these have one number of steps, and one name in the groups. Of
-// numbers that are tensors one stays, and the others are its replicas, which are compared by
-// whoever moves it. Tensors that a layout can join it leaves alone. renamed are the tensors that
-// have other names now, with those they had.
+// Fold prepares an optimizer under the names of Hugging Face for Megatron, in which q, k and v are
+// one parameter, and gate and up another: each has one step count, and one name in the groups. Of
+// step counts that are tensors one stays, and the others become its replicas, which are compared
+// when it is moved. Fold leaves tensors that a layout can join alone. renamed is the old name of
+// each renamed tensor, by the new one.
 func Fold(c *format.Checkpoint) (renamed map[string]string, err error) {
 	var names []string
 	for _, t := range c.Tensors {
@@ -50,21 +50,21 @@ type folding struct {
 	ordered bool
 }
 
-// stored is the parameter of Megatron that has one of Hugging Face as a part, and how many it has;
-// empty when it has another name.
-func (f *folding) stored(param string) (string, int) {
+// joinedName returns the parameter of Megatron that a parameter of Hugging Face is part of, and the
+// number of its parts; "" when there is none.
+func (f *folding) joinedName(param string) (string, int) {
 	name, n := f.parts.Stored(param)
 	return plainExpert.ReplaceAllString(name, "${1}experts.local_experts.$2."), n
 }
 
-// a tally counts the parts of parameters, by their names.
-type tally map[string][]string
+// A partCounts counts the parts of parameters, by their names.
+type partCounts map[string][]string
 
-// whole fails when a parameter has not all parts.
-func (t tally) whole(f *folding, what string) error {
+// whole fails when a parameter lacks a part.
+func (t partCounts) whole(f *folding, what string) error {
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		parts := t[name]
-		if _, n := f.stored(parts[0]); len(parts) != n {
+		if _, n := f.joinedName(parts[0]); len(parts) != n {
 			return fmt.Errorf("%s: of %s, which has %d parts, there is %s only", what, name, n,
 				strings.Join(parts, ", "))
 		}
@@ -73,21 +73,21 @@ func (t tally) whole(f *folding, what string) error {
 }
 
 func (f *folding) tensors(tensors []format.Tensor) (all []format.Tensor, err error) {
-	first, kinds := map[string]int{}, map[string]tally{}
+	first, kinds := map[string]int{}, map[string]partCounts{}
 	for _, t := range tensors {
-		m := hugging.FindStringSubmatch(t.Name)
+		m := huggingFaceState.FindStringSubmatch(t.Name)
 		if m == nil || len(t.Shape) > 0 {
 			all = append(all, t)
 			continue
 		}
-		param, _ := f.stored(m[2])
+		param, _ := f.joinedName(m[2])
 		if param == "" {
 			all = append(all, t)
 			continue
 		}
 		name := stateName(m[1], param)
 		if kinds[m[1]] == nil {
-			kinds[m[1]] = tally{}
+			kinds[m[1]] = partCounts{}
 		}
 		kinds[m[1]][param] = append(kinds[m[1]][param], m[2])
 		i, there := first[name]
@@ -119,8 +119,8 @@ func (f *folding) values(values []format.Value) (all []format.Value, err error) 
 	}
 	first, groups := map[string]one{}, map[string]string{}
 	for _, v := range values {
-		if m := hugging.FindStringSubmatch(v.Path); m != nil {
-			if param, _ := f.stored(m[2]); param != "" {
+		if m := huggingFaceState.FindStringSubmatch(v.Path); m != nil {
+			if param, _ := f.joinedName(m[2]); param != "" {
 				name := stateName(m[1], param)
 				if other, there := first[name]; !there {
 					first[name] = one{v.Path, v.Data}
@@ -150,10 +150,10 @@ func (f *folding) values(values []format.Value) (all []format.Value, err error) 
 // parameters are, by their paths.
 func (f *folding) group(path string, list []any, groups map[string]string) (names []any,
 	err error) {
-	found := tally{}
+	found := partCounts{}
 	for _, x := range list {
 		param, _ := x.(string)
-		name, _ := f.stored(param)
+		name, _ := f.joinedName(param)
 		if name == "" {
 			names = append(names, x)
 			continue

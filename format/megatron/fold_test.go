@@ -63,7 +63,7 @@ func TestFold(t *testing.T) {
 				if _, _, err := megatron.Logical(again, model); err != nil {
 					t.Fatalf("%s: %v", to, err)
 				}
-				formattest.Compare(t, files, again, hugging(t, want))
+				formattest.Compare(t, files, again, huggingFaceState(t, want))
 				if faults, err := formattest.Prove(files, again); err != nil || len(faults) > 0 {
 					t.Errorf("%s: %v, %v", to, faults, err)
 				}
@@ -210,6 +210,6 @@ func TestFoldDense(t *testing.T) {
 	}
 	for _, name := range []string{"0.mlp.linear_fc1.layer_norm_weight",
 		"1.pre_mlp_layernorm.weight"} {
-		named(t, &c, "optimizer.step.decoder.layers."+name)
+		stateNamer(t, &c, "optimizer.step.decoder.layers."+name)
 	}
 }

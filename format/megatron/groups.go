@@ -37,7 +37,7 @@ func readGroups(root any) (list []*group, err error) {
 		}
 		groups, err := pickle.Get[*pickle.List](inner, "param_groups")
 		if err != nil {
-			return nil, apartf("the optimizer is none that shoal knows: %v", err)
+			return nil, unnamedErrorf("the optimizer is none that shoal knows: %v", err)
 		}
 		state, _ := pickle.Get[*pickle.Dict](inner, "state")
 		var own []*group
@@ -54,7 +54,7 @@ func readGroups(root any) (list []*group, err error) {
 	return list, nil
 }
 
-// bareGroups reads groups that have no state here.
+// bareGroups reads groups whose state is elsewhere.
 func bareGroups(groups *pickle.List) (list []*group) {
 	for _, v := range groups.Items {
 		g := &group{}
@@ -77,7 +77,7 @@ func innerGroups(groups *pickle.List, state *pickle.Dict, mains *pickle.List) (l
 			number, isNumber := item.Key.(int64)
 			kinds, isDict := item.Value.(*pickle.Dict)
 			if !isNumber || !isDict {
-				return nil, apartf(
+				return nil, unnamedErrorf(
 					"the optimizer has %s under %s, not the state of a parameter under its number",
 					pickle.A(item.Value), pickle.A(item.Key))
 			}
@@ -85,7 +85,8 @@ func innerGroups(groups *pickle.List, state *pickle.Dict, mains *pickle.List) (l
 		}
 	}
 	if mains != nil && len(mains.Items) != len(groups.Items) {
-		return nil, apartf("the optimizer has %d groups of parameters, and %d of their copies",
+		return nil, unnamedErrorf(
+			"the optimizer has %d groups of parameters, and %d of their copies",
 			len(groups.Items), len(mains.Items))
 	}
 	for i, v := range groups.Items {
@@ -99,31 +100,34 @@ func innerGroups(groups *pickle.List, state *pickle.Dict, mains *pickle.List) (l
 			}
 		}
 		if len(g.mains) > len(g.slots) {
-			return nil, apartf("group %d of the optimizer has %d parameters, and %d copies of them",
+			return nil, unnamedErrorf(
+				"group %d of the optimizer has %d parameters, and %d copies of them",
 				i, len(g.slots), len(g.mains))
 		}
 		list = append(list, g)
 	}
 	if len(states) > 0 {
-		return nil, apartf(
+		return nil, unnamedErrorf(
 			"the optimizer has the state of %d parameters that are in none of its groups",
 			len(states))
 	}
 	return list, nil
 }
 
-// group reads one of param_groups, and takes the state of its parameters.
+// readGroup reads one of param_groups, and removes the state of its parameters from states.
 func readGroup(v any, states map[int64]*pickle.Dict) (*group, error) {
 	numbers, err := pickle.Get[*pickle.List](v, "params")
 	if err != nil {
-		return nil, apartf("a group of the optimizer does not say which parameters are in it: %v",
+		return nil, unnamedErrorf(
+			"a group of the optimizer does not say which parameters are in it: %v",
 			err)
 	}
 	g := &group{}
 	for _, x := range numbers.Items {
 		number, ok := x.(int64)
 		if !ok {
-			return nil, apartf("a group of the optimizer has %s as the number of a parameter",
+			return nil, unnamedErrorf(
+				"a group of the optimizer has %s as the number of a parameter",
 				pickle.A(x))
 		}
 		s := &slot{}
@@ -146,17 +150,17 @@ func (g *group) properties(v any) {
 	if err != nil {
 		decay, err = pickle.Get[float64](v, "weight_decay")
 	}
-	g.decays, g.regular = decay != 0, err == nil
+	g.decays, g.decided = decay != 0, err == nil
 	if scale, err := pickle.Get[float64](v, "lr_mult"); err == nil && scale != 1 {
-		g.regular = false
+		g.decided = false
 	}
 	if other, err := pickle.Get[bool](v, "is_decoupled_lr"); err == nil && other {
-		g.regular = false
+		g.decided = false
 	}
 	g.expert, _ = pickle.Get[bool](v, "is_expert_parallel")
 }
 
-// key is by what Megatron tells groups apart.
+// key returns what distinguishes a group for Megatron.
 func (g *group) key() string {
 	decay, said := g.raw.Get("wd_mult")
 	if !said {
@@ -167,9 +171,9 @@ func (g *group) key() string {
 	return fmt.Sprint(decay, rate, decoupled, g.expert)
 }
 
-// takes reports whether Megatron puts a parameter into a group: biases and vectors have no weight
-// decay.
-func (g *group) takes(p *param, size degrees) bool {
+// accepts reports whether Megatron puts a parameter into the group: biases and vectors have no
+// weight decay.
+func (g *group) accepts(p *param, size degrees) bool {
 	decays := len(p.Shape) != 1 && !strings.HasSuffix(p.Name, ".bias")
 	return decays == g.decays && (p.expert && size.ep > 1) == g.expert
 }
@@ -178,12 +182,13 @@ func (g *group) takes(p *param, size degrees) bool {
 func mainTensors(v any) (list []*torchzip.Tensor, err error) {
 	l, ok := v.(*pickle.List)
 	if !ok {
-		return nil, apartf("the copies of the parameters are %s, not a list", pickle.A(v))
+		return nil, unnamedErrorf("the copies of the parameters are %s, not a list", pickle.A(v))
 	}
 	for _, x := range l.Items {
 		t, ok := x.(*torchzip.Tensor)
 		if !ok || t.DType != tensor.F32 {
-			return nil, apartf("among the copies of the parameters is %s that is no tensor of f32",
+			return nil, unnamedErrorf(
+				"among the copies of the parameters is %s that is no tensor of f32",
 				pickle.A(x))
 		}
 		list = append(list, t)
@@ -196,8 +201,9 @@ func kinds(state *pickle.Dict) (list []kind, err error) {
 	for _, item := range state.Items {
 		name, ok := item.Key.(string)
 		if !ok || strings.Contains(name, ".") || name == "fp32" {
-			return nil, apartf("the optimizer keeps something for a parameter under %s, %.200q, "+
-				"which shoal does not know", pickle.A(item.Key), name)
+			return nil, unnamedErrorf(
+				"the optimizer keeps something for a parameter under %s, %.200q, "+
+					"which shoal does not know", pickle.A(item.Key), name)
 		}
 		switch v := item.Value.(type) {
 		case *torchzip.Tensor:
@@ -206,7 +212,8 @@ func kinds(state *pickle.Dict) (list []kind, err error) {
 		case nil, bool, int64, float64, string:
 			list = append(list, kind{name, v})
 		default:
-			return nil, apartf("the optimizer keeps %s as the %.200q of a parameter", pickle.A(v),
+			return nil, unnamedErrorf("the optimizer keeps %s as the %.200q of a parameter",
+				pickle.A(v),
 				name)
 		}
 	}

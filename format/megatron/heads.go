@@ -6,22 +6,22 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
-// A Model is what the tensors of a model do not tell of it.
+// A Model states properties of a model that its tensors do not tell.
 type Model struct {
-	Heads, KVHeads Fact   // of q, and of k and v, in each layer
-	HeadSize       Fact   // rows of one of k or v
-	Vocabulary     Fact   // rows, without those that only fill up
-	Type           string // of model, as Hugging Face calls it; empty if nobody says it
+	Heads, KVHeads Fact   // heads of q, and of k and v, in each layer
+	HeadSize       Fact   // rows of one head of k or v
+	Vocabulary     Fact   // rows of the vocabulary, without padding
+	Type           string // type of model, as Hugging Face calls it; "" = unknown
 }
 
-// A Fact is a number, and who says it; 0 where nobody does.
+// A Fact is a number, and who states it; 0 if nobody does.
 type Fact struct {
 	N  int
 	By string
 }
 
-// Tell is what the arguments of the run that wrote a checkpoint say of the model: nothing, in every
-// other format.
+// Tell returns what the arguments of the run that wrote a checkpoint say about the model; the zero
+// value for other formats.
 func Tell(c *format.Checkpoint) (m Model) {
 	m.Heads, m.HeadSize, m.Vocabulary = argument(c, "num_attention_heads"),
 		argument(c, "kv_channels"), argument(c, "vocab_size")
@@ -37,7 +37,8 @@ func Tell(c *format.Checkpoint) (m Model) {
 	return m
 }
 
-// argument is a number of Megatron's arguments, nothing where it is none that a model can have.
+// argument returns a number of Megatron's arguments; the zero value if no model can have that
+// number.
 func argument(c *format.Checkpoint, name string) Fact {
 	v, _ := c.Value("args." + name)
 	if n, ok := v.(int64); ok && n > 0 && n <= 1<<30 {

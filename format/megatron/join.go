@@ -6,19 +6,19 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
-// cut says how tensor parallel ranks share a tensor.
+// A cut says how tensor parallel ranks share a tensor.
 type cut uint8
 
 const (
 	replicated cut = iota
 	byRows
 	byColumns
-	byHalves // the rows of gate and of up, each cut for itself
+	byHalves // the rows of gate and of up, each cut separately
 )
 
 // cuts says how Megatron-LM cuts the tensors of its models, by the end of their names: those of
-// Megatron Core, and of the models before. The first that fits counts; of a tensor that none fits
-// nobody knows.
+// Megatron Core, and of earlier models. The first match counts; for other tensors the cut is
+// unknown.
 var cuts = []struct {
 	name *regexp.Regexp
 	cut  cut
@@ -44,11 +44,10 @@ var cuts = []struct {
 	{regexp.MustCompile(`\.shared_experts\.gate_weight$`), replicated},
 }
 
-// Join puts the parts of the model's tensors together, as Megatron-LM cuts them, and makes replicas
-// of what several ranks have alike; what the optimizer has for a parameter is cut like it. Parts of
-// which it does not know how they fit together it leaves as they are, with their places: tensors of
-// other models, experts without a number, or cut over other ranks than the rest, what has no name
-// in an optimizer.
+// Join joins the parts of the model's tensors as Megatron-LM cuts them, and makes replicas of what
+// several ranks have alike; optimizer state is cut like its parameter. It leaves parts that it
+// cannot join as they are, with their coordinates: tensors of other models, experts without a
+// number or cut over other ranks than the rest, and unnamed state of an optimizer.
 func Join(c *format.Checkpoint) error {
 	gated, known := c.Value("args.swiglu")
 	var joined []format.Tensor
@@ -86,7 +85,7 @@ func Join(c *format.Checkpoint) error {
 	return c.Finish()
 }
 
-// prefix stands before the names of parameters, in the model and in the optimizer.
+// prefix matches what stands before the names of parameters, in the model and in the optimizer.
 var prefix = regexp.MustCompile(`^(model|optimizer\.[^.]+)\.`)
 
 func cutOf(name string) (cut, bool) {
@@ -99,7 +98,7 @@ func cutOf(name string) (cut, bool) {
 	return 0, false
 }
 
-// join puts the parts of one tensor together; false when they do not fit.
+// join joins the parts of one tensor; false when they do not fit.
 func join(parts []format.Tensor, how cut) (format.Tensor, bool) {
 	degree := 1
 	var list []format.Part

@@ -13,7 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// part is a part of two of a tensor of bytes, alone in a file.
+// A part is the file of one rank.
 func part(name string, tp int, dir fstest.MapFS, shape tensor.Shape, data ...byte) format.Tensor {
 	file := fmt.Sprint(name, tp)
 	dir[file] = &fstest.MapFile{Data: append([]byte{99}, data...)}

@@ -20,25 +20,26 @@ type writer struct {
 	layout *layout.Layout
 	values []format.Value
 	size   degrees
-	seats  []*seat // one a rank of the mesh
-	tied   bool    // whether the output layer has the weights of the embedding
-	stages []stage // of the pipeline
-	chunks int     // of each stage
+	ranks  []*rankFiles // ranks of the mesh, each of which has a file
+	tied   bool         // whether the output layer shares the weights of the embedding
+	stages []stage      // stages of the pipeline
+	chunks int          // chunks of each stage
 	layers int
 
 	optimizers plans
-	order      map[string]int // of parameters, as far as the optimizer's groups tell it
+	// order of parameters, as far as the optimizer's groups tell it.
+	order map[string]int
 	// what an optimizer keeps for a parameter that is no tensor, with the kind as path
 	steps map[string][]format.Value
 	// steps, where one number is for all; -1 where nobody says how many
 	made int64
 	flat bool // whether state goes to the distributed optimizer's files
 
-	spots map[[2]int][]spot // of slots and their members
+	spots map[[2]int][]location // of slots and their members
 }
 
-// A spot is where a local tensor lies.
-type spot struct {
+// A location is where a local tensor lies.
+type location struct {
 	file string
 	at   int64
 }
@@ -57,7 +58,7 @@ func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (
 
 func newWriter(values []format.Value) *writer {
 	return &writer{Output: &format.Output{Checkpoint: format.Checkpoint{Format: "Megatron"}},
-		values: values, spots: map[[2]int][]spot{}, made: -1}
+		values: values, spots: map[[2]int][]location{}, made: -1}
 }
 
 // folders lays out the folders of all ranks.
@@ -74,7 +75,7 @@ func (w *writer) folders(spec *layout.Spec, tensors []format.Tensor,
 		err = w.planFlat(tensors, read)
 	}
 	if err == nil {
-		w.Values = slices.DeleteFunc(slices.Clone(w.values), w.behind)
+		w.Values = slices.DeleteFunc(slices.Clone(w.values), w.isDropped)
 		err = w.files(spec)
 	}
 	if err == nil {
@@ -83,7 +84,7 @@ func (w *writer) folders(spec *layout.Spec, tensors []format.Tensor,
 		w.Tensors = slices.DeleteFunc(w.Tensors, func(t format.Tensor) bool {
 			return w.flat && strings.HasPrefix(t.Name, stepPrefix)
 		})
-		err = w.covered()
+		err = w.checkCovered()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("Megatron: %w", err)
@@ -108,7 +109,7 @@ func (w *writer) resolve(spec *layout.Spec, tensors []format.Tensor) error {
 			*to = a.Size
 		}
 	}
-	return w.place(w.padded(spec, tensors), mesh, tensors)
+	return w.place(w.addPadding(spec, tensors), mesh, tensors)
 }
 
 // place finds out what lies on the ranks of a mesh.
@@ -122,12 +123,12 @@ func (w *writer) place(spec *layout.Spec, mesh layout.Mesh, tensors []format.Ten
 		return err
 	}
 	for rank := range w.layout.Ranks {
-		w.seats = append(w.seats, newSeat(mesh, rank))
+		w.ranks = append(w.ranks, newRankFiles(mesh, rank))
 	}
-	return w.seatAll()
+	return w.assignTensors()
 }
 
-// value is the number at a path, or another when there is none.
+// value returns the number at a path, or other when there is none.
 func (w *writer) value(path string, other int64) int64 {
 	for _, v := range w.values {
 		if n, ok := v.Data.(int64); ok && v.Path == path {
@@ -137,9 +138,9 @@ func (w *writer) value(path string, other int64) int64 {
 	return other
 }
 
-// padded adds to a spec that rows of the vocabulary come in multiples of what the arguments say,
+// addPadding adds to a spec that the vocabulary has rows in multiples of what the arguments say,
 // for each tensor parallel rank.
-func (w *writer) padded(spec *layout.Spec, tensors []format.Tensor) *layout.Spec {
+func (w *writer) addPadding(spec *layout.Spec, tensors []format.Tensor) *layout.Spec {
 	multiple := w.value("args.make_vocab_size_divisible_by", 1)
 	more := *spec
 	more.Store = slices.Clone(spec.Store)
@@ -154,7 +155,7 @@ func (w *writer) padded(spec *layout.Spec, tensors []format.Tensor) *layout.Spec
 	return &more
 }
 
-// files lays out the files of all ranks, and that which names the iteration.
+// files lays out the files of all ranks, and the file that names the iteration.
 func (w *writer) files(spec *layout.Spec) error {
 	args, err := w.arguments(spec)
 	if err != nil {
@@ -164,7 +165,7 @@ func (w *writer) files(spec *layout.Spec) error {
 	if n := w.value("iteration", -1); n >= 0 {
 		dir, text = fmt.Sprintf("iter_%07d", n), strconv.FormatInt(n, 10)
 	}
-	for _, s := range w.seats {
+	for _, s := range w.ranks {
 		if err := w.file(s, path.Join(dir, s.folder(w.size), fileName), args); err != nil {
 			return err
 		}
@@ -174,9 +175,9 @@ func (w *writer) files(spec *layout.Spec) error {
 	return nil
 }
 
-// behind reports whether a value is written nowhere: it is of a rank, and there are others now, or
-// of an optimizer without state.
-func (w *writer) behind(v format.Value) bool {
+// isDropped reports whether a value is not written: it belongs to one of the old ranks, or to an
+// optimizer without state.
+func (w *writer) isDropped(v format.Value) bool {
 	switch key, _, _ := strings.Cut(v.Path, "."); key {
 	case "rng_state", "rerun_state_machine":
 		return true
@@ -187,7 +188,7 @@ func (w *writer) behind(v format.Value) bool {
 }
 
 // file lays out the file of a rank.
-func (w *writer) file(s *seat, name string, args any) error {
+func (w *writer) file(s *rankFiles, name string, args any) error {
 	root := &pickle.Dict{}
 	root.Add("args", args)
 	root.Add("checkpoint_version", 3.0) // since when q, k and v are interleaved by groups of heads
@@ -223,7 +224,7 @@ func (w *writer) file(s *seat, name string, args any) error {
 	}
 	for i, l := range s.stored {
 		key := [2]int{l.slot, l.member}
-		w.spots[key] = append(w.spots[key], spot{name, at[i]})
+		w.spots[key] = append(w.spots[key], location{name, at[i]})
 	}
 	if w.flat {
 		return w.flatFile(s, path.Dir(name))
@@ -232,12 +233,13 @@ func (w *writer) file(s *seat, name string, args any) error {
 }
 
 // models adds the dicts of the models of a rank, one for each chunk: in the order of the layers,
-// and in each in that of the optimizer's groups.
-func (w *writer) models(s *seat, root *pickle.Dict) error {
+// and within a layer in the order of the optimizer's groups.
+func (w *writer) models(s *rankFiles, root *pickle.Dict) error {
 	all := s.model
 	slices.SortFunc(all, func(a, b *local) int {
 		if w.flat { // the order is that of the buffers
-			return cmp.Or(a.chunk-b.chunk, slices.Compare(placeOf(a.name), placeOf(b.name)),
+			return cmp.Or(a.chunk-b.chunk,
+				slices.Compare(registrationKey(a.name), registrationKey(b.name)),
 				strings.Compare(a.name, b.name))
 		}
 		return cmp.Or(a.chunk-b.chunk, cmp.Compare(depth(a.name), depth(b.name)),
@@ -260,7 +262,7 @@ func (w *writer) models(s *seat, root *pickle.Dict) error {
 		chunks[l.chunk].Add(l.name, p)
 	}
 	for _, v := range w.values { // such as the state of modules that is no parameter
-		m := known.FindStringSubmatch(v.Path)
+		m := knownTensor.FindStringSubmatch(v.Path)
 		if m == nil || m[1] != "" || v.Data == nil {
 			continue
 		}
@@ -277,7 +279,7 @@ func (w *writer) models(s *seat, root *pickle.Dict) error {
 	return nil
 }
 
-// assemble makes the logical tensors of the locals that are in files.
+// assemble makes the logical tensors from the locals that are in files.
 func (w *writer) assemble() {
 	for _, t := range w.layout.Tensors {
 		w.Tensors = append(w.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape})
@@ -305,8 +307,8 @@ func (w *writer) assemble() {
 	}
 }
 
-// covered fails when something of a tensor is in no file.
-func (w *writer) covered() error {
+// checkCovered fails when an element of a tensor is in no file.
+func (w *writer) checkCovered() error {
 	for i := range w.Tensors {
 		t, n := &w.Tensors[i], 0
 		for _, p := range t.Pieces {

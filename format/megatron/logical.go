@@ -12,15 +12,15 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Logical gives the tensors of a model of Megatron Core the names of Hugging Face, and takes apart
-// what Megatron joins, by the rules by which layout.MegatronCore joins it: q, k and v, gate and up.
-// Rows that only fill up the vocabulary go. What an optimizer has for a parameter comes along. No
-// element moves: the pieces are others. whole are the tensors that only have another name, with the
-// one they had. behind are so many that stay behind: random numbers of ranks, and what modules keep
-// beside their parameters.
+// Logical gives the tensors of a Megatron Core model the names of Hugging Face, and splits the
+// tensors that Megatron joins, by the rules by which layout.MegatronCore joins them: q, k and v,
+// gate and up. It removes padding rows of the vocabulary. Optimizer state is split like its
+// parameter. No element moves: the pieces change. whole is the old name of each tensor that was
+// only renamed. behind is the number of tensors that it leaves out: random states of ranks, and
+// what modules keep besides parameters.
 func Logical(c *format.Checkpoint, m Model) (whole map[string]string, behind int, err error) {
-	u := unfolding{c: c, model: m, stored: map[string]*folded{}, whole: map[string]string{}}
-	for _, step := range []func() error{u.sort, u.plainly, u.rules, u.gates, u.unfold} {
+	u := splitter{c: c, model: m, stored: map[string]*joinedTensor{}, whole: map[string]string{}}
+	for _, step := range []func() error{u.sort, u.checkSupported, u.rules, u.gates, u.unfold} {
 		if err := step(); err != nil {
 			return nil, 0, fmt.Errorf("Megatron: %w", err)
 		}
@@ -33,40 +33,40 @@ func Logical(c *format.Checkpoint, m Model) (whole map[string]string, behind int
 // Named reports whether there are tensors with names of Megatron Core.
 func Named(c *format.Checkpoint) bool {
 	return slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool {
-		return known.MatchString(t.Name) && !staysBehind(t.Name)
+		return knownTensor.MatchString(t.Name) && !isLeftOut(t.Name)
 	})
 }
 
-// An unfolding takes the tensors of a model apart.
-type unfolding struct {
+// A splitter splits the joined tensors of a model.
+type splitter struct {
 	c       *format.Checkpoint
 	model   Model
-	params  []*folded
+	params  []*joinedTensor
 	stores  []layout.Store
 	parts   *layout.Parts
-	logical []layout.Tensor    // what is made of those that come apart
-	stored  map[string]*folded // these, by what they are called in the layout
+	logical []layout.Tensor          // tensors that are made from joined ones
+	stored  map[string]*joinedTensor // joined tensors, by their names in the layout
 	whole   map[string]string
 	behind  int
 	out     []format.Tensor
 }
 
-// A folded is a parameter, or what an optimizer has for one.
-type folded struct {
+// A joinedTensor is a parameter, or the optimizer's state of one.
+type joinedTensor struct {
 	*format.Tensor
-	kind, param string // of which state, and the parameter as the rules name it
+	kind, param string // kind of state, and the parameter's name in the rules
 }
 
-// in is the tensor with a file in which it lies.
-func (f *folded) in() string {
+// location describes the tensor with a file in which it lies.
+func (f *joinedTensor) location() string {
 	if len(f.Pieces) == 0 {
 		return fmt.Sprintf("tensor %q", f.Name)
 	}
 	return fmt.Sprintf("tensor %q (in %s)", f.Name, f.Pieces[0].File)
 }
 
-// key is what the tensor is called in the layout.
-func (f *folded) key() string { return stateName(f.kind, f.param) }
+// key returns the tensor's name in the layout.
+func (f *joinedTensor) key() string { return stateName(f.kind, f.param) }
 
 func stateName(kind, param string) string {
 	if kind == "" {
@@ -75,9 +75,9 @@ func stateName(kind, param string) string {
 	return optimizerKey + "." + kind + "." + param
 }
 
-// staysBehind reports whether something belongs to a rank, or is kept by a module beside its
+// isLeftOut reports whether a tensor belongs to a rank, or a module keeps it besides its
 // parameters.
-func staysBehind(name string) bool {
+func isLeftOut(name string) bool {
 	key, _, _ := strings.Cut(name, ".")
 	key, _, _ = strings.Cut(key, "/") // of several objects of torch_dist
 	return key == "rng_state" || key == "rerun_state_machine" ||
@@ -85,47 +85,48 @@ func staysBehind(name string) bool {
 		strings.Contains(name, extraState+"/")
 }
 
-// sort finds out which tensors are of the model.
-func (u *unfolding) sort() error {
+// sort finds out which tensors belong to the model.
+func (u *splitter) sort() error {
 	if !Named(u.c) {
 		return errors.New("no tensor has a name of Megatron Core, such as " +
 			"model.decoder.layers.0.mlp.linear_fc2.weight")
 	}
 	for i := range u.c.Tensors {
-		f := &folded{Tensor: &u.c.Tensors[i]}
-		m := known.FindStringSubmatch(f.Name)
+		f := &joinedTensor{Tensor: &u.c.Tensors[i]}
+		m := knownTensor.FindStringSubmatch(f.Name)
 		switch {
-		case staysBehind(f.Name):
+		case isLeftOut(f.Name):
 			u.behind++
 		case f.Coords != nil:
 			return fmt.Errorf("of tensor %q there is the part of rank %v, and %s; leave it out "+
 				"with --only, such as --only 'model.**'", f.Name, f.Coords,
 				cmp.Or(f.WhyPart, "nobody says how the parts fit together"))
 		case m != nil:
-			f.kind, f.param = m[1], plainParam(m[2])
+			f.kind, f.param = m[1], expertParam(m[2])
 			u.params = append(u.params, f)
-		case ofBuffers.MatchString(f.Name):
-			return flatBuffer(f.in())
+		case bufferKeys.MatchString(f.Name):
+			return flatBufferError(f.location())
 		case f.WhyPart != "": // of a single rank
 			return fmt.Errorf(
-				"%s goes by position: %s; leave the optimizer out with --only 'model.**'", f.in(),
+				"%s goes by position: %s; leave the optimizer out with --only 'model.**'",
+				f.location(),
 				f.WhyPart)
 		case strings.HasPrefix(f.Name, optimizerKey+"."):
 			u.out = append(u.out, *f.Tensor)
 		default:
-			return f.nameless()
+			return f.nameError()
 		}
 	}
 	return nil
 }
 
-func (f *folded) nameless() error {
+func (f *joinedTensor) nameError() error {
 	return fmt.Errorf("%s has no name in Hugging Face's decoders that shoal knows; leave it out "+
-		"with --only, or give the beginning of its name another with --rename", f.in())
+		"with --only, or give the beginning of its name another with --rename", f.location())
 }
 
-// rules finds those for this model, and the name of each parameter in them.
-func (u *unfolding) rules() error {
+// rules finds the rules for this model, and the name of each parameter in them.
+func (u *splitter) rules() error {
 	units, err := u.units()
 	if err != nil {
 		return err
@@ -139,25 +140,25 @@ func (u *unfolding) rules() error {
 		return err
 	}
 	for _, f := range u.params {
-		if f.param = u.ruled(f.param); f.param == "" {
-			return f.nameless()
+		if f.param = u.ruleName(f.param); f.param == "" {
+			return f.nameError()
 		}
 	}
 	return nil
 }
 
-// plainParam is a parameter as the rules name it, but for norms: those of an expert have its number
-// in one place.
-func plainParam(param string) string {
+// expertParam returns a parameter's name in the rules, except for norms: an expert's number has one
+// fixed position.
+func expertParam(param string) string {
 	if m := groupedExperts.FindStringSubmatch(param); m != nil {
 		return m[1] + "experts." + m[3] + "." + m[2]
 	}
 	return numbered.ReplaceAllString(param, "${1}experts.$2.")
 }
 
-// ruled is a parameter as the rules name it; empty if they do not. Norms have one name as modules,
-// and another as parts of the products behind them.
-func (u *unfolding) ruled(param string) string {
+// ruleName returns a parameter's name in the rules; "" if they do not name it. Norms have one name
+// as modules, and another as parts of the products after them.
+func (u *splitter) ruleName(param string) string {
 	if u.parts.Names(param) != nil {
 		return param
 	}
@@ -174,7 +175,7 @@ func (u *unfolding) ruled(param string) string {
 }
 
 // unfold makes the logical tensors.
-func (u *unfolding) unfold() error {
+func (u *splitter) unfold() error {
 	shapes := map[string]tensor.Shape{}
 	for _, f := range u.params {
 		if f.kind == "" {
@@ -193,25 +194,25 @@ func (u *unfolding) unfold() error {
 				u.add(t, f)
 			}
 		case there && !f.Shape.Equal(own):
-			return fmt.Errorf("%s has shape %v, its parameter %v", f.in(), f.Shape, own)
+			return fmt.Errorf("%s has shape %v, its parameter %v", f.location(), f.Shape, own)
 		default:
-			if err := u.apart(f); err != nil {
+			if err := u.splitOne(f); err != nil {
 				return err
 			}
 		}
 	}
-	return u.lay()
+	return u.mapPieces()
 }
 
-// add adds a tensor that is all of a stored one.
-func (u *unfolding) add(t format.Tensor, of *folded) {
+// add adds a tensor that is not split.
+func (u *splitter) add(t format.Tensor, of *joinedTensor) {
 	if u.out = append(u.out, t); len(u.parts.Names(of.key())) == 1 {
 		u.whole[t.Name] = of.Name
 	}
 }
 
-// apart finds out of which logical tensors one is made.
-func (u *unfolding) apart(f *folded) error {
+// splitOne finds the logical tensors of which a joined one is made.
+func (u *splitter) splitOne(f *joinedTensor) error {
 	rows := 0
 	if u.parts.Padded(f.key()) {
 		var err error
@@ -221,7 +222,7 @@ func (u *unfolding) apart(f *folded) error {
 	}
 	made, err := u.parts.Of(layout.Tensor{Name: f.key(), DType: f.DType, Shape: f.Shape}, rows)
 	if err != nil {
-		return fmt.Errorf("%s: %w", f.in(), err)
+		return fmt.Errorf("%s: %w", f.location(), err)
 	}
 	if len(made) == 1 && made[0].Shape.Equal(f.Shape) {
 		t := *f.Tensor
@@ -230,19 +231,20 @@ func (u *unfolding) apart(f *folded) error {
 		return nil
 	}
 	if f.DType.Size() == 0 {
-		return fmt.Errorf("%s: elements of %v share bytes, and cannot be cut", f.in(), f.DType)
+		return fmt.Errorf("%s: elements of %v share bytes, and cannot be cut", f.location(),
+			f.DType)
 	}
 	if other := u.stored[f.key()]; other != nil {
-		return fmt.Errorf("%s and %s are the same parameter", f.in(), other.in())
+		return fmt.Errorf("%s and %s are the same parameter", f.location(), other.location())
 	}
 	u.stored[f.key()] = f
 	u.logical = append(u.logical, made...)
 	return nil
 }
 
-// lay finds the pieces of the logical tensors: what the layout says of these, joined, is read from
-// the files instead of put there.
-func (u *unfolding) lay() error {
+// mapPieces finds the pieces of the logical tensors: it reads from the files what the layout would
+// write there.
+func (u *splitter) mapPieces() error {
 	spec := &layout.Spec{Shoal: layout.Version, Store: slices.Clone(u.stores),
 		Rules: []layout.Rule{{Match: "**"}}}
 	for i := range spec.Store {
@@ -276,7 +278,7 @@ func (u *unfolding) lay() error {
 	return nil
 }
 
-// shifted is a box that begins at an element of a packed tensor of some shape.
+// shifted returns a box that begins at an element of a packed tensor of some shape.
 func shifted(box tensor.Box, shape tensor.Shape, element int) tensor.Box {
 	moved := slices.Clone(box)
 	for d, stride := range shape.Strides() {
@@ -287,15 +289,15 @@ func shifted(box tensor.Box, shape tensor.Shape, element int) tensor.Box {
 	return moved
 }
 
-// values gives what is no tensor, and is of a parameter, the names of that: numbers of steps, and
-// the parameters in the groups of an optimizer.
-func (u *unfolding) values() {
+// values renames the values of parameters: step counts, and the parameters in the groups of an
+// optimizer.
+func (u *splitter) values() {
 	names := func(kind, param string) []string {
-		return u.parts.Names(stateName(kind, u.ruled(plainParam(param))))
+		return u.parts.Names(stateName(kind, u.ruleName(expertParam(param))))
 	}
 	var all []format.Value
 	for _, v := range u.c.Values {
-		m := known.FindStringSubmatch(v.Path)
+		m := knownTensor.FindStringSubmatch(v.Path)
 		list, isList := v.Data.([]any)
 		switch {
 		case m != nil && m[1] == "": // what a module keeps

@@ -8,9 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// plainly fails when Megatron computes with numbers that are others in Hugging Face's libraries, or
-// in another order: shoal moves bits.
-func (u *unfolding) plainly() error {
+// checkSupported fails when Megatron computes with other numbers than Hugging Face's libraries, or
+// in another order: shoal only moves bits.
+func (u *splitter) checkSupported() error {
 	for _, x := range []struct{ name, why string }{
 		{"apply_layernorm_1p", "norms have the difference of their weights to 1"},
 		{"rotary_interleaved", "q and k have their rows in another order"},
@@ -32,8 +32,8 @@ func (u *unfolding) plainly() error {
 
 // units finds the rows of q, k and v in a group of heads. q has as many rows as linear_proj has
 // columns.
-func (u *unfolding) units() ([]int, error) {
-	var fused *folded
+func (u *splitter) units() ([]int, error) {
+	var fused *joinedTensor
 	for _, f := range u.params {
 		if is := strings.HasSuffix(f.param, ".linear_qkv.weight") ||
 			strings.HasSuffix(f.param, ".linear_qkv.bias"); !is || f.scalar() {
@@ -44,7 +44,8 @@ func (u *unfolding) units() ([]int, error) {
 		}
 		if f.Shape[0] != fused.Shape[0] {
 			return nil, fmt.Errorf("%s has %d rows, and %s has %d: the layers have unlike "+
-				"heads, for which shoal has no rule", fused.in(), fused.Shape[0], f.in(),
+				"heads, for which shoal has no rule", fused.location(), fused.Shape[0],
+				f.location(),
 				f.Shape[0])
 		}
 	}
@@ -53,7 +54,7 @@ func (u *unfolding) units() ([]int, error) {
 	}
 	m, rows := &u.model, fused.Shape[0]
 	wrong := func(what string, args ...any) error {
-		return fmt.Errorf("%s has %d rows for q, k and v: %s", fused.in(), rows,
+		return fmt.Errorf("%s has %d rows for q, k and v: %s", fused.location(), rows,
 			fmt.Sprintf(what, args...))
 	}
 	if m.KVHeads.N == 0 {
@@ -81,23 +82,24 @@ func (u *unfolding) units() ([]int, error) {
 			m.KVHeads.heads("k and v"), m.HeadSize.rows(each))
 	case attention != nil && q != attention.Shape[1]:
 		return nil, wrong("with %v and %v, q has %d of them, and %s has %d columns for it",
-			m.KVHeads.heads("k and v"), m.HeadSize.rows(each), q, attention.in(),
+			m.KVHeads.heads("k and v"), m.HeadSize.rows(each), q, attention.location(),
 			attention.Shape[1])
 	}
 	for _, f := range u.params {
 		if norm := strings.HasSuffix(f.param, "self_attention.q_layernorm.weight") ||
 			strings.HasSuffix(f.param, "self_attention.k_layernorm.weight"); norm && !f.scalar() &&
 			f.Shape[0] != each {
-			return nil, fmt.Errorf("%s is for heads of %d rows, and by %s they have %d", f.in(),
-				f.Shape[0], fused.in(), each)
+			return nil, fmt.Errorf("%s is for heads of %d rows, and by %s they have %d",
+				f.location(),
+				f.Shape[0], fused.location(), each)
 		}
 	}
 	return []int{q / m.KVHeads.N, each, each}, nil
 }
 
 // experts finds out how a model names its experts, if it has any.
-func (u *unfolding) experts() (layout.ExpertNaming, error) {
-	i := slices.IndexFunc(u.params, func(f *folded) bool {
+func (u *splitter) experts() (layout.ExpertNaming, error) {
+	i := slices.IndexFunc(u.params, func(f *joinedTensor) bool {
 		return cutExperts.MatchString(f.param) || strings.HasSuffix(f.param, ".router.weight")
 	})
 	switch known := layout.ExpertNaming(u.model.Type); {
@@ -107,10 +109,10 @@ func (u *unfolding) experts() (layout.ExpertNaming, error) {
 		return known, nil
 	case u.model.Type == "":
 		return "", fmt.Errorf("%s is of experts, which models name in ways of their own; give "+
-			"the model's config.json (--config)", u.params[i].in())
+			"the model's config.json (--config)", u.params[i].location())
 	}
 	return "", fmt.Errorf("%s is of experts, and by its config.json the model is a %s, of whose "+
-		"experts shoal knows no names", u.params[i].in(), u.model.Type)
+		"experts shoal knows no names", u.params[i].location(), u.model.Type)
 }
 
 func (f Fact) heads(of string) string {
@@ -127,11 +129,11 @@ func (f Fact) rows(n int) string {
 	return fmt.Sprintf("%d rows each (%s)", n, f.By)
 }
 
-// scalar reports whether what an optimizer has for a parameter is one number.
-func (f *folded) scalar() bool { return len(f.Shape) == 0 || f.kind == "step" }
+// scalar reports whether the optimizer's state of a parameter is one number.
+func (f *joinedTensor) scalar() bool { return len(f.Shape) == 0 || f.kind == "step" }
 
-// matrix finds one by the end of its name, or what an optimizer has for it.
-func (u *unfolding) matrix(end string) *folded {
+// matrix finds a matrix, or the state of one, by the end of its name.
+func (u *splitter) matrix(end string) *joinedTensor {
 	for _, f := range u.params {
 		if strings.HasSuffix(f.param, end) && len(f.Shape) == 2 {
 			return f
@@ -142,9 +144,9 @@ func (u *unfolding) matrix(end string) *folded {
 
 // gates fails when linear_fc1 is not gate and up: with both it has twice the rows that linear_fc2
 // has columns.
-func (u *unfolding) gates() error {
+func (u *splitter) gates() error {
 	const up, down = "linear_fc1.", "linear_fc2.weight"
-	columns := map[string]*folded{} // by what stands before the name
+	columns := map[string]*joinedTensor{} // by what stands before the name
 	for _, f := range u.params {
 		if before, ok := strings.CutSuffix(f.param, down); ok && len(f.Shape) == 2 &&
 			columns[before] == nil {
@@ -160,33 +162,33 @@ func (u *unfolding) gates() error {
 		switch other := columns[before]; {
 		case gated == false:
 			return fmt.Errorf("args.swiglu is false: %s has no gate, and Hugging Face's "+
-				"decoders that shoal knows have one", f.in())
+				"decoders that shoal knows have one", f.location())
 		case other == nil && gated == nil:
-			return fmt.Errorf("nobody says whether %s has a gate: there is no %s%s", f.in(), before,
+			return fmt.Errorf("nobody says whether %s has a gate: there is no %s%s", f.location(),
+				before,
 				down)
 		case other != nil && f.Shape[0] != 2*other.Shape[1]:
 			return fmt.Errorf("%s has %d rows, and %s %d columns: with a gate it would be twice "+
-				"as many, and Hugging Face's decoders that shoal knows have one", f.in(),
-				f.Shape[0], other.in(), other.Shape[1])
+				"as many, and Hugging Face's decoders that shoal knows have one", f.location(),
+				f.Shape[0], other.location(), other.Shape[1])
 		}
 	}
 	return nil
 }
 
-// vocabulary is how many rows of an embedding, or of an output layer, are not there only to fill it
-// up.
-func (u *unfolding) vocabulary(f *folded) (int, error) {
+// vocabulary returns the rows of an embedding, or of an output layer, without padding.
+func (u *splitter) vocabulary(f *joinedTensor) (int, error) {
 	v := u.model.Vocabulary
 	if len(f.Shape) == 0 {
-		return 0, fmt.Errorf("%s has no rows", f.in())
+		return 0, fmt.Errorf("%s has no rows", f.location())
 	}
 	if v.N == 0 {
 		return 0, fmt.Errorf("%s has %d rows, and nobody says how many of them are of the "+
 			"vocabulary and do not only fill it up; give the model's config.json (--config), or "+
-			"the number (--vocab-size)", f.in(), f.Shape[0])
+			"the number (--vocab-size)", f.location(), f.Shape[0])
 	}
 	if v.N > f.Shape[0] {
-		return 0, fmt.Errorf("%s has %d rows, fewer than the vocabulary: %d (%s)", f.in(),
+		return 0, fmt.Errorf("%s has %d rows, fewer than the vocabulary: %d (%s)", f.location(),
 			f.Shape[0], v.N, v.By)
 	}
 	return v.N, nil

@@ -27,7 +27,7 @@ func (m *model) contents() map[string]string {
 	return all
 }
 
-// oneExpert is a parameter of one expert, in a module of its own.
+// oneExpert matches a parameter of one of several experts, under its name in mp_rank folders.
 var oneExpert = regexp.MustCompile(`experts\.local_experts\.(\d+)\.(linear_fc\d\.[a-z]+)`)
 
 // fromFolders writes a model as folders mp_rank, reads these, and gives it the names it had: it is
@@ -157,9 +157,9 @@ func huggingNames(param string) []string {
 	return names
 }
 
-// hugging is what a sample is under Hugging Face's names: its matrices are cut here row by row, of
-// 4 heads of 2 rows in 2 groups.
-func hugging(t *testing.T, want formattest.What) formattest.What {
+// huggingFaceState matches optimizer state under the names of Hugging Face: the kind, and the
+// parameter.
+func huggingFaceState(t *testing.T, want formattest.What) formattest.What {
 	t.Helper()
 	all := formattest.What{}
 	for name, x := range want {
@@ -231,7 +231,7 @@ func TestLogicalOptimizer(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				formattest.Compare(t, x.files, x.c, hugging(t, want))
+				formattest.Compare(t, x.files, x.c, huggingFaceState(t, want))
 				if faults, err := formattest.Prove(x.files, x.c); err != nil || len(faults) > 0 {
 					t.Errorf("%v, %v", faults, err)
 				}
@@ -276,7 +276,7 @@ func TestLogicalOptimizer(t *testing.T) {
 	if _, _, err := megatron.Logical(c, told(c)); err != nil {
 		t.Fatal(err)
 	}
-	formattest.Compare(t, files, c, hugging(t, want))
+	formattest.Compare(t, files, c, huggingFaceState(t, want))
 }
 
 // TestLogicalSteps: what is no tensor, and is of a parameter, is of all that were joined in it.
@@ -402,12 +402,12 @@ func TestLogicalRefuses(t *testing.T) {
 		}, "linear_fc1.layer_norm_bias\" (in iter_0000012/mp_rank_00_001/model_optim_rng.pt) " +
 			"has no name"},
 		{"a norm twice", func(c *format.Checkpoint, _ *megatron.Model) {
-			x := *named(t, c, layer+"mlp.linear_fc1.layer_norm_weight")
+			x := *stateNamer(t, c, layer+"mlp.linear_fc1.layer_norm_weight")
 			x.Name = layer + "pre_mlp_layernorm.weight"
 			c.Tensors = append(c.Tensors, x)
 		}, `"model.layers.1.post_attention_layernorm.weight" stands twice`},
 		{"a parameter twice", func(c *format.Checkpoint, _ *megatron.Model) {
-			x := *named(t, c, layer+"mlp.linear_fc1.weight")
+			x := *stateNamer(t, c, layer+"mlp.linear_fc1.weight")
 			x.Name = strings.TrimPrefix(x.Name, "model.")
 			c.Tensors = append(c.Tensors, x)
 		}, "are the same parameter"},

@@ -32,7 +32,7 @@ const (
 	fileName = "model_optim_rng.pt"
 )
 
-// globals are the classes that Megatron's arguments and states mention: enumerations, most of them.
+// globals are the classes that Megatron's arguments and states mention, most of them enumerations.
 var globals = pickle.Inert(
 	"megatron.core.enums.ModelType", "megatron.core.enums.Fp8Recipe",
 	"megatron.core.enums.Fp4Recipe",
@@ -64,7 +64,7 @@ var globals = pickle.Inert(
 
 var rankFolder = regexp.MustCompile(`^mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?$`)
 
-// part is the file of one rank.
+// A part is the file of one rank.
 type part struct {
 	tp, pp, ep int
 	file       *torchzip.File
@@ -73,10 +73,10 @@ type part struct {
 	// of all chunks, in the order of the file, which is that in which the model registers them
 	params []*param
 
-	distributed *torchzip.File // the distributed optimizer's, nil without it
+	distributed *torchzip.File // the distributed optimizer's file; nil = none
 }
 
-// degrees are the sizes of the axes, or a place on them.
+// degrees are the sizes of the axes, or positions on them.
 type degrees struct{ tp, pp, ep int }
 
 // Read reads a folder with latest_checkpointed_iteration.txt, or one of its iterations.
@@ -98,7 +98,7 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 		return nil, fmt.Errorf("Megatron: %w", err)
 	}
 	for _, p := range parts {
-		if err := p.rest(c, size, apart); err != nil {
+		if err := p.addRankState(c, size, apart); err != nil {
 			return nil, fmt.Errorf("Megatron: %w", err)
 		}
 	}
@@ -125,7 +125,8 @@ func Latest(files *format.Files) (string, error) {
 	return fmt.Sprintf("iter_%07d", n), nil
 }
 
-// open opens the files of all ranks, first that with the lowest numbers, which has the arguments.
+// open opens the files of all ranks, first the file with the lowest numbers, which has the
+// arguments.
 func open(files *format.Files, dir string) ([]*part, degrees, error) {
 	var none degrees
 	entries, err := fs.ReadDir(files.FS(), dir)
@@ -145,7 +146,7 @@ func open(files *format.Files, dir string) ([]*part, degrees, error) {
 			return nil, none, err
 		}
 		p := &part{file: f}
-		if err := p.understand(); err != nil {
+		if err := p.findModels(); err != nil {
 			return nil, none, fmt.Errorf("%s: %w", f.Name, err)
 		}
 		if len(parts) == 0 {
@@ -168,16 +169,16 @@ func open(files *format.Files, dir string) ([]*part, degrees, error) {
 	if len(parts) == 0 {
 		return nil, none, fmt.Errorf("%s has no folder mp_rank_*", dir)
 	}
-	if err := allThere(dir, parts[0], there, size); err != nil {
+	if err := checkComplete(dir, parts[0], there, size); err != nil {
 		return nil, none, err
 	}
 	slices.SortFunc(parts, func(a, b *part) int { return cmp.Or(a.pp-b.pp, a.tp-b.tp, a.ep-b.ep) })
 	return parts, size, nil
 }
 
-// allThere fails when ranks have no folder, and names these. first has the file that tells how many
-// ranks there are.
-func allThere(dir string, first *part, there map[degrees]string, size degrees) error {
+// checkComplete fails when ranks have no folder, and names them. first is the file that tells how
+// many ranks there are.
+func checkComplete(dir string, first *part, there map[degrees]string, size degrees) error {
 	const most = 8 // to name
 	all := size.tp * size.pp * size.ep
 	missing := all - len(there)
@@ -188,7 +189,7 @@ func allThere(dir string, first *part, there map[degrees]string, size degrees) e
 	for i := 0; i < all && len(names) < min(missing, most); i++ {
 		rank := degrees{i / size.ep % size.tp, i / size.ep / size.tp, i % size.ep}
 		if there[rank] == "" {
-			s := seat{tp: rank.tp, pp: rank.pp, ep: rank.ep}
+			s := rankFiles{tp: rank.tp, pp: rank.pp, ep: rank.ep}
 			names = append(names, fmt.Sprintf("%s (%s)", s.folder(size), rank.text(size)))
 		}
 	}
@@ -212,7 +213,7 @@ func allThere(dir string, first *part, there map[degrees]string, size degrees) e
 		todo)
 }
 
-// text is a rank on the axes of these sizes.
+// text formats a rank on axes of these sizes.
 func (d degrees) text(size degrees) string {
 	text := fmt.Sprintf("tp=%d, pp=%d", d.tp, d.pp)
 	if size.ep > 1 {
@@ -221,8 +222,8 @@ func (d degrees) text(size degrees) string {
 	return text
 }
 
-// understand finds the models in a file.
-func (p *part) understand() error {
+// findModels finds the models in a file.
+func (p *part) findModels() error {
 	root, ok := p.file.Root.(*pickle.Dict)
 	if !ok {
 		return fmt.Errorf("%s instead of a dict", pickle.A(p.file.Root))
@@ -300,9 +301,10 @@ func (p *part) rank(name []string, d degrees) error {
 	return nil
 }
 
-// rest adds what is not of the model: random numbers of each rank, optimizer state that goes by
-// position, for the reason apart, and so belongs to that rank; and the values of the first rank.
-func (p *part) rest(c *format.Checkpoint, size degrees, apart string) error {
+// addRankState adds what is not part of the model: random states of each rank; optimizer state that
+// goes by position, for the reason apart, and so belongs to that rank; and the values of the first
+// rank.
+func (p *part) addRankState(c *format.Checkpoint, size degrees, apart string) error {
 	part := format.Checkpoint{}
 	for _, item := range p.root.Items {
 		key, ok := item.Key.(string)
@@ -337,7 +339,7 @@ func (p *part) rest(c *format.Checkpoint, size degrees, apart string) error {
 	return nil
 }
 
-// place is where a part lies, on the axes that cut it.
+// place returns the coordinates of a part, on the axes that cut it.
 func (p *part) place(d degrees, pp, ep bool) (at format.Coords) {
 	if ep && d.ep > 1 {
 		at = append(at, format.Coord{Axis: "ep", Index: p.ep, Of: d.ep})

@@ -17,7 +17,7 @@ var (
 	cutExperts = regexp.MustCompile(`(^|\.)experts\.`)
 )
 
-// chunk is a model of a rank: with a virtual pipeline a rank has several.
+// A chunk is a model of a rank. A rank has several with a virtual pipeline.
 type chunk struct {
 	*part
 	index   int
@@ -75,13 +75,13 @@ func models(c *format.Checkpoint, parts []*part, size degrees) error {
 	return nil
 }
 
-// param is a tensor of a rank's model under its name in the whole model.
+// A param is a tensor of a rank's model under its name in the whole model.
 type param struct {
 	format.Tensor
 	chunk   int
-	experts bool // each expert parallel rank has its own under this name
-	expert  bool // of an expert
-	copied  bool // another expert parallel rank has it alike
+	experts bool // whether each expert parallel rank has its own tensor of this name
+	expert  bool // whether the tensor belongs to an expert
+	copied  bool // whether another expert parallel rank has the same tensor
 }
 
 // pieces gives the tensors of a chunk their names in the whole model.
@@ -113,7 +113,7 @@ func (k *chunk) pieces(first map[stack]int) (list []*param) {
 	return list
 }
 
-// stack is a row of layers, by what stands before "layers." in their names, in one chunk.
+// A stack is the layers with a common prefix before "layers." in their names, in one chunk.
 type stack struct {
 	prefix    string
 	pp, index int
@@ -164,8 +164,8 @@ func firstLayers(chunks []*chunk, size degrees) (map[stack]int, error) {
 	return first, nil
 }
 
-// expertOf is the number of the expert that has a tensor, -1 where that is absurd, and what stands
-// before the experts.
+// expertOf returns the number of the expert that has a tensor, -1 for an absurd number, and the
+// prefix of the experts.
 func expertOf(name string) (prefix string, n int, is bool) {
 	for _, numbers := range []*regexp.Regexp{numbered, groupedExperts} {
 		if m := numbers.FindStringSubmatch(name); m != nil {

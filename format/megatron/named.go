@@ -9,20 +9,21 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// named collects the tensors of all ranks' optimizers under their names.
-type named struct {
+// A stateNamer collects the tensors of all ranks' optimizers under their names.
+type stateNamer struct {
 	format.Checkpoint
-	shared map[string]int // tensors that ranks have alike: where they are
+	shared map[string]int // index of each tensor that ranks have alike
 	values map[string]any
 
-	members map[string][]string // the names of the parameters of groups, by the paths of these
-	listed  map[string]bool     // path and name
-	paths   map[string]string   // of groups, by their keys
+	// names of the parameters of each group, by the path of the group.
+	members map[string][]string
+	listed  map[string]bool   // path and name of each listed parameter
+	paths   map[string]string // path of each group, by its key
 }
 
-// slot adds what an optimizer has for a parameter: optimizer.KIND.NAME, where the kind of its copy
-// in f32 is fp32.
-func (n *named) slot(s *slot) error {
+// addState adds the state of a parameter: optimizer.KIND.NAME, where the kind of its copy in f32 is
+// fp32.
+func (n *stateNamer) addState(s *slot) error {
 	if s.param.copied {
 		return nil
 	}
@@ -41,7 +42,7 @@ func (n *named) slot(s *slot) error {
 		switch {
 		case !ok:
 			if old, twice := n.values[path]; twice && old != k.is {
-				return apartf("one rank has %.200q as the %.200q of %q, another %.200q",
+				return unnamedErrorf("one rank has %.200q as the %.200q of %q, another %.200q",
 					fmt.Sprint(old), k.name, s.param.Name, fmt.Sprint(k.is))
 			}
 			n.values[path] = k.is
@@ -50,19 +51,19 @@ func (n *named) slot(s *slot) error {
 			whole.Name, whole.Coords, whole.Proofs = path, s.param.Coords, proofs
 			n.Tensors = append(n.Tensors, whole)
 		case t.Shape.Box().Elements() == 1: // such as a step
-			if err := n.share(path, *t, proofs); err != nil {
+			if err := n.addShared(path, *t, proofs); err != nil {
 				return err
 			}
 		default:
-			return apartf("the optimizer keeps %.200q of shape %v for %q of shape %v, and "+
+			return unnamedErrorf("the optimizer keeps %.200q of shape %v for %q of shape %v, and "+
 				"nobody knows how ranks cut that", k.name, t.Shape, s.param.Name, s.param.Shape)
 		}
 	}
 	return nil
 }
 
-// share adds a tensor that all ranks have alike: what others have are replicas.
-func (n *named) share(name string, t format.Tensor, proofs []*format.Proof) error {
+// addShared adds a tensor that all ranks have alike; those of other ranks are replicas.
+func (n *stateNamer) addShared(name string, t format.Tensor, proofs []*format.Proof) error {
 	i, ok := n.shared[name]
 	if !ok {
 		t.Name, t.Proofs = name, proofs
@@ -72,7 +73,8 @@ func (n *named) share(name string, t format.Tensor, proofs []*format.Proof) erro
 	}
 	first := &n.Tensors[i]
 	if first.DType != t.DType || !first.Shape.Equal(t.Shape) {
-		return apartf("one rank has %q as %v %v, another as %v %v", name, first.DType, first.Shape,
+		return unnamedErrorf("one rank has %q as %v %v, another as %v %v", name, first.DType,
+			first.Shape,
 			t.DType, t.Shape)
 	}
 	first.Replicas = append(first.Replicas, t.Pieces...)
@@ -80,11 +82,11 @@ func (n *named) share(name string, t format.Tensor, proofs []*format.Proof) erro
 	return nil
 }
 
-// align gives the groups of a rank the paths that they have on other ranks. Versions of Megatron
-// number them in the order in which a rank meets them, and leave out those of which it has no
-// parameter; the values of a group are those of the first rank that has it. Groups that cannot be
-// told apart go by their numbers.
-func (n *named) align(groups []*group, p *part) error {
+// alignGroups gives the groups of a rank the paths that they have on other ranks. Versions of
+// Megatron number them in the order in which a rank meets them, and leave out those of which it has
+// no parameter; the values of a group are those of the first rank that has it. Groups that cannot
+// be distinguished go by their numbers.
+func (n *stateNamer) alignGroups(groups []*group, p *part) error {
 	keys, taken := map[string]bool{}, map[string]bool{}
 	for _, g := range groups {
 		if g.raw == nil || keys[g.key()] {
@@ -111,7 +113,7 @@ func (n *named) align(groups []*group, p *part) error {
 		}
 		rest := format.Checkpoint{}
 		if err := p.file.Flatten(&rest, strings.TrimSuffix(g.path, "."),
-			without(g.raw)); err != nil {
+			stripParams(g.raw)); err != nil {
 			return err
 		}
 		n.Values = append(n.Values, rest.Values...)
@@ -119,9 +121,9 @@ func (n *named) align(groups []*group, p *part) error {
 	return nil
 }
 
-// list notes which parameters are in which groups. Those of a distributed optimizer do not say it:
-// there it is what Megatron puts into them, if each parameter fits into one.
-func (n *named) list(groups []*group, p *part, slots []*slot, size degrees) {
+// listMembers records which parameters are in which groups. Groups of a distributed optimizer do
+// not say it: for them it is what Megatron puts into them, if each parameter fits into one.
+func (n *stateNamer) listMembers(groups []*group, p *part, slots []*slot, size degrees) {
 	add := func(g *group, p *param) {
 		name := strings.TrimPrefix(p.Name, "model.")
 		if !n.listed[g.path+name] {
@@ -145,7 +147,7 @@ func (n *named) list(groups []*group, p *part, slots []*slot, size degrees) {
 	for _, q := range p.params {
 		var into []*group
 		for _, g := range bare {
-			if g.regular && g.takes(q, size) {
+			if g.decided && g.accepts(q, size) {
 				into = append(into, g)
 			}
 		}
@@ -155,24 +157,23 @@ func (n *named) list(groups []*group, p *part, slots []*slot, size degrees) {
 	}
 }
 
-// names are values with the parameters of each group, in the order of the model.
-func (n *named) names() (values []format.Value) {
+// memberNames returns values with the parameters of each group, in the order of the model.
+func (n *stateNamer) memberNames() (values []format.Value) {
 	for path, names := range n.members {
 		values = append(values, namesAt(path, modelOrder(names)))
 	}
 	return values
 }
 
-// rest adds what is of an optimizer and of no parameter, such as learning rates and the scale of
-// gradients, which all ranks have alike. As with all that is no tensor, the first rank's values
-// count.
-func (n *named) rest(p *part, root any) error {
+// addCommonState adds what belongs to an optimizer and to no parameter, such as learning rates and
+// the scale of gradients, which all ranks have alike. The first rank's values count.
+func (n *stateNamer) addCommonState(p *part, root any) error {
 	rest := format.Checkpoint{}
-	if err := p.file.Flatten(&rest, optimizerKey, unnamed(root)); err != nil {
+	if err := p.file.Flatten(&rest, optimizerKey, stripPositions(root)); err != nil {
 		return err
 	}
 	for _, t := range rest.Tensors {
-		if err := n.share(t.Name, t, nil); err != nil {
+		if err := n.addShared(t.Name, t, nil); err != nil {
 			return err
 		}
 	}
@@ -182,30 +183,30 @@ func (n *named) rest(p *part, root any) error {
 	return nil
 }
 
-// unnamed leaves of an optimizer what goes by no position.
-func unnamed(v any) any {
+// stripPositions removes from an optimizer what goes by position.
+func stripPositions(v any) any {
 	switch v := v.(type) {
 	case *pickle.List:
 		list := &pickle.List{}
 		for _, x := range v.Items {
-			list.Items = append(list.Items, unnamed(x))
+			list.Items = append(list.Items, stripPositions(x))
 		}
 		return list
 	case *pickle.Dict:
-		return without(v)
+		return stripParams(v)
 	}
 	return v
 }
 
-// without leaves out state, copies, and the numbers of parameters, or what a framework calls them.
-func without(d *pickle.Dict) *pickle.Dict {
+// stripParams removes state, copies, and the numbers or names of parameters.
+func stripParams(d *pickle.Dict) *pickle.Dict {
 	rest := &pickle.Dict{}
 	for _, item := range d.Items {
 		switch key, _ := item.Key.(string); key {
 		case "state", "params", namesKey, mainKeys[0], mainKeys[1]:
 			continue
 		case innerKeys[0], innerKeys[1], "param_groups":
-			item.Value = unnamed(item.Value)
+			item.Value = stripPositions(item.Value)
 		}
 		rest.Items = append(rest.Items, item)
 	}

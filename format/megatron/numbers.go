@@ -13,22 +13,22 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
-// namesKey is under which the values of a group of parameters have the names of these, in the order
-// in which the model has them. The files have numbers.
+// namesKey is the key under which the values of a group have the names of its parameters, in the
+// order of the model. The files have numbers.
 const namesKey = "param_names"
 
-// groupPath is the path of what an optimizer has for a group of parameters; there are several
-// optimizers where experts have their own.
+// groupPath matches what an optimizer has for a group of parameters; there are several optimizers
+// where experts have their own.
 var groupPath = regexp.MustCompile(
 	`^(optimizer\.(?:\d+\.)?)(?:(optimizer|optimizer_state_dict)\.)?param_groups\.(\d+)\.(.+)$`)
 
-// An optimizerPlan is what is known of an optimizer beside tensors.
+// An optimizerPlan is what is known of an optimizer besides tensors.
 type optimizerPlan struct {
-	prefix string // of its paths
+	prefix string // prefix of its paths
 	// the key under which there is torch's optimizer, "" where there is no other around it
 	inner  string
 	groups map[int]*groupPlan
-	params map[string]bool // in any of the groups: of the distributed optimizer
+	params map[string]bool // parameters in any of its groups
 }
 
 type groupPlan struct {
@@ -40,11 +40,11 @@ type groupPlan struct {
 // parameter's state there are none.
 func (w *writer) planOptimizers() (err error) {
 	w.order, w.steps = map[string]int{}, map[string][]format.Value{}
-	if !slices.ContainsFunc(w.seats, func(s *seat) bool { return len(s.states) > 0 }) {
+	if !slices.ContainsFunc(w.ranks, func(s *rankFiles) bool { return len(s.states) > 0 }) {
 		return nil
 	}
 	for _, v := range w.values {
-		if m := known.FindStringSubmatch(v.Path); m != nil && m[1] != "" {
+		if m := knownTensor.FindStringSubmatch(v.Path); m != nil && m[1] != "" {
 			w.steps[m[2]] = append(w.steps[m[2]], format.Value{Path: m[1], Data: v.Data})
 		}
 	}
@@ -94,7 +94,7 @@ func readPlans(values []format.Value) (plans, error) {
 
 type plans []*optimizerPlan
 
-// of is the plan of an optimizer, made when it is new.
+// of returns the plan of an optimizer, which it makes if necessary.
 func (p *plans) of(prefix, inner string) *optimizerPlan {
 	i := slices.IndexFunc(*p, func(o *optimizerPlan) bool {
 		return o.prefix == prefix && o.inner == inner
@@ -106,7 +106,7 @@ func (p *plans) of(prefix, inner string) *optimizerPlan {
 	return (*p)[i]
 }
 
-// number is that of one of several optimizers.
+// number returns the number of one of several optimizers.
 func (o *optimizerPlan) number() int {
 	n, _ := strconv.Atoi(strings.Trim(strings.TrimPrefix(o.prefix, optimizerKey), "."))
 	return n
@@ -134,11 +134,11 @@ func (o *optimizerPlan) add(group int, key string, v format.Value) error {
 	return nil
 }
 
-// optimizer is what a rank has of all optimizers; nil without any.
-func (w *writer) optimizer(s *seat) (any, error) {
+// optimizer returns a rank's state of all optimizers; nil without any.
+func (w *writer) optimizer(s *rankFiles) (any, error) {
 	var all []any
 	for _, o := range w.optimizers {
-		one := w.one
+		one := w.optimizerState
 		if w.flat {
 			one = w.distributed
 		}
@@ -161,9 +161,9 @@ func (w *writer) optimizer(s *seat) (any, error) {
 	return &pickle.List{Items: all}, nil
 }
 
-// one is what a rank has of an optimizer: state by number, groups with the numbers of their
-// parameters, copies in f32 by group, and the rest.
-func (w *writer) one(s *seat, o *optimizerPlan) (*pickle.Dict, error) {
+// optimizerState returns a rank's part of an optimizer: state by number, groups with the numbers of
+// their parameters, copies in f32 by group, and the rest.
+func (w *writer) optimizerState(s *rankFiles, o *optimizerPlan) (*pickle.Dict, error) {
 	state, groups, mains := &pickle.Dict{}, &pickle.List{}, &pickle.List{}
 	number := int64(0)
 	for i := range len(o.groups) {
@@ -200,9 +200,9 @@ func (w *writer) one(s *seat, o *optimizerPlan) (*pickle.Dict, error) {
 	return d, w.common(s, o, d)
 }
 
-// ordered returns those of some parameters that a rank has, in its order: the embedding stands last
+// ordered returns those of some parameters that a rank has, in its order: the embedding comes last
 // where it is the output layer.
-func (w *writer) ordered(s *seat, names []string) (list []string) {
+func (w *writer) ordered(s *rankFiles, names []string) (list []string) {
 	var last []string
 	for _, name := range names {
 		if _, here := w.name(s, name); s.has[name] && name != outputLayer && here == outputLayer {
@@ -214,8 +214,8 @@ func (w *writer) ordered(s *seat, names []string) (list []string) {
 	return append(list, last...)
 }
 
-// state is what an optimizer keeps for a parameter, and its copy in f32, if there is one.
-func (w *writer) state(s *seat, param string) (kinds *pickle.Dict, main any, err error) {
+// state returns what an optimizer keeps for a parameter, and its copy in f32, if there is one.
+func (w *writer) state(s *rankFiles, param string) (kinds *pickle.Dict, main any, err error) {
 	kinds = &pickle.Dict{}
 	for _, l := range s.states[param] {
 		p, err := s.store(l)
@@ -238,13 +238,13 @@ func (w *writer) state(s *seat, param string) (kinds *pickle.Dict, main any, err
 	return kinds, main, nil
 }
 
-// common adds what is of an optimizer and of no parameter, such as the scale of gradients.
-func (w *writer) common(s *seat, o *optimizerPlan, d *pickle.Dict) error {
+// common adds what belongs to an optimizer and to no parameter, such as the scale of gradients.
+func (w *writer) common(s *rankFiles, o *optimizerPlan, d *pickle.Dict) error {
 	var rest []format.Value
 	for _, v := range w.values {
 		path, ok := strings.CutPrefix(v.Path, o.prefix)
 		if ok && groupPath.FindStringSubmatch(v.Path) == nil &&
-			known.FindStringSubmatch(v.Path) == nil {
+			knownTensor.FindStringSubmatch(v.Path) == nil {
 			rest = append(rest, format.Value{Path: path, Data: v.Data})
 		}
 	}

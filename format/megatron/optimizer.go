@@ -27,58 +27,61 @@ var (
 	innerKeys = []string{"optimizer", "optimizer_state_dict"}
 )
 
-// errApart says why the tensors of an optimizer stay as they go in the files, by position.
-type errApart struct{ why string }
+// An unnamedError says why the tensors of an optimizer keep their positions instead of names.
+type unnamedError struct{ why string }
 
-func (e *errApart) Error() string { return e.why }
+func (e *unnamedError) Error() string { return e.why }
 
-func apartf(text string, args ...any) error { return &errApart{fmt.Sprintf(text, args...)} }
-
-// A slot is a parameter of an optimizer, which knows it by a number only.
-type slot struct {
-	main  *format.Tensor // its copy in f32; nil when the parameter itself is of f32
-	kinds []kind         // what the optimizer keeps for it
-	param *param         // once it is known
+func unnamedErrorf(text string, args ...any) error {
+	return &unnamedError{fmt.Sprintf(text, args...)}
 }
 
-// A kind is one kind of state, such as exp_avg.
+// A slot is a parameter of an optimizer, which knows it only by number.
+type slot struct {
+	main  *format.Tensor // copy in f32; nil when the parameter itself is f32
+	kinds []kind         // what the optimizer keeps for it
+	param *param         // nil until it is known
+}
+
+// A kind is one kind of state of a parameter, such as exp_avg.
 type kind struct {
 	name string
 	is   any // *format.Tensor, or a value of a checkpoint
 }
 
-// A group is some parameters that an optimizer treats alike.
+// A group is parameters that an optimizer treats alike.
 type group struct {
-	path  string       // of its values
-	raw   *pickle.Dict // these
+	path  string       // path of its values
+	raw   *pickle.Dict // values in the file
 	slots []*slot
-	mains []*torchzip.Tensor // of those parameters that have one, in the same order
+	mains []*torchzip.Tensor // copies of the parameters that have one, in the same order
 
 	decays  bool // whether there is weight decay
-	expert  bool // whether it is of what expert parallel ranks do not share
-	regular bool // whether that decides which parameters are in it
+	expert  bool // whether it holds parameters that expert parallel ranks do not share
+	decided bool // whether the two flags decide which parameters are in it
 
 	elsewhere bool // whether its parameters and their state are in another file
 }
 
-// optimizers names the tensors of the optimizers of all ranks after their parameters. Where it
-// cannot, for one rank or several, it says why, and adds nothing.
+// optimizers names the tensors of the optimizers of all ranks after their parameters. If it cannot,
+// for one rank or several, it says why, and adds nothing.
 func optimizers(c *format.Checkpoint, files *format.Files, parts []*part,
 	size degrees) (apart string, err error) {
-	n := &named{shared: map[string]int{}, values: map[string]any{}, members: map[string][]string{},
-		listed: map[string]bool{}, paths: map[string]string{}}
+	n := &stateNamer{shared: map[string]int{}, values: map[string]any{},
+		members: map[string][]string{},
+		listed:  map[string]bool{}, paths: map[string]string{}}
 	for _, p := range parts {
 		if err = p.openDistributed(files, parts[0]); err != nil {
 			return "", err
 		}
 	}
 	for _, p := range parts {
-		if err = n.part(files, p, size); err != nil {
+		if err = n.addPart(files, p, size); err != nil {
 			err = fmt.Errorf("%s: %w", path.Base(path.Dir(p.file.Name)), err)
 			break
 		}
 	}
-	var why *errApart
+	var why *unnamedError
 	if errors.As(err, &why) {
 		return err.Error(), nil
 	}
@@ -89,7 +92,7 @@ func optimizers(c *format.Checkpoint, files *format.Files, parts []*part,
 	for path, v := range n.values {
 		c.Values = append(c.Values, format.Value{Path: path, Data: v})
 	}
-	c.Values = append(c.Values, n.names()...)
+	c.Values = append(c.Values, n.memberNames()...)
 	return "", nil
 }
 
@@ -116,8 +119,8 @@ func (p *part) openDistributed(files *format.Files, first *part) error {
 	return nil
 }
 
-// part names what the optimizer of a rank has.
-func (n *named) part(files *format.Files, p *part, size degrees) error {
+// addPart names the optimizer state of a rank.
+func (n *stateNamer) addPart(files *format.Files, p *part, size degrees) error {
 	root, ok := p.root.Get(optimizerKey)
 	if !ok && p.distributed == nil {
 		return nil // saved without
@@ -144,16 +147,16 @@ func (n *named) part(files *format.Files, p *part, size degrees) error {
 		return err
 	}
 	for _, s := range slots {
-		if err := n.slot(s); err != nil {
+		if err := n.addState(s); err != nil {
 			return err
 		}
 	}
 	if !ok {
 		return nil
 	}
-	if err := n.align(groups, p); err != nil {
+	if err := n.alignGroups(groups, p); err != nil {
 		return err
 	}
-	n.list(groups, p, slots, size)
-	return n.rest(p, root)
+	n.listMembers(groups, p, slots, size)
+	return n.addCommonState(p, root)
 }

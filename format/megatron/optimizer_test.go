@@ -26,8 +26,8 @@ func joined(files *format.Files) (*format.Checkpoint, error) {
 	return c, megatron.Join(c)
 }
 
-// named is the tensor with a name.
-func named(t *testing.T, c *format.Checkpoint, name string) *format.Tensor {
+// A stateNamer collects the tensors of all ranks' optimizers under their names.
+func stateNamer(t *testing.T, c *format.Checkpoint, name string) *format.Tensor {
 	t.Helper()
 	i := slices.IndexFunc(c.Tensors, func(x format.Tensor) bool { return x.Name == name })
 	if i < 0 {
@@ -199,7 +199,7 @@ func TestWrongValue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x := named(t, whole, c.name)
+		x := stateNamer(t, whole, c.name)
 		p := &x.Pieces[0]
 		at := p.Offset + format.Bytes(x.DType, c.n)
 		b := bytes.Clone(dir[p.File].Data)
@@ -258,7 +258,7 @@ func TestApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for layer := range 2 {
-		p := &named(t, c, fmt.Sprintf("optimizer.fp32.decoder.layers.%d.mlp.linear_fc2.weight",
+		p := &stateNamer(t, c, fmt.Sprintf("optimizer.fp32.decoder.layers.%d.mlp.linear_fc2.weight",
 			layer)).Pieces[0]
 		b := bytes.Clone(dir[p.File].Data)
 		b[p.Offset+3] ^= 0x40

@@ -8,41 +8,39 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// noParameter are tensors of models that no optimizer has.
+// noParameter matches tensors of models that no optimizer has.
 var noParameter = regexp.MustCompile(
 	`(^|\.)(inv_freq|expert_bias|local_tokens_per_expert|_extra_state)$`)
 
-// most is how many elements of a parameter are looked at to tell it from others.
-const most = 1 << 16
+// maxCompared bounds the elements of a parameter that are compared to distinguish it from others.
+const maxCompared = 1 << 16
 
-// A pairing finds the parameters of the slots of a rank.
+// A matcher finds the parameters of the slots of a rank.
 //
-// Where there are copies in f32, it goes by shape and values: a copy rounded is its parameter. That
-// is looked at until no other parameter fits, and for at most a number of elements; parameters that
-// are alike so far, such as norms that round to 1, are taken in their order, if all others of the
-// rank are in the model's order too. So the names are cheap, and what they promise is in the
-// proofs.
+// Where there are copies in f32, it compares shapes and values: a copy, rounded, is its parameter.
+// It compares elements until only one parameter matches, up to a bound; parameters that still look
+// alike, such as norms that round to 1, are matched in order, if all others of the rank are in the
+// model's order too. So names are cheap to find, and proofs guarantee them.
 //
-// Where there are none, the order is all: a group has the parameters that Megatron puts into it, in
-// the order in which the model has them. It counts when the numbers of parameters and all shapes
-// agree.
-type pairing struct {
+// Where there are no copies, only the order tells: a group has the parameters that Megatron puts
+// into it, in the order of the model. The numbers of parameters and all shapes must agree.
+type matcher struct {
 	files *format.Files
 	size  degrees
 	used  map[*param]bool
 }
 
-// candidate is a copy without a parameter yet.
+// A candidate is a copy whose parameter is not known yet.
 type candidate struct {
 	group   *group
 	main    *format.Tensor
 	param   *param
-	byOrder bool // it is the order that has told
+	byOrder bool // whether the order has told its parameter
 }
 
 // pair returns the slots of a rank with their parameters.
 func pair(files *format.Files, p *part, groups []*group, size degrees) (list []*slot, err error) {
-	m := pairing{files, size, map[*param]bool{}}
+	m := matcher{files, size, map[*param]bool{}}
 	var all []*candidate
 	byGroup := map[*group][]*candidate{}
 	for _, g := range groups {
@@ -55,7 +53,7 @@ func pair(files *format.Files, p *part, groups []*group, size degrees) (list []*
 	if err := m.byValue(all, p.params); err != nil {
 		return nil, err
 	}
-	if err := inOrder(all, p.params); err != nil {
+	if err := checkOrder(all, p.params); err != nil {
 		return nil, err
 	}
 	for _, g := range groups {
@@ -71,11 +69,12 @@ func pair(files *format.Files, p *part, groups []*group, size degrees) (list []*
 	return list, nil
 }
 
-// byOrder finds the parameters of a group in which there are some of f32.
-func (m *pairing) byOrder(g *group, copies []*candidate, params []*param) error {
-	if !g.regular {
-		return apartf("an optimizer without copies in f32 goes by order alone, and its groups " +
-			"are not only by weight decay: nobody knows what is in which")
+// byOrder finds the parameters of a group that has f32 parameters.
+func (m *matcher) byOrder(g *group, copies []*candidate, params []*param) error {
+	if !g.decided {
+		return unnamedErrorf(
+			"an optimizer without copies in f32 goes by order alone, and its groups " +
+				"are not only by weight decay: nobody knows what is in which")
 	}
 	var due []*param
 	paired := map[*param]bool{}
@@ -83,25 +82,26 @@ func (m *pairing) byOrder(g *group, copies []*candidate, params []*param) error 
 		paired[c.param] = true
 	}
 	for _, p := range params {
-		if paired[p] || p.DType == tensor.F32 && g.takes(p, m.size) &&
+		if paired[p] || p.DType == tensor.F32 && g.accepts(p, m.size) &&
 			!noParameter.MatchString(p.Name) {
 			due = append(due, p)
 		}
 	}
 	if len(due) != len(g.slots) {
-		return apartf("a group of the optimizer (weight decay: %v) has %d parameters, and the "+
-			"model %d for it", g.decays, len(g.slots), len(due))
+		return unnamedErrorf(
+			"a group of the optimizer (weight decay: %v) has %d parameters, and the "+
+				"model %d for it", g.decays, len(g.slots), len(due))
 	}
 	for i, p := range due {
 		s := g.slots[i]
 		if p.DType != tensor.F32 {
 			if copies[0].param != p {
-				return apartf("the optimizer has the copy of %q where that of %q is due",
+				return unnamedErrorf("the optimizer has the copy of %q where that of %q is due",
 					copies[0].param.Name, p.Name)
 			}
 			s.main, copies = copies[0].main, copies[1:]
 		} else if m.used[p] {
-			return apartf("%q is in two groups of the optimizer", p.Name)
+			return unnamedErrorf("%q is in two groups of the optimizer", p.Name)
 		}
 		m.used[p], s.param = true, p
 		fits := func(k kind) bool {
@@ -109,7 +109,8 @@ func (m *pairing) byOrder(g *group, copies []*candidate, params []*param) error 
 			return ok && t.Shape.Equal(p.Shape)
 		}
 		if s.main == nil && len(s.kinds) > 0 && !slices.ContainsFunc(s.kinds, fits) {
-			return apartf("the optimizer has no state of shape %v where that of %q is due", p.Shape,
+			return unnamedErrorf("the optimizer has no state of shape %v where that of %q is due",
+				p.Shape,
 				p.Name)
 		}
 	}
@@ -117,7 +118,7 @@ func (m *pairing) byOrder(g *group, copies []*candidate, params []*param) error 
 }
 
 // byValue finds the parameters of copies, shape by shape.
-func (m *pairing) byValue(copies []*candidate, params []*param) error {
+func (m *matcher) byValue(copies []*candidate, params []*param) error {
 	type class struct {
 		copies []*candidate
 		params []*param
@@ -141,22 +142,22 @@ func (m *pairing) byValue(copies []*candidate, params []*param) error {
 		c := classes[key]
 		for _, p := range c.params {
 			if p.DType != c.params[0].DType {
-				return apartf("the model has parameters of %v and of %v", p.DType,
+				return unnamedErrorf("the model has parameters of %v and of %v", p.DType,
 					c.params[0].DType)
 			}
 		}
 		if err := m.split(c.copies, c.params, 0); err != nil {
 			return err
 		}
-		if err := left(c.copies, c.params); err != nil {
+		if err := matchLeftover(c.copies, c.params); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// split tells copies and parameters that are alike in the first elements apart by more of them.
-func (m *pairing) split(copies []*candidate, params []*param, from int) error {
+// split separates copies and parameters whose first elements are equal by comparing more elements.
+func (m *matcher) split(copies []*candidate, params []*param, from int) error {
 	if len(copies) == 0 || len(params) == 0 {
 		return nil
 	}
@@ -165,10 +166,10 @@ func (m *pairing) split(copies []*candidate, params []*param, from int) error {
 		copies[0].param = params[0]
 		return nil
 	}
-	if from == min(n, most) {
-		return m.tell(copies, params)
+	if from == min(n, maxCompared) {
+		return m.matchByOrder(copies, params)
 	}
-	to := min(n, max(2*from, 256), most)
+	to := min(n, max(2*from, 256), maxCompared)
 	d := params[0].DType
 	keys, order := map[string]*[2][]int{}, []string{}
 	add := func(side, i int, key []byte) {
@@ -210,8 +211,8 @@ func (m *pairing) split(copies []*candidate, params []*param, from int) error {
 	return nil
 }
 
-// tell takes copies and parameters that are alike in their order, within each group.
-func (m *pairing) tell(copies []*candidate, params []*param) error {
+// matchByOrder matches equal copies and parameters in their order, within each group.
+func (m *matcher) matchByOrder(copies []*candidate, params []*param) error {
 	for len(copies) > 0 {
 		g := copies[0].group
 		var own, others []*candidate
@@ -226,7 +227,7 @@ func (m *pairing) tell(copies []*candidate, params []*param) error {
 		if len(own) != len(params) {
 			mine = nil
 			for _, p := range params {
-				if g.regular && g.takes(p, m.size) {
+				if g.decided && g.accepts(p, m.size) {
 					mine = append(mine, p)
 				} else {
 					rest = append(rest, p)
@@ -244,9 +245,9 @@ func (m *pairing) tell(copies []*candidate, params []*param) error {
 	return nil
 }
 
-// left takes copies that are like no parameter in their order, when there are as many parameters
+// matchLeftover matches copies that equal no parameter in their order, when as many parameters are
 // left: one is damaged, and the proof will say where.
-func left(copies []*candidate, params []*param) error {
+func matchLeftover(copies []*candidate, params []*param) error {
 	taken := map[*param]bool{}
 	copies = slices.DeleteFunc(slices.Clone(copies), func(c *candidate) bool {
 		taken[c.param] = true
@@ -258,8 +259,9 @@ func left(copies []*candidate, params []*param) error {
 	}
 	if len(copies) != len(params) {
 		piece := &copies[0].main.Pieces[0]
-		return apartf("%s, byte %d: a copy of a parameter in f32, of shape %v, that is none of "+
-			"the model's (copies left: %d, parameters left: %d)",
+		return unnamedErrorf(
+			"%s, byte %d: a copy of a parameter in f32, of shape %v, that is none of "+
+				"the model's (copies left: %d, parameters left: %d)",
 			piece.File, piece.Offset, copies[0].main.Shape, len(copies), len(params))
 	}
 	for i, c := range copies {
@@ -268,8 +270,8 @@ func left(copies []*candidate, params []*param) error {
 	return nil
 }
 
-// inOrder fails when some parameters are told by the order, and the order is not the model's.
-func inOrder(copies []*candidate, params []*param) error {
+// checkOrder fails when the order has told some parameters, and it is not the model's order.
+func checkOrder(copies []*candidate, params []*param) error {
 	i := slices.IndexFunc(copies, func(c *candidate) bool { return c.byOrder })
 	if i < 0 {
 		return nil
@@ -282,9 +284,10 @@ func inOrder(copies []*candidate, params []*param) error {
 	for _, c := range copies {
 		if place[c.param] < last[c.group] {
 			piece := &copies[i].main.Pieces[0]
-			return apartf("%s, byte %d: the values of a copy of a parameter in f32, of shape "+
-				"%v, do not tell which it is, and the order of the optimizer is not the "+
-				"model's: %q is behind a later one",
+			return unnamedErrorf(
+				"%s, byte %d: the values of a copy of a parameter in f32, of shape "+
+					"%v, do not tell which it is, and the order of the optimizer is not the "+
+					"model's: %q is behind a later one",
 				piece.File, piece.Offset, copies[i].main.Shape, c.param.Name)
 		}
 		last[c.group] = place[c.param]

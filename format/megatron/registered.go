@@ -24,10 +24,11 @@ var (
 		`^mlp\.experts\.(?:local_experts\.(\d+)\.linear_fc([12])\.(weight|bias)|linear_fc([12])\.(weight|bias)(\d+))$`)
 )
 
-// registered tells of a parameter where among others Megatron Core registers it; known is false
-// where shoal does not know that. Experts come one after the other; where their products are
-// computed together, each has its weight and bias in the one module, and then in the other.
-func registered(name string) (at []int, known bool) {
+// registrationOrder returns the position at which Megatron Core registers a parameter; known is
+// false where shoal does not know it. Experts are registered one after the other; where their
+// products are computed together, each has its weight and bias in the one module, and then in the
+// other.
+func registrationOrder(name string) (at []int, known bool) {
 	m := layer.FindStringSubmatch(name)
 	if m == nil {
 		i := slices.Index(tops, name)
@@ -49,10 +50,10 @@ func registered(name string) (at []int, known bool) {
 	return []int{depth(name), i, leaf}, i >= 0 && leaf >= 0 && inner[:dot] != "mlp.experts"
 }
 
-// placeOf is where something is registered; what is no parameter, such as the bias of a router,
-// comes behind.
-func placeOf(name string) []int {
-	at, known := registered(name)
+// registrationKey returns the position at which something is registered; what is not a parameter,
+// such as the bias of a router, comes last.
+func registrationKey(name string) []int {
+	at, known := registrationOrder(name)
 	if !known {
 		return []int{depth(name), len(modules)}
 	}

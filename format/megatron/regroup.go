@@ -34,7 +34,7 @@ func Regroup(c *format.Checkpoint, of map[string][]format.Value, ordered bool) (
 	r := regrouping{folding: folding{parts: parts}, of: of, members: map[string][]string{},
 		vector: map[string]bool{}}
 	for i := range c.Tensors {
-		r.note(&c.Tensors[i])
+		r.noteState(&c.Tensors[i])
 	}
 	if note, err = r.groups(c, ordered); err != nil {
 		return "", fmt.Errorf("Megatron: %w", err)
@@ -45,19 +45,19 @@ func Regroup(c *format.Checkpoint, of map[string][]format.Value, ordered bool) (
 type regrouping struct {
 	folding
 	of      map[string][]format.Value
-	members map[string][]string // of parameters of Megatron, what they are called in the checkpoint
+	members map[string][]string // names in the checkpoint of each parameter of Megatron
 	vector  map[string]bool
 	copies  bool // whether there are copies in f32
 }
 
-// note notes of which parameter a tensor is, if it is state of one.
-func (r *regrouping) note(t *format.Tensor) {
+// noteState records which parameter a tensor belongs to, if it is state of one.
+func (r *regrouping) noteState(t *format.Tensor) {
 	kind, name, param := "", "", ""
-	if m := hugging.FindStringSubmatch(t.Name); m != nil {
+	if m := huggingFaceState.FindStringSubmatch(t.Name); m != nil {
 		kind, name = m[1], m[2]
-		param, _ = r.stored(name)
+		param, _ = r.joinedName(name)
 	}
-	if m := known.FindStringSubmatch(t.Name); param == "" && m != nil {
+	if m := knownTensor.FindStringSubmatch(t.Name); param == "" && m != nil {
 		kind, name, param = m[1], m[2], m[2]
 	}
 	if param == "" || kind == "" || kind == "step" {
@@ -80,7 +80,7 @@ func (r *regrouping) groups(c *format.Checkpoint, ordered bool) (note string, er
 			g = 1
 		}
 		in[g] = append(in[g], param)
-		if _, ok := registered(param); !ok && unplaced == "" {
+		if _, ok := registrationOrder(param); !ok && unplaced == "" {
 			unplaced = param
 		}
 	}
@@ -102,7 +102,7 @@ func (r *regrouping) groups(c *format.Checkpoint, ordered bool) (note string, er
 			return "", err
 		}
 		if other = cmp.Or(other, otherwise); unplaced == "" {
-			values = append(values, format.Value{Path: namesKey, Data: asMegatron(params)})
+			values = append(values, format.Value{Path: namesKey, Data: inMegatronOrder(params)})
 		}
 		for _, v := range values {
 			v.Path = at + "param_groups." + strconv.Itoa(n) + "." + v.Path
@@ -119,8 +119,8 @@ func (r *regrouping) groups(c *format.Checkpoint, ordered bool) (note string, er
 	return note, nil
 }
 
-// values are those of a group, with what Megatron tells groups apart by. otherwise is a parameter
-// that had another weight decay than it gets.
+// values returns the values of a group, with what distinguishes groups for Megatron. otherwise is a
+// parameter that had another weight decay than it gets.
 func (r *regrouping) values(params []string, vectors bool) (all []format.Value, otherwise string,
 	err error) {
 	decay, found := 0.0, map[string]format.Value{}
@@ -175,10 +175,10 @@ func (r *regrouping) values(params []string, vectors bool) (all []format.Value, 
 	return all, otherwise, nil
 }
 
-// asMegatron are names in the order of Megatron.
-func asMegatron(params []string) (names []any) {
+// inMegatronOrder returns names in the order of Megatron.
+func inMegatronOrder(params []string) (names []any) {
 	slices.SortFunc(params, func(a, b string) int {
-		return cmp.Or(slices.Compare(placeOf(a), placeOf(b)), strings.Compare(a, b))
+		return cmp.Or(slices.Compare(registrationKey(a), registrationKey(b)), strings.Compare(a, b))
 	})
 	for _, p := range params {
 		names = append(names, p)

@@ -25,31 +25,31 @@ var (
 		`^(?:chained_(\d+)\.)?optimizer\.distributed\.dp_group_idx_(\d+)\.(\w+)$`)
 )
 
-// A bufferID is which buffer: of which optimizer, of which of its ranks, and which one there.
+// A bufferID identifies a flat buffer by optimizer, rank and index.
 type bufferID struct{ optimizer, rank, number int }
 
-// buckets are those of a buffer, in their order: flat tensors by the kind of state.
-type buckets []map[string]*format.Tensor
+// A bucketList is the buckets of a buffer, in order: flat tensors by the kind of state.
+type bucketList []map[string]*format.Tensor
 
-// A reshardable checkpoint of torch_dist has buffers of the distributed optimizer. No key says
-// which parameters are in one, nor in which order. But arguments say which ranks there were,
-// Megatron Core's rules which parameters these had, and in which order it registers them. That
-// makes out where each parameter stands, which must come out even in each bucket; the copies in f32
-// prove it.
+// A reshardable is a torch_dist checkpoint with buffers of the distributed optimizer. No key says
+// which parameters are in a buffer, nor in which order. But arguments tell which ranks there were,
+// and Megatron Core's rules which parameters these had, and in which order it registers them. This
+// determines the position of each parameter, which must match the sizes of the buckets; the copies
+// in f32 prove it.
 type reshardable struct {
 	c       *format.Checkpoint
 	files   *format.Files
-	buffers map[bufferID]buckets
-	several bool // optimizers
+	buffers map[bufferID]bucketList
+	several bool // whether there are several optimizers
 	size    degrees
-	ranks   *writer // which parameters each rank has
+	ranks   *writer // tells which parameters each rank has
 	model   []format.Tensor
 }
 
-// unbucket takes the distributed optimizer's buffers of a checkpoint of torch_dist apart. Where
-// that does not come out they stay, and say why.
+// unbucket splits the distributed optimizer's buffers of a torch_dist checkpoint. Buffers that
+// cannot be split stay, with the reason.
 func unbucket(files *format.Files, c *format.Checkpoint) error {
-	r := reshardable{c: c, files: files, buffers: map[bufferID]buckets{}}
+	r := reshardable{c: c, files: files, buffers: map[bufferID]bucketList{}}
 	state, err := r.collect()
 	if len(r.buffers) == 0 && err == nil {
 		return nil
@@ -57,7 +57,7 @@ func unbucket(files *format.Files, c *format.Checkpoint) error {
 	if err == nil {
 		err = r.unpack()
 	}
-	var why *errApart
+	var why *unnamedError
 	if errors.As(err, &why) {
 		for _, i := range state {
 			c.Tensors[i].WhyPart = why.Error()
@@ -80,20 +80,22 @@ func (r *reshardable) collect() (state []int, err error) {
 		var n [4]int
 		for k, text := range []string{cmp.Or(m[1], "0"), m[2], m[3], m[5]} {
 			if n[k], err = strconv.Atoi(text); err != nil || n[k] > 1<<20 {
-				return state, apartf("%q has a number that no buffer has", t.Name)
+				return state, unnamedErrorf("%q has a number that no buffer has", t.Name)
 			}
 		}
 		id := bufferID{n[0], n[1], n[2]}
 		r.several = r.several || m[1] != ""
 		if len(t.Shape) != 1 || t.DType.Size() == 0 || types[id] != "" && types[id] != m[4] ||
 			m[6] == mainKind || m[6] == aloneKind && t.DType != tensor.F32 {
-			return state, apartf("%q is of %v %v, and no flat buffer like the others", t.Name,
+			return state, unnamedErrorf("%q is of %v %v, and no flat buffer like the others",
+				t.Name,
 				t.DType, t.Shape)
 		}
 		types[id] = m[4]
 		for len(r.buffers[id]) <= n[3] {
 			if len(r.buffers[id]) > len(r.c.Tensors) {
-				return state, apartf("%q has the number of a bucket, and there are fewer", t.Name)
+				return state, unnamedErrorf("%q has the number of a bucket, and there are fewer",
+					t.Name)
 			}
 			r.buffers[id] = append(r.buffers[id], map[string]*format.Tensor{})
 		}
@@ -104,12 +106,14 @@ func (r *reshardable) collect() (state []int, err error) {
 			main := kinds[aloneKind]
 			for _, t := range kinds {
 				if main == nil || !t.Shape.Equal(main.Shape) || len(kinds) != len(list[0]) {
-					return state, apartf("bucket %d of buffer %d of ranks %d has no copies of "+
-						"the parameters, or other state than others", k, id.number, id.rank)
+					return state, unnamedErrorf(
+						"bucket %d of buffer %d of ranks %d has no copies of "+
+							"the parameters, or other state than others", k, id.number, id.rank)
 				}
 			}
 			if main == nil {
-				return state, apartf("bucket %d of buffer %d of ranks %d is missing", k, id.number,
+				return state, unnamedErrorf("bucket %d of buffer %d of ranks %d is missing", k,
+					id.number,
 					id.rank)
 			}
 			for _, t := range kinds {
@@ -124,21 +128,22 @@ func (r *reshardable) collect() (state []int, err error) {
 
 // unpack finds the parameters in the buffers.
 func (r *reshardable) unpack() error {
-	if err := r.seats(); err != nil {
+	if err := r.assignTensors(); err != nil {
 		return err
 	}
 	var best []format.Tensor
+	// first formats where a box begins.
 	var first error
 	fewest := 2 // of one, its proof will say where
-	for _, names := range r.registers() {
+	for _, names := range r.namings() {
 		found, err := r.place(names)
-		if why := (*errApart)(nil); errors.As(err, &why) {
+		if why := (*unnamedError)(nil); errors.As(err, &why) {
 			first = cmp.Or(first, err)
 			continue
 		}
 		wrong := 0
 		if err == nil {
-			wrong, err = r.wrong(found)
+			wrong, err = r.countMismatches(found)
 		}
 		if err != nil {
 			return err
@@ -146,18 +151,19 @@ func (r *reshardable) unpack() error {
 		if wrong < fewest {
 			fewest, best = wrong, found
 		}
-		first = apartf("in the distributed optimizer's buffers the copies in f32 are not those " +
-			"of the model's parameters, in the order in which Megatron Core registers these")
+		first = unnamedErrorf(
+			"in the distributed optimizer's buffers the copies in f32 are not those " +
+				"of the model's parameters, in the order in which Megatron Core registers these")
 	}
 	if best == nil {
 		return first
 	}
-	r.name(best)
+	r.nameState(best)
 	return nil
 }
 
-// seats finds out which parameters each rank had.
-func (r *reshardable) seats() error {
+// assignTensors finds out which parameters each rank had.
+func (r *reshardable) assignTensors() error {
 	chunks, err := r.sizes()
 	if err != nil {
 		return err
@@ -167,12 +173,13 @@ func (r *reshardable) seats() error {
 	for i := range r.c.Tensors {
 		t := &r.c.Tensors[i]
 		param, isModel := strings.CutPrefix(t.Name, "model.")
-		if !isModel || noParameter.MatchString(param) || staysBehind(t.Name) {
+		if !isModel || noParameter.MatchString(param) || isLeftOut(t.Name) {
 			continue
 		}
-		if _, ok := registered(param); !ok || !format.CanRound(t.DType) {
-			return apartf("of the parameter %q, of %v, shoal does not know where among others "+
-				"it stands in the distributed optimizer's buffers", param, t.DType)
+		if _, ok := registrationOrder(param); !ok || !format.CanRound(t.DType) {
+			return unnamedErrorf(
+				"of the parameter %q, of %v, shoal does not know where among others "+
+					"it stands in the distributed optimizer's buffers", param, t.DType)
 		}
 		experts = experts || isExpert(param)
 		r.model = append(r.model, *t)
@@ -180,14 +187,17 @@ func (r *reshardable) seats() error {
 	}
 	if v, _ := r.c.Value("args.expert_tensor_parallel_size"); experts && v != nil &&
 		v != int64(r.size.tp) {
-		return apartf("by args.expert_tensor_parallel_size experts are cut over other tensor "+
-			"parallel ranks than the rest (%v), and shoal does not know which parameters are in "+
-			"the distributed optimizer's buffers of each", v)
+		return unnamedErrorf(
+			"by args.expert_tensor_parallel_size experts are cut over other tensor "+
+				"parallel ranks than the rest (%v), and shoal does not know which parameters "+
+				"are in "+
+				"the distributed optimizer's buffers of each", v)
 	}
 	if experts && r.several != (r.size.ep > 1) {
-		return apartf("by args.expert_model_parallel_size experts have an optimizer of their "+
-			"own if it is more than 1 (it is %d), and the buffers are of another number of "+
-			"optimizers", r.size.ep)
+		return unnamedErrorf(
+			"by args.expert_model_parallel_size experts have an optimizer of their "+
+				"own if it is more than 1 (it is %d), and the buffers are of another number of "+
+				"optimizers", r.size.ep)
 	}
 	mesh := layout.Mesh{{Name: "pp", Size: r.size.pp}, {Name: "ep", Size: r.size.ep},
 		{Name: "tp", Size: r.size.tp}}
@@ -207,14 +217,15 @@ func (r *reshardable) seats() error {
 		err = r.ranks.number()
 	}
 	if err != nil {
-		return apartf("which parameters are in the distributed optimizer's buffers shoal cannot "+
-			"make out: %v", err)
+		return unnamedErrorf(
+			"which parameters are in the distributed optimizer's buffers shoal cannot "+
+				"make out: %v", err)
 	}
 	return nil
 }
 
-// sizes reads how many ranks of each kind there were, and returns how many chunks of layers each
-// pipeline stage had.
+// sizes reads how many ranks of each kind there were, and returns the number of chunks of layers in
+// each pipeline stage.
 func (r *reshardable) sizes() (chunks int, err error) {
 	chunks = 1
 	for path, to := range map[string]*int{"tensor_model_parallel_size": &r.size.tp,
@@ -227,29 +238,33 @@ func (r *reshardable) sizes() (chunks int, err error) {
 			*to = int(n)
 		} else if v != nil || !said && !strings.Contains(path, "expert") &&
 			!strings.Contains(path, "virtual") {
-			return 0, apartf("which parameters are in the distributed optimizer's buffers the "+
-				"ranks tell that there were, and there is no args.%s that says how many", path)
+			return 0, unnamedErrorf(
+				"which parameters are in the distributed optimizer's buffers the "+
+					"ranks tell that there were, and there is no args.%s that says how many", path)
 		}
 	}
 	for _, path := range []string{"pipeline_model_parallel_layout",
 		"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
 		"account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"} {
 		if v, _ := r.c.Value("args." + path); v != nil && v != false {
-			return 0, apartf("by args.%s stages have unlike numbers of layers, and shoal does not "+
-				"know which parameters are in the distributed optimizer's buffers of each", path)
+			return 0, unnamedErrorf(
+				"by args.%s stages have unlike numbers of layers, and shoal does not "+
+					"know which parameters are in the distributed optimizer's buffers of each",
+				path)
 		}
 	}
 	return chunks, nil
 }
 
-// oneExpert is a parameter of one of several experts, under its name in mp_rank folders.
+// oneExpert matches a parameter of one of several experts, under its name in mp_rank folders.
 var oneExpert = regexp.MustCompile(
 	`experts\.local_experts\.(\d+)\.(linear_fc[12]\.(?:weight|bias))$`)
 
-// registers are what parameters can have been called where they were registered: torch_dist has one
-// name for norms that are modules and for those that are part of the products behind them, and one
-// for experts one by one and computed together. What arguments say comes first.
-func (r *reshardable) registers() (list []func(string) string) {
+// namings returns the possible names of parameters when they were registered: torch_dist has one
+// name for norms that are modules and for norms that are part of the products after them, and one
+// for single experts and for experts that are computed together. The naming of the arguments comes
+// first.
+func (r *reshardable) namings() (list []func(string) string) {
 	alone := func(name string) string {
 		for _, n := range norms {
 			name = strings.Replace(name, n[1], n[0], 1)
@@ -273,9 +288,9 @@ func (r *reshardable) registers() (list []func(string) string) {
 	return list
 }
 
-// wrong counts the parameters of which the first elements are not those of the copies, and has the
-// copies prove the names.
-func (r *reshardable) wrong(found []format.Tensor) (n int, err error) {
+// countMismatches counts the parameters whose first elements differ from their copies, and makes
+// the copies prove the names.
+func (r *reshardable) countMismatches(found []format.Tensor) (n int, err error) {
 	proofs, model := map[string][]*format.Proof{}, map[string]*format.Tensor{}
 	for i := range r.model {
 		model[strings.TrimPrefix(r.model[i].Name, "model.")] = &r.model[i]
@@ -288,7 +303,7 @@ func (r *reshardable) wrong(found []format.Tensor) (n int, err error) {
 		}
 		own := model[param]
 		proofs[param] = []*format.Proof{{Main: found[i], Model: *own}}
-		some := min(own.Shape.Box().Elements(), probe)
+		some := min(own.Shape.Box().Elements(), comparedElements)
 		main, rounded, theirs := make([]byte, some*4), make([]byte, some*own.DType.Size()),
 			make([]byte, some*own.DType.Size())
 		if err := r.files.ReadRange(&found[i], 0, some, main); err != nil {

@@ -9,15 +9,15 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
-// name puts the state of parameters in the place of the buffers, and what the first of the ranks
-// has of all under the paths that it has elsewhere.
-func (r *reshardable) name(found []format.Tensor) {
+// nameState replaces the buffers by the state of parameters, and moves what the first rank has for
+// all to its usual paths.
+func (r *reshardable) nameState(found []format.Tensor) {
 	var tensors []format.Tensor
 	for _, t := range r.c.Tensors {
 		if bucketKey.MatchString(t.Name) {
 			continue
 		}
-		if path, keep := ofDomain(t.Name); keep {
+		if path, keep := domainPath(t.Name); keep {
 			t.Name = path
 			tensors = append(tensors, t)
 		}
@@ -25,7 +25,7 @@ func (r *reshardable) name(found []format.Tensor) {
 	r.c.Tensors = append(tensors, found...)
 	var values []format.Value
 	for _, v := range r.c.Values {
-		if path, keep := ofDomain(v.Path); keep {
+		if path, keep := domainPath(v.Path); keep {
 			v.Path = path
 			values = append(values, v)
 		}
@@ -33,8 +33,8 @@ func (r *reshardable) name(found []format.Tensor) {
 	r.c.Values = append(values, r.members(values)...)
 }
 
-// members are the names of the parameters of each group of the optimizers, if each fits into one:
-// as Megatron shares them out.
+// members returns the names of the parameters of each group of the optimizers, as Megatron divides
+// them, if each parameter fits into one.
 func (r *reshardable) members(values []format.Value) (names []format.Value) {
 	groups, odd := map[string]*group{}, map[string]bool{}
 	for _, v := range values {
@@ -50,7 +50,7 @@ func (r *reshardable) members(values []format.Value) (names []format.Value) {
 		n, isFloat := v.Data.(float64)
 		switch m[4] {
 		case "wd_mult":
-			g.decays, g.regular = n != 0, isFloat
+			g.decays, g.decided = n != 0, isFloat
 		case "lr_mult":
 			odd[path] = odd[path] || n != 1
 		case "is_decoupled_lr":
@@ -66,7 +66,7 @@ func (r *reshardable) members(values []format.Value) (names []format.Value) {
 		q.expert = isExpert(name)
 		var into []string
 		for path, g := range groups {
-			if g.regular && !odd[path] && g.takes(q, r.size) {
+			if g.decided && !odd[path] && g.accepts(q, r.size) {
 				into = append(into, path)
 			}
 		}
@@ -75,14 +75,14 @@ func (r *reshardable) members(values []format.Value) (names []format.Value) {
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(in)) {
-		names = append(names, format.Value{Path: path + namesKey, Data: asMegatron(in[path])})
+		names = append(names, format.Value{Path: path + namesKey, Data: inMegatronOrder(in[path])})
 	}
 	return names
 }
 
-// ofDomain is the path of something, another if it is of ranks that have a buffer; keep is false
-// for what others than the first have too, and for sizes of buckets.
-func ofDomain(path string) (other string, keep bool) {
+// domainPath returns the path of a value without the ranks whose buffer it belongs to; keep is
+// false for values that ranks other than the first have too, and for sizes of buckets.
+func domainPath(path string) (other string, keep bool) {
 	o, isObject := parseObject(path)
 	m := domainKey.FindStringSubmatch(o.key)
 	if !isObject || m == nil {

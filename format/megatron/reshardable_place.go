@@ -10,11 +10,11 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// place puts the state of all parameters together, as they stand in the buffers if they are
-// registered under such names.
+// place joins the state of all parameters from the buffers, assuming that they were registered
+// under such names.
 func (r *reshardable) place(names func(string) string) ([]format.Tensor, error) {
 	held, used := map[string]map[[2]int][]*format.Tensor{}, 0
-	for _, s := range r.ranks.seats {
+	for _, s := range r.ranks.ranks {
 		for o := range 2 {
 			apart := r.several
 			if o == 1 && !apart || o == 0 && apart && s.ep > 0 {
@@ -35,7 +35,8 @@ func (r *reshardable) place(names func(string) string) ([]format.Tensor, error) 
 					continue
 				}
 				slices.SortFunc(params, func(a, b *local) int {
-					return slices.Compare(placeOf(names(b.name)), placeOf(names(a.name)))
+					return slices.Compare(registrationKey(names(b.name)),
+						registrationKey(names(a.name)))
 				})
 				if err := r.take(id, params, held); err != nil {
 					return nil, err
@@ -46,21 +47,22 @@ func (r *reshardable) place(names func(string) string) ([]format.Tensor, error) 
 		}
 	}
 	if used != len(r.buffers) {
-		return nil, apartf(
+		return nil, unnamedErrorf(
 			"the distributed optimizer has %d buffers, and by the arguments there would be %d",
 			len(r.buffers), used)
 	}
 	return r.assemble(held)
 }
 
-// take finds parameters in a buffer, of which the first is the last that was registered.
+// take finds parameters in a buffer. The first one there was registered last.
 func (r *reshardable) take(id bufferID, params []*local,
 	held map[string]map[[2]int][]*format.Tensor) error {
 	list, bucket, end := r.buffers[id], 0, 0
 	wrong := func(l *local) error {
-		return apartf("the distributed optimizer's buffer %d of ranks %d has buckets that do "+
-			"not end where parameters do (%q); not all parameters are trained, or Megatron "+
-			"registers them in another order than shoal knows", id.number, id.rank, l.param)
+		return unnamedErrorf(
+			"the distributed optimizer's buffer %d of ranks %d has buckets that do "+
+				"not end where parameters do (%q); not all parameters are trained, or Megatron "+
+				"registers them in another order than shoal knows", id.number, id.rank, l.param)
 	}
 	for _, l := range params {
 		n, at := l.Shape.Box().Elements(), (end+align-1)/align*align
@@ -76,9 +78,9 @@ func (r *reshardable) take(id bufferID, params []*local,
 			if held[kind] == nil {
 				held[kind] = map[[2]int][]*format.Tensor{}
 			}
-			pieces, whole := between(flat, l.Shape, at)
+			pieces, whole := piecesFrom(flat, l.Shape, at)
 			if !whole {
-				return apartf("%q has no elements where %q stands", flat.Name, l.param)
+				return unnamedErrorf("%q has no elements where %q stands", flat.Name, l.param)
 			}
 			key := [2]int{l.slot, l.member}
 			held[kind][key] = append(held[kind][key],
@@ -92,9 +94,10 @@ func (r *reshardable) take(id bufferID, params []*local,
 	return nil
 }
 
-// between are the pieces of a parameter that stands in a flat tensor from an element on; whole is
-// false where some are missing.
-func between(flat *format.Tensor, shape tensor.Shape, at int) (pieces []format.Piece, whole bool) {
+// piecesFrom returns the pieces of a parameter that stands in a flat tensor from an element on;
+// whole is false if some are missing.
+func piecesFrom(flat *format.Tensor, shape tensor.Shape, at int) (pieces []format.Piece,
+	whole bool) {
 	next, to := at, at+shape.Box().Elements()
 	i, _ := slices.BinarySearchFunc(flat.Pieces, at, func(p format.Piece, at int) int {
 		return cmp.Compare(p.Box[0].To, at+1)
@@ -112,7 +115,7 @@ func between(flat *format.Tensor, shape tensor.Shape, at int) (pieces []format.P
 	return pieces, next == to
 }
 
-// assemble makes the whole tensors of those of ranks.
+// assemble joins the whole tensors from those of ranks.
 func (r *reshardable) assemble(held map[string]map[[2]int][]*format.Tensor) (all []format.Tensor,
 	err error) {
 	kinds := slices.Sorted(maps.Keys(held))
@@ -144,7 +147,8 @@ func (r *reshardable) assemble(held map[string]map[[2]int][]*format.Tensor) (all
 						}
 					}
 					if first {
-						return nil, apartf("the distributed optimizer's buffers have nothing of %q",
+						return nil, unnamedErrorf(
+							"the distributed optimizer's buffers have nothing of %q",
 							t.Name)
 					}
 				}

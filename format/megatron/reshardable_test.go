@@ -37,11 +37,11 @@ func saved(t *testing.T, name, form string, change func(*format.Checkpoint)) (*f
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Format, c.Tensors = distFormat, apartTensors(c.Tensors)
+	c.Format, c.Tensors = distFormat, splitTensors(c.Tensors)
 	if err := readCommon(files, c); err != nil {
 		t.Fatal(err)
 	}
-	c.Values = apartValues(c)
+	c.Values = splitValues(c)
 	change(c)
 	if err := c.Finish(); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func elements(t *testing.T, files *format.Files, c *format.Checkpoint) map[strin
 	t.Helper()
 	all := map[string]string{}
 	for i := range c.Tensors {
-		if x := &c.Tensors[i]; known.MatchString(x.Name) {
+		if x := &c.Tensors[i]; knownTensor.MatchString(x.Name) {
 			all[x.Name] = x.DType.String() + hex.EncodeToString(formattest.Bytes(t, files, x))
 		}
 	}
@@ -83,7 +83,7 @@ func TestReshardable(t *testing.T) {
 			}
 		}
 		for i := range c.Tensors {
-			if x := &c.Tensors[i]; x.WhyPart != "" || ofBuffers.MatchString(x.Name) {
+			if x := &c.Tensors[i]; x.WhyPart != "" || bufferKeys.MatchString(x.Name) {
 				t.Errorf("%s: %s stays: %s", name, x.Name, x.WhyPart)
 			}
 		}
@@ -98,7 +98,7 @@ func TestReshardable(t *testing.T) {
 			}
 		}
 		for _, v := range c.Values {
-			if ofBuffers.MatchString(v.Path) {
+			if bufferKeys.MatchString(v.Path) {
 				t.Errorf("%s: %s is there", name, v.Path)
 			}
 		}

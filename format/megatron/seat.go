@@ -18,37 +18,38 @@ const (
 	outputLayer    = "output_layer.weight"
 )
 
-// known are the tensors of Megatron Core's models, and of optimizers with the kind of state.
-var known = regexp.MustCompile(
+// knownTensor matches the tensors of Megatron Core's models, and of optimizers with the kind of
+// state.
+var knownTensor = regexp.MustCompile(
 	`^(?:optimizer\.([^.]+)\.)?(?:model\.)?((?:embedding|decoder|output_layer)\..+)$`)
 
-// plainExpert is what the preset megatron-core calls an expert of a model of Hugging Face.
+// plainExpert matches an expert of a Hugging Face model as the preset megatron-core names it.
 var plainExpert = regexp.MustCompile(`^(.*\.)experts\.(\d+)\.`)
 
-// A seat is a rank that has a file.
-type seat struct {
+// A rankFiles is a rank and what its file holds.
+type rankFiles struct {
 	tp, pp, ep int
-	model      []*local            // the tensors of its model
-	has        map[string]bool     // these, by the names of parameters
-	states     map[string][]*local // what an optimizer has for a parameter
-	others     []*local            // what else an optimizer has
-	experts    []int               // the numbers of its experts in the whole model
-	stored     []*local            // what its file has so far
+	model      []*local            // tensors of its model
+	has        map[string]bool     // names of the parameters of its model
+	states     map[string][]*local // optimizer state of each parameter
+	others     []*local            // other optimizer state
+	experts    []int               // numbers of its experts in the whole model
+	stored     []*local            // tensors in its file so far
 }
 
-// A local is a tensor in the memory of a rank.
+// A local is a tensor in the memory of a rank. Of its Tensor, elements, type and shape count.
 type local struct {
 	format.Tensor     // of which elements, type and shape count
-	slot, member  int // in the layout
+	slot, member  int // slot and member in the layout
 	// a parameter by its name in the whole model, and which state of it; of a model's the kind is
 	// empty
 	kind, param string
-	chunk       int    // of a model's, with a virtual pipeline
-	name        string // of a model's, in the file
+	chunk       int    // chunk of a model's tensor, with a virtual pipeline
+	name        string // name of a model's tensor in the file
 }
 
-func newSeat(mesh layout.Mesh, rank int) *seat {
-	s := &seat{has: map[string]bool{}, states: map[string][]*local{}}
+func newRankFiles(mesh layout.Mesh, rank int) *rankFiles {
+	s := &rankFiles{has: map[string]bool{}, states: map[string][]*local{}}
 	for _, a := range slices.Backward(mesh) {
 		switch at := rank % a.Size; a.Name {
 		case "tp":
@@ -63,19 +64,19 @@ func newSeat(mesh layout.Mesh, rank int) *seat {
 	return s
 }
 
-// seatAll gives each rank its tensors.
-func (w *writer) seatAll() error {
+// assignTensors gives each rank its tensors.
+func (w *writer) assignTensors() error {
 	w.tied = true
 	for i := range w.layout.Slots {
 		s := &w.layout.Slots[i]
 		for member, name := range s.Names {
 			l := local{Tensor: format.Tensor{Name: name, DType: s.DType, Shape: s.Shape}, slot: i,
 				member: member}
-			if m := known.FindStringSubmatch(name); m != nil {
+			if m := knownTensor.FindStringSubmatch(name); m != nil {
 				l.kind, l.param = m[1],
 					plainExpert.ReplaceAllString(m[2], "${1}experts.local_experts.$2.")
-			} else if ofBuffers.MatchString(name) {
-				return flatBuffer(fmt.Sprintf("tensor %q", name))
+			} else if bufferKeys.MatchString(name) {
+				return flatBufferError(fmt.Sprintf("tensor %q", name))
 			} else if !strings.HasPrefix(name, optimizerKey+".") {
 				return fmt.Errorf("tensor %q is none of a model of Megatron Core; leave it out "+
 					"with --only, such as --only 'model.**', or give it another name with --rename",
@@ -90,11 +91,11 @@ func (w *writer) seatAll() error {
 			}
 			for _, rank := range w.layout.Sets[s.Set] {
 				one := l
-				w.seats[rank].add(&one)
+				w.ranks[rank].add(&one)
 			}
 		}
 	}
-	for _, s := range w.seats {
+	for _, s := range w.ranks {
 		for _, list := range s.states {
 			slices.SortFunc(list, func(a, b *local) int { return strings.Compare(a.kind, b.kind) })
 		}
@@ -103,7 +104,7 @@ func (w *writer) seatAll() error {
 	return nil
 }
 
-func (s *seat) add(l *local) {
+func (s *rankFiles) add(l *local) {
 	switch {
 	case l.param == "":
 		s.others = append(s.others, l)
@@ -114,14 +115,14 @@ func (s *seat) add(l *local) {
 	}
 }
 
-// number counts the layers of the stages and the experts of the ranks, and leaves of the models
-// what Megatron looks for, under its names.
+// number counts the layers of the stages and the experts of the ranks, and keeps of the models what
+// Megatron looks for, under its names.
 func (w *writer) number() error {
 	stages := make([]map[int]bool, w.size.pp)
 	for i := range stages {
 		stages[i] = map[int]bool{}
 	}
-	for _, s := range w.seats {
+	for _, s := range w.ranks {
 		experts := map[int]bool{}
 		for _, l := range s.model {
 			if m := layer.FindStringSubmatch(l.param); m != nil {
@@ -147,7 +148,7 @@ func (w *writer) number() error {
 	if err := w.interleave(stages); err != nil {
 		return err
 	}
-	for _, s := range w.seats {
+	for _, s := range w.ranks {
 		s.model = slices.DeleteFunc(s.model, func(l *local) bool {
 			l.chunk, l.name = w.name(s, l.param)
 			s.has[l.param] = s.has[l.param] || l.name != ""
@@ -160,8 +161,8 @@ func (w *writer) number() error {
 // embedded fails when the embedding is not where Megatron looks for it: on the first stage, and as
 // the output layer on the last.
 func (w *writer) embedded() error {
-	there := slices.ContainsFunc(w.seats, func(s *seat) bool { return s.has[wordEmbeddings] })
-	for _, s := range w.seats {
+	there := slices.ContainsFunc(w.ranks, func(s *rankFiles) bool { return s.has[wordEmbeddings] })
+	for _, s := range w.ranks {
 		if due := s.pp == 0 || w.tied && s.pp == w.size.pp-1; there && due &&
 			!s.has[wordEmbeddings] {
 			return fmt.Errorf("the layout puts the embedding on other stages than the first and " +
@@ -171,9 +172,9 @@ func (w *writer) embedded() error {
 	return nil
 }
 
-// name is what something of the model is called in the file of a rank, and of which chunk it is; ""
-// when Megatron does not look for it there.
-func (w *writer) name(s *seat, param string) (chunk int, name string) {
+// name returns the name of a parameter in the file of a rank, and its chunk; "" when Megatron does
+// not look for it there.
+func (w *writer) name(s *rankFiles, param string) (chunk int, name string) {
 	last := s.pp == w.size.pp-1
 	if m := layer.FindStringSubmatch(param); m != nil {
 		n, _ := strconv.Atoi(m[2])
@@ -203,8 +204,8 @@ func (w *writer) name(s *seat, param string) (chunk int, name string) {
 	return 0, ""
 }
 
-// folder is that of a rank.
-func (s *seat) folder(d degrees) string {
+// folder returns the folder of the rank.
+func (s *rankFiles) folder(d degrees) string {
 	name := fmt.Sprintf("mp_rank_%02d", s.tp)
 	if d.pp > 1 {
 		name += fmt.Sprintf("_%03d", s.pp)
@@ -215,7 +216,7 @@ func (s *seat) folder(d degrees) string {
 	return name
 }
 
-// depth orders what is in a model: the embedding, layers, and what follows.
+// depth orders the content of a model: the embedding, layers, and the rest.
 func depth(name string) int {
 	if m := layer.FindStringSubmatch(name); m != nil {
 		n, _ := strconv.Atoi(m[2])
@@ -227,8 +228,8 @@ func depth(name string) int {
 	return 1 << 30
 }
 
-// store puts a local tensor into the file of a rank.
-func (s *seat) store(l *local) (any, error) {
+// store puts a local tensor into the file of the rank.
+func (s *rankFiles) store(l *local) (any, error) {
 	s.stored = append(s.stored, l)
 	return torchzip.Placeholder(len(s.stored)-1, l.Tensor)
 }

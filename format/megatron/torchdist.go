@@ -50,13 +50,13 @@ func ReadDist(files *format.Files) (*format.Checkpoint, error) {
 	}
 	theirs := isDist(files)
 	if theirs {
-		c.Format, c.Tensors = distFormat, apartTensors(c.Tensors)
+		c.Format, c.Tensors = distFormat, splitTensors(c.Tensors)
 	}
 	if err := readCommon(files, c); err != nil {
 		return nil, err
 	}
 	if theirs {
-		c.Values = apartValues(c)
+		c.Values = splitValues(c)
 		if err := c.Finish(); err != nil { // so that values are found
 			return nil, err
 		}
@@ -76,9 +76,9 @@ func isDist(files *format.Files) bool {
 	return err == nil && json.Unmarshal(text, &config) == nil && config.Backend == distBackend
 }
 
-// apartTensors gives tensors their names, and takes those of all layers and experts apart. What
-// stands in the metadata under two names counts once.
-func apartTensors(tensors []format.Tensor) (all []format.Tensor) {
+// splitTensors gives tensors their names, and splits tensors that hold all layers or experts. A
+// tensor with two names in the metadata counts once.
+func splitTensors(tensors []format.Tensor) (all []format.Tensor) {
 	type place struct {
 		file   string
 		offset int64
@@ -103,14 +103,14 @@ func apartTensors(tensors []format.Tensor) (all []format.Tensor) {
 			}) {
 			continue
 		}
-		all = append(all, apartTensor(*t)...)
+		all = append(all, splitTensor(*t)...)
 	}
 	return all
 }
 
-// apartTensor is one tensor, or those of which it is made. It stays as it is when nobody knows its
-// name, or a layer is missing, or all of it.
-func apartTensor(t format.Tensor) []format.Tensor {
+// splitTensor splits one tensor into those of which it is made. A tensor with an unknown name, or
+// without some layer, stays as it is.
+func splitTensor(t format.Tensor) []format.Tensor {
 	if o, ok := parseObject(t.Name); ok {
 		if name, ok := o.name(); ok && o.rest == "0" {
 			t.Name = name
@@ -122,7 +122,7 @@ func apartTensor(t format.Tensor) []format.Tensor {
 		if prefix, key = optimizerKey+"."+m[1]+".", m[2]; m[1] == mainKind || m[1] == aloneKind {
 			prefix = optimizerKey + ".fp32."
 		}
-	} else if strings.HasPrefix(key, optimizerKey+".") || ofBuffers.MatchString(key) {
+	} else if strings.HasPrefix(key, optimizerKey+".") || bufferKeys.MatchString(key) {
 		return []format.Tensor{t}
 	}
 	n := dimensions(key)
@@ -161,7 +161,7 @@ func apartTensor(t format.Tensor) []format.Tensor {
 	return all
 }
 
-// dimensions is how many leading dimensions a key stands for: layers, experts.
+// dimensions returns the number of leading dimensions of a key: layers, experts.
 func dimensions(key string) (n int) {
 	if stacked.MatchString(key) {
 		n++
@@ -172,8 +172,8 @@ func dimensions(key string) (n int) {
 	return n
 }
 
-// numberedKey puts the numbers of a layer and an expert into a key that stands for all, and the way
-// in which mp_rank folders call experts.
+// numberedKey inserts the numbers of a layer and an expert into a key that stands for all, in the
+// form of mp_rank folders.
 func numberedKey(key string, at []int) string {
 	if m := stacked.FindStringSubmatch(key); m != nil {
 		key, at = fmt.Sprintf("%slayers.%d.%s", m[1], at[0], m[2]), at[1:]
@@ -184,11 +184,12 @@ func numberedKey(key string, at []int) string {
 	return key
 }
 
-// An object is what Megatron saves that is no tensor, or something in it.
+// An object is an item that Megatron saves besides tensors, or something in it.
 type object struct {
-	key  string
-	at   []int  // which of several
-	rest string // the path in it, which begins with the number in the list that was saved
+	key string
+	at  []int // which of several objects
+	// path in the object, which begins with the index in the list that was saved.
+	rest string
 }
 
 func parseObject(path string) (object, bool) {
@@ -212,7 +213,7 @@ func parseObject(path string) (object, bool) {
 	return o, true
 }
 
-// name is that of what a module keeps beside its parameters.
+// name returns the name of what a module keeps besides its parameters.
 func (o object) name() (string, bool) {
 	n := dimensions(o.key)
 	if !strings.HasSuffix(o.key, extraState) || n != len(o.at) && (n > 0 || len(o.at) > 1) {
@@ -221,8 +222,8 @@ func (o object) name() (string, bool) {
 	return "model." + numberedKey(o.key, o.at[:n]), true
 }
 
-// apartValues gives values their paths, and leaves out modules that keep nothing.
-func apartValues(c *format.Checkpoint) (all []format.Value) {
+// splitValues gives values their paths, and leaves out modules that keep nothing.
+func splitValues(c *format.Checkpoint) (all []format.Value) {
 	steps := slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool {
 		return strings.HasPrefix(t.Name, optimizerKey+".step.")
 	})

@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// beside lays out common.pt: arguments, learning rates and the like.
-func (w *distWriter) beside(spec *layout.Spec) error {
+// layCommon lays out common.pt: arguments, learning rates and the like.
+func (w *distWriter) layCommon(spec *layout.Spec) error {
 	args, err := w.givenArguments(spec)
 	if err != nil {
 		return err
@@ -40,7 +40,7 @@ func (w *distWriter) beside(spec *layout.Spec) error {
 	for _, v := range w.values {
 		switch key, _, _ := strings.Cut(v.Path, "."); {
 		case key == "args", key == "checkpoint_version", key == "iteration",
-			key == "content_metadata", key == "model", key == optimizerKey, w.behind(v):
+			key == "content_metadata", key == "model", key == optimizerKey, w.isDropped(v):
 		default:
 			rest = append(rest, v)
 		}
@@ -48,7 +48,7 @@ func (w *distWriter) beside(spec *layout.Spec) error {
 	if err := torchzip.Nest(root, rest, torchzip.Plain); err != nil {
 		return err
 	}
-	s := w.seats[0]
+	s := w.ranks[0]
 	var tensors []format.Tensor
 	for _, l := range s.stored {
 		tensors = append(tensors, l.Tensor)
@@ -56,7 +56,7 @@ func (w *distWriter) beside(spec *layout.Spec) error {
 	name := path.Join(w.dir, CommonName)
 	at, err := torchzip.LayoutRoot(w.Output, name, root, tensors)
 	for i, l := range s.stored[:len(at)] {
-		w.spots[[2]int{l.slot, l.member}] = []spot{{name, at[i]}}
+		w.spots[[2]int{l.slot, l.member}] = []location{{name, at[i]}}
 	}
 	return err
 }
@@ -98,7 +98,7 @@ func (w *distWriter) groups(root *pickle.Dict) error {
 			d.Add(optimizerKey, inner)
 			d.Add(shardingKey, sharding)
 		}
-		if err := w.common(w.seats[0], o, d); err != nil {
+		if err := w.common(w.ranks[0], o, d); err != nil {
 			return err
 		}
 		switch {
@@ -117,8 +117,7 @@ func (w *distWriter) groups(root *pickle.Dict) error {
 	return nil
 }
 
-// members notes the names of the parameters of a group, which only the other format of Megatron
-// needs.
+// members records the names of the parameters of a group, which only Megatron's other format needs.
 func (w *distWriter) members(root *pickle.Dict, path string, names []string) error {
 	if len(names) == 0 {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// groupedExperts are parameters of experts whose products are computed together: each has its
-// number at the end.
+// groupedExperts matches parameters of experts that are computed together, which have their number
+// at the end.
 var groupedExperts = regexp.MustCompile(`^(.*\.)experts\.(linear_fc[12]\.(?:weight|bias))(\d+)$`)
 
 // norms are the beginnings of norms that are modules of their own, and what they are called as
@@ -25,22 +25,22 @@ var groupedExperts = regexp.MustCompile(`^(.*\.)experts\.(linear_fc[12]\.(?:weig
 var norms = [][2]string{{"input_layernorm.", "self_attention.linear_qkv.layer_norm_"},
 	{"pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"}}
 
-// keys are under which torch_dist has the parameters of a model.
+// A keys finds the names of a model's parameters in torch_dist.
 type keys struct {
-	stacked bool           // whether all layers are alike, so that a tensor has them all
-	layers  int            // how many there are
+	stacked bool           // whether all layers are alike, so that one tensor holds them all
+	layers  int            // number of layers
 	norms   bool           // whether norms get other names
-	experts map[string]int // how many there are, by what stands before them
+	experts map[string]int // number of experts, by their prefix
 }
 
-// A key is that of a tensor, and which part of it is meant.
+// A key is the key of a tensor, and which part of it is meant.
 type key struct {
 	name   string
 	at, of []int // indices on the leading dimensions, and the sizes of these
 }
 
-// newKeys looks at the parameters of a model, or of its optimizer when there is none.
-func newKeys(s *seat, values []format.Value) *keys {
+// newKeys examines the parameters of a model, or of its optimizer when there is no model.
+func newKeys(s *rankFiles, values []format.Value) *keys {
 	k := &keys{stacked: true, experts: map[string]int{}}
 	all := s.model
 	if len(all) == 0 {
@@ -72,7 +72,7 @@ func newKeys(s *seat, values []format.Value) *keys {
 	return k
 }
 
-// unlike reports whether an argument makes Megatron keep each layer by itself.
+// unlike reports whether an argument makes Megatron keep each layer separately.
 func unlike(v format.Value) bool {
 	switch v.Path {
 	case "args.moe_layer_freq", "args.linear_attention_freq":
@@ -86,7 +86,7 @@ func unlike(v format.Value) bool {
 	return false
 }
 
-// of is the key of a parameter.
+// of returns the key of a parameter.
 func (k *keys) of(param string) key {
 	x := key{name: param}
 	if m := layer.FindStringSubmatch(param); m != nil {
@@ -114,8 +114,7 @@ func (k *keys) of(param string) key {
 	return x
 }
 
-// state is the name of a kind of state of a parameter; of the empty kind that of the parameter
-// itself.
+// state returns the name of a kind of state of a parameter; kind "" is the parameter itself.
 func (k key) state(kind string) string {
 	switch kind {
 	case "":
@@ -126,7 +125,7 @@ func (k key) state(kind string) string {
 	return optimizerKey + ".state." + kind + "." + k.name
 }
 
-// shard is where a tensor lies in the one of its key.
+// shard returns where a tensor lies in the tensor of its key.
 func (k key) shard(l *local) format.Shard {
 	s := format.Shard{Name: k.state(l.kind), DType: l.DType,
 		Shape: append(slices.Clone(tensor.Shape(k.of)), l.Shape...)}
@@ -137,8 +136,8 @@ func (k key) shard(l *local) format.Shard {
 	return s
 }
 
-// object is the name of what a module keeps beside its parameters, given the key of that or of one
-// of these.
+// object returns the name of what a module keeps besides its parameters, given the key of that or
+// of one of these.
 func (k key) object(module string) string {
 	at, of := k.at, k.of
 	if len(at) == 0 {
@@ -150,8 +149,8 @@ func (k key) object(module string) string {
 	return module + extraState + "/shard_" + dots(at) + "_" + dots(of)
 }
 
-// objects are what modules keep beside parameters: Megatron asks every one for it, most have
-// nothing, and a checkpoint in which it is missing does not load.
+// objects returns what modules keep besides parameters: Megatron asks every module for it, most
+// have nothing, and a checkpoint in which it is missing does not load.
 func (k *keys) objects(extra, all []*local) (list []dcp.Object) {
 	seen := map[string]bool{}
 	add := func(o dcp.Object) {

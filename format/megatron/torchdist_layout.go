@@ -20,16 +20,14 @@ const (
 	sharding    = "fully_reshardable"
 )
 
-// distConfig is what stands in ConfigName. Of the fields that there were, newer versions read no
-// more.
+// distConfig is the content of ConfigName. Newer versions read only these fields.
 const distConfig = `{"sharded_backend": "torch_dist", "sharded_backend_version": 1}`
 
-// A distWriter lays out a checkpoint of torch_dist: all that one rank would have, which is the
-// whole model.
+// A distWriter lays out a checkpoint of torch_dist: the whole model, as one rank would have it.
 type distWriter struct {
 	*writer
 	keys *keys
-	dir  string // of the iteration
+	dir  string // folder of the iteration
 }
 
 // LayoutDist lays out a checkpoint of Megatron-Core's format torch_dist, which loads over any
@@ -75,21 +73,21 @@ func (w *distWriter) lay(spec *layout.Spec, tensors []format.Tensor,
 	if err := w.state(tensors, read); err != nil {
 		return nil, err
 	}
-	w.keys = newKeys(w.seats[0], w.values)
+	w.keys = newKeys(w.ranks[0], w.values)
 	if err := w.shards(); err != nil {
 		return nil, err
 	}
-	if err := w.beside(&whole); err != nil {
+	if err := w.layCommon(&whole); err != nil {
 		return nil, err
 	}
-	w.Values = slices.DeleteFunc(slices.Clone(given), w.behind)
+	w.Values = slices.DeleteFunc(slices.Clone(given), w.isDropped)
 	w.assemble()
-	return w.Output, w.covered()
+	return w.Output, w.checkCovered()
 }
 
-// shards lays out the tensors of the model and the optimizer's of parameters, layer by layer.
+// shards lays out the tensors of the model and of the optimizer, layer by layer.
 func (w *distWriter) shards() error {
-	s := w.seats[0]
+	s := w.ranks[0]
 	var all, extra []*local
 	for _, l := range s.model {
 		if strings.HasSuffix(l.param, extraState) {
@@ -105,7 +103,7 @@ func (w *distWriter) shards() error {
 		return cmp.Or(cmp.Compare(depth(a.param), depth(b.param)), strings.Compare(a.kind, b.kind),
 			strings.Compare(a.param, b.param))
 	})
-	content := dcp.Content{Ranks: [][]format.Shard{nil}, Aliases: w.also(all)}
+	content := dcp.Content{Ranks: [][]format.Shard{nil}, Aliases: w.aliases(all)}
 	for _, l := range all {
 		content.Ranks[0] = append(content.Ranks[0], w.keys.of(l.param).shard(l))
 	}
@@ -124,7 +122,7 @@ func (w *distWriter) shards() error {
 	w.folder()
 	lies := func(l *local, name string, box tensor.Box) {
 		p, x := at[name+"\x00"+first(box)], [2]int{l.slot, l.member}
-		w.spots[x] = append(w.spots[x], spot{path.Join(w.dir, p.File), p.Offset})
+		w.spots[x] = append(w.spots[x], location{path.Join(w.dir, p.File), p.Offset})
 	}
 	for i, shard := range content.Ranks[0] {
 		lies(all[i], shard.Name, shard.Box)
@@ -136,7 +134,7 @@ func (w *distWriter) shards() error {
 	return nil
 }
 
-// first is where a box begins.
+// first formats where a box begins.
 func first(box tensor.Box) string {
 	var at []int
 	for _, x := range box {
@@ -145,9 +143,9 @@ func first(box tensor.Box) string {
 	return fmt.Sprint(at)
 }
 
-// also are second names of tensors: of copies in f32, which optimizers call otherwise when they are
-// distributed; these have one of parameters of f32 too.
-func (w *distWriter) also(all []*local) map[string][]string {
+// aliases returns second names of tensors: copies in f32, which distributed optimizers call
+// differently; these have one for f32 parameters too.
+func (w *distWriter) aliases(all []*local) map[string][]string {
 	trained, copied := map[string]bool{}, map[string]bool{}
 	for _, l := range all {
 		trained[l.param] = trained[l.param] || l.kind != "" && l.kind != "step"
@@ -163,7 +161,7 @@ func (w *distWriter) also(all []*local) map[string][]string {
 	return names
 }
 
-// folder puts everything into the folder of the iteration, and names it.
+// folder moves everything into the folder of the iteration, and names it.
 func (w *distWriter) folder() {
 	w.dir = "release" // what Megatron calls a model that begins a training
 	text := w.dir
@@ -185,11 +183,11 @@ func (w *distWriter) folder() {
 	}
 }
 
-// behind reports whether a value is written nowhere.
-func (w *distWriter) behind(v format.Value) bool {
+// isDropped reports whether a value is not written.
+func (w *distWriter) isDropped(v format.Value) bool {
 	if strings.HasPrefix(v.Path, "model.") {
 		return v.Data != nil || !strings.HasSuffix(v.Path, extraState)
 	}
 	return strings.HasPrefix(v.Path, "rng_state/") ||
-		strings.HasPrefix(v.Path, "rerun_state_machine/") || w.writer.behind(v)
+		strings.HasPrefix(v.Path, "rerun_state_machine/") || w.writer.isDropped(v)
 }

@@ -15,7 +15,7 @@ func TestDistWithoutPieces(t *testing.T) {
 		"optimizer.state.param.decoder.layers.a",
 	} {
 		x := format.Tensor{Name: name, DType: tensor.U8, Shape: tensor.Shape{2, 2, 3}}
-		c := format.Checkpoint{Tensors: apartTensors([]format.Tensor{x})}
+		c := format.Checkpoint{Tensors: splitTensors([]format.Tensor{x})}
 		if len(c.Tensors) != 1 || c.Tensors[0].Name != name ||
 			len(c.Check(format.NewFiles(nil))) == 0 {
 			t.Errorf("%s: %v are left, and no fault is found", name, c.Tensors)

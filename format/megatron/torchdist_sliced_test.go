@@ -41,6 +41,7 @@ func raw(t testing.TB, dir fs.FS) map[string]string {
 	return all
 }
 
+// slice returns a parameter's part of a flat buffer, from an element on.
 type slice struct {
 	shape tensor.Shape
 	bytes []byte

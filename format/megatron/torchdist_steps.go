@@ -13,12 +13,12 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// state finds out what there is of an optimizer.
+// state finds out what optimizer state there is.
 func (w *distWriter) state(tensors []format.Tensor, read func(*format.Tensor, []byte) error) error {
 	if err := w.planOptimizers(); err != nil {
 		return err
 	}
-	s := w.seats[0]
+	s := w.ranks[0]
 	if len(s.states) > 0 && len(w.optimizers) == 0 {
 		return fmt.Errorf("there is state of an optimizer (such as %q), and nothing of its "+
 			"groups (values optimizer.….param_groups.0.lr), without which Megatron loads none; "+
@@ -50,11 +50,11 @@ func (w *distWriter) state(tensors []format.Tensor, read func(*format.Tensor, []
 }
 
 func (w *distWriter) anyState() string {
-	states := w.seats[0].states
+	states := w.ranks[0].states
 	return states[slices.Sorted(maps.Keys(states))[0]][0].Name
 }
 
-// count finds out how many steps the optimizer has made. Megatron knows one number for all
+// count finds out how many steps the optimizer has made. Megatron has one number for all
 // parameters.
 func (w *writer) count(tensors []format.Tensor, read func(*format.Tensor, []byte) error) error {
 	said := ""

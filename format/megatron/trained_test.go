@@ -282,7 +282,9 @@ func (m *trained) chunks(a axes, tp, pp, ep int) [][]one {
 // rank is what a rank's file has: its models, and its optimizers by position.
 func (m *trained) rank(a axes, tp, pp, ep int) map[string]string {
 	all := map[string]string{}
-	var optimizers [2][2][]string // of experts or not, and of which group
+	// optimizers names the tensors of the optimizers of all ranks after their parameters. If it
+	// cannot, for one rank or several, it says why, and adds nothing.
+	var optimizers [2][2][]string
 	for i, chunk := range m.chunks(a, tp, pp, ep) {
 		model := "model."
 		if a.chunks > 1 {

@@ -9,13 +9,13 @@ import (
 	"slices"
 )
 
-// New is an object that a pickle makes without calling its class, and gives a state.
+// A New is an object that a pickle makes without calling its class, and gives a state.
 type New struct {
 	Class Global
 	State any
 }
 
-// A Reference is one to data outside the pickle.
+// A Reference is a reference to data outside the pickle.
 type Reference struct{ ID any }
 
 // Append appends a pickle of protocol 2 of what Load can read: None, numbers, texts, bytes, tuples,
@@ -94,8 +94,8 @@ func appendItems(b []byte, items []any, depth int) ([]byte, error) {
 	return b, nil
 }
 
-// batches cuts items into those that go on the stack together: as many as with Python, and for an
-// empty list one of none.
+// batches splits items into those that go on the stack together: as many as with Python, and one
+// empty batch for an empty list.
 func batches[T any](items []T) iter.Seq[[]T] {
 	if len(items) == 0 {
 		return slices.Values([][]T{nil})

@@ -93,8 +93,8 @@ func dict(args []any) (any, error) {
 	return d, nil
 }
 
-// itemsOf returns what the one argument that a container is made from holds; without an argument,
-// nothing.
+// itemsOf returns the items of the one argument from which a container is made; without an
+// argument, nothing.
 func itemsOf(args []any) ([]any, error) {
 	switch len(args) {
 	case 0:
@@ -112,7 +112,7 @@ func itemsOf(args []any) ([]any, error) {
 	return nil, fmt.Errorf("it takes a list, not %d arguments", len(args))
 }
 
-// member is how Python 3.11 names a member of an enumeration.
+// member makes a member of an enumeration, as Python 3.11 pickles it.
 func member(args []any) (any, error) {
 	if len(args) == 2 {
 		class, isGlobal := args[0].(Global)
@@ -123,7 +123,7 @@ func member(args []any) (any, error) {
 	return nil, fmt.Errorf("it is known for members of classes only")
 }
 
-// encode is how protocol 2 writes bytes: as a text that in Latin-1 has these bytes.
+// encode makes bytes, which protocol 2 writes as a text in Latin-1.
 func encode(args []any) (any, error) {
 	if len(args) != 2 || args[1] != "latin1" && args[1] != "latin-1" {
 		return nil, fmt.Errorf("%d arguments where a text and latin1 are due", len(args))

@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// Longest name of a module or of something in it, in bytes.
+// maxName bounds the name of a module or of something in it, in bytes.
 const maxName = 1024
 
-// python3 gives the modules of Python 2 that protocol 2 writes their names of today.
+// python3 maps the modules of Python 2 that protocol 2 writes to their names of today.
 var python3 = map[string]string{"__builtin__": "builtins", "copy_reg": "copyreg"}
 
 func (m *machine) global() error {
@@ -68,7 +68,7 @@ func (m *machine) lookUp(g Global) (Constructor, bool) {
 	return nil, false
 }
 
-// reduce stands for the call of a global.
+// reduce records the call of a global.
 func (m *machine) reduce() error {
 	v, err := m.pop(2)
 	if err != nil {
@@ -106,11 +106,12 @@ func (m *machine) call(what any, args Tuple) error {
 	if err != nil {
 		return fmt.Errorf("%v: %w", g, err)
 	}
-	return m.push(v, costObject+slotBytes*int64(len(args))+weight(v))
+	return m.push(v, costObject+slotBytes*int64(len(args))+copyCost(v))
 }
 
-// weight is what a constructor may have copied: a short call of a long list must not be cheap.
-func weight(v any) int64 {
+// copyCost returns the bytes that a constructor may have copied: a short call with a long list must
+// not be cheap.
+func copyCost(v any) int64 {
 	switch v := v.(type) {
 	case []byte:
 		return int64(len(v))

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Get walks down keys of dicts and attributes of objects, and returns what is there, which must be
-// a T. For a T of any, what is missing or None is missing too.
+// Get follows keys of dicts and attributes of objects, and returns the value, which must be a T.
+// For T = any, None counts as missing.
 func Get[T any](v any, path ...string) (T, error) {
 	var none T
 	for i, key := range path {

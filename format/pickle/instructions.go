@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// instructions are those of the protocols 2 to 5 (Python's pickletools documents each), without the
-// ones that reach outside the file: extension codes, buffers out of band, and the text forms of
-// protocol 0, which nothing has written for long.
+// instructions are those of the protocols 2 to 5 (Python's pickletools documents each), without
+// those that reach outside the file: extension codes and buffers out of band; and without the text
+// forms of protocol 0, which nothing has written for long.
 var instructions = [256]func(*machine) error{
 	0x80: (*machine).protocol,
 	0x95: (*machine).frame,
@@ -59,7 +59,7 @@ var instructions = [256]func(*machine) error{
 	// the memo
 	'q':  func(m *machine) error { return m.put(m.number(1)) },
 	'r':  func(m *machine) error { return m.put(m.number(4)) },
-	0x94: func(m *machine) error { return m.put(m.memo.length+uint64(len(m.odd)), nil) },
+	0x94: func(m *machine) error { return m.put(m.memo.length+uint64(len(m.sparse)), nil) },
 	'h':  func(m *machine) error { return m.get(m.number(1)) },
 	'j':  func(m *machine) error { return m.get(m.number(4)) },
 
@@ -82,7 +82,7 @@ func (m *machine) protocol() error {
 	return err
 }
 
-// frame passes over the length of a frame, which helps only who reads in pieces.
+// frame skips the length of a frame, which helps only readers in pieces.
 func (m *machine) frame() error {
 	_, err := m.take(8)
 	return err
@@ -114,7 +114,7 @@ func (m *machine) binint() error {
 }
 
 func (m *machine) long(n uint64) error {
-	b, err := m.counted(n)
+	b, err := m.lengthPrefixed(n)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (m *machine) float() error {
 
 // latin reads a str of Python 2, each byte of which is a character.
 func (m *machine) latin(n uint64) error {
-	b, err := m.counted(n)
+	b, err := m.lengthPrefixed(n)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (m *machine) latin(n uint64) error {
 }
 
 func (m *machine) text(n uint64) error {
-	b, err := m.counted(n)
+	b, err := m.lengthPrefixed(n)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (m *machine) text(n uint64) error {
 }
 
 func (m *machine) bytes(n uint64) error {
-	b, err := m.counted(n)
+	b, err := m.lengthPrefixed(n)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (m *machine) frozenset() error {
 	return m.push(&Set{slices.Clone(items), true}, costSet+slotBytes*int64(len(items)))
 }
 
-// extend adds items to the list or set under them.
+// extend adds items to the list or set below them on the stack.
 func (m *machine) extend(items []any, err error) error {
 	if err != nil {
 		return err
@@ -204,16 +204,16 @@ func (m *machine) extend(items []any, err error) error {
 	var more int64
 	switch to := to.(type) {
 	case *List:
-		to.Items, more = grown(to.Items, slotBytes, items...)
+		to.Items, more = appendGrown(to.Items, slotBytes, items...)
 	case *Set:
-		to.Items, more = grown(to.Items, slotBytes, items...)
+		to.Items, more = appendGrown(to.Items, slotBytes, items...)
 	default:
 		return fmt.Errorf("values are added to %s, which is no list", A(to))
 	}
-	return m.spend(more)
+	return m.allocate(more)
 }
 
-// update sets pairs of keys and values in the dict under them.
+// update sets pairs of keys and values in the dict below them on the stack.
 func (m *machine) update(items []any, err error) error {
 	if err != nil {
 		return err
@@ -231,7 +231,7 @@ func (m *machine) update(items []any, err error) error {
 	for i := 0; i < len(items); i += 2 {
 		d.Items = append(d.Items, Item{items[i], items[i+1]})
 	}
-	return m.spend(itemBytes * int64(cap(d.Items)-before))
+	return m.allocate(itemBytes * int64(cap(d.Items)-before))
 }
 
 func (m *machine) put(key uint64, err error) error {
@@ -248,11 +248,11 @@ func (m *machine) put(key uint64, err error) error {
 		return nil
 	case key == m.memo.length:
 		m.memo.add(v)
-		delete(m.odd, key)
-		return m.spend(slotBytes)
+		delete(m.sparse, key)
+		return m.allocate(slotBytes)
 	}
-	m.odd[key] = v
-	return m.spend(sparseBytes)
+	m.sparse[key] = v
+	return m.allocate(sparseBytes)
 }
 
 func (m *machine) get(key uint64, err error) error {
@@ -262,7 +262,7 @@ func (m *machine) get(key uint64, err error) error {
 	if key < m.memo.length {
 		return m.push(*m.memo.at(key), 0)
 	}
-	v, ok := m.odd[key]
+	v, ok := m.sparse[key]
 	if !ok {
 		return fmt.Errorf("the memo has nothing under %d; the file is broken", key)
 	}

@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// Kind is what Python calls the type of a value, as in "int", "tuple" and "numpy.ndarray". A global
-// goes by its name. What a constructor has made that is no type of this package says it by a method
-// Kind of its own.
+// Kind returns what Python calls the type of a value, such as "int", "tuple" or "numpy.ndarray". A
+// global goes by its name. Values of other packages have a method Kind.
 func Kind(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -53,7 +52,7 @@ func Kind(v any) string {
 	return "object"
 }
 
-// A is Kind with its article, as in "an int"; of None it is None.
+// A returns Kind with its article, such as "an int"; None for None.
 func A(v any) string {
 	kind := Kind(v)
 	switch {

@@ -15,17 +15,18 @@ import (
 
 // Options say what a pickle may do.
 type Options struct {
-	File       string                    // in errors
-	Offset     int64                     // where in the file the pickle starts
-	Globals    Globals                   // beside those of Builtins
-	More       Globals                   // beside these
-	Persistent func(id any) (any, error) // resolves references to outside; nil refuses them
-	// bound on what the values take, in bytes, beside those of texts in the pickle; 0 means the
-	// usual one, Bound(data, PerByte, MaxMemory)
+	File    string  // name of the file, for errors
+	Offset  int64   // offset in the file at which the pickle starts
+	Globals Globals // globals besides Builtins
+	More    Globals // further globals
+	// resolves references to outside; nil refuses them.
+	Persistent func(id any) (any, error)
+	// Memory bounds the bytes of the values, besides those of texts in the pickle. 0 means
+	// Bound(data, PerByte, MaxMemory).
 	Memory int64
 }
 
-// MaxMemory is the usual bound on the memory of what a pickle builds, however long it is.
+// MaxMemory is the usual bound on the memory of the values of a pickle of any length.
 const MaxMemory = 256 << 20
 
 // PerByte is how much memory the values of a pickle may take for each of its bytes. Objects whose
@@ -39,14 +40,14 @@ const (
 	maxMarks = 1 << 16
 )
 
-// Bound is one that goes with the length of a pickle: so many bytes for each, and some more, but
-// not more than most.
+// Bound returns a bound that grows with the length of a pickle: each bytes for each of its bytes,
+// and a constant, but at most most.
 func Bound(data []byte, each, most int64) int64 { return min(16<<20+each*int64(len(data)), most) }
 
 // What values need beside what is in them, in bytes.
 const (
 	costNumber = 8
-	costText   = 24 // with what its bytes are rounded up by
+	costText   = 24 // bytes of a text besides its content, with rounding
 	costBytes  = 32
 	costTuple  = 32
 	costList   = 24
@@ -55,33 +56,33 @@ const (
 	costGlobal = 64
 	costObject = 96
 
-	slotBytes   = 16 // of an any
+	slotBytes   = 16 // bytes of an any
 	itemBytes   = 32
-	sparseBytes = 128 // in a map
+	sparseBytes = 128 // bytes of an entry of a map
 )
 
 // machine is the state of the virtual machine that a pickle programs.
 type machine struct {
 	Options
-	data  []byte
-	at    int // of the next byte
-	op    int // of the current instruction
-	stack []any
-	marks []int // heights of the stack
-	memo  memo
-	odd   map[uint64]any // of the memo what has numbers that nobody gives who counts
-	limit int64
-	left  int64 // bytes of memory
-	done  bool
+	data       []byte
+	at         int // offset of the next byte
+	op         int // offset of the current instruction
+	stack      []any
+	marks      []int // heights of the stack
+	memo       memo
+	sparse     map[uint64]any // entries of the memo whose numbers are not consecutive
+	limit      int64
+	memoryLeft int64 // bytes of memory that may still be used
+	done       bool
 }
 
 // Load builds the value of a pickle, all of data.
 func Load(data []byte, o Options) (any, error) {
-	m := &machine{Options: o, data: data, odd: map[uint64]any{}, limit: o.Memory}
+	m := &machine{Options: o, data: data, sparse: map[uint64]any{}, limit: o.Memory}
 	if m.limit == 0 {
 		m.limit = Bound(data, PerByte, MaxMemory)
 	}
-	m.left = m.limit
+	m.memoryLeft = m.limit
 	for !m.done {
 		if err := m.step(); err != nil {
 			return nil, &Error{o.File, o.Offset + int64(m.op), err}
@@ -131,8 +132,8 @@ func (m *machine) number(n uint64) (uint64, error) {
 	return binary.LittleEndian.Uint64(wide[:]), nil
 }
 
-// counted reads a length of n bytes and then so many bytes, which the caller copies.
-func (m *machine) counted(n uint64) ([]byte, error) {
+// lengthPrefixed reads a length of n bytes and then that many bytes, which the caller copies.
+func (m *machine) lengthPrefixed(n uint64) ([]byte, error) {
 	length, err := m.number(n)
 	if err != nil {
 		return nil, err
@@ -140,9 +141,9 @@ func (m *machine) counted(n uint64) ([]byte, error) {
 	return m.take(length)
 }
 
-// spend takes memory for values.
-func (m *machine) spend(bytes int64) error {
-	if m.left -= bytes; m.left < 0 {
+// allocate accounts for the memory of values.
+func (m *machine) allocate(bytes int64) error {
+	if m.memoryLeft -= bytes; m.memoryLeft < 0 {
 		return fmt.Errorf("the values take more than %d bytes of memory, which is the limit for "+
 			"a pickle of %d bytes; save long lists of numbers as tensors or arrays", m.limit,
 			len(m.data))
@@ -150,8 +151,8 @@ func (m *machine) spend(bytes int64) error {
 	return nil
 }
 
-// grown is append, and what the memory for it has grown by.
-func grown[T any](list []T, size int64, items ...T) ([]T, int64) {
+// appendGrown is append, and returns by how much the memory of the list has grown.
+func appendGrown[T any](list []T, size int64, items ...T) ([]T, int64) {
 	before := cap(list)
 	list = append(list, items...)
 	return list, size * int64(cap(list)-before)
@@ -162,10 +163,10 @@ func (m *machine) push(v any, cost int64) error {
 		return fmt.Errorf("more than %d values on the stack, which is the limit", maxStack)
 	}
 	m.stack = append(m.stack, v)
-	return m.spend(cost)
+	return m.allocate(cost)
 }
 
-// memo is a list that grows without being copied: it is the longest that a pickle makes.
+// A memo is a list that grows without being copied: it is the longest list that a pickle makes.
 type memo struct {
 	blocks [][]any
 	length uint64
@@ -185,8 +186,8 @@ func (l *memo) add(v any) {
 
 var errStack = errors.New("the instruction finds too little on the stack; the file is broken")
 
-// bottom is the height below which the current instruction may not take: what lies under a mark is
-// not for it.
+// bottom returns the height below which the current instruction may not take values: those below
+// the last mark.
 func (m *machine) bottom() int {
 	if n := len(m.marks); n > 0 {
 		return m.marks[n-1]
@@ -223,10 +224,10 @@ func (m *machine) top() (any, error) {
 	return m.stack[len(m.stack)-1], nil
 }
 
-// maxLong is the longest integer in bytes; what is longer is no number of a checkpoint.
+// maxLong bounds an integer, in bytes; longer ones are not numbers of a checkpoint.
 const maxLong = 1024
 
-// long reads a number in two's complement: an int64, or what does not fit as a *big.Int.
+// long reads a number in two's complement: an int64, or a *big.Int if it does not fit.
 func long(b []byte) any {
 	if len(b) <= 8 {
 		var wide [8]byte

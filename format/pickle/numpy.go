@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// An Array is a NumPy array: random number generators keep their state in such.
+// An Array is a NumPy array. Random number generators keep their state in arrays.
 type Array struct {
 	Type  *NumpyType
 	Shape []int64
 	Data  []byte // row-major, unless Fortran is set
-	// Fortran tells that the first dimension is the fastest.
+	// Fortran says that the first dimension varies fastest.
 	Fortran bool
 }
 
@@ -30,8 +30,8 @@ func newNumpyType(args []any) (any, error) {
 	return &NumpyType{Code: code, Order: "|"}, nil
 }
 
-// SetState reads (version, byte order, …); what follows describes records, which are refused by
-// what uses them.
+// SetState reads (version, byte order, …). The rest describes records, which the users of a type
+// refuse.
 func (t *NumpyType) SetState(state any) error {
 	s, ok := state.(Tuple)
 	if !ok || len(s) < 2 {

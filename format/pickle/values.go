@@ -19,7 +19,7 @@ type List struct{ Items []any }
 // A Set is a Python set or frozenset, in the order of the pickle.
 type Set struct {
 	Items  []any
-	Frozen bool // a frozenset
+	Frozen bool // whether it is a frozenset
 }
 
 // A Dict is a Python dict or OrderedDict, in the order of the pickle. A key that was set twice
@@ -41,13 +41,13 @@ func (d *Dict) Get(key string) (any, bool) {
 	return nil, false
 }
 
-// few is how many items are searched one by one: an index of each small dict would take more memory
-// than the dict.
-const few = 8
+// indexFrom is the number of items from which on a dict has an index: for a small dict an index
+// would take more memory than the dict.
+const indexFrom = 8
 
-// find returns the place of a key, the last if there are several, or -1.
+// find returns the index of a key, the last if there are several, or -1.
 func (d *Dict) find(key string) int {
-	if len(d.Items) <= few {
+	if len(d.Items) <= indexFrom {
 		for i := len(d.Items) - 1; i >= 0; i-- {
 			if s, ok := d.Items[i].Key.(string); ok && s == key {
 				return i
@@ -81,8 +81,8 @@ func (d *Dict) Set(key string, value any) {
 	}
 }
 
-// Put adds a value under keys that are joined by dots, in dicts in dicts that it makes. It fails
-// where something else stands.
+// Put adds a value under keys that are joined by dots, in nested dicts, which it makes. It fails
+// where another value stands in the way.
 func (d *Dict) Put(path string, value any) error {
 	key, rest, deeper := strings.Cut(path, ".")
 	for deeper {
@@ -103,24 +103,23 @@ func (d *Dict) Put(path string, value any) error {
 	return nil
 }
 
-// SetState takes what Python keeps in the __dict__ of a subclass of dict; nothing here needs it.
+// SetState ignores what Python keeps in the __dict__ of a subclass of dict.
 func (d *Dict) SetState(any) error { return nil }
 
-// A Global is the name of something in a Python module. Python 2's names of modules are given as
-// Python 3's.
+// A Global is the name of something in a Python module. Names of modules of Python 2 are given as
+// those of Python 3.
 type Global struct{ Module, Name string }
 
 func (g Global) String() string { return g.Module + "." + g.Name }
 
-// An Object is what a call of a global would have made, had it been made: nothing but a record of
-// the call.
+// An Object records a call of a global, which was not made.
 type Object struct {
 	Class Global
 	Args  []any
-	State any // from __reduce__ or __dict__
+	State any // state from __reduce__ or __dict__
 }
 
-// A Member is one of an enumeration, which the pickle gives by its name. It is not looked up.
+// A Member is a member of an enumeration, by its name in the pickle, which is not looked up.
 type Member struct {
 	Class Global
 	Name  string
@@ -142,7 +141,7 @@ func (o *Object) Attr(name string) (any, bool) {
 	return nil, false
 }
 
-// A Buffer is an io.BytesIO, in which some frameworks keep what they have made bytes of themselves.
+// A Buffer is an io.BytesIO, in which some frameworks keep what they have serialized themselves.
 type Buffer struct{ Data []byte }
 
 // SetState reads (bytes, position, attributes).
@@ -158,15 +157,15 @@ func (b *Buffer) SetState(state any) error {
 	return nil
 }
 
-// A Constructor makes the value that stands for a call of a global. It is given what the file says,
-// and nothing else: no constructor runs code that a file brings along.
+// A Constructor makes the value that stands for a call of a global. It receives only what the file
+// says: no constructor runs code from a file.
 type Constructor func(args []any) (any, error)
 
-// Globals are the names that a pickle may mention, with what stands for a call. A name without a
-// constructor may be mentioned but not called.
+// Globals are the names that a pickle may mention, with the constructors for calls. A name without
+// a constructor may be mentioned but not called.
 type Globals map[Global]Constructor
 
-// Inert are constructors of Objects for classes, each written module.Class.
+// Inert returns constructors of Objects for classes, each written module.Class.
 func Inert(classes ...string) Globals {
 	g := Globals{}
 	for _, c := range classes {
@@ -176,7 +175,7 @@ func Inert(classes ...string) Globals {
 	return g
 }
 
-// Names are globals that may be mentioned but not called, each written module.name.
+// Names returns globals that may be mentioned but not called, each written module.name.
 func Names(names ...string) Globals {
 	g := Globals{}
 	for _, n := range names {
@@ -190,7 +189,7 @@ func split(name string) Global {
 	return Global{name[:i], name[i+1:]}
 }
 
-// UnknownGlobal is the error of a pickle that mentions what it may not.
+// An UnknownGlobal is the error of a pickle that mentions a global that is not allowed.
 type UnknownGlobal struct{ Global Global }
 
 func (e *UnknownGlobal) Error() string {
@@ -198,7 +197,7 @@ func (e *UnknownGlobal) Error() string {
 		"the file is yours, save it again without objects of that kind", e.Global)
 }
 
-// Error is a pickle that cannot be read, with the place in its file.
+// An Error is why a pickle cannot be read, with the place in its file.
 type Error struct {
 	File   string
 	Offset int64

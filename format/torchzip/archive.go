@@ -1,6 +1,6 @@
 // Package torchzip reads the files that torch.save writes: a zip archive of stored entries with a
-// pickle, and one entry for each storage, which is memory that tensors are views of. Nothing of the
-// pickle is run, and no storage is read: a tensor comes out as the place of its bytes in the file.
+// pickle, and one entry for each storage, which is memory that tensors are views of. It runs
+// nothing of the pickle, and reads no storage: a tensor is the location of its bytes in the file.
 package torchzip
 
 import (
@@ -18,7 +18,7 @@ import (
 
 const maxPickle = 512 << 20
 
-// A File is one that torch.save wrote.
+// A File is a file that torch.save wrote.
 type File struct {
 	Name string
 	Root any // what was saved: values of package pickle, with a *Tensor for each tensor
@@ -26,10 +26,10 @@ type File struct {
 	archive *archive
 }
 
-// archive is the zip around it.
+// An archive is the zip archive of a file.
 type archive struct {
 	*directory
-	folder string // that all entries lie in
+	folder string // folder of all entries
 }
 
 // Open reads the pickle of a file. It may mention the globals of torch's tensors, of
@@ -42,7 +42,7 @@ func Open(files *format.Files, name string, more pickle.Globals) (*File, error) 
 	return OpenAt(files, name, 0, file.Size, more)
 }
 
-// OpenAt is Open for a zip archive that is size bytes of a file, from an offset on.
+// OpenAt is Open for a zip archive of size bytes of a file, from an offset on.
 func OpenAt(files *format.Files, name string, at, size int64, more pickle.Globals) (*File, error) {
 	file, err := files.Open(name)
 	if err != nil {
@@ -72,7 +72,7 @@ func records(file *format.File, at, size int64) (list []format.Record, err error
 	}
 	for i := range a.members {
 		m := &a.members[i]
-		from, err := a.place(m)
+		from, err := a.dataOffset(m)
 		if err != nil {
 			return nil, err
 		}
@@ -80,11 +80,11 @@ func records(file *format.File, at, size int64) (list []format.Record, err error
 			format.Record{Name: a.name(m), File: a.file.Name, From: from, To: from + m.size,
 				Sum: m.sum})
 	}
-	return list, apart(list)
+	return list, checkOverlap(list)
 }
 
-// placed lists the entries that somebody has asked for.
-func (a *archive) placed() (list []format.Record) {
+// usedRecords lists the entries whose location was requested.
+func (a *archive) usedRecords() (list []format.Record) {
 	for i := range a.members {
 		if m := &a.members[i]; m.data > 0 {
 			list = append(list, format.Record{Name: a.name(m), From: m.data, To: m.data + m.size})
@@ -93,8 +93,8 @@ func (a *archive) placed() (list []format.Record) {
 	return list
 }
 
-// apart fails where entries share bytes. It puts them in order.
-func apart(list []format.Record) error {
+// checkOverlap puts entries in order, and fails where they share bytes.
+func checkOverlap(list []format.Record) error {
 	slices.SortFunc(list, func(x, y format.Record) int {
 		return cmp.Or(cmp.Compare(x.From, y.From), cmp.Compare(x.To, y.To))
 	})
@@ -126,7 +126,7 @@ func openAt(file *format.File, at, size int64, more pickle.Globals) (*File, erro
 			Persistent: f.storage}); err != nil {
 		return nil, err
 	}
-	return f, apart(a.placed())
+	return f, checkOverlap(a.usedRecords())
 }
 
 // readDirectory lists the entries, and finds what torch has written among them.
@@ -171,12 +171,12 @@ func readDirectory(file *format.File, at, size int64) (*archive, error) {
 	return a, nil
 }
 
-// read reads an entry whole, and compares its checksum.
+// read reads a whole entry, and compares its checksum.
 func (a *archive) read(m *member, most int64) ([]byte, int64, error) {
 	if m.size > most {
 		return nil, 0, fmt.Errorf("entry %q has %d bytes, the limit is %d", a.name(m), m.size, most)
 	}
-	at, err := a.place(m)
+	at, err := a.dataOffset(m)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
-// maxDirectory bounds the bytes of a directory. What is made of it takes hardly more: package
-// archive/zip has five times as much, and believes numbers of entries for which there is no memory.
+// maxDirectory bounds the bytes of a directory. Its parsed form takes hardly more; package
+// archive/zip takes five times as much, and trusts numbers of entries for which there is no memory.
 const maxDirectory = 256 << 20
 
 // What headers have before their names.
@@ -27,22 +27,22 @@ const (
 	locatorBytes = 20
 )
 
-// directory lists the entries of an archive.
+// A directory is the entries of an archive.
 type directory struct {
 	file    *format.File
-	at, end int64    // of the archive in its file
-	names   []byte   // of all members
-	members []member // by name
+	at, end int64    // range of the archive in its file
+	names   []byte   // names of all members
+	members []member // members by name
 	buffer  []byte
 }
 
-// member is an entry of an archive.
+// A member is an entry of an archive.
 type member struct {
-	from, to uint32 // of its name
+	from, to uint32 // range of its name in names
 	sum      uint32
 	size     int64
-	header   int64 // of its local header in the archive
-	data     int64 // in the file, if somebody has asked; else 0
+	header   int64 // offset of its local header in the archive
+	data     int64 // offset of its data in the file; 0 = not looked up yet
 }
 
 func (d *directory) name(m *member) string { return string(d.names[m.from:m.to]) }
@@ -59,8 +59,8 @@ func (d *directory) find(name string) *member {
 	return &d.members[i]
 }
 
-// place returns where in the file the bytes of a member lie.
-func (d *directory) place(m *member) (int64, error) {
+// dataOffset returns the offset in the file of a member's data.
+func (d *directory) dataOffset(m *member) (int64, error) {
 	if m.data == 0 {
 		var b [localBytes]byte
 		if m.header > d.end-d.at-localBytes {
@@ -85,10 +85,10 @@ func (d *directory) place(m *member) (int64, error) {
 }
 
 // openDirectory reads the directory of an archive of size bytes. It fails on what torch does not
-// write: compressed entries, which could be bombs, and names that stand twice.
+// write: compressed entries, which could be bombs, and repeated names.
 func openDirectory(file *format.File, at, size int64) (*directory, error) {
 	d := &directory{file: file, at: at, end: at + size}
-	o, err := d.outline()
+	o, err := d.endRecord()
 	if err != nil {
 		return nil, fmt.Errorf(
 			"the zip directory, which stands at the end: %w; the file is cut off or broken", err)
@@ -129,26 +129,27 @@ func openDirectory(file *format.File, at, size int64) (*directory, error) {
 	return d, nil
 }
 
-// outline is what the end of an archive says of its directory.
-type outline struct {
-	from, length int64 // in the archive
-	count        int64 // of entries
-	exact        bool  // else the number can be short of multiples of 65536
+// An endRecord is what the end of an archive says about its directory.
+type endRecord struct {
+	from, length int64 // range in the archive
+	count        int64 // number of entries
+	exact        bool  // whether count is exact; else it is modulo 65536
 }
 
 var errNoEnd = errors.New("it is missing")
 
-// outline finds the end of the archive and reads it.
-func (d *directory) outline() (o outline, err error) {
+// endRecord finds the end of the archive and reads it.
+func (d *directory) endRecord() (o endRecord, err error) {
 	tail, i, err := d.tail()
 	if err != nil {
 		return o, err
 	}
 	le, size := binary.LittleEndian, d.end-d.at
 	b, end := tail[i:], size-int64(len(tail)-i)
-	o = outline{count: int64(le.Uint16(b[10:])), length: int64(le.Uint32(b[12:])),
+	o = endRecord{count: int64(le.Uint16(b[10:])), length: int64(le.Uint32(b[12:])),
 		from: int64(le.Uint32(b[16:]))}
 	if i >= locatorBytes && string(tail[i-locatorBytes:i-locatorBytes+4]) == "PK\x06\x07" {
+		// wide returns the extra field of ZIP64 with the numbers that do not fit their fields.
 		var wide [end64Bytes]byte
 		end = int64(le.Uint64(tail[i-locatorBytes+8:]))
 		if end < 0 || end > size-end64Bytes {
@@ -160,7 +161,7 @@ func (d *directory) outline() (o outline, err error) {
 		if string(wide[:4]) != "PK\x06\x06" {
 			return o, errNoEnd
 		}
-		o = outline{count: int64(le.Uint64(wide[32:])), length: int64(le.Uint64(wide[40:])),
+		o = endRecord{count: int64(le.Uint64(wide[32:])), length: int64(le.Uint64(wide[40:])),
 			from: int64(le.Uint64(wide[48:])), exact: true}
 	}
 	if o.count < 0 || o.length < 0 || o.from < 0 || o.length > end || o.from > end-o.length {
@@ -170,7 +171,7 @@ func (d *directory) outline() (o outline, err error) {
 	return o, nil
 }
 
-// tail reads the last bytes of the archive, among which its end begins at i.
+// tail reads the last bytes of the archive, among which its end record begins at i.
 func (d *directory) tail() (tail []byte, i int, err error) {
 	size := d.end - d.at
 	// there are checkpoints of millions of archives, and hardly any has a comment at its end
@@ -192,7 +193,7 @@ func (d *directory) tail() (tail []byte, i int, err error) {
 	return nil, 0, errNoEnd
 }
 
-// read reads the next header of the directory, and returns how long it is.
+// read reads the next header of the directory, and returns its length.
 func (d *directory) read(in *bufio.Reader) (int64, error) {
 	le := binary.LittleEndian
 	next := func(n int) ([]byte, error) {
@@ -231,7 +232,7 @@ func (d *directory) read(in *bufio.Reader) (int64, error) {
 	return int64(centralBytes + len(rest)), nil
 }
 
-// widen takes numbers that are too large for their places from the extra field of ZIP64.
+// widen takes numbers that do not fit their fields from the extra field of ZIP64.
 func widen(extra []byte, numbers ...*int64) error {
 	var field []byte
 	for len(extra) >= 4 {

@@ -18,15 +18,14 @@ const (
 	costStep  = 64
 )
 
-// Read opens a file as a checkpoint of its own: what was saved, with the keys of nested dicts
-// joined by dots as names.
+// Read opens a file as a checkpoint of its own. Names are the keys of nested dicts, joined by dots.
 func Read(files *format.Files, name string) (*format.Checkpoint, error) {
 	f, err := Open(files, name, nil)
 	if err != nil {
 		return nil, err
 	}
 	c := &format.Checkpoint{Format: "torch"}
-	w := &walker{c: c, left: maxMemory, empty: true}
+	w := &walker{c: c, memoryLeft: maxMemory, empty: true}
 	if err := f.flatten(w, "", f.Root); err != nil {
 		return nil, err
 	}
@@ -37,10 +36,10 @@ func Read(files *format.Files, name string) (*format.Checkpoint, error) {
 }
 
 // Flatten adds the tensors and values below v, which is the root or a part of it, under names that
-// start with prefix. Dicts and objects come apart; lists and tuples only when a dict or a tensor is
-// in them.
+// start with prefix. Dicts and objects are split; lists and tuples only when they contain a dict or
+// a tensor.
 func (f *File) Flatten(c *format.Checkpoint, prefix string, v any) error {
-	return f.flatten(&walker{c: c, left: maxMemory}, prefix, v)
+	return f.flatten(&walker{c: c, memoryLeft: maxMemory}, prefix, v)
 }
 
 func (f *File) flatten(w *walker, prefix string, v any) error {
@@ -51,12 +50,12 @@ func (f *File) flatten(w *walker, prefix string, v any) error {
 }
 
 type walker struct {
-	c     *format.Checkpoint
-	left  int  // bytes of memory
-	empty bool // whether dicts without a key are values
+	c          *format.Checkpoint
+	memoryLeft int  // bytes of memory that may still be used
+	empty      bool // whether dicts without a key are values
 }
 
-// enter counts a step, and bytes that it copies.
+// enter counts a step, and the bytes that it copies.
 func (w *walker) enter(path string, depth, bytes int) error {
 	switch {
 	case depth > maxDepth:
@@ -64,7 +63,7 @@ func (w *walker) enter(path string, depth, bytes int) error {
 	case len(path) > maxPath:
 		return fmt.Errorf("%.200q…: a name of more than %d bytes", path, maxPath)
 	}
-	if w.left -= bytes + costStep; w.left < 0 {
+	if w.memoryLeft -= bytes + costStep; w.memoryLeft < 0 {
 		return fmt.Errorf("%.200q: what is saved comes apart into more than %d bytes of names "+
 			"and values; save long lists of numbers as tensors or arrays", path, maxMemory)
 	}
@@ -101,7 +100,7 @@ func (w *walker) walk(path string, v any, depth int) error {
 func (w *walker) add(path string, v any, depth int) error {
 	is, err := w.value(path, v, depth)
 	value := format.Value{Path: path, Data: is}
-	if err == nil && !told(v) {
+	if err == nil && !isComplete(v) {
 		value.Python = v
 	}
 	w.c.Values = append(w.c.Values, value)
@@ -122,7 +121,7 @@ func (w *walker) items(path string, items []pickle.Item, depth int) error {
 	return nil
 }
 
-// Join puts a name below another.
+// Join joins a name to the path above it.
 func Join(path, name string) string {
 	if path == "" {
 		return name
@@ -140,7 +139,7 @@ func (w *walker) key(path string, k any, depth int) (string, error) {
 
 // list adds a list or tuple v.
 func (w *walker) list(path string, v any, items []any, depth int) error {
-	deep, err := w.deep(path, items, depth)
+	deep, err := w.containsTensors(path, items, depth)
 	if err != nil {
 		return err
 	}
@@ -155,8 +154,8 @@ func (w *walker) list(path string, v any, items []any, depth int) error {
 	return nil
 }
 
-// deep reports whether a tensor or a dict is among the items, or in lists among them.
-func (w *walker) deep(path string, items []any, depth int) (bool, error) {
+// containsTensors reports whether a tensor or a dict is among the items, or in lists among them.
+func (w *walker) containsTensors(path string, items []any, depth int) (bool, error) {
 	for _, x := range items {
 		if err := w.enter(path, depth, 0); err != nil {
 			return false, err
@@ -170,14 +169,14 @@ func (w *walker) deep(path string, items []any, depth int) (bool, error) {
 		case pickle.Tuple:
 			in = x
 		}
-		if deep, err := w.deep(path, in, depth+1); deep || err != nil {
+		if deep, err := w.containsTensors(path, in, depth+1); deep || err != nil {
 			return deep, err
 		}
 	}
 	return false, nil
 }
 
-// value makes a plain value of one in which no tensor is.
+// value makes a plain value of one that contains no tensor.
 func (w *walker) value(path string, v any, depth int) (any, error) {
 	text, _ := v.(string)
 	if err := w.enter(path, depth, len(text)); err != nil {

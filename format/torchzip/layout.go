@@ -58,7 +58,7 @@ func LayoutRoot(o *format.Output, file string, root any, tensors []format.Tensor
 	return at, nil
 }
 
-// repeated returns a key that stands twice in a dict.
+// repeated returns a key that occurs twice in a dict.
 func repeated(d *pickle.Dict) string {
 	seen := map[any]bool{}
 	for _, item := range d.Items {
@@ -107,8 +107,8 @@ func LayoutAt(o *format.Output, file string, base int64, root any,
 	return size, at, nil
 }
 
-// Placeholder is what rebuilds a tensor from storage i of its file. Of the tensor, only element
-// type and shape count.
+// Placeholder returns the call that rebuilds a tensor from storage i of its file. Of the tensor,
+// only element type and shape count.
 func Placeholder(i int, t format.Tensor) (any, error) {
 	n, err := t.Shape.Elements()
 	if err != nil {
@@ -135,8 +135,8 @@ func Placeholder(i int, t format.Tensor) (any, error) {
 		Args: []any{storage(class, t.Bytes()), int64(0), shape, strides, false, hooks, dtype}}, nil
 }
 
-// global is the name of an element type in a list, the longest where there are several
-// (torch.float32, not torch.float); empty without one.
+// global returns the longest name of an element type in a list (torch.float32, not torch.float);
+// the zero value without one.
 func global(list map[string]tensor.DType, d tensor.DType) pickle.Global {
 	best := ""
 	for name, x := range list {
@@ -151,7 +151,7 @@ func global(list map[string]tensor.DType, d tensor.DType) pickle.Global {
 	return pickle.Global{Module: best[:i], Name: best[i+1:]}
 }
 
-// Ints is a tuple of integers.
+// Ints returns a tuple of integers.
 func Ints(list []int) pickle.Tuple {
 	t := make(pickle.Tuple, len(list))
 	for i, n := range list {
@@ -160,10 +160,10 @@ func Ints(list []int) pickle.Tuple {
 	return t
 }
 
-// DTypeGlobal is torch's name of an element type.
+// DTypeGlobal returns torch's name of an element type.
 func DTypeGlobal(d tensor.DType) pickle.Global { return global(dtypes, d) }
 
-// Plain makes a value of a checkpoint one of a pickle.
+// Plain converts a value of a checkpoint to one of a pickle.
 func Plain(v any) (any, error) {
 	switch v := v.(type) {
 	case []any:

@@ -10,8 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// Nest adds values to a dict, as dicts in dicts by the dots in their paths: the way back from
-// Flatten. plain makes values of a pickle.
+// Nest adds values to a dict, as nested dicts by the dots in their paths, which reverses Flatten.
+// plain makes values of a pickle.
 func Nest(d *pickle.Dict, values []format.Value, plain func(any) (any, error)) error {
 	for _, v := range values {
 		p, err := plain(v.Data)
@@ -26,9 +26,9 @@ func Nest(d *pickle.Dict, values []format.Value, plain func(any) (any, error)) e
 	return nil
 }
 
-// enumerated is what Flatten makes of an enumeration: MODULE.CLASS.NAME of a member,
+// enumText matches the text that Flatten makes of an enumeration: MODULE.CLASS.NAME of a member,
 // MODULE.CLASS[VALUE] of a call with a value.
-var enumerated = regexp.MustCompile(`^([\w.]+)\.(\w+)(?:\.(\w+)|\[([^\]]*)\])$`)
+var enumText = regexp.MustCompile(`^([\w.]+)\.(\w+)(?:\.(\w+)|\[([^\]]*)\])$`)
 
 // Objects returns Plain for values among which there can be objects: element types, and
 // enumerations of known classes, come from the texts that Flatten has made of them. A text that was
@@ -45,7 +45,7 @@ func Objects(known pickle.Globals) func(any) (any, error) {
 				return g, nil
 			}
 		}
-		m := enumerated.FindStringSubmatch(text)
+		m := enumText.FindStringSubmatch(text)
 		if m == nil || known[pickle.Global{Module: m[1], Name: m[2]}] == nil {
 			return text, nil
 		}

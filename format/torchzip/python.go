@@ -7,60 +7,60 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// taken are the classes, beside those of tensors, of which torch.load with weights_only takes
-// objects.
-var taken = []pickle.Global{{Module: "builtins", Name: "complex"},
+// loadable lists the classes, besides those of tensors, whose objects torch.load accepts with
+// weights_only.
+var loadable = []pickle.Global{{Module: "builtins", Name: "complex"},
 	{Module: "torch", Name: "device"}}
 
-// told reports whether what value makes of v tells all of it, so that Plain gives it back.
-func told(v any) bool {
+// isComplete reports whether the plain value of v is complete, so that Plain restores v.
+func isComplete(v any) bool {
 	switch v := v.(type) {
 	case pickle.Tuple, *pickle.Set, *pickle.Array, *pickle.Buffer, pickle.Global, pickle.Member,
 		*pickle.Object:
 		return false
 	case *pickle.List:
-		return !slices.ContainsFunc(v.Items, func(x any) bool { return !told(x) })
+		return !slices.ContainsFunc(v.Items, func(x any) bool { return !isComplete(x) })
 	}
 	return true
 }
 
-// Pickled makes of a value what a pickle of the output has: what its own pickle had, as far as
-// torch.load with weights_only takes it. What becomes something else, the output then says.
+// Pickled returns a value as the output's pickle has it: like its own pickle, as far as torch.load
+// accepts it with weights_only. The output lists values that change.
 func Pickled(o *format.Output, v format.Value) (any, error) {
 	if v.Python == nil {
 		return Plain(v.Data)
 	}
-	k := keeper{walker: walker{left: maxMemory}, altered: format.Altered{Path: v.Path}}
-	p, err := k.keep(v.Python)
+	k := converter{walker: walker{memoryLeft: maxMemory}, altered: format.Altered{Path: v.Path}}
+	p, err := k.convert(v.Python)
 	if k.altered.Was != "" {
 		o.Altered = append(o.Altered, k.altered)
 	}
 	return p, err
 }
 
-// keeper makes what a pickle can have, and notes the first thing that becomes something else.
-type keeper struct {
+// A converter makes what a pickle can hold, and records the first thing that changes.
+type converter struct {
 	walker
 	altered format.Altered
 }
 
-func (k *keeper) keep(v any) (any, error) {
+func (k *converter) convert(v any) (any, error) {
 	switch v := v.(type) {
 	case pickle.Tuple:
-		return k.all(v)
+		return k.convertAll(v)
 	case *pickle.List:
-		items, err := k.all(v.Items)
+		items, err := k.convertAll(v.Items)
 		return &pickle.List{Items: items}, err
 	case *pickle.Set:
 		if v.Frozen {
-			k.becomes(v, "set")
+			k.alters(v, "set")
 		}
-		items, err := k.all(v.Items)
+		items, err := k.convertAll(v.Items)
 		return &pickle.Object{Class: pickle.Global{Module: "builtins", Name: "set"},
 			Args: []any{&pickle.List{Items: items}}}, err
 	case *pickle.Object:
-		if slices.Contains(taken, v.Class) && v.State == nil {
-			args, err := k.all(v.Args)
+		if slices.Contains(loadable, v.Class) && v.State == nil {
+			args, err := k.convertAll(v.Args)
 			return &pickle.Object{Class: v.Class, Args: args}, err
 		}
 	case pickle.Global:
@@ -69,17 +69,17 @@ func (k *keeper) keep(v any) (any, error) {
 		}
 	}
 	is, err := k.value(k.altered.Path, v, 0)
-	if !told(v) {
-		k.becomes(v, pickle.Kind(is))
+	if !isComplete(v) {
+		k.alters(v, pickle.Kind(is))
 	}
 	return is, err
 }
 
-// all keeps each of some items.
-func (k *keeper) all(items []any) (pickle.Tuple, error) {
+// convertAll converts each of some items.
+func (k *converter) convertAll(items []any) (pickle.Tuple, error) {
 	list := make(pickle.Tuple, 0, len(items))
 	for _, x := range items {
-		p, err := k.keep(x)
+		p, err := k.convert(x)
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +88,7 @@ func (k *keeper) all(items []any) (pickle.Tuple, error) {
 	return list, nil
 }
 
-func (k *keeper) becomes(v any, is string) {
+func (k *converter) alters(v any, is string) {
 	if k.altered.Was == "" {
 		k.altered.Was, k.altered.Is = pickle.Kind(v), is
 	}

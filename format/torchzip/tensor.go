@@ -15,25 +15,25 @@ type Tensor struct {
 	Shape tensor.Shape
 
 	file    string
-	offset  int64 // of the first element in the file
+	offset  int64 // offset of the first element in the file
 	strides []int // in elements
 }
 
-// storage is an entry of the archive with elements.
+// A storage is an entry of the archive with elements.
 type storage struct {
-	dtype tensor.DType // 0 when the storage is untyped
+	dtype tensor.DType // 0 = an untyped storage
 	file  string
 	at    int64
 	bytes int64
 }
 
-// Kind is what Python calls the type of a tensor.
+// Kind returns what Python calls the type of a tensor.
 func (*Tensor) Kind() string { return "torch.Tensor" }
 
-// Kind is what Python calls the type of a storage.
+// Kind returns what Python calls the type of a storage.
 func (*storage) Kind() string { return "torch.UntypedStorage" }
 
-// storages are the classes of storages, and the elements of each.
+// storages maps the classes of storages to their element types.
 var storages = map[string]tensor.DType{
 	"torch.DoubleStorage": tensor.F64, "torch.FloatStorage": tensor.F32,
 	"torch.HalfStorage": tensor.F16, "torch.BFloat16Storage": tensor.BF16,
@@ -44,7 +44,7 @@ var storages = map[string]tensor.DType{
 	"torch.UntypedStorage": 0, "torch.storage.UntypedStorage": 0,
 }
 
-// dtypes are torch's names of element types, some of which have two.
+// dtypes maps torch's names of element types, some of which have two.
 var dtypes = map[string]tensor.DType{
 	"torch.float64": tensor.F64, "torch.float32": tensor.F32, "torch.float16": tensor.F16,
 	"torch.bfloat16": tensor.BF16,
@@ -60,7 +60,7 @@ var dtypes = map[string]tensor.DType{
 	"torch.float8_e5m2fnuz": tensor.F8E5M2FNUZ, "torch.float8_e4m3fnuz": tensor.F8E4M3FNUZ,
 }
 
-// DType returns the element type that a global such as torch.float32 is.
+// DType returns the element type of a global such as torch.float32.
 func DType(v any) (tensor.DType, error) {
 	g, ok := v.(pickle.Global)
 	if !ok {
@@ -101,7 +101,7 @@ func (f *File) storage(id any) (any, error) {
 			m.size)
 	}
 	var err error
-	s.at, err = f.archive.place(m)
+	s.at, err = f.archive.dataOffset(m)
 	return s, err
 }
 
@@ -139,7 +139,7 @@ func keys(m map[string]tensor.DType) (names []string) {
 	return names
 }
 
-// first is a call that adds to its first argument nothing that is saved.
+// first implements a call that adds to its first argument nothing that is saved.
 func first(args []any) (any, error) {
 	if len(args) == 0 {
 		return nil, fmt.Errorf("no arguments")
@@ -299,7 +299,7 @@ func (t *Tensor) packed() bool {
 	return true
 }
 
-// Flat returns the elements from a place on of a tensor that is packed, as bytes of its file.
+// Flat returns the location in the file of the elements of a packed tensor from an index on.
 func (t *Tensor) Flat(from int) (file string, offset int64, err error) {
 	if !t.packed() {
 		return "", 0, fmt.Errorf("a tensor of shape %v with strides %v is not packed", t.Shape,

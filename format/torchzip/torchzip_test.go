@@ -125,12 +125,14 @@ func fixture(t testing.TB, name string) []byte {
 	return b
 }
 
-// entry is one of an archive that a test puts together.
+// An entry is an entry of an archive that is to be written: bytes, or the size of elements that
+// others write.
 type entry struct {
 	name, data string
 	method     uint16
 }
 
+// An archive is the zip archive of a file.
 func archive(t testing.TB, entries ...entry) []byte {
 	var b bytes.Buffer
 	w := zip.NewWriter(&b)

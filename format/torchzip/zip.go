@@ -8,19 +8,19 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
-// alignment is that of each entry's data in its file, as torch has it.
+// alignment is the alignment of each entry's data in its file, as torch has it.
 const alignment = 64
 
-// entry is one of an archive that is to be written: bytes, or the size of elements that others
-// write.
+// An entry is an entry of an archive that is to be written: bytes, or the size of elements that
+// others write.
 type entry struct {
 	name  string
 	bytes []byte
-	size  int64 // without bytes
+	size  int64 // size of an entry without bytes
 
-	at     int64   // of its data in the archive
-	header int64   // of its local header
-	sums   []int64 // where the checksum of elements goes
+	at     int64   // offset of its data in the archive
+	header int64   // offset of its local header
+	sums   []int64 // where the checksum of its elements goes
 }
 
 func (e *entry) length() int64 {
@@ -60,13 +60,13 @@ func layoutZip(o *format.Output, file string, base int64, entries []*entry) int6
 	return w.at - base
 }
 
-// framer adds what holds no elements to an output, in frames as long as can be: there are
+// A framer adds bytes that are not elements to an output, in frames as long as possible: there are
 // checkpoints of so many small archives that frames are most of the memory.
 type framer struct {
 	output *format.Output
 	file   string
-	at     int64  // in the file, of what comes next
-	bytes  []byte // before it, that are in no frame yet
+	at     int64  // offset in the file of what comes next
+	bytes  []byte // bytes before at that are in no frame yet
 }
 
 func (w *framer) add(b []byte) {
@@ -111,7 +111,7 @@ func narrow(n int64) uint32 {
 	return uint32(n)
 }
 
-// wide is the extra field of ZIP64 with those of the numbers that are too large for their places.
+// wide returns the extra field of ZIP64 with the numbers that do not fit their fields.
 func wide(numbers ...int64) []byte {
 	var b []byte
 	for _, n := range numbers {
@@ -137,8 +137,8 @@ func (e *entry) fields(extra int) []byte {
 	return le.AppendUint16(b, uint16(extra))
 }
 
-// localHeader stands before the data, and fills up to its alignment with an extra field that
-// readers pass over.
+// localHeader precedes the data, and fills up to its alignment with an extra field that readers
+// skip.
 func (e *entry) localHeader(base int64) []byte {
 	extra := wide(e.length(), e.length())
 	const fixed, head = 30, 4

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// A List is a list of patterns. They fit names as Python's re.match has it: from the beginning on,
+// A List is a list of patterns. They match names as Python's re.match does: from the beginning on,
 // to wherever they end.
 type List struct {
 	Key   string   // name of the list
@@ -31,11 +31,11 @@ func NewList(key string, effort *Effort) *List {
 // Exact reports whether every pattern of the list fits a single name.
 func (l *List) Exact() bool { return len(l.loose) == 0 }
 
-// expression is a pattern that can fit several names.
+// An expression is a pattern that can match several names.
 type expression struct {
 	*regexp.Regexp
 	index int
-	steps int // of its program
+	steps int // instructions of its program
 }
 
 // MaxBytes bounds a pattern, in bytes.
@@ -64,8 +64,8 @@ func (e *Effort) Spent() error {
 	return nil
 }
 
-// Add adds a pattern. It fails on one that Go's regular expressions lack, or take otherwise than
-// Python's.
+// Add adds a pattern. It fails on a pattern that Go's regular expressions lack, or treat
+// differently from Python's.
 func (l *List) Add(text string) error {
 	left := l.effort
 	fail := func(why any) error {
@@ -107,7 +107,7 @@ func (l *List) Add(text string) error {
 	return nil
 }
 
-// literal returns the single name that an expression fits; false when it can fit others.
+// literal returns the only name that an expression matches; false when it can match others.
 func literal(tree *syntax.Regexp) (name string, single bool) {
 	last := len(tree.Sub) - 1
 	if tree.Op != syntax.OpConcat || last < 1 || tree.Sub[0].Op != syntax.OpBeginText ||
@@ -123,7 +123,7 @@ func literal(tree *syntax.Regexp) (name string, single bool) {
 	return name, true
 }
 
-// Fit returns the patterns that fit a name, in their order.
+// Fit returns the indices of the patterns that match a name, ascending.
 func (l *List) Fit(name string) (fitting []int, err error) {
 	left := l.effort
 	if len(l.loose) > 0 && strings.ContainsFunc(name, func(c rune) bool {

@@ -21,18 +21,18 @@ const maxGroups = 1 << 16
 // maxLayers bounds the layers of a pipeline for which shoal finds out how DeepSpeed cuts them.
 const maxLayers = 512
 
-// A pipe is a pipeline that is cut anew.
-type pipe struct {
-	// of each group the parameters of a unit, in order: a unit is a layer, or what tied layers have
-	// in common
+// A pipeline is a pipeline that is divided anew.
+type pipeline struct {
+	// Names are, for each group, the parameters of each unit, in order. A unit is a layer, or what
+	// tied layers share.
 	names  []map[string][]string
-	layers []string // the unit of each layer; "" for one without parameters
-	// how many elements each layer has on a rank of those that it was trained on, and of those that
-	// it is for
+	layers []string // unit of each layer; "" = a layer without parameters
+	// Weight is the number of elements of each layer on a rank: of the ranks that it was trained
+	// on, and of those that it is for.
 	weight [2][]int
-	likes  []string // what layers have that are alike
-	hidden int      // how many of the last layers are tied, and have no file
-	// which layers with parameters the stages have that it was trained on
+	kinds  []string // text that is equal for layers of the same parameters
+	hidden int      // number of last layers that are tied, and have no file
+	// whether each stage of the training run had each layer with parameters.
 	stages [][]bool
 }
 
@@ -99,8 +99,8 @@ func UnitOf(name string) string {
 // newPipe finds out which layers there are. Parameters are in the order of DeepSpeed's module: what
 // is tied comes first, then layer by layer.
 func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
-	first func(string) [2]bool, pp int) (*pipe, error) {
-	p := &pipe{}
+	first func(string) [2]bool, pp int) (*pipeline, error) {
+	p := &pipeline{}
 	elements, like := map[string]*[2]int{}, map[string][]string{}
 	for s, own := range groups {
 		for g, names := range own {
@@ -156,14 +156,14 @@ func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
 			}
 			p.weight[i] = append(p.weight[i], n)
 		}
-		p.likes = append(p.likes, strings.Join(like[unit], " "))
+		p.kinds = append(p.kinds, strings.Join(like[unit], " "))
 	}
 	p.addStages(groups)
 	return p, nil
 }
 
 // addStages notes which layers with parameters each stage has.
-func (p *pipe) addStages(groups [][][]string) {
+func (p *pipeline) addStages(groups [][][]string) {
 	for _, own := range groups {
 		has := make([]bool, len(p.layers))
 		for _, name := range slices.Concat(own...) {
@@ -176,9 +176,9 @@ func (p *pipe) addStages(groups [][][]string) {
 }
 
 // place finds out which unit each layer is. A tied layer has no file where a stage gives it a
-// function of its own, and with experts none has: such a one of the last stage counts as the last
-// layer, and in a stage before it is the one layer that is left.
-func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
+// function of its own, and none has with experts. Such a layer of the last stage counts as the last
+// layer; in an earlier stage it is the one layer that is left.
+func (p *pipeline) place(groups [][][]string, tied map[string][]int, pp int) error {
 	put := func(layer int, unit string) {
 		for len(p.layers) <= layer {
 			p.layers = append(p.layers, "")
@@ -219,17 +219,18 @@ func (p *pipe) place(groups [][][]string, tied map[string][]int, pp int) error {
 			for _, layer := range tied[key] {
 				between := layer > ends[s] || ends[s] == from // it can be of the next stage too
 				if put(layer, TiedPrefix+key); !taken[layer] && layer > from && layer < to &&
-					!(here > 0 && between && has(groups[s+1:], key) > 0) {
+					!(here > 0 && between && countTied(groups[s+1:], key) > 0) {
 					taken[layer] = true
 					here++
 				}
 			}
 			switch {
-			case here > 0 && (len(tied[key]) > 1 || pp == 1 || has(groups, key) > 1):
-			case here == 0 && s == len(groups)-1 && (len(tied[key]) > 0 || has(groups, key) > 1):
+			case here > 0 && (len(tied[key]) > 1 || pp == 1 || countTied(groups, key) > 1):
+			case here == 0 && s == len(groups)-1 &&
+				(len(tied[key]) > 0 || countTied(groups, key) > 1):
 				hidden = append(hidden, TiedPrefix+key)
-			case here == 0 && s < len(groups)-1 && p.only(from, to) >= 0:
-				put(p.only(from, to), TiedPrefix+key)
+			case here == 0 && s < len(groups)-1 && p.singleGap(from, to) >= 0:
+				put(p.singleGap(from, to), TiedPrefix+key)
 			default:
 				return fmt.Errorf("which layers are tied as %q is not known, as not all have "+
 					"files: a stage that gives one a function of its own writes none, and with "+
@@ -256,9 +257,9 @@ func firstLayer(own [][]string) (first int) {
 	return first
 }
 
-// only is the one layer between two that nobody has; -1 if there is none, or several. Such a one
-// can be a function too.
-func (p *pipe) only(from, to int) (layer int) {
+// singleGap returns the one layer between two that no stage has; -1 if there is none, or several.
+// It can also be a function.
+func (p *pipeline) singleGap(from, to int) (layer int) {
 	layer = -1
 	for l := from + 1; l < min(to, len(p.layers)); l++ {
 		if p.layers[l] == "" && layer >= 0 {
@@ -271,8 +272,8 @@ func (p *pipe) only(from, to int) (layer int) {
 	return layer
 }
 
-// has counts the stages that have what is tied by a key.
-func has(groups [][][]string, key string) (n int) {
+// countTied counts the stages that have what is tied by a key.
+func countTied(groups [][][]string, key string) (n int) {
 	for _, own := range groups {
 		if slices.ContainsFunc(slices.Concat(own...), func(name string) bool {
 			return TiedKey(name) == key
@@ -283,8 +284,8 @@ func has(groups [][][]string, key string) (n int) {
 	return n
 }
 
-// groups are the parameters in each group of stages that begin with some layers.
-func (p *pipe) groups(starts []int) (all [][][]string) {
+// groups returns the parameters in each group of stages that begin with some layers.
+func (p *pipeline) groups(starts []int) (all [][][]string) {
 	for s := range len(starts) - 1 {
 		var ties, own []string
 		for _, unit := range p.layers[starts[s]:starts[s+1]] {
@@ -308,9 +309,9 @@ func (p *pipe) groups(starts []int) (all [][][]string) {
 	return all
 }
 
-// find finds out with which layers stages begin, as DeepSpeed's PipelineModule cuts: by its ways to
-// do so, of which those count that come to the stages it was trained on.
-func (p *pipe) find(pp int) ([]int, error) {
+// find finds out with which layers stages begin, as DeepSpeed's PipelineModule divides them: by
+// those of its ways that give the stages of the training run.
+func (p *pipeline) find(pp int) ([]int, error) {
 	if pp == 1 {
 		return []int{0}, nil
 	}
@@ -321,11 +322,11 @@ func (p *pipe) find(pp int) ([]int, error) {
 	var found []int
 	ways := p.ways(p.weight[1])
 	for i, cut := range p.ways(p.weight[0]) {
-		if !p.trained(cut(len(p.stages))) {
+		if !p.matchesTrained(cut(len(p.stages))) {
 			continue
 		}
 		starts := ways[i](pp)
-		if found != nil && !p.same(found, starts) {
+		if found != nil && !p.equivalent(found, starts) {
 			return nil, fmt.Errorf("its %d stages could be cut as %d in several ways, beginning "+
 				"with the layers %v or %v; say which (--stages, without the first)", len(p.stages),
 				pp, found, starts)
@@ -339,15 +340,15 @@ func (p *pipe) find(pp int) ([]int, error) {
 	return found, nil
 }
 
-// ways are those in which PipelineModule cuts layers of some weights in stages: by parameters,
-// evenly, and by a type, which is that of most layers here. Functions behind the last layer with
+// ways returns the ways in which PipelineModule divides layers of some weights: by parameters,
+// evenly, and by a type, which is that of most layers here. Functions after the last layer with
 // parameters count for the second, and leave no trace.
-func (p *pipe) ways(weight []int) (all []func(int) []int) {
+func (p *pipeline) ways(weight []int) (all []func(int) []int) {
 	for more := range 3 {
 		all = append(all, func(stages int) []int { return Uniform(len(p.layers)+more, stages) })
 	}
 	alike := map[string]int{}
-	for _, l := range p.likes {
+	for _, l := range p.kinds {
 		if l != "" {
 			alike[l]++
 		}
@@ -358,8 +359,8 @@ func (p *pipe) ways(weight []int) (all []func(int) []int) {
 			most = l
 		}
 	}
-	typed := make([]int, len(p.likes))
-	for i, l := range p.likes {
+	typed := make([]int, len(p.kinds))
+	for i, l := range p.kinds {
 		if l == most {
 			typed[i] = 1
 		}
@@ -370,8 +371,8 @@ func (p *pipe) ways(weight []int) (all []func(int) []int) {
 	return all
 }
 
-// trained reports whether stages that begin with some layers are those that it was trained on.
-func (p *pipe) trained(starts []int) bool {
+// matchesTrained reports whether stages that begin with some layers are those of the training run.
+func (p *pipeline) matchesTrained(starts []int) bool {
 	for s, has := range p.stages {
 		for layer, is := range has {
 			if in := layer >= starts[s] && (s == len(starts)-1 || layer < starts[s+1]); is && !in {
@@ -382,8 +383,8 @@ func (p *pipe) trained(starts []int) bool {
 	return true
 }
 
-// same reports whether two ways come to the same for all layers with parameters.
-func (p *pipe) same(a, b []int) bool {
+// equivalent reports whether two divisions are the same for all layers with parameters.
+func (p *pipeline) equivalent(a, b []int) bool {
 	for s := range a {
 		for _, unit := range p.layers[min(a[s], b[s], len(p.layers)):min(max(a[s], b[s]),
 			len(p.layers))] {
