@@ -90,7 +90,8 @@ func (p *Proof) Fault(n int, main, model []byte) Fault {
 	Round(p.Model.DType, rounded, main)
 	return Fault{Name: p.Main.Name, Place: p.Main.Coords.String(), File: file, Offset: at,
 		What: fmt.Sprintf(
-			"element %v is %v, which is %v in %v, and %q has %v there (%s, byte %d): the optimizer "+
+			"element %v is %v, which is %v in %v, and %q has %v there (%s, byte %d): the "+
+				"optimizer "+
 				"is of other parameters, or one of both is damaged",
 			tensor.Shape(index), number(tensor.F32, main), number(p.Model.DType, rounded),
 			p.Model.DType, p.Model.Name, number(p.Model.DType, model), other, to)}

@@ -152,7 +152,8 @@ func FuzzAnswers(f *testing.F) {
 		fmt.Sprintf(aList,
 			"<IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>"),
 		fmt.Sprintf(aList,
-			"<CommonPrefixes><Prefix>runs%2Fstep-000000000001-0123456789abcdef%2F</Prefix></CommonPrefixes>"),
+			"<CommonPrefixes><Prefix>runs%2Fstep-000000000001-0123456789abcdef%2F</Prefix></Com"+
+				"monPrefixes>"),
 		fmt.Sprintf(aList, "<Contents><Key>runs/../../x</Key><Size>-5</Size></Contents>"),
 		`<ListMultipartUploadsResult><Bucket>models</Bucket><IsTruncated>true</IsTruncated><NextKeyMarker>runs/a</NextKeyMarker><NextUploadIdMarker>1</NextUploadIdMarker><Upload><Key>runs/a</Key><UploadId>1</UploadId></Upload></ListMultipartUploadsResult>`,
 		`<InitiateMultipartUploadResult><Bucket>models</Bucket><Key>runs/a</Key><UploadId>1</UploadId></InitiateMultipartUploadResult>`,

@@ -103,7 +103,7 @@ func (r *reader) metadata(root any) error {
 	for _, item := range tensors.Items {
 		name, ok := item.Key.(string)
 		if !ok {
-			return fmt.Errorf("%s as the name of a tensor", pickle.A(item.Key))
+			return fmt.Errorf("%s as the name of a tensor", pickle.KindWithArticle(item.Key))
 		}
 		switch o, _ := item.Value.(*pickle.Object); {
 		case o != nil && o.Class.Name == "TensorStorageMetadata":
@@ -111,7 +111,7 @@ func (r *reader) metadata(root any) error {
 		case o != nil && o.Class.Name == "BytesStorageMetadata":
 			err = r.value(name)
 		default:
-			err = fmt.Errorf("%s is neither tensor nor bytes", pickle.A(item.Value))
+			err = fmt.Errorf("%s is neither tensor nor bytes", pickle.KindWithArticle(item.Value))
 		}
 		if err != nil {
 			return fmt.Errorf("%q: %w", name, err)

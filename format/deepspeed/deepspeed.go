@@ -359,13 +359,13 @@ func (r *reader) model(name string) (*model, error) {
 func shapesOf(v any) (params, error) {
 	d, ok := v.(*pickle.Dict)
 	if !ok {
-		return nil, fmt.Errorf("%s instead of a dict", pickle.A(v))
+		return nil, fmt.Errorf("%s instead of a dict", pickle.KindWithArticle(v))
 	}
 	var list params
 	for _, item := range d.Items {
 		name, ok := item.Key.(string)
 		if !ok {
-			return nil, fmt.Errorf("%s as a name", pickle.A(item.Key))
+			return nil, fmt.Errorf("%s as a name", pickle.KindWithArticle(item.Key))
 		}
 		shape, err := pickle.Sizes(item.Value)
 		if err != nil {
@@ -445,7 +445,7 @@ func (r *reader) values() error {
 	}
 	root, ok := f.Root.(*pickle.Dict)
 	if !ok {
-		return fmt.Errorf("%s: %s instead of a dict", f.Name, pickle.A(f.Root))
+		return fmt.Errorf("%s: %s instead of a dict", f.Name, pickle.KindWithArticle(f.Root))
 	}
 	part := format.Checkpoint{}
 	for _, item := range root.Items {

@@ -158,7 +158,8 @@ func (r *reader) layer(stage, layer, experts int, units map[string]bool) (prefix
 			}
 			if file == "" {
 				return "", fmt.Errorf("there is no file of expert %d of layer %d of the "+
-					"mixture, mp rank %d (%s); a rank did not finish its save, or it was not copied", expert, layer, mp, expertFileName(layer, expert, mp))
+					"mixture, mp rank %d (%s); a rank did not finish its save, or it was not "+
+					"copied", expert, layer, mp, expertFileName(layer, expert, mp))
 			}
 			names, err := r.expert(file, expert, mp)
 			if err != nil {
@@ -253,7 +254,8 @@ func (r *reader) expert(file string, expert, mp int) (names []string, err error)
 		}
 		if m == nil || m[2] != strconv.Itoa(expert) {
 			return nil, fmt.Errorf("%s has %q, which is no parameter of expert %d by "+
-				"DeepSpeed's own layer (deepspeed_moe); convert the checkpoint with ds_to_universal", f.Name, t.Name, expert)
+				"DeepSpeed's own layer (deepspeed_moe); convert the checkpoint with "+
+				"ds_to_universal", f.Name, t.Name, expert)
 		}
 		names = append(names, t.Name)
 		r.numbers[m[1]] = max(r.numbers[m[1]], expert+1)

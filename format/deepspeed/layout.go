@@ -106,7 +106,8 @@ func (w *writer) sort(tensors []format.Tensor) error {
 	slices.Sort(w.params)
 	if len(w.params) == 0 {
 		return fmt.Errorf("there is no state of an optimizer (tensors optimizer.fp32.NAME and " +
-			"so on), and DeepSpeed's checkpoints are little else; for weights alone choose hf or pt")
+			"so on), and DeepSpeed's checkpoints are little else; for weights alone choose hf " +
+			"or pt")
 	}
 	switch {
 	case slices.ContainsFunc(w.models, func(t *format.Tensor) bool {

@@ -228,7 +228,7 @@ func mappedNames(g int, ranks []*rank) (names []string, err error) {
 		d, ok := maps.Items[g].(*pickle.Dict)
 		if !ok {
 			return nil, fmt.Errorf("%s: param_slice_mappings has %s", one.file.Name,
-				pickle.A(maps.Items[g]))
+				pickle.KindWithArticle(maps.Items[g]))
 		}
 		for _, item := range d.Items {
 			if name, _ := item.Key.(string); !seen[name] {
@@ -268,7 +268,7 @@ func openRank(f *torchzip.File) (*rank, int64, error) {
 		t, ok := b.(*torchzip.Tensor)
 		if !ok || len(t.Shape) != 1 {
 			return nil, 0, fmt.Errorf("%s holds %s where a flat buffer is due", weights,
-				pickle.A(b))
+				pickle.KindWithArticle(b))
 		}
 		one.fp32 = append(one.fp32, t)
 	}
@@ -328,7 +328,8 @@ func (one *rank) innerState(state *pickle.Dict, key string) error {
 		for _, kind := range kinds.Items {
 			name, ok := kind.Key.(string)
 			if !ok {
-				return fmt.Errorf("%s.state.%d has %s as a key", key, g, pickle.A(kind.Key))
+				return fmt.Errorf("%s.state.%d has %s as a key", key, g,
+					pickle.KindWithArticle(kind.Key))
 			}
 			switch v := kind.Value.(type) {
 			case *torchzip.Tensor:

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/megatron/order"
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
@@ -311,7 +312,7 @@ func modelOrder(names []string) []string {
 	seen := map[string]int{}
 	var list []place
 	for _, name := range names {
-		p := place{name, [4]int{depth(name)}}
+		p := place{name, [4]int{order.Depth(name)}}
 		if m := groupedExperts.FindStringSubmatch(name); m != nil {
 			module, _, _ := strings.Cut(m[2], ".") // which has the weight and the bias of each
 			if _, there := seen[module]; !there {

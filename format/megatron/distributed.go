@@ -112,7 +112,7 @@ func readBuffers(root any) (list []*buffer, err error) {
 	}
 	d, ok := root.(*pickle.Dict)
 	if !ok {
-		return nil, unnamedErrorf("%s holds %s", distributedName, pickle.A(root))
+		return nil, unnamedErrorf("%s holds %s", distributedName, pickle.KindWithArticle(root))
 	}
 	for _, item := range d.Items {
 		if _, ok := item.Key.(int64); !ok {
@@ -121,7 +121,7 @@ func readBuffers(root any) (list []*buffer, err error) {
 		types, ok := item.Value.(*pickle.Dict)
 		if !ok {
 			return nil, unnamedErrorf("%s: buffer %v is %s", distributedName, item.Key,
-				pickle.A(item.Value))
+				pickle.KindWithArticle(item.Value))
 		}
 		for _, t := range types.Items {
 			b, err := readBuffer(t.Key, t.Value)
@@ -143,8 +143,9 @@ func readBuffer(key, v any) (*buffer, error) {
 	if err != nil || !ok || !format.CanRound(d) {
 		return nil, unnamedErrorf(
 			"%s: a buffer under %s is %s; it is of a Megatron before February "+
-				"2024, or not of its distributed optimizer", distributedName, pickle.A(key),
-			pickle.A(v))
+				"2024, or not of its distributed optimizer", distributedName,
+			pickle.KindWithArticle(key),
+			pickle.KindWithArticle(v))
 	}
 	b := &buffer{dtype: d}
 	for _, k := range fields.Items {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/megatron/order"
 	"github.com/shoal-ml/shoal/format/pickle"
 	"github.com/shoal-ml/shoal/format/torchzip"
 	"github.com/shoal-ml/shoal/state/layout"
@@ -67,7 +68,7 @@ func (w *writer) planFlat(tensors []format.Tensor, read func(*format.Tensor, []b
 func checkRegistered(names []string) error {
 	var last []int
 	for i, name := range names {
-		at, known := registrationOrder(name)
+		at, known := order.Of(name)
 		if !known {
 			return fmt.Errorf("of the parameter %q shoal does not know where among others "+
 				"Megatron registers it, which is all that tells where it stands in the "+

@@ -37,7 +37,9 @@ func TestFold(t *testing.T) {
 					t.Errorf("renamed is %v", renamed)
 				}
 				for _, x := range c.Tensors {
-					if steps := "optimizer.step.decoder.layers.0.self_attention.linear_qkv.weight"; x.Name == steps && (renamed[steps] != "optimizer.step.model.layers.0.self_attn.k_proj.weight" || len(x.Replicas) < 2) {
+					if steps := "optimizer.step.decoder.layers.0.self_attention.linear_qkv.weig" +
+						"ht"; x.Name == steps && (renamed[steps] != "optimizer.step.model.layer"+
+						"s.0.self_attn.k_proj.weight" || len(x.Replicas) < 2) {
 						t.Errorf("%s was %s, with the replicas %v", steps, renamed[steps],
 							x.Replicas)
 					}

@@ -79,7 +79,7 @@ func innerGroups(groups *pickle.List, state *pickle.Dict, mains *pickle.List) (l
 			if !isNumber || !isDict {
 				return nil, unnamedErrorf(
 					"the optimizer has %s under %s, not the state of a parameter under its number",
-					pickle.A(item.Value), pickle.A(item.Key))
+					pickle.KindWithArticle(item.Value), pickle.KindWithArticle(item.Key))
 			}
 			states[number] = kinds
 		}
@@ -128,7 +128,7 @@ func readGroup(v any, states map[int64]*pickle.Dict) (*group, error) {
 		if !ok {
 			return nil, unnamedErrorf(
 				"a group of the optimizer has %s as the number of a parameter",
-				pickle.A(x))
+				pickle.KindWithArticle(x))
 		}
 		s := &slot{}
 		if state := states[number]; state != nil {
@@ -182,14 +182,15 @@ func (g *group) accepts(p *param, size degrees) bool {
 func mainTensors(v any) (list []*torchzip.Tensor, err error) {
 	l, ok := v.(*pickle.List)
 	if !ok {
-		return nil, unnamedErrorf("the copies of the parameters are %s, not a list", pickle.A(v))
+		return nil, unnamedErrorf("the copies of the parameters are %s, not a list",
+			pickle.KindWithArticle(v))
 	}
 	for _, x := range l.Items {
 		t, ok := x.(*torchzip.Tensor)
 		if !ok || t.DType != tensor.F32 {
 			return nil, unnamedErrorf(
 				"among the copies of the parameters is %s that is no tensor of f32",
-				pickle.A(x))
+				pickle.KindWithArticle(x))
 		}
 		list = append(list, t)
 	}
@@ -203,7 +204,7 @@ func kinds(state *pickle.Dict) (list []kind, err error) {
 		if !ok || strings.Contains(name, ".") || name == "fp32" {
 			return nil, unnamedErrorf(
 				"the optimizer keeps something for a parameter under %s, %.200q, "+
-					"which shoal does not know", pickle.A(item.Key), name)
+					"which shoal does not know", pickle.KindWithArticle(item.Key), name)
 		}
 		switch v := item.Value.(type) {
 		case *torchzip.Tensor:
@@ -213,7 +214,7 @@ func kinds(state *pickle.Dict) (list []kind, err error) {
 			list = append(list, kind{name, v})
 		default:
 			return nil, unnamedErrorf("the optimizer keeps %s as the %.200q of a parameter",
-				pickle.A(v),
+				pickle.KindWithArticle(v),
 				name)
 		}
 	}

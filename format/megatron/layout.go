@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/megatron/order"
 	"github.com/shoal-ml/shoal/format/pickle"
 	"github.com/shoal-ml/shoal/format/torchzip"
 	"github.com/shoal-ml/shoal/state/layout"
@@ -239,10 +240,10 @@ func (w *writer) models(s *rankFiles, root *pickle.Dict) error {
 	slices.SortFunc(all, func(a, b *local) int {
 		if w.flat { // the order is that of the buffers
 			return cmp.Or(a.chunk-b.chunk,
-				slices.Compare(registrationKey(a.name), registrationKey(b.name)),
+				slices.Compare(order.Key(a.name), order.Key(b.name)),
 				strings.Compare(a.name, b.name))
 		}
-		return cmp.Or(a.chunk-b.chunk, cmp.Compare(depth(a.name), depth(b.name)),
+		return cmp.Or(a.chunk-b.chunk, cmp.Compare(order.Depth(a.name), order.Depth(b.name)),
 			cmp.Compare(w.order[a.param], w.order[b.param]), strings.Compare(a.name, b.name))
 	})
 	chunks := []*pickle.Dict{}

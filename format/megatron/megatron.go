@@ -226,7 +226,7 @@ func (d degrees) text(size degrees) string {
 func (p *part) findModels() error {
 	root, ok := p.file.Root.(*pickle.Dict)
 	if !ok {
-		return fmt.Errorf("%s instead of a dict", pickle.A(p.file.Root))
+		return fmt.Errorf("%s instead of a dict", pickle.KindWithArticle(p.file.Root))
 	}
 	p.root = root
 	if m, err := pickle.Get[*pickle.Dict](root, "model"); err == nil {
@@ -309,7 +309,7 @@ func (p *part) addRankState(c *format.Checkpoint, size degrees, apart string) er
 	for _, item := range p.root.Items {
 		key, ok := item.Key.(string)
 		if !ok {
-			return fmt.Errorf("%s: %s as a key", p.file.Name, pickle.A(item.Key))
+			return fmt.Errorf("%s: %s as a key", p.file.Name, pickle.KindWithArticle(item.Key))
 		}
 		if m, is := item.Value.(*pickle.Dict); is && slices.Contains(p.chunks, m) {
 			continue

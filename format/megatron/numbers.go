@@ -127,7 +127,7 @@ func (o *optimizerPlan) add(group int, key string, v format.Value) error {
 	for _, x := range names {
 		name, ok := x.(string)
 		if !ok {
-			return fmt.Errorf("%s as a name", pickle.A(x))
+			return fmt.Errorf("%s as a name", pickle.KindWithArticle(x))
 		}
 		g.names = append(g.names, name)
 	}

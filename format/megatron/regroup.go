@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/megatron/order"
 	"github.com/shoal-ml/shoal/internal/plural"
 	"github.com/shoal-ml/shoal/state/layout"
 )
@@ -80,7 +81,7 @@ func (r *regrouping) groups(c *format.Checkpoint, ordered bool) (note string, er
 			g = 1
 		}
 		in[g] = append(in[g], param)
-		if _, ok := registrationOrder(param); !ok && unplaced == "" {
+		if _, ok := order.Of(param); !ok && unplaced == "" {
 			unplaced = param
 		}
 	}
@@ -178,7 +179,7 @@ func (r *regrouping) values(params []string, vectors bool) (all []format.Value, 
 // inMegatronOrder returns names in the order of Megatron.
 func inMegatronOrder(params []string) (names []any) {
 	slices.SortFunc(params, func(a, b string) int {
-		return cmp.Or(slices.Compare(registrationKey(a), registrationKey(b)), strings.Compare(a, b))
+		return cmp.Or(slices.Compare(order.Key(a), order.Key(b)), strings.Compare(a, b))
 	})
 	for _, p := range params {
 		names = append(names, p)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/megatron/order"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -19,7 +20,8 @@ var (
 	// optimizer, if there are several; of which of the ranks that have other parameters; of which
 	// buffer, of what types; which bucket, and which kind of state.
 	bucketKey = regexp.MustCompile(
-		`^(?:chained_(\d+)\.)?optimizer\.distributed\.dp_group_idx_(\d+)\.gbuf_idx_(\d+)\.dtype_(.+)\.bucket_idx_(\d+)\.([^.]+)$`)
+		`^(?:chained_(\d+)\.)?optimizer\.distributed\.dp_group_idx_(\d+)\.gbuf_idx_(\d+)\.dtype` +
+			`_(.+)\.bucket_idx_(\d+)\.([^.]+)$`)
 	// domainKey is that of what such ranks have beside.
 	domainKey = regexp.MustCompile(
 		`^(?:chained_(\d+)\.)?optimizer\.distributed\.dp_group_idx_(\d+)\.(\w+)$`)
@@ -176,7 +178,7 @@ func (r *reshardable) assignTensors() error {
 		if !isModel || noParameter.MatchString(param) || isLeftOut(t.Name) {
 			continue
 		}
-		if _, ok := registrationOrder(param); !ok || !format.CanRound(t.DType) {
+		if _, ok := order.Of(param); !ok || !format.CanRound(t.DType) {
 			return unnamedErrorf(
 				"of the parameter %q, of %v, shoal does not know where among others "+
 					"it stands in the distributed optimizer's buffers", param, t.DType)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/shoal-ml/shoal/format"
+	"github.com/shoal-ml/shoal/format/megatron/order"
 	"github.com/shoal-ml/shoal/tensor"
 )
 
@@ -35,8 +36,8 @@ func (r *reshardable) place(names func(string) string) ([]format.Tensor, error) 
 					continue
 				}
 				slices.SortFunc(params, func(a, b *local) int {
-					return slices.Compare(registrationKey(names(b.name)),
-						registrationKey(names(a.name)))
+					return slices.Compare(order.Key(names(b.name)),
+						order.Key(names(a.name)))
 				})
 				if err := r.take(id, params, held); err != nil {
 					return nil, err

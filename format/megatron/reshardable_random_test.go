@@ -58,7 +58,9 @@ func (m *trained) reshardable(r *rand.Rand, a axes, ranks, least int) (*format.C
 				kind := strings.Replace(id.kind, "fp32", "param", 1)
 				t := format.Tensor{
 					Name: fmt.Sprintf(
-						"%soptimizer.distributed.dp_group_idx_%d.gbuf_idx_%d.dtype_(torch.bfloat16, torch.float32).bucket_idx_%d.%s", prefix, rank, id.number, b, kind), DType: tensor.F32, Shape: tensor.Shape{len(bucket) / 4}}
+						"%soptimizer.distributed.dp_group_idx_%d.gbuf_idx_%d.dtype_(torch.bfloa"+
+							"t16, torch.float32).bucket_idx_%d.%s", prefix, rank, id.number, b,
+						kind), DType: tensor.F32, Shape: tensor.Shape{len(bucket) / 4}}
 				for at := 0; at < t.Shape[0]; {
 					to := min(at+1+r.IntN(t.Shape[0]), t.Shape[0])
 					data = append(data, make([]byte, 4*r.IntN(3))...) // somewhere

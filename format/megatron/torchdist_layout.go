@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-ml/shoal/format"
 	"github.com/shoal-ml/shoal/format/dcp"
+	"github.com/shoal-ml/shoal/format/megatron/order"
 	"github.com/shoal-ml/shoal/state/layout"
 	"github.com/shoal-ml/shoal/tensor"
 )
@@ -100,7 +101,8 @@ func (w *distWriter) shards() error {
 		all = append(all, list...)
 	}
 	slices.SortFunc(all, func(a, b *local) int {
-		return cmp.Or(cmp.Compare(depth(a.param), depth(b.param)), strings.Compare(a.kind, b.kind),
+		return cmp.Or(cmp.Compare(order.Depth(a.param), order.Depth(b.param)),
+			strings.Compare(a.kind, b.kind),
 			strings.Compare(a.param, b.param))
 	})
 	content := dcp.Content{Ranks: [][]format.Shard{nil}, Aliases: w.aliases(all)}

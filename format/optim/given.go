@@ -23,7 +23,8 @@ func Parse(text []byte) ([]Group, error) {
 	var list []map[string]any
 	if err := d.Decode(&list); err != nil {
 		return nil, fmt.Errorf(
-			`groups are a list of objects, such as [{"params": ["a.weight", "b.weight"], "weight_decay": 0.1}]: %w`, err)
+			`groups are a list of objects, such as [{"params": ["a.weight", "b.weight"], `+
+				`"weight_decay": 0.1}]: %w`, err)
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return nil, errors.New("something stands behind the groups")

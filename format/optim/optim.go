@@ -62,7 +62,8 @@ const fileFlag = "--groups"
 
 // groupPath matches the values of groups in checkpoints of DeepSpeed and Megatron.
 var groupPath = regexp.MustCompile(
-	`^(optimizer_state\.|optimizer\.(?:\d+\.)?(?:(?:optimizer|optimizer_state_dict)\.)?)param_groups\.(\d+)\.(.+)$`)
+	`^(optimizer_state\.|optimizer\.(?:\d+\.)?(?:(?:optimizer|optimizer_state_dict)\.)?)param_g` +
+		`roups\.(\d+)\.(.+)$`)
 
 // Find finds the groups of the optimizer of a checkpoint whose state has names: as given says, or
 // as the checkpoint does; nil when neither says which parameters are in them. It renames the state

@@ -81,7 +81,7 @@ func appendValue(b []byte, v any, depth int) ([]byte, error) {
 	case *Object:
 		return appendCall(b, v, depth)
 	}
-	return b, fmt.Errorf("pickle: %s cannot be written", A(v))
+	return b, fmt.Errorf("pickle: %s cannot be written", KindWithArticle(v))
 }
 
 func appendItems(b []byte, items []any, depth int) ([]byte, error) {

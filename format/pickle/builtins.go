@@ -86,7 +86,7 @@ func dict(args []any) (any, error) {
 			pair = item.Items
 		}
 		if len(pair) != 2 {
-			return nil, fmt.Errorf("%s where a key and a value are due", A(item))
+			return nil, fmt.Errorf("%s where a key and a value are due", KindWithArticle(item))
 		}
 		d.Items = append(d.Items, Item{pair[0], pair[1]})
 	}
@@ -134,7 +134,7 @@ func encode(args []any) (any, error) {
 func latin1(v any) ([]byte, error) {
 	s, ok := v.(string)
 	if !ok {
-		return nil, fmt.Errorf("%s, which is no text", A(v))
+		return nil, fmt.Errorf("%s, which is no text", KindWithArticle(v))
 	}
 	b := make([]byte, 0, len(s))
 	for _, r := range s {

@@ -76,7 +76,7 @@ func (m *machine) reduce() error {
 	}
 	args, ok := v[1].(Tuple)
 	if !ok {
-		return fmt.Errorf("a call with %s instead of a tuple of arguments", A(v[1]))
+		return fmt.Errorf("a call with %s instead of a tuple of arguments", KindWithArticle(v[1]))
 	}
 	return m.call(v[0], args)
 }
@@ -96,7 +96,7 @@ func (m *machine) newWithKeywords() error {
 func (m *machine) call(what any, args Tuple) error {
 	g, ok := what.(Global)
 	if !ok {
-		return fmt.Errorf("a call of %s, which is no global", A(what))
+		return fmt.Errorf("a call of %s, which is no global", KindWithArticle(what))
 	}
 	construct, _ := m.lookUp(g)
 	if construct == nil {
@@ -139,7 +139,7 @@ func (m *machine) build() error {
 	}
 	o, ok := to.(interface{ SetState(any) error })
 	if !ok {
-		return fmt.Errorf("%s is given a state, and takes none", A(to))
+		return fmt.Errorf("%s is given a state, and takes none", KindWithArticle(to))
 	}
 	return o.SetState(state[0])
 }

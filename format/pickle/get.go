@@ -19,7 +19,7 @@ func Get[T any](v any, path ...string) (T, error) {
 			next, ok = v.Attr(key)
 		default:
 			return none, fmt.Errorf("%s is due in a dict or an object, not in %s",
-				strings.Join(path[:i+1], "."), A(v))
+				strings.Join(path[:i+1], "."), KindWithArticle(v))
 		}
 		if !ok {
 			return none, fmt.Errorf("%s is missing", strings.Join(path[:i+1], "."))
@@ -33,7 +33,8 @@ func Get[T any](v any, path ...string) (T, error) {
 	case any(none) == nil: // T is any, and v None
 		return none, fmt.Errorf("%s is None", strings.Join(path, "."))
 	}
-	return none, fmt.Errorf("%s is %s, not %s", strings.Join(path, "."), A(v), A(none))
+	return none, fmt.Errorf("%s is %s, not %s", strings.Join(path, "."), KindWithArticle(v),
+		KindWithArticle(none))
 }
 
 // Sizes reads a tuple or list of numbers that are not negative, as shapes are.
@@ -45,7 +46,7 @@ func Sizes(v any) ([]int, error) {
 	case *List:
 		items = v.Items
 	default:
-		return nil, fmt.Errorf("%s instead of sizes", A(v))
+		return nil, fmt.Errorf("%s instead of sizes", KindWithArticle(v))
 	}
 	list := make([]int, len(items))
 	for i, x := range items {

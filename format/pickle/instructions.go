@@ -208,7 +208,7 @@ func (m *machine) extend(items []any, err error) error {
 	case *Set:
 		to.Items, more = appendGrown(to.Items, slotBytes, items...)
 	default:
-		return fmt.Errorf("values are added to %s, which is no list", A(to))
+		return fmt.Errorf("values are added to %s, which is no list", KindWithArticle(to))
 	}
 	return m.allocate(more)
 }
@@ -224,7 +224,7 @@ func (m *machine) update(items []any, err error) error {
 	}
 	d, ok := to.(*Dict)
 	if !ok || len(items)%2 != 0 {
-		return fmt.Errorf("%d keys and values are set in %s", len(items), A(to))
+		return fmt.Errorf("%d keys and values are set in %s", len(items), KindWithArticle(to))
 	}
 	before := cap(d.Items)
 	d.Items = slices.Grow(d.Items, len(items)/2)

@@ -52,8 +52,8 @@ func Kind(v any) string {
 	return "object"
 }
 
-// A returns Kind with its article, such as "an int"; None for None.
-func A(v any) string {
+// KindWithArticle returns Kind with its article, such as "an int"; None for None.
+func KindWithArticle(v any) string {
 	kind := Kind(v)
 	switch {
 	case v == nil:

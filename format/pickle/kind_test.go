@@ -27,7 +27,7 @@ func TestKind(t *testing.T) {
 		"a module.Enum": pickle.Member{Class: pickle.Global{Module: "module", Name: "Enum"},
 			Name: "one"}, "an object": struct{}{},
 	} {
-		if got := pickle.A(v); got != want {
+		if got := pickle.KindWithArticle(v); got != want {
 			t.Errorf("%v is %s, want %s", v, got, want)
 		}
 	}

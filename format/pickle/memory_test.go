@@ -63,8 +63,10 @@ func TestLongList(t *testing.T) {
 // tensor: in Python's own words, with all that is said twice taken from the memo, they are as short
 // as they can be.
 func TestObjectsFit(t *testing.T) {
-	const before = "\x80\x04\x8c\x01m\x94\x8c\x05Index\x94\x93\x940\x8c\x03fqn\x940\x8c\x06offset\x940\x8c\x05index\x940"
-	const object = "h\x02)\x81\x94}\x94(h\x03h\x00h\x04h\x02M\x01\x01K\x00\x86\x94\x85\x94R\x94h\x05M\x01\x01ub"
+	const before = "\x80\x04\x8c\x01m\x94\x8c\x05Index\x94\x93\x940\x8c\x03fqn\x940\x8c\x06offs" +
+		"et\x940\x8c\x05index\x940"
+	const object = "h\x02)\x81\x94}\x94(h\x03h\x00h\x04h\x02M\x01\x01K\x00\x86\x94\x85\x94R\x94" +
+		"h\x05M\x01\x01ub"
 	const n = 200_000
 	got, err := load([]byte(before+"]("+strings.Repeat(object, n)+"e."),
 		pickle.Options{Globals: pickle.Inert("m.Index")})
@@ -95,7 +97,8 @@ func TestBatches(t *testing.T) {
 
 // TestOddMemo gives things numbers in the memo that do not follow each other, and some twice.
 func TestOddMemo(t *testing.T) {
-	const text = "\x80\x04(K\x07q\x02K\x08q\x00K\x09q\x01K\x0aq\x02K\x0bq\x00K\x0c\x94h\x00h\x01h\x02h\x03t."
+	const text = "\x80\x04(K\x07q\x02K\x08q\x00K\x09q\x01K\x0aq\x02K\x0bq\x00K\x0c\x94h\x00h" +
+		"\x01h\x02h\x03t."
 	got, err := load([]byte(text), pickle.Options{})
 	if want := "(7, 8, 9, 10, 11, 12, 11, 9, 10, 12)"; err != nil || repr(got, 0) != want {
 		t.Errorf("%s, %v; want %s", repr(got, 0), err, want)

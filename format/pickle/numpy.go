@@ -25,7 +25,7 @@ func newNumpyType(args []any) (any, error) {
 	}
 	code, ok := args[0].(string)
 	if !ok {
-		return nil, fmt.Errorf("the name of a type is %s", A(args[0]))
+		return nil, fmt.Errorf("the name of a type is %s", KindWithArticle(args[0]))
 	}
 	return &NumpyType{Code: code, Order: "|"}, nil
 }

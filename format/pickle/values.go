@@ -92,7 +92,7 @@ func (d *Dict) Put(path string, value any) error {
 			d.Add(key, next)
 		}
 		if d, ok = next.(*Dict); !ok {
-			return fmt.Errorf("%s: %s has no %s in it", path, A(next), rest)
+			return fmt.Errorf("%s: %s has no %s in it", path, KindWithArticle(next), rest)
 		}
 		key, rest, deeper = strings.Cut(rest, ".")
 	}

@@ -203,7 +203,7 @@ func (w *walker) value(path string, v any, depth int) (any, error) {
 		args, err := w.values(path, v.Args, depth)
 		return v.Class.String() + strings.ReplaceAll(fmt.Sprint(args), " ", ","), err
 	}
-	return nil, fmt.Errorf("%q: %s is no value of a checkpoint", path, pickle.A(v))
+	return nil, fmt.Errorf("%q: %s is no value of a checkpoint", path, pickle.KindWithArticle(v))
 }
 
 func (w *walker) values(path string, items []any, depth int) ([]any, error) {

@@ -64,7 +64,7 @@ var dtypes = map[string]tensor.DType{
 func DType(v any) (tensor.DType, error) {
 	g, ok := v.(pickle.Global)
 	if !ok {
-		return 0, fmt.Errorf("%s is no element type", pickle.A(v))
+		return 0, fmt.Errorf("%s is no element type", pickle.KindWithArticle(v))
 	}
 	d, ok := dtypes[g.String()]
 	if !ok {
@@ -183,7 +183,8 @@ func rebuild(args []any, least int) (any, error) {
 	}
 	s, ok := args[0].(*storage)
 	if !ok || s.dtype == 0 {
-		return nil, fmt.Errorf("a tensor of %s instead of a typed storage", pickle.A(args[0]))
+		return nil, fmt.Errorf("a tensor of %s instead of a typed storage",
+			pickle.KindWithArticle(args[0]))
 	}
 	if len(args) > 6 {
 		if err := plain(args[6]); err != nil {
@@ -200,7 +201,8 @@ func rebuildTyped(args []any) (any, error) {
 	}
 	s, ok := args[0].(*storage)
 	if !ok {
-		return nil, fmt.Errorf("a tensor of %s instead of a storage", pickle.A(args[0]))
+		return nil, fmt.Errorf("a tensor of %s instead of a storage",
+			pickle.KindWithArticle(args[0]))
 	}
 	d, err := DType(args[6])
 	if err != nil {

@@ -153,7 +153,8 @@ func archive(t testing.TB, entries ...entry) []byte {
 
 // tensorOf is a pickle of one tensor of a storage "0" of n floats.
 func tensorOf(n int, offset, shape, strides string) string {
-	return "\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu" +
+	return "\x80\x02}X\x01\x00\x00\x00wctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00st" +
+		"oragectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu" +
 		fmt.Sprintf("K%ct", n) + "Q" + offset + shape + strides + "\x89NtRs."
 }
 

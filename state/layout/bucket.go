@@ -40,7 +40,7 @@ func (r *resolver) addToBucket(s *stored, place placement, allowed [][]int) erro
 			b.tensors[0].stored.dtype, s.dtype)
 	}
 	b.tensors = append(b.tensors, bucketTensor{s, place, allowed})
-	_, err := place.countPieces(r.mesh, s) // checks the bound only; the number depends on the buffer
+	_, err := place.countPieces(r.mesh, s) // only checks the bound
 	return err
 }
 

@@ -216,18 +216,6 @@ func (s *rankFiles) folder(d degrees) string {
 	return name
 }
 
-// depth orders the content of a model: the embedding, layers, and the rest.
-func depth(name string) int {
-	if m := layer.FindStringSubmatch(name); m != nil {
-		n, _ := strconv.Atoi(m[2])
-		return n
-	}
-	if strings.Contains(name, "embedding") {
-		return -1
-	}
-	return 1 << 30
-}
-
 // store puts a local tensor into the file of the rank.
 func (s *rankFiles) store(l *local) (any, error) {
 	s.stored = append(s.stored, l)

@@ -1,4 +1,6 @@
-package megatron
+// Package order knows the order in which Megatron Core registers the parameters of a model, which
+// is the order of their numbers in an optimizer.
+package order
 
 import (
 	"regexp"
@@ -7,11 +9,12 @@ import (
 	"strings"
 )
 
-// Megatron Core registers the parameters of a model module by module, and so an optimizer numbers
-// them, and buffers have them from the last to the first. Of the modules of a layer these are what
-// follows its number; a module's own parameters come before those of modules in it, and leaves is
-// the order of what Transformer Engine has in one.
+// Megatron Core registers parameters module by module. modules are the names of a layer's modules
+// after its number; a module's own parameters come before those of the modules in it, and leaves is
+// the order of the parameters in one module of Transformer Engine. tops are the parameters outside
+// layers.
 var (
+	layer   = regexp.MustCompile(`^(|.*\.)layers\.(\d+)\.`)
 	modules = []string{"input_layernorm", "self_attention.linear_proj", "self_attention.linear_qkv",
 		"self_attention.q_layernorm", "self_attention.k_layernorm", "pre_mlp_layernorm",
 		"mlp.router", "mlp.experts", "mlp.shared_experts", "mlp.shared_experts.linear_fc1",
@@ -21,18 +24,31 @@ var (
 		"output_layer.bias"}
 	leaves    = []string{"gate_weight", "layer_norm_weight", "layer_norm_bias", "weight", "bias"}
 	expertFor = regexp.MustCompile(
-		`^mlp\.experts\.(?:local_experts\.(\d+)\.linear_fc([12])\.(weight|bias)|linear_fc([12])\.(weight|bias)(\d+))$`)
+		`^mlp\.experts\.(?:local_experts\.(\d+)\.linear_fc([12])\.(weight|bias)|linear_fc([12])` +
+			`\.(weight|bias)(\d+))$`)
 )
 
-// registrationOrder returns the position at which Megatron Core registers a parameter; known is
+// Depth orders the content of a model: the embedding, layers, and the rest.
+func Depth(name string) int {
+	if m := layer.FindStringSubmatch(name); m != nil {
+		n, _ := strconv.Atoi(m[2])
+		return n
+	}
+	if strings.Contains(name, "embedding") {
+		return -1
+	}
+	return 1 << 30
+}
+
+// Of returns the position at which Megatron Core registers a parameter; known is
 // false where shoal does not know it. Experts are registered one after the other; where their
 // products are computed together, each has its weight and bias in the one module, and then in the
 // other.
-func registrationOrder(name string) (at []int, known bool) {
+func Of(name string) (at []int, known bool) {
 	m := layer.FindStringSubmatch(name)
 	if m == nil {
 		i := slices.Index(tops, name)
-		return []int{depth(name), i}, i >= 0
+		return []int{Depth(name), i}, i >= 0
 	}
 	inner := name[len(m[0]):]
 	if e := expertFor.FindStringSubmatch(inner); e != nil {
@@ -42,20 +58,20 @@ func registrationOrder(name string) (at []int, known bool) {
 		} else {
 			at = []int{number(e[4]), number(e[6]), slices.Index(leaves, e[5])}
 		}
-		return append([]int{depth(name), slices.Index(modules, "mlp.experts")}, at...), true
+		return append([]int{Depth(name), slices.Index(modules, "mlp.experts")}, at...), true
 	}
 	dot := max(strings.LastIndexByte(inner, '.'), 0)
 	i, leaf := slices.Index(modules, inner[:dot]),
 		slices.Index(leaves, strings.TrimPrefix(inner[dot:], "."))
-	return []int{depth(name), i, leaf}, i >= 0 && leaf >= 0 && inner[:dot] != "mlp.experts"
+	return []int{Depth(name), i, leaf}, i >= 0 && leaf >= 0 && inner[:dot] != "mlp.experts"
 }
 
-// registrationKey returns the position at which something is registered; what is not a parameter,
+// Key returns the position at which something is registered; what is not a parameter,
 // such as the bias of a router, comes last.
-func registrationKey(name string) []int {
-	at, known := registrationOrder(name)
+func Key(name string) []int {
+	at, known := Of(name)
 	if !known {
-		return []int{depth(name), len(modules)}
+		return []int{Depth(name), len(modules)}
 	}
 	return at
 }
