@@ -151,8 +151,8 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	return result, err
 }
 
-// ServeConfig says how this host takes part in a job that was begun on another. Functions may be nil
-// but for Link.
+// ServeConfig says how this host takes part in a job that was begun on another. Functions may be
+// nil but for Link.
 type ServeConfig struct {
 	// Link joins the network.
 	Link func(h fabric.Handler) (fabric.Network, error)
@@ -168,8 +168,8 @@ type ServeConfig struct {
 	Stdout, Stderr io.Writer
 	// Color says that ranks are coloured.
 	Color bool
-	// Store opens the store of the job's record, where this host must go on with it; nil = this host
-	// does not.
+	// Store opens the store of the job's record, where this host must go on with it; nil = this
+	// host does not.
 	Store func(url string) store.Store
 	// Leave is closed when this host asks to be relieved of its workers; it leaves when they are
 	// gone.
