@@ -10,7 +10,12 @@ from stage import MARK, ROOT
 def tree():
     """What git sees of the work tree: the changes, and the content of changed files."""
     shown = [["git", "status", "--porcelain"], ["git", "diff"]]
-    return "".join(subprocess.run(c, cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace", check=True).stdout for c in shown)
+    return "".join(
+        subprocess.run(
+            c, cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace", check=True
+        ).stdout
+        for c in shown
+    )
 
 
 def survivors():
@@ -24,7 +29,9 @@ def survivors():
 
 
 def ours(process):
-    """Whether a test started the process: it bears our mark, or is a guard (no environment) that nobody waits for."""
+    """Whether a test started the process: it bears our mark, or is a guard (no environment) that
+    nobody waits for.
+    """
     try:
         if "=".join(MARK).encode() in (process / "environ").read_bytes().split(b"\0"):
             return True

@@ -12,7 +12,9 @@ SIDE_BY_SIDE = 2  # one alone keeps less than two processors busy
 
 
 def stage(after, *tiers):
-    """Make a function a stage of tiers. Its name is the stage's, its first line what --list shows."""
+    """Make a function a stage of tiers. Its name is the stage's, its first line what --list
+    shows.
+    """
 
     def register(function):
         name = function.__name__.replace("_", "-")
@@ -63,7 +65,12 @@ def run(name):
         return s
     line = f"{name:14}{time.monotonic() - start:7.1f} s {s.busy:7.1f} s of processors"
     line += f"  {s.passed:5} passed"
-    print(line + f"  {len(s.failures)} failed" * bool(s.failures) + f"  {s.skipped} skipped" * bool(s.skipped), flush=True)
+    print(
+        line
+        + f"  {len(s.failures)} failed" * bool(s.failures)
+        + f"  {s.skipped} skipped" * bool(s.skipped),
+        flush=True,
+    )
     return s
 
 

@@ -1,4 +1,6 @@
-"""One stage of the tests: it runs commands, keeps their output and counts what passed and failed. Stages may run side by side."""
+"""One stage of the tests: it runs commands, keeps their output and counts what passed and
+failed. Stages may run side by side.
+"""
 
 import collections
 import contextlib
@@ -17,9 +19,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build/test"
 # As bin/shoal is built, so that what was compiled for it and for one stage is there for the others.
 GO = {"CGO_ENABLED": "0", "GOFLAGS": os.environ.get("GOFLAGS", "") + " -trimpath"}
-# Where Python may not keep what it has compiled, each of some hundred processes compiles a current PyTorch again: 2 of the 3 s that it takes to import.
+# Where Python may not keep what it has compiled, each of some hundred processes compiles a current
+# PyTorch again: 2 of the 3 s that it takes to import.
 COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
-MARK = ("SHOAL_TEST_RUN", str(os.getpid()))  # in the environment of every process that a test starts, so that none hides
+MARK = (
+    "SHOAL_TEST_RUN",
+    str(os.getpid()),
+)  # in the environment of every process that a test starts, so that none hides
 
 
 class Running:
@@ -37,7 +43,9 @@ class Running:
         return process
 
     def end(self, process):
-        """Wait for a process that has closed its output; return the processor time of it and of all that it has waited for."""
+        """Wait for a process that has closed its output; return the processor time of it and of
+        all that it has waited for.
+        """
         _, status, used = os.wait4(process.pid, 0)
         with self.lock:
             self.processes.remove(process)
@@ -68,11 +76,28 @@ class Stage:
         self.rooms = collections.Counter()  # processor seconds of the tests of each room
 
     def run(self, *command, env=None, cwd=ROOT, limit=None):
-        """Run a command; return its exit status and all that it printed. It is ended when it hangs, or has used `limit` processor seconds."""
+        """Run a command; return its exit status and all that it printed. It is ended when it
+        hangs, or has used `limit` processor seconds.
+        """
         # XDG_STATE_HOME: the files of runs must not land in the home of the person who tests.
-        env = {**os.environ, **GO, **COMPILED, "XDG_STATE_HOME": str(LOGS / "state" / self.name), **(env or {}), MARK[0]: MARK[1]}
-        process = RUNNING.start(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True, errors="replace")
+        env = {
+            **os.environ,
+            **GO,
+            **COMPILED,
+            "XDG_STATE_HOME": str(LOGS / "state" / self.name),
+            **(env or {}),
+            MARK[0]: MARK[1],
+        }
+        process = RUNNING.start(
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
         with Usage(process.pid, limit) as usage:
             output = process.stdout.read()
         self.busy += RUNNING.end(process)
@@ -87,7 +112,9 @@ class Stage:
     def check(self, title, *command, **options):
         """A command that must succeed, counted as one test; return whether it did."""
         status, output = self.run(*command, **options)
-        self.count(title, status == 0, f"$ {' '.join(map(str, command))}\n{output}exit status {status}")
+        self.count(
+            title, status == 0, f"$ {' '.join(map(str, command))}\n{output}exit status {status}"
+        )
         return status == 0
 
     def count(self, title, ok, text=""):
@@ -100,7 +127,10 @@ class Stage:
         """go test, counted by its own report."""
         # Without a limit of Go's own, which counts time on the wall: see usage.py.
         status, output = self.run("go", "test", "-json", "-timeout=0", *arguments, env=env)
-        printed, broken = collections.defaultdict(str), []  # (package, test): text; and whose failures were counted
+        printed, broken = (
+            collections.defaultdict(str),
+            [],
+        )  # (package, test): text; and whose failures were counted
         for line in output.splitlines():
             try:
                 event = json.loads(line)
@@ -117,7 +147,9 @@ class Stage:
                 if action == "fail":
                     broken.append(package)
                     seed = re.findall(r"-test.shuffle .*", printed[package, ""])
-                    self.failures.append((f"{package} {test}", "\n".join([printed[package, test], *seed])))
+                    self.failures.append(
+                        (f"{package} {test}", "\n".join([printed[package, test], *seed]))
+                    )
             elif action == "fail" and not test and package not in broken:
                 broken.append(package)
                 self.failures.append((package, printed[package, ""]))
@@ -128,7 +160,16 @@ class Stage:
         """pytest with an interpreter, counted by its JUnit report."""
         report = LOGS / f"{self.name}.xml"
         report.unlink(missing_ok=True)
-        status, output = self.run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments)
+        status, output = self.run(
+            python,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={report}",
+            *arguments,
+        )
         failures = len(self.failures)
         for case in xml.etree.ElementTree.parse(report).iter("testcase") if report.exists() else ():
             bad = [e for kind in ("failure", "error") for e in case.findall(kind)]
@@ -136,7 +177,9 @@ class Stage:
             self.timed(float(case.get("time", 0)), title)
             for used in case.iter("property"):
                 if used.get("name") == "processor_seconds":
-                    self.rooms["python " + case.get("classname").rpartition("test_")[2].split("_")[0]] += float(used.get("value"))
+                    self.rooms[
+                        "python " + case.get("classname").rpartition("test_")[2].split("_")[0]
+                    ] += float(used.get("value"))
             if case.find("skipped") is not None:
                 self.skipped += 1
             else:

@@ -1,7 +1,8 @@
 """What a command and its descendants take of the processors, and its end when it hangs.
 
-A limit in seconds on the wall fails tests of a machine that is busy with something else. So two other things end a command: it has used more
-processor seconds than it may, or it hangs, which is that all its processes together have hardly used a processor for some minutes.
+A limit in seconds on the wall fails tests of a machine that is busy with something else. So two
+other things end a command: it has used more processor seconds than it may, or it hangs, which is
+that all its processes together have hardly used a processor for some minutes.
 """
 
 import collections
@@ -22,12 +23,16 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Usage:
-    """Watches the command with a process id until it is left. `verdict` says why the command was ended, or is empty."""
+    """Watches the command with a process id until it is left. `verdict` says why the command was
+    ended, or is empty.
+    """
 
     def __init__(self, pid, limit=None):
         self._pid, self._limit, self.verdict = pid, limit or LIMIT, ""
         self._family = set()  # the command and its descendants
-        self._tests = {}  # the process id of a Go test: its folder and processor seconds, those of its descendants included
+        # the process id of a Go test: its folder and processor seconds, those of its descendants
+        # included
+        self._tests = {}
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
@@ -54,22 +59,32 @@ class Usage:
             if abs(used - before) > LEAST:
                 before, since = used, time.monotonic()
             if most > self._limit:
-                self.verdict = f"it has used {most:.0f} processor seconds, and may use {self._limit}"
+                self.verdict = (
+                    f"it has used {most:.0f} processor seconds, and may use {self._limit}"
+                )
             elif time.monotonic() - since > IDLE:
-                self.verdict = f"it hangs: all its processes have used less than {LEAST} processor seconds in {IDLE} s"
+                self.verdict = (
+                    f"it hangs: all its processes have used less than {LEAST} processor seconds "
+                    f"in {IDLE} s"
+                )
             if self.verdict:
                 self._end()
                 return
 
     def _look(self):
-        """The processor seconds of the command and its descendants, alive or waited for; those of tests are noted."""
+        """The processor seconds of the command and its descendants, alive or waited for; those
+        of tests are noted.
+        """
         processes, children = {}, collections.defaultdict(list)
         for entry in os.scandir("/proc"):
             if entry.name.isdigit():
                 with contextlib.suppress(OSError):
                     name, _, rest = pathlib.Path(entry.path, "stat").read_text().rpartition(")")
                     fields = rest.split()
-                    processes[int(entry.name)] = name.partition("(")[2], sum(map(int, fields[11:15])) / TICK
+                    processes[int(entry.name)] = (
+                        name.partition("(")[2],
+                        sum(map(int, fields[11:15])) / TICK,
+                    )
                     children[int(fields[1])].append(int(entry.name))
 
         self._family = set()
@@ -90,12 +105,17 @@ class Usage:
             with contextlib.suppress(OSError, ValueError):
                 if not os.readlink(f"/proc/{pid}/exe").endswith(".test"):
                     return
-                self._tests[pid] = str(pathlib.Path(os.readlink(f"/proc/{pid}/cwd")).relative_to(ROOT)), used
+                self._tests[pid] = (
+                    str(pathlib.Path(os.readlink(f"/proc/{pid}/cwd")).relative_to(ROOT)),
+                    used,
+                )
         elif used > self._tests[pid][1]:
             self._tests[pid] = self._tests[pid][0], used
 
     def _end(self):
-        """End the command and its descendants. What tests first print where it hangs: Go its goroutines, pytest its threads."""
+        """End the command and its descendants. What tests first print where it hangs: Go its
+        goroutines, pytest its threads.
+        """
         tests = self._tests.keys() & self._family
         for pid in tests or {self._pid}:
             send(pid, signal.SIGQUIT if tests else signal.SIGABRT)
