@@ -257,7 +257,7 @@ func TestExempt(t *testing.T) {
 		"docs/wide.md":       "| " + wide + "\n\n```\n" + wide + "\n```\n",
 		"docs/address.md":    "See https://example.org/" + strings.Repeat("x", Columns) + "\n",
 		"changelog/0.1.0.md": "A gizmo became a part.\n",
-		"kernel/b.go": "package kernel\n\n// A Beside is what stands beside.\ntype Beside int\n\n" +
+		"kernel/b.go": "package kernel\n\n// A Beside is here.\ntype Beside int\n\n" +
 			"func (Beside) String() string { return \"\" }\n\ntype rest int\n\nfunc (rest) F() {}\n",
 	})
 	for _, rule := range rules() {

@@ -16,8 +16,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 )
 
-// secondCards gives each host another card, eth1, on a switch of its own.
-func (n *network) secondCards() {
+// secondInterfaces gives each host another interface, eth1, on a switch of its own.
+func (n *network) secondInterfaces() {
 	n.addSwitch("switch1")
 	for _, host := range n.hosts {
 		n.plug(host, "eth1", strings.Replace(n.address(host), "10.77.", "10.78.", 1), host+"1",
@@ -25,7 +25,7 @@ func (n *network) secondCards() {
 	}
 }
 
-// sent is how many bytes have left a host by a card.
+// sent is how many bytes have left a host by a interface.
 func (n *network) sent(host, device string) int {
 	n.tb.Helper()
 	text, err := n.command(context.Background(), host, "cat",
@@ -36,7 +36,7 @@ func (n *network) sent(host, device string) int {
 	return bytes
 }
 
-// tuning is a measurement between two hosts, which find each other's cards.
+// tuning is a measurement between two hosts, which find each other's interfaces.
 type tuning struct {
 	ctx              context.Context
 	first, other     *exec.Cmd
@@ -73,12 +73,12 @@ func startTuning(t *testing.T, n *network, words ...string) *tuning {
 	return u
 }
 
-// Hosts with two cards each find both, with nothing said about them: what goes on all streams of a
-// link goes over both cards, and the rest over the first.
+// Hosts with two interfaces each find both, with nothing said about them: what goes on all streams of a
+// link goes over both interfaces, and the rest over the first.
 func TestTensorsGoOverAllCards(t *testing.T) {
 	const runs = 1
 	n := newNetwork(t, "a", "b")
-	n.secondCards()
+	n.secondInterfaces()
 	for _, host := range n.hosts {
 		n.limit(host, "500mbit", "1mb")
 		n.slow(n.space(host), "eth1", "500mbit", "1mb")
@@ -101,25 +101,25 @@ func TestTensorsGoOverAllCards(t *testing.T) {
 	}
 	for _, host := range n.hosts {
 		first, second := n.sent(host, "eth0"), n.sent(host, "eth1")
-		t.Logf("%s: %d bytes may go on all streams; %d went over the first card and %d over the "+
+		t.Logf("%s: %d bytes may go on all streams; %d went over the first interface and %d over the "+
 			"second", host, wide, first, second)
 		if second < wide/4 || second > wide*3/4 || first < wide/4 {
-			t.Errorf("%s did not spread over both cards", host)
+			t.Errorf("%s did not spread over both interfaces", host)
 		}
 	}
 }
 
-// A second card dies while the first one lives: nobody waits for what is on its way there for ever.
-func TestSecondCardDies(t *testing.T) {
+// A second interface dies while the first one lives: nobody waits for what is on its way there for ever.
+func TestSecondInterfaceDies(t *testing.T) {
 	n := newNetwork(t, "a", "b")
-	n.secondCards()
+	n.secondInterfaces()
 	u := startTuning(t, n, "--bytes", "16MiB", "--runs", "50")
 	n.must(cli.Poll(u.ctx, func() (bool, error) { return n.sent("a", "eth1") >= 1<<20, nil }))
 	n.must(ip("-n", n.name, "link", "set", "dev", "a1", "down"))
 	if errors.Join(u.first.Wait(), u.other.Wait()) == nil {
 		t.Error("it was measured to the end")
 	}
-	if said := u.notes.String() + u.said.String(); !strings.Contains(said, "network card") {
+	if said := u.notes.String() + u.said.String(); !strings.Contains(said, "network interface") {
 		t.Errorf("it ended with %s", said)
 	}
 }
