@@ -17,8 +17,8 @@ func TestCheckpointsWhileWorkersComeAndGo(t *testing.T) {
 	data := client.Data{Samples: 300, Batch: 20, Epochs: 2, Seed: 3}
 	f := newFlock(t, 3, data)
 	f.ballast, f.folder = 5<<20, filepath.Join(t.TempDir(), "checkpoints")
-	f.handsOver = func(_ *client.Job, seat int) error {
-		if seat == 1 {
+	f.handsOver = func(_ *client.Job, number int) error {
+		if number == 1 {
 			return errDies
 		}
 		return nil
@@ -36,8 +36,8 @@ func TestCheckpointsWhileWorkersComeAndGo(t *testing.T) {
 	}
 	again := newFlock(t, 2, data)
 	again.ballast, again.folder = f.ballast, f.folder
-	for seat := range 2 {
-		again.run(seat, fmt.Sprintf("token-%d", seat), stays)
+	for number := range 2 {
+		again.run(number, fmt.Sprintf("token-%d", number), stays)
 	}
 	if err := again.group.Wait(); err != nil {
 		t.Fatal(err)

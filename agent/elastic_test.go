@@ -27,7 +27,7 @@ type flock struct {
 	averages map[int][]float64
 	folder   string // for checkpoints; "" = none are made
 	// runs where this worker is about to give a joiner the state; may be nil
-	handsOver func(j *client.Job, seat int) error
+	handsOver func(j *client.Job, number int) error
 
 	mu       sync.Mutex
 	ledger   map[[2]int]int // by epoch and sample: how often it has counted
@@ -36,8 +36,8 @@ type flock struct {
 	events   []agent.Event
 	onEvent  func(e agent.Event) // is told of them too, on the engine's thread; nil = none
 	released []int               // ranks
-	free     []int               // seats of these
-	started  chan int            // seats that the membership ordered
+	free     []int               // numbers of these
+	started  chan int            // numbers that the membership ordered
 	ended    bool
 	endedOK  bool
 }
@@ -49,7 +49,7 @@ var (
 
 // script says what a worker does in a step: nil, or errDies to be lost before it gives its
 // gradient.
-type script func(f *flock, seat, step int) error
+type script func(f *flock, number, step int) error
 
 func newFlock(t *testing.T, size int, data client.Data) *flock {
 	return newFlockWith(t, size, 0, data)
@@ -84,32 +84,32 @@ func newFlockWith(t *testing.T, size, spares int, data client.Data) *flock {
 }
 
 // run starts a worker; joins are in turn, the training is not.
-func (f *flock) run(seat int, token string, does script) { f.runAt(f.agent, seat, token, does) }
+func (f *flock) run(number int, token string, does script) { f.runAt(f.agent, number, token, does) }
 
-func (f *flock) runAt(at *agent.Agent, seat int, token string, does script) {
-	j := joinWith(f.t, at, seat, token)
-	f.group.Go(fmt.Sprintf("worker %d", seat), func(ctx context.Context) error {
-		err := f.train(ctx, j, seat, does)
+func (f *flock) runAt(at *agent.Agent, number int, token string, does script) {
+	j := joinWith(f.t, at, number, token)
+	f.group.Go(fmt.Sprintf("worker %d", number), func(ctx context.Context) error {
+		err := f.train(ctx, j, number, does)
 		if errors.Is(err, errHostDies) {
 			return nil // the head hears it from the link
 		}
 		if errors.Is(err, errDies) {
-			at.Lost(seat, "was killed by SIGKILL")
+			at.Lost(number, "was killed by SIGKILL")
 			return nil
 		}
-		at.Finished(seat, "exited with code 0")
+		at.Finished(number, "exited with code 0")
 		return err
 	})
 }
 
-func (f *flock) train(ctx context.Context, j *client.Job, seat int, does script) error {
+func (f *flock) train(ctx context.Context, j *client.Job, number int, does script) error {
 	p, err := client.Empty[float64](j, 8)
 	if err != nil {
 		return err
 	}
 	velocity := make([]float64, 1000) // foreign memory, so that the state has items of both kinds
 	ballast := make([]byte, f.ballast)
-	if seat < f.size {
+	if number < f.size {
 		for i := range ballast {
 			ballast[i] = byte(i >> 12)
 		}
@@ -139,7 +139,7 @@ func (f *flock) train(ctx context.Context, j *client.Job, seat int, does script)
 				g[i] += float64(s%97) * float64(i+1) / max(t.Weight(), 1)
 			}
 		}
-		if err := does(f, seat, t.Step()); err != nil {
+		if err := does(f, number, t.Step()); err != nil {
 			return err
 		}
 		count, size := t.Weight() > 0, j.Size()
@@ -158,21 +158,21 @@ func (f *flock) train(ctx context.Context, j *client.Job, seat int, does script)
 			f.counted(epoch, samples)
 		}
 		if grown := j.Size() > size; grown && f.handsOver != nil {
-			if err := f.handsOver(j, seat); err != nil {
+			if err := f.handsOver(j, number); err != nil {
 				return err
 			}
 		}
 	}
 	for i, b := range ballast {
 		if b != byte(i>>12) {
-			return fmt.Errorf("byte %d of the state is %d on worker %d", i, b, seat)
+			return fmt.Errorf("byte %d of the state is %d on worker %d", i, b, number)
 		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.finals[seat], f.steps[seat] = slices.Clone(p), t.Step()
+	f.finals[number], f.steps[number] = slices.Clone(p), t.Step()
 	if t.Released() {
-		f.released, f.free = append(f.released, j.Rank()), append(f.free, seat)
+		f.released, f.free = append(f.released, j.Rank()), append(f.free, number)
 	}
 	return errors.Join(t.Err(), j.Close())
 }
@@ -198,9 +198,10 @@ func (f *flock) check(stayed ...int) {
 			}
 		}
 	}
-	for _, seat := range stayed {
-		if !slices.Equal(f.finals[seat], f.finals[stayed[0]]) || f.finals[seat] == nil {
-			f.t.Errorf("worker %d ends with %v, worker %d with %v", seat, f.finals[seat], stayed[0],
+	for _, number := range stayed {
+		if !slices.Equal(f.finals[number], f.finals[stayed[0]]) || f.finals[number] == nil {
+			f.t.Errorf("worker %d ends with %v, worker %d with %v", number, f.finals[number],
+				stayed[0],
 				f.finals[stayed[0]])
 		}
 	}
@@ -210,9 +211,9 @@ func stays(*flock, int, int) error { return nil }
 
 func TestTrainingGoesOnWithoutALostWorker(t *testing.T) {
 	f := newFlock(t, 4, client.Data{Samples: 103, Batch: 16, Epochs: 3, Seed: 5})
-	for seat := range 4 {
-		f.run(seat, fmt.Sprintf("token-%d", seat), func(_ *flock, seat, step int) error {
-			if seat == 2 && step == 3 || seat == 0 && step == 9 {
+	for number := range 4 {
+		f.run(number, fmt.Sprintf("token-%d", number), func(_ *flock, number, step int) error {
+			if number == 2 && step == 3 || number == 0 && step == 9 {
 				return errDies
 			}
 			return nil
@@ -230,17 +231,17 @@ func TestALossBeforeTheFirstStep(t *testing.T) {
 	f := newFlock(t, 4, client.Data{Samples: 50, Batch: 7, Epochs: 2, Seed: 2})
 	f.run(1, "token-1", func(*flock, int, int) error { return errDies })
 	await(t, f.agent, func(s agent.Status) bool { return s.Want != 4 })
-	for _, seat := range []int{0, 2, 3} {
-		f.run(seat, fmt.Sprintf("token-%d", seat), stays)
+	for _, number := range []int{0, 2, 3} {
+		f.run(number, fmt.Sprintf("token-%d", number), stays)
 	}
 	f.check(0, 2, 3)
 }
 
 func TestAllButOneAreLost(t *testing.T) {
 	f := newFlock(t, 5, client.Data{Samples: 64, Batch: 10, Epochs: 2, Seed: 1})
-	for seat := range 5 {
-		f.run(seat, fmt.Sprintf("token-%d", seat), func(_ *flock, seat, step int) error {
-			if seat != 4 && step == 4 {
+	for number := range 5 {
+		f.run(number, fmt.Sprintf("token-%d", number), func(_ *flock, number, step int) error {
+			if number != 4 && step == 4 {
 				return errDies
 			}
 			return nil
@@ -252,8 +253,8 @@ func TestAllButOneAreLost(t *testing.T) {
 func TestWorkersJoinAndLeaveOnRequest(t *testing.T) {
 	f := newFlock(t, 2, client.Data{Samples: 500, Batch: 20, Epochs: 2, Seed: 3})
 	resized := make(chan struct{})
-	does := func(f *flock, seat, step int) error {
-		if seat != 0 {
+	does := func(f *flock, number, step int) error {
+		if number != 0 {
 			return nil
 		}
 		switch step {
@@ -273,10 +274,10 @@ func TestWorkersJoinAndLeaveOnRequest(t *testing.T) {
 	f.run(1, "token-1", does)
 	<-resized
 	for range 2 {
-		seat := <-f.started
-		token := f.agent.Expect(seat, true)
-		f.agent.Started(seat)
-		f.run(seat, token, stays)
+		number := <-f.started
+		token := f.agent.Expect(number, true)
+		f.agent.Started(number)
+		f.run(number, token, stays)
 	}
 	f.check(0)
 	joined, released := 0, 0
@@ -305,22 +306,23 @@ func TestRandomFlocks(t *testing.T) {
 				client.Data{Samples: 50 + rng.IntN(200), Batch: 1 + rng.IntN(24), Epochs: 2,
 					Seed: seed})
 			deaths := map[int]int{}
-			for seat := 1; seat < size; seat++ { // worker 0 lives
+			for number := 1; number < size; number++ { // worker 0 lives
 				if rng.IntN(2) == 0 {
-					deaths[seat] = rng.IntN(20)
+					deaths[number] = rng.IntN(20)
 				}
 			}
 			stayed := []int{0}
-			for seat := range size {
-				if _, dies := deaths[seat]; !dies && seat > 0 {
-					stayed = append(stayed, seat)
+			for number := range size {
+				if _, dies := deaths[number]; !dies && number > 0 {
+					stayed = append(stayed, number)
 				}
-				f.run(seat, fmt.Sprintf("token-%d", seat), func(_ *flock, seat, step int) error {
-					if at, dies := deaths[seat]; dies && step >= at {
-						return errDies
-					}
-					return nil
-				})
+				f.run(number, fmt.Sprintf("token-%d", number),
+					func(_ *flock, number, step int) error {
+						if at, dies := deaths[number]; dies && step >= at {
+							return errDies
+						}
+						return nil
+					})
 			}
 			f.check(stayed...)
 		})

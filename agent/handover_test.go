@@ -37,8 +37,8 @@ func TestMemberIsLostWhileItHandsOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFlock(t, c.size, client.Data{Samples: 300, Batch: 20, Epochs: 2, Seed: 3})
 			f.ballast = 16 << 20
-			f.handsOver = func(j *client.Job, seat int) error {
-				if seat != c.doomed {
+			f.handsOver = func(j *client.Job, number int) error {
+				if number != c.doomed {
 					return nil
 				}
 				if err := c.lastWords(j); err != nil {
@@ -48,9 +48,9 @@ func TestMemberIsLostWhileItHandsOver(t *testing.T) {
 			}
 			f.runAndGrow(c.size + 1)
 			var stayed []int
-			for seat := range c.size + 1 {
-				if seat != c.doomed {
-					stayed = append(stayed, seat)
+			for number := range c.size + 1 {
+				if number != c.doomed {
+					stayed = append(stayed, number)
 				}
 			}
 			f.check(stayed...)
@@ -86,9 +86,9 @@ func TestLastMemberIsLostWhileItHandsOver(t *testing.T) {
 // to enter.
 func (f *flock) runAndGrow(size int) {
 	resized := make(chan struct{})
-	for seat := range f.size {
-		f.run(seat, fmt.Sprintf("token-%d", seat), func(f *flock, seat, step int) error {
-			if seat != 0 || step != 3 {
+	for number := range f.size {
+		f.run(number, fmt.Sprintf("token-%d", number), func(f *flock, number, step int) error {
+			if number != 0 || step != 3 {
 				return nil
 			}
 			if err := f.agent.Resize(size, "the test"); err != nil {
@@ -101,9 +101,9 @@ func (f *flock) runAndGrow(size int) {
 	}
 	<-resized
 	for range size - f.size {
-		seat := <-f.started
-		token := f.agent.Expect(seat, true)
-		f.agent.Started(seat)
-		f.run(seat, token, stays)
+		number := <-f.started
+		token := f.agent.Expect(number, true)
+		f.agent.Started(number)
+		f.run(number, token, stays)
 	}
 }

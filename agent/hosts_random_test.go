@@ -83,7 +83,7 @@ func loseHosts(t *testing.T, rng *rand.Rand, seed uint64) {
 }
 
 // begin lets a worker train until its host is killed.
-func (d *doomed) begin(s seat) {
+func (d *doomed) begin(s startOrder) {
 	dead := d.dead[s.agent]
 	j := joinWith(d.flock.t, s.agent, s.number, s.token)
 	d.group.Go(fmt.Sprintf("worker %d", s.number), func(ctx context.Context) error {
@@ -184,15 +184,15 @@ func (d *doomed) verify(kills int) {
 		d.flock.t.Errorf("%d samples have not counted; %d hosts were killed", unseen, kills)
 	}
 	var one []float64
-	for seat, final := range d.finals {
-		if slices.Contains(d.free, seat) {
+	for number, final := range d.finals {
+		if slices.Contains(d.free, number) {
 			continue // the job went on without it
 		}
 		if one == nil {
 			one = final
 		}
 		if !slices.Equal(one, final) {
-			d.flock.t.Errorf("worker %d ends with %v, another one with %v", seat, final, one)
+			d.flock.t.Errorf("worker %d ends with %v, another one with %v", number, final, one)
 		}
 	}
 	if one == nil {

@@ -36,11 +36,11 @@ type cluster struct {
 	// hosts of which launchers have heard that they are, each with the host of the launcher
 	gone    []string
 	onGone  func(name, host string) // the launcher of a host hears that another is gone; nil = none
-	started chan seat               // workers that the membership ordered
+	started chan startOrder         // workers that the membership ordered
 }
 
-// seat is a worker that is to be started.
-type seat struct {
+// startOrder is a worker that is to be started.
+type startOrder struct {
 	number int
 	agent  *agent.Agent
 	token  string
@@ -61,7 +61,7 @@ func startClusterOn(t *testing.T, over func(fabric.Network) fabric.Network, work
 	t.Helper()
 	c := &cluster{t: t, hub: mem.NewHub(), over: over, workers: workers, orders: orders,
 		starts: group.New(context.Background()), agents: map[string]*agent.Agent{},
-		ends: map[string]context.CancelFunc{}, started: make(chan seat, 1000)}
+		ends: map[string]context.CancelFunc{}, started: make(chan startOrder, 1000)}
 	t.Cleanup(func() {
 		if err := c.starts.Wait(); err != nil {
 			t.Error(err)
@@ -84,7 +84,7 @@ func (c *cluster) start(host string, number int) {
 	c.mu.Unlock()
 	token := a.Expect(number, number >= c.workers)
 	a.Started(number)
-	c.started <- seat{number, a, token}
+	c.started <- startOrder{number, a, token}
 }
 
 func (c *cluster) agent(name string, cfg agent.Config) *agent.Agent {
@@ -210,7 +210,7 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 func TestOneOfTwoThatLoseEachOtherGoes(t *testing.T) {
 	f, c := clusterFlock(t, 3, []int{1, 1},
 		client.Data{Samples: 400, Batch: 20, Epochs: 2, Seed: 5})
-	workerIDs := []seat{<-c.started, <-c.started}
+	workerIDs := []startOrder{<-c.started, <-c.started}
 	c.join("c", 1)
 	for _, s := range append(workerIDs, <-c.started) {
 		f.runAt(s.agent, s.number, s.token, func(_ *flock, _, step int) error {
@@ -237,8 +237,8 @@ func TestHostsJoinAndAreDrained(t *testing.T) {
 		await(t, f.agent, func(s agent.Status) bool { return s.Entering >= n })
 	}
 	var once, later sync.Once
-	does := func(f *flock, seat, step int) (err error) {
-		if seat != 0 {
+	does := func(f *flock, number, step int) (err error) {
+		if number != 0 {
 			return nil
 		}
 		if step >= 3 {

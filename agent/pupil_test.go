@@ -17,7 +17,7 @@ import (
 type pupil struct {
 	*rawWorker
 	school *school
-	seat   seat
+	order  startOrder
 	memory part // what it has of the state
 }
 
@@ -50,8 +50,8 @@ func (w *pupil) room(bytes int, later bool) (p part, err error) {
 }
 
 // work is the life of a worker.
-func (s *school) work(at seat) error {
-	w := &pupil{rawWorker: joinRawWith(s.t, at.agent, at.number, at.token), school: s, seat: at}
+func (s *school) work(at startOrder) error {
+	w := &pupil{rawWorker: joinRawWith(s.t, at.agent, at.number, at.token), school: s, order: at}
 	err := w.live()
 	switch err {
 	case errHostDies:
@@ -67,7 +67,7 @@ func (s *school) work(at seat) error {
 func (w *pupil) live() error {
 	said := w.school.said
 	if w.school.states != nil {
-		w.school.states(w.seat.number, &said)
+		w.school.states(w.order.number, &said)
 	}
 	text, err := json.Marshal(said)
 	if err != nil {
@@ -86,17 +86,17 @@ func (w *pupil) live() error {
 	if err := w.states(0); err != nil {
 		return err
 	}
-	begins := w.seat.number < w.school.c.workers
+	begins := w.order.number < w.school.c.workers
 	if begins {
-		mine := w.school.holds(w.school.first, w.seat.number)
+		mine := w.school.holds(w.school.first, w.order.number)
 		if w.memory, err = w.room(len(mine), false); err != nil {
 			return err
 		}
 		copy(w.memory.of(), mine)
 		if w.school.spoils != nil {
-			w.school.spoils(w.seat.number, w.memory.of())
+			w.school.spoils(w.order.number, w.memory.of())
 		}
-		w.school.arrived <- arrival{mesh: w.school.first, rank: w.seat.number}
+		w.school.arrived <- arrival{mesh: w.school.first, rank: w.order.number}
 	}
 	step := arena.Descriptor{Kind: uint8(collective.Barrier), Flags: arena.Flags{Step: true}}
 	if !begins {
@@ -117,7 +117,7 @@ func (w *pupil) live() error {
 				return nil
 			}
 		default:
-			return fmt.Errorf("worker %d: a step ends with %d: %s", w.seat.number, status, text)
+			return fmt.Errorf("worker %d: a step ends with %d: %s", w.order.number, status, text)
 		}
 		lost, err := w.settle()
 		if err != nil || w.control.View().Released {
@@ -151,13 +151,13 @@ func (w *pupil) settle() (lost bool, err error) {
 			return false, nil
 		}
 		if w.school.does != nil {
-			if err := w.school.does(w.seat.number, w.seat.agent, shape.NextMesh); err != nil {
+			if err := w.school.does(w.order.number, w.order.agent, shape.NextMesh); err != nil {
 				return false, err
 			}
 		}
 		if int(shape.Bytes) != w.memory.bytes {
 			return false, fmt.Errorf("worker %d has %d bytes on mesh %s, and is told %d",
-				w.seat.number, w.memory.bytes, shape.Mesh, shape.Bytes)
+				w.order.number, w.memory.bytes, shape.Mesh, shape.Bytes)
 		}
 		next, err := w.room(int(shape.NextBytes), true)
 		if err != nil {
@@ -214,7 +214,7 @@ const backTo = 3
 // when all have it.
 func (w *pupil) reads(mesh string) error {
 	if w.school.does != nil {
-		if err := w.school.does(w.seat.number, w.seat.agent, ""); err != nil {
+		if err := w.school.does(w.order.number, w.order.agent, ""); err != nil {
 			return err
 		}
 	}
@@ -231,7 +231,7 @@ func (w *pupil) reads(mesh string) error {
 	case arena.Lost:
 		return errAgain
 	default:
-		return fmt.Errorf("worker %d: a barrier ends with %d: %s", w.seat.number, status, text)
+		return fmt.Errorf("worker %d: a barrier ends with %d: %s", w.order.number, status, text)
 	}
 	w.school.arrived <- arrival{mesh: mesh, rank: rank}
 	return w.states(backTo)

@@ -73,8 +73,8 @@ func TestReconfigureScenarios(t *testing.T) {
 		}},
 		// There is no timeout to run out: who comes late is waited for.
 		{"after_timeout", lateIsWaitedFor},
-		// The identifier is a worker's seat, which nobody takes twice.
-		{"rejects_reused_uuid", seatIsTakenOnce},
+		// The identifier is a worker's number, which nobody takes twice.
+		{"rejects_reused_uuid", numberIsTakenOnce},
 	} {
 		t.Run(scenario.name, scenario.play)
 	}
@@ -84,12 +84,12 @@ func TestReconfigureScenarios(t *testing.T) {
 type phase struct {
 	size    int   // ask for so many before
 	dies    int   // this worker is lost in the step before; 0 = nobody, so that worker 0 lives
-	members []int // seats, by rank
+	members []int // numbers, by rank
 	each    func(j *client.Job) error
 }
 
-// recast is a job that goes through phases: members gather their seats in every step, and so agree
-// in which phase they are.
+// recast is a job that goes through phases: members gather their numbers in every step, and so
+// agree in which phase they are.
 type recast struct {
 	*flock
 	phases []phase
@@ -105,15 +105,15 @@ func reconfigured(t *testing.T, n int, phases ...phase) {
 	t.Helper()
 	f := &recast{flock: newFlock(t, n, client.Data{Samples: 1 << 20, Batch: 8}), phases: phases,
 		over: make(chan struct{}), at: map[int]int{}}
-	for seat := range n {
-		f.begin(seat, fmt.Sprintf("token-%d", seat))
+	for number := range n {
+		f.begin(number, fmt.Sprintf("token-%d", number))
 	}
 	for running := true; running; {
 		select {
-		case seat := <-f.started:
-			token := f.agent.Expect(seat, true)
-			f.agent.Started(seat)
-			f.begin(seat, token)
+		case number := <-f.started:
+			token := f.agent.Expect(number, true)
+			f.agent.Started(number)
+			f.begin(number, token)
 		case <-f.over:
 			running = false
 		case <-f.group.Context().Done():
@@ -128,27 +128,27 @@ func reconfigured(t *testing.T, n int, phases ...phase) {
 	}
 }
 
-func (f *recast) begin(seat int, token string) {
-	j := joinWith(f.t, f.agent, seat, token)
-	f.group.Go(fmt.Sprintf("worker %d", seat), func(ctx context.Context) error {
-		err := f.train(ctx, j, seat)
+func (f *recast) begin(number int, token string) {
+	j := joinWith(f.t, f.agent, number, token)
+	f.group.Go(fmt.Sprintf("worker %d", number), func(ctx context.Context) error {
+		err := f.train(ctx, j, number)
 		if errors.Is(err, errDies) {
-			f.agent.Lost(seat, "was killed by SIGKILL")
+			f.agent.Lost(number, "was killed by SIGKILL")
 			return nil
 		}
-		f.agent.Finished(seat, "exited with code 0")
+		f.agent.Finished(number, "exited with code 0")
 		return err
 	})
 }
 
-func (f *recast) train(ctx context.Context, j *client.Job, seat int) error {
+func (f *recast) train(ctx context.Context, j *client.Job, number int) error {
 	t, err := client.Train(j, f.data, client.StateOf("p", make([]float64, 8)))
 	if err != nil {
 		return err
 	}
 	for g := make([]float64, 8); t.Next(ctx); {
 		workerIDs := make([]int64, j.Size())
-		if err := client.AllGather(ctx, j, workerIDs, []int64{int64(seat)}); err != nil {
+		if err := client.AllGather(ctx, j, workerIDs, []int64{int64(number)}); err != nil {
 			return err
 		}
 		k, begins, err := f.phase(t.Step(), workerIDs)
@@ -158,10 +158,10 @@ func (f *recast) train(ctx context.Context, j *client.Job, seat int) error {
 		if begins {
 			if each := f.phases[k].each; each != nil {
 				if err := each(j); err != nil {
-					return fmt.Errorf("phase %d, worker %d: %w", k, seat, err)
+					return fmt.Errorf("phase %d, worker %d: %w", k, number, err)
 				}
 			}
-			if err := f.order(k+1, seat, j.Rank()); err != nil {
+			if err := f.order(k+1, number, j.Rank()); err != nil {
 				return err
 			}
 		}
@@ -204,13 +204,13 @@ func (f *recast) phase(step int, workerIDs []int64) (k int, begins bool, err err
 }
 
 // order has a member do what leads to a phase.
-func (f *recast) order(k, seat, rank int) error {
+func (f *recast) order(k, number, rank int) error {
 	if k == len(f.phases) {
 		return nil
 	}
 	if to := f.phases[k]; to.size > 0 && rank == 0 {
 		return f.agent.Resize(to.size, "the test")
-	} else if to.dies > 0 && to.dies == seat {
+	} else if to.dies > 0 && to.dies == number {
 		return errDies
 	}
 	return nil
@@ -323,7 +323,7 @@ func lateIsWaitedFor(t *testing.T) {
 	}
 }
 
-func seatIsTakenOnce(t *testing.T) {
+func numberIsTakenOnce(t *testing.T) {
 	a := startAgentWith(t, t.Context(), 2, agent.Orders{})
 	jobs := []*client.Job{joinAs(t, a, 0), joinAs(t, a, 1)}
 	// as rank 1 again

@@ -14,12 +14,12 @@ import (
 // sample has counted twice.
 func TestReleaseEndsAllMembersAtOneStep(t *testing.T) {
 	f := newFlock(t, 4, client.Data{Samples: 100, Batch: 8, Seed: 7})
-	for seat := range 4 {
-		f.run(seat, fmt.Sprintf("token-%d", seat), func(f *flock, seat, step int) error {
+	for number := range 4 {
+		f.run(number, fmt.Sprintf("token-%d", number), func(f *flock, number, step int) error {
 			switch {
-			case seat == 1 && step == 3:
+			case number == 1 && step == 3:
 				return errDies
-			case seat == 2 && step == 30 && !f.agent.Release("the test asked for the end"):
+			case number == 2 && step == 30 && !f.agent.Release("the test asked for the end"):
 				return fmt.Errorf("this job trains in steps, but is not released")
 			}
 			return nil
@@ -33,11 +33,11 @@ func TestReleaseEndsAllMembersAtOneStep(t *testing.T) {
 			t.Errorf("sample %v has counted %d times", sample, n)
 		}
 	}
-	for _, seat := range []int{2, 3} {
-		if f.steps[seat] != f.steps[0] || f.finals[seat] == nil ||
-			!slices.Equal(f.finals[seat], f.finals[0]) {
-			t.Errorf("worker %d ends at step %d with %v, worker 0 at step %d with %v", seat,
-				f.steps[seat], f.finals[seat], f.steps[0], f.finals[0])
+	for _, number := range []int{2, 3} {
+		if f.steps[number] != f.steps[0] || f.finals[number] == nil ||
+			!slices.Equal(f.finals[number], f.finals[0]) {
+			t.Errorf("worker %d ends at step %d with %v, worker 0 at step %d with %v", number,
+				f.steps[number], f.finals[number], f.steps[0], f.finals[0])
 		}
 	}
 	last := f.events[len(f.events)-1]
@@ -51,7 +51,7 @@ func TestReleaseEndsAllMembersAtOneStep(t *testing.T) {
 func TestReleaseTurnsLateWorkersAway(t *testing.T) {
 	f := newFlock(t, 1, client.Data{Samples: 100, Batch: 8, Seed: 7})
 	late := make(chan struct{})
-	f.run(0, "token-0", func(f *flock, seat, step int) error {
+	f.run(0, "token-0", func(f *flock, number, step int) error {
 		if step != 3 {
 			return nil
 		}
@@ -65,10 +65,10 @@ func TestReleaseTurnsLateWorkersAway(t *testing.T) {
 		return nil
 	})
 	<-late
-	seat := <-f.started
-	token := f.agent.Expect(seat, true)
-	f.agent.Started(seat)
-	f.run(seat, token, func(*flock, int, int) error {
+	number := <-f.started
+	token := f.agent.Expect(number, true)
+	f.agent.Started(number)
+	f.run(number, token, func(*flock, int, int) error {
 		return fmt.Errorf("a worker trains in a job that has ended")
 	})
 	if err := f.group.Wait(); err != nil {

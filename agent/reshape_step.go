@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// passage is a reshape that this host takes part in.
+// reshapeStep is a reshape that this host takes part in.
 type reshapeStep struct {
 	*statereshape.Change // nil = the state comes from a checkpoint, and nothing is moved
 	shape                *head.Shape
@@ -21,7 +21,7 @@ type reshapeStep struct {
 	proof                digest.Proof // as far as it is known
 }
 
-// passage works out the reshape that the calls of a batch are.
+// reshapeStep works out the reshape that the calls of a batch are.
 func (d *driver) reshapeStep(calls []*collective.Posted) (*reshapeStep, error) {
 	known := d.head.Known()
 	if known.Shape.Lost != "" {

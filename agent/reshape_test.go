@@ -88,10 +88,10 @@ func TestALossInAReshape(t *testing.T) {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			lost := false
 			s := newSchool(t, c.mesh, c.slots, true, func(s *school) {
-				s.does = func(seat int, at *agent.Agent, next string) error {
+				s.does = func(number int, at *agent.Agent, next string) error {
 					switch {
-					case next != c.next || lost && seat != c.victim:
-					case seat == c.victim:
+					case next != c.next || lost && number != c.victim:
+					case number == c.victim:
 						return errDies
 					case c.host == at.Host():
 						s.c.hub.Kill(fabric.Host(c.host))
@@ -167,8 +167,8 @@ func TestRedundantRanks(t *testing.T) {
 // Replicas that should be the same and are not are found, and the state stays where it was.
 func TestSpoiltReplica(t *testing.T) {
 	s := newSchool(t, "dp=2", []int{2}, true, func(s *school) {
-		s.spoils = func(seat int, memory []byte) {
-			if seat == 1 {
+		s.spoils = func(number int, memory []byte) {
+			if number == 1 {
 				memory[0] ^= 1
 			}
 		}
@@ -189,8 +189,8 @@ func TestSpoiltReplica(t *testing.T) {
 // or does not take part.
 func TestAnotherStatement(t *testing.T) {
 	s := newSchool(t, "dp=1", []int{1, 1}, true, func(s *school) {
-		s.states = func(seat int, said *reshape.Statement) {
-			if seat > 0 {
+		s.states = func(number int, said *reshape.Statement) {
+			if number > 0 {
 				said.Tensors = said.Tensors[:len(said.Tensors)-1]
 			}
 		}
@@ -224,10 +224,10 @@ func TestGoesBack(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			s := newSchool(t, c.mesh, c.slots, true, func(s *school) {
-				s.does = func(seat int, at *agent.Agent, next string) error {
+				s.does = func(number int, at *agent.Agent, next string) error {
 					switch {
-					case next == "dp=3" && slices.Contains(c.victims, seat), next == "" &&
-						seat == c.slow:
+					case next == "dp=3" && slices.Contains(c.victims, number), next == "" &&
+						number == c.slow:
 						return errDies
 					case next == "dp=3" && c.host == at.Host():
 						s.c.hub.Kill(fabric.Host(c.host))

@@ -29,11 +29,11 @@ type school struct {
 	workers *group.Group
 	arrived chan arrival
 	// before a worker hands its state over; may be nil
-	does func(seat int, at *agent.Agent, next string) error
+	does func(number int, at *agent.Agent, next string) error
 	// what is done to what a worker begins with; may be nil
-	spoils func(seat int, memory []byte)
+	spoils func(number int, memory []byte)
 	// what a worker states in place of what is true; may be nil
-	states func(seat int, said *reshape.Statement)
+	states func(number int, said *reshape.Statement)
 	spread bool // the job is redundant
 	orders agent.Orders
 }
@@ -110,8 +110,8 @@ func newSchool(t *testing.T, mesh string, slots []int, replicas bool,
 	s.starts.Go("starts", func(ctx context.Context) error {
 		for {
 			select {
-			case seat := <-s.c.started:
-				s.workers.Go("worker", func(context.Context) error { return s.work(seat) })
+			case number := <-s.c.started:
+				s.workers.Go("worker", func(context.Context) error { return s.work(number) })
 			case <-ctx.Done():
 				return nil
 			}

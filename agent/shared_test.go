@@ -181,37 +181,37 @@ func TestSharedResultsAreFreed(t *testing.T) {
 func TestSharedResultsOfAnElasticJob(t *testing.T) {
 	f := newFlock(t, 3, client.Data{Samples: 900, Batch: 12, Epochs: 1, Seed: 5})
 	f.averages = map[int][]float64{}
-	does := func(f *flock, seat, step int) error {
+	does := func(f *flock, number, step int) error {
 		switch {
-		case seat == 1 && step == 4:
+		case number == 1 && step == 4:
 			return errDies
-		case seat == 0 && step == 8:
+		case number == 0 && step == 8:
 			return f.agent.Resize(4, "the test")
-		case seat == 0 && step == 40:
+		case number == 0 && step == 40:
 			return f.agent.Resize(2, "the test")
 		}
-		if seat == 0 && step == 9 {
+		if number == 0 && step == 9 {
 			await(t, f.agent, func(s agent.Status) bool { return s.Entering >= 2 })
 		}
 		return nil
 	}
-	for seat := range 3 {
-		f.run(seat, fmt.Sprintf("token-%d", seat), does)
+	for number := range 3 {
+		f.run(number, fmt.Sprintf("token-%d", number), does)
 	}
 	for range 2 {
-		seat := <-f.started
-		token := f.agent.Expect(seat, true)
-		f.agent.Started(seat)
-		f.run(seat, token, does)
+		number := <-f.started
+		token := f.agent.Expect(number, true)
+		f.agent.Started(number)
+		f.run(number, token, does)
 	}
 	f.check(0)
 	if len(f.released) != 2 || f.steps[0] < 75 {
 		t.Errorf("%d workers were released, and there were %d steps: %+v", len(f.released),
 			f.steps[0], f.events)
 	}
-	for seat, p := range f.finals {
-		if !slices.Equal(p, f.finals[0]) && f.steps[seat] == f.steps[0] {
-			t.Errorf("worker %d ends with %v, worker 0 with %v", seat, p, f.finals[0])
+	for number, p := range f.finals {
+		if !slices.Equal(p, f.finals[0]) && f.steps[number] == f.steps[0] {
+			t.Errorf("worker %d ends with %v, worker 0 with %v", number, p, f.finals[0])
 		}
 	}
 }

@@ -15,14 +15,14 @@ func TestSparesTakeThePlacesOfLostWorkers(t *testing.T) {
 	f := newFlockWith(t, 3, 1, client.Data{Samples: 200, Batch: 10, Epochs: 3, Seed: 5})
 	over := make(chan struct{})
 	waits := func() bool { return len(f.agent.Status().Waiting) > 0 }
-	does := func(f *flock, seat, step int) error {
+	does := func(f *flock, number, step int) error {
 		switch {
-		case seat == 0 && step == 59:
+		case number == 0 && step == 59:
 			for !waits() {
 				runtime.Gosched()
 			}
 			close(over)
-		case seat > 0 && seat < 4 && step == 10*seat: // the third was a spare
+		case number > 0 && number < 4 && step == 10*number: // the third was a spare
 			for !waits() {
 				runtime.Gosched()
 			}
@@ -30,15 +30,15 @@ func TestSparesTakeThePlacesOfLostWorkers(t *testing.T) {
 		}
 		return nil
 	}
-	for seat := range 3 {
-		f.run(seat, fmt.Sprintf("token-%d", seat), does)
+	for number := range 3 {
+		f.run(number, fmt.Sprintf("token-%d", number), does)
 	}
 	for running := true; running; {
 		select {
-		case seat := <-f.started:
-			token := f.agent.Expect(seat, true)
-			f.agent.Started(seat)
-			f.run(seat, token, does)
+		case number := <-f.started:
+			token := f.agent.Expect(number, true)
+			f.agent.Started(number)
+			f.run(number, token, does)
 		case <-over:
 			running = false
 		case <-f.group.Context().Done():

@@ -30,15 +30,15 @@ func TestStatusIsNeverBehind(t *testing.T) {
 			t.Errorf("told %+v, and the status is %+v", e, s)
 		}
 	}
-	does := func(f *flock, seat, step int) error {
+	does := func(f *flock, number, step int) error {
 		s := f.agent.Status()
 		if s.Steps < uint64(step) {
-			t.Errorf("worker %d is in step %d, and the status is of %d", seat, step, s.Steps)
+			t.Errorf("worker %d is in step %d, and the status is of %d", number, step, s.Steps)
 		}
 		switch {
-		case seat == 2 && step == 5:
+		case number == 2 && step == 5:
 			return errDies
-		case seat == 0 && step > 8:
+		case number == 0 && step > 8:
 			if err := f.agent.Resize(2+step%2, "the test"); err != nil {
 				return err
 			}
@@ -48,15 +48,15 @@ func TestStatusIsNeverBehind(t *testing.T) {
 		}
 		return nil
 	}
-	for seat := range 3 {
-		f.run(seat, fmt.Sprintf("token-%d", seat), does)
+	for number := range 3 {
+		f.run(number, fmt.Sprintf("token-%d", number), does)
 	}
 	starts := group.New(t.Context())
 	starts.Go("starts", func(ctx context.Context) error {
 		for {
 			select {
-			case seat := <-f.started:
-				f.agent.Lost(seat, "could not be started")
+			case number := <-f.started:
+				f.agent.Lost(number, "could not be started")
 			case <-ctx.Done():
 				return nil
 			}

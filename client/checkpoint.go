@@ -38,7 +38,7 @@ type checkpoints struct {
 	folder snapshot.Folder
 	steps  uint64
 	every  time.Duration
-	scribe scribe
+	writer writer
 
 	// The step before which all workers ask each other whether a checkpoint is due, and that of the
 	// newest one.
@@ -47,7 +47,7 @@ type checkpoints struct {
 	looked     time.Time     // when they asked last, and
 	lookedAt   uint64        // before which step
 	seed       uint64        // of the one that was agreed on
-	room       []byte        // for the copy; the scribe's while it writes
+	room       []byte        // for the copy; the writer's while it writes
 	lacking    int           // bytes of memory that could not be had
 	making     chan struct{} // closed when there is room; nil = nobody makes any
 }
@@ -97,7 +97,7 @@ func (t *Trainer) Checkpoint(c Checkpoint) error {
 	}
 	now := time.Now()
 	t.checkpoints = &checkpoints{folder: snapshot.Folder{Root: root, Keep: c.Keep, Log: c.Say},
-		steps: uint64(c.Steps), every: c.Every, scribe: t.job.scribe(),
+		steps: uint64(c.Steps), every: c.Every, writer: t.job.writer(),
 		next: uint64(max(c.Steps, 1)), last: math.MaxUint64, begun: now, looked: now}
 	return nil
 }
@@ -120,7 +120,7 @@ func (c *checkpoints) end(ctx context.Context, t *Trainer) error {
 	if c.making != nil {
 		<-c.making
 	}
-	if err := c.scribe.wait(ctx); err != nil || t.cursor.Step == c.last {
+	if err := c.writer.wait(ctx); err != nil || t.cursor.Step == c.last {
 		return err
 	}
 	ok, err := c.agree(ctx, t, true, true)
@@ -130,7 +130,7 @@ func (c *checkpoints) end(ctx context.Context, t *Trainer) error {
 	if err := c.begin(t); err != nil {
 		return err
 	}
-	return c.scribe.wait(ctx)
+	return c.writer.wait(ctx)
 }
 
 // agree tells whether all workers make a checkpoint here: it is time, and nobody still writes the
@@ -141,7 +141,7 @@ func (c *checkpoints) agree(ctx context.Context, t *Trainer, due, ended bool) (b
 	each := now.Sub(c.looked) / time.Duration(max(step-c.lookedAt, 1))
 	away := int64(c.begun.Add(c.every).Sub(now) / 2 / max(each, time.Microsecond))
 	c.looked, c.lookedAt = now, step
-	busy, err := c.scribe.busy()
+	busy, err := c.writer.busy()
 	if err != nil {
 		return false, err
 	}
@@ -221,7 +221,7 @@ func (c *checkpoints) findRoom(t *Trainer, wait bool) int64 {
 func (c *checkpoints) makeRoom(n int) {
 	old := c.room
 	c.room = nil
-	room, err := c.scribe.room(n, old)
+	room, err := c.writer.room(n, old)
 	if err != nil {
 		c.lacking = n
 		c.folder.Log(fmt.Sprintf(
@@ -254,7 +254,7 @@ func (c *checkpoints) begin(t *Trainer) error {
 	if err != nil {
 		return err
 	}
-	return c.scribe.write(
+	return c.writer.write(
 		&snapshot.Part{Folder: c.folder, Seed: c.seed, Rank: t.job.rank, State: text, Own: own,
 			Body: body})
 }

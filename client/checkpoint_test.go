@@ -11,9 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/data/cursor"
 )
 
-// cramped is a scribe that has no memory the first times that it is asked for some.
+// cramped is a writer that has no memory the first times that it is asked for some.
 type cramped struct {
-	scribe
+	writer
 	refusals int
 }
 
@@ -21,7 +21,7 @@ func (s *cramped) room(n int, old []byte) ([]byte, error) {
 	if s.refusals--; s.refusals >= 0 {
 		return nil, errors.New("no room")
 	}
-	return s.scribe.room(n, old)
+	return s.writer.room(n, old)
 }
 
 // A checkpoint that there is no memory for is left out, which is said once, and the next one tried.
@@ -50,7 +50,7 @@ func TestNoMemoryForACheckpoint(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		trainer.checkpoints.scribe = &cramped{trainer.checkpoints.scribe, c.refusals}
+		trainer.checkpoints.writer = &cramped{trainer.checkpoints.writer, c.refusals}
 		for trainer.Next(t.Context()) {
 			if making := trainer.checkpoints.making; making != nil {
 				<-making

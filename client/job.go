@@ -263,7 +263,7 @@ func (j *Job) hangUp() (first bool, err error) {
 		return false, nil
 	}
 	j.closed = true
-	// An agent that is gone needs no farewell.
+	// An agent that is gone need not be told.
 	_ = j.conn.Send(api.Tag(&api.LeaveRequest{}, 0))
 	return true, j.conn.Close()
 }

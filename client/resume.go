@@ -59,20 +59,20 @@ func (t *Trainer) described() *snapshot.State {
 // resume takes over the newest checkpoint that is whole, if there is one.
 func (t *Trainer) resume(ctx context.Context) error {
 	c := t.checkpoints
-	shelf := t.job.shelf(c.folder)
+	source := t.job.source(c.folder)
 	var damaged []snapshot.Attempt
 	looker := 0
 	for {
 		var chosen *snapshot.Attempt
 		var err error
-		if chosen, looker, err = t.choose(ctx, shelf, len(damaged), looker); err != nil {
+		if chosen, looker, err = t.choose(ctx, source, len(damaged), looker); err != nil {
 			return err
 		}
 		if chosen == nil {
 			break
 		}
-		found, err := t.read(ctx, shelf, *chosen)
-		if err = errors.Join(err, shelf.done()); err != nil {
+		found, err := t.read(ctx, source, *chosen)
+		if err = errors.Join(err, source.done()); err != nil {
 			return err
 		}
 		if found == nil {
@@ -81,7 +81,7 @@ func (t *Trainer) resume(ctx context.Context) error {
 		}
 		if t.job.rank == looker {
 			for _, bad := range damaged {
-				if err := shelf.setAside(bad); err != nil {
+				if err := source.setAside(bad); err != nil {
 					return err
 				}
 			}
@@ -101,13 +101,13 @@ func (t *Trainer) resume(ctx context.Context) error {
 
 // choose is the newest checkpoint but so many, nil when there is none, and the rank that has looked
 // for it: the one that is asked to, or the first behind it that is not lost.
-func (t *Trainer) choose(ctx context.Context, shelf shelf, tried, looker int) (*snapshot.Attempt,
+func (t *Trainer) choose(ctx context.Context, source source, tried, looker int) (*snapshot.Attempt,
 	int, error) {
 	const none, one = 1, 2
 	for ; ; looker++ {
 		said := []int64{0, 0, 0} // what there is, step and seed
 		if t.job.rank == looker {
-			a, found, err := shelf.newest(tried)
+			a, found, err := source.newest(tried)
 			if err != nil {
 				return nil, looker, fmt.Errorf("client: looking for checkpoints: %w", err)
 			}
@@ -134,9 +134,9 @@ var errOther = errors.New("client: the newest checkpoint is of another program")
 
 // read reads all of a checkpoint into the state. Each worker compares its share of the hashes, and
 // all of them agree on what they have seen; nil when it is damaged.
-func (t *Trainer) read(ctx context.Context, shelf shelf, a snapshot.Attempt) (*snapshot.Sealed,
+func (t *Trainer) read(ctx context.Context, source source, a snapshot.Attempt) (*snapshot.Sealed,
 	error) {
-	folder, unread := shelf.fetch(a)
+	folder, unread := source.fetch(a)
 	if unread != nil && !errors.Is(unread, errDamaged) {
 		return nil, fmt.Errorf("client: fetching the checkpoint of step %d: %w", a.Step, unread)
 	}

@@ -244,9 +244,9 @@ func (c *cluster) deliver(rng *rand.Rand) {
 	}
 }
 
-// giveUp begins a use, and gives it up after so many steps. The memory of the calls is as before
+// abort begins a use, and aborts it after so many steps. The memory of the calls is as before
 // then.
-func (c *cluster) giveUp(rng *rand.Rand, strategy collective.Strategy, steps int) {
+func (c *cluster) abort(rng *rand.Rand, strategy collective.Strategy, steps int) {
 	c.t.Helper()
 	var before [][]byte
 	for member, h := range c.of {

@@ -177,8 +177,8 @@ func testRelay(t *testing.T, relays []*collective.Relay, seed uint64, kind colle
 		}
 	}()
 	c.piece = collective.MinPiece << rng.IntN(5)
-	c.giveUp(rng, strategy, rng.IntN(40))
-	c.giveUp(rng, strategy, math.MaxInt)
+	c.abort(rng, strategy, rng.IntN(40))
+	c.abort(rng, strategy, math.MaxInt)
 	c.prepare(strategy)
 	c.exchange(rng)
 	c.deliver(rng)

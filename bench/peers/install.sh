@@ -7,7 +7,8 @@ packages="gcc libc6-dev openmpi-bin libopenmpi-dev mpich libmpich-dev python3-nu
 
 missing=""
 for package in $packages; do
-	if ! dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed$'; then
+	if ! dpkg-query -W -f '${Status}' "$package" 2>/dev/null |
+		grep -q '^install ok installed$'; then
 		missing="$missing $package"
 	fi
 done

@@ -73,8 +73,8 @@ func startTuning(t *testing.T, n *network, words ...string) *tuning {
 	return u
 }
 
-// Hosts with two interfaces each find both, with nothing said about them: what goes on all streams of a
-// link goes over both interfaces, and the rest over the first.
+// Hosts with two interfaces each find both, with nothing said about them: what goes on all streams
+// of a link goes over both interfaces, and the rest over the first.
 func TestTensorsGoOverAllCards(t *testing.T) {
 	const runs = 1
 	n := newNetwork(t, "a", "b")
@@ -101,7 +101,8 @@ func TestTensorsGoOverAllCards(t *testing.T) {
 	}
 	for _, host := range n.hosts {
 		first, second := n.sent(host, "eth0"), n.sent(host, "eth1")
-		t.Logf("%s: %d bytes may go on all streams; %d went over the first interface and %d over the "+
+		t.Logf("%s: %d bytes may go on all streams; %d went over the first interface and %d "+
+			"over the "+
 			"second", host, wide, first, second)
 		if second < wide/4 || second > wide*3/4 || first < wide/4 {
 			t.Errorf("%s did not spread over both interfaces", host)
@@ -109,7 +110,8 @@ func TestTensorsGoOverAllCards(t *testing.T) {
 	}
 }
 
-// A second interface dies while the first one lives: nobody waits for what is on its way there for ever.
+// A second interface dies while the first one lives: nobody waits for what is on its way there for
+// ever.
 func TestSecondInterfaceDies(t *testing.T) {
 	n := newNetwork(t, "a", "b")
 	n.secondInterfaces()

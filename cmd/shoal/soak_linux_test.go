@@ -43,7 +43,7 @@ type soak struct {
 	job *control.Job
 
 	mu      sync.Mutex
-	trains  map[int]bool // seats that have made a step: they hold the state
+	trains  map[int]bool // workers that have made a step: they hold the state
 	ends    map[int]map[string]float64
 	members int // when the job was stopped
 	stderr  bytes.Buffer
@@ -145,13 +145,13 @@ func (s *soak) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-func (s *soak) reported(seat int, m map[string]float64) {
+func (s *soak) reported(worker int, m map[string]float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, last := m["digest"]; last {
-		s.ends[seat] = m
+		s.ends[worker] = m
 	}
-	s.trains[seat] = true
+	s.trains[worker] = true
 }
 
 // disturb is what happens to the job, until it is stopped.
@@ -306,10 +306,10 @@ func (s *soak) check(result *launcher.Result) {
 	}
 	s.tally.add(last)
 	var digests []float64
-	for seat, m := range s.ends {
+	for worker, m := range s.ends {
 		for _, what := range findings {
 			if m[what] != 0 {
-				s.t.Errorf("worker %d found %v", seat, m)
+				s.t.Errorf("worker %d found %v", worker, m)
 			}
 		}
 		if m["step"] == last["step"] {

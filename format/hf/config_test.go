@@ -47,7 +47,8 @@ func TestParseConfig(t *testing.T) {
 	if err != nil || c.Tied == nil || !*c.Tied {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	if c.Tied = nil; c != (hf.Config{Type: "qwen3", Heads: 32, KVHeads: 8, HeadSize: 128, Vocabulary: 151936,
+	c.Tied = nil
+	if c != (hf.Config{Type: "qwen3", Heads: 32, KVHeads: 8, HeadSize: 128, Vocabulary: 151936,
 		Layers: 36, AttentionBias: true}) {
 		t.Errorf("%+v", c)
 	}

@@ -105,7 +105,7 @@ func (w *writer) distributed(s *rankFiles, o *optimizerPlan) (*pickle.Dict, erro
 // flatFile lays out the distributed optimizer's file of a rank. What all expert parallel ranks have
 // alike stands with the first.
 func (w *writer) flatFile(s *rankFiles, folder string) error {
-	f := flatFile{w: w, seat: s, name: path.Join(folder, distributedName)}
+	f := flatFile{w: w, owner: s, name: path.Join(folder, distributedName)}
 	var all []any
 	for i, o := range w.optimizers {
 		if i == 0 && s.ep > 0 {
@@ -135,7 +135,7 @@ func (w *writer) flatFile(s *rankFiles, folder string) error {
 
 type flatFile struct {
 	w       *writer
-	seat    *rankFiles
+	owner   *rankFiles
 	name    string
 	tensors []format.Tensor // buffers
 	parts   []flatPart
@@ -153,7 +153,7 @@ func (f *flatFile) buffers(o *optimizerPlan) (any, error) {
 	d, n := &pickle.Dict{}, int64(0)
 	d.Add("buckets_coalesced", true)
 	chunks := make([][]*local, f.w.chunks)
-	for _, l := range slices.Backward(f.seat.model) { // they are in that order
+	for _, l := range slices.Backward(f.owner.model) { // they are in that order
 		if o.params[l.param] {
 			chunks[l.chunk] = append(chunks[l.chunk], l)
 		}
@@ -230,7 +230,7 @@ func (f *flatFile) buffer(params []*local) (*pickle.Dict, error) {
 		if alone {
 			bucket = at
 		}
-		states := f.seat.states[l.param]
+		states := f.owner.states[l.param]
 		for k, kind := range flatKinds {
 			i := slices.IndexFunc(states, func(x *local) bool { return x.kind == kind[1] })
 			if i < 0 || states[i].DType != tensor.F32 || !states[i].Shape.Equal(l.Shape) {

@@ -18,7 +18,7 @@ type execution struct {
 	head.Execute
 	got    map[string]piece           // by host
 	result []uint64                   // by part
-	way    *passage                   // of a reshape
+	way    *reshapePlan               // of a reshape
 	moved  map[topo.WorkerID][]uint64 // what a reshape brings to the new ranks
 	proof  digest.Proof
 	done   bool

@@ -73,8 +73,8 @@ func (m mesh) part(rank int) (list []int) {
 // box is the content of a box after so many steps.
 func box(number int, steps uint64) uint64 { return uint64(number)<<48 | steps }
 
-// passage is the way of the state from the mesh of a shape to another, over members.
-type passage struct {
+// reshapePlan is the way of the state from the mesh of a shape to another, over members.
+type reshapePlan struct {
 	lost     bool // the members go without the state, which a checkpoint gives them there
 	old, new mesh
 	workers  []topo.WorkerID // of the old ranks
@@ -82,10 +82,11 @@ type passage struct {
 	takers   topo.View       // the members that may have one
 }
 
-// passage plans as the planner of an agent does: the ranks go to the members that have most of what
-// they need. When nobody has a box it fails, in a job that makes checkpoints with a
-// *head.StateLost, and the way that is left.
-func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p passage, err error) {
+// planReshape plans as the planner of an agent does: the ranks go to the members that have most of
+// what they need. When nobody has a box, it fails; a job that makes checkpoints then gets a
+// *head.StateLost and the plan that is left.
+func (c *Cluster) planReshape(s *head.Shape, text string, members topo.View) (p reshapePlan,
+	err error) {
 	old, ok1 := c.parse(s.Mesh)
 	new, ok2 := c.parse(text)
 	takers := takers(s, members)
@@ -93,7 +94,7 @@ func (c *Cluster) passage(s *head.Shape, text string, members topo.View) (p pass
 		return p, fmt.Errorf("no way from mesh %q of %v to mesh %q of %v", s.Mesh, s.Workers, text,
 			takers)
 	}
-	p = passage{old: old, new: new, workers: s.Workers, takers: takers}
+	p = reshapePlan{old: old, new: new, workers: s.Workers, takers: takers}
 	has := map[int]int{} // members that hold a box
 	holds := map[topo.WorkerID][]int{}
 	for r, w := range s.Workers {
@@ -179,13 +180,13 @@ func (c *Cluster) arrange(s head.Shape, text string, members topo.View) (next st
 		}
 		text = m.String()
 	}
-	p, err := c.passage(&s, text, members)
+	p, err := c.planReshape(&s, text, members)
 	return text, p.order, err
 }
 
 // bring makes the memory of the new ranks from that of the old ones: each takes what it has itself
 // from there, and the rest from the first that has it. It fails when a holder is missing.
-func (p *passage) bring(memory map[topo.WorkerID][]uint64) (moved map[topo.WorkerID][]uint64,
+func (p *reshapePlan) bring(memory map[topo.WorkerID][]uint64) (moved map[topo.WorkerID][]uint64,
 	err error) {
 	if p.lost {
 		return nil, nil
@@ -219,7 +220,7 @@ func (p *passage) bring(memory map[topo.WorkerID][]uint64) (moved map[topo.Worke
 
 // prove sums up what the workers of a host have: of the old state what its first holder has, as
 // often as the new mesh has copies, and all of the new one.
-func (p *passage) prove(memory, moved map[topo.WorkerID][]uint64,
+func (p *reshapePlan) prove(memory, moved map[topo.WorkerID][]uint64,
 	here func(topo.WorkerID) bool) (proof digest.Proof) {
 	if p.lost {
 		return proof

@@ -178,7 +178,7 @@ func (w *worker) goesOn() {
 }
 
 // passes works out the reshape that a batch is, as this host sees it.
-func (h *host) passes() *passage {
+func (h *host) passes() *reshapePlan {
 	known := h.agent.Known()
 	if known.Shape == nil || known.Shape.Next == "" {
 		h.cluster.invariants.fail(
@@ -186,7 +186,7 @@ func (h *host) passes() *passage {
 			h.name)
 		return nil
 	}
-	p, err := h.cluster.passage(known.Shape, known.Shape.Next, known.View)
+	p, err := h.cluster.planReshape(known.Shape, known.Shape.Next, known.View)
 	if err != nil && known.Shape.Lost == "" || !slices.Equal(p.order, known.Shape.Order) {
 		h.cluster.invariants.fail("%s plans another reshape than the head: %v, not %v; %v", h.name,
 			p.order, known.Shape.Order, err)

@@ -95,9 +95,9 @@ func leave(ctx context.Context) {
 	}
 }
 
-// A farewell is how a command that others can do without ends: politely when it is asked to by a
+// Shutdown is how a command that others can do without ends: politely when it is asked to by a
 // signal that soft takes, and at once by a second one, or by another.
-type farewell struct {
+type Shutdown struct {
 	Asked <-chan struct{} // closed when it should leave
 	// ends when it must not wait any more; the cause is that of the context that was interrupted
 	Ctx   context.Context
@@ -107,12 +107,12 @@ type farewell struct {
 
 // NewShutdown makes the shutdown of a command with an interruptible context. polite is called when
 // the command should leave.
-func NewShutdown(ctx context.Context, soft func(s syscall.Signal) bool, polite func()) *farewell {
+func NewShutdown(ctx context.Context, soft func(s syscall.Signal) bool, polite func()) *Shutdown {
 	asked := make(chan struct{})
 	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	must := func() { stop(context.Cause(ctx)) }
 	g := group.New(context.Background())
-	g.Go("farewell", func(end context.Context) error {
+	g.Go("shutdown", func(end context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-end.Done():
@@ -132,7 +132,7 @@ func NewShutdown(ctx context.Context, soft func(s syscall.Signal) bool, polite f
 		}
 		return nil
 	})
-	return &farewell{Asked: asked, Ctx: hard, Must: must, Close: func() {
+	return &Shutdown{Asked: asked, Ctx: hard, Must: must, Close: func() {
 		stop(nil)
 		g.Stop(nil)
 		_ = g.Wait()

@@ -21,8 +21,9 @@ const (
 // widthSuffixes are the files whose lines people read side by side with others.
 var widthSuffixes = append([]string{".md", ".ts", ".tsx"}, sourceSuffixes...)
 
-// unbreakable finds what has no place to break: an address, or a link and the text in it.
-var unbreakable = regexp.MustCompile(`https?://\S{40,}|\]\([^)]{50,}\)`)
+// unbreakable finds what has no place to break: an address, a link and the text in it, or a line
+// for the go command.
+var unbreakable = regexp.MustCompile(`https?://\S{40,}|\]\([^)]{50,}\)|^//go:`)
 
 // checkColumns refuses lines of more than Columns columns. Generated files, test data, the tables
 // and code blocks of Markdown, raw strings of Go that hold what a test reads, and addresses are

@@ -32,11 +32,6 @@ func TestHouse(t *testing.T) {
 			}
 		})
 	}
-	for _, rule := range Coming {
-		for _, f := range rule.Check(tree) {
-			t.Logf("coming: %s", f)
-		}
-	}
 	for _, f := range Mentions(tree) {
 		t.Logf("mentioned only: %s", f)
 	}

@@ -39,25 +39,21 @@ var Rules = []Rule{
 	{"folder-cycles", checkFolderCycles},
 	{"folder-names", checkFolderNames},
 	{"package-comments", checkPackageComments},
+	{"doc-comments", checkDocComments},
 	{"code-map", checkCodeMap},
 	{"links", checkLinks},
 	{"file-size", checkFileSize},
 	{"function-size", checkFunctionSize},
+	{"package-size", checkPackageSize},
+	{"struct-size", checkStructSize},
+	{"columns", checkColumns},
+	{"words", checkWords},
 	{"goroutines", checkGoroutines},
 	{"sleep", checkSleep},
 	{"leftovers", checkLeftovers},
 	{"pickle", checkPickle},
 	{"go-directive", checkGoDirective},
 	{"dependencies", checkDependencies},
-}
-
-// Coming are rules that the repository does not keep everywhere yet; their findings are mentioned.
-var Coming = []Rule{
-	{"doc-comments", checkDocComments},
-	{"package-size", checkPackageSize},
-	{"struct-size", checkStructSize},
-	{"columns", checkColumns},
-	{"words", checkWords},
 }
 
 // sorted orders findings by place, so that two runs print the same text.

@@ -56,10 +56,10 @@ type Output struct {
 	prefix  string
 	log     *os.File
 
-	mu     sync.Mutex
-	tail   *Tail
-	muted  bool
-	logErr error
+	mu       sync.Mutex
+	tail     *Tail
+	discards bool
+	logErr   error
 }
 
 // NewOutput writes the log to path, which must not exist yet. Others may append lines of their own
@@ -87,7 +87,7 @@ func (o *Output) Tail() []string {
 func (o *Output) Mute() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.muted = true
+	o.discards = true
 }
 
 // Close closes the log and returns the first error of writing it.
@@ -106,9 +106,9 @@ func (o *Output) copyFrom(r io.Reader, to io.Writer) {
 	lines := Lines{Emit: func(line []byte) {
 		o.mu.Lock()
 		o.tail.Add(string(line))
-		muted := o.muted
+		discards := o.discards
 		o.mu.Unlock()
-		if muted {
+		if discards {
 			return
 		}
 		o.console.write(to, o.prefix, line)

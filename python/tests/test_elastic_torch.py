@@ -120,8 +120,8 @@ def test_a_loop_for_each_epoch_while_workers_are_killed(training, tmp_path, nest
     with training(
         4, ["--spares", "1"], doomed=[[1, 2, "between epochs"], [2, 40, "within backward"]], **way
     ) as job:
-        for seat in (1, 2):
-            job.until(f"w{seat} was killed by SIGKILL")
+        for worker in (1, 2):
+            job.until(f"w{worker} was killed by SIGKILL")
             job.until("JOINED")
         ledger = Ledger(tmp_path, job.finish(), **way)
     ledger.check(4, losses=2)
@@ -162,7 +162,7 @@ def test_spares_take_the_places_of_killed_workers(training, tmp_path, way):
 
 
 @pytest.mark.parametrize(
-    "n, seat, place, way",
+    "n, worker, place, way",
     [
         (3, 1, "before backward", ADAM),
         (3, 1, "within backward", MOMENTUM),
@@ -176,10 +176,10 @@ def test_spares_take_the_places_of_killed_workers(training, tmp_path, way):
     ],
     ids=lambda x: "-".join(map(str, x.values())) if isinstance(x, dict) else None,
 )
-def test_a_worker_is_killed_within_a_step(training, tmp_path, n, seat, place, way):
+def test_a_worker_is_killed_within_a_step(training, tmp_path, n, worker, place, way):
     way = dict(way, samples=300)
-    with training(n, **way, doomed=[[seat, 7, place]]) as job:
-        job.until(f"w{seat} was killed by SIGKILL")
+    with training(n, **way, doomed=[[worker, 7, place]]) as job:
+        job.until(f"w{worker} was killed by SIGKILL")
         ledger = Ledger(tmp_path, job.finish(), **way)
     ledger.check(n - 1, losses=1)
 
@@ -280,7 +280,7 @@ def test_a_sharded_optimizer_goes_on_from_a_checkpoint(launch, tmp_path, way):
         return [list(np.load(f).values()) for f in sorted(out.glob("*.npz"))]
 
     whole = train("whole", 3, "undisturbed")
-    train("stopped", 3, "checkpoints", [[seat, 17, "before backward"] for seat in range(3)])
+    train("stopped", 3, "checkpoints", [[worker, 17, "before backward"] for worker in range(3)])
     shutil.copytree(tmp_path / "checkpoints", tmp_path / "copy", symlinks=True)
     for again in train("again", 3, "checkpoints"):
         for value, want in zip(again, whole[0]):

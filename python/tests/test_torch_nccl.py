@@ -21,7 +21,7 @@ def test_without_faults(training, tmp_path, wrap, optimizer):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    "wrap, place, seat",  # 0 has the store
+    "wrap, place, worker",  # 0 has the store
     [
         ("ddp", "before backward", 0),
         ("ddp", "within backward", 1),
@@ -33,9 +33,9 @@ def test_without_faults(training, tmp_path, wrap, optimizer):  # noqa: F811
         ("ddp", "after the step", 0),
     ],
 )
-def test_a_worker_is_killed(training, tmp_path, wrap, place, seat):  # noqa: F811
-    with training(3, wrap=wrap, samples=300, doomed=[[seat, 7, place]], **OWN) as job:
-        job.until(f"w{seat} was killed by SIGKILL")
+def test_a_worker_is_killed(training, tmp_path, wrap, place, worker):  # noqa: F811
+    with training(3, wrap=wrap, samples=300, doomed=[[worker, 7, place]], **OWN) as job:
+        job.until(f"w{worker} was killed by SIGKILL")
         ledger = Ledger(tmp_path, job.finish(), samples=300, wrap=wrap)
     ledger.check(2, losses=1)
     assert BY_NCCL % 2 in ledger.output and "arena" not in ledger.output

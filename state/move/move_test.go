@@ -44,7 +44,7 @@ func newMemory(l *layout.Layout) *memory {
 	return m
 }
 
-func (m *memory) spot(p *plan.Place) move.Location {
+func (m *memory) locate(p *plan.Place) move.Location {
 	s := &m.layout.Slots[p.Slot]
 	return move.Location{Region: p.Rank, At: m.at[[2]int{p.Rank, p.Slot}] +
 		int64(slices.Index(s.Names, p.Name)*s.Bytes())}
@@ -128,7 +128,7 @@ func draw(t *rapid.T) *change {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.job = move.Job{Plan: p, Old: c.src.spot, New: c.dst.spot, Source: c.src, Target: c.dst,
+	c.job = move.Job{Plan: p, Old: c.src.locate, New: c.dst.locate, Source: c.src, Target: c.dst,
 		Key: key, Workers: 2,
 		Block: int64(16 * rapid.IntRange(1, 30).Draw(t, "block")), Record: func(move.Record) error {
 			return nil

@@ -120,16 +120,16 @@ func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) err
 			view.started(dir, time.Now())
 			beside.Go("story", func(ctx context.Context) error { return story.play(ctx, dir) })
 		},
-		OnJoin: func(seat int, _ string) {
-			if seat < f.workers {
+		OnJoin: func(worker int, _ string) {
+			if worker < f.workers {
 				view.joined(time.Now())
 			}
 		},
-		OnReport: func(seat int, metrics map[string]float64) {
+		OnReport: func(worker int, metrics map[string]float64) {
 			if _, progress := metrics["loss"]; progress {
 				view.reported(metrics, time.Now())
 			} else {
-				story.reported(seat, metrics)
+				story.reported(worker, metrics)
 				view.sized(metrics)
 			}
 		},

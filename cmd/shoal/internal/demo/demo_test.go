@@ -161,8 +161,8 @@ func TestDemoStory(t *testing.T) {
 	s.reported(3, change(3, 1100, 0))
 	s.reported(3, change(4, 1300, 0))
 	s.reported(4, end(70, 0, 5)) // released before the end
-	for seat := range 3 {
-		s.reported(seat, end(100, 0, 7))
+	for worker := range 3 {
+		s.reported(worker, end(100, 0, 7))
 	}
 	want := outcome{handedOn: 32, recoverMS: []float64{5}, joinMS: []float64{100, 200}, equal: true,
 		members: 3}

@@ -34,11 +34,11 @@ type demoStory struct {
 
 	mu      sync.Mutex
 	killed  time.Time // zero = nobody was
-	victim  int       // its seat
+	victim  int       // its number
 	after   uint64    // the generation that it belonged to
 	recover time.Duration
 	ordered time.Time
-	joins   map[int]time.Duration // by seat
+	joins   map[int]time.Duration // by number of the worker
 	ended   []map[string]float64  // the last reports
 }
 
@@ -103,7 +103,7 @@ func (s *demoStory) order(ctx context.Context, j *control.Job) error {
 }
 
 // reported takes a worker's report that is no progress: of a change, or the last one.
-func (s *demoStory) reported(seat int, m map[string]float64) {
+func (s *demoStory) reported(worker int, m map[string]float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, isChange := m["at_us"]
@@ -113,9 +113,9 @@ func (s *demoStory) reported(seat int, m map[string]float64) {
 	}
 	committed := time.UnixMicro(int64(at))
 	switch {
-	case seat >= s.workers && !s.ordered.IsZero():
-		if _, again := s.joins[seat]; !again {
-			s.joins[seat] = committed.Sub(s.ordered)
+	case worker >= s.workers && !s.ordered.IsZero():
+		if _, again := s.joins[worker]; !again {
+			s.joins[worker] = committed.Sub(s.ordered)
 		}
 	case !s.killed.IsZero() && uint64(m["generation"]) == s.after+1:
 		beyond := committed.Sub(s.killed) - time.Duration(m["pace_us"])*time.Microsecond

@@ -11,8 +11,8 @@ import (
 // errDamaged means that a checkpoint is not as it was sealed.
 var errDamaged = errors.New("it is damaged")
 
-// shelf is where a training loop looks for its checkpoints when it begins.
-type shelf interface {
+// source is where a training loop looks for its checkpoints when it begins.
+type source interface {
 	// the newest that is sealed but so many; with 0, what is left of others is dealt with
 	newest(tried int) (a snapshot.Attempt, found bool, err error)
 	// where it can be read, until done; errDamaged
@@ -21,42 +21,42 @@ type shelf interface {
 	setAside(a snapshot.Attempt) error
 }
 
-func (j *Job) shelf(f snapshot.Folder) shelf {
+func (j *Job) source(f snapshot.Folder) source {
 	if snapshot.IsURL(f.Root) {
-		return &agentShelf{j, f}
+		return &agentSource{j, f}
 	}
-	return ownShelf{f}
+	return folderSource{f}
 }
 
-// ownShelf is a folder that this worker reads itself.
-type ownShelf struct{ folder snapshot.Folder }
+// folderSource is a folder that this worker reads itself.
+type folderSource struct{ folder snapshot.Folder }
 
-func (s ownShelf) newest(tried int) (snapshot.Attempt, bool, error) {
+func (s folderSource) newest(tried int) (snapshot.Attempt, bool, error) {
 	return s.folder.Newest(tried)
 }
 
-func (s ownShelf) fetch(snapshot.Attempt) (snapshot.Folder, error) { return s.folder, nil }
+func (s folderSource) fetch(snapshot.Attempt) (snapshot.Folder, error) { return s.folder, nil }
 
-func (s ownShelf) done() error { return nil }
+func (s folderSource) done() error { return nil }
 
-func (s ownShelf) setAside(a snapshot.Attempt) error {
+func (s folderSource) setAside(a snapshot.Attempt) error {
 	s.folder.Quarantine(a)
 	return nil
 }
 
-// agentShelf is a bucket, which the agent reads.
-type agentShelf struct {
+// agentSource is a bucket, which the agent reads.
+type agentSource struct {
 	job    *Job
 	folder snapshot.Folder
 }
 
-func (s *agentShelf) ask(r api.ResumeRequest) (reply api.ResumeReply, err error) {
+func (s *agentSource) ask(r api.ResumeRequest) (reply api.ResumeReply, err error) {
 	r.Folder, r.Keep = s.folder.Root, s.folder.Keep
 	_, err = s.job.request(&r, &reply, 0)
 	return reply, err
 }
 
-func (s *agentShelf) newest(tried int) (a snapshot.Attempt, found bool, err error) {
+func (s *agentSource) newest(tried int) (a snapshot.Attempt, found bool, err error) {
 	reply, err := s.ask(api.ResumeRequest{Do: api.ResumeNewest, Tried: tried})
 	if err != nil || !reply.Done {
 		return a, false, err
@@ -64,7 +64,7 @@ func (s *agentShelf) newest(tried int) (a snapshot.Attempt, found bool, err erro
 	return snapshot.Attempt{Step: reply.Step, Seed: reply.Seed}, true, nil
 }
 
-func (s *agentShelf) fetch(a snapshot.Attempt) (snapshot.Folder, error) {
+func (s *agentSource) fetch(a snapshot.Attempt) (snapshot.Folder, error) {
 	reply, err := s.ask(api.ResumeRequest{Do: api.ResumeFetch, Step: a.Step, Seed: a.Seed})
 	if err == nil && !reply.Done {
 		err = fmt.Errorf("%w: %s", errDamaged, reply.Damaged)
@@ -75,12 +75,12 @@ func (s *agentShelf) fetch(a snapshot.Attempt) (snapshot.Folder, error) {
 	return snapshot.Folder{Root: reply.Folder}, nil
 }
 
-func (s *agentShelf) done() error {
+func (s *agentSource) done() error {
 	_, err := s.ask(api.ResumeRequest{Do: api.ResumeDone})
 	return err
 }
 
-func (s *agentShelf) setAside(a snapshot.Attempt) error {
+func (s *agentSource) setAside(a snapshot.Attempt) error {
 	_, err := s.ask(api.ResumeRequest{Do: api.ResumeDamaged, Step: a.Step, Seed: a.Seed})
 	return err
 }

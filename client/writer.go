@@ -8,8 +8,8 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
-// scribe writes a worker's part of a checkpoint while training goes on, one at a time.
-type scribe interface {
+// writer writes a worker's part of a checkpoint while training goes on, one at a time.
+type writer interface {
 	// memory for a share, all of it touched, in place of memory that is too small
 	room(n int, old []byte) ([]byte, error)
 	write(p *snapshot.Part) error // begins; what goes wrong is said
@@ -17,21 +17,21 @@ type scribe interface {
 	wait(ctx context.Context) error
 }
 
-func (j *Job) scribe() scribe {
+func (j *Job) writer() writer {
 	if j.solo {
-		return &ownScribe{job: j}
+		return &ownWriter{job: j}
 	}
-	return &agentScribe{job: j}
+	return &agentWriter{job: j}
 }
 
-// agentScribe has the agent write: it has the memory, so the part is written even if this worker is
+// agentWriter has the agent write: it has the memory, so the part is written even if this worker is
 // lost.
-type agentScribe struct {
+type agentWriter struct {
 	job   *Job
 	texts [][]byte // memory that the agent may still read
 }
 
-func (s *agentScribe) room(n int, old []byte) ([]byte, error) {
+func (s *agentWriter) room(n int, old []byte) ([]byte, error) {
 	if old != nil {
 		if err := s.job.mem.free(old); err != nil {
 			return nil, err
@@ -40,7 +40,7 @@ func (s *agentScribe) room(n int, old []byte) ([]byte, error) {
 	return s.job.mem.own(n)
 }
 
-func (s *agentScribe) write(p *snapshot.Part) error {
+func (s *agentWriter) write(p *snapshot.Part) error {
 	r := &api.SaveRequest{Folder: p.Folder.Root, Keep: p.Folder.Keep, Seed: p.Seed, Rank: p.Rank,
 		Body: s.extent(p.Body)}
 	for _, b := range s.texts {
@@ -68,30 +68,30 @@ func (s *agentScribe) write(p *snapshot.Part) error {
 }
 
 // extent is where in the arena b lies.
-func (s *agentScribe) extent(b []byte) api.Extent {
+func (s *agentWriter) extent(b []byte) api.Extent {
 	id, at, _ := s.job.mem.find(b)
 	return api.Extent{ID: id, Offset: at, Bytes: uint64(len(b))}
 }
 
 // busy counts all parts that are written on this host, also those of workers that are lost.
-func (s *agentScribe) busy() (bool, error) {
+func (s *agentWriter) busy() (bool, error) {
 	var reply api.SavedReply
 	_, err := s.job.request(&api.SavedRequest{}, &reply, 0)
 	return err == nil && !reply.Done, err
 }
 
-func (s *agentScribe) wait(context.Context) error {
+func (s *agentWriter) wait(context.Context) error {
 	_, err := s.job.request(&api.SavedRequest{Wait: true}, &api.SavedReply{}, 0)
 	return err
 }
 
-// ownScribe writes in a goroutine of a job of one without an agent.
-type ownScribe struct {
+// ownWriter writes in a goroutine of a job of one without an agent.
+type ownWriter struct {
 	job     *Job
 	written chan struct{} // closed when the part is; nil = there was none
 }
 
-func (s *ownScribe) room(n int, _ []byte) ([]byte, error) {
+func (s *ownWriter) room(n int, _ []byte) ([]byte, error) {
 	b := make([]byte, n)
 	for i := 0; i < n; i += 4096 {
 		b[i] = 1 // fresh pages are not there before
@@ -99,7 +99,7 @@ func (s *ownScribe) room(n int, _ []byte) ([]byte, error) {
 	return b, nil
 }
 
-func (s *ownScribe) write(p *snapshot.Part) error {
+func (s *ownWriter) write(p *snapshot.Part) error {
 	if err := p.Check(); err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (s *ownScribe) write(p *snapshot.Part) error {
 	return nil
 }
 
-func (s *ownScribe) busy() (bool, error) {
+func (s *ownWriter) busy() (bool, error) {
 	select {
 	case <-s.written:
 		return false, nil
@@ -122,7 +122,7 @@ func (s *ownScribe) busy() (bool, error) {
 	}
 }
 
-func (s *ownScribe) wait(ctx context.Context) error {
+func (s *ownWriter) wait(ctx context.Context) error {
 	if s.written == nil {
 		return nil
 	}
