@@ -235,7 +235,7 @@ func (d *driver) results(a *head.Apply) {
 			err = d.engine.blame(part.Calls, f.errs[i])
 		case f != nil && f.by[i] == byPieces:
 		case f != nil && f.by[i] == byTransfer:
-			d.engine.land(transferOf(a.Batch, i))
+			d.engine.deliver(transferOf(a.Batch, i))
 		case part.Calls[0].Call.Far == nil:
 			err = d.engine.execute(part.Calls)
 		}
@@ -261,8 +261,8 @@ func (e *engine) begin(t *transfer) {
 	t.look()
 }
 
-// land hands the results of a transfer to the workers.
-func (e *engine) land(id uint64) {
+// deliver hands the results of a transfer to the workers.
+func (e *engine) deliver(id uint64) {
 	t := e.transfers.take(id)
 	t.rest()
 	if t.reshapes {

@@ -16,29 +16,29 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// tuneWord is what the hosts of a measurement say to each other. The first host asks for flights in
-// three steps, so that only the exchange itself is timed: prepare, go for each, land; the others
+// tuneWord is what the hosts of a measurement say to each other. The first host asks for batches in
+// three steps, so that only the exchange itself is timed: prepare, go for each, deliver; the others
 // answer each with the same word.
 type tuneWord struct {
-	// wait comes first, then prepare, go, land for some flights; over ends everything
+	// wait comes first, then prepare, go, deliver for some batches; over ends everything
 	Do      string           `json:"do"`
-	Flight  uint64           `json:"flight,omitempty"` // prepare, land: the first of them
-	Flights int              `json:"flights,omitempty"`
+	Batch   uint64           `json:"batch,omitempty"` // prepare, deliver: the first of them
+	Batches int              `json:"batches,omitempty"`
 	Hosts   []fabric.Host    `json:"hosts,omitempty"`
 	Route   collective.Route `json:"route,omitzero"`
-	Bytes   int              `json:"bytes,omitempty"` // of all flights together
+	Bytes   int              `json:"bytes,omitempty"` // of all batches together
 	Error   string           `json:"error,omitempty"`
 }
 
 // What another host can ask for at most.
 const (
 	maxTuned   = 1 << 30
-	maxFlights = 1 << 10
+	maxBatches = 1 << 10
 )
 
 var errTuneEnded = errors.New("the measurement was ended")
 
-// tuneHost is one host of a measurement: it makes the exchange of an agent's flights, without
+// tuneHost is one host of a measurement: it makes the exchange of an agent's batches, without
 // workers.
 type tuneHost struct {
 	network fabric.Network
@@ -46,10 +46,10 @@ type tuneHost struct {
 	scratch sync.Pool
 	in, out []byte
 
-	busy    sync.RWMutex // held by the network while it uses a flight
-	first   uint64       // number of flights[0]
-	flights []*tuneFlight
-	spare   []*tuneFlight
+	busy    sync.RWMutex // held by the network while it uses a batch
+	first   uint64       // number of batches[0]
+	batches []*tuneBatch
+	spare   []*tuneBatch
 }
 
 // tuneNews is what happened: a word, a link that came or went, or with all empty that time has
@@ -61,9 +61,9 @@ type tuneNews struct {
 	err  error
 }
 
-// tuneFlight is one all-reduce of f32 over all hosts; host i gives i+1 everywhere. It is used again
+// tuneBatch is one all-reduce of f32 over all hosts; host i gives i+1 everywhere. It is used again
 // for a later one.
-type tuneFlight struct {
+type tuneBatch struct {
 	id       uint64
 	hosts    []fabric.Host
 	streams  uint8
@@ -94,12 +94,12 @@ func (h *tuneHost) Message(from fabric.Host, b []byte) {
 	h.news.Put(n)
 }
 
-// at finds a flight by its number; nil if it is none of those that are prepared.
-func (h *tuneHost) at(id uint64) *tuneFlight {
-	if id < h.first || id-h.first >= uint64(len(h.flights)) {
+// at finds a batch by its number; nil if it is none of those that are prepared.
+func (h *tuneHost) at(id uint64) *tuneBatch {
+	if id < h.first || id-h.first >= uint64(len(h.batches)) {
 		return nil
 	}
-	return h.flights[id-h.first]
+	return h.batches[id-h.first]
 }
 
 // Place implements fabric.Handler.
@@ -127,7 +127,7 @@ func (h *tuneHost) Arrived(from fabric.Host, p fabric.Piece) {
 	f.look()
 }
 
-func (h *tuneHost) send(f *tuneFlight, out []collective.Outgoing) {
+func (h *tuneHost) send(f *tuneBatch, out []collective.Outgoing) {
 	for _, o := range out {
 		p := fabric.Piece{Transfer: f.id, Part: o.Part, Offset: o.Offset,
 			Length: uint32(len(o.Payload)), Streams: f.streams}
@@ -135,7 +135,7 @@ func (h *tuneHost) send(f *tuneFlight, out []collective.Outgoing) {
 	}
 }
 
-func (f *tuneFlight) look() {
+func (f *tuneBatch) look() {
 	if f.relay.Done() && !f.told.Swap(true) {
 		f.done()
 	}
@@ -167,27 +167,27 @@ func (h *tuneHost) obey() error {
 		default:
 			answer := func(w tuneWord) { h.say(n.from, w) }
 			if err := h.do(n.word, answer); err != nil {
-				answer(tuneWord{Do: n.word.Do, Flight: n.word.Flight, Error: err.Error()})
+				answer(tuneWord{Do: n.word.Do, Batch: n.word.Batch, Error: err.Error()})
 			}
 		}
 	}
 }
 
-// do takes one step of a flight; done answers when it is taken.
+// do takes one step of a batch; done answers when it is taken.
 func (h *tuneHost) do(w tuneWord, answer func(tuneWord)) error {
-	said := tuneWord{Do: w.Do, Flight: w.Flight}
+	said := tuneWord{Do: w.Do, Batch: w.Batch}
 	if w.Do == "prepare" {
-		if err := h.prepare(w, func(flight uint64) {
-			answer(tuneWord{Do: "go", Flight: flight})
+		if err := h.prepare(w, func(batch uint64) {
+			answer(tuneWord{Do: "go", Batch: batch})
 		}); err != nil {
 			return err
 		}
 		answer(said)
 		return nil
 	}
-	f := h.at(w.Flight)
+	f := h.at(w.Batch)
 	if f == nil {
-		return fmt.Errorf("there is no flight %d", w.Flight)
+		return fmt.Errorf("there is no batch %d", w.Batch)
 	}
 	s := h.scratch.Get().(*collective.Scratch)
 	defer h.scratch.Put(s)
@@ -197,8 +197,8 @@ func (h *tuneHost) do(w tuneWord, answer func(tuneWord)) error {
 			h.send(f, f.relay.Chunk(i, s, nil))
 		}
 		f.look()
-	case "land":
-		for _, each := range h.flights {
+	case "deliver":
+		for _, each := range h.batches {
 			for i := range each.relay.Deliveries() {
 				each.relay.Deliver(i, s)
 			}
@@ -213,17 +213,17 @@ func (h *tuneHost) do(w tuneWord, answer func(tuneWord)) error {
 	return nil
 }
 
-// prepare makes this host's part of some flights known, so that pieces may come.
-func (h *tuneHost) prepare(w tuneWord, done func(flight uint64)) error {
+// prepare makes this host's part of some batches known, so that pieces may come.
+func (h *tuneHost) prepare(w tuneWord, done func(batch uint64)) error {
 	self := slices.Index(w.Hosts, h.network.Self())
 	if self < 0 || twice(w.Hosts) || w.Bytes < 4 || w.Bytes > maxTuned || w.Bytes%4 != 0 ||
 		w.Route.Strategy == nil {
-		return fmt.Errorf("a flight that cannot be: %d bytes over %v", w.Bytes, w.Hosts)
+		return fmt.Errorf("a batch that cannot be: %d bytes over %v", w.Bytes, w.Hosts)
 	}
-	if w.Flights < 1 || w.Flights > maxFlights || w.Flights > w.Bytes/4 ||
-		w.Flight > math.MaxUint64-maxFlights {
-		return fmt.Errorf("%d flights with %d bytes, numbered from %d: that cannot be", w.Flights,
-			w.Bytes, w.Flight)
+	if w.Batches < 1 || w.Batches > maxBatches || w.Batches > w.Bytes/4 ||
+		w.Batch > math.MaxUint64-maxBatches {
+		return fmt.Errorf("%d batches with %d bytes, numbered from %d: that cannot be", w.Batches,
+			w.Bytes, w.Batch)
 	}
 	if len(h.in) != w.Bytes {
 		h.in, h.out = make([]byte, w.Bytes), make([]byte, w.Bytes)
@@ -234,23 +234,23 @@ func (h *tuneHost) prepare(w tuneWord, done func(flight uint64)) error {
 	clear(h.out)
 	h.busy.Lock()
 	defer h.busy.Unlock()
-	h.first, h.flights, h.spare = w.Flight, nil, append(h.spare, h.flights...)
-	for i := range w.Flights {
-		from, to := w.Bytes/4*i/w.Flights, w.Bytes/4*(i+1)/w.Flights
-		f, err := h.flight(w, self, h.in[4*from:4*to], h.out[4*from:4*to])
+	h.first, h.batches, h.spare = w.Batch, nil, append(h.spare, h.batches...)
+	for i := range w.Batches {
+		from, to := w.Bytes/4*i/w.Batches, w.Bytes/4*(i+1)/w.Batches
+		f, err := h.newBatch(w, self, h.in[4*from:4*to], h.out[4*from:4*to])
 		if err != nil {
 			return err
 		}
-		f.id = w.Flight + uint64(i)
+		f.id = w.Batch + uint64(i)
 		f.done = func() { done(f.id) }
-		h.flights = append(h.flights, f)
+		h.batches = append(h.batches, f)
 	}
 	return nil
 }
 
-// flight prepares one.
-func (h *tuneHost) flight(w tuneWord, self int, in, out []byte) (*tuneFlight, error) {
-	f := &tuneFlight{}
+// newBatch prepares one.
+func (h *tuneHost) newBatch(w tuneWord, self int, in, out []byte) (*tuneBatch, error) {
+	f := &tuneBatch{}
 	if n := len(h.spare); n > 0 {
 		f, h.spare = h.spare[n-1], h.spare[:n-1]
 	}

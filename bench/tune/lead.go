@@ -16,7 +16,7 @@ import (
 type tuneLead struct {
 	*tuneHost
 	hosts []fabric.Host
-	last  uint64 // number of the newest flight
+	last  uint64 // number of the newest batch
 }
 
 // gather waits until so many hosts are there.
@@ -82,7 +82,7 @@ func (l *tuneLead) take(waiting []tuneNews) ([]tuneNews, error) {
 		return nil, fmt.Errorf("%s: %s", n.from, n.word.Error)
 	}
 	answers := func(w tuneNews) bool {
-		return w.from == n.from && w.word.Do == n.word.Do && w.word.Flight == n.word.Flight
+		return w.from == n.from && w.word.Do == n.word.Do && w.word.Batch == n.word.Batch
 	}
 	if i := slices.IndexFunc(waiting, answers); i >= 0 {
 		waiting = slices.Delete(waiting, i, i+1)
@@ -118,16 +118,17 @@ func medians(n, rounds int, exchange func(i int) (float64, error)) ([]float64, e
 func (l *tuneLead) exchange(r collective.Route, s cost.Step, buckets int) (float64, error) {
 	first := l.last + 1
 	l.last += uint64(buckets)
-	if err := l.all(tuneWord{Do: "prepare", Flight: first, Flights: buckets, Hosts: l.hosts,
+	if err := l.all(tuneWord{Do: "prepare", Batch: first, Batches: buckets, Hosts: l.hosts,
 		Route: r, Bytes: s.Bytes}); err != nil {
 		return 0, err
 	}
 	start := time.Now()
-	if err := l.fly(first, buckets, time.Duration(s.Backward*float64(time.Second))); err != nil {
+	if err := l.dispatch(first, buckets,
+		time.Duration(s.Backward*float64(time.Second))); err != nil {
 		return 0, err
 	}
 	took := time.Since(start)
-	return took.Seconds(), l.all(tuneWord{Do: "land", Flight: first})
+	return took.Seconds(), l.all(tuneWord{Do: "deliver", Batch: first})
 }
 
 // measure measures all-reduces, which take turns.
@@ -141,13 +142,13 @@ func (l *tuneLead) measure(list []cost.Sample, rounds int) error {
 	return err
 }
 
-// fly lets flights begin one after another, evenly up to the end of backward, and waits until all
-// hosts are through with all.
-func (l *tuneLead) fly(first uint64, flights int, backward time.Duration) error {
+// dispatch lets batches begin one after another, evenly up to the end of backward, and waits until
+// all hosts are through with all.
+func (l *tuneLead) dispatch(first uint64, batches int, backward time.Duration) error {
 	var waiting []tuneNews
 	start := time.Now()
-	for k := range flights {
-		ready := backward * time.Duration(k+1) / time.Duration(flights)
+	for k := range batches {
+		ready := backward * time.Duration(k+1) / time.Duration(batches)
 		for wait := ready - time.Since(start); wait > 0; wait = ready - time.Since(start) {
 			var err error
 			clock := time.AfterFunc(wait, func() { l.news.Put(tuneNews{}) })
@@ -156,7 +157,7 @@ func (l *tuneLead) fly(first uint64, flights int, backward time.Duration) error 
 			}
 			clock.Stop()
 		}
-		w := tuneWord{Do: "go", Flight: first + uint64(k)}
+		w := tuneWord{Do: "go", Batch: first + uint64(k)}
 		waiting = append(waiting, l.answers(w)...)
 		if err := l.tell(w); err != nil {
 			return err

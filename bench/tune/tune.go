@@ -190,7 +190,7 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 		return err
 	}
 	if !o.json {
-		fmt.Fprintf(out, "all-reduce of f32 over %d hosts: %s a flight, %s a step, %s a piece, "+
+		fmt.Fprintf(out, "all-reduce of f32 over %d hosts: %s a batch, %s a step, %s a piece, "+
 			"%.2f Gbit/s a cable of which a stream fills %.0f %%, sums at %.1f GB/s\n",
 			o.hosts, cli.FormatMicros(model.Fixed*1e6), cli.FormatMicros(model.Alpha*1e6),
 			cli.FormatMicros(model.Piece*1e6), 8e-9/model.Beta, 100*model.Share, 1e-9/model.Gamma)

@@ -129,21 +129,21 @@ func TestBenchTuneRefuses(t *testing.T) {
 	h.network = nowhere{}
 	ring := collective.Route{Strategy: collective.Ring{}, Piece: collective.MinPiece}
 	for _, w := range []tuneWord{
-		{Do: "prepare", Flight: 1, Flights: 1, Hosts: nil, Bytes: 4, Route: ring},
-		{Do: "prepare", Flight: 1, Flights: 1, Hosts: hostsOf("me", "b"), Bytes: 3, Route: ring},
-		{Do: "prepare", Flight: 1, Flights: 1, Hosts: hostsOf("me", "b"), Bytes: 2 << 30,
+		{Do: "prepare", Batch: 1, Batches: 1, Hosts: nil, Bytes: 4, Route: ring},
+		{Do: "prepare", Batch: 1, Batches: 1, Hosts: hostsOf("me", "b"), Bytes: 3, Route: ring},
+		{Do: "prepare", Batch: 1, Batches: 1, Hosts: hostsOf("me", "b"), Bytes: 2 << 30,
 			Route: ring},
-		{Do: "prepare", Flight: 1, Flights: 1, Hosts: hostsOf("me", "b"), Bytes: 4},
-		{Do: "prepare", Flight: 1, Flights: 1, Hosts: hostsOf("me", "me"), Bytes: 4, Route: ring},
-		{Do: "prepare", Flight: 1, Flights: 0, Hosts: hostsOf("me", "b"), Bytes: 4, Route: ring},
-		{Do: "prepare", Flight: 1, Flights: 2, Hosts: hostsOf("me", "b"), Bytes: 4, Route: ring},
-		{Do: "prepare", Flight: 1, Flights: maxFlights + 1, Hosts: hostsOf("me", "b"),
+		{Do: "prepare", Batch: 1, Batches: 1, Hosts: hostsOf("me", "b"), Bytes: 4},
+		{Do: "prepare", Batch: 1, Batches: 1, Hosts: hostsOf("me", "me"), Bytes: 4, Route: ring},
+		{Do: "prepare", Batch: 1, Batches: 0, Hosts: hostsOf("me", "b"), Bytes: 4, Route: ring},
+		{Do: "prepare", Batch: 1, Batches: 2, Hosts: hostsOf("me", "b"), Bytes: 4, Route: ring},
+		{Do: "prepare", Batch: 1, Batches: maxBatches + 1, Hosts: hostsOf("me", "b"),
 			Bytes: 1 << 20, Route: ring},
-		{Do: "prepare", Flight: 1<<64 - 1, Flights: 1, Hosts: hostsOf("me", "b"), Bytes: 4,
+		{Do: "prepare", Batch: 1<<64 - 1, Batches: 1, Hosts: hostsOf("me", "b"), Bytes: 4,
 			Route: ring},
 		{Do: "go"},
-		{Do: "go", Flight: 7},
-		{Do: "land", Flight: 7},
+		{Do: "go", Batch: 7},
+		{Do: "deliver", Batch: 7},
 		{Do: "dance"},
 	} {
 		if err := h.do(w, func(tuneWord) { t.Errorf("%+v is done", w) }); err == nil {
