@@ -413,7 +413,7 @@ func TestSegmentsAreSealed(t *testing.T) {
 	}
 }
 
-// A worker that fills its bell, or changes how the agent's bell is read, stops nobody: its calls
+// A worker that fills its bell, or changes how bells are read and written, stops nobody: its calls
 // complete, and the agent ends.
 func TestBellsDoNotStopTheAgent(t *testing.T) {
 	w := joinRaw(t, startAgent(t, 1), 0)
@@ -426,10 +426,17 @@ func TestBellsDoNotStopTheAgent(t *testing.T) {
 		if _, err := unix.Write(w.bell.FD(), full[:]); err != nil {
 			t.Fatal(err)
 		}
+		// A write blocks from here on, for the agent too.
+		if err := unix.SetNonblock(w.bell.FD(), false); err != nil {
+			t.Fatal(err)
+		}
 		w.control.SetWorkerParked(true)
 		w.submit(sound())
 		if status, text := w.wait(); status != arena.Done {
 			t.Errorf("status %d: %s", status, text)
+		}
+		if err := unix.SetNonblock(w.bell.FD(), true); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -96,7 +96,7 @@ type Agent struct {
 	conns    map[*arena.Conn]struct{}
 }
 
-// presence is what the agent knows of a worker's life.
+// workerSession is what the agent knows of a worker's life.
 type workerSession struct {
 	token  string
 	late   bool // the job ran already when it was started
@@ -439,7 +439,7 @@ func (a *Agent) report(w topo.WorkerID, metrics map[string]float64) {
 	}
 }
 
-// expelled hangs up on a worker that broke the protocol.
+// brokeProtocol hangs up on a worker that broke the protocol.
 func (a *Agent) brokeProtocol(w topo.WorkerID, err error) {
 	a.cfg.Log.Error("a worker broke the protocol and is cut off", "job", a.cfg.Job, "host",
 		a.Host(), "worker", w, "error", err)

@@ -53,7 +53,7 @@ func (d *driver) apply(a *head.Apply) {
 	}
 }
 
-// goOn lets a member go on that has dropped the step.
+// answerEnter lets a member go on that has dropped the step.
 func (d *driver) answerEnter(m *worker) {
 	if m.enter != 0 {
 		d.engine.finish(m.id, m.enter, -1, arena.Changed, "")
@@ -78,7 +78,7 @@ func (d *driver) complete(part head.Part, err error, changed bool) {
 	}
 }
 
-// tell writes a worker's view into its control block.
+// sendView writes a worker's view into its control block.
 func (d *driver) sendView(m *worker, v arena.View, s head.State) {
 	v.Generation, v.Steps = d.number(s.View.Generation), s.Steps
 	if s.Data != nil {

@@ -170,7 +170,7 @@ func (d *driver) freshBatch() *batch {
 	return f
 }
 
-// flown tells that a transfer is done.
+// transferred tells that a transfer is done.
 func (d *driver) transferred(t *transfer) {
 	n := t.batch
 	f := d.batches.running[n]

@@ -19,7 +19,8 @@ import (
 // for temporary files.
 const spools = "shoal-fetched-*"
 
-// places are those outside of the file system, which the agent reads and writes for its workers.
+// checkpointStores are those outside of the file system, which the agent reads and writes for its
+// workers.
 type checkpointStores struct {
 	ctx  context.Context // ends with the agent
 	stop context.CancelFunc

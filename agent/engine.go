@@ -80,12 +80,13 @@ func (e *engine) do(f func()) error {
 // later has f run on the engine's thread, after what was asked for before.
 func (e *engine) later(f func()) error {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.stopped {
-		e.mu.Unlock()
 		return errStopped
 	}
 	e.inbox = append(e.inbox, f)
-	e.mu.Unlock()
+	// The lock is held, so the bells are not closed meanwhile, which follows stop: another file may
+	// have got the descriptor of a bell that is closed.
 	e.bells.Ring()
 	return nil
 }

@@ -13,8 +13,8 @@ import (
 func (d *driver) enter(m *worker, p *collective.Posted) {
 	ticket, during := p.Ticket, uint64(p.Call.Tag)
 	switch {
-	case m.owed:
-		m.owed = false
+	case m.admittedEarly:
+		m.admittedEarly = false
 		d.engine.finish(m.id, ticket, -1, arena.Changed, "")
 	// it drops the step, and asks to go on from its start
 	case m.entered && m.enter == 0 && d.head.Known().Shape != nil:
@@ -32,7 +32,7 @@ func (d *driver) enter(m *worker, p *collective.Posted) {
 		d.engine.finish(m.id, ticket, -1, arena.Done, "")
 	default:
 		asked := m.asked && !m.entered
-		m.entered, m.fresh, m.enter, m.during, m.asked = false, false, ticket, during, true
+		m.entered, m.fresh, m.enter, m.epochLimit, m.asked = false, false, ticket, during, true
 		if !asked {
 			d.input(func() { d.head.Asks(m.id) })
 		}
@@ -40,24 +40,24 @@ func (d *driver) enter(m *worker, p *collective.Posted) {
 	}
 }
 
-// passBy answers a worker that asks to take part in an epoch which is over. The head still takes it
-// for one that asks, and it will, in one of the next.
+// answerPassedEpoch answers a worker that asks to take part in an epoch which is over. The head
+// still takes it for one that asks, and it will, in one of the next.
 func (d *driver) answerPassedEpoch(m *worker, s head.State) {
-	if m.enter != 0 && epochPassed(m.during, s) {
+	if m.enter != 0 && epochPassed(m.epochLimit, s) {
 		d.engine.finish(m.id, m.enter, -1, arena.Done, "")
 		m.enter = 0
 	}
 }
 
-// behind reports whether the step under way is in a later epoch than a worker that asks to take
-// part allows: it would be let in behind that.
+// epochPassed reports whether the step under way is in a later epoch than a worker that asks to
+// take part allows: it would be let in behind that.
 func epochPassed(during uint64, s head.State) bool {
 	return during > 0 && s.Data != nil && s.Data.Epoch >= during
 }
 
-// letIn completes the call by which a worker asked to take part, or its next one.
+// answerAdmitted completes the call by which a worker asked to take part, or its next one.
 func (d *driver) answerAdmitted(m *worker) {
-	m.asked, m.owed = false, m.asked && m.enter == 0
+	m.asked, m.admittedEarly = false, m.asked && m.enter == 0
 	d.answerEnter(m)
 }
 

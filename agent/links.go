@@ -20,8 +20,8 @@ type links struct {
 	parts  parts
 }
 
-// letter is a message on its way to the engine's thread. It is used again: the words of a step cost
-// no memory.
+// received is a message on its way to the engine's thread. It is used again: the words of a step
+// cost no memory.
 type received struct {
 	from  fabric.Host
 	bytes []byte

@@ -92,7 +92,7 @@ func (e *engine) add(s *stream) error {
 	return nil
 }
 
-// bereave fails what waits for the pieces of a worker that is gone.
+// failStreamsOf fails what waits for the pieces of a worker that is gone.
 func (e *engine) failStreamsOf(m *worker, how string) {
 	for _, s := range slices.Clone(e.streams) {
 		i := slices.IndexFunc(s.calls, func(p *collective.Posted) bool { return p.Worker == m.id })

@@ -11,7 +11,7 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// settled is where a worker is on a mesh that stays. What follows from that takes a look at all
+// placement is where a worker is on a mesh that stays. What follows from that takes a look at all
 // tensors, and is not for the engine's thread.
 type placement struct {
 	layout  *statereshape.Layout

@@ -65,8 +65,8 @@ func (p *reshapeStep) members(workers []topo.WorkerID) (list []int) {
 	return list
 }
 
-// depart copies what stays on this host to its place, and sums up what it has of the old state,
-// while it is on its way: the calls keep that as it is.
+// beginReshape copies what stays on this host to its place, and sums up what it has of the old
+// state, while it is on its way: the calls keep that as it is.
 func (e *engine) beginReshape(p *reshapeStep, n head.BatchID) {
 	if p.Change != nil {
 		e.fill(p.transfer.workers)
@@ -91,7 +91,8 @@ func (e *engine) fill(workers []topo.WorkerID) {
 	}
 }
 
-// arrive sums up the new state, which is in its place: nobody reads it before the batch counts.
+// verifyReshape sums up the new state, which is in its place: nobody reads it before the batch
+// counts.
 func (e *engine) verifyReshape(p *reshapeStep) digest.Proof {
 	if p.Change != nil {
 		e.prove(p, nowhere, p.memory(p.shape.Order, func(c *collective.Call) []byte {

@@ -83,20 +83,24 @@ type statusKey struct {
 	requested                   string
 }
 
-// read returns the newest Status. The steps are read last, so they are never behind the rest.
+// read returns the newest Status. The steps are read last, so they are never behind the rest; one
+// that has ended has none.
 func (p *publisher) read() (s Status, outdated <-chan struct{}) {
 	newest := p.newest.Load()
 	if newest == nil {
 		return Status{}, nil
 	}
-	s = newest.Status
-	s.Steps = p.steps.Load()
+	if s = newest.Status; !s.Ended {
+		s.Steps = p.steps.Load()
+	}
 	return s, newest.outdated
 }
 
 // publish replaces the newest Status by one that differs from it.
 func (p *publisher) publish(s Status) {
-	p.steps.Store(s.Steps)
+	if !s.Ended {
+		p.steps.Store(s.Steps)
+	}
 	s.Steps = 0
 	before := p.newest.Load()
 	if before != nil && reflect.DeepEqual(before.Status, s) {
@@ -117,7 +121,8 @@ func (a *Agent) Status() Status {
 }
 
 // Await returns the first snapshot that fits, which may be the newest one, or the newest one and an
-// error when ctx ends before. It does not see every step: fits must not be about Steps.
+// error when ctx ends before. It does not see every step, so fits must not be about Steps, and it
+// may miss what holds for a moment only.
 func (a *Agent) Await(ctx context.Context, fits func(Status) bool) (Status, error) {
 	for {
 		s, outdated := a.driver.published.read()

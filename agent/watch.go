@@ -41,7 +41,7 @@ func (a *Agent) Waits() map[int]api.Wait {
 		a.driver.observeWaits()
 		for _, s := range a.driver.stalls.Stalls() {
 			if a.driver.stalls.Waited(s) >= noticed {
-				list[int(s.Worker)] = a.driver.wait(s)
+				list[int(s.Worker)] = a.driver.describeWait(s)
 			}
 		}
 	})
@@ -92,7 +92,7 @@ func (d *driver) waits(s *stall.Stall) string {
 	if s.Waiters > 1 {
 		others = fmt.Sprintf("%d others have", s.Waiters)
 	}
-	w := d.wait(s)
+	w := d.describeWait(s)
 	text := fmt.Sprintf("%s waited %.0f s for %s in %s", others, d.stalls.Waited(s).Seconds(),
 		d.whom(s.Worker), w.Call)
 	if w.OwnCall != "" {
@@ -117,9 +117,9 @@ func (d *driver) whom(w topo.WorkerID) string {
 	return text
 }
 
-// wait is a wait as tools are told. What the calls are is put into words at once: they are used
-// again.
-func (d *driver) wait(s *stall.Stall) api.Wait {
+// describeWait is a wait as tools are told. What the calls are is put into words at once: they are
+// used again.
+func (d *driver) describeWait(s *stall.Stall) api.Wait {
 	// The begin of the wait follows from its length: the clock of the time of day may have been
 	// set since, and goes on while the machine sleeps.
 	w := api.Wait{Since: time.Now().Add(-time.Duration(d.stalls.Waited(s))),

@@ -24,7 +24,7 @@ func observeWaits(d *stall.Detector, from, until sense.Duration, waits ...collec
 func TestWaitsDoNotGoByTheTimeOfDay(t *testing.T) {
 	c := &driver{began: time.Now().Add(-8 * time.Hour), stalls: stall.New(nil)}
 	observeWaits(c.stalls, 0, 6*sense.Second, collective.Wait{Call: &collective.Posted{}})
-	since := c.wait(c.stalls.Stalls()[0]).Since
+	since := c.describeWait(c.stalls.Stalls()[0]).Since
 	if d := time.Since(since); d < 6*time.Second || d > time.Hour {
 		t.Errorf("others have waited %v, want 6 s", d)
 	}

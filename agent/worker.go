@@ -28,10 +28,12 @@ type worker struct {
 
 	entered bool   // the worker takes part in the job, as it knows
 	fresh   bool   // it has entered and begun no step yet: perhaps it has not got the state
-	enter   uint64 // ticket of its call that asks to take part; 0 = none waits
-	during  uint64 // epochs that the job may have reached for that; 0 = any number
-	asked   bool   // the head knows that it asks
-	owed    bool   // it was let in while no call of it waited
+	enter   uint64 // ticket of the worker's call that asks to take part; 0 = none waits
+	// epochLimit is how many epochs the job may have reached for that; 0 = any number.
+	epochLimit uint64
+	asked      bool // the head knows that the worker asks
+	// admittedEarly says that the worker was admitted while no call of it waited.
+	admittedEarly bool
 
 	taken  uint64 // tickets read from the control block
 	open   int    // calls that are not complete

@@ -43,11 +43,11 @@ type checkpoints struct {
 	// The step before which all workers ask each other whether a checkpoint is due, and that of the
 	// newest one.
 	next, last uint64
-	begun      time.Time     // the newest one
-	looked     time.Time     // when they asked last, and
-	lookedAt   uint64        // before which step
-	seed       uint64        // of the one that was agreed on
-	room       []byte        // for the copy; the writer's while it writes
+	begun      time.Time     // start of the newest checkpoint
+	looked     time.Time     // when the workers last asked each other
+	lookedAt   uint64        // step before which the workers last asked each other
+	seed       uint64        // seed of the checkpoint that was agreed on
+	room       []byte        // memory for the copy; it is the writer's while that writes
 	lacking    int           // bytes of memory that could not be had
 	making     chan struct{} // closed when there is room; nil = nobody makes any
 }

@@ -74,7 +74,7 @@ type allReduce struct {
 
 // transfer is a piece that one host is ready to send to another, or that has arrived there.
 type transfer struct {
-	arrived bool // else the piece is ready to be sent
+	arrived bool // the piece is at the host `to`; false = it waits to be sent
 	result  bool // the piece is a result on its way down; else a partial sum on its way up
 	from    int  // sending host; meaningless for a host's own input
 	to      int  // receiving host

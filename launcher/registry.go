@@ -29,7 +29,8 @@ type registry struct {
 	shutdown shutdown
 
 	leader string // the host that leads; "" = nobody does, as far as is known
-	// who led, is lost and has no successor; "" = nobody, or it is told
+	// lostLeader is the host that led and is lost; "" = there is none, a successor is known, or the
+	// loss was reported.
 	lostLeader string
 	offers     map[string]bool   // the other hosts that have offered room, on the host that leads
 	machines   map[string]string // what these call themselves, where that is not their name

@@ -166,7 +166,7 @@ func (r *Recorder) next(ctx context.Context) bool {
 		r.away = a.Err
 	}
 	r.writer.Answered(a)
-	pause, reports := r.writer.Pause(), r.writer.Reports()
+	pause, reports := r.writer.PauseMillis(), r.writer.Reports()
 	r.mu.Unlock()
 	r.say(store, reports)
 	if pause == 0 {
@@ -181,7 +181,7 @@ func (r *Recorder) next(ctx context.Context) bool {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.writer.Again()
+	r.writer.PauseOver()
 	return true
 }
 

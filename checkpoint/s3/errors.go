@@ -72,7 +72,7 @@ func wait(ctx context.Context, d time.Duration) error {
 }
 
 // checkCredentials fails when there are no credentials: without them the store would only say that
-// access is forbidden.
+// access is forbidden. To find them may read files and ask the machine's metadata service.
 func (b *Bucket) checkCredentials() error {
 	v, err := b.creds.GetWithContext(&credentials.CredContext{Client: b.client})
 	if err == nil && v.AccessKeyID == "" {

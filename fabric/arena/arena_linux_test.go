@@ -435,3 +435,37 @@ func TestOpenSegmentClosesWhatItCannotMap(t *testing.T) {
 		t.Errorf("the descriptor is still open: %v", err)
 	}
 }
+
+// A bell that is closed rings in its set no more, also where a worker has a copy of it.
+func TestAClosedBellLeavesItsSet(t *testing.T) {
+	set, err := NewBellSet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	bell, err := set.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := unix.Dup(bell.FD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	worker := OpenBell(other)
+	defer worker.Close()
+	rings := func() (rang bool) {
+		if err := set.raw.Control(func(fd uintptr) { rang = set.look(fd) }); err != nil {
+			t.Fatal(err)
+		}
+		return rang
+	}
+	if worker.Ring(); !rings() {
+		t.Error("an open bell does not ring")
+	}
+	if err := bell.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if worker.Ring(); rings() {
+		t.Error("a closed bell rings")
+	}
+}

@@ -9,11 +9,23 @@ import (
 )
 
 // Bell wakes a parked thread of another process: an eventfd.
-type Bell struct{ fd int }
+type Bell struct {
+	fd int
+	// polled says that the other side may fill the counter of the bell.
+	polled bool
+	set    *BellSet // the set that the bell is in; nil = none
+}
 
 // NewPolledBell makes a bell for a side that polls it before it waits, as Park does. To ring it
-// never blocks: a broken worker that fills the counter of its bell must not stop the agent.
-func NewPolledBell() (*Bell, error) { return newBell(unix.EFD_CLOEXEC | unix.EFD_NONBLOCK) }
+// does not block: a broken worker that fills the counter of its bell must not stop the agent, also
+// when it has taken the flag O_NONBLOCK from the bell, which both sides share.
+func NewPolledBell() (*Bell, error) {
+	b, err := newBell(unix.EFD_CLOEXEC | unix.EFD_NONBLOCK)
+	if err == nil {
+		b.polled = true
+	}
+	return b, err
+}
 
 // NewThreadBell makes a bell for a thread of its own, which waits in the kernel.
 func NewThreadBell() (*Bell, error) { return newBell(unix.EFD_CLOEXEC) }
@@ -35,14 +47,26 @@ func (b *Bell) FD() int { return b.fd }
 // Ring wakes whoever waits, now or next.
 func (b *Bell) Ring() {
 	one := [8]byte{1}
+	if b.polled && !b.writable() {
+		return // a counter that is full rings already
+	}
 	for {
-		// A counter that is full rings already; other errors mean a closed bell. It does not block:
-		// Go's scheduler need not know.
+		// Errors mean a full counter or a closed bell. It does not block, so Go's scheduler need
+		// not know.
 		if _, _, err := unix.RawSyscall(unix.SYS_WRITE, uintptr(b.fd),
 			uintptr(unsafe.Pointer(&one)), 8); err != unix.EINTR {
 			return
 		}
 	}
+}
+
+// writable reports whether a write to the bell would not block.
+func (b *Bell) writable() bool {
+	poll := unix.PollFd{Fd: int32(b.fd), Events: unix.POLLOUT}
+	var now unix.Timespec
+	n, _, err := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&poll)), 1,
+		uintptr(unsafe.Pointer(&now)), 0, 0, 0)
+	return err != 0 || n > 0
 }
 
 // Wait parks until the bell rings. Several rings count as one.
@@ -61,8 +85,11 @@ func (b *Bell) Wait() error {
 	}
 }
 
-// Close frees the descriptor.
+// Close frees the descriptor. A bell of a set leaves it, also where another process has it still.
 func (b *Bell) Close() error {
+	if b.set != nil {
+		b.set.remove(b)
+	}
 	return unix.Close(b.fd)
 }
 

@@ -66,7 +66,15 @@ func (s *BellSet) New() (*Bell, error) {
 	if err = errors.Join(err, failed); err != nil {
 		return nil, errors.Join(fmt.Errorf("arena: epoll: %w", err), b.Close())
 	}
+	b.set = s
 	return b, nil
+}
+
+// remove takes a bell out of the set. The kernel would keep it as long as any process has the bell.
+func (s *BellSet) remove(b *Bell) {
+	_ = s.raw.Control(func(fd uintptr) { // it fails when the set is closed, which removes all
+		_ = unix.EpollCtl(int(fd), unix.EPOLL_CTL_DEL, b.fd, nil)
+	})
 }
 
 // Ring wakes Wait, now or next.

@@ -99,7 +99,8 @@ func (m *Network) gather(control *stream, o *opening, tickets [][]byte) ([]*stre
 }
 
 // acceptData hands a stream of data to the link that its ticket is from. Each ticket is good once.
-func (m *Network) acceptData(s *stream, who identity, h hello) (taken bool, err error) {
+func (m *Network) acceptData(s *stream, who identity, h hello, at *place) (taken bool,
+	err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	o := m.tickets[string(h.Ticket)]
@@ -107,6 +108,9 @@ func (m *Network) acceptData(s *stream, who identity, h hello) (taken bool, err 
 		return false, refuse("this stream of data belongs to no link: dial the link first")
 	}
 	delete(m.tickets, string(h.Ticket))
+	if !m.waiting.leave(at) {
+		return false, refuse("there were too many connections: dial the link again")
+	}
 	o.came <- arrival{o.index[string(h.Ticket)], s} // has room for all tickets
 	return true, nil
 }

@@ -9,7 +9,8 @@ import (
 
 // maxPending bounds the connections that have not yet shown who they are, where the process may
 // have enough descriptors. One more, and the oldest is closed: an honest one needs milliseconds,
-// and so cannot be kept out by those that wait.
+// and so is not kept out by those that only wait. A flood of more than so many within these
+// milliseconds keeps honest ones out while it lasts; they try again.
 const maxPending = 256
 
 // reservedShare is the part of the descriptors of this process that connections in the handshake
@@ -30,6 +31,7 @@ type pending struct {
 type place struct {
 	conn    net.Conn
 	element *list.Element // nil once it has left
+	evicted bool          // closed, because there was no room
 }
 
 // newPending makes room for as many connections as a process may have that is allowed so many
@@ -68,12 +70,15 @@ func (p *pending) evict() {
 	defer p.mu.Unlock()
 	if oldest := p.conns.Front(); oldest != nil {
 		p.conns.Remove(oldest)
-		oldest.Value.(*place).conn.Close()
+		at := oldest.Value.(*place)
+		at.evicted = true
+		at.conn.Close()
 	}
 }
 
-// leave counts a connection no longer. All calls but the first do nothing.
-func (p *pending) leave(at *place) {
+// leave counts a connection no longer, and returns whether it was kept until then: one that was
+// evicted is closed. Only the first call does anything.
+func (p *pending) leave(at *place) (kept bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if at.element != nil {
@@ -81,4 +86,5 @@ func (p *pending) leave(at *place) {
 		at.element = nil
 		<-p.slots
 	}
+	return !at.evicted
 }

@@ -38,10 +38,12 @@ func TestPendingIsBounded(t *testing.T) {
 		t.Fatal("a third connection is served, and nobody has left")
 	default:
 	}
-	p.leave(places[0])
-	p.leave(places[0])
-	p.leave(<-entered)
-	p.leave(places[1])
+	if p.leave(places[0]) || p.leave(places[0]) {
+		t.Error("the connection that was closed counts as kept")
+	}
+	if !p.leave(<-entered) || !p.leave(places[1]) || !p.leave(places[1]) {
+		t.Error("a connection that nobody closed does not count as kept")
+	}
 	if err := g.Wait(); err != nil || len(p.slots) > 0 || p.conns.Len() > 0 {
 		t.Errorf("%d are counted and %d known when all have left, %v", len(p.slots),
 			p.conns.Len(), err)

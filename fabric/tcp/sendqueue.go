@@ -42,14 +42,14 @@ func (p *sendQueue) take(i int) (outgoing, bool) {
 	for !p.closed && !p.has(i) {
 		p.free[i].Wait()
 	}
-	return p.remove(i)
+	return p.takeFor(i)
 }
 
 // takeNow removes a piece if there is one that stream i may carry.
 func (p *sendQueue) takeNow(i int) (outgoing, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.remove(i)
+	return p.takeFor(i)
 }
 
 // close throws away what waits; every stream is told.
@@ -68,9 +68,9 @@ func (p *sendQueue) has(i int) bool {
 	return first != nil && i < first.streams()
 }
 
-// remove takes the first piece, if it is for stream i, and lets those look that may take the next
+// takeFor takes the first piece, if it is for stream i, and lets those look that may take the next
 // one; p.mu is held.
-func (p *sendQueue) remove(i int) (o outgoing, ok bool) {
+func (p *sendQueue) takeFor(i int) (o outgoing, ok bool) {
 	if !p.has(i) {
 		return o, false
 	}

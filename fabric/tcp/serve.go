@@ -61,7 +61,7 @@ func (m *Network) answer(conn *net.TCPConn, at *place) {
 		m.waiting.leave(at)
 	}
 	if err == nil {
-		taken, err = m.dispatch(s, who)
+		taken, err = m.dispatch(s, who, at)
 	}
 	if err != nil && m.ctx.Err() == nil {
 		m.config.Log.Warn("a connection was refused", "from", conn.RemoteAddr().String(), "agent",
@@ -120,13 +120,13 @@ func (m *Network) receive(w *wire) (s *stream, who identity, err error) {
 }
 
 // dispatch does what the hello asks for; taken: the connection is now a stream of a link.
-func (m *Network) dispatch(s *stream, who identity) (taken bool, err error) {
+func (m *Network) dispatch(s *stream, who identity, at *place) (taken bool, err error) {
 	h, err := readHello(&s.frames)
 	if err != nil {
 		return false, err
 	}
 	if h.Want == wantData && !s.secure() { // its ticket says all
-		return m.acceptData(s, who, h)
+		return m.acceptData(s, who, h, at)
 	}
 	// No caller is told anything of the job, of this host or of the version before it has shown
 	// that it belongs to the job, or has a token.
@@ -139,7 +139,7 @@ func (m *Network) dispatch(s *stream, who identity) (taken bool, err error) {
 	if err := h.checkJob(m.config.Job); err != nil {
 		return false, m.signed(err)
 	}
-	taken, err = m.serveWant(s, who, h)
+	taken, err = m.serveWant(s, who, h, at)
 	return taken, m.signed(err)
 }
 
@@ -169,7 +169,8 @@ func (m *Network) signed(err error) error {
 }
 
 // serveWant does what the hello of an agent of the job asks for.
-func (m *Network) serveWant(s *stream, who identity, h hello) (taken bool, err error) {
+func (m *Network) serveWant(s *stream, who identity, h hello, at *place) (taken bool,
+	err error) {
 	switch h.Want {
 	case wantJoin:
 		return false, m.admit(s, h)
@@ -179,7 +180,7 @@ func (m *Network) serveWant(s *stream, who identity, h hello) (taken bool, err e
 		}
 		return m.acceptLink(s, who, h)
 	case wantData:
-		return m.acceptData(s, who, h)
+		return m.acceptData(s, who, h, at)
 	case wantAgents:
 		return false, writeJSON(s, kindWelcome, welcome{Agents: m.agents()})
 	}

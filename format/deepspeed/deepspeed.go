@@ -107,7 +107,7 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 		return e.Name() == "zero" && e.IsDir()
 	})
 	for _, e := range entries {
-		if err := r.sortFile(e.Name(), universal); err != nil {
+		if err := r.classify(e.Name(), universal); err != nil {
 			return nil, err
 		}
 	}
@@ -133,9 +133,9 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	return &r.Checkpoint, r.Finish()
 }
 
-// sortFile classifies a file by its name. A universal checkpoint can have the model states for
+// classify classifies a file by its name. A universal checkpoint can have the model states for
 // stage 3 too, which hold no weights.
-func (r *reader) sortFile(name string, universal bool) error {
+func (r *reader) classify(name string, universal bool) error {
 	if is, err := r.seeExpert(name); is {
 		return err
 	}

@@ -35,6 +35,7 @@ func (m *machine) line() (string, error) {
 	return string(b[:n]), err
 }
 
+// stackGlobal executes STACK_GLOBAL: it pops a module and a name, and pushes what they name.
 func (m *machine) stackGlobal() error {
 	v, err := m.pop(2)
 	if err != nil {

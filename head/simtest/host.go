@@ -57,7 +57,7 @@ func (c *Cluster) encode(m head.Message) any {
 func (h *host) tick() {
 	h.agent.Tick()
 	if h.writer != nil {
-		h.writer.Again()
+		h.writer.PauseOver()
 		h.writer.Next() // what was given up is asked for again
 	}
 	for _, n := range slices.Sorted(maps.Keys(h.runs)) {

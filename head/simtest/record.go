@@ -162,7 +162,7 @@ func (s *store) caughtUp(c *Cluster) {
 	}
 	for _, h := range c.living() {
 		if h.writer != nil {
-			h.writer.Again()
+			h.writer.PauseOver()
 			c.served(h)
 		}
 	}

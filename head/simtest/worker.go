@@ -66,7 +66,7 @@ func (w *worker) ask() {
 	}
 }
 
-// again is the call "enter" of a member that did not get the state: it has done nothing since it
+// retry is the call "enter" of a member that did not get the state: it has done nothing since it
 // was let in, and has no groups.
 func (w *worker) retry() {
 	if c := w.host.cluster; !c.groups && c.mesh == "" && w.in && w.fresh && len(w.plan) == 0 &&

@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // wellKnown are methods of the standard library's interfaces, which say nothing of their own.
@@ -23,6 +24,7 @@ func checkDocComments(t *Tree) (found []Finding) {
 		for _, d := range f.AST.Decls {
 			switch d := d.(type) {
 			case *ast.FuncDecl:
+				found = append(found, t.namesAnother(f, d.Name, d.Doc)...)
 				known := d.Recv != nil && slices.Contains(wellKnown, d.Name.Name)
 				if d.Name.IsExported() && exportedReceiver(d) && (!known || d.Doc != nil) {
 					found = append(found, t.documented(f, d.Name, d.Doc)...)
@@ -33,6 +35,19 @@ func checkDocComments(t *Tree) (found []Finding) {
 		}
 	}
 	return found
+}
+
+// namesAnother finds a comment that begins with another name than that of what it stands above, as
+// one does that a rename has left behind. A sentence begins with a capital letter.
+func (t *Tree) namesAnother(f *File, name *ast.Ident, doc *ast.CommentGroup) []Finding {
+	first, _, _ := strings.Cut(doc.Text(), " ")
+	first = strings.TrimRight(first, ",.:;\n")
+	if name.IsExported() || !token.IsIdentifier(first) || first == name.Name ||
+		unicode.IsUpper(rune(first[0])) || name.Name == "init" {
+		return nil
+	}
+	return []Finding{{f.Path, t.line(name), fmt.Sprintf("the comment of %s begins with %q",
+		name.Name, first)}}
 }
 
 func exportedReceiver(d *ast.FuncDecl) bool {
@@ -60,6 +75,9 @@ func (t *Tree) documentedSpecs(f *File, d *ast.GenDecl) (found []Finding) {
 	for _, spec := range d.Specs {
 		switch spec := spec.(type) {
 		case *ast.TypeSpec:
+			if !d.Lparen.IsValid() {
+				found = append(found, t.namesAnother(f, spec.Name, d.Doc)...)
+			}
 			if spec.Name.IsExported() {
 				doc := spec.Doc
 				if doc == nil && !d.Lparen.IsValid() {

@@ -114,6 +114,9 @@ var broken = []struct {
 		"type F int\n"}, "tensor/b.go:4: the comment of F does not begin with its name"},
 	{"doc-comments", map[string]string{"tensor/b.go": "package tensor\n\n// F counts.\n" +
 		"type F int\n\nfunc (*F) Next() {}\n"}, "tensor/b.go:6: Next has no comment"},
+	{"doc-comments", map[string]string{
+		"tensor/b.go": "package tensor\n\n// g adds.\nfunc f() {}\n"},
+		`tensor/b.go:4: the comment of f begins with "g"`},
 	{"words", map[string]string{"tensor/b.go": "package tensor\n\nvar lastGizmo int\n"},
 		`tensor/b.go:3: "gizmo" is a retired word: say part`},
 	{"words", map[string]string{"docs/gizmo.md": "x\n"}, `docs/gizmo.md: "gizmo" is a retired`},

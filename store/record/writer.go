@@ -209,16 +209,16 @@ func (w *Writer) followed(err error) bool {
 	return taken.Owner.Ended != 0 || taken.Owner.Generation > w.owner.Generation
 }
 
-// Pause is how many milliseconds are to pass until Again; 0 = it does not wait for that.
-func (w *Writer) Pause() int {
+// PauseMillis returns how many milliseconds are to pass until PauseOver; 0 = no pause.
+func (w *Writer) PauseMillis() int {
 	if !w.pausing {
 		return 0
 	}
 	return min(firstPause<<min(w.failures-1, 10), lastPause)
 }
 
-// Again tells that the pause is over. What was under way is done from its start.
-func (w *Writer) Again() { w.pausing = false }
+// PauseOver tells that the pause is over. What was under way is done from its start.
+func (w *Writer) PauseOver() { w.pausing = false }
 
 // Reports returns what there was to tell since the last call.
 func (w *Writer) Reports() []Report {

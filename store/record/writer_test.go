@@ -124,7 +124,7 @@ func TestTheEndStays(t *testing.T) {
 	b.Decided(generation(2, "b", 2), 1)
 	b.End(9)
 	s.write(b)
-	a.Again()
+	a.PauseOver()
 	if told := s.write(a); len(told) != 1 || !told[0].Back {
 		t.Errorf("told %+v", told)
 	}
@@ -151,13 +151,13 @@ func TestTheNewestOwner(t *testing.T) {
 	a.Next()
 	a.Answered(Answer{Said: Silent, Err: errors.New("cut off")})
 	for i, want := range []int{50, 100, 200, 400, 800, 1600, 3200, 5000, 5000} {
-		if got := a.Pause(); got != want {
+		if got := a.PauseMillis(); got != want {
 			t.Errorf("pause %d takes %d ms, want %d", i, got, want)
 		}
 		if _, ok := a.Next(); ok {
 			t.Error("it asks while it waits")
 		}
-		a.Again()
+		a.PauseOver()
 		a.Next()
 		a.Answered(Answer{Said: Silent, Err: errors.New("cut off")})
 	}
@@ -165,7 +165,7 @@ func TestTheNewestOwner(t *testing.T) {
 	if n, end := a.Left(); n != 2 || end {
 		t.Errorf("%d changes are left, and the end: %v", n, end)
 	}
-	a.Again()
+	a.PauseOver()
 	s.write(a)
 	if o := s.owner(t); o.Generation != 9 || s.last != 2 {
 		t.Errorf("after %d writes the owner is %+v", s.last, o)

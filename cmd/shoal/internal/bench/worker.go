@@ -186,7 +186,7 @@ func runBenchWorker[T number](ctx context.Context, dtype tensor.DType, sizes []i
 	return nil
 }
 
-// benchWorkerCommand is the process that `shoal bench allreduce` starts for each rank.
+// newBenchWorkerCommand is the process that `shoal bench allreduce` starts for each rank.
 func newBenchWorkerCommand() *cobra.Command {
 	var dtype string
 	var foreign, shared bool
