@@ -2,6 +2,7 @@
 there.
 """
 
+import collections
 import os
 import pathlib
 import subprocess
@@ -24,6 +25,11 @@ def pytest_addoption(parser):
         action="store_true",
         help="run every combination of parameters, where otherwise every pair of them is met",
     )
+    parser.addoption(
+        "--slice",
+        metavar="K/N",
+        help="of the parameters of each test that starts jobs run the K-th of N parts, K from 0",
+    )
 
 
 def pytest_configure(config):
@@ -32,12 +38,34 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what is marked for every combination, unless that is asked for."""
-    if config.getoption("--every-combination"):
-        return
-    left = [item for item in items if item.get_closest_marker("combination")]
+    """Leave out what is marked for every combination, unless that is asked for, and what is not in
+    the slice.
+    """
+    left = []
+    if not config.getoption("--every-combination"):
+        left += [item for item in items if item.get_closest_marker("combination")]
+    if config.getoption("--slice"):
+        part, parts = map(int, config.getoption("--slice").split("/"))
+        left += outside(part, parts, [item for item in items if item not in left])
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]
+
+
+# The files whose tests start jobs, which take seconds of the processors each.
+STARTS_JOBS = ("elastic", "torch", "live", "transfer", "checkpoint", "collectives", "signals")
+
+
+def outside(part, parts, items):
+    """The items that are not in a part. Of each test with parameters at least one case is in it."""
+    tests = collections.defaultdict(list)
+    for item in items:
+        if item.path.stem.removeprefix("test_").startswith(STARTS_JOBS):
+            tests[item.path, item.parent.name, item.originalname].append(item)
+    left = []
+    for cases in tests.values():
+        n = min(parts, len(cases))
+        left += [case for i, case in enumerate(cases) if i % n != part % n]
+    return left
 
 
 @pytest.hookimpl(hookwrapper=True)
