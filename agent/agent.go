@@ -79,7 +79,9 @@ type Config struct {
 
 // Agent owns the arenas of a host's workers and executes their collectives. It knows a worker by
 // the number that the job gave it, which the worker keeps for life. The first numbers are the ranks
-// that the job begins with.
+// that the job begins with. Its methods may be called from any goroutine, but most wait for the
+// engine's thread: of the functions that run there, such as Orders, only Status and TurnAway may be
+// called.
 type Agent struct {
 	cfg      Config
 	listener *arena.Listener
@@ -90,18 +92,18 @@ type Agent struct {
 	saves    saves
 	stores   *checkpointStores
 
-	mu       sync.Mutex
-	sessions map[int]*workerSession
-	closed   bool
+	mu       sync.Mutex             // guards what follows
+	sessions map[int]*workerSession // by the number of the worker
+	closed   bool                   // no more conversations begin
 	conns    map[*arena.Conn]struct{}
 }
 
-// workerSession is what the agent knows of a worker's life.
+// workerSession is what the agent knows of a worker that this host starts, guarded by Agent.mu.
 type workerSession struct {
-	token  string
-	late   bool // the job ran already when it was started
-	joined bool // has ever joined
-	conn   *arena.Conn
+	token  string      // secret that the worker must show
+	late   bool        // the job ran already when the worker was started
+	joined bool        // the worker has joined, and may have left since
+	conn   *arena.Conn // nil = the worker has not joined yet
 }
 
 // New opens the socket, and the links to other hosts if there are to be any; Run serves them.
@@ -127,7 +129,7 @@ func New(cfg Config) (*Agent, error) {
 		l.Close()
 		return nil, errors.Join(err, a.stopLanes(), lanes.close())
 	}
-	a.engine.results.nodes = everywhere(cfg.Nodes)
+	a.engine.results.nodes = allNodes(cfg.Nodes)
 	a.engine.background = func(name string, f func()) {
 		a.group.Go(name, func(context.Context) error { f(); return nil })
 	}
@@ -179,6 +181,7 @@ func (a *Agent) link() error {
 	return nil
 }
 
+// stopLanes ends all goroutines of the group, the lanes among them, and waits for them.
 func (a *Agent) stopLanes() error {
 	a.group.Stop(nil)
 	return a.group.Wait()
@@ -214,7 +217,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return errors.Join(err, a.stopLanes(), a.engine.close())
 }
 
-// tick lets the job's protocol repeat what was not answered, and start spares again.
+// tick has the head's agent repeat what was not answered, and start spares again.
 func (a *Agent) tick(ctx context.Context) error {
 	ticker := time.NewTicker(ticks)
 	defer ticker.Stop()
@@ -255,10 +258,11 @@ func (a *Agent) seek(ctx context.Context) error {
 	}
 }
 
-// ticks is how often that is. It says nothing about when a host is lost: that is the network's to
-// know.
+// ticks is the time between two calls of tick's function. It says nothing about when a host counts
+// as lost: the network decides that.
 const ticks = 50 * time.Millisecond
 
+// accept serves each worker that connects on a goroutine of its own, until the socket is closed.
 func (a *Agent) accept() error {
 	for {
 		conn, err := a.listener.Accept()
@@ -276,12 +280,13 @@ func (a *Agent) accept() error {
 			s := &session{agent: a, conn: conn}
 			s.serve()
 			a.finish(s)
-			_ = s.giveBack() // what cannot be removed, the next agent removes
+			_ = s.giveBack() // the next agent removes a folder that stays
 			return nil
 		})
 	}
 }
 
+// track notes a conversation, for shut to end; false = the agent is closed already.
 func (a *Agent) track(c *arena.Conn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -292,7 +297,7 @@ func (a *Agent) track(c *arena.Conn) bool {
 }
 
 // shut closes the socket and hangs up on every worker, which takes that as the end of the agent.
-// What a worker had said before is still heard: its session reads on until the end.
+// Requests that a worker had sent before are still served: its session reads on until the end.
 func (a *Agent) shut() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -344,14 +349,14 @@ func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation
 	return size, generation, err
 }
 
-// here is the number of workers on this host.
-func (a *Agent) here() int {
+// workersOnHost is the number of workers of this host, also of those that have not joined or ended.
+func (a *Agent) workersOnHost() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.sessions)
 }
 
-// groupOf gives a worker a group of the ranks that it lists.
+// groupOf gives a worker a group of the ranks that it lists, and waits for the head to agree.
 func (a *Agent) groupOf(w topo.WorkerID, ranks []int) (head.Grouped, error) {
 	answer := make(chan head.Grouped, 1)
 	var err error
@@ -368,7 +373,7 @@ func (a *Agent) groupOf(w topo.WorkerID, ranks []int) (head.Grouped, error) {
 	}
 }
 
-// ungroup tells that a worker needs a group no more. A stopped engine has forgotten all.
+// ungroup notes that a worker needs a group no more. A stopped engine has forgotten all groups.
 func (a *Agent) ungroup(w topo.WorkerID, id topo.GroupID) {
 	_ = a.engine.later(func() {
 		a.driver.input(func() { a.driver.head.Ungroup(w, id) })
@@ -378,7 +383,7 @@ func (a *Agent) ungroup(w topo.WorkerID, id topo.GroupID) {
 	})
 }
 
-// state notes what the job trains on.
+// state notes what data the job trains on.
 func (a *Agent) state(w topo.WorkerID, d cursor.Cursor) (err error) {
 	if stopped := a.engine.do(func() { err = a.driver.state(w, d) }); stopped != nil {
 		return stopped
@@ -386,7 +391,7 @@ func (a *Agent) state(w topo.WorkerID, d cursor.Cursor) (err error) {
 	return err
 }
 
-// finish cleans up after a conversation. What the worker posted stays until it is used.
+// finish cleans up after a conversation. The calls that the worker has posted stay until they end.
 func (a *Agent) finish(s *session) {
 	a.mu.Lock()
 	delete(a.conns, s.conn)
@@ -402,8 +407,8 @@ func (a *Agent) finish(s *session) {
 	}
 }
 
-// leave hears a worker say goodbye. What waits for it goes on without it when its process ends, or
-// after a while.
+// leave takes it that a worker has said goodbye. Calls that wait for the worker go on without it
+// when its process ends, or after Config.Linger.
 func (a *Agent) leave(w topo.WorkerID, joined bool) {
 	if !joined {
 		return
@@ -425,6 +430,7 @@ func (a *Agent) leave(w topo.WorkerID, joined bool) {
 	})
 }
 
+// update changes what is known of a worker, with a.mu held.
 func (a *Agent) update(id int, change func(p *workerSession)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -433,13 +439,14 @@ func (a *Agent) update(id int, change func(p *workerSession)) {
 	}
 }
 
+// report hands the metrics of a worker to the launcher, on the goroutine of the session.
 func (a *Agent) report(w topo.WorkerID, metrics map[string]float64) {
 	if a.cfg.OnReport != nil {
 		a.cfg.OnReport(int(w), metrics)
 	}
 }
 
-// brokeProtocol hangs up on a worker that broke the protocol.
+// brokeProtocol hangs up on a worker that broke the protocol. It runs on the engine's thread.
 func (a *Agent) brokeProtocol(w topo.WorkerID, err error) {
 	a.cfg.Log.Error("a worker broke the protocol and is cut off", "job", a.cfg.Job, "host",
 		a.Host(), "worker", w, "error", err)

@@ -121,7 +121,7 @@ func world(t *testing.T, n int, body func(j *client.Job) error) {
 			continue
 		}
 		t.Run(fmt.Sprintf("%d ranks on %d hosts", n, len(slots)), func(t *testing.T) {
-			c := startCluster(t, n, slots, agent.Orders{})
+			c := startHosts(t, n, slots, agent.Orders{})
 			jobs := make([]*client.Job, n)
 			for range jobs {
 				s := <-c.started

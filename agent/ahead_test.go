@@ -37,7 +37,7 @@ func TestStepIsExchangedBeforeItsEnd(t *testing.T) {
 			left, sent := &atomic.Int64{}, make(chan struct{})
 			left.Store(2 * head.EarlyBytes) // of a ring of two hosts: each sends half of it twice
 			over := func(m fabric.Network) fabric.Network { return &gauged{m, left, sent} }
-			c := startClusterOn(t, over, 3, []int{1, 2}, agent.Orders{})
+			c := startHostsOn(t, over, 3, []int{1, 2}, agent.Orders{})
 			g := group.New(context.Background())
 			for range 3 {
 				s := <-c.started

@@ -65,7 +65,7 @@ func TestCallsOfOneHostAllocateNothing(t *testing.T) {
 func TestCallsOfTwoHostsAllocateNothing(t *testing.T) {
 	const rows, row = 8, 5
 	for _, step := range []bool{false, true} {
-		c, d := startCluster(t, 2, []int{1, 1}, agent.Orders{}), sound()
+		c, d := startHosts(t, 2, []int{1, 1}, agent.Orders{}), sound()
 		d.Step = step
 		var workers []*rawWorker
 		for range 2 {

@@ -9,9 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// apply lets a batch count: workers get their results and their news.
+// apply lets a batch count: workers get their results, and a new view of the job if it has changed.
 func (d *driver) apply(a *head.Apply) {
-	d.results(a)
+	d.bringResults(a)
 	if a.Changed {
 		for _, m := range d.engine.members {
 			entering := slices.Contains(a.Entered, m.id)
@@ -25,16 +25,16 @@ func (d *driver) apply(a *head.Apply) {
 			}
 		}
 	}
-	released := d.here(a.Released)
+	released := d.workersHere(a.Released)
 	for _, m := range released {
 		m.entered = false
 		d.sendView(m, arena.View{Size: 1, Released: true}, a.State)
 	}
-	d.engine.leave(released)
+	d.engine.detachResults(released)
 	for i, part := range a.Parts {
 		d.complete(part, d.batches.errs[i], a.Changed)
 	}
-	for _, m := range d.here(a.Entered) {
+	for _, m := range d.workersHere(a.Entered) {
 		d.answerAdmitted(m)
 	}
 	for _, m := range released {
@@ -53,7 +53,7 @@ func (d *driver) apply(a *head.Apply) {
 	}
 }
 
-// answerEnter lets a member go on that has dropped the step.
+// answerEnter completes the call of a worker that asks to take part, if one waits.
 func (d *driver) answerEnter(m *worker) {
 	if m.enter != 0 {
 		d.engine.finish(m.id, m.enter, -1, arena.Changed, "")
@@ -61,7 +61,7 @@ func (d *driver) answerEnter(m *worker) {
 	}
 }
 
-// complete ends the calls of a collective that are of this host.
+// complete completes the calls of this host in a part of a batch.
 func (d *driver) complete(part head.Part, err error, changed bool) {
 	for _, p := range part.Calls {
 		switch {
@@ -78,7 +78,7 @@ func (d *driver) complete(part head.Part, err error, changed bool) {
 	}
 }
 
-// sendView writes a worker's view into its control block.
+// sendView writes a worker's view of the job into its control block.
 func (d *driver) sendView(m *worker, v arena.View, s head.State) {
 	v.Generation, v.Steps = d.number(s.View.Generation), s.Steps
 	if s.Data != nil {

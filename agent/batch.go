@@ -10,37 +10,40 @@ import (
 	"github.com/shoal-ml/shoal/state/digest"
 )
 
-// batch is what this agent executes before the head lets it count: until then it can be taken
-// back.
+// batch is what this agent executes before the head lets it count: until then the batch can be
+// taken back. Only the engine's thread touches a batch.
 type batch struct {
 	parts []head.Part
-	more  bool         // others follow
-	ahead bool         // it began before its step was complete
-	errs  []error      // by part: why it cannot be executed
-	by    []means      // by part
+	more  bool         // other parts follow
+	ahead bool         // the batch began before its step was complete
+	errs  []error      // by part: why the part cannot be executed; nil = it can
+	by    []means      // by part: how the part is executed
 	open  int          // transfers and streams that are not done
-	timed int          // transfers whose time is taken
+	timed int          // transfers whose time is being measured
 	moves *reshapeStep // the part that brings the state to another mesh; nil = there is none
-	proof digest.Proof // of that
+	proof digest.Proof // proof of that part; meaningless without one
 }
 
 // batches are the batches of this host that do not count yet, and memory that is used again.
 type batches struct {
 	running map[head.BatchID]*batch
 	spare   []*batch
-	begun   []*transfer // of the last batch that was begun
+	begun   []*transfer // transfers of the last call of execute
 	sites   []int       // hosts of the last transfer, by their number in its batch
-	errs    []error     // of the last batch that counts, by part
+	errs    []error     // by part of the last batch that counts: why the part failed; nil = not
 }
 
 // means is how a part of a batch is executed.
 type means uint8
 
 const (
-	// when it counts: all of its memory is here, and nobody else needs the result
+	// atOnce is for a part whose memory is all on this host. Nobody else needs the result, so the
+	// part is executed when it counts.
 	atOnce means = iota
+	// byTransfer is for a part that needs other hosts, or a reshape.
 	byTransfer
-	byPieces // as its memory comes
+	// byPieces is for a part that is executed while its memory comes.
+	byPieces
 )
 
 // transferOf numbers the transfer of a part of a batch. A batch has no more parts than a step has
@@ -49,8 +52,8 @@ func transferOf(n head.BatchID, part int) uint64 {
 	return uint64(n)*collective.MaxStep + uint64(part)
 }
 
-// execute works on this agent's parts of a batch. What one host has all calls of is executed when
-// it counts: nobody else needs it.
+// execute begins this agent's parts of a batch, or the parts that have come since. A part of which
+// one host has all calls is executed when it counts: nobody else needs it.
 func (d *driver) execute(x *head.Execute) {
 	f := d.batches.running[x.Batch]
 	if f == nil {
@@ -69,7 +72,7 @@ func (d *driver) execute(x *head.Execute) {
 		if collective.InPieces(part.Calls) {
 			f.by[i] = byPieces
 			f.open++
-			d.engine.stream(x.Batch, i, part.Calls)
+			d.engine.startStream(x.Batch, i, part.Calls)
 			continue
 		}
 		t := d.transfer(x, part)
@@ -97,16 +100,17 @@ func (d *driver) execute(x *head.Execute) {
 			d.engine.beginReshape(f.moves, x.Batch)
 		}
 	}
-	clear(begun) // one that is not used again may have room for all of the state
+	clear(begun) // a reshape, which is not used again, has room for all of the state
 	if f.ahead {
-		d.engine.transfers.grow(uint64(x.Batch), len(f.parts), x.More)
+		d.engine.transfers.setParts(uint64(x.Batch), len(f.parts), x.More)
 	}
 	if f.open == 0 && !f.more {
 		d.executed(x.Batch, f.proof)
 	}
 }
 
-// schedule finds what a reshape moves. One that this host cannot execute has a proof that fails.
+// schedule finds what a reshape moves. A reshape that this host cannot execute gets a proof that
+// fails.
 func (d *driver) schedule(f *batch, t *transfer, part head.Part) error {
 	moves, err := d.reshapeStep(part.Calls)
 	if err == nil {
@@ -117,16 +121,16 @@ func (d *driver) schedule(f *batch, t *transfer, part head.Part) error {
 		return err
 	}
 	f.moves, moves.transfer, t.reshapes = moves, t, true
-	// who shared a port with another host has all of it sooner when that is through, and nothing
-	// must stay in order
+	// a host that shared its port with another has all of the port once that one is through, and
+	// the pieces of a reshape need no order
 	if t.sites.N > 2 {
 		t.route.Streams = collective.MaxStreams
 	}
 	return nil
 }
 
-// transfer finds what this agent has to do for a part; nil = nothing. A reshape is proved before it
-// counts, so it is executed on one host too.
+// transfer makes the transfer by which this agent executes a part; nil = the part needs none here.
+// A reshape is proved before it counts, so it gets a transfer on one host too.
 func (d *driver) transfer(x *head.Execute, part head.Part) *transfer {
 	sites := d.batches.sites[:0]
 	for _, host := range part.Of {
@@ -170,20 +174,20 @@ func (d *driver) freshBatch() *batch {
 	return f
 }
 
-// transferred tells that a transfer is done.
+// transferred notes that a transfer is done.
 func (d *driver) transferred(t *transfer) {
 	n := t.batch
 	f := d.batches.running[n]
 	if f == nil {
 		return // dropped meanwhile
 	}
-	if f.ahead { // it lands when its step ends, which says nothing about it
+	if f.ahead { // the batch counts when its step ends, which says nothing about this transfer
 		d.observed(f, 1, t.ended)
 	}
 	d.partDone(f, n)
 }
 
-// partDone counts a part of a batch that this host has the result of.
+// partDone notes that this host has the result of one more part of a batch.
 func (d *driver) partDone(f *batch, n head.BatchID) {
 	if f.open--; f.open > 0 || f.more {
 		return
@@ -194,7 +198,7 @@ func (d *driver) partDone(f *batch, n head.BatchID) {
 	d.executed(n, f.proof)
 }
 
-// executed tells the agent that this host has the result of a batch.
+// executed tells the head that this host has the result of a batch.
 func (d *driver) executed(n head.BatchID, proof digest.Proof) {
 	if d.carrying {
 		d.later = append(d.later, func() { d.head.Executed(n, proof) })
@@ -204,7 +208,7 @@ func (d *driver) executed(n head.BatchID, proof digest.Proof) {
 	d.settle()
 }
 
-// drop forgets a batch.
+// drop takes back a batch that will not count: its inputs and outputs are what they were.
 func (d *driver) drop(n head.BatchID) {
 	if f := d.batches.running[n]; f != nil {
 		delete(d.batches.running, n)
@@ -219,8 +223,9 @@ func (d *driver) drop(n head.BatchID) {
 	}
 }
 
-// results brings the results of a batch to their place, and notes which parts have failed.
-func (d *driver) results(a *head.Apply) {
+// bringResults brings the results of a batch to the workers' memory, and notes in batches.errs
+// which parts have failed.
+func (d *driver) bringResults(a *head.Apply) {
 	f := d.batches.running[a.Batch]
 	delete(d.batches.running, a.Batch)
 	if f != nil {
@@ -249,38 +254,39 @@ func (d *driver) results(a *head.Apply) {
 	}
 }
 
-// begin works on a transfer.
+// begin starts a transfer: pieces for it may come, and this agent's own are sent.
 func (e *engine) begin(t *transfer) {
 	t.relay.Prepare(&t.schedule, t.calls, t.sites, t.route)
 	e.transfers.add(t)
 	if t.relay.Turns() > 0 {
-		e.transfers.proceed(t.id, 0)
+		e.transfers.sendTurns(t.id, 0)
 		return
 	}
 	e.shareInOrder(t, t.relay.Summed())
-	t.look()
+	t.finishIfDone()
 }
 
-// deliver hands the results of a transfer to the workers.
+// deliver copies the results of a transfer to the workers' outputs, and ends the transfer.
 func (e *engine) deliver(id uint64) {
 	t := e.transfers.take(id)
-	t.rest()
+	t.waitUnused()
 	if t.reshapes {
-		return // and it is not used again: it has room for all of the state
+		return // the transfer is not used again: it has room for all of the state
 	}
 	e.share(delivery{t}, t.relay.Written())
 	clear(t.calls)
 	e.transfers.spare = append(e.transfers.spare, t)
 }
 
-// abort forgets a transfer: its inputs are what they were. Its memory is not used again, for a
-// piece may be on its way into it; that of its workers stays until none is on its way out.
+// abort takes back a transfer, whose inputs and outputs are then what they were. The memory of the
+// transfer is not used again, for a piece may be on its way into it; the memory of its workers
+// stays until no piece is on its way out.
 func (e *engine) abort(id uint64) {
 	t := e.transfers.take(id)
 	if t == nil {
 		return
 	}
-	t.rest()
+	t.waitUnused()
 	e.share(reversal{t}, t.relay.Placed())
 	for _, w := range t.workers {
 		if m := e.byID[w]; m != nil {

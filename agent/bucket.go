@@ -10,10 +10,11 @@ import (
 	"github.com/shoal-ml/shoal/decide/policy"
 )
 
-// mostStep bounds what a worker can say of a step, in bytes.
+// mostStep bounds the numbers of bytes that a worker says of a step.
 const mostStep = 1 << 53
 
-// bucket tells a worker how large the buckets of its gradients should be.
+// bucket tells a worker how large the buckets of its gradients should be. It runs on the session's
+// goroutine.
 func (s *session) bucket(r *api.BucketRequest) error {
 	switch {
 	case r.Bytes < 1 || r.Bytes > mostStep:
@@ -34,9 +35,9 @@ func (s *session) bucket(r *api.BucketRequest) error {
 	return s.reply(&api.BucketReply{Bytes: int64(size)})
 }
 
-// bucket returns of how many bytes the buckets of a step should be, which are of so many now; 0
-// where nothing is known, or nothing is to be chosen. Its hosts are those of the newest all-reduce.
-// It takes as long as a fit.
+// bucket returns how many bytes the buckets of a step should have, which have now until now; 0
+// where nothing is known, or nothing is to be chosen. The hosts of the step are those of the newest
+// all-reduce. It fits a model, which is not for the engine's thread.
 func (a *Agent) bucket(step cost.Step, now int) (int, error) {
 	r := &a.driver.routes
 	var ways map[int]collective.Route
@@ -48,7 +49,8 @@ func (a *Agent) bucket(step cost.Step, now int) (int, error) {
 	return r.bucket(step, now, ways), nil
 }
 
-// ways are the routes of all-reduces of some lengths; nil if nothing is to be chosen.
+// ways are the routes of all-reduces by their lengths in bytes; nil if nothing is to be chosen. It
+// runs on the engine's thread.
 func (r *routes) ways(lengths []int) map[int]collective.Route {
 	if r.fixed {
 		return nil
@@ -60,6 +62,7 @@ func (r *routes) ways(lengths []int) map[int]collective.Route {
 	return ways
 }
 
+// bucket is the best size of buckets, in bytes, as the tuner's model has it; 0 = it has none yet.
 func (r *routes) bucket(step cost.Step, now int, ways map[int]collective.Route) int {
 	model, known := r.model(step.Hosts)
 	if !known {

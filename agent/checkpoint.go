@@ -15,14 +15,15 @@ import (
 // maxPartText bounds the texts of a part, which are copied and parsed.
 const maxPartText = 256 << 20
 
-// saves counts the parts of checkpoints that this host writes: for workers that live, and for those
-// that are lost meanwhile.
+// saves counts the parts of checkpoints that this host writes, also for workers that are lost
+// meanwhile. It is safe for concurrent use. The zero value counts none.
 type saves struct {
 	mu      sync.Mutex
-	writing int
-	idle    chan struct{} // closed when nothing is written any more
+	writing int           // parts that are being written
+	idle    chan struct{} // closed when writing becomes 0; nil = no part was ever written
 }
 
+// begin counts a part that is about to be written.
 func (s *saves) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,6 +32,7 @@ func (s *saves) begin() {
 	}
 }
 
+// end uncounts a part that was written, or has failed.
 func (s *saves) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,7 +41,7 @@ func (s *saves) end() {
 	}
 }
 
-// done reports whether nothing is being written, after a wait for that if wanted.
+// done reports whether no part is being written. With wait it blocks until that is so.
 func (s *saves) done(wait bool) bool {
 	s.mu.Lock()
 	writing, idle := s.writing, s.idle
@@ -73,13 +75,13 @@ func (s *session) save(r *api.SaveRequest) error {
 	return s.reply(&api.SaveReply{})
 }
 
-// part finds the memory of a part, and keeps it from being freed.
+// part finds the memory of the worker's part of a checkpoint, and keeps that memory until unpin.
 func (s *session) part(r *api.SaveRequest) (*snapshot.Part, error) {
 	folder, err := s.agent.stores.folder(r.Folder, r.Keep, s.say)
 	if err != nil {
 		return nil, err
 	}
-	p := &snapshot.Part{Folder: folder, Seed: r.Seed, Rank: r.Rank, Mesh: s.meshed}
+	p := &snapshot.Part{Folder: folder, Seed: r.Seed, Rank: r.Rank, Mesh: s.meshState}
 	err = s.pin(func(m *worker) (err error) {
 		extent := func(field string, x api.Extent) (memory []byte) {
 			if err == nil {
@@ -98,12 +100,13 @@ func (s *session) part(r *api.SaveRequest) (*snapshot.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The worker can still write there: what is looked at must stay what it was.
+	// The worker can still write to its memory, and these texts must not change after their check.
 	p.State, p.Own = bytes.Clone(p.State), bytes.Clone(p.Own)
 	return p, nil
 }
 
-// pin keeps the memory of a worker, of which find finds some, from being freed until unpin.
+// pin runs find on the engine's thread, and keeps the memory of the worker from being freed until
+// unpin. A worker has one pin at a time.
 func (s *session) pin(find func(m *worker) error) (err error) {
 	e := s.agent.engine
 	stopped := e.do(func() {
@@ -118,7 +121,7 @@ func (s *session) pin(find func(m *worker) error) (err error) {
 	return errors.Join(stopped, err)
 }
 
-// unpin lets the memory of a part go. When the engine has stopped, its own end frees it.
+// unpin ends a pin. When the engine has stopped, its own end frees the memory.
 func (s *session) unpin() {
 	e := s.agent.engine
 	_ = e.later(func() { e.byID[s.worker].saving = false })

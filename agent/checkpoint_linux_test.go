@@ -15,7 +15,7 @@ import (
 // end over.
 func TestCheckpointsWhileWorkersComeAndGo(t *testing.T) {
 	data := client.Data{Samples: 300, Batch: 20, Epochs: 2, Seed: 3}
-	f := newFlock(t, 3, data)
+	f := newElasticJob(t, 3, data)
 	f.ballast, f.folder = 5<<20, filepath.Join(t.TempDir(), "checkpoints")
 	f.handsOver = func(_ *client.Job, number int) error {
 		if number == 1 {
@@ -34,7 +34,7 @@ func TestCheckpointsWhileWorkersComeAndGo(t *testing.T) {
 	if err != nil || last.State.Workers != 4 {
 		t.Fatalf("%+v, %v", last, err)
 	}
-	again := newFlock(t, 2, data)
+	again := newElasticJob(t, 2, data)
 	again.ballast, again.folder = f.ballast, f.folder
 	for number := range 2 {
 		again.run(number, fmt.Sprintf("token-%d", number), stays)

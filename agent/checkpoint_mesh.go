@@ -16,16 +16,16 @@ import (
 // Checkpoints of a job with a mesh: each worker writes its share of what it has, and reads what it
 // needs.
 
-// on memory the state of the job on a mesh.
-func (s *session) on(mesh string) (l *reshape.Layout, err error) {
+// layoutOn returns how the state of the job lies on a mesh.
+func (s *session) layoutOn(mesh string) (l *reshape.Layout, err error) {
 	e := s.agent.engine
 	stopped := e.do(func() { l, err = e.driver.planner.Layout(mesh) })
 	return l, errors.Join(stopped, err)
 }
 
-// meshed says to a part of a checkpoint where the state lies.
-func (s *session) meshed(mesh string) (*snapshot.MeshState, error) {
-	l, err := s.on(mesh)
+// meshState returns what a part of a checkpoint must know of the state on a mesh.
+func (s *session) meshState(mesh string) (*snapshot.MeshState, error) {
+	l, err := s.layoutOn(mesh)
 	if err != nil {
 		return nil, err
 	}
@@ -33,9 +33,10 @@ func (s *session) meshed(mesh string) (*snapshot.MeshState, error) {
 	return &snapshot.MeshState{Layout: l.Layout, Text: text}, err
 }
 
-// load reads what a rank has on a mesh from a checkpoint into the worker's memory.
+// load reads what a rank has on a mesh from a checkpoint into the worker's memory. It runs on the
+// session's goroutine, and reads files.
 func (s *session) load(r *api.LoadRequest) error {
-	l, err := s.on(r.Mesh)
+	l, err := s.layoutOn(r.Mesh)
 	if err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func (s *session) load(r *api.LoadRequest) error {
 		return err
 	}
 	defer s.unpin()
-	clear(into) // padding is zero
+	clear(into) // the padding between tensors is zero
 	memory := map[string][]byte{}
 	for _, t := range l.Rank(r.Rank) {
 		memory[t.Name] = into[l.Offset(r.Rank, t.Name):]

@@ -15,35 +15,36 @@ import (
 	"github.com/shoal-ml/shoal/collective"
 )
 
-// spools is how the folders are called that checkpoints of elsewhere are fetched to, in the folder
-// for temporary files.
+// spools is the pattern of the names of the folders to which checkpoints of stores are fetched.
+// These folders are in the folder for temporary files.
 const spools = "shoal-fetched-*"
 
-// checkpointStores are those outside of the file system, which the agent reads and writes for its
-// workers.
+// checkpointStores are the S3 buckets with checkpoints that this agent reads and writes for its
+// workers. It is safe for concurrent use: the sessions' goroutines call it. The lock is not held
+// while a checkpoint is fetched.
 type checkpointStores struct {
-	ctx  context.Context // ends with the agent
+	ctx  context.Context // ends with the agent, and with it every fetch
 	stop context.CancelFunc
 
 	mu      sync.Mutex
-	buckets map[string]*s3.Bucket
-	fetched map[source]*fetched
+	buckets map[string]*s3.Bucket // by URL
+	fetched map[source]*fetched   // checkpoints that some worker of this host reads
 }
 
-// source is a checkpoint that is fetched.
+// source names a checkpoint in a bucket.
 type source struct {
 	bucket  *s3.Bucket
 	attempt snapshot.Attempt
 }
 
-// fetched is a checkpoint that the workers of this host read from a folder, which is there for as
-// long as one of them does.
+// fetched is a checkpoint that workers of this host read from a folder. The folder stays for as
+// long as one of them reads there.
 type fetched struct {
-	users int
-	ready chan struct{} // closed when the rest is known
-	dir   string
-	lock  *os.File // on the folder: who has it lives
-	err   error
+	users int           // workers that read; guarded by checkpointStores.mu
+	ready chan struct{} // closed when the fields below are set
+	dir   string        // the folder
+	lock  *os.File      // locked folder, which says that its agent lives; nil = there is no folder
+	err   error         // why the checkpoint could not be fetched
 }
 
 func newCheckpointStores() *checkpointStores {
@@ -52,7 +53,7 @@ func newCheckpointStores() *checkpointStores {
 	return p
 }
 
-// folder is what a worker names, with its place if that is not the file system.
+// folder is the folder of checkpoints that a worker names, with its bucket if root is a URL.
 func (p *checkpointStores) folder(root string, keep int, say func(string)) (snapshot.Folder,
 	error) {
 	f := snapshot.Folder{Root: root, Keep: keep, Log: say}
@@ -73,7 +74,8 @@ func (p *checkpointStores) folder(root string, keep int, say func(string)) (snap
 	return f, nil
 }
 
-// fetch has a checkpoint in a folder. Who gets it gives it back.
+// fetch brings a checkpoint into a folder, and waits until it is there; the first of those that ask
+// does the work. The caller gives the checkpoint back.
 func (p *checkpointStores) fetch(s source) (*fetched, error) {
 	p.mu.Lock()
 	f := p.fetched[s]
@@ -97,7 +99,7 @@ func (p *checkpointStores) fetch(s source) (*fetched, error) {
 	return f, nil
 }
 
-// giveBack removes the folder when nobody reads there any more.
+// giveBack ends one use of a checkpoint, and removes its folder when nobody reads there any more.
 func (p *checkpointStores) giveBack(s source) error {
 	p.mu.Lock()
 	f := p.fetched[s]
@@ -113,7 +115,7 @@ func (p *checkpointStores) giveBack(s source) error {
 	return errors.Join(os.RemoveAll(f.dir), f.lock.Close())
 }
 
-// makeSpool makes a folder, and removes those of agents that were killed.
+// makeSpool makes a folder and locks it, and removes the folders of agents that were killed.
 func makeSpool() (string, *os.File, error) {
 	old, err := filepath.Glob(filepath.Join(os.TempDir(), spools))
 	if err != nil {
@@ -121,7 +123,7 @@ func makeSpool() (string, *os.File, error) {
 	}
 	for _, dir := range old {
 		if lock, err := lockFolder(dir); err == nil {
-			_ = errors.Join(os.RemoveAll(dir), lock.Close()) // the next one tries again
+			_ = errors.Join(os.RemoveAll(dir), lock.Close()) // the next agent tries again
 		}
 	}
 	for {
@@ -132,16 +134,17 @@ func makeSpool() (string, *os.File, error) {
 		}
 		lock, err := lockFolder(dir)
 		if err != nil {
-			continue // another agent took it for one that is left
+			continue // another agent took the folder for one of a killed agent
 		}
 		if _, err := os.Stat(dir); err != nil {
-			_ = lock.Close() // and has removed it
+			_ = lock.Close() // another agent has removed the folder
 			continue
 		}
 		return dir, lock, nil
 	}
 }
 
+// lockFolder opens a folder and locks it; an error if another process has the lock.
 func lockFolder(dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -153,7 +156,8 @@ func lockFolder(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// resume has a worker find its checkpoint where it cannot look itself.
+// resume carries out a request by which a worker finds and reads its checkpoint in a bucket, where
+// it cannot look itself. It runs on the session's goroutine, and waits for the store.
 func (s *session) resume(r *api.ResumeRequest) error {
 	if !snapshot.IsURL(r.Folder) && r.Do != api.ResumeDone {
 		return &collective.FieldError{Field: "folder",
@@ -188,6 +192,7 @@ func (s *session) resume(r *api.ResumeRequest) error {
 	return s.reply(reply)
 }
 
+// say tells people a line about a checkpoint of this worker.
 func (s *session) say(line string) { s.agent.cfg.OnSave(int(s.worker), line) }
 
 // fetch answers where a checkpoint can be read, or what is wrong with it.
@@ -208,7 +213,7 @@ func (s *session) fetch(from source, reply *api.ResumeReply) error {
 	return nil
 }
 
-// giveBack has no folder kept for this worker.
+// giveBack ends the use of the checkpoint that was fetched for this worker, if there is one.
 func (s *session) giveBack() error {
 	if s.reads == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 func TestGenerationsCountOn(t *testing.T) {
 	const before = 7
 	events := make(chan agent.Event, 100)
-	c := startCluster(t, 3, []int{1, 1}, agent.Orders{Event: func(e agent.Event) { events <- e }})
+	c := startHosts(t, 3, []int{1, 1}, agent.Orders{Event: func(e agent.Event) { events <- e }})
 	c.join("c", 1)
 	for _, a := range c.agents {
 		a.CountFrom(before)

@@ -17,16 +17,17 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// driver is the shell of head.Agent: it tells it of this host's workers, and makes of what it wants
-// work for the engine, answers to workers and orders to the launcher. All of it runs on the
-// engine's thread.
+// driver connects head.Agent, which has no clock and does no I/O, with this host: it gives the
+// head's agent what workers, links and the launcher say, and turns the actions that come back into
+// work for the engine, answers to workers, messages to hosts and orders to the launcher. All
+// methods run on the engine's thread, and so do the callbacks in orders: none may block.
 type driver struct {
 	engine  *engine
 	head    *head.Agent
 	network fabric.Network // nil = this host is alone
 	orders  Orders
-	hosts   []member.Host   // of the newest generation
-	leads   string          // the host of which the launcher was told that it leads
+	hosts   []member.Host   // hosts of the newest generation
+	leads   string          // the head of which the launcher was told last; "" = of none
 	after   topo.Generation // generations that the job had before this start
 	initial int             // workers that the launcher starts without an order
 
@@ -36,23 +37,24 @@ type driver struct {
 	routes   routes
 	planner  reshape.Planner
 	stalls   *stall.Detector
-	began    time.Time // begin of the time by which stalls and transfers are measured
+	began    time.Time // time 0 of the clock of stalls and transfers
 
-	published publisher         // the status
-	depth     int               // inputs and settlings that are under way
+	published publisher         // the newest Status
+	depth     int               // calls of inputOfSteps and settle that are under way
 	waiting   []func(o *Orders) // orders that are given when depth is 0
 
-	carrying    bool            // actions are being carried out
-	later       []func()        // inputs that came up while carrying
+	carrying    bool            // settle carries out actions
+	later       []func()        // inputs that came up meanwhile
 	decisions   []member.Action // decisions of the membership that are to be reported
 	allReleased bool            // the job has let all members go
 	left        bool            // this agent ends, and listens to no other host
 
 	encoded []byte  // the last message, whose memory is used again
-	repeats repeats // of long frames
+	repeats repeats // long frames that were sent to hosts
 }
 
-// input gives the agent an input and carries out what follows from it.
+// input gives the head's agent an input, by f, and carries out the actions that follow. While
+// actions are being carried out, f is kept until they are.
 func (d *driver) input(f func()) {
 	d.published.changed = true
 	if d.carrying {
@@ -62,8 +64,8 @@ func (d *driver) input(f func()) {
 	d.inputOfSteps(f)
 }
 
-// inputOfSteps is input where nothing changes of the status but what steps change, and what actions
-// tell of.
+// inputOfSteps is input for an f that changes nothing of the Status by itself: only what steps
+// change, or what actions tell of.
 func (d *driver) inputOfSteps(f func()) {
 	d.depth++
 	f()
@@ -72,9 +74,9 @@ func (d *driver) inputOfSteps(f func()) {
 	d.giveOrders()
 }
 
-// settle carries out what the agent wants, until it wants nothing. What is to be sent goes first:
-// other hosts shall not wait while this one begins a batch or copies its results, nor their words
-// in a queue behind its tensors.
+// settle carries out the actions of the head's agent, until there are none. Messages are sent
+// first: other hosts shall not wait while this one begins a batch or copies its results, nor shall
+// messages queue behind tensors.
 func (d *driver) settle() {
 	d.carrying = true
 	d.depth++
@@ -90,7 +92,7 @@ func (d *driver) settle() {
 				d.published.changed = true
 			}
 		}
-		d.publish() // before a worker or the launcher can learn of it
+		d.publish() // before a worker or the launcher can learn of the changes
 		for _, a := range actions {
 			d.carryOut(a)
 		}
@@ -102,7 +104,7 @@ func (d *driver) settle() {
 	}
 	d.carrying = false
 	d.publish()
-	for _, n := range d.decisions { // only now, when the step that they came with is counted
+	for _, n := range d.decisions { // only now, when the steps before are counted
 		d.reportDecision(n)
 	}
 	d.decisions = d.decisions[:0]
@@ -110,6 +112,7 @@ func (d *driver) settle() {
 	d.giveOrders()
 }
 
+// carryOut carries out an action other than a message, which settle sends.
 func (d *driver) carryOut(action head.Action) {
 	switch a := action.(type) {
 	case *head.Execute:
@@ -152,9 +155,9 @@ func (d *driver) carryOut(action head.Action) {
 	}
 }
 
-// send sends a message. A frame that is too long, as one that is sent again with all that was not
-// answered, is cut between its bodies, and what cannot be cut goes in parts. What is too long for
-// that ends the link, for the other side would wait for it in vain.
+// send sends a message to the agent of another host. A frame that is too long, such as one that
+// repeats all that was not answered, is cut between its bodies, and a message that cannot be cut
+// goes in parts. One that is too long for that ends the link: the other side would wait in vain.
 func (d *driver) send(to fabric.Host, m head.Message) {
 	d.encoded = head.Append(d.encoded[:0], m)
 	b := d.encoded
@@ -171,14 +174,14 @@ func (d *driver) send(to fabric.Host, m head.Message) {
 			fmt.Errorf("it must be told something of %d MiB, and can be told %d MiB "+
 				"at once: make fewer collectives a step, or fewer groups", len(b)>>20, maxSaid>>20))
 	case !frame || !d.repeats.tooSoon(to, f, len(b), time.Now()):
-		inParts(d.network, to, b)
+		sendInParts(d.network, to, b)
 		d.encoded = nil // messages are seldom so long
 	}
 }
 
-// decided tells the launcher of another head, and of hosts that the job goes on without, also those
-// that it can still reach. The workers of one that was drained have been let go, and end in their
-// own time.
+// decided tells the launcher of a new generation, of another head, and of hosts that the job goes
+// on without, even if they can still be reached. It does not tell of a host that was drained, whose
+// workers have been let go and end in their own time.
 func (d *driver) decided(r member.Record) {
 	d.order(func(o *Orders) { o.Decided(r) })
 	for _, h := range d.hosts {
@@ -193,7 +196,7 @@ func (d *driver) decided(r member.Record) {
 	}
 }
 
-// arrived tells that a worker has joined. Those that the job begins with take part at once.
+// arrived notes that a worker has joined. One that the job begins with takes part at once.
 func (d *driver) arrived(m *worker, late bool) {
 	if !late {
 		m.rank, m.entered = topo.Rank(m.id), true
@@ -201,7 +204,7 @@ func (d *driver) arrived(m *worker, late bool) {
 	}
 }
 
-// post takes a call of a worker that is sound as far as its memory goes.
+// post takes a call of a worker. The memory of the call was checked; the rest is checked here.
 func (d *driver) post(m *worker, p *collective.Posted) {
 	if p.Call.Kind == arena.KindEnter {
 		d.enter(m, p)
@@ -220,7 +223,7 @@ func (d *driver) post(m *worker, p *collective.Posted) {
 	}
 }
 
-// check finds what is wrong with a call that only who knows the job can know.
+// check finds what is wrong with a call as a part of the job, beside its memory.
 func (d *driver) check(m *worker, call *collective.Call) error {
 	if !m.entered {
 		return &collective.FieldError{Field: "group",
@@ -260,8 +263,8 @@ func (d *driver) check(m *worker, call *collective.Call) error {
 	return call.Check(size, self)
 }
 
-// lost tells that a worker is gone, or will post no more; done that its work is. What it has posted
-// in full still counts.
+// lost notes that a worker is gone, or will post no more; with done its work is finished. The calls
+// that it has posted in full still count.
 func (d *driver) lost(w topo.WorkerID, how string, done bool) {
 	d.input(func() {
 		if m := d.engine.byID[w]; m != nil {
@@ -280,7 +283,8 @@ func (d *driver) lost(w topo.WorkerID, how string, done bool) {
 	})
 }
 
-// group asks for a group of ranks on behalf of a worker; answer gets it.
+// group asks for a group of ranks on behalf of a worker. answer gets the group, and must have room
+// for it.
 func (d *driver) group(w topo.WorkerID, ranks []int, answer chan<- head.Grouped) error {
 	members := d.head.Known().View.Members
 	list := make([]topo.WorkerID, len(ranks))
@@ -312,7 +316,8 @@ func describe(d cursor.Cursor) string {
 		!d.Plain)
 }
 
-// number is what workers and people are told that a generation is; 0 = the job has not begun.
+// number is the number of a generation for workers and people, which counts those before this start
+// of the job; 0 = the job has not begun.
 func (d *driver) number(g topo.Generation) uint64 {
 	if g > 0 {
 		g += d.after
@@ -320,8 +325,8 @@ func (d *driver) number(g topo.Generation) uint64 {
 	return uint64(g)
 }
 
-// here lists the workers of this host that are in a list.
-func (d *driver) here(list []topo.WorkerID) (found []*worker) {
+// workersHere lists the workers of this host that are in a list.
+func (d *driver) workersHere(list []topo.WorkerID) (found []*worker) {
 	for _, w := range list {
 		if m := d.engine.byID[w]; m != nil {
 			found = append(found, m)

@@ -14,8 +14,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// flock is a job of the elastic tests: workers that train a sum, die and join as a script says.
-type flock struct {
+// elasticJob is a job of the elastic tests: its workers train a sum, die and join as a script says.
+type elasticJob struct {
 	t     *testing.T
 	size  int // workers that the job begins with
 	agent *agent.Agent
@@ -49,14 +49,14 @@ var (
 
 // script says what a worker does in a step: nil, or errDies to be lost before it gives its
 // gradient.
-type script func(f *flock, number, step int) error
+type script func(f *elasticJob, number, step int) error
 
-func newFlock(t *testing.T, size int, data client.Data) *flock {
-	return newFlockWith(t, size, 0, data)
+func newElasticJob(t *testing.T, size int, data client.Data) *elasticJob {
+	return newElasticJobWith(t, size, 0, data)
 }
 
-func newFlockWith(t *testing.T, size, spares int, data client.Data) *flock {
-	f := &flock{t: t, size: size, data: data, group: group.New(context.Background()),
+func newElasticJobWith(t *testing.T, size, spares int, data client.Data) *elasticJob {
+	f := &elasticJob{t: t, size: size, data: data, group: group.New(context.Background()),
 		ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{},
 		started: make(chan int, 100)}
 	f.agent = startAgentOf(t, context.Background(),
@@ -84,9 +84,11 @@ func newFlockWith(t *testing.T, size, spares int, data client.Data) *flock {
 }
 
 // run starts a worker; joins are in turn, the training is not.
-func (f *flock) run(number int, token string, does script) { f.runAt(f.agent, number, token, does) }
+func (f *elasticJob) run(number int, token string, does script) {
+	f.runAt(f.agent, number, token, does)
+}
 
-func (f *flock) runAt(at *agent.Agent, number int, token string, does script) {
+func (f *elasticJob) runAt(at *agent.Agent, number int, token string, does script) {
 	j := joinWith(f.t, at, number, token)
 	f.group.Go(fmt.Sprintf("worker %d", number), func(ctx context.Context) error {
 		err := f.train(ctx, j, number, does)
@@ -102,7 +104,7 @@ func (f *flock) runAt(at *agent.Agent, number int, token string, does script) {
 	})
 }
 
-func (f *flock) train(ctx context.Context, j *client.Job, number int, does script) error {
+func (f *elasticJob) train(ctx context.Context, j *client.Job, number int, does script) error {
 	p, err := client.Empty[float64](j, 8)
 	if err != nil {
 		return err
@@ -177,7 +179,7 @@ func (f *flock) train(ctx context.Context, j *client.Job, number int, does scrip
 	return errors.Join(t.Err(), j.Close())
 }
 
-func (f *flock) counted(epoch int, samples []int64) {
+func (f *elasticJob) counted(epoch int, samples []int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range samples {
@@ -186,7 +188,7 @@ func (f *flock) counted(epoch int, samples []int64) {
 }
 
 // check waits for all workers and verifies what must hold whatever happened.
-func (f *flock) check(stayed ...int) {
+func (f *elasticJob) check(stayed ...int) {
 	f.t.Helper()
 	if err := f.group.Wait(); err != nil {
 		f.t.Fatal(err)
@@ -207,12 +209,12 @@ func (f *flock) check(stayed ...int) {
 	}
 }
 
-func stays(*flock, int, int) error { return nil }
+func stays(*elasticJob, int, int) error { return nil }
 
 func TestTrainingGoesOnWithoutALostWorker(t *testing.T) {
-	f := newFlock(t, 4, client.Data{Samples: 103, Batch: 16, Epochs: 3, Seed: 5})
+	f := newElasticJob(t, 4, client.Data{Samples: 103, Batch: 16, Epochs: 3, Seed: 5})
 	for number := range 4 {
-		f.run(number, fmt.Sprintf("token-%d", number), func(_ *flock, number, step int) error {
+		f.run(number, fmt.Sprintf("token-%d", number), func(_ *elasticJob, number, step int) error {
 			if number == 2 && step == 3 || number == 0 && step == 9 {
 				return errDies
 			}
@@ -228,8 +230,8 @@ func TestTrainingGoesOnWithoutALostWorker(t *testing.T) {
 // A worker is lost before all have joined: the others joined as ranks of the size that was to be,
 // and hear of it with their first step.
 func TestALossBeforeTheFirstStep(t *testing.T) {
-	f := newFlock(t, 4, client.Data{Samples: 50, Batch: 7, Epochs: 2, Seed: 2})
-	f.run(1, "token-1", func(*flock, int, int) error { return errDies })
+	f := newElasticJob(t, 4, client.Data{Samples: 50, Batch: 7, Epochs: 2, Seed: 2})
+	f.run(1, "token-1", func(*elasticJob, int, int) error { return errDies })
 	await(t, f.agent, func(s agent.Status) bool { return s.Want != 4 })
 	for _, number := range []int{0, 2, 3} {
 		f.run(number, fmt.Sprintf("token-%d", number), stays)
@@ -238,9 +240,9 @@ func TestALossBeforeTheFirstStep(t *testing.T) {
 }
 
 func TestAllButOneAreLost(t *testing.T) {
-	f := newFlock(t, 5, client.Data{Samples: 64, Batch: 10, Epochs: 2, Seed: 1})
+	f := newElasticJob(t, 5, client.Data{Samples: 64, Batch: 10, Epochs: 2, Seed: 1})
 	for number := range 5 {
-		f.run(number, fmt.Sprintf("token-%d", number), func(_ *flock, number, step int) error {
+		f.run(number, fmt.Sprintf("token-%d", number), func(_ *elasticJob, number, step int) error {
 			if number != 4 && step == 4 {
 				return errDies
 			}
@@ -251,9 +253,9 @@ func TestAllButOneAreLost(t *testing.T) {
 }
 
 func TestWorkersJoinAndLeaveOnRequest(t *testing.T) {
-	f := newFlock(t, 2, client.Data{Samples: 500, Batch: 20, Epochs: 2, Seed: 3})
+	f := newElasticJob(t, 2, client.Data{Samples: 500, Batch: 20, Epochs: 2, Seed: 3})
 	resized := make(chan struct{})
-	does := func(f *flock, number, step int) error {
+	does := func(f *elasticJob, number, step int) error {
 		if number != 0 {
 			return nil
 		}
@@ -296,13 +298,13 @@ func TestWorkersJoinAndLeaveOnRequest(t *testing.T) {
 }
 
 // Random deaths and joins, seeds printed.
-func TestRandomFlocks(t *testing.T) {
+func TestRandomElasticJobs(t *testing.T) {
 	for trial := range 20 {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(trial)))
 			size := 2 + rng.IntN(4)
-			f := newFlock(t, size,
+			f := newElasticJob(t, size,
 				client.Data{Samples: 50 + rng.IntN(200), Batch: 1 + rng.IntN(24), Epochs: 2,
 					Seed: seed})
 			deaths := map[int]int{}
@@ -317,7 +319,7 @@ func TestRandomFlocks(t *testing.T) {
 					stayed = append(stayed, number)
 				}
 				f.run(number, fmt.Sprintf("token-%d", number),
-					func(_ *flock, number, step int) error {
+					func(_ *elasticJob, number, step int) error {
 						if at, dies := deaths[number]; dies && step >= at {
 							return errDies
 						}

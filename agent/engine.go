@@ -13,41 +13,43 @@ import (
 )
 
 // engine serves the workers of this host: it takes their calls out of the control blocks, executes
-// what the driver says counts, and completes the slots. One thread owns all of its state. Sessions
-// talk to it through do.
+// what the driver says counts, and completes the slots. One thread, the one of serve, owns all of
+// its state but the inbox: the methods of engine, driver and worker run there, except do, later and
+// stop, which any other goroutine may call, and close, which follows serve.
 type engine struct {
-	bells   *arena.BellSet // wakes the thread
+	bells   *arena.BellSet // wakes the engine's thread
 	lanes   *lanes
-	members []*worker // that are here, in the order in which they came
+	members []*worker // workers of this host, in the order in which they came
 	byID    map[topo.WorkerID]*worker
 	driver  *driver
-	name    fabric.Host
-	// broke is told of a worker that broke the protocol.
+	name    fabric.Host // name of this host in the job
+	// broke is called with a worker that broke the protocol.
 	broke func(w topo.WorkerID, err error)
-	// lostPeer is told of a call that fails because somebody is gone; nil = nobody is.
+	// lostPeer is called with a worker whose call fails because another one is gone; nil = nobody
+	// is told.
 	lostPeer  func(w topo.WorkerID, why string)
 	transfers *transfers
 	streams   []*stream
 	results   results
-	freed     []*arena.Segment // memory that is to be given back
-	// background runs f beside the engine's thread; nil = nobody does.
+	freed     []*arena.Segment // memory to be given back to the kernel
+	// background runs f on a goroutine of its own; nil = the engine's thread runs it.
 	background func(name string, f func())
 
-	schedule collective.Schedule
-	run      collective.Executor
-	calls    []*collective.Call
-	posted   collective.Posted // the call that is read
+	schedule collective.Schedule // room for the schedule of the calls that are executed
+	run      collective.Executor // executes that schedule
+	calls    []*collective.Call  // room for these calls
+	posted   collective.Posted   // the call that is read
 
 	mu      sync.Mutex
-	inbox   []func()
-	emptied []func() // room for the next inbox
-	stopped bool
+	inbox   []func() // functions that wait to run on the engine's thread
+	emptied []func() // room for the next inbox; of the engine's thread, but swapped with mu held
+	stopped bool     // the inbox takes nothing more
 }
 
 // A worker has a slot for every collective of a step.
 const _ uint = arena.Slots - collective.MaxStep
 
-// newEngine makes an engine. broke is told, on the engine's thread, of a worker that broke the
+// newEngine makes an engine. broke is called on the engine's thread with a worker that broke the
 // protocol.
 func newEngine(l *lanes, broke func(w topo.WorkerID, err error)) (*engine, error) {
 	bells, err := arena.NewBellSet()
@@ -67,7 +69,8 @@ func (e *engine) admit(m *worker, late bool) {
 
 var errStopped = errors.New("the agent is stopping")
 
-// do runs f on the engine's thread and waits for it.
+// do runs f on the engine's thread and waits until it has run. On that thread itself, do would wait
+// for ever.
 func (e *engine) do(f func()) error {
 	done := make(chan struct{})
 	if err := e.later(func() { f(); close(done) }); err != nil {
@@ -77,7 +80,8 @@ func (e *engine) do(f func()) error {
 	return nil
 }
 
-// later has f run on the engine's thread, after what was asked for before.
+// later has f run on the engine's thread, after what was asked for before, and does not wait. Any
+// goroutine may call it, the engine's thread too.
 func (e *engine) later(f func()) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -85,21 +89,22 @@ func (e *engine) later(f func()) error {
 		return errStopped
 	}
 	e.inbox = append(e.inbox, f)
-	// The lock is held, so the bells are not closed meanwhile, which follows stop: another file may
-	// have got the descriptor of a bell that is closed.
+	// The bells are closed only after stop, which needs this lock. Without it, Ring might write to
+	// another file that has got the descriptor of a closed bell.
 	e.bells.Ring()
 	return nil
 }
 
-// linger is how long the engine looks for more work before it parks, and patience how long workers
-// look for their results, about as long as work takes that the engine does alone; between looks
-// they give the core away. In a row of short collectives nobody has to be woken. The engine parks
+// linger is how long the engine looks for more work before it parks. patience is how long workers
+// look for their results, about as long as work takes that the engine does alone. Between looks
+// both give the core away. In a row of short collectives nobody has to be woken. The engine parks
 // at once while a batch of several hosts is under way, which takes longer.
 const linger, patience = 50 * time.Microsecond, 200 * time.Microsecond
 
-// serve is the engine's thread, which is a goroutine; it ends after stop.
+// serve is the loop of the engine's thread, which is a goroutine. It returns after stop, when the
+// inbox is empty.
 func (e *engine) serve() {
-	var since time.Time // when there was work last
+	var since time.Time // when there was work last; zero = never
 	for {
 		worked := e.scan()
 		if e.runInbox() {
@@ -118,7 +123,8 @@ func (e *engine) serve() {
 	}
 }
 
-// park waits for the bell, after a last look that no submission can slip past.
+// park blocks until the bell rings. It looks for work once more after it has told the workers that
+// it parks, so that no call is missed.
 func (e *engine) park() {
 	e.setParked(true)
 	if !e.scan() && !e.hasInbox() {
@@ -129,24 +135,28 @@ func (e *engine) park() {
 	e.setParked(false)
 }
 
+// setParked tells all workers whether they must ring the bell for a new call.
 func (e *engine) setParked(parked bool) {
 	for _, m := range e.members {
 		m.control.SetAgentParked(parked)
 	}
 }
 
+// hasInbox reports whether a function waits, or the engine is to stop.
 func (e *engine) hasInbox() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.inbox) > 0 || e.stopped
 }
 
+// isStopped reports whether the engine is to stop and no function waits.
 func (e *engine) isStopped() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.stopped && len(e.inbox) == 0
 }
 
+// runInbox runs the functions that wait, without the lock, and reports whether there were any.
 func (e *engine) runInbox() bool {
 	e.mu.Lock()
 	work := e.inbox
@@ -168,7 +178,8 @@ func (e *engine) stop() {
 	e.bells.Ring()
 }
 
-// scan takes the new calls of every worker and executes what they made ready.
+// scan takes the new calls of every worker, executes what they made ready, and removes workers that
+// are done with. It reports whether there was a call or a piece.
 func (e *engine) scan() bool {
 	worked, over := false, false
 	for _, m := range e.members {
@@ -176,10 +187,10 @@ func (e *engine) scan() bool {
 			worked = true
 		}
 	}
-	if len(e.streams) > 0 && e.flow() {
+	if len(e.streams) > 0 && e.advanceStreams() {
 		worked = true
 	}
-	for _, m := range e.members { // only now: what one of them posts can be news for another
+	for _, m := range e.members { // only now: a call of one worker can end calls of another
 		over = m.open == 0 && m.reap(e.free) || over
 	}
 	e.unmapFreed()
@@ -217,7 +228,7 @@ func (e *engine) unmapFreed() {
 	e.background("unmap", unmap)
 }
 
-// drain takes all that a worker has submitted.
+// drain takes all calls that a worker has submitted, and reports whether there were any.
 func (e *engine) drain(m *worker) bool {
 	worked := false
 	for !m.broken && m.taken != m.control.Tail() {
@@ -240,7 +251,7 @@ func (e *engine) take(m *worker) {
 		return
 	}
 	e.fail(p, err)
-	// only here: it costs memory to ask
+	// only after an error: errors.As allocates
 	if broken := (*protocolError)(nil); errors.As(err, &broken) {
 		e.expel(m, err)
 	}
@@ -252,7 +263,7 @@ func (e *engine) fail(p *collective.Posted, err error) {
 	var lost *collective.LostError
 	if errors.As(err, &lost) {
 		status = arena.Lost
-		if e.lostPeer != nil { // before the worker sees it, and ends of it
+		if e.lostPeer != nil { // before the worker sees the error, and perhaps ends of it
 			e.lostPeer(p.Worker, err.Error())
 		}
 	}
@@ -266,7 +277,8 @@ func (e *engine) expel(m *worker, err error) {
 	e.broke(m.id, err)
 }
 
-// execute runs a set of calls whose memory is all here, from inputs to outputs.
+// execute executes calls whose memory is all on this host, from inputs to outputs, and returns when
+// the results are there.
 func (e *engine) execute(posted []*collective.Posted) error {
 	e.calls = e.calls[:0]
 	for _, p := range posted {
@@ -285,9 +297,10 @@ func (e *engine) execute(posted []*collective.Posted) error {
 // share executes work of so many bytes on the lanes.
 func (e *engine) share(w work, bytes int) { e.lanes.execute(w, bytes, len(e.members), false) }
 
-// shareInOrder is share, where somebody waits for the first chunks.
+// shareInOrder is share for work of which somebody waits for the first chunks.
 func (e *engine) shareInOrder(w work, bytes int) { e.lanes.execute(w, bytes, len(e.members), true) }
 
+// build fills in the schedule of the calls of one collective, or of a send and its receive.
 func build(s *collective.Schedule, calls []*collective.Call) error {
 	if calls[0].Kind.Pairwise() {
 		s.Transfer(calls[0], calls[1])
@@ -296,8 +309,8 @@ func build(s *collective.Schedule, calls []*collective.Call) error {
 	return s.Build(calls)
 }
 
-// finish completes the slot of a call and wakes its worker if it is parked. source is who sent what
-// was received from any rank; -1 for other calls.
+// finish completes the slot of a call and wakes its worker if that is parked. source is the rank
+// that sent what was received from any rank; -1 for other calls. A worker that is gone is ignored.
 func (e *engine) finish(w topo.WorkerID, ticket uint64, source int, status arena.Status,
 	text string) {
 	m := e.byID[w]
@@ -316,7 +329,7 @@ func (e *engine) finish(w topo.WorkerID, ticket uint64, source int, status arena
 
 // close frees what is left after serve has ended.
 func (e *engine) close() error {
-	e.background = nil // who ran it has ended
+	e.background = nil // the goroutines for it have ended
 	for _, m := range e.members {
 		m.left, m.pins, m.saving = true, 0, false
 		m.reap(e.free)

@@ -6,17 +6,17 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
-// enter is the call of a late worker that asks to take part, or asks again, because it was let in
-// and who was to give it the state is lost. Its tag says how many epochs the job may have reached
-// by then, 0 for any number: a worker whose program loops over the epochs can begin in the one only
-// that the others are in.
+// enter takes the call by which a late worker asks to take part. A worker that was let in asks
+// again when the one that was to give it the state is lost. The tag of the call says how many
+// epochs the job may have reached when the worker is let in, 0 for any number: a program that loops
+// over the epochs can begin only in the one that the others are in.
 func (d *driver) enter(m *worker, p *collective.Posted) {
 	ticket, during := p.Ticket, uint64(p.Call.Tag)
 	switch {
 	case m.admittedEarly:
 		m.admittedEarly = false
 		d.engine.finish(m.id, ticket, -1, arena.Changed, "")
-	// it drops the step, and asks to go on from its start
+	// a member drops the step, and asks to go on from the start of the step
 	case m.entered && m.enter == 0 && d.head.Known().Shape != nil:
 		m.enter = ticket
 		d.input(func() { d.head.Asks(m.id) })
@@ -27,7 +27,7 @@ func (d *driver) enter(m *worker, p *collective.Posted) {
 		d.turnAway(m)
 	case m.enter != 0:
 		d.engine.finish(m.id, ticket, -1, arena.Failed, "this worker asks to take part already")
-	// the others would wait for it
+	// a worker that comes too late for its epoch: the others would wait for it
 	case !m.entered && !m.asked && epochPassed(during, d.head.Known()):
 		d.engine.finish(m.id, ticket, -1, arena.Done, "")
 	default:
@@ -40,8 +40,8 @@ func (d *driver) enter(m *worker, p *collective.Posted) {
 	}
 }
 
-// answerPassedEpoch answers a worker that asks to take part in an epoch which is over. The head
-// still takes it for one that asks, and it will, in one of the next.
+// answerPassedEpoch answers a worker that asks to take part in an epoch which is over. For the head
+// the worker still asks, and it will ask again in a later epoch.
 func (d *driver) answerPassedEpoch(m *worker, s head.State) {
 	if m.enter != 0 && epochPassed(m.epochLimit, s) {
 		d.engine.finish(m.id, m.enter, -1, arena.Done, "")
@@ -50,7 +50,7 @@ func (d *driver) answerPassedEpoch(m *worker, s head.State) {
 }
 
 // epochPassed reports whether the step under way is in a later epoch than a worker that asks to
-// take part allows: it would be let in behind that.
+// take part allows. during is the limit of the call; 0 = none.
 func epochPassed(during uint64, s head.State) bool {
 	return during > 0 && s.Data != nil && s.Data.Epoch >= during
 }
@@ -61,7 +61,7 @@ func (d *driver) answerAdmitted(m *worker) {
 	d.answerEnter(m)
 }
 
-// turnAway answers a worker that asks to take part, and is not taken.
+// turnAway answers a worker whose request to take part is rejected: it goes on as a job of one.
 func (d *driver) turnAway(m *worker) {
 	d.sendView(m, arena.View{Size: 1, Released: true}, d.head.Known())
 	d.engine.finish(m.id, m.enter, -1, arena.Changed, "")

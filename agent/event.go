@@ -101,7 +101,7 @@ func (e Event) String() string {
 		plural.Of(e.Size, "worker"), e.Because)
 }
 
-// reportDecision tells the launcher of a decision of the membership.
+// reportDecision gives the launcher an event about a decision of the membership.
 func (d *driver) reportDecision(decision member.Action) {
 	known := d.head.Known()
 	e, view := Event{What: "generation", Step: known.Steps}, d.head.Record().View
@@ -122,7 +122,7 @@ func (d *driver) reportDecision(decision member.Action) {
 	d.order(func(o *Orders) { o.Event(e) })
 }
 
-// reportChange tells the launcher of something that is no decision of the membership.
+// reportChange gives the launcher an event about a change that is no decision of the membership.
 func (d *driver) reportChange(what string, why member.Because) {
 	known := d.head.Known()
 	e := Event{What: what, Generation: d.number(known.View.Generation),

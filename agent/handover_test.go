@@ -35,7 +35,7 @@ func TestMemberIsLostWhileItHandsOver(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFlock(t, c.size, client.Data{Samples: 300, Batch: 20, Epochs: 2, Seed: 3})
+			f := newElasticJob(t, c.size, client.Data{Samples: 300, Batch: 20, Epochs: 2, Seed: 3})
 			f.ballast = 16 << 20
 			f.handsOver = func(j *client.Job, number int) error {
 				if number != c.doomed {
@@ -71,7 +71,7 @@ func TestMemberIsLostWhileItHandsOver(t *testing.T) {
 
 // With the last member that had it the state is lost, and so is the job: the joiner is let go.
 func TestLastMemberIsLostWhileItHandsOver(t *testing.T) {
-	f := newFlock(t, 1, client.Data{Samples: 300, Batch: 20, Epochs: 2, Seed: 3})
+	f := newElasticJob(t, 1, client.Data{Samples: 300, Batch: 20, Epochs: 2, Seed: 3})
 	f.handsOver = func(*client.Job, int) error { return errDies }
 	f.runAndGrow(3)
 	if err := f.group.Wait(); err != nil {
@@ -84,10 +84,10 @@ func TestLastMemberIsLostWhileItHandsOver(t *testing.T) {
 
 // runAndGrow runs all workers, and in step 3 asks for a size; the step ends when those who come ask
 // to enter.
-func (f *flock) runAndGrow(size int) {
+func (f *elasticJob) runAndGrow(size int) {
 	resized := make(chan struct{})
 	for number := range f.size {
-		f.run(number, fmt.Sprintf("token-%d", number), func(f *flock, number, step int) error {
+		f.run(number, fmt.Sprintf("token-%d", number), func(f *elasticJob, number, step int) error {
 			if number != 0 || step != 3 {
 				return nil
 			}

@@ -28,10 +28,10 @@ func TestRandomHostLosses(t *testing.T) {
 	}
 }
 
-// doomed is a cluster whose hosts are killed.
+// doomed is a job whose hosts are killed.
 type doomed struct {
-	*flock
-	*cluster
+	*elasticJob
+	*testHosts
 	rng  *rand.Rand
 	live []string
 	dead map[*agent.Agent]*atomic.Bool
@@ -53,9 +53,9 @@ func loseHosts(t *testing.T, rng *rand.Rand, seed uint64) {
 		slots[i] = 1 + rng.IntN(2)
 		workers += slots[i]
 	}
-	f, c := clusterFlock(t, workers, slots,
+	f, c := elasticJobOnHosts(t, workers, slots,
 		client.Data{Samples: 600, Batch: 10, Epochs: 2, Seed: seed})
-	d := &doomed{flock: f, cluster: c, rng: rng, dead: map[*agent.Agent]*atomic.Bool{},
+	d := &doomed{elasticJob: f, testHosts: c, rng: rng, dead: map[*agent.Agent]*atomic.Bool{},
 		horizon: ahead}
 	d.mayGo = sync.NewCond(&d.pace)
 	for i := range slots {
@@ -85,12 +85,12 @@ func loseHosts(t *testing.T, rng *rand.Rand, seed uint64) {
 // begin lets a worker train until its host is killed.
 func (d *doomed) begin(s startOrder) {
 	dead := d.dead[s.agent]
-	j := joinWith(d.flock.t, s.agent, s.number, s.token)
+	j := joinWith(d.elasticJob.t, s.agent, s.number, s.token)
 	d.group.Go(fmt.Sprintf("worker %d", s.number), func(ctx context.Context) error {
 		err := d.train(ctx, j, s.number, d.waits)
 		if dead.Load() {
-			d.flock.mu.Lock()
-			defer d.flock.mu.Unlock()
+			d.elasticJob.mu.Lock()
+			defer d.elasticJob.mu.Unlock()
 			delete(d.finals, s.number) // it did not come to its end
 			return nil
 		}
@@ -100,7 +100,7 @@ func (d *doomed) begin(s startOrder) {
 }
 
 // waits lets a worker make a step when it may.
-func (d *doomed) waits(_ *flock, _, step int) error {
+func (d *doomed) waits(_ *elasticJob, _, step int) error {
 	d.pace.Lock()
 	defer d.pace.Unlock()
 	for uint64(step) > d.horizon {
@@ -160,28 +160,28 @@ func (d *doomed) grow() {
 		return
 	}
 	for range 2 {
-		d.begin(<-d.cluster.started)
+		d.begin(<-d.testHosts.started)
 	}
 }
 
 // verify checks that nothing counted twice, and that what may have counted without a living witness
 // is of the steps of the losses alone.
 func (d *doomed) verify(kills int) {
-	d.flock.mu.Lock()
-	defer d.flock.mu.Unlock()
+	d.elasticJob.mu.Lock()
+	defer d.elasticJob.mu.Unlock()
 	unseen := 0
 	for e := range d.data.Epochs {
 		for s := range d.data.Samples {
 			switch n := d.ledger[[2]int{e, s}]; {
 			case n > 1:
-				d.flock.t.Fatalf("sample %d of epoch %d has counted %d times", s, e, n)
+				d.elasticJob.t.Fatalf("sample %d of epoch %d has counted %d times", s, e, n)
 			case n == 0:
 				unseen++
 			}
 		}
 	}
 	if unseen > kills*d.data.Batch {
-		d.flock.t.Errorf("%d samples have not counted; %d hosts were killed", unseen, kills)
+		d.elasticJob.t.Errorf("%d samples have not counted; %d hosts were killed", unseen, kills)
 	}
 	var one []float64
 	for number, final := range d.finals {
@@ -192,10 +192,10 @@ func (d *doomed) verify(kills int) {
 			one = final
 		}
 		if !slices.Equal(one, final) {
-			d.flock.t.Errorf("worker %d ends with %v, another one with %v", number, final, one)
+			d.elasticJob.t.Errorf("worker %d ends with %v, another one with %v", number, final, one)
 		}
 	}
 	if one == nil {
-		d.flock.t.Error("no worker has finished")
+		d.elasticJob.t.Error("no worker has finished")
 	}
 }

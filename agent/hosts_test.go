@@ -20,9 +20,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// cluster is a job on several hosts of one process: agents, and a network without sockets. Its
+// testHosts is a job on several hosts of one process: agents, and a network without sockets. Its
 // workers are goroutines of the test.
-type cluster struct {
+type testHosts struct {
 	t       *testing.T
 	hub     *mem.Hub
 	over    func(fabric.Network) fabric.Network // what an agent gets in place of its network
@@ -46,20 +46,20 @@ type startOrder struct {
 	token  string
 }
 
-// startCluster starts a job of the given slots a host; it begins on the first.
-func startCluster(t *testing.T, workers int, slots []int, orders agent.Orders) *cluster {
+// startHosts starts a job of the given slots a host; it begins on the first.
+func startHosts(t *testing.T, workers int, slots []int, orders agent.Orders) *testHosts {
 	t.Helper()
-	return startClusterOn(t, func(m fabric.Network) fabric.Network {
+	return startHostsOn(t, func(m fabric.Network) fabric.Network {
 		return m
 	}, workers, slots, orders)
 }
 
-// startClusterOn is startCluster with agents that get something in place of their meshes.
-func startClusterOn(t *testing.T, over func(fabric.Network) fabric.Network, workers int,
+// startHostsOn is startHosts with agents that get something in place of their meshes.
+func startHostsOn(t *testing.T, over func(fabric.Network) fabric.Network, workers int,
 	slots []int,
-	orders agent.Orders) *cluster {
+	orders agent.Orders) *testHosts {
 	t.Helper()
-	c := &cluster{t: t, hub: mem.NewHub(), over: over, workers: workers, orders: orders,
+	c := &testHosts{t: t, hub: mem.NewHub(), over: over, workers: workers, orders: orders,
 		starts: group.New(context.Background()), agents: map[string]*agent.Agent{},
 		ends: map[string]context.CancelFunc{}, started: make(chan startOrder, 1000)}
 	t.Cleanup(func() {
@@ -75,10 +75,10 @@ func startClusterOn(t *testing.T, over func(fabric.Network) fabric.Network, work
 }
 
 // join adds a host to the job.
-func (c *cluster) join(name string, slots int) { c.agent(name, agent.Config{Slots: slots}) }
+func (c *testHosts) join(name string, slots int) { c.agent(name, agent.Config{Slots: slots}) }
 
 // start starts a worker of a host.
-func (c *cluster) start(host string, number int) {
+func (c *testHosts) start(host string, number int) {
 	c.mu.Lock()
 	a := c.agents[host]
 	c.mu.Unlock()
@@ -87,7 +87,7 @@ func (c *cluster) start(host string, number int) {
 	c.started <- startOrder{number, a, token}
 }
 
-func (c *cluster) agent(name string, cfg agent.Config) *agent.Agent {
+func (c *testHosts) agent(name string, cfg agent.Config) *agent.Agent {
 	c.t.Helper()
 	dir, err := os.MkdirTemp("", "shoal")
 	if err != nil {
@@ -134,11 +134,13 @@ func (c *cluster) agent(name string, cfg agent.Config) *agent.Agent {
 	return a
 }
 
-// flock makes the cluster's job a flock, whose workers are started where the membership wants them.
-func clusterFlock(t *testing.T, workers int, slots []int, data client.Data) (*flock, *cluster) {
-	f := &flock{t: t, data: data, group: group.New(context.Background()), ledger: map[[2]int]int{},
-		finals: map[int][]float64{}, steps: map[int]int{}}
-	c := startCluster(t, workers, slots, agent.Orders{Event: func(e agent.Event) {
+// elasticJobOnHosts is an elasticJob on several hosts: its workers are started where the membership
+// wants them.
+func elasticJobOnHosts(t *testing.T, workers int, slots []int, data client.Data) (*elasticJob,
+	*testHosts) {
+	f := &elasticJob{t: t, data: data, group: group.New(context.Background()),
+		ledger: map[[2]int]int{}, finals: map[int][]float64{}, steps: map[int]int{}}
+	c := startHosts(t, workers, slots, agent.Orders{Event: func(e agent.Event) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.events = append(f.events, e)
@@ -156,7 +158,7 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(trial)))
 			slots := []int{1 + rng.IntN(2), 1 + rng.IntN(3), 1 + rng.IntN(2)}
 			workers := slots[0] + slots[1] + slots[2]
-			f, c := clusterFlock(t, workers, slots,
+			f, c := elasticJobOnHosts(t, workers, slots,
 				client.Data{Samples: 60 + rng.IntN(200), Batch: 4 + rng.IntN(20), Epochs: 2,
 					Seed: seed})
 			at, here := 1+rng.IntN(4), slots[trial%2]
@@ -173,7 +175,7 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 					} else {
 						stayed = append(stayed, s.number)
 					}
-					f.runAt(s.agent, s.number, s.token, func(_ *flock, _, step int) error {
+					f.runAt(s.agent, s.number, s.token, func(_ *elasticJob, _, step int) error {
 						if step == dies {
 							return errDies
 						}
@@ -181,7 +183,7 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 					})
 					continue
 				}
-				f.runAt(s.agent, s.number, s.token, func(_ *flock, _, step int) error {
+				f.runAt(s.agent, s.number, s.token, func(_ *elasticJob, _, step int) error {
 					if step < at {
 						return nil
 					}
@@ -208,12 +210,12 @@ func TestTrainingGoesOnWithoutALostHost(t *testing.T) {
 // Two hosts lose each other, but not the head. It tells its launcher of the one that goes, the one
 // that came later, though it reaches it.
 func TestOneOfTwoThatLoseEachOtherGoes(t *testing.T) {
-	f, c := clusterFlock(t, 3, []int{1, 1},
+	f, c := elasticJobOnHosts(t, 3, []int{1, 1},
 		client.Data{Samples: 400, Batch: 20, Epochs: 2, Seed: 5})
 	workerIDs := []startOrder{<-c.started, <-c.started}
 	c.join("c", 1)
 	for _, s := range append(workerIDs, <-c.started) {
-		f.runAt(s.agent, s.number, s.token, func(_ *flock, _, step int) error {
+		f.runAt(s.agent, s.number, s.token, func(_ *elasticJob, _, step int) error {
 			if s.agent != c.agents["c"] || step < 3 {
 				return nil
 			}
@@ -231,13 +233,13 @@ func TestOneOfTwoThatLoseEachOtherGoes(t *testing.T) {
 
 // Workers die, and a host joins and gets workers, while others train.
 func TestHostsJoinAndAreDrained(t *testing.T) {
-	f, c := clusterFlock(t, 2, []int{1, 1},
+	f, c := elasticJobOnHosts(t, 2, []int{1, 1},
 		client.Data{Samples: 600, Batch: 20, Epochs: 2, Seed: 3})
 	entering := func(n int) {
 		await(t, f.agent, func(s agent.Status) bool { return s.Entering >= n })
 	}
 	var once, later sync.Once
-	does := func(f *flock, number, step int) (err error) {
+	does := func(f *elasticJob, number, step int) (err error) {
 		if number != 0 {
 			return nil
 		}

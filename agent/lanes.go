@@ -13,9 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
-// Work of at most inlineBytes is done by the engine alone, because waking another lane costs more
-// than it saves. Where no core is free for that lane, it shares one with a worker that looks for
-// its result: then crowdedBytes.
+// inlineBytes is the most work, in bytes, that the engine does alone, because waking another lane
+// costs more than it saves. crowdedBytes is that bound for lanes without a free core, which share
+// one with a worker that looks for its result.
 const inlineBytes, crowdedBytes = 1 << 20, 8 << 20
 
 // work is something that lanes can share: pieces that may be done in any order.
@@ -28,31 +28,31 @@ type work interface {
 // further core.
 type lanes struct {
 	helpers []helper
-	own     *collective.Scratch
+	own     *collective.Scratch // of the engine's lane
 
 	mu      sync.Mutex
-	running work         // nil: whoever gets up now is late
-	shared  []share      // of what is running: one a lane that is woken
-	helping atomic.Int32 // grows with mu held
+	running work         // work that helpers may join; nil = none, or no chunk of it is left
+	shared  []share      // shares of the running work, one for each lane that is woken
+	helping atomic.Int32 // helpers that work; it grows only with mu held
 
-	shares []share // one a lane
+	shares []share // room for shared, one for each lane
 }
 
-// helper is a lane beside the engine.
+// helper is a lane beside the engine's.
 type helper struct {
-	bell   *arena.Bell
+	bell   *arena.Bell // wakes the lane
 	thread *thread
 }
 
 // share is a run of chunks that one lane begins with, and that others go on with when they are
 // through with theirs: memory is read fastest in a row.
 type share struct {
-	next atomic.Int64
-	end  int64
-	_    [48]byte // a cache line each
+	next atomic.Int64 // the next chunk to do
+	end  int64        // the chunk behind the last
+	_    [48]byte     // fills the cache line, so that lanes do not share one
 }
 
-// newLanes starts the helpers. When the group has ended, close frees what they have.
+// newLanes starts the helpers in a group. When the group has ended, close frees their bells.
 func newLanes(g *group.Group) (*lanes, error) {
 	l := &lanes{own: collective.NewScratch(), shares: make([]share, runtime.GOMAXPROCS(0))}
 	for i := 1; i < len(l.shares); i++ {
@@ -83,11 +83,12 @@ func (l *lanes) close() (err error) {
 	return err
 }
 
-// execute runs all chunks of work of so many bytes, with workers on the host, and returns when the
-// last is done. inOrder: a chunk is begun when those before it are. A helper that wakes up when the
-// last chunks are taken is not waited for.
+// execute runs all chunks of work of so many bytes, on a host with so many workers, and returns
+// when the last chunk is done. With inOrder a chunk is begun only after those before it. A helper
+// that wakes up when the last chunks are taken is not waited for. The engine's thread calls
+// execute, and is one of the lanes.
 func (l *lanes) execute(r work, bytes, workers int, inOrder bool) {
-	helpers := l.helpers[:l.worth(r.Chunks(), bytes, workers)]
+	helpers := l.helpers[:l.helpersWorth(r.Chunks(), bytes, workers)]
 	shares := l.shares[:len(helpers)+1]
 	if inOrder {
 		shares = shares[:1]
@@ -97,24 +98,24 @@ func (l *lanes) execute(r work, bytes, workers int, inOrder bool) {
 		shares[i].end = int64((i + 1) * r.Chunks() / len(shares))
 	}
 	if len(helpers) > 0 {
-		l.open(r, shares)
+		l.publish(r, shares)
 		here := processor()
 		for _, h := range helpers {
-			h.thread.shun(here)
+			h.thread.avoid(here)
 			h.bell.Ring()
 		}
 	}
-	take(r, shares, 0, l.own)
+	runChunks(r, shares, 0, l.own)
 	if len(helpers) > 0 {
-		l.open(nil, nil)
+		l.publish(nil, nil)
 		for l.helping.Load() > 0 { // with a chunk each
 			arena.Yield()
 		}
 	}
 }
 
-// worth is how many helpers are worth waking.
-func (l *lanes) worth(chunks, bytes, workers int) int {
+// helpersWorth is how many helpers are worth waking for work of so many chunks and bytes.
+func (l *lanes) helpersWorth(chunks, bytes, workers int) int {
 	most := min(len(l.helpers), chunks-1)
 	switch {
 	case bytes <= inlineBytes:
@@ -125,14 +126,14 @@ func (l *lanes) worth(chunks, bytes, workers int) int {
 	return max(0, most)
 }
 
-// open lets helpers in to work; nil: no more.
-func (l *lanes) open(r work, shares []share) {
+// publish lets the helpers that wake up join the work; nil = they find none.
+func (l *lanes) publish(r work, shares []share) {
 	l.mu.Lock()
 	l.running, l.shared = r, shares
 	l.mu.Unlock()
 }
 
-// help takes chunks of what is running, if something is, as the lane of this number.
+// help runs chunks of the running work, if there is any, as the lane of this number.
 func (l *lanes) help(lane int, s *collective.Scratch) {
 	l.mu.Lock()
 	r, shares := l.running, l.shared
@@ -141,13 +142,13 @@ func (l *lanes) help(lane int, s *collective.Scratch) {
 	}
 	l.mu.Unlock()
 	if r != nil {
-		take(r, shares, lane, s)
+		runChunks(r, shares, lane, s)
 		l.helping.Add(-1)
 	}
 }
 
-// take does the chunks of a lane's share, and then what is left of the others'.
-func take(r work, shares []share, lane int, s *collective.Scratch) {
+// runChunks runs the chunks of a lane's share, and then what is left of the others'.
+func runChunks(r work, shares []share, lane int, s *collective.Scratch) {
 	for i := range shares {
 		mine := &shares[(lane+i)%len(shares)]
 		for c := mine.next.Add(1) - 1; c < mine.end; c = mine.next.Add(1) - 1 {

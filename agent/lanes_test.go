@@ -82,7 +82,7 @@ func TestLanesThatAreWoken(t *testing.T) {
 		{"with more workers than cores", 100, 8 << 20, 70, 0},
 		{"the shortest for which workers make room", 100, 8<<20 + 1, 70, 7},
 	} {
-		if got := l.worth(c.chunks, c.bytes, c.workers); got != c.want {
+		if got := l.helpersWorth(c.chunks, c.bytes, c.workers); got != c.want {
 			t.Errorf("%s: %d lanes are woken, want %d", c.what, got, c.want)
 		}
 	}

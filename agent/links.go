@@ -10,28 +10,28 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
-// links is this agent's end of the links to others, as a fabric.Handler. What comes is dealt with
-// on the engine's thread.
+// links is this agent's end of the links to others, as a fabric.Handler. Its methods are called on
+// the network's goroutines, and pass on to the engine's thread what concerns the head.
 type links struct {
 	*transfers
 	engine *engine
-	reader head.Reader // the engine's thread's
-	spare  sync.Pool   // of letters
+	reader head.Reader // touched on the engine's thread only
+	spare  sync.Pool   // of *received
 	parts  parts
 }
 
-// received is a message on its way to the engine's thread. It is used again: the words of a step
-// cost no memory.
+// received is a message on its way to the engine's thread. It is used again, so that the messages
+// of a step allocate no memory.
 type received struct {
 	from  fabric.Host
 	bytes []byte
-	open  func()
+	read  func() // calls links.read with this message; made once, so that a message costs no memory
 }
 
-// Up is told of a new link.
+// Up takes it from the network that there is a new link.
 func (l *links) Up(peer fabric.Host) { l.input(func(d *driver) { d.head.Up(string(peer)) }) }
 
-// Down is told that a link is gone.
+// Down takes it from the network that a link is gone.
 func (l *links) Down(peer fabric.Host, err error) {
 	l.parts.forget(peer)
 	l.input(func(d *driver) {
@@ -41,17 +41,17 @@ func (l *links) Down(peer fabric.Host, err error) {
 	})
 }
 
-// Message is told what another agent says.
+// Message takes a message of another agent from the network. b is the network's again afterwards.
 func (l *links) Message(from fabric.Host, b []byte) {
 	if isPart(b) {
-		whole, err := l.parts.take(from, b)
+		whole, err := l.parts.add(from, b)
 		if err != nil {
 			l.input(func(d *driver) { l.refuse(d, from, err) })
 		}
 		if len(whole) == 0 {
 			return
 		}
-		b = whole // which is no part: none goes in parts again
+		b = whole // the whole text is no part of a longer one
 	}
 	if message, is := unwrap(b); is {
 		l.input(func(d *driver) {
@@ -75,20 +75,21 @@ func (l *links) Message(from fabric.Host, b []byte) {
 	})
 }
 
-// deliver brings words to the engine's thread, and has them read there, where the memory is into
-// which they were read before.
+// deliver brings a binary message to the engine's thread, to be read there: the reader's memory,
+// which is used again, belongs to that thread.
 func (l *links) deliver(from fabric.Host, b []byte) {
 	m, ok := l.spare.Get().(*received)
 	if !ok {
 		m = &received{}
-		m.open = func() { l.open(m) }
+		m.read = func() { l.read(m) }
 	}
 	m.from, m.bytes = from, append(m.bytes[:0], b...)
-	_ = l.engine.later(m.open) // a stopped engine hears nothing
+	_ = l.engine.later(m.read) // a stopped engine hears nothing
 }
 
-// open takes what a letter says, unless this agent ends.
-func (l *links) open(m *received) {
+// read reads a message and gives it to the head, unless this agent ends. It runs on the engine's
+// thread.
+func (l *links) read(m *received) {
 	if d := l.engine.driver; !d.left {
 		said, err := l.reader.Read(m.bytes)
 		if err != nil {
@@ -101,6 +102,7 @@ func (l *links) open(m *received) {
 	l.spare.Put(m)
 }
 
+// refuse ends the link to a host that sent what cannot be read.
 func (l *links) refuse(d *driver, from fabric.Host, err error) {
 	d.network.Drop(from, fmt.Errorf(
 		"it sent what makes no sense: %w; are both sides the same version of shoal?", err))
@@ -115,9 +117,11 @@ func (l *links) input(f func(d *driver)) {
 	})
 }
 
-// Messages of launchers travel beside the messages of agents.
+// messageBegins and messageEnds enclose a message of a launcher, which travels beside the messages
+// of agents.
 var messageBegins, messageEnds = []byte(`{"note":`), []byte(`}`)
 
+// wrap encloses a message of this host's launcher for the way to another host.
 func wrap(message []byte) []byte {
 	return bytes.Join([][]byte{messageBegins, messageEnds}, message)
 }

@@ -14,7 +14,7 @@ import (
 // it arrives.
 func TestLongWordsBetweenHosts(t *testing.T) {
 	events, notes := make(chan agent.Event, 100), make(chan []byte, 100)
-	c := startCluster(t, 2, []int{1, 1}, agent.Orders{Event: func(e agent.Event) {
+	c := startHosts(t, 2, []int{1, 1}, agent.Orders{Event: func(e agent.Event) {
 		events <- e
 	}, Message: func(_ string, b []byte) error {
 		notes <- bytes.Clone(b)

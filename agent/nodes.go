@@ -6,20 +6,21 @@ import (
 	"github.com/shoal-ml/shoal/internal/numa"
 )
 
-// near lists the memory nodes on which a worker's memory is to lie: the one that its process is
-// kept on, whoever did that, else all in turns. None: this host has no choice of them.
-func (a *Agent) near(pid func() int) (ids []int) {
+// memoryNodes lists the memory nodes on which a worker's memory is to lie: the node that its
+// process is bound to, by whomever, else all nodes in turns. The list is empty where the host
+// has no choice of nodes. memoryNodes reads /proc.
+func (a *Agent) memoryNodes(pid func() int) (ids []int) {
 	if len(a.cfg.Nodes) == 0 {
 		return nil
 	}
 	if id, kept := numa.Home(a.cfg.Nodes, fmt.Sprintf("/proc/%d/status", pid())); kept {
 		return []int{id}
 	}
-	return everywhere(a.cfg.Nodes)
+	return allNodes(a.cfg.Nodes)
 }
 
-// everywhere is where memory lies that all have to do with.
-func everywhere(nodes []numa.Node) (ids []int) {
+// allNodes lists the numbers of the nodes, for memory that all workers read.
+func allNodes(nodes []numa.Node) (ids []int) {
 	for _, n := range nodes {
 		ids = append(ids, n.ID)
 	}

@@ -61,7 +61,7 @@ func TestWordsGoBeforePieces(t *testing.T) {
 	over := func(m fabric.Network) fabric.Network {
 		return &monitored{Network: m, t: t, told: map[fabric.Host]uint64{}, pieces: pieces}
 	}
-	c := startClusterOn(t, over, 3, []int{1, 1, 1}, agent.Orders{})
+	c := startHostsOn(t, over, 3, []int{1, 1, 1}, agent.Orders{})
 	g := group.New(context.Background())
 	for range 3 {
 		s := <-c.started

@@ -10,22 +10,22 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
-// What agents say can be longer than a message of a link: what is known of a step of many
-// collectives on many workers, say, when another host leads. It travels in parts then, one behind
-// the other. docs/formats/hosts.md has their form.
+// Agents send each other texts that are longer than a message of a link may be: what is known of a
+// step of many collectives on many workers, say, when another host leads. Such a text travels in
+// parts, one behind the other. docs/formats/hosts.md has their form.
 const (
-	partFollowed, partLast = 2, 3 // the first byte of a part; no other message begins so
-	// partBytes is how much of it a part has: not so much that signs of life would wait long behind
-	// it.
+	// partFollowed and partLast are the first byte of a part; no other message begins with them.
+	partFollowed, partLast = 2, 3
+	// partBytes is the most bytes of a text in one part: few enough that signs of life do not wait
+	// long behind the part.
 	partBytes = 1 << 20
-	// maxSaid bounds what travels so. It is less than a link keeps for a peer that does not read,
-	// and room for what there can be to say of a step of collective.MaxStep collectives on
-	// job.MaxWorkers workers.
+	// maxSaid bounds a text in parts, in bytes. It is less than a link keeps for a peer that does
+	// not read, and enough for a step of collective.MaxStep collectives on job.MaxWorkers workers.
 	maxSaid = 48 << 20
 )
 
-// inParts sends what is too long for a message, and not for maxSaid.
-func inParts(network fabric.Network, to fabric.Host, b []byte) {
+// sendInParts sends a text of up to maxSaid bytes that is too long for one message.
+func sendInParts(network fabric.Network, to fabric.Host, b []byte) {
 	var part []byte
 	for len(b) > 0 {
 		n := min(len(b), partBytes)
@@ -39,14 +39,15 @@ func inParts(network fabric.Network, to fabric.Host, b []byte) {
 	}
 }
 
-// repeats keeps long frames from being said again too soon. The parts of one take a while, and so
-// does reading them, and what was not answered by then would be sent again and again.
+// repeats keeps long frames from being sent again too soon. The parts of a frame take a while to
+// arrive and to be read, and a frame that was not answered by then would be sent again and again.
 type repeats map[fabric.Host]repeat
 
+// repeat is the long frame that was last sent to a host.
 type repeat struct {
-	term, first uint64
-	up          bool
-	until       time.Time
+	term, first uint64    // Term and First of the frame
+	up          bool      // Up of the frame
+	until       time.Time // before this time the same frame is not sent again
 }
 
 // patienceByte is how long each byte of a long frame may take to be answered.
@@ -67,10 +68,11 @@ func (r *repeats) tooSoon(to fabric.Host, f *head.Frame, bytes int, now time.Tim
 	return false
 }
 
-// parts brings together what comes in parts. The zero value is ready.
+// parts joins the parts that other hosts send to whole texts. The zero value is ready. It is safe
+// for concurrent use.
 type parts struct {
 	mu   sync.Mutex
-	said map[fabric.Host][]byte
+	said map[fabric.Host][]byte // by sender: the beginning of a text that is not whole yet
 }
 
 var errTooMuch = errors.New("something in parts that has no end")
@@ -78,8 +80,8 @@ var errTooMuch = errors.New("something in parts that has no end")
 // isPart reports whether a message is a part.
 func isPart(b []byte) bool { return len(b) > 0 && (b[0] == partFollowed || b[0] == partLast) }
 
-// take takes a part; with the last one it returns the whole.
-func (p *parts) take(from fabric.Host, b []byte) (whole []byte, err error) {
+// add takes a part from a host; with the last part it returns the whole text.
+func (p *parts) add(from fabric.Host, b []byte) (whole []byte, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	said := p.said[from]
@@ -99,7 +101,7 @@ func (p *parts) take(from fabric.Host, b []byte) (whole []byte, err error) {
 	return nil, nil
 }
 
-// forget drops what a peer has said in part.
+// forget drops the parts of a text that a peer has begun and will not end.
 func (p *parts) forget(peer fabric.Host) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

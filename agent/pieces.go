@@ -10,15 +10,16 @@ import (
 	"github.com/shoal-ml/shoal/head"
 )
 
-// stream is a part of a batch of this host whose memory comes in pieces: one is added up when all
-// who feed it have put theirs into their windows.
+// stream is a part of a batch of this host whose memory comes in pieces: a piece is executed when
+// every worker that feeds the stream has put its share into its window. Only the engine's thread
+// touches a stream.
 type stream struct {
 	batch   head.BatchID
-	part    int
-	calls   []*collective.Posted // the batch's
-	pieces  int
-	through int               // pieces that have their result
-	piece   []collective.Call // of each call
+	part    int                  // position of the part in the batch
+	calls   []*collective.Posted // calls of the part
+	pieces  int                  // number of pieces in all
+	through int                  // pieces that have their result
+	piece   []collective.Call    // room for the call over one piece, by call
 }
 
 var errAhead = fmt.Errorf(
@@ -28,30 +29,31 @@ var errAhead = fmt.Errorf(
 var errGivenUp = errors.New("a rank has given up a call in the middle, as a Ctrl-C does: what " +
 	"the others have of the result is worth nothing")
 
-// stream works on a part in pieces.
-func (e *engine) stream(n head.BatchID, part int, calls []*collective.Posted) {
+// startStream begins to execute a part of a batch in pieces.
+func (e *engine) startStream(n head.BatchID, part int, calls []*collective.Posted) {
 	s := &stream{batch: n, part: part, calls: calls, piece: make([]collective.Call, len(calls))}
 	s.pieces = calls[0].Call.Pieces()
 	e.streams = append(e.streams, s)
 }
 
-// flow takes what has been put into windows, and reports whether there was anything.
-func (e *engine) flow() (worked bool) {
+// advanceStreams executes the pieces that workers have put into their windows, and reports whether
+// there were any. It runs on the engine's thread, which calls it over and over.
+func (e *engine) advanceStreams() (worked bool) {
 	for i := 0; i < len(e.streams); i++ {
 		s, err := e.streams[i], error(nil)
-		for ; err == nil && s.through < s.pieces && e.fed(s); worked = true {
-			err = e.add(s)
+		for ; err == nil && s.through < s.pieces && e.nextPieceReady(s); worked = true {
+			err = e.executePiece(s)
 		}
 		if err != nil || s.through == s.pieces {
-			// with which others can begin or end: they have their turn with the next look
+			// other streams may begin or end with this one: the next call finds them
 			e.endStream(s, err)
 		}
 	}
 	return worked
 }
 
-// fed reports whether the next piece of a stream is there, or never will be.
-func (e *engine) fed(s *stream) bool {
+// nextPieceReady reports whether the next piece of a stream is there, or never will be.
+func (e *engine) nextPieceReady(s *stream) bool {
 	for _, p := range s.calls {
 		if p.Call.Window != nil && e.byID[p.Worker].control.Fed(p.Ticket) <= uint64(s.through) {
 			return false
@@ -60,8 +62,9 @@ func (e *engine) fed(s *stream) bool {
 	return true
 }
 
-// add brings the next piece of a stream from inputs to outputs.
-func (e *engine) add(s *stream) error {
+// executePiece executes the next piece of a stream, from inputs to outputs, and wakes the workers
+// that wait for it.
+func (e *engine) executePiece(s *stream) error {
 	e.calls = e.calls[:0]
 	for i, p := range s.calls {
 		if p.Call.Window != nil {
@@ -92,7 +95,7 @@ func (e *engine) add(s *stream) error {
 	return nil
 }
 
-// failStreamsOf fails what waits for the pieces of a worker that is gone.
+// failStreamsOf ends the streams that lack pieces of a worker which is gone, with an error.
 func (e *engine) failStreamsOf(m *worker, how string) {
 	for _, s := range slices.Clone(e.streams) {
 		i := slices.IndexFunc(s.calls, func(p *collective.Posted) bool { return p.Worker == m.id })
@@ -106,17 +109,17 @@ func (e *engine) failStreamsOf(m *worker, how string) {
 	}
 }
 
-// endStream has the part of a batch count as executed, or fail.
+// endStream removes a stream: its part of a batch is executed, or has failed with err.
 func (e *engine) endStream(s *stream, err error) {
 	e.streams = slices.DeleteFunc(e.streams, func(other *stream) bool { return other == s })
-	e.driver.streamed(s, err)
+	e.driver.streamDone(s, err)
 }
 
-// unfed lists who keeps others waiting in the middle of a call.
-func (e *engine) unfed() (list []collective.Wait) {
+// streamWaits lists the workers that keep others waiting for a piece, in the middle of a call.
+func (e *engine) streamWaits() (list []collective.Wait) {
 	for _, s := range e.streams {
 		var lacks []*collective.Posted
-		var waits *collective.Posted // one of those that do
+		var waits *collective.Posted // some call that lacks nothing
 		for _, p := range s.calls {
 			if p.Call.Window != nil && e.byID[p.Worker].control.Fed(p.Ticket) <= uint64(s.through) {
 				lacks = append(lacks, p)
@@ -137,8 +140,8 @@ func (e *engine) unfed() (list []collective.Wait) {
 	return list
 }
 
-// streamed tells that a part in pieces is through.
-func (d *driver) streamed(s *stream, err error) {
+// streamDone notes that a part in pieces is executed, or has failed with err.
+func (d *driver) streamDone(s *stream, err error) {
 	f := d.batches.running[s.batch]
 	f.errs[s.part] = err
 	d.partDone(f, s.batch)

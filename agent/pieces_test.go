@@ -249,7 +249,7 @@ func TestWrongWindows(t *testing.T) {
 
 // Hosts exchange whole tensors.
 func TestNoPiecesOnSeveralHosts(t *testing.T) {
-	c := startCluster(t, 2, []int{1, 1}, agent.Orders{})
+	c := startHosts(t, 2, []int{1, 1}, agent.Orders{})
 	s := <-c.started
 	w := joinRawWith(t, s.agent, s.number, s.token)
 	if w.joined.PieceBytes != 0 {

@@ -11,16 +11,19 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// placement is where a worker is on a mesh that stays. What follows from that takes a look at all
-// tensors, and is not for the engine's thread.
+// placement is where a worker is on a mesh that stays. It is made on the engine's thread; its
+// methods look at all tensors, and run on the session's goroutine. A nil placement has no answers.
 type placement struct {
-	layout  *statereshape.Layout
-	rank    int    // -1 = the mesh does not need it
-	domain  []int  // of each rank, which is lost as one; nil = somebody is lost already
-	domains string // what those are
-	placed  bool   // so that what several ranks have is on two hosts, where that can be
+	layout *statereshape.Layout
+	rank   int // rank of the worker; -1 = the mesh does not need it
+	// domain is the failure domain of each rank, a host or a worker by number, which is lost as
+	// one; nil = the worker of some rank is lost already.
+	domain  []int
+	domains string // what a failure domain is: "host" or "worker"
+	placed  bool   // replicas were placed on two hosts, where that is possible
 }
 
+// placement finds where a worker is on the mesh of a shape.
 func (d *driver) placement(shape *head.Shape, w topo.WorkerID) (*placement, error) {
 	l, err := d.planner.Layout(shape.Mesh)
 	if err != nil {
@@ -41,7 +44,7 @@ func (d *driver) placement(shape *head.Shape, w topo.WorkerID) (*placement, erro
 	return s, nil
 }
 
-// writes has a bit for each of the worker's tensors: whether it writes it into checkpoints.
+// writes has a bit for each of the worker's tensors: 1 = the worker writes it into checkpoints.
 func (s *placement) writes() []byte {
 	if s == nil || s.rank < 0 {
 		return nil
@@ -49,9 +52,9 @@ func (s *placement) writes() []byte {
 	return ranks.Marks(s.layout.Layout, s.rank)
 }
 
-// alone says to rank 0 what of the state is lost with one host, or in a job of one host with one
-// worker; "" = nothing.
-func (s *placement) alone() string {
+// unreplicatedText says, to rank 0 only, what of the state is on one host, or in a job of one host
+// with one worker, and is lost with it; "" = nothing.
+func (s *placement) unreplicatedText() string {
 	if s == nil || s.rank != 0 || s.domain == nil {
 		return ""
 	}

@@ -91,7 +91,7 @@ type phase struct {
 // recast is a job that goes through phases: members gather their numbers in every step, and so
 // agree in which phase they are.
 type recast struct {
-	*flock
+	*elasticJob
 	phases []phase
 	over   chan struct{} // closed when the last phase was reached
 
@@ -103,8 +103,9 @@ type recast struct {
 // reconfigured lets a job of n workers go through phases.
 func reconfigured(t *testing.T, n int, phases ...phase) {
 	t.Helper()
-	f := &recast{flock: newFlock(t, n, client.Data{Samples: 1 << 20, Batch: 8}), phases: phases,
-		over: make(chan struct{}), at: map[int]int{}}
+	f := &recast{elasticJob: newElasticJob(t, n, client.Data{Samples: 1 << 20, Batch: 8}),
+		phases: phases,
+		over:   make(chan struct{}), at: map[int]int{}}
 	for number := range n {
 		f.begin(number, fmt.Sprintf("token-%d", number))
 	}

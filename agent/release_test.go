@@ -13,9 +13,9 @@ import (
 // Whoever asks and whenever: all members end at the same step with the same parameters, and no
 // sample has counted twice.
 func TestReleaseEndsAllMembersAtOneStep(t *testing.T) {
-	f := newFlock(t, 4, client.Data{Samples: 100, Batch: 8, Seed: 7})
+	f := newElasticJob(t, 4, client.Data{Samples: 100, Batch: 8, Seed: 7})
 	for number := range 4 {
-		f.run(number, fmt.Sprintf("token-%d", number), func(f *flock, number, step int) error {
+		f.run(number, fmt.Sprintf("token-%d", number), func(f *elasticJob, number, step int) error {
 			switch {
 			case number == 1 && step == 3:
 				return errDies
@@ -49,9 +49,9 @@ func TestReleaseEndsAllMembersAtOneStep(t *testing.T) {
 
 // A worker that comes too late sees its loop end before it begins.
 func TestReleaseTurnsLateWorkersAway(t *testing.T) {
-	f := newFlock(t, 1, client.Data{Samples: 100, Batch: 8, Seed: 7})
+	f := newElasticJob(t, 1, client.Data{Samples: 100, Batch: 8, Seed: 7})
 	late := make(chan struct{})
-	f.run(0, "token-0", func(f *flock, number, step int) error {
+	f.run(0, "token-0", func(f *elasticJob, number, step int) error {
 		if step != 3 {
 			return nil
 		}
@@ -68,7 +68,7 @@ func TestReleaseTurnsLateWorkersAway(t *testing.T) {
 	number := <-f.started
 	token := f.agent.Expect(number, true)
 	f.agent.Started(number)
-	f.run(number, token, func(*flock, int, int) error {
+	f.run(number, token, func(*elasticJob, int, int) error {
 		return fmt.Errorf("a worker trains in a job that has ended")
 	})
 	if err := f.group.Wait(); err != nil {

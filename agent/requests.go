@@ -25,20 +25,20 @@ func (a *Agent) Expect(worker int, late bool) (token string) {
 	return token
 }
 
-// Started tells that the process of a worker of this host runs, or is about to.
+// Started notes that the process of a worker of this host runs, or is about to.
 func (a *Agent) Started(worker int) {
 	_ = a.engine.do(func() {
 		a.driver.input(func() { a.driver.head.Started(topo.WorkerID(worker)) })
 	})
 }
 
-// Finished tells that the process of a worker has ended well, and how ("exited with code 0"). An
-// elastic job goes on without it; in another, what waits for it fails.
+// Finished notes that the process of a worker has ended well, and how ("exited with code 0"). An
+// elastic job goes on without the worker; in another, calls that wait for it fail.
 func (a *Agent) Finished(worker int, how string) {
 	_ = a.engine.do(func() { a.driver.lost(topo.WorkerID(worker), how, true) })
 }
 
-// Lost tells that the process of a worker is gone otherwise ("was killed by SIGKILL").
+// Lost notes that the process of a worker is gone in another way ("was killed by SIGKILL").
 func (a *Agent) Lost(worker int, how string) {
 	_ = a.engine.do(func() { a.driver.lost(topo.WorkerID(worker), how, false) })
 }
@@ -66,6 +66,7 @@ func (a *Agent) Drain(host, who string) error {
 	return a.ask(func() error { return a.driver.head.Drain(host, who) })
 }
 
+// ask runs f as an input of the head's agent, on the engine's thread, and waits for its error.
 func (a *Agent) ask(f func() error) (err error) {
 	if stopped := a.engine.do(func() { a.driver.input(func() { err = f() }) }); stopped != nil {
 		return stopped
@@ -92,18 +93,20 @@ func (a *Agent) CountFrom(after topo.Generation) {
 // Force makes this agent the head of a job whose other hosts a person knows to be gone.
 func (a *Agent) Force() { _ = a.ask(func() error { a.driver.head.Force(); return nil }) }
 
-// Send sends a message to the launcher of another host. It is on its way when Send returns: closing
-// the links does not lose it.
+// Send sends a message to the launcher of another host. The message is on its way when Send
+// returns: closing the links does not lose it.
 func (a *Agent) Send(host string, message []byte) {
 	_ = a.engine.do(func() { a.driver.sendLauncher(fabric.Host(host), wrap(message)) })
 }
 
+// sendLauncher sends a message of this host's launcher, in parts if it is long. One that is too
+// long for that ends the link. It runs on the engine's thread.
 func (d *driver) sendLauncher(to fabric.Host, message []byte) {
 	switch {
 	case len(message) <= fabric.MaxMessage:
 		d.network.Send(to, message)
 	case len(message) <= maxSaid:
-		inParts(d.network, to, message)
+		sendInParts(d.network, to, message)
 	default:
 		d.network.Drop(to, fmt.Errorf("it must be told of the job in %d MiB, and can be told %d "+
 			"MiB at once: give the job a shorter command and environment", len(message)>>20,

@@ -11,17 +11,17 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// KeepRedundant has what several ranks of a mesh have be on two hosts, on a host that learns what
-// the job wants after it has joined it.
+// KeepRedundant has replicas on a mesh placed on two hosts, on a host that learns what the job
+// wants after it has joined the job.
 func (a *Agent) KeepRedundant() {
 	_ = a.engine.later(func() { a.driver.planner.Redundant = true }) // a stopped engine has no mesh
 }
 
-// maxStatement bounds what a worker states of the state, in bytes.
+// maxStatement bounds a worker's statement of the state, in bytes.
 const maxStatement = 64 << 20
 
-// takeLayout takes what a worker states of the state of the job, and compares what it holds with
-// what it should hold.
+// takeLayout takes a worker's statement of the state of the job, and compares what the worker holds
+// with what it should hold.
 func (d *driver) takeLayout(m *worker, s *reshape.Statement, state *reshape.State) error {
 	shape, stated := d.head.Known().Shape, state.ID()
 	if shape != nil {
@@ -33,7 +33,7 @@ func (d *driver) takeLayout(m *worker, s *reshape.Statement, state *reshape.Stat
 		return &collective.FieldError{Field: "layout", Problem: "another worker has stated " +
 			"another layout or other tensors; every worker must state the same"}
 	}
-	// or the job has not taken what was stated here
+	// no layout is known here, or one that the job has not taken
 	if d.planner.State() == nil || d.planner.State().ID() != stated {
 		d.planner.Learn(state)
 	}
@@ -67,12 +67,12 @@ func (d *driver) takeLayout(m *worker, s *reshape.Statement, state *reshape.Stat
 	return nil
 }
 
-// maxLayout is how long a layout may be to be told to a head whose host has no workers: a message
-// has to carry it.
+// maxLayout is how many bytes a layout may have to be sent to other hosts. A head whose host has no
+// workers learns it so, and a message has to carry it.
 const maxLayout = 1 << 20
 
-// statementText is what a worker has stated of the state of the job, without its own part; "" where
-// that is too long.
+// statementText is the text of a worker's statement without the worker's own part; "" where that is
+// longer than maxLayout.
 func statementText(s *reshape.Statement) (string, error) {
 	whole := *s
 	whole.Local = nil
@@ -83,8 +83,8 @@ func statementText(s *reshape.Statement) (string, error) {
 	return string(text), nil
 }
 
-// learnLayout takes the layout from another host, where no worker of this one has stated it. One
-// that cannot be read is as none.
+// learnLayout takes the layout from another host, where no worker of this host has stated one. A
+// text that cannot be read is ignored.
 func (d *driver) learnLayout(text string) {
 	if d.planner.State() != nil || text == "" {
 		return
@@ -96,13 +96,16 @@ func (d *driver) learnLayout(text string) {
 	}
 }
 
-// shapeOf is what a worker is told of the shape of the job.
+// shapeOf is what a worker is told of the shape of the job. The zero value is of a job without a
+// mesh.
 type shapeOf struct {
-	mesh, next, broken, lost string
-	in, out                  int        // bytes of its state on both
-	placement                *placement // nil while it goes to another mesh
+	mesh, next   string     // the mesh, and the one that comes next; "" = none
+	broken, lost string     // as in head.Shape
+	in, out      int        // bytes of the worker's state on the two meshes
+	placement    *placement // nil while the job goes to another mesh
 }
 
+// shapeOf finds what a worker is told of the shape of the job.
 func (d *driver) shapeOf(w topo.WorkerID) (s shapeOf, err error) {
 	shape := d.head.Known().Shape
 	if shape == nil {
@@ -124,7 +127,7 @@ func (d *driver) shapeOf(w topo.WorkerID) (s shapeOf, err error) {
 	return s, err
 }
 
-// held is how many bytes a worker has on a mesh.
+// held is how many bytes of state a worker has on a mesh; workers are those of the ranks.
 func (d *driver) held(mesh string, workers []topo.WorkerID, w topo.WorkerID) (int, error) {
 	l, err := d.planner.Layout(mesh)
 	if rank := slices.Index(workers, w); err == nil && rank >= 0 {

@@ -15,7 +15,7 @@ import (
 // Reshape asks for another mesh, on the head. who asks is part of the reason that people read.
 func (a *Agent) Reshape(mesh, who string) error {
 	return a.ask(func() error {
-		l, err := a.driver.wanted(mesh)
+		l, err := a.driver.layoutFor(mesh)
 		if err != nil {
 			return err
 		}
@@ -23,10 +23,11 @@ func (a *Agent) Reshape(mesh, who string) error {
 	})
 }
 
-// changeTo plans what Reshape would do, and the contrary, as Planner.Ask does.
-func (a *Agent) changeTo(mesh string) (c, contrary *reshape.Change, err error) {
+// planChange plans what Reshape would do, and the contrary, as Planner.Ask does, on the engine's
+// thread. It changes nothing.
+func (a *Agent) planChange(mesh string) (c, contrary *reshape.Change, err error) {
 	err = a.ask(func() error {
-		l, err := a.driver.wanted(mesh)
+		l, err := a.driver.layoutFor(mesh)
 		if err != nil {
 			return err
 		}
@@ -37,8 +38,9 @@ func (a *Agent) changeTo(mesh string) (c, contrary *reshape.Change, err error) {
 	return c, contrary, err
 }
 
-// wanted places the state of the job on a mesh that somebody asks for.
-func (d *driver) wanted(mesh string) (*reshape.Layout, error) {
+// layoutFor places the state of the job on a mesh that somebody asks for. It runs on the engine's
+// thread.
+func (d *driver) layoutFor(mesh string) (*reshape.Layout, error) {
 	shape := d.head.Known().Shape
 	if shape == nil {
 		return nil, head.ErrShapeless
@@ -56,9 +58,9 @@ func (d *driver) wanted(mesh string) (*reshape.Layout, error) {
 	return d.planner.Layout(m.String())
 }
 
-// PlanReshape is what a reshape would cost; it does nothing.
+// PlanReshape returns what a reshape would cost. It changes nothing.
 func (a *Agent) PlanReshape(mesh string) (api.Plan, error) {
-	c, contrary, err := a.changeTo(mesh)
+	c, contrary, err := a.planChange(mesh)
 	if err != nil {
 		return api.Plan{}, err
 	}
@@ -75,7 +77,8 @@ func (a *Agent) PlanReshape(mesh string) (api.Plan, error) {
 	return p, nil
 }
 
-// predict says how long a plan takes, on links as far as all-reduces have told how fast those are.
+// predict fills in how long a plan takes: in memory as a probe measures it now, which takes some
+// milliseconds, and on links if all-reduces have shown how fast those are.
 func predict(p *api.Plan, r *routes) {
 	p.MemorySeconds = float64(p.Copied) * probe.Reshape(newClock())
 	p.Seconds = p.MemorySeconds

@@ -11,17 +11,18 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// reshapeStep is a reshape that this host takes part in.
+// reshapeStep is a reshape that this host takes part in. The engine's thread makes it, and has the
+// lanes compute its proof.
 type reshapeStep struct {
 	*statereshape.Change // nil = the state comes from a checkpoint, and nothing is moved
 	shape                *head.Shape
-	calls                []*collective.Posted
+	calls                []*collective.Posted // calls of the part, of all hosts
 	transfer             *transfer
-	key                  *digest.Key
-	proof                digest.Proof // as far as it is known
+	key                  *digest.Key  // key of the fingerprints, the same on all hosts
+	proof                digest.Proof // proof of the memory that was summed up so far
 }
 
-// reshapeStep works out the reshape that the calls of a batch are.
+// reshapeStep works out the reshape that the calls of a part of a batch make.
 func (d *driver) reshapeStep(calls []*collective.Posted) (*reshapeStep, error) {
 	known := d.head.Known()
 	if known.Shape.Lost != "" {
@@ -34,8 +35,8 @@ func (d *driver) reshapeStep(calls []*collective.Posted) (*reshapeStep, error) {
 	return &reshapeStep{Change: change, shape: known.Shape, calls: calls}, nil
 }
 
-// prepare plans the reshape that comes, while workers make memory for it. What is wrong with it
-// they are told when they call it.
+// prepare plans the reshape that comes, while workers make memory for it. Workers learn what is
+// wrong with a reshape when they call it.
 func (d *driver) prepare() {
 	known := d.head.Known()
 	if s := known.Shape; s != nil && s.Next != "" && s.Lost == "" {
@@ -45,7 +46,7 @@ func (d *driver) prepare() {
 	}
 }
 
-// schedule is the reshape as moves between the memories of the calls.
+// schedule fills in a schedule with the moves of the reshape between the memories of the calls.
 func (p *reshapeStep) schedule(s *collective.Schedule, sites collective.Sites) error {
 	if p.Change == nil {
 		s.Moves, s.Bytes = s.Moves[:0], 0
@@ -55,7 +56,7 @@ func (p *reshapeStep) schedule(s *collective.Schedule, sites collective.Sites) e
 		sites)
 }
 
-// members finds workers among the calls; -1 for one that has made none.
+// members finds the calls of workers, as positions in calls; -1 = the worker has made none.
 func (p *reshapeStep) members(workers []topo.WorkerID) (list []int) {
 	for _, w := range workers {
 		list = append(list, slices.IndexFunc(p.calls, func(c *collective.Posted) bool {
@@ -65,8 +66,8 @@ func (p *reshapeStep) members(workers []topo.WorkerID) (list []int) {
 	return list
 }
 
-// beginReshape copies what stays on this host to its place, and sums up what it has of the old
-// state, while it is on its way: the calls keep that as it is.
+// beginReshape copies the state that stays on this host to its new place, and sums up what this
+// host has of the old state, while that is sent: the calls do not change the old state.
 func (e *engine) beginReshape(p *reshapeStep, n head.BatchID) {
 	if p.Change != nil {
 		e.fill(p.transfer.workers)
@@ -74,12 +75,12 @@ func (e *engine) beginReshape(p *reshapeStep, n head.BatchID) {
 		p.key = digest.NewKey(uint64(n))
 		e.prove(p, p.memory(p.shape.Workers, func(c *collective.Call) []byte {
 			return c.In
-		}), nowhere)
+		}), noMemory)
 	}
 }
 
-// fill helps to make the memory of workers that was to come later: what is copied there finds its
-// pages then.
+// fill makes the pages of those segments of workers that are still being made, before state is
+// copied there.
 func (e *engine) fill(workers []topo.WorkerID) {
 	for _, w := range workers {
 		if m := e.byID[w]; m != nil {
@@ -91,19 +92,19 @@ func (e *engine) fill(workers []topo.WorkerID) {
 	}
 }
 
-// verifyReshape sums up the new state, which is in its place: nobody reads it before the batch
-// counts.
+// verifyReshape sums up the new state, which is in its place, and returns the whole proof of this
+// host. Workers read the new state only when the batch counts.
 func (e *engine) verifyReshape(p *reshapeStep) digest.Proof {
 	if p.Change != nil {
-		e.prove(p, nowhere, p.memory(p.shape.Order, func(c *collective.Call) []byte {
+		e.prove(p, noMemory, p.memory(p.shape.Order, func(c *collective.Call) []byte {
 			return c.Out
 		}))
 	}
 	return p.proof
 }
 
-// memory finds what the workers of a mesh have given to their calls, by rank; nil of those on other
-// hosts.
+// memory returns a function from a rank of a mesh to the memory that its worker gave to its call:
+// the part of the call that of selects, or nil if the worker is on another host.
 func (p *reshapeStep) memory(workers []topo.WorkerID,
 	of func(*collective.Call) []byte) func(rank int) []byte {
 	at := p.members(workers)
@@ -115,9 +116,10 @@ func (p *reshapeStep) memory(workers []topo.WorkerID,
 	}
 }
 
-func nowhere(int) []byte { return nil }
+// noMemory is a memory function of a state that is not summed up now.
+func noMemory(int) []byte { return nil }
 
-// prove adds to the proof what is in memory of the old state and of the new.
+// prove adds the sums of the old and of the new state in memory to the proof, on the lanes.
 func (e *engine) prove(p *reshapeStep, old, new func(rank int) []byte) {
 	proving := &proving{p, old, new, make([]digest.Proof, len(p.New.Tensors))}
 	e.share(proving, p.transfer.schedule.Bytes)
@@ -126,7 +128,7 @@ func (e *engine) prove(p *reshapeStep, old, new func(rank int) []byte) {
 	}
 }
 
-// proving is a part of the proof of a reshape, a tensor a chunk.
+// proving is work for the lanes: a part of the proof of a reshape, one tensor a chunk.
 type proving struct {
 	*reshapeStep
 	old, new func(rank int) []byte

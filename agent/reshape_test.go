@@ -24,7 +24,7 @@ func TestReshapes(t *testing.T) {
 			meshes := []string{"dp=4", "dp=2,tp=2", "tp=4", "pp=2,dp=2", "pp=2,tp=2", "pp=4",
 				"dp=3", "tp=3", "dp=5", "tp=5", "pp=3,tp=2", "tp=2,dp=2", "pp=1,dp=1,tp=1"}
 			mesh := "dp=2,tp=2"
-			s := newSchool(t, mesh, slots, false, nil)
+			s := newMeshJob(t, mesh, slots, false, nil)
 			defer s.end()
 			s.await(mesh)
 			for range 12 {
@@ -57,7 +57,7 @@ func TestReshapes(t *testing.T) {
 // The host that leads has no workers, as where a job is started on other hosts than one's own: it
 // arranges meshes all the same.
 func TestAHeadWithoutWorkersReshapes(t *testing.T) {
-	s := newSchool(t, "dp=2,tp=2", []int{member.NoSlots, 2, 2}, false, nil)
+	s := newMeshJob(t, "dp=2,tp=2", []int{member.NoSlots, 2, 2}, false, nil)
 	defer s.end()
 	s.await("dp=2,tp=2")
 	for _, next := range []string{"tp=4", "pp=2,dp=1", "dp=2,tp=2"} {
@@ -87,7 +87,7 @@ func TestALossInAReshape(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			lost := false
-			s := newSchool(t, c.mesh, c.slots, true, func(s *school) {
+			s := newMeshJob(t, c.mesh, c.slots, true, func(s *meshJob) {
 				s.does = func(number int, at *agent.Agent, next string) error {
 					switch {
 					case next != c.next || lost && number != c.victim:
@@ -132,7 +132,7 @@ func TestRedundantRanks(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			var dying atomic.Bool
-			s := newSchool(t, c.mesh, c.slots, true, func(s *school) {
+			s := newMeshJob(t, c.mesh, c.slots, true, func(s *meshJob) {
 				s.spread = true
 				s.does = func(_ int, at *agent.Agent, next string) error {
 					if next != c.mesh && at.Host() == c.host && dying.Load() {
@@ -166,7 +166,7 @@ func TestRedundantRanks(t *testing.T) {
 
 // Replicas that should be the same and are not are found, and the state stays where it was.
 func TestSpoiltReplica(t *testing.T) {
-	s := newSchool(t, "dp=2", []int{2}, true, func(s *school) {
+	s := newMeshJob(t, "dp=2", []int{2}, true, func(s *meshJob) {
 		s.spoils = func(number int, memory []byte) {
 			if number == 1 {
 				memory[0] ^= 1
@@ -188,7 +188,7 @@ func TestSpoiltReplica(t *testing.T) {
 // A worker that comes later, on a host that has had none, states what the first ones have stated,
 // or does not take part.
 func TestAnotherStatement(t *testing.T) {
-	s := newSchool(t, "dp=1", []int{1, 1}, true, func(s *school) {
+	s := newMeshJob(t, "dp=1", []int{1, 1}, true, func(s *meshJob) {
 		s.states = func(number int, said *reshape.Statement) {
 			if number > 0 {
 				said.Tensors = said.Tensors[:len(said.Tensors)-1]
@@ -223,7 +223,7 @@ func TestGoesBack(t *testing.T) {
 		{"pp=2,tp=2", "pp=2,tp=1", []int{2, 2}, []int{0, 1}, "", -1},
 	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
-			s := newSchool(t, c.mesh, c.slots, true, func(s *school) {
+			s := newMeshJob(t, c.mesh, c.slots, true, func(s *meshJob) {
 				s.does = func(number int, at *agent.Agent, next string) error {
 					switch {
 					case next == "dp=3" && slices.Contains(c.victims, number), next == "" &&

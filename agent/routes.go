@@ -16,13 +16,13 @@ import (
 	"github.com/shoal-ml/shoal/sense/probe"
 )
 
-// routes is how the all-reduces of the job go between hosts, as this agent knows it: what a tuner
-// has chosen here, or who leads has told. All but the tuner and its queue are on the engine's
-// thread.
+// routes is how the all-reduces of the job go between hosts, as this agent knows it: by the choice
+// of its own tuner where it leads, else as the head has said. Only the engine's thread touches the
+// fields above mu, but for the queue measured, which brings samples from that thread to tune.
 type routes struct {
-	fixed    bool // collectives go by their lengths alone
-	chosen   map[cost.Class]collective.Route
-	hosts    int // hosts of the newest all-reduce between hosts
+	fixed    bool                            // routes follow from lengths alone
+	chosen   map[cost.Class]collective.Route // a class without an entry goes the default route
+	hosts    int                             // hosts of the newest all-reduce between hosts
 	meter    meter.AllReduces
 	measured queue.Queue[decide.Observation[cost.Sample]]
 
@@ -30,13 +30,14 @@ type routes struct {
 	tuner *policy.Routes // nil before a job has use for it
 }
 
-// FixRoutes lets collectives go by their lengths alone, on a host that learns what the job wants
-// after it has joined it.
+// FixRoutes has the routes of collectives follow from their lengths alone, on a host that learns
+// what the job wants after it has joined the job.
 func (a *Agent) FixRoutes() {
 	_ = a.engine.later(func() { a.driver.routes.fixed = true }) // a stopped engine goes no way
 }
 
-// choose is the choice of an agent that leads.
+// choose is the route of a collective of so many bytes over hosts, where this agent leads. It runs
+// on the engine's thread.
 func (r *routes) choose(kind collective.Kind, hosts, bytes int) collective.Route {
 	if route, ok := r.chosen[cost.ClassOf(hosts, bytes)]; ok &&
 		kind == collective.AllReduce && !r.fixed {
@@ -45,7 +46,7 @@ func (r *routes) choose(kind collective.Kind, hosts, bytes int) collective.Route
 	return collective.DefaultRoute(bytes)
 }
 
-// observe begins to measure what this agent has begun of a batch, and learns how all-reduces go.
+// observe begins to measure the transfers of a batch that were begun, and learns their routes.
 func (d *driver) observe(f *batch, begun []*transfer) {
 	if d.routes.fixed {
 		return
@@ -56,7 +57,7 @@ func (d *driver) observe(f *batch, begun []*transfer) {
 		s := cost.Sample{Route: t.route, Hosts: t.sites.N,
 			Bytes: collective.Ready{Calls: part.Calls}.MaxBytes()}
 		if kind == collective.AllReduce {
-			// this agent goes on with it if it comes to lead
+			// this agent goes on with the route if it comes to lead
 			d.routes.chosen[cost.ClassOf(s.Hosts, s.Bytes)] = s.Route
 			d.routes.hosts = s.Hosts
 		}
@@ -75,8 +76,8 @@ func (d *driver) observed(f *batch, transfers int, at time.Time) {
 	})
 }
 
-// tune finds better routes from what all-reduces take, beside the engine's thread: it takes
-// milliseconds to think.
+// tune finds better routes from what all-reduces take. It has a goroutine of its own, since a
+// decision takes milliseconds.
 func (a *Agent) tune(ctx context.Context) error {
 	r := &a.driver.routes
 	defer context.AfterFunc(ctx, r.measured.Close)()
@@ -91,7 +92,7 @@ func (a *Agent) tune(ctx context.Context) error {
 	}
 }
 
-// decide lets the tuner take a measurement.
+// decide gives the tuner a measurement, and makes the tuner before the first. It locks r.mu.
 func (r *routes) decide(o decide.Observation[cost.Sample]) (policy.RouteDecision, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,8 +104,8 @@ func (r *routes) decide(o decide.Observation[cost.Sample]) (policy.RouteDecision
 	return r.tuner.Decide(o)
 }
 
-// model is what explains the all-reduces over so many hosts; false as long as nothing is known of
-// them.
+// model is the model that explains the all-reduces over so many hosts; false as long as none was
+// measured. It locks r.mu and fits the model, which is not for the engine's thread.
 func (r *routes) model(hosts int) (cost.Model, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,7 +116,7 @@ func (r *routes) model(hosts int) (cost.Model, bool) {
 }
 
 // cable returns how many seconds a byte takes on the cable of a host; false as long as that is not
-// known. It takes as long as a fit.
+// known. It locks r.mu and fits a model, which is not for the engine's thread.
 func (r *routes) cable() (float64, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,7 +126,7 @@ func (r *routes) cable() (float64, bool) {
 	return r.tuner.Cable()
 }
 
-// reroute lets all-reduces that begin from now on go another way.
+// reroute has all-reduces of a class that begin from now on go another route.
 func (d *driver) reroute(change policy.RouteDecision) {
 	d.routes.chosen[change.Class] = change.To
 	known := d.head.Known()

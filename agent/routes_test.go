@@ -41,7 +41,7 @@ type recurring struct {
 
 func (r recurring) untilRouted(t *testing.T) {
 	events, sent := make(chan agent.Event, 1000), newCounter()
-	c := startClusterOn(t, sent.over, 3, []int{1, 1, 1}, agent.Orders{Event: func(e agent.Event) {
+	c := startHostsOn(t, sent.over, 3, []int{1, 1, 1}, agent.Orders{Event: func(e agent.Event) {
 		events <- e
 	}})
 	g := group.New(context.Background())

@@ -28,7 +28,7 @@ func (s *sent) Send(from fabric.Host, b []byte) {
 	if isPart(b) {
 		s.inParts++
 		var err error
-		if b, err = s.parts.take(from, b); err != nil {
+		if b, err = s.parts.add(from, b); err != nil {
 			s.t.Fatal(err)
 		}
 		if b == nil {
@@ -124,16 +124,16 @@ func TestPartsWithoutAnEnd(t *testing.T) {
 	var p parts
 	part := append([]byte{partFollowed}, make([]byte, partBytes)...)
 	for range maxSaid / partBytes {
-		if whole, err := p.take("b", part); whole != nil || err != nil {
+		if whole, err := p.add("b", part); whole != nil || err != nil {
 			t.Fatal(len(whole), err)
 		}
 	}
-	if _, err := p.take("b", []byte{partFollowed, 1}); !errors.Is(err, errTooMuch) {
+	if _, err := p.add("b", []byte{partFollowed, 1}); !errors.Is(err, errTooMuch) {
 		t.Errorf("got %v", err)
 	}
 	for _, forget := range []bool{false, true} {
-		p.take("b", []byte{partFollowed, 'a'})
-		p.take("c", []byte{partFollowed, 'c'})
+		p.add("b", []byte{partFollowed, 'a'})
+		p.add("c", []byte{partFollowed, 'c'})
 		if forget {
 			p.forget("b")
 		}
@@ -141,11 +141,11 @@ func TestPartsWithoutAnEnd(t *testing.T) {
 		if forget {
 			want = "b"
 		}
-		if whole, err := p.take("b", []byte{partLast, 'b'}); string(whole) != want || err != nil {
+		if whole, err := p.add("b", []byte{partLast, 'b'}); string(whole) != want || err != nil {
 			t.Errorf("%q, %v", whole, err)
 		}
 	}
-	if whole, err := p.take("c", []byte{partLast}); string(whole) != "cc" || err != nil {
+	if whole, err := p.add("c", []byte{partLast}); string(whole) != "cc" || err != nil {
 		t.Errorf("%q, %v", whole, err)
 	}
 }

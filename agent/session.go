@@ -17,18 +17,20 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// session is the conversation with one worker on its control socket.
+// session is the conversation with one worker on its control socket. A goroutine of its own runs
+// serve, and with it all methods: they may block, and reach the engine's state only through
+// engine.do and engine.later.
 type session struct {
 	agent   *Agent
 	conn    *arena.Conn
-	worker  topo.WorkerID
+	worker  topo.WorkerID // meaningful once the worker has joined
 	joined  bool
-	serial  uint64 // of the request that is served
-	lastSeg uint32
-	reads   *source // what was fetched for it
+	serial  uint64  // number of the request that is served
+	lastSeg uint32  // newest number of a segment or shared result; 0 = there is none yet
+	reads   *source // checkpoint that was fetched for the worker; nil = none
 }
 
-// serve answers until the worker leaves or its socket closes.
+// serve answers requests until the worker leaves or its socket closes.
 func (s *session) serve() {
 	buf := make([]byte, arena.MaxMessage)
 	for {
@@ -52,8 +54,8 @@ func (s *session) serve() {
 	}
 }
 
-// refuse sends an error; one that cannot be sent means that the worker is gone, which Receive will
-// tell.
+// refuse answers the request that is served with an error. If the answer cannot be sent, the worker
+// is gone, which Receive will tell.
 func (s *session) refuse(err error) {
 	reply := &api.ErrorReply{Problem: err.Error()}
 	var field *collective.FieldError
@@ -74,7 +76,7 @@ func (s *session) answer(m api.Message, invalid error) error {
 	var unknown *api.UnknownType
 	switch {
 	case joins && join.Protocol != arena.Protocol:
-		// Whatever else is wrong with it, an old worker must know that it is old.
+		// Whatever else is wrong with its request, an old worker must learn that it is old.
 		return fmt.Errorf("the worker (%s, shoal %s) speaks protocol %d, the agent (shoal %s) "+
 			"speaks %d: install the same version of shoal on both sides",
 			join.Client, join.Version, join.Protocol, version.Version, arena.Protocol)
@@ -128,6 +130,7 @@ func (s *session) serveMember(m api.Message) error {
 	return fmt.Errorf("the agent has no answer to %q", m.TypeName())
 }
 
+// join lets a worker with the right token join, and hands it its control block and bells.
 func (s *session) join(r *api.JoinRequest) error {
 	a := s.agent
 	if s.joined {
@@ -153,7 +156,7 @@ func (s *session) join(r *api.JoinRequest) error {
 	reply := &api.JoinReply{Job: a.cfg.Job, Host: a.Host(), Rank: r.Rank,
 		Size: size, Generation: generation,
 		Slots: arena.Slots, SlotBytes: arena.SlotBytes, SpinUS: int(patience / time.Microsecond),
-		Crowded: a.here() > runtime.NumCPU()}
+		Crowded: a.workersOnHost() > runtime.NumCPU()}
 	if a.network == nil {
 		reply.PieceBytes, reply.PiecesOpen = collective.PieceBytes, collective.PiecesOpen
 	}
@@ -163,6 +166,7 @@ func (s *session) join(r *api.JoinRequest) error {
 	return s.reply(reply, m.block.FD(), m.rings.FD(), m.bell.FD())
 }
 
+// newMember makes the control block and the bells of a worker that joins.
 func (a *Agent) newMember(w topo.WorkerID) (*worker, error) {
 	block, err := arena.NewSegment(fmt.Sprintf("control-%d", w), arena.ControlBytes)
 	if err != nil {
@@ -183,8 +187,8 @@ func (a *Agent) newMember(w topo.WorkerID) (*worker, error) {
 		rings: rings, segments: map[uint32]*arena.Segment{}, results: map[uint32]*result{}}, nil
 }
 
-// segment makes memory for the worker. What may come later is made while the worker goes on, and
-// asks for other things.
+// segment makes a segment of n bytes for the worker. With later its pages are made while the worker
+// goes on, by a goroutine beside the session.
 func (s *session) segment(n int64, later bool) error {
 	if n <= 0 {
 		return &collective.FieldError{Field: "bytes",
@@ -194,7 +198,7 @@ func (s *session) segment(n int64, later bool) error {
 	if later {
 		segment = arena.NewLateSegment
 	}
-	seg, err := segment(fmt.Sprintf("arena-%d", s.worker), n, s.agent.near(s.conn.PID)...)
+	seg, err := segment(fmt.Sprintf("arena-%d", s.worker), n, s.agent.memoryNodes(s.conn.PID)...)
 	if err != nil {
 		return err
 	}
@@ -216,6 +220,7 @@ func (s *session) segment(n int64, later bool) error {
 	return s.reply(&api.SegmentReply{ID: id, Bytes: int64(len(seg.Mem))}, seg.FD())
 }
 
+// free gives back a segment or a shared result of the worker, when no open call uses it any more.
 func (s *session) free(id uint32) error {
 	known := false
 	err := s.agent.engine.do(func() {
@@ -239,6 +244,7 @@ func (s *session) free(id uint32) error {
 	return s.reply(&api.FreeReply{ID: id})
 }
 
+// group answers the worker's request for a group of ranks.
 func (s *session) group(list []int) error {
 	g, err := s.agent.groupOf(s.worker, list)
 	if err != nil {
@@ -247,7 +253,7 @@ func (s *session) group(list []int) error {
 	return s.reply(&api.GroupReply{ID: uint32(g.ID), Rank: g.Self, Size: g.Size})
 }
 
-// data notes what the job trains on, and the place where it goes on.
+// data notes what data the job trains on, and the cursor at which it goes on.
 func (s *session) data(r *api.DataRequest) error {
 	d, err := cursor.New(r.Samples, r.Batch, r.Seed, r.Shuffle)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/shoal-ml/shoal/state/reshape"
 )
 
-// state takes what the worker states of the state of the job, which lies in its arena.
+// state takes the worker's statement of the state of the job, which lies in its arena. It is copied
+// on the engine's thread and parsed on the session's goroutine.
 func (s *session) state(r *api.StateRequest) error {
 	if r.Bytes > maxStatement {
 		return &collective.FieldError{Field: "bytes",
@@ -48,7 +49,7 @@ func (s *session) state(r *api.StateRequest) error {
 	return s.reply(&api.StateReply{})
 }
 
-// shape tells the worker how the state of the job lies, and what comes next.
+// shape tells the worker on which mesh the state of the job lies, and which mesh comes next.
 func (s *session) shape() error {
 	var shape shapeOf
 	var err error
@@ -63,9 +64,9 @@ func (s *session) shape() error {
 	err = s.reply(&api.ShapeReply{Mesh: shape.mesh, NextMesh: shape.next,
 		Bytes: int64(shape.in), NextBytes: int64(shape.out), MeshError: shape.broken,
 		RollbackReason: shape.lost, Writes: shape.placement.writes(),
-		Unreplicated: shape.placement.alone()})
+		Unreplicated: shape.placement.unreplicatedText()})
 	if shape.next != "" {
-		// only now: a stopped engine has nothing to plan
+		// only now: planning would delay the answer; a stopped engine has nothing to plan
 		_ = s.agent.engine.later(s.agent.driver.prepare)
 	}
 	return err

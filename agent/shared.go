@@ -10,38 +10,43 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// results are the shared results of a host, by name.
+// results are the shared results of a host: the newest of each name. It is safe for concurrent use.
 type results struct {
 	mu sync.Mutex
 	of map[resultName]*result
 
-	// of memory, on which they lie in turns: all workers read them; none = the host has no choice
+	// nodes are the memory nodes on which results lie in turns, since all workers read them; none =
+	// the host has no choice.
 	nodes []int
 }
 
-// resultName is the group whose result it is, and what its workers call it.
+// resultName names a shared result: the group whose result it is, and the name that the workers of
+// the group give it.
 type resultName struct {
 	group topo.GroupID
 	name  string
 }
 
-// result is memory that workers map to read, and only the agent writes. Whoever holds it closes it.
+// result is memory that workers map to read, and that only the agent writes. It counts its holders;
+// each of them calls Close or release once.
 type result struct {
 	resultName
-	bytes   int64 // as its workers ask for it
+	bytes   int64 // size that its workers ask for
 	results *results
-	// guarded by results.mu: to workers that were released; who asks for the name gets a copy
+	// left says that the result belongs to workers that were released: whoever asks for its name
+	// gets a copy. It is guarded by results.mu.
 	left bool
-	once sync.Once
-	// of which it is the copy; held until that is made, or for good where the host has no room
+	once sync.Once // runs make
+	// before is the result that this one is to be a copy of; nil once the copy is made. Where the
+	// host has no room for a copy, before is held for good, and its segment is shared.
 	before  *result
 	segment *arena.Segment
-	err     error // why there is no segment
-	holders int   // guarded by results.mu; without any it is gone
+	err     error // why there is no segment; nil = there is one
+	holders int   // guarded by results.mu; at 0 the memory is freed
 }
 
-// open holds the result of a name, and makes it if it is not there. Sessions that ask at once wait
-// for the first.
+// open returns the result of a name with one more holder, and makes it if it is not there. Sessions
+// that ask at the same time wait for the first.
 func (rs *results) open(name resultName, bytes int64) (*result, error) {
 	rs.mu.Lock()
 	r := rs.of[name]
@@ -69,7 +74,8 @@ func (rs *results) open(name resultName, bytes int64) (*result, error) {
 	return r, nil
 }
 
-// make finds the memory. Where there is no room for a copy, who was released sees what comes.
+// make makes the memory. Where there is no room for a copy, released workers go on seeing the
+// results of the others.
 func (r *result) make() {
 	r.segment, r.err = arena.NewResult(fmt.Sprintf("result-%d", r.group), r.bytes,
 		r.results.nodes...)
@@ -84,21 +90,21 @@ func (r *result) make() {
 	}
 }
 
-// keep adds a holder.
-func (r *result) keep() *result {
+// retain adds a holder.
+func (r *result) retain() *result {
 	r.results.mu.Lock()
 	defer r.results.mu.Unlock()
 	r.holders++
 	return r
 }
 
-// Close takes a holder away.
+// Close removes a holder, and frees the memory after the last.
 func (r *result) Close() (err error) {
 	r.release(func(s *arena.Segment) { err = s.Close() })
 	return err
 }
 
-// release takes a holder away, and gives free the memory that nobody holds any more.
+// release removes a holder, and gives free the memory after the last.
 func (r *result) release(free func(*arena.Segment)) {
 	r.results.mu.Lock()
 	r.holders--
@@ -116,8 +122,8 @@ func (r *result) release(free func(*arena.Segment)) {
 	}
 }
 
-// shared lets a worker see a shared result. It asks again in each generation: the memory may be
-// another one then.
+// shared lets a worker map a shared result. The worker asks again in each generation: the memory
+// may be another one then. It runs on the session's goroutine.
 func (s *session) shared(r *api.SharedRequest) error {
 	name := resultName{topo.GroupID(r.Group), r.Name}
 	switch {
@@ -148,7 +154,7 @@ func (s *session) shared(r *api.SharedRequest) error {
 	}
 	defer found.Close()
 	id := s.lastSeg + 1
-	if err := e.do(func() { id = e.byID[s.worker].hold(found, id) }); err != nil {
+	if err := e.do(func() { id = e.byID[s.worker].takeResult(found, id) }); err != nil {
 		return err
 	}
 	s.lastSeg = max(s.lastSeg, id)
@@ -156,19 +162,20 @@ func (s *session) shared(r *api.SharedRequest) error {
 		found.segment.FD())
 }
 
-// hold gives a worker a result: as the segment that it knows by the name already, or as a new one.
-func (m *worker) hold(r *result, next uint32) (id uint32) {
-	if id, have := m.holds(r.resultName); have != nil {
+// takeResult makes a worker a holder of a result, and returns the number of its segment: the one
+// that the worker knows by the name of the result already, or else next.
+func (m *worker) takeResult(r *result, next uint32) (id uint32) {
+	if id, have := m.findResult(r.resultName); have != nil {
 		m.dying = append(m.dying, have)
-		m.results[id] = r.keep()
+		m.results[id] = r.retain()
 		return id
 	}
-	m.results[next] = r.keep()
+	m.results[next] = r.retain()
 	return next
 }
 
-// holds finds what a worker has under a name; nil if it has nothing.
-func (m *worker) holds(name resultName) (id uint32, r *result) {
+// findResult finds the result that a worker has under a name; nil if it has none.
+func (m *worker) findResult(name resultName) (id uint32, r *result) {
 	for id, r := range m.results {
 		if r.resultName == name {
 			return id, r
@@ -177,7 +184,7 @@ func (m *worker) holds(name resultName) (id uint32, r *result) {
 	return 0, nil
 }
 
-// forget takes the results of a group from a worker.
+// forget removes the results of a group from a worker.
 func (m *worker) forget(g topo.GroupID) {
 	for id, r := range m.results {
 		if r.group == g {
@@ -187,37 +194,37 @@ func (m *worker) forget(g topo.GroupID) {
 	}
 }
 
-// leave lets released workers keep what results they have as they are: those who stay ask again
-// before their next call, which waits for nobody who is released, and go on with a copy.
-func (e *engine) leave(released []*worker) {
+// detachResults lets released workers keep their results as they are. The workers that stay ask
+// again before their next call, which waits for nobody who is released, and go on with a copy.
+func (e *engine) detachResults(released []*worker) {
 	for _, gone := range released {
 		if gone.left {
-			continue // nobody reads them any more
+			continue // nobody reads this worker's results any more
 		}
 		for _, r := range gone.results {
-			r.leave()
+			r.detach()
 		}
 	}
 }
 
-// leave has the name mean another memory for who asks next.
-func (r *result) leave() {
+// detach has the name of a result mean another memory for whoever asks next.
+func (r *result) detach() {
 	r.results.mu.Lock()
 	defer r.results.mu.Unlock()
 	r.left = true
 }
 
-// checkShared finds who still reads a result that a call is to write into: who makes the call does
-// not any more.
+// checkShared finds a worker that is not in the group of a call, and reads the shared result which
+// the call is to write. The workers that make the call have read that result.
 func (d *driver) checkShared(call *collective.Call) error {
 	at := call.Shared
 	if at.Name == "" || at.Group == call.Group {
 		return nil
 	}
 	for _, m := range d.engine.members {
-		if _, r := m.holds(resultName{at.Group, at.Name}); r == nil || m.left || !m.entered ||
+		if _, r := m.findResult(resultName{at.Group, at.Name}); r == nil || m.left || !m.entered ||
 			m.fresh {
-			continue // it reads nothing, or has not begun to
+			continue // this worker reads nothing, or has not begun to
 		}
 		if _, _, in := d.head.Index(call.Group, m.id); !in {
 			return &collective.FieldError{Field: "out.segment",

@@ -179,9 +179,9 @@ func TestSharedResultsAreFreed(t *testing.T) {
 // average in every step, and one that is released still has its last one when the others are steps
 // ahead.
 func TestSharedResultsOfAnElasticJob(t *testing.T) {
-	f := newFlock(t, 3, client.Data{Samples: 900, Batch: 12, Epochs: 1, Seed: 5})
+	f := newElasticJob(t, 3, client.Data{Samples: 900, Batch: 12, Epochs: 1, Seed: 5})
 	f.averages = map[int][]float64{}
-	does := func(f *flock, number, step int) error {
+	does := func(f *elasticJob, number, step int) error {
 		switch {
 		case number == 1 && step == 4:
 			return errDies
@@ -216,8 +216,8 @@ func TestSharedResultsOfAnElasticJob(t *testing.T) {
 	}
 }
 
-// shares gives a worker of a flock where the average comes.
-func (f *flock) shares(j *client.Job, g []float64) ([]float64, error) {
+// shares gives a worker of an elasticJob where the average comes.
+func (f *elasticJob) shares(j *client.Job, g []float64) ([]float64, error) {
 	if f.averages == nil {
 		return g, nil
 	}
@@ -225,7 +225,7 @@ func (f *flock) shares(j *client.Job, g []float64) ([]float64, error) {
 }
 
 // saw compares the average of a step with what others have seen.
-func (f *flock) saw(t *client.Trainer, average []float64) error {
+func (f *elasticJob) saw(t *client.Trainer, average []float64) error {
 	if f.averages == nil {
 		return nil
 	}

@@ -12,10 +12,10 @@ import (
 // Workers die again and again, each when a spare waits: it takes the place when the step ends, and
 // every sample counts once. In the end a spare that waits is told that it is not needed.
 func TestSparesTakeThePlacesOfLostWorkers(t *testing.T) {
-	f := newFlockWith(t, 3, 1, client.Data{Samples: 200, Batch: 10, Epochs: 3, Seed: 5})
+	f := newElasticJobWith(t, 3, 1, client.Data{Samples: 200, Batch: 10, Epochs: 3, Seed: 5})
 	over := make(chan struct{})
 	waits := func() bool { return len(f.agent.Status().Waiting) > 0 }
-	does := func(f *flock, number, step int) error {
+	does := func(f *elasticJob, number, step int) error {
 		switch {
 		case number == 0 && step == 59:
 			for !waits() {

@@ -62,19 +62,20 @@ type Status struct {
 type publisher struct {
 	newest atomic.Pointer[published]
 	steps  atomic.Uint64
-	key    statusKey // of the newest
-	// changed says that the status may have changed otherwise than by a step.
+	// key and changed are touched on the engine's thread only. key is the statusKey of the newest
+	// Status; changed says that the Status may have changed otherwise than by a step.
+	key     statusKey
 	changed bool
 }
 
-// published is a Status and what tells that another one has followed.
+// published is a Status, and a channel that tells when another one has followed.
 type published struct {
 	Status
 	outdated chan struct{} // closed when another Status is published
 }
 
-// statusKey is what steps alone can change of a Status, beside the number of steps. It costs no
-// memory to find.
+// statusKey holds the parts of a Status that a step can change, the number of steps among them. To
+// find a key allocates no memory.
 type statusKey struct {
 	steps, generation           uint64
 	size, want, entering, short int
@@ -83,8 +84,8 @@ type statusKey struct {
 	requested                   string
 }
 
-// read returns the newest Status. The steps are read last, so they are never behind the rest; one
-// that has ended has none.
+// read returns the newest Status. The steps are read last, so they are never behind the rest. The
+// Status of an agent that has ended has no steps.
 func (p *publisher) read() (s Status, outdated <-chan struct{}) {
 	newest := p.newest.Load()
 	if newest == nil {
@@ -137,8 +138,8 @@ func (a *Agent) Await(ctx context.Context, fits func(Status) bool) (Status, erro
 	}
 }
 
-// publish lets everybody know what has changed of the status. It is called before workers and the
-// launcher can learn of a change otherwise.
+// publish replaces the newest Status if it has changed. It is called before workers and the
+// launcher can learn of a change in another way.
 func (d *driver) publish() {
 	key := d.statusKey()
 	if !d.published.changed && key == d.published.key {
@@ -155,8 +156,8 @@ func (d *driver) publish() {
 	d.published.publish(d.status())
 }
 
-// statusKey is the key of the status now. While no step has ended and nothing else has changed, it
-// is that of the newest one.
+// statusKey is the key of the Status as it is now. While no step has ended and nothing else has
+// changed, it is the key of the newest Status.
 func (d *driver) statusKey() statusKey {
 	known := d.head.Known()
 	if !d.published.changed && known.Steps == d.published.key.steps {
@@ -173,7 +174,7 @@ func (d *driver) statusKey() statusKey {
 	return key
 }
 
-// status is the job as this agent knows it.
+// status makes a Status of what this agent knows of the job.
 func (d *driver) status() Status {
 	known, record := d.head.Known(), d.head.Record()
 	s := Status{Head: record.Head, Generation: d.number(record.View.Generation),
@@ -197,8 +198,8 @@ func (d *driver) status() Status {
 	return s
 }
 
-// order has the launcher told something, when the inputs that are under way are dealt with: it
-// then finds in Status what the order follows from.
+// order gives the launcher an order, by f, when the inputs that are under way are dealt with: the
+// launcher then finds in Status what the order follows from.
 func (d *driver) order(f func(o *Orders)) {
 	d.waiting = append(d.waiting, f)
 	d.giveOrders()

@@ -18,7 +18,7 @@ import (
 func TestStatusIsNeverBehind(t *testing.T) {
 	var a atomic.Pointer[agent.Agent]
 	var changes atomic.Int64
-	f := newFlock(t, 3, client.Data{Samples: 600, Batch: 20, Epochs: 2, Seed: 3})
+	f := newElasticJob(t, 3, client.Data{Samples: 600, Batch: 20, Epochs: 2, Seed: 3})
 	a.Store(f.agent)
 	f.onEvent = func(e agent.Event) {
 		s := a.Load().Status()
@@ -30,7 +30,7 @@ func TestStatusIsNeverBehind(t *testing.T) {
 			t.Errorf("told %+v, and the status is %+v", e, s)
 		}
 	}
-	does := func(f *flock, number, step int) error {
+	does := func(f *elasticJob, number, step int) error {
 		s := f.agent.Status()
 		if s.Steps < uint64(step) {
 			t.Errorf("worker %d is in step %d, and the status is of %d", number, step, s.Steps)
@@ -74,7 +74,7 @@ func TestStatusIsNeverBehind(t *testing.T) {
 
 // The launcher that hears of the loss of the head finds that its host is stuck.
 func TestStatusOfALoss(t *testing.T) {
-	c := startCluster(t, 2, []int{1, 1}, agent.Orders{})
+	c := startHosts(t, 2, []int{1, 1}, agent.Orders{})
 	for range 2 {
 		s := <-c.started
 		joinWith(t, s.agent, s.number, s.token)

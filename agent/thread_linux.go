@@ -10,9 +10,11 @@ import (
 // thread is the thread of a lane, which wakes at once: it waits in the kernel, and never on the
 // processor of who wakes it.
 type thread struct {
-	id    int
-	may   unix.CPUSet // where it may run but for that processor
-	shuns int         // that processor; -1 = none
+	id int
+	// may are the processors on which the thread may run when it avoids none.
+	may unix.CPUSet
+	// avoids is the processor that the thread is kept off; -1 = none.
+	avoids int
 }
 
 // thisThread ties a goroutine to its thread. Go's scheduler wakes two other threads before it, and
@@ -20,21 +22,21 @@ type thread struct {
 // whole of 16 MiB.
 func thisThread() *thread {
 	runtime.LockOSThread()
-	t := &thread{id: unix.Gettid(), shuns: -1}
-	// who is not told may run nowhere else, and shuns nothing
+	t := &thread{id: unix.Gettid(), avoids: -1}
+	// on an error the set stays empty, and the thread avoids nothing
 	_ = unix.SchedGetaffinity(t.id, &t.may)
 	return t
 }
 
-// shun keeps the thread off a processor, if it may use another.
-func (t *thread) shun(processor int) {
-	if t.shuns == processor {
+// avoid keeps the thread off a processor, if it may use another.
+func (t *thread) avoid(processor int) {
+	if t.avoids == processor {
 		return
 	}
-	t.shuns = processor
+	t.avoids = processor
 	where := t.may
 	if where.Clear(processor); where.Count() > 0 {
-		// who forbids that has it wait where the kernel likes
+		// on an error the thread waits where the kernel likes
 		_ = unix.SchedSetaffinity(t.id, &where)
 	}
 }

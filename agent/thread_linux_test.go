@@ -25,7 +25,7 @@ func TestAThreadShunsAProcessor(t *testing.T) {
 				if !own.may.IsSet(cpu) {
 					continue
 				}
-				own.shun(cpu)
+				own.avoid(cpu)
 				set, want := where(), own.may
 				if want.Count() > 1 {
 					want.Clear(cpu)

@@ -7,6 +7,6 @@ type thread struct{}
 
 func thisThread() *thread { return &thread{} }
 
-func (*thread) shun(int) {}
+func (*thread) avoid(int) {}
 
 func processor() int { return 0 }

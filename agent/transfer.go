@@ -13,51 +13,62 @@ import (
 )
 
 // transfer is one agent's part of a collective of a batch: it exchanges pieces with the other
-// agents that have calls in it.
+// agents that have calls in the collective. The engine's thread fills a transfer in before the
+// network knows it. While it is open, the lanes and the network's goroutines use its relay.
 type transfer struct {
-	id       uint64
+	id       uint64 // number of the transfer on all hosts, made by transferOf
 	schedule collective.Schedule
 	relay    collective.Relay
-	calls    []*collective.Call
-	workers  []topo.WorkerID // of this host
-	peers    []fabric.Host   // that have calls, in the order of their first
-	sites    collective.Sites
+	calls    []*collective.Call // calls of all hosts
+	workers  []topo.WorkerID    // workers of this host that made some of the calls
+	peers    []fabric.Host      // hosts that have calls, this one too, in the order of their first
+	sites    collective.Sites   // for each call its host, by position in peers
 	route    collective.Route
-	network  fabric.Network
+	network  fabric.Network // nil where this host is alone
 	batch    head.BatchID
-	done     func()
+	// done tells the engine's thread that all pieces are here. It is called once, on any goroutine.
+	done func()
 
-	busy  sync.RWMutex // held by the network while it uses the relay and the inputs
-	told  atomic.Bool  // done was called
-	ended time.Time    // just before
+	// busy is held for reading while a goroutine of the network uses the relay and the inputs.
+	busy sync.RWMutex
+	// doneCalled says that done was called, or is about to be.
+	doneCalled atomic.Bool
+	// ended is the time just before done was called.
+	ended time.Time
 
-	reshapes bool // what it brings is in its place before it counts
+	// reshapes says that the transfer is a reshape, whose results are in their place before the
+	// batch counts.
+	reshapes bool
 }
 
-// transfers are the batches that this agent takes part in. The network's goroutines look them up,
-// the engine's thread adds and removes them.
+// transfers are the open transfers of this agent. The network's goroutines look them up; the
+// engine's thread adds and removes them.
 type transfers struct {
-	mu     sync.Mutex
-	news   *sync.Cond
-	open   map[uint64]*transfer
-	newest uint64         // the highest number that was ever open
-	grows  map[uint64]int // of a batch whose other parts follow: how many are known
-	closed bool
-	spare  []*transfer
+	mu      sync.Mutex
+	changed *sync.Cond           // signalled when a transfer is added, or will not come
+	open    map[uint64]*transfer // transfers by number
+	newest  uint64               // the highest number that was ever open, or that will not come
+	// partsKnown has, for each batch whose other parts follow, how many parts were added.
+	partsKnown map[uint64]int
+	closed     bool // nobody waits any more
+
+	// spare are transfers to use again. Only the engine's thread touches them, without mu.
+	spare []*transfer
 }
 
 func newTransfers() *transfers {
-	t := &transfers{open: map[uint64]*transfer{}, grows: map[uint64]int{}}
-	t.news = sync.NewCond(&t.mu)
+	t := &transfers{open: map[uint64]*transfer{}, partsKnown: map[uint64]int{}}
+	t.changed = sync.NewCond(&t.mu)
 	return t
 }
 
-// fresh returns a transfer to fill in, of which the driver will be told when it is done.
+// fresh returns a transfer to fill in, of which the driver will be told when it is done. It runs on
+// the engine's thread.
 func (ts *transfers) fresh(c *driver) *transfer {
 	if n := len(ts.spare); n > 0 {
 		t := ts.spare[n-1]
 		ts.spare = ts.spare[:n-1]
-		t.told.Store(false)
+		t.doneCalled.Store(false)
 		t.reshapes = false
 		return t
 	}
@@ -73,10 +84,10 @@ func (ts *transfers) add(t *transfer) {
 	defer ts.mu.Unlock()
 	ts.open[t.id] = t
 	ts.newest = max(ts.newest, t.id)
-	ts.news.Broadcast()
+	ts.changed.Broadcast()
 }
 
-// take removes a transfer; nil if it is not there.
+// take removes a transfer and returns it; nil if it is not there.
 func (ts *transfers) take(id uint64) *transfer {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -85,32 +96,33 @@ func (ts *transfers) take(id uint64) *transfer {
 	return t
 }
 
-// rest waits until the network no longer uses a transfer that was taken.
-func (t *transfer) rest() {
+// waitUnused blocks until no goroutine of the network uses a transfer that was taken.
+func (t *transfer) waitUnused() {
 	t.busy.Lock()
 	defer t.busy.Unlock()
 }
 
 // wait finds the transfer of a piece. The piece may be here before the head's word of its batch:
-// wait blocks until then. It returns nil for a batch that is over. The transfer is busy until it
-// is released.
+// wait blocks until then, so it runs on goroutines of the network and never on the engine's thread.
+// It returns nil for a batch that is over. The transfer stays busy until the caller unlocks busy.
 func (ts *transfers) wait(id uint64) *transfer {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	for ts.open[id] == nil && ts.comes(id) && !ts.closed {
-		ts.news.Wait()
+	for ts.open[id] == nil && ts.mayCome(id) && !ts.closed {
+		ts.changed.Wait()
 	}
-	return ts.hold(id)
+	return ts.acquire(id)
 }
 
-// comes reports whether a transfer that is not known may still come.
-func (ts *transfers) comes(id uint64) bool {
-	known, grows := ts.grows[id/collective.MaxStep]
-	return id > ts.newest || grows && id%collective.MaxStep >= uint64(known)
+// mayCome reports whether a transfer that is not known may still be added. ts.mu is held.
+func (ts *transfers) mayCome(id uint64) bool {
+	known, more := ts.partsKnown[id/collective.MaxStep]
+	return id > ts.newest || more && id%collective.MaxStep >= uint64(known)
 }
 
-// hold finds a transfer and makes it busy; nil if it is not there.
-func (ts *transfers) hold(id uint64) *transfer {
+// acquire finds a transfer and makes it busy, until the caller unlocks busy; nil if it is not
+// there. ts.mu is held.
+func (ts *transfers) acquire(id uint64) *transfer {
 	t := ts.open[id]
 	if t != nil {
 		t.busy.RLock()
@@ -118,25 +130,25 @@ func (ts *transfers) hold(id uint64) *transfer {
 	return t
 }
 
-// grow says how many parts of a batch were added, those without a transfer too, and whether others
-// follow.
-func (ts *transfers) grow(batch uint64, parts int, more bool) {
+// setParts notes how many parts of a batch were added, those without a transfer too, and whether
+// others follow.
+func (ts *transfers) setParts(batch uint64, parts int, more bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if delete(ts.grows, batch); more {
-		ts.grows[batch] = parts
+	if delete(ts.partsKnown, batch); more {
+		ts.partsKnown[batch] = parts
 	}
-	ts.news.Broadcast()
+	ts.changed.Broadcast()
 }
 
-// end says that no part of a batch, or of one before it that has all its parts, will be added any
+// end notes that no part of a batch, or of an earlier one that has all its parts, will be added any
 // more.
 func (ts *transfers) end(batch uint64) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	delete(ts.grows, batch)
+	delete(ts.partsKnown, batch)
 	ts.newest = max(ts.newest, (batch+1)*collective.MaxStep-1)
-	ts.news.Broadcast()
+	ts.changed.Broadcast()
 }
 
 // close lets nobody wait any more.
@@ -144,10 +156,11 @@ func (ts *transfers) close() {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	ts.closed = true
-	ts.news.Broadcast()
+	ts.changed.Broadcast()
 }
 
-// Place is the network asking where a piece goes.
+// Place returns where a piece that comes goes, for the network, on a goroutine of it; nil = the
+// piece is of a batch that is over.
 func (ts *transfers) Place(from fabric.Host, p fabric.Piece) []byte {
 	t := ts.wait(p.Transfer)
 	if t == nil {
@@ -157,41 +170,45 @@ func (ts *transfers) Place(from fabric.Host, p fabric.Piece) []byte {
 	return t.relay.Place(slices.Index(t.peers, from), p.Part, p.Offset, p.Length)
 }
 
-// tray is what a goroutine needs of its own while it works on a piece. It is used again: no piece
-// costs memory.
-type tray struct {
+// pieceBuffers are the buffers of a goroutine that works on a piece. They come from
+// pieceBufferPool, so that no piece allocates memory.
+type pieceBuffers struct {
 	scratch *collective.Scratch
-	out     []collective.Outgoing
+	out     []collective.Outgoing // pieces to send
 }
 
-var trays = sync.Pool{New: func() any { return &tray{scratch: collective.NewScratch()} }}
+var pieceBufferPool = sync.Pool{
+	New: func() any { return &pieceBuffers{scratch: collective.NewScratch()} },
+}
 
-// pass sends what is on a tray, and gives the tray back.
-func (t *transfer) pass(y *tray) {
+// sendAndRecycle sends the pieces in the buffers, and gives the buffers back to the pool.
+func (t *transfer) sendAndRecycle(y *pieceBuffers) {
 	t.send(y.out)
 	clear(y.out)
-	trays.Put(y)
+	pieceBufferPool.Put(y)
 }
 
-// Arrived is the network telling that a piece is in its place.
+// Arrived takes it from the network, on a goroutine of it, that a piece is in its place.
 func (ts *transfers) Arrived(from fabric.Host, p fabric.Piece) {
 	ts.mu.Lock()
-	t := ts.hold(p.Transfer)
+	t := ts.acquire(p.Transfer)
 	ts.mu.Unlock()
 	if t == nil {
 		return
 	}
 	defer t.busy.RUnlock()
-	y := trays.Get().(*tray)
+	y := pieceBufferPool.Get().(*pieceBuffers)
 	y.out = t.relay.Arrived(slices.Index(t.peers, from), p.Part, p.Offset, p.Length, y.scratch,
 		y.out[:0])
-	t.pass(y)
-	t.look()
+	t.sendAndRecycle(y)
+	t.finishIfDone()
 }
 
-// The two know nothing of each other: links can do what a route asks for, or this does not compile.
+// Packages fabric and collective know nothing of each other: links can carry what a route asks for,
+// or this does not compile.
 const _ = uint(fabric.MaxStreams-collective.MaxStreams) + uint(fabric.MaxPiece-collective.MaxPiece)
 
+// send hands pieces to the network.
 func (t *transfer) send(out []collective.Outgoing) {
 	for _, o := range out {
 		p := fabric.Piece{Transfer: t.id, Part: o.Part, Offset: o.Offset,
@@ -200,25 +217,25 @@ func (t *transfer) send(out []collective.Outgoing) {
 	}
 }
 
-// look calls done once the transfer is.
-func (t *transfer) look() {
-	if t.relay.Done() && !t.told.Swap(true) {
+// finishIfDone calls done, once, when the transfer has all of its pieces.
+func (t *transfer) finishIfDone() {
+	if t.relay.Done() && !t.doneCalled.Swap(true) {
 		t.ended = time.Now()
 		t.done()
 	}
 }
 
-// Chunks and Chunk fold this agent's inputs, shared out over the lanes.
+// Chunks is the number of pieces of this agent's inputs, which the lanes share.
 func (t *transfer) Chunks() int { return t.relay.Chunks() }
 
-// Chunk folds piece i and sends what that completes.
+// Chunk folds piece i of this agent's inputs, on any lane, and sends what that completes.
 func (t *transfer) Chunk(i int, s *collective.Scratch) {
-	y := trays.Get().(*tray)
+	y := pieceBufferPool.Get().(*pieceBuffers)
 	y.out = t.relay.Chunk(i, s, y.out[:0])
-	t.pass(y)
+	t.sendAndRecycle(y)
 }
 
-// reversal brings back what was in the outputs before a transfer, shared out over the lanes.
+// reversal is work for the lanes: it brings back what was in the outputs before a transfer.
 type reversal struct{ *transfer }
 
 // Chunks is the number of pieces that may have come.
@@ -227,7 +244,7 @@ func (r reversal) Chunks() int { return r.relay.Pieces() }
 // Chunk brings piece i back.
 func (r reversal) Chunk(i int, _ *collective.Scratch) { r.relay.Revert(i) }
 
-// delivery hands the results of a transfer to the workers, shared out over the lanes.
+// delivery is work for the lanes: it copies the results of a transfer to the workers' outputs.
 type delivery struct{ *transfer }
 
 // Chunks is the number of pieces of results.
@@ -236,26 +253,27 @@ func (d delivery) Chunks() int { return d.relay.Deliveries() }
 // Chunk delivers piece i.
 func (d delivery) Chunk(i int, s *collective.Scratch) { d.relay.Deliver(i, s) }
 
-// proceed has a transfer send what is of its turn k, and what is of the next one when all of that
-// has left. Hosts do not wait for each other: their turns take as long as each other's, and no
-// longer than a cable is full. Later turns begin on a goroutine of the network, which has nothing
-// else to send then: the engine's thread sums up the old state meanwhile.
-func (ts *transfers) proceed(id uint64, k int) {
+// sendTurns has a transfer send what is of its turn k, and then what is of each later one when all
+// of the turn before has left. Hosts do not wait for each other: their turns take as long as each
+// other's, and no longer than a cable is full. Turn 0 begins on the engine's thread, later ones on
+// a goroutine of the network, which has nothing else to send then: the engine's thread sums up the
+// old state meanwhile.
+func (ts *transfers) sendTurns(id uint64, k int) {
 	ts.mu.Lock()
-	t := ts.hold(id)
+	t := ts.acquire(id)
 	ts.mu.Unlock()
 	if t == nil {
 		return // it was given up
 	}
-	y := trays.Get().(*tray)
+	y := pieceBufferPool.Get().(*pieceBuffers)
 	for i, end := t.relay.Turn(k); i < end; i++ {
 		t.Chunk(i, y.scratch)
 	}
-	trays.Put(y)
-	t.look()
+	pieceBufferPool.Put(y)
+	t.finishIfDone()
 	network, more := t.network, k+1 < t.relay.Turns()
 	t.busy.RUnlock()
 	if more {
-		network.Unused(func() { ts.proceed(id, k+1) })
+		network.Unused(func() { ts.sendTurns(id, k+1) })
 	}
 }

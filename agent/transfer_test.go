@@ -55,7 +55,7 @@ func TestPiecesOfATransferAllocateNothing(t *testing.T) {
 	allocs := testing.AllocsPerRun(20, func() {
 		batches++
 		for i, x := range own {
-			x.told.Store(false)
+			x.doneCalled.Store(false)
 			x.relay.Prepare(&x.schedule, x.calls, collective.Sites{Of: of, N: len(peers), Self: i},
 				collective.DefaultRoute(n))
 			ends[peers[i]].add(x)

@@ -51,7 +51,7 @@ func TestProceed(t *testing.T) {
 			collective.DefaultRoute(n))
 		ts := newTransfers()
 		ts.add(x)
-		ts.proceed(x.id, 0)
+		ts.sendTurns(x.id, 0)
 		for k, to := range []fabric.Host{"b", "c", "b"} {
 			pieces := 4 // of 256 KiB
 			if to == "c" {
@@ -69,7 +69,7 @@ func TestProceed(t *testing.T) {
 					done)
 			}
 			if givenUp {
-				ts.take(x.id).rest()
+				ts.take(x.id).waitUnused()
 			}
 			f := network.left[0]
 			network.left = nil

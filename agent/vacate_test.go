@@ -26,7 +26,7 @@ func TestHostsLeaveAMesh(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			left, events := make(chan string, 1), make(chan agent.Event, 1000)
-			s := newSchool(t, c.mesh, c.slots, false, func(s *school) {
+			s := newMeshJob(t, c.mesh, c.slots, false, func(s *meshJob) {
 				s.spread = c.spread
 				s.orders.Leave = func(why string, drained bool) {
 					left <- fmt.Sprintf("%v: %s", drained, why)
@@ -50,7 +50,7 @@ func TestHostsLeaveAMesh(t *testing.T) {
 }
 
 // asks asks for something until the job has begun.
-func (s *school) asks(ask func() error) {
+func (s *meshJob) asks(ask func() error) {
 	s.t.Helper()
 	for {
 		err := ask()

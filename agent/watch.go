@@ -12,13 +12,13 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// noticed is after how long it is said who is waited for: one of the workers is always the last.
-const noticed = sense.Second
+// listedAfter is how long a wait must have lasted to be listed: one worker is always the last.
+const listedAfter = sense.Second
 
-// manyWaits is how many of the workers that are waited for a line for a person describes.
+// manyWaits is how many awaited workers an event describes one by one.
 const manyWaits = 4
 
-// watch observes who is waited for, four times a second.
+// watch has the engine's thread observe who is waited for, four times a second.
 func (a *Agent) watch(ctx context.Context) error {
 	ticker := time.NewTicker(time.Duration(stall.Interval))
 	defer ticker.Stop()
@@ -40,7 +40,7 @@ func (a *Agent) Waits() map[int]api.Wait {
 	_ = a.engine.do(func() {
 		a.driver.observeWaits()
 		for _, s := range a.driver.stalls.Stalls() {
-			if a.driver.stalls.Waited(s) >= noticed {
+			if a.driver.stalls.Waited(s) >= listedAfter {
 				list[int(s.Worker)] = a.driver.describeWait(s)
 			}
 		}
@@ -48,7 +48,8 @@ func (a *Agent) Waits() map[int]api.Wait {
 	return list
 }
 
-// observeWaits tells of waits that have become unusual, and of their ends.
+// observeWaits takes an observation of the waits, and reports those that have become unusual, and
+// their ends. It runs on the engine's thread.
 func (d *driver) observeWaits() {
 	if d.allReleased || d.left {
 		d.endWaits()
@@ -56,14 +57,15 @@ func (d *driver) observeWaits() {
 	}
 	now := sense.Duration(time.Since(d.began))
 	unusual, over := d.stalls.Observe(now, d.head.Leads(), d.head.Applied(),
-		append(d.head.Waits(), d.engine.unfed()...))
-	d.reportWaits("waited", over, d.waited)
-	d.reportWaits("wait", unusual, d.waits)
+		append(d.head.Waits(), d.engine.streamWaits()...))
+	d.reportWaits("waited", over, d.endedWaitText)
+	d.reportWaits("wait", unusual, d.unusualWaitText)
 }
 
-// endWaits tells the end of the waits that the job ends.
-func (d *driver) endWaits() { d.reportWaits("waited", d.stalls.End(), d.waited) }
+// endWaits reports the end of all unusual waits, when the job or this agent ends.
+func (d *driver) endWaits() { d.reportWaits("waited", d.stalls.End(), d.endedWaitText) }
 
+// reportWaits gives the launcher an event about a list of waits, each of which say puts into words.
 func (d *driver) reportWaits(what string, list []*stall.Stall,
 	say func(s *stall.Stall) string) {
 	if len(list) == 0 {
@@ -86,29 +88,29 @@ func (d *driver) reportWaits(what string, list []*stall.Stall,
 	d.order(func(o *Orders) { o.Event(e) })
 }
 
-// waits says that a wait is unusual.
-func (d *driver) waits(s *stall.Stall) string {
+// unusualWaitText says in words that a wait is unusual.
+func (d *driver) unusualWaitText(s *stall.Stall) string {
 	others := "1 other has"
 	if s.Waiters > 1 {
 		others = fmt.Sprintf("%d others have", s.Waiters)
 	}
 	w := d.describeWait(s)
 	text := fmt.Sprintf("%s waited %.0f s for %s in %s", others, d.stalls.Waited(s).Seconds(),
-		d.whom(s.Worker), w.Call)
+		d.describeWorker(s.Worker), w.Call)
 	if w.OwnCall != "" {
 		text += ", and its own call waits too: " + w.OwnCall
 	}
 	return text
 }
 
-// waited says that such a wait is over.
-func (d *driver) waited(s *stall.Stall) string {
-	return fmt.Sprintf("%s is waited for no more, after %.0f s", d.whom(s.Worker),
+// endedWaitText says in words that an unusual wait is over.
+func (d *driver) endedWaitText(s *stall.Stall) string {
+	return fmt.Sprintf("%s is waited for no more, after %.0f s", d.describeWorker(s.Worker),
 		d.stalls.Took(s).Seconds())
 }
 
-// whom names a worker, and its host where there are several.
-func (d *driver) whom(w topo.WorkerID) string {
+// describeWorker names a worker, and its host where there are several hosts.
+func (d *driver) describeWorker(w topo.WorkerID) string {
 	text := fmt.Sprintf("worker %d", w)
 	record := d.head.Record()
 	if r, is := record.View.Rank(w); is && len(record.Hosts) > 1 {
@@ -117,8 +119,8 @@ func (d *driver) whom(w topo.WorkerID) string {
 	return text
 }
 
-// describeWait is a wait as tools are told. What the calls are is put into words at once: they are
-// used again.
+// describeWait is a wait in the form for tools. The calls are put into words at once, since their
+// memory is used again.
 func (d *driver) describeWait(s *stall.Stall) api.Wait {
 	// The begin of the wait follows from its length: the clock of the time of day may have been
 	// set since, and goes on while the machine sleeps.

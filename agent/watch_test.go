@@ -13,7 +13,7 @@ import (
 func TestWhoIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	events := make(chan agent.Event, 100)
-	c := startCluster(t, 3, []int{1, 1}, agent.Orders{Event: func(e agent.Event) { events <- e }})
+	c := startHosts(t, 3, []int{1, 1}, agent.Orders{Event: func(e agent.Event) { events <- e }})
 	c.join("c", 1)
 	workers := make([]*rawWorker, 3)
 	where := make([]string, 3)

@@ -16,20 +16,21 @@ import (
 // worker is a worker process as the engine sees it. Only the engine's thread touches it.
 type worker struct {
 	id       topo.WorkerID
-	rank     topo.Rank      // as the worker knows it; 0 = it has not entered, or is the first
-	block    *arena.Segment // of the control block
+	rank     topo.Rank      // rank as the worker knows it; 0 also before it has entered
+	block    *arena.Segment // memory of the control block
 	control  *arena.Control
 	bell     *arena.Bell               // wakes the worker
-	rings    *arena.Bell               // the worker wakes the engine with it
-	segments map[uint32]*arena.Segment // memory of its own
-	results  map[uint32]*result        // results that it shares; numbered with the segments
-	dying    []io.Closer               // memory that it gave back, perhaps still used by open calls
-	pins     int                       // reasons why its memory must stay: links may still read it
+	rings    *arena.Bell               // wakes the engine; the worker rings it
+	segments map[uint32]*arena.Segment // the worker's own memory
+	results  map[uint32]*result        // shared results; numbered along with the segments
+	dying    []io.Closer               // memory given back, perhaps still used by open calls
+	pins     int                       // aborted transfers whose links may still read the memory
 
-	entered bool   // the worker takes part in the job, as it knows
-	fresh   bool   // it has entered and begun no step yet: perhaps it has not got the state
+	entered bool   // the worker takes part in the job, as far as it knows
+	fresh   bool   // the worker has entered and begun no step yet: it may lack the state
 	enter   uint64 // ticket of the worker's call that asks to take part; 0 = none waits
-	// epochLimit is how many epochs the job may have reached for that; 0 = any number.
+	// epochLimit is how many epochs the job may have reached when it lets the worker in; 0 = any
+	// number.
 	epochLimit uint64
 	asked      bool // the head knows that the worker asks
 	// admittedEarly says that the worker was admitted while no call of it waited.
@@ -38,13 +39,13 @@ type worker struct {
 	taken  uint64 // tickets read from the control block
 	open   int    // calls that are not complete
 	broken bool   // nothing more is taken from the worker
-	left   bool   // its process is gone: what it posted still counts
-	over   bool   // it was freed
-	saving bool   // its part of a checkpoint is being written
+	left   bool   // the conversation has ended: calls that were posted still count
+	over   bool   // the worker's memory was freed
+	saving bool   // the worker's part of a checkpoint is being written, from its memory
 }
 
-// reap gives free what memory a worker without open calls needs no more; true means that the worker
-// itself is done with.
+// reap gives free the memory that a worker without open calls needs no more. It returns true when
+// the worker itself is done with.
 func (m *worker) reap(free func(*arena.Segment)) bool {
 	if m.pins > 0 || m.saving {
 		return false
@@ -74,7 +75,7 @@ func (m *worker) reap(free func(*arena.Segment)) bool {
 	return m.over
 }
 
-// close frees a worker that was not admitted.
+// close frees a worker that was not admitted, on any goroutine.
 func (m *worker) close() {
 	m.left = true
 	m.reap(func(s *arena.Segment) { _ = s.Close() })
@@ -159,8 +160,7 @@ func (m *worker) window(d *arena.Descriptor, c *collective.Call) (err error) {
 	return err
 }
 
-// output is where a call gets its result: in a segment of the worker, or in a result that it
-// shares.
+// output is the memory for the result of a call: in a segment of the worker, or in a shared result.
 func (m *worker) output(d *arena.Descriptor, c *collective.Call) ([]byte, error) {
 	r := m.results[d.Out.Segment]
 	if r == nil {
@@ -227,14 +227,15 @@ func (m *worker) splits(d *arena.Descriptor, c *collective.Call) error {
 	return nil
 }
 
+// fieldOf is an error about a field of a call of a worker.
 func fieldOf(m *worker, field, format string, args ...any) error {
 	return m.blame(&collective.FieldError{Field: field, Problem: fmt.Sprintf(format, args...)})
 }
 
-// blame adds the worker to an error that names a field.
+// blame adds the rank of the worker to an error that names a field.
 func (m *worker) blame(err error) error { return fmt.Errorf("rank %d, %w", m.rank, err) }
 
-// blame names the rank whose call does not fit the others'.
+// blame adds the rank whose call does not fit the others' to an error, if the error knows it.
 func (e *engine) blame(posted []*collective.Posted, err error) error {
 	var culprit *collective.MemberError
 	if errors.As(err, &culprit) {

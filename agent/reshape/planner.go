@@ -18,7 +18,8 @@ import (
 )
 
 // Planner knows the layout of a job's state, as workers have stated it, and owns the plan of the
-// reshape that comes. The zero value knows no layout.
+// reshape that comes. The zero value knows no layout. It does no I/O, and is not safe for
+// concurrent use: the agent calls it on its engine's thread.
 type Planner struct {
 	// Redundant says that the job asks for replicas on two hosts, on a host with workers of the
 	// job.
@@ -26,14 +27,14 @@ type Planner struct {
 
 	state   *statereshape.State             // nil = no layout is known
 	layouts map[string]*statereshape.Layout // by mesh
-	newest  planned
+	newest  planned                         // the plan that was made last
 }
 
-// planned is a plan and the question that it answers.
+// planned is a plan, with the arguments that it was made from.
 type planned struct {
 	old, new *statereshape.Layout
-	at       statereshape.Placement
-	change   *statereshape.Change // nil = there is no plan
+	at       statereshape.Placement // where the workers are
+	change   *statereshape.Change   // nil = there is no plan
 }
 
 // State is the state whose layout is known; nil = none is.
@@ -64,14 +65,14 @@ func (p *Planner) Layout(mesh string) (*statereshape.Layout, error) {
 	return l, nil
 }
 
-// Prepare is the plan of the reshape that a shape is on its way with.
+// Prepare returns the plan of the reshape that takes a shape to its next mesh.
 func (p *Planner) Prepare(shape *head.Shape, members topo.View) (*statereshape.Change, error) {
 	at, _ := Locate(shape, members)
 	return p.plan(shape, shape.Next, at)
 }
 
-// Take is Prepare for who executes the plan, which nobody needs after that. The head has to have
-// arranged the same.
+// Take is Prepare for the agent that executes the plan now, and forgets the plan. It is an error if
+// the head has arranged another order of the workers.
 func (p *Planner) Take(shape *head.Shape, members topo.View) (*statereshape.Change, error) {
 	change, err := p.Prepare(shape, members)
 	p.newest = planned{}
@@ -110,8 +111,8 @@ func (p *Planner) Ask(shape *head.Shape, members topo.View, to *statereshape.Lay
 	return change, contrary, err
 }
 
-// plan plans the way from the mesh of a shape to another. Who asks the same as the one before gets
-// the same plan.
+// plan plans the way from the mesh of a shape to another. The same arguments as in the call before
+// give the same plan.
 func (p *Planner) plan(shape *head.Shape, mesh string,
 	at statereshape.Placement) (*statereshape.Change,
 	error) {
@@ -192,7 +193,7 @@ func (p *Planner) Arrange(shape head.Shape, mesh string, members topo.View) (nex
 	return next, order, &head.StateLost{Why: why}
 }
 
-// ordered is the workers of the new ranks.
+// ordered lists the workers of the new ranks, by rank.
 func ordered(c *statereshape.Change, members topo.View) (order []topo.WorkerID) {
 	for _, i := range c.Workers {
 		order = append(order, members.Members[i].Worker)

@@ -57,10 +57,10 @@ func Schedule(s *collective.Schedule, c *statereshape.Change, old, new []int,
 	return nil
 }
 
-// turns says to whom each host sends what it has of its own, one after another, so that every host
-// sends to one other at a time and hears from one: flows that share a cable get in each other's
-// way. Where much is passed on there are none: who waits for its turn then keeps another one
-// waiting.
+// turns says, for each host, in which order it sends what it has of its own to the others, so that
+// every host sends to one other at a time and hears from one: flows that share a cable get in each
+// other's way. Where hosts pass on more than a sixteenth of the bytes the result is nil, for a host
+// that waits for its turn would keep the next one waiting.
 func turns(moves []collective.Move, sites collective.Sites) [][]collective.Turn {
 	elements, passedOn := collective.Traffic(moves, sites)
 	all := 0

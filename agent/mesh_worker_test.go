@@ -13,12 +13,12 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// pupil is a worker of a school.
-type pupil struct {
+// meshWorker is a worker of a meshJob.
+type meshWorker struct {
 	*rawWorker
-	school *school
-	order  startOrder
-	memory part // what it has of the state
+	meshJob *meshJob
+	order   startOrder
+	memory  part // what it has of the state
 }
 
 // part is memory of a worker.
@@ -37,7 +37,7 @@ func (p part) of() []byte {
 
 func (p part) ref() arena.Ref { return arena.Ref{Segment: p.id, Count: uint64(p.bytes)} }
 
-func (w *pupil) room(bytes int, later bool) (p part, err error) {
+func (w *meshWorker) room(bytes int, later bool) (p part, err error) {
 	if bytes == 0 {
 		return p, nil
 	}
@@ -50,8 +50,9 @@ func (w *pupil) room(bytes int, later bool) (p part, err error) {
 }
 
 // work is the life of a worker.
-func (s *school) work(at startOrder) error {
-	w := &pupil{rawWorker: joinRawWith(s.t, at.agent, at.number, at.token), school: s, order: at}
+func (s *meshJob) work(at startOrder) error {
+	w := &meshWorker{rawWorker: joinRawWith(s.t, at.agent, at.number, at.token),
+		meshJob: s, order: at}
 	err := w.live()
 	switch err {
 	case errHostDies:
@@ -64,10 +65,10 @@ func (s *school) work(at startOrder) error {
 	return err
 }
 
-func (w *pupil) live() error {
-	said := w.school.said
-	if w.school.states != nil {
-		w.school.states(w.order.number, &said)
+func (w *meshWorker) live() error {
+	said := w.meshJob.said
+	if w.meshJob.states != nil {
+		w.meshJob.states(w.order.number, &said)
 	}
 	text, err := json.Marshal(said)
 	if err != nil {
@@ -80,23 +81,23 @@ func (w *pupil) live() error {
 	copy(paper.of(), text)
 	if r, _ := w.ask(&api.StateRequest{Extent: api.Extent{ID: paper.id,
 		Bytes: uint64(len(text))}}); r.Type != "state" {
-		w.school.arrived <- arrival{err: r.Error}
+		w.meshJob.arrived <- arrival{err: r.Error}
 		return nil
 	}
 	if err := w.states(0); err != nil {
 		return err
 	}
-	begins := w.order.number < w.school.c.workers
+	begins := w.order.number < w.meshJob.c.workers
 	if begins {
-		mine := w.school.holds(w.school.first, w.order.number)
+		mine := w.meshJob.holds(w.meshJob.first, w.order.number)
 		if w.memory, err = w.room(len(mine), false); err != nil {
 			return err
 		}
 		copy(w.memory.of(), mine)
-		if w.school.spoils != nil {
-			w.school.spoils(w.order.number, w.memory.of())
+		if w.meshJob.spoils != nil {
+			w.meshJob.spoils(w.order.number, w.memory.of())
 		}
-		w.school.arrived <- arrival{mesh: w.school.first, rank: w.order.number}
+		w.meshJob.arrived <- arrival{mesh: w.meshJob.first, rank: w.order.number}
 	}
 	step := arena.Descriptor{Kind: uint8(collective.Barrier), Flags: arena.Flags{Step: true}}
 	if !begins {
@@ -130,7 +131,7 @@ func (w *pupil) live() error {
 }
 
 // settle goes to the mesh that the job goes to.
-func (w *pupil) settle() (lost bool, err error) {
+func (w *meshWorker) settle() (lost bool, err error) {
 	for {
 		shape, _ := w.ask(&api.ShapeRequest{})
 		if shape.RollbackReason != "" {
@@ -145,13 +146,13 @@ func (w *pupil) settle() (lost bool, err error) {
 		}
 		if shape.NextMesh == "" {
 			if shape.MeshError != "" {
-				w.school.arrived <- arrival{err: shape.MeshError}
+				w.meshJob.arrived <- arrival{err: shape.MeshError}
 				return false, fmt.Errorf("the job is broken: %s", shape.MeshError)
 			}
 			return false, nil
 		}
-		if w.school.does != nil {
-			if err := w.school.does(w.order.number, w.order.agent, shape.NextMesh); err != nil {
+		if w.meshJob.does != nil {
+			if err := w.meshJob.does(w.order.number, w.order.agent, shape.NextMesh); err != nil {
 				return false, err
 			}
 		}
@@ -172,29 +173,29 @@ func (w *pupil) settle() (lost bool, err error) {
 		case arena.Lost:
 			return true, nil
 		default:
-			w.school.arrived <- arrival{err: text}
+			w.meshJob.arrived <- arrival{err: text}
 			return false, nil
 		}
 		w.memory = next
 		view := w.control.View()
 		if view.Released {
-			w.school.arrived <- arrival{mesh: shape.NextMesh, rank: -1}
+			w.meshJob.arrived <- arrival{mesh: shape.NextMesh, rank: -1}
 			return false, nil
 		}
-		if want := w.school.holds(shape.NextMesh, view.Rank); shape.RollbackReason == "" &&
+		if want := w.meshJob.holds(shape.NextMesh, view.Rank); shape.RollbackReason == "" &&
 			!bytes.Equal(w.memory.of(), want) {
 			w.t.Errorf("rank %d has on mesh %s\n%x, want\n%x", view.Rank, shape.NextMesh,
 				w.memory.of(),
 				want)
 		}
 		if shape.RollbackReason == "" {
-			w.school.arrived <- arrival{mesh: shape.NextMesh, rank: view.Rank}
+			w.meshJob.arrived <- arrival{mesh: shape.NextMesh, rank: view.Rank}
 		}
 	}
 }
 
 // states says what the job trains on, and its place in that.
-func (w *pupil) states(step uint64) error {
+func (w *meshWorker) states(step uint64) error {
 	place := cursor.Cursor{Samples: 1 << 20, Batch: 4, Seed: 1, Step: step, Next: step * 4}
 	text, err := place.AppendBinary(nil)
 	if err != nil {
@@ -207,19 +208,19 @@ func (w *pupil) states(step uint64) error {
 	return nil
 }
 
-// backTo is the step of the checkpoint that pupils go back to.
+// backTo is the step of the checkpoint that meshWorkers go back to.
 const backTo = 3
 
 // reads is what a worker does that must read its part of the state from a checkpoint: it has it
 // when all have it.
-func (w *pupil) reads(mesh string) error {
-	if w.school.does != nil {
-		if err := w.school.does(w.order.number, w.order.agent, ""); err != nil {
+func (w *meshWorker) reads(mesh string) error {
+	if w.meshJob.does != nil {
+		if err := w.meshJob.does(w.order.number, w.order.agent, ""); err != nil {
 			return err
 		}
 	}
 	rank := w.control.View().Rank
-	mine := w.school.holds(mesh, rank)
+	mine := w.meshJob.holds(mesh, rank)
 	var err error
 	if w.memory, err = w.room(len(mine), false); err != nil {
 		return err
@@ -233,7 +234,7 @@ func (w *pupil) reads(mesh string) error {
 	default:
 		return fmt.Errorf("worker %d: a barrier ends with %d: %s", w.order.number, status, text)
 	}
-	w.school.arrived <- arrival{mesh: mesh, rank: rank}
+	w.meshJob.arrived <- arrival{mesh: mesh, rank: rank}
 	return w.states(backTo)
 }
 

@@ -16,11 +16,11 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// school is a job whose workers have parts of a state and make steps until they are let go. On
+// meshJob is a job whose workers have parts of a state and make steps until they are let go. On
 // every mesh they compare what they have with an oracle.
-type school struct {
+type meshJob struct {
 	t       *testing.T
-	c       *cluster
+	c       *testHosts
 	spec    layout.Spec
 	tensors []layout.Tensor
 	said    reshape.Statement
@@ -77,10 +77,10 @@ func liveSpec(replicas bool) (layout.Spec, []layout.Tensor) {
 	return spec, tensors
 }
 
-// newSchool begins a job on hosts of the given slots, with as many workers as its mesh has ranks.
-func newSchool(t *testing.T, mesh string, slots []int, replicas bool,
-	prepare func(s *school)) *school {
-	s := &school{t: t, first: mesh, workers: group.New(context.Background()),
+// newMeshJob begins a job on hosts of the given slots, with as many workers as its mesh has ranks.
+func newMeshJob(t *testing.T, mesh string, slots []int, replicas bool,
+	prepare func(s *meshJob)) *meshJob {
+	s := &meshJob{t: t, first: mesh, workers: group.New(context.Background()),
 		arrived: make(chan arrival, 1000)}
 	s.spec, s.tensors = liveSpec(replicas)
 	text, err := json.Marshal(s.spec)
@@ -100,7 +100,7 @@ func newSchool(t *testing.T, mesh string, slots []int, replicas bool,
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.c = startCluster(t, m.Ranks(), slots, s.orders)
+	s.c = startHosts(t, m.Ranks(), slots, s.orders)
 	for _, a := range s.c.agents {
 		if s.spread {
 			a.KeepRedundant()
@@ -121,7 +121,7 @@ func newSchool(t *testing.T, mesh string, slots []int, replicas bool,
 }
 
 // end lets the workers go. It is for a defer: what workers clean up must wait for them.
-func (s *school) end() {
+func (s *meshJob) end() {
 	s.head().Release("the test is over")
 	s.starts.Stop(nil)
 	if err := errors.Join(s.starts.Wait(), s.workers.Wait()); err != nil {
@@ -130,7 +130,7 @@ func (s *school) end() {
 }
 
 // head is the agent that leads.
-func (s *school) head() *agent.Agent {
+func (s *meshJob) head() *agent.Agent {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	for _, a := range s.c.agents {
@@ -143,7 +143,7 @@ func (s *school) head() *agent.Agent {
 }
 
 // holds is what an oracle says that a rank has.
-func (s *school) holds(mesh string, rank int) []byte {
+func (s *meshJob) holds(mesh string, rank int) []byte {
 	st, err := reshape.New(&s.said)
 	if err != nil {
 		s.t.Error(err)
@@ -177,7 +177,7 @@ func (s *school) holds(mesh string, rank int) []byte {
 }
 
 // await waits until all ranks of a mesh have arrived.
-func (s *school) await(mesh string) {
+func (s *meshJob) await(mesh string) {
 	s.t.Helper()
 	m, err := layout.ParseMesh(mesh)
 	if err != nil {
