@@ -21,10 +21,10 @@ import (
 	"github.com/shoal-ml/shoal/job"
 )
 
-// Bounds of what a tool may send, and of the time that it may take.
+// Bounds of what a tool may send, and of the time that a request may take.
 const (
-	maxControlBody = 4 << 10
-	maxWho         = 100
+	maxControlBody = 4 << 10 // bytes of a request's body, and of its headers
+	maxWho         = 100     // bytes of the name of the person who asks
 	controlTimeout = 5 * time.Second
 )
 
@@ -42,7 +42,7 @@ func listenControl(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// serveControl answers until ctx ends.
+// serveControl answers tools on the control socket until ctx ends, each on a goroutine of its own.
 func (l *launcher) serveControl(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+api.PathJob, l.answerJob)
@@ -70,12 +70,12 @@ func (l *launcher) serveControl(ctx context.Context, listener net.Listener) erro
 	return nil
 }
 
-// beingTold is how long a question about the job waits on a host that has just joined, until the
+// jobKnownWait is how long a question about the job waits on a host that has just joined, until the
 // host has been told what the job is and who leads it. A tool waits longer for its answer.
-const beingTold = controlTimeout / 2
+const jobKnownWait = controlTimeout / 2
 
 func (l *launcher) answerJob(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), beingTold)
+	ctx, cancel := context.WithTimeout(r.Context(), jobKnownWait)
 	defer cancel()
 	select {
 	case <-l.registry.known:
@@ -157,7 +157,7 @@ func (l *launcher) answerDrain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s := l.agent.Status()
-	if s.Head != l.registry.self() { // it has handed over already
+	if s.Head != l.registry.self() { // this host has handed over already
 		s = before
 	}
 	answer(w, l.describe(s))
@@ -185,7 +185,7 @@ func (l *launcher) answerRecover(w http.ResponseWriter, r *http.Request) {
 	l.answerJob(w, r)
 }
 
-// maxInvitation is for how long a token can be good: nobody can call it back.
+// maxInvitation is the longest time for which a token can be good: nobody can call a token back.
 const maxInvitation = 366 * 24 * time.Hour
 
 func (l *launcher) answerInvite(w http.ResponseWriter, r *http.Request) {
@@ -215,8 +215,8 @@ func (l *launcher) answerInvite(w http.ResponseWriter, r *http.Request) {
 	answer(w, api.Invitation{Token: f.Token(life), Join: f.Join(), Expires: expires})
 }
 
-// readControl reads the body of a request, and makes sure that who asks has a name that can be
-// printed.
+// readControl reads the body of a request. It makes sure that who, the name of the person who asks,
+// can be printed.
 func readControl(w http.ResponseWriter, r *http.Request, into any, who *string) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxControlBody))
 	d.DisallowUnknownFields()
@@ -283,7 +283,7 @@ func (l *launcher) describe(s agent.Status) api.Job {
 		j.RequestedName = asked
 	}
 	waits := l.agent.Waits()
-	workers, joined := l.registry.described()
+	workers, joined := l.registry.recentWorkers()
 	for _, w := range workers {
 		j.Workers = append(j.Workers, describeWorker(w, s, waits))
 	}

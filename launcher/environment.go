@@ -14,31 +14,31 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
-// masterPort is torch's customary port. Those from firstPort to lastPort Linux hands out to nobody
-// who asks for any, nor Kubernetes to its services.
+// masterPort is torch's customary port. firstPort to lastPort are ports that neither Linux gives to
+// programs that ask for any port, nor Kubernetes to its services.
 const masterPort, firstPort, lastPort = 29500, 20000, 29999
 
 // environment is what the environments of a run's workers have in common.
 type environment struct {
-	base   []string // of the launcher
+	base   []string // environment of the launcher
 	spec   job.Spec
-	socket string
+	socket string // path of the agent's socket
 	mark   string // value of proc.RunVariable
-	cores  int
+	cores  int    // cores that the workers of this host share
 	here   int    // workers that begin on this host
-	addr   string // of the host where torch's rank 0 listens
-	port   int
+	addr   string // address of the host where torch's rank 0 listens
+	port   int    // port on which torch's rank 0 listens
 }
 
-// position is where a worker stands in its job when it starts. A late one is to torch a job of one,
-// with a port of its own, until it enters.
+// position is where a worker stands in its job when it starts. For torch a late worker is a job of
+// one, with a port of its own, until it enters.
 type position struct {
-	worker     int
-	token      string
+	worker     int    // number of the worker
+	token      string // secret that the worker shows to the agent
 	rank, size int
-	local      int // its number among those that begin on its host
-	here       int // how many those are; 0 = 1
-	port       int
+	local      int // position among the workers that begin on the host
+	here       int // number of workers that begin on the host; 0 = 1
+	port       int // MASTER_PORT
 }
 
 // variables returns the environment of a worker. Of two entries for a key the later one counts.
@@ -65,8 +65,8 @@ func (e environment) variables(p position) []string {
 	)
 }
 
-// defaults are what a user may set otherwise: workers share the cores instead of fighting for them,
-// and Python's output comes when it is written.
+// defaults are the variables that a user has not set in base: workers share the cores instead of
+// fighting for them, and Python's output comes when it is written.
 func defaults(base []string, cores, size int) []string {
 	var env []string
 	if _, set := lookup(base, "OMP_NUM_THREADS"); !set {
@@ -78,6 +78,7 @@ func defaults(base []string, cores, size int) []string {
 	return env
 }
 
+// lookup finds a variable in an environment. Of two entries for a key the later one counts.
 func lookup(env []string, key string) (value string, set bool) {
 	for _, entry := range env {
 		if v, ok := strings.CutPrefix(entry, key+"="); ok {
@@ -87,8 +88,8 @@ func lookup(env []string, key string) (value string, set bool) {
 	return value, set
 }
 
-// freePort finds a port that nobody listens on now. A worker listens there seconds later, so it is
-// none that others can be given meanwhile.
+// freePort finds a port that nobody listens on now, by listening on it for a moment. A worker
+// listens there seconds later, so the port is one that others are not given meanwhile.
 func freePort() int {
 	for range 100 {
 		port := firstPort + rand.IntN(lastPort-firstPort+1)

@@ -13,7 +13,8 @@ import (
 // maxReportLine cuts an output line in a report, so that the report stays one screen.
 const maxReportLine = 240
 
-// Failure is a job that a worker has ended. Its text is a report of one screen.
+// Failure is the error of a job that failed because of one worker. Its text is a report of one
+// screen.
 type Failure struct {
 	Job   string
 	Rank  int
@@ -21,12 +22,12 @@ type Failure struct {
 	Host  string
 	Exit  proc.Exit
 	After time.Duration // from the start of the job
-	Early bool          // it ended well, but never joined the others
-	// Because says who was gone when it still waited for it, and what in: "rank 1 exited with code
-	// 0, while rank 0 waits for it in barrier()". Empty where it ended of itself.
+	Early bool          // the worker ended well, but never joined the others
+	// Because says for which lost worker this one waited, and in which call: "rank 1 exited with
+	// code 0, while rank 0 waits for it in barrier()"; "" = the worker ended by itself.
 	Because string
-	Tail    []string // last lines of its output
-	Log     string   // file with all of its output
+	Tail    []string // last lines of the worker's output
+	Log     string   // file with all of the worker's output
 }
 
 func (f *Failure) Error() string {
@@ -52,6 +53,7 @@ func (f *Failure) Error() string {
 	return b.String()
 }
 
+// how says how the worker ended, to continue a sentence.
 func (f *Failure) how() string {
 	if f.Early {
 		return "ended before joining, and others wait for it"
@@ -59,7 +61,7 @@ func (f *Failure) how() string {
 	return f.Exit.String()
 }
 
-// next is what to do about it.
+// next is the advice about what to do now.
 func (f *Failure) next() string {
 	switch {
 	case f.Early:
@@ -87,8 +89,9 @@ func (f *Failure) next() string {
 	return "its output says why; the workers that shoal stopped because of it are not at fault"
 }
 
-// shortly says in a line why the job has failed; "" where it has not, or somebody has stopped it.
-func (l *launcher) shortly(ctx context.Context, v verdict, err error) string {
+// failureLine says in a line why the job has failed; "" where it has not, or somebody has stopped
+// it.
+func (l *launcher) failureLine(ctx context.Context, v verdict, err error) string {
 	switch {
 	case ctx.Err() != nil || l.registry.stoppedBy() != "":
 		return ""

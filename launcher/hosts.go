@@ -15,12 +15,12 @@ import (
 // tell sends a message to the launcher of another host.
 func (l *launcher) tell(host string, m *message) { l.agent.Send(host, m.encode()) }
 
-// report tells the host that leads, which may be this one, of a worker of this host.
+// report sends a message about a worker of this host to the host that leads, and registers it here.
 func (l *launcher) report(m *message) {
 	if leader, here := l.registry.whoLeads(); leader != "" && !here {
 		l.tell(leader, m)
 	}
-	// only now: with the last worker that has ended this host may leave
+	// only now: once the last end of a worker is registered, this host may leave
 	l.update(l.registry.self(), m)
 }
 
@@ -41,7 +41,7 @@ func (l *launcher) forward(worker int, stderr bool, line string) {
 	}
 }
 
-// onMessage is told what the launcher of another host says.
+// onMessage takes a message of the launcher of another host, on the engine's thread.
 func (l *launcher) onMessage(from string, b []byte) error {
 	m, err := decodeMessage(b)
 	if err == nil {
@@ -50,8 +50,8 @@ func (l *launcher) onMessage(from string, b []byte) error {
 	return err
 }
 
-// receive deals with a message of another host. What comes from one that does not lead, where this
-// one does not either, is of the time before another led.
+// receive deals with a message of another host, as a task. If neither host leads, the message is
+// from before another host led, and is ignored.
 func (l *launcher) receive(from string, m *message) {
 	leader, leads := l.registry.whoLeads()
 	heeds := leader == from
@@ -89,7 +89,7 @@ func (l *launcher) receive(from string, m *message) {
 	}
 }
 
-// begin learns what the job is, on a host that joins it.
+// begin takes what the job is, on a host that joins it.
 func (l *launcher) begin(j jobMessage) {
 	if l.registry.whatJob() != nil {
 		return
@@ -120,11 +120,11 @@ func (l *launcher) begin(j jobMessage) {
 	}
 }
 
-// welcome takes the offer of a host that joins, or that has another head.
+// welcome takes the offer of a host that joins, or that follows a new head.
 func (l *launcher) welcome(host string, o offerMessage) {
 	job := l.registry.welcome(host, o)
 	if job == nil {
-		return // it leads, and has not heard of the job: then nobody has
+		return // this host leads, and has not heard of the job: then nobody has
 	}
 	if !o.Known {
 		l.tell(host, &message{Job: job})
@@ -135,8 +135,8 @@ func (l *launcher) welcome(host string, o offerMessage) {
 	l.registry.wake()
 }
 
-// needRoom tells how many of the first workers have no place yet; none when the job has begun, or
-// is over.
+// needRoom calls Fleet.Need with the number of first workers that have no place yet; 0 when the job
+// has begun, or is over.
 func (l *launcher) needRoom() {
 	f := l.cfg.Fleet
 	if f == nil || f.Need == nil {
@@ -149,10 +149,10 @@ func (l *launcher) needRoom() {
 	f.Need(s.Short)
 }
 
-// onLead is told who leads the job.
+// onLead takes which host leads the job, on the engine's thread.
 func (l *launcher) onLead(host string) { l.tasks.add(func() { l.follow(host) }) }
 
-// follow turns to a host that leads: it learns what it must know of this one.
+// follow turns to a host that leads, and tells it what it must know of this host.
 func (l *launcher) follow(leader string) {
 	s, changed := l.registry.follow(leader, l.agent.Status().Hosts)
 	if !changed {
@@ -180,7 +180,7 @@ func (l *launcher) follow(leader string) {
 	l.registry.wake()
 }
 
-// introduce tells a host that leads of a worker.
+// introduce tells a host that leads all that is known of a worker of this host.
 func (l *launcher) introduce(leader string, w workerRecord) {
 	l.tell(leader, &message{Started: &startedMessage{w.worker, w.pid}})
 	if w.joined {
@@ -196,10 +196,10 @@ func (l *launcher) introduce(leader string, w workerRecord) {
 	}
 }
 
-// onGone is told of a host that is lost, or has left: all its workers have ended.
+// onGone takes that a host is lost, or has left, on the engine's thread: its workers have ended.
 func (l *launcher) onGone(host, how string) {
 	l.tasks.add(func() {
-		workers, led := l.registry.gone(host)
+		workers, led := l.registry.forgetHost(host)
 		over, elastic := l.reporter.isJobOver(), l.agent.Status().Elastic
 		for _, w := range workers {
 			now := time.Now()
@@ -218,8 +218,8 @@ func (l *launcher) onGone(host, how string) {
 	})
 }
 
-// sayStuck tells, once, that nobody can lead the job after the host that did. That may come out
-// only when further hosts are lost.
+// sayStuck notes on the console, once, that nobody can lead the job after the host that did. This
+// may turn out only when further hosts are lost.
 func (l *launcher) sayStuck() {
 	if s := l.agent.Status(); !s.Stuck || s.Generation == 0 {
 		return
@@ -231,7 +231,7 @@ func (l *launcher) sayStuck() {
 	}
 }
 
-// onLeave is told that this host is no part of the job any more.
+// onLeave takes that this host is no part of the job any more, on the engine's thread.
 func (l *launcher) onLeave(why string, drained bool) {
 	l.tasks.add(func() {
 		if drained {
@@ -243,7 +243,8 @@ func (l *launcher) onLeave(why string, drained bool) {
 	})
 }
 
-// failedElsewhere is why this host's part in a job ends that has failed; nil for one that has not.
+// failedElsewhere is why this host's part in a failed job ends; nil if why is "", since the job has
+// not failed.
 func failedElsewhere(name, why string) error {
 	if why == "" {
 		return nil
@@ -258,14 +259,14 @@ func (l *launcher) leave(err error) {
 	l.registry.wake()
 }
 
-// onEnd is told that nobody is left to carry on.
+// onEnd takes that no worker is left to carry on, on the engine's thread.
 func (l *launcher) onEnd(ok bool, why string) {
 	if follows := l.registry.endJob(ok); follows {
 		l.reporter.endJob() // that the head goes now is no news
-		if !ok {            // it says next whether the job has failed, or somebody has stopped it
+		if !ok {            // the head says next whether the job failed, or was stopped
 			l.group.Go("last words", func(ctx context.Context) error {
 				select {
-				case <-time.After(dismissal):
+				case <-time.After(leaveWait):
 					l.leave(failedElsewhere(l.registry.name(), why))
 				case <-ctx.Done():
 				}
@@ -276,9 +277,9 @@ func (l *launcher) onEnd(ok bool, why string) {
 	l.registry.wake()
 }
 
-// askToLeave asks for this host to be left, and who leads next if nobody leads now, or who does is
-// lost before it has heard. A job that has no other host ends; one of which the others cannot hold
-// the state trains on.
+// askToLeave asks the host that leads to do without this host. If no host leads, or the one that
+// leads is lost before it has heard, follow asks the next. A job that has no other host ends; a job
+// whose state the other hosts cannot hold trains on.
 func (l *launcher) askToLeave() {
 	leader, here := l.registry.askToLeave()
 	switch {
@@ -300,8 +301,8 @@ func (l *launcher) askToLeave() {
 	}
 }
 
-// releaseDenied asks again for hosts that were asked to leave and were needed, when the job may do
-// without them: it has other members, or another host. Who leads anew is asked by the hosts.
+// releaseDenied drains the hosts that were asked to leave and were needed, as far as the job can do
+// without them now: it has other members, or another host. A new head is asked by the hosts.
 func (l *launcher) releaseDenied() {
 	for _, host := range l.registry.needed() {
 		if l.agent.Drain(host, host) != nil {
@@ -313,16 +314,15 @@ func (l *launcher) releaseDenied() {
 	}
 }
 
-// recovering is how long who leads anew is left alone with what others report, until it is asked
-// again.
-const recovering = 50 * time.Millisecond
+// retryAfter is how long a new head gets to take in what others report, before it is asked again.
+const retryAfter = 50 * time.Millisecond
 
-// retry asks again what a host that leads anew could not be asked yet: it learns first what was
-// decided before.
+// retry does a task again, after a while, for which this host must first learn, as a new head, what
+// was decided before.
 func (l *launcher) retry(task func()) {
 	l.group.Go("ask again", func(ctx context.Context) error {
 		select {
-		case <-time.After(recovering):
+		case <-time.After(retryAfter):
 			l.tasks.add(task)
 		case <-ctx.Done():
 		}
@@ -330,20 +330,21 @@ func (l *launcher) retry(task func()) {
 	})
 }
 
-// drainHost lets the workers of a host go when their step ends.
+// drainHost lets the workers of a host go when their step ends. name is that of the host in the
+// job, or what the host calls itself.
 func (l *launcher) drainHost(name, who string) error {
-	host, err := l.registry.called(name, l.registry.hosts(l.agent.Status().Hosts))
+	host, err := l.registry.hostNamed(name, l.registry.hosts(l.agent.Status().Hosts))
 	if err != nil {
 		return err
 	}
 	return l.agent.Drain(host, who)
 }
 
-// dismissal is how long other hosts may take to leave a job that is over.
-const dismissal = 3 * time.Second
+// leaveWait is how long other hosts may take to leave a job that is over.
+const leaveWait = 3 * time.Second
 
-// endJob tells the other hosts that the job is over, and why if it has failed, and waits until they
-// have left.
+// endJob tells the other hosts that the job is over, and why if it has failed, and waits up to
+// leaveWait until they have left.
 func (l *launcher) endJob(why string) {
 	l.reporter.endJob()
 	hosts := l.registry.others()
@@ -354,7 +355,7 @@ func (l *launcher) endJob(why string) {
 	for _, host := range hosts {
 		l.tell(host, &message{Over: &reasonMessage{why}})
 	}
-	late, cancel := context.WithTimeout(context.Background(), dismissal)
+	late, cancel := context.WithTimeout(context.Background(), leaveWait)
 	defer cancel()
 	for len(l.registry.others()) > 0 {
 		select {

@@ -29,16 +29,17 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// How long workers may take to end by themselves between SIGTERM and SIGKILL: when a person stops
-// the job, and when one of them has failed, where the report is promised within a second.
+// graceStopped and graceFailed are how long workers may take to end by themselves between SIGTERM
+// and SIGKILL: when a person stops the job, and when one of them has failed, where the report is
+// promised within a second.
 const (
 	graceStopped = 2 * time.Second
 	graceFailed  = 500 * time.Millisecond
 )
 
-// draining bounds the wait for the last output of workers that have ended. Only a process that they
-// left running, and that holds their output open, uses it up.
-const draining = 300 * time.Millisecond
+// outputWait bounds the wait for the last output of workers that have ended. Only a process that
+// they left running, and that holds their output open, uses it up.
+const outputWait = 300 * time.Millisecond
 
 // hostAgent is the agent of this host as the launcher sees it. The agent answers by agent.Orders.
 type hostAgent interface {
@@ -74,11 +75,12 @@ type launcher struct {
 	started time.Time
 	place   *proc.Place
 	console *proc.Console
-	agent   hostAgent    // nil = nothing has begun
-	group   *group.Group // the workers
-	record  *recording   // nil = the job has none, as far as this host is concerned
-	stores  func(url string) store.Store
-	resumed *resumption // what the record knew when this host began; nil = the job is new
+	agent   hostAgent                    // nil = nothing has begun
+	group   *group.Group                 // goroutines of the workers
+	record  *recording                   // nil = this host keeps no record of the job
+	stores  func(url string) store.Store // opens the store of the record, on a host that joins
+	// what the record knew when this host began; nil = the job is new
+	resumed *resumption
 
 	tasks      *tasks
 	supervisor *supervisor
@@ -108,8 +110,8 @@ func newLauncher(cfg RunConfig, initial int) (*launcher, error) {
 		reporter: newReporter(console, cfg.OnEvent)}, nil
 }
 
-// learn is told what the job is, and makes the directory of the run. A host that joins has its name
-// in there.
+// learn takes what the job is, and makes the directory of the run. at is added to the name of the
+// directory, on a host that joins a job; "" = the job begins here.
 func (l *launcher) learn(j jobMessage, program, at string) (err error) {
 	parent := l.cfg.Dir
 	if parent == "" {
@@ -142,7 +144,8 @@ func find(spec job.Spec) (program string, err error) {
 	return proc.Lookup(spec.Command[0], path)
 }
 
-// run starts everything, waits for a verdict, and ends everything.
+// run starts the agent, the guard and all else, waits for a verdict, and ends everything. Closing
+// leave asks for this host to be left.
 func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 	socket, err := listenControl(l.place.Control())
 	if err != nil {
@@ -160,38 +163,38 @@ func (l *launcher) run(ctx context.Context, leave <-chan struct{}) error {
 	if line := memoryLimit(os.DirFS("/")); line != "" {
 		l.console.Note(line)
 	}
-	house := group.New(context.Background()) // the agent and the guard: they outlive the workers
-	house.Go("agent", l.agent.Run)
-	house.Go("reporter", l.reporter.run)
-	house.Go("control", func(ctx context.Context) error { return l.serveControl(ctx, socket) })
+	services := group.New(context.Background()) // the agent and the guard: they outlive the workers
+	services.Go("agent", l.agent.Run)
+	services.Go("reporter", l.reporter.run)
+	services.Go("control", func(ctx context.Context) error { return l.serveControl(ctx, socket) })
 	if dir := l.reporter.path(); dir != "" && l.cfg.OnStart != nil {
 		l.cfg.OnStart(l.registry.name(), dir)
 	}
 	l.group = group.New(context.Background())
 	var v verdict
-	if l.guard(house) {
+	if l.guard(services) {
 		if f := l.cfg.Fleet; f != nil && f.Ready != nil {
 			f.Ready()
 		}
-		house.Go("tasks", func(ctx context.Context) error {
+		services.Go("tasks", func(ctx context.Context) error {
 			l.tasks.run(ctx, l.registry.wake)
 			return nil
 		})
-		v, err = l.await(ctx, house, leave)
+		v, err = l.await(ctx, services, leave)
 	}
 	stopped := ctx.Err() != nil || l.registry.stoppedBy() != ""
 	err = errors.Join(err, l.stop(stopped), l.registry.outcome())
 	l.awaitOutput()
-	l.endJob(l.shortly(ctx, v, err))
-	house.Stop(nil)
-	err = errors.Join(err, house.Wait(), l.place.Clear(), l.drain(), l.place.Close())
+	l.endJob(l.failureLine(ctx, v, err))
+	services.Stop(nil)
+	err = errors.Join(err, services.Wait(), l.place.Clear(), l.drain(), l.place.Close())
 	if v.fault != noFault {
 		err = errors.Join(l.failure(v), err)
 	}
 	return err
 }
 
-// agentConfig is what the agent serves: a job that begins here, or one to join.
+// agentConfig is what the agent is to serve: a job that begins here, or one to join.
 func (l *launcher) agentConfig() agent.Config {
 	cfg := agent.Config{Job: "joining", Socket: l.place.Socket(), Linger: lingering,
 		Nodes: l.supervisor.nodes, Log: slog.New(slog.NewTextHandler(l.cfg.Stderr, nil)),
@@ -214,25 +217,25 @@ func (l *launcher) agentConfig() agent.Config {
 	return cfg
 }
 
-// guard starts the guard and returns when it runs, or false when it cannot: a worker before that
-// could outlive us.
-func (l *launcher) guard(house *group.Group) bool {
+// guard starts the guard process and returns when it runs, or false when it cannot. No worker is
+// started before: it could outlive the launcher.
+func (l *launcher) guard(services *group.Group) bool {
 	runs := make(chan struct{})
 	first := sync.OnceFunc(func() { close(runs) })
-	house.Go("guard", func(ctx context.Context) error {
+	services.Go("guard", func(ctx context.Context) error {
 		return l.place.Guard(ctx, func(int) { first() })
 	})
 	select {
 	case <-runs:
 		return true
-	case <-house.Context().Done():
-		return false // house.Wait has the error
+	case <-services.Context().Done():
+		return false // services.Wait has the error
 	}
 }
 
 // await blocks until the job is over or has to be stopped, or this host is not needed any more.
-func (l *launcher) await(ctx context.Context, house *group.Group, leave <-chan struct{}) (verdict,
-	error) {
+func (l *launcher) await(ctx context.Context, services *group.Group,
+	leave <-chan struct{}) (verdict, error) {
 	for {
 		select {
 		case <-l.registry.changed:
@@ -246,20 +249,21 @@ func (l *launcher) await(ctx context.Context, house *group.Group, leave <-chan s
 			leave = nil
 			l.tasks.add(l.askToLeave)
 		case <-l.registry.shutdown.asked:
-			return verdict{}, l.endOnRequest(ctx, house)
+			return verdict{}, l.endOnRequest(ctx, services)
 		case <-ctx.Done():
 			return verdict{}, l.interrupted(ctx)
-		case <-house.Context().Done():
-			return verdict{}, nil // the error comes from house.Wait
+		case <-services.Context().Done():
+			return verdict{}, nil // the error comes from services.Wait
 		}
 	}
 }
 
+// interrupted is the error of a run whose ctx has ended.
 func (l *launcher) interrupted(ctx context.Context) error {
 	return fmt.Errorf("job %s was stopped: %w", l.registry.name(), context.Cause(ctx))
 }
 
-// fail ends this host's part in the job.
+// fail ends this host's part in the job, with an error.
 func (l *launcher) fail(err error) {
 	l.registry.fail(err)
 	l.registry.wake()

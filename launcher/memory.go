@@ -10,8 +10,8 @@ import (
 )
 
 // memoryLimit says by which control group the memory of this host is limited to less than the
-// machine has; "" = by none. Who sees the machine's memory with other tools would else not know
-// why a job is refused memory, or killed. root is "/" of this machine.
+// machine has; "" = by none. A person who sees the machine's memory with other tools would
+// otherwise not know why a job is refused memory, or killed. root is "/" of this machine.
 func memoryLimit(root fs.FS) string {
 	group, limited := cgroup.Read(root)
 	if total, known := machineMemory(root); !limited || known && group.Limit >= total {

@@ -15,10 +15,10 @@ import (
 )
 
 // message is what the launchers of two hosts say to each other, as docs/formats/hosts.md lists it.
-// One field is set. One side is the host that leads; who leads anew is told again what it must
+// Exactly one field is set. One side is the host that leads; a new head is told again what it must
 // know.
 type message struct {
-	// to the host that leads
+	// messages to the host that leads
 	Offer   *offerMessage   `json:"offer,omitempty"`
 	Started *startedMessage `json:"started,omitempty"`
 	Joined  *workerMessage  `json:"joined,omitempty"`
@@ -27,7 +27,7 @@ type message struct {
 	Ended   *endedMessage   `json:"ended,omitempty"`
 	Leaving *reasonMessage  `json:"leaving,omitempty"`
 
-	// from it
+	// messages from the host that leads
 	Job    *jobMessage    `json:"job,omitempty"`
 	Signal *signalMessage `json:"signal,omitempty"`
 	Over   *reasonMessage `json:"over,omitempty"`
@@ -109,9 +109,10 @@ type (
 	}
 )
 
-// maxAfter bounds the generations that a job can have had: nobody counts so far.
+// maxAfter bounds the generations that a job can have had; no job comes near it.
 const maxAfter = 1 << 32
 
+// encode is the message as JSON.
 func (m *message) encode() []byte {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -151,7 +152,7 @@ func decodeMessage(b []byte) (*message, error) {
 	return &m, nil
 }
 
-// worker is whom a message is about; false if it is about no worker.
+// worker is the number of the worker that a message is about; false if it is about none.
 func (m *message) worker() (worker int, is bool) {
 	switch {
 	case m.Started != nil:
@@ -170,13 +171,14 @@ func (m *message) worker() (worker int, is bool) {
 	return 0, false
 }
 
-// endOf is what there is to say of the end of a worker, less its output.
+// endOf is the message about the end of a worker, without the worker's output.
 func endOf(worker int, e proc.Exit, survived bool) *endedMessage {
 	return &endedMessage{Worker: worker, PID: e.PID, Code: e.Code, Signal: int(e.Signal),
 		Lost:    e.Lost,
 		Seconds: e.Ended.Sub(e.Started).Seconds(), Survived: survived}
 }
 
+// exit is the end of a worker that a message tells of, by the clock of this host.
 func (e *endedMessage) exit() proc.Exit {
 	now := time.Now()
 	return proc.Exit{PID: e.PID, Code: e.Code, Signal: syscall.Signal(e.Signal), Lost: e.Lost,

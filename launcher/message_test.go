@@ -126,7 +126,7 @@ func TestHostsAreCalledByTwoNames(t *testing.T) {
 		"node1":     `no host called "node1" belongs to the job; its hosts are five, four, head, one, three, two`,
 		"":          `no host called "" belongs to the job; its hosts are five, four, head, one, three, two`,
 	} {
-		got, err := r.called(name, hosts)
+		got, err := r.hostNamed(name, hosts)
 		if err != nil {
 			got = err.Error()
 		}

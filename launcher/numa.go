@@ -10,12 +10,12 @@ import (
 	"github.com/shoal-ml/shoal/internal/numa"
 )
 
-// survey finds the memory nodes of this host. Workers are bound to them but where there are GPUs:
-// which of these a worker takes, and so which node it should be near, is decided in the worker.
-func (s *supervisor) survey(nodes []numa.Node) {
+// findNodes finds the memory nodes of this host. Workers are bound to them unless there are GPUs: a
+// worker itself decides which GPU it takes, and so which node it should be near.
+func (s *supervisor) findNodes(nodes []numa.Node) {
 	s.nodes, s.homes = nodes, nodes
 	if nodes != nil {
-		return // a test's
+		return // a test made them up
 	}
 	s.nodes = numa.Read(numa.System, numa.Self)
 	nvidia, _ := filepath.Glob("/proc/driver/nvidia/gpus/*")
@@ -25,11 +25,11 @@ func (s *supervisor) survey(nodes []numa.Node) {
 	}
 }
 
-// home chooses the memory node that the next worker is bound to, so that neighbours in rank are so
-// on nodes, and nodes have as many as they have processors for; and how many cores the environments
-// of workers are to share, as if all had what this one has. Nil: the worker may run anywhere, since
-// a node would have none, or since numactl is to bind it, which refuses what it is not allowed to
-// begin with. s.mu is held.
+// home chooses the memory node that the next worker is bound to. Neighbours in rank share a node,
+// and nodes get workers in proportion to their processors. nil = the worker may run anywhere: there
+// are fewer workers than nodes, or the program is numactl, which binds it and refuses processors
+// that it may not use itself. cores is how many cores the workers of this host are to share, as if
+// all nodes were like this one. s.mu is held.
 func (s *supervisor) home(env environment) (home *numa.Node, cores int) {
 	if len(s.homes) == 0 || env.here < len(s.homes) || filepath.Base(s.program) == "numactl" {
 		return nil, env.cores
@@ -51,8 +51,8 @@ func (s *supervisor) home(env environment) (home *numa.Node, cores int) {
 	return &n, min(env.cores, len(n.CPUs)/max(1, first[n.ID])*env.here)
 }
 
-// whereabouts says which of the workers of an order are bound to which memory node; "" = none.
-func (s *supervisor) whereabouts(o agent.StartOrder) string {
+// bindings says in words which workers of an order are bound to which memory node; "" = none is.
+func (s *supervisor) bindings(o agent.StartOrder) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var parts []string

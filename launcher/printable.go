@@ -10,16 +10,16 @@ import (
 // colors matches what gives text a color on a terminal.
 var colors = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
-// printable leaves colors out, and writes whatever else would do something to a terminal as Go does
-// in quotes, but for tabs. Text of other hosts goes to a terminal and into logs that are shown on
-// one; a new line in it would look like a line of another worker.
+// printable leaves colors out of a text, and writes characters that control a terminal, but for
+// tabs, as Go does in quotes. Text of other hosts goes to a terminal and into logs that are shown
+// on one; a new line in such a text would look like a line of another worker.
 func printable(text string) string {
-	if !strings.ContainsFunc(text, acts) {
+	if !strings.ContainsFunc(text, isControl) {
 		return text
 	}
 	var b strings.Builder
 	for _, r := range colors.ReplaceAllString(text, "") {
-		if acts(r) {
+		if isControl(r) {
 			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
 		} else {
 			b.WriteRune(r)
@@ -28,10 +28,10 @@ func printable(text string) string {
 	return b.String()
 }
 
-// acts reports whether a terminal does something else with a character than show it.
-func acts(r rune) bool { return r != '\t' && !unicode.IsPrint(r) }
+// isControl reports whether a terminal does something else with a character than show it.
+func isControl(r rune) bool { return r != '\t' && !unicode.IsPrint(r) }
 
-// sanitize makes all texts of a message fit to be shown.
+// sanitize makes all texts of a message printable.
 func (m *message) sanitize() {
 	var texts []*string
 	switch {

@@ -15,28 +15,29 @@ import (
 
 // RecordConfig says where the record of a job is kept. docs/design/store.md has what it is for.
 type RecordConfig struct {
-	Store store.Store // open; Run does not close it
-	// by which the job's other hosts find it, to go on with the record if they lead; "" = they
-	// cannot: it is in this process
+	Store store.Store // an open store, which Run does not close
+	// URL is by what the job's other hosts find the store, to go on with the record if they come to
+	// lead; "" = they cannot, since the store is in this process.
 	URL      string
-	TakeOver bool // the job gets the name even if the store says that somebody leads it
+	TakeOver bool // the job gets its name even if the store says that somebody leads it
 }
 
 // recordPatience is how long the end of a job waits for its store.
 const recordPatience = 3 * time.Second
 
-// recording keeps the record of a job where it is led. Nothing of it waits for the store but close.
+// recording keeps the record of a job, on the host that leads. Of its methods only close waits for
+// the store. They may be called from any goroutine.
 type recording struct {
 	*store.Recorder
 
-	mu       sync.Mutex
-	note     *recordMessage  // which record; nil = not known yet
-	after    topo.Generation // which it has already, of heads that have ended
-	store    store.Store     // that it is in
-	borrowed bool            // the store is not closed here
+	mu       sync.Mutex      // guards what follows
+	note     *recordMessage  // names the record; nil = it is not known yet
+	after    topo.Generation // generations that the record has of heads before this start
+	store    store.Store     // store that the record is in; nil = it is not known yet
+	borrowed bool            // somebody else closes the store
 }
 
-// learn is told which record it is, and where.
+// learn takes the name of the record, and the store that it is in.
 func (r *recording) learn(n recordMessage, after topo.Generation, s store.Store) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,7 +45,8 @@ func (r *recording) learn(n recordMessage, after topo.Generation, s store.Store)
 	r.Learn(s, n.Job, n.Run, after)
 }
 
-// shared is what the job's other hosts must know to go on with the record; nil if they cannot.
+// shared is what the job's other hosts must know to go on with the record; nil if they cannot, or
+// there is no record.
 func (r *recording) shared() *recordMessage {
 	if r == nil || r.note.URL == "" {
 		return nil
@@ -52,7 +54,7 @@ func (r *recording) shared() *recordMessage {
 	return r.note
 }
 
-// had is how many generations the job had before this start.
+// had is how many generations the job had before this start; 0 without a record.
 func (r *recording) had() topo.Generation {
 	if r == nil {
 		return 0
@@ -60,8 +62,8 @@ func (r *recording) had() topo.Generation {
 	return r.after
 }
 
-// close waits a while until all is written, and tells the store if the job has ended. The agent
-// has.
+// close waits up to recordPatience until all is written, tells the store whether the job has ended,
+// and closes the store unless it is borrowed. It is called after the agent has ended.
 func (r *recording) close(ended bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,8 +78,8 @@ func (r *recording) close(ended bool) error {
 
 // resumption is what a record says of a job whose head has ended without saying so.
 type resumption struct {
-	where  string
-	newest member.Record
+	where  string        // the store, in words
+	newest member.Record // its View has generation 0 where the head ended before the first
 }
 
 func (r *resumption) String() string {
@@ -95,15 +97,15 @@ func (r *resumption) String() string {
 		strings.Join(workers, ", "))
 }
 
-// claim makes this host the head of the job of a name, or says who is. It touches no agent, and
-// comes before anything starts.
+// claim makes this host the head of the job of a name in the store; if another host is, the error
+// says which. It waits for the store, and comes before the agent and all processes.
 func (l *launcher) claim(ctx context.Context, name string) error {
 	c := l.cfg.Record
 	if c == nil {
 		return nil
 	}
 	o := store.Owner{Job: name, Run: l.place.Run, Host: l.registry.self(), Since: time.Now()}
-	alone := c.URL == "" // whoever opens the folder knows that the process before has ended
+	alone := c.URL == "" // opening the folder showed that the process before has ended
 	o, newest, err := store.Begin(ctx, c.Store, o, alone, c.TakeOver)
 	if err != nil {
 		return err
@@ -132,7 +134,7 @@ func (l *launcher) joinAddress() string {
 }
 
 // openRecord begins to keep the record, now that this host has its name in the job and an address.
-// Where the job begins, others can find it from now on.
+// If the job begins on this host, others can find the job in the store from now on.
 func (l *launcher) openRecord() {
 	if l.record == nil {
 		return
@@ -147,15 +149,16 @@ func (l *launcher) openRecord() {
 	l.record.Lead()
 }
 
-// recorded tells what becomes of the record at the end of this host's part in the job.
-func (l *launcher) recorded() {
+// closeRecord closes the record at the end of this host's part in the job, and notes on the
+// console what is wrong with it.
+func (l *launcher) closeRecord() {
 	if l.record == nil {
 		return
 	}
 	leader, leads := l.registry.whoLeads()
 	ended := l.registry.endsHere() || l.agent == nil
 	err := l.record.close(ended)
-	if l.agent == nil { // nothing has begun, and the error of that is told
+	if l.agent == nil { // nothing has begun, and Run returns why
 		return
 	}
 	var taken *store.TakenError

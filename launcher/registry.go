@@ -11,21 +11,21 @@ import (
 )
 
 // registry is what a launcher knows of the workers and hosts of the job: of all of them where the
-// job is led, elsewhere of those of this host.
+// job is led, elsewhere of those of this host. It is safe for concurrent use, and does no I/O.
 type registry struct {
-	initial int           // workers that the job begins with, where it begins on this host, or 0
+	initial int           // workers that the job begins with; 0 = it begins on another host
 	known   chan struct{} // closed when it is known what the job is
 	changed chan struct{} // holds a token when there is something to decide about
 
-	mu       sync.Mutex
+	mu       sync.Mutex  // guards what follows
 	host     string      // name of this host in the job
-	machine  string      // name of this host as it calls itself
+	machine  string      // what this host calls itself
 	job      *jobMessage // what the job is; nil = not known yet
 	workers  map[int]*workerRecord
-	endings  []ending // of the workers, in their order
+	endings  []ending // endings of workers, in the order in which they came
 	ordered  int      // workers that are to be started on this host
-	telling  int      // endings that the membership is being told of
-	stopping int      // endings when the launcher began to stop; -1 = it has not
+	telling  int      // endings of which the membership is being told
+	stopping int      // length of endings when the launcher began to stop; -1 = it has not
 	shutdown shutdown
 
 	leader string // the host that leads; "" = nobody does, as far as is known
@@ -33,7 +33,7 @@ type registry struct {
 	// loss was reported.
 	lostLeader string
 	offers     map[string]bool   // the other hosts that have offered room, on the host that leads
-	machines   map[string]string // what these call themselves, where that is not their name
+	machines   map[string]string // by host: what it calls itself, where that is not its name
 	expected   map[string]bool   // hosts that have yet to tell what they know, on a new leader
 
 	// denied are the hosts that were asked to leave when the job could not do without them, on the
@@ -43,7 +43,7 @@ type registry struct {
 	allLost bool  // no member is left, and none has finished its work
 	over    bool  // this host is not needed any more
 	leaving bool  // this host was asked to leave
-	fatal   error // why the job cannot go on here
+	fatal   error // why the job cannot go on here; nil = it can
 }
 
 // workerRecord is a worker process as the registry knows it.
@@ -56,9 +56,9 @@ type workerRecord struct {
 	exit      *proc.Exit         // nil = the process runs
 	survived  bool               // the job goes on without this worker
 	dismissed bool               // shoal ended the worker, because it was not needed
-	// why the last call failed that waited for a lost worker; "" = none did
+	// lostPeer says why the worker's last call that waited for a lost worker failed; "" = none did.
 	lostPeer string
-	// the lostPeer that this worker exited because of; "" = another cause
+	// because is the lostPeer that made this worker exit; "" = another cause.
 	because string
 	tail    []string // last lines of output, of a worker on another host
 	log     string   // HOST:PATH of the full log, of a worker on another host
@@ -73,7 +73,7 @@ func newRegistry(machine string, initial int) *registry {
 		stopping: -1, shutdown: newShutdown()}
 }
 
-// wake tells who waits for changed to look again.
+// wake has whoever waits for changed look again.
 func (r *registry) wake() {
 	select {
 	case r.changed <- struct{}{}:
@@ -81,7 +81,7 @@ func (r *registry) wake() {
 	}
 }
 
-// join is told the name of this host in the job. It returns whether the job begins here: then this
+// join takes the name of this host in the job. It returns whether the job begins here: then this
 // host leads.
 func (r *registry) join(host string) (begins bool) {
 	r.mu.Lock()
@@ -93,7 +93,7 @@ func (r *registry) join(host string) (begins bool) {
 	return r.initial > 0
 }
 
-// learn is told what the job is, once.
+// learn takes what the job is, once.
 func (r *registry) learn(j *jobMessage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,7 +101,7 @@ func (r *registry) learn(j *jobMessage) {
 	close(r.known)
 }
 
-// whatJob is what the job is; nil = not known yet.
+// whatJob is what the job is; nil = that is not known yet.
 func (r *registry) whatJob() *jobMessage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,6 +116,7 @@ func (r *registry) name() string {
 	return "joining"
 }
 
+// spec is the spec of the job; the zero value while the job is not known.
 func (r *registry) spec() job.Spec {
 	if j := r.whatJob(); j != nil {
 		return j.Spec
@@ -123,8 +124,8 @@ func (r *registry) spec() job.Spec {
 	return job.Spec{}
 }
 
-// record finds the record of a worker, which there is from the first mention of the worker on. r.mu
-// is held.
+// record finds the record of a worker, and makes it at the first mention of the worker, as one of
+// the host. r.mu is held.
 func (r *registry) record(worker int, host string) *workerRecord {
 	w := r.workers[worker]
 	if w == nil {
@@ -134,7 +135,7 @@ func (r *registry) record(worker int, host string) *workerRecord {
 	return w
 }
 
-// update takes what a host says of a worker. It returns whether that is a report to keep.
+// update notes what a host says of a worker. It returns whether the message is a report to keep.
 func (r *registry) update(host string, m *message) (report bool) {
 	worker, is := m.worker()
 	if !is {
@@ -145,7 +146,7 @@ func (r *registry) update(host string, m *message) (report bool) {
 	w := r.record(worker, host)
 	switch {
 	case w.host != host || m.Ended != nil && w.exit != nil:
-		return false // of the time before it was lost
+		return false // a message from before the worker was lost
 	case m.Started != nil:
 		w.pid = m.Started.PID
 	case m.Joined != nil:
@@ -166,7 +167,8 @@ func (r *registry) update(host string, m *message) (report bool) {
 	return report
 }
 
-// answersFor reports whether a worker runs on a host; a worker that is not known yet does.
+// answersFor reports whether a worker runs on a host. A worker that is not known yet is noted as
+// one of that host.
 func (r *registry) answersFor(host string, worker int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -181,7 +183,7 @@ func (r *registry) order(n int) {
 }
 
 // begun notes that the process of an ordered worker runs on this host. It returns whether the
-// launcher stops its workers already, which this one has missed.
+// launcher stops its workers already: then this worker has missed the signal.
 func (r *registry) begun(worker, pid int, late bool) (stopping bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,7 +196,8 @@ func (r *registry) begun(worker, pid int, late bool) (stopping bool) {
 	return stopping
 }
 
-// lostPeer notes that a worker has waited in vain for one that is gone: it mostly ends of that.
+// lostPeer notes that a worker has waited in vain for one that is gone, of which the first mostly
+// ends too.
 func (r *registry) lostPeer(worker int, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -203,9 +206,9 @@ func (r *registry) lostPeer(worker int, why string) {
 	}
 }
 
-// exiting notes that a process of this host has ended, until told is called: the job is not judged
-// meanwhile.
-func (r *registry) exiting(worker int) (w workerRecord, leads bool) {
+// beginExit notes that a process of this host has ended. The job is not judged until endExit is
+// called.
+func (r *registry) beginExit(worker int) (w workerRecord, leads bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.telling++
@@ -214,8 +217,8 @@ func (r *registry) exiting(worker int) (w workerRecord, leads bool) {
 	return w, r.leader == r.host
 }
 
-// told ends what exiting begins: the membership has heard of the end of a worker.
-func (r *registry) told() {
+// endExit ends what beginExit begins: the membership has heard of the end of a worker.
+func (r *registry) endExit() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.telling--
@@ -269,8 +272,8 @@ func (r *registry) anyJoined() bool {
 	return false
 }
 
-// judge decides about the job from the workers that have ended, where it is led. A head that is new
-// waits for what all hosts know.
+// judge decides about the job from the workers that have ended, where the job is led. A new head
+// first waits until all hosts have told what they know.
 func (r *registry) judge() verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -281,8 +284,8 @@ func (r *registry) judge() verdict {
 		r.allLost)
 }
 
-// mayLeave reports whether this host is not needed any more and its workers have ended: those that
-// were let go may still save a model, say. The error is why the job cannot go on here.
+// mayLeave reports whether this host is not needed any more and its workers have ended: workers
+// that were let go may still save a model, say. The error is why the job cannot go on here.
 func (r *registry) mayLeave() (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -302,7 +305,8 @@ func (r *registry) fail(err error) {
 	}
 }
 
-// failure is the report about a worker that has failed, less the output of one of this host.
+// failure is the report about a worker that has failed. It lacks the output of a worker of this
+// host.
 func (r *registry) failure(v verdict, started time.Time) *Failure {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -341,12 +345,12 @@ func (r *registry) anyEnded() bool {
 	return len(r.endings) > 0
 }
 
-// mostEnded is how many of the workers that have ended are described to who asks about the job.
+// mostEnded is how many of the workers that have ended a description of the job lists.
 const mostEnded = 64
 
-// described lists the workers that run and the mostEnded that ended last, and returns whether any
-// worker has joined.
-func (r *registry) described() (list []workerRecord, joined bool) {
+// recentWorkers lists the workers that run and the mostEnded that ended last, and returns whether
+// any worker has joined.
+func (r *registry) recentWorkers() (list []workerRecord, joined bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	recent := map[int]bool{}

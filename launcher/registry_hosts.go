@@ -14,7 +14,8 @@ func (r *registry) self() string {
 	return r.host
 }
 
-// whoLeads is the host that leads, and whether that is this one.
+// whoLeads is the host that leads, and whether that is this host; "" = nobody does, as far as is
+// known.
 func (r *registry) whoLeads() (leader string, here bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -39,11 +40,12 @@ func (r *registry) welcome(host string, o offerMessage) *jobMessage {
 	return r.job
 }
 
-// succession is what there is to do when another host leads.
+// succession is what a launcher has to do when another host leads.
 type succession struct {
-	offer         offerMessage
-	workers       []workerRecord // of this host, to introduce
-	over, leaving bool
+	offer   offerMessage   // what to tell that host first; its Slots are not filled in
+	workers []workerRecord // workers of this host, to introduce
+	over    bool           // this host is not needed any more
+	leaving bool           // this host was asked to leave
 }
 
 // follow turns to a host that leads; hosts are those of the job. It returns false if that host has
@@ -65,7 +67,7 @@ func (r *registry) follow(leader string, hosts []string) (s succession, changed 
 				r.expected[host] = true
 			}
 		}
-	} else { // which registers the other hosts' workers
+	} else { // the new leader registers the other hosts' workers
 		maps.DeleteFunc(r.workers, func(_ int, w *workerRecord) bool { return w.host != r.host })
 	}
 	s = succession{offer: offerMessage{Known: r.job != nil},
@@ -79,9 +81,9 @@ func (r *registry) follow(leader string, hosts []string) (s succession, changed 
 	return s, true
 }
 
-// gone forgets a host that is lost, or has left. It returns the workers of that host that ran, and
-// whether that host led.
-func (r *registry) gone(host string) (workers []workerRecord, led bool) {
+// forgetHost forgets a host that is lost, or has left. It returns the workers that ran on that
+// host, and whether that host led.
+func (r *registry) forgetHost(host string) (workers []workerRecord, led bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if led = r.leader == host; led {
@@ -108,8 +110,8 @@ func (r *registry) takeLostLeader() string {
 	return host
 }
 
-// leave notes that this host is not needed any more, and why the job cannot go on here, if it
-// cannot: who sees the one sees the other.
+// leave notes that this host is not needed any more, and at the same moment why the job cannot go
+// on here, if it cannot.
 func (r *registry) leave(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,7 +121,8 @@ func (r *registry) leave(err error) {
 	}
 }
 
-// endJob notes that nobody is left to carry on. It returns whether another host leads.
+// endJob notes that no worker is left to carry on; ok says that they finished their work. It
+// returns whether another host leads.
 func (r *registry) endJob(ok bool) (follows bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,7 +133,8 @@ func (r *registry) endJob(ok bool) (follows bool) {
 	return follows
 }
 
-// askToLeave notes that this host was asked to leave. It returns who leads.
+// askToLeave notes that this host was asked to leave. It returns the host that leads, and whether
+// that is this host.
 func (r *registry) askToLeave() (leader string, here bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,8 +142,7 @@ func (r *registry) askToLeave() (leader string, here bool) {
 	return r.leader, r.leader == r.host
 }
 
-// deny notes that the job needs a host which was asked to leave, or, if not, that it needs the host
-// no longer.
+// deny notes whether the job needs a host that was asked to leave.
 func (r *registry) deny(host string, needed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,7 +158,8 @@ func (r *registry) needed() []string {
 	return slices.Sorted(maps.Keys(r.denied))
 }
 
-// endsHere reports whether the job ends with this host's part in it: else it goes on elsewhere.
+// endsHere reports whether the job ends with this host's part in it. Otherwise another host goes on
+// with the job.
 func (r *registry) endsHere() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,8 +182,8 @@ func (r *registry) hosts(generation []string) []string {
 	return slices.Compact(list)
 }
 
-// called finds the host of the job that has a name there, else the one that calls itself so.
-func (r *registry) called(name string, hosts []string) (host string, err error) {
+// hostNamed finds the host of the job that has a name there, else the host that calls itself so.
+func (r *registry) hostNamed(name string, hosts []string) (host string, err error) {
 	if slices.Contains(hosts, name) {
 		return name, nil
 	}

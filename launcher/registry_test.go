@@ -17,7 +17,7 @@ func TestEndedWorkersThatAreDescribed(t *testing.T) {
 			r.update("a", &message{Ended: &endedMessage{Worker: worker, Signal: 9}})
 		}
 	}
-	list, _ := r.described()
+	list, _ := r.recentWorkers()
 	if len(list) != 1+mostEnded {
 		t.Fatalf("%d workers, want 1 that runs and %d that have ended", len(list), mostEnded)
 	}

@@ -10,26 +10,27 @@ import (
 )
 
 // reporter tells people about the job: on the terminal, in the files of the run, and by the
-// callback of who started it.
+// callback OnEvent. It is safe for concurrent use. Only run writes events on the terminal; files
+// are written by the goroutine that calls.
 type reporter struct {
-	console *proc.Console
-	onEvent func(e agent.Event) // nil = nobody asks for events
-	told    chan struct{}       // holds a token when there are lines for the terminal
+	console    *proc.Console
+	onEvent    func(e agent.Event) // nil = nobody asks for events
+	linesReady chan struct{}       // holds a token when there are lines for the terminal
 
 	mu       sync.Mutex
-	job      string  // name of the job; "" = not known yet
-	dir      *runDir // nil = what the job is is not known yet
-	lines    []string
-	finished []agent.Event // workers that ended well, which the terminal does not show yet
-	stopping bool          // the launcher ends the workers: that they are lost is no news
-	jobOver  bool          // what hosts and workers do now is no news
+	job      string        // name of the job; "" = not known yet
+	dir      *runDir       // directory of the run; nil = the job is not known yet
+	lines    []string      // lines that run is to write on the terminal
+	finished []agent.Event // events of workers that ended well, not shown on the terminal yet
+	stopping bool          // the launcher ends the workers, whose loss is no news
+	jobOver  bool          // the job is over, and what hosts and workers do now is no news
 }
 
 func newReporter(c *proc.Console, onEvent func(e agent.Event)) *reporter {
-	return &reporter{console: c, onEvent: onEvent, told: make(chan struct{}, 1)}
+	return &reporter{console: c, onEvent: onEvent, linesReady: make(chan struct{}, 1)}
 }
 
-// learn is told the name of the job, and where its files lie.
+// learn takes the name of the job, and the directory of the run.
 func (r *reporter) learn(job string, dir *runDir) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,14 +52,14 @@ func (r *reporter) path() string {
 	return ""
 }
 
-// beginStop tells that the launcher ends the workers from now on.
+// beginStop notes that the launcher ends the workers from now on.
 func (r *reporter) beginStop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stopping = true
 }
 
-// endJob tells that the job is over. It returns whether that was told before.
+// endJob notes that the job is over. It returns whether that was noted before.
 func (r *reporter) endJob() (before bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,9 +74,9 @@ func (r *reporter) isJobOver() bool {
 	return r.jobOver
 }
 
-// event tells of a change: on the terminal, unless only who looks for it cares, in the run's
-// ledger, and to who asked for it. A full disk must not end a training run, so what the files lack
-// is no error.
+// event reports a change: on the terminal if people care about it, in the run's ledger, and to
+// OnEvent. It mostly runs on the engine's thread. A full disk must not end a training run, so it is
+// no error if the files lack an event.
 func (r *reporter) event(e agent.Event) {
 	r.mu.Lock()
 	over, dir := r.jobOver, r.dir
@@ -87,7 +88,7 @@ func (r *reporter) event(e agent.Event) {
 		return
 	}
 	select {
-	case r.told <- struct{}{}:
+	case r.linesReady <- struct{}{}:
 	default:
 	}
 	_ = dir.event(e, time.Now())
@@ -96,8 +97,9 @@ func (r *reporter) event(e agent.Event) {
 	}
 }
 
-// announce has the terminal show a change that people care about. That workers have finished is one
-// only when the others have made steps since: at the end of a job all of them do. r.mu is held.
+// announce has the terminal show a change that people care about. They care that workers have
+// finished only when the others have made steps since: at the end of a job all workers finish. r.mu
+// is held.
 func (r *reporter) announce(e agent.Event) {
 	change := e.What == "generation"
 	if change && len(r.finished) > 0 && e.Step > r.finished[0].Step {
@@ -118,12 +120,12 @@ func (r *reporter) announce(e agent.Event) {
 	}
 }
 
-// run writes lines on the terminal until the end. It has a goroutine of its own: a terminal that
-// takes no more, as that of a pager does, must not hold up who tells, which is the engine's thread.
+// run writes lines on the terminal until ctx ends. It has a goroutine of its own: a terminal that
+// takes no more, as that of a pager does, must not hold up the engine's thread, which calls event.
 func (r *reporter) run(ctx context.Context) error {
 	for last := false; !last; {
 		select {
-		case <-r.told:
+		case <-r.linesReady:
 		case <-ctx.Done():
 			last = true
 		}
@@ -145,7 +147,7 @@ func (r *reporter) metrics(worker int, metrics map[string]float64) {
 	}
 }
 
-// ended tells that a worker has ended.
+// ended closes the log of a worker of another host that has ended.
 func (r *reporter) ended(worker int) {
 	if dir := r.files(); dir != nil {
 		_ = dir.ended(worker) // as with events

@@ -14,16 +14,16 @@ import (
 	"github.com/shoal-ml/shoal/store"
 )
 
-// lingering keeps the others waiting for a worker that has left. It is mostly about to end, of an
-// exception that would else look like the exception of whoever waits for it; torch takes a second
-// or two to end.
+// lingering is how long calls wait for a worker that has left. Mostly the worker is about to end,
+// of an exception that would otherwise look like an exception of the workers that wait; a process
+// with torch takes a second or two to end.
 const lingering = 10 * time.Second
 
 // RunConfig says what to run and who looks on. The callbacks may be nil; OnJoin and OnReport may be
 // called from several goroutines at once.
 type RunConfig struct {
 	Spec job.Spec
-	// Dir is where the run gets a directory; "" = RunsDir().
+	// Dir is the folder in which the directory of the run is made; "" = RunsDir().
 	Dir string
 	// Stdout and Stderr get the workers' lines, behind their ranks.
 	Stdout, Stderr io.Writer
@@ -45,7 +45,7 @@ type RunConfig struct {
 	OnReport func(rank int, metrics map[string]float64)
 	// OnEvent is called with each change of the membership.
 	OnEvent func(e agent.Event)
-	// Fleet has the other hosts; nil = this one is alone.
+	// Fleet says how to reach the other hosts; nil = this host is alone.
 	Fleet *Fleet
 	// Record says where the record of the job is kept; nil = nowhere.
 	Record *RecordConfig
@@ -59,7 +59,7 @@ type Fleet struct {
 	Link func(h fabric.Handler) (fabric.Network, error)
 	// Slots is how many workers this host takes; the others are placed elsewhere.
 	Slots int
-	// Addr is by which the other hosts reach this one, for torch's own rendezvous.
+	// Addr is the address at which the other hosts reach this one, for torch's own rendezvous.
 	Addr string
 	// Ready is called when the network is open.
 	Ready func()
@@ -67,8 +67,8 @@ type Fleet struct {
 	Join func() string
 	// Token makes a token with which other hosts join.
 	Token func(life time.Duration) string
-	// Need is called when the hosts' room changes, with the number of workers that have no place; 0
-	// once the job has begun or is over.
+	// Need is called when the room on the hosts changes, with the number of workers that have no
+	// place; 0 once the job has begun or is over.
 	Need func(missing int)
 }
 
@@ -95,7 +95,7 @@ type Result struct {
 type WorkerResult struct {
 	Rank int `json:"rank"`
 	PID  int `json:"pid"`
-	// How is such as "exited with code 0" or "was killed by SIGKILL".
+	// How says how the worker ended, such as "exited with code 0" or "was killed by SIGKILL".
 	How string `json:"how"`
 	// Stopped says that shoal ended the worker.
 	Stopped bool    `json:"stopped"`
@@ -134,11 +134,11 @@ func Run(ctx context.Context, cfg RunConfig) (*Result, error) {
 	if err := l.learn(
 		jobMessage{Spec: spec, Addr: addr, Port: freePort(), After: l.record.had(),
 			Record: l.record.shared()}, program, ""); err != nil {
-		l.recorded()
+		l.closeRecord()
 		return nil, errors.Join(err, l.place.Close())
 	}
 	err = l.run(ctx, cfg.Leave)
-	l.recorded()
+	l.closeRecord()
 	dir := l.reporter.files()
 	if !l.registry.anyEnded() && l.registry.stoppedBy() == "" && l.registry.leads() {
 		return nil, errors.Join(err, dir.close())
@@ -200,7 +200,7 @@ func Serve(ctx context.Context, cfg ServeConfig) error {
 		l.stores = cfg.Store
 	}
 	err = l.run(ctx, cfg.Leave)
-	l.recorded()
+	l.closeRecord()
 	dir := l.reporter.files()
 	if dir == nil {
 		return err

@@ -45,7 +45,7 @@ type runDir struct {
 	mu      sync.Mutex
 	metrics *os.File
 	events  *os.File
-	others  map[int]*os.File // logs of workers of other hosts
+	others  map[int]*os.File // open logs of workers of other hosts, by worker
 }
 
 // newRunDir makes a directory that no other run has, in parent, and returns the name that it gives
@@ -94,7 +94,7 @@ func (d *runDir) writeJob(spec job.Spec, run string, started time.Time) error {
 
 func (d *runDir) writeResult(r *Result) error { return d.write("result.json", r) }
 
-// write writes a file whole: who waits for it to appear can read it at once.
+// write writes a file whole: once it has its name, all of it can be read.
 func (d *runDir) write(name string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -135,17 +135,18 @@ func (d *runDir) event(e agent.Event, now time.Time) error {
 	return err
 }
 
-// mostLogs is how many logs of other hosts' workers are open at a time. Other hosts say of which.
+// mostLogs is how many logs of other hosts' workers are open at a time. It is bounded since other
+// hosts choose the numbers of the workers.
 const mostLogs = 256
 
-// line appends what a worker of another host has said to its log, or what this host says of a
-// worker.
+// line appends a line of a worker of another host to the worker's log, or a line of this host about
+// a worker.
 func (d *runDir) line(worker int, text string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	log := d.others[worker]
 	if log == nil {
-		err := d.shut(mostLogs - 1)
+		err := d.closeLogs(mostLogs - 1)
 		if err != nil {
 			return err
 		}
@@ -172,9 +173,9 @@ func (d *runDir) ended(worker int) error {
 	return log.Close()
 }
 
-// shut closes logs of workers of other hosts until so many are open; the next line of a worker
-// opens its log again; d.mu is held.
-func (d *runDir) shut(most int) (err error) {
+// closeLogs closes logs of workers of other hosts until at most so many are open. The next line of
+// a worker opens its log again. d.mu is held.
+func (d *runDir) closeLogs(most int) (err error) {
 	for worker, log := range d.others {
 		if len(d.others) <= most {
 			break
@@ -185,7 +186,7 @@ func (d *runDir) shut(most int) (err error) {
 	return err
 }
 
-// metricsLine is one object and a newline.
+// metricsLine is a line of metrics.jsonl: one object and a newline.
 func metricsLine(rank int, metrics api.Metrics, now time.Time) ([]byte, error) {
 	line, err := json.Marshal(struct {
 		Time    time.Time   `json:"time"`
@@ -198,5 +199,5 @@ func metricsLine(rank int, metrics api.Metrics, now time.Time) ([]byte, error) {
 func (d *runDir) close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return errors.Join(d.metrics.Close(), d.events.Close(), d.shut(0))
+	return errors.Join(d.metrics.Close(), d.events.Close(), d.closeLogs(0))
 }

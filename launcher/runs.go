@@ -66,7 +66,7 @@ func ParseLedger(text []byte) (entries []Entry, n int, err error) {
 	return entries, n, nil
 }
 
-var again = regexp.MustCompile(`^-[1-9][0-9]*$`)
+var numbered = regexp.MustCompile(`^-[1-9][0-9]*$`)
 
 // RunNames lists the folders of RunsDir; none where it cannot be read.
 func RunNames() (names []string) {
@@ -91,7 +91,7 @@ func NewestRun(name string) (string, error) {
 	newest, last := "", time.Time{}
 	for _, folder := range RunNames() {
 		rest, ok := strings.CutPrefix(folder, name)
-		if !ok || rest != "" && !again.MatchString(rest) {
+		if !ok || rest != "" && !numbered.MatchString(rest) {
 			continue
 		}
 		dir := filepath.Join(parent, folder)

@@ -16,11 +16,11 @@ import (
 // the job.
 const graceAsked = 10 * time.Second
 
-// shutdown is a request to end the job. The registry's lock guards what is not a channel.
+// shutdown is a request to end the job. The registry's lock guards all but the channels.
 type shutdown struct {
-	who       string        // who has asked first; "" = nobody
+	who       string        // person or tool that asked first; "" = nobody
 	asked     chan struct{} // closed by the first request
-	now       chan struct{} // closed by the first request that has no patience
+	now       chan struct{} // closed by the first request to end the job at once
 	hurried   bool          // now is closed
 	members   []int         // workers that were members when the end was asked for, or began
 	dismissed []int         // workers that were ended because they were no members
@@ -45,7 +45,7 @@ func (s *Stopped) Error() string {
 	return fmt.Sprintf("job %s was stopped by %s: %s", s.Job, s.By, strings.Join(ends, ", "))
 }
 
-// askToStop notes a request to end the job. A second one can only make it faster.
+// askToStop notes a request to end the job. A second request can only make the end faster.
 func (r *registry) askToStop(now bool, who string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,8 +74,8 @@ func (r *registry) isHurried() bool {
 	return r.shutdown.hurried
 }
 
-// expectEnd notes the members that are to end well. How a spare ends, or a worker that was just
-// coming, is no matter.
+// expectEnd notes the members that are to end well. It does not matter how a spare ends, or a
+// worker that was just joining.
 func (r *registry) expectEnd(members []int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,8 +89,8 @@ func (r *registry) dismiss(worker int) {
 	r.shutdown.dismissed = append(r.shutdown.dismissed, worker)
 }
 
-// outcome is what to say of a job that was stopped on request: nothing when every worker ended
-// well.
+// outcome is the error of a job that was stopped on request, a *Stopped; nil when every worker
+// ended well, or nobody asked for the end.
 func (r *registry) outcome() error {
 	name := r.name()
 	r.mu.Lock()
@@ -116,9 +116,9 @@ func (r *registry) outcome() error {
 }
 
 // endOnRequest ends the job: members are let go when their step ends, the workers of a job without
-// steps get SIGTERM. It returns when all have ended, or when it has been long enough for stop to
-// end the others.
-func (l *launcher) endOnRequest(ctx context.Context, house *group.Group) error {
+// steps get SIGTERM. It returns when all have ended, or after graceAsked, when stop is to end the
+// others.
+func (l *launcher) endOnRequest(ctx context.Context, services *group.Group) error {
 	l.beginStop()
 	why := l.registry.stoppedBy() + " asked for the end of the job"
 	s := l.agent.Status()
@@ -148,19 +148,20 @@ func (l *launcher) endOnRequest(ctx context.Context, house *group.Group) error {
 			return nil
 		case <-ctx.Done():
 			return l.interrupted(ctx)
-		case <-house.Context().Done():
-			return nil // the error comes from house.Wait
+		case <-services.Context().Done():
+			return nil // the error comes from services.Wait
 		}
 	}
 	return nil
 }
 
+// noteStop reports that the job is stopped, in an event.
 func (l *launcher) noteStop(s agent.Status, why string) {
 	l.onEvent(agent.Event{What: "stop", Generation: s.Generation, Size: s.Size, Step: s.Steps,
 		Because: why})
 }
 
-// dismissOthers ends the workers that have not entered yet.
+// dismissOthers ends the workers that are no members.
 func (l *launcher) dismissOthers(members []int) {
 	for _, w := range l.registry.living() {
 		if !slices.Contains(members, w.worker) {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// stop ends the workers that still run: politely, then not.
+// stop ends the workers that still run: first with SIGTERM, then with SIGKILL. asked says that
+// somebody asked for the end, which leaves workers more time. It blocks until they have ended.
 func (l *launcher) stop(asked bool) error {
 	l.beginStop()
 	grace, kill := graceFailed, (<-chan struct{})(nil)
@@ -28,13 +29,13 @@ func (l *launcher) stop(asked bool) error {
 	return errors.New("launcher: workers were killed but do not end; look at their state in ps")
 }
 
-// beginStop tells apart the workers that end by themselves from those that end because the launcher
-// wants it.
+// beginStop notes that workers which end from now on do so because the launcher ends them.
 func (l *launcher) beginStop() {
 	l.reporter.beginStop()
 	l.registry.beginStop()
 }
 
+// beginStop notes that later endings are those of workers that the launcher ends.
 func (r *registry) beginStop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,17 +51,17 @@ func (r *registry) isStopping() bool {
 	return r.stopping >= 0
 }
 
-// reportFaults tells the membership of the workers that have failed. Only some time after they were
-// stopped do the others hear of it: most have ended by then, and the output shows one exception and
-// not one a rank.
+// reportFaults tells the membership of the workers that have failed. While the launcher stops the
+// workers, the others hear of a failure late on purpose: most have ended by then, and the output
+// shows one exception and not one for each rank.
 func (l *launcher) reportFaults() {
 	for _, e := range l.supervisor.takeFaults(l.registry.isStopping()) {
 		l.agent.Lost(e.worker, e.exit.String())
 	}
 }
 
-// allEnd waits until all started workers have ended, or one of the channels says that it has been
-// long enough.
+// allEnd waits until all started workers have ended, and returns true; or false when one of the
+// channels says that it has been long enough.
 func (l *launcher) allEnd(timeout <-chan time.Time, hurry <-chan struct{}) bool {
 	for len(l.registry.living()) > 0 {
 		select {
@@ -74,9 +75,10 @@ func (l *launcher) allEnd(timeout <-chan time.Time, hurry <-chan struct{}) bool 
 	return true
 }
 
-// awaitOutput lets what workers left behind finish writing, such as the tee of a shell script.
+// awaitOutput waits up to outputWait for processes that workers left behind to finish writing, such
+// as the tee of a shell script.
 func (l *launcher) awaitOutput() {
-	timeout := time.After(draining)
+	timeout := time.After(outputWait)
 	for _, p := range l.supervisor.all() {
 		select {
 		case <-p.Silent():
@@ -88,10 +90,11 @@ func (l *launcher) awaitOutput() {
 	}
 }
 
-// drain waits for the last output, after every process that could write has been swept away.
+// drain waits for the last output and for all goroutines of the workers, after every process that
+// could write was killed.
 func (l *launcher) drain() error {
 	for _, p := range l.supervisor.all() {
-		p.Drain(draining)
+		p.Drain(outputWait)
 	}
 	return l.group.Wait()
 }

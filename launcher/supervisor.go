@@ -15,18 +15,18 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
-// supervisor has the worker processes of this host.
+// supervisor has the worker processes of this host. It is safe for concurrent use.
 type supervisor struct {
 	nodes []numa.Node // memory nodes of this host; nil = there is no choice
-	homes []numa.Node // of these, what workers are bound to
+	homes []numa.Node // those nodes to which workers are bound; none = workers run anywhere
 
-	mu        sync.Mutex
-	program   string // path of the job's program; "" = the job is not known yet
+	mu        sync.Mutex // guards what follows
+	program   string     // path of the job's program; "" = the job is not known yet
 	env       environment
-	orders    []agent.StartOrder // wait for the job to be known
-	processes map[int]*process   // by worker, also those that have ended
+	orders    []agent.StartOrder // orders that wait until the job is known
+	processes map[int]*process   // by worker, also processes that have ended
 	attempts  int                // starts of workers so far
-	faults    []ending           // of workers of which the membership has not heard
+	faults    []ending           // failures of workers of which the membership has not heard
 
 	// reportFaultsAtOnce says that the membership hears of faults without delay.
 	reportFaultsAtOnce bool
@@ -41,21 +41,23 @@ type process struct {
 	ended  bool       // guarded by the supervisor's lock
 }
 
-// newSupervisor finds the memory nodes of this host, unless a test makes some up.
+// newSupervisor makes a supervisor of no processes, and finds the memory nodes of this host unless
+// a test makes some up.
 func newSupervisor(nodes []numa.Node) *supervisor {
 	s := &supervisor{processes: map[int]*process{}}
-	s.survey(nodes)
+	s.findNodes(nodes)
 	return s
 }
 
-// learn is told what to run.
+// learn takes what to run.
 func (s *supervisor) learn(program string, env environment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.program, s.env = program, env
 }
 
-// postpone keeps an order until it is known what to run. It returns false if that is known.
+// postpone keeps an order until it is known what to run. It returns false, and keeps nothing, if
+// that is known.
 func (s *supervisor) postpone(o agent.StartOrder) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +68,7 @@ func (s *supervisor) postpone(o agent.StartOrder) bool {
 	return true
 }
 
-// postponed takes the orders that wait.
+// postponed removes the orders that wait, and returns them.
 func (s *supervisor) postponed() []agent.StartOrder {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +77,8 @@ func (s *supervisor) postponed() []agent.StartOrder {
 	return orders
 }
 
-// start starts the process of a worker. A late one begins as a job of one, as far as torch can see.
-// exit is called when the process has ended.
+// start starts the process of a worker. For torch a late worker begins as a job of one. exit is
+// called, on a goroutine of g, when the process has ended.
 func (s *supervisor) start(g *group.Group, worker int, late bool, token string,
 	output func() (*proc.Output, error), exit func(p *process, e proc.Exit)) (*process, error) {
 	s.mu.Lock()
@@ -118,7 +120,7 @@ func (s *supervisor) start(g *group.Group, worker int, late bool, token string,
 	s.mu.Unlock()
 	close(known)
 	g.Go("close a log", func(context.Context) error {
-		<-p.Silent() // one that stays open would be a descriptor for each lost worker
+		<-p.Silent() // a log that stays open would cost a descriptor for each lost worker
 		_ = out.Close()
 		return nil
 	})
@@ -154,8 +156,8 @@ func (s *supervisor) ended(p *process, e ending) (atOnce bool) {
 	return s.reportFaultsAtOnce
 }
 
-// takeFaults takes the faults of which the membership has not heard. Once the launcher stops the
-// workers, it hears of those that follow at once.
+// takeFaults removes the faults of which the membership has not heard, and returns them. Once the
+// launcher stops the workers, the membership hears of later faults at once.
 func (s *supervisor) takeFaults(stopping bool) []ending {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,8 +176,8 @@ func (l *launcher) environment(j jobMessage) environment {
 		mark: l.place.Mark(), cores: runtime.GOMAXPROCS(0), here: here, addr: j.Addr, port: j.Port}
 }
 
-// signal sends a worker a signal, or has its host do it. One of this host that is being started
-// gets it when it runs.
+// signal sends a worker a signal, or has the worker's host do it. A worker of this host that is
+// being started gets the signal when it runs.
 func (l *launcher) signal(w workerRecord, sig syscall.Signal) {
 	if p := l.supervisor.process(w.worker); p != nil {
 		p.Signal(sig)

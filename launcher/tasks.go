@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// tasks does, one after the other, what the thread of the agent's engine must not wait for.
+// tasks is a queue of functions for which the thread of the agent's engine must not wait. One
+// goroutine runs them, one after the other. It is safe for concurrent use.
 type tasks struct {
 	due chan struct{} // holds a token when there are tasks
 
@@ -15,7 +16,7 @@ type tasks struct {
 
 func newTasks() *tasks { return &tasks{due: make(chan struct{}, 1)} }
 
-// add has run do something.
+// add puts a task into the queue, and does not wait.
 func (t *tasks) add(task func()) {
 	t.mu.Lock()
 	t.list = append(t.list, task)
@@ -26,7 +27,7 @@ func (t *tasks) add(task func()) {
 	}
 }
 
-// run does tasks until the end, and calls done after some of them.
+// run runs tasks until ctx ends, and calls done whenever the queue has become empty.
 func (t *tasks) run(ctx context.Context, done func()) {
 	for {
 		select {

@@ -6,7 +6,7 @@ import "github.com/shoal-ml/shoal/launcher/proc"
 type ending struct {
 	worker   int
 	exit     proc.Exit
-	survived bool // the job goes on without it
+	survived bool // the job goes on without the worker
 }
 
 // fault is what a worker did wrong.
@@ -14,22 +14,23 @@ type fault int
 
 const (
 	noFault     fault = iota
-	badExit           // it ended with a code other than 0, or by a signal
-	neverJoined       // it ended well, but others count on it
-	allLost           // it was the last of those that the job could have gone on without
+	badExit           // the worker ended with a code other than 0, or by a signal
+	neverJoined       // the worker ended well, but never joined, and others count on it
+	allLost           // the worker was the last one, and the job cannot survive the loss of all
 )
 
 // verdict is what the launcher has to do about the workers that have ended so far.
 type verdict struct {
-	done    bool // the job is over: all have ended, or one has failed
-	culprit ending
+	done    bool   // the job is over: all workers have ended, or one has failed
+	culprit ending // the end that the fault is about; meaningless without a fault
 	fault   fault
 }
 
-// judge decides from the endings so far, in their order: the first fault counts, those after it may
-// be its effects. A failure that the job has survived is none; that all members were lost, nothing
-// survives, however those end that were none any more. To end well without joining is a fault only
-// when another has joined (awaited); where nobody joins, each process is a job of its own.
+// judge decides from the endings so far, in their order, out of so many started workers. The first
+// fault counts, since later ones may be its effects. A failure that the job has survived is no
+// fault. No job survives that all members were lost (lost), however the other workers end. To end
+// well without joining is a fault only when another worker has joined (awaited); where nobody
+// joins, each process is a job of its own.
 func judge(started int, ended []ending, joined func(worker int) bool, awaited, lost bool) verdict {
 	well := 0
 	for _, e := range ended {

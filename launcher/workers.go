@@ -11,12 +11,14 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
+// onStart takes an order of the membership to start workers, on the engine's thread.
 func (l *launcher) onStart(o agent.StartOrder) {
 	l.registry.order(o.Count)
 	l.tasks.add(func() { l.startAll(o) })
 }
 
-// startAll starts workers that the membership has ordered, once it is known what they are.
+// startAll starts workers that the membership has ordered, as a task. If it is not known yet what
+// to run, the order waits for that.
 func (l *launcher) startAll(o agent.StartOrder) {
 	if l.supervisor.postpone(o) {
 		return
@@ -29,12 +31,12 @@ func (l *launcher) startAll(o agent.StartOrder) {
 			l.cannotStart(worker, err)
 		}
 	}
-	if where := l.supervisor.whereabouts(o); where != "" {
+	if where := l.supervisor.bindings(o); where != "" {
 		l.console.Note(where)
 	}
 }
 
-// start runs the process of a worker.
+// start starts the process of a worker.
 func (l *launcher) start(worker int) error {
 	late := worker >= l.registry.spec().Workers
 	token := l.agent.Expect(worker, late)
@@ -54,14 +56,14 @@ func (l *launcher) start(worker int) error {
 	stopping := l.registry.begun(worker, p.PID(), late)
 	close(registered)
 	l.report(&message{Started: &startedMessage{worker, p.PID()}})
-	if stopping { // the signal for all may have come before
+	if stopping { // the signal for all workers may have come before this one was registered
 		p.Signal(syscall.SIGTERM)
 	}
 	return nil
 }
 
-// cannotStart ends the job, whose program cannot run on this host, unless the job is well without
-// the worker.
+// cannotStart deals with a worker whose process cannot be started: it ends the job, unless the job
+// is well without the worker.
 func (l *launcher) cannotStart(worker int, err error) {
 	survived := survives(l.registry.spec(), worker, proc.Exit{Code: 127}, l.agent.Status().Elastic)
 	if l.registry.leads() && !survived {
@@ -77,6 +79,8 @@ func (l *launcher) cannotStart(worker int, err error) {
 	}
 }
 
+// onStop takes an order of the membership to end a worker that is no member, on the engine's
+// thread.
 func (l *launcher) onStop(worker int, _ string) {
 	l.tasks.add(func() {
 		w, _ := l.registry.worker(worker)
@@ -88,7 +92,7 @@ func (l *launcher) onStop(worker int, _ string) {
 		l.dismiss(w)
 		l.group.Go("turn away", func(context.Context) error {
 			select {
-			// so that no program goes on behind a loop that it was not in
+			// wait first: a program that was turned away would go on behind its training loop
 			case <-p.Silent():
 			case <-time.After(graceStopped):
 				l.agent.TurnAway(worker)
@@ -98,6 +102,7 @@ func (l *launcher) onStop(worker int, _ string) {
 	})
 }
 
+// onJoin takes that a worker of this host has joined, on the goroutine of its session.
 func (l *launcher) onJoin(worker int, client string) {
 	l.report(&message{Joined: &workerMessage{worker}})
 	if l.cfg.OnJoin != nil {
@@ -105,6 +110,7 @@ func (l *launcher) onJoin(worker int, client string) {
 	}
 }
 
+// onReport takes what a worker of this host reports, on the goroutine of its session.
 func (l *launcher) onReport(worker int, metrics map[string]float64) {
 	l.report(&message{Report: &reportMessage{worker, metrics}})
 	if l.cfg.OnReport != nil {
@@ -112,14 +118,15 @@ func (l *launcher) onReport(worker int, metrics map[string]float64) {
 	}
 }
 
-// onSave has what becomes of a checkpoint among the lines of the worker whose part it was, which
-// may be gone.
+// onSave puts a line about a checkpoint among the output of the worker whose part of the checkpoint
+// it is about, even if the worker is gone.
 func (l *launcher) onSave(worker int, line string) {
 	line = "shoal: " + line
 	l.reporter.line(worker, true, line)
 	l.forward(worker, true, line)
 }
 
+// onEvent takes an event of the job, mostly on the engine's thread.
 func (l *launcher) onEvent(e agent.Event) {
 	if e.What == "generation" && len(l.registry.needed()) > 0 {
 		l.tasks.add(l.releaseDenied)
@@ -127,15 +134,16 @@ func (l *launcher) onEvent(e agent.Event) {
 	l.reporter.event(e)
 }
 
-// onExit deals with the end of a worker of this host. Where the job is led the registry has it
-// first, in the order of the endings: what the membership makes of it can end others. Elsewhere the
-// membership hears it first, since the registry that counts is on another host.
+// onExit deals with the end of a worker of this host, on the goroutine that waited for its process.
+// Where the job is led the registry notes the end first, so that endings are in their order: the
+// membership can end other workers because of it. On other hosts the membership hears of the end
+// first, since the registry that counts is on the host that leads.
 func (l *launcher) onExit(p *process, e proc.Exit) {
-	// where a loss is survived, an end has other reasons than a lost peer
+	// in an elastic job, which survives losses, a lost peer is not why a worker ends
 	elastic := l.agent.Status().Elastic
 	survived := survives(l.registry.spec(), p.worker, e, elastic) &&
 		(!e.OK() || l.registry.unusedSpare(p.worker))
-	w, leads := l.registry.exiting(p.worker)
+	w, leads := l.registry.beginExit(p.worker)
 	atOnce := l.supervisor.ended(p, ending{p.worker, e, survived})
 	end := endOf(p.worker, e, survived)
 	end.Dismissed, end.Log = w.dismissed, p.output.LogPath()
@@ -151,30 +159,32 @@ func (l *launcher) onExit(p *process, e proc.Exit) {
 	case survived || atOnce:
 		l.agent.Lost(p.worker, e.String())
 	}
-	l.registry.told()
+	l.registry.endExit()
 	if leads {
 		l.registry.wake()
 	} else {
 		l.tasks.add(func() {
-			p.Drain(draining)
+			p.Drain(outputWait)
 			end.Tail = p.output.Tail()
 			l.report(&message{Ended: end})
 		})
 	}
-	// which hits one process, and not those that load data for it
+	// SIGKILL ends one process, and not the processes that load data for it
 	if survived && e.Signal == syscall.SIGKILL {
-		_ = proc.SweepGroup(l.place.Run, e.PID) // what it misses goes with the job
+		_ = proc.SweepGroup(l.place.Run, e.PID) // the end of the job sweeps what this misses
 	}
 }
 
-// survives reports whether the job goes on without a worker that ended like this: a worker that was
-// killed is weather; one that failed by itself is a fault that somebody should see, unless the user
-// said how many workers are enough, or it came late and the job was well without it.
+// survives reports whether the job goes on without a worker that ended like this. An elastic job
+// survives that a worker is killed. A worker that fails by itself is a fault that somebody should
+// see, unless the user said how many workers are enough, or the worker came late and the job was
+// well without it.
 func survives(spec job.Spec, worker int, e proc.Exit, elastic bool) bool {
 	return elastic && (e.Signal != 0 || e.Lost != "" || spec.Min > 0 || worker >= spec.Workers)
 }
 
-// dismiss ends a worker that holds nothing. How it ends is no matter, nor what it says to it.
+// dismiss ends a worker that holds nothing of the job. Neither the way in which it ends nor its
+// last output matters.
 func (l *launcher) dismiss(w workerRecord) {
 	l.registry.dismiss(w.worker)
 	if p := l.supervisor.process(w.worker); p != nil {

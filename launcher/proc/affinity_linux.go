@@ -6,9 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onCPUs runs start on the caller's thread, which is locked, while that may use these processors
-// alone: a process that it starts has them from it. No processors, or a kernel that refuses them:
-// start runs as it is. Go makes no new thread of one that is locked, so no other inherits them.
+// onCPUs runs start on the caller's thread, which is locked, while that thread may use only these
+// processors: a process that start starts inherits them. Without processors, or when the kernel
+// refuses them, start runs unbound, and bound is false. Go starts no threads from a locked one, so
+// no thread inherits the processors.
 func onCPUs(cpus []int, start func() error) (bound bool, err error) {
 	var before, now unix.CPUSet
 	for _, c := range cpus {
@@ -20,7 +21,7 @@ func onCPUs(cpus []int, start func() error) (bound bool, err error) {
 	}
 	defer func() {
 		if unix.SchedSetaffinity(0, &before) != nil {
-			// once more than it is unlocked: the thread ends with its goroutine
+			// locked once more than unlocked, the thread ends with its goroutine
 			runtime.LockOSThread()
 		}
 	}()

@@ -10,12 +10,12 @@ import (
 	"syscall"
 )
 
-// guardName is what a guard is called in process listings, and how this program knows that it is
-// one.
+// guardName is the name of a guard in process listings, by which this program knows that it was
+// started as a guard.
 const guardName = "shoal-guard"
 
-// maxGuards bounds how often a guard is replaced: a hand that kills it is met, a guard that cannot
-// live is an error.
+// maxGuards bounds how often a guard is replaced: a guard that somebody kills is replaced, and a
+// guard that cannot run is an error.
 const maxGuards = 100
 
 // A program that links this package turns into a guard when it is started under that name. This
@@ -25,8 +25,7 @@ func init() {
 	if len(os.Args) != 2 || os.Args[0] != guardName {
 		return
 	}
-	// Not listed is SIGABRT and its like: who sends these means it, and is answered with a new
-	// guard.
+	// SIGABRT and the like are not ignored: they are sent on purpose, and Guard starts a new guard.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,
 		syscall.SIGUSR2)
 	if err := takeOver(os.Args[1], syscall.LOCK_EX); err != nil {
@@ -35,8 +34,8 @@ func init() {
 	os.Exit(0)
 }
 
-// Guard keeps a guard process alive until ctx ends, then ends it. started, which may be nil, is
-// told each new process number once that process runs.
+// Guard keeps a guard process alive until ctx ends, then ends it. It blocks meanwhile. started,
+// which may be nil, is called with the number of each guard process once that runs.
 func (p *Place) Guard(ctx context.Context, started func(pid int)) error {
 	for range maxGuards {
 		cmd := exec.CommandContext(ctx, "/proc/self/exe")
@@ -64,6 +63,7 @@ func (p *Place) Guard(ctx context.Context, started func(pid int)) error {
 		maxGuards, p.lockPath())
 }
 
+// startFault is the error of a guard that cannot be started; nil if ctx has ended.
 func startFault(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

@@ -18,9 +18,9 @@ const (
 type Lines struct {
 	Emit func(line []byte)
 
-	held     []byte
-	returned bool // the cursor stands before held: more text overwrites it
-	shown    time.Time
+	held     []byte    // the line that has no end yet
+	returned bool      // the cursor stands at the begin of held: more text overwrites held
+	shown    time.Time // when an overwritten line was last shown
 }
 
 // Feed takes the next bytes of the stream, read at now.
@@ -48,11 +48,13 @@ func (l *Lines) Close() {
 	}
 }
 
+// flush emits held as a line.
 func (l *Lines) flush() {
 	l.Emit(l.held)
 	l.held, l.returned = l.held[:0], false
 }
 
+// hold adds text to held, and emits pieces of maxLine bytes.
 func (l *Lines) hold(p []byte, now time.Time) {
 	if len(p) == 0 {
 		return
@@ -68,6 +70,8 @@ func (l *Lines) hold(p []byte, now time.Time) {
 	}
 }
 
+// overwrite drops held, which a carriage return has ended, and emits it at most once in
+// progressEvery.
 func (l *Lines) overwrite(now time.Time) {
 	if len(l.held) > 0 && now.Sub(l.shown) >= progressEvery {
 		l.shown = now

@@ -49,6 +49,7 @@ func Lookup(command, path string) (string, error) {
 	return "", &CommandError{command, msg}
 }
 
+// executable returns why a file cannot be executed; nil = it can.
 func executable(file string) error {
 	info, err := os.Stat(file)
 	switch {
@@ -62,6 +63,7 @@ func executable(file string) error {
 	return nil
 }
 
+// explain says in words why a file cannot be executed, and what to do.
 func explain(err error, file string) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -9,17 +9,19 @@ import (
 	"time"
 )
 
-// tailLines is how much of its output a failed worker is reported with.
+// tailLines is how many last lines of output the report about a failed worker has.
 const tailLines = 10
 
 // Console shows the lines of all workers of a run, each behind "[rank] ". Lines are written whole.
+// It is safe for concurrent use; a writer that blocks blocks whoever writes a line.
 type Console struct {
-	mu       sync.Mutex
+	mu       sync.Mutex // held while a line is written
 	out, err io.Writer
-	width    int
-	color    bool
+	width    int  // digits of the highest rank
+	color    bool // ranks are coloured
 
-	// also gets every line of a worker; nil = nobody does
+	// Forward is called with every line of a worker too; nil = it is not. It is set before the
+	// first worker starts.
 	Forward func(rank int, stderr bool, line string)
 }
 
@@ -45,25 +47,25 @@ func (c *Console) write(w io.Writer, prefix string, line []byte) {
 	text = append(append(append(text, prefix...), line...), '\n')
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w.Write(text) // nobody to tell when the console itself is gone
+	w.Write(text) // when the console itself is gone, nobody can be told
 }
 
-// Output is where the output of one worker goes: all of it to its log, its lines to the console,
-// the last to the tail.
+// Output takes the output of one worker: all bytes go to a log, lines to the console, and the last
+// lines to a tail. It is safe for concurrent use.
 type Output struct {
 	console *Console
 	rank    int
-	prefix  string
+	prefix  string // what stands before each line on the console
 	log     *os.File
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards what follows
 	tail     *Tail
-	discards bool
-	logErr   error
+	discards bool  // the console gets no more lines
+	logErr   error // first error of writing the log, after which nothing is written to it
 }
 
-// NewOutput writes the log to path, which must not exist yet. Others may append lines of their own
-// to it.
+// NewOutput makes an Output whose log is written to path, which must not exist yet. Other programs
+// may append lines to the log.
 func NewOutput(c *Console, rank int, path string) (*Output, error) {
 	log, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -83,7 +85,7 @@ func (o *Output) Tail() []string {
 	return o.tail.Lines()
 }
 
-// Mute keeps what comes from now on from the console; the log has it.
+// Mute keeps later output from the console. The log still gets it.
 func (o *Output) Mute() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -101,7 +103,8 @@ func (o *Output) Close() error {
 	return err
 }
 
-// copyFrom carries one stream until it ends.
+// copyFrom carries one stream of the worker until the stream ends. to is the console's writer for
+// its lines.
 func (o *Output) copyFrom(r io.Reader, to io.Writer) {
 	lines := Lines{Emit: func(line []byte) {
 		o.mu.Lock()
@@ -128,8 +131,8 @@ func (o *Output) copyFrom(r io.Reader, to io.Writer) {
 	}
 }
 
-// writeLog says once on the console that the log stops; the worker need not suffer from a full disk
-// of ours.
+// writeLog writes to the log. If that fails, it says so once on the console, and the worker goes
+// on: it need not suffer from a full disk of the launcher.
 func (o *Output) writeLog(p []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -18,12 +18,12 @@ import (
 const maxSocketPath = 103
 
 // Place is what a run keeps outside of its run directory while it lives: the paths of its sockets,
-// and a lock that the kernel takes from the launcher when it dies. All lie in a directory that only
+// and a lock, which the kernel releases when the launcher dies. All lie in a directory that only
 // the user can enter.
 type Place struct {
-	Run  string // id of the run, random
-	dir  string
-	lock *os.File
+	Run  string   // random id of the run
+	dir  string   // directory of the sockets and the lock
+	lock *os.File // open and locked file
 }
 
 // NewPlace removes what dead runs have left in dir and makes a place for a new one.
@@ -38,8 +38,8 @@ func NewPlace(dir string) (*Place, error) {
 		return nil, fmt.Errorf("proc: the socket path %s has %d bytes, but the kernel takes %d; "+
 			"set XDG_RUNTIME_DIR to a folder with a shorter path", p.Socket(), n, maxSocketPath)
 	}
-	// Locked before it gets its name: who sees the name of a lock that is free knows that its
-	// launcher is dead.
+	// The file is locked before it gets its name: if a lock with a name is free, its launcher is
+	// dead.
 	unnamed := filepath.Join(dir, p.Run+".new")
 	lock, err := os.OpenFile(unnamed, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
@@ -63,8 +63,8 @@ func (p *Place) Control() string { return filepath.Join(p.dir, p.Run+rundir.Cont
 
 func (p *Place) lockPath() string { return filepath.Join(p.dir, p.Run+".lock") }
 
-// Mark is the value of RunVariable for the processes of this run, inside the run that we are part
-// of ourselves.
+// Mark is the value of RunVariable for the processes of this run. If this program is itself part of
+// a run, the mark begins with the mark of that run.
 func (p *Place) Mark() string {
 	if outer := os.Getenv(RunVariable); outer != "" {
 		return outer + "/" + p.Run
@@ -83,21 +83,22 @@ func (p *Place) Close() error {
 	return errors.Join(remove(p.lockPath()), p.lock.Close())
 }
 
-// removeStale clears the places whose launcher and guard were killed together.
+// removeStale clears the places in dir whose launcher and guard were killed together.
 func removeStale(dir string) error {
 	locks, err := filepath.Glob(filepath.Join(dir, "*.lock"))
 	if err != nil {
 		return fmt.Errorf("proc: %w", err)
 	}
 	for _, path := range locks {
-		// Locked means alive. One that cannot be cleared now waits for the next start: no reason to
-		// refuse this job.
+		// A locked place is in use. A place that cannot be cleared now waits for the next start,
+		// and is no reason to refuse this job.
 		_ = takeOver(path, syscall.LOCK_EX|syscall.LOCK_NB)
 	}
 	return nil
 }
 
-// takeOver clears the place of a dead launcher once it has got its lock.
+// takeOver locks the lock file of a launcher, as flock does with how, which may wait until the
+// launcher is dead, and then clears its place.
 func takeOver(path string, how int) error {
 	lock, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -23,11 +23,12 @@ const RunVariable = "SHOAL_RUN"
 // Exit says how a process ended.
 type Exit struct {
 	PID     int
-	Code    int            // exit code, when Signal is 0
-	Signal  syscall.Signal // what killed it, or 0
+	Code    int            // exit code; meaningless unless Signal is 0
+	Signal  syscall.Signal // signal that killed the process; 0 = none did
 	Started time.Time
 	Ended   time.Time
-	// how it was lost with its host, when nothing else is known of its end: "was lost with host b"
+	// Lost says how the process was lost with its host, when nothing else is known of its end:
+	// "was lost with its host b"; "" = the end was seen.
 	Lost string
 }
 
@@ -45,7 +46,7 @@ func (e Exit) String() string {
 	return "was killed by " + SignalName(e.Signal)
 }
 
-// SignalName is "SIGKILL", or "signal 40" for one without a name.
+// SignalName is the name of a signal, such as "SIGKILL", or "signal 40" for one without a name.
 func SignalName(sig syscall.Signal) string {
 	if name := unix.SignalName(sig); name != "" {
 		return name

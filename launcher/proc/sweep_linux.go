@@ -13,18 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dying is how long a sweep waits for killed processes to be gone; the kernel needs microseconds, a
-// process inside a broken device driver for ever.
+// dying is how long a sweep waits for killed processes to be gone. The kernel needs microseconds; a
+// process inside a broken device driver never ends.
 const dying = 2 * time.Second
 
 // Sweep kills every process of a run and the descendants of these, until none is left. It leaves
 // the guard alone.
 func Sweep(run string) error { return sweep(run, 0) }
 
-// SweepGroup kills what a worker that has ended left in its process group, and the descendants of
-// that: processes that load data for it, say.
+// SweepGroup kills the processes that a worker which has ended left in its process group, and their
+// descendants: processes that load data for the worker, say.
 func SweepGroup(run string, group int) error { return sweep(run, group) }
 
+// sweep is Sweep, or SweepGroup unless group is 0. It blocks for up to dying.
 func sweep(run string, group int) error {
 	deadline := time.Now().Add(dying)
 	for {
@@ -45,10 +46,11 @@ func sweep(run string, group int) error {
 // process is what a sweep knows of an entry of /proc.
 type process struct {
 	pid, parent, group int
-	runs               string // value of RunVariable
-	guard              bool
+	runs               string // value of RunVariable; "" = unknown, or of no run
+	guard              bool   // the process is the guard of some run
 }
 
+// partOf reports whether the process is marked as part of a run, or of a run inside that.
 func (p process) partOf(run string) bool {
 	for id := range strings.SplitSeq(p.runs, "/") {
 		if id == run {
@@ -80,8 +82,8 @@ func victims(all []process, run string, group int) []int {
 	return pids
 }
 
-// processes lists the living processes other than ours. What ends, or belongs to others, while we
-// look is left out.
+// processes lists the living processes but this one. It leaves out processes that end meanwhile; of
+// those of other users it does not know the runs.
 func processes() ([]process, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil || len(dirs) == 0 {
@@ -126,7 +128,7 @@ func State(pid int) byte {
 }
 
 // parseStat reads the parent, the process group and the state from /proc/PID/stat: "4711 (any )
-// text) S 1 4700 …". A state of 0 is none.
+// text) S 1 4700 …". A state of 0 means that stat cannot be read.
 func parseStat(stat []byte) (p process, state byte) {
 	i := bytes.LastIndexByte(stat, ')')
 	fields := strings.Fields(string(stat[i+1:]))
@@ -148,7 +150,7 @@ func variable(block []byte, key string) string {
 	return ""
 }
 
-// killAll kills and waits until all are gone.
+// killAll kills processes and waits until all of them are gone.
 func killAll(pids []int, deadline time.Time) (killed int, err error) {
 	for _, pid := range pids {
 		fd, err := unix.PidfdOpen(pid, 0)

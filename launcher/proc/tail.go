@@ -2,8 +2,8 @@ package proc
 
 // Tail keeps the last lines of a stream. It is not safe for concurrent use.
 type Tail struct {
-	lines []string
-	next  int
+	lines []string // a ring of up to cap(lines) lines
+	next  int      // position of the oldest line, once the ring is full
 }
 
 // NewTail returns a Tail of at most n lines.

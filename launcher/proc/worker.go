@@ -22,24 +22,26 @@ type Command struct {
 	Path string
 	Args []string
 	Env  []string
-	CPUs []int // processors that it may use, if the kernel grants them; none = all that we may
+	CPUs []int // processors to use, if the kernel grants them; none = all that the launcher may use
 }
 
-// Worker is one started process with a process group of its own.
+// Worker is one started process with a process group of its own. It is safe for concurrent use.
 type Worker struct {
 	pid     int
-	bound   bool
-	streams []*os.File // our ends of its stdout and stderr
-	reading atomic.Int32
-	silent  chan struct{}
+	bound   bool          // the process began with the processors of its Command alone
+	streams []*os.File    // the launcher's ends of stdout and stderr
+	reading atomic.Int32  // streams that are still read
+	silent  chan struct{} // closed when reading becomes 0
 
-	// orders signals against reaping, after which the kernel may give the number to somebody else
+	// mu orders signals against reaping, after which the kernel may give the process number to
+	// another process.
 	mu   sync.Mutex
-	gone bool
+	gone bool // the process was reaped
 }
 
-// Start starts a worker in g. Its stdin is empty. ended is called once, when it has ended;
-// processes that it started may still run and write then (Silent, Drain).
+// Start starts a worker, with goroutines in g. The worker's stdin is empty. ended is called once,
+// on one of these goroutines, when the worker has ended; processes that the worker started may
+// still run and write then (Silent, Drain).
 func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, error) {
 	w := &Worker{silent: make(chan struct{})}
 	cmd := &exec.Cmd{Path: c.Path, Args: c.Args, Env: c.Env, SysProcAttr: workerAttr()}
@@ -76,6 +78,7 @@ func Start(g *group.Group, c Command, out *Output, ended func(Exit)) (*Worker, e
 	return w, nil
 }
 
+// read carries one stream to the output until it ends.
 func (w *Worker) read(stream int, out *Output, to io.Writer) {
 	out.copyFrom(w.streams[stream], to)
 	w.streams[stream].Close()
@@ -84,6 +87,7 @@ func (w *Worker) read(stream int, out *Output, to io.Writer) {
 	}
 }
 
+// pipes makes the pipes of stdout and stderr. theirs are the ends that the worker gets.
 func (w *Worker) pipes(cmd *exec.Cmd) (theirs []*os.File, err error) {
 	for range 2 {
 		r, t, err := os.Pipe()
@@ -98,8 +102,8 @@ func (w *Worker) pipes(cmd *exec.Cmd) (theirs []*os.File, err error) {
 	return theirs, nil
 }
 
-// wait blocks until the process has ended. It reaps it in the turn of signals: until then nobody
-// else gets its number.
+// wait blocks until the process has ended, and reaps it with mu held: until then no other process
+// gets its number, and no signal can hit another process.
 func (w *Worker) wait(cmd *exec.Cmd, from time.Time) Exit {
 	awaitExit(w.pid)
 	w.mu.Lock()
@@ -118,10 +122,10 @@ func (w *Worker) wait(cmd *exec.Cmd, from time.Time) Exit {
 	return exit
 }
 
-// PID is the process number, also that of its group.
+// PID is the process number, and also the number of the process group.
 func (w *Worker) PID() int { return w.pid }
 
-// Bound reports whether it began with the processors of its Command alone.
+// Bound reports whether the process began with the processors of its Command alone.
 func (w *Worker) Bound() bool { return w.bound }
 
 // Signal sends sig to the whole process group, unless the worker has ended.
@@ -133,10 +137,12 @@ func (w *Worker) Signal(sig syscall.Signal) {
 	}
 }
 
-// Silent is closed when nobody can write to its output any more, neither it nor what it started.
+// Silent is closed when neither the worker nor a process that it started can write to its output
+// any more.
 func (w *Worker) Silent() <-chan struct{} { return w.silent }
 
-// Drain makes the readers of its output give up after d, should a stranger hold the other end.
+// Drain makes the readers of the worker's output give up after d, in case another process holds the
+// other end. It does not wait.
 func (w *Worker) Drain(d time.Duration) {
 	for _, s := range w.streams {
 		s.SetReadDeadline(time.Now().Add(d))
