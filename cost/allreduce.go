@@ -50,7 +50,7 @@ func (m Model) Time(r collective.Route, hosts, bytes int) float64 {
 	return m.Fixed + all + (all-half)/float64(whole-whole/2)*float64(bytes-whole)
 }
 
-// allReduce is the simulation of an all-reduce.
+// allReduce simulates an all-reduce, as a queue of events. run begins anew each time.
 type allReduce struct {
 	model    Model
 	hosts    int
@@ -83,6 +83,7 @@ type transfer struct {
 	bytes   int
 }
 
+// newAllReduce works out the trees of a route over so many hosts.
 func newAllReduce(m Model, r collective.Route, hosts int) *allReduce {
 	s := &allReduce{model: m, hosts: hosts, piece: r.Piece, trees: r.Strategy.Trees(hosts, -1),
 		out: make([]sim.Resource, hosts), received: make([]float64, hosts),
@@ -107,7 +108,8 @@ func newAllReduce(m Model, r collective.Route, hosts int) *allReduce {
 	return s
 }
 
-// run returns the seconds from the first piece to the last result.
+// run plays an all-reduce of so many bytes through, and returns the seconds from the first piece to
+// the last result.
 func (s *allReduce) run(bytes int) float64 {
 	s.segment = (bytes + s.trees - 1) / s.trees
 	s.pieces = (s.segment + s.piece - 1) / s.piece
@@ -134,7 +136,7 @@ func (s *allReduce) run(bytes int) float64 {
 	for s.events.Len() > 0 {
 		switch at, t := s.events.Next(); {
 		case !t.arrived:
-			s.carry(at, t)
+			s.send(at, t)
 		case t.result:
 			s.sendDown(at, t)
 		default:
@@ -144,24 +146,25 @@ func (s *allReduce) run(bytes int) float64 {
 	return s.end
 }
 
+// missingAt is the element of missing for a piece of a tree on a host.
 func (s *allReduce) missingAt(tree, piece, host int) *int {
 	return &s.missing[(tree*s.pieces+piece)*s.hosts+host]
 }
 
-// carry takes a piece from the cable of its sender to that of its receiver.
-func (s *allReduce) carry(at float64, t transfer) {
+// send sends a piece from the cable of its sender to that of its receiver, at a time in seconds.
+func (s *allReduce) send(at float64, t transfer) {
 	wire := float64(t.bytes) * s.model.Beta
 	s.out[t.from].Use(at, s.model.Piece)
-	sent := max(s.out[t.from].Use(at, wire), s.stream(at, t, wire))
+	sent := max(s.out[t.from].Use(at, wire), s.useStream(at, t, wire))
 	// The receiver takes in the piece while the sender still sends it.
 	s.received[t.to] = max(sent+s.model.Alpha, s.received[t.to]+wire)
 	t.arrived = true
 	s.events.Add(s.received[t.to], t)
 }
 
-// stream gives a piece to the stream of its link that is free first, and returns when that stream
-// has sent it; 0 where one stream fills a cable.
-func (s *allReduce) stream(at float64, t transfer, wire float64) float64 {
+// useStream gives a piece to the stream of its link that is free first, and returns when that
+// stream has sent it; 0 where one stream fills a cable.
+func (s *allReduce) useStream(at float64, t transfer, wire float64) float64 {
 	if s.streams == nil {
 		return 0
 	}

@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// Class is a set of all-reduces that are taken for the same: over as many hosts, of lengths that
-// differ by less than an eighth.
+// Class is a set of all-reduces that are treated alike: they go over the same number of hosts, and
+// their lengths differ by less than an eighth.
 type Class struct {
 	Hosts int
 	Bytes int // the least number of bytes in the class

@@ -29,7 +29,7 @@ func (m Model) Fit(samples []Sample) Model {
 	if !slices.ContainsFunc(samples, func(s Sample) bool {
 		return (s.Route.Streams > 1) != (samples[0].Route.Streams > 1)
 	}) {
-		fitted-- // Share is the last
+		fitted-- // Share is the last of the parameters
 	}
 	best := m.loss(samples)
 	for step := 4.0; step > 1.04; step = math.Sqrt(step) {
@@ -50,12 +50,12 @@ func (m Model) Fit(samples []Sample) Model {
 	return m
 }
 
-// parameters are those that Fit can change.
+// parameters are the parameters that Fit can change.
 func (m *Model) parameters() [5]*float64 {
 	return [...]*float64{&m.Fixed, &m.Alpha, &m.Piece, &m.Beta, &m.Share}
 }
 
-// loss is what Fit makes as small as it can.
+// loss is the sum of squares that Fit minimizes.
 func (m Model) loss(samples []Sample) (sum float64) {
 	for _, s := range samples {
 		x := math.Log(m.Time(s.Route, s.Hosts, s.Bytes) / s.Seconds)

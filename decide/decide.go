@@ -27,7 +27,8 @@ type Estimate struct {
 	Predicted bool // by a model; false = measured
 }
 
-// Because is the reason of a Decision: what the choice before takes, and the one that replaces it.
+// Because is the reason of a Decision: how long the choice before takes, and how long the choice
+// that replaces it.
 type Because struct{ From, To Estimate }
 
 // Decision is that one choice replaces another, and why. From and To are equal in a decision to
@@ -42,7 +43,7 @@ func (d Decision[T]) Reason() string {
 	return fmt.Sprintf("%v %s, %v %s", d.From, d.Because.From, d.To, d.Because.To)
 }
 
-// String says how long, such as "took 3.2 ms" or "may take 2.9 ms".
+// String says how long the choice takes, such as "took 3.2 ms" or "may take 2.9 ms".
 func (e Estimate) String() string {
 	verb := "took"
 	if e.Predicted {

@@ -5,11 +5,11 @@ import "slices"
 // WindowSize is the number of samples that a Window keeps.
 const WindowSize = 8
 
-// Window is the newest samples of a series, of which it knows the least and the median. The zero
-// value has none.
+// Window holds the newest samples of a series, and knows their minimum and median. The zero value
+// has no samples.
 type Window struct {
 	samples [WindowSize]float64 // a ring: sample i lies at i % WindowSize
-	n       int
+	n       int                 // samples ever added
 }
 
 // Add adds a sample, in place of the oldest when the window is full.

@@ -21,11 +21,11 @@ import (
 // Every agent has one and tells it of all that it takes part in, so that whoever leads next has
 // seen the same. Use NewRoutes.
 type Routes struct {
-	start   cost.Model // where fits begin
+	start   cost.Model // model from which fits start
 	classes map[cost.Class]*classState
 }
 
-// RouteDecision is the route that the all-reduces of a class go from now on, and why.
+// RouteDecision is the route that the all-reduces of a class take from now on, and why.
 type RouteDecision struct {
 	cost.Class
 	decide.Decision[collective.Route]
@@ -34,7 +34,7 @@ type RouteDecision struct {
 const (
 	// trialLength is how many all-reduces by a route show what it takes, which is their median.
 	trialLength = sense.WindowSize
-	// earlyLength is how many of them show that a route takes longer than another one.
+	// earlyLength is how many all-reduces show that a route takes longer than another one.
 	earlyLength = 3
 	// maxPatience is the most all-reduces from one decision to the next.
 	maxPatience = 1024
@@ -53,7 +53,8 @@ const (
 	// minStreamBytes is the shortest all-reduce that shows what several streams are worth.
 	minStreamBytes = 1 << 20
 
-	// driftFactor is how much longer or shorter a route takes when the network is another one.
+	// driftFactor is by what factor the time of a route must change to show that the network has
+	// changed.
 	driftFactor = 1.3
 
 	// maxClasses bounds the classes of a job; all-reduces of more are left as they are.
@@ -65,18 +66,19 @@ const (
 	maxFitClasses = 8
 )
 
-// classState is what is known of a class, and the route that it goes.
+// classState is what is known of a class of all-reduces, and the route that they take.
 type classState struct {
 	cost.Class
 	route    collective.Route
 	bytes    int              // bytes of the newest all-reduce, on each host
-	trial    bool             // the route is tried in place of previous
-	previous collective.Route // meaningful during a trial
+	trial    bool             // route is tried in place of previous
+	previous collective.Route // route before the trial; meaningless outside of one
 
-	since    int     // all-reduces by the route since the last decision
+	since    int     // all-reduces by route since the last decision
 	patience int     // all-reduces from the last decision to the next
-	settled  float64 // seconds that the route took at the last decision; 0 = there was none
-	seconds  map[collective.Route]*sense.Window
+	settled  float64 // seconds that route took at the last decision; 0 = there was none
+	// seconds has, by route, how many seconds all-reduces took.
+	seconds map[collective.Route]*sense.Window
 }
 
 // NewRoutes returns a policy that has seen nothing. Its fits start from a model, whose Gamma stays.
@@ -184,8 +186,8 @@ func (p *Routes) decide(c *classState) (RouteDecision, bool) {
 	return c.change(to, now, decide.Estimate{Seconds: expected, Predicted: true}), true
 }
 
-// sent is how many bytes each host sends for the newest all-reduce: the least there can be, which
-// all routes but stars come to.
+// sent is how many bytes each host sends for the newest all-reduce: the least possible number,
+// which all routes but stars reach.
 func (c *classState) sent() float64 {
 	return 2 * float64(c.bytes) * float64(c.Hosts-1) / float64(c.Hosts)
 }
@@ -197,14 +199,14 @@ func (c *classState) drifted(w *sense.Window) bool {
 		(w.Min() > driftFactor*c.settled || c.settled > driftFactor*driftFactor*w.Median())
 }
 
-// revert ends a trial that brought nothing. The next one has to wait the longer.
+// revert ends a trial that brought nothing, and doubles the time until the next one.
 func (c *classState) revert() RouteDecision {
 	c.trial, c.patience, c.since = false, min(2*c.patience, maxPatience), 0
 	return c.change(c.previous, c.seconds[c.route].Median(),
 		decide.Estimate{Seconds: c.seconds[c.previous].Median()})
 }
 
-// change lets a class go another way, where the route of now takes so many seconds.
+// change has a class take another route. now is how many seconds the present route takes.
 func (c *classState) change(to collective.Route, now float64, then decide.Estimate) RouteDecision {
 	from := c.route
 	c.route = to
@@ -212,11 +214,11 @@ func (c *classState) change(to collective.Route, now float64, then decide.Estima
 		Because: decide.Because{From: decide.Estimate{Seconds: now}, To: then}}}
 }
 
-// best returns what should be tried in place of the route, which takes so many seconds now, and
-// what it should take; the route itself if there is nothing. It is the candidate that should take
-// least, but first come those that tell the model much. A candidate that was measured should take
-// what it took, another one as much more or less than the route as the model says. What was tried
-// under another name is not tried again.
+// best returns the route that should be tried in place of the present one, which takes so many
+// seconds now, and the seconds that it is expected to take; the present route if there is none. It
+// prefers candidates that tell the model much, and else the one that is expected to take least. A
+// measured candidate is expected to take its median, another one as much more or less than the
+// present route as the model says. A route that was tried under another name is not tried again.
 func (c *classState) best(model cost.Model, now float64) (best collective.Route, expected float64) {
 	best, expected = c.route, trialMargin*now
 	predicted := model.Time(c.route, c.Hosts, c.Bytes)
@@ -261,8 +263,8 @@ func (c *classState) informs(r collective.Route) bool {
 		r.Piece == collective.MinPiece && (ring || clique)
 }
 
-// samples returns what the model is fitted to: all routes of a class, and those that some other
-// classes go.
+// samples returns what the model is fitted to: all routes of a class, and the present routes of
+// some other classes.
 func (p *Routes) samples(c *classState) (list []cost.Sample) {
 	for _, r := range slices.SortedFunc(maps.Keys(c.seconds), func(a, b collective.Route) int {
 		return cmp.Compare(a.String(), b.String())
@@ -281,7 +283,7 @@ func (p *Routes) samples(c *classState) (list []cost.Sample) {
 	return list
 }
 
-// sample adds what a route took to a list, if that is known.
+// sample appends how long a route takes to a list, if that was measured.
 func (c *classState) sample(r collective.Route, list []cost.Sample) []cost.Sample {
 	if w := c.seconds[r]; w != nil && w.Count() >= earlyLength {
 		list = append(list, cost.Sample{Route: r, Hosts: c.Hosts, Bytes: c.bytes,

@@ -14,11 +14,11 @@ import (
 // none is. Transfers of one period wait for each other's pieces, so that only the time of the whole
 // period is known: each has the share of it that it has of the bytes. The zero value is ready.
 type AllReduces struct {
-	open    int            // transfers under way
+	open    int            // transfers under way; 0 = no period is under way
 	began   sense.Duration // begin of the period
-	ended   sense.Duration // end of the last transfer that is over; began, before there is one
+	ended   sense.Duration // end of the newest transfer that is over; began while there is none
 	bytes   int            // bytes of all transfers of the period
-	longest int            // bytes of the longest of them
+	longest int            // bytes of the longest of these transfers
 	invalid bool           // a transfer was given up, or is a reshape: the period tells nothing
 	samples []cost.Sample  // all-reduces of the period, one of each class and route
 }
@@ -42,7 +42,7 @@ func alike(a, b cost.Sample) bool {
 	return a.Route == b.Route && cost.ClassOf(a.Hosts, a.Bytes) == cost.ClassOf(b.Hosts, b.Bytes)
 }
 
-// Abort removes transfers that were given up. Nothing is known of their period.
+// Abort removes transfers that were given up. Their period yields no samples.
 func (m *AllReduces) Abort(transfers int) {
 	m.open -= transfers
 	m.invalid = m.invalid || transfers > 0

@@ -1,5 +1,5 @@
-// Package probe measures what this processor costs: a byte that is added, a byte that is copied and
-// verified. The clock comes in as an argument, so that the package itself has none.
+// Package probe measures how long this processor takes: to add a byte, and to copy and verify a
+// byte. The clock comes in as an argument, so that the package itself has none.
 package probe
 
 import (

@@ -12,8 +12,8 @@ const (
 	// maxEnded is how many stalls a baseline remembers.
 	maxEnded = 15
 	// minEnded is how many stalls make stalls of their length usual: a worker that saves a model
-	// now and then, and for which the others wait, is reported that often. It is also after how
-	// many newer ones a stall counts half as much.
+	// now and then, and for which the others wait, is reported that often. It is also the half-life
+	// of a stall, in newer stalls: after so many a stall counts half as much.
 	minEnded = 3
 )
 
@@ -23,8 +23,8 @@ type baseline []ended
 
 // ended is a stall that is over.
 type ended struct {
-	took sense.Duration
-	at   sense.Duration // when it was over
+	took sense.Duration // how long the stall lasted
+	at   sense.Duration // when the stall was over
 }
 
 // learn takes a stall that has ended.
@@ -38,8 +38,8 @@ func (b *baseline) learn(begin, end sense.Duration) {
 	}
 }
 
-// usual returns up to how long a stall that began then is like others before it: twice their
-// weighted median. It is 0 where there are too few of them.
+// usual returns how long a stall that began at a time may last and be like others before it: twice
+// their weighted median; 0 = there were too few of them.
 func (b baseline) usual(begin sense.Duration) sense.Duration {
 	if len(b) < minEnded || b.outdated(begin) {
 		return 0
@@ -61,7 +61,8 @@ func (b baseline) usual(begin sense.Duration) sense.Duration {
 	return 2 * list[at].took
 }
 
-// outdated reports whether the stalls have not come again for twice as long as they came.
+// outdated reports whether the last stall is more than twice as long ago as the stalls were apart,
+// from the first to the last.
 func (b baseline) outdated(now sense.Duration) bool {
 	if len(b) < minEnded {
 		return false
@@ -70,7 +71,7 @@ func (b baseline) outdated(now sense.Duration) bool {
 	return now-last > 2*(last-first)
 }
 
-// excuse takes out a time in which nobody observed.
+// excuse takes a pause in which nobody observed out of all times.
 func (b baseline) excuse(pause sense.Duration) {
 	for i := range b {
 		b[i].at += pause

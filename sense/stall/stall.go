@@ -19,8 +19,8 @@ const (
 	// maxGap is how much longer than Interval two calls can lie apart while the agent runs: behind
 	// a longer gap the agent itself stood still.
 	maxGap = sense.Second
-	// resolution is what a person would not notice: steps that follow faster are heard as one, and
-	// no wait under 12 times as long is unusual.
+	// resolution is a time that a person would not notice: steps that follow each other faster
+	// count as one, and no wait under 12 times as long is unusual.
 	resolution = 2 * Interval
 
 	// startupChanges is how many observations of a change belong to the start of a job, when
@@ -37,16 +37,17 @@ const (
 // for concurrent use.
 type Detector struct {
 	rhythm *accrual.Detector[sense.Duration] // of all changes in the job
-	// steady is the rhythm of the changes behind the start; nil as long as these have not begun,
-	// and once it has become the rhythm.
-	steady   *accrual.Detector[sense.Duration]
-	changes  int            // changes observed since the first commit, up to warmChanges
-	now      sense.Duration // the last observation
-	applied  uint64         // entries of the log that were applied then
+	// steady is the rhythm of the changes after the start of the job; nil before the first of them,
+	// and once steady has become rhythm.
+	steady  *accrual.Detector[sense.Duration]
+	changes int            // changes observed since the first commit, up to warmChanges
+	now     sense.Duration // time of the last observation
+	applied uint64         // entries of the log that were applied at that time
+	// since has, for each present wait, when the wait was first observed.
 	since    map[collective.WaitID]sense.Duration
-	stalls   map[topo.WorkerID]*Stall
+	stalls   map[topo.WorkerID]*Stall // the present stalls
 	baseline baseline
-	gone     func(topo.WorkerID) bool
+	gone     func(topo.WorkerID) bool // whether a worker is lost or was released
 }
 
 // Stall is a worker for which others wait.
@@ -54,9 +55,9 @@ type Stall struct {
 	collective.Wait // the oldest wait for the worker
 
 	since      sense.Duration // when that wait was first observed
-	begin      sense.Duration // when the first of the waits that follow on each other was
+	begin      sense.Duration // when the first of the waits that follow on each other was observed
 	suspicious bool           // the wait is longer than the rhythm explains
-	reported   bool           // and than the waits that were suspicious before
+	reported   bool           // the wait is longer than the baseline too, and Observe returned it
 }
 
 // Unusual reports whether the stall was returned by Observe as one that has become unusual.
@@ -68,9 +69,9 @@ func New(gone func(topo.WorkerID) bool) *Detector {
 	return &Detector{rhythm: accrual.New(resolution, 0), gone: gone}
 }
 
-// Observe takes who is waited for now, whether this agent leads the job, and how much of the log it
-// has applied. It returns the stalls that have become unusual, and those that had and are over, in
-// the order of the workers.
+// Observe takes the waits of this moment, whether this agent leads the job, and how many entries of
+// the log it has applied. It returns the stalls that have become unusual, and the unusual ones that
+// are over, each in the order of the workers.
 func (d *Detector) Observe(now sense.Duration, leads bool, applied uint64,
 	waits []collective.Wait) (unusual, over []*Stall) {
 	if gap := now - d.now - Interval; gap > maxGap {
@@ -110,11 +111,11 @@ func (d *Detector) Observe(now sense.Duration, leads bool, applied uint64,
 			unusual = append(unusual, s)
 		}
 	}
-	sort(unusual)
+	sortByWorker(unusual)
 	return unusual, over
 }
 
-// learn takes it that something has changed.
+// learn tells the rhythm that something in the job has changed.
 func (d *Detector) learn(now sense.Duration) {
 	d.rhythm.Heard(now)
 	if d.steady != nil {
@@ -131,8 +132,8 @@ func (d *Detector) learn(now sense.Duration) {
 	}
 }
 
-// carryOver brings what is known of stalls to those that go on, and returns those that were
-// reported and are over. How a stall ends is for the agent that leads to see.
+// carryOver copies what is known of the stalls before to those that go on, and returns the reported
+// ones that are over. Only the agent that leads learns from the end of a stall, and returns it.
 func (d *Detector) carryOver(now sense.Duration, leads bool,
 	before map[topo.WorkerID]*Stall) (over []*Stall) {
 	for w, s := range before {
@@ -148,13 +149,13 @@ func (d *Detector) carryOver(now sense.Duration, leads bool,
 			over = append(over, s)
 		}
 	}
-	if len(over) > 0 { // the rhythm must not learn what was no part of it
+	if len(over) > 0 { // the rhythm must not learn from a stall
 		d.excuseSilence(d.rhythm.Silence(now))
 	}
 	if !leads {
 		return nil
 	}
-	sort(over)
+	sortByWorker(over)
 	return over
 }
 
@@ -166,14 +167,14 @@ func (d *Detector) End() (over []*Stall) {
 		}
 	}
 	d.since, d.stalls = nil, nil
-	sort(over)
+	sortByWorker(over)
 	return over
 }
 
 // Stalls returns the workers that were waited for at the last observation, in order.
 func (d *Detector) Stalls() []*Stall {
 	list := slices.Collect(maps.Values(d.stalls))
-	sort(list)
+	sortByWorker(list)
 	return list
 }
 
@@ -189,7 +190,7 @@ func (d *Detector) suspects(wait sense.Duration) bool {
 	return d.rhythm.Suspect(d.now - d.rhythm.Silence(d.now) + wait)
 }
 
-// excuseSilence takes a part out of the present silence.
+// excuseSilence takes a time out of the present silence of the rhythms.
 func (d *Detector) excuseSilence(part sense.Duration) {
 	d.rhythm.Excuse(part)
 	if d.steady != nil {
@@ -197,7 +198,7 @@ func (d *Detector) excuseSilence(part sense.Duration) {
 	}
 }
 
-// excuse takes out a time in which nobody observed, because this process stood still.
+// excuse takes a pause, in which this process stood still and observed nothing, out of all times.
 func (d *Detector) excuse(pause sense.Duration) {
 	d.excuseSilence(pause)
 	d.baseline.excuse(pause)
@@ -209,6 +210,7 @@ func (d *Detector) excuse(pause sense.Duration) {
 	}
 }
 
-func sort(list []*Stall) {
+// sortByWorker sorts stalls by the numbers of their workers.
+func sortByWorker(list []*Stall) {
 	slices.SortFunc(list, func(a, b *Stall) int { return cmp.Compare(a.Worker, b.Worker) })
 }
