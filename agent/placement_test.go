@@ -24,9 +24,10 @@ func TestWhatIsOnOneHostOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	there := placement{layout: l, domain: []int{0, 0, 1, 1}, domains: "host"}
-	if got, want := there.unreplicatedText(), "32 bytes of 2 tensors, layers.0 the first, are on one "+
+	got, want := there.unreplicatedText(), "32 bytes of 2 tensors, layers.0 the first, are on one "+
 		"host only (32 of them on several workers there: shoal run --redundant can have those "+
-		"on two hosts)"; got != want {
+		"on two hosts)"
+	if got != want {
 		t.Errorf("a job says %q, not %q", got, want)
 	}
 }
