@@ -23,10 +23,11 @@ type elasticJob struct {
 	group *group.Group
 
 	ballast int // bytes of state beside the parameters
-	// by step; nil = the average comes in place of the gradient, and not in a shared result
+	// averages has the average gradient of each step, which comes in a shared result; nil = it
+	// comes in place of the gradient.
 	averages map[int][]float64
-	folder   string // for checkpoints; "" = none are made
-	// runs where this worker is about to give a joiner the state; may be nil
+	folder   string // folder of checkpoints; "" = none are made
+	// handsOver runs when a worker is about to give a joiner the state; nil = nothing runs.
 	handsOver func(j *client.Job, number int) error
 
 	mu       sync.Mutex
@@ -34,7 +35,7 @@ type elasticJob struct {
 	finals   map[int][]float64
 	steps    map[int]int
 	events   []agent.Event
-	onEvent  func(e agent.Event) // is told of them too, on the engine's thread; nil = none
+	onEvent  func(e agent.Event) // called with each event, on the engine's thread; nil = it is not
 	released []int               // ranks
 	free     []int               // numbers of these
 	started  chan int            // numbers that the membership ordered

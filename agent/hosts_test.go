@@ -26,16 +26,16 @@ type testHosts struct {
 	t       *testing.T
 	hub     *mem.Hub
 	over    func(fabric.Network) fabric.Network // what an agent gets in place of its network
-	workers int                                 // that the job begins with
+	workers int                                 // workers that the job begins with
 	orders  agent.Orders
 	starts  *group.Group
-	head    *agent.Agent // that the job begins on
+	head    *agent.Agent // agent of the host on which the job begins
 	mu      sync.Mutex
 	agents  map[string]*agent.Agent
 	ends    map[string]context.CancelFunc // by host: ends its agent
-	// hosts of which launchers have heard that they are, each with the host of the launcher
+	// gone lists what launchers have heard of hosts that are gone, with the host of the launcher.
 	gone    []string
-	onGone  func(name, host string) // the launcher of a host hears that another is gone; nil = none
+	onGone  func(name, host string) // called with a launcher and a gone host; nil = not
 	started chan startOrder         // workers that the membership ordered
 }
 

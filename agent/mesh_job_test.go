@@ -28,11 +28,11 @@ type meshJob struct {
 	starts  *group.Group
 	workers *group.Group
 	arrived chan arrival
-	// before a worker hands its state over; may be nil
+	// does runs before a worker hands its state over; nil = nothing runs.
 	does func(number int, at *agent.Agent, next string) error
-	// what is done to what a worker begins with; may be nil
+	// spoils changes the state that a worker begins with; nil = it stays right.
 	spoils func(number int, memory []byte)
-	// what a worker states in place of what is true; may be nil
+	// states changes what a worker states of the state; nil = the worker states what is true.
 	states func(number int, said *reshape.Statement)
 	spread bool // the job is redundant
 	orders agent.Orders
@@ -42,7 +42,7 @@ type meshJob struct {
 type arrival struct {
 	mesh string
 	rank int
-	err  string // of its call, in place of all that
+	err  string // error of its call, which leaves mesh and rank unset; "" = none
 }
 
 // liveSpec places tensors in all ways: whole, cut unevenly, on some stages; and unless every place

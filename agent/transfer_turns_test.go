@@ -24,7 +24,7 @@ func (s *stations) Unused(f func()) {
 
 // A host begins with a turn when what is of the one before has left, and with none when the
 // transfer is over.
-func TestProceed(t *testing.T) {
+func TestSendTurns(t *testing.T) {
 	for _, givenUp := range []bool{false, true} {
 		const n = 1 << 20
 		network, done := &stations{}, 0
