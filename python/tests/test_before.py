@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-pytest.importorskip("numpy")
+numpy = pytest.importorskip("numpy")
 
 from test_checkpoint import WORKER, results
 
@@ -19,4 +19,14 @@ def test_a_job_goes_on_from_a_checkpoint_of_the_release_before(launch, tmp_path)
     shutil.copytree(BEFORE / "job", tmp_path / "job")
     output = launch(2, WORKER, tmp_path / "job", *TRAINING)
     assert re.findall(r"FROM (\d+)", output) == ["5", "5"], output
-    assert results(output) == whole
+    assert comparable(results(output)) == comparable(whole)
+
+
+def comparable(results):
+    """What workers print at their end. The third value is a sum over the bits of the parameters: it
+    is compared under the NumPy that the checkpoint was trained with, because sines of other versions
+    differ in their last bits.
+    """
+    if numpy.__version__.startswith("1.24."):
+        return results
+    return {rank: [*values[:2], *values[3:]] for rank, values in results.items()}
