@@ -108,7 +108,7 @@ func (r *leader) adoptCalls(reports map[string]Report) {
 				switch {
 				case taken[ticket{c.Worker, c.Ticket}]:
 				case r.aborted[c.Worker]:
-					r.ready([]collective.Ready{
+					r.addBatches([]collective.Ready{
 						{Calls: []*collective.Posted{r.agent.pool.call(c)},
 							Err: &collective.LostError{Why: "has dropped the step",
 								Call: c.String()}}})
@@ -160,7 +160,7 @@ func (r *leader) adoptLosses(reports map[string]Report) {
 	maps.DeleteFunc(gone, func(_ topo.WorkerID, is bool) bool { return !is })
 	for _, w := range sorted(gone) {
 		how := cmp.Or(r.dead[w], "is lost with its host")
-		r.ready(r.matcher.Lost(w, how, nil))
+		r.addBatches(r.matcher.Lost(w, how, nil))
 	}
 	for _, w := range sorted(r.aborted) {
 		r.dropsStep(w)

@@ -11,7 +11,7 @@ import (
 
 // delivery is a payload between the head and the follower of one agent.
 type delivery struct {
-	up      bool
+	up      bool // whether the payload goes from the follower to the head
 	payload Payload
 }
 
@@ -37,15 +37,15 @@ func (a *Agent) queue(up bool, b Payload) {
 	a.inner = append(a.inner, delivery{up, a.pool.retain(b)})
 }
 
-// direct reports whether what the head and the follower of this agent tell each other would be
-// heard next, so that it need not be queued.
-func (a *Agent) direct() bool {
+// canCallDirectly reports whether what the head and the follower of this agent tell each other
+// would be heard next, so that it need not be queued.
+func (a *Agent) canCallDirectly() bool {
 	return a.leader != nil && a.leader.reports == nil && len(a.inner) == 0
 }
 
-// tell sends a payload to the head, if there is one. A head that comes later gets it with the
+// tellHead sends a payload to the head, if there is one. A head that comes later gets it with the
 // report.
-func (a *Agent) tell(b Payload) {
+func (a *Agent) tellHead(b Payload) {
 	switch {
 	case a.leader != nil:
 		a.queue(true, b)
@@ -113,9 +113,9 @@ func (a *Agent) eachStream(do func(to string, s *stream)) {
 	}
 }
 
-// remind tells who leads: the head tells those who have not reported, who hears nothing of the head
-// tells it, and who has lost it tells everybody.
-func (a *Agent) remind() {
+// remindOfHead tells others who leads. A head tells the hosts that have not reported. An agent that
+// has heard nothing from its head tells the head, and one that has lost its head tells everybody.
+func (a *Agent) remindOfHead() {
 	switch {
 	case a.leader != nil:
 		a.hosts = sortedInto(a.hosts, a.up)
@@ -131,15 +131,15 @@ func (a *Agent) remind() {
 	}
 }
 
-// frame takes a frame. Who speaks of an earlier head hears who leads now.
-func (a *Agent) frame(from string, f *Frame) {
+// onFrame takes a frame. An agent that still speaks with an earlier head is told who leads now.
+func (a *Agent) onFrame(from string, f *Frame) {
 	record, known := a.acceptor.Record()
 	switch {
 	case !known || f.Term > record.Since:
 	case f.Term < record.Since:
 		a.send(from, Answer{member.Decision{Record: record}})
 	case f.Up && a.leader != nil:
-		a.leader.frame(from, f)
+		a.leader.onFrame(from, f)
 	case !f.Up && a.uplink != nil && from == record.Head:
 		for _, b := range a.uplink.receive(f, nil) {
 			a.queue(false, b)
@@ -147,9 +147,9 @@ func (a *Agent) frame(from string, f *Frame) {
 	}
 }
 
-// frame takes a frame of a follower. The first one opens the stream; one of a host that was lost
-// hears that it is.
-func (r *leader) frame(from string, f *Frame) {
+// onFrame takes a frame of a follower. The first frame opens the stream. A host that counts as lost
+// is told the decision, from which it learns that.
+func (r *leader) onFrame(from string, f *Frame) {
 	p := r.peers[from]
 	switch {
 	case r.lostHosts[from]:
@@ -177,7 +177,7 @@ func (r *leader) frame(from string, f *Frame) {
 		return
 	}
 	for _, b := range news {
-		// what it said before can have ended this rule, or its own part in the job
+		// an earlier payload can have ended the rule of this head, or the host's part in the job
 		if r.agent.leader != r || r.lostHosts[from] {
 			return
 		}

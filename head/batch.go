@@ -12,16 +12,18 @@ import (
 
 // batch is a set of collectives that are executed and committed together.
 type batch struct {
-	number   BatchID // 0 = not dispatched: a worker of it takes part in an earlier one
-	replaces BatchID // the batch that was withdrawn for this one; 0 = none
-	sets     []collective.Ready
+	// number is 0 until the batch is dispatched: a worker with a call in it is busy in an earlier
+	// batch until then.
+	number   BatchID
+	replaces BatchID              // the batch that was withdrawn for this one; 0 = none
+	sets     []collective.Ready   // the collectives, in the order in which they became ready
 	calls    []*collective.Posted // the memory behind the calls of sets
-	hosts    []string             // the hosts that execute it, sorted
-	waiting  []string             // the hosts among them that have not executed it
-	here     bool                 // whether this host alone executes it, when it is committed
-	step     bool                 // whether a step ends with it
-	told     bool                 // whether the membership knows that its step is at its end
-	proof    digest.Proof         // the sum of what hosts have proved; zero unless it is a reshape
+	hosts    []string             // the hosts that execute the batch, sorted
+	waiting  []string             // the hosts of the batch that have not executed it
+	here     bool                 // whether this host alone executes the batch, at its commit
+	step     bool                 // whether a step ends with the batch
+	told     bool                 // whether the membership knows that the step is at its end
+	proof    digest.Proof         // the sum of what hosts have proved; zero unless a reshape
 }
 
 // batchID returns the number of a batch: no two heads give the same one, and later ones are higher.
@@ -44,14 +46,14 @@ func (r *leader) post(c Call) {
 	}
 	if c.Kind.Pairwise() {
 		if err := c.Check(size, self); err != nil { // the group is smaller than when it was posted
-			r.ready([]collective.Ready{
+			r.addBatches([]collective.Ready{
 				{Calls: []*collective.Posted{r.agent.pool.call(c)}, Err: err}})
 			return
 		}
 	}
 	r.applyFlags(&c.Call)
 	r.sets = r.matcher.Post(r.agent.pool.call(c), r.sets[:0])
-	r.ready(r.sets)
+	r.addBatches(r.sets)
 	clear(r.sets)
 }
 
@@ -66,13 +68,13 @@ func (r *leader) applyFlags(c *collective.Call) {
 	}
 }
 
-// ready makes batches of sets that are ready. A run of sets up to one that does not say More
-// commits together.
-func (r *leader) ready(sets []collective.Ready) {
+// addBatches makes batches of sets that are ready, and dispatches those that can be. A run of sets
+// up to one that does not say More commits together.
+func (r *leader) addBatches(sets []collective.Ready) {
 	r.checkEarly(sets)
 	var f *batch
 	for _, s := range sets {
-		if s.Err == nil && s.Calls[0].Call.Step && !r.entire(s.Calls) {
+		if s.Err == nil && s.Calls[0].Call.Step && !r.coversMembers(s.Calls) {
 			s.Err = errPartial
 		}
 		if f == nil {
@@ -97,8 +99,9 @@ var errPartial = &collective.FieldError{Field: "group",
 	Problem: "a step ends on all members of the job, or on a group that has all of them that " +
 		"are not lost"}
 
-// entire reports whether the calls are of every member that is not lost, as those of the world are.
-func (r *leader) entire(calls []*collective.Posted) bool {
+// coversMembers reports whether the calls are of every member that is not lost, as those of the
+// world are.
+func (r *leader) coversMembers(calls []*collective.Posted) bool {
 	return calls[0].Call.Group == topo.World ||
 		!slices.ContainsFunc(r.living(), func(w topo.WorkerID) bool {
 			return !slices.ContainsFunc(calls, func(p *collective.Posted) bool {
@@ -116,11 +119,13 @@ func (r *leader) dispatchFree() {
 			r.dispatch(f)
 		}
 		if i < len(r.batches)-1 {
-			f.workers(r.busy)
+			f.addWorkersTo(r.busy)
 		}
 	}
 }
 
+// dispatch gives a batch its number and has its hosts execute it. A batch that this host alone
+// executes is only marked: it is executed when it is committed.
 func (r *leader) dispatch(f *batch) {
 	var before []string
 	if f.replaces != 0 {
@@ -148,7 +153,7 @@ func (r *leader) dispatch(f *batch) {
 		return
 	}
 	f.waiting = append(f.waiting, f.hosts...)
-	r.ask(f, f.sets[told:], false)
+	r.requestExecution(f, f.sets[told:], false)
 }
 
 func (r *leader) nextBatch() BatchID {
@@ -156,11 +161,11 @@ func (r *leader) nextBatch() BatchID {
 	return batchID(r.term, r.count)
 }
 
-// ask has the hosts of a batch execute sets of it; more: others follow.
-func (r *leader) ask(f *batch, sets []collective.Ready, more bool) {
+// requestExecution has the hosts of a batch execute some of its sets; more says that others follow.
+func (r *leader) requestExecution(f *batch, sets []collective.Ready, more bool) {
 	e := &r.agent.scratch.exec
-	e.Batch, e.Replaces, e.Without, e.More = f.number, f.replaces, r.missing(), more
-	e.Hosts, e.Sets = assigned(e.Hosts, f.hosts), sized(e.Sets, len(sets))
+	e.Batch, e.Replaces, e.Without, e.More = f.number, f.replaces, r.undecidedLosses(), more
+	e.Hosts, e.Sets = copyInto(e.Hosts, f.hosts), resized(e.Sets, len(sets))
 	for i, s := range sets {
 		r.encodeSet(&e.Sets[i], f.hosts, s)
 	}
@@ -169,8 +174,9 @@ func (r *leader) ask(f *batch, sets []collective.Ready, more bool) {
 	}
 }
 
-// missing lists the hosts that are lost and belong to the generation that is decided.
-func (r *leader) missing() (hosts []string) {
+// undecidedLosses lists the hosts that are lost and still belong to the newest decided generation:
+// no generation without them is decided yet.
+func (r *leader) undecidedLosses() (hosts []string) {
 	if len(r.lostHosts) == 0 {
 		return nil
 	}
@@ -185,17 +191,17 @@ func (r *leader) missing() (hosts []string) {
 // encodeSet makes a set of a batch as its hosts get it.
 func (r *leader) encodeSet(set *Set, hosts []string, s collective.Ready) {
 	set.Err, set.Lost, set.Route = "", false, collective.Route{}
-	set.Calls, set.Of = sized(set.Calls, len(s.Calls)), sized(set.Of, len(s.Calls))
-	r.among = sized(r.among, len(hosts))
-	clear(r.among)
-	among := 0
+	set.Calls, set.Of = resized(set.Calls, len(s.Calls)), resized(set.Of, len(s.Calls))
+	r.hasCalls = resized(r.hasCalls, len(hosts))
+	clear(r.hasCalls)
+	hostCount := 0
 	for i, p := range s.Calls {
 		host := slices.Index(hosts, r.home[p.Worker])
-		set.Calls[i].see(p)
+		set.Calls[i].fillFrom(p)
 		set.Of[i] = host
-		if host >= 0 && !r.among[host] {
-			r.among[host] = true
-			among++
+		if host >= 0 && !r.hasCalls[host] {
+			r.hasCalls[host] = true
+			hostCount++
 		}
 	}
 	if s.Err != nil {
@@ -203,7 +209,7 @@ func (r *leader) encodeSet(set *Set, hosts []string, s collective.Ready) {
 		set.Err, set.Lost = s.Err.Error(), errors.As(s.Err, &lost)
 		return
 	}
-	set.Route = r.agent.cfg.Route(s.Calls[0].Call.Kind, among, s.MaxBytes())
+	set.Route = r.agent.cfg.Route(s.Calls[0].Call.Kind, hostCount, s.MaxBytes())
 }
 
 // findHosts finds the hosts that execute a batch: those of its workers, and for the world's sake
@@ -236,8 +242,8 @@ func (r *leader) addHost(f *batch, host string) {
 	}
 }
 
-// workers adds those whose calls are in the batch to a set.
-func (f *batch) workers(set map[topo.WorkerID]bool) {
+// addWorkersTo adds the workers whose calls are in the batch to a set.
+func (f *batch) addWorkersTo(set map[topo.WorkerID]bool) {
 	for _, s := range f.sets {
 		for _, p := range s.Calls {
 			set[p.Worker] = true
@@ -270,8 +276,12 @@ func (f *batch) inPieces() bool {
 	})
 }
 
+// done reports whether the batch was dispatched and all its hosts have executed it. A batch of this
+// host alone is done as soon as it is dispatched.
 func (f *batch) done() bool { return f.number != 0 && len(f.waiting) == 0 }
 
+// executed notes that a host has executed a batch. A reshape of which the parts do not add up to
+// the state as it was is revoked.
 func (r *leader) executed(e *Executed, host string) {
 	i := slices.IndexFunc(r.batches, func(f *batch) bool {
 		return f.number == e.Batch && slices.Contains(f.waiting, host)

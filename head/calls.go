@@ -11,18 +11,20 @@ import (
 // What a follower does with the calls of its workers: they are told to the head, executed with
 // others in batches, and completed.
 
+// post keeps a call of this host as open, and tells the head of it.
 func (f *follower) post(p *collective.Posted) {
 	l := f.worker(p.Worker)
 	mine := Call{p.Worker, p.Ticket, p.Call}
 	l.open = append(l.open, f.agent.pool.call(mine))
-	if f.agent.direct() {
+	if f.agent.canCallDirectly() {
 		f.agent.leader.receiveCall(mine)
 	} else {
-		f.agent.scratch.posted.see(p)
-		f.agent.tell(&f.agent.scratch.posted)
+		f.agent.scratch.posted.fillFrom(p)
+		f.agent.tellHead(&f.agent.scratch.posted)
 	}
 }
 
+// exec stages a batch, or further sets of one, and has the shell execute them.
 func (f *follower) exec(e *Exec) {
 	f.drop(e.Replaces)
 	s := f.staged[e.Batch]
@@ -32,7 +34,7 @@ func (f *follower) exec(e *Exec) {
 		f.staged[e.Batch] = s
 	} else { // what was told before stays
 		s.exec.extend(e)
-		s.exec.Without, s.exec.More = assigned(s.exec.Without, e.Without), e.More
+		s.exec.Without, s.exec.More = copyInto(s.exec.Without, e.Without), e.More
 	}
 	told := len(s.parts)
 	for _, set := range s.exec.Sets[told:] {
@@ -49,11 +51,13 @@ func (f *follower) exec(e *Exec) {
 	f.agent.emit(x)
 }
 
+// executed tells the head that a staged batch is executed. Nothing is told of one that was dropped
+// meanwhile.
 func (f *follower) executed(n BatchID, proof digest.Proof) {
 	if s := f.staged[n]; s != nil && !s.executed && !s.exec.More {
 		s.executed, s.proof = true, proof
 		f.agent.scratch.executed = Executed{n, proof}
-		f.agent.tell(&f.agent.scratch.executed)
+		f.agent.tellHead(&f.agent.scratch.executed)
 	}
 }
 
@@ -77,7 +81,7 @@ func (f *follower) bind(c Call) *collective.Posted {
 }
 
 // find returns the place of a call among those that are open; -1 if it is not.
-func (l *local) find(ticket uint64) int {
+func (l *localWorker) find(ticket uint64) int {
 	return slices.IndexFunc(l.open, func(p *collective.Posted) bool { return p.Ticket == ticket })
 }
 
@@ -96,8 +100,8 @@ func (f *follower) deliver(a *Apply, here *batch) {
 	f.agent.pool.putBatch(here)
 }
 
-// complete takes calls from those that are open.
-func (f *follower) complete(parts []Part) {
+// removeOpen removes the calls of parts from the open calls of their workers.
+func (f *follower) removeOpen(parts []Part) {
 	for _, part := range parts {
 		for _, p := range part.Calls {
 			l := f.workers[p.Worker]

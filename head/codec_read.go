@@ -78,7 +78,7 @@ func (r *Reader) binary() {
 	f.Term, f.First, f.Ack = topo.Generation(in.uint(math.MaxUint64)), in.uint(math.MaxUint64),
 		in.uint(math.MaxUint64)
 	n, some := in.count(leastPayload)
-	if f.Payloads = sized(f.Payloads, 0); !some {
+	if f.Payloads = resized(f.Payloads, 0); !some {
 		f.Payloads = nil
 	}
 	for range n {
@@ -121,7 +121,7 @@ func (r *Reader) call(c *Call) {
 		uint32(in.uint(math.MaxUint32))
 	c.Splits, c.Shape = in.ints(splits), in.ints(shape)
 	if bits&callFar != 0 {
-		c.Far = again(far, collective.Far{In: in.int(), Out: in.int()})
+		c.Far = storeIn(far, collective.Far{In: in.int(), Out: in.int()})
 	}
 	if bits&callShared != 0 {
 		c.Shared = collective.Shared{Group: topo.GroupID(in.uint(math.MaxUint32)), Name: r.name(),
@@ -141,7 +141,7 @@ func (r *Reader) exec(e *Exec) {
 		in.byte(1) != 0
 	e.Hosts, e.Without = r.list(hosts), r.list(without)
 	n, some := in.count(leastSet)
-	if e.Sets = sized(e.Sets, n); !some {
+	if e.Sets = resized(e.Sets, n); !some {
 		e.Sets = nil
 	}
 	for i := range e.Sets {
@@ -158,7 +158,7 @@ func (r *Reader) set(s *Set) {
 	}
 	s.Of = in.ints(s.Of)
 	n, some := in.count(leastCall)
-	if s.Calls = sized(s.Calls, n); !some {
+	if s.Calls = resized(s.Calls, n); !some {
 		s.Calls = nil
 	}
 	for i := range s.Calls {
@@ -188,7 +188,7 @@ func (r *Reader) list(room []string) []string {
 	if !some {
 		return nil
 	}
-	room = sized(room, n)
+	room = resized(room, n)
 	for i := range room {
 		room[i] = r.name()
 	}
@@ -288,7 +288,7 @@ func (in *input) ints(room []int) []int {
 	if !some {
 		return nil
 	}
-	room = sized(room, n)
+	room = resized(room, n)
 	for i := range room {
 		room[i] = in.int()
 	}

@@ -17,14 +17,14 @@ func (r *leader) advance() {
 		r.abortReshape()
 		i := slices.IndexFunc(r.batches, r.commitable)
 		if i < 0 {
-			r.dismiss()
+			r.dismissDrained()
 			r.dispatchEarly()
 			return
 		}
 		f := r.batches[i]
 		r.batches = slices.Delete(r.batches, i, i+1)
 		if f.step {
-			r.step(f)
+			r.commitStep(f)
 		} else {
 			r.commit(Commit{Batch: f.number}, f)
 		}
@@ -36,7 +36,7 @@ func (r *leader) advance() {
 // announce tells what needs no batch: the first generation, the data, and who is not taken in.
 func (r *leader) announce() {
 	if v := r.machine.View(); r.state.View.Generation == 0 && v.Generation > 0 {
-		r.first(v)
+		r.commitFirstView(v)
 	}
 	if rejected := r.rejected; r.news || len(rejected) > 0 {
 		r.news, r.rejected = false, nil
@@ -93,11 +93,11 @@ func (r *leader) quiet(f *batch) bool {
 	})
 }
 
-// step commits a batch that ends a step: the job moves on in its data, and its members learn who
-// they are now.
-func (r *leader) step(f *batch) {
+// commitStep commits a batch that ends a step: the job moves on in its data, and its members learn
+// who they are now.
+func (r *leader) commitStep(f *batch) {
 	if !f.reshapes() {
-		r.progress(f)
+		r.countStep(f)
 	}
 	c := Commit{Batch: f.number}
 	next := r.machine.View()
@@ -105,32 +105,34 @@ func (r *leader) step(f *batch) {
 	case !r.quiet(f):
 		r.commit(c, f)
 	case r.releasing != "" && r.state.AllReleased == "":
-		r.part(c, f)
+		r.releaseAll(c, f)
 	case f.reshapes():
 		r.reshaped(next, c, f)
 	case r.chooseReshape(next), r.changesMembers(next):
-		r.enter(next, c, f)
+		r.commitView(next, c, f)
 	default:
 		r.commit(c, f)
 	}
 	r.machine.Step()
 }
 
-// part lets all members go, with an entry of the log.
-func (r *leader) part(c Commit, f *batch) {
+// releaseAll releases all members, with an entry of the log. f is the batch of that entry; nil =
+// none.
+func (r *leader) releaseAll(c Commit, f *batch) {
 	r.state.AllReleased = r.releasing
 	c.Changed, c.Released = true, r.members()
 	r.commit(c, f)
 }
 
-// progress counts a step, and moves on in the data.
-func (r *leader) progress(f *batch) {
+// countStep counts the step that ends with a batch, and moves on in the data by what the workers
+// with calls in that batch have trained on.
+func (r *leader) countStep(f *batch) {
 	r.state.Steps++
 	if r.state.Data == nil || r.state.View.Size() == 0 {
 		return
 	}
 	clear(r.busy)
-	f.workers(r.busy)
+	f.addWorkersTo(r.busy)
 	r.done = r.done[:0]
 	for _, m := range r.state.View.Members {
 		r.done = append(r.done, r.busy[m.Worker])
@@ -157,8 +159,8 @@ func (r *leader) members() []topo.WorkerID {
 	return list
 }
 
-// enter makes the data plane and the workers know a generation, with an entry of the log.
-func (r *leader) enter(next topo.View, c Commit, f *batch) {
+// commitView makes the data plane and the workers know a generation, with an entry of the log.
+func (r *leader) commitView(next topo.View, c Commit, f *batch) {
 	c.Changed, c.View, c.Entered = true, &next, r.admit(next)
 	r.state.View, r.state.Joined = next, len(c.Entered)
 	r.matcher.Advance(r.members())
@@ -200,7 +202,7 @@ func (r *leader) commit(c Commit, f *batch) {
 		r.agent.pool.putBatch(f)
 		f = nil
 	}
-	if r.agent.direct() {
+	if r.agent.canCallDirectly() {
 		r.agent.follower.commit(c, f)
 	} else {
 		r.agent.queue(false, localCommit{c, f})
@@ -225,9 +227,9 @@ func (r *leader) trim() uint64 {
 	return stable
 }
 
-// dismiss lets the drained hosts go whose workers have heard that they are members no more. They
-// belong to the job until they know.
-func (r *leader) dismiss() {
+// dismissDrained lets the drained hosts go whose workers have heard that they are members no more.
+// They belong to the job until they know.
+func (r *leader) dismissDrained() {
 	for _, host := range r.machine.Vacant() {
 		p := r.peers[host]
 		if p != nil && !p.left &&

@@ -21,7 +21,7 @@ const EarlyBytes = 1 << 20
 // earlyDispatch is a batch of a step that is not complete, as far as its hosts were told of it.
 type earlyDispatch struct {
 	number BatchID
-	hosts  []string // the hosts of all members; when one is lost, the batch is withdrawn
+	hosts  []string // the hosts of all members; when one of them is lost, the batch is withdrawn
 	sets   int      // how many sets were dispatched
 	calls  []ticket // the calls of these sets, in their order
 }
@@ -60,7 +60,7 @@ func (r *leader) dispatchEarly() {
 	}
 	if r.early == nil {
 		r.earlyRoom = earlyDispatch{number: r.nextBatch(),
-			hosts: assigned(r.earlyRoom.hosts, f.hosts),
+			hosts: copyInto(r.earlyRoom.hosts, f.hosts),
 			calls: r.earlyRoom.calls[:0]}
 		r.early = &r.earlyRoom
 	}
@@ -72,7 +72,7 @@ func (r *leader) dispatchEarly() {
 			a.calls = append(a.calls, ticketOf(p))
 		}
 	}
-	r.ask(f, sets, true)
+	r.requestExecution(f, sets, true)
 }
 
 // withdrawEarly drops what was dispatched of a step.

@@ -27,14 +27,14 @@ func (a *Agent) vote() bool {
 		if e.To != a.cfg.Self {
 			a.send(e.To, Ask{e.Ask})
 		} else if answer := a.acceptor.Step(e.Ask); answer != nil {
-			a.counted(a.cfg.Self, answer)
+			a.onAnswer(a.cfg.Self, answer)
 		}
 	}
 	return len(asks) > 0
 }
 
-// counted takes an answer to what this host has asked.
-func (a *Agent) counted(from string, m member.Answer) {
+// onAnswer takes an answer to what this host has asked.
+func (a *Agent) onAnswer(from string, m member.Answer) {
 	if a.proposer == nil {
 		if d, ok := m.(member.Decision); ok {
 			a.decide(d.Record)
@@ -48,7 +48,7 @@ func (a *Agent) counted(from string, m member.Answer) {
 	if _, told := m.(member.Decision); !told {
 		a.proclaim(*r)
 	} else if from != r.Head &&
-		a.up[r.Head] { // who may not know, when those that decided cannot reach it
+		a.up[r.Head] { // the new head may not know, when those that decided cannot reach it
 		a.send(r.Head, Answer{member.Decision{Record: *r}})
 	}
 	a.decide(*r)
@@ -61,9 +61,9 @@ func (a *Agent) proclaim(r member.Record) {
 	}
 }
 
-// asked answers a question about a generation. Nobody is promised anything against a head that this
-// host can reach.
-func (a *Agent) asked(from string, m member.Ask) {
+// onQuestion answers a question about a generation. Nobody is promised anything against a head that
+// this host can reach.
+func (a *Agent) onQuestion(from string, m member.Ask) {
 	after := member.Record{}
 	prepare := false
 	switch m := m.(type) {
@@ -111,7 +111,7 @@ func (a *Agent) decide(r member.Record) {
 		if a.leader != nil {
 			a.leader.decided(r)
 		}
-		a.consider()
+		a.tryTakeover()
 		return
 	}
 	a.resign(r)
@@ -131,7 +131,7 @@ func (a *Agent) decide(r member.Record) {
 	}
 	a.uplink = newStream(r.Since, true, &a.pool)
 	a.uplink.push(a.report())
-	a.consider()
+	a.tryTakeover()
 }
 
 // resign ends the rule of this agent, if it led: the generation that another one leads is the last
@@ -182,9 +182,9 @@ func (a *Agent) fate(host string) string {
 	return "cannot be reached"
 }
 
-// consider tries to take over when the head is lost: the first voter that is left at once, the
+// tryTakeover tries to take over when the head is lost: the first voter that is left at once, the
 // others when that does not seem to help.
-func (a *Agent) consider() {
+func (a *Agent) tryTakeover() {
 	record, known := a.acceptor.Record()
 	if !known || a.left || a.candidate != nil || a.leader != nil || a.reaches(record.Head) {
 		return
@@ -194,7 +194,7 @@ func (a *Agent) consider() {
 	if place < 0 || a.patience < place*patienceTicks {
 		return
 	}
-	a.stand(record)
+	a.proposeSelf(record)
 }
 
 // abandoned reports whether the head was lost before the job began: it alone could begin it.
@@ -204,8 +204,9 @@ func (a *Agent) abandoned() bool {
 		a.patience > graceTicks
 }
 
-// stand proposes a generation with this agent as its head, without the hosts that it cannot reach.
-func (a *Agent) stand(record member.Record) (proposed *member.Record) {
+// proposeSelf proposes a generation with this agent as its head, without the hosts that it cannot
+// reach.
+func (a *Agent) proposeSelf(record member.Record) (proposed *member.Record) {
 	var gone []member.Gone
 	for _, h := range record.Hosts {
 		if !a.reaches(h.Name) {

@@ -16,9 +16,9 @@ import (
 // what they have posted, holds the results of batches until they count, and applies the log.
 type follower struct {
 	agent   *Agent
-	workers map[topo.WorkerID]*local
+	workers map[topo.WorkerID]*localWorker
 	staged  map[BatchID]*staged
-	groups  map[topo.GroupID]*known
+	groups  map[topo.GroupID]*localGroup
 	// next is above the numbers of all workers that this host was asked to start.
 	next topo.WorkerID
 	// index is the number of the last entry of the log that was applied.
@@ -34,74 +34,83 @@ type follower struct {
 	shaped *Shaped
 }
 
-// local is a worker of this host.
-type local struct {
+// localWorker is a worker of this host.
+type localWorker struct {
 	// asked says that the worker asks to take part and was not answered.
 	asked bool
-	// again says that it has asked twice: it has dropped its first step before the job began.
+	// again says that the worker has asked twice: it has dropped its first step before the job
+	// began.
 	again bool
 	// released says that the worker was told that it is no member.
 	released bool
-	// ended says how it ended; nil = it lives.
+	// ended says how the worker ended; nil = it lives.
 	ended *Ended
-	// open are its calls that are not complete, in the order in which they were posted.
+	// open are the calls of the worker that are not complete, in the order in which they were
+	// posted.
 	open []*collective.Posted
-	// wants lists the members of each group that it waits for.
+	// wants lists the members of each group that the worker waits for.
 	wants [][]topo.WorkerID
 }
 
 // staged is a batch that this host executes or has executed.
 type staged struct {
-	exec     Exec
-	parts    []Part
+	exec     Exec                 // the order of the head, with all sets so far
+	parts    []Part               // the sets of exec, as the shell executes them
 	calls    []*collective.Posted // the memory behind the calls of parts
-	executed bool
-	proof    digest.Proof // zero unless it is a reshape
+	executed bool                 // whether the shell has executed all parts
+	proof    digest.Proof         // what the shell has proved; zero unless a reshape
 }
 
-// known is a group that workers of this host have.
-type known struct {
-	members []topo.WorkerID
-	here    []topo.WorkerID // the members on this host that have asked for it
-	free    []topo.WorkerID // the members among these that need it no more
+// localGroup is a group that workers of this host have.
+type localGroup struct {
+	members []topo.WorkerID // all members, in the order of the group
+	here    []topo.WorkerID // the members on this host that have asked for the group
+	free    []topo.WorkerID // the members in here that need the group no more
 }
 
 func newFollower(a *Agent) *follower {
-	return &follower{agent: a, workers: map[topo.WorkerID]*local{}, staged: map[BatchID]*staged{},
-		groups: map[topo.GroupID]*known{}}
+	return &follower{agent: a, workers: map[topo.WorkerID]*localWorker{},
+		staged: map[BatchID]*staged{},
+		groups: map[topo.GroupID]*localGroup{}}
 }
 
-// worker finds a worker of this host, and makes it known.
-func (f *follower) worker(w topo.WorkerID) *local {
+// worker finds a worker of this host; one that is not known yet is added.
+func (f *follower) worker(w topo.WorkerID) *localWorker {
 	l := f.workers[w]
 	if l == nil {
-		l = &local{}
+		l = &localWorker{}
 		f.workers[w] = l
 	}
 	return l
 }
 
+// began notes that the process of a worker runs, and tells the head.
 func (f *follower) began(w topo.WorkerID) {
 	f.worker(w)
-	f.agent.tell(Began{w})
+	f.agent.tellHead(Began{w})
 }
 
+// asks notes that a worker asks to take part, and tells the head.
 func (f *follower) asks(w topo.WorkerID) {
 	l := f.worker(w)
 	l.again = l.asked
 	l.asked, l.released = true, false
-	f.agent.tell(Asked{w})
+	f.agent.tellHead(Asked{w})
 }
 
+// ends notes that a worker has ended, and tells the head; what comes after the first end is not
+// heard.
 func (f *follower) ends(e Ended) {
 	l := f.worker(e.Worker)
 	if l.ended == nil {
 		l.ended = &e
 		f.ended++
-		f.agent.tell(e)
+		f.agent.tellHead(e)
 	}
 }
 
+// states tells the head what a worker states of the data, and keeps the statement for a later head
+// as long as the log may not have it.
 func (f *follower) states(w topo.WorkerID, data cursor.Cursor) {
 	s, have := Stated{w, data}, f.state.Data
 	if f.stated != nil {
@@ -110,23 +119,24 @@ func (f *follower) states(w topo.WorkerID, data cursor.Cursor) {
 	if have == nil || f.state.Steps == 0 && data.Step > have.Step || f.state.Shape.reloads(w) {
 		f.stated = &s
 	}
-	f.agent.tell(s)
+	f.agent.tellHead(s)
 }
 
+// wantsGroup notes that a worker waits for a group, and tells the head.
 func (f *follower) wantsGroup(w topo.WorkerID, list []topo.WorkerID) {
 	l := f.worker(w)
 	l.wants = append(l.wants, list)
-	f.agent.tell(WantsGroup{w, list})
+	f.agent.tellHead(WantsGroup{w, list})
 }
 
-// ungroups tells that a worker needs a group no more. One of which it has a call open is not
-// believed.
+// ungroups tells the head that a worker needs a group no more. A worker that has an open call in
+// the group is not believed.
 func (f *follower) ungroups(w topo.WorkerID, id topo.GroupID) {
 	inUse := func(p *collective.Posted) bool { return p.Call.Group == id }
 	if _, _, has := f.indexIn(id, w); has && id != topo.World &&
 		!slices.ContainsFunc(f.worker(w).open, inUse) {
 		f.groups[id].free = append(f.groups[id].free, w)
-		f.agent.tell(Ungroups{w, id})
+		f.agent.tellHead(Ungroups{w, id})
 	}
 }
 
@@ -174,6 +184,7 @@ func (f *follower) begin(keep []BatchID) {
 	}
 }
 
+// drop forgets a staged batch, and has the shell bring back the workers' memory.
 func (f *follower) drop(n BatchID) {
 	if f.staged[n] != nil {
 		delete(f.staged, n)
@@ -181,7 +192,8 @@ func (f *follower) drop(n BatchID) {
 	}
 }
 
-// commit applies an entry of the log. here is its batch where that is of this host alone.
+// commit applies an entry of the log. here is the batch of the entry where this host alone executes
+// it; nil = it is staged, or there is none.
 func (f *follower) commit(c Commit, here *batch) {
 	old := f.state.View
 	f.index = c.Index
@@ -212,14 +224,15 @@ func (f *follower) commit(c Commit, here *batch) {
 		a.Parts, a.staged = s.parts, s
 		delete(f.staged, c.Batch)
 	}
-	f.complete(a.Parts)
-	f.answer(a, c, old)
+	f.removeOpen(a.Parts)
+	f.answerWorkers(a, c, old)
 	f.agent.emit(a)
-	f.forget()
+	f.forgetEnded()
 }
 
-// answer finds the workers of this host that an entry makes members, or tells that they are none.
-func (f *follower) answer(a *Apply, c Commit, old topo.View) {
+// answerWorkers finds the workers of this host that an entry makes members, or tells that they are
+// none.
+func (f *follower) answerWorkers(a *Apply, c Commit, old topo.View) {
 	for _, w := range c.Entered {
 		if l := f.workers[w]; l != nil && f.member(*c.View, w) && !l.again {
 			l.asked, l.again = false, false
@@ -259,8 +272,8 @@ func (f *follower) member(v topo.View, w topo.WorkerID) bool {
 	return is && (v.Generation == 0 || v.Members[r].Host == f.agent.cfg.Self)
 }
 
-// forget drops workers that have ended and that nobody asks about any more.
-func (f *follower) forget() {
+// forgetEnded drops workers that have ended and that nobody asks about any more.
+func (f *follower) forgetEnded() {
 	if f.ended == 0 {
 		return
 	}
@@ -275,6 +288,7 @@ func (f *follower) forget() {
 	}
 }
 
+// grouped gives a worker the head's answer to its wish for a group.
 func (f *follower) grouped(g Groups) {
 	if l := f.workers[g.Worker]; l != nil && len(l.wants) > 0 {
 		l.wants = l.wants[1:]
@@ -284,7 +298,7 @@ func (f *follower) grouped(g Groups) {
 	} else {
 		k := f.groups[g.ID]
 		if k == nil {
-			k = &known{members: g.Members}
+			k = &localGroup{members: g.Members}
 			f.groups[g.ID] = k
 		}
 		k.here = append(k.here, g.Worker)
@@ -328,15 +342,15 @@ func (f *follower) report() Report {
 	return r
 }
 
-func (l *local) report(w topo.WorkerID, member bool) WorkerReport {
+func (l *localWorker) report(w topo.WorkerID, member bool) WorkerReport {
 	r := WorkerReport{Worker: w, Asked: l.asked, Again: l.asked &&
 		(member || l.again), Released: l.released, Groups: slices.Clone(l.wants)}
 	if l.ended != nil {
 		r.Ended, r.Done = cmp.Or(l.ended.How, "is gone"), l.ended.Done
 	}
-	r.Open = sized(r.Open, len(l.open))
+	r.Open = resized(r.Open, len(l.open))
 	for i, p := range l.open {
-		r.Open[i].see(p)
+		r.Open[i].fillFrom(p)
 	}
 	return r
 }

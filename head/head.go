@@ -50,10 +50,11 @@ type Config struct {
 // may go first. Create it with New; use it from one thread.
 type Agent struct {
 	cfg Config
-	// up are the agents to which there is a link.
+	// up are the hosts whose agents this agent has a link to.
 	up map[string]bool
-	// down says of each agent to which the link was lost how.
-	down     map[string]string
+	// down says how each link was lost that was lost, by host.
+	down map[string]string
+	// acceptor is this host's vote on generations; it also has the newest decided one.
 	acceptor member.Acceptor
 	// proposer is nil before the agent knows of the job.
 	proposer *member.Proposer
@@ -61,19 +62,21 @@ type Agent struct {
 	candidate *member.Machine
 	// patience counts the ticks since the last decision, or the loss of the head.
 	patience int
+	// follower is the part of this agent that every agent has, the head too.
 	follower *follower
 	// uplink is the stream to the head; nil = no head is known, or this agent is the head.
 	uplink *stream
 	// leader is nil unless this agent is the head.
 	leader *leader
-	// inner are the payloads on their way between leader and follower.
+	// inner are the payloads on their way between leader and follower of this agent, oldest first.
 	inner []delivery
 	// left says that this agent has no part in the job any more.
 	left bool
 	// out are the actions since the last Ready.
 	out []Action
 	// given are the actions that the last Ready returned.
-	given   []Action
+	given []Action
+	// pool and scratch are memory for payloads, calls and batches, used again.
 	pool    pool
 	scratch scratch
 	// hosts is memory for a list of hosts, used again.
@@ -141,9 +144,9 @@ func (a *Agent) Down(host, how string) {
 	case host == record.Head:
 		a.patience = 0
 	default:
-		a.tell(LinkLost{host, how})
+		a.tellHead(LinkLost{host, how})
 	}
-	a.consider()
+	a.tryTakeover()
 	a.settle()
 }
 
@@ -155,11 +158,11 @@ func (a *Agent) Receive(from string, m Message) {
 	}
 	switch m := m.(type) {
 	case Ask:
-		a.asked(from, m.Ask)
+		a.onQuestion(from, m.Ask)
 	case Answer:
-		a.counted(from, m.Answer)
+		a.onAnswer(from, m.Answer)
 	case *Frame:
-		a.frame(from, m)
+		a.onFrame(from, m)
 	}
 	a.settle()
 }
@@ -188,14 +191,14 @@ func (a *Agent) Tick() {
 	}
 	a.proposer.Tick()
 	if a.Leads() {
-		a.leader.separate()
+		a.leader.resolveLostLinks()
 		a.leader.machine.Tick()
 		a.leader.obey()
 	}
-	a.consider()
+	a.tryTakeover()
 	a.settle()
 	a.eachStream(func(_ string, s *stream) { s.tick() })
-	a.remind()
+	a.remindOfHead()
 }
 
 // Inputs from the workers of this host and their launcher.

@@ -23,17 +23,18 @@ type leader struct {
 	home map[topo.WorkerID]string
 	// asked are the workers that ask to take part and were not answered.
 	asked map[topo.WorkerID]bool
-	// dead says of each worker that has ended how.
+	// dead says how each worker ended that has ended.
 	dead map[topo.WorkerID]string
-	// linksDown are the links between two followers that are lost; the first of a pair says so.
+	// linksDown are the lost links between two followers: the first host of the pair has told that
+	// its link to the second is lost.
 	linksDown map[[2]string]*linkDown
 
 	state State
 	// index is the number of the last entry of the log.
 	index uint64
-	// log are the entries that are not applied everywhere yet.
+	// log has the entries that are not applied everywhere yet, in the order of their numbers.
 	log []Commit
-	// batches are those that are not committed, in the order in which they became ready.
+	// batches are the batches that are not committed, in the order in which they became ready.
 	batches []*batch
 	// early is what the hosts were told of the step under way; nil = nothing yet.
 	early *earlyDispatch
@@ -49,7 +50,7 @@ type leader struct {
 	requested *requestedMesh
 	// aborted are the members that have dropped the step under way.
 	aborted map[topo.WorkerID]bool
-	// shape is the newest one that the log has.
+	// shape is the newest Shape that the log has; state.Shape may be newer.
 	shape *Shape
 	// placed says that the ranks of a redundant job are on the hosts where they should be.
 	placed bool
@@ -59,19 +60,19 @@ type leader struct {
 
 // rooms is memory that a leader uses again, so that a collective allocates nothing.
 type rooms struct {
-	sets       []collective.Ready     // what the last post made ready
-	busy       map[topo.WorkerID]bool // a set of workers
+	sets       []collective.Ready     // the sets that the last post made ready
+	busy       map[topo.WorkerID]bool // a set of workers, of whoever needs one
 	done       []bool                 // by rank, whether a member has taken part in a step
-	among      []bool                 // by host of a batch, whether it has calls of a set
-	earlyRoom  earlyDispatch          // what leader.early points to
+	hasCalls   []bool                 // by host of a batch, whether the host has calls of a set
+	earlyRoom  earlyDispatch          // the value that leader.early points to
 	earlyBatch batch                  // the part of a step that is dispatched next
 }
 
 // peer is a host that has reported.
 type peer struct {
-	stream *stream // to its follower; nil = this host
-	index  uint64  // the last entry of the log that has arrived there
-	left   bool    // whether it was let go: it is told nothing more
+	stream *stream // stream to the follower of the host; nil = this host
+	index  uint64  // number of the last entry of the log that has arrived at the host
+	left   bool    // whether the host was let go: it is told nothing more
 }
 
 func newLeader(a *Agent, term topo.Generation, m *member.Machine) *leader {
@@ -93,7 +94,7 @@ func (r *leader) receive(host string, b Payload) {
 		r.late = append(r.late, received{host, r.agent.pool.retain(b)})
 		return
 	}
-	if w, is := about(b); is && !r.runs(w, host) {
+	if w, is := workerOf(b); is && !r.runs(w, host) {
 		if _, gone := b.(Ended); !gone {
 			r.send(host, Stops{Stop{w, duplicateNumber}})
 		}
@@ -135,8 +136,8 @@ type received struct {
 // earlier head ordered it, and nobody told this head in time.
 const duplicateNumber = member.Because("another worker has its number")
 
-// about returns the worker that a payload is about; false if it is about none.
-func about(b Payload) (w topo.WorkerID, is bool) {
+// workerOf returns the worker that a payload is about; false if it is about none.
+func workerOf(b Payload) (w topo.WorkerID, is bool) {
 	switch b := b.(type) {
 	case *Posted:
 		return b.Call.Worker, true
@@ -190,6 +191,7 @@ func (r *leader) tellPeers(b Payload) {
 	}
 }
 
+// began notes on which host a worker runs.
 func (r *leader) began(w topo.WorkerID, host string) {
 	r.home[w] = host
 	r.machine.Started(w, host)
@@ -211,7 +213,7 @@ func (r *leader) asks(w topo.WorkerID) {
 	}
 	member = member && r.state.View.Generation > 0
 	if member {
-		r.ready(r.matcher.Lost(w, "asks again to take part", nil))
+		r.addBatches(r.matcher.Lost(w, "asks again to take part", nil))
 	}
 	r.machine.Asks(w)
 }
@@ -228,9 +230,10 @@ func (r *leader) ended(e Ended) {
 	}
 	r.cancelUnreachable()
 	r.reportBlockedDrains()
-	r.ready(r.matcher.Lost(e.Worker, e.How, nil))
+	r.addBatches(r.matcher.Lost(e.Worker, e.How, nil))
 }
 
+// stated takes what a worker states of the data. A worker that contradicts the others is refused.
 func (r *leader) stated(s Stated, host string) {
 	switch have := r.state.Data; {
 	case r.acceptStated(s):
@@ -249,6 +252,7 @@ func (r *leader) resumes(place cursor.Cursor) bool {
 	return r.state.Steps == 0 && r.state.Data.SameData(place) && place.Step > r.state.Data.Step
 }
 
+// group makes a group of workers, or finds it, and answers the one that wants it.
 func (r *leader) group(g WantsGroup, host string) {
 	id, self, err := r.matcher.Group(g.Worker, g.Members)
 	answer := Groups{Grouped: Grouped{Worker: g.Worker, ID: id, Self: self, Size: len(g.Members)},
@@ -315,22 +319,23 @@ func (r *leader) stop(o member.Stop) {
 	}
 }
 
+// reject has a worker told with the next entry of the log that it will be no member.
 func (r *leader) reject(w topo.WorkerID) {
 	delete(r.asked, w)
 	r.rejected = append(r.rejected, w)
 }
 
-// first makes the first generation known. The workers that the job was to begin with have been told
-// their ranks when they joined, and may be in their first step: they all stay members until it
-// ends, those too that are gone.
-func (r *leader) first(v topo.View) {
+// commitFirstView makes the first generation known, with an entry of the log. The workers that the
+// job was to begin with have been told their ranks when they joined, and may be in their first
+// step: they all stay members until that ends, those too that are gone.
+func (r *leader) commitFirstView(v topo.View) {
 	next := topo.View{Generation: v.Generation}
 	stay := topo.View{}
 	for _, m := range r.state.View.Members {
 		if _, stays := v.Rank(m.Worker); stays {
 			stay.Members = append(stay.Members, m)
 		} else {
-			r.ready(r.matcher.Lost(m.Worker, "is no member any more", nil))
+			r.addBatches(r.matcher.Lost(m.Worker, "is no member any more", nil))
 		}
 		next.Members = append(next.Members, topo.Member{Worker: m.Worker, Host: r.home[m.Worker]})
 	}

@@ -20,17 +20,18 @@ func (r *leader) linkLost(from string, c LinkLost) {
 
 // linkDown is a link between two followers that one of them has lost.
 type linkDown struct {
-	how   string
-	ticks int // since both have said so
+	how   string // how the link was lost, as a person reads it
+	ticks int    // ticks since both hosts have told of the loss
 }
 
 // linkDownTicks is how long the head waits when two hosts have lost each other: the links of one
 // that dies can go one after the other, and then it alone is lost.
 const linkDownTicks = 6
 
-// separate finds hosts that have lost each other, as both say: of one that is dead the head hears
-// by itself. Two cannot both stay: the one that came later goes, and never the head.
-func (r *leader) separate() {
+// resolveLostLinks looks for two hosts that have lost each other, as both say. If one is dead, the
+// head hears of it by itself. Two that live cannot both stay: the one that came later goes, and
+// never the head.
+func (r *leader) resolveLostLinks() {
 	if len(r.linksDown) == 0 {
 		return
 	}
@@ -108,7 +109,7 @@ func (r *leader) hostLost(host, how string) {
 	}
 	sets := r.matcher.LostMemory(vanished, why, nil)
 	r.redispatch(host, vanished)
-	r.ready(sets)
+	r.addBatches(sets)
 	r.obey()
 	r.advance()
 }

@@ -9,8 +9,8 @@ import (
 // pool holds memory that an agent uses again, so that a collective allocates nothing.
 type pool struct {
 	calls    []*collective.Posted
-	lists    [][]int // memory for shapes and splits
-	lengths  []*collective.Far
+	lists    [][]int           // memory for shapes and splits
+	lengths  []*collective.Far // memory for the lengths of calls without memory here
 	batches  []*batch
 	staged   []*staged
 	applies  []*Apply

@@ -60,19 +60,20 @@ func (s *pool) release(b Payload) {
 func (c *Call) assign(from *Call) {
 	splits, shape, far := c.Splits, c.Shape, c.Far
 	*c = *from
-	c.Splits, c.Shape = assigned(splits, from.Splits), assigned(shape, from.Shape)
+	c.Splits, c.Shape = copyInto(splits, from.Splits), copyInto(shape, from.Shape)
 	if from.Far != nil {
-		c.Far = again(far, *from.Far)
+		c.Far = storeIn(far, *from.Far)
 	}
 }
 
-// see makes c the call as other hosts see it: without its memory.
-func (c *Call) see(p *collective.Posted) {
+// fillFrom makes c the call p as other hosts see it: without its memory, but with the lengths of
+// that.
+func (c *Call) fillFrom(p *collective.Posted) {
 	far := c.Far
 	c.assign(&Call{p.Worker, p.Ticket, p.Call})
 	c.In, c.Out, c.Window, c.Far = nil, nil, nil, nil
 	if p.Call.Far != nil || p.Call.DType.Valid() {
-		c.Far = again(far, collective.Far{In: p.Call.InLen(), Out: p.Call.OutLen()})
+		c.Far = storeIn(far, collective.Far{In: p.Call.InLen(), Out: p.Call.OutLen()})
 	}
 }
 
@@ -80,7 +81,7 @@ func (c *Call) see(p *collective.Posted) {
 func (e *Exec) assign(from *Exec) {
 	hosts, without, sets := e.Hosts, e.Without, e.Sets
 	*e = *from
-	e.Hosts, e.Without, e.Sets = assigned(hosts, from.Hosts), assigned(without, from.Without),
+	e.Hosts, e.Without, e.Sets = copyInto(hosts, from.Hosts), copyInto(without, from.Without),
 		sets[:0]
 	e.extend(from)
 }
@@ -88,20 +89,20 @@ func (e *Exec) assign(from *Exec) {
 // extend adds the sets of another payload about the same batch.
 func (e *Exec) extend(from *Exec) {
 	have := len(e.Sets)
-	e.Sets = sized(e.Sets, have+len(from.Sets))
+	e.Sets = resized(e.Sets, have+len(from.Sets))
 	for i := range from.Sets {
 		set, other := &e.Sets[have+i], &from.Sets[i]
 		calls, of := set.Calls, set.Of
 		*set = *other
-		set.Of, set.Calls = assigned(of, other.Of), sized(calls, len(other.Calls))
+		set.Of, set.Calls = copyInto(of, other.Of), resized(calls, len(other.Calls))
 		for k := range other.Calls {
 			set.Calls[k].assign(&other.Calls[k])
 		}
 	}
 }
 
-// again stores a value in existing memory, if there is any.
-func again[T any](room *T, v T) *T {
+// storeIn stores a value in room, or in new memory where room is nil, and returns where.
+func storeIn[T any](room *T, v T) *T {
 	if room == nil {
 		room = new(T)
 	}
@@ -109,17 +110,17 @@ func again[T any](room *T, v T) *T {
 	return room
 }
 
-// assigned copies a list into the memory of another; nil stays nil.
-func assigned[T any](room, from []T) []T {
+// copyInto returns a copy of a list in the memory of room; nil stays nil.
+func copyInto[T any](room, from []T) []T {
 	if from == nil {
 		return nil
 	}
-	return append(sized(room, 0), from...)
+	return append(resized(room, 0), from...)
 }
 
-// sized returns a list of n entries that are what they were when they were used last, for the
-// memory that they have.
-func sized[T any](list []T, n int) []T {
+// resized returns a list of n entries in the memory of list. The entries are not cleared, so that
+// the memory that they point to can be used again.
+func resized[T any](list []T, n int) []T {
 	if list == nil {
 		list = []T{}
 	}

@@ -52,7 +52,7 @@ func (a *Agent) Force() {
 	}
 	proposed := a.proposer.Wants() // of a head that cannot have it decided
 	if a.leader == nil {
-		proposed = a.stand(record)
+		proposed = a.proposeSelf(record)
 	}
 	if proposed != nil {
 		a.proclaim(*proposed)
@@ -82,8 +82,9 @@ var errRigid = errors.New("this job cannot change its size: its workers call pla
 var errEarly = errors.New(
 	"the job has not begun: not all of its first workers have joined; ask again when they have")
 
-// fixed says why nobody can take workers from the job now, or give it some; nil where one can.
-func (r *leader) fixed() error {
+// checkResizable says why nobody can take workers from the job now, or give it some; nil where
+// somebody can.
+func (r *leader) checkResizable() error {
 	switch {
 	case r.state.Shape != nil:
 		return errShaped
@@ -96,7 +97,7 @@ func (r *leader) fixed() error {
 }
 
 func (r *leader) resize(n int, who string) error {
-	if err := r.fixed(); err != nil {
+	if err := r.checkResizable(); err != nil {
 		return err
 	}
 	err := r.machine.Resize(n, who)
@@ -109,7 +110,7 @@ func (r *leader) drain(host, who string) error {
 	if r.state.Shape != nil {
 		return r.drainMesh(host, who)
 	}
-	if err := r.fixed(); err != nil {
+	if err := r.checkResizable(); err != nil {
 		return err
 	}
 	err := r.machine.Drain(host, who)

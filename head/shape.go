@@ -74,16 +74,16 @@ func (e *StateLost) Error() string { return e.Why }
 
 // requestedMesh is a mesh that somebody asks for.
 type requestedMesh struct {
-	mesh  string
-	ranks int
-	who   string
+	mesh  string // the mesh, as layout.ParseMesh reads it
+	ranks int    // the number of its ranks
+	who   string // who asks for it, as a person reads it
 }
 
 // Shape notes what a worker states of the state of the job. Every worker must state the same; one
 // that does not is told with Refuse.
 func (a *Agent) Shape(s Shaped) {
 	a.follower.shaped = &s
-	a.tell(s)
+	a.tellHead(s)
 	a.settle()
 }
 
@@ -113,6 +113,7 @@ var ErrShapeless = errors.New("this job has no mesh: its program states none, as
 var errShaped = errors.New("this job has a mesh, and each of its workers a part of the state: " +
 	"say which mesh it should have, with shoal reshape")
 
+// reshape takes a request for another mesh; an error says why the job does not go there.
 func (r *leader) reshape(w requestedMesh) error {
 	switch s := r.state.Shape; {
 	case s == nil:
@@ -293,14 +294,14 @@ func (r *leader) reshaped(next topo.View, c Commit, f *batch) {
 		_ = r.machine.Resize(r.requested.ranks, r.requested.who)
 	}
 	r.chooseReshape(next)
-	r.enter(next, c, f)
+	r.commitView(next, c, f)
 }
 
 // dropsStep takes a member that drops the step, since somebody that it needs is lost.
 func (r *leader) dropsStep(w topo.WorkerID) {
 	r.aborted[w] = true
 	delete(r.asked, w)
-	r.ready(r.matcher.Abort(w, "has dropped the step, of which a worker is lost,", nil))
+	r.addBatches(r.matcher.Abort(w, "has dropped the step, of which a worker is lost,", nil))
 }
 
 // abortStep aborts the step when all members that are left have dropped it: they go on from its
@@ -315,7 +316,7 @@ func (r *leader) abortStep() {
 	}
 	if r.releasing != "" {
 		clear(r.aborted)
-		r.part(Commit{}, nil)
+		r.releaseAll(Commit{}, nil)
 		return
 	}
 	r.machine.Disarrange() // by a reshape that has failed
@@ -327,6 +328,6 @@ func (r *leader) abortStep() {
 	next := r.machine.View()
 	r.startReshape(next, r.leavingHosts(next), "the step is aborted, since a worker is lost")
 	clear(r.aborted)
-	r.enter(next, Commit{Aborted: true}, nil)
+	r.commitView(next, Commit{Aborted: true}, nil)
 	r.machine.Step()
 }

@@ -11,14 +11,14 @@ import (
 type stream struct {
 	term  topo.Generation // the term of the head
 	up    bool            // whether this end is the follower
-	queue []Payload       // the payloads that are not acknowledged
-	first uint64          // the number of queue[0]; the first of a stream is 1
-	fresh int             // how many at the end of queue are to be sent
-	heard uint64          // the number of the last payload that has come
-	owes  bool            // whether the other end was not told of that
-	due   bool            // whether it is to be told with the next flush
-	idle  int             // ticks since something was acknowledged
-	pool  *pool           // where the payloads in queue are from
+	queue []Payload       // the payloads that the other end has not acknowledged
+	first uint64          // the number of queue[0]; the first payload of a stream has number 1
+	fresh int             // how many payloads at the end of queue are to be sent
+	heard uint64          // the number of the last payload that has come; 0 = none
+	owes  bool            // whether heard is not acknowledged yet
+	due   bool            // whether the next flush must acknowledge heard
+	idle  int             // ticks since the other end acknowledged something
+	pool  *pool           // the pool that the payloads in queue come from
 }
 
 // resendAfter is how many ticks a frame may stay without an answer until it is sent again. Answers
@@ -29,6 +29,7 @@ func newStream(term topo.Generation, up bool, from *pool) *stream {
 	return &stream{term: term, up: up, first: 1, pool: from}
 }
 
+// push queues a copy of a payload, to be sent with the next flush.
 func (s *stream) push(b Payload) {
 	s.queue = append(s.queue, s.pool.retain(b))
 	s.fresh++
@@ -55,6 +56,8 @@ func (s *stream) tick() {
 	}
 }
 
+// frame returns a frame with the payloads from an index of queue on, and an acknowledgement. The
+// caller sends it.
 func (s *stream) frame(from int) Frame {
 	s.fresh, s.owes, s.due = 0, false, false
 	return Frame{Term: s.term, Up: s.up, First: s.first + uint64(from), Ack: s.heard,
