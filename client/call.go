@@ -8,23 +8,25 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// call is a collective on its way into a descriptor.
+// call is a collective on its way into a descriptor of the arena: the arguments as the program gave
+// them, with slices of elements as bytes.
 type call struct {
 	kind    collective.Kind
 	dtype   tensor.DType
 	op      collective.Reduction
-	peer    int
+	peer    int // the other rank of a transfer, or the root; 0 where a kind has neither
 	tag     uint32
 	weight  float64
-	in, out []byte
-	splits  []int
-	shape   []int
-	flat    [1]int
-	more    bool
-	step    bool
+	in, out []byte // input and output; nil = none. The same memory means in place.
+	splits  []int  // number of elements for each rank; nil = even blocks
+	shape   []int  // dimensions of the tensor; flat where the program states none
+	flat    [1]int // memory for the shape of a flat slice
+	more    bool   // whether the step goes on with the next call
+	step    bool   // whether the step ends with this call
 }
 
-// submit brings the buffers into the arena where they are not there yet, and posts the call.
+// submit posts the call for the handle h. Buffers outside the arena are copied to staging memory
+// there. It blocks until the slot of an older call is free, and may ask the agent for memory.
 func (c *call) submit(g *Group, h *Handle) error {
 	if g.freed.Load() {
 		return errFreed
@@ -73,6 +75,7 @@ func (c *call) submit(g *Group, h *Handle) error {
 	return k.submit(&d, h)
 }
 
+// describeShape writes the shape into a descriptor.
 func (c *call) describeShape(d *arena.Descriptor) {
 	dims := c.shape
 	if len(dims) > arena.MaxDims { // the format has no room: the last dimensions become one
@@ -108,6 +111,7 @@ func (c *call) place(m *memory, b []byte, staged *[]byte) (arena.Ref, error) {
 	return arena.Ref{Segment: segment, Offset: off, Count: count}, nil
 }
 
+// placeSplits copies the splits into staging memory, where the agent reads them.
 func (c *call) placeSplits(m *memory, staged *[]byte) (arena.Ref, error) {
 	b, err := m.borrow(8 * len(c.splits))
 	if err != nil {
@@ -121,7 +125,9 @@ func (c *call) placeSplits(m *memory, staged *[]byte) (arena.Ref, error) {
 	return arena.Ref{Segment: segment, Offset: off, Count: uint64(len(c.splits))}, nil
 }
 
-// finisher copies a staged result out and gives the staging buffers back; nil if there are none.
+// finisher returns what is to be done when the call is complete: it copies a staged result out, and
+// gives the staging buffers back; nil if there are none. staged has the buffers of the input, the
+// output and the splits.
 func (c *call) finisher(m *memory, staged [3][]byte) func() {
 	if staged[0] == nil && staged[1] == nil && staged[2] == nil {
 		return nil

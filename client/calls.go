@@ -21,27 +21,29 @@ type CallError struct {
 
 func (e *CallError) Error() string { return "client: " + e.Problem }
 
-// calls submits descriptors and waits for their completions.
+// calls submits descriptors and waits for their completions. Any number of goroutines may use it;
+// mu guards the fields below it.
 type calls struct {
 	control *arena.Control
-	agent   *arena.Bell // rung by this side
-	own     *arena.Bell // rung by the agent
-	conn    *arena.Conn
-	spin    time.Duration
+	agent   *arena.Bell   // the bell that this side rings
+	own     *arena.Bell   // the bell that the agent rings
+	conn    *arena.Conn   // the connection to the agent, whose end wakes who waits at the bell
+	spin    time.Duration // how long a wait polls before it goes to the bell; 0 = not at all
 
-	// read while the control block, the bells or the arena are in use; taken to close them
+	// life is read-locked while the control block, the bells or the arena are in use, and locked to
+	// close them.
 	life   sync.RWMutex
-	closed atomic.Bool
+	closed atomic.Bool // whether the job was closed
 
 	mu        sync.Mutex
-	ticket    uint64               // of the newest call that is written
-	published uint64               // of the newest call that the agent may see
-	held      int                  // depth of Grouped
-	users     [arena.Slots]*Handle // whose result a slot holds
-	parked    bool                 // a goroutine waits at the bell for all
-	woken     *sync.Cond
-	gone      bool
-	changed   bool // a call told that the view has changed
+	ticket    uint64               // number of the newest call that is written, from 1; 0 = none
+	published uint64               // number of the newest call that the agent may see
+	held      int                  // depth of Grouped; above 0 nothing is published
+	users     [arena.Slots]*Handle // by slot, the call whose completion lies there; nil = free
+	parked    bool                 // whether a goroutine waits at the bell on behalf of all
+	woken     *sync.Cond           // tells, on mu, that the goroutine at the bell is back
+	gone      bool                 // whether the agent is gone
+	changed   bool                 // whether a completed call told that the view has changed
 }
 
 func newCalls(c *arena.Control, agent, own *arena.Bell, conn *arena.Conn,
@@ -53,11 +55,12 @@ func newCalls(c *arena.Control, agent, own *arena.Bell, conn *arena.Conn,
 
 // Handle is a call under way.
 type Handle struct {
-	calls  *calls
-	ticket uint64
+	calls  *calls       // nil = the call was done at once, or not begun
+	ticket uint64       // number of the call, from 1
 	status arena.Status // 0 = not known yet
-	err    error
-	finish func() // copies results out of the staging memory and gives it back; nil = nothing to do
+	err    error        // why the call failed; nil = it did not, or goes on
+	// finish copies results out of staging memory and gives that back; nil = nothing to do.
+	finish func()
 	once   sync.Once
 }
 
@@ -85,6 +88,7 @@ func (k *calls) submit(d *arena.Descriptor, h *Handle) error {
 	return nil
 }
 
+// publish lets the agent see all calls that are written, and wakes it. k.mu is held.
 func (k *calls) publish() {
 	if k.published == k.ticket {
 		return
@@ -115,7 +119,8 @@ func (k *calls) resolve(h *Handle) bool {
 	return true
 }
 
-// await waits for a completion: first by looking at the word, then at the bell.
+// await waits for a completion: first it polls the word, then it waits at the bell. k.mu is not
+// held.
 func (k *calls) await(ctx context.Context, h *Handle) error {
 	if k.look(h) {
 		return nil
@@ -142,7 +147,8 @@ func (k *calls) await(ctx context.Context, h *Handle) error {
 	return nil
 }
 
-// look polls the completion word for a while, giving the core away between looks.
+// look polls the completion word for k.spin, and yields the core between polls. It reports whether
+// the call is complete.
 func (k *calls) look(h *Handle) bool {
 	var end time.Time
 	for i := 0; ; i++ {
@@ -164,6 +170,7 @@ func (k *calls) look(h *Handle) bool {
 	}
 }
 
+// settled is resolve for a caller that does not hold k.mu.
 func (k *calls) settled(h *Handle) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -227,6 +234,7 @@ func (h *Handle) Wait(ctx context.Context) error {
 	return h.err
 }
 
+// tidy copies the result out and gives staging memory back.
 func (h *Handle) tidy() {
 	if h.finish != nil {
 		h.finish()

@@ -18,38 +18,39 @@ import (
 
 // Checkpoint says where a training loop writes checkpoints, and how often.
 type Checkpoint struct {
-	// the same for all workers, on all hosts; or s3://BUCKET/PREFIX, which takes an agent
+	// Folder is where checkpoints are written: a folder that all workers on all hosts share, or
+	// s3://BUCKET/PREFIX, which takes an agent.
 	Folder string
-	Every  time.Duration     // between two; with Steps 0 as well: 10 minutes
-	Steps  int               // instead of a time: after so many steps
-	Keep   int               // how many of the newest stay; 0 = 2
-	Say    func(line string) // tells what has become of one; nil = a line on standard error
+	Every  time.Duration     // time between two checkpoints; with Steps 0 as well: 10 minutes
+	Steps  int               // steps between two checkpoints, instead of a time; 0 = a time
+	Keep   int               // how many of the newest checkpoints stay; 0 = 2
+	Say    func(line string) // tells what became of a checkpoint; nil = a line on standard error
 }
 
-// scheduleNote is the name under which those who join are told when the next checkpoint is due.
-// Python has the same.
+// scheduleNote is the name under which workers that join are told when the next checkpoint is due.
+// Python uses the same name.
 const scheduleNote = "when to make a checkpoint"
 
 // farAway is a number of steps that is not reached.
 const farAway = 1 << 40
 
-// checkpoints are those of a trainer.
+// checkpoints makes the checkpoints of one trainer. Workers have to decide alike before which steps
+// they make one, so they ask each other with a collective.
 type checkpoints struct {
 	folder snapshot.Folder
-	steps  uint64
-	every  time.Duration
+	steps  uint64        // steps between two checkpoints; 0 = every says when
+	every  time.Duration // time between two checkpoints; 0 = steps says when
 	writer writer
 
-	// The step before which all workers ask each other whether a checkpoint is due, and that of the
-	// newest one.
-	next, last uint64
-	begun      time.Time     // start of the newest checkpoint
-	looked     time.Time     // when the workers last asked each other
-	lookedAt   uint64        // step before which the workers last asked each other
-	seed       uint64        // seed of the checkpoint that was agreed on
-	room       []byte        // memory for the copy; it is the writer's while that writes
-	lacking    int           // bytes of memory that could not be had
-	making     chan struct{} // closed when there is room; nil = nobody makes any
+	next     uint64        // step before which the workers next ask each other
+	last     uint64        // step of the newest checkpoint; math.MaxUint64 = there is none
+	begun    time.Time     // start of the newest checkpoint
+	looked   time.Time     // when the workers last asked each other
+	lookedAt uint64        // step before which the workers last asked each other
+	seed     uint64        // seed of the checkpoint that was agreed on
+	room     []byte        // memory for the copy of the share; the writer's while it writes
+	lacking  int           // bytes of memory that could not be had; 0 = none
+	making   chan struct{} // closed when a goroutine has made room; nil = none makes any
 }
 
 // Checkpoint has the loop write checkpoints of its state, each worker an equal share, while
@@ -178,6 +179,7 @@ func (c *checkpoints) agree(ctx context.Context, t *Trainer, due, ended bool) (b
 	return false, nil
 }
 
+// isMaking reports whether a goroutine makes room now.
 func (c *checkpoints) isMaking() bool {
 	if c.making == nil {
 		return false
@@ -190,9 +192,9 @@ func (c *checkpoints) isMaking() bool {
 	}
 }
 
-// findRoom is 1 when there is memory for the copy, and -1 when there is none: then nobody makes
-// this checkpoint. To touch it takes far longer than to copy, so a goroutine does, unless it is to
-// be waited for, and until it has it is 0.
+// findRoom returns 1 when there is memory for the copy, -1 when there is none, so that nobody makes
+// this checkpoint, and 0 while a goroutine gets it. Fresh memory has to be touched, which takes far
+// longer than to copy, so a goroutine does that; with wait it happens before findRoom returns.
 func (c *checkpoints) findRoom(t *Trainer, wait bool) int64 {
 	n := snapshot.Bytes(t.described().Share(t.job.rank))
 	switch {
@@ -217,7 +219,8 @@ func (c *checkpoints) findRoom(t *Trainer, wait bool) int64 {
 	return 1
 }
 
-// makeRoom replaces what was too small; without memory nothing is left.
+// makeRoom replaces c.room, which was too small, by n bytes. Where there is no memory, c.room is
+// nil, and c.lacking says how much is missing.
 func (c *checkpoints) makeRoom(n int) {
 	old := c.room
 	c.room = nil

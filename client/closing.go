@@ -1,9 +1,11 @@
 package client
 
-// What goroutines use, Close must not take from under them: a bell's descriptor may be another
-// file's soon, and the memory is unmapped.
+// How Close waits for goroutines. A call that is under way uses the bells, the control block and
+// the arena. None of them may be closed meanwhile: the number of a bell's descriptor can soon be
+// another file's, and the memory is unmapped.
 
-// use keeps what calls stand on from being closed until done.
+// use keeps the bells, the control block and the arena open until done is called; ErrClosed if they
+// are closed already.
 func (k *calls) use() error {
 	k.life.RLock()
 	if k.closed.Load() {
@@ -15,8 +17,8 @@ func (k *calls) use() error {
 
 func (k *calls) done() { k.life.RUnlock() }
 
-// ringOwn wakes whoever waits at this side's bell. A context can ask for it long after the wait,
-// when the descriptor is another file's.
+// ringOwn wakes whoever waits at this side's bell. A context can call ringOwn long after the wait,
+// when the descriptor's number is another file's: then nothing is rung.
 func (k *calls) ringOwn() {
 	if k.use() == nil {
 		k.own.Ring()

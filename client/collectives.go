@@ -114,7 +114,7 @@ func Barrier(ctx context.Context, r Ranks) error {
 
 func wait(ctx context.Context, h *Handle) error { return h.Wait(ctx) }
 
-// start submits a call; whatever goes wrong before it is under way is what Wait returns.
+// start submits a call. An error before the call is under way is returned by the handle's Wait.
 func start[T Element](r Ranks, kind collective.Kind, op collective.Reduction, peer int, in, out []T,
 	opts []Option) *Handle {
 	g := r.group()
@@ -139,7 +139,7 @@ func start[T Element](r Ranks, kind collective.Kind, op collective.Reduction, pe
 	return h
 }
 
-// alone does a collective of one rank.
+// alone does a collective of a job of one, at once and without an agent.
 func (c *call) alone(m *memory) error {
 	if c.peer != 0 || c.kind.Pairwise() {
 		return fmt.Errorf("client: %v with rank %d in a job of one", c.kind, c.peer)

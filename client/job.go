@@ -43,17 +43,19 @@ type Job struct {
 	host       string
 	generation topo.Generation
 
-	ask    sync.Mutex // one request and its answer at a time
-	conn   *arena.Conn
-	buf    []byte
-	closed bool
+	ask    sync.Mutex  // held for a request and its answer; guards conn, buf and closed
+	conn   *arena.Conn // the connection to the agent; nil = solo
+	buf    []byte      // memory for an answer
+	closed bool        // whether this worker has left the job
 
-	block *arena.Segment
-	calls *calls
+	block *arena.Segment // the control block, as mapped; nil = solo
+	calls *calls         // nil = solo
 	mem   memory
-	tasks *group.Group // what runs beside the loop; Close waits for it
-	solo  bool         // no agent at all
-	aside bool         // a job of one: alone, or before it has entered, or after it was released
+	tasks *group.Group // goroutines that run beside the loop; Close waits for them
+	solo  bool         // whether the process runs without an agent
+	// aside says that collectives are those of a job of one: the worker is solo, has not entered
+	// yet, or was released.
+	aside bool
 }
 
 // Join takes this process's place in the job that its launcher started, as the SHOAL_ environment
@@ -89,6 +91,7 @@ func Join(ctx context.Context) (*Job, error) {
 	return j, nil
 }
 
+// join asks the agent for the place of a rank, and maps the control block and the bells.
 func (j *Job) join(rank int) error {
 	var reply api.JoinReply
 	fds, err := j.request(&api.JoinRequest{Protocol: arena.Protocol, Version: version.Version,
@@ -120,7 +123,8 @@ func (j *Job) join(rank int) error {
 	return nil
 }
 
-// request asks the agent and waits for its reply, which must carry want descriptors.
+// request asks the agent and waits for its reply, which must carry want file descriptors. It takes
+// j.ask.
 func (j *Job) request(r, reply api.Message, want int) (fds []int, err error) {
 	j.ask.Lock()
 	defer j.ask.Unlock()
@@ -146,6 +150,7 @@ func (j *Job) request(r, reply api.Message, want int) (fds []int, err error) {
 	return fds, nil
 }
 
+// segment asks the agent for a new segment of n bytes, and maps it.
 func (j *Job) segment(n int) (*arena.Segment, uint32, error) {
 	var reply api.SegmentReply
 	fds, err := j.request(&api.SegmentRequest{Bytes: int64(n)}, &reply, 1)
@@ -156,6 +161,7 @@ func (j *Job) segment(n int) (*arena.Segment, uint32, error) {
 	return s, reply.ID, err
 }
 
+// freed tells the agent that this worker has unmapped a segment.
 func (j *Job) freed(id uint32) error {
 	_, err := j.request(&api.FreeRequest{ID: id}, &api.FreeReply{}, 0)
 	return err
@@ -230,7 +236,7 @@ func (j *Job) follow() (arena.View, error) {
 	}
 	j.generation = topo.Generation(v.Generation)
 	j.aside = v.Released
-	if !v.Released { // else it is not the rank 0 that writes the results
+	if !v.Released { // a released worker keeps its rank: it must not pass for rank 0
 		j.rank = v.Rank
 	}
 	j.size, j.ranks = v.Size, j.ranks[:0]
@@ -255,7 +261,8 @@ func (j *Job) Close() error {
 	return errors.Join(err, j.tasks.Wait(), j.calls.close(), j.mem.close(), j.block.Close())
 }
 
-// hangUp says goodbye, once.
+// hangUp tells the agent that this worker leaves, and closes the connection; first is false if that
+// was done before.
 func (j *Job) hangUp() (first bool, err error) {
 	j.ask.Lock()
 	defer j.ask.Unlock()
@@ -271,10 +278,10 @@ func (j *Job) hangUp() (first bool, err error) {
 // Group is a set of ranks that call collectives together.
 type Group struct {
 	job        *Job
-	id         topo.GroupID
-	rank, size int
-	ranks      []topo.Rank
-	freed      atomic.Bool
+	id         topo.GroupID // topo.World = all ranks
+	rank, size int          // this worker's rank in the group, and the number of members
+	ranks      []topo.Rank  // the members, by their rank in the job
+	freed      atomic.Bool  // whether Free was called
 }
 
 // Free tells that this worker needs the group no more: the job forgets it when no member does, so

@@ -42,25 +42,29 @@ func bytesOf[T Element](x []T) []byte {
 }
 
 const (
-	alignment = 64 // a cache line and the widest vector
-	// segments hold many small buffers; a larger buffer gets a segment of its own
-	growth     = 16 << 20
+	// alignment of buffers, in bytes: a cache line, and the widest vector.
+	alignment = 64
+	// growth is the size of a segment for many small buffers, in bytes. A buffer that is not
+	// smaller gets a segment of its own.
+	growth = 16 << 20
+	// minStaging is the size of the smallest staging buffer, in bytes.
 	minStaging = 4 << 10
 )
 
-// memory is the worker's arena: segments, the room left in the newest, and staging buffers by power
-// of two.
+// memory is the worker's part of the arena: the mapped segments, the room left in the newest, and
+// free staging buffers. Any number of goroutines may use it; mu guards the fields below it.
 type memory struct {
-	segment func(n int) (*arena.Segment, uint32, error) // asks the agent
-	freed   func(id uint32) error                       // tells the agent
+	segment func(n int) (*arena.Segment, uint32, error) // asks the agent for n bytes
+	freed   func(id uint32) error                       // tells the agent of an unmapped segment
 
 	mu      sync.Mutex
-	shares  atomic.Pointer[[]*sharing] // replaced as a whole
-	maps    []mapped
-	room    []byte
-	staging [64][][]byte
+	shares  atomic.Pointer[[]*sharing] // shared results; replaced as a whole, read without mu
+	maps    []mapped                   // segments, in the order in which they were mapped
+	room    []byte                     // free rest of the newest segment for small buffers
+	staging [64][][]byte               // free staging buffers, by the binary logarithm of the size
 }
 
+// mapped is a segment that is mapped here, with the number that the agent gave it.
 type mapped struct {
 	s  *arena.Segment
 	id uint32
@@ -86,6 +90,7 @@ func (m *memory) allocate(n int) ([]byte, error) {
 	return b, nil
 }
 
+// grow maps a new segment of n bytes, which it asks the agent for. m.mu is held.
 func (m *memory) grow(n int) ([]byte, error) {
 	s, id, err := m.segment(n)
 	if err != nil {
@@ -95,14 +100,14 @@ func (m *memory) grow(n int) ([]byte, error) {
 	return s.Mem[:n], nil
 }
 
-// own returns n bytes in a segment of their own, for free.
+// own returns n bytes in a segment of their own, which free gives back.
 func (m *memory) own(n int) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.grow(max(n, 1))
 }
 
-// free gives back what own has given.
+// free unmaps a segment that own has returned, and tells the agent.
 func (m *memory) free(b []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -129,6 +134,7 @@ func (m *memory) find(b []byte) (segment uint32, off uint64, ok bool) {
 	return 0, 0, false
 }
 
+// stagingClass is the binary logarithm of the size of the staging buffer that n bytes take.
 func stagingClass(n int) int { return bits.Len(uint(max(n, minStaging) - 1)) }
 
 // borrow returns a staging buffer of n bytes; giveBack takes it.
@@ -149,6 +155,7 @@ func (m *memory) borrow(n int) ([]byte, error) {
 	return b[:n], nil
 }
 
+// giveBack takes a staging buffer back, for the next borrow.
 func (m *memory) giveBack(b []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -156,6 +163,7 @@ func (m *memory) giveBack(b []byte) {
 	m.staging[class] = append(m.staging[class], b)
 }
 
+// close unmaps all of the arena.
 func (m *memory) close() (err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

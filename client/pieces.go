@@ -2,9 +2,9 @@ package client
 
 import "slices"
 
-// The state moves in pieces of statePiece bytes, of which a worker has stateWindow under way. Each
-// lies in staging memory that was used before: to touch fresh shared memory takes several times
-// longer than to copy.
+// The state moves from members to workers that join in pieces of statePiece bytes, of which a
+// worker has stateWindow under way. Each piece lies in staging memory that was used before: to
+// touch fresh shared memory takes several times longer than to copy.
 const (
 	statePiece  = 2 << 20
 	stateWindow = 4
@@ -12,10 +12,10 @@ const (
 
 // piece is a part of the state under way.
 type piece struct {
-	giver  int // the old rank that sends it: they take turns
-	at     int // where it begins in the state
-	staged []byte
-	calls  []*Handle
+	giver  int       // rank of the old member that sends the piece: they take turns
+	at     int       // byte of the state at which the piece begins
+	staged []byte    // bytes of the piece, in staging memory
+	calls  []*Handle // transfers of the piece: one a joiner where it is sent, else one
 }
 
 // move takes the pieces of some givers through staging memory: begin starts the calls of a piece,

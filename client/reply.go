@@ -17,6 +17,7 @@ type AgentError struct {
 
 func (e *AgentError) Error() string { return "client: the agent refused: " + e.Problem }
 
+// parseReply decodes the agent's reply to a request. A refusal is an *AgentError.
 func parseReply(packet []byte, into api.Message) error {
 	err := api.ParseReply(packet, into)
 	var refusal *api.ErrorReply

@@ -17,8 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// numpyTypes are what a Python program that reads the checkpoint makes of the element types; bf16
-// is torch's alone.
+// numpyTypes names, by element type, the NumPy type of the array that a Python program makes of a
+// tensor of a checkpoint. NumPy has no bf16: such a tensor becomes one of torch.
 var numpyTypes = map[tensor.DType]string{tensor.F64: "<f8", tensor.F32: "<f4", tensor.F16: "<f2",
 	tensor.I64: "<i8", tensor.I32: "<i4", tensor.U8: "|u1"}
 
@@ -99,8 +99,9 @@ func (t *Trainer) resume(ctx context.Context) error {
 	return nil
 }
 
-// choose is the newest checkpoint but so many, nil when there is none, and the rank that has looked
-// for it: the one that is asked to, or the first behind it that is not lost.
+// choose returns the newest checkpoint behind the tried newest ones, nil when there is none, and
+// the rank that has looked for it: looker, or the first rank behind looker that is not lost. All
+// workers call it together.
 func (t *Trainer) choose(ctx context.Context, source source, tried, looker int) (*snapshot.Attempt,
 	int, error) {
 	const none, one = 1, 2
@@ -174,6 +175,8 @@ func (t *Trainer) read(ctx context.Context, source source, a snapshot.Attempt) (
 	}
 }
 
+// readTurn reads a checkpoint into the state, and compares every turns-th of its blocks with its
+// hash, beginning with number turn. It returns how many blocks it compared.
 func (t *Trainer) readTurn(ctx context.Context, folder snapshot.Folder, step uint64, turn,
 	turns int) (*snapshot.Sealed, int, error) {
 	s, err := folder.Open(step)

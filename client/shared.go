@@ -16,14 +16,15 @@ import (
 
 // sharing is a shared result as this worker sees it.
 type sharing struct {
-	*arena.Window
-	group topo.GroupID
-	name  string
-	bytes int
+	*arena.Window              // the addresses of the result, whatever memory is behind them
+	group         topo.GroupID // the group that shares the result
+	name          string       // the name of the result, which the program gave it
+	bytes         int          // the size of the result, as the program asked for it
 
-	mu sync.Mutex
-	id uint32
-	// for which the agent's memory is behind the window; 0 = it is this worker's own
+	mu sync.Mutex // guards the fields below, and what is behind the window
+	id uint32     // the agent's number of the memory behind the window
+	// generation is the one for which the agent's memory is behind the window; 0 = the memory is
+	// this worker's own.
 	generation topo.Generation
 }
 
@@ -76,8 +77,8 @@ func (g *Group) share(name string, bytes int) (*sharing, error) {
 	return s, nil
 }
 
-// show puts the memory of the agent behind the window, once a generation: it may be another one
-// then.
+// show puts the memory of the agent behind the window. It asks the agent once a generation: that
+// can have made other memory for the new members.
 func (s *sharing) show(j *Job) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +98,7 @@ func (s *sharing) show(j *Job) error {
 	return nil
 }
 
-// own makes what is in the window this worker's own, in a job of one.
+// own makes the bytes in the window this worker's own, for a job of one.
 func (s *sharing) own() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +130,8 @@ func (m *memory) shown() []*sharing {
 	return nil
 }
 
-// show sets that list. It is copied, for who looks whether there are any does so without the lock.
+// show sets the list of shared results to a copy of list, since shown reads it without the lock.
+// m.mu is held.
 func (m *memory) show(list []*sharing) {
 	list = append([]*sharing(nil), list...)
 	m.shares.Store(&list)

@@ -13,11 +13,15 @@ var errDamaged = errors.New("it is damaged")
 
 // source is where a training loop looks for its checkpoints when it begins.
 type source interface {
-	// the newest that is sealed but so many; with 0, what is left of others is dealt with
+	// newest finds the newest sealed checkpoint behind the tried newest ones. With 0 it also cleans
+	// up what is left of others.
 	newest(tried int) (a snapshot.Attempt, found bool, err error)
-	// where it can be read, until done; errDamaged
+	// fetch returns a folder from which a checkpoint can be read until done is called. The error
+	// wraps errDamaged where the checkpoint is not as it was sealed.
 	fetch(a snapshot.Attempt) (snapshot.Folder, error)
+	// done ends the use of the folder that fetch has returned.
 	done() error
+	// setAside takes a damaged checkpoint out of the way, so that no later run finds it.
 	setAside(a snapshot.Attempt) error
 }
 

@@ -27,17 +27,21 @@ func StateOf[T Element](name string, x []T) State { return State{name, bytesOf(x
 // stateTag marks the transfers of docs/formats/arena.md, section 5.
 const stateTag = 0xE17E
 
+// stateItem is one State in the header of the job's state.
 type stateItem struct {
 	Name  string `json:"name"`
 	Bytes int    `json:"bytes"`
 }
 
+// stateHeader goes to the workers that join before the state itself, as JSON: what the state is
+// made of, and notes, which are those of checkpoints.
 type stateHeader struct {
 	Step  uint64      `json:"step"`
 	Items []stateItem `json:"items"`
 	Notes any         `json:"notes"`
 }
 
+// header is this worker's stateHeader in JSON.
 func (t *Trainer) header() []byte {
 	h := stateHeader{Step: t.cursor.Step, Notes: struct{}{}}
 	if t.checkpoints != nil {
@@ -95,6 +99,7 @@ func (t *Trainer) ask(h *Handle) error {
 	return k.submit(&arena.Descriptor{Kind: arena.KindEnter}, h)
 }
 
+// receive takes the state from the old members: first its header, then the pieces of each.
 func (t *Trainer) receive(ctx context.Context) error {
 	mine := t.header()
 	theirs, err := t.shareHeader(ctx, nil)

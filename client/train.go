@@ -12,12 +12,12 @@ import (
 
 // Data says what a job trains on: the same on every worker.
 type Data struct {
-	Samples int    // in an epoch
-	Batch   int    // samples of a step over all workers, whatever their number
-	Epochs  int    // 0 = without end
-	Steps   int    // after so many the loop ends too; 0 = it does not
-	Seed    uint64 // of the order
-	Plain   bool   // samples in their own order, not shuffled
+	Samples int    // number of samples in an epoch
+	Batch   int    // number of samples of a step over all workers, whatever their number
+	Epochs  int    // number of epochs after which the loop ends; 0 = without end
+	Steps   int    // number of steps after which the loop ends too; 0 = no such number
+	Seed    uint64 // seed of the order of the samples
+	Plain   bool   // whether the samples come in their own order, not shuffled
 }
 
 // Trainer runs the steps of a training loop. Every sample is trained on exactly once per epoch, and
@@ -40,13 +40,13 @@ type Trainer struct {
 	state       []State
 	cursor      cursor.Cursor
 	checkpoints *checkpoints // nil = none are written
-	samples     []int64
-	weight      float64
-	joined      int // new members, which wait for the state
-	begun       bool
-	committed   bool
-	released    bool
-	err         error
+	samples     []int64      // this worker's samples of the step; at least one
+	weight      float64      // number of samples that count; 0 = this worker has no part
+	joined      int          // number of new members, which wait for the state
+	begun       bool         // whether Next was called
+	committed   bool         // whether the step that Next began was committed
+	released    bool         // whether this worker is no member any more
+	err         error        // what ended the loop before its time; nil = nothing
 }
 
 // Train begins a loop. state is what a worker that joins later receives from the others, in the

@@ -10,10 +10,13 @@ import (
 
 // writer writes a worker's part of a checkpoint while training goes on, one at a time.
 type writer interface {
-	// memory for a share, all of it touched, in place of memory that is too small
+	// room returns n bytes for a share, all of them touched, and frees old, which was too small.
 	room(n int, old []byte) ([]byte, error)
-	write(p *snapshot.Part) error // begins; what goes wrong is said
+	// write begins to write a part. What goes wrong with the part later is logged, not returned.
+	write(p *snapshot.Part) error
+	// busy reports whether a part is still being written.
 	busy() (bool, error)
+	// wait returns when no part is being written any more.
 	wait(ctx context.Context) error
 }
 
@@ -28,7 +31,7 @@ func (j *Job) writer() writer {
 // lost.
 type agentWriter struct {
 	job   *Job
-	texts [][]byte // memory that the agent may still read
+	texts [][]byte // staging memory of the newest request, which the agent may still read
 }
 
 func (s *agentWriter) room(n int, old []byte) ([]byte, error) {
@@ -88,13 +91,13 @@ func (s *agentWriter) wait(context.Context) error {
 // ownWriter writes in a goroutine of a job of one without an agent.
 type ownWriter struct {
 	job     *Job
-	written chan struct{} // closed when the part is; nil = there was none
+	written chan struct{} // closed when the newest part is written; nil = there was none
 }
 
 func (s *ownWriter) room(n int, _ []byte) ([]byte, error) {
 	b := make([]byte, n)
 	for i := 0; i < n; i += 4096 {
-		b[i] = 1 // fresh pages are not there before
+		b[i] = 1 // the kernel gives a fresh page when it is touched first
 	}
 	return b, nil
 }
