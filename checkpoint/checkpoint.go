@@ -31,16 +31,16 @@ type Checkpoint struct {
 	Files *format.Files
 	path  string // path or URL as the caller gave it
 	dir   string // folder, or URL of one, whose manifest lists the files
-	// name of the file in dir if the checkpoint is a single file; "" = a folder.
+	// file is the name in dir of a checkpoint that is a single file; "" = a folder.
 	file   string
 	fsys   fs.FS            // contents of dir
 	bucket *s3.Bucket       // bucket that holds dir; nil = a local folder
 	stamps map[string]stamp // size and time of each file when the checkpoint was opened
 
 	sealed *manifest.Manifest // manifest; nil = not sealed
-	// name in the manifest of each renamed tensor, by its new name.
+	// renamed maps the new name of each renamed tensor to its name in the manifest.
 	renamed map[string]string
-	// whether some tensors were only joined or split here and are in no manifest.
+	// derived says that some tensors were only joined or split here, and are in no manifest.
 	derived       bool
 	unlistedNames map[string]bool // names of tensors that the manifest does not list
 	missing       bool            // whether the manifest lists tensors that the files lack
@@ -176,6 +176,7 @@ func (c *Checkpoint) names() (names []string) {
 	return names
 }
 
+// stamp asks the file system for the present stamp of a file.
 func (c *Checkpoint) stamp(name string) (stamp, error) {
 	info, err := fs.Stat(c.Files.FS(), name)
 	if err != nil {

@@ -11,6 +11,10 @@ import (
 	"github.com/shoal-ml/shoal/format/hf"
 )
 
+// How the tensors of a model are compared with the Hugging Face configuration that is to lie beside
+// them.
+
+// inLayer matches the name of a tensor in a decoder layer: the layer's number, and the rest.
 var inLayer = regexp.MustCompile(`^model\.layers\.(\d+)\.(.+)$`)
 
 // checkConfig fails when a configuration describes another model than the tensors, which have their

@@ -2,6 +2,8 @@ package checkpoint
 
 import "hash/crc32"
 
+// Checksums of parts of a file that are computed in any order add up to that of the whole.
+
 // shiftedCRC returns what a run of bytes with the checksum sum (CRC-32, IEEE) contributes, by
 // exclusive or, to the checksum of a longer run in which n bytes follow.
 func shiftedCRC(sum uint32, n int64) uint32 {

@@ -21,7 +21,7 @@ type Difference struct {
 	What string `json:"what"`
 	A    string `json:"a,omitempty"` // type and shape in A
 	B    string `json:"b,omitempty"` // type and shape in B
-	// number of elements that differ, bit by bit.
+	// Elements is the number of elements that differ, bit by bit.
 	Elements int   `json:"elements,omitempty"`
 	First    []int `json:"first,omitempty"` // index of the first element that differs
 }
@@ -89,7 +89,8 @@ func Diff(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, err
 // A pair is a tensor that both checkpoints have.
 type pair struct{ a, b *format.Tensor }
 
-// contents compares pairs of tensors. Each pair is a row of boxes that both sides read packed.
+// contents compares the elements of pairs of tensors. Each pair is a row of boxes that both sides
+// read packed.
 func contents(ctx context.Context, a, b *Checkpoint, pairs []pair, workers int) ([]Difference,
 	error) {
 	type item struct{ pair, from, to int }
@@ -174,6 +175,7 @@ type reader struct {
 
 func (c *Checkpoint) reader() *reader { return c.readerOf(c.names()) }
 
+// readerOf returns a reader of the named files of a checkpoint. The caller closes it.
 func (c *Checkpoint) readerOf(names []string) *reader {
 	r := &reader{fileSet: fileSet{names: names, open: func(name string) (handle, error) {
 		return openFrom(c.Files.FS(), name)

@@ -18,8 +18,8 @@ import (
 // piece a local tensor there.
 type endpoint struct {
 	layout    *layout.Layout
-	locations []move.Location // location of each slot
-	files     fileSet
+	locations []move.Location // file and offset of each slot of the layout
+	files     fileSet         // files of the checkpoint, in the order of ranks
 }
 
 // newEndpoint places the tensors of a checkpoint that exists, or will be written.
@@ -80,6 +80,7 @@ func newSource(c *Checkpoint) (*endpoint, error) {
 	return e, nil
 }
 
+// openFrom opens a file for reads at any offset.
 func openFrom(fsys fs.FS, name string) (handle, error) {
 	f, err := fsys.Open(name)
 	if err != nil {

@@ -18,11 +18,11 @@ type handle interface {
 
 // A fileSet is the files of a checkpoint as regions of a move. Several goroutines may use it.
 type fileSet struct {
-	names []string // file of each region
-	open  func(name string) (handle, error)
+	names []string                          // file of each region
+	open  func(name string) (handle, error) // opens a file by its name
 
 	mu    sync.Mutex
-	files map[int]*openFile // open files, by region
+	files map[int]*openFile // open files, by region; nil = none was opened
 }
 
 // An openFile is an open file and the number of calls that use it.
@@ -57,7 +57,8 @@ func (m *fileSet) Write(region int, b []byte, at int64) error {
 	})
 }
 
-// use calls f with the file of a region, open.
+// use calls f with the open file of a region. Several calls may use one file at once, so f must not
+// depend on the position in the file.
 func (m *fileSet) use(region int, f func(h handle) error) error {
 	h, err := m.acquire(region)
 	if err != nil {
@@ -70,6 +71,8 @@ func (m *fileSet) use(region int, f func(h handle) error) error {
 	return err
 }
 
+// acquire opens the file of a region if need be, and counts one more user. It may first close files
+// that nobody uses.
 func (m *fileSet) acquire(region int) (*openFile, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -15,6 +15,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// How the state of an optimizer is prepared for a format that has it by groups of parameters:
+// tensors get the names that the format gives them, and groups come from the user or the
+// checkpoint.
+
 // PrepareOptimizer prepares an optimizer for a format that identifies parameters by position, or
 // needs their groups, as Grouped says; for other formats it does nothing. given are the groups that
 // the user states; without them the checkpoint must tell. notes tell the user what was inferred.
@@ -31,6 +35,8 @@ func (c *Checkpoint) PrepareOptimizer(to string, given []optim.Group) (notes []s
 	return notes, nil
 }
 
+// prepareOptimizer is PrepareOptimizer for a format with groups; its errors do not name the
+// checkpoint.
 func (c *Checkpoint) prepareOptimizer(to string, given []optim.Group) (notes []string, err error) {
 	if err := c.joinOptimizers(to); err != nil {
 		return nil, err

@@ -7,6 +7,8 @@ import (
 	"syscall"
 )
 
+// Who works on a checkpoint already, for the error of a move that finds the journal locked.
+
 // holder names the process that has locked a file, as far as the system tells: Linux lists locks
 // with their process and inode.
 func holder(f *os.File) string {

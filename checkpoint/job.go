@@ -12,6 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
+// Checkpoints of running jobs have a description beside their tensors: it is compared with those.
+
 // Faults lists what is wrong with the structure of a checkpoint, and with the description that a
 // running job's checkpoint has beside its tensors. It reads no tensor.
 func (c *Checkpoint) Faults() []format.Fault {

@@ -21,10 +21,10 @@ type Options struct {
 	// parts of uploads allows.
 	Workers int
 	Seal    bool // whether to write a manifest; a bucket always gets one
-	// called with bytes moved and bytes in all; nil = no reports.
+	// Progress is called with the bytes moved and the bytes in all; nil = no reports.
 	Progress func(done, all int64)
 
-	blockBytes int64 // as move.Job.Block; 0 = the default
+	blockBytes int64 // bound of the bytes of a block, as move.Job.Block; 0 = the default
 }
 
 // A Report says what a move has done.
@@ -34,7 +34,7 @@ type Report struct {
 	State  digest.Sum // fingerprint of all tensors, equal in source and target
 	Moved  int64      // bytes written
 	Reused int64      // bytes that an earlier run had written
-	// files that could not be read and whose parts came from replicas.
+	// Unreadable lists the files that could not be read, and whose parts came from replicas.
 	Unreadable  []string
 	AlreadyDone bool // whether an earlier run had published everything
 }
@@ -91,11 +91,11 @@ func (c *Checkpoint) key(id move.Identity) *digest.Key {
 // A transfer is a move of files in progress.
 type transfer struct {
 	src     *Checkpoint
-	unread  map[string]error // why each source file that could not be read failed
-	from    *endpoint
+	unread  map[string]error // errors of the source files that could not be read, by name
+	from    *endpoint        // the source
 	to      target
 	options Options
-	key     *digest.Key
+	key     *digest.Key       // key of the fingerprints
 	tensors []manifest.Tensor // fingerprints of the tensors moved
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/format/megatron"
 )
 
+// How the tensors of a Megatron model get their Hugging Face names.
+
 // ModelFacts are properties of a model that its tensors and arguments do not tell.
 type ModelFacts struct {
 	Config     *hf.Config // configuration; nil = what Checkpoint.Config finds

@@ -18,7 +18,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// A TargetFormat says in which format a checkpoint is written.
+// The formats in which checkpoints are written: one table says for each what it can hold, and how
+// its files are described.
+
+// A TargetFormat says in which format a checkpoint is written, and with which choices.
 type TargetFormat struct {
 	Format string       // one of Formats
 	Spec   *layout.Spec // what each rank holds; nil = one rank holds everything
@@ -73,13 +76,15 @@ type outputFormat struct {
 	name        string
 	description string // one line for people who choose a format
 	ranks       bool   // whether a spec says what each rank holds
-	// whether texts are the only values beside tensors that the format can hold.
+	// textOnly says that texts are the only values beside tensors that the format can hold.
 	textOnly bool
 	groups   bool   // whether the optimizer's state goes by groups of parameters
 	preset   string // default layout; "" = none
-	output   func(c *Checkpoint, f TargetFormat) (*format.Output, error)
+	// output describes the files of a checkpoint in this format. It reads no tensor.
+	output func(c *Checkpoint, f TargetFormat) (*format.Output, error)
 }
 
+// outputFormats are all formats that Output knows, in the order in which they are listed.
 var outputFormats = []outputFormat{
 	{name: "hf",
 		description: "safetensors with whole tensors, as Hugging Face's libraries read them: " +
@@ -282,6 +287,7 @@ func zeroRanks(c *Checkpoint, f TargetFormat) (int, error) {
 	return m.Ranks(), nil
 }
 
+// outputHF describes one file of safetensors, or several with an index.
 func outputHF(c *Checkpoint, f TargetFormat) (*format.Output, error) {
 	if f.MaxFileBytes == 0 {
 		f.MaxFileBytes = math.MaxInt64

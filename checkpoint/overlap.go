@@ -35,6 +35,7 @@ func (c *Checkpoint) checkOverlap(dst string) error {
 	return nil
 }
 
+// isWithin reports whether a path lies below a folder. Both are free of symbolic links.
 func isWithin(path, folder string) bool {
 	return strings.HasPrefix(path, strings.TrimRight(folder, "/")+"/")
 }

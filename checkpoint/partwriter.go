@@ -31,10 +31,10 @@ const (
 // entry waits for its checksum, and the two behind in which the directory does; one more part holds
 // the beginning of the next block.
 type partWriter struct {
-	ctx      context.Context
+	ctx      context.Context // context of the move, since those who write have none
 	bucket   *s3.Bucket
-	files    []*uploadingFile
-	partSize int // bytes of a part of the largest file
+	files    []*uploadingFile // files of the output, by region
+	partSize int              // bytes of a part of the largest file
 
 	mu    sync.Mutex
 	free  [][]byte // unused buffers of partSize bytes

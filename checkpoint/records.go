@@ -15,13 +15,16 @@ import (
 	"github.com/shoal-ml/shoal/state/move"
 )
 
+// Files such as those of torch.save are archives, whose records have checksums: all of them, or
+// those that are read, are compared.
+
 // Records is the result of comparing the records of files with their checksums.
 type Records struct {
 	Compared        int // number of records that were compared
 	WithoutChecksum int // number of records that have no checksum
 	Faults          []format.Fault
 
-	unread map[string]error // why each unreadable file could not be read
+	unread map[string]error // errors of the files that could not be read, by name
 }
 
 // Records reads all records of the files that have some, such as those of torch.save, and compares
@@ -144,7 +147,7 @@ func sumRecords(ctx context.Context, workers int, files *reader, records []forma
 	return sums, err
 }
 
-// A readerFile is one file of a reader.
+// A readerFile is one file of a reader, as an io.ReaderAt.
 type readerFile struct {
 	*reader
 	name string

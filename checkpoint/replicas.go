@@ -13,6 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/state/move"
 )
 
+// Boxes that lie in a checkpoint several times must be alike, since only one of them is read.
+
 // checkReplicas compares the replicas of boxes with the pieces that are read. It passes over what
 // cannot be read: whoever reads it will see that.
 func (c *Checkpoint) checkReplicas(ctx context.Context, workers int) error {

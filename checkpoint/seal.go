@@ -21,9 +21,13 @@ import (
 	"github.com/shoal-ml/shoal/state/move"
 )
 
+// How a checkpoint is sealed: where its manifest is, and how the fingerprints and hashes in it are
+// computed.
+
 // manifestName returns the name of the checkpoint's manifest in its folder.
 func (c *Checkpoint) manifestName() string { return manifestName(c.file) }
 
+// manifestName returns the name of the manifest of a file, or of a folder where file is "".
 func manifestName(file string) string {
 	if file != "" {
 		return file + "." + manifest.Name
@@ -240,6 +244,7 @@ func chunks(c *Checkpoint) (list []chunk) {
 	return list
 }
 
+// sum reads a chunk, and returns its fingerprint, with the buffer for the next call.
 func (x *chunk) sum(t *format.Tensor, key *digest.Key, read func([]byte, int64) error,
 	buffer []byte) ([]byte, digest.Sum, error) {
 	size := t.DType.Size()
@@ -263,9 +268,9 @@ func (x *chunk) sum(t *format.Tensor, key *digest.Key, read func([]byte, int64) 
 
 // Damage describes what differs from what was sealed.
 type Damage struct {
-	File string `json:"file,omitempty"`
-	From int64  `json:"from"` // first damaged byte
-	To   int64  `json:"to"`   // byte after the last damaged one
+	File string `json:"file,omitempty"` // damaged file; "" = a tensor differs, or the whole
+	From int64  `json:"from"`           // first damaged byte
+	To   int64  `json:"to"`             // byte after the last damaged one
 	// Tensors names the tensors that have elements there, or another fingerprint.
 	Tensors []string `json:"tensors,omitempty"`
 	What    string   `json:"what"`

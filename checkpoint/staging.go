@@ -34,16 +34,18 @@ type staging struct {
 	dst     string // path that is published
 	single  bool   // whether dst is a file, not a folder
 	output  *format.Output
-	journal *os.File
+	journal *os.File      // journal of the move, locked by this process
 	records []move.Record // records of an earlier run and of this one
-	to      *endpoint
+	to      *endpoint     // files of the output, as a side of the move
 }
 
+// folder returns the folder beside dst that holds the files and the journal.
 func (s *staging) folder() string { return s.dst + PartialSuffix }
 
 // files returns the folder that holds the files themselves, which the rename publishes.
 func (s *staging) files() string { return filepath.Join(s.folder(), filesName) }
 
+// path returns where a file of the output is staged.
 func (s *staging) path(name string) string {
 	return filepath.Join(s.files(), filepath.FromSlash(name))
 }

@@ -28,6 +28,8 @@ type target interface {
 	fail(ctx context.Context, void bool) error
 }
 
+// newTarget returns the target that dst names: a bucket for a URL, or else a folder. It makes the
+// folder, or writes the mark, so that no other move can begin.
 func newTarget(ctx context.Context, dst string, out *format.Output, id move.Identity) (target,
 	error) {
 	if snapshot.IsURL(dst) {

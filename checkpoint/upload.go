@@ -40,16 +40,17 @@ type upload struct {
 	id     move.Identity
 	run    string // identifier of this run in the mark
 	parts  *partWriter
-	to     *endpoint
+	to     *endpoint // files of the output, as a side of the move
 }
 
 // A mark says which move is writing, and which run of it.
 type mark struct {
-	Shoal string `json:"shoal"`
-	Move  string `json:"move"`
-	Run   string `json:"run"`
+	Shoal string `json:"shoal"` // markVersion
+	Move  string `json:"move"`  // identity of the move, the same in every run
+	Run   string `json:"run"`   // identifier of the run
 }
 
+// mark returns the name of the mark below the bucket.
 func (u *upload) mark() string { return u.file + PartialSuffix }
 
 func (u *upload) manifest() string { return manifestName(u.file) }

@@ -12,8 +12,8 @@ import (
 
 // An uploadingFile is a file on its way into a bucket.
 type uploadingFile struct {
-	name         string
-	size         int64          // bytes
+	name         string         // name of the file below the bucket
+	size         int64          // bytes of the file
 	partSize     int64          // bytes of each part but the last
 	frames       []format.Frame // bytes that are not elements, in order of offsets
 	sums         []pendingSum   // checksums, in order of where their bytes begin
@@ -34,9 +34,9 @@ type uploadingFile struct {
 
 // A pendingSum is a checksum to which parts are still being added.
 type pendingSum struct {
-	from, to int64
-	left     int // number of parts that are not added yet
-	value    uint32
+	from, to int64  // range of the file that the checksum covers
+	left     int    // number of parts that are not added yet
+	value    uint32 // CRC-32, as far as parts are added
 }
 
 // A sumLocation says where a checksum is to be written.
@@ -47,11 +47,12 @@ type sumLocation struct {
 
 // A part is a contiguous range of a file, assembled in memory.
 type part struct {
-	number int64
-	from   int64
-	bytes  []byte
+	number int64  // position among the parts of the file, from 0
+	from   int64  // offset in the file
+	bytes  []byte // content of the part
 }
 
+// newUploadingFile splits a file of an output into parts of unit bytes.
 func newUploadingFile(x format.OutputFile, unit int64) *uploadingFile {
 	f := &uploadingFile{name: x.Name, size: x.Size, partSize: unit, live: map[int64]*part{}}
 	f.blocks = make([]int32, max(1, (x.Size+unit-1)/unit))

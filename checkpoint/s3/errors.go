@@ -14,9 +14,12 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
+// Every request goes through try: it repeats what failed for a transient reason, and explains what
+// fails for good.
+
 const (
 	maxTries = 8 // tries of a request, with pauses of 11 s together
-	// pause after the first try; each later pause is twice as long.
+	// firstPause is the pause after the first try; each later pause is twice as long.
 	firstPause     = 100 * time.Millisecond
 	longestPause   = 5 * time.Second // upper bound of a pause
 	requestTimeout = 5 * time.Minute // time for one try
@@ -24,8 +27,8 @@ const (
 
 // A refusal is an error that the store returned.
 type refusal struct {
-	code string
-	text string
+	code string // error code of S3, such as NoSuchBucket
+	text string // what people read
 }
 
 func (r *refusal) Error() string { return r.text }
@@ -54,12 +57,14 @@ func (b *Bucket) try(ctx context.Context, operation string,
 	}
 }
 
+// once makes one try of a request, in requestTimeout at most.
 func (b *Bucket) once(ctx context.Context, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return f(ctx)
 }
 
+// wait sleeps; the end of the context ends it.
 func wait(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -64,6 +64,7 @@ func checkSpace(dir string, m *manifest.Manifest) error {
 	return nil
 }
 
+// fetchFile copies a file of an attempt into a folder of the file system, part by part.
 func (b *Bucket) fetchFile(ctx context.Context, a snapshot.Attempt, f *manifest.File,
 	dir string) error {
 	o, err := b.stat(ctx, folder(a)+f.Name)
@@ -121,6 +122,7 @@ func asDamage(err error) error {
 	return err
 }
 
+// checkHashes compares a part of a file, which begins at a block, with the hashes of its blocks.
 func checkHashes(f *manifest.File, part []byte, at int64) error {
 	for from := 0; from < len(part); from += manifest.BlockBytes {
 		block := part[from:min(from+manifest.BlockBytes, len(part))]

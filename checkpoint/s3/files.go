@@ -15,9 +15,10 @@ import (
 // offset.
 func (b *Bucket) FS(ctx context.Context) fs.FS { return files{b, ctx} }
 
+// files is a Bucket as a file system.
 type files struct {
 	bucket *Bucket
-	ctx    context.Context
+	ctx    context.Context // context of all requests, since fs.FS passes none
 }
 
 // An entry is a file or folder.
@@ -49,6 +50,7 @@ func (f files) Stat(name string) (fs.FileInfo, error) {
 	return e, nil
 }
 
+// find asks the store for a file, or else for files below a folder, of a name.
 func (f files) find(name string) (entry, error) {
 	if !fs.ValidPath(name) {
 		return entry{}, fs.ErrInvalid

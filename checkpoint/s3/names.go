@@ -8,6 +8,9 @@ import (
 	"github.com/shoal-ml/shoal/internal/group"
 )
 
+// Objects by their names below the URL, for moves of checkpoints, which make files of their own
+// names.
+
 // Has reports whether there is an object of a name. An object to which access is refused counts as
 // missing.
 func (b *Bucket) Has(ctx context.Context, name string) (bool, error) {

@@ -25,8 +25,8 @@ const scheme = "s3://"
 
 // A Bucket is the objects below s3://BUCKET/PREFIX. Several goroutines may use it at once.
 type Bucket struct {
-	url    string // without a trailing slash
-	bucket string
+	url    string // s3://BUCKET/PREFIX, without a trailing slash
+	bucket string // name of the bucket in the store
 	prefix string // prefix of the keys: empty, or with a trailing slash
 	store  string // endpoint, for messages
 	core   minio.Core
@@ -34,7 +34,7 @@ type Bucket struct {
 	client *http.Client
 	unit   int // bytes of a part of an upload, unless that makes too many parts
 	tries  int // tries of a request that fails for a transient reason
-	// pauses between tries; tests replace it.
+	// wait pauses between two tries; tests replace it.
 	wait func(ctx context.Context, d time.Duration) error
 }
 
@@ -174,6 +174,7 @@ func (b *Bucket) uploads(ctx context.Context, begin string) (found []upload, err
 	return found, cmp.Or(err, b.checkCount(len(found)))
 }
 
+// put writes a small object in one request.
 func (b *Bucket) put(ctx context.Context, name string, text []byte) error {
 	return b.try(ctx, "write "+b.url+"/"+name, func(ctx context.Context) error {
 		_, err := b.core.PutObject(ctx, b.bucket, b.key(name), bytes.NewReader(text),
@@ -182,6 +183,7 @@ func (b *Bucket) put(ctx context.Context, name string, text []byte) error {
 	})
 }
 
+// remove removes an object. A missing one is no error.
 func (b *Bucket) remove(ctx context.Context, name string) error {
 	err := b.try(ctx, "remove "+b.url+"/"+name, func(ctx context.Context) error {
 		return b.core.RemoveObject(ctx, b.bucket, b.key(name), minio.RemoveObjectOptions{})
@@ -189,6 +191,7 @@ func (b *Bucket) remove(ctx context.Context, name string) error {
 	return ignore(isGone, err)
 }
 
+// stat asks for the size and time of an object. The error is fs.ErrNotExist when there is none.
 func (b *Bucket) stat(ctx context.Context, name string) (o object, err error) {
 	err = b.try(ctx, "read "+b.url+"/"+name, func(ctx context.Context) error {
 		info, err := b.core.StatObject(ctx, b.bucket, b.key(name), minio.StatObjectOptions{})

@@ -15,6 +15,10 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
+// A Bucket is the snapshot.Store of a job. An attempt is a folder, and nothing in a bucket can be
+// renamed, so the order of writes says what an attempt is: it is sealed once its manifest exists,
+// and void once voidMark does.
+
 const (
 	maxReadBytes  = 1 << 30 // largest file that is read whole
 	removeWorkers = 8       // removals in flight
@@ -84,6 +88,7 @@ func (b *Bucket) names(ctx context.Context, a snapshot.Attempt) (names []string,
 	return namesOf(a, objects), err
 }
 
+// namesOf returns the names of objects of an attempt, without that of the attempt.
 func namesOf(a snapshot.Attempt, objects []object) (names []string) {
 	for _, o := range objects {
 		names = append(names, strings.TrimPrefix(o.name, folder(a)))
@@ -195,6 +200,7 @@ func (b *Bucket) removeMarked(ctx context.Context, a snapshot.Attempt, names []s
 	return b.remove(ctx, folder(a)+voidMark)
 }
 
+// removeAll removes the files of an attempt that which selects, several at once.
 func (b *Bucket) removeAll(ctx context.Context, a snapshot.Attempt, names []string,
 	which func(name string) bool) error {
 	chosen := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !which(name) })

@@ -25,14 +25,14 @@ const (
 // at the end. Several goroutines may write to it at once.
 type Upload struct {
 	bucket *Bucket
-	name   string
-	size   int
-	unit   int
+	name   string // name of the file below the URL
+	size   int    // bytes of the file
+	unit   int    // bytes of each part but the last
 	check  bool   // whether the store compares what it received with a SHA-256
-	id     string // "" = one object, without parts
+	id     string // the store's name for an upload in parts; "" = one object, without parts
 
 	mu    sync.Mutex
-	parts []minio.CompletePart
+	parts []minio.CompletePart // parts that the store has, in any order
 }
 
 // Upload begins a file of size bytes below the URL. The store compares each part with its SHA-256.
@@ -42,10 +42,12 @@ func (b *Bucket) Upload(ctx context.Context, name string, size int) (*Upload, er
 	return u, u.begin(ctx)
 }
 
+// newUpload returns an upload that has not begun.
 func (b *Bucket) newUpload(name string, size int) *Upload {
 	return &Upload{bucket: b, name: name, size: size, unit: b.Unit(size)}
 }
 
+// begin asks the store for an upload in parts, unless the file fits into one.
 func (u *Upload) begin(ctx context.Context) error {
 	if u.size <= u.unit {
 		return nil
@@ -61,6 +63,7 @@ func (u *Upload) begin(ctx context.Context) error {
 	})
 }
 
+// operation describes the upload in errors.
 func (u *Upload) operation() string { return "write " + u.bucket.url + "/" + u.name }
 
 // Unit returns the bytes of a part of a file of size bytes: a multiple of a block that does not
@@ -76,6 +79,7 @@ func (u *Upload) Write(ctx context.Context, at int, part []byte) error {
 	return u.write(ctx, at, part, nil)
 }
 
+// write sends the part that begins at an offset, as two runs of memory, and remembers it.
 func (u *Upload) write(ctx context.Context, at int, head, body []byte) error {
 	b, size, sum := u.bucket, int64(len(head)+len(body)), ""
 	if u.check {
@@ -147,7 +151,7 @@ func (b *Bucket) abort(ctx context.Context, u upload) error {
 // seal.
 type writer struct {
 	upload *Upload
-	ctx    context.Context // of the attempt
+	ctx    context.Context // context of Create, since snapshot.Writer passes none
 }
 
 // Create implements snapshot.Store.

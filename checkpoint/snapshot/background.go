@@ -5,6 +5,8 @@ import (
 	"sync"
 )
 
+// The threads that write a checkpoint yield to those that train: they have a lower priority.
+
 // writerThreads is the number of threads that write one part. A thread hashes about 1.5 GB/s, so
 // two keep up with most disks.
 const writerThreads = 2

@@ -24,6 +24,7 @@ type Folder struct {
 	Store Store             // store that Root names; nil = a folder of the file system
 }
 
+// check validates the root and the number of checkpoints to keep.
 func (f Folder) check() error {
 	switch {
 	case f.Store == nil &&
@@ -79,6 +80,7 @@ func (f Folder) Newest(tried int) (a Attempt, found bool, err error) {
 // removes any other.
 func (f Folder) CleanUp() error { return f.cleanUp(nil) }
 
+// cleanUp is CleanUp, and leaves one attempt alone; nil = none.
 func (f Folder) cleanUp(except *staging) error {
 	_, unsealed, err := f.StoreOrLocal().List(context.Background())
 	if err != nil {
@@ -95,6 +97,8 @@ func (f Folder) cleanUp(except *staging) error {
 	return nil
 }
 
+// cleanUpOne seals an attempt that has all its parts, or else removes it. It tries again when the
+// last part came in between.
 func (f Folder) cleanUpOne(left *staging) error {
 	for {
 		switch sealed, err := left.seal(); {

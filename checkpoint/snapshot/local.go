@@ -14,16 +14,19 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
+// latest is the name of the link to the newest sealed checkpoint.
 const latest = "latest"
 
 // A localStore is a folder of the file system as a Store. An unsealed attempt has a name of its
 // own, and one rename seals it.
 type localStore string
 
+// sealedPath is where the sealed checkpoint of a step is.
 func (l localStore) sealedPath(step uint64) string {
 	return filepath.Join(string(l), fmt.Sprintf("step-%012d", step))
 }
 
+// stagingPath is where an attempt is until it is sealed.
 func (l localStore) stagingPath(a Attempt) string {
 	return filepath.Join(string(l), fmt.Sprintf(".staging-%012d-%016x", a.Step, a.Seed))
 }

@@ -20,10 +20,10 @@ import (
 // other checkpoint has.
 type Part struct {
 	Folder Folder
-	Seed   uint64
-	Rank   int
+	Seed   uint64 // seed of the checkpoint's fingerprints, part of the name of the attempt
+	Rank   int    // rank of the worker, from 0
 	State  []byte // description that all workers share, as AppendJSON writes it
-	// JSON object with the state that only this worker has, by name.
+	// Own is a JSON object with the state that only this worker has, by name.
 	Own json.RawMessage
 	// Body is the worker's Share, its runs one behind the other. It must not change until Write
 	// returns.
@@ -32,10 +32,11 @@ type Part struct {
 	// holds the tensors of the rank's ranks.Share.
 	Mesh func(mesh string) (*MeshState, error)
 
+	// Check fills in the fields below.
 	meshShare *meshShare // nil = every worker holds all of the state
-	state     *State
-	runs      []Run
-	head      []byte
+	state     *State     // the description, parsed
+	runs      []Run      // runs of Body, one behind the other; nil with a mesh
+	head      []byte     // header of the worker's shard; nil with a mesh
 }
 
 // Check validates a part. It must be called before Write.
@@ -98,6 +99,8 @@ func (p *Part) Write() {
 	}
 }
 
+// write writes the files of the part, and then its receipt; whoever writes the last receipt seals
+// the checkpoint. The worker with rank 0 first cleans up after earlier workers.
 func (p *Part) write(s *staging) (sealed bool, err error) {
 	if p.Rank == 0 {
 		if err := s.folder.cleanUp(s); err != nil {
@@ -170,12 +173,12 @@ func (r *receipt) add(ctx context.Context, s *staging, name string, f *file) err
 // A file is a file on its way to the disk: a head, and the runs of a share one behind the other.
 type file struct {
 	head, body []byte
-	runs       []Run
-	key        *digest.Key
+	runs       []Run       // runs of body that are fingerprinted; nil = none
+	key        *digest.Key // key of the fingerprints; nil without runs
 
-	blocks []manifest.Hash
-	mu     sync.Mutex
-	sums   []digest.Sum // fingerprint of each run
+	blocks []manifest.Hash // hash of each block, as far as they are written
+	mu     sync.Mutex      // guards sums
+	sums   []digest.Sum    // fingerprint of each run
 }
 
 func (f *file) size() int { return len(f.head) + len(f.body) }

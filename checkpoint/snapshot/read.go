@@ -20,7 +20,7 @@ import (
 type Sealed struct {
 	Path  string
 	State *State
-	// state that each worker had for itself, by rank; Read fills it in.
+	// Own is the state that each worker had for itself, by rank; Read fills it in.
 	Own    map[int]json.RawMessage
 	Blocks int // blocks of all files, each of which has a hash
 
@@ -75,6 +75,7 @@ func (s *Sealed) Read(ctx context.Context, into [][]byte, turn, turns int) (comp
 	return compared, nil
 }
 
+// readFile reads one file as Read does, and adds to covered how many bytes of each tensor it has.
 func (s *Sealed) readFile(ctx context.Context, f *manifest.File, into [][]byte, covered []int, turn,
 	turns int) (compared int, err error) {
 	file, err := s.open(f)

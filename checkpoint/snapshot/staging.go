@@ -15,6 +15,10 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
+// How an attempt ends: whoever finds all receipts combines them into a manifest and seals the
+// checkpoint; an attempt that can have no more parts is removed.
+
+// receiptName matches the receipt of a worker; it has the number of workers.
 var receiptName = regexp.MustCompile(`^\.part-\d+-of-(\d{1,9})\.json$`)
 
 // sealing lets one goroutine of this process seal at a time: two would leave a half-written
@@ -37,7 +41,7 @@ func receiptsAmong(names []string) (receipts []string, complete bool) {
 type staging struct {
 	Attempt
 	folder Folder
-	// whether a file of the attempt cannot be parsed, so that it can never be sealed.
+	// unreadable says that a file of the attempt cannot be parsed, so that it can never be sealed.
 	unreadable bool
 }
 
@@ -79,11 +83,12 @@ const otherJobHint = ", so another job writes into the folder: give each job a f
 
 var (
 	errIncomplete = errors.New("not all parts are there")
-	// A job makes no step twice once it is sealed.
+	// errStepTaken means another job: a job makes no step again of which a checkpoint is sealed.
 	errStepTaken = errors.New("another checkpoint of this step was sealed there meanwhile" +
 		otherJobHint)
 )
 
+// publish has the store seal the attempt if all receipts are there, or else returns errIncomplete.
 func (s *staging) publish(ctx context.Context) error {
 	p := s.folder.StoreOrLocal()
 	names, err := p.Files(ctx, s.Attempt)

@@ -43,6 +43,7 @@ type State struct {
 	Items [][]byte // bytes of the arrays in Notes; only with a mesh
 }
 
+// stateJSON is a State as it stands in a file.
 type stateJSON struct {
 	Shoal   string          `json:"shoal"`
 	Step    uint64          `json:"step"`
@@ -54,6 +55,7 @@ type stateJSON struct {
 	Items   [][]byte        `json:"items,omitempty"`
 }
 
+// tensorJSON is a Tensor as it stands in a file.
 type tensorJSON struct {
 	Name  string       `json:"name"`
 	DType string       `json:"dtype"`
@@ -91,6 +93,7 @@ func ParseState(text []byte) (*State, error) {
 	return s, nil
 }
 
+// parseState is ParseState, with errors that do not say of what they are.
 func parseState(text []byte) (*State, error) {
 	var j stateJSON
 	if err := strict.JSON(text, &j); err != nil {
@@ -125,6 +128,7 @@ func parseState(text []byte) (*State, error) {
 	return s, err
 }
 
+// tensor checks and converts a tensor of a checkpoint of so many workers.
 func (j *tensorJSON) tensor(workers int) (t Tensor, err error) {
 	t = Tensor{Name: j.Name, Shape: j.Shape, Cuts: j.Cuts}
 	if t.DType, err = tensor.ParseDType(strings.ToLower(j.DType)); err != nil {
@@ -167,6 +171,7 @@ func PlainName(name string) string {
 	}, name)
 }
 
+// isObject reports whether a text is a JSON object.
 func isObject(text json.RawMessage) bool {
 	var object map[string]json.RawMessage
 	return json.Unmarshal(text, &object) == nil && object != nil
