@@ -75,11 +75,13 @@ func Find(ctx context.Context, s Store, job string) (Owner, error) {
 	return ownerOf(o), nil
 }
 
+// value is o as it stands in the record.
 func (o Owner) value() record.Owner {
 	return record.Owner{Job: o.Job, Run: o.Run, Host: o.Host, Address: o.Address,
 		Generation: o.Generation, Since: seconds(o.Since), Ended: seconds(o.Ended)}
 }
 
+// ownerOf is the inverse of Owner.value.
 func ownerOf(o record.Owner) Owner {
 	return Owner{Job: o.Job, Run: o.Run, Host: o.Host, Address: o.Address, Generation: o.Generation,
 		Since: at(o.Since), Ended: at(o.Ended)}
@@ -93,6 +95,7 @@ func seconds(t time.Time) int64 {
 	return t.Unix()
 }
 
+// at is the inverse of seconds; 0 = the zero time.
 func at(seconds int64) time.Time {
 	if seconds == 0 {
 		return time.Time{}

@@ -17,15 +17,15 @@ import (
 // carries out what a [record.Writer] decides, which has the rules; the methods that are not
 // explained here are as there.
 type Recorder struct {
-	report func(line string)
+	report func(line string) // tells a person; called by the goroutine that writes
 
-	mu      sync.Mutex
-	writer  record.Writer
-	store   Store
-	away    error           // why the store did not answer last
-	refused error           // why the end of the job is not written
+	mu      sync.Mutex      // guards the fields below; not held while the store is asked
+	writer  record.Writer   // decides what is written, and in which order
+	store   Store           // nil before Learn or Claimed
+	away    error           // why the store did not answer the last call; nil = it did
+	refused error           // why the end of the job is not written; nil = it can be
 	work    chan struct{}   // holds one token when there may be something to write
-	idle    []chan struct{} // closed when nothing is left
+	idle    []chan struct{} // one for each Flush that waits, closed when nothing is left
 	run     *group.Group    // the goroutine that writes; nil before there is something to write
 }
 
@@ -120,6 +120,7 @@ func (r *Recorder) Close(ctx context.Context, ended bool) error {
 	return errors.Join(err, r.refused)
 }
 
+// unwritten is the error of a Flush that ends before everything is written.
 func (r *Recorder) unwritten(why error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,7 +133,7 @@ func (r *Recorder) unwritten(why error) error {
 	return fmt.Errorf("the end of the job is not recorded: %w", why)
 }
 
-// write is the goroutine.
+// write is the goroutine that writes: it makes one call after the other, and waits for work.
 func (r *Recorder) write(ctx context.Context) error {
 	for {
 		select {
@@ -185,7 +186,7 @@ func (r *Recorder) next(ctx context.Context) bool {
 	return true
 }
 
-// rest ends the wait for what is written, unless there is more by now.
+// rest ends the wait of every Flush, unless there is more to write by now.
 func (r *Recorder) rest() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,10 +16,10 @@ import (
 
 // Server holds what its clients share.
 type Server struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // guards all fields
 	entries map[string]store.Entry
-	last    store.Revision
-	fail    func(op Op, key string) Fate
+	last    store.Revision               // revision of the newest write; 0 = none
+	fail    func(op Op, key string) Fate // decides on the fate of each call; nil = all work
 }
 
 // New returns an empty store.
@@ -60,9 +60,10 @@ func (s *Server) Open() store.Store {
 	return &client{s, ctx, cancel}
 }
 
+// client is the store of one process.
 type client struct {
 	server *Server
-	open   context.Context
+	open   context.Context // ends with Close
 	cancel context.CancelCauseFunc
 }
 
@@ -152,6 +153,7 @@ func (c *client) call(ctx context.Context, op Op, key string, do func(*Server) e
 	return store.ErrUnavailable
 }
 
+// fate decides on a call. s.mu is not held, since the function of Fail may wait.
 func (s *Server) fate(op Op, key string) Fate {
 	s.mu.Lock()
 	fail := s.fail
@@ -162,6 +164,7 @@ func (s *Server) fate(op Op, key string) Fate {
 	return fail(op, key)
 }
 
+// find returns what a key holds. s.mu is held.
 func (s *Server) find(key string) (store.Entry, error) {
 	e, ok := s.entries[key]
 	if !ok {
@@ -170,6 +173,7 @@ func (s *Server) find(key string) (store.Entry, error) {
 	return e, nil
 }
 
+// expect fails when a key has another revision. s.mu is held.
 func (s *Server) expect(key string, was store.Revision) error {
 	if e, err := s.find(key); err != nil || e.Revision != was {
 		return fmt.Errorf("%s: %w", key, store.ErrConflict)
@@ -177,6 +181,7 @@ func (s *Server) expect(key string, was store.Revision) error {
 	return nil
 }
 
+// put writes a key, and returns the revision of that. s.mu is held.
 func (s *Server) put(key string, value []byte) store.Revision {
 	s.last++
 	s.entries[key] = store.Entry{Value: bytes.Clone(value), Revision: s.last}

@@ -76,11 +76,10 @@ func config(replicas int) jetstream.StreamConfig {
 	}
 }
 
-// client is what both kinds of store share. use returns a session that works, or says why there is
-// none.
+// client is what all stores of this package share: the calls of a store, made in a session.
 type client struct {
-	where string
-	use   func() (*session, error)
+	where string                   // where the store is, for messages
+	use   func() (*session, error) // returns a session that works, or says why there is none
 }
 
 func (c *client) String() string { return c.where }
@@ -115,6 +114,7 @@ func (c *client) Update(ctx context.Context, key string, value []byte,
 	})
 }
 
+// write checks a key and a value, and makes the call that writes them.
 func (c *client) write(ctx context.Context, key string, value []byte,
 	do func(context.Context, *session) (uint64, error)) (r store.Revision, err error) {
 	if err := record.Check(key, value); err != nil {

@@ -24,18 +24,18 @@ import (
 type embedded struct {
 	client
 	folder string
-	lock   *os.File
-	start  func(folder string) (*running, error)
+	lock   *os.File                              // held as long as the store is open
+	start  func(folder string) (*running, error) // starts a server; tests replace it
 
-	mu     sync.Mutex
-	now    *running
+	mu     sync.Mutex // guards the fields below
+	now    *running   // the server in use; nil = the next call starts one
 	closed bool
 }
 
 // running is one life of the server.
 type running struct {
 	session
-	fail   context.CancelCauseFunc
+	fail   context.CancelCauseFunc // ends the session's context, with the reason
 	server *server.Server
 }
 
@@ -96,6 +96,7 @@ func (e *embedded) Close() error {
 
 var errClosed = errors.New("it was closed")
 
+// start starts a server on a folder, and connects to it.
 func start(folder string) (*running, error) {
 	r := &running{}
 	r.ctx, r.fail = context.WithCancelCause(context.Background())
@@ -117,6 +118,7 @@ func start(folder string) (*running, error) {
 	return r, nil
 }
 
+// connect connects to the server in memory, and opens the bucket.
 func (r *running) connect() (err error) {
 	if r.ctx.Err() == nil && !r.server.ReadyForConnections(patience) {
 		r.fail(errors.New("the server is not ready"))
@@ -136,6 +138,7 @@ func (r *running) connect() (err error) {
 	return err
 }
 
+// stop ends the server, and returns when it is down. A nil running is stopped already.
 func (r *running) stop() {
 	if r == nil {
 		return

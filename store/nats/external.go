@@ -27,11 +27,11 @@ type Servers struct {
 // background; calls that wait for an answer on the lost one fail at once.
 type external struct {
 	client
-	bucket session // the bucket, less the context of a call
+	bucket session // the bucket; its context is set for each call, to that of the connection
 
-	mu     sync.Mutex
-	line   context.Context // a context that ends with the present connection
-	cut    context.CancelCauseFunc
+	mu     sync.Mutex              // guards the fields below
+	line   context.Context         // a context that ends with the present connection
+	cut    context.CancelCauseFunc // ends line, with the reason
 	closed bool
 }
 
@@ -45,6 +45,7 @@ func Connect(ctx context.Context, s Servers) (store.Store, error) {
 	return e, nil
 }
 
+// connect is Connect, with the type that Later needs.
 func connect(ctx context.Context, s Servers) (*external, error) {
 	e := &external{}
 	e.line, e.cut = context.WithCancelCause(context.Background())
@@ -68,6 +69,7 @@ func connect(ctx context.Context, s Servers) (*external, error) {
 	return e, nil
 }
 
+// session returns the bucket for one call, which ends with the present connection.
 func (e *external) session() (*session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -79,7 +81,8 @@ func (e *external) session() (*session, error) {
 	return &s, nil
 }
 
-// lost ends what waits for an answer that will not come.
+// lost ends the calls that wait for an answer on a connection that is lost. The client library
+// calls it.
 func (e *external) lost(*nats.Conn, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -87,6 +90,7 @@ func (e *external) lost(*nats.Conn, error) {
 	e.line, e.cut = context.WithCancelCause(context.Background())
 }
 
+// options makes the client library connect again for ever, and hold nothing back for later.
 func (s Servers) options() []nats.Option {
 	options := []nats.Option{
 		nats.Name("shoal"),

@@ -12,8 +12,8 @@ type later struct {
 	client
 	servers Servers
 
-	mu     sync.Mutex
-	found  *external // nil = nobody has answered yet
+	mu     sync.Mutex // guards the fields below; held while a call connects
+	found  *external  // nil = nobody has answered yet
 	closed bool
 }
 
@@ -26,6 +26,7 @@ func Later(s Servers) store.Store {
 	return l
 }
 
+// session returns the bucket for one call, and connects before the first.
 func (l *later) session() (*session, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

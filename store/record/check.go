@@ -10,6 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// What may stand in the record: all that is read or written is checked here.
+
 // checker is a value that can tell whether it may be written and believed, and under which key.
 type checker interface {
 	check() error
@@ -70,6 +72,7 @@ func CheckJob(name string) error { return checkName("job", name) }
 // maxName bounds names, so that the keys made of them are keys.
 const maxName = 128
 
+// checkName refuses what is no name of a thing such as a job or a host; what says of which.
 func checkName(what, name string) error {
 	if name == "" {
 		return fmt.Errorf("the %s has no name", what)
@@ -77,6 +80,7 @@ func checkName(what, name string) error {
 	return checkText(what, name)
 }
 
+// checkText refuses a text that is too long for a name, or that people cannot read.
 func checkText(what, s string) error {
 	if len(s) > maxName {
 		return fmt.Errorf("the %s %.20q… has %d bytes; at most %d are allowed", what, s, len(s),

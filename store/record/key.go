@@ -10,8 +10,8 @@ import (
 
 // Limits that are the same for all stores.
 const (
-	MaxKey   = 2048      // bytes
-	MaxValue = 512 << 10 // bytes
+	MaxKey   = 2048      // bytes of a key
+	MaxValue = 512 << 10 // bytes of a value
 )
 
 // CheckKey refuses what is not a key: words of letters, digits, "-", "_" and "=", joined by dots.

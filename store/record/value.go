@@ -45,6 +45,7 @@ type Owner struct {
 	Ended int64 `json:"ended"`
 }
 
+// generationValue is a generation of a run, as the store holds it.
 type generationValue struct {
 	header
 	Job    string       `json:"job"`
@@ -52,6 +53,7 @@ type generationValue struct {
 	Record *recordValue `json:"record"`
 }
 
+// recordValue is a member.Record in JSON.
 type recordValue struct {
 	Generation topo.Generation `json:"generation"`
 	Head       string          `json:"head"`
@@ -66,11 +68,13 @@ type recordValue struct {
 	Done       int             `json:"done"`
 }
 
+// memberValue is a topo.Member in JSON.
 type memberValue struct {
 	Worker topo.WorkerID `json:"worker"`
 	Host   string        `json:"host"`
 }
 
+// hostValue is a member.Host in JSON.
 type hostValue struct {
 	Name     string `json:"name"`
 	Slots    int    `json:"slots"`
@@ -105,6 +109,7 @@ func decode(key, kind string, data []byte, v checker) error {
 	return nil
 }
 
+// decodeValue is decode, with errors that name neither key nor kind.
 func decodeValue(kind string, data []byte, v checker) error {
 	if len(data) > MaxValue {
 		return fmt.Errorf("%d bytes, more than %d", len(data), MaxValue)
@@ -133,6 +138,7 @@ func decodeValue(kind string, data []byte, v checker) error {
 	return nil
 }
 
+// recordToValue brings a record into the form in which it is written.
 func recordToValue(r member.Record) *recordValue {
 	v := &recordValue{
 		Generation: r.View.Generation, Head: r.Head, Since: r.Since,
@@ -149,6 +155,7 @@ func recordToValue(r member.Record) *recordValue {
 	return v
 }
 
+// record is the inverse of recordToValue.
 func (v *recordValue) record() member.Record {
 	r := member.Record{View: topo.View{Generation: v.Generation}, Head: v.Head, Since: v.Since,
 		Want: v.Want, Min: v.Min, Max: v.Max, Spares: v.Spares, Next: v.Next, Done: v.Done}

@@ -25,9 +25,9 @@ const (
 // and keeps the newest generations: the head before it may not have written them. Once it leads it
 // writes who leads, then the generations in the order in which they were decided.
 type Writer struct {
-	host, address string
+	host, address string          // this host, and where its agent listens; "" = not known yet
 	job, run      string          // the record that is written; "" = not known yet
-	after         topo.Generation // how many generations of heads that have ended are in it
+	after         topo.Generation // how many generations of ended heads the record has
 
 	owner   Owner           // what this host leads as, or led last as
 	leads   bool            // whether this host leads or led, and so writes
@@ -36,21 +36,21 @@ type Writer struct {
 	omitted int             // generations that were left out
 	ends    int64           // the end of the job, to be written behind all else; 0 = there is none
 
-	task, start *Task // the task under way, and what it was when it began; nil = none
-	does        duty  // what the task is for
-	pausing     bool
-	failures    int // calls that have failed in the present outage
-	told        bool
-	reports     []Report
+	task, start *Task    // the task under way, and what it was when it began; nil = none
+	does        duty     // what the task is for
+	pausing     bool     // whether nothing is asked of the store until PauseOver
+	failures    int      // calls that have failed in the present outage; 0 = there is none
+	told        bool     // whether the present outage was reported
+	reports     []Report // reports since the last call of Reports
 }
 
 // duty is what a task of a writer is for.
 type duty int
 
 const (
-	claiming duty = iota
-	writing
-	ending
+	claiming duty = iota // write who leads
+	writing              // write the oldest of the waiting generations
+	ending               // write that the job has ended
 )
 
 // Report is news for a person. The field that is set says which.
@@ -107,6 +107,8 @@ func (w *Writer) leading(now int64) {
 	}
 }
 
+// lead makes this host the owner of the job, as its head since a generation of this run, and has
+// that written.
 func (w *Writer) lead(since topo.Generation, now int64) {
 	w.owner = Owner{Job: w.job, Run: w.run, Host: w.host, Address: w.address,
 		Generation: w.after + since, Since: now}
