@@ -38,8 +38,8 @@ var ErrEnded = errors.New("control: the job has ended")
 
 // Job is a job that ran when it was found.
 type Job struct {
-	api.Job // as it was then
-	socket  string
+	api.Job        // the job as it was when it was found
+	socket  string // path of the launcher's socket
 }
 
 // At is the job whose launcher answers on a socket; Refresh fills it in.
@@ -98,7 +98,7 @@ type Unknown struct {
 	Matches []string // directories of the jobs that have it
 	Running []string // names of all jobs
 	Refused []string // what launchers say that answer for no job: it is led from another host, say
-	// about launchers that do not answer, one of which may have the job; nil = all do
+	// Silent is about launchers that do not answer, one of which may have the job; nil = all do.
 	Silent error
 }
 
