@@ -78,10 +78,10 @@ func (Decision) answer() {}
 // single-decree Paxos (Lamport, The Part-Time Parliament, 1998) a generation, among the voters of
 // the one before. The zero value knows nothing and answers nothing.
 type Acceptor struct {
-	record   Record // the newest generation that is decided
-	known    bool
-	promised Ballot // for the next one
-	accepted *Vote
+	record   Record // the newest generation that is known to be decided
+	known    bool   // whether record is one
+	promised Ballot // the highest ballot that was promised for the generation after record
+	accepted *Vote  // the newest vote for the generation after record; nil = none
 }
 
 // Record is the newest generation that is known to be decided; false if none is.

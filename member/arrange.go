@@ -6,6 +6,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// What is different in a job with a mesh: as many members as it has ranks, in an order that
+// somebody else decides.
+
 // Whole makes workers join all at once: at a boundary at which all that are wanted ask, and at no
 // other. The ranks of a mesh have no use for some of them. A mesh has so many ranks, and spares
 // take the places of those that are lost, no others.

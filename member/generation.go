@@ -38,9 +38,11 @@ func (m *Machine) outside() int {
 // coming counts the workers that may still ask to take part.
 func (m *Machine) coming() int { return m.onTheWay() + m.unplaced }
 
-// onTheWay counts those of them that have a place.
+// onTheWay counts the workers that may still ask to take part and that a host has room for: they
+// are ordered or started.
 func (m *Machine) onTheWay() int { return m.workers.count(starting) + m.ordered.sum() }
 
+// draining reports whether the host of a worker is to be left.
 func (m *Machine) draining(s *worker) bool {
 	h := m.host(s.host)
 	return h != nil && h.Draining

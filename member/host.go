@@ -23,7 +23,7 @@ const NoSlots = -1
 // orders counts the workers that are ordered and not started yet, by host.
 type orders map[string]int
 
-// take notes that one has started on a host.
+// take notes that an ordered worker has started on a host.
 func (o orders) take(host string) {
 	for _, h := range []string{host, ""} {
 		if o[h] > 0 {
@@ -44,6 +44,7 @@ func (o orders) cancel() bool {
 	return false
 }
 
+// sum counts the orders of all hosts.
 func (o orders) sum() (n int) {
 	for _, k := range o {
 		n += k
@@ -129,6 +130,8 @@ func (m *Machine) HostLost(name, how string) {
 	}
 }
 
+// loseHost drops a host and its workers, without what follows from that; false if there is no such
+// host.
 func (m *Machine) loseHost(name, how string) bool {
 	if m.host(name) == nil || m.over {
 		return false
@@ -255,6 +258,7 @@ func (m *Machine) Vacant() (names []string) {
 	return names
 }
 
+// host finds a host by its name; nil if it is none of the job's.
 func (m *Machine) host(name string) *Host {
 	i := slices.IndexFunc(m.hosts, func(h *Host) bool { return h.Name == name })
 	if i < 0 {
@@ -353,6 +357,7 @@ func (m *Machine) place(why Because) {
 	}
 }
 
+// start orders n new workers on a host, with the next free numbers.
 func (m *Machine) start(host string, n int, why Because) {
 	if n > 0 {
 		m.ordered[host] += n

@@ -85,21 +85,21 @@ func (Finish) action()   {}
 // it before.
 type Machine struct {
 	cfg        Config
-	record     Record    // the active generation
-	head       string    // the host that is to lead
-	proposed   *proposal // the generation that is to be decided; nil = none
-	workers    roster
-	hosts      []*Host // the hosts, in the order in which they came
-	ordered    orders  // workers that were ordered and are not started yet
-	unplaced   int     // workers that are wanted where no host has room
-	next       topo.WorkerID
+	record     Record                 // the active generation
+	head       string                 // the host that is to lead
+	proposed   *proposal              // the generation that is to be decided; nil = none
+	workers    roster                 // the living workers
+	hosts      []*Host                // the hosts, in the order in which they came
+	ordered    orders                 // workers that were ordered and are not started yet
+	unplaced   int                    // workers that are wanted and that no host has room for
+	next       topo.WorkerID          // the number of the next new worker
 	because    Because                // why the size was last changed
 	news       []string               // why members are gone, since the last proposal
 	boundary   bool                   // whether the data plane stands between two steps
 	paused     bool                   // whether the members wait for more
 	sparing    bool                   // whether members are released one at a time
 	failures   int                    // workers lost before they were let in, since one was let in
-	hold       int                    // ticks before another is started in their place
+	hold       int                    // ticks before another is started for one of the failures
 	departures int                    // members that are gone since the last step ended
 	done       map[topo.WorkerID]bool // members that ended well
 	before     int                    // members that ended well under other heads
@@ -107,14 +107,14 @@ type Machine struct {
 	ranks      int                    // ranks of the mesh, where workers join all at once
 	// arranged are the members to come, in the order of their ranks; nil = as many as are wanted.
 	arranged []topo.WorkerID
-	over     bool
-	out      []Action
+	over     bool     // whether the job is over: nothing is decided any more
+	out      []Action // orders since the last Ready
 }
 
 // proposal is a generation that waits for a decision.
 type proposal struct {
-	record   Record
-	activate Activate
+	record   Record   // the generation
+	activate Activate // the order that follows its decision
 }
 
 // New returns the membership of a job without workers; it orders the first ones.
@@ -129,6 +129,7 @@ func New(cfg Config) *Machine {
 	return m
 }
 
+// newMachine returns a membership with the hosts of a configuration, and without workers.
 func newMachine(cfg Config) *Machine {
 	m := &Machine{cfg: cfg, ordered: orders{}, done: map[topo.WorkerID]bool{}}
 	for _, h := range cfg.Hosts {

@@ -12,15 +12,15 @@ import (
 // head that was refused, asks for promises first. It never gives up: who cannot reach a quorum
 // waits for one.
 type Proposer struct {
-	self    string
-	after   Record  // the newest generation that is decided
-	want    *Record // what it wants decided for the generation after that; nil = nothing
-	ballot  Ballot
-	vote    *Record          // what it asks votes for; nil = it asks for promises
-	heard   map[string]*Vote // by host that has answered: what that had accepted; nil = nothing
-	highest uint64           // the highest round that it has heard of
+	self    string           // this host
+	after   Record           // the newest generation that is known to be decided
+	want    *Record          // the record that this host wants decided after it; nil = none
+	ballot  Ballot           // the ballot of the present attempt
+	vote    *Record          // the record that votes are asked for; nil = promises are asked for
+	heard   map[string]*Vote // by host that has answered, what it had accepted; nil = nothing
+	highest uint64           // the highest round that this host has heard of
 	patience
-	out []Envelope
+	out []Envelope // messages since the last Ready
 }
 
 // Envelope is a message and where it goes; it may go to the sender itself.
@@ -32,8 +32,8 @@ type Envelope struct {
 // patience counts the ticks until a refused host tries again: those behind in the order of voters
 // wait longer, so that they do not overtake each other for ever.
 type patience struct {
-	refused bool
-	ticks   int
+	refused bool // whether the present attempt was refused
+	ticks   int  // ticks until the next attempt, after a refusal
 }
 
 // NewProposer returns the proposer of a host that knows a generation to be decided.
@@ -115,6 +115,7 @@ func (p *Proposer) Step(from string, m Answer) *Record {
 	return nil
 }
 
+// current reports whether an answer belongs to the present attempt.
 func (p *Proposer) current(g topo.Generation, b Ballot) bool {
 	return p.want != nil && g == p.after.View.Generation+1 && b == p.ballot
 }

@@ -11,13 +11,13 @@ import (
 type Record struct {
 	View   topo.View
 	Head   string          // the host that leads
-	Since  topo.Generation // the generation with which it began to
+	Since  topo.Generation // the generation with which that host began to lead
 	Hosts  []Host          // the hosts of the job, with members or without
 	Want   int             // the size that the job is asked to have
 	Min    int             // members below which the job waits
 	Max    int             // the largest size; 0 = no limit
 	Spares int             // workers beyond the size that wait to be let in
-	Next   topo.WorkerID   // no worker has had this number or a higher one
+	Next   topo.WorkerID   // the next number: no worker has had it or a higher one
 	Done   int             // members that have finished
 }
 

@@ -17,9 +17,10 @@ const (
 	leaving               // stopped on purpose, or done
 )
 
+// worker is a living worker of the job.
 type worker struct {
 	number topo.WorkerID
-	host   string
+	host   string // the host on which it runs
 	phase  phase
 	// fresh says that a member has not taken part in a step: it may not have the state of the job.
 	fresh bool
@@ -29,6 +30,7 @@ type worker struct {
 // and that costs less than to iterate a map.
 type roster []*worker
 
+// search finds the place of a worker, or the one where it belongs.
 func (r roster) search(w topo.WorkerID) (int, bool) {
 	return slices.BinarySearchFunc(r, w, func(s *worker, w topo.WorkerID) int {
 		return cmp.Compare(s.number, w)
@@ -43,6 +45,7 @@ func (r roster) find(w topo.WorkerID) *worker {
 	return nil
 }
 
+// put adds a worker, in the place of one with the same number.
 func (r *roster) put(s *worker) {
 	i, is := r.search(s.number)
 	if is {
@@ -52,6 +55,7 @@ func (r *roster) put(s *worker) {
 	*r = slices.Insert(*r, i, s)
 }
 
+// drop removes a worker, if it is there.
 func (r *roster) drop(w topo.WorkerID) {
 	if i, is := r.search(w); is {
 		*r = slices.Delete(*r, i, i+1)

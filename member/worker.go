@@ -191,6 +191,7 @@ func (m *Machine) shrink() {
 	}
 }
 
+// release orders a worker to end.
 func (m *Machine) release(w topo.WorkerID, why Because) {
 	m.workers.find(w).phase = leaving
 	m.emit(Stop{w, why})
