@@ -17,9 +17,9 @@ const BlockBytes = 1 << 20
 // An op is an op of the plan with the range of the target that it covers.
 type op struct {
 	plan.Op
-	size     int // bytes of an element
-	old, new Location
-	from, to int64 // range in the region of new
+	size     int      // bytes of an element
+	old, new Location // where the tensors lie that are read and written
+	from, to int64    // range in the region of new
 }
 
 // A block is what is moved at once.

@@ -20,9 +20,9 @@ type Record struct {
 
 // A Block is a range of a region of the target that ops of one depth write.
 type Block struct {
-	Region   int
-	From, To int64
-	Depth    int
+	Region   int   // number of the region
+	From, To int64 // first byte in the region, and the byte behind the last
+	Depth    int   // depth of the ops
 }
 
 // A Part is what a block holds of a tensor: either elements that no block before it holds, or a
@@ -33,6 +33,7 @@ type Part struct {
 	Sum    digest.Sum
 }
 
+// compare orders parts by tensor, elements that are no replica first.
 func (p Part) compare(q Part) int {
 	if p.Tensor == q.Tensor && p.First != q.First {
 		if p.First {
@@ -128,10 +129,11 @@ func parseRecord(text []byte) (r Record, n int) {
 
 // A decoder reads numbers until the text ends; good turns false at the end or at an invalid number.
 type decoder struct {
-	text []byte
-	good bool
+	text []byte // what is not read yet
+	good bool   // must begin true
 }
 
+// uvarint reads a number of up to 2^62 in the form of encoding/binary.
 func (d *decoder) uvarint() uint64 {
 	x, n := binary.Uvarint(d.text)
 	if d.good = d.good && n > 0 && x <= 1<<62; !d.good {
@@ -141,6 +143,7 @@ func (d *decoder) uvarint() uint64 {
 	return x
 }
 
+// uint64 reads a number of eight bytes.
 func (d *decoder) uint64() uint64 {
 	if d.good = d.good && len(d.text) >= 8; !d.good {
 		return 0

@@ -36,6 +36,7 @@ type Source interface {
 // A Target is the new state while it is written. Several goroutines may use it at once.
 type Target interface {
 	Source
+	// Write writes the bytes of a region from at on.
 	Write(region int, b []byte, at int64) error
 }
 
@@ -52,8 +53,8 @@ type Job struct {
 	Old, New func(p *plan.Place) Location
 	Source   Source
 	Target   Target
-	Key      *digest.Key
-	Workers  int // number of blocks in memory at a time
+	Key      *digest.Key // key of the fingerprints
+	Workers  int         // number of blocks in memory at a time; 0 = 1
 	// Block bounds the bytes of a block, a multiple of 16; 0 means BlockBytes.
 	Block int64
 	// Done is what the journal records. It is verified and not moved again.
@@ -141,14 +142,14 @@ func Run(ctx context.Context, job Job) (*Result, error) {
 // A run is a move in progress.
 type run struct {
 	Job
-	ops  []op
-	done map[Block][]Part
-	all  int64
+	ops  []op             // ops of the plan, in the order of depth, then position
+	done map[Block][]Part // parts of each block that the journal records
+	all  int64            // bytes to be written, replicas included
 
-	mu            sync.Mutex
-	next          int
-	sums          []digest.Sum
-	moved, reused int64
+	mu            sync.Mutex   // guards the fields below, and is held in Record and Progress
+	next          int          // index of the next block that a worker takes
+	sums          []digest.Sum // fingerprint of each tensor, as far as it is moved
+	moved, reused int64        // bytes written now, and by an earlier run
 }
 
 // moveBlocks distributes blocks to the workers, in their order.
@@ -173,6 +174,7 @@ func (r *run) moveBlocks(ctx context.Context, blocks []block) error {
 	return errors.Join(g.Wait(), context.Cause(ctx))
 }
 
+// nextBlock returns the next block that no worker has taken; nil if there is none.
 func (r *run) nextBlock(blocks []block) *block {
 	r.mu.Lock()
 	defer r.mu.Unlock()

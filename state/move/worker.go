@@ -18,9 +18,9 @@ const readBackBytes = 64 << 10
 // A worker moves one block at a time. Its buffers are all the memory that a move needs.
 type worker struct {
 	*run
-	bytes   []byte // block of the target
-	scratch []byte // box of the source, packed; later bytes that were read back
-	pieces  []piece
+	bytes   []byte     // block of the target
+	scratch []byte     // box of the source, packed; later bytes that were read back
+	pieces  []piece    // pieces of the block
 	written [][2]int64 // ranges written, in the region
 }
 
@@ -28,8 +28,8 @@ type worker struct {
 type piece struct {
 	*op
 	box tensor.Box
-	at  int // offset in the block if the piece lies in one run; else -1
-	sum digest.Sum
+	at  int        // offset in the block if the piece lies in one run; else -1
+	sum digest.Sum // fingerprint of the elements
 }
 
 // block brings a block to the target, unless the journal says that it is there and its content

@@ -42,13 +42,14 @@ func assign(cost []int, rows, cols int, home []int) (column, u, v []int) {
 
 // An assignment is an assign in progress.
 type assignment struct {
-	cost   []int
-	cols   int
+	cost   []int // cost of each pair, row by row; forbidden = not allowed
+	cols   int   // number of columns
 	column []int // column of each row, -1 while it has none
 	row    []int // row of each column, -1 while it has none
 	u, v   []int // duals of rows and columns
 }
 
+// match gives a row a column.
 func (a *assignment) match(r, c int) { a.column[r], a.row[c] = c, r }
 
 // slack returns by how much a pair costs more than its duals allow. It is 0 for all pairs of which
@@ -108,6 +109,7 @@ func (a *assignment) augment(start int, dist, from []int, done []bool) {
 	}
 }
 
+// fill returns a list of n numbers x.
 func fill(n, x int) []int {
 	s := make([]int, n)
 	for i := range s {

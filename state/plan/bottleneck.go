@@ -60,9 +60,9 @@ func (a *assignment) bottleneck(load func(r, c int) int) []int {
 // A matching pairs rows and columns one to one among the pairs that are allowed.
 type matching struct {
 	allowed func(r, c int) bool
-	column  []int
-	row     []int
-	seen    []bool
+	column  []int  // column of each row, -1 while it has none
+	row     []int  // row of each column, -1 while it has none
+	seen    []bool // columns that the present search has visited
 }
 
 // perfect looks for a matching of n rows and n columns (Kuhn's method), beginning with a known
@@ -86,6 +86,7 @@ func (m *matching) perfect(known []int, n int) bool {
 	return true
 }
 
+// augment finds a column for a row by moving other rows to other columns; false if there is none.
 func (m *matching) augment(r int) bool {
 	for c := range m.row {
 		if m.row[c] < 0 && !m.seen[c] && m.allowed(r, c) {

@@ -40,25 +40,29 @@ func (p *Plan) Hash() [sha256.Size]byte {
 // An encoder writes numbers as signed varints, and lists and texts after their length.
 type encoder struct {
 	hash hash.Hash
-	buf  []byte
+	buf  []byte // bytes that are not hashed yet
 }
 
+// int writes a number.
 func (e *encoder) int(n int) {
 	if e.buf = binary.AppendVarint(e.buf, int64(n)); len(e.buf) > 1<<16 {
 		e.flush()
 	}
 }
 
+// flush hashes what was written.
 func (e *encoder) flush() {
 	e.hash.Write(e.buf)
 	e.buf = e.buf[:0]
 }
 
+// text writes a text after its length.
 func (e *encoder) text(s string) {
 	e.int(len(s))
 	e.buf = append(e.buf, s...)
 }
 
+// list writes numbers after how many they are.
 func (e *encoder) list(list []int) {
 	e.int(len(list))
 	for _, n := range list {
@@ -121,6 +125,7 @@ func (e *encoder) layout(l *layout.Layout) {
 	}
 }
 
+// grid writes the cells of a grid: the box of each, and where it is held.
 func (e *encoder) grid(g *layout.Grid) {
 	e.int(len(g.Cells))
 	for _, c := range g.Cells {

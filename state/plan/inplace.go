@@ -38,7 +38,7 @@ type local struct{ rank, slot, member int }
 // compared.
 type candidate struct {
 	from     local
-	elements int
+	elements int  // elements of the overlaps that were compared
 	moved    bool // whether an overlap lies elsewhere than in from
 }
 

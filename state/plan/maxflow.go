@@ -8,11 +8,14 @@ type network struct {
 	next  []int // arc of each node to try next
 }
 
+// An arc is one direction of a connection. The reverse of arc i is arc i^1.
 type arc struct {
-	to, next int
+	to       int // node at its end
+	next     int // next arc of the node at its beginning, -1 = none
 	residual int // capacity that is left
 }
 
+// newNetwork returns a network of so many nodes, without arcs.
 func newNetwork(nodes int) *network {
 	return &network{head: fill(nodes, -1), level: make([]int, nodes), next: make([]int, nodes)}
 }

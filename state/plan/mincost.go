@@ -29,10 +29,11 @@ type minCostFlow struct {
 	potential []cost // potential of each node
 	dist      []cost // distance of each node from the source
 	arcTo     []int  // arc by which each node is reached, -1 = not reached
-	seen      []bool
+	seen      []bool // nodes whose distance is final
 	queue     nodeQueue
 }
 
+// newMinCostFlow returns a network of so many nodes, without arcs.
 func newMinCostFlow(nodes int) *minCostFlow {
 	return &minCostFlow{network: newNetwork(nodes), potential: make([]cost, nodes),
 		dist: make([]cost, nodes), arcTo: make([]int, nodes), seen: make([]bool, nodes)}

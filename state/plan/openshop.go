@@ -6,11 +6,11 @@ import "math"
 type openShop struct {
 	links     []hostPair
 	ports     []port
-	now       int
-	remaining int // largest load of a port: the time that the schedule still takes
-	sends     []Transfer
-	seen      []int // last search that visited each port
-	round     int
+	now       int        // end of the schedule so far
+	remaining int        // largest load of a port: the time that the schedule still takes
+	sends     []Transfer // the schedule so far
+	seen      []int      // last search that visited each port, as its round
+	round     int        // number of the present search, from 1
 }
 
 // A hostPair is what one host still has to send to another.
@@ -28,6 +28,7 @@ type port struct {
 	match int   // link that the port works on, -1 = none
 }
 
+// newOpenShop returns traffic of which nothing is scheduled yet.
 func newOpenShop(traffic []Transfer) *openShop {
 	s := &openShop{}
 	index := map[[2]int]int{}
@@ -71,6 +72,7 @@ func (s *openShop) matchPorts() {
 	}
 }
 
+// match has both ports of a link work on it.
 func (s *openShop) match(i int) {
 	for _, n := range s.links[i].port {
 		s.ports[n].match = i

@@ -25,12 +25,12 @@ type Op struct {
 
 // A Place is where a box lies: in a tensor in the memory of an old or of a new rank.
 type Place struct {
-	Host int
-	New  bool   // whether Rank and Slot are of the new layout
-	Rank int    // rank in its layout
-	Slot int    // index in Slots of the layout
-	Name string // name of the tensor in memory
-	View tensor.View
+	Host int         // host of the rank
+	New  bool        // whether Rank and Slot are of the new layout
+	Rank int         // rank in its layout
+	Slot int         // index in Slots of the layout
+	Name string      // name of the tensor in memory
+	View tensor.View // position of each element in that tensor
 }
 
 // Bytes returns the number of bytes that the op copies.
@@ -46,6 +46,7 @@ func (p *Plan) Ops() iter.Seq[Op] { return p.ops(-1) }
 // HostOps yields the ops that read or write the memory of one host, in the same order.
 func (p *Plan) HostOps(host int) iter.Seq[Op] { return p.ops(host) }
 
+// ops is HostOps; a host of -1 means all.
 func (p *Plan) ops(host int) iter.Seq[Op] {
 	return func(yield func(Op) bool) {
 		involved := p.involvedPairs(host)
@@ -83,10 +84,10 @@ func (p *Plan) ops(host int) iter.Seq[Op] {
 // An expander turns overlaps into ops.
 type expander struct {
 	plan     *Plan
-	host     int   // host whose ops are wanted; -1 = all
-	position []int // position of each stream on its line
-	inPlace  map[local]local
-	yield    func(Op) bool
+	host     int             // host whose ops are wanted; -1 = all
+	position []int           // position of each stream on its line
+	inPlace  map[local]local // old local of each new one that stays in place
+	yield    func(Op) bool   // receives the ops; false ends them
 }
 
 // involvedPairs reports for each pair whether a host, -1 for any, sends or receives some of it.

@@ -14,7 +14,7 @@ type class struct {
 	src, dst *layout.Family
 	members  []member
 	size     int // bytes of an element
-	// overlaps of the old and the new grid; classes with the same two grids share them.
+	// overlaps are those of the old and the new grid; classes with the same two grids share them.
 	overlaps []overlap
 	pair     []int // index in Plan.pairs of each overlap
 }
@@ -28,7 +28,7 @@ type overlap struct{ src, dst, elements int }
 // A pair is a set of old ranks that hold bytes, and a set of new ranks that need them.
 type pair struct {
 	old, new int // indices in Plan.oldSets and Plan.newSets
-	bytes    int
+	bytes    int // bytes that the old ranks hold and the new ranks need
 	stream   int // index in Plan.streams; -1 = nothing to transfer
 }
 
@@ -130,10 +130,11 @@ func intersect(src, dst *layout.Grid) (atoms []overlap) {
 // sets for cells that lie in several slots.
 type cellSets struct {
 	layout *layout.Layout
-	all    []layout.Set
-	unions map[string]int
+	all    []layout.Set   // the sets of the layout, then the unions
+	unions map[string]int // index in all of each union, by the bytes of its ranks
 }
 
+// newCellSets begins with the sets of a layout.
 func newCellSets(l *layout.Layout) *cellSets {
 	return &cellSets{l, slices.Clip(l.Sets), map[string]int{}}
 }
@@ -151,6 +152,7 @@ func (s *cellSets) of(f *layout.Family) []int {
 	return sets
 }
 
+// union returns the set of the ranks that hold a cell in any of several slots.
 func (s *cellSets) union(f *layout.Family, held []layout.Held) int {
 	var all layout.Set
 	for _, h := range held {

@@ -79,6 +79,7 @@ func (t *traffic) groupNeeds() (need, has []int) {
 	return need, has
 }
 
+// sum adds numbers up.
 func sum(list []int) (n int) {
 	for _, x := range list {
 		n += x

@@ -75,11 +75,12 @@ type Plan struct {
 // Stats are the figures of a plan, in bytes. Bytes that several ranks of a host need or hold count
 // once there.
 type Stats struct {
-	State int // the state itself, each element once
+	State int // bytes of the state itself, each element once
 	Bytes int // bytes that cross from host to host
-	// least Bytes of any placement of the groups, from the dual of the assignment.
+	// Bound is the least Bytes of any placement of the groups, from the dual of the assignment.
 	Bound int
-	// bytes that a rank receives from another rank's memory, on its host or beyond.
+	// Device is the bytes that ranks receive from the memory of other ranks, on their host or
+	// beyond.
 	Device  int
 	Ingress []int // bytes that each host receives
 	Egress  []int // bytes that each host sends
@@ -126,6 +127,7 @@ func Build(src, dst *layout.Layout, c Cluster) (*Plan, error) {
 	return p, nil
 }
 
+// check fails for a cluster that does not fit two layouts.
 func (c *Cluster) check(src, dst *layout.Layout) error {
 	hosts := len(c.Devices)
 	if len(c.Old) != src.Ranks || len(c.New) != dst.Ranks {

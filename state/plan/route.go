@@ -6,22 +6,24 @@ import "slices"
 // boxes of its pairs in the order of the plan. The line is cut into segments, each with its own
 // path from host to host.
 type stream struct {
-	from, to []int32
-	bytes    int
+	from, to []int32 // hosts that hold the bytes, and hosts that lack them
+	bytes    int     // length of the line
 	segments []segment
 }
 
 // A segment ends at a byte of the line, and starts where the one before it ends.
 type segment struct {
-	end int
+	end int // offset in the line of the byte behind the last
 	// Edges are in an order in which each sender has the bytes. The receivers are those of the
 	// stream, each once.
 	edges []edge
 }
 
+// An edge is a step of the path of a segment: one host sends it to another.
 type edge struct {
 	from, to int32
-	// 1 from a host of the old layout, one more for each host that passed the bytes on.
+	// depth is 1 from a host of the old layout, and one more for each host that passed the bytes
+	// on.
 	depth int
 }
 

@@ -2,7 +2,7 @@ package plan
 
 // A demand is a number of bytes that some hosts must send between them, in any shares.
 type demand struct {
-	senders []int32
+	senders []int32 // hosts that have the bytes
 	bytes   int
 }
 

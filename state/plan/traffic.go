@@ -8,7 +8,7 @@ import (
 // A traffic is the plan as the network sees it: which hosts hold and which groups need how many
 // bytes.
 type traffic struct {
-	hosts, groups int
+	hosts, groups int       // how many there are
 	holders       [][]int32 // sets of hosts, each once
 	needers       [][]int32 // sets of groups, each once
 	holderOf      []int     // index in holders of each old set of the plan
@@ -19,7 +19,7 @@ type traffic struct {
 
 // A flow is bytes that the same hosts hold and the same groups need.
 type flow struct {
-	holders, needers int
+	holders, needers int // indices in the lists of the traffic
 	bytes            int
 }
 

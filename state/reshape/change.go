@@ -32,10 +32,10 @@ type Change struct {
 	// holds most of what the rank needs; in a redundant job among the choices that leave least of
 	// the state on one host only.
 	Workers   []int
-	placement Placement
-	oldHomes  []home // family of each tensor in the old layout
-	newHomes  []home // family of each tensor in the new layout
-	moves     []Move // nil before Moves is called
+	placement Placement // where the workers are and what they hold
+	oldHomes  []home    // family of each tensor in the old layout
+	newHomes  []home    // family of each tensor in the new layout
+	moves     []Move    // nil before Moves is called
 }
 
 // Plan plans the transition from one mesh to another over the workers of a job. It fails with a
@@ -70,6 +70,7 @@ func (p *Placement) available() (n int) {
 	return n
 }
 
+// build plans the change on a cluster of hosts.
 func (c *Change) build(cluster plan.Cluster) (err error) {
 	c.Plan, err = plan.Build(c.Old.Layout, c.New.Layout, cluster)
 	return err
@@ -132,7 +133,7 @@ func (c *Change) assignWorkers() error {
 // A Cost is what a change costs.
 type Cost struct {
 	plan.Stats
-	// bytes that the agents copy, inside hosts and between them, replicas included.
+	// Copied is the bytes that the agents copy, inside hosts and between them, replicas included.
 	Copied int
 }
 
@@ -207,6 +208,7 @@ func smallerMeshes(m layout.Mesh, ranks int) []layout.Mesh {
 	return all
 }
 
+// degree is the size of an axis of a mesh; 1 where the mesh does not have it.
 func degree(m layout.Mesh, axis string) int {
 	for _, a := range m {
 		if a.Name == axis {

@@ -13,9 +13,9 @@ type Location struct{ Rank, At int }
 
 // A Move copies N bytes from an old rank's memory to the memory of one or more new ranks.
 type Move struct {
-	N    int
-	From Location
-	To   []Location
+	N    int        // number of bytes
+	From Location   // where the bytes lie, in an old rank's memory
+	To   []Location // where the copies go, in the memory of new ranks
 }
 
 // Moves lists what is to be copied. All moves read the old memory, and no byte of the new one is
@@ -29,6 +29,7 @@ func (c *Change) Moves() []Move {
 	return c.moves
 }
 
+// findMoves computes what Moves returns, from the ops of the plan and the tensors in place.
 func (c *Change) findMoves() (moves []Move) {
 	m := moveFinder{Change: c, written: map[target][]origin{}}
 	for op := range c.Plan.Ops() {
@@ -150,24 +151,25 @@ func cut(runs []run) []Move {
 // A moveFinder turns the ops of a plan into runs.
 type moveFinder struct {
 	*Change
-	rows    [][]run // runs in rows, each in the order of its sources
-	written map[target][]origin
-	row     []run      // row that is being listed
-	spare   []Location // memory for lists of destinations
+	rows    [][]run             // runs in rows, each in the order of its sources
+	written map[target][]origin // what the ops so far have written, by tensor of a new rank
+	row     []run               // row that is being listed
+	spare   []Location          // memory for lists of destinations
 }
 
 // A run is a range of bytes that is contiguous both in the memory of an old rank and of a new one.
 type run struct {
 	from, to Location
-	n        int
+	n        int // number of bytes
 }
 
-// A target is a tensor in the memory of a new rank; an origin is where one of its boxes comes from.
+// A target is a tensor in the memory of a new rank.
 type target struct {
 	rank int
 	name string
 }
 
+// An origin is where a box of a target comes from.
 type origin struct {
 	tensor int
 	box    tensor.Box
@@ -187,6 +189,7 @@ func (m *moveFinder) op(op *plan.Op) {
 	}
 }
 
+// copy adds a copy of a box from an old rank's memory to that of a new rank.
 func (m *moveFinder) copy(t int, box tensor.Box, from plan.Place, to *plan.Place) {
 	at := target{to.Rank, to.Name}
 	m.written[at] = append(m.written[at], origin{t, box, from})

@@ -71,6 +71,7 @@ type home struct {
 	member int
 }
 
+// homes returns the home of each tensor of a layout.
 func homes(l *layout.Layout) []home {
 	list := make([]home, len(l.Tensors))
 	for i := range l.Families {

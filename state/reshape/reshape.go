@@ -29,10 +29,10 @@ const maxRanks = 1 << 16
 // A State is the state of a job as the job has stated it: the logical tensors, and the rules that
 // place them on any mesh.
 type State struct {
-	spec    layout.Spec
-	axes    layout.Mesh // axes that the layout names
-	tensors []layout.Tensor
-	id      string
+	spec    layout.Spec     // rules that place the tensors
+	axes    layout.Mesh     // axes that the layout names
+	tensors []layout.Tensor // logical tensors
+	id      string          // hash of the fields above, alike on all workers
 }
 
 // A Statement is what a worker says about the state: all of it, and what it holds.
@@ -41,7 +41,7 @@ type Statement struct {
 	Layout  string   `json:"layout"`  // spec; of its mesh only the names of the axes count
 	Mesh    string   `json:"mesh"`    // mesh with which the job begins
 	Tensors []Tensor `json:"tensors"` // logical tensors
-	// tensors that this worker holds; absent = nothing yet.
+	// Local lists the tensors that this worker holds; absent = nothing yet.
 	Local []Tensor `json:"local"`
 }
 
@@ -137,15 +137,16 @@ type Layout struct {
 	Mesh layout.Mesh
 	Spec layout.Spec // spec whose mesh has all axes of the rules
 	*layout.Layout
-	ranks []local
+	ranks []local // memory of each rank
 }
 
 // A local is the memory of one rank.
 type local struct {
-	at    map[string]int
-	bytes int
+	at    map[string]int // first byte of each local tensor, by its name
+	bytes int            // bytes of all local tensors, each padded to a multiple of align
 }
 
+// newLayout lays out the memory of each rank.
 func newLayout(m layout.Mesh, spec layout.Spec, l *layout.Layout) *Layout {
 	type entry struct {
 		name  string
