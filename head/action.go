@@ -28,8 +28,8 @@ type Part struct {
 	// Of has for each call the index in the batch's Hosts of the host that has its memory; nil in a
 	// batch of this host alone.
 	Of []int
-	// Route is the way between those hosts, as the head has chosen it; zero in a batch of this host
-	// alone.
+	// Route is the way between the hosts of Of, as the head has chosen it; zero in a batch of this
+	// host alone.
 	Route collective.Route
 	// Err is why the calls fail; nil = they do not.
 	Err error
@@ -43,9 +43,10 @@ type Part struct {
 // Drop of the batch, and the Execute itself with the next call of Ready.
 type Execute struct {
 	Batch BatchID
-	// Hosts are the hosts that execute it, in order. All of them have calls in it, or have members
-	// whose step it is.
+	// Hosts are the hosts that execute the batch, in order. All of them have calls in it, or have
+	// members whose step it is.
 	Hosts []string
+	// Parts are the collectives, to be executed one after the other.
 	Parts []Part
 	// More says that other parts of the batch follow.
 	More bool
@@ -72,8 +73,10 @@ type Apply struct {
 	// Batch is the batch that counts; 0 = only the state changes.
 	Batch BatchID
 	// Here says that Parts are not executed yet.
-	Here  bool
+	Here bool
+	// Parts are the collectives of the batch.
 	Parts []Part
+	// State is what the job is from here on.
 	State
 	// Changed says that the workers of this host must be told their view.
 	Changed bool
@@ -84,15 +87,15 @@ type Apply struct {
 	// Aborted says that the step under way does not count: the calls "enter" of members that run
 	// here are complete.
 	Aborted bool
-	staged  *staged // what Parts are from; nil where they are Here
-	room    room
+	staged  *staged // the memory behind Parts; nil where they are Here
+	room    room    // the memory behind Parts where they are Here
 }
 
 // State is what a job is after an entry of the log.
 type State struct {
 	// Steps counts the committed steps.
 	Steps uint64
-	// View are the members, as they know it; generation 0 = those that the job begins with.
+	// View has the members that the workers know of; generation 0 = those that the job begins with.
 	View topo.View
 	// Joined is how many members are new in View.
 	Joined int
@@ -109,8 +112,8 @@ type State struct {
 // Start orders new workers on this host; First and those after it are their numbers. Started or
 // Lost answers for each.
 type Start struct {
-	Count int
-	First topo.WorkerID
+	Count int           // how many workers, at least 1
+	First topo.WorkerID // the number of the first
 	member.Because
 }
 
@@ -122,17 +125,17 @@ type Stop struct {
 
 // Grouped answers Group.
 type Grouped struct {
-	Worker     topo.WorkerID
+	Worker     topo.WorkerID // the worker that asked
 	ID         topo.GroupID
-	Self, Size int
-	Err        error
+	Self, Size int   // the worker's index in the group, and the number of members
+	Err        error // why there is no such group; nil = there is
 }
 
 // Refuse tells that what a worker said contradicts the others: it has broken the rules, and the
 // shell ends it.
 type Refuse struct {
 	Worker topo.WorkerID
-	Why    string
+	Why    string // what the worker said and what the others say, for a person
 }
 
 // Decided tells that a generation was decided, and who leads it.
@@ -162,7 +165,7 @@ type Leave struct {
 
 // Finish tells that the job is over.
 type Finish struct {
-	OK bool
+	OK bool // whether the members have finished their work
 	member.Because
 }
 

@@ -62,18 +62,21 @@ type Payload interface{ payload() }
 type (
 	// Report is the first payload of a follower: all that a new head must know.
 	Report struct {
+		// Slots is how many workers the host has room for, as in Config.
 		Slots int
 		// Next is above the numbers of all workers that this host was asked to start.
 		Next topo.WorkerID
 		// Index is the number of the last entry of the log that was applied.
 		Index uint64
+		// State is what the job is after that entry.
 		State State
 		// Recent are the newest entries that were applied. The last one has the number Index.
 		Recent []Commit
-		// Batches are in the order of their numbers.
+		// Batches are the staged batches, in the order of their numbers.
 		Batches []Staged
+		// Workers are the workers of the host, in the order of their numbers.
 		Workers []WorkerReport
-		// Groups are in the order of their numbers.
+		// Groups are the groups that workers of the host have, in the order of their numbers.
 		Groups []GroupReport
 		// Stated is what a worker has stated of the data and the log does not have; nil = nothing.
 		Stated *Stated
@@ -86,26 +89,27 @@ type (
 	// WorkerReport is a worker of the host that reports.
 	WorkerReport struct {
 		Worker   topo.WorkerID
-		Asked    bool   // whether it asks to take part and was not answered
-		Again    bool   // whether it asks once more, having been a member
-		Released bool   // whether it was told that it is no member
-		Ended    string // how it ended; "" = it lives
-		Done     bool   // whether it ended because its work is done
+		Asked    bool   // whether the worker asks to take part and was not answered
+		Again    bool   // whether the worker asks once more, having been a member
+		Released bool   // whether the worker was told that it is no member
+		Ended    string // how the worker ended; "" = it lives
+		Done     bool   // whether the worker ended because its work is done
 		Open     []Call // the calls that are not complete, as they were posted
-		Groups   [][]topo.WorkerID
+		// Groups lists the members of each group that the worker waits for.
+		Groups [][]topo.WorkerID
 	}
 	// GroupReport is a group that workers of the host that reports have.
 	GroupReport struct {
 		ID      topo.GroupID
-		Members []topo.WorkerID
-		Here    []topo.WorkerID // the members on this host that have it
-		Free    []topo.WorkerID // the members among these that need it no more
+		Members []topo.WorkerID // all members, in the order of the group
+		Here    []topo.WorkerID // the members on this host that have the group
+		Free    []topo.WorkerID // the members in Here that need the group no more
 	}
 	// Staged is a batch that the host that reports was told to execute.
 	Staged struct {
 		Exec
-		Executed bool
-		Proof    digest.Proof // zero unless it is a reshape
+		Executed bool         // whether the host has executed all sets
+		Proof    digest.Proof // what the host has proved; zero unless a reshape
 	}
 	// Posted is a call that a worker has posted.
 	Posted struct{ Call }
@@ -122,7 +126,7 @@ type (
 	// Executed tells that the result of a batch is staged.
 	Executed struct {
 		Batch BatchID
-		Proof digest.Proof // zero unless it is a reshape
+		Proof digest.Proof // what the host has proved; zero unless a reshape
 	}
 	// Stated tells what a worker trains on.
 	Stated struct {
@@ -161,9 +165,9 @@ type (
 	// Snapshot is the state of the job for a host that was not there before, and the newest
 	// entries, which others may not have.
 	Snapshot struct {
-		Index  uint64
-		State  State
-		Recent []Commit
+		Index  uint64   // the number of the newest entry of the log
+		State  State    // what the job is after that entry
+		Recent []Commit // the newest entries, in the order of their numbers
 	}
 	// Begin ends the recovery of a new head: of the batches of earlier heads those in Keep are
 	// still to come, the others are dropped.
@@ -173,45 +177,55 @@ type (
 		Batch BatchID
 		// Replaces is the batch that is dropped for this one; 0 = none.
 		Replaces BatchID
-		Hosts    []string
+		// Hosts are the hosts that execute the batch, in order.
+		Hosts []string
 		// Without are the hosts of the generation that the head has lost. The batch counts only
 		// when a generation without them is decided.
 		Without []string
-		Sets    []Set
+		// Sets are the collectives of the batch, or the next ones after those told before.
+		Sets []Set
 		// More says that other sets follow.
 		More bool
 	}
 	// Set is one collective of a batch.
 	Set struct {
+		// Calls are the calls of the collective, in the order of the group.
 		Calls []Call
-		// Of has for each call the index in Hosts of the host that has its memory.
+		// Of has for each call the index in Hosts of the host that has its memory; -1 = that host
+		// is lost, and the calls fail.
 		Of []int
 		// Route is the way between these hosts; zero with an Err.
 		Route collective.Route
 		// Err is why the calls fail; "" = they do not.
 		Err string
-		// Lost says that they fail because a member is lost.
+		// Lost says that the calls fail because a member is lost.
 		Lost bool
 	}
 	// Drops tells that a batch will not be committed.
 	Drops struct{ Batch BatchID }
 	// Commit is an entry of the log.
 	Commit struct {
+		// Index is the number of the entry, from 1.
 		Index uint64
 		// Batch is the batch that counts; 0 = none.
 		Batch BatchID
+		// Steps counts the committed steps.
 		Steps uint64
-		Data  *cursor.Cursor
-		// View is nil where it is as before.
+		// Data is the place in the data that the next step trains on; nil = none is stated.
+		Data *cursor.Cursor
+		// View has the members from here on; nil = they are as before.
 		View *topo.View
 		// Changed says that the workers must be told of the view.
 		Changed bool
+		// Entered are the workers that asked to take part and are members from here on.
 		Entered []topo.WorkerID
-		// Released are members no more, or have asked and will not be.
-		Released    []topo.WorkerID
-		Elastic     bool
+		// Released are the workers that are members no more, or have asked and will not be.
+		Released []topo.WorkerID
+		// Elastic says that the job takes steps, so members may come and go.
+		Elastic bool
+		// AllReleased says why all members were let go; "" = they were not.
 		AllReleased string
-		// Shape is nil where it is as before.
+		// Shape has the parts of the state from here on; nil = they are as before.
 		Shape *Shape
 		// Aborted says that the step under way does not count.
 		Aborted bool
@@ -242,7 +256,7 @@ type (
 	Leaves struct{ Leave }
 	// Ends ends the job.
 	Ends struct{ Finish }
-	// Decides tells of a generation.
+	// Decides tells of a decided generation.
 	Decides struct{ Record member.Record }
 )
 
