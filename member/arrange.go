@@ -28,7 +28,7 @@ func (m *Machine) Disarrange() { m.arranged = nil }
 func (m *Machine) Keep(why Because) {
 	m.because, m.cfg.Want = why, max(m.Staying(), m.cfg.Min)
 	m.ranks = m.cfg.Want
-	m.shed(m.outside() - m.missing() - m.spares())
+	m.giveUpNewcomers(m.outside() - m.missing() - m.spares())
 	m.settle()
 }
 

@@ -57,7 +57,7 @@ func (m *Machine) stays(s *worker) bool {
 
 // staying are the members that stay, oldest first.
 func (m *Machine) staying() []topo.WorkerID {
-	return slices.DeleteFunc(m.workers.in(active), func(w topo.WorkerID) bool {
+	return slices.DeleteFunc(m.workers.inPhases(active), func(w topo.WorkerID) bool {
 		return !m.stays(m.workers.find(w))
 	})
 }
@@ -65,11 +65,11 @@ func (m *Machine) staying() []topo.WorkerID {
 // joiners are the ready workers that the wanted size has room for, when there is a member to give
 // them the state of the job. The first ones need none, and wait for each other.
 func (m *Machine) joiners() []topo.WorkerID {
-	list := m.workers.in(ready)
+	list := m.workers.inPhases(ready)
 	if len(list) == 0 {
 		return nil
 	}
-	if begun := m.record.View.Generation > 0; begun && !m.haveState(m.workers.in(active)) ||
+	if begun := m.record.View.Generation > 0; begun && !m.haveState(m.workers.inPhases(active)) ||
 		!begun && m.coming() > 0 {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (m *Machine) joiners() []topo.WorkerID {
 // its ranks, so of such a job only Arrange takes members for the sake of a host.
 func (m *Machine) leavers() []topo.WorkerID {
 	if m.arranged != nil {
-		return slices.DeleteFunc(m.workers.in(active), func(w topo.WorkerID) bool {
+		return slices.DeleteFunc(m.workers.inPhases(active), func(w topo.WorkerID) bool {
 			return slices.Contains(m.arranged, w)
 		})
 	}
@@ -109,11 +109,12 @@ func (m *Machine) leavers() []topo.WorkerID {
 	leave := slices.Clone(staying[keep:])
 	if !m.whole && m.haveState(staying[:keep]) &&
 		(keep+len(m.joiners()) >= m.cfg.Min || m.onTheWay() == 0) {
-		leave = append(leave, slices.DeleteFunc(m.workers.in(active), func(w topo.WorkerID) bool {
-			return !m.draining(m.workers.find(w))
-		})...)
+		leave = append(leave,
+			slices.DeleteFunc(m.workers.inPhases(active), func(w topo.WorkerID) bool {
+				return !m.draining(m.workers.find(w))
+			})...)
 	}
-	if m.sparing && (m.departed() || m.departures > 0) {
+	if m.sparing && (m.memberGone() || m.departures > 0) {
 		return nil
 	}
 	if m.sparing && len(leave) > 1 {
@@ -132,23 +133,23 @@ func (m *Machine) short() bool {
 	return m.record.View.Generation > 0 && m.workers.count(active) < m.cfg.Min
 }
 
-// departed reports whether a member of the active generation is gone.
-func (m *Machine) departed() bool {
+// memberGone reports whether a member of the active generation is gone.
+func (m *Machine) memberGone() bool {
 	return slices.ContainsFunc(m.record.View.Members, func(x topo.Member) bool {
 		s := m.workers.find(x.Worker)
 		return s == nil || s.phase != active
 	})
 }
 
-// deserted reports whether a host of the active generation is gone.
-func (m *Machine) deserted() bool {
+// hostGone reports whether a host of the active generation is gone.
+func (m *Machine) hostGone() bool {
 	return m.record.View.Generation > 0 && slices.ContainsFunc(m.record.Hosts, func(h Host) bool {
 		return m.host(h.Name) == nil
 	})
 }
 
-// due reports whether a boundary is there and members may change, and some should.
-func (m *Machine) due() bool {
+// changeDue reports whether a boundary is there and members may change, and some should.
+func (m *Machine) changeDue() bool {
 	return m.boundary && !m.ending() &&
 		(len(m.joiners()) > 0 || len(m.leavers()) > 0 || m.rearranged() || m.successor() != m.head)
 }
@@ -171,14 +172,14 @@ func (m *Machine) settle() {
 	if m.over || m.proposed != nil {
 		return
 	}
-	if m.departed() || m.deserted() || m.due() || m.head != m.record.Head {
+	if m.memberGone() || m.hostGone() || m.changeDue() || m.head != m.record.Head {
 		m.propose()
 		return
 	}
 	m.news = nil
 	alive := m.workers.count(active)
 	switch {
-	case alive == 0 && m.ended():
+	case alive == 0 && m.finishIfOver():
 		return
 	case m.paused && !m.short():
 		m.paused = false
@@ -192,8 +193,9 @@ func (m *Machine) settle() {
 
 func membersAre(n int) string { return plural.Of(n, "member") + plural.Verb(n, " is", " are") }
 
-// ended finds that nobody can carry the job on.
-func (m *Machine) ended() bool {
+// finishIfOver ends the job if nobody can carry it on: its work is done, or all are lost. It
+// reports whether it did.
+func (m *Machine) finishIfOver() bool {
 	switch {
 	case m.ending():
 		m.emit(Finish{true,
@@ -206,7 +208,7 @@ func (m *Machine) ended() bool {
 	default:
 		return false
 	}
-	for _, w := range m.workers.in(starting, ready) {
+	for _, w := range m.workers.inPhases(starting, ready) {
 		m.release(w, "the job is over")
 	}
 	m.over = true
@@ -243,6 +245,6 @@ func (m *Machine) propose() {
 		slices.SortFunc(a.View.Members, m.inOrder)
 	}
 	a.View.Members = append(a.View.Members, joiners...)
-	m.proposed = &proposal{m.write(a.View), a}
+	m.proposed = &proposal{m.newRecord(a.View), a}
 	m.emit(Propose{m.proposed.record, a.Because})
 }

@@ -54,20 +54,20 @@ func (o orders) sum() (n int) {
 
 // Host tells of a host with room for workers, or of another number of them. What was wanted and had
 // no room starts there. While the job runs, the generation that comes next records it, and at the
-// next Tick there is one: see enrol.
+// next Tick there is one: see recordHosts.
 func (m *Machine) Host(name string, slots int) {
 	if h := m.host(name); h != nil {
 		h.Slots = slots
 	} else {
 		m.hosts = append(m.hosts, &Host{Name: name, Slots: slots})
-		m.provide(name)
+		m.orderMinimum(name)
 	}
 	m.place(m.because)
 	m.refill()
 }
 
-// provide asks for the workers that a job lacks to its minimum, now that a host has come.
-func (m *Machine) provide(host string) {
+// orderMinimum asks for the workers that a job lacks to its minimum, now that a host has come.
+func (m *Machine) orderMinimum(host string) {
 	lacking := m.cfg.Min - (m.Have() - m.unplaced)
 	if lacking > 0 && m.replenishes() {
 		m.because = Because(host + " joined the job, which lacks workers")
@@ -92,11 +92,12 @@ func (m *Machine) replenishes() bool {
 	return m.record.View.Generation > 0 && !m.whole && !m.ending() && !m.over
 }
 
-// enrol has the hosts recorded that have come since the last generation, though nothing changes for
-// members: a host that was not recorded is no witness, and the others may be too few without it
-// when the head is lost. Those that come between two ticks share a generation. So are hosts that a
-// mesh leaves: until it does no other generation may come, and who leads next must know.
-func (m *Machine) enrol() {
+// recordHosts proposes a generation that records the hosts that have come since the last one, though
+// nothing changes for members: a host that was not recorded is no witness, and the others may be too
+// few without it when the head is lost. Hosts that come between two ticks share a generation. It
+// also records which hosts a mesh is to leave: until the mesh has left them no other generation may
+// come, and the head that comes next must know.
+func (m *Machine) recordHosts() {
 	if m.over || m.proposed != nil || m.record.View.Generation == 0 {
 		return
 	}
@@ -138,7 +139,7 @@ func (m *Machine) loseHost(name, how string) bool {
 	}
 	m.hosts = slices.DeleteFunc(m.hosts, func(h *Host) bool { return h.Name == name })
 	delete(m.ordered, name)
-	for _, w := range m.on(name, starting, ready, active, leaving) {
+	for _, w := range m.workersOn(name, starting, ready, active, leaving) {
 		m.workers.drop(w)
 	}
 	m.shrink()
@@ -171,15 +172,15 @@ func (m *Machine) CanDrain(name string) error {
 		return fmt.Errorf(
 			"the job has no host but %s to go on with; add one, or end the job with shoal stop",
 			name)
-	case !h.Draining && m.needs(h):
+	case !h.Draining && m.needsHost(h):
 		return &NeededError{name}
 	}
 	return nil
 }
 
-// needs reports whether the state of a job would be lost if a host was left: nobody is on the
+// needsHost reports whether the state of a job would be lost if a host was left: nobody is on the
 // others, and nobody can be. Of a mesh, which is in parts, only the head knows.
-func (m *Machine) needs(h *Host) bool {
+func (m *Machine) needsHost(h *Host) bool {
 	return m.record.View.Generation > 0 && !m.whole && !m.ending() && m.load(h) > 0 &&
 		!slices.ContainsFunc(m.hosts, func(o *Host) bool {
 			return o != h && !o.Draining && (m.load(o) > 0 || m.free(o) > 0)
@@ -193,7 +194,7 @@ func (m *Machine) Kept() (hosts []string) {
 		return nil
 	}
 	return slices.DeleteFunc(m.Draining(), func(name string) bool {
-		return name != m.record.Head && len(m.on(name, active)) == 0
+		return name != m.record.Head && len(m.workersOn(name, active)) == 0
 	})
 }
 
@@ -210,9 +211,9 @@ func (m *Machine) Drain(name, who string) error {
 	}
 	h.Draining = true
 	m.because = Because(who + " asked for " + name + " to be drained")
-	n := m.ordered[name] + len(m.on(name, starting, ready, active))
+	n := m.ordered[name] + len(m.workersOn(name, starting, ready, active))
 	delete(m.ordered, name)
-	for _, w := range m.on(name, starting, ready) {
+	for _, w := range m.workersOn(name, starting, ready) {
 		m.release(w, m.because)
 	}
 	if !m.ending() && !m.whole {
@@ -233,7 +234,7 @@ func (m *Machine) Undrain(name string) {
 	}
 	h.Draining = false
 	m.cfg.Want, m.ranks = max(m.cfg.Want, m.Staying()), max(m.ranks, m.Staying())
-	m.shed(m.outside() - m.missing() - m.spares())
+	m.giveUpNewcomers(m.outside() - m.missing() - m.spares())
 }
 
 // Draining lists the hosts that are to be left, in the order in which they came.
@@ -251,7 +252,7 @@ func (m *Machine) Draining() (names []string) {
 func (m *Machine) Vacant() (names []string) {
 	for _, h := range m.hosts {
 		if h.Draining && h.Name != m.record.Head && m.proposed == nil &&
-			len(m.on(h.Name, starting, ready, active)) == 0 {
+			len(m.workersOn(h.Name, starting, ready, active)) == 0 {
 			names = append(names, h.Name)
 		}
 	}
@@ -267,9 +268,9 @@ func (m *Machine) host(name string) *Host {
 	return m.hosts[i]
 }
 
-// on lists the workers of a host that are in some phases.
-func (m *Machine) on(host string, phases ...phase) []topo.WorkerID {
-	return slices.DeleteFunc(m.workers.in(phases...), func(w topo.WorkerID) bool {
+// workersOn lists the workers of a host that are in some phases.
+func (m *Machine) workersOn(host string, phases ...phase) []topo.WorkerID {
+	return slices.DeleteFunc(m.workers.inPhases(phases...), func(w topo.WorkerID) bool {
 		return m.workers.find(w).host != host
 	})
 }
@@ -288,7 +289,7 @@ func (m *Machine) free(h *Host) int {
 
 // load is how many workers a host has, or will have.
 func (m *Machine) load(h *Host) int {
-	return len(m.on(h.Name, starting, ready, active)) + m.ordered[h.Name]
+	return len(m.workersOn(h.Name, starting, ready, active)) + m.ordered[h.Name]
 }
 
 // room is how many more workers all hosts have room for.

@@ -123,7 +123,7 @@ func New(cfg Config) *Machine {
 	cfg.Want = max(cfg.Want, cfg.Min)
 	m := newMachine(cfg)
 	m.head = cfg.Head
-	m.record = m.write(topo.View{})
+	m.record = m.newRecord(topo.View{})
 	m.boundary, m.because = true, "the job begins"
 	m.order(cfg.Want, m.because)
 	return m

@@ -85,8 +85,8 @@ func Restore(r Record, self string, gone ...Gone) *Machine {
 	return m
 }
 
-// write makes the record of a generation that is to be decided.
-func (m *Machine) write(v topo.View) Record {
+// newRecord makes the record of a generation that is to be decided.
+func (m *Machine) newRecord(v topo.View) Record {
 	r := Record{View: v, Head: m.head, Since: m.record.Since, Want: m.cfg.Want, Min: m.cfg.Min,
 		Max: m.cfg.Max, Spares: m.cfg.Spares, Next: m.next, Done: m.finished()}
 	if r.Head != m.record.Head {

@@ -62,8 +62,8 @@ func (r *roster) drop(w topo.WorkerID) {
 	}
 }
 
-// in lists the workers in some phases.
-func (r roster) in(phases ...phase) []topo.WorkerID {
+// inPhases lists the workers in some phases, oldest first.
+func (r roster) inPhases(phases ...phase) []topo.WorkerID {
 	var list []topo.WorkerID
 	for _, s := range r {
 		if slices.Contains(phases, s.phase) {

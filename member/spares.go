@@ -25,11 +25,11 @@ func (m *Machine) Tick() {
 		m.hold--
 		m.refill()
 	}
-	m.enrol()
+	m.recordHosts()
 }
 
 // Waiting lists the workers that ask to take part and are no members, oldest first.
-func (m *Machine) Waiting() []topo.WorkerID { return m.workers.in(ready) }
+func (m *Machine) Waiting() []topo.WorkerID { return m.workers.inPhases(ready) }
 
 // Spares is how many workers the job is to have beyond its size.
 func (m *Machine) Spares() int { return m.cfg.Spares }
@@ -61,7 +61,7 @@ func (m *Machine) spares() int {
 // that take no steps have none.
 func (m *Machine) refill() {
 	if m.cfg.Spares == 0 || m.hold > 0 || m.over || m.ending() ||
-		!m.haveState(m.workers.in(active)) {
+		!m.haveState(m.workers.inPhases(active)) {
 		return
 	}
 	switch missing := m.missing(); {
@@ -83,8 +83,8 @@ func (m *Machine) settled() bool {
 	return true
 }
 
-// failed notes that a worker is gone that was not let in yet.
-func (m *Machine) failed(w topo.WorkerID) {
+// countFailure notes that a worker is gone that was not let in yet.
+func (m *Machine) countFailure(w topo.WorkerID) {
 	if s := m.workers.find(w); s.phase == starting || s.phase == ready {
 		m.hold = backoffTicks << min(m.failures, mostDoubled)
 		m.failures++

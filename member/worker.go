@@ -56,7 +56,7 @@ func (m *Machine) Lost(w topo.WorkerID, how string) {
 	if m.workers.find(w) == nil || m.over {
 		return
 	}
-	m.failed(w)
+	m.countFailure(w)
 	m.workers.drop(w)
 	m.shrink()
 	if m.takesPart(w) {
@@ -74,12 +74,12 @@ func (m *Machine) Finished(w topo.WorkerID) {
 	if s == nil || m.over {
 		return
 	}
-	m.failed(w)
+	m.countFailure(w)
 	m.workers.drop(w)
 	if s.phase == active {
 		m.done[w] = true
 		why := fmt.Sprintf("w%d has finished its work", w)
-		for _, other := range m.workers.in(starting, ready) {
+		for _, other := range m.workers.inPhases(starting, ready) {
 			m.release(other, Because(why))
 		}
 		m.news = append(m.news, why)
@@ -109,7 +109,7 @@ func (m *Machine) Resize(n int, who string) error {
 	}
 	m.because = Because(fmt.Sprintf("%s asked for %s", who, plural.Of(n, "worker")))
 	m.cfg.Want, m.ranks = n, n
-	m.shed(m.outside() - m.missing() - m.spares())
+	m.giveUpNewcomers(m.outside() - m.missing() - m.spares())
 	m.order(m.missing()-m.outside(), m.because)
 	m.settle()
 	return nil
@@ -164,9 +164,9 @@ func (m *Machine) Decided(g topo.Generation) {
 	m.settle()
 }
 
-// shed gives up workers that are not members yet: those that are not started first, then those that
-// have not asked.
-func (m *Machine) shed(n int) {
+// giveUpNewcomers gives up n workers that are not members yet: those that are not started first,
+// then those that have not asked.
+func (m *Machine) giveUpNewcomers(n int) {
 	k := max(min(n, m.unplaced), 0)
 	m.unplaced -= k
 	n -= k
@@ -174,7 +174,7 @@ func (m *Machine) shed(n int) {
 		n--
 	}
 	for _, p := range []phase{starting, ready} {
-		list := slices.DeleteFunc(m.workers.in(p), func(w topo.WorkerID) bool {
+		list := slices.DeleteFunc(m.workers.inPhases(p), func(w topo.WorkerID) bool {
 			return m.draining(m.workers.find(w))
 		})
 		for ; n > 0 && len(list) > 0; n-- {
