@@ -92,11 +92,11 @@ func (m *Machine) replenishes() bool {
 	return m.record.View.Generation > 0 && !m.whole && !m.ending() && !m.over
 }
 
-// recordHosts proposes a generation that records the hosts that have come since the last one, though
-// nothing changes for members: a host that was not recorded is no witness, and the others may be too
-// few without it when the head is lost. Hosts that come between two ticks share a generation. It
-// also records which hosts a mesh is to leave: until the mesh has left them no other generation may
-// come, and the head that comes next must know.
+// recordHosts proposes a generation that records the hosts that have come since the last one,
+// though nothing changes for members: a host that was not recorded is no witness, and the others
+// may be too few without it when the head is lost. Hosts that come between two ticks share a
+// generation. It also records which hosts a mesh is to leave: until the mesh has left them no other
+// generation may come, and the head that comes next must know.
 func (m *Machine) recordHosts() {
 	if m.over || m.proposed != nil || m.record.View.Generation == 0 {
 		return
