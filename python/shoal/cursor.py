@@ -24,14 +24,15 @@ MAX_SAMPLES = 1 << 62
 MAX_LEFT = 180
 
 _WORD = (1 << 64) - 1
+# The constants of splitmix64 (Steele, Lea and Flood, 2014).
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
-_ROUNDS = 8
+_ROUNDS = 8  # rounds of the Feistel network
 
-_HEAD = struct.Struct("<6Q2I")
+_HEAD = struct.Struct("<6Q2I")  # the fields of _Head
 _SPAN = struct.Struct("<2Q")
-_PLAIN = 1
+_PLAIN = 1  # flag of an encoding: not shuffled
 
 
 def _scramble(z: int) -> int:
@@ -41,6 +42,7 @@ def _scramble(z: int) -> int:
 
 
 def _mix(z: int) -> int:
+    """splitmix64's mixing of 64 bits."""
     z = _scramble(z & _WORD)
     return z ^ z >> 31
 
@@ -60,9 +62,9 @@ class Order:
         if not 0 <= samples <= MAX_SAMPLES:
             raise ValueError(f"an order of {samples} samples; it takes 0 to 2^62")
         self.samples = samples
-        # bits of one half of the domain
+        # Bits of one half of the network's domain; at least 1.
         self._half = max(1, (max(samples - 1, 0).bit_length() + 1) // 2)
-        self._keys: List[int] = []  # empty: not shuffled
+        self._keys: List[int] = []  # keys of the network's rounds; empty = not shuffled
         if shuffle:
             state = _mix(seed + _GOLDEN)
             state = _mix((state ^ epoch) + _GOLDEN)
@@ -72,7 +74,7 @@ class Order:
         """The sample at a position. Raises IndexError when the position is not in
         range(samples).
         """
-        self._hold(position, position + 1)
+        self._check_range(position, position + 1)
         if not self._keys:
             return position
         position = self._permute(position)
@@ -88,7 +90,7 @@ class Order:
         """
         spans = list(spans)
         for start, stop in spans:
-            self._hold(start, stop)
+            self._check_range(start, stop)
         try:
             import numpy
         except ImportError:
@@ -99,11 +101,13 @@ class Order:
             self._permute_all(samples.view(numpy.uint64))
         return samples
 
-    def _hold(self, start: int, stop: int) -> None:
+    def _check_range(self, start: int, stop: int) -> None:
+        """Raise IndexError for positions beyond the order."""
         if not 0 <= start <= stop <= self.samples:
             raise IndexError(f"positions {start} to {stop} of an order of {self.samples} samples")
 
     def _permute(self, x: int) -> int:
+        """The network: a permutation of the domain, whose values may lie outside the samples."""
         half, mask = self._half, (1 << self._half) - 1
         left, right = x >> half, x & mask
         for key in self._keys:
@@ -153,13 +157,15 @@ class Cursor:
     """
 
     samples: int  # number of samples in an epoch
-    batch: int  # samples of a step, over all workers; only at the end of an epoch are there fewer
+    # Number of samples in a step, over all workers. Only the last step of an epoch has fewer.
+    batch: int
     seed: int = 0
     shuffle: bool = True
     epoch: int = 0
-    step: int = 0  # committed steps, over all epochs
+    step: int = 0  # number of committed steps, over all epochs
     next: int = 0  # the first position of the epoch that was never handed out
-    # handed out, and not committed since their worker was lost; ascending, apart from each other
+    # Positions that were handed out and are not committed, because their worker was lost: spans in
+    # ascending order that do not touch each other.
     left: Tuple[Span, ...] = ()
 
     @classmethod
@@ -190,7 +196,7 @@ class Cursor:
         """How many samples the next batch has over all workers: `batch`, or what the epoch still
         has when that is less.
         """
-        return min(self.batch, self._left() + self.samples - self.next)
+        return min(self.batch, self._count_left() + self.samples - self.next)
 
     def part(self, rank: int, size: int) -> List[Span]:
         """The positions that a rank takes of the next batch, ascending.
@@ -207,7 +213,7 @@ class Cursor:
 
     def parts(self, size: int) -> List[List[Span]]:
         """The parts of all ranks of the next batch."""
-        _must_have(size)
+        _check_size(size)
         return [self.part(rank, size) for rank in range(size)]
 
     def commit(self, size: int, done: Sequence[bool]) -> "Cursor":
@@ -221,14 +227,14 @@ class Cursor:
         Then leave it, and run the step again with those who are there: a step without a loss always
         fits.
         """
-        _must_have(size)
+        _check_size(size)
         if len(done) != size:
             raise ValueError(
                 f"a commit of {size} workers says for {len(done)} of them whether they are done"
             )
         lost = (span for rank in range(size) if not done[rank] for span in self.part(rank, size))
         left = tuple(_joined(lost))
-        epoch, next = self.epoch, self.next + self.count() - self._left()
+        epoch, next = self.epoch, self.next + self.count() - self._count_left()
         if next == self.samples and not left:
             epoch, next = epoch + 1, 0
         return dataclasses.replace(self, epoch=epoch, step=self.step + 1, next=next, left=left)
@@ -286,9 +292,10 @@ class Cursor:
 
     def committed(self) -> int:
         """How many samples are committed, over all epochs."""
-        return self.epoch * self.samples + self.next - self._left()
+        return self.epoch * self.samples + self.next - self._count_left()
 
-    def _left(self) -> int:
+    def _count_left(self) -> int:
+        """The number of positions in `left`."""
         return sum(stop - start for start, stop in self.left)
 
     def _cut(self, lo: int, hi: int) -> Iterator[Span]:
@@ -321,11 +328,15 @@ class Cursor:
                     f" beyond {self.next}"
                 )
             end = stop
-        if self._left() > self.batch:
-            raise _broken(f"{self._left()} samples are left over from a batch of {self.batch}")
+        if self._count_left() > self.batch:
+            raise _broken(
+                f"{self._count_left()} samples are left over from a batch of {self.batch}"
+            )
 
 
 class _Head(NamedTuple):
+    """The first fields of an encoding, in their order."""
+
     epoch: int
     next: int
     step: int
@@ -340,7 +351,7 @@ def _broken(why: str) -> ValueError:
     return ValueError(f"this is no place in a data set: {why}")
 
 
-def _must_have(size: int) -> None:
+def _check_size(size: int) -> None:
     if size < 1:
         raise ValueError(f"{size} workers; it takes one at least")
 

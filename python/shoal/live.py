@@ -125,7 +125,7 @@ def train(
     live = _Live(
         job, build, layout if isinstance(layout, str) else json.dumps(layout), catalogue, mesh
     )
-    live.state()
+    live.state_layout()
     progress = job.place(samples, batch, seed, shuffle)
     # Checkpoints are made once the mesh is known.
     progress.checkpoints, progress.meshed = None, True
@@ -144,13 +144,15 @@ def train(
         except LostError:
             live.drop(progress)
             continue
-        live.expect()
+        live.allocate_ahead()
         live.model.update()
         yield Trained(step.number, step.epoch, float(loss[0]), live.model, live.mesh)
 
 
 class _Live:
-    """The model of this rank, as the mesh changes."""
+    """The model of this rank, as the mesh changes. All methods but `_allocate` run on the thread of
+    the training loop.
+    """
 
     model: Any
     mesh: Any
@@ -164,25 +166,36 @@ class _Live:
         mesh: str,
     ) -> None:
         self._job, self._build = job, build
-        self._layout, self._catalogue, self._first = layout, catalogue, mesh
-        self._seen: Optional[View] = None  # the view that the model is right for
-        # The memory of this rank's part of the state; None = tensors of the model's own.
+        self._layout, self._catalogue = layout, catalogue
+        self._first_mesh = mesh  # the mesh that the job begins with
+        # The view for which the model was last found to be the right one; None = none yet.
+        self._seen: Optional[View] = None
+        # Memory of the job that holds this rank's part of the state; None = the model's own tensors
+        # hold the part.
         self._memory: Any = None
-        self._allocator: Optional[threading.Thread] = None  # makes the memory for the next mesh
-        self._next_memory: Any = None  # memory for this rank's part on the next mesh
+        # The thread that allocates `_next_memory`; None = no such thread runs.
+        self._allocator: Optional[threading.Thread] = None
+        # Memory for this rank's part of the state on the next mesh; None = not allocated. The
+        # allocator thread writes it, and it is read only after `_join_allocator`.
+        self._next_memory: Any = None
         self.model = self.mesh = None
         self.checkpoints = job._checkpoints
-        self._part: Optional[MeshState] = None
+        # What checkpoints have of this rank's part of the state; None = the job makes none.
+        self._mesh_state: Optional[MeshState] = None
         if self.checkpoints is not None:
-            self._part = MeshState(job)
-            self.checkpoints.meshed = self._part
-        self._begins = not job.outside  # perhaps from a checkpoint
-        self._warned = False
+            self._mesh_state = MeshState(job)
+            self.checkpoints.meshed = self._mesh_state
+        # Whether the whole job starts, and so may go on from a checkpoint. False for a worker that
+        # joins, which gets the state from the others.
+        self._starting = not job.outside
+        self._warned = False  # `_warn_unreplicated` was called
 
-    def state(self, local: Optional[Mapping[str, Any]] = None) -> None:
-        """Tell the agent how the state lies, and which part of it this rank has."""
+    def state_layout(self, local: Optional[Mapping[str, Any]] = None) -> None:
+        """Tell the agent how the state lies, and that this rank has the tensors `local`; None = not
+        known yet.
+        """
         self._job._backend.state_layout(
-            packing.statement(self._layout, self._first, self._catalogue, local)
+            packing.statement(self._layout, self._first_mesh, self._catalogue, local)
         )
 
     def follow_mesh(self, progress: Progress) -> bool:
@@ -190,12 +203,12 @@ class _Live:
         worker.
         """
         backend = self._job._backend
-        self._rest()
+        self._join_allocator()
         while backend.view is not self._seen:
             status = backend.ask_mesh()
             if status.mesh_error:
                 raise ShoalError(status.mesh_error)
-            if status.rollback_reason and self._part is None:
+            if status.rollback_reason and self._mesh_state is None:
                 raise ShoalError(
                     f"{status.rollback_reason}. With job.checkpoint before shoal.train the job"
                     " would go back to a checkpoint by itself"
@@ -203,34 +216,34 @@ class _Live:
             if not status.next_mesh:
                 self._next_memory = None  # a mesh that was announced does not come
                 if self.model is None:
-                    self._begin(status.mesh or self._first)
-                if status.rollback_reason or self._begins:
+                    self._build_model(status.mesh or self._first_mesh)
+                if status.rollback_reason or self._starting:
                     self._resume(progress, status.rollback_reason)
                 self._seen = backend.view
                 return True
-            self._go(status.nbytes, status.next_nbytes)
+            self._move_state(status.nbytes, status.next_nbytes)
             if not progress.cross():
                 return False
         return True
 
-    def _begin(self, text: str) -> None:
+    def _build_model(self, mesh: str) -> None:
         """Build the model for a mesh, with the state that was moved to this rank, if any was."""
-        self.mesh = self._job.mesh(text)
+        self.mesh = self._job.mesh(mesh)
         self.model = self._build(self.mesh)
         mine = self.model.tensors()
-        self.state(mine)
-        came = self._memory is not None
+        self.state_layout(mine)
+        moved = self._memory is not None
         if hasattr(self.model, "adopt"):
-            self._lend(mine, came or hasattr(self.model, "initialize"))
-        elif came:
+            self._lend_memory(mine, moved or hasattr(self.model, "initialize"))
+        elif moved:
             packing.unpack(self._memory, mine)
             self._memory = None
-        if not came and hasattr(self.model, "initialize"):
+        if not moved and hasattr(self.model, "initialize"):
             self.model.initialize()
-        if self._part is not None:
-            self._part.hold(self.mesh, self.model)
+        if self._mesh_state is not None:
+            self._mesh_state.hold(self.mesh, self.model)
 
-    def _lend(self, mine: Mapping[str, Any], filled: bool) -> None:
+    def _lend_memory(self, mine: Mapping[str, Any], filled: bool) -> None:
         """Have the model keep its tensors in memory of the job: in that of the state that was moved
         here, if any was. `filled`: the memory has the values, or will get them.
         """
@@ -242,23 +255,26 @@ class _Live:
         self.model.adopt(packing.views(mine, self._memory))
 
     def _resume(self, progress: Progress, lost: str) -> None:
-        """Go on from the newest checkpoint, if there is one. With lost state there must be one."""
-        if self.checkpoints is None or self._part is None:
+        """Go on from the newest checkpoint, if there is one. `lost` says which part of the state is
+        lost, so that there must be one; "" = none is.
+        """
+        if self.checkpoints is None or self._mesh_state is None:
             return
         if lost:
-            self.checkpoints.wait()  # what is being written may become the newest one
+            # The checkpoint that is being written may become the newest one.
+            self.checkpoints.wait()
             self._job.barrier()
         place = self.checkpoints.resume(progress.cursor)
         if place is not progress.cursor:
-            self._part.take()
+            self._mesh_state.take()
             progress.go_to(place)
         elif lost:
             raise ShoalError(
                 f"{lost}. There is no checkpoint in {self.checkpoints.root} to go back to"
             )
-        self._begins = False
+        self._starting = False
 
-    def _warn(self) -> None:
+    def _warn_unreplicated(self) -> None:
         """Warn after the first step about state that only one worker or host has."""
         self._warned = True
         if self.checkpoints is None and not self._job.rank:
@@ -273,7 +289,7 @@ class _Live:
         """Make a checkpoint if one is due. Returns whether the training has come to its end."""
         ended = end.at(cursor)
         if not self._warned and cursor.step:
-            self._warn()
+            self._warn_unreplicated()
         if self.checkpoints is not None:
             if ended:
                 self.checkpoints.save_last(cursor)
@@ -281,20 +297,23 @@ class _Live:
                 self.checkpoints.save_if_due(cursor)
         return ended
 
-    def _go(self, inp: int, out: int) -> None:
-        """Give away this rank's part of the state, and get its part on the next mesh."""
+    def _move_state(self, old_bytes: int, new_bytes: int) -> None:
+        """Give away this rank's part of the state, of `old_bytes`, and get its part on the next
+        mesh, of `new_bytes`; 0 = this rank has no part there. Returns when the part is here. The
+        model is gone then.
+        """
         backend = self._job._backend
         old: List[Any] = []
-        if inp and self._memory is None:
-            memory = backend.buffer(inp)
-            packing.pack(self.model.tensors(), memory, inp)
+        if old_bytes and self._memory is None:
+            memory = backend.buffer(old_bytes)
+            packing.pack(self.model.tensors(), memory, old_bytes)
             old = [memory]
-        elif inp:
+        elif old_bytes:
             old = [self._memory]
         new: List[Any] = []
-        if out:
-            ready = self._next_memory is not None and len(self._next_memory) == out
-            new = [self._next_memory if ready else backend.buffer(out, later=True)]
+        if new_bytes:
+            ready = self._next_memory is not None and len(self._next_memory) == new_bytes
+            new = [self._next_memory if ready else backend.buffer(new_bytes, later=True)]
         self._next_memory = None
         given, taken = (backend.describe(m[0]) if m else None for m in (old, new))
         backend.submit(Call(_RESHAPE, given, taken, flags=STEP), (old, new), None).wait()
@@ -303,9 +322,10 @@ class _Live:
         self.model = self.mesh = None
         self._memory = new[0] if new else None
 
-    def expect(self) -> None:
-        """If the mesh changes after the committed step, allocate the memory for the next one while
-        the model is updated: to touch the memory takes longer than to copy.
+    def allocate_ahead(self) -> None:
+        """If the mesh changes after the committed step, begin to allocate the memory for the next
+        mesh on a thread of its own, while the model is updated: to touch the memory takes longer
+        than to copy.
         """
         view = self._job._backend.view
         if view is not self._seen and not view.released:
@@ -313,14 +333,16 @@ class _Live:
             self._allocator.start()
 
     def _allocate(self) -> None:
+        """Allocate `_next_memory`, on the allocator thread."""
         backend = self._job._backend
         try:
-            out = backend.ask_mesh().next_nbytes
-            self._next_memory = backend.buffer(out, later=True) if out else None
+            nbytes = backend.ask_mesh().next_nbytes
+            self._next_memory = backend.buffer(nbytes, later=True) if nbytes else None
         except ShoalError:
             pass  # the call that needs the memory raises the error
 
-    def _rest(self) -> None:
+    def _join_allocator(self) -> None:
+        """Wait for the allocator thread, if there is one."""
         if self._allocator is not None:
             self._allocator.join()
             self._allocator = None

@@ -79,7 +79,7 @@ def save(
     job, target = join(), _local(folder)
     staging = target + ".partial"
     here = _describe(job, state, mesh, layout, catalogue)
-    _together(job, lambda: None if job.rank else _begin(target, staging))
+    _together(job, lambda: None if job.rank else _make_staging(target, staging))
     try:
         _together(job, lambda: _write(job, here, staging))
         _together(job, lambda: None if job.rank else _publish(staging, target))
@@ -113,17 +113,17 @@ def load(
 class _Tensor(NamedTuple):
     """A tensor of this worker."""
 
-    array: Any
-    item: Item
-    kept: TensorInfo
+    array: Any  # the user's array, which may be a DTensor
+    item: Item  # the bytes of the part on this worker
+    kept: TensorInfo  # how a safetensors file describes the part
 
 
 class _Here(NamedTuple):
     """The state of the job, and the part of it on this worker."""
 
     text: bytes  # the content of shoal-layout.json
-    parts: List[Part]
-    tensors: Dict[str, _Tensor]
+    parts: List[Part]  # by the layout, the parts of tensors on this worker
+    tensors: Dict[str, _Tensor]  # by name, the tensors that the user gave
     values: Dict[str, Any]  # the values of all workers
     wanted: List[values.Leaf]  # the values of this worker
 
@@ -145,6 +145,7 @@ def _describe(
     layout: Optional[Layout],
     catalogue: Optional[Catalogue],
 ) -> _Here:
+    """The state that the workers have together. All of them call this, to compare theirs."""
     leaves = list(values.leaves("", state))
     wanted = [leaf for leaf in leaves if not values.is_array(leaf.value)]
     tensors = _together(
@@ -158,13 +159,13 @@ def _describe(
     said = _together(
         job,
         lambda: {
-            **_say(job, tensors, mesh, layout),
+            **_known_layout(job, tensors, mesh, layout),
             "values": {leaf.name: values.plan(leaf) for leaf in wanted},
         },
     )
     everyone = _exchange(job, said)
 
-    def found() -> _Here:
+    def merge() -> _Here:
         if any((one["mesh"], one["layout"]) != (said["mesh"], said["layout"]) for one in everyone):
             raise ValueError(
                 "the workers gave different meshes or layouts: give the same on all of them"
@@ -189,10 +190,10 @@ def _describe(
         _compare(here)
         return here
 
-    return _together(job, found)
+    return _together(job, merge)
 
 
-def _say(
+def _known_layout(
     job: Job, tensors: Dict[str, _Tensor], mesh: "Union[Mesh, str, None]", layout: Optional[Layout]
 ) -> Dict[str, Any]:
     """The layout as far as this worker knows it: the mesh, the rules of its DTensors, and the whole
@@ -274,7 +275,8 @@ def _compare(here: _Here) -> None:
         )
 
 
-def _begin(target: str, staging: str) -> None:
+def _make_staging(target: str, staging: str) -> None:
+    """Make the folder in which the checkpoint is written until it is whole."""
     if os.path.lexists(target):
         raise ShoalError(
             f"{target} is there already; shoal overwrites nothing: remove it, or choose another"
@@ -304,6 +306,7 @@ def _write(job: Job, here: _Here, staging: str) -> None:
 
 
 def _publish(staging: str, target: str) -> None:
+    """Seal the checkpoint, and give its folder the name that the user wants."""
     shoal("state", "seal", staging)
     sync(staging)
     os.rename(staging, target)
@@ -311,6 +314,7 @@ def _publish(staging: str, target: str) -> None:
 
 
 def _verify(path: str) -> None:
+    """Have the `shoal` binary verify a checkpoint with a seal, or check one without."""
     if os.path.exists(os.path.join(path, MANIFEST)) or os.path.exists(f"{path}.{MANIFEST}"):
         shoal("state", "verify", path)
     else:
@@ -318,6 +322,7 @@ def _verify(path: str) -> None:
 
 
 def _fill(here: _Here, path: str) -> None:
+    """Read the parts and values of this worker from a checkpoint."""
     import numpy
 
     source = Source(path)
@@ -336,6 +341,7 @@ def _fill(here: _Here, path: str) -> None:
 
 
 def _assign(array: Any, memory: Any) -> None:
+    """Set the elements of an array from bytes."""
     if is_torch(array):
         torch = sys.modules["torch"]
         array.detach().copy_(torch.from_numpy(memory).view(array.dtype).view(array.shape))

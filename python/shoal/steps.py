@@ -153,6 +153,7 @@ class Step:
         return job.broadcast_async(x, root, flags=ASIDE)
 
     def _flags(self, last: bool) -> int:
+        """The flags of a call that is a part of the step."""
         if not last:
             return MORE
         return STEP | SPARING if self._progress.state.sharded else STEP
@@ -163,7 +164,8 @@ class Step:
         return self._progress.job._backend.make(x, tensor.dtype, tensor.shape)
 
     def _clear(self, x: Any) -> Any:
-        # 0 times a gradient that is not finite would not be 0.
+        """Set x to zeros, and return it."""
+        # A weight of 0 is not enough: 0 times a gradient that is not finite would not be 0.
         tensor = self._progress.job._backend.describe(x)
         if tensor.writable and tensor.contiguous:
             ctypes.memset(tensor.address, 0, tensor.nbytes)
@@ -209,20 +211,20 @@ class Progress:
         self.cursor = Cursor.start(samples, batch, seed, shuffle)
         self.step: Optional[Step] = None  # the step under way
         self.state = state
-        self._changed = False
+        self._changed = False  # the agent has written a view that `cross` has not followed yet
         # The cursor after the step under way; None = not known yet.
         self._next: Optional[Cursor] = None
         self.plan = 0  # counts how often the samples that were drawn ahead became void
-        self.opened = 0  # steps since the plan changed last
-        self._ahead: Deque[LocalBatch] = deque()
+        self.opened = 0  # number of steps opened since the plan changed last
+        self._ahead: Deque[LocalBatch] = deque()  # this worker's samples of the next steps
         self._drawn: Optional[Cursor] = None  # the place up to which samples are drawn; None = none
-        self._order: Optional[Order] = None
-        self._epoch = 0  # the epoch of the order
-        self.checkpoints: Optional[Checkpoints] = None
+        self._order: Optional[Order] = None  # the order that samples are drawn by; None = none yet
+        self._epoch = 0  # the epoch of `_order`
+        self.checkpoints: Optional[Checkpoints] = None  # None = the job makes none
         # Functions that say what may be wrong where a step was not committed.
         self.hints: List[Callable[[], str]] = []
         self.meshed = False  # the model is cut over a mesh: each worker has a part of the state
-        self.begun = False
+        self.begun = False  # a loop of this process has taken the state of the job
         self._trained = False  # this process has opened a step
         self.epochs = Epochs(job, state)
         job._backend.state_data(self.cursor)
@@ -335,6 +337,7 @@ class Progress:
             self.cursor, self._next, self.step = self.next(), None, None
 
     def _resume(self, checkpoints: Checkpoints) -> None:
+        """Go on from the newest checkpoint, if there is one."""
         place = checkpoints.resume(self.cursor)
         if place != self.cursor:
             self.go_to(place)
@@ -394,6 +397,7 @@ class Progress:
             self._replan()
 
     def _replan(self) -> None:
+        """Throw away the samples that were drawn ahead."""
         self.plan += 1
         self.opened = 0
         self._ahead.clear()

@@ -90,14 +90,18 @@ class Checkpoints:
         # The step before which all workers ask each other whether a checkpoint is due, and the step
         # of the newest checkpoint. Workers that join get both.
         self._next, self._last = self._steps or 1, -1
+        # `_due` is the time from which the wait for the next checkpoint counts; `_looked` and
+        # `_looked_at` are the time and the step at which the workers last asked each other.
         self._due = self._looked = time.monotonic()
         self._looked_at = 0
         self._writer = writer_of(job._backend)
         self._source = self._writer.source(self.root, keep)
-        self._allocator: Optional[threading.Thread] = None  # makes the buffer
-        # Memory for the copy of the state. It belongs to the writer while that writes.
+        # The thread that allocates the buffer; None = none was started.
+        self._allocator: Optional[threading.Thread] = None
+        # Memory for the copy of this worker's share; None = not allocated. It belongs to the writer
+        # while the writer is busy, and to the allocator while that runs.
         self._buffer: Optional[memoryview] = None
-        self._missing_bytes = 0  # bytes that could not be allocated; 0 = none
+        self._missing_bytes = 0  # bytes of the buffer that could not be allocated; 0 = none
         self._lister = 0  # the rank that lists the checkpoints
         self.meshed: Optional[Meshed] = None  # None = every worker has all of the state
         state.register(
@@ -113,7 +117,7 @@ class Checkpoints:
     def save_if_due(self, cursor: Cursor) -> None:
         """Make a checkpoint if one is due, between two steps."""
         if cursor.step >= self._next and self._agree_to_save(cursor, bool(self._steps)):
-            self._begin(cursor)
+            self._save(cursor)
 
     def save_last(self, cursor: Cursor) -> None:
         """Make the last checkpoint, after the last step, and return when this worker's part of it
@@ -121,7 +125,7 @@ class Checkpoints:
         """
         self.wait()
         if cursor.step != self._last and self._agree_to_save(cursor, True, ended=True):
-            self._begin(cursor)
+            self._save(cursor)
             self._writer.wait()
 
     def _agree_to_save(self, cursor: Cursor, due: bool, ended: bool = False) -> bool:
@@ -165,13 +169,15 @@ class Checkpoints:
             )
             self._allocator.start()
             return 0
-        self._missing_bytes = 0  # the next one tries again
+        self._missing_bytes = 0  # the next checkpoint tries again
         return 1 if self._fits(nbytes) else -1
 
     def _fits(self, nbytes: int) -> bool:
+        """Whether the buffer is there and large enough."""
         return self._buffer is not None and self._buffer.nbytes >= nbytes
 
     def _allocate(self, nbytes: int) -> None:
+        """Allocate the buffer, on the training thread or the allocator."""
         self._buffer = None  # free the smaller buffer first
         try:
             self._buffer = self._writer.allocate(max(nbytes, 1))
@@ -180,6 +186,7 @@ class Checkpoints:
             say(f"there is no memory for a checkpoint in {self.root}, and training goes on: {err}")
 
     def _contents(self) -> Contents:
+        """What this worker writes now."""
         items: List[Item] = []
         notes, own = self._state.plans(items)
         if self.meshed is not None:
@@ -211,12 +218,11 @@ class Checkpoints:
             copy_to,
         )
 
-    def _begin(self, cursor: Cursor) -> None:
+    def _save(self, cursor: Cursor) -> None:
         """Copy this worker's share, and have it written."""
         mine = self._contents()
-        if not self._fits(
-            mine.nbytes
-        ):  # a worker was lost just now, and this one has more to write
+        if not self._fits(mine.nbytes):
+            # A worker was lost just now, and this one has more to write.
             self._allocate(mine.nbytes)
         if self._buffer is None:
             return
@@ -348,6 +354,7 @@ class Checkpoints:
             rank, size = 0, 1  # a worker was lost that had compared a share
 
     def _restore(self, name: str, cursor: Cursor, state: Dict[str, Any], reader: Found) -> Cursor:
+        """Set the registered state to that of a checkpoint that was read, and return its place."""
         place = Cursor.unpack(bytes.fromhex(state["cursor"]))
         ours, theirs = ((c.samples, c.batch, c.seed, c.shuffle) for c in (cursor, place))
         if ours != theirs:

@@ -65,18 +65,23 @@ class Epochs:
     """
 
     def __init__(self, job: World, state: State) -> None:
-        self.made = 0  # steps of the loop under way
-        self.over = 0  # loops that have ended
-        self.count: Optional[int] = None  # all loops of the training; None = not known
-        self.others: Optional[int] = None  # loops that have ended on the others; None = not told
+        self.made = 0  # number of steps of the loop under way
+        self.over = 0  # number of loops that have ended here
+        self.count: Optional[int] = None  # number of loops of the training; None = not known
+        # The number of loops that have ended on the other workers; None = they did not tell.
+        self.others: Optional[int] = None
         self._job = job
         self._each = False  # the loop under way is one epoch
-        self._said = False  # the user knows that loops may make no step
+        self._warned = False  # the user was told that loops may make no step
         state.register(
-            "loops over epochs", lambda: self.over, self._tell, alike=False, checkpointed=False
+            "loops over epochs",
+            lambda: self.over,
+            self._set_others,
+            alike=False,
+            checkpointed=False,
         )
 
-    def _tell(self, value: int) -> None:
+    def _set_others(self, value: int) -> None:
         self.others = value
 
     def begin(self, end: End) -> None:
@@ -106,8 +111,8 @@ class Epochs:
         if end is None or not end.each:
             return
         job = self._job
-        if empty and not self._said and not job.released and (job.outside or job.rank == 0):
-            self._said = True
+        if empty and not self._warned and not job.released and (job.outside or job.rank == 0):
+            self._warned = True
             say(
                 f"the job has done epoch {self.over} already: loops over such epochs make no step"
                 " here. `for epoch in loader.epochs(…)`, with shoal.torch.loader, leaves them out"

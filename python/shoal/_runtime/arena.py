@@ -76,9 +76,10 @@ class Arena:
         # Base addresses, ascending, and their segments. Replaced, never changed: `locate` reads it
         # without the lock.
         self._table: Tuple[List[int], List[Segment]] = ([], [])
-        # Written by finalizers, which may interrupt any line of any thread, so an append and
-        # nothing more.
+        # Memory to be freed: segment, offset and bytes. Finalizers write this, which may interrupt
+        # any line of any thread, so they append and do nothing more.
         self._dropped: Deque[Tuple[Segment, int, int]] = deque()
+        # Staging that no call uses, by size in bytes. Used without the lock.
         self._spare: Dict[int, List[Staging]] = {}
 
     def locate(self, address: int, nbytes: int) -> Optional[Place]:
@@ -159,6 +160,7 @@ class Arena:
         return [s.mapping for s in self._table[1]]
 
     def _take(self, nbytes: int, later: bool = False) -> Tuple[Segment, int]:
+        """Allocate memory: its segment and offset. The lock is held, and the agent may be asked."""
         self._collect()
         found = self._fit(nbytes)
         if found is None:
@@ -173,6 +175,7 @@ class Arena:
         return found
 
     def _fit(self, nbytes: int) -> Optional[Tuple[Segment, int]]:
+        """Allocate memory in a segment that is there; None where none has room."""
         if nbytes >= POOL_BYTES:
             return None  # a segment of its own, so that freeing it gives memory back
         for segment in self._table[1]:
@@ -183,6 +186,7 @@ class Arena:
         return None
 
     def _collect(self) -> None:
+        """Free what finalizers have dropped. The lock is held."""
         while self._dropped:
             segment, offset, nbytes = self._dropped.popleft()
             segment.free.give(offset, nbytes)
@@ -190,6 +194,7 @@ class Arena:
                 self._release(segment)
 
     def _grow(self, nbytes: int, later: bool) -> Segment:
+        """Ask the agent for another segment, and wait for the answer. The lock is held."""
         size = max(POOL_BYTES, round_up(nbytes, PAGE))
         if size >> 63:
             raise ArenaError(
@@ -220,6 +225,7 @@ class Arena:
         return segment
 
     def _release(self, segment: Segment) -> None:
+        """Unmap a segment, and tell the agent. The lock is held."""
         bases, segments = self._table
         at = segments.index(segment)
         self._table = (bases[:at] + bases[at + 1 :], segments[:at] + segments[at + 1 :])

@@ -75,9 +75,9 @@ class Calls:
         self._fence, self._order = fences()
         self._core = core
         self._lock = threading.Lock()
-        self._tail = 0  # calls described
-        self._published = 0  # calls that the agent knows of
-        self._holds = 0  # grouped() blocks that are open
+        self._tail = 0  # number of calls described: the ticket of the newest
+        self._published = 0  # number of calls that the agent was told of; at most `_tail`
+        self._holds = 0  # number of grouped() blocks that are open
         # Calls that no thread has seen complete, by ticket. Until then their slots must not be
         # reused, and their arrays not be freed.
         self._open: Dict[int, Handle[Any]] = {}
@@ -85,11 +85,11 @@ class Calls:
         # leave it taken.
         self._parking_lock = threading.Lock()
         self._parking = threading.Condition(self._parking_lock)
-        self._leading = False
+        self._leading = False  # a thread is the leader; guarded by the parking lock
         self._poll = select.poll()
         self._poll.register(self._worker_bell, select.POLLIN)
         self._poll.register(link.socket, POLLRDHUP)
-        # Called when the agent has written another view.
+        # Called when the agent has written another view, with the slots' lock held.
         self.on_change: Callable[[], None] = lambda: None
 
     def submit(self, handle: Handle[Any], *descriptor: Any) -> None:
@@ -123,6 +123,7 @@ class Calls:
             self.wait(before)
 
     def _publish(self) -> None:
+        """Tell the agent of all calls described so far. The slots' lock is held."""
         self._order()
         self._words[TAIL_WORD] = self._published = self._tail
         self._fence()
@@ -170,6 +171,7 @@ class Calls:
         return True
 
     def _error(self, handle: Handle[Any]) -> str:
+        """Why a call failed, read from its slot. The slots' lock is held."""
         slot = handle.word * 8 - COMPLETION
         (length,) = ERROR_LENGTH.unpack_from(self._bytes, slot + ERROR_LENGTH_AT)
         end = min(slot + ERROR_TEXT_AT + length, slot + self._slot_bytes)
@@ -260,6 +262,9 @@ class Calls:
             self.wait(handle)
 
     def _park(self, over: Callable[[], bool], deadline: Optional[int]) -> None:
+        """Sleep until `over`, as the leader if there is none. `deadline` is in nanoseconds of
+        perf_counter_ns(); None = wait without end.
+        """
         leading = False
         try:
             with self._parking_lock:
@@ -279,6 +284,7 @@ class Calls:
                     self._parking.notify_all()
 
     def _lead(self, over: Callable[[], bool], deadline: Optional[int]) -> None:
+        """Poll the bell until `over`, and wake the other threads after each ring."""
         self._words32[WORKER_PARKED_WORD32] = 1
         self._fence()
         while not over():

@@ -53,12 +53,12 @@ class Handle(Generic[T]):
         self._waiter = waiter
         self._result = result
         self._held = held  # the arrays that the agent works on
-        self.ticket = 0
-        self.word = 0  # index of the completion word
-        self.floor = 0  # the word is above this once the call is complete
-        self.status = 0
-        self.error = ""
-        self.given_up = False  # a wait for it has timed out
+        self.ticket = 0  # number of the call; 0 = not submitted yet
+        self.word = 0  # index of the completion word among the 64-bit words of the control block
+        self.floor = 0  # the completion word is above this number once the call is complete
+        self.status = 0  # how the call ended: DONE, FAILED or LOST; 0 = nobody has seen it end
+        self.error = ""  # why the call failed
+        self.given_up = False  # a wait for this call has timed out
 
     def done(self) -> bool:
         """Whether `wait` would return (or raise) at once. Never blocks.
@@ -100,7 +100,9 @@ class StagedHandle(Handle[T]):
     def __init__(self, waiter: Waiter, result: T, held: Any, arena: Arena) -> None:
         super().__init__(waiter, result, held)
         self._arena = arena
-        self._stagings: List[Staging] = []
+        self._stagings: List[Staging] = []  # memory to give back
+        # The foreign array of the result, and the memory in the arena that has the result; None =
+        # nothing is copied back.
         self._back: Optional[Tuple[Tensor, Staging]] = None
         self._once = threading.Lock()  # several threads may wait for one handle
 
@@ -126,13 +128,14 @@ class StagedHandle(Handle[T]):
         return super().wait()
 
     def _give_back(self) -> None:
+        """Return the borrowed memory to the arena."""
         self._back = None
         while self._stagings:
             self._arena.retire(self._stagings.pop())
 
     def __del__(self) -> None:
-        # Nobody waited. The waiter holds a call under way, so the agent is done with the memory,
-        # or never had it.
+        # Nobody waited. The waiter keeps the handle of a call under way alive, so the agent is done
+        # with the memory, or never had it.
         if self.status or not self.ticket:
             self._give_back()
 
@@ -158,7 +161,9 @@ class PiecewiseHandle(StagedHandle[T]):
         places: int,
     ) -> None:
         super().__init__(waiter, result, held, arena)
-        self._source, self._target, self._piece, self._places = source, target, piece, places
+        self._source, self._target = source, target
+        self._piece = piece  # bytes of a piece
+        self._places = places  # number of pieces that the window holds
         self._window = self.borrow(piece * places)
 
     @property

@@ -35,9 +35,10 @@ class Link:
 
     def __init__(self, path: str, job: str) -> None:
         self.job = job
-        self._turn = threading.Lock()
+        self._turn = threading.Lock()  # held from a request to its answer
         self._serial = 0  # number of the last request; 0 = none yet
-        self._closing = threading.Event()
+        self._closing = threading.Event()  # set when this side begins to close the link
+        # The thread that ends this process after the agent is gone; None = not started.
         self._watcher: Optional[threading.Thread] = None
         # Why every call fails from now on; None = the link works. Set once, never cleared.
         self.broken: Optional[ShoalError] = None
@@ -112,6 +113,7 @@ class Link:
         )
 
     def _receive(self) -> Tuple[bytes, List[int]]:
+        """Wait for the next packet and its descriptors. The turn is held."""
         space = socket.CMSG_SPACE(_MAX_FDS * 4)
         try:
             packet, ancillary, _, _ = self.socket.recvmsg(
@@ -136,6 +138,7 @@ class Link:
         self._watcher.start()
 
     def _watch(self) -> None:
+        """Wait for the end of the socket, on the watcher thread."""
         # No POLLIN: answers belong to `request`.
         poll = select.poll()
         poll.register(self.socket, POLLRDHUP)

@@ -30,6 +30,7 @@ class Submitter:
         self, calls: Calls, arena: Arena, results: Results, piece_bytes: int, pieces_open: int
     ) -> None:
         self._calls, self._arena, self._results = calls, arena, results
+        # Bytes of a piece of a call in pieces, and the number of pieces that a window holds.
         self._piece_bytes, self._pieces_open = piece_bytes, pieces_open
         self.elastic = False  # the job trains in steps, so a call may have to be made again
         self._commit = 0  # the ticket of the last call that commits a step; 0 = none
@@ -78,14 +79,14 @@ class Submitter:
             )
             in_place, out_place = _stage(staged, call, target)
             counts_place = _stage_counts(staged, counts)
-        self._describe(handle, call, group, flags, in_place, out_place, counts_place, carried)
+        self._submit_placed(handle, call, group, flags, in_place, out_place, counts_place, carried)
         if flags & (MORE | STEP):
             self.elastic = True
         if flags & STEP:
             self._commit = handle.ticket
         return handle
 
-    def _describe(
+    def _submit_placed(
         self,
         handle: Handle[T],
         call: Call,
@@ -96,6 +97,9 @@ class Submitter:
         counts_place: Optional[Place],
         carried: Optional[PiecewiseHandle[T]],
     ) -> None:
+        """Submit a call whose memory is found. Where it passes in pieces, carry them through the
+        window.
+        """
         inp, out, counts = call.inp, call.out, call.counts
         lead = inp if inp is not None else out
         dtype, ndim, shape_bytes = (
@@ -186,6 +190,7 @@ def _stage(
 
 
 def _stage_counts(handle: "StagedHandle[Any]", counts: Optional[Sequence[int]]) -> Optional[Place]:
+    """Arena memory that holds the counts of an all-to-all; None where there are none."""
     if counts is None:
         return None
     packed = struct.pack(f"<{len(counts)}q", *counts)

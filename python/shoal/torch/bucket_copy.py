@@ -47,7 +47,7 @@ class Copier:
         return self
 
     def synchronize(self) -> None:
-        """Everything is there."""
+        """Return at once: copies on the CPU are complete when they return."""
 
     def then(self, task: Callable[[], object]) -> None:
         """Call `task` after all copies into the arena so far, and after the tasks before. On the
@@ -84,8 +84,10 @@ class StreamCopier(Copier):
         self._job, self._device = job, device
         self._side = device.stream()
         self._executor = Executor()
-        self._pins = True  # until the driver refuses
-        self._copied_out: Optional[Any] = None  # event after the last copy out of the arena
+        self._pins = True  # arena memory is pinned for the device; False once the driver refuses
+        # The event after the last copy out of the arena; None = no copy was made.
+        self._copied_out: Optional[Any] = None
+        # The first error of a task since the last `complete`. Only the executor's thread uses it.
         self._error: Optional[Exception] = None
 
     def adopt(self, bucket: Any) -> None:
@@ -128,6 +130,7 @@ class StreamCopier(Copier):
         self._executor.run(lambda: self._attempt(there, task))
 
     def _attempt(self, there: Any, task: Callable[[], object]) -> None:
+        """Call a task after an event, on the executor's thread, unless one before has failed."""
         if self._error is None:
             try:
                 there.synchronize()
@@ -151,6 +154,7 @@ class StreamCopier(Copier):
         self._executor.run(lambda: self._complete(futures))
 
     def _complete(self, futures: Futures) -> None:
+        """Complete futures on the executor's thread."""
         error, self._error = self._error, None
         with self._device.on(self._side):
             for future, value in futures:

@@ -22,18 +22,20 @@ from .bucket import MOST_BYTES, Bucket, buckets
 from .path import Path, Paths
 from .sizes import Sizes
 
-_LEAST_BYTES, _BUCKETS = 1 << 20, 16
-_PARTS = 64  # at most so many buckets of DDP's
-_FOREVER = timedelta(days=3650)
-# DDP sends the parameters to itself at the start, which copies them. Older PyTorch cannot skip
-# that.
+_LEAST_BYTES = 1 << 20  # bytes of the smallest bucket that is worth a call
+_BUCKETS = 16  # number of buckets that a model is cut into, unless they get too small or too large
+# The largest number of DDP's own buckets where the workers find the size of shoal's.
+_MOST_DDP_BUCKETS = 64
+_FOREVER = timedelta(days=3650)  # a timeout that never ends
+# The option that keeps DDP from sending the parameters to itself at the start, which copies them.
+# Empty where PyTorch is too old to have it.
 _UNSYNCED: Dict[str, Any] = (
     {"init_sync": False}
     if "init_sync" in inspect.signature(DistributedDataParallel.__init__).parameters
     else {}
 )
-# Models that were wrapped before the job had a loader: they average over the workers that it began
-# with.
+# Models that were wrapped before the job had a loader. Their gradients are averaged over the
+# workers with which the job began, so none of these may be lost.
 rigid: "weakref.WeakSet[DistributedDataParallel]" = weakref.WeakSet()
 
 
@@ -57,13 +59,16 @@ def wrap(
             " members of the job"
         )
     limit = bucket_bytes(model, options)
-    total, finds = total_bytes(model), make is Bucket and not options.get("bucket_cap_mb")
-    # DDP's buckets say when gradients are ready: they are no larger than those that could come.
-    told = max(total // _PARTS, _LEAST_BYTES) if finds else limit
+    total = total_bytes(model)
+    # Whether the workers find the size of buckets while they train.
+    adaptive = make is Bucket and not options.get("bucket_cap_mb")
+    # DDP's buckets say when gradients are ready, so they are no larger than the smallest buckets of
+    # shoal that may be tried.
+    ddp_bucket_bytes = max(total // _MOST_DDP_BUCKETS, _LEAST_BYTES) if adaptive else limit
     wrapped = DistributedDataParallel(
         model,
         **{
-            "bucket_cap_mb": told / (1 << 20),
+            "bucket_cap_mb": ddp_bucket_bytes / (1 << 20),
             **_UNSYNCED,
             **options,
             "process_group": _Alone(job, [0], _FOREVER),
@@ -78,7 +83,7 @@ def wrap(
         bool(options.get("find_unused_parameters")),
         [b for b in model.buffers() if b.is_floating_point()],
     )
-    if finds:
+    if adaptive:
         average.find_sizes(total)
     register(wrapped, average)
     if job._progress is not None:
@@ -134,7 +139,7 @@ class _Alone(ProcessGroup):
         return self._job.alone()
 
 
-def _bits(p: Tensor) -> int:
+def _bit_sum(p: Tensor) -> int:
     """A sum of the bits of a tensor, in words of its elements' size: 357 MB take 0.03 s on a core,
     and 1.5 s byte by byte.
     """
@@ -173,19 +178,23 @@ class Average:
         parameters = [p for p in model.parameters() if p.requires_grad]
         self._job, self._make = job, make
         self._grouped = group is not None  # the average is over a group, not over the job
-        self._parted = False  # the parameters of the workers differ, and the user knows it
+        # Whether the user was told that the parameters of the workers differ.
+        self._told_differ = False
         # Gradients are ready in about the reverse order of the parameters.
         self._parameters = parameters[::-1]
         self._statistics = buckets(statistics)
         self._sizes: Optional[Sizes] = None  # None = buckets keep their size
-        self._size = bucket_bytes
+        self._size = bucket_bytes  # the largest size of a bucket, in bytes
         self._paths = Paths(
             job, [*parameters, *statistics], self._make_buckets(), group, plain=make is Bucket
         )
         self._path = self._paths.arena  # the path of the step under way
-        self._missing: List[int] = []  # by bucket: the number of gradients that are not in it yet
-        self._full = 0  # number of full buckets at the front of the list
+        # By bucket of the path: the number of gradients that the bucket lacks still.
+        self._missing: List[int] = []
+        self._full = 0  # number of full buckets at the front of the path's list
+        # DDP's buckets of the step under way that came already, and the futures on which DDP waits.
         self._taken: List[Tuple[dist.GradBucket, torch.futures.Future]] = []
+        # Parameters that got a gradient since the last mean; None = not observed.
         self._used: Optional[Set[Tensor]] = set() if find_unused else None
         if find_unused:
             for p in parameters:
@@ -197,15 +206,15 @@ class Average:
         """
         sizes = self._sizes = Sizes(self._job, total, self._size)
 
-        def told(size: int) -> None:
+        def set_size(size: int) -> None:
             sizes.size = size
 
         self._job._state.register(
-            self._job.unused("size of buckets"), lambda: sizes.size, told, checkpointed=False
+            self._job.unused("size of buckets"), lambda: sizes.size, set_size, checkpointed=False
         )
 
     def _make_buckets(self) -> List[Bucket]:
-        """New buckets of the current size."""
+        """New buckets of the current size. Notes in `_place` where each parameter lies in them."""
         all_buckets = [*self._statistics, *buckets(self._parameters, self._size, self._make)]
         self._place: Dict[Tensor, Tuple[int, int]] = {
             p: (i, j)
@@ -221,16 +230,16 @@ class Average:
         size = self._sizes.look(self._job.step)
         if size != self._size:
             self._size = size
-            self._path.copier.begin()  # nothing leaves those before any more
+            self._path.copier.begin()  # waits until the last copies have left the old buckets
             del self._path
             self._paths.rebuild(self._make_buckets)
 
     def take(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Take a bucket of DDP's. All futures of a step are complete after its last bucket."""
         if not self._taken:
-            self._compare()
+            self._compare_parameters()
             self._resize_buckets()
-            self._begin(self._paths.choose())
+            self._begin_step(self._paths.choose())
         future = self._path.copier.future()
         self._taken.append((bucket, future))
         self._put(bucket)
@@ -239,7 +248,7 @@ class Average:
             self._end(taken)
         return future
 
-    def _compare(self) -> None:
+    def _compare_parameters(self) -> None:
         """Compare the parameters of all workers behind 1, 2, 4, 8 … steps: where they differ, each
         trains a model of its own, and nobody would know. No error, for processors of several kinds
         may round differently in the optimizer.
@@ -254,10 +263,10 @@ class Average:
         ):
             return
         # The sum and its negative are both numbers of 64 bits.
-        mine = sum(_bits(p) for p in self._parameters if p.layout is torch.strided) % (1 << 62)
+        mine = sum(_bit_sum(p) for p in self._parameters if p.layout is torch.strided) % (1 << 62)
         most, least = step.aside(array("q", [mine, -mine]), "max").wait()
-        if most != -least and not self._parted:
-            self._parted = True
+        if most != -least and not self._told_differ:
+            self._told_differ = True
             if self._job.rank == 0:
                 say(
                     f"the parameters of the workers differ behind {counted(step.number, 'step')},"
@@ -267,20 +276,24 @@ class Average:
                     " this can be rounding"
                 )
 
-    def _begin(self, path: Path) -> None:
+    def _begin_step(self, path: Path) -> None:
+        """Begin a step on a path, or begin it again, with the statistics of the model."""
         self._path = path
         path.copier.begin()
         path.exchange.begin()
-        still = len(self._statistics)
+        statistics = len(self._statistics)  # the buckets of statistics come first, and are full
         self._missing, self._full = (
-            [0] * still + [len(b.parameters) for b in path.buckets[still:]],
+            [0] * statistics + [len(b.parameters) for b in path.buckets[statistics:]],
             0,
         )
         with path.copier.copying_in():
-            for bucket in path.buckets[:still]:
+            for bucket in path.buckets[:statistics]:
                 bucket.pack([b.detach() for b in bucket.parameters])
 
     def _put(self, bucket: dist.GradBucket) -> None:
+        """Copy the gradients of a bucket of DDP's into shoal's buckets, and submit those that are
+        full once the copies are there.
+        """
         path = self._path
         with path.copier.copying_in():
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
@@ -291,17 +304,21 @@ class Average:
         while self._full < len(self._missing) and not self._missing[self._full]:
             self._full += 1
         full, first, end = self._full, len(self._taken) == 1, bucket.is_last()
-        path.copier.then(lambda: self._go(path, full, first, end))
+        path.copier.then(lambda: self._submit(path, full, first, end))
 
-    def _go(self, path: Path, full: int, first: bool, end: bool) -> None:
+    def _submit(self, path: Path, full: int, first: bool, end: bool) -> None:
+        """Submit the first `full` buckets of a path, on the thread of the copier's tasks. `first`
+        and `end`: this is for the first or the last of DDP's buckets in the step.
+        """
         if self._sizes is not None:
             self._sizes.clock.full(first, end)
         path.exchange.submit(full, end)
 
     def _end(self, taken: List[Tuple[dist.GradBucket, torch.futures.Future]]) -> None:
+        """End the step after the last of DDP's buckets, and complete the futures with the means."""
         while not self._path.exchange.committed():
-            # DDP's buckets have the gradients still.
-            self._begin(self._paths.choose(void=True))
+            # The step is void, and is made again: DDP's buckets have the gradients still.
+            self._begin_step(self._paths.choose(void=True))
             for bucket, _ in taken:
                 self._put(bucket)
         path = self._path
@@ -309,6 +326,9 @@ class Average:
         path.copier.complete([(future, bucket.buffer()) for bucket, future in taken])
 
     def _finish(self, path: Path, taken: List[dist.GradBucket]) -> None:
+        """Copy the means into DDP's buckets and the model's buffers, on the thread of the copier's
+        tasks.
+        """
         gradients = {
             p: g for bucket in taken for p, g in zip(bucket.parameters(), bucket.gradients())
         }
@@ -324,6 +344,7 @@ class Average:
             self._sizes.clock.over()
 
     def _copy_out(self, parameter: Tensor, gradient: Tensor, average: Optional[Tensor]) -> None:
+        """Copy a mean to the place of the gradient in DDP's bucket; None = no worker has one."""
         if average is None:
             return
         self._path.copier.copy_out(gradient, average)

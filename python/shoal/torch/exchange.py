@@ -45,19 +45,20 @@ class Exchange:
         self, job: "shoal.Job", buckets: Sequence[Bucket], group: "Optional[shoal.Group]" = None
     ):
         self._job, self._group, self._buckets = job, group, buckets
+        # The step of the job that the calls are parts of; None = none yet, or a group's calls.
         self._step: "Optional[shoal.Step]" = None
-        self._steps = 0
-        self._generation: Optional[int] = None
-        self._answers: List[List[Any]] = []  # the calls of `negotiate`, by bucket
-        self._given = 0  # buckets
-        self._calls: List[List[Any]] = []  # the calls of `payload`, by bucket
+        self._steps = 0  # number of steps begun with a group
+        self._generation: Optional[int] = None  # generation of the last step; None = none yet
+        self._answers: List[List[Any]] = []  # the calls of `negotiate` in this step, by bucket
+        self._submitted = 0  # number of buckets whose calls of `payload` are submitted
+        self._calls: List[List[Any]] = []  # the calls of `payload` in this step, by bucket
 
     def begin(self) -> None:
         """Begin a step, before any bucket is filled. Raises RuntimeError where no step is open."""
         info = self._step_info()
         for bucket in self._buckets:
             bucket.begin(info)
-        self._answers, self._given, self._calls = [], 0, []
+        self._answers, self._submitted, self._calls = [], 0, []
 
     def _step_info(self) -> StepInfo:
         fresh, self._generation = self._generation != self._job.generation, self._job.generation
@@ -83,9 +84,9 @@ class Exchange:
             while len(self._answers) < (len(self._buckets) if end else full):
                 asked = [self._ask(part) for part in self._buckets[len(self._answers)].negotiate()]
                 self._answers.append(asked)
-                self._give(len(self._answers) - bool(asked))
+                self._submit_payloads(len(self._answers) - bool(asked))
             if end:
-                self._give(len(self._buckets))
+                self._submit_payloads(len(self._buckets))
 
     def committed(self) -> bool:
         """Whether the step is committed, after the last `submit`. False when it is void, and must
@@ -107,16 +108,21 @@ class Exchange:
             for call in reversed(calls):
                 call.wait()
 
-    def _give(self, upto: int) -> None:
-        for i in range(self._given, upto):
+    def _submit_payloads(self, upto: int) -> None:
+        """Submit the calls of `payload` of the first `upto` buckets, after waiting for those of
+        `negotiate`.
+        """
+        for i in range(self._submitted, upto):
             for call in self._answers[i]:
                 call.wait()
             parts = self._buckets[i].payload()
             last = i == len(self._buckets) - 1
-            self._calls.append([self._share(part, last and part is parts[-1]) for part in parts])
-        self._given = max(self._given, upto)
+            self._calls.append(
+                [self._submit_part(part, last and part is parts[-1]) for part in parts]
+            )
+        self._submitted = max(self._submitted, upto)
 
-    def _share(self, part: BucketCall, last: bool) -> Any:
+    def _submit_part(self, part: BucketCall, last: bool) -> Any:
         if self._group is None:
             assert self._step is not None
             return self._step.share(part.tensor, last, part.op, narrow=part.narrow)

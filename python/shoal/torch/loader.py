@@ -134,7 +134,7 @@ class Loader:
         self._job = job
         self._progress = progress
         self._end = end
-        # what a loop that made no step has begun to load
+        # Batches that were begun to load before the first step of a loop; None = none.
         self._arriving: Optional[Iterator[Any]] = None
         orders, batches = _Orders(progress, end, turn), _Batches(dataset, collate)
         self._batches: DataLoader[Any] = DataLoader(

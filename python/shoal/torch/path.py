@@ -74,21 +74,25 @@ class Paths:
     ):
         self._job, self._device, self._group = job, cuda.device_of(tensors), group
         self.arena = self._through_the_arena(copier_of(job, tensors), buckets)
+        # Whether the workers ask each other for their devices in every generation. The same on all
+        # of them.
         self._asks = False
         if group is None and plain:
             self._asks = not job.outside and bool(
                 job.allreduce(array("q", [self._device is not None]), "max")[0]
             )
             job._state.register(
-                job.unused("devices"), lambda: self._asks, self._told, checkpointed=False
+                job.unused("devices"), lambda: self._asks, self._set_asks, checkpointed=False
             )
+        # The path of the generation below; -1 = none was chosen.
         self._path, self._generation = self.arena, -1
         self._device_buckets: List[Bucket] = []  # buckets on the device, made when needed
-        self._device_group: Optional[DeviceGroup] = None
-        self._broken = -1  # the generation in which NCCL has failed here
-        self._name, self._said = secrets.randbits(62) | 1, ""
+        self._device_group: Optional[DeviceGroup] = None  # None = no NCCL communicator is open
+        self._broken = -1  # the generation in which NCCL has failed here; -1 = it has not
+        self._name = secrets.randbits(62) | 1  # random number of this process, never 0
+        self._printed = ""  # the last line about the path that this worker printed
 
-    def _told(self, asks: bool) -> None:
+    def _set_asks(self, asks: bool) -> None:
         self._asks = asks
 
     def _through_the_arena(self, copier: Copier, buckets: Sequence[Bucket]) -> Path:
@@ -117,9 +121,9 @@ class Paths:
         while void or self._generation != self._job.generation:
             self._generation = self._job.generation
             try:
-                self._path, void = self._agree(self._ask(), before), False
+                self._path, void = self._agree(self._ask_capabilities(), before), False
             except LostError:
-                self._job._backend.check()  # another worker: ask who is left
+                self._job._backend.check()  # another worker was lost: ask who is left
                 void = True
         if self._path is not self.arena:
             assert self._device is not None
@@ -138,16 +142,17 @@ class Paths:
             self._broken = self._job.generation
             print(f"shoal: NCCL failed in this worker: {error}", file=sys.stderr)
 
-    def _ask(self) -> List[Capability]:
-        """All members of the job, by rank."""
+    def _ask_capabilities(self) -> List[Capability]:
+        """What all members of the job can use, by rank. All of them call this in the same step."""
         columns = len(Capability._fields)
         table = array("q", bytes(8 * columns * self._job.size))
         at = columns * self._job.rank
-        table[at : at + columns] = array("q", self._own())
+        table[at : at + columns] = array("q", self._own_capability())
         self._job.step.aside(table).wait()  # type: ignore[union-attr]
         return [Capability(*table[i : i + columns]) for i in range(0, len(table), columns)]
 
-    def _own(self) -> Capability:
+    def _own_capability(self) -> Capability:
+        """Whether this worker can use NCCL now."""
         if self._device is None:
             return Capability(self._name, _ON_THE_CPU, 0, 0)
         if os.environ.get(SWITCH) == "0":
@@ -174,7 +179,7 @@ class Paths:
         why = _obstacle(workers, ranks)
         if not why and names == before:
             why = "a step was void, and no worker is lost"
-        self._say(workers, ranks, why)
+        self._print_path(workers, ranks, why)
         if why:
             return self.arena
         assert self._device is not None
@@ -187,15 +192,15 @@ class Paths:
             NcclExchange(self._job, self._device_buckets, self._device_group, ranks),
         )
 
-    def _say(self, workers: List[Capability], ranks: List[int], why: str) -> None:
+    def _print_path(self, workers: List[Capability], ranks: List[int], why: str) -> None:
         line = (
             f"shoal: gradients go through the arena: {why}"
             if why
             else f"shoal: gradients go through NCCL, on {len(ranks)} devices"
         )
         gpus = any(workers[r].state != _ON_THE_CPU for r in ranks)
-        if gpus and self._job.rank == ranks[0] and line != self._said:
-            self._said = line
+        if gpus and self._job.rank == ranks[0] and line != self._printed:
+            self._printed = line
             print(line, file=sys.stderr)
 
 
