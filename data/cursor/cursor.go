@@ -32,17 +32,18 @@ func (s Span) Len() uint64 { return s.To - s.From }
 // boundaries inside. The runs do not overlap, so together they hold each boundary at most once: k
 // spans have k boundaries at most, and become k + runs at most. A step without a loss leaves none.
 type Cursor struct {
-	Epoch uint64
-	Next  uint64 // the first position of the epoch that was never handed out
-	// handed out in a step, and not committed since their worker was lost; ascending, apart from
-	// each other
+	Epoch uint64 // the epoch of the next step; 0 = the first
+	Next  uint64 // the first position of the epoch that was never handed out; at most Samples
+	// Left is the positions that were handed out in a step and are not committed, because their
+	// worker was lost: spans in ascending order that do not touch each other.
 	Left    []Span
-	Step    uint64 // committed steps, over all epochs
-	Samples uint64 // in an epoch
-	// samples of a step, over all workers; only at the end of an epoch are there fewer
+	Step    uint64 // number of committed steps, over all epochs
+	Samples uint64 // number of samples in an epoch; at least 1
+	// Batch is the number of samples of a step, over all workers. Only the last step of an epoch
+	// has fewer.
 	Batch uint64
-	Seed  uint64
-	Plain bool // not shuffled
+	Seed  uint64 // what the order of each epoch follows from
+	Plain bool   // whether the data is not shuffled
 }
 
 // New returns the cursor at the start of the first epoch. It fails when samples or batch is not in
@@ -68,10 +69,10 @@ func (c Cursor) Order() Order {
 
 // Count returns how many samples the next batch has over all workers: Batch, or what the epoch
 // still has when that is less.
-func (c Cursor) Count() uint64 { return min(c.Batch, c.left()+c.Samples-c.Next) }
+func (c Cursor) Count() uint64 { return min(c.Batch, c.countLeft()+c.Samples-c.Next) }
 
 // Committed returns how many samples were committed over all epochs, modulo 2^64.
-func (c Cursor) Committed() uint64 { return c.Epoch*c.Samples + c.Next - c.left() }
+func (c Cursor) Committed() uint64 { return c.Epoch*c.Samples + c.Next - c.countLeft() }
 
 // Part returns the positions that a rank takes of the next batch, ascending. The batch is Left,
 // then the positions from Next on, cut at the end of the epoch. It falls into contiguous parts; the
@@ -81,12 +82,12 @@ func (c Cursor) Part(rank, size int) []Span {
 	if rank < 0 || rank >= size {
 		panic(fmt.Sprintf("cursor: rank %d of %d workers", rank, size))
 	}
-	return c.cut(nil, c.start(rank, size), c.start(rank+1, size))
+	return c.cut(nil, c.partStart(rank, size), c.partStart(rank+1, size))
 }
 
 // Parts returns the parts of all ranks of the next batch. It panics when size is below 1.
 func (c Cursor) Parts(size int) [][]Span {
-	mustHave(size)
+	mustHaveWorkers(size)
 	parts := make([][]Span, size)
 	for rank := range parts {
 		parts[rank] = c.Part(rank, size)
@@ -102,7 +103,7 @@ func (c Cursor) Parts(size int) [][]Span {
 // leave it, and run the step again from c with those who are there: a step without a loss always
 // fits. It panics unless len(done) is size, and at least 1.
 func (c Cursor) Commit(size int, done []bool) Cursor {
-	mustHave(size)
+	mustHaveWorkers(size)
 	if len(done) != size {
 		panic(fmt.Sprintf(
 			"cursor: a commit of %d workers says for %d of them whether they are done", size,
@@ -110,11 +111,11 @@ func (c Cursor) Commit(size int, done []bool) Cursor {
 	}
 	next := c
 	next.Left = nil
-	next.Next += c.Count() - c.left()
+	next.Next += c.Count() - c.countLeft()
 	next.Step++
 	for rank := range done {
 		if !done[rank] {
-			next.Left = c.cut(next.Left, c.start(rank, size), c.start(rank+1, size))
+			next.Left = c.cut(next.Left, c.partStart(rank, size), c.partStart(rank+1, size))
 		}
 	}
 	if next.Next == next.Samples && len(next.Left) == 0 {
@@ -124,28 +125,29 @@ func (c Cursor) Commit(size int, done []bool) Cursor {
 	return next
 }
 
-func mustHave(size int) {
+// mustHaveWorkers panics unless there is a worker to take a part.
+func mustHaveWorkers(size int) {
 	if size < 1 {
 		panic(fmt.Sprintf("cursor: %d workers; it takes one at least", size))
 	}
 }
 
-// left returns the number of positions in Left.
-func (c Cursor) left() (n uint64) {
+// countLeft returns the number of positions in Left.
+func (c Cursor) countLeft() (n uint64) {
 	for _, s := range c.Left {
 		n += s.Len()
 	}
 	return n
 }
 
-// start returns where in the next batch the part of a rank begins.
-func (c Cursor) start(rank, size int) uint64 {
+// partStart returns the index in the next batch at which the part of a rank begins.
+func (c Cursor) partStart(rank, size int) uint64 {
 	each, more := c.Count()/uint64(size), c.Count()%uint64(size)
 	return each*uint64(rank) + min(more, uint64(rank))
 }
 
-// cut appends the positions from the lo-th to before the hi-th of the next batch, which lie behind
-// those in dst.
+// cut appends to dst the positions from the lo-th to before the hi-th of the next batch. They lie
+// behind those that dst has already.
 func (c Cursor) cut(dst []Span, lo, hi uint64) []Span {
 	for i := 0; i <= len(c.Left) && lo < hi; i++ {
 		span := Span{c.Next, c.Samples}
@@ -154,15 +156,15 @@ func (c Cursor) cut(dst []Span, lo, hi uint64) []Span {
 		}
 		from, to := min(lo, span.Len()), min(hi, span.Len())
 		if from < to {
-			dst = join(dst, Span{span.From + from, span.From + to})
+			dst = appendSpan(dst, Span{span.From + from, span.From + to})
 		}
 		lo, hi = lo-from, hi-to
 	}
 	return dst
 }
 
-// join appends a span, or lets the last one grow when they touch.
-func join(dst []Span, s Span) []Span {
+// appendSpan appends a span, or lets the last one grow when they touch.
+func appendSpan(dst []Span, s Span) []Span {
 	if n := len(dst); n > 0 && dst[n-1].To == s.From {
 		dst[n-1].To = s.To
 		return dst

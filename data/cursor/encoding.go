@@ -7,9 +7,9 @@ import (
 
 // The encoding of docs/formats/cursor.md.
 const (
-	headBytes = 56
+	headBytes = 56 // bytes before the spans: six words, the flags and the number of spans
 	spanBytes = 16
-	plainFlag = 1
+	plainFlag = 1 // the flag of Plain
 
 	// MaxLeft is how many spans of Left an encoding holds.
 	MaxLeft = 180
@@ -98,12 +98,13 @@ func (c Cursor) check() error {
 		}
 		end = s.To
 	}
-	if n := c.left(); n > c.Batch {
+	if n := c.countLeft(); n > c.Batch {
 		return broken("%d samples are left over from a batch of %d", n, c.Batch)
 	}
 	return nil
 }
 
+// broken makes the error of an encoding that is no cursor.
 func broken(format string, args ...any) error {
 	return fmt.Errorf("cursor: this is no place in a data set: "+format, args...)
 }

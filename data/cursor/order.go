@@ -15,9 +15,9 @@ const rounds = 8
 // comes back into [0, samples) (Black and Rogaway, 2002): fewer than four evaluations on average.
 type Order struct {
 	samples uint64
-	plain   bool
-	half    uint // bits of one half of the domain
-	keys    [rounds]uint64
+	plain   bool           // whether position i holds sample i; half and keys are unused then
+	half    uint           // bits of one half of the domain; at least 1
+	keys    [rounds]uint64 // the key of each round
 }
 
 // NewOrder returns the shuffled order of an epoch. Another seed or another epoch gives an unrelated
@@ -80,9 +80,10 @@ func (o *Order) permute(x uint64) uint64 {
 	return left<<o.half | right
 }
 
-// splitmix64 (Steele, Lea and Flood, 2014).
+// golden is the increment of splitmix64 (Steele, Lea and Flood, 2014).
 const golden = 0x9E3779B97F4A7C15
 
+// mix is the output function of splitmix64: it spreads each bit over all 64.
 func mix(z uint64) uint64 {
 	z = scramble(z)
 	return z ^ z>>31
