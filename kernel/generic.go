@@ -18,6 +18,7 @@ func cast[T any](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(t)))
 }
 
+// pair is Impl.Pair in plain Go, for len(acc) bytes of accumulator.
 func pair(d tensor.DType, op Op, acc, x, y []byte) {
 	switch d {
 	case tensor.F64:
@@ -36,6 +37,7 @@ func pair(d tensor.DType, op Op, acc, x, y []byte) {
 	}
 }
 
+// pairOf is pair for a type that accumulates in itself.
 func pairOf[T number](op Op, acc, x, y []T) {
 	x, y = x[:len(acc)], y[:len(acc)]
 	switch op {
@@ -60,20 +62,22 @@ func pairOf[T number](op Op, acc, x, y []T) {
 	}
 }
 
-// few is how many 16-bit floats are widened at a time, on the stack, to be combined with an
+// chunkLen is how many 16-bit floats are widened at a time, on the stack, to be combined with an
 // accumulator.
-const few = 64
+const chunkLen = 64
 
+// foldHalf is Impl.Fold in plain Go for a 16-bit type d.
 func foldHalf(d tensor.DType, op Op, acc []float32, src []byte) {
-	var wide [few]float32
+	var wide [chunkLen]float32
 	for len(acc) > 0 {
-		n := min(len(acc), few)
+		n := min(len(acc), chunkLen)
 		widen(d, wide[:n], src)
 		pairOf(op, acc[:n], acc[:n], wide[:n])
 		acc, src = acc[n:], src[n*d.Size():]
 	}
 }
 
+// loadScaled is Impl.LoadScaled in plain Go. It panics for integers.
 func loadScaled(d tensor.DType, acc, src []byte, a float64) {
 	switch d {
 	case tensor.F64:
@@ -89,6 +93,7 @@ func loadScaled(d tensor.DType, acc, src []byte, a float64) {
 	}
 }
 
+// foldScaled is Impl.FoldScaled in plain Go. It panics for integers.
 func foldScaled(d tensor.DType, acc, src []byte, a float64) {
 	switch d {
 	case tensor.F64:
@@ -96,9 +101,9 @@ func foldScaled(d tensor.DType, acc, src []byte, a float64) {
 	case tensor.F32:
 		addScaled(cast[float32](acc), cast[float32](src), float32(a))
 	case tensor.F16, tensor.BF16:
-		var wide [few]float32
+		var wide [chunkLen]float32
 		for acc := cast[float32](acc); len(acc) > 0; {
-			n := min(len(acc), few)
+			n := min(len(acc), chunkLen)
 			widen(d, wide[:n], src)
 			addScaled(acc[:n], wide[:n], float32(a))
 			acc, src = acc[n:], src[n*d.Size():]
@@ -122,6 +127,7 @@ func addScaled[T float32 | float64](acc, src []T, a T) {
 	}
 }
 
+// load is Impl.Load in plain Go.
 func load(d tensor.DType, acc, src []byte) {
 	if AccType(d) == d {
 		copy(acc, src)
@@ -130,6 +136,7 @@ func load(d tensor.DType, acc, src []byte) {
 	widen(d, cast[float32](acc), src)
 }
 
+// store is Impl.Store in plain Go.
 func store(d tensor.DType, dst, acc []byte) {
 	if AccType(d) == d {
 		copy(dst, acc)
@@ -171,7 +178,7 @@ func narrow(d tensor.DType, dst []byte, acc []float32) {
 // sumAll writes the sum of all sources from the byte at on, times a for floats, to all
 // destinations.
 func sumAll(d tensor.DType, dst, src [][]byte, at int, a float64) {
-	var room [few]float64 // as many bytes of accumulator
+	var room [chunkLen]float64 // memory for chunkLen accumulators of the widest type
 	acc := unsafe.Slice((*byte)(unsafe.Pointer(&room)), unsafe.Sizeof(room))
 	for end := len(src[0]); at < end; {
 		n := min((end-at)/d.Size(), len(acc)/AccType(d).Size())

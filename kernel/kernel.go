@@ -36,6 +36,7 @@ const (
 	Max
 )
 
+// String returns the name of the operation, such as "sum".
 func (op Op) String() string {
 	if op > Max {
 		return fmt.Sprintf("op(%d)", uint8(op))
@@ -73,9 +74,10 @@ type (
 type Impl struct {
 	Name string // generic, avx2 or avx512
 
+	// Each table is named after the method that uses it; nil entries are done in plain Go.
 	pair                   opTable
-	foldSum                foldTable // 16-bit types; others need only pair
-	load, store, stream    moveTable // 16-bit types; others are copied
+	foldSum                foldTable // Fold with Sum, for 16-bit types; others need only pair
+	load, store, stream    moveTable // for 16-bit types; others are copied
 	loadScaled, foldScaled scaledTable
 	streamCopy             func(dst, src *byte, blocks int)
 	sumAll, streamSumAll   sumTable
@@ -175,13 +177,14 @@ func (k *Impl) SumAll(d tensor.DType, dst, src [][]byte, a float64) {
 func (k *Impl) StreamSumAll(d tensor.DType, dst, src [][]byte, a float64) {
 	f := k.streamSumAll[d]
 	for _, b := range dst {
-		if toLine(b) != 0 {
+		if bytesToLine(b) != 0 {
 			f = k.sumAll[d]
 		}
 	}
 	k.sum(f, d, dst, src, a)
 }
 
+// sum is SumAll by f for the whole blocks, and in plain Go for what is left; f may be nil.
 func (k *Impl) sum(f sumFunc, d tensor.DType, dst, src [][]byte, a float64) {
 	at, end := 0, len(src[0])
 	for _, b := range dst {
@@ -222,7 +225,7 @@ func (k *Impl) Stream(d tensor.DType, dst, acc []byte) {
 		k.StreamCopy(dst, acc)
 		return
 	}
-	head := toLine(dst)
+	head := bytesToLine(dst)
 	if f := k.stream[d]; f != nil && head < len(dst) && head%d.Size() == 0 {
 		wide := head / d.Size() * AccType(d).Size()
 		k.Store(d, dst[:head], acc)
@@ -234,7 +237,7 @@ func (k *Impl) Stream(d tensor.DType, dst, acc []byte) {
 	k.Store(d, dst, acc)
 }
 
-// Copy copies all of src, which dst must be able to hold.
+// Copy copies all of src. It panics when dst is shorter.
 func (k *Impl) Copy(dst, src []byte) { copy(first(dst, len(src)), src) }
 
 // Swap lets two runs of the same length, which do not overlap, change places.
@@ -251,7 +254,7 @@ func (k *Impl) Swap(x, y []byte) {
 // StreamCopy is Copy past the caches.
 func (k *Impl) StreamCopy(dst, src []byte) {
 	dst = first(dst, len(src))
-	head := toLine(dst)
+	head := bytesToLine(dst)
 	if k.streamCopy != nil && head < len(dst) {
 		n := (len(dst) - head) / block
 		k.Copy(dst, src[:head])
@@ -278,5 +281,6 @@ func first(b []byte, n int) []byte {
 	return b[:n]
 }
 
-// toLine is how many bytes lie before the next cache line.
-func toLine(b []byte) int { return int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) % block) }
+// bytesToLine returns the number of bytes from the start of b to the next cache line: 0 when b
+// begins at one.
+func bytesToLine(b []byte) int { return int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) % block) }

@@ -8,6 +8,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// simd lists the SIMD implementations that this CPU can run, the best last.
 func simd() []*Impl {
 	var found []*Impl
 	if cpu.X86.HasAVX2 && cpu.X86.HasF16C {

@@ -13,14 +13,15 @@ const maxWeighed = 1 << 12
 func Weigh(weight []uint64, data []byte) (hi, lo uint64) {
 	for len(weight) > maxWeighed {
 		h, l := weigh(weight[:maxWeighed], data[:4*maxWeighed])
-		hi, lo = plus(hi, lo, h, l)
+		hi, lo = add128(hi, lo, h, l)
 		weight, data = weight[maxWeighed:], data[4*maxWeighed:]
 	}
 	h, l := weigh(weight, data)
-	return plus(hi, lo, h, l)
+	return add128(hi, lo, h, l)
 }
 
-func plus(hi, lo, h, l uint64) (uint64, uint64) {
+// add128 returns the sum of two numbers of 128 bits, modulo 2^128.
+func add128(hi, lo, h, l uint64) (uint64, uint64) {
 	lo, carry := bits.Add64(lo, l, 0)
 	hi, _ = bits.Add64(hi, h, carry)
 	return hi, lo

@@ -4,7 +4,7 @@ package kernel
 
 import "golang.org/x/sys/cpu"
 
-// weighBlock is the words of a block of the SIMD code.
+// weighBlock is the number of words in a block of the SIMD code.
 const weighBlock = 32
 
 var (
@@ -13,6 +13,7 @@ var (
 		cpu.X86.HasAVX512IFMA
 )
 
+// weigh is Weigh for at most maxWeighed words, by the best code that this CPU can run.
 func weigh(weight []uint64, data []byte) (hi, lo uint64) {
 	n := len(weight) / weighBlock
 	if n == 0 || !hasWeigh256 {
@@ -26,28 +27,30 @@ func weigh(weight []uint64, data []byte) (hi, lo uint64) {
 	}
 	n *= weighBlock
 	h, l := weighGeneric(weight[n:], data[4*n:])
-	return plus(hi, lo, h, l)
+	return add128(hi, lo, h, l)
 }
 
-// weigh512 weighs blocks.
+// weigh512 weighs n blocks with AVX-512. Of the two sums of each lane, the second one has the
+// factor 2^52.
 func weigh512(weight *uint64, data *byte, n int) (hi, lo uint64) {
 	var sums [2][8]uint64
 	avx512Weigh(weight, data, n, &sums)
 	for i := range sums[0] {
-		hi, lo = plus(hi, lo, 0, sums[0][i])
-		hi, lo = plus(hi, lo, sums[1][i]>>12, sums[1][i]<<52)
+		hi, lo = add128(hi, lo, 0, sums[0][i])
+		hi, lo = add128(hi, lo, sums[1][i]>>12, sums[1][i]<<52)
 	}
 	return hi, lo
 }
 
-// weigh256 weighs blocks.
+// weigh256 weighs n blocks with AVX2. The three sums of each lane are of 21 bits of the weights
+// each, the lowest first.
 func weigh256(weight *uint64, data *byte, n int) (hi, lo uint64) {
 	var sums [3][4]uint64
 	avx2Weigh(weight, data, n, &sums)
 	for i := range sums[0] {
-		hi, lo = plus(hi, lo, 0, sums[0][i])
-		hi, lo = plus(hi, lo, sums[1][i]>>43, sums[1][i]<<21)
-		hi, lo = plus(hi, lo, sums[2][i]>>22, sums[2][i]<<42)
+		hi, lo = add128(hi, lo, 0, sums[0][i])
+		hi, lo = add128(hi, lo, sums[1][i]>>43, sums[1][i]<<21)
+		hi, lo = add128(hi, lo, sums[2][i]>>22, sums[2][i]<<42)
 	}
 	return hi, lo
 }
