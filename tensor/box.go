@@ -123,8 +123,8 @@ func (b Box) Range(from, to int) []Box {
 	return appendRange(nil, slices.Clone(b), 0, from, to)
 }
 
-// appendRange adds the positions [from, to) of the box that at shows, of which the dimensions
-// before d are one index each.
+// appendRange adds the row-major positions [from, to) of the box at, which is one index wide in the
+// dimensions before d. It changes at on the way, and restores it.
 func appendRange(parts []Box, at Box, d, from, to int) []Box {
 	if d == len(at) {
 		return append(parts, slices.Clone(at))

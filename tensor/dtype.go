@@ -45,6 +45,7 @@ const (
 	F4 // e2m1
 )
 
+// dtypes has the name and the number of bits of each element type.
 var dtypes = [...]struct {
 	name string
 	bits int
@@ -88,6 +89,7 @@ func (d DType) Size() int { return d.Bits() / 8 }
 // Float reports whether d is a floating-point type that kernels compute with.
 func (d DType) Float() bool { return d >= F64 && d <= BF16 }
 
+// String returns the name of the type, such as "f32".
 func (d DType) String() string {
 	if d.Bits() == 0 {
 		return fmt.Sprintf("dtype(%d)", uint8(d))

@@ -36,7 +36,7 @@ func Float16From(f float32) Float16 {
 	switch {
 	case abs > f32Inf:
 		return sign | 0x7e00 | Float16(abs>>13&0x03ff)
-	case abs >= 0x47800000: // 2^16
+	case abs >= 0x47800000: // 2^16: infinity
 		return sign | 0x7c00
 	case abs < 0x38800000: // 2^-14, the smallest normal number
 		// One unit in the last place of 0.5 is 2^-24, that of a subnormal Float16: the sum does the

@@ -6,8 +6,8 @@ import "iter"
 // i[d]·Strides[d], counted in elements. A view of a part counts with the indices of the whole
 // tensor, so it serves every box inside that part, and its Base may be negative.
 type View struct {
-	Base    int
-	Strides []int
+	Base    int   // place of the element whose indices are all 0, in elements
+	Strides []int // distance between neighbours in each dimension, in elements
 }
 
 // View returns where the elements of a packed row-major tensor of this shape lie.
@@ -80,8 +80,8 @@ func Runs(b Box, v, w View) iter.Seq[Run] {
 	}
 }
 
-// contiguous returns how many dimensions must be walked and how many elements, in the dimensions
-// after those, lie side by side in both views.
+// contiguous returns how many dimensions of b must be walked index by index, and the number n of
+// elements in the remaining dimensions, which lie side by side in both views.
 func contiguous(b Box, v, w View) (outer, n int) {
 	outer, n = len(b), 1
 	for outer > 0 {
