@@ -393,7 +393,7 @@ func TestSocketPathTooLong(t *testing.T) {
 // What is promised to late segments is not given away a second time, and comes back.
 func TestLatePagesArePromised(t *testing.T) {
 	before := promised.Load()
-	const n = 3 * stretch
+	const n = 3 * fillBytes
 	s, err := NewLateSegment("late", n)
 	if err != nil {
 		t.Fatal(err)
@@ -401,11 +401,11 @@ func TestLatePagesArePromised(t *testing.T) {
 	if !overcommits() {
 		t.Skip("the kernel counts the pages that it promises: there are no late segments")
 	}
-	for left := int64(n); ; left -= stretch {
+	for left := int64(n); ; left -= fillBytes {
 		if got := promised.Load() - before; got != left {
 			t.Errorf("%d bytes are promised, want %d", got, left)
 		}
-		if left == stretch || !s.Fill() {
+		if left == fillBytes || !s.Fill() {
 			break
 		}
 	}

@@ -10,8 +10,9 @@ import (
 
 // Bell wakes a parked thread of another process: an eventfd.
 type Bell struct {
-	fd int
-	// polled says that the other side may fill the counter of the bell.
+	fd int // the eventfd, which both sides have
+	// polled says that this side must not block when it rings: the other side may have filled the
+	// counter of the bell.
 	polled bool
 	set    *BellSet // the set that the bell is in; nil = none
 }
@@ -51,8 +52,8 @@ func (b *Bell) Ring() {
 		return // a counter that is full rings already
 	}
 	for {
-		// Errors mean a full counter or a closed bell. It does not block, so Go's scheduler need
-		// not know.
+		// Errors mean a full counter or a closed bell. The write does not block, so Go's scheduler
+		// need not know.
 		if _, _, err := unix.RawSyscall(unix.SYS_WRITE, uintptr(b.fd),
 			uintptr(unsafe.Pointer(&one)), 8); err != unix.EINTR {
 			return

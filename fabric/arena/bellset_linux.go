@@ -21,11 +21,11 @@ const maxEvents = 64
 // its counter, silences no bell but this one: the set never reads the counters, since it is told
 // of each write (EPOLLET).
 type BellSet struct {
-	own    *Bell // the bell that Ring rings
-	epoll  *os.File
-	raw    syscall.RawConn
-	look   func(fd uintptr) bool
-	events [maxEvents]unix.EpollEvent
+	own    *Bell                      // the bell that Ring rings
+	epoll  *os.File                   // the epoll descriptor, which Go's scheduler watches
+	raw    syscall.RawConn            // for system calls on epoll
+	look   func(fd uintptr) bool      // reports whether a bell has rung; does not block
+	events [maxEvents]unix.EpollEvent // what look has seen, which nobody reads
 }
 
 // NewBellSet makes a set that only Ring wakes.

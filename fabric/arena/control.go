@@ -8,9 +8,10 @@ import (
 	"unsafe"
 )
 
-// Control is a control block: the slots of one worker, mapped by the worker and by the agent.
+// Control is a control block: the slots of one worker, mapped by the worker and by the agent. Both
+// sides use it at the same time; words that both watch are atomic.
 type Control struct {
-	mem []byte
+	mem []byte // at least ControlBytes of shared memory, laid out as layout.go says
 }
 
 // InitControl writes the header of a fresh, zeroed control block.
@@ -21,7 +22,7 @@ func InitControl(mem []byte, rank int) *Control {
 	le.PutUint32(mem[offSlotBytes:], SlotBytes)
 	le.PutUint32(mem[offRank:], uint32(rank))
 	c := &Control{mem}
-	c.word32(offAgentParked).Store(1) // until the engine looks, a call must ring
+	c.word32(offAgentParked).Store(1) // until the agent looks for the first time, a call must ring
 	c.word64(offMagic).Store(magic)
 	return c
 }
@@ -44,6 +45,7 @@ func OpenControl(mem []byte) (*Control, error) {
 	return &Control{mem}, nil
 }
 
+// word64 and word32 are words of the block, at an offset in bytes.
 func (c *Control) word64(off int) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&c.mem[off]))
 }
@@ -60,8 +62,10 @@ func (c *Control) set64(off int, v uint64) { c.word64(off).Swap(v) }
 
 func (c *Control) set32(off int, v uint32) { c.word32(off).Swap(v) }
 
+// slotOffset returns the offset in the block of the slot of a ticket, in bytes.
 func slotOffset(ticket uint64) int { return headerBytes + int((ticket-1)%Slots)*SlotBytes }
 
+// slot returns the memory of the slot of a ticket.
 func (c *Control) slot(ticket uint64) []byte {
 	off := slotOffset(ticket)
 	return c.mem[off : off+SlotBytes : off+SlotBytes]
@@ -76,16 +80,19 @@ func (c *Control) SetTail(t uint64) { c.set64(offTail, t) }
 // AgentParked reports whether a submission must ring the agent's bell.
 func (c *Control) AgentParked() bool { return c.word32(offAgentParked).Load() != 0 }
 
-// SetAgentParked is stored by the agent before it looks a last time and parks.
-func (c *Control) SetAgentParked(parked bool) { c.set32(offAgentParked, flag(parked)) }
+// SetAgentParked says whether the agent is parked. The agent calls it before it looks a last time
+// and parks.
+func (c *Control) SetAgentParked(parked bool) { c.set32(offAgentParked, boolWord(parked)) }
 
 // WorkerParked reports whether a completion must ring the worker's bell.
 func (c *Control) WorkerParked() bool { return c.word32(offWorkerParked).Load() != 0 }
 
-// SetWorkerParked is stored by the worker before it looks a last time and parks.
-func (c *Control) SetWorkerParked(parked bool) { c.set32(offWorkerParked, flag(parked)) }
+// SetWorkerParked says whether the worker is parked. The worker calls it before it looks a last
+// time and parks.
+func (c *Control) SetWorkerParked(parked bool) { c.set32(offWorkerParked, boolWord(parked)) }
 
-func flag(b bool) uint32 {
+// boolWord returns 1 for true and 0 for false.
+func boolWord(b bool) uint32 {
 	if b {
 		return 1
 	}
@@ -112,8 +119,8 @@ func (c *Control) Complete(ticket uint64, s Status, text string) {
 	c.set64(slotOffset(ticket)+offCompletion, ticket<<8|uint64(s))
 }
 
-// SetSource tells the worker which rank of the group a receive from any got its message from. To be
-// called before Complete.
+// SetSource tells the worker from which rank of the group a receive from any rank got its message.
+// The agent calls it before Complete.
 func (c *Control) SetSource(ticket uint64, rank int) {
 	binary.LittleEndian.PutUint32(c.slot(ticket)[offErrLen:], uint32(rank))
 }
@@ -124,7 +131,7 @@ const GivenUp = math.MaxUint64
 // Fed is how many pieces of a call the worker has put into its window, or GivenUp.
 func (c *Control) Fed(ticket uint64) uint64 { return c.word64(slotOffset(ticket) + offFed).Load() }
 
-// SetFed is stored by the worker when another piece is there.
+// SetFed sets Fed. The worker calls it when another piece is in the window.
 func (c *Control) SetFed(ticket, n uint64) { c.set64(slotOffset(ticket)+offFed, n) }
 
 // Through is how many pieces of a call have their result in the window.
@@ -132,7 +139,7 @@ func (c *Control) Through(ticket uint64) uint64 {
 	return c.word64(slotOffset(ticket) + offThrough).Load()
 }
 
-// SetThrough is stored by the agent when another piece has its result.
+// SetThrough sets Through. The agent calls it when another piece has its result.
 func (c *Control) SetThrough(ticket, n uint64) { c.set64(slotOffset(ticket)+offThrough, n) }
 
 // Completion returns how the call of a ticket ended; 0 while it runs.

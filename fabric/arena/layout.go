@@ -25,6 +25,7 @@ const (
 
 	magic = 0x3142434C414F4853 // "SHOALCB1"
 
+	// Offsets in the header page.
 	offMagic        = 0
 	offVersion      = 8
 	offSlots        = 12
@@ -42,7 +43,8 @@ const (
 	offCursorLen    = 352
 	offCursor       = 384
 
-	offFed        = 160 // in a slot
+	// Offsets in a slot.
+	offFed        = 160
 	offThrough    = 168
 	offCompletion = 192
 	offErrLen     = 200
@@ -71,26 +73,26 @@ const KindEnter = 12
 // MaxCursor is the room for a cursor in a view, in bytes.
 const MaxCursor = headerBytes - offCursor
 
-// Ref points to elements inside a worker's segment. Segment 0 is no memory.
+// Ref points to elements inside a worker's segment.
 type Ref struct {
-	Segment uint32
-	Offset  uint64 // bytes
-	Count   uint64 // elements
+	Segment uint32 // id of the segment; 0 = no memory
+	Offset  uint64 // offset of the first element in the segment, in bytes
+	Count   uint64 // number of elements
 }
 
 // Descriptor is one call as a worker states it: raw numbers, not yet checked.
 type Descriptor struct {
-	Ticket    uint64
+	Ticket    uint64 // number of the call, from 1 on
 	Kind      uint8
 	DType     uint8
 	Reduction uint8
-	NDim      uint8
-	Group     uint32
-	Peer      uint32 // root of a rooted collective, partner of send and recv
+	NDim      uint8  // dimensions of Shape that count
+	Group     uint32 // id of the group; 0 = all ranks of the job
+	Peer      uint32 // rank in the group: root of a collective, or partner of send and recv
 	Tag       uint32
-	Weight    float64
+	Weight    float64 // weight of this rank in a mean
 	In, Out   Ref
-	Splits    Ref // i64 elements: how many go to each rank
+	Splits    Ref // for an all-to-all, i64 elements: how many elements go to each rank
 	Shape     [MaxDims]uint64
 	Flags
 	Pieces bool // In and Out are one window, through which the elements pass in pieces

@@ -61,7 +61,7 @@ func canPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Munmap(mem)
-	if err := prefer(mem, 0); err != nil {
+	if err := preferNode(mem, 0); err != nil {
 		t.Skipf("the kernel sets no policies here: %v", err)
 	}
 }
@@ -120,8 +120,8 @@ func TestNodesTakeTurns(t *testing.T) {
 	if seen[unix.MPOL_DEFAULT] != 1 || seen[unix.MPOL_PREFERRED] != 1 {
 		t.Errorf("of two small files so many have which policy: %v", seen)
 	}
-	if striped.Load()%2 == 0 {
-		striped.Add(1) // the next begins with the first node
+	if stripedFiles.Load()%2 == 0 {
+		stripedFiles.Add(1) // the next begins with the first node
 	}
 	s, err := NewSegment("turns", 4*hugeBytes, nodes...)
 	if err != nil {
@@ -147,7 +147,7 @@ func TestLargeFilesHaveWiderStripes(t *testing.T) {
 	if err := unix.Ftruncate(fd, n); err != nil { // room alone, no pages
 		t.Fatal(err)
 	}
-	place(fd, n, []int{0, 0})
+	placePages(fd, n, []int{0, 0})
 	mem, err := mapFile(fd, n, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hugeBytes is a huge page. Where the processor's are larger, nothing here takes effect.
+// hugeBytes is the size of a huge page. Where the processor's are larger, nothing here takes
+// effect.
 const hugeBytes = 2 << 20
 
 // mapFile maps the first n bytes of a file: from a huge page on at such an address that huge pages
@@ -67,6 +68,7 @@ func fillHuge(fd int, n int64) {
 	collapse(mem)
 }
 
+// collapse makes huge pages of the pages that mem has (madvise(2)). It is a hint.
 func collapse(mem []byte) {
 	for range 3 { // EAGAIN: another processor holds a page for a moment
 		if err := unix.Madvise(mem, unix.MADV_COLLAPSE); !errors.Is(err, unix.EAGAIN) {
@@ -75,9 +77,9 @@ func collapse(mem []byte) {
 	}
 }
 
-// fill is fillHuge, and what comes behind it, for mapped memory that may be in use: it starts at a
-// huge page if it has the size of one.
-func fill(mem []byte) {
+// makeMappedPages makes the pages of mapped memory that may be in use, huge ones where it can and
+// small ones behind them. mem starts at a huge page if it is as large as one.
+func makeMappedPages(mem []byte) {
 	if huge := mem[:len(mem)-len(mem)%hugeBytes]; len(huge) > 0 {
 		for off := 0; off < len(huge); off += hugeBytes {
 			if err := unix.Madvise(huge[off:off+pageBytes], unix.MADV_POPULATE_WRITE); err != nil {

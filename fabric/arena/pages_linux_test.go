@@ -82,7 +82,7 @@ func lateSegment(t *testing.T) *Segment {
 	if !overcommits() {
 		t.Skip("this kernel promises no more memory than it has")
 	}
-	s, err := NewLateSegment("late", stretch+hugeBytes+pageBytes)
+	s, err := NewLateSegment("late", fillBytes+hugeBytes+pageBytes)
 	if err != nil {
 		t.Fatal(err)
 	}

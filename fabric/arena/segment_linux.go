@@ -19,11 +19,14 @@ const pageBytes = 4096
 
 // Segment is shared memory with a fixed size.
 type Segment struct {
-	Mem []byte
-	fd  int
+	Mem []byte // the mapped memory; nil after Close
+	fd  int    // the memfd behind Mem
 
-	filling sync.RWMutex // read by Fill, written by Close
-	filled  atomic.Int64 // bytes from the start whose pages are made, or being made
+	// filling is held for reading while Fill makes pages, and for writing while Close unmaps them.
+	filling sync.RWMutex
+	// filled is the number of bytes from the start whose pages are made, or being made. It can be
+	// larger than the segment.
+	filled atomic.Int64
 }
 
 // NewSegment makes a sealed memfd of at least n bytes (rounded up to pages), reserves its pages, so
@@ -46,6 +49,7 @@ func NewResult(name string, n int64, nodes ...int) (*Segment, error) {
 	return newSegment(name, n, unix.F_SEAL_FUTURE_WRITE, false, nodes)
 }
 
+// newSegment makes a segment; late: its pages come later, and seals are added to the usual ones.
 func newSegment(name string, n int64, seals int, late bool, nodes []int) (*Segment, error) {
 	if n < 0 || n > 1<<46 {
 		return nil, fmt.Errorf("arena: a segment of %d bytes is out of range: no host has that "+
@@ -75,7 +79,7 @@ func reserve(fd int, n int64, seals int, late bool, nodes []int) (*Segment, erro
 	if err := unix.Ftruncate(fd, n); err != nil {
 		return nil, err
 	}
-	place(fd, n, nodes)
+	placePages(fd, n, nodes)
 	populate := 0
 	if !late {
 		if err := makePages(fd, n); err != nil {
@@ -117,23 +121,23 @@ func makePages(fd int, n int64) error {
 	return nil
 }
 
-// stretch is how much memory gets its pages at a time: who closes the segment waits for it, and
-// each begins with a wait for all cores.
-const stretch = 32 * hugeBytes
+// fillBytes is how much memory Fill gives pages to at a time. Whoever closes the segment waits for
+// that, and each call begins with a wait for all cores.
+const fillBytes = 32 * hugeBytes
 
-// Fill makes the pages of a stretch of a late segment that nobody has begun with, and keeps what is
-// written there meanwhile; false: there is none, or the segment is closed. Any goroutine may call
-// it, and what it cannot make comes when it is touched.
+// Fill makes the next pages of a late segment, fillBytes of them, and keeps what is written there
+// meanwhile; false: all pages are made or being made, or the segment is closed. Any goroutine may
+// call it, and what it cannot make comes when it is touched.
 func (s *Segment) Fill() bool {
 	s.filling.RLock()
 	defer s.filling.RUnlock()
-	end := s.filled.Add(stretch)
+	end := s.filled.Add(fillBytes)
 	n := int64(len(s.Mem))
-	if end-stretch >= n {
+	if end-fillBytes >= n {
 		return false
 	}
-	fill(s.Mem[end-stretch : min(end, n)])
-	promised.Add(end - stretch - min(end, n))
+	makeMappedPages(s.Mem[end-fillBytes : min(end, n)])
+	promised.Add(end - fillBytes - min(end, n))
 	return true
 }
 
@@ -153,6 +157,8 @@ func OpenSegment(fd int) (*Segment, error) {
 	return nil, fmt.Errorf("arena: %w", err)
 }
 
+// mapFD maps the first n bytes of a descriptor as a segment, which takes the descriptor over only
+// where that succeeds.
 func mapFD(fd int, n int64, flags int) (*Segment, error) {
 	mem, err := mapFile(fd, n, flags)
 	if err != nil {
@@ -197,6 +203,8 @@ func overcommits() bool {
 	return err == nil && strings.TrimSpace(string(b)) != "2"
 }
 
+// meminfoAvailable returns the memory in bytes that the kernel would give without swapping; false:
+// the kernel does not say.
 func meminfoAvailable() (int64, bool) {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {
@@ -212,6 +220,7 @@ func meminfoAvailable() (int64, bool) {
 	return 0, false
 }
 
+// bytesText writes a number of bytes for people.
 func bytesText(n int64) string {
 	switch {
 	case n >= 1<<30:

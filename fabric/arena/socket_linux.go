@@ -16,12 +16,13 @@ import (
 // MaxMessage is the largest message on the control socket, in bytes.
 const MaxMessage = 64 << 10
 
+// maxFDs is the largest number of descriptors beside a message.
 const maxFDs = 4
 
 // Listener accepts workers on a Unix socket that only its owner can open.
 type Listener struct {
 	l    *net.UnixListener
-	wait func() // waits until a descriptor may be free
+	wait func() // waits until the process may have a free descriptor; tests replace it
 }
 
 // Listen makes the socket with mode 0600.
@@ -63,6 +64,7 @@ func (l *Listener) Accept() (*Conn, error) {
 	}
 }
 
+// sameUser reports whether the other side is a process of this user, or of root.
 func (c *Conn) sameUser() bool {
 	cred, err := unix.GetsockoptUcred(c.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	return err == nil && (cred.Uid == uint32(os.Getuid()) || cred.Uid == 0)
@@ -83,7 +85,7 @@ func (l *Listener) Close() error { return l.l.Close() }
 // Conn is a control socket: JSON objects, one a packet, with descriptors beside them.
 type Conn struct {
 	c  *net.UnixConn
-	fd int // the descriptor, for Park; valid until Close
+	fd int // the descriptor of c, for Bell.Park; valid until Close
 }
 
 func newConn(c *net.UnixConn) (*Conn, error) {
@@ -149,6 +151,7 @@ func (c *Conn) Receive(buf []byte) ([]byte, []int, error) {
 	return buf[:n], fds, nil
 }
 
+// parseRights returns the descriptors in the control data of a packet, which the caller owns.
 func parseRights(b []byte) ([]int, error) {
 	if len(b) == 0 {
 		return nil, nil

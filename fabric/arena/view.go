@@ -7,15 +7,16 @@ import (
 
 // View is what a worker is told when the members of its job change.
 type View struct {
-	Generation uint64
-	Rank, Size int
-	Steps      uint64 // committed by the job
-	Joined     int    // members that are new: the highest ranks
-	Released   bool   // this worker is no member any more
-	New        bool   // this worker has just entered
-	Cursor     []byte // the position in the job's data; nil = none was stated
+	Generation uint64 // number of the membership
+	Rank, Size int    // this worker's rank, and the number of members
+	Steps      uint64 // number of steps that the job has committed
+	Joined     int    // number of members that are new; they have the highest ranks
+	Released   bool   // whether this worker is no member any more
+	New        bool   // whether this worker has just entered
+	Cursor     []byte // the position in the job's data, encoded; nil = none was stated
 }
 
+// The bits of a view's flags.
 const (
 	viewReleased = 1
 	viewNew      = 2

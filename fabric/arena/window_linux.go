@@ -11,8 +11,8 @@ import (
 // Window is where a worker sees a shared result. What lies behind it changes with the members of
 // the job; its address does not.
 type Window struct {
-	Mem []byte
-	fd  int // the descriptor of the result behind it; -1 = memory of this process
+	Mem []byte // the address and size of the window; nil after Close
+	fd  int    // the descriptor of the result behind the window; -1 = memory of this process
 }
 
 // NewWindow makes a window of n bytes, with zeroed memory of this process behind it.
@@ -27,7 +27,7 @@ func NewWindow(n int) (*Window, error) {
 // Show puts a result behind the window, which can then only be read: a write to Mem ends the
 // process. It takes the descriptor over, also when it fails.
 func (w *Window) Show(fd int) error {
-	err := w.put(fd, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_POPULATE)
+	err := w.mapBehind(fd, unix.PROT_READ, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
 		return errors.Join(fmt.Errorf("arena: showing a shared result: %w", err), unix.Close(fd))
 	}
@@ -42,13 +42,14 @@ func (w *Window) Own() error {
 	if w.fd < 0 {
 		return nil
 	}
-	if err := w.put(w.fd, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE); err != nil {
+	if err := w.mapBehind(w.fd, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE); err != nil {
 		return fmt.Errorf("arena: owning a shared result: %w", err)
 	}
 	return w.release()
 }
 
-func (w *Window) put(fd, prot, flags int) error {
+// mapBehind maps a descriptor at the address of the window.
+func (w *Window) mapBehind(fd, prot, flags int) error {
 	_, err := unix.MmapPtr(fd, 0, unsafe.Pointer(&w.Mem[0]), uintptr(len(w.Mem)), prot,
 		flags|unix.MAP_FIXED)
 	return err
