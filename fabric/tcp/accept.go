@@ -13,33 +13,35 @@ import (
 type opening struct {
 	peer  identity
 	index map[string]int // by ticket, the index of its stream of data
-	came  chan arrival
+	came  chan arrival   // the streams of data that have come; has room for all of them
 }
 
+// arrival is a stream of data that has come for an opening.
 type arrival struct {
-	index  int
+	index  int // index among the streams of data of the link
 	stream *stream
 }
 
-// acceptLink makes a link with an agent that has dialled.
+// acceptLink makes a link with an agent that has dialled; taken: the control stream is now the
+// link's.
 func (m *Network) acceptLink(control *stream, who identity, h hello) (taken bool, err error) {
 	if err := m.accept(who, h.Address); err != nil {
 		return false, err
 	}
 	o := &opening{peer: who, index: map[string]int{}, came: make(chan arrival, fabric.MaxStreams)}
-	tickets := m.issue(o)
-	data, err := m.gather(control, o, tickets)
-	m.withdraw(tickets)
+	tickets := m.issueTickets(o)
+	data, err := m.awaitData(control, o, tickets)
+	m.withdrawTickets(tickets)
 	if err == nil {
 		l := newLink(m, who.host, control, data)
 		l.send(kindReady, nil)
-		if m.met(l, who.key, stateAccepting) {
+		if m.linkMade(l, who.key, stateAccepting) {
 			l.start()
 			return true, nil
 		}
 		err = errors.New("the network is closing")
 	}
-	m.failed(who.host, stateAccepting)
+	m.linkFailed(who.host, stateAccepting)
 	close(o.came)
 	for a := range o.came {
 		a.stream.abandon()
@@ -52,8 +54,8 @@ func (m *Network) acceptLink(control *stream, who identity, h hello) (taken bool
 	return false, err
 }
 
-// issue makes the tickets of a link's streams of data.
-func (m *Network) issue(o *opening) (tickets [][]byte) {
+// issueTickets makes the tickets of a link's streams of data.
+func (m *Network) issueTickets(o *opening) (tickets [][]byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := range fabric.MaxStreams {
@@ -66,8 +68,8 @@ func (m *Network) issue(o *opening) (tickets [][]byte) {
 	return tickets
 }
 
-// withdraw makes tickets worthless. Afterwards nobody puts anything into their opening.
-func (m *Network) withdraw(tickets [][]byte) {
+// withdrawTickets makes tickets worthless. Afterwards nobody puts anything into their opening.
+func (m *Network) withdrawTickets(tickets [][]byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, t := range tickets {
@@ -75,8 +77,9 @@ func (m *Network) withdraw(tickets [][]byte) {
 	}
 }
 
-// gather waits for the streams of data that belong to the tickets.
-func (m *Network) gather(control *stream, o *opening, tickets [][]byte) ([]*stream, error) {
+// awaitData welcomes the peer with the tickets, and waits for the streams of data that belong to
+// them.
+func (m *Network) awaitData(control *stream, o *opening, tickets [][]byte) ([]*stream, error) {
 	if err := writeJSON(control, kindWelcome,
 		welcome{Agents: m.agents(), Tickets: tickets,
 			OtherAddresses: m.otherAddresses}); err != nil {
@@ -99,7 +102,7 @@ func (m *Network) gather(control *stream, o *opening, tickets [][]byte) ([]*stre
 }
 
 // acceptData hands a stream of data to the link that its ticket is from. Each ticket is good once.
-func (m *Network) acceptData(s *stream, who identity, h hello, at *place) (taken bool,
+func (m *Network) acceptData(s *stream, who identity, h hello, at *pendingConn) (taken bool,
 	err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

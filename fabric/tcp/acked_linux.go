@@ -28,6 +28,7 @@ func owed(c *net.TCPConn) time.Duration {
 	return time.Duration(info.Last_ack_recv) * time.Millisecond
 }
 
+// infoOf returns what the kernel knows of a connection (TCP_INFO); false: it does not say.
 func infoOf(c *net.TCPConn) (*unix.TCPInfo, bool) {
 	raw, err := c.SyscallConn()
 	if err != nil {

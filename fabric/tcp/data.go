@@ -17,7 +17,7 @@ type outgoing struct {
 	payload []byte
 }
 
-// receive reads pieces until the stream ends.
+// receive reads pieces from a stream of data until it ends, on a goroutine of its own.
 func (l *link) receive(s *stream) error {
 	name := make([]byte, headBytes+pieceBytes)
 	var scratch []byte // for what nobody wants
@@ -52,6 +52,7 @@ func (l *link) receive(s *stream) error {
 	}
 }
 
+// discard reads n bytes that nobody wants.
 func discard(from io.Reader, scratch []byte, n int) error {
 	for n > 0 {
 		step := min(n, len(scratch))
@@ -63,8 +64,8 @@ func discard(from io.Reader, scratch []byte, n int) error {
 	return nil
 }
 
-// transmit writes pieces to stream i of data until the link ends. What waits is written together as
-// far as it is small.
+// transmit writes pieces to stream i of data until the link ends, on a goroutine of its own. Small
+// pieces that wait are written together.
 func (l *link) transmit(i int) error {
 	s := l.data[i]
 	var w pieceWriter = &plainWriter{to: s.raw}
@@ -106,10 +107,10 @@ type pieceWriter interface {
 // plainWriter gives the kernel names and payloads where they are, many at once.
 type plainWriter struct {
 	to      *wire
-	names   [maxVectors * (headBytes + pieceBytes)]byte
-	used    []byte
-	vectors [][]byte
-	room    [2 * maxVectors][]byte
+	names   [maxVectors * (headBytes + pieceBytes)]byte // memory for the names
+	used    []byte                                      // the names that wait for flush, in names
+	vectors [][]byte                                    // names and payloads in turn, in room
+	room    [2 * maxVectors][]byte                      // memory for vectors
 }
 
 // maxVectors is how many pieces go into one write.

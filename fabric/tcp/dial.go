@@ -70,18 +70,18 @@ func (m *Network) hello(want string) hello {
 // meet makes a link with another agent, unless there is one or one is on its way. It returns the
 // agents that the other one knows.
 func (m *Network) meet(ctx context.Context, a agent) (others []agent, err error) {
-	if !m.dialling(a) {
+	if !m.startDialling(a) {
 		return nil, nil
 	}
 	c := &call{network: m, ctx: ctx, to: a}
 	control, data, who, others, err := c.openLink()
 	if err != nil {
 		c.hangUp()
-		m.failed(a.Host, stateDialling)
+		m.linkFailed(a.Host, stateDialling)
 		return others, fmt.Errorf("%s at %s: %w", a.Host, a.Address, err)
 	}
 	l := newLink(m, a.Host, control, data)
-	if !m.met(l, who.key, stateDialling) {
+	if !m.linkMade(l, who.key, stateDialling) {
 		c.hangUp()
 		return others, nil
 	}

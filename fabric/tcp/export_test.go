@@ -8,7 +8,7 @@ func (m *Network) Crash() {
 	m.mu.Unlock()
 	m.cancel()
 	m.listener.Close()
-	for _, l := range m.all() {
+	for _, l := range m.allLinks() {
 		for _, s := range l.streams() {
 			s.raw.Close()
 		}

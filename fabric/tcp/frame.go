@@ -25,8 +25,8 @@ const (
 	kindPiece                   // 24 bytes that name a piece, and its payload; on data streams only
 )
 
-// most is the largest body of each kind, in bytes. What is longer is not read.
-var most = [...]uint32{
+// maxBody is the largest body of each kind, in bytes. A frame with a longer one is not read.
+var maxBody = [...]uint32{
 	kindHello:   16 << 10,
 	kindWelcome: 4 << 20,
 	kindRefusal: 4 << 10,
@@ -38,10 +38,11 @@ var most = [...]uint32{
 }
 
 const (
-	headBytes  = 8  // length u32, kind u8, three zeros
-	pieceBytes = 24 // transfer u64, offset u64, part u32, a zero u32
+	headBytes  = 8  // the head of a frame: length u32, kind u8, three zeros
+	pieceBytes = 24 // the name of a piece: transfer u64, offset u64, part u32, a zero u32
 )
 
+// errFrame marks bytes from a peer that break the protocol.
 var errFrame = errors.New("this is no frame of shoal's link protocol")
 
 // appendHead appends the head of a frame whose body has n bytes.
@@ -55,9 +56,9 @@ func parseHead(b []byte) (k kind, n int, err error) {
 	switch {
 	case k < kindHello || k > kindPiece || b[5]|b[6]|b[7] != 0:
 		return 0, 0, fmt.Errorf("%w: it begins with % x", errFrame, b[:headBytes])
-	case length > most[k]:
+	case length > maxBody[k]:
 		return 0, 0, fmt.Errorf("%w: %d bytes of kind %d, which may have %d", errFrame, length, k,
-			most[k])
+			maxBody[k])
 	case k == kindPiece && length < pieceBytes:
 		return 0, 0, fmt.Errorf("%w: a piece of %d bytes is too short for its name", errFrame,
 			length)
@@ -100,8 +101,8 @@ func parsePiece(b []byte) (p fabric.Piece, err error) {
 // frames reads frames from a stream into memory that it uses again.
 type frames struct {
 	from io.Reader
-	head [headBytes]byte
-	body []byte
+	head [headBytes]byte // the head of the last frame
+	body []byte          // memory for bodies; grows, and is used again
 }
 
 // next returns the next frame; the body is valid until the next call. A stream that ends inside a
@@ -132,7 +133,7 @@ func (f *frames) next(allowed ...kind) (k kind, body []byte, err error) {
 	return k, f.body[:n], nil
 }
 
-// noEOF is for reads inside a frame, where an end of the stream is unexpected.
+// noEOF turns io.EOF into io.ErrUnexpectedEOF, for reads inside a frame.
 func noEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

@@ -45,7 +45,7 @@ func FuzzFrames(f *testing.F) {
 				}
 				break
 			}
-			if len(body) > int(most[k]) {
+			if len(body) > int(maxBody[k]) {
 				t.Fatalf("kind %d with %d bytes", k, len(body))
 			}
 			again = append(appendHead(again, k, len(body)), body...)
@@ -116,7 +116,7 @@ func FuzzHello(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if len(body) > int(most[kindHello]) {
+		if len(body) > int(maxBody[kindHello]) {
 			return
 		}
 		h, err := readHello(

@@ -49,7 +49,7 @@ type hello struct {
 	Ticket  []byte      `json:"ticket,omitempty"`  // data: from the welcome of the link
 }
 
-// welcome is the answer.
+// welcome is the answer to a hello.
 type welcome struct {
 	Agents  []agent  `json:"agents,omitempty"`  // join, link, agents: who else is in the job
 	Tickets [][]byte `json:"tickets,omitempty"` // link: one for each stream of data
@@ -61,13 +61,14 @@ type welcome struct {
 
 // joined makes a newcomer a member.
 type joined struct {
-	Job          string        `json:"job"`
-	Host         fabric.Host   `json:"host"`        // its name
-	Certificate  []byte        `json:"certificate"` // the certificate for its name and key, DER
-	Authority    []byte        `json:"authority"`   // DER
+	Job  string      `json:"job"`
+	Host fabric.Host `json:"host"` // the name of the newcomer
+	// the certificate for the newcomer's name and key, DER
+	Certificate  []byte        `json:"certificate"`
+	Authority    []byte        `json:"authority"` // DER
 	AuthorityKey []byte        `json:"authority_key"`
 	PlainData    bool          `json:"plain_data"`
-	By           agent         `json:"by"`   // the agent that let it in
+	By           agent         `json:"by"`   // the agent that let the newcomer in
 	Used         []fabric.Host `json:"used"` // names that nobody can have again
 }
 
@@ -77,7 +78,7 @@ type agent struct {
 	Address string      `json:"address"`
 }
 
-// refusal is the other answer.
+// refusal is the answer to a hello of an agent that refuses.
 type refusal struct {
 	By   fabric.Host `json:"by,omitempty"`
 	Code string      `json:"code,omitempty"` // a code below, for programs; "" = none
@@ -132,9 +133,9 @@ func writeJSON(to io.Writer, k kind, v any) error {
 	if err != nil {
 		return err
 	}
-	if len(body) > int(most[k]) {
+	if len(body) > int(maxBody[k]) {
 		return fmt.Errorf("a frame of kind %d with %d bytes; the limit is %d", k, len(body),
-			most[k])
+			maxBody[k])
 	}
 	_, err = to.Write(append(appendHead(nil, k, len(body)), body...))
 	return err
@@ -206,8 +207,8 @@ func sanitize(text string) string {
 		}
 		return r
 	}, strings.ToValidUTF8(text, "\uFFFD"))
-	if len(text) > int(most[kindGoodbye]) {
-		text = strings.ToValidUTF8(text[:most[kindGoodbye]], "")
+	if len(text) > int(maxBody[kindGoodbye]) {
+		text = strings.ToValidUTF8(text[:maxBody[kindGoodbye]], "")
 	}
 	return text
 }

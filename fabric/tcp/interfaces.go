@@ -84,6 +84,7 @@ func reachable(nics []nic, at net.IP, addresses []string) (reached []string) {
 	return reached
 }
 
+// reaches reports whether the interface reaches an address without a router.
 func (c *nic) reaches(ip net.IP) bool {
 	return slices.ContainsFunc(c.networks, func(n *net.IPNet) bool { return n.Contains(ip) })
 }

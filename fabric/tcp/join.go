@@ -71,6 +71,7 @@ func joinReachable(ctx context.Context, address string, t token, config Config, 
 	}
 }
 
+// join joins in one attempt.
 func join(ctx context.Context, address string, t token, config Config, h fabric.Handler) (*Network,
 	error) {
 	m, key, err := newNetwork(config, h)
@@ -131,9 +132,9 @@ func (m *Network) enter(ctx context.Context, address string, t token,
 		return nil, err
 	}
 	m.self.host, m.config.Job, m.plainData = j.Host, j.Job, j.PlainData
-	by := m.place(s, j.By)
-	m.heard(j.Used)
-	if err := m.open(a, j.Certificate, key); err != nil {
+	by := m.findAddresses(s, j.By)
+	m.noteNames(j.Used)
+	if err := m.startServing(a, j.Certificate, key); err != nil {
 		return nil, err
 	}
 	agents := []agent{by}
@@ -168,9 +169,9 @@ func (j *joined) verify(t token, key ed25519.PublicKey) (*authority, error) {
 	return a, CheckName(j.Host)
 }
 
-// place finds out where this agent can be reached, and where the one that let it in can. A newcomer
-// that came over the loopback is on the host of the other, and reached where that one is.
-func (m *Network) place(s *stream, by agent) agent {
+// findAddresses finds out where this agent can be reached, and where the one that let it in can. A
+// newcomer that came over the loopback is on the host of the other, and reached where that one is.
+func (m *Network) findAddresses(s *stream, by agent) agent {
 	local, remote := s.LocalAddr().(*net.TCPAddr), s.RemoteAddr().(*net.TCPAddr)
 	ip := local.IP
 	if elsewhere := hostIP(by.Address); remote.IP.IsLoopback() && elsewhere != nil {
@@ -190,8 +191,8 @@ func (m *Network) meetAll(ctx context.Context, agents []agent) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	tried := map[fabric.Host]bool{}
-	var insist <-chan time.Time // from the first attempt on
-	var failure error           // the last one
+	var insist <-chan time.Time // ends reachTime after the first attempt; nil before that
+	var failure error           // why the last attempt failed; nil = none has
 	for {
 		todo, changed := m.unlinked(agents)
 		if len(todo) == 0 {
@@ -235,6 +236,7 @@ func (m *Network) meetAll(ctx context.Context, agents []agent) error {
 	}
 }
 
+// expired reports whether a timer has fired; only once for each.
 func expired(c <-chan time.Time) bool {
 	select {
 	case <-c:

@@ -21,9 +21,9 @@ const goodbyeTime = 2 * time.Second
 
 // stream is one connection of a link.
 type stream struct {
-	net.Conn // what is spoken on: TLS, or for plain data the connection itself
+	net.Conn // carries the frames: TLS, or for plain data the wire itself
 	raw      *wire
-	frames   frames
+	frames   frames // reads frames from Conn
 	// unbind is called when the stream becomes one of a link. Until then it is closed when the
 	// network closes; later its link has to end in an orderly way.
 	unbind func()
@@ -46,26 +46,29 @@ func (s *stream) secure() bool { return s.Conn != net.Conn(s.raw) }
 type link struct {
 	network *Network
 	peer    fabric.Host
-	calls   *fabric.Calls
+	calls   *fabric.Calls // calls the handler of the network
 	control *stream
-	data    []*stream
-	words   outbox    // frames that wait for the control stream
-	said    []byte    // the last frame that was written to it directly
+	data    []*stream // the streams of data; fabric.MaxStreams of them
+	outbox  outbox    // frames that wait for the control stream
 	pieces  sendQueue // pieces that wait for the streams of data
+	// directFrame is the last frame that writeDirect has written. Who has claimed the outbox uses
+	// it; its memory is used again.
+	directFrame []byte
 
 	// host and process judge the silence of the peer's host and of its process.
 	host, process *accrual.Detector[time.Duration]
-	// acked is for how long the peer's kernel has acknowledged nothing; false = that is not known.
+	// acked returns for how long the peer's kernel has acknowledged nothing; false: that is not
+	// known.
 	acked func() (time.Duration, bool)
 	// others are the streams of data over other interfaces than that of the control stream.
 	others []*otherPath
-	// heard is when something came last, as sinceStart.
+	// heard is when something came last on any stream, in nanoseconds of sinceStart.
 	heard atomic.Int64
-	// delivering says that the handler is at work, and nobody reads the control stream.
+	// delivering says that the handler is at work, so that nobody reads the control stream.
 	delivering atomic.Bool
 
-	once  sync.Once
-	ended chan ending
+	once  sync.Once   // lets the first end count
+	ended chan ending // how the link ends; has room for one
 }
 
 // ending is why and how a link ends.
@@ -75,6 +78,7 @@ type ending struct {
 	reason  string // what the peer is told; "" = the network closes
 }
 
+// newLink makes a link of streams that are open, and takes them over. It does not start it.
 func newLink(m *Network, peer fabric.Host, control *stream, data []*stream) *link {
 	now := sinceStart()
 	l := &link{
@@ -85,13 +89,13 @@ func newLink(m *Network, peer fabric.Host, control *stream, data []*stream) *lin
 		acked: func() (time.Duration, bool) { return acked(control.raw.TCPConn) },
 	}
 	l.heard.Store(int64(now))
-	l.words.init()
+	l.outbox.init()
 	l.pieces.init()
-	control.raw.gather(gatherWords)
+	control.raw.setGatherLimit(gatherWords)
 	for _, s := range data {
 		s.raw.limit(mostUnsent)
 		if s.secure() {
-			s.raw.gather(gatherPieces)
+			s.raw.setGatherLimit(gatherPieces)
 		}
 		if !s.raw.RemoteAddr().(*net.TCPAddr).IP.Equal(control.raw.RemoteAddr().(*net.TCPAddr).IP) {
 			l.others = append(l.others,
@@ -108,9 +112,10 @@ func newLink(m *Network, peer fabric.Host, control *stream, data []*stream) *lin
 	return l
 }
 
+// streams returns all streams of the link, the control stream first.
 func (l *link) streams() []*stream { return append([]*stream{l.control}, l.data...) }
 
-// start lets the link live; it has been met.
+// start begins run, once linkMade has noted the link.
 func (l *link) start() { l.network.group.Go("link with "+string(l.peer), l.run) }
 
 // end ends the link and does not wait; the first reason counts.
@@ -118,28 +123,28 @@ func (l *link) end(e ending) { l.once.Do(func() { l.ended <- e }) }
 
 // send writes a frame to the control stream, or queues it where that would have to wait.
 func (l *link) send(k kind, body []byte) {
-	if len(body) <= directBytes && l.words.claim() {
-		l.say(k, body)
-	} else if !l.words.put(k, body) {
+	if len(body) <= directBytes && l.outbox.claim() {
+		l.writeDirect(k, body)
+	} else if !l.outbox.put(k, body) {
 		l.end(ending{err: fmt.Errorf("it leaves more than %d MiB of messages unread",
 			maxUnread>>20), goodbye: true, reason: "too many unread messages"})
 	}
 }
 
-// directBytes is how long a frame may be that is not left to who talks.
+// directBytes is how long a frame may be, in bytes, that send writes itself.
 const directBytes = 8 << 10
 
-// say writes a frame to the control stream, which it has claimed. Waking who talks takes longer
-// than writing, and what its caller sends next, such as pieces, must not get ahead. What the kernel
-// does not take at once is left to who talks.
-func (l *link) say(k kind, body []byte) {
-	l.said = append(appendHead(l.said[:0], k, len(body)), body...)
-	_, err := l.control.Write(l.said)
-	l.words.release(err == nil && !l.control.raw.flushNow())
-	l.lose(err)
+// writeDirect writes a frame to the control stream, which its caller has claimed. To wake the
+// goroutine of writeQueued takes longer than to write, and what the caller sends next, such as
+// pieces, must not get ahead. What the kernel does not take at once is left to writeQueued.
+func (l *link) writeDirect(k kind, body []byte) {
+	l.directFrame = append(appendHead(l.directFrame[:0], k, len(body)), body...)
+	_, err := l.control.Write(l.directFrame)
+	l.outbox.release(err == nil && !l.control.raw.flushNow())
+	l.fail(err)
 }
 
-// run is the life of a link.
+// run is the life of a link, on a goroutine of its own: it returns when all streams are closed.
 func (l *link) run(ctx context.Context) error {
 	l.network.config.Log.Info("linked", "agent", string(l.peer), "address",
 		l.control.RemoteAddr().String())
@@ -147,26 +152,27 @@ func (l *link) run(ctx context.Context) error {
 	l.calls.Up()
 	l.delivering.Store(false)
 	talk, data := group.New(ctx), group.New(ctx)
-	talk.Go("listens", l.listen)
-	talk.Go("talks", l.talk)
+	talk.Go("listens", l.readControl)
+	talk.Go("talks", l.writeQueued)
 	for i, s := range l.data {
-		data.Go("receives", func(context.Context) error { l.lose(l.receive(s)); return nil })
-		data.Go("sends", func(context.Context) error { l.lose(l.transmit(i)); return nil })
+		data.Go("receives", func(context.Context) error { l.fail(l.receive(s)); return nil })
+		data.Go("sends", func(context.Context) error { l.fail(l.transmit(i)); return nil })
 	}
 
 	e := <-l.ended
 	l.network.config.Log.Info("link ended", "agent", string(l.peer), "reason", e.err)
-	l.network.lost(l)
-	// stops who works on them; closing them now could look to the peer like a crash
+	l.network.linkLost(l)
+	// A deadline in the past stops all goroutines that use the streams of data. To close them now
+	// could look to the peer like a crash.
 	for _, s := range l.data {
 		s.raw.SetDeadline(time.Unix(1, 0))
 	}
 	l.pieces.close()
 	if e.goodbye {
-		l.words.finish(e.reason)
+		l.outbox.finish(e.reason)
 		l.control.raw.SetDeadline(time.Now().Add(goodbyeTime))
 	} else {
-		l.words.close()
+		l.outbox.close()
 		l.control.raw.Close()
 	}
 	l.calls.Down(e.err)
@@ -177,8 +183,8 @@ func (l *link) run(ctx context.Context) error {
 	return data.Wait()
 }
 
-// lose ends the link because of an error on one of its streams.
-func (l *link) lose(err error) {
+// fail ends the link because of an error on one of its streams, unless err is nil.
+func (l *link) fail(err error) {
 	if err == nil {
 		return
 	}
@@ -191,18 +197,18 @@ func (l *link) lose(err error) {
 		err)})
 }
 
-// listen reads the control stream until the peer hangs up. After the end of the link it only waits
-// for that.
-func (l *link) listen(context.Context) error {
+// readControl reads the control stream until the peer hangs up, on a goroutine of its own, and
+// calls the handler. After the end of the link it only waits for the peer to hang up.
+func (l *link) readControl(context.Context) error {
 	for {
 		k, body, err := l.control.frames.next(kindMessage, kindBeat, kindGoodbye)
 		switch {
 		case err != nil:
-			l.lose(err)
-			if errors.Is(err, errFrame) { // it is told so, and hangs up
+			l.fail(err)
+			if errors.Is(err, errFrame) { // the peer is told so, and hangs up
 				io.Copy(io.Discard, l.control)
 			}
-			l.words.close()
+			l.outbox.close()
 			l.control.raw.Close()
 			return nil
 		case k == kindMessage:
@@ -215,28 +221,29 @@ func (l *link) listen(context.Context) error {
 				err = fmt.Errorf("%w: %s", fabric.ErrClosed, sanitize(string(body)))
 			}
 			l.end(ending{err: err})
-			l.words.close()
+			l.outbox.close()
 			return nil
 		}
 	}
 }
 
-// talk writes what is queued for the control stream.
-func (l *link) talk(context.Context) error {
+// writeQueued writes what is queued for the control stream, on a goroutine of its own.
+func (l *link) writeQueued(context.Context) error {
 	var chunk []byte
 	for {
-		if chunk = l.words.take(chunk); chunk == nil {
+		if chunk = l.outbox.take(chunk); chunk == nil {
 			l.control.raw.CloseWrite()
 			return nil
 		}
-		if err := l.write(chunk); err != nil {
-			l.lose(err)
+		if err := l.writeChunk(chunk); err != nil {
+			l.fail(err)
 			return nil
 		}
 	}
 }
 
-func (l *link) write(chunk []byte) error {
+// writeChunk writes frames, which may be none, and all that is in the stream's buffer.
+func (l *link) writeChunk(chunk []byte) error {
 	if len(chunk) > 0 {
 		if _, err := l.control.Write(chunk); err != nil {
 			return err

@@ -10,10 +10,12 @@ import (
 )
 
 const (
-	beatInterval = 50 * time.Millisecond
-	tick         = beatInterval / 2
-	standstill   = 2 * beatInterval // between two ticks: this process was not running
-	patience     = 4                // with a process whose host answers: that many times the rhythm
+	beatInterval = 50 * time.Millisecond // from one sign of life to the next
+	tick         = beatInterval / 2      // from one look at the links to the next
+	// standstill is a time between two ticks from which on this process was not running.
+	standstill = 2 * beatInterval
+	// patience is how many times longer a process may be silent whose host answers.
+	patience = 4
 )
 
 // monitor gives signs of life to all peers and judges the silence of each.
@@ -28,25 +30,26 @@ func (m *Network) monitor(context.Context) error {
 			return nil
 		}
 		now := sinceStart()
-		m.look(now, now-before, n%int(beatInterval/tick) == 0)
+		m.judgeLinks(now, now-before, n%int(beatInterval/tick) == 0)
 		before = now
 	}
 }
 
-// look judges all links, and beats if it is time to. Nothing in it waits.
-func (m *Network) look(now, passed time.Duration, beat bool) {
+// judgeLinks judges all links, and beats if it is time to. Nothing in it waits. passed is the time
+// since the last call.
+func (m *Network) judgeLinks(now, passed time.Duration, beat bool) {
 	m.linksMu.RLock()
 	defer m.linksMu.RUnlock()
 	for _, l := range m.links {
 		if beat {
-			l.words.beat()
+			l.outbox.beat()
 		}
 		l.judge(now, passed)
 	}
 }
 
-// judge ends the link if the peer is suspicious. passed is the time since it was asked last. What
-// this side did not listen to, it does not hold against the peer.
+// judge ends the link if the peer is suspicious. passed is the time since the last call. Silence
+// while this side did not listen is not held against the peer.
 //
 // A host that is lost is told from a process that is slow: as long as the peer's kernel
 // acknowledges what it gets, its process has the longer patience.
@@ -87,9 +90,11 @@ func (l *link) judge(now, passed time.Duration) {
 // that are lost are sent again after a while.
 type otherPath struct {
 	silence *accrual.Detector[time.Duration]
-	owed    func() time.Duration // how long the peer's kernel has owed an acknowledgement
+	// owed returns for how long the peer's kernel has owed an acknowledgement; 0 = it owes none.
+	owed func() time.Duration
 }
 
+// silent reports whether the other interface is dead. passed is the time since the last call.
 func (a *otherPath) silent(now, passed time.Duration) bool {
 	if passed > standstill {
 		a.silence.Excuse(passed)

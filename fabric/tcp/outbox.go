@@ -13,20 +13,20 @@ const (
 // outbox is what waits to be written to a control stream: whole frames, in chunks of several.
 type outbox struct {
 	mu      sync.Mutex
-	filled  sync.Cond
-	chunks  [][]byte // frames to be written; no chunk is empty
-	waiting int      // bytes in chunks
-	spares  [][]byte // chunks that were written: one can be filled while another is on its way
-	last    bool     // whether nothing more comes
-	claimed bool     // whether somebody writes to the stream
-	rest    bool     // whether the last writer has left something in the stream's buffer
+	filled  sync.Cond // signals that take may have something to return
+	chunks  [][]byte  // frames to be written; no chunk is empty
+	waiting int       // bytes in chunks
+	spares  [][]byte  // chunks that were written: one can be filled while another is on its way
+	last    bool      // whether no frame can be added any more
+	claimed bool      // whether a goroutine writes to the stream
+	rest    bool      // whether the last writer has left bytes in the stream's buffer
 }
 
 // init makes an outbox whose stream is claimed until the first take: before, the link is being
 // made.
 func (o *outbox) init() { o.filled.L, o.claimed = &o.mu, true }
 
-// put adds a frame; false: too many wait. After finish it does nothing.
+// put adds a frame; false: more than maxUnread bytes wait. After finish it does nothing.
 func (o *outbox) put(k kind, body []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

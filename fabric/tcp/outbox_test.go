@@ -68,7 +68,7 @@ func TestFlushNowLeavesTheRest(t *testing.T) {
 	}
 	defer far.Close()
 	w := newWire(near.(*net.TCPConn))
-	w.gather(gatherWords)
+	w.setGatherLimit(gatherWords)
 	var want []byte
 	for all := true; all; all = w.flushNow() { // nobody reads: the kernel has enough at some time
 		b := bytes.Repeat(binary.LittleEndian.AppendUint64(nil, uint64(len(want))), 1000)

@@ -8,14 +8,15 @@ import (
 	"github.com/shoal-ml/shoal/fabric"
 )
 
-// peer is what an agent knows about a name. Names are never forgotten: a host that comes back gets
-// another one, so that nobody takes it for the one that was lost.
+// peer is what this agent knows about a name. Network.mu guards it. Names are never forgotten: a
+// host that comes back gets another one, so that nobody takes it for the one that was lost.
 type peer struct {
 	state   state
-	key     string // the key of the agent with that name; "" until it was met
-	address string
+	key     string // the public key of the agent with that name; "" until they were linked
+	address string // HOST:PORT where the agent listens; "" = not known
 }
 
+// state is how far this agent has come with a peer.
 type state uint8
 
 const (
@@ -39,15 +40,15 @@ func (m *Network) reserve(asked fabric.Host, key string) fabric.Host {
 	return unique
 }
 
-// used lists all names that cannot be given again.
-func (m *Network) used() []fabric.Host {
+// usedNames lists all names that cannot be given again.
+func (m *Network) usedNames() []fabric.Host {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Sorted(maps.Keys(m.peers))
 }
 
-// heard notes names that others have told.
-func (m *Network) heard(names []fabric.Host) {
+// noteNames notes names that other agents have told, so that none of them is given again.
+func (m *Network) noteNames(names []fabric.Host) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, name := range names {
@@ -65,6 +66,7 @@ func (m *Network) agents() []agent {
 		m.inState(stateDialling, stateAccepting, stateUp)...)
 }
 
+// inState lists the agents in any of these states, by name.
 func (m *Network) inState(states ...state) (list []agent) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -108,8 +110,8 @@ func (m *Network) accept(who identity, address string) error {
 	return nil
 }
 
-// dialling notes that this agent dials another; false: there is no need to.
-func (m *Network) dialling(a agent) bool {
+// startDialling notes that this agent dials another one; false: there is no need to.
+func (m *Network) startDialling(a agent) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.peers[a.Host]
@@ -124,8 +126,8 @@ func (m *Network) dialling(a agent) bool {
 	return true
 }
 
-// failed takes back accept or dialling, if nothing has come of it since.
-func (m *Network) failed(host fabric.Host, was state) {
+// linkFailed takes back accept or startDialling, if the peer is in the state was still.
+func (m *Network) linkFailed(host fabric.Host, was state) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if k := m.peers[host]; k.state == was {
@@ -134,9 +136,9 @@ func (m *Network) failed(host fabric.Host, was state) {
 	}
 }
 
-// met makes an accepted or dialled agent linked; false: the network is closing, or another link was
-// quicker.
-func (m *Network) met(l *link, key string, was state) bool {
+// linkMade makes an accepted or dialled agent linked; false: the network is closing, or another
+// link was quicker.
+func (m *Network) linkMade(l *link, key string, was state) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.peers[l.peer]
@@ -151,8 +153,8 @@ func (m *Network) met(l *link, key string, was state) bool {
 	return true
 }
 
-// lost ends a link for all time.
-func (m *Network) lost(l *link) {
+// linkLost notes that a link has ended, for all time.
+func (m *Network) linkLost(l *link) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.peers[l.peer].state = stateGone

@@ -23,15 +23,15 @@ type pending struct {
 	// slots has an entry for each connection that is counted; its capacity is the bound.
 	slots chan struct{}
 
-	mu    sync.Mutex
-	conns list.List // the *place of each, oldest first, without those that were pushed out
+	mu    sync.Mutex // guards conns and the connections in it
+	conns list.List  // the *pendingConn of each, oldest first, without those that were pushed out
 }
 
-// place is the room that one connection takes among the pending.
-type place struct {
+// pendingConn is one connection that is counted. The mutex of its pending guards it.
+type pendingConn struct {
 	conn    net.Conn
-	element *list.Element // nil once it has left
-	evicted bool          // closed, because there was no room
+	element *list.Element // the entry in conns; nil once the connection is no longer counted
+	evicted bool          // whether it was closed because there was no room
 }
 
 // newPending makes room for as many connections as a process may have that is allowed so many
@@ -46,7 +46,7 @@ func newPending(descriptors uint64) *pending {
 
 // enter counts a connection. Where there is no room it closes the oldest one, and waits until a
 // connection has left; false: the context has ended before.
-func (p *pending) enter(ctx context.Context, c net.Conn) (*place, bool) {
+func (p *pending) enter(ctx context.Context, c net.Conn) (*pendingConn, bool) {
 	select {
 	case p.slots <- struct{}{}:
 	default:
@@ -59,18 +59,18 @@ func (p *pending) enter(ctx context.Context, c net.Conn) (*place, bool) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at := &place{conn: c}
+	at := &pendingConn{conn: c}
 	at.element = p.conns.PushBack(at)
 	return at, true
 }
 
-// evict closes the oldest connection. Whoever serves it notices, and leaves.
+// evict closes the oldest connection. The goroutine that serves it notices, and calls leave.
 func (p *pending) evict() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if oldest := p.conns.Front(); oldest != nil {
 		p.conns.Remove(oldest)
-		at := oldest.Value.(*place)
+		at := oldest.Value.(*pendingConn)
 		at.evicted = true
 		at.conn.Close()
 	}
@@ -78,7 +78,7 @@ func (p *pending) evict() {
 
 // leave counts a connection no longer, and returns whether it was kept until then: one that was
 // evicted is closed. Only the first call does anything.
-func (p *pending) leave(at *place) (kept bool) {
+func (p *pending) leave(at *pendingConn) (kept bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if at.element != nil {

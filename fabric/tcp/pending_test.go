@@ -14,8 +14,8 @@ import (
 func TestPendingIsBounded(t *testing.T) {
 	p := newPending(2 * reservedShare)
 	var ends [3]net.Conn
-	var places [2]*place
-	enter := func(i int) (*place, bool) {
+	var places [2]*pendingConn
+	enter := func(i int) (*pendingConn, bool) {
 		var near net.Conn
 		near, ends[i] = net.Pipe()
 		return p.enter(t.Context(), near)
@@ -23,7 +23,7 @@ func TestPendingIsBounded(t *testing.T) {
 	for i := range places {
 		places[i], _ = enter(i)
 	}
-	entered := make(chan *place)
+	entered := make(chan *pendingConn)
 	g := group.New(t.Context())
 	g.Go("third", func(context.Context) error {
 		at, _ := enter(2)

@@ -11,8 +11,10 @@ import (
 // of others. What one end writes happens before the other end, which may be in the same process,
 // reads it.
 
-var allSockets byte // stands for all of them
+// allSockets stands for all sockets of the process.
+var allSockets byte
 
+// toKernel tells the race detector that b is written to a socket.
 func toKernel(b []byte) {
 	if len(b) > 0 {
 		runtime.RaceReadRange(unsafe.Pointer(&b[0]), len(b))
@@ -20,6 +22,7 @@ func toKernel(b []byte) {
 	runtime.RaceReleaseMerge(unsafe.Pointer(&allSockets))
 }
 
+// fromKernel tells the race detector that b was read from a socket.
 func fromKernel(b []byte) {
 	if len(b) > 0 {
 		runtime.RaceWriteRange(unsafe.Pointer(&b[0]), len(b))

@@ -13,9 +13,9 @@ import (
 // spread by what each stream carries, and those of a route on one stay in their order.
 type sendQueue struct {
 	mu     sync.Mutex
-	free   [fabric.MaxStreams]sync.Cond // one a stream: there may be something for it
-	items  queue.Line[outgoing]
-	closed bool
+	free   [fabric.MaxStreams]sync.Cond // by stream, signals that it may take the first piece
+	items  queue.Line[outgoing]         // the pieces that wait
+	closed bool                         // whether the link has ended
 }
 
 func (p *sendQueue) init() {
@@ -52,7 +52,7 @@ func (p *sendQueue) takeNow(i int) (outgoing, bool) {
 	return p.takeFor(i)
 }
 
-// close throws away what waits; every stream is told.
+// close throws away what waits, and has every take return.
 func (p *sendQueue) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,7 +62,7 @@ func (p *sendQueue) close() {
 	}
 }
 
-// has reports whether the first piece is one for stream i; p.mu is held.
+// has reports whether there is a first piece, which stream i may carry; p.mu is held.
 func (p *sendQueue) has(i int) bool {
 	first := p.items.First()
 	return first != nil && i < first.streams()

@@ -40,19 +40,19 @@ func (m *Network) serve(context.Context) error {
 			return nil
 		}
 		m.group.Go("handshake", func(context.Context) error {
-			m.answer(conn, at)
+			m.answerConnection(conn, at)
 			return nil
 		})
 	}
 }
 
-// answer finds out what a connection is for. It is closed in the end, unless it became a stream of
-// a link.
-func (m *Network) answer(conn *net.TCPConn, at *place) {
+// answerConnection finds out what a connection is for, and does that. The connection is closed in
+// the end, unless it became a stream of a link.
+func (m *Network) answerConnection(conn *net.TCPConn, at *pendingConn) {
 	defer m.waiting.leave(at)
 	unbind := context.AfterFunc(m.ctx, func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(handshakeTime))
-	s, who, err := m.receive(newWire(conn))
+	s, who, err := m.openStream(newWire(conn))
 	taken := false
 	if s != nil {
 		s.unbind = func() { unbind() }
@@ -90,12 +90,13 @@ func hangUp(conn *net.TCPConn) {
 	conn.Close()
 }
 
+// advice is what a stranger gets who does not speak TLS, as a person with a web browser does.
 const advice = "shoal: this port is for the agents of a job, which speak TLS. Join with: shoal " +
 	"agent --join HOST:PORT --token-file FILE\n"
 
-// receive takes a connection to the point where its first frame can be read, and returns who is at
-// its other end.
-func (m *Network) receive(w *wire) (s *stream, who identity, err error) {
+// openStream takes a connection to the point where its first frame can be read, and returns who is
+// at its other end.
+func (m *Network) openStream(w *wire) (s *stream, who identity, err error) {
 	first, err := w.in.Peek(1)
 	switch {
 	case err != nil:
@@ -120,7 +121,7 @@ func (m *Network) receive(w *wire) (s *stream, who identity, err error) {
 }
 
 // dispatch does what the hello asks for; taken: the connection is now a stream of a link.
-func (m *Network) dispatch(s *stream, who identity, at *place) (taken bool, err error) {
+func (m *Network) dispatch(s *stream, who identity, at *pendingConn) (taken bool, err error) {
 	h, err := readHello(&s.frames)
 	if err != nil {
 		return false, err
@@ -134,13 +135,13 @@ func (m *Network) dispatch(s *stream, who identity, at *place) (taken bool, err 
 		return false, err
 	}
 	if err := h.checkVersion(m.config.Version); err != nil {
-		return false, m.signed(err)
+		return false, m.asRefusal(err)
 	}
 	if err := h.checkJob(m.config.Job); err != nil {
-		return false, m.signed(err)
+		return false, m.asRefusal(err)
 	}
 	taken, err = m.serveWant(s, who, h, at)
-	return taken, m.signed(err)
+	return taken, m.asRefusal(err)
 }
 
 // authenticate checks that who dialled is a member, or has a token to become one.
@@ -156,8 +157,8 @@ func (m *Network) authenticate(s *stream, who identity, h hello) error {
 	return CheckName(who.host)
 }
 
-// signed makes an error a refusal that says which host refuses.
-func (m *Network) signed(err error) error {
+// asRefusal makes an error a refusal that says that this host refuses.
+func (m *Network) asRefusal(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -169,7 +170,7 @@ func (m *Network) signed(err error) error {
 }
 
 // serveWant does what the hello of an agent of the job asks for.
-func (m *Network) serveWant(s *stream, who identity, h hello, at *place) (taken bool,
+func (m *Network) serveWant(s *stream, who identity, h hello, at *pendingConn) (taken bool,
 	err error) {
 	switch h.Want {
 	case wantJoin:
@@ -198,7 +199,7 @@ func (m *Network) admit(s *stream, h hello) error {
 		return refuse("the key has %d bytes instead of %d", len(h.Key), ed25519.PublicKeySize)
 	}
 	key := ed25519.PublicKey(h.Key)
-	used := m.used()
+	used := m.usedNames()
 	name := m.reserve(h.Name, publicKeyInfo(key))
 	certificate, err := m.authority.certify(name, key)
 	if err != nil {

@@ -17,18 +17,18 @@ import (
 type socket struct {
 	*net.TCPConn
 	raw     syscall.RawConn
-	in, out move
-	vectors []unix.Iovec // vectors that are not written yet
-	room    [2 * maxVectors]unix.Iovec
-	writev  func(fd uintptr) bool
-	try     func(fd uintptr) bool // out.once, whatever becomes of it
+	in, out move                       // the read and the write under way
+	vectors []unix.Iovec               // vectors that are not written yet, in room
+	room    [2 * maxVectors]unix.Iovec // memory for vectors
+	writev  func(fd uintptr) bool      // writes vectors; false: it would have to wait
+	try     func(fd uintptr) bool      // calls out.once; true, so that nobody waits
 }
 
 // move is a read or a write under way.
 type move struct {
-	b    []byte // the memory that is read into or written
-	n    int    // bytes that the last system call has moved
-	err  unix.Errno
+	b    []byte                // the memory that is read into or written; nil between two calls
+	n    int                   // number of bytes that the last system call has moved
+	err  unix.Errno            // why the last system call failed; 0 = it did not
 	once func(fd uintptr) bool // makes the system call; false: it would have to wait
 }
 
@@ -59,6 +59,7 @@ func (s *socket) limit(unsent int) {
 	})
 }
 
+// call makes a system call and notes what became of it; false: it would have to wait.
 func (m *move) call(number, fd uintptr, at unsafe.Pointer, n int) bool {
 	moved, _, err := unix.RawSyscall(number, fd, uintptr(at), uintptr(n))
 	for err == unix.EINTR {
@@ -133,6 +134,7 @@ func (s *socket) advance(n int) {
 	}
 }
 
+// vector returns b as writev(2) takes it; b is not empty.
 func vector(b []byte) (v unix.Iovec) {
 	v.Base = &b[0]
 	v.SetLen(len(b))

@@ -41,7 +41,7 @@ func TestPiecesShareASystemCall(t *testing.T) {
 			return plain.flush()
 		},
 		"gathered": func(w *wire) error {
-			w.gather(gatherPieces)
+			w.setGatherLimit(gatherPieces)
 			for range gatherPieces / n {
 				if _, err := w.Write(make([]byte, n)); err != nil {
 					return err

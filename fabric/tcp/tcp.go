@@ -64,29 +64,30 @@ type Network struct {
 	handler  fabric.Handler
 	listener *net.TCPListener
 	group    *group.Group
-	waiting  *pending
+	waiting  *pending // connections in the handshake
 
 	ctx    context.Context // ends when the network closes
 	cancel context.CancelFunc
 
 	// Set before the first connection is served.
-	self           identity
+	self           identity // the name and key of this agent
 	address        string   // HOST:PORT where others reach this agent
 	otherAddresses []string // HOST:PORT on its other interfaces
-	plainData      bool
+	plainData      bool     // whether data goes without TLS
 	authority      *authority
-	server, client *tls.Config
+	server, client *tls.Config // for connections that this agent accepts, and that it dials
 
+	// mu guards the four fields below it. Who needs linksMu too takes mu first.
 	mu      sync.Mutex
-	closing bool
-	peers   map[fabric.Host]*peer
-	tickets map[string]*opening // links that wait for their streams of data
-	changed chan struct{}       // closed and replaced when peers changes
+	closing bool                  // whether no more links may be made
+	peers   map[fabric.Host]*peer // by name, this agent's own included
+	tickets map[string]*opening   // by ticket, links that wait for their streams of data
+	changed chan struct{}         // closed and replaced when peers changes
 
-	linksMu sync.RWMutex
-	links   map[fabric.Host]*link
+	linksMu sync.RWMutex          // guards links
+	links   map[fabric.Host]*link // links that are up
 
-	payloads fabric.Payloads
+	payloads fabric.Payloads // counts the payloads of SendPiece that may still be read
 }
 
 var _ fabric.Network = (*Network)(nil)
@@ -103,7 +104,7 @@ func Create(config Config, h fabric.Handler) (*Network, error) {
 		m.self.host, m.plainData = m.config.Name, m.config.PlainData
 		m.reachedAt(localIP(m.listener))
 		if certificate, err = a.certify(m.self.host, key.Public().(ed25519.PublicKey)); err == nil {
-			err = m.open(a, certificate, key)
+			err = m.startServing(a, certificate, key)
 		}
 		if err == nil {
 			return m, nil
@@ -144,8 +145,9 @@ func newNetwork(config Config, h fabric.Handler) (*Network, ed25519.PrivateKey, 
 	return m, key, nil
 }
 
-// open makes the agent a member and begins to answer.
-func (m *Network) open(a *authority, certificate []byte, key ed25519.PrivateKey) (err error) {
+// startServing makes the agent a member of the job and begins to answer other agents.
+func (m *Network) startServing(a *authority, certificate []byte,
+	key ed25519.PrivateKey) (err error) {
 	m.authority = a
 	if m.server, m.client, err = a.configTLS(certificate, key); err != nil {
 		return err
@@ -214,19 +216,21 @@ func (m *Network) Close() error {
 	m.mu.Unlock()
 	m.cancel()
 	m.listener.Close()
-	for _, l := range m.all() {
+	for _, l := range m.allLinks() {
 		l.end(ending{err: fabric.ErrClosed, goodbye: true})
 	}
 	return m.group.Wait()
 }
 
+// link returns the link with a peer; nil = there is none.
 func (m *Network) link(peer fabric.Host) *link {
 	m.linksMu.RLock()
 	defer m.linksMu.RUnlock()
 	return m.links[peer]
 }
 
-func (m *Network) all() []*link {
+// allLinks returns the links that are up, in no order.
+func (m *Network) allLinks() []*link {
 	m.linksMu.RLock()
 	defer m.linksMu.RUnlock()
 	return slices.Collect(maps.Values(m.links))

@@ -20,7 +20,7 @@ import (
 type token struct {
 	authority [sha256.Size]byte // SHA-256 of the authority's certificate
 	expires   time.Time         // when it ceases to be good, in whole seconds
-	secret    [16]byte
+	secret    [16]byte          // follows from the authority's key and expires
 }
 
 const (
@@ -61,7 +61,7 @@ func parseToken(text string) (t token, err error) {
 	return t, nil
 }
 
-// token makes the token that expires then.
+// token makes the token that expires at a time, of which whole seconds count.
 func (a *authority) token(expires time.Time) token {
 	t := token{authority: sha256.Sum256(a.certificate.Raw), expires: time.Unix(expires.Unix(), 0)}
 	secret, err := hkdf.Key(sha256.New, a.key.Seed(), nil,

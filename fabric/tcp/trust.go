@@ -18,8 +18,8 @@ import (
 // authority is the certificate authority of one job. Every agent has its key, so that any of them
 // can let newcomers in; it is in memory only and ends with the job.
 type authority struct {
-	key         ed25519.PrivateKey
-	certificate *x509.Certificate
+	key         ed25519.PrivateKey // signs the certificates of agents
+	certificate *x509.Certificate  // signed by key itself
 }
 
 // serverName is the name in every agent's certificate; who an agent is stands in the common name.
@@ -72,6 +72,7 @@ func openAuthority(der, seed []byte) (*authority, error) {
 	return a, nil
 }
 
+// serial returns a random serial number for a certificate.
 func serial() *big.Int {
 	var b [16]byte
 	rand.Read(b[:])
@@ -121,6 +122,7 @@ func (a *authority) configTLS(certificate []byte, key ed25519.PrivateKey) (serve
 	return server, client, nil
 }
 
+// baseTLS returns the TLS settings that all connections of agents have.
 func baseTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:                  tls.VersionTLS13,
@@ -131,8 +133,8 @@ func baseTLS() *tls.Config {
 	}
 }
 
-// newcomerTLS returns the TLS settings of one who has no certificate yet and knows the authority by
-// its fingerprint only.
+// newcomerTLS returns the TLS settings of an agent that has no certificate yet and knows the
+// authority by its fingerprint only.
 func newcomerTLS(t token) *tls.Config {
 	c := baseTLS()
 	// the chain is verified below, from the certificate that has the fingerprint
@@ -157,8 +159,10 @@ var errOtherAuthority = errors.New("the agent there belongs to another job than 
 
 // identity is who a peer is, by its certificate.
 type identity struct {
-	host fabric.Host // "" of one that has answered, or showed no certificate
-	key  string      // tells it from another agent that goes by the same name
+	host fabric.Host // name of the agent; "" = it has answered, or showed no certificate
+	// key is the agent's public key as in its certificate: tells it from another agent that goes by
+	// the same name.
+	key string
 }
 
 // identify returns who is at the other end of a connection whose certificate has been verified;

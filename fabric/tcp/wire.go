@@ -13,20 +13,24 @@ import (
 // KiB costs more than its encryption.
 type wire struct {
 	*socket
-	in    *bufio.Reader
-	heard *atomic.Int64 // when something came last on its link, as sinceStart; nil = no link yet
+	in *bufio.Reader // reads ahead of TLS
+	// heard is when something came last on the stream's link, in nanoseconds of sinceStart; nil =
+	// it has no link yet.
+	heard *atomic.Int64
 
-	mu   sync.Mutex // TLS may answer while it reads
-	most int        // how many bytes are gathered; 0 = everything is written at once
-	out  []byte     // the bytes gathered; nil before the first, as most streams of data have none
+	mu          sync.Mutex // guards the fields below: TLS may write an answer while it reads
+	gatherLimit int        // how many bytes are gathered; 0 = everything is written at once
+	// out is the bytes gathered; nil before the first, as most streams of data have none.
+	out []byte
 }
 
 const (
-	readAhead    = 64 << 10
+	readAhead    = 64 << 10 // bytes read from a connection at a time
 	gatherWords  = 32 << 10 // bytes gathered before they are written to a control stream
 	gatherPieces = 64 << 10 // bytes gathered before they are written to a stream of data
 )
 
+// start is where sinceStart begins.
 var start = time.Now()
 
 // sinceStart is the clock of this process: it never goes back.
@@ -38,7 +42,7 @@ func newWire(c *net.TCPConn) *wire {
 	return w
 }
 
-// source is the connection below the buffer.
+// source is a wire as its buffer reads it: from the socket, noting when something came.
 type source wire
 
 func (s *source) Read(b []byte) (int, error) {
@@ -49,24 +53,26 @@ func (s *source) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Read reads what the peer sent, through the buffer.
 func (w *wire) Read(b []byte) (int, error) { return w.in.Read(b) }
 
-// gather makes Write wait for Flush, or until so many bytes have come together.
-func (w *wire) gather(n int) { w.most = n }
+// setGatherLimit makes Write keep bytes until Flush, or until there are more than n.
+func (w *wire) setGatherLimit(n int) { w.gatherLimit = n }
 
+// Write gathers b, or writes it together with what was gathered before.
 func (w *wire) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.out)+len(b) > w.most {
+	if len(w.out)+len(b) > w.gatherLimit {
 		if err := w.flush(); err != nil {
 			return 0, err
 		}
-		if len(b) > w.most {
+		if len(b) > w.gatherLimit {
 			return w.socket.Write(b)
 		}
 	}
 	if w.out == nil {
-		w.out = make([]byte, 0, w.most)
+		w.out = make([]byte, 0, w.gatherLimit)
 	}
 	w.out = append(w.out, b...)
 	return len(b), nil
@@ -79,6 +85,7 @@ func (w *wire) Flush() error {
 	return w.flush()
 }
 
+// flush is Flush; w.mu is held.
 func (w *wire) flush() error {
 	if len(w.out) == 0 {
 		return nil
