@@ -27,6 +27,7 @@ func Append(b []byte, v any) ([]byte, error) {
 	return append(b, '.'), err
 }
 
+// maxNested bounds the depth of the values that Append writes.
 const maxNested = 200
 
 func appendValue(b []byte, v any, depth int) ([]byte, error) {

@@ -131,6 +131,7 @@ func encode(args []any) (any, error) {
 	return latin1(args[0])
 }
 
+// latin1 encodes a text in Latin-1.
 func latin1(v any) ([]byte, error) {
 	s, ok := v.(string)
 	if !ok {
@@ -146,6 +147,7 @@ func latin1(v any) ([]byte, error) {
 	return b, nil
 }
 
+// bytearray makes bytes or a bytearray, which both become []byte.
 func bytearray(args []any) (any, error) {
 	switch len(args) {
 	case 0:

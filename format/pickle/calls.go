@@ -13,6 +13,7 @@ const maxName = 1024
 // python3 maps the modules of Python 2 that protocol 2 writes to their names of today.
 var python3 = map[string]string{"__builtin__": "builtins", "copy_reg": "copyreg"}
 
+// global executes GLOBAL: it reads a module and a name, and pushes what they name.
 func (m *machine) global() error {
 	module, err := m.line()
 	if err != nil {
@@ -25,7 +26,7 @@ func (m *machine) global() error {
 	return m.pushGlobal(module, name)
 }
 
-// line reads up to the end of a line.
+// line reads the rest of a line of text, and its end.
 func (m *machine) line() (string, error) {
 	n := bytes.IndexByte(m.data[m.at:min(len(m.data), m.at+maxName)], '\n')
 	if n < 0 {
@@ -49,6 +50,7 @@ func (m *machine) stackGlobal() error {
 	return m.pushGlobal(module, name)
 }
 
+// pushGlobal pushes a global, if it is allowed.
 func (m *machine) pushGlobal(module, name string) error {
 	if now, ok := python3[module]; ok {
 		module = now
@@ -60,6 +62,8 @@ func (m *machine) pushGlobal(module, name string) error {
 	return m.push(g, costGlobal+int64(len(module)+len(name)))
 }
 
+// lookUp finds a global among those that the pickle may mention; the constructor is nil for one
+// that may not be called.
 func (m *machine) lookUp(g Global) (Constructor, bool) {
 	for _, list := range []Globals{m.Globals, m.More, Builtins} {
 		if c, ok := list[g]; ok {
@@ -69,7 +73,8 @@ func (m *machine) lookUp(g Global) (Constructor, bool) {
 	return nil, false
 }
 
-// reduce records the call of a global.
+// reduce executes REDUCE and NEWOBJ: it pops a global and a tuple, and pushes the value that stands
+// for the call.
 func (m *machine) reduce() error {
 	v, err := m.pop(2)
 	if err != nil {
@@ -82,6 +87,7 @@ func (m *machine) reduce() error {
 	return m.call(v[0], args)
 }
 
+// newWithKeywords executes NEWOBJ_EX, a call with keywords, of which there may be none.
 func (m *machine) newWithKeywords() error {
 	v, err := m.pop(3)
 	if err != nil {
@@ -94,6 +100,7 @@ func (m *machine) newWithKeywords() error {
 	return m.call(v[0], args)
 }
 
+// call pushes the value that stands for the call of a global.
 func (m *machine) call(what any, args Tuple) error {
 	g, ok := what.(Global)
 	if !ok {

@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// instructions are those of the protocols 2 to 5 (Python's pickletools documents each), without
-// those that reach outside the file: extension codes and buffers out of band; and without the text
-// forms of protocol 0, which nothing has written for long.
+// instructions has, by its byte, each instruction of the protocols 2 to 5 (Python's pickletools
+// documents each), without those that reach outside the file: extension codes and buffers out of
+// band; and without the text forms of protocol 0, which nothing has written for long.
 var instructions = [256]func(*machine) error{
 	0x80: (*machine).protocol,
 	0x95: (*machine).frame,
@@ -74,6 +74,7 @@ var instructions = [256]func(*machine) error{
 	'Q':  (*machine).persistent,
 }
 
+// protocol refuses pickles of other protocols than 2 to 5.
 func (m *machine) protocol() error {
 	b, err := m.take(1)
 	if err == nil && (b[0] < 2 || b[0] > 5) {
@@ -88,6 +89,7 @@ func (m *machine) frame() error {
 	return err
 }
 
+// stop ends the pickle; its value is alone on the stack.
 func (m *machine) stop() error {
 	if len(m.stack) != 1 || len(m.marks) != 0 {
 		return fmt.Errorf("the pickle ends with %d values and %d marks on the stack instead of "+
@@ -97,6 +99,7 @@ func (m *machine) stop() error {
 	return nil
 }
 
+// unsigned reads an integer of n bytes that is not negative.
 func (m *machine) unsigned(n uint64) error {
 	x, err := m.number(n)
 	if err != nil {
@@ -113,6 +116,7 @@ func (m *machine) binint() error {
 	return m.push(int64(int32(x)), costNumber)
 }
 
+// long reads an integer in two's complement, whose length is a number of n bytes.
 func (m *machine) long(n uint64) error {
 	b, err := m.lengthPrefixed(n)
 	if err != nil {
@@ -136,7 +140,8 @@ func (m *machine) float() error {
 	return m.push(math.Float64frombits(bits), costNumber)
 }
 
-// latin reads a str of Python 2, each byte of which is a character.
+// latin reads a str of Python 2, each byte of which is a character. Its length is a number of n
+// bytes.
 func (m *machine) latin(n uint64) error {
 	b, err := m.lengthPrefixed(n)
 	if err != nil {
@@ -150,6 +155,7 @@ func (m *machine) latin(n uint64) error {
 	return m.push(text.String(), costText)
 }
 
+// text reads a text in UTF-8, whose length is a number of n bytes.
 func (m *machine) text(n uint64) error {
 	b, err := m.lengthPrefixed(n)
 	if err != nil {
@@ -161,6 +167,7 @@ func (m *machine) text(n uint64) error {
 	return m.push(string(b), costText)
 }
 
+// bytes reads bytes, whose length is a number of n bytes.
 func (m *machine) bytes(n uint64) error {
 	b, err := m.lengthPrefixed(n)
 	if err != nil {
@@ -169,6 +176,7 @@ func (m *machine) bytes(n uint64) error {
 	return m.push(slices.Clone(b), costBytes)
 }
 
+// mark sets a mark at the top of the stack.
 func (m *machine) mark() error {
 	if len(m.marks) == maxMarks {
 		return fmt.Errorf("more than %d marks on the stack, which is the limit", maxMarks)
@@ -177,6 +185,7 @@ func (m *machine) mark() error {
 	return nil
 }
 
+// tuple pushes a tuple of items that were popped.
 func (m *machine) tuple(items []any, err error) error {
 	if err != nil {
 		return err
@@ -234,6 +243,7 @@ func (m *machine) update(items []any, err error) error {
 	return m.allocate(itemBytes * int64(cap(d.Items)-before))
 }
 
+// put executes the PUT instructions: it notes the value on the top of the stack in the memo.
 func (m *machine) put(key uint64, err error) error {
 	if err != nil {
 		return err
@@ -255,6 +265,7 @@ func (m *machine) put(key uint64, err error) error {
 	return m.allocate(sparseBytes)
 }
 
+// get executes the GET instructions: it pushes an entry of the memo.
 func (m *machine) get(key uint64, err error) error {
 	if err != nil {
 		return err

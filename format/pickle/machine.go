@@ -17,9 +17,9 @@ import (
 type Options struct {
 	File    string  // name of the file, for errors
 	Offset  int64   // offset in the file at which the pickle starts
-	Globals Globals // globals besides Builtins
-	More    Globals // further globals
-	// resolves references to outside; nil refuses them.
+	Globals Globals // globals that the pickle may mention besides Builtins; may be nil
+	More    Globals // further globals; may be nil
+	// Persistent resolves references to data outside the pickle; nil refuses them.
 	Persistent func(id any) (any, error)
 	// Memory bounds the bytes of the values, besides those of texts in the pickle. 0 means
 	// Bound(data, PerByte, MaxMemory).
@@ -65,15 +65,15 @@ const (
 type machine struct {
 	Options
 	data       []byte
-	at         int // offset of the next byte
-	op         int // offset of the current instruction
+	at         int // offset in data of the next byte
+	op         int // offset in data of the current instruction
 	stack      []any
-	marks      []int // heights of the stack
-	memo       memo
-	sparse     map[uint64]any // entries of the memo whose numbers are not consecutive
-	limit      int64
-	memoryLeft int64 // bytes of memory that may still be used
-	done       bool
+	marks      []int          // heights of the stack at which marks were set, ascending
+	memo       memo           // entries of the memo with the numbers from 0 to memo.length-1
+	sparse     map[uint64]any // all other entries of the memo, by number
+	limit      int64          // bytes of memory that the values may take
+	memoryLeft int64          // bytes of memory that may still be used; negative = too many were
+	done       bool           // whether the pickle has ended
 }
 
 // Load builds the value of a pickle, all of data.
@@ -158,6 +158,7 @@ func appendGrown[T any](list []T, size int64, items ...T) ([]T, int64) {
 	return list, size * int64(cap(list)-before)
 }
 
+// push puts a value on the stack, and accounts for its memory.
 func (m *machine) push(v any, cost int64) error {
 	if len(m.stack) == maxStack {
 		return fmt.Errorf("more than %d values on the stack, which is the limit", maxStack)
@@ -168,14 +169,16 @@ func (m *machine) push(v any, cost int64) error {
 
 // A memo is a list that grows without being copied: it is the longest list that a pickle makes.
 type memo struct {
-	blocks [][]any
-	length uint64
+	blocks [][]any // each of memoBlock entries
+	length uint64  // number of entries in use
 }
 
 const memoBlock = 64
 
+// at returns the place of entry i, which is below length.
 func (l *memo) at(i uint64) *any { return &l.blocks[i/memoBlock][i%memoBlock] }
 
+// add adds an entry with the number length.
 func (l *memo) add(v any) {
 	if l.length%memoBlock == 0 {
 		l.blocks = append(l.blocks, make([]any, memoBlock))
@@ -186,8 +189,8 @@ func (l *memo) add(v any) {
 
 var errStack = errors.New("the instruction finds too little on the stack; the file is broken")
 
-// bottom returns the height below which the current instruction may not take values: those below
-// the last mark.
+// bottom returns the height of the stack at the last mark; 0 without a mark. An instruction may not
+// take the values below it.
 func (m *machine) bottom() int {
 	if n := len(m.marks); n > 0 {
 		return m.marks[n-1]
@@ -217,6 +220,7 @@ func (m *machine) popMark() ([]any, error) {
 	return top, nil
 }
 
+// top returns the value on the top of the stack, which stays there.
 func (m *machine) top() (any, error) {
 	if len(m.stack) == m.bottom() {
 		return nil, errStack
@@ -245,6 +249,7 @@ func long(b []byte) any {
 	return x
 }
 
+// reversed returns a copy of b in the other byte order.
 func reversed(b []byte) []byte {
 	r := slices.Clone(b)
 	slices.Reverse(r)

@@ -26,8 +26,10 @@ type Set struct {
 // stands twice; to Python the last one counts.
 type Dict struct {
 	Items []Item
-	index map[string]int // string keys of the first indexed items
-	ready int
+	// index has, by string key, the index in Items of the last item with the key among the first
+	// indexed items. It is nil for a small dict.
+	index   map[string]int
+	indexed int // number of items, from the first on, whose keys are in index
 }
 
 // An Item is a key with its value.
@@ -58,9 +60,9 @@ func (d *Dict) find(key string) int {
 	if d.index == nil {
 		d.index = map[string]int{}
 	}
-	for ; d.ready < len(d.Items); d.ready++ {
-		if s, ok := d.Items[d.ready].Key.(string); ok {
-			d.index[s] = d.ready
+	for ; d.indexed < len(d.Items); d.indexed++ {
+		if s, ok := d.Items[d.indexed].Key.(string); ok {
+			d.index[s] = d.indexed
 		}
 	}
 	if i, ok := d.index[key]; ok {
@@ -115,8 +117,8 @@ func (g Global) String() string { return g.Module + "." + g.Name }
 // An Object records a call of a global, which was not made.
 type Object struct {
 	Class Global
-	Args  []any
-	State any // state from __reduce__ or __dict__
+	Args  []any // arguments of the call
+	State any   // state from __reduce__ or __dict__; nil = none
 }
 
 // A Member is a member of an enumeration, by its name in the pickle, which is not looked up.
@@ -169,7 +171,7 @@ type Globals map[Global]Constructor
 func Inert(classes ...string) Globals {
 	g := Globals{}
 	for _, c := range classes {
-		name := split(c)
+		name := splitGlobal(c)
 		g[name] = func(args []any) (any, error) { return &Object{Class: name, Args: args}, nil }
 	}
 	return g
@@ -179,12 +181,13 @@ func Inert(classes ...string) Globals {
 func Names(names ...string) Globals {
 	g := Globals{}
 	for _, n := range names {
-		g[split(n)] = nil
+		g[splitGlobal(n)] = nil
 	}
 	return g
 }
 
-func split(name string) Global {
+// splitGlobal splits module.name at the last dot, of which there is one.
+func splitGlobal(name string) Global {
 	i := strings.LastIndexByte(name, '.')
 	return Global{name[:i], name[i+1:]}
 }
@@ -199,8 +202,8 @@ func (e *UnknownGlobal) Error() string {
 
 // An Error is why a pickle cannot be read, with the place in its file.
 type Error struct {
-	File   string
-	Offset int64
+	File   string // name of the file
+	Offset int64  // offset in the file of the instruction that failed
 	Err    error
 }
 
