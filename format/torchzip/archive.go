@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
+// maxPickle bounds the bytes of the pickle of a file.
 const maxPickle = 512 << 20
 
 // A File is a file that torch.save wrote.
@@ -29,7 +30,7 @@ type File struct {
 // An archive is the zip archive of a file.
 type archive struct {
 	*directory
-	folder string // folder of all entries
+	folder string // the folder inside the archive that holds all entries; never ""
 }
 
 // Open reads the pickle of a file. It may mention the globals of torch's tensors, of
@@ -106,6 +107,7 @@ func checkOverlap(list []format.Record) error {
 	return nil
 }
 
+// openAt is OpenAt, whose errors do not name the file.
 func openAt(file *format.File, at, size int64, more pickle.Globals) (*File, error) {
 	a, err := readDirectory(file, at, size)
 	if err != nil {
@@ -171,7 +173,8 @@ func readDirectory(file *format.File, at, size int64) (*archive, error) {
 	return a, nil
 }
 
-// read reads a whole entry, and compares its checksum.
+// read reads a whole entry of up to most bytes, and compares its checksum. It returns the offset of
+// the data in the file too.
 func (a *archive) read(m *member, most int64) ([]byte, int64, error) {
 	if m.size > most {
 		return nil, 0, fmt.Errorf("entry %q has %d bytes, the limit is %d", a.name(m), m.size, most)
@@ -201,6 +204,7 @@ func (a *archive) small(name string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
+// pickle reads the pickle of the file, and returns its offset in the file too.
 func (a *archive) pickle() ([]byte, int64, error) {
 	return a.read(a.find(a.folder+"/data.pkl"), maxPickle)
 }

@@ -30,21 +30,22 @@ const (
 // A directory is the entries of an archive.
 type directory struct {
 	file    *format.File
-	at, end int64    // range of the archive in its file
-	names   []byte   // names of all members
-	members []member // members by name
-	buffer  []byte
+	at, end int64    // range of the archive in its file, in bytes
+	names   []byte   // names of all members, one after the other
+	members []member // in the order of their names
+	buffer  []byte   // memory for one header, which is used again
 }
 
 // A member is an entry of an archive.
 type member struct {
 	from, to uint32 // range of its name in names
-	sum      uint32
-	size     int64
-	header   int64 // offset of its local header in the archive
-	data     int64 // offset of its data in the file; 0 = not looked up yet
+	sum      uint32 // CRC-32 of the data; 0 = torch wrote none, or the sum is 0
+	size     int64  // bytes of the data
+	header   int64  // offset of its local header in the archive
+	data     int64  // offset of its data in the file; 0 = not looked up yet
 }
 
+// name returns the name of a member.
 func (d *directory) name(m *member) string { return string(d.names[m.from:m.to]) }
 
 // find returns the member of a name, or nil.

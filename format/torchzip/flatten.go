@@ -13,9 +13,9 @@ import (
 // Bounds on a walk over a pickle: lists can contain themselves, and each other many times over.
 const (
 	maxDepth  = 64
-	maxPath   = 4096
-	maxMemory = 512 << 20
-	costStep  = 64
+	maxPath   = 4096      // bytes of a name
+	maxMemory = 512 << 20 // bytes of names and values
+	costStep  = 64        // bytes that each step counts for, besides what it copies
 )
 
 // Read opens a file as a checkpoint of its own. Names are the keys of nested dicts, joined by dots.
@@ -49,10 +49,11 @@ func (f *File) flatten(w *walker, prefix string, v any) error {
 	return nil
 }
 
+// A walker adds what is in a pickle to a checkpoint, within bounds on depth and memory.
 type walker struct {
 	c          *format.Checkpoint
-	memoryLeft int  // bytes of memory that may still be used
-	empty      bool // whether dicts without a key are values
+	memoryLeft int  // bytes of memory that the walk may still use
+	empty      bool // whether a dict without a key becomes a value; else it vanishes
 }
 
 // enter counts a step, and the bytes that it copies.

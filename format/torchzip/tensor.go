@@ -14,17 +14,17 @@ type Tensor struct {
 	DType tensor.DType
 	Shape tensor.Shape
 
-	file    string
-	offset  int64 // offset of the first element in the file
-	strides []int // in elements
+	file    string // name of the file that has the elements
+	offset  int64  // offset of the first element in the file, in bytes
+	strides []int  // distance between neighbours in each dimension, in elements
 }
 
 // A storage is an entry of the archive with elements.
 type storage struct {
-	dtype tensor.DType // 0 = an untyped storage
-	file  string
-	at    int64
-	bytes int64
+	dtype tensor.DType // type of the elements; 0 = an untyped storage
+	file  string       // name of the file that has the archive
+	at    int64        // offset of the elements in the file, in bytes
+	bytes int64        // size of the elements, in bytes
 }
 
 // Kind returns what Python calls the type of a tensor.
@@ -73,7 +73,8 @@ func DType(v any) (tensor.DType, error) {
 	return d, nil
 }
 
-// storage resolves ("storage", class, key, device, elements).
+// storage resolves the reference ("storage", class, key, device, elements) of the pickle to a
+// *storage.
 func (f *File) storage(id any) (any, error) {
 	t, ok := id.(pickle.Tuple)
 	if !ok || len(t) != 5 || t[0] != "storage" {
@@ -132,6 +133,7 @@ var Globals = rebuilders.With(
 	pickle.Names(keys(dtypes)...),
 )
 
+// keys returns the keys of a list of names, in no order.
 func keys(m map[string]tensor.DType) (names []string) {
 	for name := range m {
 		names = append(names, name)
@@ -147,6 +149,7 @@ func first(args []any) (any, error) {
 	return args[0], nil
 }
 
+// size implements torch.Size, which is a tuple.
 func size(args []any) (any, error) {
 	if len(args) == 1 {
 		if t, ok := args[0].(pickle.Tuple); ok {
@@ -176,7 +179,7 @@ func rebuildFromType(args []any) (any, error) {
 	return build(inner)
 }
 
-// rebuild reads (storage, offset, shape, strides, …), and least arguments.
+// rebuild reads (storage, offset, shape, strides, …), of which there must be at least least.
 func rebuild(args []any, least int) (any, error) {
 	if len(args) < least {
 		return nil, fmt.Errorf("%d arguments, it takes %d", len(args), least)
@@ -187,7 +190,7 @@ func rebuild(args []any, least int) (any, error) {
 			pickle.KindWithArticle(args[0]))
 	}
 	if len(args) > 6 {
-		if err := plain(args[6]); err != nil {
+		if err := refuseLazy(args[6]); err != nil {
 			return nil, err
 		}
 	}
@@ -209,16 +212,16 @@ func rebuildTyped(args []any) (any, error) {
 		return nil, err
 	}
 	if len(args) > 7 {
-		if err := plain(args[7]); err != nil {
+		if err := refuseLazy(args[7]); err != nil {
 			return nil, err
 		}
 	}
 	return view(s, d, args[1:4])
 }
 
-// plain refuses the metadata of tensors whose bytes are not yet their values: conjugated and
+// refuseLazy refuses the metadata of tensors whose bytes are not yet their values: conjugated and
 // negated views.
-func plain(metadata any) error {
+func refuseLazy(metadata any) error {
 	d, ok := metadata.(*pickle.Dict)
 	if !ok {
 		return nil

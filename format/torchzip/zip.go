@@ -15,14 +15,15 @@ const alignment = 64
 // others write.
 type entry struct {
 	name  string
-	bytes []byte
-	size  int64 // size of an entry without bytes
+	bytes []byte // the data; nil = elements that others write
+	size  int64  // size of the data of an entry whose bytes are nil
 
-	at     int64   // offset of its data in the archive
-	header int64   // offset of its local header
-	sums   []int64 // where the checksum of its elements goes
+	at     int64   // offset of the data in the archive
+	header int64   // offset of the local header in the archive
+	sums   []int64 // offsets in the file of the checksum of elements, once in each header
 }
 
+// length returns the size of the data, in bytes.
 func (e *entry) length() int64 {
 	if e.bytes != nil {
 		return int64(len(e.bytes))
@@ -69,12 +70,13 @@ type framer struct {
 	bytes  []byte // bytes before at that are in no frame yet
 }
 
+// add adds bytes behind those before.
 func (w *framer) add(b []byte) {
 	w.bytes = append(w.bytes, b...)
 	w.at += int64(len(b))
 }
 
-// skip leaves n bytes to others.
+// skip ends the frame under way, and leaves the next n bytes of the file to others.
 func (w *framer) skip(n int64) {
 	if len(w.bytes) > 0 {
 		w.output.Frames = append(w.output.Frames,
@@ -85,8 +87,8 @@ func (w *framer) skip(n int64) {
 	w.at += n
 }
 
-// header adds one of the headers of an entry, without the checksum, which starts at hole, where
-// that is not known yet.
+// header adds one of the headers of an entry. Where the checksum is not known yet, it is left out:
+// four bytes of the header, from hole on.
 func (w *framer) header(e *entry, b []byte, hole int) {
 	if e.bytes != nil {
 		w.add(b)
@@ -104,6 +106,7 @@ const (
 	elsewhere16 = 0xffff
 )
 
+// narrow returns n for a field of 32 bits, or the mark where n does not fit.
 func narrow(n int64) uint32 {
 	if n >= elsewhere32 {
 		return elsewhere32
@@ -149,6 +152,7 @@ func (e *entry) localHeader(base int64) []byte {
 	return append(append(b, e.name...), extra...)
 }
 
+// directoryHeader is the header of the entry in the directory.
 func (e *entry) directoryHeader() []byte {
 	extra := wide(e.length(), e.length(), e.header)
 	b := append([]byte{'P', 'K', 1, 2, 45, 0}, e.fields(len(extra))...)
