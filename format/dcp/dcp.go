@@ -22,13 +22,14 @@ import (
 const MetadataName = ".metadata"
 
 const (
-	maxMetadata       = 2 << 30
-	maxMetadataMemory = 8 << 30
+	maxMetadata       = 2 << 30 // bytes of .metadata
+	maxMetadataMemory = 8 << 30 // bytes of memory that its values may take
 
 	module   = "torch.distributed.checkpoint."
 	megatron = "megatron.core.dist_checkpointing.strategies.torch."
 )
 
+// globals are what .metadata may mention.
 var globals = torchzip.Globals.With(pickle.Inert(
 	module+"metadata.Metadata", module+"metadata.TensorStorageMetadata",
 	module+"metadata.BytesStorageMetadata",
@@ -43,33 +44,34 @@ var globals = torchzip.Globals.With(pickle.Inert(
 	megatron+"MCoreSavePlan",
 ))
 
-// A stored is where an item lies in a file.
-type stored struct {
-	file           string
-	offset, length int64
+// A location is where an item lies in a file.
+type location struct {
+	file           string // path of the file below the checkpoint
+	offset, length int64  // range of what torch.save wrote for the item, in bytes
 }
 
 // A reader is a checkpoint that is being read.
 type reader struct {
 	format.Checkpoint
 	files *format.Files
-	items map[string]stored // items by key
-	first map[string]int    // lowest rank that has written a part of each name
-	// globals that the pickles of other items than tensors may mention, besides torch's.
+	items map[string]location // where each item lies, by key
+	first map[string]int      // by name, the lowest rank that has written a part of the item
+	// extraGlobals are what the pickles of items that are not tensors may mention, besides torch's.
 	extraGlobals pickle.Globals
 }
 
 // rankFile matches the files of a rank.
 var rankFile = regexp.MustCompile(`^__(\d{1,9})_\d+\.distcp$`)
 
-// key joins a name and the offset of a chunk, or "" if the item is not a tensor.
+// key is the key of an item: its name, and the offset of a chunk as text, "" if the item is not a
+// tensor.
 func key(name, offset string) string { return name + "\x00" + offset }
 
-// Read reads a folder. The pickles of items that are not tensors may mention the globals in extra,
-// besides those of torch.
+// Read reads a folder. The pickles of items that are not tensors may mention the globals in
+// known, besides those of torch.
 func Read(files *format.Files, known pickle.Globals) (*format.Checkpoint, error) {
 	r := &reader{Checkpoint: format.Checkpoint{Format: "torch DCP"}, files: files,
-		items: map[string]stored{}, first: map[string]int{}, extraGlobals: known}
+		items: map[string]location{}, first: map[string]int{}, extraGlobals: known}
 	text, err := files.ReadAll(MetadataName, maxMetadata)
 	if err != nil {
 		return nil, err
@@ -86,6 +88,7 @@ func Read(files *format.Files, known pickle.Globals) (*format.Checkpoint, error)
 	return &r.Checkpoint, r.Finish()
 }
 
+// metadata reads what .metadata says: where each item lies, and then the items.
 func (r *reader) metadata(root any) error {
 	tensors, err := pickle.Get[*pickle.Dict](root, "state_dict_metadata")
 	if err != nil {
@@ -139,7 +142,7 @@ func (r *reader) item(item pickle.Item) error {
 		}
 		at = fmt.Sprint(span)
 	}
-	s := stored{}
+	s := location{}
 	if s.file, err = pickle.Get[string](item.Value, "relative_path"); err != nil {
 		return err
 	}
@@ -167,6 +170,7 @@ func (r *reader) item(item pickle.Item) error {
 	return nil
 }
 
+// tensor reads an entry of state_dict_metadata that is a tensor, and the header of each chunk.
 func (r *reader) tensor(name string, o *pickle.Object) error {
 	t := format.Tensor{Name: name}
 	properties, err := pickle.Get[*pickle.Object](o, "properties")
@@ -202,6 +206,7 @@ func (r *reader) tensor(name string, o *pickle.Object) error {
 	return nil
 }
 
+// chunk reads one chunk of a tensor, and checks that the file has it.
 func (r *reader) chunk(t *format.Tensor, c any) (format.Piece, error) {
 	var none format.Piece
 	offset, err := pickle.Get[any](c, "offsets")

@@ -18,18 +18,18 @@ const version = "1.0.0"
 type layout struct {
 	*format.Output
 	aliases map[string][]string     // as Content.Aliases
-	tensors map[string]int          // index in Output.Tensors of each name
-	chunks  map[string]*pickle.List // chunks of each tensor
+	tensors map[string]int          // by name, the index of the tensor in Output.Tensors
+	chunks  map[string]*pickle.List // by name, the chunks of the tensor in state
 	state   *pickle.Dict            // state_dict_metadata
 	plan    *pickle.Dict            // planner_data: the path of each item, which is its name
 	items   *pickle.Dict            // storage_data
-	sizes   map[string]int64        // bytes of each file so far
-	seen    map[string]bool         // chunks and values that are laid out
+	sizes   map[string]int64        // by file, the bytes that are laid out in it so far
+	seen    map[string]bool         // keys of the chunks that are laid out
 }
 
 // A Content is what a checkpoint is laid out from.
 type Content struct {
-	// shards that each rank writes; no two ranks write the same shard.
+	// Ranks has the shards that each rank writes. No two ranks write the same shard.
 	Ranks   [][]format.Shard
 	Values  []format.Value // values, which the first rank writes
 	Objects []Object       // objects, which the first rank writes
@@ -152,6 +152,7 @@ func (l *layout) describe(name string, s format.Shard) {
 		torchSize(s.Shape), "chunks", l.chunks[name]))
 }
 
+// item adds an item to state_dict_metadata and planner_data.
 func (l *layout) item(name string, what any) {
 	l.state.Items = append(l.state.Items, pickle.Item{Key: name, Value: what})
 	l.plan.Items = append(l.plan.Items, pickle.Item{Key: name, Value: pickle.Tuple{name}})
@@ -206,6 +207,7 @@ func (l *layout) store(file string, at, size int64, name string, offset, hint an
 	})
 }
 
+// metadata is the content of .metadata.
 func (l *layout) metadata() ([]byte, error) {
 	meta := object("metadata.StorageMeta", "checkpoint_id", nil, "save_id", nil, "load_id", nil,
 		"modules", &pickle.List{})
@@ -214,6 +216,7 @@ func (l *layout) metadata() ([]byte, error) {
 			"storage_data", l.items, "storage_meta", meta, "version", version))
 }
 
+// class returns a class of package torch.distributed.checkpoint.
 func class(name string) pickle.Global {
 	name = module + name
 	i := strings.LastIndexByte(name, '.')
