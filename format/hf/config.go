@@ -13,7 +13,7 @@ import (
 const (
 	// ConfigName is the file that Hugging Face's libraries keep beside the tensors of a model.
 	ConfigName = "config.json"
-	// MaxConfig bounds its size in bytes.
+	// MaxConfig bounds the size of a configuration in bytes.
 	MaxConfig = 4 << 20
 
 	maxHeads  = 1 << 20
@@ -23,13 +23,13 @@ const (
 
 // A Config is what a configuration says about the shape of a model. 0 means that it says nothing.
 type Config struct {
-	Type       string // type of model, such as llama
-	Heads      int    // heads of q in each layer
-	KVHeads    int    // heads of k and v in each layer
-	HeadSize   int    // rows of one head of k or v
-	Vocabulary int    // rows of the vocabulary
-	Layers     int
-	// whether the output layer shares the weights of the embedding; nil = not said.
+	Type       string // type of model, such as llama; "" = not said
+	Heads      int    // number of heads of q in each layer
+	KVHeads    int    // number of heads of k and v in each layer
+	HeadSize   int    // number of rows of one head of k or v
+	Vocabulary int    // number of rows of the vocabulary
+	Layers     int    // number of layers
+	// Tied says whether the output layer shares the weights of the embedding; nil = not said.
 	Tied *bool
 
 	// AttentionBias and MLPBias say whether there are biases, where the type does not tell.

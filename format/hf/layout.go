@@ -60,6 +60,7 @@ func Layout(tensors []format.Tensor, metadata map[string]string, most int64) (*f
 	return o, o.Finish()
 }
 
+// wholeTensors returns the tensors that one file holds.
 func wholeTensors(h *safetensors.Header, file string) (list []format.Tensor) {
 	for _, t := range h.Tensors {
 		list = append(list, wholeTensor(h, t, file))

@@ -23,23 +23,24 @@ import (
 )
 
 const (
-	maxIndex = 256 << 20
+	maxIndex = 256 << 20 // bytes of an index
 
 	// shardingInfo is the key of the metadata for the offsets of shards in torch's distributed
 	// checkpoint.
 	shardingInfo = "DCP_SHARDING_INFO"
-	metadata     = "__metadata__"
+	// metadata is the first part of the paths of values that come from the metadata of files.
+	metadata = "__metadata__"
 )
 
 // A reader is a checkpoint whose files are being read.
 type reader struct {
 	format.Checkpoint
 	files     *format.Files
-	index     map[string]int // index of each tensor, by name
-	values    map[string]string
-	differing map[string]bool // keys of the metadata that differ between files
+	index     map[string]int    // by name, the index of the tensor in Tensors
+	values    map[string]string // by key, the metadata of the last file that has the key
+	differing map[string]bool   // keys of the metadata that do not become values
 
-	origins map[string]*format.Origin // origins of the files that have one
+	origins map[string]*format.Origin // by file, the origin of each file that has one
 }
 
 func newReader(files *format.Files, kind string) *reader {
@@ -50,6 +51,7 @@ func newReader(files *format.Files, kind string) *reader {
 	}
 }
 
+// finish adds the metadata that the files have in common, and ends the reading.
 func (s *reader) finish() (*format.Checkpoint, error) {
 	for key, value := range s.values {
 		if !s.differing[key] {
