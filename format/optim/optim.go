@@ -22,13 +22,13 @@ const NamesKey = "param_names"
 const maxGroups = 1 << 16
 
 const (
-	groupsKey  = "param_groups."
+	groupsKey  = "param_groups."    // the part of a path below which groups stand
 	deepSpeeds = "optimizer_state." // prefix of paths in DeepSpeed's optimizers
 )
 
 // A Group is parameters that an optimizer treats alike.
 type Group struct {
-	Params []string
+	Params []string // names of the parameters, in their order if it is known
 	// Values are the learning rate and the like, by key. The first value of a key counts.
 	Values []format.Value
 }
@@ -39,8 +39,8 @@ type Optimizer struct {
 	// Ordered reports whether groups, and the parameters in them, are in the order of the
 	// optimizer.
 	Ordered      bool
-	WhyUnordered string // why they are not; "" = Ordered
-	Source       Source
+	WhyUnordered string // why the order is not known; "" = Ordered
+	Source       Source // who states the groups
 	// Where says where the groups are stated, for people: the prefix of the paths of values, or the
 	// flag for a file with groups.
 	Where string
@@ -49,15 +49,15 @@ type Optimizer struct {
 // A Source says who states the groups.
 type Source int
 
-// Sources.
+// The sources of groups.
 const (
-	// Sources of groups.
 	Torch Source = iota
 	DeepSpeed
 	Megatron
 	Given
 )
 
+// fileFlag is the flag for a file with groups.
 const fileFlag = "--groups"
 
 // groupPath matches the values of groups in checkpoints of DeepSpeed and Megatron.
@@ -226,6 +226,7 @@ func (o *Optimizer) applyGiven(given []Group, states map[string]bool) (*Optimize
 	return all, nil
 }
 
+// keys returns the keys of a set, in no order.
 func keys(set map[string]bool) (list []string) {
 	for k := range set {
 		list = append(list, k)

@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
+// statePart is the part of a path below which the state of parameters stands.
 const statePart = "state."
 
 // torchPrefix returns the prefix of the state of torch's optimizer, with a dot at the end, or ""
@@ -51,15 +52,16 @@ func torchPrefix(c *format.Checkpoint) (prefix string, err error) {
 // A torchReader reads the state of torch's optimizer.
 type torchReader struct {
 	c          *format.Checkpoint
-	prefix     string
-	given      []Group
-	readNumber func(*format.Tensor, []byte) error
-	renamed    map[string]string
-	// values by the name of a parameter, or the number of a group.
+	prefix     string                             // as torchPrefix returns it
+	given      []Group                            // groups that the user gave; nil = none
+	readNumber func(*format.Tensor, []byte) error // reads the elements of a tensor
+	renamed    map[string]string                  // by its new name, the old name of each tensor
+	// values has the values of groups, by the name of a parameter or the number of a group.
 	values map[string][]format.Value
-	order  []string // names in the order in which values mention them
+	order  []string // the keys of values, in the order in which the checkpoint has them
 }
 
+// read finds the groups, takes their values out of the checkpoint, and renames the state.
 func (t *torchReader) read() (*Optimizer, error) {
 	if err := t.takeGroupValues(); err != nil {
 		return nil, err
@@ -206,6 +208,7 @@ func (t *torchReader) readFlattened(o *Optimizer) error {
 	return nil
 }
 
+// alike reports whether two lists of values are equal.
 func alike(a, b []format.Value) bool {
 	return slices.EqualFunc(a, b, func(x, y format.Value) bool {
 		return x.Path == y.Path && reflect.DeepEqual(x.Data, y.Data)
