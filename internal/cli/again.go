@@ -8,7 +8,8 @@ import (
 // glance is how often a command looks whether a job or a file of it has changed.
 const glance = 50 * time.Millisecond
 
-// Poll calls f until it says that it is done, every now and then.
+// Poll calls f at once and then every 50 ms, until f says that it is done or fails, or ctx ends. It
+// returns f's error, or the cause of the end of ctx.
 func Poll(ctx context.Context, f func() (done bool, err error)) error {
 	ticker := time.NewTicker(glance)
 	defer ticker.Stop()

@@ -7,9 +7,9 @@ import (
 
 // AtLeast is a flag with a whole number, below a bound of which nothing can be meant.
 type AtLeast[T int | int64] struct {
-	n     *T
-	bound T
-	what  string // it takes
+	n     *T     // where the number goes; nil only in the zero value
+	bound T      // the smallest number that the flag takes
+	what  string // what the flag takes, for the error
 }
 
 // NewAtLeast makes a flag that sets n to a number from bound on. what says what the flag takes.

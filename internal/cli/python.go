@@ -29,7 +29,7 @@ func PythonEnv() map[string]string {
 	return nil
 }
 
-// CheckPython asks the interpreter which of the packages it cannot find.
+// CheckPython runs the interpreter, and fails if it does not find one of the packages.
 func CheckPython(ctx context.Context, python string, env map[string]string,
 	packages ...string) error {
 	const probe = "import sys, importlib.util; " +

@@ -12,6 +12,7 @@ import (
 // or without the /s.
 type Rate float64
 
+// rateText matches a rate: number, prefix, i, unit, /s.
 var rateText = regexp.MustCompile(`^([0-9.]+) ?([kKMGT]?)(i?)(B|bit)(/s)?$`)
 
 // Set implements pflag.Value.

@@ -19,7 +19,7 @@ func WriteToken(path, token string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("the token file: %w; use --token-file", err)
 	}
-	// nobody else can have opened it before
+	// A new file, which nobody else can have opened before it had its mode.
 	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
 		return fmt.Errorf("the token file: %w; use --token-file", err)
@@ -74,7 +74,7 @@ func ReadToken(ctx context.Context, stdin io.Reader, path string) (string, error
 	return token, nil
 }
 
-// WarnOpen says so if others on this host can read a token.
+// WarnOpen writes a warning to notes if other users of this host can read the token at path.
 func WarnOpen(notes io.Writer, path string) {
 	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() &&
 		info.Mode().Perm()&0o077 != 0 {

@@ -9,6 +9,8 @@ import (
 	"time"
 )
 
+// byteUnits are the units of sizes. FormatBytes uses the first three, ParseBytes all of them, the
+// longer names first.
 var byteUnits = []struct {
 	name  string
 	bytes int64

@@ -42,7 +42,7 @@ func RefuseFlags(flags *pflag.FlagSet, about string, names ...string) error {
 	return nil
 }
 
-// CheckAddress fails for the text of a flag that is no HOST:PORT; there need not be one.
+// CheckAddress fails for the text of a flag that is no HOST:PORT; text may be empty.
 func CheckAddress(flag, text string) error {
 	if text == "" {
 		return nil
@@ -126,6 +126,7 @@ func DidYouMean(word string, known []string) string {
 	return ""
 }
 
+// flagNames are the names of all flags of a command.
 func flagNames(cmd *cobra.Command) []string {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
