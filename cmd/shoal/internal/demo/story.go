@@ -29,17 +29,17 @@ const (
 // could; and puts together what the workers report about it. Every worker says when it has made the
 // first step with new members, and at the end what its audit found.
 type demoStory struct {
-	workers, steps int
-	tell           func(line string) // to who watches
+	workers, steps int               // number of workers at the start, and of steps in all
+	tell           func(line string) // shows a line to the people who watch
 
-	mu      sync.Mutex
-	killed  time.Time // zero = nobody was
-	victim  int       // its number
-	after   uint64    // the generation that it belonged to
-	recover time.Duration
-	ordered time.Time
-	joins   map[int]time.Duration // by number of the worker
-	ended   []map[string]float64  // the last reports
+	mu      sync.Mutex            // guards what follows
+	killed  time.Time             // when a worker was killed; zero = none was
+	victim  int                   // number of the worker that was killed
+	after   uint64                // generation in which the worker was killed
+	recover time.Duration         // time that the kill cost the slowest survivor
+	ordered time.Time             // when new workers were ordered; zero = not yet
+	joins   map[int]time.Duration // by number of the new worker, from the order to its first step
+	ended   []map[string]float64  // the last report of each worker
 }
 
 // play runs beside the job until there is nothing more to do or the job has ended.
@@ -126,10 +126,12 @@ func (s *demoStory) reported(worker int, m map[string]float64) {
 // outcome is what the last object of shoal demo --json says of a job that lost and gained workers.
 type outcome struct {
 	stepsLost, samplesLost, samplesRepeated int
-	handedOn                                int
-	recoverMS, joinMS                       []float64
-	equal                                   bool // all members at every step, and at the end
-	members                                 int  // at the end
+	// handedOn is the number of samples of the killed worker that other workers took over.
+	handedOn          int
+	recoverMS, joinMS []float64 // as in demoState
+	// equal says whether the parameters of all members were equal, at every step and at the end.
+	equal   bool
+	members int // number of members at the end
 }
 
 // outcome takes the worst of what the audits found; those of members that were there to the end

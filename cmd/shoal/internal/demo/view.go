@@ -55,13 +55,13 @@ type demoView struct {
 	json     bool
 	terminal bool
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards what follows
 	state demoState
-	start time.Time // of the workers
-	// when samples/s begins to count: at the first report, and for that when the last worker had
-	// joined
+	start time.Time // when the workers were started
+	// since is when samples/s begins to count: at the first report, and until then when the last
+	// worker had joined.
 	since   time.Time
-	before  float64 // samples until then
+	before  float64 // number of samples until since
 	dirty   bool    // the state has changed since it was shown
 	showing bool    // a line stands on the terminal
 }
@@ -72,6 +72,7 @@ func newDemoView(out io.Writer, f *demoFlags, worker string) *demoView {
 		state: demoState{Worker: worker, Steps: f.steps, Workers: f.workers}}
 }
 
+// started notes that the workers were started.
 func (v *demoView) started(dir string, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -83,12 +84,14 @@ func (v *demoView) started(dir string, now time.Time) {
 	}
 }
 
+// joined notes that one of the first workers has joined.
 func (v *demoView) joined(now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.since = now
 }
 
+// reported notes a worker's report of its progress.
 func (v *demoView) reported(metrics map[string]float64, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -122,6 +125,7 @@ func (v *demoView) say(line string) {
 	}
 }
 
+// finite returns a metric; nil = it is not there, or not finite.
 func finite(metrics map[string]float64, name string) *float64 {
 	if x, known := metrics[name]; known && !math.IsNaN(x) && !math.IsInf(x, 0) {
 		return &x
@@ -149,6 +153,7 @@ func (v *demoView) run(ctx context.Context) error {
 	}
 }
 
+// show prints the state if it has changed, or with JSON always.
 func (v *demoView) show(now time.Time) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -168,6 +173,7 @@ func (v *demoView) show(now time.Time) error {
 	return err
 }
 
+// encode prints the state as a JSON object; v.mu is held.
 func (v *demoView) encode() error {
 	s := v.state
 	s.Seconds = math.Round(1000*s.Seconds) / 1000
@@ -236,7 +242,8 @@ func (v *demoView) Write(text []byte) (int, error) {
 	return os.Stderr.Write(text)
 }
 
-// clear takes the line that rewrites itself off the terminal; it has to be shown again.
+// clear takes the line that rewrites itself off the terminal, and has it shown again later; v.mu is
+// held.
 func (v *demoView) clear() {
 	if v.showing {
 		fmt.Fprint(v.out, "\r\x1b[K")

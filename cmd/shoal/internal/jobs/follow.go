@@ -12,10 +12,10 @@ import (
 // tail reads what is appended to a file by and by.
 type tail struct {
 	path   string
-	offset int64
+	offset int64 // number of bytes from the start that need not come again
 }
 
-// newTail begins behind what is there.
+// newTail makes a tail that begins behind what the file has now.
 func newTail(path string) *tail {
 	t := &tail{path: path}
 	if info, err := os.Stat(path); err == nil {

@@ -16,12 +16,13 @@ import (
 // goal is what a running job is asked for, and comes to by and by.
 type goal struct {
 	job  *control.Job
-	what string       // such as "4 workers"
-	ask  func() error // the job for it
-	// after each look at the job; an error says why it will not come to it
+	what string       // the goal for people, such as "4 workers"
+	ask  func() error // asks the job for the goal
+	// reached reports, after each look at the job, whether the job has what it was asked for. Its
+	// error says why the job will not come to that.
 	reached func() (bool, error)
-	noWait  bool
-	json    bool
+	noWait  bool // whether to ask only
+	json    bool // whether to print JSON objects
 }
 
 // atGoal is the last line with --json.
@@ -72,6 +73,7 @@ func (g *goal) pursue(ctx context.Context, out io.Writer) error {
 	return err
 }
 
+// showEntry prints one entry of the ledger.
 func showEntry(out io.Writer, e launcher.Entry, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(out).Encode(e)

@@ -23,7 +23,7 @@ import (
 // logsFlags are the flags of shoal logs.
 type logsFlags struct {
 	follow bool
-	rank   int // of the worker; -1 = all
+	rank   int // number of the worker to show; -1 = all
 	json   bool
 }
 
@@ -121,21 +121,23 @@ func completeRuns(cmd *cobra.Command, args []string, word string) ([]cobra.Compl
 // logs shows the output of a run.
 type logs struct {
 	logsFlags
-	dir     string
+	dir     string // directory of the run
 	out     io.Writer
-	err     error // of writing
-	readers map[int]*logReader
+	err     error              // the first error of writing to out
+	readers map[int]*logReader // by number of the worker
 }
 
 // logReader is the output of one worker, as far as it was shown.
 type logReader struct {
 	tail  tail
-	lines proc.Lines
+	lines proc.Lines // cuts what was read into lines
 }
 
+// run shows the output until it has shown all, or with --follow until the job ends. live is nil for
+// a job that does not run.
 func (l *logs) run(ctx context.Context, live *control.Job) error {
 	return cli.Poll(ctx, func() (bool, error) {
-		// asked first: nothing comes after
+		// Asked before the logs are read: what a run that is over has written is all there.
 		over := !l.follow || live == nil || hasResult(l.dir) || launcherGone(live)
 		if err := l.show(); err != nil {
 			return false, err
@@ -153,6 +155,7 @@ func (l *logs) run(ctx context.Context, live *control.Job) error {
 	})
 }
 
+// hasResult reports whether a run has ended and said how.
 func hasResult(dir string) bool {
 	_, err := launcher.ReadResult(dir)
 	return err == nil
@@ -205,8 +208,10 @@ func (l *logs) workers() (list []int, err error) {
 	return list, nil
 }
 
+// logName is the name of the file with the output of a worker.
 func logName(worker int) string { return fmt.Sprintf("rank-%d.log", worker) }
 
+// emit prints a line of a worker's output.
 func (l *logs) emit(worker int, line []byte) {
 	var err error
 	if l.json {

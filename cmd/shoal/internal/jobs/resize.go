@@ -53,7 +53,7 @@ is lost. The job must train in steps: shoal.torch.loader, job.steps, or client.T
 		},
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		// as in -1
+		// A negative number, such as -1, looks like a flag.
 		if _, word, _ := strings.Cut(err.Error(), "unknown shorthand flag: "); len(word) > 1 &&
 			word[1] >= '0' && word[1] <= '9' {
 			return noNumber(word[strings.LastIndex(word, " ")+1:], "JOB")
@@ -67,6 +67,7 @@ is lost. The job must train in steps: shoal.torch.loader, job.steps, or client.T
 	return cmd
 }
 
+// noNumber is the error for a word that is no number of workers.
 func noNumber(word, name string) error {
 	return cli.Usagef(
 		"%q is no number of workers; give 1 to %d, and to end the job use shoal stop %s", word,
@@ -108,8 +109,8 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 	return g.pursue(ctx, out)
 }
 
-// failedWorkers has those that ended otherwise than well. Who asks for another size makes shoal end
-// others.
+// failedWorkers has the numbers of the workers that have failed. Workers that shoal ends because
+// another size was asked for are not among them.
 func failedWorkers(j *control.Job) map[int]bool {
 	failed := map[int]bool{}
 	for _, w := range j.Workers {

@@ -25,29 +25,29 @@ import (
 
 // fleet is the other hosts of a job that shoal run starts.
 type fleet struct {
-	job       string
-	listen    string // "" = this host alone
-	tokenFile string
-	hosts     []sshHost
-	slots     int  // of this host
-	open      bool // also to hosts that join by themselves
-	plain     bool
-	notes     io.Writer
+	job       string    // name of the job
+	listen    string    // address at which other hosts join; "" = this host alone
+	tokenFile string    // file that gets the join token
+	hosts     []sshHost // hosts on which agents are started over ssh
+	slots     int       // number of workers that this host takes
+	open      bool      // whether hosts may also join by themselves
+	plain     bool      // whether tensors travel without encryption
+	notes     io.Writer // where to tell people what happens
 
 	network *tcp.Network
 	ssh     *group.Group
 	ended   chan struct{} // gets a token from each agent over ssh
 
-	mu      sync.Mutex
-	left    int // agents over ssh that have not ended
-	missing int // workers without a place, before the job begins
+	mu      sync.Mutex // guards what follows
+	left    int        // number of agents over ssh that have not ended
+	missing int        // number of workers without a slot, before the job begins
 	giveUp  context.CancelCauseFunc
 }
 
 // stranded is why a job cannot begin: its agents are gone, and no other host is expected.
 type stranded struct {
-	job     string
-	missing int
+	job     string // name of the job
+	missing int    // number of workers without a slot
 }
 
 func (e *stranded) Error() string {
@@ -58,8 +58,8 @@ func (e *stranded) Error() string {
 
 // sshHost is a host on which shoal run starts an agent.
 type sshHost struct {
-	name  string
-	slots int
+	name  string // as ssh takes it, with a user or without
+	slots int    // number of workers that the host takes
 }
 
 // called is the name of the host in the job: as ssh knows it, less the user. "" = that can be no

@@ -90,7 +90,7 @@ can lead on; otherwise it ends the job.`, "Exit codes: 0 all workers ended well,
 	return cmd
 }
 
-// declare makes them flags of the command.
+// declare defines the flags of shoal run.
 func (f *runFlags) declare(flags *pflag.FlagSet) {
 	flags.SortFlags = false
 	flags.SetInterspersed(false) // what follows the command belongs to it, with or without --
@@ -127,7 +127,8 @@ func (f *runFlags) declare(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the job as YAML, and run nothing")
 }
 
-// spec is the job of the file, overridden by the flags, with defaults, valid.
+// spec returns the job of the file, overridden by the flags, with defaults. It fails where the job
+// is not valid.
 func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	var spec job.Spec
 	if f.file != "" {
@@ -157,6 +158,7 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	return spec, spec.Validate()
 }
 
+// parseEnv reads the values of --env.
 func parseEnv(pairs []string) (map[string]string, error) {
 	env := make(map[string]string, len(pairs))
 	for _, pair := range pairs {
@@ -174,7 +176,7 @@ func (f *runFlags) fleet(cmd *cobra.Command) (*fleet, error) {
 	fl := &fleet{listen: f.listen, tokenFile: f.token, slots: f.slots, open: f.listen != "",
 		plain: f.plain, notes: cmd.ErrOrStderr()}
 	said := cmd.Flags().Changed
-	// as of a shell's variable that is not set: the job would run here, alone
+	// Empty as a shell's variable that is not set: the job would run on this host, alone.
 	for _, flag := range []string{"listen", "hosts", "store"} {
 		if said(flag) && cmd.Flag(flag).Value.String() == "" {
 			return nil, cli.Usagef("--%s is empty: say what it is to be, or leave it out", flag)
@@ -219,6 +221,7 @@ func (f *runFlags) fleet(cmd *cobra.Command) (*fleet, error) {
 	return fl, nil
 }
 
+// run runs the job, and tells on stderr how it ended.
 func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
 	others, err := f.fleet(cmd)

@@ -15,8 +15,8 @@ import (
 
 // layoutFlags say which rank has what.
 type layoutFlags struct {
-	mesh, preset, file string
-	virtual            int // chunks of layers in each stage
+	mesh, preset, file string // "" = not given
+	virtual            int    // number of chunks of layers in each stage of a pipeline
 }
 
 // add defines the flags, with a prefix where a command has two layouts.
@@ -97,8 +97,8 @@ func (l *layoutFlags) spec(c *checkpoint.Checkpoint, model *modelFlags) (*layout
 
 // sourceFlags say what of a checkpoint is meant, and as what.
 type sourceFlags struct {
-	only, rename []string
-	noValues     bool
+	only, rename []string // patterns of names, and rules that rename
+	noValues     bool     // whether to leave out what is no tensor
 	model        modelFlags
 }
 

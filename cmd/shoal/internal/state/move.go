@@ -23,19 +23,19 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// moveFlags are those of reshard and convert.
+// moveFlags are the flags of shoal state reshard and shoal state convert.
 type moveFlags struct {
 	layout  layoutFlags
 	source  sourceFlags
 	format  string
-	groups  string // a file
+	groups  string // file with the groups of the optimizer; "" = none
 	bf16    bool
-	most    int64
+	most    int64 // largest size of a file, in bytes; 0 = one file with everything
 	seal    bool
 	json    bool
 	workers int
-	tp, pp  int // of ZeRO: tensor parallel ranks, and stages of a pipeline
-	ep      int // of ZeRO: expert parallel ranks
+	tp, pp  int // for ZeRO, the numbers of tensor parallel ranks and of stages of a pipeline
+	ep      int // for ZeRO, the number of expert parallel ranks
 	stages  []int
 }
 
@@ -300,7 +300,7 @@ func goOn(ctx context.Context, err error, dst string) error {
 type progress struct {
 	out     io.Writer
 	started time.Time
-	shown   time.Time
+	shown   time.Time // when the progress was shown last; zero = never
 }
 
 func newProgress(out io.Writer) *progress {

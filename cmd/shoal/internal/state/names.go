@@ -19,8 +19,8 @@ type modelFlags struct {
 	vocabulary    int
 	either        bool // whether a checkpoint may have these names already
 
-	read   *hf.Config // what is in config
-	behind int        // tensors that are of no model, and were left out
+	read   *hf.Config // the content of the file config; nil = not read
+	behind int        // number of tensors that are of no model, and were left out
 }
 
 func (m *modelFlags) add(flags *pflag.FlagSet) {
