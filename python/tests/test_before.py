@@ -23,9 +23,9 @@ def test_a_job_goes_on_from_a_checkpoint_of_the_release_before(launch, tmp_path)
 
 
 def comparable(results):
-    """What workers print at their end. The third value is a sum over the bits of the parameters: it
-    is compared under the NumPy that the checkpoint was trained with, because sines of other versions
-    differ in their last bits.
+    """What workers print at their end. The third value is a sum over the bits of the parameters. It
+    is compared under the NumPy that the checkpoint was trained with, because sines of other
+    versions differ in their last bits.
     """
     if numpy.__version__.startswith("1.24."):
         return results
