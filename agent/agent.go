@@ -349,7 +349,7 @@ func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation
 	return size, generation, err
 }
 
-// workersOnHost is the number of workers of this host, also of those that have not joined or ended.
+// workersOnHost counts the workers that this host has ever had to start, those that have ended too.
 func (a *Agent) workersOnHost() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

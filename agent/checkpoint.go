@@ -121,7 +121,8 @@ func (s *session) pin(find func(m *worker) error) (err error) {
 	return errors.Join(stopped, err)
 }
 
-// unpin ends a pin. When the engine has stopped, its own end frees the memory.
+// unpin has the engine's thread end a pin, without waiting for it; any goroutine may call it. When
+// the engine has stopped, its own end frees the memory.
 func (s *session) unpin() {
 	e := s.agent.engine
 	_ = e.later(func() { e.byID[s.worker].saving = false })

@@ -137,7 +137,8 @@ func (m *memory) find(b []byte) (segment uint32, off uint64, ok bool) {
 // stagingClass is the binary logarithm of the size of the staging buffer that n bytes take.
 func stagingClass(n int) int { return bits.Len(uint(max(n, minStaging) - 1)) }
 
-// borrow returns a staging buffer of n bytes; giveBack takes it.
+// borrow returns a staging buffer of n bytes with whatever is in it; giveBack takes it. Where none
+// is free it asks the agent for memory, and others wait meanwhile.
 func (m *memory) borrow(n int) ([]byte, error) {
 	class := stagingClass(n)
 	m.mu.Lock()

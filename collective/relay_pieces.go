@@ -51,8 +51,8 @@ func (r *Relay) piece(g *segment, i int) (from, n int) {
 	return from, min(r.pieceLen, g.n-from)
 }
 
-// piecesOf returns the number of pieces of n elements.
-func (r *Relay) piecesOf(n int) int { return (n + r.pieceLen - 1) / r.pieceLen }
+// pieceCount returns into how many pieces n elements are cut.
+func (r *Relay) pieceCount(n int) int { return (n + r.pieceLen - 1) / r.pieceLen }
 
 // sumPiece sums a piece of which all partial sums are here, and sends it to the parent, or down
 // again if this is the root.

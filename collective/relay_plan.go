@@ -207,7 +207,7 @@ func (r *Relay) addSegment(g segment) {
 	g.direct = !r.run.reduces && g.parent < 0 && m.Runs == nil ||
 		g.up && len(g.in) == 0 && len(m.Src) == 1 && r.sendsInputs()
 	r.reserveSegment(&g, mine)
-	pieces := r.piecesOf(g.n)
+	pieces := r.pieceCount(g.n)
 	g.states, g.missing = p.states, p.missing
 	p.states += pieces * (len(g.in) + 1)
 	p.missing += pieces
@@ -303,7 +303,7 @@ func (r *Relay) allocate() {
 	for i := range r.segments {
 		g := &r.segments[i]
 		width := len(g.in) + 1
-		for piece := range r.piecesOf(g.n) {
+		for piece := range r.pieceCount(g.n) {
 			r.missing[g.missing+piece].Store(int32(len(g.in)))
 			for from := range width {
 				state := due

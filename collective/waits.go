@@ -38,7 +38,7 @@ type blocked struct {
 // for one that holds up others. A chain of waits comes to the worker at its end, and a circle to
 // all of its workers. The list is in order, and the Matcher stays as it is.
 func (m *Matcher) Waits() (list []Wait) {
-	all := m.allBlocked()
+	all := m.blockedSets()
 	if len(all) == 0 {
 		return nil
 	}
@@ -109,10 +109,10 @@ func countWorkers(calls []*Posted) (n int) {
 	return n
 }
 
-// allBlocked lists the calls that wait, in any order: the first collective of each group that is
-// not complete, and the sends and the first receive of each mailbox. Receives from any rank are one
-// set: each of several receivers waits for all other workers.
-func (m *Matcher) allBlocked() (list []blocked) {
+// blockedSets lists the sets of calls that wait, in any order: the first collective of each group
+// that is not complete, and the sends and the first receive of each mailbox. Receives from any rank
+// are one set: each of several receivers waits for all other workers.
+func (m *Matcher) blockedSets() (list []blocked) {
 	add := func(s blocked, calls []*Posted) bool {
 		for _, p := range calls {
 			// A call that a lost worker has left behind can be met, but nobody waits in it.

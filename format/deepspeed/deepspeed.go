@@ -133,7 +133,8 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	return &r.Checkpoint, r.Finish()
 }
 
-// classify classifies a file by its name. A universal checkpoint can have the model states for
+// classify notes a file by its name alone, which it does not open. Other names are ignored, and two
+// files for one rank are an error. A universal checkpoint can have the model states for
 // stage 3 too, which hold no weights.
 func (r *reader) classify(name string, universal bool) error {
 	if is, err := r.seeExpert(name); is {

@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// Start runs a store with the bucket models until the test ends, behind a handler that may do evil
-// or is nil. The environment says where it is.
+// Start runs a store with a bucket named models until the test ends, behind a handler that may do
+// evil or is nil. It replaces HOME and all AWS_ variables of the environment until then, which say
+// where the store is.
 func Start(t *testing.T, front func(next http.Handler) http.Handler) *Server {
 	t.Helper()
 	store := New("models")
