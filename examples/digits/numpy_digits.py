@@ -53,12 +53,8 @@ def gradient(weights, grad, x, labels):
     errors[rows, labels] -= 1
     errors /= len(labels)
     deltas = (errors @ w2.T) * (hidden > 0)
-    g1[:], d1[:], g2[:], d2[:] = (
-        x.T @ deltas,
-        deltas.sum(axis=0),
-        hidden.T @ errors,
-        errors.sum(axis=0),
-    )
+    g1[:], d1[:] = x.T @ deltas, deltas.sum(axis=0)
+    g2[:], d2[:] = hidden.T @ errors, errors.sum(axis=0)
     return -logs[rows, labels].mean()
 
 
@@ -68,9 +64,7 @@ def accuracy(weights, x, labels):
 
 
 def train(job, steps, dtype=np.float32, watch=iter):
-    """Trains and returns the loss of every global batch, which does not depend on the number of
-    workers.
-    """
+    """Trains and returns the loss of every global batch, the same with any number of workers."""
     images, labels, test_images, test_labels = load(dtype)
     rng = np.random.default_rng(SEED)  # every rank starts from the same weights
     start = [
@@ -79,13 +73,8 @@ def train(job, steps, dtype=np.float32, watch=iter):
     ]
     flat = np.concatenate([w.ravel() for w in start])
     moved = job.empty(len(flat) + 1, dtype)  # the gradient and, in the same all-reduce, the loss
-    weights, grad, velocity, losses, epoch = (
-        views(flat),
-        views(moved[:-1]),
-        np.zeros_like(flat),
-        [],
-        0,
-    )
+    weights, grad, velocity = views(flat), views(moved[:-1]), np.zeros_like(flat)
+    losses, epoch = [], 0
     # A worker that joins later gets these from the others.
     job.register("weights", lambda: flat, lambda others: np.copyto(flat, others))
     job.register("velocity", lambda: velocity, lambda others: np.copyto(velocity, others))

@@ -1,8 +1,8 @@
 """A character-level GPT that learns to write like Newton, trained with DistributedDataParallel by
 workers that may come and go.
 
-    $ shoal run -n 2 -- python3 examples/gpt/char_gpt.py \\
-        $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
+    $ TEXT=$(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
+    $ shoal run -n 2 -- python3 examples/gpt/char_gpt.py $TEXT
     [0] 113,792 parameters, 567,038 characters of 91 kinds
     [0] step   50  loss 3.1642
     [0] step  100  loss 2.6687

@@ -1,8 +1,8 @@
 """A GPT on a mesh: data, tensor and pipeline parallel training, written out over the groups of a
 job.
 
-    $ shoal run -n 4 -- python3 examples/gpt/mesh_gpt.py --mesh dp=1,pp=2,tp=2 \\
-        $(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
+    $ TEXT=$(go env GOROOT)/src/testdata/Isaac.Newton-Opticks.txt
+    $ shoal run -n 4 -- python3 examples/gpt/mesh_gpt.py --mesh dp=1,pp=2,tp=2 $TEXT
     [0] step   50  loss 3.3382  on dp=1,pp=2,tp=2, 48,096 parameters here
     [0] step  100  loss 2.7651  on dp=1,pp=2,tp=2, 48,096 parameters here
 

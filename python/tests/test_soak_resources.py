@@ -126,7 +126,7 @@ def test_short_jobs_leave_nothing(watched, launch, tmp_path):
         assert output.count("RESULT") == 2
         watched.asked()
     watched.settled(before)
-    left = [j["job"] for j in watched.jobs() if j["requested_name"] == "soak-worker"]
+    left = [j["job"] for j in watched.jobs() if j.get("requested_name") == "soak-worker"]
     assert left == [watched.job.name], "a job that has ended is listed"
     report(watched)
 
