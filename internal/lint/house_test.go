@@ -32,9 +32,6 @@ func TestHouse(t *testing.T) {
 			}
 		})
 	}
-	for _, f := range Mentions(tree) {
-		t.Logf("mentioned only: %s", f)
-	}
 }
 
 // TestBinaryDependencies compares the packages that are linked into the binary with the list that

@@ -9,10 +9,9 @@ import (
 	"strings"
 )
 
-// Sizes in lines. Above the soft limit a file is mentioned, above the hard one it is refused.
+// Limits of sizes, in lines where nothing else is said.
 const (
-	SoftFileLines = 500
-	HardFileLines = 800
+	FileLines     = 500
 	FunctionLines = 70
 	PackageLines  = 6000 // of the files that are not tests
 	FolderFiles   = 40   // source files that are not tests, of one language
@@ -24,26 +23,21 @@ var sourceSuffixes = []string{".go", ".py", ".c", ".h", ".sh"}
 
 func (f *File) lines() int { return bytes.Count(f.Text, []byte("\n")) }
 
-// longFiles lists the written source files of more than limit lines.
-func longFiles(t *Tree, limit int) (found []Finding) {
+// checkFileSize refuses written source files of more than FileLines lines.
+func checkFileSize(t *Tree) (found []Finding) {
 	for _, f := range t.Files {
 		if !slices.Contains(sourceSuffixes, path.Ext(f.Path)) || f.testdata() || f.generated() {
 			continue
 		}
-		if n := f.lines(); n > limit {
+		if n := f.lines(); n > FileLines {
 			found = append(found,
 				Finding{f.Path, 0,
 					fmt.Sprintf("%d lines, the limit is %d; one concept a file, split it", n,
-						limit)})
+						FileLines)})
 		}
 	}
 	return found
 }
-
-func checkFileSize(t *Tree) []Finding { return longFiles(t, HardFileLines) }
-
-// Mentions are the files that are longer than they should be but not yet refused.
-func Mentions(t *Tree) []Finding { return longFiles(t, SoftFileLines) }
 
 func checkFunctionSize(t *Tree) (found []Finding) {
 	for _, f := range t.Files {
