@@ -65,6 +65,7 @@ func loseHosts(t *testing.T, rng *rand.Rand, seed uint64) {
 	for range workers {
 		d.begin(<-c.started)
 	}
+	d.allKnow(func(s agent.Status) bool { return s.Size == workers && len(s.Hosts) == len(slots) })
 	kills := len(slots) - 2
 	joiner := rng.IntN(2) == 0
 	for range kills {
@@ -144,8 +145,14 @@ func (d *doomed) kill() {
 	d.hub.Kill(fabric.Host(name))
 	d.ends[name]()
 	d.goTo(d.last + ahead)
-	// a quorum must be left of those that decided last
-	for slices.Contains(d.leader().Status().Hosts, name) {
+	d.allKnow(func(s agent.Status) bool { return !slices.Contains(s.Hosts, name) })
+}
+
+// allKnow waits until the newest Status of every live agent fits. It does not suffice to ask the
+// head: until others know what it has decided, it is the only one that can go on with it, and no
+// quorum is left when it is killed.
+func (d *doomed) allKnow(fits func(agent.Status) bool) {
+	for slices.ContainsFunc(d.live, func(name string) bool { return !fits(d.agents[name].Status()) }) {
 		runtime.Gosched()
 	}
 }
