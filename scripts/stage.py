@@ -127,10 +127,9 @@ class Stage:
         """go test, counted by its own report."""
         # Without a limit of Go's own, which counts time on the wall: see usage.py.
         status, output = self.run("go", "test", "-json", "-timeout=0", *arguments, env=env)
-        printed, broken = (
-            collections.defaultdict(str),
-            [],
-        )  # (package, test): text; and whose failures were counted
+        printed = collections.defaultdict(str)  # (package, test): text
+        broken = []  # packages whose failures were counted
+        running = {}  # (package, test) that have begun and not ended, in the order of their begin
         for line in output.splitlines():
             try:
                 event = json.loads(line)
@@ -140,7 +139,12 @@ class Stage:
             test, action = event.get("Test", ""), event["Action"]
             if action in ("output", "build-output"):
                 printed[package, test.split("/")[0]] += event["Output"]
-            elif test and "/" not in test:
+                continue
+            if action == "run":
+                running[package, test] = None
+            elif action in ("pass", "skip", "fail"):
+                running.pop((package, test), None)
+            if test and "/" not in test:
                 self.passed += action == "pass"
                 self.skipped += action == "skip"
                 self.timed(event.get("Elapsed", 0), f"{package.partition('/shoal/')[2]} {test}")
@@ -151,8 +155,11 @@ class Stage:
                         (f"{package} {test}", "\n".join([printed[package, test], *seed]))
                     )
             elif action == "fail" and not test and package not in broken:
+                # A test that ended the whole process, or hung, has printed why and never failed.
+                ended = [t for p, t in running if p == package and "/" not in t]
                 broken.append(package)
-                self.failures.append((package, printed[package, ""]))
+                text = "".join(printed[package, t] for t in ("", *ended))
+                self.failures.append((" ".join((package, *ended)), text))
         if status != 0 and not broken:
             self.failures.append((f"go test {' '.join(arguments)}", "".join(printed.values())))
 

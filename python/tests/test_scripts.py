@@ -1,0 +1,65 @@
+"""The runner of the tests ends what hangs or never ends, and shows why."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
+SLEEPS = "import time; time.sleep(1000)"
+SPINS = "while True: pass"
+
+
+@pytest.fixture
+def runner(monkeypatch, tmp_path):
+    """The modules usage and stage, which keep their output in a folder of the test."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import stage
+    import usage
+
+    monkeypatch.setattr(stage, "LOGS", tmp_path)
+    monkeypatch.setattr(usage, "EVERY", 0.05)
+    monkeypatch.setattr(usage, "GRACE", 0.2)
+    return usage, stage
+
+
+@pytest.mark.parametrize(
+    "program, idle, limit, why",
+    [(SLEEPS, 0.3, 1000, "hangs"), (SPINS, 1000, 0.2, "has used")],
+)
+def test_a_command_that_does_not_end_is_ended(runner, monkeypatch, program, idle, limit, why):
+    usage, stage = runner
+    monkeypatch.setattr(usage, "IDLE", idle)
+    status, output = stage.Stage("test").run(sys.executable, "-c", program, limit=limit)
+    assert status != 0
+    assert f"ended: it {why}" in output
+
+
+def test_a_command_that_ends_is_left_alone(runner):
+    usage, _ = runner
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    with usage.Usage(process.pid) as watched:
+        process.wait()
+    assert watched.verdict == ""
+
+
+def test_what_a_hanging_go_test_has_printed_is_shown(runner, monkeypatch):
+    _, stage = runner
+    package = "example.org/shoal/agent"
+    events = [
+        {"Action": "run", "Test": "TestFine"},
+        {"Action": "pass", "Test": "TestFine"},
+        {"Action": "run", "Test": "TestStuck"},
+        {"Action": "run", "Test": "TestStuck/seed=1"},
+        {"Action": "output", "Test": "TestStuck/seed=1", "Output": "goroutine 7\n"},
+        {"Action": "output", "Output": "FAIL\n"},
+        {"Action": "fail"},
+    ]
+    printed = "\n".join(json.dumps({"Package": package, **e}) for e in events)
+    monkeypatch.setattr(stage.Stage, "run", lambda *_, **__: (1, printed))
+    go = stage.Stage("go")
+    go.go("./agent")
+    assert go.passed == 1
+    assert go.failures == [(f"{package} TestStuck", "FAIL\ngoroutine 7\n")]
