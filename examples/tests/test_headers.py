@@ -5,6 +5,8 @@ Any number stands for any other, a line of three dots for any lines, three dots 
 text.
 """
 
+import ast
+import io
 import os
 import pathlib
 import re
@@ -65,13 +67,20 @@ def test_pattern():
 
 
 def length(path):
-    """How many lines a program has. Of the one that writes out three kinds of parallelism, a line
-    that is wrapped counts once.
+    """How many lines a program has. Of the one that writes out three kinds of parallelism, these
+    are its lines of code: without empty lines, comments and docstrings.
     """
+    text = (ROOT / path).read_text()
     if path not in LINES:
-        return len((ROOT / path).read_text().splitlines())
-    with open(ROOT / path, "rb") as file:
-        return sum(token.type == tokenize.NEWLINE for token in tokenize.tokenize(file.readline))
+        return len(text.splitlines())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, documented)]
+    strings = [n.body[0] for n in nodes if ast.get_docstring(n) is not None]
+    docs = {n for string in strings for n in range(string.lineno, string.end_lineno + 1)}
+    empty = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    code = {n for t in tokens if t.type not in empty for n in range(t.start[0], t.end[0] + 1)}
+    return len(code - docs)
 
 
 @pytest.mark.parametrize("path", EXAMPLES)
