@@ -43,6 +43,7 @@ type rawReply struct {
 	Size       int    `json:"size"`
 	Generation uint64 `json:"generation"`
 	Late       bool   `json:"late"`
+	Crowded    bool   `json:"crowded"`
 	PieceBytes int    `json:"piece_bytes"`
 	PiecesOpen int    `json:"pieces_open"`
 	Bytes      int64  `json:"bytes"`

@@ -103,6 +103,7 @@ type workerSession struct {
 	token  string      // secret that the worker must show
 	late   bool        // the job ran already when the worker was started
 	joined bool        // the worker has joined, and may have left since
+	ended  bool        // its process is gone
 	conn   *arena.Conn // nil = the worker has not joined yet
 }
 
@@ -349,11 +350,17 @@ func (a *Agent) admit(m *worker, c *arena.Conn, late bool) (size int, generation
 	return size, generation, err
 }
 
-// workersOnHost counts the workers that this host has ever had to start, those that have ended too.
-func (a *Agent) workersOnHost() int {
+// workersOnHost counts the workers of this host that have not ended, whether they have joined or
+// not.
+func (a *Agent) workersOnHost() (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.sessions)
+	for _, p := range a.sessions {
+		if !p.ended {
+			n++
+		}
+	}
+	return n
 }
 
 // groupOf gives a worker a group of the ranks that it lists, and waits for the head to agree.

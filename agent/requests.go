@@ -35,11 +35,13 @@ func (a *Agent) Started(worker int) {
 // Finished notes that the process of a worker has ended well, and how ("exited with code 0"). An
 // elastic job goes on without the worker; in another, calls that wait for it fail.
 func (a *Agent) Finished(worker int, how string) {
+	a.update(worker, func(p *workerSession) { p.ended = true })
 	_ = a.engine.do(func() { a.driver.lost(topo.WorkerID(worker), how, true) })
 }
 
 // Lost notes that the process of a worker is gone in another way ("was killed by SIGKILL").
 func (a *Agent) Lost(worker int, how string) {
+	a.update(worker, func(p *workerSession) { p.ended = true })
 	_ = a.engine.do(func() { a.driver.lost(topo.WorkerID(worker), how, false) })
 }
 
