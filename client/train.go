@@ -18,6 +18,18 @@ type Data struct {
 	Steps   int    // number of steps after which the loop ends too; 0 = no such number
 	Seed    uint64 // seed of the order of the samples
 	Plain   bool   // whether the samples come in their own order, not shuffled
+	// DropLast leaves out of each epoch what would be a smaller batch at its end, of which a worker
+	// may get one sample or none. Shuffled epochs leave out other samples each; in their own order
+	// it is always the last ones.
+	DropLast bool
+}
+
+// leftOut is how many samples an epoch leaves out.
+func (d Data) leftOut() int {
+	if !d.DropLast || d.Batch <= 0 {
+		return 0
+	}
+	return d.Samples % d.Batch
 }
 
 // Trainer runs the steps of a training loop. Every sample is trained on exactly once per epoch, and
@@ -52,7 +64,12 @@ type Trainer struct {
 // Train begins a loop. state is what a worker that joins later receives from the others, in the
 // memory that it gives here.
 func Train(job *Job, d Data, state ...State) (*Trainer, error) {
-	c, err := cursor.New(uint64(max(d.Samples, 0)), uint64(max(d.Batch, 0)), d.Seed, !d.Plain)
+	out := d.leftOut()
+	if d.Samples > 0 && out == d.Samples {
+		return nil, fmt.Errorf("client: with DropLast no batch is left: there are %d samples, fewer "+
+			"than a Batch of %d", d.Samples, d.Batch)
+	}
+	c, err := cursor.New(uint64(max(d.Samples-out, 0)), uint64(max(d.Batch, 0)), d.Seed, !d.Plain)
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
@@ -128,6 +145,14 @@ func (t *Trainer) deal() {
 	t.weight = float64(len(t.samples))
 	if len(t.samples) == 0 {
 		t.samples = append(t.samples, int64(order.At(0)))
+	}
+	if out := int64(t.data.leftOut()); out > 0 && !t.data.Plain {
+		// What the cursor deals are the samples that are not left out: those of the data turn by
+		// as many in each epoch, so that each epoch leaves out others.
+		all, turn := int64(t.data.Samples), int64(t.cursor.Epoch)*out
+		for i := range t.samples {
+			t.samples[i] = (t.samples[i] + turn) % all
+		}
 	}
 }
 

@@ -1,0 +1,95 @@
+package client
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	api "github.com/shoal-ml/shoal/api/worker"
+)
+
+// An epoch of 23 samples in batches of 6 leaves out 5: other ones in each epoch when the samples
+// are shuffled, and always the last ones when they are not.
+func TestDropLastLeavesOutOthersInEachEpoch(t *testing.T) {
+	for name, plain := range map[string]bool{"shuffled": false, "in order": true} {
+		t.Run(name, func(t *testing.T) {
+			epochs := samplesOfEpochs(t, Data{Samples: 23, Batch: 6, Epochs: 3, DropLast: true,
+				Plain: plain})
+			var left [][]int64
+			for _, taken := range epochs {
+				slices.Sort(taken)
+				if len(slices.Compact(slices.Clone(taken))) != 18 || len(taken) != 18 {
+					t.Fatalf("an epoch takes %v", taken)
+				}
+				left = append(left, leftOut(taken, 23))
+			}
+			if plain {
+				if want := []int64{18, 19, 20, 21, 22}; !slices.Equal(left[2], want) {
+					t.Errorf("%v is left out, not %v", left[2], want)
+				}
+				return
+			}
+			for epoch := range 2 {
+				for _, sample := range left[epoch] {
+					if slices.Contains(left[epoch+1], sample) {
+						t.Errorf("sample %d is left out in epoch %d and in the next", sample, epoch)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestDropLastOfLessThanABatchIsRefused(t *testing.T) {
+	_, err := Train(alone(t), Data{Samples: 5, Batch: 6, DropLast: true})
+	if err == nil || !strings.Contains(err.Error(), "5 samples") {
+		t.Errorf("5 samples in batches of 6: %v", err)
+	}
+}
+
+// alone joins the job of a program that was started without the launcher.
+func alone(t *testing.T) *Job {
+	t.Helper()
+	t.Setenv(api.EnvSocket, "")
+	job, err := Join(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := job.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return job
+}
+
+// samplesOfEpochs trains alone and returns the samples of each epoch, as they came.
+func samplesOfEpochs(t *testing.T, data Data) [][]int64 {
+	t.Helper()
+	trainer, err := Train(alone(t), data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	epochs := make([][]int64, data.Epochs)
+	for gradient := []float32{0}; trainer.Next(context.Background()); {
+		epochs[trainer.Epoch()] = append(epochs[trainer.Epoch()], trainer.Samples()...)
+		if err := Commit(context.Background(), trainer, gradient); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := trainer.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return epochs
+}
+
+// leftOut returns the numbers below n that are not in taken.
+func leftOut(taken []int64, n int64) (left []int64) {
+	for sample := range n {
+		if !slices.Contains(taken, sample) {
+			left = append(left, sample)
+		}
+	}
+	return left
+}
