@@ -1,11 +1,9 @@
 package arena
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -190,8 +188,9 @@ var promised atomic.Int64
 // availableMemory is what the kernel and the control groups of this process would still give, less
 // what is promised, and less a twentieth to stay alive.
 func availableMemory() (int64, bool) {
-	free, ok := meminfoAvailable()
-	if group, limited := cgroup.Read(os.DirFS("/")); limited && (!ok || group.Free < free) {
+	root := os.DirFS("/")
+	free, ok := cgroup.Machine(root, "MemAvailable")
+	if group, limited := cgroup.Read(root); limited && (!ok || group.Free < free) {
 		free, ok = group.Free, true
 	}
 	return free - free/20 - promised.Load(), ok
@@ -201,23 +200,6 @@ func availableMemory() (int64, bool) {
 func overcommits() bool {
 	b, err := os.ReadFile("/proc/sys/vm/overcommit_memory")
 	return err == nil && strings.TrimSpace(string(b)) != "2"
-}
-
-// meminfoAvailable returns the memory in bytes that the kernel would give without swapping; false:
-// the kernel does not say.
-func meminfoAvailable() (int64, bool) {
-	f, err := os.Open("/proc/meminfo")
-	if err != nil {
-		return 0, false
-	}
-	defer f.Close()
-	for in := bufio.NewScanner(f); in.Scan(); {
-		if rest, ok := strings.CutPrefix(in.Text(), "MemAvailable:"); ok {
-			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 64)
-			return kib << 10, err == nil
-		}
-	}
-	return 0, false
 }
 
 // bytesText writes a number of bytes for people.

@@ -1,5 +1,6 @@
 // Package cgroup says how much memory the control groups of this process leave it (cgroup v1 and
-// v2, see cgroups(7)). It reads the files of the kernel through an fs.FS, so that tests need none.
+// v2, see cgroups(7)), and how much the machine has. It reads the files of the kernel through an
+// fs.FS, so that tests need none.
 package cgroup
 
 import (
