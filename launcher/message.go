@@ -73,7 +73,7 @@ type (
 		// Survived says that the job goes on without the worker.
 		Survived bool `json:"survived,omitempty"`
 		// Dismissed says that the launcher ended the worker, because it was not needed.
-		Dismissed bool `json:"needless,omitempty"`
+		Dismissed bool `json:"dismissed,omitempty"`
 		// Because says which lost worker this one waited for when it failed; "" = none.
 		Because string   `json:"because,omitempty"`
 		Tail    []string `json:"tail,omitempty"`
