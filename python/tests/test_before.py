@@ -9,6 +9,8 @@ import pytest
 numpy = pytest.importorskip("numpy")
 
 from test_checkpoint import WORKER, results
+from test_live import WORKER as MESH_WORKER
+from test_live_checkpoint import history, noise
 
 BEFORE = pathlib.Path(__file__).parents[2] / "checkpoint" / "testdata" / "before"
 TRAINING = (20, 4, 2, 5, 1)  # samples, batch, epochs, every, keep: as the checkpoint was made
@@ -20,6 +22,16 @@ def test_a_job_goes_on_from_a_checkpoint_of_the_release_before(launch, tmp_path)
     output = launch(2, WORKER, tmp_path / "job", *TRAINING)
     assert re.findall(r"FROM (\d+)", output) == ["5", "5"], output
     assert comparable(results(output)) == comparable(whole)
+
+
+@pytest.mark.parametrize("mesh, workers", [("dp=1,tp=2", 2), ("dp=3,tp=1", 3)])
+def test_a_job_on_a_mesh_goes_on_on_any(launch, tmp_path, mesh, workers):
+    shutil.copytree(BEFORE / "mesh", tmp_path / "mesh")
+    output = launch(workers, MESH_WORKER, mesh, 9, tmp_path / "mesh", 4)
+    made, said = history(output)
+    assert made == [(step, mesh) for step in range(4, 9)], output
+    if workers == 2:  # each rank has its own random numbers back; on another mesh there are others
+        assert said[4, 1] == noise(1, 4)
 
 
 def comparable(results):
