@@ -152,7 +152,8 @@ func (d *doomed) kill() {
 // head: until others know what it has decided, it is the only one that can go on with it, and no
 // quorum is left when it is killed.
 func (d *doomed) allKnow(fits func(agent.Status) bool) {
-	for slices.ContainsFunc(d.live, func(name string) bool { return !fits(d.agents[name].Status()) }) {
+	differs := func(name string) bool { return !fits(d.agents[name].Status()) }
+	for slices.ContainsFunc(d.live, differs) {
 		runtime.Gosched()
 	}
 }

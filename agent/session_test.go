@@ -25,8 +25,8 @@ func TestEndedWorkersDoNotCrowdAHost(t *testing.T) {
 			}
 			crowded := joinRaw(t, a, 0).joined.Crowded
 			if want := ended == 0; crowded != want {
-				t.Errorf("with %d workers on %d cores the host is crowded: %t", cores+1-ended, cores,
-					crowded)
+				t.Errorf("with %d workers on %d cores the host is crowded: %t",
+					cores+1-ended, cores, crowded)
 			}
 		})
 	}

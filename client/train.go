@@ -66,8 +66,8 @@ type Trainer struct {
 func Train(job *Job, d Data, state ...State) (*Trainer, error) {
 	out := d.leftOut()
 	if d.Samples > 0 && out == d.Samples {
-		return nil, fmt.Errorf("client: with DropLast no batch is left: there are %d samples, fewer "+
-			"than a Batch of %d", d.Samples, d.Batch)
+		return nil, fmt.Errorf("client: with DropLast no batch is left: there are %d samples, "+
+			"fewer than a Batch of %d", d.Samples, d.Batch)
 	}
 	c, err := cursor.New(uint64(max(d.Samples-out, 0)), uint64(max(d.Batch, 0)), d.Seed, !d.Plain)
 	if err != nil {
