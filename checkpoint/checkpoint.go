@@ -75,8 +75,8 @@ func Open(path string) (*Checkpoint, error) {
 		c.unlistedNames, c.missing = c.unlisted(c.sealed)
 	}
 	c.stamps, c.renamed = map[string]stamp{}, map[string]string{}
-	for _, name := range c.names() {
-		if c.stamps[name], err = c.stamp(name); err != nil {
+	for _, name := range c.tensorFiles() {
+		if c.stamps[name], err = c.currentStamp(name); err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
 	}
@@ -84,7 +84,8 @@ func Open(path string) (*Checkpoint, error) {
 }
 
 // unlisted returns the names of the tensors that a manifest does not list with the same name,
-// place, type and shape, and whether the manifest lists tensors that the checkpoint lacks.
+// place, type and shape (strange), and whether the manifest lists tensors that the checkpoint
+// lacks.
 func (c *Checkpoint) unlisted(m *manifest.Manifest) (strange map[string]bool, lacking bool) {
 	text := func(name, place string, d tensor.DType, s tensor.Shape) string {
 		return fmt.Sprintf("%q %s %v %v", name, place, d, s)
@@ -116,7 +117,8 @@ func (c *Checkpoint) hasUnlisted() bool {
 	})
 }
 
-// locate splits a path into folder and file.
+// locate returns a Checkpoint that knows its folder and file, from a path or URL, and whose headers
+// are not read yet.
 func locate(path string) (*Checkpoint, error) {
 	if snapshot.IsURL(path) {
 		return locateURL(path)
@@ -134,7 +136,8 @@ func locate(path string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// locateURL is locate in a bucket. It fails when the checkpoint there is not complete.
+// locateURL is locate for a URL. It asks the store, and fails when the checkpoint there is not
+// complete.
 func locateURL(url string) (*Checkpoint, error) {
 	ctx := context.Background()
 	b, parent, name, err := openURL(url)
@@ -163,10 +166,11 @@ func locateURL(url string) (*Checkpoint, error) {
 // Close closes the files.
 func (c *Checkpoint) Close() error { return c.Files.Close() }
 
-// names returns the files that hold tensors or what proves their names, in ascending order.
-func (c *Checkpoint) names() (names []string) {
+// tensorFiles returns the names of the files that hold tensors or what proves their names, in
+// ascending order.
+func (c *Checkpoint) tensorFiles() (names []string) {
 	found := map[string]bool{}
-	for _, p := range c.pieces() {
+	for _, p := range c.allPieces() {
 		if !found[p.File] {
 			found[p.File] = true
 			names = append(names, p.File)
@@ -176,8 +180,8 @@ func (c *Checkpoint) names() (names []string) {
 	return names
 }
 
-// stamp asks the file system for the present stamp of a file.
-func (c *Checkpoint) stamp(name string) (stamp, error) {
+// currentStamp asks the file system for the present stamp of a file.
+func (c *Checkpoint) currentStamp(name string) (stamp, error) {
 	info, err := fs.Stat(c.Files.FS(), name)
 	if err != nil {
 		return stamp{}, err
@@ -187,8 +191,8 @@ func (c *Checkpoint) stamp(name string) (stamp, error) {
 
 // checkUnchanged fails when a file has changed since the checkpoint was opened.
 func (c *Checkpoint) checkUnchanged() error {
-	for _, name := range c.names() {
-		now, err := c.stamp(name)
+	for _, name := range c.tensorFiles() {
+		now, err := c.currentStamp(name)
 		if err != nil {
 			return err
 		}
@@ -200,7 +204,7 @@ func (c *Checkpoint) checkUnchanged() error {
 	return nil
 }
 
-// Select keeps the tensors whose name keep accepts. It fails when none is left.
+// Select drops the tensors whose name keep does not accept. It fails when none is left.
 func (c *Checkpoint) Select(keep func(name string) bool) error {
 	c.selected = true
 	c.Tensors = slices.DeleteFunc(slices.Clone(c.Tensors), func(t format.Tensor) bool {
@@ -212,8 +216,8 @@ func (c *Checkpoint) Select(keep func(name string) bool) error {
 	return nil
 }
 
-// Rename replaces the prefix from of tensor names by to. It fails when two tensors would have one
-// name.
+// Rename replaces the prefix from of tensor names by to. It fails when no name begins so, or two
+// tensors would have one name.
 func (c *Checkpoint) Rename(from, to string) error {
 	c.Tensors = slices.Clone(c.Tensors)
 	n := 0

@@ -253,7 +253,7 @@ func dyingModel(t *testing.T, dir string, reads int64, replica bool) (*Checkpoin
 	left := &atomic.Int64{}
 	left.Store(reads)
 	c.Files = format.NewFiles(dying{os.DirFS(dir), "a.safetensors", left})
-	if c.stamps["b.safetensors"], err = c.stamp("b.safetensors"); err != nil {
+	if c.stamps["b.safetensors"], err = c.currentStamp("b.safetensors"); err != nil {
 		t.Fatal(err)
 	}
 	for i := range c.Tensors {

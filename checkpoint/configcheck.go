@@ -78,7 +78,7 @@ type optionalTensor struct {
 	source        string // field of the configuration that decides it
 }
 
-// optionalTensors lists the tensors that a configuration expects in a layer, or excludes. Each
+// optionalTensors returns the tensors that a configuration expects in a layer, or excludes. Each
 // stands for its kin too: the bias of q for those of k and v.
 func optionalTensors(config *hf.Config) []optionalTensor {
 	const typed = "model_type"

@@ -10,16 +10,16 @@ func shiftedCRC(sum uint32, n int64) uint32 {
 	power := uint32(1) << 23 // x^8, a byte further
 	for ; n > 0; n >>= 1 {
 		if n&1 == 1 {
-			sum = productCRC(sum, power)
+			sum = multiplyCRC(sum, power)
 		}
-		power = productCRC(power, power)
+		power = multiplyCRC(power, power)
 	}
 	return sum
 }
 
-// productCRC multiplies two polynomials modulo the polynomial of CRC-32. The highest bit is the
+// multiplyCRC multiplies two polynomials modulo the polynomial of CRC-32. The highest bit is the
 // coefficient of x^0.
-func productCRC(a, b uint32) (p uint32) {
+func multiplyCRC(a, b uint32) (p uint32) {
 	for ; a != 0; a <<= 1 {
 		if a>>31 == 1 {
 			p ^= b

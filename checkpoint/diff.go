@@ -26,6 +26,7 @@ type Difference struct {
 	First    []int `json:"first,omitempty"` // index of the first element that differs
 }
 
+// String says in a line in what the tensor differs.
 func (d Difference) String() string {
 	switch d.What {
 	case "content":
@@ -77,7 +78,7 @@ func Diff(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, err
 	for name := range index {
 		found = append(found, Difference{Tensor: name, What: "only in B"})
 	}
-	content, err := contents(ctx, a, b, pairs, workers)
+	content, err := compareElements(ctx, a, b, pairs, workers)
 	if err == nil {
 		err = errors.Join(a.checkUnchanged(), b.checkUnchanged())
 	}
@@ -89,9 +90,10 @@ func Diff(ctx context.Context, a, b *Checkpoint, workers int) ([]Difference, err
 // A pair is a tensor that both checkpoints have.
 type pair struct{ a, b *format.Tensor }
 
-// contents compares the elements of pairs of tensors. Each pair is a row of boxes that both sides
-// read packed.
-func contents(ctx context.Context, a, b *Checkpoint, pairs []pair, workers int) ([]Difference,
+// compareElements compares the elements of pairs of tensors, by so many goroutines. Each pair is a
+// row of boxes that both sides read packed.
+func compareElements(ctx context.Context, a, b *Checkpoint, pairs []pair,
+	workers int) ([]Difference,
 	error) {
 	type item struct{ pair, from, to int }
 	var items []item
@@ -101,7 +103,7 @@ func contents(ctx context.Context, a, b *Checkpoint, pairs []pair, workers int) 
 			items = append(items, item{i, from, min(from+step, n)})
 		}
 	}
-	left, right := a.reader(), b.reader()
+	left, right := a.newReader(), b.newReader()
 	counts, firsts := make([]int, len(items)), make([]int, len(items))
 	err := group.Share(ctx, "checkpoint", workers, len(items), func() func(int) error {
 		var x, y []byte
@@ -111,10 +113,11 @@ func contents(ctx context.Context, a, b *Checkpoint, pairs []pair, workers int) 
 			for _, box := range p.a.Shape.Box().Range(items[i].from, items[i].to) {
 				n := box.Elements() * size
 				x, y = slices.Grow(x[:0], n)[:n], slices.Grow(y[:0], n)[:n]
-				if err := errors.Join(left.box(p.a, box, x), right.box(p.b, box, y)); err != nil {
+				if err := errors.Join(left.readBox(p.a, box, x),
+					right.readBox(p.b, box, y)); err != nil {
 					return err
 				}
-				count, first := unequal(x, y, size)
+				count, first := countUnequal(x, y, size)
 				if counts[i] == 0 && count > 0 {
 					firsts[i] = at + first
 				}
@@ -141,8 +144,9 @@ func contents(ctx context.Context, a, b *Checkpoint, pairs []pair, workers int) 
 	return found, errors.Join(err, left.Close(), right.Close())
 }
 
-// unequal counts the elements that differ, and finds the first.
-func unequal(x, y []byte, size int) (count, first int) {
+// countUnequal returns the number of elements of size bytes that differ between x and y, and the
+// index of the first.
+func countUnequal(x, y []byte, size int) (count, first int) {
 	if bytes.Equal(x, y) {
 		return 0, 0
 	}
@@ -173,10 +177,11 @@ type reader struct {
 	index map[string]int // position of each file in names
 }
 
-func (c *Checkpoint) reader() *reader { return c.readerOf(c.names()) }
+// newReader returns a reader of the files that hold tensors. The caller closes it.
+func (c *Checkpoint) newReader() *reader { return c.newReaderOf(c.tensorFiles()) }
 
-// readerOf returns a reader of the named files of a checkpoint. The caller closes it.
-func (c *Checkpoint) readerOf(names []string) *reader {
+// newReaderOf returns a reader of the named files of a checkpoint. The caller closes it.
+func (c *Checkpoint) newReaderOf(names []string) *reader {
 	r := &reader{fileSet: fileSet{names: names, open: func(name string) (handle, error) {
 		return openFrom(c.Files.FS(), name)
 	}}, index: map[string]int{}}
@@ -186,12 +191,12 @@ func (c *Checkpoint) readerOf(names []string) *reader {
 	return r
 }
 
-// bytes fills b with the bytes of a file from an offset on.
-func (r *reader) bytes(name string, b []byte, at int64) error {
+// readBytes fills b with the bytes of a file from an offset on.
+func (r *reader) readBytes(name string, b []byte, at int64) error {
 	return r.Read(r.index[name], b, at)
 }
 
-// box reads a box of a tensor, packed.
-func (r *reader) box(t *format.Tensor, box tensor.Box, dst []byte) error {
-	return t.ReadBox(r.bytes, box, dst)
+// readBox reads a box of a tensor into dst, packed.
+func (r *reader) readBox(t *format.Tensor, box tensor.Box, dst []byte) error {
+	return t.ReadBox(r.readBytes, box, dst)
 }

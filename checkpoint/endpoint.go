@@ -22,7 +22,8 @@ type endpoint struct {
 	files     fileSet         // files of the checkpoint, in the order of ranks
 }
 
-// newEndpoint places the tensors of a checkpoint that exists, or will be written.
+// newEndpoint returns the endpoint of a checkpoint that exists, or will be written, in these files.
+// It opens none.
 func newEndpoint(c *format.Checkpoint, files []string) (*endpoint, error) {
 	e := &endpoint{files: fileSet{names: files}}
 	rank := map[string]int32{}
@@ -55,24 +56,24 @@ func newEndpoint(c *format.Checkpoint, files []string) (*endpoint, error) {
 	return e, err
 }
 
-// location says where a local tensor of this endpoint lies.
+// location returns where a local tensor of this endpoint lies.
 func (e *endpoint) location(p *plan.Place) move.Location { return e.locations[p.Slot] }
 
-// Layout returns how the tensors of a checkpoint lie in its files: each file is a rank.
+// Layout returns how the tensors of a checkpoint lie in its files, where each file is a rank.
 func (c *Checkpoint) Layout() (*layout.Layout, error) {
 	if err := c.checkStructure(); err != nil {
 		return nil, err
 	}
-	e, err := newSource(c)
+	e, err := newSourceEndpoint(c)
 	if err != nil {
 		return nil, err
 	}
 	return e.layout, nil
 }
 
-// newSource returns the endpoint that is read.
-func newSource(c *Checkpoint) (*endpoint, error) {
-	e, err := newEndpoint(c.Checkpoint, c.names())
+// newSourceEndpoint returns the endpoint of the checkpoint that is read.
+func newSourceEndpoint(c *Checkpoint) (*endpoint, error) {
+	e, err := newEndpoint(c.Checkpoint, c.tensorFiles())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.path, err)
 	}
@@ -80,7 +81,7 @@ func newSource(c *Checkpoint) (*endpoint, error) {
 	return e, nil
 }
 
-// openFrom opens a file for reads at any offset.
+// openFrom opens a file for reads at any offset. The caller closes it.
 func openFrom(fsys fs.FS, name string) (handle, error) {
 	f, err := fsys.Open(name)
 	if err != nil {

@@ -36,7 +36,7 @@ func (m *fileSet) Name(region int) string { return m.names[region] }
 
 // Read implements move.Source.
 func (m *fileSet) Read(region int, b []byte, at int64) error {
-	return m.use(region, func(h handle) error {
+	return m.withFile(region, func(h handle) error {
 		n, err := h.ReadAt(b, at)
 		if n == len(b) {
 			return nil
@@ -51,15 +51,15 @@ func (m *fileSet) Read(region int, b []byte, at int64) error {
 
 // Write implements move.Target.
 func (m *fileSet) Write(region int, b []byte, at int64) error {
-	return m.use(region, func(h handle) error {
+	return m.withFile(region, func(h handle) error {
 		_, err := h.(io.WriterAt).WriteAt(b, at)
 		return err
 	})
 }
 
-// use calls f with the open file of a region. Several calls may use one file at once, so f must not
-// depend on the position in the file.
-func (m *fileSet) use(region int, f func(h handle) error) error {
+// withFile calls f with the open file of a region. Several calls may use one file at once, so f
+// must not depend on the position in the file.
+func (m *fileSet) withFile(region int, f func(h handle) error) error {
 	h, err := m.acquire(region)
 	if err != nil {
 		return err
@@ -71,8 +71,8 @@ func (m *fileSet) use(region int, f func(h handle) error) error {
 	return err
 }
 
-// acquire opens the file of a region if need be, and counts one more user. It may first close files
-// that nobody uses.
+// acquire returns the open file of a region, with one more user. It opens the file if need be, and
+// may first close files that nobody uses.
 func (m *fileSet) acquire(region int) (*openFile, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -20,10 +20,11 @@ import (
 // checkpoint.
 
 // PrepareOptimizer prepares an optimizer for a format that identifies parameters by position, or
-// needs their groups, as Grouped says; for other formats it does nothing. given are the groups that
-// the user states; without them the checkpoint must tell. notes tell the user what was inferred.
+// needs their groups, as NeedsGroups says; for other formats it does nothing. given are the groups
+// that the user states; without them the checkpoint must tell. notes tell the user what was
+// inferred.
 func (c *Checkpoint) PrepareOptimizer(to string, given []optim.Group) (notes []string, err error) {
-	if !Grouped(to) {
+	if !NeedsGroups(to) {
 		return nil, nil
 	}
 	if slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool { return t.Coords != nil }) {
@@ -46,10 +47,10 @@ func (c *Checkpoint) prepareOptimizer(to string, given []optim.Group) (notes []s
 		return nil, err
 	}
 	c.recordRenames(renamed)
-	if Preset(to) == "megatron-core" {
-		return c.forMegatron(to, o)
+	if DefaultPreset(to) == "megatron-core" {
+		return c.prepareForMegatron(to, o)
 	}
-	if err := c.forDeepSpeed(); err != nil {
+	if err := c.renameForDeepSpeed(); err != nil {
 		return nil, err
 	}
 	switch {
@@ -74,9 +75,10 @@ func (c *Checkpoint) prepareOptimizer(to string, given []optim.Group) (notes []s
 // scaler of f16 gradients.
 var trainedState = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
 
-// forDeepSpeed gives tensors the names that a checkpoint of DeepSpeed has when it is read again, as
-// its manifest lists them. A parameter in f32 without an optimizer copy serves as its own copy.
-func (c *Checkpoint) forDeepSpeed() error {
+// renameForDeepSpeed gives tensors the names that a checkpoint of DeepSpeed has when it is read
+// again, as its manifest lists them. A parameter in f32 without an optimizer copy serves as its own
+// copy.
+func (c *Checkpoint) renameForDeepSpeed() error {
 	has, state := map[string]int{}, map[string]bool{}
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
@@ -128,7 +130,7 @@ func (c *Checkpoint) recordRenames(renamed map[string]string) {
 	}
 }
 
-// groupSizes describes the number of parameters in each group.
+// groupSizes says how many parameters each group has.
 func groupSizes(o *optim.Optimizer) string {
 	var of []string
 	for i := range o.Groups {
@@ -143,7 +145,7 @@ func (c *Checkpoint) joinOptimizers(to string) error {
 	several := slices.ContainsFunc(c.Values, func(v format.Value) bool {
 		return strings.HasPrefix(v.Path, "optimizer.1.")
 	})
-	if !several || Preset(to) == "megatron-core" || to == "universal" {
+	if !several || DefaultPreset(to) == "megatron-core" || to == "universal" {
 		return nil
 	}
 	renamed, err := megatron.Chain(c.Checkpoint, (&TargetFormat{}).spec())
@@ -151,8 +153,9 @@ func (c *Checkpoint) joinOptimizers(to string) error {
 	return err
 }
 
-// forMegatron prepares for Megatron what another framework has trained.
-func (c *Checkpoint) forMegatron(to string, o *optim.Optimizer) (notes []string, err error) {
+// prepareForMegatron gives the tensors and groups of another framework the form that Megatron
+// reads.
+func (c *Checkpoint) prepareForMegatron(to string, o *optim.Optimizer) (notes []string, err error) {
 	another := o != nil && o.Source != optim.Megatron
 	if another {
 		optim.Drop(c.Checkpoint)

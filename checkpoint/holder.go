@@ -9,9 +9,9 @@ import (
 
 // Who works on a checkpoint already, for the error of a move that finds the journal locked.
 
-// holder names the process that has locked a file, as far as the system tells: Linux lists locks
-// with their process and inode.
-func holder(f *os.File) string {
+// lockHolder describes the process that has locked a file, as far as the system tells: Linux lists
+// locks with their process and inode in /proc.
+func lockHolder(f *os.File) string {
 	const unknown = "another process"
 	info, err := f.Stat()
 	if err != nil {

@@ -50,7 +50,7 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 	if err := src.checkOverlap(dst); err != nil {
 		return nil, err
 	}
-	from, err := newSource(src)
+	from, err := newSourceEndpoint(src)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 	if err != nil {
 		return nil, err
 	}
-	id := identity(src, out)
+	id := moveIdentity(src, out)
 	to, err := newTarget(ctx, dst, out, id)
 	if errors.Is(err, errFinished) {
 		return &Report{AlreadyDone: true}, nil
@@ -66,7 +66,7 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 	if err != nil {
 		return nil, err
 	}
-	t := transfer{src: src, unread: unread, from: from, to: to, options: o, key: src.key(id)}
+	t := transfer{src: src, unread: unread, from: from, to: to, options: o, key: src.digestKey(id)}
 	report, err := t.run(ctx)
 	err = errors.Join(err, from.files.Close(), to.close())
 	void := false
@@ -79,9 +79,9 @@ func Move(ctx context.Context, src *Checkpoint, out *format.Output, dst string, 
 	return report, nil
 }
 
-// key returns the manifest's key, so that sealed fingerprints can be compared, or else a key that
-// the move determines.
-func (c *Checkpoint) key(id move.Identity) *digest.Key {
+// digestKey returns the key of the manifest, so that sealed fingerprints can be compared, or else a
+// key that the move's identity determines.
+func (c *Checkpoint) digestKey(id move.Identity) *digest.Key {
 	if c.sealed != nil {
 		return digest.NewKey(c.sealed.Seed)
 	}
@@ -99,7 +99,8 @@ type transfer struct {
 	tensors []manifest.Tensor // fingerprints of the tensors moved
 }
 
-// run moves what is not there yet, from replicas where a file cannot be read.
+// run moves what is not there yet, from replicas where a file cannot be read, and publishes it. It
+// reads and writes with so many goroutines as the options say.
 func (t *transfer) run(ctx context.Context) (*Report, error) {
 	dead := map[int]bool{}
 	var cause error

@@ -25,7 +25,7 @@ type ModelFacts struct {
 // with the same numbers.
 var decoderTypes = []string{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral"}
 
-// Config returns the Hugging Face configuration that lies beside the tensors of a checkpoint, or in
+// Config reads the Hugging Face configuration that lies beside the tensors of a checkpoint, or in
 // the folder by which it was opened; the zero value if there is none.
 func (c *Checkpoint) Config() (hf.Config, error) {
 	config, err := hf.ReadConfig(c.Files)
@@ -52,7 +52,7 @@ func (c *Checkpoint) ToHuggingFace(facts ModelFacts) (dropped int, err error) {
 		return 0, fmt.Errorf("%s: by its %s the model is a %s, and shoal has the names of %s",
 			c.path, hf.ConfigName, t, strings.Join(decoderTypes, ", "))
 	}
-	m, err := facts.model(megatron.Tell(c.Checkpoint))
+	m, err := facts.megatronModel(megatron.Tell(c.Checkpoint))
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", c.path, err)
 	}
@@ -70,9 +70,9 @@ func (c *Checkpoint) ToHuggingFace(facts ModelFacts) (dropped int, err error) {
 	return dropped, nil
 }
 
-// model combines what the user, the configuration and the arguments say, in this order of
-// precedence. It fails when configuration and arguments describe different models.
-func (f *ModelFacts) model(args megatron.Model) (m megatron.Model, err error) {
+// megatronModel returns the model that the user, the configuration and the arguments describe, in
+// this order of precedence. It fails when configuration and arguments describe different models.
+func (f *ModelFacts) megatronModel(args megatron.Model) (m megatron.Model, err error) {
 	config := f.Config
 	tell := func(given int, flag string, said int, args megatron.Fact) megatron.Fact {
 		switch {

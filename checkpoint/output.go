@@ -43,7 +43,7 @@ type TargetFormat struct {
 	BF16 bool
 }
 
-// Formats lists the names of the formats that Output knows.
+// Formats returns the names of the formats that Output can write.
 func Formats() (names []string) {
 	for _, f := range outputFormats {
 		names = append(names, f.name)
@@ -51,7 +51,7 @@ func Formats() (names []string) {
 	return names
 }
 
-// RankFormats lists the formats in which a spec says what each rank holds.
+// RankFormats returns the names of the formats in which a spec says what each rank holds.
 func RankFormats() (names []string) {
 	for _, f := range outputFormats {
 		if f.ranks {
@@ -64,12 +64,12 @@ func RankFormats() (names []string) {
 // Describe returns one line about a format.
 func Describe(format string) string { return findFormat(format).description }
 
-// Grouped reports whether a format identifies optimizer state by the position of parameters, or has
-// groups of parameters that its framework asks for.
-func Grouped(format string) bool { return findFormat(format).groups }
+// NeedsGroups reports whether a format identifies optimizer state by the position of parameters, or
+// has groups of parameters that its framework asks for.
+func NeedsGroups(format string) bool { return findFormat(format).groups }
 
-// Preset returns the layout preset that a format has by default; "" if it has none.
-func Preset(format string) string { return findFormat(format).preset }
+// DefaultPreset returns the layout preset that a format has by default; "" if it has none.
+func DefaultPreset(format string) string { return findFormat(format).preset }
 
 // An outputFormat is a format in which checkpoints can be written.
 type outputFormat struct {
@@ -222,8 +222,8 @@ func (f *TargetFormat) spec() *layout.Spec {
 	return &layout.Spec{Shoal: layout.Version, Rules: []layout.Rule{{Match: "**"}}}
 }
 
-// outputFolders describes Megatron's folders. Optimizers are chained as Megatron has them for such
-// ranks.
+// outputFolders returns a function that describes Megatron's folders, with lay. Optimizers are
+// chained as Megatron has them for such ranks.
 func outputFolders(lay func(*Checkpoint, TargetFormat) (*format.Output, error)) func(*Checkpoint,
 	TargetFormat) (*format.Output, error) {
 	return func(c *Checkpoint, f TargetFormat) (*format.Output, error) {
@@ -236,8 +236,8 @@ func outputFolders(lay func(*Checkpoint, TargetFormat) (*format.Output, error)) 
 	}
 }
 
-// outputZero describes what DeepSpeed saves for a stage of ZeRO. ZeRO cuts tensors in its own way,
-// so only the size of dp counts in a spec.
+// outputZero returns a function that describes what DeepSpeed saves for a stage of ZeRO. ZeRO cuts
+// tensors in its own way, so only the size of dp counts in a spec.
 func outputZero(stage int) func(*Checkpoint, TargetFormat) (*format.Output, error) {
 	return func(c *Checkpoint, f TargetFormat) (*format.Output, error) {
 		ranks, err := zeroRanks(c, f)
@@ -347,8 +347,8 @@ func (c *Checkpoint) texts() (texts map[string]string, kept []format.Value) {
 	return texts, kept
 }
 
-// onOneRank returns one rank that holds everything.
-func (c *Checkpoint) onOneRank() [][]format.Shard {
+// shardsOnOneRank returns the shards of one rank that holds everything.
+func (c *Checkpoint) shardsOnOneRank() [][]format.Shard {
 	shards := make([]format.Shard, len(c.Tensors))
 	for i, t := range c.Tensors {
 		shards[i] = format.Shard{Name: t.Name, DType: t.DType, Shape: t.Shape, Box: t.Shape.Box()}
@@ -360,7 +360,7 @@ func (c *Checkpoint) onOneRank() [][]format.Shard {
 // write so far. Without a spec one rank holds everything.
 func (c *Checkpoint) shards(spec *layout.Spec) ([][]format.Shard, error) {
 	if spec == nil {
-		return c.onOneRank(), nil
+		return c.shardsOnOneRank(), nil
 	}
 	l, err := spec.Resolve(Catalogue(c.Checkpoint))
 	if err != nil {
@@ -393,7 +393,7 @@ func (c *Checkpoint) shards(spec *layout.Spec) ([][]format.Shard, error) {
 	return ranks, nil
 }
 
-// Catalogue lists the tensors of a checkpoint in the form that a layout takes.
+// Catalogue returns the tensors of a checkpoint in the form that a layout takes.
 func Catalogue(c *format.Checkpoint) (list []layout.Tensor) {
 	for _, t := range c.Tensors {
 		list = append(list,

@@ -18,7 +18,7 @@ func (c *Checkpoint) checkOverlap(dst string) error {
 	case inBucket:
 		src, to = strings.TrimRight(src, "/"), strings.TrimRight(to, "/")
 	default:
-		src, to = resolved(src), resolved(to)
+		src, to = resolvedPath(src), resolvedPath(to)
 	}
 	switch {
 	case src == to:
@@ -40,8 +40,8 @@ func isWithin(path, folder string) bool {
 	return strings.HasPrefix(path, strings.TrimRight(folder, "/")+"/")
 }
 
-// resolved returns a path without symbolic links, as far as it exists.
-func resolved(path string) string {
+// resolvedPath returns a path without symbolic links, as far as it exists.
+func resolvedPath(path string) string {
 	whole, err := filepath.Abs(path)
 	if err != nil {
 		return filepath.Clean(path)

@@ -28,8 +28,9 @@ const (
 // of a file in memory, and the goroutine that moves the last block of a part sends it. Blocks come
 // in the order in which they lie in the files, so few parts are in memory at a time: each worker
 // needs at most the two parts that its block spans, the two before in which the header of a zip
-// entry waits for its checksum, and the two behind in which the directory does; one more part holds
-// the beginning of the next block.
+// entry waits for its checksum, and the two after in which the directory does; one more part holds
+// the beginning of the next block. The goroutines of a move may call Name, Write, Read and endBlock
+// at once, for different blocks.
 type partWriter struct {
 	ctx      context.Context // context of the move, since those who write have none
 	bucket   *s3.Bucket
@@ -43,7 +44,7 @@ type partWriter struct {
 }
 
 // newPartWriter splits the files into parts. It fails when a file needs larger parts than the
-// memory allows.
+// memory allows. It sends nothing yet.
 func newPartWriter(ctx context.Context, b *s3.Bucket, o *format.Output) (*partWriter, error) {
 	p := &partWriter{ctx: ctx, bucket: b}
 	index := map[string]*uploadingFile{}
@@ -81,11 +82,11 @@ func newPartWriter(ctx context.Context, b *s3.Bucket, o *format.Output) (*partWr
 // maxPartBytes.
 func (p *partWriter) workers() int { return min(max((maxPartBytes/p.partSize-1)/6, 1), maxUploads) }
 
-// begin receives all blocks that will be moved.
-func (p *partWriter) begin(blocks []move.Block) {
+// countBlocks records all blocks that will be moved, before the first is.
+func (p *partWriter) countBlocks(blocks []move.Block) {
 	for _, b := range blocks {
 		f := p.files[b.Region]
-		for i := range f.span(b.From, b.To) {
+		for i := range f.partsIn(b.From, b.To) {
 			if f.blocks[i]++; f.blocks[i] == 1 {
 				f.moving++
 			}
@@ -100,20 +101,20 @@ func (p *partWriter) Name(region int) string {
 
 // Write implements move.Target.
 func (p *partWriter) Write(region int, b []byte, at int64) error {
-	return p.each(region, b, at, func(part, b []byte) { copy(part, b) })
+	return p.forEachPart(region, b, at, func(part, b []byte) { copy(part, b) })
 }
 
 // Read implements move.Source for a block that has not ended, which is in memory.
 func (p *partWriter) Read(region int, b []byte, at int64) error {
-	return p.each(region, b, at, func(part, b []byte) { copy(b, part) })
+	return p.forEachPart(region, b, at, func(part, b []byte) { copy(b, part) })
 }
 
-// each calls do with the bytes of each part that the range touches and the bytes of b from there
-// on.
-func (p *partWriter) each(region int, b []byte, at int64, do func(part, b []byte)) error {
+// forEachPart calls do with the bytes of each part that the range touches and the bytes of b from
+// there on.
+func (p *partWriter) forEachPart(region int, b []byte, at int64, do func(part, b []byte)) error {
 	f := p.files[region]
-	for i := range f.span(at, at+int64(len(b))) {
-		x := p.part(f, i)
+	for i := range f.partsIn(at, at+int64(len(b))) {
+		x := p.liveOrNewPart(f, i)
 		if from := at - x.from; from < 0 {
 			do(x.bytes, b[-from:])
 		} else {
@@ -123,8 +124,9 @@ func (p *partWriter) each(region int, b []byte, at int64, do func(part, b []byte
 	return nil
 }
 
-// part returns a part that is in memory, or makes it with the bytes that are not elements.
-func (p *partWriter) part(f *uploadingFile, i int64) *part {
+// liveOrNewPart returns part i of a file, which is in memory or is made with the bytes that are not
+// elements.
+func (p *partWriter) liveOrNewPart(f *uploadingFile, i int64) *part {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	x := f.live[i]
@@ -143,18 +145,18 @@ func (p *partWriter) part(f *uploadingFile, i int64) *part {
 	}
 	p.bytes += cap(x.bytes)
 	p.peak = max(p.peak, p.bytes)
-	f.fill(x)
+	f.copyFrames(x)
 	f.live[i] = x
 	return x
 }
 
-// end sends the parts whose last block this was. After the last part with blocks of a file, it also
-// sends the parts of the file that have none.
-func (p *partWriter) end(b move.Block) error {
+// endBlock sends the parts whose last block this was, and waits for that. After the last part with
+// blocks of a file, it also sends the parts of the file that have none.
+func (p *partWriter) endBlock(b move.Block) error {
 	f := p.files[b.Region]
 	var whole []int64
 	p.mu.Lock()
-	for i := range f.span(b.From, b.To) {
+	for i := range f.partsIn(b.From, b.To) {
 		if f.blocks[i]--; f.blocks[i] == 0 {
 			whole = append(whole, i)
 			f.blocks[i] = -1
@@ -162,29 +164,30 @@ func (p *partWriter) end(b move.Block) error {
 		}
 	}
 	if len(whole) > 0 && f.moving == 0 {
-		whole = append(whole, f.withoutBlocks()...)
+		whole = append(whole, f.partsWithoutBlocks()...)
 	}
 	p.mu.Unlock()
-	return p.finish(f, whole)
+	return p.sendWhole(f, whole)
 }
 
-// sendRest sends the files that have no blocks at all.
+// sendRest sends the files that have no blocks at all, several at once.
 func (p *partWriter) sendRest() error {
 	files := slices.DeleteFunc(slices.Clone(p.files), func(f *uploadingFile) bool {
-		return len(f.withoutBlocks()) < len(f.blocks)
+		return len(f.partsWithoutBlocks()) < len(f.blocks)
 	})
 	return group.Share(p.ctx, "upload", p.workers(), len(files), func() func(int) error {
-		return func(i int) error { return p.finish(files[i], files[i].withoutBlocks()) }
+		return func(i int) error { return p.sendWhole(files[i], files[i].partsWithoutBlocks()) }
 	})
 }
 
-// finish adds parts to checksums, and sends all parts that wait for no checksum.
-func (p *partWriter) finish(f *uploadingFile, whole []int64) error {
+// sendWhole adds complete parts to checksums, and sends all parts that wait for no checksum any
+// more.
+func (p *partWriter) sendWhole(f *uploadingFile, whole []int64) error {
 	for _, i := range whole {
-		x := p.part(f, i)
-		ready := p.add(f, x)
+		x := p.liveOrNewPart(f, i)
+		ready := p.addToSums(f, x)
 		for _, x := range ready {
-			if err := p.send(f, x); err != nil {
+			if err := p.sendPart(f, x); err != nil {
 				return err
 			}
 		}
@@ -192,8 +195,9 @@ func (p *partWriter) finish(f *uploadingFile, whole []int64) error {
 	return nil
 }
 
-// add adds a part to checksums. It returns the parts that wait for no checksum any more.
-func (p *partWriter) add(f *uploadingFile, x *part) (ready []*part) {
+// addToSums adds a complete part to the checksums that cover it. It returns the parts that wait for
+// no checksum any more.
+func (p *partWriter) addToSums(f *uploadingFile, x *part) (ready []*part) {
 	end := x.from + int64(len(x.bytes))
 	first, _ := slices.BinarySearchFunc(f.sums, x.from, func(s pendingSum, at int64) int {
 		return cmp.Or(cmp.Compare(s.to, at), -1)
@@ -214,7 +218,7 @@ func (p *partWriter) add(f *uploadingFile, x *part) (ready []*part) {
 	}
 	f.waiting = append(f.waiting, x)
 	f.waiting = slices.DeleteFunc(f.waiting, func(x *part) bool {
-		missing := slices.ContainsFunc(f.locations(x), func(at sumLocation) bool {
+		missing := slices.ContainsFunc(f.locationsIn(x), func(at sumLocation) bool {
 			return f.sums[at.sum].left > 0
 		})
 		if !missing {
@@ -225,9 +229,10 @@ func (p *partWriter) add(f *uploadingFile, x *part) (ready []*part) {
 	return ready
 }
 
-// send inserts the checksums and sends a part. After the last part the file exists.
-func (p *partWriter) send(f *uploadingFile, x *part) error {
-	for _, y := range f.locations(x) {
+// sendPart inserts the checksums into a part, sends it and frees its memory. After the last part of
+// a file it completes the upload.
+func (p *partWriter) sendPart(f *uploadingFile, x *part) error {
+	for _, y := range f.locationsIn(x) {
 		var sum [4]byte
 		binary.LittleEndian.PutUint32(sum[:], f.sums[y.sum].value)
 		if at := y.at - x.from; at < 0 {
@@ -240,7 +245,7 @@ func (p *partWriter) send(f *uploadingFile, x *part) error {
 		f.hashes[(x.from+int64(from))/manifest.BlockBytes] = sha256.Sum256(
 			x.bytes[from:min(from+manifest.BlockBytes, len(x.bytes))])
 	}
-	if err := p.open(f); err != nil {
+	if err := p.openUpload(f); err != nil {
 		return err
 	}
 	if err := f.upload.Write(p.ctx, int(x.from), x.bytes); err != nil {
@@ -263,8 +268,8 @@ func (p *partWriter) send(f *uploadingFile, x *part) error {
 	return err
 }
 
-// open begins the upload of a file if it has not begun.
-func (p *partWriter) open(f *uploadingFile) (err error) {
+// openUpload begins the upload of a file if it has not begun.
+func (p *partWriter) openUpload(f *uploadingFile) (err error) {
 	f.opening.Lock()
 	defer f.opening.Unlock()
 	if f.upload == nil {
@@ -273,8 +278,8 @@ func (p *partWriter) open(f *uploadingFile) (err error) {
 	return err
 }
 
-// abort aborts the uploads of unfinished files.
-func (p *partWriter) abort(ctx context.Context) error {
+// abortUploads aborts the uploads of the files that are not complete.
+func (p *partWriter) abortUploads(ctx context.Context) error {
 	var errs []error
 	for _, f := range p.files {
 		if f.upload != nil && !f.done {
@@ -284,8 +289,8 @@ func (p *partWriter) abort(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// sealed lists the files that were sent.
-func (p *partWriter) sealed() (files []manifest.File) {
+// sentFiles returns the files with their hashes, for the manifest; all are sent by then.
+func (p *partWriter) sentFiles() (files []manifest.File) {
 	for _, f := range p.files {
 		files = append(files, manifest.File{Name: f.name, Size: f.size, Blocks: f.hashes})
 	}

@@ -27,16 +27,16 @@ func (c *Checkpoint) Prove(ctx context.Context, workers int) ([]format.Fault, er
 		}
 	}
 	found := make([]*format.Fault, len(items))
-	r := c.reader()
+	r := c.newReader()
 	err := group.Share(ctx, "checkpoint", workers, len(items), func() func(int) error {
 		var main, model []byte
 		return func(i int) error {
 			x := &items[i]
 			var err error
-			if main, err = r.elements(&x.proof.Main, x.from, x.to, main); err != nil {
+			if main, err = r.readElements(&x.proof.Main, x.from, x.to, main); err != nil {
 				return err
 			}
-			if model, err = r.elements(&x.proof.Model, x.from, x.to, model); err != nil {
+			if model, err = r.readElements(&x.proof.Model, x.from, x.to, model); err != nil {
 				return err
 			}
 			if k, size := x.proof.FirstDifference(main, model), x.proof.Model.DType.Size(); k >= 0 {
@@ -93,7 +93,7 @@ func (c *Checkpoint) checkProofs(ctx context.Context, workers int) error {
 	return err
 }
 
-// proofs lists the proofs of all tensors, each once.
+// proofs returns the proofs of all tensors, each once.
 func (c *Checkpoint) proofs() (list []*format.Proof) {
 	seen := map[*format.Proof]bool{}
 	for i := range c.Tensors {
@@ -107,10 +107,10 @@ func (c *Checkpoint) proofs() (list []*format.Proof) {
 	return list
 }
 
-// elements reads a range of elements of a tensor, in row-major order, into a buffer that grows as
-// needed.
-func (r *reader) elements(t *format.Tensor, from, to int, buffer []byte) ([]byte, error) {
+// readElements reads a range of elements of a tensor, in row-major order, into buffer, which it
+// makes larger if need be, and returns them.
+func (r *reader) readElements(t *format.Tensor, from, to int, buffer []byte) ([]byte, error) {
 	n := (to - from) * t.DType.Size()
 	buffer = slices.Grow(buffer[:0], n)[:n]
-	return buffer, t.ReadRange(r.bytes, from, to, buffer)
+	return buffer, t.ReadRange(r.readBytes, from, to, buffer)
 }

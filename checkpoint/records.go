@@ -41,7 +41,7 @@ func (c *Checkpoint) Records(ctx context.Context, workers int) (*Records, error)
 // file could not be read.
 func (c *Checkpoint) checkRecords(ctx context.Context, workers int) (unread map[string]error,
 	err error) {
-	r, err := c.compareRecords(ctx, workers, c.spans())
+	r, err := c.compareRecords(ctx, workers, c.readSpans())
 	if err == nil && len(r.Faults) > 0 {
 		err = fmt.Errorf("%s: %v; restore the file from another copy, or leave out with --only "+
 			"what lies there: shoal state check --read lists all that is damaged", c.path,
@@ -54,7 +54,7 @@ func (c *Checkpoint) checkRecords(ctx context.Context, workers int) (unread map[
 func (c *Checkpoint) compareRecords(ctx context.Context, workers int, used spans) (*Records,
 	error) {
 	found := &Records{unread: map[string]error{}}
-	files := c.readerOf(c.archiveFiles())
+	files := c.newReaderOf(c.archiveFiles())
 	records, err := c.listRecords(ctx, workers, files, used, found.unread)
 	records = slices.DeleteFunc(records, func(r format.Record) bool {
 		if r.WithoutSum() {
@@ -76,7 +76,7 @@ func (c *Checkpoint) compareRecords(ctx context.Context, workers int, used spans
 	return found, errors.Join(err, failed, files.Close())
 }
 
-// archiveFiles lists the files that hold archives.
+// archiveFiles returns the names of the files that are archives.
 func (c *Checkpoint) archiveFiles() (names []string) {
 	for _, a := range c.Files.Archives() {
 		names = append(names, a.File)
@@ -84,14 +84,15 @@ func (c *Checkpoint) archiveFiles() (names []string) {
 	return slices.Compact(names)
 }
 
-// listRecords reads the directories of archives. It notes those that it cannot read in unread.
+// listRecords reads the directories of archives and returns their records that used touches. It
+// adds those that it cannot read to unread.
 func (c *Checkpoint) listRecords(ctx context.Context, workers int, files *reader, used spans,
 	unread map[string]error) (records []format.Record, err error) {
 	archives := c.Files.Archives()
 	lists, failed := make([][]format.Record, len(archives)), make([]error, len(archives))
 	err = group.Share(ctx, "checkpoint", workers, len(archives), func() func(int) error {
 		return func(i int) error {
-			if a := &archives[i]; used == nil || used.touch(a.File, a.From, a.To) {
+			if a := &archives[i]; used == nil || used.overlaps(a.File, a.From, a.To) {
 				lists[i], failed[i] = a.Records(
 					&format.File{Name: a.File, Size: a.To, ReaderAt: &readerFile{files, a.File}})
 			}
@@ -103,7 +104,7 @@ func (c *Checkpoint) listRecords(ctx context.Context, workers int, files *reader
 			unread[archives[i].File] = failed[i]
 		}
 		for _, r := range list {
-			if used == nil || used.touch(r.File, r.From, r.To) {
+			if used == nil || used.overlaps(r.File, r.From, r.To) {
 				records = append(records, r)
 			}
 		}
@@ -111,8 +112,8 @@ func (c *Checkpoint) listRecords(ctx context.Context, workers int, files *reader
 	return records, err
 }
 
-// sumRecords computes the checksums of records from those of blocks. It notes files that it cannot
-// read in unread.
+// sumRecords returns the checksums of records, computed from those of blocks by so many goroutines.
+// It adds files that it cannot read to unread.
 func sumRecords(ctx context.Context, workers int, files *reader, records []format.Record,
 	unread map[string]error) ([]uint32, error) {
 	type block struct {
@@ -131,7 +132,7 @@ func sumRecords(ctx context.Context, workers int, files *reader, records []forma
 		return func(i int) error {
 			x := &blocks[i]
 			b, r := buffer[:x.to-x.from], &records[x.record]
-			if failed[i] = files.bytes(r.File, b, x.from); failed[i] == nil {
+			if failed[i] = files.readBytes(r.File, b, x.from); failed[i] == nil {
 				parts[i] = shiftedCRC(crc32.ChecksumIEEE(b), r.To-x.to)
 			}
 			return nil
@@ -155,15 +156,15 @@ type readerFile struct {
 
 // ReadAt implements io.ReaderAt.
 func (r *readerFile) ReadAt(b []byte, at int64) (int, error) {
-	if err := r.bytes(r.name, b, at); err != nil {
+	if err := r.readBytes(r.name, b, at); err != nil {
 		return 0, err
 	}
 	return len(b), nil
 }
 
-// pieces yields all that is read of files: pieces, replicas, and what proves names. Some come
-// several times.
-func (c *Checkpoint) pieces() iter.Seq2[*format.Tensor, *format.Piece] {
+// allPieces yields everything of the files that is read: pieces, replicas, and what proves names.
+// Some come several times.
+func (c *Checkpoint) allPieces() iter.Seq2[*format.Tensor, *format.Piece] {
 	return func(yield func(*format.Tensor, *format.Piece) bool) {
 		each := func(t *format.Tensor, list []format.Piece) bool {
 			for k := range list {
@@ -186,9 +187,9 @@ func (c *Checkpoint) pieces() iter.Seq2[*format.Tensor, *format.Piece] {
 	}
 }
 
-// tensorsIn names the tensors that have elements in a range of a file, each once.
+// tensorsIn returns the names of the tensors that have elements in a range of a file, each once.
 func (c *Checkpoint) tensorsIn(file string, from, to int64) (names []string) {
-	for t, p := range c.pieces() {
+	for t, p := range c.allPieces() {
 		if p.File == file && p.Offset < to && p.Offset+p.Span(t.DType) > from &&
 			!slices.Contains(names, t.Name) {
 			names = append(names, t.Name)
@@ -200,12 +201,13 @@ func (c *Checkpoint) tensorsIn(file string, from, to int64) (names []string) {
 // spans are ranges of files. The ranges of a file are in order and do not touch.
 type spans map[string][]span
 
+// A span is the range of a file from one offset up to another.
 type span struct{ from, to int64 }
 
-// spans returns the ranges of files that are read.
-func (c *Checkpoint) spans() spans {
+// readSpans returns the ranges of files that are read.
+func (c *Checkpoint) readSpans() spans {
 	all := spans{}
-	for t, p := range c.pieces() {
+	for t, p := range c.allPieces() {
 		if n := p.Span(t.DType); n > 0 {
 			all[p.File] = append(all[p.File], span{p.Offset, p.Offset + n})
 		}
@@ -225,8 +227,8 @@ func (c *Checkpoint) spans() spans {
 	return all
 }
 
-// touch reports whether a range of a file overlaps one of the spans.
-func (s spans) touch(file string, from, to int64) bool {
+// overlaps reports whether a range of a file overlaps one of the spans.
+func (s spans) overlaps(file string, from, to int64) bool {
 	list := s[file]
 	i := sort.Search(len(list), func(i int) bool { return list[i].to > from })
 	return i < len(list) && list[i].from < to

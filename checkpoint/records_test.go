@@ -107,7 +107,7 @@ func TestUnreadRecords(t *testing.T) {
 			c.Tensors[i].Replicas = append(c.Tensors[i].Replicas, p)
 		}
 	}
-	if c.stamps["a.pt"], err = c.stamp("a.pt"); err != nil {
+	if c.stamps["a.pt"], err = c.currentStamp("a.pt"); err != nil {
 		t.Fatal(err)
 	}
 	left.Store(0)

@@ -34,7 +34,7 @@ func (c *Checkpoint) checkReplicas(ctx context.Context, workers int) error {
 			}
 		}
 	}
-	r := c.reader()
+	r := c.newReader()
 	err := group.Share(ctx, "checkpoint", workers, len(items), func() func(int) error {
 		var x, y []byte
 		return func(i int) error {
@@ -42,9 +42,9 @@ func (c *Checkpoint) checkReplicas(ctx context.Context, workers int) error {
 			for _, box := range p.Box.Range(items[i].from, items[i].to) {
 				n := box.Elements() * t.DType.Size()
 				x, y = slices.Grow(x[:0], n)[:n], slices.Grow(y[:0], n)[:n]
-				read := func(b []byte, at int64) error { return r.bytes(p.File, b, at) }
+				read := func(b []byte, at int64) error { return r.readBytes(p.File, b, at) }
 				err := boxes.Read(read, p.Offset, t.DType.Size(), box, p.View(), x, box.Packed(0))
-				if err = errors.Join(err, r.box(t, box, y)); err == nil && !bytes.Equal(x, y) {
+				if err = errors.Join(err, r.readBox(t, box, y)); err == nil && !bytes.Equal(x, y) {
 					first := slices.IndexFunc(t.Pieces, func(q format.Piece) bool {
 						return q.Box.Overlaps(box)
 					})

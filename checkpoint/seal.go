@@ -43,8 +43,7 @@ func (c *Checkpoint) manifestPath() string {
 	return filepath.Join(c.dir, c.manifestName())
 }
 
-// readManifest returns the manifest of a checkpoint. The error is fs.ErrNotExist when there is
-// none.
+// readManifest reads the manifest of a checkpoint. The error is fs.ErrNotExist when there is none.
 func (c *Checkpoint) readManifest() (*manifest.Manifest, error) {
 	files := format.NewFiles(c.fsys)
 	text, err := files.ReadAll(c.manifestName(), manifest.MaxBytes)
@@ -59,7 +58,7 @@ func (c *Checkpoint) readManifest() (*manifest.Manifest, error) {
 	return m, nil
 }
 
-// writeManifest puts a manifest in place, durably, and whole or not at all.
+// writeManifest writes a manifest durably, and whole or not at all.
 func writeManifest(path string, m *manifest.Manifest) error {
 	text, err := m.Append(nil)
 	if err == nil {
@@ -122,7 +121,7 @@ func Seal(ctx context.Context, c *Checkpoint, workers int) (*manifest.Manifest, 
 	return m, err
 }
 
-// filesToSeal returns the files that a manifest lists: all files of the folder.
+// filesToSeal returns the names of the files that a manifest lists: all files of the folder.
 func (c *Checkpoint) filesToSeal() (names []string, err error) {
 	if c.file != "" {
 		return []string{c.file}, nil
@@ -143,7 +142,7 @@ func (c *Checkpoint) filesToSeal() (names []string, err error) {
 	return names, err
 }
 
-// hashFiles hashes the blocks of files.
+// hashFiles returns the hashes of the blocks of files, which it reads with so many goroutines.
 func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]manifest.File,
 	error) {
 	type item struct{ file, block int }
@@ -180,8 +179,8 @@ func hashFiles(ctx context.Context, fsys fs.FS, names []string, workers int) ([]
 	return files, errors.Join(err, m.Close())
 }
 
-// fingerprints returns the fingerprint of each tensor of a checkpoint, and of each rank's part
-// where the parts are not joined.
+// fingerprints returns the fingerprint of each tensor of a checkpoint, and of the part of each rank
+// where the parts are not joined. It reads with so many goroutines.
 func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
 	workers int) ([]manifest.Tensor, error) {
 	list := make([]manifest.Tensor, len(c.Tensors))
@@ -190,7 +189,7 @@ func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
 		list[i] = manifest.Tensor{Name: t.Name, Place: t.Coords.String(), DType: t.DType,
 			Shape: t.Shape}
 	}
-	work, names := chunks(c), c.names()
+	work, names := chunks(c), c.tensorFiles()
 	index := map[string]int{}
 	for i, name := range names {
 		index[name] = i
@@ -206,7 +205,7 @@ func fingerprints(ctx context.Context, c *Checkpoint, key *digest.Key,
 			t := &c.Tensors[x.tensor]
 			read := func(b []byte, at int64) error { return m.Read(index[x.piece.File], b, at) }
 			var err error
-			buffer, sums[i], err = x.sum(t, key, read, buffer)
+			buffer, sums[i], err = x.fingerprint(t, key, read, buffer)
 			if err != nil {
 				return fmt.Errorf("%s: tensor %q: %w", c.path, t.Name, err)
 			}
@@ -244,8 +243,9 @@ func chunks(c *Checkpoint) (list []chunk) {
 	return list
 }
 
-// sum reads a chunk, and returns its fingerprint, with the buffer for the next call.
-func (x *chunk) sum(t *format.Tensor, key *digest.Key, read func([]byte, int64) error,
+// fingerprint reads a chunk with read, and returns its fingerprint, and the buffer for the next
+// call.
+func (x *chunk) fingerprint(t *format.Tensor, key *digest.Key, read func([]byte, int64) error,
 	buffer []byte) ([]byte, digest.Sum, error) {
 	size := t.DType.Size()
 	if size == 0 { // one packed piece
@@ -279,6 +279,7 @@ type Damage struct {
 // maxNamed is the number of tensors that a message names.
 const maxNamed = 8
 
+// String says in a line what is damaged, and where.
 func (d Damage) String() string {
 	s := d.What
 	if d.File != "" {

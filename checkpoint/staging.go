@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// PartialSuffix stands behind the name of what is being written, until it is published.
+	// PartialSuffix stands after the name of what is being written, until it is published.
 	PartialSuffix = ".partial"
 
 	journalName = "journal"
@@ -50,8 +50,9 @@ func (s *staging) path(name string) string {
 	return filepath.Join(s.files(), filepath.FromSlash(name))
 }
 
-// newStaging makes the folder, or takes over the folder of an earlier run of the same move. It
-// fails when something stands where the checkpoint is to be published.
+// newStaging makes the folder, or takes over the folder of an earlier run of the same move, locks
+// the journal, and makes the files. It fails when something stands where the checkpoint is to be
+// published.
 func newStaging(dst string, single bool, o *format.Output, id move.Identity) (*staging, error) {
 	s := &staging{dst: filepath.Clean(dst), single: single, output: o}
 	if err := s.checkPlain(); err != nil {
@@ -73,7 +74,7 @@ func newStaging(dst string, single bool, o *format.Output, id move.Identity) (*s
 		0o666); err != nil {
 		return nil, err
 	}
-	if err := s.takeOver(id); err != nil {
+	if err := s.lockJournal(id); err != nil {
 		return nil, errors.Join(err, s.journal.Close())
 	}
 	if err = s.createFiles(); err == nil {
@@ -98,7 +99,7 @@ func (s *staging) prepare(_ context.Context, job *move.Job) error {
 	job.New, job.Target, job.Done = s.to.location, &s.to.files, s.records
 	job.Record = func(r move.Record) error {
 		s.records = append(s.records, r)
-		return s.record(r)
+		return s.appendRecord(r)
 	}
 	return nil
 }
@@ -106,7 +107,8 @@ func (s *staging) prepare(_ context.Context, job *move.Job) error {
 // close implements target.
 func (s *staging) close() error { return s.to.files.Close() }
 
-// fail implements target. Good work stays for a later run; where nothing was moved, nothing stays.
+// fail implements target. What was moved well stays for a later run; where nothing was moved,
+// nothing stays.
 func (s *staging) fail(_ context.Context, void bool) (err error) {
 	if void || len(s.records) == 0 {
 		err = os.RemoveAll(s.folder()) // while it is still locked
@@ -137,11 +139,12 @@ func (s *staging) alreadyPublished(id move.Identity) bool {
 	return errors.Join(err, other) == nil
 }
 
-// takeOver locks the journal and reads it.
-func (s *staging) takeOver(id move.Identity) error {
+// lockJournal locks the journal and reads the records of an earlier run of the same move from it.
+// It fails for another move.
+func (s *staging) lockJournal(id move.Identity) error {
 	if err := syscall.Flock(int(s.journal.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return fmt.Errorf("%s is being written by %s; wait for it, or stop it and run this "+
-			"again, or choose another name: %w", s.dst, holder(s.journal), err)
+			"again, or choose another name: %w", s.dst, lockHolder(s.journal), err)
 	}
 	text, err := io.ReadAll(s.journal)
 	if err != nil {
@@ -206,7 +209,7 @@ func (s *staging) createFiles() error {
 // writeFrames writes the bytes that are not elements. They are written last: without headers, what
 // a stopped run leaves does not read as a checkpoint.
 func (s *staging) writeFrames() error {
-	return s.eachFile(func(open func(file string) (*os.File, error)) error {
+	return s.withStagedFiles(func(open func(file string) (*os.File, error)) error {
 		for _, f := range s.output.Frames {
 			file, err := open(f.File)
 			if err != nil {
@@ -220,8 +223,9 @@ func (s *staging) writeFrames() error {
 	})
 }
 
-// eachFile calls f with a function that opens staged files, of which one is open at a time.
-func (s *staging) eachFile(f func(open func(file string) (*os.File, error)) error) (err error) {
+// withStagedFiles calls f with a function that opens staged files, of which one is open at a time.
+func (s *staging) withStagedFiles(f func(open func(file string) (*os.File, error)) error) (
+	err error) {
 	var open *os.File
 	name := ""
 	closed := func() error {
@@ -248,10 +252,10 @@ func (s *staging) eachFile(f func(open func(file string) (*os.File, error)) erro
 	return errors.Join(err, closed())
 }
 
-// writeSums inserts the checksums.
+// writeSums computes the checksums of staged files and writes them into these.
 func (s *staging) writeSums() error {
 	buffer := make([]byte, 1<<20)
-	return s.eachFile(func(open func(file string) (*os.File, error)) error {
+	return s.withStagedFiles(func(open func(file string) (*os.File, error)) error {
 		for _, sum := range s.output.Sums {
 			file, err := open(sum.File)
 			if err != nil {
@@ -277,8 +281,8 @@ func (s *staging) writeSums() error {
 // given.
 type onlyWriter struct{ io.Writer }
 
-// record appends to the journal.
-func (s *staging) record(r move.Record) error {
+// appendRecord writes a record to the end of the journal.
+func (s *staging) appendRecord(r move.Record) error {
 	_, err := s.journal.Write(move.AppendRecord(nil, r))
 	return err
 }
@@ -310,7 +314,8 @@ func (s *staging) publish(ctx context.Context, m *manifest.Manifest, o Options) 
 		os.RemoveAll(s.folder()))
 }
 
-// seal adds a manifest to the files. The fingerprints are known already.
+// seal writes the manifest beside the files, for which it hashes them. The fingerprints are known
+// already.
 func (s *staging) seal(ctx context.Context, m *manifest.Manifest, workers int) (err error) {
 	if m.Files, err = hashFiles(ctx, durable.Folder(s.files()), fileNames(s.output),
 		workers); err != nil {

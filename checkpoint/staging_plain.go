@@ -43,7 +43,8 @@ func (s *staging) checkPlain() error {
 	})
 }
 
-// rename publishes with one rename, which replaces nothing that appeared meanwhile.
+// rename publishes what stands at from with one rename, which replaces nothing that appeared
+// meanwhile.
 func (s *staging) rename(from string) error {
 	err := durable.Rename(from, s.dst)
 	if errors.Is(err, fs.ErrExist) {

@@ -35,15 +35,15 @@ func newTarget(ctx context.Context, dst string, out *format.Output, id move.Iden
 	if snapshot.IsURL(dst) {
 		return newUpload(ctx, dst, out, id)
 	}
-	return newStaging(dst, single(out, dst), out, id)
+	return newStaging(dst, isSingleFile(out, dst), out, id)
 }
 
-// single reports whether an output is one file that is published under the name dst.
-func single(out *format.Output, dst string) bool {
+// isSingleFile reports whether an output is one file that is published under the name dst.
+func isSingleFile(out *format.Output, dst string) bool {
 	return len(out.Files) == 1 && out.Files[0].Name == path.Base(dst)
 }
 
-// fileNames lists the files of an output.
+// fileNames returns the names of the files of an output.
 func fileNames(o *format.Output) (names []string) {
 	for _, f := range o.Files {
 		names = append(names, f.Name)
@@ -51,10 +51,10 @@ func fileNames(o *format.Output) (names []string) {
 	return names
 }
 
-// identity identifies a move by what it reads and writes.
-func identity(c *Checkpoint, o *format.Output) move.Identity {
+// moveIdentity returns the identity of a move: a hash of what it reads and writes.
+func moveIdentity(c *Checkpoint, o *format.Output) move.Identity {
 	h := sha256.New()
-	for _, name := range c.names() {
+	for _, name := range c.tensorFiles() {
 		fmt.Fprintf(h, "%q %d %d\n", name, c.stamps[name].size, c.stamps[name].mtime.UnixNano())
 	}
 	for i := range c.Tensors {

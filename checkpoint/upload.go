@@ -50,14 +50,16 @@ type mark struct {
 	Run   string `json:"run"`   // identifier of the run
 }
 
-// mark returns the name of the mark below the bucket.
-func (u *upload) mark() string { return u.file + PartialSuffix }
+// markName returns the name of the mark below the bucket.
+func (u *upload) markName() string { return u.file + PartialSuffix }
 
-func (u *upload) manifest() string { return manifestName(u.file) }
+// manifestName returns the name of the manifest below the bucket.
+func (u *upload) manifestName() string { return manifestName(u.file) }
 
-// ownFiles lists the names that a move writes, without its mark.
+// ownFiles returns the names that a move writes, without its mark.
 func (u *upload) ownFiles() []string {
-	return append([]string{u.manifest()}, fileNames(u.output)...) // the manifest is removed first
+	// the manifest is removed first
+	return append([]string{u.manifestName()}, fileNames(u.output)...)
 }
 
 // newUpload writes the mark if nothing is there except the remains of an earlier run of the same
@@ -76,7 +78,7 @@ func newUpload(ctx context.Context, dst string, o *format.Output, id move.Identi
 			u.dst, u.dst)
 	}
 	u.bucket = folder
-	if single(o, u.dst) {
+	if isSingleFile(o, u.dst) {
 		u.bucket, u.file = parent, name
 	}
 	if u.to, err = newEndpoint(&o.Checkpoint, fileNames(o)); err != nil {
@@ -91,12 +93,12 @@ func newUpload(ctx context.Context, dst string, o *format.Output, id move.Identi
 	u.run = rand.Text()
 	text, err := json.Marshal(mark{markVersion, hex.EncodeToString(id[:]), u.run})
 	if err == nil {
-		err = u.bucket.WriteFile(ctx, u.mark(), append(text, '\n'))
+		err = u.bucket.WriteFile(ctx, u.markName(), append(text, '\n'))
 	}
 	return u, err
 }
 
-// checkVacant fails when something is there that is not left of the same move.
+// checkVacant fails when something is there that no run of the same move has written.
 func (u *upload) checkVacant(ctx context.Context, parent *s3.Bucket, name string) error {
 	found, err := u.bucket.Sizes(ctx, u.file)
 	if err != nil {
@@ -104,7 +106,7 @@ func (u *upload) checkVacant(ctx context.Context, parent *s3.Bucket, name string
 	}
 	taken := fmt.Errorf(
 		"%s is there already; shoal overwrites nothing: remove it, or choose another name", u.dst)
-	mine := append(u.ownFiles(), u.mark())
+	mine := append(u.ownFiles(), u.markName())
 	for other := range found {
 		if u.file != "" && !slices.Contains(mine, other) && !strings.HasPrefix(other, u.file+"/") {
 			delete(found, other) // a file whose name only begins so
@@ -128,7 +130,7 @@ func (u *upload) checkVacant(ctx context.Context, parent *s3.Bucket, name string
 	if m.Move != hex.EncodeToString(u.id[:]) {
 		return fmt.Errorf("%s is what is left of another move, or the source has changed since, "+
 			"or another command writes there; remove it, with its %s, to start anew", u.dst,
-			u.mark())
+			u.markName())
 	}
 	for other := range found {
 		if !slices.Contains(mine, other) {
@@ -136,15 +138,15 @@ func (u *upload) checkVacant(ctx context.Context, parent *s3.Bucket, name string
 				"choose another name", u.bucket, other)
 		}
 	}
-	if _, sealed := found[u.manifest()]; sealed {
-		return errors.Join(errFinished, u.bucket.RemoveFiles(ctx, u.mark()))
+	if _, sealed := found[u.manifestName()]; sealed {
+		return errors.Join(errFinished, u.bucket.RemoveFiles(ctx, u.markName()))
 	}
 	return nil
 }
 
 // readMark reads the mark. The error is fs.ErrNotExist when there is none.
 func (u *upload) readMark(ctx context.Context) (m mark, err error) {
-	text, err := u.bucket.ReadFile(ctx, u.mark(), maxMarkBytes)
+	text, err := u.bucket.ReadFile(ctx, u.markName(), maxMarkBytes)
 	if err != nil {
 		return m, err
 	}
@@ -154,7 +156,7 @@ func (u *upload) readMark(ctx context.Context) (m mark, err error) {
 	if err != nil {
 		return m, fmt.Errorf(
 			"%s/%s is no mark of an unfinished checkpoint: %w; remove it, and what is below %s",
-			u.bucket, u.mark(), err, u.dst)
+			u.bucket, u.markName(), err, u.dst)
 	}
 	return m, nil
 }
@@ -171,8 +173,8 @@ func (u *upload) checkMark(ctx context.Context) error {
 	return nil
 }
 
-// removeOwn removes all that a run of this move has written, without the mark.
-func (u *upload) removeOwn(ctx context.Context) error {
+// removeOwnFiles removes everything that a run of this move has written, without the mark.
+func (u *upload) removeOwnFiles(ctx context.Context) error {
 	own := u.ownFiles()
 	if err := u.bucket.AbortUploads(ctx, u.file, own); err != nil {
 		return err
@@ -200,14 +202,14 @@ func (u *upload) plan(from *layout.Layout, dead map[int]bool) (*plan.Plan, error
 
 // prepare implements target. Whatever an earlier attempt has sent is sent again.
 func (u *upload) prepare(ctx context.Context, job *move.Job) (err error) {
-	if err := errors.Join(u.parts.abort(ctx), u.removeOwn(ctx)); err != nil {
+	if err := errors.Join(u.parts.abortUploads(ctx), u.removeOwnFiles(ctx)); err != nil {
 		return err
 	}
 	if u.parts, err = newPartWriter(ctx, u.bucket, u.output); err != nil {
 		return err
 	}
 	job.New, job.Target, job.Workers = u.to.location, u.parts, u.parts.workers()
-	job.Begin, job.End = u.parts.begin, u.parts.end
+	job.Begin, job.End = u.parts.countBlocks, u.parts.endBlock
 	return nil
 }
 
@@ -237,10 +239,10 @@ func (u *upload) publish(ctx context.Context, m *manifest.Manifest, _ Options) e
 		return fmt.Errorf("%s: something else was written there meanwhile: choose a name that "+
 			"is used by nobody else", u.dst)
 	}
-	m.Files = u.parts.sealed()
+	m.Files = u.parts.sentFiles()
 	text, err := m.Append(nil)
 	if err == nil {
-		err = u.bucket.WriteFile(ctx, u.manifest(), text)
+		err = u.bucket.WriteFile(ctx, u.manifestName(), text)
 	}
 	if err == nil {
 		err = u.checkMark(ctx)
@@ -248,7 +250,7 @@ func (u *upload) publish(ctx context.Context, m *manifest.Manifest, _ Options) e
 	if err != nil {
 		return err
 	}
-	return u.bucket.RemoveFiles(ctx, u.mark())
+	return u.bucket.RemoveFiles(ctx, u.markName())
 }
 
 // fail implements target. It removes what a failed move has sent, also when the move was
@@ -256,12 +258,12 @@ func (u *upload) publish(ctx context.Context, m *manifest.Manifest, _ Options) e
 func (u *upload) fail(ctx context.Context, _ bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	err := u.parts.abort(ctx)
+	err := u.parts.abortUploads(ctx)
 	if lost := u.checkMark(ctx); lost != nil {
 		return errors.Join(err, lost)
 	}
-	if err = errors.Join(err, u.removeOwn(ctx)); err == nil {
-		err = u.bucket.RemoveFiles(ctx, u.mark())
+	if err = errors.Join(err, u.removeOwnFiles(ctx)); err == nil {
+		err = u.bucket.RemoveFiles(ctx, u.markName())
 	}
 	if err != nil {
 		return fmt.Errorf("what was sent could not be removed, and is void: the same command "+

@@ -131,8 +131,8 @@ func TestKilledUpload(t *testing.T) {
 // TestRealServer moves to versitygw, kills a process that does with SIGKILL at some moments, and
 // lets the next one begin anew.
 func TestRealServer(t *testing.T) {
-	url, folder := s3test.Real(t, "..")
-	s3test.Environment(t, url)
+	url, folder := s3test.StartReal(t, "..")
+	s3test.SetEnvironment(t, url)
 	killedUploads(t, []int{0, 200, 700, ticks}, func() []string {
 		return filesBelow(t, filepath.Join(folder, "models"))
 	})
@@ -294,7 +294,7 @@ func TestLeftUpload(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		u, err := newUpload(t.Context(), "s3://models/out", out, identity(c, out))
+		u, err := newUpload(t.Context(), "s3://models/out", out, moveIdentity(c, out))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -156,15 +156,15 @@ func TestParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	from, err := newSource(c)
+	from, err := newSourceEndpoint(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u, err := newUpload(t.Context(), "s3://models/model.pt", out, identity(c, out))
+	u, err := newUpload(t.Context(), "s3://models/model.pt", out, moveIdentity(c, out))
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := transfer{src: c, from: from, to: u, key: c.key(u.id)}
+	x := transfer{src: c, from: from, to: u, key: c.digestKey(u.id)}
 	if _, err := x.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
-// An uploadingFile is a file on its way into a bucket.
+// An uploadingFile is a file on its way into a bucket. The mutex of its partWriter guards what
+// changes, but for upload.
 type uploadingFile struct {
 	name         string         // name of the file below the bucket
 	size         int64          // bytes of the file
@@ -61,7 +62,7 @@ func newUploadingFile(x format.OutputFile, unit int64) *uploadingFile {
 	return f
 }
 
-// addSum adds a checksum. Calls come in the order of where the bytes begin.
+// addSum adds a checksum that is to be computed. Calls come in the order of where the bytes begin.
 func (f *uploadingFile) addSum(x format.Sum) {
 	for _, at := range x.At {
 		f.sumLocations = append(f.sumLocations, sumLocation{at, len(f.sums)})
@@ -73,16 +74,16 @@ func (f *uploadingFile) addSum(x format.Sum) {
 	f.sums = append(f.sums, s)
 }
 
-// span yields the parts that a range of bytes touches.
-func (f *uploadingFile) span(from, to int64) func(yield func(int64) bool) {
+// partsIn yields the numbers of the parts that a range of bytes touches.
+func (f *uploadingFile) partsIn(from, to int64) func(yield func(int64) bool) {
 	return func(yield func(int64) bool) {
 		for i := from / f.partSize; i*f.partSize < to && yield(i); i++ {
 		}
 	}
 }
 
-// fill copies into a part the bytes that are not elements.
-func (f *uploadingFile) fill(x *part) {
+// copyFrames copies the bytes that are not elements into a part.
+func (f *uploadingFile) copyFrames(x *part) {
 	first, _ := slices.BinarySearchFunc(f.frames, x.from, func(y format.Frame, at int64) int {
 		return cmp.Compare(y.Offset+int64(len(y.Bytes)), at)
 	})
@@ -98,8 +99,8 @@ func (f *uploadingFile) fill(x *part) {
 	}
 }
 
-// withoutBlocks lists the parts that have no blocks.
-func (f *uploadingFile) withoutBlocks() (list []int64) {
+// partsWithoutBlocks returns the numbers of the parts that have no blocks.
+func (f *uploadingFile) partsWithoutBlocks() (list []int64) {
 	for i, n := range f.blocks {
 		if n == 0 {
 			list = append(list, int64(i))
@@ -108,8 +109,8 @@ func (f *uploadingFile) withoutBlocks() (list []int64) {
 	return list
 }
 
-// locations returns the checksums that are to be written in a part, or across one of its ends.
-func (f *uploadingFile) locations(x *part) []sumLocation {
+// locationsIn returns where checksums are to be written in a part, or across one of its ends.
+func (f *uploadingFile) locationsIn(x *part) []sumLocation {
 	search := func(at int64) int {
 		i, _ := slices.BinarySearchFunc(f.sumLocations, at, func(y sumLocation, at int64) int {
 			return cmp.Compare(y.at, at)

@@ -203,7 +203,7 @@ func (l *launcher) agentConfig() agent.Config {
 		Orders: agent.Orders{Start: l.onStart, Stop: l.onStop, Event: l.onEvent, End: l.onEnd,
 			Leave: l.onLeave, Lead: l.onLead, Gone: l.onGone, Message: l.onMessage}}
 	if l.record != nil {
-		cfg.Orders.Decided = l.record.Decided
+		cfg.Orders.Decided = l.record.AddGeneration
 	}
 	if j := l.registry.whatJob(); j != nil {
 		spec := j.Spec

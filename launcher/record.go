@@ -42,7 +42,7 @@ func (r *recording) learn(n recordMessage, after topo.Generation, s store.Store)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.note, r.after, r.store = &n, after, s
-	r.Learn(s, n.Job, n.Run, after)
+	r.SetRecord(s, n.Job, n.Run, after)
 }
 
 // shared is what the job's other hosts must know to go on with the record; nil if they cannot, or
@@ -121,7 +121,7 @@ func (l *launcher) claim(ctx context.Context, name string) error {
 	say := func(line string) { l.console.Note(line) }
 	l.record = &recording{Recorder: store.NewRecorder(say), note: &n, after: o.Generation,
 		store: c.Store, borrowed: true}
-	l.record.Claimed(c.Store, o)
+	l.record.SetOwner(c.Store, o)
 	return nil
 }
 
@@ -139,7 +139,7 @@ func (l *launcher) openRecord() {
 	if l.record == nil {
 		return
 	}
-	l.record.Is(l.registry.self(), l.joinAddress())
+	l.record.SetHost(l.registry.self(), l.joinAddress())
 	if l.registry.initial == 0 {
 		return
 	}

@@ -32,7 +32,7 @@ func newRecording(host string, lines *[]string) *recording {
 	r := &recording{Recorder: store.NewRecorder(func(line string) {
 		*lines = append(*lines, line)
 	})}
-	r.Is(host, host+":7077")
+	r.SetHost(host, host+":7077")
 	return r
 }
 
@@ -59,13 +59,13 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 	var said []string
 	a, b := newRecording("a", &said), newRecording("b", &said)
 	for g := topo.Generation(1); g <= 3; g++ {
-		a.Decided(generation(g, "a", 0, "a", "b", "c"))
-		b.Decided(generation(g, "a", 0, "a", "b", "c"))
+		a.AddGeneration(generation(g, "a", 0, "a", "b", "c"))
+		b.AddGeneration(generation(g, "a", 0, "a", "b", "c"))
 	}
 	a.learn(note, 5, down.Open()) // returns, and so does what is decided from now on
 	b.learn(note, 5, server.Open())
-	a.Decided(generation(4, "a", 0, "a", "b", "c"))
-	b.Decided(generation(4, "a", 0, "a", "b", "c"))
+	a.AddGeneration(generation(4, "a", 0, "a", "b", "c"))
+	b.AddGeneration(generation(4, "a", 0, "a", "b", "c"))
 	if err := b.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestTheNextHeadWritesWhatTheOneBeforeCouldNot(t *testing.T) {
 		store.ErrNotFound) {
 		t.Errorf("a host that does not lead writes: %v", err)
 	}
-	b.Decided(generation(5, "b", 5, "b", "c"))
+	b.AddGeneration(generation(5, "b", 5, "b", "c"))
 	if err := b.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestRecordOfTooManyGenerations(t *testing.T) {
 func TestNoRecord(t *testing.T) {
 	var said []string
 	r := newRecording("b", &said)
-	r.Decided(generation(1, "b", 0, "a", "b"))
+	r.AddGeneration(generation(1, "b", 0, "a", "b"))
 	if err := r.close(true); err != nil || len(said) > 0 {
 		t.Errorf("the end without a record: %v, %q", err, said)
 	}

@@ -27,6 +27,7 @@ type Owner struct {
 // TakenError says that a job of this name has another head.
 type TakenError struct{ Owner Owner }
 
+// Error says who leads the job, and what to do.
 func (e *TakenError) Error() string {
 	o := e.Owner
 	return fmt.Sprintf("the job %q is led by host %s (at %s, run %s) since %s: stop it or "+
@@ -36,29 +37,30 @@ func (e *TakenError) Error() string {
 		o.Since.UTC().Format("2006-01-02 15:04:05 MST"))
 }
 
-// told is an error with times as people write them.
-func told(err error) error {
+// toPublicError turns a TakenError of package record into that of this package, whose times are for
+// people; any other error it returns as it is.
+func toPublicError(err error) error {
 	var taken *record.TakenError
 	if errors.As(err, &taken) {
-		return &TakenError{ownerOf(taken.Owner)}
+		return &TakenError{ownerFromRecord(taken.Owner)}
 	}
 	return err
 }
 
 // Begin makes o the head of its job before anything of the job has started, by the rules of
-// [record.Beginning]. It returns the owner that it has made, and the newest generation of the head
-// before if it goes on with the record of one that has ended.
+// [record.Beginning]. It waits for the store. It returns the owner that it has made, and the newest
+// generation of the head before if it continues the record of one that has ended.
 func Begin(ctx context.Context, s Store, o Owner, alone, takeOver bool) (Owner, *member.Record,
 	error) {
-	b := record.Beginning{Owner: o.value(), Alone: alone, TakeOver: takeOver}
+	b := record.Beginning{Owner: o.toRecord(), Alone: alone, TakeOver: takeOver}
 	t, err := b.Task()
 	if err == nil {
 		err = Do(ctx, s, t)
 	}
-	return ownerOf(b.Owner), b.Resumed, err
+	return ownerFromRecord(b.Owner), b.Resumed, err
 }
 
-// Find returns who leads a job, or led it last: ErrNotFound if the store knows no such job.
+// Find asks the store who leads a job, or led it last: ErrNotFound if the store knows no such job.
 func Find(ctx context.Context, s Store, job string) (Owner, error) {
 	if err := record.CheckJob(job); err != nil {
 		return Owner{}, err
@@ -72,31 +74,31 @@ func Find(ctx context.Context, s Store, job string) (Owner, error) {
 	if err != nil {
 		return Owner{}, err
 	}
-	return ownerOf(o), nil
+	return ownerFromRecord(o), nil
 }
 
-// value is o as it stands in the record.
-func (o Owner) value() record.Owner {
+// toRecord returns o in the form of package record.
+func (o Owner) toRecord() record.Owner {
 	return record.Owner{Job: o.Job, Run: o.Run, Host: o.Host, Address: o.Address,
-		Generation: o.Generation, Since: seconds(o.Since), Ended: seconds(o.Ended)}
+		Generation: o.Generation, Since: unixSeconds(o.Since), Ended: unixSeconds(o.Ended)}
 }
 
-// ownerOf is the inverse of Owner.value.
-func ownerOf(o record.Owner) Owner {
+// ownerFromRecord is the inverse of Owner.toRecord.
+func ownerFromRecord(o record.Owner) Owner {
 	return Owner{Job: o.Job, Run: o.Run, Host: o.Host, Address: o.Address, Generation: o.Generation,
-		Since: at(o.Since), Ended: at(o.Ended)}
+		Since: unixTime(o.Since), Ended: unixTime(o.Ended)}
 }
 
-// seconds is a time in seconds since 1970; 0 = none.
-func seconds(t time.Time) int64 {
+// unixSeconds returns a time in seconds since 1970; 0 for the zero time.
+func unixSeconds(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}
 	return t.Unix()
 }
 
-// at is the inverse of seconds; 0 = the zero time.
-func at(seconds int64) time.Time {
+// unixTime is the inverse of unixSeconds.
+func unixTime(seconds int64) time.Time {
 	if seconds == 0 {
 		return time.Time{}
 	}

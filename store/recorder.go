@@ -14,8 +14,8 @@ import (
 )
 
 // Recorder writes the record of a job in the background: nobody who trains waits for the store. It
-// carries out what a [record.Writer] decides, which has the rules; the methods that are not
-// explained here are as there.
+// carries out what a [record.Writer] decides, which has the rules. Any goroutine may call its
+// methods; only Flush and Close wait.
 type Recorder struct {
 	report func(line string) // tells a person; called by the goroutine that writes
 
@@ -29,24 +29,25 @@ type Recorder struct {
 	run     *group.Group    // the goroutine that writes; nil before there is something to write
 }
 
-// NewRecorder returns the recorder of a host. It starts to write when it has something to write,
-// and tells report, one line at a time and not from several goroutines at once, what a person
-// should know. The caller closes it before the store.
+// NewRecorder returns the recorder of a host. It starts a goroutine when it has something to write.
+// That goroutine calls report with each line that a person should know. The caller closes the
+// recorder before the store.
 func NewRecorder(report func(line string)) *Recorder {
 	return &Recorder{report: report, work: make(chan struct{}, 1)}
 }
 
-// tell gives the writer news, and wakes the goroutine if there is something to do.
-func (r *Recorder) tell(news func(w *record.Writer)) {
+// updateWriter calls update with the writer, under r.mu, and wakes the goroutine that writes if
+// there is something to write; the first time it starts that goroutine.
+func (r *Recorder) updateWriter(update func(w *record.Writer)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	news(&r.writer)
-	if changes, end := r.writer.Left(); r.store == nil || changes == 0 && !end {
+	update(&r.writer)
+	if changes, end := r.writer.Unwritten(); r.store == nil || changes == 0 && !end {
 		return
 	}
 	if r.run == nil {
 		r.run = group.New(context.Background())
-		r.run.Go("recorder", r.write)
+		r.run.Go("recorder", r.writeUntilEnd)
 	}
 	select {
 	case r.work <- struct{}{}:
@@ -54,41 +55,45 @@ func (r *Recorder) tell(news func(w *record.Writer)) {
 	}
 }
 
-// Is tells where this host is.
-func (r *Recorder) Is(host, address string) {
-	r.tell(func(w *record.Writer) { w.Is(host, address) })
+// SetHost sets this host's name in the job, and the address at which its agent listens.
+func (r *Recorder) SetHost(host, address string) {
+	r.updateWriter(func(w *record.Writer) { w.SetHost(host, address) })
 }
 
-// Learn tells which record it is, and in which store.
-func (r *Recorder) Learn(s Store, job, run string, after topo.Generation) {
-	r.tell(func(w *record.Writer) {
+// SetRecord sets the run whose record this host writes, the store that keeps it, and the number of
+// generations that the record has of heads that have ended.
+func (r *Recorder) SetRecord(s Store, job, run string, after topo.Generation) {
+	r.updateWriter(func(w *record.Writer) {
 		r.store = s
-		w.Learn(job, run, after, time.Now().Unix())
+		w.SetRecord(job, run, after, time.Now().Unix())
 	})
 }
 
-// Claimed tells that this host leads by [Begin].
-func (r *Recorder) Claimed(s Store, o Owner) {
-	r.tell(func(w *record.Writer) {
+// SetOwner sets the store, and the owner that this host is in it already because [Begin] has made
+// it so.
+func (r *Recorder) SetOwner(s Store, o Owner) {
+	r.updateWriter(func(w *record.Writer) {
 		r.store = s
-		w.Claimed(o.value())
+		w.SetOwner(o.toRecord())
 	})
 }
 
-// Lead makes this host write, as the head of a job that begins.
+// Lead makes this host write from now on, as the head of a job that begins.
 func (r *Recorder) Lead() {
-	r.tell(func(w *record.Writer) { w.Lead(time.Now().Unix()) })
+	r.updateWriter(func(w *record.Writer) { w.Lead(time.Now().Unix()) })
 }
 
-// Decided tells of a generation. It does not wait.
-func (r *Recorder) Decided(g member.Record) {
-	r.tell(func(w *record.Writer) { w.Decided(g, time.Now().Unix()) })
+// AddGeneration adds a generation that the hosts have decided to what is to be written. It copies
+// what it keeps of g.
+func (r *Recorder) AddGeneration(g member.Record) {
+	r.updateWriter(func(w *record.Writer) { w.AddGeneration(g, time.Now().Unix()) })
 }
 
-// Flush waits until everything told before is written, or was reported as impossible to write.
+// Flush waits until everything added before is written, or was reported as impossible to write, or
+// until ctx ends, which is an error.
 func (r *Recorder) Flush(ctx context.Context) error {
 	r.mu.Lock()
-	if changes, end := r.writer.Left(); r.store == nil || changes == 0 && !end {
+	if changes, end := r.writer.Unwritten(); r.store == nil || changes == 0 && !end {
 		r.mu.Unlock()
 		return nil
 	}
@@ -99,15 +104,15 @@ func (r *Recorder) Flush(ctx context.Context) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return r.unwritten(context.Cause(ctx))
+		return r.unwrittenError(context.Cause(ctx))
 	}
 }
 
-// Close waits as Flush does, and then ends the writing. With ended it has the end of the job
-// written first, behind all else. What could not be written is in the error.
+// Close waits as Flush does, and then ends the goroutine that writes. With ended it has the end of
+// the job written after everything else. What could not be written is in the error.
 func (r *Recorder) Close(ctx context.Context, ended bool) error {
 	if ended {
-		r.tell(func(w *record.Writer) { w.End(time.Now().Unix()) })
+		r.updateWriter(func(w *record.Writer) { w.End(time.Now().Unix()) })
 	}
 	err := r.Flush(ctx)
 	r.mu.Lock()
@@ -120,44 +125,48 @@ func (r *Recorder) Close(ctx context.Context, ended bool) error {
 	return errors.Join(err, r.refused)
 }
 
-// unwritten is the error of a Flush that ends before everything is written.
-func (r *Recorder) unwritten(why error) error {
+// unwrittenError returns the error of a Flush that ends because of why, before everything is
+// written.
+func (r *Recorder) unwrittenError(why error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.away != nil {
 		why = fmt.Errorf("%w (%w)", r.away, why)
 	}
-	if changes, _ := r.writer.Left(); changes > 0 {
+	if changes, _ := r.writer.Unwritten(); changes > 0 {
 		return fmt.Errorf("%d membership changes are not recorded: %w", changes, why)
 	}
 	return fmt.Errorf("the end of the job is not recorded: %w", why)
 }
 
-// write is the goroutine that writes: it makes one call after the other, and waits for work.
-func (r *Recorder) write(ctx context.Context) error {
+// writeUntilEnd is the goroutine that writes: it makes one call after the other, and waits for
+// work, until ctx ends.
+func (r *Recorder) writeUntilEnd(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-r.work:
 		}
-		for r.next(ctx) {
+		for r.makeCall(ctx) {
 		}
 	}
 }
 
-// next makes one call; false if there is none to make, or the writing is to end.
-func (r *Recorder) next(ctx context.Context) bool {
+// makeCall asks the store what the writer asks for next, gives the writer the answer, and sleeps
+// for the pause that the writer wants. It returns false if there is nothing to ask, or ctx has
+// ended.
+func (r *Recorder) makeCall(ctx context.Context) bool {
 	r.mu.Lock()
 	c, ok := r.writer.Next()
 	store, reports := r.store, r.writer.Reports()
 	r.mu.Unlock()
-	r.say(store, reports)
+	r.tellReports(store, reports)
 	if !ok {
-		r.rest()
+		r.endFlushes()
 		return false
 	}
-	a := call(ctx, store, c)
+	a := callStore(ctx, store, c)
 	if ctx.Err() != nil && a.Said == record.Silent {
 		return false
 	}
@@ -169,7 +178,7 @@ func (r *Recorder) next(ctx context.Context) bool {
 	r.writer.Answered(a)
 	pause, reports := r.writer.PauseMillis(), r.writer.Reports()
 	r.mu.Unlock()
-	r.say(store, reports)
+	r.tellReports(store, reports)
 	if pause == 0 {
 		return ctx.Err() == nil
 	}
@@ -186,11 +195,11 @@ func (r *Recorder) next(ctx context.Context) bool {
 	return true
 }
 
-// rest ends the wait of every Flush, unless there is more to write by now.
-func (r *Recorder) rest() {
+// endFlushes lets every Flush return that waits, unless there is more to write by now.
+func (r *Recorder) endFlushes() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if changes, end := r.writer.Left(); changes > 0 || end {
+	if changes, end := r.writer.Unwritten(); changes > 0 || end {
 		return
 	}
 	for _, done := range r.idle {
@@ -199,8 +208,8 @@ func (r *Recorder) rest() {
 	r.idle = nil
 }
 
-// say puts reports into words.
-func (r *Recorder) say(s Store, reports []record.Report) {
+// tellReports turns reports into lines, and calls r.report with each.
+func (r *Recorder) tellReports(s Store, reports []record.Report) {
 	for _, report := range reports {
 		switch {
 		case report.Unreachable != nil:
@@ -215,9 +224,9 @@ func (r *Recorder) say(s Store, reports []record.Report) {
 			}
 			r.report(line)
 		case report.End:
-			r.refused = told(report.Refused)
+			r.refused = toPublicError(report.Refused)
 		default:
-			r.report(told(report.Refused).Error())
+			r.report(toPublicError(report.Refused).Error())
 		}
 	}
 }

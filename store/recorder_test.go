@@ -22,8 +22,8 @@ func recorded(t *testing.T,
 		server := mem.New()
 		var lines []string
 		r := store.NewRecorder(func(line string) { lines = append(lines, line) })
-		r.Is("h1", "10.0.0.1:7000")
-		r.Learn(server.Open(), "digits", "run1", 0)
+		r.SetHost("h1", "10.0.0.1:7000")
+		r.SetRecord(server.Open(), "digits", "run1", 0)
 		f(t, server, r, &lines)
 	})
 }
@@ -54,7 +54,7 @@ func TestRecorderBacksOff(t *testing.T) {
 			return mem.Works
 		})
 		for g := topo.Generation(1); g <= 3; g++ {
-			r.Decided(storetest.Record(g, "h1"))
+			r.AddGeneration(storetest.Record(g, "h1"))
 		}
 		if err := r.Flush(t.Context()); err != nil {
 			t.Error(err)
@@ -90,10 +90,10 @@ func TestNobodyWaitsForTheStore(t *testing.T) {
 			<-hung
 			return mem.Works
 		})
-		r.Decided(storetest.Record(1, "h1"))
+		r.AddGeneration(storetest.Record(1, "h1"))
 		<-asked
 		for g := topo.Generation(2); g <= 5; g++ {
-			r.Decided(storetest.Record(g, "h1"))
+			r.AddGeneration(storetest.Record(g, "h1"))
 		}
 		close(hung)
 		if err := r.Close(t.Context(), false); err != nil {
@@ -123,7 +123,7 @@ func TestRecorderWritesInOrder(t *testing.T) {
 			return mem.Works
 		})
 		for g := topo.Generation(1); g <= 20; g++ {
-			r.Decided(storetest.Record(g, "h1"))
+			r.AddGeneration(storetest.Record(g, "h1"))
 		}
 		if err := r.Close(t.Context(), false); err != nil {
 			t.Error(err)
@@ -142,7 +142,7 @@ func TestRecorderIsBounded(t *testing.T) {
 	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
 		server.Fail(func(mem.Op, string) mem.Fate { return mem.Lost })
 		for g := topo.Generation(1); g <= 1500; g++ {
-			r.Decided(storetest.Record(g, "h1"))
+			r.AddGeneration(storetest.Record(g, "h1"))
 		}
 		synctest.Wait()
 		server.Fail(nil)
@@ -163,7 +163,7 @@ func TestRecorderGivesUpOnlyWhenTold(t *testing.T) {
 	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
 		server.Fail(func(mem.Op, string) mem.Fate { return mem.Lost })
 		r.Lead()
-		r.Decided(storetest.Record(1, "h1"))
+		r.AddGeneration(storetest.Record(1, "h1"))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		if err := r.Close(ctx, false); !errors.Is(err, context.DeadlineExceeded) ||
@@ -192,7 +192,7 @@ func TestRecorderReportsWhatCannotBe(t *testing.T) {
 		for g := topo.Generation(1); g <= 2; g++ {
 			decided := storetest.Record(g, "h1")
 			decided.Since = 0 // as the head that began the job
-			r.Decided(decided)
+			r.AddGeneration(decided)
 		}
 		if err := r.Close(ctx, false); err != nil {
 			t.Error(err)

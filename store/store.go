@@ -57,21 +57,22 @@ var (
 	ErrUnavailable = errors.New("the store does not answer")
 )
 
-// Do carries out a task, and asks again where somebody else was faster. An answer that is lost ends
-// it with ErrUnavailable.
+// Do asks the store for one call of a task after the other until the task is done. A call without
+// an answer ends it with ErrUnavailable.
 func Do(ctx context.Context, s Store, t *record.Task) (err error) {
 	for t != nil && err == nil {
-		a := call(ctx, s, t.Call)
+		a := callStore(ctx, s, t.Call)
 		if a.Said == record.Silent {
 			return a.Err
 		}
 		t, err = t.Answered(a)
 	}
-	return told(err)
+	return toPublicError(err)
 }
 
-// call makes one call.
-func call(ctx context.Context, s Store, c record.Call) (a record.Answer) {
+// callStore asks the store for a call, waits, and returns the answer in the terms of package
+// record.
+func callStore(ctx context.Context, s Store, c record.Call) (a record.Answer) {
 	switch c.Op {
 	case record.Get:
 		var e Entry

@@ -36,6 +36,7 @@ type change struct {
 	first            bool      // this worker is new: it is its first step
 }
 
+// newChange returns the change that the metrics of a report describe.
 func newChange(m map[string]float64) change {
 	us := func(name string) time.Duration { return time.Duration(m[name]) * time.Microsecond }
 	return change{generation: uint64(m["generation"]), at: time.UnixMicro(int64(m["at_us"])),
@@ -43,7 +44,8 @@ func newChange(m map[string]float64) change {
 		began: time.UnixMicro(int64(m["began_us"])), first: m["began_us"] > 0}
 }
 
-// pause is what a change cost a worker that was there before and after.
+// pause returns how much longer than usual two steps were for a worker that was there before and
+// after; 0 for a new one.
 func (c change) pause() time.Duration {
 	if c.first {
 		return 0
@@ -51,17 +53,18 @@ func (c change) pause() time.Duration {
 	return max(c.took-c.pace, 0) + max(c.next-c.pace, 0)
 }
 
-// since is how long after a moment a worker that is new began to train.
-func (c change) since(start time.Time) time.Duration {
+// beganAfter returns how long after start a new worker began to train; 0 for any other.
+func (c change) beganAfter(start time.Time) time.Duration {
 	if !c.first {
 		return 0
 	}
 	return c.began.Sub(start)
 }
 
-func slowest(changes []change, of func(change) time.Duration) (most time.Duration) {
+// longest returns the longest duration that measure gives for a change.
+func longest(changes []change, measure func(change) time.Duration) (most time.Duration) {
 	for _, c := range changes {
-		most = max(most, of(c))
+		most = max(most, measure(c))
 	}
 	return most
 }
@@ -78,16 +81,19 @@ type recoveryJob struct {
 	event           time.Time
 }
 
+// newRecoveryJob returns a job that is not started yet. gradient and state are sizes in bytes.
 func newRecoveryJob(worker program, workers, spares int, gradient, state int64) *recoveryJob {
 	return &recoveryJob{worker: worker, workers: workers, spares: spares, gradient: gradient,
 		state: state, reports: make(chan change, 1024), events: make(chan time.Time, 1024)}
 }
 
-func (b *recoveryJob) row(what string) *recoveryRow {
+// newRow returns an empty row of the result with this title.
+func (b *recoveryJob) newRow(what string) *recoveryRow {
 	return &recoveryRow{What: what, State: b.state}
 }
 
-// run trains while play changes the members, and ends the job when it is done.
+// run runs the job, and meanwhile play on a goroutine of its own, which changes the members; after
+// play it stops the job. It returns the rows of play.
 func (b *recoveryJob) run(ctx context.Context, stderr io.Writer,
 	play func(context.Context) ([]*recoveryRow, error)) (rows []*recoveryRow, err error) {
 	dir, err := os.MkdirTemp("", "shoal-bench-")
@@ -101,7 +107,7 @@ func (b *recoveryJob) run(ctx context.Context, stderr io.Writer,
 	_, err = launcher.Run(tool.Context(), launcher.RunConfig{
 		Spec: job.Spec{Name: "bench", Workers: b.workers, Spares: b.spares, Command: command,
 			Env: b.worker.env},
-		Dir: dir, Stdout: stderr, Stderr: quietly{stderr}, Kill: cli.Hurry(ctx),
+		Dir: dir, Stdout: stderr, Stderr: withoutNotes{stderr}, Kill: cli.SecondSignal(ctx),
 		OnReport: func(_ int, m map[string]float64) { b.reports <- newChange(m) },
 		OnEvent: func(e agent.Event) {
 			if e.What == "generation" && e.Generation > 1 {
@@ -113,7 +119,7 @@ func (b *recoveryJob) run(ctx context.Context, stderr io.Writer,
 				if b.job, err = control.Find(ctx, dir); err != nil {
 					return err
 				}
-				if _, err = b.changed(ctx, b.workers); err == nil {
+				if _, err = b.awaitChange(ctx, b.workers); err == nil {
 					rows, err = play(ctx)
 				}
 				return errors.Join(err,
@@ -125,8 +131,8 @@ func (b *recoveryJob) run(ctx context.Context, stderr io.Writer,
 	return rows, errors.Join(tool.Wait(), err)
 }
 
-// kill ends one of the members at some moment, and says when that was.
-func (b *recoveryJob) kill(ctx context.Context) (time.Time, error) {
+// killMember waits for a random time, kills a random member, and returns when that was.
+func (b *recoveryJob) killMember(ctx context.Context) (time.Time, error) {
 	select {
 	case <-time.After(rand.N(killWithin)):
 	case <-ctx.Done():
@@ -148,11 +154,11 @@ func (b *recoveryJob) kill(ctx context.Context) (time.Time, error) {
 	return now, nil
 }
 
-// looks is how often the job is asked whether a spare waits.
-const looks = 50 * time.Millisecond
+// pollInterval is how often the job is asked whether a spare waits.
+const pollInterval = 50 * time.Millisecond
 
-// spareWaits returns when all members train and all spares wait.
-func (b *recoveryJob) spareWaits(ctx context.Context) error {
+// waitForSpares polls the job until all members train and all spares wait.
+func (b *recoveryJob) waitForSpares(ctx context.Context) error {
 	for {
 		if err := b.job.Refresh(ctx); err != nil {
 			return err
@@ -161,15 +167,16 @@ func (b *recoveryJob) spareWaits(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-time.After(looks):
+		case <-time.After(pollInterval):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// changed waits until so many workers have told of the next generation.
-func (b *recoveryJob) changed(ctx context.Context, workers int) ([]change, error) {
+// awaitChange waits until so many workers have reported the next generation, and returns what they
+// have reported.
+func (b *recoveryJob) awaitChange(ctx context.Context, workers int) ([]change, error) {
 	b.generation++
 	var changes []change
 	for len(changes) < workers {
@@ -185,29 +192,30 @@ func (b *recoveryJob) changed(ctx context.Context, workers int) ([]change, error
 	return changes, nil
 }
 
-// lastEvent is when the membership last decided something.
-func (b *recoveryJob) lastEvent() time.Time {
+// lastDecision returns when the membership last decided something; it does not wait.
+func (b *recoveryJob) lastDecision() time.Time {
 	for len(b.events) > 0 {
 		b.event = <-b.events
 	}
 	return b.event
 }
 
-// resize orders another size and waits until all members of it train.
+// resize orders another size and waits until all members of it train. order is when it was ordered.
 func (b *recoveryJob) resize(ctx context.Context, n int) (order time.Time, changes []change,
 	err error) {
 	order = time.Now()
 	if err = b.job.Resize(ctx, n, "shoal bench"); err == nil {
-		changes, err = b.changed(ctx, n)
+		changes, err = b.awaitChange(ctx, n)
 	}
 	return order, changes, err
 }
 
-// quietly passes on all but what the launcher notes of the job, a line of which comes with every
-// change.
-type quietly struct{ to io.Writer }
+// withoutNotes passes on all but what the launcher notes of the job, a line of which comes with
+// every change.
+type withoutNotes struct{ to io.Writer }
 
-func (q quietly) Write(line []byte) (int, error) {
+// Write implements io.Writer; it takes one line.
+func (q withoutNotes) Write(line []byte) (int, error) {
 	if bytes.HasPrefix(line, []byte("shoal: ")) {
 		return len(line), nil
 	}

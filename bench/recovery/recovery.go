@@ -30,9 +30,10 @@ type recoveryOptions struct {
 	json     bool
 }
 
-// small is the state of the jobs that are not about state, in bytes.
-const small = 4 << 10
+// smallState is the state of the jobs that are not about state, in bytes.
+const smallState = 4 << 10
 
+// newCommand returns the command of the program.
 func newCommand() *cobra.Command {
 	var o recoveryOptions
 	cmd := &cobra.Command{
@@ -78,6 +79,7 @@ The workers are in Go, or with --client in Python: with NumPy, or with a model i
 	return cmd
 }
 
+// run measures with one job after the other, and prints the rows to out.
 func (o recoveryOptions) run(ctx context.Context, out, stderr io.Writer) error {
 	gradient, err := cli.ParseBytes(o.gradient)
 	if err != nil || gradient < 4 {
@@ -87,7 +89,7 @@ func (o recoveryOptions) run(ctx context.Context, out, stderr io.Writer) error {
 	if err != nil {
 		return cli.Usagef("--state: %v", err)
 	}
-	worker, err := o.worker(ctx)
+	worker, err := o.workerProgram(ctx)
 	if err != nil {
 		return err
 	}
@@ -100,7 +102,7 @@ func (o recoveryOptions) run(ctx context.Context, out, stderr io.Writer) error {
 		times, workers int
 		state          int64
 		play           func(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error)
-	}{{o.kills, o.n, small, replace}, {o.resizes, 2, small, resizeUpAndDown},
+	}{{o.kills, o.n, smallState, replace}, {o.resizes, 2, smallState, resizeUpAndDown},
 		{o.joins, o.n, state, replace}} {
 		if part.times == 0 {
 			continue
@@ -110,7 +112,7 @@ func (o recoveryOptions) run(ctx context.Context, out, stderr io.Writer) error {
 			return part.play(ctx, b, part.times)
 		})
 		for _, r := range rows { // what is measured counts, however hard it is to end the job
-			err = errors.Join(err, show.print(r))
+			err = errors.Join(err, show.printRow(r))
 		}
 		if err != nil {
 			return err
@@ -119,9 +121,9 @@ func (o recoveryOptions) run(ctx context.Context, out, stderr io.Writer) error {
 	return nil
 }
 
-// worker is the program that trains. It takes the elements of the gradient and the bytes of the
-// state as its last arguments.
-func (o recoveryOptions) worker(ctx context.Context) (program, error) {
+// workerProgram returns the program that trains. It takes the elements of the gradient and the
+// bytes of the state as its last arguments.
+func (o recoveryOptions) workerProgram(ctx context.Context) (program, error) {
 	switch o.client {
 	case "go":
 		self, err := os.Executable()
@@ -143,78 +145,83 @@ type program struct {
 	env     map[string]string
 }
 
-// killAndReplace measures losses, and what the worker that replaces a lost one needs.
+// killAndReplace kills a member and orders a new one, so many times, and returns what a loss costs
+// and what the new worker needs.
 func killAndReplace(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error) {
-	recover, known := b.row("kill to next commit, beyond a step"),
-		b.row("  until the loss is known")
-	begin, join, pause := b.row("order to begin of first step of a new one"), b.row("  to its end"),
-		b.row("  what the others wait, beyond 2 steps")
+	recover, known := b.newRow("kill to next commit, beyond a step"),
+		b.newRow("  until the loss is known")
+	begin, join, pause := b.newRow("order to begin of first step of a new one"),
+		b.newRow("  to its end"),
+		b.newRow("  what the others wait, beyond 2 steps")
 	for range times {
-		start, err := b.kill(ctx)
+		start, err := b.killMember(ctx)
 		if err != nil {
 			return nil, err
 		}
-		changes, err := b.changed(ctx, b.workers-1)
+		changes, err := b.awaitChange(ctx, b.workers-1)
 		if err != nil {
 			return nil, err
 		}
-		recover.add(slowest(changes, func(c change) time.Duration {
+		recover.add(longest(changes, func(c change) time.Duration {
 			return c.at.Sub(start) - c.pace
 		}))
-		known.add(b.lastEvent().Sub(start))
+		known.add(b.lastDecision().Sub(start))
 		order, changes, err := b.resize(ctx, b.workers)
 		if err != nil {
 			return nil, err
 		}
-		begin.add(slowest(changes, func(c change) time.Duration { return c.since(order) }))
-		join.add(slowest(changes, func(c change) time.Duration { return c.at.Sub(order) }))
-		pause.add(slowest(changes, change.pause))
+		begin.add(longest(changes, func(c change) time.Duration { return c.beganAfter(order) }))
+		join.add(longest(changes, func(c change) time.Duration { return c.at.Sub(order) }))
+		pause.add(longest(changes, change.pause))
 	}
 	return []*recoveryRow{recover, known, begin, join, pause}, nil
 }
 
-// killBesideSpare measures losses where a worker waits to take the place.
+// killBesideSpare kills a member while a spare waits to take the place, so many times, and returns
+// what that costs.
 func killBesideSpare(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error) {
-	begin, join, known := b.row("kill to begin of first step of a spare"), b.row("  to its end"),
-		b.row("  until the job has decided on it")
-	pause, pace := b.row("  what the others wait, beyond 2 steps"), b.row("  a usual step")
+	begin, join, known := b.newRow("kill to begin of first step of a spare"),
+		b.newRow("  to its end"),
+		b.newRow("  until the job has decided on it")
+	pause, pace := b.newRow("  what the others wait, beyond 2 steps"), b.newRow("  a usual step")
 	for range times {
-		if err := b.spareWaits(ctx); err != nil {
+		if err := b.waitForSpares(ctx); err != nil {
 			return nil, err
 		}
-		start, err := b.kill(ctx)
+		start, err := b.killMember(ctx)
 		if err != nil {
 			return nil, err
 		}
 		b.generation++ // without the lost one, which no worker sees
-		changes, err := b.changed(ctx, b.workers)
+		changes, err := b.awaitChange(ctx, b.workers)
 		if err != nil {
 			return nil, err
 		}
-		begin.add(slowest(changes, func(c change) time.Duration { return c.since(start) }))
-		join.add(slowest(changes, func(c change) time.Duration { return c.at.Sub(start) }))
-		known.add(b.lastEvent().Sub(start))
-		pause.add(slowest(changes, change.pause))
-		pace.add(slowest(changes, func(c change) time.Duration { return c.pace }))
+		begin.add(longest(changes, func(c change) time.Duration { return c.beganAfter(start) }))
+		join.add(longest(changes, func(c change) time.Duration { return c.at.Sub(start) }))
+		known.add(b.lastDecision().Sub(start))
+		pause.add(longest(changes, change.pause))
+		pace.add(longest(changes, func(c change) time.Duration { return c.pace }))
 	}
 	return []*recoveryRow{begin, join, known, pause, pace}, nil
 }
 
-// resizeUpAndDown measures what changes of the size cost the workers that stay.
+// resizeUpAndDown adds a worker and releases one, so many times, and returns what that costs the
+// workers that stay.
 func resizeUpAndDown(ctx context.Context, b *recoveryJob, times int) ([]*recoveryRow, error) {
 	n := b.workers
-	up, down := b.row(fmt.Sprintf("%d workers become %d, beyond 2 steps", n, n+1)),
-		b.row(fmt.Sprintf("%d workers become %d, beyond 2 steps", n+1, n))
+	up, down := b.newRow(fmt.Sprintf("%d workers become %d, beyond 2 steps", n, n+1)),
+		b.newRow(fmt.Sprintf("%d workers become %d, beyond 2 steps", n+1, n))
 	for range times {
 		_, changes, err := b.resize(ctx, n+1)
 		if err != nil {
 			return nil, err
 		}
-		up.add(slowest(changes, change.pause))
+		up.add(longest(changes, change.pause))
 		if _, changes, err = b.resize(ctx, n); err != nil {
 			return nil, err
 		}
-		down.add(slowest(changes, change.pause))
+		down.add(longest(changes, change.pause))
 	}
 	return []*recoveryRow{up, down}, nil
 }
@@ -230,6 +237,7 @@ type recoveryRow struct {
 	ms    []float64 // all
 }
 
+// add adds a measured duration; less than 0 counts as 0.
 func (r *recoveryRow) add(d time.Duration) { r.ms = append(r.ms, max(cli.Milliseconds(d), 0)) }
 
 // recoveryPrinter writes a table, or one JSON object a row.
@@ -239,7 +247,9 @@ type recoveryPrinter struct {
 	rows int
 }
 
-func (p *recoveryPrinter) print(r *recoveryRow) error {
+// printRow computes the percentiles of a row and prints it; in a table, the first call prints the
+// heads before it.
+func (p *recoveryPrinter) printRow(r *recoveryRow) error {
 	slices.Sort(r.ms)
 	n := len(r.ms)
 	r.N, r.P50, r.P99, r.Max = n, r.ms[n/2], r.ms[(99*n+99)/100-1], r.ms[n-1]

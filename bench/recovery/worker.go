@@ -23,8 +23,8 @@ type stepClock struct {
 	pending    map[string]float64 // a change whose next step is not done
 }
 
-// pace is the median time of a step.
-func (c *stepClock) pace() time.Duration {
+// medianStep returns the median time of a step; 0 if there was none.
+func (c *stepClock) medianStep() time.Duration {
 	known := slices.Clone(c.paces[:min(c.steps, len(c.paces))])
 	if len(known) == 0 {
 		return 0
@@ -33,15 +33,16 @@ func (c *stepClock) pace() time.Duration {
 	return known[len(known)/2]
 }
 
-// begin takes the begin of a step.
-func (c *stepClock) begin(now time.Time) {
+// beginStep records that a step begins now.
+func (c *stepClock) beginStep(now time.Time) {
 	if c.first.IsZero() {
 		c.first = now
 	}
 }
 
-// tick takes the end of a step; it returns the change to report, if there is one.
-func (c *stepClock) tick(now time.Time, generation uint64) (report map[string]float64) {
+// endStep records that a step ends now, in this generation. It returns the report of a change whose
+// next step this was; nil if there is none.
+func (c *stepClock) endStep(now time.Time, generation uint64) (report map[string]float64) {
 	took := now.Sub(c.last)
 	if c.pending != nil {
 		c.pending["next_us"] = float64(took.Microseconds())
@@ -50,7 +51,8 @@ func (c *stepClock) tick(now time.Time, generation uint64) (report map[string]fl
 	if generation != c.generation {
 		c.pending = map[string]float64{"generation": float64(generation),
 			"at_us":   float64(now.UnixMicro()),
-			"took_us": float64(took.Microseconds()), "pace_us": float64(c.pace().Microseconds())}
+			"took_us": float64(took.Microseconds()),
+			"pace_us": float64(c.medianStep().Microseconds())}
 		if c.generation == 0 { // what was before is no step
 			c.pending["took_us"], c.pending["began_us"] = 0, float64(c.first.UnixMicro())
 		}
@@ -63,9 +65,9 @@ func (c *stepClock) tick(now time.Time, generation uint64) (report map[string]fl
 	return report
 }
 
-// recoveryWork trains without end: gradients of so many float32, and state that a worker that joins
-// receives.
-func recoveryWork(ctx context.Context, elements, stateBytes int) error {
+// runWorker joins the job and trains until the job ends: gradients of so many float32, and so many
+// bytes of state that a worker that joins receives.
+func runWorker(ctx context.Context, elements, stateBytes int) error {
 	j, err := client.Join(ctx)
 	if err != nil {
 		return err
@@ -85,7 +87,7 @@ func recoveryWork(ctx context.Context, elements, stateBytes int) error {
 	}
 	clock := stepClock{last: time.Now()}
 	for t.Next(ctx) {
-		clock.begin(time.Now())
+		clock.beginStep(time.Now())
 		x := float32(t.Samples()[0] % 1000)
 		for i := range gradient {
 			gradient[i] = x
@@ -93,7 +95,7 @@ func recoveryWork(ctx context.Context, elements, stateBytes int) error {
 		if err := client.Commit(ctx, t, gradient); err != nil {
 			return err
 		}
-		if report := clock.tick(time.Now(), uint64(j.Generation())); report != nil {
+		if report := clock.endStep(time.Now(), uint64(j.Generation())); report != nil {
 			if err := j.Report(report); err != nil {
 				return err
 			}
@@ -102,7 +104,7 @@ func recoveryWork(ctx context.Context, elements, stateBytes int) error {
 	return errors.Join(t.Err(), j.Close())
 }
 
-// newWorkerCommand is the process that the program starts for each worker.
+// newWorkerCommand returns the hidden command that the program starts as a worker.
 func newWorkerCommand() *cobra.Command {
 	return &cobra.Command{Use: "worker ELEMENTS STATE", Hidden: true,
 		Args: cobra.ExactArgs(2),
@@ -115,6 +117,6 @@ func newWorkerCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return recoveryWork(cmd.Context(), elements, state)
+			return runWorker(cmd.Context(), elements, state)
 		}}
 }

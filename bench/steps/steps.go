@@ -26,6 +26,7 @@ type stepsOptions struct {
 	json  bool
 }
 
+// newCommand returns the command of the program.
 func newCommand() *cobra.Command {
 	var o stepsOptions
 	cmd := &cobra.Command{
@@ -67,7 +68,8 @@ by up to a fifth, is the same too. Without --work the steps do nothing else, and
 	return cmd
 }
 
-// run starts a job whose workers take turns in both.
+// run runs a job whose workers make both kinds of call in turn, and prints what rank 0 reports to
+// out.
 func (o stepsOptions) run(ctx context.Context, sizes []int64, out, stderr io.Writer) (err error) {
 	dir, err := os.MkdirTemp("", "shoal-bench-")
 	if err != nil {
@@ -86,10 +88,10 @@ func (o stepsOptions) run(ctx context.Context, sizes []int64, out, stderr io.Wri
 	var printing error
 	_, err = launcher.Run(ctx, launcher.RunConfig{
 		Spec: job.Spec{Name: "bench", Workers: o.n, Command: command},
-		Dir:  dir, Stdout: stderr, Stderr: stderr, Kill: cli.Hurry(ctx),
+		Dir:  dir, Stdout: stderr, Stderr: stderr, Kill: cli.SecondSignal(ctx),
 		// rank 0 alone reports
 		OnReport: func(_ int, m map[string]float64) {
-			printing = errors.Join(printing, show.print(m))
+			printing = errors.Join(printing, show.printRow(m))
 		},
 	})
 	return errors.Join(err, printing)
@@ -115,7 +117,9 @@ type stepsPrinter struct {
 	rows int
 }
 
-func (p *stepsPrinter) print(m map[string]float64) error {
+// printRow prints a row from the metrics of a report; in a table, the first call prints the heads
+// before it.
+func (p *stepsPrinter) printRow(m map[string]float64) error {
 	r := stepsRow{int64(m["bytes"]), int(m["pairs"]), m["plain_us"], m["steps_us"], m["cost"],
 		m["low"], m["high"]}
 	if p.json {

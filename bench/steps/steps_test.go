@@ -16,10 +16,11 @@ func TestStepsAreComparedWithTheirNeighbours(t *testing.T) {
 	}
 	want := map[string]float64{"bytes": 64, "pairs": 100, "plain_us": 1200, "steps_us": 1199,
 		"cost": 100. / 1200, "low": 100. / 1200, "high": 200. / 1200}
-	if got := compared(64, slices.Clone(plain), slices.Clone(steps)); !maps.Equal(got, want) {
+	if got := compareSeries(64, slices.Clone(plain), slices.Clone(steps)); !maps.Equal(got, want) {
 		t.Errorf("%v, not %v", got, want)
 	}
-	if one := compared(64, []float64{2}, []float64{3}); one["cost"] != 50 || one["low"] != 50 ||
+	if one := compareSeries(64, []float64{2}, []float64{3}); one["cost"] != 50 ||
+		one["low"] != 50 ||
 		one["high"] != 50 {
 		t.Errorf("of one pair: %v", one)
 	}

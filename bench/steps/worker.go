@@ -17,17 +17,19 @@ import (
 // pairsWarm are the pairs of calls of a size before those that count.
 const pairsWarm = 10
 
-// pairsOf says how many pairs of calls a size is measured with: as many as 4 GiB hold, within
+// pairCount returns how many pairs of calls a size is measured with: as many as 4 GiB hold, within
 // bounds.
-func pairsOf(bytes int) int { return min(2000, max(100, (4<<30)/bytes)) }
+func pairCount(bytes int) int { return min(2000, max(100, (4<<30)/bytes)) }
 
-// stepsWorker is a worker that takes turns.
+// stepsWorker is a worker that makes both kinds of call in turn.
 type stepsWorker struct {
 	job   *client.Job
 	steps *client.Trainer
 	work  time.Duration // before each call
 }
 
+// newStepsWorker joins the job, as a worker that computes for the time work before each call. The
+// caller closes w.job.
 func newStepsWorker(ctx context.Context, work time.Duration) (w stepsWorker, err error) {
 	w.work = work
 	if w.job, err = client.Join(ctx); err == nil {
@@ -37,7 +39,8 @@ func newStepsWorker(ctx context.Context, work time.Duration) (w stepsWorker, err
 	return w, err
 }
 
-// measure takes turns with a gradient of so many bytes; the one that begins a pair changes.
+// measure times pairs of calls with a gradient of so many bytes, in which the kinds take turns to
+// be the first, and returns the metrics of compareSeries. All workers call it together.
 func (w *stepsWorker) measure(ctx context.Context, bytes int) (map[string]float64, error) {
 	gradient, err := client.Empty[float32](w.job, bytes/4)
 	if err != nil {
@@ -59,7 +62,7 @@ func (w *stepsWorker) measure(ctx context.Context, bytes int) (map[string]float6
 	}
 	var took [2][]float64 // µs
 	last := time.Now()
-	for i := range pairsWarm + pairsOf(bytes) {
+	for i := range pairsWarm + pairCount(bytes) {
 		for k := range turns {
 			which := (i + k) % len(turns)
 			for time.Since(last) < w.work { // as long as a model computes
@@ -74,13 +77,13 @@ func (w *stepsWorker) measure(ctx context.Context, bytes int) (map[string]float6
 			last = now
 		}
 	}
-	return compared(bytes, took[0], took[1]), nil
+	return compareSeries(bytes, took[0], took[1]), nil
 }
 
-// compared makes a row of two series: the difference of two neighbours does not know what the
-// machine did in the long run. The bounds are the order statistics between which the median
-// difference lies with 95 % confidence.
-func compared(bytes int, plain, steps []float64) map[string]float64 {
+// compareSeries returns the metrics of two series of the same length, which it sorts: medians, and
+// the median difference of two neighbours, which slow changes of the machine do not affect. The
+// bounds are the order statistics between which that lies with 95 % confidence.
+func compareSeries(bytes int, plain, steps []float64) map[string]float64 {
 	more := make([]float64, len(plain))
 	for i := range more {
 		more[i] = steps[i] - plain[i]
@@ -95,7 +98,7 @@ func compared(bytes int, plain, steps []float64) map[string]float64 {
 		"cost":     share(n / 2), "low": share(n/2 - off), "high": share(n/2 + off)}
 }
 
-// newWorkerCommand is the process that the program starts for each worker.
+// newWorkerCommand returns the hidden command that the program starts as a worker.
 func newWorkerCommand() *cobra.Command {
 	var work time.Duration
 	cmd := &cobra.Command{Use: "worker BYTES…", Hidden: true, Args: cobra.MinimumNArgs(1),

@@ -38,8 +38,9 @@ const (
 
 var errTuneEnded = errors.New("the measurement was ended")
 
-// tuneHost is one host of a measurement: it makes the exchange of an agent's batches, without
-// workers.
+// tuneHost is one host of a measurement: it makes the exchange of the batches of an agent, without
+// workers. The network calls the methods of fabric.Handler from its own goroutines; one goroutine
+// takes the news.
 type tuneHost struct {
 	network fabric.Network
 	news    queue.Queue[tuneNews]
@@ -73,6 +74,7 @@ type tuneBatch struct {
 	done     func()
 }
 
+// newTuneHost returns a host whose network is to be set.
 func newTuneHost() *tuneHost {
 	return &tuneHost{scratch: sync.Pool{New: func() any { return collective.NewScratch() }}}
 }
@@ -94,8 +96,9 @@ func (h *tuneHost) Message(from fabric.Host, b []byte) {
 	h.news.Put(n)
 }
 
-// at finds a batch by its number; nil if it is none of those that are prepared.
-func (h *tuneHost) at(id uint64) *tuneBatch {
+// findBatch returns the prepared batch with this number; nil if there is none. The caller holds
+// busy.
+func (h *tuneHost) findBatch(id uint64) *tuneBatch {
 	if id < h.first || id-h.first >= uint64(len(h.batches)) {
 		return nil
 	}
@@ -106,7 +109,7 @@ func (h *tuneHost) at(id uint64) *tuneBatch {
 func (h *tuneHost) Place(from fabric.Host, p fabric.Piece) []byte {
 	h.busy.RLock()
 	defer h.busy.RUnlock()
-	f := h.at(p.Transfer)
+	f := h.findBatch(p.Transfer)
 	if f == nil {
 		return nil
 	}
@@ -117,17 +120,19 @@ func (h *tuneHost) Place(from fabric.Host, p fabric.Piece) []byte {
 func (h *tuneHost) Arrived(from fabric.Host, p fabric.Piece) {
 	h.busy.RLock()
 	defer h.busy.RUnlock()
-	f := h.at(p.Transfer)
+	f := h.findBatch(p.Transfer)
 	if f == nil {
 		return
 	}
 	s := h.scratch.Get().(*collective.Scratch)
-	h.send(f, f.relay.Arrived(slices.Index(f.hosts, from), p.Part, p.Offset, p.Length, s, nil))
+	h.sendPieces(f, f.relay.Arrived(slices.Index(f.hosts, from), p.Part, p.Offset, p.Length, s,
+		nil))
 	h.scratch.Put(s)
-	f.look()
+	f.callIfDone()
 }
 
-func (h *tuneHost) send(f *tuneBatch, out []collective.Outgoing) {
+// sendPieces sends pieces of a batch to the hosts that they are for.
+func (h *tuneHost) sendPieces(f *tuneBatch, out []collective.Outgoing) {
 	for _, o := range out {
 		p := fabric.Piece{Transfer: f.id, Part: o.Part, Offset: o.Offset,
 			Length: uint32(len(o.Payload)), Streams: f.streams}
@@ -135,13 +140,15 @@ func (h *tuneHost) send(f *tuneBatch, out []collective.Outgoing) {
 	}
 }
 
-func (f *tuneBatch) look() {
+// callIfDone calls done, once, if the exchange of the batch is complete. Any goroutine may call it.
+func (f *tuneBatch) callIfDone() {
 	if f.relay.Done() && !f.told.Swap(true) {
 		f.done()
 	}
 }
 
-func (h *tuneHost) say(to fabric.Host, w tuneWord) {
+// sendWord sends a word to another host.
+func (h *tuneHost) sendWord(to fabric.Host, w tuneWord) {
 	b, err := json.Marshal(w)
 	if err != nil {
 		panic(err) // a tuneWord is always JSON
@@ -149,9 +156,10 @@ func (h *tuneHost) say(to fabric.Host, w tuneWord) {
 	h.network.Send(to, b)
 }
 
-// obey does what the first host asks until it is over. Who says "wait" is the first host; that
-// another one goes is its business.
-func (h *tuneHost) obey() error {
+// runSteps waits for what the first host asks, and does it, until that says that the measurement is
+// over. The first host is the one that says "wait"; when another one goes, that is not an error
+// here.
+func (h *tuneHost) runSteps() error {
 	for first := fabric.Host(""); ; {
 		n, ok := h.news.Take()
 		switch {
@@ -165,16 +173,17 @@ func (h *tuneHost) obey() error {
 		case n.word.Do == "over":
 			return nil
 		default:
-			answer := func(w tuneWord) { h.say(n.from, w) }
-			if err := h.do(n.word, answer); err != nil {
+			answer := func(w tuneWord) { h.sendWord(n.from, w) }
+			if err := h.runStep(n.word, answer); err != nil {
 				answer(tuneWord{Do: n.word.Do, Batch: n.word.Batch, Error: err.Error()})
 			}
 		}
 	}
 }
 
-// do takes one step of a batch; done answers when it is taken.
-func (h *tuneHost) do(w tuneWord, answer func(tuneWord)) error {
+// runStep does one step of a batch. answer is called when the step is done, which for "go" can be
+// later, on a goroutine of the network.
+func (h *tuneHost) runStep(w tuneWord, answer func(tuneWord)) error {
 	said := tuneWord{Do: w.Do, Batch: w.Batch}
 	if w.Do == "prepare" {
 		if err := h.prepare(w, func(batch uint64) {
@@ -185,7 +194,7 @@ func (h *tuneHost) do(w tuneWord, answer func(tuneWord)) error {
 		answer(said)
 		return nil
 	}
-	f := h.at(w.Batch)
+	f := h.findBatch(w.Batch)
 	if f == nil {
 		return fmt.Errorf("there is no batch %d", w.Batch)
 	}
@@ -194,16 +203,16 @@ func (h *tuneHost) do(w tuneWord, answer func(tuneWord)) error {
 	switch w.Do {
 	case "go":
 		for i := range f.relay.Chunks() {
-			h.send(f, f.relay.Chunk(i, s, nil))
+			h.sendPieces(f, f.relay.Chunk(i, s, nil))
 		}
-		f.look()
+		f.callIfDone()
 	case "deliver":
 		for _, each := range h.batches {
 			for i := range each.relay.Deliveries() {
 				each.relay.Deliver(i, s)
 			}
 		}
-		if err := h.check(len(f.hosts)); err != nil {
+		if err := h.checkResult(len(f.hosts)); err != nil {
 			return err
 		}
 		answer(said)
@@ -213,10 +222,11 @@ func (h *tuneHost) do(w tuneWord, answer func(tuneWord)) error {
 	return nil
 }
 
-// prepare makes this host's part of some batches known, so that pieces may come.
+// prepare replaces the prepared batches by those that w asks for, so that their pieces may come.
+// done is called for each batch whose exchange is complete.
 func (h *tuneHost) prepare(w tuneWord, done func(batch uint64)) error {
 	self := slices.Index(w.Hosts, h.network.Self())
-	if self < 0 || twice(w.Hosts) || w.Bytes < 4 || w.Bytes > maxTuned || w.Bytes%4 != 0 ||
+	if self < 0 || hasDuplicates(w.Hosts) || w.Bytes < 4 || w.Bytes > maxTuned || w.Bytes%4 != 0 ||
 		w.Route.Strategy == nil {
 		return fmt.Errorf("a batch that cannot be: %d bytes over %v", w.Bytes, w.Hosts)
 	}
@@ -248,7 +258,8 @@ func (h *tuneHost) prepare(w tuneWord, done func(batch uint64)) error {
 	return nil
 }
 
-// newBatch prepares one.
+// newBatch returns a batch with this input and output, made in the memory of an earlier one if
+// there is one. self is the index of this host in w.Hosts.
 func (h *tuneHost) newBatch(w tuneWord, self int, in, out []byte) (*tuneBatch, error) {
 	f := &tuneBatch{}
 	if n := len(h.spare); n > 0 {
@@ -272,12 +283,13 @@ func (h *tuneHost) newBatch(w tuneWord, self int, in, out []byte) (*tuneBatch, e
 	return f, nil
 }
 
-func twice(hosts []fabric.Host) bool {
+// hasDuplicates reports whether a host is in the list more than once.
+func hasDuplicates(hosts []fabric.Host) bool {
 	return len(slices.Compact(slices.Sorted(slices.Values(hosts)))) < len(hosts)
 }
 
-// check looks at every element of the result.
-func (h *tuneHost) check(hosts int) error {
+// checkResult fails unless every element of the result is the sum over so many hosts.
+func (h *tuneHost) checkResult(hosts int) error {
 	want := math.Float32bits(float32(hosts * (hosts + 1) / 2))
 	for i := 0; i < len(h.out); i += 4 {
 		if got := binary.LittleEndian.Uint32(h.out[i:]); got != want {

@@ -12,15 +12,16 @@ import (
 	"github.com/shoal-ml/shoal/sense/probe"
 )
 
-// tuneLead is the first host of a measurement, which tells the others what to do.
+// tuneLead is the first host of a measurement, which tells the others what to do. One goroutine
+// uses it.
 type tuneLead struct {
 	*tuneHost
 	hosts []fabric.Host
 	last  uint64 // number of the newest batch
 }
 
-// gather waits until so many hosts are there.
-func (l *tuneLead) gather(hosts int) error {
+// awaitHosts waits until so many hosts are there, with this one.
+func (l *tuneLead) awaitHosts(hosts int) error {
 	l.hosts = []fabric.Host{l.network.Self()}
 	for len(l.hosts) < hosts {
 		n, ok := l.news.Take()
@@ -31,47 +32,48 @@ func (l *tuneLead) gather(hosts int) error {
 			return n.err
 		case n.up:
 			l.hosts = append(l.hosts, n.from)
-			l.say(n.from, tuneWord{Do: "wait"})
+			l.sendWord(n.from, tuneWord{Do: "wait"})
 		}
 	}
 	return nil
 }
 
-// all has every host take a step, and waits for their answers.
-func (l *tuneLead) all(w tuneWord) error {
-	if err := l.tell(w); err != nil {
+// runOnAll has every host take a step, and waits until all have.
+func (l *tuneLead) runOnAll(w tuneWord) error {
+	if err := l.startOnAll(w); err != nil {
 		return err
 	}
-	return l.await(l.answers(w))
+	return l.awaitAnswers(l.expectedAnswers(w))
 }
 
-// answers are those that all hosts owe to a word.
-func (l *tuneLead) answers(w tuneWord) (owed []tuneNews) {
+// expectedAnswers returns the answers that all hosts will give to a word.
+func (l *tuneLead) expectedAnswers(w tuneWord) (owed []tuneNews) {
 	for _, host := range l.hosts {
 		owed = append(owed, tuneNews{from: host, word: w})
 	}
 	return owed
 }
 
-// await waits for answers.
-func (l *tuneLead) await(waiting []tuneNews) (err error) {
+// awaitAnswers waits until all these answers have come.
+func (l *tuneLead) awaitAnswers(waiting []tuneNews) (err error) {
 	for err == nil && len(waiting) > 0 {
-		waiting, err = l.take(waiting)
+		waiting, err = l.takeNews(waiting)
 	}
 	return err
 }
 
-// tell has every host take a step, this one last.
-func (l *tuneLead) tell(w tuneWord) error {
+// startOnAll has every host take a step, this one last, and does not wait for their answers.
+func (l *tuneLead) startOnAll(w tuneWord) error {
 	for _, host := range l.hosts[1:] {
-		l.say(host, w)
+		l.sendWord(host, w)
 	}
 	self := l.hosts[0]
-	return l.do(w, func(answer tuneWord) { l.news.Put(tuneNews{from: self, word: answer}) })
+	return l.runStep(w, func(answer tuneWord) { l.news.Put(tuneNews{from: self, word: answer}) })
 }
 
-// take waits for news, and returns which of the answers are still missing.
-func (l *tuneLead) take(waiting []tuneNews) ([]tuneNews, error) {
+// takeNews waits for one piece of news, removes the answer that it is from waiting, and returns
+// what is left.
+func (l *tuneLead) takeNews(waiting []tuneNews) ([]tuneNews, error) {
 	n, ok := l.news.Take()
 	switch {
 	case !ok:
@@ -90,9 +92,10 @@ func (l *tuneLead) take(waiting []tuneNews) ([]tuneNews, error) {
 	return waiting, nil
 }
 
-// medians has n exchanges take turns, so that a slow moment of the machine hits all alike, and
-// returns the median of each over so many rounds, in seconds. A round before these warms up.
-func medians(n, rounds int, exchange func(i int) (float64, error)) ([]float64, error) {
+// medianTimes calls exchange for 0 to n-1 in turn, so that a slow moment of the machine affects all
+// alike, and returns the median of each over so many rounds, in seconds. A round before these warms
+// up.
+func medianTimes(n, rounds int, exchange func(i int) (float64, error)) ([]float64, error) {
 	took := make([][]float64, n)
 	for round := range rounds + 1 {
 		for i := range took {
@@ -113,12 +116,12 @@ func medians(n, rounds int, exchange func(i int) (float64, error)) ([]float64, e
 	return middle, nil
 }
 
-// exchange makes a step's exchange in so many buckets, and returns what it takes in seconds.
-// Backward makes the buckets by the clock, and takes no processor.
-func (l *tuneLead) exchange(r collective.Route, s cost.Step, buckets int) (float64, error) {
+// timeExchange makes the exchange of a step in so many buckets, and returns the seconds that it
+// takes. The step's computing is a wait, in which one bucket after the other becomes ready.
+func (l *tuneLead) timeExchange(r collective.Route, s cost.Step, buckets int) (float64, error) {
 	first := l.last + 1
 	l.last += uint64(buckets)
-	if err := l.all(tuneWord{Do: "prepare", Batch: first, Batches: buckets, Hosts: l.hosts,
+	if err := l.runOnAll(tuneWord{Do: "prepare", Batch: first, Batches: buckets, Hosts: l.hosts,
 		Route: r, Bytes: s.Bytes}); err != nil {
 		return 0, err
 	}
@@ -128,13 +131,13 @@ func (l *tuneLead) exchange(r collective.Route, s cost.Step, buckets int) (float
 		return 0, err
 	}
 	took := time.Since(start)
-	return took.Seconds(), l.all(tuneWord{Do: "deliver", Batch: first})
+	return took.Seconds(), l.runOnAll(tuneWord{Do: "deliver", Batch: first})
 }
 
-// measure measures all-reduces, which take turns.
-func (l *tuneLead) measure(list []cost.Sample, rounds int) error {
-	took, err := medians(len(list), rounds, func(i int) (float64, error) {
-		return l.exchange(list[i].Route, cost.Step{Bytes: list[i].Bytes}, 1)
+// measureAll measures the all-reduces of the list in turn, and sets their times.
+func (l *tuneLead) measureAll(list []cost.Sample, rounds int) error {
+	took, err := medianTimes(len(list), rounds, func(i int) (float64, error) {
+		return l.timeExchange(list[i].Route, cost.Step{Bytes: list[i].Bytes}, 1)
 	})
 	for i, seconds := range took {
 		list[i].Hosts, list[i].Seconds = len(l.hosts), seconds
@@ -142,8 +145,8 @@ func (l *tuneLead) measure(list []cost.Sample, rounds int) error {
 	return err
 }
 
-// dispatch lets batches begin one after another, evenly up to the end of backward, and waits until
-// all hosts are through with all.
+// dispatch starts batches one after another, evenly up to the end of backward, and waits until all
+// hosts have completed all.
 func (l *tuneLead) dispatch(first uint64, batches int, backward time.Duration) error {
 	var waiting []tuneNews
 	start := time.Now()
@@ -152,23 +155,23 @@ func (l *tuneLead) dispatch(first uint64, batches int, backward time.Duration) e
 		for wait := ready - time.Since(start); wait > 0; wait = ready - time.Since(start) {
 			var err error
 			clock := time.AfterFunc(wait, func() { l.news.Put(tuneNews{}) })
-			if waiting, err = l.take(waiting); err != nil {
+			if waiting, err = l.takeNews(waiting); err != nil {
 				return err
 			}
 			clock.Stop()
 		}
 		w := tuneWord{Do: "go", Batch: first + uint64(k)}
-		waiting = append(waiting, l.answers(w)...)
-		if err := l.tell(w); err != nil {
+		waiting = append(waiting, l.expectedAnswers(w)...)
+		if err := l.startOnAll(w); err != nil {
 			return err
 		}
 	}
-	return l.await(waiting)
+	return l.awaitAnswers(waiting)
 }
 
-// probes are the transfers that a model is fitted to: few steps and many, few bytes and many, few
-// pieces and many, one stream and all.
-func probes() []cost.Sample {
+// probeTransfers returns the transfers that a model is fitted to: few steps and many, few bytes and
+// many, few pieces and many, one stream and all.
+func probeTransfers() []cost.Sample {
 	return []cost.Sample{
 		{Route: collective.Route{Strategy: collective.Star{}, Piece: collective.MaxPiece,
 			Streams: 1}, Bytes: 64},
@@ -185,13 +188,14 @@ func probes() []cost.Sample {
 	}
 }
 
-// fit measures the probes and returns the model that explains them.
-func (l *tuneLead) fit(rounds int) (cost.Model, error) {
+// fitModel measures the probes, and how fast this processor adds, and returns the model that
+// explains them.
+func (l *tuneLead) fitModel(rounds int) (cost.Model, error) {
 	m := cost.Default()
 	start := time.Now()
 	m.Gamma = probe.Add(func() sense.Duration { return sense.Duration(time.Since(start)) })
-	samples := probes()
-	if err := l.measure(samples, rounds); err != nil {
+	samples := probeTransfers()
+	if err := l.measureAll(samples, rounds); err != nil {
 		return m, err
 	}
 	return m.Fit(samples), nil

@@ -34,6 +34,7 @@ type tuneOptions struct {
 	json      bool
 }
 
+// newCommand returns the command of the program.
 func newCommand() *cobra.Command {
 	var o tuneOptions
 	cmd := &cobra.Command{
@@ -113,6 +114,8 @@ func (o tuneOptions) validate() (sizes []int64, err error) {
 	return sizes, nil
 }
 
+// run measures as the first host, whose other hosts are goroutines or join over the network, or
+// with --join is another host until the measurement is over.
 func (o tuneOptions) run(ctx context.Context, sizes []int64, in io.Reader, out,
 	notes io.Writer) error {
 	config := tcp.Config{Job: "tune", Version: version.Version, PlainData: o.plain,
@@ -122,7 +125,7 @@ func (o tuneOptions) run(ctx context.Context, sizes []int64, in io.Reader, out,
 		if err != nil {
 			return err
 		}
-		return takePart(ctx, o.join, token, config)
+		return runOtherHost(ctx, o.join, token, config)
 	}
 	if o.listen == "" {
 		config.Listen = "127.0.0.1:0"
@@ -138,25 +141,26 @@ func (o tuneOptions) run(ctx context.Context, sizes []int64, in io.Reader, out,
 	if o.listen == "" {
 		for range o.hosts - 1 {
 			others.Go("a host", func(ctx context.Context) error {
-				return takePart(ctx, network.Addr(), network.Token(cli.TokenLife), config)
+				return runOtherHost(ctx, network.Addr(), network.Token(cli.TokenLife), config)
 			})
 		}
 	} else if err = cli.WriteToken(o.tokenFile, network.Token(cli.TokenLife)); err == nil {
-		fmt.Fprintf(notes, "shoal: on each of the other hosts, with this file:\n  shoal bench "+
-			"tune --join %s --token-file %s\n", network.Addr(), o.tokenFile)
+		fmt.Fprintf(notes, "shoal: on each of the other hosts, with this file:\n  go run "+
+			"./bench/tune --join %s --token-file %s\n", network.Addr(), o.tokenFile)
 	}
 	if err == nil {
 		err = o.measure(lead, sizes, out)
 	}
 	for _, host := range lead.hosts[min(1, len(lead.hosts)):] {
-		lead.say(host, tuneWord{Do: "over"})
+		lead.sendWord(host, tuneWord{Do: "over"})
 	}
 	err = errors.Join(err, network.Close())
 	return errors.Join(err, others.Wait())
 }
 
-// takePart makes this host one of the others.
-func takePart(ctx context.Context, at, token string, config tcp.Config) error {
+// runOtherHost joins the measurement at an address, and does what its first host asks until it is
+// over.
+func runOtherHost(ctx context.Context, at, token string, config tcp.Config) error {
 	h := newTuneHost()
 	network, err := tcp.Join(ctx, at, token, config, h)
 	if err != nil {
@@ -164,7 +168,7 @@ func takePart(ctx context.Context, at, token string, config tcp.Config) error {
 	}
 	h.network = network
 	defer context.AfterFunc(ctx, h.news.Close)()
-	return errors.Join(h.obey(), network.Close())
+	return errors.Join(h.runSteps(), network.Close())
 }
 
 // tuneLine is the outcome of a candidate, and with --json one line of the output.
@@ -180,12 +184,13 @@ type tuneLine struct {
 	Chosen      bool    `json:"chosen"` // by the model alone
 }
 
-// measure fits a model, and then measures every candidate of every size.
+// measure waits for the hosts, fits a model, and then measures every candidate of every size and
+// prints it to out.
 func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error {
-	if err := lead.gather(o.hosts); err != nil {
+	if err := lead.awaitHosts(o.hosts); err != nil {
 		return err
 	}
-	model, err := lead.fit(o.runs)
+	model, err := lead.fitModel(o.runs)
 	if err != nil {
 		return err
 	}
@@ -201,7 +206,7 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 		for _, r := range collective.Candidates(o.hosts, int(bytes)) {
 			samples = append(samples, cost.Sample{Route: r, Bytes: int(bytes)})
 		}
-		if err := lead.measure(samples, o.runs); err != nil {
+		if err := lead.measureAll(samples, o.runs); err != nil {
 			return err
 		}
 		var lines []tuneLine
@@ -211,20 +216,22 @@ func (o tuneOptions) measure(lead *tuneLead, sizes []int64, out io.Writer) error
 				tuneLine{Hosts: s.Hosts, Bytes: bytes, Route: s.Route, PredictedUS: predicted,
 					MeasuredUS: 1e6 * s.Seconds, Chosen: s.Route == chosen})
 		}
-		if err := o.print(out, lines, "strategy/KiB", func(l tuneLine) string {
+		if err := o.printLines(out, lines, "strategy/KiB", func(l tuneLine) string {
 			return l.Route.String()
 		}); err != nil {
 			return err
 		}
-		if err := o.steps(lead, model, int(bytes), out); err != nil {
+		if err := o.measureBuckets(lead, model, int(bytes), out); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// steps measures every size of buckets for a training step of so many bytes.
-func (o tuneOptions) steps(lead *tuneLead, model cost.Model, bytes int, out io.Writer) error {
+// measureBuckets measures every size of buckets for a training step of so many bytes, and prints it
+// to out.
+func (o tuneOptions) measureBuckets(lead *tuneLead, model cost.Model, bytes int,
+	out io.Writer) error {
 	step := cost.Step{Hosts: o.hosts, Bytes: bytes,
 		Backward: model.Time(policy.Best(model, o.hosts, bytes), o.hosts, bytes)}
 	sizes := policy.BucketSizes(step.Bytes)
@@ -233,8 +240,8 @@ func (o tuneOptions) steps(lead *tuneLead, model cost.Model, bytes int, out io.W
 	}
 	route := func(bytes int) collective.Route { return policy.Best(model, o.hosts, bytes) }
 	chosen := policy.Bucket(model, step, sizes[0], route).To
-	took, err := medians(len(sizes), o.runs, func(i int) (float64, error) {
-		return lead.exchange(route(sizes[i]), step, (bytes+sizes[i]-1)/sizes[i])
+	took, err := medianTimes(len(sizes), o.runs, func(i int) (float64, error) {
+		return lead.timeExchange(route(sizes[i]), step, (bytes+sizes[i]-1)/sizes[i])
 	})
 	if err != nil {
 		return err
@@ -247,13 +254,14 @@ func (o tuneOptions) steps(lead *tuneLead, model cost.Model, bytes int, out io.W
 				1e6 * model.Step(step, size, r), 1e6 * took[i], size == chosen})
 	}
 	title := "buckets, backward of " + cli.FormatMicros(1e6*step.Backward)
-	return o.print(out, lines, title, func(l tuneLine) string {
+	return o.printLines(out, lines, title, func(l tuneLine) string {
 		return cli.FormatBytes(l.Bucket) + ", " + l.Route.String()
 	})
 }
 
-// print writes the candidates of one size, the fastest first.
-func (o tuneOptions) print(out io.Writer, lines []tuneLine, title string,
+// printLines sorts the candidates of one size, the fastest first, and prints them to out. name is
+// what a table calls a candidate.
+func (o tuneOptions) printLines(out io.Writer, lines []tuneLine, title string,
 	name func(tuneLine) string) error {
 	slices.SortStableFunc(lines, func(a, b tuneLine) int {
 		return cmp.Compare(a.MeasuredUS, b.MeasuredUS)
@@ -279,12 +287,12 @@ func (o tuneOptions) print(out io.Writer, lines []tuneLine, title string,
 			return err
 		}
 	}
-	return judge(out, lines)
+	return printErrors(out, lines)
 }
 
-// judge says how far off predictions are, and what is chosen by them, which is one of lines; these
-// are in the order of what was measured.
-func judge(out io.Writer, lines []tuneLine) error {
+// printErrors prints how far off the predictions are, and how good the choice by them is. lines are
+// in the order of what was measured, and one of them is chosen.
+func printErrors(out io.Writer, lines []tuneLine) error {
 	off := make([]float64, len(lines))
 	var chosen tuneLine
 	for i, l := range lines {

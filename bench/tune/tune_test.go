@@ -74,7 +74,7 @@ func TestBenchTune(t *testing.T) {
 // Exchanges take turns, and the first round does not count.
 func TestMedians(t *testing.T) {
 	var turns []int
-	took, err := medians(2, 3, func(i int) (float64, error) {
+	took, err := medianTimes(2, 3, func(i int) (float64, error) {
 		turns = append(turns, i)
 		return map[int]float64{0: 100, 1: 200, 2: 5, 3: 6, 4: 1, 5: 4, 6: 3, 7: 8}[len(turns)-1],
 			nil
@@ -89,7 +89,7 @@ func TestMedians(t *testing.T) {
 // that is too long.
 func TestJudge(t *testing.T) {
 	var out bytes.Buffer
-	if err := judge(&out,
+	if err := printErrors(&out,
 		[]tuneLine{{MeasuredUS: 100, PredictedUS: 50},
 			{MeasuredUS: 107, PredictedUS: 107, Chosen: true},
 			{MeasuredUS: 200, PredictedUS: 250}}); err != nil {
@@ -146,7 +146,7 @@ func TestBenchTuneRefuses(t *testing.T) {
 		{Do: "deliver", Batch: 7},
 		{Do: "dance"},
 	} {
-		if err := h.do(w, func(tuneWord) { t.Errorf("%+v is done", w) }); err == nil {
+		if err := h.runStep(w, func(tuneWord) { t.Errorf("%+v is done", w) }); err == nil {
 			t.Errorf("%+v is not refused", w)
 		}
 	}

@@ -25,6 +25,7 @@ type settings struct {
 	region string // "" = ask the store
 }
 
+// String returns the URL of the store.
 func (s settings) String() string {
 	if s.secure {
 		return "https://" + s.host
@@ -32,9 +33,9 @@ func (s settings) String() string {
 	return "http://" + s.host
 }
 
-// environment reads the settings: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION or
-// AWS_DEFAULT_REGION, then endpoint_url and region of the profile.
-func environment() (settings, error) {
+// readSettings returns the settings from AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION or
+// AWS_DEFAULT_REGION, then endpoint_url and region of the profile, whose file it reads.
+func readSettings() (settings, error) {
 	profile, err := readProfile()
 	if err != nil {
 		return settings{}, err
@@ -60,16 +61,16 @@ func environment() (settings, error) {
 	return s, nil
 }
 
-// credentials come from the variables AWS_ACCESS_KEY_ID and so on, from the profile, or from the
-// role of the machine or container.
+// credentials returns what finds credentials: in the variables AWS_ACCESS_KEY_ID and so on, in the
+// profile, or by the role of the machine or container. It reads nothing yet.
 func (s settings) credentials() *credentials.Credentials {
 	return credentials.NewChainCredentials(
 		[]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{},
 			&credentials.IAM{}})
 }
 
-// readProfile reads the keys of AWS_PROFILE in the configuration file. Without a file there are no
-// keys.
+// readProfile reads the keys of the section AWS_PROFILE of the configuration file. Without a file
+// there are no keys.
 func readProfile() (map[string]string, error) {
 	name := os.Getenv("AWS_CONFIG_FILE")
 	if name == "" {

@@ -14,8 +14,8 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// Every request goes through try: it repeats what failed for a transient reason, and explains what
-// fails for good.
+// Every request goes through retry: it repeats what failed for a transient reason, and explains
+// what fails for good.
 
 const (
 	maxTries = 8 // tries of a request, with pauses of 11 s together
@@ -31,17 +31,18 @@ type refusal struct {
 	text string // what people read
 }
 
+// Error returns the text for people.
 func (r *refusal) Error() string { return r.text }
 
-// try repeats a request until the store answers: it repeats what failed for a transient reason,
-// after longer and longer pauses. operation describes the request in messages.
-func (b *Bucket) try(ctx context.Context, operation string,
+// retry calls f, which makes a request, until the store answers: again after a transient failure,
+// after longer and longer pauses. operation describes the request in errors.
+func (b *Bucket) retry(ctx context.Context, operation string,
 	f func(ctx context.Context) error) error {
 	if err := b.checkCredentials(); err != nil {
 		return fmt.Errorf("cannot %s: %w", operation, err)
 	}
 	for i := 1; ; i++ {
-		err := b.once(ctx, f)
+		err := b.tryOnce(ctx, f)
 		switch {
 		case err == nil:
 			return nil
@@ -57,14 +58,14 @@ func (b *Bucket) try(ctx context.Context, operation string,
 	}
 }
 
-// once makes one try of a request, in requestTimeout at most.
-func (b *Bucket) once(ctx context.Context, f func(ctx context.Context) error) error {
+// tryOnce calls f once, with a context that ends after requestTimeout.
+func (b *Bucket) tryOnce(ctx context.Context, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return f(ctx)
 }
 
-// wait sleeps; the end of the context ends it.
+// wait sleeps for d, or until ctx ends.
 func wait(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -110,7 +111,8 @@ func isTransient(err error) bool {
 		said.StatusCode == http.StatusRequestTimeout
 }
 
-// explain says what an error means, and what to do.
+// explain returns an error that says what err means, and what to do; it is fs.ErrNotExist for what
+// does not exist.
 func (b *Bucket) explain(operation string, err error, tried int) error {
 	var said minio.ErrorResponse
 	if !errors.As(err, &said) {
@@ -150,10 +152,11 @@ func (b *Bucket) explain(operation string, err error, tried int) error {
 	return because("")
 }
 
+// isGone reports whether an error says that an object or upload does not exist.
 func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// ignore drops an error that harmless accepts.
-func ignore(harmless func(error) bool, err error) error {
+// ignoreIf returns nil for an error that harmless accepts, and any other error as it is.
+func ignoreIf(harmless func(error) bool, err error) error {
 	if err != nil && harmless(err) {
 		return nil
 	}

@@ -25,7 +25,7 @@ func (b *Bucket) Quick(pauses *[]time.Duration) *Bucket {
 
 // Environment is the store and its region.
 func Environment(t *testing.T) string {
-	e, err := environment()
+	e, err := readSettings()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -120,7 +120,7 @@ func TestKilled(t *testing.T) {
 		killed := left.Load() < 0
 		left.Store(1 << 40)
 
-		f = folder(t, f.Root, nil) // of a new process
+		f = bucketFolder(t, f.Root, nil) // of a new process
 		f.Keep = 1
 		if err := f.CleanUp(); err != nil {
 			t.Fatal(err)
@@ -182,7 +182,7 @@ func TestPauses(t *testing.T) {
 		})
 	})
 	var pauses []time.Duration
-	if _, err := folder(t, "s3://models", &pauses).Sealed(); err == nil || len(pauses) != 7 {
+	if _, err := bucketFolder(t, "s3://models", &pauses).Sealed(); err == nil || len(pauses) != 7 {
 		t.Fatal(err, pauses)
 	}
 	for i, p := range pauses {
@@ -259,7 +259,7 @@ func TestErrors(t *testing.T) {
 			for name, value := range c.set {
 				t.Setenv(name, value)
 			}
-			_, err := folder(t, c.url, nil).Sealed()
+			_, err := bucketFolder(t, c.url, nil).Sealed()
 			for _, want := range c.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("%v; want %q", err, want)
@@ -270,7 +270,7 @@ func TestErrors(t *testing.T) {
 }
 
 func TestURLs(t *testing.T) {
-	s3test.Environment(t, "")
+	s3test.SetEnvironment(t, "")
 	for url, ok := range map[string]bool{
 		"s3://b": true, "s3://b/": true, "s3://b/p/q": true, "s3://b/p/q/": true,
 		"s3://": false, "s3:///p": false, "s3://b//p": false, "s3://b/../p": false,
@@ -309,7 +309,7 @@ func TestEnvironment(t *testing.T) {
 		{"lab", "", "https://all", "", "https://all lab-1"},
 		{"other", "https://s3", "https://all", "", "https://s3 us-east-1"},
 	} {
-		s3test.Environment(t, c.s3)
+		s3test.SetEnvironment(t, c.s3)
 		t.Setenv("AWS_CONFIG_FILE", config)
 		t.Setenv("AWS_PROFILE", c.profile)
 		t.Setenv("AWS_ENDPOINT_URL", c.all)

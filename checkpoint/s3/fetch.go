@@ -24,13 +24,13 @@ var ErrDamaged = errors.New("not as it was sealed")
 // it. All bytes are compared with their hashes. The error is ErrDamaged when they differ, or a file
 // is missing.
 func (b *Bucket) Fetch(ctx context.Context, a snapshot.Attempt, root string) error {
-	text, err := b.readAll(ctx, folder(a)+manifest.Name, manifest.MaxBytes)
+	text, err := b.readAll(ctx, folderName(a)+manifest.Name, manifest.MaxBytes)
 	if err != nil {
 		return asDamage(err)
 	}
 	m, err := manifest.Parse(text)
 	if err != nil {
-		return fmt.Errorf("%s/%s%s: %w: %w", b.url, folder(a), manifest.Name, ErrDamaged, err)
+		return fmt.Errorf("%s/%s%s: %w: %w", b.url, folderName(a), manifest.Name, ErrDamaged, err)
 	}
 	dir := snapshot.Folder{Root: root}.Path(a.Step)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -67,9 +67,10 @@ func checkSpace(dir string, m *manifest.Manifest) error {
 // fetchFile copies a file of an attempt into a folder of the file system, part by part.
 func (b *Bucket) fetchFile(ctx context.Context, a snapshot.Attempt, f *manifest.File,
 	dir string) error {
-	o, err := b.stat(ctx, folder(a)+f.Name)
+	o, err := b.stat(ctx, folderName(a)+f.Name)
 	if err == nil && o.size != f.Size {
-		err = fmt.Errorf("%s/%s%s has %d bytes, and had %d: %w", b.url, folder(a), f.Name, o.size,
+		err = fmt.Errorf("%s/%s%s has %d bytes, and had %d: %w", b.url, folderName(a), f.Name,
+			o.size,
 			f.Size, ErrDamaged)
 	}
 	if err != nil {
@@ -99,22 +100,22 @@ func (b *Bucket) fetchFile(ctx context.Context, a snapshot.Attempt, f *manifest.
 	return errors.Join(err, out.Close())
 }
 
-// fetchPart reads a range of a file, and compares it with its hashes. A range that differs is read
-// a second time, because it may have been corrupted in transit.
+// fetchPart reads a range of a file into to, and compares it with its hashes. A range that differs
+// is read a second time, because it may have been corrupted in transit.
 func (b *Bucket) fetchPart(ctx context.Context, a snapshot.Attempt, f *manifest.File, to []byte,
 	at int64) (err error) {
 	for range 2 {
-		if err := b.read(ctx, folder(a)+f.Name, to, at); err != nil {
+		if err := b.read(ctx, folderName(a)+f.Name, to, at); err != nil {
 			return asDamage(err)
 		}
 		if err = checkHashes(f, to, at); err == nil {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s/%s%s, %w", b.url, folder(a), f.Name, err)
+	return fmt.Errorf("%s/%s%s, %w", b.url, folderName(a), f.Name, err)
 }
 
-// asDamage turns the error about a missing object into ErrDamaged.
+// asDamage returns ErrDamaged for the error about a missing object, and any other error as it is.
 func asDamage(err error) error {
 	if isGone(err) {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
@@ -122,7 +123,7 @@ func asDamage(err error) error {
 	return err
 }
 
-// checkHashes compares a part of a file, which begins at a block, with the hashes of its blocks.
+// checkHashes fails unless a part of a file, which begins at a block, has the hashes of its blocks.
 func checkHashes(f *manifest.File, part []byte, at int64) error {
 	for from := 0; from < len(part); from += manifest.BlockBytes {
 		block := part[from:min(from+manifest.BlockBytes, len(part))]

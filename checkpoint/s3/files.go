@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// FS presents the objects below the URL as a folder. Each read of a file is a request, at any
-// offset.
+// FS returns the objects below the URL as a file system. Each read of a file is a request, at any
+// offset, under ctx.
 func (b *Bucket) FS(ctx context.Context) fs.FS { return files{b, ctx} }
 
 // files is a Bucket as a file system.
@@ -27,6 +27,7 @@ type entry struct {
 	dir bool
 }
 
+// The methods of fs.FileInfo and fs.DirEntry.
 func (e entry) Name() string               { return path.Base(e.object.name) }
 func (e entry) Size() int64                { return e.size }
 func (e entry) ModTime() time.Time         { return e.modified }
@@ -34,6 +35,8 @@ func (e entry) IsDir() bool                { return e.dir }
 func (e entry) Sys() any                   { return nil }
 func (e entry) Info() (fs.FileInfo, error) { return e, nil }
 func (e entry) Type() fs.FileMode          { return e.Mode().Type() }
+
+// Mode implements fs.FileInfo.
 func (e entry) Mode() fs.FileMode {
 	if e.dir {
 		return fs.ModeDir | 0o755
@@ -43,15 +46,15 @@ func (e entry) Mode() fs.FileMode {
 
 // Stat implements fs.StatFS.
 func (f files) Stat(name string) (fs.FileInfo, error) {
-	e, err := f.find(name)
+	e, err := f.statEntry(name)
 	if err != nil {
 		return nil, &fs.PathError{Op: "stat", Path: name, Err: err}
 	}
 	return e, nil
 }
 
-// find asks the store for a file, or else for files below a folder, of a name.
-func (f files) find(name string) (entry, error) {
+// statEntry asks the store for a file of this name, or else for files below a folder of this name.
+func (f files) statEntry(name string) (entry, error) {
 	if !fs.ValidPath(name) {
 		return entry{}, fs.ErrInvalid
 	}
@@ -103,18 +106,20 @@ func (f files) ReadDir(name string) (entries []fs.DirEntry, err error) {
 
 // Open implements fs.FS. Reading an open folder fails: ReadDir lists it.
 func (f files) Open(name string) (fs.File, error) {
-	e, err := f.find(name)
+	e, err := f.statEntry(name)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
 	return &file{e, io.NewSectionReader(reader{f, e}, 0, e.size)}, nil
 }
 
+// A file implements fs.File.
 type file struct {
 	entry entry
 	*io.SectionReader
 }
 
+// Stat implements fs.File.
 func (f *file) Stat() (fs.FileInfo, error) { return f.entry, nil }
 func (f *file) Close() error               { return nil }
 
@@ -124,6 +129,7 @@ type reader struct {
 	entry entry
 }
 
+// ReadAt implements io.ReaderAt, by one request.
 func (r reader) ReadAt(b []byte, at int64) (int, error) {
 	if r.entry.dir {
 		return 0, &fs.PathError{Op: "read", Path: r.entry.object.name,

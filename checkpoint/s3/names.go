@@ -42,7 +42,7 @@ func (b *Bucket) WriteFile(ctx context.Context, name string, text []byte) error 
 	return b.put(ctx, name, text)
 }
 
-// RemoveFiles removes objects. Missing objects are no error.
+// RemoveFiles removes objects, several at once. Missing objects are no error.
 func (b *Bucket) RemoveFiles(ctx context.Context, names ...string) error {
 	return group.Share(ctx, "remove", removeWorkers, len(names), func() func(int) error {
 		return func(i int) error { return b.remove(ctx, names[i]) }

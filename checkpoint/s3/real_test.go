@@ -16,8 +16,8 @@ import (
 // TestRealServer runs the suite against versitygw, which scripts/setup s3 installs: it checks
 // signatures, lengths and parts as S3 does.
 func TestRealServer(t *testing.T) {
-	url, folder := s3test.Real(t, "../..")
-	s3test.Environment(t, url)
+	url, folder := s3test.StartReal(t, "../..")
+	s3test.SetEnvironment(t, url)
 	n := 0
 	snapshottest.Run(t, snapshottest.Kind{
 		Open: func(t *testing.T) snapshot.Folder {

@@ -38,7 +38,7 @@ type Bucket struct {
 	wait func(ctx context.Context, d time.Duration) error
 }
 
-// Open parses s3://BUCKET/PREFIX, and takes endpoint and credentials from the environment. It does
+// Open parses s3://BUCKET/PREFIX, and reads endpoint and credentials from the environment. It does
 // not talk to the store yet.
 func Open(address string) (*Bucket, error) {
 	rest, ok := strings.CutPrefix(address, scheme)
@@ -53,7 +53,7 @@ func Open(address string) (*Bucket, error) {
 			"%.200q names no folder of a bucket: give s3://BUCKET or s3://BUCKET/PREFIX",
 			address)
 	}
-	e, err := environment()
+	e, err := readSettings()
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func Open(address string) (*Bucket, error) {
 	return b, b.connect(e, transport)
 }
 
-// connect makes a client that uses a transport.
+// connect makes the client of the store with these settings, which uses a transport.
 func (b *Bucket) connect(e settings, transport http.RoundTripper) error {
 	transport = checkedTransport{transport}
 	b.client = &http.Client{Transport: transport}
@@ -101,7 +101,7 @@ type object struct {
 func (b *Bucket) list(ctx context.Context, begin string, recursive bool) (found []object,
 	err error) {
 	owner := false
-	err = b.try(ctx, "list "+b.url, func(ctx context.Context) error {
+	err = b.retry(ctx, "list "+b.url, func(ctx context.Context) error {
 		found = nil
 		for o := range b.core.ListObjectsIter(ctx, b.bucket,
 			minio.ListObjectsOptions{Prefix: b.key(begin), Recursive: recursive,
@@ -144,7 +144,7 @@ type upload struct{ name, id string }
 // uploads lists the unfinished uploads whose names begin with begin; none where the store does not
 // tell. They take space until somebody aborts them.
 func (b *Bucket) uploads(ctx context.Context, begin string) (found []upload, err error) {
-	err = b.try(ctx, "list the uploads to "+b.url, func(ctx context.Context) error {
+	err = b.retry(ctx, "list the uploads to "+b.url, func(ctx context.Context) error {
 		found = nil
 		key, id := "", ""
 		for {
@@ -176,7 +176,7 @@ func (b *Bucket) uploads(ctx context.Context, begin string) (found []upload, err
 
 // put writes a small object in one request.
 func (b *Bucket) put(ctx context.Context, name string, text []byte) error {
-	return b.try(ctx, "write "+b.url+"/"+name, func(ctx context.Context) error {
+	return b.retry(ctx, "write "+b.url+"/"+name, func(ctx context.Context) error {
 		_, err := b.core.PutObject(ctx, b.bucket, b.key(name), bytes.NewReader(text),
 			int64(len(text)), "", "", minio.PutObjectOptions{})
 		return err
@@ -185,15 +185,15 @@ func (b *Bucket) put(ctx context.Context, name string, text []byte) error {
 
 // remove removes an object. A missing one is no error.
 func (b *Bucket) remove(ctx context.Context, name string) error {
-	err := b.try(ctx, "remove "+b.url+"/"+name, func(ctx context.Context) error {
+	err := b.retry(ctx, "remove "+b.url+"/"+name, func(ctx context.Context) error {
 		return b.core.RemoveObject(ctx, b.bucket, b.key(name), minio.RemoveObjectOptions{})
 	})
-	return ignore(isGone, err)
+	return ignoreIf(isGone, err)
 }
 
 // stat asks for the size and time of an object. The error is fs.ErrNotExist when there is none.
 func (b *Bucket) stat(ctx context.Context, name string) (o object, err error) {
-	err = b.try(ctx, "read "+b.url+"/"+name, func(ctx context.Context) error {
+	err = b.retry(ctx, "read "+b.url+"/"+name, func(ctx context.Context) error {
 		info, err := b.core.StatObject(ctx, b.bucket, b.key(name), minio.StatObjectOptions{})
 		if err == nil && info.Size < 0 {
 			err = protocolErrorf("it does not say how many bytes %s has", b.key(name))
@@ -209,7 +209,7 @@ func (b *Bucket) read(ctx context.Context, name string, to []byte, at int64) err
 	if len(to) == 0 {
 		return nil
 	}
-	return b.try(ctx, "read "+b.url+"/"+name, func(ctx context.Context) error {
+	return b.retry(ctx, "read "+b.url+"/"+name, func(ctx context.Context) error {
 		var o minio.GetObjectOptions
 		if err := o.SetRange(at, at+int64(len(to))-1); err != nil {
 			return err

@@ -34,11 +34,14 @@ const (
 // renamed: it is sealed when its manifest exists.
 var attemptName = regexp.MustCompile(`^step-(\d{1,19})-([0-9a-f]{16})/(.+)$`)
 
-// folder returns the name of an attempt, with a slash.
-func folder(a snapshot.Attempt) string { return fmt.Sprintf("step-%012d-%016x/", a.Step, a.Seed) }
+// folderName returns the name of the folder of an attempt, with a slash.
+func folderName(a snapshot.Attempt) string {
+	return fmt.Sprintf("step-%012d-%016x/", a.Step, a.Seed)
+}
 
-// attemptOf splits the name of an object into attempt and file.
-func attemptOf(name string) (a snapshot.Attempt, file string, ok bool) {
+// parseName splits the name of an object into attempt and file; ok is false for a name that is not
+// of an attempt.
+func parseName(name string) (a snapshot.Attempt, file string, ok bool) {
 	m := attemptName.FindStringSubmatch(name)
 	if m == nil {
 		return a, "", false
@@ -46,7 +49,7 @@ func attemptOf(name string) (a snapshot.Attempt, file string, ok bool) {
 	step, err := strconv.ParseUint(m[1], 10, 64)
 	seed, err2 := strconv.ParseUint(m[2], 16, 64)
 	a = snapshot.Attempt{Step: step, Seed: seed}
-	return a, m[3], errors.Join(err, err2) == nil && folder(a)+m[3] == name
+	return a, m[3], errors.Join(err, err2) == nil && folderName(a)+m[3] == name
 }
 
 // List implements snapshot.Store. A manifest alone was written very late, after the attempt was
@@ -65,7 +68,7 @@ func (b *Bucket) List(ctx context.Context) (sealed, unsealed []snapshot.Attempt,
 	}
 	found := map[snapshot.Attempt][]string{}
 	for _, o := range objects {
-		if a, file, ok := attemptOf(o.name); ok {
+		if a, file, ok := parseName(o.name); ok {
 			found[a] = append(found[a], file)
 		}
 	}
@@ -82,16 +85,16 @@ func (b *Bucket) List(ctx context.Context) (sealed, unsealed []snapshot.Attempt,
 	return sealed, unsealed, nil
 }
 
-// names lists all files of an attempt.
-func (b *Bucket) names(ctx context.Context, a snapshot.Attempt) (names []string, err error) {
-	objects, err := b.list(ctx, folder(a), true)
-	return namesOf(a, objects), err
+// listNames asks the store for the names of all files of an attempt.
+func (b *Bucket) listNames(ctx context.Context, a snapshot.Attempt) (names []string, err error) {
+	objects, err := b.list(ctx, folderName(a), true)
+	return namesWithin(a, objects), err
 }
 
-// namesOf returns the names of objects of an attempt, without that of the attempt.
-func namesOf(a snapshot.Attempt, objects []object) (names []string) {
+// namesWithin returns the names that objects of an attempt have within its folder.
+func namesWithin(a snapshot.Attempt, objects []object) (names []string) {
 	for _, o := range objects {
-		names = append(names, strings.TrimPrefix(o.name, folder(a)))
+		names = append(names, strings.TrimPrefix(o.name, folderName(a)))
 	}
 	return names
 }
@@ -99,21 +102,21 @@ func namesOf(a snapshot.Attempt, objects []object) (names []string) {
 // Files implements snapshot.Store. A sealer calls it after its own receipt, and who abandons looks
 // for receipts after its mark: so one of the two sees the other.
 func (b *Bucket) Files(ctx context.Context, a snapshot.Attempt) ([]string, error) {
-	names, err := b.names(ctx, a)
+	names, err := b.listNames(ctx, a)
 	if err == nil && (len(names) == 0 || slices.Contains(names, voidMark)) {
-		err = fmt.Errorf("%s/%s: %w", b.url, folder(a), fs.ErrNotExist)
+		err = fmt.Errorf("%s/%s: %w", b.url, folderName(a), fs.ErrNotExist)
 	}
 	return names, err
 }
 
 // Read implements snapshot.Store.
 func (b *Bucket) Read(ctx context.Context, a snapshot.Attempt, name string) ([]byte, error) {
-	return b.readAll(ctx, folder(a)+name, maxReadBytes)
+	return b.readAll(ctx, folderName(a)+name, maxReadBytes)
 }
 
 // Put implements snapshot.Store.
 func (b *Bucket) Put(ctx context.Context, a snapshot.Attempt, name string, text []byte) error {
-	return b.put(ctx, folder(a)+name, text)
+	return b.put(ctx, folderName(a)+name, text)
 }
 
 // Begin implements snapshot.Store. A bucket has no folders to make.
@@ -128,11 +131,11 @@ func (b *Bucket) Seal(ctx context.Context, a snapshot.Attempt, text []byte) erro
 			return err
 		}
 	}
-	if names, err := b.names(ctx, a); err == nil {
+	if names, err := b.listNames(ctx, a); err == nil {
 		_ = b.removeAll(ctx, a, names, isReceipt)
 	}
 	if text == nil {
-		return fmt.Errorf("%s/%s is sealed: %w", b.url, folder(a), fs.ErrNotExist)
+		return fmt.Errorf("%s/%s is sealed: %w", b.url, folderName(a), fs.ErrNotExist)
 	}
 	return nil
 }
@@ -143,11 +146,11 @@ func (b *Bucket) Abandon(ctx context.Context, a snapshot.Attempt,
 	if err := b.Put(ctx, a, voidMark, []byte("this is being removed\n")); err != nil {
 		return false, err
 	}
-	objects, err := b.list(ctx, folder(a), true)
+	objects, err := b.list(ctx, folderName(a), true)
 	if err != nil {
 		return false, err
 	}
-	names := namesOf(a, objects)
+	names := namesWithin(a, objects)
 	sealed, err := b.isComplete(ctx, a, objects)
 	if err != nil {
 		return false, err
@@ -155,11 +158,11 @@ func (b *Bucket) Abandon(ctx context.Context, a snapshot.Attempt,
 	if !sealed && !complete(names) {
 		return true, b.removeMarked(ctx, a, names)
 	}
-	if err := b.remove(ctx, folder(a)+voidMark); err != nil {
+	if err := b.remove(ctx, folderName(a)+voidMark); err != nil {
 		return false, err
 	}
 	if sealed {
-		return false, fmt.Errorf("%s/%s is sealed: %w", b.url, folder(a), fs.ErrNotExist)
+		return false, fmt.Errorf("%s/%s is sealed: %w", b.url, folderName(a), fs.ErrNotExist)
 	}
 	return false, nil
 }
@@ -169,7 +172,7 @@ func (b *Bucket) Remove(ctx context.Context, a snapshot.Attempt) error {
 	if err := b.Put(ctx, a, voidMark, []byte("this is being removed\n")); err != nil {
 		return err
 	}
-	names, err := b.names(ctx, a)
+	names, err := b.listNames(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -179,7 +182,7 @@ func (b *Bucket) Remove(ctx context.Context, a snapshot.Attempt) error {
 // removeMarked removes the files of an attempt that has the mark, and its unfinished uploads. The
 // mark is removed last.
 func (b *Bucket) removeMarked(ctx context.Context, a snapshot.Attempt, names []string) error {
-	uploads, err := b.uploads(ctx, folder(a))
+	uploads, err := b.uploads(ctx, folderName(a))
 	if err != nil {
 		return err
 	}
@@ -197,7 +200,7 @@ func (b *Bucket) removeMarked(ctx context.Context, a snapshot.Attempt, names []s
 			return err
 		}
 	}
-	return b.remove(ctx, folder(a)+voidMark)
+	return b.remove(ctx, folderName(a)+voidMark)
 }
 
 // removeAll removes the files of an attempt that which selects, several at once.
@@ -205,12 +208,14 @@ func (b *Bucket) removeAll(ctx context.Context, a snapshot.Attempt, names []stri
 	which func(name string) bool) error {
 	chosen := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !which(name) })
 	return group.Share(ctx, "remove", removeWorkers, len(chosen), func() func(int) error {
-		return func(i int) error { return b.remove(ctx, folder(a)+chosen[i]) }
+		return func(i int) error { return b.remove(ctx, folderName(a)+chosen[i]) }
 	})
 }
 
+// isReceipt reports whether a file of an attempt is a receipt.
 func isReceipt(name string) bool { return strings.HasPrefix(name, ".part-") }
 
+// isManifest reports whether a file of an attempt is its manifest.
 func isManifest(name string) bool { return name == manifest.Name }
 
 // isComplete reports whether a manifest is there, and all files that it lists.
@@ -218,7 +223,7 @@ func (b *Bucket) isComplete(ctx context.Context, a snapshot.Attempt, objects []o
 	error) {
 	sizes := map[string]int64{}
 	for _, o := range objects {
-		sizes[strings.TrimPrefix(o.name, folder(a))] = o.size
+		sizes[strings.TrimPrefix(o.name, folderName(a))] = o.size
 	}
 	if _, ok := sizes[manifest.Name]; !ok {
 		return false, nil

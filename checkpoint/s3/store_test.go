@@ -19,11 +19,11 @@ import (
 func open(t *testing.T, front func(http.Handler) http.Handler) (snapshot.Folder, *s3test.Server) {
 	t.Helper()
 	store := s3test.Start(t, front)
-	return folder(t, "s3://models/runs/digits", nil), store
+	return bucketFolder(t, "s3://models/runs/digits", nil), store
 }
 
 // folder returns the name of an attempt, with a slash.
-func folder(t *testing.T, url string, pauses *[]time.Duration) snapshot.Folder {
+func bucketFolder(t *testing.T, url string, pauses *[]time.Duration) snapshot.Folder {
 	t.Helper()
 	b, err := s3.Open(url)
 	if err != nil {

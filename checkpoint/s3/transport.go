@@ -23,9 +23,10 @@ const (
 // A protocolError is an answer that no S3 store gives.
 type protocolError struct{ what string }
 
+// Error says what is wrong with the answer.
 func (n *protocolError) Error() string { return n.what }
 
-// protocolErrorf describes what is wrong with an answer.
+// protocolErrorf returns an error about an answer.
 func protocolErrorf(format string, args ...any) error {
 	return &protocolError{fmt.Sprintf(format, args...)}
 }
@@ -64,7 +65,8 @@ func (a checkedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if len(body) > maxAnswerBytes {
 		return nil, protocolErrorf("it says more than %d bytes", maxAnswerBytes)
 	}
-	if want, got := roots(r), root(body); w.StatusCode == http.StatusOK && want != nil &&
+	if want, got := expectedRoots(r), rootElement(body); w.StatusCode == http.StatusOK &&
+		want != nil &&
 		!slices.Contains(want, got) {
 		return nil, protocolErrorf("XML with the root %s is due, and it says %.200q", want[0], body)
 	}
@@ -72,8 +74,9 @@ func (a checkedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w, nil
 }
 
-// roots returns the XML roots that the answer to a request can have; nil if the answer is not XML.
-func roots(r *http.Request) []string {
+// expectedRoots returns the XML roots that the answer to a request can have; nil if the answer is
+// not XML.
+func expectedRoots(r *http.Request) []string {
 	q := r.URL.Query()
 	switch {
 	case r.Method == http.MethodGet && q.Has("list-type"):
@@ -89,8 +92,8 @@ func roots(r *http.Request) []string {
 	return nil
 }
 
-// root returns the name of the first element; "" if there is none.
-func root(text []byte) string {
+// rootElement returns the name of the first element of an XML text; "" if there is none.
+func rootElement(text []byte) string {
 	for d := xml.NewDecoder(bytes.NewReader(text)); ; {
 		t, err := d.RawToken()
 		if start, ok := t.(xml.StartElement); ok {

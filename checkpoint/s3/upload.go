@@ -53,7 +53,7 @@ func (u *Upload) begin(ctx context.Context) error {
 		return nil
 	}
 	b := u.bucket
-	return b.try(ctx, u.operation(), func(ctx context.Context) (err error) {
+	return b.retry(ctx, u.operation(), func(ctx context.Context) (err error) {
 		u.id, err = b.core.NewMultipartUpload(ctx, b.bucket, b.key(u.name),
 			minio.PutObjectOptions{})
 		if err == nil && u.id == "" {
@@ -63,7 +63,7 @@ func (u *Upload) begin(ctx context.Context) error {
 	})
 }
 
-// operation describes the upload in errors.
+// operation returns what errors call the upload.
 func (u *Upload) operation() string { return "write " + u.bucket.url + "/" + u.name }
 
 // Unit returns the bytes of a part of a file of size bytes: a multiple of a block that does not
@@ -79,7 +79,8 @@ func (u *Upload) Write(ctx context.Context, at int, part []byte) error {
 	return u.write(ctx, at, part, nil)
 }
 
-// write sends the part that begins at an offset, as two runs of memory, and remembers it.
+// write sends the part that begins at an offset, given as two runs of memory, and records it for
+// Close.
 func (u *Upload) write(ctx context.Context, at int, head, body []byte) error {
 	b, size, sum := u.bucket, int64(len(head)+len(body)), ""
 	if u.check {
@@ -88,7 +89,7 @@ func (u *Upload) write(ctx context.Context, at int, head, body []byte) error {
 		hash.Write(body)
 		sum = hex.EncodeToString(hash.Sum(nil))
 	}
-	return b.try(ctx, u.operation(), func(ctx context.Context) error {
+	return b.retry(ctx, u.operation(), func(ctx context.Context) error {
 		content := io.MultiReader(bytes.NewReader(head), bytes.NewReader(body))
 		if u.id == "" {
 			// The library would hash in pieces; one hash of the content replaces that.
@@ -109,7 +110,7 @@ func (u *Upload) write(ctx context.Context, at int, head, body []byte) error {
 	})
 }
 
-// Close makes an object of the parts.
+// Close makes an object of the parts; all writes have returned by then.
 func (u *Upload) Close(ctx context.Context) error {
 	if u.id == "" {
 		return nil
@@ -118,7 +119,7 @@ func (u *Upload) Close(ctx context.Context) error {
 		return a.PartNumber - b.PartNumber
 	})
 	b := u.bucket
-	err := b.try(ctx, u.operation(), func(ctx context.Context) error {
+	err := b.retry(ctx, u.operation(), func(ctx context.Context) error {
 		_, err := b.core.CompleteMultipartUpload(ctx, b.bucket, b.key(u.name), u.id, u.parts,
 			minio.PutObjectOptions{})
 		return err
@@ -131,7 +132,7 @@ func (u *Upload) Close(ctx context.Context) error {
 	return err
 }
 
-// Abort frees the space of the parts.
+// Abort drops the parts, whose space the store then frees.
 func (u *Upload) Abort(ctx context.Context) error {
 	if u.id == "" {
 		return nil
@@ -139,12 +140,12 @@ func (u *Upload) Abort(ctx context.Context) error {
 	return u.bucket.abort(ctx, upload{u.name, u.id})
 }
 
-// abort frees the space of an upload.
+// abort drops the parts of an upload. An upload that does not exist is no error.
 func (b *Bucket) abort(ctx context.Context, u upload) error {
-	err := b.try(ctx, "abort an upload to "+b.url+"/"+u.name, func(ctx context.Context) error {
+	err := b.retry(ctx, "abort an upload to "+b.url+"/"+u.name, func(ctx context.Context) error {
 		return b.core.AbortMultipartUpload(ctx, b.bucket, b.key(u.name), u.id)
 	})
-	return ignore(isGone, err)
+	return ignoreIf(isGone, err)
 }
 
 // A writer is a file of an attempt. It sends no hashes: whoever reads the file compares it with the
@@ -157,7 +158,7 @@ type writer struct {
 // Create implements snapshot.Store.
 func (b *Bucket) Create(ctx context.Context, a snapshot.Attempt, name string,
 	size int) (snapshot.Writer, error) {
-	u := b.newUpload(folder(a)+name, size)
+	u := b.newUpload(folderName(a)+name, size)
 	return writer{u, ctx}, u.begin(ctx)
 }
 

@@ -16,7 +16,7 @@ var processorsMu sync.Mutex
 
 // addProcessors raises GOMAXPROCS by the number of threads that will run with low priority, until
 // the function that it returns is called. A thread that the system does not run would otherwise
-// keep a processor from goroutines for which others wait.
+// keep a processor from goroutines for which others wait. Any goroutine may call it.
 func addProcessors(n int) (giveBack func()) {
 	change := func(n int) {
 		processorsMu.Lock()

@@ -25,15 +25,15 @@ type blockRead struct {
 // is only compared with its hash.
 type blockReads map[int][]blockRead
 
-// includeFirst adds the first n blocks.
+// includeFirst has the first n blocks compared with their hashes.
 func (p blockReads) includeFirst(n int) {
 	for i := range n {
 		p[i] = slices.Clip(p[i])
 	}
 }
 
-// add adds the bytes at an offset of the file, to be copied into to.
-func (p blockReads) add(at int64, to []byte) {
+// addRange has the bytes from an offset of the file on copied into to.
+func (p blockReads) addRange(at int64, to []byte) {
 	for len(to) > 0 {
 		block := at / manifest.BlockBytes
 		n := min(int64(len(to)), (block+1)*manifest.BlockBytes-at)
@@ -42,8 +42,8 @@ func (p blockReads) add(at int64, to []byte) {
 	}
 }
 
-// open opens a file, and fails when its size is not the sealed one.
-func (s *Sealed) open(f *manifest.File) (*os.File, error) {
+// openChecked opens a file, and fails when its size is not the sealed one. The caller closes it.
+func (s *Sealed) openChecked(f *manifest.File) (*os.File, error) {
 	file, err := os.Open(filepath.Join(s.Path, filepath.FromSlash(f.Name)))
 	if err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (s *Sealed) open(f *manifest.File) (*os.File, error) {
 }
 
 // readBlocks reads blocks of a file, compares the hashes of those that compare selects, and copies
-// the wanted ranges.
+// the wanted ranges. It does so on all processors, and returns when all is read.
 func readBlocks(ctx context.Context, file *os.File, f *manifest.File, want blockReads,
 	compare func(block int) bool) error {
 	blocks := slices.Sorted(maps.Keys(want))

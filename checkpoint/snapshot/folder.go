@@ -16,7 +16,8 @@ var (
 	sealedName  = regexp.MustCompile(`^step-(\d{1,19})$`)
 )
 
-// A Folder is where a job keeps its checkpoints. All workers on all hosts have the same.
+// A Folder is where a job keeps its checkpoints. All workers on all hosts have the same. Its
+// methods ask the store and wait for it; any goroutine may call them.
 type Folder struct {
 	Root  string            // absolute path, or URL
 	Keep  int               // number of newest checkpoints to keep, at least 1
@@ -24,7 +25,7 @@ type Folder struct {
 	Store Store             // store that Root names; nil = a folder of the file system
 }
 
-// check validates the root and the number of checkpoints to keep.
+// check fails for a root or a number of checkpoints to keep that cannot be used.
 func (f Folder) check() error {
 	switch {
 	case f.Store == nil &&
@@ -51,7 +52,7 @@ func IsURL(root string) bool { return strings.HasPrefix(root, "s3://") }
 // Path returns where in a folder of the file system the checkpoint of a step is, or would be.
 func (f Folder) Path(step uint64) string { return localStore(f.Root).sealedPath(step) }
 
-// Sealed lists the sealed checkpoints, the newest first.
+// Sealed returns the sealed checkpoints, the newest first.
 func (f Folder) Sealed() ([]Attempt, error) {
 	sealed, _, err := f.StoreOrLocal().List(context.Background())
 	slices.SortFunc(sealed, func(a, b Attempt) int {
@@ -80,7 +81,7 @@ func (f Folder) Newest(tried int) (a Attempt, found bool, err error) {
 // removes any other.
 func (f Folder) CleanUp() error { return f.cleanUp(nil) }
 
-// cleanUp is CleanUp, and leaves one attempt alone; nil = none.
+// cleanUp is CleanUp, but leaves the attempt except as it is; nil = none.
 func (f Folder) cleanUp(except *staging) error {
 	_, unsealed, err := f.StoreOrLocal().List(context.Background())
 	if err != nil {

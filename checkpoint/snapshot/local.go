@@ -21,12 +21,12 @@ const latest = "latest"
 // own, and one rename seals it.
 type localStore string
 
-// sealedPath is where the sealed checkpoint of a step is.
+// sealedPath returns the path of the sealed checkpoint of a step.
 func (l localStore) sealedPath(step uint64) string {
 	return filepath.Join(string(l), fmt.Sprintf("step-%012d", step))
 }
 
-// stagingPath is where an attempt is until it is sealed.
+// stagingPath returns the path of an attempt until it is sealed.
 func (l localStore) stagingPath(a Attempt) string {
 	return filepath.Join(string(l), fmt.Sprintf(".staging-%012d-%016x", a.Step, a.Seed))
 }
@@ -158,7 +158,7 @@ func (l localStore) Remove(_ context.Context, a Attempt) error {
 	return l.remove(l.sealedPath(a.Step))
 }
 
-// remove makes a folder vanish at once, before its files are removed.
+// remove renames a folder, so that it is gone for everybody at once, and then removes its files.
 func (l localStore) remove(dir string) error {
 	doomed := filepath.Join(string(l),
 		fmt.Sprintf(".old-%s-%d", strings.TrimPrefix(filepath.Base(dir), "."), os.Getpid()))
@@ -177,8 +177,8 @@ func (l localStore) Quarantine(_ context.Context, a Attempt) error {
 	return err
 }
 
-// updateLatest points the link `latest` at the newest checkpoint. On file systems without links,
-// the numbers tell.
+// updateLatest points the link `latest` at the newest checkpoint. On file systems without links
+// there is none, and the numbers say which is the newest.
 func (l localStore) updateLatest() {
 	steps, err := (Folder{Root: string(l)}).Sealed()
 	if err != nil || len(steps) == 0 {

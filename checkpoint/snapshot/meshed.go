@@ -30,7 +30,7 @@ type meshShare struct {
 	share *ranks.Share
 }
 
-// ownStateName is the file with the state that a worker has for itself.
+// ownStateName returns the name of the file with the state that a worker has for itself.
 func ownStateName(rank, workers int) string {
 	return fmt.Sprintf("own-%05d-of-%05d.json", rank, workers)
 }
@@ -76,11 +76,12 @@ func (p *Part) checkMeshed() error {
 // addMeshed writes the tensors of the worker's share, and the state that it has for itself. Worker
 // 0 also writes where all tensors lie.
 func (p *Part) addMeshed(ctx context.Context, s *staging, r *receipt) error {
-	if err := r.add(ctx, s, ownStateName(p.Rank, p.state.Workers), &file{head: p.Own}); err != nil {
+	if err := r.addFile(ctx, s, ownStateName(p.Rank, p.state.Workers),
+		&file{head: p.Own}); err != nil {
 		return err
 	}
 	if p.Rank == 0 {
-		if err := r.add(ctx, s, ranks.LayoutName, &file{head: p.meshShare.Text}); err != nil {
+		if err := r.addFile(ctx, s, ranks.LayoutName, &file{head: p.meshShare.Text}); err != nil {
 			return err
 		}
 	}
@@ -88,13 +89,13 @@ func (p *Part) addMeshed(ctx context.Context, s *staging, r *receipt) error {
 	if len(share.Tensors) == 0 {
 		return nil
 	}
-	if err := r.add(ctx, s, share.Name, &file{head: share.Head, body: p.Body}); err != nil {
+	if err := r.addFile(ctx, s, share.Name, &file{head: share.Head, body: p.Body}); err != nil {
 		return err
 	}
 	return p.fingerprint(ctx, r)
 }
 
-// fingerprint computes the share's contribution to the fingerprint of each tensor.
+// fingerprint sets in r the contribution of the share to the fingerprint of each tensor.
 func (p *Part) fingerprint(ctx context.Context, r *receipt) error {
 	var mu sync.Mutex
 	sums, key := map[int]digest.Sum{}, digest.NewKey(p.Seed)
@@ -120,8 +121,9 @@ func (p *Part) fingerprint(ctx context.Context, r *receipt) error {
 	return err
 }
 
-// ReadMeshed reads a rank's part of the state for a layout of any mesh, and no more. memory returns
-// the zeroed bytes of each of its tensors. Every block that is used is compared with its hash.
+// ReadMeshed reads a rank's part of the state for a layout of any mesh, and no more, and waits
+// until all is read. memory returns the zeroed bytes of each of its tensors, into which it is
+// written. Every block that is used is compared with its hash.
 func (s *Sealed) ReadMeshed(ctx context.Context, l *layout.Layout, rank int,
 	memory func(name string) []byte) error {
 	w, err := s.planReads(l, rank, memory)
@@ -139,7 +141,8 @@ func (s *Sealed) ReadMeshed(ctx context.Context, l *layout.Layout, rank int,
 // fileReads are the ranges to read, by file.
 type fileReads map[string]blockReads
 
-// planReads finds which bytes of which files are a rank's state on a layout.
+// planReads returns which bytes of which files are a rank's state on a layout. It reads the
+// headers.
 func (s *Sealed) planReads(l *layout.Layout, rank int, memory func(name string) []byte) (fileReads,
 	error) {
 	if s.State.Mesh == nil {
@@ -169,7 +172,7 @@ func (s *Sealed) planReads(l *layout.Layout, rank int, memory func(name string) 
 				return nil, fmt.Errorf("tensor %s is not in it as %v %v, as this program has it",
 					t.Name, t.DType, t.Shape)
 			}
-			w.add(x, p, memory(local.Name))
+			w.addPiece(x, p, memory(local.Name))
 		}
 	}
 	w[StateName], w[ranks.LayoutName] = blockReads{}, blockReads{}
@@ -185,8 +188,9 @@ func (s *Sealed) planReads(l *layout.Layout, rank int, memory func(name string) 
 	return w, nil
 }
 
-// add adds the ranges that a piece of a local tensor comes from.
-func (w fileReads) add(x *format.Tensor, to layout.Piece, memory []byte) {
+// addPiece adds the ranges of x that a piece of a local tensor needs; memory is that of the local
+// tensor.
+func (w fileReads) addPiece(x *format.Tensor, to layout.Piece, memory []byte) {
 	size := x.DType.Size()
 	for i := range x.Pieces {
 		from := &x.Pieces[i]
@@ -197,18 +201,19 @@ func (w fileReads) add(x *format.Tensor, to layout.Piece, memory []byte) {
 			w[from.File] = blockReads{}
 		}
 		for run := range tensor.Runs(from.Box.Intersect(to.Box), from.View(), to.View) {
-			w[from.File].add(from.Offset+int64(run.A*size), memory[run.B*size:(run.B+run.N)*size])
+			w[from.File].addRange(from.Offset+int64(run.A*size),
+				memory[run.B*size:(run.B+run.N)*size])
 		}
 	}
 }
 
-// readVerified reads blocks of a file, and compares each with its hash.
+// readVerified reads the wanted blocks of a file, and compares each with its hash.
 func (s *Sealed) readVerified(ctx context.Context, name string, want blockReads) error {
 	i := slices.IndexFunc(s.files, func(f manifest.File) bool { return f.Name == name })
 	if i < 0 {
 		return fmt.Errorf("%s is not among the files that were sealed", name)
 	}
-	file, err := s.open(&s.files[i])
+	file, err := s.openChecked(&s.files[i])
 	if err != nil {
 		return err
 	}

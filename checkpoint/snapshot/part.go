@@ -25,7 +25,7 @@ type Part struct {
 	State  []byte // description that all workers share, as AppendJSON writes it
 	// Own is a JSON object with the state that only this worker has, by name.
 	Own json.RawMessage
-	// Body is the worker's Share, its runs one behind the other. It must not change until Write
+	// Body is the worker's Share, its runs one after the other. It must not change until Write
 	// returns.
 	Body []byte
 	// Mesh returns where the state lies on a mesh; nil for a job without a mesh. With a mesh, Body
@@ -35,11 +35,12 @@ type Part struct {
 	// Check fills in the fields below.
 	meshShare *meshShare // nil = every worker holds all of the state
 	state     *State     // the description, parsed
-	runs      []Run      // runs of Body, one behind the other; nil with a mesh
+	runs      []Run      // runs of Body, one after the other; nil with a mesh
 	head      []byte     // header of the worker's shard; nil with a mesh
 }
 
-// Check validates a part. It must be called before Write.
+// Check fails for a part that cannot be written, and fills in the other fields. It must be called
+// before Write.
 func (p *Part) Check() (err error) {
 	if err := p.Folder.check(); err != nil {
 		return err
@@ -62,15 +63,15 @@ func (p *Part) Check() (err error) {
 		return fmt.Errorf("%d bytes of the state, where the share of rank %d of %d has %d",
 			len(p.Body), p.Rank, p.state.Workers, want)
 	}
-	p.head, err = p.state.header(p.Rank, p.runs, p.Own)
+	p.head, err = p.state.shardHeader(p.Rank, p.runs, p.Own)
 	return err
 }
 
 // Step returns the number of steps committed before the checkpoint.
 func (p *Part) Step() uint64 { return p.state.Step }
 
-// Write writes the part, and seals the checkpoint if it is the last one. A failure abandons the
-// checkpoint and is logged: training goes on.
+// Write writes the part, and seals the checkpoint if it is the last one. It waits until that is
+// durable. A failure abandons the checkpoint and is logged: training goes on.
 func (p *Part) Write() {
 	defer addProcessors(writerThreads)()
 	begun, s := time.Now(), &staging{Attempt: Attempt{p.state.Step, p.Seed}, folder: p.Folder}
@@ -117,7 +118,7 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 	}
 	r := receipt{Sums: map[int]uint64{}}
 	if p.Rank == 0 {
-		if err := r.add(ctx, s, StateName, &file{head: p.State}); err != nil {
+		if err := r.addFile(ctx, s, StateName, &file{head: p.State}); err != nil {
 			return false, err
 		}
 	}
@@ -139,11 +140,11 @@ func (p *Part) write(s *staging) (sealed bool, err error) {
 	return s.seal()
 }
 
-// addShare writes the worker's share of a state that every worker holds.
+// addShare writes the share of the worker, of a state that every worker holds, and records it in r.
 func (p *Part) addShare(ctx context.Context, s *staging, r *receipt) error {
 	f := &file{head: p.head, body: p.Body, runs: p.runs, key: digest.NewKey(p.Seed),
 		sums: make([]digest.Sum, len(p.runs))}
-	if err := r.add(ctx, s,
+	if err := r.addFile(ctx, s,
 		fmt.Sprintf("shard-%05d-of-%05d.safetensors", p.Rank+1, p.state.Workers), f); err != nil {
 		return err
 	}
@@ -161,8 +162,8 @@ type receipt struct {
 	Sums map[int]uint64 `json:"sums"`
 }
 
-// add writes a file, and records it.
-func (r *receipt) add(ctx context.Context, s *staging, name string, f *file) error {
+// addFile writes a file, and records it.
+func (r *receipt) addFile(ctx context.Context, s *staging, name string, f *file) error {
 	if err := f.write(ctx, s, name); err != nil {
 		return err
 	}
@@ -170,7 +171,7 @@ func (r *receipt) add(ctx context.Context, s *staging, name string, f *file) err
 	return nil
 }
 
-// A file is a file on its way to the disk: a head, and the runs of a share one behind the other.
+// A file is a file on its way to the disk: a head, and the runs of a share one after the other.
 type file struct {
 	head, body []byte
 	runs       []Run       // runs of body that are fingerprinted; nil = none
@@ -181,9 +182,11 @@ type file struct {
 	sums   []digest.Sum    // fingerprint of each run
 }
 
+// size returns the bytes of the file.
 func (f *file) size() int { return len(f.head) + len(f.body) }
 
-// write hashes, fingerprints and writes unit by unit. It returns when everything is durable.
+// write hashes, fingerprints and writes unit by unit, by writerThreads goroutines of low priority.
+// It returns when everything is durable.
 func (f *file) write(ctx context.Context, s *staging, name string) error {
 	out, err := s.folder.StoreOrLocal().Create(ctx, s.Attempt, name, f.size())
 	if err != nil {
@@ -199,23 +202,23 @@ func (f *file) write(ctx context.Context, s *staging, name string) error {
 	return out.Close(err)
 }
 
-// writeUnit writes the bytes of a unit.
+// writeUnit hashes, fingerprints and writes the bytes from one offset up to another.
 func (f *file) writeUnit(out Writer, from, to int) error {
 	for at := from; at < to; at += manifest.BlockBytes {
-		head, body, first := f.slices(at, min(at+manifest.BlockBytes, to))
+		head, body, first := f.bytesIn(at, min(at+manifest.BlockBytes, to))
 		hash := sha256.New()
 		hash.Write(head)
 		hash.Write(body)
 		hash.Sum(f.blocks[at/manifest.BlockBytes][:0])
 		f.addFingerprints(first, first+len(body))
 	}
-	head, body, _ := f.slices(from, to)
+	head, body, _ := f.bytesIn(from, to)
 	return out.Write(from, head, body)
 }
 
-// slices returns the bytes of a range of the file in head and body, and the offset in the body
+// bytesIn returns the bytes of a range of the file in head and body, and the offset in the body
 // where the latter begin.
-func (f *file) slices(from, to int) (head, body []byte, first int) {
+func (f *file) bytesIn(from, to int) (head, body []byte, first int) {
 	cut := len(f.head)
 	first = max(from-cut, 0)
 	return f.head[min(from, cut):min(to, cut)], f.body[first:max(to-cut, 0)], first

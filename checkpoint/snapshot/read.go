@@ -27,7 +27,8 @@ type Sealed struct {
 	files []manifest.File
 }
 
-// Open reads the description and the manifest of a step's checkpoint.
+// Open reads the description and the manifest of a step's checkpoint, which must lie in a folder of
+// the file system.
 func (f Folder) Open(step uint64) (*Sealed, error) {
 	s := &Sealed{Path: f.Path(step), Own: map[int]json.RawMessage{}}
 	text, err := durable.Read(filepath.Join(s.Path, StateName), MaxTextBytes)
@@ -78,7 +79,7 @@ func (s *Sealed) Read(ctx context.Context, into [][]byte, turn, turns int) (comp
 // readFile reads one file as Read does, and adds to covered how many bytes of each tensor it has.
 func (s *Sealed) readFile(ctx context.Context, f *manifest.File, into [][]byte, covered []int, turn,
 	turns int) (compared int, err error) {
-	file, err := s.open(f)
+	file, err := s.openChecked(f)
 	if err != nil {
 		return 0, err
 	}
@@ -96,7 +97,8 @@ func (s *Sealed) readFile(ctx context.Context, f *manifest.File, into [][]byte, 
 	return compared, readBlocks(ctx, file, f, want, func(i int) bool { return i%turns == turn })
 }
 
-// locateShard reads the header of a shard, and adds where its tensors belong.
+// locateShard reads the header of a shard. It adds where its tensors belong to want, how many bytes
+// of each there are to covered, and the state of the rank to s.Own.
 func (s *Sealed) locateShard(file io.ReaderAt, f *manifest.File, into [][]byte, covered []int,
 	want blockReads) error {
 	h, err := safetensors.ReadHeader(f.Name, file, f.Size)
@@ -123,13 +125,13 @@ func (s *Sealed) locateShard(file io.ReaderAt, f *manifest.File, into [][]byte, 
 		if fits && len(starts) > 0 {
 			t := s.State.Tensors[i]
 			start := starts[t.axis()]
-			fits = start >= 0 && start <= t.Bytes()/t.row()
-			from = start * t.row()
+			fits = start >= 0 && start <= t.Bytes()/t.rowBytes()
+			from = start * t.rowBytes()
 		}
 		if !fits || n > len(into[i])-from {
 			return fmt.Errorf("%s: tensor %q does not fit into the state", f.Name, part.Name)
 		}
-		want.add(h.Data+part.Begin, into[i][from:from+n])
+		want.addRange(h.Data+part.Begin, into[i][from:from+n])
 		covered[i] += n
 	}
 	return nil

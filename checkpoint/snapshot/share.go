@@ -43,8 +43,8 @@ func (t Tensor) axis() int {
 	return 0
 }
 
-// row returns the bytes of one step along the axis. No cut goes through a row.
-func (t Tensor) row() int {
+// rowBytes returns the bytes of one step along the axis. No cut goes through a row.
+func (t Tensor) rowBytes() int {
 	rows := 1
 	if len(t.Shape) > 0 {
 		rows = max(t.Shape[t.axis()], 1)
@@ -73,7 +73,7 @@ func (s *State) Share(rank int) (runs []Run) {
 			}
 			continue
 		}
-		n, row := t.Bytes(), t.row()
+		n, row := t.Bytes(), t.rowBytes()
 		from, to := min(max(first-at, 0), n)/row*row, min(max(last-at, 0), n)/row*row
 		if from < to || n == 0 && rank == 0 {
 			runs = append(runs, Run{i, from, to})
@@ -91,8 +91,8 @@ func Bytes(runs []Run) (n int) {
 	return n
 }
 
-// header returns the beginning of a rank's shard, with the state that the rank has for itself.
-func (s *State) header(rank int, runs []Run, own json.RawMessage) ([]byte, error) {
+// shardHeader returns the beginning of a rank's shard, with the state that the rank has for itself.
+func (s *State) shardHeader(rank int, runs []Run, own json.RawMessage) ([]byte, error) {
 	h := &safetensors.Header{}
 	origin := format.Origin{Rank: rank, Ranks: s.Workers, File: 1, Files: 1,
 		Shapes: map[string]tensor.Shape{}, Own: own}
@@ -102,7 +102,7 @@ func (s *State) header(rank int, runs []Run, own json.RawMessage) ([]byte, error
 		shape, starts := append(tensor.Shape{}, t.Shape...), make(tensor.Shape, len(t.Shape))
 		origin.Shapes[t.Name] = slices.Clone(shape)
 		if len(shape) > 0 && t.Bytes() > 0 {
-			shape[t.axis()], starts[t.axis()] = (r.To-r.From)/t.row(), r.From/t.row()
+			shape[t.axis()], starts[t.axis()] = (r.To-r.From)/t.rowBytes(), r.From/t.rowBytes()
 		}
 		if i > 0 {
 			offsets = append(offsets, ',')

@@ -48,7 +48,7 @@ type staging struct {
 // isGone reports whether an error says that an attempt does not exist any more.
 func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// abandon removes the attempt to free its space. It reports false when the attempt has all its
+// abandon removes the attempt to free its space. It returns false when the attempt has all its
 // parts by now.
 func (s *staging) abandon() (bool, error) {
 	return s.folder.StoreOrLocal().Abandon(context.Background(), s.Attempt,
@@ -59,9 +59,9 @@ func (s *staging) abandon() (bool, error) {
 }
 
 // seal seals and publishes the checkpoint if all its parts are there, and removes checkpoints that
-// are too old. Several callers may call it at once, and again after one that was killed in the
-// middle. It returns errStepTaken, and removes the attempt, when another one at this step is
-// sealed.
+// are too old; it returns whether it has. Several callers may call it at once, and again after one
+// that was killed in the middle. It returns errStepTaken, and removes the attempt, when another one
+// at this step is sealed.
 func (s *staging) seal() (bool, error) {
 	sealing.Lock()
 	defer sealing.Unlock()
@@ -102,15 +102,16 @@ func (s *staging) publish(ctx context.Context) error {
 	if !complete {
 		return errIncomplete
 	}
-	text, err := s.manifest(ctx, receipts)
+	text, err := s.buildManifest(ctx, receipts)
 	if err != nil {
 		return err
 	}
 	return p.Seal(ctx, s.Attempt, text)
 }
 
-// manifest combines the receipts.
-func (s *staging) manifest(ctx context.Context, receipts []string) ([]byte, error) {
+// buildManifest returns the manifest that the receipts, which it reads, come to. It sets
+// s.unreadable if a file cannot be parsed.
+func (s *staging) buildManifest(ctx context.Context, receipts []string) ([]byte, error) {
 	p := s.folder.StoreOrLocal()
 	text, err := p.Read(ctx, s.Attempt, StateName)
 	if err != nil {

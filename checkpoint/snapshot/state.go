@@ -64,7 +64,7 @@ type tensorJSON struct {
 	Cuts  []int        `json:"cuts,omitempty"`
 }
 
-// AppendJSON writes a state. It fails when ParseState would not read it.
+// AppendJSON appends the JSON form of a state to b. It fails when ParseState would not read it.
 func (s *State) AppendJSON(b []byte) ([]byte, error) {
 	j := stateJSON{Shoal: stateVersion, Step: s.Step, Cursor: hex.EncodeToString(s.Cursor),
 		Workers: s.Workers, Notes: s.Notes, Tensors: []tensorJSON{}, Mesh: s.Mesh, Items: s.Items}
@@ -93,7 +93,7 @@ func ParseState(text []byte) (*State, error) {
 	return s, nil
 }
 
-// parseState is ParseState, with errors that do not say of what they are.
+// parseState is ParseState, with errors that do not say that they are about the state.
 func parseState(text []byte) (*State, error) {
 	var j stateJSON
 	if err := strict.JSON(text, &j); err != nil {
@@ -128,7 +128,8 @@ func parseState(text []byte) (*State, error) {
 	return s, err
 }
 
-// tensor checks and converts a tensor of a checkpoint of so many workers.
+// tensor returns the tensor of a checkpoint of so many workers that j describes. It fails for a
+// tensor that cannot be.
 func (j *tensorJSON) tensor(workers int) (t Tensor, err error) {
 	t = Tensor{Name: j.Name, Shape: j.Shape, Cuts: j.Cuts}
 	if t.DType, err = tensor.ParseDType(strings.ToLower(j.DType)); err != nil {
@@ -145,23 +146,23 @@ func (j *tensorJSON) tensor(workers int) (t Tensor, err error) {
 	case n > maxBytes || j.Bytes != n*t.DType.Size():
 		return t, fmt.Errorf("%d bytes, where %s of shape %v have another number", j.Bytes, j.DType,
 			j.Shape)
-	case t.Cuts != nil && !t.validCuts(workers):
+	case t.Cuts != nil && !t.hasValidCuts(workers):
 		return t, fmt.Errorf("cuts %.80v do not part %d bytes in rows of %d among %d workers",
-			t.Cuts, j.Bytes, t.row(), workers)
+			t.Cuts, j.Bytes, t.rowBytes(), workers)
 	}
 	return t, nil
 }
 
-// validCuts reports whether the cuts give every row to exactly one worker.
-func (t Tensor) validCuts(workers int) bool {
+// hasValidCuts reports whether the cuts give every row to exactly one of the workers.
+func (t Tensor) hasValidCuts(workers int) bool {
 	n := len(t.Cuts)
 	return n == workers+1 && t.Cuts[0] == 0 && t.Cuts[n-1] == t.Bytes() && t.Bytes() > 0 &&
 		slices.IsSorted(t.Cuts) &&
-		!slices.ContainsFunc(t.Cuts, func(cut int) bool { return cut%t.row() != 0 })
+		!slices.ContainsFunc(t.Cuts, func(cut int) bool { return cut%t.rowBytes() != 0 })
 }
 
-// PlainName returns a name as it stands in a checkpoint: printable ASCII, without quotes and
-// backslashes.
+// PlainName returns a name in the form that it has in a checkpoint: printable ASCII, without quotes
+// and backslashes.
 func PlainName(name string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' || c == '"' || c == '\\' {

@@ -21,6 +21,7 @@ func main() {
 	os.Exit(cli.Main(newRootCommand()))
 }
 
+// newRootCommand returns the command shoal with all its subcommands.
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "shoal",

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-ml/shoal/internal/version"
 )
 
+// newVersionCommand returns the command shoal version.
 func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",

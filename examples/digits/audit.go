@@ -68,7 +68,8 @@ const (
 
 const paceSteps = 64
 
-// state is what a worker that joins needs of an audit.
+// state returns the part of the audit that a worker that joins receives, for a set of so many
+// samples; nil for no audit.
 func (a *Audit) state(samples int) []client.State {
 	if a == nil {
 		return nil
@@ -78,8 +79,9 @@ func (a *Audit) state(samples int) []client.State {
 		client.StateOf("audit/found", a.found)}
 }
 
-// post starts to move the sheet of the step that is under way.
-func post[T Float](a *Audit, job *client.Job, t *client.Trainer, weights []T) {
+// postSheet fills the sheet of the step that is under way, and starts to sum it over the workers;
+// readSheet waits for that. It does nothing without an audit.
+func postSheet[T Float](a *Audit, job *client.Job, t *client.Trainer, weights []T) {
 	if a == nil {
 		return
 	}
@@ -96,8 +98,9 @@ func post[T Float](a *Audit, job *client.Job, t *client.Trainer, weights []T) {
 	a.moving = client.AllReduceAsync(job, a.sheet, collective.Sum, client.More())
 }
 
-// committed reads the sheet of a step, of the given epoch.
-func (a *Audit) committed(ctx context.Context, job *client.Job, t *client.Trainer,
+// readSheet waits for the sheet of a step that is committed, and counts what it shows. epoch is
+// that of the step. It does nothing without an audit.
+func (a *Audit) readSheet(ctx context.Context, job *client.Job, t *client.Trainer,
 	epoch int) error {
 	if a == nil {
 		return nil
@@ -119,7 +122,7 @@ func (a *Audit) committed(ctx context.Context, job *client.Job, t *client.Traine
 		}
 	}
 	if t.Epoch() > epoch {
-		lost, repeated := a.balance(len(a.times))
+		lost, repeated := a.countErrors(len(a.times))
 		a.found[foundLost] += lost
 		a.found[foundRepeated] += repeated
 		clear(a.times)
@@ -127,12 +130,12 @@ func (a *Audit) committed(ctx context.Context, job *client.Job, t *client.Traine
 	if off := int64(t.Step() - a.step - 1); off != 0 {
 		a.found[foundStepsLost] += max(off, -off)
 	}
-	return a.notice(job, t.Step())
+	return a.addStep(job, t.Step())
 }
 
-// balance compares how often the samples of the epoch have counted with how many of them should
-// have, each once.
-func (a *Audit) balance(should int) (lost, repeated int64) {
+// countErrors returns how many of the samples that should have counted once did not, and how often
+// any has counted again, in this epoch.
+func (a *Audit) countErrors(should int) (lost, repeated int64) {
 	once := 0
 	for _, n := range a.times {
 		repeated += int64(max(n-1, 0))
@@ -141,9 +144,9 @@ func (a *Audit) balance(should int) (lost, repeated int64) {
 	return int64(max(should-once, 0)), repeated
 }
 
-// notice tells of a change of the members.
-func (a *Audit) notice(job *client.Job, step int) error {
-	now, pace := time.Now(), a.pace()
+// addStep records the time of a step, and calls a.Changed if it is the first of a generation.
+func (a *Audit) addStep(job *client.Job, step int) error {
+	now, pace := time.Now(), a.medianStep()
 	if a.steps > 0 {
 		if len(a.paces) < paceSteps {
 			a.paces = append(a.paces, 0)
@@ -159,7 +162,8 @@ func (a *Audit) notice(job *client.Job, step int) error {
 	return nil
 }
 
-func (a *Audit) pace() time.Duration {
+// medianStep returns the median time of a step; 0 if there was none.
+func (a *Audit) medianStep() time.Duration {
 	if len(a.paces) == 0 {
 		return 0
 	}
@@ -167,18 +171,19 @@ func (a *Audit) pace() time.Duration {
 	return sorted[len(sorted)/2]
 }
 
-// finish does the last accounts.
-func finish[T Float](a *Audit, t *client.Trainer, weights []T) {
+// finishAudit counts the epoch that is not complete, after the last step. It does nothing without
+// an audit.
+func finishAudit[T Float](a *Audit, t *client.Trainer, weights []T) {
 	if a == nil || a.steps == 0 {
 		return
 	}
-	lost, repeated := a.balance(t.Seen() - t.Epoch()*len(a.times))
+	lost, repeated := a.countErrors(t.Seen() - t.Epoch()*len(a.times))
 	a.found[foundLost] += lost
 	a.found[foundRepeated] += repeated
 	a.step, a.digest = t.Step(), digest(weights)
 }
 
-// Findings are known when Train has returned.
+// Findings returns what the audit has found; it is complete when Train has returned.
 func (a *Audit) Findings() Findings {
 	n := func(i int) int { return int(a.found[i]) }
 	return Findings{Lost: n(foundLost), Repeated: n(foundRepeated), HandedOn: n(foundHandedOn),
@@ -186,8 +191,8 @@ func (a *Audit) Findings() Findings {
 		Made: a.steps, Step: a.step, Digest: a.digest >> 11}
 }
 
-// digest is a number that two sets of parameters share only if they are the same bits, but for one
-// case in 2^63. It is odd, so never 0.
+// digest returns a number that two sets of parameters share only if they are the same bits, but for
+// one case in 2^63. It is odd, so never 0.
 func digest[T Float](weights []T) uint64 {
 	h := uint64(0x9E3779B97F4A7C15)
 	for _, w := range weights {

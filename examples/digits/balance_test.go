@@ -18,7 +18,7 @@ func TestAuditFindsWhatIsWrong(t *testing.T) {
 		{[]int32{2, 0, 0}, 2, 1, 1},
 	} {
 		a := &Audit{times: c.times}
-		if lost, repeated := a.balance(c.should); lost != c.lost || repeated != c.repeated {
+		if lost, repeated := a.countErrors(c.should); lost != c.lost || repeated != c.repeated {
 			t.Errorf("of %v %d should have counted: %d lost, %d repeated", c.times, c.should, lost,
 				repeated)
 		}

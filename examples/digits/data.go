@@ -35,10 +35,10 @@ type Set[T Float] struct {
 	Label []int
 }
 
-// Len is the number of images.
+// Len returns the number of images.
 func (s *Set[T]) Len() int { return len(s.Label) }
 
-// Image returns the pixels of image i.
+// Image returns the pixels of image i, in the memory of the set.
 func (s *Set[T]) Image(i int) []T { return s.Pixel[i*Pixels : (i+1)*Pixels] }
 
 // Load returns 12,942 training images and 359 test images. Every fifth image is a test image, so
@@ -61,7 +61,7 @@ func Load[T Float]() (train, test *Set[T], err error) {
 		if i%5 == 4 {
 			set = test
 		}
-		if err := set.add(line); err != nil {
+		if err := set.addImage(line); err != nil {
 			return nil, nil, fmt.Errorf("digits: line %d: %w", i+1, err)
 		}
 	}
@@ -75,7 +75,8 @@ func Load[T Float]() (train, test *Set[T], err error) {
 	return train, test, nil
 }
 
-func (s *Set[T]) add(line []string) error {
+// addImage adds an image from a line of the file.
+func (s *Set[T]) addImage(line []string) error {
 	for _, field := range line[:Pixels] {
 		v, err := strconv.Atoi(field)
 		if err != nil {

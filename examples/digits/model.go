@@ -14,7 +14,8 @@ const (
 // layers are views into one flat slice of Params numbers; weights are stored input by input.
 type layers[T Float] struct{ w1, b1, w2, b2 []T }
 
-func split[T Float](flat []T) (l layers[T]) {
+// splitLayers returns views of the Params numbers of flat.
+func splitLayers[T Float](flat []T) (l layers[T]) {
 	for _, part := range []struct {
 		view *[]T
 		n    int
@@ -33,11 +34,11 @@ type Model[T Float] struct {
 	scores, errors [Classes]T // the same of the outputs
 }
 
-// NewModel draws the weights from the seed (He et al. 2015), so that every rank starts from the
-// same ones.
+// NewModel returns a model with weights drawn from the seed (He et al. 2015), so that every rank
+// starts from the same ones. One goroutine at a time may use a model.
 func NewModel[T Float](seed uint64) *Model[T] {
 	m := &Model[T]{Weights: make([]T, Params)}
-	m.at = split(m.Weights)
+	m.at = splitLayers(m.Weights)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for i := range m.at.w1 {
 		m.at.w1[i] = T(rng.NormFloat64() * math.Sqrt(2.0/Pixels))
@@ -52,7 +53,7 @@ func NewModel[T Float](seed uint64) *Model[T] {
 // numbers) and returns their mean loss.
 func (m *Model[T]) Gradient(grad []T, set *Set[T], images []int64) (loss T) {
 	clear(grad)
-	g := split(grad)
+	g := splitLayers(grad)
 	for _, i := range images {
 		x, label := set.Image(int(i)), set.Label[i]
 		m.forward(x)
@@ -65,7 +66,7 @@ func (m *Model[T]) Gradient(grad []T, set *Set[T], images []int64) (loss T) {
 	return loss
 }
 
-// Accuracy is the share of images whose digit the model gets right.
+// Accuracy returns the share of images whose digit the model gets right.
 func (m *Model[T]) Accuracy(set *Set[T]) float64 {
 	right := 0
 	for i, label := range set.Label {
@@ -83,6 +84,7 @@ func (m *Model[T]) Accuracy(set *Set[T]) float64 {
 	return float64(right) / float64(set.Len())
 }
 
+// forward computes the activations and scores of an image, in the model.
 func (m *Model[T]) forward(x []T) {
 	copy(m.hidden[:], m.at.b1)
 	for p, v := range x {
@@ -95,7 +97,7 @@ func (m *Model[T]) forward(x []T) {
 	}
 }
 
-// softmax sets errors to the gradient of the cross-entropy at the scores and returns the
+// softmax sets m.errors to the gradient of the cross-entropy at m.scores and returns the
 // cross-entropy.
 func (m *Model[T]) softmax(label int) T {
 	top, sum := m.scores[0], T(0)
@@ -113,7 +115,8 @@ func (m *Model[T]) softmax(label int) T {
 	return T(math.Log(float64(sum))) - (m.scores[label] - top)
 }
 
-// backward adds the gradient of the image at hand to g.
+// backward adds to g the gradient of the image x, whose forward and softmax came before; it changes
+// m.deltas.
 func (m *Model[T]) backward(g layers[T], x []T) {
 	addScaled(g.b2, 1, m.errors[:])
 	for h, v := range m.hidden {

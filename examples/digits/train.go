@@ -20,7 +20,7 @@ type Config struct {
 	Audit    *Audit // looks on; nil = nobody does
 }
 
-// Default trains to about 99 % test accuracy.
+// Default returns a configuration that trains to about 99 % test accuracy.
 func Default() Config { return Config{Steps: 2000, Batch: 128, Rate: 0.1, Momentum: 0.9, Seed: 1} }
 
 // Progress is where a run stands after a step.
@@ -31,7 +31,7 @@ type Progress struct {
 	Accuracy float64 // share of the test images that the model gets right
 }
 
-// Metrics names the numbers for a report to the agent.
+// Metrics returns the numbers by name, for a report to the agent.
 func (p Progress) Metrics() map[string]float64 {
 	return map[string]float64{
 		"step": float64(p.Step), "samples": float64(p.Samples), "loss": p.Loss,
@@ -67,7 +67,7 @@ func Train[T Float](ctx context.Context, job *client.Job, c Config,
 	for t.Next(ctx) {
 		epoch := t.Epoch()
 		*loss = model.Gradient(grad, train, t.Samples())
-		post(c.Audit, job, t, model.Weights)
+		postSheet(c.Audit, job, t, model.Weights)
 		if err := client.Commit(ctx, t, moved); err != nil {
 			return nil, fmt.Errorf("digits: step %d: %w", t.Step()+1, err)
 		}
@@ -86,14 +86,15 @@ func Train[T Float](ctx context.Context, job *client.Job, c Config,
 		if t.Epoch() > epoch {
 			begin = len(losses)
 		}
-		if err := c.Audit.committed(ctx, job, t, epoch); err != nil {
+		if err := c.Audit.readSheet(ctx, job, t, epoch); err != nil {
 			return nil, err
 		}
 	}
-	finish(c.Audit, t, model.Weights)
+	finishAudit(c.Audit, t, model.Weights)
 	return losses, t.Err()
 }
 
+// mean returns the mean of values.
 func mean(values []float64) (m float64) {
 	for _, v := range values {
 		m += v / float64(len(values))

@@ -40,7 +40,7 @@ func convert(t *testing.T, from, to string, mesh layout.Mesh) string {
 		t.Fatal(err)
 	}
 	f := checkpoint.TargetFormat{Format: to, BF16: true} // in which load.py trains
-	if preset := checkpoint.Preset(to); preset != "" {
+	if preset := checkpoint.DefaultPreset(to); preset != "" {
 		if f.Spec, err = layout.Preset(preset, mesh, checkpoint.Catalogue(c.Checkpoint),
 			2); err != nil {
 			t.Fatal(err)

@@ -27,7 +27,8 @@ safetensors.serialize_file(specs, sys.argv[2], {"format": "pt"})
 
 // reference is a Python that has the package safetensors, 0.8 or newer.
 func reference(t *testing.T) string {
-	for _, python := range []string{framework.Root(t, ".venv-torch2/bin/python"), "python3"} {
+	for _, python := range []string{framework.RepositoryPath(t, ".venv-torch2/bin/python"),
+		"python3"} {
 		if exec.Command(python, "-c", "from safetensors import TensorSpec").Run() == nil {
 			return python
 		}

@@ -86,7 +86,7 @@ func ask(t *testing.T, version string, args []string, dir string) []byte {
 	if version == "torch2.15" {
 		return framework.Ask(t, "torch", args, dir)
 	}
-	python := framework.Root(t, ".venv/bin/python")
+	python := framework.RepositoryPath(t, ".venv/bin/python")
 	if err := exec.Command(python, "-c",
 		"import torch; assert torch.__version__.startswith('1.13')").Run(); err != nil {
 		t.Skip("no torch 1.13 to compare with; scripts/setup installs it")

@@ -43,7 +43,7 @@ func (s *store) wrote(c *Cluster, e storeCall, before []byte) {
 		return
 	}
 	r, err := record.DecodeGeneration(e.Key, e.Value)
-	if err != nil || !strings.HasPrefix(e.Key, record.Prefix(jobName, s.run)+".") ||
+	if err != nil || !strings.HasPrefix(e.Key, record.GenerationPrefix(jobName, s.run)+".") ||
 		r.View.Generation <= s.after {
 		c.invariants.fail("%s writes %s in run %s after generation %d: %v", e.by, e.Key, s.run,
 			s.after,
@@ -92,7 +92,7 @@ func (s *store) owned(c *Cluster, e storeCall, before []byte) {
 
 // split writes another record of a generation.
 func (s *store) split(c *Cluster, g topo.Generation) {
-	key := record.Key(jobName, s.run, g+s.after)
+	key := record.GenerationKey(jobName, s.run, g+s.after)
 	if _, there := s.held[key]; there {
 		return
 	}
@@ -129,7 +129,7 @@ func (h *host) hears() {
 			c.invariants.fail("%s is told of the record: %+v", h.name, r)
 		}
 	}
-	if left, _ := h.writer.Left(); h.wrote() && left < min(record.MaxKept, len(h.told)) {
+	if left, _ := h.writer.Unwritten(); h.wrote() && left < min(record.MaxKept, len(h.told)) {
 		h.holds(h.told[len(h.told)-left-1])
 	}
 	h.writer.Next() // what follows is asked for at once
@@ -138,7 +138,7 @@ func (h *host) hears() {
 // holds checks a generation that a host has no longer to record (J3).
 func (h *host) holds(g topo.Generation) {
 	c, s := h.cluster, &h.cluster.store
-	if _, there := s.held[record.Key(jobName, s.run, g+s.after)]; !there {
+	if _, there := s.held[record.GenerationKey(jobName, s.run, g+s.after)]; !there {
 		c.invariants.fail("%s holds generation %d for recorded, and it is not", h.name, g)
 	} else if s.foreign[g] && !slices.Contains(h.diverged, g) {
 		c.invariants.fail("generation %d is recorded otherwise, and %s has not told", g, h.name)
@@ -201,7 +201,7 @@ func (s *store) complete(c *Cluster, h *host) {
 	}
 	r := h.agent.Record()
 	leads := r.Head == h.name && r.Equal(c.invariants.latest())
-	if changes, end := h.writer.Left(); changes > 0 || end {
+	if changes, end := h.writer.Unwritten(); changes > 0 || end {
 		c.invariants.fail(
 			"the store answers, and %s has %d changes to record; the end of the job: %v",
 			h.name, changes, end)
@@ -254,13 +254,14 @@ func (s *store) resumes(c *Cluster, run string, after topo.Generation, over bool
 	for _, h := range c.living() {
 		left = append(left, h.name)
 	}
-	if _, there := s.held[record.Key(jobName, run, newest.View.Generation+after)]; there &&
+	if _, there := s.held[record.GenerationKey(jobName, run,
+		newest.View.Generation+after)]; there &&
 		newest.Quorum(left) {
 		c.invariants.fail("%s begins again, and %v can go on from %+v", s.owner.Host, left, newest)
 	}
 	for key := range s.held {
-		if strings.HasPrefix(key, record.Prefix(jobName, run)+".") &&
-			key > record.Key(jobName, run, s.after) {
+		if strings.HasPrefix(key, record.GenerationPrefix(jobName, run)+".") &&
+			key > record.GenerationKey(jobName, run, s.after) {
 			c.invariants.fail("%s numbers its generations on after %d, and there is %s",
 				s.owner.Host,
 				s.after, key)

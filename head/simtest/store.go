@@ -201,7 +201,7 @@ func (c *Cluster) noted(format string, args ...any) { c.print("store: "+format, 
 func (h *host) decided(r member.Record) {
 	if h.writer != nil && r.View.Generation > 0 {
 		h.told = append(h.told, r.View.Generation)
-		h.writer.Decided(r, 1)
+		h.writer.AddGeneration(r, 1)
 		h.writer.Next() // is asked for at once
 	}
 }
@@ -212,12 +212,12 @@ func (h *host) keeps(s *store, first bool) {
 		return
 	}
 	h.writer = &record.Writer{}
-	h.writer.Is(h.name, h.name+":7000")
+	h.writer.SetHost(h.name, h.name+":7000")
 	if first {
-		h.writer.Claimed(s.owner)
+		h.writer.SetOwner(s.owner)
 		h.writer.Lead(1)
 	} else {
-		h.writer.Learn(jobName, s.run, s.after, 1)
+		h.writer.SetRecord(jobName, s.run, s.after, 1)
 	}
 	h.writer.Next() // is asked for at once
 }

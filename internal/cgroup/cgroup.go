@@ -35,8 +35,9 @@ var versions = map[string]version{
 		[]string{"total_active_file", "total_inactive_file"}},
 }
 
-// Read returns the memory of the group that leaves this process the least: its own one, or one that
-// its own lies in. The root is "/" of this machine; ok is false if no group sets a limit.
+// Read reads the kernel's files and returns the memory of the group that leaves this process the
+// least: its own one, or one that its own lies in. root is "/" of this machine; ok is false if no
+// group sets a limit.
 func Read(root fs.FS) (least Memory, ok bool) {
 	mounts, err := fs.ReadFile(root, "proc/self/mountinfo")
 	if err != nil {
@@ -47,8 +48,8 @@ func Read(root fs.FS) (least Memory, ok bool) {
 		return Memory{}, false
 	}
 	for _, m := range memoryMounts(mounts) {
-		for _, folder := range m.folders(groupOf(groups, m.kind)) {
-			got, limited := versions[m.kind].read(root, folder)
+		for _, folder := range m.folders(ownGroup(groups, m.kind)) {
+			got, limited := versions[m.kind].readMemory(root, folder)
 			if limited && (!ok || got.Free < least.Free) {
 				least, ok = got, true
 			}
@@ -64,7 +65,7 @@ type mount struct {
 	place string // absolute path
 }
 
-// memoryMounts reads mountinfo, whose lines are described in proc(5):
+// memoryMounts returns the mounts in mountinfo, whose lines are described in proc(5):
 //
 //	32 31 0:29 /root /place options optional… - kind source options
 func memoryMounts(mountinfo []byte) (mounts []mount) {
@@ -82,6 +83,7 @@ func memoryMounts(mountinfo []byte) (mounts []mount) {
 	return mounts
 }
 
+// hasOption reports whether a list of options with commas between them has an option.
 func hasOption(options, option string) bool {
 	for o := range strings.SplitSeq(options, ",") {
 		if o == option {
@@ -91,9 +93,9 @@ func hasOption(options, option string) bool {
 	return false
 }
 
-// groupOf finds the group of this process in /proc/self/cgroup, whose lines are
-// "number:controllers:/path", and "0::/path" for version 2.
-func groupOf(groups []byte, kind string) string {
+// ownGroup returns the group of this process from /proc/self/cgroup, whose lines are
+// "number:controllers:/path", and "0::/path" for version 2; "" if it has none of this kind.
+func ownGroup(groups []byte, kind string) string {
 	for in := bufio.NewScanner(bytes.NewReader(groups)); in.Scan(); {
 		parts := strings.SplitN(in.Text(), ":", 3)
 		if len(parts) == 3 && (kind == "cgroup2" && parts[0] == "0" ||
@@ -119,12 +121,14 @@ func (m mount) folders(group string) (folders []string) {
 	return append(folders, place)
 }
 
-func (v version) read(root fs.FS, folder string) (Memory, bool) {
-	limit, ok := number(root, path.Join(folder, v.limit))
+// readMemory reads the memory of the group whose files are in folder; false if the group has no
+// limit or a file cannot be read.
+func (v version) readMemory(root fs.FS, folder string) (Memory, bool) {
+	limit, ok := readNumber(root, path.Join(folder, v.limit))
 	if !ok || limit >= unlimited {
 		return Memory{}, false
 	}
-	used, ok := number(root, path.Join(folder, v.used))
+	used, ok := readNumber(root, path.Join(folder, v.used))
 	if !ok {
 		return Memory{}, false
 	}
@@ -132,11 +136,12 @@ func (v version) read(root fs.FS, folder string) (Memory, bool) {
 	if err != nil {
 		return Memory{}, false
 	}
-	return Memory{Group: folder, Limit: limit, Free: limit - used + v.filePages(stat)}, true
+	return Memory{Group: folder, Limit: limit, Free: limit - used + v.droppableBytes(stat)}, true
 }
 
-// number reads a file that holds one number. Version 2 says "max" for no limit, which is none.
-func number(root fs.FS, name string) (int64, bool) {
+// readNumber reads a file that holds one number; false for any other file. Version 2 writes "max"
+// where there is no limit.
+func readNumber(root fs.FS, name string) (int64, bool) {
 	text, err := fs.ReadFile(root, name)
 	if err != nil {
 		return 0, false
@@ -145,10 +150,10 @@ func number(root fs.FS, name string) (int64, bool) {
 	return n, err == nil
 }
 
-// filePages adds up the bytes of cached files in a memory.stat, which the kernel drops when the
-// memory is needed: reading a data set fills a group up to its limit with these. Shared memory is
-// not among them, it cannot be dropped.
-func (v version) filePages(stat []byte) (n int64) {
+// droppableBytes returns the sum of the bytes of cached files in a memory.stat, which the kernel
+// drops when the memory is needed: reading a data set fills a group up to its limit with these.
+// Shared memory is not among them, because it cannot be dropped.
+func (v version) droppableBytes(stat []byte) (n int64) {
 	for line := range strings.Lines(string(stat)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		for _, key := range v.cached {

@@ -108,7 +108,7 @@ func TestReadThisMachine(t *testing.T) {
 	if err := os.WriteFile(file, fmt.Append(nil, limit), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	got, ok := versions["cgroup"].read(os.DirFS("/"), strings.TrimPrefix(group, "/"))
+	got, ok := versions["cgroup"].readMemory(os.DirFS("/"), strings.TrimPrefix(group, "/"))
 	if !ok || got.Limit != limit || got.Free < limit/2 || got.Free > limit {
 		t.Errorf("got %+v, %v, want a limit of %d bytes, nearly all of them free", got, ok, limit)
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Main runs a program and returns its exit code. What is wrong is said behind the program's name.
+// Main runs a program with the arguments of this process, until its command ends, and returns its
+// exit code. It takes the signals, and writes an error to stderr after the name of the program.
 func Main(root *cobra.Command) int {
 	ctx, release := interruptible(context.Background())
 	defer release()
@@ -26,8 +27,8 @@ func Main(root *cobra.Command) int {
 	return exitCode(err)
 }
 
-// exitCode is 0 for success, 2 for a wrong command line or job, 128 + n for a command that signal n
-// has stopped, and 1 for any other failure.
+// exitCode returns 0 for success, 2 for a wrong command line or job, 128 + n for a command that
+// signal n has stopped, and 1 for any other failure.
 func exitCode(err error) int {
 	var (
 		stopped *stopSignal

@@ -15,12 +15,16 @@ import (
 // stopSignal is the cause of a context that a signal has ended.
 type stopSignal struct{ signal syscall.Signal }
 
+// Error returns the name of the signal.
 func (s *stopSignal) Error() string { return proc.SignalName(s.signal) }
 
-type hurryKey struct{}
+// secondKey is the key of a context under which interruptible keeps one that the second signal
+// ends.
+type secondKey struct{}
 
 // interruptible returns a context that the first Ctrl-C, Ctrl-\, SIGTERM or SIGHUP ends, with a
-// *stopSignal as its cause. The second one is told by hurry. release gives the signals back.
+// *stopSignal as its cause. SecondSignal tells of the second one. It takes the signals and starts a
+// goroutine, until release is called.
 func interruptible(parent context.Context) (ctx context.Context, release func()) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGQUIT, syscall.SIGTERM)
@@ -28,7 +32,7 @@ func interruptible(parent context.Context) (ctx context.Context, release func())
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	second, again := context.WithCancel(context.Background())
-	ctx, cancel := context.WithCancelCause(context.WithValue(parent, hurryKey{}, second))
+	ctx, cancel := context.WithCancelCause(context.WithValue(parent, secondKey{}, second))
 	g := group.New(context.Background())
 	g.Go("signals", func(end context.Context) error {
 		for seen := 1; ; seen++ {
@@ -51,43 +55,46 @@ func interruptible(parent context.Context) (ctx context.Context, release func())
 	}
 }
 
-// Hurry is closed when a command that was interrupted is interrupted again; nil where ctx is not
-// interruptible.
-func Hurry(ctx context.Context) <-chan struct{} {
-	if second, is := ctx.Value(hurryKey{}).(context.Context); is {
+// SecondSignal returns a channel that is closed when a command that was interrupted is interrupted
+// again; nil where ctx is not from interruptible.
+func SecondSignal(ctx context.Context) <-chan struct{} {
+	if second, is := ctx.Value(secondKey{}).(context.Context); is {
 		return second.Done()
 	}
 	return nil
 }
 
-type abruptKey struct{}
+// exitKey is the key of a context under which WithExitOnSignal keeps the function that revokes it.
+type exitKey struct{}
 
-// Abrupt is an interruptible context for a command that reads: with it, the first signal ends the
-// process. There is nothing to undo, and nobody can stop a read of what comes in, or of a file
-// system that hangs.
-func Abrupt(ctx context.Context) context.Context {
-	return context.WithValue(ctx, abruptKey{}, context.AfterFunc(ctx, func() { leave(ctx) }))
+// WithExitOnSignal returns a context for a command that only reads: with it, the first signal ends
+// the process. There is nothing to undo, and a read of a pipe or of a file system that hangs cannot
+// be stopped. ctx is from interruptible.
+func WithExitOnSignal(ctx context.Context) context.Context {
+	return context.WithValue(ctx, exitKey{}, context.AfterFunc(ctx, func() {
+		exitIfSignalled(ctx)
+	}))
 }
 
-// ReadAbruptly has the first signal end the process until done is called: nobody can stop a read of
-// a pipe to which nobody writes.
-func ReadAbruptly(ctx context.Context) (done func() bool) {
-	return context.AfterFunc(ctx, func() { leave(ctx) })
+// ExitOnSignal lets the first signal end the process until done is called, since a read of a pipe
+// to which nobody writes cannot be stopped.
+func ExitOnSignal(ctx context.Context) (done func() bool) {
+	return context.AfterFunc(ctx, func() { exitIfSignalled(ctx) })
 }
 
-// Gently gives the first signal back to what goes by the context, as a command that writes must.
-// The second one ends the process.
-func Gently(ctx context.Context) {
-	if take, is := ctx.Value(abruptKey{}).(func() bool); is {
+// FinishOnSignal revokes WithExitOnSignal, for a command that writes: the first signal only ends
+// the context, and the second one ends the process.
+func FinishOnSignal(ctx context.Context) {
+	if take, is := ctx.Value(exitKey{}).(func() bool); is {
 		take()
 	}
-	if second, is := ctx.Value(hurryKey{}).(context.Context); is {
-		context.AfterFunc(second, func() { leave(ctx) })
+	if second, is := ctx.Value(secondKey{}).(context.Context); is {
+		context.AfterFunc(second, func() { exitIfSignalled(ctx) })
 	}
 }
 
-// leave ends the process, if a signal has ended the context.
-func leave(ctx context.Context) {
+// exitIfSignalled ends the process if a signal has ended the context.
+func exitIfSignalled(ctx context.Context) {
 	var s *stopSignal
 	if err := context.Cause(ctx); errors.As(err, &s) {
 		fmt.Fprintln(os.Stderr, "shoal:", err)
@@ -105,8 +112,8 @@ type Shutdown struct {
 	Close func()
 }
 
-// NewShutdown makes the shutdown of a command with an interruptible context. polite is called when
-// the command should leave.
+// NewShutdown returns the shutdown of a command with an interruptible context. It starts a
+// goroutine, which calls polite when the command should leave; Close ends it.
 func NewShutdown(ctx context.Context, soft func(s syscall.Signal) bool, polite func()) *Shutdown {
 	asked := make(chan struct{})
 	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -126,7 +133,7 @@ func NewShutdown(ctx context.Context, soft func(s syscall.Signal) bool, polite f
 		polite()
 		close(asked)
 		select {
-		case <-Hurry(ctx):
+		case <-SecondSignal(ctx):
 			must()
 		case <-end.Done():
 		}

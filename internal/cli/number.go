@@ -12,7 +12,8 @@ type AtLeast[T int | int64] struct {
 	what  string // what the flag takes, for the error
 }
 
-// NewAtLeast makes a flag that sets n to a number from bound on. what says what the flag takes.
+// NewAtLeast returns a flag that sets *n to a number of at least bound. what says in errors what
+// the flag takes.
 func NewAtLeast[T int | int64](n *T, bound T, what string) AtLeast[T] {
 	return AtLeast[T]{n, bound, what}
 }

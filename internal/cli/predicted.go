@@ -7,8 +7,8 @@ import (
 	api "github.com/shoal-ml/shoal/api/control"
 )
 
-// Predicted says how long a change should take, and what that is made of.
-func Predicted(p *api.Plan) string {
+// PredictionText says how long a change should take, and what that is made of.
+func PredictionText(p *api.Plan) string {
 	memory := fmt.Sprintf("%v in memory, for %d bytes of new state", Approximate(p.MemorySeconds),
 		p.Copied)
 	switch {
@@ -21,7 +21,7 @@ func Predicted(p *api.Plan) string {
 		memory)
 }
 
-// Approximate is a time without digits that nobody can predict.
+// Approximate returns a predicted time, rounded to the digits that a prediction can have.
 func Approximate(seconds float64) time.Duration {
 	d := time.Duration(seconds * float64(time.Second))
 	if d < 100*time.Millisecond {

@@ -17,7 +17,7 @@ func TestPredicted(t *testing.T) {
 		"92.35ms in memory, for 7 bytes of new state, without links: no all-reduce has told yet " +
 			"how fast they are": {Copied: 7, Seconds: 0.09235, MemorySeconds: 0.09235},
 	} {
-		if got := Predicted(&p); got != want {
+		if got := PredictionText(&p); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

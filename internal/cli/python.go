@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// PythonEnv lets Python find the package that belongs to this program: in a checkout this is
-// bin/shoal and the package python/shoal, in a wheel the program lies inside the package.
+// PythonEnv returns the variables with which Python finds the package that belongs to this program;
+// nil if there is none near. In a checkout this is bin/shoal and the package python/shoal, in a
+// wheel the program lies inside the package.
 func PythonEnv() map[string]string {
 	self, err := os.Executable()
 	if err != nil {
@@ -29,7 +30,8 @@ func PythonEnv() map[string]string {
 	return nil
 }
 
-// CheckPython runs the interpreter, and fails if it does not find one of the packages.
+// CheckPython runs the interpreter, waits for it, and fails if it does not find one of the
+// packages.
 func CheckPython(ctx context.Context, python string, env map[string]string,
 	packages ...string) error {
 	const probe = "import sys, importlib.util; " +

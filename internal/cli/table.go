@@ -7,7 +7,8 @@ import (
 	"text/tabwriter"
 )
 
-// Table prints rows under their heads, without the columns in which no row has anything.
+// Table prints rows to out, of which the first are the heads, without the columns that have nothing
+// but dashes.
 func Table(out io.Writer, rows [][]string) error {
 	tab := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	told := make([]bool, len(rows[0]))
@@ -28,7 +29,7 @@ func Table(out io.Writer, rows [][]string) error {
 	return tab.Flush()
 }
 
-// OrDash is a cell of a table: a dash if it is empty.
+// OrDash returns s, or a dash if it is empty, for a cell of a table.
 func OrDash(s string) string {
 	if s == "" {
 		return "-"

@@ -14,7 +14,8 @@ import (
 // TokenLife is how long hosts may join with the token that shoal run writes.
 const TokenLife = 24 * time.Hour
 
-// WriteToken writes a file that only its owner can read, whole.
+// WriteToken writes a file that only its owner can read, with one rename, and makes its folder if
+// need be.
 func WriteToken(path, token string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("the token file: %w; use --token-file", err)
@@ -34,10 +35,10 @@ func WriteToken(path, token string) error {
 	return nil
 }
 
-// HostName is the name that was given, or that of this machine.
-func HostName(said string) string {
-	if said != "" {
-		return said
+// HostName returns given, or if that is empty the name of this machine.
+func HostName(given string) string {
+	if given != "" {
+		return given
 	}
 	name, err := os.Hostname()
 	if err != nil {
@@ -49,9 +50,10 @@ func HostName(said string) string {
 // maxToken bounds what a token file may hold.
 const maxToken = 4 << 10
 
-// ReadToken reads a token from a file, or from stdin if path is "-".
+// ReadToken reads a token from a file, or from stdin if path is "-". A signal that ends ctx
+// meanwhile ends the process.
 func ReadToken(ctx context.Context, stdin io.Reader, path string) (string, error) {
-	defer ReadAbruptly(ctx)()
+	defer ExitOnSignal(ctx)()
 	from := stdin
 	if path != "-" {
 		f, err := os.Open(path)
@@ -74,8 +76,8 @@ func ReadToken(ctx context.Context, stdin io.Reader, path string) (string, error
 	return token, nil
 }
 
-// WarnOpen writes a warning to notes if other users of this host can read the token at path.
-func WarnOpen(notes io.Writer, path string) {
+// WarnIfReadable writes a warning to notes if other users of this host can read the token at path.
+func WarnIfReadable(notes io.Writer, path string) {
 	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() &&
 		info.Mode().Perm()&0o077 != 0 {
 		fmt.Fprintf(notes, "shoal: WARNING: other users of this host can read the token in %s, "+

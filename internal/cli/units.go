@@ -17,7 +17,7 @@ var byteUnits = []struct {
 }{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9},
 	{"B", 1}, {"", 1}}
 
-// ParseBytes reads a size such as 4096, 4KiB or 256MB.
+// ParseBytes returns the number of bytes of a size such as 4096, 4KiB or 256MB.
 func ParseBytes(text string) (int64, error) {
 	digits := strings.TrimRight(text, "BGKMik")
 	for _, unit := range byteUnits {
@@ -37,7 +37,7 @@ func ParseBytes(text string) (int64, error) {
 		text)
 }
 
-// FormatBytes is the shortest exact way to write a size.
+// FormatBytes returns the shortest exact way to write a size.
 func FormatBytes(n int64) string {
 	for _, i := range []int{2, 1, 0} {
 		if unit := byteUnits[i]; n > 0 && n%unit.bytes == 0 {
@@ -47,7 +47,7 @@ func FormatBytes(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// FormatMicros writes a time in microseconds with three digits.
+// FormatMicros returns a time in microseconds with three digits and a unit.
 func FormatMicros(us float64) string {
 	value, unit := us, "µs"
 	if us >= 999.5e3 {
@@ -62,11 +62,11 @@ func FormatMicros(us float64) string {
 	return strconv.FormatFloat(value, 'f', digits, 64) + " " + unit
 }
 
-// Milliseconds is a duration as a number for people and JSON.
+// Milliseconds returns a duration as a number for people and JSON.
 func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
 
-// ParseSizes reads the sizes of --bytes, which are separated by commas. Each is a whole number of
-// elements, and not 0.
+// ParseSizes returns the sizes of --bytes, which are separated by commas. Each must be a multiple
+// of element, the size of an element of type dtype, and not 0.
 func ParseSizes(list, dtype string, element int64) (sizes []int64, err error) {
 	for _, text := range strings.Split(list, ",") {
 		bytes, err := ParseBytes(strings.TrimSpace(text))

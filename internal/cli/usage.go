@@ -17,14 +17,15 @@ import (
 // usageFault is a command line that cannot be meant.
 type usageFault struct{ msg string }
 
+// Error returns the message.
 func (e *usageFault) Error() string { return e.msg }
 
-// Usagef is the error for a command line that cannot be meant; its exit code is 2.
+// Usagef returns the error for a command line that is wrong; its exit code is 2.
 func Usagef(format string, args ...any) error {
 	return &usageFault{fmt.Sprintf(format, args...)}
 }
 
-// AsUsage is an error about what was asked for, which no file can make right; nil of nil.
+// AsUsage returns err as an error about the command line, with exit code 2; nil for nil.
 func AsUsage(err error) error {
 	if err == nil {
 		return nil
@@ -32,7 +33,8 @@ func AsUsage(err error) error {
 	return &usageFault{err.Error()}
 }
 
-// RefuseFlags fails for a flag that was given and says nothing here: it is about something else.
+// RefuseFlags fails if one of the named flags was given, since these are about something else than
+// this form of the command; about says what.
 func RefuseFlags(flags *pflag.FlagSet, about string, names ...string) error {
 	for _, name := range names {
 		if flags.Changed(name) {
@@ -42,7 +44,7 @@ func RefuseFlags(flags *pflag.FlagSet, about string, names ...string) error {
 	return nil
 }
 
-// CheckAddress fails for the text of a flag that is no HOST:PORT; text may be empty.
+// CheckAddress fails if the text of a flag is not HOST:PORT; text may be empty.
 func CheckAddress(flag, text string) error {
 	if text == "" {
 		return nil
@@ -57,7 +59,7 @@ func CheckAddress(flag, text string) error {
 	return nil
 }
 
-// NoArguments is for commands that take flags only.
+// NoArguments fails if there are arguments; it is the check of commands that take flags only.
 func NoArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return Usagef("%s takes no arguments, but got %q; see %[1]s --help", cmd.CommandPath(),
@@ -66,11 +68,12 @@ func NoArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// FlagError explains a flag that does not parse; for an unknown one it names the nearest known one.
+// FlagError returns an error that explains a flag that does not parse; for an unknown one it names
+// the nearest known one.
 func FlagError(cmd *cobra.Command, err error) error {
 	msg, how, is := strings.Cut(err.Error(), ": strconv.") // how Go parses a number helps nobody
 	if is {
-		msg += ": it takes " + wanted(how)
+		msg += ": it takes " + flagValueKind(how)
 	}
 	if name, ok := strings.CutPrefix(msg, "unknown flag: --"); ok {
 		name, _, _ = strings.Cut(name, "=")
@@ -81,8 +84,8 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return Usagef("%s\nAll flags: %s --help", msg, cmd.CommandPath())
 }
 
-// wanted is what a flag takes, by the error of package strconv.
-func wanted(how string) string {
+// flagValueKind returns which kind of value a flag takes, from the error of package strconv.
+func flagValueKind(how string) string {
 	switch {
 	case strings.HasSuffix(how, strconv.ErrRange.Error()):
 		return "a number that is nearer to 0"
@@ -94,7 +97,7 @@ func wanted(how string) string {
 	return "a whole number"
 }
 
-// UnknownCommand is the error for a name that is not a command; it offers the nearest one.
+// UnknownCommand returns the error for a name that is not a command; it offers the nearest one.
 func UnknownCommand(cmd *cobra.Command, name string) error {
 	var names []string
 	for _, c := range cmd.Commands() {
@@ -109,7 +112,7 @@ func UnknownCommand(cmd *cobra.Command, name string) error {
 	return Usagef("%s\nAll commands: %s --help", msg, cmd.CommandPath())
 }
 
-// KnownCommand is for help, which explains a command.
+// KnownCommand fails if args name no command; it is the check of help.
 func KnownCommand(cmd *cobra.Command, args []string) error {
 	found, rest, err := cmd.Root().Find(args)
 	if err == nil && len(rest) > 0 {
@@ -118,7 +121,8 @@ func KnownCommand(cmd *cobra.Command, args []string) error {
 	return err
 }
 
-// DidYouMean asks whether a known word was meant by one that is not; empty where none is near.
+// DidYouMean returns the end of a message that asks whether a known word was meant by one that is
+// not; "" where none is near.
 func DidYouMean(word string, known []string) string {
 	if near := spelling.Nearest(word, known); near != "" {
 		return "; did you mean " + near + "?"
@@ -126,14 +130,15 @@ func DidYouMean(word string, known []string) string {
 	return ""
 }
 
-// flagNames are the names of all flags of a command.
+// flagNames returns the names of all flags of a command.
 func flagNames(cmd *cobra.Command) []string {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 	return names
 }
 
-// Arguments is for commands with a fixed number of arguments.
+// Arguments returns the check of commands that take from least to most arguments, none of them
+// empty.
 func Arguments(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {

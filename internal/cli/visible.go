@@ -8,9 +8,9 @@ import (
 	"unicode"
 )
 
-// Visible writes what would do something to a terminal as Go does in quotes: errors and faults
-// carry names that files and folders of others have. Lines and tabs stay if they may, as in errors
-// of several lines.
+// Visible returns a text in which what could do something to a terminal stands as Go writes it in
+// quotes: errors and faults carry names that files and folders of others have. With lines, newlines
+// and tabs stay, as in errors of several lines.
 func Visible(text string, lines bool) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -23,8 +23,9 @@ func Visible(text string, lines bool) string {
 	return b.String()
 }
 
-// Colorful reports whether w is a terminal that wants colours (https://no-color.org).
-func Colorful(w io.Writer) bool {
+// WantsColor reports whether w is a terminal that shows colours, and NO_COLOR
+// (https://no-color.org) is not set.
+func WantsColor(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
 		return false

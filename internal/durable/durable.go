@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// Write puts a file in place, with one rename. It may be done by several at once, and one of them
-// wins.
+// Write writes a file with one rename, and returns when its bytes are on the disk. Several callers
+// may write one file at once; one of them wins.
 func Write(path string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
@@ -38,8 +38,8 @@ func Sync(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// open opens a file to read it, and tells what it is, as it is open. It waits for nobody: a pipe
-// would hold up the open itself.
+// open opens a file to read it, and returns its mode as of the open file. It never waits, not even
+// for somebody to write to a pipe. The caller closes the file.
 func open(path string) (*os.File, fs.FileMode, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -52,8 +52,8 @@ func open(path string) (*os.File, fs.FileMode, error) {
 	return f, info.Mode(), nil
 }
 
-// Read reads a regular file that has up to so many bytes. Pipes and devices are refused: a reader
-// would wait for ever, or a program give it bytes without end.
+// Read reads a regular file of up to most bytes. It refuses pipes and devices: a reader could wait
+// for ever, or get bytes without end.
 func Read(path string, most int64) ([]byte, error) {
 	f, mode, err := open(path)
 	if err != nil {

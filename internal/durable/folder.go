@@ -8,11 +8,12 @@ import (
 	"path/filepath"
 )
 
-// Folder is the files below a path, as os.DirFS has them, but that Open refuses what is neither a
+// Folder returns the files below a path as os.DirFS does, but its Open refuses what is neither a
 // regular file nor a folder, and never waits: not even for a pipe that has taken the place of a
 // file since somebody looked.
 func Folder(path string) fs.FS { return folder{os.DirFS(path), path} }
 
+// folder implements Folder.
 type folder struct {
 	fs.FS
 	path string

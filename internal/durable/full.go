@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// Full reports whether an error says that a disk, or what one may use of it, is full.
+// Full reports whether err says that a disk is full, or that the quota on it is used up.
 func Full(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rename gives a file or folder a name that nothing has: else it fails with fs.ErrExist. File
-// systems that cannot tell replace a file.
+// Rename gives a file or folder a name that nothing has yet; otherwise it fails with fs.ErrExist.
+// On a file system that cannot check that, it replaces a file.
 func Rename(from, to string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
 	switch {

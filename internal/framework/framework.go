@@ -29,16 +29,17 @@ import (
 	"testing"
 )
 
-// Ask runs a program of a framework and returns what it prints. The words are the arguments of
-// Python. Folders are all folders that the words name; those that are not there yet are written by
-// the program. The test is skipped where there is no answer to be had.
+// Ask returns what a program of a framework prints, from an answer that was kept, or else by
+// running it. words are the arguments of Python. folders are all folders that the words name; those
+// that do not exist yet are written by the program, or from the kept answer. The test is skipped
+// where there is no answer to be had.
 func Ask(t *testing.T, module string, words []string, folders ...string) []byte {
 	t.Helper()
 	q := &question{module: module, words: words, folders: folders}
-	q.look(t)
+	q.hash(t)
 	mode := os.Getenv("FRAMEWORKS")
 	if mode == "" || mode == "never" {
-		if out, ok := q.kept(t); ok {
+		if out, ok := q.readAnswer(t); ok {
 			return out
 		}
 		if mode == "never" {
@@ -47,9 +48,9 @@ func Ask(t *testing.T, module string, words []string, folders ...string) []byte 
 	} else if mode != "fresh" && mode != "record" {
 		t.Fatalf("FRAMEWORKS=%s: it is never, fresh, record or unset", mode)
 	}
-	out := q.run(t, mode != "")
+	out := q.runFramework(t, mode != "")
 	if mode == "record" {
-		q.keep(t, out)
+		q.writeAnswer(t, out)
 	}
 	return out
 }
@@ -63,11 +64,12 @@ type question struct {
 	key     string   // the hash of all that the answer depends on, in hex
 }
 
-// look finds out which folders the program writes, and hashes the question.
-func (q *question) look(t *testing.T) {
+// hash sets which folders the program writes, and the key of the question; it reads all files that
+// the answer depends on.
+func (q *question) hash(t *testing.T) {
 	t.Helper()
 	h := sha256.New()
-	versions, err := os.ReadFile(Root(t, "scripts/torch2.txt"))
+	versions, err := os.ReadFile(RepositoryPath(t, "scripts/torch2.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +78,7 @@ func (q *question) look(t *testing.T) {
 			fmt.Fprint(h, line)
 		}
 	}
-	scripts, err := filepath.Glob(Root(t, "format/*/testdata/*.py"))
+	scripts, err := filepath.Glob(RepositoryPath(t, "format/*/testdata/*.py"))
 	if err != nil || len(scripts) == 0 {
 		t.Fatalf("no scripts under format/: %v", err)
 	}
@@ -87,7 +89,7 @@ func (q *question) look(t *testing.T) {
 		}
 		fmt.Fprintf(h, "script %s %x\n", filepath.Base(script), sha256.Sum256(b))
 	}
-	fmt.Fprintf(h, "MODEL=%q %q\n", os.Getenv("MODEL"), q.replaced(q.words))
+	fmt.Fprintf(h, "MODEL=%q %q\n", os.Getenv("MODEL"), q.maskFolders(q.words))
 	for i, folder := range q.folders {
 		if _, err := os.Stat(folder); os.IsNotExist(err) {
 			q.writes = append(q.writes, i)
@@ -109,18 +111,19 @@ func (q *question) look(t *testing.T) {
 	q.key = hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-// replaced has the words with a number for each folder, which lies elsewhere the next time. A
-// folder inside of another one must be replaced first.
-func (q *question) replaced(words []string) (list []string) {
-	r := strings.NewReplacer(q.pairs(false)...)
+// maskFolders returns the words with a mark in place of each folder, which has another path the
+// next time. A folder inside another one must be replaced first.
+func (q *question) maskFolders(words []string) (list []string) {
+	r := strings.NewReplacer(q.folderMarks(false)...)
 	for _, w := range words {
 		list = append(list, r.Replace(w))
 	}
 	return list
 }
 
-// pairs are the folders and their marks, or the marks and their folders, longer folders first.
-func (q *question) pairs(back bool) (list []string) {
+// folderMarks returns pairs for strings.NewReplacer: each folder and its mark, or with back each
+// mark and its folder; longer folders come first.
+func (q *question) folderMarks(back bool) (list []string) {
 	order := make([]int, len(q.folders))
 	for i := range order {
 		order[i] = i
@@ -139,11 +142,13 @@ func (q *question) pairs(back bool) (list []string) {
 	return list
 }
 
-// run starts the framework.
-func (q *question) run(t *testing.T, must bool) []byte {
+// runFramework runs the program and returns what it prints. If the framework is not installed, it
+// skips the test, or with must fails it.
+func (q *question) runFramework(t *testing.T, must bool) []byte {
 	t.Helper()
-	python := Root(t, ".venv-torch2/bin/python")
-	installed, _ := filepath.Glob(Root(t, ".venv-torch2/lib/python*/site-packages/"+q.module))
+	python := RepositoryPath(t, ".venv-torch2/bin/python")
+	installed, _ := filepath.Glob(
+		RepositoryPath(t, ".venv-torch2/lib/python*/site-packages/"+q.module))
 	switch {
 	case installed == nil && must:
 		t.Fatalf("no %s; scripts/setup torch2 installs it", q.module)
@@ -164,8 +169,8 @@ func (q *question) run(t *testing.T, must bool) []byte {
 	return out
 }
 
-// Root is the path of a file of the repository, wherever the test runs.
-func Root(t testing.TB, name string) string {
+// RepositoryPath returns the path of a file of the repository, in whichever folder the test runs.
+func RepositoryPath(t testing.TB, name string) string {
 	t.Helper()
 	at, err := os.Getwd()
 	if err != nil {

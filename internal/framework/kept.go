@@ -27,9 +27,10 @@ var asked struct {
 	of map[string]int
 }
 
-// file is where the answer to a question is kept. Its beginning says which question of which test
-// it is.
-func (q *question) file(t *testing.T) (before, name string) {
+// answerFile returns the file in which the answer is kept, and the part of its name that says which
+// question of which test it is. It counts the questions of the test, so each question calls it
+// once.
+func (q *question) answerFile(t *testing.T) (before, name string) {
 	asked.Lock()
 	defer asked.Unlock()
 	if asked.of == nil {
@@ -45,10 +46,11 @@ func (q *question) file(t *testing.T) (before, name string) {
 	return before, before + q.key + ".zip"
 }
 
-// kept is what the program printed when it was asked, with the files that it wrote put in place.
-func (q *question) kept(t *testing.T) ([]byte, bool) {
+// readAnswer returns what the program printed when it was asked before, and writes the files that
+// it wrote then; false if no answer is kept.
+func (q *question) readAnswer(t *testing.T) ([]byte, bool) {
 	t.Helper()
-	_, name := q.file(t)
+	_, name := q.answerFile(t)
 	b, err := os.ReadFile(name)
 	if os.IsNotExist(err) {
 		return nil, false
@@ -82,13 +84,13 @@ func (q *question) kept(t *testing.T) ([]byte, bool) {
 			t.Fatal(err)
 		}
 	}
-	return []byte(strings.NewReplacer(q.pairs(true)...).Replace(string(out))), true
+	return []byte(strings.NewReplacer(q.folderMarks(true)...).Replace(string(out))), true
 }
 
-// keep writes an answer, in place of one to an earlier form of the question.
-func (q *question) keep(t *testing.T, out []byte) {
+// writeAnswer keeps an answer, and removes those to earlier forms of the question.
+func (q *question) writeAnswer(t *testing.T, out []byte) {
 	t.Helper()
-	before, name := q.file(t)
+	before, name := q.answerFile(t)
 	old, _ := filepath.Glob(before + "*.zip")
 	for _, path := range old {
 		if err := os.Remove(path); err != nil {
@@ -106,7 +108,7 @@ func (q *question) keep(t *testing.T, out []byte) {
 			t.Fatal(err)
 		}
 	}
-	add(printed, []byte(strings.NewReplacer(q.pairs(false)...).Replace(string(out))))
+	add(printed, []byte(strings.NewReplacer(q.folderMarks(false)...).Replace(string(out))))
 	for _, i := range q.writes {
 		err := fs.WalkDir(
 			os.DirFS(q.folders[i]),

@@ -25,10 +25,11 @@ func New(parent context.Context) *Group {
 	return &Group{ctx: ctx, cancel: cancel}
 }
 
-// Context is cancelled when the group stops.
+// Context returns the context of the group, which is cancelled when the group stops.
 func (g *Group) Context() context.Context { return g.ctx }
 
-// Go runs f. An error other than context.Canceled stops the whole group; name says who failed.
+// Go starts a goroutine that runs f. An error other than context.Canceled stops the whole group;
+// name says in the error who failed.
 func (g *Group) Go(name string, f func(ctx context.Context) error) {
 	g.wg.Add(1)
 	go func() {
@@ -41,7 +42,7 @@ func (g *Group) Go(name string, f func(ctx context.Context) error) {
 	}()
 }
 
-// Stop cancels the context. The first non-nil cause is what Wait returns.
+// Stop cancels the context, and waits for nobody. The first non-nil cause is what Wait returns.
 func (g *Group) Stop(cause error) {
 	g.mu.Lock()
 	if g.err == nil {

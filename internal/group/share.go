@@ -6,8 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Share calls work for 0 to n-1, by so many goroutines; each makes its own with make, which holds
-// what it needs for itself. It returns when all have ended, with the first error.
+// Share calls work for 0 to n-1, by as many goroutines as workers says; each makes its own work
+// with make, which may hold what one goroutine uses. It returns when all have ended, with the first
+// error.
 func Share(ctx context.Context, name string, workers, n int, make func() func(i int) error) error {
 	var next atomic.Int64
 	g := New(ctx)

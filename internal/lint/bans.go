@@ -10,9 +10,10 @@ import (
 	"strings"
 )
 
+// checkFormat refuses Go files that are not in the form of gofmt.
 func checkFormat(t *Tree) (found []Finding) {
 	for _, f := range t.Files {
-		if f.AST == nil || f.testdata() {
+		if f.AST == nil || f.isTestdata() {
 			continue
 		}
 		if tidy, err := format.Source(f.Text); err == nil && !bytes.Equal(tidy, f.Text) {
@@ -26,19 +27,19 @@ func checkFormat(t *Tree) (found []Finding) {
 // and an error that is not lost. A sync.WaitGroup starts them too.
 func checkGoroutines(t *Tree) (found []Finding) {
 	for _, f := range t.Files {
-		if f.AST == nil || f.testdata() || path.Dir(f.Path) == "internal/group" {
+		if f.AST == nil || f.isTestdata() || path.Dir(f.Path) == "internal/group" {
 			continue
 		}
 		ast.Inspect(f.AST, func(n ast.Node) bool {
 			what := ""
 			if _, ok := n.(*ast.GoStmt); ok {
 				what = "a go statement"
-			} else if selects(n, "sync.WaitGroup") {
+			} else if isSelector(n, "sync.WaitGroup") {
 				what = "a sync.WaitGroup"
 			}
 			if what != "" {
 				found = append(found,
-					Finding{f.Path, t.line(n), what + " outside internal/group: use " +
+					Finding{f.Path, t.lineOf(n), what + " outside internal/group: use " +
 						"group.New(ctx).Go(name, f), which waits for it"})
 			}
 			return true
@@ -47,14 +48,15 @@ func checkGoroutines(t *Tree) (found []Finding) {
 	return found
 }
 
+// checkSleep refuses time.Sleep in tests.
 func checkSleep(t *Tree) (found []Finding) {
 	for _, f := range t.Files {
-		if f.AST == nil || !f.test() {
+		if f.AST == nil || !f.isTest() {
 			continue
 		}
 		ast.Inspect(f.AST, func(n ast.Node) bool {
-			if selects(n, "time.Sleep") {
-				found = append(found, Finding{f.Path, t.line(n), "time.Sleep in a test: it is " +
+			if isSelector(n, "time.Sleep") {
+				found = append(found, Finding{f.Path, t.lineOf(n), "time.Sleep in a test: it is " +
 					"slow on a fast machine and wrong on a slow one; wait for the event itself"})
 			}
 			return true
@@ -63,8 +65,8 @@ func checkSleep(t *Tree) (found []Finding) {
 	return found
 }
 
-// selects reports whether n is the selector written as name, such as time.Sleep.
-func selects(n ast.Node, name string) bool {
+// isSelector reports whether n is the selector with this name, such as time.Sleep.
+func isSelector(n ast.Node, name string) bool {
 	s, ok := n.(*ast.SelectorExpr)
 	if !ok {
 		return false
@@ -77,27 +79,29 @@ var leftover = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
 
 // checkLeftovers refuses notes to oneself: what is worth doing later is worth an issue.
 func checkLeftovers(t *Tree) []Finding {
-	return grep(t, func(f *File) bool {
-		return !f.testdata()
+	return findLines(t, func(f *File) bool {
+		return !f.isTestdata()
 	}, leftover, "%s: do it now or file an issue")
 }
 
 var pickling = regexp.MustCompile(
 	`^\s*(import|from)\s+_?(c?[pP]ickle|dill|cloudpickle|shelve|marshal)\b|\btorch\.load\(`)
 
-// checkPickle keeps everything that executes what it reads out of the Python code.
+// checkPickle refuses whatever executes what it reads in the Python code.
 func checkPickle(t *Tree) []Finding {
 	python := func(f *File) bool {
 		return path.Ext(f.Path) == ".py" &&
 			(strings.HasPrefix(f.Path, "python/") || strings.HasPrefix(f.Path, "examples/"))
 	}
-	return grep(t, python, pickling, "%q can run code that a file or a peer brings along; use "+
-		"safetensors, JSON or plain buffers")
+	return findLines(t, python, pickling,
+		"%q can run code that a file or a peer brings along; use "+
+			"safetensors, JSON or plain buffers")
 }
 
-// grep returns a finding for every line of the chosen files that the expression matches; text has
-// one verb, for the match.
-func grep(t *Tree, choose func(*File) bool, what *regexp.Regexp, text string) (found []Finding) {
+// findLines returns a finding for every line of the chosen files that the expression matches; text
+// has one verb, for the match.
+func findLines(t *Tree, choose func(*File) bool, what *regexp.Regexp,
+	text string) (found []Finding) {
 	for _, f := range t.Files {
 		if !choose(f) || bytes.IndexByte(f.Text, 0) >= 0 {
 			continue

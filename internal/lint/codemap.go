@@ -14,11 +14,11 @@ var (
 	mapFile   = regexp.MustCompile("`([a-z0-9_]+/[a-z0-9/_]+\\.(?:go|py|txt))`")
 )
 
-// checkCodeMap asks for a line about every package in ARCHITECTURE.md, and that what is named there
-// exists.
+// checkCodeMap refuses a package without a line in ARCHITECTURE.md, and names there of what does
+// not exist.
 func checkCodeMap(t *Tree) (found []Finding) {
 	const page = "ARCHITECTURE.md"
-	f := t.file(page)
+	f := t.fileAt(page)
 	if f == nil {
 		return []Finding{{page, 0, "is missing"}}
 	}
@@ -35,7 +35,7 @@ func checkCodeMap(t *Tree) (found []Finding) {
 		}
 	}
 	for _, m := range mapFile.FindAllStringSubmatch(string(f.Text), -1) {
-		if t.file(m[1]) == nil {
+		if t.fileAt(m[1]) == nil {
 			found = append(found, Finding{page, 0, m[1] + " is named and not in the tree"})
 		}
 	}
@@ -46,5 +46,5 @@ func checkCodeMap(t *Tree) (found []Finding) {
 					"/ is not on the map of the code; say in a line what is in it"})
 		}
 	}
-	return sorted(found)
+	return sortFindings(found)
 }

@@ -25,20 +25,20 @@ var widthSuffixes = append([]string{".md", ".ts", ".tsx"}, sourceSuffixes...)
 // for the go command.
 var unbreakable = regexp.MustCompile(`https?://\S{40,}|\]\([^)]{50,}\)|^//go:`)
 
-// checkColumns refuses lines of more than Columns columns. Generated files, test data, the tables
-// and code blocks of Markdown, raw strings of Go that hold what a test reads, and addresses are
-// apart.
+// checkColumns refuses lines of more than Columns columns. It passes over generated files, test
+// data, the tables and code blocks of Markdown, raw strings of Go that hold what a test reads, and
+// addresses.
 func checkColumns(t *Tree) (found []Finding) {
 	for _, f := range t.Files {
-		if !slices.Contains(widthSuffixes, path.Ext(f.Path)) || f.testdata() || f.generated() {
+		if !slices.Contains(widthSuffixes, path.Ext(f.Path)) || f.isTestdata() || f.isGenerated() {
 			continue
 		}
-		apart := t.unbroken(f)
+		apart := t.keptLines(f)
 		n := 0
 		for text := range bytes.Lines(f.Text) {
 			n++
 			text = bytes.TrimRight(text, "\n")
-			if w := columns(text); w > Columns && !apart[n] && !unbreakable.Match(text) {
+			if w := columnCount(text); w > Columns && !apart[n] && !unbreakable.Match(text) {
 				found = append(found, Finding{f.Path, n,
 					fmt.Sprintf("%d columns, the limit is %d", w, Columns)})
 			}
@@ -47,12 +47,13 @@ func checkColumns(t *Tree) (found []Finding) {
 	return found
 }
 
-func columns(line []byte) int {
+// columnCount returns the width of a line, in which a tab counts as TabColumns.
+func columnCount(line []byte) int {
 	return utf8.RuneCount(line) + bytes.Count(line, []byte("\t"))*(TabColumns-1)
 }
 
-// unbroken returns the lines of a file that keep their width, by number.
-func (t *Tree) unbroken(f *File) map[int]bool {
+// keptLines returns the numbers of the lines of a file that may have any width.
+func (t *Tree) keptLines(f *File) map[int]bool {
 	if path.Ext(f.Path) == ".md" {
 		return tablesAndCode(f.Text)
 	}
@@ -66,7 +67,7 @@ func (t *Tree) unbroken(f *File) map[int]bool {
 			return true
 		}
 		first, last := t.fset.Position(s.Pos()).Line, t.fset.Position(s.End()).Line
-		if !f.test() && first == last {
+		if !f.isTest() && first == last {
 			return true
 		}
 		for l := first; l <= last; l++ {
@@ -77,7 +78,8 @@ func (t *Tree) unbroken(f *File) map[int]bool {
 	return lines
 }
 
-// tablesAndCode returns the lines of Markdown that are a row of a table or lie in a block of code.
+// tablesAndCode returns the numbers of the lines of Markdown that are a row of a table or lie in a
+// block of code.
 func tablesAndCode(text []byte) map[int]bool {
 	lines, n, code := map[int]bool{}, 0, false
 	for line := range bytes.Lines(text) {

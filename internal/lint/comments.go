@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// checkPackageComments asks for exactly one package comment in every package, in the form that go
+// checkPackageComments refuses a package without exactly one package comment in the form that go
 // doc shows: "Package name …", or for a program "Command name …" or its name with a capital letter.
 // The programs under examples start as they like: their comment is the command to run and what it
 // prints.
@@ -16,7 +16,7 @@ func checkPackageComments(t *Tree) (found []Finding) {
 		var comments []*File
 		var source *File
 		for _, f := range files {
-			if f.test() {
+			if f.isTest() {
 				continue
 			}
 			source = f
@@ -33,17 +33,17 @@ func checkPackageComments(t *Tree) (found []Finding) {
 		case len(comments) > 1:
 			text := fmt.Sprintf("a second package comment, the first is in %s; keep one",
 				path.Base(comments[0].Path))
-			found = append(found, Finding{comments[1].Path, t.line(comments[1].AST.Doc), text})
+			found = append(found, Finding{comments[1].Path, t.lineOf(comments[1].AST.Doc), text})
 		default:
 			f := comments[0]
 			if want := commentStarts(dir, f.AST); want != nil &&
 				!startsWithOne(f.AST.Doc.Text(), want) {
 				text := fmt.Sprintf("the package comment starts with none of %q", want)
-				found = append(found, Finding{f.Path, t.line(f.AST.Doc), text})
+				found = append(found, Finding{f.Path, t.lineOf(f.AST.Doc), text})
 			}
 		}
 	}
-	return sorted(found)
+	return sortFindings(found)
 }
 
 // commentStarts returns the ways in which the comment of a package may start, nil for any.
@@ -58,6 +58,7 @@ func commentStarts(dir string, f *ast.File) []string {
 	return []string{"Command " + name + " ", strings.ToUpper(name[:1]) + name[1:] + " "}
 }
 
+// startsWithOne reports whether a text starts with one of several.
 func startsWithOne(text string, starts []string) bool {
 	for _, s := range starts {
 		if strings.HasPrefix(text, s) {

@@ -13,9 +13,11 @@ const MaxDirectDependencies = 18
 // refused.
 var goDirective = regexp.MustCompile(`^go 1\.26(\.\d+)?$`)
 
+// checkGoDirective refuses a go.mod with another language version, or with a toolchain or replace
+// line.
 func checkGoDirective(t *Tree) (found []Finding) {
 	for _, f := range t.Files {
-		if f.Path != "go.mod" && !strings.HasSuffix(f.Path, "/go.mod") || f.testdata() {
+		if f.Path != "go.mod" && !strings.HasSuffix(f.Path, "/go.mod") || f.isTestdata() {
 			continue
 		}
 		ok := false
@@ -58,10 +60,10 @@ func directDependencies(gomod string) (modules []string) {
 	return modules
 }
 
-// checkDependencies asks for few direct dependencies, and for a reason for each: a section of
-// docs/dependencies.md.
+// checkDependencies refuses too many direct dependencies, and any without a section in
+// docs/dependencies.md that gives its reason.
 func checkDependencies(t *Tree) (found []Finding) {
-	gomod, reasons := t.file("go.mod"), t.file("docs/dependencies.md")
+	gomod, reasons := t.fileAt("go.mod"), t.fileAt("docs/dependencies.md")
 	if gomod == nil || reasons == nil {
 		return []Finding{{"docs/dependencies.md", 0, "this file or go.mod is missing"}}
 	}

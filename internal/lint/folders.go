@@ -12,8 +12,8 @@ import (
 // up.
 var transparent = []string{"internal/"}
 
-// checkFolderCycles looks at every folder: the packages below it, collapsed to its direct children,
-// may not import each other in a circle. Go forbids that for packages only.
+// checkFolderCycles refuses a folder whose direct children, each with the packages below it, import
+// each other in a circle. Go forbids that for packages only.
 func checkFolderCycles(t *Tree) (found []Finding) {
 	levels := map[string]map[string]map[string]bool{} // folder -> child -> children that it imports
 	graph := t.imports()
@@ -22,7 +22,7 @@ func checkFolderCycles(t *Tree) (found []Finding) {
 			if _, own := graph[p]; !own {
 				continue
 			}
-			folder, a, b := diverge(place(pkg), place(p))
+			folder, a, b := diverge(roomOf(pkg), roomOf(p))
 			if levels[folder] == nil {
 				levels[folder] = map[string]map[string]bool{}
 			}
@@ -39,10 +39,11 @@ func checkFolderCycles(t *Tree) (found []Finding) {
 			found = append(found, Finding{folder, 0, text})
 		}
 	}
-	return sorted(found)
+	return sortFindings(found)
 }
 
-func place(pkg string) string {
+// roomOf returns the path of a package without the transparent folders.
+func roomOf(pkg string) string {
 	for _, t := range transparent {
 		pkg = strings.TrimPrefix(pkg, t)
 	}
@@ -66,7 +67,8 @@ func diverge(a, b string) (folder, childA, childB string) {
 	return path.Join(append([]string{"."}, as[:n]...)...), child(as), child(bs)
 }
 
-// findCircle returns one circle of the graph, its first node repeated at the end, or nil.
+// findCircle returns one circle of the graph, its first node repeated at the end; nil if there is
+// none.
 func findCircle(graph map[string]map[string]bool) []string {
 	done := map[string]bool{}
 	var walk func(node string, trail []string) []string
@@ -97,6 +99,7 @@ func findCircle(graph map[string]map[string]bool) []string {
 // grabBags are names that say nothing about what is inside, so everything ends up there.
 var grabBags = []string{"util", "utils", "common", "helper", "helpers", "pkg", "misc"}
 
+// checkFolderNames refuses files and folders with a name that says nothing.
 func checkFolderNames(t *Tree) (found []Finding) {
 	seen := map[string]bool{}
 	for _, f := range t.Files {

@@ -39,21 +39,22 @@ func parseLayers(text string) (*layers, error) {
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
-		if err := l.add(line, i+1); err != nil {
+		if err := l.addLine(line, i+1); err != nil {
 			errs = append(errs, fmt.Errorf("layers.txt:%d: %w", i+1, err))
 		}
 	}
 	return l, errors.Join(errs...)
 }
 
-func (l *layers) add(line string, n int) error {
+// addLine adds line n of layers.txt to the lattice.
+func (l *layers) addLine(line string, n int) error {
 	if below, rest, ok := strings.Cut(line, "!<"); ok {
 		above, reason, _ := strings.Cut(rest, ":")
 		if strings.TrimSpace(reason) == "" {
 			return errors.New("a ban without a reason: write «a !< b: why»")
 		}
-		for _, from := range names(below) {
-			for _, to := range names(above) {
+		for _, from := range splitNames(below) {
+			for _, to := range splitNames(above) {
 				l.never = append(l.never, ban{from, to, strings.TrimSpace(reason), n})
 			}
 		}
@@ -63,12 +64,12 @@ func (l *layers) add(line string, n int) error {
 	if !ok {
 		return fmt.Errorf("%q is neither «a < b» nor «a !< b: why»", line)
 	}
-	for _, to := range names(above) {
+	for _, to := range splitNames(above) {
 		if l.allowed[to] != nil {
 			return fmt.Errorf("%s stands on two lines; put all that it may import on one", to)
 		}
 		may := map[string]bool{}
-		for _, from := range names(below) {
+		for _, from := range splitNames(below) {
 			if from == "NONE" {
 				continue
 			}
@@ -84,19 +85,24 @@ func (l *layers) add(line string, n int) error {
 	return nil
 }
 
-func names(list string) []string {
+// splitNames returns the names of a list with commas or spaces between them.
+func splitNames(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-func matches(pattern, name string) bool {
+// matchesPattern reports whether a package is the one that a pattern names, or with "folder/*" the
+// folder or below it.
+func matchesPattern(pattern, name string) bool {
 	if folder, ok := strings.CutSuffix(pattern, "/*"); ok {
 		return name == folder || strings.HasPrefix(name, folder+"/")
 	}
 	return pattern == name
 }
 
+// checkLayers refuses imports that layers.txt does not allow.
 func checkLayers(t *Tree) []Finding { return checkLayersText(t, layersText) }
 
+// checkLayersText is checkLayers with the given text for layers.txt.
 func checkLayersText(t *Tree, text string) []Finding {
 	l, err := parseLayers(text)
 	if err != nil {
@@ -127,18 +133,18 @@ func checkLayersText(t *Tree, text string) []Finding {
 					"places " + pkg + ", which does not exist; take it out"})
 		}
 	}
-	return sorted(append(found, l.checkBans(graph)...))
+	return sortFindings(append(found, l.checkBans(graph)...))
 }
 
-// checkBans follows the imports of every banned package, within this module, down to what it may
-// not reach.
+// checkBans refuses a package that reaches another, also through others of this module, in spite of
+// a ban.
 func (l *layers) checkBans(graph map[string][]string) (found []Finding) {
 	for pkg := range graph {
 		for _, b := range l.never {
-			if !matches(b.to, pkg) {
+			if !matchesPattern(b.to, pkg) {
 				continue
 			}
-			if route := reach(graph, pkg, b.from, map[string]bool{}); route != nil {
+			if route := importRoute(graph, pkg, b.from, map[string]bool{}); route != nil {
 				text := fmt.Sprintf("imports %s, which layers.txt:%d bans: %s",
 					strings.Join(route, ", which imports "), b.line, b.reason)
 				found = append(found, Finding{pkg, 0, text})
@@ -148,17 +154,18 @@ func (l *layers) checkBans(graph map[string][]string) (found []Finding) {
 	return found
 }
 
-// reach returns the imports that lead from pkg to a package that matches target, or nil.
-func reach(graph map[string][]string, pkg, target string, seen map[string]bool) []string {
+// importRoute returns the imports that lead from pkg to a package that matches target; nil if there
+// are none. It adds the packages that it visits to seen.
+func importRoute(graph map[string][]string, pkg, target string, seen map[string]bool) []string {
 	if seen[pkg] {
 		return nil
 	}
 	seen[pkg] = true
 	for _, p := range graph[pkg] {
-		if matches(target, p) {
+		if matchesPattern(target, p) {
 			return []string{p}
 		}
-		if route := reach(graph, p, target, seen); route != nil {
+		if route := importRoute(graph, p, target, seen); route != nil {
 			return slices.Insert(route, 0, p)
 		}
 	}

@@ -17,10 +17,10 @@ var (
 	mdCode   = regexp.MustCompile("`[^`]*`")
 )
 
-// checkLinks asks that the links between the files of the repository lead somewhere.
+// checkLinks refuses links between the files of the repository whose target does not exist.
 func checkLinks(t *Tree) (found []Finding) {
 	for _, f := range t.Files {
-		if path.Ext(f.Path) != ".md" || f.testdata() {
+		if path.Ext(f.Path) != ".md" || f.isTestdata() {
 			continue
 		}
 		line, code := 0, false
@@ -33,7 +33,7 @@ func checkLinks(t *Tree) (found []Finding) {
 				continue
 			}
 			for _, m := range mdLink.FindAllSubmatch(mdCode.ReplaceAll(text, nil), -1) {
-				if target := string(m[1]); !t.leads(f, target) {
+				if target := string(m[1]); !t.hasTarget(f, target) {
 					found = append(found,
 						Finding{f.Path, line,
 							fmt.Sprintf(
@@ -43,12 +43,12 @@ func checkLinks(t *Tree) (found []Finding) {
 			}
 		}
 	}
-	return sorted(found)
+	return sortFindings(found)
 }
 
-// leads reports whether a link in f ends in this tree, or out in the world, which nobody looks
-// after.
-func (t *Tree) leads(f *File, target string) bool {
+// hasTarget reports whether the target of a link in f exists in this tree. A target outside the
+// repository counts as one that does.
+func (t *Tree) hasTarget(f *File, target string) bool {
 	target, _, _ = strings.Cut(target, "#")
 	if target == "" || mdScheme.MatchString(target) {
 		return true

@@ -17,7 +17,7 @@ type Finding struct {
 	Text string // what is wrong, why, and what to do
 }
 
-// String is the finding in the file:line form that editors understand.
+// String returns the finding in the file:line form that editors understand.
 func (f Finding) String() string {
 	if f.Line == 0 {
 		return f.Path + ": " + f.Text
@@ -56,8 +56,9 @@ var Rules = []Rule{
 	{"dependencies", checkDependencies},
 }
 
-// sorted orders findings by place, so that two runs print the same text.
-func sorted(fs []Finding) []Finding {
+// sortFindings sorts findings by place, in fs itself, so that two runs print the same text, and
+// returns them.
+func sortFindings(fs []Finding) []Finding {
 	slices.SortFunc(fs, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Line, b.Line),
 			cmp.Compare(a.Text, b.Text))

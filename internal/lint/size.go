@@ -21,12 +21,13 @@ const (
 // sourceSuffixes are the files that people read as program text.
 var sourceSuffixes = []string{".go", ".py", ".c", ".h", ".sh"}
 
+// lines returns the number of lines.
 func (f *File) lines() int { return bytes.Count(f.Text, []byte("\n")) }
 
 // checkFileSize refuses written source files of more than FileLines lines.
 func checkFileSize(t *Tree) (found []Finding) {
 	for _, f := range t.Files {
-		if !slices.Contains(sourceSuffixes, path.Ext(f.Path)) || f.testdata() || f.generated() {
+		if !slices.Contains(sourceSuffixes, path.Ext(f.Path)) || f.isTestdata() || f.isGenerated() {
 			continue
 		}
 		if n := f.lines(); n > FileLines {
@@ -39,9 +40,10 @@ func checkFileSize(t *Tree) (found []Finding) {
 	return found
 }
 
+// checkFunctionSize refuses functions of more than FunctionLines lines.
 func checkFunctionSize(t *Tree) (found []Finding) {
 	for _, f := range t.Files {
-		if f.AST == nil || f.test() || f.testdata() || f.generated() {
+		if f.AST == nil || f.isTest() || f.isTestdata() || f.isGenerated() {
 			continue
 		}
 		for _, d := range f.AST.Decls {
@@ -49,10 +51,10 @@ func checkFunctionSize(t *Tree) (found []Finding) {
 			if !ok {
 				continue
 			}
-			if n := t.fset.Position(fn.End()).Line - t.line(fn) + 1; n > FunctionLines {
+			if n := t.fset.Position(fn.End()).Line - t.lineOf(fn) + 1; n > FunctionLines {
 				text := fmt.Sprintf("func %s has %d lines, the limit is %d; give its parts names",
 					fn.Name.Name, n, FunctionLines)
-				found = append(found, Finding{f.Path, t.line(fn), text})
+				found = append(found, Finding{f.Path, t.lineOf(fn), text})
 			}
 		}
 	}
@@ -64,8 +66,8 @@ func checkFunctionSize(t *Tree) (found []Finding) {
 func checkPackageSize(t *Tree) (found []Finding) {
 	lines, files := map[string]int{}, map[string]int{}
 	for _, f := range t.Files {
-		if !slices.Contains(sourceSuffixes, path.Ext(f.Path)) || f.test() || f.testdata() ||
-			f.generated() || strings.HasPrefix(path.Base(f.Path), "test_") {
+		if !slices.Contains(sourceSuffixes, path.Ext(f.Path)) || f.isTest() || f.isTestdata() ||
+			f.isGenerated() || strings.HasPrefix(path.Base(f.Path), "test_") {
 			continue
 		}
 		lines[path.Dir(f.Path)] += f.lines()
@@ -81,13 +83,13 @@ func checkPackageSize(t *Tree) (found []Finding) {
 				"folder is %d; a part of it is a room of its own", n, FolderFiles)})
 		}
 	}
-	return sorted(found)
+	return sortFindings(found)
 }
 
 // checkStructSize refuses structs of more than StructFields fields.
 func checkStructSize(t *Tree) (found []Finding) {
 	for _, f := range t.Files {
-		if f.AST == nil || f.testdata() || f.generated() {
+		if f.AST == nil || f.isTestdata() || f.isGenerated() {
 			continue
 		}
 		ast.Inspect(f.AST, func(node ast.Node) bool {
@@ -97,9 +99,10 @@ func checkStructSize(t *Tree) (found []Finding) {
 			}
 			s, ok := spec.Type.(*ast.StructType)
 			if ok && s.Fields.NumFields() > StructFields {
-				found = append(found, Finding{f.Path, t.line(spec), fmt.Sprintf("struct %s has %d "+
-					"fields, the limit is %d; some of them belong together", spec.Name.Name,
-					s.Fields.NumFields(), StructFields)})
+				found = append(found,
+					Finding{f.Path, t.lineOf(spec), fmt.Sprintf("struct %s has %d "+
+						"fields, the limit is %d; some of them belong together", spec.Name.Name,
+						s.Fields.NumFields(), StructFields)})
 			}
 			return true
 		})

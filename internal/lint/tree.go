@@ -56,7 +56,8 @@ func Load(fsys fs.FS, paths []string) (*Tree, error) {
 	return t, nil
 }
 
-func (t *Tree) file(p string) *File {
+// fileAt returns the file at a path; nil if there is none.
+func (t *Tree) fileAt(p string) *File {
 	for _, f := range t.Files {
 		if f.Path == p {
 			return f
@@ -65,28 +66,28 @@ func (t *Tree) file(p string) *File {
 	return nil
 }
 
-func (t *Tree) line(n ast.Node) int { return t.fset.Position(n.Pos()).Line }
+// lineOf returns the number of the line on which a node begins.
+func (t *Tree) lineOf(n ast.Node) int { return t.fset.Position(n.Pos()).Line }
 
-// packages maps each folder of the main module that holds Go files to those files, testdata
-// excepted.
+// packages returns the Go files of each folder of the main module that has some, without test data.
 func (t *Tree) packages() map[string][]*File {
 	pkgs := map[string][]*File{}
 	for _, f := range t.Files {
-		if f.AST != nil && !f.testdata() && !f.ownModule() {
+		if f.AST != nil && !f.isTestdata() && !f.isOfOtherModule() {
 			pkgs[path.Dir(f.Path)] = append(pkgs[path.Dir(f.Path)], f)
 		}
 	}
 	return pkgs
 }
 
-// imports maps each package of the main module to what its source files, tests excepted, import:
-// the packages of this module by their folder, all others by their import path.
+// imports returns what the source files, without tests, of each package of the main module import:
+// packages of this module by their folder, all others by their import path.
 func (t *Tree) imports() map[string][]string {
 	graph := map[string][]string{}
 	for dir, files := range t.packages() {
 		set := map[string]bool{}
 		for _, f := range files {
-			if f.test() {
+			if f.isTest() {
 				continue
 			}
 			for _, spec := range f.AST.Imports {
@@ -102,18 +103,21 @@ func (t *Tree) imports() map[string][]string {
 	return graph
 }
 
-func (f *File) test() bool     { return strings.HasSuffix(f.Path, "_test.go") }
-func (f *File) testdata() bool { return slices.Contains(strings.Split(f.Path, "/"), "testdata") }
+// isTest reports whether the file is a test of Go.
+func (f *File) isTest() bool { return strings.HasSuffix(f.Path, "_test.go") }
 
-// ownModule reports whether the file lies in a folder that the go command passes over (kernel/_asm
-// has its own go.mod).
-func (f *File) ownModule() bool {
+// isTestdata reports whether the file lies in a folder testdata.
+func (f *File) isTestdata() bool { return slices.Contains(strings.Split(f.Path, "/"), "testdata") }
+
+// isOfOtherModule reports whether the file lies in a folder that the go command passes over
+// (kernel/_asm has its own go.mod).
+func (f *File) isOfOtherModule() bool {
 	return strings.HasPrefix(f.Path, "_") || strings.Contains(f.Path, "/_")
 }
 
-// generated reports whether a program wrote the file: the name starts with z, or the text says so
-// as Go asks for.
-func (f *File) generated() bool {
+// isGenerated reports whether a program wrote the file: the name starts with z, or the text says so
+// in the form that Go defines.
+func (f *File) isGenerated() bool {
 	if strings.HasPrefix(path.Base(f.Path), "z") && path.Ext(f.Path) == ".go" {
 		return true
 	}
@@ -126,9 +130,10 @@ func (f *File) generated() bool {
 	return false
 }
 
+// checkSyntax refuses Go files that do not parse.
 func checkSyntax(t *Tree) (found []Finding) {
 	for _, f := range t.Files {
-		if f.err != nil && !f.testdata() {
+		if f.err != nil && !f.isTestdata() {
 			found = append(found,
 				Finding{f.Path, 0,
 					fmt.Sprintf("does not parse, so no rule can read it: %v", f.err)})

@@ -48,11 +48,12 @@ func parseWords(text string) (words []retired, err error) {
 	return words, nil
 }
 
+// checkWords refuses retired words, by words.txt.
 func checkWords(t *Tree) []Finding { return checkWordsText(t, wordsText) }
 
-// checkWordsText refuses retired words in every text of the repository, in names too, and retired
-// identifiers in the folders that had them. The history, and the pages that tell of old names, are
-// apart.
+// checkWordsText is checkWords with the given text for words.txt: it refuses retired words in every
+// text of the repository, in names too, and retired identifiers in the folders that had them. It
+// passes over the history and the pages that tell of old names.
 func checkWordsText(t *Tree, text string) (found []Finding) {
 	words, err := parseWords(text)
 	if err != nil {
@@ -85,6 +86,7 @@ func checkWordsText(t *Tree, text string) (found []Finding) {
 
 var letters = regexp.MustCompile(`[A-Za-z]+`)
 
+// notLetter reports whether r is no letter.
 func notLetter(r rune) bool { return !unicode.IsLetter(r) }
 
 // tellsOldNames reports whether a file may hold retired words, because it tells what became of
@@ -94,6 +96,7 @@ func tellsOldNames(p string) bool {
 		strings.HasPrefix(p, path.Dir(wordsFile)+"/")
 }
 
+// retiredIn returns a finding for each retired word in a name, which stands on a line of a file.
 func retiredIn(name, file string, line int, words map[string]string) (found []Finding) {
 	for _, w := range camelWords(name) {
 		if now, ok := words[w]; ok {
@@ -117,8 +120,8 @@ func camelWords(name string) (words []string) {
 	return append(words, strings.ToLower(name[begin:]))
 }
 
-// retiredNames finds what a Go file declares under a retired identifier of its folder, and what a
-// Python file says.
+// retiredNames returns findings for what a Go file declares, and what a Python file has, under a
+// retired identifier of its folder.
 func (t *Tree) retiredNames(f *File, words []retired) (found []Finding) {
 	here := map[string]string{}
 	for _, w := range words {
@@ -140,7 +143,7 @@ func (t *Tree) retiredNames(f *File, words []retired) (found []Finding) {
 	switch {
 	case f.AST != nil:
 		for _, id := range declared(f.AST) {
-			say(t.line(id), id.Name)
+			say(t.lineOf(id), id.Name)
 		}
 	case path.Ext(f.Path) == ".py":
 		for i, line := range strings.Split(string(f.Text), "\n") {

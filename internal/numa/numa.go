@@ -29,7 +29,7 @@ type Node struct {
 // of its processors are near no memory that it may use, because then the kernel knows better which
 // is next.
 func Read(system, status string) []Node {
-	cpus, mems, err := allowed(status)
+	cpus, mems, err := readAllowed(status)
 	if err != nil {
 		return nil
 	}
@@ -47,7 +47,7 @@ func Read(system, status string) []Node {
 		if err != nil {
 			return nil
 		}
-		near = common(near, cpus)
+		near = intersect(near, cpus)
 		switch memory := slices.Contains(backed, id) && slices.Contains(mems, id); {
 		case len(near) == 0: // memory alone is no place for a worker
 		case !memory:
@@ -62,16 +62,17 @@ func Read(system, status string) []Node {
 	return nodes
 }
 
-// Home is the node that a process is kept on, of those that Read gave; status is its file in /proc.
-// False: it may run on several, or it is not known.
+// Home returns the node on which a process is kept, of those that Read gave; status is the file of
+// the process in /proc, which it reads. false means that the process may run on several, or that
+// this is not known.
 func Home(nodes []Node, status string) (id int, kept bool) {
-	cpus, _, err := allowed(status)
+	cpus, _, err := readAllowed(status)
 	if err != nil {
 		return 0, false
 	}
 	homes := 0
 	for _, n := range nodes {
-		if len(common(n.CPUs, cpus)) > 0 {
+		if len(intersect(n.CPUs, cpus)) > 0 {
 			id = n.ID
 			homes++
 		}
@@ -79,16 +80,16 @@ func Home(nodes []Node, status string) (id int, kept bool) {
 	return id, homes == 1
 }
 
-// Next is the node for one more worker: that with the most processors a worker, when taken[id]
-// workers are on a node already.
+// Next returns the node for one more worker: the one with the most processors a worker, when
+// taken[id] workers are on a node already.
 func Next(nodes []Node, taken map[int]int) Node {
 	return slices.MinFunc(nodes, func(a, b Node) int {
 		return (taken[a.ID]+1)*len(b.CPUs) - (taken[b.ID]+1)*len(a.CPUs)
 	})
 }
 
-// allowed is what a process may use: processors and nodes with memory.
-func allowed(status string) (cpus, mems []int, err error) {
+// readAllowed reads which processors, and which nodes with memory, a process may use.
+func readAllowed(status string) (cpus, mems []int, err error) {
 	text, err := os.ReadFile(status)
 	if err != nil {
 		return nil, nil, err
@@ -108,6 +109,7 @@ func allowed(status string) (cpus, mems []int, err error) {
 	return cpus, mems, nil
 }
 
+// readList reads a file with a list of numbers.
 func readList(path string) ([]int, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -116,7 +118,7 @@ func readList(path string) ([]int, error) {
 	return parseList(string(text))
 }
 
-// parseList reads numbers as the kernel lists them: "0-3,8", or nothing at all.
+// parseList returns the numbers of a list as the kernel writes it: "0-3,8", or nothing at all.
 func parseList(text string) (list []int, err error) {
 	text = strings.TrimSpace(text)
 	if text == "" {
@@ -147,8 +149,8 @@ func parseList(text string) (list []int, err error) {
 	return list, nil
 }
 
-// common is what two ascending lists share.
-func common(a, b []int) (both []int) {
+// intersect returns what two ascending lists share.
+func intersect(a, b []int) (both []int) {
 	for _, n := range a {
 		if _, in := slices.BinarySearch(b, n); in {
 			both = append(both, n)

@@ -3,7 +3,7 @@ package plural
 
 import "fmt"
 
-// Of is so many things of a name whose plural has an s more.
+// Of returns a number and a noun, such as "3 workers"; the plural of the noun has an s more.
 func Of(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -11,7 +11,7 @@ func Of(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Verb is what so many do: one "stays", several "stay".
+// Verb returns the form of a verb for n subjects: one for 1, or else several.
 func Verb(n int, one, several string) string {
 	if n == 1 {
 		return one

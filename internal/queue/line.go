@@ -1,7 +1,7 @@
 package queue
 
-// Line holds items, first in, first out. It has no lock: whoever shares it brings one. The zero
-// value is empty. Once it has grown to the size of its load it allocates nothing more.
+// Line holds items, first in, first out. It has no lock: one goroutine at a time may use it. The
+// zero value is empty. Once it has grown to the size of its load it allocates nothing more.
 type Line[T any] struct {
 	items []T // items[head:] wait
 	head  int
@@ -18,7 +18,8 @@ func (l *Line[T]) Put(item T) {
 	l.items = append(l.items, item)
 }
 
-// First is the item that has waited longest, until the next Put or Take; nil if there is none.
+// First returns the item that has waited longest, valid until the next Put or Take; nil if there is
+// none.
 func (l *Line[T]) First() *T {
 	if l.head == len(l.items) {
 		return nil
@@ -26,7 +27,7 @@ func (l *Line[T]) First() *T {
 	return &l.items[l.head]
 }
 
-// Take removes the first item; false means that there is none.
+// Take removes the first item and returns it; false means that there is none.
 func (l *Line[T]) Take() (item T, ok bool) {
 	first := l.First()
 	if first == nil {

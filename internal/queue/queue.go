@@ -4,8 +4,8 @@ package queue
 
 import "sync"
 
-// Queue holds items from Put until Take. The zero value is empty and open. Once it has grown to the
-// size of its load it allocates nothing more.
+// Queue holds items from Put until Take. Any goroutine may use it. The zero value is empty and
+// open. Once it has grown to the size of its load it allocates nothing more.
 type Queue[T any] struct {
 	mu     sync.Mutex
 	filled sync.Cond
@@ -13,7 +13,7 @@ type Queue[T any] struct {
 	closed bool
 }
 
-// Put adds an item; false means that the queue is closed and the item lost.
+// Put adds an item, and never waits; false means that the queue is closed and the item lost.
 func (q *Queue[T]) Put(item T) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -26,7 +26,7 @@ func (q *Queue[T]) Put(item T) bool {
 	return true
 }
 
-// Take waits for an item and removes it; false means that the queue is closed.
+// Take waits for an item, removes it and returns it; false means that the queue is closed.
 func (q *Queue[T]) Take() (T, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -37,14 +37,14 @@ func (q *Queue[T]) Take() (T, bool) {
 	return q.items.Take()
 }
 
-// TakeNow removes an item if there is one.
+// TakeNow removes an item and returns it; false means that there is none now.
 func (q *Queue[T]) TakeNow() (T, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.items.Take()
 }
 
-// Close throws away what is queued; everyone who waits is told.
+// Close drops what is queued, and lets every Take return.
 func (q *Queue[T]) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -53,6 +53,7 @@ func (q *Queue[T]) Close() {
 	q.filled.Broadcast()
 }
 
+// prepare makes the zero value usable. The caller holds q.mu.
 func (q *Queue[T]) prepare() {
 	if q.filled.L == nil {
 		q.filled.L = &q.mu

@@ -14,9 +14,9 @@ import (
 // ControlSuffix ends the names of the sockets in Path on which launchers answer tools.
 const ControlSuffix = ".ctl"
 
-// Path is the folder of the sockets and locks of this user's running jobs. It lies in
+// Path returns the folder of the sockets and locks of the running jobs of this user. It lies in
 // XDG_RUNTIME_DIR where there is one, else in the folder for temporary files. Path makes it when it
-// is missing, and refuses it when anybody else could reach into it.
+// is missing, and fails when anybody else could reach into it.
 func Path() (string, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("shoal-%d", os.Getuid()))
 	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) {
@@ -31,6 +31,7 @@ func Path() (string, error) {
 	return dir, checkPrivate(dir)
 }
 
+// checkPrivate fails unless dir is a folder of this user that nobody else can use.
 func checkPrivate(dir string) error {
 	info, err := os.Lstat(dir)
 	if err != nil {

@@ -3,8 +3,8 @@ package spelling
 
 import "strings"
 
-// Nearest is the name that starts with word, else the one with the smallest edit distance, the
-// first of several; "" when none is nearer than about a third of the word's letters.
+// Nearest returns the name that starts with word, else the one with the smallest edit distance, the
+// first of several; "" when none is nearer than about a third of the letters of word.
 func Nearest(word string, names []string) string {
 	best, least := "", len(word)/3+2
 	for _, name := range names {
@@ -18,8 +18,8 @@ func Nearest(word string, names []string) string {
 	return best
 }
 
-// distance counts the letters to insert, delete, replace or swap with their neighbour (optimal
-// string alignment).
+// distance counts the letters to insert, delete, replace or swap with their neighbour to get from a
+// to b (optimal string alignment).
 func distance(a, b string) int {
 	d := make([][]int, len(a)+1)
 	for i := range d {

@@ -9,7 +9,7 @@ import (
 )
 
 // JSON reads text into a value, as json.Unmarshal does. A field that the value does not have is an
-// error, and so is anything behind it.
+// error, and so is anything after it.
 func JSON(text []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()

@@ -46,7 +46,7 @@ const (
 	Unheard      // the call is done, and its answer is lost
 )
 
-// Fail decides on the fate of all later calls; nil: they work. f may be called by several
+// Fail has f decide on the fate of all later calls; with nil they work. f may be called by several
 // goroutines at once, and may wait, which makes the store slow.
 func (s *Server) Fail(f func(op Op, key string) Fate) {
 	s.mu.Lock()
@@ -54,7 +54,7 @@ func (s *Server) Fail(f func(op Op, key string) Fate) {
 	s.fail = f
 }
 
-// Open returns a client.
+// Open returns a client. Its methods may be called at once.
 func (s *Server) Open() store.Store {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &client{s, ctx, cancel}
@@ -67,6 +67,7 @@ type client struct {
 	cancel context.CancelCauseFunc
 }
 
+// Get implements store.Store.
 func (c *client) Get(ctx context.Context, key string) (e store.Entry, err error) {
 	if err := record.CheckKey(key); err != nil {
 		return e, err
@@ -80,9 +81,10 @@ func (c *client) Get(ctx context.Context, key string) (e store.Entry, err error)
 	return e, err
 }
 
+// Create implements store.Store.
 func (c *client) Create(ctx context.Context, key string, value []byte) (r store.Revision,
 	err error) {
-	if err := record.Check(key, value); err != nil {
+	if err := record.CheckEntry(key, value); err != nil {
 		return 0, err
 	}
 	err = c.call(ctx, Create, key, func(s *Server) error {
@@ -95,13 +97,14 @@ func (c *client) Create(ctx context.Context, key string, value []byte) (r store.
 	return r, err
 }
 
+// Update implements store.Store.
 func (c *client) Update(ctx context.Context, key string, value []byte,
 	was store.Revision) (r store.Revision, err error) {
-	if err := record.Check(key, value); err != nil {
+	if err := record.CheckEntry(key, value); err != nil {
 		return 0, err
 	}
 	err = c.call(ctx, Update, key, func(s *Server) error {
-		if err := s.expect(key, was); err != nil {
+		if err := s.checkRevision(key, was); err != nil {
 			return err
 		}
 		r = s.put(key, value)
@@ -110,6 +113,7 @@ func (c *client) Update(ctx context.Context, key string, value []byte,
 	return r, err
 }
 
+// Keys implements store.Store.
 func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err error) {
 	if err := record.CheckKey(prefix); err != nil {
 		return nil, err
@@ -125,14 +129,17 @@ func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err er
 	return keys, err
 }
 
+// Close implements store.Store.
 func (c *client) Close() error {
 	c.cancel(fmt.Errorf("%w: it was closed", store.ErrUnavailable))
 	return nil
 }
 
+// String implements store.Store.
 func (c *client) String() string { return "in memory" }
 
-// call does what a client asks for, unless it is to fail.
+// call runs do with the server locked, unless the call is lost on the way, and returns
+// ErrUnavailable if its answer is lost.
 func (c *client) call(ctx context.Context, op Op, key string, do func(*Server) error) error {
 	if c.open.Err() != nil {
 		return context.Cause(c.open)
@@ -141,7 +148,7 @@ func (c *client) call(ctx context.Context, op Op, key string, do func(*Server) e
 		return fmt.Errorf("%w: %w", store.ErrUnavailable, context.Cause(ctx))
 	}
 	s := c.server
-	fate := s.fate(op, key)
+	fate := s.chooseFate(op, key)
 	if fate == Lost {
 		return store.ErrUnavailable
 	}
@@ -153,8 +160,8 @@ func (c *client) call(ctx context.Context, op Op, key string, do func(*Server) e
 	return store.ErrUnavailable
 }
 
-// fate decides on a call. s.mu is not held, since the function of Fail may wait.
-func (s *Server) fate(op Op, key string) Fate {
+// chooseFate decides on the fate of a call. s.mu is not held, since the function of Fail may wait.
+func (s *Server) chooseFate(op Op, key string) Fate {
 	s.mu.Lock()
 	fail := s.fail
 	s.mu.Unlock()
@@ -173,15 +180,15 @@ func (s *Server) find(key string) (store.Entry, error) {
 	return e, nil
 }
 
-// expect fails when a key has another revision. s.mu is held.
-func (s *Server) expect(key string, was store.Revision) error {
+// checkRevision fails when a key has another revision than was. s.mu is held.
+func (s *Server) checkRevision(key string, was store.Revision) error {
 	if e, err := s.find(key); err != nil || e.Revision != was {
 		return fmt.Errorf("%s: %w", key, store.ErrConflict)
 	}
 	return nil
 }
 
-// put writes a key, and returns the revision of that. s.mu is held.
+// put writes a copy of value under key, and returns its revision. s.mu is held.
 func (s *Server) put(key string, value []byte) store.Revision {
 	s.last++
 	s.entries[key] = store.Entry{Value: bytes.Clone(value), Revision: s.last}

@@ -28,7 +28,7 @@ const (
 	patience = 5 * time.Second
 )
 
-// session is a bucket as long as it can be used.
+// session is a bucket as long as it can be used. Several goroutines may use it at once.
 type session struct {
 	ctx    context.Context // ends when the bucket cannot be used any more, with the reason
 	conn   *nats.Conn
@@ -37,14 +37,15 @@ type session struct {
 	stream jetstream.Stream
 }
 
-// open finds the bucket, or makes it.
-func (s *session) open(ctx context.Context, replicas int) (err error) {
+// openBucket finds the bucket on the servers of s.conn, or makes it. It fails for a bucket whose
+// settings do not fit.
+func (s *session) openBucket(ctx context.Context, replicas int) (err error) {
 	if s.js, err = jetstream.New(s.conn); err != nil {
 		return err
 	}
 	s.stream, err = s.js.Stream(ctx, streamName)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		s.stream, err = s.js.CreateStream(ctx, config(replicas))
+		s.stream, err = s.js.CreateStream(ctx, streamConfig(replicas))
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another agent was faster
 			s.stream, err = s.js.Stream(ctx, streamName)
 		}
@@ -64,10 +65,10 @@ func (s *session) open(ctx context.Context, replicas int) (err error) {
 	return err
 }
 
-// config is that of a key-value bucket as the clients of NATS make it, with two differences: it
-// never forgets by itself, and it is read where it is written, so that nobody reads what is out of
-// date (AllowDirect lets any replica answer).
-func config(replicas int) jetstream.StreamConfig {
+// streamConfig returns the settings of a key-value bucket as the clients of NATS make it, with two
+// differences: it never forgets by itself, and it is read where it is written, so that nobody reads
+// what is out of date (AllowDirect lets any replica answer).
+func streamConfig(replicas int) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: streamName, Description: "the record of the jobs of shoal",
 		Subjects: []string{subjects + ">"}, Storage: jetstream.FileStorage,
@@ -82,8 +83,10 @@ type client struct {
 	use   func() (*session, error) // returns a session that works, or says why there is none
 }
 
+// String implements store.Store.
 func (c *client) String() string { return c.where }
 
+// Get implements store.Store.
 func (c *client) Get(ctx context.Context, key string) (e store.Entry, err error) {
 	if err := record.CheckKey(key); err != nil {
 		return e, err
@@ -98,12 +101,14 @@ func (c *client) Get(ctx context.Context, key string) (e store.Entry, err error)
 	return e, err
 }
 
+// Create implements store.Store.
 func (c *client) Create(ctx context.Context, key string, value []byte) (store.Revision, error) {
 	return c.write(ctx, key, value, func(ctx context.Context, s *session) (uint64, error) {
 		return s.kv.Create(ctx, key, value)
 	})
 }
 
+// Update implements store.Store.
 func (c *client) Update(ctx context.Context, key string, value []byte,
 	was store.Revision) (store.Revision, error) {
 	return c.write(ctx, key, value, func(ctx context.Context, s *session) (uint64, error) {
@@ -114,10 +119,11 @@ func (c *client) Update(ctx context.Context, key string, value []byte,
 	})
 }
 
-// write checks a key and a value, and makes the call that writes them.
+// write checks a key and a value, and calls do with a session, which writes them and returns the
+// revision.
 func (c *client) write(ctx context.Context, key string, value []byte,
 	do func(context.Context, *session) (uint64, error)) (r store.Revision, err error) {
-	if err := record.Check(key, value); err != nil {
+	if err := record.CheckEntry(key, value); err != nil {
 		return 0, err
 	}
 	err = c.call(ctx, key, func(ctx context.Context, s *session) error {
@@ -128,8 +134,8 @@ func (c *client) write(ctx context.Context, key string, value []byte,
 	return r, err
 }
 
-// Keys asks for the names alone. The lister of the client library takes a lost connection for the
-// end of the list.
+// Keys implements store.Store. It asks for the names alone; the lister of the client library takes
+// a lost connection for the end of the list.
 func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err error) {
 	if err := record.CheckKey(prefix); err != nil {
 		return nil, err
@@ -147,7 +153,8 @@ func (c *client) Keys(ctx context.Context, prefix string) (keys []string, err er
 	return keys, err
 }
 
-// call does something with a session, and says what became of it in the words of package store.
+// call calls do with a session, and returns its error as one of package store. The context of do
+// ends with that of the session, and after patience.
 func (c *client) call(ctx context.Context, key string,
 	do func(context.Context, *session) error) error {
 	s, err := c.use()
@@ -179,11 +186,11 @@ func (c *client) call(ctx context.Context, key string,
 			err = fmt.Errorf("%w (%w)", err, last)
 		}
 	}
-	return fmt.Errorf("%w: %w", store.ErrUnavailable, explain(err))
+	return fmt.Errorf("%w: %w", store.ErrUnavailable, withAdvice(err))
 }
 
-// explain adds what to do to the errors of JetStream for which something can be done.
-func explain(err error) error {
+// withAdvice adds to an error of JetStream what a person can do about it, if anything.
+func withAdvice(err error) error {
 	var api *jetstream.APIError
 	switch {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled),

@@ -39,8 +39,8 @@ type running struct {
 	server *server.Server
 }
 
-// Open opens the store in a folder, which it makes if need be. One process can have it open at a
-// time.
+// Open opens the store in a folder, which it makes if need be, and starts the server. One process
+// can have it open at a time.
 func Open(folder string) (store.Store, error) {
 	folder, err := filepath.Abs(folder)
 	if err != nil {
@@ -50,17 +50,18 @@ func Open(folder string) (store.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &embedded{folder: folder, lock: lock, start: start}
-	e.client = client{"in the folder " + folder, e.session}
-	if _, err := e.session(); err != nil {
+	e := &embedded{folder: folder, lock: lock, start: startServer}
+	e.client = client{"in the folder " + folder, e.usableSession}
+	if _, err := e.usableSession(); err != nil {
 		lock.Close()
 		return nil, err
 	}
 	return e, nil
 }
 
-// session returns the running server, or a new one if that has failed.
-func (e *embedded) session() (*session, error) {
+// usableSession returns a session with the running server, or starts a new one if that has failed,
+// and waits until it is ready.
+func (e *embedded) usableSession() (*session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -71,7 +72,7 @@ func (e *embedded) session() (*session, error) {
 	}
 	e.now.stop()
 	e.now = nil
-	if full(e.folder) {
+	if isDiskFull(e.folder) {
 		return nil, fmt.Errorf("the store %s does not start: %w", e.where, errFull)
 	}
 	now, err := e.start(e.folder)
@@ -82,7 +83,7 @@ func (e *embedded) session() (*session, error) {
 	return &now.session, nil
 }
 
-// Close ends the server, and waits until it has.
+// Close ends the server, waits until it has ended, and unlocks the folder.
 func (e *embedded) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -96,8 +97,9 @@ func (e *embedded) Close() error {
 
 var errClosed = errors.New("it was closed")
 
-// start starts a server on a folder, and connects to it.
-func start(folder string) (*running, error) {
+// startServer starts a server on a folder, and connects to it. The goroutines of the server run
+// until stop.
+func startServer(folder string) (*running, error) {
 	r := &running{}
 	r.ctx, r.fail = context.WithCancelCause(context.Background())
 	var err error
@@ -118,7 +120,7 @@ func start(folder string) (*running, error) {
 	return r, nil
 }
 
-// connect connects to the server in memory, and opens the bucket.
+// connect waits until the server is ready, connects to it in memory, and opens the bucket.
 func (r *running) connect() (err error) {
 	if r.ctx.Err() == nil && !r.server.ReadyForConnections(patience) {
 		r.fail(errors.New("the server is not ready"))
@@ -132,13 +134,14 @@ func (r *running) connect() (err error) {
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
-	if err = r.open(ctx, 1); r.ctx.Err() != nil {
+	if err = r.openBucket(ctx, 1); r.ctx.Err() != nil {
 		return context.Cause(r.ctx)
 	}
 	return err
 }
 
-// stop ends the server, and returns when it is down. A nil running is stopped already.
+// stop closes the connection and ends the server, and returns when it is down. A nil running is
+// stopped already.
 func (r *running) stop() {
 	if r == nil {
 		return
@@ -154,15 +157,26 @@ func (r *running) stop() {
 // complaints is the log of the server: an error ends its use, the rest is not kept.
 type complaints struct{ fail context.CancelCauseFunc }
 
-func (c complaints) Errorf(format string, args ...any) { c.fail(complaint(format, args)) }
-func (c complaints) Fatalf(format string, args ...any) { c.fail(complaint(format, args)) }
-func (complaints) Warnf(string, ...any)                {}
-func (complaints) Noticef(string, ...any)              {}
-func (complaints) Debugf(string, ...any)               {}
-func (complaints) Tracef(string, ...any)               {}
+// Errorf ends the use of the server.
+func (c complaints) Errorf(format string, args ...any) { c.fail(complaintError(format, args)) }
 
-// complaint is one line.
-func complaint(format string, args []any) error {
+// Fatalf ends the use of the server.
+func (c complaints) Fatalf(format string, args ...any) { c.fail(complaintError(format, args)) }
+
+// Warnf does nothing.
+func (complaints) Warnf(string, ...any) {}
+
+// Noticef does nothing.
+func (complaints) Noticef(string, ...any) {}
+
+// Debugf does nothing.
+func (complaints) Debugf(string, ...any) {}
+
+// Tracef does nothing.
+func (complaints) Tracef(string, ...any) {}
+
+// complaintError returns a message of the server as an error of one line.
+func complaintError(format string, args []any) error {
 	line := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
 	if strings.Contains(line, unix.ENOSPC.Error()) {
 		return fmt.Errorf("%w (%s)", errFull, line)
@@ -172,14 +186,15 @@ func complaint(format string, args []any) error {
 
 var errFull = errors.New("the disk is full: free some space; what was acknowledged is there")
 
-// full reports whether a folder has no room for a server to start. One that tries does not say why
-// it fails, and leaves files open.
-func full(folder string) bool {
+// isDiskFull reports whether the disk of a folder has no room for a server to start. One that tries
+// does not say why it fails, and leaves files open.
+func isDiskFull(folder string) bool {
 	var s unix.Statfs_t
 	return unix.Statfs(folder, &s) == nil && s.Bavail*uint64(s.Bsize) < 64<<10
 }
 
-// lockFolder makes sure that no other process uses the folder. The lock ends with the process.
+// lockFolder makes the folder if need be and locks it against other processes. The lock ends when
+// the file that is returned is closed, or with the process.
 func lockFolder(folder string) (*os.File, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, fmt.Errorf("the folder for the store: %w", err)

@@ -27,7 +27,7 @@ func (f folder) Open(testing.TB) store.Store {
 		if ctx.Err() != nil {
 			return nil, errClosed
 		}
-		return f.session()
+		return f.usableSession()
 	}}, cancel}
 }
 
@@ -36,7 +36,7 @@ func (f folder) Stop(testing.TB) {
 	f.now.fail(errors.New("pulled out"))
 }
 
-func (f folder) Start(testing.TB) { f.setStart(start) }
+func (f folder) Start(testing.TB) { f.setStart(startServer) }
 
 func (f folder) setStart(start func(string) (*running, error)) {
 	f.mu.Lock()

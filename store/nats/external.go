@@ -35,8 +35,8 @@ type external struct {
 	closed bool
 }
 
-// Connect opens the store on NATS servers, which must have JetStream. The bucket is made if it is
-// not there, with three replicas on a cluster. It fails if no server answers now.
+// Connect connects to the store on NATS servers, which must have JetStream. It makes the bucket if
+// it is not there, with three replicas on a cluster. It fails if no server answers now.
 func Connect(ctx context.Context, s Servers) (store.Store, error) {
 	e, err := connect(ctx, s)
 	if err != nil {
@@ -49,8 +49,9 @@ func Connect(ctx context.Context, s Servers) (store.Store, error) {
 func connect(ctx context.Context, s Servers) (*external, error) {
 	e := &external{}
 	e.line, e.cut = context.WithCancelCause(context.Background())
-	e.client = client{"at " + bare(s.URL), e.session}
-	conn, err := nats.Connect(s.URL, append(s.options(), nats.DisconnectErrHandler(e.lost))...)
+	e.client = client{"at " + withoutSecrets(s.URL), e.usableSession}
+	conn, err := nats.Connect(s.URL,
+		append(s.options(), nats.DisconnectErrHandler(e.connectionLost))...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: there is no NATS server %s that lets shoal in: %w; start "+
 			"it, or check the address and the credentials", store.ErrUnavailable, e.where, err)
@@ -62,15 +63,16 @@ func connect(ctx context.Context, s Servers) (*external, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := e.bucket.open(ctx, replicas); err != nil {
+	if err := e.bucket.openBucket(ctx, replicas); err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("the store %s: %w: %w", e.where, store.ErrUnavailable, explain(err))
+		return nil, fmt.Errorf("the store %s: %w: %w", e.where, store.ErrUnavailable,
+			withAdvice(err))
 	}
 	return e, nil
 }
 
-// session returns the bucket for one call, which ends with the present connection.
-func (e *external) session() (*session, error) {
+// usableSession returns the bucket for one call, whose context ends with the present connection.
+func (e *external) usableSession() (*session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -81,16 +83,17 @@ func (e *external) session() (*session, error) {
 	return &s, nil
 }
 
-// lost ends the calls that wait for an answer on a connection that is lost. The client library
-// calls it.
-func (e *external) lost(*nats.Conn, error) {
+// connectionLost ends the calls that wait for an answer on a connection that is lost. The client
+// library calls it, on a goroutine of its own.
+func (e *external) connectionLost(*nats.Conn, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.cut(errors.New("the connection was lost"))
 	e.line, e.cut = context.WithCancelCause(context.Background())
 }
 
-// options makes the client library connect again for ever, and hold nothing back for later.
+// options returns options with which the client library connects again for ever, and keeps nothing
+// to send it later.
 func (s Servers) options() []nats.Option {
 	options := []nats.Option{
 		nats.Name("shoal"),
@@ -109,7 +112,7 @@ func (s Servers) options() []nats.Option {
 	return options
 }
 
-// Close ends the connection.
+// Close closes the connection. Calls under way fail.
 func (e *external) Close() error {
 	e.mu.Lock()
 	e.closed = true
@@ -119,8 +122,8 @@ func (e *external) Close() error {
 	return nil
 }
 
-// bare takes names and passwords out of addresses.
-func bare(addresses string) string {
+// withoutSecrets returns addresses without the names and passwords in them.
+func withoutSecrets(addresses string) string {
 	all := strings.Split(addresses, ",")
 	for i, a := range all {
 		u, err := url.Parse(strings.TrimSpace(a))

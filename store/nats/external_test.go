@@ -192,7 +192,7 @@ func TestUnfitBucket(t *testing.T) {
 		e := serve(t, nil)
 		s := e.Open(t).(*external)
 		defer s.Close()
-		c := config(1)
+		c := streamConfig(1)
 		test.change(&c)
 		if _, err := s.bucket.js.UpdateStream(t.Context(), c); err != nil {
 			t.Fatal(err)
@@ -251,7 +251,7 @@ func TestFullBucket(t *testing.T) {
 	e := serve(t, nil)
 	s := e.Open(t).(*external)
 	defer s.Close()
-	c := config(1)
+	c := streamConfig(1)
 	c.MaxBytes = 2000
 	if _, err := s.bucket.js.UpdateStream(t.Context(), c); err != nil {
 		t.Fatal(err)

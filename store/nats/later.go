@@ -22,12 +22,13 @@ type later struct {
 // that may lead a job one day.
 func Later(s Servers) store.Store {
 	l := &later{servers: s}
-	l.client = client{"at " + bare(s.URL), l.session}
+	l.client = client{"at " + withoutSecrets(s.URL), l.usableSession}
 	return l
 }
 
-// session returns the bucket for one call, and connects before the first.
-func (l *later) session() (*session, error) {
+// usableSession returns the bucket for one call, and connects before the first. Other calls wait
+// meanwhile.
+func (l *later) usableSession() (*session, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -40,10 +41,10 @@ func (l *later) session() (*session, error) {
 		}
 		l.found = e
 	}
-	return l.found.session()
+	return l.found.usableSession()
 }
 
-// Close ends the connection, if there is one.
+// Close closes the connection, if there is one.
 func (l *later) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

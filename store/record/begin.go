@@ -29,6 +29,7 @@ type ElsewhereError struct {
 	Hosts  []string // hosts that are enough to go on without this one
 }
 
+// Error says where the job may be led, and what to do.
 func (e *ElsewhereError) Error() string {
 	return fmt.Sprintf("the job %q may go on without this host: when its head ended, in "+
 		"generation %d or later, %s could go on by themselves: look there with shoal ps; if you "+
@@ -36,7 +37,8 @@ func (e *ElsewhereError) Error() string {
 		e.Job, e.Newest.View.Generation, strings.Join(e.Hosts, ", "))
 }
 
-// Task claims the name, or fails with a [*TakenError] or an [*ElsewhereError].
+// Task returns the task that makes b.Owner the head of its job, and sets b.Owner and b.Resumed
+// while it is carried out. The task fails with a [*TakenError] or an [*ElsewhereError].
 func (b *Beginning) Task() (*Task, error) {
 	if b.TakeOver {
 		return b.claim()
@@ -57,35 +59,37 @@ func (b *Beginning) Task() (*Task, error) {
 			return nil, err
 		}
 		if b.Alone && have.Ended == 0 && have.Host == b.Owner.Host {
-			return &Task{Call{Op: Keys, Key: Prefix(have.Job, have.Run)},
+			return &Task{Call{Op: Keys, Key: GenerationPrefix(have.Job, have.Run)},
 				func(a Answer) (*Task, error) {
 					if a.Said != Done {
 						return nil, a.Err
 					}
-					all, err := Generations(have.Job, have.Run, a.Keys)
+					all, err := ParseGenerations(have.Job, have.Run, a.Keys)
 					if err != nil {
 						return nil, err
 					}
-					return b.newest(have, all)
+					return b.readNewest(have, all)
 				}}, nil
 		}
 		return b.claim()
 	}}, nil
 }
 
+// claim returns the task that claims the name for b.Owner.
 func (b *Beginning) claim() (*Task, error) { return Claim(b.Owner, b.TakeOver) }
 
-// newest looks for the newest generation of a head that has ended, among those that are listed. One
-// that a person took out may be.
-func (b *Beginning) newest(have Owner, all []topo.Generation) (*Task, error) {
+// readNewest returns the task that reads the newest of the listed generations of a head that has
+// ended, and then resumes its record. A person may have deleted the value of one that is listed;
+// then it is the one before.
+func (b *Beginning) readNewest(have Owner, all []topo.Generation) (*Task, error) {
 	if len(all) == 0 {
 		return b.resume(have, member.Record{})
 	}
 	last := len(all) - 1
-	key := Key(have.Job, have.Run, all[last])
+	key := GenerationKey(have.Job, have.Run, all[last])
 	return &Task{Call{Op: Get, Key: key}, func(a Answer) (*Task, error) {
 		if a.Said == Empty {
-			return b.newest(have, all[:last])
+			return b.readNewest(have, all[:last])
 		}
 		if a.Said != Done {
 			return nil, a.Err
@@ -98,8 +102,9 @@ func (b *Beginning) newest(have Owner, all []topo.Generation) (*Task, error) {
 	}}, nil
 }
 
-// resume goes on with the record, unless other hosts of the newest generation can go on with the
-// job.
+// resume sets b.Owner and b.Resumed so that the record of a head that has ended is continued, and
+// returns the task that claims the name. It fails if the other hosts of the newest generation can
+// continue the job.
 func (b *Beginning) resume(have Owner, newest member.Record) (*Task, error) {
 	var others []string
 	for _, h := range newest.Hosts {

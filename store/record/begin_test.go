@@ -16,11 +16,11 @@ func TestBeginningWithoutWhatWasTakenOut(t *testing.T) {
 	}{{3, 3}, {2, 2}, {0, 1}} {
 		s := newFakeStore()
 		var w Writer
-		w.Is("a", "a:7000")
-		w.Claimed(Owner{Job: "train", Run: "r", Host: "a", Generation: 1, Since: 1})
+		w.SetHost("a", "a:7000")
+		w.SetOwner(Owner{Job: "train", Run: "r", Host: "a", Generation: 1, Since: 1})
 		w.Lead(1)
 		for g := topo.Generation(1); g <= 2; g++ { // 2 and 3 in the record
-			w.Decided(member.Record{
+			w.AddGeneration(member.Record{
 				View: topo.View{Generation: g, Members: []topo.Member{{Worker: 0, Host: "a"}}},
 				Head: "a", Hosts: []member.Host{{Name: "a", Slots: 1}}, Want: 1, Next: 1}, 1)
 		}
@@ -28,7 +28,7 @@ func TestBeginningWithoutWhatWasTakenOut(t *testing.T) {
 			t.Fatalf("%+v", told)
 		}
 		for g := c.kept + 1; g <= 3; g++ {
-			key := Key("train", "r", g)
+			key := GenerationKey("train", "r", g)
 			s.values[key], s.revisions[key] = nil, 0
 		}
 		b := Beginning{Owner: Owner{Job: "train", Run: "r2", Host: "a", Since: 2}, Alone: true}

@@ -18,9 +18,13 @@ type checker interface {
 	key() string
 }
 
-func (v *Owner) key() string           { return OwnerKey(v.Job) }
-func (v *generationValue) key() string { return Key(v.Job, v.Run, v.Record.Generation) }
+// key implements checker.
+func (v *Owner) key() string { return OwnerKey(v.Job) }
 
+// key implements checker.
+func (v *generationValue) key() string { return GenerationKey(v.Job, v.Run, v.Record.Generation) }
+
+// check implements checker.
 func (v *Owner) check() error {
 	if v.Since < 0 || v.Ended < 0 {
 		return errors.New("a time before 1970")
@@ -29,6 +33,7 @@ func (v *Owner) check() error {
 		checkText("address", v.Address))
 }
 
+// check implements checker.
 func (v *generationValue) check() error {
 	if v.Record == nil {
 		return errors.New("no record")
@@ -36,6 +41,7 @@ func (v *generationValue) check() error {
 	return errors.Join(checkName("job", v.Job), checkName("run", v.Run), v.Record.check())
 }
 
+// check fails for a record that no head can have written.
 func (v *recordValue) check() error {
 	if v.Members == nil || v.Hosts == nil {
 		return errors.New("a list that is not there")
@@ -66,13 +72,14 @@ func (v *recordValue) check() error {
 	return err
 }
 
-// CheckJob refuses what is no name of a job.
+// CheckJob fails for a text that cannot be the name of a job.
 func CheckJob(name string) error { return checkName("job", name) }
 
 // maxName bounds names, so that the keys made of them are keys.
 const maxName = 128
 
-// checkName refuses what is no name of a thing such as a job or a host; what says of which.
+// checkName fails for a text that cannot be the name of a thing; what is the thing in the error,
+// such as "job" or "host".
 func checkName(what, name string) error {
 	if name == "" {
 		return fmt.Errorf("the %s has no name", what)
@@ -80,7 +87,8 @@ func checkName(what, name string) error {
 	return checkText(what, name)
 }
 
-// checkText refuses a text that is too long for a name, or that people cannot read.
+// checkText fails for a text that is too long for a name, or that people cannot read; what says in
+// the error what it is.
 func checkText(what, s string) error {
 	if len(s) > maxName {
 		return fmt.Errorf("the %s %.20q… has %d bytes; at most %d are allowed", what, s, len(s),

@@ -14,7 +14,8 @@ const (
 	MaxValue = 512 << 10 // bytes of a value
 )
 
-// CheckKey refuses what is not a key: words of letters, digits, "-", "_" and "=", joined by dots.
+// CheckKey fails for a text that is not a key: words of letters, digits, "-", "_" and "=", joined
+// by dots.
 func CheckKey(key string) error {
 	if key == "" || len(key) > MaxKey {
 		return fmt.Errorf("a key of %d bytes: it has 1 to %d", len(key), MaxKey)
@@ -28,8 +29,9 @@ func CheckKey(key string) error {
 	return nil
 }
 
-// Check refuses what cannot be written: stores begin Create and Update with it.
-func Check(key string, value []byte) error {
+// CheckEntry fails for a key or a value that cannot be written: stores begin Create and Update with
+// it.
+func CheckEntry(key string, value []byte) error {
 	if len(value) > MaxValue {
 		return fmt.Errorf("a value of %d bytes for the key %s: at most %d are kept", len(value),
 			key, MaxValue)
@@ -40,8 +42,8 @@ func Check(key string, value []byte) error {
 // plain are the characters that stand for themselves in a word.
 const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
-// word writes any name as one word of a key: other bytes become = and two hexadecimal digits.
-func word(name string) string {
+// keyWord returns any name as one word of a key: other bytes become = and two hexadecimal digits.
+func keyWord(name string) string {
 	var b strings.Builder
 	for i := range len(name) {
 		if strings.IndexByte(plain, name[i]) >= 0 {
@@ -53,24 +55,29 @@ func word(name string) string {
 	return b.String()
 }
 
-// OwnerKey holds who leads a job.
-func OwnerKey(job string) string { return "owner." + word(job) }
+// OwnerKey returns the key under which the owner of a job is kept.
+func OwnerKey(job string) string { return "owner." + keyWord(job) }
 
-// Prefix is what the keys of the generations of a run are below.
-func Prefix(job, run string) string { return "generation." + word(job) + "." + word(run) }
-
-// Key holds a generation. It has the number in twenty digits, so that keys sort as generations do.
-func Key(job, run string, g topo.Generation) string {
-	return fmt.Sprintf("%s.%020d", Prefix(job, run), g)
+// GenerationPrefix returns the words with which the keys of the generations of a run begin.
+func GenerationPrefix(job, run string) string {
+	return "generation." + keyWord(job) + "." + keyWord(run)
 }
 
-// Generations reads the numbers in the keys of a run's generations, and sorts them.
-func Generations(job, run string, keys []string) ([]topo.Generation, error) {
+// GenerationKey returns the key under which a generation is kept. It has the number in twenty
+// digits, so that keys sort as generations do.
+func GenerationKey(job, run string, g topo.Generation) string {
+	return fmt.Sprintf("%s.%020d", GenerationPrefix(job, run), g)
+}
+
+// ParseGenerations returns the generations whose keys these are, in ascending order. It fails for a
+// key that is not one of the run's.
+func ParseGenerations(job, run string, keys []string) ([]topo.Generation, error) {
 	all := make([]topo.Generation, 0, len(keys))
 	for _, key := range keys {
 		var g topo.Generation
-		rest, below := strings.CutPrefix(key, Prefix(job, run))
-		if _, err := fmt.Sscanf(rest, ".%d", &g); err != nil || !below || Key(job, run, g) != key {
+		rest, below := strings.CutPrefix(key, GenerationPrefix(job, run))
+		if _, err := fmt.Sscanf(rest, ".%d", &g); err != nil || !below ||
+			GenerationKey(job, run, g) != key {
 			return nil, fmt.Errorf("the store holds the key %s, which is no generation: delete it",
 				key)
 		}

@@ -61,13 +61,14 @@ type Task struct {
 	then func(Answer) (*Task, error)
 }
 
-// Answered returns what is left to do after an answer that is not Silent; nil = nothing is. The
-// error says what makes it impossible.
+// Answered returns the rest of the task after an answer that is not Silent; nil if it is done. The
+// error says why it cannot be done.
 func (t *Task) Answered(a Answer) (*Task, error) { return t.then(a) }
 
 // TakenError says that a job of this name has another head.
 type TakenError struct{ Owner Owner }
 
+// Error says who leads the job.
 func (e *TakenError) Error() string {
 	return fmt.Sprintf("the job %q is led by host %s in run %s", e.Owner.Job, e.Owner.Host,
 		e.Owner.Run)
@@ -80,6 +81,7 @@ type DivergedError struct {
 	Have, Wants member.Record
 }
 
+// Error says which two records there are of the generation, and what to do.
 func (e *DivergedError) Error() string {
 	return fmt.Sprintf("the job %q (run %s) has two records of one generation: the store has %s "+
 		"led by %s, and %s led by %s was to be written; two parts of the job may be training: "+

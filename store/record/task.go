@@ -6,14 +6,14 @@ import (
 	"github.com/shoal-ml/shoal/member"
 )
 
-// Write adds a generation to the record of a run. What is there already is a success; anything else
-// of that generation is a [*DivergedError].
+// Write returns the task that adds a generation to the record of a run. What is there already is a
+// success; anything else of that generation is a [*DivergedError].
 func Write(job, run string, r member.Record) (*Task, error) {
 	value, err := encodeGeneration(job, run, r)
 	if err != nil {
 		return nil, err
 	}
-	key := Key(job, run, r.View.Generation)
+	key := GenerationKey(job, run, r.View.Generation)
 	compare := func(a Answer) (*Task, error) {
 		if a.Said != Done || bytes.Equal(a.Value, value) {
 			return nil, a.Err
@@ -32,7 +32,7 @@ func Write(job, run string, r member.Record) (*Task, error) {
 	}}, nil
 }
 
-// Claim makes o the head of its job, which succeeds when
+// Claim returns the task that makes o the head of its job, which succeeds when
 //   - nobody leads a job of this name, or that run of it has ended;
 //   - o leads the same run with a later generation: the hosts of the job have decided so;
 //   - o is the same host in the same run with the same generation: it has restarted;
@@ -47,7 +47,7 @@ func Claim(o Owner, force bool) (*Task, error) {
 	}
 	key := OwnerKey(o.Job)
 	var look *Task
-	write := func(c Call) (*Task, error) { return &Task{c, again(&look)}, nil }
+	write := func(c Call) (*Task, error) { return &Task{c, orLookAgain(&look)}, nil }
 	look = &Task{Call{Op: Get, Key: key}, func(a Answer) (*Task, error) {
 		if a.Said == Empty {
 			return write(Call{Op: Create, Key: key, Value: value})
@@ -68,8 +68,9 @@ func Claim(o Owner, force bool) (*Task, error) {
 	return look, nil
 }
 
-// again is what follows a write that somebody else may have been faster with: another look.
-func again(look **Task) func(Answer) (*Task, error) {
+// orLookAgain returns what follows a write: the task *look if somebody else was faster, or else the
+// end.
+func orLookAgain(look **Task) func(Answer) (*Task, error) {
 	return func(a Answer) (*Task, error) {
 		if a.Said == Taken {
 			return *look, nil
@@ -78,7 +79,7 @@ func again(look **Task) func(Answer) (*Task, error) {
 	}
 }
 
-// mayFollow reports whether o may take the place of another owner. A run that has ended stays so:
+// mayFollow reports whether o may take the place of the owner have. A run that has ended stays so:
 // only another one may follow.
 func (o Owner) mayFollow(have Owner) bool {
 	switch {
@@ -92,8 +93,8 @@ func (o Owner) mayFollow(have Owner) bool {
 	return o.Generation > have.Generation
 }
 
-// Release tells that the job of o has ended. It fails with a [*TakenError] if somebody else leads
-// it by now.
+// Release returns the task that records the end of the job of o at the time now. It fails with a
+// [*TakenError] if somebody else leads the job by now.
 func Release(o Owner, now int64) *Task {
 	key := OwnerKey(o.Job)
 	var look *Task
@@ -115,7 +116,8 @@ func Release(o Owner, now int64) *Task {
 		if err != nil {
 			return nil, err
 		}
-		return &Task{Call{Op: Update, Key: key, Value: value, Was: a.Revision}, again(&look)}, nil
+		return &Task{Call{Op: Update, Key: key, Value: value, Was: a.Revision}, orLookAgain(&look)},
+			nil
 	}}
 	return look
 }

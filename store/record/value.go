@@ -81,7 +81,8 @@ type hostValue struct {
 	Draining bool   `json:"draining"`
 }
 
-// encode writes a value: the fields in the order of the types above, no space between them.
+// encode returns a value as JSON: the fields in the order of the types above, no space between
+// them. It fails if the value does not pass its check.
 func encode(v checker) ([]byte, error) {
 	if err := v.check(); err != nil {
 		return nil, fmt.Errorf("a record that cannot be written: %w", err)
@@ -138,7 +139,7 @@ func decodeValue(kind string, data []byte, v checker) error {
 	return nil
 }
 
-// recordToValue brings a record into the form in which it is written.
+// recordToValue returns a record in the form in which it is written.
 func recordToValue(r member.Record) *recordValue {
 	v := &recordValue{
 		Generation: r.View.Generation, Head: r.Head, Since: r.Since,
@@ -168,13 +169,13 @@ func (v *recordValue) record() member.Record {
 	return r
 }
 
-// encode writes an owner.
+// encode returns an owner as it is written.
 func (o Owner) encode() ([]byte, error) {
 	o.header = header{kindOwner, version}
 	return encode(&o)
 }
 
-// DecodeOwner reads what a key holds.
+// DecodeOwner reads an owner, which a store holds under key.
 func DecodeOwner(key string, data []byte) (Owner, error) {
 	var o Owner
 	if err := decode(key, kindOwner, data, &o); err != nil {
@@ -184,12 +185,12 @@ func DecodeOwner(key string, data []byte) (Owner, error) {
 	return o, nil
 }
 
-// encodeGeneration writes a generation of a run.
+// encodeGeneration returns a generation of a run as it is written.
 func encodeGeneration(job, run string, r member.Record) ([]byte, error) {
 	return encode(&generationValue{header{kindGeneration, version}, job, run, recordToValue(r)})
 }
 
-// DecodeGeneration reads what a key holds.
+// DecodeGeneration reads a generation, which a store holds under key.
 func DecodeGeneration(key string, data []byte) (member.Record, error) {
 	var v generationValue
 	if err := decode(key, kindGeneration, data, &v); err != nil {

@@ -128,7 +128,7 @@ func TestRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := DecodeGeneration(Key("j", "r", g), data)
+		got, err := DecodeGeneration(GenerationKey("j", "r", g), data)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Fatalf("%s (%v): %s", data, err, diff)
 		}

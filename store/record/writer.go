@@ -21,9 +21,10 @@ const (
 )
 
 // Writer is what one host of a job has to write into its record. It is told what the hosts decide,
-// and asks for one call at a time: nobody waits for it. A host that has never led writes nothing,
-// and keeps the newest generations: the head before it may not have written them. Once it leads it
-// writes who leads, then the generations in the order in which they were decided.
+// and asks for one call to the store at a time: nobody waits for it. A host that has never led
+// writes nothing, and keeps the newest generations: the head before it may not have written them.
+// Once it leads it writes who leads, then the generations in the order in which they were decided.
+// One goroutine at a time may use it.
 type Writer struct {
 	host, address string          // this host, and where its agent listens; "" = not known yet
 	job, run      string          // the record that is written; "" = not known yet
@@ -63,23 +64,27 @@ type Report struct {
 	End         bool  // with Refused: whether that is the end of the job
 }
 
-// Is tells where this host is: its name in the job, and where its agent listens.
-func (w *Writer) Is(host, address string) { w.host, w.address = host, address }
+// SetHost sets this host's name in the job, and the address at which its agent listens.
+func (w *Writer) SetHost(host, address string) { w.host, w.address = host, address }
 
-// Learn tells which record it is, and how many generations of heads that have ended are in it.
-func (w *Writer) Learn(job, run string, after topo.Generation, now int64) {
+// SetRecord sets the run whose record this host writes, and after, the number of generations that
+// the record has of heads that have ended.
+func (w *Writer) SetRecord(job, run string, after topo.Generation, now int64) {
 	w.job, w.run, w.after = job, run, after
-	w.leading(now)
+	w.leadIfDecided(now)
 }
 
-// Claimed tells that this host is the owner already, as which a [Beginning] has made it.
-func (w *Writer) Claimed(o Owner) { w.job, w.run, w.after, w.owner = o.Job, o.Run, o.Generation, o }
+// SetOwner sets the owner that this host is already, because a [Beginning] has made it so.
+func (w *Writer) SetOwner(o Owner) {
+	w.job, w.run, w.after, w.owner = o.Job, o.Run, o.Generation, o
+}
 
-// Lead makes this host write from now on, and itself as the head of a job that begins.
-func (w *Writer) Lead(now int64) { w.lead(0, now) }
+// Lead makes this host write from now on, as the head of a job that begins.
+func (w *Writer) Lead(now int64) { w.becomeOwner(0, now) }
 
-// Decided tells of a generation.
-func (w *Writer) Decided(g member.Record, now int64) {
+// AddGeneration adds a generation that the hosts have decided to what is to be written. If it names
+// this host as the head, this host writes from now on. It copies what it keeps of g.
+func (w *Writer) AddGeneration(g member.Record, now int64) {
 	if g.View.Generation == 0 {
 		return // the job has not begun
 	}
@@ -93,23 +98,23 @@ func (w *Writer) Decided(g member.Record, now int64) {
 		w.waiting = slices.Delete(w.waiting, 1, 2)
 		w.omitted++
 	}
-	w.leading(now)
+	w.leadIfDecided(now)
 }
 
-// leading notes that the newest generation has made this host the head.
-func (w *Writer) leading(now int64) {
+// leadIfDecided makes this host the owner if the newest generation has made it the head.
+func (w *Writer) leadIfDecided(now int64) {
 	if w.run == "" || len(w.waiting) == 0 {
 		return
 	}
 	newest := w.waiting[len(w.waiting)-1]
 	if newest.Head == w.host && (!w.leads || w.after+newest.Since > w.owner.Generation) {
-		w.lead(newest.Since, now)
+		w.becomeOwner(newest.Since, now)
 	}
 }
 
-// lead makes this host the owner of the job, as its head since a generation of this run, and has
-// that written.
-func (w *Writer) lead(since topo.Generation, now int64) {
+// becomeOwner makes this host the owner of the job, as its head since a generation of this run, and
+// has that written.
+func (w *Writer) becomeOwner(since topo.Generation, now int64) {
 	w.owner = Owner{Job: w.job, Run: w.run, Host: w.host, Address: w.address,
 		Generation: w.after + since, Since: now}
 	w.leads, w.claims = true, true
@@ -120,21 +125,20 @@ func (w *Writer) lead(since topo.Generation, now int64) {
 	}
 }
 
-// End tells that the job has ended, which this host writes behind all else. Nothing is decided
-// afterwards.
+// End has the end of the job written, after everything else. No generation is added afterwards.
 func (w *Writer) End(now int64) { w.ends = now }
 
-// Next is the call that the store is to be asked for: the same one until Answered. False if there
-// is none now.
+// Next returns the call that the store is to be asked for: the same one until Answered. ok is false
+// if there is none now.
 func (w *Writer) Next() (c Call, ok bool) {
 	for w.task == nil && !w.pausing {
-		task, err := w.plan()
+		task, err := w.nextTask()
 		if task == nil && err == nil {
 			return c, false
 		}
 		w.task, w.start = task, task
 		if err != nil {
-			w.over(err)
+			w.endTask(err)
 		}
 	}
 	if w.task == nil || w.pausing {
@@ -143,8 +147,9 @@ func (w *Writer) Next() (c Call, ok bool) {
 	return w.task.Call, true
 }
 
-// plan begins what is to be done next.
-func (w *Writer) plan() (*Task, error) {
+// nextTask returns the task for what is to be written next, and sets w.does; nil if there is
+// nothing.
+func (w *Writer) nextTask() (*Task, error) {
 	switch {
 	case w.claims:
 		w.does, w.claims = claiming, false
@@ -162,7 +167,7 @@ func (w *Writer) plan() (*Task, error) {
 	return nil, nil
 }
 
-// Answered tells what the store says to the call of Next.
+// Answered takes the store's answer to the call of Next.
 func (w *Writer) Answered(a Answer) {
 	if w.task == nil || w.pausing {
 		return
@@ -183,12 +188,12 @@ func (w *Writer) Answered(a Answer) {
 	w.failures = 0
 	task, err := w.task.Answered(a)
 	if w.task = task; task == nil {
-		w.over(err)
+		w.endTask(err)
 	}
 }
 
-// over ends a task: it is done, or cannot be.
-func (w *Writer) over(err error) {
+// endTask ends the task under way: it is done, or cannot be done because of err.
+func (w *Writer) endTask(err error) {
 	switch w.does {
 	case writing:
 		w.waiting = slices.Delete(w.waiting, 0, 1)
@@ -196,14 +201,14 @@ func (w *Writer) over(err error) {
 		w.ends = 0
 	}
 	w.task, w.start = nil, nil
-	if err != nil && !w.followed(err) {
+	if err != nil && !w.isOvertaken(err) {
 		w.reports = append(w.reports, Report{Refused: err, End: w.does == ending})
 	}
 }
 
-// followed reports whether a claim came too late: another host has led on by decision, or the job
-// has ended.
-func (w *Writer) followed(err error) bool {
+// isOvertaken reports whether err says that a claim came too late: another host has become the head
+// by decision, or the job has ended.
+func (w *Writer) isOvertaken(err error) bool {
 	var taken *TakenError
 	if w.does != claiming || !errors.As(err, &taken) || taken.Owner.Run != w.run {
 		return false
@@ -219,18 +224,19 @@ func (w *Writer) PauseMillis() int {
 	return min(firstPause<<min(w.failures-1, 10), lastPause)
 }
 
-// PauseOver tells that the pause is over. What was under way is done from its start.
+// PauseOver ends the pause. The task that was under way begins anew.
 func (w *Writer) PauseOver() { w.pausing = false }
 
-// Reports returns what there was to tell since the last call.
+// Reports returns the reports since the last call; they belong to the caller.
 func (w *Writer) Reports() []Report {
 	list := w.reports
 	w.reports = nil
 	return list
 }
 
-// Left counts what is not written yet: generations, with who leads, and then the end of the job.
-func (w *Writer) Left() (changes int, end bool) {
+// Unwritten returns the number of changes that are not written yet (generations, and who leads),
+// and whether the end of the job is not.
+func (w *Writer) Unwritten() (changes int, end bool) {
 	if w.leads {
 		changes = len(w.waiting)
 	}

@@ -66,15 +66,15 @@ func generation(g topo.Generation, head string, since topo.Generation) member.Re
 
 func writer(host string) *Writer {
 	w := &Writer{}
-	w.Is(host, host+":7077")
-	w.Learn("train", "r", 5, 1)
+	w.SetHost(host, host+":7077")
+	w.SetRecord("train", "r", 5, 1)
 	return w
 }
 
 func TestFewDecisionsAreKept(t *testing.T) {
 	w := writer("b")
 	for g := topo.Generation(0); g <= 100; g++ {
-		w.Decided(generation(g, "a", 0), 1)
+		w.AddGeneration(generation(g, "a", 0), 1)
 	}
 	if n := len(w.waiting); n != MaxKept || w.waiting[0].View.Generation != 37 ||
 		w.waiting[n-1].View.Generation != 100 {
@@ -91,8 +91,8 @@ func TestAHeadThatLeadsAgain(t *testing.T) {
 	a.Lead(1)
 	for g, head := range []string{"", "a", "b", "a"} {
 		r := generation(topo.Generation(g), head, topo.Generation(g))
-		a.Decided(r, 1)
-		b.Decided(r, 1)
+		a.AddGeneration(r, 1)
+		b.AddGeneration(r, 1)
 		for _, w := range []*Writer{a, b} {
 			if told := s.write(w); len(told) > 0 {
 				t.Errorf("generation %d: told %+v", g, told)
@@ -121,7 +121,7 @@ func TestTheEndStays(t *testing.T) {
 	if told := a.Reports(); len(told) != 1 || told[0].Unreachable == nil {
 		t.Errorf("told %+v", told)
 	}
-	b.Decided(generation(2, "b", 2), 1)
+	b.AddGeneration(generation(2, "b", 2), 1)
 	b.End(9)
 	s.write(b)
 	a.PauseOver()
@@ -161,8 +161,8 @@ func TestTheNewestOwner(t *testing.T) {
 		a.Next()
 		a.Answered(Answer{Said: Silent, Err: errors.New("cut off")})
 	}
-	a.Decided(generation(4, "a", 4), 1)
-	if n, end := a.Left(); n != 2 || end {
+	a.AddGeneration(generation(4, "a", 4), 1)
+	if n, end := a.Unwritten(); n != 2 || end {
 		t.Errorf("%d changes are left, and the end: %v", n, end)
 	}
 	a.PauseOver()
@@ -173,13 +173,13 @@ func TestTheNewestOwner(t *testing.T) {
 }
 
 func TestGenerationsOfKeys(t *testing.T) {
-	good := []string{Key("train", "r", 12), Key("train", "r", 3)}
-	if all, err := Generations("train", "r", good); err != nil || fmt.Sprint(all) != "[3 12]" {
+	good := []string{GenerationKey("train", "r", 12), GenerationKey("train", "r", 3)}
+	if all, err := ParseGenerations("train", "r", good); err != nil || fmt.Sprint(all) != "[3 12]" {
 		t.Errorf("%v, %v", all, err)
 	}
 	for _, key := range []string{"generation.train.r.3", "generation.train.r",
 		"generation.other.r.00000000000000000003", good[0] + "x"} {
-		if all, err := Generations("train", "r", []string{key}); err == nil {
+		if all, err := ParseGenerations("train", "r", []string{key}); err == nil {
 			t.Errorf("%s is read as %v", key, all)
 		}
 	}

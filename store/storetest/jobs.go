@@ -18,6 +18,7 @@ import (
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
+// owner returns an owner of the job "digits", in this run on this host.
 func owner(run, host string) store.Owner {
 	return store.Owner{Job: "digits", Run: run, Host: host, Address: host + ":7000", Since: noon}
 }
@@ -35,11 +36,11 @@ func Record(g topo.Generation, head string) member.Record {
 	}
 }
 
-// claimRace: two heads for one job.
+// claimRace has eight heads claim one job at once: one of them gets it.
 func claimRace(t *testing.T, server Server) {
-	clients := []store.Store{open(t, server), open(t, server)}
+	clients := []store.Store{openClient(t, server), openClient(t, server)}
 	var winner atomic.Pointer[store.Owner]
-	together(t, 8, func(i int) error {
+	runTogether(t, 8, func(i int) error {
 		o := owner(fmt.Sprintf("run%d", i), fmt.Sprintf("h%d", i))
 		var taken *store.TakenError
 		switch err := Claim(t.Context(), clients[i%2], o, false); {
@@ -56,10 +57,12 @@ func claimRace(t *testing.T, server Server) {
 	}
 }
 
+// generationRace has eight heads write one generation at once: one of them writes it, and to write
+// the same again is no error.
 func generationRace(t *testing.T, server Server) {
-	clients := []store.Store{open(t, server), open(t, server)}
+	clients := []store.Store{openClient(t, server), openClient(t, server)}
 	var winner atomic.Pointer[member.Record]
-	together(t, 8, func(i int) error {
+	runTogether(t, 8, func(i int) error {
 		r := Record(7, fmt.Sprintf("h%d", i))
 		var diverged *record.DivergedError
 		switch err := NewJournal(clients[i%2], "digits", "run1").Write(t.Context(), r); {
@@ -77,13 +80,13 @@ func generationRace(t *testing.T, server Server) {
 		if r, err := j.Newest(t.Context()); err != nil || !r.Equal(*winner.Load()) {
 			t.Errorf("the newest is %v (%v), want %v", r, err, *winner.Load())
 		}
-		fails(t, "the same again", j.Write(t.Context(), *winner.Load()), nil)
+		checkKind(t, "the same again", j.Write(t.Context(), *winner.Load()), nil)
 	}
 }
 
-// jobsApart: jobs whose names begin alike, or are no words, have a record each.
+// jobsApart checks that jobs whose names begin alike, or are no words, have a record each.
 func jobsApart(t *testing.T, server Server) {
-	s := open(t, server)
+	s := openClient(t, server)
 	ctx := t.Context()
 	jobs := []string{"digits", "digits-2", "digits.2", "über.alles"}
 	claimed := func(job string) store.Owner {
@@ -93,18 +96,18 @@ func jobsApart(t *testing.T, server Server) {
 	}
 	for i, job := range jobs {
 		_, err := store.Find(ctx, s, job)
-		fails(t, "no such job", err, store.ErrNotFound)
-		fails(t, "claim", Claim(ctx, s, claimed(job), false), nil)
+		checkKind(t, "no such job", err, store.ErrNotFound)
+		checkKind(t, "claim", Claim(ctx, s, claimed(job), false), nil)
 		j := NewJournal(s, job, "run1")
 		_, err = j.Newest(ctx)
-		fails(t, "no generation", err, store.ErrNotFound)
+		checkKind(t, "no generation", err, store.ErrNotFound)
 		for _, g := range []topo.Generation{9, 1, topo.Generation(10 + i)} {
-			fails(t, "write", j.Write(ctx, Record(g, "h1")), nil)
+			checkKind(t, "write", j.Write(ctx, Record(g, "h1")), nil)
 		}
 	}
 	ended := claimed("digits")
 	ended.Ended = noon.Add(time.Hour)
-	fails(t, "release", Release(ctx, s, ended, ended.Ended), nil)
+	checkKind(t, "release", Release(ctx, s, ended, ended.Ended), nil)
 	for i, job := range jobs {
 		want := claimed(job)
 		if job == ended.Job {

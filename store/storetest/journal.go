@@ -10,13 +10,13 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// Claim makes o the head of its job, as a head that begins does.
+// Claim makes o the head of its job, as a head that begins does; with force, whoever leads it.
 func Claim(ctx context.Context, s store.Store, o store.Owner, force bool) error {
 	_, _, err := store.Begin(ctx, s, o, false, force)
 	return err
 }
 
-// Release tells that the job of o has ended, as a [store.Recorder] that is closed does.
+// Release records the end of the job of o, as a [store.Recorder] that is closed does.
 func Release(ctx context.Context, s store.Store, o store.Owner, now time.Time) error {
 	return store.Do(ctx, s,
 		record.Release(record.Owner{Job: o.Job, Run: o.Run, Host: o.Host}, now.Unix()))
@@ -29,7 +29,7 @@ type Journal struct {
 	job, run string
 }
 
-// NewJournal returns the journal of a run. It touches nothing.
+// NewJournal returns the journal of a run. It does not touch the store.
 func NewJournal(s store.Store, job, run string) *Journal { return &Journal{s, job, run} }
 
 // Write adds a generation, by the rules of [record.Write].
@@ -54,11 +54,11 @@ func (j *Journal) Read(ctx context.Context, g topo.Generation) (member.Record, e
 // Generations lists what was written, in ascending order. One may be missing where the store could
 // not be reached for long.
 func (j *Journal) Generations(ctx context.Context) ([]topo.Generation, error) {
-	keys, err := j.store.Keys(ctx, record.Prefix(j.job, j.run))
+	keys, err := j.store.Keys(ctx, record.GenerationPrefix(j.job, j.run))
 	if err != nil {
 		return nil, err
 	}
-	return record.Generations(j.job, j.run, keys)
+	return record.ParseGenerations(j.job, j.run, keys)
 }
 
 // Newest returns the newest generation that was written: ErrNotFound if none was.
@@ -73,4 +73,5 @@ func (j *Journal) Newest(ctx context.Context) (member.Record, error) {
 	return j.Read(ctx, all[len(all)-1])
 }
 
-func (j *Journal) key(g topo.Generation) string { return record.Key(j.job, j.run, g) }
+// key returns the key of a generation.
+func (j *Journal) key(g topo.Generation) string { return record.GenerationKey(j.job, j.run, g) }

@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/store/record"
 )
 
-// create writes a key that must be free.
-func create(t testing.TB, s store.Store, key, value string) store.Revision {
+// mustCreate writes a key that must hold nothing yet, and returns the revision.
+func mustCreate(t testing.TB, s store.Store, key, value string) store.Revision {
 	t.Helper()
 	r, err := s.Create(t.Context(), key, []byte(value))
 	if err != nil {
@@ -25,8 +25,8 @@ func create(t testing.TB, s store.Store, key, value string) store.Revision {
 	return r
 }
 
-// holds checks what a key holds.
-func holds(t testing.TB, s store.Store, key, want string) store.Entry {
+// checkHolds fails the test unless a key holds want, and returns what it holds.
+func checkHolds(t testing.TB, s store.Store, key, want string) store.Entry {
 	t.Helper()
 	e, err := s.Get(t.Context(), key)
 	if err != nil || string(e.Value) != want {
@@ -35,8 +35,9 @@ func holds(t testing.TB, s store.Store, key, want string) store.Entry {
 	return e
 }
 
-// fails checks the kind of an error, and that it is of no other.
-func fails(t testing.TB, what string, err, want error) {
+// checkKind fails the test unless err is of the kind want among the errors of a store; nil is none
+// of them. what names the case.
+func checkKind(t testing.TB, what string, err, want error) {
 	t.Helper()
 	for _, kind := range []error{store.ErrNotFound, store.ErrExists, store.ErrConflict,
 		store.ErrUnavailable} {
@@ -46,41 +47,44 @@ func fails(t testing.TB, what string, err, want error) {
 	}
 }
 
+// createOnce checks that only the first Create of a key succeeds.
 func createOnce(t *testing.T, server Server) {
-	s := open(t, server)
+	s := openClient(t, server)
 	_, err := s.Get(t.Context(), "a")
-	fails(t, "nothing there", err, store.ErrNotFound)
-	r := create(t, s, "a", "one")
+	checkKind(t, "nothing there", err, store.ErrNotFound)
+	r := mustCreate(t, s, "a", "one")
 	_, err = s.Create(t.Context(), "a", []byte("two"))
-	fails(t, "create again", err, store.ErrExists)
-	if e := holds(t, s, "a", "one"); e.Revision != r {
+	checkKind(t, "create again", err, store.ErrExists)
+	if e := checkHolds(t, s, "a", "one"); e.Revision != r {
 		t.Errorf("read with revision %d what was written with %d", e.Revision, r)
 	}
 }
 
+// updateWhatWasRead checks that Update succeeds only with the present revision.
 func updateWhatWasRead(t *testing.T, server Server) {
-	s := open(t, server)
+	s := openClient(t, server)
 	_, err := s.Update(t.Context(), "a", nil, 1)
-	fails(t, "update of nothing", err, store.ErrConflict)
+	checkKind(t, "update of nothing", err, store.ErrConflict)
 	_, err = s.Update(t.Context(), "a", nil, 0)
-	fails(t, "update of revision 0", err, store.ErrConflict)
-	first := create(t, s, "a", "one")
+	checkKind(t, "update of revision 0", err, store.ErrConflict)
+	first := mustCreate(t, s, "a", "one")
 	second, err := s.Update(t.Context(), "a", []byte("two"), first)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = s.Update(t.Context(), "a", []byte("three"), first)
-	fails(t, "update of an old revision", err, store.ErrConflict)
+	checkKind(t, "update of an old revision", err, store.ErrConflict)
 	_, err = s.Update(t.Context(), "a", []byte("three"), second+1)
-	fails(t, "update of a revision to come", err, store.ErrConflict)
-	holds(t, s, "a", "two")
+	checkKind(t, "update of a revision to come", err, store.ErrConflict)
+	checkHolds(t, s, "a", "two")
 }
 
+// revisionsGrow checks that later writes have higher revisions.
 func revisionsGrow(t *testing.T, server Server) {
-	s := open(t, server)
-	last := create(t, s, "count", "")
+	s := openClient(t, server)
+	last := mustCreate(t, s, "count", "")
 	for i := range 20 {
-		other := create(t, s, fmt.Sprintf("other.%d", i), "")
+		other := mustCreate(t, s, fmt.Sprintf("other.%d", i), "")
 		r, err := s.Update(t.Context(), "count", nil, last)
 		if err != nil || r <= last || other <= last || r == other {
 			t.Fatalf("revisions %d, %d, %d: %v", last, other, r, err)
@@ -89,10 +93,11 @@ func revisionsGrow(t *testing.T, server Server) {
 	}
 }
 
+// keysBelow checks that Keys lists whole words below a prefix, in order.
 func keysBelow(t *testing.T, server Server) {
-	s := open(t, server)
+	s := openClient(t, server)
 	for _, key := range []string{"a", "a.c", "a.b", "a.b.c", "ab.c", "b.a", "a=2E.x", "A.b"} {
-		create(t, s, key, "")
+		mustCreate(t, s, key, "")
 	}
 	for prefix, want := range map[string]string{"a": "a.b a.b.c a.c", "a.b": "a.b.c", "a.b.c": "",
 		"nothing": "", "A": "A.b", "a=2E": "a=2E.x"} {
@@ -103,20 +108,22 @@ func keysBelow(t *testing.T, server Server) {
 	}
 }
 
+// manyKeys checks that Keys lists 300 keys in order.
 func manyKeys(t *testing.T, server Server) {
-	s := open(t, server)
+	s := openClient(t, server)
 	var want []string
 	for i := range 300 {
 		want = append(want, fmt.Sprintf("many.%020d", i))
-		create(t, s, want[i], "")
+		mustCreate(t, s, want[i], "")
 	}
 	if keys, err := s.Keys(t.Context(), "many"); err != nil || !slices.Equal(keys, want) {
 		t.Errorf("%d keys (%v), want %d in order", len(keys), err, len(want))
 	}
 }
 
+// badKeysAndValues checks that keys and values that are not allowed are refused.
 func badKeysAndValues(t *testing.T, server Server) {
-	s := open(t, server)
+	s := openClient(t, server)
 	for _, key := range []string{"", ".", "a.", ".a", "a..b", "a b", "a*", ">", "a.>", "ü", "a\n",
 		"a/b", strings.Repeat("k", record.MaxKey+1)} {
 		_, e1 := s.Get(t.Context(), key)
@@ -127,66 +134,71 @@ func badKeysAndValues(t *testing.T, server Server) {
 			if err == nil {
 				t.Errorf("call %d takes the key %.20q", i, key)
 			}
-			fails(t, "a bad key", err, nil)
+			checkKind(t, "a bad key", err, nil)
 		}
 	}
-	create(t, s, strings.Repeat("k", record.MaxKey), "")
+	mustCreate(t, s, strings.Repeat("k", record.MaxKey), "")
 	_, err := s.Create(t.Context(), "a", make([]byte, record.MaxValue+1))
 	if err == nil {
 		t.Error("a value that is too large is taken")
 	}
-	fails(t, "a large value", err, nil)
+	checkKind(t, "a large value", err, nil)
 }
 
+// allSizes checks that values of any allowed size are kept, byte by byte.
 func allSizes(t *testing.T, server Server) {
-	s := open(t, server)
+	s := openClient(t, server)
 	for _, n := range []int{0, 1, 1000, record.MaxValue} {
 		value := strings.Repeat("\x00\xff\r\n", n/4+1)[:n]
 		key := fmt.Sprintf("size.%d", n)
-		r := create(t, s, key, value)
-		holds(t, s, key, value)
+		r := mustCreate(t, s, key, value)
+		checkHolds(t, s, key, value)
 		if _, err := s.Update(t.Context(), key, []byte(value + "")[:n/2], r); err != nil {
 			t.Fatal(err)
 		}
-		holds(t, s, key, value[:n/2])
+		checkHolds(t, s, key, value[:n/2])
 	}
 }
 
+// valuesAreCopies checks that the store shares no memory with its callers.
 func valuesAreCopies(t *testing.T, server Server) {
-	s := open(t, server)
+	s := openClient(t, server)
 	value := []byte("mine")
 	if _, err := s.Create(t.Context(), "a", value); err != nil {
 		t.Fatal(err)
 	}
 	value[0] = 'X'
-	holds(t, s, "a", "mine").Value[1] = 'X'
-	holds(t, s, "a", "mine")
+	checkHolds(t, s, "a", "mine").Value[1] = 'X'
+	checkHolds(t, s, "a", "mine")
 }
 
+// clientsSeeTheSame checks that two clients see the writes of each other.
 func clientsSeeTheSame(t *testing.T, server Server) {
-	a, b := open(t, server), open(t, server)
-	r := create(t, a, "a", "one")
-	holds(t, b, "a", "one")
+	a, b := openClient(t, server), openClient(t, server)
+	r := mustCreate(t, a, "a", "one")
+	checkHolds(t, b, "a", "one")
 	if _, err := b.Update(t.Context(), "a", []byte("two"), r); err != nil {
 		t.Fatal(err)
 	}
-	holds(t, a, "a", "two")
+	checkHolds(t, a, "a", "two")
 	_, err := a.Update(t.Context(), "a", []byte("three"), r)
-	fails(t, "update after another client", err, store.ErrConflict)
+	checkKind(t, "update after another client", err, store.ErrConflict)
 }
 
+// cancelled checks that a call with a context that has ended fails, and later calls work.
 func cancelled(t *testing.T, server Server) {
-	s := open(t, server)
+	s := openClient(t, server)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := s.Get(ctx, "a")
-	fails(t, "cancelled", err, store.ErrUnavailable)
+	checkKind(t, "cancelled", err, store.ErrUnavailable)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("does not tell that it was cancelled: %v", err)
 	}
-	create(t, s, "a", "one") // it can still be used
+	mustCreate(t, s, "a", "one") // it can still be used
 }
 
+// closed checks that all calls fail after Close, which may be repeated.
 func closed(t *testing.T, server Server) {
 	s := server.Open(t)
 	for range 2 {
@@ -197,14 +209,14 @@ func closed(t *testing.T, server Server) {
 		_, e2 := s.Create(t.Context(), "a", nil)
 		_, e3 := s.Keys(t.Context(), "a")
 		for _, err := range []error{e1, e2, e3} {
-			fails(t, "closed", err, store.ErrUnavailable)
+			checkKind(t, "closed", err, store.ErrUnavailable)
 		}
 	}
 }
 
 // model compares random calls with a map.
 func model(t *testing.T, server Server) {
-	s, round := open(t, server), 0
+	s, round := openClient(t, server), 0
 	rapid.Check(t, func(r *rapid.T) {
 		round++
 		want, revisions := map[string][]byte{}, map[string]store.Revision{}

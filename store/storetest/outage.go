@@ -12,47 +12,50 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
+// stoppedAndBack checks that calls fail while the store is stopped, and that what it held is there
+// afterwards.
 func stoppedAndBack(t *testing.T, server Server) {
-	s := open(t, server)
-	r := create(t, s, "a", "one")
+	s := openClient(t, server)
+	r := mustCreate(t, s, "a", "one")
 	server.Stop(t)
 	_, e1 := s.Get(t.Context(), "a")
 	_, e2 := s.Create(t.Context(), "b", nil)
 	_, e3 := s.Update(t.Context(), "a", nil, r)
 	_, e4 := s.Keys(t.Context(), "a")
 	for _, err := range []error{e1, e2, e3, e4} {
-		fails(t, "stopped", err, store.ErrUnavailable)
+		checkKind(t, "stopped", err, store.ErrUnavailable)
 	}
 	server.Start(t)
-	retry(t, func() error {
+	retryWhileAway(t, func() error {
 		_, err := s.Get(t.Context(), "a")
 		return err
 	})
-	holds(t, s, "a", "one")
+	checkHolds(t, s, "a", "one")
 	if _, err := s.Update(t.Context(), "a", []byte("two"), r); err != nil {
 		t.Error(err)
 	}
 }
 
-// retry calls f until it does not fail because the store is unavailable.
-func retry(t testing.TB, f func() error) {
+// retryWhileAway calls f until it succeeds; any error but ErrUnavailable fails the test.
+func retryWhileAway(t testing.TB, f func() error) {
 	t.Helper()
 	err := f()
 	for t.Context().Err() == nil && err != nil {
-		fails(t, "back", err, store.ErrUnavailable)
+		checkKind(t, "back", err, store.ErrUnavailable)
 		runtime.Gosched()
 		err = f()
 	}
 }
 
-// acknowledgedStays stops the store while several write.
+// acknowledgedStays stops the store while several write, and checks that every acknowledged write
+// is there afterwards.
 func acknowledgedStays(t *testing.T, server Server) {
-	s := open(t, server)
+	s := openClient(t, server)
 	const writers, rounds = 4, 3
 	for round := range rounds {
 		wrote := make(chan struct{})
 		var acknowledged [writers]int
-		together(t, writers+1, func(i int) error {
+		runTogether(t, writers+1, func(i int) error {
 			if i == writers { // stops the store when every writer may have written some
 				for range 4 * writers {
 					<-wrote
@@ -74,25 +77,26 @@ func acknowledgedStays(t *testing.T, server Server) {
 			}
 		})
 		server.Start(t)
-		retry(t, func() error {
+		retryWhileAway(t, func() error {
 			_, err := s.Keys(t.Context(), "kept")
 			return err
 		})
 		for i, n := range acknowledged {
 			for k := range n {
-				holds(t, s, fmt.Sprintf("kept.%d.%d.%d", round, i, k), fmt.Sprint(k))
+				checkHolds(t, s, fmt.Sprintf("kept.%d.%d.%d", round, i, k), fmt.Sprint(k))
 			}
 		}
 	}
 }
 
-// recorderGoesOn: nobody waits while the store is away, and in the end everything is there.
+// recorderGoesOn checks that nobody waits while the store is away, and that in the end everything
+// is there.
 func recorderGoesOn(t *testing.T, server Server) {
-	s := open(t, server)
+	s := openClient(t, server)
 	lines := make(chan string, 100)
 	r := store.NewRecorder(func(line string) { lines <- line })
-	r.Is("h2", "h2:7000")
-	r.Learn(s, "digits", "run1", 0)
+	r.SetHost("h2", "h2:7000")
+	r.SetRecord(s, "digits", "run1", 0)
 	if err := Claim(t.Context(), s, owner("run1", "h1"), false); err != nil {
 		t.Fatal(err)
 	}
@@ -101,14 +105,14 @@ func recorderGoesOn(t *testing.T, server Server) {
 		r.Since = 2
 		return r
 	}
-	r.Decided(Record(1, "h1"))
-	r.Decided(last(2))
+	r.AddGeneration(Record(1, "h1"))
+	r.AddGeneration(last(2))
 	if err := r.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	server.Stop(t)
 	for g := topo.Generation(3); g <= 6; g++ {
-		r.Decided(last(g))
+		r.AddGeneration(last(g))
 	}
 	if line := <-lines; !strings.Contains(line,
 		"is unreachable: training goes on, membership changes are recorded later") {

@@ -9,12 +9,13 @@ import (
 	"github.com/shoal-ml/shoal/store"
 )
 
+// createRace has twelve goroutines create one key at once: one of them succeeds.
 func createRace(t *testing.T, server Server) {
-	clients := []store.Store{open(t, server), open(t, server), open(t, server)}
+	clients := []store.Store{openClient(t, server), openClient(t, server), openClient(t, server)}
 	for round := range 10 {
 		key := fmt.Sprintf("race.%d", round)
 		var winner atomic.Int64
-		together(t, 12, func(i int) error {
+		runTogether(t, 12, func(i int) error {
 			_, err := clients[i%len(clients)].Create(t.Context(), key, fmt.Append(nil, i+1))
 			if err == nil && !winner.CompareAndSwap(0, int64(i+1)) {
 				return fmt.Errorf("%d and %d both created %s", winner.Load(), i+1, key)
@@ -24,16 +25,16 @@ func createRace(t *testing.T, server Server) {
 			}
 			return nil
 		})
-		holds(t, clients[0], key, fmt.Sprint(winner.Load()))
+		checkHolds(t, clients[0], key, fmt.Sprint(winner.Load()))
 	}
 }
 
-// countRace counts by reading and updating; none may be lost.
+// countRace has several goroutines count in one key by reading and updating: no count is lost.
 func countRace(t *testing.T, server Server) {
-	clients := []store.Store{open(t, server), open(t, server)}
-	create(t, clients[0], "count", "0")
+	clients := []store.Store{openClient(t, server), openClient(t, server)}
+	mustCreate(t, clients[0], "count", "0")
 	const workers, times = 4, 10
-	together(t, workers, func(i int) error {
+	runTogether(t, workers, func(i int) error {
 		s := clients[i%len(clients)]
 		for done := 0; done < times; {
 			e, err := s.Get(t.Context(), "count")
@@ -53,5 +54,5 @@ func countRace(t *testing.T, server Server) {
 		}
 		return nil
 	})
-	holds(t, clients[0], "count", fmt.Sprint(workers*times))
+	checkHolds(t, clients[0], "count", fmt.Sprint(workers*times))
 }

@@ -57,8 +57,8 @@ func Run(t *testing.T, fresh func(t *testing.T) Server) {
 	}
 }
 
-// open returns a client that is closed when the test ends.
-func open(t testing.TB, s Server) store.Store {
+// openClient returns a client that is closed when the test ends.
+func openClient(t testing.TB, s Server) store.Store {
 	t.Helper()
 	c := s.Open(t)
 	t.Cleanup(func() {
@@ -69,8 +69,8 @@ func open(t testing.TB, s Server) store.Store {
 	return c
 }
 
-// together runs f for 0 to n-1 at the same time, and waits for all.
-func together(t testing.TB, n int, f func(i int) error) {
+// runTogether runs f for 0 to n-1 at the same time, and waits for all. An error fails the test.
+func runTogether(t testing.TB, n int, f func(i int) error) {
 	t.Helper()
 	g := group.New(t.Context())
 	start := make(chan struct{})
@@ -86,20 +86,21 @@ func together(t testing.TB, n int, f func(i int) error) {
 	}
 }
 
-// checkLeaks fails if a goroutine of a store is left. What Close waited for has only its last
-// instructions to run.
+// checkLeaks fails the test if a goroutine of a store is left after ten seconds. What Close waited
+// for has only its last instructions to run.
 func checkLeaks(t *testing.T) {
 	t.Helper()
 	left := ""
 	for start := time.Now(); time.Since(start) < 10*time.Second; runtime.Gosched() {
-		if left = goroutines(); left == "" {
+		if left = storeGoroutines(); left == "" {
 			return
 		}
 	}
 	t.Errorf("goroutines that are left:\n%s", left)
 }
 
-func goroutines() string {
+// storeGoroutines returns the stacks of the goroutines that belong to a store.
+func storeGoroutines() string {
 	buf := make([]byte, 4<<20)
 	var left []string
 	for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {

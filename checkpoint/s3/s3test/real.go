@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// Real starts versitygw, which scripts/setup s3 installs in root/build/tools, on a free port, with
-// an empty bucket "models". It checks signatures, lengths and parts as S3 does; the key is
-// "someone", the secret "secret". It returns its URL and the folder in which buckets are. Without
-// the program the test is skipped.
-func Real(t *testing.T, root string) (url, folder string) {
+// StartReal starts versitygw, which scripts/setup s3 installs in root/build/tools, on a free port,
+// with an empty bucket "models", until the test ends. It checks signatures, lengths and parts as S3
+// does; the key is "someone", the secret "secret". It returns its URL and the folder in which
+// buckets are. Without the program the test is skipped.
+func StartReal(t *testing.T, root string) (url, folder string) {
 	t.Helper()
 	binary, err := filepath.Abs(filepath.Join(root, "build/tools/versitygw"))
 	if err != nil {

@@ -25,7 +25,8 @@ import (
 // Page is how many keys one answer to a listing has at most.
 const Page = 7
 
-// A Server has one bucket. It is an http.Handler, whose requests have the bucket in their path.
+// A Server has one bucket. It is an http.Handler, whose requests have the bucket in their path. Any
+// goroutine may use it.
 type Server struct {
 	bucket string
 
@@ -36,6 +37,7 @@ type Server struct {
 	log     []string
 }
 
+// An upload is an upload in parts that is not completed.
 type upload struct {
 	key   string
 	parts map[int][]byte
@@ -53,14 +55,14 @@ func (s *Server) Keys() []string {
 	return slices.Sorted(maps.Keys(s.objects))
 }
 
-// Get returns an object, Set replaces it, and with nil removes it.
+// Get returns an object; nil if there is none. It must not be changed.
 func (s *Server) Get(key string) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.objects[key]
 }
 
-// Set replaces an object; nil removes it.
+// Set replaces an object, and keeps to; nil removes the object.
 func (s *Server) Set(key string, to []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +81,7 @@ func (s *Server) Uploads() (keys []string) {
 	return keys
 }
 
-// Log returns what was asked for, as "PUT key?query".
+// Log returns the requests so far, as "PUT key?query".
 func (s *Server) Log() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +91,7 @@ func (s *Server) Log() []string {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	bucket, key, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
-	body, err := content(r)
+	body, err := readBody(r)
 	if errors.Is(err, errSpoiled) {
 		Refuse(w, http.StatusBadRequest, "XAmzContentSHA256Mismatch")
 		return
@@ -106,11 +108,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case bucket != s.bucket:
 		Refuse(w, http.StatusNotFound, "NoSuchBucket")
 	case key == "" && query.Has("uploads"):
-		s.listUploads(w, query)
+		s.serveUploadListing(w, query)
 	case key == "":
-		s.list(w, query)
+		s.serveListing(w, query)
 	case query.Has("uploads") || query.Has("uploadId"):
-		s.upload(w, r.Method, key, query, body)
+		s.serveUpload(w, r.Method, key, query, body)
 	case r.Method == http.MethodPut:
 		s.objects[key] = body
 		w.Header().Set("ETag", `"whole"`)
@@ -125,7 +127,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Refuse answers with an error.
+// Refuse answers a request with an error of S3.
 func Refuse(w http.ResponseWriter, status int, code string) {
 	w.Header().Set("Content-Type", "application/xml")
 	w.WriteHeader(status)
@@ -135,8 +137,8 @@ func Refuse(w http.ResponseWriter, status int, code string) {
 // errSpoiled says that a body is not what its header says.
 var errSpoiled = errors.New("spoiled on the way")
 
-// content is the body of a request, which may come in signed chunks.
-func content(r *http.Request) ([]byte, error) {
+// readBody returns the body of a request, which may come in signed chunks.
+func readBody(r *http.Request) ([]byte, error) {
 	if !strings.HasPrefix(r.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
 		body, err := io.ReadAll(r.Body)
 		if want, hashed := hex.DecodeString(r.Header.Get("X-Amz-Content-Sha256")); err == nil &&
@@ -169,13 +171,15 @@ func content(r *http.Request) ([]byte, error) {
 	}
 }
 
-func answer(w http.ResponseWriter, x any) {
+// writeXML answers a request with x as XML.
+func writeXML(w http.ResponseWriter, x any) {
 	w.Header().Set("Content-Type", "application/xml")
 	if err := xml.NewEncoder(w).Encode(x); err != nil {
 		panic(err) // a mistake in the types below
 	}
 }
 
+// A listed is an object in a listing.
 type listed struct {
 	Key          string
 	Size         int
@@ -183,8 +187,10 @@ type listed struct {
 	ETag         string
 }
 
+// A folder is the common prefix of several names in a listing.
 type folder struct{ Prefix string }
 
+// A listing is the answer to a request for the objects.
 type listing struct {
 	XMLName               xml.Name `xml:"ListBucketResult"`
 	Name, Prefix          string
@@ -195,8 +201,8 @@ type listing struct {
 	CommonPrefixes        []folder
 }
 
-// list answers in pages of a few keys.
-func (s *Server) list(w http.ResponseWriter, query url.Values) {
+// serveListing answers with the objects, in pages of a few keys. s.mu is held.
+func (s *Server) serveListing(w http.ResponseWriter, query url.Values) {
 	prefix, delimiter := query.Get("prefix"), query.Get("delimiter")
 	after, out := cmp.Or(query.Get("continuation-token"), query.Get("start-after")),
 		listing{Name: s.bucket, Prefix: prefix, EncodingType: "url"}
@@ -211,7 +217,7 @@ func (s *Server) list(w http.ResponseWriter, query url.Values) {
 			continue
 		case len(out.Contents)+len(out.CommonPrefixes) == Page:
 			out.IsTruncated, out.NextContinuationToken = true, after
-			answer(w, out)
+			writeXML(w, out)
 			return
 		case shown != key:
 			out.CommonPrefixes = append(out.CommonPrefixes, folder{url.QueryEscape(shown)})
@@ -222,29 +228,33 @@ func (s *Server) list(w http.ResponseWriter, query url.Values) {
 		}
 		after = shown
 	}
-	answer(w, out)
+	writeXML(w, out)
 }
 
+// An uploading is an upload in a listing.
 type uploading struct{ Key, UploadId string }
 
+// An uploadListing is the answer to a request for the uploads.
 type uploadListing struct {
 	XMLName xml.Name `xml:"ListMultipartUploadsResult"`
 	Bucket  string
 	Upload  []uploading
 }
 
-func (s *Server) listUploads(w http.ResponseWriter, query url.Values) {
+// serveUploadListing answers with the uploads that are not completed. s.mu is held.
+func (s *Server) serveUploadListing(w http.ResponseWriter, query url.Values) {
 	out := uploadListing{Bucket: s.bucket}
 	for id, u := range s.uploads {
 		if strings.HasPrefix(u.key, query.Get("prefix")) {
 			out.Upload = append(out.Upload, uploading{u.key, id})
 		}
 	}
-	answer(w, out)
+	writeXML(w, out)
 }
 
-// upload begins, completes and aborts one, and takes its parts.
-func (s *Server) upload(w http.ResponseWriter, method, key string, query url.Values, body []byte) {
+// serveUpload begins, completes or aborts an upload, or takes a part of it. s.mu is held.
+func (s *Server) serveUpload(w http.ResponseWriter, method, key string, query url.Values,
+	body []byte) {
 	id := query.Get("uploadId")
 	u := s.uploads[id]
 	switch {
@@ -252,7 +262,7 @@ func (s *Server) upload(w http.ResponseWriter, method, key string, query url.Val
 		s.last++
 		id = fmt.Sprint("upload-", s.last)
 		s.uploads[id] = &upload{key, map[int][]byte{}}
-		answer(w, struct {
+		writeXML(w, struct {
 			XMLName               xml.Name `xml:"InitiateMultipartUploadResult"`
 			Bucket, Key, UploadId string
 		}{Bucket: s.bucket, Key: key, UploadId: id})
@@ -266,11 +276,12 @@ func (s *Server) upload(w http.ResponseWriter, method, key string, query url.Val
 		delete(s.uploads, id)
 		w.WriteHeader(http.StatusNoContent)
 	default:
-		s.complete(w, id, u, body)
+		s.completeUpload(w, id, u, body)
 	}
 }
 
-func (s *Server) complete(w http.ResponseWriter, id string, u *upload, body []byte) {
+// completeUpload makes an object of the parts that the body lists. s.mu is held.
+func (s *Server) completeUpload(w http.ResponseWriter, id string, u *upload, body []byte) {
 	var asked struct {
 		Part []struct {
 			PartNumber int
@@ -297,7 +308,7 @@ func (s *Server) complete(w http.ResponseWriter, id string, u *upload, body []by
 	}
 	s.objects[u.key] = whole
 	delete(s.uploads, id)
-	answer(w, struct {
+	writeXML(w, struct {
 		XMLName           xml.Name `xml:"CompleteMultipartUploadResult"`
 		Bucket, Key, ETag string
 	}{Bucket: s.bucket, Key: u.key, ETag: `"whole"`})

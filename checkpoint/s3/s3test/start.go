@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// Start runs a store with a bucket named models until the test ends, behind a handler that may do
-// evil or is nil. It replaces HOME and all AWS_ variables of the environment until then, which say
-// where the store is.
+// Start runs a store with a bucket named models until the test ends. front makes the handler that
+// gets its requests first, and may answer as no good store does; nil = none. It replaces HOME and
+// all AWS_ variables of the environment until the test ends, so that package s3 finds the store.
 func Start(t *testing.T, front func(next http.Handler) http.Handler) *Server {
 	t.Helper()
 	store := New("models")
@@ -20,12 +20,13 @@ func Start(t *testing.T, front func(next http.Handler) http.Handler) *Server {
 	}
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
-	Environment(t, server.URL)
+	SetEnvironment(t, server.URL)
 	return store
 }
 
-// Environment has who looks there find a store, and nothing else that the machine may say of one.
-func Environment(t *testing.T, endpoint string) {
+// SetEnvironment replaces HOME and all AWS_ variables of the environment until the test ends, so
+// that package s3 finds the store at endpoint and nothing else.
+func SetEnvironment(t *testing.T, endpoint string) {
 	t.Helper()
 	for _, v := range os.Environ() {
 		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "AWS_") {

@@ -28,7 +28,7 @@ type Kind struct {
 	Files func(t *testing.T, f snapshot.Folder) []string
 }
 
-// Lines collects what a folder logs.
+// Lines collects what a folder logs. Any goroutine may use it.
 type Lines struct {
 	mu   sync.Mutex
 	said []string
@@ -41,6 +41,7 @@ func (l *Lines) Say(line string) {
 	l.said = append(l.said, line)
 }
 
+// String returns the lines.
 func (l *Lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,28 +117,29 @@ func Steps(t testing.TB, f snapshot.Folder) (steps []uint64) {
 // Run runs all tests.
 func Run(t *testing.T, k Kind) {
 	for name, f := range map[string]func(*testing.T){
-		"what is written is read":           k.readBack,
-		"old ones are removed":              k.pruned,
-		"a part is missing":                 k.lost,
-		"receipts are wrong":                k.receipts,
-		"damage is noticed and set aside":   k.damaged,
-		"sealed and abandoned at once":      k.race,
-		"the last receipt and then nothing": k.unsealed,
-		"sealed by another meanwhile":       k.meanwhile,
+		"what is written is read":           k.testReadBack,
+		"old ones are removed":              k.testPruning,
+		"a part is missing":                 k.testLostPart,
+		"receipts are wrong":                k.testWrongReceipts,
+		"damage is noticed and set aside":   k.testQuarantine,
+		"sealed and abandoned at once":      k.testRace,
+		"the last receipt and then nothing": k.testUnsealed,
+		"sealed by another meanwhile":       k.testSealedMeanwhile,
 	} {
 		t.Run(name, f)
 	}
 }
 
-// with opens a store and collects what it logs.
-func (k Kind) with(t *testing.T) (snapshot.Folder, *Lines) {
+// openFolder opens a store for one test and returns its folder, and what that logs.
+func (k Kind) openFolder(t *testing.T) (snapshot.Folder, *Lines) {
 	f, l := k.Open(t), &Lines{}
 	f.Log = l.Say
 	return f, l
 }
 
-func (k Kind) readBack(t *testing.T) {
-	f, l := k.with(t)
+// testReadBack checks that a checkpoint by two workers is sealed once, and read as it was written.
+func (k Kind) testReadBack(t *testing.T) {
+	f, l := k.openFolder(t)
 	s, memory := State(5, 2)
 	Write(t, f, s, memory, 55, 0, 1)
 	if strings.Count(l.String(), "is sealed") != 1 {
@@ -159,8 +161,9 @@ func (k Kind) readBack(t *testing.T) {
 	}
 }
 
-func (k Kind) pruned(t *testing.T) {
-	f, l := k.with(t)
+// testPruning checks that only the newest checkpoints are kept.
+func (k Kind) testPruning(t *testing.T) {
+	f, l := k.openFolder(t)
 	for step := range uint64(5) {
 		s, memory := Small(step+1, 2)
 		Write(t, f, s, memory, step+100, 0, 1)
@@ -173,8 +176,10 @@ func (k Kind) pruned(t *testing.T) {
 	}
 }
 
-func (k Kind) lost(t *testing.T) {
-	f, l := k.with(t)
+// testLostPart checks that a checkpoint without one of its parts is never sealed, and is removed by
+// the next one.
+func (k Kind) testLostPart(t *testing.T) {
+	f, l := k.openFolder(t)
 	s, memory := Small(5, 3)
 	Write(t, f, s, memory, 55, 0, 2)
 	if steps := Steps(t, f); len(steps) > 0 || l.String() != "" {
@@ -196,14 +201,16 @@ func (k Kind) lost(t *testing.T) {
 	}
 }
 
-func (k Kind) receipts(t *testing.T) {
+// testWrongReceipts checks that an attempt with a receipt that cannot be right is removed.
+func (k Kind) testWrongReceipts(t *testing.T) {
 	for _, receipt := range []string{`{"files":`,
 		`{"files":[{"name":"../x","size":0,"sha256":[]}],"sums":{}}`,
 		`{"files":[],"sums":{"1":5}}`} {
-		f, l := k.with(t)
+		f, l := k.openFolder(t)
 		s, memory := Small(5, 2)
 		Write(t, f, s, memory, 55, 0)
-		k.replace(t, f, snapshot.Attempt{Step: 5, Seed: 55}, ".part-00000-of-00002.json", receipt)
+		k.replaceFile(t, f, snapshot.Attempt{Step: 5, Seed: 55}, ".part-00000-of-00002.json",
+			receipt)
 		Write(t, f, s, memory, 55, 1)
 		if err := f.CleanUp(); err != nil {
 			t.Error(err)
@@ -215,16 +222,17 @@ func (k Kind) receipts(t *testing.T) {
 	}
 }
 
-// replace writes a file of an attempt that is not sealed.
-func (k Kind) replace(t *testing.T, f snapshot.Folder, a snapshot.Attempt, name, text string) {
+// replaceFile writes a file of an attempt that is not sealed.
+func (k Kind) replaceFile(t *testing.T, f snapshot.Folder, a snapshot.Attempt, name, text string) {
 	t.Helper()
 	if err := f.StoreOrLocal().Put(t.Context(), a, name, []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (k Kind) damaged(t *testing.T) {
-	f, _ := k.with(t)
+// testQuarantine checks that a checkpoint in quarantine is kept and not listed.
+func (k Kind) testQuarantine(t *testing.T) {
+	f, _ := k.openFolder(t)
 	for step := range uint64(2) {
 		s, memory := Small(step+1, 1)
 		Write(t, f, s, memory, step+100, 0)
@@ -242,11 +250,11 @@ func (k Kind) damaged(t *testing.T) {
 	}
 }
 
-// race removes an attempt on one host while another writes its last part: the attempt is either
+// testRace removes an attempt on one host while another writes its last part: the attempt is either
 // sealed and complete, or gone.
-func (k Kind) race(t *testing.T) {
+func (k Kind) testRace(t *testing.T) {
 	for i := range uint64(6) {
-		f, l := k.with(t)
+		f, l := k.openFolder(t)
 		s, memory := Small(5, 2)
 		Write(t, f, s, memory, 55, 0)
 		last := Part(t, f, s, memory, 55, 1)
@@ -280,9 +288,9 @@ func (k Kind) race(t *testing.T) {
 	}
 }
 
-// unsealed has all workers die after their receipts: the next to come seals.
-func (k Kind) unsealed(t *testing.T) {
-	f, l := k.with(t)
+// testUnsealed has all workers die after their receipts: the next to come seals.
+func (k Kind) testUnsealed(t *testing.T) {
+	f, l := k.openFolder(t)
 	s, memory := Small(5, 2)
 	dying := f
 	dying.Store = killed{f.StoreOrLocal()}
@@ -299,14 +307,14 @@ func (k Kind) unsealed(t *testing.T) {
 	}
 }
 
-// meanwhile has another host seal what was listed as not sealed: nobody is told that it is
-// abandoned.
-func (k Kind) meanwhile(t *testing.T) {
-	f, l := k.with(t)
+// testSealedMeanwhile has another host seal what was listed as not sealed: nobody is told that it
+// is abandoned.
+func (k Kind) testSealedMeanwhile(t *testing.T) {
+	f, l := k.openFolder(t)
 	s, memory := Small(5, 1)
 	Write(t, f, s, memory, 55, 0)
 	late := f
-	late.Store = behind{f.StoreOrLocal()}
+	late.Store = outdated{f.StoreOrLocal()}
 	if err := late.CleanUp(); err != nil {
 		t.Fatal(err)
 	}
@@ -316,11 +324,11 @@ func (k Kind) meanwhile(t *testing.T) {
 	}
 }
 
-// A behind is a store whose list is out of date.
-type behind struct{ snapshot.Store }
+// An outdated is a store whose list is out of date.
+type outdated struct{ snapshot.Store }
 
 // List does not know yet that the attempt is sealed.
-func (behind) List(context.Context) (sealed, unsealed []snapshot.Attempt, err error) {
+func (outdated) List(context.Context) (sealed, unsealed []snapshot.Attempt, err error) {
 	return nil, []snapshot.Attempt{{Step: 5, Seed: 55}}, nil
 }
 

@@ -26,6 +26,7 @@ func main() {
 	}
 }
 
+// train joins the job and trains as one of its workers.
 func train(ctx context.Context) error {
 	job, err := client.Join(ctx)
 	if err != nil {

@@ -30,14 +30,15 @@ func Run(t *testing.T, dir string) {
 	})
 }
 
-// Commands are "exits CODE command…", which is exec with an exact exit code, "empty DIR", which
-// holds when nothing is in it or it is missing, and "until REGEXP command…", which runs a command
-// again and again until its output matches.
+// Commands returns the commands "exits CODE command…", which is exec with an exact exit code,
+// "empty DIR", which holds when nothing is in it or it is missing, and "until REGEXP command…",
+// which runs a command again and again until its output matches.
 func Commands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "empty": empty,
 		"until": until}
 }
 
+// exits is the command exits.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits CODE command [args…]")
@@ -57,6 +58,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// empty is the command empty.
 func empty(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: empty DIR")
@@ -70,7 +72,8 @@ func empty(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// until stands in for a person who looks again; the deadline of the test bounds it.
+// until is the command until. It stands for a person who looks again; the deadline of the test
+// bounds it.
 func until(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: until REGEXP command [args…]")

@@ -57,6 +57,7 @@ func NewCommand() *cobra.Command {
 	return cmd
 }
 
+// newBenchAllReduceCommand returns the command shoal bench allreduce.
 func newBenchAllReduceCommand() *cobra.Command {
 	var o benchOptions
 	cmd := &cobra.Command{
@@ -114,8 +115,8 @@ func (o benchOptions) validate() ([]int64, error) {
 	return cli.ParseSizes(o.bytes, o.dtype, int64(dtype.Size()))
 }
 
-// command is what every rank runs.
-func (o benchOptions) command(sizes []int64) ([]string, error) {
+// workerCommand returns the command line that every rank runs.
+func (o benchOptions) workerCommand(sizes []int64) ([]string, error) {
 	command := []string{o.python, "-m", "shoal.bench"}
 	if o.python == "" {
 		self, err := os.Executable()
@@ -137,10 +138,11 @@ func (o benchOptions) command(sizes []int64) ([]string, error) {
 	return command, nil
 }
 
-// runBench runs the workers and prints what rank 0 reports, as it comes.
+// runBench runs the workers until they end, and prints to p what rank 0 reports, as it comes. The
+// files of the run are removed, unless a worker has failed.
 func runBench(ctx context.Context, o benchOptions, sizes []int64, stderr io.Writer,
 	p *benchPrinter) error {
-	command, err := o.command(sizes)
+	command, err := o.workerCommand(sizes)
 	if err != nil {
 		return err
 	}
@@ -162,11 +164,11 @@ func runBench(ctx context.Context, o benchOptions, sizes []int64, stderr io.Writ
 		Dir:    dir,
 		Stdout: stderr, // the workers have nothing to say; the result stays clean
 		Stderr: stderr,
-		Kill:   cli.Hurry(ctx),
+		Kill:   cli.SecondSignal(ctx),
 		// rank 0 alone reports, so never two at once
 		OnReport: func(_ int, metrics map[string]float64) {
 			lines = append(lines, newBenchLine(o, metrics))
-			printing = errors.Join(printing, p.print(lines[len(lines)-1]))
+			printing = errors.Join(printing, p.printLine(lines[len(lines)-1]))
 		},
 	})
 	if err == nil || ctx.Err() != nil { // the logs are worth keeping only when a worker failed

@@ -77,7 +77,7 @@ func TestBenchRefusesFlags(t *testing.T) {
 
 func TestBenchCommandOfARank(t *testing.T) {
 	o := benchOptions{n: 2, dtype: "f64", python: "python3", foreign: true, shared: true}
-	got, err := o.command([]int64{8, 4096})
+	got, err := o.workerCommand([]int64{8, 4096})
 	want := []string{"python3", "-m", "shoal.bench", "--dtype", "f64", "--foreign", "--shared", "8",
 		"4096"}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -133,9 +133,9 @@ func TestBenchPlan(t *testing.T) {
 		{4, 1, 53, 500}, {1 << 20, 1000, 53, 500}, {1 << 20, 10000, 53, 200}, {16 << 20, 1, 6, 31},
 		{1 << 30, 1e6, 3, 8},
 	} {
-		warm, counts := benchPlan(c.bytes, time.Duration(c.us)*time.Microsecond)
+		warm, counts := callCounts(c.bytes, time.Duration(c.us)*time.Microsecond)
 		if warm != c.warm || counts != c.counts {
-			t.Errorf("benchPlan(%d, %d µs) = %d, %d, want %d, %d", c.bytes, c.us, warm, counts,
+			t.Errorf("callCounts(%d, %d µs) = %d, %d, want %d, %d", c.bytes, c.us, warm, counts,
 				c.warm, c.counts)
 		}
 	}
@@ -148,7 +148,7 @@ func TestBenchPrinter(t *testing.T) {
 			"verified": 1})
 
 	var out bytes.Buffer
-	if err := (&benchPrinter{out: &out, json: true}).print(line); err != nil {
+	if err := (&benchPrinter{out: &out, json: true}).printLine(line); err != nil {
 		t.Fatal(err)
 	}
 	var got map[string]any
@@ -166,7 +166,7 @@ func TestBenchPrinter(t *testing.T) {
 	table := &benchPrinter{out: &out}
 	line.Verified, line.Shared = false, true
 	for range 2 {
-		if err := table.print(line); err != nil {
+		if err := table.printLine(line); err != nil {
 			t.Fatal(err)
 		}
 	}

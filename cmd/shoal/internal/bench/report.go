@@ -24,7 +24,7 @@ type benchLine struct {
 	Verified      bool    `json:"verified"`
 }
 
-// newBenchLine completes o's part of a line with what rank 0 reported.
+// newBenchLine returns the line of one size from the flags and from what rank 0 reported.
 func newBenchLine(o benchOptions, metrics map[string]float64) benchLine {
 	l := benchLine{
 		N: o.n, DType: o.dtype, Client: "go", Memory: "arena", Shared: o.shared,
@@ -51,7 +51,8 @@ type benchPrinter struct {
 	rows int
 }
 
-func (p *benchPrinter) print(l benchLine) error {
+// printLine prints one line; in a table, the first call prints the heads before it.
+func (p *benchPrinter) printLine(l benchLine) error {
 	if p.json {
 		return json.NewEncoder(p.out).Encode(l)
 	}
@@ -63,19 +64,21 @@ func (p *benchPrinter) print(l benchLine) error {
 		fmt.Fprintf(p.out,
 			"all-reduce, sum of %s, %d processes, client %s, buffers in %s memory%s\n\n", l.DType,
 			l.N, l.Client, l.Memory, result)
-		p.row("size", "median", "p99", "bandwidth", "calls", "verified")
+		p.printRow("size", "median", "p99", "bandwidth", "calls", "verified")
 	}
 	p.rows++
 	verified := "yes"
 	if !l.Verified {
 		verified = "NO"
 	}
-	return p.row(cli.FormatBytes(l.Bytes), cli.FormatMicros(l.MedianUS), cli.FormatMicros(l.P99US),
+	return p.printRow(cli.FormatBytes(l.Bytes), cli.FormatMicros(l.MedianUS),
+		cli.FormatMicros(l.P99US),
 		strconv.FormatFloat(l.BandwidthGBps, 'f', 2, 64)+" GB/s", strconv.Itoa(l.Iterations),
 		verified)
 }
 
-func (p *benchPrinter) row(cells ...any) error {
+// printRow prints one row of the table.
+func (p *benchPrinter) printRow(cells ...any) error {
 	_, err := fmt.Fprintf(p.out, "%10s %12s %12s %13s %7s  %s\n", cells...)
 	return err
 }

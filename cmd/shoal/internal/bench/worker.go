@@ -37,6 +37,7 @@ type payload[T number] struct {
 	starts []int
 }
 
+// newPayload returns the payload of one rank; all ranks draw the same numbers.
 func newPayload[T number](ranks int) *payload[T] {
 	p := &payload[T]{draw: rand.New(rand.NewPCG(1, 1)), pool: make([]T, 2*poolSize),
 		want: make([]T, poolSize), starts: make([]int, ranks)}
@@ -47,7 +48,8 @@ func newPayload[T number](ranks int) *payload[T] {
 	return p
 }
 
-// fill prepares the buffer of one rank for the next call.
+// fill draws where each rank starts, and writes the values of the given rank into x. All ranks must
+// call it equally often.
 func (p *payload[T]) fill(x []T, rank int) {
 	for r := range p.starts {
 		p.starts[r] = p.draw.IntN(poolSize)
@@ -75,9 +77,9 @@ func (p *payload[T]) holdsSum(x []T) bool {
 	return true
 }
 
-// benchPlan says how many calls warm up and how many are measured, for a size in bytes and the time
-// of one call: as many as 512 MiB hold buffers and two seconds hold calls, within bounds.
-func benchPlan(bytes int64, call time.Duration) (warmUp, measured int) {
+// callCounts returns how many calls warm up and how many are measured, for a size in bytes and the
+// time of one call: as many as 512 MiB hold buffers and two seconds hold calls, within bounds.
+func callCounts(bytes int64, call time.Duration) (warmUp, measured int) {
 	most := min(mostCalls, max(fewestCalls, int((512<<20)/(bytes+1))))
 	return 3 + most/10, min(most, max(fewestCalls, int(2*time.Second/max(call, 1))))
 }
@@ -89,9 +91,10 @@ type benchWorker[T number] struct {
 	correct bool
 }
 
-// call refills x, waits for the others, and times one all-reduce into out, which it checks when the
-// others have theirs: until then they need the processors more.
-func (w *benchWorker[T]) call(ctx context.Context, out, x []T) (time.Duration, error) {
+// timeCall refills x, waits for the other ranks, and times one all-reduce into out. It checks the
+// result when the others have theirs, since until then they need the processors more. All ranks
+// call it together.
+func (w *benchWorker[T]) timeCall(ctx context.Context, out, x []T) (time.Duration, error) {
 	w.payload.fill(x, w.job.Rank())
 	if err := client.Barrier(ctx, w.job); err != nil {
 		return 0, err
@@ -107,15 +110,15 @@ func (w *benchWorker[T]) call(ctx context.Context, out, x []T) (time.Duration, e
 }
 
 // measure returns the metrics of one size: bytes, iterations, calls (with those that warm up),
-// median_us, p99_us, verified (0 or 1).
+// median_us, p99_us, verified (0 or 1). All ranks call it together.
 func (w *benchWorker[T]) measure(ctx context.Context, out, x []T, bytes int64) (map[string]float64,
 	error) {
 	w.correct = true
 	var last time.Duration
-	warmUp, _ := benchPlan(bytes, 1)
+	warmUp, _ := callCounts(bytes, 1)
 	for range warmUp {
 		var err error
-		if last, err = w.call(ctx, out, x); err != nil {
+		if last, err = w.timeCall(ctx, out, x); err != nil {
 			return nil, err
 		}
 	}
@@ -123,10 +126,10 @@ func (w *benchWorker[T]) measure(ctx context.Context, out, x []T, bytes int64) (
 	if err := client.AllReduce(ctx, w.job, slowest, collective.Max); err != nil {
 		return nil, err
 	}
-	_, n := benchPlan(bytes, time.Duration(slowest[0]))
+	_, n := callCounts(bytes, time.Duration(slowest[0]))
 	us := make([]float64, n, n+1)
 	for i := range us {
-		took, err := w.call(ctx, out, x)
+		took, err := w.timeCall(ctx, out, x)
 		if err != nil {
 			return nil, err
 		}
@@ -149,7 +152,8 @@ func (w *benchWorker[T]) measure(ctx context.Context, out, x []T, bytes int64) (
 	}, nil
 }
 
-// runBenchWorker measures every size; rank 0 reports.
+// runBenchWorker joins the job and measures every size, together with the other ranks; rank 0
+// reports.
 func runBenchWorker[T number](ctx context.Context, dtype tensor.DType, sizes []int64, foreign,
 	shared bool) error {
 	job, err := client.Join(ctx)
@@ -186,7 +190,8 @@ func runBenchWorker[T number](ctx context.Context, dtype tensor.DType, sizes []i
 	return nil
 }
 
-// newBenchWorkerCommand is the process that `shoal bench allreduce` starts for each rank.
+// newBenchWorkerCommand returns the hidden command that `shoal bench allreduce` starts for each
+// rank.
 func newBenchWorkerCommand() *cobra.Command {
 	var dtype string
 	var foreign, shared bool

@@ -63,7 +63,7 @@ Data and workers are part of this program: nothing is downloaded, and no Python 
 	return cmd
 }
 
-// run trains with one kind of worker after the other.
+// run checks the flags, and then trains with each kind of worker, one after the other.
 func (f *demoFlags) run(ctx context.Context, out io.Writer) error {
 	if f.workers < 1 || f.workers > job.MaxWorkers {
 		return cli.Usagef("-n %d: the number of workers must be from 1 to %d", f.workers,
@@ -72,7 +72,7 @@ func (f *demoFlags) run(ctx context.Context, out io.Writer) error {
 	if f.steps < 1 {
 		return cli.Usagef("--steps %d: the demo takes at least 1 step", f.steps)
 	}
-	workers, err := f.kinds(ctx)
+	workers, err := f.workerKinds(ctx)
 	if err != nil {
 		return err
 	}
@@ -92,9 +92,11 @@ type demoWorker struct {
 	env     map[string]string
 }
 
-func (f *demoFlags) kinds(ctx context.Context) ([]demoWorker, error) {
+// workerKinds returns the programs to train with: this one, or with --python those in Python, whose
+// files it writes.
+func (f *demoFlags) workerKinds(ctx context.Context) ([]demoWorker, error) {
 	if f.python != "" {
-		return pythonDemo(ctx, f.python)
+		return pythonWorkers(ctx, f.python)
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -103,34 +105,34 @@ func (f *demoFlags) kinds(ctx context.Context) ([]demoWorker, error) {
 	return []demoWorker{{name: "go", command: []string{self, "demo", "worker"}}}, nil
 }
 
-// train runs one job while other goroutines show how it is doing, and make it lose and gain
-// workers.
+// train runs one job until it ends, while other goroutines print its progress to view, and make it
+// lose and gain workers.
 func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) error {
 	beside := group.New(ctx)
 	beside.Go("progress", view.run)
-	story := &demoStory{workers: f.workers, steps: f.steps, tell: view.say,
+	story := &demoStory{workers: f.workers, steps: f.steps, tell: view.printAbove,
 		joins: map[int]time.Duration{}}
 	result, err := launcher.Run(ctx, launcher.RunConfig{
 		Spec: job.Spec{Name: "demo-" + w.name, Workers: f.workers,
 			Command: append(w.command, strconv.Itoa(f.steps)), Env: w.env},
 		Stdout: io.Discard, // the logs in the run's directory have it
 		Stderr: view,
-		Kill:   cli.Hurry(ctx),
+		Kill:   cli.SecondSignal(ctx),
 		OnStart: func(_, dir string) {
-			view.started(dir, time.Now())
+			view.setStarted(dir, time.Now())
 			beside.Go("story", func(ctx context.Context) error { return story.play(ctx, dir) })
 		},
 		OnJoin: func(worker int, _ string) {
 			if worker < f.workers {
-				view.joined(time.Now())
+				view.setJoined(time.Now())
 			}
 		},
 		OnReport: func(worker int, metrics map[string]float64) {
 			if _, progress := metrics["loss"]; progress {
-				view.reported(metrics, time.Now())
+				view.setProgress(metrics, time.Now())
 			} else {
-				story.reported(worker, metrics)
-				view.sized(metrics)
+				story.addReport(worker, metrics)
+				view.setSize(metrics)
 			}
 		},
 	})
@@ -139,12 +141,13 @@ func (f *demoFlags) train(ctx context.Context, w demoWorker, view *demoView) err
 		err = went
 	}
 	if err != nil {
-		view.abandon()
+		view.endLine()
 		return err
 	}
-	return view.finish(result.Seconds, story.outcome())
+	return view.printOutcome(result.Seconds, story.outcome())
 }
 
+// newDemoWorkerCommand returns the hidden command that shoal demo starts as a worker.
 func newDemoWorkerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "worker STEPS",

@@ -36,8 +36,8 @@ func TestMain(m *testing.M) {
 func testView(out io.Writer, f demoFlags) *demoView {
 	f.workers, f.steps = 4, 100
 	v := newDemoView(out, &f, "go")
-	v.started("/runs/demo-go", time.Unix(0, 0))
-	v.joined(time.Unix(1, 0))
+	v.setStarted("/runs/demo-go", time.Unix(0, 0))
+	v.setJoined(time.Unix(1, 0))
 	return v
 }
 
@@ -50,14 +50,14 @@ func TestDemoViewOfLines(t *testing.T) {
 	v := testView(&out, demoFlags{})
 	for second := range 4 {
 		if second == 2 {
-			v.reported(report(50, 6400, 0.5, 0.75), time.Unix(3, 0))
+			v.setProgress(report(50, 6400, 0.5, 0.75), time.Unix(3, 0))
 		}
 		if err := v.show(time.Unix(int64(second), 0)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	v.reported(report(100, 12800, 0.25, 0.984), time.Unix(4, 0))
-	if err := v.finish(5.04, outcome{members: 4, equal: true}); err != nil {
+	v.setProgress(report(100, 12800, 0.25, 0.984), time.Unix(4, 0))
+	if err := v.printOutcome(5.04, outcome{members: 4, equal: true}); err != nil {
 		t.Fatal(err)
 	}
 	want := `Handwritten digits, 4 workers in Go
@@ -76,12 +76,12 @@ func TestDemoViewOnATerminal(t *testing.T) {
 	var out bytes.Buffer
 	v := testView(&out, demoFlags{})
 	v.terminal = true
-	v.reported(report(50, 6400, 0.5, 0.75), time.Unix(3, 0))
+	v.setProgress(report(50, 6400, 0.5, 0.75), time.Unix(3, 0))
 	if err := v.show(time.Unix(3, 0)); err != nil {
 		t.Fatal(err)
 	}
-	v.reported(report(100, 12800, 0.25, 0.984), time.Unix(5, 0))
-	if err := v.finish(5, outcome{members: 4}); err != nil {
+	v.setProgress(report(100, 12800, 0.25, 0.984), time.Unix(5, 0))
+	if err := v.printOutcome(5, outcome{members: 4}); err != nil {
 		t.Fatal(err)
 	}
 	// The half-way line must be wiped away, not followed by a new line.
@@ -94,7 +94,7 @@ func TestDemoViewOnATerminal(t *testing.T) {
 func TestDemoViewLeavesOutWhatIsNotANumber(t *testing.T) {
 	var out bytes.Buffer
 	v := testView(&out, demoFlags{json: true})
-	v.reported(report(50, 6400, math.NaN(), 0.1), time.Unix(3, 0))
+	v.setProgress(report(50, 6400, math.NaN(), 0.1), time.Unix(3, 0))
 	if err := v.show(time.Unix(3, 500e6)); err != nil {
 		t.Fatal(err)
 	}
@@ -106,8 +106,8 @@ func TestDemoViewLeavesOutWhatIsNotANumber(t *testing.T) {
 
 func TestDemoThatStopsReporting(t *testing.T) {
 	v := testView(io.Discard, demoFlags{})
-	v.reported(report(50, 6400, 0.5, 0.75), time.Unix(3, 0))
-	if err := v.finish(5, outcome{members: 4}); err == nil ||
+	v.setProgress(report(50, 6400, 0.5, 0.75), time.Unix(3, 0))
+	if err := v.printOutcome(5, outcome{members: 4}); err == nil ||
 		!strings.Contains(err.Error(), "step 50 of 100") {
 		t.Errorf("finish = %v, want an error about step 50 of 100", err)
 	}
@@ -153,23 +153,23 @@ func TestDemoStory(t *testing.T) {
 	}
 	s := demoStory{workers: 3, steps: 100, victim: 1, after: 1, killed: start,
 		ordered: start.Add(time.Second), joins: map[int]time.Duration{}}
-	s.reported(0, change(1, -500, 0))
-	s.reported(0, change(2, 7, 2000))
-	s.reported(2, change(2, 6, 2000))
-	s.reported(0, change(3, 1100, 2000))
-	s.reported(4, change(3, 1200, 0))
-	s.reported(3, change(3, 1100, 0))
-	s.reported(3, change(4, 1300, 0))
-	s.reported(4, end(70, 0, 5)) // released before the end
+	s.addReport(0, change(1, -500, 0))
+	s.addReport(0, change(2, 7, 2000))
+	s.addReport(2, change(2, 6, 2000))
+	s.addReport(0, change(3, 1100, 2000))
+	s.addReport(4, change(3, 1200, 0))
+	s.addReport(3, change(3, 1100, 0))
+	s.addReport(3, change(4, 1300, 0))
+	s.addReport(4, end(70, 0, 5)) // released before the end
 	for worker := range 3 {
-		s.reported(worker, end(100, 0, 7))
+		s.addReport(worker, end(100, 0, 7))
 	}
 	want := outcome{handedOn: 32, recoverMS: []float64{5}, joinMS: []float64{100, 200}, equal: true,
 		members: 3}
 	if d := cmp.Diff(want, s.outcome(), cmp.AllowUnexported(outcome{})); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	s.reported(3, end(100, 2, 8))
+	s.addReport(3, end(100, 2, 8))
 	if o := s.outcome(); o.equal || o.samplesLost != 2 ||
 		!strings.Contains(o.String(),
 			"samples lost 2, samples repeated 0; parameters not the same") {

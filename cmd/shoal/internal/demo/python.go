@@ -12,9 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// pythonDemo returns the workers in Python, after a look whether the interpreter has what they
-// need.
-func pythonDemo(ctx context.Context, python string) ([]demoWorker, error) {
+// pythonWorkers returns the workers in Python. It fails if the interpreter does not find the
+// packages that they need, and writes their scripts and data.
+func pythonWorkers(ctx context.Context, python string) ([]demoWorker, error) {
 	env := cli.PythonEnv()
 	if err := cli.CheckPython(ctx, python, env, "shoal", "numpy", "torch"); err != nil {
 		return nil, err
@@ -32,8 +32,8 @@ func pythonDemo(ctx context.Context, python string) ([]demoWorker, error) {
 	return workers, nil
 }
 
-// writeExamples puts the scripts and their data beside the directories of the runs, where they can
-// be read and copied.
+// writeExamples writes the scripts and their data into a folder beside the directories of the runs,
+// where people can read and copy them, and returns the folder.
 func writeExamples() (dir string, err error) {
 	runs, err := launcher.RunsDir()
 	if err != nil {
@@ -52,7 +52,7 @@ func writeExamples() (dir string, err error) {
 	})
 }
 
-// replaceFile writes a file that another demo may be reading at this moment.
+// replaceFile writes a file with one rename, since another demo may be reading it at this moment.
 func replaceFile(path string, text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

@@ -27,7 +27,8 @@ const (
 
 // demoStory kills a worker of a job that trains and orders new ones, from outside, as anybody
 // could; and puts together what the workers report about it. Every worker says when it has made the
-// first step with new members, and at the end what its audit found.
+// first step with new members, and at the end what its audit found. Several goroutines may use it
+// at once.
 type demoStory struct {
 	workers, steps int               // number of workers at the start, and of steps in all
 	tell           func(line string) // shows a line to the people who watch
@@ -42,17 +43,18 @@ type demoStory struct {
 	ended   []map[string]float64  // the last report of each worker
 }
 
-// play runs beside the job until there is nothing more to do or the job has ended.
+// play kills a worker of the job of the run in dir, and orders new ones, each when the job has come
+// to its share of the steps. It returns after that, or when the job has ended.
 func (s *demoStory) play(ctx context.Context, dir string) error {
 	j, err := control.Find(ctx, dir)
 	if err == nil && s.workers > 1 {
-		if err = s.reach(ctx, j, demoKillAt); err == nil {
-			err = s.kill(j)
+		if err = s.waitForShare(ctx, j, demoKillAt); err == nil {
+			err = s.killMember(j)
 		}
 	}
 	if err == nil {
-		if err = s.reach(ctx, j, demoOrderAt); err == nil {
-			err = s.order(ctx, j)
+		if err = s.waitForShare(ctx, j, demoOrderAt); err == nil {
+			err = s.orderWorkers(ctx, j)
 		}
 	}
 	var unknown *control.Unknown
@@ -62,8 +64,9 @@ func (s *demoStory) play(ctx context.Context, dir string) error {
 	return err
 }
 
-// reach waits until a share of the steps is done and no change is under way.
-func (s *demoStory) reach(ctx context.Context, j *control.Job, share float64) error {
+// waitForShare polls the job until the given share of the steps is done and no change of members is
+// under way.
+func (s *demoStory) waitForShare(ctx context.Context, j *control.Job, share float64) error {
 	return cli.Poll(ctx, func() (bool, error) {
 		err := j.Refresh(ctx)
 		var refusal *control.Refusal
@@ -74,8 +77,8 @@ func (s *demoStory) reach(ctx context.Context, j *control.Job, share float64) er
 	})
 }
 
-// kill ends one of the workers, wherever in its step it is.
-func (s *demoStory) kill(j *control.Job) error {
+// killMember kills a random member, wherever it is in its step; not the last one.
+func (s *demoStory) killMember(j *control.Job) error {
 	members := slices.DeleteFunc(slices.Clone(j.Workers), func(w api.Worker) bool {
 		return !w.Running || w.Rank < 0
 	})
@@ -93,8 +96,8 @@ func (s *demoStory) kill(j *control.Job) error {
 	return nil
 }
 
-// order asks for more workers.
-func (s *demoStory) order(ctx context.Context, j *control.Job) error {
+// orderWorkers asks the job for demoJoiners more workers.
+func (s *demoStory) orderWorkers(ctx context.Context, j *control.Job) error {
 	s.mu.Lock()
 	s.ordered = time.Now()
 	s.mu.Unlock()
@@ -102,8 +105,8 @@ func (s *demoStory) order(ctx context.Context, j *control.Job) error {
 	return j.Resize(ctx, j.Size+demoJoiners, "shoal demo")
 }
 
-// reported takes a worker's report that is no progress: of a change, or the last one.
-func (s *demoStory) reported(worker int, m map[string]float64) {
+// addReport records a worker's report of a change of members, or its last report. It keeps the map.
+func (s *demoStory) addReport(worker int, m map[string]float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, isChange := m["at_us"]
@@ -134,8 +137,7 @@ type outcome struct {
 	members int // number of members at the end
 }
 
-// outcome takes the worst of what the audits found; those of members that were there to the end
-// count.
+// outcome returns the worst of what the audits of the members at the end have found.
 func (s *demoStory) outcome() outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +168,7 @@ func (s *demoStory) outcome() outcome {
 	return o
 }
 
-// String tells the outcome in a few lines.
+// String returns the outcome in a few lines.
 func (o *outcome) String() string {
 	var b strings.Builder
 	for _, ms := range o.recoverMS {

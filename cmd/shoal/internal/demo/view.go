@@ -49,7 +49,7 @@ type demoState struct {
 }
 
 // demoView shows one run of the demo. Writing to it puts a text above the line that rewrites
-// itself.
+// itself. Several goroutines may use it at once.
 type demoView struct {
 	out      io.Writer
 	json     bool
@@ -66,14 +66,16 @@ type demoView struct {
 	showing bool    // a line stands on the terminal
 }
 
+// newDemoView returns the view of a run with one kind of worker. It prints nothing yet.
 func newDemoView(out io.Writer, f *demoFlags, worker string) *demoView {
 	return &demoView{out: out, json: f.json, terminal: !f.json &&
-		cli.Colorful(out), start: time.Now(),
+		cli.WantsColor(out), start: time.Now(),
 		state: demoState{Worker: worker, Steps: f.steps, Workers: f.workers}}
 }
 
-// started notes that the workers were started.
-func (v *demoView) started(dir string, now time.Time) {
+// setStarted records when the workers were started and where the files of the run are, and prints a
+// title.
+func (v *demoView) setStarted(dir string, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.state.RunDir, v.start = dir, now
@@ -84,19 +86,20 @@ func (v *demoView) started(dir string, now time.Time) {
 	}
 }
 
-// joined notes that one of the first workers has joined.
-func (v *demoView) joined(now time.Time) {
+// setJoined records when one of the first workers has joined.
+func (v *demoView) setJoined(now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.since = now
 }
 
-// reported notes a worker's report of its progress.
-func (v *demoView) reported(metrics map[string]float64, now time.Time) {
+// setProgress records a worker's report of its progress, for show to print.
+func (v *demoView) setProgress(metrics map[string]float64, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.state.Step = int(metrics["step"])
-	v.state.Loss, v.state.Accuracy = finite(metrics, "loss"), finite(metrics, "accuracy")
+	v.state.Loss, v.state.Accuracy = finiteMetric(metrics, "loss"),
+		finiteMetric(metrics, "accuracy")
 	if trained := now.Sub(v.since).Seconds(); trained > 0 {
 		rate := math.Round((metrics["samples"] - v.before) / trained)
 		v.state.SamplesPer = &rate
@@ -107,8 +110,8 @@ func (v *demoView) reported(metrics map[string]float64, now time.Time) {
 	v.dirty = true
 }
 
-// sized notes how many workers the job has now.
-func (v *demoView) sized(metrics map[string]float64) {
+// setSize records how many workers the job has now, if the metrics say that.
+func (v *demoView) setSize(metrics map[string]float64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if n := int(metrics["workers"]); n > 0 {
@@ -116,24 +119,24 @@ func (v *demoView) sized(metrics map[string]float64) {
 	}
 }
 
-// say puts a line above the state.
-func (v *demoView) say(line string) {
+// printAbove prints a line above the state; nothing with --json.
+func (v *demoView) printAbove(line string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.clear(); !v.json {
+	if v.clearLine(); !v.json {
 		fmt.Fprintln(v.out, line)
 	}
 }
 
-// finite returns a metric; nil = it is not there, or not finite.
-func finite(metrics map[string]float64, name string) *float64 {
+// finiteMetric returns a metric; nil if it is missing or not finite.
+func finiteMetric(metrics map[string]float64, name string) *float64 {
 	if x, known := metrics[name]; known && !math.IsNaN(x) && !math.IsInf(x, 0) {
 		return &x
 	}
 	return nil
 }
 
-// run shows the state until ctx ends.
+// run prints the state at regular intervals until ctx ends.
 func (v *demoView) run(ctx context.Context) error {
 	every := demoLines
 	if v.terminal {
@@ -159,7 +162,7 @@ func (v *demoView) show(now time.Time) error {
 	defer v.mu.Unlock()
 	if v.json {
 		v.state.Seconds = now.Sub(v.start).Seconds()
-		return v.encode()
+		return v.printJSON()
 	}
 	if !v.dirty {
 		return nil
@@ -173,14 +176,14 @@ func (v *demoView) show(now time.Time) error {
 	return err
 }
 
-// encode prints the state as a JSON object; v.mu is held.
-func (v *demoView) encode() error {
+// printJSON prints the state as a JSON object; v.mu is held.
+func (v *demoView) printJSON() error {
 	s := v.state
 	s.Seconds = math.Round(1000*s.Seconds) / 1000
 	return json.NewEncoder(v.out).Encode(s)
 }
 
-// String is the state in less than 80 characters.
+// String returns the state in less than 80 characters.
 func (s demoState) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "step %d/%d", s.Step, s.Steps)
@@ -197,13 +200,14 @@ func (s demoState) String() string {
 	return b.String()
 }
 
-// finish shows how it ended, and what came of the workers that were lost and gained.
-func (v *demoView) finish(seconds float64, o outcome) error {
+// printOutcome prints the result of a run that took so many seconds, and what came of the workers
+// that were lost and gained. It fails when the workers did not report their last step.
+func (v *demoView) printOutcome(seconds float64, o outcome) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	s := &v.state
 	if s.Step != s.Steps || s.Accuracy == nil {
-		v.clear()
+		v.clearLine()
 		return fmt.Errorf("the workers ended well, but their last report is of step %d of %d; "+
 			"their output is in %s", s.Step, s.Steps, s.RunDir)
 	}
@@ -212,9 +216,9 @@ func (v *demoView) finish(seconds float64, o outcome) error {
 		&o.samplesLost, &o.samplesRepeated
 	s.RecoverMS, s.JoinMS, s.ParametersEqual = o.recoverMS, o.joinMS, &o.equal
 	if v.json {
-		return v.encode()
+		return v.printJSON()
 	}
-	if v.clear(); v.dirty {
+	if v.clearLine(); v.dirty {
 		fmt.Fprintln(v.out, s)
 	}
 	fmt.Fprintf(v.out, "test accuracy %.1f %% after %d steps by %s in %.1f s\n", 100**s.Accuracy,
@@ -224,8 +228,9 @@ func (v *demoView) finish(seconds float64, o outcome) error {
 	return err
 }
 
-// abandon leaves the last state on the screen, above whatever comes next.
-func (v *demoView) abandon() {
+// endLine leaves the last state on the terminal and goes to the next line, for what else is
+// printed.
+func (v *demoView) endLine() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.showing {
@@ -234,17 +239,17 @@ func (v *demoView) abandon() {
 	v.showing = false
 }
 
-// Write passes on what the workers and the agent say on their error streams.
+// Write passes what the workers and the agent write to their error streams on to that of this
+// process.
 func (v *demoView) Write(text []byte) (int, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.clear()
+	v.clearLine()
 	return os.Stderr.Write(text)
 }
 
-// clear takes the line that rewrites itself off the terminal, and has it shown again later; v.mu is
-// held.
-func (v *demoView) clear() {
+// clearLine erases the line that rewrites itself, and has show print it again; v.mu is held.
+func (v *demoView) clearLine() {
 	if v.showing {
 		fmt.Fprint(v.out, "\r\x1b[K")
 		v.showing, v.dirty = false, true

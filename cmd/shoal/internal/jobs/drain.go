@@ -30,14 +30,15 @@ HOST is a name that shoal ps JOB shows, or the name that the host has for itself
 		Example: `  shoal drain train node3
   shoal ps train                           shows the hosts of the job
   shoal drain ~/.local/state/shoal/runs/train node3`,
-		Args:              jobAndHost,
+		Args:              requireJobAndHost,
 		ValidArgsFunction: completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			j, err := control.Find(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
-			if err := j.Drain(cmd.Context(), args[1], myself()); errors.Is(err, control.ErrEnded) {
+			if err := j.Drain(cmd.Context(), args[1], requester()); errors.Is(err,
+				control.ErrEnded) {
 				return fmt.Errorf("job %s has ended", j.Name)
 			} else if err != nil {
 				return fmt.Errorf("host %s keeps its workers: %w", args[1], err)
@@ -53,8 +54,9 @@ HOST is a name that shoal ps JOB shows, or the name that the host has for itself
 	}
 }
 
-// jobAndHost asks for both; to who gives one of them it says what the whole command is.
-func jobAndHost(cmd *cobra.Command, args []string) error {
+// requireJobAndHost fails unless args are a job and a host. Where one of them is missing, it asks
+// the launchers of this machine which jobs run, and its error shows the whole command.
+func requireJobAndHost(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		jobs, _ := control.List(cmd.Context()) // without an answer the general words do
 		for _, j := range jobs {

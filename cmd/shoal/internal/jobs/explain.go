@@ -44,10 +44,13 @@ JOB is the name of a running job, else of its newest run, or the directory of a 
 	return cmd
 }
 
+// explain prints the changes of the run in dir to out, and then either whom the workers of its job
+// wait for, or how the run has ended. live is nil for a job that does not run. silent is the error
+// of findRun about launchers that do not answer; it is returned for a run without a result.
 func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON bool) error {
 	ledger := &tail{path: launcher.Ledger(dir)}
 	if asJSON {
-		return ledger.entries(func(e launcher.Entry) error { return showEntry(out, e, true) })
+		return ledger.readEntries(func(e launcher.Entry) error { return showEntry(out, e, true) })
 	}
 	record, err := launcher.ReadRecord(dir)
 	if err != nil {
@@ -60,19 +63,20 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 	fmt.Fprintf(out, "job %s: %s of %s, started %s\n", record.Spec.Name,
 		plural.Of(record.Spec.Workers, "worker"), command,
 		record.Started.Local().Format(time.DateTime))
-	err = ledger.entries(func(e launcher.Entry) error {
+	err = ledger.readEntries(func(e launcher.Entry) error {
 		_, err := fmt.Fprintf(out, "  %9s  %s%s\n",
 			fmt.Sprintf("+%.2f s", e.Time.Sub(record.Started).Seconds()), e.Event,
-			whoMoved(e.Event))
+			listMoved(e.Event))
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	if live != nil {
-		_, err = fmt.Fprintf(out, "it is %s: %s workers, step %s\n", live.State, size(live.Job),
-			step(live.Job, reported(live.Job)))
-		return errors.Join(err, tellHeld(out, live.Job), tellWaits(out, live.Job, time.Now(), true))
+		_, err = fmt.Fprintf(out, "it is %s: %s workers, step %s\n", live.State, sizeText(live.Job),
+			stepText(live.Job, newestMetrics(live.Job)))
+		return errors.Join(err, printNeed(out, live.Job),
+			printWaits(out, live.Job, time.Now(), true))
 	}
 	result, err := launcher.ReadResult(dir)
 	switch {
@@ -83,12 +87,13 @@ func explain(out io.Writer, dir string, live *control.Job, silent error, asJSON 
 		_, err = fmt.Fprintf(out, "it has no result: its launcher was killed\n")
 		return err
 	}
-	_, err = fmt.Fprintln(out, ended(result))
+	_, err = fmt.Fprintln(out, resultText(result))
 	return err
 }
 
-// whoMoved names the workers that an event is about.
-func whoMoved(e agent.Event) string {
+// listMoved returns the workers that an event is about, as in " (joined 3, lost 1)", or "" for
+// none.
+func listMoved(e agent.Event) string {
 	var parts []string
 	for _, part := range []struct {
 		what    string

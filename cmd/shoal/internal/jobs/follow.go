@@ -9,13 +9,13 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// tail reads what is appended to a file by and by.
+// tail reads what is appended to a file by and by. One goroutine uses it.
 type tail struct {
 	path   string
 	offset int64 // number of bytes from the start that need not come again
 }
 
-// newTail makes a tail that begins behind what the file has now.
+// newTail returns a tail that begins after what the file holds now.
 func newTail(path string) *tail {
 	t := &tail{path: path}
 	if info, err := os.Stat(path); err == nil {
@@ -24,9 +24,10 @@ func newTail(path string) *tail {
 	return t
 }
 
-// read hands what is new to take, piece by piece; take says how much of it need not come again. A
-// file that does not exist has nothing new.
-func (t *tail) read(take func(piece []byte) (int, error)) error {
+// readNew opens the file, passes what is new in it to use, piece by piece, and closes it. use
+// returns the number of bytes that it is done with, and the other bytes come again; it must not
+// keep the piece. A file that does not exist has nothing new.
+func (t *tail) readNew(use func(piece []byte) (int, error)) error {
 	f, err := os.Open(t.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -41,7 +42,7 @@ func (t *tail) read(take func(piece []byte) (int, error)) error {
 		taken := 0
 		if n > 0 {
 			var fault error
-			if taken, fault = take(buf[:n]); fault != nil {
+			if taken, fault = use(buf[:n]); fault != nil {
 				return fault
 			}
 			t.offset += int64(taken)
@@ -55,9 +56,9 @@ func (t *tail) read(take func(piece []byte) (int, error)) error {
 	}
 }
 
-// entries hands the new lines of a run's ledger to show.
-func (t *tail) entries(show func(e launcher.Entry) error) error {
-	return t.read(func(piece []byte) (int, error) {
+// readEntries calls show with each new entry of a ledger, until show fails.
+func (t *tail) readEntries(show func(e launcher.Entry) error) error {
+	return t.readNew(func(piece []byte) (int, error) {
 		list, n, err := launcher.ParseLedger(piece)
 		for _, e := range list {
 			if err == nil {

@@ -34,15 +34,16 @@ type atGoal struct {
 	Seconds    float64 `json:"seconds"`
 }
 
-// pursue asks the job, and shows each of its changes until it has what it was asked for.
-func (g *goal) pursue(ctx context.Context, out io.Writer) error {
+// askAndWait asks the job for the goal, and then polls the job and prints each of its changes to
+// out, until the job has what it was asked for, will not get it, or ctx ends.
+func (g *goal) askAndWait(ctx context.Context, out io.Writer) error {
 	j, ledger, start := g.job, newTail(launcher.Ledger(g.job.Dir)), time.Now()
 	if err := g.ask(); err != nil || g.noWait {
 		return err
 	}
 	err := cli.Poll(ctx, func() (bool, error) {
 		err := j.Refresh(ctx)
-		if shown := ledger.entries(func(e launcher.Entry) error {
+		if shown := ledger.readEntries(func(e launcher.Entry) error {
 			return showEntry(out, e, g.json)
 		}); shown != nil {
 			return false, shown
@@ -73,7 +74,7 @@ func (g *goal) pursue(ctx context.Context, out io.Writer) error {
 	return err
 }
 
-// showEntry prints one entry of the ledger.
+// showEntry prints one entry of the ledger to out.
 func showEntry(out io.Writer, e launcher.Entry, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(out).Encode(e)

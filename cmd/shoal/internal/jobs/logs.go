@@ -70,8 +70,9 @@ several hosts, the host that leads the job has the output of all workers since i
 	return cmd
 }
 
-// findRun finds the directory of a run, and its job if that still runs. silent is about launchers
-// that do not answer, where the run has no result: one of them may have its job.
+// findRun finds the directory of a run, and the job if it still runs; live is nil otherwise. It
+// asks the launchers of this machine. silent is the error about launchers that do not answer, where
+// the run has no result: one of them may have its job.
 func findRun(ctx context.Context, name string) (dir string, live *control.Job, silent, err error) {
 	live, err = control.Find(ctx, name)
 	var unknown *control.Unknown
@@ -101,7 +102,8 @@ func findRun(ctx context.Context, name string) (dir string, live *control.Job, s
 	return dir, live, silent, nil
 }
 
-// completeRuns offers the names of the running jobs and of those that have ended.
+// completeRuns completes a command line with the names of the running jobs and of those that have
+// ended.
 func completeRuns(cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
 	cobra.ShellCompDirective) {
 	names, directive := completeJobs(cmd, args, word)
@@ -138,8 +140,8 @@ type logReader struct {
 func (l *logs) run(ctx context.Context, live *control.Job) error {
 	return cli.Poll(ctx, func() (bool, error) {
 		// Asked before the logs are read: what a run that is over has written is all there.
-		over := !l.follow || live == nil || hasResult(l.dir) || launcherGone(live)
-		if err := l.show(); err != nil {
+		over := !l.follow || live == nil || hasResult(l.dir) || launcherHasEnded(live)
+		if err := l.printNew(); err != nil {
 			return false, err
 		}
 		if over {
@@ -161,9 +163,9 @@ func hasResult(dir string) bool {
 	return err == nil
 }
 
-// show prints what is new in every log.
-func (l *logs) show() error {
-	workers, err := l.workers()
+// printNew prints to out what the logs hold that was not printed before.
+func (l *logs) printNew() error {
+	workers, err := l.workersToShow()
 	if err != nil {
 		return err
 	}
@@ -172,11 +174,11 @@ func (l *logs) show() error {
 		if r == nil {
 			r = &logReader{tail: tail{path: filepath.Join(l.dir, logName(worker))},
 				lines: proc.Lines{Emit: func(line []byte) {
-					l.emit(worker, line)
+					l.printLine(worker, line)
 				}}}
 			l.readers[worker] = r
 		}
-		err := r.tail.read(func(piece []byte) (int, error) {
+		err := r.tail.readNew(func(piece []byte) (int, error) {
 			if l.rank >= 0 && !l.json {
 				return l.out.Write(piece)
 			}
@@ -190,9 +192,10 @@ func (l *logs) show() error {
 	return nil
 }
 
-// workers lists those whose output is there and wanted, ascending. Not all need be there: the host
-// that leads has all that was said while it did, the others their own workers.
-func (l *logs) workers() (list []int, err error) {
+// workersToShow lists in ascending order the workers that have a log in the directory and that
+// --rank selects. Not all workers of the job need have one: the host that leads has the output of
+// all from the time when it leads, the other hosts that of their own workers.
+func (l *logs) workersToShow() (list []int, err error) {
 	entries, err := os.ReadDir(l.dir)
 	if err != nil {
 		return nil, err
@@ -208,11 +211,11 @@ func (l *logs) workers() (list []int, err error) {
 	return list, nil
 }
 
-// logName is the name of the file with the output of a worker.
+// logName returns the name of the file with the output of a worker.
 func logName(worker int) string { return fmt.Sprintf("rank-%d.log", worker) }
 
-// emit prints a line of a worker's output.
-func (l *logs) emit(worker int, line []byte) {
+// printLine prints a line of a worker's output to out. The first error stays in l.err.
+func (l *logs) printLine(worker int, line []byte) {
 	var err error
 	if l.json {
 		err = json.NewEncoder(l.out).Encode(struct {

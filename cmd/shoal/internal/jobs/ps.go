@@ -72,6 +72,8 @@ JOB is the name of a running job, or the directory of its run.
 	return cmd
 }
 
+// showJobs prints a table of jobs to out, with a line below it for each job that needs attention,
+// or as JSON an object a job.
 func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 	rows := [][]string{
 		{"JOB", "WORKERS", "SPARES", "GENERATION", "STEP", "STATE", "SINCE", "LOSS", "ACCURACY",
@@ -83,12 +85,13 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 			}
 			continue
 		}
-		m := reported(j.Job)
+		m := newestMetrics(j.Job)
 		rows = append(rows,
-			[]string{j.Name, size(j.Job), spares(j.Job), dash(j.Generation), step(j.Job, m),
-				string(j.State), since(j.Started, time.Now()),
-				metric(m, "loss", "%.4g"), metric(m, "accuracy", "%.4g"),
-				metric(m, "samples_per_s", "%.0f"), j.Dir})
+			[]string{j.Name, sizeText(j.Job), sparesText(j.Job), numberOrDash(j.Generation),
+				stepText(j.Job, m),
+				string(j.State), timeOrDate(j.Started, time.Now()),
+				metricText(m, "loss", "%.4g"), metricText(m, "accuracy", "%.4g"),
+				metricText(m, "samples_per_s", "%.0f"), j.Dir})
 	}
 	if asJSON {
 		return nil
@@ -97,16 +100,17 @@ func showJobs(out io.Writer, jobs []*control.Job, asJSON bool) error {
 		return err
 	}
 	for _, j := range jobs {
-		if err := errors.Join(tellBack(out, j.Job), tellHeld(out, j.Job),
-			tellUnusual(out, j.Job, time.Now())); err != nil {
+		if err := errors.Join(printRollback(out, j.Job), printNeed(out, j.Job),
+			printStall(out, j.Job, time.Now())); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tellBack says of a job that it goes back to a checkpoint, or how it last has.
-func tellBack(out io.Writer, j api.Job) (err error) {
+// printRollback prints to out that a job goes back to a checkpoint, or how it last has; nothing for
+// any other job.
+func printRollback(out io.Writer, j api.Job) (err error) {
 	switch {
 	case j.RollbackReason != "":
 		_, err = fmt.Fprintf(out, "%s: goes back to a checkpoint, on mesh %s: %s\n", j.Name,
@@ -117,6 +121,8 @@ func tellBack(out io.Writer, j api.Job) (err error) {
 	return err
 }
 
+// showWorkers prints a table of the workers of a job to out, with what else is to be known of the
+// job below it, or as JSON an object a worker.
 func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 	rows := [][]string{{"WORKER", "RANK", "HOST", "PID", "STATE", "REPORTED"}}
 	for _, w := range j.Workers {
@@ -136,7 +142,7 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 		case w.Waiting:
 			state = "waiting"
 		case w.Awaited != nil:
-			state = "waited for, " + waited(w.Awaited, time.Now())
+			state = "waited for, " + waitedFor(w.Awaited, time.Now())
 		}
 		var last []string
 		for _, key := range slices.Sorted(maps.Keys(w.Metrics)) {
@@ -153,21 +159,22 @@ func showWorkers(out io.Writer, j api.Job, asJSON bool) error {
 	if asJSON {
 		return nil
 	}
-	return errors.Join(cli.Table(out, rows), tellHosts(out, j), tellBack(out, j), tellHeld(out, j),
-		tellWaits(out, j, time.Now(), false))
+	return errors.Join(cli.Table(out, rows), printHosts(out, j), printRollback(out, j),
+		printNeed(out, j),
+		printWaits(out, j, time.Now(), false))
 }
 
-// tellHosts lists the hosts of a job on several.
-func tellHosts(out io.Writer, j api.Job) (err error) {
+// printHosts prints to out the hosts of a job that has several.
+func printHosts(out io.Writer, j api.Job) (err error) {
 	if len(j.Hosts) > 1 {
 		_, err = fmt.Fprintf(out, "hosts: %s; led from %s\n", strings.Join(j.Hosts, ", "), j.Head)
 	}
 	return err
 }
 
-// reported is what the member with the lowest rank reported last; before the job has members, what
-// any worker did.
-func reported(j api.Job) (m api.Metrics) {
+// newestMetrics returns what the member with the lowest rank reported last, or as long as the job
+// has no members what any worker did; nil if nobody has reported.
+func newestMetrics(j api.Job) (m api.Metrics) {
 	lowest := -1
 	for _, w := range j.Workers {
 		if len(w.Metrics) > 0 && (m == nil || w.Rank >= 0 && (lowest < 0 || w.Rank < lowest)) {
@@ -177,28 +184,34 @@ func reported(j api.Job) (m api.Metrics) {
 	return m
 }
 
-func size(j api.Job) string {
+// sizeText returns the number of members, and after a slash the number that the job should have.
+func sizeText(j api.Job) string {
 	if j.Generation == 0 { // nobody counts members yet
 		return fmt.Sprintf("%d/%d", j.Alive(), j.Want)
 	}
 	return fmt.Sprintf("%d/%d", j.Size, j.Want)
 }
 
-func spares(j api.Job) string {
+// sparesText returns the number of spares that wait, and after a slash the number that the job
+// should have; "-" for a job without spares.
+func sparesText(j api.Job) string {
 	if j.Spares == 0 {
 		return "-"
 	}
 	return fmt.Sprintf("%d/%d", j.Waiting()-j.Entering, j.Spares)
 }
 
-func step(j api.Job, m api.Metrics) string {
+// stepText returns the number of committed steps, or for a job that does not train in steps the
+// step that its workers have reported.
+func stepText(j api.Job, m api.Metrics) string {
 	if j.Elastic {
 		return strconv.FormatUint(j.Steps, 10)
 	}
-	return metric(m, "step", "%.0f")
+	return metricText(m, "step", "%.0f")
 }
 
-func metric(m api.Metrics, key, format string) string {
+// metricText returns a metric in the given format, or "-" if it is missing.
+func metricText(m api.Metrics, key, format string) string {
 	x, ok := m[key]
 	if !ok {
 		return "-"
@@ -206,15 +219,17 @@ func metric(m api.Metrics, key, format string) string {
 	return fmt.Sprintf(format, x)
 }
 
-func dash(n uint64) string {
+// numberOrDash returns n in decimal digits, or "-" for 0.
+func numberOrDash(n uint64) string {
 	if n == 0 {
 		return "-"
 	}
 	return strconv.FormatUint(n, 10)
 }
 
-// since is the time of day, or the day when that is not today's.
-func since(t, now time.Time) string {
+// timeOrDate returns the time of day of t, or if that was on another day than now its date and
+// time.
+func timeOrDate(t, now time.Time) string {
 	t, now = t.Local(), now.Local()
 	if t.YearDay() == now.YearDay() && t.Year() == now.Year() {
 		return t.Format("15:04:05")
@@ -222,7 +237,8 @@ func since(t, now time.Time) string {
 	return t.Format("2006-01-02 15:04")
 }
 
-// completeJobs offers the names of the running jobs as the first argument.
+// completeJobs completes the first argument of a command with the names of the running jobs, for
+// which it asks the launchers of this machine.
 func completeJobs(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion,
 	cobra.ShellCompDirective) {
 	var names []cobra.Completion
@@ -231,14 +247,15 @@ func completeJobs(cmd *cobra.Command, args []string, _ string) ([]cobra.Completi
 		for _, j := range jobs {
 			names = append(names,
 				cobra.CompletionWithDesc(j.Name,
-					fmt.Sprintf("%s, %s workers", j.State, size(j.Job))))
+					fmt.Sprintf("%s, %s workers", j.State, sizeText(j.Job))))
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// myself is who asks, as it stands in the reasons of a job.
-func myself() string {
+// requester returns user@host of this process, which the ledger of a job names as who asked for a
+// change.
+func requester() string {
 	name := os.Getenv("USER")
 	if u, err := user.Current(); err == nil {
 		name = u.Username

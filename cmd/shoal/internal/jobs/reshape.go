@@ -65,17 +65,19 @@ shoal.train, which states how its state lies.`, cli.ExitCodes, "meshes"),
 	return cmd
 }
 
+// run prints what the change of mesh would move, asks the job for the change unless --dry-run is
+// given, and waits until the job has the mesh unless --no-wait is given.
 func (f *reshapeFlags) run(ctx context.Context, out io.Writer, j *control.Job) error {
-	plan, err := j.PlanReshape(ctx, f.mesh, myself())
+	plan, err := j.PlanReshape(ctx, f.mesh, requester())
 	if err != nil {
 		return fmt.Errorf("job %s keeps its mesh: %w", j.Name, err)
 	}
-	if err := f.show(out, &plan); err != nil || f.dryRun {
+	if err := f.printPlan(out, &plan); err != nil || f.dryRun {
 		return err
 	}
 	g := goal{job: j, what: "mesh " + plan.To, noWait: f.noWait, json: f.json}
 	g.ask = func() error {
-		if err := j.Reshape(ctx, f.mesh, myself()); err != nil {
+		if err := j.Reshape(ctx, f.mesh, requester()); err != nil {
 			return fmt.Errorf("job %s keeps its mesh: %w", j.Name, err)
 		}
 		return nil
@@ -93,10 +95,11 @@ func (f *reshapeFlags) run(ctx context.Context, out io.Writer, j *control.Job) e
 		}
 		return false, nil
 	}
-	return g.pursue(ctx, out)
+	return g.askAndWait(ctx, out)
 }
 
-func (f *reshapeFlags) show(out io.Writer, p *api.Plan) error {
+// printPlan prints a plan to out, as text or as a JSON object.
+func (f *reshapeFlags) printPlan(out io.Writer, p *api.Plan) error {
 	if f.json {
 		return json.NewEncoder(out).Encode(p)
 	}
@@ -108,13 +111,13 @@ busiest host   %d bytes, the least possible is %d
 extra memory   %d bytes on the host that needs most, %d with what it has
 alone          %s
 predicted      %s
-`, p.From, p.To, plural.Of(p.Workers, "worker"), p.State, plural.Of(p.Tensors, "tensor"), p.Bytes, p.Bound, p.Device, p.Busiest, p.BusiestBound, p.Extra, p.Memory, alone(p), cli.Predicted(p))
+`, p.From, p.To, plural.Of(p.Workers, "worker"), p.State, plural.Of(p.Tensors, "tensor"), p.Bytes, p.Bound, p.Device, p.Busiest, p.BusiestBound, p.Extra, p.Memory, unreplicatedText(p), cli.PredictionText(p))
 	return err
 }
 
-// alone says what of the state is lost with one host, and what it would cost or save to have it
-// otherwise.
-func alone(p *api.Plan) string {
+// unreplicatedText says how much of the state would be lost with one host or worker, and how much
+// the opposite choice of --redundant would have lost and moved.
+func unreplicatedText(p *api.Plan) string {
 	said := fmt.Sprintf("%d bytes on one %s only", p.Unreplicated, p.Where)
 	if p.OtherUnreplicated == p.Unreplicated && p.OtherBytes == p.Bytes {
 		return said

@@ -43,7 +43,7 @@ is lost. The job must train in steps: shoal.torch.loader, job.steps, or client.T
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil || n < 1 || n > job.MaxWorkers {
-				return noNumber(args[1], args[0])
+				return workerCountError(args[1], args[0])
 			}
 			j, err := control.Find(cmd.Context(), args[0])
 			if err != nil {
@@ -56,7 +56,7 @@ is lost. The job must train in steps: shoal.torch.loader, job.steps, or client.T
 		// A negative number, such as -1, looks like a flag.
 		if _, word, _ := strings.Cut(err.Error(), "unknown shorthand flag: "); len(word) > 1 &&
 			word[1] >= '0' && word[1] <= '9' {
-			return noNumber(word[strings.LastIndex(word, " ")+1:], "JOB")
+			return workerCountError(word[strings.LastIndex(word, " ")+1:], "JOB")
 		}
 		return cli.FlagError(cmd, err)
 	})
@@ -67,24 +67,27 @@ is lost. The job must train in steps: shoal.torch.loader, job.steps, or client.T
 	return cmd
 }
 
-// noNumber is the error for a word that is no number of workers.
-func noNumber(word, name string) error {
+// workerCountError returns the error for a word that is no valid number of workers; name is the job
+// that the error suggests to stop.
+func workerCountError(word, name string) error {
 	return cli.Usagef(
 		"%q is no number of workers; give 1 to %d, and to end the job use shoal stop %s", word,
 		job.MaxWorkers, name)
 }
 
+// run asks a job for n workers, and waits until it has them unless --no-wait is given. It prints
+// the changes of the job to out, and what delays them to notes.
 func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.Job, n int) error {
 	told, known := 0, failedWorkers(j)
 	g := goal{job: j, what: plural.Of(n, "worker"), noWait: f.noWait, json: f.json}
 	tell := func() {
 		if j.Unplaced > told {
 			told = j.Unplaced
-			fmt.Fprintf(notes, "shoal: %s\n", unplaced(j.Job))
+			fmt.Fprintf(notes, "shoal: %s\n", unplacedText(j.Job))
 		}
 	}
 	g.ask = func() error {
-		if err := j.Resize(ctx, n, myself()); err != nil {
+		if err := j.Resize(ctx, n, requester()); err != nil {
 			if refusal := new(control.Refusal); j.Max > 0 && n > j.Max && errors.As(err, &refusal) {
 				err = fmt.Errorf("%w; give it up to %d, or run it anew with a larger --max", err,
 					j.Max)
@@ -97,20 +100,20 @@ func (f *resizeFlags) run(ctx context.Context, out, notes io.Writer, j *control.
 	g.reached = func() (bool, error) {
 		switch {
 		case j.Want != n:
-			return false, notReached(j, n, known)
-		case j.Spares > 0 && j.Size < n && lastFailed(j, known) != "":
+			return false, goalLostError(j, n, known)
+		case j.Spares > 0 && j.Size < n && newestFailure(j, known) != "":
 			fmt.Fprintf(notes, "shoal: %s; the job starts another after a while\n",
-				lastFailed(j, known))
+				newestFailure(j, known))
 			known = failedWorkers(j)
 		}
 		tell()
 		return j.Size == n && j.Entering == 0, nil
 	}
-	return g.pursue(ctx, out)
+	return g.askAndWait(ctx, out)
 }
 
-// failedWorkers has the numbers of the workers that have failed. Workers that shoal ends because
-// another size was asked for are not among them.
+// failedWorkers returns the numbers of the workers that have failed. Workers that shoal ends
+// because another size was asked for are not among them.
 func failedWorkers(j *control.Job) map[int]bool {
 	failed := map[int]bool{}
 	for _, w := range j.Workers {
@@ -121,9 +124,9 @@ func failedWorkers(j *control.Job) map[int]bool {
 	return failed
 }
 
-// lastFailed says which of the job's workers has failed, the newest that is not among those known;
-// "" = none has.
-func lastFailed(j *control.Job, known map[int]bool) string {
+// newestFailure describes the failure of the newest worker that has failed and is not in known; ""
+// if there is none.
+func newestFailure(j *control.Job, known map[int]bool) string {
 	for _, w := range slices.Backward(j.Workers) {
 		if w.Failed && !known[w.Worker] {
 			return fmt.Sprintf("worker %d %s; shoal logs %s --rank %[1]d shows its output",
@@ -133,12 +136,12 @@ func lastFailed(j *control.Job, known map[int]bool) string {
 	return ""
 }
 
-// notReached says why a job no longer wants the size that it was asked for. known has the workers
-// that had failed before.
-func notReached(j *control.Job, n int, known map[int]bool) error {
+// goalLostError returns the error that says why a job no longer wants the n workers that it was
+// asked for. known has the workers that had failed before.
+func goalLostError(j *control.Job, n int, known map[int]bool) error {
 	why := fmt.Sprintf(": somebody else has asked for that since; shoal explain %s says who",
 		j.Name)
-	if failed := lastFailed(j, known); failed != "" {
+	if failed := newestFailure(j, known); failed != "" {
 		why = ", because " + failed
 	}
 	return fmt.Errorf("job %s now wants %s and not %d%s", j.Name, plural.Of(j.Want, "worker"), n,

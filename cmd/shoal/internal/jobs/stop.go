@@ -50,16 +50,18 @@ With --now SIGTERM comes at once.
 	return cmd
 }
 
+// stopJob asks a job to end, prints its changes to out until its result is there, and then prints
+// that. With now the workers do not complete their step.
 func stopJob(ctx context.Context, out io.Writer, j *control.Job, now, asJSON bool) error {
 	ledger := newTail(launcher.Ledger(j.Dir))
-	if err := j.Stop(ctx, now, myself()); err != nil && !errors.Is(err, control.ErrEnded) {
+	if err := j.Stop(ctx, now, requester()); err != nil && !errors.Is(err, control.ErrEnded) {
 		return fmt.Errorf("job %s is not stopped: %w", j.Name, err)
 	}
 	var result launcher.Result
 	err := cli.Poll(ctx, func() (done bool, err error) {
-		gone := launcherGone(j)
+		gone := launcherHasEnded(j)
 		result, err = launcher.ReadResult(j.Dir)
-		if shown := ledger.entries(func(e launcher.Entry) error {
+		if shown := ledger.readEntries(func(e launcher.Entry) error {
 			return showEntry(out, e, asJSON)
 		}); shown != nil {
 			return false, shown
@@ -83,16 +85,16 @@ func stopJob(ctx context.Context, out io.Writer, j *control.Job, now, asJSON boo
 	if asJSON {
 		return json.NewEncoder(out).Encode(result)
 	}
-	_, err = fmt.Fprintln(out, ended(result))
+	_, err = fmt.Fprintln(out, resultText(result))
 	return err
 }
 
-// launcherGone reports whether the launcher has ended. What it was to write is there then; if it is
-// not, it never will be.
-func launcherGone(j *control.Job) bool { return syscall.Kill(j.PID, 0) == syscall.ESRCH }
+// launcherHasEnded reports whether the process of the launcher has ended. Ask it before reading a
+// file of the run: what is missing then will never be written.
+func launcherHasEnded(j *control.Job) bool { return syscall.Kill(j.PID, 0) == syscall.ESRCH }
 
-// ended says in a sentence how a job ended.
-func ended(r launcher.Result) string {
+// resultText says in a sentence how a job ended.
+func resultText(r launcher.Result) string {
 	how := "ended well"
 	if !r.OK {
 		how, _, _ = strings.Cut(r.Error, "\n")

@@ -54,8 +54,10 @@ also works for a job that was started with --hosts. Run it on the host that lead
 	return cmd
 }
 
+// run asks the launcher of a job for a token, and writes it to standard output or to the file of
+// --token-file.
 func (f *tokenFlags) run(cmd *cobra.Command, j *control.Job) error {
-	i, err := j.Invite(cmd.Context(), f.life, myself())
+	i, err := j.Invite(cmd.Context(), f.life, requester())
 	if errors.Is(err, control.ErrEnded) {
 		return fmt.Errorf("job %s has ended", j.Name)
 	} else if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/launcher/proc"
 )
 
-// awaited lists the workers for which others wait.
-func awaited(j api.Job) (list []api.Worker) {
+// awaitedWorkers returns the workers that others wait for.
+func awaitedWorkers(j api.Job) (list []api.Worker) {
 	for _, w := range j.Workers {
 		if w.Awaited != nil {
 			list = append(list, w)
@@ -22,20 +22,22 @@ func awaited(j api.Job) (list []api.Worker) {
 	return list
 }
 
-// tellUnusual says of a job that it stands still for want of workers.
-func tellUnusual(out io.Writer, j api.Job, now time.Time) error {
-	for _, w := range awaited(j) {
+// printStall prints to out the first worker of a job that others wait for longer than is usual;
+// nothing if there is none.
+func printStall(out io.Writer, j api.Job, now time.Time) error {
+	for _, w := range awaitedWorkers(j) {
 		if w.Awaited.Unusual {
 			_, err := fmt.Fprintf(out, "%s: %s; shoal explain %s says what can be done\n", j.Name,
-				waits(w, now), j.Name)
+				waitText(w, now), j.Name)
 			return err // one says enough
 		}
 	}
 	return nil
 }
 
-// tellHeld says of a job that goes on only when somebody does something what that is.
-func tellHeld(out io.Writer, j api.Job) error {
+// printNeed prints to out what somebody must do before a job goes on, or has the workers that it
+// wants; nothing if nobody must do anything.
+func printNeed(out io.Writer, j api.Job) error {
 	var what string
 	switch {
 	case j.State == api.Stuck:
@@ -43,9 +45,10 @@ func tellHeld(out io.Writer, j api.Job) error {
 			"themselves; if the others are gone for good, shoal recover %s --force", j.Name)
 	case j.State == api.Paused:
 		what = fmt.Sprintf("waits, because %s fewer than --min %d%s",
-			plural.Of(j.Size, "member")+plural.Verb(j.Size, " is", " are"), j.Min, more(j))
+			plural.Of(j.Size, "member")+plural.Verb(j.Size, " is", " are"), j.Min,
+			moreWorkersText(j))
 	case j.Unplaced > 0 && j.State != api.Stopping:
-		what = unplaced(j)
+		what = unplacedText(j)
 	default:
 		return nil
 	}
@@ -53,8 +56,9 @@ func tellHeld(out io.Writer, j api.Job) error {
 	return err
 }
 
-// unplaced says that a job wants more workers than its hosts have slots, and what it waits for.
-func unplaced(j api.Job) string {
+// unplacedText says that a job wants more workers than its hosts have slots, and how another host
+// joins.
+func unplacedText(j api.Job) string {
 	text := fmt.Sprintf("no host has a free slot for %s, since the hosts have %s in all; the job "+
 		"goes on, and starts them when a host joins: ", plural.Of(j.Unplaced, "worker"),
 		plural.Of(j.Slots, "slot"))
@@ -65,8 +69,8 @@ func unplaced(j api.Job) string {
 		"token " + j.Name
 }
 
-// more says what gives a paused job the workers that it lacks.
-func more(j api.Job) string {
+// moreWorkersText says which command gives a paused job the workers that it lacks.
+func moreWorkersText(j api.Job) string {
 	switch {
 	case j.Mesh != "":
 		return fmt.Sprintf("; shoal reshape %s gives it more", j.Name)
@@ -78,15 +82,16 @@ func more(j api.Job) string {
 	return fmt.Sprintf("; shoal resize %s %d gives it more", j.Name, j.Min)
 }
 
-// tellWaits says who is waited for, and with advice what can be done about it.
-func tellWaits(out io.Writer, j api.Job, now time.Time, advice bool) (err error) {
-	for _, w := range awaited(j) {
-		_, failed := fmt.Fprintln(out, waits(w, now))
+// printWaits prints to out which workers others wait for, and with advice what can be done about
+// each, for which it reads the state of its process.
+func printWaits(out io.Writer, j api.Job, now time.Time, advice bool) (err error) {
+	for _, w := range awaitedWorkers(j) {
+		_, failed := fmt.Fprintln(out, waitText(w, now))
 		err = errors.Join(err, failed)
 		if !advice {
 			continue
 		}
-		for _, line := range advise(j, w, processState(j, w)) {
+		for _, line := range adviceLines(j, w, processState(j, w)) {
 			_, failed = fmt.Fprintln(out, "  "+line)
 			err = errors.Join(err, failed)
 		}
@@ -94,8 +99,8 @@ func tellWaits(out io.Writer, j api.Job, now time.Time, advice bool) (err error)
 	return err
 }
 
-// waits says of a worker who waits for it.
-func waits(w api.Worker, now time.Time) string {
+// waitText says how many workers wait for w, in which call and for how long.
+func waitText(w api.Worker, now time.Time) string {
 	x := w.Awaited
 	others := "1 other waits"
 	if x.Waiters > 1 {
@@ -105,7 +110,7 @@ func waits(w api.Worker, now time.Time) string {
 	if x.Group > 0 {
 		text += fmt.Sprintf(" of group %d", x.Group)
 	}
-	text += fmt.Sprintf(", since %s (%s)", since(x.Since, now), waited(x, now))
+	text += fmt.Sprintf(", since %s (%s)", timeOrDate(x.Since, now), waitedFor(x, now))
 	switch {
 	case x.Absent:
 		text += "; it has not joined yet"
@@ -115,8 +120,8 @@ func waits(w api.Worker, now time.Time) string {
 	return text
 }
 
-// waited is how long others have waited.
-func waited(x *api.Wait, now time.Time) string {
+// waitedFor returns how long others have waited, as text.
+func waitedFor(x *api.Wait, now time.Time) string {
 	d := max(0, now.Sub(x.Since)).Round(time.Second)
 	if d < 10*time.Minute {
 		return fmt.Sprintf("%.0f s", d.Seconds())
@@ -124,8 +129,9 @@ func waited(x *api.Wait, now time.Time) string {
 	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
 }
 
-// advise says what a person can do about a worker that others wait for.
-func advise(j api.Job, w api.Worker, state byte) []string {
+// adviceLines returns lines about what a person can do about a worker that others wait for. state
+// is that of its process, as processState returns it.
+func adviceLines(j api.Job, w api.Worker, state byte) []string {
 	on := ""
 	if w.Host != j.Head {
 		on = " on " + w.Host
@@ -177,8 +183,8 @@ func advise(j api.Job, w api.Worker, state byte) []string {
 	return append(list, fmt.Sprintf("to end it%s: kill -9 %d; %s", on, w.PID, without))
 }
 
-// processState is the state of a worker's process, as the kernel calls it; 0 = not known, as on
-// another host.
+// processState returns the state of a worker's process as the letter that /proc shows, which it
+// reads; 0 if it is not known, as on another host.
 func processState(j api.Job, w api.Worker) byte {
 	if w.Host != j.Head || w.PID == 0 {
 		return 0

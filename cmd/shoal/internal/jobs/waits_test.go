@@ -64,7 +64,7 @@ func TestAdvise(t *testing.T) {
 		}), circle, 'S', []string{"py-spy", "made their calls in different orders",
 			"shoal stop train"}},
 	} {
-		got := advise(c.job, c.who, c.state)
+		got := adviceLines(c.job, c.who, c.state)
 		want := append([]string{"shoal logs train --rank 2"}, c.want...)
 		if len(got) != len(want) {
 			t.Errorf("%s: %q", c.name, got)
@@ -95,7 +95,7 @@ func TestWaitsInWords(t *testing.T) {
 			"worker 2: 1 other waits for it in send(), since 12:00:01 (0 s); its own call waits " +
 				"too: recv()"},
 	} {
-		if got := waits(api.Worker{Worker: 2, Awaited: &c.wait}, now); got != c.want {
+		if got := waitText(api.Worker{Worker: 2, Awaited: &c.wait}, now); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
@@ -127,7 +127,7 @@ func TestHeldInWords(t *testing.T) {
 			"recover train --force\n"},
 	} {
 		var out strings.Builder
-		if err := tellHeld(&out, c.job); err != nil || out.String() != c.want {
+		if err := printNeed(&out, c.job); err != nil || out.String() != c.want {
 			t.Errorf("%+v: %q (%v), want %q", c.job, out.String(), err, c.want)
 		}
 	}

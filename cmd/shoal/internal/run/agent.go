@@ -65,7 +65,7 @@ also when another host leads it by now.`, cli.ExitCodes, "several-hosts"),
 	flags.StringVar(&f.store.at, "store", "",
 		"instead of --join: the `URL` of the job's store, such as nats://db:4222")
 	flags.StringVar(&f.job, "job", "", "with --store: the name of the job")
-	f.store.credentialsFlag(flags)
+	f.store.addCredentialsTo(flags)
 	flags.StringVar(&f.tokenFile, "token-file", "",
 		"file with the token that shoal run wrote; - reads it from standard input")
 	flags.IntVar(&f.slots, "slots", 0, "workers that this host takes, where 0 makes it a "+
@@ -77,6 +77,9 @@ also when another host leads it by now.`, cli.ExitCodes, "several-hosts"),
 	return cmd
 }
 
+// run checks the flags, and then runs the agent of this host until the job ends or the host leaves
+// it. It reads the token, asks the store if the job is given by its name, and writes to the streams
+// of cmd.
 func (f *agentFlags) run(cmd *cobra.Command) error {
 	byName := f.store.at != ""
 	switch {
@@ -100,12 +103,12 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	if byName {
-		if f.join, err = f.store.find(cmd.Context(), f.job); err != nil {
+		if f.join, err = f.store.findJob(cmd.Context(), f.job); err != nil {
 			return err
 		}
 	}
 	ctx, out, notes := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-	cli.WarnOpen(notes, f.tokenFile)
+	cli.WarnIfReadable(notes, f.tokenFile)
 	if !cmd.Flags().Changed("slots") {
 		f.slots = defaultSlots()
 	}
@@ -120,12 +123,12 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	var network *tcp.Network
 	err = launcher.Serve(p.Ctx,
 		launcher.ServeConfig{Slots: f.slots, Dir: f.logDir, Stdout: out, Stderr: notes,
-			Color: cli.Colorful(out) && cli.Colorful(notes), Leave: p.Asked,
+			Color: cli.WantsColor(out) && cli.WantsColor(notes), Leave: p.Asked,
 			Link: func(h fabric.Handler) (fabric.Network, error) {
 				var err error
 				network, err = tcp.Join(p.Ctx, f.join, token,
 					tcp.Config{Name: fabric.Host(cli.HostName(f.name)), Listen: f.listen,
-						Version: version.Version, Unreachable: waiting(notes, f.join)}, h)
+						Version: version.Version, Unreachable: reportUnreachable(notes, f.join)}, h)
 				if p.Ctx.Err() != nil {
 					err = cmp.Or(context.Cause(p.Ctx), err)
 				}
@@ -136,7 +139,7 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 				return network.Addr()
 			}, Token: func(life time.Duration) string {
 				return network.Token(life)
-			}, Store: f.store.later,
+			}, Store: f.store.unconnectedStore,
 			OnJob: func(job, dir string) {
 				fmt.Fprintf(notes, "shoal: this host takes up to %s of job %s, files in %s\n",
 					plural.Of(f.slots, "worker"), job, dir)
@@ -148,9 +151,10 @@ func (f *agentFlags) run(cmd *cobra.Command) error {
 	return err
 }
 
-// waiting tells that nobody answers where this host is to join: why, again when the reason changes,
-// and now and then for how long it has tried.
-func waiting(notes io.Writer, address string) func(attempts int, why error) {
+// reportUnreachable returns a function that writes to notes, at each failed attempt to join, what a
+// person should know: why nobody answers at the address, again when the reason changes, and now and
+// then for how long it was tried. One goroutine uses it.
+func reportUnreachable(notes io.Writer, address string) func(attempts int, why error) {
 	const often = 8 // the attempts are up to eight seconds apart
 	last, began := "", time.Now()
 	return func(attempts int, why error) {
@@ -166,7 +170,7 @@ func waiting(notes io.Writer, address string) func(attempts int, why error) {
 	}
 }
 
-// defaultSlots is a worker a GPU, or a worker a core where there is none.
+// defaultSlots returns the number of GPUs of this machine, or of its cores if it has none.
 func defaultSlots() int {
 	if gpus, _ := filepath.Glob("/proc/driver/nvidia/gpus/*"); len(gpus) > 0 {
 		return len(gpus)

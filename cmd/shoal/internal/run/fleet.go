@@ -23,7 +23,8 @@ import (
 	"github.com/shoal-ml/shoal/launcher"
 )
 
-// fleet is the other hosts of a job that shoal run starts.
+// fleet is the other hosts of a job that shoal run starts. newFleet makes it; the launcher calls
+// what launcherConfig has put into its result.
 type fleet struct {
 	job       string    // name of the job
 	listen    string    // address at which other hosts join; "" = this host alone
@@ -50,6 +51,7 @@ type stranded struct {
 	missing int    // number of workers without a slot
 }
 
+// Error says what the job lacks, and what to do.
 func (e *stranded) Error() string {
 	return fmt.Sprintf("job %s cannot begin: all agents of --hosts have ended, and there is no "+
 		"room for %s; mend what is said above, or let other hosts join with --listen ADDRESS",
@@ -62,9 +64,9 @@ type sshHost struct {
 	slots int    // number of workers that the host takes
 }
 
-// called is the name of the host in the job: as ssh knows it, less the user. "" = that can be no
-// name; it has its own.
-func (h sshHost) called() string {
+// jobName returns the name of the host in the job: as ssh knows it, without the user. If that is
+// not a valid name, it returns "", and the host uses its own name.
+func (h sshHost) jobName() string {
 	name := h.name[strings.LastIndex(h.name, "@")+1:]
 	if tcp.CheckName(fabric.Host(name)) != nil {
 		return ""
@@ -72,7 +74,7 @@ func (h sshHost) called() string {
 	return name
 }
 
-// parseHosts reads h1:4,h2:4.
+// parseHosts reads the text of --hosts, as in h1:4,h2:4.
 func parseHosts(list string) (hosts []sshHost, err error) {
 	for _, word := range strings.Split(list, ",") {
 		name, slots, ok := strings.Cut(strings.TrimSpace(word), ":")
@@ -86,8 +88,8 @@ func parseHosts(list string) (hosts []sshHost, err error) {
 	return hosts, nil
 }
 
-// check refuses more workers than there can be room for.
-func (f *fleet) check(workers int) error {
+// checkRoom fails for more workers than the hosts can have slots for.
+func (f *fleet) checkRoom(workers int) error {
 	room := f.slots
 	for _, h := range f.hosts {
 		room += h.slots
@@ -100,23 +102,27 @@ func (f *fleet) check(workers int) error {
 		plural.Of(room, "slot"))
 }
 
-// config is what the launcher needs of the fleet; nil for this host alone. giveUp ends a job that
-// cannot begin.
-func (f *fleet) config(ctx context.Context, spec job.Spec,
+// launcherConfig returns what the launcher needs of the fleet; nil for this host alone. giveUp ends
+// a job that cannot begin; it is called on a goroutine of the fleet.
+func (f *fleet) launcherConfig(ctx context.Context, spec job.Spec,
 	giveUp context.CancelCauseFunc) *launcher.Fleet {
 	f.job, f.missing, f.giveUp = spec.Name, max(0, spec.Workers-f.slots), giveUp
 	if f.listen == "" {
 		return nil
 	}
-	return &launcher.Fleet{Slots: f.slots, Link: f.link, Addr: f.address(),
+	return &launcher.Fleet{Slots: f.slots, Link: f.createNetwork, Addr: f.ownAddress(),
 		Ready: func() {
 			f.invite(ctx)
-		}, Join: f.at, Token: func(life time.Duration) string { return f.network.Token(life) },
-		Need: func(missing int) { f.lack(func() { f.missing = missing }) }}
+		}, Join: f.joinAddress, Token: func(life time.Duration) string {
+			return f.network.Token(life)
+		},
+		Need: func(missing int) { f.updateShortage(func() { f.missing = missing }) }}
 }
 
-// lack takes a change of what the job lacks before it begins, and tells what that comes to.
-func (f *fleet) lack(change func()) {
+// updateShortage applies a change of what the job lacks before it begins, under f.mu, and writes to
+// notes what it still waits for. It gives the job up when no host can come any more. Any goroutine
+// may call it.
+func (f *fleet) updateShortage(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
@@ -128,14 +134,15 @@ func (f *fleet) lack(change func()) {
 		fmt.Fprintf(f.notes, "shoal: waiting for room for %s more", plural.Of(f.missing, "worker"))
 		if len(f.hosts) > 0 { // else invite has told
 			fmt.Fprintf(f.notes, "; another host gives it with shoal agent --join %s "+
-				"--token-file FILE, and a token of shoal token %s", f.at(), f.job)
+				"--token-file FILE, and a token of shoal token %s", f.joinAddress(), f.job)
 		}
 		fmt.Fprintln(f.notes)
 	}
 }
 
-// link opens this host to the others.
-func (f *fleet) link(h fabric.Handler) (fabric.Network, error) {
+// createNetwork makes the network of the job and listens for other hosts. The launcher calls it
+// once, and closes the network.
+func (f *fleet) createNetwork(h fabric.Handler) (fabric.Network, error) {
 	network, err := tcp.Create(
 		tcp.Config{Job: f.job, Name: fabric.Host(cli.HostName("")), Listen: f.listen,
 			Version: version.Version, PlainData: f.plain}, h)
@@ -146,9 +153,9 @@ func (f *fleet) link(h fabric.Handler) (fabric.Network, error) {
 	return network, nil
 }
 
-// address is how other hosts reach this one: what was said, or the first address that is not this
-// host's alone.
-func (f *fleet) address() string {
+// ownAddress returns the address at which other hosts reach this one: that of --listen, or the
+// first address of this machine that is not for itself alone.
+func (f *fleet) ownAddress() string {
 	if host, _, err := net.SplitHostPort(f.listen); err == nil && host != "" && host != "0.0.0.0" &&
 		host != "::" {
 		return host
@@ -162,25 +169,26 @@ func (f *fleet) address() string {
 	return "127.0.0.1"
 }
 
-// at is where other hosts join.
-func (f *fleet) at() string {
+// joinAddress returns the HOST:PORT at which other hosts join; the network exists by then.
+func (f *fleet) joinAddress() string {
 	_, port, _ := net.SplitHostPort(f.network.Addr())
-	return net.JoinHostPort(f.address(), port)
+	return net.JoinHostPort(f.ownAddress(), port)
 }
 
-// invite tells how other hosts join, and starts the agents that were asked for.
+// invite starts a goroutine for each host of --hosts, which runs an agent there over ssh. Without
+// such hosts it writes the join token to its file, and to notes how other hosts join.
 func (f *fleet) invite(ctx context.Context) {
-	at, asked := f.at(), ctx
+	at, asked := f.joinAddress(), ctx
 	token := f.network.Token(cli.TokenLife)
 	f.ssh, f.ended, f.left = group.New(context.WithoutCancel(ctx)),
 		make(chan struct{}, len(f.hosts)), len(f.hosts)
 	for _, h := range f.hosts {
 		f.ssh.Go("ssh "+h.name, func(ctx context.Context) error {
 			// else it ends because the job was stopped
-			if err := f.start(ctx, h, at, token); err != nil && asked.Err() == nil {
+			if err := f.runAgent(ctx, h, at, token); err != nil && asked.Err() == nil {
 				fmt.Fprintf(f.notes, "shoal: the agent on %s %v\n", h.name, err)
 			}
-			f.lack(func() { f.left-- })
+			f.updateShortage(func() { f.left-- })
 			f.ended <- struct{}{}
 			return nil
 		})
@@ -196,16 +204,17 @@ func (f *fleet) invite(ctx context.Context) {
 		" shoal agent --join %s --token-file %s\n", cli.TokenLife, at, f.tokenFile)
 }
 
-// start runs an agent on a host over ssh. What it prints is of interest only when it fails: its
-// workers' lines come over the network.
-func (f *fleet) start(ctx context.Context, h sshHost, at, token string) error {
+// runAgent runs an agent on a host over ssh until it ends, or ctx does. What it prints is of
+// interest only when it fails: the lines of its workers come over the network.
+func (f *fleet) runAgent(ctx context.Context, h sshHost, at, token string) error {
 	here, err := os.Getwd() // where the script is: ssh begins at home
 	if err != nil {
 		return fmt.Errorf("is not started, because this folder has no path: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, "ssh", "-o", "BatchMode=yes", h.name, "cd", quoted(here), "&&",
+	cmd := exec.CommandContext(ctx, "ssh", "-o", "BatchMode=yes", h.name, "cd", shellQuoted(here),
+		"&&",
 		"exec", "shoal", "agent", "--join", at, "--token-file", "-", "--slots",
-		strconv.Itoa(h.slots), "--name", quoted(h.called()))
+		strconv.Itoa(h.slots), "--name", shellQuoted(h.jobName()))
 	cmd.Stdin = strings.NewReader(token + "\n")
 	cmd.WaitDelay = time.Second
 	// Ctrl-C is for shoal run, which dismisses the agents
@@ -224,13 +233,14 @@ func (f *fleet) start(ctx context.Context, h sshHost, at, token string) error {
 	return fmt.Errorf("has ended: %w\n%s", err, strings.TrimSuffix(text, "\n"))
 }
 
-// quoted is a word for a shell, whatever is in it.
-func quoted(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+// shellQuoted returns a word in quotes for a shell, whatever is in it.
+func shellQuoted(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
 // parting is how long agents may take to end by themselves when the job is over.
 const parting = 2 * time.Second
 
-// close waits for what invite has started.
+// close waits for the agents that invite has started, and kills the ssh processes that run for
+// longer than parting.
 func (f *fleet) close() {
 	if f.ssh == nil {
 		return
@@ -250,6 +260,7 @@ func (f *fleet) close() {
 // lastLines keeps the end of what is written.
 type lastLines struct{ text []byte }
 
+// Write implements io.Writer; it never fails.
 func (l *lastLines) Write(p []byte) (int, error) {
 	const most = 2 << 10
 	l.text = append(l.text, p...)
@@ -257,6 +268,7 @@ func (l *lastLines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// String returns the lines, each after a mark that sets it off from those of shoal.
 func (l *lastLines) String() string {
 	var b strings.Builder
 	for line := range strings.Lines(string(l.text)) {

@@ -86,12 +86,12 @@ can lead on; otherwise it ends the job.`, "Exit codes: 0 all workers ended well,
 			return f.run(cmd, spec)
 		},
 	}
-	f.declare(cmd.Flags())
+	f.addTo(cmd.Flags())
 	return cmd
 }
 
-// declare defines the flags of shoal run.
-func (f *runFlags) declare(flags *pflag.FlagSet) {
+// addTo defines the flags of shoal run.
+func (f *runFlags) addTo(flags *pflag.FlagSet) {
 	flags.SortFlags = false
 	flags.SetInterspersed(false) // what follows the command belongs to it, with or without --
 	flags.IntVarP(&f.workers, "workers", "n", 0, "number of workers (default 1)")
@@ -121,19 +121,19 @@ func (f *runFlags) declare(flags *pflag.FlagSet) {
 		"in the clear, faster; anyone on the network can read and change them")
 	flags.StringVar(&f.store.at, "store", "", "keep the record of the job on NATS servers "+
 		"(`URL`, such as nats://db:4222), or in a folder of this host")
-	f.store.credentialsFlag(flags)
+	f.store.addCredentialsTo(flags)
 	flags.BoolVar(&f.store.takeOver, "take-over", false, "with --store: begin even if a job of "+
 		"this name is led elsewhere, because you know that it is gone")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "print the job as YAML, and run nothing")
 }
 
-// spec returns the job of the file, overridden by the flags, with defaults. It fails where the job
-// is not valid.
+// spec returns the job of the file of --file, which it reads, overridden by the flags, with
+// defaults. It fails where the job is not valid.
 func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	var spec job.Spec
 	if f.file != "" {
 		var err error
-		done := cli.ReadAbruptly(cmd.Context())
+		done := cli.ExitOnSignal(cmd.Context())
 		spec, err = job.Load(f.file)
 		if done(); err != nil {
 			return spec, err
@@ -158,7 +158,7 @@ func (f *runFlags) spec(cmd *cobra.Command, args []string) (job.Spec, error) {
 	return spec, spec.Validate()
 }
 
-// parseEnv reads the values of --env.
+// parseEnv returns the values of --env by name.
 func parseEnv(pairs []string) (map[string]string, error) {
 	env := make(map[string]string, len(pairs))
 	for _, pair := range pairs {
@@ -171,8 +171,9 @@ func parseEnv(pairs []string) (map[string]string, error) {
 	return env, nil
 }
 
-// fleet reads the flags about other hosts.
-func (f *runFlags) fleet(cmd *cobra.Command) (*fleet, error) {
+// newFleet returns the fleet that the flags describe; it starts nothing yet. It fails where the
+// flags do not fit together.
+func (f *runFlags) newFleet(cmd *cobra.Command) (*fleet, error) {
 	fl := &fleet{listen: f.listen, tokenFile: f.token, slots: f.slots, open: f.listen != "",
 		plain: f.plain, notes: cmd.ErrOrStderr()}
 	said := cmd.Flags().Changed
@@ -221,17 +222,17 @@ func (f *runFlags) fleet(cmd *cobra.Command) (*fleet, error) {
 	return fl, nil
 }
 
-// run runs the job, and tells on stderr how it ended.
+// run runs the job until it ends or this host has left it, and writes to stderr how it ended.
 func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
-	others, err := f.fleet(cmd)
+	others, err := f.newFleet(cmd)
 	if err != nil {
 		return err
 	}
-	if err := others.check(spec.Workers); err != nil {
+	if err := others.checkRoom(spec.Workers); err != nil {
 		return err
 	}
-	record, err := f.store.open(cmd.Context())
+	record, err := f.store.openStore(cmd.Context())
 	if err != nil {
 		return err
 	}
@@ -254,10 +255,10 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 	}
 	defer others.close()
 	result, err := launcher.Run(ctx, launcher.RunConfig{
-		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: cli.Colorful(out) &&
-			cli.Colorful(notes), Kill: cli.Hurry(cmd.Context()),
+		Spec: spec, Dir: f.logDir, Stdout: out, Stderr: notes, Color: cli.WantsColor(out) &&
+			cli.WantsColor(notes), Kill: cli.SecondSignal(cmd.Context()),
 		Leave: leave, CannotLeave: cannot,
-		Fleet: others.config(cmd.Context(), spec, giveUp), Record: record,
+		Fleet: others.launcherConfig(cmd.Context(), spec, giveUp), Record: record,
 		OnStart: func(name, dir string) {
 			others.job = name
 			fmt.Fprintf(notes, "shoal: job %s, %s, files in %s\n", name,
@@ -268,7 +269,7 @@ func (f *runFlags) run(cmd *cobra.Command, spec job.Spec) error {
 		return cannot
 	}
 	if err != nil {
-		return byForce(err)
+		return withTakeOverHint(err)
 	}
 	took := time.Duration(result.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
 	if result.GoesOn != "" {

@@ -23,13 +23,15 @@ type storeFlags struct {
 	takeOver    bool
 }
 
-func (f *storeFlags) credentialsFlag(flags *pflag.FlagSet) {
+// addCredentialsTo defines the flag --store-creds.
+func (f *storeFlags) addCredentialsTo(flags *pflag.FlagSet) {
 	flags.StringVar(&f.credentials, "store-creds", "",
 		"`FILE` with the credentials for the NATS servers of the store")
 }
 
-// remote reports whether the store is on servers; it refuses what could be meant either way.
-func (f *storeFlags) remote() (bool, error) {
+// isRemote reports whether the store is on servers. It fails where the text of --store could mean
+// either a server or a folder.
+func (f *storeFlags) isRemote() (bool, error) {
 	remote := strings.Contains(f.at, "://")
 	_, port, err := net.SplitHostPort(f.at)
 	switch {
@@ -46,12 +48,14 @@ func (f *storeFlags) remote() (bool, error) {
 	return remote, nil
 }
 
+// servers returns the servers of the store with the credentials for them.
 func (f *storeFlags) servers() nats.Servers {
 	return nats.Servers{URL: f.at, Credentials: f.credentials}
 }
 
-// open opens the store of a job that begins; nil if there is to be none.
-func (f *storeFlags) open(ctx context.Context) (*launcher.RecordConfig, error) {
+// openStore opens the store for a job that begins; nil if there is to be none. The caller closes
+// it.
+func (f *storeFlags) openStore(ctx context.Context) (*launcher.RecordConfig, error) {
 	if f.at == "" {
 		if f.credentials != "" || f.takeOver {
 			return nil, cli.Usagef(
@@ -59,7 +63,7 @@ func (f *storeFlags) open(ctx context.Context) (*launcher.RecordConfig, error) {
 		}
 		return nil, nil
 	}
-	remote, err := f.remote()
+	remote, err := f.isRemote()
 	if err != nil {
 		return nil, err
 	}
@@ -77,14 +81,15 @@ func (f *storeFlags) open(ctx context.Context) (*launcher.RecordConfig, error) {
 	return c, nil
 }
 
-// later is the store of a job that this host joins, in case it leads it one day.
-func (f *storeFlags) later(url string) store.Store {
+// unconnectedStore returns the store of a job that this host joins, in case the host leads the job
+// one day. It connects at its first use.
+func (f *storeFlags) unconnectedStore(url string) store.Store {
 	return nats.Later(nats.Servers{URL: url, Credentials: f.credentials})
 }
 
-// find asks the store where a job listens.
-func (f *storeFlags) find(ctx context.Context, job string) (address string, err error) {
-	remote, err := f.remote()
+// findJob asks the store for the address at which a job listens.
+func (f *storeFlags) findJob(ctx context.Context, job string) (address string, err error) {
+	remote, err := f.isRemote()
 	if err != nil {
 		return "", err
 	}
@@ -114,8 +119,9 @@ func (f *storeFlags) find(ctx context.Context, job string) (address string, err 
 	return o.Address, nil
 }
 
-// byForce names the flag that the message of the store cannot know.
-func byForce(err error) error {
+// withTakeOverHint appends the flag --take-over to an error about a name that is taken: the store
+// does not know its flag.
+func withTakeOverHint(err error) error {
 	var taken *store.TakenError
 	var elsewhere *record.ElsewhereError
 	if errors.As(err, &taken) || errors.As(err, &elsewhere) {

@@ -15,7 +15,7 @@ func TestStoreFlags(t *testing.T) {
 		"nats://db:4222": "",
 	} {
 		f := storeFlags{at: at}
-		remote, err := f.remote()
+		remote, err := f.isRemote()
 		if want == "" && (err != nil || remote != strings.HasPrefix(at, "nats:")) ||
 			want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("--store %s: %v, %v; want %q", at, remote, err, want)

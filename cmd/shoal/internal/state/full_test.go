@@ -40,7 +40,7 @@ func TestGoOn(t *testing.T) {
 		if errors.Is(c.err, context.Canceled) {
 			ctx = stopped
 		}
-		if err := goOn(ctx, c.err, c.dst); err != nil {
+		if err := nextStepError(ctx, c.err, c.dst); err != nil {
 			got = err.Error()
 		}
 		if !strings.Contains(got, c.want) || c.want == "" && got != "" {

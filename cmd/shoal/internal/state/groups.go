@@ -10,8 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// adopt prepares the optimizer for the format, with the groups that were given.
-func (m *moveFlags) adopt(c *checkpoint.Checkpoint) (notes []string, err error) {
+// prepareOptimizer changes the tensors of the optimizer in c to what the format needs, with the
+// groups of the file of --groups, if that is given. notes tell the user what was inferred.
+func (m *moveFlags) prepareOptimizer(c *checkpoint.Checkpoint) (notes []string, err error) {
 	var given []optim.Group
 	if m.groups != "" {
 		text, err := durable.Read(m.groups, optim.MaxGroupsBytes)
@@ -25,9 +26,9 @@ func (m *moveFlags) adopt(c *checkpoint.Checkpoint) (notes []string, err error) 
 	return c.PrepareOptimizer(m.format, given)
 }
 
-// takeModel takes the tensor and expert parallel ranks and the stages of a pipeline out of the
-// mesh: those of ZeRO share parameters as the checkpoint says, not as a layout does.
-func (l *layoutFlags) takeModel() (tp, pp, ep int, err error) {
+// removeModelAxes removes the axes tp, pp and ep from l.mesh and returns their sizes, 0 for one
+// that is missing: the ranks of ZeRO share parameters as the checkpoint says, not as a layout does.
+func (l *layoutFlags) removeModelAxes() (tp, pp, ep int, err error) {
 	m, err := layout.ParseMesh(l.mesh)
 	if l.mesh == "" || err != nil {
 		return 0, 0, 0, err

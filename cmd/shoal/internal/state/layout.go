@@ -19,14 +19,15 @@ type layoutFlags struct {
 	virtual            int    // number of chunks of layers in each stage of a pipeline
 }
 
-// add defines the flags, with a prefix where a command has two layouts.
-func (l *layoutFlags) add(flags *pflag.FlagSet, prefix string) {
-	l.addPreset(flags, prefix)
+// addTo defines the flags, with a prefix where a command has two layouts.
+func (l *layoutFlags) addTo(flags *pflag.FlagSet, prefix string) {
+	l.addPresetTo(flags, prefix)
 	flags.StringVar(&l.file, prefix+"layout", "", "a file that says it instead, in YAML "+
 		"(docs/formats/layout.md); shoal state layout writes one to begin with")
 }
 
-func (l *layoutFlags) addPreset(flags *pflag.FlagSet, prefix string) {
+// addPresetTo defines the flags without that for a layout file.
+func (l *layoutFlags) addPresetTo(flags *pflag.FlagSet, prefix string) {
 	flags.StringVar(&l.mesh, prefix+"mesh", "",
 		"the ranks, as axes with their sizes, the last the fastest: pp=2,dp=4,tp=2")
 	flags.StringVar(&l.preset, prefix+"preset", "",
@@ -38,9 +39,10 @@ func (l *layoutFlags) addPreset(flags *pflag.FlagSet, prefix string) {
 			"and round, as a virtual pipeline has them")
 }
 
-func (l *layoutFlags) given() bool { return l.mesh != "" || l.preset != "" || l.file != "" }
+// isGiven reports whether any layout is asked for.
+func (l *layoutFlags) isGiven() bool { return l.mesh != "" || l.preset != "" || l.file != "" }
 
-// check fails where the flags cannot be meant, whatever the checkpoint is.
+// check fails for flags that are wrong whatever the checkpoint is.
 func (l *layoutFlags) check() error {
 	switch {
 	case l.virtual > 1 && !strings.Contains(l.preset, "megatron-core"):
@@ -65,8 +67,8 @@ func (l *layoutFlags) check() error {
 	return cli.AsUsage(err)
 }
 
-// spec is the layout that was asked for, of the tensors of a checkpoint that model tells of; nil
-// when none was. The flags are checked.
+// spec returns the layout that is asked for, for the tensors of c; nil if none is. model tells what
+// c does not. It reads the file of --layout, if that is given. The flags are checked.
 func (l *layoutFlags) spec(c *checkpoint.Checkpoint, model *modelFlags) (*layout.Spec, error) {
 	switch {
 	case l.file != "":
@@ -84,7 +86,7 @@ func (l *layoutFlags) spec(c *checkpoint.Checkpoint, model *modelFlags) (*layout
 	}
 	kvHeads := 0
 	if strings.Contains(l.preset, "megatron-core") {
-		if kvHeads, err = model.heads(c); err != nil {
+		if kvHeads, err = model.kvHeadCount(c); err != nil {
 			return nil, err
 		}
 	}
@@ -102,21 +104,23 @@ type sourceFlags struct {
 	model        modelFlags
 }
 
-func (s *sourceFlags) add(flags *pflag.FlagSet) {
-	s.addTensors(flags)
+// addTo defines all flags.
+func (s *sourceFlags) addTo(flags *pflag.FlagSet) {
+	s.addTensorsTo(flags)
 	flags.BoolVar(&s.noValues, "no-values", false, "leave out what is no tensor")
 }
 
-func (s *sourceFlags) addTensors(flags *pflag.FlagSet) {
+// addTensorsTo defines the flags that are about tensors.
+func (s *sourceFlags) addTensorsTo(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&s.only, "only", nil,
 		"only tensors whose name matches; ** is anything, * anything but a dot, # a number")
 	flags.StringArrayVar(&s.rename, "rename", nil,
 		"OLD=NEW: another beginning of names, such as module.= or model.=")
-	s.model.add(flags)
+	s.model.addTo(flags)
 }
 
-// open opens a checkpoint and leaves of it what was asked for. Flags that cannot be meant are an
-// error before anything is read.
+// open opens a checkpoint, and selects and renames tensors as the flags say. It checks the flags
+// before it reads anything. The caller closes the checkpoint.
 func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
 	var match []func(string) bool
 	for _, text := range s.only {

@@ -39,17 +39,18 @@ type moveFlags struct {
 	stages  []int
 }
 
-func (m *moveFlags) add(cmd *cobra.Command) {
+// addTo defines the flags that both commands have.
+func (m *moveFlags) addTo(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	m.layout.add(flags, "")
-	m.source.add(flags)
+	m.layout.addTo(flags, "")
+	m.source.addTo(flags)
 	flags.Var(cli.NewAtLeast(&m.most, 0, "a number of bytes, or 0 for one file with everything"),
 		"max-file-bytes", "for the format hf: the bytes of tensors in a file; 0 is one file")
 	flags.StringVar(&m.groups, "groups", "", "for the formats of DeepSpeed and Megatron: a file "+
 		"with the groups of the optimizer, where SRC does not tell "+
 		"(docs/formats/optimizer-groups.md)")
 	flags.IntSliceVar(&m.stages, "stages", nil, "for zero1: with which layers of a pipeline the "+
-		"stages behind the first begin, such as 4,8,12; by default as SRC's, or for another "+
+		"stages after the first begin, such as 4,8,12; by default as SRC's, or for another "+
 		"number as DeepSpeed would cut them")
 	flags.BoolVar(&m.bf16, "bf16", false, "for zero1, zero2 and zero3: DeepSpeed will train in "+
 		"bf16, for which its files have other names; by default as SRC's configuration of "+
@@ -57,10 +58,12 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&m.seal, "seal", false,
 		"write a manifest too, as shoal state seal does; in a bucket there always is one")
 	flags.BoolVar(&m.json, "json", false, "print what was written as one JSON object")
-	addWorkers(cmd, &m.workers)
+	addWorkersFlag(cmd, &m.workers)
 }
 
-func addWorkers(cmd *cobra.Command, workers *int) {
+// addWorkersFlag defines the flag --workers, which sets workers; its default is the number of
+// cores.
+func addWorkersFlag(cmd *cobra.Command, workers *int) {
 	*workers = runtime.NumCPU()
 	cmd.Flags().Var(cli.NewAtLeast(workers, 1, "a number of cores, 1 or more"), "workers",
 		"how many cores to use")
@@ -73,6 +76,7 @@ DST.partial, and a command that was stopped goes on there when it is run again.
 SRC and DST can be s3://BUCKET/PREFIX; the variables and files of AWS's own tools say where that is.
 There a command that was stopped begins anew.`
 
+// newStateReshardCommand returns the command shoal state reshard.
 func newStateReshardCommand() *cobra.Command {
 	var m moveFlags
 	cmd := &cobra.Command{
@@ -96,7 +100,7 @@ In dcp and shards, what several ranks have is written once.
   shoal state reshard --json step-1000 out --mesh dp=8 --preset fsdp2 | jq -r .fingerprint`,
 		Args: cli.Arguments(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if !m.layout.given() {
+			if !m.layout.isGiven() {
 				return cli.Usagef("say for which layout: --mesh and --preset, or --layout; %s "+
 					"--help has examples", cmd.CommandPath())
 			}
@@ -109,10 +113,11 @@ In dcp and shards, what several ranks have is written once.
 	}
 	cmd.Flags().StringVar(&m.format, "format", "ranks",
 		strings.Join(checkpoint.RankFormats(), ", "))
-	m.add(cmd)
+	m.addTo(cmd)
 	return cmd
 }
 
+// newStateConvertCommand returns the command shoal state convert.
 func newStateConvertCommand() *cobra.Command {
 	var m moveFlags
 	cmd := &cobra.Command{
@@ -120,7 +125,7 @@ func newStateConvertCommand() *cobra.Command {
 		Short: "Write a checkpoint in another format",
 		Long: cli.Help(`Write a checkpoint in another format. Names, types and every bit of the tensors stay as they are.
 
-`+formats()+`
+`+formatHelp()+`
 Values that are not tensors, such as steps and learning rates, come along where the format has a
 place for them: not to safetensors. With --names hf, a decoder of Megatron gets the names that
 Hugging Face's transformers load (llama, mistral, qwen2, qwen3, qwen3_moe, mixtral). The folder
@@ -150,15 +155,16 @@ still needs a config.json and the tokenizer. The guide says what each format kee
 		},
 	}
 	cmd.Flags().StringVar(&m.format, "format", "", strings.Join(checkpoint.Formats(), ", "))
-	m.add(cmd)
+	m.addTo(cmd)
 	return cmd
 }
 
 // formatIndent is the column at which the descriptions of formats begin.
 const formatIndent = 23
 
-// formats lists the formats that can be written, in lines of up to 100 columns.
-func formats() string {
+// formatHelp describes the formats that can be written, for the help, in lines of up to 100
+// columns.
+func formatHelp() string {
 	var b strings.Builder
 	for _, f := range checkpoint.Formats() {
 		name, line := f, ""
@@ -174,12 +180,12 @@ func formats() string {
 	return b.String()
 }
 
-// check fails where the flags cannot be meant, and takes the layout that the format has where none
-// is asked for.
+// check fails for flags that are wrong whatever the checkpoint is. Where no layout is asked for it
+// sets that which the format has by default.
 func (m *moveFlags) check(flags *pflag.FlagSet) error {
-	preset := checkpoint.Preset(m.format)
+	preset := checkpoint.DefaultPreset(m.format)
 	switch {
-	case m.layout.given() && preset == "" && !slices.Contains(checkpoint.RankFormats(), m.format):
+	case m.layout.isGiven() && preset == "" && !slices.Contains(checkpoint.RankFormats(), m.format):
 		return cli.Usagef("--format %s has whole tensors, for no ranks; leave out --mesh, "+
 			"--preset and --layout, or write one of %s", m.format,
 			strings.Join(checkpoint.RankFormats(), ", "))
@@ -192,14 +198,14 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 	case m.stages != nil && m.format != "zero1":
 		return cli.Usagef("--stages says with which layers the stages of a pipeline in zero1 "+
 			"begin; leave it out for %s", m.format)
-	case m.groups != "" && !checkpoint.Grouped(m.format):
+	case m.groups != "" && !checkpoint.NeedsGroups(m.format):
 		return cli.Usagef("--groups says which parameters of the optimizer are in which group, "+
 			"and %s goes by names alone; leave it out", m.format)
 	case m.layout.file == "" && m.layout.preset == "":
 		m.layout.preset = preset
 		if strings.HasPrefix(m.format, "zero") {
 			var err error
-			if m.tp, m.pp, m.ep, err = m.layout.takeModel(); err != nil {
+			if m.tp, m.pp, m.ep, err = m.layout.removeModelAxes(); err != nil {
 				return cli.AsUsage(err)
 			}
 		}
@@ -209,7 +215,7 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 		return err
 	}
 	if m.stages != nil && len(m.stages) != m.pp-1 {
-		return cli.Usagef("--stages says with which layers %d stages behind the first begin, "+
+		return cli.Usagef("--stages says with which layers %d stages after the first begin, "+
 			"and --mesh has pp=%d", len(m.stages), m.pp)
 	}
 	mesh, err := layout.ParseMesh(m.layout.mesh)
@@ -226,7 +232,7 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 	return cli.AsUsage(err)
 }
 
-// run moves SRC to DST.
+// run writes the checkpoint SRC as DST, and prints what was written.
 func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if err := m.check(cmd.Flags()); err != nil {
 		return err
@@ -239,7 +245,7 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if err := c.CheckNames(); err != nil {
 		return err
 	}
-	notes, err := m.adopt(c)
+	notes, err := m.prepareOptimizer(c)
 	if err != nil {
 		return err
 	}
@@ -254,27 +260,28 @@ func (m *moveFlags) run(cmd *cobra.Command, src, dst string) error {
 	if err != nil {
 		return err
 	}
-	cli.Gently(cmd.Context())
+	cli.FinishOnSignal(cmd.Context())
 	p := newProgress(cmd.ErrOrStderr())
 	r, err := checkpoint.Move(cmd.Context(), c, out, dst,
 		checkpoint.Options{Workers: m.workers, Seal: m.seal, Progress: p.show})
 	p.clear()
 	if err != nil {
-		return errors.Join(err, goOn(cmd.Context(), err, dst))
+		return errors.Join(err, nextStepError(cmd.Context(), err, dst))
 	}
-	m.tell(cmd.ErrOrStderr(), c, out, lost, notes)
+	m.printNotes(cmd.ErrOrStderr(), c, out, lost, notes)
 	for _, name := range r.Unreadable {
 		fmt.Fprintf(cmd.ErrOrStderr(),
 			"shoal: %s could not be read; what it has was taken from replicas\n", name)
 	}
 	if m.json {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(m.moved(src, dst, c, out, lost, r))
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(m.newMovedJSON(src, dst, c, out, lost, r))
 	}
-	return sayMoved(cmd.OutOrStdout(), src, dst, out, r)
+	return printMoved(cmd.OutOrStdout(), src, dst, out, r)
 }
 
-// goOn says what to do after a command that was stopped, or for which the disk was too small.
-func goOn(ctx context.Context, err error, dst string) error {
+// nextStepError returns an error that says what to do after a command that was stopped, or for
+// which the disk was too small; nil after any other failure.
+func nextStepError(ctx context.Context, err error, dst string) error {
 	full := durable.Full(err)
 	switch {
 	case snapshot.IsURL(dst) && ctx.Err() != nil:
@@ -303,6 +310,7 @@ type progress struct {
 	shown   time.Time // when the progress was shown last; zero = never
 }
 
+// newProgress returns a progress that prints nothing if out is not a terminal.
 func newProgress(out io.Writer) *progress {
 	p := &progress{started: time.Now()}
 	if f, ok := out.(*os.File); ok {
@@ -313,7 +321,8 @@ func newProgress(out io.Writer) *progress {
 	return p
 }
 
-// show is called by one goroutine at a time.
+// show prints how many of all bytes are done, at most every 100 ms. One goroutine at a time may
+// call it.
 func (p *progress) show(done, all int64) {
 	now := time.Now()
 	if p.out == nil || now.Sub(p.shown) < 100*time.Millisecond {
@@ -326,6 +335,7 @@ func (p *progress) show(done, all int64) {
 		float64(all-done)/rate)
 }
 
+// clear erases the line on the terminal.
 func (p *progress) clear() {
 	if p.out != nil {
 		fmt.Fprint(p.out, "\r\x1b[K")

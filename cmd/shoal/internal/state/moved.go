@@ -36,13 +36,17 @@ type movedJSON struct {
 	Altered []alteredJSON `json:"altered,omitempty"`
 }
 
+// alteredJSON is a value that DST has in another form, in the output for programs.
 type alteredJSON struct {
 	Value string `json:"value"`
 	Was   string `json:"was"`
 	Is    string `json:"is"`
 }
 
-func (m *moveFlags) moved(src, dst string, c *checkpoint.Checkpoint, out *format.Output, lost int,
+// newMovedJSON returns what the move of c from src to dst has written; lost is the number of values
+// that the format has no place for.
+func (m *moveFlags) newMovedJSON(src, dst string, c *checkpoint.Checkpoint, out *format.Output,
+	lost int,
 	r *checkpoint.Report) movedJSON {
 	j := movedJSON{
 		From: src, To: dst, Format: out.Format, Tensors: len(out.Tensors),
@@ -60,7 +64,8 @@ func (m *moveFlags) moved(src, dst string, c *checkpoint.Checkpoint, out *format
 	return j
 }
 
-func sayMoved(to io.Writer, src, dst string, out *format.Output, r *checkpoint.Report) error {
+// printMoved prints in a line what a move has written.
+func printMoved(to io.Writer, src, dst string, out *format.Output, r *checkpoint.Report) error {
 	if r.AlreadyDone {
 		_, err := fmt.Fprintf(to, "%s was finished by an earlier run\n", dst)
 		return err
@@ -75,9 +80,10 @@ func sayMoved(to io.Writer, src, dst string, out *format.Output, r *checkpoint.R
 	return err
 }
 
-// tell says what of SRC is not in DST, or not as it was. lost values have no place there; optimizer
-// is what is to be said of that.
-func (m *moveFlags) tell(notes io.Writer, c *checkpoint.Checkpoint, out *format.Output, lost int,
+// printNotes writes to notes what of SRC is not in DST, or not as it was. lost is the number of
+// values that the format has no place for; optimizer has what is to be said of the optimizer.
+func (m *moveFlags) printNotes(notes io.Writer, c *checkpoint.Checkpoint, out *format.Output,
+	lost int,
 	optimizer []string) {
 	for _, note := range slices.Concat(optimizer, out.Notes) {
 		fmt.Fprintf(notes, "shoal: %s\n", note)
@@ -94,18 +100,18 @@ func (m *moveFlags) tell(notes io.Writer, c *checkpoint.Checkpoint, out *format.
 	if n := len(c.Extras); n > 0 {
 		var names []string
 		for _, name := range c.Extras {
-			names = append(names, printable(name))
+			names = append(names, quotedName(name))
 		}
 		fmt.Fprintf(notes, "shoal: %s in the folder of SRC %s no part of it: %s; shoal reads "+
 			"each by its own name\n",
-			plural.Of(n, "file"), plural.Verb(n, "is", "are"), listSome(names))
+			plural.Of(n, "file"), plural.Verb(n, "is", "are"), joinFirst(names))
 	}
 	behind(len(out.Implied), "tensor",
 		"which DeepSpeed makes of the master weights; all were compared with these")
 	if n := len(out.Altered); n > 0 {
 		fmt.Fprintf(notes, "shoal: %s %s out as something else, since torch.load with "+
 			"weights_only takes no such objects: %s\n",
-			plural.Of(n, "value"), plural.Verb(n, "comes", "come"), someOf(out.Altered))
+			plural.Of(n, "value"), plural.Verb(n, "comes", "come"), describeAltered(out.Altered))
 	}
 	if m.format == "pt" && c.Nested && len(m.source.rename) == 0 {
 		fmt.Fprintln(notes,
@@ -113,17 +119,17 @@ func (m *moveFlags) tell(notes io.Writer, c *checkpoint.Checkpoint, out *format.
 	}
 }
 
-// someOf names the first few of what was altered.
-func someOf(list []format.Altered) string {
+// describeAltered describes the first few of the values that were altered.
+func describeAltered(list []format.Altered) string {
 	var texts []string
 	for _, a := range list {
-		texts = append(texts, fmt.Sprintf("%s %s as %s", a.Was, printable(a.Path), a.Is))
+		texts = append(texts, fmt.Sprintf("%s %s as %s", a.Was, quotedName(a.Path), a.Is))
 	}
-	return listSome(texts)
+	return joinFirst(texts)
 }
 
-// listSome lists the first few texts, and how many there are more.
-func listSome(texts []string) string {
+// joinFirst joins the first few texts, and says how many more there are.
+func joinFirst(texts []string) string {
 	const most = 5
 	some := slices.Clone(texts[:min(most, len(texts))])
 	if n := len(texts) - most; n > 0 {

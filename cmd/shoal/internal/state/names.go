@@ -23,7 +23,8 @@ type modelFlags struct {
 	behind int        // number of tensors that are of no model, and were left out
 }
 
-func (m *modelFlags) add(flags *pflag.FlagSet) {
+// addTo defines the flags.
+func (m *modelFlags) addTo(flags *pflag.FlagSet) {
 	flags.StringVar(&m.names, "names", "", "hf: give Megatron's tensors the names of Hugging "+
 		"Face, and take apart what Megatron joins; after --only and --rename")
 	flags.StringVar(&m.config, "config", "",
@@ -34,7 +35,7 @@ func (m *modelFlags) add(flags *pflag.FlagSet) {
 		"only fill it up, for --names hf; by default as config.json or Megatron's arguments say")
 }
 
-// check fails where the flags cannot be meant, whatever the checkpoint is.
+// check fails for flags that are wrong whatever the checkpoint is.
 func (m *modelFlags) check() error {
 	switch {
 	case m.kvHeads < 0 || m.kvHeads > 1<<20:
@@ -49,7 +50,8 @@ func (m *modelFlags) check() error {
 	return nil
 }
 
-// apply gives the tensors of a checkpoint the names that were asked for. The flags are checked.
+// apply gives the tensors of c the names that are asked for, and sets m.behind. It reads the file
+// of --config, if that is given. The flags are checked.
 func (m *modelFlags) apply(c *checkpoint.Checkpoint) error {
 	if err := m.readConfig(); err != nil {
 		return err
@@ -63,7 +65,7 @@ func (m *modelFlags) apply(c *checkpoint.Checkpoint) error {
 	return err
 }
 
-// readConfig reads the file of --config, if one was given.
+// readConfig reads the file of --config into m.read, if that is given and not read yet.
 func (m *modelFlags) readConfig() error {
 	if m.config == "" || m.read != nil {
 		return nil
@@ -80,8 +82,9 @@ func (m *modelFlags) readConfig() error {
 	return nil
 }
 
-// heads is how many heads k and v have in a layer.
-func (m *modelFlags) heads(c *checkpoint.Checkpoint) (int, error) {
+// kvHeadCount returns the number of heads that k and v have in a layer: as the flag, the
+// configuration or the arguments in the checkpoint say, in this order.
+func (m *modelFlags) kvHeadCount(c *checkpoint.Checkpoint) (int, error) {
 	if m.kvHeads > 0 {
 		return m.kvHeads, nil
 	}

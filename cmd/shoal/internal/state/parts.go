@@ -15,6 +15,7 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
+// newStateLayoutCommand returns the command shoal state layout.
 func newStateLayoutCommand() *cobra.Command {
 	var rank int
 	var asJSON bool
@@ -34,7 +35,7 @@ or shards of different sizes: pp=spread(1,30) becomes pp=spread(1,30,cuts=6/14/2
   shoal state layout model --mesh pp=4,tp=2 --preset megatron-core > layout.yaml`,
 		Args: cli.Arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if preset.given() {
+			if preset.isGiven() {
 				if err := preset.check(); err != nil {
 					return err
 				}
@@ -67,13 +68,14 @@ or shards of different sizes: pp=spread(1,30) becomes pp=spread(1,30,cuts=6/14/2
 	cmd.Flags().IntVar(&rank, "rank", 0, "the rank")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a tensor, with its "+
 		"pieces: which box of which whole tensor lies where in it; of a preset, the layout")
-	preset.addPreset(cmd.Flags(), "")
-	source.addTensors(cmd.Flags())
+	preset.addPresetTo(cmd.Flags(), "")
+	source.addTensorsTo(cmd.Flags())
 	return cmd
 }
 
-// writePreset writes the layout that a preset is for the tensors of a checkpoint. Whether it comes
-// out even is not asked: it is there to be changed.
+// writePreset writes to out the layout that a preset gives the tensors of the checkpoint at path.
+// It does not check that the shares of the ranks are equal, since the layout is there to be
+// changed.
 func writePreset(out io.Writer, path string, preset *layoutFlags, source *sourceFlags,
 	asJSON bool) error {
 	c, err := source.open(path)
@@ -96,6 +98,7 @@ func writePreset(out io.Writer, path string, preset *layoutFlags, source *source
 	return err
 }
 
+// readLayout reads a layout file, or standard input in if path is "-".
 func readLayout(in io.Reader, path string) ([]byte, error) {
 	if path == "-" {
 		return io.ReadAll(io.LimitReader(in, ranks.MaxLayout)) // what is cut off does not parse
@@ -108,7 +111,7 @@ func readLayout(in io.Reader, path string) ([]byte, error) {
 	return durable.Read(path, ranks.MaxLayout)
 }
 
-// partJSON is what lies on a rank in the output for programs.
+// partJSON is a tensor in the memory of a rank, in the output for programs.
 type partJSON struct {
 	Tensor string      `json:"tensor"`
 	Type   string      `json:"type"`
@@ -127,6 +130,8 @@ type localJSON struct {
 	Strides []int  `json:"strides"`
 }
 
+// listParts prints what a rank holds: a table, or as JSON an object a part. tensors are those of
+// the whole layout.
 func listParts(out io.Writer, parts []ranks.Part, tensors []layout.Tensor, asJSON bool) error {
 	rows := [][]string{{"TENSOR", "TYPE", "SHAPE", "BYTES", "FILE"}}
 	encode := json.NewEncoder(out)
@@ -134,7 +139,8 @@ func listParts(out io.Writer, parts []ranks.Part, tensors []layout.Tensor, asJSO
 		if !asJSON {
 			bytes := p.Shape.Box().Elements() * p.DType.Size()
 			rows = append(rows,
-				[]string{printable(p.Name), p.DType.String(), p.Shape.String(), strconv.Itoa(bytes),
+				[]string{quotedName(p.Name), p.DType.String(), p.Shape.String(),
+					strconv.Itoa(bytes),
 					p.File})
 			continue
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-ml/shoal/state/plan"
 )
 
+// newStatePlanCommand returns the command shoal state plan.
 func newStatePlanCommand() *cobra.Command {
 	var from, to layoutFlags
 	var source sourceFlags
@@ -44,7 +45,7 @@ SRC is a checkpoint, which gives names, types and shapes.
 			if devices < 1 {
 				return cli.Usagef("--devices %d: a host has at least one", devices)
 			}
-			if !to.given() {
+			if !to.isGiven() {
 				return cli.Usagef("say to which layout: --mesh and --preset, or --layout")
 			}
 			if err := cmp.Or(to.check(), from.check()); err != nil {
@@ -58,16 +59,16 @@ SRC is a checkpoint, which gives names, types and shapes.
 			if err := c.CheckNames(); err != nil {
 				return err
 			}
-			p, err := planned(c, &from, &to, &source.model, devices)
+			p, err := buildPlan(c, &from, &to, &source.model, devices)
 			if err != nil {
 				return err
 			}
 			return showPlan(cmd.OutOrStdout(), p, links, asJSON)
 		},
 	}
-	to.add(cmd.Flags(), "")
-	from.add(cmd.Flags(), "from-")
-	source.add(cmd.Flags())
+	to.addTo(cmd.Flags(), "")
+	from.addTo(cmd.Flags(), "from-")
+	source.addTo(cmd.Flags())
 	cmd.Flags().IntVar(&devices, "devices", 8, "ranks on a host")
 	cmd.Flags().Var(&links, "rate",
 		"what a host sends, and receives, in a second: 1.2GB/s, 10Gbit/s")
@@ -76,14 +77,15 @@ SRC is a checkpoint, which gives names, types and shapes.
 	return cmd
 }
 
-// planned plans from a layout to another, or from the files of a checkpoint.
-func planned(c *checkpoint.Checkpoint, from, to *layoutFlags, model *modelFlags,
+// buildPlan plans the move from one layout to another, or from the files of c if from asks for
+// none. A host has the given number of devices.
+func buildPlan(c *checkpoint.Checkpoint, from, to *layoutFlags, model *modelFlags,
 	devices int) (*plan.Plan, error) {
-	dst, err := resolve(to, c, model)
+	dst, err := resolveLayout(to, c, model)
 	if err != nil {
 		return nil, err
 	}
-	src, err := resolve(from, c, model)
+	src, err := resolveLayout(from, c, model)
 	if err != nil {
 		return nil, err
 	}
@@ -103,8 +105,10 @@ func planned(c *checkpoint.Checkpoint, from, to *layoutFlags, model *modelFlags,
 	return plan.Build(src, dst, hosts)
 }
 
-// resolve is the layout of flags, nil when they say none.
-func resolve(l *layoutFlags, c *checkpoint.Checkpoint, model *modelFlags) (*layout.Layout, error) {
+// resolveLayout returns the layout that the flags ask for, for the tensors of c; nil if they ask
+// for none.
+func resolveLayout(l *layoutFlags, c *checkpoint.Checkpoint, model *modelFlags) (*layout.Layout,
+	error) {
 	spec, err := l.spec(c, model)
 	if err != nil || spec == nil {
 		return nil, err
@@ -131,6 +135,7 @@ type planJSON struct {
 	LinkSeconds *float64 `json:"link_seconds,omitempty"` // absent = not known
 }
 
+// showPlan prints a plan to out, as text or as a JSON object.
 func showPlan(out io.Writer, p *plan.Plan, links cli.Rate, asJSON bool) error {
 	moves := 0
 	for range p.Ops() {
@@ -160,8 +165,8 @@ plan           %x
 	return err
 }
 
-// linkSeconds is how long the links are busy with a plan: its schedule is as long as its busiest
-// host. It is nil where nobody says how fast they are.
+// linkSeconds returns how many seconds the links are busy with a plan, which is as long as its
+// busiest host is; nil if their rate is not given.
 func linkSeconds(s *plan.Stats, links cli.Rate) *float64 {
 	seconds := 0.0
 	if links > 0 {

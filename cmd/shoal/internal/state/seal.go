@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-ml/shoal/state/digest"
 )
 
+// newStateSealCommand returns the command shoal state seal.
 func newStateSealCommand() *cobra.Command {
 	var workers int
 	var asJSON bool
@@ -22,7 +23,7 @@ func newStateSealCommand() *cobra.Command {
 		Long: cli.Help(`Write the manifest of a checkpoint: a fingerprint of each tensor and hashes of the blocks of each
 file. A fingerprint is the same in every layout and format.
 
-The manifest is shoal-manifest.json in the folder, or has that name behind the name of a single
+The manifest is shoal-manifest.json in the folder, or has that name after the name of a single
 file. Every command that moves a sealed checkpoint compares it with its manifest.`, cli.ExitCodes, "files"),
 		Example: `  shoal state seal checkpoints/step-1000
   shoal state seal model.safetensors
@@ -35,7 +36,7 @@ file. Every command that moves a sealed checkpoint compares it with its manifest
 				return err
 			}
 			defer c.Close()
-			cli.Gently(cmd.Context())
+			cli.FinishOnSignal(cmd.Context())
 			m, err := checkpoint.Seal(cmd.Context(), c, workers)
 			if durable.Full(err) {
 				err = fmt.Errorf("%w; nothing is sealed: make room, and seal it again", err)
@@ -56,7 +57,7 @@ file. Every command that moves a sealed checkpoint compares it with its manifest
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false,
 		"print the number of tensors and files, and the fingerprint of all, as one JSON object")
-	addWorkers(cmd, &workers)
+	addWorkersFlag(cmd, &workers)
 	return cmd
 }
 
@@ -68,6 +69,7 @@ type sealedJSON struct {
 	Fingerprint string `json:"fingerprint"`
 }
 
+// newStateVerifyCommand returns the command shoal state verify.
 func newStateVerifyCommand() *cobra.Command {
 	var workers int
 	var asJSON bool
@@ -86,7 +88,7 @@ The command prints what is not as it was sealed: the file, the place in it, and 
 				return err
 			}
 			out := cmd.OutOrStdout()
-			if err := showAll(out, damage, asJSON); err != nil {
+			if err := printAll(out, damage, asJSON); err != nil {
 				return err
 			}
 			if len(damage) > 0 {
@@ -103,10 +105,11 @@ The command prints what is not as it was sealed: the file, the place in it, and 
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object for each damage")
-	addWorkers(cmd, &workers)
+	addWorkersFlag(cmd, &workers)
 	return cmd
 }
 
+// newStateDiffCommand returns the command shoal state diff.
 func newStateDiffCommand() *cobra.Command {
 	var workers int
 	var asJSON bool
@@ -145,7 +148,7 @@ Only tensors are compared. Damage that a checksum shows is reported, and not com
 				return err
 			}
 			out := cmd.OutOrStdout()
-			if err := showAll(out, found, asJSON); err != nil {
+			if err := printAll(out, found, asJSON); err != nil {
 				return err
 			}
 			if len(found) > 0 {
@@ -159,9 +162,9 @@ Only tensors are compared. Damage that a checksum shows is reported, and not com
 			return err
 		},
 	}
-	flags.addTensors(cmd.Flags())
+	flags.addTensorsTo(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false,
 		"print one JSON object for each tensor that differs")
-	addWorkers(cmd, &workers)
+	addWorkersFlag(cmd, &workers)
 	return cmd
 }

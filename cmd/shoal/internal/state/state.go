@@ -35,7 +35,7 @@ distributed checkpoints, Megatron-LM, DeepSpeed, and shoal's own format with a f
   shoal state reshard megatron/iter_0001000 out --mesh pp=4,tp=2 --preset megatron-core
   shoal state diff megatron/iter_0001000 out --only 'model.**'`,
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
-			cmd.SetContext(cli.Abrupt(cmd.Context()))
+			cmd.SetContext(cli.WithExitOnSignal(cmd.Context()))
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -51,6 +51,7 @@ distributed checkpoints, Megatron-LM, DeepSpeed, and shoal's own format with a f
 	return cmd
 }
 
+// newStateLsCommand returns the command shoal state ls.
 func newStateLsCommand() *cobra.Command {
 	var asJSON, values bool
 	cmd := &cobra.Command{
@@ -89,6 +90,7 @@ func newStateLsCommand() *cobra.Command {
 	return cmd
 }
 
+// newStateCheckCommand returns the command shoal state check.
 func newStateCheckCommand() *cobra.Command {
 	var asJSON, read bool
 	var workers int
@@ -116,19 +118,19 @@ Files of safetensors have no checksums; shoal state seal makes some.`, "Exit cod
 				return err
 			}
 			defer c.Close()
-			return check(cmd, args[0], c, asJSON, read, workers)
+			return printCheck(cmd, args[0], c, asJSON, read, workers)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false,
 		"print one JSON object a fault, and where there is none, for each thing that is not known")
 	cmd.Flags().BoolVar(&read, "read", false,
 		"read all bytes too, and compare them with the checksums in the files")
-	addWorkers(cmd, &workers)
+	addWorkersFlag(cmd, &workers)
 	return cmd
 }
 
-// listTensors prints a table of tensors, a summary, and what is wrong with the description of a
-// job.
+// listTensors prints a table of the tensors of c, a summary, and what is wrong with the description
+// of a job.
 func listTensors(out io.Writer, c *checkpoint.Checkpoint) error {
 	rows := [][]string{{"TENSOR", "PLACE", "TYPE", "SHAPE", "BYTES", "FILES"}}
 	var bytes int64
@@ -136,7 +138,7 @@ func listTensors(out io.Writer, c *checkpoint.Checkpoint) error {
 		t := &c.Tensors[i]
 		bytes += t.Bytes()
 		rows = append(rows,
-			[]string{printable(t.Name), cli.OrDash(t.Coords.String()), t.DType.String(),
+			[]string{quotedName(t.Name), cli.OrDash(t.Coords.String()), t.DType.String(),
 				t.Shape.String(),
 				strconv.FormatInt(t.Bytes(), 10), strconv.Itoa(len(fileNames(t)))})
 	}
@@ -154,22 +156,23 @@ func listTensors(out io.Writer, c *checkpoint.Checkpoint) error {
 	return err
 }
 
-// explainParts says why parts could not be put together, where that is known.
+// explainParts prints why parts of tensors could not be joined, where that is known.
 func explainParts(out io.Writer, c *format.Checkpoint) error {
-	for _, t := range apart(c) {
-		if _, err := fmt.Fprintf(out, "%s and others %s\n", printable(t.Name),
-			asRanksHave(t)); err != nil {
+	for _, t := range unjoinedTensors(c) {
+		if _, err := fmt.Fprintf(out, "%s and others %s\n", quotedName(t.Name),
+			whyUnjoined(t)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func asRanksHave(t *format.Tensor) string { return "stay as ranks have them: " + t.WhyPart }
+// whyUnjoined says why the parts of a tensor were not joined.
+func whyUnjoined(t *format.Tensor) string { return "stay as ranks have them: " + t.WhyPart }
 
-// apart lists the tensors of which it is known why their parts could not be put together, one for
-// each reason.
-func apart(c *format.Checkpoint) (list []*format.Tensor) {
+// unjoinedTensors returns the tensors of which it is known why their parts could not be joined, one
+// for each reason.
+func unjoinedTensors(c *format.Checkpoint) (list []*format.Tensor) {
 	said := map[string]bool{"": true}
 	for i := range c.Tensors {
 		if t := &c.Tensors[i]; !said[t.WhyPart] {
@@ -180,8 +183,9 @@ func apart(c *format.Checkpoint) (list []*format.Tensor) {
 	return list
 }
 
-// printable quotes a name from a file that could do something to the terminal, or break the table.
-func printable(name string) string {
+// quotedName returns a name from a file, in quotes if it could do something to the terminal or
+// break a table.
+func quotedName(name string) string {
 	if quoted := strconv.Quote(name); quoted != `"`+name+`"` || strings.Contains(name, " ") ||
 		name == "" {
 		return quoted
@@ -189,6 +193,7 @@ func printable(name string) string {
 	return name
 }
 
+// fileNames returns the set of files in which a tensor lies.
 func fileNames(t *format.Tensor) map[string]bool {
 	files := map[string]bool{}
 	for _, p := range t.Pieces {
@@ -197,6 +202,7 @@ func fileNames(t *format.Tensor) map[string]bool {
 	return files
 }
 
+// listValues prints a table of what is no tensor in c.
 func listValues(out io.Writer, c *format.Checkpoint) error {
 	rows := [][]string{{"VALUE", "IS"}}
 	for _, v := range c.Values {
@@ -207,12 +213,13 @@ func listValues(out io.Writer, c *format.Checkpoint) error {
 		if len(text) > 100 {
 			text = append(text[:97], "..."...)
 		}
-		rows = append(rows, []string{printable(v.Path), string(text)})
+		rows = append(rows, []string{quotedName(v.Path), string(text)})
 	}
 	return cli.Table(out, rows)
 }
 
-// plainValue is a value as JSON has them: what is no number there becomes a string.
+// plainValue returns a value in a form that JSON has: a number that JSON does not have becomes a
+// string.
 func plainValue(v any) any {
 	switch v := v.(type) {
 	case format.Unread:
@@ -246,6 +253,7 @@ type tensorJSON struct {
 	Apart    string      `json:"apart,omitempty"`    // why it is a part
 }
 
+// pieceJSON is a piece of a tensor in the output for programs.
 type pieceJSON struct {
 	From    []int  `json:"from"`
 	Shape   []int  `json:"shape"`
@@ -254,11 +262,13 @@ type pieceJSON struct {
 	Strides []int  `json:"strides,omitempty"` // in elements; without them it is packed
 }
 
+// valueJSON is a value that is no tensor in the output for programs.
 type valueJSON struct {
 	Value string `json:"value"`
 	Is    any    `json:"is"`
 }
 
+// listJSON prints a JSON object for each tensor of c, or for each of its values.
 func listJSON(out io.Writer, c *format.Checkpoint, values bool) error {
 	encode := json.NewEncoder(out)
 	if values {
@@ -272,7 +282,7 @@ func listJSON(out io.Writer, c *format.Checkpoint, values bool) error {
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
 		j := tensorJSON{t.Name, t.Coords.String(), t.DType.String(), append([]int{}, t.Shape...),
-			t.Bytes(), pieces(t.Pieces), pieces(t.Replicas), t.WhyPart}
+			t.Bytes(), newPieceJSONs(t.Pieces), newPieceJSONs(t.Replicas), t.WhyPart}
 		if err := encode.Encode(j); err != nil {
 			return err
 		}
@@ -280,7 +290,9 @@ func listJSON(out io.Writer, c *format.Checkpoint, values bool) error {
 	return nil
 }
 
-func pieces(list []format.Piece) []pieceJSON {
+// newPieceJSONs returns pieces in the form of the output for programs; an empty list, not nil, for
+// none.
+func newPieceJSONs(list []format.Piece) []pieceJSON {
 	out := []pieceJSON{}
 	for _, p := range list {
 		from := []int{}
@@ -293,8 +305,10 @@ func pieces(list []format.Piece) []pieceJSON {
 	return out
 }
 
-// check prints what is wrong, or that nothing is; faults are an error too.
-func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, read bool,
+// printCheck checks the checkpoint c, which was opened by path, and prints what is wrong, or that
+// nothing is. It also fails if something is wrong. With read it reads all bytes that have a
+// checksum.
+func printCheck(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, read bool,
 	workers int) error {
 	out, faults, sums, blind := cmd.OutOrStdout(), c.Faults(), "", ""
 	if len(c.Files.Archives()) > 0 {
@@ -307,7 +321,7 @@ func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, re
 		}
 		faults = append(faults, r.Faults...)
 		sums = fmt.Sprintf(", %s with the right checksum", plural.Of(r.Compared, "record"))
-		if blind = unseen(r); blind != "" {
+		if blind = unseenDamage(r); blind != "" {
 			sums = "; " + blind
 		}
 	}
@@ -317,7 +331,7 @@ func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, re
 			return err
 		}
 	}
-	if err := showAll(out, faults, asJSON); err != nil {
+	if err := printAll(out, faults, asJSON); err != nil {
 		return err
 	}
 	if len(faults) > 0 {
@@ -325,7 +339,7 @@ func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, re
 			plural.Of(len(faults), "fault"))
 	}
 	if asJSON {
-		return showAll(out, unknown(c, blind), true)
+		return printAll(out, listUnknown(c, blind), true)
 	}
 	verdict := "is whole"
 	if c.Doubt != "" {
@@ -336,8 +350,8 @@ func check(cmd *cobra.Command, path string, c *checkpoint.Checkpoint, asJSON, re
 	return errors.Join(err, explainParts(out, c.Checkpoint))
 }
 
-// unseen says which damage checksums could not show; empty where they vouch for everything.
-func unseen(r *checkpoint.Records) string {
+// unseenDamage says which damage the checksums could not show; "" if they cover everything.
+func unseenDamage(r *checkpoint.Records) string {
 	switch {
 	case r.Compared+r.WithoutChecksum == 0:
 		return "its files have no checksums: shoal state seal makes some"
@@ -356,21 +370,21 @@ type unknownJSON struct {
 	Unknown string `json:"unknown"`
 }
 
-// unknown lists what a check without faults leaves open. blind is as unseen has it.
-func unknown(c *checkpoint.Checkpoint, blind string) (list []unknownJSON) {
+// listUnknown lists what a check without faults leaves open. blind is the result of unseenDamage.
+func listUnknown(c *checkpoint.Checkpoint, blind string) (list []unknownJSON) {
 	for _, text := range []string{c.Doubt, blind} {
 		if text != "" {
 			list = append(list, unknownJSON{Unknown: text})
 		}
 	}
-	for _, t := range apart(c.Checkpoint) {
-		list = append(list, unknownJSON{t.Name, asRanksHave(t)})
+	for _, t := range unjoinedTensors(c.Checkpoint) {
+		list = append(list, unknownJSON{t.Name, whyUnjoined(t)})
 	}
 	return list
 }
 
-// showAll prints what was found, a line each, or as JSON an object each.
-func showAll[T any](out io.Writer, found []T, asJSON bool) error {
+// printAll prints what was found, a line each, or as JSON an object each.
+func printAll[T any](out io.Writer, found []T, asJSON bool) error {
 	for _, x := range found {
 		var err error
 		if asJSON {
