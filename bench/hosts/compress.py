@@ -34,9 +34,9 @@ TITLES = {
 MODEL, STEPS, WARM_UP = "gpt-1M", 13, 3
 
 
-def run(net: Network, form: str, limit_s: float) -> dict:
-    """Trains once; returns what rank 0 measured, and the bytes that the busiest host sent in a
-    step.
+def train_once(net: Network, form: str, limit_s: float) -> dict:
+    """Runs one training on the hosts until it ends; returns what rank 0 measured, and the bytes
+    that the busiest host sent in a step.
     """
     with Processes(limit_s) as all_:
         home, token = str(all_.folder), all_.folder / "token"
@@ -71,21 +71,22 @@ def run(net: Network, form: str, limit_s: float) -> dict:
         while all_.running():
             text = said.read_text()
             if before is None and "BEGIN" in text:
-                before = net.sent()
+                before = net.sent_bytes()
             if "RESULT " in text:
                 break
-        after = net.sent()
+        after = net.sent_bytes()
         line = next(line for line in said.read_text().splitlines() if "RESULT " in line)
         most = max(b - a for a, b in zip(before or after, after))
         return dict(json.loads(line.split("RESULT ")[1]), sent=most / (STEPS - WARM_UP))
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
+    """Trains with every form in turn; returns the results."""
     results = []
     net = Network(args.hosts, args.rate, 1500)
     try:
-        for form, about in turns.take(args, args.forms):
-            line = dict(run(net, form, args.limit), **about, rate=args.rate)
+        for form, about in turns.in_turn(args, args.forms):
+            line = dict(train_once(net, form, args.limit), **about, rate=args.rate)
             print(f"{line['step_ms']:.0f} ms, {line['sent'] / MIB:.2f} MiB", file=sys.stderr)
             results.append(line)
     finally:
@@ -94,9 +95,10 @@ def measure(args: argparse.Namespace) -> list[dict]:
 
 
 def text(document: dict) -> str:
-    """The table of a measurement."""
+    """Returns the table of a measurement."""
 
     def column(form: str, key: str) -> list[float]:
+        """Returns a number of all runs with a form."""
         return list(column_of(document, form, key).values())
 
     rows = []
@@ -151,12 +153,13 @@ def write(document: dict, folder: pathlib.Path) -> None:
 
 
 def main() -> int:
+    """Measures as the command line says; returns the exit status."""
     parser = turns.parser(__doc__, runs=3, wait=60, limit=300, page="benchmarks-compression.md")
     parser.add_argument("--hosts", type=int, default=2, help="hosts (2)")
     parser.add_argument("--rate", default="20mbit", help="what a cable carries (20mbit)")
     parser.add_argument(
         "--forms",
-        type=turns.many(turns.one_of(list(TITLES))),
+        type=turns.list_of(turns.one_of(list(TITLES))),
         default=list(TITLES),
         help=f"what to compress by ({','.join(TITLES)})",
     )

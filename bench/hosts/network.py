@@ -15,7 +15,7 @@ RATES = {"mbit": 1e6, "gbit": 1e9}
 
 
 def parse_rate(text: str) -> str:
-    """A type of arguments: what a cable carries."""
+    """The type of an argument: what a cable carries."""
     if text[:-4].isdigit() and text[-4:] in RATES:
         return text
     raise argparse.ArgumentTypeError(
@@ -24,7 +24,7 @@ def parse_rate(text: str) -> str:
 
 
 def bits(rate: str) -> float:
-    """The bits per second of a rate."""
+    """Returns the bits per second of a rate."""
     return int(rate[:-4]) * RATES[rate[-4:]]
 
 
@@ -37,18 +37,19 @@ class Network:
         self.address = [f"10.78.0.{h + 1}" for h in self.hosts]
         self._made: list[str] = []
         try:
-            self._space(self._name)
+            self._add_namespace(self._name)
             self._ip(self._name, "link", "add", "switch", "mtu", str(mtu), "type", "bridge")
             self._ip(self._name, "link", "set", "switch", "up")
             for h in self.hosts:
-                self._plug(h, rate, str(mtu))
+                self._connect(h, rate, str(mtu))
         except BaseException:  # also when it is told to end
             self.close()
             raise
 
-    def _plug(self, h: int, rate: str, mtu: str) -> None:
-        space, port = self.space(h), f"port{h}"
-        self._space(space)
+    def _connect(self, h: int, rate: str, mtu: str) -> None:
+        """Makes the namespace of host h, and its cable to the switch."""
+        space, port = self.namespace(h), f"port{h}"
+        self._add_namespace(space)
         self._ip(
             self._name,
             "link",
@@ -89,7 +90,8 @@ class Network:
                 check=True,
             )
 
-    def space(self, h: int) -> str:
+    def namespace(self, h: int) -> str:
+        """Returns the name of the namespace of host h."""
         return f"{self._name}h{h}"
 
     def command(self, h: int, *words: str) -> list[str]:
@@ -98,7 +100,7 @@ class Network:
             "ip",
             "netns",
             "exec",
-            self.space(h),
+            self.namespace(h),
             "unshare",
             "--uts",
             "sh",
@@ -108,30 +110,33 @@ class Network:
             *words,
         ]
 
-    def sent(self) -> list[int]:
-        """Returns the bytes that each host has put on its cable, with the headers of every
+    def sent_bytes(self) -> list[int]:
+        """Returns the bytes that each host has put on its cable so far, with the headers of every
         packet.
         """
 
-        def of(h: int) -> int:
+        def sent_by(h: int) -> int:
             shown = subprocess.run(
-                ["tc", "-n", self.space(h), "-j", "-s", "qdisc", "show", "dev", "eth0"],
+                ["tc", "-n", self.namespace(h), "-j", "-s", "qdisc", "show", "dev", "eth0"],
                 check=True,
                 capture_output=True,
                 text=True,
             ).stdout
             return json.loads(shown)[0]["bytes"]
 
-        return [of(h) for h in self.hosts]
+        return [sent_by(h) for h in self.hosts]
 
-    def _space(self, name: str) -> None:
+    def _add_namespace(self, name: str) -> None:
+        """Makes a namespace, which close removes."""
         subprocess.run(["ip", "netns", "add", name], check=True)
         self._made.append(name)
 
     @staticmethod
     def _ip(space: str, *words: str) -> None:
+        """Runs ip in a namespace."""
         subprocess.run(["ip", "-n", space, *words], check=True)
 
     def close(self) -> None:
+        """Removes what was made; no process may run there any more."""
         for name in self._made:
             subprocess.run(["ip", "netns", "delete", name], check=False)

@@ -20,7 +20,7 @@ PRIORITY = -10  # of all programs alike: what else this machine does disturbs le
 
 
 class Processes:
-    """What a program runs as. All of it ends with the with statement."""
+    """What a program runs as. All of its processes are killed at the end of the with statement."""
 
     def __init__(self, limit_s: float) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -29,6 +29,7 @@ class Processes:
         self._all: list[subprocess.Popen] = []
 
     def start(self, command: list[str], **env: str) -> None:
+        """Starts a process, with these variables in its environment."""
         with open(self.folder / f"said{len(self._all)}", "w") as said:
             self._all.append(
                 subprocess.Popen(
@@ -44,8 +45,8 @@ class Processes:
             pathlib.Path(f"/proc/{self._all[-1].pid}/autogroup").write_text(str(os.nice(0)))
 
     def running(self) -> bool:
-        """Reports whether the first process runs still; raises Failure if it does not end well or
-        in time.
+        """Waits for a moment, and returns whether the first process still runs; raises Failure if
+        it does not end well or in time.
         """
         code = self._all[0].poll()
         if code or code is None and time.monotonic() > self._end:
@@ -59,11 +60,11 @@ class Processes:
         time.sleep(0.02)
         return code is None
 
-    def said(self) -> list[dict]:
+    def results(self) -> list[dict]:
         """Waits until the first process ends, and returns the JSON lines that it has printed."""
         while self.running():
             pass
-        return lines_of((self.folder / "said0").read_text())
+        return json_lines((self.folder / "said0").read_text())
 
     def __enter__(self) -> Processes:
         return self
@@ -77,6 +78,7 @@ class Processes:
 
 
 def compile_openmpi() -> None:
+    """Compiles the measuring program of OpenMPI."""
     BUILD.mkdir(parents=True, exist_ok=True)
     source = ROOT / "bench" / "peers" / "allreduce_mpi.c"
     subprocess.run(
@@ -93,7 +95,8 @@ def compile_openmpi() -> None:
     )
 
 
-def lines_of(text: str) -> list[dict]:
+def json_lines(text: str) -> list[dict]:
+    """Returns the lines of a text that are JSON objects."""
     return [
         json.loads(line)
         for line in text.splitlines()
@@ -102,8 +105,8 @@ def lines_of(text: str) -> list[dict]:
 
 
 def shoal(net: Network, workers: int, sizes: list[int], limit_s: float, *flags: str) -> list[dict]:
-    """shoal run on the first host, shoal agent on the others. Lines also say what the busiest host
-    sent for a call: sent_bytes.
+    """Runs shoal run on the first host and shoal agent on the others, and returns the lines. These
+    also say what the busiest host sent for a call: sent_bytes.
     """
     with Processes(limit_s) as all_:
         home, token = str(all_.folder), all_.folder / "token"
@@ -134,16 +137,16 @@ def shoal(net: Network, workers: int, sizes: list[int], limit_s: float, *flags: 
                 net.command(h, SHOAL, "agent", "--join", f"{net.address[0]}:{PORT}", *place), **env
             )
         lines: list[dict] = []
-        before, running = net.sent(), True
+        before, running = net.sent_bytes(), True
         while running:
             running = all_.running()
             told = [
                 line["metrics"]
                 for path in all_.folder.glob("*/metrics.jsonl")
-                for line in lines_of(path.read_text())
+                for line in json_lines(path.read_text())
             ]
             if len(told) > len(lines):
-                sent = net.sent()
+                sent = net.sent_bytes()
                 line = told[len(lines)]
                 lines.append(
                     dict(line, sent_bytes=max(b - a for a, b in zip(before, sent)) / line["calls"])
@@ -153,17 +156,17 @@ def shoal(net: Network, workers: int, sizes: list[int], limit_s: float, *flags: 
 
 
 def shoal_plain(net: Network, workers: int, sizes: list[int], limit_s: float) -> list[dict]:
-    """shoal without encryption of tensors, as the others are."""
+    """Runs shoal without encryption of tensors, as the others are."""
     return shoal(net, workers, sizes, limit_s, "--unencrypted-data")
 
 
 def shoal_fixed(net: Network, workers: int, sizes: list[int], limit_s: float) -> list[dict]:
-    """shoal with routes that follow the lengths alone, whatever is measured."""
+    """Runs shoal with routes that follow the lengths alone, whatever is measured."""
     return shoal(net, workers, sizes, limit_s, "--fixed-routes")
 
 
 def gloo(net: Network, workers: int, sizes: list[int], limit_s: float) -> list[dict]:
-    """torch.distributed's all-reduce, every rank a process with one torch thread."""
+    """Runs torch.distributed's all-reduce, every rank a process with one torch thread."""
     ranks = len(net.hosts) * workers
     with Processes(limit_s) as all_:
         for rank in range(ranks):
@@ -180,12 +183,12 @@ def gloo(net: Network, workers: int, sizes: list[int], limit_s: float) -> list[d
                 GLOO_SOCKET_IFNAME="eth0",
                 OMP_NUM_THREADS="1",
             )
-        return all_.said()
+        return all_.results()
 
 
 def openmpi(net: Network, workers: int, sizes: list[int], limit_s: float) -> list[dict]:
-    """MPI_Allreduce over OpenMPI's TCP between the hosts, and its shared memory inside one; ranks
-    yield, as all share one machine.
+    """Runs MPI_Allreduce over OpenMPI's TCP between the hosts, and its shared memory inside one;
+    ranks yield, as all share one machine.
     """
     with Processes(limit_s) as all_:
         enter = all_.folder / "enter"  # mpirun's way to other hosts, in place of ssh
@@ -218,7 +221,7 @@ def openmpi(net: Network, workers: int, sizes: list[int], limit_s: float) -> lis
                 *map(str, sizes),
             )
         )
-        return all_.said()
+        return all_.results()
 
 
 PROGRAMS = {

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import pathlib
 import statistics
@@ -25,7 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
 
 import turns
 from network import Network, bits, parse_rate
-from programs import PORT, PRIORITY, Processes, lines_of
+from programs import PORT, PRIORITY, Processes, json_lines
 from report import LIMITS, facts, section, table
 
 WORKER = str(turns.ROOT / "bench" / "hosts" / "reshape_worker.py")
@@ -48,7 +47,7 @@ LIMITED = 2e8  # the rate in bits/s up to which the cables are the limit
 
 
 class Training:
-    """A job on the hosts of a network, and what its workers have told."""
+    """A job on the hosts of a network, and what its workers have written."""
 
     def __init__(self, net: Network, all_: Processes, first: str, args: argparse.Namespace) -> None:
         self._net, self._all = net, all_
@@ -82,7 +81,7 @@ class Training:
             ),
             **self._env,
         )
-        self._until(token.exists)
+        self._wait_until(token.exists)
         for h in net.hosts[1:]:
             all_.start(
                 net.command(h, turns.SHOAL, "agent", "--join", f"{net.address[0]}:{PORT}", *place),
@@ -91,38 +90,42 @@ class Training:
         self._since = 0  # the first line that is of the mesh of now
         self._mesh = first
 
-    def _until(self, reached) -> None:
+    def _wait_until(self, reached) -> None:
+        """Waits until reached returns true; raises Failure if the job ends before."""
         while not reached():
             if not self._all.running():
                 raise turns.Failure("the job has ended")
 
-    def _lines(self) -> list[tuple[int, dict]]:
-        """What was told since the mesh of now is there, numbered."""
-        return list(enumerate(lines_of(self._told.read_text())))[self._since :]
+    def _new_lines(self) -> list[tuple[int, dict]]:
+        """Returns what was written since the present mesh is there, numbered."""
+        return list(enumerate(json_lines(self._told.read_text())))[self._since :]
 
     def _times(self, what: str, mesh: str) -> dict[int, list[float]]:
-        """When steps have begun or ended on the mesh of now, or on the next, by rank."""
+        """Returns by rank when steps have begun or ended on a mesh, the present or the next."""
         by: dict[int, list[float]] = {}
-        for _, line in self._lines():
+        for _, line in self._new_lines():
             if line["what"] == what and line["mesh"] == mesh:
                 by.setdefault(line["rank"], []).append(line["at"])
         return by
 
-    def _trained(self, mesh: str, steps: int, what: str) -> bool:
+    def _has_trained(self, mesh: str, steps: int, what: str) -> bool:
+        """Returns whether every rank has begun or ended so many steps on a mesh."""
         times = self._times(what, mesh)
         return len(times) == RANKS and min(map(len, times.values())) >= steps
 
-    def barrier(self) -> float:
-        """The seconds of a barrier of all ranks."""
+    def barrier_s(self) -> float:
+        """Returns the seconds of a barrier of all ranks."""
         return next(
             line["seconds"]
-            for line in lines_of(self._told.read_text())
+            for line in json_lines(self._told.read_text())
             if line["what"] == "barrier"
         )
 
     def reshape(self, mesh: str) -> dict:
-        """Goes to another mesh; returns the plan, and the seconds of the pause."""
-        self._until(lambda: self._trained(self._mesh, STEPS, "end"))
+        """Goes to another mesh, waits until it trains there, and returns the plan and the seconds
+        of the pause.
+        """
+        self._wait_until(lambda: self._has_trained(self._mesh, STEPS, "end"))
         asked = subprocess.run(
             self._net.command(0, turns.SHOAL, "reshape", "bench", "--mesh", mesh, "--json"),
             env=dict(os.environ, **self._env),
@@ -131,19 +134,20 @@ class Training:
         )
         if asked.returncode:
             raise turns.Failure(f"shoal reshape --mesh {mesh}: {asked.stderr}")
-        self._until(lambda: self._trained(mesh, 1, "begin"))
+        self._wait_until(lambda: self._has_trained(mesh, 1, "begin"))
         ended = max(times[-1] for times in self._times("end", self._mesh).values())
         begun = max(times[0] for times in self._times("begin", mesh).values())
         before, self._mesh = self._mesh, mesh
-        self._since = next(i for i, line in self._lines() if line.get("mesh") == mesh)
-        return dict(lines_of(asked.stdout)[0], before=before, after=mesh, pause=begun - ended)
+        self._since = next(i for i, line in self._new_lines() if line.get("mesh") == mesh)
+        return dict(json_lines(asked.stdout)[0], before=before, after=mesh, pause=begun - ended)
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
+    """Measures the changes of the mesh for every rate and number of hosts; returns the results."""
     os.nice(PRIORITY)
     results = []
     for rate, hosts in itertools.product(args.rate, args.hosts):
-        for name, about in turns.take(args, ["reshape"], f"{hosts} hosts, {rate}, "):
+        for name, about in turns.in_turn(args, ["reshape"], f"{hosts} hosts, {rate}, "):
             net = Network(hosts, rate, 1500)
             try:
                 with Processes(args.limit) as all_:
@@ -157,11 +161,11 @@ def measure(args: argparse.Namespace) -> list[dict]:
                             hosts=hosts,
                             width=args.width,
                             nice=os.nice(0),
-                            barrier=training.barrier(),
+                            barrier=training.barrier_s(),
                         )
                         print(
                             f"{line['before']} -> {mesh}: {line['busiest'] / 1e6:.1f} MB,"
-                            f" {line['pause']:.2f} s, {ratio(line):.2f}",
+                            f" {line['pause']:.2f} s, {ratio_to_bound(line):.2f}",
                             file=sys.stderr,
                         )
                         results.append(line)
@@ -170,23 +174,27 @@ def measure(args: argparse.Namespace) -> list[dict]:
     return results
 
 
-def bound(line: dict) -> float:
-    """The seconds that the busiest host's bytes take on its cable, and a barrier."""
+def bound_s(line: dict) -> float:
+    """Returns the seconds that the bytes of the busiest host take on its cable, and a barrier."""
     return line["busiest"] * 8 / line["bits_per_s"] + line["barrier"]
 
 
-def ratio(line: dict) -> float:
-    return line["pause"] / bound(line)
+def ratio_to_bound(line: dict) -> float:
+    """Returns how many times longer than its bound a pause is."""
+    return line["pause"] / bound_s(line)
 
 
-def predicted(lines: list[dict]) -> str:
-    """What the plans say that it takes; marked where they did not know how fast the links are."""
+def predicted_text(lines: list[dict]) -> str:
+    """Returns what the plans say that it takes; marked where they did not know how fast the links
+    are.
+    """
     return f"{statistics.median(line['seconds'] for line in lines):.2f} s" + "*" * any(
         "link_seconds" not in line for line in lines if line["busiest"]
     )
 
 
-def settings(document: dict) -> list[tuple[str, list[dict]]]:
+def by_setting(document: dict) -> list[tuple[str, list[dict]]]:
+    """Returns the results of each number of hosts and rate, with a title."""
     by: dict[str, list[dict]] = {}
     for line in document["results"]:
         by.setdefault(
@@ -198,9 +206,9 @@ def settings(document: dict) -> list[tuple[str, list[dict]]]:
 
 
 def text(document: dict) -> str:
-    """A table for each setting: a row for each change of the mesh."""
+    """Returns a table for each setting: a row for each change of the mesh."""
     tables = []
-    for title, lines in settings(document):
+    for title, lines in by_setting(document):
         rows = []
         for change in dict.fromkeys((line["before"], line["after"]) for line in lines):
             of = [line for line in lines if (line["before"], line["after"]) == change]
@@ -212,9 +220,9 @@ def text(document: dict) -> str:
                     f"{change[0]} → {change[1]}",
                     f"{one['busiest'] / 1e6:.1f} MB",
                     f"{one['busiest'] * 8 / one['bits_per_s']:.2f} s",
-                    predicted(of),
+                    predicted_text(of),
                     f"{pause:.2f} s",
-                    f"{statistics.median(map(ratio, of)):.2f}" if crosses else "–",
+                    f"{statistics.median(map(ratio_to_bound, of)):.2f}" if crosses else "–",
                 ]
             )
         tables.append(
@@ -234,17 +242,17 @@ def text(document: dict) -> str:
 
 
 def verdict(document: dict) -> str:
-    """How many changes are within the bar where the cables are the limit."""
+    """Says how many changes are within the bar where the cables are the limit."""
     limited = [
         line for line in document["results"] if line["busiest"] and line["bits_per_s"] <= LIMITED
     ]
-    within = sum(ratio(line) <= BAR for line in limited)
-    worst = max(limited, key=ratio)
+    within = sum(ratio_to_bound(line) <= BAR for line in limited)
+    worst = max(limited, key=ratio_to_bound)
     return textwrap.fill(
         f"Promised: {BAR} × bytes / rate and a barrier, where the cables are the limit. Up to"
         f" {LIMITED / 1e6:.0f} Mbit/s that held in {within} of {len(limited)} changes in which"
-        f" something crosses from host to host; the worst was {ratio(worst):.2f}, {worst['before']}"
-        f" → {worst['after']} on {worst['hosts']} hosts at {worst['rate'][:-4]}"
+        f" something crosses from host to host; the worst was {ratio_to_bound(worst):.2f},"
+        f" {worst['before']} → {worst['after']} on {worst['hosts']} hosts at {worst['rate'][:-4]}"
         f" {worst['rate'][-4:].capitalize()}/s.",
         100,
     )
@@ -307,16 +315,17 @@ def write(document: dict, folder: pathlib.Path) -> None:
 
 
 def main() -> int:
+    """Measures as the command line says; returns the exit status."""
     parser = turns.parser(__doc__, runs=1, wait=20, limit=900, page="benchmarks-reshape.md")
     parser.add_argument(
         "--hosts",
-        type=turns.many(int),
+        type=turns.list_of(int),
         default="2,4",
         help="numbers of hosts, which share the workers (2,4)",
     )
     parser.add_argument(
         "--rate",
-        type=turns.many(parse_rate),
+        type=turns.list_of(parse_rate),
         default="100mbit,200mbit,1gbit",
         help="what a cable carries (100mbit,200mbit,1gbit)",
     )

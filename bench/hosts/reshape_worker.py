@@ -25,23 +25,26 @@ BARRIERS = 21
 
 
 class Timed(mesh_gpt.MeshGPT):
-    """Says when a step begins on this rank, and when it has ended."""
+    """The model, which writes when a step begins on this rank, and when it has ended."""
 
     def gradients(self, indices):
-        tell(what="begin", mesh=str(self.mesh))
+        """Writes that a step begins, and computes its gradients."""
+        write_line(what="begin", mesh=str(self.mesh))
         return super().gradients(indices)
 
     def update(self):
+        """Updates the state, and writes that the step has ended."""
         super().update()
-        tell(what="end", mesh=str(self.mesh))
+        write_line(what="end", mesh=str(self.mesh))
 
 
-def tell(**line):
+def write_line(**line):
+    """Appends a line to the file TOLD, with the time and the rank."""
     os.write(told, json.dumps(dict(line, at=time.monotonic(), rank=job.rank)).encode() + b"\n")
 
 
-def barriers():
-    """The seconds of each of some barriers."""
+def barrier_times():
+    """Makes some barriers, and yields the seconds of each."""
     for _ in range(BARRIERS):
         begin = time.perf_counter()
         job.barrier()
@@ -54,8 +57,8 @@ if __name__ == "__main__":
     mesh_gpt.MeshGPT = Timed
     told = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     job = shoal.join()
-    barrier = statistics.median(barriers())
+    barrier = statistics.median(barrier_times())
     if job.rank == 0:
-        tell(what="barrier", seconds=barrier)
+        write_line(what="barrier", seconds=barrier)
     for _ in mesh_gpt.training(text, mesh, 1 << 20):
         pass

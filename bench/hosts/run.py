@@ -23,6 +23,7 @@ from network import Network, bits, parse_rate  # noqa: E402
 
 
 def parse_shape(text: str) -> tuple[int, int]:
+    """The type of an argument: a number of hosts, and of workers on each."""
     hosts, _, workers = text.partition("x")
     if hosts.isdigit() and (workers or "1").isdigit() and int(hosts) > 1:
         return int(hosts), int(workers or 1)
@@ -32,6 +33,7 @@ def parse_shape(text: str) -> tuple[int, int]:
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
+    """Measures every program in turn for every rate and shape; returns the results."""
     os.nice(programs.PRIORITY)
     if "openmpi" in args.only:
         programs.compile_openmpi()
@@ -45,7 +47,7 @@ def measure(args: argparse.Namespace) -> list[dict]:
                 "bits_per_s": bits(rate),
                 "mtu": args.mtu,
             }
-            for name, about in turns.take(
+            for name, about in turns.in_turn(
                 args, args.only, f"{hosts} hosts, {workers} workers each, {rate}, "
             ):
                 net = Network(hosts, rate, args.mtu)
@@ -60,27 +62,31 @@ def measure(args: argparse.Namespace) -> list[dict]:
 
 
 def main() -> int:
+    """Measures as the command line says; returns the exit status."""
     parser = turns.parser(__doc__, runs=3, wait=20, limit=300, page="benchmarks-hosts.md")
     sizes = "4KiB,64KiB,1MiB,16MiB,64MiB"
     parser.add_argument(
         "--hosts",
-        type=turns.many(parse_shape),
+        type=turns.list_of(parse_shape),
         default="2,3,4,3x2",
         help="numbers of hosts, or HOSTSxWORKERS (2,3,4,3x2)",
     )
     parser.add_argument(
         "--bytes",
-        type=turns.many(turns.parse_size),
+        type=turns.list_of(turns.parse_size),
         default=sizes,
         help=f"sizes of the tensor ({sizes})",
     )
     parser.add_argument(
-        "--rate", type=turns.many(parse_rate), default="1gbit", help="what a cable carries (1gbit)"
+        "--rate",
+        type=turns.list_of(parse_rate),
+        default="1gbit",
+        help="what a cable carries (1gbit)",
     )
     parser.add_argument("--mtu", type=int, default=1500, help="bytes a packet (1500)")
     parser.add_argument(
         "--only",
-        type=turns.many(turns.one_of(list(programs.PROGRAMS))),
+        type=turns.list_of(turns.one_of(list(programs.PROGRAMS))),
         default=list(programs.PROGRAMS),
         help=f"programs ({','.join(programs.PROGRAMS)})",
     )

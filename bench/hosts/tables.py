@@ -26,7 +26,7 @@ def bound_us(line: dict) -> float:
     return 2 * (line["hosts"] - 1) / line["hosts"] * line["bytes"] * 8 / line["bits_per_s"] * 1e6
 
 
-def carried(mtu: int) -> float:
+def data_share(mtu: int) -> float:
     """Returns the share of a cable that is left for data: TCP over IPv4 with time stamps over
     Ethernet.
     """
@@ -45,7 +45,7 @@ class Results:
         self.names = [name for name in TITLES if any(line["name"] == name for line in lines)]
         self._lines = lines
 
-    def of(self, name: str, size: int) -> dict[int, dict]:
+    def by_run(self, name: str, size: int) -> dict[int, dict]:
         """Returns the lines of a program, by run."""
         return {
             line["run"]: line
@@ -54,10 +54,16 @@ class Results:
         }
 
     def row(self, name: str, cell) -> list[str]:
-        return [TITLES[name]] + [cell(list(self.of(name, size).values())) for size in self.sizes]
+        """Returns a row of the table: the title of a program, and what cell returns for its lines
+        of each size.
+        """
+        return [TITLES[name]] + [
+            cell(list(self.by_run(name, size).values())) for size in self.sizes
+        ]
 
     def ratios(self, peer: str, ours: str, size: int) -> list[float]:
-        a, b = self.of(peer, size), self.of(ours, size)
+        """Returns, run by run, how many times longer the peer takes than ours."""
+        a, b = self.by_run(peer, size), self.by_run(ours, size)
         return [a[run]["median_us"] / b[run]["median_us"] for run in a if run in b]
 
     def tables(self) -> str:
@@ -65,8 +71,10 @@ class Results:
         take.
         """
         ours = [name for name in self.names if name.startswith("shoal")]
-        rows = [self.row(name, time) for name in self.names]
-        rows += [[f"{TITLES[name]}: sent / bound", *self.row(name, overhead)[1:]] for name in ours]
+        rows = [self.row(name, time_cell) for name in self.names]
+        rows += [
+            [f"{TITLES[name]}: sent / bound", *self.row(name, overhead_cell)[1:]] for name in ours
+        ]
         for mine in ours:
             for peer in self.names:
                 if peer not in ours:
@@ -79,7 +87,8 @@ class Results:
         return report.table([self.title, *map(report.size_text, self.sizes)], rows)
 
 
-def time(lines: list[dict]) -> str:
+def time_cell(lines: list[dict]) -> str:
+    """Returns the times, and for large tensors the share of the bound."""
     if not lines:
         return "–"
     text = report.times([line["median_us"] for line in lines])
@@ -87,7 +96,8 @@ def time(lines: list[dict]) -> str:
     return f"{text}, {100 * share:.1f} %" if lines[0]["bytes"] >= report.MIB else text
 
 
-def overhead(lines: list[dict]) -> str:
+def overhead_cell(lines: list[dict]) -> str:
+    """Returns how many times the bound a host has sent, for large tensors."""
     shares = [
         line["sent_bytes"] * 8e6 / line["bits_per_s"] / bound_us(line)
         for line in lines
@@ -96,7 +106,8 @@ def overhead(lines: list[dict]) -> str:
     return f"{statistics.median(shares):.3f}" if shares and lines[0]["bytes"] >= report.MIB else "–"
 
 
-def settings(document: dict) -> list[Results]:
+def by_setting(document: dict) -> list[Results]:
+    """Returns the results of each rate, packet size and shape."""
     by: dict[tuple, list[dict]] = {}
     for line in document["results"]:
         by.setdefault((line["rate"], line["mtu"], line["hosts"], line["workers"]), []).append(line)
@@ -105,7 +116,7 @@ def settings(document: dict) -> list[Results]:
 
 def text(document: dict) -> str:
     """Returns the tables of a measurement."""
-    return "\n\n".join(results.tables() for results in settings(document))
+    return "\n\n".join(results.tables() for results in by_setting(document))
 
 
 PAGE = """# Benchmarks over several hosts
@@ -157,7 +168,7 @@ def write(document: dict, folder: pathlib.Path) -> None:
     page = PAGE.format(
         tables=text(document),
         mtu=mtu,
-        carried=100 * carried(mtu),
+        carried=100 * data_share(mtu),
         burst=network.BURST,
         queue=network.QUEUE,
         kept="".join(report.section(folder / "benchmarks-hosts.md", title) for title in KEPT),

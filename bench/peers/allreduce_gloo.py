@@ -17,7 +17,10 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 
-def work(store: str, rank: int, ranks: int, sizes: list) -> bool:
+def run_rank(store: str, rank: int, ranks: int, sizes: list) -> bool:
+    """Measures every size as one rank, together with the others; rank 0 prints. Returns whether all
+    results were right.
+    """
     import torch
     import torch.distributed as dist
 
@@ -27,6 +30,7 @@ def work(store: str, rank: int, ranks: int, sizes: list) -> bool:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
 
     def slowest(values):
+        """Returns the largest of each value over all ranks."""
         largest = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         return largest.tolist()
@@ -45,13 +49,16 @@ def work(store: str, rank: int, ranks: int, sizes: list) -> bool:
 
 
 def main() -> int:
+    """Runs one rank, or starts all of them; returns the exit status."""
     if len(sys.argv) < 3:
         print("usage: allreduce_gloo.py N BYTES…", file=sys.stderr)
         return 2
     ranks, sizes = int(sys.argv[1]), [int(b) for b in sys.argv[2:]]
     if "GLOO_RANK" in os.environ:
         return (
-            0 if work(os.environ["GLOO_STORE"], int(os.environ["GLOO_RANK"]), ranks, sizes) else 1
+            0
+            if run_rank(os.environ["GLOO_STORE"], int(os.environ["GLOO_RANK"]), ranks, sizes)
+            else 1
         )
     with tempfile.TemporaryDirectory() as folder:
         env = dict(

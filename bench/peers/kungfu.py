@@ -14,8 +14,8 @@ HEADERS = ("srcs/cpp/include", "include")  # where it was built, and where it wa
 NEEDS = f"{LAUNCHER}, {LIBRARY}, and {HEADER} with what it includes in {' or '.join(HEADERS)}"
 
 
-def folder(text: str) -> pathlib.Path:
-    """A type of arguments: a folder with what is needed of KungFu."""
+def parse_folder(text: str) -> pathlib.Path:
+    """The type of an argument: a folder with what is needed of KungFu."""
     path = pathlib.Path(text).resolve()
     if (
         not (path / LAUNCHER).is_file()
@@ -26,8 +26,10 @@ def folder(text: str) -> pathlib.Path:
     return path
 
 
-def source(path: pathlib.Path) -> tuple[str, ...]:
-    """How the measuring program is compiled against it."""
+def compiler_words(path: pathlib.Path) -> tuple[str, ...]:
+    """Returns how the measuring program is compiled against KungFu in this folder, in the form of
+    SOURCES in run.py.
+    """
     return (
         "g++",
         "allreduce_kungfu.cpp",
@@ -40,8 +42,8 @@ def source(path: pathlib.Path) -> tuple[str, ...]:
 
 
 def command(path: pathlib.Path, n: int, sizes: list[str]) -> list[str]:
-    """KungFu's launcher with its default strategy, which on one host is a star over Unix
-    sockets.
+    """Returns the command of KungFu's launcher with its default strategy, which on one host is a
+    star over Unix sockets.
     """
     return [
         str(path / LAUNCHER),

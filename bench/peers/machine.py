@@ -11,13 +11,16 @@ import time
 
 
 def _processor_time() -> tuple[int, int]:
+    """Returns the ticks that all processors were idle since the machine started, and those of all
+    time.
+    """
     fields = [int(f) for f in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return fields[3] + fields[4], sum(fields)  # idle + iowait, all
 
 
 def wait_until_idle(share: float, limit_s: float) -> bool:
-    """Waits until the processors were idle for this share of a second; reports False when that did
-    not happen in time.
+    """Waits until the processors were idle for this share of a second; returns False when that did
+    not happen within limit_s.
     """
     end = time.monotonic() + limit_s
     while True:
@@ -31,6 +34,7 @@ def wait_until_idle(share: float, limit_s: float) -> bool:
 
 
 def _output(*command: str) -> str:
+    """Returns what a command prints; "" if it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -38,12 +42,13 @@ def _output(*command: str) -> str:
 
 
 def describe(root: pathlib.Path) -> dict[str, str]:
-    """Describes processor, memory, kernel, the versions of what is compared, and the commit of
-    shoal.
+    """Returns processor, memory, kernel, the versions of what is compared, and the commit of shoal
+    in root.
     """
     cpuinfo = pathlib.Path("/proc/cpuinfo").read_text()
 
     def cpu(key: str) -> str:
+        """Returns a field of the first processor."""
         match = re.search(rf"^{key}\s*:\s*(.*)$", cpuinfo, re.M)
         return match[1] if match else "unknown"
 

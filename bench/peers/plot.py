@@ -24,6 +24,7 @@ Points = list  # of (bytes, microseconds)
 
 
 def _size(size: float) -> str:
+    """Returns a size in bytes as text."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit:
             return f"{size / unit:g} {name}"
@@ -31,10 +32,12 @@ def _size(size: float) -> str:
 
 
 def _time(us: float) -> str:
+    """Returns a time in microseconds as text."""
     return f"{us:g} µs" if us < 1e3 else f"{us / 1e3:g} ms" if us < 1e6 else f"{us / 1e6:g} s"
 
 
 def _text(x: float, y: float, text: str, anchor: str = "middle", more: str = "") -> str:
+    """Returns an SVG text at a place."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{html.escape(text)}</text>'
 
 
@@ -54,16 +57,19 @@ class Panel:
         )
 
     def x(self, size: float) -> float:
+        """Returns the coordinate of a size."""
         low, high = math.log(self.sizes[0]), math.log(self.sizes[-1])
         return self.left + WIDTH * ((math.log(size) - low) / (high - low) if high > low else 0.5)
 
     def y(self, value: float) -> float:
+        """Returns the coordinate of a value."""
         low, high = self.low, self.high
         if self.logarithmic:
             low, high, value = math.log(low), math.log(high), math.log(value)
         return self.top + HEIGHT * (1 - (value - low) / (high - low))
 
     def frame(self, title: str, ticks: list, label) -> list:
+        """Returns the SVG of the grid, the title and the labels of the ticks, which label writes."""
         out = [_text(self.left, self.top - 12, title, "start", ' class="title"')]
         for value in ticks:
             y = self.y(value)
@@ -75,6 +81,7 @@ class Panel:
         return out
 
     def line(self, points: list, colour: str) -> list:
+        """Returns the SVG of a line through points."""
         at = [(self.x(size), self.y(value)) for size, value in points]
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in at)
         dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{colour}"/>' for x, y in at]
@@ -82,6 +89,7 @@ class Panel:
 
 
 def _row(lines: dict, n: int, top: float) -> list:
+    """Returns the SVG of the two panels of n processes."""
     points = [p for by_n in lines.values() for p in by_n.get(n, [])]
     sizes = sorted({size for size, _ in points})
     low = 10 ** math.floor(math.log10(min(us for _, us in points)))
@@ -117,7 +125,7 @@ def _row(lines: dict, n: int, top: float) -> list:
 
 
 def svg(lines: dict) -> str:
-    """Draws {name: {processes: [(bytes, microseconds), …]}} and returns the SVG document."""
+    """Returns an SVG document that shows {name: {processes: [(bytes, microseconds), …]}}."""
     processes = sorted({n for by_n in lines.values() for n in by_n if by_n[n]})
     width = LEFT + 2 * WIDTH + GAP_X + 30
     height = TOP + len(processes) * (HEIGHT + GAP_Y) - GAP_Y + 30

@@ -74,6 +74,9 @@ class Promise(NamedTuple):
     promised: float  # a factor, a share or microseconds
 
     def row(self, results: Results, size: int) -> list[str]:
+        """Returns a row of the table, whether the promise is kept at a size; empty if nothing was
+        measured.
+        """
         peer = results.best_peer(self.n, size) if self.peer == "best" else self.peer
         if not peer:
             values, promised, cell = (
@@ -112,6 +115,7 @@ PROMISES = [
 
 
 def size_text(size: int) -> str:
+    """Returns a size in bytes as text."""
     for unit, name in ((1 << 30, "GiB"), (MIB, "MiB"), (1 << 10, "KiB")):
         if size >= unit and size % unit == 0:
             return f"{size // unit} {name}"
@@ -119,7 +123,7 @@ def size_text(size: int) -> str:
 
 
 def spread(values: list[float], scale: float, unit: str) -> str:
-    """Writes the median with three digits, and the smallest and the largest value after it."""
+    """Returns the median with three digits, and the smallest and the largest value after it."""
     if not values:
         return "–"
     median = statistics.median(values) / scale
@@ -133,6 +137,7 @@ def spread(values: list[float], scale: float, unit: str) -> str:
 
 
 def times(values: list[float]) -> str:
+    """Returns times in microseconds as text."""
     median = statistics.median(values) if values else 0
     return spread(
         values,
@@ -141,15 +146,17 @@ def times(values: list[float]) -> str:
 
 
 def factors(values: list[float]) -> str:
+    """Returns ratios as text."""
     return spread(values, 1, "×")
 
 
 def percents(values: list[float]) -> str:
+    """Returns shares as text."""
     return spread(values, 0.01, " %")
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Lays out a Markdown table that also reads well as text."""
+    """Returns a Markdown table that also reads well as text."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [
         [cell.ljust(w) for cell, w in zip(row, widths)]
@@ -159,7 +166,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def column_of(document: dict, name: str, key: str, **where: object) -> dict[int, float]:
-    """A number of a program by round, of the results that have these values."""
+    """Returns a number of a program by round, of the results that have these values."""
     return {
         line["run"]: line[key]
         for line in document["results"]
@@ -168,8 +175,8 @@ def column_of(document: dict, name: str, key: str, **where: object) -> dict[int,
 
 
 def facts(document: dict, without: Sequence[str] = (), note: str = "") -> dict[str, object]:
-    """What every page says of a measurement: the machine, whether it was idle, and the number of
-    rounds.
+    """Returns what every page says of a measurement: the machine, whether it was idle, and the
+    number of rounds.
     """
     results = document["results"]
     busy = sum(1 for line in results if not line["quiet"])
@@ -189,7 +196,10 @@ def facts(document: dict, without: Sequence[str] = (), note: str = "") -> dict[s
 
 
 def _times_table(results: Results, n: int) -> str:
+    """Returns the table of the times with n processes."""
+
     def row(name: str) -> list[str]:
+        """Returns the row of a program."""
         return [TITLES[name]] + [times(results.times(name, n, size)) for size in results.sizes]
 
     return table(
@@ -198,7 +208,10 @@ def _times_table(results: Results, n: int) -> str:
 
 
 def _bandwidth_table(results: Results, n: int) -> str:
+    """Returns the table of the bandwidths with n processes."""
+
     def cell(name: str, size: int) -> str:
+        """Returns the bandwidth of a program at a size, and the share of the memory's limit."""
         times = results.times(name, n, size)
         if not times:
             return "–"
@@ -216,6 +229,7 @@ def _bandwidth_table(results: Results, n: int) -> str:
 
 
 def _ratio_table(results: Results, n: int) -> str:
+    """Returns the table of how many times longer peers take than shoal with n processes."""
     rows = []
     for ours in (name for name in results.names if name.startswith("shoal")):
         for peer in (name for name in PEERS if name in results.names):
@@ -225,6 +239,7 @@ def _ratio_table(results: Results, n: int) -> str:
 
 
 def _promises_table(results: Results) -> str:
+    """Returns the table of the promises."""
     rows = [
         row for promise in PROMISES for size in promise.sizes if (row := promise.row(results, size))
     ]

@@ -26,7 +26,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 LOOPBACK = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"]
 
 
-def mpi(name: str, n: int, sizes: list[str], *more: str) -> list[str]:
+def mpi_command(name: str, n: int, sizes: list[str], *more: str) -> list[str]:
+    """Returns the command of an MPI library with n processes; more are further flags of mpirun."""
     flags = []
     if name == "openmpi":
         flags = (
@@ -46,7 +47,9 @@ def mpi(name: str, n: int, sizes: list[str], *more: str) -> list[str]:
     ]
 
 
-def shoal(*flags: str):
+def shoal_command(*flags: str):
+    """Returns a function that returns the command of shoal with these flags."""
+
     def command(n: int, sizes: list[str]) -> list[str]:
         return [
             turns.SHOAL,
@@ -71,14 +74,14 @@ COMMANDS = {
         str(n),
         *sizes,
     ],
-    "shoal-go": shoal(),
-    "shoal-shared": shoal("--shared"),
-    "openmpi": lambda n, sizes: mpi("openmpi", n, sizes),
-    "shoal-python": shoal(f"--python={turns.PYTHON}"),
-    "shoal-foreign": shoal(f"--python={turns.PYTHON}", "--foreign"),
+    "shoal-go": shoal_command(),
+    "shoal-shared": shoal_command("--shared"),
+    "openmpi": lambda n, sizes: mpi_command("openmpi", n, sizes),
+    "shoal-python": shoal_command(f"--python={turns.PYTHON}"),
+    "shoal-foreign": shoal_command(f"--python={turns.PYTHON}", "--foreign"),
     "gloo": lambda n, sizes: [turns.PYTHON, str(HERE / "allreduce_gloo.py"), str(n), *sizes],
-    "openmpi-tcp": lambda n, sizes: mpi("openmpi", n, sizes, *LOOPBACK),
-    "mpich": lambda n, sizes: mpi("mpich", n, sizes),
+    "openmpi-tcp": lambda n, sizes: mpi_command("openmpi", n, sizes, *LOOPBACK),
+    "mpich": lambda n, sizes: mpi_command("mpich", n, sizes),
 }
 # What must be compiled for them: compiler, source, program, and further flags.
 SOURCES = {
@@ -91,6 +94,7 @@ SOURCES = {
 
 
 def compile_programs(sources: list[tuple[str, ...]]) -> None:
+    """Compiles the measuring programs, each once."""
     turns.BUILD.mkdir(parents=True, exist_ok=True)
     for compiler, source, program, *flags in dict.fromkeys(sources):
         subprocess.run(
@@ -112,7 +116,7 @@ def run_program(name: str, command: list[str], sizes: list[int], limit_s: float)
     """Runs one program and returns its lines; raises Failure when it fails or one of its results is
     wrong.
     """
-    output = turns.output_of(command, limit_s)
+    output = turns.run_and_read(command, limit_s)
     # KungFu's launcher writes before a line who has printed it.
     lines = [json.loads(line[line.index('{"') :]) for line in output.splitlines() if '{"' in line]
     wrong = [line["bytes"] for line in lines if not line["verified"]]
@@ -123,15 +127,16 @@ def run_program(name: str, command: list[str], sizes: list[int], limit_s: float)
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
+    """Measures every program in turn for every number of processes; returns the results."""
     commands = {name: COMMANDS[name] for name in args.only}
     sources = [SOURCES[name] for name in args.only if name in SOURCES]
     if args.kungfu:
         commands["kungfu"] = functools.partial(kungfu.command, args.kungfu)
-        sources.append(kungfu.source(args.kungfu))
+        sources.append(kungfu.compiler_words(args.kungfu))
     compile_programs(sources)
     results = []
     for n in args.n:
-        for name, about in turns.take(args, list(commands), f"n={n} "):
+        for name, about in turns.in_turn(args, list(commands), f"n={n} "):
             command = commands[name](n, [str(size) for size in args.bytes])
             results += [
                 dict(line, **about) for line in run_program(name, command, args.bytes, args.limit)
@@ -140,24 +145,25 @@ def measure(args: argparse.Namespace) -> list[dict]:
 
 
 def main() -> int:
+    """Measures as the command line says; returns the exit status."""
     parser = turns.parser(__doc__, runs=5, wait=60, limit=600, page="benchmarks.md and its plot")
     sizes = "4KiB,64KiB,1MiB,16MiB,64MiB,256MiB"
-    parser.add_argument("-n", type=turns.many(int), default=[2, 4], help="processes (2,4)")
+    parser.add_argument("-n", type=turns.list_of(int), default=[2, 4], help="processes (2,4)")
     parser.add_argument(
         "--bytes",
-        type=turns.many(turns.parse_size),
+        type=turns.list_of(turns.parse_size),
         default=sizes,
         help=f"sizes of the tensor ({sizes})",
     )
     parser.add_argument(
         "--only",
-        type=turns.many(turns.one_of(list(COMMANDS))),
+        type=turns.list_of(turns.one_of(list(COMMANDS))),
         default=list(COMMANDS),
         help=f"programs ({','.join(COMMANDS)})",
     )
     parser.add_argument(
         "--kungfu",
-        type=kungfu.folder,
+        type=kungfu.parse_folder,
         metavar="DIR",
         help=(
             f"measure KungFu too, which was built or installed in this folder: {kungfu.NEEDS}. Its"

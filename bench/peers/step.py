@@ -24,7 +24,7 @@ STEPS = {"gpt": 40, "gpt-1M": 30, "gpt-3M": 20, "gpt-13M": 12, "resnet": 25, "re
 PROMISED = 0.8  # of gloo's time, for the GPT of the examples
 
 
-def run(name: str, model: str, n: int, limit_s: float) -> dict:
+def train_once(name: str, model: str, n: int, limit_s: float) -> dict:
     """Trains once and returns what rank 0 measured; raises Failure with the last words of a run
     that fails.
     """
@@ -32,7 +32,7 @@ def run(name: str, model: str, n: int, limit_s: float) -> dict:
         command = [turns.PYTHON, WORKER, name, model, str(STEPS[model])]
         if name != "gloo":
             command = [turns.SHOAL, "run", "-n", str(n), "--log-dir", folder, "--", *command]
-        output = turns.output_of(
+        output = turns.run_and_read(
             command,
             limit_s,
             OMP_NUM_THREADS="1",
@@ -47,10 +47,13 @@ def run(name: str, model: str, n: int, limit_s: float) -> dict:
 
 
 def measure(args: argparse.Namespace) -> list[dict]:
+    """Trains every model with every program in turn; returns the results. Raises Failure if the
+    losses differ.
+    """
     results: list[dict] = []
     for model in args.models:
-        for name, line in turns.take(args, list(TITLES), f"{model} "):
-            line.update(run(name, model, args.n, args.limit))
+        for name, line in turns.in_turn(args, list(TITLES), f"{model} "):
+            line.update(train_once(name, model, args.n, args.limit))
             print(
                 f"{line['step_ms']:.1f} ms, {line['cpu_ms']:.1f} ms of processors", file=sys.stderr
             )
@@ -65,11 +68,12 @@ def measure(args: argparse.Namespace) -> list[dict]:
 
 
 def tables(document: dict, key: str) -> str:
-    """The table of a measurement, of step_ms or cpu_ms."""
+    """Returns the table of a measurement, of step_ms or cpu_ms."""
     rows = []
     for model in dict.fromkeys(r["model"] for r in document["results"]):
 
         def column(name: str) -> dict[int, float]:
+            """Returns the number of a program by round."""
             return column_of(document, name, key, model=model)
 
         gloo = column("gloo")
@@ -133,13 +137,14 @@ def write(document: dict, folder: pathlib.Path) -> None:
 
 
 def main() -> int:
+    """Measures as the command line says; returns the exit status."""
     parser = turns.parser(__doc__, runs=5, wait=60, limit=600, page="benchmarks-steps.md")
     parser.add_argument(
         "-n", type=int, default=4, help="workers (4); they share the batch of 16 evenly"
     )
     parser.add_argument(
         "--models",
-        type=turns.many(turns.one_of(list(STEPS))),
+        type=turns.list_of(turns.one_of(list(STEPS))),
         default=list(STEPS),
         help=f"models ({','.join(STEPS)})",
     )

@@ -7,7 +7,7 @@ WAY is gloo or shoal (torch's DistributedDataParallel in a plain loop, on that b
 (the loop of shoal.torch.loader, whose workers may come and go). With gloo it starts the SIZE
 workers itself, for shoal it is one of them. Every way trains the same model on the same batches, so
 they must end with the same loss. With COMPRESS, elastic compresses gradients. Rank 0 prints BEGIN
-behind the warm-up, and in the end one JSON object.
+after the warm-up, and in the end one JSON object.
 """
 
 import json
@@ -43,11 +43,12 @@ class Block(nn.Module):
         )
 
     def forward(self, x):
+        """Maps a batch through the block."""
         return F.relu(x + self.layers(x))
 
 
 def resnet(blocks, width):
-    """A residual network for images of 3×8×8 and as many classes as the GPT has characters."""
+    """Returns a residual network for images of 3×8×8 and as many classes as the GPT has characters."""
     return nn.Sequential(
         nn.Conv2d(3, width, 3, padding=1),
         *(Block(width) for _ in range(blocks)),
@@ -58,7 +59,7 @@ def resnet(blocks, width):
 
 
 def gpt(width, layers):
-    """The example's GPT."""
+    """Returns the GPT of the examples."""
     from model import GPT
 
     return GPT(VOCABULARY, CONTEXT, width, 4, layers)
@@ -75,7 +76,7 @@ MODELS = {
 
 
 def samples(model, count):
-    """Inputs and targets of a whole training."""
+    """Returns the inputs and targets of a whole training."""
     generator = torch.Generator().manual_seed(1)
     if model.startswith("gpt"):
         text = torch.randint(VOCABULARY, (count, CONTEXT + 1), generator=generator)
@@ -85,9 +86,9 @@ def samples(model, count):
     )
 
 
-def busy(rank):
-    """The processor time of this worker in seconds; of rank 0 also that of the process that has
-    started it, which for shoal is the agent.
+def processor_seconds(rank):
+    """Returns the processor time of this worker in seconds; of rank 0 also that of the process that
+    has started it, which for shoal is the agent.
     """
     ticks = (
         pathlib.Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[11:13]
@@ -98,7 +99,7 @@ def busy(rank):
 
 
 def train(ddp, batches, rank):
-    """Trains on the batches. Returns the seconds of each step behind the warm-up; and the last loss
+    """Trains on the batches. Returns the seconds of each step after the warm-up; and the last loss
     and the processor time of a step.
     """
     # A larger rate takes the residual networks over kinks of their ReLUs, where the last bits of a
@@ -115,16 +116,17 @@ def train(ddp, batches, rank):
         times.append(now - start)
         start = now
         if len(times) == WARM_UP:
-            before = busy(rank)
+            before = processor_seconds(rank)
             if rank == 0:
                 print("BEGIN", flush=True)
     times = times[WARM_UP:]
     return times, torch.tensor(
-        [loss.item(), (busy(rank) - before) / len(times)], dtype=torch.float64
+        [loss.item(), (processor_seconds(rank) - before) / len(times)], dtype=torch.float64
     )
 
 
 def main():
+    """Starts the workers of gloo, or is a worker; rank 0 prints the result."""
     way, name, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
     if way == "gloo" and "RANK" not in os.environ:
         workers = [
@@ -136,11 +138,11 @@ def main():
     torch.manual_seed(2)
     model, (x, y) = MODELS[name](), samples(name, BATCH * steps)
     if way == "elastic":
-        times, sums, rank, size = elastic(
+        times, sums, rank, size = train_elastic(
             model, x, y, steps, sys.argv[4] if len(sys.argv) > 4 else "none"
         )
     else:
-        times, sums, rank, size = plain(way, model, x, y)
+        times, sums, rank, size = train_plain(way, model, x, y)
     if rank == 0:
         result = dict(
             model=name,
@@ -156,8 +158,10 @@ def main():
         print("RESULT " + json.dumps(result), flush=True)
 
 
-def plain(way, model, x, y):
-    """Returns what train does, the numbers summed over the workers, and rank and size."""
+def train_plain(way, model, x, y):
+    """Trains with DistributedDataParallel. Returns what train does, the numbers summed over the
+    workers, and rank and size.
+    """
     import torch.distributed as dist
 
     if way == "shoal":
@@ -180,8 +184,8 @@ def plain(way, model, x, y):
     return times, sums, rank, size
 
 
-def elastic(model, x, y, steps, compress):
-    """As plain."""
+def train_elastic(model, x, y, steps, compress):
+    """Trains in an elastic loop. Returns what train_plain does."""
     import shoal
     import shoal.torch
 

@@ -29,13 +29,13 @@ class Failure(RuntimeError):
     """A program ended without its results; the text has its last words."""
 
 
-def many(parse: Callable[[str], object] = str) -> Callable[[str], list]:
-    """A type of arguments: words with commas between them."""
+def list_of(parse: Callable[[str], object] = str) -> Callable[[str], list]:
+    """The type of an argument: a list of words with commas between them, each of which parse reads."""
     return lambda text: [parse(word) for word in text.split(",")]
 
 
 def one_of(known: Sequence[str]) -> Callable[[str], str]:
-    """A type of arguments: a word of a list."""
+    """The type of an argument: one of these words."""
 
     def parse(word: str) -> str:
         if word not in known:
@@ -46,7 +46,7 @@ def one_of(known: Sequence[str]) -> Callable[[str], str]:
 
 
 def parse_size(text: str) -> int:
-    """A type of arguments: so many bytes of float32."""
+    """The type of an argument: a size in bytes of float32."""
     digits = text.rstrip("BKMGi")
     if (
         not digits.isdigit()
@@ -63,7 +63,7 @@ def parse_size(text: str) -> int:
 def parser(
     description: str, runs: int, wait: float, limit: float, page: str
 ) -> argparse.ArgumentParser:
-    """The options of every measurement. `page` is what --write writes."""
+    """Returns a parser with the options of every measurement. `page` is what --write writes."""
     options = argparse.ArgumentParser(description=description.splitlines()[0])
     options.add_argument(
         "--runs", type=int, default=runs, help=f"rounds over all programs ({runs})"
@@ -87,12 +87,13 @@ def parser(
     return options
 
 
-def take(
+def in_turn(
     args: argparse.Namespace, names: Sequence[str], what: str = ""
 ) -> Iterator[tuple[str, dict]]:
-    """The programs in turn, round after round (A B C A B C …), so that a slow minute of the machine
-    hits all of them; ratios are taken within a round. With each comes what its results begin with:
-    its name, the round, and whether the machine was idle before.
+    """Yields the programs in turn, round after round (A B C A B C …), so that a slow minute of the
+    machine hits all of them; ratios are taken within a round. Waits before each until the machine
+    is idle. With each comes what its results begin with: its name, the round, and whether the
+    machine was idle before.
     """
     for run in range(args.runs):
         for name in names:
@@ -104,8 +105,9 @@ def take(
             yield name, {"name": name, "run": run, "quiet": quiet}
 
 
-def output_of(command: list[str], limit_s: float, **env: str) -> str:
-    """What a program prints. Raises Failure with its last words when it fails.
+def run_and_read(command: list[str], limit_s: float, **env: str) -> str:
+    """Runs a program until it ends and returns what it prints. Raises Failure with its last words
+    when it fails or takes too long.
 
     One session for all its processes, whatever starts them: a scheduler that shares the processors
     out over sessions treats all programs alike, and nothing of it is left behind.

@@ -61,6 +61,7 @@ FORMATS = {"safetensors": "hf"}  # as shoal calls them
 
 
 def main():
+    """Measures every conversion, and prints the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--dir", default="/dev/shm")
     parser.add_argument("--gb", default="1")
@@ -83,7 +84,7 @@ def main():
                 for path in (a, b):
                     remove(path)
                 ours.append(
-                    timed(
+                    seconds_of(
                         [
                             SHOAL,
                             "state",
@@ -120,13 +121,15 @@ def main():
         shutil.rmtree(folder)
 
 
-def timed(command):
+def seconds_of(command):
+    """Runs a command and returns the seconds that it takes."""
     started = time.time()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.time() - started
 
 
 def remove(path):
+    """Removes a file or a folder, if it is there."""
     if path.is_dir():
         shutil.rmtree(path)
     elif path.exists():

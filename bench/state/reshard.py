@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 
-from peers import MAKE, SHOAL, remove, timed
+from peers import MAKE, SHOAL, remove, seconds_of
 
 RANK = pathlib.Path(__file__).with_name("reshard_rank.py")
 LAYOUT = (
@@ -75,6 +75,7 @@ for x, y in zip(a, b):
 
 
 def main():
+    """Measures every case, and prints the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--dir", default="/dev/shm")
     parser.add_argument("--gb", default="1")
@@ -82,7 +83,7 @@ def main():
     options = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(dir=options.dir))
     try:
-        python(MAKE, folder, options.gb)
+        run_python(MAKE, folder, options.gb)
         shutil.rmtree(folder / "dcp")
         (folder / "state.pt").unlink()
         print(
@@ -90,17 +91,19 @@ def main():
             " |\n|---|---|---|---|---|---|"
         )
         for name, old, new in CASES:
-            print(measured(folder, name, old, new, options.runs), flush=True)
+            print(measure_row(folder, name, old, new, options.runs), flush=True)
     finally:
         shutil.rmtree(folder)
 
 
-def measured(folder, name, old, new, runs):
-    """A row of the table."""
+def measure_row(folder, name, old, new, runs):
+    """Reshards with both programs in turn, from the ranks old to the ranks new; returns a row of
+    the table.
+    """
     state, src, a, b = (folder / x for x in ("state.safetensors", "src", "ours", "theirs"))
     remove(src)
     if old:
-        ranks(folder, "save", state, src, old)
+        run_ranks(folder, "save", state, src, old)
     layout = folder / "layout.yaml"
     layout.write_text(LAYOUT.format(ranks=new[0], dim=new[1]))
     ours, parts = [], []
@@ -110,7 +113,7 @@ def measured(folder, name, old, new, runs):
         if not old:
             b.mkdir()
         with Pulse() as pulse:
-            x = timed(
+            x = seconds_of(
                 [
                     SHOAL,
                     "state",
@@ -123,7 +126,7 @@ def measured(folder, name, old, new, runs):
                     "dcp" if old else "ranks",
                 ]
             )
-            y = ranks(folder, "reshard" if old else "slice", src if old else state, b, new)
+            y = run_ranks(folder, "reshard" if old else "slice", src if old else state, b, new)
         print(
             f"{name}: {x:.2f} s, {sum(y):.2f}"
             f" s{'' if pulse.steady else ', made again: this process was stopped meanwhile'}",
@@ -133,7 +136,7 @@ def measured(folder, name, old, new, runs):
             ours.append(x)
             parts.append(y)
     theirs = [sum(p) for p in parts]
-    python(*((SAME_DCP, state, a, b) if old else (SAME_FILES, a, b)))
+    run_python(*((SAME_DCP, state, a, b) if old else (SAME_FILES, a, b)))
     load, save = (statistics.median(x) for x in zip(*parts))
     ratios = [y / x for x, y in zip(ours, theirs)]
     return (
@@ -158,6 +161,7 @@ class Pulse:
         self.thread.join()
 
     def beat(self):
+        """Notes on a thread of its own when this process did not run for half a second."""
         last = time.monotonic()
         while not self.over.wait(0.05):
             now = time.monotonic()
@@ -166,8 +170,10 @@ class Pulse:
         self.steady = self.steady and time.monotonic() - last < 0.5
 
 
-def ranks(folder, what, src, dst, cut):
-    """Has as many processes as there are ranks do something; returns what rank 0 has printed."""
+def run_ranks(folder, what, src, dst, cut):
+    """Runs as many processes as cut has ranks, each of which does what; returns what rank 0 has
+    printed.
+    """
     size, dim = cut
     meet = folder / "rendezvous"
     meet.unlink(missing_ok=True)
@@ -192,11 +198,13 @@ def ranks(folder, what, src, dst, cut):
     return [float(x) for x in out[0].split()]
 
 
-def python(code, *args):
+def run_python(code, *args):
+    """Runs a program in a Python of its own."""
     subprocess.run([sys.executable, "-W", "ignore", "-c", code, *args], check=True)
 
 
 def spread(values, unit):
+    """Returns the median, the smallest and the largest value, with a unit."""
     space = " " if unit == "s" else ""
     return f"{statistics.median(values):.2f}{space}{unit} ({min(values):.2f}..{max(values):.2f})"
 

@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 
 def main():
+    """Does what the command line says, as one of the ranks."""
     what, src, dst, dim = sys.argv[1:4] + [int(sys.argv[4])]
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)  # as torchrun does
@@ -36,7 +37,7 @@ def main():
     if what == "save":
         with safe_open(src, "pt") as f:
             dcp.save(
-                {name: spread(f.get_slice(name), mesh, rank, dim) for name in f.keys()},
+                {name: distribute(f.get_slice(name), mesh, rank, dim) for name in f.keys()},
                 checkpoint_id=dst,
             )
     elif what == "reshard":
@@ -47,7 +48,7 @@ def main():
             )
             for name, t in metadata.items()
         }
-        timed(
+        print_times(
             rank,
             lambda: dcp.load(state, checkpoint_id=src),
             lambda: dcp.save(state, checkpoint_id=dst),
@@ -64,11 +65,12 @@ def main():
                     }
                 )
 
-        timed(rank, read, lambda: save_file(state, f"{dst}/rank-{rank:05d}.safetensors"))
+        print_times(rank, read, lambda: save_file(state, f"{dst}/rank-{rank:05d}.safetensors"))
     dist.destroy_process_group()
 
 
-def spread(whole, mesh, rank, dim):
+def distribute(whole, mesh, rank, dim):
+    """Returns a tensor of a file as a DTensor, of which this rank has its shard."""
     shape = torch.Size(whole.get_shape())
     local = cut(whole, rank, mesh.size(), dim).contiguous()
     return DTensor.from_local(
@@ -77,14 +79,15 @@ def spread(whole, mesh, rank, dim):
 
 
 def cut(whole, rank, size, dim):
-    """The shard of a rank, as torch.chunk cuts it."""
+    """Returns the shard of a rank, as torch.chunk cuts it."""
     n = whole.get_shape()[dim]
     each = -(-n // size)
     part = slice(min(rank * each, n), min((rank + 1) * each, n))
     return whole[part] if dim == 0 else whole[:, part]
 
 
-def timed(rank, load, save):
+def print_times(rank, load, save):
+    """Calls load and then save together with the other ranks; rank 0 prints the seconds of each."""
     dist.barrier()
     started = time.time()
     load()

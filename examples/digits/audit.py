@@ -29,9 +29,10 @@ class Audit:
         self.found = np.zeros(5, "int64")
         self.paces = collections.deque(maxlen=64)  # seconds of the newest steps
         self.after, self.generation, self.last = None, 0, None
-        job.register("audit", lambda: [self.times, self.found], self._take)
+        job.register("audit", lambda: [self.times, self.found], self._set_state)
 
-    def _take(self, state):
+    def _set_state(self, state):
+        """Takes over the state of the audit from another worker."""
         self.times, self.found = [np.array(part) for part in state]
 
     def watch(self, loop):
@@ -46,9 +47,12 @@ class Audit:
             moving = step.share(sheet, last=False, op="sum")
             yield item
             moving.wait()
-            self._account(step, digest, sheet[:size], sheet[size:])
+            self._count_step(step, digest, sheet[:size], sheet[size:])
 
-    def _account(self, step, digest, digests, samples):
+    def _count_step(self, step, digest, digests, samples):
+        """Counts what the sheet of a committed step shows: the digest of each worker, and the
+        samples that are in the sum.
+        """
         self.after = after = step.after
         if not len(self.times):
             self.times = np.zeros(after.samples, "int64")
@@ -58,19 +62,21 @@ class Audit:
         self.found[HANDED_ON] += step.count - len(taken)
         self.found[STEPS_LOST] += abs(after.step - step.number - 1)
         if step.last:
-            self._balance(after.samples)
+            self._count_errors(after.samples)
             self.times[:] = 0
-        self._notice(after.step)
+        self._add_step(after.step)
 
-    def _balance(self, should):
-        """Compares how often the samples of the epoch have counted with how many of them should
-        have, each once.
+    def _count_errors(self, should):
+        """Counts which of the samples that should have counted once in the epoch did not, or did
+        again.
         """
         self.found[LOST] += max(should - np.count_nonzero(self.times), 0)
         self.found[REPEATED] += np.maximum(self.times - 1, 0).sum()
 
-    def _notice(self, committed):
-        """Tells of a change of the members, with the pace until then."""
+    def _add_step(self, committed):
+        """Records the time of a step, and reports a change of the members, with the pace until
+        then.
+        """
         now, job = time.time(), self.job
         pace = statistics.median(self.paces) if self.paces else 0
         if self.last is not None:
@@ -87,12 +93,12 @@ class Audit:
             )
 
     def report(self):
-        """Does the last accounts and tells the launcher; a worker that has made no step has nothing
-        to tell.
+        """Counts the epoch that is not complete and reports what was found; a worker that has made
+        no step has nothing to report.
         """
         if self.after is None:
             return
-        self._balance(self.after.committed() - self.after.epoch * self.after.samples)
+        self._count_errors(self.after.committed() - self.after.epoch * self.after.samples)
         lost, repeated, handed_on, unequal, steps_lost = (int(n) for n in self.found)
         self.job.report(
             step=self.after.step,

@@ -63,6 +63,7 @@ def train(job, steps, dtype=np.float32, watch=iter):
 
 
 def report(job, model, loss, images, labels, step, steps):
+    """Reports the progress after a step, and prints it."""
     with torch.no_grad():
         right = (model(images).argmax(dim=1) == labels).double().mean().item()
     done = step.number + 1

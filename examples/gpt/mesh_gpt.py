@@ -136,11 +136,13 @@ class Copied(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, group):
+        """Returns x."""
         ctx.group = group
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx, gradient):
+        """Returns the sum of the gradients of the ranks."""
         return ctx.group.allreduce(gradient.clone()), None
 
 
@@ -151,10 +153,12 @@ class Summed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, partial, group):
+        """Returns the sum of the partial products of the ranks."""
         return group.allreduce(partial.clone())
 
     @staticmethod
     def backward(ctx, gradient):
+        """Returns the gradient as it is."""
         return gradient, None
 
 
@@ -239,7 +243,7 @@ class MeshGPT:
         state stays as it is, so a step that fails can be made again.
 
         1F1B (Narayanan et al. 2021, section 2.2): a stage is as many micro-batches ahead as there
-        are stages behind it, then goes one forward and one back, so that it keeps no more than
+        are stages after it, then goes one forward and one back, so that it keeps no more than
         these. Sends are not waited for: neighbours send to each other at once.
         """
         self.gradient.zero_()
@@ -266,8 +270,8 @@ class MeshGPT:
         return self.loss if self.last and self.tp.rank == 0 else torch.zeros_like(self.loss)
 
     def forward(self, starts):
-        """A micro-batch through this stage: from the stage before, or the text, to the stage
-        behind, or the loss.
+        """Takes a micro-batch through this stage: from the stage before, or the text, to the stage
+        after, or the loss. It waits for the stage before.
         """
         windows = self.text[starts[:, None] + torch.arange(CONTEXT + 1)]
         if self.first:
@@ -296,15 +300,17 @@ class MeshGPT:
         self.flight.append((x, y))
 
     def backward(self):
-        """The gradient of the oldest micro-batch in flight back through this stage."""
+        """Takes the gradient of the oldest micro-batch in flight back through this stage. It waits
+        for the stage after.
+        """
         x, y = self.flight.popleft()
         y.backward(None if self.last else self.pp.recv(torch.empty_like(y), self.pp.rank + 1))
         if not self.first:
             self.sends.append(self.pp.send_async(x.grad, self.pp.rank - 1))
 
     def block(self, at, x):
-        """A block of the transformer. A tensor parallel rank has some heads and some columns of the
-        perceptron.
+        """Returns what a block of the transformer makes of x; its parameters begin with `at`. A
+        tensor parallel rank has some heads and some columns of the perceptron.
         """
         inside = Copied.apply(F.layer_norm(x, (WIDTH,), self.weights[at + "norm1.weight"]), self.tp)
         x = x + Summed.apply(
@@ -329,7 +335,7 @@ class MeshGPT:
 
     @torch.no_grad()
     def update(self, beta1=0.9, beta2=0.999, eps=1e-8):
-        """Adam (Kingma and Ba 2015, algorithm 1)."""
+        """Changes the state by a step of Adam (Kingma and Ba 2015, algorithm 1)."""
         self.count += 1
         first, second = (1 - beta ** self.count.item() for beta in (beta1, beta2))
         for name, w in self.weights.items():
@@ -340,7 +346,7 @@ class MeshGPT:
 
 
 def build(mesh, book, dtype=torch.float32):
-    """This rank's part of the model for a text, on a mesh."""
+    """Returns this rank's part of the model for a text, on a mesh."""
     alphabet = sorted(set(book))
     numbers = {character: i for i, character in enumerate(alphabet)}
     return MeshGPT(mesh, torch.tensor([numbers[c] for c in book]), len(alphabet), dtype)
@@ -366,6 +372,7 @@ def training(path, axes, steps, dtype=torch.float32):
 
 
 def main():
+    """Trains as the command line says."""
     parser = argparse.ArgumentParser()
     parser.add_argument(
         "--mesh",

@@ -24,6 +24,7 @@ class Block(nn.Module):
         )
 
     def attention(self, x):
+        """Each place looks at itself and those before it; (batch, time, width) to the same."""
         batch, time, width = x.shape
         q, k, v = (
             self.qkv(x).view(batch, time, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
@@ -57,6 +58,7 @@ class GPT(nn.Module):
                 nn.init.normal_(module.weight, std=0.02)
 
     def forward(self, characters):
+        """Returns the scores of the next character at each place."""
         x = self.character(characters) + self.place.weight[: characters.shape[1]]
         return self.head(self.norm(self.blocks(x)))
 

@@ -20,7 +20,9 @@ import mesh_gpt
 
 
 def losses(job, model, first, last):
-    """Makes the steps from the first to before the last of the training."""
+    """Makes the steps of the training from number first up to, but without, number last, and yields
+    their losses. All ranks call it together.
+    """
     place = Cursor.start(len(model.text) - mesh_gpt.CONTEXT, mesh_gpt.BATCH, mesh_gpt.SEED)
     for step in itertools.count():
         if step == last:

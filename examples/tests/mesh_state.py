@@ -18,7 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "gpt"))
 import mesh_gpt
 from mesh_curve import losses
 
-STEPS = 3  # before the checkpoint, and behind it
+STEPS = 3  # before the checkpoint, and after it
 
 if __name__ == "__main__":
     folder, *meshes = sys.argv[1:]
@@ -37,6 +37,6 @@ if __name__ == "__main__":
             shoal.state.save(model.tensors(), first, **where)
         shoal.state.load(model.tensors(), first, **where)
         shoal.state.save(model.tensors(), f"{folder}/{axes}", **where)
-        behind = list(losses(job, model, STEPS, 2 * STEPS))
+        after = list(losses(job, model, STEPS, 2 * STEPS))
         if job.rank == 0:
-            pathlib.Path(folder, f"{axes}.json").write_text(json.dumps(behind))
+            pathlib.Path(folder, f"{axes}.json").write_text(json.dumps(after))

@@ -7,13 +7,14 @@ STEPS = 400
 
 
 def _last(path):
-    """The mean of the last losses of the digits."""
+    """Trains on the digits with four workers, and returns the mean of the last losses."""
     losses = test_curves.curve(path, 4, "torch_digits", STEPS, "float32")
     return sum(losses[-50:]) / 50
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
+    """Returns that mean without compression."""
     return _last(tmp_path_factory.mktemp("plain"))
 
 
@@ -30,6 +31,7 @@ def plain(tmp_path_factory):
     ],
 )
 def test_learns(tmp_path, monkeypatch, plain, compress, tolerance):
+    """Training with compressed gradients ends near the loss without."""
     monkeypatch.setitem(test_curves.ENV, "COMPRESS", compress)
     last = _last(tmp_path)
     print(f"{compress}: loss {last:.4f}, {plain:.4f} without")

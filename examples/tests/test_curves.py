@@ -23,8 +23,8 @@ ENV = {
 
 
 def curve(tmp_path, workers, example, steps, dtype):
-    """The losses of each global batch, which all ranks must have alike. One worker runs without the
-    launcher.
+    """Trains an example with so many workers and returns the losses of each global batch, which all
+    ranks must have alike. One worker runs without the launcher.
     """
     folder = tmp_path / f"{example}-{dtype}-{workers}"
     folder.mkdir()
@@ -55,6 +55,7 @@ def curve(tmp_path, workers, example, steps, dtype):
     ],
 )
 def test_curve(tmp_path, example, steps, dtype, tolerance, sizes):
+    """The losses do not depend on the number of workers."""
     alone = curve(tmp_path, 1, example, steps, dtype)
     assert alone[-1] < 0.9 * alone[0], "it does not learn"
     for workers in sizes:

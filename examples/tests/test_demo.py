@@ -9,6 +9,9 @@ SHOAL = pathlib.Path(__file__).resolve().parent.parent.parent / "bin/shoal"
 
 
 def test_demo(tmp_path, monkeypatch):
+    """shoal demo --python trains with NumPy and with PyTorch, and loses neither a step nor a
+    sample.
+    """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     done = subprocess.run(

@@ -29,8 +29,8 @@ LINES = {"examples/gpt/mesh_gpt.py": 300}
 
 
 def header(path):
-    """The commands of an example and the lines that the last one prints: the indented lines of its
-    first comment.
+    """Returns the commands of an example and the lines that the last one prints: the indented lines
+    of its first comment.
     """
     text = (ROOT / path).read_text()
     if path.endswith(".go"):
@@ -44,7 +44,7 @@ def header(path):
 
 
 def pattern(lines):
-    """A regular expression for what a header shows."""
+    """Returns a regular expression for what a header shows."""
     expression = ""
     for line in lines:
         if line == "...":
@@ -59,6 +59,7 @@ def pattern(lines):
 
 
 def test_pattern():
+    """What a header shows may differ in numbers and in what is left out, and in nothing else."""
     lines = pattern(["[0] step   50  loss 2.5312", "...", "[0] 4 workers: ... %"])
     assert re.fullmatch(lines, "[0] step    1  loss 10.2\n[0] what\nnot\n[0] 16 workers: 97.0 %\n")
     assert not re.fullmatch(lines, "[1] step    1  loss 10.2\n[0] 16 workers: 97.0 %\n")
@@ -67,8 +68,8 @@ def test_pattern():
 
 
 def length(path):
-    """How many lines a program has. Of the one that writes out three kinds of parallelism, these
-    are its lines of code: without empty lines, comments and docstrings.
+    """Returns how many lines a program has. Of the one that writes out three kinds of parallelism,
+    these are its lines of code: without empty lines, comments and docstrings.
     """
     text = (ROOT / path).read_text()
     if path not in LINES:
@@ -85,6 +86,7 @@ def length(path):
 
 @pytest.mark.parametrize("path", EXAMPLES)
 def test_header(path, tmp_path):
+    """The commands in the header of an example print what it shows, and the example is short."""
     commands, lines = header(path)
     assert commands and lines, f"{path} does not start with a command and what it prints"
     assert length(path) <= LINES.get(path, 100)

@@ -15,8 +15,8 @@ TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
 
 
 def curves(folder, workers, cases, steps=STEPS):
-    """For each case, DTYPE:MESH, the losses, which all ranks must have alike. One job trains them
-    all: a start costs more than a curve.
+    """Returns for each case, DTYPE:MESH, the losses, which all ranks must have alike. One job
+    trains them all: a start costs more than a curve.
     """
     launcher = (
         [SHOAL, "run", "-n", str(workers), "--log-dir", folder / "runs", "--"]
@@ -36,7 +36,7 @@ def curves(folder, workers, cases, steps=STEPS):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The losses of one worker without a mesh, by element type."""
+    """Returns the losses of one worker without a mesh, by element type."""
     found = curves(tmp_path_factory.mktemp("alone"), 1, [f"{dtype}:" for dtype in TOLERANCE])
     return {case[:-1]: losses for case, losses in found.items()}
 
@@ -59,6 +59,7 @@ def alone(tmp_path_factory):
     ],
 )
 def test_curve(tmp_path, alone, workers, doubles, singles):
+    """The losses on a mesh are those of one worker."""
     assert all(losses[-1] < 0.9 * losses[0] for losses in alone.values()), "it does not learn"
     cases = [f"float64:{mesh}" for mesh in doubles] + [f"float32:{mesh}" for mesh in singles]
     for case, losses in curves(tmp_path, workers, cases).items():

@@ -33,8 +33,8 @@ PACE = 0.2  # seconds between two steps while a mesh is awaited, so that there a
 
 
 def walk(every):
-    """A way over the meshes that goes once from each to each other (Hierholzer 1873), or once over
-    all.
+    """Returns a way over the meshes that goes once from each to each other (Hierholzer 1873), or
+    once over all.
     """
     if not every:
         return MESHES
@@ -49,6 +49,7 @@ def walk(every):
 
 
 def test_walk():
+    """The way goes once over each change, or once over each mesh."""
     way = walk(True)
     assert sorted(zip(way, way[1:])) == sorted(itertools.permutations(MESHES, 2))
 
@@ -81,6 +82,9 @@ class Training:
         self.name = re.search(r"job ([^,]+),", self._output)[1]
 
     def until(self, pattern):
+        """Waits until a line of the output of the job matches a pattern, and records the losses
+        before it. Fails if the job ends.
+        """
         for line in self._process.stdout:
             self._output += line
             step = re.search(r"STEP (\d+) on (\S+) loss (\S+)", line)
@@ -93,12 +97,12 @@ class Training:
         raise AssertionError(f"the job ended:\n{self._output[-6000:]}")
 
     def step(self):
-        """Let the next step be made."""
+        """Lets the job make its next step, and waits for it."""
         os.write(self._pipe, b".")
         self.until("STEP ")
 
     def reshape(self, mesh):
-        """Go to another mesh, and make a step there."""
+        """Takes the job to another mesh, and waits until it has made a step there."""
         asked = subprocess.Popen(
             [SHOAL, "reshape", self.name, "--mesh", mesh],
             stdout=subprocess.PIPE,
@@ -114,6 +118,7 @@ class Training:
         assert asked.returncode == 0, said
 
     def end(self):
+        """Ends the job and waits for that."""
         self._process.terminate()
         self._process.stdout.close()
         self._process.wait()
@@ -122,6 +127,7 @@ class Training:
 
 @pytest.mark.parametrize("dtype", ["float64"] + ["float32"] * ("MESH_PAIRS" in os.environ))
 def test_losses_on_changing_meshes(tmp_path, dtype):
+    """The losses of a job whose mesh changes between steps are those of one worker."""
     every = "MESH_PAIRS" in os.environ
     first, *others = walk(every)
     training = Training(tmp_path, 4, first, dtype)

@@ -46,7 +46,7 @@ HOST is a name that shoal ps JOB shows, or the name that the host has for itself
 			said := "the workers of %s on %s are released when their step ends\n"
 			if j.Mesh != "" {
 				said = "the workers of %s on %s are released when those on other hosts have the " +
-					"state, behind this step\n"
+					"state, after this step\n"
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), said, j.Name, args[1])
 			return err
