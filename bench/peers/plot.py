@@ -69,7 +69,7 @@ class Panel:
         return self.top + HEIGHT * (1 - (value - low) / (high - low))
 
     def frame(self, title: str, ticks: list, label) -> list:
-        """Returns the SVG of the grid, the title and the labels of the ticks, which label writes."""
+        """Returns the SVG of the grid, the title and the ticks, whose text is from label."""
         out = [_text(self.left, self.top - 12, title, "start", ' class="title"')]
         for value in ticks:
             y = self.y(value)

@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 
 def resnet(blocks, width):
-    """Returns a residual network for images of 3×8×8 and as many classes as the GPT has characters."""
+    """Returns a residual network for images of 3×8×8, with a class for each character."""
     return nn.Sequential(
         nn.Conv2d(3, width, 3, padding=1),
         *(Block(width) for _ in range(blocks)),

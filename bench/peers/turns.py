@@ -30,7 +30,7 @@ class Failure(RuntimeError):
 
 
 def list_of(parse: Callable[[str], object] = str) -> Callable[[str], list]:
-    """The type of an argument: a list of words with commas between them, each of which parse reads."""
+    """The type of an argument: words with commas between them, each of which parse reads."""
     return lambda text: [parse(word) for word in text.split(",")]
 
 
