@@ -19,9 +19,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// decoder is the catalogue of a decoder of the shape of Qwen 3 0.6B with Adam, 14 bytes a
+// decoderTensors returns the tensors of a decoder of the shape of Qwen 3 0.6B with Adam, 14 bytes a
 // parameter, with so many of its 28 layers.
-func decoder(layers int) (list []safetensors.Tensor) {
+func decoderTensors(layers int) (list []safetensors.Tensor) {
 	add := func(name string, shape ...int) {
 		list = append(list, safetensors.Tensor{Name: name, DType: tensor.BF16, Shape: shape})
 		for _, kind := range []string{"master", "exp_avg", "exp_avg_sq"} {
@@ -68,7 +68,7 @@ func BenchmarkReshard(b *testing.B) {
 	}
 	defer os.RemoveAll(dir)
 	model, from := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "from")
-	bytes := writeRandom(b, model, 0, decoder(layers))
+	bytes := writeRandom(b, model, 0, decoderTensors(layers))
 	reshard := func(src, dst, mesh, preset string) {
 		c, err := Open(src)
 		if err != nil {
@@ -97,9 +97,9 @@ func BenchmarkReshard(b *testing.B) {
 	}
 	to := filepath.Join(dir, "to")
 	timed := func(f func()) (c cost) {
-		before, started := processor(b), time.Now()
+		before, started := processorTime(b), time.Now()
 		f()
-		c = cost{time.Since(started), processor(b) - before}
+		c = cost{time.Since(started), processorTime(b) - before}
 		if err := os.RemoveAll(to); err != nil {
 			b.Fatal(err)
 		}
@@ -118,17 +118,18 @@ func BenchmarkReshard(b *testing.B) {
 	b.ReportMetric(gb/all.cpu.Seconds(), "GB/cpu-s")
 	b.ReportMetric(2*gb/plain.cpu.Seconds(), "copy-GB/cpu-s")
 	b.ReportMetric(50*plain.cpu.Seconds()/all.cpu.Seconds(), "%-of-copy-cpu")
-	b.ReportMetric(peak(b), "peak-MiB")
+	b.ReportMetric(peakMiB(b), "peak-MiB")
 }
 
 // cost is what something took: on the clock, and of the processors, which counts on a machine that
 // is shared.
 type cost struct{ wall, cpu time.Duration }
 
+// add adds d.
 func (c *cost) add(d cost) { c.wall, c.cpu = c.wall+d.wall, c.cpu+d.cpu }
 
-// processor is the processor time that this process has used.
-func processor(b *testing.B) time.Duration {
+// processorTime returns the processor time that this process has used.
+func processorTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		b.Fatal(err)
@@ -224,18 +225,18 @@ func copyAll(b *testing.B, from, to string, workers int) {
 
 var highWater = regexp.MustCompile(`VmHWM:\s*(\d+) kB`)
 
-// peak is the most memory that the process had resident, in MiB.
-func peak(b *testing.B) float64 {
-	n, err := resident("self")
+// peakMiB returns the most memory that the process had resident.
+func peakMiB(b *testing.B) float64 {
+	n, err := residentKiB("self")
 	if err != nil {
 		b.Skip(err)
 	}
 	return n / 1024
 }
 
-// resident is the most memory that a process had resident, in KiB; its rusage counts what the one
+// residentKiB returns the most memory that a process had resident; its rusage counts what the one
 // had that has started it, and this does not.
-func resident(process string) (float64, error) {
+func residentKiB(process string) (float64, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", process, "status"))
 	if err != nil {
 		return 0, err

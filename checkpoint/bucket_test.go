@@ -12,8 +12,7 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 )
 
-// A checkpoint of a job in a bucket is one like others, and is moved from there to a folder and to
-// a bucket.
+// TestCheckpointInABucket moves a checkpoint of a job in a bucket to a folder and to a bucket.
 func TestCheckpointInABucket(t *testing.T) {
 	store := s3test.Start(t, nil)
 	b, err := s3.Open("s3://models/runs")

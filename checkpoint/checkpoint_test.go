@@ -21,23 +21,24 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// rows places the rows of every tensor over dp.
-func rows(mesh string) *layout.Spec {
+// rowsOverDP returns a spec that places the rows of every tensor over dp.
+func rowsOverDP(mesh string) *layout.Spec {
 	return &layout.Spec{Shoal: layout.Version, Mesh: mesh,
 		Rules: []layout.Rule{{Match: "**", Place: "dp=shard(0)"}}}
 }
 
-// sealed is a checkpoint of two ranks with a manifest.
-func sealed(t *testing.T) string {
+// writeSealed writes a checkpoint of two ranks with a manifest, and returns its path.
+func writeSealed(t *testing.T) string {
 	dir := t.TempDir()
 	writeModel(t, filepath.Join(dir, "model.safetensors"), rand.New(rand.NewPCG(1, 2)), 3, 16)
 	at := filepath.Join(dir, "sealed")
 	convert(t, filepath.Join(dir, "model.safetensors"), at,
-		TargetFormat{Format: "ranks", Spec: rows("dp=2")}, Options{Workers: 2, Seal: true})
+		TargetFormat{Format: "ranks", Spec: rowsOverDP("dp=2")}, Options{Workers: 2, Seal: true})
 	return at
 }
 
-func change(t *testing.T, path string, f func(b []byte) []byte) {
+// changeFile replaces the content of a file by what f returns for it.
+func changeFile(t *testing.T, path string, f func(b []byte) []byte) {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err == nil {
@@ -61,7 +62,7 @@ func TestDamage(t *testing.T) {
 		unmoved string   // in the error of a move
 	}{
 		{"one element", func(t *testing.T, dir string) {
-			change(t, filepath.Join(dir, second), func(b []byte) []byte {
+			changeFile(t, filepath.Join(dir, second), func(b []byte) []byte {
 				b[len(b)-1] ^= 1
 				return b
 			})
@@ -71,14 +72,14 @@ func TestDamage(t *testing.T) {
 			`tensor "layers.2.w" is not what was sealed`},
 		{"swapped shards", func(t *testing.T, dir string) {
 			var one []byte
-			change(t, filepath.Join(dir, first), func(b []byte) []byte { one = b; return b })
-			change(t, filepath.Join(dir, second), func(b []byte) []byte {
+			changeFile(t, filepath.Join(dir, first), func(b []byte) []byte { one = b; return b })
+			changeFile(t, filepath.Join(dir, second), func(b []byte) []byte {
 				x, y := one[len(one)-size:], bytes.Clone(b[len(b)-size:])
 				copy(b[len(b)-size:], x)
 				copy(x, y)
 				return b
 			})
-			change(t, filepath.Join(dir, first), func([]byte) []byte { return one })
+			changeFile(t, filepath.Join(dir, first), func([]byte) []byte { return one })
 		}, []string{first, second, "in tensor layers.0.w"}, "is not what was sealed"},
 		{"swapped files", func(t *testing.T, dir string) {
 			a, b := filepath.Join(dir, first), filepath.Join(dir, second)
@@ -90,13 +91,13 @@ func TestDamage(t *testing.T) {
 		}, []string{first, second, "is the file of rank 1 of 2"},
 			"is the file of rank 1 of 2, by its metadata, and not of rank 0"},
 		{"shifted shard", func(t *testing.T, dir string) {
-			change(t, filepath.Join(dir, first), func(b []byte) []byte {
+			changeFile(t, filepath.Join(dir, first), func(b []byte) []byte {
 				copy(b[len(b)-size:], b[len(b)-size+2:])
 				return b
 			})
 		}, []string{first, "in tensor layers.0.w"}, "is not what was sealed"},
 		{"cut off", func(t *testing.T, dir string) {
-			change(t, filepath.Join(dir, second), func(b []byte) []byte { return b[:len(b)-5] })
+			changeFile(t, filepath.Join(dir, second), func(b []byte) []byte { return b[:len(b)-5] })
 		}, []string{second + ", bytes ", "and had ", "the checkpoint cannot be read"}, "cut off"},
 		{"gone", func(t *testing.T, dir string) {
 			if err := os.Remove(filepath.Join(dir, second)); err != nil {
@@ -105,7 +106,7 @@ func TestDamage(t *testing.T) {
 		}, []string{second, "cannot be read"}, "no such file"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir := sealed(t)
+			dir := writeSealed(t)
 			c.damage(t, dir)
 			damage, _, err := Verify(t.Context(), dir, 2)
 			if err != nil {
@@ -121,7 +122,8 @@ func TestDamage(t *testing.T) {
 				}
 			}
 			to := filepath.Join(t.TempDir(), "to")
-			if err := try(t, dir, to); err == nil || !strings.Contains(err.Error(), c.unmoved) {
+			if err := moveToThreeRanks(t, dir, to); err == nil ||
+				!strings.Contains(err.Error(), c.unmoved) {
 				t.Errorf("moving it: %v, want %q", err, c.unmoved)
 			}
 			if left, _ := filepath.Glob(to + "*"); left != nil {
@@ -131,8 +133,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// try moves a checkpoint to three ranks.
-func try(t *testing.T, from, to string) error {
+// moveToThreeRanks moves a checkpoint to three ranks.
+func moveToThreeRanks(t *testing.T, from, to string) error {
 	c, err := Open(from)
 	if err != nil {
 		return err
@@ -171,7 +173,7 @@ func TestSourceChanges(t *testing.T) {
 			dir := t.TempDir()
 			from, to := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "to")
 			writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
-			c := opened(t, from)
+			c := openCheckpoint(t, from)
 			out, _, err := c.Output(TargetFormat{Format: "hf"})
 			if err != nil {
 				t.Fatal(err)
@@ -202,7 +204,7 @@ func TestSourceChanges(t *testing.T) {
 func TestDiffOfChanges(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "model.safetensors")
 	writeModel(t, path, rand.New(rand.NewPCG(1, 2)), 3, 16)
-	a, b := opened(t, path), opened(t, path)
+	a, b := openCheckpoint(t, path), openCheckpoint(t, path)
 	if found, err := Diff(t.Context(), a, b, 2); err != nil || len(found) > 0 {
 		t.Fatal(found, err)
 	}
@@ -222,6 +224,7 @@ type dying struct {
 	left *atomic.Int64
 }
 
+// Open implements fs.FS.
 func (d dying) Open(name string) (fs.File, error) {
 	f, err := d.FS.Open(name)
 	if err == nil && name == d.name {
@@ -230,11 +233,13 @@ func (d dying) Open(name string) (fs.File, error) {
 	return f, err
 }
 
+// dyingFile is the file of a dying.
 type dyingFile struct {
 	fs.File
 	left *atomic.Int64
 }
 
+// ReadAt implements io.ReaderAt, until there are no reads left.
 func (f dyingFile) ReadAt(b []byte, at int64) (int, error) {
 	if f.left.Add(-1) < 0 {
 		return 0, errors.New("the disk is broken")
@@ -242,9 +247,9 @@ func (f dyingFile) ReadAt(b []byte, at int64) (int, error) {
 	return f.File.(io.ReaderAt).ReadAt(b, at)
 }
 
-// dyingModel is a.safetensors of a folder, which cannot be read any more after so many reads, with
-// b.safetensors as its replica if there is one; and what it is moved to.
-func dyingModel(t *testing.T, dir string, reads int64, replica bool) (*Checkpoint, *format.Output) {
+// openDying opens a.safetensors of a folder, which cannot be read any more after so many reads,
+// with b.safetensors as its replica if there is one; and returns it with what it is moved to.
+func openDying(t *testing.T, dir string, reads int64, replica bool) (*Checkpoint, *format.Output) {
 	t.Helper()
 	c, err := Open(filepath.Join(dir, "a.safetensors"))
 	if err != nil {
@@ -278,7 +283,7 @@ func TestReplica(t *testing.T) {
 		writeModel(t, filepath.Join(dir, name), rand.New(rand.NewPCG(1, 2)), 3, 16)
 	}
 	for _, replicas := range []bool{true, false} {
-		c, out := dyingModel(t, dir, 40, replicas)
+		c, out := openDying(t, dir, 40, replicas)
 		r, err := Move(t.Context(), c, out, filepath.Join(dir, fmt.Sprint(replicas)),
 			Options{Workers: 2, blockBytes: 512})
 		if !replicas {
@@ -307,7 +312,7 @@ func TestReplicasDiffer(t *testing.T) {
 	for _, name := range []string{"a.safetensors", "b.safetensors"} {
 		writeModel(t, filepath.Join(dir, name), rand.New(rand.NewPCG(1, 2)), 3, 16)
 	}
-	change(t, filepath.Join(dir, "b.safetensors"), func(b []byte) []byte {
+	changeFile(t, filepath.Join(dir, "b.safetensors"), func(b []byte) []byte {
 		b[len(b)-1] ^= 1
 		return b
 	})
@@ -344,7 +349,7 @@ func TestReplicasDiffer(t *testing.T) {
 
 // TestRefused asks for what cannot be done.
 func TestRefused(t *testing.T) {
-	dir := sealed(t)
+	dir := writeSealed(t)
 	c, err := Open(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -383,7 +388,7 @@ func TestDiff(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a.safetensors"), filepath.Join(dir, "b")
 	writeModel(t, a, rand.New(rand.NewPCG(1, 2)), 3, 16)
-	convert(t, a, b, TargetFormat{Format: "ranks", Spec: rows("dp=2")}, Options{})
+	convert(t, a, b, TargetFormat{Format: "ranks", Spec: rowsOverDP("dp=2")}, Options{})
 	compare := func(want ...string) {
 		t.Helper()
 		x, err := Open(a)
@@ -407,7 +412,7 @@ func TestDiff(t *testing.T) {
 		}
 	}
 	compare()
-	change(t, filepath.Join(b, "rank-00001.safetensors"), func(b []byte) []byte {
+	changeFile(t, filepath.Join(b, "rank-00001.safetensors"), func(b []byte) []byte {
 		b[len(b)-1] ^= 1
 		b[len(b)-2] ^= 1
 		b[len(b)-1024] ^= 4

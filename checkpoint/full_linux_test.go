@@ -25,7 +25,7 @@ func TestFullDisk(t *testing.T) {
 				fmt.Sprintf("size=%dk", 4*pages)); err != nil {
 				t.Skipf("mounting takes root: %v", err)
 			}
-			_, err := movedSealed(t, from, to, format)
+			_, err := moveSealed(t, from, to, format)
 			if ended = err == nil; errors.Is(err, syscall.ENOSPC) {
 				full++
 			} else if err != nil && !strings.Contains(err.Error(), "make room") {
@@ -39,7 +39,7 @@ func TestFullDisk(t *testing.T) {
 					"size=16m"); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := movedSealed(t, from, to, format); err != nil {
+				if _, err := moveSealed(t, from, to, format); err != nil {
 					t.Errorf("%s, %d pages and then more: %v", format, pages, err)
 				}
 			}
@@ -59,8 +59,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// movedSealed moves a checkpoint to two ranks, or to one file, with a manifest.
-func movedSealed(t *testing.T, from, to, format string) (*Report, error) {
+// moveSealed moves a checkpoint to two ranks, or to one file, with a manifest.
+func moveSealed(t *testing.T, from, to, format string) (*Report, error) {
 	c, err := Open(from)
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func movedSealed(t *testing.T, from, to, format string) (*Report, error) {
 	defer c.Close()
 	form := TargetFormat{Format: format}
 	if format != "hf" {
-		form.Spec = rows("dp=2")
+		form.Spec = rowsOverDP("dp=2")
 	}
 	out, _, err := c.Output(form)
 	if err != nil {
@@ -82,7 +82,7 @@ func TestTwoAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	from, to := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "to")
 	writeModel(t, from, rand.New(rand.NewPCG(1, 2)), 3, 16)
-	c := opened(t, from)
+	c := openCheckpoint(t, from)
 	out, _, err := c.Output(TargetFormat{Format: "hf"})
 	if err != nil {
 		t.Fatal(err)

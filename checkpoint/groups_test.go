@@ -30,6 +30,7 @@ type fsdp struct {
 	values  []format.Value
 }
 
+// drawFSDP draws a small model, without groups yet.
 func drawFSDP(r *rapid.T) *fsdp {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
 	p := &fsdp{shapes: map[string]tensor.Shape{}}
@@ -58,8 +59,8 @@ func drawFSDP(r *rapid.T) *fsdp {
 	return p
 }
 
-// say adds the groups, flattened or as lists.
-func (p *fsdp) say(flat bool) {
+// addGroups adds the groups to the values, flattened or as lists.
+func (p *fsdp) addGroups(flat bool) {
 	for i, names := range p.groups {
 		values := []format.Value{{Path: "lr", Data: 0.5},
 			{Path: "betas", Data: []any{0.25, 0.75}, Python: pickle.Tuple{0.25, 0.75}},
@@ -84,8 +85,8 @@ func (p *fsdp) say(flat bool) {
 	}
 }
 
-// files are those of a distributed checkpoint as torch writes it over some ranks: rows of each
-// tensor are dealt out, and each rank lists what it has in the order of the program.
+// files returns the files of a distributed checkpoint as torch writes it over some ranks: rows of
+// each tensor are dealt out, and each rank lists what it has in the order of the program.
 func (p *fsdp) files(r *rapid.T, ranks int) map[string][]byte {
 	content := dcp.Content{Ranks: make([][]format.Shard, ranks), Values: p.values}
 	for _, x := range p.tensors {
@@ -103,29 +104,29 @@ func (p *fsdp) files(r *rapid.T, ranks int) map[string][]byte {
 	if err != nil {
 		r.Fatal(err)
 	}
-	return scattered(out, p.tensors)
+	return scatterFiles(out, p.tensors)
 }
 
-// elements are those of the tensor of a name, as scattered has put them into the files.
-func (p *fsdp) elements(name string) []byte { return wholes(p.tensors)[name] }
+// elements returns the bytes of the tensor of a name, as scatterFiles has put them into the files.
+func (p *fsdp) elements(name string) []byte { return wholeBytes(p.tensors)[name] }
 
 // TestAdoptFSDP writes what FSDP has saved, over any number of ranks, as ZeRO over any other, and
 // compares the flat buffers with those that DeepSpeed has of parameters in the order of the
 // program; and by way of universal checkpoints and other stages.
 func TestAdoptFSDP(t *testing.T) {
-	reshapes(t, 60, func(r *rapid.T, at func(string) string) {
+	runRandomCases(t, 60, func(r *rapid.T, at func(string) string) {
 		p := drawFSDP(r)
-		p.say(rapid.Bool().Draw(r, "flattened"))
+		p.addGroups(rapid.Bool().Draw(r, "flattened"))
 		writeFiles(r, at("from"), p.files(r, rapid.IntRange(1, 4).Draw(r, "ranks")))
 		stage, ranks := rapid.IntRange(1, 3).Draw(r, "stage"),
 			rapid.IntRange(1, 4).Draw(r, "data parallel ranks")
 		last := at("from")
 		if rapid.Bool().Draw(r, "by another") {
 			by := rapid.SampledFrom([]string{"universal", "zero1", "zero3"}).Draw(r, "by")
-			adopted(r, last, at("by"), by, 3, nil)
+			convertWithGroups(r, last, at("by"), by, 3, nil)
 			last = at("by")
 		}
-		adopted(r, last, at("to"), fmt.Sprintf("zero%d", stage), ranks, nil)
+		convertWithGroups(r, last, at("to"), fmt.Sprintf("zero%d", stage), ranks, nil)
 		c, err := Open(at("to"))
 		if err != nil {
 			r.Fatal(err)
@@ -165,8 +166,8 @@ var deepSpeeds = pickle.Inert("deepspeed.runtime.zero.config.ZeroStageEnum",
 	"deepspeed.utils.tensor_fragment.fragment_address",
 	"deepspeed.runtime.fp16.loss_scaler.LossScaler")
 
-// compareFlat compares the flat buffers of a group with its parameters side by side in the order of
-// the program.
+// compareFlat fails the test unless the flat buffers of a group are its parameters side by side in
+// the order of the program.
 func (p *fsdp) compareFlat(r *rapid.T, dir string, ranks int) {
 	files := format.NewFiles(os.DirFS(dir))
 	defer files.Close()
@@ -203,8 +204,8 @@ func (p *fsdp) compareFlat(r *rapid.T, dir string, ranks int) {
 	}
 }
 
-// adopted converts a checkpoint for a format that goes by groups.
-func adopted(r rapid.TB, from, to, name string, ranks int, given []optim.Group) {
+// convertWithGroups converts a checkpoint for a format that goes by groups.
+func convertWithGroups(r rapid.TB, from, to, name string, ranks int, given []optim.Group) {
 	c, err := Open(from)
 	if err != nil {
 		r.Fatal(err)
@@ -230,9 +231,9 @@ func adopted(r rapid.TB, from, to, name string, ranks int, given []optim.Group) 
 	}
 }
 
-// TestAdoptNot refuses what nobody says: in which group a parameter is, or in which order
-// parameters are.
-func TestAdoptNot(t *testing.T) {
+// TestAdoptRefuses leaves out in which group a parameter is, or in which order parameters are: both
+// are refused.
+func TestAdoptRefuses(t *testing.T) {
 	open := func(sorted bool) *Checkpoint {
 		c := &Checkpoint{path: "src", renamed: map[string]string{},
 			Checkpoint: &format.Checkpoint{}}

@@ -13,8 +13,9 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
-// before copies a checkpoint that the release before wrote into a folder of the test.
-func before(t *testing.T, path string) string {
+// copyReleaseBefore copies a checkpoint that the release before wrote into a folder of the test,
+// and returns that.
+func copyReleaseBefore(t *testing.T, path string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "checkpoint")
 	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata/before", path))); err != nil {
@@ -49,7 +50,7 @@ func TestJobDescription(t *testing.T) {
 		}
 		for name, damage := range damages {
 			for _, sealed := range []bool{true, false} {
-				dir := before(t, job)
+				dir := copyReleaseBefore(t, job)
 				path := filepath.Join(dir, snapshot.StateName)
 				if damage == nil {
 					err = os.Remove(path)
@@ -64,14 +65,14 @@ func TestJobDescription(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				noticed(t, job+", "+name, dir, sealed)
+				checkNoticed(t, job+", "+name, dir, sealed)
 			}
 		}
 	}
 }
 
-// noticed fails the test unless the damaged description of a checkpoint is noticed.
-func noticed(t *testing.T, name, dir string, sealed bool) {
+// checkNoticed fails the test unless the damaged description of a checkpoint is noticed.
+func checkNoticed(t *testing.T, name, dir string, sealed bool) {
 	t.Helper()
 	c, err := Open(dir)
 	if err != nil {
@@ -96,12 +97,12 @@ func noticed(t *testing.T, name, dir string, sealed bool) {
 	}
 }
 
-// TestBefore opens, checks and verifies what the release before has written, and reads a job's
-// checkpoint as a job that resumes does.
-func TestBefore(t *testing.T) {
+// TestReleaseBefore opens, checks and verifies what the release before has written, and reads a
+// job's checkpoint as a job that resumes does.
+func TestReleaseBefore(t *testing.T) {
 	for _, path := range append([]string{"sealed"}, jobs...) {
 		dir := filepath.Join("testdata/before", path)
-		c := opened(t, dir)
+		c := openCheckpoint(t, dir)
 		if faults := c.Faults(); len(faults) > 0 {
 			t.Errorf("%s: %v", path, faults)
 		}
@@ -109,8 +110,8 @@ func TestBefore(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, damage, err)
 		}
 	}
-	a, b := opened(t, "testdata/before/sealed"),
-		opened(t, filepath.Join("testdata/before", jobs[1]))
+	a, b := openCheckpoint(t, "testdata/before/sealed"),
+		openCheckpoint(t, filepath.Join("testdata/before", jobs[1]))
 	if found, err := Diff(context.Background(), a, b, 1); err != nil || len(found) > 0 {
 		t.Errorf("the mesh job's checkpoint and what was made of it differ: %v, %v", found, err)
 	}

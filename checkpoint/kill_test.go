@@ -35,6 +35,7 @@ type childMove struct {
 	Format   string
 }
 
+// TestMain makes a move if the environment asks for one, and runs the tests otherwise.
 func TestMain(m *testing.M) {
 	if text := os.Getenv(childVariable); text != "" {
 		var c childMove
@@ -55,6 +56,8 @@ func TestMain(m *testing.M) {
 // to be sealed and published.
 const ticks = 1000
 
+// run makes the move, and writes a tick to stdout as it goes on. It fails if it needs too much
+// memory.
 func (m childMove) run() error {
 	c, err := Open(m.From)
 	if err != nil {
@@ -83,7 +86,7 @@ func (m childMove) run() error {
 		Options{Workers: 2, Seal: true, Progress: progress, blockBytes: m.Block}); err != nil {
 		return err
 	}
-	used, err := resident("self")
+	used, err := residentKiB("self")
 	if err == nil && used > maxResident {
 		err = fmt.Errorf("%.0f KiB were resident, more than %d", used, maxResident)
 	}
@@ -91,7 +94,7 @@ func (m childMove) run() error {
 	return err
 }
 
-// writeModel writes random matrices as a safetensors file; returns the bytes of their elements.
+// writeModel writes random matrices as a safetensors file, and returns the bytes of their elements.
 func writeModel(t testing.TB, path string, r *rand.Rand, tensors, rows int) int64 {
 	var entries []safetensors.Tensor
 	for i := range tensors {
@@ -108,8 +111,8 @@ func writeModel(t testing.TB, path string, r *rand.Rand, tensors, rows int) int6
 // of so many gigabytes of a decoder with Adam that is killed as often, else several of 34 MB that
 // are killed 4 times each. Twice as much must be free on the disk.
 func TestKilled(t *testing.T) {
-	kills, gb, seed := int(environment(t, "KILLS", 4)), int(environment(t, "GB", 0)),
-		environment(t, "SEED", uint64(time.Now().UnixNano()))
+	kills, gb, seed := int(numberFromEnv(t, "KILLS", 4)), int(numberFromEnv(t, "GB", 0)),
+		numberFromEnv(t, "SEED", uint64(time.Now().UnixNano()))
 	each := 4
 	t.Logf("SEED=%d", seed)
 	k := killer{t: t, rand: rand.New(rand.NewPCG(seed, 1)), left: kills}
@@ -120,10 +123,11 @@ func TestKilled(t *testing.T) {
 	if gb == 0 {
 		bytes = writeModel(t, m.From, k.rand, 8, 4096)
 	} else {
-		bytes = writeRandom(t, m.From, k.rand.Uint64(), decoder(max(1, (gb*1e9-embedding)/layer)))
+		bytes = writeRandom(t, m.From, k.rand.Uint64(),
+			decoderTensors(max(1, (gb*1e9-embedding)/layer)))
 		each, m.Block = kills, 0
 	}
-	rounds := k.rounds(m, each)
+	rounds := k.killMoves(m, each)
 	t.Logf("%d moves of %.1f GB, %d processes killed, of which %d when everything was in place: "+
 		"%.1f GB of work begun again; peak resident memory %d MiB; a move alone takes %v",
 		rounds, float64(bytes)/1e9, kills-k.left, k.sealing, k.again*float64(bytes)/1e9, k.peak>>10,
@@ -133,8 +137,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// environment is the number that a variable of the environment gives, or else n.
-func environment(t *testing.T, name string, n uint64) uint64 {
+// numberFromEnv returns the number in a variable of the environment, or else n.
+func numberFromEnv(t *testing.T, name string, n uint64) uint64 {
 	t.Helper()
 	if text := os.Getenv(name); text != "" {
 		var err error
@@ -148,7 +152,7 @@ func environment(t *testing.T, name string, n uint64) uint64 {
 // TestKilledTorchDist is TestKilled for a checkpoint of Megatron-Core, in which the layers of a
 // model become parts of one tensor.
 func TestKilledTorchDist(t *testing.T) {
-	seed := environment(t, "SEED", uint64(time.Now().UnixNano()))
+	seed := numberFromEnv(t, "SEED", uint64(time.Now().UnixNano()))
 	t.Logf("SEED=%d", seed)
 	k := killer{t: t, rand: rand.New(rand.NewPCG(seed, 1)), left: 3}
 	dir := t.TempDir()
@@ -162,7 +166,7 @@ func TestKilledTorchDist(t *testing.T) {
 				DType: tensor.BF16, Shape: tensor.Shape{2048, 512}})
 	}
 	writeRandom(t, m.From, seed, entries)
-	k.rounds(m, k.left)
+	k.killMoves(m, k.left)
 }
 
 // maxResident is how much memory a process may have, in KiB.
@@ -181,10 +185,10 @@ type killer struct {
 	again float64
 }
 
-// undisturbed makes a move, and finds how long it takes.
-func (k *killer) undisturbed(m childMove) {
+// timeMove makes a move, and sets how long it takes.
+func (k *killer) timeMove(m childMove) {
 	started := time.Now()
-	cmd, ticking, said := k.start(m)
+	cmd, ticking, said := k.startChild(m)
 	if _, err := io.ReadFull(ticking, make([]byte, ticks)); err != nil {
 		k.t.Fatal(err, cmd.Wait(), said)
 	}
@@ -195,33 +199,33 @@ func (k *killer) undisturbed(m childMove) {
 	k.takes, k.seal = time.Since(started), time.Since(moved)
 }
 
-// rounds moves the checkpoint undisturbed, and then anew until as many processes are killed as are
-// left, at most each in one move. It returns how many moves that took.
-func (k *killer) rounds(m childMove, each int) (n int) {
-	k.undisturbed(m)
-	want, dir := hashes(k.t, m.To), filepath.Dir(m.To)
+// killMoves moves the checkpoint undisturbed, and then anew until as many processes are killed as
+// are left, at most each in one move. It returns how many moves that took.
+func (k *killer) killMoves(m childMove, each int) (n int) {
+	k.timeMove(m)
+	want, dir := fileHashes(k.t, m.To), filepath.Dir(m.To)
 	for ; k.left > 0; n++ {
 		if err := os.RemoveAll(m.To); err != nil { // there is room for one
 			k.t.Fatal(err)
 		}
 		m.To = filepath.Join(dir, fmt.Sprint("to", n))
-		k.round(m, min(each, k.left), want)
+		k.killMove(m, min(each, k.left), want)
 	}
 	return n
 }
 
-// round kills a move n times, at moments that come later and later in the mean so that it comes to
-// its end, and lets it end.
-func (k *killer) round(m childMove, n int, want map[string]string) {
+// killMove kills a move n times, at moments that come later and later in the mean so that it comes
+// to its end, and lets it end. It checks that nothing is published before, and then everything.
+func (k *killer) killMove(m childMove, n int, want map[string]string) {
 	for i, done := 0, false; !done; i++ {
-		cmd, ticking, said := k.start(m)
-		after, late := k.moment(i, n)
+		cmd, ticking, said := k.startChild(m)
+		after, late := k.drawMoment(i, n)
 		seen, _ := io.CopyN(io.Discard, ticking, int64(after))
 		var used atomic.Uint64
 		kill := time.AfterFunc(late, func() {
 			if i < n {
 				// 0 if it has ended, and has said it
-				kib, _ := resident(strconv.Itoa(cmd.Process.Pid))
+				kib, _ := residentKiB(strconv.Itoa(cmd.Process.Pid))
 				used.Store(uint64(kib))
 				cmd.Process.Kill()
 			}
@@ -243,20 +247,20 @@ func (k *killer) round(m childMove, n int, want map[string]string) {
 		_, published := os.Lstat(m.To)
 		_, partial := os.Lstat(m.To + PartialSuffix)
 		if published == nil {
-			if diff := cmp.Diff(want, hashes(k.t, m.To)); diff != "" {
+			if diff := cmp.Diff(want, fileHashes(k.t, m.To)); diff != "" {
 				k.t.Fatalf("files and their hashes:\n%s", diff)
 			}
 		}
-		// When nothing is left of the move but its result, it was killed behind its last step.
+		// When nothing is left of the move but its result, it was killed after its last step.
 		if done = published == nil && partial != nil; err == nil && !done {
 			k.t.Fatalf("%s: %v; %s: %v", m.To, published, m.To+PartialSuffix, partial)
 		}
 	}
 }
 
-// moment draws when kill i of n comes: so many ticks, and a time. Before the first tick the move is
-// prepared, behind the last it is sealed and published.
-func (k *killer) moment(i, n int) (after int, late time.Duration) {
+// drawMoment draws when kill i of n comes: after so many ticks and a time. Before the first tick
+// the move is prepared, after the last it is sealed and published.
+func (k *killer) drawMoment(i, n int) (after int, late time.Duration) {
 	const early = ticks / 20
 	after, late = k.rand.IntN(early+1+ticks*3*(i+1)/(2*n))-early, k.takes/ticks
 	switch {
@@ -271,9 +275,9 @@ func (k *killer) moment(i, n int) (after int, late time.Duration) {
 	return after, time.Duration(k.rand.Int64N(int64(late) + 1))
 }
 
-// start starts a move in a process, which ticks as it goes on.
-func (k *killer) start(m childMove) (cmd *exec.Cmd, ticking io.Reader, said *bytes.Buffer) {
-	cmd, said = child(k.t, m), &bytes.Buffer{}
+// startChild starts a move in a process, and returns its ticks and what it writes to stderr.
+func (k *killer) startChild(m childMove) (cmd *exec.Cmd, ticking io.Reader, said *bytes.Buffer) {
+	cmd, said = childCommand(k.t, m), &bytes.Buffer{}
 	cmd.Stderr = said
 	ticking, err := cmd.StdoutPipe()
 	if err == nil {
@@ -285,7 +289,8 @@ func (k *killer) start(m childMove) (cmd *exec.Cmd, ticking io.Reader, said *byt
 	return cmd, ticking, said
 }
 
-func child(t testing.TB, m childMove) *exec.Cmd {
+// childCommand returns the command of a process that makes a move.
+func childCommand(t testing.TB, m childMove) *exec.Cmd {
 	text, err := json.Marshal(m)
 	if err != nil {
 		t.Fatal(err)
@@ -295,8 +300,8 @@ func child(t testing.TB, m childMove) *exec.Cmd {
 	return cmd
 }
 
-// hashes is the SHA-256 of every file in a folder, by name.
-func hashes(t testing.TB, folder string) map[string]string {
+// fileHashes returns the SHA-256 of every file in a folder, by name.
+func fileHashes(t testing.TB, folder string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	err := fs.WalkDir(os.DirFS(folder), ".", func(name string, d fs.DirEntry, err error) error {

@@ -19,8 +19,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// megatronSample unpacks a checkpoint of Megatron-LM, and what the whole tensors are of which its
-// parts were cut.
+// megatronSample unpacks a checkpoint of Megatron-LM, and returns its path and the whole tensors of
+// which its parts were cut.
 func megatronSample(t *testing.T, name string) (string, formattest.What) {
 	files, want := formattest.Load(t, "../format/megatron/testdata/"+name+".zip")
 	dir := filepath.Join(t.TempDir(), name)
@@ -30,8 +30,8 @@ func megatronSample(t *testing.T, name string) (string, formattest.What) {
 	return dir, want
 }
 
-// opened opens a checkpoint until the test ends.
-func opened(t *testing.T, path string) *Checkpoint {
+// openCheckpoint opens a checkpoint until the test ends.
+func openCheckpoint(t *testing.T, path string) *Checkpoint {
 	t.Helper()
 	c, err := Open(path)
 	if err != nil {
@@ -89,7 +89,7 @@ func TestMegatronOptimizer(t *testing.T) {
 				continue // its first matrices have no gate
 			}
 			t.Run(name+"/"+c.name, func(t *testing.T) {
-				src := opened(t, dir)
+				src := openCheckpoint(t, dir)
 				if c.preset != "" {
 					if c.form.Spec, err = layout.Preset(c.preset,
 						layout.Mesh{{Name: "dp", Size: 3}}, Catalogue(src.Checkpoint),
@@ -106,7 +106,7 @@ func TestMegatronOptimizer(t *testing.T) {
 					Options{Workers: 2, Seal: true}); err != nil {
 					t.Fatal(err)
 				}
-				got := opened(t, dst)
+				got := openCheckpoint(t, dst)
 				formattest.Compare(t, got.Files, got.Checkpoint, want)
 			})
 		}
@@ -117,7 +117,7 @@ func TestMegatronOptimizer(t *testing.T) {
 // experts is another, to one, and from there to two.
 func TestMegatronScale(t *testing.T) {
 	dir, _ := megatronSample(t, "chained")
-	src := opened(t, dir)
+	src := openCheckpoint(t, dir)
 	steps := slices.DeleteFunc(slices.Clone(src.Tensors), func(x format.Tensor) bool {
 		return !strings.HasPrefix(x.Name, "optimizer.step.")
 	})
@@ -151,7 +151,7 @@ func TestMegatronScale(t *testing.T) {
 		if _, err := Move(t.Context(), src, out, dst, Options{Workers: 2, Seal: true}); err != nil {
 			t.Fatal(err)
 		}
-		src = opened(t, dst)
+		src = openCheckpoint(t, dst)
 		if damage, _, err := Verify(t.Context(), dst, 2); err != nil || len(damage) > 0 {
 			t.Errorf("%s: %v, %v", mesh, damage, err)
 		}
@@ -219,7 +219,7 @@ func TestMegatronDistributed(t *testing.T) {
 			format.NewFiles(fstest.MapFS{"zeros": {Data: make([]byte, 1<<16)}}))); err != nil {
 		t.Fatal(err)
 	}
-	src := opened(t, filepath.Join(top, "whole.pt"))
+	src := openCheckpoint(t, filepath.Join(top, "whole.pt"))
 	spec, err := layout.Preset("megatron-core", layout.Mesh{{Name: "tp", Size: 2}},
 		Catalogue(src.Checkpoint), 4)
 	if err != nil {
@@ -236,7 +236,7 @@ func TestMegatronDistributed(t *testing.T) {
 	if damage, _, err := Verify(t.Context(), dst, 2); err != nil || len(damage) > 0 {
 		t.Errorf("%v, %v", damage, err)
 	}
-	got := opened(t, dst)
+	got := openCheckpoint(t, dst)
 	if n := len(c.Tensors) - len(matrices) - len(vectors); len(got.Tensors) != n {
 		t.Errorf("%d tensors, want %d", len(got.Tensors), n)
 	}
@@ -255,7 +255,7 @@ func TestMegatronDistributed(t *testing.T) {
 func TestMegatronSameMesh(t *testing.T) {
 	for _, name := range []string{"mixed", "fp32"} {
 		dir, _ := megatronSample(t, name)
-		src := opened(t, dir)
+		src := openCheckpoint(t, dir)
 		spec, err := layout.Preset("megatron-core",
 			layout.Mesh{{Name: "pp", Size: 2}, {Name: "tp", Size: 2}}, Catalogue(src.Checkpoint), 2)
 		if err != nil {
@@ -264,11 +264,12 @@ func TestMegatronSameMesh(t *testing.T) {
 		dst := filepath.Join(t.TempDir(), "dst")
 		convert(t, dir, dst, TargetFormat{Format: "ranks", Spec: spec}, Options{Workers: 2})
 		for rank := range 4 {
-			theirs := opened(t,
+			theirs := openCheckpoint(t,
 				filepath.Join(dir,
 					fmt.Sprintf("iter_0000012/mp_rank_%02d_%03d/model_optim_rng.pt", rank%2,
 						rank/2)))
-			ours := opened(t, filepath.Join(dst, fmt.Sprintf("rank-%05d.safetensors", rank)))
+			ours := openCheckpoint(t,
+				filepath.Join(dst, fmt.Sprintf("rank-%05d.safetensors", rank)))
 			n := 0
 			for _, x := range ours.Tensors {
 				local := x.Name
@@ -304,19 +305,19 @@ func TestMegatronSameMesh(t *testing.T) {
 func TestMegatronWrongValue(t *testing.T) {
 	dir, _ := megatronSample(t, "mixed")
 	const name = "decoder.layers.2.mlp.linear_fc1.weight"
-	src := opened(t, dir)
+	src := openCheckpoint(t, dir)
 	for _, x := range src.Tensors {
 		if x.Name == "optimizer.fp32."+name {
 			p := x.Pieces[len(x.Pieces)-1]
 			at := p.Offset + 4*5
-			change(t, filepath.Join(dir, "iter_0000012", p.File), func(b []byte) []byte {
+			changeFile(t, filepath.Join(dir, "iter_0000012", p.File), func(b []byte) []byte {
 				b[at+3] ^= 0x40
 				return b
 			})
-			resum(t, dir)
+			rewriteChecksums(t, dir)
 		}
 	}
-	src = opened(t, dir)
+	src = openCheckpoint(t, dir)
 	faults, err := src.Prove(t.Context(), 2)
 	if err != nil || len(faults) != 1 || faults[0].Name != "optimizer.fp32."+name ||
 		faults[0].Place != "tp=1/2" {
@@ -331,11 +332,11 @@ func TestMegatronWrongValue(t *testing.T) {
 	}
 	_, err = Seal(t.Context(), src, 2)
 	try("seal", err)
-	_, err = Diff(t.Context(), src, opened(t, dir), 2)
+	_, err = Diff(t.Context(), src, openCheckpoint(t, dir), 2)
 	try("diff", err)
 	for only, wrong := range map[string]bool{"": true, "optimizer.exp_avg." + name: true,
 		"optimizer.exp_avg.embedding.word_embeddings.weight": false, "model." + name: false} {
-		some := opened(t, dir)
+		some := openCheckpoint(t, dir)
 		if only != "" {
 			if err := some.Select(func(n string) bool { return n == only }); err != nil {
 				t.Fatal(err)
@@ -358,11 +359,11 @@ func TestMegatronWrongValue(t *testing.T) {
 	}
 }
 
-// resum gives records that were changed the checksums that they have now, as whoever writes
-// something else would.
-func resum(t *testing.T, dir string) {
+// rewriteChecksums gives records that were changed the checksums that they have now, as whoever
+// writes something else would.
+func rewriteChecksums(t *testing.T, dir string) {
 	t.Helper()
-	r, err := opened(t, dir).Records(t.Context(), 2)
+	r, err := openCheckpoint(t, dir).Records(t.Context(), 2)
 	if err != nil || len(r.Faults) != 1 {
 		t.Fatalf("%v, %v", r.Faults, err)
 	}
@@ -372,13 +373,13 @@ func resum(t *testing.T, dir string) {
 		"its checksum is %x, and the file says %x", &is, &says); err != nil {
 		t.Fatal(f, err)
 	}
-	change(t, filepath.Join(dir, "iter_0000012", f.File), func(b []byte) []byte {
+	changeFile(t, filepath.Join(dir, "iter_0000012", f.File), func(b []byte) []byte {
 		return bytes.ReplaceAll(b, binary.LittleEndian.AppendUint32(nil, says),
 			binary.LittleEndian.AppendUint32(nil, is))
 	})
 }
 
-// TestProveInPieces proves a tensor of several blocks: a fault far behind is found, and only the
+// TestProveInPieces proves a tensor of several blocks: a fault near the end is found, and only the
 // first is told.
 func TestProveInPieces(t *testing.T) {
 	dir := t.TempDir()
@@ -422,9 +423,9 @@ func TestMegatronUnchained(t *testing.T) {
 	at := func(name string) string { return filepath.Join(t.TempDir(), name) }
 	for _, stage := range []string{"zero1", "zero3"} {
 		one, direct, by := at("one"), at("direct"), at("by")
-		adopted(t, dir, one, "megatron", 0, nil)
-		adopted(t, one, by, stage, 3, nil)
-		adopted(t, dir, direct, stage, 3, nil)
+		convertWithGroups(t, dir, one, "megatron", 0, nil)
+		convertWithGroups(t, one, by, stage, 3, nil)
+		convertWithGroups(t, dir, direct, stage, 3, nil)
 		files, err := filepath.Glob(filepath.Join(direct, "*", "*_optim_states.pt"))
 		if err != nil || len(files) != 3 {
 			t.Fatal(files, err)

@@ -12,8 +12,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// config parses a configuration of Hugging Face.
-func config(t *testing.T, text string) *hf.Config {
+// parseConfig parses a configuration of Hugging Face.
+func parseConfig(t *testing.T, text string) *hf.Config {
 	t.Helper()
 	c, err := hf.ParseConfig([]byte(text))
 	if err != nil {
@@ -34,52 +34,57 @@ func TestLogicalFacts(t *testing.T) {
 		{"flags", ModelFacts{Vocabulary: 9, KVHeads: 2}, ""},
 		{"arguments", ModelFacts{Vocabulary: 10}, ""},
 		{"a configuration",
-			ModelFacts{Config: config(t,
+			ModelFacts{Config: parseConfig(t,
 				`{"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2, "vocab_size": 9, "tie_word_embeddings": true}`)}, ""},
-		{"without type and ties", ModelFacts{Config: config(t, `{"vocab_size": 9}`)}, ""},
+		{"without type and ties", ModelFacts{Config: parseConfig(t, `{"vocab_size": 9}`)}, ""},
 		{"no vocabulary", ModelFacts{}, "or the number (--vocab-size)"},
 		{"another model", ModelFacts{
-			Config: config(t, `{"num_attention_heads": 8, "vocab_size": 9}`)},
+			Config: parseConfig(t, `{"num_attention_heads": 8, "vocab_size": 9}`)},
 			"config.json says 8 where args.num_attention_heads is 4: it is of another model"},
 		{"other groups", ModelFacts{
-			Config: config(t, `{"num_attention_heads": 4, "vocab_size": 9}`)},
+			Config: parseConfig(t, `{"num_attention_heads": 4, "vocab_size": 9}`)},
 			"config.json says 4 where args.num_query_groups is 2"},
 		{"a flag over that",
-			ModelFacts{Config: config(t, `{"num_attention_heads": 4, "vocab_size": 9}`),
+			ModelFacts{Config: parseConfig(t, `{"num_attention_heads": 4, "vocab_size": 9}`),
 				KVHeads: 2},
 			""},
 		{"a wrong flag", ModelFacts{Vocabulary: 9, KVHeads: 3}, "heads of k and v (--kv-heads)"},
-		{"another kind", ModelFacts{Config: config(t, `{"model_type": "gemma2", "vocab_size": 9}`)},
+		{"another kind", ModelFacts{
+			Config: parseConfig(t, `{"model_type": "gemma2", "vocab_size": 9}`)},
 			"by its config.json the model is a gemma2, and shoal has the names of llama, "},
 		{"another kind with such names",
-			ModelFacts{Vocabulary: 9, Config: config(t, `{"model_type": "qwen2"}`)},
+			ModelFacts{Vocabulary: 9, Config: parseConfig(t, `{"model_type": "qwen2"}`)},
 			"by config.json (model_type) a qwen2 has a model.layers.0.self_attn.q_proj.bias, " +
 				"and the checkpoint has none"},
-		{"norms are due", ModelFacts{Vocabulary: 9, Config: config(t, `{"model_type": "qwen3"}`)},
+		{"norms are due", ModelFacts{Vocabulary: 9,
+			Config: parseConfig(t, `{"model_type": "qwen3"}`)},
 			"by config.json (model_type) a qwen3 has a model.layers.0.self_attn.q_norm.weight"},
 		{"biases are due",
 			ModelFacts{Vocabulary: 9,
-				Config: config(t, `{"model_type": "llama", "attention_bias": true}`)},
+				Config: parseConfig(t, `{"model_type": "llama", "attention_bias": true}`)},
 			"by config.json (attention_bias) a llama has a model.layers.0.self_attn.q_proj.bias"},
 		{"others too", ModelFacts{Vocabulary: 9,
-			Config: config(t, `{"model_type": "llama", "mlp_bias": true}`)},
+			Config: parseConfig(t, `{"model_type": "llama", "mlp_bias": true}`)},
 			"by config.json (mlp_bias) a llama has a model.layers.0.mlp.down_proj.bias"},
 		{"no biases where that counts for nothing",
 			ModelFacts{Vocabulary: 9,
-				Config: config(t,
+				Config: parseConfig(t,
 					`{"model_type": "mistral", "attention_bias": true, "mlp_bias": true}`)}, ""},
-		{"as many layers", ModelFacts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 4}`)},
+		{"as many layers",
+			ModelFacts{Vocabulary: 9, Config: parseConfig(t, `{"num_hidden_layers": 4}`)},
 			""},
-		{"more layers", ModelFacts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 6}`)},
+		{"more layers", ModelFacts{Vocabulary: 9,
+			Config: parseConfig(t, `{"num_hidden_layers": 6}`)},
 			"by config.json the model has 6 layers (num_hidden_layers), and the checkpoint has " +
 				"4, the last with the number 3"},
-		{"fewer layers", ModelFacts{Vocabulary: 9, Config: config(t, `{"num_hidden_layers": 3}`)},
+		{"fewer layers", ModelFacts{Vocabulary: 9,
+			Config: parseConfig(t, `{"num_hidden_layers": 3}`)},
 			"the model has 3 layers (num_hidden_layers)"},
 		{"an output layer is due",
-			ModelFacts{Config: config(t, `{"vocab_size": 9, "tie_word_embeddings": false}`)},
+			ModelFacts{Config: parseConfig(t, `{"vocab_size": 9, "tie_word_embeddings": false}`)},
 			"the model has an output layer of its own"},
 	} {
-		_, err := opened(t, dir).ToHuggingFace(x.facts)
+		_, err := openCheckpoint(t, dir).ToHuggingFace(x.facts)
 		if x.err == "" && err != nil || x.err != "" &&
 			(err == nil || !strings.Contains(err.Error(), x.err)) {
 			t.Errorf("%s: %v; want %q", x.name, err, x.err)
@@ -95,45 +100,48 @@ func TestLogicalFacts(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, x.file), []byte(x.text), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := opened(t, dir).ToHuggingFace(ModelFacts{}); (err == nil) != (x.err == "") ||
+		if _, err := openCheckpoint(t,
+			dir).ToHuggingFace(ModelFacts{}); (err == nil) != (x.err == "") ||
 			err != nil && !strings.Contains(err.Error(), x.err) {
 			t.Errorf("%s in %s: %v", x.text, x.file, err)
 		}
 	}
-	c := opened(t, dir)
+	c := openCheckpoint(t, dir)
 	c.Tensors = slices.DeleteFunc(c.Tensors, func(x format.Tensor) bool {
 		return !strings.HasPrefix(x.Name, "model.decoder.layers.1.")
 	})
 	if _, err := c.ToHuggingFace(
-		ModelFacts{Config: config(t,
+		ModelFacts{Config: parseConfig(t,
 			`{"model_type": "qwen3", "num_hidden_layers": 4}`)}); err != nil {
 		t.Errorf("a part of a model: %v", err)
 	}
-	c = opened(t, dir)
+	c = openCheckpoint(t, dir)
 	c.Tensors = append(c.Tensors,
 		format.Tensor{Name: "model.decoder.layers.3.self_attention.linear_proj.bias",
 			DType: tensor.BF16, Shape: tensor.Shape{8}})
 	if _, err := c.ToHuggingFace(
-		ModelFacts{Vocabulary: 9, Config: config(t, `{"model_type": "mixtral"}`)}); err == nil ||
+		ModelFacts{Vocabulary: 9,
+			Config: parseConfig(t, `{"model_type": "mixtral"}`)}); err == nil ||
 		!strings.Contains(err.Error(), "by config.json (model_type) a mixtral has no "+
 			"model.layers.3.self_attn.o_proj.bias, and the checkpoint has one") {
 		t.Error(err)
 	}
-	c = opened(t, dir)
+	c = openCheckpoint(t, dir)
 	c.Values = append(c.Values, format.Value{Path: "args.vocab_size", Data: int64(10)})
 	slices.SortFunc(c.Values, func(a, b format.Value) int {
 		return strings.Compare(a.Path, b.Path)
 	})
-	if _, err := c.ToHuggingFace(ModelFacts{Config: config(t, `{"vocab_size": 9}`)}); err == nil ||
+	if _, err := c.ToHuggingFace(
+		ModelFacts{Config: parseConfig(t, `{"vocab_size": 9}`)}); err == nil ||
 		!strings.Contains(err.Error(), "config.json says 9 rows of the vocabulary where "+
 			"args.vocab_size is 10, and some would be lost; say with --vocab-size") {
 		t.Error(err)
 	}
 	if _, err := c.ToHuggingFace(
-		ModelFacts{Vocabulary: 9, Config: config(t, `{"vocab_size": 9}`)}); err != nil {
+		ModelFacts{Vocabulary: 9, Config: parseConfig(t, `{"vocab_size": 9}`)}); err != nil {
 		t.Error(err)
 	}
-	c = opened(t, dir)
+	c = openCheckpoint(t, dir)
 	for i := range c.Tensors {
 		if x := &c.Tensors[i]; x.Name == "model.embedding.word_embeddings.weight" {
 			y := *x
@@ -143,7 +151,7 @@ func TestLogicalFacts(t *testing.T) {
 		}
 	}
 	if _, err := c.ToHuggingFace(
-		ModelFacts{Config: config(t,
+		ModelFacts{Config: parseConfig(t,
 			`{"vocab_size": 9, "tie_word_embeddings": true}`)}); err == nil ||
 		!strings.Contains(err.Error(), "which would be ignored") {
 		t.Error(err)
@@ -159,16 +167,16 @@ func TestLogicalOfSealed(t *testing.T) {
 		sealed := filepath.Join(t.TempDir(), "sealed")
 		// which has no checksums of its own
 		convert(t, dir, sealed, TargetFormat{Format: "hf"}, Options{Workers: 2, Seal: true})
-		src := opened(t, sealed)
+		src := openCheckpoint(t, sealed)
 		for _, x := range src.Tensors {
 			if x.Name == name {
-				change(t, filepath.Join(sealed, x.Pieces[0].File), func(b []byte) []byte {
+				changeFile(t, filepath.Join(sealed, x.Pieces[0].File), func(b []byte) []byte {
 					b[x.Pieces[0].Offset] ^= 1
 					return b
 				})
 			}
 		}
-		src = opened(t, sealed)
+		src = openCheckpoint(t, sealed)
 		if _, err := src.ToHuggingFace(ModelFacts{Vocabulary: 9, KVHeads: 2}); err != nil {
 			t.Fatal(err)
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
-// TestCarried has outputs with all tensors, one that is implied, and one that is nowhere.
-func TestCarried(t *testing.T) {
+// TestCheckComplete has outputs with all tensors, one that is implied, and one that is nowhere.
+func TestCheckComplete(t *testing.T) {
 	c := &Checkpoint{Checkpoint: &format.Checkpoint{
 		Tensors: []format.Tensor{{Name: "a"}, {Name: "b"}, {Name: "optimizer.step.a"}}}}
 	out := &format.Output{Checkpoint: format.Checkpoint{Tensors: []format.Tensor{{Name: "a"}}}}

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestOutside demands that what is read and what is written lie in no folder of each other, by
+// TestCheckOverlap demands that what is read and what is written lie in no folder of each other, by
 // whatever paths.
-func TestOutside(t *testing.T) {
+func TestCheckOverlap(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "src", "deep"), 0o777); err != nil {
 		t.Fatal(err)

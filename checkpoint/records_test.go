@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
-// zipped is a file of torch.save, of tensors of about one and a half blocks.
-func zipped(t *testing.T, dir, name string) string {
+// writeTorchFile writes a file of torch.save, of tensors of about one and a half blocks.
+func writeTorchFile(t *testing.T, dir, name string) string {
 	t.Helper()
 	model, at := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, name)
 	writeModel(t, model, rand.New(rand.NewPCG(1, 2)), 3, 1501)
@@ -38,15 +38,15 @@ func tryMove(t *testing.T, c *Checkpoint, to string) (*Report, error) {
 // neither moved nor sealed, and what lies elsewhere is.
 func TestBitFlips(t *testing.T) {
 	dir := t.TempDir()
-	pt := zipped(t, dir, "a.pt")
-	p, whole := opened(t, pt).Tensors[1].Pieces[0],
-		opened(t, filepath.Join(dir, "model.safetensors"))
+	pt := writeTorchFile(t, dir, "a.pt")
+	p, whole := openCheckpoint(t, pt).Tensors[1].Pieces[0],
+		openCheckpoint(t, filepath.Join(dir, "model.safetensors"))
 	n := int64(p.Box.Elements() * 2)
 	for _, at := range []int64{0, n - 1, n / 2, 1<<20 - 1, 1 << 20} {
-		change(t, pt, func(b []byte) []byte { b[p.Offset+at] ^= 1 << (at % 8); return b })
+		changeFile(t, pt, func(b []byte) []byte { b[p.Offset+at] ^= 1 << (at % 8); return b })
 		want := fmt.Sprintf(
 			`"layers.1.w", a.pt, byte %d: the record "archive/data/1", bytes %d to %d, is damaged: its checksum is `, p.Offset, p.Offset, p.Offset+n)
-		c := opened(t, pt)
+		c := openCheckpoint(t, pt)
 		if r, err := c.Records(t.Context(), 3); err != nil || len(r.Faults) != 1 ||
 			r.Compared != 6 || r.WithoutChecksum != 0 ||
 			!strings.HasPrefix(r.Faults[0].String(), want) {
@@ -75,12 +75,13 @@ func TestBitFlips(t *testing.T) {
 		if _, err := tryMove(t, c, to); err != nil {
 			t.Errorf("byte %d: a move of the others: %v", at, err)
 		}
-		if found, err := Diff(t.Context(), c, opened(t, to), 2); err != nil || len(found) > 0 {
+		if found, err := Diff(t.Context(), c, openCheckpoint(t, to), 2); err != nil ||
+			len(found) > 0 {
 			t.Errorf("byte %d: the others compared: %v, %v", at, found, err)
 		}
-		change(t, pt, func(b []byte) []byte { b[p.Offset+at] ^= 1 << (at % 8); return b })
+		changeFile(t, pt, func(b []byte) []byte { b[p.Offset+at] ^= 1 << (at % 8); return b })
 	}
-	if _, err := Seal(t.Context(), opened(t, pt), 2); err != nil {
+	if _, err := Seal(t.Context(), openCheckpoint(t, pt), 2); err != nil {
 		t.Error(err)
 	}
 }
@@ -89,12 +90,12 @@ func TestBitFlips(t *testing.T) {
 // taken from replicas.
 func TestUnreadRecords(t *testing.T) {
 	dir := t.TempDir()
-	b := zipped(t, dir, "b.pt")
+	b := writeTorchFile(t, dir, "b.pt")
 	text, err := os.ReadFile(b)
 	if err != nil || os.WriteFile(filepath.Join(dir, "a.pt"), text, 0o666) != nil {
 		t.Fatal(err)
 	}
-	c := opened(t, b)
+	c := openCheckpoint(t, b)
 	left := &atomic.Int64{}
 	left.Store(1 << 20)
 	c.Files = format.NewFiles(dying{os.DirFS(dir), "a.pt", left})
@@ -130,12 +131,12 @@ func TestUnreadRecords(t *testing.T) {
 // compared, and nothing is moved: nothing of the attempt stays.
 func TestNothingMoved(t *testing.T) {
 	dir := t.TempDir()
-	pt := zipped(t, dir, "a.pt")
-	change(t, pt, func(b []byte) []byte {
+	pt := writeTorchFile(t, dir, "a.pt")
+	changeFile(t, pt, func(b []byte) []byte {
 		copy(b[bytes.Index(b, []byte("archive/version"))-30:], "lost")
 		return b
 	})
-	_, err := tryMove(t, opened(t, pt), filepath.Join(dir, "to"))
+	_, err := tryMove(t, openCheckpoint(t, pt), filepath.Join(dir, "to"))
 	if err == nil || !strings.Contains(err.Error(), "has no header at byte") {
 		t.Error(err)
 	}

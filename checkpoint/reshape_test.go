@@ -26,8 +26,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// rankFiles are the files of a layout, with what a gather and scatter of whole arrays puts into the
-// memory of each rank. Of what package ranks lays out it uses the headers only.
+// rankFiles returns the files of a layout, with what a gather and scatter of whole arrays puts into
+// the memory of each rank. Of what package ranks lays out it uses the headers only.
 func rankFiles(t *rapid.T, spec *layout.Spec, tensors []layout.Tensor) map[string][]byte {
 	var list []format.Tensor
 	for _, x := range tensors {
@@ -66,6 +66,7 @@ func rankFiles(t *rapid.T, spec *layout.Spec, tensors []layout.Tensor) map[strin
 	return files
 }
 
+// writeFiles writes files into a folder.
 func writeFiles(t rapid.TB, dir string, files map[string][]byte) {
 	for name, b := range files {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, filepath.FromSlash(name))),
@@ -78,19 +79,20 @@ func writeFiles(t rapid.TB, dir string, files map[string][]byte) {
 	}
 }
 
-// convert moves the tensors of a checkpoint. They have the order of a catalogue, if there is one:
-// buffers have it too.
+// convert moves the tensors of a checkpoint, which must succeed. They have the order of a
+// catalogue, if there is one: buffers have it too.
 func convert(t rapid.TB, from, to string, f TargetFormat, o Options,
 	order ...layout.Tensor) *Report {
-	r, err := attempt(from, to, f, o, order...)
+	r, err := tryConvert(from, to, f, o, order...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-// attempt is convert of what may fail.
-func attempt(from, to string, f TargetFormat, o Options, order ...layout.Tensor) (*Report, error) {
+// tryConvert is convert for a move that may fail.
+func tryConvert(from, to string, f TargetFormat, o Options, order ...layout.Tensor) (*Report,
+	error) {
 	c, err := Open(from)
 	if err != nil {
 		return nil, err
@@ -109,8 +111,8 @@ func attempt(from, to string, f TargetFormat, o Options, order ...layout.Tensor)
 	return Move(context.Background(), c, out, to, o)
 }
 
-// wholes are the bytes of the tensors of a model, each packed row-major.
-func wholes(tensors []layout.Tensor) map[string][]byte {
+// wholeBytes returns the bytes of the tensors of a model, each packed row-major.
+func wholeBytes(tensors []layout.Tensor) map[string][]byte {
 	all := map[string][]byte{}
 	for i, x := range tensors {
 		b := []byte{}
@@ -122,7 +124,7 @@ func wholes(tensors []layout.Tensor) map[string][]byte {
 	return all
 }
 
-// wholeFile is the safetensors file of a model.
+// wholeFile returns the safetensors file of a model.
 func wholeFile(t *rapid.T, tensors []layout.Tensor) []byte {
 	var entries []safetensors.Tensor
 	for _, x := range tensors {
@@ -136,18 +138,18 @@ func wholeFile(t *rapid.T, tensors []layout.Tensor) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := wholes(tensors)
+	all := wholeBytes(tensors)
 	for _, x := range h.Tensors {
 		file = append(file, all[x.Name]...)
 	}
 	return file
 }
 
-// scattered are the files of an output, with the elements of a model put to their places one by
-// one. Of the package that has laid it out this uses the headers, and what it says of places, which
-// whoever reads the files finds in the headers.
-func scattered(o *format.Output, tensors []layout.Tensor) map[string][]byte {
-	files, all := map[string][]byte{}, wholes(tensors)
+// scatterFiles returns the files of an output, with the elements of a model put to their places one
+// by one. Of the package that has laid it out this uses the headers, and what it says of places,
+// which whoever reads the files finds in the headers.
+func scatterFiles(o *format.Output, tensors []layout.Tensor) map[string][]byte {
+	files, all := map[string][]byte{}, wholeBytes(tensors)
 	for _, f := range o.Files {
 		files[f.Name] = make([]byte, f.Size)
 	}
@@ -186,19 +188,19 @@ func scattered(o *format.Output, tensors []layout.Tensor) map[string][]byte {
 	return files
 }
 
-// reshapes runs random cases: so many, or CASES of the environment. SEED repeats them. SLICES says
-// that this run tries one of so many parts of them.
-func reshapes(t *testing.T, cases int, f func(r *rapid.T, at func(name string) string)) {
-	seed := environment(t, "SEED", uint64(time.Now().UnixNano()))
-	slices := max(environment(t, "SLICES", 1), 1)
-	cases = int(environment(t, "CASES", uint64(cases)/slices))
+// runRandomCases runs f on random cases: so many, or CASES of the environment. SEED repeats them.
+// SLICES says that this run tries one of so many parts of them.
+func runRandomCases(t *testing.T, cases int, f func(r *rapid.T, at func(name string) string)) {
+	seed := numberFromEnv(t, "SEED", uint64(time.Now().UnixNano()))
+	slices := max(numberFromEnv(t, "SLICES", 1), 1)
+	cases = int(numberFromEnv(t, "CASES", uint64(cases)/slices))
 	t.Logf("SEED=%d CASES=%d", seed, cases)
 	for name, to := range map[string]uint64{"rapid.checks": uint64(cases), "rapid.seed": seed} {
 		if err := flag.Set(name, strconv.FormatUint(to, 10)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	root, n := inMemory(t), 0
+	root, n := memoryFolder(t), 0
 	rapid.Check(t, func(r *rapid.T) {
 		n++
 		dir := filepath.Join(root, strconv.Itoa(n))
@@ -210,9 +212,9 @@ func reshapes(t *testing.T, cases int, f func(r *rapid.T, at func(name string) s
 	})
 }
 
-// inMemory is a folder in memory where the system has one: what is durable is not the matter here,
-// and costs most of the time on a disk.
-func inMemory(t *testing.T) string {
+// memoryFolder returns a folder in memory where the system has one: what is durable is not the
+// matter here, and costs most of the time on a disk.
+func memoryFolder(t *testing.T) string {
 	dir, err := os.MkdirTemp("/dev/shm", "shoal-reshape-")
 	if err != nil {
 		return t.TempDir()
@@ -236,7 +238,7 @@ func drawOptions(r *rapid.T) Options {
 // whole arrays, bit by bit, and the fingerprints with sums of these. What is sealed is then
 // damaged.
 func TestReshape(t *testing.T) {
-	reshapes(t, 150, func(r *rapid.T, at func(string) string) {
+	runRandomCases(t, 150, func(r *rapid.T, at func(string) string) {
 		model := layouttest.DrawModel(r)
 		for i := range model.Tensors { // safetensors has fewer element types
 			if d := &model.Tensors[i].DType; *d == tensor.C128 || *d == tensor.C32 {
@@ -255,7 +257,7 @@ func TestReshape(t *testing.T) {
 		if first.Format == "ranks" {
 			writeFiles(r, source, rankFiles(r, from, model.Tensors))
 		} else {
-			writeFiles(r, source, drawnFiles(r, at("whole.safetensors"), first, model.Tensors))
+			writeFiles(r, source, drawFiles(r, at("whole.safetensors"), first, model.Tensors))
 		}
 		if first.Format == "pt" {
 			source = at("from/" + onlyFile)
@@ -268,7 +270,7 @@ func TestReshape(t *testing.T) {
 			r.Fatalf("fingerprints %v and %v", one.State, two.State)
 		}
 		want := rankFiles(r, to, model.Tensors)
-		sameFiles(r, at("to"), want,
+		checkFiles(r, at("to"), want,
 			fmt.Sprintf("from %v %+v\nby %v to %+v", first, *from, by, *to))
 		if o.Seal {
 			checkSeal(r, at("to"), model.Tensors)
@@ -276,10 +278,11 @@ func TestReshape(t *testing.T) {
 			if damage, _, err := Verify(t.Context(), at("to"), 2); err != nil || len(damage) == 0 {
 				r.Fatalf("damage is not seen: %v", err)
 			}
-			if _, err := attempt(at("to"), at("again"), TargetFormat{Format: "ranks", Spec: to}, o,
+			if _, err := tryConvert(at("to"), at("again"), TargetFormat{Format: "ranks", Spec: to},
+				o,
 				model.Tensors...); err == nil {
 				// where no tensor lies
-				sameFiles(r, at("again"), want, "moved on from what was damaged")
+				checkFiles(r, at("again"), want, "moved on from what was damaged")
 			}
 		}
 	})
@@ -288,9 +291,9 @@ func TestReshape(t *testing.T) {
 // onlyFile is what the file of a format of one file is called.
 const onlyFile = "model.pt"
 
-// drawnFiles are the files of a model in a format, of which no code under test has moved an
+// drawFiles returns the files of a model in a format, of which no code under test has moved an
 // element.
-func drawnFiles(r *rapid.T, whole string, f TargetFormat,
+func drawFiles(r *rapid.T, whole string, f TargetFormat,
 	tensors []layout.Tensor) map[string][]byte {
 	if err := os.WriteFile(whole, wholeFile(r, tensors), 0o666); err != nil {
 		r.Fatal(err)
@@ -305,11 +308,11 @@ func drawnFiles(r *rapid.T, whole string, f TargetFormat,
 	if err != nil {
 		r.Fatal(err)
 	}
-	return scattered(o, tensors)
+	return scatterFiles(o, tensors)
 }
 
-// sameFiles demands that files are in a folder as they are due.
-func sameFiles(r *rapid.T, dir string, want map[string][]byte, about string) {
+// checkFiles fails the test unless a folder has exactly these files.
+func checkFiles(r *rapid.T, dir string, want map[string][]byte, about string) {
 	for name, b := range want {
 		got, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil || !bytes.Equal(got, b) {
@@ -318,14 +321,14 @@ func sameFiles(r *rapid.T, dir string, want map[string][]byte, about string) {
 	}
 }
 
-// checkSeal compares a manifest with the arrays and with the files.
+// checkSeal fails the test unless the manifest fits the arrays and the files.
 func checkSeal(r *rapid.T, path string, tensors []layout.Tensor) {
 	c, err := Open(path)
 	if err != nil {
 		r.Fatal(err)
 	}
 	defer c.Close()
-	key, all := digest.NewKey(c.sealed.Seed), wholes(tensors)
+	key, all := digest.NewKey(c.sealed.Seed), wholeBytes(tensors)
 	for _, x := range c.sealed.Tensors {
 		if sum := key.Run(0, all[x.Name]); sum != x.Sum {
 			r.Fatalf("%s has the fingerprint %v, and the array %v", x.Name, x.Sum, sum)
@@ -430,7 +433,7 @@ func drawTraining(r *rapid.T) (tensors []layout.Tensor, forms []TargetFormat) {
 // TestReshapeFormats moves the state of small models through several formats, those of frameworks
 // among them that know no other names than theirs, and compares with whole arrays.
 func TestReshapeFormats(t *testing.T) {
-	reshapes(t, 100, func(r *rapid.T, at func(string) string) {
+	runRandomCases(t, 100, func(r *rapid.T, at func(string) string) {
 		tensors, forms := drawTraining(r)
 		o := drawOptions(r)
 		var fsdp []TargetFormat
@@ -456,7 +459,7 @@ func TestReshapeFormats(t *testing.T) {
 			last = next
 		}
 		convert(r, last, at("end.safetensors"), TargetFormat{Format: "hf"}, o)
-		sameFiles(r, at(""), map[string][]byte{"end.safetensors": wholeFile(r, tensors)}, way)
+		checkFiles(r, at(""), map[string][]byte{"end.safetensors": wholeFile(r, tensors)}, way)
 		if o.Seal {
 			checkSeal(r, at("end.safetensors"), tensors)
 		}

@@ -23,7 +23,7 @@ import (
 func TestStoreFails(t *testing.T) {
 	odd := writeOdd(t)
 	here := filepath.Join(t.TempDir(), "out")
-	if _, err := moved(t, odd, here, TargetFormat{Format: "dcp", Spec: columns}); err != nil {
+	if _, err := mustMove(t, odd, here, TargetFormat{Format: "dcp", Spec: columns}); err != nil {
 		t.Fatal(err)
 	}
 	for name, fail := range map[string]func(w http.ResponseWriter, r *http.Request,
@@ -56,11 +56,11 @@ func TestStoreFails(t *testing.T) {
 					next.ServeHTTP(w, r)
 				})
 			})
-			if _, err := moved(t, odd, "s3://models/out",
+			if _, err := mustMove(t, odd, "s3://models/out",
 				TargetFormat{Format: "dcp", Spec: columns}); err != nil {
 				t.Fatal(err)
 			}
-			alike(t, store, "out", here)
+			checkAlike(t, store, "out", here)
 		})
 	}
 }
@@ -68,6 +68,7 @@ func TestStoreFails(t *testing.T) {
 // spoiling changes a bit of the first bytes.
 type spoiling struct{ io.Reader }
 
+// Read implements io.Reader.
 func (s *spoiling) Read(b []byte) (int, error) {
 	n, err := s.Reader.Read(b)
 	if n > 0 {
@@ -83,7 +84,7 @@ func TestKilledUpload(t *testing.T) {
 	odd := writeOdd(t)
 	form := TargetFormat{Format: "hf", MaxFileBytes: 20e6}
 	here := filepath.Join(t.TempDir(), "out")
-	if _, err := moved(t, odd, here, form); err != nil {
+	if _, err := mustMove(t, odd, here, form); err != nil {
 		t.Fatal(err)
 	}
 	for n := int64(1); ; n++ {
@@ -99,7 +100,7 @@ func TestKilledUpload(t *testing.T) {
 				next.ServeHTTP(w, r)
 			})
 		})
-		_, err := moved(t, odd, "s3://models/out", form)
+		_, err := mustMove(t, odd, "s3://models/out", form)
 		used := n - left.Load()
 		whole := used <= n
 		left.Store(1 << 40)
@@ -108,7 +109,7 @@ func TestKilledUpload(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Logf("%d requests that change something", used)
-			alike(t, store, "out", here)
+			checkAlike(t, store, "out", here)
 			return
 		}
 		if err == nil {
@@ -121,10 +122,10 @@ func TestKilledUpload(t *testing.T) {
 			len(damage) == 0 {
 			t.Fatalf("after %d requests it verifies: %q", n, store.Keys())
 		}
-		if _, err := moved(t, odd, "s3://models/out", form); err != nil {
+		if _, err := mustMove(t, odd, "s3://models/out", form); err != nil {
 			t.Fatalf("again, after %d requests: %v: %q", n, err, store.Keys())
 		}
-		alike(t, store, "out", here)
+		checkAlike(t, store, "out", here)
 	}
 }
 
@@ -133,7 +134,7 @@ func TestKilledUpload(t *testing.T) {
 func TestRealServer(t *testing.T) {
 	url, folder := s3test.StartReal(t, "..")
 	s3test.SetEnvironment(t, url)
-	killedUploads(t, []int{0, 200, 700, ticks}, func() []string {
+	killUploads(t, []int{0, 200, 700, ticks}, func() []string {
 		return filesBelow(t, filepath.Join(folder, "models"))
 	})
 }
@@ -141,12 +142,12 @@ func TestRealServer(t *testing.T) {
 // TestKilledUploader is the same with a store in memory.
 func TestKilledUploader(t *testing.T) {
 	store := s3test.Start(t, nil)
-	killedUploads(t, []int{0, 400, ticks}, func() []string {
+	killUploads(t, []int{0, 400, ticks}, func() []string {
 		return slices.Concat(store.Keys(), store.Uploads())
 	})
 }
 
-// filesBelow lists all files of a folder but those that are hidden in it.
+// filesBelow returns the names of all files of a folder but those that are hidden in it.
 func filesBelow(t *testing.T, folder string) (names []string) {
 	if err := filepath.WalkDir(folder, func(path string, d os.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {
@@ -159,23 +160,23 @@ func filesBelow(t *testing.T, folder string) (names []string) {
 	return names
 }
 
-// killedUploads kills a process that moves a checkpoint when it has moved so many thousandths of
-// it, and lets another one make the move. GB says how large it is.
-func killedUploads(t *testing.T, when []int, left func() []string) {
+// killUploads kills a process that moves a checkpoint when it has moved so many thousandths of it,
+// and lets another one make the move. GB says how large it is. left returns what is in the bucket.
+func killUploads(t *testing.T, when []int, left func() []string) {
 	dir := t.TempDir()
 	m := childMove{From: filepath.Join(dir, "model.safetensors"), To: filepath.Join(dir, "here"),
 		Format: "dcp"}
-	if gb := environment(t, "GB", 0); gb > 0 {
-		writeRandom(t, m.From, 1, decoder(max(1, (int(gb)*1e9-embedding)/layer)))
+	if gb := numberFromEnv(t, "GB", 0); gb > 0 {
+		writeRandom(t, m.From, 1, decoderTensors(max(1, (int(gb)*1e9-embedding)/layer)))
 	} else {
 		writeModel(t, m.From, rand.New(rand.NewPCG(1, 2)), 4, 16384)
 	}
 	k := killer{t: t}
-	k.undisturbed(m)
+	k.timeMove(m)
 	m.To = "s3://models/out"
 	done := false
 	for _, after := range when {
-		cmd, ticking, said := k.start(m)
+		cmd, ticking, said := k.startChild(m)
 		if _, err := io.CopyN(io.Discard, ticking, int64(after)); err != nil {
 			t.Fatal(err, said)
 		}
@@ -187,11 +188,11 @@ func killedUploads(t *testing.T, when []int, left func() []string) {
 			break
 		}
 		if damage, _, err := Verify(t.Context(), m.To, 2); err == nil {
-			t.Fatalf("killed behind tick %d, it can be compared: %v", after, damage)
+			t.Fatalf("killed after tick %d, it can be compared: %v", after, damage)
 		}
 	}
 	if !done {
-		cmd, ticking, said := k.start(m)
+		cmd, ticking, said := k.startChild(m)
 		_, _ = io.Copy(io.Discard, ticking)
 		if err := cmd.Wait(); err != nil {
 			t.Fatal(err, said)
@@ -201,7 +202,8 @@ func killedUploads(t *testing.T, when []int, left func() []string) {
 	if damage, _, err := Verify(t.Context(), m.To, 2); err != nil || len(damage) > 0 {
 		t.Errorf("%v, %v", damage, err)
 	}
-	if found, err := Diff(t.Context(), opened(t, filepath.Join(dir, "here")), opened(t, m.To),
+	if found, err := Diff(t.Context(), openCheckpoint(t, filepath.Join(dir, "here")),
+		openCheckpoint(t, m.To),
 		2); err != nil || len(found) > 0 {
 		t.Errorf("%v, %v", found, err)
 	}
@@ -242,7 +244,7 @@ func TestUploadFails(t *testing.T) {
 			})
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
-			from := opened(t, odd)
+			from := openCheckpoint(t, odd)
 			out, _, err := from.Output(TargetFormat{Format: "hf"})
 			if err != nil {
 				t.Fatal(err)
@@ -271,7 +273,7 @@ func TestReplicaToBucket(t *testing.T) {
 	for _, name := range []string{"a.safetensors", "b.safetensors"} {
 		writeModel(t, filepath.Join(dir, name), rand.New(rand.NewPCG(1, 2)), 3, 16384)
 	}
-	c, out := dyingModel(t, dir, 80, true)
+	c, out := openDying(t, dir, 80, true)
 	r, err := Move(t.Context(), c, out, "s3://models/out", Options{})
 	if err != nil || !slices.Equal(r.Unreadable, []string{"a.safetensors"}) {
 		t.Fatal(r, err)
@@ -289,7 +291,7 @@ func TestLeftUpload(t *testing.T) {
 	small := filepath.Join(t.TempDir(), "small.safetensors")
 	writeModel(t, small, rand.New(rand.NewPCG(1, 2)), 2, 4)
 	begin := func(store *s3test.Server) *upload {
-		c := opened(t, small)
+		c := openCheckpoint(t, small)
 		out, _, err := c.Output(TargetFormat{Format: "hf"})
 		if err != nil {
 			t.Fatal(err)
@@ -307,18 +309,18 @@ func TestLeftUpload(t *testing.T) {
 		!strings.Contains(err.Error(), "s3://models/out is not whole, which its .partial says") {
 		t.Error(err)
 	}
-	if _, err := moved(t, small, "s3://models/out", TargetFormat{Format: "dcp"}); err == nil ||
+	if _, err := mustMove(t, small, "s3://models/out", TargetFormat{Format: "dcp"}); err == nil ||
 		!strings.Contains(err.Error(), "is what is left of another move") {
 		t.Error(err)
 	}
 	store.Set("out/notes", []byte("x"))
-	if _, err := moved(t, small, "s3://models/out", TargetFormat{Format: "hf"}); err == nil ||
+	if _, err := mustMove(t, small, "s3://models/out", TargetFormat{Format: "hf"}); err == nil ||
 		!strings.Contains(err.Error(),
 			"s3://models/out/notes is there, and nothing that this move writes") {
 		t.Error(err)
 	}
 	store.Set("out/notes", nil)
-	if _, err := moved(t, small, "s3://models/out", TargetFormat{Format: "hf"}); err != nil {
+	if _, err := mustMove(t, small, "s3://models/out", TargetFormat{Format: "hf"}); err != nil {
 		t.Error(err)
 	}
 	keys := store.Keys()
@@ -330,10 +332,10 @@ func TestLeftUpload(t *testing.T) {
 	if !slices.Equal(keys, store.Keys()) || len(keys) != 2 {
 		t.Errorf("there are %q, and were %q", store.Keys(), keys)
 	}
-	// A run that was stopped behind its manifest is finished.
+	// A run that was stopped after its manifest is finished.
 	store.Set("out/.partial",
 		fmt.Appendf(nil, `{"shoal":"partial/1","move":"%x","run":"x"}`, left.id[:]))
-	r, err := moved(t, small, "s3://models/out", TargetFormat{Format: "hf"})
+	r, err := mustMove(t, small, "s3://models/out", TargetFormat{Format: "hf"})
 	if err != nil || !r.AlreadyDone || !slices.Equal(keys, store.Keys()) {
 		t.Errorf("%+v, %v: %q", r, err, store.Keys())
 	}

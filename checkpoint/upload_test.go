@@ -37,10 +37,10 @@ var columns = &layout.Spec{Shoal: layout.Version, Mesh: "tp=2",
 	Rules: []layout.Rule{{Match: "c", Place: "tp=shard(1,balanced)"},
 		{Match: "g", Place: "tp=shard(1,balanced)"}, {Match: "**"}}}
 
-// moved moves a checkpoint, and fails when that does.
-func moved(t *testing.T, from, to string, f TargetFormat) (*Report, error) {
+// mustMove moves a checkpoint, and fails the test when that fails.
+func mustMove(t *testing.T, from, to string, f TargetFormat) (*Report, error) {
 	t.Helper()
-	c := opened(t, from)
+	c := openCheckpoint(t, from)
 	f.File = filepath.Base(to)
 	out, _, err := c.Output(f)
 	if err != nil {
@@ -49,9 +49,9 @@ func moved(t *testing.T, from, to string, f TargetFormat) (*Report, error) {
 	return Move(t.Context(), c, out, to, Options{Workers: 2, Seal: true})
 }
 
-// alike fails unless the objects below a prefix are the files of a folder, or a file and its
-// manifest, bit by bit, and nothing else is there.
-func alike(t *testing.T, store *s3test.Server, prefix, path string) {
+// checkAlike fails the test unless the objects below a prefix are the files of a folder, or a file
+// and its manifest, bit by bit, and nothing else is there.
+func checkAlike(t *testing.T, store *s3test.Server, prefix, path string) {
 	t.Helper()
 	want := map[string][]byte{}
 	files, err := filepath.Glob(path + "*")
@@ -112,27 +112,28 @@ func TestMoveToBucket(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			store, here, there := s3test.Start(t, nil), filepath.Join(t.TempDir(), c.to),
 				"s3://models/runs/"+c.to
-			want, err := moved(t, c.from, here, c.form)
+			want, err := mustMove(t, c.from, here, c.form)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := moved(t, c.from, there, c.form)
+			got, err := mustMove(t, c.from, there, c.form)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if got.State != want.State || got.Moved != want.Moved {
 				t.Errorf("%+v, and to a folder %+v", got, want)
 			}
-			alike(t, store, "runs/"+c.to, here)
+			checkAlike(t, store, "runs/"+c.to, here)
 			if damage, _, err := Verify(t.Context(), there, 2); err != nil || len(damage) > 0 {
 				t.Errorf("verified: %v, %v", damage, err)
 			}
-			if found, err := Diff(t.Context(), opened(t, here), opened(t, there), 2); err != nil ||
+			if found, err := Diff(t.Context(), openCheckpoint(t, here), openCheckpoint(t, there),
+				2); err != nil ||
 				len(found) > 0 {
 				t.Errorf("they differ: %v, %v", found, err)
 			}
 			before := store.Keys()
-			if _, err := moved(t, c.from, there, c.form); err == nil ||
+			if _, err := mustMove(t, c.from, there, c.form); err == nil ||
 				!strings.Contains(err.Error(), there+
 					" is there already; shoal overwrites nothing") {
 				t.Errorf("moved again: %v", err)
@@ -151,7 +152,7 @@ func TestParts(t *testing.T) {
 	bytes := writeRandom(t, path, 1,
 		[]safetensors.Tensor{{Name: "a", DType: tensor.F32, Shape: tensor.Shape{25, 1 << 20}},
 			{Name: "b", DType: tensor.F32, Shape: tensor.Shape{25, 1 << 20}}})
-	c := opened(t, path)
+	c := openCheckpoint(t, path)
 	out, _, err := c.Output(TargetFormat{Format: "pt", File: "model.pt"})
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +226,7 @@ func TestRefusedUpload(t *testing.T) {
 			for _, key := range c.keys {
 				store.Set(key, []byte("x"))
 			}
-			if _, err := moved(t, small, c.dst, c.form); err == nil ||
+			if _, err := mustMove(t, small, c.dst, c.form); err == nil ||
 				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
@@ -237,10 +238,10 @@ func TestRefusedUpload(t *testing.T) {
 	store := s3test.Start(t, nil)
 	store.Set("out.pt", []byte("x"))
 	store.Set("outer/x", []byte("x"))
-	if _, err := moved(t, small, "s3://models/out", hf); err != nil {
+	if _, err := mustMove(t, small, "s3://models/out", hf); err != nil {
 		t.Errorf("beside others whose names begin so: %v", err)
 	}
-	if _, err := moved(t, small, "s3://models/out.p", TargetFormat{Format: "pt"}); err != nil {
+	if _, err := mustMove(t, small, "s3://models/out.p", TargetFormat{Format: "pt"}); err != nil {
 		t.Errorf("beside others whose names begin so: %v", err)
 	}
 }
@@ -258,13 +259,13 @@ func TestSealInABucket(t *testing.T) {
 		store.Set(key, text)
 	}
 	for _, url := range []string{"s3://models/folder", "s3://models/m.safetensors"} {
-		if _, err := Seal(t.Context(), opened(t, url), 1); err != nil {
+		if _, err := Seal(t.Context(), openCheckpoint(t, url), 1); err != nil {
 			t.Fatal(err)
 		}
 		if damage, _, err := Verify(t.Context(), url, 1); err != nil || len(damage) > 0 {
 			t.Errorf("%v, %v", damage, err)
 		}
-		if _, err := Seal(t.Context(), opened(t, url), 1); err == nil ||
+		if _, err := Seal(t.Context(), openCheckpoint(t, url), 1); err == nil ||
 			!strings.Contains(err.Error(), "is there already") {
 			t.Errorf("twice: %v", err)
 		}

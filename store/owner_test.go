@@ -14,11 +14,14 @@ import (
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
+// owner returns an owner of the job "digits", who leads since generation g.
 func owner(run, host string, g topo.Generation) store.Owner {
 	return store.Owner{Job: "digits", Run: run, Host: host, Address: "10.0.0.1:7000", Generation: g,
 		Since: noon}
 }
 
+// TestClaim has one owner claim the job of another, in every relation of runs, hosts and
+// generations.
 func TestClaim(t *testing.T) {
 	ended := owner("run1", "h1", 5)
 	ended.Ended = noon.Add(time.Hour)
@@ -105,6 +108,7 @@ func TestTakenSaysWhatToDo(t *testing.T) {
 	}
 }
 
+// TestRelease ends a job: only its head can, and the first end counts.
 func TestRelease(t *testing.T) {
 	s, ctx := mem.New().Open(), t.Context()
 	first, second := owner("run1", "h1", 1), owner("run1", "h2", 2)

@@ -15,8 +15,9 @@ import (
 	"github.com/shoal-ml/shoal/topo"
 )
 
-// recorded starts a recorder in a bubble, whose clock jumps when everybody waits.
-func recorded(t *testing.T,
+// withRecorder runs f with a recorder and its store in a synctest bubble, whose clock jumps when
+// everybody waits. lines are what the recorder has reported.
+func withRecorder(t *testing.T,
 	f func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string)) {
 	synctest.Test(t, func(t *testing.T) {
 		server := mem.New()
@@ -28,6 +29,7 @@ func recorded(t *testing.T,
 	})
 }
 
+// recordedGenerations returns the generations in the record.
 func recordedGenerations(t *testing.T, server *mem.Server) []topo.Generation {
 	t.Helper()
 	all, err := storetest.NewJournal(server.Open(), "digits", "run1").Generations(t.Context())
@@ -37,8 +39,9 @@ func recordedGenerations(t *testing.T, server *mem.Server) []topo.Generation {
 	return all
 }
 
+// TestRecorderBacksOff checks the pauses while the store is away, and that it is reported once.
 func TestRecorderBacksOff(t *testing.T) {
-	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
+	withRecorder(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
 		attempts, last := 0, time.Now() // by the clock of the bubble
 		pause := 50 * time.Millisecond
 		server.Fail(func(mem.Op, string) mem.Fate { // down for about twelve minutes
@@ -80,7 +83,7 @@ func TestRecorderBacksOff(t *testing.T) {
 // TestNobodyWaitsForTheStore: who tells of a generation goes on while the store hangs in the middle
 // of a call (C5). Else this test never ends.
 func TestNobodyWaitsForTheStore(t *testing.T) {
-	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
+	withRecorder(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
 		asked, hung := make(chan struct{}, 1), make(chan struct{})
 		server.Fail(func(mem.Op, string) mem.Fate {
 			select {
@@ -105,8 +108,10 @@ func TestNobodyWaitsForTheStore(t *testing.T) {
 	})
 }
 
+// TestRecorderWritesInOrder checks that generations are written in order though calls fail and
+// answers are lost.
 func TestRecorderWritesInOrder(t *testing.T) {
-	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
+	withRecorder(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
 		var order []string
 		n := 0
 		server.Fail(func(op mem.Op, key string) mem.Fate {
@@ -138,8 +143,9 @@ func TestRecorderWritesInOrder(t *testing.T) {
 	})
 }
 
+// TestRecorderIsBounded checks that the oldest generations are left out when too many wait.
 func TestRecorderIsBounded(t *testing.T) {
-	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
+	withRecorder(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
 		server.Fail(func(mem.Op, string) mem.Fate { return mem.Lost })
 		for g := topo.Generation(1); g <= 1500; g++ {
 			r.AddGeneration(storetest.Record(g, "h1"))
@@ -159,8 +165,10 @@ func TestRecorderIsBounded(t *testing.T) {
 	})
 }
 
+// TestRecorderGivesUpOnlyWhenTold closes a recorder whose store is away: it waits until its context
+// ends, and says what is not recorded.
 func TestRecorderGivesUpOnlyWhenTold(t *testing.T) {
-	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
+	withRecorder(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
 		server.Fail(func(mem.Op, string) mem.Fate { return mem.Lost })
 		r.Lead()
 		r.AddGeneration(storetest.Record(1, "h1"))
@@ -179,7 +187,7 @@ func TestRecorderGivesUpOnlyWhenTold(t *testing.T) {
 // TestRecorderReportsWhatCannotBe: neither another head nor a second record of a generation keeps
 // the rest from being written.
 func TestRecorderReportsWhatCannotBe(t *testing.T) {
-	recorded(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
+	withRecorder(t, func(t *testing.T, server *mem.Server, r *store.Recorder, lines *[]string) {
 		s, ctx := server.Open(), t.Context()
 		if err := storetest.Claim(ctx, s, owner("run0", "h9", 0), false); err != nil {
 			t.Fatal(err)

@@ -35,7 +35,7 @@ func newCommand() *cobra.Command {
 		Long: `Measure what it costs, while nothing happens, that a job can lose workers and gain some.
 
 The workers of a job take turns in two calls: one commits a step, for which samples are dealt, whose inputs are kept until all
-have the result and behind which the members may change; and one is the same all-reduce of the same memory and no part of a step, as in
+have the result and after which the members may change; and one is the same all-reduce of the same memory and no part of a step, as in
 a job that takes none. So whatever else the machine does hits both, and where the memory happens to lie, which changes such a call
 by up to a fifth, is the same too. Without --work the steps do nothing else, and the share is the largest.`,
 		Example: `  go run ./bench/steps

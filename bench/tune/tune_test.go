@@ -71,8 +71,8 @@ func TestBenchTune(t *testing.T) {
 	}
 }
 
-// Exchanges take turns, and the first round does not count.
-func TestMedians(t *testing.T) {
+// TestMedianTimes checks that exchanges take turns, and that the first round does not count.
+func TestMedianTimes(t *testing.T) {
 	var turns []int
 	took, err := medianTimes(2, 3, func(i int) (float64, error) {
 		turns = append(turns, i)
@@ -87,7 +87,7 @@ func TestMedians(t *testing.T) {
 
 // What is chosen is compared with the fastest, and a prediction that is too short counts as one
 // that is too long.
-func TestJudge(t *testing.T) {
+func TestPrintErrors(t *testing.T) {
 	var out bytes.Buffer
 	if err := printErrors(&out,
 		[]tuneLine{{MeasuredUS: 100, PredictedUS: 50},
@@ -102,6 +102,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestBenchTuneUsage checks what is said of flags that do not fit.
 func TestBenchTuneUsage(t *testing.T) {
 	for args, want := range map[string]string{
 		"--hosts 1":                           "2 hosts or more",
@@ -158,6 +159,8 @@ func TestBenchTuneRefuses(t *testing.T) {
 // nowhere is a network without others.
 type nowhere struct{ fabric.Network }
 
+// Self implements fabric.Network.
 func (nowhere) Self() fabric.Host { return "me" }
 
+// hostsOf returns its arguments as a list.
 func hostsOf(names ...fabric.Host) []fabric.Host { return names }

@@ -8,10 +8,11 @@ import (
 	"github.com/minio/minio-go/v7"
 )
 
-// The library pauses behind a request that fails, even where it does not try again.
+// The library pauses after a request that fails, even where it does not try again.
 func init() { minio.DefaultRetryUnit = time.Nanosecond }
 
-// Quick has tries follow each other at once, notes the pauses, and cuts uploads into small parts.
+// Quick has tries follow each other at once, appends the pauses to pauses, and cuts uploads into
+// small parts. It returns b.
 func (b *Bucket) Quick(pauses *[]time.Duration) *Bucket {
 	b.unit = 8 << 20
 	b.wait = func(ctx context.Context, d time.Duration) error {
@@ -23,7 +24,7 @@ func (b *Bucket) Quick(pauses *[]time.Duration) *Bucket {
 	return b
 }
 
-// Environment is the store and its region.
+// Environment returns the store that the environment names, and its region.
 func Environment(t *testing.T) string {
 	e, err := readSettings()
 	if err != nil {
@@ -32,7 +33,7 @@ func Environment(t *testing.T) string {
 	return e.String() + " " + e.region
 }
 
-// Once asks for everything once.
+// Once has every request tried once. It returns b.
 func (b *Bucket) Once() *Bucket {
 	b.tries = 1
 	return b

@@ -21,10 +21,10 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 )
 
-// checked fetches a checkpoint, which compares all of it, and compares the state as well.
-func checked(t *testing.T, f snapshot.Folder, a snapshot.Attempt, memory [][]byte) {
+// checkFetched fetches a checkpoint, which compares all of it, and compares the state as well.
+func checkFetched(t *testing.T, f snapshot.Folder, a snapshot.Attempt, memory [][]byte) {
 	t.Helper()
-	found, err := fetch(t, f, a).Open(a.Step)
+	found, err := fetchSealed(t, f, a).Open(a.Step)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestFaultsThatPass(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var n atomic.Int64
-			f, store := open(t, func(next http.Handler) http.Handler {
+			f, store := openBucket(t, func(next http.Handler) http.Handler {
 				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					if n.Add(1)%2 == 1 {
 						fail(w, r, next)
@@ -87,7 +87,7 @@ func TestFaultsThatPass(t *testing.T) {
 			if err != nil || len(sealed) != 1 {
 				t.Fatal(sealed, err)
 			}
-			checked(t, f, sealed[0], memory)
+			checkFetched(t, f, sealed[0], memory)
 			if keys := store.Keys(); len(keys) != 4 {
 				t.Errorf("left are %q", keys)
 			}
@@ -95,7 +95,7 @@ func TestFaultsThatPass(t *testing.T) {
 	}
 }
 
-// TestKilled kills the writers behind each number of requests: the last sealed checkpoint can be
+// TestKilled kills the writers after each number of requests: the last sealed checkpoint can be
 // read, and the next to come cleans up.
 func TestKilled(t *testing.T) {
 	var left atomic.Int64 // requests that are answered
@@ -110,7 +110,7 @@ func TestKilled(t *testing.T) {
 	}
 	for n := int64(0); ; n++ {
 		left.Store(1 << 40)
-		f, store := open(t, front)
+		f, store := openBucket(t, front)
 		f.Keep, f.Store = 1, f.Store.(*s3.Bucket).Once()
 		first, before := snapshottest.Small(1, 2)
 		snapshottest.Write(t, f, first, before, 11, 0, 1)
@@ -130,7 +130,7 @@ func TestKilled(t *testing.T) {
 			t.Fatalf("after %d requests: sealed are %v: %v; %q", n, sealed, err, store.Keys())
 		}
 		for _, a := range sealed {
-			checked(t, f, a, map[uint64][][]byte{1: before, 2: after}[a.Step])
+			checkFetched(t, f, a, map[uint64][][]byte{1: before, 2: after}[a.Step])
 		}
 		third, memory := snapshottest.Small(3, 1)
 		snapshottest.Write(t, f, third, memory, 33, 0)
@@ -148,7 +148,7 @@ func TestKilled(t *testing.T) {
 // TestStoreIsAway has a checkpoint fail, and training goes on to the next one.
 func TestStoreIsAway(t *testing.T) {
 	var away atomic.Bool
-	f, store := open(t, func(next http.Handler) http.Handler {
+	f, store := openBucket(t, func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if away.Load() {
 				s3test.Refuse(w, http.StatusServiceUnavailable, "SlowDown")
@@ -176,7 +176,7 @@ func TestStoreIsAway(t *testing.T) {
 
 // Pauses get longer, and are not all the same.
 func TestPauses(t *testing.T) {
-	open(t, func(http.Handler) http.Handler {
+	openBucket(t, func(http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			s3test.Refuse(w, 503, "SlowDown")
 		})
@@ -194,7 +194,7 @@ func TestPauses(t *testing.T) {
 
 // Damage is found when a checkpoint is fetched: a byte, an end, a file.
 func TestDamage(t *testing.T) {
-	f, store := open(t, nil)
+	f, store := openBucket(t, nil)
 	s, memory := snapshottest.State(5, 2)
 	snapshottest.Write(t, f, s, memory, 55, 0, 1)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -218,9 +218,10 @@ func TestDamage(t *testing.T) {
 		}
 		store.Set(key, whole)
 	}
-	checked(t, f, snapshot.Attempt{Step: 5, Seed: 55}, memory)
+	checkFetched(t, f, snapshot.Attempt{Step: 5, Seed: 55}, memory)
 }
 
+// TestErrors checks what is said of requests that fail for good.
 func TestErrors(t *testing.T) {
 	refusing := func(status int, code string) func(http.Handler) http.Handler {
 		return func(http.Handler) http.Handler {
@@ -255,7 +256,7 @@ func TestErrors(t *testing.T) {
 			want: []string{"not able to just now, tried 8 times", "500 InternalError"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			open(t, c.front)
+			openBucket(t, c.front)
 			for name, value := range c.set {
 				t.Setenv(name, value)
 			}
@@ -269,6 +270,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestURLs checks which URLs and endpoints are taken.
 func TestURLs(t *testing.T) {
 	s3test.SetEnvironment(t, "")
 	for url, ok := range map[string]bool{

@@ -31,7 +31,7 @@ func TestRealServer(t *testing.T) {
 				t.Log(line)
 			}}
 		},
-		Fetch: fetch,
+		Fetch: fetchSealed,
 		Files: func(t *testing.T, f snapshot.Folder) (files []string) {
 			if err := filepath.WalkDir(filepath.Join(folder, strings.TrimPrefix(f.Root, "s3://")),
 				func(path string, d os.DirEntry, err error) error {

@@ -163,7 +163,7 @@ func (b *Bucket) uploads(ctx context.Context, begin string) (found []upload, err
 				return nil
 			}
 			if before == [2]string{key, id} {
-				return protocolErrorf("its list of uploads does not go on behind %.200q", key)
+				return protocolErrorf("its list of uploads does not go on after %.200q", key)
 			}
 		}
 	})

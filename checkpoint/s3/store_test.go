@@ -15,14 +15,16 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot/snapshottest"
 )
 
-// open opens a bucket of a store in memory, behind a handler that may do evil.
-func open(t *testing.T, front func(http.Handler) http.Handler) (snapshot.Folder, *s3test.Server) {
+// openBucket opens a bucket of a store in memory, whose requests go to what front makes first.
+func openBucket(t *testing.T, front func(http.Handler) http.Handler) (snapshot.Folder,
+	*s3test.Server) {
 	t.Helper()
 	store := s3test.Start(t, front)
 	return bucketFolder(t, "s3://models/runs/digits", nil), store
 }
 
-// folder returns the name of an attempt, with a slash.
+// bucketFolder returns the folder of a job at a URL, whose pauses between tries are appended to
+// pauses.
 func bucketFolder(t *testing.T, url string, pauses *[]time.Duration) snapshot.Folder {
 	t.Helper()
 	b, err := s3.Open(url)
@@ -34,8 +36,8 @@ func bucketFolder(t *testing.T, url string, pauses *[]time.Duration) snapshot.Fo
 	}}
 }
 
-// fetch brings a sealed checkpoint here.
-func fetch(t *testing.T, f snapshot.Folder, a snapshot.Attempt) snapshot.Folder {
+// fetchSealed copies a sealed checkpoint into a folder of the file system.
+func fetchSealed(t *testing.T, f snapshot.Folder, a snapshot.Attempt) snapshot.Folder {
 	t.Helper()
 	here := snapshot.Folder{Root: t.TempDir()}
 	if err := f.Store.(*s3.Bucket).Fetch(t.Context(), a, here.Root); err != nil {
@@ -44,24 +46,25 @@ func fetch(t *testing.T, f snapshot.Folder, a snapshot.Attempt) snapshot.Folder 
 	return here
 }
 
+// TestBucket runs the suite of package snapshottest on a bucket.
 func TestBucket(t *testing.T) {
 	var store *s3test.Server
 	snapshottest.Run(t, snapshottest.Kind{
 		Open: func(t *testing.T) (f snapshot.Folder) {
-			f, store = open(t, nil)
+			f, store = openBucket(t, nil)
 			return f
 		},
-		Fetch: fetch,
+		Fetch: fetchSealed,
 		Files: func(*testing.T, snapshot.Folder) []string {
 			return slices.Concat(store.Keys(), store.Uploads())
 		},
 	})
 }
 
-// A worker whose receipt is sent twice, because the first answer was lost, may send it behind the
+// A worker whose receipt is sent twice, because the first answer was lost, may send it after the
 // manifest of another.
-func TestReceiptBehindTheManifest(t *testing.T) {
-	f, store := open(t, nil)
+func TestReceiptAfterTheManifest(t *testing.T) {
+	f, store := openBucket(t, nil)
 	s, memory := snapshottest.State(5, 2)
 	snapshottest.Write(t, f, s, memory, 55, 0, 1)
 	sealed, err := f.Sealed()
@@ -84,7 +87,7 @@ func TestReceiptBehindTheManifest(t *testing.T) {
 // Two jobs write the same step, of which a bucket keeps both: what the second one says must not be
 // nothing.
 func TestAnotherJobInTheBucket(t *testing.T) {
-	f, _ := open(t, nil)
+	f, _ := openBucket(t, nil)
 	var first, second snapshottest.Lines
 	s, memory := snapshottest.Small(5, 2)
 	f.Log = first.Say

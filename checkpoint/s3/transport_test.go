@@ -15,8 +15,8 @@ import (
 	"github.com/shoal-ml/shoal/checkpoint/snapshot"
 )
 
-// A teller is a store that answers each request alike, and hangs up behind some.
-type teller struct {
+// A sameAnswer is a store that answers each request alike, and hangs up after some.
+type sameAnswer struct {
 	status int
 	header http.Header
 	body   func() io.Reader
@@ -24,7 +24,8 @@ type teller struct {
 	taken  int64 // bytes of bodies
 }
 
-func (s *teller) RoundTrip(r *http.Request) (*http.Response, error) {
+// RoundTrip implements http.RoundTripper.
+func (s *sameAnswer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if s.left--; s.left < 0 {
 		return nil, errors.New("the store has hung up")
 	}
@@ -44,19 +45,21 @@ func (s *teller) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w, nil
 }
 
+// A countedReader counts the bytes that are read.
 type countedReader struct {
 	io.Reader
 	n *int64
 }
 
+// Read implements io.Reader.
 func (c countedReader) Read(b []byte) (int, error) {
 	n, err := c.Reader.Read(b)
 	*c.n += int64(n)
 	return n, err
 }
 
-// bucketOf is a bucket that a transport answers for, without pauses.
-func bucketOf(t testing.TB, transport http.RoundTripper) *Bucket {
+// newTestBucket returns a bucket whose requests go to a transport, without pauses.
+func newTestBucket(t testing.TB, transport http.RoundTripper) *Bucket {
 	t.Helper()
 	t.Setenv("AWS_ACCESS_KEY_ID", "someone")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -78,13 +81,13 @@ const (
 	anObject = `<Contents><Key>runs%2Fa</Key><LastModified>2001-09-09T01:46:40.000Z</LastModified><ETag>"x"</ETag><Size>7</Size></Contents>`
 )
 
-// twoParts is an upload of two parts.
+// twoParts returns an upload of two parts.
 func twoParts(b *Bucket) *Upload {
 	return &Upload{bucket: b, name: "a", size: 12, unit: 8, check: true}
 }
 
-// ask asks a bucket for everything, and looks at what comes.
-func ask(t testing.TB, b *Bucket, s *teller) {
+// askEverything makes every kind of request, and checks what comes of each.
+func askEverything(t testing.TB, b *Bucket, s *sameAnswer) {
 	t.Helper()
 	each := func(what string, f func() error) {
 		s.left = 6
@@ -173,8 +176,8 @@ func FuzzAnswers(f *testing.F) {
 	// which the library takes for neither an error nor an object
 	f.Add(202, "0", "bytes 3-", []byte(`<CompleteMultipartUploadResult/>`))
 	f.Add(503, "99999999999999999999", "bytes 3-", []byte("<html>"))
-	s := &teller{}
-	b := bucketOf(f, s)
+	s := &sameAnswer{}
+	b := newTestBucket(f, s)
 	b.tries = 1
 	f.Fuzz(func(t *testing.T, status int, length, part string, body []byte) {
 		if status < 200 || status > 599 {
@@ -188,7 +191,7 @@ func FuzzAnswers(f *testing.F) {
 		s.status, s.header, s.body = status, header, func() io.Reader {
 			return bytes.NewReader(body)
 		}
-		ask(t, b, s)
+		askEverything(t, b, s)
 	})
 }
 
@@ -198,6 +201,7 @@ type endless struct {
 	at   int
 }
 
+// Read implements io.Reader.
 func (e *endless) Read(b []byte) (n int, err error) {
 	for n < len(b) {
 		k := copy(b[n:], e.text[e.at%len(e.text):])
@@ -258,10 +262,11 @@ func TestAnswers(t *testing.T) {
 			if c.length != "" {
 				header.Set("Content-Length", c.length)
 			}
-			s := &teller{status: c.status, header: header, body: func() io.Reader {
+			s := &sameAnswer{status: c.status, header: header, body: func() io.Reader {
 				return strings.NewReader(c.body)
 			}, left: 10}
-			if err := c.ask(bucketOf(t, s)); err == nil || !strings.Contains(err.Error(), c.want) {
+			if err := c.ask(newTestBucket(t, s)); err == nil ||
+				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})
@@ -272,12 +277,12 @@ func TestAnswers(t *testing.T) {
 	}{"an endless list": {200, list}, "an endless upload": {200, upload},
 		"an endless error": {403, list}} {
 		t.Run(name, func(t *testing.T) {
-			s := &teller{status: c.status, header: http.Header{}, left: 10}
+			s := &sameAnswer{status: c.status, header: http.Header{}, left: 10}
 			s.body = func() io.Reader {
 				return io.MultiReader(strings.NewReader("<ListBucketResult>"),
 					&endless{text: "<Contents><Key>runs/a</Key></Contents>"})
 			}
-			if err := c.ask(bucketOf(t, s)); err == nil ||
+			if err := c.ask(newTestBucket(t, s)); err == nil ||
 				!strings.Contains(err.Error(), "it says more than 16777216 bytes") ||
 				s.taken > 3*maxAnswerBytes {
 				t.Errorf("%d bytes read: %v", s.taken, err)

@@ -50,4 +50,5 @@ func BenchmarkWrite(b *testing.B) {
 	b.ReportMetric((seconds(after.Stime)-seconds(before.Stime))/float64(b.N), "sys-s/op")
 }
 
+// seconds returns a time of the kernel in seconds.
 func seconds(t syscall.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }

@@ -24,8 +24,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// memories are the bytes of each tensor of each rank, as an oracle has them.
-func memories(spec *layout.Spec, tensors []layout.Tensor,
+// expectedMemory returns the bytes of each tensor of each rank, by an oracle.
+func expectedMemory(spec *layout.Spec, tensors []layout.Tensor,
 	l *layout.Layout) (list []map[string][]byte) {
 	for rank, arrays := range layouttest.Expect(spec, tensors) {
 		list = append(list, map[string][]byte{})
@@ -109,12 +109,12 @@ func TestMeshed(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer os.RemoveAll(dir)
-		path := writeMeshed(t, dir, from, old, memories(from, model.Tensors, old))
+		path := writeMeshed(t, dir, from, old, expectedMemory(from, model.Tensors, old))
 		if damage, _, err := checkpoint.Verify(context.Background(), path, 1); err != nil ||
 			len(damage) > 0 {
 			t.Fatalf("the seal does not hold: %v, %v", damage, err)
 		}
-		want := memories(to, model.Tensors, new)
+		want := expectedMemory(to, model.Tensors, new)
 		read := func(rank int) (map[string][]byte, error) {
 			sealed, err := snapshot.Folder{Root: dir}.Open(7)
 			if err != nil {
@@ -134,24 +134,26 @@ func TestMeshed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			same(t, rank, got, want[rank])
+			checkSame(t, rank, got, want[rank])
 		}
-		damage(t, path)
+		damageFile(t, path)
 		for rank := range want {
 			if got, err := read(rank); err == nil {
-				same(t, rank, got, want[rank])
+				checkSame(t, rank, got, want[rank])
 			}
 		}
 	})
 }
 
+// must fails the test if err is not nil.
 func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func same(t *rapid.T, rank int, got, want map[string][]byte) {
+// checkSame fails the test unless a rank has got these bytes.
+func checkSame(t *rapid.T, rank int, got, want map[string][]byte) {
 	for name, b := range want {
 		if !bytes.Equal(got[name], b) {
 			t.Fatalf("rank %d has of %s\n%x, want\n%x", rank, name, got[name], b)
@@ -159,8 +161,8 @@ func same(t *rapid.T, rank int, got, want map[string][]byte) {
 	}
 }
 
-// damage changes a byte of a file of tensors.
-func damage(t *rapid.T, path string) {
+// damageFile changes a bit of a file of tensors.
+func damageFile(t *rapid.T, path string) {
 	files, err := filepath.Glob(filepath.Join(path, "*.safetensors"))
 	if err != nil || len(files) == 0 {
 		return

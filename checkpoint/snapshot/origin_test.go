@@ -17,9 +17,9 @@ import (
 	"github.com/shoal-ml/shoal/state/manifest"
 )
 
-// older makes of a shard one as they were written before: of its metadata it keeps the rank and
-// what is the worker's own.
-func older(t *testing.T, path string, rank, ranks int) {
+// rewriteAsOlder gives a shard the form of older ones: of its metadata it keeps the rank and what
+// is the worker's own.
+func rewriteAsOlder(t *testing.T, path string, rank, ranks int) {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -44,8 +44,8 @@ func older(t *testing.T, path string, rank, ranks int) {
 	}
 }
 
-// look opens a checkpoint as others look at it.
-func look(t *testing.T, path string) (*checkpoint.Checkpoint, error) {
+// openCheckpoint opens a checkpoint until the test ends, as tools do that know nothing of jobs.
+func openCheckpoint(t *testing.T, path string) (*checkpoint.Checkpoint, error) {
 	c, err := checkpoint.Open(path)
 	if err == nil {
 		t.Cleanup(func() { _ = c.Close() })
@@ -59,12 +59,12 @@ func look(t *testing.T, path string) (*checkpoint.Checkpoint, error) {
 func TestShardsSayWhichTheyAre(t *testing.T) {
 	f := snapshot.Folder{Root: filepath.Join(t.TempDir(), "c"), Keep: 1, Log: func(string) {}}
 	s, memory := snapshottest.Small(1, 2)
-	write(t, f, s, memory, 0, 1)
+	writeParts(t, f, s, memory, 0, 1)
 	dir := f.Path(1)
 	shard := func(i, of int) string {
 		return filepath.Join(dir, fmt.Sprintf("shard-%05d-of-%05d.safetensors", i, of))
 	}
-	if c, err := look(t, dir); err != nil || c.Doubt != "" || len(c.Check(c.Files)) > 0 {
+	if c, err := openCheckpoint(t, dir); err != nil || c.Doubt != "" || len(c.Check(c.Files)) > 0 {
 		t.Fatalf("%+v, %v", c, err)
 	}
 
@@ -74,16 +74,16 @@ func TestShardsSayWhichTheyAre(t *testing.T) {
 		0o666) != nil {
 		t.Fatal(err)
 	}
-	if _, err := look(t, alone); err == nil ||
+	if _, err := openCheckpoint(t, alone); err == nil ||
 		!strings.Contains(err.Error(),
 			`by shard-00001-of-00001.safetensors there are 2 ranks, and of tensor "w" 500 of 1000 elements are not here`) {
 		t.Errorf("the first of two shards: %v", err)
 	}
 
 	for rank := range 2 {
-		older(t, shard(rank+1, 2), rank, 2)
+		rewriteAsOlder(t, shard(rank+1, 2), rank, 2)
 	}
-	c, err := look(t, dir)
+	c, err := openCheckpoint(t, dir)
 	if err == nil {
 		err = os.Remove(filepath.Join(dir, manifest.Name))
 	}
@@ -93,7 +93,7 @@ func TestShardsSayWhichTheyAre(t *testing.T) {
 	if _, err := checkpoint.Seal(t.Context(), c, 1); err != nil {
 		t.Fatal(err)
 	}
-	got, found, err := read(t, f, 1)
+	got, found, err := readNewest(t, f, 1)
 	if err != nil || !bytes.Equal(found[0], memory[0]) || string(got.Own[1]) != `{"noise":1}` {
 		t.Errorf("%v, own %s", err, got.Own[1])
 	}

@@ -9,10 +9,12 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
+// TestSharesAreWholeRowsAndAllOfThem checks that the shares of all ranks are all bytes of a state,
+// each once, cut between rows.
 func TestSharesAreWholeRowsAndAllOfThem(t *testing.T) {
-	r := rand.New(rand.NewPCG(seedOf(t), 2))
+	r := rand.New(rand.NewPCG(drawSeed(t), 2))
 	for range 300 {
-		s, memory := random(r, 1, 1+r.IntN(6))
+		s, memory := drawState(r, 1, 1+r.IntN(6))
 		ends := make([]int, len(memory))
 		seen := make([]bool, len(memory))
 		for rank := range s.Workers {
@@ -21,7 +23,8 @@ func TestSharesAreWholeRowsAndAllOfThem(t *testing.T) {
 				if x.Cuts != nil && (run.From != x.Cuts[rank] || run.To != x.Cuts[rank+1]) {
 					t.Fatalf("%+v: rank %d has %v", x, rank, run)
 				}
-				if row := row(x); run.From != ends[run.Tensor] || row > 0 && run.From%row != 0 {
+				if row := rowBytes(x); run.From != ends[run.Tensor] ||
+					row > 0 && run.From%row != 0 {
 					t.Fatalf("%+v: rank %d has %v", s.Tensors, rank, run)
 				}
 				ends[run.Tensor], seen[run.Tensor] = run.To, true
@@ -35,6 +38,7 @@ func TestSharesAreWholeRowsAndAllOfThem(t *testing.T) {
 	}
 }
 
+// TestWrongCuts checks that cuts that do not fit a tensor are refused.
 func TestWrongCuts(t *testing.T) {
 	for _, cuts := range [][]int{{0}, {0, 24}, {0, 12, 12, 24}, {0, 12, 23}, {1, 12, 24},
 		{0, 36, 24}, {0, 6, 24}, {-12, 0, 24}} {

@@ -18,8 +18,8 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// random draws a state and its bytes.
-func random(r *rand.Rand, step uint64, workers int) (*snapshot.State, [][]byte) {
+// drawState draws a state, and returns it with the bytes of its tensors.
+func drawState(r *rand.Rand, step uint64, workers int) (*snapshot.State, [][]byte) {
 	s := &snapshot.State{Step: step, Cursor: []byte{1, 2, 3}, Workers: workers,
 		Notes: json.RawMessage(`{"rate":0.1}`)}
 	var memory [][]byte
@@ -36,7 +36,7 @@ func random(r *rand.Rand, step uint64, workers int) (*snapshot.State, [][]byte) 
 		if n := t.Bytes(); n > 0 && r.IntN(3) == 0 {
 			t.Cuts = []int{0, n}
 			for range workers - 1 {
-				t.Cuts = append(t.Cuts, r.IntN(n+1)/row(t)*row(t))
+				t.Cuts = append(t.Cuts, r.IntN(n+1)/rowBytes(t)*rowBytes(t))
 			}
 			slices.Sort(t.Cuts)
 		}
@@ -49,8 +49,8 @@ func random(r *rand.Rand, step uint64, workers int) (*snapshot.State, [][]byte) 
 	return s, memory
 }
 
-// row is the bytes of a step along the first dimension longer than 1.
-func row(t snapshot.Tensor) int {
+// rowBytes returns the bytes of a step along the first dimension longer than 1.
+func rowBytes(t snapshot.Tensor) int {
 	for _, n := range t.Shape {
 		if n > 1 {
 			return t.Bytes() / n
@@ -59,22 +59,23 @@ func row(t snapshot.Tensor) int {
 	return t.Bytes()
 }
 
-// write has several workers write their parts at once.
-func write(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, ranks ...int) {
+// writeParts writes the parts of several workers at once.
+func writeParts(t testing.TB, f snapshot.Folder, s *snapshot.State, memory [][]byte, ranks ...int) {
 	t.Helper()
 	snapshottest.Write(t, f, s, memory, s.Step*77, ranks...)
 }
 
-func all(n int) (ranks []int) {
+// ranksBelow returns the ranks from 0 to n-1.
+func ranksBelow(n int) (ranks []int) {
 	for r := range n {
 		ranks = append(ranks, r)
 	}
 	return ranks
 }
 
-// read reads the newest checkpoint as so many workers do together, and returns what the last of
-// them got.
-func read(t testing.TB, f snapshot.Folder, turns int) (*snapshot.Sealed, [][]byte, error) {
+// readNewest reads the newest checkpoint as so many workers do together, and returns what the last
+// of them got.
+func readNewest(t testing.TB, f snapshot.Folder, turns int) (*snapshot.Sealed, [][]byte, error) {
 	t.Helper()
 	steps, err := f.Sealed()
 	if err != nil || len(steps) == 0 {
@@ -105,17 +106,17 @@ func read(t testing.TB, f snapshot.Folder, turns int) (*snapshot.Sealed, [][]byt
 
 // TestWhatIsWrittenIsRead writes random states with random workers; SEED repeats the choices.
 func TestWhatIsWrittenIsRead(t *testing.T) {
-	seed := seedOf(t)
+	seed := drawSeed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	for step := range uint64(40) {
 		var l snapshottest.Lines
 		f := snapshot.Folder{Root: filepath.Join(t.TempDir(), "c"), Keep: 2, Log: l.Say}
-		s, memory := random(r, step+1, 1+r.IntN(5))
-		write(t, f, s, memory, all(s.Workers)...)
+		s, memory := drawState(r, step+1, 1+r.IntN(5))
+		writeParts(t, f, s, memory, ranksBelow(s.Workers)...)
 		if strings.Count(l.String(), "is sealed") != 1 {
 			t.Fatalf("step %d: %s", step, &l)
 		}
-		got, found, err := read(t, f, 1+r.IntN(4))
+		got, found, err := readNewest(t, f, 1+r.IntN(4))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,12 +136,13 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
+// TestDamageIsNoticed damages each file of a checkpoint: it cannot be read.
 func TestDamageIsNoticed(t *testing.T) {
-	r := rand.New(rand.NewPCG(seedOf(t), 3))
+	r := rand.New(rand.NewPCG(drawSeed(t), 3))
 	f := snapshot.Folder{Root: t.TempDir(), Keep: 1, Log: new(snapshottest.Lines).Say}
 	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"),
 		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
-	write(t, f, s, [][]byte{make([]byte, 8000)}, 0, 1)
+	writeParts(t, f, s, [][]byte{make([]byte, 8000)}, 0, 1)
 	files, err := filepath.Glob(filepath.Join(f.Path(5), "*"))
 	if err != nil || len(files) != 4 {
 		t.Fatal(files, err)
@@ -160,7 +162,7 @@ func TestDamageIsNoticed(t *testing.T) {
 			if err := os.WriteFile(name, broken, 0o666); err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := read(t, f, 1); err == nil &&
+			if _, _, err := readNewest(t, f, 1); err == nil &&
 				!(strings.HasSuffix(name, "manifest.json") && json.Valid(broken)) {
 				t.Errorf("%s with other bytes was read", name)
 			}
@@ -171,6 +173,7 @@ func TestDamageIsNoticed(t *testing.T) {
 	}
 }
 
+// TestWrongParts checks that parts that do not fit the state are refused.
 func TestWrongParts(t *testing.T) {
 	s := &snapshot.State{Step: 5, Workers: 2, Notes: json.RawMessage("{}"),
 		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
@@ -196,7 +199,8 @@ func TestWrongParts(t *testing.T) {
 	}
 }
 
-func seedOf(t testing.TB) uint64 {
+// drawSeed returns SEED of the environment, or a new seed, and logs it.
+func drawSeed(t testing.TB) uint64 {
 	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv("SEED"); text != "" {
 		if _, err := fmt.Sscan(text, &seed); err != nil {

@@ -20,17 +20,17 @@ func TestAWorkerThatIsLost(t *testing.T) {
 	s := &snapshot.State{Step: 5, Workers: 3, Notes: json.RawMessage("{}"),
 		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	memory := [][]byte{make([]byte, 8000)}
-	write(t, f, s, memory, 0, 2)
+	writeParts(t, f, s, memory, 0, 2)
 	if steps, _ := f.Sealed(); len(steps) > 0 || l.String() != "" {
 		t.Fatalf("%v is sealed without a part: %s", steps, &l)
 	}
-	write(t, f, s, memory, 1) // its agent was slow
+	writeParts(t, f, s, memory, 1) // its agent was slow
 	next := *s
 	next.Step, next.Workers = 7, 2
-	write(t, f, &next, memory, 1)
+	writeParts(t, f, &next, memory, 1)
 	late := next
 	late.Step = 9
-	write(t, f, &late, memory, 0, 1) // worker 0 takes away what is left of step 7
+	writeParts(t, f, &late, memory, 0, 1) // worker 0 takes away what is left of step 7
 	if steps, _ := f.Sealed(); !slices.Equal(steps, []snapshot.Attempt{{Step: 9}, {Step: 5}}) ||
 		!strings.Contains(l.String(), "step 7 in "+f.Root+" is abandoned: a worker was lost") {
 		t.Errorf("sealed %v: %s", steps, &l)
@@ -46,15 +46,15 @@ func TestAWorkerThatIsLost(t *testing.T) {
 	}
 }
 
-// TestSettled leaves a checkpoint in every state that a kill can leave it in.
-func TestSettled(t *testing.T) {
+// TestCleanUp leaves a checkpoint in every state that a kill can leave it in.
+func TestCleanUp(t *testing.T) {
 	memory := [][]byte{make([]byte, 8000)}
 	s := &snapshot.State{Step: 5, Workers: 1, Notes: json.RawMessage("{}"),
 		Tensors: []snapshot.Tensor{{Name: "w", DType: tensor.F64, Shape: tensor.Shape{1000}}}}
 	for _, keep := range []string{"", ".part-00000-of-00001.json"} {
 		var l snapshottest.Lines
 		f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Log: l.Say}
-		write(t, f, s, memory, 0)
+		writeParts(t, f, s, memory, 0)
 		// As before the rename.
 		staging := filepath.Join(f.Root, ".staging-000000000005-0000000000000181")
 		if err := os.Rename(f.Path(5), staging); err != nil {
@@ -68,7 +68,7 @@ func TestSettled(t *testing.T) {
 		if err := f.CleanUp(); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := read(t, f, 1); err != nil ||
+		if _, _, err := readNewest(t, f, 1); err != nil ||
 			!strings.Contains(l.String(), "it is sealed now") {
 			t.Errorf("%v: %s", err, &l)
 		}
@@ -114,7 +114,7 @@ func TestWrongReceipts(t *testing.T) {
 	} {
 		var l snapshottest.Lines
 		f := snapshot.Folder{Root: t.TempDir(), Keep: 2, Log: l.Say}
-		write(t, f, s, memory, 0)
+		writeParts(t, f, s, memory, 0)
 		left, err := filepath.Glob(filepath.Join(f.Root, ".staging-*", ".part-00000-of-00002.json"))
 		if err != nil || len(left) != 1 {
 			t.Fatal(left, err)
@@ -122,7 +122,7 @@ func TestWrongReceipts(t *testing.T) {
 		if err := os.WriteFile(left[0], []byte(receipt), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		write(t, f, s, memory, 1)
+		writeParts(t, f, s, memory, 1)
 		if err := f.CleanUp(); err != nil {
 			t.Error(err)
 		}

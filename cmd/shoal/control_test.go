@@ -13,13 +13,14 @@ import (
 // trainer is a worker that trains a sum in steps: as many epochs as its argument says, without end
 // when there is none.
 func trainer() {
-	if err := train(); err != nil {
+	if err := trainSum(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func train() error {
+// trainSum joins the job and trains until its data or the job ends.
+func trainSum() error {
 	epochs := 0
 	if len(os.Args) > 1 {
 		var err error

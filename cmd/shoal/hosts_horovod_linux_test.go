@@ -43,46 +43,47 @@ func TestHorovodScenarios(t *testing.T) {
 	}
 }
 
+// hostsAddedAndRemoved adds a host and drains the one that leads: nobody is lost.
 func hostsAddedAndRemoved(t *testing.T) {
 	for _, slots := range []int{2, 1} {
 		t.Run(fmt.Sprintf("%d slots", slots), func(t *testing.T) {
 			n := newNetwork(t, "a", "b")
 			s := startSpreadOn(t, n, n.hosts[:1], slots, nil, audited)
-			first, began := s.head, s.on(s.job.Head)
-			s.agent("b", "b")
-			s.shoal("resize", "train", fmt.Sprint(2*slots))
-			s.trains(2*slots, 10)
-			s.shoal("drain", "train", s.job.Head) // the one with rank 0, which leads
-			s.ends(first, 0)
-			s.gone(began)
-			s.noneLost(slots)
-			s.led("b")
-			s.trains(slots, 10)
-			s.noneLost(0)
-			s.finish(slots)
+			first, began := s.head, s.workersOn(s.job.Head)
+			s.startAgent("b", "b")
+			s.runShoal("resize", "train", fmt.Sprint(2*slots))
+			s.awaitSteps(2*slots, 10)
+			s.runShoal("drain", "train", s.job.Head) // the one with rank 0, which leads
+			s.awaitExit(first, 0)
+			s.awaitGone(began)
+			s.checkReleased(slots)
+			s.awaitLeader("b")
+			s.awaitSteps(slots, 10)
+			s.checkReleased(0)
+			s.stopAndCheck(slots)
 		})
 	}
 }
 
-// noneLost looks into the ledger of the host that leads, or led: nobody was lost, and so many were
-// released.
-func (s *spread) noneLost(released int) {
+// checkReleased fails the test unless the ledger of the host that leads, or led, says that nobody
+// was lost and so many were released.
+func (s *spread) checkReleased(released int) {
 	s.Helper()
-	if l, r := s.lost(), s.released(); l != 0 || r != released {
-		s.Errorf("%d were lost, %d released: %+v", l, r, s.ledger())
+	if l, r := s.lostCount(), s.releasedCount(); l != 0 || r != released {
+		s.Errorf("%d were lost, %d released: %+v", l, r, s.readLedger())
 	}
 }
 
-// fourOfTwoHosts is a job of four fallible workers on two hosts, of which min are enough: without
-// --min the first exception would end the job.
+// fourOfTwoHosts starts a job of four fallible workers on two hosts, of which min are enough:
+// without --min the first exception would end the job.
 func fourOfTwoHosts(t *testing.T, min int, flags ...string) *spread {
 	n := newNetwork(t, "a", "b")
 	return startSpreadOn(t, n, n.hosts, 2, append([]string{"--min", fmt.Sprint(min)}, flags...),
 		[]string{"fallible"})
 }
 
-// fails makes the members with some ranks fail.
-func (s *spread) fails(mode int, ranks ...int) {
+// failMembers makes the members with these ranks fail, in one of exitModes.
+func (s *spread) failMembers(mode int, ranks ...int) {
 	s.Helper()
 	s.must(s.job.Refresh(s.ctx))
 	var doomed []api.Worker
@@ -100,86 +101,94 @@ func (s *spread) fails(mode int, ranks ...int) {
 	s.faults = append(s.faults, exitModes[mode].how)
 }
 
-// lose does so, and waits until the others go on; the failed ones are all that is lost.
-func (s *spread) lose(mode, members int, ranks ...int) {
+// loseMembers makes the members with these ranks fail, waits until the others, so many members, go
+// on, and checks that nobody else is lost.
+func (s *spread) loseMembers(mode, members int, ranks ...int) {
 	s.Helper()
-	before := s.lost()
-	s.fails(mode, ranks...)
-	s.trains(members, 10)
-	if n := s.lost() - before; n != len(ranks) {
-		s.Errorf("%d were lost, not %d: %+v", n, len(ranks), s.ledger())
+	before := s.lostCount()
+	s.failMembers(mode, ranks...)
+	s.awaitSteps(members, 10)
+	if n := s.lostCount() - before; n != len(ranks) {
+		s.Errorf("%d were lost, not %d: %+v", n, len(ranks), s.readLedger())
 	}
 }
 
+// singleRankFailure has rank 0 fail in every way: the others go on.
 func singleRankFailure(t *testing.T, flags []string) {
 	for mode, m := range exitModes {
 		t.Run(m.name, func(t *testing.T) {
 			s := fourOfTwoHosts(t, 2, flags...)
-			s.lose(mode, 3, 0)
+			s.loseMembers(mode, 3, 0)
 			if flags != nil { // nobody can come, and nobody has to
 				if err := s.job.Resize(s.ctx, 5, "the test"); err == nil {
 					t.Error("the job grows above --max")
 				}
-				s.trains(3, 10)
+				s.awaitSteps(3, 10)
 			}
-			s.finish(3)
+			s.stopAndCheck(3)
 		})
 	}
 }
 
+// allRanksFailure has all workers fail: the job fails.
 func allRanksFailure(t *testing.T) {
 	s := fourOfTwoHosts(t, 2)
-	s.fails(0, 0, 1, 2, 3)
-	s.ends(s.head, 1)
-	s.says(s.head, "failed: ")
+	s.failMembers(0, 0, 1, 2, 3)
+	s.awaitExit(s.head, 1)
+	s.awaitOutput(s.head, "failed: ")
 }
 
+// allHostsHaveFailed has a worker of each host fail: both hosts get new ones.
 func allHostsHaveFailed(t *testing.T) {
 	s := fourOfTwoHosts(t, 2)
-	s.lose(0, 2, 0, 2)
-	s.shoal("resize", "train", "4")
-	s.trains(4, 10)
-	if a, b := s.on(s.job.Head), s.on("b"); len(a) != 2 || len(b) != 2 {
+	s.loseMembers(0, 2, 0, 2)
+	s.runShoal("resize", "train", "4")
+	s.awaitSteps(4, 10)
+	if a, b := s.workersOn(s.job.Head), s.workersOn("b"); len(a) != 2 || len(b) != 2 {
 		t.Errorf("%d and %d workers on the two hosts", len(a), len(b))
 	}
-	s.finish(4)
+	s.stopAndCheck(4)
 }
 
+// minHostsAreWaitedFor has a job fall below --min: it waits, and goes on when it has enough workers
+// again.
 func minHostsAreWaitedFor(t *testing.T) {
 	s := fourOfTwoHosts(t, 4)
-	s.fails(0, 0)
-	s.says(s.head, "pause at step ")
-	s.shoal("resize", "train", "4")
-	s.says(s.head, "resume at step ")
-	s.trains(4, 10)
-	s.finish(4)
+	s.failMembers(0, 0)
+	s.awaitOutput(s.head, "pause at step ")
+	s.runShoal("resize", "train", "4")
+	s.awaitOutput(s.head, "resume at step ")
+	s.awaitSteps(4, 10)
+	s.stopAndCheck(4)
 }
 
+// changesWithoutLimit has a host come and go several times.
 func changesWithoutLimit(t *testing.T) {
 	n := newNetwork(t, "a", "b")
 	s := startSpreadOn(t, n, n.hosts[:1], 1, nil, audited)
 	for i := range 4 {
 		name := fmt.Sprintf("b%d", i)
-		s.agent("b", name)
-		s.shoal("resize", "train", "2")
-		s.trains(2, 5)
-		s.shoal("drain", "train", name)
-		s.ends(s.agents[name], 0)
-		s.trains(1, 5)
+		s.startAgent("b", name)
+		s.runShoal("resize", "train", "2")
+		s.awaitSteps(2, 5)
+		s.runShoal("drain", "train", name)
+		s.awaitExit(s.agents[name], 0)
+		s.awaitSteps(1, 5)
 	}
-	s.noneLost(4)
-	s.finish(1)
+	s.checkReleased(4)
+	s.stopAndCheck(1)
 }
 
+// hostFailsAgain has a host lose a worker twice: it gets a new one each time.
 func hostFailsAgain(t *testing.T) {
 	s := fourOfTwoHosts(t, 2)
 	for range 2 {
-		s.lose(0, 3, 3)
-		s.shoal("resize", "train", "4")
-		s.trains(4, 10)
-		if n := len(s.on("b")); n != 2 {
+		s.loseMembers(0, 3, 3)
+		s.runShoal("resize", "train", "4")
+		s.awaitSteps(4, 10)
+		if n := len(s.workersOn("b")); n != 2 {
 			t.Errorf("%d workers on the host that failed", n)
 		}
 	}
-	s.finish(4)
+	s.stopAndCheck(4)
 }

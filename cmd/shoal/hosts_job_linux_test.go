@@ -59,7 +59,7 @@ func startSpread(tb testing.TB, n *network, slots int, worker []string) *spread 
 	return startSpreadOn(tb, n, n.hosts, slots, nil, worker)
 }
 
-// startSpreadOn does so on some of the hosts, with flags of shoal run.
+// startSpreadOn does what startSpread does, on some of the hosts, with flags of shoal run.
 func startSpreadOn(tb testing.TB, n *network, hosts []string, slots int, flags,
 	worker []string) *spread {
 	tb.Helper()
@@ -76,28 +76,28 @@ func startSpreadOn(tb testing.TB, n *network, hosts []string, slots int, flags,
 	tb.Setenv("XDG_RUNTIME_DIR", filepath.Join(dir, "run-"+hosts[0]))
 	words := append([]string{"run", "-n", strconv.Itoa(size), "--name", "train", "--listen",
 		n.address(hosts[0]) + ":7077",
-		"--slots", strconv.Itoa(slots), "--token-file", s.token()}, flags...)
-	s.head = s.start(hosts[0], append(append(words, "--"), worker...)...)
-	s.until("the token", func() (bool, error) {
-		_, err := os.Stat(s.token())
+		"--slots", strconv.Itoa(slots), "--token-file", s.tokenFile()}, flags...)
+	s.head = s.startShoal(hosts[0], append(append(words, "--"), worker...)...)
+	s.waitUntil("the token", func() (bool, error) {
+		_, err := os.Stat(s.tokenFile())
 		return err == nil, nil
 	})
 	for _, host := range hosts[1:] {
-		s.agent(host, host)
+		s.startAgent(host, host)
 	}
-	s.until("the job", func() (bool, error) {
+	s.waitUntil("the job", func() (bool, error) {
 		s.job, _ = control.Find(s.ctx, "train")
 		return s.job != nil, nil
 	})
-	s.trains(size, 1)
+	s.awaitSteps(size, 1)
 	s.names[hosts[0]], s.agents[s.job.Head] = s.job.Head, s.head
 	return s
 }
 
-// led waits until one of some hosts answers for the job, and turns to it.
-func (s *spread) led(hosts ...string) (host string) {
+// awaitLeader waits until one of these hosts answers for the job, makes it s.head, and returns it.
+func (s *spread) awaitLeader(hosts ...string) (host string) {
 	s.Helper()
-	s.until("another head", func() (bool, error) {
+	s.waitUntil("another head", func() (bool, error) {
 		for _, host = range hosts {
 			s.Setenv("XDG_RUNTIME_DIR", filepath.Join(s.dir, "run-"+host))
 			if j, err := control.Find(s.ctx, "train"); err == nil {
@@ -110,38 +110,41 @@ func (s *spread) led(hosts ...string) (host string) {
 	return host
 }
 
-// elsewhere lists the other hosts of the network.
-func (s *spread) elsewhere(host string) []string {
+// otherHosts returns the other hosts of the network.
+func (s *spread) otherHosts(host string) []string {
 	return slices.DeleteFunc(slices.Clone(s.net.hosts), func(h string) bool { return h == host })
 }
 
-// says waits until a process has said something.
-func (s *spread) says(p *process, what string) {
+// awaitOutput waits until a process has printed what.
+func (s *spread) awaitOutput(p *process, what string) {
 	s.Helper()
-	s.until(what, func() (bool, error) { return strings.Contains(s.said(p), what), nil })
+	s.waitUntil(what, func() (bool, error) { return strings.Contains(s.outputOf(p), what), nil })
 }
 
-func (s *spread) token() string { return filepath.Join(s.dir, "token") }
+// tokenFile returns the path of the join token.
+func (s *spread) tokenFile() string { return filepath.Join(s.dir, "token") }
 
-// agent lends a host to the job.
-func (s *spread) agent(host, name string) *process {
+// startAgent starts an agent on a host, which has this name in the job.
+func (s *spread) startAgent(host, name string) *process {
 	at := s.net.address(s.net.hosts[0]) + ":7077"
 	if s.job != nil {
 		at = s.job.Join
 	}
-	p := s.start(host, "agent", "--join", at, "--token-file", s.token(), "--slots",
+	p := s.startShoal(host, "agent", "--join", at, "--token-file", s.tokenFile(), "--slots",
 		strconv.Itoa(s.slots), "--name", name)
 	s.agents[name], s.names[host] = p, name
 	return p
 }
 
-// start runs shoal on a host, with directories of that host's own.
-func (s *spread) start(host string, words ...string) *process {
+// startShoal starts shoal on a host, with directories of that host's own, and kills it at the end
+// of the test.
+func (s *spread) startShoal(host string, words ...string) *process {
 	s.Helper()
 	file, err := os.CreateTemp(s.dir, words[0]+"-"+host+"-")
 	s.must(err)
 	defer file.Close()
-	p := &process{s.net.command(s.ctx, host, append([]string{"shoal"}, words...)...), file.Name()}
+	p := &process{s.net.hostCommand(s.ctx, host, append([]string{"shoal"}, words...)...),
+		file.Name()}
 	runtime := filepath.Join(s.dir, "run-"+host)
 	s.must(os.MkdirAll(runtime, 0o700))
 	p.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+runtime,
@@ -154,18 +157,20 @@ func (s *spread) start(host string, words ...string) *process {
 		p.Process.Kill() // ended already, unless the test has failed
 		p.Wait()
 		if s.Failed() {
-			s.Logf("shoal %s on %s:\n%s", strings.Join(words, " "), host, s.said(p))
+			s.Logf("shoal %s on %s:\n%s", strings.Join(words, " "), host, s.outputOf(p))
 		}
 	})
 	return p
 }
 
-func (s *spread) said(p *process) string {
+// outputOf returns what a process has printed so far.
+func (s *spread) outputOf(p *process) string {
 	text, err := os.ReadFile(p.output)
 	s.must(err)
 	return string(text)
 }
 
+// must fails the test if err is not nil.
 func (s *spread) must(err error) {
 	s.Helper()
 	if err != nil {
@@ -173,19 +178,20 @@ func (s *spread) must(err error) {
 	}
 }
 
-// until waits for something.
-func (s *spread) until(what string, f func() (bool, error)) {
+// waitUntil polls f until it returns true; an error, or the end of the time of the test, fails the
+// test.
+func (s *spread) waitUntil(what string, f func() (bool, error)) {
 	s.Helper()
 	if err := cli.Poll(s.ctx, f); err != nil {
 		s.Fatalf("%s: %v", what, err)
 	}
 }
 
-// trains waits until the job has so many members, which have committed so many steps more.
-func (s *spread) trains(members int, steps uint64) {
+// awaitSteps waits until the job has so many members, which have committed so many steps more.
+func (s *spread) awaitSteps(members int, steps uint64) {
 	s.Helper()
 	var from uint64
-	s.until(fmt.Sprintf("%d members and %d steps", members, steps), func() (bool, error) {
+	s.waitUntil(fmt.Sprintf("%d members and %d steps", members, steps), func() (bool, error) {
 		err := s.job.Refresh(s.ctx)
 		if s.job.Size != members || s.job.Entering > 0 || from == 0 {
 			from = max(s.job.Steps, 1)
@@ -195,8 +201,8 @@ func (s *spread) trains(members int, steps uint64) {
 	})
 }
 
-// on lists the running workers of a host.
-func (s *spread) on(name string) []api.Worker {
+// workersOn returns the running workers of the host with this name in the job.
+func (s *spread) workersOn(name string) []api.Worker {
 	s.Helper()
 	s.must(s.job.Refresh(s.ctx))
 	return slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.Worker) bool {
@@ -204,34 +210,34 @@ func (s *spread) on(name string) []api.Worker {
 	})
 }
 
-// shoal runs a command of a person who sits at the head's host.
-func (s *spread) shoal(words ...string) {
+// runShoal runs a command as a person on the head's host would; it must succeed.
+func (s *spread) runShoal(words ...string) {
 	s.Helper()
 	if out, err := exec.CommandContext(s.ctx, "shoal", words...).CombinedOutput(); err != nil {
 		s.Fatalf("shoal %s: %v\n%s", strings.Join(words, " "), err, out)
 	}
 }
 
-// ends waits for a process, which must end with an exit code.
-func (s *spread) ends(p *process, code int) {
+// awaitExit waits for a process, which must end with an exit code.
+func (s *spread) awaitExit(p *process, code int) {
 	s.Helper()
 	if p.Wait(); p.ProcessState.ExitCode() != code {
-		s.Errorf("%v: %v, not code %d\n%s", p.Args[4:], p.ProcessState, code, s.said(p))
+		s.Errorf("%v: %v, not code %d\n%s", p.Args[4:], p.ProcessState, code, s.outputOf(p))
 	}
 }
 
-// gone waits until workers do not run any more.
-func (s *spread) gone(workers []api.Worker) {
+// awaitGone waits until the processes of these workers do not exist any more.
+func (s *spread) awaitGone(workers []api.Worker) {
 	s.Helper()
 	for _, w := range workers {
-		s.until(fmt.Sprintf("the end of worker %d", w.Worker), func() (bool, error) {
+		s.waitUntil(fmt.Sprintf("the end of worker %d", w.Worker), func() (bool, error) {
 			return syscall.Kill(w.PID, 0) == syscall.ESRCH, nil
 		})
 	}
 }
 
-// signal sends a signal to processes. Who is to stand still does so when it returns: a signal ends
-// nothing that is under way.
+// signal sends a signal to processes. After SIGSTOP it waits until all of their threads stand
+// still.
 func (s *spread) signal(sig syscall.Signal, workers []api.Worker, others ...*process) {
 	s.Helper()
 	var pids []int
@@ -248,7 +254,7 @@ func (s *spread) signal(sig syscall.Signal, workers []api.Worker, others ...*pro
 		return
 	}
 	for _, pid := range pids {
-		s.until(fmt.Sprintf("process %d stands still", pid), func() (bool, error) {
+		s.waitUntil(fmt.Sprintf("process %d stands still", pid), func() (bool, error) {
 			return standsStill(pid)
 		})
 	}
@@ -267,8 +273,8 @@ func standsStill(pid int) (bool, error) {
 	return true, err
 }
 
-// ledger is how the membership changed.
-func (s *spread) ledger() []launcher.Entry {
+// readLedger returns how the membership changed, from the ledger of the host that leads.
+func (s *spread) readLedger() []launcher.Entry {
 	s.Helper()
 	text, err := os.ReadFile(launcher.Ledger(s.job.Dir))
 	s.must(err)
@@ -277,18 +283,19 @@ func (s *spread) ledger() []launcher.Entry {
 	return entries
 }
 
-// lost and released count workers in the ledger.
-func (s *spread) lost() (n int) {
+// lostCount returns the number of workers that were lost, by the ledger.
+func (s *spread) lostCount() (n int) {
 	s.Helper()
-	for _, e := range s.ledger() {
+	for _, e := range s.readLedger() {
 		n += len(e.Lost)
 	}
 	return n
 }
 
-func (s *spread) released() (n int) {
+// releasedCount returns the number of workers that were released, by the ledger.
+func (s *spread) releasedCount() (n int) {
 	s.Helper()
-	for _, e := range s.ledger() {
+	for _, e := range s.readLedger() {
 		n += len(e.Released)
 	}
 	return n
@@ -300,7 +307,8 @@ type told struct {
 	Metrics map[string]float64 `json:"metrics"`
 }
 
-func (s *spread) reports() (list []told) {
+// readReports returns what the workers have reported, from metrics.jsonl.
+func (s *spread) readReports() (list []told) {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join(s.job.Dir, "metrics.jsonl"))
 	s.must(err)
@@ -314,14 +322,14 @@ func (s *spread) reports() (list []told) {
 	return list
 }
 
-// next waits until each of some workers has committed a step with a generation after the given one;
-// it returns when the last had.
-func (s *spread) next(generation uint64, workers []api.Worker) (last time.Time) {
+// awaitCommits waits until each of some workers has committed a step with a generation after the
+// given one; it returns when the last had.
+func (s *spread) awaitCommits(generation uint64, workers []api.Worker) (last time.Time) {
 	s.Helper()
 	first := map[int]time.Time{}
-	s.until("the next commit", func() (bool, error) {
+	s.waitUntil("the next commit", func() (bool, error) {
 		clear(first)
-		for _, r := range s.reports() {
+		for _, r := range s.readReports() {
 			if at, ok := r.Metrics["at_us"]; ok && uint64(r.Metrics["generation"]) > generation &&
 				first[r.Rank].IsZero() {
 				first[r.Rank] = time.UnixMicro(int64(at))
@@ -339,15 +347,15 @@ func (s *spread) next(generation uint64, workers []api.Worker) (last time.Time) 
 	return last
 }
 
-// finish stops the job when its step ends, and compares what its members found; it returns the last
-// report of one of them.
-func (s *spread) finish(members int) (report map[string]float64) {
+// stopAndCheck stops the job when its step ends, and checks that its members, so many, lost no
+// sample and have equal parameters; it returns the last report of one of them.
+func (s *spread) stopAndCheck(members int) (report map[string]float64) {
 	s.Helper()
 	s.must(s.job.Stop(s.ctx, false, "the test"))
-	s.ends(s.head, 0)
+	s.awaitExit(s.head, 0)
 	var digests []float64
 	ended, last := map[int]map[string]float64{}, 0.0
-	for _, r := range s.reports() {
+	for _, r := range s.readReports() {
 		if _, ok := r.Metrics["digest"]; ok {
 			ended[r.Rank] = r.Metrics
 			last = max(last, r.Metrics["step"])
@@ -365,18 +373,18 @@ func (s *spread) finish(members int) (report map[string]float64) {
 		s.Errorf("after step %.0f %d of %d members end with the parameters %v", last, len(digests),
 			members, digests)
 	}
-	s.endedWell()
+	s.checkWorkersEnded()
 	return report
 }
 
-// endedWell looks at how the workers ended.
-func (s *spread) endedWell() {
+// checkWorkersEnded fails the test if a worker ended in an unexpected way, or still runs.
+func (s *spread) checkWorkersEnded() {
 	s.Helper()
 	result, err := launcher.ReadResult(s.job.Dir)
 	s.must(err)
 	for _, w := range result.Workers {
 		if strings.HasPrefix(w.How, "was lost with its host ") {
-			s.gone([]api.Worker{{Worker: w.Rank, PID: w.PID}}) // its own guard ends it
+			s.awaitGone([]api.Worker{{Worker: w.Rank, PID: w.PID}}) // its own guard ends it
 			continue
 		}
 		if w.How != "exited with code 0" && !slices.Contains(s.faults, w.How) {

@@ -16,19 +16,19 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli"
 )
 
-// secondInterfaces gives each host another interface, eth1, on a switch of its own.
-func (n *network) secondInterfaces() {
+// addSecondInterfaces gives each host another interface, eth1, on a switch of its own.
+func (n *network) addSecondInterfaces() {
 	n.addSwitch("switch1")
 	for _, host := range n.hosts {
-		n.plug(host, "eth1", strings.Replace(n.address(host), "10.77.", "10.78.", 1), host+"1",
+		n.connect(host, "eth1", strings.Replace(n.address(host), "10.77.", "10.78.", 1), host+"1",
 			"switch1")
 	}
 }
 
-// sent is how many bytes have left a host by a interface.
-func (n *network) sent(host, device string) int {
+// sentBytes returns how many bytes have left a host by a device.
+func (n *network) sentBytes(host, device string) int {
 	n.tb.Helper()
-	text, err := n.command(context.Background(), host, "cat",
+	text, err := n.hostCommand(context.Background(), host, "cat",
 		"/sys/class/net/"+device+"/statistics/tx_bytes").Output()
 	n.must(err)
 	bytes, err := strconv.Atoi(strings.TrimSpace(string(text)))
@@ -54,6 +54,7 @@ func benchProgram(t *testing.T, name string) string {
 	return path
 }
 
+// startTuning starts a measurement with bench/tune on the hosts a and b.
 func startTuning(t *testing.T, n *network, words ...string) *tuning {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testPatience)
@@ -62,9 +63,9 @@ func startTuning(t *testing.T, n *network, words ...string) *tuning {
 	tune := []string{benchProgram(t, "tune"), "--token-file", token}
 	u := &tuning{
 		ctx: ctx,
-		first: n.command(ctx, "a",
+		first: n.hostCommand(ctx, "a",
 			slices.Concat(tune, []string{"--hosts", "2", "--listen", ":7077", "--json"}, words)...),
-		other: n.command(ctx, "b", append(tune, "--join", n.address("a")+":7077")...),
+		other: n.hostCommand(ctx, "b", append(tune, "--join", n.address("a")+":7077")...),
 	}
 	u.first.Stdout, u.first.Stderr, u.other.Stderr = &u.out, &u.notes, &u.said
 	n.must(u.first.Start())
@@ -78,11 +79,11 @@ func startTuning(t *testing.T, n *network, words ...string) *tuning {
 func TestTensorsGoOverAllCards(t *testing.T) {
 	const runs = 1
 	n := newNetwork(t, "a", "b")
-	n.secondInterfaces()
+	n.addSecondInterfaces()
 	for _, host := range n.hosts {
-		n.limit(host, "500mbit", "1mb")
-		n.slow(n.space(host), "eth1", "500mbit", "1mb")
-		n.slow(n.name, host+"1", "500mbit", "1mb")
+		n.limitCable(host, "500mbit", "1mb")
+		n.limitRate(n.namespace(host), "eth1", "500mbit", "1mb")
+		n.limitRate(n.name, host+"1", "500mbit", "1mb")
 	}
 	u := startTuning(t, n, "--bytes", "4MiB", "--runs", strconv.Itoa(runs))
 	if err := errors.Join(u.first.Wait(), u.other.Wait()); err != nil {
@@ -100,7 +101,7 @@ func TestTensorsGoOverAllCards(t *testing.T) {
 		}
 	}
 	for _, host := range n.hosts {
-		first, second := n.sent(host, "eth0"), n.sent(host, "eth1")
+		first, second := n.sentBytes(host, "eth0"), n.sentBytes(host, "eth1")
 		t.Logf("%s: %d bytes may go on all streams; %d went over the first interface and %d "+
 			"over the "+
 			"second", host, wide, first, second)
@@ -114,10 +115,10 @@ func TestTensorsGoOverAllCards(t *testing.T) {
 // ever.
 func TestSecondInterfaceDies(t *testing.T) {
 	n := newNetwork(t, "a", "b")
-	n.secondInterfaces()
+	n.addSecondInterfaces()
 	u := startTuning(t, n, "--bytes", "16MiB", "--runs", "50")
-	n.must(cli.Poll(u.ctx, func() (bool, error) { return n.sent("a", "eth1") >= 1<<20, nil }))
-	n.must(ip("-n", n.name, "link", "set", "dev", "a1", "down"))
+	n.must(cli.Poll(u.ctx, func() (bool, error) { return n.sentBytes("a", "eth1") >= 1<<20, nil }))
+	n.must(runIP("-n", n.name, "link", "set", "dev", "a1", "down"))
 	if errors.Join(u.first.Wait(), u.other.Wait()) == nil {
 		t.Error("it was measured to the end")
 	}

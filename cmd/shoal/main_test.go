@@ -17,6 +17,8 @@ import (
 	"github.com/shoal-ml/shoal/internal/cli/clitest"
 )
 
+// TestMain makes the test program also shoal, and the workers and servers that the scripts start,
+// by the name under which it is called.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"shoal":    main,

@@ -43,7 +43,7 @@ func TestALauncherThatDoesNotAnswer(t *testing.T) {
 		!strings.Contains(out, "its launcher was killed") {
 		t.Errorf("%q, %v", out, err)
 	}
-	babble(t, filepath.Join(own, "stranger.ctl"))
+	answerNonsense(t, filepath.Join(own, "stranger.ctl"))
 	if out, err := execute("explain", "train"); err == nil || strings.Contains(out, "killed") ||
 		!strings.Contains(out, "job train: 1 worker of ") ||
 		!strings.Contains(err.Error(), "may still run") {
@@ -58,8 +58,8 @@ func TestALauncherThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// babble answers every request on a socket with what is no answer.
-func babble(t *testing.T, socket string) {
+// answerNonsense answers every request on a socket with what is no answer, until the test ends.
+func answerNonsense(t *testing.T, socket string) {
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)

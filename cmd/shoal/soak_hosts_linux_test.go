@@ -31,13 +31,14 @@ type hostSoak struct {
 	dropped map[*process]bool
 }
 
-// soakHosts gives jobs on three hosts random faults, for a time.
+// soakHosts runs jobs on three hosts with random faults for so long.
 func soakHosts(t *testing.T, rng *rand.Rand, c *tally, length time.Duration) {
 	for end := time.Now().Add(length); time.Now().Before(end) && !t.Failed(); {
 		soakHostsOnce(t, rng, c, min(time.Until(end), soakRound))
 	}
 }
 
+// soakHostsOnce runs one such job, and adds what happened to c.
 func soakHostsOnce(t *testing.T, rng *rand.Rand, c *tally, length time.Duration) {
 	n := newNetwork(t, "a", "b", "c")
 	s := &hostSoak{spread: startSpread(t, n, soakSlots, audited), rng: rng, tally: c,
@@ -45,13 +46,13 @@ func soakHostsOnce(t *testing.T, rng *rand.Rand, c *tally, length time.Duration)
 	// the last two before they have entered
 	s.faults = []string{"was killed by SIGKILL", "was killed by SIGTERM", "exited with code 143"}
 	for end := time.Now().Add(length); time.Now().Before(end); {
-		s.fault()
+		s.injectFault()
 	}
-	s.full()
+	s.fillSlots()
 	members := s.job.Size
-	c.add(s.finish(members))
+	c.add(s.stopAndCheck(members))
 	for _, p := range slices.DeleteFunc(s.all, func(p *process) bool { return s.dropped[p] }) {
-		for _, line := range exceptions.FindAllString(s.said(p), -1) {
+		for _, line := range exceptions.FindAllString(s.outputOf(p), -1) {
 			// one that is not wanted any more before it has entered
 			if !strings.HasSuffix(line, ": SIGTERM") {
 				c.exceptions = append(c.exceptions, line)
@@ -63,33 +64,34 @@ func soakHostsOnce(t *testing.T, rng *rand.Rand, c *tally, length time.Duration)
 // exceptions are lines in which a worker tells of an error, on the screen of its host.
 var exceptions = regexp.MustCompile(`(?m)^\[\d+\] shoal: .*$`)
 
-// fault is one random fault.
-func (s *hostSoak) fault() {
+// injectFault makes one random fault, and waits a moment.
+func (s *hostSoak) injectFault() {
 	s.must(s.job.Refresh(s.ctx))
 	switch s.rng.IntN(8) {
 	case 0, 1:
-		s.killOne()
+		s.killMember()
 	case 2:
-		s.stopOne()
+		s.stopMember()
 	case 3, 4:
 		s.must(s.job.Resize(s.ctx, 1+s.rng.IntN(soakSlots*len(s.net.hosts)), "the soak"))
 		s.tally.faults["resized"]++
 	default:
-		s.full()
-		s.lose(s.net.hosts[s.rng.IntN(len(s.net.hosts))], hostFaults[s.rng.IntN(len(hostFaults))])
+		s.fillSlots()
+		s.loseHost(s.net.hosts[s.rng.IntN(len(s.net.hosts))],
+			hostFaults[s.rng.IntN(len(hostFaults))])
 	}
 	<-time.After(time.Duration(s.rng.Int64N(int64(soakPause))))
 }
 
-// members are workers that hold the state.
+// members returns the workers that hold the state.
 func (s *hostSoak) members() []api.Worker {
 	return slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.Worker) bool {
 		return !w.Running || w.Rank < 0
 	})
 }
 
-// killOne kills a member where enough others stay, and waits until the job knows.
-func (s *hostSoak) killOne() {
+// killMember kills a member where enough others stay, and waits until the job knows.
+func (s *hostSoak) killMember() {
 	members := s.members()
 	if min(len(members), s.job.Size, s.job.Want) < 3 {
 		return
@@ -99,7 +101,7 @@ func (s *hostSoak) killOne() {
 		return // it has just been released
 	}
 	s.tally.faults["worker killed"]++
-	s.until("the loss", func() (bool, error) {
+	s.waitUntil("the loss", func() (bool, error) {
 		err := s.job.Refresh(s.ctx)
 		return !slices.ContainsFunc(s.members(), func(o api.Worker) bool {
 			return o.PID == w.PID
@@ -107,7 +109,8 @@ func (s *hostSoak) killOne() {
 	})
 }
 
-func (s *hostSoak) stopOne() {
+// stopMember stops a member for a moment.
+func (s *hostSoak) stopMember() {
 	members := s.members()
 	w := members[s.rng.IntN(len(members))]
 	if syscall.Kill(w.PID, syscall.SIGSTOP) == syscall.ESRCH {
@@ -120,11 +123,11 @@ func (s *hostSoak) stopOne() {
 	}
 }
 
-// full waits until the job has a worker on every slot.
-func (s *hostSoak) full() {
+// fillSlots resizes the job to a worker on every slot, and waits until all train.
+func (s *hostSoak) fillSlots() {
 	s.Helper()
 	s.must(s.job.Resize(s.ctx, soakSlots*len(s.net.hosts), "the soak"))
-	s.trains(soakSlots*len(s.net.hosts), 3)
+	s.awaitSteps(soakSlots*len(s.net.hosts), 3)
 }
 
 // hostFault is a way in which a job loses a host.
@@ -138,36 +141,37 @@ var hostFaults = []hostFault{
 	{"host killed", func(s *hostSoak, host string) {
 		s.signal(syscall.SIGKILL, nil, s.agents[s.names[host]])
 	},
-		func(s *hostSoak, _ string, p *process) { s.ends(p, -1) }},
-	{"cable cut", func(s *hostSoak, host string) { s.net.cut(host) },
-		func(s *hostSoak, host string, p *process) { s.net.mend(host); s.ends(p, 1) }},
-	{"cable cut for good", func(s *hostSoak, host string) { s.net.cut(host) },
+		func(s *hostSoak, _ string, p *process) { s.awaitExit(p, -1) }},
+	{"cable cut", func(s *hostSoak, host string) { s.net.cutCable(host) },
+		func(s *hostSoak, host string, p *process) { s.net.mendCable(host); s.awaitExit(p, 1) }},
+	{"cable cut for good", func(s *hostSoak, host string) { s.net.cutCable(host) },
 		func(s *hostSoak, host string, p *process) {
 			s.signal(syscall.SIGKILL, nil, p)
-			s.ends(p, -1)
-			s.net.mend(host)
+			s.awaitExit(p, -1)
+			s.net.mendCable(host)
 		}},
 	{"host frozen",
 		func(s *hostSoak, host string) {
-			s.frozen = s.on(s.names[host])
+			s.frozen = s.workersOn(s.names[host])
 			s.signal(syscall.SIGSTOP, s.frozen, s.agents[s.names[host]])
 		},
 		func(s *hostSoak, _ string, p *process) {
 			s.signal(syscall.SIGCONT, s.frozen, p)
-			s.ends(p, 1)
+			s.awaitExit(p, 1)
 		}},
-	{"host drained", func(s *hostSoak, host string) { s.shoal("drain", "train", s.names[host]) },
-		func(s *hostSoak, _ string, p *process) { s.ends(p, 0) }},
+	{"host drained", func(s *hostSoak, host string) { s.runShoal("drain", "train", s.names[host]) },
+		func(s *hostSoak, _ string, p *process) { s.awaitExit(p, 0) }},
 	{"host told to leave",
 		func(s *hostSoak, host string) { s.signal(syscall.SIGTERM, nil, s.agents[s.names[host]]) },
-		func(s *hostSoak, _ string, p *process) { s.ends(p, 0) }},
+		func(s *hostSoak, _ string, p *process) { s.awaitExit(p, 0) }},
 }
 
-// lose loses a host, waits until the others go on, and has another one come in its place.
-func (s *hostSoak) lose(host string, how hostFault) {
+// loseHost makes the job lose a host, waits until the others go on, and has another one come in its
+// place.
+func (s *hostSoak) loseHost(host string, how hostFault) {
 	s.Helper()
 	name := s.names[host]
-	p, workers, leads := s.agents[name], s.on(name), name == s.job.Head
+	p, workers, leads := s.agents[name], s.workersOn(name), name == s.job.Head
 	what := how.name
 	if leads {
 		what += ", the one that leads"
@@ -175,10 +179,10 @@ func (s *hostSoak) lose(host string, how hostFault) {
 	s.tally.faults[what]++
 	how.begin(s, host)
 	if leads {
-		s.led(s.elsewhere(host)...)
+		s.awaitLeader(s.otherHosts(host)...)
 	}
 	var from uint64
-	s.until("steps after: "+what, func() (bool, error) {
+	s.waitUntil("steps after: "+what, func() (bool, error) {
 		err := s.job.Refresh(s.ctx)
 		if from == 0 || slices.ContainsFunc(s.job.Workers, func(w api.Worker) bool {
 			return w.Running && w.Host == name
@@ -189,9 +193,9 @@ func (s *hostSoak) lose(host string, how hostFault) {
 	})
 	how.end(s, host, p)
 	s.dropped[p] = p.ProcessState.ExitCode() != 0
-	s.gone(workers)
+	s.awaitGone(workers)
 	delete(s.agents, name)
 	s.came++
-	s.agent(host, fmt.Sprintf("%s%d", host, s.came))
-	s.full()
+	s.startAgent(host, fmt.Sprintf("%s%d", host, s.came))
+	s.fillSlots()
 }

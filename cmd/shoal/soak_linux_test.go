@@ -86,7 +86,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soakHost gives a job on this host random faults, for a time.
+// soakHost runs a job on this host with random faults for so long.
 func soakHost(t *testing.T, rng *rand.Rand, c *tally, length time.Duration) {
 	dir, err := os.MkdirTemp("", "soak") // a socket path must be short
 	if err != nil {
@@ -103,13 +103,13 @@ func soakHost(t *testing.T, rng *rand.Rand, c *tally, length time.Duration) {
 	if result == nil {
 		return
 	}
-	s.check(result)
+	s.checkEnd(result)
 	if left, err := filepath.Glob(filepath.Join(dir, "shoal", "*")); len(left) > 0 || err != nil {
 		t.Errorf("left behind: %v %v", left, err)
 	}
 }
 
-// run trains for as long as it is told, and returns how the job ended.
+// run runs the job with faults for so long, and returns how it ended.
 func (s *soak) run(length time.Duration) (*launcher.Result, error) {
 	shoal, err := exec.LookPath("shoal") // see TestMain
 	if err != nil {
@@ -120,22 +120,24 @@ func (s *soak) run(length time.Duration) (*launcher.Result, error) {
 		Spec: job.Spec{Name: "soak", Workers: 4,
 			Command: []string{shoal, "demo", "worker", strconv.Itoa(math.MaxInt32)}},
 		Dir: s.t.TempDir(), Stdout: io.Discard, Stderr: s,
-		OnReport: s.reported,
+		OnReport: s.addReport,
 		OnEvent: func(e agent.Event) {
 			if e.What == "stop" {
 				s.members = e.Size
 			}
 		},
 		OnStart: func(_, dir string) {
-			tool.Go("chaos", func(ctx context.Context) error { return s.disturb(ctx, dir, length) })
+			tool.Go("chaos", func(ctx context.Context) error {
+				return s.injectFaults(ctx, dir, length)
+			})
 		},
 	})
 	tool.Stop(nil)
 	return result, errors.Join(tool.Wait(), err)
 }
 
-// Write collects what workers say on their error streams: nothing, when all is well, but from those
-// that are no longer wanted before they have entered. Every line comes in one piece.
+// Write collects what workers write to their error streams: nothing, when all is well, but from
+// those that are no longer wanted before they have entered. Every line comes in one piece.
 func (s *soak) Write(line []byte) (int, error) {
 	if !bytes.HasPrefix(line, []byte("shoal: ")) && !bytes.HasSuffix(line, []byte(": SIGTERM\n")) {
 		s.mu.Lock()
@@ -145,7 +147,8 @@ func (s *soak) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-func (s *soak) reported(worker int, m map[string]float64) {
+// addReport records what a worker has reported.
+func (s *soak) addReport(worker int, m map[string]float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, last := m["digest"]; last {
@@ -154,13 +157,15 @@ func (s *soak) reported(worker int, m map[string]float64) {
 	s.trains[worker] = true
 }
 
-// disturb is what happens to the job, until it is stopped.
-func (s *soak) disturb(ctx context.Context, dir string, length time.Duration) (err error) {
+// injectFaults makes random faults for so long, waits until the job has noticed them, and stops it.
+func (s *soak) injectFaults(ctx context.Context, dir string, length time.Duration) (err error) {
 	if s.job, err = control.Find(ctx, dir); err != nil {
 		return err
 	}
 	// Before the first step every loss is a fault.
-	if err := cli.Poll(ctx, func() (bool, error) { return s.training() == 4, nil }); err != nil {
+	if err := cli.Poll(ctx, func() (bool, error) {
+		return s.trainingCount() == 4, nil
+	}); err != nil {
 		return err
 	}
 	for end := time.Now().Add(length); err == nil && time.Now().Before(end); {
@@ -169,11 +174,11 @@ func (s *soak) disturb(ctx context.Context, dir string, length time.Duration) (e
 		}
 		switch s.rng.IntN(6) {
 		case 0:
-			err = s.signal("worker stopped", syscall.SIGSTOP, s.anyone())
+			err = s.signal("worker stopped", syscall.SIGSTOP, s.anyWorker())
 		case 1:
-			err = s.kill(1)
+			err = s.killWorkers(1)
 		case 2:
-			err = s.kill(1 + s.rng.IntN(3))
+			err = s.killWorkers(1 + s.rng.IntN(3))
 		default: // each loss has made the wanted size smaller
 			err = s.job.Resize(ctx, 1+s.rng.IntN(soakWorkers), "the soak")
 			s.tally.faults["resized"]++
@@ -183,14 +188,14 @@ func (s *soak) disturb(ctx context.Context, dir string, length time.Duration) (e
 		}
 	}
 	if err == nil {
-		err = cli.Poll(ctx, s.knowsAll)
+		err = cli.Poll(ctx, s.hasNoticedKills)
 	}
 	return errors.Join(err, s.job.Stop(context.WithoutCancel(ctx), err != nil, "the soak"))
 }
 
-// knowsAll reports whether the job has noticed everybody who was killed. Stopped before, it may
-// release a worker as a member that is dead, and then says that this did not end well.
-func (s *soak) knowsAll() (bool, error) {
+// hasNoticedKills reports whether the job has noticed everybody who was killed. Stopped before, it
+// may release a worker as a member that is dead, and then says that this did not end well.
+func (s *soak) hasNoticedKills() (bool, error) {
 	err := s.job.Refresh(s.t.Context())
 	members := 0
 	for _, w := range s.job.Workers {
@@ -204,13 +209,14 @@ func (s *soak) knowsAll() (bool, error) {
 	return members == s.job.Size, err
 }
 
-func (s *soak) training() int {
+// trainingCount returns how many workers have made a step.
+func (s *soak) trainingCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.trains)
 }
 
-// pause lets the job train, and lets go who was stopped.
+// pause waits a random time, and then continues the processes that are stopped.
 func (s *soak) pause(ctx context.Context) error {
 	length := soakPause
 	if len(s.stopped) > 0 {
@@ -229,8 +235,8 @@ func (s *soak) pause(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// anyone is a running worker, a member or not.
-func (s *soak) anyone() api.Worker {
+// anyWorker returns a random running worker, a member or not; number -1 if there is none.
+func (s *soak) anyWorker() api.Worker {
 	running := slices.DeleteFunc(slices.Clone(s.job.Workers), func(w api.Worker) bool {
 		return !w.Running || s.killed[w.Worker]
 	})
@@ -240,12 +246,12 @@ func (s *soak) anyone() api.Worker {
 	return running[s.rng.IntN(len(running))]
 }
 
-// kill ends workers at one moment. It spares the last one that holds the state and is not about to
-// be released: without it the job would be lost, and rightly so.
-func (s *soak) kill(n int) error {
+// killWorkers kills n workers at one moment. It spares the last one that holds the state and is not
+// about to be released: without it the job would be lost, and rightly so.
+func (s *soak) killWorkers(n int) error {
 	for range n {
-		w := s.anyone()
-		if w.Worker < 0 || !s.othersThan(w.Worker) {
+		w := s.anyWorker()
+		if w.Worker < 0 || !s.survivesWithout(w.Worker) {
 			continue
 		}
 		if err := s.signal("worker killed", syscall.SIGKILL, w); err != nil {
@@ -256,9 +262,9 @@ func (s *soak) kill(n int) error {
 	return nil
 }
 
-// othersThan reports whether the job outlives a worker. Each loss makes the wanted size smaller,
-// also one that the job has not noticed yet.
-func (s *soak) othersThan(victim int) bool {
+// survivesWithout reports whether the job survives the loss of a worker. Each loss makes the wanted
+// size smaller, also one that the job has not noticed yet.
+func (s *soak) survivesWithout(victim int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stay := s.job.Want - 1
@@ -273,6 +279,7 @@ func (s *soak) othersThan(victim int) bool {
 	})
 }
 
+// signal sends a signal to a worker, and counts it as the fault what.
 func (s *soak) signal(what string, sig syscall.Signal, w api.Worker) error {
 	if w.Worker < 0 {
 		return nil
@@ -288,14 +295,15 @@ func (s *soak) signal(what string, sig syscall.Signal, w api.Worker) error {
 	return err
 }
 
-// runs reports whether a process is one of this job's workers: the number can be another's by now.
-func (s *soak) runs(pid int) bool {
+// stillRuns reports whether a process exists and is one of this job's workers: the number can be
+// another's by now.
+func (s *soak) stillRuns(pid int) bool {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	return err == nil && bytes.Contains(env, []byte(os.Getenv("XDG_RUNTIME_DIR")))
 }
 
-// check looks at what the members say at the end, and at what is left.
-func (s *soak) check(result *launcher.Result) {
+// checkEnd fails the test unless the members agree at the end, and nothing is left.
+func (s *soak) checkEnd(result *launcher.Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := map[string]float64{}
@@ -332,7 +340,7 @@ func (s *soak) check(result *launcher.Result) {
 		case w.How != "exited with code 143" && !strings.HasPrefix(w.How, "was killed by"):
 			s.t.Errorf("worker %d %s", w.Rank, w.How)
 		}
-		if s.runs(w.PID) {
+		if s.stillRuns(w.PID) {
 			s.t.Errorf("worker %d still runs", w.Rank)
 		}
 	}

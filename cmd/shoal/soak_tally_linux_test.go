@@ -15,12 +15,13 @@ type tally struct {
 	exceptions []string       // lines of workers that tell of an error
 }
 
+// newTally returns an empty tally.
 func newTally() *tally { return &tally{faults: map[string]int{}, found: map[string]int{}} }
 
 // findings are what the audit of a worker reports and what should be 0.
 var findings = []string{"steps_lost", "samples_lost", "samples_repeated", "steps_unequal"}
 
-// add takes the last report of a member.
+// add adds the last report of a member.
 func (c *tally) add(report map[string]float64) {
 	for _, what := range findings {
 		c.found[what] += int(report[what])
@@ -28,6 +29,7 @@ func (c *tally) add(report map[string]float64) {
 	c.steps += int(report["step"])
 }
 
+// String returns the tally as a table.
 func (c *tally) String() string {
 	var b strings.Builder
 	total := 0

@@ -12,9 +12,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// objects are files as torch.save writes them: objects.pt with a tensor and values of all kinds,
-// one.pt with a tensor and one value, alone.pt with a tensor alone.
-func objects(t testing.TB, dir string) error {
+// writeObjects writes files into dir as torch.save writes them: objects.pt with a tensor and values
+// of all kinds, one.pt with a tensor and one value, alone.pt with a tensor alone.
+func writeObjects(t testing.TB, dir string) error {
 	weight := format.Tensor{Name: "w", DType: tensor.U8, Shape: tensor.Shape{2}}
 	w, err := torchzip.Placeholder(0, weight)
 	if err != nil {

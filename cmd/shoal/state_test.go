@@ -51,7 +51,7 @@ func TestState(t *testing.T) {
 					return err
 				}
 			}
-			if err := objects(t, env.WorkDir); err != nil {
+			if err := writeObjects(t, env.WorkDir); err != nil {
 				return err
 			}
 			if err := os.CopyFS(filepath.Join(env.WorkDir, "before"),

@@ -26,7 +26,7 @@ type runProcess struct {
 	output  bytes.Buffer
 }
 
-// startRun runs a script as n workers and waits until up of their processes have said so.
+// startRun starts a script as n workers and waits until up of their processes have said so.
 func startRun(t *testing.T, n, up int, script string) *runProcess {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "shoal") // a socket path must be short
@@ -63,10 +63,10 @@ func startRun(t *testing.T, n, up int, script string) *runProcess {
 	return l
 }
 
-// guard returns a pidfd of the launcher's guard.
-func (l *runProcess) guard(t *testing.T) int {
+// openGuard returns a pidfd of the launcher's guard process, until the test ends.
+func (l *runProcess) openGuard(t *testing.T) int {
 	t.Helper()
-	for _, pid := range children(t, l.Process.Pid) {
+	for _, pid := range childPIDs(t, l.Process.Pid) {
 		words, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if err == nil && strings.HasPrefix(string(words), "shoal-guard\x00") {
 			fd, err := unix.PidfdOpen(pid, 0)
@@ -81,7 +81,8 @@ func (l *runProcess) guard(t *testing.T) int {
 	return -1
 }
 
-func children(t *testing.T, parent int) (pids []int) {
+// childPIDs returns the child processes of a process.
+func childPIDs(t *testing.T, parent int) (pids []int) {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
 	if err != nil || len(lists) == 0 {
@@ -103,8 +104,9 @@ func children(t *testing.T, parent int) (pids []int) {
 	return pids
 }
 
-// end waits for the launcher and then for all its processes, and checks that no file is left.
-func (l *runProcess) end(t *testing.T) *os.ProcessState {
+// awaitEnd waits for the launcher and then for all its processes, and returns how the launcher
+// ended.
+func (l *runProcess) awaitEnd(t *testing.T) *os.ProcessState {
 	t.Helper()
 	var ee *exec.ExitError
 	if err := l.Wait(); err != nil && !errors.As(err, &ee) {
@@ -116,7 +118,8 @@ func (l *runProcess) end(t *testing.T) *os.ProcessState {
 	return l.ProcessState
 }
 
-func (l *runProcess) checkEmpty(t *testing.T) {
+// checkNoFiles fails the test if the launcher has left a file.
+func (l *runProcess) checkNoFiles(t *testing.T) {
 	t.Helper()
 	left, err := os.ReadDir(l.runtime)
 	if err != nil || len(left) > 0 {
@@ -124,7 +127,8 @@ func (l *runProcess) checkEmpty(t *testing.T) {
 	}
 }
 
-func (l *runProcess) send(t *testing.T, sig os.Signal) {
+// signal sends a signal to the launcher.
+func (l *runProcess) signal(t *testing.T, sig os.Signal) {
 	t.Helper()
 	if err := l.Process.Signal(sig); err != nil {
 		t.Fatal(err)
@@ -139,15 +143,18 @@ const family = `
 	(setsid sh -c 'echo up >&9; sleep 1000' &)
 	echo up >&9; wait`
 
+// TestNothingOutlivesAKilledLauncher kills the launcher: its guard ends all processes of the
+// workers.
 func TestNothingOutlivesAKilledLauncher(t *testing.T) {
 	l := startRun(t, 2, 8, family)
-	guard := l.guard(t)
-	l.send(t, syscall.SIGKILL)
-	l.end(t)
+	guard := l.openGuard(t)
+	l.signal(t, syscall.SIGKILL)
+	l.awaitEnd(t)
 	awaitPidfd(t, guard)
-	l.checkEmpty(t)
+	l.checkNoFiles(t)
 }
 
+// awaitPidfd waits for the end of the process of a pidfd.
 func awaitPidfd(t *testing.T, fd int) {
 	t.Helper()
 	for {
@@ -163,14 +170,14 @@ func awaitPidfd(t *testing.T, fd int) {
 
 func TestNothingOutlivesAnInterrupt(t *testing.T) {
 	l := startRun(t, 2, 8, family)
-	l.send(t, os.Interrupt)
-	if code := l.end(t).ExitCode(); code != 130 {
+	l.signal(t, os.Interrupt)
+	if code := l.awaitEnd(t).ExitCode(); code != 130 {
 		t.Errorf("exit code %d, want 130\n%s", code, &l.output)
 	}
 	if !strings.Contains(l.output.String(), "job sh was stopped: SIGINT") {
 		t.Errorf("output:\n%s", &l.output)
 	}
-	l.checkEmpty(t)
+	l.checkNoFiles(t)
 }
 
 func TestNothingOutlivesAFailure(t *testing.T) {
@@ -179,17 +186,18 @@ func TestNothingOutlivesAFailure(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(filepath.Dir(l.runtime), "fail"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code := l.end(t).ExitCode(); code != 1 {
+	if code := l.awaitEnd(t).ExitCode(); code != 1 {
 		t.Errorf("exit code %d, want 1\n%s", code, &l.output)
 	}
-	l.checkEmpty(t)
+	l.checkNoFiles(t)
 }
 
+// TestWorkersMayEndPolitely checks that workers can end by themselves after SIGTERM.
 func TestWorkersMayEndPolitely(t *testing.T) {
 	l := startRun(t, 2, 2,
 		`trap 'echo bye from $RANK; exit 0' TERM; echo up >&9; while :; do sleep 0.01; done`)
-	l.send(t, syscall.SIGTERM)
-	if code := l.end(t).ExitCode(); code != 143 {
+	l.signal(t, syscall.SIGTERM)
+	if code := l.awaitEnd(t).ExitCode(); code != 143 {
 		t.Errorf("exit code %d, want 143", code)
 	}
 	for _, want := range []string{"[0] bye from 0\n", "[1] bye from 1\n"} {
@@ -199,19 +207,22 @@ func TestWorkersMayEndPolitely(t *testing.T) {
 	}
 }
 
+// TestStubbornWorkersAreKilled checks that a second signal ends workers that ignore the first.
 func TestStubbornWorkersAreKilled(t *testing.T) {
 	l := startRun(t, 2, 2, `trap "" TERM; echo up >&9; while :; do sleep 0.01; done`)
-	l.send(t, os.Interrupt)
-	l.send(t, os.Interrupt)
-	if code := l.end(t).ExitCode(); code != 130 {
+	l.signal(t, os.Interrupt)
+	l.signal(t, os.Interrupt)
+	if code := l.awaitEnd(t).ExitCode(); code != 130 {
 		t.Errorf("exit code %d, want 130", code)
 	}
-	l.checkEmpty(t)
+	l.checkNoFiles(t)
 }
 
+// TestInnerRunEndsWithTheOuter kills a launcher whose worker is a launcher: the workers of both
+// end.
 func TestInnerRunEndsWithTheOuter(t *testing.T) {
 	l := startRun(t, 1, 2, `export FAMILY='setsid sh -c "echo up >&9; sleep 1000" & echo up >&9; wait'
 		shoal run --log-dir "$XDG_RUNTIME_DIR" --name inner -- sh -c "exec 9>$XDG_RUNTIME_DIR/alive; $FAMILY"`)
-	l.send(t, syscall.SIGKILL)
-	l.end(t)
+	l.signal(t, syscall.SIGKILL)
+	l.awaitEnd(t)
 }

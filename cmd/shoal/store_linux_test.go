@@ -23,8 +23,9 @@ type storeHost struct {
 	cmd       *exec.Cmd
 }
 
-// serve runs a NATS server on the switch itself, where every host reaches it.
-func (s *storeHost) serve(t *testing.T) {
+// startServer runs a NATS server on the switch itself, where every host reaches it, until the test
+// ends.
+func (s *storeHost) startServer(t *testing.T) {
 	t.Helper()
 	s.cmd = exec.Command("ip", "netns", "exec", s.net.name, "natsd", filepath.Join(s.dir, "db"),
 		s.file, "10.77.0.254")
@@ -35,21 +36,24 @@ func (s *storeHost) serve(t *testing.T) {
 	t.Cleanup(s.kill)
 }
 
+// newStoreHost gives the switch of a network an address, and starts the server there.
 func newStoreHost(t *testing.T, n *network) *storeHost {
 	t.Helper()
 	dir := t.TempDir()
 	s := &storeHost{net: n, dir: dir, file: filepath.Join(dir, "url")}
-	n.must(ip("-n", n.name, "address", "add", "10.77.0.254/24", "dev", "switch"))
-	n.must(ip("-n", n.name, "link", "set", "lo", "up"))
-	s.serve(t)
+	n.must(runIP("-n", n.name, "address", "add", "10.77.0.254/24", "dev", "switch"))
+	n.must(runIP("-n", n.name, "link", "set", "lo", "up"))
+	s.startServer(t)
 	return s
 }
 
+// kill kills the server and waits for its end.
 func (s *storeHost) kill() {
 	s.cmd.Process.Kill()
 	s.cmd.Wait()
 }
 
+// url waits until the server has written its URL, and returns that.
 func (s *storeHost) url(t *testing.T) (url string) {
 	t.Helper()
 	if err := cli.Poll(t.Context(), func() (bool, error) {
@@ -65,8 +69,8 @@ func (s *storeHost) url(t *testing.T) (url string) {
 	return url
 }
 
-// recorded runs until what a store has of the job matches.
-func (s *spread) recorded(h *storeHost, url string, matches func(text string) bool) {
+// awaitRecord waits until what a store has of the job matches.
+func (s *spread) awaitRecord(h *storeHost, url string, matches func(text string) bool) {
 	s.Helper()
 	var out []byte
 	if err := cli.Poll(s.ctx, func() (done bool, err error) {
@@ -86,40 +90,41 @@ func TestRecordGoesOnUnderAnotherHead(t *testing.T) {
 	url := h.url(t)
 	s := startSpreadOn(t, n, n.hosts, 1, []string{"--store", url}, audited)
 	s.signal(syscall.SIGKILL, nil, s.head)
-	host := s.led("b", "c")
-	s.recorded(h, url, func(text string) bool {
+	host := s.awaitLeader("b", "c")
+	s.awaitRecord(h, url, func(text string) bool {
 		return strings.Contains(text, " at \""+n.address(host)+":") &&
 			strings.Contains(text, "\ngeneration 2: ") &&
 			strings.Contains(text, " led by "+host+" since 2\n")
 	})
 
-	p := s.start("a", "agent", "--store", url, "--job", "train", "--token-file", s.token(),
+	p := s.startShoal("a", "agent", "--store", url, "--job", "train", "--token-file", s.tokenFile(),
 		"--slots", "1", "--name", "d")
 	s.agents["d"] = p
-	s.shoal("resize", "train", "3")
-	s.trains(3, 10)
+	s.runShoal("resize", "train", "3")
+	s.awaitSteps(3, 10)
 
 	h.kill()
-	s.trains(3, 100) // nobody has noticed
-	victims := s.on("d")
+	s.awaitSteps(3, 100) // nobody has noticed
+	victims := s.workersOn("d")
 	s.signal(syscall.SIGKILL, nil, p)
-	s.ends(p, -1)
-	s.gone(victims)
-	s.trains(2, 100)
-	s.says(s.agents[host],
+	s.awaitExit(p, -1)
+	s.awaitGone(victims)
+	s.awaitSteps(2, 100)
+	s.awaitOutput(s.agents[host],
 		"is unreachable: training goes on, membership changes are recorded later")
-	s.trains(2, 100)
-	h.serve(t)
-	s.says(s.agents[host], "answers again")
+	s.awaitSteps(2, 100)
+	h.startServer(t)
+	s.awaitOutput(s.agents[host], "answers again")
 	last := s.job.Generation
-	s.recorded(h, url, func(text string) bool {
+	s.awaitRecord(h, url, func(text string) bool {
 		return strings.Count(text, "\ngeneration ") == int(last)
 	})
-	s.finish(2)
-	s.recorded(h, url, func(text string) bool { return strings.Contains(text, "ended true") })
+	s.stopAndCheck(2)
+	s.awaitRecord(h, url, func(text string) bool { return strings.Contains(text, "ended true") })
 }
 
-// smallDisk mounts a file system of this size.
+// smallDisk mounts a file system of this size until the test ends, and returns its folder; without
+// the right to mount it skips the test.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -149,20 +154,20 @@ func TestTrainingGoesOnOnAFullDisk(t *testing.T) {
 	}
 	const lost = "is unreachable: training goes on, membership changes are recorded later"
 	// the last page of a file still has room
-	for i := 0; i < 40 && !strings.Contains(s.said(s.head), lost); i++ {
-		s.shoal("resize", "train", strconv.Itoa(1+i%2))
+	for i := 0; i < 40 && !strings.Contains(s.outputOf(s.head), lost); i++ {
+		s.runShoal("resize", "train", strconv.Itoa(1+i%2))
 	}
-	s.says(s.head, lost)
-	s.shoal("resize", "train", "2")
-	s.trains(2, 100)
-	s.says(s.head, "the disk is full: free some space")
+	s.awaitOutput(s.head, lost)
+	s.runShoal("resize", "train", "2")
+	s.awaitSteps(2, 100)
+	s.awaitOutput(s.head, "the disk is full: free some space")
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	s.says(s.head, "answers again")
-	s.trains(2, 100)
+	s.awaitOutput(s.head, "answers again")
+	s.awaitSteps(2, 100)
 	last := s.job.Generation
-	s.finish(2)
+	s.stopAndCheck(2)
 	owner, all, err := readRecord(t.Context(), record, "train")
 	if err != nil {
 		t.Fatal(err)

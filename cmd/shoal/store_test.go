@@ -31,6 +31,8 @@ func natsd() {
 	os.Exit(1)
 }
 
+// serveNATS runs a NATS server until it ends. It writes its URL to file, and has the port of a URL
+// that is there.
 func serveNATS(options *server.Options, file string) error {
 	before, err := os.ReadFile(file)
 	if err == nil {
@@ -68,6 +70,7 @@ func recorded() {
 	}
 }
 
+// printRecord prints what a store has of a job's last run.
 func printRecord(at, job string) error {
 	owner, all, err := readRecord(context.Background(), at, job)
 	if err != nil {
@@ -81,7 +84,7 @@ func printRecord(at, job string) error {
 	return nil
 }
 
-// readRecord opens a store and reads what it has of a job's last run.
+// readRecord opens a store and returns who leads a job, and the generations of its last run.
 func readRecord(ctx context.Context, at, job string) (owner store.Owner, all []member.Record,
 	err error) {
 	var s store.Store

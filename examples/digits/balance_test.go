@@ -5,6 +5,7 @@ import (
 	"testing"
 )
 
+// TestAuditFindsWhatIsWrong checks what is counted of samples that are lost or repeated.
 func TestAuditFindsWhatIsWrong(t *testing.T) {
 	for _, c := range []struct {
 		times          []int32

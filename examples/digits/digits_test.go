@@ -9,6 +9,7 @@ import (
 	"github.com/shoal-ml/shoal/examples/digits"
 )
 
+// TestLoad checks the number of images, and the shifted copies.
 func TestLoad(t *testing.T) {
 	train, test, err := digits.Load[float32]()
 	if err != nil {
@@ -28,7 +29,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestGradient compares with central differences.
+// TestGradient compares the gradient with central differences.
 func TestGradient(t *testing.T) {
 	train, _, err := digits.Load[float64]()
 	if err != nil {
@@ -51,6 +52,7 @@ func TestGradient(t *testing.T) {
 	}
 }
 
+// TestTrainAlone trains as one worker, and checks the accuracy.
 func TestTrainAlone(t *testing.T) {
 	job, err := client.Join(t.Context())
 	if err != nil {

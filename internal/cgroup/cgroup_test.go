@@ -14,6 +14,7 @@ import (
 // A machine is the files of the kernel, by name.
 type machine map[string]string
 
+// memory returns what Read says of this machine.
 func (m machine) memory() (Memory, bool) {
 	fsys := fstest.MapFS{}
 	for name, text := range m {
@@ -22,8 +23,8 @@ func (m machine) memory() (Memory, bool) {
 	return Read(fsys)
 }
 
-// with returns the machine with a group of each version.
-func (m machine) with(kind, folder, limit, used, stat string) machine {
+// withGroup returns the machine with a group of each version.
+func (m machine) withGroup(kind, folder, limit, used, stat string) machine {
 	v := versions[kind]
 	m[folder+"/"+v.limit], m[folder+"/"+v.used], m[folder+"/memory.stat"] = limit, used, stat
 	return m
@@ -52,36 +53,39 @@ func TestRead(t *testing.T) {
 		ok      bool
 	}{
 		"no files": {machine{}, Memory{}, false},
-		"version 2, no limit": {v2().with("cgroup2", "sys/fs/cgroup/user/me", "max\n", "10\n", ""),
+		"version 2, no limit": {
+			v2().withGroup("cgroup2", "sys/fs/cgroup/user/me", "max\n", "10\n", ""),
 			Memory{}, false},
-		"version 2, own group": {v2().with("cgroup2", "sys/fs/cgroup/user/me", "1000\n", "400\n",
-			"anon 1\nfile 90\nshmem 40\ninactive_file 30\nactive_file 20\nactive_file_x 9\n"),
+		"version 2, own group": {
+			v2().withGroup("cgroup2", "sys/fs/cgroup/user/me", "1000\n", "400\n",
+				"anon 1\nfile 90\nshmem 40\ninactive_file 30\nactive_file 20\nactive_file_x 9\n"),
 			Memory{"sys/fs/cgroup/user/me", 1000, 650}, true},
 		"version 2, the group above leaves less": {v2().
-			with("cgroup2", "sys/fs/cgroup/user/me", "1000\n", "400\n", "").
-			with("cgroup2", "sys/fs/cgroup/user", "800\n", "700\n", ""),
+			withGroup("cgroup2", "sys/fs/cgroup/user/me", "1000\n", "400\n", "").
+			withGroup("cgroup2", "sys/fs/cgroup/user", "800\n", "700\n", ""),
 			Memory{"sys/fs/cgroup/user", 800, 100}, true},
-		"version 1, own group": {v1().with("cgroup", "sys/fs/cgroup/memory/user/me", "1000\n",
+		"version 1, own group": {v1().withGroup("cgroup", "sys/fs/cgroup/memory/user/me", "1000\n",
 			"400\n", "inactive_file 1\ntotal_inactive_file 30\ntotal_active_file 20\n"),
 			Memory{"sys/fs/cgroup/memory/user/me", 1000, 650}, true},
 		"version 1, the root alone": {v1().
-			with("cgroup", "sys/fs/cgroup/memory/user/me", none1, "4\n", "").
-			with("cgroup", "sys/fs/cgroup/memory", "500\n", "100\n", ""),
+			withGroup("cgroup", "sys/fs/cgroup/memory/user/me", none1, "4\n", "").
+			withGroup("cgroup", "sys/fs/cgroup/memory", "500\n", "100\n", ""),
 			Memory{"sys/fs/cgroup/memory", 500, 400}, true},
-		"version 1, not of memory": {v1().with("cgroup", "sys/fs/cgroup/cpu", "500\n", "100\n", ""),
+		"version 1, not of memory": {
+			v1().withGroup("cgroup", "sys/fs/cgroup/cpu", "500\n", "100\n", ""),
 			Memory{}, false},
-		"over the limit": {v2().with("cgroup2", "sys/fs/cgroup/user/me", "100\n", "130\n", ""),
+		"over the limit": {v2().withGroup("cgroup2", "sys/fs/cgroup/user/me", "100\n", "130\n", ""),
 			Memory{"sys/fs/cgroup/user/me", 100, -30}, true},
 		"a container that shows its group at the root": {machine{
 			"proc/self/mountinfo": "35 31 0:32 /docker/x /sys/fs/cgroup/memory rw - cgroup c " +
 				"memory\n",
 			"proc/self/cgroup": "4:memory:/docker/x\n"}.
-			with("cgroup", "sys/fs/cgroup/memory", "900\n", "100\n", ""),
+			withGroup("cgroup", "sys/fs/cgroup/memory", "900\n", "100\n", ""),
 			Memory{"sys/fs/cgroup/memory", 900, 800}, true},
 		"a container that names its group from elsewhere": {machine{
 			"proc/self/mountinfo": "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup c memory\n",
 			"proc/self/cgroup":    "4:memory:/docker/x\n"}.
-			with("cgroup", "sys/fs/cgroup/memory", "900\n", "100\n", ""),
+			withGroup("cgroup", "sys/fs/cgroup/memory", "900\n", "100\n", ""),
 			Memory{"sys/fs/cgroup/memory", 900, 800}, true},
 		"nonsense": {machine{"proc/self/mountinfo": "x\n- -\n1 2 3 4 5 - cgroup2\n",
 			"proc/self/cgroup": "0\n::\n"}, Memory{}, false},

@@ -20,7 +20,8 @@ const root = "../.."
 
 // TestHouse runs every rule on this repository.
 func TestHouse(t *testing.T) {
-	list := command(t, root, nil, "git", "ls-files", "--cached", "--others", "--exclude-standard")
+	list := runCommand(t, root, nil, "git", "ls-files", "--cached", "--others",
+		"--exclude-standard")
 	tree, err := Load(os.DirFS(root), strings.Fields(list))
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +40,7 @@ func TestHouse(t *testing.T) {
 func TestBinaryDependencies(t *testing.T) {
 	const file = root + "/cmd/shoal/deps.txt"
 	env := []string{"GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0"}
-	got := command(t, root, env, "go", "list", "-deps", "-f",
+	got := runCommand(t, root, env, "go", "list", "-deps", "-f",
 		"{{if not .Standard}}{{.ImportPath}}{{end}}", "./cmd/shoal")
 	got = strings.Join(slices.Sorted(strings.Lines(got)), "")
 	if *update {
@@ -75,21 +76,22 @@ func TestAssembly(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	command(t, tmp, nil, "go", "generate", "./kernel")
+	runCommand(t, tmp, nil, "go", "generate", "./kernel")
 	for _, name := range generated {
 		committed := filepath.Join(src, filepath.Base(name))
 		if *update {
 			copyFile(t, name, committed)
 		}
-		if !bytes.Equal(read(t, name), read(t, committed)) {
+		if !bytes.Equal(readFile(t, name), readFile(t, committed)) {
 			t.Errorf("kernel/%s is not what kernel/_asm generates; run: go generate ./kernel",
 				filepath.Base(name))
 		}
 	}
 }
 
-// command runs a program in a folder with additions to the environment and returns what it prints.
-func command(t *testing.T, dir string, env []string, name string, args ...string) string {
+// runCommand runs a program in a folder with additions to the environment and returns what it
+// prints.
+func runCommand(t *testing.T, dir string, env []string, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Dir = dir
@@ -103,7 +105,8 @@ func command(t *testing.T, dir string, env []string, name string, args ...string
 	return string(out)
 }
 
-func read(t *testing.T, name string) []byte {
+// readFile returns the content of a file.
+func readFile(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -112,9 +115,10 @@ func read(t *testing.T, name string) []byte {
 	return text
 }
 
+// copyFile copies a file.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
-	if err := os.WriteFile(to, read(t, from), 0o644); err != nil {
+	if err := os.WriteFile(to, readFile(t, from), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -42,20 +42,20 @@ var broken = []struct {
 
 	{"layers", map[string]string{"new/a.go": "// Package new is new.\npackage new\n"},
 		"new: no floor of its own"},
-	{"layers", map[string]string{"tensor/b.go": imports("tensor", Module+"/kernel")},
+	{"layers", map[string]string{"tensor/b.go": importFile("tensor", Module+"/kernel")},
 		"tensor: imports kernel, which does not lie below"},
-	{"layers", map[string]string{"kernel/b.go": imports("kernel", "os")},
+	{"layers", map[string]string{"kernel/b.go": importFile("kernel", "os")},
 		"kernel: imports os, which layers.txt:4 bans: pure rooms"},
-	{"layers", map[string]string{"tensor/b.go": imports("tensor", "os")},
+	{"layers", map[string]string{"tensor/b.go": importFile("tensor", "os")},
 		"kernel: imports tensor, which imports os, which"},
 	{"layers", map[string]string{"kernel/kernel.go": ""}, "places kernel, which does not exist"},
 
 	{"folder-cycles", map[string]string{
-		"tensor/box/a.go": imports("box", Module+"/kernel"),
+		"tensor/box/a.go": importFile("box", Module+"/kernel"),
 	}, "folders import each other in a circle: kernel -> tensor -> kernel"},
 	{"folder-cycles", map[string]string{
-		"act/move/a.go":    imports("move", Module+"/act/check/b"),
-		"act/check/a.go":   imports("check", Module+"/act/move"),
+		"act/move/a.go":    importFile("move", Module+"/act/check/b"),
+		"act/check/a.go":   importFile("check", Module+"/act/move"),
 		"act/check/b/b.go": "// Package b is below.\npackage b\n",
 	}, "act: folders import each other in a circle: check -> move -> check"},
 
@@ -98,7 +98,7 @@ var broken = []struct {
 		strings.Repeat("\n", FunctionLines) + "}\n"}, "tensor/b.go:3: func F has 72 lines"},
 	{"package-size", map[string]string{"tensor/b.go": "package tensor\n" +
 		strings.Repeat("\n", PackageLines)}, "tensor: 6003 lines, the limit of a package is 6000"},
-	{"package-size", numbered("python/shoal/m%d.py", FolderFiles+1),
+	{"package-size", numberedFiles("python/shoal/m%d.py", FolderFiles+1),
 		"python/shoal: 41 source files, the limit of a folder is 40"},
 	{"struct-size", map[string]string{"tensor/b.go": "package tensor\n\ntype wide struct{ x0" +
 		strings.Repeat(", x", StructFields) + " int }\n"}, "struct wide has 26 fields"},
@@ -158,10 +158,12 @@ var broken = []struct {
 		"19 direct dependencies, the budget is 18"},
 }
 
-func imports(pkg, path string) string {
+// importFile returns the text of a Go file that imports a package.
+func importFile(pkg, path string) string {
 	return fmt.Sprintf("package %s\n\nimport _ %q\n", pkg, path)
 }
 
+// manyRequires returns a go.mod with n direct dependencies.
 func manyRequires(n int) string {
 	text := "module m\n\ngo 1.26.0\n\nrequire (\n"
 	for i := range n {
@@ -170,7 +172,8 @@ func manyRequires(n int) string {
 	return text + ")\n"
 }
 
-func numbered(name string, n int) map[string]string {
+// numberedFiles returns n files whose names are numbered.
+func numberedFiles(name string, n int) map[string]string {
 	files := map[string]string{}
 	for i := range n {
 		files[fmt.Sprintf(name, i)] = "x = 1\n"
@@ -178,7 +181,8 @@ func numbered(name string, n int) map[string]string {
 	return files
 }
 
-func build(t *testing.T, changes map[string]string) *Tree {
+// buildTree returns the small house with changes: files by their paths, where "" removes one.
+func buildTree(t *testing.T, changes map[string]string) *Tree {
 	t.Helper()
 	fsys := fstest.MapFS{}
 	for _, files := range []map[string]string{house, changes} {
@@ -197,8 +201,9 @@ func build(t *testing.T, changes map[string]string) *Tree {
 	return tree
 }
 
-// rules are the rules with the lattice and the words of the small house in place of the real one.
-func rules() []Rule {
+// testRules returns the rules with the lattice and the words of the small house in place of the
+// real one.
+func testRules() []Rule {
 	rs := slices.Clone(Rules)
 	i := slices.IndexFunc(rs, func(r Rule) bool { return r.Name == "layers" })
 	rs[i].Check = func(t *Tree) []Finding { return checkLayersText(t, houseLayers) }
@@ -207,25 +212,27 @@ func rules() []Rule {
 	return rs
 }
 
+// TestTidyHouse checks that no rule finds anything in the small house.
 func TestTidyHouse(t *testing.T) {
-	tree := build(t, nil)
-	for _, rule := range rules() {
+	tree := buildTree(t, nil)
+	for _, rule := range testRules() {
 		for _, f := range rule.Check(tree) {
 			t.Errorf("%s: %v", rule.Name, f)
 		}
 	}
 }
 
+// TestEveryRuleCanFail breaks each rule in the small house, and checks what is found.
 func TestEveryRuleCanFail(t *testing.T) {
 	shown := map[string]bool{}
 	for i, b := range broken {
 		shown[b.rule] = true
 		t.Run(fmt.Sprintf("%s-%d", b.rule, i), func(t *testing.T) {
-			i := slices.IndexFunc(rules(), func(r Rule) bool { return r.Name == b.rule })
+			i := slices.IndexFunc(testRules(), func(r Rule) bool { return r.Name == b.rule })
 			if i < 0 {
 				t.Fatalf("there is no rule %q", b.rule)
 			}
-			found := rules()[i].Check(build(t, b.files))
+			found := testRules()[i].Check(buildTree(t, b.files))
 			if !slices.ContainsFunc(found, func(f Finding) bool {
 				return strings.Contains(f.String(), b.want)
 			}) {
@@ -233,7 +240,7 @@ func TestEveryRuleCanFail(t *testing.T) {
 			}
 		})
 	}
-	for _, r := range rules() {
+	for _, r := range testRules() {
 		if !shown[r.Name] {
 			t.Errorf("no broken house for rule %q", r.Name)
 		}
@@ -245,7 +252,7 @@ func TestEveryRuleCanFail(t *testing.T) {
 func TestExempt(t *testing.T) {
 	long := strings.Repeat("\n", FileLines)
 	wide := strings.Repeat("x ", Columns)
-	tree := build(t, map[string]string{
+	tree := buildTree(t, map[string]string{
 		"tensor/ztable.go": "package tensor\n" + long,
 		"tensor/table.go": "// Code generated by gen. DO NOT EDIT.\n\npackage tensor\n" +
 			long,
@@ -264,7 +271,7 @@ func TestExempt(t *testing.T) {
 			"func (Beside) String() string { return \"\" }\n\ntype rest int\n\n" +
 			"func (rest) F() {}\n",
 	})
-	for _, rule := range rules() {
+	for _, rule := range testRules() {
 		if rule.Name == "layers" || rule.Name == "format" || rule.Name == "code-map" {
 			continue
 		}

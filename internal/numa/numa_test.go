@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// system writes a folder such as System: files by their paths in it.
-func system(t *testing.T, files map[string]string) string {
+// writeSystem writes a folder such as System, files by their paths in it, and returns it.
+func writeSystem(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for path, text := range files {
@@ -27,8 +27,8 @@ func system(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// status writes a file such as Self.
-func status(t *testing.T, cpus, mems string) string {
+// writeStatus writes a file such as Self, and returns its path.
+func writeStatus(t *testing.T, cpus, mems string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "status")
 	text := fmt.Sprintf(
@@ -81,11 +81,12 @@ func TestRead(t *testing.T) {
 		"a list that is none":       {with("node1/cpulist", "4-"), "0-15", "0-1", nil},
 		"a system that is silent":   {nil, "0-15", "0-1", nil},
 	} {
-		if d := cmp.Diff(c.want, Read(system(t, c.files), status(t, c.cpus, c.mems))); d != "" {
+		if d := cmp.Diff(c.want,
+			Read(writeSystem(t, c.files), writeStatus(t, c.cpus, c.mems))); d != "" {
 			t.Errorf("%s: %s", what, d)
 		}
 	}
-	if got := Read(system(t, two), filepath.Join(t.TempDir(), "none")); got != nil {
+	if got := Read(writeSystem(t, two), filepath.Join(t.TempDir(), "none")); got != nil {
 		t.Errorf("of a process that says nothing: %v", got)
 	}
 }
@@ -97,7 +98,7 @@ func TestHome(t *testing.T) {
 		kept bool
 	}{"0": {0, true}, "0-1": {0, true}, "5": {2, true}, "2,4-5,9": {2, true}, "1,4": {2, false},
 		"0-127": {2, false}, "2-3": {0, false}, "": {0, false}, "x": {0, false}} {
-		if id, kept := Home(nodes, status(t, cpus, "0-2")); kept != want.kept ||
+		if id, kept := Home(nodes, writeStatus(t, cpus, "0-2")); kept != want.kept ||
 			kept && id != want.id {
 			t.Errorf("on %q: %d, %v", cpus, id, kept)
 		}

@@ -17,7 +17,7 @@ func JSON(text []byte, into any) error {
 		return err
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return errors.New("something stands behind it")
+		return errors.New("something stands after it")
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func TestRefused(t *testing.T) {
 		{`"0100`, `"00`, "is no SHA-256"},
 		{`"01` + strings.Repeat("00", 31) + `"`, `null`, "is no SHA-256"},
 		{`"files": [`, `"more": 1, "files": [`, "unknown field"},
-		{"\n}\n", "\n}{", "stands behind it"},
+		{"\n}\n", "\n}{", "stands after it"},
 	} {
 		bad := strings.Replace(text(t), c[0], c[1], 1)
 		if bad == text(t) {

@@ -8,10 +8,16 @@ import (
 	"github.com/shoal-ml/shoal/store/storetest"
 )
 
+// server is a store in memory as the suite takes it.
 type server struct{ *mem.Server }
 
+// Open implements storetest.Server.
 func (s server) Open(testing.TB) store.Store { return s.Server.Open() }
-func (s server) Start(testing.TB)            { s.Fail(nil) }
+
+// Start implements storetest.Server.
+func (s server) Start(testing.TB) { s.Fail(nil) }
+
+// Stop implements storetest.Server.
 func (s server) Stop(testing.TB) {
 	s.Fail(func(mem.Op, string) mem.Fate { return mem.Lost })
 }

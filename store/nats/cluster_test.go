@@ -23,7 +23,7 @@ func TestCluster(t *testing.T) {
 	var servers []*elsewhere
 	var addresses []string
 	for i := range 3 {
-		e := serve(t, func(o *server.Options) {
+		e := startElsewhere(t, func(o *server.Options) {
 			o.ServerName = fmt.Sprintf("server%d", i)
 			o.Cluster = server.ClusterOpts{Name: "three", Host: "127.0.0.1", Port: ports[i]}
 			o.Routes = routes
@@ -81,7 +81,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// freePorts returns ports of the loopback that nobody listened on a moment ago.
+// freePorts returns ports of the loopback on which nobody listened a moment ago.
 func freePorts(t *testing.T, n int) (ports []int) {
 	t.Helper()
 	for range n {

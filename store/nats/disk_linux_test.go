@@ -13,7 +13,8 @@ import (
 	"github.com/shoal-ml/shoal/store"
 )
 
-// smallDisk mounts a file system of this size.
+// smallDisk mounts a file system of this size until the test ends, and returns its folder; without
+// the right to mount it skips the test.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -62,6 +63,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// fillDisk writes values of this size until the disk is full, makes room, and checks that
+// everything acknowledged is there.
 func fillDisk(t *testing.T, value int) {
 	t.Helper()
 	folder := smallDisk(t, "4m")
@@ -107,6 +110,7 @@ func fillDisk(t *testing.T, value int) {
 	}
 }
 
+// openFiles returns how many files this process has open.
 func openFiles(t *testing.T) int {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")

@@ -19,8 +19,10 @@ type shared struct {
 	cancel context.CancelFunc
 }
 
+// Close ends this client, and leaves the store open.
 func (s shared) Close() error { s.cancel(); return nil }
 
+// Open implements storetest.Server.
 func (f folder) Open(testing.TB) store.Store {
 	ctx, cancel := context.WithCancel(context.Background())
 	return shared{&client{f.where, func() (*session, error) {
@@ -31,19 +33,23 @@ func (f folder) Open(testing.TB) store.Store {
 	}}, cancel}
 }
 
+// Stop implements storetest.Server: the server fails, and cannot be started again.
 func (f folder) Stop(testing.TB) {
 	f.setStart(func(string) (*running, error) { return nil, errors.New("pulled out") })
 	f.now.fail(errors.New("pulled out"))
 }
 
+// Start implements storetest.Server.
 func (f folder) Start(testing.TB) { f.setStart(startServer) }
 
+// setStart replaces the function that starts a server.
 func (f folder) setStart(start func(string) (*running, error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.embedded.start = start
 }
 
+// openFolder opens a store in a folder until the test ends.
 func openFolder(t testing.TB, path string) *embedded {
 	t.Helper()
 	s, err := Open(path)

@@ -35,8 +35,8 @@ type elsewhere struct {
 	servers Servers
 }
 
-// serve starts a server; change may set options.
-func serve(t testing.TB, change func(*server.Options)) *elsewhere {
+// startElsewhere starts a server that runs until the test ends; change may set options.
+func startElsewhere(t testing.TB, change func(*server.Options)) *elsewhere {
 	t.Helper()
 	e := &elsewhere{options: server.Options{
 		ServerName: "elsewhere", Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true,
@@ -53,6 +53,7 @@ func serve(t testing.TB, change func(*server.Options)) *elsewhere {
 	return e
 }
 
+// Open implements storetest.Server.
 func (e *elsewhere) Open(t testing.TB) store.Store {
 	t.Helper()
 	s, err := Connect(t.Context(), e.servers)
@@ -62,6 +63,7 @@ func (e *elsewhere) Open(t testing.TB) store.Store {
 	return s
 }
 
+// Start implements storetest.Server.
 func (e *elsewhere) Start(t testing.TB) {
 	t.Helper()
 	options := e.options // the server writes into it
@@ -76,17 +78,18 @@ func (e *elsewhere) Start(t testing.TB) {
 	e.running = s
 }
 
+// Stop implements storetest.Server.
 func (e *elsewhere) Stop(testing.TB) {
 	e.running.Shutdown()
 	e.running.WaitForShutdown()
 }
 
 func TestExternal(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) storetest.Server { return serve(t, nil) })
+	storetest.Run(t, func(t *testing.T) storetest.Server { return startElsewhere(t, nil) })
 }
 
-// refused checks that Connect fails, with an error that has all these words.
-func refused(t *testing.T, s Servers, words ...string) {
+// checkRefused fails the test unless Connect fails, with an error that has all these words.
+func checkRefused(t *testing.T, s Servers, words ...string) {
 	t.Helper()
 	got, err := Connect(t.Context(), s)
 	if err == nil {
@@ -103,7 +106,8 @@ func refused(t *testing.T, s Servers, words ...string) {
 	}
 }
 
-func works(t *testing.T, s Servers) {
+// checkWorks fails the test unless a store on these servers can be written and read.
+func checkWorks(t *testing.T, s Servers) {
 	t.Helper()
 	c, err := Connect(t.Context(), s)
 	if err != nil {
@@ -119,46 +123,48 @@ func works(t *testing.T, s Servers) {
 }
 
 func TestNobodyThere(t *testing.T) {
-	e := serve(t, nil)
+	e := startElsewhere(t, nil)
 	e.Stop(t)
-	refused(t, e.servers, e.servers.URL, "start it")
+	checkRefused(t, e.servers, e.servers.URL, "start it")
 	e.Start(t)
 }
 
 func TestPassword(t *testing.T) {
-	e := serve(t, func(o *server.Options) { o.Username, o.Password = "shoal", "secret" })
+	e := startElsewhere(t, func(o *server.Options) { o.Username, o.Password = "shoal", "secret" })
 	address := strings.TrimPrefix(e.servers.URL, "nats://")
-	refused(t, e.servers, "Authorization Violation", "credentials")
-	works(t, Servers{URL: "nats://shoal:secret@" + address})
-	works(t, Servers{URL: "nats://127.0.0.1:1,nats://shoal:secret@" + address}) // the first is down
+	checkRefused(t, e.servers, "Authorization Violation", "credentials")
+	checkWorks(t, Servers{URL: "nats://shoal:secret@" + address})
+	// the first is down
+	checkWorks(t, Servers{URL: "nats://127.0.0.1:1,nats://shoal:secret@" + address})
 }
 
 func TestToken(t *testing.T) {
-	e := serve(t, func(o *server.Options) { o.Authorization = "secret" })
-	refused(t, e.servers, "Authorization Violation")
-	works(t, Servers{URL: strings.Replace(e.servers.URL, "//", "//secret@", 1)})
+	e := startElsewhere(t, func(o *server.Options) { o.Authorization = "secret" })
+	checkRefused(t, e.servers, "Authorization Violation")
+	checkWorks(t, Servers{URL: strings.Replace(e.servers.URL, "//", "//secret@", 1)})
 }
 
 func TestCredentialsFile(t *testing.T) {
-	e := serve(t, func(o *server.Options) {
+	e := startElsewhere(t, func(o *server.Options) {
 		if err := o.ProcessConfigFile("testdata/operator.conf"); err != nil {
 			t.Fatal(err)
 		}
 	})
-	refused(t, e.servers, "Authorization Violation", "credentials")
-	refused(t, Servers{URL: e.servers.URL, Credentials: filepath.Join(t.TempDir(), "none.creds")},
+	checkRefused(t, e.servers, "Authorization Violation", "credentials")
+	checkRefused(t, Servers{URL: e.servers.URL,
+		Credentials: filepath.Join(t.TempDir(), "none.creds")},
 		"none.creds")
-	works(t, Servers{URL: e.servers.URL, Credentials: "testdata/user.creds"})
+	checkWorks(t, Servers{URL: e.servers.URL, Credentials: "testdata/user.creds"})
 }
 
 func TestNoJetStream(t *testing.T) {
-	e := serve(t, func(o *server.Options) { o.JetStream = false })
-	refused(t, e.servers, "JetStream does not answer", "nats-server -js")
+	e := startElsewhere(t, func(o *server.Options) { o.JetStream = false })
+	checkRefused(t, e.servers, "JetStream does not answer", "nats-server -js")
 }
 
 // TestManyMakeTheBucket: agents that start together find one bucket.
 func TestManyMakeTheBucket(t *testing.T) {
-	e := serve(t, nil)
+	e := startElsewhere(t, nil)
 	g := group.New(t.Context())
 	for i := range 8 {
 		g.Go("agent", func(ctx context.Context) error {
@@ -189,7 +195,7 @@ func TestUnfitBucket(t *testing.T) {
 		{func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }, "forgets what is older than 1h"},
 		{func(c *jetstream.StreamConfig) { c.AllowDirect = true }, "may be old"},
 	} {
-		e := serve(t, nil)
+		e := startElsewhere(t, nil)
 		s := e.Open(t).(*external)
 		defer s.Close()
 		c := streamConfig(1)
@@ -197,13 +203,13 @@ func TestUnfitBucket(t *testing.T) {
 		if _, err := s.bucket.js.UpdateStream(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
-		refused(t, e.servers, test.want)
+		checkRefused(t, e.servers, test.want)
 	}
 }
 
 // TestTakenOutByHand: what a person takes out of the bucket with NATS's own tools is gone.
 func TestTakenOutByHand(t *testing.T) {
-	s := serve(t, nil).Open(t).(*external)
+	s := startElsewhere(t, nil).Open(t).(*external)
 	defer s.Close()
 	ctx, b := t.Context(), s.bucket
 	for name, takeOut := range map[string]func(key string) error{
@@ -248,7 +254,7 @@ func TestTakenOutByHand(t *testing.T) {
 }
 
 func TestFullBucket(t *testing.T) {
-	e := serve(t, nil)
+	e := startElsewhere(t, nil)
 	s := e.Open(t).(*external)
 	defer s.Close()
 	c := streamConfig(1)
@@ -298,21 +304,22 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := func(certificate tls.Certificate) Servers {
-		e := serve(t, func(o *server.Options) {
+		e := startElsewhere(t, func(o *server.Options) {
 			o.TLS, o.TLSConfig = true,
 				&tls.Config{Certificates: []tls.Certificate{certificate},
 					MinVersion: tls.VersionTLS13}
 		})
 		return Servers{URL: strings.Replace(e.servers.URL, "nats:", "tls:", 1)}
 	}
-	works(t, at(known))
-	refused(t, at(stranger), "there is no NATS server", "certificate")
+	checkWorks(t, at(known))
+	checkRefused(t, at(stranger), "there is no NATS server", "certificate")
 	// it speaks no TLS
-	refused(t, Servers{URL: strings.Replace(serve(t, nil).servers.URL, "nats:", "tls:", 1)},
+	checkRefused(t, Servers{
+		URL: strings.Replace(startElsewhere(t, nil).servers.URL, "nats:", "tls:", 1)},
 		"there is no NATS server")
 }
 
-// selfSigned makes a certificate that is its own authority.
+// selfSigned returns a certificate that is its own authority.
 func selfSigned() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -16,15 +16,18 @@ import (
 // it is killed.
 const childFolder = "SHOAL_TEST_STORE"
 
+// TestMain has this program write for ever if the environment asks for that, and run the tests
+// otherwise.
 func TestMain(m *testing.M) {
 	if folder := os.Getenv(childFolder); folder != "" {
-		writeForEver(folder)
+		writeForever(folder)
 	}
 	os.Exit(m.Run())
 }
 
-// writeForEver prints the number of every write that was acknowledged.
-func writeForEver(folder string) {
+// writeForever writes to the store in a folder, and prints the number of every write that was
+// acknowledged.
+func writeForever(folder string) {
 	s, err := Open(folder)
 	if err != nil {
 		fmt.Println(err)
@@ -40,8 +43,8 @@ func writeForEver(folder string) {
 	}
 }
 
-// writer starts such a process.
-func writer(t *testing.T, folder string) (*exec.Cmd, *bufio.Scanner) {
+// startWriting starts a process that runs writeForever, and returns it with its output.
+func startWriting(t *testing.T, folder string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), os.Args[0])
 	c.Env = append(os.Environ(), childFolder+"="+folder)
@@ -56,10 +59,11 @@ func writer(t *testing.T, folder string) (*exec.Cmd, *bufio.Scanner) {
 	return c, bufio.NewScanner(out)
 }
 
+// TestKilledInMidWrite kills a process that writes: every acknowledged write is there.
 func TestKilledInMidWrite(t *testing.T) {
 	for _, after := range []int{1, 10, 200} {
 		folder := t.TempDir()
-		c, out := writer(t, folder)
+		c, out := startWriting(t, folder)
 		last := -1
 		for out.Scan() { // to the end of what it said before it died
 			if _, err := fmt.Sscan(out.Text(), &last); err != nil {
@@ -86,7 +90,7 @@ func TestKilledInMidWrite(t *testing.T) {
 
 func TestFolderInUse(t *testing.T) {
 	folder := t.TempDir()
-	c, out := writer(t, folder)
+	c, out := startWriting(t, folder)
 	if !out.Scan() {
 		t.Fatal("the writer says nothing")
 	}

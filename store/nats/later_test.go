@@ -11,15 +11,16 @@ import (
 // patient opens clients that do not ask whether the server is there.
 type patient struct{ *elsewhere }
 
+// Open implements storetest.Server.
 func (p patient) Open(testing.TB) store.Store { return Later(p.servers) }
 
 func TestLater(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) storetest.Server { return patient{serve(t, nil)} })
+	storetest.Run(t, func(t *testing.T) storetest.Server { return patient{startElsewhere(t, nil)} })
 }
 
 // TestLaterThanTheServer: the server comes when the store has been asked already.
 func TestLaterThanTheServer(t *testing.T) {
-	e := serve(t, nil)
+	e := startElsewhere(t, nil)
 	e.Stop(t)
 	s := Later(e.servers)
 	defer s.Close()

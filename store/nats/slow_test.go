@@ -15,7 +15,7 @@ import (
 
 // TestSlow puts a line between client and server that stops to carry anything.
 func TestSlow(t *testing.T) {
-	e := serve(t, nil)
+	e := startElsewhere(t, nil)
 	l := newLine(t, strings.TrimPrefix(e.servers.URL, "nats://"))
 	s, err := Connect(t.Context(), Servers{URL: "nats://" + l.Addr().String()})
 	if err != nil {
@@ -35,7 +35,7 @@ func TestSlow(t *testing.T) {
 		!errors.Is(err, context.Canceled) {
 		t.Errorf("a call that was given up: %v", err)
 	}
-	l.goOn()
+	l.resume()
 	if err := g.Wait(); err != nil {
 		t.Error(err)
 	}
@@ -55,6 +55,7 @@ type line struct {
 	open chan struct{} // closed while the line carries
 }
 
+// newLine returns a line to the server at an address, which carries until the test ends.
 func newLine(t *testing.T, to string) *line {
 	t.Helper()
 	in, err := net.Listen("tcp", "127.0.0.1:0")
@@ -76,7 +77,7 @@ func newLine(t *testing.T, to string) *line {
 		}
 		defer b.Close()
 		g.Go("line back", func(context.Context) error { io.Copy(a, b); a.Close(); return nil })
-		l.carry(b, a)
+		l.copyUntilStopped(b, a)
 		return nil
 	})
 	t.Cleanup(func() {
@@ -88,7 +89,8 @@ func newLine(t *testing.T, to string) *line {
 	return l
 }
 
-func (l *line) carry(to io.Writer, from io.Reader) {
+// copyUntilStopped copies bytes one way until either side ends; it waits while the line is stopped.
+func (l *line) copyUntilStopped(to io.Writer, from io.Reader) {
 	buf := make([]byte, 4096)
 	for {
 		n, err := from.Read(buf)
@@ -110,13 +112,15 @@ func (l *line) carry(to io.Writer, from io.Reader) {
 	}
 }
 
+// stop makes the line carry nothing.
 func (l *line) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open = make(chan struct{})
 }
 
-func (l *line) goOn() {
+// resume makes the line carry again.
+func (l *line) resume() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	close(l.open)

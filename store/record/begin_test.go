@@ -24,7 +24,7 @@ func TestBeginningWithoutWhatWasTakenOut(t *testing.T) {
 				View: topo.View{Generation: g, Members: []topo.Member{{Worker: 0, Host: "a"}}},
 				Head: "a", Hosts: []member.Host{{Name: "a", Slots: 1}}, Want: 1, Next: 1}, 1)
 		}
-		if told := s.write(&w); len(told) > 0 {
+		if told := s.runWriter(&w); len(told) > 0 {
 			t.Fatalf("%+v", told)
 		}
 		for g := c.kept + 1; g <= 3; g++ {
@@ -34,7 +34,7 @@ func TestBeginningWithoutWhatWasTakenOut(t *testing.T) {
 		b := Beginning{Owner: Owner{Job: "train", Run: "r2", Host: "a", Since: 2}, Alone: true}
 		task, err := b.Task()
 		for task != nil && err == nil {
-			task, err = task.Answered(s.do(task.Call))
+			task, err = task.Answered(s.answer(task.Call))
 		}
 		if err != nil {
 			t.Errorf("generations to %d are left: %v", c.kept, err)

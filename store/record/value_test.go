@@ -19,10 +19,12 @@ const (
 	generationText = `{"shoal":"generation","version":1,"job":"digits","run":"k7","record":{"generation":3,"head":"h1","since":1,"members":[{"worker":0,"host":"h1"},{"worker":4,"host":"h2"}],"hosts":[{"name":"h1","slots":2,"draining":false}],"want":2,"min":1,"max":4,"spares":1,"next":5,"done":0}}`
 )
 
+// values returns an empty value of each kind.
 func values() map[string]checker {
 	return map[string]checker{kindOwner: &Owner{}, kindGeneration: &generationValue{}}
 }
 
+// TestDecodeWhatIsDocumented reads the examples of docs/formats/record.md.
 func TestDecodeWhatIsDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/formats/record.md")
 	if err != nil {
@@ -97,6 +99,7 @@ func TestEncodeRefuses(t *testing.T) {
 	}
 }
 
+// drawRecord draws a record of a generation.
 func drawRecord(t *rapid.T, g topo.Generation) member.Record {
 	name := rapid.StringMatching(`[a-z<>&\x{2028}ü"\\.-]{1,12}`)
 	size := rapid.IntRange(0, math.MaxInt32)
@@ -135,6 +138,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
+// FuzzDecode checks that what can be read is written the same again.
 func FuzzDecode(f *testing.F) {
 	for _, text := range []string{ownerText, generationText} {
 		f.Add([]byte(text))

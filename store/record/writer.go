@@ -35,7 +35,7 @@ type Writer struct {
 	claims  bool            // whether the owner is to be written
 	waiting []member.Record // generations to be written; the first may be under way
 	omitted int             // generations that were left out
-	ends    int64           // the end of the job, to be written behind all else; 0 = there is none
+	ends    int64           // the end of the job, to be written after all else; 0 = there is none
 
 	task, start *Task    // the task under way, and what it was when it began; nil = none
 	does        duty     // what the task is for

@@ -17,9 +17,11 @@ type fakeStore struct {
 	last      uint64
 }
 
+// newFakeStore returns an empty store.
 func newFakeStore() *fakeStore { return &fakeStore{map[string][]byte{}, map[string]uint64{}, 0} }
 
-func (s *fakeStore) do(c Call) (a Answer) {
+// answer carries out a call.
+func (s *fakeStore) answer(c Call) (a Answer) {
 	have := s.revisions[c.Key]
 	switch {
 	case c.Op == Get && have == 0:
@@ -41,14 +43,15 @@ func (s *fakeStore) do(c Call) (a Answer) {
 	return a
 }
 
-// write has the writer do all that it wants; it returns what it told.
-func (s *fakeStore) write(w *Writer) (told []Report) {
+// runWriter answers the calls of a writer until it has no more, and returns its reports.
+func (s *fakeStore) runWriter(w *Writer) (told []Report) {
 	for c, ok := w.Next(); ok; c, ok = w.Next() {
-		w.Answered(s.do(c))
+		w.Answered(s.answer(c))
 	}
 	return w.Reports()
 }
 
+// owner returns the owner of the job that the store has.
 func (s *fakeStore) owner(t *testing.T) Owner {
 	t.Helper()
 	o, err := DecodeOwner("owner.train", s.values["owner.train"])
@@ -58,21 +61,25 @@ func (s *fakeStore) owner(t *testing.T) Owner {
 	return o
 }
 
+// generation returns a record with one member on the host that leads, since a generation.
 func generation(g topo.Generation, head string, since topo.Generation) member.Record {
 	return member.Record{
 		View: topo.View{Generation: g, Members: []topo.Member{{Worker: 0, Host: head}}}, Head: head,
 		Since: since, Hosts: []member.Host{{Name: head}}}
 }
 
-func writer(host string) *Writer {
+// newWriter returns the writer of a host, after five generations of heads that have ended.
+func newWriter(host string) *Writer {
 	w := &Writer{}
 	w.SetHost(host, host+":7077")
 	w.SetRecord("train", "r", 5, 1)
 	return w
 }
 
+// TestFewDecisionsAreKept checks that a host that does not lead keeps only the newest generations,
+// and writes nothing.
 func TestFewDecisionsAreKept(t *testing.T) {
-	w := writer("b")
+	w := newWriter("b")
 	for g := topo.Generation(0); g <= 100; g++ {
 		w.AddGeneration(generation(g, "a", 0), 1)
 	}
@@ -87,14 +94,14 @@ func TestFewDecisionsAreKept(t *testing.T) {
 
 // A head that hands over and later leads again is the owner again, so that it can tell of the end.
 func TestAHeadThatLeadsAgain(t *testing.T) {
-	s, a, b := newFakeStore(), writer("a"), writer("b")
+	s, a, b := newFakeStore(), newWriter("a"), newWriter("b")
 	a.Lead(1)
 	for g, head := range []string{"", "a", "b", "a"} {
 		r := generation(topo.Generation(g), head, topo.Generation(g))
 		a.AddGeneration(r, 1)
 		b.AddGeneration(r, 1)
 		for _, w := range []*Writer{a, b} {
-			if told := s.write(w); len(told) > 0 {
+			if told := s.runWriter(w); len(told) > 0 {
 				t.Errorf("generation %d: told %+v", g, told)
 			}
 		}
@@ -103,7 +110,7 @@ func TestAHeadThatLeadsAgain(t *testing.T) {
 		}
 	}
 	a.End(9)
-	if told := s.write(a); len(told) > 0 || s.owner(t).Ended != 9 {
+	if told := s.runWriter(a); len(told) > 0 || s.owner(t).Ended != 9 {
 		t.Errorf("the end: told %+v, and the owner is %+v", told, s.owner(t))
 	}
 	if len(s.values) != 1+3 {
@@ -114,7 +121,7 @@ func TestAHeadThatLeadsAgain(t *testing.T) {
 // A host that led, and could not reach the store before the job ended, does not take the end back,
 // and has nothing to complain of.
 func TestTheEndStays(t *testing.T) {
-	s, a, b := newFakeStore(), writer("a"), writer("b")
+	s, a, b := newFakeStore(), newWriter("a"), newWriter("b")
 	a.Lead(1)
 	a.Next()
 	a.Answered(Answer{Said: Silent, Err: errors.New("cut off")})
@@ -123,9 +130,9 @@ func TestTheEndStays(t *testing.T) {
 	}
 	b.AddGeneration(generation(2, "b", 2), 1)
 	b.End(9)
-	s.write(b)
+	s.runWriter(b)
 	a.PauseOver()
-	if told := s.write(a); len(told) != 1 || !told[0].Back {
+	if told := s.runWriter(a); len(told) != 1 || !told[0].Back {
 		t.Errorf("told %+v", told)
 	}
 	if o := s.owner(t); o.Host != "b" || o.Ended != 9 {
@@ -137,7 +144,7 @@ func TestTheEndStays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = claim.Answered(s.do(claim.Call))
+	_, err = claim.Answered(s.answer(claim.Call))
 	var taken *TakenError
 	if !errors.As(err, &taken) {
 		t.Errorf("a run that has ended is led on: %v", err)
@@ -146,7 +153,7 @@ func TestTheEndStays(t *testing.T) {
 
 // An owner that is not the newest any more is not claimed after an outage.
 func TestTheNewestOwner(t *testing.T) {
-	s, a := newFakeStore(), writer("a")
+	s, a := newFakeStore(), newWriter("a")
 	a.Lead(1)
 	a.Next()
 	a.Answered(Answer{Said: Silent, Err: errors.New("cut off")})
@@ -166,7 +173,7 @@ func TestTheNewestOwner(t *testing.T) {
 		t.Errorf("%d changes are left, and the end: %v", n, end)
 	}
 	a.PauseOver()
-	s.write(a)
+	s.runWriter(a)
 	if o := s.owner(t); o.Generation != 9 || s.last != 2 {
 		t.Errorf("after %d writes the owner is %+v", s.last, o)
 	}

@@ -92,6 +92,8 @@ func TestBenchPayloadCatchesErrors(t *testing.T) {
 	}
 }
 
+// checkPayload fails the test unless a payload of n elements accepts the right sum, and refuses one
+// that is wrong in an element or lies in the wrong place.
 func checkPayload(t *testing.T, n int) {
 	const ranks = 3
 	sum, x := make([]float32, n), make([]float32, n)
