@@ -55,7 +55,7 @@ func (s *session) load(r *api.LoadRequest) error {
 	defer s.unpin()
 	clear(into) // the padding between tensors is zero
 	memory := map[string][]byte{}
-	for _, t := range l.Rank(r.Rank) {
+	for _, t := range l.RankLocals(r.Rank) {
 		memory[t.Name] = into[l.Offset(r.Rank, t.Name):]
 	}
 	sealed, err := (snapshot.Folder{Root: r.Folder, Keep: 1}).Open(r.Step)

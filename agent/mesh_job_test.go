@@ -144,7 +144,7 @@ func (s *meshJob) head() *agent.Agent {
 
 // holds is what an oracle says that a rank has.
 func (s *meshJob) holds(mesh string, rank int) []byte {
-	st, err := reshape.New(&s.said)
+	st, err := reshape.NewState(&s.said)
 	if err != nil {
 		s.t.Error(err)
 		return nil

@@ -49,7 +49,7 @@ func (s *placement) writes() []byte {
 	if s == nil || s.rank < 0 {
 		return nil
 	}
-	return ranks.Marks(s.layout.Layout, s.rank)
+	return ranks.ShareMarks(s.layout.Layout, s.rank)
 }
 
 // unreplicatedText says, to rank 0 only, what of the state is on one host, or in a job of one host

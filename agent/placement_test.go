@@ -15,7 +15,7 @@ func TestWhatIsOnOneHostOnly(t *testing.T) {
 		said.Tensors = append(said.Tensors,
 			reshape.Tensor{Name: fmt.Sprint("layers.", l), DType: "f32", Shape: []int{4}})
 	}
-	state, err := reshape.New(&said)
+	state, err := reshape.NewState(&said)
 	if err != nil {
 		t.Fatal(err)
 	}

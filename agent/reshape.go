@@ -50,7 +50,7 @@ func (d *driver) takeLayout(m *worker, s *reshape.Statement, state *reshape.Stat
 			return &collective.FieldError{Field: "local",
 				Problem: fmt.Sprintf("this worker is no rank of mesh %s", mesh)}
 		}
-		if err := l.Check(rank, s.Local); err != nil {
+		if err := l.CheckHeld(rank, s.Local); err != nil {
 			return err
 		}
 	}
@@ -89,8 +89,8 @@ func (d *driver) learnLayout(text string) {
 	if d.planner.State() != nil || text == "" {
 		return
 	}
-	if s, err := reshape.Parse([]byte(text)); err == nil {
-		if state, err := reshape.New(s); err == nil {
+	if s, err := reshape.ParseStatement([]byte(text)); err == nil {
+		if state, err := reshape.NewState(s); err == nil {
 			d.planner.Learn(state)
 		}
 	}

@@ -70,7 +70,7 @@ func (a *Agent) PlanReshape(mesh string) (api.Plan, error) {
 		Device: f.Device, Busiest: f.Busiest, BusiestBound: f.BusiestBound,
 		Extra: slices.Max(f.Extra), Memory: slices.Max(f.Memory), Copied: f.Copied}
 	predict(&p, &a.driver.routes)
-	p.Redundant = c.Redundant()
+	p.Redundant = c.IsRedundant()
 	p.Unreplicated, p.Where = c.Unreplicated()
 	p.OtherUnreplicated, _ = contrary.Unreplicated()
 	p.OtherBytes = contrary.Plan.Stats.Bytes

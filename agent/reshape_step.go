@@ -138,5 +138,5 @@ type proving struct {
 func (p *proving) Chunks() int { return len(p.found) }
 
 func (p *proving) Chunk(i int, _ *collective.Scratch) {
-	p.found[i] = p.Prove(p.key, i, p.old, p.new)
+	p.found[i] = p.ProveTensor(p.key, i, p.old, p.new)
 }

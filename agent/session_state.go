@@ -30,11 +30,11 @@ func (s *session) state(r *api.StateRequest) error {
 	if err != nil {
 		return err
 	}
-	said, err := reshape.Parse(text)
+	said, err := reshape.ParseStatement(text)
 	if err != nil {
 		return err
 	}
-	state, err := reshape.New(said)
+	state, err := reshape.NewState(said)
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func (c *Checkpoint) prepareOptimizer(to string, given []optim.Group) (notes []s
 	if err := c.joinOptimizers(to); err != nil {
 		return nil, err
 	}
-	o, renamed, err := optim.Find(c.Checkpoint, given, c.Files.Read)
+	o, renamed, err := optim.FindGroups(c.Checkpoint, given, c.Files.Read)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (c *Checkpoint) prepareOptimizer(to string, given []optim.Group) (notes []s
 			"of parameters, by which DeepSpeed goes: %s; say it with --groups, or choose "+
 			"universal, which DeepSpeed loads by names", groupSizes(o), o.WhyUnordered)
 	}
-	if err := o.Replace(c.Checkpoint); err != nil || !o.Ordered || to == "universal" {
+	if err := o.ReplaceIn(c.Checkpoint); err != nil || !o.Ordered || to == "universal" {
 		return nil, err
 	}
 	return []string{fmt.Sprintf("the optimizer has %s, as %s says; a program that has its "+
@@ -148,7 +148,7 @@ func (c *Checkpoint) joinOptimizers(to string) error {
 	if !several || DefaultPreset(to) == "megatron-core" || to == "universal" {
 		return nil
 	}
-	renamed, err := megatron.Chain(c.Checkpoint, (&TargetFormat{}).spec())
+	renamed, err := megatron.ChainOptimizers(c.Checkpoint, (&TargetFormat{}).spec())
 	c.recordRenames(renamed)
 	return err
 }
@@ -158,19 +158,19 @@ func (c *Checkpoint) joinOptimizers(to string) error {
 func (c *Checkpoint) prepareForMegatron(to string, o *optim.Optimizer) (notes []string, err error) {
 	another := o != nil && o.Source != optim.Megatron
 	if another {
-		optim.Drop(c.Checkpoint)
+		optim.DropGroups(c.Checkpoint)
 		c.stripModelPrefix(o)
 		if err := c.Finish(); err != nil {
 			return nil, err
 		}
 	}
-	renamed, err := megatron.Fold(c.Checkpoint)
+	renamed, err := megatron.FoldOptimizer(c.Checkpoint)
 	if err != nil || !another {
 		c.recordRenames(renamed)
 		return nil, err
 	}
 	c.recordRenames(renamed)
-	note, err := megatron.Regroup(c.Checkpoint, o.Values(), to != "torch_dist")
+	note, err := megatron.RegroupOptimizer(c.Checkpoint, o.ValuesByParam(), to != "torch_dist")
 	return []string{note}, err
 }
 

@@ -157,7 +157,7 @@ func TestMegatronScale(t *testing.T) {
 		}
 		for _, name := range names {
 			i := slices.IndexFunc(src.Tensors, func(x format.Tensor) bool { return x.Name == name })
-			if i < 0 || !bytes.Equal(formattest.Bytes(t, src.Files, &src.Tensors[i]),
+			if i < 0 || !bytes.Equal(formattest.ReadTensor(t, src.Files, &src.Tensors[i]),
 				[]byte{0, 0, 0x40, 0x41}) {
 				t.Errorf("%s: no %s", mesh, name)
 			}
@@ -215,7 +215,7 @@ func TestMegatronDistributed(t *testing.T) {
 	}
 	top := t.TempDir()
 	if err := os.CopyFS(top,
-		formattest.Write(t, out, c,
+		formattest.WriteOutput(t, out, c,
 			format.NewFiles(fstest.MapFS{"zeros": {Data: make([]byte, 1<<16)}}))); err != nil {
 		t.Fatal(err)
 	}

@@ -139,7 +139,7 @@ func (t *transfer) run(ctx context.Context) (*Report, error) {
 			t.tensors = append(t.tensors,
 				manifest.Tensor{Name: x.Name, DType: x.DType, Shape: x.Shape, Sum: result.Sums[i]})
 		}
-		r.State = (&manifest.Manifest{Tensors: t.tensors}).State(t.key)
+		r.State = (&manifest.Manifest{Tensors: t.tensors}).StateSum(t.key)
 		return r, nil
 	}
 }

@@ -21,8 +21,8 @@ type ModelFacts struct {
 	Vocabulary int        // rows of the vocabulary; 0 = not given
 }
 
-// decoderTypes are the model types whose layers have the names of layout.MegatronCore and compute
-// with the same numbers.
+// decoderTypes are the model types whose layers have the names of layout.MegatronCoreStores and
+// compute with the same numbers.
 var decoderTypes = []string{"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral"}
 
 // Config reads the Hugging Face configuration that lies beside the tensors of a checkpoint, or in
@@ -38,8 +38,8 @@ func (c *Checkpoint) Config() (hf.Config, error) {
 }
 
 // ToHuggingFace gives the tensors of a Megatron model their Hugging Face names, and splits the
-// tensors that Megatron joins (megatron.Logical). It fails when the checkpoint holds no such model.
-// dropped is the number of tensors that it leaves out because they belong to no model.
+// tensors that Megatron joins (megatron.ToHuggingFace). It fails when the checkpoint holds no such
+// model. dropped is the number of tensors that it leaves out because they belong to no model.
 func (c *Checkpoint) ToHuggingFace(facts ModelFacts) (dropped int, err error) {
 	if facts.Config == nil {
 		config, err := c.Config()
@@ -52,11 +52,11 @@ func (c *Checkpoint) ToHuggingFace(facts ModelFacts) (dropped int, err error) {
 		return 0, fmt.Errorf("%s: by its %s the model is a %s, and shoal has the names of %s",
 			c.path, hf.ConfigName, t, strings.Join(decoderTypes, ", "))
 	}
-	m, err := facts.megatronModel(megatron.Tell(c.Checkpoint))
+	m, err := facts.megatronModel(megatron.ModelOf(c.Checkpoint))
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", c.path, err)
 	}
-	whole, dropped, err := megatron.Logical(c.Checkpoint, m)
+	whole, dropped, err := megatron.ToHuggingFace(c.Checkpoint, m)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", c.path, err)
 	}

@@ -227,7 +227,7 @@ func (f *TargetFormat) spec() *layout.Spec {
 func outputFolders(lay func(*Checkpoint, TargetFormat) (*format.Output, error)) func(*Checkpoint,
 	TargetFormat) (*format.Output, error) {
 	return func(c *Checkpoint, f TargetFormat) (*format.Output, error) {
-		renamed, err := megatron.Chain(c.Checkpoint, f.spec())
+		renamed, err := megatron.ChainOptimizers(c.Checkpoint, f.spec())
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.path, err)
 		}
@@ -271,7 +271,7 @@ func zeroRanks(c *Checkpoint, f TargetFormat) (int, error) {
 	}
 	m, err := layout.ParseMesh(f.Spec.Mesh)
 	if err == nil {
-		err = m.Within("dp")
+		err = m.CheckAxes("dp")
 	}
 	var own *layout.Spec
 	if err == nil {

@@ -40,7 +40,7 @@ func (c *Checkpoint) Prove(ctx context.Context, workers int) ([]format.Fault, er
 				return err
 			}
 			if k, size := x.proof.FirstDifference(main, model), x.proof.Model.DType.Size(); k >= 0 {
-				f := x.proof.Fault(x.from+k, main[4*k:4*k+4], model[size*k:size*k+size])
+				f := x.proof.FaultAt(x.from+k, main[4*k:4*k+4], model[size*k:size*k+size])
 				found[i] = &f
 			}
 			return nil

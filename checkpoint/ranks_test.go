@@ -39,13 +39,13 @@ func FuzzRanks(f *testing.F) {
 		for name, data := range files {
 			dir[name] = &fstest.MapFile{Data: data}
 		}
-		if !formattest.Sound(dir, ranks.Read) {
+		if !formattest.IsSound(dir, ranks.Read) {
 			f.Fatal("the seed is not sound")
 		}
 		f.Add(files[ranks.LayoutName], files[first], files[second])
 	}
 	f.Fuzz(func(t *testing.T, text, one, two []byte) {
-		formattest.Sound(fstest.MapFS{ranks.LayoutName: {Data: text},
+		formattest.IsSound(fstest.MapFS{ranks.LayoutName: {Data: text},
 			first: {Data: bytes.Clone(one)}, second: {Data: two}}, ranks.Read)
 	})
 }

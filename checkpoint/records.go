@@ -57,10 +57,10 @@ func (c *Checkpoint) compareRecords(ctx context.Context, workers int, used spans
 	files := c.newReaderOf(c.archiveFiles())
 	records, err := c.listRecords(ctx, workers, files, used, found.unread)
 	records = slices.DeleteFunc(records, func(r format.Record) bool {
-		if r.WithoutSum() {
+		if r.LacksSum() {
 			found.WithoutChecksum++
 		}
-		return r.WithoutSum()
+		return r.LacksSum()
 	})
 	sums, failed := sumRecords(ctx, workers, files, records, found.unread)
 	for i := range records {
@@ -70,7 +70,8 @@ func (c *Checkpoint) compareRecords(ctx context.Context, workers int, used spans
 		}
 		found.Compared++
 		if sums[i] != r.Sum {
-			found.Faults = append(found.Faults, r.Fault(sums[i], c.tensorsIn(r.File, r.From, r.To)))
+			found.Faults = append(found.Faults,
+				r.SumFault(sums[i], c.tensorsIn(r.File, r.From, r.To)))
 		}
 	}
 	return found, errors.Join(err, failed, files.Close())

@@ -43,7 +43,8 @@ func (c *Checkpoint) checkReplicas(ctx context.Context, workers int) error {
 				n := box.Elements() * t.DType.Size()
 				x, y = slices.Grow(x[:0], n)[:n], slices.Grow(y[:0], n)[:n]
 				read := func(b []byte, at int64) error { return r.readBytes(p.File, b, at) }
-				err := boxes.Read(read, p.Offset, t.DType.Size(), box, p.View(), x, box.Packed(0))
+				err := boxes.ReadBox(read, p.Offset, t.DType.Size(), box, p.View(), x,
+					box.Packed(0))
 				if err = errors.Join(err, r.readBox(t, box, y)); err == nil && !bytes.Equal(x, y) {
 					first := slices.IndexFunc(t.Pieces, func(q format.Piece) bool {
 						return q.Box.Overlaps(box)

@@ -251,17 +251,17 @@ func (x *chunk) fingerprint(t *format.Tensor, key *digest.Key, read func([]byte,
 	if size == 0 { // one packed piece
 		buffer = slices.Grow(buffer[:0], x.to-x.from)[:x.to-x.from]
 		err := read(buffer, x.piece.Offset+int64(x.from))
-		return buffer, key.Run(x.from, buffer), err
+		return buffer, key.RunSum(x.from, buffer), err
 	}
 	var sum digest.Sum
 	for _, box := range x.piece.Box.Range(x.from, x.to) {
 		n := box.Elements() * size
 		buffer = slices.Grow(buffer[:0], n)[:n]
-		if err := boxes.Read(read, x.piece.Offset, size, box, x.piece.View(), buffer,
+		if err := boxes.ReadBox(read, x.piece.Offset, size, box, x.piece.View(), buffer,
 			box.Packed(0)); err != nil {
 			return buffer, sum, err
 		}
-		sum = sum.Plus(key.Box(box, t.Shape, size, buffer, box.Packed(0)))
+		sum = sum.Plus(key.BoxSum(box, t.Shape, size, buffer, box.Packed(0)))
 	}
 	return buffer, sum, nil
 }

@@ -19,6 +19,7 @@ type Fault struct {
 	What   string `json:"what"`
 }
 
+// String writes the fault as one line for people.
 func (f Fault) String() string {
 	s := fmt.Sprintf("%q", f.Name)
 	if f.Place != "" {
@@ -32,7 +33,7 @@ func (f Fault) String() string {
 
 // Check returns the defects in the structure of a checkpoint: pieces that lie outside their tensor
 // or beyond the end of their file, that overlap in the tensor or in a file, or that leave elements
-// uncovered; and values that could not be read. It reads no tensor.
+// uncovered; and values that could not be read. It opens the files, and reads no element.
 func (c *Checkpoint) Check(files *Files) (faults []Fault) {
 	for i := range c.Tensors {
 		faults = append(faults, c.Tensors[i].check(files)...)
@@ -45,6 +46,7 @@ func (c *Checkpoint) Check(files *Files) (faults []Fault) {
 	return faults
 }
 
+// check returns the defects in the structure of one tensor, as Check does.
 func (t *Tensor) check(files *Files) (faults []Fault) {
 	fault := func(p *Piece, format string, args ...any) {
 		f := Fault{Name: t.Name, Place: t.Coords.String(), What: fmt.Sprintf(format, args...)}
@@ -61,7 +63,7 @@ func (t *Tensor) check(files *Files) (faults []Fault) {
 	var boxes []tensor.Box
 	var covered int
 	for i := range len(t.Pieces) + len(t.Replicas) {
-		p := t.piece(i)
+		p := t.pieceAt(i)
 		if len(p.Box) != len(t.Shape) || !t.Shape.Box().Contains(p.Box) {
 			fault(p, "box %v lies outside shape %v", p.Box, t.Shape)
 			return faults
@@ -112,8 +114,8 @@ func (t *Tensor) sharedBytes() (a, b *Piece) {
 	return nil, nil
 }
 
-// piece returns the i-th of the pieces and, after them, the replicas.
-func (t *Tensor) piece(i int) *Piece {
+// pieceAt returns the i-th of the pieces and, after them, the replicas.
+func (t *Tensor) pieceAt(i int) *Piece {
 	if i < len(t.Pieces) {
 		return &t.Pieces[i]
 	}

@@ -157,7 +157,7 @@ type Value struct {
 // Tensors are never Unread.
 type Unread struct{ Why error }
 
-// Value returns the value at a path.
+// Value returns the value at a path; false if there is none. It needs the order that Finish makes.
 func (c *Checkpoint) Value(path string) (any, bool) {
 	i, ok := slices.BinarySearchFunc(c.Values, path, func(v Value, path string) int {
 		return strings.Compare(v.Path, path)

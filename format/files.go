@@ -33,11 +33,12 @@ func NewFiles(fsys fs.FS) *Files {
 	return &Files{fsys: fsys, open: map[string]*File{}, archives: map[archiveID]Archive{}}
 }
 
-// FS returns the folder.
+// FS returns the folder that NewFiles was given.
 func (f *Files) FS() fs.FS { return f.fsys }
 
-// Open opens a file. It fails for anything but a regular file: a pipe would block the reader for
-// ever.
+// Open opens a file, or returns the one that is open. It stays open for later calls: callers do not
+// close it, and do not use it after they have opened others, because Open closes all when too many
+// are open. It fails for anything but a regular file: a pipe would block the reader for ever.
 func (f *Files) Open(name string) (*File, error) {
 	f.last = name
 	if open := f.open[name]; open != nil {
@@ -89,7 +90,7 @@ func (f *File) ReadFull(b []byte, at int64) error {
 	return fmt.Errorf("%s, byte %d: %d bytes are due, %d are there: %w", f.Name, at, len(b), n, err)
 }
 
-// ReadAll reads a whole file. It fails when the file has more than most bytes.
+// ReadAll reads a whole file into new memory. It fails when the file has more than most bytes.
 func (f *Files) ReadAll(name string, most int64) ([]byte, error) {
 	file, err := f.Open(name)
 	if err != nil {

@@ -51,14 +51,15 @@ func CutBlocks(parts []Part, ranks, dim, blocks int) (Cut, error) {
 	return c, nil
 }
 
-// JoinParts joins the parts of a tensor. Of several parts of one rank the first counts, and the
-// others are replicas. It fails when a rank has no part, or the parts do not match the cut.
+// JoinParts returns the tensor that is joined from its parts, which it leaves as they are. Of
+// several parts of one rank the first counts, and the others are replicas. It fails when a rank has
+// no part, or the parts do not match the cut.
 func JoinParts(parts []Part, c Cut) (Tensor, error) {
 	whole, err := emptyLike(parts)
 	if err != nil {
 		return whole, err
 	}
-	starts, size, err := c.starts()
+	starts, size, err := c.partStarts()
 	if err != nil {
 		return whole, err
 	}
@@ -78,7 +79,8 @@ func JoinParts(parts []Part, c Cut) (Tensor, error) {
 		if p.DType != whole.DType {
 			return whole, fmt.Errorf("one rank has %v, another %v", whole.DType, p.DType)
 		}
-		pieces, replicas := c.placePieces(p, p.Pieces, starts), c.placePieces(p, p.Replicas, starts)
+		pieces, replicas := c.piecesInWhole(p, p.Pieces, starts),
+			c.piecesInWhole(p, p.Replicas, starts)
 		if seen[p.Rank] {
 			pieces, replicas = nil, slices.Concat(pieces, replicas)
 		}
@@ -93,8 +95,8 @@ func JoinParts(parts []Part, c Cut) (Tensor, error) {
 	return whole, nil
 }
 
-// JoinReplicas makes one tensor of equal ones of several ranks: the first, of which the others are
-// replicas.
+// JoinReplicas returns one tensor for equal ones of several ranks: the first, of which the others
+// are replicas.
 func JoinReplicas(parts []Part) (Tensor, error) {
 	whole, err := emptyLike(parts)
 	if err != nil {
@@ -129,9 +131,9 @@ func emptyLike(parts []Part) (Tensor, error) {
 	return whole, nil
 }
 
-// starts returns where in the whole tensor each rank's part of each block begins, and the size of
-// the whole dimension.
-func (c Cut) starts() (starts [][]int, size int, err error) {
+// partStarts returns where in the whole tensor each rank's part of each block begins, and the size
+// of the whole dimension.
+func (c Cut) partStarts() (starts [][]int, size int, err error) {
 	if len(c.Widths) == 0 || len(c.Widths[0]) == 0 {
 		return nil, 0, errors.New("a cut without ranks")
 	}
@@ -169,24 +171,24 @@ func (c Cut) checkPart(p Part, whole tensor.Shape) error {
 	return nil
 }
 
-// placePieces moves the pieces of a part to their positions in the whole tensor. With several
-// blocks, pieces are split.
-func (c Cut) placePieces(p Part, pieces []Piece, starts [][]int) (list []Piece) {
+// piecesInWhole returns the pieces of a part at their positions in the whole tensor. starts is what
+// partStarts returns. With several blocks, pieces are split.
+func (c Cut) piecesInWhole(p Part, pieces []Piece, starts [][]int) (list []Piece) {
 	from := 0
 	for b, widths := range c.Widths {
 		n := widths[p.Rank]
 		own, becomes := p.Shape.Box(), p.Shape.Box()
 		own[c.Dim] = tensor.Span{From: from, To: from + n}
 		becomes[c.Dim] = tensor.Span{From: starts[b][p.Rank], To: starts[b][p.Rank] + n}
-		list = append(list, Restrict(p.DType, pieces, own, becomes)...)
+		list = append(list, RestrictPieces(p.DType, pieces, own, becomes)...)
 		from += n
 	}
 	return list
 }
 
-// Restrict returns the part of the pieces that lies in box, moved to the box becomes of another
-// tensor. Elements have whole bytes.
-func Restrict(d tensor.DType, pieces []Piece, box, becomes tensor.Box) (list []Piece) {
+// RestrictPieces returns the part of the pieces that lies in box, moved to the box becomes of
+// another tensor. Elements have whole bytes.
+func RestrictPieces(d tensor.DType, pieces []Piece, box, becomes tensor.Box) (list []Piece) {
 	for i := range pieces {
 		p := &pieces[i]
 		if !p.Box.Overlaps(box) {
@@ -204,12 +206,12 @@ func Restrict(d tensor.DType, pieces []Piece, box, becomes tensor.Box) (list []P
 	return list
 }
 
-// Crop keeps the first n indices of a dimension that has at least as many. Elements have whole
-// bytes.
+// Crop shortens the tensor to the first n indices of a dimension, which has at least as many.
+// Elements have whole bytes.
 func (t *Tensor) Crop(dim, n int) {
 	t.Shape = slices.Clone(t.Shape)
 	t.Shape[dim] = n
 	box := t.Shape.Box()
-	t.Pieces, t.Replicas = Restrict(t.DType, t.Pieces, box, box),
-		Restrict(t.DType, t.Replicas, box, box)
+	t.Pieces, t.Replicas = RestrictPieces(t.DType, t.Pieces, box, box),
+		RestrictPieces(t.DType, t.Replicas, box, box)
 }

@@ -38,15 +38,15 @@ func (o Origin) Text() (string, error) {
 	return strings.TrimSuffix(text.String(), "\n"), err
 }
 
-// OfJob reports whether the metadata of a file says that a worker of a running job wrote it.
-func OfJob(metadata map[string]string) bool {
+// IsOfJob reports whether the metadata of a file says that a worker of a running job wrote it.
+func IsOfJob(metadata map[string]string) bool {
 	var is struct{ Own json.RawMessage }
 	return json.Unmarshal([]byte(metadata[OriginKey]), &is) == nil && is.Own != nil
 }
 
-// OriginOf reads the origin from the metadata of a file; nil if there is none, or only the rank and
-// own state that older shards of running jobs have.
-func OriginOf(metadata map[string]string) (*Origin, error) {
+// ParseOrigin reads the origin from the metadata of a file; nil if there is none, or only the rank
+// and own state that older shards of running jobs have.
+func ParseOrigin(metadata map[string]string) (*Origin, error) {
 	text, ok := metadata[OriginKey]
 	if !ok {
 		return nil, nil

@@ -25,12 +25,12 @@ func Round(d tensor.DType, dst, src []byte) {
 	case tensor.BF16:
 		for i := range len(src) / 4 {
 			binary.LittleEndian.PutUint16(dst[2*i:],
-				uint16(tensor.BFloat16From(number(tensor.F32, src[4*i:]))))
+				uint16(tensor.BFloat16From(elementValue(tensor.F32, src[4*i:]))))
 		}
 	case tensor.F16:
 		for i := range len(src) / 4 {
 			binary.LittleEndian.PutUint16(dst[2*i:],
-				uint16(tensor.Float16From(number(tensor.F32, src[4*i:]))))
+				uint16(tensor.Float16From(elementValue(tensor.F32, src[4*i:]))))
 		}
 	case tensor.F32:
 		copy(dst, src)
@@ -61,13 +61,14 @@ func (p *Proof) FirstDifference(main, model []byte) int {
 	return -1
 }
 
+// isNaN reports whether an element of a type that CanRound accepts is no number.
 func isNaN(d tensor.DType, b []byte) bool {
-	f := number(d, b)
+	f := elementValue(d, b)
 	return f != f
 }
 
-// number returns an element of a type that CanRound accepts.
-func number(d tensor.DType, b []byte) float32 {
+// elementValue returns the value of an element of a type that CanRound accepts.
+func elementValue(d tensor.DType, b []byte) float32 {
 	switch d {
 	case tensor.BF16:
 		return tensor.BFloat16(binary.LittleEndian.Uint16(b)).Float32()
@@ -77,9 +78,9 @@ func number(d tensor.DType, b []byte) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(b))
 }
 
-// Fault describes element n, in row-major order, that does not fit. main and model are its bytes in
-// both tensors.
-func (p *Proof) Fault(n int, main, model []byte) Fault {
+// FaultAt describes element n, in row-major order, that does not fit. main and model are its bytes
+// in both tensors.
+func (p *Proof) FaultAt(n int, main, model []byte) Fault {
 	file, at := p.Main.Locate(n)
 	other, to := p.Model.Locate(n)
 	index := make([]int, len(p.Main.Shape))
@@ -93,8 +94,9 @@ func (p *Proof) Fault(n int, main, model []byte) Fault {
 			"element %v is %v, which is %v in %v, and %q has %v there (%s, byte %d): the "+
 				"optimizer "+
 				"is of other parameters, or one of both is damaged",
-			tensor.Shape(index), number(tensor.F32, main), number(p.Model.DType, rounded),
-			p.Model.DType, p.Model.Name, number(p.Model.DType, model), other, to)}
+			tensor.Shape(index), elementValue(tensor.F32, main),
+			elementValue(p.Model.DType, rounded),
+			p.Model.DType, p.Model.Name, elementValue(p.Model.DType, model), other, to)}
 }
 
 // Locate returns the file and the offset of element n in row-major order; "" when it is in no

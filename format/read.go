@@ -7,7 +7,7 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Read fills dst, of t.Bytes(), with the elements of the tensor, packed row-major.
+// Read fills dst, of t.Bytes(), with the elements of the tensor from its files, packed row-major.
 func (f *Files) Read(t *Tensor, dst []byte) error {
 	if int64(len(dst)) != t.Bytes() {
 		return fmt.Errorf("tensor %q has %d bytes, the memory for it %d", t.Name, t.Bytes(),
@@ -20,7 +20,7 @@ func (f *Files) Read(t *Tensor, dst []byte) error {
 		}
 		file, err := f.Open(p.File)
 		if err == nil {
-			err = file.piece(t, p, dst)
+			err = file.readPiece(t, p, dst)
 		}
 		if err != nil {
 			return fmt.Errorf("tensor %q, box %v: %w", t.Name, p.Box, err)
@@ -29,13 +29,14 @@ func (f *Files) Read(t *Tensor, dst []byte) error {
 	return nil
 }
 
-// piece copies a box from the file to its position in a packed row-major tensor.
-func (f *File) piece(t *Tensor, p *Piece, dst []byte) error {
+// readPiece copies the elements of a piece from the file to their positions in dst, which is the
+// tensor, packed row-major.
+func (f *File) readPiece(t *Tensor, p *Piece, dst []byte) error {
 	size := t.DType.Size()
 	if size == 0 { // elements share bytes: readers make one packed piece of such a tensor
 		return f.ReadFull(dst, p.Offset)
 	}
-	return boxes.Read(f.ReadFull, p.Offset, size, p.Box, p.View(), dst, t.Shape.View())
+	return boxes.ReadBox(f.ReadFull, p.Offset, size, p.Box, p.View(), dst, t.Shape.View())
 }
 
 // ReadRange fills dst with the row-major elements [from, to) of the tensor. They have whole bytes.
@@ -49,7 +50,7 @@ func (f *Files) ReadRange(t *Tensor, from, to int, dst []byte) error {
 	}, from, to, dst)
 }
 
-// ReadRange is Files.ReadRange with a function that fills b from an offset of a named file.
+// ReadRange is Files.ReadRange with a function that fills b from an offset of the file of a name.
 func (t *Tensor) ReadRange(read func(name string, b []byte, at int64) error, from, to int,
 	dst []byte) error {
 	for _, box := range t.Shape.Box().Range(from, to) {
@@ -62,7 +63,8 @@ func (t *Tensor) ReadRange(read func(name string, b []byte, at int64) error, fro
 	return nil
 }
 
-// ReadBox fills dst with a box of the tensor, packed row-major. The elements have whole bytes.
+// ReadBox fills dst with the elements of a box of the tensor, packed row-major. read fills b from
+// an offset of the file of a name. The elements have whole bytes.
 func (t *Tensor) ReadBox(read func(name string, b []byte, at int64) error, box tensor.Box,
 	dst []byte) error {
 	for i := range t.Pieces {
@@ -71,7 +73,7 @@ func (t *Tensor) ReadBox(read func(name string, b []byte, at int64) error, box t
 			continue
 		}
 		file := func(b []byte, at int64) error { return read(p.File, b, at) }
-		if err := boxes.Read(file, p.Offset, t.DType.Size(), p.Box.Intersect(box), p.View(), dst,
+		if err := boxes.ReadBox(file, p.Offset, t.DType.Size(), p.Box.Intersect(box), p.View(), dst,
 			box.Packed(0)); err != nil {
 			return fmt.Errorf("tensor %q, box %v: %w", t.Name, box, err)
 		}

@@ -16,9 +16,9 @@ type Record struct {
 	Sum      uint32 // CRC-32 (IEEE); 0 = no checksum
 }
 
-// WithoutSum reports whether the record has bytes and no checksum, so that damage to it cannot be
+// LacksSum reports whether the record has bytes and no checksum, so that damage to it cannot be
 // seen.
-func (r *Record) WithoutSum() bool { return r.Sum == 0 && r.From < r.To }
+func (r *Record) LacksSum() bool { return r.Sum == 0 && r.From < r.To }
 
 // An Archive is a range of a file that consists of records.
 type Archive struct {
@@ -44,8 +44,9 @@ func (f *Files) Archives() []Archive {
 	})
 }
 
-// Fault says that the record has another checksum, and which tensors have elements there.
-func (r *Record) Fault(sum uint32, tensors []string) Fault {
+// SumFault says that the record has another checksum, which is sum, and which tensors have elements
+// there.
+func (r *Record) SumFault(sum uint32, tensors []string) Fault {
 	f := Fault{Name: r.Name, File: r.File, Offset: r.From}
 	f.What = fmt.Sprintf(
 		"the record %q, bytes %d to %d, is damaged: its checksum is %08x, and the file says %08x",

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// Unrecognized explains the file that was opened last, if it is something that often lies where a
-// checkpoint should be: an empty file, zeros, a Git LFS pointer, or the error page of a server.
-// Readers that fail ask it, because their own errors would describe only the symptom. It returns
-// nil if the file can belong to a checkpoint.
-func (f *Files) Unrecognized() error {
+// ExplainLast reads the beginning of the file that was opened last, and says what it is, if it is
+// something that often lies where a checkpoint should be: an empty file, zeros, a Git LFS pointer,
+// or the error page of a server. Readers that fail ask it, because their own errors would describe
+// only the symptom. It returns nil if the file can belong to a checkpoint.
+func (f *Files) ExplainLast() error {
 	file := f.open[f.last]
 	if file == nil {
 		return nil

@@ -20,7 +20,7 @@ func TestArrangeForACheckpoint(t *testing.T) {
 		said.Tensors = append(said.Tensors,
 			statereshape.Tensor{Name: fmt.Sprint("layers.", l), DType: "f32", Shape: []int{4}})
 	}
-	state, err := statereshape.New(&said)
+	state, err := statereshape.NewState(&said)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestArrangeForACheckpoint(t *testing.T) {
 // The plan that the head arranges is the one that is prepared and executed, whatever people ask
 // meanwhile. Who executes it has agreed on the workers of all ranks.
 func TestAPlanIsMadeOnce(t *testing.T) {
-	state, err := statereshape.New(&statereshape.Statement{Mesh: "dp=2",
+	state, err := statereshape.NewState(&statereshape.Statement{Mesh: "dp=2",
 		Layout:  `{"shoal": "layout/1", "mesh": "dp=1", "rules": [{"match": "w", "place": ""}]}`,
 		Tensors: []statereshape.Tensor{{Name: "w", DType: "f32", Shape: []int{4}}}})
 	if err != nil {

@@ -71,7 +71,7 @@ func turns(moves []collective.Move, sites collective.Sites) [][]collective.Turn 
 		return nil
 	}
 	list := make([][]collective.Turn, sites.N)
-	for _, s := range plan.OnePort(elements) {
+	for _, s := range plan.ScheduleOnePort(elements) {
 		list[s.From] = append(list[s.From], collective.Turn{To: s.To, N: s.Bytes})
 	}
 	return list

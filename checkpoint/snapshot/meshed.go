@@ -106,7 +106,7 @@ func (p *Part) fingerprint(ctx context.Context, r *receipt) error {
 				stored := &p.meshShare.share.Tensors[i]
 				for _, piece := range stored.Pieces {
 					t := &p.meshShare.Layout.Tensors[piece.Tensor]
-					sum := key.Box(piece.Box, t.Shape, t.DType.Size(), p.Body[stored.At:],
+					sum := key.BoxSum(piece.Box, t.Shape, t.DType.Size(), p.Body[stored.At:],
 						piece.View)
 					mu.Lock()
 					sums[piece.Tensor] = sums[piece.Tensor].Plus(sum)
@@ -164,7 +164,7 @@ func (s *Sealed) planReads(l *layout.Layout, rank int, memory func(name string) 
 			}
 		}
 	}
-	for _, local := range l.Rank(rank) {
+	for _, local := range l.RankLocals(rank) {
 		for _, p := range local.Pieces {
 			t := &l.Tensors[p.Tensor]
 			x := has[t.Name]

@@ -29,7 +29,7 @@ func expectedMemory(spec *layout.Spec, tensors []layout.Tensor,
 	l *layout.Layout) (list []map[string][]byte) {
 	for rank, arrays := range layouttest.Expect(spec, tensors) {
 		list = append(list, map[string][]byte{})
-		for _, x := range l.Rank(rank) {
+		for _, x := range l.RankLocals(rank) {
 			b := []byte{}
 			for _, e := range arrays[x.Name].Data {
 				b = append(b, e.Bytes(x.DType.Size())...)
@@ -198,7 +198,7 @@ func TestReplicasShareOut(t *testing.T) {
 		if want := 2*40 + 8*((rank+1)%2); share.Bytes != want {
 			t.Errorf("rank %d writes %d bytes, want %d: %v", rank, share.Bytes, want, share.Tensors)
 		}
-		marks := ranks.Marks(l, rank)
+		marks := ranks.ShareMarks(l, rank)
 		if set := bits.OnesCount8(marks[0]); len(marks) != 1 || set != len(share.Tensors) {
 			t.Errorf("rank %d has the marks %08b for %d tensors", rank, marks, len(share.Tensors))
 		}

@@ -230,7 +230,7 @@ func (f *file) addFingerprints(first, last int) {
 	for i, r := range f.runs {
 		n := r.To - r.From
 		if a, b := max(first, at), min(last, at+n); a < b {
-			sum := f.key.Run(r.From+a-at, f.body[a:b])
+			sum := f.key.RunSum(r.From+a-at, f.body[a:b])
 			f.mu.Lock()
 			f.sums[i] = f.sums[i].Plus(sum)
 			f.mu.Unlock()

@@ -54,7 +54,7 @@ func writeObjects(t testing.TB, dir string) error {
 			return err
 		}
 		if err := os.WriteFile(filepath.Join(dir, name),
-			formattest.WritePadded(t, o, nil, nil)[name].Data, 0o666); err != nil {
+			formattest.WritePaddedOutput(t, o, nil, nil)[name].Data, 0o666); err != nil {
 			return err
 		}
 	}

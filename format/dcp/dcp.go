@@ -63,12 +63,12 @@ type reader struct {
 // rankFile matches the files of a rank.
 var rankFile = regexp.MustCompile(`^__(\d{1,9})_\d+\.distcp$`)
 
-// key is the key of an item: its name, and the offset of a chunk as text, "" if the item is not a
-// tensor.
-func key(name, offset string) string { return name + "\x00" + offset }
+// itemKey returns the key of an item: its name, and the offset of a chunk as text, "" if the item
+// is not a tensor.
+func itemKey(name, offset string) string { return name + "\x00" + offset }
 
-// Read reads a folder. The pickles of items that are not tensors may mention the globals in
-// known, besides those of torch.
+// Read reads a folder, but for the elements of tensors. The pickles of items that are not tensors
+// may mention the globals in known, besides those of torch.
 func Read(files *format.Files, known pickle.Globals) (*format.Checkpoint, error) {
 	r := &reader{Checkpoint: format.Checkpoint{Format: "torch DCP"}, files: files,
 		items: map[string]location{}, first: map[string]int{}, extraGlobals: known}
@@ -78,18 +78,19 @@ func Read(files *format.Files, known pickle.Globals) (*format.Checkpoint, error)
 	}
 	root, err := pickle.Load(text,
 		pickle.Options{File: MetadataName, Globals: globals,
-			Memory: pickle.Bound(text, pickle.PerByte, maxMetadataMemory)})
+			Memory: pickle.MemoryBound(text, pickle.PerByte, maxMetadataMemory)})
 	if err != nil {
 		return nil, err
 	}
-	if err := r.metadata(root); err != nil {
+	if err := r.addItems(root); err != nil {
 		return nil, fmt.Errorf("DCP: %s: %w", MetadataName, err)
 	}
 	return &r.Checkpoint, r.Finish()
 }
 
-// metadata reads what .metadata says: where each item lies, and then the items.
-func (r *reader) metadata(root any) error {
+// addItems reads what .metadata says: where each item lies, and then the items, which it adds to
+// the checkpoint.
+func (r *reader) addItems(root any) error {
 	tensors, err := pickle.Get[*pickle.Dict](root, "state_dict_metadata")
 	if err != nil {
 		return err
@@ -99,7 +100,7 @@ func (r *reader) metadata(root any) error {
 		return err
 	}
 	for _, item := range items.Items {
-		if err := r.item(item); err != nil {
+		if err := r.recordItem(item); err != nil {
 			return fmt.Errorf("storage_data: %w", err)
 		}
 	}
@@ -110,9 +111,9 @@ func (r *reader) metadata(root any) error {
 		}
 		switch o, _ := item.Value.(*pickle.Object); {
 		case o != nil && o.Class.Name == "TensorStorageMetadata":
-			err = r.tensor(name, o)
+			err = r.addTensor(name, o)
 		case o != nil && o.Class.Name == "BytesStorageMetadata":
-			err = r.value(name)
+			err = r.addValue(name)
 		default:
 			err = fmt.Errorf("%s is neither tensor nor bytes", pickle.KindWithArticle(item.Value))
 		}
@@ -127,8 +128,8 @@ func (r *reader) metadata(root any) error {
 	return nil
 }
 
-// item reads one entry of storage_data: its name, and where it lies.
-func (r *reader) item(item pickle.Item) error {
+// recordItem records an entry of storage_data: where the item lies, and which rank has written it.
+func (r *reader) recordItem(item pickle.Item) error {
 	name, err := pickle.Get[string](item.Key, "fqn")
 	if err != nil {
 		return err
@@ -160,7 +161,7 @@ func (r *reader) item(item pickle.Item) error {
 		return fmt.Errorf("%q lies in %q at %d with %d bytes, which is no place in the folder",
 			name, s.file, s.offset, s.length)
 	}
-	r.items[key(name, at)] = s
+	r.items[itemKey(name, at)] = s
 	if m := rankFile.FindStringSubmatch(s.file); m != nil {
 		n, _ := strconv.Atoi(m[1])
 		if lowest, seen := r.first[name]; !seen || n < lowest {
@@ -170,8 +171,9 @@ func (r *reader) item(item pickle.Item) error {
 	return nil
 }
 
-// tensor reads an entry of state_dict_metadata that is a tensor, and the header of each chunk.
-func (r *reader) tensor(name string, o *pickle.Object) error {
+// addTensor adds to the checkpoint an entry of state_dict_metadata that is a tensor. It reads the
+// header of each chunk.
+func (r *reader) addTensor(name string, o *pickle.Object) error {
 	t := format.Tensor{Name: name}
 	properties, err := pickle.Get[*pickle.Object](o, "properties")
 	if err != nil {
@@ -181,7 +183,7 @@ func (r *reader) tensor(name string, o *pickle.Object) error {
 	if !ok || len(state) == 0 {
 		return errors.New("its properties are of a version of torch that shoal does not know")
 	}
-	if t.DType, err = torchzip.DType(state[0]); err != nil {
+	if t.DType, err = torchzip.ParseDType(state[0]); err != nil {
 		return err
 	}
 	size, err := pickle.Get[any](o, "size")
@@ -196,7 +198,7 @@ func (r *reader) tensor(name string, o *pickle.Object) error {
 		return err
 	}
 	for _, c := range chunks.Items {
-		p, err := r.chunk(&t, c)
+		p, err := r.readChunk(&t, c)
 		if err != nil {
 			return err
 		}
@@ -206,8 +208,8 @@ func (r *reader) tensor(name string, o *pickle.Object) error {
 	return nil
 }
 
-// chunk reads one chunk of a tensor, and checks that the file has it.
-func (r *reader) chunk(t *format.Tensor, c any) (format.Piece, error) {
+// readChunk returns one chunk of a tensor as a piece of it, and checks that the file has it.
+func (r *reader) readChunk(t *format.Tensor, c any) (format.Piece, error) {
 	var none format.Piece
 	offset, err := pickle.Get[any](c, "offsets")
 	if err != nil {
@@ -236,7 +238,7 @@ func (r *reader) chunk(t *format.Tensor, c any) (format.Piece, error) {
 			return none, fmt.Errorf("the chunk %v lies outside shape %v", box, t.Shape)
 		}
 	}
-	f, err := r.open(key(t.Name, fmt.Sprint(at)))
+	f, err := r.openItem(itemKey(t.Name, fmt.Sprint(at)))
 	if err != nil {
 		return none, fmt.Errorf("the chunk %v: %w", box, err)
 	}
@@ -249,8 +251,8 @@ func (r *reader) chunk(t *format.Tensor, c any) (format.Piece, error) {
 	return p, nil
 }
 
-// open opens what torch.save wrote for an item.
-func (r *reader) open(key string) (*torchzip.File, error) {
+// openItem opens what torch.save wrote for an item.
+func (r *reader) openItem(key string) (*torchzip.File, error) {
 	s, ok := r.items[key]
 	if !ok {
 		return nil, fmt.Errorf("%s does not say where it lies", MetadataName)
@@ -267,9 +269,9 @@ func (r *reader) open(key string) (*torchzip.File, error) {
 	return torchzip.OpenAt(r.files, s.file, s.offset, s.length, r.extraGlobals)
 }
 
-// value reads an item that is not a tensor. torch.save wrote it too.
-func (r *reader) value(name string) error {
-	f, err := r.open(key(name, ""))
+// addValue adds to the checkpoint an item that is not a tensor. torch.save wrote it too.
+func (r *reader) addValue(name string) error {
+	f, err := r.openItem(itemKey(name, ""))
 	var unknown *pickle.UnknownGlobal
 	switch {
 	case errors.As(err, &unknown):

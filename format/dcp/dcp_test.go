@@ -40,7 +40,7 @@ func readAlone(files *format.Files) (*format.Checkpoint, error) { return dcp.Rea
 
 func TestDamage(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/dcp.zip")
-	formattest.Damage(t, dir, readAlone, func(string) bool { return true })
+	formattest.CheckDamage(t, dir, readAlone, func(string) bool { return true })
 }
 
 func TestRefuses(t *testing.T) {
@@ -99,6 +99,6 @@ func FuzzMetadata(f *testing.F) {
 	f.Fuzz(func(t *testing.T, metadata []byte) {
 		changed := maps.Clone(dir)
 		changed[dcp.MetadataName] = &fstest.MapFile{Data: metadata}
-		formattest.Sound(changed, readAlone)
+		formattest.IsSound(changed, readAlone)
 	})
 }

@@ -65,7 +65,7 @@ func (c Content) Layout() (*format.Output, error) {
 	for i, shards := range c.Ranks {
 		file := fmt.Sprintf("__%d_0.distcp", i)
 		for _, s := range shards {
-			if err := l.shard(file, s); err != nil {
+			if err := l.addShard(file, s); err != nil {
 				return nil, fmt.Errorf("DCP: tensor %q: %w", s.Name, err)
 			}
 		}
@@ -78,7 +78,7 @@ func (c Content) Layout() (*format.Output, error) {
 			l.Files = append(l.Files, format.OutputFile{Name: file, Size: l.sizes[file]})
 		}
 	}
-	text, err := l.metadata()
+	text, err := l.metadataBytes()
 	if err != nil {
 		return nil, err
 	}
@@ -87,8 +87,8 @@ func (c Content) Layout() (*format.Output, error) {
 	return l.Output, l.Finish()
 }
 
-// shard adds a shard to a file.
-func (l *layout) shard(file string, s format.Shard) error {
+// addShard lays out a shard at the end of a file.
+func (l *layout) addShard(file string, s format.Shard) error {
 	if len(s.Box) != len(s.Shape) || !s.Shape.Box().Contains(s.Box) {
 		return fmt.Errorf("box %v lies outside shape %v", s.Box, s.Shape)
 	}
@@ -106,14 +106,14 @@ func (l *layout) shard(file string, s format.Shard) error {
 			if l.chunks[name] != nil {
 				return fmt.Errorf("two tensors are to be called %q", name)
 			}
-			l.describe(name, s)
+			l.addTensorMetadata(name, s)
 		}
 	}
 	if t := &l.Tensors[i]; t.DType != s.DType || !t.Shape.Equal(s.Shape) {
 		return fmt.Errorf("a shard of %v %v, and another of %v %v", s.DType, s.Shape, t.DType,
 			t.Shape)
 	}
-	start := key(s.Name, fmt.Sprint(offsets))
+	start := itemKey(s.Name, fmt.Sprint(offsets))
 	if l.seen[start] {
 		return errors.New("two shards start at the same place")
 	}
@@ -129,56 +129,57 @@ func (l *layout) shard(file string, s format.Shard) error {
 	for _, name := range names {
 		chunks := l.chunks[name]
 		chunks.Items = append(chunks.Items,
-			object("metadata.ChunkStorageMetadata", "offsets", torchSize(offsets), "sizes",
+			dataObject("metadata.ChunkStorageMetadata", "offsets", torchSize(offsets), "sizes",
 				torchSize(s.Box.Shape())))
-		l.store(file, base, size, name, torchSize(offsets), int64(len(chunks.Items)-1))
+		l.recordLocation(file, base, size, name, torchSize(offsets), int64(len(chunks.Items)-1))
 	}
 	return nil
 }
 
-// describe adds a tensor to state_dict_metadata; its chunks follow.
-func (l *layout) describe(name string, s format.Shard) {
+// addTensorMetadata adds a tensor to state_dict_metadata; its chunks follow.
+func (l *layout) addTensorMetadata(name string, s format.Shard) {
 	strided := &pickle.Object{
 		Class: pickle.Global{Module: "torch.serialization", Name: "_get_layout"},
 		Args:  []any{"torch.strided"}}
-	contiguous := &pickle.Object{Class: class("metadata._MEM_FORMAT_ENCODING"),
+	contiguous := &pickle.Object{Class: torchClass("metadata._MEM_FORMAT_ENCODING"),
 		Args: []any{int64(0)}}
 	properties := pickle.New{
-		Class: class("metadata.TensorProperties"),
+		Class: torchClass("metadata.TensorProperties"),
 		State: pickle.Tuple{torchzip.DTypeGlobal(s.DType), strided, false, contiguous, false},
 	}
 	l.chunks[name] = &pickle.List{}
-	l.item(name, object("metadata.TensorStorageMetadata", "properties", properties, "size",
+	l.addItem(name, dataObject("metadata.TensorStorageMetadata", "properties", properties, "size",
 		torchSize(s.Shape), "chunks", l.chunks[name]))
 }
 
-// item adds an item to state_dict_metadata and planner_data.
-func (l *layout) item(name string, what any) {
+// addItem adds what describes an item to state_dict_metadata, and the item to planner_data.
+func (l *layout) addItem(name string, what any) {
 	l.state.Items = append(l.state.Items, pickle.Item{Key: name, Value: what})
 	l.plan.Items = append(l.plan.Items, pickle.Item{Key: name, Value: pickle.Tuple{name}})
 }
 
-// addObjects adds the items that are not tensors.
+// addObjects lays out the values and the objects of the content at the end of a file.
 func (l *layout) addObjects(file string, c Content) error {
 	for _, v := range c.Values {
-		root, err := torchzip.Pickled(l.Output, v)
+		root, err := torchzip.PickledValue(l.Output, v)
 		if err == nil {
-			err = l.object(file, Object{Name: v.Path, Root: root})
+			err = l.addObject(file, Object{Name: v.Path, Root: root})
 		}
 		if err != nil {
 			return fmt.Errorf("DCP: value %q: %w", v.Path, err)
 		}
 	}
 	for _, o := range c.Objects {
-		if err := l.object(file, o); err != nil {
+		if err := l.addObject(file, o); err != nil {
 			return fmt.Errorf("DCP: object %q: %w", o.Name, err)
 		}
 	}
 	return nil
 }
 
-// object adds an item that is not a tensor to a file. Tensors in it belong to the output.
-func (l *layout) object(file string, o Object) error {
+// addObject lays out an item that is not a tensor at the end of a file. Tensors in it belong to the
+// output.
+func (l *layout) addObject(file string, o Object) error {
 	base := l.sizes[file]
 	size, at, err := torchzip.LayoutAt(l.Output, file, base, o.Root, o.Tensors)
 	if err != nil {
@@ -192,47 +193,49 @@ func (l *layout) object(file string, o Object) error {
 		l.Tensors = append(l.Tensors,
 			format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}})
 	}
-	l.item(o.Name, object("metadata.BytesStorageMetadata"))
-	l.store(file, base, size, o.Name, nil, nil)
+	l.addItem(o.Name, dataObject("metadata.BytesStorageMetadata"))
+	l.recordLocation(file, base, size, o.Name, nil, nil)
 	return nil
 }
 
-// store records where an item lies. The hint is the index of a chunk among those of its tensor.
-func (l *layout) store(file string, at, size int64, name string, offset, hint any) {
+// recordLocation adds to storage_data where an item lies. The hint is the index of a chunk among
+// those of its tensor.
+func (l *layout) recordLocation(file string, at, size int64, name string, offset, hint any) {
 	l.sizes[file] = at + size
 	l.items.Items = append(l.items.Items, pickle.Item{
-		Key: object("metadata.MetadataIndex", "fqn", name, "index", hint, "offset", offset),
-		Value: object("filesystem._StorageInfo", "relative_path", file, "offset", at, "length",
+		Key: dataObject("metadata.MetadataIndex", "fqn", name, "index", hint, "offset", offset),
+		Value: dataObject("filesystem._StorageInfo", "relative_path", file, "offset", at, "length",
 			size),
 	})
 }
 
-// metadata is the content of .metadata.
-func (l *layout) metadata() ([]byte, error) {
-	meta := object("metadata.StorageMeta", "checkpoint_id", nil, "save_id", nil, "load_id", nil,
+// metadataBytes returns the content of .metadata.
+func (l *layout) metadataBytes() ([]byte, error) {
+	meta := dataObject("metadata.StorageMeta", "checkpoint_id", nil, "save_id", nil, "load_id", nil,
 		"modules", &pickle.List{})
 	return pickle.Append(nil,
-		object("metadata.Metadata", "state_dict_metadata", l.state, "planner_data", l.plan,
+		dataObject("metadata.Metadata", "state_dict_metadata", l.state, "planner_data", l.plan,
 			"storage_data", l.items, "storage_meta", meta, "version", version))
 }
 
-// class returns a class of package torch.distributed.checkpoint.
-func class(name string) pickle.Global {
+// torchClass returns a class of package torch.distributed.checkpoint.
+func torchClass(name string) pickle.Global {
 	name = module + name
 	i := strings.LastIndexByte(name, '.')
 	return pickle.Global{Module: name[:i], Name: name[i+1:]}
 }
 
-// object returns an object of a data class of torch, with names and values of its fields in turn.
-func object(of string, fields ...any) pickle.New {
+// dataObject returns an object of a data class of torch, with names and values of its fields in
+// turn.
+func dataObject(of string, fields ...any) pickle.New {
 	d := &pickle.Dict{}
 	for i := 0; i < len(fields); i += 2 {
 		d.Items = append(d.Items, pickle.Item{Key: fields[i], Value: fields[i+1]})
 	}
-	return pickle.New{Class: class(of), State: d}
+	return pickle.New{Class: torchClass(of), State: d}
 }
 
-// torchSize returns a torch.Size.
+// torchSize returns a list of sizes as a pickle has a torch.Size.
 func torchSize(list []int) *pickle.Object {
 	return &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"},
 		Args: []any{torchzip.Ints(list)}}

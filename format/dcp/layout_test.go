@@ -58,7 +58,7 @@ func TestLayout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := formattest.Write(t, o, from, files)
+	dir := formattest.WriteOutput(t, o, from, files)
 	written := format.NewFiles(dir)
 	got, err := dcp.Read(written, nil)
 	if err != nil {

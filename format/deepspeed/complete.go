@@ -15,10 +15,10 @@ const copyHint = "copy it from where the checkpoint was written, or convert agai
 // checkComplete fails when files of a universal checkpoint are missing. kinds is what each folder
 // of zero/ has; trained are the parameters that model states say are trained, with the file that
 // says so. Other folders can have weights alone: DeepSpeed's converter makes such ones of what is
-// frozen and of buffers.
+// frozen and of buffers. Where nothing says which are trained, it sets Doubt.
 func (r *reader) checkComplete(kinds map[string][]string, trained map[string]string) error {
 	zero := path.Join(r.dir, "zero")
-	if name := path.Join(zero, stateKey+".pt"); !r.has(name) {
+	if name := path.Join(zero, stateKey+".pt"); !r.hasFile(name) {
 		return fmt.Errorf("%s is missing, with what parameters have in common; %s", name, copyHint)
 	}
 	for _, name := range slices.Sorted(maps.Keys(trained)) {
@@ -73,8 +73,8 @@ func missingKinds(mine, others []string) string {
 	return ""
 }
 
-// has reports whether a file exists.
-func (r *reader) has(name string) bool {
+// hasFile reports whether the folder that was opened has a file of this path.
+func (r *reader) hasFile(name string) bool {
 	_, err := fs.Stat(r.files.FS(), name)
 	return err == nil
 }

@@ -31,11 +31,11 @@ func TestUniversalLacksFile(t *testing.T) {
 			}
 			without := maps.Clone(dir)
 			delete(without, file)
-			if formattest.Sound(without, deepspeed.Read) {
+			if formattest.IsSound(without, deepspeed.Read) {
 				t.Errorf("%s: %s is missing, and nobody notices", name, file)
 			}
 			without[file] = &fstest.MapFile{Data: f.Data[:len(f.Data)/2]}
-			if formattest.Sound(without, deepspeed.Read) {
+			if formattest.IsSound(without, deepspeed.Read) {
 				t.Errorf("%s: %s is cut in two, and nobody notices", name, file)
 			}
 		}

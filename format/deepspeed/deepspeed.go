@@ -107,37 +107,37 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 		return e.Name() == "zero" && e.IsDir()
 	})
 	for _, e := range entries {
-		if err := r.classify(e.Name(), universal); err != nil {
+		if err := r.classifyFile(e.Name(), universal); err != nil {
 			return nil, err
 		}
 	}
 	if len(r.models) == 0 {
 		return nil, errors.New("DeepSpeed: the folder has no mp_rank_*_model_states.pt")
 	}
-	if err = r.degrees(); err != nil {
+	if err = r.findDegrees(); err != nil {
 		return nil, fmt.Errorf("DeepSpeed: %w", err)
 	}
 	if universal {
-		err = r.universal()
+		err = r.readUniversal()
 	} else {
-		err = r.zero()
+		err = r.readZero()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("DeepSpeed: %w", err)
 	}
 	if r.tp > 1 {
-		if err := r.join(); err != nil {
+		if err := r.joinTensorParallel(); err != nil {
 			return nil, err
 		}
 	}
 	return &r.Checkpoint, r.Finish()
 }
 
-// classify notes a file by its name alone, which it does not open. Other names are ignored, and two
-// files for one rank are an error. A universal checkpoint can have the model states for
-// stage 3 too, which hold no weights.
-func (r *reader) classify(name string, universal bool) error {
-	if is, err := r.seeExpert(name); is {
+// classifyFile records a file of the checkpoint's folder under its rank or layer, by its name
+// alone: it does not open it. Other names are ignored, and two files for one rank are an error. A
+// universal checkpoint can have the model states for stage 3 too, which hold no weights.
+func (r *reader) classifyFile(name string, universal bool) error {
+	if is, err := r.classifyExpertFile(name); is {
 		return err
 	}
 	switch {
@@ -185,81 +185,83 @@ func (r *reader) classify(name string, universal bool) error {
 	return nil
 }
 
-func (r *reader) open(name string) (*torchzip.File, error) {
+// openFile reads the pickle of a file in the checkpoint's folder, and the elements of no tensor.
+func (r *reader) openFile(name string) (*torchzip.File, error) {
 	return torchzip.Open(r.files, path.Join(r.dir, name), globals)
 }
 
-// place returns the coordinates of a model parallel rank. Stages have none, because no two of them
-// share a parameter's name.
-func (r *reader) place(mp int) format.Coords {
+// rankCoords returns the coordinates of a model parallel rank, nil without tensor parallelism.
+// Stages have none, because no two of them share a parameter's name.
+func (r *reader) rankCoords(mp int) format.Coords {
 	if r.tp == 1 {
 		return nil
 	}
 	return format.Coords{{Axis: "tp", Index: mp % r.tp, Of: r.tp}}
 }
 
-// placeInStage returns the coordinates of a model parallel rank for a name that is not unique to a
+// stageCoords returns the coordinates of a model parallel rank for a name that is not unique to a
 // stage.
-func (r *reader) placeInStage(mp int) format.Coords {
+func (r *reader) stageCoords(mp int) format.Coords {
 	if r.pp == 1 {
-		return r.place(mp)
+		return r.rankCoords(mp)
 	}
-	return append(format.Coords{{Axis: "pp", Index: mp / r.tp, Of: r.pp}}, r.place(mp)...)
+	return append(format.Coords{{Axis: "pp", Index: mp / r.tp, Of: r.pp}}, r.rankCoords(mp)...)
 }
 
-// zero reads model and optimizer states of every rank.
-func (r *reader) zero() error {
+// readZero adds the model and optimizer states of every rank to the checkpoint.
+func (r *reader) readZero() error {
 	if r.pp > 1 && len(r.layers)+len(r.experts) == 0 {
 		return fmt.Errorf("%s is of a pipeline of %d stages, and there are no files of its "+
 			"layers (layer_00-*model_states.pt); copy them from where it was written",
 			r.models[rankID{0, 0}], r.pp)
 	}
-	if err := r.mixture(); err != nil {
+	if err := r.readExperts(); err != nil {
 		return err
 	}
 	if len(r.optims) == 0 {
-		if err := r.numberedExperts(); err != nil {
+		if err := r.addNumberedExpertState(); err != nil {
 			return err
 		}
 	}
 	var stages []*model
 	for mp := range r.mp {
-		group, err := r.group(mp)
+		group, err := r.openModels(mp)
 		if err != nil {
 			return err
 		}
 		if len(r.optims) == 0 {
-			if err := r.readWithoutZero(group[0]); err != nil {
+			if err := r.acceptNoOptimizer(group[0]); err != nil {
 				return err
 			}
 		}
 		if mp%r.tp == 0 {
 			stages = append(stages, group[0])
 		}
-		if err := r.modules(mp, group); err != nil {
+		if err := r.addModel(mp, group); err != nil {
 			return err
 		}
 		if len(r.optims) > 0 {
-			if err := r.optimizer(mp, group[0]); err != nil {
+			if err := r.addOptimizer(mp, group[0]); err != nil {
 				return err
 			}
 		}
-		r.names(group[0])
+		r.recordNames(group[0])
 	}
 	if err := r.joinTied(); err != nil {
 		return err
 	}
 	if len(r.layers) > 0 {
-		if err := r.layered(stages); err != nil {
+		if err := r.readLayers(stages); err != nil {
 			return err
 		}
 	}
-	return r.values()
+	return r.addValues()
 }
 
-// readWithoutZero accepts that the model states of a model parallel rank are everything, as without
-// ZeRO.
-func (r *reader) readWithoutZero(m *model) error {
+// acceptNoOptimizer accepts model states beside which there are no optimizer states, as without
+// ZeRO. If they were trained with ZeRO it sets Doubt, and takes no tensor of m for a copy of master
+// weights; in stage 3 it fails.
+func (r *reader) acceptNoOptimizer(m *model) error {
 	if len(m.shapes) == 0 {
 		return nil
 	}
@@ -274,29 +276,30 @@ func (r *reader) readWithoutZero(m *model) error {
 	return nil
 }
 
-func noModel(mp, dp int) error {
+// missingModelError is the error for a rank without a model states file.
+func missingModelError(mp, dp int) error {
 	return fmt.Errorf("there is no model states file of mp rank %d, dp rank %d; a rank did not "+
 		"finish its save, or the file was not copied", mp, dp)
 }
 
-// group opens the model states of a model parallel rank: one file, or in stage 3 one for each data
-// parallel rank.
-func (r *reader) group(mp int) (group []*model, err error) {
+// openModels opens the model states of a model parallel rank: one file, or in stage 3 one for each
+// data parallel rank. It records what the first says of shared parameters.
+func (r *reader) openModels(mp int) (group []*model, err error) {
 	for dp := range r.dp {
 		name := r.models[rankID{mp, dp}]
 		if name == "" && dp > 0 && !group[0].cut {
 			break
 		}
 		if name == "" {
-			return nil, noModel(mp, dp)
+			return nil, missingModelError(mp, dp)
 		}
-		m, err := r.model(name)
+		m, err := r.openModel(name)
 		if err != nil {
 			return nil, err
 		}
 		group = append(group, m)
 	}
-	return group, r.inform(mp, group[0])
+	return group, r.recordSharing(mp, group[0])
 }
 
 // A model is the content of a model states file.
@@ -319,8 +322,9 @@ type param struct {
 	shape tensor.Shape
 }
 
-func (r *reader) model(name string) (*model, error) {
-	f, err := r.open(name)
+// openModel reads a model states file, but for the elements of its tensors.
+func (r *reader) openModel(name string) (*model, error) {
+	f, err := r.openFile(name)
 	if err != nil {
 		return nil, err
 	}
@@ -342,7 +346,7 @@ func (r *reader) model(name string) (*model, error) {
 	}
 	if groups, err := pickle.Get[*pickle.List](f.Root, "param_shapes"); err == nil {
 		for _, g := range groups.Items {
-			shapes, err := shapesOf(g)
+			shapes, err := parseShapes(g)
 			if err != nil {
 				return nil, fmt.Errorf("%s: param_shapes: %w", name, err)
 			}
@@ -350,14 +354,15 @@ func (r *reader) model(name string) (*model, error) {
 		}
 	}
 	if frozen, err := pickle.Get[*pickle.Dict](f.Root, "frozen_param_shapes"); err == nil {
-		if m.frozen, err = shapesOf(frozen); err != nil {
+		if m.frozen, err = parseShapes(frozen); err != nil {
 			return nil, fmt.Errorf("%s: frozen_param_shapes: %w", name, err)
 		}
 	}
 	return m, nil
 }
 
-func shapesOf(v any) (params, error) {
+// parseShapes reads a dict of whole shapes by the names of parameters, as param_shapes has them.
+func parseShapes(v any) (params, error) {
 	d, ok := v.(*pickle.Dict)
 	if !ok {
 		return nil, fmt.Errorf("%s instead of a dict", pickle.KindWithArticle(v))
@@ -380,9 +385,10 @@ func shapesOf(v any) (params, error) {
 	return list, nil
 }
 
-// modules adds the tensors of the model. In stage 3 its parameters are cut: frozen ones are kept as
+// addModel adds the model's tensors of a model parallel rank to the checkpoint, and notes in
+// group[0] those that equal master weights. In stage 3 parameters are cut: frozen ones are kept as
 // flat parts, the others as master weights only, and the module has placeholders.
-func (r *reader) modules(mp int, group []*model) error {
+func (r *reader) addModel(mp int, group []*model) error {
 	first := group[0]
 	if first.cut && len(first.module.Items) == 0 && r.Format == universalFormat {
 		return fmt.Errorf("%s has no model in it, as shoal writes it for stage 3 beside the "+
@@ -413,7 +419,7 @@ func (r *reader) modules(mp int, group []*model) error {
 		if first.cut && elsewhere[name] {
 			continue
 		}
-		t.Coords = r.place(mp)
+		t.Coords = r.rankCoords(mp)
 		r.Tensors = append(r.Tensors, t)
 	}
 	if !first.cut {
@@ -428,19 +434,20 @@ func (r *reader) modules(mp int, group []*model) error {
 			}
 			parts = append(parts, t)
 		}
-		t, err := even(p, parts, 0)
+		t, err := joinShares(p, parts, 0)
 		if err != nil {
 			return fmt.Errorf("%s: %w", first.file.Name, err)
 		}
-		t.Name, t.Coords = "module."+p.name, r.place(mp)
+		t.Name, t.Coords = "module."+p.name, r.rankCoords(mp)
 		r.Tensors = append(r.Tensors, t)
 	}
 	return nil
 }
 
-// values adds the values of the first rank.
-func (r *reader) values() error {
-	f, err := r.open(r.models[rankID{0, 0}])
+// addValues adds what the model states hold besides the model to the checkpoint: that of the first
+// rank, and of other ranks what only they have.
+func (r *reader) addValues() error {
+	f, err := r.openFile(r.models[rankID{0, 0}])
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func TestRead(t *testing.T) {
 func TestDamage(t *testing.T) {
 	for _, name := range []string{"zero2", "zero3"} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		formattest.Damage(t, dir, deepspeed.Read, func(name string) bool {
+		formattest.CheckDamage(t, dir, deepspeed.Read, func(name string) bool {
 			return name != deepspeed.LatestName
 		})
 	}
@@ -95,6 +95,6 @@ func FuzzRead(f *testing.F) {
 		changed := maps.Clone(dir)
 		changed[one], changed[two] = &fstest.MapFile{Data: bytes.Clone(a)},
 			&fstest.MapFile{Data: bytes.Clone(b)}
-		formattest.Sound(changed, deepspeed.Read)
+		formattest.IsSound(changed, deepspeed.Read)
 	})
 }

@@ -50,8 +50,8 @@ func expertFileName(layer, expert, mp int) string {
 	return fmt.Sprintf("layer_%d_expert_%d_mp_rank_%02d_model_states.pt", layer, expert, mp)
 }
 
-// seeExpert classifies a file of experts; it reports whether it is one.
-func (r *reader) seeExpert(name string) (bool, error) {
+// classifyExpertFile records a file of an expert by its name alone; it reports whether it is one.
+func (r *reader) classifyExpertFile(name string) (bool, error) {
 	into := r.experts
 	m := expertFile.FindStringSubmatch(name)
 	if m == nil {
@@ -84,20 +84,21 @@ func (r *reader) seeExpert(name string) (bool, error) {
 // placed.
 const autoLayersKey = "ds_autoep_layers"
 
-// automatic fails for the experts of AutoEP, for which an optimizer has one tensor for all experts
-// of a rank, and in stage 3 the model too.
-func automatic(file string) error {
+// autoEPError is the error for a file of experts of AutoEP, for which an optimizer has one tensor
+// for all experts of a rank, and in stage 3 the model too.
+func autoEPError(file string) error {
 	return fmt.Errorf("%s is of experts that DeepSpeed's AutoEP has placed, whose optimizer has "+
 		"those of a rank as one tensor, which shoal reads from universal checkpoints only; "+
 		"convert the checkpoint with ds_to_universal of that DeepSpeed", file)
 }
 
-// mixture reads the experts of the model, each from a file of its own, stage by stage.
-func (r *reader) mixture() error {
-	if first, err := r.open(r.models[rankID{0, 0}]); err == nil { // else who reads it says so
+// readExperts adds the experts of the model to the checkpoint, each from a file of its own, stage
+// by stage. It finds out whether tensor parallel ranks have experts of their own.
+func (r *reader) readExperts() error {
+	if first, err := r.openFile(r.models[rankID{0, 0}]); err == nil { // else who reads it says so
 		if list, err := pickle.Get[*pickle.List](first.Root, autoLayersKey); err == nil &&
 			len(list.Items) > 0 {
-			return automatic(first.Name)
+			return autoEPError(first.Name)
 		}
 	}
 	for a, name := range r.experts {
@@ -114,23 +115,23 @@ func (r *reader) mixture() error {
 				all[stage][a.layer] = max(all[stage][a.layer], a.expert+1)
 			}
 		}
-		if err := r.checkCounts(stage, all[stage]); err != nil {
+		if err := r.checkExpertCounts(stage, all[stage]); err != nil {
 			return err
 		}
 	}
 	if len(r.experts) == 0 {
 		return nil
 	}
-	r.single = r.tp > 1 && r.expertsPerRank(all)
+	r.single = r.tp > 1 && r.hasExpertsPerRank(all)
 	var names []any
 	old := false
 	for stage, layers := range all {
-		units, err := r.units(stage)
+		units, err := r.stageUnits(stage)
 		if err != nil {
 			return err
 		}
 		for _, layer := range slices.Sorted(maps.Keys(layers)) {
-			prefix, err := r.layer(stage, layer, layers[layer], units)
+			prefix, err := r.readExpertLayer(stage, layer, layers[layer], units)
 			if err != nil {
 				return err
 			}
@@ -146,9 +147,9 @@ func (r *reader) mixture() error {
 	return nil
 }
 
-// layer reads the experts of a layer, and returns the prefix of the names of their parameters. In a
-// pipeline the layer belongs to one of the units of the stage.
-func (r *reader) layer(stage, layer, experts int, units map[string]bool) (prefix string,
+// readExpertLayer adds the experts of a layer to the checkpoint, and returns the prefix of the
+// names of their parameters. In a pipeline the layer belongs to one of the units of the stage.
+func (r *reader) readExpertLayer(stage, layer, experts int, units map[string]bool) (prefix string,
 	err error) {
 	for expert := range experts {
 		for mp := stage * r.tp; mp < (stage+1)*r.tp; mp++ {
@@ -161,7 +162,7 @@ func (r *reader) layer(stage, layer, experts int, units map[string]bool) (prefix
 					"mixture, mp rank %d (%s); a rank did not finish its save, or it was not "+
 					"copied", expert, layer, mp, expertFileName(layer, expert, mp))
 			}
-			names, err := r.expert(file, expert, mp)
+			names, err := r.readExpertFile(file, expert, mp)
 			if err != nil {
 				return "", err
 			}
@@ -186,9 +187,10 @@ func (r *reader) layer(stage, layer, experts int, units map[string]bool) (prefix
 	return prefix, nil
 }
 
-// expertsPerRank reports whether each expert is the file of one tensor parallel rank: without
-// tensor parallelism of experts DeepSpeed counts these ranks as ranks that share experts.
-func (r *reader) expertsPerRank(stages []map[int]int) bool {
+// hasExpertsPerRank reports whether each expert is the file of one tensor parallel rank: without
+// tensor parallelism of experts DeepSpeed counts these ranks as ranks that share experts. stages
+// has the number of experts of each layer, by stage.
+func (r *reader) hasExpertsPerRank(stages []map[int]int) bool {
 	for stage, layers := range stages {
 		for layer, experts := range layers {
 			for expert := range experts {
@@ -207,13 +209,14 @@ func (r *reader) expertsPerRank(stages []map[int]int) bool {
 	return true
 }
 
-// checkCounts compares how many experts the layers of a stage have with what its model states say.
-func (r *reader) checkCounts(stage int, layers map[int]int) error {
+// checkExpertCounts fails when the layers of a stage have other numbers of experts than its model
+// states say.
+func (r *reader) checkExpertCounts(stage int, layers map[int]int) error {
 	name := r.models[rankID{stage * r.tp, 0}]
 	if name == "" {
 		return nil // who reads it says so
 	}
-	first, err := r.open(name)
+	first, err := r.openFile(name)
 	if err != nil {
 		return err
 	}
@@ -236,9 +239,10 @@ func (r *reader) checkCounts(stage int, layers map[int]int) error {
 	return nil
 }
 
-// expert reads the file of an expert, and returns the names in it.
-func (r *reader) expert(file string, expert, mp int) (names []string, err error) {
-	f, err := r.open(file)
+// readExpertFile adds the tensors in the file of an expert to the checkpoint, and returns their
+// names.
+func (r *reader) readExpertFile(file string, expert, mp int) (names []string, err error) {
+	f, err := r.openFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +254,7 @@ func (r *reader) expert(file string, expert, mp int) (names []string, err error)
 		m := expertName.FindStringSubmatch(t.Name)
 		if m == nil && autoExpert.MatchString(
 			strings.TrimSuffix(t.Name, "."+strconv.Itoa(expert))) {
-			return nil, automatic(f.Name)
+			return nil, autoEPError(f.Name)
 		}
 		if m == nil || m[2] != strconv.Itoa(expert) {
 			return nil, fmt.Errorf("%s has %q, which is no parameter of expert %d by "+
@@ -259,23 +263,23 @@ func (r *reader) expert(file string, expert, mp int) (names []string, err error)
 		}
 		names = append(names, t.Name)
 		r.numbers[m[1]] = max(r.numbers[m[1]], expert+1)
-		t.Name, t.Coords = "module."+t.Name, r.expertPlace(mp)
+		t.Name, t.Coords = "module."+t.Name, r.expertCoords(mp)
 		r.Tensors = append(r.Tensors, t)
 	}
 	return names, nil
 }
 
-// expertPlace returns the coordinates of a model parallel rank's part of an expert.
-func (r *reader) expertPlace(mp int) format.Coords {
+// expertCoords returns the coordinates of a model parallel rank's part of an expert.
+func (r *reader) expertCoords(mp int) format.Coords {
 	if r.single {
 		return nil
 	}
-	return r.place(mp)
+	return r.rankCoords(mp)
 }
 
-// numberedExperts adds the state of experts that an optimizer without ZeRO keeps, by number: each
-// expert parallel rank has its own.
-func (r *reader) numberedExperts() error {
+// addNumberedExpertState adds the state of experts that an optimizer without ZeRO keeps, by number,
+// to the checkpoint: each expert parallel rank has its own.
+func (r *reader) addNumberedExpertState() error {
 	degree := 0
 	for a := range r.expp {
 		degree = max(degree, a.expert+1)
@@ -290,7 +294,7 @@ func (r *reader) numberedExperts() error {
 				return fmt.Errorf("there is no file expp_rank_%d_mp_rank_%02d_optim_states.pt; "+
 					"a rank did not finish its save, or it was not copied", e, mp)
 			}
-			f, err := r.open(name)
+			f, err := r.openFile(name)
 			if err != nil {
 				return err
 			}
@@ -304,7 +308,7 @@ func (r *reader) numberedExperts() error {
 			}
 			for _, t := range part.Tensors {
 				t.Coords, t.WhyPart = append(format.Coords{{Axis: "ep", Index: e, Of: degree}},
-					r.placeInStage(mp)...), whyUnnamed
+					r.stageCoords(mp)...), whyUnnamed
 				r.Tensors = append(r.Tensors, t)
 			}
 			r.expertOptimizers = true

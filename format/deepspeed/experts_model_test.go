@@ -23,9 +23,9 @@ import (
 const inLayer = ".deepspeed_moe.experts.deepspeed_experts."
 
 // mixed is a model with layers of experts, in the order in which a program has its parameters.
-// Groups are of these; those behind the first are of experts.
+// Groups are of these; those after the first are of experts.
 type mixed struct {
-	params []even
+	params []evenParam
 	groups []int    // of each parameter
 	layers []string // of experts
 	counts []int    // how many each layer has
@@ -99,7 +99,7 @@ func (m *mixed) spot(o mixedOver, dp, tp int) (e, index, count int) {
 
 // local are the parameters of a group on an expert parallel rank, with the names and parts that the
 // rank has.
-func (m *mixed) local(o mixedOver, group, e, tp int) (all []even) {
+func (m *mixed) local(o mixedOver, group, e, tp int) (all []evenParam) {
 	for i, p := range m.params {
 		layer, expert, rest := m.expertOf(p.name)
 		switch {
@@ -129,7 +129,8 @@ func (m *mixed) write(t testing.TB, o mixedOver) fstest.MapFS {
 	for i, own := range m.stages(o) {
 		own.save(s, o, i*o.tp, info)
 	}
-	dir := formattest.Write(t, s.out, s.from, format.NewFiles(fstest.MapFS{"blob": {Data: s.blob}}))
+	dir := formattest.WriteOutput(t, s.out, s.from,
+		format.NewFiles(fstest.MapFS{"blob": {Data: s.blob}}))
 	dir[deepspeed.LatestName] = &fstest.MapFile{Data: []byte("global_step7")}
 	return dir
 }
@@ -206,7 +207,7 @@ func (m *mixed) save(s *saver, o mixedOver, mp int, info *pickle.Dict) {
 }
 
 // dealt are the local parameters of a group in the order in which they lie.
-func (m *mixed) dealt(o mixedOver, group, e, tp int) []even {
+func (m *mixed) dealt(o mixedOver, group, e, tp int) []evenParam {
 	all := m.local(o, group, e, tp)
 	_, _, count := m.spot(o, 0, tp)
 	if group == 0 {
@@ -215,7 +216,7 @@ func (m *mixed) dealt(o mixedOver, group, e, tp int) []even {
 	if !m.robin {
 		return all
 	}
-	var turns []even
+	var turns []evenParam
 	for first := range count {
 		for i := first; i < len(all); i += count {
 			turns = append(turns, all[i])
@@ -322,7 +323,7 @@ func drawMixed(r *rapid.T) *mixed {
 		if strings.Contains(name, inLayer) && !m.named {
 			rule = "rest"
 		}
-		p := even{name: name, rule: rule, whole: numbered(first, shape...)}
+		p := evenParam{name: name, rule: rule, whole: numbered(first, shape...)}
 		first += len(p.whole.data)
 		m.params, m.groups = append(m.params, p), append(m.groups, group)
 	}

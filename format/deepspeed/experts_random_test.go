@@ -88,7 +88,7 @@ func TestExpertsRandom(t *testing.T) {
 // writes none such: DeepSpeed hangs with them.
 func TestExpertsOfStages(t *testing.T) {
 	m := &mixed{layers: []string{"1.moe"}, counts: []int{1}, groups: []int{0, 1, 0, 1},
-		params: []even{{name: "0.w", rule: "rest", whole: numbered(1, 4, 2)},
+		params: []evenParam{{name: "0.w", rule: "rest", whole: numbered(1, 4, 2)},
 			{name: "0.v", rule: "rest", whole: numbered(9, 4, 2)},
 			{name: "1.w", whole: numbered(20, 4, 2)},
 			{name: "1.moe" + inLayer + "0.w", whole: numbered(40, 4, 2)}}}

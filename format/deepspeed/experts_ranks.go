@@ -20,10 +20,11 @@ type groupCut struct {
 // A groupAt is a group of the optimizer of a model parallel rank.
 type groupAt struct{ mp, group int }
 
-// cuts finds out how a group is cut. Experts have fewer data parallel ranks: each of those that
-// share one expert parallel rank has a part of its experts. The result is empty where another model
-// parallel rank describes the group.
-func (r *reader) cuts(mp, g int, m *model, ranks []*rank) ([]groupCut, error) {
+// groupCuts finds out how the flat buffers of a group are cut over ranks. Experts have fewer data
+// parallel ranks: each of those that share one expert parallel rank has a part of its experts. The
+// result is empty where another model parallel rank describes the group, which it records in
+// together.
+func (r *reader) groupCuts(mp, g int, m *model, ranks []*rank) ([]groupCut, error) {
 	experts := slices.ContainsFunc(m.shapes[g], func(p param) bool {
 		return expertName.MatchString(p.name)
 	})
@@ -40,13 +41,13 @@ func (r *reader) cuts(mp, g int, m *model, ranks []*rank) ([]groupCut, error) {
 		}
 		r.together[group] = true
 		var err error
-		if ranks, err = r.everyRank(mp); err != nil {
+		if ranks, err = r.stageRanks(mp); err != nil {
 			return nil, err
 		}
 	}
 	count := len(ranks)
 	for _, one := range ranks {
-		n, err := one.count(g, len(ranks))
+		n, err := one.partitionCount(g, len(ranks))
 		if err != nil {
 			return nil, err
 		}
@@ -57,7 +58,7 @@ func (r *reader) cuts(mp, g int, m *model, ranks []*rank) ([]groupCut, error) {
 		}
 		count = n
 	}
-	robin := roundRobin(m, ranks[0]) || hasOtherOrder(g, m.shapes[g], ranks)
+	robin := isRoundRobin(m, ranks[0]) || hasOtherOrder(g, m.shapes[g], ranks)
 	if robin && hasAlignment(ranks[0]) {
 		return nil, fmt.Errorf("%s: round_robin_gradients and parameter_alignment together, "+
 			"with which shoal does not know where parameters lie", ranks[0].file.Name)
@@ -65,7 +66,7 @@ func (r *reader) cuts(mp, g int, m *model, ranks []*rank) ([]groupCut, error) {
 	degree := len(ranks) / count // of expert parallelism
 	all := make([]groupCut, degree)
 	// neighbours have the same experts
-	dataFirst := configures(m, ranks[0], "use_data_before_expert_parallelism")
+	dataFirst := isConfigured(m, ranks[0], "use_data_before_expert_parallelism")
 	for i, one := range ranks {
 		e := i % degree
 		if dataFirst {
@@ -79,15 +80,19 @@ func (r *reader) cuts(mp, g int, m *model, ranks []*rank) ([]groupCut, error) {
 			continue
 		}
 		var err error
-		if all[e].names, err = r.whole(m.shapes[g], e, degree, count, len(ranks)); err != nil {
+		if all[e].names, err = r.namesInModel(m.shapes[g], e, degree, count,
+			len(ranks)); err != nil {
 			return nil, err
 		}
 	}
 	return all, nil
 }
 
-// whole returns the names of an expert parallel rank's parameters in the whole model.
-func (r *reader) whole(shapes params, e, degree, count, files int) (called params, err error) {
+// namesInModel returns the parameters of an expert parallel rank under their names in the whole
+// model, and records their names on the rank in locals. degree is the number of these ranks, count
+// over how many ranks the group is cut, and files of how many there are files.
+func (r *reader) namesInModel(shapes params, e, degree, count, files int) (called params,
+	err error) {
 	for _, p := range shapes {
 		name := expertName.FindStringSubmatch(p.name)
 		if name == nil && degree > 1 {
@@ -118,12 +123,12 @@ func numberedExpert(name []string, number int) string {
 	return name[1] + strconv.Itoa(number) + name[3]
 }
 
-// everyRank returns the optimizer states of all ranks of the stage of a model parallel rank, in
-// DeepSpeed's order: tensor parallel ranks are neighbours.
-func (r *reader) everyRank(mp int) (all []*rank, err error) {
+// stageRanks opens the optimizer states of all ranks of the stage of a model parallel rank, and
+// returns them in DeepSpeed's order: tensor parallel ranks are neighbours.
+func (r *reader) stageRanks(mp int) (all []*rank, err error) {
 	all = make([]*rank, r.tp*r.dp)
 	for tp := range r.tp {
-		ranks, _, err := r.ranksOf(mp/r.tp*r.tp + tp)
+		ranks, _, err := r.openRanks(mp/r.tp*r.tp + tp)
 		if err != nil {
 			return nil, err
 		}
@@ -134,8 +139,9 @@ func (r *reader) everyRank(mp int) (all []*rank, err error) {
 	return all, nil
 }
 
-// orderOnOneRank returns the parameters of a group in the order that one rank with all experts
-// would have: the consecutive experts of a layer of each rank.
+// orderOnOneRank returns the parameters of a group under their names in the whole model, in the
+// order that one rank with all experts would have: the consecutive experts of a layer of each rank.
+// local is the order on each rank.
 func orderOnOneRank(cuts []groupCut, local params) (all params) {
 	called := make([]map[string]string, len(cuts))
 	for e, c := range cuts {
@@ -146,7 +152,7 @@ func orderOnOneRank(cuts []groupCut, local params) (all params) {
 	}
 	for from := 0; from < len(local); {
 		to := from + 1
-		for to < len(local) && follows(local[to-1].name, local[to].name) {
+		for to < len(local) && continuesLayer(local[to-1].name, local[to].name) {
 			to++
 		}
 		for e := range cuts {
@@ -159,9 +165,9 @@ func orderOnOneRank(cuts []groupCut, local params) (all params) {
 	return all
 }
 
-// follows reports whether a parameter belongs to the same layer of experts as the one before it,
-// and to no earlier expert.
-func follows(before, name string) bool {
+// continuesLayer reports whether a parameter belongs to the same layer of experts as the one before
+// it, and to no earlier expert.
+func continuesLayer(before, name string) bool {
 	a, b := expertName.FindStringSubmatch(before), expertName.FindStringSubmatch(name)
 	if a == nil || b == nil || a[1] != b[1] {
 		return false
@@ -171,8 +177,9 @@ func follows(before, name string) bool {
 	return x <= y
 }
 
-// count returns over how many ranks a group is cut.
-func (one *rank) count(g, files int) (int, error) {
+// partitionCount returns over how many ranks group g is cut. It fails for more than there are
+// files.
+func (one *rank) partitionCount(g, files int) (int, error) {
 	state, _ := pickle.Get[*pickle.Dict](one.file.Root, "optimizer_state_dict")
 	v, _ := state.Get("partition_count")
 	if l, ok := v.(*pickle.List); ok {

@@ -7,8 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// units returns the layers of which a stage has something besides experts.
-func (r *reader) units(stage int) (map[string]bool, error) {
+// stageUnits returns the layers, and what tied layers share, of which a stage's model states have
+// something besides experts.
+func (r *reader) stageUnits(stage int) (map[string]bool, error) {
 	names, err := r.moduleNames(stage * r.tp)
 	units := map[string]bool{}
 	for _, name := range names {
@@ -17,13 +18,14 @@ func (r *reader) units(stage int) (map[string]bool, error) {
 	return units, err
 }
 
-// moduleNames returns the names of the model's tensors in model states.
+// moduleNames returns the names of the model's tensors in the model states of a model parallel
+// rank.
 func (r *reader) moduleNames(mp int) (names []string, err error) {
 	name := r.models[rankID{mp, 0}]
 	if name == "" {
-		return nil, noModel(mp, 0)
+		return nil, missingModelError(mp, 0)
 	}
-	f, err := r.open(name)
+	f, err := r.openFile(name)
 	if err != nil {
 		return nil, err
 	}
@@ -39,10 +41,10 @@ func (r *reader) moduleNames(mp int) (names []string, err error) {
 	return names, nil
 }
 
-// stagesByName finds out how many tensor parallel ranks a stage has whose model is in the model
-// states, as that of a pipeline with experts: these have the same names, and stages have no name in
-// common but of what is tied. Else all ranks are of one stage.
-func (r *reader) stagesByName() (tp int, err error) {
+// tensorRanksByName returns how many tensor parallel ranks a stage has, where the model is in the
+// model states, as that of a pipeline with experts: these have the same names, and stages have no
+// name in common but of what is tied. Else all ranks are of one stage.
+func (r *reader) tensorRanksByName() (tp int, err error) {
 	lists := make([][]string, r.mp)
 	seen := map[string]int{} // the first rank of each name
 	for mp := range lists {

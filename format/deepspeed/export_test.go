@@ -28,6 +28,6 @@ func Fits(pattern, name string) (bool, error) {
 	if err := l.Add(pattern); err != nil {
 		return false, err
 	}
-	fitting, err := l.Fit(name)
+	fitting, err := l.Match(name)
 	return len(fitting) > 0, err
 }

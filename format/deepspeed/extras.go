@@ -20,8 +20,8 @@ const maxGroups = 1 << 16
 // groupPath is the path of what an optimizer has for a group of parameters.
 var groupPath = regexp.MustCompile(`^optimizer_state\.param_groups\.(\d+)\.(.+)$`)
 
-// commonValues returns the values of optimizer states that belong to no parameter, without those
-// under some keys.
+// commonValues returns what optimizer states hold that belongs to no parameter, from the values
+// below stateKey; without lists the keys to leave out.
 func (w *writer) commonValues(without []string) (*pickle.Dict, error) {
 	root := &pickle.Dict{}
 	var rest, scale []format.Value
@@ -35,14 +35,14 @@ func (w *writer) commonValues(without []string) (*pickle.Dict, error) {
 			rest = append(rest, format.Value{Path: name, Data: v.Data})
 		}
 	}
-	if err := torchzip.Nest(root, rest, torchzip.Objects(globals)); err != nil {
+	if err := torchzip.Nest(root, rest, torchzip.PlainWithObjects(globals)); err != nil {
 		return nil, err
 	}
 	return root, addScaler(root, scale)
 }
 
-// layCommon lays out optimizer_state.pt, as stages 1 and 2 read it and as stage 3 does.
-func (w *writer) layCommon() error {
+// layCommonFile lays out optimizer_state.pt, as stages 1 and 2 read it and as stage 3 does.
+func (w *writer) layCommonFile() error {
 	groups, err := w.paramGroups()
 	if err != nil {
 		return err
@@ -64,14 +64,15 @@ func (w *writer) layCommon() error {
 	inner.Add("state", state)
 	inner.Add("param_groups", groups)
 	root.Add("optimizer_state_dict", inner)
-	return w.write("zero/"+stateKey+".pt", root, tensors)
+	return w.layFile("zero/"+stateKey+".pt", root, tensors)
 }
 
-// firstStep returns what stage 3 reads for the number of steps, which all parameters have alike.
+// firstStep returns the dict in which stage 3 finds the number of steps, which all parameters have
+// alike, and the tensors that the dict has placeholders for.
 func (w *writer) firstStep() (*pickle.Dict, []*format.Tensor, error) {
 	d := &pickle.Dict{}
 	name := w.params[0]
-	if t := w.find("optimizer.step." + name); t != nil {
+	if t := w.findTensor("optimizer.step." + name); t != nil {
 		p, err := torchzip.Placeholder(0, *t)
 		d.Add("step", p)
 		return d, []*format.Tensor{t}, err
@@ -82,9 +83,9 @@ func (w *writer) firstStep() (*pickle.Dict, []*format.Tensor, error) {
 	return d, nil, nil
 }
 
-// paramGroups are those of the optimizer. DeepSpeed takes as many as it has itself: of a checkpoint
-// that tells of none there are as many as there are parameters, with nothing in them, and it keeps
-// its own learning rates.
+// paramGroups returns the groups of the optimizer, as the values tell them. DeepSpeed takes as many
+// as it has itself: of a checkpoint that tells of none there are as many as there are parameters,
+// with nothing in them, and it keeps its own learning rates.
 func (w *writer) paramGroups() (*pickle.List, error) {
 	list := &pickle.List{}
 	group := func(n int) *pickle.Dict {
@@ -103,7 +104,7 @@ func (w *writer) paramGroups() (*pickle.List, error) {
 			return nil, fmt.Errorf("value %q: a group of such a number", v.Path)
 		}
 		if err := torchzip.Nest(group(n), []format.Value{{Path: m[2], Data: v.Data}},
-			torchzip.Objects(globals)); err != nil {
+			torchzip.PlainWithObjects(globals)); err != nil {
 			return nil, err
 		}
 	}
@@ -116,13 +117,14 @@ func (w *writer) paramGroups() (*pickle.List, error) {
 	return list, nil
 }
 
-// addScaler makes the object that scales gradients: a scaler that changes has a window.
+// addScaler adds to root the object that scales gradients, if there are values of it: a scaler that
+// changes has a window.
 func addScaler(root *pickle.Dict, values []format.Value) error {
 	if len(values) == 0 {
 		return nil
 	}
 	d, class := &pickle.Dict{}, "LossScaler"
-	if err := torchzip.Nest(d, values, torchzip.Objects(globals)); err != nil {
+	if err := torchzip.Nest(d, values, torchzip.PlainWithObjects(globals)); err != nil {
 		return err
 	}
 	if _, ok := d.Get("scale_window"); ok {
@@ -134,13 +136,14 @@ func addScaler(root *pickle.Dict, values []format.Value) error {
 	return nil
 }
 
-// model lays out the model: the file that stages 1 and 2 open, and without weights that of stage 3.
-func (w *writer) model() error {
+// layModel lays out the model: the file that stages 1 and 2 open, and without weights that of stage
+// 3.
+func (w *writer) layModel() error {
 	for _, file := range []string{"mp_rank_00_model_states.pt",
 		"zero_pp_rank_0_mp_rank_00_model_states.pt"} {
 		root, module := &pickle.Dict{}, &pickle.Dict{}
 		root.Add("module", module)
-		root.Add("param_shapes", w.shapes())
+		root.Add("param_shapes", w.trainedShapes())
 		var tensors []*format.Tensor
 		add := func(d *pickle.Dict, path string, t *format.Tensor) error {
 			p, err := torchzip.Placeholder(len(tensors), *t)
@@ -169,27 +172,27 @@ func (w *writer) model() error {
 				return err
 			}
 		}
-		if err := w.addExtras(root, module, 1, 1); err != nil {
+		if err := w.addModelExtras(root, module, 1, 1); err != nil {
 			return err
 		}
-		if err := w.write(file, root, tensors); err != nil {
+		if err := w.layFile(file, root, tensors); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// shapes are those of the parameters that are trained, by which a reader knows that none is
-// missing. DeepSpeed does not look for them in a universal checkpoint. A parameter with weights
-// alone is frozen, or a buffer, if others have more. There is a dict for each group, or where
-// groups are not known one for all, with an empty one, which no group has: nobody takes their order
-// for that of a group.
-func (w *writer) shapes() *pickle.List {
+// trainedShapes returns the shapes of the parameters that are trained, by which a reader knows that
+// none is missing. DeepSpeed does not look for them in a universal checkpoint. A parameter with
+// weights alone is frozen, or a buffer, if others have more. There is a dict for each group, or
+// where groups are not known one for all, with an empty one, which no group has: nobody takes their
+// order for that of a group.
+func (w *writer) trainedShapes() *pickle.List {
 	list := &pickle.List{}
 	add := func(names []string) {
 		d := &pickle.Dict{}
 		for _, p := range names {
-			d.Add(p, sizeOf(w.weights(p).Shape))
+			d.Add(p, torchSize(w.weights(p).Shape))
 		}
 		list.Items = append(list.Items, d)
 	}
@@ -203,7 +206,7 @@ func (w *writer) shapes() *pickle.List {
 	if len(trained) == 0 {
 		trained = w.params
 	}
-	groups, err := w.order()
+	groups, err := w.paramsByGroup()
 	grouped := map[string]bool{}
 	for _, p := range slices.Concat(groups...) {
 		grouped[p] = true
@@ -218,15 +221,15 @@ func (w *writer) shapes() *pickle.List {
 	return list
 }
 
-// sizeOf returns a shape as torch has it.
-func sizeOf(shape tensor.Shape) any {
+// torchSize returns a shape as a pickle has a torch.Size.
+func torchSize(shape tensor.Shape) any {
 	return &pickle.Object{Class: pickle.Global{Module: "torch", Name: "Size"},
 		Args: []any{torchzip.Ints(shape)}}
 }
 
-// addExtras adds the values besides tensors, and what DeepSpeed needs, for the given numbers of
-// tensor parallel ranks and stages.
-func (w *writer) addExtras(root, module *pickle.Dict, tps, pps int) error {
+// addModelExtras adds the values besides tensors, and what DeepSpeed needs, to the root and the
+// module of model states, for the given numbers of tensor parallel ranks and stages.
+func (w *writer) addModelExtras(root, module *pickle.Dict, tps, pps int) error {
 	var rest []format.Value
 	for _, v := range w.values {
 		switch key, name, _ := strings.Cut(v.Path, "."); key {
@@ -249,7 +252,7 @@ func (w *writer) addExtras(root, module *pickle.Dict, tps, pps int) error {
 			rest = append(rest, v)
 		}
 	}
-	if err := torchzip.Nest(root, rest, torchzip.Objects(globals)); err != nil {
+	if err := torchzip.Nest(root, rest, torchzip.PlainWithObjects(globals)); err != nil {
 		return err
 	}
 	info, err := sharingInfo(w.values, tps)
@@ -266,9 +269,9 @@ func (w *writer) addExtras(root, module *pickle.Dict, tps, pps int) error {
 		}
 		root.Add(sharedKey, names)
 	}
-	steps, ok := w.number("global_steps")
+	steps, ok := w.intValue("global_steps")
 	if !ok {
-		steps, _ = w.number("iteration")
+		steps, _ = w.intValue("iteration")
 	}
 	for _, d := range []struct {
 		key   string

@@ -11,8 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// optimizerGroup returns the tensors of one group of parameters.
-func optimizerGroup(g int, stage int64, c groupCut) ([]format.Tensor, error) {
+// joinGroup returns the optimizer's tensors of one group of parameters, joined from the flat
+// buffers of the ranks that have parts of it.
+func joinGroup(g int, stage int64, c groupCut) ([]format.Tensor, error) {
 	ranks := c.ranks
 	kinds := []string{"fp32"}
 	var tensors []format.Tensor
@@ -52,11 +53,11 @@ func optimizerGroup(g int, stage int64, c groupCut) ([]format.Tensor, error) {
 			var t format.Tensor
 			var err error
 			if stage == 3 {
-				t, err = even(p, parts, starts[0])
+				t, err = joinShares(p, parts, starts[0])
 			} else if c.roundRobin {
-				t, err = inOrder(p, g, ranks, parts, start)
+				t, err = joinInOrder(p, g, ranks, parts, start)
 			} else {
-				t, err = fragments(p, g, ranks, parts)
+				t, err = joinFragments(p, g, ranks, parts)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("optimizer state %s: %w", kind, err)
@@ -65,7 +66,7 @@ func optimizerGroup(g int, stage int64, c groupCut) ([]format.Tensor, error) {
 			tensors = append(tensors, t)
 		}
 		for i := range starts {
-			starts[i] += share(p, len(ranks))
+			starts[i] += shareSize(p, len(ranks))
 		}
 		n, _ := p.shape.Elements()
 		start += n
@@ -73,16 +74,17 @@ func optimizerGroup(g int, stage int64, c groupCut) ([]format.Tensor, error) {
 	return tensors, nil
 }
 
-// inOrder joins a parameter that starts at an element of the flat buffer of all ranks.
-func inOrder(p param, g int, ranks []*rank, parts []*torchzip.Tensor, start int) (format.Tensor,
+// joinInOrder joins a parameter that starts at an element of the flat buffer of all ranks. parts
+// are their parts of the buffer.
+func joinInOrder(p param, g int, ranks []*rank, parts []*torchzip.Tensor, start int) (format.Tensor,
 	error) {
 	t := format.Tensor{DType: parts[0].DType, Shape: p.shape}
 	n, _ := p.shape.Elements()
 	at, done := 0, 0
 	for i, one := range ranks {
-		own := one.fp32[g].Shape[0] // without what is filled up, which is behind all parameters
+		own := one.fp32[g].Shape[0] // without what is filled up, which is after all parameters
 		if from, to := max(start, at), min(start+n, at+own); from < to {
-			if err := add(&t, parts[i], from-start, to-start, from-at); err != nil {
+			if err := addPieces(&t, parts[i], from-start, to-start, from-at); err != nil {
 				return t, fmt.Errorf("%q: %s: %w", p.name, one.file.Name, err)
 			}
 			done += to - from
@@ -95,30 +97,30 @@ func inOrder(p param, g int, ranks []*rank, parts []*torchzip.Tensor, start int)
 	return t, nil
 }
 
-// share returns how many elements of a parameter each rank has in stage 3; the last ranks' parts
-// are padded.
-func share(p param, ranks int) int {
+// shareSize returns how many elements of a parameter each rank has in stage 3; the last ranks'
+// parts are padded.
+func shareSize(p param, ranks int) int {
 	n, _ := p.shape.Elements()
 	return n/ranks + min(n%ranks, 1)
 }
 
-// even joins a parameter that is cut into equal shares, which stand in each rank's buffer from
-// start on.
-func even(p param, parts []*torchzip.Tensor, start int) (format.Tensor, error) {
+// joinShares joins a parameter that is cut into equal shares, which stand in each rank's buffer
+// from start on.
+func joinShares(p param, parts []*torchzip.Tensor, start int) (format.Tensor, error) {
 	t := format.Tensor{DType: parts[0].DType, Shape: p.shape}
 	n, _ := p.shape.Elements()
-	each := share(p, len(parts))
+	each := shareSize(p, len(parts))
 	for i, part := range parts {
-		if err := add(&t, part, min(i*each, n), min((i+1)*each, n), start); err != nil {
+		if err := addPieces(&t, part, min(i*each, n), min((i+1)*each, n), start); err != nil {
 			return t, fmt.Errorf("%q, rank %d: %w", p.name, i, err)
 		}
 	}
 	return t, nil
 }
 
-// fragments joins a parameter from the fragments that param_slice_mappings lists, in the order of
-// the ranks.
-func fragments(p param, g int, ranks []*rank, parts []*torchzip.Tensor) (format.Tensor, error) {
+// joinFragments joins a parameter from the fragments that param_slice_mappings lists, in the order
+// of the ranks.
+func joinFragments(p param, g int, ranks []*rank, parts []*torchzip.Tensor) (format.Tensor, error) {
 	t := format.Tensor{DType: parts[0].DType, Shape: p.shape}
 	n, _ := p.shape.Elements()
 	done := 0
@@ -134,14 +136,14 @@ func fragments(p param, g int, ranks []*rank, parts []*torchzip.Tensor) (format.
 		if err != nil {
 			continue // this rank has no part of it
 		}
-		count, start, err := addressOf(v)
+		count, start, err := parseFragment(v)
 		if err == nil && count > n-done {
-			err = fmt.Errorf("a fragment of %d elements behind %d of %d", count, done, n)
+			err = fmt.Errorf("a fragment of %d elements after %d of %d", count, done, n)
 		}
 		if err != nil {
 			return t, fmt.Errorf("%q: %s: %w", p.name, one.file.Name, err)
 		}
-		if err := add(&t, parts[i], done, done+count, start); err != nil {
+		if err := addPieces(&t, parts[i], done, done+count, start); err != nil {
 			return t, fmt.Errorf("%q: %s: %w", p.name, one.file.Name, err)
 		}
 		done += count
@@ -152,9 +154,9 @@ func fragments(p param, g int, ranks []*rank, parts []*torchzip.Tensor) (format.
 	return t, nil
 }
 
-// addressOf reads a fragment_address: the number of elements, and the position of the first in the
-// flat buffer.
-func addressOf(v *pickle.Object) (count, start int, err error) {
+// parseFragment reads a fragment_address: the number of elements, and the position of the first in
+// the flat buffer.
+func parseFragment(v *pickle.Object) (count, start int, err error) {
 	var at [2]int64
 	for i, name := range []string{"numel", "start"} {
 		if at[i], err = pickle.Get[int64](v, name); err != nil {
@@ -167,8 +169,9 @@ func addressOf(v *pickle.Object) (count, start int, err error) {
 	return int(at[0]), int(at[1]), nil
 }
 
-// add adds the elements [from, to) of a tensor, which stand in a flat buffer from start on.
-func add(t *format.Tensor, buffer *torchzip.Tensor, from, to, start int) error {
+// addPieces adds to a tensor the pieces of its elements [from, to), which stand in a flat buffer
+// from start on.
+func addPieces(t *format.Tensor, buffer *torchzip.Tensor, from, to, start int) error {
 	if from == to {
 		return nil
 	}
@@ -177,7 +180,7 @@ func add(t *format.Tensor, buffer *torchzip.Tensor, from, to, start int) error {
 		return fmt.Errorf("elements %d to %d of a flat buffer of %v %v are due", start,
 			start+to-from, buffer.DType, tensor.Shape(buffer.Shape))
 	}
-	file, offset, err := buffer.Flat(start)
+	file, offset, err := buffer.LocateFlat(start)
 	if err != nil {
 		return err
 	}

@@ -14,10 +14,11 @@ import (
 // nothing in them.
 const namesKey = "param_names"
 
-// grouped returns the names of the parameters in each group of the optimizer: groups are its
-// param_groups, whose params are the numbers of the dicts of param_shapes. They are as many, but
-// that stage 3 cuts large groups in several. Where that does not come out, nothing is known.
-func grouped(groups *pickle.List, shapes []params) (values []format.Value) {
+// groupNames returns, as values, the names of the parameters in each group of the optimizer: groups
+// are its param_groups, whose params are the numbers of the dicts of param_shapes. They are as
+// many, but that stage 3 cuts large groups in several. Where that does not come out, nothing is
+// known.
+func groupNames(groups *pickle.List, shapes []params) (values []format.Value) {
 	used := make([]bool, len(shapes))
 	for i, g := range groups.Items {
 		numbers, err := pickle.Get[*pickle.List](g, "params")
@@ -45,9 +46,9 @@ func grouped(groups *pickle.List, shapes []params) (values []format.Value) {
 	return values
 }
 
-// order returns the names of the parameters in each group, nil where the values do not tell all of
-// them.
-func (w *writer) order() ([][]string, error) {
+// paramsByGroup returns the names of the parameters in each group of the optimizer, in the order of
+// its flat buffer; nil where the values do not tell all of them.
+func (w *writer) paramsByGroup() ([][]string, error) {
 	found, groups := map[string]bool{}, 0
 	names := map[int][]string{}
 	for _, v := range w.values {
@@ -84,18 +85,18 @@ func (w *writer) order() ([][]string, error) {
 	return all, nil
 }
 
-// roundRobin reports whether parameters lie in the flat buffers as round_robin_gradients has them:
-// in the order of param_shapes. What param_slice_mappings says of such checkpoints is that of the
-// model's order, and wrong.
-func roundRobin(m *model, one *rank) bool {
-	is := configures(m, one, "zero_optimization", "round_robin_gradients")
+// isRoundRobin reports whether parameters lie in the flat buffers as round_robin_gradients has
+// them: in the order of param_shapes. What param_slice_mappings says of such checkpoints is that of
+// the model's order, and wrong.
+func isRoundRobin(m *model, one *rank) bool {
+	is := isConfigured(m, one, "zero_optimization", "round_robin_gradients")
 	version, _ := pickle.Get[string](one.file.Root, "ds_version")
-	return is && usesRoundRobin(one.stage, version)
+	return is && roundRobinApplies(one.stage, version)
 }
 
-// configures reports whether the configuration says so. Model states of a mixture of experts have
-// no configuration before DeepSpeed 0.19.6; optimizer states have it too.
-func configures(m *model, one *rank, path ...string) bool {
+// isConfigured reports whether DeepSpeed's configuration has true at a path. Model states of a
+// mixture of experts have no configuration before DeepSpeed 0.19.6; optimizer states have it too.
+func isConfigured(m *model, one *rank, path ...string) bool {
 	for _, root := range []any{m.file.Root, one.file.Root} {
 		if is, err := pickle.Get[bool](root,
 			append([]string{"ds_config"}, path...)...); err == nil {
@@ -105,9 +106,9 @@ func configures(m *model, one *rank, path ...string) bool {
 	return false
 }
 
-// usesRoundRobin reports whether round_robin_gradients has an effect in a stage of a version: stage
-// 3 ignores it, and stage 1 did before 0.13.
-func usesRoundRobin(stage int64, version string) bool {
+// roundRobinApplies reports whether round_robin_gradients has an effect in a stage of a version:
+// stage 3 ignores it, and stage 1 did before 0.13.
+func roundRobinApplies(stage int64, version string) bool {
 	var major, minor int
 	n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor)
 	return stage == 2 || stage == 1 && (n < 2 || major > 0 || minor >= 13)
@@ -137,8 +138,8 @@ func hasOtherOrder(g int, shapes params, ranks []*rank) bool {
 	return false
 }
 
-// hasAlignment reports whether there is a gap between neighbouring parameters, which
-// parameter_alignment makes from DeepSpeed 0.19.8 on.
+// hasAlignment reports whether there is a gap between neighbouring parameters of a rank's flat
+// buffers, which parameter_alignment makes from DeepSpeed 0.19.8 on.
 func hasAlignment(one *rank) bool {
 	groups, err := pickle.Get[*pickle.List](one.file.Root, "optimizer_state_dict",
 		"param_alignment_paddings")
@@ -151,8 +152,8 @@ func hasAlignment(one *rank) bool {
 	})
 }
 
-// roundRobinOrder returns the order of a group's parameters when they are distributed round-robin
-// over ranks: first all of the first rank.
+// roundRobinOrder returns the order of a group's n parameters, by index, when they are distributed
+// round-robin over ranks: first all of the first rank.
 func roundRobinOrder(n, ranks int) (order []int) {
 	for r := range ranks {
 		for i := r; i < n; i += ranks {

@@ -27,7 +27,7 @@ const (
 		averagedKey +
 		"), and they differ; shoal moves bytes and computes none, ds_to_universal does"
 	undue = "all ranks have the same of it, and no pattern says so (" + infoKey + "." +
-		replicatedKey + "); DeepSpeed's ds_to_universal would put the copies one behind the other"
+		replicatedKey + "); DeepSpeed's ds_to_universal would put the copies one after the other"
 	ofExperts = "the patterns of " + infoKey +
 		" name experts by their numbers on a rank, and it is not known which these are"
 )
@@ -38,9 +38,9 @@ const mostCompared = 256 << 20
 // autoExpert matches the experts of DeepSpeed's AutoEP, which are one tensor on each rank.
 var autoExpert = regexp.MustCompile(`\.experts\.w[123]$`)
 
-// inform records what the model states of a model parallel rank say: how parameters are shared,
-// which must be the same on all; which parameters there are; and which have another name.
-func (r *reader) inform(mp int, m *model) error {
+// recordSharing records what the model states of a model parallel rank say of how parameters are
+// shared, which must be the same on all, and of which have another name.
+func (r *reader) recordSharing(mp int, m *model) error {
 	part := format.Checkpoint{}
 	if info, err := pickle.Get[any](m.file.Root, infoKey); err == nil {
 		if err := m.file.Flatten(&part, infoKey, info); err != nil {
@@ -69,8 +69,8 @@ func (r *reader) inform(mp int, m *model) error {
 	return nil
 }
 
-// names records which parameters the model states of a model parallel rank name.
-func (r *reader) names(m *model) {
+// recordNames records which parameters the model states of a model parallel rank name.
+func (r *reader) recordNames(m *model) {
 	for _, p := range slices.Concat(append(m.shapes, m.frozen)...) {
 		r.params[p.name] = true
 	}
@@ -81,13 +81,13 @@ type joiner struct {
 	*reader
 	rules          *rules
 	groups         map[string][]format.Tensor // parts of each tensor
-	distinctErrors map[string]error           // results of distinct
+	distinctErrors map[string]error           // results of checkDistinct
 	bytesLeft      int64                      // bytes that may still be compared
 }
 
-// join joins the parts of tensor parallel ranks, as universal_checkpoint_info says. Other parts
-// stay, with the reason.
-func (r *reader) join() error {
+// joinTensorParallel joins the parts of tensor parallel ranks among the checkpoint's tensors, as
+// universal_checkpoint_info says. Other parts stay, with the reason.
+func (r *reader) joinTensorParallel() error {
 	if err := r.Finish(); err != nil { // in order, what is of one name stands together
 		return err
 	}
@@ -105,7 +105,7 @@ func (r *reader) join() error {
 		j.groups[name] = r.Tensors[from:to]
 		from = to
 	}
-	never := j.prepare(names)
+	never := j.readRules(names)
 	var joined []format.Tensor
 	for _, name := range names {
 		parts := j.groups[name]
@@ -117,7 +117,7 @@ func (r *reader) join() error {
 		}
 		whole, err := format.Tensor{}, never
 		if err == nil {
-			whole, err = j.whole(name, parts)
+			whole, err = j.joinTensor(name, parts)
 		}
 		if err == nil {
 			joined = append(joined, whole)
@@ -134,12 +134,13 @@ func (r *reader) join() error {
 	return nil
 }
 
-// prepare finds out what the patterns say of all names. It fails where nothing is to be joined.
-func (j *joiner) prepare(names []string) (err error) {
+// readRules reads the patterns, and finds out what they say of all names. It fails where nothing is
+// to be joined.
+func (j *joiner) readRules(names []string) (err error) {
 	if j.infoError != nil {
 		return j.infoError
 	}
-	if j.rules, err = rulesOf(j.info); err != nil {
+	if j.rules, err = parseRules(j.info); err != nil {
 		return err
 	}
 	if j.rules == nil || !j.rules.saysSharing {
@@ -150,17 +151,18 @@ func (j *joiner) prepare(names []string) (err error) {
 	}
 	for _, name := range names {
 		if _, param := parameterOf(name); param != "" {
-			_, _ = j.rules.of(j.ruleName(param)) // what it says counts when the parameter is joined
+			// what it says counts when the parameter is joined
+			_, _ = j.rules.sharingOf(j.ruleName(param))
 		}
 	}
-	if err := j.rules.effort.Spent(); err != nil {
+	if err := j.rules.effort.CheckLeft(); err != nil {
 		return err
 	}
-	return j.rules.checkUsed()
+	return j.rules.checkAllUsed()
 }
 
-// parameterOf returns the kind of optimizer state of a tensor, "" for the model's own tensors, and
-// its parameter; "" for none.
+// parameterOf splits the name of a tensor of the model or of optimizer state into the kind of
+// state, "" for the model's own tensors, and the parameter; both are "" for other tensors.
 func parameterOf(name string) (kind, param string) {
 	if param, ok := strings.CutPrefix(name, modulePrefix); ok {
 		return "", param
@@ -171,9 +173,9 @@ func parameterOf(name string) (kind, param string) {
 	return "", ""
 }
 
-// named returns the name under which the patterns know a parameter: shared parameters have the name
-// of the first.
-func (j *joiner) named(param string) string {
+// firstName returns the name under which the patterns know a parameter: shared parameters have the
+// name of the first.
+func (j *joiner) firstName(param string) string {
 	if other, ok := j.aliases[param]; ok {
 		return other
 	}
@@ -183,14 +185,15 @@ func (j *joiner) named(param string) string {
 // ruleName returns the name by which the patterns find a parameter: an expert has its number on its
 // rank.
 func (j *joiner) ruleName(param string) string {
-	if local, ok := j.locals[j.named(param)]; ok {
+	if local, ok := j.locals[j.firstName(param)]; ok {
 		return local
 	}
-	return j.named(param)
+	return j.firstName(param)
 }
 
-// whole joins the parts of a tensor.
-func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor, err error) {
+// joinTensor joins the parts of the tensor of a name. It reads elements where only these show how
+// they fit together.
+func (j *joiner) joinTensor(name string, parts []format.Tensor) (whole format.Tensor, err error) {
 	var list []format.Part
 	for i := range parts {
 		t := &parts[i]
@@ -204,18 +207,18 @@ func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor,
 	if param == "" {
 		return whole, errors.New("it has no name of a parameter")
 	}
-	param = j.named(param)
-	weights := j.groups[stateOf("fp32", param)]
+	param = j.firstName(param)
+	weights := j.groups[stateTensorName("fp32", param)]
 	if number, err := checkAgainstWeights(kind, list, weights); err != nil {
 		return whole, err
 	} else if number {
 		return format.JoinReplicas(list)
 	}
 	if _, known := j.locals[param]; !known && expertName.MatchString(param) ||
-		autoExpert.MatchString(param) && j.automatic() {
+		autoExpert.MatchString(param) && j.usesAutoEP() {
 		return whole, errors.New(ofExperts)
 	}
-	s, err := j.rules.of(j.ruleName(param))
+	s, err := j.rules.sharingOf(j.ruleName(param))
 	if err != nil {
 		return whole, err
 	}
@@ -223,7 +226,7 @@ func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor,
 		return whole, err
 	}
 	if s.vocabulary {
-		err = j.rules.crop(&whole)
+		err = j.rules.cropVocabulary(&whole)
 	}
 	if one := len(weights) == 1 && weights[0].Coords == nil; err == nil && one &&
 		!weights[0].Shape.Equal(whole.Shape) {
@@ -233,15 +236,15 @@ func (j *joiner) whole(name string, parts []format.Tensor) (whole format.Tensor,
 	return whole, err
 }
 
-// automatic reports whether DeepSpeed's AutoEP has placed experts.
-func (j *joiner) automatic() bool {
+// usesAutoEP reports whether DeepSpeed's AutoEP has placed experts.
+func (j *joiner) usesAutoEP() bool {
 	return slices.ContainsFunc(j.info, func(v format.Value) bool {
 		return v.Path == infoKey+"."+expertsKey
 	})
 }
 
-// stateOf returns the name of optimizer state of a parameter.
-func stateOf(kind, param string) string { return "optimizer." + kind + "." + param }
+// stateTensorName returns the name of a tensor of optimizer state of a parameter.
+func stateTensorName(kind, param string) string { return "optimizer." + kind + "." + param }
 
 // checkAgainstWeights compares parts with the weights of their parameter on the same ranks, of
 // which they should have the shape. It reports whether they are single numbers of an optimizer
@@ -264,10 +267,10 @@ func checkAgainstWeights(kind string, list []format.Part, weights []format.Tenso
 	return number, nil
 }
 
-// joinShared joins parts in the way that a parameter is shared.
+// joinShared joins the parts of a tensor of a parameter in the way that the parameter is shared.
 func (j *joiner) joinShared(s sharing, param string, list []format.Part) (format.Tensor, error) {
 	if s.unmatched && !j.params[j.ruleName(param)] {
-		same, one, err := j.equal(list, math.MaxInt)
+		same, one, err := j.equalParts(list, math.MaxInt)
 		if err != nil || !same || one && len(list[0].Shape) > 0 {
 			return format.Tensor{}, errors.Join(err, errors.New(noParameter))
 		}
@@ -277,32 +280,32 @@ func (j *joiner) joinShared(s sharing, param string, list []format.Part) (format
 	case s.alike:
 		return format.JoinReplicas(list)
 	case s.averaged:
-		same, _, err := j.equal(list, math.MaxInt)
+		same, _, err := j.equalParts(list, math.MaxInt)
 		if err != nil || !same {
 			return format.Tensor{}, errors.Join(err, errors.New(differ))
 		}
 		return format.JoinReplicas(list)
 	case s.unmatched:
-		if err := j.distinct(param); err != nil {
+		if err := j.checkDistinct(param); err != nil {
 			return format.Tensor{}, err
 		}
 	}
-	c, err := j.rules.cut(s, list, j.tp)
+	c, err := j.rules.cutOf(s, list, j.tp)
 	if err != nil {
 		return format.Tensor{}, err
 	}
 	return format.JoinParts(list, c)
 }
 
-// distinct fails for a parameter that no pattern names, and of which all ranks have the same
-// numbers, as far as it looks: it is not cut, and was forgotten. Numbers that are all the same tell
-// nothing. All state of a parameter is as its weights.
-func (j *joiner) distinct(param string) error {
+// checkDistinct fails for a parameter that no pattern names, and of which all ranks have the same
+// numbers, as far as it reads them: it is not cut, and was forgotten. Numbers that are all the same
+// tell nothing. All state of a parameter is as its weights.
+func (j *joiner) checkDistinct(param string) error {
 	err, known := j.distinctErrors[param]
 	if known {
 		return err
 	}
-	parts := j.groups[stateOf("fp32", param)]
+	parts := j.groups[stateTensorName("fp32", param)]
 	if len(parts) < 2 {
 		parts = j.groups[modulePrefix+param]
 	}
@@ -311,7 +314,7 @@ func (j *joiner) distinct(param string) error {
 		list = append(list, format.Part{Tensor: &parts[i]})
 	}
 	if len(list) > 1 {
-		same, one, wrong := j.equal(list, 1<<18)
+		same, one, wrong := j.equalParts(list, 1<<18)
 		if err = wrong; same && !one {
 			err = errors.New(undue)
 		}
@@ -320,9 +323,9 @@ func (j *joiner) distinct(param string) error {
 	return err
 }
 
-// equal reports whether parts are equal bit by bit, and whether all their elements are, comparing
-// at most a number of elements.
-func (j *joiner) equal(list []format.Part, most int) (same, one bool, err error) {
+// equalParts reads at most a number of elements of each part, and reports whether the parts are
+// equal bit by bit, and whether all these elements are one. What it reads counts against bytesLeft.
+func (j *joiner) equalParts(list []format.Part, most int) (same, one bool, err error) {
 	first := list[0]
 	for _, p := range list[1:] {
 		if p.DType != first.DType || !p.Shape.Equal(first.Shape) {

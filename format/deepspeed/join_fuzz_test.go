@@ -60,11 +60,11 @@ func TestJoinAnything(t *testing.T) {
 			r.Fatal(faults)
 		}
 		for i := range c.Tensors {
-			formattest.Bytes(t, files, &c.Tensors[i])
+			formattest.ReadTensor(t, files, &c.Tensors[i])
 		}
 		if !slices.ContainsFunc(c.Tensors, func(x format.Tensor) bool { return x.Coords != nil }) {
 			if out, err := deepspeed.Layout(c.Tensors, c.Values); err == nil {
-				read(t, formattest.Write(t, out, c, files))
+				read(t, formattest.WriteOutput(t, out, c, files))
 			}
 		}
 	})
@@ -82,7 +82,7 @@ func FuzzJoin(f *testing.F) {
 		}
 		changed[first], changed[second] = &fstest.MapFile{Data: slices.Clone(a)},
 			&fstest.MapFile{Data: slices.Clone(b)}
-		formattest.Sound(changed, deepspeed.Read)
+		formattest.IsSound(changed, deepspeed.Read)
 	})
 }
 

@@ -299,7 +299,7 @@ func TestAutoExpertsNot(t *testing.T) {
 		s.file("global_step7/layer_0_expert_0_mp_rank_00_model_states.pt", func(f *store) any {
 			return dict("mlp.experts.w1.0", f.add(numbered(5, 2, 2)))
 		})
-		dir := formattest.Write(t, s.out, s.from,
+		dir := formattest.WriteOutput(t, s.out, s.from,
 			format.NewFiles(fstest.MapFS{"blob": {Data: s.blob}}))
 		dir[deepspeed.LatestName] = &fstest.MapFile{Data: []byte("global_step7")}
 		if _, err := deepspeed.Read(format.NewFiles(dir)); err == nil ||

@@ -67,9 +67,9 @@ type writer struct {
 // in the model.
 func Layout(tensors []format.Tensor, values []format.Value) (*format.Output, error) {
 	w := newWriter(universalFormat, tensors, values)
-	err := w.sort(tensors)
+	err := w.sortTensors(tensors)
 	if err == nil {
-		err = w.lay()
+		err = w.layUniversal()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("DeepSpeed: %w", err)
@@ -77,6 +77,7 @@ func Layout(tensors []format.Tensor, values []format.Value) (*format.Output, err
 	return w.Output, w.Finish()
 }
 
+// newWriter returns a writer without files for an output of the format name. It keeps both slices.
 func newWriter(name string, tensors []format.Tensor, values []format.Value) *writer {
 	return &writer{
 		Output: &format.Output{Checkpoint: format.Checkpoint{Format: name}},
@@ -85,8 +86,8 @@ func newWriter(name string, tensors []format.Tensor, values []format.Value) *wri
 	}
 }
 
-// sort finds out what each tensor belongs to.
-func (w *writer) sort(tensors []format.Tensor) error {
+// sortTensors finds out what each tensor belongs to, and records it in the writer.
+func (w *writer) sortTensors(tensors []format.Tensor) error {
 	names := map[string]bool{}
 	for i := range tensors {
 		t := &tensors[i]
@@ -118,14 +119,14 @@ func (w *writer) sort(tensors []format.Tensor) error {
 		w.prefix = "model."
 	}
 	var err error
-	if w.rules, err = rulesOf(w.values); err != nil {
+	if w.rules, err = parseRules(w.values); err != nil {
 		return fmt.Errorf("%w, by which DeepSpeed cuts parameters for tensor parallel ranks; "+
 			"convert it with ds_to_universal", err)
 	}
 	return w.sortValues()
 }
 
-// sortValues finds out what the values say, and keeps those that are written.
+// sortValues records in the writer what the values say, and which of them are written.
 func (w *writer) sortValues() error {
 	for _, v := range w.values {
 		if v.Path == infoKey+"."+expertsKey && w.stage > 0 &&
@@ -165,30 +166,31 @@ func (w *writer) sortValues() error {
 	return nil
 }
 
-func (w *writer) lay() error {
-	w.tag = w.named("universal", "_universal")
+// layUniversal lays out all files of a universal checkpoint.
+func (w *writer) layUniversal() error {
+	w.tag = w.folderName("universal", "_universal")
 	for _, p := range w.params {
-		if err := w.param(p); err != nil {
+		if err := w.layParam(p); err != nil {
 			return fmt.Errorf("parameter %q: %w", p, err)
 		}
 	}
-	if err := w.layCommon(); err != nil {
+	if err := w.layCommonFile(); err != nil {
 		return err
 	}
-	if err := w.model(); err != nil {
+	if err := w.layModel(); err != nil {
 		return err
 	}
-	if err := w.layOpenedExperts(); err != nil {
+	if err := w.layEmptyExperts(); err != nil {
 		return err
 	}
-	w.point(UniversalName)
+	w.layLatestFile(UniversalName)
 	return nil
 }
 
-// layOpenedExperts lays out the files of experts that DeepSpeed opens before it takes their weights
+// layEmptyExperts lays out the files of experts that DeepSpeed opens before it takes their weights
 // from zero/, with nothing in them: those of one stage with all layers, and of a pipeline those of
-// the stages behind the first. In which order layers are numbered does not matter for that.
-func (w *writer) layOpenedExperts() error {
+// the stages after the first. In which order layers are numbered does not matter for that.
+func (w *writer) layEmptyExperts() error {
 	most := 0
 	layers := func(params []string) int {
 		found := map[string]map[string]bool{} // numbers of experts, by what their names begin with
@@ -211,7 +213,7 @@ func (w *writer) layOpenedExperts() error {
 	for mp, n := range stages {
 		for layer := range n {
 			for expert := range most {
-				if err := w.write(expertFileName(layer, expert, mp), &pickle.Dict{},
+				if err := w.layFile(expertFileName(layer, expert, mp), &pickle.Dict{},
 					nil); err != nil {
 					return err
 				}
@@ -221,24 +223,24 @@ func (w *writer) layOpenedExperts() error {
 	return nil
 }
 
-// named returns the name of the folder: global_stepN, or other where the number of steps is not
-// known.
-func (w *writer) named(other, suffix string) string {
+// folderName returns the name of the folder: global_stepN, or other where the number of steps is
+// not known.
+func (w *writer) folderName(other, suffix string) string {
 	for _, path := range []string{"global_steps", "iteration"} {
-		if n, ok := w.number(path); ok {
+		if n, ok := w.intValue(path); ok {
 			return "global_step" + strconv.FormatInt(n, 10) + suffix
 		}
 	}
 	return other
 }
 
-// point lays out the file that names the folder.
-func (w *writer) point(name string) {
+// layLatestFile lays out the file that names the checkpoint's folder, such as latest.
+func (w *writer) layLatestFile(name string) {
 	w.Files = append(w.Files, format.OutputFile{Name: name, Size: int64(len(w.tag))})
 	w.Frames = append(w.Frames, format.Frame{File: name, Bytes: []byte(w.tag)})
 }
 
-// value returns the value of a path.
+// value returns the value of a path, of those that were given; false if there is none.
 func (w *writer) value(path string) (any, bool) {
 	for _, v := range w.values {
 		if v.Path == path {
@@ -248,15 +250,16 @@ func (w *writer) value(path string) (any, bool) {
 	return nil, false
 }
 
-// number returns a value that is a whole number.
-func (w *writer) number(path string) (int64, bool) {
+// intValue returns the value of a path if it is a whole number.
+func (w *writer) intValue(path string) (int64, bool) {
 	v, _ := w.value(path)
 	n, ok := v.(int64)
 	return n, ok
 }
 
-// write lays out a file with some tensors.
-func (w *writer) write(file string, root any, tensors []*format.Tensor) error {
+// layFile lays out a file with a pickle, in which Placeholder(i) stands for tensors[i], and adds
+// the pieces in it to the output's tensors.
+func (w *writer) layFile(file string, root any, tensors []*format.Tensor) error {
 	var list []format.Tensor
 	for _, t := range tensors {
 		list = append(list, *t)
@@ -278,8 +281,8 @@ func (w *writer) write(file string, root any, tensors []*format.Tensor) error {
 	return nil
 }
 
-// param lays out the files of a parameter.
-func (w *writer) param(name string) error {
+// layParam lays out the files of a parameter.
+func (w *writer) layParam(name string) error {
 	if !fs.ValidPath(name) || strings.ContainsAny(name, `/\:`) {
 		return fmt.Errorf("it is no name of a folder")
 	}
@@ -289,7 +292,7 @@ func (w *writer) param(name string) error {
 			"optimizer.fp32.%s, or the model's own where these are of f32", w.states[name][0].Name,
 			name)
 	}
-	if err := w.state(name, "fp32", weights); err != nil {
+	if err := w.layState(name, "fp32", weights); err != nil {
 		return err
 	}
 	for _, t := range w.states[name] {
@@ -297,7 +300,7 @@ func (w *writer) param(name string) error {
 		switch {
 		case kind == "fp32":
 		case kind == "step":
-			if err := w.single(path.Join("zero", name, "step.pt"), t); err != nil {
+			if err := w.layTensorFile(path.Join("zero", name, "step.pt"), t); err != nil {
 				return err
 			}
 		case !t.Shape.Equal(weights.Shape):
@@ -305,59 +308,59 @@ func (w *writer) param(name string) error {
 				"%s has shape %v, its weights %v; DeepSpeed has state of the same shape only",
 				t.Name, t.Shape, weights.Shape)
 		default:
-			if err := w.state(name, kind, t); err != nil {
+			if err := w.layState(name, kind, t); err != nil {
 				return err
 			}
 		}
 	}
 	if n, ok := w.steps[name]; ok {
-		return w.write(path.Join("zero", name, "step.pt"), n, nil)
+		return w.layFile(path.Join("zero", name, "step.pt"), n, nil)
 	}
 	return nil
 }
 
 // weights returns the weights of a parameter: the master copy, or else the model's own.
 func (w *writer) weights(name string) *format.Tensor {
-	if t := w.find("optimizer.fp32." + name); t != nil {
+	if t := w.findTensor("optimizer.fp32." + name); t != nil {
 		return t
 	}
-	return w.find(w.prefix + name)
+	return w.findTensor(w.prefix + name)
 }
 
-// find returns the tensor of a name, nil when there is none.
-func (w *writer) find(name string) *format.Tensor {
+// findTensor returns the given tensor of a name, nil when there is none.
+func (w *writer) findTensor(name string) *format.Tensor {
 	if i, ok := w.index[name]; ok {
 		return &w.given[i]
 	}
 	return nil
 }
 
-// state lays out the file of a kind of state. Over tensor parallel ranks DeepSpeed cuts it as the
-// keys beside it say. Of stage 3 it is a tensor alone, as DeepSpeed's own converter writes it:
-// stage 3 of version 0.19.0 reads nothing else (that of 0.19.6 does), and the stages 1 and 2 read
-// that in no version.
-func (w *writer) state(name, kind string, t *format.Tensor) error {
+// layState lays out the file of a kind of state of a parameter. Over tensor parallel ranks
+// DeepSpeed cuts it as the keys beside it say. Of stage 3 it is a tensor alone, as DeepSpeed's own
+// converter writes it: stage 3 of version 0.19.0 reads nothing else (that of 0.19.6 does), and the
+// stages 1 and 2 read that in no version.
+func (w *writer) layState(name, kind string, t *format.Tensor) error {
 	file := path.Join("zero", name, kind+".pt")
 	if w.alone {
-		return w.single(file, t)
+		return w.layTensorFile(file, t)
 	}
 	p, err := torchzip.Placeholder(0, *t)
 	if err != nil {
 		return err
 	}
-	root, err := w.rules.keys(name, t)
+	root, err := w.rules.cutKeys(name, t)
 	if err != nil {
 		return err
 	}
 	root.Add("param", p)
-	return w.write(file, root, []*format.Tensor{t})
+	return w.layFile(file, root, []*format.Tensor{t})
 }
 
-// single lays out a file with only a tensor.
-func (w *writer) single(file string, t *format.Tensor) error {
+// layTensorFile lays out a file with only a tensor.
+func (w *writer) layTensorFile(file string, t *format.Tensor) error {
 	p, err := torchzip.Placeholder(0, *t)
 	if err != nil {
 		return err
 	}
-	return w.write(file, p, []*format.Tensor{t})
+	return w.layFile(file, p, []*format.Tensor{t})
 }

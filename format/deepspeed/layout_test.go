@@ -33,7 +33,7 @@ func universal(t *testing.T, c *format.Checkpoint, files *format.Files) fstest.M
 		!reflect.DeepEqual(out, again) {
 		t.Fatalf("the same is laid out otherwise: %v", err)
 	}
-	return formattest.Write(t, out, c, files)
+	return formattest.WriteOutput(t, out, c, files)
 }
 
 func read(t *testing.T, dir fstest.MapFS) (*format.Checkpoint, *format.Files) {
@@ -127,7 +127,7 @@ func elements(t *testing.T, dir fstest.MapFS, name string) string {
 		t.Fatal(name, c.Tensors, err)
 	}
 	return fmt.Sprint(c.Tensors[0].Name, c.Tensors[0].DType,
-		formattest.Bytes(t, files, &c.Tensors[0]), c.Values)
+		formattest.ReadTensor(t, files, &c.Tensors[0]), c.Values)
 }
 
 // TestLayoutOfMegatron makes one of what another framework wrote: the model of f32 is its own copy,
@@ -138,7 +138,7 @@ func TestLayoutOfMegatron(t *testing.T) {
 		files := format.NewFiles(dir)
 		c, err := megatron.Read(files)
 		if err == nil {
-			err = megatron.Join(c)
+			err = megatron.JoinRanks(c)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -233,7 +233,7 @@ func FuzzReadUniversal(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		changed := maps.Clone(dir)
 		changed[state] = &fstest.MapFile{Data: b}
-		formattest.Sound(changed, deepspeed.Read)
+		formattest.IsSound(changed, deepspeed.Read)
 	})
 }
 

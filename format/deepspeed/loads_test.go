@@ -158,7 +158,7 @@ func near(a, b float64) bool { return math.Abs(a-b) <= 1e-6+1e-5*math.Abs(a) }
 // floats are the elements of a tensor in f32.
 func floats(t *testing.T, files *format.Files, x *format.Tensor) (list []float64) {
 	t.Helper()
-	b := formattest.Bytes(t, files, x)
+	b := formattest.ReadTensor(t, files, x)
 	for i := 0; i+4 <= len(b); i += 4 {
 		list = append(list, float64(math.Float32frombits(binary.LittleEndian.Uint32(b[i:]))))
 	}

@@ -28,20 +28,21 @@ type rank struct {
 // of the weights.
 type flatGroup map[string]*torchzip.Tensor
 
-// optimizer adds the optimizer state of a model parallel rank.
-func (r *reader) optimizer(mp int, m *model) error {
-	ranks, stage, err := r.ranksOf(mp)
+// addOptimizer adds the optimizer state of a model parallel rank to the checkpoint. m is its model
+// states, which get the parameters of each group where they do not name them.
+func (r *reader) addOptimizer(mp int, m *model) error {
+	ranks, stage, err := r.openRanks(mp)
 	if err != nil {
 		return err
 	}
 	if len(m.shapes) == 0 && stage < 3 {
 		every := ranks
 		if r.single {
-			if every, err = r.everyRank(mp); err != nil {
+			if every, err = r.stageRanks(mp); err != nil {
 				return err
 			}
 		}
-		if m.shapes, err = r.mapped(mp, m, every); err != nil {
+		if m.shapes, err = r.groupsFromMappings(mp, m, every); err != nil {
 			return err
 		}
 	}
@@ -54,7 +55,7 @@ func (r *reader) optimizer(mp int, m *model) error {
 	order := slices.Clone(m.shapes)
 	whole := r.pp == 1 // whether one rank says of all parameters which group they are in
 	for g := range ranks[0].fp32 {
-		cuts, err := r.cuts(mp, g, m, ranks)
+		cuts, err := r.groupCuts(mp, g, m, ranks)
 		if err != nil {
 			return err
 		}
@@ -66,7 +67,7 @@ func (r *reader) optimizer(mp int, m *model) error {
 				return err
 			}
 		}
-		configured := roundRobin(m, ranks[0])
+		configured := isRoundRobin(m, ranks[0])
 		// else it is not known over how many ranks they are to be dealt out anew
 		whole = whole && cuts[0].roundRobin == configured
 		if configured {
@@ -80,10 +81,10 @@ func (r *reader) optimizer(mp int, m *model) error {
 		}
 	}
 	if (len(r.layers) > 0 || r.pp > 1) && mp%r.tp == 0 {
-		r.staged(mp/r.tp, order)
+		r.addStageGroups(mp/r.tp, order)
 	}
 	for dp, one := range ranks {
-		if err := r.addExtras(mp, dp, len(ranks), one); err != nil {
+		if err := r.addRankExtras(mp, dp, len(ranks), one); err != nil {
 			return err
 		}
 	}
@@ -94,15 +95,15 @@ func (r *reader) optimizer(mp int, m *model) error {
 		groups, err := pickle.Get[*pickle.List](ranks[0].file.Root, "optimizer_state_dict",
 			optimizerKeys(stage)[1], "param_groups")
 		if err == nil {
-			r.Values = append(r.Values, grouped(groups, order)...)
+			r.Values = append(r.Values, groupNames(groups, order)...)
 		}
 	}
-	return r.configured(m, ranks[0])
+	return r.addConfig(m, ranks[0])
 }
 
-// configured adds what optimizer states say of the configuration and the version where the model
-// states say nothing, as those of a mixture of experts before DeepSpeed 0.19.6.
-func (r *reader) configured(m *model, one *rank) error {
+// addConfig adds to the checkpoint what optimizer states say of the configuration and the version
+// where the model states say nothing, as those of a mixture of experts before DeepSpeed 0.19.6.
+func (r *reader) addConfig(m *model, one *rank) error {
 	part := format.Checkpoint{}
 	for _, key := range []string{"ds_config", "ds_version"} {
 		v, err := pickle.Get[any](one.file.Root, key)
@@ -117,9 +118,9 @@ func (r *reader) configured(m *model, one *rank) error {
 	return nil
 }
 
-// ranksOf opens the optimizer states of all data parallel ranks, and returns the stage that they
-// are of.
-func (r *reader) ranksOf(mp int) (ranks []*rank, stage int64, err error) {
+// openRanks opens the optimizer states of all data parallel ranks of a model parallel rank, once,
+// and returns the stage that they are of.
+func (r *reader) openRanks(mp int) (ranks []*rank, stage int64, err error) {
 	if ranks = r.openedRanks[mp]; ranks != nil {
 		return ranks, ranks[0].bufferStage, nil
 	}
@@ -129,11 +130,11 @@ func (r *reader) ranksOf(mp int) (ranks []*rank, stage int64, err error) {
 			return nil, 0, fmt.Errorf("there is no optimizer states file of mp rank %d, dp rank "+
 				"%d; a rank did not finish its save, or the file was not copied", mp, dp)
 		}
-		f, err := r.open(name)
+		f, err := r.openFile(name)
 		if err != nil {
 			return nil, 0, err
 		}
-		one, s, err := openRank(f)
+		one, s, err := parseRank(f)
 		if err != nil {
 			return nil, 0, fmt.Errorf("%s: %w", f.Name, err)
 		}
@@ -148,13 +149,14 @@ func (r *reader) ranksOf(mp int) (ranks []*rank, stage int64, err error) {
 	return ranks, stage, nil
 }
 
-// addGroup adds the state of a group of parameters, or of the experts in it that some ranks share.
+// addGroup adds to the checkpoint the state of a group of parameters, or of the experts in it that
+// some ranks share.
 func (r *reader) addGroup(mp, g int, stage int64, m *model, c groupCut) error {
-	tensors, err := optimizerGroup(g, stage, c)
+	tensors, err := joinGroup(g, stage, c)
 	if err != nil {
 		return err
 	}
-	for _, v := range c.ranks[0].counts(g, c.names) {
+	for _, v := range c.ranks[0].numberValues(g, c.names) {
 		if mp%r.tp == 0 {
 			r.Values = append(r.Values, v)
 			r.steps[v.Path] = v.Data
@@ -164,8 +166,9 @@ func (r *reader) addGroup(mp, g int, stage int64, m *model, c groupCut) error {
 		}
 	}
 	for _, t := range tensors {
-		if t.Coords = r.place(mp); len(c.names) > 0 && expertName.MatchString(c.names[0].name) {
-			t.Coords = r.expertPlace(mp)
+		if t.Coords = r.rankCoords(mp); len(c.names) > 0 &&
+			expertName.MatchString(c.names[0].name) {
+			t.Coords = r.expertCoords(mp)
 		}
 		if name, ok := strings.CutPrefix(t.Name, "optimizer.fp32."); ok {
 			if same, ok := m.duplicates[name]; ok && same.DType == t.DType &&
@@ -178,14 +181,14 @@ func (r *reader) addGroup(mp, g int, stage int64, m *model, c groupCut) error {
 	return nil
 }
 
-// mapped finds the parameters of each group where the model states do not name them, as those of a
-// mixture of experts before DeepSpeed 0.19.6: by what the ranks have of them, in this order, and
-// the shapes by the model.
-func (r *reader) mapped(mp int, m *model, ranks []*rank) ([]params, error) {
+// groupsFromMappings returns the parameters of each group where the model states do not name them,
+// as those of a mixture of experts before DeepSpeed 0.19.6: by what the ranks have of them, in this
+// order, and the shapes by the model.
+func (r *reader) groupsFromMappings(mp int, m *model, ranks []*rank) ([]params, error) {
 	shapes := map[string]tensor.Shape{}
 	for _, t := range r.Tensors {
 		if name, ok := strings.CutPrefix(t.Name, modulePrefix); ok &&
-			(t.Coords == nil || t.Coords.Compare(r.place(mp)) == 0) {
+			(t.Coords == nil || t.Coords.Compare(r.rankCoords(mp)) == 0) {
 			shapes[name] = t.Shape
 		}
 	}
@@ -204,12 +207,12 @@ func (r *reader) mapped(mp int, m *model, ranks []*rank) ([]params, error) {
 			}
 			groups[g] = append(groups[g], param{name, shape})
 		}
-		if roundRobin(m, ranks[0]) { // these names are in the model's order
-			count, err := ranks[0].count(g, len(ranks))
+		if isRoundRobin(m, ranks[0]) { // these names are in the model's order
+			count, err := ranks[0].partitionCount(g, len(ranks))
 			if err != nil {
 				return nil, err
 			}
-			groups[g] = roundRobinOrderOf(groups[g], count)
+			groups[g] = inRoundRobinOrder(groups[g], count)
 		}
 	}
 	return groups, nil
@@ -240,13 +243,14 @@ func mappedNames(g int, ranks []*rank) (names []string, err error) {
 	return names, nil
 }
 
-// openRank finds the flat buffers in a file.
-func openRank(f *torchzip.File) (*rank, int64, error) {
+// parseRank finds the flat buffers in an optimizer states file, and returns the stage that it is
+// of.
+func parseRank(f *torchzip.File) (*rank, int64, error) {
 	state, err := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict")
 	if err != nil {
 		return nil, 0, err
 	}
-	stage, err := stageOf(state)
+	stage, err := parseStage(state)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -272,7 +276,7 @@ func openRank(f *torchzip.File) (*rank, int64, error) {
 		}
 		one.fp32 = append(one.fp32, t)
 	}
-	err = one.innerState(state, inner)
+	err = one.readInnerState(state, inner)
 	return one, stage, err
 }
 
@@ -285,7 +289,8 @@ func optimizerKeys(stage int64) [2]string {
 	return [2]string{"single_partition_of_fp32_groups", "base_optimizer_state"}
 }
 
-func stageOf(state *pickle.Dict) (int64, error) {
+// parseStage returns the stage of ZeRO that the state of an optimizer is of.
+func parseStage(state *pickle.Dict) (int64, error) {
 	v, ok := state.Get("zero_stage")
 	if _, flat := state.Get("single_partition_of_fp32_groups"); flat && !ok {
 		// the optimizer that DeepSpeed has for bf16 with gradients in f32, which cuts as stage 1
@@ -308,8 +313,9 @@ func stageOf(state *pickle.Dict) (int64, error) {
 	return stage, nil
 }
 
-// innerState finds the state that torch's optimizer keeps for each group.
-func (one *rank) innerState(state *pickle.Dict, key string) error {
+// readInnerState sets groups, others and uncut of the rank from the state that torch's optimizer
+// keeps for each group, which stands under key.
+func (one *rank) readInnerState(state *pickle.Dict, key string) error {
 	groups := len(one.fp32)
 	one.groups, one.others, one.uncut = make([]flatGroup, groups), make([]map[string]any, groups),
 		&pickle.Dict{}
@@ -353,9 +359,9 @@ func (one *rank) innerState(state *pickle.Dict, key string) error {
 	return nil
 }
 
-// counts returns the numbers that a group has besides tensors, for each of its parameters, as
+// numberValues returns the numbers that a group has besides tensors, for each of its parameters, as
 // universal checkpoints have them.
-func (one *rank) counts(g int, shapes params) (values []format.Value) {
+func (one *rank) numberValues(g int, shapes params) (values []format.Value) {
 	for kind, v := range one.others[g] {
 		for _, p := range shapes {
 			values = append(values, format.Value{Path: "optimizer." + kind + "." + p.name, Data: v})

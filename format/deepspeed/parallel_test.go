@@ -28,7 +28,7 @@ func fuzzFiles(f *testing.F, archive, one, two, three string) {
 		for name, data := range map[string][]byte{one: a, two: b, three: c} {
 			changed[name] = &fstest.MapFile{Data: bytes.Clone(data)}
 		}
-		formattest.Sound(changed, deepspeed.Read)
+		formattest.IsSound(changed, deepspeed.Read)
 	})
 }
 
@@ -41,7 +41,7 @@ func TestDamageParallel(t *testing.T) {
 		case "pipebf16":
 			delete(dir, "global_step2/layer_00-model_states.pt")
 		}
-		formattest.Damage(t, dir, deepspeed.Read, func(name string) bool {
+		formattest.CheckDamage(t, dir, deepspeed.Read, func(name string) bool {
 			// in which ZeRO has nothing
 			return name != deepspeed.LatestName && !strings.Contains(name, "expp_rank_")
 		})
@@ -231,8 +231,8 @@ func TestExpertsInTurn(t *testing.T) {
 				return x.Name == "optimizer.fp32."+param
 			})
 			p := &format.Proof{Main: c.Tensors[main], Model: c.Tensors[i]}
-			model := formattest.Bytes(t, files, &p.Model)
-			if at := p.FirstDifference(formattest.Bytes(t, files, &p.Main), model); at >= 0 {
+			model := formattest.ReadTensor(t, files, &p.Model)
+			if at := p.FirstDifference(formattest.ReadTensor(t, files, &p.Main), model); at >= 0 {
 				t.Errorf("%s: element %d of %s is not that of its master weights", name, at, param)
 			}
 			n++

@@ -18,15 +18,15 @@ import (
 // A layerAt is the layer and the tensor parallel rank of a file.
 type layerAt struct{ layer, tp int }
 
-// degrees finds out how many stages and tensor parallel ranks there are: model parallel ranks count
-// stage by stage.
-func (r *reader) degrees() error {
+// findDegrees finds out how many stages and tensor parallel ranks there are, and sets pp and tp:
+// model parallel ranks count stage by stage.
+func (r *reader) findDegrees() error {
 	r.pp, r.tp = 1, r.mp
-	first, err := r.open(r.models[rankID{0, 0}])
+	first, err := r.openFile(r.models[rankID{0, 0}])
 	if err != nil {
 		return nil // who reads it says so
 	}
-	if err := r.checkRanks(first); err != nil {
+	if err := r.checkRankCount(first); err != nil {
 		return err
 	}
 	pp, unsaid := pickle.Get[int64](first.Root, degreesKey, "pp_degree")
@@ -34,7 +34,7 @@ func (r *reader) degrees() error {
 		if unsaid == nil && pp > 1 && pp <= int64(r.mp) && r.mp%int(pp) == 0 {
 			r.pp, r.tp = int(pp), r.mp/int(pp)
 		} else if unsaid != nil && len(r.experts) > 0 {
-			if r.tp, err = r.stagesByName(); err != nil {
+			if r.tp, err = r.tensorRanksByName(); err != nil {
 				return err
 			}
 			r.pp = r.mp / r.tp
@@ -54,9 +54,9 @@ func (r *reader) degrees() error {
 	return nil
 }
 
-// checkRanks fails when there are the files of fewer model parallel ranks than the model states of
-// the first say, or those of more, which another save has left.
-func (r *reader) checkRanks(first *torchzip.File) error {
+// checkRankCount fails when there are the files of fewer model parallel ranks than the model states
+// of the first say, or those of more, which another save has left.
+func (r *reader) checkRankCount(first *torchzip.File) error {
 	said, err := pickle.Get[int64](first.Root, "mp_world_size")
 	if err != nil {
 		pp, err := pickle.Get[int64](first.Root, degreesKey, "pp_degree")
@@ -94,9 +94,9 @@ type pipeline struct {
 	at      map[string][]any // layers that are tied, by key
 }
 
-// layered reads the model of a pipeline, whose layers have files of their own. stages are the model
-// states of the first tensor parallel rank in each stage.
-func (r *reader) layered(models []*model) error {
+// readLayers adds the model of a pipeline, whose layers have files of their own, to the checkpoint.
+// models are the model states of the first tensor parallel rank in each stage.
+func (r *reader) readLayers(models []*model) error {
 	p := &pipeline{reader: r, shapes: map[string]tensor.Shape{}, missing: map[string]bool{},
 		seen: map[string]bool{}, found: map[string]int{}, at: map[string][]any{}}
 	for _, m := range models {
@@ -108,10 +108,10 @@ func (r *reader) layered(models []*model) error {
 		r.Doubt = "its model states do not name the parameters (param_shapes), so it is not " +
 			"known whether a file of a layer is missing"
 	}
-	p.tied = tiedKeys(p.shapes)
+	p.tied = findTiedLayers(p.shapes)
 	for _, layer := range slices.Sorted(maps.Keys(layerNumbers(r.layers))) {
 		for tp := range r.tp {
-			if err := p.read(layer, tp); err != nil {
+			if err := p.readLayer(layer, tp); err != nil {
 				return err
 			}
 		}
@@ -128,7 +128,7 @@ func (r *reader) layered(models []*model) error {
 	}
 	// a stage that gives such a layer a function of its own (forward_fn) writes none of it
 	for _, key := range slices.Sorted(maps.Keys(p.tied)) {
-		if !p.seen[key] && !p.tied.twin(key) {
+		if !p.seen[key] && !p.tied.hasTwin(key) {
 			return fmt.Errorf("there is no file of the layers that are tied as %q; a rank did "+
 				"not finish its save, or it was not copied", key)
 		}
@@ -136,16 +136,16 @@ func (r *reader) layered(models []*model) error {
 	return nil
 }
 
-// read reads the file of a layer. A layer that is tied to others has no layer number in its names;
-// its content tells which one it is.
-func (p *pipeline) read(layer, tp int) error {
+// readLayer adds what is in the file of a layer to the checkpoint. A layer that is tied to others
+// has no layer number in its names; its content tells which one it is.
+func (p *pipeline) readLayer(layer, tp int) error {
 	file := p.layers[layerAt{layer, tp}]
 	if file == "" {
 		return fmt.Errorf("there is no file of layer %d, tensor parallel rank %d "+
 			"(layer_%02d-model_%02d-model_states.pt); a rank did not finish its save, or it was "+
 			"not copied", layer, tp, layer, tp)
 	}
-	f, err := p.open(file)
+	f, err := p.openFile(file)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (p *pipeline) read(layer, tp int) error {
 		return err
 	}
 	prefix := strconv.Itoa(layer) + "."
-	key := p.tied.of(part.Tensors, prefix, p.shapes, p.tp)
+	key := p.tied.keyOf(part.Tensors, prefix, p.shapes, p.tp)
 	if key != "" {
 		prefix = stages.TiedPrefix + key + "."
 		p.seen[key] = true
@@ -165,11 +165,11 @@ func (p *pipeline) read(layer, tp int) error {
 	for _, t := range part.Tensors {
 		name := prefix + t.Name
 		delete(p.missing, name)
-		t.Name, t.Coords = "module."+name, p.place(tp)
+		t.Name, t.Coords = "module."+name, p.rankCoords(tp)
 		if key != "" {
 			whole := t.Name + " " + t.Coords.String()
 			if i, again := p.found[whole]; again {
-				if err := repeat(&p.Tensors[i], &t); err != nil {
+				if err := addReplica(&p.Tensors[i], &t); err != nil {
 					return fmt.Errorf("%s: %w", f.Name, err)
 				}
 				continue
@@ -187,8 +187,9 @@ func (p *pipeline) read(layer, tp int) error {
 	return nil
 }
 
-// repeat makes a tensor a replica of another.
-func repeat(first, t *format.Tensor) error {
+// addReplica adds the pieces of t to the replicas of first. It fails where the two differ in type
+// or shape.
+func addReplica(first, t *format.Tensor) error {
 	if first.DType != t.DType || !first.Shape.Equal(t.Shape) {
 		return fmt.Errorf(
 			"%q is of %v %v, and in another layer or stage that it is tied to of %v %v", t.Name,
@@ -198,9 +199,9 @@ func repeat(first, t *format.Tensor) error {
 	return nil
 }
 
-// twin reports whether another tied layer looks the same: then nothing tells which files belong to
-// which.
-func (tied tiedLayers) twin(key string) bool {
+// hasTwin reports whether another tied layer has the same names and shapes: then nothing tells
+// which files belong to which.
+func (tied tiedLayers) hasTwin(key string) bool {
 	for other, params := range tied {
 		same := other != key && len(params) == len(tied[key])
 		for name, shape := range tied[key] {
@@ -213,8 +214,9 @@ func (tied tiedLayers) twin(key string) bool {
 	return false
 }
 
-// joinTied makes replicas of tied parameters and their state, of which each stage that has one
-// keeps a copy. With layers in files of their own these belong to the model.
+// joinTied turns the copies of tied parameters and of their state, of which each stage that has one
+// keeps its own, into replicas of the first, among the tensors and values of the checkpoint. With
+// layers in files of their own these belong to the model.
 func (r *reader) joinTied() error {
 	if r.pp == 1 {
 		return nil
@@ -233,7 +235,7 @@ func (r *reader) joinTied() error {
 			kept = append(kept, t)
 			continue
 		}
-		if err := repeat(&kept[i], &t); err != nil {
+		if err := addReplica(&kept[i], &t); err != nil {
 			return err
 		}
 	}
@@ -256,18 +258,18 @@ func (r *reader) joinTied() error {
 	return nil
 }
 
-// addOtherRanks adds to what the first rank says what only the other model parallel ranks do: the
-// names of their stages' buffers, their numbers of experts, and without ZeRO the state of their
-// optimizers, which is numbered anew in each.
+// addOtherRanks adds to part, which is what the first rank says, what only the other model parallel
+// ranks do: the names of their stages' buffers, their numbers of experts, and without ZeRO the
+// state of their optimizers, which is numbered anew in each.
 func (r *reader) addOtherRanks(part *format.Checkpoint) error {
 	numbered := func(t *format.Tensor) bool { return strings.HasPrefix(t.Name, "optimizer.") }
 	for i := range part.Tensors {
 		if t := &part.Tensors[i]; numbered(t) {
-			t.Coords, t.WhyPart = r.placeInStage(0), whyUnnamed
+			t.Coords, t.WhyPart = r.stageCoords(0), whyUnnamed
 		}
 	}
 	for mp := 1; mp < r.mp; mp++ {
-		f, err := r.open(r.models[rankID{mp, 0}])
+		f, err := r.openFile(r.models[rankID{mp, 0}])
 		if err != nil {
 			return err
 		}
@@ -278,7 +280,7 @@ func (r *reader) addOtherRanks(part *format.Checkpoint) error {
 				return err
 			}
 			for _, t := range own.Tensors {
-				t.Coords, t.WhyPart = r.placeInStage(mp), whyUnnamed
+				t.Coords, t.WhyPart = r.stageCoords(mp), whyUnnamed
 				part.Tensors = append(part.Tensors, t)
 			}
 		}
@@ -295,6 +297,7 @@ func (r *reader) addOtherRanks(part *format.Checkpoint) error {
 	return nil
 }
 
+// layerNumbers returns the numbers of the layers that have a file.
 func layerNumbers(files map[layerAt]string) map[int]bool {
 	numbers := map[int]bool{}
 	for l := range files {
@@ -306,7 +309,8 @@ func layerNumbers(files map[layerAt]string) map[int]bool {
 // A tiedLayers is the shapes of the parameters of tied layers, by key and name.
 type tiedLayers map[string]map[string]tensor.Shape
 
-func tiedKeys(shapes map[string]tensor.Shape) tiedLayers {
+// findTiedLayers returns those of some parameters, given with their shapes, that are tied.
+func findTiedLayers(shapes map[string]tensor.Shape) tiedLayers {
 	tied := tiedLayers{}
 	for name, shape := range shapes {
 		rest, ok := strings.CutPrefix(name, stages.TiedPrefix)
@@ -320,9 +324,10 @@ func tiedKeys(shapes map[string]tensor.Shape) tiedLayers {
 	return tied
 }
 
-// of returns the key of the one tied layer whose parameters are these; "" if they have names of
-// their own, or several could be it.
-func (tied tiedLayers) of(tensors []format.Tensor, prefix string, shapes map[string]tensor.Shape,
+// keyOf returns the key of the one tied layer whose parameters have these names and shapes; "" if
+// they have names of their own, or several could be it. Parts of tensor parallel ranks are known by
+// their names alone.
+func (tied tiedLayers) keyOf(tensors []format.Tensor, prefix string, shapes map[string]tensor.Shape,
 	tp int) (key string) {
 	has := map[string]tensor.Shape{}
 	for _, t := range tensors {

@@ -7,11 +7,11 @@ import (
 	"github.com/shoal-ml/shoal/format/pickle"
 )
 
-// addExtras adds what the optimizer of a data parallel rank keeps beside flat buffers. Values, such
-// as learning rates, are those of the first rank, as universal checkpoints have them. Tensors that
-// are no numbers are parts of their rank: some optimizers have matrices in a list, and nobody says
-// of which parameters they are.
-func (r *reader) addExtras(mp, dp, dps int, one *rank) error {
+// addRankExtras adds to the checkpoint what the optimizer of a data parallel rank keeps beside flat
+// buffers. Values, such as learning rates, are those of the first rank, as universal checkpoints
+// have them. Tensors that are no numbers are parts of their rank: some optimizers have matrices in
+// a list, and nobody says of which parameters they are.
+func (r *reader) addRankExtras(mp, dp, dps int, one *rank) error {
 	state, err := pickle.Get[*pickle.Dict](one.file.Root, "optimizer_state_dict")
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (r *reader) addExtras(mp, dp, dps int, one *rank) error {
 		if stages := r.mp / r.tp; stages > 1 {
 			t.Coords = format.Coords{{Axis: "pp", Index: mp / r.tp, Of: stages}}
 		}
-		t.Coords = append(append(t.Coords, r.place(mp)...),
+		t.Coords = append(append(t.Coords, r.rankCoords(mp)...),
 			format.Coord{Axis: "dp", Index: dp, Of: dps})
 		t.WhyPart = "DeepSpeed's optimizer keeps it for no parameter that it names"
 		r.Tensors = append(r.Tensors, t)

@@ -52,7 +52,7 @@ func TestNothingIsDropped(t *testing.T) {
 			x := &got.Tensors[i]
 			if strings.HasPrefix(x.Name, "optimizer_state.") {
 				found[x.Name+" "+x.Coords.String()] = fmt.Sprint(x.DType, x.Shape,
-					formattest.Bytes(t, files, x))
+					formattest.ReadTensor(t, files, x))
 			}
 		}
 		if diff := cmp.Diff(want, found); diff != "" {
@@ -81,7 +81,7 @@ func TestNumbersOfUniversal(t *testing.T) {
 			list(dict("lr", f.add(array{tensor.Shape{}, []float32{0.125}}))), "seen",
 			f.add(numbered(1, 3)))
 	})
-	dir[name] = formattest.Write(t, s.out, s.from,
+	dir[name] = formattest.WriteOutput(t, s.out, s.from,
 		format.NewFiles(fstest.MapFS{"blob": {Data: s.blob}}))[name]
 	got, err := deepspeed.Read(format.NewFiles(dir))
 	if err != nil {

@@ -74,7 +74,7 @@ type saver struct {
 	blob []byte
 }
 
-// A store is a storage of a file, and the tensors of which it is made.
+// A store is a file that a saver is writing, with the tensors in it so far.
 type store struct {
 	*saver
 	list []format.Tensor
@@ -192,7 +192,8 @@ func (c *saved) write(t testing.TB) fstest.MapFS {
 				})
 		}
 	}
-	dir := formattest.Write(t, s.out, s.from, format.NewFiles(fstest.MapFS{"blob": {Data: s.blob}}))
+	dir := formattest.WriteOutput(t, s.out, s.from,
+		format.NewFiles(fstest.MapFS{"blob": {Data: s.blob}}))
 	dir[deepspeed.LatestName] = &fstest.MapFile{Data: []byte("tag")}
 	return dir
 }

@@ -69,8 +69,9 @@ type cachedSharing struct {
 	err error
 }
 
-// rulesOf reads universal_checkpoint_info. It returns nil where there is none.
-func rulesOf(values []format.Value) (*rules, error) {
+// parseRules reads universal_checkpoint_info from the values of a checkpoint. It returns nil where
+// there is none.
+func parseRules(values []format.Value) (*rules, error) {
 	r := &rules{values: map[string]any{}, effort: patterns.NewEffort(infoKey),
 		found: map[string]cachedSharing{}}
 	for _, v := range values {
@@ -82,10 +83,10 @@ func rulesOf(values []format.Value) (*rules, error) {
 		return nil, nil
 	}
 	for _, key := range []string{replicatedKey, averagedKey, halvesKey, columnsKey, vocabularyKey} {
-		l := r.list(key)
+		l := r.newList(key)
 		is, there := r.values[key]
 		r.saysSharing = r.saysSharing || there && key != vocabularyKey
-		if err := addAll(l, is); err != nil {
+		if err := addPatterns(l, is); err != nil {
 			return nil, err
 		}
 	}
@@ -95,12 +96,12 @@ func rulesOf(values []format.Value) (*rules, error) {
 	case int64:
 		r.version = float64(v)
 	}
-	several, err := r.subParams()
+	several, err := r.readSubParams()
 	if err != nil {
 		return nil, err
 	}
-	l := r.list(unsupportedKey)
-	for _, path := range sortedBelow(r.values, unsupportedKey) {
+	l := r.newList(unsupportedKey)
+	for _, path := range pathsBelow(r.values, unsupportedKey) {
 		if err := l.Add(path); err != nil {
 			return nil, err
 		}
@@ -109,15 +110,15 @@ func rulesOf(values []format.Value) (*rules, error) {
 	return r, nil
 }
 
-// list makes a list of patterns.
-func (r *rules) list(key string) *patterns.List {
+// newList returns an empty list of patterns, which it adds to the lists of the rules.
+func (r *rules) newList(key string) *patterns.List {
 	l := patterns.NewList(key, r.effort)
 	r.lists = append(r.lists, l)
 	return l
 }
 
-// addAll adds the patterns of a value to a list; nil has none.
-func addAll(l *patterns.List, v any) error {
+// addPatterns adds the patterns of a value to a list; nil has none.
+func addPatterns(l *patterns.List, v any) error {
 	list, ok := v.([]any)
 	if !ok && v != nil {
 		return fmt.Errorf("%s.%s is a %T, and a list of patterns is due", infoKey, l.Key, v)
@@ -134,8 +135,8 @@ func addAll(l *patterns.List, v any) error {
 	return nil
 }
 
-// sortedBelow lists what there is below a key, ascending.
-func sortedBelow(said map[string]any, key string) (paths []string) {
+// pathsBelow returns the paths that said has below a key, without the key, ascending.
+func pathsBelow(said map[string]any, key string) (paths []string) {
 	for path := range said {
 		if below, ok := strings.CutPrefix(path, key+"."); ok {
 			paths = append(paths, below)
@@ -145,24 +146,24 @@ func sortedBelow(said map[string]any, key string) (paths []string) {
 	return paths
 }
 
-// of returns how a parameter is shared. It fails where the patterns contradict each other, or say
-// what DeepSpeed cannot join.
-func (r *rules) of(name string) (sharing, error) {
+// sharingOf returns how the parameter of a name is shared; it searches once for each name. It fails
+// where the patterns contradict each other, or say what DeepSpeed cannot join.
+func (r *rules) sharingOf(name string) (sharing, error) {
 	f, known := r.found[name]
 	if !known {
-		f.sharing, f.err = r.find(name)
+		f.sharing, f.err = r.findSharing(name)
 		r.found[name] = f
 	}
 	return f.sharing, f.err
 }
 
-// find searches the lists in DeepSpeed's order: the first list with a matching pattern counts, and
-// only one of its patterns may match.
-func (r *rules) find(name string) (s sharing, err error) {
+// findSharing searches the lists in DeepSpeed's order: the first list with a matching pattern
+// counts, and only one of its patterns may match.
+func (r *rules) findSharing(name string) (s sharing, err error) {
 	fits := map[string][]string{}
 	var sub *subParams
 	for _, l := range r.lists {
-		fitting, err := l.Fit(name)
+		fitting, err := l.Match(name)
 		if err != nil {
 			return s, err
 		}
@@ -206,9 +207,9 @@ func (r *rules) find(name string) (s sharing, err error) {
 	return s, err
 }
 
-// checkUsed fails when a pattern matched no name: then the names differ from those that the program
-// expected, and what the pattern meant would get the default cut.
-func (r *rules) checkUsed() error {
+// checkAllUsed fails when a pattern matched no name: then the names differ from those that the
+// program expected, and what the pattern meant would get the default cut.
+func (r *rules) checkAllUsed() error {
 	for _, l := range r.lists {
 		if i := slices.Index(l.Used, false); i >= 0 && l.Key != unsupportedKey {
 			return fmt.Errorf("the pattern %.200q of %s.%s fits no parameter, for which "+
@@ -236,8 +237,8 @@ func (r *rules) checkVersion() error {
 		infoKey, r.version)
 }
 
-// cut returns the cut of a parameter from its parts.
-func (r *rules) cut(s sharing, parts []format.Part, ranks int) (format.Cut, error) {
+// cutOf returns how a parameter is cut over ranks, given how it is shared and its parts.
+func (r *rules) cutOf(s sharing, parts []format.Part, ranks int) (format.Cut, error) {
 	if s.sub == nil {
 		return format.CutBlocks(parts, ranks, s.dim, s.blocks)
 	}
@@ -256,7 +257,7 @@ func (r *rules) cut(s sharing, parts []format.Part, ranks int) (format.Cut, erro
 		return c, err
 	}
 	if r.version >= widthsVersion {
-		c.Widths, err = r.widths(s, sizes, ranks)
+		c.Widths, err = r.statedWidths(s, sizes, ranks)
 		return c, err
 	}
 	for _, n := range sizes {
@@ -269,9 +270,9 @@ func (r *rules) cut(s sharing, parts []format.Part, ranks int) (format.Cut, erro
 	return c, nil
 }
 
-// crop removes the padding rows of the vocabulary from a tensor. It fails where it is not certain
-// that these are at its end.
-func (r *rules) crop(t *format.Tensor) error {
+// cropVocabulary removes the padding rows of the vocabulary from t. It fails where it is not
+// certain that these are at its end.
+func (r *rules) cropVocabulary(t *format.Tensor) error {
 	original, said := r.values[originalKey].(int64)
 	padded, known := r.values[paddedKey].(int64)
 	if !said || original < 1 {

@@ -15,14 +15,14 @@ import (
 var subParamShape = pickle.Global{Module: "deepspeed.checkpoint.universal_checkpoint",
 	Name: "SubparamShape"}
 
-// keys are what stands beside a whole parameter in a universal checkpoint, by which DeepSpeed cuts
-// it for tensor parallel ranks; without rules it is cut along the first dimension.
-func (r *rules) keys(name string, t *format.Tensor) (*pickle.Dict, error) {
+// cutKeys returns what stands beside a whole parameter in a universal checkpoint, by which
+// DeepSpeed cuts it for tensor parallel ranks; without rules it is cut along the first dimension.
+func (r *rules) cutKeys(name string, t *format.Tensor) (*pickle.Dict, error) {
 	d := &pickle.Dict{}
 	s := sharing{unmatched: true}
 	if r != nil {
 		var err error
-		if s, err = r.of(name); err != nil {
+		if s, err = r.sharingOf(name); err != nil {
 			return nil, err
 		}
 	}
@@ -57,7 +57,7 @@ func (r *rules) keys(name string, t *format.Tensor) (*pickle.Dict, error) {
 	return d, nil
 }
 
-// sharingInfo is universal_checkpoint_info as DeepSpeed has it, of a checkpoint of some tensor
+// sharingInfo returns universal_checkpoint_info as DeepSpeed has it, of a checkpoint of tps tensor
 // parallel ranks that share evenly: dicts have patterns as keys, in which there are dots.
 func sharingInfo(values []format.Value, tps int) (*pickle.Dict, error) {
 	info, subs := &pickle.Dict{}, &pickle.List{}
@@ -98,7 +98,8 @@ func sharingInfo(values []format.Value, tps int) (*pickle.Dict, error) {
 	return info, nil
 }
 
-// addSubParam adds NUMBER.FIELD to a list of dicts. Shapes are tuples, as the class of them has it.
+// addSubParam sets a field of one of a list of dicts. path is NUMBER.FIELD. Shapes become tuples,
+// as DeepSpeed's class for them has it.
 func addSubParam(subs *pickle.List, path string, is any) error {
 	number, field, _ := strings.Cut(path, ".")
 	n, err := strconv.Atoi(number)
@@ -116,7 +117,7 @@ func addSubParam(subs *pickle.List, path string, is any) error {
 	return err
 }
 
-// toTuples turns lists into tuples.
+// toTuples returns a list as a tuple, and lists in it too; other values as they are.
 func toTuples(v any) any {
 	list, ok := v.(*pickle.List)
 	if !ok {
@@ -135,7 +136,7 @@ func widthsOfRanks(v any, tps int) any {
 	list, _ := v.([]any)
 	var all []any
 	for _, x := range list {
-		own, _ := sizesOfAny(x)
+		own, _ := parseSizes(x)
 		sum := int64(0)
 		for _, n := range own {
 			sum += int64(n)

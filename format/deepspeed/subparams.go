@@ -19,9 +19,10 @@ type subParams struct {
 	said  []any // shape as it is stated
 }
 
-// subParams reads those of all patterns, and reports whether the key is there.
-func (r *rules) subParams() (there bool, err error) {
-	l := r.list(subParamsKey)
+// readSubParams reads the sub-parameters of all patterns into the rules, and reports whether the
+// key is there.
+func (r *rules) readSubParams() (there bool, err error) {
+	l := r.newList(subParamsKey)
 	if is, flat := r.values[subParamsKey]; flat {
 		if list, ok := is.([]any); !ok || len(list) > 0 {
 			return true, fmt.Errorf("%s.%s is no list of dicts", infoKey, subParamsKey)
@@ -37,7 +38,7 @@ func (r *rules) subParams() (there bool, err error) {
 		}
 		s, err := parseSubParams(r.values[at+"shape"], r.values[at+"partition_dim"])
 		if err == nil {
-			err = addAll(l, list)
+			err = addPatterns(l, list)
 		}
 		if err != nil {
 			return true, fmt.Errorf("%s.%s, number %d: %w", infoKey, subParamsKey, n, err)
@@ -46,7 +47,7 @@ func (r *rules) subParams() (there bool, err error) {
 			r.subs = append(r.subs, s)
 		}
 	}
-	if below := len(sortedBelow(r.values, subParamsKey)); below != 3*n {
+	if below := len(pathsBelow(r.values, subParamsKey)); below != 3*n {
 		return true, fmt.Errorf(
 			"%s.%s is no list of dicts with patterns, shape and partition_dim alone", infoKey,
 			subParamsKey)
@@ -54,6 +55,8 @@ func (r *rules) subParams() (there bool, err error) {
 	return n > 0, nil
 }
 
+// parseSubParams reads what a pattern says of sub-parameters: the shape, with their sizes or their
+// number at one dimension, and this dimension.
 func parseSubParams(shape, dim any) (*subParams, error) {
 	s := &subParams{}
 	var ok bool
@@ -65,7 +68,7 @@ func parseSubParams(shape, dim any) (*subParams, error) {
 	s.dim = int(d)
 	for i, x := range s.said {
 		n, isNumber := x.(int64)
-		list, isList := sizesOfAny(x)
+		list, isList := parseSizes(x)
 		switch {
 		case i == s.dim && isList && len(list) > 0:
 			s.sizes = list
@@ -102,7 +105,7 @@ func (s *subParams) sizesIn(whole tensor.Shape) ([]int, error) {
 	switch {
 	case s.count > 0 && n%s.count == 0:
 		return slices.Repeat([]int{n / s.count}, s.count), nil
-	case s.count == 0 && addUp(s.sizes, n):
+	case s.count == 0 && sumsTo(s.sizes, n):
 		return s.sizes, nil
 	}
 	return nil, fmt.Errorf(
@@ -110,8 +113,8 @@ func (s *subParams) sizesIn(whole tensor.Shape) ([]int, error) {
 		infoKey, subParamsKey, shorten(s.said[s.dim]), s.dim, whole)
 }
 
-// widths returns the widths that ranks have of each sub-parameter.
-func (r *rules) widths(s sharing, sizes []int, ranks int) (widths [][]int, err error) {
+// statedWidths returns the widths that ranks have of each sub-parameter, as the rules state them.
+func (r *rules) statedWidths(s sharing, sizes []int, ranks int) (widths [][]int, err error) {
 	bad := func(text string, args ...any) ([][]int, error) {
 		return nil, fmt.Errorf("%s.%s of the pattern %.200q: %s", infoKey, widthsKey, s.pattern,
 			fmt.Sprintf(text, args...))
@@ -123,11 +126,11 @@ func (r *rules) widths(s sharing, sizes []int, ranks int) (widths [][]int, err e
 			shorten(said))
 	}
 	for i, x := range list {
-		own, ok := sizesOfAny(x)
+		own, ok := parseSizes(x)
 		if !ok || len(own) != ranks {
 			return bad("%s are not the widths of %d ranks", shorten(x), ranks)
 		}
-		if !addUp(own, sizes[i]) {
+		if !sumsTo(own, sizes[i]) {
 			return bad("%v do not come to the %d of the sub-parameter", own, sizes[i])
 		}
 		widths = append(widths, own)
@@ -135,8 +138,8 @@ func (r *rules) widths(s sharing, sizes []int, ranks int) (widths [][]int, err e
 	return widths, nil
 }
 
-// addUp reports whether numbers that are not negative have a sum.
-func addUp(list []int, sum int) bool {
+// sumsTo reports whether numbers that are not negative have a sum.
+func sumsTo(list []int, sum int) bool {
 	for _, n := range list {
 		if sum -= n; sum < 0 {
 			return false
@@ -145,8 +148,8 @@ func addUp(list []int, sum int) bool {
 	return sum == 0
 }
 
-// sizesOfAny reads a list of numbers that are not negative.
-func sizesOfAny(v any) (list []int, ok bool) {
+// parseSizes reads a list of numbers that are not negative; false if v is anything else.
+func parseSizes(v any) (list []int, ok bool) {
 	items, ok := v.([]any)
 	for _, x := range items {
 		n, is := x.(int64)

@@ -18,17 +18,17 @@ const stateKey = "optimizer_state"
 
 const universalFormat = "DeepSpeed universal"
 
-// universal reads zero/NAME/KIND.pt, and the model states of the first rank.
-func (r *reader) universal() error {
+// readUniversal adds what is in zero/NAME/KIND.pt, and the model states, to the checkpoint.
+func (r *reader) readUniversal() error {
 	r.Format = universalFormat
 	shapes, trained := map[string]tensor.Shape{}, map[string]string{}
 	var order []params
 	for mp := range r.mp {
-		group, err := r.group(mp)
+		group, err := r.openModels(mp)
 		if err != nil {
 			return err
 		}
-		if err := r.modules(mp, group); err != nil {
+		if err := r.addModel(mp, group); err != nil {
 			return err
 		}
 		m := group[0]
@@ -39,7 +39,7 @@ func (r *reader) universal() error {
 		} else if !slices.EqualFunc(order, m.shapes, sameNames) { // it is that of a stage
 			order = nil
 		}
-		r.names(m)
+		r.recordNames(m)
 		for _, p := range slices.Concat(append(m.shapes, m.frozen)...) {
 			shapes[p.name] = p.shape
 		}
@@ -67,7 +67,7 @@ func (r *reader) universal() error {
 			if !ok {
 				continue
 			}
-			if err := r.kind(path.Join("zero", name.Name(), kind.Name()),
+			if err := r.readState(path.Join("zero", name.Name(), kind.Name()),
 				"optimizer."+k+"."+name.Name(), shapes); err != nil {
 				return err
 			}
@@ -86,7 +86,7 @@ func (r *reader) universal() error {
 			}
 		}
 	}
-	return r.values()
+	return r.addValues()
 }
 
 // sameNames reports whether groups have the same parameters, of which tensor parallel ranks have
@@ -95,11 +95,13 @@ func sameNames(a, b params) bool {
 	return slices.EqualFunc(a, b, func(x, y param) bool { return x.name == y.name })
 }
 
-// readCommon reads what the parameters have in common, such as learning rates. After stage 3 the
-// file has the flat buffers of the first rank beside, which are in the files of the parameters too,
-// and the number of steps, which is not.
+// readCommon adds to the checkpoint what the parameters have in common, such as learning rates.
+// params are the folders of zero/, counted is whether these have the numbers of steps, and order
+// has the parameters of each group, if it is known. After stage 3 the file has the flat buffers of
+// the first rank beside, which are in the files of the parameters too, and the number of steps,
+// which is not.
 func (r *reader) readCommon(file string, params []fs.DirEntry, counted bool, order []params) error {
-	f, err := r.open(file)
+	f, err := r.openFile(file)
 	if err != nil {
 		return err
 	}
@@ -125,7 +127,7 @@ func (r *reader) readCommon(file string, params []fs.DirEntry, counted bool, ord
 		}
 	}
 	if groups, err := pickle.Get[*pickle.List](f.Root, "param_groups"); err == nil {
-		r.Values = append(r.Values, grouped(groups, order)...)
+		r.Values = append(r.Values, groupNames(groups, order)...)
 	}
 	inner, _ := pickle.Get[*pickle.Dict](f.Root, "optimizer_state_dict", "state")
 	if counted || inner == nil || len(inner.Items) == 0 {
@@ -146,11 +148,11 @@ func (r *reader) readCommon(file string, params []fs.DirEntry, counted bool, ord
 	return nil
 }
 
-// kind reads one kind of state of a parameter: a dict with the tensor under "param"; or a tensor
-// alone, which after stage 3 is flat and gets its shape from the model; or a number such as the
-// step.
-func (r *reader) kind(file, name string, shapes map[string]tensor.Shape) error {
-	f, err := r.open(file)
+// readState adds one kind of state of a parameter to the checkpoint, under a name: a dict with the
+// tensor under "param"; or a tensor alone, which after stage 3 is flat and gets its shape from the
+// model; or a number such as the step.
+func (r *reader) readState(file, name string, shapes map[string]tensor.Shape) error {
+	f, err := r.openFile(file)
 	if err != nil {
 		return err
 	}
@@ -168,7 +170,7 @@ func (r *reader) kind(file, name string, shapes map[string]tensor.Shape) error {
 	}
 	whole, known := shapes[path.Base(path.Dir(file))]
 	if n, err := whole.Elements(); known && err == nil && len(t.Shape) == 1 && t.Shape[0] == n {
-		s, err := even(param{name, whole}, []*torchzip.Tensor{t}, 0)
+		s, err := joinShares(param{name, whole}, []*torchzip.Tensor{t}, 0)
 		if err != nil {
 			return err
 		}

@@ -29,7 +29,6 @@ func TestExpertsWithoutZeRO(t *testing.T) {
 func withoutZeRO(t *testing.T, name string, due map[string]int) {
 	dir, want := formattest.Load(t, "testdata/"+name+".zip")
 	c, files := read(t, dir)
-	// A model is the content of a model states file.
 	var model []format.Tensor
 	parts := map[string]int{}
 	for _, x := range c.Tensors {
@@ -84,7 +83,7 @@ func TestTensorParallelWithoutZeRO(t *testing.T) {
 			out.Tensors = append(out.Tensors, x)
 		}
 	}
-	c, _ := read(t, formattest.Write(t, out, from,
+	c, _ := read(t, formattest.WriteOutput(t, out, from,
 		format.NewFiles(fstest.MapFS{"blob": {Data: make([]byte, 8)}})))
 	var found []string
 	for _, x := range c.Tensors {
@@ -113,7 +112,7 @@ func TestPipeWithoutZeRO(t *testing.T) {
 		dir[name] = f
 		if strings.HasSuffix(name, "_model_states.pt") {
 			dir[name] = &fstest.MapFile{
-				Data: formattest.Rezip(t, f.Data, "param_shapes", "param_shapez")}
+				Data: formattest.ReplaceInZip(t, f.Data, "param_shapes", "param_shapez")}
 		}
 	}
 	if c, _ = read(t, dir); !strings.Contains(c.Doubt, "whether a file of a layer is missing") {

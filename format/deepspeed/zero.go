@@ -54,7 +54,7 @@ type Zero struct {
 	EP    int // expert parallel ranks, which are data parallel ranks as well; 0 means 1
 	// stages of a pipeline; 0 = no pipeline, and so is 1 for a model without one.
 	PP int
-	// Starts are the layers with which the stages behind the first begin. nil has as many stages as
+	// Starts are the layers with which the stages after the first begin. nil has as many stages as
 	// were trained as they were, and others as DeepSpeed cuts them, where what was trained tells in
 	// which way that is.
 	Starts []int
@@ -77,9 +77,9 @@ func LayoutZero(z Zero, tensors []format.Tensor, values []format.Value,
 	if z.TP > 1 || z.PP > 0 {
 		out, err = z.layRanks(tensors, values, read)
 	} else {
-		w := z.writer(tensors, values)
-		if w.mixture, err = z.mixture(tensors, values); err == nil {
-			err = w.run(tensors, read)
+		w := z.newWriter(tensors, values)
+		if w.mixture, err = z.planMixture(tensors, values); err == nil {
+			err = w.layRank(tensors, read)
 		}
 		if err == nil {
 			out, err = w.Output, w.Finish()
@@ -91,7 +91,8 @@ func LayoutZero(z Zero, tensors []format.Tensor, values []format.Value,
 	return out, nil
 }
 
-func (z Zero) writer(tensors []format.Tensor, values []format.Value) *zeroWriter {
+// newWriter returns a writer for what one model parallel rank saves, which lays out nothing yet.
+func (z Zero) newWriter(tensors []format.Tensor, values []format.Value) *zeroWriter {
 	w := &zeroWriter{writer: newWriter("DeepSpeed", tensors, values), ranks: z.DP,
 		tps: max(z.TP, 1), pps: max(z.PP, 1), in: map[string]bool{}, placed: map[string]bool{}}
 	w.stage = int64(z.Stage)
@@ -101,12 +102,13 @@ func (z Zero) writer(tensors []format.Tensor, values []format.Value) *zeroWriter
 	return w
 }
 
-// run lays out what one tensor parallel rank saves.
-func (w *zeroWriter) run(tensors []format.Tensor, read func(*format.Tensor, []byte) error) error {
-	if err := w.sort(tensors); err != nil {
+// layRank lays out what one model parallel rank saves. read reads numbers of steps.
+func (w *zeroWriter) layRank(tensors []format.Tensor,
+	read func(*format.Tensor, []byte) error) error {
+	if err := w.sortTensors(tensors); err != nil {
 		return err
 	}
-	if err := w.plan(read); err != nil {
+	if err := w.planBuffers(read); err != nil {
 		return err
 	}
 	if err := w.layZero(); err != nil {
@@ -118,10 +120,10 @@ func (w *zeroWriter) run(tensors []format.Tensor, read func(*format.Tensor, []by
 	return nil
 }
 
-// plan finds out which parameters are in which flat buffer.
-func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
+// planBuffers finds out which parameters are in which flat buffer, and records it in the writer.
+func (w *zeroWriter) planBuffers(read func(*format.Tensor, []byte) error) error {
 	var err error
-	if w.groups, err = w.order(); err != nil {
+	if w.groups, err = w.paramsByGroup(); err != nil {
 		return err
 	}
 	if w.groups == nil {
@@ -139,41 +141,41 @@ func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
 	if list, ok := w.value(buffersKey); ok {
 		names, _ := list.([]any)
 		for _, x := range names {
-			if name, _ := x.(string); w.stageOf == nil || w.find(w.prefix+name) != nil {
+			if name, _ := x.(string); w.stageOf == nil || w.findTensor(w.prefix+name) != nil {
 				w.buffers = append(w.buffers, name)
 			}
 		}
 	} else if w.stage == 3 {
-		if rest := w.besideParams(); len(rest) > 0 {
+		if rest := w.untrainedTensors(); len(rest) > 0 {
 			return fmt.Errorf("tensor %q is of no parameter that is trained, and nothing says "+
 				"whether it is a buffer or frozen (value %s), which stage 3 keeps in different "+
 				"ways; choose zero1 or zero2", rest[0].Name, buffersKey)
 		}
 	} else {
-		for _, t := range w.besideParams() {
+		for _, t := range w.untrainedTensors() {
 			w.buffers = append(w.buffers, strings.TrimPrefix(t.Name, w.prefix))
 		}
 	}
 	for g, names := range w.groups {
-		experts, err := w.mixture.share(names)
+		experts, err := w.mixture.shareExperts(names)
 		if err != nil {
 			return err
 		}
 		parts := [][]string{names}
-		version, _ := w.version().(string)
+		version, _ := w.sourceVersion().(string)
 		if v, _ := w.value("ds_config.zero_optimization.round_robin_gradients"); w.stage == 3 {
-			parts = w.subGroups(names)
-		} else if v == true && usesRoundRobin(w.stage, version) {
+			parts = w.splitGroup(names)
+		} else if v == true && roundRobinApplies(w.stage, version) {
 			if experts == nil {
-				parts[0] = roundRobinOrderOf(names, w.ranks)
+				parts[0] = inRoundRobinOrder(names, w.ranks)
 			}
 			for e := range experts {
-				experts[e] = roundRobinOrderOf(experts[e], w.mixture.sharers(w))
+				experts[e] = inRoundRobinOrder(experts[e], w.mixture.sharerCount(w))
 			}
 		}
 		for _, part := range parts {
 			f := &flatState{group: g, params: part, experts: experts}
-			if err := w.fill(f, read); err != nil {
+			if err := w.findState(f, read); err != nil {
 				return fmt.Errorf("group %d of the optimizer: %w", g, err)
 			}
 			w.flats = append(w.flats, f)
@@ -182,16 +184,16 @@ func (w *zeroWriter) plan(read func(*format.Tensor, []byte) error) error {
 	return w.checkLeftOver()
 }
 
-// roundRobinOrderOf returns parameters in the order in which they lie when they are distributed
+// inRoundRobinOrder returns parameters in the order in which they lie when they are distributed
 // round-robin over ranks.
-func roundRobinOrderOf[P any](params []P, ranks int) (all []P) {
+func inRoundRobinOrder[P any](params []P, ranks int) (all []P) {
 	for _, i := range roundRobinOrder(len(params), ranks) {
 		all = append(all, params[i])
 	}
 	return all
 }
 
-// findBF16 finds out what the names of files begin with.
+// findBF16 finds out whether DeepSpeed trains in bf16, and sets what the names of files begin with.
 func (w *zeroWriter) findBF16() {
 	for _, key := range []string{"bf16", "bfloat16"} {
 		if v, ok := w.value("ds_config." + key + ".enabled"); ok && v == true {
@@ -204,14 +206,15 @@ func (w *zeroWriter) findBF16() {
 		}
 	}
 	for _, p := range w.params {
-		if t := w.find(w.prefix + p); t != nil && t.DType == tensor.BF16 {
+		if t := w.findTensor(w.prefix + p); t != nil && t.DType == tensor.BF16 {
 			w.bf16 = bf16Files
 		}
 	}
 }
 
-// besideParams returns the model's tensors that are not trained: buffers, and frozen parameters.
-func (w *zeroWriter) besideParams() (list []*format.Tensor) {
+// untrainedTensors returns the model's tensors that are not trained: buffers, and frozen
+// parameters.
+func (w *zeroWriter) untrainedTensors() (list []*format.Tensor) {
 	for _, t := range w.models {
 		name, ok := strings.CutPrefix(t.Name, w.prefix)
 		if ok && !w.in[name] && w.shared[name] == "" {
@@ -221,8 +224,9 @@ func (w *zeroWriter) besideParams() (list []*format.Tensor) {
 	return list
 }
 
-// subGroups splits a group as stage 3 does: a part is full when it has so many elements on a rank.
-func (w *zeroWriter) subGroups(names []string) (parts [][]string) {
+// splitGroup splits a group of parameters as stage 3 does: a part is full when it has so many
+// elements on a rank.
+func (w *zeroWriter) splitGroup(names []string) (parts [][]string) {
 	most := subGroup
 	if v, ok := w.value("ds_config.zero_optimization.sub_group_size"); ok {
 		switch n := v.(type) {
@@ -235,7 +239,7 @@ func (w *zeroWriter) subGroups(names []string) (parts [][]string) {
 	first, n := 0, 0
 	for i, p := range names {
 		if weights := w.weights(p); weights != nil {
-			n += share(param{p, weights.Shape}, w.ranks)
+			n += shareSize(param{p, weights.Shape}, w.ranks)
 		}
 		if n >= most || i == len(names)-1 {
 			parts = append(parts, names[first:i+1])
@@ -245,9 +249,9 @@ func (w *zeroWriter) subGroups(names []string) (parts [][]string) {
 	return parts
 }
 
-// fill finds out which state a flat buffer has, and fails unless all of its parameters have it
-// alike.
-func (w *zeroWriter) fill(f *flatState, read func(*format.Tensor, []byte) error) error {
+// findState finds out which state a flat buffer has, and records it in f. It fails unless all of
+// its parameters have it alike.
+func (w *zeroWriter) findState(f *flatState, read func(*format.Tensor, []byte) error) error {
 	for i, p := range f.params {
 		weights := w.weights(p)
 		if weights == nil || weights.DType != tensor.F32 {
@@ -284,13 +288,15 @@ func (w *zeroWriter) fill(f *flatState, read func(*format.Tensor, []byte) error)
 				"number for all in a group", p, w.steps[p], f.params[0], f.steps)
 		}
 		for _, kind := range kinds {
-			if a, b := w.kind(kind, p), w.kind(kind, f.params[0]); a.DType != b.DType {
+			if a, b := w.stateTensor(kind, p),
+				w.stateTensor(kind, f.params[0]); a.DType != b.DType {
 				return fmt.Errorf("%s is of %v, and %s of %v; DeepSpeed has one buffer for both",
 					a.Name, a.DType, b.Name, b.DType)
 			}
 		}
 		for _, kind := range numbers {
-			if err := alike(w.kind(kind, p), w.kind(kind, f.params[0]), read); err != nil {
+			if err := checkSameNumber(w.stateTensor(kind, p), w.stateTensor(kind, f.params[0]),
+				read); err != nil {
 				return err
 			}
 		}
@@ -298,16 +304,16 @@ func (w *zeroWriter) fill(f *flatState, read func(*format.Tensor, []byte) error)
 	return nil
 }
 
-// kind is a kind of state of a parameter.
-func (w *zeroWriter) kind(kind, param string) *format.Tensor {
+// stateTensor returns the tensor of a kind of state of a parameter; nil if there is none.
+func (w *zeroWriter) stateTensor(kind, param string) *format.Tensor {
 	if kind == "fp32" {
 		return w.weights(param)
 	}
-	return w.find("optimizer." + kind + "." + param)
+	return w.findTensor("optimizer." + kind + "." + param)
 }
 
-// alike fails unless two numbers are equal.
-func alike(a, b *format.Tensor, read func(*format.Tensor, []byte) error) error {
+// checkSameNumber fails unless two tensors hold the same number; it reads them with read.
+func checkSameNumber(a, b *format.Tensor, read func(*format.Tensor, []byte) error) error {
 	if a.DType == b.DType && len(a.Pieces) > 0 && len(b.Pieces) > 0 &&
 		a.Pieces[0].File == b.Pieces[0].File && a.Pieces[0].Offset == b.Pieces[0].Offset {
 		return nil // the file has it once
@@ -327,14 +333,14 @@ func alike(a, b *format.Tensor, read func(*format.Tensor, []byte) error) error {
 	return nil
 }
 
-// checkLeftOver says what is not written because DeepSpeed makes it of the master weights, and
-// fails for state for which there is no place.
+// checkLeftOver adds to Implied what is not written because DeepSpeed makes it of the master
+// weights, and fails for state for which there is no place.
 func (w *zeroWriter) checkLeftOver() error {
 	for _, p := range w.params {
 		if w.in[p] {
 			continue
 		}
-		master, model := w.find("optimizer.fp32."+p), w.find(w.prefix+p)
+		master, model := w.findTensor("optimizer.fp32."+p), w.findTensor(w.prefix+p)
 		if len(w.states[p]) > 1 || master == nil || model == nil || !format.CanRound(model.DType) ||
 			!model.Shape.Equal(master.Shape) {
 			return fmt.Errorf(
@@ -365,10 +371,10 @@ func (w *zeroWriter) checkLeftOver() error {
 	return nil
 }
 
-// addImplied says that the model's tensor of a name comes of the weights of a parameter that is
-// trained.
+// addImplied adds to Implied that the model's tensor of a name comes of the weights of a parameter
+// that is trained.
 func (w *zeroWriter) addImplied(name, param string) error {
-	model, weights := w.find(w.prefix+name), w.weights(param)
+	model, weights := w.findTensor(w.prefix+name), w.weights(param)
 	if model == nil || model == weights {
 		return nil
 	}
@@ -386,12 +392,12 @@ func (f *flatState) rankParams(w *zeroWriter, rank int) (params []string, index,
 	if f.experts == nil {
 		return f.params, rank, w.ranks
 	}
-	e, index := w.mixture.rankOf(w, rank)
-	return f.experts[e], index, w.mixture.sharers(w)
+	e, index := w.mixture.expertRankOf(w, rank)
+	return f.experts[e], index, w.mixture.sharerCount(w)
 }
 
-// rankPart is what a rank has of a flat buffer: for each parameter which elements, and where they
-// stand; how many elements it is, with padding and without; and how many of each parameter.
+// rankPart returns what a rank has of a flat buffer: for each parameter which elements, and where
+// they stand; and how many elements these are, with padding and without.
 func (f *flatState) rankPart(w *zeroWriter, rank int) (parts []part, size, lean int) {
 	params, index, count := f.rankParams(w, rank)
 	total, at := 0, 0
@@ -399,7 +405,7 @@ func (f *flatState) rankPart(w *zeroWriter, rank int) (parts []part, size, lean 
 		n, _ := w.weights(p).Shape.Elements()
 		total += n
 		if w.stage == 3 {
-			each := share(param{p, w.weights(p).Shape}, w.ranks)
+			each := shareSize(param{p, w.weights(p).Shape}, w.ranks)
 			parts = append(parts, part{p, min(rank*each, n), min((rank+1)*each, n), at})
 			at += each
 		}
@@ -421,12 +427,13 @@ func (f *flatState) rankPart(w *zeroWriter, rank int) (parts []part, size, lean 
 	return parts, size, max(min(total, to)-from, 0)
 }
 
-// flatBuffer adds the flat buffer of a kind of state.
-func (w *zeroWriter) flatBuffer(out *file, kind string, f *flatState, parts []part, n int) (any,
+// addFlatBuffer adds to a file the storage with a rank's part, of n elements, of the flat buffer of
+// a kind of state. It returns what stands for it in the pickle.
+func (w *zeroWriter) addFlatBuffer(out *file, kind string, f *flatState, parts []part, n int) (any,
 	error) {
 	named := slices.Clone(parts)
 	for i := range named {
-		named[i].name = w.kind(kind, named[i].name).Name
+		named[i].name = w.stateTensor(kind, named[i].name).Name
 	}
-	return out.add(buffer(w.kind(kind, f.params[0]).DType, n, named))
+	return out.addStore(flatStore(w.stateTensor(kind, f.params[0]).DType, n, named))
 }

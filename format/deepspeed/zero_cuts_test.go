@@ -43,7 +43,7 @@ func TestStagesAsDeepSpeed(t *testing.T) {
 // layered is a pipeline: what each layer has, in the order of the program; nil for a function. What
 // is tied has the name that it has in a stage.
 type layered struct {
-	layers [][]even
+	layers [][]evenParam
 	tied   map[string][]int // with files, by key
 	hidden bool             // whether the last layer is tied, and has no file
 }
@@ -52,19 +52,21 @@ type layered struct {
 func (l *layered) over(stage, tp, dp int, starts []int) *saved {
 	s := program(nil, stage, tp, dp, len(starts), nil)
 	s.tied = l.tied
-	var all []even
+	var all []evenParam
 	for i, from := range starts {
 		to := len(l.layers)
 		if i+1 < len(starts) {
 			to = starts[i+1]
 		}
-		var ties, own []even
+		var ties, own []evenParam
 		for _, layer := range l.layers[from:to] {
 			for _, p := range layer {
 				switch {
 				case !strings.HasPrefix(p.name, "tied"):
 					own = append(own, p)
-				case !slices.ContainsFunc(ties, func(q even) bool { return q.name == p.name }):
+				case !slices.ContainsFunc(ties, func(q evenParam) bool {
+					return q.name == p.name
+				}):
 					ties = append(ties, p)
 				}
 			}
@@ -75,12 +77,12 @@ func (l *layered) over(stage, tp, dp int, starts []int) *saved {
 				x.parts = append(x.parts, p.part(rank, tp))
 			}
 			s.params = append(s.params, x)
-			if !slices.ContainsFunc(all, func(q even) bool { return q.name == p.name }) {
+			if !slices.ContainsFunc(all, func(q evenParam) bool { return q.name == p.name }) {
 				all = append(all, p)
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b even) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(all, func(a, b evenParam) int { return strings.Compare(a.name, b.name) })
 	s.info = program(all, stage, tp, dp, 0, nil).info
 	return s
 }
@@ -92,7 +94,7 @@ func drawLayered(r *rapid.T) *layered {
 	l := &layered{tied: map[string][]int{}}
 	first := 1
 	add := func(layer int, name, rule string, rows int) {
-		p := even{name: name, rule: rule, whole: numbered(first, 12*rows, 12)}
+		p := evenParam{name: name, rule: rule, whole: numbered(first, 12*rows, 12)}
 		first += len(p.whole.data)
 		for len(l.layers) <= layer {
 			l.layers = append(l.layers, nil)
@@ -197,9 +199,10 @@ func plain(rows ...int) *layered {
 	for i, n := range rows {
 		l.layers = append(l.layers, nil)
 		if n > 0 {
-			p := even{name: fmt.Sprintf("%d.w", i), rule: "rest", whole: numbered(first, n, 1)}
+			p := evenParam{name: fmt.Sprintf("%d.w", i), rule: "rest",
+				whole: numbered(first, n, 1)}
 			first += len(p.whole.data)
-			l.layers[i] = []even{p}
+			l.layers[i] = []evenParam{p}
 		}
 	}
 	return l
@@ -241,7 +244,7 @@ func TestStagesFound(t *testing.T) {
 			continue
 		}
 		var got []int
-		again, _ := read(t, formattest.WritePadded(t, out, c, files))
+		again, _ := read(t, formattest.WritePaddedOutput(t, out, c, files))
 		for _, v := range again.Values {
 			if list, ok := v.Data.([]any); ok && strings.HasPrefix(v.Path, "pipeline_stages.") {
 				var layer int
@@ -272,7 +275,7 @@ func TestOtherStagesNot(t *testing.T) {
 	names := slices.Clone(first.([]any))
 	slices.Reverse(names)
 	alone := &layered{
-		layers: [][]even{{{name: "tied_modules.word.w", whole: numbered(1, 2, 1)}},
+		layers: [][]evenParam{{{name: "tied_modules.word.w", whole: numbered(1, 2, 1)}},
 			{{name: "1.w", whole: array{tensor.Shape{1, 1}, []float32{9}}}}},
 		tied: map[string][]int{"word": {0}}}
 	one, _ := read(t, alone.over(1, 1, 1, []int{0}).write(t))

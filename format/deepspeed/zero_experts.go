@@ -28,8 +28,8 @@ type mixture struct {
 	dataFirst bool // whether neighbours have the same experts
 }
 
-// mixture finds out how experts are laid out.
-func (z Zero) mixture(tensors []format.Tensor, values []format.Value) (*mixture, error) {
+// planMixture finds out how the experts among the tensors are laid out over ranks; nil without any.
+func (z Zero) planMixture(tensors []format.Tensor, values []format.Value) (*mixture, error) {
 	m := &mixture{ranks: max(z.EP, 1), numbers: map[string]int{}}
 	for _, t := range tensors {
 		_, param := parameterOf(t.Name)
@@ -56,7 +56,7 @@ func (z Zero) mixture(tensors []format.Tensor, values []format.Value) (*mixture,
 		return nil, errors.New("DeepSpeed itself trains no experts (deepspeed.moe) with ZeRO of " +
 			"stage 3; choose zero1 or zero2")
 	default:
-		if m.single = tp > 1 && !m.cut(values); !m.single {
+		if m.single = tp > 1 && !m.cutsExperts(values); !m.single {
 			tp = 1
 		}
 		if z.DP*tp%m.ranks != 0 {
@@ -76,12 +76,12 @@ func (z Zero) mixture(tensors []format.Tensor, values []format.Value) (*mixture,
 				n-1, m.ranks)
 		}
 	}
-	return m, m.order(values)
+	return m, m.findOrder(values)
 }
 
-// order finds out in which order layers are numbered, and whether neighbours have the same experts:
-// as the values say, else as parameters follow each other.
-func (m *mixture) order(values []format.Value) error {
+// findOrder finds out in which order layers are numbered, and whether neighbours have the same
+// experts, and records it in m: as the values say, else as parameters follow each other.
+func (m *mixture) findOrder(values []format.Value) error {
 	add := func(prefix string) {
 		if m.numbers[prefix] > 0 && !slices.Contains(m.layers, prefix) {
 			m.layers = append(m.layers, prefix)
@@ -129,15 +129,15 @@ func (m *mixture) order(values []format.Value) error {
 	return nil
 }
 
-// cut reports whether tensor parallel ranks have parts of experts: as the values say, else where a
-// pattern names any.
-func (m *mixture) cut(values []format.Value) bool {
+// cutsExperts reports whether tensor parallel ranks have parts of experts: as the values say, else
+// where a pattern names any.
+func (m *mixture) cutsExperts(values []format.Value) bool {
 	for _, v := range values {
 		if v.Path == expertsCutKey {
 			return v.Data == true
 		}
 	}
-	r, err := rulesOf(values)
+	r, err := parseRules(values)
 	if err != nil || r == nil {
 		return false
 	}
@@ -151,16 +151,16 @@ func (m *mixture) cut(values []format.Value) bool {
 	return false
 }
 
-// has reports whether a parameter belongs to an expert.
-func (m *mixture) has(param string) bool { return m != nil && expertName.MatchString(param) }
+// isExpert reports whether a parameter belongs to an expert.
+func (m *mixture) isExpert(param string) bool { return m != nil && expertName.MatchString(param) }
 
 // isUnshared reports whether a parameter belongs to an expert that tensor parallel ranks do not
 // share.
-func (m *mixture) isUnshared(param string) bool { return m.has(param) && m.single }
+func (m *mixture) isUnshared(param string) bool { return m.isExpert(param) && m.single }
 
-// local returns the name of a parameter on its rank.
-func (m *mixture) local(param string) string {
-	if !m.has(param) {
+// localName returns the name of a parameter on its rank: experts are numbered from 0 on each.
+func (m *mixture) localName(param string) string {
+	if !m.isExpert(param) {
 		return param
 	}
 	name := expertName.FindStringSubmatch(param)
@@ -168,16 +168,17 @@ func (m *mixture) local(param string) string {
 	return numberedExpert(name, n%(m.numbers[name[1]]/m.ranks))
 }
 
-// owner returns the expert parallel rank that has a parameter of an expert.
-func (m *mixture) owner(param string) int {
+// ownerRank returns the expert parallel rank that has a parameter of an expert.
+func (m *mixture) ownerRank(param string) int {
 	name := expertName.FindStringSubmatch(param)
 	n, _ := strconv.Atoi(name[2])
 	return n / (m.numbers[name[1]] / m.ranks)
 }
 
-// first reports whether the first of so many expert parallel ranks has a parameter; 0 is as 1.
-func (m *mixture) first(param string, ranks int) bool {
-	if !m.has(param) {
+// isOnFirstRank reports whether the first of so many expert parallel ranks has a parameter; 0 is as
+// 1.
+func (m *mixture) isOnFirstRank(param string, ranks int) bool {
+	if !m.isExpert(param) {
 		return true
 	}
 	name := expertName.FindStringSubmatch(param)
@@ -193,11 +194,12 @@ func (m *mixture) degrees() [2]int {
 	return [2]int{m.trained, m.ranks}
 }
 
-// share gives each expert parallel rank its parameters of a group; nil for a group without experts.
-func (m *mixture) share(names []string) (all [][]string, err error) {
+// shareExperts returns the parameters of a group that each expert parallel rank has; nil for a
+// group without experts.
+func (m *mixture) shareExperts(names []string) (all [][]string, err error) {
 	experts := 0
 	for _, p := range names {
-		if m.has(p) {
+		if m.isExpert(p) {
 			experts++
 		}
 	}
@@ -210,13 +212,13 @@ func (m *mixture) share(names []string) (all [][]string, err error) {
 	}
 	all = make([][]string, m.ranks)
 	for _, p := range names {
-		e := m.owner(p)
+		e := m.ownerRank(p)
 		all[e] = append(all[e], p)
 	}
 	for e := range all {
 		same := len(all[e]) == len(all[0])
 		for i := range all[e] {
-			same = same && m.local(all[e][i]) == m.local(all[0][i])
+			same = same && m.localName(all[e][i]) == m.localName(all[0][i])
 		}
 		if !same {
 			return nil, fmt.Errorf("expert parallel rank %d would have other parameters in a "+
@@ -226,31 +228,31 @@ func (m *mixture) share(names []string) (all [][]string, err error) {
 	return all, nil
 }
 
-// sharers returns how many ranks share the experts of an expert parallel rank.
-func (m *mixture) sharers(w *zeroWriter) int {
+// sharerCount returns how many ranks share the experts of an expert parallel rank.
+func (m *mixture) sharerCount(w *zeroWriter) int {
 	if m.single {
 		return w.ranks * w.tps / m.ranks
 	}
 	return w.ranks / m.ranks
 }
 
-// rankOf returns which expert parallel rank a data parallel one is, and which of those that share
-// its experts.
-func (m *mixture) rankOf(w *zeroWriter, rank int) (e, index int) {
+// expertRankOf returns which expert parallel rank a data parallel one is, and its index among those
+// that share the same experts.
+func (m *mixture) expertRankOf(w *zeroWriter, rank int) (e, index int) {
 	if m.single {
 		rank = rank*w.tps + w.tp
 	}
 	if m.dataFirst {
-		return rank / m.sharers(w), rank % m.sharers(w)
+		return rank / m.sharerCount(w), rank % m.sharerCount(w)
 	}
 	return rank % m.ranks, rank / m.ranks
 }
 
-// writes reports whether a writer's ranks write the files of an expert parallel rank: the first
-// that has its experts does.
-func (m *mixture) writes(w *zeroWriter, e int) bool {
+// writesExpertsOf reports whether one of a writer's ranks writes the files of an expert parallel
+// rank: the first that has its experts does.
+func (m *mixture) writesExpertsOf(w *zeroWriter, e int) bool {
 	for rank := range w.ranks {
-		if own, index := m.rankOf(w, rank); own == e && index == 0 {
+		if own, index := m.expertRankOf(w, rank); own == e && index == 0 {
 			return true
 		}
 	}
@@ -263,15 +265,15 @@ func (m *mixture) writtenParams(w *zeroWriter, f *flatState) (params []string) {
 		return f.params
 	}
 	for rank := range w.ranks {
-		e, _ := m.rankOf(w, rank)
+		e, _ := m.expertRankOf(w, rank)
 		params = append(params, f.experts[e]...)
 	}
 	return params
 }
 
-// inStage fails where a stage has no experts.
-func (m *mixture) inStage(groups [][]string, stage, of int) error {
-	if m == nil || slices.ContainsFunc(slices.Concat(groups...), m.has) {
+// checkStage fails where a stage, of which groups are the parameters, has no experts.
+func (m *mixture) checkStage(groups [][]string, stage, of int) error {
+	if m == nil || slices.ContainsFunc(slices.Concat(groups...), m.isExpert) {
 		return nil
 	}
 	return fmt.Errorf("stage %d of %d would have no experts (deepspeed.moe), and DeepSpeed "+
@@ -279,9 +281,9 @@ func (m *mixture) inStage(groups [][]string, stage, of int) error {
 		"stages that all have experts (--stages), or fewer", stage, of)
 }
 
-// layersOf are the layers of which a writer has experts, in the order in which their files number
-// them.
-func (m *mixture) layersOf(w *zeroWriter) (layers []string) {
+// writtenLayers returns the layers of which a writer has experts, in the order in which their files
+// number them.
+func (m *mixture) writtenLayers(w *zeroWriter) (layers []string) {
 	for _, prefix := range m.layers {
 		if slices.ContainsFunc(w.given, func(t format.Tensor) bool {
 			_, param := parameterOf(t.Name)
@@ -293,33 +295,33 @@ func (m *mixture) layersOf(w *zeroWriter) (layers []string) {
 	return layers
 }
 
-// counts returns how many experts each layer of a writer has.
-func (m *mixture) counts(w *zeroWriter) *pickle.List {
+// expertCounts returns how many experts each layer of a writer has.
+func (m *mixture) expertCounts(w *zeroWriter) *pickle.List {
 	list := &pickle.List{}
-	for _, prefix := range m.layersOf(w) {
+	for _, prefix := range m.writtenLayers(w) {
 		list.Items = append(list.Items, int64(m.numbers[prefix]))
 	}
 	return list
 }
 
-// rename names a group of experts after the number of expert parallel ranks.
-func (m *mixture) rename(group *pickle.Dict) {
+// renameGroup names a group of experts after the number of expert parallel ranks.
+func (m *mixture) renameGroup(group *pickle.Dict) {
 	v, _ := group.Get("name")
 	if name, ok := v.(string); ok && strings.HasPrefix(name, epName) {
 		group.Set("name", epName+strconv.Itoa(m.ranks))
 	}
 }
 
-// expertFiles lays out the files of the experts that the writer's ranks have, and those in which
+// layExpertFiles lays out the files of the experts that the writer's ranks have, and those in which
 // DeepSpeed would have their optimizer without ZeRO.
-func (w *zeroWriter) expertFiles() error {
+func (w *zeroWriter) layExpertFiles() error {
 	if w.mixture == nil {
 		return nil
 	}
-	for layer, prefix := range w.mixture.layersOf(w) {
+	for layer, prefix := range w.mixture.writtenLayers(w) {
 		for expert := range w.mixture.numbers[prefix] {
 			first := prefix + strconv.Itoa(expert) + "."
-			if !w.mixture.writes(w, w.mixture.owner(first)) {
+			if !w.mixture.writesExpertsOf(w, w.mixture.ownerRank(first)) {
 				continue
 			}
 			out, root := &file{}, &pickle.Dict{}
@@ -328,30 +330,31 @@ func (w *zeroWriter) expertFiles() error {
 				if !ok || !strings.HasPrefix(name, first) {
 					continue
 				}
-				p, err := out.add(whole(t))
+				p, err := out.addStore(tensorStore(t))
 				if err != nil {
 					return err
 				}
 				root.Add(name, p)
 			}
-			if err := w.put(expertFileName(layer, expert, w.mp), root, out); err != nil {
+			if err := w.layStores(expertFileName(layer, expert, w.mp), root, out); err != nil {
 				return err
 			}
 		}
 	}
 	for e := range w.mixture.ranks {
-		if !w.mixture.writes(w, e) {
+		if !w.mixture.writesExpertsOf(w, e) {
 			continue
 		}
 		root := &pickle.Dict{}
 		root.Add("optimizer", nil)
-		if err := w.put(fmt.Sprintf("expp_rank_%d_mp_rank_%02d_optim_states.pt", e, w.mp), root,
+		if err := w.layStores(fmt.Sprintf("expp_rank_%d_mp_rank_%02d_optim_states.pt", e, w.mp),
+			root,
 			&file{}); err != nil {
 			return err
 		}
 	}
 	for _, p := range slices.Concat(w.groups...) {
-		if w.mixture.has(p) && w.find(w.prefix+p) == nil {
+		if w.mixture.isExpert(p) && w.findTensor(w.prefix+p) == nil {
 			return fmt.Errorf("of parameter %q there are master weights only, and the files of "+
 				"experts have the model's own; choose universal", p)
 		}

@@ -33,14 +33,14 @@ type part struct {
 	from, to, at int
 }
 
-// whole returns a store with one tensor.
-func whole(t *format.Tensor) store {
+// tensorStore returns a store with one tensor.
+func tensorStore(t *format.Tensor) store {
 	n, _ := t.Shape.Elements()
 	return store{*t, []part{{t.Name, 0, n, 0}}}
 }
 
-// buffer returns a flat store.
-func buffer(d tensor.DType, n int, from []part) store {
+// flatStore returns a store of n elements, made of parts of tensors.
+func flatStore(d tensor.DType, n int, from []part) store {
 	return store{format.Tensor{DType: d, Shape: tensor.Shape{n}}, from}
 }
 
@@ -49,14 +49,15 @@ type file struct {
 	stores []store
 }
 
-// add adds a store, and returns what stands for it in the pickle.
-func (f *file) add(s store) (any, error) {
+// addStore adds a store to the file, and returns what stands for it in the pickle.
+func (f *file) addStore(s store) (any, error) {
 	f.stores = append(f.stores, s)
 	return torchzip.Placeholder(len(f.stores)-1, s.Tensor)
 }
 
-// put lays out a file. Bytes of a tensor that has all of its pieces are a replica.
-func (w *zeroWriter) put(name string, root any, f *file) error {
+// layStores lays out a file with a pickle and its stores, and adds the pieces in it to the output's
+// tensors. Bytes of a tensor that has all of its pieces are a replica.
+func (w *zeroWriter) layStores(name string, root any, f *file) error {
 	var list []format.Tensor
 	for _, s := range f.stores {
 		list = append(list, s.Tensor)
@@ -83,10 +84,11 @@ func (w *zeroWriter) put(name string, root any, f *file) error {
 	return nil
 }
 
+// layZero lays out all files of the writer's ranks.
 func (w *zeroWriter) layZero() error {
-	w.tag = w.named("zero", "")
+	w.tag = w.folderName("zero", "")
 	for rank := range w.ranks {
-		if err := w.optimStates(rank); err != nil {
+		if err := w.layOptimStates(rank); err != nil {
 			return err
 		}
 	}
@@ -94,7 +96,7 @@ func (w *zeroWriter) layZero() error {
 		for _, p := range w.mixture.writtenParams(w, f) {
 			w.placed[w.weights(p).Name] = true
 			for _, kind := range f.kinds {
-				w.placed[w.kind(kind, p).Name] = true
+				w.placed[w.stateTensor(kind, p).Name] = true
 			}
 		}
 	}
@@ -103,39 +105,39 @@ func (w *zeroWriter) layZero() error {
 		files = 1
 	}
 	for rank := range files {
-		if err := w.modelStates(rank); err != nil {
+		if err := w.layModelStates(rank); err != nil {
 			return err
 		}
 	}
-	if w.layered() {
-		if err := w.layers(); err != nil {
+	if w.hasLayerFiles() {
+		if err := w.layLayerFiles(); err != nil {
 			return err
 		}
 	}
-	if err := w.expertFiles(); err != nil {
+	if err := w.layExpertFiles(); err != nil {
 		return err
 	}
 	if w.mp == 0 {
-		w.point(LatestName)
+		w.layLatestFile(LatestName)
 	}
 	return nil
 }
 
-// optimStates lays out the file of a rank with its part of the flat buffers.
-func (w *zeroWriter) optimStates(rank int) error {
+// layOptimStates lays out the optimizer states of a rank, with its part of the flat buffers.
+func (w *zeroWriter) layOptimStates(rank int) error {
 	out := &file{}
 	weights, states, mappings, paddings, counts := &pickle.List{}, &pickle.Dict{}, &pickle.List{},
 		&pickle.List{}, &pickle.List{}
 	for i, f := range w.flats {
 		parts, size, lean := f.rankPart(w, rank)
-		p, err := w.flatBuffer(out, "fp32", f, parts, lean)
+		p, err := w.addFlatBuffer(out, "fp32", f, parts, lean)
 		if err != nil {
 			return err
 		}
 		weights.Items = append(weights.Items, p)
 		state := &pickle.Dict{}
 		for _, kind := range f.numbers {
-			if p, err = w.number(out, kind, f, rank); err != nil {
+			if p, err = w.addNumber(out, kind, f, rank); err != nil {
 				return err
 			}
 			state.Add(kind, p)
@@ -144,7 +146,7 @@ func (w *zeroWriter) optimStates(rank int) error {
 			state.Add("step", f.steps)
 		}
 		for _, kind := range f.kinds {
-			if p, err = w.flatBuffer(out, kind, f, parts, size); err != nil {
+			if p, err = w.addFlatBuffer(out, kind, f, parts, size); err != nil {
 				return err
 			}
 			state.Add(kind, p)
@@ -157,7 +159,8 @@ func (w *zeroWriter) optimStates(rank int) error {
 			address := &pickle.Dict{}
 			address.Add("numel", int64(p.to-p.from))
 			address.Add("start", int64(p.at))
-			fragments.Add(w.mixture.local(p.name), pickle.New{Class: fragmentClass, State: address})
+			fragments.Add(w.mixture.localName(p.name),
+				pickle.New{Class: fragmentClass, State: address})
 		}
 		mappings.Items = append(mappings.Items, fragments)
 		paddings.Items = append(paddings.Items, int64(size-lean))
@@ -168,7 +171,7 @@ func (w *zeroWriter) optimStates(rank int) error {
 	if err != nil {
 		return err
 	}
-	state, err := w.global()
+	state, err := w.commonState()
 	if err != nil {
 		return err
 	}
@@ -185,43 +188,46 @@ func (w *zeroWriter) optimStates(rank int) error {
 		state.Add("partition_count", counts)
 		state.Add("group_paddings", paddings)
 		state.Add("param_slice_mappings", mappings)
-		state.Add("ds_version", w.version())
+		state.Add("ds_version", w.sourceVersion())
 	}
 	root := &pickle.Dict{}
 	root.Add("optimizer_state_dict", state)
-	if err := torchzip.Nest(root, w.config(), torchzip.Objects(globals)); err != nil {
+	if err := torchzip.Nest(root, w.configValues(),
+		torchzip.PlainWithObjects(globals)); err != nil {
 		return err
 	}
-	root.Add("ds_version", w.version())
-	return w.put(fmt.Sprintf("%szero_pp_rank_%d_mp_rank_%02d_optim_states.pt", w.bf16, rank, w.mp),
+	root.Add("ds_version", w.sourceVersion())
+	return w.layStores(
+		fmt.Sprintf("%szero_pp_rank_%d_mp_rank_%02d_optim_states.pt", w.bf16, rank, w.mp),
 		root, out)
 }
 
-// number adds a number that all parameters of a group have, as a tensor of one element. Behind it
-// in the storage stand those of the others, which are the same, so that each has its place.
-func (w *zeroWriter) number(out *file, kind string, f *flatState, rank int) (any, error) {
+// addNumber adds to a file a number that all parameters of a group have, as a tensor of one
+// element, and returns what stands for it in the pickle. After it in the storage stand those of the
+// others, which are the same, so that each has its place.
+func (w *zeroWriter) addNumber(out *file, kind string, f *flatState, rank int) (any, error) {
 	params, _, _ := f.rankParams(w, rank)
 	var from []part
 	for i, p := range params {
-		from = append(from, part{w.kind(kind, p).Name, 0, 1, i})
+		from = append(from, part{w.stateTensor(kind, p).Name, 0, 1, i})
 	}
-	p, err := out.add(buffer(w.kind(kind, f.params[0]).DType, len(params), from))
+	p, err := out.addStore(flatStore(w.stateTensor(kind, f.params[0]).DType, len(params), from))
 	if o, ok := p.(*pickle.Object); ok {
 		o.Args[2], o.Args[3] = pickle.Tuple{}, pickle.Tuple{} // shape and strides
 	}
 	return p, err
 }
 
-// version returns the version of DeepSpeed that wrote the source.
-func (w *zeroWriter) version() any {
+// sourceVersion returns the version of DeepSpeed that wrote the source.
+func (w *zeroWriter) sourceVersion() any {
 	if v, ok := w.value("ds_version"); ok {
 		return v
 	}
 	return fileVersion
 }
 
-// config returns the values of DeepSpeed's configuration, with the stage that is written.
-func (w *zeroWriter) config() (list []format.Value) {
+// configValues returns the values of DeepSpeed's configuration, with the stage that is written.
+func (w *zeroWriter) configValues() (list []format.Value) {
 	for _, v := range w.values {
 		if v.Path == "ds_config.zero_optimization.stage" {
 			v = format.Value{Path: v.Path, Data: w.stage}
@@ -241,9 +247,9 @@ var flatKeys = []string{
 	"param_alignment_paddings", "param_slice_mappings", "ds_version", "ds_zero_partition_groups",
 }
 
-// global is what optimizer states hold of no parameter, such as the scale of gradients. Stage 3
-// does not load without that.
-func (w *zeroWriter) global() (*pickle.Dict, error) {
+// commonState returns what optimizer states hold that belongs to no parameter, such as the scale of
+// gradients. Stage 3 does not load without that.
+func (w *zeroWriter) commonState() (*pickle.Dict, error) {
 	root, err := w.commonValues(flatKeys)
 	if err != nil || w.stage < 3 {
 		return root, err
@@ -263,7 +269,8 @@ func (w *zeroWriter) global() (*pickle.Dict, error) {
 	return root, nil
 }
 
-// paramGroups are those of the optimizer: each has its flat buffers.
+// paramGroups returns the groups of the optimizer, as the values tell them: each has the numbers of
+// its flat buffers.
 func (w *zeroWriter) paramGroups() (*pickle.List, error) {
 	list, err := w.writer.paramGroups()
 	if err != nil {
@@ -282,40 +289,40 @@ func (w *zeroWriter) paramGroups() (*pickle.List, error) {
 		}
 		g.(*pickle.Dict).Set("params", numbers)
 		if w.mixture != nil {
-			w.mixture.rename(g.(*pickle.Dict))
+			w.mixture.renameGroup(g.(*pickle.Dict))
 		}
 	}
 	return list, nil
 }
 
-// modelStates lays out the file with the model: whole in the stages 1 and 2; of a rank in 3, where
-// what is trained stands in the optimizer's files only.
-func (w *zeroWriter) modelStates(rank int) error {
+// layModelStates lays out the file with the model: whole in the stages 1 and 2; of a rank in 3,
+// where what is trained stands in the optimizer's files only.
+func (w *zeroWriter) layModelStates(rank int) error {
 	out, root, module := &file{}, &pickle.Dict{}, &pickle.Dict{}
 	shapes, frozen := &pickle.Dict{}, &pickle.Dict{}
-	if root.Add("module", module); w.layered() {
+	if root.Add("module", module); w.hasLayerFiles() {
 		root.Set("module", nil) // it is in the files of the layers
 	}
-	hollow, err := out.add(buffer(tensor.F32, 0, nil)) // stands for what is cut
+	hollow, err := out.addStore(flatStore(tensor.F32, 0, nil)) // stands for what is cut
 	if err != nil {
 		return err
 	}
 	for _, t := range w.models {
 		name, ok := strings.CutPrefix(t.Name, w.prefix)
-		if ok && w.mixture.has(name) {
+		if ok && w.mixture.isExpert(name) {
 			continue
 		}
 		trained := w.in[name] || w.in[w.shared[name]] || w.stage < 3 && w.shared[name] != ""
 		still := !trained && !slices.Contains(w.buffers, name)
 		p := hollow
 		beside := !ok && w.prefix == modulePrefix
-		if w.layered() && !beside && !still {
+		if w.hasLayerFiles() && !beside && !still {
 			module.Add(name, nil)
 			continue
 		}
 		if beside || w.stage < 3 || !trained && !still {
 			// what a program of DeepSpeed has saved
-			if p, err = out.add(whole(t)); err == nil && beside {
+			if p, err = out.addStore(tensorStore(t)); err == nil && beside {
 				err = root.Put(t.Name, p)
 			}
 			if err != nil {
@@ -329,23 +336,23 @@ func (w *zeroWriter) modelStates(rank int) error {
 		if !still {
 			continue
 		}
-		shapes.Add(name, sizeOf(t.Shape))
+		shapes.Add(name, torchSize(t.Shape))
 		if w.stage == 3 {
 			n, _ := t.Shape.Elements()
-			each := share(param{name, t.Shape}, w.ranks)
-			if p, err = out.add(
-				buffer(t.DType, each,
+			each := shareSize(param{name, t.Shape}, w.ranks)
+			if p, err = out.addStore(
+				flatStore(t.DType, each,
 					[]part{{t.Name, min(rank*each, n), min((rank+1)*each, n), 0}})); err != nil {
 				return err
 			}
 		}
 		frozen.Add(name, p)
 	}
-	masters, err := w.masters(out, module, hollow)
+	masters, err := w.addMasters(out, module, hollow)
 	if err != nil {
 		return err
 	}
-	if len(masters.Items) > 0 && w.layered() {
+	if len(masters.Items) > 0 && w.hasLayerFiles() {
 		return fmt.Errorf("of parameter %v there are master weights only, and the files of a "+
 			"pipeline's layers have the model's own; choose universal", masters.Items[0])
 	}
@@ -358,19 +365,20 @@ func (w *zeroWriter) modelStates(rank int) error {
 		root.Add("frozen_param_shapes", shapes)
 		root.Add("frozen_param_fragments", frozen)
 	}
-	if err := w.describe(root, module); err != nil {
+	if err := w.addDescription(root, module); err != nil {
 		return err
 	}
 	name := fmt.Sprintf("mp_rank_%02d_model_states.pt", w.mp)
 	if w.stage == 3 {
 		name = "zero_pp_rank_" + strconv.Itoa(rank) + "_" + name
 	}
-	return w.put(name, root, out)
+	return w.layStores(name, root, out)
 }
 
-// masters adds parameters of which there are master weights only, as after stage 3: DeepSpeed
-// rounds them when it loads the model. In the stages 1 and 2 it returns their names.
-func (w *zeroWriter) masters(out *file, module *pickle.Dict, hollow any) (*pickle.List, error) {
+// addMasters adds to the file and the module those parameters of which there are master weights
+// only, as after stage 3: DeepSpeed rounds them when it loads the model. hollow stands for what is
+// cut. In the stages 1 and 2 it returns their names.
+func (w *zeroWriter) addMasters(out *file, module *pickle.Dict, hollow any) (*pickle.List, error) {
 	names := &pickle.List{}
 	add := func(name string, p any) {
 		module.Add(name, p)
@@ -380,13 +388,13 @@ func (w *zeroWriter) masters(out *file, module *pickle.Dict, hollow any) (*pickl
 	}
 	for _, g := range w.groups {
 		for _, name := range g {
-			if _, there := module.Get(name); there || w.mixture.has(name) {
+			if _, there := module.Get(name); there || w.mixture.isExpert(name) {
 				continue
 			}
 			p := hollow
 			if w.stage < 3 {
 				var err error
-				if p, err = out.add(whole(w.weights(name))); err != nil {
+				if p, err = out.addStore(tensorStore(w.weights(name))); err != nil {
 					return nil, err
 				}
 			}
@@ -402,9 +410,10 @@ func (w *zeroWriter) masters(out *file, module *pickle.Dict, hollow any) (*pickl
 	return names, nil
 }
 
-// describe adds what is no tensor, and what DeepSpeed asks for.
-func (w *zeroWriter) describe(root, module *pickle.Dict) error {
-	if err := w.addExtras(root, module, w.tps, w.pps); err != nil {
+// addDescription adds to the root and the module of model states what is no tensor, and what
+// DeepSpeed asks for.
+func (w *zeroWriter) addDescription(root, module *pickle.Dict) error {
+	if err := w.addModelExtras(root, module, w.tps, w.pps); err != nil {
 		return err
 	}
 	all, names := &pickle.List{}, &pickle.List{}
@@ -412,7 +421,7 @@ func (w *zeroWriter) describe(root, module *pickle.Dict) error {
 		d := &pickle.Dict{}
 		params, _, _ := f.rankParams(w, 0)
 		for _, p := range params {
-			d.Add(w.mixture.local(p), sizeOf(w.weights(p).Shape))
+			d.Add(w.mixture.localName(p), torchSize(w.weights(p).Shape))
 		}
 		all.Items = append(all.Items, d)
 	}
@@ -423,7 +432,7 @@ func (w *zeroWriter) describe(root, module *pickle.Dict) error {
 	root.Set(buffersKey, names)
 	root.Set("dp_world_size", int64(w.ranks))
 	if w.mixture != nil {
-		root.Set(expertCountsKey, w.mixture.counts(w))
+		root.Set(expertCountsKey, w.mixture.expertCounts(w))
 	}
 	if config, err := pickle.Get[*pickle.Dict](root, "ds_config", "zero_optimization"); err == nil {
 		config.Set("stage", w.stage)

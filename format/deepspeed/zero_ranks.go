@@ -21,10 +21,10 @@ type tensorSharer struct {
 }
 
 // layRanks lays out what each model parallel rank saves, as one with its parts alone would, and
-// puts the parts together.
+// puts the parts together. read reads numbers of steps.
 func (z Zero) layRanks(tensors []format.Tensor, values []format.Value,
 	read func(*format.Tensor, []byte) error) (*format.Output, error) {
-	mixture, err := z.mixture(tensors, values)
+	mixture, err := z.planMixture(tensors, values)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func (z Zero) layRanks(tensors []format.Tensor, values []format.Value,
 		return nil, err
 	}
 	s.mixture = mixture
-	stages, err := z.stages(values, s.elements(tensors), mixture)
+	stages, err := z.planStages(values, s.elementCounter(tensors), mixture)
 	if err != nil {
 		return nil, err
 	}
@@ -44,17 +44,17 @@ func (z Zero) layRanks(tensors []format.Tensor, values []format.Value,
 			var local []format.Tensor
 			for i := range tensors {
 				t := tensors[i]
-				if t.Shape, err = s.part(&tensors[i], tp, cuts); err != nil {
+				if t.Shape, err = s.partShape(&tensors[i], tp, cuts); err != nil {
 					return nil, fmt.Errorf("tensor %q: %w", t.Name, err)
 				}
-				if stage.has(&t, stages) {
+				if stage.hasTensor(&t, stages) {
 					local = append(local, t)
 				}
 			}
-			w := z.writer(local, stage.values(values))
+			w := z.newWriter(local, stage.stageValues(values))
 			w.mixture = s.mixture
 			w.mp, w.tp, w.stageOf = slices.Index(stages, stage)*w.tps+tp, tp, stage
-			if err := w.run(local, read); err != nil {
+			if err := w.layRank(local, read); err != nil {
 				return nil, err
 			}
 			for i := range w.Tensors {
@@ -70,16 +70,16 @@ func (z Zero) layRanks(tensors []format.Tensor, values []format.Value,
 			all.Implied = append(all.Implied, w.Implied...)
 		}
 	}
-	all.Implied, all.Tensors = wholes(all.Implied, tensors), nil
+	all.Implied, all.Tensors = wholeProofs(all.Implied, tensors), nil
 	if stages[0] != nil {
-		all.Values = mergeStages(all.Values, values)
+		all.Values = mergeStageValues(all.Values, values)
 	}
 	for i := range tensors {
 		t := &tensors[i]
 		if len(parts[t.Name]) == 0 {
 			continue
 		}
-		joined, err := put(parts[t.Name], cuts[t.Name], t)
+		joined, err := joinRanks(parts[t.Name], cuts[t.Name], t)
 		if err != nil {
 			return nil, fmt.Errorf("tensor %q: %w", t.Name, err)
 		}
@@ -88,8 +88,9 @@ func (z Zero) layRanks(tensors []format.Tensor, values []format.Value,
 	return all, all.Finish()
 }
 
-// put joins parts to the tensor of which they are parts.
-func put(parts []format.Part, cut *format.Cut, t *format.Tensor) (joined format.Tensor, err error) {
+// joinRanks joins what ranks have of the tensor t; without a cut they all have it whole.
+func joinRanks(parts []format.Part, cut *format.Cut, t *format.Tensor) (joined format.Tensor,
+	err error) {
 	if cut == nil {
 		return format.JoinReplicas(parts)
 	}
@@ -100,8 +101,8 @@ func put(parts []format.Part, cut *format.Cut, t *format.Tensor) (joined format.
 	return joined, err
 }
 
-// wholes returns proofs of whole tensors instead of their parts.
-func wholes(proofs []*format.Proof, tensors []format.Tensor) (all []*format.Proof) {
+// wholeProofs returns proofs of whole tensors instead of their parts, one for each model's tensor.
+func wholeProofs(proofs []*format.Proof, tensors []format.Tensor) (all []*format.Proof) {
 	seen := map[string]bool{}
 	of := func(name string) format.Tensor {
 		return tensors[slices.IndexFunc(tensors, func(t format.Tensor) bool {
@@ -118,11 +119,13 @@ func wholes(proofs []*format.Proof, tensors []format.Tensor) (all []*format.Proo
 	return all
 }
 
+// newSharer returns how a number of tensor parallel ranks share tensors, as the values say. It
+// fails where they do not say it.
 func newSharer(ranks int, tensors []format.Tensor, values []format.Value) (*tensorSharer, error) {
 	if ranks <= 1 {
 		return &tensorSharer{ranks: 1}, nil
 	}
-	r, err := rulesOf(values)
+	r, err := parseRules(values)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +145,7 @@ func newSharer(ranks int, tensors []format.Tensor, values []format.Value) (*tens
 			state[m[2]] = true
 		}
 	}
-	buffers, said := buffersOf(values)
+	buffers, said := statedBuffers(values)
 	for _, t := range tensors {
 		if kind, param := parameterOf(t.Name); kind == "" && param != "" && !state[param] {
 			// the others are frozen, and cut as parameters are
@@ -158,8 +161,8 @@ func newSharer(ranks int, tensors []format.Tensor, values []format.Value) (*tens
 	return s, nil
 }
 
-// buffersOf returns the names of the buffers; said is whether the values tell them.
-func buffersOf(values []format.Value) (names map[string]bool, said bool) {
+// statedBuffers returns the names of the model's buffers; said is whether the values tell them.
+func statedBuffers(values []format.Value) (names map[string]bool, said bool) {
 	names = map[string]bool{}
 	for _, v := range values {
 		if list, ok := v.Data.([]any); ok && v.Path == buffersKey {
@@ -174,14 +177,15 @@ func buffersOf(values []format.Value) (names map[string]bool, said bool) {
 	return names, said
 }
 
-// part is the shape of what a rank has of a tensor; cuts gets how it is cut, nothing for what all
-// have alike.
-func (s *tensorSharer) part(t *format.Tensor, tp int, cuts map[string]*format.Cut) (tensor.Shape,
+// partShape returns the shape of what a tensor parallel rank has of a tensor. At rank 0 it stores
+// in cuts how the tensor is cut, nothing for what all have alike; other ranks take that from there.
+func (s *tensorSharer) partShape(t *format.Tensor, tp int,
+	cuts map[string]*format.Cut) (tensor.Shape,
 	error) {
 	c := cuts[t.Name]
 	if c == nil && tp == 0 {
 		var err error
-		if c, err = s.cut(t); err != nil {
+		if c, err = s.cutOf(t); err != nil {
 			return nil, err
 		}
 		if c != nil {
@@ -199,13 +203,13 @@ func (s *tensorSharer) part(t *format.Tensor, tp int, cuts map[string]*format.Cu
 	return shape, nil
 }
 
-// elements returns a function that counts the elements of a parameter on the first rank. A
+// elementCounter returns a function that counts the elements of a parameter on the first rank. A
 // parameter that cannot be shared counts whole, and is refused later.
-func (s *tensorSharer) elements(tensors []format.Tensor) func(string) int {
+func (s *tensorSharer) elementCounter(tensors []format.Tensor) func(string) int {
 	counts, cuts := map[string]int{}, map[string]*format.Cut{}
 	for i := range tensors {
 		if kind, param := parameterOf(tensors[i].Name); kind == "" || kind == "fp32" {
-			shape, err := s.part(&tensors[i], 0, cuts)
+			shape, err := s.partShape(&tensors[i], 0, cuts)
 			if err != nil {
 				shape = tensors[i].Shape
 			}
@@ -215,19 +219,19 @@ func (s *tensorSharer) elements(tensors []format.Tensor) func(string) int {
 	return func(param string) int { return counts[param] }
 }
 
-// first is the name under which the patterns know a parameter: that of an expert has its number on
-// a rank.
-func (s *tensorSharer) first(param string) string {
-	return s.mixture.local(cmp.Or(s.aliases[param], param))
+// ruleName returns the name under which the patterns know a parameter: that of an expert has its
+// number on a rank.
+func (s *tensorSharer) ruleName(param string) string {
+	return s.mixture.localName(cmp.Or(s.aliases[param], param))
 }
 
-// cut returns how ranks share a tensor, evenly; nil if all have it alike.
-func (s *tensorSharer) cut(t *format.Tensor) (*format.Cut, error) {
+// cutOf returns how ranks share a tensor, evenly; nil if all have it alike.
+func (s *tensorSharer) cutOf(t *format.Tensor) (*format.Cut, error) {
 	_, param := parameterOf(t.Name)
 	if s.ranks == 1 || param == "" || len(t.Shape) == 0 || s.mixture.isUnshared(param) {
 		return nil, nil
 	}
-	how, err := s.rules.of(s.first(param))
+	how, err := s.rules.sharingOf(s.ruleName(param))
 	if err != nil {
 		return nil, err
 	}

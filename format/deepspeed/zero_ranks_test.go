@@ -31,12 +31,11 @@ func spread(t testing.TB, z deepspeed.Zero, c *format.Checkpoint,
 	if err != nil {
 		t.Fatal(err)
 	}
-	return formattest.WritePadded(t, out, c, files)
+	return formattest.WritePaddedOutput(t, out, c, files)
 }
 
-// even joins a parameter that is cut into equal shares, which stand in each rank's buffer from
-// start on.
-type even struct {
+// An evenParam is a parameter of which tensor parallel ranks have equal parts.
+type evenParam struct {
 	name  string
 	whole array
 	rule  string // which pattern it is in
@@ -44,7 +43,7 @@ type even struct {
 }
 
 // part is what a rank has.
-func (e even) part(tp, of int) array {
+func (e evenParam) part(tp, of int) array {
 	indices := func(from, size int) (list []int) { // the share of a block
 		for i := range size / of {
 			list = append(list, from+tp*size/of+i)
@@ -69,7 +68,7 @@ func (e even) part(tp, of int) array {
 
 // program is what ranks of a program have of some parameters, in the words of DeepSpeed; with
 // stages of a pipeline, these have them in a row.
-func program(all []even, stage, tp, dp, pp int, version any) *saved {
+func program(all []evenParam, stage, tp, dp, pp int, version any) *saved {
 	s := &saved{stage: stage, tp: tp, dp: dp, pp: pp, count: int64(tp * max(pp, 1))}
 	named := map[string][]any{}
 	for i, e := range all {
@@ -121,12 +120,12 @@ func program(all []even, stage, tp, dp, pp int, version any) *saved {
 func TestZeroTensorParallel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
-		var all []even
+		var all []evenParam
 		first := 1
 		for i, rule := range rapid.Permutation(
 			[]string{"alike", "columns", "halves", "sub", "words", "rest", "rest"}).Draw(r,
 			"rules")[:n("parameters", 1, 7)] {
-			e := even{name: fmt.Sprintf("%c%d", 'z'-rune(i), i), rule: rule,
+			e := evenParam{name: fmt.Sprintf("%c%d", 'z'-rune(i), i), rule: rule,
 				whole: numbered(first, 24*n("rows", 1, 2), 12)}
 			if rule == "sub" {
 				e.whole = numbered(first, 48, n("columns", 1, 3))

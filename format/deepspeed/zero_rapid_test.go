@@ -127,7 +127,7 @@ func (d *drawn) cut(t *testing.T, kind string, stage, ranks int) (all [][][]byte
 		i := slices.IndexFunc(d.Tensors, func(x format.Tensor) bool {
 			return x.Name == "optimizer."+kind+"."+name
 		})
-		return formattest.Bytes(t, files, &d.Tensors[i])
+		return formattest.ReadTensor(t, files, &d.Tensors[i])
 	}
 	all = make([][][]byte, ranks)
 	most := 1 << 30
@@ -138,7 +138,6 @@ func (d *drawn) cut(t *testing.T, kind string, stage, ranks int) (all [][][]byte
 	}
 	for _, names := range d.groups {
 		flat := make([][]byte, ranks)
-		// whole returns a store with one tensor.
 		var whole []byte
 		for i, name := range names {
 			b := elements(name)
@@ -188,7 +187,7 @@ func buffers(t *testing.T, dir fstest.MapFS, prefix, kind string, stage,
 	}
 	get := func(files *format.Files, v any) []byte {
 		x := v.(*torchzip.Tensor).As("x")
-		return formattest.Bytes(t, files, &x)
+		return formattest.ReadTensor(t, files, &x)
 	}
 	for rank := range ranks {
 		files := format.NewFiles(dir)
@@ -279,7 +278,8 @@ func TestRoundRobinWhere(t *testing.T) {
 	for name, f := range dir {
 		if strings.HasSuffix(name, "_states.pt") {
 			dir[name] = &fstest.MapFile{
-				Data: formattest.Rezip(t, f.Data, "round_robin_gradients", "round_robin_gradientz")}
+				Data: formattest.ReplaceInZip(t, f.Data, "round_robin_gradients",
+					"round_robin_gradientz")}
 		}
 	}
 	silent, files := read(t, dir)
@@ -360,7 +360,8 @@ func TestZeroImplies(t *testing.T) {
 	var left []string
 	for _, p := range out.Implied {
 		left = append(left, p.Model.Name)
-		main, model := formattest.Bytes(t, files, &p.Main), formattest.Bytes(t, files, &p.Model)
+		main, model := formattest.ReadTensor(t, files, &p.Main),
+			formattest.ReadTensor(t, files, &p.Model)
 		if n := p.FirstDifference(main, model); n >= 0 {
 			t.Errorf("%s: element %d is not that of the master weights", p.Model.Name, n)
 		}

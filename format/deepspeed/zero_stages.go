@@ -20,8 +20,8 @@ const (
 	tiedKey   = "pipeline_tied"
 )
 
-// staged records which parameters are in which group of a stage.
-func (r *reader) staged(stage int, groups []params) {
+// addStageGroups adds to the checkpoint's values which parameters are in which group of a stage.
+func (r *reader) addStageGroups(stage int, groups []params) {
 	for g, shapes := range groups {
 		var names []any
 		for _, p := range shapes {
@@ -40,13 +40,13 @@ type stage struct {
 	tied   map[string][]int // layers whose files it writes, by key
 }
 
-// stages are those of a pipeline, as the values say, or cut anew where there are to be others;
-// count is how many elements a parameter has on a rank.
-func (z Zero) stages(values []format.Value, count func(string) int, m *mixture) (all []*stage,
+// planStages returns the stages of a pipeline, as the values say, or cut anew where there are to be
+// others; one nil stage without a pipeline. count is how many elements a parameter has on a rank.
+func (z Zero) planStages(values []format.Value, count func(string) int, m *mixture) (all []*stage,
 	err error) {
 	groups, tied := statedStages(values)
 	if len(groups) == 0 && m != nil {
-		groups = oneStage(values)
+		groups = groupsOfOneStage(values)
 	}
 	switch {
 	case z.PP == 0 || z.PP == 1 && len(groups) == 0:
@@ -61,7 +61,7 @@ func (z Zero) stages(values []format.Value, count func(string) int, m *mixture) 
 	case len(groups) != z.PP || z.Starts != nil:
 		first := func(name string) (is [2]bool) {
 			for i, ranks := range m.degrees() {
-				is[i] = m.first(name, ranks)
+				is[i] = m.isOnFirstRank(name, ranks)
 			}
 			return is
 		}
@@ -71,7 +71,7 @@ func (z Zero) stages(values []format.Value, count func(string) int, m *mixture) 
 	}
 	tied = maps.Clone(tied)
 	for i, own := range groups {
-		if err := m.inStage(own, i, len(groups)); err != nil {
+		if err := m.checkStage(own, i, len(groups)); err != nil {
 			return nil, err
 		}
 		if g := slices.IndexFunc(own, func(names []string) bool {
@@ -96,9 +96,10 @@ func (z Zero) stages(values []format.Value, count func(string) int, m *mixture) 
 	return all, nil
 }
 
-// oneStage are the parameters in each group of a pipeline with one stage, as the values say them
-// where all have the names of layers: with experts nothing else tells it from another model.
-func oneStage(values []format.Value) [][][]string {
+// groupsOfOneStage returns the parameters in each group of a pipeline with one stage, as the values
+// say them where all have the names of layers: with experts nothing else tells it from another
+// model.
+func groupsOfOneStage(values []format.Value) [][][]string {
 	var groups [][]string
 	for _, v := range values {
 		m := groupPath.FindStringSubmatch(v.Path)
@@ -162,9 +163,9 @@ func statedStages(values []format.Value) (groups [][][]string, tied map[string][
 	return groups, tied
 }
 
-// has reports whether a stage has something of a tensor. What is no parameter is of the stage that
-// has the last layer up to its own.
-func (s *stage) has(t *format.Tensor, all []*stage) bool {
+// hasTensor reports whether a stage has something of a tensor; all are the stages. What is no
+// parameter is of the stage that has the last layer up to its own.
+func (s *stage) hasTensor(t *format.Tensor, all []*stage) bool {
 	if s == nil {
 		return true
 	}
@@ -191,8 +192,9 @@ func (s *stage) has(t *format.Tensor, all []*stage) bool {
 	return of == s
 }
 
-// values are those of a checkpoint with the groups of a stage for those of all.
-func (s *stage) values(values []format.Value) []format.Value {
+// stageValues returns the values of a checkpoint with the groups of this stage instead of those of
+// all.
+func (s *stage) stageValues(values []format.Value) []format.Value {
 	if s == nil {
 		return values
 	}
@@ -213,9 +215,9 @@ func (s *stage) values(values []format.Value) []format.Value {
 	return values
 }
 
-// mergeStages are the values of the first stage, with what there was to say of all stages instead
+// mergeStageValues returns the values of the first stage with what all says of all stages instead
 // of its groups: the reader says it of the files.
-func mergeStages(first, all []format.Value) []format.Value {
+func mergeStageValues(first, all []format.Value) []format.Value {
 	said := func(v format.Value) bool {
 		return strings.HasPrefix(v.Path, stagesKey+".") || strings.HasPrefix(v.Path, tiedKey+".")
 	}
@@ -227,19 +229,19 @@ func mergeStages(first, all []format.Value) []format.Value {
 	})...)
 }
 
-// layered reports whether the model is in files of layers: that of a pipeline is, but with experts
-// each stage has what is of none in its model states.
-func (w *zeroWriter) layered() bool { return w.stageOf != nil && w.mixture == nil }
+// hasLayerFiles reports whether the model is in files of layers: that of a pipeline is, but with
+// experts each stage has what is of none in its model states.
+func (w *zeroWriter) hasLayerFiles() bool { return w.stageOf != nil && w.mixture == nil }
 
-// layers lays out the files of the layers of a stage, with what the model has of them.
-func (w *zeroWriter) layers() error {
+// layLayerFiles lays out the files of the layers of a stage, with what the model has of them.
+func (w *zeroWriter) layLayerFiles() error {
 	files, roots, numbers := map[int]*file{}, map[int]*pickle.Dict{}, []int{}
 	add := func(layer int, name string, t *format.Tensor) error {
 		if files[layer] == nil {
 			files[layer], roots[layer] = &file{}, &pickle.Dict{}
 			numbers = append(numbers, layer)
 		}
-		p, err := files[layer].add(whole(t))
+		p, err := files[layer].addStore(tensorStore(t))
 		roots[layer].Add(name, p)
 		return err
 	}
@@ -271,7 +273,7 @@ func (w *zeroWriter) layers() error {
 		if w.tps > 1 {
 			name = fmt.Sprintf("layer_%02d-model_%02d-model_states.pt", layer, w.tp)
 		}
-		if err := w.put(name, roots[layer], files[layer]); err != nil {
+		if err := w.layStores(name, roots[layer], files[layer]); err != nil {
 			return err
 		}
 	}

@@ -31,7 +31,7 @@ func zero(t testing.TB, stage, ranks int, c *format.Checkpoint, files *format.Fi
 		c.Values, files.Read); err != nil || !reflect.DeepEqual(out, again) {
 		t.Fatalf("the same is laid out otherwise: %v", err)
 	}
-	return formattest.WritePadded(t, out, c, files)
+	return formattest.WritePaddedOutput(t, out, c, files)
 }
 
 // TestZero makes checkpoints of every stage over other numbers of ranks of those of every stage,
@@ -149,7 +149,7 @@ func TestZeroShared(t *testing.T) {
 			t.Errorf("%s is gone", x.Name)
 		}
 	}
-	again, other := read(t, formattest.WritePadded(t, out, c, files))
+	again, other := read(t, formattest.WritePaddedOutput(t, out, c, files))
 	from, to := formattest.Contents(t, files, c), formattest.Contents(t, other, again)
 	if from["module.still"] != to["module.still"] {
 		t.Error("what is frozen and shared is another")

@@ -17,13 +17,13 @@ import (
 	"github.com/shoal-ml/shoal/format/torchzip"
 )
 
-// Open reads the checkpoint that is a folder, or with a name the one that is that file in it. The
-// files returned are those of which the pieces of the tensors speak; who has opened them closes
-// them.
+// Open reads the checkpoint that is a folder, or with a name the one that is that file in it, but
+// for the elements of tensors. The files returned are those that the pieces of the tensors name;
+// the caller closes them. When it fails, it has closed them.
 func Open(fsys fs.FS, name string) (*format.Checkpoint, *format.Files, error) {
 	var c *format.Checkpoint
 	files := format.NewFiles(fsys)
-	read, dir, err := choose(fsys, name)
+	read, dir, err := chooseReader(fsys, name)
 	if err == nil && dir != "." {
 		if fsys, err = fs.Sub(fsys, dir); err == nil {
 			files = format.NewFiles(fsys)
@@ -33,7 +33,7 @@ func Open(fsys fs.FS, name string) (*format.Checkpoint, *format.Files, error) {
 		c, err = read(files)
 	}
 	if err != nil {
-		if what := files.Unrecognized(); what != nil {
+		if what := files.ExplainLast(); what != nil {
 			err = what
 		}
 		return nil, nil, errors.Join(err, files.Close())
@@ -43,8 +43,9 @@ func Open(fsys fs.FS, name string) (*format.Checkpoint, *format.Files, error) {
 
 type reader func(*format.Files) (*format.Checkpoint, error)
 
-// choose returns the reader for a checkpoint, and the folder that it is for.
-func choose(fsys fs.FS, name string) (reader, string, error) {
+// chooseReader returns the reader for a checkpoint, and the folder that it is for, by the names of
+// the files that are there.
+func chooseReader(fsys fs.FS, name string) (reader, string, error) {
 	if name != "" {
 		r, err := chooseFile(fsys, name)
 		return r, ".", err
@@ -73,8 +74,8 @@ func choose(fsys fs.FS, name string) (reader, string, error) {
 		"(DeepSpeed) in it; a single .pt file is given by its own name")
 }
 
-// chooseMegatron follows Megatron's file for the newest iteration, which can be of its own format
-// or torch's.
+// chooseMegatron returns the reader for the newest iteration in a folder of Megatron, which can be
+// of its own format or torch's, and the folder of that.
 func chooseMegatron(fsys fs.FS) (reader, string, error) {
 	dir, err := megatron.Latest(format.NewFiles(fsys))
 	if err != nil {
@@ -86,15 +87,16 @@ func chooseMegatron(fsys fs.FS) (reader, string, error) {
 	return readMegatron, dir, nil
 }
 
-// readMegatron reads Megatron's own format and puts the tensors of the model together.
+// readMegatron reads Megatron's own format and joins the tensors of the model.
 func readMegatron(files *format.Files) (*format.Checkpoint, error) {
 	c, err := megatron.Read(files)
 	if err != nil {
 		return nil, err
 	}
-	return c, megatron.Join(c)
+	return c, megatron.JoinRanks(c)
 }
 
+// chooseFile returns the reader for a single file, by its name or else by its first bytes.
 func chooseFile(fsys fs.FS, name string) (reader, error) {
 	if name == safetensors.IndexName {
 		return hf.Read, nil
@@ -125,7 +127,7 @@ func chooseFile(fsys fs.FS, name string) (reader, error) {
 			return torchzip.Read(files, name)
 		}, nil
 	}
-	if err := files.Unrecognized(); err != nil {
+	if err := files.ExplainLast(); err != nil {
 		return nil, err
 	}
 	return nil, fmt.Errorf("%s is neither a safetensors file nor one of torch.save", name)

@@ -25,7 +25,8 @@ import (
 // and its bytes in hex.
 type What map[string][3]any
 
-// Load unpacks a checkpoint and what.json beside it.
+// Load unpacks the zip at a path into memory: a checkpoint, and what is in it by the file
+// what.json.
 func Load(t testing.TB, path string) (fstest.MapFS, What) {
 	z, err := zip.OpenReader(path)
 	if err != nil {
@@ -95,8 +96,8 @@ func Compare(t testing.TB, files *format.Files, c *format.Checkpoint, want What)
 	}
 }
 
-// Bytes are the elements of a tensor.
-func Bytes(t testing.TB, files *format.Files, x *format.Tensor) []byte {
+// ReadTensor returns the elements of a tensor, packed row-major.
+func ReadTensor(t testing.TB, files *format.Files, x *format.Tensor) []byte {
 	t.Helper()
 	b := make([]byte, x.Bytes())
 	if err := files.Read(x, b); err != nil {
@@ -105,19 +106,20 @@ func Bytes(t testing.TB, files *format.Files, x *format.Tensor) []byte {
 	return b
 }
 
-// Contents are element types, shapes and elements of all tensors, by name.
+// Contents returns the element types, shapes and elements of all tensors as texts, by name.
 func Contents(t testing.TB, files *format.Files, c *format.Checkpoint) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for i := range c.Tensors {
 		x := &c.Tensors[i]
-		all[x.Name] = fmt.Sprint(x.DType, x.Shape, Bytes(t, files, x))
+		all[x.Name] = fmt.Sprint(x.DType, x.Shape, ReadTensor(t, files, x))
 	}
 	return all
 }
 
-// Prove tries the proofs of the tensors of a checkpoint that is sound, and returns where they fail.
-func Prove(files *format.Files, c *format.Checkpoint) (faults []format.Fault, err error) {
+// CheckProofs tries the proofs of the tensors of a checkpoint that is sound, and returns where they
+// fail.
+func CheckProofs(files *format.Files, c *format.Checkpoint) (faults []format.Fault, err error) {
 	tried := map[*format.Proof]bool{}
 	for i := range c.Tensors {
 		for _, p := range c.Tensors[i].Proofs {
@@ -131,29 +133,31 @@ func Prove(files *format.Files, c *format.Checkpoint) (faults []format.Fault, er
 				return nil, err
 			}
 			if n, size := p.FirstDifference(main, model), p.Model.DType.Size(); n >= 0 {
-				faults = append(faults, p.Fault(n, main[4*n:4*n+4], model[size*n:size*n+size]))
+				faults = append(faults, p.FaultAt(n, main[4*n:4*n+4], model[size*n:size*n+size]))
 			}
 		}
 	}
 	return faults, nil
 }
 
-// Records compares the records of all archives with their checksums, and returns what is damaged.
-func Records(files *format.Files) (faults []format.Fault, err error) {
-	err = eachRecord(files, func(file *format.File, r *format.Record) error {
+// CheckRecords compares the records of all archives with their checksums, and returns what is
+// damaged.
+func CheckRecords(files *format.Files) (faults []format.Fault, err error) {
+	err = forEachRecord(files, func(file *format.File, r *format.Record) error {
 		b := make([]byte, r.To-r.From)
 		if err := file.ReadFull(b, r.From); err != nil {
 			return err
 		}
-		if sum := crc32.ChecksumIEEE(b); sum != r.Sum && !r.WithoutSum() {
-			faults = append(faults, r.Fault(sum, nil))
+		if sum := crc32.ChecksumIEEE(b); sum != r.Sum && !r.LacksSum() {
+			faults = append(faults, r.SumFault(sum, nil))
 		}
 		return nil
 	})
 	return faults, err
 }
 
-func eachRecord(files *format.Files, f func(*format.File, *format.Record) error) error {
+// forEachRecord calls f with each record of the archives that readers have found.
+func forEachRecord(files *format.Files, f func(*format.File, *format.Record) error) error {
 	for _, a := range files.Archives() {
 		file, err := files.Open(a.File)
 		if err != nil {
@@ -172,8 +176,9 @@ func eachRecord(files *format.Files, f func(*format.File, *format.Record) error)
 	return nil
 }
 
-// summed tells which bytes of a file of a sound checkpoint are in a record with a checksum.
-func summed(t *testing.T, dir fstest.MapFS, name string,
+// summedBytes reads a sound checkpoint, and returns a function that reports whether a byte of one
+// of its files is in a record with a checksum.
+func summedBytes(t *testing.T, dir fstest.MapFS, name string,
 	read func(*format.Files) (*format.Checkpoint, error)) func(int) bool {
 	t.Helper()
 	files := format.NewFiles(dir)
@@ -181,8 +186,8 @@ func summed(t *testing.T, dir fstest.MapFS, name string,
 		t.Fatal(err)
 	}
 	is := make([]bool, len(dir[name].Data))
-	err := eachRecord(files, func(_ *format.File, r *format.Record) error {
-		for i := r.From; r.File == name && i < r.To && !r.WithoutSum(); i++ {
+	err := forEachRecord(files, func(_ *format.File, r *format.Record) error {
+		for i := r.From; r.File == name && i < r.To && !r.LacksSum(); i++ {
 			is[i] = true
 		}
 		return nil
@@ -193,10 +198,11 @@ func summed(t *testing.T, dir fstest.MapFS, name string,
 	return func(i int) bool { return is[i] }
 }
 
-// Damage cuts each file off at many lengths, takes it away, and flips its bits: nothing panics, and
-// where a file whose name strict accepts is cut, or a bit flipped of what has a checksum, reading
-// fails, or Check or Records finds a fault.
-func Damage(t *testing.T, dir fstest.MapFS, read func(*format.Files) (*format.Checkpoint, error),
+// CheckDamage cuts each file off at many lengths, takes it away, and flips its bits, in copies of
+// dir: nothing panics, and where a file whose name strict accepts is cut, or a bit flipped of what
+// has a checksum, reading fails, or Check or CheckRecords finds a fault.
+func CheckDamage(t *testing.T, dir fstest.MapFS,
+	read func(*format.Files) (*format.Checkpoint, error),
 	strict func(name string) bool) {
 	for _, name := range slices.Sorted(maps.Keys(dir)) {
 		whole := dir[name].Data
@@ -206,7 +212,7 @@ func Damage(t *testing.T, dir fstest.MapFS, read func(*format.Files) (*format.Ch
 			if b == nil {
 				delete(copied, name)
 			}
-			return !Sound(copied, read)
+			return !IsSound(copied, read)
 		}
 		if !try(nil) && strict(name) {
 			t.Errorf("%s is missing, and nobody notices", name)
@@ -216,7 +222,7 @@ func Damage(t *testing.T, dir fstest.MapFS, read func(*format.Files) (*format.Ch
 				t.Errorf("%s is cut off at byte %d of %d, and nobody notices", name, n, len(whole))
 			}
 		}
-		summed := summed(t, dir, name, read)
+		summed := summedBytes(t, dir, name, read)
 		for i := 0; i < len(whole); i += 1 + len(whole)/300 {
 			b := slices.Clone(whole)
 			b[i] ^= 1 << (i % 8)
@@ -227,9 +233,9 @@ func Damage(t *testing.T, dir fstest.MapFS, read func(*format.Files) (*format.Ch
 	}
 }
 
-// Sound reads all of a checkpoint, and reports whether there was no error and no fault. Tensors
+// IsSound reads all of a checkpoint, and reports whether there was no error and no fault. Tensors
 // that are large because a header says so are not read.
-func Sound(dir fstest.MapFS, read func(*format.Files) (*format.Checkpoint, error)) bool {
+func IsSound(dir fstest.MapFS, read func(*format.Files) (*format.Checkpoint, error)) bool {
 	files := format.NewFiles(dir)
 	c, err := read(files)
 	if err != nil {
@@ -248,11 +254,11 @@ func Sound(dir fstest.MapFS, read func(*format.Files) (*format.Checkpoint, error
 		}
 	}
 	if sound {
-		faults, err := Records(files)
+		faults, err := CheckRecords(files)
 		sound = err == nil && len(faults) == 0
 	}
 	if sound {
-		faults, err := Prove(files, c)
+		faults, err := CheckProofs(files, c)
 		if err != nil {
 			panic(fmt.Sprintf("what Check found sound cannot be proved or disproved: %v", err))
 		}

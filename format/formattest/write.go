@@ -11,12 +11,12 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Write writes an output with the elements of another checkpoint, which has the same tensors, and
-// demands that every byte is written once.
-func Write(t testing.TB, o *format.Output, from *format.Checkpoint,
+// WriteOutput writes an output into memory, with the elements of another checkpoint, which has the
+// same tensors, and demands that every byte is written once.
+func WriteOutput(t testing.TB, o *format.Output, from *format.Checkpoint,
 	files *format.Files) fstest.MapFS {
 	t.Helper()
-	w := write(t, o, from, files)
+	w := writeAll(t, o, from, files)
 	for name, done := range w.done {
 		if i := slices.Index(done, false); i >= 0 {
 			t.Errorf("nothing is written to byte %d of %s", i, name)
@@ -25,14 +25,18 @@ func Write(t testing.TB, o *format.Output, from *format.Checkpoint,
 	return w.dir
 }
 
-// WritePadded is Write for an output with padding, to which nothing is written: it stays zero.
-func WritePadded(t testing.TB, o *format.Output, from *format.Checkpoint,
+// WritePaddedOutput is WriteOutput for an output with padding, to which nothing is written: it
+// stays zero.
+func WritePaddedOutput(t testing.TB, o *format.Output, from *format.Checkpoint,
 	files *format.Files) fstest.MapFS {
 	t.Helper()
-	return write(t, o, from, files).dir
+	return writeAll(t, o, from, files).dir
 }
 
-func write(t testing.TB, o *format.Output, from *format.Checkpoint, files *format.Files) *writer {
+// writeAll writes all frames, elements and checksums of an output, and demands that no byte is
+// written twice.
+func writeAll(t testing.TB, o *format.Output, from *format.Checkpoint,
+	files *format.Files) *writer {
 	t.Helper()
 	w := &writer{t, fstest.MapFS{}, map[string][]bool{}}
 	for _, f := range o.Files {
@@ -40,7 +44,7 @@ func write(t testing.TB, o *format.Output, from *format.Checkpoint, files *forma
 			make([]bool, f.Size)
 	}
 	for _, f := range o.Frames {
-		w.write(f.File, f.Offset, f.Bytes)
+		w.writeBytes(f.File, f.Offset, f.Bytes)
 	}
 	for i := range o.Tensors {
 		s := &o.Tensors[i]
@@ -55,14 +59,15 @@ func write(t testing.TB, o *format.Output, from *format.Checkpoint, files *forma
 		size := s.DType.Size()
 		for _, p := range slices.Concat(s.Pieces, s.Replicas) {
 			for run := range tensor.Runs(p.Box, s.Shape.View(), p.View()) {
-				w.write(p.File, p.Offset+int64(run.B*size), whole[run.A*size:(run.A+run.N)*size])
+				w.writeBytes(p.File, p.Offset+int64(run.B*size),
+					whole[run.A*size:(run.A+run.N)*size])
 			}
 		}
 	}
 	for _, s := range o.Sums {
 		sum := crc32.ChecksumIEEE(w.dir[s.File].Data[s.From:s.To])
 		for _, at := range s.At {
-			w.write(s.File, at, binary.LittleEndian.AppendUint32(nil, sum))
+			w.writeBytes(s.File, at, binary.LittleEndian.AppendUint32(nil, sum))
 		}
 	}
 	return w
@@ -74,7 +79,8 @@ type writer struct {
 	done map[string][]bool
 }
 
-func (w *writer) write(name string, at int64, b []byte) {
+// writeBytes copies b to an offset of a file in memory, and records that these bytes are written.
+func (w *writer) writeBytes(name string, at int64, b []byte) {
 	done := w.done[name][at:]
 	for i := range b {
 		if done[i] {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Rezip changes text in the members of a zip archive.
-func Rezip(t testing.TB, b []byte, old, new string) []byte {
+// ReplaceInZip returns the zip archive b with a text replaced by another in all of its members.
+func ReplaceInZip(t testing.TB, b []byte, old, new string) []byte {
 	t.Helper()
 	r, err := zip.NewReader(bytes.NewReader(b), int64(len(b)))
 	if err != nil {

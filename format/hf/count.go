@@ -98,15 +98,15 @@ func (s *reader) checkOrigins(names []string) error {
 				return fmt.Errorf("safetensors: the file shard-%05d-model-%05d-of-….safetensors "+
 					"is missing: by %s there are %d ranks%s; copy it here too, or write all of "+
 					"them anew",
-					rank+1, file, first, s.origins[first].Ranks, s.shortTensor())
+					rank+1, file, first, s.origins[first].Ranks, s.describeShortTensor())
 			}
 		}
 	}
 	return nil
 }
 
-// shortTensor describes a tensor that lacks elements; "" if there is none.
-func (s *reader) shortTensor() string {
+// describeShortTensor returns a clause about a tensor that lacks elements; "" if there is none.
+func (s *reader) describeShortTensor() string {
 	for i := range s.Tensors {
 		t, n := &s.Tensors[i], 0
 		for _, p := range t.Pieces {

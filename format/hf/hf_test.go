@@ -109,7 +109,7 @@ func TestSharded(t *testing.T) {
 	formattest.Compare(t, files, c, sharded(want))
 	// torch does not say how large tensors are: the farthest shards are missed by nobody
 	const last = "shard-00004-model-00001-of-00001.safetensors"
-	formattest.Damage(t, dir, hf.Read, func(name string) bool { return name != last })
+	formattest.CheckDamage(t, dir, hf.Read, func(name string) bool { return name != last })
 	for range 2 {
 		c, err := hf.Read(format.NewFiles(dir))
 		if err != nil || !strings.Contains(c.Doubt, "how large the tensors are") {
@@ -181,7 +181,7 @@ func TestBadShards(t *testing.T) {
 	}
 	holes := fstest.MapFS{"1.safetensors": file(t, at("[0]"), of("a", 2)),
 		"2.safetensors": file(t, at("[3]"), of("a", 2))}
-	if formattest.Sound(holes, hf.Read) {
+	if formattest.IsSound(holes, hf.Read) {
 		t.Error("a hole between two shards passes")
 	}
 	if _, err := hf.Read(format.NewFiles(fstest.MapFS{})); err == nil {
@@ -230,7 +230,7 @@ func FuzzRead(f *testing.F) {
 		if len(index) > 0 {
 			dir[safetensors.IndexName] = &fstest.MapFile{Data: index}
 		}
-		formattest.Sound(dir, hf.Read)
+		formattest.IsSound(dir, hf.Read)
 	})
 }
 

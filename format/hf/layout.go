@@ -22,7 +22,7 @@ func Layout(tensors []format.Tensor, metadata map[string]string, most int64) (*f
 	for i, t := range tensors {
 		entries[i] = safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape}
 	}
-	files, err := safetensors.Split(entries, most)
+	files, err := safetensors.SplitFiles(entries, most)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func Layout(tensors []format.Tensor, metadata map[string]string, most int64) (*f
 	return o, o.Finish()
 }
 
-// wholeTensors returns the tensors that one file holds.
+// wholeTensors returns the tensors of a file that holds whole ones.
 func wholeTensors(h *safetensors.Header, file string) (list []format.Tensor) {
 	for _, t := range h.Tensors {
 		list = append(list, wholeTensor(h, t, file))
@@ -68,7 +68,8 @@ func wholeTensors(h *safetensors.Header, file string) (list []format.Tensor) {
 	return list
 }
 
-// addFile lays one file out and adds it to an output.
+// addFile lays out one file with whole tensors or boxes, adds it to an output, and returns its
+// header.
 func addFile(o *format.Output, name string, entries []safetensors.Tensor,
 	metadata map[string]string) (*safetensors.Header, error) {
 	h, err := safetensors.Layout(entries, metadata)
@@ -137,9 +138,9 @@ func splitFiles(shards []format.Shard) ([][]format.Shard, error) {
 	return files, nil
 }
 
-// addShards lays out one file with boxes. Its origin says how large the tensors are and which file
-// it is, so that a reader notices missing files. index is the position of each tensor in the
-// output.
+// addShards lays out one file with boxes, and adds it and the pieces in it to an output. Its origin
+// says how large the tensors are and which file it is, so that a reader notices missing files.
+// index is the position of each tensor in the output, and gets those of new ones.
 func addShards(o *format.Output, name string, shards []format.Shard, metadata map[string]string,
 	origin format.Origin, index map[string]int) error {
 	origin.Shapes = map[string]tensor.Shape{}
@@ -184,7 +185,7 @@ func addShards(o *format.Output, name string, shards []format.Shard, metadata ma
 	return nil
 }
 
-// wholeTensor returns a tensor that one file holds.
+// wholeTensor returns a tensor that a file holds whole.
 func wholeTensor(h *safetensors.Header, t safetensors.Tensor, file string) format.Tensor {
 	p := format.Piece{Box: t.Shape.Box(), File: file, Offset: h.Data + t.Begin}
 	return format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}}

@@ -37,7 +37,7 @@ func TestLayout(t *testing.T) {
 		if len(o.Files) != count {
 			t.Errorf("with %d bytes a file there are %d files, want %d", most, len(o.Files), count)
 		}
-		written := format.NewFiles(formattest.Write(t, o, from, files))
+		written := format.NewFiles(formattest.WriteOutput(t, o, from, files))
 		got, err := hf.Read(written)
 		if err != nil {
 			t.Fatal(err)
@@ -70,7 +70,7 @@ func TestLayoutShards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	written := formattest.Write(t, o, from, files)
+	written := formattest.WriteOutput(t, o, from, files)
 	got, err := hf.Read(format.NewFiles(written))
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestLayoutShards(t *testing.T) {
 	}) {
 		t.Errorf("%s %v", got.Doubt, got.Values)
 	}
-	formattest.Damage(t, written, hf.Read, func(string) bool { return true })
+	formattest.CheckDamage(t, written, hf.Read, func(string) bool { return true })
 	if one, err := hf.ReadFile(format.NewFiles(written),
 		"shard-00002-model-00001-of-00001.safetensors"); err != nil || one.Doubt == "" {
 		t.Errorf("a shard by itself is whole: %v", err)
@@ -117,7 +117,7 @@ func TestLayoutShardsOfFlat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	written := formattest.Write(t, o, from, files)
+	written := formattest.WriteOutput(t, o, from, files)
 	if written["shard-00002-model-00003-of-00003.safetensors"] == nil {
 		t.Errorf("the second rank, in the middle of matrices, has no third file: %v",
 			slices.Sorted(maps.Keys(written)))
@@ -127,7 +127,7 @@ func TestLayoutShardsOfFlat(t *testing.T) {
 		t.Fatal(err)
 	}
 	formattest.Compare(t, format.NewFiles(written), got, sharded(all))
-	formattest.Damage(t, written, hf.Read, func(string) bool { return true })
+	formattest.CheckDamage(t, written, hf.Read, func(string) bool { return true })
 	torch(t, written, sharded(all))
 }
 

@@ -43,6 +43,7 @@ type reader struct {
 	origins map[string]*format.Origin // by file, the origin of each file that has one
 }
 
+// newReader returns a reader for a checkpoint of a kind, with nothing read yet.
 func newReader(files *format.Files, kind string) *reader {
 	return &reader{
 		Checkpoint: format.Checkpoint{Format: kind}, files: files,
@@ -51,7 +52,8 @@ func newReader(files *format.Files, kind string) *reader {
 	}
 }
 
-// finish adds the metadata that the files have in common, and ends the reading.
+// finish adds the metadata that the files have in common to the checkpoint, puts it in order, and
+// returns it.
 func (s *reader) finish() (*format.Checkpoint, error) {
 	for key, value := range s.values {
 		if !s.differing[key] {
@@ -61,8 +63,9 @@ func (s *reader) finish() (*format.Checkpoint, error) {
 	return &s.Checkpoint, s.Finish()
 }
 
-// header reads the header of a file, and adds its tensors as whole ones.
-func (s *reader) header(file string) (*safetensors.Header, []format.Tensor, error) {
+// readHeader reads the header of a file, and adds its tensors to the checkpoint as whole ones. It
+// returns these too, in the memory of the checkpoint.
+func (s *reader) readHeader(file string) (*safetensors.Header, []format.Tensor, error) {
 	f, err := s.files.Open(file)
 	if err != nil {
 		return nil, nil, err
@@ -71,7 +74,7 @@ func (s *reader) header(file string) (*safetensors.Header, []format.Tensor, erro
 	var pieces []format.Piece
 	var spans []tensor.Span
 	// One list for all tensors: a header can have so many that separate lists would cost time.
-	h, err := safetensors.Scan(file, f, f.Size, func(tensors, dims int) {
+	h, err := safetensors.ScanHeader(file, f, f.Size, func(tensors, dims int) {
 		s.Tensors = slices.Grow(s.Tensors, tensors)
 		pieces, spans = make([]format.Piece, 0, tensors), make([]tensor.Span, 0, dims)
 	}, func(t safetensors.Tensor) {
@@ -91,11 +94,11 @@ func (s *reader) header(file string) (*safetensors.Header, []format.Tensor, erro
 	for i := range pieces {
 		pieces[i].Offset += h.Data
 	}
-	origin, err := format.OriginOf(h.Metadata)
+	origin, err := format.ParseOrigin(h.Metadata)
 	if err != nil {
 		return nil, nil, fmt.Errorf("safetensors: %s: %w", file, err)
 	}
-	s.Job = s.Job || format.OfJob(h.Metadata)
+	s.Job = s.Job || format.IsOfJob(h.Metadata)
 	if origin != nil {
 		s.origins[file], s.differing[format.OriginKey] = origin, true
 	}
@@ -108,10 +111,10 @@ func (s *reader) header(file string) (*safetensors.Header, []format.Tensor, erro
 	return h, s.Tensors[first:], nil
 }
 
-// ReadFile reads a single file.
+// ReadFile reads a single file, but for the elements of its tensors.
 func ReadFile(files *format.Files, name string) (*format.Checkpoint, error) {
 	s := newReader(files, "safetensors")
-	h, _, err := s.header(name)
+	h, _, err := s.readHeader(name)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +126,8 @@ func ReadFile(files *format.Files, name string) (*format.Checkpoint, error) {
 	return s.finish()
 }
 
-// Read reads a folder: by its index when there is one, else all its safetensors files.
+// Read reads a folder, but for the elements of tensors: by its index when there is one, else all
+// its safetensors files.
 func Read(files *format.Files) (*format.Checkpoint, error) {
 	f, err := files.Open(safetensors.IndexName)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -148,9 +152,9 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	}
 	names := slices.Sorted(maps.Keys(shards))
 	for _, file := range names {
-		_, tensors, err := s.header(file)
+		_, tensors, err := s.readHeader(file)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, missingFiles(files, names)
+			return nil, missingFilesError(files, names)
 		}
 		if err != nil {
 			return nil, err
@@ -176,8 +180,9 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	return addExtras(files, c, shards, err)
 }
 
-// addExtras lists the files in the folder that do not belong to the checkpoint, such as an
-// optimizer that a trainer saved there, and safetensors files that the index does not name.
+// addExtras adds to a checkpoint the names of the files in the folder that do not belong to it,
+// such as an optimizer that a trainer saved there, and safetensors files that the index does not
+// name. It returns the checkpoint, or err if there is one.
 func addExtras(files *format.Files, c *format.Checkpoint, shards map[string]bool,
 	err error) (*format.Checkpoint, error) {
 	if err != nil {
@@ -201,8 +206,8 @@ func addExtras(files *format.Files, c *format.Checkpoint, shards map[string]bool
 	return c, err
 }
 
-// missingFiles says which of the files that the index names are missing.
-func missingFiles(files *format.Files, names []string) error {
+// missingFilesError is the error that says which of the files that the index names are missing.
+func missingFilesError(files *format.Files, names []string) error {
 	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		_, err := fs.Stat(files.FS(), name)
 		return !errors.Is(err, fs.ErrNotExist)
@@ -229,7 +234,7 @@ func readFolder(files *format.Files) (*format.Checkpoint, error) {
 	}
 	s := newReader(files, "safetensors")
 	for _, name := range names {
-		h, tensors, err := s.header(name)
+		h, tensors, err := s.readHeader(name)
 		if err != nil {
 			return nil, err
 		}
@@ -255,7 +260,7 @@ func readFolder(files *format.Files) (*format.Checkpoint, error) {
 		// The tensors are added again, joined with the shards of other files.
 		s.Tensors = s.Tensors[:len(s.Tensors)-len(tensors)]
 		for _, t := range tensors {
-			if err := s.add(t, name, offsets); err != nil {
+			if err := s.addTensor(t, name, offsets); err != nil {
 				return nil, fmt.Errorf("safetensors: %s: tensor %q: %w", name, t.Name, err)
 			}
 		}
@@ -267,8 +272,8 @@ func readFolder(files *format.Files) (*format.Checkpoint, error) {
 	return s.finish()
 }
 
-// savedOffsets reads the offsets of the shards of a file in their tensors; nil when the file holds
-// whole tensors.
+// savedOffsets returns the offsets of the shards of a file in their tensors, as its metadata says;
+// nil when the file holds whole tensors.
 func savedOffsets(file string, h *safetensors.Header, tensors []format.Tensor) (map[string][]int,
 	error) {
 	text, ok := h.Metadata[shardingInfo]
@@ -311,7 +316,7 @@ func readOffsets(text io.Reader, offsets map[string][]int) error {
 		return err
 	}
 	if rest, err := d.Token(); err != io.EOF {
-		return cmp.Or(err, fmt.Errorf("%v behind the JSON", rest))
+		return cmp.Or(err, fmt.Errorf("%v after the JSON", rest))
 	}
 	return nil
 }
@@ -319,7 +324,8 @@ func readOffsets(text io.Reader, offsets map[string][]int) error {
 // An offsetList has at most as many numbers as a tensor can have dimensions.
 type offsetList []int
 
-// UnmarshalJSON implements json.Unmarshaler.
+// UnmarshalJSON implements json.Unmarshaler. It fails for more numbers than a tensor has
+// dimensions.
 func (f *offsetList) UnmarshalJSON(text []byte) error {
 	if n := bytes.Count(text, []byte(",")) + 1; n > tensor.MaxDims {
 		return fmt.Errorf("%d offsets of a tensor", n)
@@ -327,8 +333,9 @@ func (f *offsetList) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*[]int)(f))
 }
 
-// add adds a tensor, or a shard of a tensor that has shards in other files.
-func (s *reader) add(t format.Tensor, file string, offsets map[string][]int) error {
+// addTensor adds to the checkpoint a tensor of a file, or a shard of a tensor that has shards in
+// other files; offsets are those of the file's shards, nil for whole tensors.
+func (s *reader) addTensor(t format.Tensor, file string, offsets map[string][]int) error {
 	i, known := s.index[t.Name]
 	if offsets == nil {
 		if known {

@@ -27,16 +27,16 @@ func (w *writer) arguments(spec *layout.Spec) (any, error) {
 	args.Set("ckpt_format", "torch")
 	args.Set("use_distributed_optimizer", w.flat)
 	args.Set("untie_embeddings_and_output_weights", !w.tied)
-	if rows := w.rows(wordEmbeddings); rows > 0 {
+	if rows := w.totalRows(wordEmbeddings); rows > 0 {
 		args.Set("padded_vocab_size", int64(rows))
 	}
-	if err := w.pipeline(args); err != nil {
+	if err := w.setPipelineArguments(args); err != nil {
 		return nil, err
 	}
 	return namespace(args), nil
 }
 
-// namespace returns arguments as Python's argparse makes them.
+// namespace returns arguments as a pickle has the object of Python's argparse with them.
 func namespace(args *pickle.Dict) any {
 	return pickle.New{Class: pickle.Global{Module: "argparse", Name: "Namespace"}, State: args}
 }
@@ -51,21 +51,20 @@ func (w *writer) givenArguments(spec *layout.Spec) (*pickle.Dict, error) {
 		}
 	}
 	args := &pickle.Dict{}
-	if err := torchzip.Nest(args, given, torchzip.Objects(globals)); err != nil {
+	if err := torchzip.Nest(args, given, torchzip.PlainWithObjects(globals)); err != nil {
 		return nil, err
 	}
 	if len(given) == 0 {
-		w.derive(args, spec)
+		w.deriveArguments(args, spec)
 	}
 	return args, nil
 }
 
-// derive derives the arguments that Megatron needs from the tensors of a model, as far as they
-// tell.
-func (w *writer) derive(args *pickle.Dict, spec *layout.Spec) {
+// deriveArguments adds to args what Megatron needs, as far as the tensors of a model tell it.
+func (w *writer) deriveArguments(args *pickle.Dict, spec *layout.Spec) {
 	args.Add("num_layers", int64(w.layers))
 	args.Add("untie_embeddings_and_output_weights", !w.tied)
-	if s := w.shape(wordEmbeddings); len(s) == 2 {
+	if s := w.paramShape(wordEmbeddings); len(s) == 2 {
 		args.Add("hidden_size", int64(s[1]))
 	}
 	for _, t := range w.layout.Tensors { // under Megatron's own name it can have been filled up
@@ -75,16 +74,18 @@ func (w *writer) derive(args *pickle.Dict, spec *layout.Spec) {
 		}
 	}
 	const layer = "decoder.layers.0."
-	up, down := w.shape(layer+"mlp.linear_fc1.weight"), w.shape(layer+"mlp.linear_fc2.weight")
+	up, down := w.paramShape(layer+"mlp.linear_fc1.weight"),
+		w.paramShape(layer+"mlp.linear_fc2.weight")
 	if len(up) == 0 {
 		const expert = layer + "mlp.experts.local_experts.0."
-		up, down = w.shape(expert+"linear_fc1.weight"), w.shape(expert+"linear_fc2.weight")
+		up, down = w.paramShape(expert+"linear_fc1.weight"),
+			w.paramShape(expert+"linear_fc2.weight")
 	}
 	if len(up) == 2 && len(down) == 2 {
 		args.Add("ffn_hidden_size", int64(down[1]*w.size.tp))
 		args.Add("swiglu", up[0] == 2*down[1])
 	}
-	qkv := w.shape(layer + "self_attention.linear_qkv.weight")
+	qkv := w.paramShape(layer + "self_attention.linear_qkv.weight")
 	for _, s := range spec.Store { // heads of q, k and v, in groups
 		if strings.HasSuffix(s.Name, "self_attention.linear_qkv.weight") && len(s.Units) == 3 &&
 			len(qkv) == 2 {
@@ -98,8 +99,8 @@ func (w *writer) derive(args *pickle.Dict, spec *layout.Spec) {
 	}
 }
 
-// shape returns the shape of a parameter on the ranks that have it, nil when none has.
-func (w *writer) shape(param string) tensor.Shape {
+// paramShape returns the shape of a parameter on the ranks that have it, nil when none has.
+func (w *writer) paramShape(param string) tensor.Shape {
 	for _, s := range w.ranks {
 		for _, l := range s.model {
 			if l.param == param {
@@ -110,19 +111,19 @@ func (w *writer) shape(param string) tensor.Shape {
 	return nil
 }
 
-// rows returns the total number of rows of a tensor whose rows are divided among tensor parallel
-// ranks.
-func (w *writer) rows(param string) int {
-	if s := w.shape(param); len(s) > 0 {
+// totalRows returns the number of rows that a parameter has over all tensor parallel ranks, among
+// which they are divided; 0 if no rank has it.
+func (w *writer) totalRows(param string) int {
+	if s := w.paramShape(param); len(s) > 0 {
 		return s[0] * w.size.tp
 	}
 	return 0
 }
 
-// pipeline says how layers are shared out: how many chunks stages have, and how many layers the
-// first and the last stage have, when these are not as many as the others have. Megatron gives all
-// others as many.
-func (w *writer) pipeline(args *pickle.Dict) error {
+// setPipelineArguments sets in args how layers are divided among stages: how many chunks stages
+// have, and how many layers the first and the last stage have, when these are not as many as the
+// others have. Megatron gives all others as many.
+func (w *writer) setPipelineArguments(args *pickle.Dict) error {
 	var count []int
 	for _, s := range w.stages {
 		count = append(count, w.chunks*s.each)

@@ -26,12 +26,13 @@ const (
 // ofSeveral matches the path of a value of one of several optimizers, or of the only one.
 var ofSeveral = regexp.MustCompile(`^optimizer\.(?:(\d+)\.)?(.+)$`)
 
-// Chain gives a checkpoint the optimizers that Megatron has over the ranks of a spec: with expert
-// parallel ranks experts have one of their own, and without there is one for all. Their groups come
-// apart, or together with those that differ in nothing else; state, which goes by the names of
-// parameters, stays. renamed are the tensors that have other names now, with those they had. A
-// checkpoint that is so already stays as it is.
-func Chain(c *format.Checkpoint, spec *layout.Spec) (renamed map[string]string, err error) {
+// ChainOptimizers changes the values and tensors of a checkpoint to the optimizers that Megatron
+// has over the ranks of a spec: with expert parallel ranks experts have one of their own, and
+// without there is one for all. Their groups come apart, or together with those that differ in
+// nothing else; state, which goes by the names of parameters, stays. renamed are the tensors that
+// have other names now, with those they had. A checkpoint that is so already stays as it is.
+func ChainOptimizers(c *format.Checkpoint, spec *layout.Spec) (renamed map[string]string,
+	err error) {
 	mesh, err := layout.ParseMesh(spec.Mesh)
 	if err != nil {
 		return nil, err
@@ -40,7 +41,7 @@ func Chain(c *format.Checkpoint, spec *layout.Spec) (renamed map[string]string, 
 		return a.Name == "ep" && a.Size > 1
 	})
 	old, err := readPlans(c.Values)
-	if err == nil && !old.chained(own) {
+	if err == nil && !old.isChained(own) {
 		var made plans
 		if made, err = old.rechain(own); err == nil {
 			ch := chaining{c: c, old: old, made: made, renamed: map[string]string{}}
@@ -54,15 +55,15 @@ func Chain(c *format.Checkpoint, spec *layout.Spec) (renamed map[string]string, 
 	return renamed, nil
 }
 
-// chained reports whether experts are where Megatron has them, in an optimizer of their own or in
-// that of all.
-func (p plans) chained(own bool) bool {
+// isChained reports whether experts are where Megatron has them: in an optimizer of their own if
+// own is set, else in that of all.
+func (p plans) isChained(own bool) bool {
 	dense := 0
 	for _, o := range p {
 		experts := false
 		for _, g := range o.groups {
-			if experts = experts || g.expert(); g.expert() != own &&
-				(g.expert() || slices.ContainsFunc(g.names, isExpert)) {
+			if experts = experts || g.isOfExperts(); g.isOfExperts() != own &&
+				(g.isOfExperts() || slices.ContainsFunc(g.names, isExpert)) {
 				return false
 			}
 		}
@@ -77,15 +78,15 @@ func (p plans) chained(own bool) bool {
 // isExpert reports whether a parameter belongs to an expert.
 func isExpert(name string) bool { return cutExperts.MatchString(name) }
 
-// expert reports whether the group belongs to an optimizer of experts.
-func (g *groupPlan) expert() bool {
+// isOfExperts reports whether the group belongs to an optimizer of experts.
+func (g *groupPlan) isOfExperts() bool {
 	return slices.ContainsFunc(g.values, func(v format.Value) bool {
 		return v.Path == expertKey && v.Data == true
 	})
 }
 
-// of returns a group with some of the parameters, of experts or not.
-func (g *groupPlan) of(names []string, expert bool) *groupPlan {
+// withParams returns a copy of the group with the given parameters, of experts or not.
+func (g *groupPlan) withParams(names []string, expert bool) *groupPlan {
 	made := &groupPlan{names: names}
 	said := false
 	for _, v := range g.values {
@@ -100,7 +101,8 @@ func (g *groupPlan) of(names []string, expert bool) *groupPlan {
 	return made
 }
 
-// rechain makes the optimizers anew.
+// rechain returns new optimizers with the old groups: experts apart if own is set, else one for
+// all.
 func (p plans) rechain(own bool) (plans, error) {
 	all, experts := &optimizerPlan{inner: p[0].inner, groups: map[int]*groupPlan{}},
 		&optimizerPlan{inner: p[0].inner, groups: map[int]*groupPlan{}}
@@ -121,13 +123,13 @@ func (p plans) rechain(own bool) (plans, error) {
 					mine = append(mine, name)
 				}
 			}
-			if len(theirs) > 0 || own && g.expert() {
-				if err := experts.join(g.of(theirs, true)); err != nil {
+			if len(theirs) > 0 || own && g.isOfExperts() {
+				if err := experts.joinGroup(g.withParams(theirs, true)); err != nil {
 					return nil, err
 				}
 			}
-			if len(mine) > 0 || len(theirs) == 0 && !(own && g.expert()) {
-				if err := all.join(g.of(mine, false)); err != nil {
+			if len(mine) > 0 || len(theirs) == 0 && !(own && g.isOfExperts()) {
+				if err := all.joinGroup(g.withParams(mine, false)); err != nil {
 					return nil, err
 				}
 			}
@@ -141,11 +143,12 @@ func (p plans) rechain(own bool) (plans, error) {
 	return plans{all, experts}, nil
 }
 
-// join adds the parameters of a group to the one that Megatron has for them, or else the group.
-func (o *optimizerPlan) join(g *groupPlan) error {
+// joinGroup adds the parameters of a group to the group of o that is the same one for Megatron; if
+// there is none, it adds the group.
+func (o *optimizerPlan) joinGroup(g *groupPlan) error {
 	for i := range len(o.groups) {
 		other := o.groups[i]
-		same, differs := other.alike(g)
+		same, differs := other.isSameGroup(g)
 		if !same {
 			continue
 		}
@@ -153,26 +156,27 @@ func (o *optimizerPlan) join(g *groupPlan) error {
 			return fmt.Errorf("Megatron has one group of parameters for %q and %q over these "+
 				"ranks, and their %s is not the same; choose an ep that stays on the same side "+
 				"of 1, or leave the optimizer out with --only 'model.**'",
-				firstOf(other.names), firstOf(g.names), differs)
+				firstName(other.names), firstName(g.names), differs)
 		}
-		other.names = modelOrder(append(slices.Clone(other.names), g.names...))
+		other.names = inModelOrder(append(slices.Clone(other.names), g.names...))
 		return nil
 	}
 	o.groups[len(o.groups)] = g
 	return nil
 }
 
-func firstOf(names []string) string {
+// firstName returns the first of some names, "" if there are none.
+func firstName(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}
 	return names[0]
 }
 
-// alike reports whether Megatron takes two groups for the same: by their factors of weight decay
-// and learning rate. differs is what of them is not the same.
-func (g *groupPlan) alike(other *groupPlan) (same bool, differs string) {
-	mine, theirs := g.byKey(), other.byKey()
+// isSameGroup reports whether Megatron takes two groups for the same: by their factors of weight
+// decay and learning rate. differs is the key of another value in which they differ.
+func (g *groupPlan) isSameGroup(other *groupPlan) (same bool, differs string) {
+	mine, theirs := g.valuesByKey(), other.valuesByKey()
 	for _, key := range []string{"wd_mult", "lr_mult", "is_decoupled_lr"} {
 		if !reflect.DeepEqual(mine[key], theirs[key]) {
 			return false, ""
@@ -190,7 +194,8 @@ func (g *groupPlan) alike(other *groupPlan) (same bool, differs string) {
 	return true, ""
 }
 
-func (g *groupPlan) byKey() map[string]any {
+// valuesByKey returns the values of the group by their keys.
+func (g *groupPlan) valuesByKey() map[string]any {
 	all := map[string]any{}
 	for _, v := range g.values {
 		all[v.Path] = v.Data
@@ -205,8 +210,8 @@ type chaining struct {
 	renamed   map[string]string
 }
 
-// apply changes the values and tensors that are of no parameter: groups are those made; of the rest
-// that of the first optimizer is for all.
+// apply replaces those values and tensors of the checkpoint that belong to an optimizer and to no
+// parameter: groups are those made; of the rest that of the first optimizer is for all.
 func (ch *chaining) apply() error {
 	var values []format.Value
 	firsts := map[string]any{}
@@ -272,7 +277,7 @@ func (ch *chaining) optimizerItem(path string) (number int, rest string, is bool
 	return number, m[2], true
 }
 
-// groupValues returns the groups of an optimizer as values.
+// groupValues returns the groups of an optimizer as values, with their whole paths.
 func (o *optimizerPlan) groupValues() (values []format.Value) {
 	for i := range len(o.groups) {
 		path := o.prefix
@@ -285,14 +290,14 @@ func (o *optimizerPlan) groupValues() (values []format.Value) {
 			values = append(values, v)
 		}
 		if names := o.groups[i].names; len(names) > 0 {
-			values = append(values, namesAt(path, names))
+			values = append(values, namesValue(path, names))
 		}
 	}
 	return values
 }
 
-// namesAt returns the value with the names of the parameters of a group.
-func namesAt(path string, names []string) format.Value {
+// namesValue returns the value with the parameters of the group at a path, which ends with a dot.
+func namesValue(path string, names []string) format.Value {
 	list := make([]any, len(names))
 	for i, name := range names {
 		list[i] = name
@@ -300,11 +305,11 @@ func namesAt(path string, names []string) format.Value {
 	return format.Value{Path: path + namesKey, Data: list}
 }
 
-// modelOrder puts the parameters of a group in the order in which Megatron's models register them,
-// which is that of their numbers in an optimizer: layer by layer; in one, experts behind the router
-// and before what all tokens share; experts one by one, but those whose products are computed
-// together module by module. What this does not tell stays as it is.
-func modelOrder(names []string) []string {
+// inModelOrder returns the parameters of a group in the order in which Megatron's models register
+// them, which is that of their numbers in an optimizer: layer by layer; in one, experts after the
+// router and before what all tokens share; experts one by one, but those whose products are
+// computed together module by module. What this does not tell stays as it is.
+func inModelOrder(names []string) []string {
 	type place struct {
 		name string
 		at   [4]int

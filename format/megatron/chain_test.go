@@ -125,7 +125,7 @@ func TestChainValues(t *testing.T) {
 		c := chainOf(map[string]string{dense: router, sparse: routed})
 		x.change(c)
 		before := groupValues(c)
-		_, err := megatron.Chain(c, &layout.Spec{Mesh: x.mesh})
+		_, err := megatron.ChainOptimizers(c, &layout.Spec{Mesh: x.mesh})
 		if x.err != "" {
 			if err == nil || !strings.Contains(err.Error(), x.err) {
 				t.Errorf("%s: %v, want %q", x.name, err, x.err)
@@ -146,7 +146,7 @@ func TestChainValues(t *testing.T) {
 	}
 	// From one optimizer: experts leave it, and a group that had nothing else goes with them.
 	c := chainOf(map[string]string{oneGroup: router, "optimizer.optimizer.param_groups.1.": routed})
-	if _, err := megatron.Chain(c, &layout.Spec{Mesh: "ep=2"}); err != nil {
+	if _, err := megatron.ChainOptimizers(c, &layout.Spec{Mesh: "ep=2"}); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]any{
@@ -171,7 +171,7 @@ func TestChainOfStages(t *testing.T) {
 		c.Tensors = append(c.Tensors,
 			format.Tensor{Name: name, DType: tensor.F32, Shape: tensor.Shape{1}})
 	}
-	if _, err := megatron.Chain(c, &layout.Spec{Mesh: "pp=2,ep=2"}); err != nil {
+	if _, err := megatron.ChainOptimizers(c, &layout.Spec{Mesh: "pp=2,ep=2"}); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]any{dense + "param_names": []any{router},
@@ -190,7 +190,7 @@ func TestChainOfStages(t *testing.T) {
 func TestChainOfChunks(t *testing.T) {
 	c := chainOf(map[string]string{dense: router, sparse: "decoder.layers.1.mlp.router.weight"})
 	says(c, sparse+"is_expert_parallel", false)
-	if _, err := megatron.Chain(c, &layout.Spec{}); err != nil {
+	if _, err := megatron.ChainOptimizers(c, &layout.Spec{}); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := c.Value(oneGroup +

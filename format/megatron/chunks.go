@@ -9,8 +9,9 @@ type stage struct {
 	each  int   // layers of a chunk
 }
 
-// find returns the chunk of a layer, and its number there; -1 where the stage does not have it.
-func (s *stage) find(layer int) (chunk, number int) {
+// findLayer returns the chunk that has a layer, and the layer's number in it; -1 if the stage lacks
+// it.
+func (s *stage) findLayer(layer int) (chunk, number int) {
 	for i, first := range s.first {
 		if layer >= first && layer < first+s.each {
 			return i, layer - first
@@ -19,9 +20,10 @@ func (s *stage) find(layer int) (chunk, number int) {
 	return 0, -1
 }
 
-// interleave finds out from the numbers of layers which layers each stage has: consecutive ones,
-// or, with a virtual pipeline, chunks that are distributed round-robin.
-func (w *writer) interleave(layers []map[int]bool) error {
+// findChunks finds out from the numbers of layers which layers each stage has, and sets stages,
+// chunks and layers of the writer: stages have consecutive layers, or, with a virtual pipeline,
+// chunks that are distributed round-robin.
+func (w *writer) findChunks(layers []map[int]bool) error {
 	w.stages, w.chunks = make([]stage, len(layers)), 0
 	rows := make([][]int, len(layers)) // of each stage, the layers of its chunks
 	for all := w.countLayers(layers); w.layers < all; w.chunks++ {
@@ -34,7 +36,7 @@ func (w *writer) interleave(layers []map[int]bool) error {
 			rows[pp] = append(rows[pp], w.layers-s.first[w.chunks])
 		}
 		if w.layers == w.stages[0].first[w.chunks] {
-			return w.missing(layers)
+			return w.missingLayerError(layers)
 		}
 	}
 	w.chunks = max(w.chunks, 1)
@@ -51,6 +53,7 @@ func (w *writer) interleave(layers []map[int]bool) error {
 	return nil
 }
 
+// countLayers returns how many layers the stages have together.
 func (w *writer) countLayers(layers []map[int]bool) (n int) {
 	for _, stage := range layers {
 		n += len(stage)
@@ -58,8 +61,9 @@ func (w *writer) countLayers(layers []map[int]bool) (n int) {
 	return n
 }
 
-// missing names a layer that no chunk of its stage covers.
-func (w *writer) missing(layers []map[int]bool) error {
+// missingLayerError is the error for stages of which none has the next layer: it names a later
+// layer, and the stage that has it.
+func (w *writer) missingLayerError(layers []map[int]bool) error {
 	for pp, stage := range layers {
 		for n := range stage {
 			if n > w.layers {

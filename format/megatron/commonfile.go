@@ -20,8 +20,8 @@ const (
 	commonStep = ".state.common_step"
 )
 
-// readCommon adds the content of that file, if it exists, to what package dcp has read. A file
-// whose pickle mentions unknown globals becomes a value that could not be read.
+// readCommon adds the content of the file CommonName, if it exists, to what package dcp has read. A
+// file whose pickle mentions unknown globals becomes a value that could not be read.
 func readCommon(files *format.Files, c *format.Checkpoint) error {
 	f, err := torchzip.Open(files, CommonName, globals)
 	var unknown *pickle.UnknownGlobal

@@ -35,15 +35,16 @@ type flatKind struct {
 	flat *torchzip.Tensor
 }
 
-// unpack finds the parameters in the distributed optimizer's buffers of a rank.
-func unpack(files *format.Files, p *part) (slots []*slot, err error) {
+// unpackBuffers finds the parameters in the distributed optimizer's buffers of a rank, and returns
+// a slot for each. It reads elements to compare them.
+func unpackBuffers(files *format.Files, p *part) (slots []*slot, err error) {
 	buffers, err := readBuffers(p.distributed.Root)
 	if err != nil {
 		return nil, err
 	}
 	used := map[*param]bool{}
 	for i, b := range buffers {
-		params, at, err := find(files, b, p, used)
+		params, at, err := findParams(files, b, p, used)
 		if err != nil {
 			return nil, err
 		}
@@ -55,11 +56,11 @@ func unpack(files *format.Files, p *part) (slots []*slot, err error) {
 		for k, q := range params {
 			used[q] = true
 			s := &slot{param: q}
-			if s.main, err = slice(b.main, q.Shape, at[k]); err != nil {
+			if s.main, err = sliceBuffer(b.main, q.Shape, at[k]); err != nil {
 				return nil, err
 			}
 			for _, f := range b.kinds {
-				t, err := slice(f.flat, q.Shape, at[k])
+				t, err := sliceBuffer(f.flat, q.Shape, at[k])
 				if err != nil {
 					return nil, err
 				}
@@ -74,7 +75,7 @@ func unpack(files *format.Files, p *part) (slots []*slot, err error) {
 // bufferKeys matches the names of the distributed optimizer's buffers in torch_dist.
 var bufferKeys = regexp.MustCompile(`^(chained_\d+\.)?optimizer\.distributed\.`)
 
-// flatBufferError says why a buffer of the distributed optimizer cannot be split, and what to do.
+// flatBufferError says that a buffer of the distributed optimizer cannot be split, and what to do.
 func flatBufferError(what string) error {
 	return fmt.Errorf("%s is a flat buffer of Megatron's distributed optimizer, and shoal "+
 		"cannot tell which parameters are in it (shoal state check says why): Megatron has that "+
@@ -84,9 +85,9 @@ func flatBufferError(what string) error {
 		what)
 }
 
-// slice returns a parameter's part of a flat buffer, from an element on.
-func slice(flat *torchzip.Tensor, shape tensor.Shape, at int) (*format.Tensor, error) {
-	file, offset, err := flat.Flat(at)
+// sliceBuffer returns a parameter's part of a flat buffer, from an element on.
+func sliceBuffer(flat *torchzip.Tensor, shape tensor.Shape, at int) (*format.Tensor, error) {
+	file, offset, err := flat.LocateFlat(at)
 	if err != nil {
 		return nil, unnamedErrorf("%v", err)
 	}
@@ -134,18 +135,18 @@ func readBuffers(root any) (list []*buffer, err error) {
 	return list, nil
 }
 
+// readBuffer checks one buffer, which is v under the key, the type of its parameters.
 func readBuffer(key, v any) (*buffer, error) {
 	if both, ok := key.(pickle.Tuple); ok && len(both) > 0 {
 		key = both[0] // the type of the parameters, and that of the gradients
 	}
-	d, err := torchzip.DType(key)
+	d, err := torchzip.ParseDType(key)
 	fields, ok := v.(*pickle.Dict)
 	if err != nil || !ok || !format.CanRound(d) {
 		return nil, unnamedErrorf(
 			"%s: a buffer under %s is %s; it is of a Megatron before February "+
 				"2024, or not of its distributed optimizer", distributedName,
-			pickle.KindWithArticle(key),
-			pickle.KindWithArticle(v))
+			pickle.KindWithArticle(key), pickle.KindWithArticle(v))
 	}
 	b := &buffer{dtype: d}
 	for _, k := range fields.Items {
@@ -175,10 +176,11 @@ func readBuffer(key, v any) (*buffer, error) {
 	return b, nil
 }
 
-// find returns the parameters that are in a buffer, and where; none if they are not those of a
-// chunk: all, those of experts, or the others. If there is no other way, one of them may not fit:
-// its proof will say where.
-func find(files *format.Files, b *buffer, p *part, used map[*param]bool) ([]*param, []int, error) {
+// findParams returns the parameters that are in a buffer, and at which element each begins; none if
+// they are not those of a chunk: all, those of experts, or the others. used are those that other
+// buffers have. If there is no other way, one of them may not fit: its proof will say where.
+func findParams(files *format.Files, b *buffer, p *part, used map[*param]bool) ([]*param, []int,
+	error) {
 	w := bufferWalk{files: files, flat: b.main.As("optimizer"), left: effort}
 	for wrong := range 2 {
 		for chunk := range p.chunks {
@@ -195,7 +197,7 @@ func find(files *format.Files, b *buffer, p *part, used map[*param]bool) ([]*par
 					}
 				}
 				w.at = make([]int, len(w.params))
-				if ok, err := w.from(0, 0, 0, wrong); err != nil || ok && len(w.params) > 0 {
+				if ok, err := w.placeFrom(0, 0, 0, wrong); err != nil || ok && len(w.params) > 0 {
 					return w.params, w.at, err
 				}
 			}
@@ -213,9 +215,10 @@ type bufferWalk struct {
 	left   int // comparisons that are left
 }
 
-// from places the parameters from index i on after element end, in a bucket that starts at base or
-// in the next one. At most wrong of them may not match.
-func (w *bufferWalk) from(i, base, end, wrong int) (bool, error) {
+// placeFrom places the parameters from index i on after element end, in a bucket that starts at
+// base or in the next one, and sets w.at. It reports whether they fit. At most wrong of them may
+// not match.
+func (w *bufferWalk) placeFrom(i, base, end, wrong int) (bool, error) {
 	if i == len(w.params) {
 		return end == w.flat.Shape[0], nil
 	}
@@ -225,7 +228,7 @@ func (w *bufferWalk) from(i, base, end, wrong int) (bool, error) {
 		if place.at > w.flat.Shape[0]-n || place.base != base && end == padded {
 			continue
 		}
-		fits, err := w.fits(i, place.at, n)
+		fits, err := w.matches(i, place.at, n)
 		if err != nil {
 			return false, err
 		}
@@ -237,15 +240,16 @@ func (w *bufferWalk) from(i, base, end, wrong int) (bool, error) {
 			continue
 		}
 		w.at[i] = place.at
-		if ok, err := w.from(i+1, place.base, place.at+n, left); ok || err != nil {
+		if ok, err := w.placeFrom(i+1, place.base, place.at+n, left); ok || err != nil {
 			return ok, err
 		}
 	}
 	return false, nil
 }
 
-// fits compares the first elements of a parameter with those of the buffer at a position.
-func (w *bufferWalk) fits(i, at, n int) (bool, error) {
+// matches reads the first of the n elements of parameter i, and reports whether they equal,
+// rounded, those of the buffer at a position; false too when no comparisons are left.
+func (w *bufferWalk) matches(i, at, n int) (bool, error) {
 	if w.left--; w.left < 0 {
 		return false, nil
 	}

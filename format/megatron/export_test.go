@@ -1,4 +1,4 @@
 package megatron
 
 // Unbucket is what ReadDist does with the buffers of a distributed optimizer.
-var Unbucket = unbucket
+var Unbucket = splitBuckets

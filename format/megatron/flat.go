@@ -20,14 +20,14 @@ func LayoutDistributed(spec *layout.Spec, tensors []format.Tensor, values []form
 	read func(*format.Tensor, []byte) error) (*format.Output, error) {
 	w := newWriter(values)
 	w.flat = true
-	return w.folders(spec, tensors, read)
+	return w.layFolders(spec, tensors, read)
 }
 
 // flatKinds lists the buffers: their names, and the kind of state in each.
 var flatKinds = [][2]string{{"param", "fp32"}, {"exp_avg", "exp_avg"}, {"exp_avg_sq", "exp_avg_sq"}}
 
-// planFlat finds out what the groups say of the steps, and fails where the distributed optimizer
-// has no such state.
+// planFlat finds out how many steps the optimizer has made and which parameters each optimizer has,
+// and records it in the writer. It fails where the distributed optimizer has no such state.
 func (w *writer) planFlat(tensors []format.Tensor, read func(*format.Tensor, []byte) error) error {
 	switch {
 	case len(w.optimizers) == 0:
@@ -37,7 +37,7 @@ func (w *writer) planFlat(tensors []format.Tensor, read func(*format.Tensor, []b
 		return fmt.Errorf("over ep=%d Megatron has the state of experts in an optimizer of its "+
 			"own, and there is none; choose --format megatron", w.size.ep)
 	}
-	if err := w.count(tensors, read); err != nil {
+	if err := w.countSteps(tensors, read); err != nil {
 		return err
 	}
 	for _, o := range w.optimizers {
@@ -53,7 +53,7 @@ func (w *writer) planFlat(tensors []format.Tensor, read func(*format.Tensor, []b
 			if err := checkRegistered(o.groups[i].names); err != nil {
 				return err
 			}
-			if _, said := o.groups[i].byKey()["step"]; !said && w.made < 0 {
+			if _, said := o.groups[i].valuesByKey()["step"]; !said && w.made < 0 {
 				return fmt.Errorf("nobody says how many steps the optimizer has made " +
 					"(optimizer.step.NAME, or step in its groups), which stand in the groups of " +
 					"Megatron's distributed optimizer; choose --format megatron")
@@ -68,7 +68,7 @@ func (w *writer) planFlat(tensors []format.Tensor, read func(*format.Tensor, []b
 func checkRegistered(names []string) error {
 	var last []int
 	for i, name := range names {
-		at, known := order.Of(name)
+		at, known := order.Position(name)
 		if !known {
 			return fmt.Errorf("of the parameter %q shoal does not know where among others "+
 				"Megatron registers it, which is all that tells where it stands in the "+
@@ -84,8 +84,8 @@ func checkRegistered(names []string) error {
 	return nil
 }
 
-// distributed returns what a rank's model file says of an optimizer whose state is in another file.
-func (w *writer) distributed(s *rankFiles, o *optimizerPlan) (*pickle.Dict, error) {
+// distributedState returns what a rank's model file says of an optimizer with a file of its own.
+func (w *writer) distributedState(s *rankFiles, o *optimizerPlan) (*pickle.Dict, error) {
 	inner, groups, d := &pickle.Dict{}, &pickle.List{}, &pickle.Dict{}
 	for i := range len(o.groups) {
 		group := &pickle.Dict{}
@@ -99,12 +99,12 @@ func (w *writer) distributed(s *rankFiles, o *optimizerPlan) (*pickle.Dict, erro
 	}
 	inner.Add("param_groups", groups)
 	d.Add(o.inner, inner)
-	return d, w.common(s, o, d)
+	return d, w.addCommonState(s, o, d)
 }
 
-// flatFile lays out the distributed optimizer's file of a rank. What all expert parallel ranks have
-// alike stands with the first.
-func (w *writer) flatFile(s *rankFiles, folder string) error {
+// layFlatFile lays out the distributed optimizer's file of a rank. What all expert parallel ranks
+// have alike stands with the first.
+func (w *writer) layFlatFile(s *rankFiles, folder string) error {
 	f := flatFile{w: w, owner: s, name: path.Join(folder, distributedName)}
 	var all []any
 	for i, o := range w.optimizers {
@@ -112,7 +112,7 @@ func (w *writer) flatFile(s *rankFiles, folder string) error {
 			all = append(all, nil)
 			continue
 		}
-		buffers, err := f.buffers(o)
+		buffers, err := f.addBuffers(o)
 		if err != nil {
 			return err
 		}
@@ -147,9 +147,9 @@ type flatPart struct {
 	buffer, offset int
 }
 
-// buffers returns the buffers of an optimizer, one for each chunk that has some of its parameters,
-// in the reverse order of registration.
-func (f *flatFile) buffers(o *optimizerPlan) (any, error) {
+// addBuffers adds to the file the buffers of an optimizer, one for each chunk that has some of its
+// parameters, in the reverse order of registration. It returns what stands for them in the pickle.
+func (f *flatFile) addBuffers(o *optimizerPlan) (any, error) {
 	d, n := &pickle.Dict{}, int64(0)
 	d.Add("buckets_coalesced", true)
 	chunks := make([][]*local, f.w.chunks)
@@ -166,7 +166,7 @@ func (f *flatFile) buffers(o *optimizerPlan) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		flat, err := f.buffer(params)
+		flat, err := f.addBuffer(params)
 		if err != nil {
 			return nil, err
 		}
@@ -198,12 +198,12 @@ func (w *writer) bufferKey(params []*local) (pickle.Tuple, error) {
 				torchzip.DTypeGlobal(gradients)}, nil
 		}
 	}
-	return w.usualKey(params[0].DType), nil
+	return w.defaultBufferKey(params[0].DType), nil
 }
 
-// usualKey returns the key with the gradient type of Megatron-LM's defaults, which other frameworks
-// do not state.
-func (w *writer) usualKey(params tensor.DType) pickle.Tuple {
+// defaultBufferKey returns the key with the gradient type of Megatron-LM's defaults, and adds a
+// note of it to the output: other frameworks do not state this type.
+func (w *writer) defaultBufferKey(params tensor.DType) pickle.Tuple {
 	gradients, flag, another := tensor.F32, "--bf16", "--grad-reduce-in-bf16"
 	if params == tensor.F16 {
 		gradients, flag, another = tensor.F16, "--fp16", "--accumulate-allreduce-grads-in-fp32"
@@ -217,12 +217,13 @@ func (w *writer) usualKey(params tensor.DType) pickle.Tuple {
 	return pickle.Tuple{torchzip.DTypeGlobal(params), torchzip.DTypeGlobal(gradients)}
 }
 
-// buffer lays parameters side by side. Each starts at a multiple of 64 elements of its bucket, and
-// buckets follow each other without what fills them up. All is one bucket, but for an embedding
-// that another stage has too: it is alone in one. A run with smaller buckets
-// (--overlap-grad-reduce) has a shorter buffer, and Megatron compares lengths, or the same: a
-// bucket that ends with a parameter that such a multiple follows changes nothing.
-func (f *flatFile) buffer(params []*local) (*pickle.Dict, error) {
+// addBuffer lays parameters side by side in a buffer for each kind of state, and adds these to the
+// file. Each parameter starts at a multiple of 64 elements of its bucket, and buckets follow each
+// other without what fills them up. All is one bucket, but for an embedding that another stage has
+// too: it is alone in one. A run with smaller buckets (--overlap-grad-reduce) has a shorter buffer,
+// and Megatron compares lengths, or the same: a bucket that ends with a parameter that such a
+// multiple follows changes nothing.
+func (f *flatFile) addBuffer(params []*local) (*pickle.Dict, error) {
 	bucket, size := 0, 0
 	for _, l := range params {
 		at := bucket + (size-bucket+align-1)/align*align

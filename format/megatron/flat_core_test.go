@@ -48,7 +48,6 @@ func TestMegatronCoreLoadsDistributed(t *testing.T) {
 		{axes{1, 1, 1, 1}, 2, 64, 8, true},
 		{axes{2, 2, 2, 1}, 2, 3000, 64, false},
 	}
-	// models adds the tensors of the models of all ranks.
 	var models []*trained
 	var runs []coreRun
 	var folders []string
@@ -68,7 +67,7 @@ func TestMegatronCoreLoadsDistributed(t *testing.T) {
 			t.Fatal(err)
 		}
 		folder := filepath.Join(t.TempDir(), "checkpoint")
-		if err := os.CopyFS(folder, formattest.WritePadded(t, out, c, files)); err != nil {
+		if err := os.CopyFS(folder, formattest.WritePaddedOutput(t, out, c, files)); err != nil {
 			t.Fatal(err)
 		}
 		models, folders = append(models, m), append(folders, folder)

@@ -59,7 +59,7 @@ func TestUnsaidGradients(t *testing.T) {
 		if len(out.Notes) != 1 || !strings.Contains(out.Notes[0], x.note) {
 			t.Errorf("%v: notes %q, want one with %q", x.params, out.Notes, x.note)
 		}
-		f, err := torchzip.Open(format.NewFiles(formattest.WritePadded(t, out, c, files)),
+		f, err := torchzip.Open(format.NewFiles(formattest.WritePaddedOutput(t, out, c, files)),
 			"iter_0000012/mp_rank_00/distrib_optim.pt", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +72,8 @@ func TestUnsaidGradients(t *testing.T) {
 			}
 			buffers++
 			for i, want := range []tensor.DType{x.params, x.gradients} {
-				if got, err := torchzip.DType(types.Items[0].Key.(pickle.Tuple)[i]); got != want ||
+				if got, err := torchzip.ParseDType(
+					types.Items[0].Key.(pickle.Tuple)[i]); got != want ||
 					err != nil {
 					t.Errorf("%v: type %d of the buffer is %v, want %v (%v)", x.params, i, got,
 						want, err)

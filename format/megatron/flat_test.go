@@ -149,7 +149,7 @@ func (m *trained) writeFlat(t *testing.T, c *format.Checkpoint, files *format.Fi
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := formattest.WritePadded(t, out, c, files)
+	dir := formattest.WritePaddedOutput(t, out, c, files)
 	a.each(func(folder string, tp, pp, ep int) {
 		want := m.rank(a, tp, pp, ep)
 		for name := range want {
@@ -164,7 +164,7 @@ func (m *trained) writeFlat(t *testing.T, c *format.Checkpoint, files *format.Fi
 		m.sameBuffers(t, storages(t, dir, folder+"/distrib_optim.pt"), a, tp, pp, ep)
 	})
 	again, files := read(t, dir)
-	if faults, err := formattest.Prove(files, again); err != nil || len(faults) > 0 ||
+	if faults, err := formattest.CheckProofs(files, again); err != nil || len(faults) > 0 ||
 		apart(again) != "" {
 		t.Fatalf("%+v: %v, %v, %s", a, faults, err, apart(again))
 	}

@@ -16,25 +16,25 @@ import (
 // parameter.
 var huggingFaceState = regexp.MustCompile(`^optimizer\.([^.]+)\.((?:model|lm_head)\..+)$`)
 
-// Fold prepares an optimizer under the names of Hugging Face for Megatron, in which q, k and v are
-// one parameter, and gate and up another: each has one step count, and one name in the groups. Of
-// step counts that are tensors one stays, and the others become its replicas, which are compared
-// when it is moved. Fold leaves tensors that a layout can join alone. renamed is the old name of
-// each renamed tensor, by the new one.
-func Fold(c *format.Checkpoint) (renamed map[string]string, err error) {
+// FoldOptimizer changes an optimizer under the names of Hugging Face for Megatron, in which q, k
+// and v are one parameter, and gate and up another: each has one step count, and one name in the
+// groups. Of step counts that are tensors one stays, and the others become its replicas, which are
+// compared when it is moved. Tensors that a layout can join stay as they are. renamed is the old
+// name of each renamed tensor, by the new one.
+func FoldOptimizer(c *format.Checkpoint) (renamed map[string]string, err error) {
 	var names []string
 	for _, t := range c.Tensors {
 		names = append(names, t.Name)
 	}
 	parts, err := layout.NewParts(
-		layout.MegatronCore(nil, layout.ExpertNamingOf(names), layout.DenseLayers(names), 1))
+		layout.MegatronCoreStores(nil, layout.ExpertNamingOf(names), layout.DenseLayers(names), 1))
 	if err != nil {
 		return nil, err
 	}
 	f := folding{parts: parts, renamed: map[string]string{}}
 	_, f.ordered = c.Value("args.tensor_model_parallel_size")
-	if c.Tensors, err = f.tensors(c.Tensors); err == nil {
-		c.Values, err = f.values(c.Values)
+	if c.Tensors, err = f.foldTensors(c.Tensors); err == nil {
+		c.Values, err = f.foldValues(c.Values)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("Megatron: %w", err)
@@ -53,15 +53,15 @@ type folding struct {
 // joinedName returns the parameter of Megatron that a parameter of Hugging Face is part of, and the
 // number of its parts; "" when there is none.
 func (f *folding) joinedName(param string) (string, int) {
-	name, n := f.parts.Stored(param)
+	name, n := f.parts.StoredName(param)
 	return plainExpert.ReplaceAllString(name, "${1}experts.local_experts.$2."), n
 }
 
 // A partCounts counts the parts of parameters, by their names.
 type partCounts map[string][]string
 
-// whole fails when a parameter lacks a part.
-func (t partCounts) whole(f *folding, what string) error {
+// checkWhole fails when a parameter lacks a part; what says in the error what the parts are of.
+func (t partCounts) checkWhole(f *folding, what string) error {
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		parts := t[name]
 		if _, n := f.joinedName(parts[0]); len(parts) != n {
@@ -72,7 +72,9 @@ func (t partCounts) whole(f *folding, what string) error {
 	return nil
 }
 
-func (f *folding) tensors(tensors []format.Tensor) (all []format.Tensor, err error) {
+// foldTensors returns the tensors with one step count for each of Megatron's parameters, and
+// records in renamed which had another name.
+func (f *folding) foldTensors(tensors []format.Tensor) (all []format.Tensor, err error) {
 	first, kinds := map[string]int{}, map[string]partCounts{}
 	for _, t := range tensors {
 		m := huggingFaceState.FindStringSubmatch(t.Name)
@@ -105,14 +107,16 @@ func (f *folding) tensors(tensors []format.Tensor) (all []format.Tensor, err err
 		all[i].Proofs = slices.Concat(all[i].Proofs, t.Proofs)
 	}
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
-		if err := kinds[kind].whole(f, optimizerKey+"."+kind); err != nil {
+		if err := kinds[kind].checkWhole(f, optimizerKey+"."+kind); err != nil {
 			return nil, err
 		}
 	}
 	return all, nil
 }
 
-func (f *folding) values(values []format.Value) (all []format.Value, err error) {
+// foldValues returns the values with one step count, and one name in the groups, for each
+// parameter.
+func (f *folding) foldValues(values []format.Value) (all []format.Value, err error) {
 	type one struct {
 		path string // it had
 		is   any
@@ -135,7 +139,7 @@ func (f *folding) values(values []format.Value) (all []format.Value, err error) 
 		}
 		if list, ok := v.Data.([]any); ok && groupPath.MatchString(v.Path) &&
 			strings.HasSuffix(v.Path, "."+namesKey) {
-			is, err := f.group(v.Path, list, groups)
+			is, err := f.foldGroup(v.Path, list, groups)
 			if err != nil {
 				return nil, err
 			}
@@ -146,9 +150,9 @@ func (f *folding) values(values []format.Value) (all []format.Value, err error) 
 	return all, nil
 }
 
-// group gives the parameters of a group their names, each once. groups are those in which
-// parameters are, by their paths.
-func (f *folding) group(path string, list []any, groups map[string]string) (names []any,
+// foldGroup returns Megatron's names of the parameters of a group, each once. It records in groups,
+// by parameter, the path of the group that has it, and fails where another one has it too.
+func (f *folding) foldGroup(path string, list []any, groups map[string]string) (names []any,
 	err error) {
 	found := partCounts{}
 	for _, x := range list {
@@ -174,5 +178,5 @@ func (f *folding) group(path string, list []any, groups map[string]string) (name
 		}
 		found[name] = append(found[name], param)
 	}
-	return names, found.whole(f, "value "+path)
+	return names, found.checkWhole(f, "value "+path)
 }

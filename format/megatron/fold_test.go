@@ -24,10 +24,10 @@ func TestFold(t *testing.T) {
 			for _, to := range []string{"pp=2,tp=2", "tp=1", "torch_dist"} {
 				c, files := read(t, dir)
 				model := told(c)
-				if _, _, err := megatron.Logical(c, model); err != nil {
+				if _, _, err := megatron.ToHuggingFace(c, model); err != nil {
 					t.Fatal(err)
 				}
-				renamed, err := megatron.Fold(c)
+				renamed, err := megatron.FoldOptimizer(c)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -51,22 +51,23 @@ func TestFold(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					again, files = readDist(t, inner(t, formattest.Write(t, out, c, files)))
+					again, files = readDist(t, inner(t, formattest.WriteOutput(t, out, c, files)))
 				} else {
 					out, err := megatron.Layout(preset(t, to, c), c.Tensors, c.Values)
 					if err != nil {
 						t.Fatal(err)
 					}
-					again, files = read(t, formattest.WritePadded(t, out, c, files))
+					again, files = read(t, formattest.WritePaddedOutput(t, out, c, files))
 				}
 				if said := apart(again); said != "" {
 					t.Fatalf("%s: %s", to, said)
 				}
-				if _, _, err := megatron.Logical(again, model); err != nil {
+				if _, _, err := megatron.ToHuggingFace(again, model); err != nil {
 					t.Fatalf("%s: %v", to, err)
 				}
 				formattest.Compare(t, files, again, huggingFaceState(t, want))
-				if faults, err := formattest.Prove(files, again); err != nil || len(faults) > 0 {
+				if faults, err := formattest.CheckProofs(files, again); err != nil ||
+					len(faults) > 0 {
 					t.Errorf("%s: %v, %v", to, faults, err)
 				}
 			}
@@ -84,9 +85,9 @@ func TestFoldChained(t *testing.T) {
 		m = drawTrained(rand.New(rand.NewPCG(seed, 1)), 8)
 	}
 	logical := func(c *format.Checkpoint) {
-		model := megatron.Tell(c)
+		model := megatron.ModelOf(c)
 		model.Type, model.Vocabulary = "qwen3_moe", megatron.Fact{N: m.vocab, By: "the test"}
-		if _, _, err := megatron.Logical(c, model); err != nil {
+		if _, _, err := megatron.ToHuggingFace(c, model); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -97,18 +98,18 @@ func TestFoldChained(t *testing.T) {
 		if _, here := want["optimizer.exp_avg.model.layers.3.mlp.experts.2.up_proj.weight"]; !here {
 			t.Fatal("state has other names than those of Hugging Face")
 		}
-		if _, err := megatron.Fold(c); err != nil {
+		if _, err := megatron.FoldOptimizer(c); err != nil {
 			t.Fatal(err)
 		}
 		spec := preset(t, mesh, c)
-		if _, err := megatron.Chain(c, spec); err != nil {
+		if _, err := megatron.ChainOptimizers(c, spec); err != nil {
 			t.Fatal(err)
 		}
 		out, err := megatron.Layout(spec, c.Tensors, c.Values)
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, files := read(t, formattest.WritePadded(t, out, c, files))
+		again, files := read(t, formattest.WritePaddedOutput(t, out, c, files))
 		if said := apart(again); said != "" {
 			t.Fatalf("%s: %s", mesh, said)
 		}
@@ -171,7 +172,7 @@ func TestFoldRefuses(t *testing.T) {
 		if !strings.HasPrefix(x.name, "another order") {
 			says(&x.c, "args.tensor_model_parallel_size", int64(2))
 		}
-		if _, err := megatron.Fold(&x.c); (err == nil) != (x.err == "") ||
+		if _, err := megatron.FoldOptimizer(&x.c); (err == nil) != (x.err == "") ||
 			err != nil && !strings.Contains(err.Error(), x.err) {
 			t.Errorf("%s: %v; want %q", x.name, err, x.err)
 		}
@@ -198,7 +199,7 @@ func TestFoldRefuses(t *testing.T) {
 }
 
 // TestFoldDense: before experts a norm is a module of its own, and in a layer without them a part
-// of what is behind it.
+// of what is after it.
 func TestFoldDense(t *testing.T) {
 	var c format.Checkpoint
 	for _, param := range []string{"0.mlp.down_proj", "0.post_attention_layernorm",
@@ -207,7 +208,7 @@ func TestFoldDense(t *testing.T) {
 			format.Tensor{Name: "optimizer.step.model.layers." + param + ".weight",
 				DType: tensor.F32, Pieces: []format.Piece{{File: param}}})
 	}
-	if _, err := megatron.Fold(&c); err != nil {
+	if _, err := megatron.FoldOptimizer(&c); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"0.mlp.linear_fc1.layer_norm_weight",

@@ -58,7 +58,7 @@ func readGroups(root any) (list []*group, err error) {
 func bareGroups(groups *pickle.List) (list []*group) {
 	for _, v := range groups.Items {
 		g := &group{}
-		g.properties(v)
+		g.readProperties(v)
 		_, err := pickle.Get[*pickle.List](v, "params")
 		g.elsewhere = err != nil
 		list = append(list, g)
@@ -95,7 +95,7 @@ func innerGroups(groups *pickle.List, state *pickle.Dict, mains *pickle.List) (l
 			return nil, err
 		}
 		if mains != nil {
-			if g.mains, err = mainTensors(mains.Items[i]); err != nil {
+			if g.mains, err = readMains(mains.Items[i]); err != nil {
 				return nil, err
 			}
 		}
@@ -119,8 +119,7 @@ func readGroup(v any, states map[int64]*pickle.Dict) (*group, error) {
 	numbers, err := pickle.Get[*pickle.List](v, "params")
 	if err != nil {
 		return nil, unnamedErrorf(
-			"a group of the optimizer does not say which parameters are in it: %v",
-			err)
+			"a group of the optimizer does not say which parameters are in it: %v", err)
 	}
 	g := &group{}
 	for _, x := range numbers.Items {
@@ -132,19 +131,19 @@ func readGroup(v any, states map[int64]*pickle.Dict) (*group, error) {
 		}
 		s := &slot{}
 		if state := states[number]; state != nil {
-			if s.kinds, err = kinds(state); err != nil {
+			if s.kinds, err = readKinds(state); err != nil {
 				return nil, err
 			}
 		}
 		g.slots = append(g.slots, s)
 		delete(states, number)
 	}
-	g.properties(v)
+	g.readProperties(v)
 	return g, nil
 }
 
-// properties finds out what decides which parameters are in a group.
-func (g *group) properties(v any) {
+// readProperties sets the fields of the group that say which parameters are in it.
+func (g *group) readProperties(v any) {
 	g.raw, _ = v.(*pickle.Dict)
 	decay, err := pickle.Get[float64](v, "wd_mult")
 	if err != nil {
@@ -160,7 +159,7 @@ func (g *group) properties(v any) {
 	g.expert, _ = pickle.Get[bool](v, "is_expert_parallel")
 }
 
-// key returns what distinguishes a group for Megatron.
+// key returns a text that is the same for groups that Megatron takes for the same.
 func (g *group) key() string {
 	decay, said := g.raw.Get("wd_mult")
 	if !said {
@@ -171,15 +170,14 @@ func (g *group) key() string {
 	return fmt.Sprint(decay, rate, decoupled, g.expert)
 }
 
-// accepts reports whether Megatron puts a parameter into the group: biases and vectors have no
-// weight decay.
+// accepts reports whether Megatron puts a parameter into the group: vectors have no weight decay.
 func (g *group) accepts(p *param, size degrees) bool {
 	decays := len(p.Shape) != 1 && !strings.HasSuffix(p.Name, ".bias")
 	return decays == g.decays && (p.expert && size.ep > 1) == g.expert
 }
 
-// mainTensors reads the copies of the parameters of a group.
-func mainTensors(v any) (list []*torchzip.Tensor, err error) {
+// readMains reads the copies in f32 of the parameters of a group.
+func readMains(v any) (list []*torchzip.Tensor, err error) {
 	l, ok := v.(*pickle.List)
 	if !ok {
 		return nil, unnamedErrorf("the copies of the parameters are %s, not a list",
@@ -197,8 +195,8 @@ func mainTensors(v any) (list []*torchzip.Tensor, err error) {
 	return list, nil
 }
 
-// kinds reads what an optimizer keeps for a parameter.
-func kinds(state *pickle.Dict) (list []kind, err error) {
+// readKinds reads the kinds of state that an optimizer keeps for a parameter.
+func readKinds(state *pickle.Dict) (list []kind, err error) {
 	for _, item := range state.Items {
 		name, ok := item.Key.(string)
 		if !ok || strings.Contains(name, ".") || name == "fp32" {
@@ -214,8 +212,7 @@ func kinds(state *pickle.Dict) (list []kind, err error) {
 			list = append(list, kind{name, v})
 		default:
 			return nil, unnamedErrorf("the optimizer keeps %s as the %.200q of a parameter",
-				pickle.KindWithArticle(v),
-				name)
+				pickle.KindWithArticle(v), name)
 		}
 	}
 	return list, nil

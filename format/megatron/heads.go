@@ -20,9 +20,9 @@ type Fact struct {
 	By string
 }
 
-// Tell returns what the arguments of the run that wrote a checkpoint say about the model; the zero
-// value for other formats.
-func Tell(c *format.Checkpoint) (m Model) {
+// ModelOf returns what the arguments of the run that wrote a checkpoint say about the model; the
+// zero value for other formats.
+func ModelOf(c *format.Checkpoint) (m Model) {
 	m.Heads, m.HeadSize, m.Vocabulary = argument(c, "num_attention_heads"),
 		argument(c, "kv_channels"), argument(c, "vocab_size")
 	m.KVHeads = m.Heads // so many have k and v too, if they have no groups
@@ -37,8 +37,7 @@ func Tell(c *format.Checkpoint) (m Model) {
 	return m
 }
 
-// argument returns a number of Megatron's arguments; the zero value if no model can have that
-// number.
+// argument returns a number of Megatron's arguments; zero if no model can have that number.
 func argument(c *format.Checkpoint, name string) Fact {
 	v, _ := c.Value("args." + name)
 	if n, ok := v.(int64); ok && n > 0 && n <= 1<<30 {
@@ -49,4 +48,4 @@ func argument(c *format.Checkpoint, name string) Fact {
 
 // KVHeads returns how many heads k and v have in each layer of a model, from the arguments of the
 // run that wrote a checkpoint. It is 0 where there are none, as in every other format.
-func KVHeads(c *format.Checkpoint) int { return Tell(c).KVHeads.N }
+func KVHeads(c *format.Checkpoint) int { return ModelOf(c).KVHeads.N }

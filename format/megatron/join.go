@@ -44,11 +44,12 @@ var cuts = []struct {
 	{regexp.MustCompile(`\.shared_experts\.gate_weight$`), replicated},
 }
 
-// Join joins the parts of the model's tensors as Megatron-LM cuts them, and makes replicas of what
-// several ranks have alike; optimizer state is cut like its parameter. It leaves parts that it
-// cannot join as they are, with their coordinates: tensors of other models, experts without a
-// number or cut over other ranks than the rest, and unnamed state of an optimizer.
-func Join(c *format.Checkpoint) error {
+// JoinRanks joins the parts of the model's tensors in a checkpoint as Megatron-LM cuts them, and
+// makes replicas of what several ranks have alike; optimizer state is cut like its parameter. It
+// leaves parts that it cannot join as they are, with their coordinates: tensors of other models,
+// experts without a number or cut over other ranks than the rest, and unnamed state of an
+// optimizer.
+func JoinRanks(c *format.Checkpoint) error {
 	gated, known := c.Value("args.swiglu")
 	var joined []format.Tensor
 	for from := 0; from < len(c.Tensors); {
@@ -75,7 +76,7 @@ func Join(c *format.Checkpoint) error {
 		if len(parts[0].Pieces) == 1 && parts[0].Pieces[0].Box.Empty() {
 			how, ok = replicated, true // such as the state of modules that have none
 		}
-		if whole, fits := join(parts, how); ok && fits {
+		if whole, fits := joinParts(parts, how); ok && fits {
 			joined = append(joined, whole)
 		} else {
 			joined = append(joined, parts...)
@@ -88,6 +89,7 @@ func Join(c *format.Checkpoint) error {
 // prefix matches what stands before the names of parameters, in the model and in the optimizer.
 var prefix = regexp.MustCompile(`^(model|optimizer\.[^.]+)\.`)
 
+// cutOf returns how tensor parallel ranks share the tensor of a name; false where it is not known.
 func cutOf(name string) (cut, bool) {
 	before := prefix.FindString(name)
 	for _, c := range cuts {
@@ -98,8 +100,8 @@ func cutOf(name string) (cut, bool) {
 	return 0, false
 }
 
-// join joins the parts of one tensor; false when they do not fit.
-func join(parts []format.Tensor, how cut) (format.Tensor, bool) {
+// joinParts joins the parts of one tensor; false when they do not fit.
+func joinParts(parts []format.Tensor, how cut) (format.Tensor, bool) {
 	degree := 1
 	var list []format.Part
 	for i := range parts {

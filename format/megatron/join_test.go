@@ -56,7 +56,7 @@ func TestJoin(t *testing.T) {
 		if c.swiglu != nil {
 			f.Values = []format.Value{{Path: "args.swiglu", Data: c.swiglu}}
 		}
-		if err := megatron.Join(f); err != nil {
+		if err := megatron.JoinRanks(f); err != nil {
 			t.Fatal(err)
 		}
 		if c.shape == nil {
@@ -90,7 +90,7 @@ func TestJoinExperts(t *testing.T) {
 				part(name, 1, dir, s, 1, 2, 3, 4)},
 			Values: []format.Value{{Path: "args.expert_tensor_parallel_size", Data: etp},
 				{Path: "args.tensor_model_parallel_size", Data: int64(2)}}}
-		if err := megatron.Join(c); err != nil {
+		if err := megatron.JoinRanks(c); err != nil {
 			t.Fatal(err)
 		}
 		if x := c.Tensors[0]; want == nil && x.Coords == nil ||
@@ -117,7 +117,7 @@ func TestJoinSample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := megatron.Join(c); err != nil {
+	if err := megatron.JoinRanks(c); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range c.Check(files) {

@@ -54,20 +54,22 @@ type location struct {
 // the tensors tell.
 func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (*format.Output,
 	error) {
-	return newWriter(values).folders(spec, tensors, nil)
+	return newWriter(values).layFolders(spec, tensors, nil)
 }
 
+// newWriter returns a writer without files for a checkpoint with these values, which it keeps.
 func newWriter(values []format.Value) *writer {
 	return &writer{Output: &format.Output{Checkpoint: format.Checkpoint{Format: "Megatron"}},
 		values: values, spots: map[[2]int][]location{}, made: -1}
 }
 
-// folders lays out the folders of all ranks.
-func (w *writer) folders(spec *layout.Spec, tensors []format.Tensor,
+// layFolders lays out the folders of all ranks, and returns the output. read reads numbers of
+// steps; it is nil where those stay with the parameters.
+func (w *writer) layFolders(spec *layout.Spec, tensors []format.Tensor,
 	read func(*format.Tensor, []byte) error) (*format.Output, error) {
-	err := w.resolve(spec, tensors)
+	err := w.placeOnMesh(spec, tensors)
 	if err == nil {
-		err = w.number()
+		err = w.numberLayers()
 	}
 	if err == nil {
 		err = w.planOptimizers()
@@ -77,7 +79,7 @@ func (w *writer) folders(spec *layout.Spec, tensors []format.Tensor,
 	}
 	if err == nil {
 		w.Values = slices.DeleteFunc(slices.Clone(w.values), w.isDropped)
-		err = w.files(spec)
+		err = w.layFiles(spec)
 	}
 	if err == nil {
 		w.assemble()
@@ -93,8 +95,8 @@ func (w *writer) folders(spec *layout.Spec, tensors []format.Tensor,
 	return w.Output, w.Finish()
 }
 
-// resolve finds out what lies on every rank.
-func (w *writer) resolve(spec *layout.Spec, tensors []format.Tensor) error {
+// placeOnMesh finds out what lies on every rank of a spec's mesh, and sets the sizes of its axes.
+func (w *writer) placeOnMesh(spec *layout.Spec, tensors []format.Tensor) error {
 	mesh, err := layout.ParseMesh(spec.Mesh)
 	if err != nil {
 		return err
@@ -110,11 +112,11 @@ func (w *writer) resolve(spec *layout.Spec, tensors []format.Tensor) error {
 			*to = a.Size
 		}
 	}
-	return w.place(w.addPadding(spec, tensors), mesh, tensors)
+	return w.placeTensors(w.withPadding(spec, tensors), mesh, tensors)
 }
 
-// place finds out what lies on the ranks of a mesh.
-func (w *writer) place(spec *layout.Spec, mesh layout.Mesh, tensors []format.Tensor) error {
+// placeTensors resolves a spec, and fills the writer's ranks with the tensors that lie on them.
+func (w *writer) placeTensors(spec *layout.Spec, mesh layout.Mesh, tensors []format.Tensor) error {
 	var catalogue []layout.Tensor
 	for _, t := range tensors {
 		catalogue = append(catalogue, layout.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape})
@@ -129,8 +131,8 @@ func (w *writer) place(spec *layout.Spec, mesh layout.Mesh, tensors []format.Ten
 	return w.assignTensors()
 }
 
-// value returns the number at a path, or other when there is none.
-func (w *writer) value(path string, other int64) int64 {
+// intValue returns the number at a path of the given values, or other when there is none.
+func (w *writer) intValue(path string, other int64) int64 {
 	for _, v := range w.values {
 		if n, ok := v.Data.(int64); ok && v.Path == path {
 			return n
@@ -139,10 +141,10 @@ func (w *writer) value(path string, other int64) int64 {
 	return other
 }
 
-// addPadding adds to a spec that the vocabulary has rows in multiples of what the arguments say,
-// for each tensor parallel rank.
-func (w *writer) addPadding(spec *layout.Spec, tensors []format.Tensor) *layout.Spec {
-	multiple := w.value("args.make_vocab_size_divisible_by", 1)
+// withPadding returns a spec that also says that the vocabulary has rows in multiples of what the
+// arguments say, for each tensor parallel rank.
+func (w *writer) withPadding(spec *layout.Spec, tensors []format.Tensor) *layout.Spec {
+	multiple := w.intValue("args.make_vocab_size_divisible_by", 1)
 	more := *spec
 	more.Store = slices.Clone(spec.Store)
 	for _, t := range tensors {
@@ -156,18 +158,18 @@ func (w *writer) addPadding(spec *layout.Spec, tensors []format.Tensor) *layout.
 	return &more
 }
 
-// files lays out the files of all ranks, and the file that names the iteration.
-func (w *writer) files(spec *layout.Spec) error {
+// layFiles lays out the files of all ranks, and the file that names the iteration.
+func (w *writer) layFiles(spec *layout.Spec) error {
 	args, err := w.arguments(spec)
 	if err != nil {
 		return err
 	}
 	dir, text := "release", "release" // what Megatron calls a model that begins a training
-	if n := w.value("iteration", -1); n >= 0 {
+	if n := w.intValue("iteration", -1); n >= 0 {
 		dir, text = fmt.Sprintf("iter_%07d", n), strconv.FormatInt(n, 10)
 	}
 	for _, s := range w.ranks {
-		if err := w.file(s, path.Join(dir, s.folder(w.size), fileName), args); err != nil {
+		if err := w.layFile(s, path.Join(dir, s.folderName(w.size), fileName), args); err != nil {
 			return err
 		}
 	}
@@ -188,16 +190,16 @@ func (w *writer) isDropped(v format.Value) bool {
 	return false
 }
 
-// file lays out the file of a rank.
-func (w *writer) file(s *rankFiles, name string, args any) error {
+// layFile lays out the file of a rank, and with a distributed optimizer the one beside it.
+func (w *writer) layFile(s *rankFiles, name string, args any) error {
 	root := &pickle.Dict{}
 	root.Add("args", args)
 	root.Add("checkpoint_version", 3.0) // since when q, k and v are interleaved by groups of heads
-	root.Add("iteration", max(w.value("iteration", 0), 0))
-	if err := w.models(s, root); err != nil {
+	root.Add("iteration", max(w.intValue("iteration", 0), 0))
+	if err := w.addModels(s, root); err != nil {
 		return err
 	}
-	optimizer, err := w.optimizer(s)
+	optimizer, err := w.optimizersOf(s)
 	if err != nil {
 		return err
 	}
@@ -228,19 +230,19 @@ func (w *writer) file(s *rankFiles, name string, args any) error {
 		w.spots[key] = append(w.spots[key], location{name, at[i]})
 	}
 	if w.flat {
-		return w.flatFile(s, path.Dir(name))
+		return w.layFlatFile(s, path.Dir(name))
 	}
 	return nil
 }
 
-// models adds the dicts of the models of a rank, one for each chunk: in the order of the layers,
-// and within a layer in the order of the optimizer's groups.
-func (w *writer) models(s *rankFiles, root *pickle.Dict) error {
+// addModels adds to root the dicts of the models of a rank, one for each chunk: in the order of the
+// layers, and within a layer in the order of the optimizer's groups.
+func (w *writer) addModels(s *rankFiles, root *pickle.Dict) error {
 	all := s.model
 	slices.SortFunc(all, func(a, b *local) int {
 		if w.flat { // the order is that of the buffers
 			return cmp.Or(a.chunk-b.chunk,
-				slices.Compare(order.Key(a.name), order.Key(b.name)),
+				slices.Compare(order.SortKey(a.name), order.SortKey(b.name)),
 				strings.Compare(a.name, b.name))
 		}
 		return cmp.Or(a.chunk-b.chunk, cmp.Compare(order.Depth(a.name), order.Depth(b.name)),
@@ -256,7 +258,7 @@ func (w *writer) models(s *rankFiles, root *pickle.Dict) error {
 		root.Add(key, chunks[i])
 	}
 	for _, l := range all {
-		p, err := s.store(l)
+		p, err := s.addStored(l)
 		if err != nil {
 			return err
 		}
@@ -267,7 +269,7 @@ func (w *writer) models(s *rankFiles, root *pickle.Dict) error {
 		if m == nil || m[1] != "" || v.Data == nil {
 			continue
 		}
-		chunk, name := w.name(s, m[2])
+		chunk, name := w.nameOnRank(s, m[2])
 		if name == "" {
 			continue
 		}
@@ -280,7 +282,7 @@ func (w *writer) models(s *rankFiles, root *pickle.Dict) error {
 	return nil
 }
 
-// assemble makes the logical tensors from the locals that are in files.
+// assemble sets the output's tensors, with the pieces that the files have of them.
 func (w *writer) assemble() {
 	for _, t := range w.layout.Tensors {
 		w.Tensors = append(w.Tensors, format.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape})
@@ -308,7 +310,7 @@ func (w *writer) assemble() {
 	}
 }
 
-// checkCovered fails when an element of a tensor is in no file.
+// checkCovered fails when an element of one of the output's tensors is in no file.
 func (w *writer) checkCovered() error {
 	for i := range w.Tensors {
 		t, n := &w.Tensors[i], 0

@@ -61,7 +61,7 @@ func preset(t testing.TB, mesh string, c *format.Checkpoint) *layout.Spec {
 // relay writes a checkpoint for another mesh.
 func relay(t testing.TB, c *format.Checkpoint, files *format.Files, mesh string) fstest.MapFS {
 	t.Helper()
-	if _, err := megatron.Chain(c, preset(t, mesh, c)); err != nil {
+	if _, err := megatron.ChainOptimizers(c, preset(t, mesh, c)); err != nil {
 		t.Fatalf("%s: %v", mesh, err)
 	}
 	out, err := megatron.Layout(preset(t, mesh, c), c.Tensors, c.Values)
@@ -72,7 +72,7 @@ func relay(t testing.TB, c *format.Checkpoint, files *format.Files, mesh string)
 	if err != nil || !reflect.DeepEqual(out, again) {
 		t.Fatalf("the same is laid out otherwise: %v", err)
 	}
-	return formattest.Write(t, out, c, files)
+	return formattest.WriteOutput(t, out, c, files)
 }
 
 // TestLayoutSamples writes Megatron's checkpoints with their optimizers for every mesh, from one to
@@ -97,7 +97,7 @@ func TestLayoutSamples(t *testing.T) {
 			for _, mesh := range meshes {
 				c, files = read(t, relay(t, c, files, mesh))
 				formattest.Compare(t, files, c, want)
-				if faults, err := formattest.Prove(files, c); err != nil || len(faults) > 0 {
+				if faults, err := formattest.CheckProofs(files, c); err != nil || len(faults) > 0 {
 					t.Errorf("%s: %v, %v", mesh, faults, err)
 				}
 				if said := apart(c); said != "" {
@@ -113,7 +113,7 @@ func TestLayoutSamples(t *testing.T) {
 	}
 }
 
-// TestLayoutGrouped: experts whose products are computed together have their number behind the
+// TestLayoutGrouped: experts whose products are computed together have their number after the
 // name; their numbers count over all expert parallel ranks, and each is cut by itself.
 func TestLayoutGrouped(t *testing.T) {
 	dir, alone := formattest.Load(t, "testdata/chained.zip")
@@ -145,7 +145,7 @@ func TestLayoutGrouped(t *testing.T) {
 		}
 		c, files = read(t, written)
 		formattest.Compare(t, files, c, want)
-		if faults, err := formattest.Prove(files, c); err != nil || len(faults) > 0 ||
+		if faults, err := formattest.CheckProofs(files, c); err != nil || len(faults) > 0 ||
 			apart(c) != "" {
 			t.Errorf("%s: %v, %v, %s", mesh, faults, err, apart(c))
 		}

@@ -12,26 +12,28 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Logical gives the tensors of a Megatron Core model the names of Hugging Face, and splits the
-// tensors that Megatron joins, by the rules by which layout.MegatronCore joins them: q, k and v,
-// gate and up. It removes padding rows of the vocabulary. Optimizer state is split like its
-// parameter. No element moves: the pieces change. whole is the old name of each tensor that was
-// only renamed. behind is the number of tensors that it leaves out: random states of ranks, and
+// ToHuggingFace gives the tensors of a Megatron Core model the names of Hugging Face, and splits
+// the tensors that Megatron joins, by the rules of layout.MegatronCoreStores: q, k and v, gate and
+// up. It removes padding rows of the vocabulary. Optimizer state is split like its
+// parameter. No element moves: the pieces change. renamed is the old name of each tensor that was
+// only renamed. dropped is the number of tensors that it leaves out: random states of ranks, and
 // what modules keep besides parameters.
-func Logical(c *format.Checkpoint, m Model) (whole map[string]string, behind int, err error) {
-	u := splitter{c: c, model: m, stored: map[string]*joinedTensor{}, whole: map[string]string{}}
-	for _, step := range []func() error{u.sort, u.checkSupported, u.rules, u.gates, u.unfold} {
+func ToHuggingFace(c *format.Checkpoint, m Model) (renamed map[string]string, dropped int,
+	err error) {
+	u := splitter{c: c, model: m, stored: map[string]*joinedTensor{}, renamed: map[string]string{}}
+	for _, step := range []func() error{u.sortTensors, u.checkSupported, u.findRules, u.checkGates,
+		u.splitTensors} {
 		if err := step(); err != nil {
 			return nil, 0, fmt.Errorf("Megatron: %w", err)
 		}
 	}
-	u.values()
+	u.renameValues()
 	c.Tensors = u.out
-	return u.whole, u.behind, c.Finish()
+	return u.renamed, u.dropped, c.Finish()
 }
 
-// Named reports whether there are tensors with names of Megatron Core.
-func Named(c *format.Checkpoint) bool {
+// HasCoreNames reports whether there are tensors with names of Megatron Core.
+func HasCoreNames(c *format.Checkpoint) bool {
 	return slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool {
 		return knownTensor.MatchString(t.Name) && !isLeftOut(t.Name)
 	})
@@ -46,8 +48,8 @@ type splitter struct {
 	parts   *layout.Parts
 	logical []layout.Tensor          // tensors that are made from joined ones
 	stored  map[string]*joinedTensor // joined tensors, by their names in the layout
-	whole   map[string]string
-	behind  int
+	renamed map[string]string        // old names of tensors that were only renamed
+	dropped int                      // tensors that were left out
 	out     []format.Tensor
 }
 
@@ -65,9 +67,11 @@ func (f *joinedTensor) location() string {
 	return fmt.Sprintf("tensor %q (in %s)", f.Name, f.Pieces[0].File)
 }
 
-// key returns the tensor's name in the layout.
-func (f *joinedTensor) key() string { return stateName(f.kind, f.param) }
+// layoutName returns the tensor's name in the layout.
+func (f *joinedTensor) layoutName() string { return stateName(f.kind, f.param) }
 
+// stateName returns the name of a kind of state of a parameter; the kind "" is the parameter
+// itself.
 func stateName(kind, param string) string {
 	if kind == "" {
 		return param
@@ -75,8 +79,7 @@ func stateName(kind, param string) string {
 	return optimizerKey + "." + kind + "." + param
 }
 
-// isLeftOut reports whether a tensor belongs to a rank, or a module keeps it besides its
-// parameters.
+// isLeftOut reports whether a tensor is no parameter, but of a rank or kept by a module besides.
 func isLeftOut(name string) bool {
 	key, _, _ := strings.Cut(name, ".")
 	key, _, _ = strings.Cut(key, "/") // of several objects of torch_dist
@@ -85,9 +88,10 @@ func isLeftOut(name string) bool {
 		strings.Contains(name, extraState+"/")
 }
 
-// sort finds out which tensors belong to the model.
-func (u *splitter) sort() error {
-	if !Named(u.c) {
+// sortTensors finds out which tensors belong to the model, and puts those of an optimizer that
+// belong to no parameter into the result.
+func (u *splitter) sortTensors() error {
+	if !HasCoreNames(u.c) {
 		return errors.New("no tensor has a name of Megatron Core, such as " +
 			"model.decoder.layers.0.mlp.linear_fc2.weight")
 	}
@@ -96,7 +100,7 @@ func (u *splitter) sort() error {
 		m := knownTensor.FindStringSubmatch(f.Name)
 		switch {
 		case isLeftOut(f.Name):
-			u.behind++
+			u.dropped++
 		case f.Coords != nil:
 			return fmt.Errorf("of tensor %q there is the part of rank %v, and %s; leave it out "+
 				"with --only, such as --only 'model.**'", f.Name, f.Coords,
@@ -109,8 +113,7 @@ func (u *splitter) sort() error {
 		case f.WhyPart != "": // of a single rank
 			return fmt.Errorf(
 				"%s goes by position: %s; leave the optimizer out with --only 'model.**'",
-				f.location(),
-				f.WhyPart)
+				f.location(), f.WhyPart)
 		case strings.HasPrefix(f.Name, optimizerKey+"."):
 			u.out = append(u.out, *f.Tensor)
 		default:
@@ -120,22 +123,23 @@ func (u *splitter) sort() error {
 	return nil
 }
 
+// nameError is the error for a tensor whose name Hugging Face's decoders do not have.
 func (f *joinedTensor) nameError() error {
 	return fmt.Errorf("%s has no name in Hugging Face's decoders that shoal knows; leave it out "+
 		"with --only, or give the beginning of its name another with --rename", f.location())
 }
 
-// rules finds the rules for this model, and the name of each parameter in them.
-func (u *splitter) rules() error {
-	units, err := u.units()
+// findRules sets the rules for this model, and gives each parameter its name in them.
+func (u *splitter) findRules() error {
+	units, err := u.headUnits()
 	if err != nil {
 		return err
 	}
-	experts, err := u.experts()
+	experts, err := u.expertNaming()
 	if err != nil {
 		return err
 	}
-	u.stores = layout.MegatronCore(units, experts, nil, 1)
+	u.stores = layout.MegatronCoreStores(units, experts, nil, 1)
 	if u.parts, err = layout.NewParts(u.stores); err != nil {
 		return err
 	}
@@ -174,8 +178,8 @@ func (u *splitter) ruleName(param string) string {
 	return ""
 }
 
-// unfold makes the logical tensors.
-func (u *splitter) unfold() error {
+// splitTensors adds to the result the tensors of which the joined ones are made.
+func (u *splitter) splitTensors() error {
 	shapes := map[string]tensor.Shape{}
 	for _, f := range u.params {
 		if f.kind == "" {
@@ -187,11 +191,11 @@ func (u *splitter) unfold() error {
 		switch {
 		// such as a step, which all parts have alike
 		case f.kind != "" && f.Shape.Box().Elements() == 1 &&
-			(f.scalar() || there && !f.Shape.Equal(own)):
-			for _, name := range u.parts.Names(f.key()) {
+			(f.isScalar() || there && !f.Shape.Equal(own)):
+			for _, name := range u.parts.Names(f.layoutName()) {
 				t := *f.Tensor
 				t.Name = name
-				u.add(t, f)
+				u.addRenamed(t, f)
 			}
 		case there && !f.Shape.Equal(own):
 			return fmt.Errorf("%s has shape %v, its parameter %v", f.location(), f.Shape, own)
@@ -204,46 +208,47 @@ func (u *splitter) unfold() error {
 	return u.mapPieces()
 }
 
-// add adds a tensor that is not split.
-func (u *splitter) add(t format.Tensor, of *joinedTensor) {
-	if u.out = append(u.out, t); len(u.parts.Names(of.key())) == 1 {
-		u.whole[t.Name] = of.Name
+// addRenamed adds to the result a tensor that is not split, and records the old name of it.
+func (u *splitter) addRenamed(t format.Tensor, of *joinedTensor) {
+	if u.out = append(u.out, t); len(u.parts.Names(of.layoutName())) == 1 {
+		u.renamed[t.Name] = of.Name
 	}
 }
 
-// splitOne finds the logical tensors of which a joined one is made.
+// splitOne adds the parts of a joined tensor to logical; one that is only renamed to the result.
 func (u *splitter) splitOne(f *joinedTensor) error {
 	rows := 0
-	if u.parts.Padded(f.key()) {
+	if u.parts.IsPadded(f.layoutName()) {
 		var err error
-		if rows, err = u.vocabulary(f); err != nil {
+		if rows, err = u.vocabularyRows(f); err != nil {
 			return err
 		}
 	}
-	made, err := u.parts.Of(layout.Tensor{Name: f.key(), DType: f.DType, Shape: f.Shape}, rows)
+	made, err := u.parts.Split(layout.Tensor{Name: f.layoutName(), DType: f.DType, Shape: f.Shape},
+		rows)
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.location(), err)
 	}
 	if len(made) == 1 && made[0].Shape.Equal(f.Shape) {
 		t := *f.Tensor
 		t.Name = made[0].Name
-		u.add(t, f)
+		u.addRenamed(t, f)
 		return nil
 	}
 	if f.DType.Size() == 0 {
 		return fmt.Errorf("%s: elements of %v share bytes, and cannot be cut", f.location(),
 			f.DType)
 	}
-	if other := u.stored[f.key()]; other != nil {
+	if other := u.stored[f.layoutName()]; other != nil {
 		return fmt.Errorf("%s and %s are the same parameter", f.location(), other.location())
 	}
-	u.stored[f.key()] = f
+	u.stored[f.layoutName()] = f
 	u.logical = append(u.logical, made...)
 	return nil
 }
 
-// mapPieces finds the pieces of the logical tensors: it reads from the files what the layout would
-// write there.
+// mapPieces adds the logical tensors to the result, and finds their pieces: it takes them from
+// where the layout would write them in the joined tensors.
 func (u *splitter) mapPieces() error {
 	spec := &layout.Spec{Shoal: layout.Version, Store: slices.Clone(u.stores),
 		Rules: []layout.Rule{{Match: "**"}}}
@@ -266,11 +271,11 @@ func (u *splitter) mapPieces() error {
 				slot := &l.Slots[f.Slots[held.Slot]]
 				from := u.stored[slot.Names[member]]
 				t.Proofs = from.Proofs
-				moved := shifted(cell.Box, slot.Shape, held.View.At(cell.Box))
+				moved := boxFrom(cell.Box, slot.Shape, held.View.At(cell.Box))
 				t.Pieces = append(t.Pieces,
-					format.Restrict(from.DType, from.Pieces, moved, cell.Box)...)
+					format.RestrictPieces(from.DType, from.Pieces, moved, cell.Box)...)
 				t.Replicas = append(t.Replicas,
-					format.Restrict(from.DType, from.Replicas, moved, cell.Box)...)
+					format.RestrictPieces(from.DType, from.Replicas, moved, cell.Box)...)
 			}
 			u.out = append(u.out, t)
 		}
@@ -278,8 +283,9 @@ func (u *splitter) mapPieces() error {
 	return nil
 }
 
-// shifted returns a box that begins at an element of a packed tensor of some shape.
-func shifted(box tensor.Box, shape tensor.Shape, element int) tensor.Box {
+// boxFrom returns a box with the sizes of another that begins at an element of a packed tensor of
+// some shape.
+func boxFrom(box tensor.Box, shape tensor.Shape, element int) tensor.Box {
 	moved := slices.Clone(box)
 	for d, stride := range shape.Strides() {
 		from := element / stride
@@ -289,9 +295,8 @@ func shifted(box tensor.Box, shape tensor.Shape, element int) tensor.Box {
 	return moved
 }
 
-// values renames the values of parameters: step counts, and the parameters in the groups of an
-// optimizer.
-func (u *splitter) values() {
+// renameValues renames in the checkpoint step counts, and the parameters in an optimizer's groups.
+func (u *splitter) renameValues() {
 	names := func(kind, param string) []string {
 		return u.parts.Names(stateName(kind, u.ruleName(expertParam(param))))
 	}

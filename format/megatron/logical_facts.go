@@ -30,13 +30,13 @@ func (u *splitter) checkSupported() error {
 	return nil
 }
 
-// units finds the rows of q, k and v in a group of heads. q has as many rows as linear_proj has
-// columns.
-func (u *splitter) units() ([]int, error) {
+// headUnits returns the rows of q, k and v in a group of heads, nil for a model without such a
+// tensor. q has as many rows as linear_proj has columns.
+func (u *splitter) headUnits() ([]int, error) {
 	var fused *joinedTensor
 	for _, f := range u.params {
 		if is := strings.HasSuffix(f.param, ".linear_qkv.weight") ||
-			strings.HasSuffix(f.param, ".linear_qkv.bias"); !is || f.scalar() {
+			strings.HasSuffix(f.param, ".linear_qkv.bias"); !is || f.isScalar() {
 			continue
 		}
 		if fused == nil {
@@ -45,8 +45,7 @@ func (u *splitter) units() ([]int, error) {
 		if f.Shape[0] != fused.Shape[0] {
 			return nil, fmt.Errorf("%s has %d rows, and %s has %d: the layers have unlike "+
 				"heads, for which shoal has no rule", fused.location(), fused.Shape[0],
-				f.location(),
-				f.Shape[0])
+				f.location(), f.Shape[0])
 		}
 	}
 	if fused == nil {
@@ -61,7 +60,7 @@ func (u *splitter) units() ([]int, error) {
 		return nil, wrong("nobody says of how many heads; give the model's config.json " +
 			"(--config), or the number of heads of k and v in a layer (--kv-heads)")
 	}
-	attention := u.matrix(".linear_proj.weight")
+	attention := u.findMatrix(".linear_proj.weight")
 	each := m.HeadSize.N // rows of a head
 	if each == 0 && m.Heads.N > 0 {
 		each = rows / (m.Heads.N + 2*m.KVHeads.N)
@@ -70,42 +69,42 @@ func (u *splitter) units() ([]int, error) {
 	}
 	if each < 1 {
 		return nil, wrong("they are not enough for %v, or nobody says how many rows a head has; "+
-			"give the model's config.json (--config)", m.KVHeads.heads("k and v"))
+			"give the model's config.json (--config)", m.KVHeads.headsText("k and v"))
 	}
 	q := rows - 2*m.KVHeads.N*each
 	switch {
 	case q <= 0 || q%(m.KVHeads.N*each) != 0:
-		return nil, wrong("they are not for %v with %v", m.KVHeads.heads("k and v"),
-			m.HeadSize.rows(each))
+		return nil, wrong("they are not for %v with %v", m.KVHeads.headsText("k and v"),
+			m.HeadSize.rowsText(each))
 	case m.Heads.N > 0 && q != m.Heads.N*each:
-		return nil, wrong("they are not for %v and %v with %v", m.Heads.heads("q"),
-			m.KVHeads.heads("k and v"), m.HeadSize.rows(each))
+		return nil, wrong("they are not for %v and %v with %v", m.Heads.headsText("q"),
+			m.KVHeads.headsText("k and v"), m.HeadSize.rowsText(each))
 	case attention != nil && q != attention.Shape[1]:
 		return nil, wrong("with %v and %v, q has %d of them, and %s has %d columns for it",
-			m.KVHeads.heads("k and v"), m.HeadSize.rows(each), q, attention.location(),
+			m.KVHeads.headsText("k and v"), m.HeadSize.rowsText(each), q, attention.location(),
 			attention.Shape[1])
 	}
 	for _, f := range u.params {
 		if norm := strings.HasSuffix(f.param, "self_attention.q_layernorm.weight") ||
-			strings.HasSuffix(f.param, "self_attention.k_layernorm.weight"); norm && !f.scalar() &&
+			strings.HasSuffix(f.param, "self_attention.k_layernorm.weight"); norm &&
+			!f.isScalar() &&
 			f.Shape[0] != each {
 			return nil, fmt.Errorf("%s is for heads of %d rows, and by %s they have %d",
-				f.location(),
-				f.Shape[0], fused.location(), each)
+				f.location(), f.Shape[0], fused.location(), each)
 		}
 	}
 	return []int{q / m.KVHeads.N, each, each}, nil
 }
 
-// experts finds out how a model names its experts, if it has any.
-func (u *splitter) experts() (layout.ExpertNaming, error) {
+// expertNaming returns how a model names its experts, "" if it has none.
+func (u *splitter) expertNaming() (layout.ExpertNaming, error) {
 	i := slices.IndexFunc(u.params, func(f *joinedTensor) bool {
 		return cutExperts.MatchString(f.param) || strings.HasSuffix(f.param, ".router.weight")
 	})
 	switch known := layout.ExpertNaming(u.model.Type); {
 	case i < 0:
 		return "", nil
-	case known.Known():
+	case known.IsKnown():
 		return known, nil
 	case u.model.Type == "":
 		return "", fmt.Errorf("%s is of experts, which models name in ways of their own; give "+
@@ -115,25 +114,27 @@ func (u *splitter) experts() (layout.ExpertNaming, error) {
 		"experts shoal knows no names", u.params[i].location(), u.model.Type)
 }
 
-func (f Fact) heads(of string) string {
+// headsText says in words that there are so many heads of something, and who states it.
+func (f Fact) headsText(of string) string {
 	if f.By == "" {
 		return fmt.Sprintf("%d heads of %s", f.N, of)
 	}
 	return fmt.Sprintf("%d heads of %s (%s)", f.N, of, f.By)
 }
 
-func (f Fact) rows(n int) string {
+// rowsText says in words that each head has n rows, and who states it.
+func (f Fact) rowsText(n int) string {
 	if f.N == 0 {
 		return fmt.Sprintf("%d rows each", n)
 	}
 	return fmt.Sprintf("%d rows each (%s)", n, f.By)
 }
 
-// scalar reports whether the optimizer's state of a parameter is one number.
-func (f *joinedTensor) scalar() bool { return len(f.Shape) == 0 || f.kind == "step" }
+// isScalar reports whether the optimizer's state of a parameter is one number.
+func (f *joinedTensor) isScalar() bool { return len(f.Shape) == 0 || f.kind == "step" }
 
-// matrix finds a matrix, or the state of one, by the end of its name.
-func (u *splitter) matrix(end string) *joinedTensor {
+// findMatrix returns the first matrix, or state of one, whose name has an end; nil if none has it.
+func (u *splitter) findMatrix(end string) *joinedTensor {
 	for _, f := range u.params {
 		if strings.HasSuffix(f.param, end) && len(f.Shape) == 2 {
 			return f
@@ -142,9 +143,9 @@ func (u *splitter) matrix(end string) *joinedTensor {
 	return nil
 }
 
-// gates fails when linear_fc1 is not gate and up: with both it has twice the rows that linear_fc2
-// has columns.
-func (u *splitter) gates() error {
+// checkGates fails when linear_fc1 is not gate and up: with both it has twice the rows that
+// linear_fc2 has columns.
+func (u *splitter) checkGates() error {
 	const up, down = "linear_fc1.", "linear_fc2.weight"
 	columns := map[string]*joinedTensor{} // by what stands before the name
 	for _, f := range u.params {
@@ -156,7 +157,7 @@ func (u *splitter) gates() error {
 	gated, _ := u.c.Value("args.swiglu")
 	for _, f := range u.params {
 		before, kind, ok := strings.Cut(f.param, up)
-		if !ok || kind != "weight" && kind != "bias" || f.scalar() {
+		if !ok || kind != "weight" && kind != "bias" || f.isScalar() {
 			continue
 		}
 		switch other := columns[before]; {
@@ -165,8 +166,7 @@ func (u *splitter) gates() error {
 				"decoders that shoal knows have one", f.location())
 		case other == nil && gated == nil:
 			return fmt.Errorf("nobody says whether %s has a gate: there is no %s%s", f.location(),
-				before,
-				down)
+				before, down)
 		case other != nil && f.Shape[0] != 2*other.Shape[1]:
 			return fmt.Errorf("%s has %d rows, and %s %d columns: with a gate it would be twice "+
 				"as many, and Hugging Face's decoders that shoal knows have one", f.location(),
@@ -176,8 +176,8 @@ func (u *splitter) gates() error {
 	return nil
 }
 
-// vocabulary returns the rows of an embedding, or of an output layer, without padding.
-func (u *splitter) vocabulary(f *joinedTensor) (int, error) {
+// vocabularyRows returns the rows of an embedding, or of an output layer, without padding.
+func (u *splitter) vocabularyRows(f *joinedTensor) (int, error) {
 	v := u.model.Vocabulary
 	if len(f.Shape) == 0 {
 		return 0, fmt.Errorf("%s has no rows", f.location())

@@ -38,7 +38,7 @@ func (m *model) fromFolders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	written, files := read(t, formattest.WritePadded(t, out, c, files))
+	written, files := read(t, formattest.WritePaddedOutput(t, out, c, files))
 	for i := range written.Tensors {
 		x := &written.Tensors[i]
 		if m.Hidden%2 == 0 {
@@ -62,17 +62,17 @@ func (m *model) fromDist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	written, files := readDist(t, inner(t, formattest.Write(t, out, c, files)))
+	written, files := readDist(t, inner(t, formattest.WriteOutput(t, out, c, files)))
 	m.same(t, written, files)
 }
 
 func (m *model) same(t *testing.T, c *format.Checkpoint, files *format.Files) {
 	t.Helper()
-	facts := megatron.Tell(c)
+	facts := megatron.ModelOf(c)
 	if facts.Type = "qwen3_moe"; m.Mixtral {
 		facts.Type = "mixtral"
 	}
-	if _, _, err := megatron.Logical(c, facts); err != nil {
+	if _, _, err := megatron.ToHuggingFace(c, facts); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range c.Check(files) {
@@ -209,7 +209,7 @@ func huggingFaceState(t *testing.T, want formattest.What) formattest.What {
 
 // told is what the arguments of a sample tell, and its vocabulary.
 func told(c *format.Checkpoint) megatron.Model {
-	m := megatron.Tell(c)
+	m := megatron.ModelOf(c)
 	m.Vocabulary = megatron.Fact{N: sampleVocabulary, By: "the test"}
 	return m
 }
@@ -227,12 +227,13 @@ func TestLogicalOptimizer(t *testing.T) {
 				files *format.Files
 			}{{c, files}, {dist, distFiles}} {
 				groups := strings.Count(fmt.Sprint(x.c.Values), "param_names")
-				whole, _, err := megatron.Logical(x.c, told(x.c))
+				whole, _, err := megatron.ToHuggingFace(x.c, told(x.c))
 				if err != nil {
 					t.Fatal(err)
 				}
 				formattest.Compare(t, x.files, x.c, huggingFaceState(t, want))
-				if faults, err := formattest.Prove(x.files, x.c); err != nil || len(faults) > 0 {
+				if faults, err := formattest.CheckProofs(x.files, x.c); err != nil ||
+					len(faults) > 0 {
 					t.Errorf("%v, %v", faults, err)
 				}
 				if whole["model.norm.weight"] != "model.decoder.final_layernorm.weight" ||
@@ -273,7 +274,7 @@ func TestLogicalOptimizer(t *testing.T) {
 		return strings.HasPrefix(name, "optimizer.step.")
 	})
 	c, files := readDist(t, dir)
-	if _, _, err := megatron.Logical(c, told(c)); err != nil {
+	if _, _, err := megatron.ToHuggingFace(c, told(c)); err != nil {
 		t.Fatal(err)
 	}
 	formattest.Compare(t, files, c, huggingFaceState(t, want))
@@ -296,8 +297,8 @@ func TestLogicalSteps(t *testing.T) {
 		format.Tensor{Name: "rng_state/shard_0_1", DType: tensor.U8, Shape: tensor.Shape{8}},
 		format.Tensor{Name: "model.decoder.layers.0.mlp.linear_fc2._extra_state", DType: tensor.U8,
 			Shape: tensor.Shape{8}})
-	if _, behind, err := megatron.Logical(c, told(c)); err != nil || behind != 3 {
-		t.Fatalf("%d tensors stay behind, %v", behind, err)
+	if _, dropped, err := megatron.ToHuggingFace(c, told(c)); err != nil || dropped != 3 {
+		t.Fatalf("%d tensors are dropped, %v", dropped, err)
 	}
 	for path, want := range map[string]any{
 		"optimizer.step.model.layers.0.mlp.gate_proj.weight": int64(7),
@@ -321,7 +322,8 @@ func TestLogicalEmpty(t *testing.T) {
 		{Name: "model.decoder.layers.0.mlp.linear_fc2.weight", DType: tensor.F32,
 			Shape: tensor.Shape{0, 2}},
 	}}
-	if _, _, err := megatron.Logical(c, megatron.Model{}); err != nil || len(c.Tensors) != 3 ||
+	if _, _, err := megatron.ToHuggingFace(c, megatron.Model{}); err != nil ||
+		len(c.Tensors) != 3 ||
 		!c.Tensors[1].Shape.Equal(tensor.Shape{2, 0}) {
 		t.Errorf("%v, %v", c.Tensors, err)
 	}
@@ -446,7 +448,7 @@ func TestLogicalRefuses(t *testing.T) {
 		c, _ := read(t, dir)
 		m := told(c)
 		x.change(c, &m)
-		if _, _, err := megatron.Logical(c, m); err == nil ||
+		if _, _, err := megatron.ToHuggingFace(c, m); err == nil ||
 			!strings.Contains(err.Error(), x.err) {
 			t.Errorf("%s: %v; want %q", x.name, err, x.err)
 		}
@@ -475,15 +477,15 @@ func says(c *format.Checkpoint, path string, is any) {
 // noticed as before.
 func TestLogicalDamage(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/frozen.zip")
-	formattest.Damage(t, dir, func(files *format.Files) (*format.Checkpoint, error) {
+	formattest.CheckDamage(t, dir, func(files *format.Files) (*format.Checkpoint, error) {
 		c, err := joined(files)
 		if err != nil {
 			return nil, err
 		}
-		if _, _, err := megatron.Logical(c, told(c)); err != nil {
+		if _, _, err := megatron.ToHuggingFace(c, told(c)); err != nil {
 			return nil, err
 		}
-		_, err = megatron.Fold(c)
+		_, err = megatron.FoldOptimizer(c)
 		return c, err
 	}, func(name string) bool { return name != megatron.LatestName })
 }

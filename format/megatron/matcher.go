@@ -38,8 +38,9 @@ type candidate struct {
 	byOrder bool // whether the order has told its parameter
 }
 
-// pair returns the slots of a rank with their parameters.
-func pair(files *format.Files, p *part, groups []*group, size degrees) (list []*slot, err error) {
+// matchSlots sets the parameters of a rank's slots, and returns the slots. It reads elements.
+func matchSlots(files *format.Files, p *part, groups []*group, size degrees) (list []*slot,
+	err error) {
 	m := matcher{files, size, map[*param]bool{}}
 	var all []*candidate
 	byGroup := map[*group][]*candidate{}
@@ -50,7 +51,7 @@ func pair(files *format.Files, p *part, groups []*group, size degrees) (list []*
 		}
 		all = append(all, byGroup[g]...)
 	}
-	if err := m.byValue(all, p.params); err != nil {
+	if err := m.matchValues(all, p.params); err != nil {
 		return nil, err
 	}
 	if err := checkOrder(all, p.params); err != nil {
@@ -61,7 +62,7 @@ func pair(files *format.Files, p *part, groups []*group, size degrees) (list []*
 			for i, c := range byGroup[g] {
 				g.slots[i].main, g.slots[i].param = c.main, c.param
 			}
-		} else if err := m.byOrder(g, byGroup[g], p.params); err != nil {
+		} else if err := m.matchGroup(g, byGroup[g], p.params); err != nil {
 			return nil, err
 		}
 		list = append(list, g.slots...)
@@ -69,8 +70,9 @@ func pair(files *format.Files, p *part, groups []*group, size degrees) (list []*
 	return list, nil
 }
 
-// byOrder finds the parameters of a group that has f32 parameters.
-func (m *matcher) byOrder(g *group, copies []*candidate, params []*param) error {
+// matchGroup sets the parameters of the slots of a group that has f32 parameters, by the order of
+// the model. copies are those of the group's other parameters.
+func (m *matcher) matchGroup(g *group, copies []*candidate, params []*param) error {
 	if !g.decided {
 		return unnamedErrorf(
 			"an optimizer without copies in f32 goes by order alone, and its groups " +
@@ -110,15 +112,14 @@ func (m *matcher) byOrder(g *group, copies []*candidate, params []*param) error 
 		}
 		if s.main == nil && len(s.kinds) > 0 && !slices.ContainsFunc(s.kinds, fits) {
 			return unnamedErrorf("the optimizer has no state of shape %v where that of %q is due",
-				p.Shape,
-				p.Name)
+				p.Shape, p.Name)
 		}
 	}
 	return nil
 }
 
-// byValue finds the parameters of copies, shape by shape.
-func (m *matcher) byValue(copies []*candidate, params []*param) error {
+// matchValues sets the parameters of copies by comparing elements, shape by shape.
+func (m *matcher) matchValues(copies []*candidate, params []*param) error {
 	type class struct {
 		copies []*candidate
 		params []*param
@@ -146,7 +147,7 @@ func (m *matcher) byValue(copies []*candidate, params []*param) error {
 					c.params[0].DType)
 			}
 		}
-		if err := m.split(c.copies, c.params, 0); err != nil {
+		if err := m.splitEqual(c.copies, c.params, 0); err != nil {
 			return err
 		}
 		if err := matchLeftover(c.copies, c.params); err != nil {
@@ -156,8 +157,9 @@ func (m *matcher) byValue(copies []*candidate, params []*param) error {
 	return nil
 }
 
-// split separates copies and parameters whose first elements are equal by comparing more elements.
-func (m *matcher) split(copies []*candidate, params []*param, from int) error {
+// splitEqual tells copies and parameters apart whose first elements, up to from, are equal: it
+// reads and compares more elements, and sets the parameters of the copies.
+func (m *matcher) splitEqual(copies []*candidate, params []*param, from int) error {
 	if len(copies) == 0 || len(params) == 0 {
 		return nil
 	}
@@ -204,14 +206,14 @@ func (m *matcher) split(copies []*candidate, params []*param, from int) error {
 		for _, i := range k[1] {
 			someParams = append(someParams, params[i])
 		}
-		if err := m.split(someCopies, someParams, to); err != nil {
+		if err := m.splitEqual(someCopies, someParams, to); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// matchByOrder matches equal copies and parameters in their order, within each group.
+// matchByOrder sets the parameters of equal copies in the parameters' order, within each group.
 func (m *matcher) matchByOrder(copies []*candidate, params []*param) error {
 	for len(copies) > 0 {
 		g := copies[0].group
@@ -245,8 +247,8 @@ func (m *matcher) matchByOrder(copies []*candidate, params []*param) error {
 	return nil
 }
 
-// matchLeftover matches copies that equal no parameter in their order, when as many parameters are
-// left: one is damaged, and the proof will say where.
+// matchLeftover sets the parameters of copies that equal none, in their order, when as many
+// parameters are left: one is damaged, and the proof will say where.
 func matchLeftover(copies []*candidate, params []*param) error {
 	taken := map[*param]bool{}
 	copies = slices.DeleteFunc(slices.Clone(copies), func(c *candidate) bool {
@@ -287,7 +289,7 @@ func checkOrder(copies []*candidate, params []*param) error {
 			return unnamedErrorf(
 				"%s, byte %d: the values of a copy of a parameter in f32, of shape "+
 					"%v, do not tell which it is, and the order of the optimizer is not the "+
-					"model's: %q is behind a later one",
+					"model's: %q comes after a later one",
 				piece.File, piece.Offset, copies[i].main.Shape, c.param.Name)
 		}
 		last[c.group] = place[c.param]

@@ -5,8 +5,8 @@
 //
 // Layers are numbered over all pipeline stages, and experts over all expert parallel ranks, as the
 // files themselves number from 0 in each. What the files do not say is how the parts of the tensor
-// parallel ranks fit together: Read gives each as a tensor of its own with its place, and Join puts
-// together what it knows by its name.
+// parallel ranks fit together: Read gives each as a tensor of its own with its place, and JoinRanks
+// puts together what it knows by its name.
 package megatron
 
 import (
@@ -85,15 +85,15 @@ func Read(files *format.Files) (*format.Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	parts, size, err := open(files, dir)
+	parts, size, err := openRanks(files, dir)
 	if err != nil {
 		return nil, fmt.Errorf("Megatron: %w", err)
 	}
 	c := &format.Checkpoint{Format: "Megatron"}
-	if err := models(c, parts, size); err != nil {
+	if err := addModels(c, parts, size); err != nil {
 		return nil, fmt.Errorf("Megatron: %w", err)
 	}
-	apart, err := optimizers(c, files, parts, size)
+	apart, err := addOptimizers(c, files, parts, size)
 	if err != nil {
 		return nil, fmt.Errorf("Megatron: %w", err)
 	}
@@ -125,9 +125,9 @@ func Latest(files *format.Files) (string, error) {
 	return fmt.Sprintf("iter_%07d", n), nil
 }
 
-// open opens the files of all ranks, first the file with the lowest numbers, which has the
-// arguments.
-func open(files *format.Files, dir string) ([]*part, degrees, error) {
+// openRanks opens the files of all ranks in a folder, first the file with the lowest numbers, which
+// has the arguments, and returns the sizes of the axes.
+func openRanks(files *format.Files, dir string) ([]*part, degrees, error) {
 	var none degrees
 	entries, err := fs.ReadDir(files.FS(), dir)
 	if err != nil {
@@ -150,18 +150,18 @@ func open(files *format.Files, dir string) ([]*part, degrees, error) {
 			return nil, none, fmt.Errorf("%s: %w", f.Name, err)
 		}
 		if len(parts) == 0 {
-			if size, err = p.degrees(); err != nil {
+			if size, err = p.readDegrees(); err != nil {
 				return nil, none, fmt.Errorf("%s: %w", f.Name, err)
 			}
 		}
-		if err := p.rank(m[1:], size); err != nil {
+		if err := p.setRank(m[1:], size); err != nil {
 			return nil, none, fmt.Errorf("%s: %w", f.Name, err)
 		}
 		rank := degrees{p.tp, p.pp, p.ep}
 		if other := there[rank]; other != "" {
 			return nil, none, fmt.Errorf(
 				"%s and %s are both of rank %s; keep the one that is of this checkpoint",
-				path.Join(dir, other), e.Name(), rank.text(size))
+				path.Join(dir, other), e.Name(), rank.rankText(size))
 		}
 		there[rank] = e.Name()
 		parts = append(parts, p)
@@ -190,7 +190,7 @@ func checkComplete(dir string, first *part, there map[degrees]string, size degre
 		rank := degrees{i / size.ep % size.tp, i / size.ep / size.tp, i % size.ep}
 		if there[rank] == "" {
 			s := rankFiles{tp: rank.tp, pp: rank.pp, ep: rank.ep}
-			names = append(names, fmt.Sprintf("%s (%s)", s.folder(size), rank.text(size)))
+			names = append(names, fmt.Sprintf("%s (%s)", s.folderName(size), rank.rankText(size)))
 		}
 	}
 	if missing > most {
@@ -213,8 +213,8 @@ func checkComplete(dir string, first *part, there map[degrees]string, size degre
 		todo)
 }
 
-// text formats a rank on axes of these sizes.
-func (d degrees) text(size degrees) string {
+// rankText formats a rank on axes of these sizes.
+func (d degrees) rankText(size degrees) string {
 	text := fmt.Sprintf("tp=%d, pp=%d", d.tp, d.pp)
 	if size.ep > 1 {
 		text += fmt.Sprintf(", ep=%d", d.ep)
@@ -222,7 +222,7 @@ func (d degrees) text(size degrees) string {
 	return text
 }
 
-// findModels finds the models in a file.
+// findModels finds the models in the rank's file, and sets root and chunks.
 func (p *part) findModels() error {
 	root, ok := p.file.Root.(*pickle.Dict)
 	if !ok {
@@ -245,8 +245,8 @@ func (p *part) findModels() error {
 	return nil
 }
 
-// degrees reads the sizes of the axes from the arguments of the run.
-func (p *part) degrees() (d degrees, err error) {
+// readDegrees reads the sizes of the axes from the arguments of the run.
+func (p *part) readDegrees() (d degrees, err error) {
 	args, ok := p.root.Get("args")
 	if !ok {
 		return d, errors.New("it has no args, which say how the model was cut")
@@ -267,9 +267,9 @@ func (p *part) degrees() (d degrees, err error) {
 	return d, nil
 }
 
-// rank reads the rank from the parts of a folder's name: tp, then pp when there is a pipeline, then
-// ep when experts are cut.
-func (p *part) rank(name []string, d degrees) error {
+// setRank sets the rank from the numbers in a folder's name: tp, then pp when there is a pipeline,
+// then ep when experts are cut. d are the sizes of the axes.
+func (p *part) setRank(name []string, d degrees) error {
 	var numbers []int
 	for _, s := range name {
 		if s != "" {
@@ -301,9 +301,9 @@ func (p *part) rank(name []string, d degrees) error {
 	return nil
 }
 
-// addRankState adds what is not part of the model: random states of each rank; optimizer state that
-// goes by position, for the reason apart, and so belongs to that rank; and the values of the first
-// rank.
+// addRankState adds to a checkpoint what is not part of the model: random states of each rank;
+// optimizer state that goes by position, for the reason apart, and so belongs to that rank; and the
+// values of the first rank.
 func (p *part) addRankState(c *format.Checkpoint, size degrees, apart string) error {
 	part := format.Checkpoint{}
 	for _, item := range p.root.Items {
@@ -327,7 +327,7 @@ func (p *part) addRankState(c *format.Checkpoint, size degrees, apart string) er
 		}
 	}
 	for _, t := range part.Tensors {
-		t.Coords = p.place(size, true, true)
+		t.Coords = p.coords(size, true, true)
 		if strings.HasPrefix(t.Name, optimizerKey+".") {
 			t.WhyPart = apart
 		}
@@ -339,8 +339,8 @@ func (p *part) addRankState(c *format.Checkpoint, size degrees, apart string) er
 	return nil
 }
 
-// place returns the coordinates of a part, on the axes that cut it.
-func (p *part) place(d degrees, pp, ep bool) (at format.Coords) {
+// coords returns the coordinates of a part on the axes that cut it: tp, and as asked pp and ep.
+func (p *part) coords(d degrees, pp, ep bool) (at format.Coords) {
 	if ep && d.ep > 1 {
 		at = append(at, format.Coord{Axis: "ep", Index: p.ep, Of: d.ep})
 	}

@@ -55,7 +55,7 @@ func TestIteration(t *testing.T) {
 
 func TestDamage(t *testing.T) {
 	dir, _ := formattest.Load(t, "testdata/virtual.zip")
-	formattest.Damage(t, dir, megatron.Read, func(name string) bool {
+	formattest.CheckDamage(t, dir, megatron.Read, func(name string) bool {
 		return name != megatron.LatestName
 	})
 }
@@ -121,10 +121,11 @@ func TestRefusesOtherRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := fstest.MapFS{}
-	for name, f := range formattest.WritePadded(t, out, c, files) {
+	for name, f := range formattest.WritePaddedOutput(t, out, c, files) {
 		if dir[name] = f; strings.HasSuffix(name, ".pt") {
 			dir[name] = &fstest.MapFile{
-				Data: formattest.Rezip(t, f.Data, "tensor_parallel_siz_", "tensor_parallel_size")}
+				Data: formattest.ReplaceInZip(t, f.Data, "tensor_parallel_siz_",
+					"tensor_parallel_size")}
 		}
 		if strings.Contains(name, "00_001") || strings.Contains(name, "01_000") {
 			delete(dir, name)
@@ -153,6 +154,6 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		changed := maps.Clone(dir)
 		changed[one] = &fstest.MapFile{Data: b}
-		formattest.Sound(changed, megatron.Read)
+		formattest.IsSound(changed, megatron.Read)
 	})
 }

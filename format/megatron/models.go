@@ -24,8 +24,8 @@ type chunk struct {
 	tensors []format.Tensor
 }
 
-// models adds the tensors of the models of all ranks.
-func models(c *format.Checkpoint, parts []*part, size degrees) error {
+// addModels adds the model's tensors of all ranks to a checkpoint, and sets params of the parts.
+func addModels(c *format.Checkpoint, parts []*part, size degrees) error {
 	var chunks []*chunk
 	for _, p := range parts {
 		for i, m := range p.chunks {
@@ -50,7 +50,7 @@ func models(c *format.Checkpoint, parts []*part, size degrees) error {
 	tied := err == nil && !untied && size.pp > 1
 	stages := map[string]map[int]bool{} // of each name: the pipeline stages that have it
 	for _, k := range chunks {
-		for _, p := range k.pieces(first) {
+		for _, p := range k.modelParams(first) {
 			// the embedding, which the last stage has once more
 			if tied && p.Name == "model."+outputLayer {
 				p.Name = "model." + wordEmbeddings
@@ -66,7 +66,7 @@ func models(c *format.Checkpoint, parts []*part, size degrees) error {
 		for _, p := range part.params {
 			// Stages share only what is replicated, such as tied embeddings: then the stage is part
 			// of the place.
-			p.Coords = part.place(size, len(stages[p.Name]) > 1, p.experts)
+			p.Coords = part.coords(size, len(stages[p.Name]) > 1, p.experts)
 			if !p.copied {
 				c.Tensors = append(c.Tensors, p.Tensor)
 			}
@@ -84,9 +84,10 @@ type param struct {
 	copied  bool // whether another expert parallel rank has the same tensor
 }
 
-// pieces gives the tensors of a chunk their names in the whole model.
-func (k *chunk) pieces(first map[stack]int) (list []*param) {
-	count := k.experts()
+// modelParams returns the tensors of a chunk under their names in the whole model. first is the
+// number of the first layer of each stack.
+func (k *chunk) modelParams(first map[stack]int) (list []*param) {
+	count := k.expertCounts()
 	for _, t := range k.tensors {
 		expert := cutExperts.MatchString(t.Name)
 		experts := expert
@@ -119,8 +120,8 @@ type stack struct {
 	pp, index int
 }
 
-// firstLayers counts layers over the stages in the order of the model: all stages of the first
-// chunks, then of the second.
+// firstLayers returns the number of the first layer of each stack in the whole model. It counts
+// over the stages in the order of the model: all stages of the first chunks, then of the second.
 func firstLayers(chunks []*chunk, size degrees) (map[stack]int, error) {
 	count := map[stack]int{}
 	most := 0
@@ -165,7 +166,7 @@ func firstLayers(chunks []*chunk, size degrees) (map[stack]int, error) {
 }
 
 // expertOf returns the number of the expert that has a tensor, -1 for an absurd number, and the
-// prefix of the experts.
+// prefix of the names of experts there.
 func expertOf(name string) (prefix string, n int, is bool) {
 	for _, numbers := range []*regexp.Regexp{numbered, groupedExperts} {
 		if m := numbers.FindStringSubmatch(name); m != nil {
@@ -178,8 +179,8 @@ func expertOf(name string) (prefix string, n int, is bool) {
 	return "", 0, false
 }
 
-// experts counts the experts of each layer of a chunk.
-func (k *chunk) experts() map[string]int {
+// expertCounts returns how many experts each layer of a chunk has, by the prefix of their names.
+func (k *chunk) expertCounts() map[string]int {
 	count := map[string]int{}
 	for _, t := range k.tensors {
 		if prefix, n, is := expertOf(t.Name); is {

@@ -36,8 +36,8 @@ type groupPlan struct {
 	values []format.Value
 }
 
-// planOptimizers finds the optimizers among values, in their order. When no tensor is of a
-// parameter's state there are none.
+// planOptimizers finds the optimizers among the values, and sets them in the writer, with the order
+// of parameters and the numbers of steps. When no tensor is of a parameter's state there are none.
 func (w *writer) planOptimizers() (err error) {
 	w.order, w.steps = map[string]int{}, map[string][]format.Value{}
 	if !slices.ContainsFunc(w.ranks, func(s *rankFiles) bool { return len(s.states) > 0 }) {
@@ -61,7 +61,7 @@ func (w *writer) planOptimizers() (err error) {
 	return nil
 }
 
-// readPlans finds optimizers among values, in their order.
+// readPlans returns the optimizers that values describe, in their order.
 func readPlans(values []format.Value) (plans, error) {
 	var list plans
 	for _, v := range values {
@@ -73,7 +73,7 @@ func readPlans(values []format.Value) (plans, error) {
 		if err != nil || n > 1<<20 {
 			return nil, fmt.Errorf("value %q: a group of such a number", v.Path)
 		}
-		if err := list.of(m[1], m[2]).add(n, m[4], v); err != nil {
+		if err := list.planOf(m[1], m[2]).addValue(n, m[4], v); err != nil {
 			return nil, fmt.Errorf("value %q: %w", v.Path, err)
 		}
 	}
@@ -83,7 +83,7 @@ func readPlans(values []format.Value) (plans, error) {
 				return nil, fmt.Errorf("of the groups of %s (param_groups), %d of %d is missing",
 					strings.TrimSuffix(o.prefix, "."), i, len(o.groups))
 			}
-			o.groups[i].names = modelOrder(o.groups[i].names)
+			o.groups[i].names = inModelOrder(o.groups[i].names)
 		}
 	}
 	slices.SortStableFunc(list, func(a, b *optimizerPlan) int {
@@ -94,8 +94,8 @@ func readPlans(values []format.Value) (plans, error) {
 
 type plans []*optimizerPlan
 
-// of returns the plan of an optimizer, which it makes if necessary.
-func (p *plans) of(prefix, inner string) *optimizerPlan {
+// planOf returns the plan of an optimizer, which it adds if necessary.
+func (p *plans) planOf(prefix, inner string) *optimizerPlan {
 	i := slices.IndexFunc(*p, func(o *optimizerPlan) bool {
 		return o.prefix == prefix && o.inner == inner
 	})
@@ -106,14 +106,14 @@ func (p *plans) of(prefix, inner string) *optimizerPlan {
 	return (*p)[i]
 }
 
-// number returns the number of one of several optimizers.
+// number returns which of several optimizers it is, 0 for the only one.
 func (o *optimizerPlan) number() int {
 	n, _ := strconv.Atoi(strings.Trim(strings.TrimPrefix(o.prefix, optimizerKey), "."))
 	return n
 }
 
-// add adds a value of a group under a key.
-func (o *optimizerPlan) add(group int, key string, v format.Value) error {
+// addValue adds to a group what the value v has of it under a key.
+func (o *optimizerPlan) addValue(group int, key string, v format.Value) error {
 	g := o.groups[group]
 	if g == nil {
 		g = &groupPlan{}
@@ -134,13 +134,13 @@ func (o *optimizerPlan) add(group int, key string, v format.Value) error {
 	return nil
 }
 
-// optimizer returns a rank's state of all optimizers; nil without any.
-func (w *writer) optimizer(s *rankFiles) (any, error) {
+// optimizersOf returns a rank's state of all optimizers, as its file has it; nil without any.
+func (w *writer) optimizersOf(s *rankFiles) (any, error) {
 	var all []any
 	for _, o := range w.optimizers {
 		one := w.optimizerState
 		if w.flat {
-			one = w.distributed
+			one = w.distributedState
 		}
 		d, err := one(s, o)
 		if err != nil {
@@ -168,8 +168,8 @@ func (w *writer) optimizerState(s *rankFiles, o *optimizerPlan) (*pickle.Dict, e
 	number := int64(0)
 	for i := range len(o.groups) {
 		numbers, main, group := &pickle.List{}, &pickle.List{}, &pickle.Dict{}
-		for _, name := range w.ordered(s, o.groups[i].names) {
-			kinds, copied, err := w.state(s, name)
+		for _, name := range w.paramsOnRank(s, o.groups[i].names) {
+			kinds, copied, err := w.paramState(s, name)
 			if err != nil {
 				return nil, err
 			}
@@ -197,15 +197,16 @@ func (w *writer) optimizerState(s *rankFiles, o *optimizerPlan) (*pickle.Dict, e
 		d.Add(o.inner, inner)
 		d.Add(mainKeys[0], mains)
 	}
-	return d, w.common(s, o, d)
+	return d, w.addCommonState(s, o, d)
 }
 
-// ordered returns those of some parameters that a rank has, in its order: the embedding comes last
-// where it is the output layer.
-func (w *writer) ordered(s *rankFiles, names []string) (list []string) {
+// paramsOnRank returns those of some parameters that a rank has, in its order: the embedding comes
+// last where it is the output layer.
+func (w *writer) paramsOnRank(s *rankFiles, names []string) (list []string) {
 	var last []string
 	for _, name := range names {
-		if _, here := w.name(s, name); s.has[name] && name != outputLayer && here == outputLayer {
+		if _, here := w.nameOnRank(s, name); s.has[name] && name != outputLayer &&
+			here == outputLayer {
 			last = append(last, name)
 		} else if s.has[name] {
 			list = append(list, name)
@@ -214,11 +215,12 @@ func (w *writer) ordered(s *rankFiles, names []string) (list []string) {
 	return append(list, last...)
 }
 
-// state returns what an optimizer keeps for a parameter, and its copy in f32, if there is one.
-func (w *writer) state(s *rankFiles, param string) (kinds *pickle.Dict, main any, err error) {
+// paramState puts what an optimizer keeps for a parameter into the rank's file, and returns what
+// stands for it in the pickle: the kinds of state, and the copy in f32, if there is one.
+func (w *writer) paramState(s *rankFiles, param string) (kinds *pickle.Dict, main any, err error) {
 	kinds = &pickle.Dict{}
 	for _, l := range s.states[param] {
-		p, err := s.store(l)
+		p, err := s.addStored(l)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -238,8 +240,8 @@ func (w *writer) state(s *rankFiles, param string) (kinds *pickle.Dict, main any
 	return kinds, main, nil
 }
 
-// common adds what belongs to an optimizer and to no parameter, such as the scale of gradients.
-func (w *writer) common(s *rankFiles, o *optimizerPlan, d *pickle.Dict) error {
+// addCommonState adds to d what belongs to an optimizer and to no parameter.
+func (w *writer) addCommonState(s *rankFiles, o *optimizerPlan, d *pickle.Dict) error {
 	var rest []format.Value
 	for _, v := range w.values {
 		path, ok := strings.CutPrefix(v.Path, o.prefix)
@@ -253,7 +255,7 @@ func (w *writer) common(s *rankFiles, o *optimizerPlan, d *pickle.Dict) error {
 		if !ok {
 			continue
 		}
-		p, err := s.store(l)
+		p, err := s.addStored(l)
 		if err == nil {
 			err = d.Put(path, p)
 		}

@@ -32,6 +32,7 @@ type unnamedError struct{ why string }
 
 func (e *unnamedError) Error() string { return e.why }
 
+// unnamedErrorf formats an unnamedError.
 func unnamedErrorf(text string, args ...any) error {
 	return &unnamedError{fmt.Sprintf(text, args...)}
 }
@@ -63,9 +64,9 @@ type group struct {
 	elsewhere bool // whether its parameters and their state are in another file
 }
 
-// optimizers names the tensors of the optimizers of all ranks after their parameters. If it cannot,
-// for one rank or several, it says why, and adds nothing.
-func optimizers(c *format.Checkpoint, files *format.Files, parts []*part,
+// addOptimizers adds the tensors of the optimizers of all ranks to a checkpoint, named after their
+// parameters. If it cannot name them, for one rank or several, it returns why, and adds nothing.
+func addOptimizers(c *format.Checkpoint, files *format.Files, parts []*part,
 	size degrees) (apart string, err error) {
 	n := &stateNamer{shared: map[string]int{}, values: map[string]any{},
 		members: map[string][]string{},
@@ -96,8 +97,8 @@ func optimizers(c *format.Checkpoint, files *format.Files, parts []*part,
 	return "", nil
 }
 
-// openDistributed opens the distributed optimizer's file beside that of the model: all ranks have
-// one, or none.
+// openDistributed opens the distributed optimizer's file beside that of the model, and sets it in
+// the part: all ranks have one, or none.
 func (p *part) openDistributed(files *format.Files, first *part) error {
 	name := path.Join(path.Dir(p.file.Name), distributedName)
 	f, err := torchzip.Open(files, name, globals)
@@ -119,7 +120,7 @@ func (p *part) openDistributed(files *format.Files, first *part) error {
 	return nil
 }
 
-// addPart names the optimizer state of a rank.
+// addPart adds the optimizer state of a rank under its names.
 func (n *stateNamer) addPart(files *format.Files, p *part, size degrees) error {
 	root, ok := p.root.Get(optimizerKey)
 	if !ok && p.distributed == nil {
@@ -134,13 +135,12 @@ func (n *stateNamer) addPart(files *format.Files, p *part, size degrees) error {
 		n.Values = append(n.Values,
 			format.Value{Path: distributedKey, Data: format.Unread{Why: fmt.Errorf(
 				"%s keeps the optimizer's state in %s beside it, and that is not there",
-				p.file.Name,
-				distributedName)}})
+				p.file.Name, distributedName)}})
 	}
-	slots, err := pair(files, p, groups, size)
+	slots, err := matchSlots(files, p, groups, size)
 	if err == nil && p.distributed != nil {
 		var more []*slot
-		more, err = unpack(files, p)
+		more, err = unpackBuffers(files, p)
 		slots = append(slots, more...)
 	}
 	if err != nil {

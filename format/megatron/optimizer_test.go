@@ -23,7 +23,7 @@ func joined(files *format.Files) (*format.Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c, megatron.Join(c)
+	return c, megatron.JoinRanks(c)
 }
 
 // A stateNamer collects the tensors of all ranks' optimizers under their names.
@@ -68,7 +68,7 @@ func TestOptimizer(t *testing.T) {
 					t.Errorf("%s has %d proofs, want %d", x.Name, len(x.Proofs), due)
 				}
 			}
-			if faults, err := formattest.Prove(files, c); err != nil || len(faults) > 0 {
+			if faults, err := formattest.CheckProofs(files, c); err != nil || len(faults) > 0 {
 				t.Errorf("%v, %v", faults, err)
 			}
 			if v, ok := c.Value("iteration"); !ok || v != int64(12) {
@@ -161,13 +161,13 @@ func TestTell(t *testing.T) {
 		HeadSize:   megatron.Fact{N: 64, By: "args.kv_channels"},
 		Vocabulary: megatron.Fact{N: 50257, By: "args.vocab_size"}}
 	want.KVHeads = want.Heads
-	if got := megatron.Tell(c); got != want {
+	if got := megatron.ModelOf(c); got != want {
 		t.Errorf("%+v", got)
 	}
 	says(c, "args.tokenizer_type", "NullTokenizer") // it does not count a token that it adds
 	says(c, "args.kv_channels", int64(1)<<40)
 	want.Vocabulary, want.HeadSize = megatron.Fact{}, megatron.Fact{}
-	if got := megatron.Tell(c); got != want {
+	if got := megatron.ModelOf(c); got != want {
 		t.Errorf("%+v", got)
 	}
 }
@@ -210,7 +210,7 @@ func TestWrongValue(t *testing.T) {
 		if whole, err = joined(files); err != nil {
 			t.Fatal(err)
 		}
-		faults, err := formattest.Prove(files, whole)
+		faults, err := formattest.CheckProofs(files, whole)
 		if err != nil || len(faults) != 1 {
 			t.Errorf("%s, element %d: %v, %v", c.name, c.n, faults, err)
 			continue
@@ -314,10 +314,10 @@ func TestDistributedMissing(t *testing.T) {
 func TestDamageOptimizer(t *testing.T) {
 	for _, name := range []string{"frozen", "single"} {
 		dir, _ := formattest.Load(t, "testdata/"+name+".zip")
-		if !formattest.Sound(dir, joined) {
+		if !formattest.IsSound(dir, joined) {
 			t.Fatalf("%s is not sound", name)
 		}
-		formattest.Damage(t, dir, joined, func(name string) bool {
+		formattest.CheckDamage(t, dir, joined, func(name string) bool {
 			return name != megatron.LatestName
 		})
 	}
@@ -336,7 +336,7 @@ func FuzzOptimizer(f *testing.F) {
 		if len(b) == 0 {
 			delete(changed, two)
 		}
-		formattest.Sound(changed, joined)
+		formattest.IsSound(changed, joined)
 	})
 }
 

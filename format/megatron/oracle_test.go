@@ -188,7 +188,7 @@ func (m *model) test(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := formattest.WritePadded(t, out, c, files)
+	dir := formattest.WritePaddedOutput(t, out, c, files)
 	for tp := range m.TP {
 		for pp := range m.PP {
 			for ep := range m.EP {

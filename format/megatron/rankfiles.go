@@ -48,6 +48,7 @@ type local struct {
 	name        string // name of a model's tensor in the file
 }
 
+// newRankFiles returns a rank of a mesh, with nothing in its file yet.
 func newRankFiles(mesh layout.Mesh, rank int) *rankFiles {
 	s := &rankFiles{has: map[string]bool{}, states: map[string][]*local{}}
 	for _, a := range slices.Backward(mesh) {
@@ -64,7 +65,7 @@ func newRankFiles(mesh layout.Mesh, rank int) *rankFiles {
 	return s
 }
 
-// assignTensors gives each rank its tensors.
+// assignTensors adds to each rank what the layout puts there, and finds out if embeddings are tied.
 func (w *writer) assignTensors() error {
 	w.tied = true
 	for i := range w.layout.Slots {
@@ -91,7 +92,7 @@ func (w *writer) assignTensors() error {
 			}
 			for _, rank := range w.layout.Sets[s.Set] {
 				one := l
-				w.ranks[rank].add(&one)
+				w.ranks[rank].addTensor(&one)
 			}
 		}
 	}
@@ -104,7 +105,8 @@ func (w *writer) assignTensors() error {
 	return nil
 }
 
-func (s *rankFiles) add(l *local) {
+// addTensor adds a tensor to what lies on the rank.
+func (s *rankFiles) addTensor(l *local) {
 	switch {
 	case l.param == "":
 		s.others = append(s.others, l)
@@ -115,9 +117,9 @@ func (s *rankFiles) add(l *local) {
 	}
 }
 
-// number counts the layers of the stages and the experts of the ranks, and keeps of the models what
-// Megatron looks for, under its names.
-func (w *writer) number() error {
+// numberLayers counts the layers of the stages and the experts of the ranks, and keeps of the
+// ranks' models what Megatron looks for, under its names.
+func (w *writer) numberLayers() error {
 	stages := make([]map[int]bool, w.size.pp)
 	for i := range stages {
 		stages[i] = map[int]bool{}
@@ -145,22 +147,22 @@ func (w *writer) number() error {
 				s.ep, s.experts)
 		}
 	}
-	if err := w.interleave(stages); err != nil {
+	if err := w.findChunks(stages); err != nil {
 		return err
 	}
 	for _, s := range w.ranks {
 		s.model = slices.DeleteFunc(s.model, func(l *local) bool {
-			l.chunk, l.name = w.name(s, l.param)
+			l.chunk, l.name = w.nameOnRank(s, l.param)
 			s.has[l.param] = s.has[l.param] || l.name != ""
 			return l.name == ""
 		})
 	}
-	return w.embedded()
+	return w.checkEmbedding()
 }
 
-// embedded fails when the embedding is not where Megatron looks for it: on the first stage, and as
-// the output layer on the last.
-func (w *writer) embedded() error {
+// checkEmbedding fails when the embedding is not where Megatron looks for it: on the first stage,
+// and as the output layer on the last.
+func (w *writer) checkEmbedding() error {
 	there := slices.ContainsFunc(w.ranks, func(s *rankFiles) bool { return s.has[wordEmbeddings] })
 	for _, s := range w.ranks {
 		if due := s.pp == 0 || w.tied && s.pp == w.size.pp-1; there && due &&
@@ -172,13 +174,13 @@ func (w *writer) embedded() error {
 	return nil
 }
 
-// name returns the name of a parameter in the file of a rank, and its chunk; "" when Megatron does
-// not look for it there.
-func (w *writer) name(s *rankFiles, param string) (chunk int, name string) {
+// nameOnRank returns the name of a parameter in the file of a rank, and its chunk; "" when Megatron
+// does not look for it there.
+func (w *writer) nameOnRank(s *rankFiles, param string) (chunk int, name string) {
 	last := s.pp == w.size.pp-1
 	if m := layer.FindStringSubmatch(param); m != nil {
 		n, _ := strconv.Atoi(m[2])
-		chunk, n = w.stages[s.pp].find(n)
+		chunk, n = w.stages[s.pp].findLayer(n)
 		if n < 0 {
 			return 0, ""
 		}
@@ -204,8 +206,8 @@ func (w *writer) name(s *rankFiles, param string) (chunk int, name string) {
 	return 0, ""
 }
 
-// folder returns the folder of the rank.
-func (s *rankFiles) folder(d degrees) string {
+// folderName returns the name of the rank's folder, over axes of these sizes.
+func (s *rankFiles) folderName(d degrees) string {
 	name := fmt.Sprintf("mp_rank_%02d", s.tp)
 	if d.pp > 1 {
 		name += fmt.Sprintf("_%03d", s.pp)
@@ -216,8 +218,8 @@ func (s *rankFiles) folder(d degrees) string {
 	return name
 }
 
-// store puts a local tensor into the file of the rank.
-func (s *rankFiles) store(l *local) (any, error) {
+// addStored puts a tensor into the file of the rank, and returns what stands for it in the pickle.
+func (s *rankFiles) addStored(l *local) (any, error) {
 	s.stored = append(s.stored, l)
 	return torchzip.Placeholder(len(s.stored)-1, l.Tensor)
 }

@@ -15,29 +15,30 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// Regroup gives the optimizer of another framework the groups that Megatron has, which decides them
-// itself: vectors and biases have no weight decay, all else has. of are the values of the group of
-// each parameter, by its name in the checkpoint, which is one of Megatron Core or of Hugging Face;
-// those of a group of Megatron must be the same, but for the weight decay. ordered is whether the
-// format goes by the order of parameters, as mp_rank folders do; then groups must tell it, and else
-// they do where it is known. Fold comes before.
-func Regroup(c *format.Checkpoint, of map[string][]format.Value, ordered bool) (note string,
-	err error) {
+// RegroupOptimizer gives the optimizer of another framework, in a checkpoint, the groups that
+// Megatron has, which decides them itself: vectors and biases have no weight decay, all else has.
+// groupValues are the values of the group of each parameter, by its name in the checkpoint, which
+// is one of Megatron Core or of Hugging Face; those of a group of Megatron must be the same, but
+// for the weight decay. ordered is whether the format goes by the order of parameters, as mp_rank
+// folders do; then groups must tell it, and else they do where it is known. note tells people what
+// has changed. FoldOptimizer comes before.
+func RegroupOptimizer(c *format.Checkpoint, groupValues map[string][]format.Value,
+	ordered bool) (note string, err error) {
 	var names []string
 	for _, t := range c.Tensors {
 		names = append(names, t.Name)
 	}
 	parts, err := layout.NewParts(
-		layout.MegatronCore(nil, layout.ExpertNamingOf(names), layout.DenseLayers(names), 1))
+		layout.MegatronCoreStores(nil, layout.ExpertNamingOf(names), layout.DenseLayers(names), 1))
 	if err != nil {
 		return "", err
 	}
-	r := regrouping{folding: folding{parts: parts}, of: of, members: map[string][]string{},
-		vector: map[string]bool{}}
+	r := regrouping{folding: folding{parts: parts}, groupValues: groupValues,
+		members: map[string][]string{}, vector: map[string]bool{}}
 	for i := range c.Tensors {
-		r.noteState(&c.Tensors[i])
+		r.recordState(&c.Tensors[i])
 	}
-	if note, err = r.groups(c, ordered); err != nil {
+	if note, err = r.addGroups(c, ordered); err != nil {
 		return "", fmt.Errorf("Megatron: %w", err)
 	}
 	return note, c.Finish()
@@ -45,14 +46,14 @@ func Regroup(c *format.Checkpoint, of map[string][]format.Value, ordered bool) (
 
 type regrouping struct {
 	folding
-	of      map[string][]format.Value
-	members map[string][]string // names in the checkpoint of each parameter of Megatron
-	vector  map[string]bool
-	copies  bool // whether there are copies in f32
+	groupValues map[string][]format.Value // by the parameter's name in the checkpoint
+	members     map[string][]string       // names in the checkpoint of each parameter of Megatron
+	vector      map[string]bool
+	copies      bool // whether there are copies in f32
 }
 
-// noteState records which parameter a tensor belongs to, if it is state of one.
-func (r *regrouping) noteState(t *format.Tensor) {
+// recordState records which parameter a tensor belongs to, if it is state of one.
+func (r *regrouping) recordState(t *format.Tensor) {
 	kind, name, param := "", "", ""
 	if m := huggingFaceState.FindStringSubmatch(t.Name); m != nil {
 		kind, name = m[1], m[2]
@@ -71,8 +72,8 @@ func (r *regrouping) noteState(t *format.Tensor) {
 	}
 }
 
-// groups makes the values of both groups.
-func (r *regrouping) groups(c *format.Checkpoint, ordered bool) (note string, err error) {
+// addGroups adds the values of both groups to a checkpoint, and returns a note for people.
+func (r *regrouping) addGroups(c *format.Checkpoint, ordered bool) (note string, err error) {
 	var in [2][]string
 	unplaced := ""
 	for _, param := range slices.Sorted(maps.Keys(r.members)) {
@@ -81,7 +82,7 @@ func (r *regrouping) groups(c *format.Checkpoint, ordered bool) (note string, er
 			g = 1
 		}
 		in[g] = append(in[g], param)
-		if _, ok := order.Of(param); !ok && unplaced == "" {
+		if _, ok := order.Position(param); !ok && unplaced == "" {
 			unplaced = param
 		}
 	}
@@ -98,12 +99,12 @@ func (r *regrouping) groups(c *format.Checkpoint, ordered bool) (note string, er
 		if len(params) == 0 {
 			continue
 		}
-		values, otherwise, err := r.values(params, g == 1)
+		values, otherwise, err := r.mergedValues(params, g == 1)
 		if err != nil {
 			return "", err
 		}
 		if other = cmp.Or(other, otherwise); unplaced == "" {
-			values = append(values, format.Value{Path: namesKey, Data: inMegatronOrder(params)})
+			values = append(values, format.Value{Path: namesKey, Data: sortByRegistration(params)})
 		}
 		for _, v := range values {
 			v.Path = at + "param_groups." + strconv.Itoa(n) + "." + v.Path
@@ -120,15 +121,17 @@ func (r *regrouping) groups(c *format.Checkpoint, ordered bool) (note string, er
 	return note, nil
 }
 
-// values returns the values of a group, with what distinguishes groups for Megatron. otherwise is a
-// parameter that had another weight decay than it gets.
-func (r *regrouping) values(params []string, vectors bool) (all []format.Value, otherwise string,
+// mergedValues returns the values that the parameters of a group have in common, with what
+// distinguishes groups for Megatron. otherwise is a parameter that had another weight decay than it
+// gets.
+func (r *regrouping) mergedValues(params []string, vectors bool) (all []format.Value,
+	otherwise string,
 	err error) {
 	decay, found := 0.0, map[string]format.Value{}
 	first := ""
 	for _, param := range params {
 		for _, name := range r.members[param] {
-			of, known := r.of[name]
+			of, known := r.groupValues[name]
 			if !known {
 				return nil, "", fmt.Errorf(
 					"nothing says in which group of the optimizer the parameter %q is", name)
@@ -176,10 +179,11 @@ func (r *regrouping) values(params []string, vectors bool) (all []format.Value, 
 	return all, otherwise, nil
 }
 
-// inMegatronOrder returns names in the order of Megatron.
-func inMegatronOrder(params []string) (names []any) {
+// sortByRegistration sorts the names of parameters in the order in which Megatron registers them,
+// and returns them as the data of a value.
+func sortByRegistration(params []string) (names []any) {
 	slices.SortFunc(params, func(a, b string) int {
-		return cmp.Or(slices.Compare(order.Key(a), order.Key(b)), strings.Compare(a, b))
+		return cmp.Or(slices.Compare(order.SortKey(a), order.SortKey(b)), strings.Compare(a, b))
 	})
 	for _, p := range params {
 		names = append(names, p)

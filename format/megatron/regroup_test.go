@@ -64,7 +64,7 @@ func TestRegroup(t *testing.T) {
 		for name, v := range more {
 			of[name] = v
 		}
-		if _, err := megatron.Regroup(c, of, x.ordered); err != nil {
+		if _, err := megatron.RegroupOptimizer(c, of, x.ordered); err != nil {
 			t.Fatal(err)
 		}
 		for path, want := range map[string]any{"0.param_names": matrices, "1.param_names": vectors,
@@ -109,7 +109,7 @@ func TestRegroupNot(t *testing.T) {
 	} {
 		c, of := stateOf(map[string]int{a: 2, b: 2}, "exp_avg")
 		x.change(of)
-		note, err := megatron.Regroup(c, of, x.ordered)
+		note, err := megatron.RegroupOptimizer(c, of, x.ordered)
 		if x.err == "" && (err != nil || !strings.Contains(note, x.note)) ||
 			x.err != "" && (err == nil || !strings.Contains(err.Error(), x.err)) {
 			t.Errorf("%s: %q, %v", name, note, err)
@@ -117,12 +117,12 @@ func TestRegroupNot(t *testing.T) {
 	}
 	odd := map[string]int{a: 2, "decoder.layers.0.self_attention.linear_q_up_proj.weight": 2}
 	c, of := stateOf(odd, "exp_avg")
-	if _, err := megatron.Regroup(c, of, true); err == nil ||
+	if _, err := megatron.RegroupOptimizer(c, of, true); err == nil ||
 		!strings.Contains(err.Error(), "shoal does not know; choose torch_dist") {
 		t.Error(err)
 	}
 	c, of = stateOf(odd, "exp_avg")
-	if _, err := megatron.Regroup(c, of, false); err != nil {
+	if _, err := megatron.RegroupOptimizer(c, of, false); err != nil {
 		t.Error(err)
 	}
 	if _, said := c.Value("optimizer.optimizer.param_groups.0.param_names"); said {

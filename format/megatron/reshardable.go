@@ -48,16 +48,16 @@ type reshardable struct {
 	model   []format.Tensor
 }
 
-// unbucket splits the distributed optimizer's buffers of a torch_dist checkpoint. Buffers that
-// cannot be split stay, with the reason.
-func unbucket(files *format.Files, c *format.Checkpoint) error {
+// splitBuckets replaces the distributed optimizer's buffers of a torch_dist checkpoint by the state
+// of parameters. Buffers that cannot be split stay, with the reason.
+func splitBuckets(files *format.Files, c *format.Checkpoint) error {
 	r := reshardable{c: c, files: files, buffers: map[bufferID]bucketList{}}
-	state, err := r.collect()
+	state, err := r.collectBuckets()
 	if len(r.buffers) == 0 && err == nil {
 		return nil
 	}
 	if err == nil {
-		err = r.unpack()
+		err = r.splitBuffers()
 	}
 	var why *unnamedError
 	if errors.As(err, &why) {
@@ -69,8 +69,9 @@ func unbucket(files *format.Files, c *format.Checkpoint) error {
 	return err
 }
 
-// collect finds the buckets.
-func (r *reshardable) collect() (state []int, err error) {
+// collectBuckets finds the buckets among the tensors of the checkpoint, sorts their pieces, and
+// returns the indices of their tensors.
+func (r *reshardable) collectBuckets() (state []int, err error) {
 	types := map[bufferID]string{}
 	for i := range r.c.Tensors {
 		t := &r.c.Tensors[i]
@@ -90,8 +91,7 @@ func (r *reshardable) collect() (state []int, err error) {
 		if len(t.Shape) != 1 || t.DType.Size() == 0 || types[id] != "" && types[id] != m[4] ||
 			m[6] == mainKind || m[6] == aloneKind && t.DType != tensor.F32 {
 			return state, unnamedErrorf("%q is of %v %v, and no flat buffer like the others",
-				t.Name,
-				t.DType, t.Shape)
+				t.Name, t.DType, t.Shape)
 		}
 		types[id] = m[4]
 		for len(r.buffers[id]) <= n[3] {
@@ -115,8 +115,7 @@ func (r *reshardable) collect() (state []int, err error) {
 			}
 			if main == nil {
 				return state, unnamedErrorf("bucket %d of buffer %d of ranks %d is missing", k,
-					id.number,
-					id.rank)
+					id.number, id.rank)
 			}
 			for _, t := range kinds {
 				slices.SortFunc(t.Pieces, func(a, b format.Piece) int {
@@ -128,17 +127,16 @@ func (r *reshardable) collect() (state []int, err error) {
 	return state, nil
 }
 
-// unpack finds the parameters in the buffers.
-func (r *reshardable) unpack() error {
+// splitBuffers finds the parameters in the buffers, and puts their state into the checkpoint.
+func (r *reshardable) splitBuffers() error {
 	if err := r.assignTensors(); err != nil {
 		return err
 	}
 	var best []format.Tensor
-	// first formats where a box begins.
-	var first error
-	fewest := 2 // of one, its proof will say where
+	var first error // of the first naming that does not fit
+	fewest := 2     // of one, its proof will say where
 	for _, names := range r.namings() {
-		found, err := r.place(names)
+		found, err := r.joinState(names)
 		if why := (*unnamedError)(nil); errors.As(err, &why) {
 			first = cmp.Or(first, err)
 			continue
@@ -160,13 +158,13 @@ func (r *reshardable) unpack() error {
 	if best == nil {
 		return first
 	}
-	r.nameState(best)
+	r.replaceBuffers(best)
 	return nil
 }
 
-// assignTensors finds out which parameters each rank had.
+// assignTensors finds out which parameters each rank had, and sets model and ranks.
 func (r *reshardable) assignTensors() error {
-	chunks, err := r.sizes()
+	chunks, err := r.readSizes()
 	if err != nil {
 		return err
 	}
@@ -178,7 +176,7 @@ func (r *reshardable) assignTensors() error {
 		if !isModel || noParameter.MatchString(param) || isLeftOut(t.Name) {
 			continue
 		}
-		if _, ok := order.Of(param); !ok || !format.CanRound(t.DType) {
+		if _, ok := order.Position(param); !ok || !format.CanRound(t.DType) {
 			return unnamedErrorf(
 				"of the parameter %q, of %v, shoal does not know where among others "+
 					"it stands in the distributed optimizer's buffers", param, t.DType)
@@ -192,8 +190,7 @@ func (r *reshardable) assignTensors() error {
 		return unnamedErrorf(
 			"by args.expert_tensor_parallel_size experts are cut over other tensor "+
 				"parallel ranks than the rest (%v), and shoal does not know which parameters "+
-				"are in "+
-				"the distributed optimizer's buffers of each", v)
+				"are in the distributed optimizer's buffers of each", v)
 	}
 	if experts && r.several != (r.size.ep > 1) {
 		return unnamedErrorf(
@@ -213,10 +210,10 @@ func (r *reshardable) assignTensors() error {
 		}
 		r.ranks = newWriter(r.c.Values)
 		r.ranks.size = r.size
-		err = r.ranks.place(spec, mesh, r.model)
+		err = r.ranks.placeTensors(spec, mesh, r.model)
 	}
 	if err == nil {
-		err = r.ranks.number()
+		err = r.ranks.numberLayers()
 	}
 	if err != nil {
 		return unnamedErrorf(
@@ -226,9 +223,9 @@ func (r *reshardable) assignTensors() error {
 	return nil
 }
 
-// sizes reads how many ranks of each kind there were, and returns the number of chunks of layers in
-// each pipeline stage.
-func (r *reshardable) sizes() (chunks int, err error) {
+// readSizes reads how many ranks of each kind there were into size, and returns the number of
+// chunks of layers in each pipeline stage.
+func (r *reshardable) readSizes() (chunks int, err error) {
 	chunks = 1
 	for path, to := range map[string]*int{"tensor_model_parallel_size": &r.size.tp,
 		"pipeline_model_parallel_size": &r.size.pp, "expert_model_parallel_size": &r.size.ep,
@@ -262,10 +259,10 @@ func (r *reshardable) sizes() (chunks int, err error) {
 var oneExpert = regexp.MustCompile(
 	`experts\.local_experts\.(\d+)\.(linear_fc[12]\.(?:weight|bias))$`)
 
-// namings returns the possible names of parameters when they were registered: torch_dist has one
-// name for norms that are modules and for norms that are part of the products after them, and one
-// for single experts and for experts that are computed together. The naming of the arguments comes
-// first.
+// namings returns functions from the names that parameters have now to those that they may have had
+// when they were registered: torch_dist has one name for norms that are modules and for norms that
+// are part of the products after them, and one for single experts and for experts that are computed
+// together. The naming of the arguments comes first.
 func (r *reshardable) namings() (list []func(string) string) {
 	alone := func(name string) string {
 		for _, n := range norms {
@@ -290,8 +287,8 @@ func (r *reshardable) namings() (list []func(string) string) {
 	return list
 }
 
-// countMismatches counts the parameters whose first elements differ from their copies, and makes
-// the copies prove the names.
+// countMismatches reads the first elements of the parameters and of their copies in found, and
+// counts those that differ. It sets the proofs of found, by which the copies prove the names.
 func (r *reshardable) countMismatches(found []format.Tensor) (n int, err error) {
 	proofs, model := map[string][]*format.Proof{}, map[string]*format.Tensor{}
 	for i := range r.model {

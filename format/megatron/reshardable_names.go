@@ -9,9 +9,9 @@ import (
 	"github.com/shoal-ml/shoal/format"
 )
 
-// nameState replaces the buffers by the state of parameters, and moves what the first rank has for
-// all to its usual paths.
-func (r *reshardable) nameState(found []format.Tensor) {
+// replaceBuffers replaces the buffers in the checkpoint by the state of parameters, and moves what
+// the first rank has for all to its usual paths.
+func (r *reshardable) replaceBuffers(found []format.Tensor) {
 	var tensors []format.Tensor
 	for _, t := range r.c.Tensors {
 		if bucketKey.MatchString(t.Name) {
@@ -30,12 +30,12 @@ func (r *reshardable) nameState(found []format.Tensor) {
 			values = append(values, v)
 		}
 	}
-	r.c.Values = append(values, r.members(values)...)
+	r.c.Values = append(values, r.memberNames(values)...)
 }
 
-// members returns the names of the parameters of each group of the optimizers, as Megatron divides
-// them, if each parameter fits into one.
-func (r *reshardable) members(values []format.Value) (names []format.Value) {
+// memberNames returns, as values, the names of the parameters of each group of the optimizers, as
+// Megatron divides them, if each parameter fits into one.
+func (r *reshardable) memberNames(values []format.Value) (names []format.Value) {
 	groups, odd := map[string]*group{}, map[string]bool{}
 	for _, v := range values {
 		m := groupPath.FindStringSubmatch(v.Path)
@@ -75,7 +75,8 @@ func (r *reshardable) members(values []format.Value) (names []format.Value) {
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(in)) {
-		names = append(names, format.Value{Path: path + namesKey, Data: inMegatronOrder(in[path])})
+		names = append(names,
+			format.Value{Path: path + namesKey, Data: sortByRegistration(in[path])})
 	}
 	return names
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// place joins the state of all parameters from the buffers, assuming that they were registered
-// under such names.
-func (r *reshardable) place(names func(string) string) ([]format.Tensor, error) {
+// joinState returns the state of all parameters, joined from the buffers, assuming that they were
+// registered under the names that names returns for them.
+func (r *reshardable) joinState(names func(string) string) ([]format.Tensor, error) {
 	held, used := map[string]map[[2]int][]*format.Tensor{}, 0
 	for _, s := range r.ranks.ranks {
 		for o := range 2 {
@@ -36,10 +36,10 @@ func (r *reshardable) place(names func(string) string) ([]format.Tensor, error) 
 					continue
 				}
 				slices.SortFunc(params, func(a, b *local) int {
-					return slices.Compare(order.Key(names(b.name)),
-						order.Key(names(a.name)))
+					return slices.Compare(order.SortKey(names(b.name)),
+						order.SortKey(names(a.name)))
 				})
-				if err := r.take(id, params, held); err != nil {
+				if err := r.takeParams(id, params, held); err != nil {
 					return nil, err
 				}
 				id.number++
@@ -55,8 +55,9 @@ func (r *reshardable) place(names func(string) string) ([]format.Tensor, error) 
 	return r.assemble(held)
 }
 
-// take finds parameters in a buffer. The first one there was registered last.
-func (r *reshardable) take(id bufferID, params []*local,
+// takeParams finds parameters in a buffer, and adds what it has of them to held: by the kind of
+// state, then by slot and member of the layout. The first one there was registered last.
+func (r *reshardable) takeParams(id bufferID, params []*local,
 	held map[string]map[[2]int][]*format.Tensor) error {
 	list, bucket, end := r.buffers[id], 0, 0
 	wrong := func(l *local) error {
@@ -116,7 +117,7 @@ func piecesFrom(flat *format.Tensor, shape tensor.Shape, at int) (pieces []forma
 	return pieces, next == to
 }
 
-// assemble joins the whole tensors from those of ranks.
+// assemble returns the whole tensors, joined from those of ranks in held.
 func (r *reshardable) assemble(held map[string]map[[2]int][]*format.Tensor) (all []format.Tensor,
 	err error) {
 	kinds := slices.Sorted(maps.Keys(held))
@@ -134,11 +135,12 @@ func (r *reshardable) assemble(held map[string]map[[2]int][]*format.Tensor) (all
 				for _, cell := range f.Grid.Cells {
 					first := true
 					for _, h := range cell.Held {
-						moved := shifted(cell.Box, l.Slots[f.Slots[h.Slot]].Shape,
+						moved := boxFrom(cell.Box, l.Slots[f.Slots[h.Slot]].Shape,
 							h.View.At(cell.Box))
 						for _, from := range held[kind][[2]int{f.Slots[h.Slot], member}] {
 							t.DType = from.DType
-							pieces := format.Restrict(from.DType, from.Pieces, moved, cell.Box)
+							pieces := format.RestrictPieces(from.DType, from.Pieces, moved,
+								cell.Box)
 							if first {
 								t.Pieces = append(t.Pieces, pieces...)
 							} else {
@@ -149,8 +151,7 @@ func (r *reshardable) assemble(held map[string]map[[2]int][]*format.Tensor) (all
 					}
 					if first {
 						return nil, unnamedErrorf(
-							"the distributed optimizer's buffers have nothing of %q",
-							t.Name)
+							"the distributed optimizer's buffers have nothing of %q", t.Name)
 					}
 				}
 				all = append(all, t)

@@ -21,7 +21,7 @@ import (
 
 var expertNumber = regexp.MustCompile(`experts\.(linear_fc\d\.(?:weight|bias))(\d+)$`)
 
-// distName is what torch_dist calls a parameter: norms as parts of the products behind them, and
+// distName is what torch_dist calls a parameter: norms as parts of the products after them, and
 // experts one by one.
 func (m *trained) distName(name string) string {
 	if m.alone {
@@ -115,7 +115,7 @@ func TestReshardableRandom(t *testing.T) {
 		}
 		for i := range c.Tensors {
 			x := &c.Tensors[i]
-			got[x.Name] = string(formattest.Bytes(t, files, x))
+			got[x.Name] = string(formattest.ReadTensor(t, files, x))
 			if x.WhyPart != "" {
 				rt.Fatalf("%+v: %s stays: %s", a, x.Name, x.WhyPart)
 			}
@@ -124,7 +124,7 @@ func TestReshardableRandom(t *testing.T) {
 			rt.Fatalf("%+v: %s", a,
 				cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got))))
 		}
-		if faults, err := formattest.Prove(files, c); err != nil ||
+		if faults, err := formattest.CheckProofs(files, c); err != nil ||
 			len(faults)+len(c.Check(files)) > 0 {
 			rt.Fatalf("%+v: %v, %v, %v", a, faults, c.Check(files), err)
 		}

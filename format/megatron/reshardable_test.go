@@ -46,7 +46,7 @@ func saved(t *testing.T, name, form string, change func(*format.Checkpoint)) (*f
 	if err := c.Finish(); err != nil {
 		t.Fatal(err)
 	}
-	if err := unbucket(files, c); err != nil {
+	if err := splitBuckets(files, c); err != nil {
 		t.Fatal(err)
 	}
 	return c, files
@@ -58,7 +58,7 @@ func elements(t *testing.T, files *format.Files, c *format.Checkpoint) map[strin
 	all := map[string]string{}
 	for i := range c.Tensors {
 		if x := &c.Tensors[i]; knownTensor.MatchString(x.Name) {
-			all[x.Name] = x.DType.String() + hex.EncodeToString(formattest.Bytes(t, files, x))
+			all[x.Name] = x.DType.String() + hex.EncodeToString(formattest.ReadTensor(t, files, x))
 		}
 	}
 	return all
@@ -87,7 +87,7 @@ func TestReshardable(t *testing.T) {
 				t.Errorf("%s: %s stays: %s", name, x.Name, x.WhyPart)
 			}
 		}
-		faults, err := formattest.Prove(files, c)
+		faults, err := formattest.CheckProofs(files, c)
 		if faults = append(faults, c.Check(files)...); err != nil || len(faults) > 0 {
 			t.Errorf("%s: %v, %v", name, faults, err)
 		}

@@ -74,18 +74,17 @@ func (n *stateNamer) addShared(name string, t format.Tensor, proofs []*format.Pr
 	first := &n.Tensors[i]
 	if first.DType != t.DType || !first.Shape.Equal(t.Shape) {
 		return unnamedErrorf("one rank has %q as %v %v, another as %v %v", name, first.DType,
-			first.Shape,
-			t.DType, t.Shape)
+			first.Shape, t.DType, t.Shape)
 	}
 	first.Replicas = append(first.Replicas, t.Pieces...)
 	first.Proofs = append(first.Proofs, proofs...)
 	return nil
 }
 
-// alignGroups gives the groups of a rank the paths that they have on other ranks. Versions of
-// Megatron number them in the order in which a rank meets them, and leave out those of which it has
-// no parameter; the values of a group are those of the first rank that has it. Groups that cannot
-// be distinguished go by their numbers.
+// alignGroups sets the paths of the groups of a rank to those that they have on other ranks.
+// Versions of Megatron number them in the order in which a rank meets them, and leave out those of
+// which it has no parameter; the values of a group are those of the first rank that has it. Groups
+// that cannot be distinguished go by their numbers.
 func (n *stateNamer) alignGroups(groups []*group, p *part) error {
 	keys, taken := map[string]bool{}, map[string]bool{}
 	for _, g := range groups {
@@ -160,7 +159,7 @@ func (n *stateNamer) listMembers(groups []*group, p *part, slots []*slot, size d
 // memberNames returns values with the parameters of each group, in the order of the model.
 func (n *stateNamer) memberNames() (values []format.Value) {
 	for path, names := range n.members {
-		values = append(values, namesAt(path, modelOrder(names)))
+		values = append(values, namesValue(path, inModelOrder(names)))
 	}
 	return values
 }
@@ -183,7 +182,7 @@ func (n *stateNamer) addCommonState(p *part, root any) error {
 	return nil
 }
 
-// stripPositions removes from an optimizer what goes by position.
+// stripPositions returns what an optimizer, or a list of some, has besides what goes by position.
 func stripPositions(v any) any {
 	switch v := v.(type) {
 	case *pickle.List:
@@ -198,7 +197,7 @@ func stripPositions(v any) any {
 	return v
 }
 
-// stripParams removes state, copies, and the numbers or names of parameters.
+// stripParams returns a dict without state, copies, and the numbers or names of parameters.
 func stripParams(d *pickle.Dict) *pickle.Dict {
 	rest := &pickle.Dict{}
 	for _, item := range d.Items {

@@ -48,7 +48,7 @@ func ReadDist(files *format.Files) (*format.Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	theirs := isDist(files)
+	theirs := isTorchDist(files)
 	if theirs {
 		c.Format, c.Tensors = distFormat, splitTensors(c.Tensors)
 	}
@@ -60,15 +60,15 @@ func ReadDist(files *format.Files) (*format.Checkpoint, error) {
 		if err := c.Finish(); err != nil { // so that values are found
 			return nil, err
 		}
-		if err := unbucket(files, c); err != nil {
+		if err := splitBuckets(files, c); err != nil {
 			return nil, err
 		}
 	}
 	return c, c.Finish()
 }
 
-// isDist reports whether Megatron-Core has written a folder.
-func isDist(files *format.Files) bool {
+// isTorchDist reports whether Megatron-Core has written a folder, by its file ConfigName.
+func isTorchDist(files *format.Files) bool {
 	text, err := files.ReadAll(ConfigName, 1<<16)
 	var config struct {
 		Backend string `json:"sharded_backend"`
@@ -76,8 +76,8 @@ func isDist(files *format.Files) bool {
 	return err == nil && json.Unmarshal(text, &config) == nil && config.Backend == distBackend
 }
 
-// splitTensors gives tensors their names, and splits tensors that hold all layers or experts. A
-// tensor with two names in the metadata counts once.
+// splitTensors returns tensors under the names of Megatron's other format, and splits those that
+// hold all layers or experts. A tensor with two names in the metadata counts once.
 func splitTensors(tensors []format.Tensor) (all []format.Tensor) {
 	type place struct {
 		file   string
@@ -112,7 +112,7 @@ func splitTensors(tensors []format.Tensor) (all []format.Tensor) {
 // without some layer, stays as it is.
 func splitTensor(t format.Tensor) []format.Tensor {
 	if o, ok := parseObject(t.Name); ok {
-		if name, ok := o.name(); ok && o.rest == "0" {
+		if name, ok := o.extraName(); ok && o.rest == "0" {
 			t.Name = name
 		}
 		return []format.Tensor{t}
@@ -125,7 +125,7 @@ func splitTensor(t format.Tensor) []format.Tensor {
 	} else if strings.HasPrefix(key, optimizerKey+".") || bufferKeys.MatchString(key) {
 		return []format.Tensor{t}
 	}
-	n := dimensions(key)
+	n := leadingDims(key)
 	if n > len(t.Shape) || len(t.Pieces) == 0 {
 		return []format.Tensor{t}
 	}
@@ -161,8 +161,8 @@ func splitTensor(t format.Tensor) []format.Tensor {
 	return all
 }
 
-// dimensions returns the number of leading dimensions of a key: layers, experts.
-func dimensions(key string) (n int) {
+// leadingDims returns the number of leading dimensions of the tensor of a key: layers, experts.
+func leadingDims(key string) (n int) {
 	if stacked.MatchString(key) {
 		n++
 	}
@@ -192,6 +192,7 @@ type object struct {
 	rest string
 }
 
+// parseObject reads the path of an item besides tensors; false if it is no such path.
 func parseObject(path string) (object, bool) {
 	m := shardKey.FindStringSubmatch(path)
 	if m == nil {
@@ -213,23 +214,25 @@ func parseObject(path string) (object, bool) {
 	return o, true
 }
 
-// name returns the name of what a module keeps besides its parameters.
-func (o object) name() (string, bool) {
-	n := dimensions(o.key)
+// extraName returns the name, in Megatron's other format, of what a module keeps besides its
+// parameters; false for other objects.
+func (o object) extraName() (string, bool) {
+	n := leadingDims(o.key)
 	if !strings.HasSuffix(o.key, extraState) || n != len(o.at) && (n > 0 || len(o.at) > 1) {
 		return "", false
 	}
 	return "model." + numberedKey(o.key, o.at[:n]), true
 }
 
-// splitValues gives values their paths, and leaves out modules that keep nothing.
+// splitValues returns the values of a checkpoint under the paths of Megatron's other format,
+// without those of modules that keep nothing.
 func splitValues(c *format.Checkpoint) (all []format.Value) {
 	steps := slices.ContainsFunc(c.Tensors, func(t format.Tensor) bool {
 		return strings.HasPrefix(t.Name, optimizerKey+".step.")
 	})
 	for _, v := range c.Values {
 		o, isObject := parseObject(v.Path)
-		name, isExtra := o.name()
+		name, isExtra := o.extraName()
 		switch list, isList := v.Data.([]any); {
 		case isObject && isExtra && o.rest == "" && isList && len(list) == 1:
 			if v = (format.Value{Path: name, Data: list[0]}); v.Data == nil {

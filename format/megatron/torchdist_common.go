@@ -11,8 +11,8 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// layCommon lays out common.pt: arguments, learning rates and the like.
-func (w *distWriter) layCommon(spec *layout.Spec) error {
+// layCommonFile lays out common.pt: arguments, learning rates and the like.
+func (w *distWriter) layCommonFile(spec *layout.Spec) error {
 	args, err := w.givenArguments(spec)
 	if err != nil {
 		return err
@@ -31,9 +31,9 @@ func (w *distWriter) layCommon(spec *layout.Spec) error {
 	root := &pickle.Dict{}
 	root.Add("args", namespace(args))
 	root.Add("checkpoint_version", 3.0)
-	root.Add("iteration", max(w.value("iteration", 0), 0))
+	root.Add("iteration", max(w.intValue("iteration", 0), 0))
 	root.Add("content_metadata", content)
-	if err := w.groups(root); err != nil {
+	if err := w.addOptimizers(root); err != nil {
 		return err
 	}
 	var rest []format.Value
@@ -61,10 +61,10 @@ func (w *distWriter) layCommon(spec *layout.Spec) error {
 	return err
 }
 
-// groups adds what optimizers have beside tensors. Megatron takes the numbers of steps from groups,
-// or from what all parameters have in common, each optimizer of its own; groups it tells apart by
-// what is in them.
-func (w *distWriter) groups(root *pickle.Dict) error {
+// addOptimizers adds to root what optimizers have beside tensors. Megatron takes the numbers of
+// steps from groups, or from what all parameters have in common, each optimizer of its own; groups
+// it tells apart by what is in them.
+func (w *distWriter) addOptimizers(root *pickle.Dict) error {
 	several := &pickle.Dict{}
 	for _, o := range w.optimizers {
 		inner, groups, at := &pickle.Dict{}, &pickle.List{}, o.prefix
@@ -80,7 +80,7 @@ func (w *distWriter) groups(root *pickle.Dict) error {
 				group.Add("step", w.made)
 			}
 			groups.Items = append(groups.Items, group)
-			if err := w.members(root,
+			if err := w.addNames(root,
 				fmt.Sprintf("%s.%sparam_groups.%d.%s", ourKey, at, i, namesKey),
 				o.groups[i].names); err != nil {
 				return err
@@ -98,7 +98,7 @@ func (w *distWriter) groups(root *pickle.Dict) error {
 			d.Add(optimizerKey, inner)
 			d.Add(shardingKey, sharding)
 		}
-		if err := w.common(w.ranks[0], o, d); err != nil {
+		if err := w.addCommonState(w.ranks[0], o, d); err != nil {
 			return err
 		}
 		switch {
@@ -117,8 +117,8 @@ func (w *distWriter) groups(root *pickle.Dict) error {
 	return nil
 }
 
-// members records the names of the parameters of a group, which only Megatron's other format needs.
-func (w *distWriter) members(root *pickle.Dict, path string, names []string) error {
+// addNames adds to root the parameters of a group, which only Megatron's other format needs.
+func (w *distWriter) addNames(root *pickle.Dict, path string, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}

@@ -20,7 +20,7 @@ import (
 var groupedExperts = regexp.MustCompile(`^(.*\.)experts\.(linear_fc[12]\.(?:weight|bias))(\d+)$`)
 
 // norms are the beginnings of norms that are modules of their own, and what they are called as
-// parts of the products behind them: so torch_dist has them, whichever they are, in models whose
+// parts of the products after them: so torch_dist has them, whichever they are, in models whose
 // attention has linear_qkv.
 var norms = [][2]string{{"input_layernorm.", "self_attention.linear_qkv.layer_norm_"},
 	{"pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"}}
@@ -39,7 +39,8 @@ type key struct {
 	at, of []int // indices on the leading dimensions, and the sizes of these
 }
 
-// newKeys examines the parameters of a model, or of its optimizer when there is no model.
+// newKeys finds out by which keys torch_dist has the parameters of a model, or those of its
+// optimizer when there is no model.
 func newKeys(s *rankFiles, values []format.Value) *keys {
 	k := &keys{stacked: true, experts: map[string]int{}}
 	all := s.model
@@ -68,12 +69,12 @@ func newKeys(s *rankFiles, values []format.Value) *keys {
 		k.norms = k.norms || has["input_layernorm.weight"] != "" &&
 			has["self_attention.linear_qkv.weight"] != ""
 	}
-	k.stacked = k.stacked && !slices.ContainsFunc(values, unlike)
+	k.stacked = k.stacked && !slices.ContainsFunc(values, separatesLayers)
 	return k
 }
 
-// unlike reports whether an argument makes Megatron keep each layer separately.
-func unlike(v format.Value) bool {
+// separatesLayers reports whether an argument makes Megatron keep each layer separately.
+func separatesLayers(v format.Value) bool {
 	switch v.Path {
 	case "args.moe_layer_freq", "args.linear_attention_freq":
 		n, isNumber := v.Data.(int64)
@@ -86,8 +87,8 @@ func unlike(v format.Value) bool {
 	return false
 }
 
-// of returns the key of a parameter.
-func (k *keys) of(param string) key {
+// keyOf returns the key of a parameter.
+func (k *keys) keyOf(param string) key {
 	x := key{name: param}
 	if m := layer.FindStringSubmatch(param); m != nil {
 		rest := param[len(m[0]):]
@@ -114,8 +115,8 @@ func (k *keys) of(param string) key {
 	return x
 }
 
-// state returns the name of a kind of state of a parameter; kind "" is the parameter itself.
-func (k key) state(kind string) string {
+// stateName returns the name of a kind of state of a parameter; kind "" is the parameter itself.
+func (k key) stateName(kind string) string {
 	switch kind {
 	case "":
 		return k.name
@@ -125,9 +126,9 @@ func (k key) state(kind string) string {
 	return optimizerKey + ".state." + kind + "." + k.name
 }
 
-// shard returns where a tensor lies in the tensor of its key.
-func (k key) shard(l *local) format.Shard {
-	s := format.Shard{Name: k.state(l.kind), DType: l.DType,
+// shardOf returns a tensor as a shard of the tensor of its key.
+func (k key) shardOf(l *local) format.Shard {
+	s := format.Shard{Name: k.stateName(l.kind), DType: l.DType,
 		Shape: append(slices.Clone(tensor.Shape(k.of)), l.Shape...)}
 	for _, n := range k.at {
 		s.Box = append(s.Box, tensor.Span{From: n, To: n + 1})
@@ -136,9 +137,9 @@ func (k key) shard(l *local) format.Shard {
 	return s
 }
 
-// object returns the name of what a module keeps besides its parameters, given the key of that or
-// of one of these.
-func (k key) object(module string) string {
+// objectName returns the name of what a module keeps besides its parameters, given the key of that
+// or of one of these.
+func (k key) objectName(module string) string {
 	at, of := k.at, k.of
 	if len(at) == 0 {
 		at, of = []int{0}, []int{1}
@@ -149,8 +150,9 @@ func (k key) object(module string) string {
 	return module + extraState + "/shard_" + dots(at) + "_" + dots(of)
 }
 
-// objects returns what modules keep besides parameters: Megatron asks every module for it, most
-// have nothing, and a checkpoint in which it is missing does not load.
+// objects returns what modules keep besides parameters: the tensors extra, and nothing for the
+// modules of other tensors. Megatron asks every module for it, most have nothing, and a checkpoint
+// in which it is missing does not load.
 func (k *keys) objects(extra, all []*local) (list []dcp.Object) {
 	seen := map[string]bool{}
 	add := func(o dcp.Object) {
@@ -160,9 +162,9 @@ func (k *keys) objects(extra, all []*local) (list []dcp.Object) {
 		seen[o.Name] = true
 	}
 	for _, l := range extra {
-		x := k.of(l.param)
+		x := k.keyOf(l.param)
 		if p, err := torchzip.Placeholder(0, l.Tensor); err == nil { // of u8
-			add(dcp.Object{Name: x.object(strings.TrimSuffix(x.name, extraState)),
+			add(dcp.Object{Name: x.objectName(strings.TrimSuffix(x.name, extraState)),
 				Root: &pickle.List{Items: []any{p}}, Tensors: []format.Tensor{l.Tensor}})
 		}
 	}
@@ -171,11 +173,12 @@ func (k *keys) objects(extra, all []*local) (list []dcp.Object) {
 		if l.kind != "" || !strings.HasPrefix(l.param, "decoder.") {
 			continue
 		}
-		x := k.of(l.param)
+		x := k.keyOf(l.param)
 		module := x.name[:strings.LastIndexByte(x.name, '.')]
-		add(dcp.Object{Name: x.object(module), Root: none})
+		add(dcp.Object{Name: x.objectName(module), Root: none})
 		if before, ok := strings.CutSuffix(module, "self_attention.linear_proj"); ok {
-			add(dcp.Object{Name: x.object(before + "self_attention.core_attention"), Root: none})
+			add(dcp.Object{Name: x.objectName(before + "self_attention.core_attention"),
+				Root: none})
 		}
 	}
 	return list

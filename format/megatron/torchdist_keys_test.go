@@ -23,7 +23,7 @@ func items(t *testing.T, c *format.Checkpoint, files *format.Files) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := inner(t, formattest.Write(t, out, c, files))
+	dir := inner(t, formattest.WriteOutput(t, out, c, files))
 	read, err := dcp.Read(format.NewFiles(dir), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -40,14 +40,15 @@ func LayoutDist(spec *layout.Spec, tensors []format.Tensor, values []format.Valu
 	read func(*format.Tensor, []byte) error) (*format.Output, error) {
 	w := &distWriter{writer: newWriter(values)}
 	w.size = degrees{1, 1, 1}
-	out, err := w.lay(spec, tensors, read)
+	out, err := w.layCheckpoint(spec, tensors, read)
 	if err != nil {
 		return nil, fmt.Errorf("Megatron: %w", err)
 	}
 	return out, out.Finish()
 }
 
-func (w *distWriter) lay(spec *layout.Spec, tensors []format.Tensor,
+// layCheckpoint lays out all files of the checkpoint, and returns the output.
+func (w *distWriter) layCheckpoint(spec *layout.Spec, tensors []format.Tensor,
 	read func(*format.Tensor, []byte) error) (*format.Output, error) {
 	given := w.values
 	mesh, err := layout.ParseMesh(spec.Mesh)
@@ -65,20 +66,20 @@ func (w *distWriter) lay(spec *layout.Spec, tensors []format.Tensor,
 	for i := range whole.Store {
 		whole.Store[i].Pad = nil // Megatron fills up the vocabulary itself
 	}
-	if err := w.place(&whole, mesh, tensors); err != nil {
+	if err := w.placeTensors(&whole, mesh, tensors); err != nil {
 		return nil, err
 	}
-	if err := w.number(); err != nil {
+	if err := w.numberLayers(); err != nil {
 		return nil, err
 	}
-	if err := w.state(tensors, read); err != nil {
+	if err := w.planState(tensors, read); err != nil {
 		return nil, err
 	}
 	w.keys = newKeys(w.ranks[0], w.values)
-	if err := w.shards(); err != nil {
+	if err := w.layShards(); err != nil {
 		return nil, err
 	}
-	if err := w.layCommon(&whole); err != nil {
+	if err := w.layCommonFile(&whole); err != nil {
 		return nil, err
 	}
 	w.Values = slices.DeleteFunc(slices.Clone(given), w.isDropped)
@@ -86,8 +87,8 @@ func (w *distWriter) lay(spec *layout.Spec, tensors []format.Tensor,
 	return w.Output, w.checkCovered()
 }
 
-// shards lays out the tensors of the model and of the optimizer, layer by layer.
-func (w *distWriter) shards() error {
+// layShards lays out the tensors, layer by layer, in a new output of the writer.
+func (w *distWriter) layShards() error {
 	s := w.ranks[0]
 	var all, extra []*local
 	for _, l := range s.model {
@@ -102,12 +103,11 @@ func (w *distWriter) shards() error {
 	}
 	slices.SortFunc(all, func(a, b *local) int {
 		return cmp.Or(cmp.Compare(order.Depth(a.param), order.Depth(b.param)),
-			strings.Compare(a.kind, b.kind),
-			strings.Compare(a.param, b.param))
+			strings.Compare(a.kind, b.kind), strings.Compare(a.param, b.param))
 	})
 	content := dcp.Content{Ranks: [][]format.Shard{nil}, Aliases: w.aliases(all)}
 	for _, l := range all {
-		content.Ranks[0] = append(content.Ranks[0], w.keys.of(l.param).shard(l))
+		content.Ranks[0] = append(content.Ranks[0], w.keys.keyOf(l.param).shardOf(l))
 	}
 	content.Objects = w.keys.objects(extra, all)
 	out, err := content.Layout()
@@ -118,12 +118,12 @@ func (w *distWriter) shards() error {
 	at := map[string]format.Piece{}
 	for _, t := range out.Tensors {
 		for _, p := range t.Pieces {
-			at[t.Name+"\x00"+first(p.Box)] = p
+			at[t.Name+"\x00"+beginText(p.Box)] = p
 		}
 	}
-	w.folder()
+	w.moveToFolder()
 	lies := func(l *local, name string, box tensor.Box) {
-		p, x := at[name+"\x00"+first(box)], [2]int{l.slot, l.member}
+		p, x := at[name+"\x00"+beginText(box)], [2]int{l.slot, l.member}
 		w.spots[x] = append(w.spots[x], location{path.Join(w.dir, p.File), p.Offset})
 	}
 	for i, shard := range content.Ranks[0] {
@@ -136,8 +136,8 @@ func (w *distWriter) shards() error {
 	return nil
 }
 
-// first formats where a box begins.
-func first(box tensor.Box) string {
+// beginText formats where a box begins.
+func beginText(box tensor.Box) string {
 	var at []int
 	for _, x := range box {
 		at = append(at, x.From)
@@ -155,19 +155,19 @@ func (w *distWriter) aliases(all []*local) map[string][]string {
 	}
 	names := map[string][]string{}
 	for _, l := range all {
-		if k := w.keys.of(l.param); l.kind == "fp32" ||
+		if k := w.keys.keyOf(l.param); l.kind == "fp32" ||
 			l.kind == "" && l.DType == tensor.F32 && trained[l.param] && !copied[l.param] {
-			names[k.state(l.kind)] = []string{key{name: k.name}.state(aloneKind)}
+			names[k.stateName(l.kind)] = []string{key{name: k.name}.stateName(aloneKind)}
 		}
 	}
 	return names
 }
 
-// folder moves everything into the folder of the iteration, and names it.
-func (w *distWriter) folder() {
+// moveToFolder moves all files into the folder of the iteration, and lays out those that name it.
+func (w *distWriter) moveToFolder() {
 	w.dir = "release" // what Megatron calls a model that begins a training
 	text := w.dir
-	if n := w.value("iteration", -1); n >= 0 {
+	if n := w.intValue("iteration", -1); n >= 0 {
 		w.dir, text = fmt.Sprintf("iter_%07d", n), strconv.FormatInt(n, 10)
 	}
 	for i := range w.Files {

@@ -34,15 +34,15 @@ func raw(t testing.TB, dir fs.FS) map[string]string {
 	all := map[string]string{}
 	for i := range c.Tensors {
 		x := &c.Tensors[i]
-		for name, part := range sliced(x.Name, x.Shape, formattest.Bytes(t, files, x)) {
+		for name, part := range sliced(x.Name, x.Shape, formattest.ReadTensor(t, files, x)) {
 			all[name] = fmt.Sprint(x.DType, part.shape, part.bytes)
 		}
 	}
 	return all
 }
 
-// slice returns a parameter's part of a flat buffer, from an element on.
-type slice struct {
+// A slicedTensor is one layer or expert of a tensor: its shape, and its bytes.
+type slicedTensor struct {
 	shape tensor.Shape
 	bytes []byte
 }
@@ -53,16 +53,16 @@ var (
 )
 
 // sliced takes a tensor of all layers, or all experts, apart, along its first dimension.
-func sliced(name string, s tensor.Shape, b []byte) map[string]slice {
+func sliced(name string, s tensor.Shape, b []byte) map[string]slicedTensor {
 	form := ""
 	if m := allLayers.FindStringSubmatch(name); m != nil {
 		form = m[1] + "%d." + m[2]
 	} else if m := allExperts.FindStringSubmatch(name); m != nil {
 		form = m[1] + ".local_experts.%d." + m[2]
 	} else {
-		return map[string]slice{name: {s, b}}
+		return map[string]slicedTensor{name: {s, b}}
 	}
-	all := map[string]slice{}
+	all := map[string]slicedTensor{}
 	for i := range s[0] {
 		n := len(b) / s[0]
 		maps.Copy(all, sliced(fmt.Sprintf(form, i), s[1:], b[i*n:(i+1)*n]))
@@ -83,7 +83,7 @@ func (m *model) testDist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := inner(t, formattest.Write(t, out, c, files))
+	dir := inner(t, formattest.WriteOutput(t, out, c, files))
 	want := map[string]string{}
 	for name, x := range m.rank(0, 0, 0) {
 		want[strings.TrimPrefix(name, "model.")] = x

@@ -13,8 +13,10 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// state finds out what optimizer state there is.
-func (w *distWriter) state(tensors []format.Tensor, read func(*format.Tensor, []byte) error) error {
+// planState finds out which optimizers there are and how many steps they have made, and checks the
+// shapes of their state. It removes from the writer's values what is said anew.
+func (w *distWriter) planState(tensors []format.Tensor,
+	read func(*format.Tensor, []byte) error) error {
 	if err := w.planOptimizers(); err != nil {
 		return err
 	}
@@ -23,7 +25,7 @@ func (w *distWriter) state(tensors []format.Tensor, read func(*format.Tensor, []
 		return fmt.Errorf("there is state of an optimizer (such as %q), and nothing of its "+
 			"groups (values optimizer.….param_groups.0.lr), without which Megatron loads none; "+
 			"leave it out with --only 'model.**', or choose another format, such as dcp",
-			w.anyState())
+			w.anyStateName())
 	}
 	shapes := map[string]tensor.Shape{}
 	for _, l := range s.model {
@@ -37,7 +39,7 @@ func (w *distWriter) state(tensors []format.Tensor, read func(*format.Tensor, []
 			}
 		}
 	}
-	if err := w.count(tensors, read); err != nil {
+	if err := w.countSteps(tensors, read); err != nil {
 		return err
 	}
 	// what is said anew
@@ -49,14 +51,15 @@ func (w *distWriter) state(tensors []format.Tensor, read func(*format.Tensor, []
 	return nil
 }
 
-func (w *distWriter) anyState() string {
+// anyStateName returns the name of a tensor of state, of which there is one.
+func (w *distWriter) anyStateName() string {
 	states := w.ranks[0].states
 	return states[slices.Sorted(maps.Keys(states))[0]][0].Name
 }
 
-// count finds out how many steps the optimizer has made. Megatron has one number for all
-// parameters.
-func (w *writer) count(tensors []format.Tensor, read func(*format.Tensor, []byte) error) error {
+// countSteps sets made to the steps of the optimizer, which Megatron has once for all parameters.
+func (w *writer) countSteps(tensors []format.Tensor,
+	read func(*format.Tensor, []byte) error) error {
 	said := ""
 	add := func(name string, n float64) error {
 		if n < 0 || n != math.Trunc(n) || n > 1<<53 || said != "" && int64(n) != w.made {
@@ -72,7 +75,7 @@ func (w *writer) count(tensors []format.Tensor, read func(*format.Tensor, []byte
 		if !strings.HasPrefix(t.Name, stepPrefix) {
 			continue
 		}
-		n, err := number64(t, read)
+		n, err := readNumber(t, read)
 		if err == nil {
 			err = add(t.Name, n)
 		}
@@ -102,8 +105,8 @@ func (w *writer) count(tensors []format.Tensor, read func(*format.Tensor, []byte
 	return nil
 }
 
-// number64 reads a tensor that is a number.
-func number64(t *format.Tensor, read func(*format.Tensor, []byte) error) (float64, error) {
+// readNumber reads a tensor that is a number.
+func readNumber(t *format.Tensor, read func(*format.Tensor, []byte) error) (float64, error) {
 	if t.Shape.Box().Elements() != 1 {
 		return 0, fmt.Errorf("tensor %q has shape %v, and a number of steps is one number", t.Name,
 			t.Shape)

@@ -33,7 +33,7 @@ func relayDist(t testing.TB, c *format.Checkpoint, files *format.Files) fstest.M
 	if err != nil || !reflect.DeepEqual(out, again) {
 		t.Fatalf("the same is laid out otherwise: %v", err)
 	}
-	return inner(t, formattest.Write(t, out, c, files))
+	return inner(t, formattest.WriteOutput(t, out, c, files))
 }
 
 // inner is the folder of the newest iteration, of which nothing else is there.
@@ -222,8 +222,8 @@ func TestDistDamage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := inner(t, formattest.Write(t, out, c, files))
-	formattest.Damage(t, dir, megatron.ReadDist, func(name string) bool {
+	dir := inner(t, formattest.WriteOutput(t, out, c, files))
+	formattest.CheckDamage(t, dir, megatron.ReadDist, func(name string) bool {
 		return name == dcp.MetadataName || strings.HasSuffix(name, ".distcp")
 	})
 }
@@ -235,11 +235,11 @@ func FuzzDist(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	dir := inner(f, formattest.Write(f, out, c, files))
+	dir := inner(f, formattest.WriteOutput(f, out, c, files))
 	f.Add(dir[dcp.MetadataName].Data)
 	f.Fuzz(func(t *testing.T, metadata []byte) {
 		changed := maps.Clone(dir)
 		changed[dcp.MetadataName] = &fstest.MapFile{Data: metadata}
-		formattest.Sound(changed, megatron.ReadDist)
+		formattest.IsSound(changed, megatron.ReadDist)
 	})
 }

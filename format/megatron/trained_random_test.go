@@ -43,7 +43,7 @@ func TestTrainedAnyToAny(t *testing.T) {
 				if diff := cmp.Diff(want, sums(t, c, files)); diff != "" {
 					t.Fatalf("%+v, fingerprints:\n%s", a, diff)
 				}
-				if faults, err := formattest.Prove(files, c); err != nil || len(faults) > 0 ||
+				if faults, err := formattest.CheckProofs(files, c); err != nil || len(faults) > 0 ||
 					apart(c) != "" {
 					t.Fatalf("%+v: %v, %v, %s", a, faults, err, apart(c))
 				}
@@ -90,7 +90,7 @@ func TestTrainedUneven(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, want := formattest.WritePadded(t, out, c, files), sums(t, c, files)
+	dir, want := formattest.WritePaddedOutput(t, out, c, files), sums(t, c, files)
 	for file, names := range map[string][]string{
 		"00_000": {"model0.decoder.layers.0.mlp.router.weight",
 			"model0.decoder.layers.1.mlp.router.weight",

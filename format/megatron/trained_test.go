@@ -340,7 +340,7 @@ func (a axes) spec(t *testing.T, c *format.Checkpoint) *layout.Spec {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := megatron.Chain(c, spec); err != nil {
+	if _, err := megatron.ChainOptimizers(c, spec); err != nil {
 		t.Fatal(err)
 	}
 	return spec
@@ -373,7 +373,7 @@ func (m *trained) write(t *testing.T, c *format.Checkpoint, files *format.Files,
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := formattest.WritePadded(t, out, c, files)
+	dir := formattest.WritePaddedOutput(t, out, c, files)
 	a.each(func(folder string, tp, pp, ep int) {
 		if diff := cmp.Diff(m.rank(a, tp, pp, ep),
 			tensors(t, dir, folder+"/model_optim_rng.pt")); diff != "" {
@@ -404,8 +404,8 @@ func sums(t *testing.T, c *format.Checkpoint, files *format.Files) map[string]di
 	key, all := digest.NewKey(1), map[string]digest.Sum{}
 	for i := range c.Tensors {
 		if x := &c.Tensors[i]; !strings.Contains(x.Name, "grad_scaler") {
-			all[x.Name] = key.Tensor(x.Name, x.DType, x.Shape,
-				key.Run(0, formattest.Bytes(t, files, x)))
+			all[x.Name] = key.TensorSum(x.Name, x.DType, x.Shape,
+				key.RunSum(0, formattest.ReadTensor(t, files, x)))
 		}
 	}
 	return all

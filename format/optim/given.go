@@ -15,9 +15,9 @@ import (
 // MaxGroupsBytes bounds a text of groups, in bytes.
 const MaxGroupsBytes = 64 << 20
 
-// Parse reads groups: a JSON list of objects, each with the names of its parameters in order under
-// "params", and with values such as "lr".
-func Parse(text []byte) ([]Group, error) {
+// ParseGroups reads groups: a JSON list of objects, each with the names of its parameters in order
+// under "params", and with values such as "lr".
+func ParseGroups(text []byte) ([]Group, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	var list []map[string]any
@@ -27,7 +27,7 @@ func Parse(text []byte) ([]Group, error) {
 				`"weight_decay": 0.1}]: %w`, err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("something stands behind the groups")
+		return nil, errors.New("something stands after the groups")
 	}
 	if len(list) == 0 {
 		return nil, errors.New("there are no groups")

@@ -65,12 +65,12 @@ var groupPath = regexp.MustCompile(
 	`^(optimizer_state\.|optimizer\.(?:\d+\.)?(?:(?:optimizer|optimizer_state_dict)\.)?)param_g` +
 		`roups\.(\d+)\.(.+)$`)
 
-// Find finds the groups of the optimizer of a checkpoint whose state has names: as given says, or
-// as the checkpoint does; nil when neither says which parameters are in them. It renames the state
-// of torch's optimizers from PREFIX.state.NAME.KIND to optimizer.KIND.NAME, and removes the values
-// of its groups. read reads numbers. renamed is the old name of each renamed tensor, by the new
-// one.
-func Find(c *format.Checkpoint, given []Group,
+// FindGroups finds the groups of the optimizer of a checkpoint whose state has names: as given
+// says, or as the checkpoint does; nil when neither says which parameters are in them. It changes
+// the checkpoint: it renames the state of torch's optimizers from PREFIX.state.NAME.KIND to
+// optimizer.KIND.NAME, and removes the values of its groups. read reads numbers. renamed is the old
+// name of each renamed tensor, by the new one.
+func FindGroups(c *format.Checkpoint, given []Group,
 	read func(*format.Tensor, []byte) error) (o *Optimizer, renamed map[string]string, err error) {
 	prefix, err := torchPrefix(c)
 	if err != nil {
@@ -81,7 +81,7 @@ func Find(c *format.Checkpoint, given []Group,
 	} else {
 		t := torchReader{c: c, prefix: prefix, given: given, readNumber: read,
 			renamed: map[string]string{}}
-		if o, err = t.read(); err != nil {
+		if o, err = t.readGroups(); err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", strings.TrimSuffix(prefix, "."), err)
 		}
 		renamed = t.renamed
@@ -100,8 +100,7 @@ func Find(c *format.Checkpoint, given []Group,
 // stateName matches the state of a parameter: its kind, and the parameter.
 var stateName = regexp.MustCompile(`^optimizer\.([^.]+)\.(.+)$`)
 
-// parametersWithState returns the parameters for which there is state of their shape, or a number
-// of steps.
+// parametersWithState returns the parameters for which there is a tensor of state.
 func parametersWithState(c *format.Checkpoint) map[string]bool {
 	found := map[string]bool{}
 	for _, t := range c.Tensors {
@@ -127,7 +126,7 @@ func frameworkGroups(c *format.Checkpoint) *Optimizer {
 			return nil
 		}
 		o.Where = m[1] + strings.TrimSuffix(groupsKey, ".")
-		o.group(n).add(m[3], v)
+		o.groupAt(n).addValue(m[3], v)
 	}
 	if len(o.Groups) == 0 {
 		return nil
@@ -138,16 +137,17 @@ func frameworkGroups(c *format.Checkpoint) *Optimizer {
 	return o
 }
 
-// group returns the group of a number, which it makes if necessary.
-func (o *Optimizer) group(n int) *Group {
+// groupAt returns the group of a number, which it adds if necessary.
+func (o *Optimizer) groupAt(n int) *Group {
 	for len(o.Groups) <= n {
 		o.Groups = append(o.Groups, Group{})
 	}
 	return &o.Groups[n]
 }
 
-// add adds a value of a group under its key.
-func (g *Group) add(key string, v format.Value) {
+// addValue adds a value of a group under its key. The names of parameters become Params, and their
+// numbers are left out.
+func (g *Group) addValue(key string, v format.Value) {
 	if list, ok := v.Data.([]any); key == NamesKey && ok {
 		g.Params = stringList(list)
 		return
@@ -172,7 +172,7 @@ func stringList(list []any) (names []string) {
 
 // applyGiven returns the given groups. A value that a given group lacks comes from the checkpoint:
 // from the group of the same number, or from the groups of its parameters if those are named, which
-// must then agree.
+// must then agree. states are the parameters with state; it is used up when this fails.
 func (o *Optimizer) applyGiven(given []Group, states map[string]bool) (*Optimizer, error) {
 	of := map[string]*Group{}
 	if o != nil {
@@ -234,7 +234,7 @@ func keys(set map[string]bool) (list []string) {
 	return list
 }
 
-// firstOfEachKey keeps the first value of each key.
+// firstOfEachKey returns the first value of each key.
 func firstOfEachKey(values []format.Value) (list []format.Value) {
 	seen := map[string]bool{}
 	for _, v := range values {
@@ -246,7 +246,7 @@ func firstOfEachKey(values []format.Value) (list []format.Value) {
 	return list
 }
 
-// conflictingKey returns a key in which two groups differ and that is not overridden; "" for none.
+// conflictingKey returns a key in which two groups differ and that anew does not set; "" for none.
 func conflictingKey(a, b *Group, anew []format.Value) string {
 	if a == nil || b == nil {
 		return "group"
@@ -264,8 +264,9 @@ func conflictingKey(a, b *Group, anew []format.Value) string {
 	return ""
 }
 
-// Values returns the values of the group of each parameter.
-func (o *Optimizer) Values() map[string][]format.Value {
+// ValuesByParam returns the values of the group of each parameter, which parameters of a group
+// share.
+func (o *Optimizer) ValuesByParam() map[string][]format.Value {
 	of := map[string][]format.Value{}
 	for _, g := range o.Groups {
 		for _, name := range g.Params {
@@ -275,8 +276,8 @@ func (o *Optimizer) Values() map[string][]format.Value {
 	return of
 }
 
-// Drop removes the values of groups.
-func Drop(c *format.Checkpoint) {
+// DropGroups removes the values of groups from a checkpoint.
+func DropGroups(c *format.Checkpoint) {
 	c.Values = slices.DeleteFunc(slices.Clone(c.Values), func(v format.Value) bool {
 		return groupPath.MatchString(v.Path)
 	})
@@ -292,10 +293,10 @@ func (g *Group) value(key string) (any, bool) {
 	return nil, false
 }
 
-// Replace rewrites the values of a checkpoint so that they state these groups as DeepSpeed does,
+// ReplaceIn changes the values of a checkpoint so that they state these groups as DeepSpeed does,
 // with names in order if the order is known.
-func (o *Optimizer) Replace(c *format.Checkpoint) error {
-	Drop(c)
+func (o *Optimizer) ReplaceIn(c *format.Checkpoint) error {
+	DropGroups(c)
 	for i, g := range o.Groups {
 		if !o.Ordered {
 			break // nobody knows which group is the first

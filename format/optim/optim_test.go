@@ -47,7 +47,7 @@ func TestFindTorch(t *testing.T) {
 	matrices, vectors := llama()
 	for _, name := range []string{"flat", "listed"} {
 		c, files, want := sample(t, name)
-		o, renamed, err := optim.Find(c, nil, files.Read)
+		o, renamed, err := optim.FindGroups(c, nil, files.Read)
 		if err != nil {
 			t.Fatal(name, err)
 		}
@@ -112,7 +112,7 @@ func TestOrder(t *testing.T) {
 			Values: []format.Value{{Path: a, Data: 0.5},
 				{Path: "optim.param_groups.a.w.eps", Data: 1.0}, {Path: b, Data: 0.5},
 				{Path: "optim.param_groups.b.w.eps", Data: 1.0}}}
-		o, _, err := optim.Find(c, nil, nil)
+		o, _, err := optim.FindGroups(c, nil, nil)
 		if err != nil {
 			t.Fatal(name, err)
 		}
@@ -142,7 +142,7 @@ func TestOrderContradicted(t *testing.T) {
 		c.SavedOrder = append(c.SavedOrder,
 			format.SavedItem{Name: "optim.param_groups." + first + ".lr", Rank: 1},
 			format.SavedItem{Name: "optim.param_groups." + second + ".lr", Rank: 1})
-		o, _, err := optim.Find(c, nil, nil)
+		o, _, err := optim.FindGroups(c, nil, nil)
 		if err != nil || o.Ordered != ordered ||
 			ordered && !slices.Equal(o.Groups[0].Params, []string{"b", "c", "a"}) {
 			t.Errorf("%s first: %+v, %v", first, o, err)
@@ -189,7 +189,7 @@ func TestNumbers(t *testing.T) {
 		"too few groups": {numbered(), []optim.Group{{Params: []string{"c.w", "a.w"}}}, 0,
 			"group 1 has 0 parameters, and the checkpoint's has 1"},
 	} {
-		o, _, err := optim.Find(x.c, x.given, nil)
+		o, _, err := optim.FindGroups(x.c, x.given, nil)
 		if x.err != "" {
 			if err == nil || !strings.Contains(err.Error(), x.err) {
 				t.Errorf("%s: %v; want %q", name, err, x.err)
@@ -200,7 +200,7 @@ func TestNumbers(t *testing.T) {
 			t.Fatal(name, err)
 		}
 		if !slices.Equal(o.Groups[0].Params, []string{"c.w", "a.w"}) ||
-			o.Values()["b.w"][0].Data != x.rate || o.Values()["a.w"][0].Data != 0.5 {
+			o.ValuesByParam()["b.w"][0].Data != x.rate || o.ValuesByParam()["a.w"][0].Data != 0.5 {
 			t.Errorf("%s: %+v", name, o)
 		}
 		var names []string
@@ -211,7 +211,7 @@ func TestNumbers(t *testing.T) {
 			"optimizer.exp_avg.b.w", "optimizer.exp_avg.c.w"}; !slices.Equal(names, want) {
 			t.Errorf("%s: %v", name, names)
 		}
-		if err := o.Replace(x.c); err != nil {
+		if err := o.ReplaceIn(x.c); err != nil {
 			t.Fatal(err)
 		}
 		if is, _ := x.c.Value("optimizer_state.param_groups.0.param_names"); !cmp.Equal(is,
@@ -268,11 +268,11 @@ func TestGiven(t *testing.T) {
 		"of others": {state(), `[{"params": ["c.w", "a.w", "b.w", "d.w"]}]`, nil,
 			`group 0 has the parameter "d.w", of which there is no state`},
 	} {
-		given, err := optim.Parse([]byte(x.given))
+		given, err := optim.ParseGroups([]byte(x.given))
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		o, _, err := optim.Find(x.c, given, nil)
+		o, _, err := optim.FindGroups(x.c, given, nil)
 		if x.err != "" {
 			if err == nil || !strings.Contains(err.Error(), x.err) {
 				t.Errorf("%s: %v; want %q", name, err, x.err)
@@ -365,7 +365,7 @@ func TestFindNot(t *testing.T) {
 			format.Checkpoint{Tensors: []format.Tensor{state, t32("optim.param_groups.a.w.lr", 2)}},
 			`tensor "optim.param_groups.a.w.lr" of f32 [2] is no number`},
 	} {
-		o, _, err := optim.Find(&x.c, nil, nil)
+		o, _, err := optim.FindGroups(&x.c, nil, nil)
 		if x.err == "" && (err != nil || o != nil) ||
 			x.err != "" && (err == nil || !strings.Contains(err.Error(), x.err)) {
 			t.Errorf("%s: %+v, %v; want %q", name, o, err, x.err)
@@ -381,7 +381,7 @@ func TestRatesInTensors(t *testing.T) {
 			format.Tensor{Name: "optim.state." + name + ".m", DType: tensor.F32},
 			format.Tensor{Name: "optim.param_groups." + name + ".lr", DType: tensor.F32})
 	}
-	o, _, err := optim.Find(c, nil, func(x *format.Tensor, b []byte) error {
+	o, _, err := optim.FindGroups(c, nil, func(x *format.Tensor, b []byte) error {
 		copy(b, []byte{0, 0, 0, 63})
 		return nil
 	})
@@ -396,7 +396,7 @@ func TestParseNot(t *testing.T) {
 		``:                                       "groups are a list of objects",
 		`{"params": ["a"]}`:                      "groups are a list of objects",
 		`[]`:                                     "there are no groups",
-		`[{"params": ["a"]}] x`:                  "something stands behind",
+		`[{"params": ["a"]}] x`:                  "something stands after",
 		`[{"lr": 1}]`:                            `group 0 has no list of names under "params"`,
 		`[{"params": []}]`:                       `group 0 has no list of names under "params"`,
 		`[{"params": ["a", 1]}]`:                 `group 0 has no list of names under "params"`,
@@ -405,7 +405,8 @@ func TestParseNot(t *testing.T) {
 		`[{"params": ["a"], "lr": {}}]`:          "an object, where a number",
 		`[{"params": ["a"], "lr": 1e999}]`:       "lr",
 	} {
-		if _, err := optim.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := optim.ParseGroups([]byte(text)); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", text, err, want)
 		}
 	}
@@ -414,7 +415,7 @@ func TestParseNot(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`[{"params": ["a", "b"], "lr": 0.5, "betas": [0.9, 0.95]}, {"params": ["c"]}]`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		groups, err := optim.Parse(text)
+		groups, err := optim.ParseGroups(text)
 		if err != nil {
 			return
 		}

@@ -61,8 +61,9 @@ type torchReader struct {
 	order  []string // the keys of values, in the order in which the checkpoint has them
 }
 
-// read finds the groups, takes their values out of the checkpoint, and renames the state.
-func (t *torchReader) read() (*Optimizer, error) {
+// readGroups finds the groups, takes their values out of the checkpoint, and renames the state in
+// it.
+func (t *torchReader) readGroups() (*Optimizer, error) {
 	if err := t.takeGroupValues(); err != nil {
 		return nil, err
 	}
@@ -78,11 +79,10 @@ func (t *torchReader) read() (*Optimizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return o, t.rename(o, numbers)
+	return o, t.renameState(o, numbers)
 }
 
-// takeGroupValues removes the values of groups from the checkpoint, and sorts them by parameter or
-// group.
+// takeGroupValues moves the values of groups from the checkpoint to values, by parameter or group.
 func (t *torchReader) takeGroupValues() error {
 	t.values = map[string][]format.Value{}
 	at := t.prefix + groupsKey
@@ -130,20 +130,21 @@ func hasParamList(values []format.Value) bool {
 	})
 }
 
-// readListed reads groups that list their parameters: by name, or by numbers, in the order of
-// param_names if the program has given names to the optimizer.
+// readListed adds to o the groups that list their parameters: by name, or by numbers, in the order
+// of param_names if the program has given names to the optimizer. It sets the name of each number
+// in numbers.
 func (t *torchReader) readListed(o *Optimizer, numbers map[string]string) error {
 	for _, at := range t.order {
 		n, err := strconv.Atoi(at)
 		if err != nil || n < 0 || n >= maxGroups || !hasParamList(t.values[at]) {
 			return fmt.Errorf("%s%s is no group with a list of parameters", groupsKey, at)
 		}
-		g, in := o.group(n), []any(nil)
+		g, in := o.groupAt(n), []any(nil)
 		for _, v := range t.values[at] {
 			if v.Path == "params" {
 				in, _ = v.Data.([]any)
 			}
-			g.add(v.Path, v)
+			g.addValue(v.Path, v)
 		}
 		if len(in) == 0 {
 			return fmt.Errorf("%s%s has no parameters", groupsKey, at)
@@ -184,8 +185,8 @@ func (t *torchReader) readListed(o *Optimizer, numbers map[string]string) error 
 	return nil
 }
 
-// readFlattened reads groups that torch has flattened: each value under the name of each parameter.
-// Two groups with equal values become one.
+// readFlattened adds to o the groups that torch has flattened: each value under the name of each
+// parameter. Two groups with equal values become one.
 func (t *torchReader) readFlattened(o *Optimizer) error {
 	place, why := t.parameterOrder()
 	o.Ordered, o.WhyUnordered = why == "", why
@@ -198,30 +199,31 @@ func (t *torchReader) readFlattened(o *Optimizer) error {
 	})
 	for _, name := range names {
 		values := t.values[name]
-		i := slices.IndexFunc(o.Groups, func(g Group) bool { return alike(g.Values, values) })
+		i := slices.IndexFunc(o.Groups, func(g Group) bool { return equalValues(g.Values, values) })
 		if i < 0 {
 			i = len(o.Groups)
-			o.group(i).Values = values
+			o.groupAt(i).Values = values
 		}
 		o.Groups[i].Params = append(o.Groups[i].Params, name)
 	}
 	return nil
 }
 
-// alike reports whether two lists of values are equal.
-func alike(a, b []format.Value) bool {
+// equalValues reports whether two lists of values are equal.
+func equalValues(a, b []format.Value) bool {
 	return slices.EqualFunc(a, b, func(x, y format.Value) bool {
 		return x.Path == y.Path && reflect.DeepEqual(x.Data, y.Data)
 	})
 }
 
-// parameterOrder finds the order of parameters in the optimizer, or why it is not known. A rank
-// lists what it saves group by group and parameter by parameter. A rank that has saved something of
-// each parameter tells the order by its groups, or if no rank's groups do, by its state, which no
-// rank's groups may contradict. Names in alphabetical order were sorted by another program.
+// parameterOrder returns the place of each parameter in the optimizer, or why it is not known. A
+// rank lists what it saves group by group and parameter by parameter. A rank that has saved
+// something of each parameter tells the order by its groups, or if no rank's groups do, by its
+// state, which no rank's groups may contradict. Names in alphabetical order were sorted by another
+// program.
 func (t *torchReader) parameterOrder() (place map[string]int, why string) {
-	groups := t.listedBy(groupsKey)
-	for _, lists := range [][][]string{groups, t.listedBy(statePart)} {
+	groups := t.listedParams(groupsKey)
+	for _, lists := range [][][]string{groups, t.listedParams(statePart)} {
 		i := slices.IndexFunc(lists, func(names []string) bool {
 			return len(names) == len(t.values)
 		})
@@ -248,9 +250,9 @@ func (t *torchReader) parameterOrder() (place map[string]int, why string) {
 		"by which its order would be known"
 }
 
-// listedBy returns the names of parameters, each once, in the order in which each rank has listed
-// what is below a part of the optimizer.
-func (t *torchReader) listedBy(below string) (lists [][]string) {
+// listedParams returns, for each rank, the names of parameters, each once, in the order in which it
+// has listed what is below a part of the optimizer.
+func (t *torchReader) listedParams(below string) (lists [][]string) {
 	at := t.prefix + below
 	ranks, seen := map[int][]string{}, map[format.SavedItem]bool{}
 	for _, l := range t.c.SavedOrder {
@@ -270,8 +272,9 @@ func (t *torchReader) listedBy(below string) (lists [][]string) {
 	return lists
 }
 
-// rename gives state its names, and fails for state of parameters that are in no group.
-func (t *torchReader) rename(o *Optimizer, numbers map[string]string) error {
+// renameState renames the state in the checkpoint, and fails for state of parameters that are in no
+// group. numbers has the name of each number, if the state goes by numbers.
+func (t *torchReader) renameState(o *Optimizer, numbers map[string]string) error {
 	in := map[string]bool{}
 	for _, g := range o.Groups {
 		for _, name := range g.Params {

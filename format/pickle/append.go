@@ -30,6 +30,7 @@ func Append(b []byte, v any) ([]byte, error) {
 // maxNested bounds the depth of the values that Append writes.
 const maxNested = 200
 
+// appendValue appends the instructions that build v, which is nested depth deep.
 func appendValue(b []byte, v any, depth int) ([]byte, error) {
 	if depth > maxNested {
 		return b, fmt.Errorf("pickle: nested more than %d deep", maxNested)
@@ -85,6 +86,7 @@ func appendValue(b []byte, v any, depth int) ([]byte, error) {
 	return b, fmt.Errorf("pickle: %s cannot be written", KindWithArticle(v))
 }
 
+// appendItems appends the instructions that put items on the stack.
 func appendItems(b []byte, items []any, depth int) ([]byte, error) {
 	var err error
 	for _, x := range items {
@@ -104,6 +106,7 @@ func batches[T any](items []T) iter.Seq[[]T] {
 	return slices.Chunk(items, 1000)
 }
 
+// appendDict appends the instructions that build a dict.
 func appendDict(b []byte, d *Dict, depth int) ([]byte, error) {
 	b = append(b, '}')
 	for batch := range batches(d.Items) {
@@ -119,6 +122,7 @@ func appendDict(b []byte, d *Dict, depth int) ([]byte, error) {
 	return b, nil
 }
 
+// appendCall appends the call of an object's class, and its state, if it has one.
 func appendCall(b []byte, o *Object, depth int) ([]byte, error) {
 	b, err := appendItems(append(appendGlobal(b, o.Class), '('), o.Args, depth)
 	b = append(b, 't', 'R')
@@ -129,10 +133,12 @@ func appendCall(b []byte, o *Object, depth int) ([]byte, error) {
 	return b, err
 }
 
+// appendGlobal appends the instruction that names a global.
 func appendGlobal(b []byte, g Global) []byte {
 	return append(append(append(append(append(b, 'c'), g.Module...), '\n'), g.Name...), '\n')
 }
 
+// appendInt appends the instruction with a number of up to 64 bits.
 func appendInt(b []byte, n int64) []byte {
 	if n == int64(int32(n)) {
 		return binary.LittleEndian.AppendUint32(append(b, 'J'), uint32(n))
@@ -140,6 +146,7 @@ func appendInt(b []byte, n int64) []byte {
 	return binary.LittleEndian.AppendUint64(append(b, 0x8a, 8), uint64(n))
 }
 
+// appendLong appends the instruction with a longer number, in two's complement.
 func appendLong(b []byte, n *big.Int) ([]byte, error) {
 	size := n.BitLen()/8 + 1 // with a bit for the sign
 	if size > 255 {
@@ -154,11 +161,12 @@ func appendLong(b []byte, n *big.Int) ([]byte, error) {
 	return append(append(b, 0x8a, byte(size)), bytes...), nil
 }
 
+// appendText appends the instruction with a text in UTF-8.
 func appendText(b []byte, s string) []byte {
 	return append(binary.LittleEndian.AppendUint32(append(b, 'X'), uint32(len(s))), s...)
 }
 
-// appendBytes writes bytes as protocol 2 does: as a text in Latin-1.
+// appendBytes appends the instructions for bytes as protocol 2 has them: as a text in Latin-1.
 func appendBytes(b, data []byte) []byte {
 	runes := make([]rune, len(data))
 	for i, c := range data {

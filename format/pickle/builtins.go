@@ -7,42 +7,42 @@ import (
 )
 
 // Builtins are the names from Python's standard library that every pickle may mention.
-var Builtins = join(
+var Builtins = joinGlobals(
 	Globals{
-		{"collections", "OrderedDict"}: dict,
+		{"collections", "OrderedDict"}: newDict,
 		{"collections", "defaultdict"}: func(args []any) (any, error) {
-			return dict(args[min(1, len(args)):])
+			return newDict(args[min(1, len(args)):])
 		},
-		{"collections", "Counter"}: dict,
-		{"builtins", "dict"}:       dict,
+		{"collections", "Counter"}: newDict,
+		{"builtins", "dict"}:       newDict,
 		{"builtins", "list"}: func(args []any) (any, error) {
-			items, err := itemsOf(args)
+			items, err := containerItems(args)
 			return &List{items}, err
 		},
 		{"builtins", "tuple"}: func(args []any) (any, error) {
-			items, err := itemsOf(args)
+			items, err := containerItems(args)
 			return Tuple(items), err
 		},
 		{"builtins", "set"}: func(args []any) (any, error) {
-			items, err := itemsOf(args)
+			items, err := containerItems(args)
 			return &Set{Items: items}, err
 		},
 		{"builtins", "frozenset"}: func(args []any) (any, error) {
-			items, err := itemsOf(args)
+			items, err := containerItems(args)
 			return &Set{items, true}, err
 		},
-		{"builtins", "bytearray"}: bytearray,
-		{"builtins", "bytes"}:     bytearray,
+		{"builtins", "bytearray"}: newBytes,
+		{"builtins", "bytes"}:     newBytes,
 		{"_io", "BytesIO"}: func([]any) (any, error) {
 			return &Buffer{}, nil
 		},
-		{"builtins", "getattr"}:                    member,
-		{"_codecs", "encode"}:                      encode,
+		{"builtins", "getattr"}:                    newMember,
+		{"_codecs", "encode"}:                      newEncodedText,
 		{"numpy", "dtype"}:                         newNumpyType,
 		{"numpy.core.multiarray", "_reconstruct"}:  newArray,
 		{"numpy._core.multiarray", "_reconstruct"}: newArray,
-		{"numpy.core.multiarray", "scalar"}:        numpyScalar,
-		{"numpy._core.multiarray", "scalar"}:       numpyScalar,
+		{"numpy.core.multiarray", "scalar"}:        newNumpyScalar,
+		{"numpy._core.multiarray", "scalar"}:       newNumpyScalar,
 	},
 	Names("numpy.ndarray", "builtins.int", "builtins.long", "builtins.float", "builtins.unicode",
 		"builtins.str", "builtins.bool", "builtins.object"),
@@ -51,8 +51,8 @@ var Builtins = join(
 		"pathlib.Path", "pathlib.PosixPath", "pathlib.PurePosixPath"),
 )
 
-// join puts lists of globals together.
-func join(lists ...Globals) Globals {
+// joinGlobals returns the globals of all lists.
+func joinGlobals(lists ...Globals) Globals {
 	all := Globals{}
 	for _, l := range lists {
 		maps.Copy(all, l)
@@ -61,11 +61,11 @@ func join(lists ...Globals) Globals {
 }
 
 // With returns the globals of both lists.
-func (g Globals) With(more ...Globals) Globals { return join(append(more, g)...) }
+func (g Globals) With(more ...Globals) Globals { return joinGlobals(append(more, g)...) }
 
-// dict makes a dict, which the pickle fills afterwards; or from another one, as Python does for
+// newDict makes a dict, which the pickle fills afterwards; or from another one, as Python does for
 // Counter, or from a list of pairs, as Python 2 did for OrderedDict.
-func dict(args []any) (any, error) {
+func newDict(args []any) (any, error) {
 	d := &Dict{}
 	if len(args) == 1 {
 		if from, is := args[0].(*Dict); is {
@@ -73,7 +73,7 @@ func dict(args []any) (any, error) {
 			return d, nil
 		}
 	}
-	items, err := itemsOf(args)
+	items, err := containerItems(args)
 	if err != nil {
 		return nil, err
 	}
@@ -93,9 +93,9 @@ func dict(args []any) (any, error) {
 	return d, nil
 }
 
-// itemsOf returns the items of the one argument from which a container is made; without an
-// argument, nothing.
-func itemsOf(args []any) ([]any, error) {
+// containerItems returns a copy of the items of the one argument from which a container is made;
+// without an argument, nothing.
+func containerItems(args []any) ([]any, error) {
 	switch len(args) {
 	case 0:
 		return nil, nil
@@ -112,8 +112,8 @@ func itemsOf(args []any) ([]any, error) {
 	return nil, fmt.Errorf("it takes a list, not %d arguments", len(args))
 }
 
-// member makes a member of an enumeration, as Python 3.11 pickles it.
-func member(args []any) (any, error) {
+// newMember makes a member of an enumeration, as Python 3.11 pickles it.
+func newMember(args []any) (any, error) {
 	if len(args) == 2 {
 		class, isGlobal := args[0].(Global)
 		if name, isText := args[1].(string); isGlobal && isText {
@@ -123,16 +123,16 @@ func member(args []any) (any, error) {
 	return nil, fmt.Errorf("it is known for members of classes only")
 }
 
-// encode makes bytes, which protocol 2 writes as a text in Latin-1.
-func encode(args []any) (any, error) {
+// newEncodedText makes bytes, which protocol 2 writes as a text in Latin-1.
+func newEncodedText(args []any) (any, error) {
 	if len(args) != 2 || args[1] != "latin1" && args[1] != "latin-1" {
 		return nil, fmt.Errorf("%d arguments where a text and latin1 are due", len(args))
 	}
-	return latin1(args[0])
+	return encodeLatin1(args[0])
 }
 
-// latin1 encodes a text in Latin-1.
-func latin1(v any) ([]byte, error) {
+// encodeLatin1 encodes a text in Latin-1.
+func encodeLatin1(v any) ([]byte, error) {
 	s, ok := v.(string)
 	if !ok {
 		return nil, fmt.Errorf("%s, which is no text", KindWithArticle(v))
@@ -147,8 +147,8 @@ func latin1(v any) ([]byte, error) {
 	return b, nil
 }
 
-// bytearray makes bytes or a bytearray, which both become []byte.
-func bytearray(args []any) (any, error) {
+// newBytes makes bytes or a bytearray, which both become []byte.
+func newBytes(args []any) (any, error) {
 	switch len(args) {
 	case 0:
 		return []byte{}, nil
@@ -157,7 +157,7 @@ func bytearray(args []any) (any, error) {
 			return slices.Clone(b), nil
 		}
 	case 2:
-		return encode(args)
+		return newEncodedText(args)
 	}
 	return nil, fmt.Errorf("%d arguments where bytes are due", len(args))
 }

@@ -15,24 +15,24 @@ var python3 = map[string]string{"__builtin__": "builtins", "copy_reg": "copyreg"
 
 // global executes GLOBAL: it reads a module and a name, and pushes what they name.
 func (m *machine) global() error {
-	module, err := m.line()
+	module, err := m.readLine()
 	if err != nil {
 		return err
 	}
-	name, err := m.line()
+	name, err := m.readLine()
 	if err != nil {
 		return err
 	}
 	return m.pushGlobal(module, name)
 }
 
-// line reads the rest of a line of text, and its end.
-func (m *machine) line() (string, error) {
+// readLine reads the rest of a line of text, and its end.
+func (m *machine) readLine() (string, error) {
 	n := bytes.IndexByte(m.data[m.at:min(len(m.data), m.at+maxName)], '\n')
 	if n < 0 {
 		return "", fmt.Errorf("a name of more than %d bytes, or cut off", maxName)
 	}
-	b, err := m.take(uint64(n) + 1)
+	b, err := m.readBytes(uint64(n) + 1)
 	return string(b[:n]), err
 }
 
@@ -56,15 +56,15 @@ func (m *machine) pushGlobal(module, name string) error {
 		module = now
 	}
 	g := Global{module, name}
-	if _, known := m.lookUp(g); !known {
+	if _, known := m.findGlobal(g); !known {
 		return &UnknownGlobal{g}
 	}
 	return m.push(g, costGlobal+int64(len(module)+len(name)))
 }
 
-// lookUp finds a global among those that the pickle may mention; the constructor is nil for one
+// findGlobal finds a global among those that the pickle may mention; the constructor is nil for one
 // that may not be called.
-func (m *machine) lookUp(g Global) (Constructor, bool) {
+func (m *machine) findGlobal(g Global) (Constructor, bool) {
 	for _, list := range []Globals{m.Globals, m.More, Builtins} {
 		if c, ok := list[g]; ok {
 			return c, true
@@ -84,7 +84,7 @@ func (m *machine) reduce() error {
 	if !ok {
 		return fmt.Errorf("a call with %s instead of a tuple of arguments", KindWithArticle(v[1]))
 	}
-	return m.call(v[0], args)
+	return m.pushCall(v[0], args)
 }
 
 // newWithKeywords executes NEWOBJ_EX, a call with keywords, of which there may be none.
@@ -97,16 +97,16 @@ func (m *machine) newWithKeywords() error {
 	if keywords, is := v[2].(*Dict); !ok || !is || len(keywords.Items) > 0 {
 		return fmt.Errorf("a call of %v with keywords, which shoal does not know", v[0])
 	}
-	return m.call(v[0], args)
+	return m.pushCall(v[0], args)
 }
 
-// call pushes the value that stands for the call of a global.
-func (m *machine) call(what any, args Tuple) error {
+// pushCall pushes the value that stands for the call of a global.
+func (m *machine) pushCall(what any, args Tuple) error {
 	g, ok := what.(Global)
 	if !ok {
 		return fmt.Errorf("a call of %s, which is no global", KindWithArticle(what))
 	}
-	construct, _ := m.lookUp(g)
+	construct, _ := m.findGlobal(g)
 	if construct == nil {
 		return fmt.Errorf("a call of %v, which is known by name only", g)
 	}
@@ -135,7 +135,7 @@ func copyCost(v any) int64 {
 	return 0
 }
 
-// build gives an object its state.
+// build executes BUILD: it pops a state, and gives it to the object below.
 func (m *machine) build() error {
 	state, err := m.pop(1)
 	if err != nil {
@@ -152,6 +152,8 @@ func (m *machine) build() error {
 	return o.SetState(state[0])
 }
 
+// persistent executes BINPERSID: it pops a reference to data outside the pickle, and pushes what it
+// stands for.
 func (m *machine) persistent() error {
 	id, err := m.pop(1)
 	if err != nil {

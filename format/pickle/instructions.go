@@ -21,47 +21,47 @@ var instructions = [256]func(*machine) error{
 	'N':  func(m *machine) error { return m.push(nil, 0) },
 	0x88: func(m *machine) error { return m.push(true, 0) },
 	0x89: func(m *machine) error { return m.push(false, 0) },
-	'K':  func(m *machine) error { return m.unsigned(1) },
-	'M':  func(m *machine) error { return m.unsigned(2) },
-	'J':  (*machine).binint,
-	0x8a: func(m *machine) error { return m.long(1) },
-	0x8b: func(m *machine) error { return m.long(4) },
-	'G':  (*machine).float,
-	'U':  func(m *machine) error { return m.latin(1) },
-	'T':  func(m *machine) error { return m.latin(4) },
-	0x8c: func(m *machine) error { return m.text(1) },
-	'X':  func(m *machine) error { return m.text(4) },
-	0x8d: func(m *machine) error { return m.text(8) },
-	'C':  func(m *machine) error { return m.bytes(1) },
-	'B':  func(m *machine) error { return m.bytes(4) },
-	0x8e: func(m *machine) error { return m.bytes(8) },
-	0x96: func(m *machine) error { return m.bytes(8) },
+	'K':  func(m *machine) error { return m.pushUnsigned(1) },
+	'M':  func(m *machine) error { return m.pushUnsigned(2) },
+	'J':  (*machine).pushInt32,
+	0x8a: func(m *machine) error { return m.pushLong(1) },
+	0x8b: func(m *machine) error { return m.pushLong(4) },
+	'G':  (*machine).pushFloat,
+	'U':  func(m *machine) error { return m.pushLatin1(1) },
+	'T':  func(m *machine) error { return m.pushLatin1(4) },
+	0x8c: func(m *machine) error { return m.pushText(1) },
+	'X':  func(m *machine) error { return m.pushText(4) },
+	0x8d: func(m *machine) error { return m.pushText(8) },
+	'C':  func(m *machine) error { return m.pushBytes(1) },
+	'B':  func(m *machine) error { return m.pushBytes(4) },
+	0x8e: func(m *machine) error { return m.pushBytes(8) },
+	0x96: func(m *machine) error { return m.pushBytes(8) },
 
 	// containers
-	'(':  (*machine).mark,
+	'(':  (*machine).setMark,
 	'0':  func(m *machine) error { _, err := m.pop(1); return err },
 	'1':  func(m *machine) error { _, err := m.popMark(); return err },
 	')':  func(m *machine) error { return m.push(Tuple(nil), 0) },
-	0x85: func(m *machine) error { return m.tuple(m.pop(1)) },
-	0x86: func(m *machine) error { return m.tuple(m.pop(2)) },
-	0x87: func(m *machine) error { return m.tuple(m.pop(3)) },
-	't':  func(m *machine) error { return m.tuple(m.popMark()) },
+	0x85: func(m *machine) error { return m.pushTuple(m.pop(1)) },
+	0x86: func(m *machine) error { return m.pushTuple(m.pop(2)) },
+	0x87: func(m *machine) error { return m.pushTuple(m.pop(3)) },
+	't':  func(m *machine) error { return m.pushTuple(m.popMark()) },
 	']':  func(m *machine) error { return m.push(&List{}, costList) },
-	'a':  func(m *machine) error { return m.extend(m.pop(1)) },
-	'e':  func(m *machine) error { return m.extend(m.popMark()) },
+	'a':  func(m *machine) error { return m.addToTop(m.pop(1)) },
+	'e':  func(m *machine) error { return m.addToTop(m.popMark()) },
 	'}':  func(m *machine) error { return m.push(&Dict{}, costDict) },
-	's':  func(m *machine) error { return m.update(m.pop(2)) },
-	'u':  func(m *machine) error { return m.update(m.popMark()) },
+	's':  func(m *machine) error { return m.setInTop(m.pop(2)) },
+	'u':  func(m *machine) error { return m.setInTop(m.popMark()) },
 	0x8f: func(m *machine) error { return m.push(&Set{}, costSet) },
-	0x90: func(m *machine) error { return m.extend(m.popMark()) },
-	0x91: (*machine).frozenset,
+	0x90: func(m *machine) error { return m.addToTop(m.popMark()) },
+	0x91: (*machine).pushFrozenSet,
 
 	// the memo
-	'q':  func(m *machine) error { return m.put(m.number(1)) },
-	'r':  func(m *machine) error { return m.put(m.number(4)) },
-	0x94: func(m *machine) error { return m.put(m.memo.length+uint64(len(m.sparse)), nil) },
-	'h':  func(m *machine) error { return m.get(m.number(1)) },
-	'j':  func(m *machine) error { return m.get(m.number(4)) },
+	'q':  func(m *machine) error { return m.putMemo(m.readNumber(1)) },
+	'r':  func(m *machine) error { return m.putMemo(m.readNumber(4)) },
+	0x94: func(m *machine) error { return m.putMemo(m.memo.length+uint64(len(m.sparse)), nil) },
+	'h':  func(m *machine) error { return m.pushMemo(m.readNumber(1)) },
+	'j':  func(m *machine) error { return m.pushMemo(m.readNumber(4)) },
 
 	// globals and calls
 	'c':  (*machine).global,
@@ -74,22 +74,22 @@ var instructions = [256]func(*machine) error{
 	'Q':  (*machine).persistent,
 }
 
-// protocol refuses pickles of other protocols than 2 to 5.
+// protocol executes PROTO: it refuses pickles of other protocols than 2 to 5.
 func (m *machine) protocol() error {
-	b, err := m.take(1)
+	b, err := m.readBytes(1)
 	if err == nil && (b[0] < 2 || b[0] > 5) {
 		err = fmt.Errorf("protocol %d; shoal reads 2 to 5", b[0])
 	}
 	return err
 }
 
-// frame skips the length of a frame, which helps only readers in pieces.
+// frame executes FRAME: it skips the length of a frame, which helps only readers in pieces.
 func (m *machine) frame() error {
-	_, err := m.take(8)
+	_, err := m.readBytes(8)
 	return err
 }
 
-// stop ends the pickle; its value is alone on the stack.
+// stop executes STOP, which ends the pickle; its value is alone on the stack.
 func (m *machine) stop() error {
 	if len(m.stack) != 1 || len(m.marks) != 0 {
 		return fmt.Errorf("the pickle ends with %d values and %d marks on the stack instead of "+
@@ -99,37 +99,40 @@ func (m *machine) stop() error {
 	return nil
 }
 
-// unsigned reads an integer of n bytes that is not negative.
-func (m *machine) unsigned(n uint64) error {
-	x, err := m.number(n)
+// pushUnsigned reads an integer of n bytes that is not negative, and pushes it.
+func (m *machine) pushUnsigned(n uint64) error {
+	x, err := m.readNumber(n)
 	if err != nil {
 		return err
 	}
 	return m.push(int64(x), costNumber)
 }
 
-func (m *machine) binint() error {
-	x, err := m.number(4)
+// pushInt32 reads a signed integer of four bytes, and pushes it.
+func (m *machine) pushInt32() error {
+	x, err := m.readNumber(4)
 	if err != nil {
 		return err
 	}
 	return m.push(int64(int32(x)), costNumber)
 }
 
-// long reads an integer in two's complement, whose length is a number of n bytes.
-func (m *machine) long(n uint64) error {
-	b, err := m.lengthPrefixed(n)
+// pushLong reads an integer in two's complement, whose length is a number of n bytes, and pushes
+// it.
+func (m *machine) pushLong(n uint64) error {
+	b, err := m.readPrefixed(n)
 	if err != nil {
 		return err
 	}
 	if len(b) > maxLong {
 		return fmt.Errorf("an integer of %d bytes, the limit is %d", len(b), maxLong)
 	}
-	return m.push(long(b), costBytes)
+	return m.push(parseLong(b), costBytes)
 }
 
-func (m *machine) float() error {
-	b, err := m.take(8)
+// pushFloat reads a big-endian float of eight bytes, and pushes it.
+func (m *machine) pushFloat() error {
+	b, err := m.readBytes(8)
 	if err != nil {
 		return err
 	}
@@ -140,10 +143,10 @@ func (m *machine) float() error {
 	return m.push(math.Float64frombits(bits), costNumber)
 }
 
-// latin reads a str of Python 2, each byte of which is a character. Its length is a number of n
-// bytes.
-func (m *machine) latin(n uint64) error {
-	b, err := m.lengthPrefixed(n)
+// pushLatin1 reads a str of Python 2, each byte of which is a character, and pushes it. Its length
+// is a number of n bytes.
+func (m *machine) pushLatin1(n uint64) error {
+	b, err := m.readPrefixed(n)
 	if err != nil {
 		return err
 	}
@@ -155,9 +158,9 @@ func (m *machine) latin(n uint64) error {
 	return m.push(text.String(), costText)
 }
 
-// text reads a text in UTF-8, whose length is a number of n bytes.
-func (m *machine) text(n uint64) error {
-	b, err := m.lengthPrefixed(n)
+// pushText reads a text in UTF-8, whose length is a number of n bytes, and pushes it.
+func (m *machine) pushText(n uint64) error {
+	b, err := m.readPrefixed(n)
 	if err != nil {
 		return err
 	}
@@ -167,17 +170,17 @@ func (m *machine) text(n uint64) error {
 	return m.push(string(b), costText)
 }
 
-// bytes reads bytes, whose length is a number of n bytes.
-func (m *machine) bytes(n uint64) error {
-	b, err := m.lengthPrefixed(n)
+// pushBytes reads bytes, whose length is a number of n bytes, and pushes a copy of them.
+func (m *machine) pushBytes(n uint64) error {
+	b, err := m.readPrefixed(n)
 	if err != nil {
 		return err
 	}
 	return m.push(slices.Clone(b), costBytes)
 }
 
-// mark sets a mark at the top of the stack.
-func (m *machine) mark() error {
+// setMark executes MARK: it sets a mark at the top of the stack.
+func (m *machine) setMark() error {
 	if len(m.marks) == maxMarks {
 		return fmt.Errorf("more than %d marks on the stack, which is the limit", maxMarks)
 	}
@@ -185,15 +188,17 @@ func (m *machine) mark() error {
 	return nil
 }
 
-// tuple pushes a tuple of items that were popped.
-func (m *machine) tuple(items []any, err error) error {
+// pushTuple pushes a tuple of items that were popped.
+func (m *machine) pushTuple(items []any, err error) error {
 	if err != nil {
 		return err
 	}
 	return m.push(slices.Clone(Tuple(items)), costTuple+slotBytes*int64(len(items)))
 }
 
-func (m *machine) frozenset() error {
+// pushFrozenSet executes FROZENSET: it pops the items above the last mark, and pushes the set of
+// them.
+func (m *machine) pushFrozenSet() error {
 	items, err := m.popMark()
 	if err != nil {
 		return err
@@ -201,8 +206,8 @@ func (m *machine) frozenset() error {
 	return m.push(&Set{slices.Clone(items), true}, costSet+slotBytes*int64(len(items)))
 }
 
-// extend adds items to the list or set below them on the stack.
-func (m *machine) extend(items []any, err error) error {
+// addToTop adds popped items to the list or set on the top of the stack.
+func (m *machine) addToTop(items []any, err error) error {
 	if err != nil {
 		return err
 	}
@@ -219,11 +224,11 @@ func (m *machine) extend(items []any, err error) error {
 	default:
 		return fmt.Errorf("values are added to %s, which is no list", KindWithArticle(to))
 	}
-	return m.allocate(more)
+	return m.countMemory(more)
 }
 
-// update sets pairs of keys and values in the dict below them on the stack.
-func (m *machine) update(items []any, err error) error {
+// setInTop sets popped pairs of keys and values in the dict on the top of the stack.
+func (m *machine) setInTop(items []any, err error) error {
 	if err != nil {
 		return err
 	}
@@ -240,11 +245,11 @@ func (m *machine) update(items []any, err error) error {
 	for i := 0; i < len(items); i += 2 {
 		d.Items = append(d.Items, Item{items[i], items[i+1]})
 	}
-	return m.allocate(itemBytes * int64(cap(d.Items)-before))
+	return m.countMemory(itemBytes * int64(cap(d.Items)-before))
 }
 
-// put executes the PUT instructions: it notes the value on the top of the stack in the memo.
-func (m *machine) put(key uint64, err error) error {
+// putMemo executes the PUT instructions: it stores the value on the top of the stack in the memo.
+func (m *machine) putMemo(key uint64, err error) error {
 	if err != nil {
 		return err
 	}
@@ -254,24 +259,24 @@ func (m *machine) put(key uint64, err error) error {
 	}
 	switch {
 	case key < m.memo.length:
-		*m.memo.at(key) = v
+		*m.memo.entry(key) = v
 		return nil
 	case key == m.memo.length:
 		m.memo.add(v)
 		delete(m.sparse, key)
-		return m.allocate(slotBytes)
+		return m.countMemory(slotBytes)
 	}
 	m.sparse[key] = v
-	return m.allocate(sparseBytes)
+	return m.countMemory(sparseBytes)
 }
 
-// get executes the GET instructions: it pushes an entry of the memo.
-func (m *machine) get(key uint64, err error) error {
+// pushMemo executes the GET instructions: it pushes an entry of the memo.
+func (m *machine) pushMemo(key uint64, err error) error {
 	if err != nil {
 		return err
 	}
 	if key < m.memo.length {
-		return m.push(*m.memo.at(key), 0)
+		return m.push(*m.memo.entry(key), 0)
 	}
 	v, ok := m.sparse[key]
 	if !ok {

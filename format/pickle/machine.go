@@ -22,7 +22,7 @@ type Options struct {
 	// Persistent resolves references to data outside the pickle; nil refuses them.
 	Persistent func(id any) (any, error)
 	// Memory bounds the bytes of the values, besides those of texts in the pickle. 0 means
-	// Bound(data, PerByte, MaxMemory).
+	// MemoryBound(data, PerByte, MaxMemory).
 	Memory int64
 }
 
@@ -40,9 +40,11 @@ const (
 	maxMarks = 1 << 16
 )
 
-// Bound returns a bound that grows with the length of a pickle: each bytes for each of its bytes,
-// and a constant, but at most most.
-func Bound(data []byte, each, most int64) int64 { return min(16<<20+each*int64(len(data)), most) }
+// MemoryBound returns a bound that grows with the length of a pickle: each bytes for each of its
+// bytes, and a constant, but at most most.
+func MemoryBound(data []byte, each, most int64) int64 {
+	return min(16<<20+each*int64(len(data)), most)
+}
 
 // What values need beside what is in them, in bytes.
 const (
@@ -76,11 +78,11 @@ type machine struct {
 	done       bool           // whether the pickle has ended
 }
 
-// Load builds the value of a pickle, all of data.
+// Load builds the value of a pickle, all of data. The value keeps none of the memory of data.
 func Load(data []byte, o Options) (any, error) {
 	m := &machine{Options: o, data: data, sparse: map[uint64]any{}, limit: o.Memory}
 	if m.limit == 0 {
-		m.limit = Bound(data, PerByte, MaxMemory)
+		m.limit = MemoryBound(data, PerByte, MaxMemory)
 	}
 	m.memoryLeft = m.limit
 	for !m.done {
@@ -90,15 +92,15 @@ func Load(data []byte, o Options) (any, error) {
 	}
 	if m.at != len(data) {
 		return nil, &Error{o.File, o.Offset + int64(m.at),
-			fmt.Errorf("%d bytes behind the end of the pickle", len(data)-m.at)}
+			fmt.Errorf("%d bytes after the end of the pickle", len(data)-m.at)}
 	}
 	return m.stack[0], nil
 }
 
-// step runs one instruction.
+// step executes one instruction.
 func (m *machine) step() error {
 	m.op = m.at
-	b, err := m.take(1)
+	b, err := m.readBytes(1)
 	if err != nil {
 		return err
 	}
@@ -110,8 +112,8 @@ func (m *machine) step() error {
 	return run(m)
 }
 
-// take returns the next n bytes of the program.
-func (m *machine) take(n uint64) ([]byte, error) {
+// readBytes returns the next n bytes of the program, in its memory.
+func (m *machine) readBytes(n uint64) ([]byte, error) {
 	if n > uint64(len(m.data)-m.at) {
 		return nil, fmt.Errorf("%d bytes are due and %d are left: %w", n, len(m.data)-m.at,
 			io.ErrUnexpectedEOF)
@@ -121,9 +123,9 @@ func (m *machine) take(n uint64) ([]byte, error) {
 	return b, nil
 }
 
-// number reads a little-endian number of n bytes.
-func (m *machine) number(n uint64) (uint64, error) {
-	b, err := m.take(n)
+// readNumber reads a little-endian number of n bytes.
+func (m *machine) readNumber(n uint64) (uint64, error) {
+	b, err := m.readBytes(n)
 	if err != nil {
 		return 0, err
 	}
@@ -132,17 +134,17 @@ func (m *machine) number(n uint64) (uint64, error) {
 	return binary.LittleEndian.Uint64(wide[:]), nil
 }
 
-// lengthPrefixed reads a length of n bytes and then that many bytes, which the caller copies.
-func (m *machine) lengthPrefixed(n uint64) ([]byte, error) {
-	length, err := m.number(n)
+// readPrefixed reads a length of n bytes and then that many bytes, which the caller copies.
+func (m *machine) readPrefixed(n uint64) ([]byte, error) {
+	length, err := m.readNumber(n)
 	if err != nil {
 		return nil, err
 	}
-	return m.take(length)
+	return m.readBytes(length)
 }
 
-// allocate accounts for the memory of values.
-func (m *machine) allocate(bytes int64) error {
+// countMemory counts the memory of new values, and fails when they take more than the limit.
+func (m *machine) countMemory(bytes int64) error {
 	if m.memoryLeft -= bytes; m.memoryLeft < 0 {
 		return fmt.Errorf("the values take more than %d bytes of memory, which is the limit for "+
 			"a pickle of %d bytes; save long lists of numbers as tensors or arrays", m.limit,
@@ -158,13 +160,13 @@ func appendGrown[T any](list []T, size int64, items ...T) ([]T, int64) {
 	return list, size * int64(cap(list)-before)
 }
 
-// push puts a value on the stack, and accounts for its memory.
+// push puts a value on the stack, and counts its memory.
 func (m *machine) push(v any, cost int64) error {
 	if len(m.stack) == maxStack {
 		return fmt.Errorf("more than %d values on the stack, which is the limit", maxStack)
 	}
 	m.stack = append(m.stack, v)
-	return m.allocate(cost)
+	return m.countMemory(cost)
 }
 
 // A memo is a list that grows without being copied: it is the longest list that a pickle makes.
@@ -175,23 +177,23 @@ type memo struct {
 
 const memoBlock = 64
 
-// at returns the place of entry i, which is below length.
-func (l *memo) at(i uint64) *any { return &l.blocks[i/memoBlock][i%memoBlock] }
+// entry returns the place of entry i, which is below length.
+func (l *memo) entry(i uint64) *any { return &l.blocks[i/memoBlock][i%memoBlock] }
 
 // add adds an entry with the number length.
 func (l *memo) add(v any) {
 	if l.length%memoBlock == 0 {
 		l.blocks = append(l.blocks, make([]any, memoBlock))
 	}
-	*l.at(l.length) = v
+	*l.entry(l.length) = v
 	l.length++
 }
 
 var errStack = errors.New("the instruction finds too little on the stack; the file is broken")
 
-// bottom returns the height of the stack at the last mark; 0 without a mark. An instruction may not
-// take the values below it.
-func (m *machine) bottom() int {
+// markHeight returns the height of the stack at the last mark; 0 without a mark. An instruction may
+// not take the values below it.
+func (m *machine) markHeight() int {
 	if n := len(m.marks); n > 0 {
 		return m.marks[n-1]
 	}
@@ -200,7 +202,7 @@ func (m *machine) bottom() int {
 
 // pop takes n values from the stack, the deepest first. They are overwritten by the next push.
 func (m *machine) pop(n int) ([]any, error) {
-	if len(m.stack)-m.bottom() < n {
+	if len(m.stack)-m.markHeight() < n {
 		return nil, errStack
 	}
 	top := m.stack[len(m.stack)-n:]
@@ -213,7 +215,7 @@ func (m *machine) popMark() ([]any, error) {
 	if len(m.marks) == 0 {
 		return nil, errors.New("the instruction finds no mark on the stack; the file is broken")
 	}
-	mark := m.bottom()
+	mark := m.markHeight()
 	m.marks = m.marks[:len(m.marks)-1]
 	top := m.stack[mark:]
 	m.stack = m.stack[:mark]
@@ -222,7 +224,7 @@ func (m *machine) popMark() ([]any, error) {
 
 // top returns the value on the top of the stack, which stays there.
 func (m *machine) top() (any, error) {
-	if len(m.stack) == m.bottom() {
+	if len(m.stack) == m.markHeight() {
 		return nil, errStack
 	}
 	return m.stack[len(m.stack)-1], nil
@@ -231,8 +233,8 @@ func (m *machine) top() (any, error) {
 // maxLong bounds an integer, in bytes; longer ones are not numbers of a checkpoint.
 const maxLong = 1024
 
-// long reads a number in two's complement: an int64, or a *big.Int if it does not fit.
-func long(b []byte) any {
+// parseLong returns a number in two's complement: an int64, or a *big.Int if it does not fit.
+func parseLong(b []byte) any {
 	if len(b) <= 8 {
 		var wide [8]byte
 		copy(wide[:], b)

@@ -19,6 +19,7 @@ type Array struct {
 // A NumpyType is the element type of an Array, such as "u4", and its byte order: <, > or |.
 type NumpyType struct{ Code, Order string }
 
+// newNumpyType makes the element type of a name; its state says the byte order.
 func newNumpyType(args []any) (any, error) {
 	if len(args) == 0 {
 		return nil, fmt.Errorf("no name of a type")
@@ -30,8 +31,8 @@ func newNumpyType(args []any) (any, error) {
 	return &NumpyType{Code: code, Order: "|"}, nil
 }
 
-// SetState reads (version, byte order, …). The rest describes records, which the users of a type
-// refuse.
+// SetState sets the byte order, from (version, byte order, …). The rest describes records, which
+// the users of a type refuse.
 func (t *NumpyType) SetState(state any) error {
 	s, ok := state.(Tuple)
 	if !ok || len(s) < 2 {
@@ -43,9 +44,10 @@ func (t *NumpyType) SetState(state any) error {
 	return nil
 }
 
+// newArray makes an empty array, which its state fills.
 func newArray([]any) (any, error) { return &Array{}, nil }
 
-// SetState reads (version, shape, type, Fortran order, bytes).
+// SetState fills the array from (version, shape, type, Fortran order, bytes). It keeps the bytes.
 func (a *Array) SetState(state any) error {
 	s, ok := state.(Tuple)
 	if !ok || len(s) != 5 {
@@ -72,8 +74,8 @@ func (a *Array) SetState(state any) error {
 	return nil
 }
 
-// numpyScalar makes the number that a NumPy scalar of a type and its bytes is.
-func numpyScalar(args []any) (any, error) {
+// newNumpyScalar makes the number that a NumPy scalar of a type and its bytes is.
+func newNumpyScalar(args []any) (any, error) {
 	if len(args) != 2 {
 		return nil, fmt.Errorf("%d arguments where a type and bytes are due", len(args))
 	}
@@ -97,9 +99,9 @@ func numpyScalar(args []any) (any, error) {
 	case "b1":
 		return bits != 0, nil
 	case "i1", "i2", "i4", "i8":
-		return long(b), nil
+		return parseLong(b), nil
 	case "u1", "u2", "u4", "u8":
-		return long(append(slices.Clone(b), 0)), nil
+		return parseLong(append(slices.Clone(b), 0)), nil
 	}
 	return nil, fmt.Errorf("a NumPy scalar of type %q", t.Code)
 }

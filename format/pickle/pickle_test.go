@@ -222,7 +222,7 @@ func TestRefuses(t *testing.T) {
 		{"a mark at the end", "\x80\x02N(.", "1 marks on the stack"},
 		{"a value under a mark", "\x80\x02N(0.", "too little on the stack"},
 		{"no value", "\x80\x02.", "ends with 0 values"},
-		{"more", "\x80\x02N.N", "byte 4: 1 bytes behind the end"},
+		{"more", "\x80\x02N.N", "byte 4: 1 bytes after the end"},
 		{"no mark", "\x80\x02t.", "no mark"},
 		{"an empty memo", "\x80\x02h\x00.", "the memo has nothing under 0"},
 		{"a long text", "\x80\x02X\xff\xff\xff\xffa.", "4294967295 bytes are due and 2 are left"},

@@ -35,7 +35,8 @@ type Dict struct {
 // An Item is a key with its value.
 type Item struct{ Key, Value any }
 
-// Get returns the value of a string key.
+// Get returns the value of a string key, the last if it was set twice; false if there is none. It
+// can build the index of the dict: one goroutine at a time may call it.
 func (d *Dict) Get(key string) (any, bool) {
 	if i := d.find(key); i >= 0 {
 		return d.Items[i].Value, true
@@ -47,7 +48,8 @@ func (d *Dict) Get(key string) (any, bool) {
 // would take more memory than the dict.
 const indexFrom = 8
 
-// find returns the index of a key, the last if there are several, or -1.
+// find returns the index of a key, the last if there are several, or -1. It brings the index of a
+// large dict up to date.
 func (d *Dict) find(key string) int {
 	if len(d.Items) <= indexFrom {
 		for i := len(d.Items) - 1; i >= 0; i-- {
@@ -105,13 +107,14 @@ func (d *Dict) Put(path string, value any) error {
 	return nil
 }
 
-// SetState ignores what Python keeps in the __dict__ of a subclass of dict.
+// SetState does nothing: it ignores what Python keeps in the __dict__ of a subclass of dict.
 func (d *Dict) SetState(any) error { return nil }
 
 // A Global is the name of something in a Python module. Names of modules of Python 2 are given as
 // those of Python 3.
 type Global struct{ Module, Name string }
 
+// String writes the name as module.name.
 func (g Global) String() string { return g.Module + "." + g.Name }
 
 // An Object records a call of a global, which was not made.
@@ -127,9 +130,10 @@ type Member struct {
 	Name  string
 }
 
+// String writes the member as module.Class.NAME.
 func (m Member) String() string { return m.Class.String() + "." + m.Name }
 
-// SetState keeps the state.
+// SetState keeps the state that a pickle gives the object.
 func (o *Object) SetState(state any) error {
 	o.State = state
 	return nil
@@ -146,7 +150,7 @@ func (o *Object) Attr(name string) (any, bool) {
 // A Buffer is an io.BytesIO, in which some frameworks keep what they have serialized themselves.
 type Buffer struct{ Data []byte }
 
-// SetState reads (bytes, position, attributes).
+// SetState sets the data, from (bytes, position, attributes). It keeps the bytes.
 func (b *Buffer) SetState(state any) error {
 	s, ok := state.(Tuple)
 	if ok && len(s) == 3 {
@@ -167,7 +171,7 @@ type Constructor func(args []any) (any, error)
 // a constructor may be mentioned but not called.
 type Globals map[Global]Constructor
 
-// Inert returns constructors of Objects for classes, each written module.Class.
+// Inert returns globals for classes, each written module.Class, of which a call makes an Object.
 func Inert(classes ...string) Globals {
 	g := Globals{}
 	for _, c := range classes {
@@ -195,6 +199,7 @@ func splitGlobal(name string) Global {
 // An UnknownGlobal is the error of a pickle that mentions a global that is not allowed.
 type UnknownGlobal struct{ Global Global }
 
+// Error says what the pickle asks for, and what to do.
 func (e *UnknownGlobal) Error() string {
 	return fmt.Sprintf("the pickle asks for %v, which shoal does not know and never runs; if "+
 		"the file is yours, save it again without objects of that kind", e.Global)
@@ -207,8 +212,10 @@ type Error struct {
 	Err    error
 }
 
+// Error says where in which file the pickle cannot be read, and why.
 func (e *Error) Error() string {
 	return fmt.Sprintf("pickle: %s, byte %d: %v", e.File, e.Offset, e.Err)
 }
 
+// Unwrap returns why the pickle cannot be read.
 func (e *Error) Unwrap() error { return e.Err }

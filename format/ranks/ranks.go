@@ -77,6 +77,7 @@ func fileOwners(l *layout.Layout, spread bool) (ranks []int, locals map[int][]lo
 	return ranks, locals
 }
 
+// fileName returns the name of a rank's file.
 func fileName(rank int) string { return fmt.Sprintf("rank-%05d.safetensors", rank) }
 
 // A location is where a local tensor lies.
@@ -101,7 +102,7 @@ func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (
 			return nil, err
 		}
 	}
-	text, err := describe(layoutJSON{Shoal: version, Spec: spec, Values: len(values) > 0}, l)
+	text, err := describeLayout(layoutJSON{Shoal: version, Spec: spec, Values: len(values) > 0}, l)
 	if err != nil {
 		return nil, err
 	}
@@ -120,8 +121,8 @@ func Layout(spec *layout.Spec, tensors []format.Tensor, values []format.Value) (
 	return o, o.Finish()
 }
 
-// describe writes the content of LayoutName.
-func describe(j layoutJSON, l *layout.Layout) ([]byte, error) {
+// describeLayout returns the content of LayoutName.
+func describeLayout(j layoutJSON, l *layout.Layout) ([]byte, error) {
 	for _, t := range l.Tensors {
 		j.Tensors = append(j.Tensors,
 			tensorJSON{t.Name, t.DType.String(), append(tensor.Shape{}, t.Shape...)})
@@ -129,6 +130,7 @@ func describe(j layoutJSON, l *layout.Layout) ([]byte, error) {
 	return json.MarshalIndent(j, "", " ")
 }
 
+// catalogue returns the tensors as a layout has them.
 func catalogue(tensors []format.Tensor) (list []layout.Tensor) {
 	for _, t := range tensors {
 		list = append(list, layout.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape})
@@ -136,7 +138,7 @@ func catalogue(tensors []format.Tensor) (list []layout.Tensor) {
 	return list
 }
 
-// addFile lays out the file of a rank.
+// addFile lays out the file of a rank in an output, and records in spots where its tensors lie.
 func addFile(o *format.Output, l *layout.Layout, rank int, locals []local,
 	spots map[local]location) error {
 	name := fileName(rank)
@@ -148,7 +150,7 @@ func addFile(o *format.Output, l *layout.Layout, rank int, locals []local,
 			safetensors.Tensor{Name: s.Names[x.member], DType: s.DType, Shape: s.Shape})
 		index[s.Names[x.member]] = x
 	}
-	own, err := metadata(l, rank)
+	own, err := fileMetadata(l, rank)
 	if err != nil {
 		return err
 	}
@@ -168,15 +170,15 @@ func addFile(o *format.Output, l *layout.Layout, rank int, locals []local,
 	return nil
 }
 
-// metadata returns the metadata of a rank's file, which identifies the rank, because files of
+// fileMetadata returns the metadata of a rank's file, which identifies the rank, because files of
 // several ranks can have tensors of the same names and shapes.
-func metadata(l *layout.Layout, rank int) (map[string]string, error) {
+func fileMetadata(l *layout.Layout, rank int) (map[string]string, error) {
 	text, err := format.Origin{Rank: rank, Ranks: l.Ranks}.Text()
 	return map[string]string{format.OriginKey: text}, err
 }
 
-// assemble makes the logical tensors from the locals: a piece for each box, and a replica where
-// another local has it too.
+// assemble returns the logical tensors, made from the locals: a piece for each box, and a replica
+// where another local has it too.
 func assemble(l *layout.Layout, spots map[local]location) []format.Tensor {
 	tensors := make([]format.Tensor, len(l.Tensors))
 	for i, t := range l.Tensors {
@@ -204,16 +206,17 @@ func assemble(l *layout.Layout, spots map[local]location) []format.Tensor {
 	return tensors
 }
 
-// Read reads a folder.
+// Read reads a folder, but for the elements of tensors.
 func Read(files *format.Files) (*format.Checkpoint, error) {
-	c, err := read(files)
+	c, err := readFolder(files)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", LayoutName, err)
 	}
 	return c, c.Finish()
 }
 
-func read(files *format.Files) (*format.Checkpoint, error) {
+// readFolder is Read, without the name of the file in errors and before the checkpoint is in order.
+func readFolder(files *format.Files) (*format.Checkpoint, error) {
 	text, err := files.ReadAll(LayoutName, MaxLayout)
 	if err != nil {
 		return nil, err
@@ -225,7 +228,7 @@ func read(files *format.Files) (*format.Checkpoint, error) {
 	l, spots := d.Layout, map[local]location{}
 	ranks, locals := fileOwners(l, d.Spread)
 	for _, rank := range ranks {
-		if err := locate(files, l, rank, locals[rank], spots); err != nil {
+		if err := locateTensors(files, l, rank, locals[rank], spots); err != nil {
 			return nil, err
 		}
 	}
@@ -287,14 +290,14 @@ func (d *Description) Parts(rank int) []Part {
 			}
 		}
 	}
-	for i, local := range d.Layout.Rank(rank) { // in the same order
+	for i, local := range d.Layout.RankLocals(rank) { // in the same order
 		parts[i].Local = local
 	}
 	return parts
 }
 
-// locate looks up where the tensors of a rank lie in its file.
-func locate(files *format.Files, l *layout.Layout, rank int, locals []local,
+// locateTensors records in spots where the tensors of a rank lie in its file, by its header.
+func locateTensors(files *format.Files, l *layout.Layout, rank int, locals []local,
 	spots map[local]location) error {
 	name := fileName(rank)
 	f, err := files.Open(name)
@@ -308,7 +311,7 @@ func locate(files *format.Files, l *layout.Layout, rank int, locals []local,
 	if err != nil {
 		return err
 	}
-	if o, err := format.OriginOf(h.Metadata); err != nil {
+	if o, err := format.ParseOrigin(h.Metadata); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	} else if o != nil && (o.Rank != rank || o.Ranks != l.Ranks) {
 		return fmt.Errorf("%s is the file of rank %d of %d, by its metadata, and not of rank %d "+

@@ -41,10 +41,10 @@ func cut(t *testing.T) (*layout.Spec, []format.Tensor, fstest.MapFS) {
 // TestDamage takes files away, cuts them off, and gives them each other's names.
 func TestDamage(t *testing.T) {
 	_, _, dir := cut(t)
-	if !formattest.Sound(dir, ranks.Read) {
+	if !formattest.IsSound(dir, ranks.Read) {
 		t.Fatal("what is whole is not sound")
 	}
-	formattest.Damage(t, dir, ranks.Read, func(string) bool { return true })
+	formattest.CheckDamage(t, dir, ranks.Read, func(string) bool { return true })
 	dir[first], dir[second] = dir[second], dir[first]
 	_, err := ranks.Read(format.NewFiles(dir))
 	if err == nil || !strings.Contains(err.Error(), "rank-00000.safetensors is the file of rank "+
@@ -85,7 +85,7 @@ func TestOlderFiles(t *testing.T) {
 			[][]byte{head, rest[:end], bytes.Repeat([]byte(" "), len(said)), rest[end:]}, nil)
 	}
 	dir[first], dir[second] = dir[second], dir[first]
-	if !formattest.Sound(dir, ranks.Read) {
+	if !formattest.IsSound(dir, ranks.Read) {
 		t.Error("files without metadata are refused")
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// balanceFiles chooses which rank writes each tensor: among the ranks that hold it, the one whose
-// file has the fewest bytes so far, the lowest of several. It takes the tensors by name, and of one
-// name by the lowest rank that holds them.
+// balanceFiles sets in ranks which rank writes each tensor: among the ranks that hold it, the one
+// whose file has the fewest bytes so far, the lowest of several. It takes the tensors by name, and
+// of one name by the lowest rank that holds them.
 func balanceFiles(l *layout.Layout, ranks [][]int) {
 	var all []local
 	for i := range ranks {
@@ -38,10 +38,10 @@ func balanceFiles(l *layout.Layout, ranks [][]int) {
 	}
 }
 
-// DescribeSpread writes the content of LayoutName for a checkpoint whose ranks each write a Share.
+// DescribeSpread returns the content of LayoutName for a checkpoint whose ranks each write a Share.
 // l is the resolved spec.
 func DescribeSpread(spec *layout.Spec, l *layout.Layout) ([]byte, error) {
-	return describe(layoutJSON{Shoal: version, Spec: spec, Spread: true}, l)
+	return describeLayout(layoutJSON{Shoal: version, Spec: spec, Spread: true}, l)
 }
 
 // A Share is the file that a rank writes of a spread state.
@@ -98,7 +98,7 @@ func ShareOf(l *layout.Layout, rank int) (*Share, error) {
 		share.Tensors = append(share.Tensors, *s)
 	}
 	var err error
-	if h.Metadata, err = metadata(l, rank); err == nil {
+	if h.Metadata, err = fileMetadata(l, rank); err == nil {
 		_, err = safetensors.Layout(h.Tensors, h.Metadata) // fails for what a file cannot hold
 	}
 	if err == nil {
@@ -107,9 +107,9 @@ func ShareOf(l *layout.Layout, rank int) (*Share, error) {
 	return share, err
 }
 
-// Marks returns a bit for each tensor with elements in the memory of a rank, in the order of names,
-// beginning with the lowest bit of the first byte: whether it belongs to the rank's share.
-func Marks(l *layout.Layout, rank int) []byte {
+// ShareMarks returns a bit for each tensor with elements in the memory of a rank, in the order of
+// names, beginning with the lowest bit of the first byte: whether it belongs to the rank's share.
+func ShareMarks(l *layout.Layout, rank int) []byte {
 	wrote, names := map[string]bool{}, []string{}
 	for i, members := range writerRanks(l, true) {
 		s := &l.Slots[i]

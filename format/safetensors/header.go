@@ -75,9 +75,9 @@ func (h *Header) Size() int64 {
 	return h.Data
 }
 
-// bytes returns the size of the elements of a tensor. It fails for a shape that no file can hold,
-// and where the last byte would not be full.
-func bytes(d tensor.DType, s tensor.Shape) (int64, error) {
+// elementBytes returns the size of the elements of a tensor. It fails for a shape that no file can
+// hold, and where the last byte would not be full.
+func elementBytes(d tensor.DType, s tensor.Shape) (int64, error) {
 	n, err := s.Elements()
 	if err != nil {
 		return 0, err
@@ -92,11 +92,11 @@ func bytes(d tensor.DType, s tensor.Shape) (int64, error) {
 }
 
 // ReadHeader reads the header of a file of size bytes, and checks all of it: afterwards every
-// tensor lies inside the file, tensors do not overlap, and nothing lies between or behind them.
-// name appears in errors.
+// tensor lies inside the file, tensors do not overlap, and nothing lies between or after them. name
+// appears in errors.
 func ReadHeader(name string, r io.ReaderAt, size int64) (*Header, error) {
 	var tensors []Tensor
-	h, err := Scan(name, r, size, func(n, _ int) {
+	h, err := ScanHeader(name, r, size, func(n, _ int) {
 		tensors = make([]Tensor, 0, n)
 	}, func(t Tensor) { tensors = append(tensors, t) })
 	if err != nil {
@@ -152,7 +152,7 @@ func Layout(tensors []Tensor, metadata map[string]string) (*Header, error) {
 				"is the format's own", metadataKey)
 		}
 		seen[t.Name] = true
-		n, err := bytes(t.DType, t.Shape)
+		n, err := elementBytes(t.DType, t.Shape)
 		if err != nil {
 			return fail(*t, "%w", err)
 		}

@@ -29,15 +29,15 @@ const (
 // more than 512 MiB is refused.
 func ReadIndex(name string, r io.ReaderAt, size int64) (*Index, error) {
 	p := indexParser{scanner: newScanner(r, 0, size, maxEntry), files: map[string]string{}}
-	err := p.object(func() error {
+	err := p.readObject(func() error {
 		if string(p.text) != "weight_map" {
-			return p.skip(1)
+			return p.skipValue(1)
 		}
 		if p.Files != nil {
 			return p.errorf("the key %q stands twice", p.text)
 		}
 		p.Files = map[string]string{}
-		return p.object(p.entry)
+		return p.readObject(p.readEntry)
 	})
 	switch {
 	case err != nil:
@@ -59,8 +59,8 @@ type indexParser struct {
 	bytes int
 }
 
-// entry reads the file of the tensor whose name is the last text.
-func (p *indexParser) entry() error {
+// readEntry reads the file of the tensor whose name is the last text, and adds both to the index.
+func (p *indexParser) readEntry() error {
 	tensor := string(p.text)
 	if err := p.countText(); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (p *indexParser) entry() error {
 	if _, twice := p.Files[tensor]; twice {
 		return p.errorf("the key %q stands twice", tensor)
 	}
-	if err := p.string("the file of " + tensor); err != nil {
+	if err := p.readString("the file of " + tensor); err != nil {
 		return err
 	}
 	file, known := p.files[string(p.text)]
@@ -87,7 +87,7 @@ func (p *indexParser) entry() error {
 	return nil
 }
 
-// countText adds the last text to the memory in use.
+// countText counts the last text as memory in use, and fails when that is too much.
 func (p *indexParser) countText() error {
 	if p.size > maxEntry {
 		return p.errorf("a name of more than %d bytes, which is the limit", maxEntry)
@@ -99,6 +99,7 @@ func (p *indexParser) countText() error {
 	return nil
 }
 
+// isPlainName reports whether a name is that of a file in the same folder.
 func isPlainName(file string) bool {
 	return fs.ValidPath(file) && file != "." && !strings.ContainsAny(file, `/\:`+"\x00")
 }
@@ -120,12 +121,12 @@ func (ix *Index) AppendJSON(b []byte, bytes int64) []byte {
 // ShardName returns the usual name of shard i of n, counted from 0.
 func ShardName(i, n int) string { return fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, n) }
 
-// Split spreads tensors over files of at most most bytes of data each, in the order given; a larger
-// tensor has a file of its own. Begin and End are ignored.
-func Split(tensors []Tensor, most int64) (files [][]Tensor, err error) {
+// SplitFiles spreads tensors over files of at most most bytes of data each, in the order given; a
+// larger tensor has a file of its own. Begin and End are ignored.
+func SplitFiles(tensors []Tensor, most int64) (files [][]Tensor, err error) {
 	var filled int64
 	for _, t := range tensors {
-		n, err := bytes(t.DType, t.Shape)
+		n, err := elementBytes(t.DType, t.Shape)
 		if err != nil {
 			return nil, fmt.Errorf("safetensors: tensor %q: %w", t.Name, err)
 		}

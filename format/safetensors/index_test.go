@@ -27,7 +27,7 @@ func readIndex(name string, text []byte) (*safetensors.Index, error) {
 	return safetensors.ReadIndex(name, bytes.NewReader(text), int64(len(text)))
 }
 
-// TestIndexPasses has all kinds of values in an index that nobody wants, and more behind it than a
+// TestIndexPasses has all kinds of values in an index that nobody wants, and more after it than a
 // reader has in memory at a time.
 func TestIndexPasses(t *testing.T) {
 	for _, value := range []string{`null`, `true`, `false`, `-1.5e+3`, `"x\n"`, `[]`, `{}`,
@@ -103,7 +103,7 @@ func TestBadIndex(t *testing.T) {
 		{`{"weight_map":{"w":"a"},"weight_map":{}}`, `stands twice`},
 		{`{"weight_map":[]}`, `where { is due`},
 		{`{"metadata":{"a":[{}]}}`, `has no weight_map`},
-		{`{"weight_map":{}} {}`, `behind the JSON`},
+		{`{"weight_map":{}} {}`, `after the JSON`},
 		{"{\"weight_map\":{\"\xff\":\"a\"}}", `not UTF-8`},
 		{`{"a":` + strings.Repeat("[", 100000), `broken JSON`},
 		{``, `broken JSON`},
@@ -144,7 +144,8 @@ func TestSplit(t *testing.T) {
 	of := func(n int) safetensors.Tensor {
 		return safetensors.Tensor{DType: tensor.U8, Shape: tensor.Shape{n}}
 	}
-	files, err := safetensors.Split([]safetensors.Tensor{of(3), of(2), of(1), of(9), of(0), of(5)},
+	files, err := safetensors.SplitFiles(
+		[]safetensors.Tensor{of(3), of(2), of(1), of(9), of(0), of(5)},
 		5)
 	if err != nil {
 		t.Fatal(err)

@@ -58,7 +58,7 @@ func TestMemoryOfHeaders(t *testing.T) {
 		var before, after runtime.MemStats
 		tensors := 0
 		runtime.ReadMemStats(&before)
-		_, err := safetensors.Scan("model.safetensors", bytes.NewReader(b), int64(len(b)),
+		_, err := safetensors.ScanHeader("model.safetensors", bytes.NewReader(b), int64(len(b)),
 			func(n, _ int) {
 				tensors = n
 			}, func(safetensors.Tensor) {})

@@ -21,20 +21,22 @@ const (
 	costDimension = 24
 )
 
-// Scan is ReadHeader for callers that keep tensors in a form of their own: a header can name 1.8
-// million. It calls begin once, with the number of tensors and of their dimensions altogether, and
-// then add for each tensor in the order of the header. The tensors count only when Scan returns no
-// error; its header has none.
-func Scan(name string, r io.ReaderAt, size int64, begin func(tensors, dims int),
+// ScanHeader is ReadHeader for callers that keep tensors in a form of their own: a header can name
+// 1.8 million. It calls begin once, with the number of tensors and of their dimensions altogether,
+// and then add for each tensor in the order of the header, before it returns. The tensors count
+// only when it returns no error; its header has none.
+func ScanHeader(name string, r io.ReaderAt, size int64, begin func(tensors, dims int),
 	add func(Tensor)) (*Header, error) {
-	h, err := scan(r, size, begin, add)
+	h, err := scanHeader(r, size, begin, add)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %s: %w", name, err)
 	}
 	return h, nil
 }
 
-func scan(r io.ReaderAt, size int64, begin func(tensors, dims int), add func(Tensor)) (*Header,
+// scanHeader is ScanHeader, whose errors do not name the file.
+func scanHeader(r io.ReaderAt, size int64, begin func(tensors, dims int),
+	add func(Tensor)) (*Header,
 	error) {
 	n, err := headerLength(r, size)
 	if err != nil {
@@ -42,7 +44,7 @@ func scan(r io.ReaderAt, size int64, begin func(tensors, dims int), add func(Ten
 	}
 	// The first pass counts, so that no list has to grow in the second.
 	p := parser{scanner: newScanner(r, lengthBytes, lengthBytes+n, maxShown)}
-	if err := p.header(); err != nil {
+	if err := p.parseHeader(); err != nil {
 		return nil, err
 	}
 	if p.names+p.tensors*costTensor+p.dims*costDimension > maxMemory {
@@ -52,14 +54,14 @@ func scan(r io.ReaderAt, size int64, begin func(tensors, dims int), add func(Ten
 	p = parser{scanner: newScanner(r, lengthBytes, lengthBytes+n, max(p.longest, maxShown)),
 		list: newList(p.tensors, p.names, p.dims), add: add}
 	begin(cap(p.list.spans), cap(p.list.shapes))
-	if err := p.header(); err != nil {
+	if err := p.parseHeader(); err != nil {
 		return nil, err
 	}
 	if err := p.list.checkNames(); err != nil {
 		return nil, err
 	}
 	h := &Header{Metadata: p.metadata, Data: lengthBytes + n}
-	return h, p.list.check(h.Data, size-h.Data)
+	return h, p.list.checkSpans(h.Data, size-h.Data)
 }
 
 // maxShown is how much is kept of a text that is only counted, which bounds names in errors.
@@ -87,6 +89,7 @@ type list struct {
 
 type span struct{ begin, end int64 }
 
+// newList returns an empty list with room for so many tensors, bytes of names and dimensions.
 func newList(tensors, names, dims int) *list {
 	l := &list{spans: make([]span, 0, tensors), ends: make([]uint32, 0, tensors),
 		shapes: make([]int, 0, dims)}
@@ -94,7 +97,8 @@ func newList(tensors, names, dims int) *list {
 	return l
 }
 
-func (l *list) name(i int) string {
+// nameAt returns the name of tensor i.
+func (l *list) nameAt(i int) string {
 	from := uint32(0)
 	if i > 0 {
 		from = l.ends[i-1]
@@ -102,8 +106,8 @@ func (l *list) name(i int) string {
 	return l.names.String()[from:l.ends[i]]
 }
 
-// ordered returns the indices of the tensors in an order.
-func (l *list) ordered(order func(i, j int) int) []uint32 {
+// sortedIndices returns the indices of the tensors in an order.
+func (l *list) sortedIndices(order func(i, j int) int) []uint32 {
 	numbers := make([]uint32, len(l.spans))
 	for i := range numbers {
 		numbers[i] = uint32(i)
@@ -114,46 +118,50 @@ func (l *list) ordered(order func(i, j int) int) []uint32 {
 
 // checkNames fails when two tensors have one name.
 func (l *list) checkNames() error {
-	order := l.ordered(func(i, j int) int { return strings.Compare(l.name(i), l.name(j)) })
+	order := l.sortedIndices(func(i, j int) int {
+		return strings.Compare(l.nameAt(i), l.nameAt(j))
+	})
 	for k := 1; k < len(order); k++ {
-		if name := l.name(int(order[k])); name == l.name(int(order[k-1])) {
+		if name := l.nameAt(int(order[k])); name == l.nameAt(int(order[k-1])) {
 			return fmt.Errorf("the key %q stands twice", name)
 		}
 	}
 	return nil
 }
 
-// check fails unless the tensors fill the data, which begins at offset at of the file.
-func (l *list) check(at, data int64) error {
+// checkSpans fails unless the tensors fill the data, which begins at offset at of the file and has
+// data bytes.
+func (l *list) checkSpans(at, data int64) error {
 	var end int64
-	for _, i := range l.ordered(func(i, j int) int {
+	for _, i := range l.sortedIndices(func(i, j int) int {
 		a, b := l.spans[i], l.spans[j]
 		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end),
-			strings.Compare(l.name(i), l.name(j)))
+			strings.Compare(l.nameAt(i), l.nameAt(j)))
 	}) {
 		t := l.spans[i]
 		switch {
 		case t.begin < end:
 			return fmt.Errorf("tensor %q: data_offsets [%d,%d] overlap a tensor that ends at %d",
-				l.name(int(i)), t.begin, t.end, end)
+				l.nameAt(int(i)), t.begin, t.end, end)
 		case t.begin > end:
-			return fmt.Errorf("tensor %q: data_offsets [%d,%d] leave a hole behind %d",
-				l.name(int(i)), t.begin, t.end, end)
+			return fmt.Errorf("tensor %q: data_offsets [%d,%d] leave a hole after %d",
+				l.nameAt(int(i)), t.begin, t.end, end)
 		case t.end > data:
 			return fmt.Errorf(
 				"tensor %q: data_offsets [%d,%d] in %d bytes of data; the file is cut off",
-				l.name(int(i)), t.begin, t.end, data)
+				l.nameAt(int(i)), t.begin, t.end, data)
 		}
 		end = t.end
 	}
 	if end != data {
-		return fmt.Errorf("byte %d: %d bytes behind the last tensor belong to none", at+end,
+		return fmt.Errorf("byte %d: %d bytes after the last tensor belong to none", at+end,
 			data-end)
 	}
 	return nil
 }
 
-func (p *parser) header() error {
+// parseHeader reads all of the header: without a list it only counts, else it adds the tensors.
+func (p *parser) parseHeader() error {
 	err := p.fill()
 	if err != nil && p.at < p.end {
 		return err
@@ -162,16 +170,16 @@ func (p *parser) header() error {
 		return fmt.Errorf(
 			"byte %d: the header does not start with {; the file is of another format", lengthBytes)
 	}
-	err = p.object(func() error {
+	err = p.readObject(func() error {
 		p.longest = max(p.longest, p.size)
 		if string(p.text) == metadataKey {
 			return p.readMetadata()
 		}
 		if p.list == nil {
 			p.tensors, p.names = p.tensors+1, p.names+p.size
-			return p.named(string(p.text))
+			return p.readNamed(string(p.text))
 		}
-		return p.named(copyText(&p.list.names, p.text))
+		return p.readNamed(copyText(&p.list.names, p.text))
 	})
 	if err != nil {
 		return err
@@ -179,20 +187,22 @@ func (p *parser) header() error {
 	return p.expectEnd(" ")
 }
 
-func (p *parser) named(name string) error {
+// readNamed reads the tensor of a name, which its errors say.
+func (p *parser) readNamed(name string) error {
 	t := Tensor{Name: name}
-	if err := p.tensor(&t); err != nil {
+	if err := p.readTensor(&t); err != nil {
 		return fmt.Errorf("tensor %q: %w", name, err)
 	}
 	return nil
 }
 
+// readMetadata reads the metadata, and keeps it unless it only counts.
 func (p *parser) readMetadata() error {
 	if p.metadata != nil {
 		return p.errorf("the key %q stands twice", metadataKey)
 	}
 	p.metadata = map[string]string{}
-	return p.object(func() error {
+	return p.readObject(func() error {
 		key := string(p.text)
 		p.longest = max(p.longest, p.size)
 		if p.texts++; p.texts > maxTexts {
@@ -201,7 +211,7 @@ func (p *parser) readMetadata() error {
 		if _, twice := p.metadata[key]; twice && p.list != nil {
 			return p.errorf("the key %q stands twice", key)
 		}
-		if err := p.string(metadataKey + "." + key); err != nil {
+		if err := p.readString(metadataKey + "." + key); err != nil {
 			return err
 		}
 		p.longest = max(p.longest, p.size)
@@ -215,15 +225,15 @@ func (p *parser) readMetadata() error {
 // fields are the keys of a tensor.
 var fields = []string{"dtype", "shape", "data_offsets"}
 
-// tensor reads a tensor, and adds it to the list.
-func (p *parser) tensor(t *Tensor) error {
+// readTensor reads the fields of a tensor into t, and adds it to the list, if there is one.
+func (p *parser) readTensor(t *Tensor) error {
 	var has [3]bool
 	count := 0
-	err := p.object(func() (err error) {
+	err := p.readObject(func() (err error) {
 		field := slices.Index(fields, string(p.text))
 		switch {
 		case field < 0:
-			return p.errorf("an unknown field %q", p.short())
+			return p.errorf("an unknown field %q", p.shortText())
 		case has[field]:
 			return p.errorf("the key %q stands twice", fields[field])
 		}
@@ -231,11 +241,11 @@ func (p *parser) tensor(t *Tensor) error {
 		count++
 		switch field {
 		case 0:
-			t.DType, err = p.dtype()
+			t.DType, err = p.readDType()
 		case 1:
-			t.Shape, err = p.shape()
+			t.Shape, err = p.readShape()
 		default:
-			t.Begin, t.End, err = p.offsets()
+			t.Begin, t.End, err = p.readOffsets()
 		}
 		return err
 	})
@@ -246,7 +256,7 @@ func (p *parser) tensor(t *Tensor) error {
 	if err != nil || p.list == nil {
 		return err
 	}
-	want, err := bytes(t.DType, t.Shape)
+	want, err := elementBytes(t.DType, t.Shape)
 	if err != nil {
 		return err
 	}
@@ -260,8 +270,9 @@ func (p *parser) tensor(t *Tensor) error {
 	return nil
 }
 
-func (p *parser) dtype() (tensor.DType, error) {
-	if err := p.string("dtype"); err != nil {
+// readDType reads the name of an element type.
+func (p *parser) readDType() (tensor.DType, error) {
+	if err := p.readString("dtype"); err != nil {
 		return 0, err
 	}
 	for _, t := range dtypes {
@@ -269,16 +280,17 @@ func (p *parser) dtype() (tensor.DType, error) {
 			return t.dtype, nil
 		}
 	}
-	return 0, p.errorf("an unknown dtype %q", p.short())
+	return 0, p.errorf("an unknown dtype %q", p.shortText())
 }
 
-func (p *parser) shape() (tensor.Shape, error) {
+// readShape reads a shape, whose memory is in the list; nil if it only counts.
+func (p *parser) readShape() (tensor.Shape, error) {
 	from, n := 0, 0
 	if p.list != nil {
 		from = len(p.list.shapes)
 	}
-	err := p.items('[', ']', func() error {
-		x, err := p.wholeNumber("shape")
+	err := p.readItems('[', ']', func() error {
+		x, err := p.readWholeNumber("shape")
 		if err != nil {
 			return err
 		}
@@ -299,11 +311,12 @@ func (p *parser) shape() (tensor.Shape, error) {
 	return p.list.shapes[from : from+n : from+n], nil
 }
 
-func (p *parser) offsets() (begin, end int64, err error) {
+// readOffsets reads the two data_offsets of a tensor.
+func (p *parser) readOffsets() (begin, end int64, err error) {
 	var at [2]int64
 	n := 0
-	err = p.items('[', ']', func() error {
-		x, err := p.wholeNumber("data_offsets")
+	err = p.readItems('[', ']', func() error {
+		x, err := p.readWholeNumber("data_offsets")
 		if err != nil {
 			return err
 		}

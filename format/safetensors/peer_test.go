@@ -42,7 +42,6 @@ func reference(t *testing.T) string {
 // again: both files are the same, bit by bit.
 func TestReference(t *testing.T) {
 	python := reference(t)
-	// A list is what is needed to check the tensors of a header together.
 	var list []safetensors.Tensor
 	for i, d := range tensor.StoredDTypes() {
 		switch d {

@@ -23,6 +23,8 @@ type scanner struct {
 	size int    // bytes of the last text or number
 }
 
+// newScanner returns a scanner for the JSON between two offsets of a file, which keeps at most most
+// bytes of a text.
 func newScanner(in io.ReaderAt, from, end int64, most int) *scanner {
 	return &scanner{in: in, at: from, end: end, buf: make([]byte, 64<<10),
 		text: make([]byte, 0, most), most: most}
@@ -36,11 +38,12 @@ func (s *scanner) errorf(format string, args ...any) error {
 	return fmt.Errorf("byte %d: %w", s.offset(), fmt.Errorf(format, args...))
 }
 
+// syntaxError is errorf for text that is no JSON.
 func (s *scanner) syntaxError(format string, args ...any) error {
 	return s.errorf("broken JSON: %w", fmt.Errorf(format, args...))
 }
 
-// fill makes sure that there is a next byte.
+// fill makes sure that there is a next byte in the buffer: it reads from the file if it is empty.
 func (s *scanner) fill() error {
 	if s.i < s.n {
 		return nil
@@ -57,7 +60,7 @@ func (s *scanner) fill() error {
 	return nil
 }
 
-// peek returns the first byte of the next token.
+// peek skips white space, and returns the first byte of the next token, which it does not consume.
 func (s *scanner) peek() (byte, error) {
 	for {
 		if err := s.fill(); err != nil {
@@ -72,8 +75,8 @@ func (s *scanner) peek() (byte, error) {
 	}
 }
 
-// byte returns the next byte.
-func (s *scanner) byte() (byte, error) {
+// readByte consumes the next byte and returns it.
+func (s *scanner) readByte() (byte, error) {
 	if err := s.fill(); err != nil {
 		return 0, err
 	}
@@ -81,14 +84,14 @@ func (s *scanner) byte() (byte, error) {
 	return s.buf[s.i-1], nil
 }
 
-// expect consumes a character, and fails for any other.
+// expect consumes white space and a character, and fails for any other.
 func (s *scanner) expect(want byte) error {
 	c, err := s.peek()
 	if err != nil {
 		return err
 	}
 	if c != want {
-		other, err := s.unexpected(c)
+		other, err := s.readUnexpected(c)
 		if err != nil {
 			return err
 		}
@@ -98,15 +101,15 @@ func (s *scanner) expect(want byte) error {
 	return nil
 }
 
-// unexpected consumes a token that begins with c, and returns it for an error.
-func (s *scanner) unexpected(c byte) (string, error) {
+// readUnexpected consumes a token that begins with c, and returns it for an error.
+func (s *scanner) readUnexpected(c byte) (string, error) {
 	switch {
 	case c == '"':
-		err := s.quoted()
-		return strconv.Quote(s.short()), err
+		err := s.readQuoted()
+		return strconv.Quote(s.shortText()), err
 	case c == '-' || c >= '0' && c <= '9':
-		err := s.number()
-		return s.short(), err
+		err := s.readNumber()
+		return s.shortText(), err
 	case c >= utf8.RuneSelf:
 		return "", s.syntaxError("a character %q outside of a text", c)
 	}
@@ -114,23 +117,24 @@ func (s *scanner) unexpected(c byte) (string, error) {
 	return string(c), nil
 }
 
-// short returns the last text or number for an error.
-func (s *scanner) short() string {
+// shortText returns the beginning of the last text or number, for an error.
+func (s *scanner) shortText() string {
 	if len(s.text) > 200 {
 		return string(s.text[:200]) + "…"
 	}
 	return string(s.text)
 }
 
-func (s *scanner) keep(b ...byte) {
+// appendText appends bytes to the last text or number, as far as it is kept.
+func (s *scanner) appendText(b ...byte) {
 	s.size += len(b)
 	if room := s.most - len(s.text); room > 0 {
 		s.text = append(s.text, b[:min(len(b), room)]...)
 	}
 }
 
-// number reads a number.
-func (s *scanner) number() error {
+// readNumber reads a number into text.
+func (s *scanner) readNumber() error {
 	s.text, s.size = s.text[:0], 0
 	for {
 		if err := s.fill(); err != nil {
@@ -141,24 +145,24 @@ func (s *scanner) number() error {
 			return nil
 		}
 		s.i++
-		s.keep(c)
+		s.appendText(c)
 	}
 }
 
-// wholeNumber reads a number that is not negative.
-func (s *scanner) wholeNumber(what string) (int64, error) {
+// readWholeNumber reads a number that is not negative. what names it in errors.
+func (s *scanner) readWholeNumber(what string) (int64, error) {
 	c, err := s.peek()
 	if err != nil {
 		return 0, err
 	}
 	if c != '-' && (c < '0' || c > '9') {
-		other, err := s.unexpected(c)
+		other, err := s.readUnexpected(c)
 		if err != nil {
 			return 0, err
 		}
 		return 0, s.errorf("%s has %s, which is no number", what, other)
 	}
-	if err := s.number(); err != nil {
+	if err := s.readNumber(); err != nil {
 		return 0, err
 	}
 	x, good := int64(0), s.size <= 19 && (s.size == 1 || s.text[0] != '0')
@@ -168,28 +172,30 @@ func (s *scanner) wholeNumber(what string) (int64, error) {
 		x = x*10 + int64(c-'0')
 	}
 	if !good || x < 0 {
-		return 0, s.errorf("%s has %s; it takes whole numbers from 0 to 2^63-1", what, s.short())
+		return 0, s.errorf("%s has %s; it takes whole numbers from 0 to 2^63-1", what,
+			s.shortText())
 	}
 	return x, nil
 }
 
-// string reads a text.
-func (s *scanner) string(what string) error {
+// readString reads a text in quotes into text. what names it in errors.
+func (s *scanner) readString(what string) error {
 	c, err := s.peek()
 	if err != nil {
 		return err
 	}
 	if c != '"' {
-		other, err := s.unexpected(c)
+		other, err := s.readUnexpected(c)
 		if err != nil {
 			return err
 		}
 		return s.errorf("%s is %s, which is no string", what, other)
 	}
-	return s.quoted()
+	return s.readQuoted()
 }
 
-func (s *scanner) quoted() error {
+// readQuoted reads a text into text; its first quote is the next byte.
+func (s *scanner) readQuoted() error {
 	s.text, s.size = s.text[:0], 0
 	s.i++
 	for {
@@ -201,18 +207,18 @@ func (s *scanner) quoted() error {
 		for n < len(rest) && rest[n] != '"' && rest[n] != '\\' && rest[n] >= ' ' {
 			n++
 		}
-		s.keep(rest[:n]...)
+		s.appendText(rest[:n]...)
 		if s.i += n; s.i == s.n {
 			continue
 		}
-		switch c, _ := s.byte(); {
+		switch c, _ := s.readByte(); {
 		case c == '"':
 			if s.size == len(s.text) && !utf8.Valid(s.text) {
 				return s.errorf("a text is not UTF-8")
 			}
 			return nil
 		case c == '\\':
-			if err := s.escape(); err != nil {
+			if err := s.readEscape(); err != nil {
 				return err
 			}
 		default:
@@ -224,31 +230,32 @@ func (s *scanner) quoted() error {
 var escapes = map[byte]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n',
 	'r': '\r', 't': '\t'}
 
-// escape reads what follows a backslash. An unpaired surrogate becomes U+FFFD, as in encoding/json.
-func (s *scanner) escape() error {
-	c, err := s.byte()
+// readEscape reads what follows a backslash, and appends what it stands for to text. An unpaired
+// surrogate becomes U+FFFD, as in encoding/json.
+func (s *scanner) readEscape() error {
+	c, err := s.readByte()
 	if err != nil {
 		return err
 	}
 	if plain, ok := escapes[c]; ok {
-		s.keep(plain)
+		s.appendText(plain)
 		return nil
 	}
 	if c != 'u' {
 		return s.syntaxError("an escape %q in a text", c)
 	}
-	r, err := s.hex()
+	r, err := s.readHex()
 	for err == nil && utf16.IsSurrogate(r) {
 		first := r
-		if r = utf8.RuneError; first >= 0xdc00 || s.n-s.i < 2 && s.more(2) != nil ||
+		if r = utf8.RuneError; first >= 0xdc00 || s.n-s.i < 2 && s.fillTo(2) != nil ||
 			string(s.buf[s.i:s.i+2]) != `\u` {
 			break
 		}
 		s.i += 2
 		var second rune
-		if second, err = s.hex(); err == nil {
+		if second, err = s.readHex(); err == nil {
 			if r = utf16.DecodeRune(first, second); r == utf8.RuneError {
-				s.keep(utf8.AppendRune(nil, r)...)
+				s.appendText(utf8.AppendRune(nil, r)...)
 				r = second
 			}
 		}
@@ -256,14 +263,15 @@ func (s *scanner) escape() error {
 	if err != nil {
 		return err
 	}
-	s.keep(utf8.AppendRune(nil, r)...)
+	s.appendText(utf8.AppendRune(nil, r)...)
 	return nil
 }
 
-func (s *scanner) hex() (rune, error) {
+// readHex reads the four digits of an escape.
+func (s *scanner) readHex() (rune, error) {
 	var r rune
 	for range 4 {
-		c, err := s.byte()
+		c, err := s.readByte()
 		if err != nil {
 			return 0, err
 		}
@@ -278,8 +286,8 @@ func (s *scanner) hex() (rune, error) {
 
 var errEnd = errors.New("no more")
 
-// more makes sure that n bytes, a few, are in the buffer.
-func (s *scanner) more(n int) error {
+// fillTo makes sure that n bytes, a few, are in the buffer.
+func (s *scanner) fillTo(n int) error {
 	left := copy(s.buf, s.buf[s.i:s.n])
 	take := int(min(int64(len(s.buf)-left), s.end-s.at))
 	s.i, s.n = 0, left
@@ -293,10 +301,10 @@ func (s *scanner) more(n int) error {
 	return nil
 }
 
-// object calls f after each key, which is the last text, with the value still to be read.
-func (s *scanner) object(f func() error) error {
-	return s.items('{', '}', func() error {
-		if err := s.string("a key"); err != nil {
+// readObject calls f after each key, which is the last text, with the value still to be read.
+func (s *scanner) readObject(f func() error) error {
+	return s.readItems('{', '}', func() error {
+		if err := s.readString("a key"); err != nil {
 			return err
 		}
 		if err := s.expect(':'); err != nil {
@@ -306,8 +314,8 @@ func (s *scanner) object(f func() error) error {
 	})
 }
 
-// items calls f before each item between two brackets.
-func (s *scanner) items(open, close byte, f func() error) error {
+// readItems calls f before each item between two brackets.
+func (s *scanner) readItems(open, close byte, f func() error) error {
 	if err := s.expect(open); err != nil {
 		return err
 	}
@@ -334,23 +342,23 @@ func (s *scanner) items(open, close byte, f func() error) error {
 // maxNested bounds the depth of skipped values.
 const maxNested = 100
 
-// skip consumes one value.
-func (s *scanner) skip(depth int) error {
+// skipValue consumes one value, which is nested depth deep.
+func (s *scanner) skipValue(depth int) error {
 	c, err := s.peek()
-	inner := func() error { return s.skip(depth + 1) }
+	inner := func() error { return s.skipValue(depth + 1) }
 	switch {
 	case err != nil:
 		return err
 	case depth == maxNested:
 		return s.syntaxError("nested more than %d deep", maxNested)
 	case c == '{':
-		return s.object(inner)
+		return s.readObject(inner)
 	case c == '[':
-		return s.items('[', ']', inner)
+		return s.readItems('[', ']', inner)
 	case c == '"':
-		return s.quoted()
+		return s.readQuoted()
 	case c == '-' || c >= '0' && c <= '9':
-		return s.number()
+		return s.readNumber()
 	}
 	for _, word := range []string{"true", "false", "null"} {
 		for i := 0; c == word[i]; i++ {
@@ -367,7 +375,7 @@ func (s *scanner) skip(depth int) error {
 	return s.syntaxError("%q where a value is due", c)
 }
 
-// expectEnd fails when anything but the allowed characters follows.
+// expectEnd reads to the end, and fails when anything but the allowed characters follows.
 func (s *scanner) expectEnd(allowed string) error {
 	for {
 		if s.i == s.n && s.at == s.end {
@@ -378,7 +386,7 @@ func (s *scanner) expectEnd(allowed string) error {
 		}
 		if strings.IndexByte(allowed, s.buf[s.i]) < 0 {
 			rest := s.buf[s.i:min(s.n, s.i+10)]
-			return fmt.Errorf("byte %d: %q behind the JSON", s.offset(), rest)
+			return fmt.Errorf("byte %d: %q after the JSON", s.offset(), rest)
 		}
 		s.i++
 	}
@@ -406,7 +414,7 @@ func headerLength(r io.ReaderAt, size int64) (int64, error) {
 	return int64(n), nil
 }
 
-// copyText copies a text into memory that has room for it.
+// copyText appends a text to a builder that has room for it, and returns it in the memory of that.
 func copyText(to *strings.Builder, text []byte) string {
 	from := to.Len()
 	to.Write(text)

@@ -20,8 +20,8 @@ func (h *Header) AppendBinary(b []byte) ([]byte, error) {
 	return append(b, text...), nil
 }
 
-// marshal writes the JSON as the reference implementation does, keys of the metadata sorted, and
-// pads it with spaces so that the data starts at a multiple of eight bytes.
+// marshal returns the JSON as the reference implementation writes it, keys of the metadata sorted,
+// and padded with spaces so that the data starts at a multiple of eight bytes.
 func (h *Header) marshal() ([]byte, error) {
 	b := []byte{'{'}
 	if h.Metadata != nil {
@@ -65,7 +65,7 @@ func (h *Header) marshal() ([]byte, error) {
 	return b, nil
 }
 
-// appendString quotes s, escaping only what JSON requires.
+// appendString appends s in quotes, escaping only what JSON requires.
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	for i := range len(s) {

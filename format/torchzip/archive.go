@@ -33,8 +33,8 @@ type archive struct {
 	folder string // the folder inside the archive that holds all entries; never ""
 }
 
-// Open reads the pickle of a file. It may mention the globals of torch's tensors, of
-// pickle.Builtins and of more.
+// Open reads the pickle of a file, and registers its archive in files. The pickle may mention the
+// globals of torch's tensors, of pickle.Builtins and of more.
 func Open(files *format.Files, name string, more pickle.Globals) (*File, error) {
 	file, err := files.Open(name)
 	if err != nil {
@@ -55,7 +55,7 @@ func OpenAt(files *format.Files, name string, at, size int64, more pickle.Global
 	}
 	files.AddArchive(format.Archive{File: name, From: at, To: at + size,
 		Records: func(file *format.File) ([]format.Record, error) {
-			list, err := records(file, at, size)
+			list, err := readRecords(file, at, size)
 			if err != nil {
 				return nil, fmt.Errorf("torch: %s: %w", name, err)
 			}
@@ -64,9 +64,9 @@ func OpenAt(files *format.Files, name string, at, size int64, more pickle.Global
 	return f, nil
 }
 
-// records lists the entries of an archive. Those that torch wrote after set_crc32_options(False)
-// have the checksum 0.
-func records(file *format.File, at, size int64) (list []format.Record, err error) {
+// readRecords lists the entries of an archive, in the order in which they lie there. Those that
+// torch wrote after set_crc32_options(False) have the checksum 0.
+func readRecords(file *format.File, at, size int64) (list []format.Record, err error) {
 	a, err := readDirectory(file, at, size)
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func records(file *format.File, at, size int64) (list []format.Record, err error
 			return nil, err
 		}
 		list = append(list,
-			format.Record{Name: a.name(m), File: a.file.Name, From: from, To: from + m.size,
+			format.Record{Name: a.nameOf(m), File: a.file.Name, From: from, To: from + m.size,
 				Sum: m.sum})
 	}
 	return list, checkOverlap(list)
@@ -88,13 +88,13 @@ func records(file *format.File, at, size int64) (list []format.Record, err error
 func (a *archive) usedRecords() (list []format.Record) {
 	for i := range a.members {
 		if m := &a.members[i]; m.data > 0 {
-			list = append(list, format.Record{Name: a.name(m), From: m.data, To: m.data + m.size})
+			list = append(list, format.Record{Name: a.nameOf(m), From: m.data, To: m.data + m.size})
 		}
 	}
 	return list
 }
 
-// checkOverlap puts entries in order, and fails where they share bytes.
+// checkOverlap sorts entries by where they lie, and fails where they share bytes.
 func checkOverlap(list []format.Record) error {
 	slices.SortFunc(list, func(x, y format.Record) int {
 		return cmp.Or(cmp.Compare(x.From, y.From), cmp.Compare(x.To, y.To))
@@ -113,25 +113,25 @@ func openAt(file *format.File, at, size int64, more pickle.Globals) (*File, erro
 	if err != nil {
 		return nil, err
 	}
-	if order, err := a.small("byteorder"); err != nil {
+	if order, err := a.readSmall("byteorder"); err != nil {
 		return nil, err
 	} else if order != "" && order != "little" {
 		return nil, fmt.Errorf("byte order %q; shoal reads little-endian files", order)
 	}
-	data, offset, err := a.pickle()
+	data, offset, err := a.readPickle()
 	if err != nil {
 		return nil, err
 	}
 	f := &File{Name: file.Name, archive: a}
 	if f.Root, err = pickle.Load(data,
 		pickle.Options{File: file.Name, Offset: offset, Globals: Globals, More: more,
-			Persistent: f.storage}); err != nil {
+			Persistent: f.findStorage}); err != nil {
 		return nil, err
 	}
 	return f, checkOverlap(a.usedRecords())
 }
 
-// readDirectory lists the entries, and finds what torch has written among them.
+// readDirectory reads the directory of an archive, and finds what torch has written in it.
 func readDirectory(file *format.File, at, size int64) (*archive, error) {
 	var magic [4]byte
 	if size < int64(len(magic)) {
@@ -173,11 +173,12 @@ func readDirectory(file *format.File, at, size int64) (*archive, error) {
 	return a, nil
 }
 
-// read reads a whole entry of up to most bytes, and compares its checksum. It returns the offset of
-// the data in the file too.
-func (a *archive) read(m *member, most int64) ([]byte, int64, error) {
+// readEntry reads a whole entry of up to most bytes, and compares its checksum. It returns the
+// offset of the data in the file too.
+func (a *archive) readEntry(m *member, most int64) ([]byte, int64, error) {
 	if m.size > most {
-		return nil, 0, fmt.Errorf("entry %q has %d bytes, the limit is %d", a.name(m), m.size, most)
+		return nil, 0, fmt.Errorf("entry %q has %d bytes, the limit is %d", a.nameOf(m), m.size,
+			most)
 	}
 	at, err := a.dataOffset(m)
 	if err != nil {
@@ -185,26 +186,27 @@ func (a *archive) read(m *member, most int64) ([]byte, int64, error) {
 	}
 	b := make([]byte, m.size)
 	if err := a.file.ReadFull(b, at); err != nil {
-		return nil, 0, fmt.Errorf("entry %q: %w", a.name(m), err)
+		return nil, 0, fmt.Errorf("entry %q: %w", a.nameOf(m), err)
 	}
-	r := format.Record{Name: a.name(m), File: a.file.Name, From: at, To: at + m.size, Sum: m.sum}
-	if sum := crc32.ChecksumIEEE(b); sum != r.Sum && !r.WithoutSum() {
-		return nil, 0, fmt.Errorf("%v; restore the file from another copy", r.Fault(sum, nil).What)
+	r := format.Record{Name: a.nameOf(m), File: a.file.Name, From: at, To: at + m.size, Sum: m.sum}
+	if sum := crc32.ChecksumIEEE(b); sum != r.Sum && !r.LacksSum() {
+		return nil, 0, fmt.Errorf("%v; restore the file from another copy",
+			r.SumFault(sum, nil).What)
 	}
 	return b, at, nil
 }
 
-// small reads an entry of a few bytes, "" when there is none.
-func (a *archive) small(name string) (string, error) {
+// readSmall reads an entry of a few bytes as a text, "" when there is none.
+func (a *archive) readSmall(name string) (string, error) {
 	m := a.find(a.folder + "/" + name)
 	if m == nil {
 		return "", nil
 	}
-	b, _, err := a.read(m, 1024)
+	b, _, err := a.readEntry(m, 1024)
 	return strings.TrimSpace(string(b)), err
 }
 
-// pickle reads the pickle of the file, and returns its offset in the file too.
-func (a *archive) pickle() ([]byte, int64, error) {
-	return a.read(a.find(a.folder+"/data.pkl"), maxPickle)
+// readPickle reads the pickle of the file, and returns its offset in the file too.
+func (a *archive) readPickle() ([]byte, int64, error) {
+	return a.readEntry(a.find(a.folder+"/data.pkl"), maxPickle)
 }

@@ -45,8 +45,8 @@ type member struct {
 	data     int64  // offset of its data in the file; 0 = not looked up yet
 }
 
-// name returns the name of a member.
-func (d *directory) name(m *member) string { return string(d.names[m.from:m.to]) }
+// nameOf returns the name of a member.
+func (d *directory) nameOf(m *member) string { return string(d.names[m.from:m.to]) }
 
 // find returns the member of a name, or nil.
 func (d *directory) find(name string) *member {
@@ -60,19 +60,21 @@ func (d *directory) find(name string) *member {
 	return &d.members[i]
 }
 
-// dataOffset returns the offset in the file of a member's data.
+// dataOffset returns the offset in the file of a member's data, which it reads from the member's
+// header once.
 func (d *directory) dataOffset(m *member) (int64, error) {
 	if m.data == 0 {
 		var b [localBytes]byte
 		if m.header > d.end-d.at-localBytes {
-			return 0, fmt.Errorf("entry %q would begin at byte %d, behind the archive", d.name(m),
+			return 0, fmt.Errorf("entry %q would begin at byte %d, after the archive", d.nameOf(m),
 				d.at+m.header)
 		}
 		if err := d.file.ReadFull(b[:], d.at+m.header); err != nil {
-			return 0, fmt.Errorf("entry %q: %w", d.name(m), err)
+			return 0, fmt.Errorf("entry %q: %w", d.nameOf(m), err)
 		}
 		if string(b[:4]) != "PK\x03\x04" {
-			return 0, fmt.Errorf("entry %q has no header at byte %d; the file is broken", d.name(m),
+			return 0, fmt.Errorf("entry %q has no header at byte %d; the file is broken",
+				d.nameOf(m),
 				d.at+m.header)
 		}
 		m.data = d.at + m.header + localBytes + int64(binary.LittleEndian.Uint16(b[26:])) +
@@ -80,7 +82,7 @@ func (d *directory) dataOffset(m *member) (int64, error) {
 	}
 	if m.size > d.end-m.data {
 		return 0, fmt.Errorf("entry %q has %d bytes from byte %d on, and the archive ends at "+
-			"%d; the file is cut off or broken", d.name(m), m.size, m.data, d.end)
+			"%d; the file is cut off or broken", d.nameOf(m), m.size, m.data, d.end)
 	}
 	return m.data, nil
 }
@@ -89,7 +91,7 @@ func (d *directory) dataOffset(m *member) (int64, error) {
 // write: compressed entries, which could be bombs, and repeated names.
 func openDirectory(file *format.File, at, size int64) (*directory, error) {
 	d := &directory{file: file, at: at, end: at + size}
-	o, err := d.endRecord()
+	o, err := d.readEnd()
 	if err != nil {
 		return nil, fmt.Errorf(
 			"the zip directory, which stands at the end: %w; the file is cut off or broken", err)
@@ -111,7 +113,7 @@ func openDirectory(file *format.File, at, size int64) (*directory, error) {
 			return nil, fmt.Errorf("the zip directory has more than the %d entries that it says",
 				most)
 		}
-		n, err := d.read(in)
+		n, err := d.readMember(in)
 		if err != nil {
 			return nil, fmt.Errorf("the zip directory, byte %d: %w", at+o.from+o.length-left, err)
 		}
@@ -139,9 +141,9 @@ type endRecord struct {
 
 var errNoEnd = errors.New("it is missing")
 
-// endRecord finds the end of the archive and reads it.
-func (d *directory) endRecord() (o endRecord, err error) {
-	tail, i, err := d.tail()
+// readEnd finds the record at the end of the archive and reads it.
+func (d *directory) readEnd() (o endRecord, err error) {
+	tail, i, err := d.readTail()
 	if err != nil {
 		return o, err
 	}
@@ -150,7 +152,6 @@ func (d *directory) endRecord() (o endRecord, err error) {
 	o = endRecord{count: int64(le.Uint16(b[10:])), length: int64(le.Uint32(b[12:])),
 		from: int64(le.Uint32(b[16:]))}
 	if i >= locatorBytes && string(tail[i-locatorBytes:i-locatorBytes+4]) == "PK\x06\x07" {
-		// wide returns the extra field of ZIP64 with the numbers that do not fit their fields.
 		var wide [end64Bytes]byte
 		end = int64(le.Uint64(tail[i-locatorBytes+8:]))
 		if end < 0 || end > size-end64Bytes {
@@ -172,8 +173,8 @@ func (d *directory) endRecord() (o endRecord, err error) {
 	return o, nil
 }
 
-// tail reads the last bytes of the archive, among which its end record begins at i.
-func (d *directory) tail() (tail []byte, i int, err error) {
+// readTail reads the last bytes of the archive, among which its end record begins at i.
+func (d *directory) readTail() (tail []byte, i int, err error) {
 	size := d.end - d.at
 	// there are checkpoints of millions of archives, and hardly any has a comment at its end
 	for _, n := range []int64{1 << 10, locatorBytes + endBytes + 1<<16} {
@@ -194,8 +195,9 @@ func (d *directory) tail() (tail []byte, i int, err error) {
 	return nil, 0, errNoEnd
 }
 
-// read reads the next header of the directory, and returns its length.
-func (d *directory) read(in *bufio.Reader) (int64, error) {
+// readMember reads the next header of the directory, adds its member, and returns the length of the
+// header.
+func (d *directory) readMember(in *bufio.Reader) (int64, error) {
 	le := binary.LittleEndian
 	next := func(n int) ([]byte, error) {
 		d.buffer = slices.Grow(d.buffer[:0], n)[:n]
@@ -222,7 +224,7 @@ func (d *directory) read(in *bufio.Reader) (int64, error) {
 	}
 	d.names = append(d.names, rest[:name]...)
 	m.to = uint32(len(d.names))
-	if err := widen(rest[name:name+extra], &m.size, &packed, &m.header); err != nil {
+	if err := readZip64(rest[name:name+extra], &m.size, &packed, &m.header); err != nil {
 		return 0, fmt.Errorf("entry %q: %w", rest[:name], err)
 	}
 	if !plain || packed != m.size {
@@ -233,8 +235,8 @@ func (d *directory) read(in *bufio.Reader) (int64, error) {
 	return int64(centralBytes + len(rest)), nil
 }
 
-// widen takes numbers that do not fit their fields from the extra field of ZIP64.
-func widen(extra []byte, numbers ...*int64) error {
+// readZip64 sets those numbers that do not fit their fields from the extra field of ZIP64.
+func readZip64(extra []byte, numbers ...*int64) error {
 	var field []byte
 	for len(extra) >= 4 {
 		n := int(binary.LittleEndian.Uint16(extra[2:]))

@@ -18,7 +18,8 @@ const (
 	costStep  = 64        // bytes that each step counts for, besides what it copies
 )
 
-// Read opens a file as a checkpoint of its own. Names are the keys of nested dicts, joined by dots.
+// Read opens a file as a checkpoint of its own, and reads no elements. Names are the keys of nested
+// dicts, joined by dots.
 func Read(files *format.Files, name string) (*format.Checkpoint, error) {
 	f, err := Open(files, name, nil)
 	if err != nil {
@@ -35,13 +36,14 @@ func Read(files *format.Files, name string) (*format.Checkpoint, error) {
 	return c, nil
 }
 
-// Flatten adds the tensors and values below v, which is the root or a part of it, under names that
-// start with prefix. Dicts and objects are split; lists and tuples only when they contain a dict or
-// a tensor.
+// Flatten adds the tensors and values below v, which is the root or a part of it, to a checkpoint,
+// under names that start with prefix. Dicts and objects are split; lists and tuples only when they
+// contain a dict or a tensor.
 func (f *File) Flatten(c *format.Checkpoint, prefix string, v any) error {
 	return f.flatten(&walker{c: c, memoryLeft: maxMemory}, prefix, v)
 }
 
+// flatten walks over v with w; its errors name the file.
 func (f *File) flatten(w *walker, prefix string, v any) error {
 	if err := w.walk(prefix, v, 0); err != nil {
 		return fmt.Errorf("torch: %s: %w", f.Name, err)
@@ -56,8 +58,9 @@ type walker struct {
 	empty      bool // whether a dict without a key becomes a value; else it vanishes
 }
 
-// enter counts a step, and the bytes that it copies.
-func (w *walker) enter(path string, depth, bytes int) error {
+// countStep counts a step and the bytes that it copies, and fails when the walk goes too deep or
+// takes too much memory.
+func (w *walker) countStep(path string, depth, bytes int) error {
 	switch {
 	case depth > maxDepth:
 		return fmt.Errorf("%.200q: nested more than %d deep, or in itself", path, maxDepth)
@@ -71,8 +74,9 @@ func (w *walker) enter(path string, depth, bytes int) error {
 	return nil
 }
 
+// walk adds the tensors and values below v, which is nested depth deep, to the checkpoint.
 func (w *walker) walk(path string, v any, depth int) error {
-	if err := w.enter(path, depth, len(path)); err != nil {
+	if err := w.countStep(path, depth, len(path)); err != nil {
 		return err
 	}
 	switch v := v.(type) {
@@ -84,22 +88,22 @@ func (w *walker) walk(path string, v any, depth int) error {
 			w.c.Values = append(w.c.Values, format.Value{Path: path, Data: map[string]any{}})
 			return nil
 		}
-		return w.items(path, v.Items, depth)
+		return w.walkItems(path, v.Items, depth)
 	case *pickle.Object:
 		if state, ok := v.State.(*pickle.Dict); ok {
-			return w.items(path, state.Items, depth)
+			return w.walkItems(path, state.Items, depth)
 		}
 	case *pickle.List:
-		return w.list(path, v, v.Items, depth)
+		return w.walkList(path, v, v.Items, depth)
 	case pickle.Tuple:
-		return w.list(path, v, v, depth)
+		return w.walkList(path, v, v, depth)
 	}
-	return w.add(path, v, depth)
+	return w.addValue(path, v, depth)
 }
 
-// add adds a value.
-func (w *walker) add(path string, v any, depth int) error {
-	is, err := w.value(path, v, depth)
+// addValue adds v, which contains no tensor, to the checkpoint as one value.
+func (w *walker) addValue(path string, v any, depth int) error {
+	is, err := w.plainValue(path, v, depth)
 	value := format.Value{Path: path, Data: is}
 	if err == nil && !isComplete(v) {
 		value.Python = v
@@ -108,47 +112,50 @@ func (w *walker) add(path string, v any, depth int) error {
 	return err
 }
 
-func (w *walker) items(path string, items []pickle.Item, depth int) error {
+// walkItems adds what is below the items of a dict or of an object's state.
+func (w *walker) walkItems(path string, items []pickle.Item, depth int) error {
 	w.c.Nested = w.c.Nested || path != "" && len(items) > 0
 	for _, item := range items {
-		key, err := w.key(path, item.Key, depth)
+		key, err := w.keyText(path, item.Key, depth)
 		if err != nil {
 			return err
 		}
-		if err := w.walk(Join(path, key), item.Value, depth+1); err != nil {
+		if err := w.walk(JoinPath(path, key), item.Value, depth+1); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Join joins a name to the path above it.
-func Join(path, name string) string {
+// JoinPath joins a name to the path above it.
+func JoinPath(path, name string) string {
 	if path == "" {
 		return name
 	}
 	return path + "." + name
 }
 
-func (w *walker) key(path string, k any, depth int) (string, error) {
+// keyText returns the key of a dict as a text.
+func (w *walker) keyText(path string, k any, depth int) (string, error) {
 	if s, ok := k.(string); ok {
-		return s, w.enter(path, depth, len(s))
+		return s, w.countStep(path, depth, len(s))
 	}
-	v, err := w.value(path, k, depth+1)
+	v, err := w.plainValue(path, k, depth+1)
 	return strings.ReplaceAll(fmt.Sprint(v), " ", ","), err
 }
 
-// list adds a list or tuple v.
-func (w *walker) list(path string, v any, items []any, depth int) error {
+// walkList adds a list or tuple v: item by item if there is a tensor or a dict in it, else as one
+// value.
+func (w *walker) walkList(path string, v any, items []any, depth int) error {
 	deep, err := w.containsTensors(path, items, depth)
 	if err != nil {
 		return err
 	}
 	if !deep {
-		return w.add(path, v, depth)
+		return w.addValue(path, v, depth)
 	}
 	for i, x := range items {
-		if err := w.walk(Join(path, strconv.Itoa(i)), x, depth+1); err != nil {
+		if err := w.walk(JoinPath(path, strconv.Itoa(i)), x, depth+1); err != nil {
 			return err
 		}
 	}
@@ -158,7 +165,7 @@ func (w *walker) list(path string, v any, items []any, depth int) error {
 // containsTensors reports whether a tensor or a dict is among the items, or in lists among them.
 func (w *walker) containsTensors(path string, items []any, depth int) (bool, error) {
 	for _, x := range items {
-		if err := w.enter(path, depth, 0); err != nil {
+		if err := w.countStep(path, depth, 0); err != nil {
 			return false, err
 		}
 		var in []any
@@ -177,21 +184,21 @@ func (w *walker) containsTensors(path string, items []any, depth int) (bool, err
 	return false, nil
 }
 
-// value makes a plain value of one that contains no tensor.
-func (w *walker) value(path string, v any, depth int) (any, error) {
+// plainValue returns what a checkpoint has for a value that contains no tensor.
+func (w *walker) plainValue(path string, v any, depth int) (any, error) {
 	text, _ := v.(string)
-	if err := w.enter(path, depth, len(text)); err != nil {
+	if err := w.countStep(path, depth, len(text)); err != nil {
 		return nil, err
 	}
 	switch v := v.(type) {
 	case nil, bool, int64, *big.Int, float64, string, []byte:
 		return v, nil
 	case pickle.Tuple:
-		return w.values(path, v, depth)
+		return w.plainValues(path, v, depth)
 	case *pickle.List:
-		return w.values(path, v.Items, depth)
+		return w.plainValues(path, v.Items, depth)
 	case *pickle.Set:
-		return w.values(path, v.Items, depth)
+		return w.plainValues(path, v.Items, depth)
 	case *pickle.Array:
 		return v.Data, nil
 	case *pickle.Buffer:
@@ -201,16 +208,17 @@ func (w *walker) value(path string, v any, depth int) (any, error) {
 	case pickle.Member:
 		return v.String(), nil
 	case *pickle.Object:
-		args, err := w.values(path, v.Args, depth)
+		args, err := w.plainValues(path, v.Args, depth)
 		return v.Class.String() + strings.ReplaceAll(fmt.Sprint(args), " ", ","), err
 	}
 	return nil, fmt.Errorf("%q: %s is no value of a checkpoint", path, pickle.KindWithArticle(v))
 }
 
-func (w *walker) values(path string, items []any, depth int) ([]any, error) {
+// plainValues returns what a checkpoint has for each of some items.
+func (w *walker) plainValues(path string, items []any, depth int) ([]any, error) {
 	list := make([]any, 0, len(items))
 	for _, x := range items {
-		v, err := w.value(path, x, depth+1)
+		v, err := w.plainValue(path, x, depth+1)
 		if err != nil {
 			return nil, err
 		}

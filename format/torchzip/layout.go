@@ -12,7 +12,7 @@ import (
 
 // Layout lays out a file as torch.save writes it, which torch.load reads with weights_only: a dict
 // of tensors under their names, and of values under their paths. Of the tensors, only names,
-// element types and shapes count.
+// element types and shapes count. It returns an output with this file alone.
 func Layout(file string, tensors []format.Tensor, values []format.Value) (*format.Output, error) {
 	o := &format.Output{Checkpoint: format.Checkpoint{Format: "torch"}}
 	root := &pickle.Dict{}
@@ -24,7 +24,7 @@ func Layout(file string, tensors []format.Tensor, values []format.Value) (*forma
 		root.Add(t.Name, p)
 	}
 	for _, v := range values {
-		p, err := Pickled(o, v)
+		p, err := PickledValue(o, v)
 		if err != nil {
 			return nil, fmt.Errorf("torch: value %q: %w", v.Path, err)
 		}
@@ -35,7 +35,7 @@ func Layout(file string, tensors []format.Tensor, values []format.Value) (*forma
 	if err != nil {
 		return nil, err
 	}
-	if twice := repeated(root); twice != "" {
+	if twice := repeatedKey(root); twice != "" {
 		return nil, fmt.Errorf("torch: %q stands twice among tensors and values", twice)
 	}
 	for i, t := range tensors {
@@ -46,8 +46,8 @@ func Layout(file string, tensors []format.Tensor, values []format.Value) (*forma
 	return o, o.Finish()
 }
 
-// LayoutRoot lays out a file with any value, in which Placeholder(i, tensors[i]) stands for a
-// tensor, and returns where the elements of each go.
+// LayoutRoot adds to an output a file with any value, in which Placeholder(i, tensors[i]) stands
+// for a tensor, and returns where the elements of each go.
 func LayoutRoot(o *format.Output, file string, root any, tensors []format.Tensor) (at []int64,
 	err error) {
 	size, at, err := LayoutAt(o, file, 0, root, tensors)
@@ -58,8 +58,8 @@ func LayoutRoot(o *format.Output, file string, root any, tensors []format.Tensor
 	return at, nil
 }
 
-// repeated returns a key that occurs twice in a dict.
-func repeated(d *pickle.Dict) string {
+// repeatedKey returns a key that occurs twice in a dict, "" for none.
+func repeatedKey(d *pickle.Dict) string {
 	seen := map[any]bool{}
 	for _, item := range d.Items {
 		if seen[item.Key] {
@@ -70,8 +70,8 @@ func repeated(d *pickle.Dict) string {
 	return ""
 }
 
-// LayoutTensor lays out what torch.save writes for one tensor, in a file from an offset on. It
-// returns where the elements go and the size of it all.
+// LayoutTensor adds to a file of an output, from an offset on, what torch.save writes for one
+// tensor. It returns where the elements go and the size of it all.
 func LayoutTensor(o *format.Output, file string, base int64, t format.Tensor) (at, size int64,
 	err error) {
 	root, err := Placeholder(0, t)
@@ -85,8 +85,8 @@ func LayoutTensor(o *format.Output, file string, base int64, t format.Tensor) (a
 	return places[0], size, nil
 }
 
-// LayoutAt lays out what torch.save writes for any value, as LayoutRoot does, in a file from an
-// offset on. It returns the size of it all, and where the elements of each tensor go.
+// LayoutAt adds to a file of an output, from an offset on, what torch.save writes for any value, as
+// LayoutRoot does. It returns the size of it all, and where the elements of each tensor go.
 func LayoutAt(o *format.Output, file string, base int64, root any,
 	tensors []format.Tensor) (size int64, at []int64, err error) {
 	text, err := pickle.Append(nil, root)
@@ -114,7 +114,7 @@ func Placeholder(i int, t format.Tensor) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("torch: tensor %q: %w", t.Name, err)
 	}
-	dtype, class := global(dtypes, t.DType), global(storages, t.DType)
+	dtype, class := longestName(dtypes, t.DType), longestName(storages, t.DType)
 	if dtype.Name == "" {
 		return nil, fmt.Errorf("torch: tensor %q: torch has no element type %v; cast it first",
 			t.Name, t.DType)
@@ -135,9 +135,9 @@ func Placeholder(i int, t format.Tensor) (any, error) {
 		Args: []any{storage(class, t.Bytes()), int64(0), shape, strides, false, hooks, dtype}}, nil
 }
 
-// global returns the longest name of an element type in a list (torch.float32, not torch.float);
-// the zero value without one.
-func global(list map[string]tensor.DType, d tensor.DType) pickle.Global {
+// longestName returns the longest name of an element type in a list (torch.float32, not
+// torch.float); the zero value without one.
+func longestName(list map[string]tensor.DType, d tensor.DType) pickle.Global {
 	best := ""
 	for name, x := range list {
 		if x == d && (len(name) > len(best) || len(name) == len(best) && name < best) {
@@ -160,8 +160,8 @@ func Ints(list []int) pickle.Tuple {
 	return t
 }
 
-// DTypeGlobal returns torch's name of an element type.
-func DTypeGlobal(d tensor.DType) pickle.Global { return global(dtypes, d) }
+// DTypeGlobal returns torch's name of an element type, the zero value if it has none.
+func DTypeGlobal(d tensor.DType) pickle.Global { return longestName(dtypes, d) }
 
 // Plain converts a value of a checkpoint to one of a pickle.
 func Plain(v any) (any, error) {

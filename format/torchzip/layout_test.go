@@ -118,7 +118,7 @@ func rewrite(t *testing.T, dir, name string) ([]byte, formattest.What) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := formattest.Write(t, o, from, files)
+	out := formattest.WriteOutput(t, o, from, files)
 	written := format.NewFiles(out)
 	got, err := torchzip.Read(written, "out.pt")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // Nest adds values to a dict, as nested dicts by the dots in their paths, which reverses Flatten.
-// plain makes values of a pickle.
+// plain makes values of a pickle, as Plain does.
 func Nest(d *pickle.Dict, values []format.Value, plain func(any) (any, error)) error {
 	for _, v := range values {
 		p, err := plain(v.Data)
@@ -30,10 +30,10 @@ func Nest(d *pickle.Dict, values []format.Value, plain func(any) (any, error)) e
 // MODULE.CLASS[VALUE] of a call with a value.
 var enumText = regexp.MustCompile(`^([\w.]+)\.(\w+)(?:\.(\w+)|\[([^\]]*)\])$`)
 
-// Objects returns Plain for values among which there can be objects: element types, and
+// PlainWithObjects returns Plain for values among which there can be objects: element types, and
 // enumerations of known classes, come from the texts that Flatten has made of them. A text that was
 // one before and reads like these becomes an object too.
-func Objects(known pickle.Globals) func(any) (any, error) {
+func PlainWithObjects(known pickle.Globals) func(any) (any, error) {
 	return func(v any) (any, error) {
 		text, ok := v.(string)
 		if !ok {
@@ -41,7 +41,7 @@ func Objects(known pickle.Globals) func(any) (any, error) {
 		}
 		if module, name, ok := strings.Cut(text, "."); ok {
 			g := pickle.Global{Module: module, Name: name}
-			if _, err := DType(g); err == nil {
+			if _, err := ParseDType(g); err == nil {
 				return g, nil
 			}
 		}

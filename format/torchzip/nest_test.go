@@ -26,7 +26,7 @@ func TestNest(t *testing.T) {
 		{Path: "step", Data: int64(3)},
 	}
 	root := &pickle.Dict{}
-	if err := torchzip.Nest(root, values, torchzip.Objects(known)); err != nil {
+	if err := torchzip.Nest(root, values, torchzip.PlainWithObjects(known)); err != nil {
 		t.Fatal(err)
 	}
 	class := pickle.Global{Module: "megatron.core.enums", Name: "ModelType"}
@@ -43,14 +43,14 @@ func TestNest(t *testing.T) {
 	values = values[:5] // a text with a space comes back with a comma, as all do
 
 	root = &pickle.Dict{}
-	if err := torchzip.Nest(root, values, torchzip.Objects(known)); err != nil {
+	if err := torchzip.Nest(root, values, torchzip.PlainWithObjects(known)); err != nil {
 		t.Fatal(err)
 	}
 	o := &format.Output{}
 	if _, err := torchzip.LayoutRoot(o, "x.pt", root, nil); err != nil {
 		t.Fatal(err)
 	}
-	files := format.NewFiles(formattest.Write(t, o, &format.Checkpoint{}, nil))
+	files := format.NewFiles(formattest.WriteOutput(t, o, &format.Checkpoint{}, nil))
 	f, err := torchzip.Open(files, "x.pt", known)
 	if err != nil {
 		t.Fatal(err)

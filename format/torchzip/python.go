@@ -24,9 +24,9 @@ func isComplete(v any) bool {
 	return true
 }
 
-// Pickled returns a value as the output's pickle has it: like its own pickle, as far as torch.load
-// accepts it with weights_only. The output lists values that change.
-func Pickled(o *format.Output, v format.Value) (any, error) {
+// PickledValue returns a value as the output's pickle has it: like its own pickle, as far as
+// torch.load accepts it with weights_only. It adds a value that changes to the output's Altered.
+func PickledValue(o *format.Output, v format.Value) (any, error) {
 	if v.Python == nil {
 		return Plain(v.Data)
 	}
@@ -44,6 +44,7 @@ type converter struct {
 	altered format.Altered
 }
 
+// convert returns what a pickle for torch.load can hold of v.
 func (k *converter) convert(v any) (any, error) {
 	switch v := v.(type) {
 	case pickle.Tuple:
@@ -53,7 +54,7 @@ func (k *converter) convert(v any) (any, error) {
 		return &pickle.List{Items: items}, err
 	case *pickle.Set:
 		if v.Frozen {
-			k.alters(v, "set")
+			k.recordAltered(v, "set")
 		}
 		items, err := k.convertAll(v.Items)
 		return &pickle.Object{Class: pickle.Global{Module: "builtins", Name: "set"},
@@ -64,13 +65,13 @@ func (k *converter) convert(v any) (any, error) {
 			return &pickle.Object{Class: v.Class, Args: args}, err
 		}
 	case pickle.Global:
-		if _, err := DType(v); err == nil {
+		if _, err := ParseDType(v); err == nil {
 			return v, nil
 		}
 	}
-	is, err := k.value(k.altered.Path, v, 0)
+	is, err := k.plainValue(k.altered.Path, v, 0)
 	if !isComplete(v) {
-		k.alters(v, pickle.Kind(is))
+		k.recordAltered(v, pickle.Kind(is))
 	}
 	return is, err
 }
@@ -88,7 +89,8 @@ func (k *converter) convertAll(items []any) (pickle.Tuple, error) {
 	return list, nil
 }
 
-func (k *converter) alters(v any, is string) {
+// recordAltered records that v becomes something else, if it is the first that does.
+func (k *converter) recordAltered(v any, is string) {
 	if k.altered.Was == "" {
 		k.altered.Was, k.altered.Is = pickle.Kind(v), is
 	}

@@ -43,7 +43,8 @@ func TestPickled(t *testing.T) {
 		"a buffer": {&pickle.Buffer{Data: []byte{7}}, []byte{7}, "io.BytesIO", "bytes"},
 	} {
 		o := &format.Output{}
-		got, err := torchzip.Pickled(o, format.Value{Path: "x", Data: "not this", Python: c.python})
+		got, err := torchzip.PickledValue(o,
+			format.Value{Path: "x", Data: "not this", Python: c.python})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -60,8 +60,8 @@ var dtypes = map[string]tensor.DType{
 	"torch.float8_e5m2fnuz": tensor.F8E5M2FNUZ, "torch.float8_e4m3fnuz": tensor.F8E4M3FNUZ,
 }
 
-// DType returns the element type of a global such as torch.float32.
-func DType(v any) (tensor.DType, error) {
+// ParseDType returns the element type of a global such as torch.float32.
+func ParseDType(v any) (tensor.DType, error) {
 	g, ok := v.(pickle.Global)
 	if !ok {
 		return 0, fmt.Errorf("%s is no element type", pickle.KindWithArticle(v))
@@ -73,9 +73,9 @@ func DType(v any) (tensor.DType, error) {
 	return d, nil
 }
 
-// storage resolves the reference ("storage", class, key, device, elements) of the pickle to a
-// *storage.
-func (f *File) storage(id any) (any, error) {
+// findStorage resolves the reference ("storage", class, key, device, elements) of the pickle to a
+// *storage. It reads the header of its entry.
+func (f *File) findStorage(id any) (any, error) {
 	t, ok := id.(pickle.Tuple)
 	if !ok || len(t) != 5 || t[0] != "storage" {
 		return nil, fmt.Errorf("a reference to data that is no storage")
@@ -109,22 +109,22 @@ func (f *File) storage(id any) (any, error) {
 // rebuilders make tensors.
 var rebuilders = pickle.Globals{
 	{Module: "torch._utils", Name: "_rebuild_tensor"}: func(args []any) (any, error) {
-		return rebuild(args, 4)
+		return rebuildTensor(args, 4)
 	},
 	{Module: "torch._utils", Name: "_rebuild_tensor_v2"}: func(args []any) (any, error) {
-		return rebuild(args, 6)
+		return rebuildTensor(args, 6)
 	},
 	{Module: "torch._utils", Name: "_rebuild_tensor_v3"}:            rebuildTyped,
-	{Module: "torch._utils", Name: "_rebuild_parameter"}:            first,
-	{Module: "torch._utils", Name: "_rebuild_parameter_with_state"}: first,
+	{Module: "torch._utils", Name: "_rebuild_parameter"}:            firstArgument,
+	{Module: "torch._utils", Name: "_rebuild_parameter_with_state"}: firstArgument,
 }
 
 // Globals are what pickles of tensors mention.
 var Globals = rebuilders.With(
 	pickle.Globals{
 		{Module: "torch._tensor", Name: "_rebuild_from_type_v2"}: rebuildFromType,
-		{Module: "torch", Name: "Size"}:                          size,
-		{Module: "torch.serialization", Name: "_get_layout"}:     first,
+		{Module: "torch", Name: "Size"}:                          newSize,
+		{Module: "torch.serialization", Name: "_get_layout"}:     firstArgument,
 	},
 	pickle.Inert("torch.device"),
 	pickle.Names("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer",
@@ -141,16 +141,16 @@ func keys(m map[string]tensor.DType) (names []string) {
 	return names
 }
 
-// first implements a call that adds to its first argument nothing that is saved.
-func first(args []any) (any, error) {
+// firstArgument implements a call that adds to its first argument nothing that is saved.
+func firstArgument(args []any) (any, error) {
 	if len(args) == 0 {
 		return nil, fmt.Errorf("no arguments")
 	}
 	return args[0], nil
 }
 
-// size implements torch.Size, which is a tuple.
-func size(args []any) (any, error) {
+// newSize implements torch.Size, which is a tuple.
+func newSize(args []any) (any, error) {
 	if len(args) == 1 {
 		if t, ok := args[0].(pickle.Tuple); ok {
 			return t, nil
@@ -159,8 +159,8 @@ func size(args []any) (any, error) {
 	return nil, fmt.Errorf("it takes a tuple")
 }
 
-// rebuildFromType reads (function, class, arguments, state) of a subclass of tensors, or of one
-// with attributes.
+// rebuildFromType makes a tensor of (function, class, arguments, state), as subclasses of tensors
+// are saved, and those with attributes.
 func rebuildFromType(args []any) (any, error) {
 	if len(args) != 4 {
 		return nil, fmt.Errorf("%d arguments instead of 4", len(args))
@@ -179,8 +179,9 @@ func rebuildFromType(args []any) (any, error) {
 	return build(inner)
 }
 
-// rebuild reads (storage, offset, shape, strides, …), of which there must be at least least.
-func rebuild(args []any, least int) (any, error) {
+// rebuildTensor makes a tensor of (storage, offset, shape, strides, …), of which there must be at
+// least least.
+func rebuildTensor(args []any, least int) (any, error) {
 	if len(args) < least {
 		return nil, fmt.Errorf("%d arguments, it takes %d", len(args), least)
 	}
@@ -190,14 +191,15 @@ func rebuild(args []any, least int) (any, error) {
 			pickle.KindWithArticle(args[0]))
 	}
 	if len(args) > 6 {
-		if err := refuseLazy(args[6]); err != nil {
+		if err := checkNotLazy(args[6]); err != nil {
 			return nil, err
 		}
 	}
-	return view(s, s.dtype, args[1:4])
+	return newView(s, s.dtype, args[1:4])
 }
 
-// rebuildTyped reads (storage, offset, shape, strides, requires_grad, hooks, dtype, metadata).
+// rebuildTyped makes a tensor of (storage, offset, shape, strides, requires_grad, hooks, dtype,
+// metadata).
 func rebuildTyped(args []any) (any, error) {
 	if len(args) < 7 {
 		return nil, fmt.Errorf("%d arguments, it takes 7", len(args))
@@ -207,21 +209,21 @@ func rebuildTyped(args []any) (any, error) {
 		return nil, fmt.Errorf("a tensor of %s instead of a storage",
 			pickle.KindWithArticle(args[0]))
 	}
-	d, err := DType(args[6])
+	d, err := ParseDType(args[6])
 	if err != nil {
 		return nil, err
 	}
 	if len(args) > 7 {
-		if err := refuseLazy(args[7]); err != nil {
+		if err := checkNotLazy(args[7]); err != nil {
 			return nil, err
 		}
 	}
-	return view(s, d, args[1:4])
+	return newView(s, d, args[1:4])
 }
 
-// refuseLazy refuses the metadata of tensors whose bytes are not yet their values: conjugated and
-// negated views.
-func refuseLazy(metadata any) error {
+// checkNotLazy fails for the metadata of tensors whose bytes are not yet their values: conjugated
+// and negated views.
+func checkNotLazy(metadata any) error {
 	d, ok := metadata.(*pickle.Dict)
 	if !ok {
 		return nil
@@ -239,8 +241,8 @@ func refuseLazy(metadata any) error {
 // a few bytes must not stand for any amount of them.
 const maxExpanded = 1 << 24
 
-// view checks offset, shape and strides against the storage.
-func view(s *storage, d tensor.DType, args []any) (*Tensor, error) {
+// newView makes a tensor of an offset, a shape and strides, which it checks against the storage.
+func newView(s *storage, d tensor.DType, args []any) (*Tensor, error) {
 	offset, isNumber := args[0].(int64)
 	shape, err := pickle.Sizes(args[1])
 	if err != nil {
@@ -283,18 +285,18 @@ func view(s *storage, d tensor.DType, args []any) (*Tensor, error) {
 		strides: strides}, nil
 }
 
-// As returns the tensor as one of a checkpoint, made of one piece.
+// As returns the tensor as one of a checkpoint under a name, made of one piece.
 func (t *Tensor) As(name string) format.Tensor {
 	p := format.Piece{Box: t.Shape.Box(), File: t.file, Offset: t.offset, Strides: t.strides}
-	if t.packed() {
+	if t.isPacked() {
 		p.Strides = nil
 	}
 	return format.Tensor{Name: name, DType: t.DType, Shape: t.Shape, Pieces: []format.Piece{p}}
 }
 
-// packed reports whether the elements lie row-major without gaps. The strides of dimensions of one
-// index do not count.
-func (t *Tensor) packed() bool {
+// isPacked reports whether the elements lie row-major without gaps. The strides of dimensions of
+// one index do not count.
+func (t *Tensor) isPacked() bool {
 	packed := t.Shape.Strides()
 	for d, n := range t.Shape {
 		if n > 1 && t.strides[d] != packed[d] {
@@ -304,9 +306,9 @@ func (t *Tensor) packed() bool {
 	return true
 }
 
-// Flat returns the location in the file of the elements of a packed tensor from an index on.
-func (t *Tensor) Flat(from int) (file string, offset int64, err error) {
-	if !t.packed() {
+// LocateFlat returns the location in the file of the elements of a packed tensor from an index on.
+func (t *Tensor) LocateFlat(from int) (file string, offset int64, err error) {
+	if !t.isPacked() {
 		return "", 0, fmt.Errorf("a tensor of shape %v with strides %v is not packed", t.Shape,
 			t.strides)
 	}

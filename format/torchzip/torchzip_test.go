@@ -125,8 +125,7 @@ func fixture(t testing.TB, name string) []byte {
 	return b
 }
 
-// An entry is an entry of an archive that is to be written: bytes, or the size of elements that
-// others write.
+// An entry is an entry of a zip archive that a test makes.
 type entry struct {
 	name, data string
 	method     uint16
@@ -250,15 +249,15 @@ func TestUnsummed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range records(t, files) {
-		if !r.WithoutSum() {
+	for _, r := range archiveRecords(t, files) {
+		if !r.LacksSum() {
 			t.Errorf("%q, %d bytes, has the checksum %08x", r.Name, r.To-r.From, r.Sum)
 		}
 	}
 }
 
-// records lists those of the archives that readers have found.
-func records(t *testing.T, files *format.Files) (list []format.Record) {
+// archiveRecords lists those of the archives that readers have found.
+func archiveRecords(t *testing.T, files *format.Files) (list []format.Record) {
 	for _, a := range files.Archives() {
 		file, err := files.Open(a.File)
 		if err != nil {
@@ -324,7 +323,7 @@ func TestLyingEntries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := formattest.Records(files); err == nil ||
+	if _, err := formattest.CheckRecords(files); err == nil ||
 		!strings.Contains(err.Error(), `x.pt: the entries "a/x" and "a/y" overlap`) {
 		t.Errorf("in each other: %v", err)
 	}
@@ -344,7 +343,7 @@ func TestDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	of := map[int]string{}
-	for _, r := range records(t, files) {
+	for _, r := range archiveRecords(t, files) {
 		for i := r.From; i < r.To; i++ {
 			of[int(i)] = r.Name
 		}
@@ -376,7 +375,7 @@ func readAll(b []byte) bool {
 			_ = files.Read(&c.Tensors[i], make([]byte, n))
 		}
 	}
-	damaged, err := formattest.Records(files)
+	damaged, err := formattest.CheckRecords(files)
 	return err != nil || len(faults)+len(damaged) > 0
 }
 

@@ -23,8 +23,8 @@ type entry struct {
 	sums   []int64 // offsets in the file of the checksum of elements, once in each header
 }
 
-// length returns the size of the data, in bytes.
-func (e *entry) length() int64 {
+// dataBytes returns the size of the data, in bytes.
+func (e *entry) dataBytes() int64 {
 	if e.bytes != nil {
 		return int64(len(e.bytes))
 	}
@@ -32,13 +32,13 @@ func (e *entry) length() int64 {
 }
 
 // layoutZip lays an archive of stored entries out in a file, from base on, and adds to the output
-// all but the data of the entries without bytes, and their checksums. It returns the size of the
-// archive. Sizes beyond 4 GiB take the form of ZIP64.
+// all but the data of the entries without bytes, and their checksums. It sets at, header and sums
+// of the entries, and returns the size of the archive. Sizes beyond 4 GiB take the form of ZIP64.
 func layoutZip(o *format.Output, file string, base int64, entries []*entry) int64 {
 	w := framer{output: o, file: file, at: base}
 	for _, e := range entries {
 		e.header = w.at - base
-		w.header(e, e.localHeader(base), 14)
+		w.addHeader(e, e.localHeader(base), 14)
 		e.at = w.at - base
 		if e.bytes != nil {
 			w.add(e.bytes)
@@ -48,7 +48,7 @@ func layoutZip(o *format.Output, file string, base int64, entries []*entry) int6
 	}
 	directory := w.at - base
 	for _, e := range entries {
-		w.header(e, e.directoryHeader(), 16)
+		w.addHeader(e, e.directoryHeader(), 16)
 	}
 	w.add(endOfDirectory(len(entries), directory, w.at-base-directory))
 	w.skip(0)
@@ -70,7 +70,7 @@ type framer struct {
 	bytes  []byte // bytes before at that are in no frame yet
 }
 
-// add adds bytes behind those before.
+// add appends bytes to the frame under way, of which it makes a copy.
 func (w *framer) add(b []byte) {
 	w.bytes = append(w.bytes, b...)
 	w.at += int64(len(b))
@@ -87,9 +87,9 @@ func (w *framer) skip(n int64) {
 	w.at += n
 }
 
-// header adds one of the headers of an entry. Where the checksum is not known yet, it is left out:
-// four bytes of the header, from hole on.
-func (w *framer) header(e *entry, b []byte, hole int) {
+// addHeader adds one of the headers of an entry. Where the checksum is not known yet, it is left
+// out: four bytes of the header, from hole on, whose offset it adds to the entry's sums.
+func (w *framer) addHeader(e *entry, b []byte, hole int) {
 	if e.bytes != nil {
 		w.add(b)
 		return
@@ -106,16 +106,16 @@ const (
 	elsewhere16 = 0xffff
 )
 
-// narrow returns n for a field of 32 bits, or the mark where n does not fit.
-func narrow(n int64) uint32 {
+// narrowSize returns n for a field of 32 bits, or the mark where n does not fit.
+func narrowSize(n int64) uint32 {
 	if n >= elsewhere32 {
 		return elsewhere32
 	}
 	return uint32(n)
 }
 
-// wide returns the extra field of ZIP64 with the numbers that do not fit their fields.
-func wide(numbers ...int64) []byte {
+// zip64Field returns the extra field of ZIP64 with the numbers that do not fit their fields.
+func zip64Field(numbers ...int64) []byte {
 	var b []byte
 	for _, n := range numbers {
 		if n >= elsewhere32 {
@@ -128,40 +128,41 @@ func wide(numbers ...int64) []byte {
 	return append(binary.LittleEndian.AppendUint16([]byte{1, 0}, uint16(len(b))), b...)
 }
 
-// fields are what the local header and the one in the directory share, from the version on; the
-// checksum of elements is left 0.
-func (e *entry) fields(extra int) []byte {
+// commonFields returns what the local header and the one in the directory share, from the version
+// on; the checksum of elements is left 0.
+func (e *entry) commonFields(extra int) []byte {
 	le := binary.LittleEndian
 	b := []byte{45, 0, 0, 8, 0, 0, 0, 0, 0x21, 0} // version 4.5; UTF-8 names; stored; 1980-01-01
 	b = le.AppendUint32(b, crc32.ChecksumIEEE(e.bytes))
-	b = le.AppendUint32(b, narrow(e.length()))
-	b = le.AppendUint32(b, narrow(e.length()))
+	b = le.AppendUint32(b, narrowSize(e.dataBytes()))
+	b = le.AppendUint32(b, narrowSize(e.dataBytes()))
 	b = le.AppendUint16(b, uint16(len(e.name)))
 	return le.AppendUint16(b, uint16(extra))
 }
 
-// localHeader precedes the data, and fills up to its alignment with an extra field that readers
-// skip.
+// localHeader returns the header that precedes the data, and fills up to its alignment with an
+// extra field that readers skip.
 func (e *entry) localHeader(base int64) []byte {
-	extra := wide(e.length(), e.length())
+	extra := zip64Field(e.dataBytes(), e.dataBytes())
 	const fixed, head = 30, 4
 	start := base + e.header + fixed + int64(len(e.name)+len(extra)) + head
 	padding := int((alignment - start%alignment) % alignment)
 	extra = append(append(extra, 'F', 'B', byte(padding), 0), make([]byte, padding)...)
-	b := append([]byte{'P', 'K', 3, 4}, e.fields(len(extra))...)
+	b := append([]byte{'P', 'K', 3, 4}, e.commonFields(len(extra))...)
 	return append(append(b, e.name...), extra...)
 }
 
-// directoryHeader is the header of the entry in the directory.
+// directoryHeader returns the header of the entry in the directory.
 func (e *entry) directoryHeader() []byte {
-	extra := wide(e.length(), e.length(), e.header)
-	b := append([]byte{'P', 'K', 1, 2, 45, 0}, e.fields(len(extra))...)
+	extra := zip64Field(e.dataBytes(), e.dataBytes(), e.header)
+	b := append([]byte{'P', 'K', 1, 2, 45, 0}, e.commonFields(len(extra))...)
 	b = append(b, make([]byte, 10)...) // no comment, the first disk, no attributes
-	b = binary.LittleEndian.AppendUint32(b, narrow(e.header))
+	b = binary.LittleEndian.AppendUint32(b, narrowSize(e.header))
 	return append(append(b, e.name...), extra...)
 }
 
-// endOfDirectory is in both forms, so that no number has to fit the short one.
+// endOfDirectory returns the end of an archive in both forms, so that no number has to fit the
+// short one.
 func endOfDirectory(entries int, at, size int64) []byte {
 	le := binary.LittleEndian
 	b := append([]byte{'P', 'K', 6, 6}, le.AppendUint64(nil, 44)...)
@@ -174,6 +175,6 @@ func endOfDirectory(entries int, at, size int64) []byte {
 	b = append(b, 1, 0, 0, 0, 'P', 'K', 5, 6, 0, 0, 0, 0)
 	count := uint16(min(entries, elsewhere16))
 	b = le.AppendUint16(le.AppendUint16(b, count), count)
-	b = le.AppendUint32(le.AppendUint32(b, narrow(size)), narrow(at))
+	b = le.AppendUint32(le.AppendUint32(b, narrowSize(size)), narrowSize(at))
 	return append(b, 0, 0)
 }

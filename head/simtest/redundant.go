@@ -19,7 +19,7 @@ const layout = `{"shoal": "layout/1", "mesh": "dp=1,tp=1",
 func (c *Cluster) placeRedundantly(s *head.Shape, text string,
 	members topo.View) (order []topo.WorkerID,
 	err error) {
-	state, err := reshape.New(
+	state, err := reshape.NewState(
 		&reshape.Statement{Layout: layout, Mesh: text,
 			Tensors: []reshape.Tensor{{Name: "boxes", DType: "i64", Shape: []int{boxes}}}})
 	if err != nil {

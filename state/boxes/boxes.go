@@ -8,8 +8,6 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// window is how many bytes of what is not packed are read at a time, unless less than one byte in
-// sparse is of use.
 const (
 	// Memory that is not packed is read in windows of this many bytes, unless less than one byte in
 	// sparse is useful.
@@ -17,15 +15,16 @@ const (
 	sparse = 16
 )
 
-// Read copies a box from a memory to dst. The elements have size bytes. from says where they lie in
-// the memory, with position 0 at the byte at, and to where they go in dst. read fills b with the
-// bytes from an offset on.
-func Read(read func(b []byte, at int64) error, at int64, size int, box tensor.Box, from tensor.View,
+// ReadBox copies a box from a memory to dst. The elements have size bytes. from says where they lie
+// in the memory, with position 0 at the byte at, and to where they go in dst. read fills b with the
+// bytes from an offset on; it can be asked for bytes between the elements too.
+func ReadBox(read func(b []byte, at int64) error, at int64, size int, box tensor.Box,
+	from tensor.View,
 	dst []byte, to tensor.View) error {
 	if box.Empty() {
 		return nil
 	}
-	box, from, to = memoryOrder(box, from, to)
+	box, from, to = inMemoryOrder(box, from, to)
 	span := Extent(box, from)
 	w := cache{read: read, end: at + int64(from.At(box)+span)*int64(size),
 		dense: span <= sparse*box.Elements()}
@@ -48,9 +47,9 @@ func Extent(box tensor.Box, v tensor.View) int {
 	return n
 }
 
-// memoryOrder swaps dimensions so that a walk over the box goes through the memory from front to
-// back. Jumps in dst cost less.
-func memoryOrder(b tensor.Box, from, to tensor.View) (tensor.Box, tensor.View, tensor.View) {
+// inMemoryOrder returns the box and its views with their dimensions in an order in which a walk
+// over the box goes through the memory from front to back. Jumps in dst cost less.
+func inMemoryOrder(b tensor.Box, from, to tensor.View) (tensor.Box, tensor.View, tensor.View) {
 	if slices.IsSortedFunc(from.Strides, func(x, y int) int { return cmp.Compare(y, x) }) {
 		return b, from, to
 	}
@@ -80,6 +79,8 @@ type cache struct {
 	at    int64
 }
 
+// fill fills dst with the bytes from at on: out of the window, which it reads anew where that is
+// needed, or with a read of their own.
 func (c *cache) fill(dst []byte, at int64) error {
 	if !c.dense || len(dst) >= window/sparse {
 		return c.read(dst, at)

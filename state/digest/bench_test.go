@@ -20,7 +20,7 @@ func BenchmarkRun(b *testing.B) {
 			b.SetBytes(int64(len(data)))
 			for range b.N {
 				for at := 0; at < len(data); at += c.run {
-					k.Run(at*7, data[at:at+c.run])
+					k.RunSum(at*7, data[at:at+c.run])
 				}
 			}
 		})

@@ -58,7 +58,7 @@ type Sum struct {
 // are added; the whole proof shows a correct move if Old equals New.
 type Proof struct{ Old, New Sum }
 
-// Plus returns the proof of two parts.
+// Plus returns the proof of two disjoint parts together.
 func (p Proof) Plus(q Proof) Proof { return Proof{p.Old.Plus(q.Old), p.New.Plus(q.New)} }
 
 // NewKey derives the weights from a seed.
@@ -84,10 +84,10 @@ func NewKey(seed uint64) *Key {
 // Seed returns the seed that NewKey took.
 func (k *Key) Seed() uint64 { return k.seed }
 
-// Plus adds the sums of disjoint parts.
+// Plus returns the sum of two disjoint parts of the same state together.
 func (s Sum) Plus(t Sum) Sum { return Sum{reduce(0, s.Value+t.Value), s.Bytes + t.Bytes} }
 
-// Valid reports whether s can be a sum.
+// Valid reports whether s can be a sum: its value is below the prime.
 func (s Sum) Valid() bool { return s.Value < prime }
 
 // String writes the sum as 16 hexadecimal digits and the number of bytes.
@@ -105,12 +105,12 @@ func ParseSum(text string) (Sum, error) {
 		"slash, and the number of bytes", text)
 }
 
-// Run returns the sum of bytes that are contiguous in the packed tensor, from offset on.
-func (k *Key) Run(offset int, data []byte) Sum {
+// RunSum returns the sum of bytes that are contiguous in the packed tensor, from offset on.
+func (k *Key) RunSum(offset int, data []byte) Sum {
 	s := Sum{Bytes: uint64(len(data))}
 	if skew := offset % 4; skew != 0 {
 		n := min(4-skew, len(data))
-		s.Value = k.bytes(offset, data[:n])
+		s.Value = k.wordPart(offset, data[:n])
 		offset, data = offset+n, data[n:]
 	}
 	for len(data) >= 4 {
@@ -123,12 +123,12 @@ func (k *Key) Run(offset int, data []byte) Sum {
 		s.Value = reduce(0, s.Value+mul(reduce(0, sum), k.power(first/block)))
 		offset, data = offset+4*n, data[4*n:]
 	}
-	s.Value = reduce(0, s.Value+k.bytes(offset, data))
+	s.Value = reduce(0, s.Value+k.wordPart(offset, data))
 	return s
 }
 
-// bytes is Run for bytes within one word.
-func (k *Key) bytes(offset int, data []byte) uint64 {
+// wordPart returns the value of the sum of bytes within one word, from offset on.
+func (k *Key) wordPart(offset int, data []byte) uint64 {
 	if len(data) == 0 {
 		return 0
 	}
@@ -155,20 +155,20 @@ func (k *Key) power(block int) uint64 {
 	return p
 }
 
-// Box returns the sum of a box of a tensor whose elements have size bytes each and lie in memory as
-// the view says.
-func (k *Key) Box(box tensor.Box, shape tensor.Shape, size int, memory []byte,
+// BoxSum returns the sum of a box of a tensor whose elements have size bytes each and lie in memory
+// as the view says.
+func (k *Key) BoxSum(box tensor.Box, shape tensor.Shape, size int, memory []byte,
 	view tensor.View) (s Sum) {
 	for r := range tensor.Runs(box, shape.View(), view) {
-		s = s.Plus(k.Run(r.A*size, memory[r.B*size:][:r.N*size]))
+		s = s.Plus(k.RunSum(r.A*size, memory[r.B*size:][:r.N*size]))
 	}
 	return s
 }
 
-// Tensor returns what a tensor with the given sum contributes to the sum of the whole state: the
+// TensorSum returns what a tensor with the given sum contributes to the sum of the whole state: the
 // value times a weight drawn from name, element type and shape, so that two tensors cannot be
 // exchanged unseen.
-func (k *Key) Tensor(name string, d tensor.DType, shape tensor.Shape, s Sum) Sum {
+func (k *Key) TensorSum(name string, d tensor.DType, shape tensor.Shape, s Sum) Sum {
 	h := sha256.Sum256(fmt.Appendf(nil, "%016x %q %v %v", k.seed, name, d, shape))
 	return Sum{mul(s.Value, reduce(0, binary.LittleEndian.Uint64(h[:]))), s.Bytes}
 }
@@ -194,6 +194,7 @@ func mul(a, b uint64) uint64 {
 // splitmix is the generator of Steele, Lea and Flood (OOPSLA 2014).
 type splitmix uint64
 
+// next returns the next random number, and advances the generator.
 func (s *splitmix) next() uint64 {
 	*s += 0x9E3779B97F4A7C15
 	z := uint64(*s)
@@ -202,7 +203,7 @@ func (s *splitmix) next() uint64 {
 	return z ^ z>>31
 }
 
-// weight draws a number from 1 to prime - 1, uniformly.
+// weight draws a number from 1 to prime - 1, uniformly, and advances the generator.
 func (s *splitmix) weight() uint64 {
 	for {
 		if x := s.next() >> 3; x < prime-1 {

@@ -56,7 +56,7 @@ func TestRunIsTheFormula(t *testing.T) {
 			x.Mul(x, new(big.Int).Exp(a, big.NewInt(int64(at/8192)), prime))
 			want.Add(want, x).Mod(want, prime)
 		}
-		got := digest.NewKey(seed).Run(offset, data)
+		got := digest.NewKey(seed).RunSum(offset, data)
 		if got.Value != want.Uint64() || got.Bytes != uint64(len(data)) {
 			t.Fatalf("%d bytes at %d: %v, want %016x", len(data), offset, got, want.Uint64())
 		}
@@ -80,7 +80,7 @@ func spread(t *rapid.T, m layouttest.Model) (*layout.Layout, [][]byte, []digest.
 			seed = seed*6364136223846793005 + 1442695040888963407
 			content[i][k] = byte(seed >> 56)
 		}
-		sums[i] = key.Run(0, content[i])
+		sums[i] = key.RunSum(0, content[i])
 	}
 	return l, content, sums
 }
@@ -102,7 +102,7 @@ func TestAnyLayout(t *testing.T) {
 					for r := range tensor.Runs(c.Box, f.Grid.Shape.View(), h.View) {
 						copy(memory[r.B*size:][:r.N*size], content[i][r.A*size:])
 					}
-					got[i] = got[i].Plus(key.Box(c.Box, f.Grid.Shape, size, memory, h.View))
+					got[i] = got[i].Plus(key.BoxSum(c.Box, f.Grid.Shape, size, memory, h.View))
 				}
 			}
 		}
@@ -128,16 +128,16 @@ func TestDamageIsSeen(t *testing.T) {
 		}
 		a, b := data[:half], data[half:]
 		sum := func(first, second []byte) digest.Sum {
-			return key.Run(0, first).Plus(key.Run(half, second))
+			return key.RunSum(0, first).Plus(key.RunSum(half, second))
 		}
 		whole := sum(a, b)
-		if whole != key.Run(0, data) {
+		if whole != key.RunSum(0, data) {
 			t.Fatal("two halves are not the whole")
 		}
 		bad := slices.Clone(data)
 		at := rapid.IntRange(0, len(bad)-1).Draw(t, "place")
 		bad[at] ^= byte(rapid.IntRange(1, 255).Draw(t, "flip"))
-		if key.Run(0, bad) == whole {
+		if key.RunSum(0, bad) == whole {
 			t.Fatalf("a flip of byte %d is not seen", at)
 		}
 		if !bytes.Equal(a, b) && sum(b, a) == whole {
@@ -145,10 +145,10 @@ func TestDamageIsSeen(t *testing.T) {
 		}
 		by := rapid.IntRange(1, len(data)-1).Draw(t, "shift")
 		moved := slices.Concat(data[by:], data[:by])
-		if !bytes.Equal(moved, data) && key.Run(0, moved) == whole {
+		if !bytes.Equal(moved, data) && key.RunSum(0, moved) == whole {
 			t.Fatalf("a shift by %d is not seen", by)
 		}
-		if half := key.Run(0, a); half.Value == whole.Value ||
+		if half := key.RunSum(0, a); half.Value == whole.Value ||
 			half.Plus(whole).Value == whole.Value {
 			t.Fatal("a missing or doubled half is not seen")
 		}
@@ -158,15 +158,16 @@ func TestDamageIsSeen(t *testing.T) {
 // TestTensorsChangePlaces gives two tensors of one shape each other's content.
 func TestTensorsChangePlaces(t *testing.T) {
 	s := tensor.Shape{3, 5}
-	x, y := key.Run(0, make([]byte, 60)), key.Run(0, bytes.Repeat([]byte{1}, 60))
+	x, y := key.RunSum(0, make([]byte, 60)), key.RunSum(0, bytes.Repeat([]byte{1}, 60))
 	state := func(a, b digest.Sum) digest.Sum {
-		return key.Tensor("a", tensor.F32, s, a).Plus(key.Tensor("b", tensor.F32, s, b))
+		return key.TensorSum("a", tensor.F32, s, a).Plus(key.TensorSum("b", tensor.F32, s, b))
 	}
 	if state(x, y) == state(y, x) {
 		t.Error("swapped tensors are not seen")
 	}
-	if key.Tensor("a", tensor.F32, s, y) == key.Tensor("a", tensor.I32, s, y) ||
-		key.Tensor("a", tensor.F32, s, y) == key.Tensor("a", tensor.F32, tensor.Shape{5, 3}, y) {
+	if key.TensorSum("a", tensor.F32, s, y) == key.TensorSum("a", tensor.I32, s, y) ||
+		key.TensorSum("a", tensor.F32, s, y) == key.TensorSum("a", tensor.F32, tensor.Shape{5, 3},
+			y) {
 		t.Error("another type or shape is not seen")
 	}
 }
@@ -189,13 +190,13 @@ func TestVectors(t *testing.T) {
 		{0, ramp, "14f435ada466c479/20000"},
 		{1 << 40, ramp, "1c56b3b30ed50583/20000"},
 	} {
-		if got := k.Run(c.offset, c.data).String(); got != c.want {
+		if got := k.RunSum(c.offset, c.data).String(); got != c.want {
 			t.Errorf("%d bytes at %d: %s, want %s", len(c.data), c.offset, got, c.want)
 		}
 	}
 	if got := fmt.Sprint(
-		k.Tensor("w", tensor.BF16, tensor.Shape{2, 3},
-			k.Run(0, ramp))); got != "149e72d2d376f2b4/20000" {
+		k.TensorSum("w", tensor.BF16, tensor.Shape{2, 3},
+			k.RunSum(0, ramp))); got != "149e72d2d376f2b4/20000" {
 		t.Errorf("Tensor: %s", got)
 	}
 }

@@ -22,9 +22,10 @@ type bucketTensor struct {
 	allowed [][]int
 }
 
-// addToBucket adds a tensor to its bucket.
+// addToBucket adds a tensor to its bucket, which it makes if necessary. It fails for a tensor that
+// does not fit the others there.
 func (r *resolver) addToBucket(s *stored, place placement, allowed [][]int) error {
-	f := *place.flat()
+	f := *place.flatStep()
 	b := r.buckets[f.bucket]
 	if b == nil {
 		b = &bucket{flat: f}
@@ -44,8 +45,8 @@ func (r *resolver) addToBucket(s *stored, place placement, allowed [][]int) erro
 	return err
 }
 
-// ownAxes returns which axes give the bucket more than one buffer.
-func (b *bucket) ownAxes(m Mesh) []bool {
+// splitAxes returns for each axis whether it gives the bucket more than one buffer.
+func (b *bucket) splitAxes(m Mesh) []bool {
 	own := make([]bool, len(m))
 	for _, d := range b.tensors {
 		for i := range d.place {
@@ -59,10 +60,10 @@ func (b *bucket) ownAxes(m Mesh) []bool {
 	return own
 }
 
-// slots returns the number of the bucket's buffers, times the ranks that share one.
-func (b *bucket) slots(m Mesh) int {
+// slotCount returns the number of the bucket's buffers, times the ranks that share one.
+func (b *bucket) slotCount(m Mesh) int {
 	n := b.flat.degree(m)
-	for i, own := range b.ownAxes(m) {
+	for i, own := range b.splitAxes(m) {
 		if own {
 			n *= m[i].Size
 		}
@@ -70,9 +71,9 @@ func (b *bucket) slots(m Mesh) int {
 	return n
 }
 
-// layOutBucket lays out the buffers of a bucket.
+// layOutBucket adds the buffers of a bucket to the layout's slots, and its tensors to the families.
 func (r *resolver) layOutBucket(name string, b *bucket) error {
-	own := b.ownAxes(r.mesh)
+	own := b.splitAxes(r.mesh)
 	for _, axis := range b.flat.axes {
 		if own[r.mesh.index(axis)] {
 			return fmt.Errorf("axis %s is flat for the bucket, and not flat for one of its tensors",
@@ -85,8 +86,8 @@ func (r *resolver) layOutBucket(name string, b *bucket) error {
 			families[i] = append(families[i], &collected{})
 		}
 	}
-	for coords := range places(r.mesh, own) {
-		if err := r.buffer(name, b, coords, families); err != nil {
+	for coords := range positions(r.mesh, own) {
+		if err := r.layOutBuffer(name, b, coords, families); err != nil {
 			return err
 		}
 	}
@@ -109,8 +110,9 @@ type collected struct {
 	slots []int
 }
 
-// places yields the combinations of positions on the chosen axes; other axes have position -1.
-func places(m Mesh, chosen []bool) func(yield func([]int) bool) {
+// positions yields the combinations of positions on the chosen axes; other axes have position -1.
+// It yields the same slice each time.
+func positions(m Mesh, chosen []bool) func(yield func([]int) bool) {
 	return func(yield func([]int) bool) {
 		at := make([]int, len(m))
 		for i := range at {
@@ -139,9 +141,10 @@ func places(m Mesh, chosen []bool) func(yield func([]int) bool) {
 	}
 }
 
-// buffer lays out the buffer at one combination of positions: a slot for each rank of the flat
-// axes.
-func (r *resolver) buffer(name string, b *bucket, coords []int, families [][]*collected) error {
+// layOutBuffer adds to the layout the buffer at one combination of positions: a slot for each rank
+// of the flat axes. families gets what the buffer has of each part of each tensor.
+func (r *resolver) layOutBuffer(name string, b *bucket, coords []int,
+	families [][]*collected) error {
 	type content struct {
 		rows rows
 		from int // in the buffer
@@ -150,10 +153,10 @@ func (r *resolver) buffer(name string, b *bucket, coords []int, families [][]*co
 	contents := make([]*content, len(b.tensors))
 	total, dtype := 0, b.tensors[0].stored.dtype
 	for i, d := range b.tensors {
-		if !d.covers(coords) {
+		if !d.liesAt(coords) {
 			continue
 		}
-		rows, err := d.place.rows(r.mesh, d.stored.shape, d.place.index(r.mesh, coords))
+		rows, err := d.place.rowsOf(r.mesh, d.stored.shape, d.place.partsAt(r.mesh, coords))
 		if err != nil {
 			return fmt.Errorf("tensor %s: %w", d.stored.name, err)
 		}
@@ -164,7 +167,7 @@ func (r *resolver) buffer(name string, b *bucket, coords []int, families [][]*co
 		return nil
 	}
 	degree := b.flat.degree(r.mesh)
-	chunk := b.flat.chunk(total, degree)
+	chunk := b.flat.chunkSize(total, degree)
 	allowed := make([][]int, len(coords))
 	for i, c := range coords {
 		if c >= 0 {
@@ -173,7 +176,8 @@ func (r *resolver) buffer(name string, b *bucket, coords []int, families [][]*co
 	}
 	first := len(r.out.Slots)
 	for k := range degree {
-		set := r.sets.of(r.mesh, placement{b.flat}.at(r.mesh, allowed, []int{k}))
+		set := r.sets.ofPositions(r.mesh,
+			placement{b.flat}.narrowPositions(r.mesh, allowed, []int{k}))
 		r.out.Slots = append(r.out.Slots,
 			Slot{Names: []string{name}, DType: dtype, Shape: tensor.Shape{chunk}, Set: set})
 	}
@@ -182,12 +186,12 @@ func (r *resolver) buffer(name string, b *bucket, coords []int, families [][]*co
 			continue
 		}
 		s := b.tensors[i].stored
-		if err := r.count((c.from+c.size-1)/chunk - c.from/chunk + 1); err != nil {
+		if err := r.countPieces((c.from+c.size-1)/chunk - c.from/chunk + 1); err != nil {
 			return err
 		}
 		for k := c.from / chunk; k <= (c.from+c.size-1)/chunk; k++ {
 			span := tensor.Span{From: max(k*chunk-c.from, 0), To: min((k+1)*chunk-c.from, c.size)}
-			s.cells(c.rows, span, c.from-k*chunk, func(part int, box tensor.Box, v tensor.View) {
+			s.eachCell(c.rows, span, c.from-k*chunk, func(part int, box tensor.Box, v tensor.View) {
 				f := families[i][part]
 				f.cells = append(f.cells, Cell{box, []Held{{len(f.slots), v}}})
 				f.slots = append(f.slots, first+k)
@@ -197,8 +201,8 @@ func (r *resolver) buffer(name string, b *bucket, coords []int, families [][]*co
 	return nil
 }
 
-// covers reports whether the tensor is in the buffer at these positions.
-func (d *bucketTensor) covers(coords []int) bool {
+// liesAt reports whether the tensor is in the buffer at these positions.
+func (d *bucketTensor) liesAt(coords []int) bool {
 	for axis, places := range d.allowed {
 		if places != nil && !slices.Contains(places, coords[axis]) {
 			return false
@@ -207,8 +211,8 @@ func (d *bucketTensor) covers(coords []int) bool {
 	return true
 }
 
-// index returns which part of each step is at the given positions; 0 for the flat step.
-func (p placement) index(m Mesh, coords []int) []int {
+// partsAt returns which part of each step is at the given positions; 0 for the flat step.
+func (p placement) partsAt(m Mesh, coords []int) []int {
 	index := make([]int, len(p))
 	for i := range p {
 		if p[i].kind == shard {

@@ -23,6 +23,7 @@ const (
 
 var divisions = []string{even: "even", ceil: "ceil", balanced: "balanced", repeated: "repeat"}
 
+// parseDivision reads the name of a division.
 func parseDivision(text string) (division, error) {
 	i := slices.Index(divisions, text)
 	if i < 0 {
@@ -32,8 +33,8 @@ func parseDivision(text string) (division, error) {
 	return division(i), nil
 }
 
-// of returns the i-th of degree parts of n rows.
-func (s division) of(n, degree, i int) (tensor.Span, error) {
+// partOf returns the i-th of degree parts of n rows.
+func (s division) partOf(n, degree, i int) (tensor.Span, error) {
 	switch {
 	case s == ceil:
 		c := (n + degree - 1) / degree
@@ -58,6 +59,7 @@ func (s division) of(n, degree, i int) (tensor.Span, error) {
 // A row is the indices of one dimension that a rank holds, in the order of its memory.
 type row []tensor.Span
 
+// length returns the number of indices in the row.
 func (r row) length() (n int) {
 	for _, s := range r {
 		n += s.Len()
@@ -65,8 +67,9 @@ func (r row) length() (n int) {
 	return n
 }
 
-// append adds a span, joined with the last one if they touch.
-func (r row) append(s tensor.Span) row {
+// withSpan returns the row with a span at its end, joined with the last one if they touch. It can
+// change the memory of the row.
+func (r row) withSpan(s tensor.Span) row {
 	if n := len(r); n > 0 && r[n-1].To == s.From {
 		r[n-1].To = s.To
 		return r
@@ -74,8 +77,8 @@ func (r row) append(s tensor.Span) row {
 	return append(r, s)
 }
 
-// sub returns the part of the row at the local indices of s.
-func (r row) sub(s tensor.Span) (part row) {
+// subRow returns the part of the row at the local indices of s.
+func (r row) subRow(s tensor.Span) (part row) {
 	for _, x := range r {
 		y := tensor.Span{From: x.From + max(s.From, 0), To: min(x.To, x.From+s.To)}
 		if y.Len() > 0 {
@@ -87,10 +90,10 @@ func (r row) sub(s tensor.Span) (part row) {
 	return part
 }
 
-// cut returns the i-th of the parts that a shard step makes of a row.
-func (s *step) cut(r row, degree, i int) (row, error) {
+// cutRow returns the i-th of the parts that a shard step makes of a row.
+func (s *step) cutRow(r row, degree, i int) (row, error) {
 	n := r.length()
-	blocks, err := s.blocksOf(n)
+	blocks, err := s.blockSizes(n)
 	if err != nil {
 		return nil, err
 	}
@@ -100,20 +103,21 @@ func (s *step) cut(r row, degree, i int) (row, error) {
 		if b%s.unit != 0 {
 			return nil, fmt.Errorf("%d rows are not a multiple of the unit %d", b, s.unit)
 		}
-		x, err := s.division.of(b/s.unit, degree, i)
+		x, err := s.division.partOf(b/s.unit, degree, i)
 		if err != nil {
 			return nil, err
 		}
-		for _, y := range r.sub(tensor.Span{From: from + x.From*s.unit, To: from + x.To*s.unit}) {
-			part = part.append(y)
+		for _, y := range r.subRow(
+			tensor.Span{From: from + x.From*s.unit, To: from + x.To*s.unit}) {
+			part = part.withSpan(y)
 		}
 		from += b
 	}
 	return part, nil
 }
 
-// blocksOf returns the sizes of the blocks of n rows.
-func (s *step) blocksOf(n int) ([]int, error) {
+// blockSizes returns the sizes of the blocks into which a shard step divides n rows.
+func (s *step) blockSizes(n int) ([]int, error) {
 	if len(s.blocks) == 0 || n == 0 {
 		return []int{n}, nil
 	}

@@ -33,7 +33,7 @@ func New(ranks int, tensors []Tensor, placed []Placed) (*Layout, error) {
 			return nil, fmt.Errorf("layout: local tensor %s: %w", p.Name, err)
 		}
 		slot := len(l.Slots)
-		set := sets.add(fmt.Sprint(p.Ranks), func() Set { return slices.Clone(p.Ranks) })
+		set := sets.setIndex(fmt.Sprint(p.Ranks), func() Set { return slices.Clone(p.Ranks) })
 		l.Slots = append(l.Slots,
 			Slot{Names: []string{p.Name}, DType: p.DType, Shape: p.Shape, Set: set})
 		for _, piece := range p.Pieces {
@@ -57,6 +57,8 @@ func New(ranks int, tensors []Tensor, placed []Placed) (*Layout, error) {
 	return l, nil
 }
 
+// check fails for a local tensor that is not on good ranks, or does not hold its pieces. names gets
+// its name on each rank.
 func (p *Placed) check(ranks int, tensors []Tensor, names map[string]bool) error {
 	if len(p.Ranks) == 0 {
 		return errors.New("it is on no rank")

@@ -6,8 +6,6 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// maxCells bounds the pieces that one tensor is cut into, maxTotal those of a layout and its slots,
-// which take about 100 bytes each: a small file could ask for any number.
 const (
 	// maxCells bounds the pieces into which one tensor is cut, and maxTotal those of a layout with
 	// its slots, which take about 100 bytes each: a small file could ask for any number.
@@ -24,27 +22,27 @@ type geometry struct {
 	grids  []*Grid
 }
 
-// cut fills in an empty geometry.
-func (g *geometry) cut(m Mesh, place placement, s *stored) error {
+// fillFor fills in an empty geometry for a placement and a stored tensor.
+func (g *geometry) fillFor(m Mesh, place placement, s *stored) error {
 	cells := make([][]Cell, len(s.parts))
-	for k := range place.slots(m) {
-		index := place.indices(m, k)
-		rows, err := place.rows(m, s.shape, index)
+	for k := range place.slotCount(m) {
+		index := place.partsOfSlot(m, k)
+		rows, err := place.rowsOf(m, s.shape, index)
 		if err != nil {
 			return err
 		}
 		local := rows.shape()
 		span := tensor.Span{To: local.Box().Elements()}
 		base := 0
-		if f := place.flat(); f != nil {
-			chunk := f.chunk(span.To, f.degree(m))
+		if f := place.flatStep(); f != nil {
+			chunk := f.chunkSize(span.To, f.degree(m))
 			from := index[len(index)-1] * chunk
 			span = tensor.Span{From: min(from, span.To), To: min(from+chunk, span.To)}
 			base, local = -from, tensor.Shape{chunk}
 		}
 		g.shapes = append(g.shapes, local)
 		g.index = append(g.index, index)
-		s.cells(rows, span, base, func(part int, box tensor.Box, v tensor.View) {
+		s.eachCell(rows, span, base, func(part int, box tensor.Box, v tensor.View) {
 			cells[part] = append(cells[part], Cell{box, []Held{{k, v}}})
 		})
 	}
@@ -67,7 +65,7 @@ func (p placement) countPieces(m Mesh, s *stored) (int, error) {
 		if blocks == 1 {
 			blocks = p[i].blocks[0]
 		}
-		for _, factor := range [2]int{p[i].parts(m), max(blocks, 1)} {
+		for _, factor := range [2]int{p[i].partCount(m), max(blocks, 1)} {
 			if factor > maxCells/n {
 				return 0, fmt.Errorf("it would be cut into more than %d pieces", maxCells)
 			}
@@ -77,51 +75,51 @@ func (p placement) countPieces(m Mesh, s *stored) (int, error) {
 	return n, nil
 }
 
-// slots returns the number of different local tensors of a placement.
-func (p placement) slots(m Mesh) int {
+// slotCount returns the number of different local tensors of a placement.
+func (p placement) slotCount(m Mesh) int {
 	n := 1
 	for i := range p {
-		n *= p[i].parts(m)
+		n *= p[i].partCount(m)
 	}
 	return n
 }
 
-// parts returns the number of parts that a step cuts a tensor into.
-func (s *step) parts(m Mesh) int {
+// partCount returns the number of parts into which a step cuts a tensor.
+func (s *step) partCount(m Mesh) int {
 	if s.kind == shard || s.kind == flat {
 		return s.degree(m)
 	}
 	return 1
 }
 
-// flat returns the last step if it is flat, else nil.
-func (p placement) flat() *step {
+// flatStep returns the last step if it is flat, else nil.
+func (p placement) flatStep() *step {
 	if n := len(p); n > 0 && p[n-1].kind == flat {
 		return &p[n-1]
 	}
 	return nil
 }
 
-// chunk returns how many of n elements each of degree ranks holds, padding included.
-func (s *step) chunk(n, degree int) int {
+// chunkSize returns how many of n elements each of degree ranks holds, padding included.
+func (s *step) chunkSize(n, degree int) int {
 	c := (n + degree - 1) / degree
 	return (c + s.align - 1) / s.align * s.align
 }
 
-// indices returns which part of each step the k-th combination takes. The last step varies fastest.
-func (p placement) indices(m Mesh, k int) []int {
+// partsOfSlot returns which part of each step slot k takes. The last step varies fastest.
+func (p placement) partsOfSlot(m Mesh, k int) []int {
 	index := make([]int, len(p))
 	for i := len(p) - 1; i >= 0; i-- {
-		n := p[i].parts(m)
+		n := p[i].partCount(m)
 		index[i] = k % n
 		k /= n
 	}
 	return index
 }
 
-// at narrows the positions that are allowed on each axis to those that take the given part of each
-// step.
-func (p placement) at(m Mesh, allowed [][]int, index []int) [][]int {
+// narrowPositions returns, of the positions that are allowed on each axis, those that take the
+// given part of each step.
+func (p placement) narrowPositions(m Mesh, allowed [][]int, index []int) [][]int {
 	narrow := make([][]int, len(m))
 	copy(narrow, allowed)
 	for i := range p {
@@ -142,7 +140,8 @@ func (p placement) at(m Mesh, allowed [][]int, index []int) [][]int {
 // rows are what a rank holds of each dimension.
 type rows []row
 
-func (p placement) rows(m Mesh, shape tensor.Shape, index []int) (rows, error) {
+// rowsOf returns what a rank with the given part of each step holds of each dimension of a shape.
+func (p placement) rowsOf(m Mesh, shape tensor.Shape, index []int) (rows, error) {
 	r := make(rows, len(shape))
 	for d, x := range shape.Box() {
 		r[d] = row{x}
@@ -155,7 +154,7 @@ func (p placement) rows(m Mesh, shape tensor.Shape, index []int) (rows, error) {
 		if s.dim >= len(r) {
 			return nil, fmt.Errorf("shard(%d), but the shape is %v", s.dim, shape)
 		}
-		part, err := s.cut(r[s.dim], s.degree(m), index[i])
+		part, err := s.cutRow(r[s.dim], s.degree(m), index[i])
 		if err != nil {
 			return nil, fmt.Errorf("dimension %d of %v: %w", s.dim, shape, err)
 		}
@@ -164,6 +163,7 @@ func (p placement) rows(m Mesh, shape tensor.Shape, index []int) (rows, error) {
 	return r, nil
 }
 
+// shape returns the shape of the local tensor.
 func (r rows) shape() tensor.Shape {
 	s := make(tensor.Shape, len(r))
 	for d := range r {
@@ -172,9 +172,9 @@ func (r rows) shape() tensor.Shape {
 	return s
 }
 
-// boxes yields the boxes of the stored tensor that the rows make up, and where each lies in local
-// memory.
-func (r rows) boxes(yield func(box, local tensor.Box)) {
+// eachBox calls yield with each box of the stored tensor that the rows make up, and where it lies
+// in local memory. Both are the same slices each time.
+func (r rows) eachBox(yield func(box, local tensor.Box)) {
 	box, local := make(tensor.Box, len(r)), make(tensor.Box, len(r))
 	var walk func(d int)
 	walk = func(d int) {
@@ -192,14 +192,14 @@ func (r rows) boxes(yield func(box, local tensor.Box)) {
 	walk(0)
 }
 
-// cells yields which box of each part the row-major positions in span of the local tensor hold.
-// Position i lies at position i + base of the slot.
-func (s *stored) cells(r rows, span tensor.Span, base int,
+// eachCell calls yield with each box of a part that the row-major positions in span of the local
+// tensor hold. Position i lies at position i + base of the slot.
+func (s *stored) eachCell(r rows, span tensor.Span, base int,
 	yield func(part int, box tensor.Box, v tensor.View)) {
 	shape := r.shape()
 	flat := shape.Box().Range(span.From, span.To)
 	strides := shape.Strides()
-	r.boxes(func(box, local tensor.Box) {
+	r.eachBox(func(box, local tensor.Box) {
 		v := tensor.View{Base: base, Strides: strides}
 		for d := range box {
 			v.Base += (local[d].From - box[d].From) * strides[d]

@@ -7,9 +7,9 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// newGrid makes a partition from cells: equal boxes become one cell that several slots hold, and
-// boxes that overlap without being equal, such as replicas that are cut differently, are split. It
-// fails when an element is in no cell.
+// newGrid makes a partition from cells, which it sorts: equal boxes become one cell that several
+// slots hold, and boxes that overlap without being equal, such as replicas that are cut
+// differently, are split. It fails when an element is in no cell.
 func newGrid(shape tensor.Shape, cells []Cell) (*Grid, error) {
 	slices.SortStableFunc(cells, func(a, b Cell) int { return a.Box.Compare(b.Box) })
 	g := &Grid{Shape: shape}
@@ -20,16 +20,17 @@ func newGrid(shape tensor.Shape, cells []Cell) (*Grid, error) {
 		}
 		g.Cells = append(g.Cells, c)
 	}
-	if !g.disjoint() {
-		g.refine()
+	if !g.isDisjoint() {
+		g.splitOverlaps()
 	}
-	if box, whole := g.uncovered(); !whole {
+	if box, whole := g.findUncovered(); !whole {
 		return nil, fmt.Errorf("no rank holds the elements %v", box)
 	}
 	return g, nil
 }
 
-func (g *Grid) disjoint() bool {
+// isDisjoint reports whether no two cells overlap.
+func (g *Grid) isDisjoint() bool {
 	boxes := g.Boxes()
 	for i, j := range tensor.Overlaps(boxes, boxes) {
 		if i != j {
@@ -39,8 +40,8 @@ func (g *Grid) disjoint() bool {
 	return true
 }
 
-// refine splits cells until no two overlap.
-func (g *Grid) refine() {
+// splitOverlaps splits the cells of the grid until no two overlap.
+func (g *Grid) splitOverlaps() {
 	var done []Cell
 	for _, c := range g.Cells {
 		fresh := []tensor.Box{c.Box}
@@ -78,8 +79,8 @@ func (g *Grid) refine() {
 	g.Cells = done
 }
 
-// uncovered returns a box that disjoint cells do not cover, or true if they cover everything.
-func (g *Grid) uncovered() (tensor.Box, bool) {
+// findUncovered returns a box that disjoint cells do not cover; whole is true if there is none.
+func (g *Grid) findUncovered() (tensor.Box, bool) {
 	n := 0
 	for _, c := range g.Cells {
 		n += c.Box.Elements()

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Interleave distributes the layers of a spec, as Preset writes it, round-robin in chunks over the
-// stages of the axis pp; each stage has the given number of chunks. That is a virtual pipeline, as
-// in Megatron's interleaved schedule.
+// Interleave changes a spec, as Preset writes it, so that layers are distributed round-robin in
+// chunks over the stages of the axis pp; each stage has the given number of chunks. That is a
+// virtual pipeline, as in Megatron's interleaved schedule.
 func Interleave(s *Spec, chunks int) error {
 	mesh, err := ParseMesh(s.Mesh)
 	if err != nil {

@@ -115,9 +115,9 @@ func (g *Grid) Boxes() []tensor.Box {
 	return boxes
 }
 
-// Rank returns what lies in the memory of one rank, in the order of the slots. It visits the whole
-// layout.
-func (l *Layout) Rank(rank int) []Local {
+// RankLocals returns what lies in the memory of one rank, in the order of the slots. It visits the
+// whole layout.
+func (l *Layout) RankLocals(rank int) []Local {
 	locals := []Local{}
 	first := map[int]int{} // index of the local of each slot's first member
 	for i := range l.Slots {
@@ -136,7 +136,8 @@ func (l *Layout) Rank(rank int) []Local {
 	return locals
 }
 
-// pieces yields the pieces of the given slots, with the index of each in the list of locals.
+// pieces yields the pieces of the slots in first, with the index of the local of each; first has
+// the index of each slot's first member.
 func (l *Layout) pieces(first map[int]int) iter.Seq2[Piece, int] {
 	return func(yield func(Piece, int) bool) {
 		for i := range l.Families {

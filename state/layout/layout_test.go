@@ -28,7 +28,7 @@ func TestResolve(t *testing.T) {
 		checkPartition(t, l)
 		for rank := range want {
 			got := map[string]layouttest.Array{}
-			for _, local := range l.Rank(rank) {
+			for _, local := range l.RankLocals(rank) {
 				if _, twice := got[local.Name]; twice {
 					t.Fatalf("rank %d has two tensors %s", rank, local.Name)
 				}

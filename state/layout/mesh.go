@@ -29,7 +29,7 @@ var axisName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 // ParseMesh reads the form "pp=2,dp=4,tp=8"; the empty text is one rank.
 func ParseMesh(text string) (Mesh, error) {
 	var m Mesh
-	for _, item := range split(text, ',') {
+	for _, item := range splitOutside(text, ',') {
 		name, size, ok := strings.Cut(item, "=")
 		n, err := strconv.Atoi(strings.TrimSpace(size))
 		if !ok || err != nil {
@@ -44,6 +44,7 @@ func ParseMesh(text string) (Mesh, error) {
 	return m, nil
 }
 
+// validate fails for axes without proper names or sizes, and for too many ranks.
 func (m Mesh) validate() error {
 	n := 1
 	for i, a := range m {
@@ -63,9 +64,9 @@ func (m Mesh) validate() error {
 	return nil
 }
 
-// Within fails if an axis with several positions is not known, and suggests a known name that is
+// CheckAxes fails if an axis with several positions is not known, and suggests a known name that is
 // spelled alike. All positions of an unknown axis would hold the same state, and do the same work.
-func (m Mesh) Within(known ...string) error {
+func (m Mesh) CheckAxes(known ...string) error {
 	for _, a := range m {
 		if a.Size == 1 || slices.Contains(known, a.Name) {
 			continue
@@ -104,8 +105,8 @@ func (m Mesh) String() string {
 	return strings.Join(parts, ",")
 }
 
-// ranks returns the ranks whose position on each axis is allowed; nil allows every position.
-func (m Mesh) ranks(allowed [][]int) Set {
+// ranksAt returns the ranks whose position on each axis is allowed; nil allows every position.
+func (m Mesh) ranksAt(allowed [][]int) Set {
 	set := Set{0}
 	for i, a := range m {
 		places := allowed[i]
@@ -126,9 +127,9 @@ func (m Mesh) ranks(allowed [][]int) Set {
 	return set
 }
 
-// split splits a text at a separator outside parentheses, and trims the parts; the empty text has
-// none.
-func split(text string, at byte) (parts []string) {
+// splitOutside splits a text at a separator outside parentheses, and trims the parts; the empty
+// text has none.
+func splitOutside(text string, at byte) (parts []string) {
 	if strings.TrimSpace(text) == "" {
 		return nil
 	}

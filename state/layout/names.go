@@ -16,12 +16,13 @@ var expertNamings = map[ExpertNaming]struct{ at, gate, up, down string }{
 	"mixtral":   {"block_sparse_moe", "w1", "w3", "w2"},
 }
 
-// Known reports whether MegatronCore has rules for the naming.
-func (m ExpertNaming) Known() bool { return expertNamings[m].at != "" }
+// IsKnown reports whether MegatronCoreStores has rules for the naming.
+func (m ExpertNaming) IsKnown() bool { return expertNamings[m].at != "" }
 
 var expertName = regexp.MustCompile(`\.(mlp|block_sparse_moe)\.experts\.\d+\.`)
 
-// ExpertNamingOf returns the naming of experts among the names of tensors.
+// ExpertNamingOf returns the naming of experts that the names of tensors show, "" if there are
+// none.
 func ExpertNamingOf(names []string) ExpertNaming {
 	for _, name := range names {
 		switch m := expertName.FindStringSubmatch(name); {
@@ -49,12 +50,12 @@ func DenseLayers(names []string) (numbers []string) {
 	return slices.Compact(numbers)
 }
 
-// MegatronCore says how the tensors of decoders, under the names of Hugging Face, lie under those
-// of Megatron Core: which are joined, and which are renamed. units are the rows of q, k and v in a
-// group of heads; the vocabulary has rows in multiples of pad. dense are the layers without
-// experts, which matters if other layers have some: Megatron has the norm before experts as a
-// module of its own. Parts reads the stores in the other direction.
-func MegatronCore(units []int, experts ExpertNaming, dense []string, pad int) (list []Store) {
+// MegatronCoreStores returns stores that say how the tensors of decoders, under the names of
+// Hugging Face, lie under those of Megatron Core: which are joined, and which are renamed. units
+// are the rows of q, k and v in a group of heads; the vocabulary has rows in multiples of pad.
+// dense are the layers without experts, which matters if other layers have some: Megatron has the
+// norm before experts as a module of its own. Parts reads the stores in the other direction.
+func MegatronCoreStores(units []int, experts ExpertNaming, dense []string, pad int) (list []Store) {
 	const from, to = "**model.layers.#.", "**decoder.layers.#."
 	join := func(name string, units []int, parts ...string) {
 		for i := range parts {
@@ -70,7 +71,7 @@ func MegatronCore(units []int, experts ExpertNaming, dense []string, pad int) (l
 		join("mlp.linear_fc2."+kind, nil, "mlp.down_proj."+kind)
 	}
 	norm := "mlp.linear_fc1.layer_norm_weight"
-	if m := expertNamings[experts]; experts.Known() {
+	if m := expertNamings[experts]; experts.IsKnown() {
 		for _, n := range dense { // before the rule for all layers, because the first rule counts
 			list = append(list,
 				Store{Name: "**decoder.layers." + n + "." + norm,

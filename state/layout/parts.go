@@ -9,7 +9,7 @@ import (
 // it is made. It knows the stores that do not stack.
 type Parts struct{ stores []storeEntry }
 
-// NewParts fails for invalid stores.
+// NewParts returns the Parts of some stores. It fails for invalid ones.
 func NewParts(stores []Store) (*Parts, error) {
 	p := &Parts{}
 	for i, s := range stores {
@@ -27,11 +27,13 @@ func NewParts(stores []Store) (*Parts, error) {
 // Names returns the names of the logical tensors of which a stored tensor is made, in the order in
 // which they are joined; none if no store makes a tensor of this name.
 func (p *Parts) Names(stored string) (names []string) {
-	_, names = p.find(stored)
+	_, names = p.findStore(stored)
 	return names
 }
 
-func (p *Parts) find(stored string) (*storeEntry, []string) {
+// findStore returns the store that makes a tensor of a name, and the names of its parts; nil if
+// there is none.
+func (p *Parts) findStore(stored string) (*storeEntry, []string) {
 	for i := range p.stores {
 		e := &p.stores[i]
 		if caught, ok := e.name.match(stored); ok {
@@ -45,9 +47,9 @@ func (p *Parts) find(stored string) (*storeEntry, []string) {
 	return nil, nil
 }
 
-// Stored returns the name of the tensor that a logical tensor is part of, and the number of its
+// StoredName returns the name of the tensor that a logical tensor is part of, and the number of its
 // parts; "" if no store takes a tensor of this name.
-func (p *Parts) Stored(logical string) (name string, parts int) {
+func (p *Parts) StoredName(logical string) (name string, parts int) {
 	for i := range p.stores {
 		e := &p.stores[i]
 		for _, part := range e.parts {
@@ -59,11 +61,11 @@ func (p *Parts) Stored(logical string) (name string, parts int) {
 	return "", 0
 }
 
-// Of returns the logical tensors of which a stored tensor is made; none if no store makes a tensor
-// of its name. Parts that are joined without units are taken to have equally many rows. unpadded is
-// the size of a padded dimension without its padding.
-func (p *Parts) Of(stored Tensor, unpadded int) (list []Tensor, err error) {
-	e, names := p.find(stored.Name)
+// Split returns the logical tensors of which a stored tensor is made; none if no store makes a
+// tensor of its name. Parts that are joined without units are taken to have equally many rows.
+// unpadded is the size of a padded dimension without its padding.
+func (p *Parts) Split(stored Tensor, unpadded int) (list []Tensor, err error) {
+	e, names := p.findStore(stored.Name)
 	if e == nil {
 		return nil, nil
 	}
@@ -101,8 +103,8 @@ func (p *Parts) Of(stored Tensor, unpadded int) (list []Tensor, err error) {
 	return list, nil
 }
 
-// Padded reports whether a store pads the tensor of a name.
-func (p *Parts) Padded(stored string) bool {
-	e, _ := p.find(stored)
+// IsPadded reports whether a store pads the tensor of a name.
+func (p *Parts) IsPadded(stored string) bool {
+	e, _ := p.findStore(stored)
 	return e != nil && e.Pad != nil
 }

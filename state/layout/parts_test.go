@@ -25,8 +25,8 @@ func TestParts(t *testing.T) {
 			t.Fatal(err)
 		}
 		var found []layout.Tensor
-		for _, local := range l.Rank(0) {
-			list, err := parts.Of(
+		for _, local := range l.RankLocals(0) {
+			list, err := parts.Split(
 				layout.Tensor{Name: local.Name, DType: local.DType, Shape: local.Shape}, 10)
 			if err != nil || len(list) == 0 {
 				t.Fatalf("%s: %v, %v", local.Name, list, err)
@@ -34,7 +34,7 @@ func TestParts(t *testing.T) {
 			var names []string
 			for _, x := range list {
 				names = append(names, x.Name)
-				if stored, n := parts.Stored(x.Name); stored != local.Name || n != len(list) {
+				if stored, n := parts.StoredName(x.Name); stored != local.Name || n != len(list) {
 					t.Errorf("%s is one of %d parts of %s, want %d of %s", x.Name, n, stored,
 						len(list), local.Name)
 				}
@@ -44,7 +44,7 @@ func TestParts(t *testing.T) {
 			}
 			if padded := strings.HasSuffix(local.Name, "word_embeddings.weight") ||
 				strings.HasSuffix(local.Name,
-					"output_layer.weight"); parts.Padded(local.Name) != padded {
+					"output_layer.weight"); parts.IsPadded(local.Name) != padded {
 				t.Errorf("%s is padded: %v", local.Name, !padded)
 			}
 			found = append(found, list...)
@@ -84,17 +84,17 @@ func TestPartsRefuses(t *testing.T) {
 		{"e", tensor.Shape{4}, 5, "of which 5 along dimension 0 cannot be what is not padding"},
 		{"e", nil, 1, "of which 1 along dimension 0 cannot be what is not padding"},
 	} {
-		if _, err := parts.Of(layout.Tensor{Name: c.name, DType: tensor.F32, Shape: c.shape},
+		if _, err := parts.Split(layout.Tensor{Name: c.name, DType: tensor.F32, Shape: c.shape},
 			c.rows); (err == nil) != (c.err == "") ||
 			err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s %v: %v; want %q", c.name, c.shape, err, c.err)
 		}
 	}
 	for _, name := range []string{"s", "x", "abx"} {
-		if stored, n := parts.Stored(name); stored != "" || n != 0 {
+		if stored, n := parts.StoredName(name); stored != "" || n != 0 {
 			t.Errorf("%s is part of %q", name, stored)
 		}
-		if list, err := parts.Of(
+		if list, err := parts.Split(
 			layout.Tensor{Name: name, DType: tensor.F32, Shape: tensor.Shape{4}}, 0); list != nil ||
 			err != nil || parts.Names(name) != nil {
 			t.Errorf("%s: %v, %v", name, list, err)

@@ -31,9 +31,9 @@ const (
 // maxWildcards bounds the work of a match.
 const maxWildcards = 8
 
-// Matcher returns a function that reports whether a name matches a pattern, with the wildcards of
-// rules.
-func Matcher(text string) (func(name string) bool, error) {
+// NewMatcher returns a function that reports whether a name matches a pattern, with the wildcards
+// of rules.
+func NewMatcher(text string) (func(name string) bool, error) {
 	p, err := parsePattern(text)
 	if err != nil {
 		return nil, fmt.Errorf("layout: %w", err)
@@ -44,6 +44,7 @@ func Matcher(text string) (func(name string) bool, error) {
 	}, nil
 }
 
+// parsePattern reads a pattern, and fails for an empty one and for too many wildcards.
 func parsePattern(text string) (pattern, error) {
 	p := pattern{text: text}
 	for rest := text; rest != ""; {
@@ -65,14 +66,14 @@ func parsePattern(text string) (pattern, error) {
 	if text == "" {
 		return p, fmt.Errorf("an empty pattern matches nothing; ** matches every tensor")
 	}
-	if n := len(p.wildcards()); n > maxWildcards {
+	if n := len(p.wildcardKinds()); n > maxWildcards {
 		return p, fmt.Errorf("pattern %q has %d wildcards, more than %d", text, n, maxWildcards)
 	}
 	return p, nil
 }
 
-// wildcards returns the kinds of the wildcards in order.
-func (p pattern) wildcards() (kinds []tokenKind) {
+// wildcardKinds returns the kinds of the wildcards in order.
+func (p pattern) wildcardKinds() (kinds []tokenKind) {
 	for _, t := range p.tokens {
 		if t.kind != literal {
 			kinds = append(kinds, t.kind)
@@ -81,7 +82,8 @@ func (p pattern) wildcards() (kinds []tokenKind) {
 	return kinds
 }
 
-// match returns what the wildcards captured, the shortest possible text for each from the left.
+// match returns what the wildcards captured, the shortest possible text for each from the left;
+// false if the name does not match.
 func (p pattern) match(name string) (caught []string, ok bool) {
 	first, last := p.tokens[0], p.tokens[len(p.tokens)-1]
 	if first.kind == literal && !strings.HasPrefix(name, first.text) ||
@@ -89,7 +91,7 @@ func (p pattern) match(name string) (caught []string, ok bool) {
 		return nil, false
 	}
 	m := matcher{tokens: p.tokens, name: name, failed: make([]bool, len(p.tokens)*(len(name)+1))}
-	if !m.from(0, 0) {
+	if !m.matchFrom(0, 0) {
 		return nil, false
 	}
 	return m.caught, true
@@ -103,7 +105,9 @@ type matcher struct {
 	failed []bool
 }
 
-func (m *matcher) from(t, at int) bool {
+// matchFrom reports whether the tokens from t on match the name from at on, and adds what they
+// captured to caught.
+func (m *matcher) matchFrom(t, at int) bool {
 	if t == len(m.tokens) {
 		return at == len(m.name)
 	}
@@ -114,7 +118,7 @@ func (m *matcher) from(t, at int) bool {
 	rest := m.name[at:]
 	switch tok := m.tokens[t]; tok.kind {
 	case literal:
-		if strings.HasPrefix(rest, tok.text) && m.from(t+1, at+len(tok.text)) {
+		if strings.HasPrefix(rest, tok.text) && m.matchFrom(t+1, at+len(tok.text)) {
 			return true
 		}
 	case number: // takes all consecutive digits: 12 is not 1 and a literal 2
@@ -136,16 +140,17 @@ func (m *matcher) from(t, at int) bool {
 	return false
 }
 
+// tryWildcard reports whether the name matches if the wildcard t captures n characters from at on.
 func (m *matcher) tryWildcard(t, at, n int) bool {
 	m.caught = append(m.caught, m.name[at:at+n])
-	if m.from(t+1, at+n) {
+	if m.matchFrom(t+1, at+n) {
 		return true
 	}
 	m.caught = m.caught[:len(m.caught)-1]
 	return false
 }
 
-// fill replaces the wildcards by texts.
+// fill returns the pattern with its wildcards replaced by texts.
 func (p pattern) fill(caught []string) string {
 	var b strings.Builder
 	for _, t := range p.tokens {
@@ -159,10 +164,10 @@ func (p pattern) fill(caught []string) string {
 	return b.String()
 }
 
-// numbers returns what the # of the pattern captured.
-func (p pattern) numbers(caught []string) ([]int, error) {
+// capturedNumbers returns what the # of the pattern captured.
+func (p pattern) capturedNumbers(caught []string) ([]int, error) {
 	var found []int
-	for i, kind := range p.wildcards() {
+	for i, kind := range p.wildcardKinds() {
 		if kind == number {
 			n, err := strconv.Atoi(caught[i])
 			if err != nil {

@@ -54,7 +54,7 @@ var kinds = []string{replicate: "replicate", shard: "shard", flat: "flat", at: "
 func parsePlacement(text string) (placement, error) {
 	var p placement
 	seen := map[string]bool{}
-	for _, item := range split(text, ',') {
+	for _, item := range splitOutside(text, ',') {
 		axes, what, ok := strings.Cut(item, "=")
 		if !ok {
 			return nil, fmt.Errorf("place %q: %q is not of the form axis=placement", text, item)
@@ -69,7 +69,7 @@ func parsePlacement(text string) (placement, error) {
 			seen[axis] = true
 			s.axes = append(s.axes, axis)
 		}
-		if err := s.parse(strings.TrimSpace(what)); err != nil {
+		if err := s.parseKind(strings.TrimSpace(what)); err != nil {
 			return nil, fmt.Errorf("place %q: %s: %w", text, item, err)
 		}
 		if len(p) > 0 && p[len(p)-1].kind == flat {
@@ -83,8 +83,8 @@ func parsePlacement(text string) (placement, error) {
 	return p, nil
 }
 
-// parse reads name(argument, argument=…).
-func (s *step) parse(text string) error {
+// parseKind reads name(argument, argument=…) into the step.
+func (s *step) parseKind(text string) error {
 	name, rest, called := strings.Cut(text, "(")
 	var args []string
 	if called {
@@ -92,7 +92,7 @@ func (s *step) parse(text string) error {
 		if !ok || strings.ContainsAny(inside, "()") {
 			return fmt.Errorf("%q does not end in one closing bracket", text)
 		}
-		args = split(inside, ',')
+		args = splitOutside(inside, ',')
 	}
 	k := slices.Index(kinds, strings.TrimSpace(name))
 	if k < 0 {
@@ -104,51 +104,52 @@ func (s *step) parse(text string) error {
 		if !named {
 			key, value = strconv.Itoa(i), arg
 		}
-		if err := s.argument(strings.TrimSpace(key), strings.TrimSpace(value)); err != nil {
+		if err := s.setArgument(strings.TrimSpace(key), strings.TrimSpace(value)); err != nil {
 			return err
 		}
 	}
-	return s.complete(len(args))
+	return s.checkComplete(len(args))
 }
 
-// argument takes one argument. Arguments without a name are named by their position.
-func (s *step) argument(key, value string) (err error) {
+// setArgument sets one argument of the step. Arguments without a name are named by their position.
+func (s *step) setArgument(key, value string) (err error) {
 	switch fmt.Sprint(kinds[s.kind], " ", key) {
 	case "shard 0":
-		s.dim, err = integer(value, 0)
+		s.dim, err = parseInteger(value, 0)
 	case "shard 1":
 		s.division, err = parseDivision(value)
 	case "shard unit":
-		s.unit, err = integer(value, 1)
+		s.unit, err = parseInteger(value, 1)
 	case "shard blocks":
-		s.blocks, err = integers(value, 1)
+		s.blocks, err = parseIntegers(value, 1)
 	case "flat 0":
 		s.bucket = value
 	case "flat align":
-		s.align, err = integer(value, 1)
+		s.align, err = parseInteger(value, 1)
 	case "spread 0":
-		s.wildcard, err = integer(value, 1)
+		s.wildcard, err = parseInteger(value, 1)
 	case "spread 1":
-		s.count, err = integer(value, 1)
+		s.count, err = parseInteger(value, 1)
 	case "spread 2":
 		s.division, err = parseDivision(value)
 	case "spread cuts":
-		s.cuts, err = integers(value, 0)
+		s.cuts, err = parseIntegers(value, 0)
 	case "spread chunks":
-		s.chunks, err = integer(value, 1)
+		s.chunks, err = parseInteger(value, 1)
 	default:
 		if _, e := strconv.Atoi(key); s.kind != at || e != nil {
 			return fmt.Errorf("%s takes no argument %q", kinds[s.kind], key)
 		}
 		var place int
-		place, err = integer(value, -MaxRanks)
+		place, err = parseInteger(value, -MaxRanks)
 		s.places = append(s.places, place)
 	}
 	return err
 }
 
-// complete fails for a step that says too little or contradicts itself.
-func (s *step) complete(args int) error {
+// checkComplete fails for a step that says too little or contradicts itself. args is how many
+// arguments it has.
+func (s *step) checkComplete(args int) error {
 	switch {
 	case s.kind == shard && args == 0:
 		return fmt.Errorf("shard needs a dimension: shard(0)")
@@ -169,7 +170,8 @@ func (s *step) complete(args int) error {
 	return nil
 }
 
-func integer(text string, least int) (int, error) {
+// parseInteger reads a whole number that is not below least.
+func parseInteger(text string, least int) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < least || n > 1<<48 {
 		return 0, fmt.Errorf("%q is not a whole number from %d on", text, least)
@@ -177,10 +179,10 @@ func integer(text string, least int) (int, error) {
 	return n, nil
 }
 
-// integers reads numbers that are separated by slashes.
-func integers(text string, least int) (list []int, err error) {
+// parseIntegers reads numbers that are separated by slashes.
+func parseIntegers(text string, least int) (list []int, err error) {
 	for _, item := range strings.Split(text, "/") {
-		n, err := integer(strings.TrimSpace(item), least)
+		n, err := parseInteger(strings.TrimSpace(item), least)
 		if err != nil {
 			return nil, err
 		}
@@ -198,13 +200,11 @@ func (s *step) degree(m Mesh) int {
 	return n
 }
 
-// placesOn returns the positions on the axis of an at or spread step at which a tensor lies whose
-// pattern captured the given numbers.
-func (s *step) placesOn(m Mesh, numbers []int) ([]int, error) {
+// positionsOn returns the positions on the axis of an at or spread step at which a tensor lies
+// whose pattern captured the given numbers.
+func (s *step) positionsOn(m Mesh, numbers []int) ([]int, error) {
 	size := s.degree(m)
 	if s.kind == at {
-		// places yields the combinations of positions on the chosen axes; other axes have position
-		// -1.
 		var places []int
 		for _, p := range s.places {
 			if p < 0 {
@@ -241,7 +241,7 @@ func (s *step) placesOn(m Mesh, numbers []int) ([]int, error) {
 	}
 	if s.division == balanced {
 		for i := range size {
-			if part, _ := balanced.of(s.count, size, i); n < part.To {
+			if part, _ := balanced.partOf(s.count, size, i); n < part.To {
 				return []int{i}, nil
 			}
 		}

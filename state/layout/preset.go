@@ -43,15 +43,15 @@ func Preset(name string, m Mesh, tensors []Tensor, kvHeads int) (*Spec, error) {
 	for _, part := range strings.Split(name, "+") {
 		switch part {
 		case "megatron-core":
-			if err := p.megatron(); err != nil {
+			if err := p.setMegatron(); err != nil {
 				return nil, fmt.Errorf("layout: preset %s: %w", name, err)
 			}
 		case "fsdp2":
-			p.cutAll("dp=shard(0,ceil)")
+			p.cutAllRules("dp=shard(0,ceil)")
 		case "zero1", "zero2":
-			p.flatOptimizer()
+			p.flattenOptimizer()
 		case "zero3":
-			p.cutAll("dp=flat")
+			p.cutAllRules("dp=flat")
 		}
 	}
 	return p.spec, p.spec.Validate()
@@ -77,7 +77,7 @@ func CheckPreset(name string, m Mesh) error {
 				m)
 		}
 	}
-	if err := m.Within(known...); err != nil {
+	if err := m.CheckAxes(known...); err != nil {
 		return fmt.Errorf("layout: preset %s: %w", name, err)
 	}
 	return nil
@@ -99,23 +99,25 @@ func (p *preset) ifAxis(place string) string {
 	return place
 }
 
+// joinPlaces joins placements of different axes, of which some can be empty.
 func joinPlaces(places ...string) string {
 	return strings.Join(slices.DeleteFunc(places, func(s string) bool { return s == "" }), ", ")
 }
 
-// cutAll adds a step over dp to every rule; tensors without a dimension stay whole.
-func (p *preset) cutAll(place string) {
-	rules := p.scalars()
+// cutAllRules adds a step over dp to every rule of the spec; tensors without a dimension stay
+// whole.
+func (p *preset) cutAllRules(place string) {
+	rules := p.scalarRules()
 	for _, r := range p.spec.Rules {
 		rules = append(rules, Rule{Match: r.Match, Place: joinPlaces(r.Place, place)})
 	}
 	p.spec.Rules = rules
 }
 
-// scalars returns rules for tensors without a dimension that could be cut, such as the step of each
-// parameter: every rank has them. A kind of optimizer state that has only such tensors has one
+// scalarRules returns rules for tensors without a dimension that could be cut, such as the step of
+// each parameter: every rank has them. A kind of optimizer state that has only such tensors has one
 // rule.
-func (p *preset) scalars() (rules []Rule) {
+func (p *preset) scalarRules() (rules []Rule) {
 	cut := map[string]bool{} // kinds of state with a tensor that can be cut
 	for _, t := range p.tensors {
 		if len(t.Shape) > 0 {
@@ -138,8 +140,8 @@ func (p *preset) scalars() (rules []Rule) {
 
 var optimizerKind = regexp.MustCompile(`^optimizer\.([^.]+)\.`)
 
-// flatOptimizer puts rules for each kind of optimizer state before the others.
-func (p *preset) flatOptimizer() {
+// flattenOptimizer puts rules for each kind of optimizer state before the other rules of the spec.
+func (p *preset) flattenOptimizer() {
 	var kinds []string
 	for _, t := range p.tensors {
 		if m := optimizerKind.FindStringSubmatch(t.Name); m != nil && len(t.Shape) > 0 &&
@@ -160,9 +162,9 @@ func (p *preset) flatOptimizer() {
 	p.spec.Rules = append(p.spec.Rules, base...)
 }
 
-// count returns one more than the largest number that the first # of a pattern captures in the
-// catalogue, 0 for none. Tensors without dimensions do not count.
-func (p *preset) count(text string) (int, error) {
+// countCaptured returns one more than the largest number that the first # of a pattern captures in
+// the catalogue, 0 for none. Tensors without dimensions do not count.
+func (p *preset) countCaptured(text string) (int, error) {
 	pattern, err := parsePattern(text)
 	if err != nil {
 		return 0, err
@@ -170,7 +172,7 @@ func (p *preset) count(text string) (int, error) {
 	most := 0
 	for _, t := range p.tensors {
 		if caught, ok := pattern.match(t.Name); ok && len(t.Shape) > 0 {
-			numbers, err := pattern.numbers(caught)
+			numbers, err := pattern.capturedNumbers(caught)
 			if err != nil {
 				return 0, err
 			}
@@ -180,21 +182,21 @@ func (p *preset) count(text string) (int, error) {
 	return most, nil
 }
 
-// megatron writes the names, joins and cuts of Megatron Core; for a catalogue under Megatron's
-// names only the cuts.
-func (p *preset) megatron() error {
-	own, err := p.count("**decoder.layers.#.self_attention.linear_qkv.weight")
+// setMegatron sets the names, joins and cuts of Megatron Core in the spec; for a catalogue under
+// Megatron's names only the cuts.
+func (p *preset) setMegatron() error {
+	own, err := p.countCaptured("**decoder.layers.#.self_attention.linear_qkv.weight")
 	if err != nil {
 		return err
 	}
 	if own > 0 {
 		return p.cutMegatronNames()
 	}
-	layers, err := p.count("**model.layers.#.**")
+	layers, err := p.countCaptured("**model.layers.#.**")
 	if err != nil {
 		return err
 	}
-	experts, err := p.count("**.experts.#.**")
+	experts, err := p.countCaptured("**.experts.#.**")
 	if err != nil {
 		return err
 	}
@@ -205,28 +207,28 @@ func (p *preset) megatron() error {
 	if err := p.joinMegatronNames(); err != nil {
 		return err
 	}
-	p.megatronRules(layers, experts, "experts.#", "lm_head.weight",
+	p.setMegatronRules(layers, experts, "experts.#", "lm_head.weight",
 		p.ifAxis("tp=shard(0,blocks=2)"))
 	var whole []Store
-	for _, r := range p.scalars() { // before names whose tensors are joined
+	for _, r := range p.scalarRules() { // before names whose tensors are joined
 		whole = append(whole, Store{Name: r.Match, Parts: []string{r.Match}})
 	}
 	p.spec.Store = append(whole, p.spec.Store...)
 	return nil
 }
 
-// cutMegatronNames cuts tensors that have Megatron's names already. With a gate, linear_fc1 has
-// twice the rows that linear_fc2 has columns.
+// cutMegatronNames sets the rules of the spec for tensors that have Megatron's names already. With
+// a gate, linear_fc1 has twice the rows that linear_fc2 has columns.
 func (p *preset) cutMegatronNames() error {
-	layers, err := p.count("**decoder.layers.#.**")
+	layers, err := p.countCaptured("**decoder.layers.#.**")
 	if err != nil {
 		return err
 	}
-	experts, err := p.count("**.local_experts.#.**")
+	experts, err := p.countCaptured("**.local_experts.#.**")
 	if err != nil {
 		return err
 	}
-	grouped, err := p.count("**.experts.linear_fc1.weight#")
+	grouped, err := p.countCaptured("**.experts.linear_fc1.weight#")
 	if err != nil {
 		return err
 	}
@@ -260,11 +262,12 @@ func (p *preset) cutMegatronNames() error {
 		}
 		up = cut
 	}
-	p.megatronRules(layers, experts, "experts.local_experts.#", "output_layer.weight", p.ifAxis(up))
+	p.setMegatronRules(layers, experts, "experts.local_experts.#", "output_layer.weight",
+		p.ifAxis(up))
 	if grouped > 0 {
 		stage, place := p.ifAxis("pp=spread(1,"+strconv.Itoa(layers)+")"),
 			p.ifAxis("ep=spread(2,"+strconv.Itoa(grouped)+")")
-		p.spec.Rules = slices.Insert(p.spec.Rules, len(p.scalars()),
+		p.spec.Rules = slices.Insert(p.spec.Rules, len(p.scalarRules()),
 			Rule{"**decoder.layers.#.mlp.experts.linear_fc1.*#",
 				joinPlaces(stage, place, p.ifAxis(up))},
 			Rule{"**decoder.layers.#.mlp.experts.linear_fc2.weight#",
@@ -278,10 +281,10 @@ func (p *preset) cutMegatronNames() error {
 // product, which has its number at the end.
 var firstMatrix = regexp.MustCompile(`^(.*)linear_fc1\.weight(\d*)$`)
 
-// megatronRules says how Megatron Core cuts: the names of experts have their number where expert
-// captures it, the output layer is called output if the embedding is not tied, and up cuts
-// linear_fc1.
-func (p *preset) megatronRules(layers, experts int, expert, output, up string) {
+// setMegatronRules sets the rules of the spec to how Megatron Core cuts: the names of experts have
+// their number where expert captures it, the output layer is called output if the embedding is not
+// tied, and up cuts linear_fc1.
+func (p *preset) setMegatronRules(layers, experts int, expert, output, up string) {
 	stage := p.ifAxis("pp=spread(1," + strconv.Itoa(layers) + ")")
 	rows, columns := p.ifAxis("tp=shard(0)"), p.ifAxis("tp=shard(1)")
 	ends := p.ifAxis("pp=at(0)")
@@ -290,7 +293,7 @@ func (p *preset) megatronRules(layers, experts int, expert, output, up string) {
 	}) {
 		ends = p.ifAxis("pp=at(0,-1)") // the output layer shares the embedding
 	}
-	rules := p.scalars()
+	rules := p.scalarRules()
 	if experts > 0 {
 		place := p.ifAxis("ep=spread(2," + strconv.Itoa(experts) + ")")
 		rules = append(rules,
@@ -322,7 +325,7 @@ func (p *preset) megatronRules(layers, experts int, expert, output, up string) {
 		Rule{Match: "**"})
 }
 
-// joinMegatronNames says what is joined, and what is renamed.
+// joinMegatronNames sets in the spec what is joined, and what is renamed.
 func (p *preset) joinMegatronNames() error {
 	units, err := p.headRows()
 	if err != nil {
@@ -336,7 +339,7 @@ func (p *preset) joinMegatronNames() error {
 	for _, t := range p.tensors {
 		names = append(names, t.Name)
 	}
-	p.spec.Store = MegatronCore(units, ExpertNamingOf(names), DenseLayers(names), pad)
+	p.spec.Store = MegatronCoreStores(units, ExpertNamingOf(names), DenseLayers(names), pad)
 	return nil
 }
 

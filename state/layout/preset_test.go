@@ -122,7 +122,7 @@ func resolve(t *testing.T, preset, mesh string, tensors []layout.Tensor) (*layou
 	}
 	for rank, want := range layouttest.Expect(spec, tensors) {
 		got := map[string]layouttest.Array{}
-		for _, local := range l.Rank(rank) {
+		for _, local := range l.RankLocals(rank) {
 			got[local.Name] = fill(t, tensors, local)
 		}
 		if diff := cmp.Diff(want, got, sameEmpty); diff != "" {
@@ -136,7 +136,7 @@ func resolve(t *testing.T, preset, mesh string, tensors []layout.Tensor) (*layou
 func holds(t *testing.T, l *layout.Layout, rank int, all []string) {
 	t.Helper()
 	var has []string
-	for _, local := range l.Rank(rank) {
+	for _, local := range l.RankLocals(rank) {
 		has = append(has, local.Name+" "+local.Shape.String())
 	}
 	for _, want := range all {

@@ -10,9 +10,9 @@ import (
 // MaxElements bounds the elements of a tensor, so that sizes in bytes do not overflow.
 const MaxElements = 1 << 56
 
-// Resolve places a catalogue. It fails when a tensor has an unknown element type or matches no
-// rule, when a dimension does not divide evenly and the rule does not say how to divide it, and
-// when an element would lie on no rank.
+// Resolve returns the layout of a catalogue, which keeps the catalogue. It fails when a tensor has
+// an unknown element type or matches no rule, when a dimension does not divide evenly and the rule
+// does not say how to divide it, and when an element would lie on no rank.
 func (s *Spec) Resolve(tensors []Tensor) (*Layout, error) {
 	c, err := s.compile()
 	if err != nil {
@@ -21,7 +21,7 @@ func (s *Spec) Resolve(tensors []Tensor) (*Layout, error) {
 	if err := checkCatalogue(tensors); err != nil {
 		return nil, err
 	}
-	all, err := c.stored(tensors)
+	all, err := c.storeTensors(tensors)
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func (s *Spec) Resolve(tensors []Tensor) (*Layout, error) {
 		byKey: map[string]*group{}, buckets: map[string]*bucket{}}
 	r.out = &Layout{Ranks: c.mesh.Ranks(), Tensors: tensors}
 	for _, st := range all {
-		if err := r.add(st); err != nil {
+		if err := r.addStored(st); err != nil {
 			return nil, fmt.Errorf("layout: tensor %s: %w", st.name, err)
 		}
 	}
@@ -40,12 +40,12 @@ func (s *Spec) Resolve(tensors []Tensor) (*Layout, error) {
 	}
 	names := slices.Sorted(maps.Keys(r.buckets))
 	for _, name := range names {
-		if err := r.count(r.buckets[name].slots(c.mesh)); err != nil {
+		if err := r.countPieces(r.buckets[name].slotCount(c.mesh)); err != nil {
 			return nil, fmt.Errorf("layout: bucket %s: %w", name, err)
 		}
 	}
 	for _, g := range r.groups {
-		if err := r.emit(g); err != nil {
+		if err := r.addGroup(g); err != nil {
 			return nil, fmt.Errorf("layout: tensor %s: %w", g.members[0].name, err)
 		}
 	}
@@ -71,8 +71,9 @@ type resolver struct {
 	pieces  int // number of pieces and slots so far
 }
 
-// count bounds the pieces and slots before memory for them is allocated.
-func (r *resolver) count(n int) error {
+// countPieces adds n to the pieces and slots, and fails for too many, before memory for them is
+// allocated.
+func (r *resolver) countPieces(n int) error {
 	if r.pieces += n; r.pieces > maxTotal {
 		return fmt.Errorf("with it the layout has more than %d pieces; a mesh of fewer ranks "+
 			"has fewer, and so have rules that cut less", maxTotal)
@@ -87,18 +88,18 @@ type group struct {
 	members  []*stored
 }
 
-// add finds the rule of a stored tensor and puts the tensor into its group or bucket.
-func (r *resolver) add(s *stored) error {
-	i, caught := r.rule(s.name)
+// addStored finds the rule of a stored tensor and adds the tensor to its group or bucket.
+func (r *resolver) addStored(s *stored) error {
+	i, caught := r.findRule(s.name)
 	if i < 0 {
 		return fmt.Errorf(`no rule matches; a last rule {match: "**"} would replicate it`)
 	}
 	rule := &r.rules[i]
-	allowed, err := r.allowed(rule, caught)
+	allowed, err := r.allowedPositions(rule, caught)
 	if err != nil {
 		return err
 	}
-	if last := rule.place.flat(); last != nil && last.bucket != "" {
+	if last := rule.place.flatStep(); last != nil && last.bucket != "" {
 		return r.addToBucket(s, rule.place, allowed)
 	}
 	shape := strconv.Itoa(i) + " " + s.shapeKey + s.shape.String()
@@ -106,7 +107,7 @@ func (r *resolver) add(s *stored) error {
 	if g == nil {
 		n, err := rule.place.countPieces(r.mesh, s)
 		if err == nil {
-			err = r.count(n)
+			err = r.countPieces(n)
 		}
 		if err != nil {
 			return err
@@ -118,7 +119,7 @@ func (r *resolver) add(s *stored) error {
 	if r.byKey[key] == nil {
 		r.byKey[key] = &group{geometry: g, place: rule.place, allowed: allowed}
 		r.groups = append(r.groups, r.byKey[key])
-		if err := r.count(rule.place.slots(r.mesh)); err != nil {
+		if err := r.countPieces(rule.place.slotCount(r.mesh)); err != nil {
 			return err
 		}
 	}
@@ -126,8 +127,9 @@ func (r *resolver) add(s *stored) error {
 	return nil
 }
 
-// rule returns the first rule that matches a name and what its pattern captured, -1 if none does.
-func (r *resolver) rule(name string) (int, []string) {
+// findRule returns the first rule that matches a name and what its pattern captured, -1 if none
+// does.
+func (r *resolver) findRule(name string) (int, []string) {
 	for i := range r.rules {
 		if caught, ok := r.rules[i].match.match(name); ok {
 			return i, caught
@@ -136,9 +138,10 @@ func (r *resolver) rule(name string) (int, []string) {
 	return -1, nil
 }
 
-// allowed returns for each axis the positions at which a tensor lies; nil means every position.
-func (r *resolver) allowed(rule *rule, caught []string) ([][]int, error) {
-	numbers, err := rule.match.numbers(caught)
+// allowedPositions returns for each axis the positions at which a tensor lies; nil means every
+// position.
+func (r *resolver) allowedPositions(rule *rule, caught []string) ([][]int, error) {
+	numbers, err := rule.match.capturedNumbers(caught)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +149,7 @@ func (r *resolver) allowed(rule *rule, caught []string) ([][]int, error) {
 	for i := range rule.place {
 		s := &rule.place[i]
 		if s.kind == at || s.kind == spread {
-			if allowed[r.mesh.index(s.axes[0])], err = s.placesOn(r.mesh, numbers); err != nil {
+			if allowed[r.mesh.index(s.axes[0])], err = s.positionsOn(r.mesh, numbers); err != nil {
 				return nil, err
 			}
 		}
@@ -154,10 +157,10 @@ func (r *resolver) allowed(rule *rule, caught []string) ([][]int, error) {
 	return allowed, nil
 }
 
-// emit turns a group into slots and families.
-func (r *resolver) emit(g *group) error {
+// addGroup adds the slots and families of a group to the layout.
+func (r *resolver) addGroup(g *group) error {
 	if g.geometry.grids == nil {
-		if err := g.geometry.cut(r.mesh, g.place, g.members[0]); err != nil {
+		if err := g.geometry.fillFor(r.mesh, g.place, g.members[0]); err != nil {
 			return err
 		}
 	}
@@ -168,7 +171,8 @@ func (r *resolver) emit(g *group) error {
 	ids := make([]int, len(g.geometry.shapes))
 	for k, shape := range g.geometry.shapes {
 		ids[k] = len(r.out.Slots)
-		set := r.sets.of(r.mesh, g.place.at(r.mesh, g.allowed, g.geometry.index[k]))
+		set := r.sets.ofPositions(r.mesh,
+			g.place.narrowPositions(r.mesh, g.allowed, g.geometry.index[k]))
 		r.out.Slots = append(r.out.Slots,
 			Slot{Names: names, DType: g.members[0].dtype, Shape: shape, Set: set})
 	}
@@ -188,11 +192,16 @@ type sets struct {
 	index map[string]int
 }
 
-func (s *sets) of(m Mesh, allowed [][]int) int {
-	return s.add(string(appendPlaces(nil, allowed)), func() Set { return m.ranks(allowed) })
+// ofPositions returns the index of the set of the ranks at the allowed positions, which it adds if
+// necessary.
+func (s *sets) ofPositions(m Mesh, allowed [][]int) int {
+	return s.setIndex(string(appendPositions(nil, allowed)), func() Set {
+		return m.ranksAt(allowed)
+	})
 }
 
-func (s *sets) add(key string, ranks func() Set) int {
+// setIndex returns the index of the set of a key; if there is none, it adds what ranks returns.
+func (s *sets) setIndex(key string, ranks func() Set) int {
 	i, ok := s.index[key]
 	if !ok {
 		i = len(s.all)
@@ -202,8 +211,8 @@ func (s *sets) add(key string, ranks func() Set) int {
 	return i
 }
 
-// appendPlaces writes positions so that equal texts mean equal positions.
-func appendPlaces(key []byte, allowed [][]int) []byte {
+// appendPositions appends positions so that equal texts mean equal positions.
+func appendPositions(key []byte, allowed [][]int) []byte {
 	for _, places := range allowed {
 		for _, p := range places {
 			key = append(strconv.AppendInt(key, int64(p), 10), ',')
@@ -213,6 +222,8 @@ func appendPlaces(key []byte, allowed [][]int) []byte {
 	return key
 }
 
+// checkCatalogue fails for tensors without a name of their own, and for types or shapes that cannot
+// be cut.
 func checkCatalogue(tensors []Tensor) error {
 	seen := make(map[string]bool, len(tensors))
 	for _, t := range tensors {

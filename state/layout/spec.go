@@ -94,6 +94,7 @@ func (s *Spec) Validate() error {
 	return err
 }
 
+// compile parses the texts of the spec, and fails for what is wrong in them.
 func (s *Spec) compile() (*compiled, error) {
 	if s.Shoal != Version {
 		return nil, fmt.Errorf(
@@ -125,6 +126,7 @@ func (s *Spec) compile() (*compiled, error) {
 	return &c, nil
 }
 
+// compile parses the texts of the rule for a mesh.
 func (r Rule) compile(m Mesh) (c rule, err error) {
 	if c.match, err = parsePattern(r.Match); err != nil {
 		return c, err
@@ -145,6 +147,7 @@ func (r Rule) compile(m Mesh) (c rule, err error) {
 	return c, nil
 }
 
+// compile parses the texts of the store.
 func (s Store) compile() (e storeEntry, err error) {
 	e = storeEntry{Store: s, stack: -1}
 	if e.name, err = parsePattern(s.Name); err != nil {
@@ -160,7 +163,7 @@ func (s Store) compile() (e storeEntry, err error) {
 		}
 		e.parts = append(e.parts, p)
 	}
-	kinds := e.parts[0].wildcards()
+	kinds := e.parts[0].wildcardKinds()
 	if s.Stack != 0 {
 		n := 0
 		for i, k := range kinds {
@@ -177,9 +180,11 @@ func (s Store) compile() (e storeEntry, err error) {
 	return e, e.check(kinds)
 }
 
+// check fails for a store whose parts and name do not have the same wildcards, and for bad numbers.
+// kinds are the wildcards of the first part.
 func (e *storeEntry) check(kinds []tokenKind) error {
 	for _, p := range e.parts {
-		if fmt.Sprint(p.wildcards()) != fmt.Sprint(kinds) {
+		if fmt.Sprint(p.wildcardKinds()) != fmt.Sprint(kinds) {
 			return fmt.Errorf("the parts %q and %q differ in their wildcards", e.Parts[0], p.text)
 		}
 	}
@@ -189,7 +194,7 @@ func (e *storeEntry) check(kinds []tokenKind) error {
 			kept = append(kept, k)
 		}
 	}
-	if fmt.Sprint(e.name.wildcards()) != fmt.Sprint(kept) {
+	if fmt.Sprint(e.name.wildcardKinds()) != fmt.Sprint(kept) {
 		return fmt.Errorf(
 			"the name %q does not have the wildcards of its parts, without the stacked one", e.Name)
 	}

@@ -280,7 +280,7 @@ func TestDocumentedExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, local := range l.Rank(9) { // pp 1, dp 0, tp 1
+	for _, local := range l.RankLocals(9) { // pp 1, dp 0, tp 1
 		got = append(got, local.Name+" "+local.Shape.String())
 	}
 	want := []string{"decoder.layers.17.self_attention.linear_qkv.weight [3072,8]",
@@ -310,7 +310,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for rank := range min(l.Ranks, 4) {
-			l.Rank(rank)
+			l.RankLocals(rank)
 		}
 	})
 }

@@ -35,18 +35,19 @@ type chunk struct {
 	move []int // offsets from indices of the part to those of the stored tensor
 }
 
-// stored returns what the catalogue becomes, in the order of the first part of each.
-func (c *compiled) stored(tensors []Tensor) ([]*stored, error) {
+// storeTensors returns the stored tensors that the catalogue becomes, in the order of the first
+// part of each.
+func (c *compiled) storeTensors(tensors []Tensor) ([]*stored, error) {
 	joins := map[string]*join{}
 	var out []*stored
 	for i, t := range tensors {
-		e, p, caught := c.entry(t.Name)
+		e, p, caught := c.findEntry(t.Name)
 		if e < 0 {
 			out = append(out, unjoined(i, t))
 			continue
 		}
 		entry := &c.stores[e]
-		key, number, err := entry.key(e, caught)
+		key, number, err := entry.joinKey(e, caught)
 		if err != nil {
 			return nil, fmt.Errorf("layout: tensor %s: %w", t.Name, err)
 		}
@@ -72,10 +73,11 @@ func (c *compiled) stored(tensors []Tensor) ([]*stored, error) {
 			return nil, fmt.Errorf("layout: stored tensor %s: %w", joins[key].out.name, err)
 		}
 	}
-	return out, distinct(out)
+	return out, checkDistinct(out)
 }
 
-func distinct(all []*stored) error {
+// checkDistinct fails when two stored tensors have one name.
+func checkDistinct(all []*stored) error {
 	seen := map[string]bool{}
 	for _, s := range all {
 		if seen[s.name] {
@@ -88,9 +90,9 @@ func distinct(all []*stored) error {
 	return nil
 }
 
-// entry finds the first store entry that takes a logical tensor, and as which part; -1 if none
-// does.
-func (c *compiled) entry(name string) (entry, part int, caught []string) {
+// findEntry returns the first store entry that takes a logical tensor, as which part, and what its
+// pattern captured; -1 if none does.
+func (c *compiled) findEntry(name string) (entry, part int, caught []string) {
 	for e := range c.stores {
 		for p, pattern := range c.stores[e].parts {
 			if caught, ok := pattern.match(name); ok {
@@ -109,7 +111,9 @@ func (e *storeEntry) withoutStacked(caught []string) []string {
 	return slices.Delete(slices.Clone(caught), e.stack, e.stack+1)
 }
 
-func (e *storeEntry) key(index int, caught []string) (key string, number int, err error) {
+// joinKey returns a key of the stored tensor that a part with these captures belongs to, and the
+// part's stacked number. index is that of the entry.
+func (e *storeEntry) joinKey(index int, caught []string) (key string, number int, err error) {
 	key = strconv.Itoa(index) + "\x00" + strings.Join(e.withoutStacked(caught), "\x00")
 	if e.stack >= 0 {
 		if number, err = strconv.Atoi(caught[e.stack]); err != nil {
@@ -139,6 +143,7 @@ type join struct {
 	out  *stored
 }
 
+// build fills in the stored tensor, when all its parts are collected.
 func (j *join) build(tensors []Tensor) error {
 	s, e := j.out, j.entry
 	numbers := slices.Sorted(maps.Keys(j.rows))
@@ -174,7 +179,7 @@ func (j *join) build(tensors []Tensor) error {
 					b)
 			}
 		}
-		if err := j.layParts(tensors, row, lead); err != nil {
+		if err := j.addRow(tensors, row, lead); err != nil {
 			return err
 		}
 	}
@@ -191,6 +196,8 @@ func (j *join) build(tensors []Tensor) error {
 	return j.pad()
 }
 
+// checkJoinable fails unless a part has the type of the first one, and its shape but for one
+// dimension.
 func checkJoinable(t, first Tensor, dim int) error {
 	if t.DType != first.DType {
 		return fmt.Errorf("%s is %v and %s is %v; what is joined has one element type", first.Name,
@@ -206,8 +213,9 @@ func checkJoinable(t, first Tensor, dim int) error {
 		first.Shape, t.Name, t.Shape, dim)
 }
 
-// layParts places the parts of one stacked number, unit by unit.
-func (j *join) layParts(tensors []Tensor, row []int, lead int) error {
+// addRow adds the parts of one stacked number to the stored tensor, unit by unit, and sets its
+// shape without the stacked dimension. lead is the index in that.
+func (j *join) addRow(tensors []Tensor, row []int, lead int) error {
 	s, dim := j.out, j.entry.Dim
 	units := j.entry.Units
 	if units == nil {
@@ -247,6 +255,7 @@ func (j *join) layParts(tensors []Tensor, row []int, lead int) error {
 	return nil
 }
 
+// pad extends the shape of the stored tensor, if the store pads it.
 func (j *join) pad() error {
 	pad := j.entry.Pad
 	if pad == nil {

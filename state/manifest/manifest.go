@@ -59,10 +59,10 @@ type File struct {
 // A Hash is a SHA-256, in JSON a string of hexadecimal digits.
 type Hash [sha256.Size]byte
 
-// MarshalText writes the digits.
+// MarshalText returns the hexadecimal digits.
 func (h Hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:]), nil }
 
-// UnmarshalJSON reads the digits, and refuses null too.
+// UnmarshalJSON sets the hash from its digits, and refuses null too.
 func (h *Hash) UnmarshalJSON(b []byte) error {
 	var text string
 	if err := json.Unmarshal(b, &text); err != nil {
@@ -93,18 +93,19 @@ type tensorJSON struct {
 	Sum   string       `json:"sum"`
 }
 
-// State returns the fingerprint of all tensors together.
-func (m *Manifest) State(key *digest.Key) (sum digest.Sum) {
+// StateSum returns the fingerprint of all tensors together.
+func (m *Manifest) StateSum(key *digest.Key) (sum digest.Sum) {
 	for _, t := range m.Tensors {
-		sum = sum.Plus(key.Tensor(strings.TrimSpace(t.Name+" "+t.Place), t.DType, t.Shape, t.Sum))
+		sum = sum.Plus(key.TensorSum(strings.TrimSpace(t.Name+" "+t.Place), t.DType, t.Shape,
+			t.Sum))
 	}
 	return sum
 }
 
-// Append writes a manifest. The same manifest always gives the same bytes.
+// Append appends the manifest as JSON. The same manifest always gives the same bytes.
 func (m *Manifest) Append(b []byte) ([]byte, error) {
 	j := manifestJSON{Shoal: Version, Seed: fmt.Sprintf("%016x", m.Seed),
-		State: m.State(digest.NewKey(m.Seed)).String(), Tensors: []tensorJSON{}, Files: []File{}}
+		State: m.StateSum(digest.NewKey(m.Seed)).String(), Tensors: []tensorJSON{}, Files: []File{}}
 	for _, t := range m.Tensors {
 		j.Tensors = append(j.Tensors,
 			tensorJSON{t.Name, t.Place, t.DType.String(), append(tensor.Shape{}, t.Shape...),
@@ -125,14 +126,15 @@ func (m *Manifest) Append(b []byte) ([]byte, error) {
 // Parse reads a manifest strictly: an unknown field, a name that occurs twice and a file outside
 // the folder are errors, and so is a fingerprint of the state that is not the sum of the tensors'.
 func Parse(text []byte) (*Manifest, error) {
-	m, err := parse(text)
+	m, err := parseManifest(text)
 	if err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)
 	}
 	return m, nil
 }
 
-func parse(text []byte) (*Manifest, error) {
+// parseManifest is Parse, whose errors do not say that they are of a manifest.
+func parseManifest(text []byte) (*Manifest, error) {
 	var j manifestJSON
 	if err := strict.JSON(text, &j); err != nil {
 		return nil, err
@@ -148,7 +150,7 @@ func parse(text []byte) (*Manifest, error) {
 	}
 	m := &Manifest{Seed: seed, Files: j.Files}
 	for _, t := range j.Tensors {
-		x, err := t.tensor()
+		x, err := t.parseTensor()
 		if err != nil {
 			return nil, fmt.Errorf("tensor %q: %w", t.Name, err)
 		}
@@ -162,7 +164,7 @@ func parse(text []byte) (*Manifest, error) {
 	if err := m.sort(); err != nil {
 		return nil, err
 	}
-	if sum := m.State(digest.NewKey(seed)).String(); sum != j.State {
+	if sum := m.StateSum(digest.NewKey(seed)).String(); sum != j.State {
 		return nil, fmt.Errorf("the tensors have the fingerprint %s together, and it says %s; "+
 			"it was changed by hand or damaged", sum, j.State)
 	}
@@ -190,7 +192,8 @@ func (m *Manifest) sort() error {
 	return nil
 }
 
-func (t *tensorJSON) tensor() (x Tensor, err error) {
+// parseTensor reads the texts of a tensor.
+func (t *tensorJSON) parseTensor() (x Tensor, err error) {
 	x = Tensor{Name: t.Name, Place: t.Place, Shape: t.Shape}
 	if x.DType, err = tensor.ParseDType(t.DType); err != nil {
 		return x, err

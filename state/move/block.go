@@ -29,11 +29,11 @@ type block struct {
 	aligned bool  // whether each of the ops begins at a multiple of its elements' size
 }
 
-// blocks splits the target where a region's offsets are multiples of Block, so that the kernel
-// writes whole pages. Where that would cut the elements of an op, the ops that overlap it, such as
-// rows that are assembled from columns, are a zone that is split from its own first byte on. The
-// result is in the order of depth, then position.
-func (r *run) blocks() ([]block, error) {
+// planBlocks sets the ops of the run, and splits the target into blocks where a region's offsets
+// are multiples of Block, so that the kernel writes whole pages. Where that would cut the elements
+// of an op, the ops that overlap it, such as rows that are assembled from columns, are a zone that
+// is split from its own first byte on. The result is in the order of depth, then position.
+func (r *run) planBlocks() ([]block, error) {
 	for x := range r.Plan.Ops() {
 		o := op{Op: x, size: r.Plan.Dst.Tensors[x.Tensor].DType.Size(), new: r.New(&x.To)}
 		if x.From.New {
@@ -41,7 +41,7 @@ func (r *run) blocks() ([]block, error) {
 		} else {
 			o.old = r.Old(&x.From)
 		}
-		if !rowMajor(x.Box, x.To.View) {
+		if !isRowMajor(x.Box, x.To.View) {
 			return nil, fmt.Errorf(
 				"move: tensor %q, box %v: the new layout does not store it row-major",
 				r.Plan.Dst.Tensors[x.Tensor].Name, x.Box)
@@ -56,10 +56,10 @@ func (r *run) blocks() ([]block, error) {
 	})
 	var list []block
 	for i := 0; i < len(r.ops); {
-		zone := r.zone(i)
+		zone := r.zoneFrom(i)
 		i += len(zone.ops)
 		for i < len(r.ops) {
-			next := r.zone(i)
+			next := r.zoneFrom(i)
 			aligned := zone.aligned && next.aligned
 			if next.Region != zone.Region || next.Depth != zone.Depth ||
 				!aligned && next.To-zone.From > r.Block {
@@ -68,7 +68,7 @@ func (r *run) blocks() ([]block, error) {
 			zone.To, zone.ops, zone.aligned = next.To, append(zone.ops, next.ops...), aligned
 			i += len(next.ops)
 		}
-		cut, err := r.split(&zone)
+		cut, err := r.splitZone(&zone)
 		if err != nil {
 			return nil, err
 		}
@@ -77,8 +77,8 @@ func (r *run) blocks() ([]block, error) {
 	return list, nil
 }
 
-// zone returns the overlapping ops from index i on.
-func (r *run) zone(i int) block {
+// zoneFrom returns a block of the overlapping ops from index i on.
+func (r *run) zoneFrom(i int) block {
 	o := &r.ops[i]
 	zone := block{Block: Block{o.new.Region, o.from, o.to, o.Depth}, aligned: true}
 	for ; i < len(r.ops); i++ {
@@ -94,8 +94,8 @@ func (r *run) zone(i int) block {
 	return zone
 }
 
-// split splits a zone into blocks.
-func (r *run) split(zone *block) (list []block, err error) {
+// splitZone splits a zone into blocks.
+func (r *run) splitZone(zone *block) (list []block, err error) {
 	origin := zone.From
 	if zone.aligned {
 		origin -= origin % r.Block
@@ -130,8 +130,8 @@ func (o *op) boxesIn(b *block) []tensor.Box {
 		countBefore(o.Box, o.To.View, place(min(b.To, o.to))))
 }
 
-// rowMajor reports whether the elements of a box lie in the order in which Box.Range counts them.
-func rowMajor(box tensor.Box, v tensor.View) bool {
+// isRowMajor reports whether the elements of a box lie in the order in which Box.Range counts them.
+func isRowMajor(box tensor.Box, v tensor.View) bool {
 	inner := 1
 	for d := len(box) - 1; d >= 0; d-- {
 		if n := box[d].Len(); n > 1 {

@@ -21,7 +21,7 @@ type Record struct {
 // A Block is a range of a region of the target that ops of one depth write.
 type Block struct {
 	Region   int   // number of the region
-	From, To int64 // first byte in the region, and the byte behind the last
+	From, To int64 // first byte in the region, and the byte after the last
 	Depth    int   // depth of the ops
 }
 
@@ -78,7 +78,7 @@ func AppendRecord(b []byte, r Record) []byte {
 }
 
 // ParseJournal reads a journal up to a record that is cut off or damaged, where its writer was
-// stopped. It returns how many bytes are good, so that more can be appended behind them. A journal
+// stopped. It returns how many bytes are good, so that more can be appended after them. A journal
 // without a complete header is empty.
 func ParseJournal(text []byte, id Identity) (records []Record, good int, err error) {
 	header := AppendHeader(nil, id)

@@ -88,14 +88,17 @@ type SourceError struct {
 	Err    error
 }
 
+// Error says which box of which tensor cannot be read, and why.
 func (e *SourceError) Error() string {
 	return fmt.Sprintf("tensor %q, box %v: %v", e.Tensor, e.Box, e.Err)
 }
 
+// Unwrap returns why the region cannot be read.
 func (e *SourceError) Unwrap() error { return e.Err }
 
-// Run executes a move. When it fails, what is in the journal stays good. A failure to read the
-// source is a *SourceError.
+// Run executes a move, and returns when all of it is done or has failed. It moves blocks in Workers
+// goroutines, which have ended when it returns, and stops between blocks when ctx ends. When it
+// fails, what is in the journal stays good. A failure to read the source is a *SourceError.
 func Run(ctx context.Context, job Job) (*Result, error) {
 	if job.Block == 0 {
 		job.Block = BlockBytes
@@ -105,12 +108,12 @@ func Run(ctx context.Context, job Job) (*Result, error) {
 	for _, d := range job.Done {
 		r.done[d.Block] = d.Parts
 	}
-	blocks, err := r.blocks()
+	blocks, err := r.planBlocks()
 	if err != nil {
 		return nil, err
 	}
 	for i := range r.ops {
-		r.all += int64(job.Plan.Bytes(&r.ops[i].Op))
+		r.all += int64(job.Plan.OpBytes(&r.ops[i].Op))
 	}
 	if r.Begin != nil {
 		list := make([]Block, len(blocks))
@@ -152,7 +155,8 @@ type run struct {
 	moved, reused int64        // bytes written now, and by an earlier run
 }
 
-// moveBlocks distributes blocks to the workers, in their order.
+// moveBlocks moves blocks, which are of one depth, in the goroutines of the workers, in their
+// order, and waits for them.
 func (r *run) moveBlocks(ctx context.Context, blocks []block) error {
 	r.next = 0
 	g := group.New(ctx)
@@ -160,7 +164,7 @@ func (r *run) moveBlocks(ctx context.Context, blocks []block) error {
 		g.Go("move", func(ctx context.Context) error {
 			w := worker{run: r}
 			for b := r.nextBlock(blocks); b != nil && ctx.Err() == nil; b = r.nextBlock(blocks) {
-				err := w.block(b)
+				err := w.moveBlock(b)
 				if err == nil && r.End != nil {
 					err = r.End(b.Block)
 				}
@@ -174,7 +178,8 @@ func (r *run) moveBlocks(ctx context.Context, blocks []block) error {
 	return errors.Join(g.Wait(), context.Cause(ctx))
 }
 
-// nextBlock returns the next block that no worker has taken; nil if there is none.
+// nextBlock returns the next block that no worker has taken; nil if there is none. Any worker may
+// call it.
 func (r *run) nextBlock(blocks []block) *block {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,8 +190,9 @@ func (r *run) nextBlock(blocks []block) *block {
 	return &blocks[r.next-1]
 }
 
-// record adds a block to the sums, and to the journal when it is new.
-func (r *run) record(b *block, parts []Part, moved bool) error {
+// recordBlock adds a block to the sums, and to the journal when it is new. Any worker may call it;
+// one at a time is in it.
+func (r *run) recordBlock(b *block, parts []Part, moved bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var bytes int64

@@ -22,7 +22,7 @@ import (
 
 var key = digest.NewKey(7)
 
-// memory is the ranks of a layout as regions, the slots of each one behind the other.
+// memory is the ranks of a layout as regions, the slots of each one after the other.
 type memory struct {
 	layout  *layout.Layout
 	mu      sync.Mutex

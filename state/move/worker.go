@@ -32,34 +32,34 @@ type piece struct {
 	sum digest.Sum // fingerprint of the elements
 }
 
-// block brings a block to the target, unless the journal says that it is there and its content
+// moveBlock brings a block to the target, unless the journal says that it is there and its content
 // agrees.
-func (w *worker) block(b *block) error {
+func (w *worker) moveBlock(b *block) error {
 	w.listPieces(b)
 	w.bytes = slices.Grow(w.bytes[:0], int(b.To-b.From))[:b.To-b.From]
 	if parts := w.done[b.Block]; parts != nil && w.Target.Read(b.Region, w.bytes, b.From) == nil {
 		for i := range w.pieces {
 			w.pieces[i].sum = w.targetSum(b, &w.pieces[i])
 		}
-		if slices.Equal(parts, w.parts()) {
-			return w.record(b, parts, false)
+		if slices.Equal(parts, w.sumParts()) {
+			return w.recordBlock(b, parts, false)
 		}
 	}
 	for i := range w.pieces {
-		if err := w.fetch(b, &w.pieces[i]); err != nil {
+		if err := w.fetchPiece(b, &w.pieces[i]); err != nil {
 			return err
 		}
 	}
-	if err := w.write(b); err != nil {
+	if err := w.writeBlock(b); err != nil {
 		return err
 	}
-	if err := w.check(b); err != nil {
+	if err := w.readBack(b); err != nil {
 		return err
 	}
-	return w.record(b, w.parts(), true)
+	return w.recordBlock(b, w.sumParts(), true)
 }
 
-// listPieces lists the pieces of a block.
+// listPieces sets the pieces of the worker to those of a block.
 func (w *worker) listPieces(b *block) {
 	w.pieces = w.pieces[:0]
 	for _, i := range b.ops {
@@ -90,11 +90,13 @@ func (p *piece) runs(b *block, v tensor.View) iter.Seq2[tensor.Run, int] {
 	}
 }
 
-func (p *piece) bytes() int { return p.box.Elements() * p.size }
+// byteCount returns the number of bytes of the piece.
+func (p *piece) byteCount() int { return p.box.Elements() * p.size }
 
-// fetch reads a piece from the source, fingerprints it, and puts it where the new layout wants it.
-func (w *worker) fetch(b *block, p *piece) error {
-	n, packed := p.bytes(), p.box.Packed(0)
+// fetchPiece reads a piece from the source, fingerprints it, and puts it where the new layout wants
+// it in the worker's bytes.
+func (w *worker) fetchPiece(b *block, p *piece) error {
+	n, packed := p.byteCount(), p.box.Packed(0)
 	w.scratch = slices.Grow(w.scratch[:0], n)[:n]
 	memory := w.scratch
 	if p.at >= 0 {
@@ -106,13 +108,14 @@ func (w *worker) fetch(b *block, p *piece) error {
 	}
 	t := &w.Plan.Dst.Tensors[p.Tensor]
 	read := func(b []byte, at int64) error { return from.Read(p.old.Region, b, at) }
-	if err := boxes.Read(read, p.old.At, p.size, p.box, p.From.View, memory, packed); err != nil {
+	if err := boxes.ReadBox(read, p.old.At, p.size, p.box, p.From.View, memory,
+		packed); err != nil {
 		if p.From.New {
 			return err
 		}
 		return &SourceError{p.old.Region, t.Name, p.box, err}
 	}
-	p.sum = w.Key.Box(p.box, t.Shape, p.size, memory, packed)
+	p.sum = w.Key.BoxSum(p.box, t.Shape, p.size, memory, packed)
 	if p.at < 0 {
 		for run, at := range p.runs(b, packed) {
 			copy(w.bytes[at:at+run.N*p.size], memory[run.A*p.size:])
@@ -121,9 +124,9 @@ func (w *worker) fetch(b *block, p *piece) error {
 	return nil
 }
 
-// write writes a block, and nothing into its holes. Pieces of ops that overlap are written at once
-// when they leave no hole.
-func (w *worker) write(b *block) error {
+// writeBlock writes the worker's bytes to the target, and nothing into the holes of the block.
+// Pieces of ops that overlap are written at once when they leave no hole.
+func (w *worker) writeBlock(b *block) error {
 	w.written = w.written[:0]
 	put := func(from, to int64) error {
 		if from == to {
@@ -134,12 +137,12 @@ func (w *worker) write(b *block) error {
 	}
 	var from, to int64 // range ready to be written, in the region
 	for i := 0; i < len(w.pieces); {
-		group, end := w.group(i)
+		group, end := w.overlapping(i)
 		first, last := max(w.pieces[i].from, b.From), min(end, b.To)
 		i += len(group)
 		filled := 0
 		for k := range group {
-			filled += group[k].bytes()
+			filled += group[k].byteCount()
 		}
 		if int64(filled) == last-first {
 			if first != to {
@@ -162,8 +165,9 @@ func (w *worker) write(b *block) error {
 	return put(from, to)
 }
 
-// group returns the pieces from index i on whose ops overlap, and where the last of these ends.
-func (w *worker) group(i int) (group []piece, end int64) {
+// overlapping returns the pieces from index i on whose ops overlap, and where the last of these
+// ends.
+func (w *worker) overlapping(i int) (group []piece, end int64) {
 	end = w.pieces[i].to
 	k := i + 1
 	for ; k < len(w.pieces) && w.pieces[k].from < end; k++ {
@@ -177,15 +181,15 @@ func (w *worker) group(i int) (group []piece, end int64) {
 func (w *worker) targetSum(b *block, p *piece) (sum digest.Sum) {
 	shape := w.Plan.Dst.Tensors[p.Tensor].Shape.View()
 	for run, at := range p.runs(b, shape) {
-		sum = sum.Plus(w.Key.Run(run.A*p.size, w.bytes[at:at+run.N*p.size]))
+		sum = sum.Plus(w.Key.RunSum(run.A*p.size, w.bytes[at:at+run.N*p.size]))
 	}
 	return sum
 }
 
-// check reads a block back. If its bytes are those that were written, a piece that lies in one run
-// has the sum of the source. The other pieces were taken apart, so their sums are computed again at
-// their new positions.
-func (w *worker) check(b *block) error {
+// readBack reads a block back, and fails if it is not what was read from the source. If its bytes
+// are those that were written, a piece that lies in one run has the sum of the source. The other
+// pieces were taken apart, so their sums are computed again at their new positions.
+func (w *worker) readBack(b *block) error {
 	for _, x := range w.written {
 		for from := x[0]; from < x[1]; from += readBackBytes {
 			n := min(readBackBytes, x[1]-from)
@@ -214,8 +218,8 @@ func (w *worker) mismatchError(b *block, from, to int64) error {
 		w.Plan.Dst.Tensors[w.pieces[i].Tensor].Name, w.Target.Name(b.Region), from, to)
 }
 
-// parts adds up the pieces of each tensor.
-func (w *worker) parts() (parts []Part) {
+// sumParts returns the sums of the block's pieces by tensor.
+func (w *worker) sumParts() (parts []Part) {
 	for i := range w.pieces {
 		p := Part{Tensor: w.pieces[i].Tensor, First: w.pieces[i].Depth == 1 &&
 			!w.pieces[i].Duplicate}

@@ -29,7 +29,7 @@ func (p *Plan) AntiAffinity(together int) (Cluster, bool) {
 	if room < blocks {
 		return Cluster{}, false
 	}
-	need, has := p.traffic(s.blockOf, blocks).groupNeeds()
+	need, has := p.reduceToHosts(s.blockOf, blocks).groupNeeds()
 	for i := range has {
 		has[i] = need[i/s.hosts] - has[i]
 	}
@@ -45,7 +45,8 @@ func (p *Plan) AntiAffinity(together int) (Cluster, bool) {
 	return c, true
 }
 
-// hostOrder ranks the hosts by their first old rank. Hosts without old ranks come last.
+// hostOrder returns the place of each host in the order of their first old ranks. Hosts without old
+// ranks come last.
 func (p *Plan) hostOrder() []int {
 	first := func(h int) int {
 		if len(p.byHost[h]) == 0 {
@@ -84,7 +85,7 @@ type sharedSet struct {
 	bytes  int
 }
 
-// findSets finds the sets of more than one block, those of most bytes first.
+// findSets sets sets to the sets of more than one block, those of most bytes first.
 func (s *antiAffinity) findSets(p *Plan) {
 	bytes := make([]int, len(p.newSets))
 	for _, pair := range p.pairs {
@@ -111,9 +112,9 @@ func (s *antiAffinity) findSets(p *Plan) {
 	})
 }
 
-// assignHosts assigns a host to each block.
+// assignHosts sets the host of each block, and takes it from the hosts' free room.
 func (s *antiAffinity) assignHosts(blocks int) {
-	chosen, of := s.disjointSets(blocks)
+	chosen, of := s.chooseDisjoint(blocks)
 	node := func(set, host int) int { return blocks + set*s.hosts + host }
 	sink := node(len(chosen)+1, 0)
 	m := newMinCostFlow(sink + 1)
@@ -144,10 +145,11 @@ func (s *antiAffinity) assignHosts(blocks int) {
 	}
 }
 
-// disjointSets chooses sets that do not overlap, those of most bytes first, and none that contains
-// another. of is the chosen set of each block; a block in no set has the number of chosen sets.
-func (s *antiAffinity) disjointSets(blocks int) (chosen []sharedSet, of []int) {
-	of = fill(blocks, -1)
+// chooseDisjoint returns sets that do not overlap, those of most bytes first, and none that
+// contains another. of is the chosen set of each block; a block in no set has the number of chosen
+// sets. It sets setsOf.
+func (s *antiAffinity) chooseDisjoint(blocks int) (chosen []sharedSet, of []int) {
+	of = repeatInt(blocks, -1)
 	s.setsOf = make([][]int, blocks)
 	for i, set := range s.sets {
 		for _, b := range set.blocks {
@@ -186,18 +188,19 @@ func (s *antiAffinity) containsAnother(set int) bool {
 	return false
 }
 
-// swapBlocks swaps blocks, or moves one to a host with room, as long as that leaves fewer bytes on
-// one host only.
+// swapBlocks swaps the hosts of blocks, or moves a block to a host with room, as long as that
+// leaves fewer bytes on one host only.
 func (s *antiAffinity) swapBlocks() {
 	for i := 0; i < len(s.sets); i++ {
-		if s.onOneHost(i) && s.improve(i) {
+		if s.isOnOneHost(i) && s.spreadSet(i) {
 			i = -1
 		}
 	}
 }
 
-// improve looks for a swap that spreads a set over two hosts and does more good than harm.
-func (s *antiAffinity) improve(set int) bool {
+// spreadSet makes a swap or a move that spreads a set over two hosts and does more good than harm;
+// false if there is none.
+func (s *antiAffinity) spreadSet(set int) bool {
 	for _, b := range s.sets[set].blocks {
 		was := s.hostOf[b]
 		for h, room := range s.free {
@@ -219,7 +222,8 @@ func (s *antiAffinity) improve(set int) bool {
 	return false
 }
 
-// tryChange makes a change to blocks, and reverts it unless it leaves fewer bytes on one host only.
+// tryChange makes a change to blocks, and reverts it with back unless it leaves fewer bytes on one
+// host only. It reports whether the change stays.
 func (s *antiAffinity) tryChange(try, back func(), blocks ...int) bool {
 	before := s.bytesOnOneHost(blocks)
 	try()
@@ -235,7 +239,7 @@ func (s *antiAffinity) tryChange(try, back func(), blocks ...int) bool {
 func (s *antiAffinity) bytesOnOneHost(blocks []int) (bytes int) {
 	for _, b := range blocks {
 		for _, i := range s.setsOf[b] {
-			if s.onOneHost(i) {
+			if s.isOnOneHost(i) {
 				bytes += s.sets[i].bytes
 			}
 		}
@@ -243,8 +247,8 @@ func (s *antiAffinity) bytesOnOneHost(blocks []int) (bytes int) {
 	return bytes
 }
 
-// onOneHost reports whether all blocks of a set are on one host.
-func (s *antiAffinity) onOneHost(set int) bool {
+// isOnOneHost reports whether all blocks of a set are on one host.
+func (s *antiAffinity) isOnOneHost(set int) bool {
 	blocks := s.sets[set].blocks
 	return !slices.ContainsFunc(blocks, func(b int32) bool {
 		return s.hostOf[b] != s.hostOf[blocks[0]]

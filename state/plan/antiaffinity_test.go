@@ -47,7 +47,7 @@ func drawSpreading(t *rapid.T, overlap bool) *antiAffinity {
 // costs is what is on one host, and what blocks lack there.
 func (s *antiAffinity) costs() (c cost) {
 	for i := range s.sets {
-		if s.onOneHost(i) {
+		if s.isOnOneHost(i) {
 			c.unreplicated += s.sets[i].bytes
 		}
 	}
@@ -127,7 +127,7 @@ func TestDisjoint(t *testing.T) {
 	s := &antiAffinity{
 		sets: []sharedSet{{[]int32{0, 1, 2, 3}, 9}, {[]int32{0, 1}, 2}, {[]int32{1, 2}, 1},
 			{[]int32{3, 4}, 1}}}
-	if chosen, of := s.disjointSets(6); len(chosen) != 2 ||
+	if chosen, of := s.chooseDisjoint(6); len(chosen) != 2 ||
 		!slices.Equal(of, []int{0, 0, 2, 1, 1, 2}) {
 		t.Errorf("%v are chosen, and blocks are in %v", chosen, of)
 	}

@@ -13,7 +13,7 @@ const forbidden = math.MaxInt
 // The duals are its certificate: u[r] + v[c] <= cost of r and c, v <= 0, and the sum of all u and v
 // is the total cost.
 func assign(cost []int, rows, cols int, home []int) (column, u, v []int) {
-	a := assignment{cost: cost, cols: cols, column: fill(rows, -1), row: fill(cols, -1),
+	a := assignment{cost: cost, cols: cols, column: repeatInt(rows, -1), row: repeatInt(cols, -1),
 		u: make([]int, rows), v: make([]int, cols)}
 	for r := range rows {
 		a.u[r] = forbidden
@@ -21,13 +21,13 @@ func assign(cost []int, rows, cols int, home []int) (column, u, v []int) {
 			a.u[r] = min(a.u[r], c)
 		}
 		if h := home[r]; a.row[h] < 0 && a.slack(r, h) == 0 {
-			a.match(r, h)
+			a.setMatch(r, h)
 		}
 	}
 	for r := range rows {
 		for c := 0; c < cols && a.column[r] < 0; c++ {
 			if a.row[c] < 0 && a.slack(r, c) == 0 {
-				a.match(r, c)
+				a.setMatch(r, c)
 			}
 		}
 	}
@@ -49,8 +49,8 @@ type assignment struct {
 	u, v   []int // duals of rows and columns
 }
 
-// match gives a row a column.
-func (a *assignment) match(r, c int) { a.column[r], a.row[c] = c, r }
+// setMatch gives a row a column.
+func (a *assignment) setMatch(r, c int) { a.column[r], a.row[c] = c, r }
 
 // slack returns by how much a pair costs more than its duals allow. It is 0 for all pairs of which
 // best assignments consist.
@@ -61,8 +61,8 @@ func (a *assignment) slack(r, c int) int {
 	return forbidden
 }
 
-// augment gives row start a column by the shortest path of slacks to a free one. The other
-// arguments are scratch memory.
+// augment gives row start a column by the shortest path of slacks to a free one, and updates the
+// duals. The other arguments are scratch memory.
 func (a *assignment) augment(start int, dist, from []int, done []bool) {
 	for c := range dist {
 		dist[c], from[c], done[c] = forbidden, -1, false
@@ -101,7 +101,7 @@ func (a *assignment) augment(start int, dist, from []int, done []bool) {
 	for c := last; ; {
 		r := from[c]
 		next := a.column[r]
-		a.match(r, c)
+		a.setMatch(r, c)
 		if r == start {
 			return
 		}
@@ -109,8 +109,8 @@ func (a *assignment) augment(start int, dist, from []int, done []bool) {
 	}
 }
 
-// fill returns a list of n numbers x.
-func fill(n, x int) []int {
+// repeatInt returns a list of n numbers x.
+func repeatInt(n, x int) []int {
 	s := make([]int, n)
 	for i := range s {
 		s[i] = x

@@ -64,7 +64,7 @@ func TestAssign(t *testing.T) {
 			}
 		}
 		a := assignment{cost: cost, cols: cols, column: column, u: u, v: v}
-		if total, most := check(a.bottleneck(func(r, c int) int {
+		if total, most := check(a.minBottleneck(func(r, c int) int {
 			return load[r*cols+c]
 		})); total != least || most != lightest {
 			t.Fatalf("total %d with load %d, want %d with %d", total, most, least, lightest)

@@ -2,11 +2,11 @@ package plan
 
 import "slices"
 
-// bottleneck finds, among the assignments of least total cost, one whose largest load is least. All
-// of them, and only they, consist of pairs without slack and leave no column free whose dual is
-// below 0. load(r, c) is the load of row r in column c; rows beyond the real ones stand for columns
-// that stay free.
-func (a *assignment) bottleneck(load func(r, c int) int) []int {
+// minBottleneck returns, among the assignments of least total cost, one whose largest load is
+// least, as the column of each row. All of them, and only they, consist of pairs without slack and
+// leave no column free whose dual is below 0. load(r, c) is the load of row r in column c; rows
+// beyond the real ones stand for columns that stay free.
+func (a *assignment) minBottleneck(load func(r, c int) int) []int {
 	rows := len(a.column)
 	tight := func(r, c int) bool {
 		if r < rows {
@@ -47,7 +47,7 @@ func (a *assignment) bottleneck(load func(r, c int) int) []int {
 		m := matching{allowed: func(r, c int) bool {
 			return tight(r, c) && (r >= rows || load(r, c) <= limit)
 		}}
-		if m.perfect(best, a.cols) {
+		if m.findPerfect(best, a.cols) {
 			high = try
 			best = m.column[:rows]
 		} else {
@@ -65,10 +65,10 @@ type matching struct {
 	seen    []bool // columns that the present search has visited
 }
 
-// perfect looks for a matching of n rows and n columns (Kuhn's method), beginning with a known
-// matching of the first rows.
-func (m *matching) perfect(known []int, n int) bool {
-	m.column, m.row, m.seen = fill(n, -1), fill(n, -1), make([]bool, n)
+// findPerfect looks for a matching of n rows and n columns (Kuhn's method), beginning with a known
+// matching of the first rows. It reports whether there is one, which column and row then have.
+func (m *matching) findPerfect(known []int, n int) bool {
+	m.column, m.row, m.seen = repeatInt(n, -1), repeatInt(n, -1), make([]bool, n)
 	for r, c := range known {
 		if m.allowed(r, c) {
 			m.column[r], m.row[c] = c, r
@@ -86,7 +86,7 @@ func (m *matching) perfect(known []int, n int) bool {
 	return true
 }
 
-// augment finds a column for a row by moving other rows to other columns; false if there is none.
+// augment gives a row a column by moving other rows to other columns; false if there is none.
 func (m *matching) augment(r int) bool {
 	for c := range m.row {
 		if m.row[c] < 0 && !m.seen[c] && m.allowed(r, c) {

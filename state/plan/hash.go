@@ -13,23 +13,23 @@ import (
 // describes the encoding.
 func (p *Plan) Hash() [sha256.Size]byte {
 	e := encoder{hash: sha256.New()}
-	e.text("shoal plan/1")
-	e.layout(p.Src)
-	e.layout(p.Dst)
+	e.addText("shoal plan/1")
+	e.addLayout(p.Src)
+	e.addLayout(p.Dst)
 	for _, list := range [][]int{p.Cluster.Devices, p.Cluster.Old, p.Cluster.New, p.Host,
 		p.Device} {
-		e.list(list)
+		e.addList(list)
 	}
-	e.int(len(p.streams))
+	e.addInt(len(p.streams))
 	for i := range p.streams {
 		s := &p.streams[i]
-		e.int(len(s.segments))
+		e.addInt(len(s.segments))
 		for _, seg := range s.segments {
-			e.int(seg.end)
-			e.int(len(seg.edges))
+			e.addInt(seg.end)
+			e.addInt(len(seg.edges))
 			for _, x := range seg.edges {
-				e.int(int(x.from))
-				e.int(int(x.to))
+				e.addInt(int(x.from))
+				e.addInt(int(x.to))
 			}
 		}
 	}
@@ -43,52 +43,52 @@ type encoder struct {
 	buf  []byte // bytes that are not hashed yet
 }
 
-// int writes a number.
-func (e *encoder) int(n int) {
+// addInt adds a number to what is hashed.
+func (e *encoder) addInt(n int) {
 	if e.buf = binary.AppendVarint(e.buf, int64(n)); len(e.buf) > 1<<16 {
 		e.flush()
 	}
 }
 
-// flush hashes what was written.
+// flush hashes the bytes that are not hashed yet.
 func (e *encoder) flush() {
 	e.hash.Write(e.buf)
 	e.buf = e.buf[:0]
 }
 
-// text writes a text after its length.
-func (e *encoder) text(s string) {
-	e.int(len(s))
+// addText adds a text after its length.
+func (e *encoder) addText(s string) {
+	e.addInt(len(s))
 	e.buf = append(e.buf, s...)
 }
 
-// list writes numbers after how many they are.
-func (e *encoder) list(list []int) {
-	e.int(len(list))
+// addList adds numbers after how many they are.
+func (e *encoder) addList(list []int) {
+	e.addInt(len(list))
 	for _, n := range list {
-		e.int(n)
+		e.addInt(n)
 	}
 }
 
-// layout writes a layout. Grids and lists of names that several parts share are written at their
+// addLayout adds a layout. Grids and lists of names that several parts share are added at their
 // first use and have a number from then on.
-func (e *encoder) layout(l *layout.Layout) {
-	e.int(l.Ranks)
-	e.int(len(l.Tensors))
+func (e *encoder) addLayout(l *layout.Layout) {
+	e.addInt(l.Ranks)
+	e.addInt(len(l.Tensors))
 	for _, t := range l.Tensors {
-		e.text(t.Name)
-		e.text(t.DType.String())
-		e.list(t.Shape)
+		e.addText(t.Name)
+		e.addText(t.DType.String())
+		e.addList(t.Shape)
 	}
-	e.int(len(l.Sets))
+	e.addInt(len(l.Sets))
 	for _, s := range l.Sets {
-		e.int(len(s))
+		e.addInt(len(s))
 		for _, r := range s {
-			e.int(int(r))
+			e.addInt(int(r))
 		}
 	}
 	names := map[*string]int{}
-	e.int(len(l.Slots))
+	e.addInt(len(l.Slots))
 	for i := range l.Slots {
 		s := &l.Slots[i]
 		n, known := names[&s.Names[0]]
@@ -96,49 +96,49 @@ func (e *encoder) layout(l *layout.Layout) {
 			n = len(names)
 			names[&s.Names[0]] = n
 		}
-		e.int(n)
+		e.addInt(n)
 		if !known {
-			e.int(len(s.Names))
+			e.addInt(len(s.Names))
 			for _, name := range s.Names {
-				e.text(name)
+				e.addText(name)
 			}
 		}
-		e.text(s.DType.String())
-		e.list(s.Shape)
-		e.int(s.Set)
+		e.addText(s.DType.String())
+		e.addList(s.Shape)
+		e.addInt(s.Set)
 	}
 	grids := map[*layout.Grid]int{}
-	e.int(len(l.Families))
+	e.addInt(len(l.Families))
 	for i := range l.Families {
 		f := &l.Families[i]
-		e.list(f.Tensors)
-		e.list(f.Slots)
+		e.addList(f.Tensors)
+		e.addList(f.Slots)
 		n, known := grids[f.Grid]
 		if !known {
 			n = len(grids)
 			grids[f.Grid] = n
 		}
-		e.int(n)
+		e.addInt(n)
 		if !known {
-			e.grid(f.Grid)
+			e.addGrid(f.Grid)
 		}
 	}
 }
 
-// grid writes the cells of a grid: the box of each, and where it is held.
-func (e *encoder) grid(g *layout.Grid) {
-	e.int(len(g.Cells))
+// addGrid adds the cells of a grid: the box of each, and where it is held.
+func (e *encoder) addGrid(g *layout.Grid) {
+	e.addInt(len(g.Cells))
 	for _, c := range g.Cells {
 		for _, x := range c.Box {
-			e.int(x.From)
-			e.int(x.To)
+			e.addInt(x.From)
+			e.addInt(x.To)
 		}
-		e.int(len(c.Held))
+		e.addInt(len(c.Held))
 		for _, h := range c.Held {
-			e.int(h.Slot)
-			e.int(h.View.Base)
+			e.addInt(h.Slot)
+			e.addInt(h.View.Base)
 			for _, s := range h.View.Strides {
-				e.int(s)
+				e.addInt(s)
 			}
 		}
 	}

@@ -16,7 +16,7 @@ type InPlace struct{ From, To Place }
 // leave them out.
 func (p *Plan) InPlace(host int) []InPlace {
 	var list []InPlace
-	for to, from := range p.inPlace(host, p.involvedPairs(host)) {
+	for to, from := range p.keptLocals(host, p.involvedPairs(host)) {
 		entry := InPlace{
 			From: Place{Host: host, Rank: from.rank, Slot: from.slot,
 				Name: p.Src.Slots[from.slot].Names[from.member]},
@@ -42,8 +42,9 @@ type candidate struct {
 	moved    bool // whether an overlap lies elsewhere than in from
 }
 
-// inPlace returns, for each new local of a host that stays in place, the old local that it was.
-func (p *Plan) inPlace(host int, concerned []bool) map[local]local {
+// keptLocals returns, for each new local of a host that stays in place, the old local that it was.
+// concerned are the pairs of which the host sends or receives some.
+func (p *Plan) keptLocals(host int, concerned []bool) map[local]local {
 	found := map[local]*candidate{}
 	if p.Cluster.Fresh {
 		return nil
@@ -67,21 +68,21 @@ func (p *Plan) inPlace(host int, concerned []bool) map[local]local {
 	return stay
 }
 
-// matchOverlap updates the candidates of a host with one overlap.
+// matchOverlap updates the candidates in found, of a host, with one overlap of a class.
 func (p *Plan) matchOverlap(found map[local]*candidate, host int, c *class, a overlap, pair *pair) {
 	src, dst := &c.src.Grid.Cells[a.src], &c.dst.Grid.Cells[a.dst]
 	for _, r := range p.newSets[pair.new] {
 		if p.Host[r] != host {
 			continue
 		}
-		old := p.nearest(pair.old, host, p.Device[r])
-		if old >= 0 && p.device(old) != p.Device[r] {
+		old := p.nearestOld(pair.old, host, p.Device[r])
+		if old >= 0 && p.deviceOf(old) != p.Device[r] {
 			old = -1
 		}
-		for _, to := range places(p.Dst, c.dst, dst, 0, int(r)) {
+		for _, to := range placesOn(p.Dst, c.dst, dst, 0, int(r)) {
 			from, same := -1, false
 			if old >= 0 {
-				at := places(p.Src, c.src, src, 0, old)[0]
+				at := placesOn(p.Src, c.src, src, 0, old)[0]
 				from, same = at.Slot, sameView(src.Box.Intersect(dst.Box), at.View, to.View)
 			}
 			for _, m := range c.members {

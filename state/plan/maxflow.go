@@ -17,10 +17,10 @@ type arc struct {
 
 // newNetwork returns a network of so many nodes, without arcs.
 func newNetwork(nodes int) *network {
-	return &network{head: fill(nodes, -1), level: make([]int, nodes), next: make([]int, nodes)}
+	return &network{head: repeatInt(nodes, -1), level: make([]int, nodes), next: make([]int, nodes)}
 }
 
-// addArc adds an arc and returns its number.
+// addArc adds an arc and its reverse, and returns its number.
 func (n *network) addArc(from, to, capacity int) int {
 	n.arcs = append(n.arcs, arc{to, n.head[from], capacity}, arc{from, n.head[to], 0})
 	n.head[from], n.head[to] = len(n.arcs)-2, len(n.arcs)-1
@@ -30,9 +30,9 @@ func (n *network) addArc(from, to, capacity int) int {
 // flowOn returns the flow over an arc.
 func (n *network) flowOn(arc int) int { return n.arcs[arc^1].residual }
 
-// maxFlow finds the maximum flow on top of the present one, and returns how much it adds.
+// maxFlow sends the maximum flow on top of the present one, and returns how much it adds.
 func (n *network) maxFlow(source, sink int) (total int) {
-	for n.levels(source, sink) {
+	for n.setLevels(source, sink) {
 		copy(n.next, n.head)
 		for {
 			f := n.augmentPath(source, sink, forbidden)
@@ -45,9 +45,9 @@ func (n *network) maxFlow(source, sink int) (total int) {
 	return total
 }
 
-// levels measures the distance of each node from the source over arcs with residual capacity, and
+// setLevels sets the distance of each node from the source over arcs with residual capacity, and
 // reports whether the sink is in reach.
-func (n *network) levels(source, sink int) bool {
+func (n *network) setLevels(source, sink int) bool {
 	for i := range n.level {
 		n.level[i] = -1
 	}
@@ -66,7 +66,8 @@ func (n *network) levels(source, sink int) bool {
 	return n.level[sink] >= 0
 }
 
-// augmentPath pushes flow along one path of rising levels.
+// augmentPath sends flow along one path of rising levels from a node to the sink, at most limit,
+// and returns how much.
 func (n *network) augmentPath(at, sink, limit int) int {
 	if at == sink {
 		return limit

@@ -2,8 +2,8 @@ package plan
 
 import "github.com/shoal-ml/shoal/state/layout"
 
-// memoryStats computes what the hosts hold before and after.
-func (p *Plan) memoryStats() {
+// setMemoryStats sets in the stats what the hosts hold before and after.
+func (p *Plan) setMemoryStats() {
 	s := &p.Stats
 	s.Memory, s.Extra = make([]int, len(p.Cluster.Devices)), make([]int, len(p.Cluster.Devices))
 	for _, t := range p.Dst.Tensors {

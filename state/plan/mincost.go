@@ -8,13 +8,17 @@ import (
 // A cost compares its fields in order: no amount of a later field outweighs an earlier one.
 type cost struct{ unreplicated, bytes, order int }
 
+// plus returns the sum of two costs, field by field.
 func (p cost) plus(q cost) cost {
 	return cost{p.unreplicated + q.unreplicated, p.bytes + q.bytes, p.order + q.order}
 }
+
+// minus returns the difference of two costs, field by field.
 func (p cost) minus(q cost) cost {
 	return cost{p.unreplicated - q.unreplicated, p.bytes - q.bytes, p.order - q.order}
 }
 
+// less reports whether p is lower than q.
 func (p cost) less(q cost) bool {
 	return cmp.Or(cmp.Compare(p.unreplicated, q.unreplicated), cmp.Compare(p.bytes, q.bytes),
 		cmp.Compare(p.order, q.order)) < 0
@@ -39,13 +43,14 @@ func newMinCostFlow(nodes int) *minCostFlow {
 		dist: make([]cost, nodes), arcTo: make([]int, nodes), seen: make([]bool, nodes)}
 }
 
-// addArc adds an arc and returns its number.
+// addArc adds an arc of a cost, and its reverse, and returns its number.
 func (m *minCostFlow) addArc(from, to, capacity int, p cost) int {
 	m.costs = append(m.costs, p, cost{}.minus(p))
 	return m.network.addArc(from, to, capacity)
 }
 
-// sendUnit sends one more unit from source to sink. A path must exist.
+// sendUnit sends one more unit from source to sink, on the cheapest path, and updates the
+// potentials. A path must exist.
 func (m *minCostFlow) sendUnit(source, sink int) {
 	for i := range m.arcTo {
 		m.arcTo[i], m.seen[i] = -1, false
@@ -75,7 +80,8 @@ func (m *minCostFlow) sendUnit(source, sink int) {
 	}
 }
 
-// relax updates the distances of the neighbours of a node.
+// relax updates the distances of the neighbours of a node, and queues those that have become
+// nearer.
 func (m *minCostFlow) relax(at, source int) {
 	for a := m.head[at]; a >= 0; a = m.arcs[a].next {
 		to := m.arcs[a].to
@@ -99,12 +105,17 @@ type queuedNode struct {
 // A nodeQueue is a heap with the nearest node first.
 type nodeQueue []queuedNode
 
+// Len returns the number of nodes, for package heap.
 func (q nodeQueue) Len() int { return len(q) }
+
+// Less reports whether node i is nearer than node j, for package heap.
 func (q nodeQueue) Less(i, j int) bool {
 	return q[i].dist.less(q[j].dist) || q[i].dist == q[j].dist && q[i].node < q[j].node
 }
 func (q nodeQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
 func (q *nodeQueue) Push(x any)   { *q = append(*q, x.(queuedNode)) }
+
+// Pop removes the last node and returns it, for package heap.
 func (q *nodeQueue) Pop() any {
 	last := (*q)[len(*q)-1]
 	*q = (*q)[:len(*q)-1]

@@ -53,13 +53,13 @@ func newOpenShop(traffic []Transfer) *openShop {
 	return s
 }
 
-// matchPorts matches as many ports as are free on both sides, and then all whose load takes all the
-// remaining time.
+// matchPorts sets what ports work on: it matches as many ports as are free on both sides, and then
+// all whose load takes all the remaining time.
 func (s *openShop) matchPorts() {
 	for i := range s.links {
 		l := &s.links[i]
 		if l.Bytes > 0 && s.ports[l.port[0]].match < 0 && s.ports[l.port[1]].match < 0 {
-			s.match(i)
+			s.setMatch(i)
 		}
 	}
 	for i := range s.ports {
@@ -72,16 +72,16 @@ func (s *openShop) matchPorts() {
 	}
 }
 
-// match has both ports of a link work on it.
-func (s *openShop) match(i int) {
+// setMatch has both ports of a link work on it.
+func (s *openShop) setMatch(i int) {
 	for _, n := range s.links[i].port {
 		s.ports[n].match = i
 	}
 }
 
-// augment finds a link for a port by moving others on its side to other links; a port that is not
-// among the busiest may lose its link. Such a chain exists, because the busiest ports of a side
-// have work for all the remaining time.
+// augment gives a port a link by moving others on its side to other links; a port that is not among
+// the busiest may lose its link. Such a chain exists, because the busiest ports of a side have work
+// for all the remaining time; false if not.
 func (s *openShop) augment(n int) bool {
 	s.seen[n] = s.round
 	p := &s.ports[n]
@@ -100,14 +100,14 @@ func (s *openShop) augment(n int) bool {
 				continue
 			}
 		}
-		s.match(i)
+		s.setMatch(i)
 		return true
 	}
 	return false
 }
 
 // advance lets the matched links send until one of them is done, or a waiting port has no time left
-// to wait.
+// to wait, and adds that to the schedule.
 func (s *openShop) advance() {
 	step := math.MaxInt
 	for i := range s.ports {
@@ -124,7 +124,7 @@ func (s *openShop) advance() {
 		}
 		p.load -= step
 		if p.side == 0 {
-			s.record(&s.links[p.match], step)
+			s.addSend(&s.links[p.match], step)
 		}
 	}
 	for i := range s.ports {
@@ -136,8 +136,9 @@ func (s *openShop) advance() {
 	s.remaining -= step
 }
 
-// record adds a transfer that begins now, joined with the one before if that ends now.
-func (s *openShop) record(l *hostPair, bytes int) {
+// addSend adds to the schedule a transfer that begins now, joined with the one before if that ends
+// now, and takes it from what the link has to send.
+func (s *openShop) addSend(l *hostPair, bytes int) {
 	l.Bytes -= bytes
 	if l.last >= 0 && s.sends[l.last].Start+s.sends[l.last].Bytes == s.now {
 		s.sends[l.last].Bytes += bytes

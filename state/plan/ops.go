@@ -33,28 +33,28 @@ type Place struct {
 	View tensor.View // position of each element in that tensor
 }
 
-// Bytes returns the number of bytes that the op copies.
-func (p *Plan) Bytes(op *Op) int {
+// OpBytes returns the number of bytes that the op copies.
+func (p *Plan) OpBytes(op *Op) int {
 	return op.Box.Elements() * p.Dst.Tensors[op.Tensor].DType.Size()
 }
 
 // Ops yields every op of the plan, each after those that write what it reads. An element of the new
 // state is written once on each rank that holds it, unless the tensor that contains it stays in
 // place there.
-func (p *Plan) Ops() iter.Seq[Op] { return p.ops(-1) }
+func (p *Plan) Ops() iter.Seq[Op] { return p.opsOn(-1) }
 
 // HostOps yields the ops that read or write the memory of one host, in the same order.
-func (p *Plan) HostOps(host int) iter.Seq[Op] { return p.ops(host) }
+func (p *Plan) HostOps(host int) iter.Seq[Op] { return p.opsOn(host) }
 
-// ops is HostOps; a host of -1 means all.
-func (p *Plan) ops(host int) iter.Seq[Op] {
+// opsOn is HostOps; a host of -1 means all.
+func (p *Plan) opsOn(host int) iter.Seq[Op] {
 	return func(yield func(Op) bool) {
 		involved := p.involvedPairs(host)
 		x := expander{plan: p, host: host, position: make([]int, len(p.streams)), yield: yield,
 			inPlace: map[local]local{}}
 		for h := range p.byHost {
 			if host < 0 || h == host {
-				maps.Copy(x.inPlace, p.inPlace(h, p.involvedPairs(h)))
+				maps.Copy(x.inPlace, p.keptLocals(h, p.involvedPairs(h)))
 			}
 		}
 		for i := range p.classes {
@@ -90,7 +90,7 @@ type expander struct {
 	yield    func(Op) bool   // receives the ops; false ends them
 }
 
-// involvedPairs reports for each pair whether a host, -1 for any, sends or receives some of it.
+// involvedPairs returns for each pair whether a host, -1 for any, sends or receives some of it.
 func (p *Plan) involvedPairs(host int) []bool {
 	yes := make([]bool, len(p.pairs))
 	for i := range p.pairs {
@@ -114,7 +114,7 @@ func (s *stream) touches(host int32) bool {
 }
 
 // expand yields the ops of one tensor of a class and one overlap: first the transfers between
-// hosts, then the copies inside.
+// hosts, then the copies inside. It returns false when the receiver of the ops wants no more.
 func (x *expander) expand(c *class, m *member, a overlap, pair *pair) bool {
 	p := x.plan
 	src, dst := &c.src.Grid.Cells[a.src], &c.dst.Grid.Cells[a.dst]
@@ -128,19 +128,20 @@ func (x *expander) expand(c *class, m *member, a overlap, pair *pair) bool {
 		for from := 0; from < a.elements; i++ {
 			to := min((s.segments[i].end-at)/c.size, a.elements)
 			for _, part := range box.Range(from, to) {
-				if !x.transfers(c, m, part, src, dst, pair, s.segments[i].edges) {
+				if !x.yieldTransfers(c, m, part, src, dst, pair, s.segments[i].edges) {
 					return false
 				}
 			}
 			from = to
 		}
 	}
-	return x.localCopies(c, m, box, src, dst, pair)
+	return x.yieldCopies(c, m, box, src, dst, pair)
 }
 
-// transfers yields the ops that send one box from host to host. The lowest new rank of a host
-// receives for all.
-func (x *expander) transfers(c *class, m *member, box tensor.Box, src, dst *layout.Cell, pair *pair,
+// yieldTransfers yields the ops that send one box from host to host along edges; false ends it. The
+// lowest new rank of a host receives for all.
+func (x *expander) yieldTransfers(c *class, m *member, box tensor.Box, src, dst *layout.Cell,
+	pair *pair,
 	edges []edge) bool {
 	p := x.plan
 	for _, e := range edges {
@@ -151,9 +152,9 @@ func (x *expander) transfers(c *class, m *member, box tensor.Box, src, dst *layo
 		if e.depth == 1 {
 			op.From = p.oldPlace(c, m, src, p.oldRanksOnHost(pair.old, int(e.from))[0])
 		} else {
-			op.From = p.newPlace(c, m, dst, p.receiver(pair.new, int(e.from)))
+			op.From = p.newPlace(c, m, dst, p.receiverOn(pair.new, int(e.from)))
 		}
-		op.To = p.newPlace(c, m, dst, p.receiver(pair.new, int(e.to)))
+		op.To = p.newPlace(c, m, dst, p.receiverOn(pair.new, int(e.to)))
 		if !x.yield(op) {
 			return false
 		}
@@ -161,10 +162,10 @@ func (x *expander) transfers(c *class, m *member, box tensor.Box, src, dst *layo
 	return true
 }
 
-// localCopies yields the ops that stay on a host: from the rank's own device if that holds the box,
-// else from another old rank there, else from the new rank that received it. A rank that has the
-// box in two of its tensors copies it for the second.
-func (x *expander) localCopies(c *class, m *member, box tensor.Box, src, dst *layout.Cell,
+// yieldCopies yields the ops that stay on a host; false ends it. A rank copies from its own device
+// if that holds the box, else from another old rank there, else from the new rank that received it.
+// A rank that has the box in two of its tensors copies it for the second.
+func (x *expander) yieldCopies(c *class, m *member, box tensor.Box, src, dst *layout.Cell,
 	pair *pair) bool {
 	p := x.plan
 	for _, r := range p.newSets[pair.new] {
@@ -175,15 +176,15 @@ func (x *expander) localCopies(c *class, m *member, box tensor.Box, src, dst *la
 		}
 		op := Op{Tensor: m.tensor, Box: box}
 		first := -1
-		if old := p.nearest(pair.old, host, p.Device[rank]); old >= 0 {
+		if old := p.nearestOld(pair.old, host, p.Device[rank]); old >= 0 {
 			op.From, op.Depth = p.oldPlace(c, m, src, old), 1
 		} else {
-			first = p.receiver(pair.new, host)
+			first = p.receiverOn(pair.new, host)
 			op.From, op.Depth = p.newPlace(c, m, dst, first), p.Stats.Depth+1
 		}
 		for i, to := range p.newPlaces(c, m, dst, rank) {
 			op.To, op.Duplicate = to, p.Cluster.Fresh &&
-				(i > 0 || rank != p.receiver(pair.new, host))
+				(i > 0 || rank != p.receiverOn(pair.new, host))
 			if _, kept := x.inPlace[local{rank, op.To.Slot, m.dst}]; kept ||
 				first == rank && op.To.Slot == op.From.Slot {
 				continue
@@ -196,26 +197,26 @@ func (x *expander) localCopies(c *class, m *member, box tensor.Box, src, dst *la
 	return true
 }
 
-// nearest returns the old rank of a set on a host that has the given device, or else the lowest
+// nearestOld returns the old rank of a set on a host that has the given device, or else the lowest
 // there; -1 if there is none.
-func (p *Plan) nearest(set, host, device int) int {
+func (p *Plan) nearestOld(set, host, device int) int {
 	best := -1
 	for _, r := range p.oldRanksOnHost(set, host) {
-		if best < 0 || p.device(r) == device {
+		if best < 0 || p.deviceOf(r) == device {
 			best = r
 		}
 	}
 	return best
 }
 
-// device returns the number of an old rank among those of its host.
-func (p *Plan) device(old int) int {
+// deviceOf returns the number of an old rank among those of its host.
+func (p *Plan) deviceOf(old int) int {
 	i, _ := slices.BinarySearch(p.byHost[p.Cluster.Old[old]], old)
 	return i
 }
 
-// receiver returns the lowest new rank of a set on a host.
-func (p *Plan) receiver(set, host int) int {
+// receiverOn returns the lowest new rank of a set on a host, of which there is one.
+func (p *Plan) receiverOn(set, host int) int {
 	for _, r := range p.newSets[set] {
 		if p.Host[r] == host {
 			return int(r)
@@ -226,7 +227,7 @@ func (p *Plan) receiver(set, host int) int {
 
 // oldPlace returns where an old rank holds a cell.
 func (p *Plan) oldPlace(c *class, m *member, cell *layout.Cell, rank int) Place {
-	pl := places(p.Src, c.src, cell, m.src, rank)[0]
+	pl := placesOn(p.Src, c.src, cell, m.src, rank)[0]
 	pl.Host = p.Cluster.Old[rank]
 	return pl
 }
@@ -238,15 +239,16 @@ func (p *Plan) newPlace(c *class, m *member, cell *layout.Cell, rank int) Place 
 
 // newPlaces returns where a new rank holds a cell.
 func (p *Plan) newPlaces(c *class, m *member, cell *layout.Cell, rank int) []Place {
-	list := places(p.Dst, c.dst, cell, m.dst, rank)
+	list := placesOn(p.Dst, c.dst, cell, m.dst, rank)
 	for i := range list {
 		list[i].Host, list[i].New = p.Host[rank], true
 	}
 	return list
 }
 
-// places finds the slots in which a rank has a cell, at least one.
-func places(l *layout.Layout, f *layout.Family, cell *layout.Cell, member,
+// placesOn returns the slots in which a rank has a cell of a member of a family, at least one. The
+// hosts of the places are not set.
+func placesOn(l *layout.Layout, f *layout.Family, cell *layout.Cell, member,
 	rank int) (list []Place) {
 	for _, h := range cell.Held {
 		if s := &l.Slots[f.Slots[h.Slot]]; l.Sets[s.Set].Contains(rank) {

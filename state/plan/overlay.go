@@ -32,9 +32,9 @@ type pair struct {
 	stream   int // index in Plan.streams; -1 = nothing to transfer
 }
 
-// overlay finds the classes, their overlaps and the pairs.
-func (p *Plan) overlay() error {
-	if err := p.classify(); err != nil {
+// findOverlaps sets the classes of the plan, their overlaps, the pairs and the sets of these.
+func (p *Plan) findOverlaps() error {
+	if err := p.findClasses(); err != nil {
 		return err
 	}
 	oldSets, newSets := newCellSets(p.Src), newCellSets(p.Dst)
@@ -45,11 +45,11 @@ func (p *Plan) overlay() error {
 		c := &p.classes[i]
 		key := grids{c.src.Grid, c.dst.Grid}
 		if _, done := atoms[key]; !done {
-			atoms[key] = intersect(key.src, key.dst)
+			atoms[key] = overlapsOf(key.src, key.dst)
 		}
 		c.overlaps = atoms[key]
 		c.pair = make([]int, len(c.overlaps))
-		old, new := oldSets.of(c.src), newSets.of(c.dst)
+		old, new := oldSets.ofFamily(c.src), newSets.ofFamily(c.dst)
 		for k, a := range c.overlaps {
 			key := [2]int{old[a.src], new[a.dst]}
 			n, ok := index[key]
@@ -66,8 +66,9 @@ func (p *Plan) overlay() error {
 	return nil
 }
 
-// classify sorts the tensors of the new layout into classes.
-func (p *Plan) classify() error {
+// findClasses sets the classes of the plan: it sorts the tensors of the new layout into them. It
+// fails for a tensor that the old layout lacks, or has in another type or shape.
+func (p *Plan) findClasses() error {
 	at := make(map[string]int, len(p.Src.Tensors))
 	for i, t := range p.Src.Tensors {
 		at[t.Name] = i
@@ -107,8 +108,8 @@ func (p *Plan) classify() error {
 	return nil
 }
 
-// intersect returns the overlaps of two grids, by the new cells, then by the old ones.
-func intersect(src, dst *layout.Grid) (atoms []overlap) {
+// overlapsOf returns the overlaps of two grids, by the new cells, then by the old ones.
+func overlapsOf(src, dst *layout.Grid) (atoms []overlap) {
 	a, b := src.Boxes(), dst.Boxes()
 	for i, j := range tensor.Overlaps(a, b) {
 		n := 1
@@ -134,26 +135,27 @@ type cellSets struct {
 	unions map[string]int // index in all of each union, by the bytes of its ranks
 }
 
-// newCellSets begins with the sets of a layout.
+// newCellSets returns the sets of a layout, without unions yet.
 func newCellSets(l *layout.Layout) *cellSets {
 	return &cellSets{l, slices.Clip(l.Sets), map[string]int{}}
 }
 
-// of returns the set of each cell of a family.
-func (s *cellSets) of(f *layout.Family) []int {
+// ofFamily returns the index of the set of each cell of a family; it adds unions that are new.
+func (s *cellSets) ofFamily(f *layout.Family) []int {
 	sets := make([]int, len(f.Grid.Cells))
 	for i := range f.Grid.Cells {
 		held := f.Grid.Cells[i].Held
 		sets[i] = s.layout.Slots[f.Slots[held[0].Slot]].Set
 		if len(held) > 1 {
-			sets[i] = s.union(f, held)
+			sets[i] = s.unionOf(f, held)
 		}
 	}
 	return sets
 }
 
-// union returns the set of the ranks that hold a cell in any of several slots.
-func (s *cellSets) union(f *layout.Family, held []layout.Held) int {
+// unionOf returns the index of the set of the ranks that hold a cell in any of several slots; it
+// adds it if it is new.
+func (s *cellSets) unionOf(f *layout.Family, held []layout.Held) int {
 	var all layout.Set
 	for _, h := range held {
 		all = append(all, s.layout.Sets[s.layout.Slots[f.Slots[h.Slot]].Set]...)
@@ -163,7 +165,8 @@ func (s *cellSets) union(f *layout.Family, held []layout.Held) int {
 	return intern(&s.all, s.unions, all)
 }
 
-// intern returns the index of a set in a list that has each set once.
+// intern returns the index of a set in a list that has each set once; it adds it to list and index
+// if it is new.
 func intern[S ~[]int32](list *[]S, index map[string]int, set S) int {
 	key := make([]byte, 0, 4*len(set))
 	for _, x := range set {

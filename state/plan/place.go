@@ -18,8 +18,9 @@ func (c *Cluster) checkGroups(size []int) error {
 	return nil
 }
 
-// placeGroups decides which host each group goes to: as few bytes as possible over the network in
-// all, and among such placements one in which the busiest receiver receives least.
+// placeGroups returns the host of each group: as few bytes as possible over the network in all, and
+// among such placements one in which the busiest receiver receives least. It sets Bytes and Bound
+// of the stats.
 func (t *traffic) placeGroups(c Cluster, s *Stats) []int {
 	need, has := t.groupNeeds()
 	total := 0
@@ -36,7 +37,7 @@ func (t *traffic) placeGroups(c Cluster, s *Stats) []int {
 		for i, n := range has {
 			cost[i] = -n
 		}
-		size := c.groups()
+		size := c.groupSizes()
 		for g := range t.groups {
 			for h, n := range c.Devices {
 				if size[g] > n {
@@ -46,7 +47,7 @@ func (t *traffic) placeGroups(c Cluster, s *Stats) []int {
 		}
 		column, u, v := assign(cost, t.groups, t.hosts, home)
 		a := assignment{cost: cost, cols: t.hosts, column: column, u: u, v: v}
-		host = a.bottleneck(func(g, h int) int { return need[g] - has[g*t.hosts+h] })
+		host = a.minBottleneck(func(g, h int) int { return need[g] - has[g*t.hosts+h] })
 		s.Bound = total + sum(u) + sum(v)
 	}
 	s.Bytes = total
@@ -87,8 +88,8 @@ func sum(list []int) (n int) {
 	return n
 }
 
-// assignDevices assigns a device to the new ranks of each host, so that as few bytes as possible
-// change the device there.
+// assignDevices sets the devices of the plan, so that as few bytes as possible change the device on
+// a host, and counts the bytes that do in the stats.
 func (p *Plan) assignDevices() {
 	p.Device = make([]int, p.Dst.Ranks)
 	ranks := make([][]int, len(p.byHost))
@@ -104,7 +105,8 @@ func (p *Plan) assignDevices() {
 	}
 }
 
-// reuseMemory gives the new ranks of each host the devices that hold most of what they need.
+// reuseMemory sets the devices of the new ranks of each host, given by ranks, to those that hold
+// most of what they need, and takes these bytes from the stats.
 func (p *Plan) reuseMemory(ranks [][]int) {
 	stay := p.bytesOnDevices(ranks)
 	for h, new := range ranks {

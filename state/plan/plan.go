@@ -108,10 +108,10 @@ func Build(src, dst *layout.Layout, c Cluster) (*Plan, error) {
 			p.byHost[h] = append(p.byHost[h], r)
 		}
 	}
-	if err := p.overlay(); err != nil {
+	if err := p.findOverlaps(); err != nil {
 		return nil, err
 	}
-	t := p.traffic(c.New, len(c.groups()))
+	t := p.reduceToHosts(c.New, len(c.groupSizes()))
 	if err := t.checkLost(p); err != nil {
 		return nil, err
 	}
@@ -121,8 +121,8 @@ func Build(src, dst *layout.Layout, c Cluster) (*Plan, error) {
 		p.Host[r] = host[g]
 	}
 	p.assignDevices()
-	p.route(t, host)
-	p.memoryStats()
+	p.routeStreams(t, host)
+	p.setMemoryStats()
 	p.elements = elementsPerSlot(src)
 	return p, nil
 }
@@ -139,7 +139,7 @@ func (c *Cluster) check(src, dst *layout.Layout) error {
 			return fmt.Errorf("plan: old rank %d is on host %d of %d", r, h, hosts)
 		}
 	}
-	size := c.groups()
+	size := c.groupSizes()
 	for r, g := range c.New {
 		if g < 0 || g >= hosts {
 			return fmt.Errorf("plan: new rank %d is in group %d; there are %d hosts for groups", r,
@@ -157,8 +157,8 @@ func (c *Cluster) check(src, dst *layout.Layout) error {
 	return c.checkGroups(size)
 }
 
-// groups returns the size of each group.
-func (c *Cluster) groups() (size []int) {
+// groupSizes returns the number of ranks in each group.
+func (c *Cluster) groupSizes() (size []int) {
 	for _, g := range c.New {
 		for g >= len(size) && g < len(c.Devices) {
 			size = append(size, 0)

@@ -79,7 +79,7 @@ func (r *reshape) expect(spec *layout.Spec, l *layout.Layout) memory {
 	m := memory{}
 	for rank, arrays := range layouttest.Expect(spec, r.model.Tensors) {
 		dtypes := map[string]tensor.DType{}
-		for _, local := range l.Rank(rank) {
+		for _, local := range l.RankLocals(rank) {
 			dtypes[local.Name] = local.DType
 		}
 		m = append(m, map[string][]byte{})
@@ -98,7 +98,7 @@ func empty(l *layout.Layout) memory {
 	m := make(memory, l.Ranks)
 	for rank := range m {
 		m[rank] = map[string][]byte{}
-		for _, local := range l.Rank(rank) {
+		for _, local := range l.RankLocals(rank) {
 			m[rank][local.Name] = make([]byte, local.Shape.Box().Elements()*local.DType.Size())
 		}
 	}
@@ -179,14 +179,14 @@ func (r *reshape) run(p *plan.Plan, old, new memory) {
 		}
 		perHost[op.To.Host] = append(perHost[op.To.Host], op)
 		if op.From.Host != op.To.Host {
-			in[op.To.Host] += p.Bytes(&op)
-			out[op.From.Host] += p.Bytes(&op)
+			in[op.To.Host] += p.OpBytes(&op)
+			out[op.From.Host] += p.OpBytes(&op)
 			perHost[op.From.Host] = append(perHost[op.From.Host], op)
 			cuts++
 		}
 	}
 	for rank := range r.dst.Ranks {
-		for _, local := range r.dst.Rank(rank) {
+		for _, local := range r.dst.RankLocals(rank) {
 			n := 0
 			for _, piece := range local.Pieces {
 				n += piece.Box.Elements()
@@ -227,13 +227,13 @@ func (r *reshape) checkFingerprint(m memory) {
 			for _, c := range f.Grid.Cells {
 				slot := &r.dst.Slots[f.Slots[c.Held[0].Slot]]
 				data := m[r.dst.Sets[slot.Set][0]][slot.Names[i]]
-				got = got.Plus(key.Box(c.Box, f.Grid.Shape, size, data, c.Held[0].View))
+				got = got.Plus(key.BoxSum(c.Box, f.Grid.Shape, size, data, c.Held[0].View))
 			}
 			var whole []byte
 			for e := range f.Grid.Shape.Box().Elements() {
 				whole = append(whole, layouttest.Element{Tensor: t, Index: e}.Bytes(size)...)
 			}
-			if want := key.Run(0, whole); got != want {
+			if want := key.RunSum(0, whole); got != want {
 				r.Fatalf("fingerprint of %s is %v, was %v", r.model.Tensors[t].Name, got, want)
 			}
 		}
@@ -245,7 +245,7 @@ func (r *reshape) checkFingerprint(m memory) {
 func (r *reshape) elements(l *layout.Layout, where []int) map[layouttest.Element]uint64 {
 	marks := map[layouttest.Element]uint64{}
 	for rank := range l.Ranks {
-		for _, local := range l.Rank(rank) {
+		for _, local := range l.RankLocals(rank) {
 			for _, piece := range local.Pieces {
 				for run := range tensor.Runs(piece.Box, r.model.Tensors[piece.Tensor].Shape.View(),
 					piece.View) {
@@ -377,7 +377,7 @@ func (r *reshape) checkSchedule(p *plan.Plan) {
 	want, got := map[link]int{}, map[link]int{}
 	for op := range p.Ops() {
 		if op.From.Host != op.To.Host {
-			want[link{op.From.Host, op.To.Host}] += p.Bytes(&op)
+			want[link{op.From.Host, op.To.Host}] += p.OpBytes(&op)
 		}
 	}
 	end, free := 0, map[link]int{} // each port: (host, 0) sends, (host, 1) receives

@@ -13,7 +13,7 @@ type stream struct {
 
 // A segment ends at a byte of the line, and starts where the one before it ends.
 type segment struct {
-	end int // offset in the line of the byte behind the last
+	end int // offset in the line of the byte after the last
 	// Edges are in an order in which each sender has the bytes. The receivers are those of the
 	// stream, each once.
 	edges []edge
@@ -27,8 +27,9 @@ type edge struct {
 	depth int
 }
 
-// route collects the streams and decides who sends what.
-func (p *Plan) route(t *traffic, host []int) {
+// routeStreams sets the streams of the plan with their segments, which say who sends what, and the
+// stats of that. host is the host of each group.
+func (p *Plan) routeStreams(t *traffic, host []int) {
 	p.collectStreams(t, host)
 	s := &p.Stats
 	s.Ingress, s.Egress = make([]int, t.hosts), make([]int, t.hosts)
@@ -63,7 +64,8 @@ func (p *Plan) route(t *traffic, host []int) {
 	s.Busiest = max(in, slices.Max(append(s.Egress, 0)))
 }
 
-// collectStreams finds the stream of each pair; pairs that need no transfer have -1.
+// collectStreams sets the streams of the plan, and the stream of each pair; pairs that need no
+// transfer have -1.
 func (p *Plan) collectStreams(t *traffic, host []int) {
 	var lacking [][]int32
 	lack, index := map[string]int{}, map[[2]int]int{}
@@ -119,10 +121,10 @@ func (p *Plan) relayedDemands() (demands []demand) {
 	return demands
 }
 
-// cutSegments lays what the senders send along the line of the stream, repeated as often as it has
-// receivers, and so finds the senders of each byte; where these change, a segment ends. sent is
-// what each sender of each demand sends; the demands one after the other fill the line again and
-// again.
+// cutSegments sets the segments of the stream. It lays what the senders send along the line of the
+// stream, repeated as often as it has receivers, and so finds the senders of each byte; where these
+// change, a segment ends. sent is what each sender of each demand sends; the demands one after the
+// other fill the line again and again.
 func (s *stream) cutSegments(demands []demand, sent [][]int) {
 	type span struct {
 		host     int32
@@ -162,16 +164,17 @@ func (s *stream) cutSegments(demands []demand, sent [][]int) {
 			}
 			senders[k] = spans[next[k]].host
 		}
-		s.segments = append(s.segments, segment{end, s.tree(senders)})
+		s.segments = append(s.segments, segment{end, s.transmissionTree(senders)})
 		from = end
 	}
 }
 
-// tree orders transmissions so that each sender has the bytes when its turn comes. Senders that
-// hold the bytes from the start come first; the first sender is one. Receivers that send are served
-// before the others, in their order: when one of them sends, as many transmissions as there were
-// senders before it have been made, so it has been served.
-func (s *stream) tree(senders []int32) []edge {
+// transmissionTree returns transmissions by these senders, which it sorts, in an order in which
+// each sender has the bytes when its turn comes. Senders that hold the bytes from the start come
+// first; the first sender is one. Receivers that send are served before the others, in their order:
+// when one of them sends, as many transmissions as there were senders before it have been made, so
+// it has been served.
+func (s *stream) transmissionTree(senders []int32) []edge {
 	slices.SortStableFunc(senders, func(a, b int32) int {
 		return s.receiverIndex(a) - s.receiverIndex(b)
 	})

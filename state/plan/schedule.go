@@ -13,7 +13,7 @@ type Transfer struct {
 	Start, Bytes int
 }
 
-// Schedule orders the transfers of the plan, as OnePort does.
+// Schedule orders the transfers of the plan, as ScheduleOnePort does.
 //
 // Bytes that a receiver passes on follow the ones that it receives. If a plan has a depth above 1,
 // run the schedule over slices of the boxes and pass a slice on in the round after its arrival.
@@ -28,14 +28,15 @@ func (p *Plan) Schedule() []Transfer {
 			from = seg.end
 		}
 	}
-	return OnePort(matrix)
+	return ScheduleOnePort(matrix)
 }
 
-// OnePort orders transfers, given as bytes by sender and receiver, so that every host sends to one
-// other at a time, and receives from one, and everything is done when the busiest host is: an open
-// shop with preemption (Gonzalez and Sahni 1976), which takes as long as its largest row or column.
-// The result is in the order of starts. Hosts that share no traffic are scheduled independently.
-func OnePort(bytes map[[2]int]int) []Transfer {
+// ScheduleOnePort orders transfers, given as bytes by sender and receiver, so that every host sends
+// to one other at a time, and receives from one, and everything is done when the busiest host is:
+// an open shop with preemption (Gonzalez and Sahni 1976), which takes as long as its largest row or
+// column. The result is in the order of starts. Hosts that share no traffic are scheduled
+// independently.
+func ScheduleOnePort(bytes map[[2]int]int) []Transfer {
 	var sends []Transfer
 	for _, links := range components(bytes) {
 		s := newOpenShop(links)

@@ -23,9 +23,9 @@ type flow struct {
 	bytes            int
 }
 
-// traffic reduces ranks to hosts for what they hold, and to groups for what they need. group is the
-// group of each new rank.
-func (p *Plan) traffic(group []int, groups int) *traffic {
+// reduceToHosts returns the traffic of the plan: ranks are reduced to hosts for what they hold, and
+// to groups for what they need. group is the group of each new rank.
+func (p *Plan) reduceToHosts(group []int, groups int) *traffic {
 	t := &traffic{hosts: len(p.Cluster.Devices), groups: groups}
 	holders, needers := map[string]int{}, map[string]int{}
 	for _, set := range p.oldSets {
@@ -52,7 +52,6 @@ func (p *Plan) traffic(group []int, groups int) *traffic {
 // hostsOf returns the hosts or groups of the ranks of a set, ascending and each once, without lost
 // ones. where is the host or group of each rank.
 func hostsOf[S ~[]int32](set S, where []int) []int32 {
-	// places finds the slots in which a rank has a cell, at least one.
 	var places []int32
 	for _, r := range set {
 		if h := where[r]; h != Lost && (len(places) == 0 || places[len(places)-1] != int32(h)) {
@@ -73,6 +72,7 @@ type LostError struct {
 	Bytes   int      // bytes of state, over all tensors
 }
 
+// Error says how much of which tensors is lost, and what to do.
 func (e *LostError) Error() string {
 	return fmt.Sprintf("plan: %d bytes of %d tensors, %s the first, were on lost ranks only "+
 		"(%v); restore them from a checkpoint", e.Bytes, len(e.Tensors), e.Tensors[0], e.Ranks)

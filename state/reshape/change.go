@@ -41,16 +41,16 @@ type Change struct {
 // Plan plans the transition from one mesh to another over the workers of a job. It fails with a
 // *plan.LostError when only lost workers had something that is needed.
 func Plan(old, new *Layout, at Placement) (*Change, error) {
-	if n := at.available(); new.Ranks > n {
+	if n := at.availableWorkers(); new.Ranks > n {
 		return nil, fmt.Errorf("mesh %s needs %d workers, the job has %d", new.Mesh, new.Ranks, n)
 	}
 	if len(at.Ranks) != old.Ranks {
 		return nil, fmt.Errorf("mesh %s has %d ranks, of which %d are known", old.Mesh, old.Ranks,
 			len(at.Ranks))
 	}
-	c := &Change{Old: old, New: new, placement: at, oldHomes: homes(old.Layout),
-		newHomes: homes(new.Layout)}
-	err := c.build(at.cluster(new.Ranks))
+	c := &Change{Old: old, New: new, placement: at, oldHomes: findHomes(old.Layout),
+		newHomes: findHomes(new.Layout)}
+	err := c.buildPlan(at.toCluster(new.Ranks))
 	if err == nil && at.Redundant {
 		err = c.spreadReplicas()
 	}
@@ -60,8 +60,8 @@ func Plan(old, new *Layout, at Placement) (*Change, error) {
 	return c, c.assignWorkers()
 }
 
-// available counts the workers that may take a rank.
-func (p *Placement) available() (n int) {
+// availableWorkers returns the number of workers that may take a rank.
+func (p *Placement) availableWorkers() (n int) {
 	for _, h := range p.Hosts {
 		if !slices.Contains(p.Leaving, h) {
 			n++
@@ -70,14 +70,15 @@ func (p *Placement) available() (n int) {
 	return n
 }
 
-// build plans the change on a cluster of hosts.
-func (c *Change) build(cluster plan.Cluster) (err error) {
+// buildPlan sets the plan of the change, on a cluster of hosts.
+func (c *Change) buildPlan(cluster plan.Cluster) (err error) {
 	c.Plan, err = plan.Build(c.Old.Layout, c.New.Layout, cluster)
 	return err
 }
 
-// cluster fills the hosts with groups of neighbouring ranks, as many as each host has workers.
-func (p *Placement) cluster(ranks int) plan.Cluster {
+// toCluster returns the cluster whose hosts have the old ranks, and take the new ones in groups of
+// neighbours, as many as each host has workers.
+func (p *Placement) toCluster(ranks int) plan.Cluster {
 	var c plan.Cluster
 	for _, h := range p.Hosts {
 		for h >= len(c.Devices) {
@@ -106,8 +107,8 @@ func (p *Placement) cluster(ranks int) plan.Cluster {
 	return c
 }
 
-// assignWorkers finds the worker of each new rank. The devices of a host are its old ranks, in
-// their order, and then its other workers.
+// assignWorkers sets the worker of each new rank. The devices of a host are its old ranks, in their
+// order, and then its other workers.
 func (c *Change) assignWorkers() error {
 	devices, has := make([][]int, len(c.Plan.Cluster.Devices)), map[int]bool{}
 	for _, w := range c.placement.Ranks {
@@ -137,7 +138,7 @@ type Cost struct {
 	Copied int
 }
 
-// Cost returns what the change costs.
+// Cost returns what the change costs, in bytes.
 func (c *Change) Cost() Cost {
 	f := Cost{Stats: c.Plan.Stats}
 	for r := range c.New.Ranks {
@@ -183,7 +184,7 @@ func LargestMesh(mesh, axis string, workers int, holds func(mesh string) bool) (
 	meshes := smallerMeshes(m, workers)
 	slices.SortStableFunc(meshes, func(a, b layout.Mesh) int {
 		return cmp.Or(cmp.Compare(b.Ranks(), a.Ranks()),
-			cmp.Compare(degree(a, axis), degree(b, axis)))
+			cmp.Compare(axisSize(a, axis), axisSize(b, axis)))
 	})
 	for _, next := range meshes {
 		if holds(next.String()) {
@@ -208,8 +209,8 @@ func smallerMeshes(m layout.Mesh, ranks int) []layout.Mesh {
 	return all
 }
 
-// degree is the size of an axis of a mesh; 1 where the mesh does not have it.
-func degree(m layout.Mesh, axis string) int {
+// axisSize returns the size of an axis of a mesh; 1 where the mesh does not have it.
+func axisSize(m layout.Mesh, axis string) int {
 	for _, a := range m {
 		if a.Name == axis {
 			return a.Size

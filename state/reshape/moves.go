@@ -21,7 +21,7 @@ type Move struct {
 // Moves lists what is to be copied. All moves read the old memory, and no byte of the new one is
 // written twice, so they may be done in any order. Bytes of one location that several ranks receive
 // are one move, whatever pieces the plan has, so that they can travel along a tree. The first call
-// computes the list, which callers must not change.
+// computes the list, and only one goroutine may make it; callers must not change the list.
 func (c *Change) Moves() []Move {
 	if c.moves == nil {
 		c.moves = c.findMoves()
@@ -33,15 +33,15 @@ func (c *Change) Moves() []Move {
 func (c *Change) findMoves() (moves []Move) {
 	m := moveFinder{Change: c, written: map[target][]origin{}}
 	for op := range c.Plan.Ops() {
-		m.op(&op)
+		m.addOp(&op)
 	}
 	for host := range c.Plan.Cluster.Devices {
 		for _, k := range c.Plan.InPlace(host) {
-			m.add([]run{{c.Old.location(&k.From), c.New.location(&k.To),
+			m.addRow([]run{{c.Old.locate(&k.From), c.New.locate(&k.To),
 				c.New.Slots[k.To.Slot].Bytes()}})
 		}
 	}
-	slices.SortFunc(m.rows, func(a, b []run) int { return bySource(a[0], b[0]) })
+	slices.SortFunc(m.rows, func(a, b []run) int { return compareSource(a[0], b[0]) })
 	for i, k := 0, 0; i < len(m.rows); i = k {
 		first, end := m.rows[i][0].from, 0
 		for k = i; k < len(m.rows) &&
@@ -49,14 +49,15 @@ func (c *Change) findMoves() (moves []Move) {
 			last := m.rows[k][len(m.rows[k])-1]
 			end = max(end, last.from.At+last.n)
 		}
-		moves = m.join(moves, merge(m.rows[i:k]))
+		moves = m.appendMoves(moves, mergeRows(m.rows[i:k]))
 	}
 	return moves
 }
 
-// merge merges rows into one. There are many runs, and few rows that overlap: sorting all of them
-// anew took half of the time of a plan.
-func merge(rows [][]run) []run {
+// mergeRows merges rows, each in the order of sources, into one, and uses up the list of them.
+// There are many runs, and few rows that overlap: sorting all of them anew took half of the time of
+// a plan.
+func mergeRows(rows [][]run) []run {
 	for len(rows) > 1 {
 		fewer := rows[:0]
 		for i := 0; i < len(rows); i += 2 {
@@ -71,11 +72,11 @@ func merge(rows [][]run) []run {
 	return rows[0]
 }
 
-// mergeTwo merges two rows.
+// mergeTwo returns two rows merged into a new one.
 func mergeTwo(a, b []run) []run {
 	all := make([]run, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
-		if bySource(a[0], b[0]) <= 0 {
+		if compareSource(a[0], b[0]) <= 0 {
 			all, a = append(all, a[0]), a[1:]
 		} else {
 			all, b = append(all, b[0]), b[1:]
@@ -84,16 +85,16 @@ func mergeTwo(a, b []run) []run {
 	return append(append(all, a...), b...)
 }
 
-// bySource orders runs by source, and those of one source by length and destination.
-func bySource(a, b run) int {
+// compareSource orders runs by source, and those of one source by length and destination.
+func compareSource(a, b run) int {
 	if a.from != b.from {
 		return cmp.Or(a.from.Rank-b.from.Rank, a.from.At-b.from.At)
 	}
 	return cmp.Or(a.n-b.n, a.to.Rank-b.to.Rank, a.to.At-b.to.At)
 }
 
-// join appends the moves of a row.
-func (m *moveFinder) join(moves []Move, row []run) []Move {
+// appendMoves appends the moves of a row, in which runs of the same bytes are one move.
+func (m *moveFinder) appendMoves(moves []Move, row []run) []Move {
 	for i, k := 0, 0; i < len(row); i = k {
 		first, end, alike := row[i], row[i].from.At+row[i].n, true
 		for k = i + 1; k < len(row) && row[k].from.At < end; k++ {
@@ -103,13 +104,14 @@ func (m *moveFinder) join(moves []Move, row []run) []Move {
 		if alike {
 			moves = append(moves, Move{N: first.n, From: first.from, To: m.destinations(row[i:k])})
 		} else {
-			moves = append(moves, cut(row[i:k])...)
+			moves = append(moves, cutOverlapping(row[i:k])...)
 		}
 	}
 	return moves
 }
 
-// destinations lists where runs go. Most lists are short, and share memory.
+// destinations returns where runs go. Most lists are short, and share memory, which is not used
+// again.
 func (m *moveFinder) destinations(runs []run) []Location {
 	const many = 1 << 12
 	if cap(m.spare)-len(m.spare) < len(runs) {
@@ -122,8 +124,9 @@ func (m *moveFinder) destinations(runs []run) []Location {
 	return m.spare[from:len(m.spare):len(m.spare)]
 }
 
-// cut makes moves of runs that overlap.
-func cut(runs []run) []Move {
+// cutOverlapping returns the moves of runs whose sources overlap, cut where one of these begins or
+// ends.
+func cutOverlapping(runs []run) []Move {
 	var at []int
 	for _, r := range runs {
 		at = append(at, r.from.At, r.from.At+r.n)
@@ -176,46 +179,48 @@ type origin struct {
 	from   plan.Place
 }
 
-// op adds an op. An op that reads what others wrote is traced back to where they read.
-func (m *moveFinder) op(op *plan.Op) {
+// addOp adds the runs of an op. An op that reads what others wrote is traced back to where they
+// read.
+func (m *moveFinder) addOp(op *plan.Op) {
 	if !op.From.New {
-		m.copy(op.Tensor, op.Box, op.From, &op.To)
+		m.addCopy(op.Tensor, op.Box, op.From, &op.To)
 		return
 	}
 	for _, o := range m.written[target{op.From.Rank, op.From.Name}] {
 		if o.tensor == op.Tensor && o.box.Overlaps(op.Box) {
-			m.copy(op.Tensor, o.box.Intersect(op.Box), o.from, &op.To)
+			m.addCopy(op.Tensor, o.box.Intersect(op.Box), o.from, &op.To)
 		}
 	}
 }
 
-// copy adds a copy of a box from an old rank's memory to that of a new rank.
-func (m *moveFinder) copy(t int, box tensor.Box, from plan.Place, to *plan.Place) {
+// addCopy adds the runs of a copy of a box from an old rank's memory to that of a new rank, and
+// records where the box comes from.
+func (m *moveFinder) addCopy(t int, box tensor.Box, from plan.Place, to *plan.Place) {
 	at := target{to.Rank, to.Name}
 	m.written[at] = append(m.written[at], origin{t, box, from})
-	size, a, b := m.New.Tensors[t].DType.Size(), m.Old.location(&from), m.New.location(to)
+	size, a, b := m.New.Tensors[t].DType.Size(), m.Old.locate(&from), m.New.locate(to)
 	row := m.row[:0]
 	for r := range tensor.Runs(box, from.View, to.View) {
 		row = append(row, run{Location{a.Rank, a.At + r.A*size}, Location{b.Rank, b.At + r.B*size},
 			r.N * size})
 	}
 	m.row = row
-	m.add(slices.Clone(row))
+	m.addRow(slices.Clone(row))
 }
 
-// add adds runs that share no bytes.
-func (m *moveFinder) add(row []run) {
+// addRow adds runs that share no bytes as a row, which it sorts and keeps.
+func (m *moveFinder) addRow(row []run) {
 	row = slices.DeleteFunc(row, func(r run) bool { return r.n == 0 })
 	if len(row) == 0 {
 		return
 	}
-	if !slices.IsSortedFunc(row, bySource) {
-		slices.SortFunc(row, bySource)
+	if !slices.IsSortedFunc(row, compareSource) {
+		slices.SortFunc(row, compareSource)
 	}
 	m.rows = append(m.rows, row)
 }
 
-// location returns the first byte of a tensor in the memory of a rank.
-func (l *Layout) location(p *plan.Place) Location {
+// locate returns the first byte of a tensor in the memory of a rank.
+func (l *Layout) locate(p *plan.Place) Location {
 	return Location{p.Rank, l.ranks[p.Rank].at[p.Name]}
 }

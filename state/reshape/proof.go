@@ -8,26 +8,27 @@ import (
 	"github.com/shoal-ml/shoal/tensor"
 )
 
-// Prove fingerprints what this host holds of one tensor of the catalogue. old and new return the
-// memory of a rank, nil if it is on another host or lost. The sums of the old state are taken at
-// the positions of the old layout, of the first holder of each element; those of the new state at
-// the positions of the new layout. Neither uses the plan. Different goroutines may prove different
-// tensors.
-func (c *Change) Prove(key *digest.Key, t int, old, new func(rank int) []byte) (p digest.Proof) {
+// ProveTensor fingerprints what this host holds of tensor t of the catalogue, and reads its memory
+// for that. old and new return the memory of a rank, nil if it is on another host or lost. The sums
+// of the old state are taken at the positions of the old layout, of the first holder of each
+// element; those of the new state at the positions of the new layout. Neither uses the plan.
+// Different goroutines may prove different tensors.
+func (c *Change) ProveTensor(key *digest.Key, t int, old,
+	new func(rank int) []byte) (p digest.Proof) {
 	x, was, is := &c.New.Tensors[t], c.oldHomes[t], c.newHomes[t]
 	sum := func(box tensor.Box, memory []byte, v tensor.View) digest.Sum {
-		return key.Box(box, x.Shape, x.DType.Size(), memory, v)
+		return key.BoxSum(box, x.Shape, x.DType.Size(), memory, v)
 	}
 	for i, k := range tensor.Overlaps(was.Grid.Boxes(), is.Grid.Boxes()) {
 		from, to := &was.Grid.Cells[i], &is.Grid.Cells[k]
-		rank, spot := c.holder(was, from)
+		rank, spot := c.firstHolder(was, from)
 		if mem := old(rank); mem != nil {
 			copies := 0
 			for range c.New.locations(is, to) {
 				copies++
 			}
 			p.Old = p.Old.Plus(
-				multiply(sum(from.Box.Intersect(to.Box), mem[spot.at:], spot.view), copies))
+				multiplySum(sum(from.Box.Intersect(to.Box), mem[spot.at:], spot.view), copies))
 		}
 	}
 	for i := range is.Grid.Cells {
@@ -39,14 +40,14 @@ func (c *Change) Prove(key *digest.Key, t int, old, new func(rank int) []byte) (
 		}
 	}
 	return digest.Proof{
-		Old: key.Tensor(x.Name, x.DType, x.Shape, p.Old),
-		New: key.Tensor(x.Name, x.DType, x.Shape, p.New),
+		Old: key.TensorSum(x.Name, x.DType, x.Shape, p.Old),
+		New: key.TensorSum(x.Name, x.DType, x.Shape, p.New),
 	}
 }
 
-// holder finds the first rank that has a cell of the old state and is not lost. Plan has made sure
-// that there is one.
-func (c *Change) holder(h home, cell *layout.Cell) (int, cellLocation) {
+// firstHolder returns the first rank that has a cell of the old state and is not lost, and where it
+// has it. Plan has made sure that there is one.
+func (c *Change) firstHolder(h home, cell *layout.Cell) (int, cellLocation) {
 	for rank, spot := range c.Old.locations(h, cell) {
 		if c.placement.Ranks[rank] != Lost {
 			return rank, spot
@@ -55,8 +56,8 @@ func (c *Change) holder(h home, cell *layout.Cell) (int, cellLocation) {
 	panic("reshape: a plan for what is lost")
 }
 
-// multiply returns the sum of n equal sums.
-func multiply(s digest.Sum, n int) (all digest.Sum) {
+// multiplySum returns the sum of n equal sums.
+func multiplySum(s digest.Sum, n int) (all digest.Sum) {
 	for ; n > 0; n, s = n/2, s.Plus(s) {
 		if n%2 == 1 {
 			all = all.Plus(s)
@@ -71,8 +72,8 @@ type home struct {
 	member int
 }
 
-// homes returns the home of each tensor of a layout.
-func homes(l *layout.Layout) []home {
+// findHomes returns the home of each tensor of a layout.
+func findHomes(l *layout.Layout) []home {
 	list := make([]home, len(l.Tensors))
 	for i := range l.Families {
 		for m, t := range l.Families[i].Tensors {

@@ -15,17 +15,17 @@ func (c *Change) Unreplicated() (bytes int, where string) {
 	return c.New.unreplicatedBytes(c.Plan.Host), "host"
 }
 
-// Redundant reports whether replicas were asked to lie on two hosts.
-func (c *Change) Redundant() bool { return c.placement.Redundant }
+// IsRedundant reports whether replicas were asked to lie on two hosts.
+func (c *Change) IsRedundant() bool { return c.placement.Redundant }
 
-// spreadReplicas plans again with other groups of ranks if that leaves less of the new state on one
-// host only. Keeping the ranks where they are is preferred if it is as good; then the ordinary
-// groups, and then the groups that keep most neighbours together.
+// spreadReplicas replaces the plan by one with other groups of ranks if that leaves less of the new
+// state on one host only. Keeping the ranks where they are is preferred if it is as good; then the
+// ordinary groups, and then the groups that keep most neighbours together.
 func (c *Change) spreadReplicas() error {
 	var best *plan.Cluster
 	// It makes no difference which host takes which group.
 	least := c.New.unreplicatedBytes(c.Plan.Cluster.New)
-	if stay, ok := c.keepRanks(); ok {
+	if stay, ok := c.clusterKeepingRanks(); ok {
 		if n := c.New.unreplicatedBytes(stay.New); n <= least {
 			best, least = &stay, n
 		}
@@ -44,12 +44,12 @@ func (c *Change) spreadReplicas() error {
 	if best == nil {
 		return nil
 	}
-	return c.build(*best)
+	return c.buildPlan(*best)
 }
 
-// keepRanks returns the cluster in which every worker keeps its rank; false if the mesh changes, or
-// a worker is gone.
-func (c *Change) keepRanks() (plan.Cluster, bool) {
+// clusterKeepingRanks returns the cluster in which every worker keeps its rank; false if the mesh
+// changes, or a worker is gone.
+func (c *Change) clusterKeepingRanks() (plan.Cluster, bool) {
 	stay := c.Plan.Cluster
 	stay.New, stay.Fixed = stay.Old, true
 	for _, h := range stay.Old {
@@ -72,7 +72,7 @@ func (l *Layout) groupSizes() (list []int) {
 	return list
 }
 
-// unreplicatedBytes returns the bytes of Unreplicated.
+// unreplicatedBytes returns the bytes that Unreplicated returns.
 func (l *Layout) unreplicatedBytes(domain []int) int {
 	bytes, _, _ := l.Unreplicated(domain)
 	return bytes

@@ -8,7 +8,7 @@ import (
 )
 
 // BenchmarkRedundant plans a mesh whose replicas are neighbours, on hosts of 8, so that every host
-// has something alone that can be on two: what a job of so many ranks waits for behind its first
+// has something alone that can be on two: what a job of so many ranks waits for after its first
 // step.
 func BenchmarkRedundant(b *testing.B) {
 	for _, mesh := range []string{"pp=4,tp=4,dp=4", "pp=4,tp=8,dp=8", "pp=16,tp=8,dp=8"} {
@@ -24,7 +24,7 @@ func BenchmarkRedundant(b *testing.B) {
 					}
 				}
 			}
-			state, err := reshape.New(&said)
+			state, err := reshape.NewState(&said)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -52,8 +52,8 @@ type Tensor struct {
 	Shape []int  `json:"shape"`
 }
 
-// Parse reads a statement. An unknown field is an error.
-func Parse(text []byte) (*Statement, error) {
+// ParseStatement reads a statement. An unknown field is an error.
+func ParseStatement(text []byte) (*Statement, error) {
 	var s Statement
 	if err := strict.JSON(text, &s); err != nil {
 		return nil, fmt.Errorf("the statement of the state cannot be read: %w", err)
@@ -61,8 +61,8 @@ func Parse(text []byte) (*Statement, error) {
 	return &s, nil
 }
 
-// New checks a statement and returns its state.
-func New(s *Statement) (*State, error) {
+// NewState checks a statement and returns its state.
+func NewState(s *Statement) (*State, error) {
 	spec, err := layout.Parse([]byte(s.Layout))
 	if err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func (s *State) OnMesh(mesh string) (*Layout, error) {
 			whole = append(whole, layout.Axis{Name: a.Name, Size: 1})
 		}
 	}
-	if err := m.Within(known...); err != nil {
+	if err := m.CheckAxes(known...); err != nil {
 		return nil, fmt.Errorf(
 			"%w: an axis over which nothing is cut must be in the layout's mesh too", err)
 	}
@@ -146,7 +146,7 @@ type local struct {
 	bytes int            // bytes of all local tensors, each padded to a multiple of align
 }
 
-// newLayout lays out the memory of each rank.
+// newLayout lays out the memory of each rank for a layout that spec has given on a mesh.
 func newLayout(m layout.Mesh, spec layout.Spec, l *layout.Layout) *Layout {
 	type entry struct {
 		name  string
@@ -177,9 +177,9 @@ func newLayout(m layout.Mesh, spec layout.Spec, l *layout.Layout) *Layout {
 // Bytes returns the size of a rank's memory, a multiple of 64.
 func (l *Layout) Bytes(rank int) int { return l.ranks[rank].bytes }
 
-// Check compares the tensors that a rank says it holds with the layout. Tensors without elements
-// may be missing.
-func (l *Layout) Check(rank int, have []Tensor) error {
+// CheckHeld compares the tensors that a rank says it holds with the layout. Tensors without
+// elements may be missing.
+func (l *Layout) CheckHeld(rank int, have []Tensor) error {
 	stated := map[string]Tensor{}
 	for _, t := range have {
 		if _, twice := stated[t.Name]; twice {
@@ -187,7 +187,7 @@ func (l *Layout) Check(rank int, have []Tensor) error {
 		}
 		stated[t.Name] = t
 	}
-	for _, want := range l.Rank(rank) {
+	for _, want := range l.RankLocals(rank) {
 		t, is := stated[want.Name]
 		delete(stated, want.Name)
 		switch empty := want.Shape.Box().Empty(); {
@@ -210,5 +210,5 @@ func (l *Layout) Check(rank int, have []Tensor) error {
 	return nil
 }
 
-// Offset returns where a local tensor begins in the memory of a rank.
+// Offset returns where a local tensor begins in the memory of a rank, in bytes.
 func (l *Layout) Offset(rank int, name string) int { return l.ranks[rank].at[name] }

@@ -52,7 +52,7 @@ func state(t *rapid.T, m layouttest.Model, spec *layout.Spec) (*reshape.State, *
 		s.Tensors = append(s.Tensors,
 			reshape.Tensor{Name: x.Name, DType: x.DType.String(), Shape: x.Shape})
 	}
-	st, err := reshape.New(s)
+	st, err := reshape.NewState(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestChange(t *testing.T) {
 // proof proves all tensors.
 func proof(c *reshape.Change, old, new func(int) []byte) (p digest.Proof) {
 	for t := range c.New.Tensors {
-		p = p.Plus(c.Prove(key, t, old, new))
+		p = p.Plus(c.ProveTensor(key, t, old, new))
 	}
 	return p
 }
@@ -232,7 +232,7 @@ func statement() *reshape.Statement {
 }
 
 func TestCheck(t *testing.T) {
-	s, err := reshape.New(statement())
+	s, err := reshape.NewState(statement())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestCheck(t *testing.T) {
 	}
 	good := []reshape.Tensor{{Name: "w", DType: "f32", Shape: []int{2, 4}},
 		{Name: "b", DType: "f32", Shape: []int{3}}}
-	if err := l.Check(1, good); err != nil {
+	if err := l.CheckHeld(1, good); err != nil {
 		t.Fatal(err)
 	}
 	for want, have := range map[string][]reshape.Tensor{
@@ -252,7 +252,7 @@ func TestCheck(t *testing.T) {
 		`a tensor "extra"`:     {good[0], good[1], {Name: "extra", DType: "f32", Shape: []int{1}}},
 		`two tensors called "`: {good[0], good[1], good[1]},
 	} {
-		if err := l.Check(1, have); err == nil || !strings.Contains(err.Error(), want) {
+		if err := l.CheckHeld(1, have); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v gives the error %v, want one with %q", have, err, want)
 		}
 	}
@@ -273,13 +273,13 @@ func TestAxes(t *testing.T) {
 		said := statement()
 		said.Layout = strings.Replace(twoByTwo, "dp=2,tp=2", x.axes, 1)
 		said.Mesh = "tp=2"
-		s, err := reshape.New(said)
+		s, err := reshape.NewState(said)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, on := s.OnMesh(x.mesh)
 		said.Mesh = x.mesh
-		_, begun := reshape.New(said)
+		_, begun := reshape.NewState(said)
 		for what, err := range map[string]error{"goes to": on, "begins with": begun} {
 			if (err == nil) != (x.want == "") ||
 				err != nil && !strings.Contains(err.Error(), x.want) {
@@ -318,11 +318,11 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(
 		`{"layout":"shoal: layout/1\nrules: [{match: '**'}]","mesh":"","tensors":[{"name":"x","dtype":"f32","shape":[-1]}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		s, err := reshape.Parse(text)
+		s, err := reshape.ParseStatement(text)
 		if err != nil {
 			return
 		}
-		st, err := reshape.New(s)
+		st, err := reshape.NewState(s)
 		if err != nil {
 			return
 		}
@@ -330,12 +330,12 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = l.Check(0, s.Local)
+		_ = l.CheckHeld(0, s.Local)
 	})
 }
 
 func TestAlone(t *testing.T) {
-	s, err := reshape.New(statement())
+	s, err := reshape.NewState(statement())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,8 +6,9 @@ import (
 	"github.com/shoal-ml/shoal/state/layout"
 )
 
-// Unreplicated returns how much of the state lies in one domain only, and is lost with it. domain
-// numbers the domains, such as hosts, by rank. first is the first of the tensors.
+// Unreplicated returns how much of the state lies in one domain only, and is lost with it: how many
+// bytes, of how many tensors, and the name of the first of these. domain numbers the domains, such
+// as hosts, by rank.
 func (l *Layout) Unreplicated(domain []int) (bytes, tensors int, first string) {
 	lowest := len(l.Tensors)
 	for i := range l.Families {

@@ -55,8 +55,8 @@ func NewEffort(what string) *Effort {
 	return &Effort{what: what, patterns: 1 << 20, steps: 1 << 20, matching: 1 << 32}
 }
 
-// Spent fails when there was too much to do.
-func (e *Effort) Spent() error {
+// CheckLeft fails when the patterns have cost more than the bound.
+func (e *Effort) CheckLeft() error {
 	if e.patterns < 0 || e.steps < 0 || e.matching < 0 {
 		return fmt.Errorf("%s: these are more patterns, or longer ones, than shoal tries on the "+
 			"names of a checkpoint", e.what)
@@ -64,15 +64,15 @@ func (e *Effort) Spent() error {
 	return nil
 }
 
-// Add adds a pattern. It fails on a pattern that Go's regular expressions lack, or treat
-// differently from Python's.
+// Add adds a pattern, and counts it against the effort. It fails on a pattern that Go's regular
+// expressions lack, or treat differently from Python's.
 func (l *List) Add(text string) error {
 	left := l.effort
 	fail := func(why any) error {
 		return fmt.Errorf("%s: the pattern %.200q: %v", l.name, text, why)
 	}
 	if left.patterns--; left.patterns < 0 {
-		return left.Spent()
+		return left.CheckLeft()
 	}
 	if len(text) > MaxBytes {
 		return fail(fmt.Sprintf("it has %d bytes, the limit is %d", len(text), MaxBytes))
@@ -88,7 +88,7 @@ func (l *List) Add(text string) error {
 	}
 	n := len(l.Texts)
 	l.Texts, l.Used = append(l.Texts, text), append(l.Used, false)
-	if name, single := literal(tree); single {
+	if name, single := literalName(tree); single {
 		l.exact[name] = append(l.exact[name], n)
 		return nil
 	}
@@ -97,7 +97,7 @@ func (l *List) Add(text string) error {
 		return fail(err)
 	}
 	if left.steps -= len(program.Inst); left.steps < 0 {
-		return left.Spent()
+		return left.CheckLeft()
 	}
 	is, err := regexp.Compile(`\A(?:` + text + `)`)
 	if err != nil {
@@ -107,8 +107,8 @@ func (l *List) Add(text string) error {
 	return nil
 }
 
-// literal returns the only name that an expression matches; false when it can match others.
-func literal(tree *syntax.Regexp) (name string, single bool) {
+// literalName returns the only name that an expression matches; false when it can match others.
+func literalName(tree *syntax.Regexp) (name string, single bool) {
 	last := len(tree.Sub) - 1
 	if tree.Op != syntax.OpConcat || last < 1 || tree.Sub[0].Op != syntax.OpBeginText ||
 		tree.Sub[last].Op != syntax.OpEndText {
@@ -123,8 +123,9 @@ func literal(tree *syntax.Regexp) (name string, single bool) {
 	return name, true
 }
 
-// Fit returns the indices of the patterns that match a name, ascending.
-func (l *List) Fit(name string) (fitting []int, err error) {
+// Match returns the indices of the patterns that match a name, ascending, and marks them as used.
+// What it costs counts against the effort; it fails when that is spent.
+func (l *List) Match(name string) (fitting []int, err error) {
 	left := l.effort
 	if len(l.loose) > 0 && strings.ContainsFunc(name, func(c rune) bool {
 		return c < ' ' || c > '~'
@@ -135,7 +136,7 @@ func (l *List) Fit(name string) (fitting []int, err error) {
 	fitting = slices.Clone(l.exact[name])
 	for _, e := range l.loose {
 		if left.matching -= e.steps * max(len(name), 1); left.matching < 0 {
-			return nil, left.Spent()
+			return nil, left.CheckLeft()
 		}
 		if e.MatchString(name) {
 			fitting = append(fitting, e.index)

@@ -36,21 +36,21 @@ type pipeline struct {
 	stages [][]bool
 }
 
-// Recut divides a pipeline among pp stages. groups are the parameters of each stage and each group
-// of the optimizer, in the order that the stages had; tied are the layers that share parameters, by
-// key. elements returns how many elements of a parameter a rank has, and first whether the first
-// rank has the parameter: of the ranks that it was trained on, and of those that it is for. starts
-// are the layers with which the stages behind the first begin; nil means as DeepSpeed would divide
-// them.
+// Recut divides a pipeline among pp stages, and returns the parameters of each stage and group.
+// groups are those of the training run, in the order that its stages had; tied are the layers that
+// share parameters, by key. elements returns how many elements of a parameter a rank has, and first
+// whether the first rank has the parameter: of the ranks that it was trained on, and of those that
+// it is for. starts are the layers with which the stages after the first begin; nil means as
+// DeepSpeed would divide them.
 func Recut(groups [][][]string, tied map[string][]int, elements func(name string) int,
 	first func(name string) [2]bool, pp int, starts []int) ([][][]string, error) {
-	p, err := newPipe(groups, tied, elements, first, pp)
+	p, err := newPipeline(groups, tied, elements, first, pp)
 	if err != nil {
 		return nil, err
 	}
 	all := append([]int{0}, starts...)
 	if starts == nil {
-		if all, err = p.find(pp); err != nil {
+		if all, err = p.findStarts(pp); err != nil {
 			return nil, err
 		}
 	}
@@ -63,7 +63,7 @@ func Recut(groups [][][]string, tied map[string][]int, elements func(name string
 		return nil, fmt.Errorf("%d stages of %d layers cannot begin with the layers %v", pp,
 			len(p.layers), all)
 	}
-	return p.groups(append(all, len(p.layers))), nil
+	return p.groupsByStage(append(all, len(p.layers))), nil
 }
 
 // LayerOf returns the layer of a parameter or a buffer of a pipeline, and its name there; layer -1
@@ -96,9 +96,9 @@ func UnitOf(name string) string {
 	return layer
 }
 
-// newPipe finds out which layers there are. Parameters are in the order of DeepSpeed's module: what
-// is tied comes first, then layer by layer.
-func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
+// newPipeline finds out which layers a pipeline has. Parameters are in the order of DeepSpeed's
+// module: what is tied comes first, then layer by layer.
+func newPipeline(groups [][][]string, tied map[string][]int, count func(string) int,
 	first func(string) [2]bool, pp int) (*pipeline, error) {
 	p := &pipeline{}
 	elements, like := map[string]*[2]int{}, map[string][]string{}
@@ -141,7 +141,7 @@ func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
 			}
 		}
 	}
-	if err := p.place(groups, tied, pp); err != nil {
+	if err := p.findUnits(groups, tied, pp); err != nil {
 		return nil, err
 	}
 	if len(p.layers) > maxGroups || len(p.layers)*len(groups) > 1<<24 {
@@ -158,12 +158,12 @@ func newPipe(groups [][][]string, tied map[string][]int, count func(string) int,
 		}
 		p.kinds = append(p.kinds, strings.Join(like[unit], " "))
 	}
-	p.addStages(groups)
+	p.recordTrainedStages(groups)
 	return p, nil
 }
 
-// addStages notes which layers with parameters each stage has.
-func (p *pipeline) addStages(groups [][][]string) {
+// recordTrainedStages records which layers with parameters each stage of the training run had.
+func (p *pipeline) recordTrainedStages(groups [][][]string) {
 	for _, own := range groups {
 		has := make([]bool, len(p.layers))
 		for _, name := range slices.Concat(own...) {
@@ -175,10 +175,10 @@ func (p *pipeline) addStages(groups [][][]string) {
 	}
 }
 
-// place finds out which unit each layer is. A tied layer has no file where a stage gives it a
-// function of its own, and none has with experts. Such a layer of the last stage counts as the last
-// layer; in an earlier stage it is the one layer that is left.
-func (p *pipeline) place(groups [][][]string, tied map[string][]int, pp int) error {
+// findUnits finds out which unit each layer is, and sets layers and hidden. A tied layer has no
+// file where a stage gives it a function of its own, and none has with experts. Such a layer of the
+// last stage counts as the last layer; in an earlier stage it is the one layer that is left.
+func (p *pipeline) findUnits(groups [][][]string, tied map[string][]int, pp int) error {
 	put := func(layer int, unit string) {
 		for len(p.layers) <= layer {
 			p.layers = append(p.layers, "")
@@ -284,8 +284,9 @@ func countTied(groups [][][]string, key string) (n int) {
 	return n
 }
 
-// groups returns the parameters in each group of stages that begin with some layers.
-func (p *pipeline) groups(starts []int) (all [][][]string) {
+// groupsByStage returns the parameters of each stage and group, for stages that begin with some
+// layers; the last of starts is the number of layers.
+func (p *pipeline) groupsByStage(starts []int) (all [][][]string) {
 	for s := range len(starts) - 1 {
 		var ties, own []string
 		for _, unit := range p.layers[starts[s]:starts[s+1]] {
@@ -309,24 +310,24 @@ func (p *pipeline) groups(starts []int) (all [][][]string) {
 	return all
 }
 
-// find finds out with which layers stages begin, as DeepSpeed's PipelineModule divides them: by
-// those of its ways that give the stages of the training run.
-func (p *pipeline) find(pp int) ([]int, error) {
+// findStarts returns the layers with which pp stages begin, as DeepSpeed's PipelineModule divides
+// them: by those of its ways that give the stages of the training run.
+func (p *pipeline) findStarts(pp int) ([]int, error) {
 	if pp == 1 {
 		return []int{0}, nil
 	}
 	if len(p.layers) > maxLayers {
 		return nil, fmt.Errorf("it has %d layers, too many to find out how DeepSpeed cuts them; "+
-			"say with which those behind the first begin (--stages)", len(p.layers))
+			"say with which those after the first begin (--stages)", len(p.layers))
 	}
 	var found []int
-	ways := p.ways(p.weight[1])
-	for i, cut := range p.ways(p.weight[0]) {
+	ways := p.divisions(p.weight[1])
+	for i, cut := range p.divisions(p.weight[0]) {
 		if !p.matchesTrained(cut(len(p.stages))) {
 			continue
 		}
 		starts := ways[i](pp)
-		if found != nil && !p.equivalent(found, starts) {
+		if found != nil && !p.isSameDivision(found, starts) {
 			return nil, fmt.Errorf("its %d stages could be cut as %d in several ways, beginning "+
 				"with the layers %v or %v; say which (--stages, without the first)", len(p.stages),
 				pp, found, starts)
@@ -335,15 +336,16 @@ func (p *pipeline) find(pp int) ([]int, error) {
 	}
 	if found == nil {
 		return nil, errors.New("its stages are cut in none of DeepSpeed's ways that shoal " +
-			"knows; say with which layers those behind the first are to begin (--stages)")
+			"knows; say with which layers those after the first are to begin (--stages)")
 	}
 	return found, nil
 }
 
-// ways returns the ways in which PipelineModule divides layers of some weights: by parameters,
-// evenly, and by a type, which is that of most layers here. Functions after the last layer with
-// parameters count for the second, and leave no trace.
-func (p *pipeline) ways(weight []int) (all []func(int) []int) {
+// divisions returns the ways in which PipelineModule divides layers of some weights among a number
+// of stages, as functions that return the first layer of each: by parameters, evenly, and by a
+// type, which is that of most layers here. Functions after the last layer with parameters count for
+// the second, and leave no trace.
+func (p *pipeline) divisions(weight []int) (all []func(int) []int) {
 	for more := range 3 {
 		all = append(all, func(stages int) []int { return Uniform(len(p.layers)+more, stages) })
 	}
@@ -383,8 +385,9 @@ func (p *pipeline) matchesTrained(starts []int) bool {
 	return true
 }
 
-// equivalent reports whether two divisions are the same for all layers with parameters.
-func (p *pipeline) equivalent(a, b []int) bool {
+// isSameDivision reports whether stages that begin with the layers a have the same layers with
+// parameters as those that begin with b.
+func (p *pipeline) isSameDivision(a, b []int) bool {
 	for s := range a {
 		for _, unit := range p.layers[min(a[s], b[s], len(p.layers)):min(max(a[s], b[s]),
 			len(p.layers))] {
@@ -396,7 +399,8 @@ func (p *pipeline) equivalent(a, b []int) bool {
 	return true
 }
 
-// Uniform divides layers evenly: the first stages have one more if the number is not a multiple.
+// Uniform divides layers evenly, and returns the first layer of each stage: the first stages have
+// one more if the number is not a multiple.
 func Uniform(layers, stages int) (starts []int) {
 	for s := range stages {
 		starts = append(starts, s*(layers/stages)+min(s, layers%stages))
@@ -404,9 +408,9 @@ func Uniform(layers, stages int) (starts []int) {
 	return starts
 }
 
-// Balanced divides layers so that the heaviest stage and the lightest differ least, as DeepSpeed
-// finds it: the best cut of the first i layers in j stages is that of fewer in j-1, and the rest;
-// of several that are as good the last counts.
+// Balanced divides layers so that the heaviest stage and the lightest differ least, and returns the
+// first layer of each stage. It decides as DeepSpeed does: the best cut of the first i layers in j
+// stages is that of fewer in j-1, and the rest; of several that are as good the last counts.
 func Balanced(weights []int, stages int) (starts []int) {
 	n := len(weights)
 	if n <= stages {

@@ -28,7 +28,8 @@ var (
 			`\.(weight|bias)(\d+))$`)
 )
 
-// Depth orders the content of a model: the embedding, layers, and the rest.
+// Depth returns a number by which the tensors of a model are ordered: the embedding, layers, and
+// the rest.
 func Depth(name string) int {
 	if m := layer.FindStringSubmatch(name); m != nil {
 		n, _ := strconv.Atoi(m[2])
@@ -40,11 +41,11 @@ func Depth(name string) int {
 	return 1 << 30
 }
 
-// Of returns the position at which Megatron Core registers a parameter; known is
-// false where shoal does not know it. Experts are registered one after the other; where their
-// products are computed together, each has its weight and bias in the one module, and then in the
-// other.
-func Of(name string) (at []int, known bool) {
+// Position returns the position at which Megatron Core registers a parameter, to be compared
+// element by element; known is false where shoal does not know it. Experts are registered one after
+// the other; where their products are computed together, each has its weight and bias in the one
+// module, and then in the other.
+func Position(name string) (at []int, known bool) {
 	m := layer.FindStringSubmatch(name)
 	if m == nil {
 		i := slices.Index(tops, name)
@@ -66,10 +67,10 @@ func Of(name string) (at []int, known bool) {
 	return []int{Depth(name), i, leaf}, i >= 0 && leaf >= 0 && inner[:dot] != "mlp.experts"
 }
 
-// Key returns the position at which something is registered; what is not a parameter,
-// such as the bias of a router, comes last.
-func Key(name string) []int {
-	at, known := Of(name)
+// SortKey returns the position at which something is registered; what is not a parameter, such as
+// the bias of a router, comes last.
+func SortKey(name string) []int {
+	at, known := Position(name)
 	if !known {
 		return []int{Depth(name), len(modules)}
 	}

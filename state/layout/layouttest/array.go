@@ -2,8 +2,8 @@ package layouttest
 
 import "github.com/shoal-ml/shoal/state/layout"
 
-// whole is all elements of one tensor.
-func whole(tensors []layout.Tensor, i int) Array {
+// wholeTensor returns all elements of one tensor.
+func wholeTensor(tensors []layout.Tensor, i int) Array {
 	n := product(tensors[i].Shape)
 	a := Array{append([]int{}, tensors[i].Shape...), make([]Element, n)}
 	for k := range a.Data {
@@ -12,6 +12,7 @@ func whole(tensors []layout.Tensor, i int) Array {
 	return a
 }
 
+// product returns the number of elements of a shape.
 func product(shape []int) int {
 	n := 1
 	for _, d := range shape {
@@ -20,7 +21,7 @@ func product(shape []int) int {
 	return n
 }
 
-// narrow takes the indices from up to, not including, to of a dimension.
+// narrow returns the part of an array at the indices from up to, not including, to of a dimension.
 func narrow(a Array, dim, from, to int) Array {
 	out := Array{append([]int{}, a.Shape...), nil}
 	out.Shape[dim] = to - from
@@ -33,9 +34,9 @@ func narrow(a Array, dim, from, to int) Array {
 	return out
 }
 
-// join puts arrays side by side in a dimension; of one, which need not have it, nothing is to be
-// done.
-func join(parts []Array, dim int) Array {
+// concatenate returns arrays side by side in a dimension; of one, which need not have it, nothing
+// is to be done.
+func concatenate(parts []Array, dim int) Array {
 	if len(parts) == 1 {
 		return parts[0]
 	}
@@ -53,12 +54,12 @@ func join(parts []Array, dim int) Array {
 	return out
 }
 
-// pad extends a dimension to n.
+// pad returns an array whose dimension is extended to n.
 func pad(a Array, dim, n int) Array {
 	fill := Array{append([]int{}, a.Shape...), nil}
 	fill.Shape[dim] = n - a.Shape[dim]
 	for range product(fill.Shape) {
 		fill.Data = append(fill.Data, Padding)
 	}
-	return join([]Array{a, fill}, dim)
+	return concatenate([]Array{a, fill}, dim)
 }

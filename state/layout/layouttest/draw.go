@@ -64,31 +64,32 @@ func DrawModel(t *rapid.T) Model {
 // parallelism, flat shards, uneven sharing, fused, stacked and padded tensors.
 func DrawSpec(t *rapid.T, m Model) *layout.Spec {
 	d := drawer{T: t, model: m, spec: &layout.Spec{Shoal: layout.Version}, size: map[string]int{}}
-	d.mesh()
-	fusedQKV, fusedMLP, stacked := d.store()
+	d.drawMesh()
+	fusedQKV, fusedMLP, stacked := d.drawStores()
 	for _, state := range m.states {
 		if state != "" && rapid.Bool().Draw(t, "optimizer is flat") {
-			d.flatState(state)
+			d.addFlatState(state)
 		}
 	}
 	if fusedQKV {
-		d.rule("**layers.#.qkv", "layer", d.cut(0, m.groups, m.units[0]+m.units[1]+m.units[2], ""))
+		d.addRule("**layers.#.qkv", "layer",
+			d.drawCut(0, m.groups, m.units[0]+m.units[1]+m.units[2], ""))
 	}
-	d.rule("**layers.#.q", "layer", d.cut(0, m.groups, m.units[0], "repeat"))
-	d.rule("**layers.#.k", "layer", d.cut(0, m.groups, m.units[1], "repeat"))
-	d.rule("**layers.#.v", "layer", d.cut(0, m.groups, m.units[2], "repeat"))
+	d.addRule("**layers.#.q", "layer", d.drawCut(0, m.groups, m.units[0], "repeat"))
+	d.addRule("**layers.#.k", "layer", d.drawCut(0, m.groups, m.units[1], "repeat"))
+	d.addRule("**layers.#.v", "layer", d.drawCut(0, m.groups, m.units[2], "repeat"))
 	if fusedMLP {
-		d.rule("**layers.#.gate_up", "layer", d.blocks(0, m.inner))
+		d.addRule("**layers.#.gate_up", "layer", d.drawBlockCut(0, m.inner))
 	}
-	d.rule("**layers.#.fused", "layer", d.blocks(0, m.inner))
-	d.rule("**layers.#.down", "layer", d.cut(1, m.inner, 1, ""))
+	d.addRule("**layers.#.fused", "layer", d.drawBlockCut(0, m.inner))
+	d.addRule("**layers.#.down", "layer", d.drawCut(1, m.inner, 1, ""))
 	if stacked {
-		d.rule("**layers.#.experts", "layer", d.expertStack())
+		d.addRule("**layers.#.experts", "layer", d.expertStack())
 	}
-	d.rule("**layers.#.experts.#.w", "layer expert", "")
-	d.rule("**embed", "ends", d.cut(0, 0, 1, "ceil balanced"))
-	d.rule("**layers.#.*", "layer", d.cut(0, 0, 1, "ceil balanced"))
-	d.rule("**", "", "")
+	d.addRule("**layers.#.experts.#.w", "layer expert", "")
+	d.addRule("**embed", "ends", d.drawCut(0, 0, 1, "ceil balanced"))
+	d.addRule("**layers.#.*", "layer", d.drawCut(0, 0, 1, "ceil balanced"))
+	d.addRule("**", "", "")
 	return d.spec
 }
 
@@ -102,7 +103,8 @@ type drawer struct {
 	balanced bool // they are
 }
 
-func (d *drawer) mesh() {
+// drawMesh draws the mesh of the spec, and how stages are cut.
+func (d *drawer) drawMesh() {
 	var axes []string
 	ranks := 1
 	for _, axis := range rapid.Permutation([]string{"dp", "tp", "pp", "ep"}).Draw(d.T, "axes") {
@@ -128,7 +130,9 @@ func (d *drawer) mesh() {
 	}
 }
 
-func (d *drawer) store() (qkv, mlp, stacked bool) {
+// drawStores draws which tensors are stored joined, stacked or padded, and adds the stores to the
+// spec.
+func (d *drawer) drawStores() (qkv, mlp, stacked bool) {
 	m := d.model
 	if qkv = rapid.Bool().Draw(d.T, "fused qkv"); qkv {
 		parts := []string{"**layers.#.q", "**layers.#.k", "**layers.#.v"}
@@ -152,8 +156,9 @@ func (d *drawer) store() (qkv, mlp, stacked bool) {
 	return qkv, mlp, stacked
 }
 
-// flatState places the state of the optimizer flat over some of the data parallel axes.
-func (d *drawer) flatState(state string) {
+// addFlatState adds rules that place the state of the optimizer flat over some of the data parallel
+// axes.
+func (d *drawer) addFlatState(state string) {
 	flat := "flat"
 	if rapid.Bool().Draw(d.T, "bucket") {
 		flat = "flat(bucket)"
@@ -176,12 +181,14 @@ func (d *drawer) flatState(state string) {
 		tp = "tp=shard(0,ceil)"
 	}
 	d.spec.Rules = append(d.spec.Rules,
-		layout.Rule{Match: state + "layers.#.**", Place: list(d.stage("layer"), tp, tail)},
-		layout.Rule{Match: state + "**", Place: list(d.stage("ends"), tail)})
+		layout.Rule{Match: state + "layers.#.**",
+			Place: joinPlaces(d.drawStage("layer"), tp, tail)},
+		layout.Rule{Match: state + "**", Place: joinPlaces(d.drawStage("ends"), tail)})
 }
 
-// rule places the tensors of a pattern: where they are, how tp cuts them, and what dp does on top.
-func (d *drawer) rule(pattern, where, cut string) {
+// addRule adds a rule for the tensors of a pattern: where they are, how tp cuts them, and what dp
+// does on top.
+func (d *drawer) addRule(pattern, where, cut string) {
 	dp := ""
 	if d.size["dp"] > 0 && where != "" {
 		dims := 1
@@ -194,10 +201,12 @@ func (d *drawer) rule(pattern, where, cut string) {
 				fmt.Sprintf("dp=shard(%d,balanced)", dim)}).Draw(d.T, "dp")
 	}
 	d.spec.Rules = append(d.spec.Rules,
-		layout.Rule{Match: pattern, Place: list(d.stage(where), cut, dp)})
+		layout.Rule{Match: pattern, Place: joinPlaces(d.drawStage(where), cut, dp)})
 }
 
-func (d *drawer) stage(where string) string {
+// drawStage draws a placement over pp and ep for tensors that are on a layer, an expert or the
+// ends.
+func (d *drawer) drawStage(where string) string {
 	var places []string
 	if n := d.size["pp"]; n > 0 {
 		switch {
@@ -218,11 +227,12 @@ func (d *drawer) stage(where string) string {
 	if n := d.size["ep"]; n > 0 && strings.Contains(where, "expert") {
 		places = append(places, fmt.Sprintf("ep=spread(2,%d)", (max(d.model.experts, 1)+n-1)/n*n))
 	}
-	return list(places...)
+	return joinPlaces(places...)
 }
 
-// cut shards a dimension of rows·unit elements over tp, in one of the ways that come out.
-func (d *drawer) cut(dim, rows, unit int, ways string) string {
+// drawCut draws a placement that shards a dimension of rows·unit elements over tp, in one of the
+// ways that come out.
+func (d *drawer) drawCut(dim, rows, unit int, ways string) string {
 	n := d.size["tp"]
 	if n == 0 || rapid.IntRange(0, 4).Draw(d.T, "replicate") == 0 {
 		return ""
@@ -239,8 +249,8 @@ func (d *drawer) cut(dim, rows, unit int, ways string) string {
 	return fmt.Sprintf("tp=shard(%d,%s)", dim, share)
 }
 
-// blocks shards a dimension of two blocks of so many rows.
-func (d *drawer) blocks(dim, rows int) string {
+// drawBlockCut draws a placement that shards a dimension of two blocks of so many rows over tp.
+func (d *drawer) drawBlockCut(dim, rows int) string {
 	if d.size["tp"] == 0 {
 		return ""
 	}
@@ -249,6 +259,7 @@ func (d *drawer) blocks(dim, rows int) string {
 	return fmt.Sprintf("tp=shard(%d,%s,blocks=%s)", dim, share, blocks)
 }
 
+// expertStack returns the placement of stacked experts.
 func (d *drawer) expertStack() string {
 	if d.size["ep"] == 0 {
 		return ""
@@ -256,7 +267,8 @@ func (d *drawer) expertStack() string {
 	return "ep=shard(0,balanced)"
 }
 
-func list(items ...string) string {
+// joinPlaces joins those placements that are not empty.
+func joinPlaces(items ...string) string {
 	var kept []string
 	for _, item := range items {
 		if item != "" {

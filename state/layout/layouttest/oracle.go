@@ -21,8 +21,8 @@ type Element struct{ Tensor, Index int }
 // Padding is what lies in memory that belongs to no tensor.
 var Padding = Element{-1, -1}
 
-// Bytes is what tests put in the place of an element of so many bytes, up to 16: another value for
-// each element, and zeros for Padding.
+// Bytes returns what tests put in the place of an element of so many bytes, up to 16: another value
+// for each element, and zeros for Padding.
 func (e Element) Bytes(size int) []byte {
 	if e == Padding {
 		return make([]byte, size)
@@ -48,7 +48,7 @@ func Expect(spec *layout.Spec, tensors []layout.Tensor) []map[string]Array {
 	for _, n := range sizes {
 		ranks *= n
 	}
-	names, arrays := store(spec, tensors)
+	names, arrays := storeArrays(spec, tensors)
 	rules := map[string]placed{}
 	for _, name := range names {
 		rules[name] = ruleFor(spec, name)
@@ -60,12 +60,13 @@ func Expect(spec *layout.Spec, tensors []layout.Tensor) []map[string]Array {
 			coords[axes[i]] = rest % sizes[i]
 			rest /= sizes[i]
 		}
-		out[rank] = onRank(rules, names, arrays, axes, sizes, coords)
+		out[rank] = expectOnRank(rules, names, arrays, axes, sizes, coords)
 	}
 	return out
 }
 
-func onRank(rules map[string]placed, names []string, arrays map[string]Array, axes []string,
+// expectOnRank returns what lies in the memory of the rank at some coordinates.
+func expectOnRank(rules map[string]placed, names []string, arrays map[string]Array, axes []string,
 	sizes []int, coords map[string]int) map[string]Array {
 	size := map[string]int{}
 	for i, a := range axes {
@@ -90,25 +91,25 @@ next:
 			case "at":
 				here := false
 				for _, text := range s.args {
-					here = here || (atoi(text)+degree)%degree == index
+					here = here || (mustAtoi(text)+degree)%degree == index
 				}
 				if !here {
 					continue next
 				}
 			case "spread":
-				if home(s, rules[name].numbers, degree) != index {
+				if spreadPosition(s, rules[name].numbers, degree) != index {
 					continue next
 				}
 			case "shard":
-				a = shard(a, s, degree, index)
+				a = shardPart(a, s, degree, index)
 			case "flat":
 				a = Array{[]int{len(a.Data)}, a.Data}
 				align := 1
 				if s.named["align"] != "" {
-					align = atoi(s.named["align"])
+					align = mustAtoi(s.named["align"])
 				}
 				if len(s.args) == 0 {
-					a = part(a, degree, index, align)
+					a = flatPart(a, degree, index, align)
 					break
 				}
 				b := buckets[s.args[0]]
@@ -116,20 +117,21 @@ next:
 					b = &pending{Array{[]int{0}, nil}, degree, index, align}
 					buckets[s.args[0]] = b
 				}
-				b.array = join([]Array{b.array, a}, 0)
+				b.array = concatenate([]Array{b.array, a}, 0)
 				continue next
 			}
 		}
 		local[name] = a
 	}
 	for name, b := range buckets {
-		local[name] = part(b.array, b.degree, b.index, b.align)
+		local[name] = flatPart(b.array, b.degree, b.index, b.align)
 	}
 	return local
 }
 
-// part cuts a flat array, padded so that each part is the same multiple of align.
-func part(a Array, degree, index, align int) Array {
+// flatPart returns a rank's part of a flat array, which is padded so that each part is the same
+// multiple of align.
+func flatPart(a Array, degree, index, align int) Array {
 	each := 0
 	for each*degree < len(a.Data) {
 		each += align
@@ -137,8 +139,9 @@ func part(a Array, degree, index, align int) Array {
 	return narrow(pad(a, 0, each*degree), 0, index*each, (index+1)*each)
 }
 
-func shard(a Array, s step, degree, index int) Array {
-	dim := atoi(s.args[0])
+// shardPart returns a rank's part of an array that a shard step cuts.
+func shardPart(a Array, s step, degree, index int) Array {
+	dim := mustAtoi(s.args[0])
 	rows := a.Shape[dim]
 	blocks := []int{rows}
 	if text := s.named["blocks"]; text != "" {
@@ -146,17 +149,17 @@ func shard(a Array, s step, degree, index int) Array {
 		list := strings.Split(text, "/")
 		for _, b := range list {
 			if len(list) == 1 {
-				for range atoi(b) {
-					blocks = append(blocks, rows/atoi(b))
+				for range mustAtoi(b) {
+					blocks = append(blocks, rows/mustAtoi(b))
 				}
 			} else {
-				blocks = append(blocks, atoi(b))
+				blocks = append(blocks, mustAtoi(b))
 			}
 		}
 	}
 	unit := 1
 	if text := s.named["unit"]; text != "" {
-		unit = atoi(text)
+		unit = mustAtoi(text)
 	}
 	share := "even"
 	if len(s.args) > 1 {
@@ -165,15 +168,16 @@ func shard(a Array, s step, degree, index int) Array {
 	var parts []Array
 	from := 0
 	for _, b := range blocks {
-		mine := owned(b/unit, degree, share)[index]
+		mine := dealRows(b/unit, degree, share)[index]
 		parts = append(parts, narrow(a, dim, from+mine[0]*unit, from+mine[1]*unit))
 		from += b
 	}
-	return join(parts, dim)
+	return concatenate(parts, dim)
 }
 
-// owned deals n rows out to the ranks one after the other.
-func owned(n, degree int, share string) [][2]int {
+// dealRows deals n rows out to the ranks one after the other, and returns where the rows of each
+// begin and end.
+func dealRows(n, degree int, share string) [][2]int {
 	out := make([][2]int, degree)
 	at := 0
 	for i := range out {
@@ -205,12 +209,13 @@ func owned(n, degree int, share string) [][2]int {
 	return out
 }
 
-func home(s step, numbers []int, degree int) int {
-	n, count := numbers[atoi(s.args[0])-1], atoi(s.args[1])
+// spreadPosition returns the position at which a spread step puts the tensor with these numbers.
+func spreadPosition(s step, numbers []int, degree int) int {
+	n, count := numbers[mustAtoi(s.args[0])-1], mustAtoi(s.args[1])
 	if text := s.named["cuts"]; text != "" {
 		stage := 0
 		for _, cut := range strings.Split(text, "/") {
-			if n >= atoi(cut) {
+			if n >= mustAtoi(cut) {
 				stage++
 			}
 		}
@@ -230,7 +235,7 @@ func home(s step, numbers []int, degree int) int {
 	}
 	chunks := degree
 	if text := s.named["chunks"]; text != "" {
-		chunks = atoi(text)
+		chunks = mustAtoi(text)
 	}
 	return n / (count / chunks) % degree
 }
@@ -250,9 +255,10 @@ type placed struct {
 
 var item = regexp.MustCompile(`([a-z*]+)=([a-z]+)(?:\(([^)]*)\))?`)
 
+// ruleFor returns what the first rule that matches a name says.
 func ruleFor(spec *layout.Spec, name string) (p placed) {
 	for _, r := range spec.Rules {
-		caught := match(r.Match, name)
+		caught := matchName(r.Match, name)
 		if caught == nil {
 			continue
 		}
@@ -277,7 +283,9 @@ func ruleFor(spec *layout.Spec, name string) (p placed) {
 	panic("layouttest: no rule for " + name)
 }
 
-func match(pattern, name string) []string {
+// matchName returns what the wildcards of a pattern match in a name, after the name itself; nil if
+// it does not match. Any goroutine may call it.
+func matchName(pattern, name string) []string {
 	e, ok := expressions.Load(pattern)
 	if !ok {
 		p := strings.NewReplacer(`\*\*`, `(.*?)`, `\*`, `([^.]*?)`, `#`,
@@ -290,8 +298,10 @@ func match(pattern, name string) []string {
 // expressions keeps what patterns compile to: compiling takes longer than all else here.
 var expressions sync.Map
 
-// store joins, stacks and pads what the spec says, in the order of the first part of each.
-func store(spec *layout.Spec, tensors []layout.Tensor) (names []string, arrays map[string]Array) {
+// storeArrays joins, stacks and pads what the spec says, and returns the stored arrays and their
+// names in the order of the first part of each.
+func storeArrays(spec *layout.Spec, tensors []layout.Tensor) (names []string,
+	arrays map[string]Array) {
 	type join struct {
 		store layout.Store
 		rows  map[int][]Array // by the stacked number
@@ -302,7 +312,7 @@ func store(spec *layout.Spec, tensors []layout.Tensor) (names []string, arrays m
 		name, number, entry := storedAs(spec, t.Name)
 		if entry < 0 {
 			names = append(names, t.Name)
-			arrays[t.Name] = whole(tensors, i)
+			arrays[t.Name] = wholeTensor(tensors, i)
 			continue
 		}
 		if joins[name] == nil {
@@ -311,10 +321,10 @@ func store(spec *layout.Spec, tensors []layout.Tensor) (names []string, arrays m
 		}
 		// The catalogues of these tests list the parts of a tensor in the order in which specs name
 		// them.
-		joins[name].rows[number] = append(joins[name].rows[number], whole(tensors, i))
+		joins[name].rows[number] = append(joins[name].rows[number], wholeTensor(tensors, i))
 	}
 	for name, j := range joins {
-		arrays[name] = assemble(j.store, j.rows)
+		arrays[name] = joinStored(j.store, j.rows)
 	}
 	return names, arrays
 }
@@ -324,16 +334,18 @@ func store(spec *layout.Spec, tensors []layout.Tensor) (names []string, arrays m
 func storedAs(spec *layout.Spec, tensor string) (name string, number, entry int) {
 	for e, s := range spec.Store {
 		for _, p := range s.Parts {
-			if caught := match(p, tensor); caught != nil {
-				kept, number := without(p, caught[1:], s.Stack)
-				return fill(s.Name, kept), number, e
+			if caught := matchName(p, tensor); caught != nil {
+				kept, number := splitStacked(p, caught[1:], s.Stack)
+				return fillPattern(s.Name, kept), number, e
 			}
 		}
 	}
 	return "", 0, -1
 }
 
-func assemble(s layout.Store, rows map[int][]Array) Array {
+// joinStored returns the array that a store makes of its parts, which are given by their stacked
+// number.
+func joinStored(s layout.Store, rows map[int][]Array) Array {
 	var numbers []int
 	for n := range rows {
 		numbers = append(numbers, n)
@@ -351,7 +363,7 @@ func assemble(s layout.Store, rows map[int][]Array) Array {
 				}
 			}
 		}
-		a := join(pieces, s.Dim)
+		a := concatenate(pieces, s.Dim)
 		if s.Stack > 0 {
 			a.Shape = append([]int{1}, a.Shape...)
 		}
@@ -359,7 +371,7 @@ func assemble(s layout.Store, rows map[int][]Array) Array {
 	}
 	a := levels[0]
 	if s.Stack > 0 {
-		a = join(levels, 0)
+		a = concatenate(levels, 0)
 	}
 	if s.Pad != nil {
 		n := a.Shape[s.Pad.Dim]
@@ -373,13 +385,13 @@ func assemble(s layout.Store, rows map[int][]Array) Array {
 
 var wildcard = regexp.MustCompile(`\*\*|\*|#`)
 
-// without takes the stacked number out of what a pattern caught.
-func without(pattern string, caught []string, stack int) (kept []string, number int) {
+// splitStacked takes the stacked number out of what a pattern caught, and returns both.
+func splitStacked(pattern string, caught []string, stack int) (kept []string, number int) {
 	n := 0
 	for i, wild := range wildcard.FindAllString(pattern, -1) {
 		if wild == "#" {
 			if n++; n == stack {
-				number = atoi(caught[i])
+				number = mustAtoi(caught[i])
 				continue
 			}
 		}
@@ -388,7 +400,8 @@ func without(pattern string, caught []string, stack int) (kept []string, number 
 	return kept, number
 }
 
-func fill(pattern string, caught []string) string {
+// fillPattern returns a pattern with its wildcards replaced by texts.
+func fillPattern(pattern string, caught []string) string {
 	return wildcard.ReplaceAllStringFunc(pattern, func(string) string {
 		c := caught[0]
 		caught = caught[1:]
@@ -396,15 +409,17 @@ func fill(pattern string, caught []string) string {
 	})
 }
 
+// parseMesh reads the axes of a mesh and their sizes.
 func parseMesh(text string) (axes []string, sizes []int) {
 	for _, a := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' }) {
 		name, size, _ := strings.Cut(a, "=")
-		axes, sizes = append(axes, name), append(sizes, atoi(size))
+		axes, sizes = append(axes, name), append(sizes, mustAtoi(size))
 	}
 	return axes, sizes
 }
 
-func atoi(text string) int {
+// mustAtoi reads a number, and panics for anything else.
+func mustAtoi(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil {
 		panic("layouttest: " + err.Error())

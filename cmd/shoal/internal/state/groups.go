@@ -19,7 +19,7 @@ func (m *moveFlags) prepareOptimizer(c *checkpoint.Checkpoint) (notes []string, 
 		if err != nil {
 			return nil, err
 		}
-		if given, err = optim.Parse(text); err != nil {
+		if given, err = optim.ParseGroups(text); err != nil {
 			return nil, fmt.Errorf("%s: %w", m.groups, err)
 		}
 	}

@@ -124,7 +124,7 @@ func (s *sourceFlags) addTensorsTo(flags *pflag.FlagSet) {
 func (s *sourceFlags) open(path string) (*checkpoint.Checkpoint, error) {
 	var match []func(string) bool
 	for _, text := range s.only {
-		m, err := layout.Matcher(text)
+		m, err := layout.NewMatcher(text)
 		if err != nil {
 			return nil, cli.AsUsage(fmt.Errorf("--only: %w", err))
 		}

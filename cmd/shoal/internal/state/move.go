@@ -220,7 +220,7 @@ func (m *moveFlags) check(flags *pflag.FlagSet) error {
 	}
 	mesh, err := layout.ParseMesh(m.layout.mesh)
 	if err == nil {
-		err = mesh.Within("dp")
+		err = mesh.CheckAxes("dp")
 	}
 	if err != nil {
 		axes := "dp, tp, pp and ep"

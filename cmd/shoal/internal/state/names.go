@@ -56,7 +56,7 @@ func (m *modelFlags) apply(c *checkpoint.Checkpoint) error {
 	if err := m.readConfig(); err != nil {
 		return err
 	}
-	if m.names == "" || m.either && !megatron.Named(c.Checkpoint) {
+	if m.names == "" || m.either && !megatron.HasCoreNames(c.Checkpoint) {
 		return nil
 	}
 	var err error
